@@ -1,0 +1,33 @@
+# Two commands, each complete on a fresh machine with Python 3.11:
+#   make train [ARGS="--flag=value ..."]   sets up, trains on embedded data
+#   make test  [ARGS="pytest arguments"]   sets up, runs the tests
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+RUN := TF_CPP_MIN_LOG_LEVEL=2 $(VENV)/bin/python
+READY := $(VENV)/.ready-$(shell sha256sum requirements.txt | cut -c1-16)
+
+.PHONY: train test figures lock clean setup
+
+train: $(READY)
+	@$(RUN) -m tff_pipelines.train $(ARGS)
+
+test: $(READY)
+	@$(RUN) -m pytest $(ARGS)
+
+setup: $(READY)
+
+# Versions and hashes are in requirements.txt, complete; nothing is resolved.
+$(READY): requirements.txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info[:2] < (3, 12) else "TensorFlow Federated 0.87 with this lock needs Python 3.11, found " + sys.version.split()[0] + ": install it, or name it by make PYTHON=/path/to/python3.11")'
+	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary :all: -r requirements.txt
+	@rm -f $(VENV)/.ready-*
+	@touch $@
+
+# Renews the lock; needs uv. The overrides are what makes TFF 0.87 installable.
+lock:
+	uv pip compile requirements.in --override requirements-overrides.txt --generate-hashes --python-version 3.11 --python-platform x86_64-manylinux_2_31 --only-binary :all: --no-header --upgrade -o requirements.txt
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .hypothesis

@@ -1,0 +1,245 @@
+"""The sum of clients' vectors under the distributed Skellam mechanism.
+
+What a client sends is an integer vector with its share of the noise; what the
+server learns from secure aggregation is the sum modulo 2^bits; what leaves the
+server carries the same amount of noise in every round.
+"""
+
+import collections
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from aggregators import keys
+from aggregators import modular_sum
+from aggregators import rotation
+from aggregators import rounding
+from aggregators import skellam
+from aggregators import structures
+from aggregators.params import DistributedSumParams
+
+# A share is this much larger than 1/m of the noise, so that no rounding of a
+# division leaves the sum of shares short of what the accountant counts on.
+_SHARE_EXCESS = 1.0 + 1e-9
+# No cohort is larger; shares of so many clients would be empty.
+_MAX_COHORT = 2.0**31
+
+Encoded = collections.namedtuple('Encoded', ['values', 'diagnostics'])
+Decoded = collections.namedtuple('Decoded', ['vector', 'measurements'])
+
+
+def encode(vector: tf.Tensor, key: tf.Tensor, rotation_key: tf.Tensor,
+           cohort_size, params: DistributedSumParams) -> Encoded:
+  """What one client sends. Pure: the same arguments give the same integers.
+
+  Args:
+    vector: float32 or float64 [dimension], model units. If it is not finite,
+      zero is sent in its place, with noise.
+    key: int64[2], of this client and round alone.
+    rotation_key: int64[2], shared by the round.
+    cohort_size: Clients that were told to take part in the round, m; scalar.
+    params: The parameters of the sum.
+
+  Returns:
+    values: int32 [padded_dimension] in [0, 2^bits). diagnostics: int32 scalars
+    computed from raw values; they are outside the guarantee.
+  """
+  clipped, was_clipped, is_finite = rounding.clip_by_norm(vector, params.clip)
+  padding = params.padded_dimension - params.dimension
+  padded = tf.pad(clipped, [[0, padding]])
+  rotated = rotation.rotate(padded, rotation_key, params.rotation)
+  grid = rounding.to_grid(rotated, params.scale, params.clip_grid)
+  rounded = rounding.conditional_round(
+      grid, keys.derive(key, 0), params.l2_sensitivity_squared)
+  cohort_size = tf.maximum(tf.cast(cohort_size, tf.float64), 1.0)
+  share = params.total_noise_variance * _SHARE_EXCESS / cohort_size
+  values = rounded.values
+  if params.noise_multiplier > 0:
+    noise = skellam.sample(
+        keys.derive(key, 1), values.shape, share,
+        max_variance=params.total_noise_variance * _SHARE_EXCESS)
+    values = tf.cast(values, tf.int64) + noise
+  diagnostics = collections.OrderedDict(
+      clipped=tf.cast(was_clipped, tf.int32),
+      not_finite=tf.cast(~is_finite, tf.int32),
+      rounding_retries=rounded.retries,
+      rounding_fallbacks=tf.cast(rounded.fell_back, tf.int32))
+  return Encoded(modular_sum.wrap(values, params.bits), diagnostics)
+
+
+def decode(total: tf.Tensor, survivors, cohort_size, key: tf.Tensor,
+           rotation_key: tf.Tensor, params: DistributedSumParams) -> Decoded:
+  """What the server releases. Pure.
+
+  The noise is topped up to its constant total, so that the law of the release
+  does not tell how many clients took part. A round with too few survivors is
+  withheld: its release is noise alone.
+
+  Args:
+    total: int32 [padded_dimension], the sum of the clients' values mod 2^bits.
+    survivors: Clients in the sum, m'; scalar.
+    cohort_size: Clients that were told to take part, m; scalar.
+    key: int64[2], of this round at the server.
+    rotation_key: The one that the clients used.
+    params: The parameters of the sum.
+
+  Returns:
+    vector: float32 [dimension], model units. measurements: `scale` and
+    `estimated_wrapped_fraction`, from the parameters and the released vector
+    alone, and `withheld` (bool), which tells of dropouts but of no data.
+  """
+  survivors = tf.cast(survivors, tf.float64)
+  told = tf.cast(cohort_size, tf.float64)
+  honest = survivors - params.assumed_colluders
+  # The tolerance is for h * m that is an integer but for rounding in float64;
+  # _SHARE_EXCESS makes up for it.
+  enough = honest >= params.min_honest_fraction * told * (1 - 1e-9)
+  total = tf.where(enough, total, tf.zeros_like(total))
+  if params.noise_multiplier > 0:
+    present = tf.where(enough, tf.minimum(survivors / tf.maximum(told, 1.0), 1.0),
+                       tf.zeros_like(told))
+    missing = params.total_noise_variance * (1.0 - present)
+    noise = tf.cond(
+        missing > 0,
+        lambda: skellam.sample(  # pylint: disable=g-long-lambda
+            keys.derive(key, 0), total.shape, missing * _SHARE_EXCESS,
+            max_variance=params.total_noise_variance * _SHARE_EXCESS),
+        lambda: tf.zeros(total.shape, tf.int64))
+    total = modular_sum.wrap(tf.cast(total, tf.int64) + noise, params.bits)
+  grid = modular_sum.unwrap(total, params.bits)
+  grid = tf.cast(grid, tf.float32)
+  measurements = collections.OrderedDict(
+      scale=tf.constant(params.scale, tf.float32),
+      estimated_wrapped_fraction=_wrapped_fraction(grid, params.bits),
+      withheld=~enough)
+  rotated = grid / np.float32(params.scale)
+  vector = rotation.unrotate(rotated, rotation_key, params.rotation)
+  return Decoded(vector[:params.dimension], measurements)
+
+
+def _wrapped_fraction(grid: tf.Tensor, bits: int) -> tf.Tensor:
+  """Expected part of coordinates outside the field, from the noisy sum.
+
+  Taken as Gaussian with the measured second moment; a sum that fills the field
+  evenly gives 0.08, so anything above 0.01 says that the bits are too few.
+  """
+  stddev = tf.sqrt(tf.reduce_mean(tf.square(grid)))
+  half_field = np.float32(2.0**(bits - 1))
+  return tf.math.erfc(half_field / (tf.maximum(stddev, 1e-30) * np.float32(2**0.5)))
+
+
+class DistributedSumFactory(tff.aggregators.UnweightedAggregationFactory):
+  """Sums structures of float tensors under the distributed Skellam mechanism.
+
+  Formal guarantees. Let Delta_1, Delta_2 and mu be `params.l1_sensitivity`,
+  `params.l2_sensitivity` and `params.noise_variance`. For neighbouring cohorts
+  under zero-out adjacency, and as long as rounds below
+  `params.min_honest_fraction` are withheld (this factory does so), the result
+  of one call of `next` satisfies (alpha, epsilon(alpha))-Renyi DP with the
+  curve of arXiv 2110.04995, Corollary 3.6, against the server, against the
+  participants that are not assumed to collude, and against everyone who sees
+  results. Amplification by sampling is the caller's: it holds if clients are
+  sampled as accounted for, if the number that came stays secret, and if the
+  sum is divided by nothing that depends on it (see `ExpectedMeanFactory`).
+  With `simulation_seed` there is no guarantee.
+
+  The state is an OrderedDict of `rotation_key` (int64[2]), `server_key`
+  (int64[2], used in seeded runs only) and `cohort_size` (int32), which the
+  driver sets to the number of clients that it tells to take part; its value
+  sizes each client's share of the noise.
+  """
+
+  def __init__(self, params: DistributedSumParams, *, diagnostics: bool = False,
+               simulation_seed: int | None = None):
+    """Initializes the factory.
+
+    Args:
+      params: All parameters of the sum.
+      diagnostics: Also measure what is computed from clients' raw values
+        (survivors, fraction clipped, rounding retries and fallbacks, updates
+        that were not finite). These are outside the guarantee.
+      simulation_seed: None for randomness from the operating system. An integer
+        makes a run repeatable and void of any guarantee; clients then bring
+        their keys: values are OrderedDicts of `value` and `key` (int64[2], see
+        `structures.keyed_type`), and the result is the sum of `value`.
+    """
+    if params.noise_multiplier > 0:
+      skellam.check_variance(
+          params.total_noise_variance * _SHARE_EXCESS, params.bits,
+          'the noise of the sum')
+    if params.cohort_size >= _MAX_COHORT:
+      raise ValueError(
+          f'cohort_size must be below 2^31, found {params.cohort_size!r}')
+    self._params = params
+    self._diagnostics = diagnostics
+    self._seed = simulation_seed
+
+  def create(self, value_type) -> tff.templates.AggregationProcess:
+    params, seeded = self._params, self._seed is not None
+    layout = structures.FlatLayout(value_type['value'] if seeded else value_type)
+    if layout.size != params.dimension:
+      raise ValueError(
+          f'dimension={params.dimension} in the parameters, but the values have '
+          f'{layout.size} coordinates: {value_type}')
+
+    @tff.tensorflow.computation
+    def initial_state():
+      root = structures.initial_key(self._seed, 0)
+      return collections.OrderedDict(
+          rotation_key=keys.derive(root, 0),
+          server_key=keys.derive(root, 1),
+          cohort_size=tf.constant(round(params.cohort_size), tf.int32))
+
+    state_type = initial_state.type_signature.result
+
+    @tff.tensorflow.computation(value_type, state_type)
+    def client_encode(value, state):
+      key = value['key'] if seeded else keys.fresh()
+      value = value['value'] if seeded else value
+      values, diagnostics = encode(
+          rounding.flatten(value), key, state['rotation_key'],
+          state['cohort_size'], params)
+      if self._diagnostics:
+        return values, diagnostics
+      return values
+
+    total_type = tff.TensorType(np.int32, [params.padded_dimension])
+
+    @tff.tensorflow.computation(state_type, total_type, np.int32)
+    def server_decode(state, total, survivors):
+      root = structures.round_key(self._seed, state['server_key'])
+      vector, measurements = decode(
+          total, survivors, state['cohort_size'], keys.derive(root, 0),
+          state['rotation_key'], params)
+      new_state = collections.OrderedDict(
+          rotation_key=keys.derive(root, 1),
+          server_key=keys.derive(root, 2),
+          cohort_size=state['cohort_size'])
+      return new_state, layout.unflatten(vector), measurements
+
+    @tff.federated_computation
+    def initialize():
+      return tff.federated_eval(initial_state, tff.SERVER)
+
+    @tff.federated_computation(
+        tff.FederatedType(state_type, tff.SERVER),
+        tff.FederatedType(value_type, tff.CLIENTS))
+    def next_fn(state, value):
+      encoded = tff.federated_map(
+          client_encode, (value, tff.federated_broadcast(state)))
+      integers = encoded[0] if self._diagnostics else encoded
+      total = tff.backends.mapreduce.federated_secure_modular_sum(
+          integers, params.modulus)
+      survivors = tff.federated_sum(tff.federated_value(1, tff.CLIENTS))
+      state, result, measurements = tff.federated_map(
+          server_decode, (state, total, survivors))
+      if self._diagnostics:
+        measurements = tff.federated_zip(
+            collections.OrderedDict(
+                public=measurements,
+                diagnostics=collections.OrderedDict(
+                    survivors=survivors, totals=tff.federated_sum(encoded[1]))))
+      return tff.templates.MeasuredProcessOutput(state, result, measurements)
+
+    return tff.templates.AggregationProcess(initialize, next_fn)

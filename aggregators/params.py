@@ -1,0 +1,216 @@
+"""Parameters of a distributed sum, and every number that follows from them.
+
+The factories clip, scale, round and add noise by these numbers, and the
+accountant reads the very same ones, so what is accounted is what runs. No
+TensorFlow here.
+
+Units. "Model units" are those of a client's update. "Grid units" are the
+integers that a client sends: one model unit is `scale` grid units.
+"""
+
+import dataclasses
+import functools
+import math
+
+from aggregators import validate
+
+ROTATIONS = ('hadamard', 'dft', 'none')
+
+# The largest clip in grid units. A coordinate then fits an int32 and the sum of
+# squares of a vector an int64, whatever the dimension; float32 updates carry
+# no more than 24 bits, so a finer grid would buy nothing.
+MAX_CLIP_GRID = 2.0**30
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DistributedSumParams:
+  """A distributed sum under the Skellam mechanism (arXiv 2110.04995).
+
+  Adjacency is zero-out: neighbouring inputs differ in one client, whose vector
+  is replaced by zero; it still takes part and still adds its noise share.
+
+  Attributes:
+    clip: L2 clip c of one client's vector, model units, > 0.
+    noise_multiplier: z >= 0. The guarantee rests on noise of standard deviation
+      z * clip (model units) per coordinate of the sum.
+    bits: b in [2, 30]. The sum is taken modulo 2^b.
+    dimension: Number of coordinates of a client's vector, before padding.
+    cohort_size: Expected number of clients n >= 1 in a round. A constant of the
+      run: under Poisson sampling it is q * N, never the number that came.
+    beta: In [0, 1). The inflation of the norm by rounding is bounded so that one
+      try of the conditional rounding fails with probability at most beta; 0
+      bounds it deterministically.
+    k_stddevs: Half the field of 2^b values holds this many standard deviations
+      of a coordinate of the sum. > 0.
+    rotation: 'hadamard', 'dft' or 'none'.
+    min_honest_fraction: h in (0, 1]. Of the clients that were told to take part,
+      the fraction whose noise the guarantee counts on; the rest may drop out or
+      collude. Noise in all is 1/h times the noise of the guarantee.
+    assumed_colluders: Clients of a round that are assumed to tell the server
+      their noise. A round is withheld when the survivors less these are fewer
+      than h times the clients that were told to take part.
+    max_cohort_size: The most clients that the modulus is sized for; None for
+      `cohort_size`. Under Poisson sampling an upper quantile of the cohort.
+      It bounds wrap-around only; privacy does not depend on it.
+    sqrtn_norm_growth: Size the modulus for client vectors that are nearly
+      orthogonal: n instead of n^2 in the heuristic of the scale.
+    fixed_scale: Grid units per model unit; None to derive it from the bits.
+  """
+
+  clip: float
+  noise_multiplier: float
+  bits: int
+  dimension: int
+  cohort_size: float
+  beta: float = math.exp(-0.5)
+  k_stddevs: float = 4.0
+  rotation: str = 'hadamard'
+  min_honest_fraction: float = 1.0
+  assumed_colluders: int = 0
+  max_cohort_size: float | None = None
+  sqrtn_norm_growth: bool = False
+  fixed_scale: float | None = None
+
+  def __post_init__(self):
+    validate.positive(clip=self.clip, k_stddevs=self.k_stddevs)
+    validate.non_negative(noise_multiplier=self.noise_multiplier)
+    validate.integer(bits=self.bits, low=2, high=30)
+    validate.integer(dimension=self.dimension, low=1, high=2**30)
+    validate.finite(cohort_size=self.cohort_size, beta=self.beta)
+    if self.cohort_size < 1:
+      raise ValueError(
+          f'cohort_size must be at least 1, found {self.cohort_size!r}')
+    if not 0 <= self.beta < 1:
+      raise ValueError(f'beta must be in [0, 1), found {self.beta!r}')
+    validate.one_of(ROTATIONS, rotation=self.rotation)
+    validate.fraction(min_honest_fraction=self.min_honest_fraction)
+    validate.integer(assumed_colluders=self.assumed_colluders, low=0)
+    if self.assumed_colluders > (1 - self.min_honest_fraction) * self.cohort_size:
+      raise ValueError(
+          f'assumed_colluders={self.assumed_colluders} leave fewer than '
+          f'min_honest_fraction={self.min_honest_fraction:g} of cohort_size='
+          f'{self.cohort_size:g} honest: every round would be withheld')
+    if self.max_cohort_size is not None:
+      validate.finite(max_cohort_size=self.max_cohort_size)
+      if self.max_cohort_size < self.cohort_size:
+        raise ValueError(
+            f'max_cohort_size must be at least cohort_size={self.cohort_size!r},'
+            f' found {self.max_cohort_size!r}')
+    if self.fixed_scale is not None:
+      validate.positive(fixed_scale=self.fixed_scale)
+      if self.fixed_scale * self.clip > MAX_CLIP_GRID:
+        raise ValueError(
+            'fixed_scale times clip must be at most 2^30 grid units, found '
+            f'{self.fixed_scale!r} * {self.clip!r}')
+    self.scale  # Raises when the bits can't hold the cohort.
+
+  @property
+  def modulus(self) -> int:
+    """2^bits; sums are known modulo this many grid units."""
+    return 2**self.bits
+
+  @property
+  def padded_dimension(self) -> int:
+    """Number of coordinates D that a client sends."""
+    if self.rotation == 'hadamard':
+      return 1 << (self.dimension - 1).bit_length()
+    if self.rotation == 'dft':
+      return self.dimension + self.dimension % 2
+    return self.dimension
+
+  @functools.cached_property
+  def scale(self) -> float:
+    """Grid units per model unit (arXiv 2102.06387, section 4).
+
+    The largest scale for which `k_stddevs` standard deviations of a coordinate
+    of the sum of `max_cohort_size` clients stay inside the field of 2^bits
+    values, with all the noise that is in a sum: z^2 c^2 / h.
+    """
+    if self.fixed_scale is not None:
+      return float(self.fixed_scale)
+    cohort = self.max_cohort_size or self.cohort_size
+    k = self.k_stddevs
+    room = 4.0**self.bits - cohort * k**2
+    if room <= 0:
+      needed = math.floor(math.log2(k * math.sqrt(cohort))) + 1
+      raise ValueError(
+          f'bits={self.bits} are too few for a cohort of {cohort:g} and '
+          f'k_stddevs={k:g}: 2^(2*bits) must exceed cohort * k_stddevs^2; '
+          f'at least {max(2, needed)} bits are needed')
+    signal = (cohort if self.sqrtn_norm_growth else cohort**2) / self.padded_dimension
+    noise = self.noise_multiplier**2 / self.min_honest_fraction
+    clip_grid = math.sqrt(room) / (2 * k * math.sqrt(signal + noise))
+    return min(clip_grid, MAX_CLIP_GRID) / self.clip
+
+  @property
+  def clip_grid(self) -> float:
+    """The clip s * c in grid units, before rounding."""
+    return self.scale * self.clip
+
+  @functools.cached_property
+  def l2_sensitivity_squared(self) -> int:
+    """The integer that the squared norm of a rounded vector never exceeds.
+
+    floor of min{(s c + sqrt D)^2, s^2 c^2 + D/4 + sqrt(2 ln(1/beta)) (s c +
+    sqrt(D)/2)} (arXiv 2102.06387, Theorem 1 and Proposition 22); grid units
+    squared. The squared norm of integers is an integer, so the floor loses
+    nothing, and the rounding compares with this very integer.
+    """
+    clip = self.clip_grid
+    dim = self.padded_dimension
+    bound = (clip + math.sqrt(dim))**2
+    if self.beta > 0:
+      bound = min(
+          bound,
+          clip**2 + dim / 4 + math.sqrt(2 * math.log(1 / self.beta)) *
+          (clip + math.sqrt(dim) / 2))
+    return math.floor(bound)
+
+  @property
+  def l2_sensitivity(self) -> float:
+    """L2 sensitivity Delta_2 of the rounded sum, grid units, zero-out."""
+    return math.sqrt(self.l2_sensitivity_squared)
+
+  @property
+  def l1_sensitivity(self) -> float:
+    """L1 sensitivity Delta_1 = min(sqrt(D) Delta_2, Delta_2^2), grid units."""
+    return min(
+        math.sqrt(self.padded_dimension) * self.l2_sensitivity,
+        float(self.l2_sensitivity_squared))
+
+  @property
+  def noise_variance(self) -> float:
+    """Variance mu per coordinate that the guarantee rests on, grid units^2."""
+    return (self.clip_grid * self.noise_multiplier)**2
+
+  @property
+  def total_noise_variance(self) -> float:
+    """Variance of all the noise in a released sum, mu / h, grid units^2."""
+    return self.noise_variance / self.min_honest_fraction
+
+  @property
+  def local_stddev_grid(self) -> float:
+    """Standard deviation of one client's share in an expected cohort."""
+    return math.sqrt(self.total_noise_variance / self.cohort_size)
+
+  def degeneracy(self) -> str | None:
+    """Why the grid is too coarse to be of use, or None.
+
+    Below one grid unit of clip, or when rounding more than doubles the norm, a
+    run is still private but the noise pays for the rounding.
+    """
+    where = f'bits={self.bits}'
+    if self.fixed_scale is not None:
+      where = f'scale={self.fixed_scale:g}'
+    if self.clip_grid < 1:
+      return (f'the clip is {self.clip_grid:.3g} grid units, less than one, at '
+              f'{where}')
+    if self.l2_sensitivity > 2 * self.clip_grid:
+      return (f'rounding raises the sensitivity from {self.clip_grid:.4g} to '
+              f'{self.l2_sensitivity:.4g} grid units, more than double, at '
+              f'{where}')
+    return None
+
+  def replace(self, **changes) -> 'DistributedSumParams':
+    """A copy with these fields changed, validated anew."""
+    return dataclasses.replace(self, **changes)

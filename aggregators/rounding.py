@@ -1,0 +1,139 @@
+"""Clipping, and conditional stochastic rounding to integers.
+
+The rounding makes the L2 sensitivity of the sum an exact statement about
+integers: the squared norm of what a client sends never exceeds
+`DistributedSumParams.l2_sensitivity_squared`, whatever floating point did
+before.
+"""
+
+import collections
+
+import tensorflow as tf
+
+from aggregators import keys
+
+# A try fails with probability at most beta, so 64 tries all fail with
+# probability below 2e-14 for the usual beta = exp(-1/2).
+_MAX_TRIES = 64
+# Sums over more coordinates than this are taken in blocks, so that a wider
+# copy of a large vector never exists as a whole.
+_BLOCK = 2**20
+# The last float32 product moves a coordinate by at most 2^-24 of itself, so a
+# vector shrunk to this part of the bound stays below the bound.
+_FLOAT_SLACK = 1.0 - 2.0**-22
+
+Rounded = collections.namedtuple('Rounded', ['values', 'retries', 'fell_back'])
+
+
+def _sum_of_squares(vector: tf.Tensor, dtype) -> tf.Tensor:
+  size = vector.shape[0]
+  return tf.add_n([
+      tf.reduce_sum(tf.square(tf.cast(vector[i:i + _BLOCK], dtype)))
+      for i in range(0, size, _BLOCK)
+  ])
+
+
+def flatten(value) -> tf.Tensor:
+  """Concatenates a structure of float tensors to one vector.
+
+  float32, but float64 if any tensor is: a finite float64 beyond float32's range
+  is still a direction, and clipping brings it into range.
+  """
+  leaves = tf.nest.flatten(value)
+  wide = any(leaf.dtype == tf.float64 for leaf in leaves)
+  dtype = tf.float64 if wide else tf.float32
+  return tf.concat([tf.reshape(tf.cast(x, dtype), [-1]) for x in leaves], axis=0)
+
+
+def clip_by_norm(vector: tf.Tensor, clip) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+  """Clips to an L2 norm; a vector that is not finite becomes zero.
+
+  Args:
+    vector: float32 or float64 [d], model units. Any finite value is allowed:
+      the norm is computed relative to the largest coordinate, so it neither
+      overflows nor underflows.
+    clip: Positive scalar, model units.
+
+  Returns:
+    The clipped vector as float32 [d], whether it was clipped (bool), and
+    whether it was finite (bool).
+  """
+  is_finite = tf.reduce_all(tf.math.is_finite(vector))
+  vector = tf.where(is_finite, vector, tf.zeros_like(vector))
+  largest = tf.reduce_max(tf.abs(vector))
+  # Two steps, as 1 / largest overflows for subnormal numbers. Zero divides by 1.
+  relative = vector / tf.where(largest > 0, largest, tf.ones_like(largest))
+  relative_norm = tf.sqrt(_sum_of_squares(relative, tf.float64))
+  norm = relative_norm * tf.cast(largest, tf.float64)
+  clip = tf.cast(clip, tf.float64)
+  clipped = norm > clip
+  shrunk = relative * tf.cast(
+      clip / tf.maximum(relative_norm, 1.0), relative.dtype)
+  return (tf.cast(tf.where(clipped, shrunk, vector), tf.float32), clipped,
+          is_finite)
+
+
+def to_grid(vector: tf.Tensor, scale, clip_grid: float) -> tf.Tensor:
+  """Scales to grid units and holds the norm at `clip_grid` in float32.
+
+  A float32 rotation may lengthen a vector by a few units in the last place.
+  Near the bound that would make every try of the rounding fail, so the norm is
+  measured in float64 and the vector shrunk if it has to be.
+  """
+  norm = tf.sqrt(_sum_of_squares(vector, tf.float64))
+  limit = tf.constant(clip_grid * _FLOAT_SLACK, tf.float64)
+  factor = tf.cast(scale, tf.float64)
+  factor = tf.where(norm * factor > limit, limit / tf.maximum(norm, 1e-300), factor)
+  return vector * tf.cast(factor, tf.float32)
+
+
+def conditional_round(vector: tf.Tensor, key: tf.Tensor,
+                      l2_bound_squared: int) -> Rounded:
+  """Stochastic rounding, conditioned on the norm (arXiv 2102.06387, Def. 21).
+
+  Each coordinate is rounded up with the probability of its fractional part;
+  all are rounded again until the squared norm is within the bound. After 64
+  tries the vector is rounded towards zero instead, which no longer is
+  unbiased, and if even that exceeds the bound (only for input outside the
+  documented range) zero is sent. So the call ends and the bound holds always.
+
+  Args:
+    vector: float32 [D], grid units, norm at most 2^30.
+    key: int64[2].
+    l2_bound_squared: Integer below 2^62 that the squared norm must not exceed.
+
+  Returns:
+    values: int32 [D]; retries: int32, tries beyond the first; fell_back: bool.
+  """
+  floor = tf.floor(vector)
+  fraction = vector - floor
+  floor = tf.cast(floor, tf.int32)
+  bound = tf.constant(l2_bound_squared, tf.int64)
+
+  def attempt(tries):
+    draw = keys.uniform(keys.derive(key, tries), fraction.shape)
+    return floor + tf.cast(draw < fraction, tf.int32)
+
+  def fits(values):
+    return _sum_of_squares(values, tf.int64) <= bound
+
+  def unfinished(values, tries, found):
+    del values  # Unused.
+    return ~found & (tries < _MAX_TRIES)
+
+  def again(values, tries, found):
+    del values, found  # Unused.
+    values = attempt(tries)
+    return values, tries + 1, fits(values)
+
+  values = attempt(0)
+  values, tries, found = tf.while_loop(
+      unfinished, again, (values, tf.constant(1), fits(values)),
+      parallel_iterations=1)
+
+  def fall_back():
+    towards_zero = tf.cast(vector, tf.int32)
+    return tf.where(fits(towards_zero), towards_zero, tf.zeros_like(towards_zero))
+
+  values = tf.cond(found, lambda: values, fall_back)
+  return Rounded(values, tries - 1, ~found)

@@ -1,0 +1,67 @@
+"""The symmetric Skellam law: Sk(v) = Poisson(v/2) - Poisson(v/2), variance v.
+
+Sums of independent Skellam draws are Skellam with the variances added, exactly,
+which is why clients can each add a share (arXiv 2110.04995, section 3).
+"""
+
+import tensorflow as tf
+
+from aggregators import keys
+
+# TensorFlow's Poisson sampler is right up to rates of 10^12 and wrong from
+# 10^13 on. Larger rates are sums of draws at smaller ones: the law is
+# infinitely divisible, so this is exact.
+_MAX_POISSON_RATE = 1e12
+_MAX_DRAWS = 64
+
+# Variances up to this can be sampled.
+MAX_VARIANCE = 2 * _MAX_POISSON_RATE * _MAX_DRAWS
+
+
+def check_variance(variance: float, bits: int, what: str) -> None:
+  """Raises ValueError for a variance (grid units squared) beyond the sampler."""
+  if variance > MAX_VARIANCE:
+    raise ValueError(
+        f'{what} has a variance of {variance:.3g} grid units squared at '
+        f'bits={bits}; exact Skellam noise is available up to '
+        f'{MAX_VARIANCE:.3g}: use fewer bits or more clients')
+
+
+def sample(key: tf.Tensor, shape, variance, *,
+           max_variance: float | None = None) -> tf.Tensor:
+  """Draws from the symmetric Skellam law.
+
+  Args:
+    key: int64[2].
+    shape: Shape of the result, static.
+    variance: Scalar >= 0, grid units squared; float64 or convertible. 0 gives
+      zeros exactly.
+    max_variance: The largest value that `variance` may take at run time, when
+      it is a tensor; sizes the number of Poisson draws that the sum is made of.
+
+  Returns:
+    int64 tensor of `shape`, grid units.
+  """
+  if max_variance is None:
+    max_variance = float(variance)
+  draws = max(1, int(-(-max_variance // (2 * _MAX_POISSON_RATE))))
+  if draws > _MAX_DRAWS:
+    raise ValueError(
+        f'variance must be at most {MAX_VARIANCE:.3g}, found {max_variance!r}')
+  rate = tf.cast(variance, tf.float64) / (2 * draws)
+
+  def difference(index):
+    up = tf.random.stateless_poisson(
+        shape, keys.derive(key, 2 * index), rate, dtype=tf.int64)
+    down = tf.random.stateless_poisson(
+        shape, keys.derive(key, 2 * index + 1), rate, dtype=tf.int64)
+    return up - down
+
+  if draws == 1:
+    return difference(0)
+  _, total = tf.while_loop(
+      lambda i, _: i < draws,
+      lambda i, total: (i + 1, total + difference(i)),
+      (tf.constant(0), tf.zeros(shape, tf.int64)),
+      parallel_iterations=1)
+  return total

@@ -1,0 +1,73 @@
+"""Checks of arguments. Every message names the argument, its value and the rule.
+
+No TensorFlow here: the accountant, the tasks' numbers and the aggregators use
+the same checks. NaN, infinities and booleans are never numbers.
+"""
+
+import math
+import numbers
+from typing import Any, Collection
+
+
+def _is_real(value: Any) -> bool:
+  return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def finite(**arguments: Any) -> None:
+  """Raises ValueError unless every argument is a finite real number."""
+  for name, value in arguments.items():
+    if not _is_real(value) or not math.isfinite(value):
+      raise ValueError(f'{name} must be a finite number, found {value!r}')
+
+
+def positive(**arguments: Any) -> None:
+  """Raises ValueError unless every argument is a finite number above 0."""
+  finite(**arguments)
+  for name, value in arguments.items():
+    if value <= 0:
+      raise ValueError(f'{name} must be greater than 0, found {value!r}')
+
+
+def non_negative(**arguments: Any) -> None:
+  """Raises ValueError unless every argument is a finite number from 0 on."""
+  finite(**arguments)
+  for name, value in arguments.items():
+    if value < 0:
+      raise ValueError(f'{name} must not be negative, found {value!r}')
+
+
+def integer(*, low: int | None = None, high: int | None = None,
+            **arguments: Any) -> None:
+  """Raises ValueError unless every argument is an integer in [low, high]."""
+  for name, value in arguments.items():
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool):
+      raise ValueError(f'{name} must be an integer, found {value!r}')
+    if low is not None and value < low:
+      raise ValueError(f'{name} must be at least {low}, found {value!r}')
+    if high is not None and value > high:
+      raise ValueError(f'{name} must be at most {high}, found {value!r}')
+
+
+def open_unit_interval(**arguments: Any) -> None:
+  """Raises ValueError unless every argument is strictly between 0 and 1."""
+  finite(**arguments)
+  for name, value in arguments.items():
+    if not 0 < value < 1:
+      raise ValueError(
+          f'{name} must be strictly between 0 and 1, found {value!r}')
+
+
+def fraction(**arguments: Any) -> None:
+  """Raises ValueError unless every argument is in (0, 1]."""
+  finite(**arguments)
+  for name, value in arguments.items():
+    if not 0 < value <= 1:
+      raise ValueError(f'{name} must be in (0, 1], found {value!r}')
+
+
+def one_of(choices: Collection[str], **arguments: Any) -> None:
+  """Raises ValueError unless every argument is one of `choices`."""
+  for name, value in arguments.items():
+    if value not in choices:
+      raise ValueError(
+          f'{name} must be one of {", ".join(sorted(choices))}, found {value!r}')

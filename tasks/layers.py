@@ -1,0 +1,151 @@
+"""Layers as pure functions of tensors, and their initial weights.
+
+Nothing here holds state. Weights are arguments, and so is the seed that dropout
+draws from, so that a client computes the same numbers wherever it runs: mapped
+by TFF, in a graph of many clients, or inside XLA. Images are NHWC.
+"""
+
+import math
+from typing import Any, Mapping
+
+import numpy as np
+import tensorflow as tf
+
+
+def images_to_float(images: tf.Tensor) -> tf.Tensor:
+  """Scales uint8 [batch, height, width] to float32 [batch, height, width, 1].
+
+  Values are in [0, 1]. Doing it in the graph lets the images travel as bytes.
+  """
+  return tf.cast(images, tf.float32)[..., tf.newaxis] * (1.0 / 255.0)
+
+
+def conv2d(x: tf.Tensor, kernel: Any, bias: Any, *, stride: int = 1,
+           padding: str = 'VALID') -> tf.Tensor:
+  """A 2-D convolution plus bias.
+
+  Args:
+    x: float32 [batch, height, width, channels].
+    kernel: float32 [kernel height, kernel width, channels, filters].
+    bias: float32 [filters].
+    stride: The step in both directions.
+    padding: 'VALID' or 'SAME'.
+
+  Returns:
+    float32 [batch, new height, new width, filters].
+  """
+  return tf.nn.conv2d(x, kernel, strides=stride, padding=padding) + bias
+
+
+def max_pool(x: tf.Tensor, size: int) -> tf.Tensor:
+  """The maximum of each size x size tile; incomplete tiles are dropped."""
+  return tf.nn.max_pool2d(x, ksize=size, strides=size, padding='VALID')
+
+
+def flatten(x: tf.Tensor) -> tf.Tensor:
+  """[batch, height, width, channels] to [batch, height * width * channels]."""
+  return tf.reshape(x, [-1, math.prod(x.shape[1:])])
+
+
+def dense(x: tf.Tensor, kernel: Any, bias: Any) -> tf.Tensor:
+  """x @ kernel + bias: [batch, inputs] to [batch, outputs]."""
+  return tf.matmul(x, kernel) + bias
+
+
+def layer_seed(seed: tf.Tensor, layer: int) -> tf.Tensor:
+  """The int64 [2] seed of one layer, derived from the int64 [2] seed of a step.
+
+  The number of the layer is the counter: two layers never share a mask, and
+  adding a layer at the end leaves the masks of the others as they were.
+  """
+  # int64, as the result has no more bits than the type of the counter.
+  return tf.random.experimental.stateless_fold_in(
+      seed, tf.constant(layer, tf.int64), alg='philox')
+
+
+def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None) -> tf.Tensor:
+  """Zeroes each element with probability `rate` and rescales the others.
+
+  The same seed gives the same mask, with XLA or without, and the mask of a row
+  depends only on its position: padding a batch with further rows changes
+  nothing for the first ones.
+
+  Args:
+    x: float32 of any shape.
+    rate: In [0, 1).
+    seed: int64 [2], or None for inference, which returns x.
+
+  Returns:
+    A tensor of the shape of x with the expectation of x.
+
+  Raises:
+    ValueError: If rate is not in [0, 1).
+  """
+  if not 0 <= rate < 1:
+    raise ValueError(f'rate must be in [0, 1), found {rate!r}')
+  if seed is None:
+    return x
+  # Philox by name: 'auto_select' takes another generator on other devices. And
+  # integers, since XLA makes other floats of the same bits.
+  bits = tf.random.stateless_uniform(
+      tf.shape(x), seed, minval=None, maxval=None, dtype=tf.uint32,
+      alg='philox')
+  dropped = bits < tf.constant(round(rate * 2**32), tf.uint32)
+  return tf.where(dropped, 0.0, x * (1.0 / (1.0 - rate)))
+
+
+def softmax_cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+  """One loss per example.
+
+  Args:
+    logits: float32 [batch, classes].
+    labels: int32 [batch] in [0, classes).
+
+  Returns:
+    float32 [batch], natural logarithm.
+  """
+  return tf.nn.sparse_softmax_cross_entropy_with_logits(
+      labels=labels, logits=logits)
+
+
+def classification_metrics(
+    logits: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor
+) -> Mapping[str, tuple[tf.Tensor, tf.Tensor]]:
+  """'accuracy' and 'loss' as (sum, weight) over the rows that count.
+
+  Args:
+    logits: float32 [batch, classes].
+    labels: int32 [batch] in [0, classes).
+    mask: float32 [batch], 0 for rows that must not count.
+
+  Returns:
+    Metric name to a pair of float32 scalars.
+  """
+  predictions = tf.argmax(logits, axis=-1, output_type=labels.dtype)
+  correct = tf.cast(tf.equal(predictions, labels), tf.float32)
+  loss = softmax_cross_entropy(logits, labels)
+  weight = tf.reduce_sum(mask)
+  return {
+      'accuracy': (tf.reduce_sum(correct * mask), weight),
+      # Not loss * mask: a padding row's loss may be infinite, 0 * inf is NaN.
+      'loss': (tf.reduce_sum(tf.where(mask > 0, loss * mask, 0.0)), weight),
+  }
+
+
+def glorot_uniform(rng: np.random.Generator, *shape: int) -> np.ndarray:
+  """Glorot's uniform initial weights, float32.
+
+  By NumPy, whose bits do not depend on the device or the number of threads.
+
+  Args:
+    rng: Consumed by the draw.
+    *shape: [inputs, outputs] or [kernel height, kernel width, inputs, outputs].
+  """
+  window = math.prod(shape[:-2])
+  limit = math.sqrt(6.0 / (window * (shape[-2] + shape[-1])))
+  return rng.uniform(-limit, limit, size=shape).astype(np.float32)
+
+
+def zeros(size: int) -> np.ndarray:
+  """The initial bias of `size` units, float32."""
+  return np.zeros([size], np.float32)

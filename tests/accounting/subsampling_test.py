@@ -1,0 +1,115 @@
+"""Amplification against exact mixtures and against dp_accounting."""
+
+import dp_accounting
+from dp_accounting import rdp as dp_rdp
+import numpy as np
+import pytest
+from scipy import special
+
+from tff_pipelines.accounting import curves
+from tff_pipelines.accounting import skellam_law
+from tff_pipelines.accounting import subsampling
+
+
+def skellam_logs(variance, shift):
+  reach = skellam_law.reach(variance) + shift
+  k = np.arange(-reach, reach + 1)
+  return (skellam_law.log_pmf(k - shift, variance),
+          skellam_law.log_pmf(k, variance))
+
+
+def exact_curve(log_p, log_q, max_order):
+  return np.array([
+      special.logsumexp(a * log_p + (1 - a) * log_q) / (a - 1)
+      for a in range(2, max_order + 1)])
+
+
+CASES = [(variance, rate, shift) for variance in (0.5, 4.0, 50.0)
+         for rate in (1e-3, 0.03, 0.3, 0.9) for shift in (1, 2)]
+
+
+@pytest.mark.parametrize('variance,rate,shift', CASES)
+def test_tight_bound_is_the_divergence_of_the_mixture(variance, rate, shift):
+  moved, base = skellam_logs(variance, shift)
+  mixed = np.logaddexp(np.log(rate) + moved, np.log1p(-rate) + base)
+  exact = exact_curve(mixed, base, 20)
+  found = subsampling.poisson_tight(exact_curve(moved, base, 20), rate)
+  np.testing.assert_allclose(found, exact, rtol=1e-7, atol=1e-12)
+  # The other direction is the smaller one.
+  assert (exact_curve(base, mixed, 20) <= found * (1 + 1e-9) + 1e-13).all()
+
+
+@pytest.mark.parametrize('rate', [1e-4, 0.03, 0.5])
+def test_tight_bound_equals_dp_accounting_for_gaussians(rate):
+  orders = list(range(2, 129))
+  oracle = dp_rdp.RdpAccountant(orders)
+  oracle.compose(dp_accounting.PoissonSampledDpEvent(
+      rate, dp_accounting.GaussianDpEvent(0.9)))
+  np.testing.assert_allclose(
+      subsampling.poisson_tight(curves.gaussian(0.9, 128), rate), oracle._rdp,  # pylint: disable=protected-access
+      rtol=1e-8)
+
+
+def test_generic_bound_is_between_tight_and_three_times_its_moment():
+  curve = curves.skellam(l1=20, l2=4, variance=25.0)
+  alpha = curves.orders()
+  tight = subsampling.poisson_tight(curve, 0.03)
+  generic = subsampling.poisson_generic(curve, 0.03)
+  assert (generic >= tight).all() and (generic > tight * 1.01).any()
+  assert (generic * (alpha - 1) <= tight * (alpha - 1) + np.log(3) + 1e-9).all()
+
+
+@pytest.mark.parametrize('fraction', [0.001, 0.03, 0.5])
+def test_fixed_size_bound_equals_dp_accounting_for_gaussians(fraction):
+  population = 1000
+  orders = list(range(2, 65))
+  oracle = dp_rdp.RdpAccountant(
+      orders, dp_rdp.rdp_privacy_accountant.NeighborRel.REPLACE_ONE)
+  oracle.compose(dp_accounting.SampledWithoutReplacementDpEvent(
+      population, int(population * fraction), dp_accounting.GaussianDpEvent(3.0)))
+  # There the noise multiplier is over the zero-out sensitivity's double.
+  found = subsampling.fixed_size(curves.gaussian(3.0, 64), fraction)
+  expected = np.minimum(oracle._rdp, curves.gaussian(3.0, 64))  # pylint: disable=protected-access
+  np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize('bound', [
+    subsampling.poisson_tight, subsampling.poisson_generic,
+    subsampling.fixed_size])
+def test_amplified_is_never_above_unamplified_nor_nan(bound):
+  rng = np.random.default_rng(5)
+  for _ in range(30):
+    curve = np.sort(rng.lognormal(0, 3, 255))
+    found = bound(curve, float(10**rng.uniform(-6, 0)))
+    assert (found <= curve).all() and (found >= 0).all()
+
+
+@pytest.mark.parametrize('bound', [
+    subsampling.poisson_tight, subsampling.poisson_generic,
+    subsampling.fixed_size])
+def test_infinite_orders_stay_infinite_and_spare_the_lower_ones(bound):
+  curve = np.arange(1.0, 64.0)
+  curve[40:] = np.inf
+  found = bound(curve, 0.01)
+  assert np.isfinite(found[:40]).all()
+  assert np.isinf(found[40:]).all()
+  assert np.isinf(bound(np.full(63, np.inf), 0.01)).all()
+
+
+def test_huge_divergences_do_not_overflow():
+  found = subsampling.poisson_tight(np.linspace(1e5, 1e8, 1023), 1e-9)
+  assert np.isfinite(found).all() and (found > 1e4).all()
+
+
+def test_rate_one_is_no_amplification():
+  curve = curves.gaussian(1.0)
+  np.testing.assert_array_equal(subsampling.poisson_tight(curve, 1.0), curve)
+
+
+@pytest.mark.parametrize('rate', [1e-6, 0.1, 1.0])
+def test_pure_amplification_has_its_closed_form(rate):
+  assert subsampling.pure_poisson(0.7, rate) == pytest.approx(
+      np.log(1 + rate * (np.exp(0.7) - 1)), rel=1e-9)
+  assert subsampling.pure_poisson(1000.0, rate) == pytest.approx(
+      1000 + np.log(rate))
+  assert subsampling.pure_poisson(np.inf, rate) == np.inf

@@ -1,0 +1,173 @@
+"""Tests of tasks.emnist_official, on a small file in TFF's own format."""
+
+import lzma
+import sqlite3
+import urllib.error
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tasks import emnist_data
+from tasks import emnist_official
+from tasks import registry
+
+
+def _example(pixels, label):
+  """Serializes one example as TFF's files have it: 1.0 is the white paper."""
+  return tf.train.Example(features=tf.train.Features(feature={
+      'pixels': tf.train.Feature(
+          float_list=tf.train.FloatList(value=np.ravel(pixels))),
+      'label': tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
+  })).SerializeToString()
+
+
+def _write(folder, rows):
+  """Writes emnist_all.sqlite with (split, client, serialized) rows."""
+  connection = sqlite3.connect(folder / emnist_official.FILE_NAME)
+  with connection:
+    connection.execute(
+        'CREATE TABLE examples (split_name TEXT NOT NULL, client_id TEXT NOT '
+        'NULL, serialized_example_proto BLOB NOT NULL)')
+    connection.execute(
+        'CREATE TABLE client_metadata (client_id TEXT NOT NULL, split_name '
+        'TEXT NOT NULL, num_examples INTEGER NOT NULL)')
+    connection.executemany('INSERT INTO examples VALUES (?, ?, ?)', rows)
+    for client, split in sorted({(row[1], row[0]) for row in rows}):
+      count = sum(row[:2] == (split, client) for row in rows)
+      connection.execute(
+          'INSERT INTO client_metadata VALUES (?, ?, ?)',
+          (client, split, count))
+  connection.close()
+
+
+def _paper(row, column, ink):
+  """A white page with one spot of ink."""
+  pixels = np.ones([28, 28])
+  pixels[row, column] = 1.0 - ink
+  return pixels
+
+
+@pytest.fixture(name='cache')
+def _cache(tmp_path):
+  rows = []
+  for kind, labels in (('all', (0, 35, 61)), ('digits_only', (0, 5, 9))):
+    for client in ('f0000_14', 'f0001_41'):
+      for label in labels:
+        rows.append((f'{kind}_train', client, _example(
+            _paper(label % 28, 3, 1.0), label)))
+      rows.append((f'{kind}_test', client, _example(
+          _paper(2, 4, 0.2), labels[0])))
+  _write(tmp_path, rows)
+  return tmp_path
+
+
+def test_ink_becomes_255_and_paper_0(cache):
+  source = emnist_official.open_split(
+      cache / emnist_official.FILE_NAME, 'train', only_digits=True)
+  assert source.client_ids == ('f0000_14', 'f0001_41')
+  examples = source.examples('f0001_41')
+  assert examples['x'].dtype == np.uint8 and examples['y'].dtype == np.int32
+  assert examples['x'].shape == (3, 28, 28)
+  assert examples['y'].tolist() == [0, 5, 9]
+  for image, label in zip(examples['x'], examples['y']):
+    expected = np.zeros([28, 28])
+    expected[label, 3] = 255
+    np.testing.assert_array_equal(image, expected)
+
+
+def test_tff_reads_the_same_examples(cache):
+  tff = pytest.importorskip('tensorflow_federated')
+  theirs, _ = tff.simulation.datasets.emnist.load_data(
+      only_digits=False, cache_dir=str(cache))
+  ours = emnist_official.open_split(
+      cache / emnist_official.FILE_NAME, 'train', only_digits=False)
+  assert list(ours.client_ids) == theirs.client_ids
+  for client in ours.client_ids:
+    expected = list(
+        theirs.create_tf_dataset_for_client(client).as_numpy_iterator())
+    examples = ours.examples(client)
+    assert examples['y'].tolist() == [e['label'] for e in expected]
+    np.testing.assert_allclose(
+        1.0 - examples['x'] / 255.0, [e['pixels'] for e in expected],
+        atol=0.5 / 255 + 1e-6)
+
+
+@pytest.mark.parametrize('only_digits, classes', [(True, 10), (False, 62)])
+def test_task_from_the_cache(cache, only_digits, classes):
+  task = registry.build(
+      'emnist', data_source='official', cache_dir=str(cache),
+      only_digits=only_digits)
+  assert len(task.train.client_ids) == 2
+  assert list(task.held_out) == ['test_examples']
+  held_out = task.held_out['test_examples']
+  assert held_out['x'].shape == (2, 28, 28)
+  assert held_out['x'][0, 2, 4] == 51
+  assert task.model.initial_weights(0)[-1].shape == (classes,)
+
+
+@pytest.mark.parametrize('serialized, message', [
+    (_example(np.ones([28, 28]), 10), r'label must be in \[0, 10\), found 10'),
+    (_example(np.ones([28, 28]), -1), r'label must be in \[0, 10\)'),
+    (_example(np.full([28, 28], 1.1), 1), r'pixels must be in \[0, 1\]'),
+    (_example(np.full([28, 28], np.nan), 1), r'pixels must be in \[0, 1\]'),
+    (_example(np.ones([27, 28]), 1), r'not an example with pixels \[28, 28\]'),
+    (b'not a protocol buffer', 'not an example with pixels'),
+    (tf.train.Example().SerializeToString(), 'not an example with pixels'),
+])
+def test_bad_examples_name_file_and_client(tmp_path, serialized, message):
+  _write(tmp_path, [('digits_only_train', 'f0007_00', serialized)])
+  source = emnist_official.open_split(
+      tmp_path / emnist_official.FILE_NAME, 'train', only_digits=True)
+  with pytest.raises(ValueError, match=message) as raised:
+    source.examples('f0007_00')
+  assert emnist_official.FILE_NAME in str(raised.value)
+  assert 'f0007_00' in str(raised.value)
+  assert '\n' not in str(raised.value)
+
+
+def test_a_file_in_the_cache_is_not_downloaded(cache, monkeypatch):
+  monkeypatch.setattr(emnist_official, '_tff_load_data', None)
+  path = emnist_official.find_or_download(cache)
+  assert path == cache / emnist_official.FILE_NAME
+
+
+@pytest.mark.parametrize('error', [
+    urllib.error.URLError('no network'), lzma.LZMAError('corrupt input'),
+    sqlite3.DatabaseError('malformed'), TimeoutError('timed out')])
+def test_a_failed_download_says_which_file_to_put_where(
+    tmp_path, monkeypatch, error):
+  def fail(folder):
+    # What TFF leaves behind when the connection breaks.
+    with open(f'{folder}/{emnist_official.FILE_NAME}', 'wb') as f:
+      f.write(b'half')
+    raise error
+
+  monkeypatch.setattr(emnist_official, '_tff_load_data', fail)
+  cache = tmp_path / 'cache'
+  with pytest.raises(ValueError, match='cannot be downloaded') as raised:
+    emnist_data.official(cache_dir=cache)
+  for part in (str(cache), emnist_official.URL, emnist_official.FILE_NAME,
+               str(error)):
+    assert part in str(raised.value)
+  assert '\n' not in str(raised.value)
+  assert not list(cache.iterdir())  # Else it would be taken for the data.
+
+
+def test_a_download_ends_up_in_the_cache(tmp_path, cache, monkeypatch):
+  content = (cache / emnist_official.FILE_NAME).read_bytes()
+
+  def download(folder):
+    with open(f'{folder}/{emnist_official.FILE_NAME}', 'wb') as f:
+      f.write(content)
+
+  monkeypatch.setattr(emnist_official, '_tff_load_data', download)
+  path = emnist_official.find_or_download(tmp_path / 'new')
+  assert path.read_bytes() == content
+  assert list((tmp_path / 'new').iterdir()) == [path]
+
+
+def test_a_cache_folder_that_cannot_be_made_is_named(tmp_path):
+  (tmp_path / 'file').write_bytes(b'')
+  with pytest.raises(ValueError, match='file/cache and cannot be downloaded'):
+    emnist_official.find_or_download(tmp_path / 'file' / 'cache')

@@ -1,0 +1,226 @@
+"""Tests of the models in tasks.emnist and of the task that they are in."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tasks import emnist
+from tasks import registry
+from tests import data_dir
+
+_MODELS = sorted(emnist.MODELS)
+
+
+def _batch(size=16, num_classes=10, seed=0):
+  """Smooth random pictures, which excite filters more than noise does."""
+  rng = np.random.default_rng(seed)
+  coarse = rng.integers(0, 256, [size, 7, 7])
+  x = np.kron(coarse, np.ones([1, 4, 4])).astype(np.uint8)
+  return {'x': tf.constant(x),
+          'y': tf.constant(rng.integers(0, num_classes, size), tf.int32)}
+
+
+def _seed(*values):
+  return tf.constant(values, tf.int64)
+
+
+def _tensors(model, seed=0):
+  return [tf.constant(w) for w in model.initial_weights(seed)]
+
+
+@pytest.mark.parametrize('name, num_classes, count', [
+    ('cnn_1m', 62, 1_018_174),
+    ('cnn_1m', 10, 1_011_466),
+    ('cnn_small', 10, 7_346),
+    ('cnn_small', 62, 27_366),
+])
+def test_number_of_parameters(name, num_classes, count):
+  model = emnist.MODELS[name](num_classes)
+  assert model.name == name
+  assert model.parameter_count() == count
+
+
+def test_cnn_small_stays_below_a_power_of_two():
+  # A rotation pads to a power of two: one more would double the work.
+  assert emnist.cnn_small(10).parameter_count() <= 2**13
+  assert emnist.cnn_small(62).parameter_count() <= 2**15
+
+
+@pytest.mark.parametrize('name', _MODELS)
+def test_initial_weights_repeat_with_their_seed(name):
+  model = emnist.MODELS[name](10)
+  for a, b, other in zip(model.initial_weights(3), model.initial_weights(3),
+                         model.initial_weights(4)):
+    assert isinstance(a, np.ndarray) and a.dtype == np.float32
+    np.testing.assert_array_equal(a, b)
+    if a.ndim > 1:  # Biases start at 0 whatever the seed.
+      assert np.mean(a == other) < 0.01
+
+
+@pytest.mark.parametrize('name', _MODELS)
+def test_untrained_loss_is_that_of_guessing(name):
+  model = emnist.MODELS[name](62)
+  batch = _batch(num_classes=62)
+  loss = model.loss(_tensors(model), batch, None)
+  assert loss.shape == [16] and loss.dtype == tf.float32
+  assert np.mean(loss) == pytest.approx(np.log(62), abs=0.5)
+
+
+def _keras_model(name):
+  """The same networks by Keras, as an oracle."""
+  keras = tf.keras.layers
+  if name == 'cnn_1m':
+    stack = [
+        keras.Conv2D(32, 3, activation='relu'), keras.MaxPool2D(),
+        keras.Conv2D(64, 3, activation='relu'), keras.Dropout(0.25),
+        keras.Flatten(), keras.Dense(128, activation='relu'),
+        keras.Dropout(0.5), keras.Dense(10)]
+  else:
+    stack = [
+        keras.Conv2D(8, 7, activation='relu'), keras.MaxPool2D(),
+        keras.Conv2D(24, 4, activation='relu'), keras.MaxPool2D(),
+        keras.Flatten(), keras.Dense(10)]
+  return tf.keras.Sequential([tf.keras.Input([28, 28, 1]), *stack])
+
+
+@pytest.mark.parametrize('name', _MODELS)
+def test_loss_and_metrics_equal_those_of_keras(name):
+  model = emnist.MODELS[name](10)
+  weights = model.initial_weights(1)
+  oracle = _keras_model(name)
+  oracle.set_weights(weights)
+  batch = _batch()
+  logits = oracle(batch['x'].numpy()[..., np.newaxis] / np.float32(255))
+  expected = tf.keras.losses.sparse_categorical_crossentropy(
+      batch['y'], logits, from_logits=True).numpy()
+  loss = model.loss([tf.constant(w) for w in weights], batch, None)
+  np.testing.assert_allclose(loss, expected, rtol=1e-4)
+
+  mask = np.array([1, 0] * 8, np.float32)
+  metrics = model.metrics(weights, batch, tf.constant(mask))
+  assert {name: float(w) for name, (_, w) in metrics.items()} == {
+      'accuracy': 8.0, 'loss': 8.0}
+  np.testing.assert_allclose(
+      metrics['loss'][0], np.sum(expected * mask), rtol=1e-4)
+  correct = np.argmax(logits, axis=1) == batch['y'].numpy()
+  assert float(metrics['accuracy'][0]) == np.sum(correct * mask)
+
+
+def _gradients(model, weights, batch, seed):
+  with tf.GradientTape() as tape:
+    tape.watch(weights)
+    loss = tf.reduce_mean(model.loss(weights, batch, seed))
+  return tape.gradient(loss, weights)
+
+
+@pytest.mark.parametrize('name', _MODELS)
+def test_every_weight_learns(name):
+  model = emnist.MODELS[name](10)
+  weights = _tensors(model)
+  gradients = _gradients(model, weights, _batch(64), _seed(1, 2))
+  for weight, gradient in zip(weights, gradients):
+    assert gradient.shape == weight.shape
+    assert np.all(np.isfinite(gradient))
+    # Not all: a few ReLU units of a fresh network never fire.
+    assert np.mean(gradient.numpy() != 0) > 0.5
+
+
+@pytest.mark.parametrize('name', _MODELS)
+def test_padding_changes_no_other_row(name):
+  model = emnist.MODELS[name](10)
+  weights = _tensors(model)
+  batch = _batch(12)
+  padded = {key: tf.concat([v, tf.zeros_like(v[:8])], axis=0)
+            for key, v in batch.items()}
+  alone = model.loss(weights, batch, _seed(3, 4)).numpy()
+  among = model.loss(weights, padded, _seed(3, 4)).numpy()
+  assert among.shape == (20,)
+  np.testing.assert_allclose(among[:12], alone, rtol=1e-5)
+
+
+def test_dropout_of_cnn_1m_follows_the_seed():
+  model = emnist.cnn_1m(10)
+  weights = _tensors(model)
+  batch = _batch()
+  loss = lambda seed: model.loss(weights, batch, seed).numpy()
+  np.testing.assert_array_equal(loss(_seed(1, 2)), loss(_seed(1, 2)))
+  assert np.all(loss(_seed(1, 2)) != loss(_seed(1, 3)))
+  assert np.all(loss(_seed(1, 2)) != loss(None))
+
+
+def test_dropout_of_cnn_1m_keeps_the_expected_logits():
+  # With a linear readout the mean over many masks of the last dropout returns
+  # the value without; the first one passes a ReLU and only comes close.
+  model = emnist.cnn_1m(10)
+  weights = _tensors(model)
+  batch = _batch(4)
+  losses = [model.loss(weights, batch, _seed(0, i)).numpy() for i in range(200)]
+  np.testing.assert_allclose(
+      np.mean(losses, axis=0), model.loss(weights, batch, None), rtol=0.1)
+
+
+@pytest.mark.parametrize('name', _MODELS)
+def test_models_compile_with_xla_to_the_same_numbers(name):
+  model = emnist.MODELS[name](10)
+  weights = _tensors(model)
+  batch = _batch(20)
+  compiled = tf.function(
+      lambda w, b, s: _gradients(model, w, b, s), jit_compile=True)
+  for a, b in zip(compiled(weights, batch, _seed(5, 6)),
+                  _gradients(model, weights, batch, _seed(5, 6))):
+    np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-6)
+
+
+def _train(task, epochs, rate, batch_size):
+  """Plain SGD over all clients' examples together; returns the weights."""
+  data = [task.train.examples(c) for c in task.train.client_ids]
+  x = tf.constant(np.concatenate([d['x'] for d in data]))
+  y = tf.constant(np.concatenate([d['y'] for d in data]))
+  variables = [tf.Variable(w) for w in task.model.initial_weights(0)]
+
+  @tf.function
+  def step(rows, seed):
+    batch = {'x': tf.gather(x, rows), 'y': tf.gather(y, rows)}
+    gradients = _gradients(task.model, variables, batch, seed)
+    for variable, gradient in zip(variables, gradients):
+      variable.assign_sub(rate * gradient)
+
+  rng = np.random.default_rng(0)
+  count = 0
+  for _ in range(epochs):
+    order = rng.permutation(len(y)).astype(np.int32)
+    for start in range(0, len(order) - batch_size + 1, batch_size):
+      step(tf.constant(order[start:start + batch_size]), _seed(0, count))
+      count += 1
+  return variables
+
+
+def _accuracy(task, weights, held_out):
+  examples = task.held_out[held_out]
+  total, weight = task.model.metrics(
+      weights, {k: tf.constant(v) for k, v in examples.items()},
+      tf.ones([len(examples['y'])]))['accuracy']
+  return float(total) / float(weight)
+
+
+@pytest.mark.parametrize('name, epochs, rate, least', [
+    ('cnn_small', 10, 0.1, 0.95), ('cnn_1m', 4, 0.1, 0.93)])
+def test_models_learn_the_embedded_digits(name, epochs, rate, least):
+  task = registry.build('emnist', data_source='embedded', model=name)
+  before = _accuracy(task, task.model.initial_weights(0), 'test')
+  weights = _train(task, epochs, rate, batch_size=20)
+  assert before < 0.3
+  assert _accuracy(task, weights, 'test') >= least
+
+
+def test_task_of_62_classes_from_real_writers():
+  task = registry.build(
+      'emnist', data_source='npz', model='cnn_1m',
+      data_path=data_dir.require('unipen62_writers.npz'))
+  assert task.name == 'emnist'
+  assert task.model.parameter_count() == 1_018_174
+  assert task.privacy_unit == 'one writer'
+  client = task.train.examples(task.train.client_ids[0])
+  batch = {key: tf.constant(value[:20]) for key, value in client.items()}
+  loss = task.model.loss(_tensors(task.model), batch, _seed(0, 0))
+  assert np.all(np.isfinite(loss))

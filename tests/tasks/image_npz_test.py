@@ -1,0 +1,197 @@
+"""Tests of tasks.image_npz."""
+
+import pathlib
+
+import hypothesis
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+
+from tasks import image_npz
+from tests import data_dir
+
+
+def _arrays(**changes):
+  """A small correct file's arrays; a change to None leaves an array out."""
+  rng = np.random.default_rng(0)
+  arrays = {
+      'x_train': rng.integers(0, 256, [6, 28, 28]).astype(np.uint8),
+      'y_train': np.array([0, 1, 2, 2, 1, 0], np.uint8),
+      'writer_train': np.array([7, 7, 3, 3, 7, 9], np.int16),
+      'x_test': rng.integers(0, 256, [3, 28, 28]).astype(np.uint8),
+      'y_test': np.array([2, 0, 1], np.uint8),
+      'writer_test': np.array([1, 3, 3], np.int16),
+      **changes,
+  }
+  return {name: a for name, a in arrays.items() if a is not None}
+
+
+def _save(path, **changes):
+  np.savez_compressed(path, **_arrays(**changes))
+  return path
+
+
+def _with(name, row, value, dtype=None):
+  """A copy of the correct array with one entry replaced."""
+  array = _arrays()[name]
+  array = array.astype(dtype if dtype is not None else array.dtype)
+  array[row] = value
+  return array
+
+
+def test_a_correct_file_comes_back(tmp_path):
+  train, test, num_classes = image_npz.read(_save(tmp_path / 'f.npz'))
+  expected = _arrays()
+  for part, images in (('train', train), ('test', test)):
+    np.testing.assert_array_equal(images.x, expected[f'x_{part}'])
+    np.testing.assert_array_equal(images.y, expected[f'y_{part}'])
+    np.testing.assert_array_equal(images.clients, expected[f'writer_{part}'])
+    assert images.x.dtype == np.uint8 and images.y.dtype == np.int32
+  assert num_classes == 3
+
+
+def test_writers_of_the_test_part_may_be_unknown(tmp_path):
+  _, test, _ = image_npz.read(_save(tmp_path / 'f.npz', writer_test=None))
+  assert test.clients is None
+
+
+def test_class_names_give_the_number_of_classes(tmp_path):
+  path = _save(tmp_path / 'f.npz', class_names=np.array(list('abcde')))
+  assert image_npz.read(path)[2] == 5
+
+
+def test_other_types_of_images_become_bytes(tmp_path):
+  x = _arrays()['x_train']
+  for other in (x / 255.0, (x / 255.0).astype(np.float32), x.astype(np.int64)):
+    train, _, _ = image_npz.read(_save(tmp_path / 'f.npz', x_train=other))
+    assert train.x.dtype == np.uint8
+    np.testing.assert_array_equal(train.x, x)
+
+
+@pytest.mark.parametrize('changes, message', [
+    ({'x_train': None, 'writer_train': None},
+     'no array x_train, writer_train; needed are x_train, y_train, '
+     'writer_train, x_test, y_test'),
+    ({'y_test': None}, 'no array y_test; needed'),
+    ({'x_train': np.zeros([6, 28, 27], np.uint8)},
+     r'x_train must have the shape \[examples, 28, 28\], found \[6, 28, 27\]'),
+    ({'x_test': np.zeros([3, 28, 28, 3], np.uint8)},
+     'x_test must have the shape'),
+    ({'x_test': np.zeros([3, 784], np.uint8)}, 'x_test must have the shape'),
+    ({'x_train': np.zeros([0, 28, 28], np.uint8)}, 'x_train is empty'),
+    ({'x_train': np.zeros([6, 28, 28], bool)},
+     'x_train must be integers .* bool'),
+    ({'x_train': _with('x_train', (4, 0, 0), 256, np.int32)},
+     r'x_train must be in \[0, 255\], found 256 in row 4'),
+    ({'x_train': _with('x_train', (4, 0, 0), -1, np.int32)},
+     'found -1 in row 4'),
+    ({'x_test': np.full([3, 28, 28], np.nan)},
+     'x_test must be finite, found nan in row 0'),
+    ({'x_test': np.full([3, 28, 28], np.inf)}, 'x_test must be finite'),
+    ({'x_test': np.full([3, 28, 28], 1.5)}, r'x_test must be in \[0, 1\]'),
+    ({'y_train': np.zeros([5], int)}, 'y_train has 5 rows but x_train has 6'),
+    ({'y_test': np.zeros([4], int)}, 'y_test has 4 rows but x_test has 3'),
+    ({'y_train': np.zeros([0], int)}, 'y_train is empty'),
+    ({'y_train': np.zeros([6, 1], int)}, 'y_train must be one integer per'),
+    ({'y_train': np.zeros([6])}, 'y_train must be one integer .* float64'),
+    ({'y_train': np.full([6], np.nan)}, 'y_train must be one integer'),
+    ({'y_train': np.array(list('abcdef'))}, 'y_train must be one integer'),
+    ({'y_train': _with('y_train', 3, -2, int)},
+     'y_train must be at least 0, found -2 in row 3'),
+    ({'y_train': _with('y_train', 3, 10**12, int)},
+     'y_train must be below 1000, found 1000000000000 in row 3'),
+    ({'y_train': np.zeros([6], int)}, 'y_train has only the label 0'),
+    ({'y_test': _with('y_test', 1, 3)},
+     r'y_test must be below 3 \(the largest label of y_train .* row 1'),
+    ({'class_names': np.array(['a', 'b'])},
+     r'y_train must be below 2 \(there are as many class_names\), found 2'),
+    ({'class_names': np.array([['a', 'b', 'c']])},
+     'class_names must be a list'),
+    ({'writer_train': np.zeros([7], int)},
+     'writer_train has 7 rows but x_train'),
+    ({'writer_test': np.zeros([2], int)}, 'writer_test has 2 rows but x_test'),
+    ({'writer_train': np.full([6], np.nan)},
+     'writer_train must be one integer or string per example, found float64'),
+    ({'y_train': np.array([0, 'a', 2, 1, 1, 0], dtype=object)},
+     'corrupted: .*allow_pickle'),
+])
+def test_a_malformed_file_is_named_with_its_array(tmp_path, changes, message):
+  path = _save(tmp_path / 'f.npz', **changes)
+  with pytest.raises(ValueError, match=message) as raised:
+    image_npz.read(path)
+  assert str(path) in str(raised.value)
+  assert '\n' not in str(raised.value)
+
+
+@pytest.mark.parametrize('content', [
+    b'', b'text', b'PK\x03\x04' + b'\0' * 100, b'\x93NUMPY\x01\x00'])
+def test_a_file_that_is_not_npz_is_named(tmp_path, content):
+  path = tmp_path / 'f.npz'
+  path.write_bytes(content)
+  with pytest.raises(ValueError, match='f.npz is not an npz file, or corr'):
+    image_npz.read(path)
+
+
+def test_a_single_array_or_folder_or_missing_file_is_named(tmp_path):
+  np.save(tmp_path / 'one.npy', np.arange(5))
+  with pytest.raises(ValueError, match='one.npy is not an npz file'):
+    image_npz.read(tmp_path / 'one.npy')
+  for path in (tmp_path, tmp_path / 'gone.npz'):
+    with pytest.raises(ValueError, match=f'{path} does not exist'):
+      image_npz.read(path)
+
+
+@pytest.mark.parametrize('fraction', [0.1, 0.5, 0.99])
+def test_a_truncated_file_is_named(tmp_path, fraction):
+  content = _save(tmp_path / 'f.npz').read_bytes()
+  path = tmp_path / 'cut.npz'
+  path.write_bytes(content[:int(len(content) * fraction)])
+  with pytest.raises(ValueError, match='cut.npz is not an npz file, or corr'):
+    image_npz.read(path)
+
+
+@pytest.fixture(name='content', scope='module')
+def _content(tmp_path_factory):
+  return _save(tmp_path_factory.mktemp('npz') / 'f.npz').read_bytes()
+
+
+@hypothesis.settings(
+    deadline=None, max_examples=300,
+    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
+@hypothesis.given(place=st.floats(0, 1, exclude_max=True),
+                  flip=st.integers(1, 255))
+def test_one_wrong_byte_is_an_error_or_harmless(tmp_path, content, place, flip):
+  damaged = bytearray(content)
+  damaged[int(place * len(content))] ^= flip
+  path = pathlib.Path(tmp_path) / 'damaged.npz'
+  path.write_bytes(damaged)
+  try:
+    train, test, _ = image_npz.read(path)
+  except ValueError as error:
+    assert 'damaged.npz' in str(error)
+    assert '\n' not in str(error)
+  else:
+    np.testing.assert_array_equal(train.x, _arrays()['x_train'])
+    np.testing.assert_array_equal(train.y, _arrays()['y_train'])
+    np.testing.assert_array_equal(test.x, _arrays()['x_test'])
+
+
+def test_damaged_lzma_member_of_a_real_file_is_an_error(tmp_path):
+  content = bytearray(data_dir.require('unipen62_writers.npz').read_bytes())
+  content[len(content) // 2] ^= 0xff
+  path = tmp_path / 'damaged.npz'
+  path.write_bytes(content)
+  with pytest.raises(ValueError, match='damaged.npz is not an npz file'):
+    image_npz.read(path)
+
+
+@pytest.mark.parametrize('name, examples, classes, writers', [
+    ('mnist.npz', (60_000, 10_000), 10, (539, 297)),
+    ('unipen62_writers.npz', (58_338, 6_383), 62, (318, 318)),
+])
+def test_real_files_are_read(name, examples, classes, writers):
+  train, test, num_classes = image_npz.read(data_dir.require(name))
+  assert (len(train.x), len(test.x)) == examples
+  assert num_classes == classes
+  found = (np.unique(train.clients).size, np.unique(test.clients).size)
+  assert found == writers

@@ -1,0 +1,63 @@
+"""Tests of tasks.registry."""
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+from tasks import emnist
+from tasks import emnist_data
+from tasks import registry
+from tasks import task
+
+
+def test_build_passes_options_on_and_leaves_out_those_not_given():
+  built = registry.build(
+      'emnist', model='cnn_1m', data_source='embedded', num_clients=17,
+      data_path=None)
+  assert isinstance(built, task.Task)
+  assert built.name == 'emnist'
+  assert built.model.name == 'cnn_1m'
+  assert len(built.train.client_ids) == 17
+
+
+@pytest.mark.parametrize('name, options, message', [
+    ('mnist', {}, "task must be one of emnist, found 'mnist'"),
+    ('emnist', {'modle': 'x', 'alpha': 1},
+     'task emnist has no option alpha, modle; its options are model, data_so'),
+    ('emnist', {'model': 'resnet'},
+     "model must be one of cnn_1m, cnn_small, found 'resnet'"),
+    ('emnist', {'data_source': 'leaf'},
+     "data_source must be one of embedded, npz, official, found 'leaf'"),
+    ('emnist', {'data_path': 'f.npz'},
+     'data_source embedded does not use data_path; its options are num_cli'),
+    ('emnist', {'data_source': 'npz', 'data_path': 'f', 'num_clients': 0},
+     'data_source npz does not use num_clients; its options are data_path'),
+    ('emnist', {'data_source': 'npz'}, 'data_source npz needs data_path'),
+    ('emnist', {'num_clients': 0}, 'num_clients must be an integer from 1 to'),
+])
+def test_bad_names_and_options_are_one_clear_line(name, options, message):
+  with pytest.raises(ValueError, match=message) as raised:
+    registry.build(name, **options)
+  assert '\n' not in str(raised.value)
+
+
+def test_lists_agree_with_what_the_task_has():
+  assert set(registry.MODELS) == set(registry.TASKS)
+  assert set(registry.DATA_SOURCES) == set(registry.TASKS)
+  assert set(registry.OPTIONS) == set(registry.TASKS)
+  assert registry.MODELS['emnist'] == tuple(sorted(emnist.MODELS))
+  assert registry.DATA_SOURCES['emnist'] == tuple(sorted(emnist_data.SOURCES))
+  data_options = {
+      name for source in emnist_data.SOURCES.values()
+      for name in inspect.signature(source).parameters}
+  assert set(registry.OPTIONS['emnist']) == data_options | {
+      'model', 'data_source'}
+
+
+def test_listing_the_tasks_imports_no_tensorflow():
+  code = ('import sys; from tasks import registry; registry.TASKS; '
+          'sys.exit("tensorflow" in sys.modules or "sklearn" in sys.modules)')
+  result = subprocess.run([sys.executable, '-c', code], check=False)
+  assert result.returncode == 0

@@ -1,0 +1,201 @@
+"""From events to guarantees: epsilon, delta, and what stands behind them."""
+
+import dataclasses
+import math
+
+from aggregators import validate
+from tff_pipelines.accounting import base
+from tff_pipelines.accounting import pairs
+from tff_pipelines.accounting import pld
+from tff_pipelines.accounting import rdp
+
+LARGE_EPSILON = 20.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Guarantee:
+  """An (epsilon, delta) guarantee and how it was found.
+
+  Attributes:
+    epsilon: >= 0, `inf` if nothing is guaranteed.
+    delta: In [0, 1].
+    order: The Renyi order that gave it, `inf` for pure DP; None for PLD and
+      where no order gives a finite value.
+    accountant: 'rdp' or 'pld', the one that was used.
+    amplification: 'tight', 'generic' or 'none'.
+    adjacency: What neighbours are, a key of `base.ADJACENCY_IN_WORDS`.
+    warnings: In words, where the guarantee is weak or easily misread.
+  """
+
+  epsilon: float
+  delta: float
+  order: float | None
+  accountant: str
+  amplification: str
+  adjacency: str
+  warnings: tuple[str, ...] = ()
+
+
+def _check(event: base.Event, accountant: str, amplification: str) -> None:
+  base.check_event(event=event)
+  validate.one_of(base.ACCOUNTANTS, accountant=accountant)
+  validate.one_of(base.AMPLIFICATIONS, amplification=amplification)
+
+
+def _check_delta(delta: float) -> None:
+  validate.finite(delta=delta)
+  if not 0 <= delta < 1:
+    raise ValueError(f'delta must be in [0, 1), found {delta!r}')
+
+
+def _factors(event: base.Event, accountant: str,
+             amplification: str) -> tuple[base.Factor, ...] | None:
+  """The worst pairs if PLD is to be used, None for RDP."""
+  if accountant == 'rdp':
+    return None
+  factors = event.factors(amplification)
+  if factors is None and accountant == 'pld':
+    raise ValueError(
+        'accountant=pld needs an event whose worst pair is known (Gaussian, '
+        'scalar Skellam, votes, pure or noise-free DP; Poisson sampling with '
+        f'amplification=tight), found {type(event).__name__}; use accountant='
+        'rdp or auto')
+  return factors
+
+
+def _epsilon(event: base.Event, delta: float, accountant: str,
+             amplification: str) -> tuple[float, float | None, str]:
+  """(epsilon, order, accountant used)."""
+  factors = _factors(event, accountant, amplification)
+  if factors is not None and delta > 0:
+    try:
+      found = pld.epsilon(factors, delta)
+    except pairs.TooLarge:
+      if accountant == 'pld':
+        raise
+    else:
+      # Basic composition of pure DP may be exactly tight: never report more.
+      return min(found, event.pure_epsilon(amplification)), None, 'pld'
+  found, order = rdp.epsilon(event, delta, amplification)
+  return found, order, 'rdp'
+
+
+def _delta(event: base.Event, epsilon_: float, accountant: str,
+           amplification: str) -> tuple[float, float | None, str]:
+  factors = _factors(event, accountant, amplification)
+  if factors is not None:
+    try:
+      found = pld.delta(factors, epsilon_)
+    except pairs.TooLarge:
+      if accountant == 'pld':
+        raise
+    else:
+      if event.pure_epsilon(amplification) <= epsilon_:
+        found = 0.0
+      return found, None, 'pld'
+  found, order = rdp.delta(event, epsilon_, amplification)
+  return found, order, 'rdp'
+
+
+def _checked_result(name: str, value: float) -> float:
+  if math.isnan(value) or value < 0:
+    raise ValueError(f'{name} came out as {value!r}: the arithmetic failed and '
+                     'no guarantee can be given')
+  return value
+
+
+def epsilon(event: base.Event, delta: float, *, accountant: str = 'auto',
+            amplification: str = 'tight') -> float:
+  """The least epsilon that is proved for the event at this delta.
+
+  Args:
+    event: Everything that was released.
+    delta: In [0, 1). At 0 epsilon is infinite except for pure DP.
+    accountant: 'rdp', 'pld' (an error where no worst pair is known), or 'auto':
+      PLD where it is known, else RDP.
+    amplification: 'tight'; 'generic' for the published bound on Poisson
+      sampling; 'none' to ignore sampling.
+
+  Returns:
+    Epsilon >= 0; `inf` if nothing is proved.
+
+  Raises:
+    ValueError: If an argument is out of range or the arithmetic fails.
+  """
+  _check(event, accountant, amplification)
+  _check_delta(delta)
+  return _checked_result(
+      'epsilon', _epsilon(event, delta, accountant, amplification)[0])
+
+
+# pylint: disable=redefined-outer-name
+def delta(event: base.Event, epsilon: float, *, accountant: str = 'auto',
+          amplification: str = 'tight') -> float:
+  """The least delta that is proved for the event at this epsilon.
+
+  Args:
+    event: Everything that was released.
+    epsilon: >= 0, finite.
+    accountant: As in `epsilon`.
+    amplification: As in `epsilon`.
+
+  Returns:
+    Delta in [0, 1]; 1 if nothing is proved.
+
+  Raises:
+    ValueError: If an argument is out of range or the arithmetic fails.
+  """
+  _check(event, accountant, amplification)
+  validate.non_negative(epsilon=epsilon)
+  return _checked_result(
+      'delta', _delta(event, epsilon, accountant, amplification)[0])
+
+
+def guarantee(event: base.Event, delta: float, *, accountant: str = 'auto',
+              amplification: str = 'tight',
+              population: int | None = None) -> Guarantee:
+  """Epsilon at this delta, with what a reader must know about it.
+
+  Args:
+    event: Everything that was released.
+    delta: In [0, 1).
+    accountant: As in `epsilon`.
+    amplification: As in `epsilon`.
+    population: Number of clients, to judge delta by; None if unknown.
+
+  Returns:
+    The guarantee; its warnings are empty if there is nothing to warn of.
+
+  Raises:
+    ValueError: If an argument is out of range or the arithmetic fails.
+  """
+  _check(event, accountant, amplification)
+  _check_delta(delta)
+  if population is not None:
+    validate.integer(population=population, low=1)
+  found, order, used = _epsilon(event, delta, accountant, amplification)
+  caveats = event.caveats()
+  if amplification == 'none':
+    caveats = event.without_sampling().caveats()
+  warnings = [*caveats, *warnings_about(found, delta, population)]
+  return Guarantee(
+      epsilon=_checked_result('epsilon', found), delta=delta, order=order,
+      accountant=used, amplification=amplification, adjacency=event.adjacency,
+      warnings=tuple(warnings))
+
+
+def warnings_about(epsilon: float, delta: float,
+                   population: int | None) -> list[str]:
+  """What to say about the two numbers themselves."""
+  found = []
+  if epsilon == math.inf:
+    found.append(f'no finite epsilon is guaranteed at delta={delta:.6g}')
+  elif epsilon > LARGE_EPSILON:
+    found.append(
+        f'epsilon={epsilon:.4g} is above {LARGE_EPSILON:g}: as a worst-case '
+        'guarantee it says next to nothing')
+  if population is not None and delta > 1 / population:
+    found.append(
+        f'delta={delta:.6g} is above 1/population={1 / population:.6g}: '
+        'publishing one client outright would satisfy such a delta')
+  return found

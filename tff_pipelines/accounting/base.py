@@ -1,0 +1,171 @@
+"""What every privacy event is, and its round trip through JSON.
+
+An event describes one release, or several, fully: an accountant reads events
+and never the code that made the release. Events are frozen, keyword-only and
+validated when made.
+"""
+
+import abc
+import dataclasses
+from typing import Any, ClassVar
+
+import numpy as np
+
+from aggregators import validate
+from tff_pipelines.accounting import pairs
+
+ACCOUNTANTS = ('auto', 'rdp', 'pld')
+AMPLIFICATIONS = ('tight', 'generic', 'none')
+
+# What neighbouring inputs are.
+ANY = 'any'
+ZERO_OUT = 'zero-out'
+REPLACE_ONE = 'replace-one'
+INSTANCE = 'instance'
+RECORD = 'record'
+LOCAL = 'local'
+
+ADJACENCY_IN_WORDS = {
+    ANY: 'any two inputs',
+    ZERO_OUT: 'one client\'s contribution is replaced by zero; it still takes '
+              'part and still adds its noise share',
+    REPLACE_ONE: 'one client\'s contribution is replaced by any other',
+    INSTANCE: 'one record of one agent is added, removed or replaced',
+    RECORD: 'one record is added, removed or replaced',
+    LOCAL: 'any two inputs of one client',
+}
+
+# A dominating pair and how often it is composed.
+Factor = tuple[pairs.Pair, int]
+
+_KINDS: dict[str, type['Event']] = {}
+
+
+class Event(abc.ABC):
+  """A release, as accountants see it.
+
+  Class attributes:
+    source: Where the bound comes from, with the theorem's number.
+  """
+
+  source: ClassVar[str] = ''
+
+  def __init_subclass__(cls, **kwargs):
+    super().__init_subclass__(**kwargs)
+    _KINDS[cls.__name__] = cls
+
+  @property
+  @abc.abstractmethod
+  def adjacency(self) -> str:
+    """One of the keys of ADJACENCY_IN_WORDS."""
+
+  @property
+  @abc.abstractmethod
+  def sensitivity(self) -> str:
+    """The sensitivity in words, with its unit."""
+
+  @abc.abstractmethod
+  def curve(self, max_order: int, amplification: str) -> np.ndarray:
+    """Renyi divergence in both directions at the orders 2..max_order."""
+
+  def pure_epsilon(self, amplification: str) -> float:
+    """Epsilon at delta = 0: the divergence of infinite order."""
+    del amplification
+    return np.inf
+
+  def factors(self, amplification: str) -> tuple[Factor, ...] | None:
+    """Pairs whose product dominates the release, or None if not known."""
+    del amplification
+    return None
+
+  def replace_one(self) -> 'Event':
+    """The same release between inputs that differ by a replaced client."""
+    raise ValueError(
+        f'event {type(self).__name__} has no replace-one form and cannot be '
+        'sampled')
+
+  def check_sampled(self) -> None:
+    """Raises ValueError if sampling clients does not apply to this release."""
+    raise ValueError(
+        f'event {type(self).__name__} cannot be amplified by sampling clients')
+
+  def without_sampling(self) -> 'Event':
+    """The release as those see it who know who took part."""
+    return self
+
+  def caveats(self) -> tuple[str, ...]:
+    """What a reader of the guarantee must know, in words."""
+    return ()
+
+  def to_json(self) -> dict[str, Any]:
+    """A dictionary of JSON values; `from_json` gives an equal event."""
+    result: dict[str, Any] = {'kind': type(self).__name__}
+    for field in dataclasses.fields(self):  # pytype: disable=wrong-arg-types
+      result[field.name] = _plain(getattr(self, field.name))
+    return result
+
+
+def _plain(value: Any) -> Any:
+  """A JSON value for a field's value, free of numpy types."""
+  if isinstance(value, Event):
+    return value.to_json()
+  if isinstance(value, tuple):
+    return [_plain(item) for item in value]
+  if isinstance(value, np.generic):
+    return value.item()
+  return value
+
+
+def from_json(data: Any) -> Event:
+  """The event that `Event.to_json` described.
+
+  Raises:
+    ValueError: Unless `data` has exactly the fields of a known kind, with
+      values that the event accepts.
+  """
+  if not isinstance(data, dict):
+    raise ValueError(f'event must be a JSON object, found {data!r}')
+  cls = _KINDS.get(data.get('kind'))
+  if cls is None or not dataclasses.is_dataclass(cls):
+    raise ValueError(f'event kind must be a known one, found {data.get("kind")!r}')
+  names = {field.name for field in dataclasses.fields(cls)}
+  found = set(data) - {'kind'}
+  if found != names:
+    raise ValueError(
+        f'event {cls.__name__} must have the fields {sorted(names)}, found '
+        f'{sorted(found)}')
+  return cls(**{name: _restored(data[name]) for name in names})
+
+
+def _restored(value: Any) -> Any:
+  if isinstance(value, dict):
+    return from_json(value)
+  if isinstance(value, list):
+    return tuple(_restored(item) for item in value)
+  return value
+
+
+def check_event(**arguments: Any) -> None:
+  """Raises ValueError unless every argument is an Event."""
+  for name, value in arguments.items():
+    if not isinstance(value, Event):
+      raise ValueError(f'{name} must be an event, found {value!r}')
+
+
+def common_adjacency(events: tuple[Event, ...]) -> str:
+  """The adjacency that all share; composing across adjacencies is an error."""
+  found = {event.adjacency for event in events} - {ANY}
+  if len(found) > 1:
+    raise ValueError(
+        'events can only be composed under one adjacency, found '
+        f'{", ".join(sorted(found))}')
+  return found.pop() if found else ANY
+
+
+def scaled(noise_variance: float, surviving_fraction: float) -> float:
+  """Variance of the noise that is there when a part of the shares is missing."""
+  validate.finite(surviving_fraction=surviving_fraction)
+  if not 0 <= surviving_fraction <= 1:
+    raise ValueError(
+        f'surviving_fraction must be in [0, 1], found {surviving_fraction!r}')
+  return noise_variance * surviving_fraction

@@ -1,0 +1,332 @@
+"""Events made of events: sampling, composition, releases from one sample."""
+
+import collections
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+
+from aggregators import validate
+from tff_pipelines.accounting import base
+from tff_pipelines.accounting import pairs
+from tff_pipelines.accounting import subsampling
+
+_HIDDEN_COHORT = (
+    'amplification by sampling holds against those who see the released models '
+    'and learn neither who nor how many took part; against a server or '
+    'participants who know the cohort, the unamplified epsilon is the guarantee')
+
+
+def _unique(texts) -> tuple[str, ...]:
+  return tuple(dict.fromkeys(texts))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NoPrivacy(base.Event):
+  """A release without noise: epsilon is infinite."""
+
+  source: ClassVar[str] = 'nothing is claimed'
+
+  @property
+  def adjacency(self) -> str:
+    return base.ANY
+
+  @property
+  def sensitivity(self) -> str:
+    return 'unbounded'
+
+  def curve(self, max_order: int, amplification: str) -> np.ndarray:
+    del amplification
+    return np.full(max_order - 1, np.inf)
+
+  def factors(self, amplification: str) -> tuple[base.Factor, ...]:
+    del amplification
+    return ((pairs.Leak(probability=1.0), 1),)
+
+  def replace_one(self) -> 'NoPrivacy':
+    return self
+
+  def check_sampled(self) -> None:
+    pass
+
+  def caveats(self) -> tuple[str, ...]:
+    return ('no noise is added: there is no privacy guarantee',)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PoissonSampled(base.Event):
+  """A release from clients that take part independently with one probability.
+
+  Holds against observers to whom the cohort and its size stay hidden, when the
+  release does not depend on its size.
+
+  Attributes:
+    event: The release from the sample.
+    sampling_rate: q in (0, 1].
+  """
+
+  event: base.Event
+  sampling_rate: float
+
+  source: ClassVar[str] = (
+      'arXiv 2210.00597 (tight); Zhu and Wang 2019, Theorem 5 (generic)')
+
+  def __post_init__(self):
+    base.check_event(event=self.event)
+    self.event.check_sampled()
+    validate.fraction(sampling_rate=self.sampling_rate)
+
+  @property
+  def adjacency(self) -> str:
+    return self.event.adjacency
+
+  @property
+  def sensitivity(self) -> str:
+    return self.event.sensitivity
+
+  def curve(self, max_order: int, amplification: str) -> np.ndarray:
+    curve = self.event.curve(max_order, amplification)
+    if amplification == 'none':
+      return curve
+    if amplification == 'generic':
+      return subsampling.poisson_generic(curve, self.sampling_rate)
+    return subsampling.poisson_tight(curve, self.sampling_rate)
+
+  def pure_epsilon(self, amplification: str) -> float:
+    epsilon = self.event.pure_epsilon(amplification)
+    if amplification == 'none':
+      return epsilon
+    return subsampling.pure_poisson(epsilon, self.sampling_rate)
+
+  def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
+    inner = self.event.factors(amplification)
+    if amplification == 'none' or self.sampling_rate == 1:
+      return inner
+    if amplification == 'generic' or inner is None:
+      return None
+    merged = pairs.merged(inner)
+    if merged is None:
+      return None
+    return ((pairs.Poisson(pair=merged, sampling_rate=self.sampling_rate), 1),)
+
+  def without_sampling(self) -> base.Event:
+    return self.event
+
+  def caveats(self) -> tuple[str, ...]:
+    if self.sampling_rate == 1:
+      return self.event.caveats()
+    return _unique((*self.event.caveats(), _HIDDEN_COHORT))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FixedSizeSampled(base.Event):
+  """A release from a cohort of fixed size, drawn without replacement.
+
+  The guarantee is for replace-one neighbours and so uses twice the zero-out
+  sensitivities throughout, with or without amplification; zero-out neighbours
+  are covered.
+
+  Attributes:
+    event: The release from the sample, stated for zero-out.
+    cohort_size: Clients in a round, an integer >= 1.
+    population: Clients to draw from, an integer >= cohort_size.
+  """
+
+  event: base.Event
+  cohort_size: int
+  population: int
+
+  source: ClassVar[str] = 'arXiv 1808.00087, Theorem 9'
+
+  def __post_init__(self):
+    base.check_event(event=self.event)
+    self.event.check_sampled()
+    validate.integer(population=self.population, low=1)
+    validate.integer(cohort_size=self.cohort_size, low=1, high=self.population)
+
+  @property
+  def adjacency(self) -> str:
+    return base.REPLACE_ONE
+
+  @property
+  def sensitivity(self) -> str:
+    return self.event.replace_one().sensitivity
+
+  @property
+  def sampling_fraction(self) -> float:
+    """gamma = cohort_size / population."""
+    return self.cohort_size / self.population
+
+  def curve(self, max_order: int, amplification: str) -> np.ndarray:
+    curve = self.event.replace_one().curve(max_order, amplification)
+    if amplification == 'none' or self.cohort_size == self.population:
+      return curve
+    return subsampling.fixed_size(curve, self.sampling_fraction)
+
+  def pure_epsilon(self, amplification: str) -> float:
+    epsilon = self.event.replace_one().pure_epsilon(amplification)
+    if amplification == 'none':
+      return epsilon
+    return subsampling.pure_poisson(epsilon, self.sampling_fraction)
+
+  def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
+    if amplification == 'none' or self.cohort_size == self.population:
+      return self.event.replace_one().factors(amplification)
+    return None
+
+  def without_sampling(self) -> base.Event:
+    # Not the bare event: the unamplified number is for the same neighbours.
+    return dataclasses.replace(self, cohort_size=self.population)
+
+  def caveats(self) -> tuple[str, ...]:
+    if self.cohort_size == self.population:
+      return self.event.caveats()
+    return _unique((*self.event.caveats(), _HIDDEN_COHORT))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SelfComposed(base.Event):
+  """The same event, `count` times in a row, adaptively.
+
+  Attributes:
+    event: One release.
+    count: How many, an integer >= 1.
+  """
+
+  event: base.Event
+  count: int
+
+  source: ClassVar[str] = 'arXiv 1702.07476, Proposition 1'
+
+  def __post_init__(self):
+    base.check_event(event=self.event)
+    validate.integer(count=self.count, low=1)
+
+  @property
+  def adjacency(self) -> str:
+    return self.event.adjacency
+
+  @property
+  def sensitivity(self) -> str:
+    return f'{self.event.sensitivity}, {self.count} times'
+
+  def curve(self, max_order: int, amplification: str) -> np.ndarray:
+    return self.count * self.event.curve(max_order, amplification)
+
+  def pure_epsilon(self, amplification: str) -> float:
+    return self.count * self.event.pure_epsilon(amplification)
+
+  def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
+    inner = self.event.factors(amplification)
+    if inner is None:
+      return None
+    return tuple((pair, count * self.count) for pair, count in inner)
+
+  def replace_one(self) -> 'SelfComposed':
+    return dataclasses.replace(self, event=self.event.replace_one())
+
+  def check_sampled(self) -> None:
+    self.event.check_sampled()
+
+  def without_sampling(self) -> base.Event:
+    return dataclasses.replace(self, event=self.event.without_sampling())
+
+  def caveats(self) -> tuple[str, ...]:
+    return self.event.caveats()
+
+
+class _Product(base.Event):
+  """Several events: their curves add, their dominating pairs multiply."""
+
+  def _counted(self) -> dict[base.Event, int]:
+    return collections.Counter(self.events)
+
+  @property
+  def adjacency(self) -> str:
+    return base.common_adjacency(self.events)
+
+  @property
+  def sensitivity(self) -> str:
+    return '; '.join(_unique(event.sensitivity for event in self.events))
+
+  def curve(self, max_order: int, amplification: str) -> np.ndarray:
+    return sum(count * event.curve(max_order, amplification)
+               for event, count in self._counted().items())
+
+  def pure_epsilon(self, amplification: str) -> float:
+    return sum(count * event.pure_epsilon(amplification)
+               for event, count in self._counted().items())
+
+  def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
+    found = []
+    for event, times in self._counted().items():
+      inner = event.factors(amplification)
+      if inner is None:
+        return None
+      found.extend((pair, count * times) for pair, count in inner)
+    return tuple(found)
+
+  def replace_one(self) -> base.Event:
+    return dataclasses.replace(
+        self, events=tuple(event.replace_one() for event in self.events))
+
+  def check_sampled(self) -> None:
+    for event in self.events:
+      event.check_sampled()
+
+  def without_sampling(self) -> base.Event:
+    return dataclasses.replace(
+        self, events=tuple(event.without_sampling() for event in self.events))
+
+  def caveats(self) -> tuple[str, ...]:
+    return _unique(
+        text for event in self._counted() for text in event.caveats())
+
+  def _check_events(self) -> None:
+    if not isinstance(self.events, (tuple, list)) or not self.events:
+      raise ValueError(
+          f'events must be a non-empty tuple of events, found {self.events!r}')
+    object.__setattr__(self, 'events', tuple(self.events))
+    for event in self.events:
+      base.check_event(events=event)
+    base.common_adjacency(self.events)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Composed(_Product):
+  """Different events one after the other, adaptively, each with its own sample.
+
+  Attributes:
+    events: At least one, all of one adjacency.
+  """
+
+  events: tuple[base.Event, ...]
+
+  source: ClassVar[str] = 'arXiv 1702.07476, Proposition 1'
+
+  def __post_init__(self):
+    self._check_events()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Together(_Product):
+  """Several releases from one sample, such as a sum and a bit about its clip.
+
+  Under `PoissonSampled` or `FixedSizeSampled` their curves are added before the
+  amplification: a client is in all of them or in none.
+
+  Attributes:
+    events: At least one, all of one adjacency, none of them sampled by itself.
+  """
+
+  events: tuple[base.Event, ...]
+
+  source: ClassVar[str] = 'arXiv 1702.07476, Proposition 1'
+
+  def __post_init__(self):
+    self._check_events()
+    for event in self.events:
+      if event.without_sampling() != event:
+        raise ValueError(
+            'events of Together must not be sampled one by one: sample the '
+            f'whole, found {type(event).__name__}')

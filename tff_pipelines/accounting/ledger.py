@@ -1,0 +1,334 @@
+"""The privacy ledger: an append-only file with one JSON line a release.
+
+A round is protected against a crash by writing it twice, in this order: the
+line is formed (`next_line`), committed together with the model's checkpoint,
+and then appended (`append_line`). After a crash `reconcile` completes the file
+from the checkpoint. A release is thus never forgotten, and never counted twice.
+
+Every line holds the hash of the line before it and its own; a missing, edited
+or reordered line breaks the chain. Lines cut off at the end leave an intact
+chain: only comparing with a known count or head, as kept in the checkpoint,
+shows them.
+"""
+
+import collections
+import datetime
+import fcntl
+import hashlib
+import json
+import os
+import pathlib
+from typing import Any, Sequence
+
+from aggregators import validate
+from tff_pipelines.accounting import base
+from tff_pipelines.accounting import combinators
+from tff_pipelines.accounting import events as events_lib
+
+FORMAT = 'tff_pipelines privacy ledger'
+VERSION = 1
+OUTCOMES = ('released', 'withheld')
+
+_HEADER_KEYS = {'format', 'version', 'time', 'population', 'delta', 'adjacency',
+                'trust_model', 'warnings', 'previous', 'hash'}
+_LINE_KEYS = {'round', 'event', 'outcome', 'time', 'configuration', 'previous',
+              'hash'}
+_NO_HASH = '0' * 64
+
+
+def _canonical(record: dict[str, Any]) -> str:
+  return json.dumps(record, sort_keys=True, separators=(',', ':'),
+                    allow_nan=False)
+
+
+def _sealed(record: dict[str, Any]) -> str:
+  """The line of a record, with its own hash added."""
+  digest = hashlib.sha256(_canonical(record).encode()).hexdigest()
+  return _canonical({**record, 'hash': digest})
+
+
+def _now() -> str:
+  return datetime.datetime.now(datetime.timezone.utc).isoformat(
+      timespec='seconds')
+
+
+def _parsed(line: str, what: str) -> dict[str, Any]:
+  """The record of one line whose own hash holds, else ValueError."""
+  try:
+    record = json.loads(line)
+  except ValueError as error:
+    raise ValueError(f'{what} must be JSON: {error}') from None
+  if not isinstance(record, dict) or 'hash' not in record:
+    raise ValueError(f'{what} must be an object with a hash')
+  bare = {key: value for key, value in record.items() if key != 'hash'}
+  try:
+    sealed = _sealed(bare)
+  except ValueError:
+    sealed = None
+  if sealed != line:
+    raise ValueError(f'{what} must match its own hash: it was edited')
+  return record
+
+
+def _parsed_round(line: str, what: str) -> dict[str, Any]:
+  record = _parsed(line, what)
+  if set(record) != _LINE_KEYS:
+    raise ValueError(f'{what} must have the keys {sorted(_LINE_KEYS)}')
+  return record
+
+
+def _sync_directory(path: pathlib.Path) -> None:
+  """Makes a created file survive a power cut, not only its content."""
+  handle = os.open(path.parent, os.O_RDONLY)
+  try:
+    os.fsync(handle)
+  finally:
+    os.close(handle)
+
+
+class Ledger:
+  """A ledger file. Opening one reads nothing and writes nothing.
+
+  Attributes:
+    path: Of the file.
+  """
+
+  def __init__(self, path: str | os.PathLike):
+    self.path = pathlib.Path(path)
+    # (size of the file, number of rounds, hash of the last line), or None.
+    self._head: tuple[int, int, str] | None = None
+
+  @classmethod
+  def create(cls, path: str | os.PathLike, *, population: int | None = None,
+             delta: float | None = None, adjacency: str | None = None,
+             trust_model: str | None = None, warnings: Sequence[str] = (),
+             time: str | None = None) -> 'Ledger':
+    """Starts a new file with its header line.
+
+    Args:
+      path: Of a file that does not exist; its folder does.
+      population: Number of clients, for the default delta.
+      delta: That the run was planned for, strictly between 0 and 1.
+      adjacency: Of all releases.
+      trust_model: Who is trusted with what, in words.
+      warnings: That belong to every epsilon computed from this file.
+      time: UTC, ISO 8601; None for now.
+
+    Raises:
+      FileExistsError: If there is a file already.
+      ValueError: If an argument is out of range.
+    """
+    if population is not None:
+      validate.integer(population=population, low=1)
+    if delta is not None:
+      validate.open_unit_interval(delta=delta)
+    if adjacency is not None:
+      validate.one_of(tuple(base.ADJACENCY_IN_WORDS), adjacency=adjacency)
+    line = _sealed({
+        'format': FORMAT, 'version': VERSION, 'time': time or _now(),
+        'population': population, 'delta': delta, 'adjacency': adjacency,
+        'trust_model': trust_model, 'warnings': list(warnings),
+        'previous': _NO_HASH})
+    ledger = cls(path)
+    # Complete or absent: a header is never seen in part.
+    partial = ledger.path.with_name(f'{ledger.path.name}.{os.getpid()}.new')
+    with open(partial, 'w', encoding='utf-8') as file:
+      file.write(line + '\n')
+      file.flush()
+      os.fsync(file.fileno())
+    try:
+      os.link(partial, ledger.path)
+    finally:
+      os.unlink(partial)
+    _sync_directory(ledger.path)
+    return ledger
+
+  def _text(self) -> str:
+    return self.path.read_bytes().decode('utf-8', errors='replace')
+
+  def _split(self) -> tuple[list[str], str]:
+    """(complete lines, what follows the last newline)."""
+    *complete, torn = self._text().split('\n')
+    return complete, torn
+
+  def header(self) -> dict[str, Any]:
+    """The first line. Raises ValueError unless it is an intact header."""
+    with open(self.path, encoding='utf-8', errors='replace') as file:
+      first = file.readline()
+    if not first.endswith('\n'):
+      raise ValueError(f'{self.path} must begin with a header line')
+    return self._checked_header(first[:-1])
+
+  def _checked_header(self, line: str) -> dict[str, Any]:
+    record = _parsed(line, f'{self.path} line 1')
+    if record.get('format') != FORMAT or set(record) != _HEADER_KEYS:
+      raise ValueError(f'{self.path} line 1 must be a header of {FORMAT!r}')
+    if record['version'] != VERSION:
+      raise ValueError(f'{self.path} must have format version {VERSION}, found '
+                       f'{record["version"]!r}')
+    return record
+
+  def _at_head(self) -> tuple[int, int, str]:
+    """Size, rounds and last hash of an intact file; ValueError if it is not."""
+    size = self.path.stat().st_size
+    if self._head is None or self._head[0] != size:
+      problems = self.verify()
+      if problems:
+        raise ValueError(f'{self.path} must hold an intact chain: {problems[0]}')
+      lines = self._split()[0]
+      last = json.loads(lines[-1])
+      self._head = (size, len(lines) - 1, last['hash'])
+    return self._head
+
+  def next_line(self, event: base.Event, *, outcome: str,
+                configuration_hash: str, time: str | None = None) -> str:
+    """Forms the line of the next release; writes nothing.
+
+    Args:
+      event: The release with what was planned (expected cohort, guaranteed
+        honest fraction), never with the cohort that came.
+      outcome: 'released' or 'withheld'. A withheld round must look the same to
+        an outsider, and costs the same.
+      configuration_hash: Of the run's configuration.
+      time: UTC, ISO 8601; None for now.
+
+    Returns:
+      One line without a newline.
+    """
+    base.check_event(event=event)
+    validate.one_of(OUTCOMES, outcome=outcome)
+    if not isinstance(configuration_hash, str) or not configuration_hash:
+      raise ValueError('configuration_hash must be a non-empty string, found '
+                       f'{configuration_hash!r}')
+    _, count, previous = self._at_head()
+    return _sealed({
+        'round': count + 1, 'event': event.to_json(), 'outcome': outcome,
+        'time': time or _now(), 'configuration': configuration_hash,
+        'previous': previous})
+
+  def append_line(self, line: str) -> None:
+    """Writes a line that `next_line` formed, durably.
+
+    Raises:
+      ValueError: Unless it continues the chain of the file as it now is.
+    """
+    record = _parsed_round(line, 'line')
+    with open(self.path, 'r+b') as file:
+      # Another process would fork the chain: one writer at a time.
+      fcntl.flock(file, fcntl.LOCK_EX)
+      file.seek(0, os.SEEK_END)
+      _, count, previous = self._at_head()
+      if record['previous'] != previous or record['round'] != count + 1:
+        raise ValueError(
+            f'line must continue {self.path} as round {count + 1}, found round '
+            f'{record["round"]!r} after another line')
+      file.write(line.encode() + b'\n')
+      file.flush()
+      os.fsync(file.fileno())
+      self._head = (file.tell(), count + 1, record['hash'])
+
+  def reconcile(self, line: str) -> None:
+    """Brings the file up to the last line that a checkpoint committed.
+
+    Nothing happens if the file has the line. If it ends just before it, or in a
+    torn part of it, the line is written.
+
+    Raises:
+      ValueError: If the file is neither, so that it does not belong to the
+        checkpoint, or releases are missing from it.
+    """
+    record = _parsed_round(line, 'line')
+    complete, torn = self._split()
+    if torn:
+      if not line.startswith(torn):
+        raise ValueError(
+            f'{self.path} must end in a part of the committed line, found '
+            'another torn line')
+      with open(self.path, 'r+b') as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.truncate(sum(len(text.encode()) + 1 for text in complete))
+        file.flush()
+        os.fsync(file.fileno())
+    self._head = None
+    _, count, _ = self._at_head()
+    if record['round'] <= count:
+      if complete[record['round']] != line:
+        raise ValueError(
+            f'{self.path} must hold the committed line as round '
+            f'{record["round"]}, found another')
+      return
+    self.append_line(line)
+
+  def lines(self) -> list[dict[str, Any]]:
+    """The records of all rounds. Raises ValueError if the chain is broken."""
+    problems = self.verify()
+    if problems:
+      raise ValueError(f'{self.path} must hold an intact chain: {problems[0]}')
+    return [json.loads(line) for line in self._split()[0][1:]]
+
+  def verify(self, expected_count: int | None = None,
+             expected_head: str | None = None) -> list[str]:
+    """What is wrong with the file, with line numbers; empty if nothing is.
+
+    Args:
+      expected_count: How many rounds there must be, if known from elsewhere.
+      expected_head: The hash of the last line, if known from elsewhere.
+    """
+    complete, torn = self._split()
+    problems = []
+    if torn:
+      problems.append(f'line {len(complete) + 1} is torn: it has no end')
+    if not complete:
+      return problems + ['line 1 must be a header, found none']
+    previous = _NO_HASH
+    kinds = {}  # An event need only be checked once, however often it is there.
+    for number, text in enumerate(complete, start=1):
+      try:
+        if number == 1:
+          record = self._checked_header(text)
+        else:
+          record = _parsed_round(text, f'line {number}')
+          key = _canonical(record['event'])
+          if key not in kinds:
+            kinds[key] = events_lib.from_json(record['event'])
+          validate.one_of(OUTCOMES, outcome=record['outcome'])
+          if record['round'] != number - 1:
+            problems.append(
+                f'line {number} must be round {number - 1}, found round '
+                f'{record["round"]!r}')
+      except ValueError as error:
+        problems.append(str(error) if f'line {number}' in str(error) else
+                        f'line {number}: {error}')
+        previous = None
+        continue
+      if previous is not None and record['previous'] != previous:
+        problems.append(
+            f'line {number} does not follow the line before it: a line is '
+            'missing, edited or out of order')
+      previous = record['hash']
+    count = len(complete) - 1
+    if expected_count is not None and count != expected_count:
+      problems.append(
+          f'the file must hold {expected_count} rounds, found {count}')
+    if expected_head is not None and previous != expected_head:
+      problems.append(
+          f'line {len(complete)} must have the hash {expected_head}, found '
+          f'{previous}')
+    return problems
+
+  def event(self) -> base.Event:
+    """Everything that was released, withheld rounds included, composed.
+
+    Raises:
+      ValueError: If the chain is broken or nothing has been released yet.
+    """
+    counts = collections.Counter(
+        _canonical(record['event']) for record in self.lines())
+    if not counts:
+      raise ValueError(f'{self.path} must hold at least one round, found none')
+    composed = tuple(
+        combinators.SelfComposed(
+            event=events_lib.from_json(json.loads(text)), count=count)
+        for text, count in counts.items())
+    return composed[0] if len(composed) == 1 else combinators.Composed(
+        events=composed)

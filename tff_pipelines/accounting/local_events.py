@@ -1,0 +1,202 @@
+"""Events of clients that protect themselves: noise-free sampling, local DP."""
+
+import dataclasses
+import math
+from typing import ClassVar
+
+import numpy as np
+
+from aggregators import validate
+from tff_pipelines.accounting import base
+from tff_pipelines.accounting import curves
+from tff_pipelines.accounting import pairs
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Nfdp(base.Event):
+  """Training once on a random part of one's records, without noise.
+
+  Everything after the draw is post-processing. Two statements hold with the
+  same delta: the published one with an epsilon above 0, and the stronger one
+  with epsilon 0, because delta is the chance that the record is drawn at all.
+  Accountants use the stronger.
+
+  Attributes:
+    records: n >= 1 records of the party.
+    subset_size: k in [1, n] drawn, or k >= 1 with replacement.
+    replacement: Whether a record may be drawn more than once.
+  """
+
+  records: int
+  subset_size: int
+  replacement: bool = True
+
+  source: ClassVar[str] = (
+      'noise-free differential privacy, theorems on sampling with and without '
+      'replacement (natural logarithms); total variation of the draw')
+
+  def __post_init__(self):
+    validate.integer(records=self.records, low=1)
+    if not isinstance(self.replacement, bool):
+      raise ValueError(
+          f'replacement must be true or false, found {self.replacement!r}')
+    validate.integer(subset_size=self.subset_size, low=1,
+                     high=None if self.replacement else self.records)
+
+  @property
+  def adjacency(self) -> str:
+    return base.RECORD
+
+  @property
+  def sensitivity(self) -> str:
+    return 'everything about a record that is drawn'
+
+  @property
+  def published_epsilon(self) -> float:
+    """Epsilon of the published theorem, for `draw_probability` as delta."""
+    n, k = self.records, self.subset_size
+    if self.replacement:
+      return k * math.log1p(1 / n)
+    return math.log((n + 1) / (n + 1 - k))
+
+  @property
+  def draw_probability(self) -> float:
+    """Delta: the chance that a given record is drawn."""
+    n, k = self.records, self.subset_size
+    if not self.replacement:
+      return k / n
+    if n == 1:
+      return 1.0
+    return -math.expm1(k * math.log1p(-1 / n))
+
+  def curve(self, max_order: int, amplification: str) -> np.ndarray:
+    del amplification
+    return np.full(max_order - 1, np.inf)
+
+  def factors(self, amplification: str) -> tuple[base.Factor, ...]:
+    del amplification
+    return ((pairs.Leak(probability=self.draw_probability), 1),)
+
+  def caveats(self) -> tuple[str, ...]:
+    found = [
+        f'the same delta {self.draw_probability:.6g} holds with epsilon 0: it '
+        'is the chance that a given record is drawn, and a drawn record has no '
+        'protection at all']
+    if self.draw_probability >= 1 / self.records:
+      found.append(
+          f'delta {self.draw_probability:.6g} is not below 1/records = '
+          f'{1 / self.records:.6g}: any one sampled record may be exposed '
+          'entirely; this is not a meaningful guarantee')
+    return tuple(found)
+
+
+class _PureLocal(base.Event):
+  """One value of one client, epsilon-DP without delta."""
+
+  @property
+  def adjacency(self) -> str:
+    return base.LOCAL
+
+  @property
+  def sensitivity(self) -> str:
+    return f'the whole input, at epsilon {self.epsilon:.6g} a query'
+
+  def curve(self, max_order: int, amplification: str) -> np.ndarray:
+    del amplification
+    return curves.pure(self.epsilon, max_order)
+
+  def pure_epsilon(self, amplification: str) -> float:
+    del amplification
+    return self.epsilon
+
+  def factors(self, amplification: str) -> tuple[base.Factor, ...]:
+    del amplification
+    return ((pairs.RandomizedResponse(epsilon=self.epsilon), 1),)
+
+  def caveats(self) -> tuple[str, ...]:
+    return ('a real-valued mechanism in floating point carries the guarantee of '
+            'ideal arithmetic only, unless its outputs are rounded to a public '
+            'grid',)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Piecewise(_PureLocal):
+  """Piecewise mechanism on one vector (Wang et al., arXiv 1907.00782).
+
+  Attributes:
+    epsilon: Of the whole vector, one query, > 0.
+  """
+
+  epsilon: float
+
+  source: ClassVar[str] = 'arXiv 1907.00782, section III; arXiv 1311.0776'
+
+  def __post_init__(self):
+    validate.positive(epsilon=self.epsilon)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Duchi(_PureLocal):
+  """Mechanism of Duchi, Jordan and Wainwright on one vector.
+
+  Attributes:
+    epsilon: Of the whole vector, one query, > 0.
+  """
+
+  epsilon: float
+
+  source: ClassVar[str] = 'arXiv 1604.02390; arXiv 1311.0776'
+
+  def __post_init__(self):
+    validate.positive(epsilon=self.epsilon)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LocalLaplace(_PureLocal):
+  """Laplace noise of scale 2d/epsilon on d coordinates in [-1, 1].
+
+  Attributes:
+    epsilon: Of the whole vector, one query, > 0.
+  """
+
+  epsilon: float
+
+  source: ClassVar[str] = 'Dwork et al. 2006, Proposition 1; arXiv 1311.0776'
+
+  def __post_init__(self):
+    validate.positive(epsilon=self.epsilon)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LocalGaussian(base.Event):
+  """Gaussian noise on one vector of one client.
+
+  Attributes:
+    noise_multiplier: Noise standard deviation over the L2 distance of any two
+      inputs, >= 0 (0: no guarantee).
+  """
+
+  noise_multiplier: float
+
+  source: ClassVar[str] = 'arXiv 1702.07476, Corollary 3'
+
+  def __post_init__(self):
+    validate.non_negative(noise_multiplier=self.noise_multiplier)
+
+  @property
+  def adjacency(self) -> str:
+    return base.LOCAL
+
+  @property
+  def sensitivity(self) -> str:
+    return 'L2 1, in units of the largest distance of two inputs'
+
+  def curve(self, max_order: int, amplification: str) -> np.ndarray:
+    del amplification
+    return curves.gaussian(self.noise_multiplier, max_order)
+
+  def factors(self, amplification: str) -> tuple[base.Factor, ...]:
+    del amplification
+    if self.noise_multiplier == 0:
+      return ((pairs.Leak(probability=1.0), 1),)
+    return ((pairs.Gaussian(noise_multiplier=self.noise_multiplier), 1),)

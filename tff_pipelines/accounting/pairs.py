@@ -1,0 +1,268 @@
+"""Dominating pairs: two laws that are as far apart as neighbours can be.
+
+A release with a known worst pair (P, Q) of output laws is accounted by the law
+of its privacy loss log(P/Q). Here the pairs are turned into atoms: finitely
+many losses with their masses under P and under Q. Pessimistic atoms dominate
+the pair, optimistic ones are dominated by it (arXiv 2207.04380).
+"""
+
+import abc
+import dataclasses
+
+import numpy as np
+from scipy import special
+
+from aggregators import validate
+from tff_pipelines.accounting import skellam_law
+
+# Integer noise is listed value by value; beyond this many the list is refused.
+MAX_VALUES = 8_000_000
+# Tails are cut where a standard normal has a mass of 1e-300.
+_NORMAL_REACH = 37.0
+
+
+class TooLarge(ValueError):
+  """The pair has too many values to be listed; Renyi accounting still works."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Atoms:
+  """A pair of laws on finitely many outcomes, in one direction.
+
+  Attributes:
+    loss: float64 [n], log(p/q) of each outcome, finite.
+    p: float64 [n], masses under the first law.
+    q: float64 [n], masses under the second law.
+    p_only: Mass under the first law where the second has none.
+    q_only: Mass under the second law where the first has none.
+  """
+
+  loss: np.ndarray
+  p: np.ndarray
+  q: np.ndarray
+  p_only: float = 0.0
+  q_only: float = 0.0
+
+
+class Pair(abc.ABC):
+  """Two laws, P with the client and Q without."""
+
+  @abc.abstractmethod
+  def atoms(self, cells: int, pessimistic: bool) -> tuple[Atoms, ...]:
+    """P against Q and, unless it is the same, Q against P.
+
+    Args:
+      cells: Cells for a standard deviation of continuous noise.
+      pessimistic: Whether to dominate the pair or be dominated by it.
+    """
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Gaussian(Pair):
+  """N(1, z^2) against N(0, z^2).
+
+  Attributes:
+    noise_multiplier: z > 0.
+  """
+
+  noise_multiplier: float
+
+  def __post_init__(self):
+    validate.positive(noise_multiplier=self.noise_multiplier)
+
+  def atoms(self, cells: int, pessimistic: bool) -> tuple[Atoms, ...]:
+    # The loss is N(m, 2m) under P and N(-m, 2m) under Q.
+    stddev = 1.0 / self.noise_multiplier
+    mean = stddev**2 / 2
+    if not np.isfinite(mean) or mean > 1e12:
+      raise TooLarge(
+          f'noise_multiplier={self.noise_multiplier!r} is too small for a '
+          'privacy loss distribution')
+    reach = mean + _NORMAL_REACH * stddev
+    count = 2 * int(np.ceil(reach / stddev * cells)) + 1
+    if count > MAX_VALUES:
+      raise TooLarge(
+          f'noise_multiplier={self.noise_multiplier!r} is too small for a '
+          'privacy loss distribution')
+    nodes = np.linspace(-reach, reach, count)
+    p = _normal_masses((nodes - mean) / stddev)
+    q = _normal_masses((nodes + mean) / stddev)
+    left_p = special.ndtr((nodes[0] - mean) / stddev)
+    right_p = special.ndtr((mean - nodes[-1]) / stddev)
+    if pessimistic:
+      return (_at_nodes(nodes, p, q, left_p, right_p),)
+    keep = p > 0
+    with np.errstate(divide='ignore'):
+      loss = np.log(p[keep]) - np.log(q[keep])
+    # Where q underflows, the lower end of the cell is a lower bound.
+    loss = np.where(np.isfinite(loss), loss, nodes[:-1][keep])
+    return (Atoms(loss=loss, p=p[keep], q=q[keep]),)
+
+
+def _normal_masses(edges: np.ndarray) -> np.ndarray:
+  """Standard normal mass of each cell, accurate in both tails."""
+  low, high = edges[:-1], edges[1:]
+  return np.where(low + high < 0, special.ndtr(high) - special.ndtr(low),
+                  special.ndtr(-low) - special.ndtr(-high))
+
+
+def _at_nodes(nodes: np.ndarray, p: np.ndarray, q: np.ndarray, left_p: float,
+              right_p: float) -> Atoms:
+  """Moves each cell's mass to its two ends, keeping both its p and its q.
+
+  That connects the dots of the curve delta(epsilon) at the nodes by chords, and
+  the curve is convex in e^epsilon: the result dominates.
+  """
+  width = nodes[1] - nodes[0]
+  with np.errstate(over='ignore', invalid='ignore'):
+    upper = (p - q * np.exp(nodes[:-1])) / -np.expm1(-width)
+  # Where e^loss overflows, and for the last digits, to the upper end.
+  upper = np.where(np.isfinite(upper), upper, p)
+  upper = np.clip(upper + 1e-10 * p, 0.0, p)
+  masses = np.zeros(nodes.size)
+  masses[1:] += upper
+  masses[:-1] += p - upper
+  masses[0] += left_p
+  keep = masses > 0
+  masses, nodes = masses[keep], nodes[keep]
+  second = np.exp(np.log(masses) - nodes)
+  return Atoms(loss=nodes, p=masses, q=second, p_only=right_p,
+               q_only=max(0.0, 1.0 - second.sum()))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Skellam(Pair):
+  """shift + Sk(variance) against Sk(variance) (arXiv 2110.04995, section 3.1).
+
+  Attributes:
+    shift: An integer >= 1.
+    variance: > 0.
+  """
+
+  shift: int
+  variance: float
+
+  def __post_init__(self):
+    validate.integer(shift=self.shift, low=1)
+    validate.positive(variance=self.variance)
+
+  def atoms(self, cells: int, pessimistic: bool) -> tuple[Atoms, ...]:
+    del cells, pessimistic  # Listed value by value: exact both ways.
+    reach = skellam_law.reach(self.variance)
+    if 2 * reach + self.shift > MAX_VALUES:
+      raise TooLarge(
+          f'variance={self.variance!r} and shift={self.shift!r} are too large '
+          'for a privacy loss distribution')
+    k = np.arange(-reach, reach + 1, dtype=np.float64)
+    log_p = skellam_law.log_pmf(k, self.variance)
+    log_q = skellam_law.log_pmf(k + self.shift, self.variance)
+    # The mass beyond the reach, below 1e-300 a value, goes to infinite loss.
+    p, q = np.exp(log_p), np.exp(log_q)
+    return (Atoms(loss=log_p - log_q, p=p, q=q, p_only=2e-300 * reach,
+                  q_only=max(0.0, 1.0 - q.sum())),)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RandomizedResponse(Pair):
+  """A coin that tells the truth with odds e^epsilon.
+
+  It dominates every epsilon-DP mechanism (arXiv 1311.0776).
+
+  Attributes:
+    epsilon: > 0.
+  """
+
+  epsilon: float
+
+  def __post_init__(self):
+    validate.positive(epsilon=self.epsilon)
+
+  def atoms(self, cells: int, pessimistic: bool) -> tuple[Atoms, ...]:
+    del cells, pessimistic
+    truth = special.expit(self.epsilon)
+    lie = special.expit(-self.epsilon)
+    return (Atoms(loss=np.array([-self.epsilon, self.epsilon]),
+                  p=np.array([lie, truth]), q=np.array([truth, lie])),)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Leak(Pair):
+  """Everything with some probability, nothing otherwise: (0, delta)-DP.
+
+  Attributes:
+    probability: In (0, 1]; 1 is no privacy at all.
+  """
+
+  probability: float
+
+  def __post_init__(self):
+    validate.fraction(probability=self.probability)
+
+  def atoms(self, cells: int, pessimistic: bool) -> tuple[Atoms, ...]:
+    del cells, pessimistic
+    kept = np.array([1.0 - self.probability])
+    return (Atoms(loss=np.zeros(1), p=kept, q=kept, p_only=self.probability,
+                  q_only=self.probability),)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Poisson(Pair):
+  """A pair whose client takes part with a probability.
+
+  P is drawn with the chance q and Q otherwise, against Q: amplification keeps
+  domination (arXiv 2106.08567, Theorem 11), so atoms may be mixed one by one.
+
+  Attributes:
+    pair: A pair with one direction only, for symmetric noise.
+    sampling_rate: q strictly between 0 and 1.
+  """
+
+  pair: Pair
+  sampling_rate: float
+
+  def __post_init__(self):
+    validate.open_unit_interval(sampling_rate=self.sampling_rate)
+
+  def atoms(self, cells: int, pessimistic: bool) -> tuple[Atoms, ...]:
+    (base,) = self.pair.atoms(cells, pessimistic)
+    rate = self.sampling_rate
+    # log(1 - q + q e^loss), from the side that does not overflow.
+    mixed = np.where(
+        base.loss < 1,
+        np.log1p(rate * np.expm1(np.minimum(base.loss, 1.0))),
+        base.loss + np.log(rate + (1 - rate) * np.exp(-np.maximum(
+            base.loss, 1.0))))
+    blend = rate * base.p + (1 - rate) * base.q
+    lowest = np.log1p(-rate)
+    loss = np.append(mixed, lowest)
+    blend = np.append(blend, (1 - rate) * base.q_only)
+    plain = np.append(base.q, base.q_only)
+    return (
+        Atoms(loss=loss, p=blend, q=plain, p_only=rate * base.p_only),
+        Atoms(loss=-loss, p=plain, q=blend, q_only=rate * base.p_only))
+
+
+def simplified(
+    factors: tuple[tuple[Pair, int], ...]) -> tuple[tuple[Pair, int], ...]:
+  """The same product with equal pairs counted together and Gaussians merged.
+
+  Of several Gaussians only the sum of the squared signal-to-noise ratios
+  matters, so they are one Gaussian, exactly.
+  """
+  counts: dict[Pair, int] = {}
+  ratio = 0.0
+  for pair, count in factors:
+    if isinstance(pair, Gaussian):
+      ratio += count / pair.noise_multiplier**2
+    else:
+      counts[pair] = counts.get(pair, 0) + count
+  found = list(counts.items())
+  if ratio > 0:
+    found.append((Gaussian(noise_multiplier=ratio**-0.5), 1))
+  return tuple(found)
+
+
+def merged(factors: tuple[tuple[Pair, int], ...]) -> Pair | None:
+  """One pair for several releases from one sample, or None if not known."""
+  found = simplified(factors)
+  return found[0][0] if len(found) == 1 and found[0][1] == 1 else None

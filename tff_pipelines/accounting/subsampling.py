@@ -1,0 +1,121 @@
+"""Amplification of a Renyi curve by sampling the clients of a round.
+
+Curves as in `curves`. Each bound is already the minimum with the unamplified
+curve. All sums are taken by logarithms, so nothing overflows.
+"""
+
+import numpy as np
+
+from tff_pipelines.accounting import curves
+
+
+def _log_moment_terms(curve: np.ndarray, log_odds: float) -> np.ndarray:
+  """l log_odds + (l - 1) eps(l) for l = 0..max_order, with 0 and 1 exact."""
+  chosen = np.arange(curve.size + 2, dtype=np.float64)
+  terms = chosen * log_odds
+  terms[2:] += (chosen[2:] - 1) * curve
+  return terms
+
+
+def _log_sum_rows(terms: np.ndarray, max_order: int) -> np.ndarray:
+  """log sum_l C(alpha, l) e^terms[l] for alpha = 2..max_order.
+
+  An infinite term makes every row that holds it infinite.
+  """
+  finite = np.isfinite(terms) | (terms == -np.inf)
+  first_infinite = terms.size if finite.all() else int(np.argmin(finite))
+  # Rows whose largest l is below the first infinite term.
+  rows = min(max_order, first_infinite - 1) - 1
+  result = np.full(max_order - 1, np.inf)
+  if rows > 0:
+    table = curves.log_binomials(max_order)[:rows, :rows + 2]
+    exponents = table + terms[None, :rows + 2]
+    peak = exponents.max(axis=1)
+    exponents -= peak[:, None]
+    np.exp(exponents, out=exponents)
+    result[:rows] = peak + np.log(exponents.sum(axis=1))
+  return result
+
+
+def _poisson(curve: np.ndarray, sampling_rate: float,
+             factor_from_3: float) -> np.ndarray:
+  if sampling_rate == 1:
+    return curve
+  max_order = curve.size + 1
+  alpha = curves.orders(max_order)
+  log_keep = np.log1p(-sampling_rate)
+  terms = _log_moment_terms(curve, np.log(sampling_rate) - log_keep)
+  terms[3:] += np.log(factor_from_3)
+  log_moment = alpha * log_keep + _log_sum_rows(terms, max_order)
+  # The moment is at least 1; a rounding below is lifted, never kept.
+  return np.minimum(curve, np.maximum(log_moment, 0) / (alpha - 1))
+
+
+def poisson_tight(curve: np.ndarray, sampling_rate: float) -> np.ndarray:
+  """Poisson sampling (arXiv 2210.00597, the tight theorem for Renyi DP).
+
+  Each client takes part independently with probability q; neighbours differ by
+  zero-out; who, and how many, took part is hidden. The curve must hold in both
+  directions, as it does for noise that is symmetric about 0.
+
+  Args:
+    curve: Of one release from all the clients.
+    sampling_rate: q in (0, 1].
+
+  Returns:
+    1/(alpha-1) ln{(1-q)^(alpha-1) (1 + (alpha-1) q) + sum_{l=2}^alpha
+    C(alpha, l) (1-q)^(alpha-l) q^l e^((l-1) eps(l))}.
+  """
+  return _poisson(curve, sampling_rate, 1.0)
+
+
+def poisson_generic(curve: np.ndarray, sampling_rate: float) -> np.ndarray:
+  """Poisson sampling by the generic bound (Zhu and Wang 2019, Theorem 5).
+
+  As `poisson_tight` with the terms of l >= 3 three times as large. For the
+  reproduction of published numbers.
+  """
+  return _poisson(curve, sampling_rate, 3.0)
+
+
+def fixed_size(replace_one_curve: np.ndarray,
+               sampling_fraction: float) -> np.ndarray:
+  """Sampling without replacement (arXiv 1808.00087, Theorem 9).
+
+  Args:
+    replace_one_curve: Of one release when one client's contribution is replaced
+      by another, which doubles the sensitivities of zero-out.
+    sampling_fraction: gamma = cohort / population in (0, 1].
+
+  Returns:
+    1/(alpha-1) ln{1 + gamma^2 C(alpha,2) min(4 (e^eps(2) - 1), 2 e^eps(2)) +
+    sum_{j=3}^alpha 2 gamma^j C(alpha,j) e^((j-1) eps(j))}: for replace-one and
+    for zero-out neighbours alike.
+  """
+  curve = replace_one_curve
+  max_order = curve.size + 1
+  alpha = curves.orders(max_order)
+  terms = _log_moment_terms(curve, np.log(sampling_fraction))
+  with np.errstate(divide='ignore', over='ignore'):
+    second = np.minimum(np.log(4.0) + np.log(np.expm1(curve[0])),
+                        np.log(2.0) + curve[0])
+  terms[2] = 2 * np.log(sampling_fraction) + second
+  terms[3:] += np.log(2.0)
+  # The sum begins with 1 for l = 0 and has no term for l = 1.
+  terms[0] = 0.0
+  terms[1] = -np.inf
+  log_moment = _log_sum_rows(terms, max_order)
+  return np.minimum(curve, np.maximum(log_moment, 0) / (alpha - 1))
+
+
+def pure_poisson(epsilon: float, sampling_rate: float) -> float:
+  """log(1 + q (e^epsilon - 1)): pure DP under Poisson or fixed-size sampling.
+
+  arXiv 1807.01647, Theorems 8 and 9; infinite stays infinite.
+  """
+  if epsilon == np.inf:
+    return np.inf
+  if epsilon < 700:
+    return float(np.log1p(sampling_rate * np.expm1(epsilon)))
+  # q (e^eps - 1) + 1 <= q e^eps + 1 with q e^eps far above 1 or lost in it.
+  return float(np.logaddexp(0.0, np.log(sampling_rate) + epsilon))

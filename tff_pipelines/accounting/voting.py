@@ -1,0 +1,218 @@
+"""Data-dependent bounds for votes, and the published formulas to compare with.
+
+When the winner wins by a wide margin, the release hardly depends on any one
+voter. How little is a property of the private votes: an epsilon computed here
+is itself sensitive and must not be published, unless it is released with noise
+(`smooth_sensitivity`).
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+from scipy import special
+
+from aggregators import validate
+from tff_pipelines.accounting import base
+from tff_pipelines.accounting import curves
+from tff_pipelines.accounting import rdp
+from tff_pipelines.accounting import skellam_law
+from tff_pipelines.accounting import vote_events
+
+DO_NOT_PUBLISH = (
+    'do not publish: a data-dependent epsilon is computed from the private votes '
+    'and is itself sensitive')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataDependent:
+  """What the votes cost on the data at hand; not to be published.
+
+  Attributes:
+    epsilon: Data-dependent, at most `independent_epsilon`.
+    independent_epsilon: Of the same accountant, for any data.
+    delta: In (0, 1).
+    order: The Renyi order.
+    adjacency: What neighbours are.
+    warnings: In words, `DO_NOT_PUBLISH` first.
+  """
+
+  epsilon: float
+  independent_epsilon: float
+  delta: float
+  order: float | None
+  adjacency: str
+  warnings: tuple[str, ...] = (DO_NOT_PUBLISH,)
+
+
+def _counts(votes) -> np.ndarray:
+  counts = np.asarray(votes)
+  if counts.ndim != 1 or counts.size < 2:
+    raise ValueError(
+        f'votes must be one count for each of 2 labels or more, found {votes!r}')
+  if not np.issubdtype(counts.dtype, np.integer) or (counts < 0).any():
+    raise ValueError(f'votes must be integers from 0 on, found {votes!r}')
+  return counts
+
+
+def _count_stddev(event: vote_events.Vote) -> float:
+  """Noise standard deviation of the integer counts."""
+  return event.noise_stddev * (event.neighbours or 1)
+
+
+def log_wrong_probability(event: vote_events.Vote, votes) -> float:
+  """log of an upper bound on the chance that another label is released.
+
+  The union bound over the other labels of P[noise difference >= gap], by the
+  law that is drawn: for Skellam noise of variance mu the difference is
+  Sk(2 mu), ties included. Gaussian tails understate it.
+
+  Args:
+    event: One query.
+    votes: Integer counts of each label, k votes an agent for 'knn'.
+
+  Returns:
+    At most 0.
+  """
+  counts = _counts(votes)
+  stddev = _count_stddev(event)
+  if stddev == 0:
+    return -math.inf if (counts == counts.max()).sum() == 1 else 0.0
+  gaps = counts.max() - np.delete(counts, int(counts.argmax()))
+  if event.noise == 'gaussian':
+    logs = special.log_ndtr(-gaps / (stddev * math.sqrt(2)))
+  else:
+    with np.errstate(divide='ignore'):
+      logs = np.log([skellam_law.tail(int(gap), 2 * stddev**2) for gap in gaps])
+  return min(0.0, float(special.logsumexp(logs)))
+
+
+def data_dependent_curve(log_q: float, curve: np.ndarray) -> np.ndarray:
+  """Theorem 6 of arXiv 1802.08908, at integer orders.
+
+  For any mechanism with this curve and any one outcome that fails to appear
+  with probability at most q. Where the theorem's condition on q fails, the
+  curve itself is the answer.
+
+  Args:
+    log_q: log q <= 0.
+    curve: Data-independent, to the order MAX_ORDER or less.
+
+  Returns:
+    A curve nowhere above `curve`.
+  """
+  if not log_q <= 0:
+    raise ValueError(f'log_q must be at most 0, found {log_q!r}')
+  if log_q == 0 or not np.isfinite(curve).all():
+    return curve
+  if log_q == -math.inf:
+    log_q = -1e300
+  alpha = curves.orders(curve.size + 1)
+  # The two higher orders that the theorem is free to choose: mu1 for the least
+  # B, then mu2 for the least A among those that meet the condition.
+  log_b = curve - log_q / (alpha - 1)
+  mu1 = float(alpha[int(np.argmin(log_b))])
+  log_b = float(log_b.min())
+  inner = (log_q + curve) * (1 - 1 / alpha)
+  limit = (alpha - 1) * curve - alpha * (
+      math.log(mu1 / (mu1 - 1)) + np.log(alpha / (alpha - 1)))
+  allowed = (inner < 0) & (log_q <= limit)
+  if not allowed.any():
+    return curve
+  log_right = math.log1p(-math.exp(log_q)) if log_q > -700 else 0.0
+  log_a = float(np.min(
+      log_right - np.log(-np.expm1(inner[allowed]))))
+  moment = np.logaddexp(log_right + (alpha - 1) * log_a,
+                        log_q + (alpha - 1) * log_b)
+  bound = np.maximum(moment, 0) / (alpha - 1)
+  return np.where(alpha <= mu1, np.minimum(curve, bound), curve)
+
+
+def data_dependent(event: vote_events.Vote, votes_of_queries,
+                   delta: float) -> DataDependent:
+  """Epsilon of many queries on the votes that were cast.
+
+  Args:
+    event: One query.
+    votes_of_queries: For each query the integer counts of the labels.
+    delta: Strictly between 0 and 1.
+  """
+  validate.open_unit_interval(delta=delta)
+  curve = rdp.curve(event)
+  known: dict[float, np.ndarray] = {}
+  total = np.zeros_like(curve)
+  queries = 0
+  for votes in votes_of_queries:
+    log_q = log_wrong_probability(event, votes)
+    if log_q not in known:
+      known[log_q] = data_dependent_curve(log_q, curve)
+    total = total + known[log_q]
+    queries += 1
+  if queries == 0:
+    raise ValueError('votes_of_queries must hold at least one query')
+  found, order = rdp.epsilon_of_curve(curves.checked(total, 'votes'), delta)
+  independent, _ = rdp.epsilon_of_curve(queries * curve, delta)
+  return DataDependent(
+      epsilon=found, independent_epsilon=independent, delta=delta, order=order,
+      adjacency=event.adjacency)
+
+
+def published_epsilon(event: vote_events.Vote, queries: int,
+                      delta: float) -> float:
+  """Epsilon by the published conversion, for the reproduction of its numbers.
+
+  min over real alpha of Q alpha / (2 z^2) + ln(1/delta) / (alpha - 1), z the
+  noise over the sensitivity of `event.bound` (Zhu et al. 2020, Theorem 5).
+  """
+  validate.integer(queries=queries, low=1)
+  validate.open_unit_interval(delta=delta)
+  if event.noise_stddev == 0:
+    return math.inf
+  slope = queries * (event.l2_sensitivity / event.noise_stddev)**2 / 2
+  return slope + 2 * math.sqrt(slope * math.log(1 / delta))
+
+
+def published_curve(event: vote_events.Vote, votes,
+                    max_order: int = curves.MAX_ORDER) -> np.ndarray:
+  """Theorem 7 of Zhu et al. 2020, corrected, for one query; for comparison.
+
+  Two corrections: the square root of q halves the exponent of the second term
+  (16 where 8 is printed), and q must bound the event under the neighbour, whose
+  margin is smaller by what one neighbour can move.
+
+  Args:
+    event: One query with Gaussian noise.
+    votes: As in `log_wrong_probability`.
+    max_order: Largest order.
+
+  Returns:
+    A curve nowhere above the data-independent one; not to be published.
+  """
+  if event.noise != 'gaussian':
+    raise ValueError('noise must be gaussian for the published formula, found '
+                     f'{event.noise!r}')
+  curve = event.curve(max_order, 'tight')
+  counts = np.sort(_counts(votes))[::-1] / (event.neighbours or 1)
+  moved = 1.0
+  if event.level == 'instance':
+    moved = 2.0 / (event.neighbours or 1)
+  margin = max(0.0, float(counts[0] - counts[1]) - moved)
+  if event.noise_stddev == 0:
+    return curve
+  exponent = (margin / event.noise_stddev)**2
+  labels = counts.size
+  q = labels * math.exp(-exponent / 8)
+  if q > 0.75:  # Beyond, 2q no longer bounds -log(1 - q).
+    return curve
+  alpha = curves.orders(max_order)
+  second = np.logaddexp(0.0, (
+      (2 * alpha - 1) * alpha * (event.l2_sensitivity / event.noise_stddev)**2 / 2
+      - exponent / 16 + math.log(labels) / 2)) / (alpha - 1)
+  return np.minimum(curve, 2 * q + second)
+
+
+def adjacency_in_words(event: vote_events.Vote) -> str:
+  """What neighbours are, for reports."""
+  if event.level == 'agent':
+    return 'all votes of one agent are replaced by zero'
+  return base.ADJACENCY_IN_WORDS[base.INSTANCE]

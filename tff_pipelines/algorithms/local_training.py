@@ -1,0 +1,87 @@
+"""What a client does with its examples: SGD from the weights it was sent.
+
+Pure TensorFlow functions of explicit arguments. TFF maps them over clients, one
+call each; the chunked engine calls them for many clients in one graph. Same
+keys, same update.
+"""
+
+import collections
+import dataclasses
+from typing import Callable
+
+import tensorflow as tf
+
+from aggregators import keys
+from aggregators import validate
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LocalConfig:
+  """Local SGD. Attributes: learning_rate > 0, batch_size and epochs >= 1."""
+
+  learning_rate: float
+  batch_size: int
+  epochs: int
+
+  def __post_init__(self):
+    validate.positive(client_learning_rate=self.learning_rate)
+    validate.integer(client_batch_size=self.batch_size, low=1)
+    validate.integer(client_epochs=self.epochs, low=1)
+
+
+def update(loss_fn: Callable, weights, examples, key: tf.Tensor,
+           config: LocalConfig):
+  """The change of the weights by local training.
+
+  Every step has a batch of the same shape: the last of an epoch is filled up
+  with examples that carry no weight.
+
+  Args:
+    loss_fn: (weights, batch, seed) -> float32 [batch].
+    weights: List of float32 tensors, as sent by the server.
+    examples: Mapping of feature name to tensor; all share their first
+      dimension, the number of examples, which may be 0.
+    key: int64[2]; order of the examples and dropout derive from it.
+    config: Learning rate, batch size, epochs.
+
+  Returns:
+    List of float32 tensors, new weights minus old; and an OrderedDict of the
+    float32 scalars `loss` (summed over the examples seen) and `examples`.
+  """
+  weights = [tf.convert_to_tensor(w) for w in weights]
+  count = tf.shape(tf.nest.flatten(examples)[0])[0]
+  batch_size = config.batch_size
+  steps_per_epoch = (count + batch_size - 1) // batch_size
+  positions = tf.range(batch_size)
+
+  def train_epoch(epoch, current, total_loss):
+    epoch_key = keys.derive(key, epoch)
+    order = tf.argsort(keys.words(keys.derive(epoch_key, 0), [count], tf.int64))
+    dropout_key = keys.derive(epoch_key, 1)
+
+    def train_step(step, current, total_loss):
+      places = step * batch_size + positions
+      mask = tf.cast(places < count, tf.float32)
+      rows = tf.gather(order, tf.minimum(places, count - 1))
+      batch = {name: tf.gather(x, rows) for name, x in examples.items()}
+      with tf.GradientTape() as tape:
+        tape.watch(current)
+        losses = loss_fn(current, batch, keys.derive(dropout_key, step)) * mask
+        summed = tf.reduce_sum(losses)
+        mean = summed / tf.reduce_sum(mask)
+      gradients = tape.gradient(mean, current)
+      current = [w - config.learning_rate * g for w, g in zip(current, gradients)]
+      return step + 1, current, total_loss + summed
+
+    _, current, total_loss = tf.while_loop(
+        lambda step, *_: step < steps_per_epoch, train_step,
+        (tf.constant(0), current, total_loss), parallel_iterations=1)
+    return epoch + 1, current, total_loss
+
+  state = (tf.constant(0), weights, tf.constant(0.0))
+  _, trained, total_loss = tf.while_loop(
+      lambda epoch, *_: epoch < config.epochs, train_epoch, state,
+      parallel_iterations=1)
+  delta = [new - old for new, old in zip(trained, weights)]
+  return delta, collections.OrderedDict(
+      loss=total_loss, examples=tf.cast(count * config.epochs, tf.float32))

@@ -1,0 +1,145 @@
+"""Rounds of a federated process: sample, run, commit, evaluate."""
+
+import collections
+import dataclasses
+import math
+from typing import Callable
+
+import numpy as np
+import tensorflow_federated as tff
+import tqdm
+
+from tasks.task import Task
+from tff_pipelines.algorithms import fedavg
+from tff_pipelines.privacy_plan import PrivacyPlan
+from tff_pipelines.simulation import cohorts
+from tff_pipelines.simulation import evaluation
+from tff_pipelines.simulation import records as records_lib
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoopConfig:
+  """Attributes: rounds >= 1; rounds_per_evaluation >= 1; dropout_rate in [0, 1),
+  the part of the clients that were told to take part and do not answer."""
+
+  rounds: int
+  rounds_per_evaluation: int = 1
+  dropout_rate: float = 0.0
+
+
+class ClientReader:
+  """Makes what a client brings into a round from its examples."""
+
+  def __init__(self, task: Task, simulation_seed: int | None):
+    self._task = task
+    self._seed = simulation_seed
+
+  def read(self, client: int, round_number: int):
+    """An OrderedDict of type `fedavg.client_type` for a client's index."""
+    source = self._task.train
+    examples = source.examples(source.client_ids[client])
+    value = collections.OrderedDict(
+        examples=collections.OrderedDict(sorted(examples.items())))
+    if self._seed is not None:
+      value['key'] = cohorts.client_key(self._seed, round_number, client)
+    return value
+
+
+def _survivors(cohort: np.ndarray, rate: float) -> np.ndarray:
+  if rate == 0:
+    return cohort
+  sampler = cohorts.CohortSampler(
+      sampling='poisson', population=max(1, len(cohort)),
+      cohort_size=(1 - rate) * max(1, len(cohort)))
+  return cohort[sampler.sample(0)] if len(cohort) else cohort
+
+
+def run(process: tff.templates.IterativeProcess, task: Task, plan: PrivacyPlan,
+        records: records_lib.RunRecords, config: LoopConfig,
+        on_round: Callable[[int, dict], None] | None = None) -> dict:
+  """Runs the rounds that are not yet committed.
+
+  Args:
+    process: Built by `algorithms.fedavg`.
+    task: Clients and held-out examples.
+    plan: Sampler and accounting.
+    records: The folder of the run.
+    config: Number of rounds and evaluation.
+    on_round: Called with the round and its metrics after it is committed.
+
+  Returns:
+    Metrics of the last round's model: held-out set -> metric -> value.
+
+  Raises:
+    ValueError: If the model stops being finite.
+  """
+  evaluator = evaluation.Evaluator(task.model, task.held_out)
+  request = plan.request
+  sampler = cohorts.CohortSampler(
+      sampling=request.sampling, population=len(task.train.client_ids),
+      cohort_size=request.cohort_size, simulation_seed=plan.simulation_seed)
+  reader = ClientReader(task, plan.simulation_seed)
+  guarantee = plan.guarantee(config.rounds) if plan.is_private else None
+  state, done = records.restore(
+      process.initialize(),
+      dict(population=request.population, delta=request.delta,
+           adjacency=guarantee.adjacency if guarantee else None,
+           trust_model=request.family.trust_model,
+           warnings=plan.warnings(config.rounds)))
+  headline = evaluator.sets[0]
+  results = evaluator.evaluate(state['weights'])
+  progress = tqdm.tqdm(
+      total=config.rounds, initial=done, unit='round', dynamic_ncols=True,
+      mininterval=1.0)
+  with progress:
+    for rounds in range(done + 1, config.rounds + 1):
+      told = sampler.sample(rounds)
+      present = _survivors(told, config.dropout_rate)
+      clients = [reader.read(int(client), rounds) for client in told
+                 if client in set(present.tolist())] if (
+                     config.dropout_rate > 0) else [
+                         reader.read(int(client), rounds) for client in told]
+      output = process.next(fedavg.tell_cohort_size(state, len(told)), clients)
+      state = output['state']
+      _check_finite(state['weights'], rounds)
+      public, diagnostics, withheld = _split_metrics(output['metrics'])
+      records.commit(state, rounds, plan.round_event, withheld=withheld)
+      metrics = {'epsilon': plan.epsilon(rounds), **public, **diagnostics}
+      if (rounds % config.rounds_per_evaluation == 0 or
+          rounds == config.rounds):
+        results = evaluator.evaluate(state['weights'])
+        for name, values in results.items():
+          metrics.update({f'{name}/{key}': value for key, value in values.items()})
+      records.release(metrics, rounds)
+      progress.set_postfix(
+          accuracy=f"{results[headline]['accuracy']:.4f}",
+          epsilon=f"{metrics['epsilon']:.3f}", refresh=False)
+      progress.update()
+      if on_round is not None:
+        on_round(rounds, metrics)
+  return results
+
+
+def _check_finite(weights, rounds: int) -> None:
+  if not all(np.all(np.isfinite(w)) for w in weights):
+    raise ValueError(
+        f'the model is not finite after round {rounds}, which was not committed: '
+        'lower --server_learning_rate or --client_learning_rate')
+
+
+def _split_metrics(metrics) -> tuple[dict, dict, bool]:
+  """Public measurements, diagnostics, and whether the round was withheld."""
+  measured = metrics['aggregator']
+  raw = {}
+  if 'diagnostics' in measured:
+    raw['survivors'] = float(measured['diagnostics']['survivors'])
+    raw.update({k: float(v) for k, v in measured['diagnostics']['totals'].items()})
+    measured = measured.get('public', {})
+  if 'training' in metrics:
+    seen = float(metrics['training']['examples'])
+    raw['training_loss'] = (
+        float(metrics['training']['loss']) / seen if seen else math.nan)
+  public = dict(measured) if measured else {}
+  withheld = bool(public.pop('withheld', False))
+  return ({f'public/{k}': float(v) for k, v in public.items()},
+          {f'diagnostics/{k}': v for k, v in raw.items()}, withheld)

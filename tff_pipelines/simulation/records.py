@@ -1,0 +1,178 @@
+"""What a run leaves on disk, and how it survives being killed at any moment.
+
+A round is committed by one atomic rename: the checkpoint, which holds the
+model's state together with the round's ledger line. The line is appended to the
+ledger, and metrics are released, only after that. A run that was killed before
+the rename does the round anew, as if it had not been; one that was killed after
+it completes the ledger from the checkpoint. So no round is lost from the ledger
+and none is counted twice.
+"""
+
+import asyncio
+import datetime
+import json
+import os
+import pathlib
+import tempfile
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pipelines import privacy_plan
+from tff_pipelines.accounting import ledger as ledger_lib
+
+CONFIGURATION = 'configuration.json'
+LEDGER = 'ledger.jsonl'
+SUMMARY = 'summary.json'
+METRICS = 'metrics.csv'
+_CHECKPOINTS = 'checkpoints'
+_TENSORBOARD = 'tensorboard'
+_STARTS = 'starts.log'
+
+
+def write_atomically(path: pathlib.Path, text: str) -> None:
+  """Writes a file so that it is seen complete or not at all."""
+  handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f'.{path.name}.')
+  try:
+    with os.fdopen(handle, 'w', encoding='utf-8') as file:
+      file.write(text)
+      file.flush()
+      os.fsync(file.fileno())
+    os.chmod(partial, 0o644)
+    os.replace(partial, path)
+  except BaseException:
+    os.unlink(partial)
+    raise
+
+
+class RunRecords:
+  """The folder of a run.
+
+  Attributes:
+    folder: The output folder.
+    configuration_hash: Of the configuration that the run was started with.
+    starts: How many times the run was started, this time included.
+    ledger: The run's ledger.
+  """
+
+  def __init__(self, folder: str | os.PathLike, configuration: dict[str, Any], *,
+               resume: bool):
+    """Opens the folder of a new run, or of an earlier one to be resumed.
+
+    Args:
+      folder: Made if it does not exist.
+      configuration: Everything that defines the run, as JSON.
+      resume: Continue the run that is there, if one is.
+
+    Raises:
+      OSError: If the folder can't be written.
+      ValueError: If it holds a run and `resume` is not set, or a run of another
+        configuration.
+    """
+    self.folder = pathlib.Path(folder)
+    self.configuration_hash = privacy_plan.configuration_hash(configuration)
+    path = self.folder / CONFIGURATION
+    if path.exists():
+      if not resume:
+        raise ValueError(
+            f'output_dir={os.fspath(folder)} holds a run already: pass --resume to '
+            'continue it, or choose another folder')
+      self._check_configuration(path, configuration)
+    else:
+      self._make_folder()
+      write_atomically(path, json.dumps(configuration, indent=2, sort_keys=True))
+    with open(self.folder / _STARTS, 'a+', encoding='utf-8') as file:
+      now = datetime.datetime.now(datetime.timezone.utc)
+      file.write(now.isoformat(timespec='seconds') + '\n')
+      file.flush()
+      os.fsync(file.fileno())
+      file.seek(0)
+      self.starts = len(file.readlines())
+    self.ledger = ledger_lib.Ledger(self.folder / LEDGER)
+    self._states = tff.program.FileProgramStateManager(
+        self.folder / _CHECKPOINTS, prefix='round_', keep_total=2)
+    self._metrics = None
+
+  def _make_folder(self) -> None:
+    self.folder.mkdir(parents=True, exist_ok=True)
+    if any(self.folder.iterdir()):
+      raise ValueError(
+          f'output_dir={os.fspath(self.folder)} is not empty and holds no run: '
+          'choose another folder')
+
+  def _check_configuration(self, path: pathlib.Path,
+                           configuration: dict[str, Any]) -> None:
+    try:
+      found = json.loads(path.read_text(encoding='utf-8'))
+    except ValueError as error:
+      raise ValueError(f'{path} is damaged: {error}') from error
+    if found == json.loads(json.dumps(configuration)):
+      return
+    differing = sorted(
+        key for key in found.keys() | configuration.keys()
+        if found.get(key) != json.loads(json.dumps(configuration.get(key))))
+    raise ValueError(
+        f'output_dir={os.fspath(self.folder)} holds a checkpoint of another '
+        f'configuration: {", ".join(differing)} differ')
+
+  def restore(self, initial_state, header: dict[str, Any]):
+    """The state to continue from and the number of rounds that are committed.
+
+    Args:
+      initial_state: The state of a new run; gives the structure, and is
+        committed as round 0 if nothing was.
+      header: Keyword arguments of the ledger's header, for a new run.
+
+    Raises:
+      ValueError: If checkpoint and ledger do not belong together.
+    """
+    versions = asyncio.run(self._states.get_versions())
+    if versions is None:
+      if not self.ledger.path.exists():
+        self.ledger.create(self.ledger.path, **header)
+      if self.ledger.lines():
+        raise ValueError(
+            f'{self.ledger.path} has rounds but there is no checkpoint: the run '
+            "can't be continued; account for it by the ledger and start another")
+      self._save(initial_state, 0, '')
+      return initial_state, 0
+    rounds = versions[-1]
+    saved = asyncio.run(self._states.load(rounds, self._program_state(initial_state, 0, '')))
+    line = saved['ledger_line'].decode()
+    if line:
+      self.ledger.reconcile(line)
+    recorded = len(self.ledger.lines())
+    if recorded != rounds:
+      raise ValueError(
+          f'{self.ledger.path} has {recorded} rounds, the checkpoint {rounds}: '
+          'they do not belong together')
+    state = tf.nest.pack_sequence_as(initial_state, [
+        np.asarray(leaf) for leaf in saved['leaves']])
+    return state, rounds
+
+  def _program_state(self, state, rounds: int, line: str):
+    leaves = [np.asarray(leaf) for leaf in tf.nest.flatten(state)]
+    return dict(leaves=leaves, rounds=np.int64(rounds), ledger_line=line)
+
+  def _save(self, state, rounds: int, line: str) -> None:
+    asyncio.run(self._states.save(self._program_state(state, rounds, line), rounds))
+
+  def commit(self, state, rounds: int, event, *, withheld: bool) -> None:
+    """Makes a round permanent: state and ledger line together, then the ledger."""
+    line = self.ledger.next_line(
+        event, outcome='withheld' if withheld else 'released',
+        configuration_hash=self.configuration_hash)
+    self._save(state, rounds, line)
+    self.ledger.append_line(line)
+
+  def release(self, metrics: dict[str, float], rounds: int) -> None:
+    """Writes a round's metrics to the CSV file and to TensorBoard."""
+    if self._metrics is None:
+      self._metrics = [
+          tff.program.CSVFileReleaseManager(self.folder / METRICS, key_fieldname='round'),
+          tff.program.TensorBoardReleaseManager(self.folder / _TENSORBOARD),
+      ]
+    for manager in self._metrics:
+      asyncio.run(manager.release(metrics, rounds))

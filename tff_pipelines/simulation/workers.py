@@ -1,0 +1,134 @@
+"""TFF worker processes that never outlive the program that started them.
+
+Every local TFF context is a child process that speaks gRPC. Left to itself it
+survives a killed driver and keeps the driver's pipes open. Here a small
+supervisor process stands between: it holds the read end of a pipe whose write
+end only the driver has, so it sees the driver end in whatever way, SIGKILL
+included, and then ends the worker. The worker in turn is told by the kernel if
+the supervisor dies.
+"""
+
+import atexit
+import os
+import subprocess
+import sys
+import weakref
+
+import grpc
+import portpicker
+import tensorflow_federated as tff
+
+_START_TIMEOUT_SECONDS = 60
+_ATTEMPTS = 3
+# Vectors of a million floats exceed gRPC's default limit; 2 GB is its maximum.
+_MESSAGE_BYTES = 2_000_000_000
+_CHANNEL_OPTIONS = [
+    ('grpc.max_message_length', _MESSAGE_BYTES),
+    ('grpc.max_receive_message_length', _MESSAGE_BYTES),
+    ('grpc.max_send_message_length', _MESSAGE_BYTES),
+]
+
+# Run by `python -S -c`, so it imports the standard library only.
+_SUPERVISOR = r'''
+import ctypes, os, select, signal, subprocess, sys
+PR_SET_PDEATHSIG = 1
+def die_with_parent():
+  ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+  signal.signal(getattr(signal, name), signal.SIG_IGN)
+worker = subprocess.Popen(
+    sys.argv[1:], stdin=subprocess.DEVNULL, preexec_fn=die_with_parent)
+try:
+  while worker.poll() is None:
+    ready, _, _ = select.select([0], [], [], 1.0)
+    if ready and not os.read(0, 1):
+      break
+finally:
+  if worker.poll() is None:
+    worker.terminate()
+    try:
+      worker.wait(timeout=2)
+    except subprocess.TimeoutExpired:
+      worker.kill()
+      worker.wait()
+'''
+
+_live = weakref.WeakSet()
+
+
+def _binary() -> str:
+  path = os.path.join(os.path.dirname(tff.__file__), 'data', 'worker_binary')
+  if not os.path.isfile(path):
+    raise OSError(f'TFF came without its worker binary: {path} is missing')
+  return path
+
+
+class Worker:
+  """One local TFF worker process and the channel to it."""
+
+  def __init__(self, *, max_concurrent_calls: int = -1):
+    """Starts the worker and waits until it answers.
+
+    Args:
+      max_concurrent_calls: Calls of one computation that run at once; no limit
+        if not positive.
+
+    Raises:
+      OSError: If it can't be started.
+    """
+    for attempt in range(_ATTEMPTS):
+      # Another program may take the port between the choice and the bind.
+      port = portpicker.pick_unused_port()
+      self._process = subprocess.Popen(
+          [sys.executable, '-S', '-c', _SUPERVISOR, _binary(), f'--port={port}',
+           f'--max_concurrent_computation_calls={max_concurrent_calls}'],
+          stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+          stderr=subprocess.DEVNULL, start_new_session=True)
+      _live.add(self)
+      self._channel = grpc.insecure_channel(f'localhost:{port}', _CHANNEL_OPTIONS)
+      if self._wait_until_ready():
+        break
+      self.stop()
+    else:
+      raise OSError(f'the TFF worker did not start in {_ATTEMPTS} attempts')
+    self._stub = tff.framework.RemoteExecutorGrpcStub(self._channel)
+
+  def _wait_until_ready(self) -> bool:
+    ready = grpc.channel_ready_future(self._channel)
+    for _ in range(_START_TIMEOUT_SECONDS * 2):
+      try:
+        ready.result(timeout=0.5)
+        return True
+      except grpc.FutureTimeoutError:
+        if self._process.poll() is not None:
+          break
+    ready.cancel()
+    return False
+
+  def executor_factory(self) -> tff.framework.ExecutorFactory:
+    """Executors for this worker, one per number of clients."""
+
+    def create(cardinalities):
+      executor = tff.framework.RemoteExecutor(self._stub)
+      executor.set_cardinalities({tff.CLIENTS: 0, **cardinalities})
+      return executor
+
+    return tff.framework.ResourceManagingExecutorFactory(create)
+
+  def stop(self) -> None:
+    """Ends the process. Idempotent."""
+    _live.discard(self)
+    self._channel.close()
+    if self._process.stdin is not None:
+      self._process.stdin.close()
+    try:
+      self._process.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+      self._process.kill()
+      self._process.wait()
+
+
+@atexit.register
+def _stop_all() -> None:
+  for worker in list(_live):
+    worker.stop()
