@@ -5,6 +5,7 @@ from typing import Callable, NoReturn, Sequence
 
 from absl import app
 from absl import flags
+from absl import logging
 
 # Exit codes: 2 for a mistake of the user, 130 as shells report an interrupt.
 USER_ERROR = 2
@@ -25,6 +26,9 @@ def _parsed(argv: Sequence[str]) -> list[str]:
     fail(error)
   except SystemExit:
     sys.exit(0)  # Only the help flags exit here, after printing the help.
+  if not flags.FLAGS['verbosity'].present:
+    # TFF logs every checkpoint at the level of information.
+    logging.set_verbosity(logging.WARNING)
   if len(rest) > 1:
     fail(f'unexpected argument {rest[1]!r}: every argument is a --flag=value')
   return rest

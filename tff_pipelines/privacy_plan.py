@@ -22,6 +22,32 @@ from aggregators import validate
 
 MECHANISMS = ('none', 'gaussian', 'skellam')
 
+# What the trainer uses whatever the mechanism.
+_ALWAYS_USED = frozenset({'cohort_size', 'population', 'rounds', 'sampling'})
+
+
+def check(request: request_lib.Request) -> None:
+  """Raises ValueError for what is wrong whatever the task's data are."""
+  validate.one_of(MECHANISMS, mechanism=request.mechanism)
+  validate.finite(cohort_size=request.cohort_size)
+  if request.cohort_size < 1:
+    raise ValueError(
+        f'cohort_size must be at least 1, found {request.cohort_size!r}')
+  if request.delta is not None:
+    validate.open_unit_interval(delta=request.delta)
+  if request.mechanism == 'none':
+    return
+  validate.positive(clip=request.needed('clip'))
+  if request.epsilon is not None and request.noise_multiplier is not None:
+    raise ValueError(
+        'epsilon and noise_multiplier must not both be given: one follows from '
+        f'the other; found epsilon={request.epsilon!r} and '
+        f'noise_multiplier={request.noise_multiplier!r}')
+  if request.noise_multiplier is not None:
+    validate.positive(noise_multiplier=request.noise_multiplier)
+  else:
+    validate.positive(epsilon=request.needed('epsilon'))
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrivacyPlan:
@@ -54,13 +80,9 @@ class PrivacyPlan:
     Raises:
       ValueError: If the request can't be met; the message says why.
     """
-    validate.one_of(MECHANISMS, mechanism=request.mechanism)
+    check(request)
     population = request.needed('population')
     validate.integer(population=population, low=1)
-    validate.positive(cohort_size=request.cohort_size)
-    if request.cohort_size < 1:
-      raise ValueError(
-          f'cohort_size must be at least 1, found {request.cohort_size!r}')
     if request.cohort_size > population:
       raise ValueError(
           f'cohort_size={request.cohort_size:g} is larger than the population of '
@@ -71,34 +93,19 @@ class PrivacyPlan:
           f'population, {population}, found {request.cohort_size:g}')
     if request.delta is None:
       request = request.replace(delta=1 / population)
-    if population > 1:
-      validate.open_unit_interval(delta=request.delta)
-    elif not 0 < request.delta < 1:
+    if not 0 < request.delta < 1:
       raise ValueError(
           'delta must be given, strictly between 0 and 1, for a population of 1')
     if request.mechanism == 'none':
       return cls(request=request.replace(epsilon=None, noise_multiplier=None),
                  **attributes)
-    if request.clip is None:
-      raise ValueError(f'clip must be given for mechanism={request.mechanism}')
-    validate.positive(clip=request.clip)
-    if request.epsilon is not None and request.noise_multiplier is not None:
-      raise ValueError(
-          'epsilon and noise_multiplier must not both be given: one follows from '
-          f'the other; found epsilon={request.epsilon!r} and '
-          f'noise_multiplier={request.noise_multiplier!r}')
     if request.noise_multiplier is None:
-      if request.epsilon is None:
-        raise ValueError('epsilon or noise_multiplier must be given')
-      validate.positive(epsilon=request.epsilon)
       request = request.replace(
           noise_multiplier=calibration.noise_multiplier(
               lambda z: request.replace(noise_multiplier=z).event(),
               epsilon=request.epsilon, delta=request.delta,
               accountant=request.accountant,
               amplification=request.amplification))
-    else:
-      validate.positive(noise_multiplier=request.noise_multiplier)
     plan = cls(request=request, **attributes)
     if plan.params is not None and not request.allow_degenerate:
       calibration.refuse_degenerate(plan.params)
@@ -156,7 +163,7 @@ class PrivacyPlan:
           'cohort sizes and is outside the guarantee')
     if self.params is not None and self.params.degeneracy() is not None:
       found.append(f'degenerate grid: {self.params.degeneracy()}')
-    unused = sorted(self.given - self.request.family.uses)
+    unused = sorted(self.given - self.request.family.uses - _ALWAYS_USED)
     for name in unused:
       found.append(
           f'--{name} is not used by mechanism={self.request.mechanism}')

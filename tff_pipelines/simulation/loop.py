@@ -45,13 +45,14 @@ class ClientReader:
     return value
 
 
-def _survivors(cohort: np.ndarray, rate: float) -> np.ndarray:
-  if rate == 0:
-    return cohort
+def _survivors(told: np.ndarray, dropout_rate: float) -> np.ndarray:
+  """The told clients that answer; each drops out by itself."""
+  if dropout_rate == 0 or not len(told):
+    return told
   sampler = cohorts.CohortSampler(
-      sampling='poisson', population=max(1, len(cohort)),
-      cohort_size=(1 - rate) * max(1, len(cohort)))
-  return cohort[sampler.sample(0)] if len(cohort) else cohort
+      sampling='poisson', population=len(told),
+      cohort_size=(1 - dropout_rate) * len(told))
+  return told[sampler.sample(0)]
 
 
 def run(process: tff.templates.IterativeProcess, task: Task, plan: PrivacyPlan,
@@ -95,10 +96,7 @@ def run(process: tff.templates.IterativeProcess, task: Task, plan: PrivacyPlan,
     for rounds in range(done + 1, config.rounds + 1):
       told = sampler.sample(rounds)
       present = _survivors(told, config.dropout_rate)
-      clients = [reader.read(int(client), rounds) for client in told
-                 if client in set(present.tolist())] if (
-                     config.dropout_rate > 0) else [
-                         reader.read(int(client), rounds) for client in told]
+      clients = [reader.read(int(client), rounds) for client in present]
       output = process.next(fedavg.tell_cohort_size(state, len(told)), clients)
       state = output['state']
       _check_finite(state['weights'], rounds)

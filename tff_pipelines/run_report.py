@@ -1,0 +1,183 @@
+"""What a run says of itself: before it starts, at its end, and as a picture."""
+
+import json
+import math
+import os
+
+import matplotlib
+import pandas
+
+from tasks.task import Task
+from tff_pipelines.accounting import base
+from tff_pipelines.privacy_plan import PrivacyPlan, describe_epsilon
+from tff_pipelines.simulation import contexts
+from tff_pipelines.simulation import records as records_lib
+
+PICTURE = 'progress.png'
+
+
+def print_plan(plan: PrivacyPlan, task: Task,
+               records: records_lib.RunRecords) -> None:
+  """Prints what is about to run and under which guarantee."""
+  request = plan.request
+  print(f'task {task.name}, model {task.model.name} '
+        f'({request.dimension:,} parameters), {request.population:,} clients, '
+        f'{request.cohort_size:g} a round by {request.sampling} sampling, '
+        f'{request.rounds} rounds')
+  if not plan.is_private:
+    print('mechanism none: no clipping, no noise, no guarantee')
+  else:
+    print(f'mechanism {request.mechanism}: noise multiplier '
+          f'{request.noise_multiplier:.4f}, clip {request.clip:g}, epsilon '
+          f'{describe_epsilon(plan.epsilon(request.rounds))} at delta '
+          f'{request.delta:.3g} after all rounds')
+  if plan.params is not None:
+    print(f'sum modulo 2^{plan.params.bits}, scale {plan.params.scale:.4g} grid '
+          f'units per model unit, {plan.params.padded_dimension:,} coordinates, '
+          f'secure aggregation: {contexts.SECURE_AGGREGATION}')
+  print(f'output folder {os.fspath(records.folder)}', flush=True)
+
+
+def _finite(value: float | None) -> float | None:
+  return None if value is None or not math.isfinite(value) else float(value)
+
+
+def _server_view(plan: PrivacyPlan) -> str:
+  if plan.request.mechanism == 'none':
+    return 'nobody'
+  if plan.params is None:
+    return 'participants, who know the cohorts (the server is trusted)'
+  return 'the server and the participants, who know the cohorts'
+
+
+def summary(plan: PrivacyPlan, task: Task, records: records_lib.RunRecords,
+            results: dict, initial_weights_seed: int) -> dict:
+  """The summary of a finished run as JSON; None where nothing is guaranteed.
+
+  A round that a crash interrupted was run anew; outsiders saw it once, but the
+  server may have seen it twice. So each start of the run but the first counts
+  as one more round in `epsilon_unamplified`.
+  """
+  request = plan.request
+  rounds = len(records.ledger.lines())
+  headline = next(iter(results))
+  found = {
+      'task': task.name, 'model': task.model.name,
+      'parameters': request.dimension,
+      'initial_weights_seed': initial_weights_seed,
+      'accuracy': results[headline]['accuracy'], 'accuracy_of': headline,
+      'held_out': results,
+      'mechanism': request.mechanism,
+      'epsilon': None, 'epsilon_unamplified': None, 'delta': request.delta,
+      'noise_multiplier': request.noise_multiplier,
+      'clip': request.clip if plan.is_private else None,
+      'rounds': rounds, 'starts': records.starts,
+      'cohort_size': request.cohort_size, 'population': request.population,
+      'scale': None, 'bits': None, 'dimension_padded': None, 'order': None,
+      'accountant': None, 'amplification': None, 'adjacency': None,
+      'adjacency_in_words': None, 'privacy_unit': task.privacy_unit,
+      'sampling': request.sampling,
+      'observers': 'those who see the released models and do not learn who or '
+                   'how many took part',
+      'observers_unamplified': _server_view(plan),
+      'trust_model': request.family.trust_model,
+      'source': getattr(_innermost(plan.round_event), 'source', None),
+      'secure_aggregation': None,
+      'configuration': records.configuration_hash,
+      'warnings': plan.warnings(rounds),
+  }
+  if plan.is_private and plan.simulation_seed is None:
+    guarantee = plan.guarantee(rounds)
+    found.update(
+        epsilon=_finite(guarantee.epsilon),
+        epsilon_unamplified=_finite(
+            plan.epsilon_unamplified(rounds + records.starts - 1)),
+        order=_finite(guarantee.order), accountant=guarantee.accountant,
+        amplification=guarantee.amplification, adjacency=guarantee.adjacency,
+        adjacency_in_words=base.ADJACENCY_IN_WORDS[guarantee.adjacency])
+  elif plan.is_private:
+    guarantee = plan.guarantee(rounds)
+    found.update(
+        epsilon_if_unseeded=_finite(guarantee.epsilon),
+        adjacency=guarantee.adjacency)
+  if plan.params is not None:
+    found.update(
+        scale=plan.params.scale, bits=plan.params.bits,
+        dimension_padded=plan.params.padded_dimension,
+        secure_aggregation=contexts.SECURE_AGGREGATION)
+  return found
+
+
+def _innermost(event):
+  while hasattr(event, 'event'):
+    event = event.event
+  return event
+
+
+def print_summary(found: dict) -> None:
+  """Prints the summary for people."""
+  print()
+  for name, values in found['held_out'].items():
+    line = ', '.join(f'{key} {value:.4f}' for key, value in values.items())
+    print(f'{name}: {line}')
+  if found['epsilon'] is not None:
+    print(f"epsilon {describe_epsilon(found['epsilon'])} at delta "
+          f"{found['delta']:.3g}, against {found['observers']} "
+          f"({found['accountant']}, {found['amplification']} amplification)")
+    print(f"epsilon {describe_epsilon(found['epsilon_unamplified'] or math.inf)}, "
+          f"not amplified, against {found['observers_unamplified']}")
+    print(f"adjacency {found['adjacency']}: {found['adjacency_in_words']}")
+    print(f"privacy unit: {found['privacy_unit']}")
+    print(f"sampling: {found['sampling']}, {found['cohort_size']:g} of "
+          f"{found['population']} clients expected, {found['rounds']} rounds")
+    print(f"trust model: {found['trust_model']}")
+  else:
+    print('epsilon: none, nothing is guaranteed')
+  if found['secure_aggregation'] is not None:
+    print(f"secure aggregation: {found['secure_aggregation']}")
+  for warning in found['warnings']:
+    print(f'warning: {warning}')
+
+
+def draw(records: records_lib.RunRecords, accuracy_of: str, title: str) -> None:
+  """Draws accuracy and epsilon over the rounds to progress.png."""
+  matplotlib.use('Agg')
+  from matplotlib import pyplot  # pylint: disable=g-import-not-at-top
+  metrics = pandas.read_csv(records.folder / records_lib.METRICS)
+  figure, axes = pyplot.subplots(figsize=(7, 4.2))
+  name = f'{accuracy_of}/accuracy'
+  if name in metrics:
+    evaluated = metrics.dropna(subset=[name])
+    axes.plot(evaluated['round'], 100 * evaluated[name], color='tab:blue')
+  axes.set_xlabel('round')
+  axes.set_ylabel(f'accuracy on {accuracy_of} (%)', color='tab:blue')
+  axes.set_ylim(0, 100)
+  axes.grid(alpha=0.3)
+  epsilons = pandas.to_numeric(metrics['epsilon'], errors='coerce')
+  if epsilons.map(math.isfinite).any():
+    right = axes.twinx()
+    right.plot(metrics['round'], epsilons, color='tab:red', linestyle='--')
+    right.set_ylabel('epsilon so far', color='tab:red')
+    right.set_ylim(bottom=0)
+  axes.set_title(title, fontsize=10)
+  figure.tight_layout()
+  figure.savefig(records.folder / PICTURE, dpi=120)
+  pyplot.close(figure)
+
+
+def finish(plan: PrivacyPlan, task: Task, records: records_lib.RunRecords,
+           results: dict, initial_weights_seed: int) -> dict:
+  """Writes and prints the summary and draws the picture."""
+  found = summary(plan, task, records, results, initial_weights_seed)
+  records_lib.write_atomically(
+      records.folder / records_lib.SUMMARY,
+      json.dumps(found, indent=2, allow_nan=False) + '\n')
+  title = f"{task.name} {task.model.name}, {plan.request.mechanism}"
+  if found['epsilon'] is not None:
+    title += (f", epsilon {describe_epsilon(found['epsilon'])}, delta "
+              f"{found['delta']:.2g}")
+  draw(records, found['accuracy_of'], title)
+  print_summary(found)
+  print(f'written to {os.fspath(records.folder)}: {records_lib.SUMMARY}, '
+        f'{records_lib.METRICS}, {records_lib.LEDGER}, {PICTURE}')
+  return found

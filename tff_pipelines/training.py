@@ -1,0 +1,110 @@
+"""A training run: one task, one plan, federated averaging, one folder."""
+
+import dataclasses
+import datetime
+import hashlib
+import pathlib
+
+import tensorflow_federated as tff
+
+from aggregators.central_sum import CentralSumFactory
+from aggregators.distributed_sum import DistributedSumFactory
+from aggregators.expected_mean import ExpectedMeanFactory
+from tasks import registry
+from tasks.task import Task
+from tff_pipelines import run_report
+from tff_pipelines.accounting import request as request_lib
+from tff_pipelines.algorithms import fedavg
+from tff_pipelines.algorithms import local_training
+from tff_pipelines.flags import TrainConfig
+from tff_pipelines.privacy_plan import PrivacyPlan
+from tff_pipelines.simulation import contexts
+from tff_pipelines.simulation import loop
+from tff_pipelines.simulation import records as records_lib
+
+# Fields of a configuration that may differ between a run and its resumption.
+_FREE = ('output_dir', 'resume', 'rounds_per_evaluation', 'num_workers')
+# Where the data lie may change; what they are is in the fingerprint.
+_PATHS = ('data_path', 'cache_dir')
+
+
+def sum_factory(plan: PrivacyPlan) -> tff.aggregators.UnweightedAggregationFactory:
+  """The factory that executes a plan."""
+  common = dict(diagnostics=plan.diagnostics, simulation_seed=plan.simulation_seed)
+  if plan.params is not None:
+    return DistributedSumFactory(plan.params, **common)
+  if plan.is_private:
+    return CentralSumFactory(
+        clip=plan.request.clip, noise_multiplier=plan.request.noise_multiplier,
+        **common)
+  return CentralSumFactory(clip=None, noise_multiplier=0.0, **common)
+
+
+def _fingerprint(task: Task) -> str:
+  """Of the population: which clients there are and what an example looks like."""
+  digest = hashlib.sha256(repr(sorted(
+      (name, str(dtype), tuple(shape))
+      for name, (dtype, shape) in task.train.element_spec.items())).encode())
+  for client in task.train.client_ids:
+    digest.update(client.encode() + b'\0')
+  return digest.hexdigest()
+
+
+def _configuration(plan: PrivacyPlan, config: TrainConfig, task: Task) -> dict:
+  fields = dataclasses.asdict(config)
+  for name in _FREE:
+    del fields[name]
+  fields['task_options'] = {
+      key: value for key, value in fields['task_options'].items()
+      if key not in _PATHS}
+  fields['data_fingerprint'] = _fingerprint(task)
+  return {**fields, **plan.configuration()}
+
+
+def _default_folder(config: TrainConfig, mechanism: str) -> pathlib.Path:
+  now = datetime.datetime.now().strftime('%Y%m%d-%H%M%S')
+  return pathlib.Path('out') / f'{config.task}-{mechanism}-{now}'
+
+
+def train(request: request_lib.Request, given: frozenset[str],
+          config: TrainConfig) -> dict:
+  """Trains, or goes on training, and reports.
+
+  Args:
+    request: What is asked of privacy; dimension and population are filled in.
+    given: Names of the privacy flags that the user gave.
+    config: Everything else.
+
+  Returns:
+    The summary, as it is written to summary.json.
+  """
+  task = registry.build(config.task, **config.task_options)
+  initial_weights = task.model.initial_weights(config.initial_weights_seed)
+  population = len(task.train.client_ids)
+  dimension = sum(w.size for w in initial_weights)
+  plan = PrivacyPlan.calibrate(
+      request.replace(dimension=int(dimension), population=population),
+      given=given, simulation_seed=config.seed, diagnostics=config.diagnostics,
+      assumed_colluders=config.assumed_colluders)
+  folder = config.output_dir or _default_folder(config, request.mechanism)
+  factory = sum_factory(plan)
+  records = records_lib.RunRecords(
+      folder, _configuration(plan, config, task), resume=config.resume)
+  run_report.print_plan(plan, task, records)
+  with contexts.simulation(num_workers=config.num_workers):
+    process = fedavg.build(
+        task.model, task.train.element_spec, initial_weights=initial_weights,
+        mean_factory=ExpectedMeanFactory(factory, plan.request.cohort_size),
+        local=local_training.LocalConfig(
+            learning_rate=config.client_learning_rate,
+            batch_size=config.client_batch_size, epochs=config.client_epochs),
+        server_learning_rate=config.server_learning_rate,
+        server_momentum=config.server_momentum,
+        seeded=config.seed is not None, diagnostics=config.diagnostics)
+    results = loop.run(
+        process, task, plan, records,
+        loop.LoopConfig(
+            rounds=request.rounds,
+            rounds_per_evaluation=config.rounds_per_evaluation,
+            dropout_rate=config.simulated_dropout_rate))
+  return run_report.finish(plan, task, records, results, config.initial_weights_seed)
