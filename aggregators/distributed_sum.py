@@ -13,10 +13,13 @@ import tensorflow_federated as tff
 
 from aggregators import keys
 from aggregators import modular_sum
+from aggregators import noisy_rounding
 from aggregators import rotation
 from aggregators import rounding
 from aggregators import skellam
+from aggregators import skellam_table
 from aggregators import structures
+from aggregators import validate
 from aggregators.params import DistributedSumParams
 
 # A share is this much larger than 1/m of the noise, so that no rounding of a
@@ -25,12 +28,56 @@ _SHARE_EXCESS = 1.0 + 1e-9
 # No cohort is larger; shares of so many clients would be empty.
 _MAX_COHORT = 2.0**31
 
+# A table is made large enough for cohorts down to this part of the expected one;
+# smaller cohorts have larger shares and draw them from the Poisson law.
+_SMALLEST_COHORT = 0.75
+
 Encoded = collections.namedtuple('Encoded', ['values', 'diagnostics'])
 Decoded = collections.namedtuple('Decoded', ['vector', 'measurements'])
 
 
+def share_variance(params: DistributedSumParams, cohort_size: float) -> float:
+  """Variance of one client's share of the noise, grid units squared."""
+  return params.total_noise_variance * _SHARE_EXCESS / max(float(cohort_size), 1.0)
+
+
+def table_log_size(params: DistributedSumParams) -> int | None:
+  """log2 of the cells of a run's noise tables; None if tables don't pay.
+
+  Without noise there is nothing to draw, and large variances would need tables
+  beyond the cache.
+  """
+  if params.noise_multiplier == 0:
+    return None
+  largest = share_variance(params, _SMALLEST_COHORT * params.cohort_size)
+  if not skellam_table.fits(largest):
+    return None
+  return skellam_table.log_size(largest)
+
+
+def noise_table(params: DistributedSumParams, cohort_size: int):
+  """The table of a cohort's shares, as it stands in the state of the sum.
+
+  Args:
+    params: Of a sum whose `table_log_size` is not None.
+    cohort_size: Clients that are told to take part.
+
+  Returns:
+    OrderedDict of `variance` (float64), `packed` and `tie` (int64 [cells]). A
+    cohort whose share does not fit gets the table of the expected cohort, whose
+    variance is not that of the share, so that it is not used.
+  """
+  log_size = table_log_size(params)
+  variance = share_variance(params, cohort_size)
+  if not skellam_table.fits(variance) or skellam_table.log_size(variance) > log_size:
+    variance = share_variance(params, params.cohort_size)
+  table = skellam_table.build(variance, log_size)
+  return collections.OrderedDict(
+      variance=np.float64(table.variance), packed=table.packed, tie=table.tie)
+
+
 def encode(vector: tf.Tensor, key: tf.Tensor, rotation_key: tf.Tensor,
-           cohort_size, params: DistributedSumParams) -> Encoded:
+           cohort_size, params: DistributedSumParams, table=None) -> Encoded:
   """What one client sends. Pure: the same arguments give the same integers.
 
   Args:
@@ -40,6 +87,8 @@ def encode(vector: tf.Tensor, key: tf.Tensor, rotation_key: tf.Tensor,
     rotation_key: int64[2], shared by the round.
     cohort_size: Clients that were told to take part in the round, m; scalar.
     params: The parameters of the sum.
+    table: As `noise_table` makes them. It is used if its variance is that of the
+      share; otherwise the share is the difference of two Poisson draws.
 
   Returns:
     values: int32 [padded_dimension] in [0, 2^bits). diagnostics: int32 scalars
@@ -50,22 +99,36 @@ def encode(vector: tf.Tensor, key: tf.Tensor, rotation_key: tf.Tensor,
   padded = tf.pad(clipped, [[0, padding]])
   rotated = rotation.rotate(padded, rotation_key, params.rotation)
   grid = rounding.to_grid(rotated, params.scale, params.clip_grid)
-  rounded = rounding.conditional_round(
-      grid, keys.derive(key, 0), params.l2_sensitivity_squared)
   cohort_size = tf.maximum(tf.cast(cohort_size, tf.float64), 1.0)
   share = params.total_noise_variance * _SHARE_EXCESS / cohort_size
-  values = rounded.values
-  if params.noise_multiplier > 0:
-    noise = skellam.sample(
-        keys.derive(key, 1), values.shape, share,
-        max_variance=params.total_noise_variance * _SHARE_EXCESS)
-    values = tf.cast(values, tf.int64) + noise
+  bound = params.l2_sensitivity_squared
+
+  def by_poisson():
+    rounded = rounding.conditional_round(grid, keys.derive(key, 0), bound)
+    values = rounded.values
+    if params.noise_multiplier > 0:
+      noise = skellam.sample(
+          keys.derive(key, 1), values.shape, share,
+          max_variance=params.total_noise_variance * _SHARE_EXCESS)
+      values = tf.cast(values, tf.int64) + noise
+    return (modular_sum.wrap(values, params.bits), rounded.retries,
+            rounded.fell_back)
+
+  def by_table():
+    return noisy_rounding.compiled_noisy_round(
+        grid, key, bound, table['packed'], table['tie'], params.bits)
+
+  if table is None:
+    values, retries, fell_back = by_poisson()
+  else:
+    values, retries, fell_back = tf.cond(
+        tf.equal(table['variance'], share), by_table, by_poisson)
   diagnostics = collections.OrderedDict(
       clipped=tf.cast(was_clipped, tf.int32),
       not_finite=tf.cast(~is_finite, tf.int32),
-      rounding_retries=rounded.retries,
-      rounding_fallbacks=tf.cast(rounded.fell_back, tf.int32))
-  return Encoded(modular_sum.wrap(values, params.bits), diagnostics)
+      rounding_retries=retries,
+      rounding_fallbacks=tf.cast(fell_back, tf.int32))
+  return Encoded(tf.ensure_shape(values, [params.padded_dimension]), diagnostics)
 
 
 def decode(total: tf.Tensor, survivors, cohort_size, key: tf.Tensor,
@@ -147,7 +210,9 @@ class DistributedSumFactory(tff.aggregators.UnweightedAggregationFactory):
   The state is an OrderedDict of `rotation_key` (int64[2]), `server_key`
   (int64[2], used in seeded runs only) and `cohort_size` (int32), which the
   driver sets to the number of clients that it tells to take part; its value
-  sizes each client's share of the noise.
+  sizes each client's share of the noise. Where tables pay there is also the
+  `noise_table` of that cohort; `tell_cohort_size` sets both. A state whose
+  cohort size was changed alone is as private, only slower.
   """
 
   def __init__(self, params: DistributedSumParams, *, diagnostics: bool = False,
@@ -175,6 +240,14 @@ class DistributedSumFactory(tff.aggregators.UnweightedAggregationFactory):
     self._diagnostics = diagnostics
     self._seed = simulation_seed
 
+  def tell_cohort_size(self, state, cohort_size: int):
+    """The state for a round of so many clients that are told to take part."""
+    validate.integer(cohort_size=cohort_size, low=0)
+    state = collections.OrderedDict(state, cohort_size=np.int32(cohort_size))
+    if 'noise_table' in state:
+      state['noise_table'] = noise_table(self._params, cohort_size)
+    return state
+
   def create(self, value_type) -> tff.templates.AggregationProcess:
     params, seeded = self._params, self._seed is not None
     layout = structures.FlatLayout(value_type['value'] if seeded else value_type)
@@ -186,10 +259,14 @@ class DistributedSumFactory(tff.aggregators.UnweightedAggregationFactory):
     @tff.tensorflow.computation
     def initial_state():
       root = structures.initial_key(self._seed, 0)
-      return collections.OrderedDict(
+      state = collections.OrderedDict(
           rotation_key=keys.derive(root, 0),
           server_key=keys.derive(root, 1),
           cohort_size=tf.constant(round(params.cohort_size), tf.int32))
+      if table_log_size(params) is not None:
+        table = noise_table(params, round(params.cohort_size))
+        state['noise_table'] = tf.nest.map_structure(tf.constant, table)
+      return state
 
     state_type = initial_state.type_signature.result
 
@@ -199,7 +276,7 @@ class DistributedSumFactory(tff.aggregators.UnweightedAggregationFactory):
       value = value['value'] if seeded else value
       values, diagnostics = encode(
           rounding.flatten(value), key, state['rotation_key'],
-          state['cohort_size'], params)
+          state['cohort_size'], params, state.get('noise_table'))
       if self._diagnostics:
         return values, diagnostics
       return values
@@ -213,9 +290,8 @@ class DistributedSumFactory(tff.aggregators.UnweightedAggregationFactory):
           total, survivors, state['cohort_size'], keys.derive(root, 0),
           state['rotation_key'], params)
       new_state = collections.OrderedDict(
-          rotation_key=keys.derive(root, 1),
-          server_key=keys.derive(root, 2),
-          cohort_size=state['cohort_size'])
+          state, rotation_key=keys.derive(root, 1),
+          server_key=keys.derive(root, 2))
       return new_state, layout.unflatten(vector), measurements
 
     @tff.federated_computation

@@ -1,6 +1,5 @@
 """The mean over the expected cohort: a sum divided by a constant."""
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -31,6 +30,11 @@ class ExpectedMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     self._sum_factory = sum_factory
     self._divisor = float(expected_cohort_size)
 
+  def tell_cohort_size(self, state, cohort_size: int):
+    """The inner factory's state for a round of so many clients."""
+    tell = getattr(self._sum_factory, 'tell_cohort_size', None)
+    return state if tell is None else tell(state, cohort_size)
+
   def create(self, value_type) -> tff.templates.AggregationProcess:
     inner = self._sum_factory.create(value_type)
     state_type = inner.initialize.type_signature.result
@@ -39,7 +43,9 @@ class ExpectedMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     @tff.tensorflow.computation(result_type)
     def divide(total):
       return tf.nest.map_structure(
-          lambda x: x / tf.constant(np.asarray(self._divisor), x.dtype), total)
+          # In float64, as the divisor may be beyond a float16.
+          lambda x: tf.cast(tf.cast(x, tf.float64) / self._divisor, x.dtype),
+          total)
 
     @tff.federated_computation(
         state_type, tff.FederatedType(value_type, tff.CLIENTS))

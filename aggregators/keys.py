@@ -42,6 +42,8 @@ def fresh() -> tf.Tensor:
 
 def from_seed(seed: int) -> np.ndarray:
   """The key of a simulation seed, a non-negative integer; int64[2]."""
+  if isinstance(seed, bool) or int(seed) != seed or seed < 0:
+    raise ValueError(f'seed must be a non-negative integer, found {seed!r}')
   digest = hashlib.sha256(f'simulation seed {int(seed)}'.encode()).digest()
   return np.frombuffer(digest[:16], dtype=np.int64).copy()
 

@@ -20,6 +20,12 @@ ROTATIONS = ('hadamard', 'dft', 'none')
 # squares of a vector an int64, whatever the dimension; float32 updates carry
 # no more than 24 bits, so a finer grid would buy nothing.
 MAX_CLIP_GRID = 2.0**30
+# The smallest: on a coarser grid nothing of a client is left, and float32 could
+# not go back to model units.
+_MIN_CLIP_GRID = 2.0**-60
+# Clients and the server compute in float32; within these bounds no norm, scale
+# or sum of coordinates overflows or loses bits to subnormal numbers.
+_MIN_CLIP, _MAX_CLIP = 1e-20, 1e20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,7 +36,7 @@ class DistributedSumParams:
   is replaced by zero; it still takes part and still adds its noise share.
 
   Attributes:
-    clip: L2 clip c of one client's vector, model units, > 0.
+    clip: L2 clip c of one client's vector, model units, in [1e-20, 1e20].
     noise_multiplier: z >= 0. The guarantee rests on noise of standard deviation
       z * clip (model units) per coordinate of the sum.
     bits: b in [2, 30]. The sum is taken modulo 2^b.
@@ -72,7 +78,14 @@ class DistributedSumParams:
   fixed_scale: float | None = None
 
   def __post_init__(self):
+    for field in dataclasses.fields(self):
+      value = getattr(self, field.name)
+      if hasattr(value, 'item'):  # A NumPy scalar, which would wrap around.
+        object.__setattr__(self, field.name, value.item())
     validate.positive(clip=self.clip, k_stddevs=self.k_stddevs)
+    if not _MIN_CLIP <= self.clip <= _MAX_CLIP:
+      raise ValueError(
+          f'clip must be in [{_MIN_CLIP:g}, {_MAX_CLIP:g}], found {self.clip!r}')
     validate.non_negative(noise_multiplier=self.noise_multiplier)
     validate.integer(bits=self.bits, low=2, high=30)
     validate.integer(dimension=self.dimension, low=1, high=2**30)
@@ -85,7 +98,9 @@ class DistributedSumParams:
     validate.one_of(ROTATIONS, rotation=self.rotation)
     validate.fraction(min_honest_fraction=self.min_honest_fraction)
     validate.integer(assumed_colluders=self.assumed_colluders, low=0)
-    if self.assumed_colluders > (1 - self.min_honest_fraction) * self.cohort_size:
+    # With a tolerance for fractions like 0.9 that float64 has not.
+    if (self.cohort_size - self.assumed_colluders <
+        self.min_honest_fraction * self.cohort_size * (1 - 1e-9)):
       raise ValueError(
           f'assumed_colluders={self.assumed_colluders} leave fewer than '
           f'min_honest_fraction={self.min_honest_fraction:g} of cohort_size='
@@ -98,9 +113,9 @@ class DistributedSumParams:
             f' found {self.max_cohort_size!r}')
     if self.fixed_scale is not None:
       validate.positive(fixed_scale=self.fixed_scale)
-      if self.fixed_scale * self.clip > MAX_CLIP_GRID:
+      if not _MIN_CLIP_GRID <= self.fixed_scale * self.clip <= MAX_CLIP_GRID:
         raise ValueError(
-            'fixed_scale times clip must be at most 2^30 grid units, found '
+            'fixed_scale times clip must be in [2^-60, 2^30] grid units, found '
             f'{self.fixed_scale!r} * {self.clip!r}')
     self.scale  # Raises when the bits can't hold the cohort.
 
@@ -128,18 +143,25 @@ class DistributedSumParams:
     """
     if self.fixed_scale is not None:
       return float(self.fixed_scale)
-    cohort = self.max_cohort_size or self.cohort_size
-    k = self.k_stddevs
-    room = 4.0**self.bits - cohort * k**2
+    cohort = float(self.max_cohort_size or self.cohort_size)
+    k = float(self.k_stddevs)
+    z = float(self.noise_multiplier)
+    # Products and not powers, which raise OverflowError.
+    room = 4.0**self.bits - cohort * (k * k)
     if room <= 0:
-      needed = math.floor(math.log2(k * math.sqrt(cohort))) + 1
+      needed = math.floor(math.log2(k) + math.log2(cohort) / 2) + 1
       raise ValueError(
           f'bits={self.bits} are too few for a cohort of {cohort:g} and '
           f'k_stddevs={k:g}: 2^(2*bits) must exceed cohort * k_stddevs^2; '
           f'at least {max(2, needed)} bits are needed')
-    signal = (cohort if self.sqrtn_norm_growth else cohort**2) / self.padded_dimension
-    noise = self.noise_multiplier**2 / self.min_honest_fraction
-    clip_grid = math.sqrt(room) / (2 * k * math.sqrt(signal + noise))
+    growth = cohort if self.sqrtn_norm_growth else cohort * cohort
+    spread = growth / self.padded_dimension + z * z / self.min_honest_fraction
+    clip_grid = math.sqrt(room) / math.sqrt(spread) / (2 * k)
+    if clip_grid < _MIN_CLIP_GRID:
+      raise ValueError(
+          f'noise_multiplier={z:g}, min_honest_fraction='
+          f'{self.min_honest_fraction:g} and a cohort of {cohort:g} leave '
+          f'nothing of the clip on a grid of bits={self.bits}')
     return min(clip_grid, MAX_CLIP_GRID) / self.clip
 
   @property
@@ -181,7 +203,8 @@ class DistributedSumParams:
   @property
   def noise_variance(self) -> float:
     """Variance mu per coordinate that the guarantee rests on, grid units^2."""
-    return (self.clip_grid * self.noise_multiplier)**2
+    stddev = self.clip_grid * self.noise_multiplier
+    return stddev * stddev
 
   @property
   def total_noise_variance(self) -> float:

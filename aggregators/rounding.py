@@ -22,6 +22,9 @@ _BLOCK = 2**20
 # vector shrunk to this part of the bound stays below the bound.
 _FLOAT_SLACK = 1.0 - 2.0**-22
 
+# Squared norms of vectors up to here, rounded up, stay far inside an int64.
+_MAX_SQUARED_NORM = 2.0**61
+
 Rounded = collections.namedtuple('Rounded', ['values', 'retries', 'fell_back'])
 
 
@@ -31,6 +34,12 @@ def _sum_of_squares(vector: tf.Tensor, dtype) -> tf.Tensor:
       tf.reduce_sum(tf.square(tf.cast(vector[i:i + _BLOCK], dtype)))
       for i in range(0, size, _BLOCK)
   ])
+
+
+def _float64(number) -> tf.Tensor:
+  """A number or tensor as float64; tf.cast takes Python's through float32."""
+  return tf.cast(
+      tf.convert_to_tensor(number, dtype_hint=tf.float64), tf.float64)
 
 
 def flatten(value) -> tf.Tensor:
@@ -56,7 +65,8 @@ def clip_by_norm(vector: tf.Tensor, clip) -> tuple[tf.Tensor, tf.Tensor, tf.Tens
 
   Returns:
     The clipped vector as float32 [d], whether it was clipped (bool), and
-    whether it was finite (bool).
+    whether it was finite (bool), which a float64 vector beyond float32's range
+    is not unless the clip brings it there.
   """
   is_finite = tf.reduce_all(tf.math.is_finite(vector))
   vector = tf.where(is_finite, vector, tf.zeros_like(vector))
@@ -65,12 +75,13 @@ def clip_by_norm(vector: tf.Tensor, clip) -> tuple[tf.Tensor, tf.Tensor, tf.Tens
   relative = vector / tf.where(largest > 0, largest, tf.ones_like(largest))
   relative_norm = tf.sqrt(_sum_of_squares(relative, tf.float64))
   norm = relative_norm * tf.cast(largest, tf.float64)
-  clip = tf.cast(clip, tf.float64)
+  clip = _float64(clip)
   clipped = norm > clip
   shrunk = relative * tf.cast(
       clip / tf.maximum(relative_norm, 1.0), relative.dtype)
-  return (tf.cast(tf.where(clipped, shrunk, vector), tf.float32), clipped,
-          is_finite)
+  result = tf.cast(tf.where(clipped, shrunk, vector), tf.float32)
+  fits = tf.reduce_all(tf.math.is_finite(result))
+  return tf.where(fits, result, tf.zeros_like(result)), clipped, is_finite & fits
 
 
 def to_grid(vector: tf.Tensor, scale, clip_grid: float) -> tf.Tensor:
@@ -82,37 +93,46 @@ def to_grid(vector: tf.Tensor, scale, clip_grid: float) -> tf.Tensor:
   """
   norm = tf.sqrt(_sum_of_squares(vector, tf.float64))
   limit = tf.constant(clip_grid * _FLOAT_SLACK, tf.float64)
-  factor = tf.cast(scale, tf.float64)
+  factor = _float64(scale)
   factor = tf.where(norm * factor > limit, limit / tf.maximum(norm, 1e-300), factor)
   return vector * tf.cast(factor, tf.float32)
 
 
-def conditional_round(vector: tf.Tensor, key: tf.Tensor,
-                      l2_bound_squared: int) -> Rounded:
+def conditional_round(vector: tf.Tensor, key: tf.Tensor, l2_bound_squared: int,
+                      first_words: tf.Tensor | None = None) -> Rounded:
   """Stochastic rounding, conditioned on the norm (arXiv 2102.06387, Def. 21).
 
-  Each coordinate is rounded up with the probability of its fractional part;
-  all are rounded again until the squared norm is within the bound. After 64
-  tries the vector is rounded towards zero instead, which no longer is
+  Each coordinate is rounded up with the probability of its fractional part (to
+  2^-24); all are rounded again until the squared norm is within the bound.
+  After 64 tries the vector is rounded towards zero instead, which no longer is
   unbiased, and if even that exceeds the bound (only for input outside the
-  documented range) zero is sent. So the call ends and the bound holds always.
+  documented range, NaN included) zero is sent. So the call ends and the bound
+  holds always.
 
   Args:
     vector: float32 [D], grid units, norm at most 2^30.
     key: int64[2].
     l2_bound_squared: Integer below 2^62 that the squared norm must not exceed.
+    first_words: int32 [D], uniform in [0, 2^24), for the first try; None to
+      draw them from the key too.
 
   Returns:
     values: int32 [D]; retries: int32, tries beyond the first; fell_back: bool.
   """
+  # False for NaN too. Without this the integers below could wrap around.
+  in_range = _sum_of_squares(vector, tf.float64) <= _MAX_SQUARED_NORM
+  vector = tf.where(in_range, vector, tf.zeros_like(vector))
   floor = tf.floor(vector)
-  fraction = vector - floor
+  fraction = tf.cast((vector - floor) * 2.0**24, tf.int32)
   floor = tf.cast(floor, tf.int32)
   bound = tf.constant(l2_bound_squared, tf.int64)
 
+  def rounded_by(words):
+    return floor + tf.cast(words < fraction, tf.int32)
+
   def attempt(tries):
-    draw = keys.uniform(keys.derive(key, tries), fraction.shape)
-    return floor + tf.cast(draw < fraction, tf.int32)
+    words = keys.words(keys.derive(key, tries), fraction.shape, tf.int32)
+    return rounded_by(tf.bitwise.bitwise_and(words, 2**24 - 1))
 
   def fits(values):
     return _sum_of_squares(values, tf.int64) <= bound
@@ -126,7 +146,7 @@ def conditional_round(vector: tf.Tensor, key: tf.Tensor,
     values = attempt(tries)
     return values, tries + 1, fits(values)
 
-  values = attempt(0)
+  values = attempt(0) if first_words is None else rounded_by(first_words)
   values, tries, found = tf.while_loop(
       unfinished, again, (values, tf.constant(1), fits(values)),
       parallel_iterations=1)
@@ -136,4 +156,4 @@ def conditional_round(vector: tf.Tensor, key: tf.Tensor,
     return tf.where(fits(towards_zero), towards_zero, tf.zeros_like(towards_zero))
 
   values = tf.cond(found, lambda: values, fall_back)
-  return Rounded(values, tries - 1, ~found)
+  return Rounded(values, tries - 1, ~(found & in_range))

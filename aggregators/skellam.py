@@ -48,6 +48,8 @@ def sample(key: tf.Tensor, shape, variance, *,
   if draws > _MAX_DRAWS:
     raise ValueError(
         f'variance must be at most {MAX_VARIANCE:.3g}, found {max_variance!r}')
+  # tf.cast alone would take a Python number through float32.
+  variance = tf.convert_to_tensor(variance, dtype_hint=tf.float64)
   rate = tf.cast(variance, tf.float64) / (2 * draws)
 
   def difference(index):

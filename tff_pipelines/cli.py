@@ -1,6 +1,8 @@
 """Runs a binary's main so that a user's mistake is one line, not a traceback."""
 
+import os
 import sys
+import warnings
 from typing import Callable, NoReturn, Sequence
 
 from absl import app
@@ -29,6 +31,10 @@ def _parsed(argv: Sequence[str]) -> list[str]:
   if not flags.FLAGS['verbosity'].present:
     # TFF logs every checkpoint at the level of information.
     logging.set_verbosity(logging.WARNING)
+  # What TensorFlow and its dependencies say while they are imported would stand
+  # around the one line of an error. Their errors that matter are exceptions.
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  warnings.filterwarnings('ignore', message='pkg_resources is deprecated')
   if len(rest) > 1:
     fail(f'unexpected argument {rest[1]!r}: every argument is a --flag=value')
   return rest

@@ -64,6 +64,8 @@ class TrainConfig:
         raise ValueError(f'{name} must be in [0, 1), found {value!r}')
     if self.seed is not None:
       validate.integer(seed=self.seed, low=0)
+    if self.output_dir == '':
+      raise ValueError('output_dir must be a path, found an empty one')
     if self.resume and self.output_dir is None:
       raise ValueError('resume needs output_dir, the folder of the run to continue')
 

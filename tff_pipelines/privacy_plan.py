@@ -17,6 +17,7 @@ from tff_pipelines.accounting import base
 from tff_pipelines.accounting import calibration
 from tff_pipelines.accounting import events
 from tff_pipelines.accounting import request as request_lib
+from tff_pipelines.simulation import cohorts
 from aggregators import params as params_lib
 from aggregators import validate
 
@@ -29,6 +30,10 @@ _ALWAYS_USED = frozenset({'cohort_size', 'population', 'rounds', 'sampling'})
 def check(request: request_lib.Request) -> None:
   """Raises ValueError for what is wrong whatever the task's data are."""
   validate.one_of(MECHANISMS, mechanism=request.mechanism)
+  # What this mechanism does not use must be a number too: it is recorded.
+  for name, value in vars(request).items():
+    if isinstance(value, float):
+      validate.finite(**{name: value})
   validate.finite(cohort_size=request.cohort_size)
   if request.cohort_size < 1:
     raise ValueError(
@@ -97,8 +102,10 @@ class PrivacyPlan:
       raise ValueError(
           'delta must be given, strictly between 0 and 1, for a population of 1')
     if request.mechanism == 'none':
-      return cls(request=request.replace(epsilon=None, noise_multiplier=None),
+      plan = cls(request=request.replace(epsilon=None, noise_multiplier=None),
                  **attributes)
+      plan.sampler  # Raises what sampling can't be done.
+      return plan
     if request.noise_multiplier is None:
       request = request.replace(
           noise_multiplier=calibration.noise_multiplier(
@@ -107,6 +114,7 @@ class PrivacyPlan:
               accountant=request.accountant,
               amplification=request.amplification))
     plan = cls(request=request, **attributes)
+    plan.sampler  # Raises what sampling can't be done.
     if plan.params is not None and not request.allow_degenerate:
       calibration.refuse_degenerate(plan.params)
     return plan
@@ -117,6 +125,14 @@ class PrivacyPlan:
     if not self.request.family.params:
       return None
     return self.request.params().replace(assumed_colluders=self.assumed_colluders)
+
+  @functools.cached_property
+  def sampler(self) -> cohorts.CohortSampler:
+    """Draws the clients of each round, as `round_event` says."""
+    request = self.request
+    return cohorts.CohortSampler(
+        sampling=request.sampling, population=request.population,
+        cohort_size=request.cohort_size, simulation_seed=self.simulation_seed)
 
   @functools.cached_property
   def round_event(self) -> base.Event:
@@ -163,13 +179,22 @@ class PrivacyPlan:
           'cohort sizes and is outside the guarantee')
     if self.params is not None and self.params.degeneracy() is not None:
       found.append(f'degenerate grid: {self.params.degeneracy()}')
-    unused = sorted(self.given - self.request.family.uses - _ALWAYS_USED)
-    for name in unused:
+    for name in sorted(self._unused()):
       found.append(
           f'--{name} is not used by mechanism={self.request.mechanism}')
     if self.is_private:
       found.extend(self.guarantee(rounds).warnings)
     return found
+
+  def _unused(self) -> frozenset[str]:
+    """Names of the flags that were given and have no effect."""
+    used = _ALWAYS_USED
+    if self.is_private:
+      used = used | self.request.family.uses | {'clip'}
+    given = self.given
+    if self.assumed_colluders and self.params is None:
+      given = given | {'assumed_colluders'}
+    return given - used
 
   def configuration(self) -> dict:
     """Everything that defines the plan, as JSON."""

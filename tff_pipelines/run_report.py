@@ -11,6 +11,7 @@ from tasks.task import Task
 from tff_pipelines.accounting import base
 from tff_pipelines.privacy_plan import PrivacyPlan, describe_epsilon
 from tff_pipelines.simulation import contexts
+from tff_pipelines.simulation import loop
 from tff_pipelines.simulation import records as records_lib
 
 PICTURE = 'progress.png'
@@ -27,8 +28,9 @@ def print_plan(plan: PrivacyPlan, task: Task,
   if not plan.is_private:
     print('mechanism none: no clipping, no noise, no guarantee')
   else:
+    name = loop.epsilon_key(plan).replace('_', ' ')
     print(f'mechanism {request.mechanism}: noise multiplier '
-          f'{request.noise_multiplier:.4f}, clip {request.clip:g}, epsilon '
+          f'{request.noise_multiplier:.4f}, clip {request.clip:g}, {name} '
           f'{describe_epsilon(plan.epsilon(request.rounds))} at delta '
           f'{request.delta:.3g} after all rounds')
   if plan.params is not None:
@@ -66,7 +68,9 @@ def summary(plan: PrivacyPlan, task: Task, records: records_lib.RunRecords,
       'parameters': request.dimension,
       'initial_weights_seed': initial_weights_seed,
       'accuracy': results[headline]['accuracy'], 'accuracy_of': headline,
-      'held_out': results,
+      'held_out': {
+          name: {key: _finite(value) for key, value in values.items()}
+          for name, values in results.items()},
       'mechanism': request.mechanism,
       'epsilon': None, 'epsilon_unamplified': None, 'delta': request.delta,
       'noise_multiplier': request.noise_multiplier,
@@ -118,7 +122,9 @@ def print_summary(found: dict) -> None:
   """Prints the summary for people."""
   print()
   for name, values in found['held_out'].items():
-    line = ', '.join(f'{key} {value:.4f}' for key, value in values.items())
+    line = ', '.join(
+        f'{key} ' + ('not finite' if value is None else f'{value:.4f}')
+        for key, value in values.items())
     print(f'{name}: {line}')
   if found['epsilon'] is not None:
     print(f"epsilon {describe_epsilon(found['epsilon'])} at delta "
@@ -153,11 +159,12 @@ def draw(records: records_lib.RunRecords, accuracy_of: str, title: str) -> None:
   axes.set_ylabel(f'accuracy on {accuracy_of} (%)', color='tab:blue')
   axes.set_ylim(0, 100)
   axes.grid(alpha=0.3)
-  epsilons = pandas.to_numeric(metrics['epsilon'], errors='coerce')
+  name = 'epsilon' if 'epsilon' in metrics else 'epsilon_if_unseeded'
+  epsilons = pandas.to_numeric(metrics[name], errors='coerce')
   if epsilons.map(math.isfinite).any():
     right = axes.twinx()
     right.plot(metrics['round'], epsilons, color='tab:red', linestyle='--')
-    right.set_ylabel('epsilon so far', color='tab:red')
+    right.set_ylabel(f"{name.replace('_', ' ')} so far", color='tab:red')
     right.set_ylim(bottom=0)
   axes.set_title(title, fontsize=10)
   figure.tight_layout()

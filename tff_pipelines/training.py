@@ -87,14 +87,15 @@ def train(request: request_lib.Request, given: frozenset[str],
       given=given, simulation_seed=config.seed, diagnostics=config.diagnostics,
       assumed_colluders=config.assumed_colluders)
   folder = config.output_dir or _default_folder(config, request.mechanism)
-  factory = sum_factory(plan)
+  mean_factory = ExpectedMeanFactory(
+      sum_factory(plan), plan.request.cohort_size)
   records = records_lib.RunRecords(
       folder, _configuration(plan, config, task), resume=config.resume)
   run_report.print_plan(plan, task, records)
   with contexts.simulation(num_workers=config.num_workers):
     process = fedavg.build(
         task.model, task.train.element_spec, initial_weights=initial_weights,
-        mean_factory=ExpectedMeanFactory(factory, plan.request.cohort_size),
+        mean_factory=mean_factory,
         local=local_training.LocalConfig(
             learning_rate=config.client_learning_rate,
             batch_size=config.client_batch_size, epochs=config.client_epochs),
@@ -102,7 +103,9 @@ def train(request: request_lib.Request, given: frozenset[str],
         server_momentum=config.server_momentum,
         seeded=config.seed is not None, diagnostics=config.diagnostics)
     results = loop.run(
-        process, task, plan, records,
+        process,
+        lambda state, cohort: fedavg.tell_cohort_size(state, cohort, mean_factory),
+        task, plan, records,
         loop.LoopConfig(
             rounds=request.rounds,
             rounds_per_evaluation=config.rounds_per_evaluation,

@@ -150,7 +150,8 @@ def test_epsilon_is_monotone_in_noise_rate_rounds_delta_and_dropouts(
 
 
 @QUICK
-@hypothesis.given(positive, rates, strategies.integers(1, 300), deltas)
+@hypothesis.given(positive, strategies.floats(1e-3, 1.0),
+                  strategies.integers(1, 300), deltas)
 def test_pld_of_sampled_gaussians_is_never_above_rdp(z, rate, count, delta):
   event = sampled(events.CentralGaussian(noise_multiplier=max(z, 0.3)), rate,
                   count)

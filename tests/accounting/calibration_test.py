@@ -53,7 +53,7 @@ def test_federated_emnist_gaussian_noise_multipliers():
 
 
 @pytest.mark.parametrize('amplification', ['tight', 'generic'])
-@pytest.mark.parametrize('epsilon', [0.5, 3.0, 10.0, 50.0])
+@pytest.mark.parametrize('epsilon', [1.5, 3.0, 10.0, 50.0])
 def test_result_meets_the_target_and_a_little_less_noise_does_not(
     amplification, epsilon):
   def make(z):
@@ -169,10 +169,21 @@ def test_degenerate_grids_are_refused_and_the_error_names_bits_that_do():
   params = calibration.calibrated(
       emnist(bits), skellam_training, epsilon=10, delta=DELTA)
   assert params.degeneracy() is None
+
+
+def test_degenerate_grids_can_be_allowed():
+  coarse = params_lib.DistributedSumParams(
+      clip=10.0, noise_multiplier=1.0, bits=8, dimension=250, cohort_size=100)
+  target = dict(epsilon=6, delta=1e-5)
+  with pytest.raises(ValueError, match='bits=.* would do'):
+    calibration.calibrated(
+        coarse, events.DistributedSkellam.from_params, **target)
   allowed = calibration.calibrated(
-      emnist(11), skellam_training, epsilon=10, delta=DELTA,
-      allow_degenerate=True)
+      coarse, events.DistributedSkellam.from_params, allow_degenerate=True,
+      **target)
   assert allowed.degeneracy() is not None
+  assert accountant.epsilon(
+      events.DistributedSkellam.from_params(allowed), 1e-5) <= 6
 
 
 @pytest.mark.parametrize('target', [

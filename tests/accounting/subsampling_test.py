@@ -2,6 +2,7 @@
 
 import dp_accounting
 from dp_accounting import rdp as dp_rdp
+import mpmath
 import numpy as np
 import pytest
 from scipy import special
@@ -60,17 +61,53 @@ def test_generic_bound_is_between_tight_and_three_times_its_moment():
 
 
 @pytest.mark.parametrize('fraction', [0.001, 0.03, 0.5])
-def test_fixed_size_bound_equals_dp_accounting_for_gaussians(fraction):
-  population = 1000
+def test_fixed_size_bound_equals_its_sum_in_exact_arithmetic(fraction):
+  curve = curves.gaussian(3.0, 40)
+  found = subsampling.fixed_size(curve, fraction)
+  with mpmath.workdps(50):
+    for alpha in (2, 3, 10, 40):
+      gamma = mpmath.mpf(fraction)
+      first = mpmath.exp(curve[0])
+      total = 1 + gamma**2 * mpmath.binomial(alpha, 2) * min(
+          4 * (first - 1), 2 * first)
+      for j in range(3, alpha + 1):
+        total += 2 * gamma**j * mpmath.binomial(alpha, j) * mpmath.exp(
+            (j - 1) * mpmath.mpf(curve[j - 2]))
+      bound = min(float(mpmath.log(total) / (alpha - 1)), curve[alpha - 2])
+      assert found[alpha - 2] == pytest.approx(bound, rel=1e-9)
+
+
+@pytest.mark.parametrize('fraction', [0.001, 0.03, 0.5])
+def test_fixed_size_bound_is_not_below_the_one_for_gaussians_alone(fraction):
   orders = list(range(2, 65))
   oracle = dp_rdp.RdpAccountant(
       orders, dp_rdp.rdp_privacy_accountant.NeighborRel.REPLACE_ONE)
   oracle.compose(dp_accounting.SampledWithoutReplacementDpEvent(
-      population, int(population * fraction), dp_accounting.GaussianDpEvent(3.0)))
-  # There the noise multiplier is over the zero-out sensitivity's double.
+      1000, int(1000 * fraction), dp_accounting.GaussianDpEvent(3.0)))
   found = subsampling.fixed_size(curves.gaussian(3.0, 64), fraction)
-  expected = np.minimum(oracle._rdp, curves.gaussian(3.0, 64))  # pylint: disable=protected-access
-  np.testing.assert_allclose(found, expected, rtol=1e-6)
+  assert (found >= np.minimum(oracle._rdp, curves.gaussian(3.0, 64))  # pylint: disable=protected-access
+          * (1 - 1e-9)).all()
+
+
+@pytest.mark.parametrize('fraction', [0.25, 0.5])
+@pytest.mark.parametrize('variance', [4.0, 50.0])
+def test_fixed_size_bound_holds_for_replaced_and_for_zeroed_clients(
+    fraction, variance):
+  """Clients hold -1, 0 or 1; the others' values are 0, sampled or not."""
+  reach = skellam_law.reach(variance)
+  k = np.arange(-reach, reach + 1)
+  law = {shift: np.exp(skellam_law.log_pmf(k - shift, variance))
+         for shift in (-1, 0, 1)}
+
+  def released(value):
+    return np.log(fraction * law[value] + (1 - fraction) * law[0])
+
+  bound = subsampling.fixed_size(
+      curves.skellam(l1=2, l2=2, variance=variance, max_order=16), fraction)
+  for first in (-1, 0, 1):
+    for second in (-1, 0, 1):
+      exact = exact_curve(released(first), released(second), 16)
+      assert (exact <= bound * (1 + 1e-9) + 1e-12).all()
 
 
 @pytest.mark.parametrize('bound', [

@@ -88,11 +88,7 @@ def _knob(request: Request) -> str:
 def _solved(request: Request) -> Request:
   """The request with what it asks for filled in, so that it asks epsilon."""
   if request.query == 'noise_multiplier':
-    knob = _knob(request)
-    found = calibration.noise_multiplier(
-        lambda noise: request.replace(**{knob: noise}).event(),
-        **_target(request))
-    return request.replace(**{knob: found})
+    return _with_noise(request)
   if request.query == 'rounds':
     _knob(request)
     counter = request.family.counter
@@ -107,6 +103,25 @@ def _solved(request: Request) -> Request:
           f'skellam_central) and no scale, found mechanism={request.mechanism}')
     return _with_bits(request)
   return request
+
+
+def _with_noise(request: Request) -> Request:
+  knob = _knob(request)
+
+  def solved(trial: Request) -> Request:
+    return trial.replace(**{knob: calibration.noise_multiplier(
+        lambda noise: trial.replace(**{knob: noise}).event(),
+        **_target(request))})
+
+  try:
+    return solved(request)
+  except calibration.Unreachable as error:
+    if not request.family.params:
+      raise
+    start = request.replace(**{knob: 1.0}).params()
+    raise ValueError(calibration.unreachable_reason(
+        start, lambda trial: solved(request.replace(bits=trial.bits)).params(),
+        error)) from None
 
 
 def _with_bits(request: Request) -> Request:

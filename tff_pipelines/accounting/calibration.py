@@ -18,6 +18,11 @@ _LARGEST_NOISE = 1e9
 _SMALLEST_NOISE = 1e-6
 _MOST_BITS = 30
 
+
+class Unreachable(ValueError):
+  """No noise meets the target, at this grid or at all."""
+
+
 EventOf = Callable[[float], base.Event]
 EventOfInt = Callable[[int], base.Event]
 
@@ -67,9 +72,10 @@ def noise_multiplier(make_event: EventOf, *, epsilon: float, delta: float,
     high *= 4 if math.isinf(at_high) else max(1.1, min(
         4.0, 1.05 * math.exp(at_high)))
     if high > _LARGEST_NOISE:
-      raise ValueError(
+      raise Unreachable(
           f'epsilon={epsilon!r} cannot be reached at delta={delta!r}: not even '
-          f'by a noise multiplier of {low:.3g}')
+          f'by a noise multiplier of {low:.3g}; on a grid more bits may do, as '
+          'much noise leaves few of its values to the signal')
     at_high = excess(high)
   while low is None:
     trial = high * (0.25 if math.isinf(at_high) else min(
@@ -251,14 +257,36 @@ def calibrated(params: params_lib.DistributedSumParams,
     ValueError: As in `noise_multiplier`; and for a degenerate grid, naming the
       bits that would do.
   """
-  z = noise_multiplier(
-      lambda trial: make_event(params.replace(noise_multiplier=trial)),
-      epsilon=epsilon, delta=delta, accountant=accountant,
-      amplification=amplification)
-  found = params.replace(noise_multiplier=z)
+  def solved(trial: params_lib.DistributedSumParams):
+    return trial.replace(noise_multiplier=noise_multiplier(
+        lambda z: make_event(trial.replace(noise_multiplier=z)),
+        epsilon=epsilon, delta=delta, accountant=accountant,
+        amplification=amplification))
+
+  try:
+    found = solved(params)
+  except Unreachable as error:
+    raise ValueError(unreachable_reason(params, solved, error)) from None
   if not allow_degenerate:
     refuse_degenerate(found)
   return found
+
+
+def unreachable_reason(
+    params: params_lib.DistributedSumParams,
+    solve: Callable[[params_lib.DistributedSumParams],
+                    params_lib.DistributedSumParams],
+    error: Unreachable) -> str:
+  """Names the bits that would do, if any, for a target that cannot be met."""
+  if params.fixed_scale is None:
+    for count in range(params.bits + 1, _MOST_BITS + 1):
+      try:
+        if solve(params.replace(bits=count)).degeneracy() is None:
+          return (f'degenerate setting: bits={params.bits} are too few for '
+                  f'this target; bits={count} would do')
+      except ValueError:
+        continue
+  return str(error)
 
 
 def refuse_degenerate(params: params_lib.DistributedSumParams) -> None:

@@ -13,6 +13,7 @@ convolution, taken here by one Fourier transform. Two things make it safe:
 """
 
 import dataclasses
+import functools
 import math
 from typing import Callable
 
@@ -120,6 +121,21 @@ class _Total:
       result.append((part, weight / weight.sum()))
     return result
 
+  def moments(self, theta: float) -> tuple[float, float]:
+    """Mean and standard deviation (at least a step) of the tilted loss."""
+    mean, variance = 0.0, 0.0
+    for part, weight in self.tilted(theta):
+      loss = self._step * part.index
+      centre = float(weight @ loss)
+      mean += part.count * centre
+      variance += part.count * float(weight @ (loss - centre)**2)
+    return mean, max(math.sqrt(variance), self._step)
+
+  @functools.cached_property
+  def spread(self) -> float:
+    """Standard deviation of the total loss."""
+    return self.moments(0.0)[1]
+
   def window(self, theta: float, slack: float
             ) -> tuple[float, float, float, float]:
     """(low, high, log mass above high, tilted mean) of the total loss.
@@ -127,13 +143,7 @@ class _Total:
     Tilted mass below `low` and above `high` is at most e^-slack; the returned
     mass above is a bound without the tilt.
     """
-    mean, variance = 0.0, 0.0
-    for part, weight in self.tilted(theta):
-      loss = self._step * part.index
-      centre = float(weight @ loss)
-      mean += part.count * centre
-      variance += part.count * float(weight @ (loss - centre)**2)
-    stddev = max(math.sqrt(variance), self._step)
+    mean, stddev = self.moments(theta)
     at_theta = self.cumulant(theta)
     lows, highs = [], []
     for tilt in (2.0, 4.0, 8.0, 16.0, 32.0):
@@ -226,11 +236,12 @@ class _Law:
     return float(min(max(found, losses[first - 1]), losses[first]))
 
 
-def _first_positive(theta_cost: Callable[[float], float]) -> float:
+def _best_theta(total: _Total, cost: Callable[[float], float]) -> float:
   """The theta > 0 where a quasi-convex cost is least, roughly."""
+  unit = math.log(total.spread)
   found = optimize.minimize_scalar(
-      lambda log_theta: theta_cost(math.exp(log_theta)),
-      bounds=(math.log(1e-6), math.log(1e6)), method='bounded',
+      lambda log_theta: cost(math.exp(log_theta)),
+      bounds=(math.log(1e-6) - unit, math.log(1e3) - unit), method='bounded',
       options={'xatol': 0.02})
   return math.exp(found.x)
 
@@ -363,13 +374,16 @@ def _epsilon_query(delta: float) -> Callable[[_Total], float]:
       return 0.0
     if total.infinite >= delta:
       return math.inf
-    theta = _first_positive(
-        lambda t: (total.cumulant(t) - math.log(delta)) / t)
+    # By Chernoff delta(0) <= e^chance; is epsilon 0 perhaps enough?
+    chance = total.cumulant(_best_theta(total, total.cumulant))
+    if chance < math.log(delta) + 5 and _delta_query(0.0)(total) <= delta:
+      return 0.0
+    theta = _best_theta(
+        total, lambda t: (total.cumulant(t) - math.log(delta)) / t)
     found = _best_of_tilts(total, theta, 30.0, lambda law: law.epsilon(delta),
                            lambda answer: max(answer, 0.0))
-    if found is None:
-      # Only an answer of about 0 lies below every window.
-      found = 0.0 if total.law(0.0, 60.0).delta(0.0) <= delta else math.inf
+    if found is None:  # Below every window: about 0.
+      return 0.0 if _delta_query(0.0)(total) <= delta else math.inf
     return max(found, 0.0)
   return query
 
@@ -378,7 +392,7 @@ def _delta_query(epsilon: float) -> Callable[[_Total], float]:
   def query(total: _Total) -> float:
     if total.infinite >= 1 or total.harmless:
       return total.infinite
-    theta = _first_positive(lambda t: total.cumulant(t) - t * epsilon)
+    theta = _best_theta(total, lambda t: total.cumulant(t) - t * epsilon)
     found = _best_of_tilts(total, theta, 40.0, lambda law: law.delta(epsilon),
                            lambda answer: epsilon)
     return min(1.0, found)

@@ -227,11 +227,15 @@ def release(event: vote_events.Vote, votes_of_queries, *, order: float,
   own = release_cost(beta, noise, order)
   stddev = event.noise_stddev
   exact, by_distance = 0.0, np.zeros(1)
+  known: dict[tuple[int, ...], np.ndarray] = {}
   for votes in votes_of_queries:
     check_conditions(stddev, len(votes), order)
     ordered = sorted((int(vote) for vote in votes), reverse=True)
     exact += cost(_log_q(ordered, stddev), stddev, order)
-    found = sensitivities_at_distance(votes, stddev, order)
+    key = tuple(ordered)
+    if key not in known:
+      known[key] = sensitivities_at_distance(ordered, stddev, order)
+    found = known[key]
     size = max(found.size, by_distance.size)
     # Beyond its last entry a query keeps its plateau, an upper bound.
     by_distance = np.pad(by_distance, (0, size - by_distance.size), 'edge'

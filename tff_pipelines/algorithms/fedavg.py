@@ -121,15 +121,14 @@ def build(model: Model, element_spec, *, initial_weights: list[np.ndarray],
   return tff.templates.IterativeProcess(initialize, next_fn)
 
 
-def tell_cohort_size(state, cohort_size: int):
-  """The state with the number of clients that are told to take part.
+def tell_cohort_size(state, cohort_size: int, mean_factory):
+  """The process's state for a round of so many clients that are told to take part.
 
-  Mechanisms that split their noise over the cohort read it from their state;
-  others have no such entry and are left alone.
+  Mechanisms that split their noise over the cohort size their shares by it; for
+  others nothing changes.
   """
-  aggregator = state['aggregator']
-  if 'cohort_size' not in aggregator:
+  tell = getattr(mean_factory, 'tell_cohort_size', None)
+  if tell is None:
     return state
-  aggregator = collections.OrderedDict(
-      aggregator, cohort_size=np.int32(cohort_size))
-  return collections.OrderedDict(state, aggregator=aggregator)
+  return collections.OrderedDict(
+      state, aggregator=tell(state['aggregator'], cohort_size))

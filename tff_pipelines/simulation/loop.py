@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import hashlib
 import math
 from typing import Callable
 
@@ -10,7 +11,6 @@ import tensorflow_federated as tff
 import tqdm
 
 from tasks.task import Task
-from tff_pipelines.algorithms import fedavg
 from tff_pipelines.privacy_plan import PrivacyPlan
 from tff_pipelines.simulation import cohorts
 from tff_pipelines.simulation import evaluation
@@ -35,7 +35,7 @@ class ClientReader:
     self._seed = simulation_seed
 
   def read(self, client: int, round_number: int):
-    """An OrderedDict of type `fedavg.client_type` for a client's index."""
+    """An OrderedDict of type `algorithms.fedavg.client_type` for a client's index."""
     source = self._task.train
     examples = source.examples(source.client_ids[client])
     value = collections.OrderedDict(
@@ -45,23 +45,31 @@ class ClientReader:
     return value
 
 
-def _survivors(told: np.ndarray, dropout_rate: float) -> np.ndarray:
+def _survivors(told: np.ndarray, dropout_rate: float, round_number: int,
+               simulation_seed: int | None) -> np.ndarray:
   """The told clients that answer; each drops out by itself."""
   if dropout_rate == 0 or not len(told):
     return told
+  if simulation_seed is not None:
+    # A seed of its own: who drops out must not follow from who was drawn.
+    digest = hashlib.sha256(f'dropout {simulation_seed}'.encode()).digest()
+    simulation_seed = int.from_bytes(digest[:8], 'big')
   sampler = cohorts.CohortSampler(
       sampling='poisson', population=len(told),
-      cohort_size=(1 - dropout_rate) * len(told))
-  return told[sampler.sample(0)]
+      cohort_size=(1 - dropout_rate) * len(told),
+      simulation_seed=simulation_seed)
+  return told[sampler.sample(round_number)]
 
 
-def run(process: tff.templates.IterativeProcess, task: Task, plan: PrivacyPlan,
+def run(process: tff.templates.IterativeProcess,
+        tell_cohort_size: Callable, task: Task, plan: PrivacyPlan,
         records: records_lib.RunRecords, config: LoopConfig,
         on_round: Callable[[int, dict], None] | None = None) -> dict:
   """Runs the rounds that are not yet committed.
 
   Args:
     process: Built by `algorithms.fedavg`.
+    tell_cohort_size: (state, clients that are told to take part) -> state.
     task: Clients and held-out examples.
     plan: Sampler and accounting.
     records: The folder of the run.
@@ -76,9 +84,6 @@ def run(process: tff.templates.IterativeProcess, task: Task, plan: PrivacyPlan,
   """
   evaluator = evaluation.Evaluator(task.model, task.held_out)
   request = plan.request
-  sampler = cohorts.CohortSampler(
-      sampling=request.sampling, population=len(task.train.client_ids),
-      cohort_size=request.cohort_size, simulation_seed=plan.simulation_seed)
   reader = ClientReader(task, plan.simulation_seed)
   guarantee = plan.guarantee(config.rounds) if plan.is_private else None
   state, done = records.restore(
@@ -89,33 +94,41 @@ def run(process: tff.templates.IterativeProcess, task: Task, plan: PrivacyPlan,
            warnings=plan.warnings(config.rounds)))
   headline = evaluator.sets[0]
   results = evaluator.evaluate(state['weights'])
+  epsilon_name = epsilon_key(plan)
   progress = tqdm.tqdm(
       total=config.rounds, initial=done, unit='round', dynamic_ncols=True,
       mininterval=1.0)
   with progress:
     for rounds in range(done + 1, config.rounds + 1):
-      told = sampler.sample(rounds)
-      present = _survivors(told, config.dropout_rate)
+      told = plan.sampler.sample(rounds)
+      present = _survivors(
+          told, config.dropout_rate, rounds, plan.simulation_seed)
       clients = [reader.read(int(client), rounds) for client in present]
-      output = process.next(fedavg.tell_cohort_size(state, len(told)), clients)
-      state = output['state']
+      output = process.next(tell_cohort_size(state, len(told)), clients)
+      # Checkpoints must not tell how many took part.
+      state = tell_cohort_size(output['state'], round(request.cohort_size))
       _check_finite(state['weights'], rounds)
       public, diagnostics, withheld = _split_metrics(output['metrics'])
-      records.commit(state, rounds, plan.round_event, withheld=withheld)
-      metrics = {'epsilon': plan.epsilon(rounds), **public, **diagnostics}
+      metrics = {epsilon_name: plan.epsilon(rounds), **public, **diagnostics}
       if (rounds % config.rounds_per_evaluation == 0 or
           rounds == config.rounds):
         results = evaluator.evaluate(state['weights'])
         for name, values in results.items():
           metrics.update({f'{name}/{key}': value for key, value in values.items()})
-      records.release(metrics, rounds)
+      records.commit(
+          state, rounds, plan.round_event, withheld=withheld, metrics=metrics)
       progress.set_postfix(
           accuracy=f"{results[headline]['accuracy']:.4f}",
-          epsilon=f"{metrics['epsilon']:.3f}", refresh=False)
+          **{epsilon_name: f'{metrics[epsilon_name]:.3f}'}, refresh=False)
       progress.update()
       if on_round is not None:
         on_round(rounds, metrics)
   return results
+
+
+def epsilon_key(plan: PrivacyPlan) -> str:
+  """The name of epsilon in a run's metrics; a seeded run has none."""
+  return 'epsilon' if plan.simulation_seed is None else 'epsilon_if_unseeded'
 
 
 def _check_finite(weights, rounds: int) -> None:

@@ -1,14 +1,15 @@
 """What a run leaves on disk, and how it survives being killed at any moment.
 
 A round is committed by one atomic rename: the checkpoint, which holds the
-model's state together with the round's ledger line. The line is appended to the
-ledger, and metrics are released, only after that. A run that was killed before
-the rename does the round anew, as if it had not been; one that was killed after
-it completes the ledger from the checkpoint. So no round is lost from the ledger
-and none is counted twice.
+model's state together with the round's ledger line and metrics. The line is
+appended to the ledger, and the metrics are released, only after that. A run that
+was killed before the rename does the round anew, as if it had not been; one that
+was killed after it completes ledger and metrics from the checkpoint. So no round
+is lost and none is counted twice.
 """
 
 import asyncio
+import csv
 import datetime
 import json
 import os
@@ -93,10 +94,15 @@ class RunRecords:
     self.ledger = ledger_lib.Ledger(self.folder / LEDGER)
     self._states = tff.program.FileProgramStateManager(
         self.folder / _CHECKPOINTS, prefix='round_', keep_total=2)
-    self._metrics = None
+    self._tensorboard = None
+    self._csv = None
 
   def _make_folder(self) -> None:
     self.folder.mkdir(parents=True, exist_ok=True)
+    for path in self.folder.iterdir():
+      # What a run that was killed in its first moments left behind.
+      if path.name.startswith(f'.{CONFIGURATION}.'):
+        path.unlink()
     if any(self.folder.iterdir()):
       raise ValueError(
           f'output_dir={os.fspath(self.folder)} is not empty and holds no run: '
@@ -136,10 +142,11 @@ class RunRecords:
         raise ValueError(
             f'{self.ledger.path} has rounds but there is no checkpoint: the run '
             "can't be continued; account for it by the ledger and start another")
-      self._save(initial_state, 0, '')
+      self._save(initial_state, 0, '', {})
       return initial_state, 0
     rounds = versions[-1]
-    saved = asyncio.run(self._states.load(rounds, self._program_state(initial_state, 0, '')))
+    saved = asyncio.run(self._states.load(
+        rounds, self._program_state(initial_state, 0, '', {})))
     line = saved['ledger_line'].decode()
     if line:
       self.ledger.reconcile(line)
@@ -148,31 +155,60 @@ class RunRecords:
       raise ValueError(
           f'{self.ledger.path} has {recorded} rounds, the checkpoint {rounds}: '
           'they do not belong together')
+    if rounds and rounds not in self._released():
+      self._release(json.loads(saved['metrics']), rounds)
     state = tf.nest.pack_sequence_as(initial_state, [
         np.asarray(leaf) for leaf in saved['leaves']])
     return state, rounds
 
-  def _program_state(self, state, rounds: int, line: str):
+  def _program_state(self, state, rounds: int, line: str,
+                     metrics: dict[str, float]):
     leaves = [np.asarray(leaf) for leaf in tf.nest.flatten(state)]
-    return dict(leaves=leaves, rounds=np.int64(rounds), ledger_line=line)
+    return dict(leaves=leaves, rounds=np.int64(rounds), ledger_line=line,
+                metrics=json.dumps(metrics))
 
-  def _save(self, state, rounds: int, line: str) -> None:
-    asyncio.run(self._states.save(self._program_state(state, rounds, line), rounds))
+  def _save(self, state, rounds: int, line: str,
+            metrics: dict[str, float]) -> None:
+    asyncio.run(self._states.save(
+        self._program_state(state, rounds, line, metrics), rounds))
 
-  def commit(self, state, rounds: int, event, *, withheld: bool) -> None:
-    """Makes a round permanent: state and ledger line together, then the ledger."""
+  def commit(self, state, rounds: int, event, *, withheld: bool,
+             metrics: dict[str, float]) -> None:
+    """Makes a round permanent: all of it in one file, then ledger and metrics.
+
+    Args:
+      state: After the round.
+      rounds: Number of this round, from 1.
+      event: What the round released.
+      withheld: Whether its result was withheld.
+      metrics: Written to the CSV file and to TensorBoard.
+    """
     line = self.ledger.next_line(
         event, outcome='withheld' if withheld else 'released',
         configuration_hash=self.configuration_hash)
-    self._save(state, rounds, line)
+    self._save(state, rounds, line, metrics)
     self.ledger.append_line(line)
+    self._release(metrics, rounds)
 
-  def release(self, metrics: dict[str, float], rounds: int) -> None:
-    """Writes a round's metrics to the CSV file and to TensorBoard."""
-    if self._metrics is None:
-      self._metrics = [
-          tff.program.CSVFileReleaseManager(self.folder / METRICS, key_fieldname='round'),
-          tff.program.TensorBoardReleaseManager(self.folder / _TENSORBOARD),
-      ]
-    for manager in self._metrics:
-      asyncio.run(manager.release(metrics, rounds))
+  def _released(self) -> set[int]:
+    """The rounds whose metrics are in the CSV file."""
+    path = self.folder / METRICS
+    if not path.exists():
+      return set()
+    with open(path, encoding='utf-8', newline='') as file:
+      return {int(row['round']) for row in csv.DictReader(file)}
+
+  def _release(self, metrics: dict[str, float], rounds: int) -> None:
+    """Writes metrics to TensorBoard and then, atomically, to the CSV file."""
+    if self._tensorboard is None:
+      # TFF's manager for TensorBoard keeps ten rounds in memory, for SIGKILL.
+      self._tensorboard = tf.summary.create_file_writer(
+          os.fspath(self.folder / _TENSORBOARD))
+      self._csv = tff.program.CSVFileReleaseManager(
+          self.folder / METRICS, tff.program.CSVSaveMode.WRITE,
+          key_fieldname='round')
+    with self._tensorboard.as_default(step=rounds):
+      for name, value in metrics.items():
+        tf.summary.scalar(name, value)
+    self._tensorboard.flush()
+    asyncio.run(self._csv.release(metrics, rounds))

@@ -1,0 +1,24 @@
+"""The accountant is numbers only."""
+
+import subprocess
+import sys
+
+_CHECK = '''
+import importlib, pkgutil, sys
+import tff_pipelines.accounting as package
+for module in pkgutil.iter_modules(package.__path__):
+  if module.name != 'figures':
+    importlib.import_module('tff_pipelines.accounting.' + module.name)
+importlib.import_module('tff_pipelines.account')
+found = {name.split('.')[0] for name in sys.modules}
+print(sorted(found & {'tensorflow', 'tensorflow_federated', 'matplotlib',
+                      'tasks'}))
+print(sorted(name for name in sys.modules if name.startswith('aggregators.')))
+'''
+
+
+def test_no_tensorflow_and_of_the_aggregators_only_numbers():
+  found = subprocess.run(
+      [sys.executable, '-c', _CHECK], capture_output=True, text=True, check=True,
+      timeout=60).stdout.splitlines()
+  assert found == ["[]", "['aggregators.params', 'aggregators.validate']"]

@@ -1,0 +1,244 @@
+"""The ledger: every way of tampering is seen, every crash is repaired."""
+
+import json
+import time
+
+import pytest
+
+from tff_pipelines.accounting import accountant
+from tff_pipelines.accounting import events
+from tff_pipelines.accounting import ledger as ledger_lib
+
+EVENT = events.PoissonSampled(
+    event=events.DistributedSkellam(
+        l1_sensitivity=900.0, l2_sensitivity=30.0, noise_variance=2500.0,
+        cohort_size=100.0, min_honest_fraction=0.8), sampling_rate=0.03)
+OTHER = events.CentralGaussian(noise_multiplier=3.0)
+
+
+def new(tmp_path, rounds=0, event=EVENT, **header):
+  ledger = ledger_lib.Ledger.create(tmp_path / 'ledger.jsonl', **header)
+  for _ in range(rounds):
+    ledger.append_line(following(ledger, event))
+  return ledger
+
+
+def following(ledger, event=EVENT, outcome='released'):
+  return ledger.next_line(event, outcome=outcome, configuration_hash='c0')
+
+
+def test_lines_hold_what_was_planned_and_are_chained(tmp_path):
+  ledger = new(tmp_path, 3, population=3400, delta=1e-4, adjacency='zero-out',
+               trust_model='secure aggregation', warnings=['simulated'])
+  assert ledger.verify() == []
+  header = ledger.header()
+  assert (header['population'], header['delta'], header['warnings']) == (
+      3400, 1e-4, ['simulated'])
+  lines = ledger.lines()
+  assert [line['round'] for line in lines] == [1, 2, 3]
+  assert lines[0]['previous'] == header['hash']
+  assert lines[2]['previous'] == lines[1]['hash']
+  assert lines[0]['event']['event']['cohort_size'] == 100.0
+  assert lines[0]['event']['event']['min_honest_fraction'] == 0.8
+  assert set(lines[0]) == {'round', 'event', 'outcome', 'time', 'configuration',
+                           'previous', 'hash'}
+
+
+def test_epsilon_of_the_ledger_is_that_of_the_composed_releases(tmp_path):
+  ledger = new(tmp_path, 4)
+  ledger.append_line(following(ledger, OTHER))
+  expected = events.Composed(events=(
+      events.SelfComposed(event=EVENT, count=4), OTHER))
+  assert accountant.epsilon(ledger.event(), 1e-5) == accountant.epsilon(
+      expected, 1e-5)
+
+
+def test_withheld_rounds_cost_as_much_as_released_ones(tmp_path):
+  ledger = new(tmp_path)
+  for outcome in ('released', 'withheld', 'released'):
+    ledger.append_line(following(ledger, outcome=outcome))
+  assert ledger.event() == events.SelfComposed(event=EVENT, count=3)
+
+
+def test_forming_a_line_writes_nothing(tmp_path):
+  ledger = new(tmp_path, 1)
+  before = ledger.path.read_bytes()
+  assert following(ledger) and following(ledger)
+  assert ledger.path.read_bytes() == before
+
+
+@pytest.mark.parametrize('line', [0, 1, 2, 3])
+def test_every_edited_character_is_seen(tmp_path, line):
+  ledger = new(tmp_path, 3, population=10)
+  text = ledger.path.read_text().splitlines()
+  for position in range(0, len(text[line]), 7):
+    changed = list(text)
+    old = changed[line][position]
+    changed[line] = (changed[line][:position] + ('0' if old != '0' else '1') +
+                     changed[line][position + 1:])
+    ledger.path.write_text('\n'.join(changed) + '\n')
+    problems = ledger.verify()
+    assert problems and f'line {line + 1}' in problems[0]
+    with pytest.raises(ValueError, match='chain'):
+      ledger.event()
+
+
+def test_an_edit_with_a_recomputed_hash_breaks_the_next_link(tmp_path):
+  ledger = new(tmp_path, 3)
+  text = ledger.path.read_text().splitlines()
+  record = json.loads(text[1])
+  del record['hash']
+  record['outcome'] = 'withheld'
+  text[1] = ledger_lib._sealed(record)  # pylint: disable=protected-access
+  ledger.path.write_text('\n'.join(text) + '\n')
+  assert any('line 3' in problem for problem in ledger.verify())
+
+
+@pytest.mark.parametrize('order', [(0, 1, 3), (0, 2, 1, 3), (0, 1, 1, 2, 3),
+                                   (1, 2, 3), (0, 3, 2, 1), (0, 2, 3)])
+def test_missing_repeated_and_reordered_lines_are_seen(tmp_path, order):
+  ledger = new(tmp_path, 3)
+  text = ledger.path.read_text().splitlines()
+  ledger.path.write_text('\n'.join(text[i] for i in order) + '\n')
+  assert ledger.verify()
+
+
+def test_lines_cut_off_at_the_end_are_seen_against_count_or_head(tmp_path):
+  ledger = new(tmp_path, 3)
+  head = ledger.lines()[-1]['hash']
+  assert ledger.verify(expected_count=3, expected_head=head) == []
+  text = ledger.path.read_text().splitlines()
+  ledger.path.write_text('\n'.join(text[:-1]) + '\n')
+  assert ledger.verify() == []
+  assert any('3 rounds' in p for p in ledger.verify(expected_count=3))
+  assert any(head in p for p in ledger.verify(expected_head=head))
+
+
+def test_a_torn_last_line_is_seen_wherever_it_is_torn(tmp_path):
+  ledger = new(tmp_path, 2)
+  whole = ledger.path.read_bytes()
+  last = len(whole.splitlines(keepends=True)[-1])
+  for cut in range(1, last):
+    ledger.path.write_bytes(whole[:-cut])
+    assert any('line 3' in problem for problem in ledger.verify())
+
+
+def test_reconcile_completes_a_missing_and_a_torn_line(tmp_path):
+  ledger = new(tmp_path, 2)
+  line = following(ledger)
+  before = ledger.path.read_bytes()
+  whole = before + line.encode() + b'\n'
+  for kept in (0, 1, 10, len(line) - 1, len(line)):
+    ledger.path.write_bytes(before + line.encode()[:kept])
+    ledger_lib.Ledger(ledger.path).reconcile(line)
+    assert ledger.path.read_bytes() == whole
+
+
+def test_reconcile_leaves_a_complete_file_alone(tmp_path):
+  ledger = new(tmp_path, 2)
+  line = following(ledger)
+  ledger.append_line(line)
+  before = ledger.path.read_bytes()
+  ledger_lib.Ledger(ledger.path).reconcile(line)
+  assert ledger.path.read_bytes() == before
+
+
+def test_reconcile_refuses_a_file_that_is_not_the_checkpoint_s(tmp_path):
+  ledger = new(tmp_path, 2)
+  first = following(ledger)
+  ledger.append_line(first)
+  second = following(ledger)
+  third_file = ledger.path.read_text().splitlines()
+  ledger.path.write_text('\n'.join(third_file[:2]) + '\n')
+  with pytest.raises(ValueError, match='continue'):
+    ledger_lib.Ledger(ledger.path).reconcile(second)
+  ledger.path.write_text('\n'.join(third_file) + '\nnonsense')
+  with pytest.raises(ValueError, match='torn'):
+    ledger_lib.Ledger(ledger.path).reconcile(second)
+  (tmp_path / 'b').mkdir()
+  another = new(tmp_path / 'b', 3, event=OTHER)
+  with pytest.raises(ValueError, match='committed line'):
+    another.reconcile(first)
+
+
+def test_appending_checks_the_chain(tmp_path):
+  ledger = new(tmp_path, 1)
+  line = following(ledger)
+  ledger.append_line(line)
+  with pytest.raises(ValueError, match='continue'):
+    ledger.append_line(line)
+  with pytest.raises(ValueError, match='edited'):
+    ledger.append_line(line.replace('released', 'withheld'))
+  assert len(ledger.lines()) == 2
+
+
+def test_two_writers_cannot_fork_the_chain(tmp_path):
+  first = new(tmp_path, 1)
+  second = ledger_lib.Ledger(first.path)
+  one, two = following(first), following(second, OTHER)
+  first.append_line(one)
+  with pytest.raises(ValueError, match='continue'):
+    second.append_line(two)
+  second.append_line(following(second, OTHER))
+  assert second.verify(expected_count=3) == []
+
+
+def test_nothing_is_created_or_overwritten_by_accident(tmp_path):
+  ledger = new(tmp_path, 1)
+  with pytest.raises(FileExistsError):
+    ledger_lib.Ledger.create(ledger.path)
+  assert len(ledger.lines()) == 1
+  missing = ledger_lib.Ledger(tmp_path / 'none.jsonl')
+  for action in (missing.verify, missing.event, lambda: following(missing),
+                 lambda: missing.append_line(following(ledger))):
+    with pytest.raises(OSError):
+      action()
+  assert sorted(p.name for p in tmp_path.iterdir()) == ['ledger.jsonl']
+
+
+@pytest.mark.parametrize('arguments', [
+    dict(population=0), dict(delta=0.0), dict(delta=float('nan')),
+    dict(adjacency='friends')])
+def test_impossible_headers_are_refused(tmp_path, arguments):
+  with pytest.raises(ValueError, match='must'):
+    ledger_lib.Ledger.create(tmp_path / 'x', **arguments)
+
+
+def test_impossible_lines_are_refused(tmp_path):
+  ledger = new(tmp_path)
+  with pytest.raises(ValueError, match='outcome'):
+    following(ledger, outcome='lost')
+  with pytest.raises(ValueError, match='configuration_hash'):
+    ledger.next_line(EVENT, outcome='released', configuration_hash='')
+  with pytest.raises(ValueError, match='event'):
+    following(ledger, event={'kind': 'CentralGaussian'})
+  with pytest.raises(ValueError, match='at least one round'):
+    ledger.event()
+
+
+def test_an_unknown_event_in_an_intact_chain_is_a_problem(tmp_path):
+  ledger = new(tmp_path)
+  record = json.loads(following(ledger))
+  del record['hash']
+  record['event'] = {'kind': 'CentralGaussian', 'noise_multiplier': -1.0}
+  with ledger.path.open('a') as file:
+    file.write(ledger_lib._sealed(record) + '\n')  # pylint: disable=protected-access
+  assert any('line 2' in problem for problem in ledger.verify())
+
+
+def test_ten_thousand_lines_are_accounted_in_seconds(tmp_path):
+  ledger = new(tmp_path)
+  header = ledger.path.read_text()
+  previous = ledger.header()['hash']
+  text = [header]
+  template = json.loads(following(ledger))
+  for number in range(1, 10_001):
+    record = {**template, 'round': number, 'previous': previous}
+    del record['hash']
+    line = ledger_lib._sealed(record)  # pylint: disable=protected-access
+    previous = json.loads(line)['hash']
+    text.append(line + '\n')
+  ledger.path.write_text(''.join(text))
+  start = time.perf_counter()
+  assert accountant.epsilon(ledger.event(), 1e-5) > 0
+  assert time.perf_counter() - start < 5

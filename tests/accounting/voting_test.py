@@ -1,0 +1,224 @@
+"""Votes: published numbers, corrections, data-dependent bounds."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import special
+
+from tff_pipelines.accounting import accountant
+from tff_pipelines.accounting import curves
+from tff_pipelines.accounting import events
+from tff_pipelines.accounting import pld
+from tff_pipelines.accounting import smooth_sensitivity
+from tff_pipelines.accounting import voting
+
+Vote = events.Vote
+
+
+def queries(event, count):
+  return events.SelfComposed(event=event, count=count)
+
+
+@pytest.mark.parametrize('level,stddev,published,rdp,exact', [
+    ('agent', 25.0, 3.72, 3.11, 2.736), ('agent', 30.0, 3.05, 2.49, 2.189),
+    ('instance', 25.0, 5.50, None, 4.208)])
+def test_epsilon_of_500_queries(level, stddev, published, rdp, exact):
+  gaussian = Vote(scheme='ae', level=level, noise='gaussian', noise_stddev=stddev)
+  skellam = Vote(scheme='ae', level=level, noise_stddev=stddev)
+  assert voting.published_epsilon(gaussian, 500, 1e-3) == pytest.approx(
+      published, abs=5e-3)
+  if rdp is not None:
+    assert accountant.epsilon(queries(skellam, 500), 1e-3,
+                              accountant='rdp') == pytest.approx(rdp, abs=5e-3)
+  assert accountant.epsilon(queries(skellam, 500), 1e-3) == pytest.approx(
+      exact, rel=1e-3)
+  low, high = pld.epsilon_bounds(queries(skellam, 500).factors('tight'), 1e-3)
+  assert high - low <= 1e-3 * high
+
+
+def test_epsilon_of_neighbour_votes():
+  def vote(**changes):
+    return Vote(scheme='knn', level='instance', noise_stddev=15.0, neighbours=50,
+                **changes)
+  paper = vote(noise='gaussian', bound='paper')
+  tight = vote(noise='gaussian')
+  assert voting.published_epsilon(paper, 206, 1e-4) == pytest.approx(
+      0.840, abs=5e-4)
+  assert voting.published_epsilon(tight, 206, 1e-4) == pytest.approx(
+      0.117, abs=6e-4)
+  assert accountant.epsilon(queries(vote(), 206), 1e-4,
+                            accountant='rdp') == pytest.approx(0.073, abs=6e-4)
+  assert accountant.epsilon(queries(vote(), 206), 1e-4) == pytest.approx(
+      0.0625, abs=1e-4)
+
+
+def test_neighbour_votes_of_an_agent_are_accounted_by_rdp_alone():
+  event = Vote(scheme='knn', noise_stddev=15.0, neighbours=50)
+  assert event.factors('tight') is None
+  # All k votes on one label is the worst that one agent can do to the curve.
+  np.testing.assert_array_equal(
+      event.curve(32, 'tight'),
+      curves.skellam(l1=50, l2=50, variance=(50 * 15.0)**2, max_order=32))
+
+
+def test_one_neighbour_is_one_vote():
+  knn = Vote(scheme='knn', noise_stddev=5.0, neighbours=1, level='instance')
+  ae = Vote(scheme='ae', noise_stddev=5.0, level='instance')
+  assert accountant.epsilon(knn, 1e-3) == accountant.epsilon(ae, 1e-3)
+
+
+@pytest.mark.parametrize('noise', ['gaussian', 'skellam'])
+def test_wrong_probability_bounds_what_is_drawn(noise):
+  event = Vote(scheme='ae', noise=noise, noise_stddev=3.0)
+  votes = np.array([20, 12, 9, 2])
+  rng = np.random.default_rng(3)
+  shape = (400_000, votes.size)
+  if noise == 'gaussian':
+    drawn = votes + 3.0 * rng.standard_normal(shape)
+  else:
+    drawn = votes + rng.poisson(4.5, shape) - rng.poisson(4.5, shape)
+  # Ties count against the winner.
+  wrong = (drawn[:, 1:].max(1) >= drawn[:, 0]).mean()
+  bound = math.exp(voting.log_wrong_probability(event, votes))
+  assert wrong <= bound * 1.03 and wrong > bound * 0.7
+
+
+def test_data_dependent_curve_bounds_the_released_argmax_for_every_neighbour():
+  """Two labels, Gaussian noise: the argmax is one bit, so all is explicit."""
+  stddev = 4.0
+  event = Vote(scheme='ae', level='instance', noise='gaussian',
+               noise_stddev=stddev)
+  curve = event.curve(64, 'tight')
+  improved = 0
+  for winner, loser in ((30, 0), (24, 2), (18, 6), (10, 9)):
+    log_q = voting.log_wrong_probability(event, [winner, loser])
+    bound = voting.data_dependent_curve(log_q, curve)
+    improved += (bound < curve * 0.5).any()
+    log_right = [special.log_ndtr((winner - loser + moved) / stddev / 2**0.5)
+                 for moved in (0, 2, -2)]
+    log_wrong = [special.log_ndtr(-(winner - loser + moved) / stddev / 2**0.5)
+                 for moved in (0, 2, -2)]
+    for other in (1, 2):
+      for alpha in range(2, 65):
+        moment = np.logaddexp(
+            alpha * log_right[0] + (1 - alpha) * log_right[other],
+            alpha * log_wrong[0] + (1 - alpha) * log_wrong[other])
+        assert moment / (alpha - 1) <= bound[alpha - 2] * (1 + 1e-9)
+  assert improved >= 2
+
+
+def test_data_dependent_curve_falls_back_where_its_condition_fails():
+  curve = curves.gaussian(2.0)
+  for log_q in (0.0, -0.01, -0.5):
+    np.testing.assert_array_equal(
+        voting.data_dependent_curve(log_q, curve), curve)
+  small = voting.data_dependent_curve(-200.0, curve)
+  assert small[0] < 1e-30 and (small <= curve).all()
+  assert (voting.data_dependent_curve(-math.inf, curve) <= curve).all()
+  with pytest.raises(ValueError, match='log_q'):
+    voting.data_dependent_curve(float('nan'), curve)
+
+
+def test_data_dependent_epsilon_is_smaller_and_not_to_be_published():
+  event = Vote(scheme='ae', noise_stddev=11.0)
+  found = voting.data_dependent(event, [np.array([240, 5, 5])] * 40, 1e-3)
+  assert found.epsilon < 0.1 * found.independent_epsilon
+  assert 'do not publish' in found.warnings[0]
+  close = voting.data_dependent(event, [np.array([100, 99, 51])] * 40, 1e-3)
+  assert close.epsilon == pytest.approx(close.independent_epsilon)
+
+
+@pytest.mark.parametrize('level', ['agent', 'instance'])
+def test_published_formula_is_corrected(level):
+  event = Vote(scheme='ae', level=level, noise='gaussian', noise_stddev=10.0)
+  alpha, labels = 8, 3
+  margin = 150 - (1 if level == 'agent' else 2)
+  exponent = (margin / 10.0)**2
+  squared = 1 if level == 'agent' else 2
+  expected = 2 * labels * math.exp(-exponent / 8) + math.log1p(math.exp(
+      (2 * alpha - 1) * alpha * squared / 200 - exponent / 16 +
+      math.log(labels) / 2)) / (alpha - 1)
+  found = voting.published_curve(event, [160, 10, 3], 16)
+  assert found[alpha - 2] == pytest.approx(expected, rel=1e-9)
+  assert (found <= event.curve(16, 'tight')).all()
+
+
+@pytest.mark.parametrize('votes', [[1], [1.5, 2], [-1, 4], 3, [[1, 2]]])
+def test_impossible_votes_are_refused(votes):
+  with pytest.raises(ValueError, match='votes'):
+    voting.log_wrong_probability(Vote(scheme='ae', noise_stddev=1.0), votes)
+
+
+STDDEV, ORDER = 40.0, 8.0
+SMOOTH = Vote(scheme='ae', level='instance', noise='gaussian',
+              noise_stddev=STDDEV)
+
+
+def cost_of(votes):
+  ordered = sorted(votes, reverse=True)
+  log_q = smooth_sensitivity._log_q(ordered, STDDEV)  # pylint: disable=protected-access
+  return smooth_sensitivity.cost(log_q, STDDEV, ORDER)
+
+
+@pytest.mark.parametrize('votes', [(700, 200, 100), (990, 5, 5), (420, 300, 280),
+                                   (600, 350, 50)])
+def test_local_sensitivity_bounds_every_moved_vote(votes):
+  bounds = smooth_sensitivity.sensitivities_at_distance(votes, STDDEV, ORDER)
+  here = cost_of(votes)
+  for giver in range(3):
+    for taker in range(3):
+      moved = list(votes)
+      moved[giver] -= 1
+      moved[taker] += 1
+      assert abs(cost_of(moved) - here) <= bounds[0] * (1 + 1e-9) + 1e-15
+
+
+def test_sensitivity_at_a_distance_covers_that_of_reachable_votes():
+  votes = (700, 200, 100)
+  bounds = smooth_sensitivity.sensitivities_at_distance(votes, STDDEV, ORDER)
+  moved = list(votes)
+  for distance in range(1, 200):
+    moved[0] -= 1
+    moved[1] += 1
+    after = list(moved)
+    after[0] -= 1
+    after[1] += 1
+    assert abs(cost_of(after) - cost_of(moved)) <= (
+        bounds[:distance + 1].max() * (1 + 1e-9) + 1e-15)
+
+
+def test_data_dependent_cost_of_smooth_release_agrees_with_the_theorem():
+  log_q = -60.0
+  integer = voting.data_dependent_curve(log_q, SMOOTH.curve(1024, 'tight'))
+  real = smooth_sensitivity.cost(log_q, STDDEV, ORDER)
+  assert real == pytest.approx(integer[int(ORDER) - 2], rel=0.05)
+
+
+def test_smooth_release_is_noisy_centred_and_costs_something():
+  votes = [(560, 400, 40)] * 20
+  rng = np.random.default_rng(0)
+  released = [smooth_sensitivity.release(
+      SMOOTH, votes, order=ORDER, beta=0.02, noise=0.1, random=rng)
+              for _ in range(60)]
+  exact = 20 * cost_of(votes[0])
+  scale = 0.1 * released[0].smooth_sensitivity
+  assert 0 < scale < exact / 4
+  values = np.array([one.cost for one in released])
+  assert values.std() == pytest.approx(scale, rel=0.4)
+  assert abs(values.mean() - exact) < 5 * scale / math.sqrt(60)
+  assert released[0].release_cost == pytest.approx(
+      ORDER * math.exp(0.04) / 0.01 +
+      (-0.5 * math.log(1 - 0.32) + 0.16) / (ORDER - 1))
+
+
+@pytest.mark.parametrize('event', [
+    Vote(scheme='ae', level='instance', noise_stddev=40.0),
+    Vote(scheme='ae', noise='gaussian', noise_stddev=40.0)])
+def test_smooth_release_is_refused_beyond_its_proof(event):
+  with pytest.raises(ValueError, match='smooth sensitivity is proved'):
+    smooth_sensitivity.release(
+        event, [(9, 1)], order=4.0, beta=0.01, noise=1.0,
+        random=np.random.default_rng(0))
+  with pytest.raises(ValueError, match='order'):
+    smooth_sensitivity.release_cost(0.1, 1.0, 5.1)

@@ -1,0 +1,286 @@
+"""Tests that BUILD, the imports and the arrows between packages agree.
+
+And of what else holds for every file of the project. See docs/architecture.md
+for the arrows.
+"""
+
+import ast
+import collections
+import difflib
+import fnmatch
+import graphlib
+import pathlib
+import re
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from tests import build_file
+
+MODULES = build_file.modules()
+LIBRARY = ('aggregators/', 'tasks/', 'tff_pipelines/')
+ACCOUNTING = 'tff_pipelines/accounting/'
+TENSORFLOW = {'tensorflow', 'tensorflow_federated'}
+MAX_LINES = 600
+
+# Folders that mean one machine. The pattern does not match its own text.
+_MACHINE_PATH = re.compile(
+    rb'(?<![\w.})-])/(?:(?:work|tmp|home)/|root\b)[^\s\'"`]*')
+# In halves, so that this file contains none of them.
+_REGISTRIES = tuple('.'.join(halves).encode() for halves in (
+    ('pypi', 'org'), ('pypi', 'python'), ('pythonhosted', 'org'),
+    ('npmjs', 'org'), ('npmjs', 'com'), ('yarnpkg', 'com'), ('crates', 'io'),
+    ('rubygems', 'org'), ('anaconda', 'org'), ('anaconda', 'com'),
+    ('proxy.golang', 'org'), ('repo.maven', 'apache'), ('docker', 'io')))
+
+
+def _within(*prefixes):
+  return [m for m in MODULES.values() if m.name.startswith(prefixes)]
+
+
+def _files():
+  """All files that may be checked in: those that .gitignore does not name."""
+  lines = (build_file.ROOT / '.gitignore').read_text(encoding='utf-8').split()
+  ignored = ['.git', *(line.strip('/') for line in lines)]
+
+  def walk(folder):
+    for path in sorted(folder.iterdir()):
+      if any(fnmatch.fnmatchcase(path.name, pattern) for pattern in ignored):
+        continue
+      if path.is_dir():
+        yield from walk(path)
+      else:
+        yield path
+
+  return list(walk(build_file.ROOT))
+
+
+def _targets():
+  """Executes BUILD, which is Python too; returns {name: (rule, attributes)}."""
+  targets = {}
+
+  def rule(kind):
+    def define(**attributes):
+      assert attributes['name'] not in targets
+      targets[attributes['name']] = (kind, attributes)
+    return define
+
+  kinds = ('py_library', 'py_binary', 'py_test', 'filegroup', 'genrule')
+  code = (build_file.ROOT / 'BUILD').read_text(encoding='utf-8')
+  exec(code, {  # pylint: disable=exec-used
+      'package': lambda **_: None, 'glob': lambda *_, **__: [],
+      **{kind: rule(kind) for kind in kinds}})
+  return targets
+
+
+def test_build_is_what_the_tree_says():
+  path = build_file.ROOT / 'BUILD'
+  found = path.read_text(encoding='utf-8') if path.is_file() else ''
+  diff = list(difflib.unified_diff(
+      found.splitlines(), build_file.text().splitlines(), 'BUILD', 'expected',
+      lineterm=''))
+  if diff:
+    pytest.fail('BUILD is not what the tree says; to rewrite it:\n  '
+                + '\n'.join([build_file.COMMAND, '', *diff]), pytrace=False)
+
+
+def test_every_module_binary_and_test_has_its_target():
+  kinds = collections.defaultdict(list)
+  for kind, attributes in _targets().values():
+    if kind.startswith('py_'):
+      kinds[attributes['srcs'][0]].append(kind)
+  assert kinds == {
+      f'{m.name}.py': ['py_test'] if m.is_test else
+                      ['py_library'] + ['py_binary'] * m.is_binary
+      for m in MODULES.values()}
+
+
+def test_every_label_in_build_names_a_target_or_a_file():
+  targets = _targets()
+  outs = {out for _, a in targets.values() for out in a.get('outs', ())}
+  for name, (_, attributes) in targets.items():
+    labels = [label for key in ('srcs', 'data', 'deps')
+              for label in attributes.get(key, ())]
+    labels += [attributes['main']] if 'main' in attributes else []
+    for label in labels:
+      assert (label[1:] in targets if label.startswith(':') else
+              label in outs or (build_file.ROOT / label).is_file()), (
+                  f'{name}: {label}')
+
+
+def test_deps_are_the_imports_wherever_they_stand(tmp_path):
+  def write(path, code=''):
+    (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / path).write_text(textwrap.dedent(code), encoding='utf-8')
+
+  for name in ('a', 'b', 'c', 'd', 'e', 'unused'):
+    write(f'tasks/{name}.py')
+  write('tasks/__init__.py')
+  write('tests/conftest.py')
+  write('tff_pipelines/sub/__init__.py')
+  write('tff_pipelines/sub/near.py')
+  write('tff_pipelines/run.py', '''
+      import os.path
+      import tasks
+      import tasks.a
+      from tasks import b as bee, c
+      from tasks.d import thing
+      from tff_pipelines import sub
+      def f():
+        from .sub import near
+        from numpy import tasks
+      if __name__ == '__main__':
+        f()
+      ''')
+  write('tff_pipelines/sub/deep.py', 'from .. import run\nfrom . import near')
+  write('tests/sub/run_test.py',
+        'COMMAND = ["-m", "tff_pipelines.run"]\nimport tasks.e, tasks.missing')
+  found = build_file.modules(tmp_path)
+  run = found['tff_pipelines/run']
+  assert run.imports == {
+      'tasks/__init__', 'tasks/a', 'tasks/b', 'tasks/c', 'tasks/d',
+      'tff_pipelines/sub/__init__', 'tff_pipelines/sub/near'}
+  assert run.third_party == {'os', 'numpy'}
+  assert run.is_binary
+  assert found['tff_pipelines/sub/deep'].imports == {
+      'tff_pipelines/run', 'tff_pipelines/sub/near'}
+  assert found['tests/sub/run_test'].imports == {
+      'tasks/e', 'tasks/missing', 'tff_pipelines/run'}
+  text = build_file.text(tmp_path)
+  assert '''
+py_binary(
+    name = "tff_pipelines/run_bin",
+    srcs = ["tff_pipelines/run.py"],
+    data = [":configs"],
+    main = "tff_pipelines/run.py",
+    deps = [
+        ":tasks/__init__",
+        ":tasks/a",
+        ":tasks/b",
+        ":tasks/c",
+        ":tasks/d",
+        ":tff_pipelines/sub/__init__",
+        ":tff_pipelines/sub/near",
+    ],
+)
+''' in text
+  assert '''
+py_test(
+    name = "tests/sub/run_test",
+    srcs = [
+        "tests/sub/run_test.py",
+        ":pytest_main",
+    ],
+    args = [
+        "-p",
+        "no:cacheprovider",
+        "tests/sub/run_test.py",
+    ],
+    data = ["pyproject.toml"],
+    main = "pytest_main.py",
+    deps = [
+        ":tasks/e",
+        ":tasks/missing",
+        ":tests/conftest",
+        ":tff_pipelines/run",
+    ],
+)
+''' in text
+
+
+def test_every_first_party_import_exists():
+  missing = {m.name: sorted(m.imports - set(MODULES)) for m in MODULES.values()}
+  assert not {name: names for name, names in missing.items() if names}
+
+
+def test_imports_have_no_cycles():
+  sorter = graphlib.TopologicalSorter(
+      {m.name: m.imports for m in MODULES.values()})
+  try:
+    sorter.prepare()
+  except graphlib.CycleError as error:
+    pytest.fail(' -> '.join(error.args[1]), pytrace=False)
+
+
+@pytest.mark.parametrize('importer, allowed', [
+    ('aggregators/', ('aggregators/',)),
+    ('tasks/', ('tasks/',)),
+    (ACCOUNTING, (ACCOUNTING, 'aggregators/params', 'aggregators/validate')),
+    ('tff_pipelines/', LIBRARY),
+])
+def test_imports_follow_the_arrows(importer, allowed):
+  wrong = [f'{m.name} imports {imported}' for m in _within(importer)
+           for imported in sorted(m.imports)
+           if not any(imported.startswith(a) if a.endswith('/') else
+                      imported == a for a in allowed)]
+  assert _within(importer)
+  assert not wrong
+
+
+def test_nothing_that_accounting_reaches_imports_tensorflow():
+  reached, waiting = set(), [m.name for m in _within(ACCOUNTING)]
+  while waiting:
+    name = waiting.pop()
+    if name not in reached:
+      reached.add(name)
+      waiting += MODULES[name].imports
+  assert 'aggregators/params' in reached
+  assert not [name for name in sorted(reached)
+              if MODULES[name].third_party & TENSORFLOW]
+
+
+def test_importing_all_of_accounting_does_not_load_tensorflow():
+  names = [m.name.replace('/', '.') for m in _within(ACCOUNTING)
+           if not m.is_package]
+  code = (f'import sys, {", ".join(names)}\n'
+          f'print({TENSORFLOW!r} & sys.modules.keys() or "none")')
+  assert 'tff_pipelines.accounting.accountant' in names
+  found = subprocess.run(
+      [sys.executable, '-c', code], cwd=build_file.ROOT, check=True,
+      stdout=subprocess.PIPE, text=True)
+  assert found.stdout == 'none\n'
+
+
+def test_packages_import_nothing():
+  for module in MODULES.values():
+    if module.is_package:
+      docstrings = int(ast.get_docstring(module.tree) is not None)
+      assert len(module.tree.body) == docstrings, module.name
+
+
+def test_every_module_has_a_docstring():
+  assert not [m.name for m in MODULES.values()
+              if not m.is_package and not ast.get_docstring(m.tree)]
+
+
+def test_no_module_is_a_book():
+  assert not [f'{m.name}: {m.lines}' for m in MODULES.values()
+              if m.lines > MAX_LINES]
+
+
+def test_no_library_code_validates_by_assert():
+  assert not [f'{m.name}.py:{node.lineno}' for m in _within(*LIBRARY)
+              for node in ast.walk(m.tree) if isinstance(node, ast.Assert)]
+
+
+def test_no_file_names_a_path_of_one_machine():
+  assert not [f'{path}: {match.group().decode(errors="replace")}'
+              for path in _files()
+              for match in _MACHINE_PATH.finditer(path.read_bytes())]
+
+
+@pytest.mark.parametrize('text, is_machine_path', [
+    ('"{}tmp/x"', True), ('see {}root.', True), ('--dir={}home/me', True),
+    ('{}proc/sys/kernel/random/uuid', False), ('host.org{}home/', False),
+    ('a{}tmp/b', False), ('$(HOME){}tmp/b', False), ('{}roots', False),
+])
+def test_paths_of_one_machine_are_told_from_others(text, is_machine_path):
+  found = _MACHINE_PATH.search(text.format('/').encode())
+  assert (found is not None) == is_machine_path
+
+
+def test_no_file_names_a_package_registry():
+  assert not [f'{path}: {host.decode()}' for path in _files()
+              for host in _REGISTRIES if host in path.read_bytes().lower()]
