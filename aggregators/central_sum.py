@@ -9,7 +9,7 @@ import collections
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from aggregators import keys
+from aggregators import client_sum
 from aggregators import rounding
 from aggregators import structures
 from aggregators import validate
@@ -40,7 +40,7 @@ def add_noise(total: tf.Tensor, stddev: float, key: tf.Tensor) -> tf.Tensor:
       total.shape, seed=key, alg='philox')
 
 
-class CentralSumFactory(tff.aggregators.UnweightedAggregationFactory):
+class CentralSumFactory(client_sum.ClientSumFactory):
   """Sums structures of float tensors, clipped, under the Gaussian mechanism.
 
   Formal guarantees. One call of `next` is a Gaussian mechanism of L2
@@ -70,54 +70,27 @@ class CentralSumFactory(tff.aggregators.UnweightedAggregationFactory):
       validate.positive(clip=clip)
     elif noise_multiplier > 0:
       raise ValueError('clip must be given when noise_multiplier is above 0')
+    super().__init__(diagnostics=diagnostics, simulation_seed=simulation_seed)
     self._clip = clip
     self._stddev = noise_multiplier * clip if clip is not None else 0.0
-    self._diagnostics = diagnostics
-    self._seed = simulation_seed
 
-  def create(self, value_type) -> tff.templates.AggregationProcess:
-    seeded = self._seed is not None
-    layout = structures.FlatLayout(value_type['value'] if seeded else value_type)
+  def initial_state(self):
+    return collections.OrderedDict(
+        server_key=structures.initial_key(self.simulation_seed, 0))
 
-    @tff.tensorflow.computation
-    def initial_state():
-      return collections.OrderedDict(
-          server_key=structures.initial_key(self._seed, 0))
+  def contribute(self, vector, key, state):
+    del key, state  # Unused.
+    return clipped(vector, self._clip)
 
-    state_type = initial_state.type_signature.result
+  def zero(self, dimension: int) -> tf.Tensor:
+    return tf.zeros([dimension], tf.float32)
 
-    @tff.tensorflow.computation(value_type)
-    def client_clip(value):
-      value = value['value'] if seeded else value
-      return clipped(rounding.flatten(value), self._clip)
+  def add(self, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    return left + right
 
-    @tff.tensorflow.computation(
-        state_type, client_clip.type_signature.result[0])
-    def server_noise(state, total):
-      key = structures.round_key(self._seed, state['server_key'])
-      noisy = add_noise(total, self._stddev, keys.derive(key, 0))
-      new_state = collections.OrderedDict(server_key=keys.derive(key, 1))
-      return new_state, layout.unflatten(noisy)
+  def federated_total(self, contributions):
+    return tff.federated_sum(contributions)
 
-    @tff.federated_computation
-    def initialize():
-      return tff.federated_eval(initial_state, tff.SERVER)
-
-    @tff.federated_computation(
-        tff.FederatedType(state_type, tff.SERVER),
-        tff.FederatedType(value_type, tff.CLIENTS))
-    def next_fn(state, value):
-      sent = tff.federated_map(client_clip, value)
-      state, result = tff.federated_map(
-          server_noise, (state, tff.federated_sum(sent[0])))
-      if self._diagnostics:
-        measurements = collections.OrderedDict(
-            diagnostics=collections.OrderedDict(
-                survivors=tff.federated_sum(tff.federated_value(1, tff.CLIENTS)),
-                totals=tff.federated_sum(sent[1])))
-        measurements = tff.federated_zip(measurements)
-      else:
-        measurements = tff.federated_value((), tff.SERVER)
-      return tff.templates.MeasuredProcessOutput(state, result, measurements)
-
-    return tff.templates.AggregationProcess(initialize, next_fn)
+  def release(self, state, total, survivors, key):
+    del survivors  # The noise does not depend on it.
+    return state, add_noise(total, self._stddev, key), collections.OrderedDict()

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from aggregators import client_sum
 from aggregators import keys
 from aggregators import modular_sum
 from aggregators import noisy_rounding
@@ -192,7 +193,7 @@ def _wrapped_fraction(grid: tf.Tensor, bits: int) -> tf.Tensor:
   return tf.math.erfc(half_field / (tf.maximum(stddev, 1e-30) * np.float32(2**0.5)))
 
 
-class DistributedSumFactory(tff.aggregators.UnweightedAggregationFactory):
+class DistributedSumFactory(client_sum.ClientSumFactory):
   """Sums structures of float tensors under the distributed Skellam mechanism.
 
   Formal guarantees. Let Delta_1, Delta_2 and mu be `params.l1_sensitivity`,
@@ -236,9 +237,8 @@ class DistributedSumFactory(tff.aggregators.UnweightedAggregationFactory):
     if params.cohort_size >= _MAX_COHORT:
       raise ValueError(
           f'cohort_size must be below 2^31, found {params.cohort_size!r}')
+    super().__init__(diagnostics=diagnostics, simulation_seed=simulation_seed)
     self._params = params
-    self._diagnostics = diagnostics
-    self._seed = simulation_seed
 
   def tell_cohort_size(self, state, cohort_size: int):
     """The state for a round of so many clients that are told to take part."""
@@ -248,74 +248,43 @@ class DistributedSumFactory(tff.aggregators.UnweightedAggregationFactory):
       state['noise_table'] = noise_table(self._params, cohort_size)
     return state
 
-  def create(self, value_type) -> tff.templates.AggregationProcess:
-    params, seeded = self._params, self._seed is not None
-    layout = structures.FlatLayout(value_type['value'] if seeded else value_type)
-    if layout.size != params.dimension:
+  def check_dimension(self, dimension: int) -> None:
+    if dimension != self._params.dimension:
       raise ValueError(
-          f'dimension={params.dimension} in the parameters, but the values have '
-          f'{layout.size} coordinates: {value_type}')
+          f'dimension={self._params.dimension} in the parameters, but the values '
+          f'have {dimension} coordinates')
 
-    @tff.tensorflow.computation
-    def initial_state():
-      root = structures.initial_key(self._seed, 0)
-      state = collections.OrderedDict(
-          rotation_key=keys.derive(root, 0),
-          server_key=keys.derive(root, 1),
-          cohort_size=tf.constant(round(params.cohort_size), tf.int32))
-      if table_log_size(params) is not None:
-        table = noise_table(params, round(params.cohort_size))
-        state['noise_table'] = tf.nest.map_structure(tf.constant, table)
-      return state
+  def initial_state(self):
+    root = structures.initial_key(self.simulation_seed, 0)
+    cohort_size = round(self._params.cohort_size)
+    state = collections.OrderedDict(
+        rotation_key=keys.derive(root, 0),
+        server_key=keys.derive(root, 1),
+        cohort_size=tf.constant(cohort_size, tf.int32))
+    if table_log_size(self._params) is not None:
+      state['noise_table'] = tf.nest.map_structure(
+          tf.constant, noise_table(self._params, cohort_size))
+    return state
 
-    state_type = initial_state.type_signature.result
+  def contribute(self, vector, key, state):
+    return encode(vector, key, state['rotation_key'], state['cohort_size'],
+                  self._params, state.get('noise_table'))
 
-    @tff.tensorflow.computation(value_type, state_type)
-    def client_encode(value, state):
-      key = value['key'] if seeded else keys.fresh()
-      value = value['value'] if seeded else value
-      values, diagnostics = encode(
-          rounding.flatten(value), key, state['rotation_key'],
-          state['cohort_size'], params, state.get('noise_table'))
-      if self._diagnostics:
-        return values, diagnostics
-      return values
+  def zero(self, dimension: int) -> tf.Tensor:
+    del dimension  # What is sent is padded.
+    return tf.zeros([self._params.padded_dimension], tf.int32)
 
-    total_type = tff.TensorType(np.int32, [params.padded_dimension])
+  def add(self, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    return modular_sum.add(left, right, self._params.bits)
 
-    @tff.tensorflow.computation(state_type, total_type, np.int32)
-    def server_decode(state, total, survivors):
-      root = structures.round_key(self._seed, state['server_key'])
-      vector, measurements = decode(
-          total, survivors, state['cohort_size'], keys.derive(root, 0),
-          state['rotation_key'], params)
-      new_state = collections.OrderedDict(
-          state, rotation_key=keys.derive(root, 1),
-          server_key=keys.derive(root, 2))
-      return new_state, layout.unflatten(vector), measurements
+  def federated_total(self, contributions):
+    return tff.backends.mapreduce.federated_secure_modular_sum(
+        contributions, self._params.modulus)
 
-    @tff.federated_computation
-    def initialize():
-      return tff.federated_eval(initial_state, tff.SERVER)
-
-    @tff.federated_computation(
-        tff.FederatedType(state_type, tff.SERVER),
-        tff.FederatedType(value_type, tff.CLIENTS))
-    def next_fn(state, value):
-      encoded = tff.federated_map(
-          client_encode, (value, tff.federated_broadcast(state)))
-      integers = encoded[0] if self._diagnostics else encoded
-      total = tff.backends.mapreduce.federated_secure_modular_sum(
-          integers, params.modulus)
-      survivors = tff.federated_sum(tff.federated_value(1, tff.CLIENTS))
-      state, result, measurements = tff.federated_map(
-          server_decode, (state, total, survivors))
-      if self._diagnostics:
-        measurements = tff.federated_zip(
-            collections.OrderedDict(
-                public=measurements,
-                diagnostics=collections.OrderedDict(
-                    survivors=survivors, totals=tff.federated_sum(encoded[1]))))
-      return tff.templates.MeasuredProcessOutput(state, result, measurements)
-
-    return tff.templates.AggregationProcess(initialize, next_fn)
+  def release(self, state, total, survivors, key):
+    vector, measurements = decode(
+        total, survivors, state['cohort_size'], keys.derive(key, 0),
+        state['rotation_key'], self._params)
+    new_state = collections.OrderedDict(
+        state, rotation_key=keys.derive(key, 1))
+    return new_state, vector, measurements

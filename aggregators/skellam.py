@@ -20,7 +20,7 @@ MAX_VARIANCE = 2 * _MAX_POISSON_RATE * _MAX_DRAWS
 
 def check_variance(variance: float, bits: int, what: str) -> None:
   """Raises ValueError for a variance (grid units squared) beyond the sampler."""
-  if variance > MAX_VARIANCE:
+  if not variance <= MAX_VARIANCE:  # NaN is refused too.
     raise ValueError(
         f'{what} has a variance of {variance:.3g} grid units squared at '
         f'bits={bits}; exact Skellam noise is available up to '
@@ -44,10 +44,10 @@ def sample(key: tf.Tensor, shape, variance, *,
   """
   if max_variance is None:
     max_variance = float(variance)
-  draws = max(1, int(-(-max_variance // (2 * _MAX_POISSON_RATE))))
-  if draws > _MAX_DRAWS:
+  if not 0 <= max_variance <= MAX_VARIANCE:
     raise ValueError(
-        f'variance must be at most {MAX_VARIANCE:.3g}, found {max_variance!r}')
+        f'variance must be in [0, {MAX_VARIANCE:.3g}], found {max_variance!r}')
+  draws = max(1, int(-(-max_variance // (2 * _MAX_POISSON_RATE))))
   # tf.cast alone would take a Python number through float32.
   variance = tf.convert_to_tensor(variance, dtype_hint=tf.float64)
   rate = tf.cast(variance, tf.float64) / (2 * draws)

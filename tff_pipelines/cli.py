@@ -14,6 +14,16 @@ USER_ERROR = 2
 INTERRUPTED = 130
 
 
+def quiet() -> None:
+  """Silences what TensorFlow and its dependencies say while they are imported.
+
+  It would stand around the one line of an error. Their errors that matter are
+  exceptions.
+  """
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  warnings.filterwarnings('ignore', message='pkg_resources is deprecated')
+
+
 def fail(message: object) -> NoReturn:
   """Prints `error: message` as one line on standard error; exits with 2."""
   print('error:', ' '.join(str(message).split()), file=sys.stderr)
@@ -31,10 +41,7 @@ def _parsed(argv: Sequence[str]) -> list[str]:
   if not flags.FLAGS['verbosity'].present:
     # TFF logs every checkpoint at the level of information.
     logging.set_verbosity(logging.WARNING)
-  # What TensorFlow and its dependencies say while they are imported would stand
-  # around the one line of an error. Their errors that matter are exceptions.
-  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
-  warnings.filterwarnings('ignore', message='pkg_resources is deprecated')
+  quiet()
   if len(rest) > 1:
     fail(f'unexpected argument {rest[1]!r}: every argument is a --flag=value')
   return rest

@@ -40,6 +40,7 @@ class TrainConfig:
   server_momentum: float
   simulated_dropout_rate: float
   num_workers: int
+  clients_per_call: int | None
   output_dir: str | None
   resume: bool
   rounds_per_evaluation: int
@@ -55,6 +56,8 @@ class TrainConfig:
                      client_epochs=self.client_epochs,
                      rounds_per_evaluation=self.rounds_per_evaluation, low=1)
     validate.integer(num_workers=self.num_workers, low=1, high=64)
+    if self.clients_per_call is not None:
+      validate.integer(clients_per_call=self.clients_per_call, low=1)
     validate.integer(initial_weights_seed=self.initial_weights_seed,
                      assumed_colluders=self.assumed_colluders, low=0)
     for name in ('server_momentum', 'simulated_dropout_rate'):
@@ -156,6 +159,9 @@ def define_run() -> None:
   flags.DEFINE_integer('rounds_per_evaluation', 1, _RUN + 'Rounds from one '
                        'evaluation to the next.')
   flags.DEFINE_integer('num_workers', 1, _RUN + 'TFF worker processes.')
+  flags.DEFINE_integer('clients_per_call', None, _RUN + 'Clients that one graph '
+                       'call trains one after another; chosen by the cohort if '
+                       'not given. 1: one TFF client each.')
   flags.DEFINE_float('simulated_dropout_rate', 0.0, _RUN + 'Part of the told '
                      'clients that do not answer.')
 

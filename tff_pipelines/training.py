@@ -3,11 +3,12 @@
 import dataclasses
 import datetime
 import hashlib
+import math
+import os
 import pathlib
 
-import tensorflow_federated as tff
-
 from aggregators.central_sum import CentralSumFactory
+from aggregators.client_sum import ClientSumFactory
 from aggregators.distributed_sum import DistributedSumFactory
 from aggregators.expected_mean import ExpectedMeanFactory
 from tasks import registry
@@ -18,17 +19,22 @@ from tff_pipelines.algorithms import fedavg
 from tff_pipelines.algorithms import local_training
 from tff_pipelines.flags import TrainConfig
 from tff_pipelines.privacy_plan import PrivacyPlan
+from tff_pipelines.simulation import chunked
 from tff_pipelines.simulation import contexts
 from tff_pipelines.simulation import loop
 from tff_pipelines.simulation import records as records_lib
 
 # Fields of a configuration that may differ between a run and its resumption.
-_FREE = ('output_dir', 'resume', 'rounds_per_evaluation', 'num_workers')
+_FREE = ('output_dir', 'resume', 'rounds_per_evaluation', 'num_workers',
+         'clients_per_call')
 # Where the data lie may change; what they are is in the fingerprint.
 _PATHS = ('data_path', 'cache_dir')
 
+# What one call holds of clients' data stays bounded.
+_MOST_CLIENTS_PER_CALL = 64
 
-def sum_factory(plan: PrivacyPlan) -> tff.aggregators.UnweightedAggregationFactory:
+
+def sum_factory(plan: PrivacyPlan) -> ClientSumFactory:
   """The factory that executes a plan."""
   common = dict(diagnostics=plan.diagnostics, simulation_seed=plan.simulation_seed)
   if plan.params is not None:
@@ -66,6 +72,34 @@ def _default_folder(config: TrainConfig, mechanism: str) -> pathlib.Path:
   return pathlib.Path('out') / f'{config.task}-{mechanism}-{now}'
 
 
+def default_clients_per_call(plan: PrivacyPlan) -> int:
+  """Enough calls a round to keep all cores busy, and calls of bounded size."""
+  cores = os.cpu_count() or 1
+  per_core = math.ceil(plan.request.cohort_size / cores)
+  return max(2, min(per_core, _MOST_CLIENTS_PER_CALL))
+
+
+def _process(task: Task, plan: PrivacyPlan, config: TrainConfig,
+             factory: ClientSumFactory, initial_weights):
+  """Federated averaging, in the plain form or with many clients in a call."""
+  common = dict(
+      initial_weights=initial_weights,
+      local=local_training.LocalConfig(
+          learning_rate=config.client_learning_rate,
+          batch_size=config.client_batch_size, epochs=config.client_epochs),
+      server_learning_rate=config.server_learning_rate,
+      server_momentum=config.server_momentum)
+  expected = plan.request.cohort_size
+  if config.clients_per_call == 1:
+    return fedavg.build(
+        task.model, task.train.element_spec,
+        mean_factory=ExpectedMeanFactory(factory, expected),
+        seeded=factory.seeded, diagnostics=factory.diagnostics, **common)
+  return chunked.build(
+      task.model, task.train.element_spec, sum_factory=factory,
+      expected_cohort_size=expected, **common)
+
+
 def train(request: request_lib.Request, given: frozenset[str],
           config: TrainConfig) -> dict:
   """Trains, or goes on training, and reports.
@@ -87,27 +121,19 @@ def train(request: request_lib.Request, given: frozenset[str],
       given=given, simulation_seed=config.seed, diagnostics=config.diagnostics,
       assumed_colluders=config.assumed_colluders)
   folder = config.output_dir or _default_folder(config, request.mechanism)
-  mean_factory = ExpectedMeanFactory(
-      sum_factory(plan), plan.request.cohort_size)
+  factory = sum_factory(plan)
   records = records_lib.RunRecords(
       folder, _configuration(plan, config, task), resume=config.resume)
   run_report.print_plan(plan, task, records)
   with contexts.simulation(num_workers=config.num_workers):
-    process = fedavg.build(
-        task.model, task.train.element_spec, initial_weights=initial_weights,
-        mean_factory=mean_factory,
-        local=local_training.LocalConfig(
-            learning_rate=config.client_learning_rate,
-            batch_size=config.client_batch_size, epochs=config.client_epochs),
-        server_learning_rate=config.server_learning_rate,
-        server_momentum=config.server_momentum,
-        seeded=config.seed is not None, diagnostics=config.diagnostics)
+    process = _process(task, plan, config, factory, initial_weights)
     results = loop.run(
         process,
-        lambda state, cohort: fedavg.tell_cohort_size(state, cohort, mean_factory),
+        lambda state, cohort: fedavg.tell_cohort_size(state, cohort, factory),
         task, plan, records,
         loop.LoopConfig(
             rounds=request.rounds,
             rounds_per_evaluation=config.rounds_per_evaluation,
-            dropout_rate=config.simulated_dropout_rate))
+            dropout_rate=config.simulated_dropout_rate,
+            clients_per_call=config.clients_per_call or default_clients_per_call(plan)))
   return run_report.finish(plan, task, records, results, config.initial_weights_seed)

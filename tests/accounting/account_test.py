@@ -11,8 +11,10 @@ import sys
 
 import pytest
 
+from tff_pipelines.accounting import answers
 from tff_pipelines.accounting import events
 from tff_pipelines.accounting import ledger as ledger_lib
+from tff_pipelines.accounting import request as request_lib
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -68,6 +70,28 @@ def test_worked_example_for_the_gaussian_ignores_the_grid_and_says_so():
   assert found['bits'] is None and found['scale'] is None
   for name in ('bits', 'clip', 'beta', 'k_stddevs', 'dimension'):
     assert any(f'--{name} ' in text for text in found['warnings'])
+
+
+@pytest.mark.parametrize('bits,tight,generic', [
+    (14, 0.8683, 0.9161), (16, 0.8492, 0.8938), (18, 0.8480, 0.8924)])
+def test_federated_emnist_setting_by_the_answers_behind_the_binary(
+    bits, tight, generic):
+  setting = request_lib.Request(
+      query='noise_multiplier', mechanism='skellam', epsilon=10.0,
+      delta=1 / 3400, clip=0.03, bits=bits, dimension=1018174, cohort_size=100.0,
+      population=3400, rounds=1500, sampling='poisson')
+  for amplification, expected in (('tight', tight), ('generic', generic)):
+    found = answers.answer(setting.replace(amplification=amplification))
+    assert found.noise_multiplier == pytest.approx(expected, abs=5e-5)
+
+
+def test_fixed_size_sampling_is_for_replaced_clients_and_costs_more():
+  flags = ['--bits=18', '--noise_multiplier=1.5', *SKELLAM]
+  poisson = as_json(*flags)
+  fixed = as_json(*[f for f in flags if '--sampling' not in f],
+                  '--sampling=fixed')
+  assert fixed['adjacency'] == 'replace-one' and fixed['sampling'] == 'fixed'
+  assert poisson['epsilon'] < fixed['epsilon'] <= fixed['epsilon_unamplified']
 
 
 def test_queries_are_consistent_with_each_other():

@@ -17,16 +17,57 @@ from tasks.task import Model
 from tff_pipelines.algorithms import local_training
 
 
-def client_type(element_spec, *, seeded: bool) -> tff.StructType:
-  """The type of what a client brings: its examples, and its key if seeded."""
-  examples = tff.StructWithPythonType(
+def examples_type(element_spec) -> tff.StructType:
+  """The type of examples: an OrderedDict of tensors, first dimension unknown."""
+  return tff.StructWithPythonType(
       [(name, tff.TensorType(dtype, [None, *shape]))
        for name, (dtype, shape) in sorted(element_spec.items())],
       collections.OrderedDict)
-  members = [('examples', examples)]
+
+
+def client_type(element_spec, *, seeded: bool) -> tff.StructType:
+  """The type of what a client brings: its examples, and its key if seeded."""
+  members = [('examples', examples_type(element_spec))]
   if seeded:
     members.append(('key', tff.TensorType(np.int64, [2])))
   return tff.StructWithPythonType(members, collections.OrderedDict)
+
+
+class Server:
+  """The server's side: weights, and SGD on minus the mean update.
+
+  Attributes:
+    weights_type: A list of tensors.
+    optimizer_type: The state of the optimizer.
+  """
+
+  def __init__(self, initial_weights: list[np.ndarray], learning_rate: float,
+               momentum: float):
+    self._optimizer = tff.learning.optimizers.build_sgdm(
+        learning_rate=learning_rate, momentum=momentum if momentum > 0 else None)
+    specs = [tf.TensorSpec(w.shape, w.dtype) for w in initial_weights]
+
+    @tff.tensorflow.computation
+    def initial():
+      return (list(map(tf.constant, initial_weights)),
+              self._optimizer.initialize(specs))
+
+    self._initial = initial
+    self.weights_type, self.optimizer_type = initial.type_signature.result
+
+  def step(self, weights, optimizer_state, mean_update):
+    """In graph: new weights and optimizer state."""
+    optimizer_state, weights = self._optimizer.next(
+        optimizer_state, list(weights), [-x for x in mean_update])
+    return weights, optimizer_state
+
+  def federated_state(self, aggregator_state):
+    """In a federated computation: the state of a process, at the server."""
+    weights, optimizer_state = tff.federated_eval(self._initial, tff.SERVER)
+    return tff.federated_zip(
+        collections.OrderedDict(
+            weights=weights, optimizer=optimizer_state,
+            aggregator=aggregator_state))
 
 
 def build(model: Model, element_spec, *, initial_weights: list[np.ndarray],
@@ -54,19 +95,12 @@ def build(model: Model, element_spec, *, initial_weights: list[np.ndarray],
     `aggregator`, and whose `next` returns an OrderedDict of `state` and
     `metrics` (the aggregator's measurements, and diagnostics if asked for).
   """
-  optimizer = tff.learning.optimizers.build_sgdm(
-      learning_rate=server_learning_rate,
-      momentum=server_momentum if server_momentum > 0 else None)
-  weights_type = tff.to_type([(w.dtype, w.shape) for w in initial_weights])
+  server = Server(initial_weights, server_learning_rate, server_momentum)
+  weights_type = server.weights_type
   clients_type = client_type(element_spec, seeded=seeded)
   value_type = (
       structures.keyed_type(weights_type) if seeded else weights_type)
   aggregator = mean_factory.create(value_type)
-  specs = [tf.TensorSpec(w.shape, w.dtype) for w in initial_weights]
-
-  @tff.tensorflow.computation
-  def initial_model():
-    return (list(map(tf.constant, initial_weights)), optimizer.initialize(specs))
 
   @tff.tensorflow.computation(clients_type, weights_type)
   def train_client(client, weights):
@@ -80,22 +114,12 @@ def build(model: Model, element_spec, *, initial_weights: list[np.ndarray],
       return value, training
     return value
 
-  optimizer_type = initial_model.type_signature.result[1]
-
-  @tff.tensorflow.computation(weights_type, optimizer_type, weights_type)
-  def step_server(weights, optimizer_state, mean_update):
-    gradients = [-x for x in mean_update]
-    optimizer_state, weights = optimizer.next(
-        optimizer_state, list(weights), gradients)
-    return weights, optimizer_state
+  step_server = tff.tensorflow.computation(
+      server.step, (weights_type, server.optimizer_type, weights_type))
 
   @tff.federated_computation
   def initialize():
-    weights, optimizer_state = tff.federated_eval(initial_model, tff.SERVER)
-    return tff.federated_zip(
-        collections.OrderedDict(
-            weights=weights, optimizer=optimizer_state,
-            aggregator=aggregator.initialize()))
+    return server.federated_state(aggregator.initialize())
 
   state_type = initialize.type_signature.result
 

@@ -27,8 +27,8 @@ def _compile_mergeable(comp):
 
 
 @contextlib.contextmanager
-def simulation(*, num_workers: int = 1) -> Iterator[None]:
-  """Makes local workers TFF's default context; they end with the block.
+def started(*, num_workers: int = 1) -> Iterator[tff.framework.SyncContext]:
+  """Local workers and a context on them; the workers end with the block.
 
   One worker runs whole computations. Several share the clients of a round by a
   mergeable context: on one machine that gains nothing, it is the form in which
@@ -37,29 +37,41 @@ def simulation(*, num_workers: int = 1) -> Iterator[None]:
   if num_workers < 1:
     raise ValueError(f'num_workers must be at least 1, found {num_workers}')
   with contextlib.ExitStack() as stack:
-    started = []
+    processes = []
     for _ in range(num_workers):
       worker = workers.Worker()
       stack.callback(worker.stop)
-      started.append(worker)
+      processes.append(worker)
     transforms = dict(
         transform_args=tff.tensorflow.transform_args,
         transform_result=tff.tensorflow.transform_result)
     if num_workers == 1:
-      context = tff.framework.SyncExecutionContext(
-          started[0].executor_factory(), _compile_native, **transforms)
+      yield tff.framework.SyncExecutionContext(
+          processes[0].executor_factory(), _compile_native, **transforms)
     else:
       asynchronous = [
           tff.framework.AsyncExecutionContext(
               worker.executor_factory(),
               tff.backends.native.desugar_and_transform_to_native, **transforms)
-          for worker in started
+          for worker in processes
       ]
-      context = tff.framework.MergeableCompExecutionContext(
+      yield tff.framework.MergeableCompExecutionContext(
           asynchronous, compiler_fn=_compile_mergeable, **transforms)
-    previous = tff.framework.get_context_stack().current
-    tff.framework.set_default_context(context)
-    try:
-      yield
-    finally:
-      tff.framework.set_default_context(previous)
+
+
+@contextlib.contextmanager
+def installed(context: tff.framework.SyncContext) -> Iterator[None]:
+  """Makes `context` TFF's default within the block, and then the former one."""
+  previous = tff.framework.get_context_stack().current
+  tff.framework.set_default_context(context)
+  try:
+    yield
+  finally:
+    tff.framework.set_default_context(previous)
+
+
+@contextlib.contextmanager
+def simulation(*, num_workers: int = 1) -> Iterator[None]:
+  """Makes local workers TFF's default context; they end with the block."""
+  with started(num_workers=num_workers) as context, installed(context):
+    yield

@@ -12,6 +12,7 @@ import tqdm
 
 from tasks.task import Task
 from tff_pipelines.privacy_plan import PrivacyPlan
+from tff_pipelines.simulation import chunked
 from tff_pipelines.simulation import cohorts
 from tff_pipelines.simulation import evaluation
 from tff_pipelines.simulation import records as records_lib
@@ -20,11 +21,13 @@ from tff_pipelines.simulation import records as records_lib
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoopConfig:
   """Attributes: rounds >= 1; rounds_per_evaluation >= 1; dropout_rate in [0, 1),
-  the part of the clients that were told to take part and do not answer."""
+  the part of the clients that were told to take part and do not answer;
+  clients_per_call >= 1, more than 1 for a process of `simulation.chunked`."""
 
   rounds: int
   rounds_per_evaluation: int = 1
   dropout_rate: float = 0.0
+  clients_per_call: int = 1
 
 
 class ClientReader:
@@ -43,6 +46,17 @@ class ClientReader:
     if self._seed is not None:
       value['key'] = cohorts.client_key(self._seed, round_number, client)
     return value
+
+  def read_all(self, clients: np.ndarray, round_number: int,
+               clients_per_call: int) -> list:
+    """What the process takes: clients, or chunks of them of nearly equal size."""
+    values = [self.read(int(client), round_number) for client in clients]
+    if clients_per_call == 1:
+      return values
+    chunks = -(-len(values) // clients_per_call)
+    starts = [len(values) * i // max(1, chunks) for i in range(chunks + 1)]
+    return [chunked.make_chunk(values[start:end])
+            for start, end in zip(starts, starts[1:])]
 
 
 def _survivors(told: np.ndarray, dropout_rate: float, round_number: int,
@@ -103,7 +117,7 @@ def run(process: tff.templates.IterativeProcess,
       told = plan.sampler.sample(rounds)
       present = _survivors(
           told, config.dropout_rate, rounds, plan.simulation_seed)
-      clients = [reader.read(int(client), rounds) for client in present]
+      clients = reader.read_all(present, rounds, config.clients_per_call)
       output = process.next(tell_cohort_size(state, len(told)), clients)
       # Checkpoints must not tell how many took part.
       state = tell_cohort_size(output['state'], round(request.cohort_size))

@@ -33,6 +33,8 @@ _SUPERVISOR = r'''
 import ctypes, os, select, signal, subprocess, sys
 PR_SET_PDEATHSIG = 1
 def die_with_parent():
+  # An ignored signal stays ignored in the worker, which must end on SIGTERM.
+  signal.signal(signal.SIGTERM, signal.SIG_DFL)
   ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 for name in ("SIGINT", "SIGTERM", "SIGHUP"):
   signal.signal(getattr(signal, name), signal.SIG_IGN)

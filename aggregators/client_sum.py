@@ -1,0 +1,142 @@
+"""Sums over clients, in pieces that compose in two ways.
+
+A `ClientSumFactory` says what a client contributes, how contributions add up and
+what the server makes of their sum, as pure TensorFlow functions. `create` maps
+them over clients, one call each, as an aggregation process. An engine that
+handles many clients in one call uses the same functions and gets the same sums.
+"""
+
+import abc
+import collections
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from aggregators import keys
+from aggregators import rounding
+from aggregators import structures
+
+
+class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
+  """A sum of flat vectors over clients; subclasses say which.
+
+  Attributes:
+    diagnostics: Whether values outside the guarantee are measured.
+    seeded: Whether this is a seeded run, whose clients bring their keys: values
+      then are OrderedDicts of `value` and `key` (`structures.keyed_type`).
+  """
+
+  def __init__(self, *, diagnostics: bool, simulation_seed: int | None):
+    self.diagnostics = diagnostics
+    self.simulation_seed = simulation_seed
+
+  @property
+  def seeded(self) -> bool:
+    return self.simulation_seed is not None
+
+  @abc.abstractmethod
+  def initial_state(self) -> Any:
+    """In graph: the state, an OrderedDict with a `server_key` (int64[2])."""
+
+  @abc.abstractmethod
+  def contribute(self, vector: tf.Tensor, key: tf.Tensor,
+                 state) -> tuple[tf.Tensor, Any]:
+    """In graph: what a client adds, and int32 scalars computed from raw values.
+
+    Args:
+      vector: float32 or float64 [dimension], model units.
+      key: int64[2], of this client and round alone.
+      state: The state of the sum, as broadcast.
+    """
+
+  @abc.abstractmethod
+  def zero(self, dimension: int) -> tf.Tensor:
+    """In graph: the contribution of nobody."""
+
+  @abc.abstractmethod
+  def add(self, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    """In graph: the sum of two contributions."""
+
+  @abc.abstractmethod
+  def federated_total(self, contributions):
+    """The federated sum of contributions placed at clients."""
+
+  @abc.abstractmethod
+  def release(self, state, total: tf.Tensor, survivors: tf.Tensor,
+              key: tf.Tensor) -> tuple[Any, tf.Tensor, Any]:
+    """In graph: new state (but for its key), vector, public measurements.
+
+    Args:
+      state: The state of the sum.
+      total: The sum of all contributions.
+      survivors: int32, how many there are.
+      key: int64[2], of this round at the server.
+    """
+
+  def check_dimension(self, dimension: int) -> None:
+    """Raises ValueError if vectors of this length can't be summed."""
+
+  def tell_cohort_size(self, state, cohort_size: int):
+    """The state for a round of so many clients that are told to take part."""
+    del cohort_size  # Unused.
+    return state
+
+  def server_step(self, state, total, survivors, layout: structures.FlatLayout):
+    """In graph: new state, released structure, public measurements."""
+    root = structures.round_key(self.simulation_seed, state['server_key'])
+    new_state, vector, measurements = self.release(
+        state, total, survivors, keys.derive(root, 0))
+    new_state = collections.OrderedDict(
+        new_state, server_key=keys.derive(root, 1))
+    return new_state, layout.unflatten(vector), measurements
+
+  def measured(self, public, survivors, totals):
+    """Federated measurements: the public ones, and diagnostics if asked for."""
+    if not self.diagnostics:
+      return public
+    return tff.federated_zip(
+        collections.OrderedDict(
+            public=public,
+            diagnostics=collections.OrderedDict(
+                survivors=survivors, totals=totals)))
+
+  def create(self, value_type) -> tff.templates.AggregationProcess:
+    layout = structures.FlatLayout(
+        value_type['value'] if self.seeded else value_type)
+    self.check_dimension(layout.size)
+    initial_state = tff.tensorflow.computation(self.initial_state)
+    state_type = initial_state.type_signature.result
+
+    @tff.tensorflow.computation(value_type, state_type)
+    def contribute(value, state):
+      key = value['key'] if self.seeded else keys.fresh()
+      value = value['value'] if self.seeded else value
+      contribution, diagnostics = self.contribute(
+          rounding.flatten(value), key, state)
+      return (contribution, diagnostics) if self.diagnostics else (contribution,)
+
+    @tff.tensorflow.computation(
+        state_type, contribute.type_signature.result[0], tf.int32)
+    def server_step(state, total, survivors):
+      return self.server_step(state, total, survivors, layout)
+
+    @tff.federated_computation
+    def initialize():
+      return tff.federated_eval(initial_state, tff.SERVER)
+
+    @tff.federated_computation(
+        tff.FederatedType(state_type, tff.SERVER),
+        tff.FederatedType(value_type, tff.CLIENTS))
+    def next_fn(state, value):
+      sent = tff.federated_map(
+          contribute, (value, tff.federated_broadcast(state)))
+      total = self.federated_total(sent[0])
+      survivors = tff.federated_sum(tff.federated_value(1, tff.CLIENTS))
+      state, result, public = tff.federated_map(
+          server_step, (state, total, survivors))
+      totals = tff.federated_sum(sent[1]) if self.diagnostics else None
+      return tff.templates.MeasuredProcessOutput(
+          state, result, self.measured(public, survivors, totals))
+
+    return tff.templates.AggregationProcess(initialize, next_fn)

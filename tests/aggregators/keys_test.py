@@ -1,0 +1,189 @@
+"""Tests of aggregators.keys."""
+
+import uuid
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from aggregators import keys
+from tests import statistics_lib
+
+
+def _distinct(rows):
+  return len({tuple(row) for row in np.asarray(rows)})
+
+
+def test_fresh_keys_differ_between_calls():
+  assert _distinct([keys.fresh().numpy() for _ in range(100)]) == 100
+
+
+def test_fresh_keys_of_one_graph_differ_within_and_across_its_calls():
+  graph = tf.function(lambda: tf.stack([keys.fresh(), keys.fresh()]))
+  drawn = np.concatenate([graph().numpy() for _ in range(50)])
+  assert _distinct(drawn) == 100
+
+
+def test_fresh_is_not_folded_into_a_constant_by_a_loop():
+  graph = tf.function(lambda: tf.map_fn(
+      lambda _: keys.fresh(), tf.range(100), fn_output_signature=tf.int64))
+  assert _distinct(graph().numpy()) == 100
+
+
+@tff.tensorflow.computation(np.int32)
+def _client_keys(unused):
+  del unused
+  return keys.fresh(), keys.fresh()
+
+
+@tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+def _keys_of_clients(values):
+  return tff.federated_map(_client_keys, values)
+
+
+def test_every_client_of_every_round_draws_its_own_keys(one_worker):
+  drawn = []
+  for _ in range(2):
+    for pair in _keys_of_clients([0] * 500):
+      drawn.extend(pair)
+  assert len(drawn) == 2000
+  assert _distinct(drawn) == 2000
+
+
+def test_clients_on_different_workers_draw_different_keys(two_workers):
+  @tff.tensorflow.computation(np.int32)
+  def one_hot_keys(place):
+    return tf.scatter_nd([[place]], [keys.fresh()], [20, 2])
+
+  @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+  def collect(places):
+    return tff.federated_sum(tff.federated_map(one_hot_keys, places))
+
+  drawn = np.concatenate([collect(list(range(20))) for _ in range(2)])
+  assert drawn.shape == (40, 2)
+  assert _distinct(drawn) == 40
+
+
+def test_bits_of_fresh_keys_are_uniform():
+  graph = tf.function(lambda: tf.map_fn(
+      lambda _: keys.fresh(), tf.range(4000), fn_output_signature=tf.int64))
+  drawn = graph().numpy()
+  assert statistics_lib.bits_are_uniform(drawn)
+  # No bit of one half follows a bit of the other.
+  assert statistics_lib.bits_are_uniform((drawn[:, :1] ^ drawn[:, 1:]).copy())
+
+
+def test_the_check_of_bits_sees_the_fixed_bits_of_a_uuid():
+  raw = np.array([
+      [u.int >> 64, u.int & (2**64 - 1)]
+      for u in (uuid.uuid4() for _ in range(4000))
+  ], np.uint64)
+  assert not statistics_lib.bits_are_uniform(raw)
+  assert not statistics_lib.bits_are_uniform(raw[:, 1:].copy())
+
+
+def _philox_4x32_10(counter, key):
+  """Salmon et al., Parallel random numbers: as easy as 1, 2, 3 (SC 2011)."""
+  mask = 2**32 - 1
+  x = list(counter)
+  k = list(key)
+  for _ in range(10):
+    high0, low0 = divmod(0xD2511F53 * x[0], 2**32)
+    high1, low1 = divmod(0xCD9E8D57 * x[2], 2**32)
+    x = [high1 ^ x[1] ^ k[0], low1, high0 ^ x[3] ^ k[1], low0]
+    k = [(k[0] + 0x9E3779B9) & mask, (k[1] + 0xBB67AE85) & mask]
+  return x
+
+
+def _halves(word):
+  return [int(word) & (2**32 - 1), (int(word) >> 32) & (2**32 - 1)]
+
+
+@pytest.mark.parametrize('key', [
+    (0, 0), (1, 2), (-1, -1), (2**63 - 1, -2**63),
+    (0x0123456789ABCDEF, 0x1020304050607080)])
+@pytest.mark.parametrize('index', [0, 1, 2**31 - 1, 2**40])
+def test_derive_is_one_philox_block_at_the_index_and_the_keys_second_word(
+    key, index):
+  x = _philox_4x32_10(_halves(index) + _halves(key[1]), _halves(key[0]))
+  expected = np.array([x[0] | x[1] << 32, x[2] | x[3] << 32], np.uint64)
+  derived = keys.derive(tf.constant(key, tf.int64), tf.constant(index, tf.int64))
+  np.testing.assert_array_equal(derived.numpy(), expected.view(np.int64))
+
+
+def test_the_oracle_knows_the_published_vector():
+  # Known answers of Random123, philox4x32-10.
+  assert _philox_4x32_10([0] * 4, [0] * 2) == [
+      0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+
+
+def test_derive_is_the_same_in_a_graph_and_in_a_worker(one_worker):
+  key = np.array([3, -4], np.int64)
+  expected = keys.derive(tf.constant(key), 5).numpy()
+
+  @tff.tensorflow.computation(tff.TensorType(np.int64, [2]))
+  def derived(value):
+    return keys.derive(value, 5)
+
+  graph = tf.function(lambda x, i: keys.derive(x, i))
+  np.testing.assert_array_equal(derived(key), expected)
+  np.testing.assert_array_equal(graph(key, tf.constant(5)).numpy(), expected)
+
+
+def test_derived_keys_of_different_indices_differ():
+  derive = tf.function(lambda: tf.map_fn(
+      lambda i: keys.derive(tf.constant([7, 8], tf.int64), i), tf.range(20_000),
+      fn_output_signature=tf.int64))
+  derived = derive().numpy()
+  assert _distinct(derived) == 20_000
+  assert statistics_lib.bits_are_uniform(derived)
+
+
+def test_every_bit_of_a_key_matters_to_what_is_derived_and_drawn():
+  base = np.array([0, 0], np.int64)
+  flipped = [base]
+  for half in range(2):
+    for bit in range(64):
+      key = base.copy().view(np.uint64)
+      key[half] = np.uint64(1 << bit)
+      flipped.append(key.view(np.int64))
+  both = tf.function(lambda k: (keys.derive(k, 0), keys.words(k, [2], tf.int64)))
+  results = [both(tf.constant(k)) for k in flipped]
+  assert _distinct([derived for derived, _ in results]) == 129
+  assert _distinct([words for _, words in results]) == 129
+
+
+def test_the_key_of_a_seed_is_fixed():
+  # The first half of SHA-256 of the text 'simulation seed 0'.
+  np.testing.assert_array_equal(
+      keys.from_seed(0), np.array([3587628922523968576, -5604511284892746529], np.int64))
+
+
+def test_keys_of_seeds_differ():
+  assert _distinct([keys.from_seed(seed) for seed in range(1000)]) == 1000
+  np.testing.assert_array_equal(keys.from_seed(2**80), keys.from_seed(2**80))
+  np.testing.assert_array_equal(keys.from_seed(np.int64(3)), keys.from_seed(3))
+
+
+@pytest.mark.parametrize('seed', [-1, 1.5, True])
+def test_what_is_no_seed_is_named(seed):
+  with pytest.raises(ValueError, match=f'seed .*{seed}'):
+    keys.from_seed(seed)
+
+
+@pytest.mark.parametrize('dtype', [tf.int32, tf.int64])
+def test_words_cover_their_whole_range_and_repeat_with_their_key(dtype):
+  key = tf.constant([5, 6], tf.int64)
+  words = keys.words(key, [100_000], dtype).numpy()
+  assert words.dtype == dtype.as_numpy_dtype
+  np.testing.assert_array_equal(words, keys.words(key, [100_000], dtype).numpy())
+  as_bytes = np.bincount(words.view(np.uint8), minlength=256)
+  assert statistics_lib.fits(as_bytes, np.full(256, 1 / 256))
+
+
+def test_uniform_numbers_are_uniform_and_below_one():
+  drawn = keys.uniform(tf.constant([5, 6], tf.int64), [100_000]).numpy()
+  assert drawn.min() >= 0 and drawn.max() < 1
+  counts = np.bincount((drawn * 1024).astype(int), minlength=1024)
+  assert statistics_lib.fits(counts, np.full(1024, 1 / 1024))

@@ -1,0 +1,70 @@
+"""Tests of aggregators.modular_sum against Python's integers."""
+
+import hypothesis
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from aggregators import modular_sum
+
+BITS = list(range(2, 31))
+
+
+def _centred(value, bits):
+  """The representative of a Python integer in [-2^(bits-1), 2^(bits-1))."""
+  half = 2**(bits - 1)
+  return (int(value) + half) % 2**bits - half
+
+
+def _edges(bits, low, high):
+  half = 2**(bits - 1)
+  edges = [0, 1, -1, half - 1, half, half + 1, -half, -half - 1, 2 * half - 1,
+           2 * half, -2 * half, low, high, low + 1, high - 1]
+  return [x for x in edges if low <= x <= high]
+
+
+@pytest.mark.parametrize('bits', BITS)
+@pytest.mark.parametrize('dtype', [np.int32, np.int64])
+def test_wrap_and_unwrap_agree_with_python_integers(bits, dtype):
+  info = np.iinfo(dtype)
+  drawn = np.random.default_rng(bits).integers(
+      info.min, info.max, size=1000, dtype=dtype, endpoint=True)
+  values = np.concatenate([np.array(_edges(bits, info.min, info.max), dtype),
+                           drawn])
+  wrapped = modular_sum.wrap(tf.constant(values), bits)
+  assert wrapped.dtype == tf.int32
+  np.testing.assert_array_equal(wrapped, [int(v) % 2**bits for v in values])
+  np.testing.assert_array_equal(
+      modular_sum.unwrap(wrapped, bits), [_centred(v, bits) for v in values])
+
+
+@pytest.mark.parametrize('bits', BITS)
+def test_unwrap_undoes_wrap_over_the_whole_field(bits):
+  half = 2**(bits - 1)
+  step = max(1, half // 1000)
+  values = np.array([*range(-half, half, step), half - 1], np.int32)
+  np.testing.assert_array_equal(
+      modular_sum.unwrap(modular_sum.wrap(tf.constant(values), bits), bits),
+      values)
+
+
+@hypothesis.settings(deadline=None, max_examples=60, derandomize=True)
+@hypothesis.given(
+    bits=st.sampled_from(BITS),
+    values=st.lists(st.integers(-2**62, 2**62), min_size=1, max_size=40))
+def test_a_running_sum_is_the_sum_modulo_the_field(bits, values):
+  wrapped = [modular_sum.wrap(tf.constant([v], tf.int64), bits) for v in values]
+  total = wrapped[0]
+  for value in wrapped[1:]:
+    total = modular_sum.add(total, value, bits)
+  assert int(modular_sum.unwrap(total, bits)[0]) == _centred(sum(values), bits)
+
+
+@pytest.mark.parametrize('bits', BITS)
+def test_overflow_of_int32_is_harmless(bits):
+  # 500 of the largest values: up to 2^39, far beyond an int32.
+  count, largest = 500, 2**bits - 1
+  total = tf.reduce_sum(tf.fill([count], tf.constant(largest, tf.int32)))
+  found = modular_sum.unwrap(modular_sum.wrap(total, bits), bits)
+  assert int(found) == _centred(count * largest, bits) == _centred(-count, bits)

@@ -1,0 +1,163 @@
+"""Tests of aggregators.rotation."""
+
+import numpy as np
+import pytest
+from scipy import linalg
+import tensorflow as tf
+
+from aggregators import rotation
+from tests import statistics_lib
+
+KEY = np.array([11, -12], np.int64)
+# Dimensions that each kind takes.
+DIMENSIONS = (
+    [('hadamard', 2**i) for i in range(21)] +
+    [('dft', d) for d in (2, 4, 6, 10, 254, 1000, 2**20)] +
+    [('none', d) for d in (1, 7, 1000)])
+
+
+def _vector(dim, seed=0):
+  return np.random.default_rng(seed).normal(size=dim).astype(np.float32)
+
+
+@pytest.mark.parametrize('kind, dim', DIMENSIONS)
+def test_rotation_preserves_the_norm_and_is_inverted(kind, dim):
+  vector = _vector(dim)
+  rotated = rotation.rotate(tf.constant(vector), KEY, kind)
+  assert rotated.shape == [dim] and rotated.dtype == tf.float32
+  norm = np.linalg.norm(vector.astype(np.float64))
+  assert np.linalg.norm(rotated.numpy().astype(np.float64)) == pytest.approx(
+      norm, rel=2e-6)
+  back = rotation.unrotate(rotated, KEY, kind).numpy()
+  np.testing.assert_allclose(back, vector, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize('kind, dim', [
+    ('hadamard', 1), ('hadamard', 2), ('hadamard', 64), ('hadamard', 512),
+    ('dft', 2), ('dft', 6), ('dft', 300)])
+def test_rotation_is_an_orthogonal_matrix(kind, dim):
+  rows = [rotation.rotate(tf.constant(row), KEY, kind).numpy()
+          for row in np.eye(dim, dtype=np.float32)]
+  matrix = np.array(rows, np.float64)
+  np.testing.assert_allclose(matrix @ matrix.T, np.eye(dim), atol=2e-6)
+
+
+@pytest.mark.parametrize('dim', [2**i for i in range(12)])
+def test_transform_is_the_sylvester_matrix(dim):
+  vector = _vector(dim)
+  expected = linalg.hadamard(dim).astype(np.float64) @ vector
+  found = rotation.walsh_hadamard(tf.constant(vector)).numpy()
+  np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * dim**0.5)
+  # Of integers it is exact.
+  integers = np.arange(dim, dtype=np.float32) % 7
+  np.testing.assert_array_equal(
+      rotation.walsh_hadamard(tf.constant(integers)),
+      linalg.hadamard(dim) @ integers)
+
+
+@pytest.mark.parametrize('dim', [2, 64, 1024])
+def test_hadamard_rotation_is_the_matrix_after_the_signs(dim):
+  vector = _vector(dim)
+  signs = rotation.signs(tf.constant(KEY), dim).numpy()
+  expected = linalg.hadamard(dim) @ (signs * vector) / dim**0.5
+  np.testing.assert_allclose(
+      rotation.rotate(tf.constant(vector), KEY, 'hadamard'), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize('dim', [1, 31, 32, 33, 1000, 2**16])
+def test_signs_are_plus_and_minus_one_and_follow_from_the_key(dim):
+  signs = rotation.signs(tf.constant(KEY), dim).numpy()
+  assert signs.shape == (dim,) and signs.dtype == np.float32
+  assert set(np.unique(signs)) <= {-1.0, 1.0}
+  np.testing.assert_array_equal(signs, rotation.signs(tf.constant(KEY), dim))
+  if dim >= 1000:
+    other = rotation.signs(tf.constant([11, -13], tf.int64), dim).numpy()
+    statistics_lib.check_mean(signs * other, 0, 1)
+
+
+def test_signs_are_fair_and_independent_of_their_neighbours():
+  # 2^22 signs: a probability of 0.5 + 0.0013 would be seen.
+  signs = rotation.signs(tf.constant(KEY), 2**22).numpy()
+  for lag in (1, 2, 31, 32, 33, 64, 128):
+    statistics_lib.check_mean(signs[lag:] * signs[:-lag], 0, 1)
+  # Of each place in a word of 32, and with power.
+  for place in range(32):
+    statistics_lib.check_mean(signs[place::32], 0, 1)
+  with pytest.raises(AssertionError):
+    biased = np.where(np.arange(2**22) % 400 == 0, 1.0, signs)
+    statistics_lib.check_mean(biased, 0, 1)
+
+
+def _spiky_vectors(dim):
+  one_hot = np.zeros(dim, np.float32)
+  one_hot[3] = 1
+  few = np.zeros(dim, np.float32)
+  few[:5] = [5, -4, 3, -2, 1]
+  return {
+      'one coordinate': one_hot,
+      'few coordinates': few,
+      'constant': np.ones(dim, np.float32),
+      'decaying': 0.99**np.arange(dim, dtype=np.float32),
+      'row of the transform': linalg.hadamard(dim)[37].astype(np.float32),
+  }
+
+
+def _exceedances(rotated, norm, t):
+  return np.mean(np.abs(rotated) > t * norm / rotated.shape[-1]**0.5)
+
+
+@pytest.mark.parametrize('kind', ['hadamard', 'dft'])
+@pytest.mark.parametrize('name', sorted(_spiky_vectors(64)))
+def test_rotation_spreads_a_vector_evenly(kind, name):
+  dim, rounds = 1024, 64
+  vector = _spiky_vectors(dim)[name]
+  norm = np.linalg.norm(vector)
+  rotate = tf.function(lambda key: rotation.rotate(tf.constant(vector), key, kind))
+  rotated = np.array([
+      rotate(tf.constant([i, 99], tf.int64)).numpy() for i in range(rounds)])
+  for t in (2.0, 3.0, 4.0):
+    # Sub-Gaussian: P(|y| > t norm / sqrt D) <= 2 exp(-t^2 / 2). For the
+    # discrete Fourier transform a coordinate of one complex number adds sqrt 2.
+    bound = 2 * np.exp(-t**2 / (4 if kind == 'dft' else 2))
+    assert _exceedances(rotated, norm, t) <= bound
+  # A coordinate has mean zero and variance norm^2 / D over the keys. Each is
+  # seen over the rounds alone, as coordinates of a round may be dependent.
+  errors = rotated.mean(axis=0) / (norm / dim**0.5 / rounds**0.5)
+  assert np.abs(errors).max() < 6.5
+  if name == 'decaying':
+    # Power: left as it is, the vector is far from flat.
+    assert _exceedances(vector[np.newaxis], norm, 4.0) > 2 * np.exp(-8)
+
+
+def test_one_coordinate_becomes_exactly_flat_by_hadamard():
+  dim = 4096
+  vector = np.zeros(dim, np.float32)
+  vector[17] = 3
+  rotated = rotation.rotate(tf.constant(vector), KEY, 'hadamard').numpy()
+  np.testing.assert_allclose(np.abs(rotated), 3 / 64, rtol=1e-6)
+
+
+def test_no_rotation_is_the_identity():
+  vector = _vector(9)
+  for function in (rotation.rotate, rotation.unrotate):
+    np.testing.assert_array_equal(
+        function(tf.constant(vector), KEY, 'none'), vector)
+
+
+@pytest.mark.parametrize('kind', ['hadamard', 'dft'])
+def test_another_key_does_not_invert(kind):
+  vector = _vector(256)
+  rotated = rotation.rotate(tf.constant(vector), KEY, kind)
+  back = rotation.unrotate(rotated, np.array([1, 1], np.int64), kind).numpy()
+  assert np.linalg.norm(back - vector) > 0.5 * np.linalg.norm(vector)
+
+
+@pytest.mark.parametrize('function', [rotation.rotate, rotation.unrotate])
+def test_an_unknown_kind_is_named(function):
+  with pytest.raises(ValueError, match="rotation .*'fourier'"):
+    function(tf.zeros([4]), KEY, 'fourier')
+
+
+def test_a_length_that_is_no_power_of_two_is_named():
+  with pytest.raises(ValueError, match='power of two, found 12'):
+    rotation.walsh_hadamard(tf.zeros([12]))

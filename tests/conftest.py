@@ -1,0 +1,37 @@
+"""Fixtures that more than one folder of tests uses.
+
+Workers start once for a session. TensorFlow is imported by the fixtures that
+need it, so tests of plain numbers start at once.
+"""
+
+import pytest
+
+
+@pytest.fixture(scope='session')
+def _one_worker_context():
+  from tff_pipelines.simulation import contexts  # pylint: disable=g-import-not-at-top
+  with contexts.started(num_workers=1) as context:
+    yield context
+
+
+@pytest.fixture(scope='session')
+def _two_worker_context():
+  from tff_pipelines.simulation import contexts  # pylint: disable=g-import-not-at-top
+  with contexts.started(num_workers=2) as context:
+    yield context
+
+
+@pytest.fixture
+def one_worker(_one_worker_context):
+  """TFF computations of the test run on one worker."""
+  from tff_pipelines.simulation import contexts  # pylint: disable=g-import-not-at-top
+  with contexts.installed(_one_worker_context):
+    yield
+
+
+@pytest.fixture
+def two_workers(_two_worker_context):
+  """TFF computations of the test run on two workers that share the clients."""
+  from tff_pipelines.simulation import contexts  # pylint: disable=g-import-not-at-top
+  with contexts.installed(_two_worker_context):
+    yield

@@ -1,0 +1,80 @@
+"""Statistical checks with power, shared by tests of random mechanisms.
+
+Every check accepts the right law but for a false-alarm rate of about 1e-6, and
+those of a scale also show that they would have rejected 2/3 and 3/2 of it.
+Tests fix their seeds, so that a false alarm cannot come and go; only tests of
+the operating system's entropy can't, and those may fail once in a million.
+"""
+
+import math
+
+import numpy as np
+from scipy import stats
+
+FALSE_ALARM = 1e-6
+# Standard errors that a Gaussian statistic exceeds with that probability.
+Z = float(stats.norm.isf(FALSE_ALARM / 2))
+
+
+def has_second_moment(samples, variance: float,
+                      excess_kurtosis: float = 0.0) -> bool:
+  """Whether the mean square of samples of mean zero agrees with `variance`."""
+  squares = np.square(np.asarray(samples, np.float64)).ravel()
+  error = variance * math.sqrt((2 + excess_kurtosis) / squares.size)
+  return abs(squares.mean() - variance) <= Z * error
+
+
+def check_variance(samples, variance: float,
+                   excess_kurtosis: float = 0.0) -> None:
+  """Asserts the variance of samples of mean zero, and the power to see it."""
+  samples = np.asarray(samples, np.float64)
+  # With fewer, 3/2 of the variance could lie within Z errors on either side.
+  assert samples.size >= (5 * Z)**2 * (2 + excess_kurtosis), 'too few samples'
+  assert has_second_moment(samples, variance, excess_kurtosis), (
+      f'mean square {np.mean(samples**2)} of {samples.size}, not {variance}')
+  assert not has_second_moment(samples, variance * 2 / 3, excess_kurtosis)
+  assert not has_second_moment(samples, variance * 3 / 2, excess_kurtosis)
+
+
+def check_mean(samples, mean: float, variance: float) -> None:
+  """Asserts the mean of samples whose variance is known."""
+  samples = np.asarray(samples, np.float64)
+  error = math.sqrt(variance / samples.size)
+  assert abs(samples.mean() - mean) <= Z * error, (
+      f'mean {samples.mean()} of {samples.size}, not {mean} within {Z * error}')
+
+
+def fits(counts, probabilities) -> bool:
+  """Whether counts agree with probabilities, by chi-square.
+
+  Args:
+    counts: Observed, one per bin.
+    probabilities: Of the bins, in the order of the counts; the bins' remainder
+      to 1, if any, must have been observed never.
+  """
+  counts = np.asarray(counts, np.float64)
+  expected = np.asarray(probabilities, np.float64) * counts.sum()
+  # Neighbouring bins are joined until each is large enough for chi-square.
+  joined = []
+  observed_sum = expected_sum = 0.0
+  for observed, mean in zip(counts, expected):
+    observed_sum += observed
+    expected_sum += mean
+    if expected_sum >= 8:
+      joined.append([observed_sum, expected_sum])
+      observed_sum = expected_sum = 0.0
+  joined[-1][0] += observed_sum
+  joined[-1][1] += expected_sum
+  assert len(joined) > 1, 'too few samples'
+  joined = np.array(joined)
+  statistic = np.sum((joined[:, 0] - joined[:, 1])**2 / joined[:, 1])
+  return stats.chi2.sf(statistic, len(joined) - 1) > FALSE_ALARM
+
+
+def bits_are_uniform(words) -> bool:
+  """Whether every bit of 64-bit words [n, k] is 0 and 1 equally often."""
+  words = np.asarray(words).view(np.uint64)
+  shifts = np.arange(64, dtype=np.uint64)
+  ones = np.sum((words[..., np.newaxis] >> shifts) & np.uint64(1), axis=0)
+  errors = np.abs(ones - len(words) / 2.0) / (math.sqrt(len(words)) / 2)
+  return bool(np.max(errors) <= stats.norm.isf(FALSE_ALARM / 2 / errors.size))

@@ -1,0 +1,155 @@
+"""Federated averaging with many clients in one graph call.
+
+A chunk is a list of clients whose data lie end to end. One call trains them one
+after another; each client's update is clipped, rotated, rounded and noised by
+itself and added to one running sum, which is all that a call returns. So the
+fixed costs of TFF are paid once a chunk, and memory does not grow with the
+cohort. The functions are those of the plain form (`algorithms.fedavg`), and with
+the same keys the sums are the same integers.
+"""
+
+import collections
+from typing import Sequence
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from aggregators import keys
+from aggregators import rounding
+from aggregators import structures
+from aggregators.client_sum import ClientSumFactory
+from tasks.task import Model
+from tff_pipelines.algorithms import fedavg
+from tff_pipelines.algorithms import local_training
+
+
+def chunk_type(element_spec, *, seeded: bool) -> tff.StructType:
+  """The type of a chunk: examples end to end, numbers of them, keys if seeded."""
+  members = [
+      ('examples', fedavg.examples_type(element_spec)),
+      ('lengths', tff.TensorType(np.int32, [None])),
+  ]
+  if seeded:
+    members.append(('keys', tff.TensorType(np.int64, [None, 2])))
+  return tff.StructWithPythonType(members, collections.OrderedDict)
+
+
+def make_chunk(clients: Sequence):
+  """One value of `chunk_type` from values of `fedavg.client_type`, at least one."""
+  names = clients[0]['examples'].keys()
+  chunk = collections.OrderedDict(
+      examples=collections.OrderedDict(
+          (name, np.concatenate([c['examples'][name] for c in clients]))
+          for name in names),
+      lengths=np.array(
+          [len(next(iter(c['examples'].values()))) for c in clients], np.int32))
+  if 'key' in clients[0]:
+    chunk['keys'] = np.stack([c['key'] for c in clients])
+  return chunk
+
+
+def build(model: Model, element_spec, *, initial_weights: list[np.ndarray],
+          sum_factory: ClientSumFactory, expected_cohort_size: float,
+          local: local_training.LocalConfig, server_learning_rate: float,
+          server_momentum: float) -> tff.templates.IterativeProcess:
+  """Builds the process; its clients are chunks.
+
+  Args:
+    model: The model to train.
+    element_spec: Feature name -> (dtype, shape), of the clients' source.
+    initial_weights: List of float32 arrays.
+    sum_factory: What a client contributes and how contributions add up. It
+      also says whether the run is seeded and whether diagnostics are measured.
+    expected_cohort_size: The constant that the sum is divided by.
+    local: What clients do.
+    server_learning_rate: As in `fedavg.build`.
+    server_momentum: As in `fedavg.build`.
+
+  Returns:
+    A process with the state and the results of `fedavg.build`.
+  """
+  seeded, diagnostics = sum_factory.seeded, sum_factory.diagnostics
+  server = fedavg.Server(initial_weights, server_learning_rate, server_momentum)
+  layout = structures.FlatLayout(server.weights_type)
+  sum_factory.check_dimension(layout.size)
+  initial_sum = tff.tensorflow.computation(sum_factory.initial_state)
+  sum_type = initial_sum.type_signature.result
+  chunks_type = chunk_type(element_spec, seeded=seeded)
+
+  @tff.tensorflow.computation(chunks_type, server.weights_type, sum_type)
+  def train_chunk(chunk, weights, sum_state):
+    lengths = chunk['lengths']
+    ends = tf.cumsum(lengths)
+    root = None if seeded else keys.fresh()
+
+    def one_client(i):
+      key = chunk['keys'][i] if seeded else keys.derive(root, i)
+      rows = slice(ends[i] - lengths[i], ends[i])
+      examples = {name: x[rows] for name, x in chunk['examples'].items()}
+      delta, training = local_training.update(
+          model.loss, weights, examples, keys.derive(key, 0), local)
+      contribution, measured = sum_factory.contribute(
+          rounding.flatten(delta), keys.derive(key, 1), sum_state)
+      return contribution, (measured, training)
+
+    def step(i, total, measured):
+      contribution, more = one_client(i)
+      measured = tf.nest.map_structure(tf.add, measured, more)
+      return i + 1, sum_factory.add(total, contribution), measured
+
+    nothing = tf.nest.map_structure(
+        lambda spec: tf.zeros([], spec.dtype),
+        tf.function(one_client).get_concrete_function(
+            tf.TensorSpec([], tf.int32)).structured_outputs[1])
+    _, total, measured = tf.while_loop(
+        lambda i, *_: i < tf.size(lengths), step,
+        (tf.constant(0), sum_factory.zero(layout.size), nothing),
+        parallel_iterations=1)
+    return (total, tf.size(lengths), *(measured if diagnostics else ()))
+
+  @tff.tensorflow.computation(
+      sum_type, train_chunk.type_signature.result[0], tf.int32)
+  def release(sum_state, total, survivors):
+    return sum_factory.server_step(sum_state, total, survivors, layout)
+
+  @tff.tensorflow.computation(server.weights_type, server.optimizer_type,
+                              server.weights_type)
+  def step_server(weights, optimizer_state, total):
+    mean = tf.nest.map_structure(
+        lambda x: x / tf.constant(expected_cohort_size, x.dtype), list(total))
+    return server.step(weights, optimizer_state, mean)
+
+  @tff.federated_computation
+  def initialize():
+    return server.federated_state(tff.federated_eval(initial_sum, tff.SERVER))
+
+  state_type = initialize.type_signature.result
+
+  @tff.federated_computation(
+      state_type, tff.FederatedType(chunks_type, tff.CLIENTS))
+  def next_fn(state, chunks):
+    sum_state = state['aggregator']
+    sent = tff.federated_map(
+        train_chunk,
+        (chunks, tff.federated_broadcast(state['weights']),
+         tff.federated_broadcast(sum_state)))
+    total = sum_factory.federated_total(sent[0])
+    survivors = tff.federated_sum(sent[1])
+    sum_state, result, public = tff.federated_map(
+        release, (sum_state, total, survivors))
+    weights, optimizer_state = tff.federated_map(
+        step_server, (state['weights'], state['optimizer'], result))
+    totals = tff.federated_sum(sent[2]) if diagnostics else None
+    metrics = collections.OrderedDict(
+        aggregator=sum_factory.measured(public, survivors, totals))
+    if diagnostics:
+      metrics['training'] = tff.federated_sum(sent[3])
+    return collections.OrderedDict(
+        state=tff.federated_zip(
+            collections.OrderedDict(
+                weights=weights, optimizer=optimizer_state,
+                aggregator=sum_state)),
+        metrics=tff.federated_zip(metrics))
+
+  return tff.templates.IterativeProcess(initialize, next_fn)
