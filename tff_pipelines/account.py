@@ -180,7 +180,7 @@ def _of_ledger(ledger: ledger_lib.Ledger, warnings: list[str]) -> answers.Answer
   return answers.Answer(
       epsilon=answers.finite(found.epsilon),
       epsilon_unamplified=answers.finite(unamplified), delta=delta,
-      rounds=len(ledger.lines()), order=answers.finite(found.order),
+      rounds=len(ledger.lines()), order=answers.integer_order(found.order),
       accountant=found.accountant, amplification=found.amplification,
       adjacency=found.adjacency, trust_model=header['trust_model'],
       warnings=[*header['warnings'], *found.warnings, *warnings])

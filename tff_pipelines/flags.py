@@ -123,7 +123,7 @@ def define_training() -> None:
   flags.DEFINE_integer('client_batch_size', 5, _TRAINING + 'Examples of a step.')
   flags.DEFINE_integer('client_epochs', 1, _TRAINING + 'Passes over a client\'s '
                        'examples.')
-  flags.DEFINE_float('server_learning_rate', 1.0, _TRAINING + 'SGD on the server.')
+  flags.DEFINE_float('server_learning_rate', 0.7, _TRAINING + 'SGD on the server.')
   flags.DEFINE_float('server_momentum', 0.9, _TRAINING + 'In [0, 1).')
   flags.DEFINE_integer('initial_weights_seed', 0, _TRAINING + 'Of the model that '
                        'training starts from, which is public.')

@@ -149,7 +149,7 @@ def test_epsilon_is_monotone_in_noise_rate_rounds_delta_and_dropouts(
   assert epsilon_of(z, rate, count, delta, 1 / factor) >= here / slack
 
 
-@QUICK
+@hypothesis.settings(max_examples=25, deadline=None, derandomize=True)
 @hypothesis.given(positive, strategies.floats(1e-3, 1.0),
                   strategies.integers(1, 300), deltas)
 def test_pld_of_sampled_gaussians_is_never_above_rdp(z, rate, count, delta):

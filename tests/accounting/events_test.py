@@ -179,7 +179,10 @@ def test_no_privacy_is_infinite_wherever_it_is():
   for event in (events.NoPrivacy(),
                 events.Composed(events=(GAUSSIAN, events.NoPrivacy())),
                 events.PoissonSampled(event=events.NoPrivacy(),
-                                      sampling_rate=0.01)):
+                                      sampling_rate=0.01),
+                events.PoissonSampled(
+                    event=events.CentralGaussian(noise_multiplier=0),
+                    sampling_rate=1e-6)):
     for kind in ('auto', 'rdp', 'pld'):
       assert accountant.epsilon(event, 1e-3, accountant=kind) == math.inf
   assert accountant.delta(events.NoPrivacy(), 10.0) == 1.0

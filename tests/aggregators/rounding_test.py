@@ -117,7 +117,6 @@ def test_beta_zero_bounds_every_rounding_so_that_none_is_repeated():
   assert retries == [0] * 300
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('beta', [0.0, float(np.exp(-0.5))])
 def test_a_vector_of_more_coordinates_than_a_float32_counts_stays_in_bounds(beta):
   dim = 2**23 + 1

@@ -60,23 +60,30 @@ def workers_of(mark: str) -> list[psutil.Process]:
 
 
 class Run:
-  """A started process: its `pid`, its `mark` and what it printed."""
+  """A started process.
+
+  Attributes:
+    folder: Where it was started; it holds what it prints.
+    pid: Its id.
+    mark: The value of MARK in its environment.
+    code: Its exit code, minus the signal that ended it; None while it runs.
+  """
 
   def __init__(self, server: 'Launcher', pid: int, folder: pathlib.Path,
                mark: str):
     self._server = server
-    self._folder = folder
+    self.folder = folder
     self.pid = pid
     self.mark = mark
     self.code: int | None = None
 
   @property
   def stdout(self) -> str:
-    return (self._folder / 'stdout').read_text(encoding='utf-8')
+    return (self.folder / 'stdout').read_text(encoding='utf-8')
 
   @property
   def stderr(self) -> str:
-    return (self._folder / 'stderr').read_text(encoding='utf-8')
+    return (self.folder / 'stderr').read_text(encoding='utf-8')
 
   def poll(self) -> int | None:
     """The exit code, minus the signal that ended it, None while it runs."""
@@ -145,6 +152,7 @@ def _become(request) -> None:
   os.setsid()
   os.environ[MARK] = request['mark']
   folder = pathlib.Path(request['folder'])
+  os.chdir(folder)
   for number, path in ((0, '/dev/null'), (1, folder / 'stdout'),
                        (2, folder / 'stderr')):
     flags = os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT
@@ -188,6 +196,7 @@ def _serve() -> None:
     if pid == 0:
       _become(request)
     print(json.dumps({'pid': pid}), flush=True)
+  os._exit(0)
 
 
 if __name__ == '__main__':

@@ -54,7 +54,7 @@ class Answer:
   local_stddev_grid: float | None = None
   bits: int | None = None
   dimension_padded: int | None = None
-  order: float | None = None
+  order: int | None = None
   accountant: str | None = None
   amplification: str | None = None
   adjacency: str | None = None
@@ -68,7 +68,13 @@ class Answer:
 
 
 def finite(value: float | None) -> float | None:
+  """The value for JSON, which has no infinity: None for it."""
   return None if value is None or not math.isfinite(value) else float(value)
+
+
+def integer_order(order: float | None) -> int | None:
+  """A Renyi order for JSON: None for the infinite one."""
+  return None if order is None or math.isinf(order) else int(order)
 
 
 def _target(request: Request) -> dict[str, Any]:
@@ -204,7 +210,7 @@ def _described(request: Request, event: base.Event, delta: float) -> Answer:
       local_stddev_grid=params.local_stddev_grid if params else None,
       bits=request.bits if params else None,
       dimension_padded=params.padded_dimension if params else None,
-      order=finite(order), accountant=used,
+      order=integer_order(order), accountant=used,
       amplification=request.amplification, adjacency=event.adjacency,
       sampling=request.sampling if sampled else None,
       trust_model=request.family.trust_model,
@@ -285,7 +291,7 @@ def _answer_local(request: Request) -> Answer:
   found = accountant.guarantee(event, delta, accountant=request.accountant)
   return Answer(
       epsilon=finite(found.epsilon), delta=delta, rounds=request.queries,
-      order=finite(found.order), accountant=found.accountant,
+      order=integer_order(found.order), accountant=found.accountant,
       adjacency=found.adjacency, trust_model=request.family.trust_model,
       warnings=list(found.warnings))
 

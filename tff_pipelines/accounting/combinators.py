@@ -107,6 +107,8 @@ class PoissonSampled(base.Event):
     merged = pairs.merged(inner)
     if merged is None:
       return None
+    if isinstance(merged, pairs.Leak):
+      return inner  # Nothing is claimed for being left out of a bare release.
     return ((pairs.Poisson(pair=merged, sampling_rate=self.sampling_rate), 1),)
 
   def without_sampling(self) -> base.Event:

@@ -26,7 +26,7 @@ from tff_pipelines.accounting import pairs
 Factor = tuple[pairs.Pair, int]
 
 TOLERANCE = 1e-3
-_MAX_GRID = 1 << 23
+_MAX_GRID = 1 << 22
 _MAX_ROUNDS = 14
 # Grid steps as a part of the spread of one release's loss.
 _FIRST_FRACTION = 1 / 16

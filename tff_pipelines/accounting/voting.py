@@ -105,8 +105,8 @@ def data_dependent_curve(log_q: float, curve: np.ndarray) -> np.ndarray:
     raise ValueError(f'log_q must be at most 0, found {log_q!r}')
   if log_q == 0 or not np.isfinite(curve).all():
     return curve
-  if log_q == -math.inf:
-    log_q = -1e300
+  # A larger q is a bound too, and keeps the cancellation below harmless.
+  log_q = max(log_q, -2000.0)
   alpha = curves.orders(curve.size + 1)
   # The two higher orders that the theorem is free to choose: mu1 for the least
   # B, then mu2 for the least A among those that meet the condition.

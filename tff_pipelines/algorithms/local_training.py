@@ -69,8 +69,11 @@ def update(loss_fn: Callable, weights, examples, key: tf.Tensor,
         losses = loss_fn(current, batch, keys.derive(dropout_key, step)) * mask
         summed = tf.reduce_sum(losses)
         mean = summed / tf.reduce_sum(mask)
-      gradients = tape.gradient(mean, current)
-      current = [w - config.learning_rate * g for w, g in zip(current, gradients)]
+      gradients = tape.gradient(
+          mean, current, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+      # The gradient of an embedding is sparse until it is converted.
+      current = [w - config.learning_rate * tf.convert_to_tensor(g)
+                 for w, g in zip(current, gradients)]
       return step + 1, current, total_loss + summed
 
     _, current, total_loss = tf.while_loop(

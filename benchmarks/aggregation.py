@@ -1,0 +1,257 @@
+"""How fast the distributed sum is, against TFF's own.
+
+  python -m benchmarks.aggregation [--quick] [--json=FILE] [--repeats=N]
+
+Whole: our DistributedSumFactory (conditional rounding) and TFF's
+DistributedDpSumFactory (Hadamard, Skellam, beta = 0 as it recommends) in the same
+process and context, in turns. The vectors are made in the worker, and a plain
+federated sum of the same vectors is subtracted. Kernels: nanoseconds a
+coordinate on one thread, beside the time of a copy of a vector beyond the cache.
+See benchmarks/README.md.
+"""
+
+import argparse
+import statistics
+import time
+
+# TFF's factory makes computations deeper than the parser's default limit.
+from google._upb import _message
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+import tensorflow_privacy as tfp
+from tensorflow_federated.python.aggregators import discretization
+from tensorflow_federated.python.aggregators import hadamard
+from tensorflow_federated.python.aggregators import modular_clipping
+
+from aggregators import distributed_sum
+from aggregators import keys
+from aggregators import noisy_rounding
+from aggregators import rotation
+from aggregators import rounding
+from aggregators import skellam_table
+from aggregators.params import DistributedSumParams
+from benchmarks import measure
+from tff_pipelines.simulation import contexts
+
+CLIP = 1.0
+NOISE_MULTIPLIER = 1.0
+# (dimension, clients, bits)
+SIZES = ((2**12, 1000, 16), (2**16, 100, 16), (1_018_174, 10, 18), (2**20, 10, 16))
+QUICK_SIZES = ((2**10, 20, 16),)
+KERNEL_DIMENSION, KERNEL_COHORT, KERNEL_BITS = 2**20, 10, 16
+QUICK_KERNEL_DIMENSION = 2**12
+TARGET = 5.0
+
+
+def our_params(dimension: int, clients: int, bits: int) -> DistributedSumParams:
+  return DistributedSumParams(
+      clip=CLIP, noise_multiplier=NOISE_MULTIPLIER, bits=bits,
+      dimension=dimension, cohort_size=clients)
+
+
+def their_factory(clients: int, bits: int):
+  return tff.aggregators.distributed_dp.DistributedDpSumFactory(
+      noise_multiplier=NOISE_MULTIPLIER, expected_clients_per_round=clients,
+      bits=bits, l2_clip=CLIP, mechanism='distributed_skellam',
+      rotation_type='hd')
+
+
+def make_vector(seed, dimension: int) -> tf.Tensor:
+  """A client's vector, in the worker: twice as long as the clip."""
+  vector = keys.uniform(tf.stack([seed, 0]), [dimension]) - 0.5
+  return vector * tf.constant(2 * CLIP * (12 / dimension)**0.5, tf.float32)
+
+
+def round_of(factory, dimension: int, clients: int):
+  """A function that runs one round of a factory from clients' seeds."""
+  process = factory.create(tff.TensorType(np.float32, [dimension]))
+  client = tff.tensorflow.computation(
+      lambda seed: make_vector(seed, dimension), tff.TensorType(np.int64))
+  state_type = process.initialize.type_signature.result
+
+  @tff.federated_computation(
+      state_type, tff.FederatedType(np.int64, tff.CLIENTS))
+  def one_round(state, seeds):
+    output = process.next(state, tff.federated_map(client, seeds))
+    return output.state, output.result
+
+  holder = [process.initialize()]
+  seeds = np.arange(clients, dtype=np.int64)
+
+  def run():
+    holder[0], result = one_round(holder[0], list(seeds))
+    return np.asarray(result)
+
+  return run
+
+
+def whole(dimension: int, clients: int, bits: int, repeats: int) -> measure.Row:
+  params = our_params(dimension, clients, bits)
+  functions = dict(
+      base=round_of(tff.aggregators.SumFactory(), dimension, clients),
+      ours=round_of(distributed_sum.DistributedSumFactory(params), dimension, clients),
+      theirs=round_of(their_factory(clients, bits), dimension, clients))
+  exact = functions['base']()
+  for name in ('ours', 'theirs'):
+    # A round that computes something else is no measurement. Noise has a norm of
+    # z * clip * sqrt(d); clipping halves the vectors.
+    error = np.linalg.norm(functions[name]() - exact / 2)
+    expected = NOISE_MULTIPLIER * CLIP * dimension**0.5
+    if not 0.8 * expected < error < 1.3 * expected:
+      raise ValueError(f'{name}: error {error:.4g}, noise {expected:.4g}')
+  seconds = measure.seconds_in_turns(functions, repeats)
+  per_client = {
+      name: measure.net(seconds[name], seconds['base']) / clients * 1e3
+      for name in ('ours', 'theirs')}
+  row = measure.Row(
+      name='distributed sum, net', sizes=f'd={dimension} n={clients} b={bits}',
+      ours=per_client['ours'], peer=per_client['theirs'], unit='ms/client',
+      target=TARGET)
+  measure.show(row)
+  base = statistics.median(seconds['base']) / clients * 1e3
+  base_row = measure.Row(
+      name='plain federated sum', sizes=row.sizes, ours=base, peer=None,
+      unit='ms/client')
+  measure.show(base_row)
+  return row, base_row
+
+
+def copy_floor() -> float:
+  """Nanoseconds to read and write one float32 far beyond the caches."""
+  source = np.ones([2**26], np.float32)
+  target = np.empty_like(source)
+  times = []
+  for _ in range(5):
+    start = time.perf_counter()
+    np.copyto(target, source)
+    times.append(time.perf_counter() - start)
+  return statistics.median(times) / source.size * 1e9
+
+
+def their_noise(vector, stddev: float):
+  query = tfp.DistributedSkellamSumQuery(
+      l1_norm_bound=2**31 - 1, l2_norm_bound=1e12, local_stddev=stddev)
+  params = query.derive_sample_params(query.initial_global_state())
+  return query.add_noise_to_sample(params.local_stddev, vector)
+
+
+def their_encoding(vector, params: DistributedSumParams):
+  """What a client of TFF's factory computes, from the functions it is made of."""
+  sign = tf.where(
+      tf.random.stateless_uniform([params.padded_dimension], seed=[1, 2]) < 0.5,
+      1.0, -1.0)
+  x = tf.pad(vector, [[0, params.padded_dimension - params.dimension]]) * sign
+  x = hadamard.fast_walsh_hadamard_transform(x[tf.newaxis])[0]
+  x, _ = tf.clip_by_global_norm([x], params.clip)
+  x = discretization._discretize_struct(  # pylint: disable=protected-access
+      x[0], tf.constant(params.scale, tf.float32), True, 0.0,
+      tf.constant(params.clip, tf.float32))
+  query = tfp.DistributedSkellamSumQuery(
+      l1_norm_bound=2**31 - 1, l2_norm_bound=1e12,
+      local_stddev=params.local_stddev_grid)
+  sample_params = query.derive_sample_params(query.initial_global_state())
+  x = query.preprocess_record(sample_params, x)
+  half = 2**(params.bits - 1)
+  for low, high in ((-half, half), (0, 2 * half)):
+    x = modular_clipping.modular_clip_by_value(x, low, high)
+  return x
+
+
+def kernel_pairs(params: DistributedSumParams):
+  """name -> (ours, theirs, argument): functions of one vector each."""
+  dimension = params.padded_dimension
+  key = tf.constant([1, 2], tf.int64)
+  table = distributed_sum.noise_table(params, round(params.cohort_size))
+  table = {name: tf.constant(value) for name, value in table.items()}
+  vector = make_vector(tf.constant(1, tf.int64), dimension)
+  grid = vector * np.float32(params.scale / 2)
+  integers = tf.zeros([dimension], tf.int32)
+  bound = params.l2_sensitivity_squared
+
+  def noise_only(values):
+    words = keys.words(key, [2, dimension], tf.int32)
+    return values + noisy_rounding._noise(  # pylint: disable=protected-access
+        tf.bitwise.bitwise_and(words[0], 2**31 - 1), words[1], key,
+        table['packed'], table['tie'])
+
+  return {
+      'Hadamard transform': (
+          rotation.walsh_hadamard,
+          lambda x: hadamard.fast_walsh_hadamard_transform(x[tf.newaxis]), vector),
+      'rounding (ours conditional)': (
+          tf.function(
+              lambda x: rounding.conditional_round(x, key, bound).values,
+              jit_compile=True, autograph=False),
+          lambda x: discretization._discretize_struct(  # pylint: disable=protected-access
+              x, tf.constant(1.0), True, 0.0, tf.constant(params.clip_grid)), grid),
+      'Skellam noise': (
+          tf.function(noise_only, jit_compile=True, autograph=False),
+          lambda x: their_noise(x, params.local_stddev_grid), integers),
+      'Skellam noise (TF Poisson)': (
+          tf.function(noise_only, jit_compile=True, autograph=False),
+          lambda x: x + tf.cast(_two_poissons(key, dimension, params), tf.int32),
+          integers),
+      'whole encoding of a client': (
+          lambda x: distributed_sum.encode(
+              x, key, key, round(params.cohort_size), params, table).values,
+          lambda x: their_encoding(x, params), vector[:params.dimension]),
+  }
+
+
+def _two_poissons(key, dimension, params):
+  rate = tf.constant(params.local_stddev_grid**2 / 2, tf.float64)
+  return (tf.random.stateless_poisson([dimension], key, rate, tf.int64) -
+          tf.random.stateless_poisson([dimension], key + 1, rate, tf.int64))
+
+
+def kernels(dimension: int, repeats: int) -> list[measure.Row]:
+  params = our_params(dimension, KERNEL_COHORT, KERNEL_BITS)
+  sizes = f'd={dimension} n={KERNEL_COHORT} b={KERNEL_BITS}'
+  floor = copy_floor()
+  rows = [measure.Row(name='copy of a vector (floor)', sizes='d=2^26',
+                      ours=floor, peer=None, unit='ns/coordinate')]
+  measure.show(rows[0])
+  for name, (ours, theirs, argument) in kernel_pairs(params).items():
+    compiled = [
+        tf.function(f, autograph=False).get_concrete_function(argument)
+        for f in (ours, theirs)]
+    seconds = measure.seconds_in_turns(
+        dict(ours=lambda: compiled[0](argument),  # pylint: disable=cell-var-from-loop
+             theirs=lambda: compiled[1](argument)), repeats)  # pylint: disable=cell-var-from-loop
+    per_coordinate = {
+        which: statistics.median(times) / dimension * 1e9
+        for which, times in seconds.items()}
+    rows.append(measure.Row(
+        name=name, sizes=sizes, ours=per_coordinate['ours'],
+        peer=per_coordinate['theirs'], unit='ns/coordinate'))
+    measure.show(rows[-1])
+  return rows
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__.split('\n', maxsplit=1)[0])
+  parser.add_argument('--quick', action='store_true', help='small, to see it run')
+  parser.add_argument('--json', help='file for the rows')
+  parser.add_argument('--repeats', type=int, default=15, help='turns, >= 1')
+  parser.add_argument('--only', choices=('whole', 'kernels'))
+  flags = parser.parse_args()
+  repeats = 2 if flags.quick else flags.repeats
+  _message.SetAllowOversizeProtos(True)
+  # The kernels run here, on one thread; whole rounds in the worker, on all.
+  tf.config.threading.set_intra_op_parallelism_threads(1)
+  tf.config.threading.set_inter_op_parallelism_threads(1)
+  measure.heading()
+  rows = []
+  if flags.only != 'whole':
+    rows += kernels(
+        QUICK_KERNEL_DIMENSION if flags.quick else KERNEL_DIMENSION, repeats)
+  if flags.only != 'kernels':
+    with contexts.simulation():
+      for sizes in QUICK_SIZES if flags.quick else SIZES:
+        rows += whole(*sizes, repeats)
+  measure.write(rows, flags.json)
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,122 @@
+"""Times of things that are compared, taken in turns, and the rows made of them."""
+
+import collections
+import dataclasses
+import gc
+import json
+import os
+import platform
+import statistics
+import subprocess
+import time
+from typing import Callable, Mapping, Sequence
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row:
+  """One line of a table.
+
+  Attributes:
+    name: What was measured.
+    sizes: What it was measured on.
+    ours: Our number, in `unit`.
+    peer: The number that it is compared with, in `unit`; None if there is none.
+    unit: Of both.
+    target: The ratio asked for; None if none was.
+    smaller_is_met: Whether the target is met by ratios below it.
+  """
+
+  name: str
+  sizes: str
+  ours: float
+  peer: float | None
+  unit: str
+  target: float | None = None
+  smaller_is_met: bool = False
+
+  @property
+  def ratio(self) -> float | None:
+    """peer / ours: how many times faster (or smaller) ours is."""
+    if self.peer is None or self.ours <= 0:
+      return None
+    return self.peer / self.ours
+
+  @property
+  def met(self) -> bool | None:
+    if self.target is None or self.ratio is None:
+      return None
+    if self.smaller_is_met:
+      return self.ratio <= self.target
+    return self.ratio >= self.target
+
+
+def seconds_in_turns(functions: Mapping[str, Callable[[], object]], repeats: int,
+                     warm_ups: int = 2) -> dict[str, list[float]]:
+  """Seconds of each call, every function once per turn.
+
+  What disturbs the machine for a while then disturbs all of them alike.
+  """
+  for _ in range(warm_ups):
+    for function in functions.values():
+      function()
+  seconds = collections.defaultdict(list)
+  for _ in range(repeats):
+    for name, function in functions.items():
+      gc.collect()
+      start = time.perf_counter()
+      function()
+      seconds[name].append(time.perf_counter() - start)
+  return seconds
+
+
+def net(seconds: Sequence[float], base: Sequence[float]) -> float:
+  """The median of the differences of measurements of the same turn."""
+  return statistics.median(s - b for s, b in zip(seconds, base))
+
+
+def machine() -> dict[str, object]:
+  """What a table must say about where it was measured."""
+  model = platform.processor()
+  try:
+    with open('/proc/cpuinfo', encoding='utf-8') as file:
+      model = next(
+          line.split(':')[1].strip() for line in file if line.startswith('model name'))
+  except (OSError, StopIteration):
+    pass
+  commit = subprocess.run(
+      ['git', 'rev-parse', '--short', 'HEAD'], check=False, text=True,
+      stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.strip()
+  return dict(cpu=model, cores=os.cpu_count(), commit=commit or None,
+              date=time.strftime('%Y-%m-%d'),
+              load=' '.join(f'{load:.1f}' for load in os.getloadavg()))
+
+
+def show(row: Row) -> None:
+  """Prints a row as soon as it is there."""
+  peer = '' if row.peer is None else f'{row.peer:11.3f}'
+  ratio = '' if row.ratio is None else f'{row.ratio:7.2f}'
+  target = ''
+  if row.target is not None:
+    target = f"{'<=' if row.smaller_is_met else '>='} {row.target:g} " + (
+        'met' if row.met else 'NOT MET')
+  print(f'{row.name:<34} {row.sizes:<24} {row.ours:11.3f} {peer:>11} {ratio:>7} '
+        f'{row.unit:<14} {target}'.rstrip(), flush=True)
+
+
+def heading() -> None:
+  described = ', '.join(f'{k}: {v}' for k, v in machine().items())
+  print(described)
+  print(f"{'name':<34} {'sizes':<24} {'ours':>11} {'peer':>11} {'ratio':>7} unit",
+        flush=True)
+
+
+def write(rows: Sequence[Row], path: str | None) -> None:
+  """Writes the rows as JSON, if there is a path."""
+  if not path:
+    return
+  found = [dict(name=r.name, sizes=r.sizes, ours=r.ours, peer=r.peer,
+                ratio=r.ratio, unit=r.unit, target=r.target, met=r.met)
+           for r in rows]
+  with open(path, 'w', encoding='utf-8') as file:
+    json.dump(dict(machine=machine(), rows=found), file, indent=1)
+    file.write('\n')

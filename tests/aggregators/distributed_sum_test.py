@@ -1,0 +1,488 @@
+"""Tests of aggregators.distributed_sum: the sum that comes out."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from aggregators import distributed_sum
+from aggregators import keys
+from aggregators import modular_sum
+from aggregators import rotation
+from aggregators import structures
+from aggregators.distributed_sum import DistributedSumFactory
+from aggregators.params import DistributedSumParams
+from tests import statistics_lib
+
+N, D = 50, 1000
+
+
+def _params(**changes):
+  return DistributedSumParams(**{**dict(
+      clip=1.0, noise_multiplier=1.0, bits=16, dimension=D, cohort_size=N),
+      **changes})
+
+
+def _vector_type(dim=D):
+  return tff.TensorType(np.float32, [dim])
+
+
+def _process(params, value_type=None, **arguments):
+  if value_type is None:
+    value_type = _vector_type(params.dimension)
+  if arguments.get('simulation_seed') is not None:
+    value_type = structures.keyed_type(value_type)
+  return DistributedSumFactory(params, **arguments).create(value_type)
+
+
+def _with_key(value, *path):
+  digits = [int(x) for x in path]
+  return collections.OrderedDict(
+      value=value, key=np.random.SeedSequence(digits).generate_state(
+          2, np.uint64).view(np.int64))
+
+
+def _updates(count=N, dim=D, seed=0):
+  """Updates of which half are longer than a clip of 1."""
+  rng = np.random.default_rng(seed)
+  shared = rng.normal(size=dim)
+  vectors = shared + rng.normal(size=(count, dim))
+  vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+  return (vectors * rng.uniform(0.2, 1.8, size=(count, 1))).astype(np.float32)
+
+
+def _clipped_sum(vectors, clip=1.0):
+  vectors = np.asarray(vectors, np.float64)
+  norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+  return np.sum(vectors * np.minimum(1, clip / norms), axis=0)
+
+
+def _errors(params, rounds, seed=5):
+  """Errors against the exact clipped sum, grid units, of a seeded run."""
+  vectors = _updates(dim=params.dimension)
+  exact = _clipped_sum(vectors, params.clip)
+  process = _process(params, simulation_seed=seed)
+  state = process.initialize()
+  errors = []
+  for r in range(rounds):
+    output = process.next(
+        state, [_with_key(v, seed, r, i) for i, v in enumerate(vectors)])
+    state = output.state
+    errors.append((output.result - exact) * params.scale)
+  return np.array(errors)
+
+
+@pytest.mark.parametrize('changes', [
+    dict(),
+    dict(rotation='dft'),
+    dict(rotation='none', clip=0.5),
+    # So little noise that the rounding is half of the error.
+    dict(noise_multiplier=6e-4),
+    # No noise: rounding alone.
+    dict(noise_multiplier=0.0),
+    # Shares beyond any table: differences of Poisson draws.
+    dict(bits=22, noise_multiplier=2.0),
+    dict(min_honest_fraction=0.5),
+])
+def test_error_has_the_predicted_variance_and_mean_zero(one_worker, changes):
+  params = _params(**changes)
+  errors = _errors(params, rounds=4)
+  # The fractions are uniform, so a rounding has the variance 1/6.
+  variance = params.total_noise_variance + N / 6
+  if changes.get('rotation') == 'none':
+    assert params.scale / D**0.5 > 20
+  statistics_lib.check_variance(errors, variance)
+  statistics_lib.check_mean(errors, 0, variance)
+  # In the direction of the signal too: no coordinate is shrunk.
+  exact = _clipped_sum(_updates(), params.clip)
+  along = errors @ exact / np.linalg.norm(exact)
+  assert np.all(np.abs(along) <= 5 * variance**0.5)
+
+
+def test_error_of_several_workers_has_the_same_law(two_workers):
+  params = _params()
+  vectors = _updates()
+  exact = _clipped_sum(vectors)
+  process = _process(params)
+  state = process.initialize()
+  errors = []
+  for _ in range(4):
+    output = process.next(state, list(vectors))
+    state = output['state']
+    assert not output['measurements']['withheld']
+    errors.append((output['result'] - exact) * params.scale)
+  variance = params.total_noise_variance + N / 6
+  statistics_lib.check_variance(errors, variance)
+  statistics_lib.check_mean(np.array(errors), 0, variance)
+
+
+def _integers(params, vectors, rotation_key, seed, round_number, cohort_size=N):
+  """What the clients of a seeded round send, mapped to signed integers."""
+  encode = tf.function(
+      lambda v, k: distributed_sum.encode(
+          v, k, rotation_key, cohort_size, params).values)
+  sent = [encode(v, _with_key(0, seed, round_number, i)['key'])
+          for i, v in enumerate(vectors)]
+  return np.array([modular_sum.unwrap(s, params.bits).numpy() for s in sent])
+
+
+@pytest.mark.parametrize('dim, kind', [
+    (1024, 'none'), (1024, 'hadamard'), (1000, 'dft'), (1, 'hadamard')])
+def test_without_noise_the_release_is_the_exact_rounded_sum(
+    one_worker, dim, kind):
+  params = _params(noise_multiplier=0.0, dimension=dim, rotation=kind)
+  vectors = _updates(dim=dim)
+  process = _process(params, simulation_seed=3)
+  state = process.initialize()
+  output = process.next(
+      state, [_with_key(v, 3, 0, i) for i, v in enumerate(vectors)])
+
+  integers = _integers(params, vectors, state['rotation_key'], 3, 0)
+  total = integers.astype(np.int64).sum(axis=0)
+  # What is released, rotated again, is that sum, integer by integer.
+  again = rotation.rotate(
+      tf.constant(output.result), state['rotation_key'], kind).numpy()
+  in_grid = again.astype(np.float64) * params.scale
+  np.testing.assert_array_equal(np.rint(in_grid), total)
+  np.testing.assert_allclose(in_grid, total, atol=0.02)
+  # And each integer is the floor or the ceiling of the scaled, clipped update.
+  for sent, vector in zip(integers, vectors):
+    clipped = vector / max(1.0, np.linalg.norm(vector.astype(np.float64)))
+    rotated = rotation.rotate(
+        tf.constant(clipped, tf.float32), state['rotation_key'], kind)
+    assert np.max(np.abs(sent - rotated.numpy() * params.scale)) < 1.001
+    assert sent @ sent <= params.l2_sensitivity_squared
+
+
+def test_without_noise_padding_is_undone_exactly(one_worker):
+  params = _params(noise_multiplier=0.0)
+  vectors = _updates()
+  process = _process(params, simulation_seed=3)
+  state = process.initialize()
+  output = process.next(
+      state, [_with_key(v, 3, 0, i) for i, v in enumerate(vectors)])
+  total = _integers(params, vectors, state['rotation_key'], 3, 0).sum(axis=0)
+  assert total.shape == (1024,)
+  expected = rotation.unrotate(
+      tf.constant(total / params.scale, tf.float32), state['rotation_key'],
+      'hadamard')
+  np.testing.assert_allclose(output.result, expected[:D], atol=1e-5)
+
+
+def test_with_noise_the_integers_of_several_workers_are_those_of_one(
+    one_worker, _two_worker_context):
+  params = _params(rotation='none')
+  vectors = _updates(20)
+  process = _process(params, simulation_seed=8)
+  state = process.initialize()
+  values = [_with_key(v, 8, 0, i) for i, v in enumerate(vectors)]
+  one = process.next(state, values)
+  tff.framework.set_default_context(_two_worker_context)
+  two = process.next(state, values)
+  np.testing.assert_array_equal(one.result, two['result'])
+  for name, value in one.state.items():
+    tf.nest.map_structure(
+        np.testing.assert_array_equal, value, two['state'][name])
+
+
+@pytest.mark.parametrize('noise_multiplier', [1.0, 60.0])
+def test_the_table_and_the_poisson_draws_have_the_law_of_the_share(
+    noise_multiplier):
+  params = _params(
+      noise_multiplier=noise_multiplier, bits=14, dimension=4096,
+      rotation='none')
+  variance = params.total_noise_variance / N
+  tables = [None]
+  if distributed_sum.table_log_size(params) is not None:
+    tables.append(distributed_sum.noise_table(params, N))
+  assert len(tables) == 2
+  drawn = []
+  for table in tables:
+    values = distributed_sum.encode(
+        tf.zeros([4096]), tf.constant([1, 2], tf.int64), [0, 0], N, params,
+        table).values
+    noise = modular_sum.unwrap(values, params.bits).numpy()
+    statistics_lib.check_variance(noise, variance, 1 / variance)
+    statistics_lib.check_mean(noise, 0, variance)
+    drawn.append(noise)
+  # The table was used: other integers from the same key.
+  assert np.mean(drawn[0] != drawn[1]) > 0.3
+
+
+@pytest.mark.parametrize('bits', range(2, 31))
+def test_every_number_of_bits_has_the_right_noise(bits):
+  dim = 4096
+  params = _params(
+      dimension=dim, cohort_size=1, k_stddevs=3.0, rotation='none', bits=bits,
+      noise_multiplier=1.0 if bits <= 22 else 1e-4)
+  DistributedSumFactory(params)  # Does not refuse it.
+  table = None
+  if distributed_sum.table_log_size(params) is not None:
+    table = distributed_sum.noise_table(params, 1)
+  sent = distributed_sum.encode(
+      tf.zeros([dim]), tf.constant([bits, 2], tf.int64), [0, 0], 1, params, table)
+  assert int(tf.reduce_min(sent.values)) >= 0
+  assert int(tf.reduce_max(sent.values)) < 2**bits
+  out = distributed_sum.decode(sent.values, 1, 1, [0, 3], [0, 0], params)
+  variance = params.total_noise_variance
+  statistics_lib.check_variance(
+      out.vector.numpy() * params.scale, variance, 1 / variance)
+
+
+@pytest.mark.parametrize('bits', range(3, 31))
+def test_every_number_of_bits_sums_exactly(bits):
+  params = _params(
+      dimension=8, cohort_size=2, k_stddevs=1.0, rotation='none', bits=bits,
+      noise_multiplier=0.0)
+  vectors = _updates(2, 8, seed=bits)
+  total, expected = 0, 0
+  for i, v in enumerate(vectors):
+    sent = distributed_sum.encode(
+        tf.constant(v), tf.constant([i, bits], tf.int64), [0, 0], 2, params)
+    total = modular_sum.wrap(total + sent.values, bits)
+    expected = expected + modular_sum.unwrap(sent.values, bits).numpy()
+  out = distributed_sum.decode(total, 2, 2, [0, 3], [0, 0], params)
+  np.testing.assert_allclose(  # float32 has 24 bits.
+      out.vector.numpy() * params.scale, expected, rtol=2e-7, atol=1e-6)
+  assert np.any(expected != 0)
+
+
+STRUCTURES = {
+    'scalar': np.float32,
+    'float16': (np.float16, [3, 5]),
+    'bfloat16': (tf.bfloat16, [7]),
+    'float64': (np.float64, [2, 2, 2]),
+    'mixed': collections.OrderedDict(
+        b=[(np.float32, [3]), (np.float64, [])],
+        a=((tf.bfloat16, [2, 1]), collections.OrderedDict(c=(np.float16, [5])))),
+    'of a single name': [[[np.float32]]],
+    'fifty layers': [(np.float32, [i % 4 + 1, 3]) for i in range(50)],
+    'an empty tensor': [(np.float32, [0]), (np.float32, [2])],
+}
+
+
+@pytest.mark.parametrize('name', sorted(STRUCTURES))
+def test_structures_come_back_in_their_shape_and_dtype(one_worker, name):
+  value_type = tff.to_type(STRUCTURES[name])
+  layout = structures.FlatLayout(value_type)
+  params = _params(
+      dimension=layout.size, cohort_size=3, noise_multiplier=0.0, clip=100.0)
+  process = _process(params, value_type)
+  result_type = process.next.type_signature.result.result.member
+  assert result_type.is_equivalent_to(value_type)
+
+  template = tff.types.structure_from_tensor_type_tree(
+      lambda t: tf.TensorSpec(t.shape, t.dtype), value_type)
+  rng = np.random.default_rng(0)
+  make = lambda: tf.nest.map_structure(
+      lambda s: rng.uniform(-1, 1, s.shape).astype(s.dtype.as_numpy_dtype),
+      template)
+  clients = [make() for _ in range(3)]
+  output = process.next(process.initialize(), clients)
+  tf.nest.assert_same_structure(output.result, template)
+  for spec, found, *parts in zip(*map(tf.nest.flatten, (
+      template, output.result, *clients))):
+    assert np.asarray(found).dtype == spec.dtype.as_numpy_dtype
+    assert np.shape(found) == spec.shape
+    expected = sum(np.asarray(p, np.float64) for p in parts)
+    # Of rounding: half a grid unit per client and coordinate, and the dtype.
+    np.testing.assert_allclose(
+        np.asarray(found, np.float64), expected, rtol=0.01,
+        atol=0.02 + 8 * 3 / params.scale)
+
+
+def test_a_type_without_python_containers_works(one_worker):
+  value_type = tff.StructType([
+      ('a', tff.TensorType(np.float32, [3])), ('b', tff.TensorType(np.float32))])
+  params = _params(dimension=4, cohort_size=2, noise_multiplier=0.0, bits=20)
+  process = _process(params, value_type)
+  value = collections.OrderedDict(
+      a=np.array([0.1, 0.2, -0.3], np.float32), b=np.float32(0.4))
+  result = process.next(process.initialize(), [value, value]).result
+  np.testing.assert_allclose(result['a'], 2 * value['a'], atol=1e-3)
+  np.testing.assert_allclose(result['b'], 2 * value['b'], atol=1e-3)
+
+
+@pytest.mark.parametrize('value_type, message', [
+    (tff.TensorType(np.int32, [D]), 'float .*int32'),
+    (tff.to_type([(np.float32, [D]), np.bool_]), 'float .*bool'),
+    (tff.TensorType(np.str_, [D]), 'float .*str'),
+    (tff.TensorType(np.float32, [None]), r'known shape.*float32\[\?\]'),
+    (tff.TensorType(np.float32, None), 'known shape'),
+])
+def test_values_that_cannot_be_summed_are_named(value_type, message):
+  with pytest.raises(TypeError, match=message):
+    _process(_params(), value_type)
+
+
+def test_another_dimension_is_named():
+  with pytest.raises(ValueError, match='dimension=1000 .* 999 coordinates'):
+    _process(_params(), _vector_type(999))
+
+
+def test_noise_beyond_the_sampler_is_refused_by_bits_and_variance():
+  params = _params(bits=30, noise_multiplier=3.0, cohort_size=2)
+  assert params.total_noise_variance > 1.3e14
+  with pytest.raises(ValueError, match=r'variance of .*e\+1[5-9] .* bits=30'):
+    DistributedSumFactory(params)
+  DistributedSumFactory(params.replace(noise_multiplier=0.0))
+
+
+def test_a_cohort_beyond_int32_is_refused():
+  params = _params(bits=30, cohort_size=2.0**31, noise_multiplier=0.0)
+  with pytest.raises(ValueError, match='cohort_size must be below 2\\^31'):
+    DistributedSumFactory(params)
+
+
+@pytest.mark.parametrize('bad', [np.nan, np.inf, -np.inf])
+def test_a_client_that_is_not_finite_contributes_zero(one_worker, bad):
+  params = _params(noise_multiplier=0.0, cohort_size=3)
+  process = _process(params, diagnostics=True)
+  vectors = _updates(3)
+  vectors[1, 17] = bad
+  output = process.next(process.initialize(), list(vectors))
+  expected = _clipped_sum(vectors[[0, 2]])
+  np.testing.assert_allclose(
+      output.result * params.scale, expected * params.scale, atol=6.0)
+  assert output.measurements['diagnostics']['totals']['not_finite'] == 1
+
+
+def test_a_client_that_is_not_finite_still_adds_its_noise():
+  params = _params(dimension=4096, cohort_size=4)
+  sent = distributed_sum.encode(
+      tf.fill([4096], np.nan), tf.constant([1, 2], tf.int64), [0, 0], 4, params)
+  noise = modular_sum.unwrap(sent.values, params.bits).numpy()
+  statistics_lib.check_variance(noise, params.total_noise_variance / 4)
+
+
+@pytest.mark.parametrize('value', [1e38, 3e38])
+def test_huge_clients_are_clipped(one_worker, value):
+  params = _params(noise_multiplier=0.0, cohort_size=2, bits=24)
+  vectors = np.zeros([2, D], np.float32)
+  vectors[0, :4] = value
+  vectors[1, 5] = -value
+  result = _process(params).next(
+      _process(params).initialize(), list(vectors)).result
+  expected = np.zeros(D)
+  expected[:4], expected[5] = 0.5, -1.0
+  np.testing.assert_allclose(result, expected, atol=1e-3)
+
+
+def test_seeded_runs_repeat_exactly_and_differ_by_their_seed(one_worker):
+  params = _params(dimension=100)
+  vectors = _updates(5, 100)
+
+  def run(seed):
+    process = _process(params, simulation_seed=seed)
+    state, results = process.initialize(), []
+    for r in range(2):
+      output = process.next(
+          state, [_with_key(v, 1, r, i) for i, v in enumerate(vectors)])
+      state = output.state
+      results.append(output.result)
+    return np.array(results)
+
+  first = run(1)
+  np.testing.assert_array_equal(first, run(1))
+  assert np.mean(first != run(2)) > 0.9
+  assert np.mean(first[0] != first[1]) > 0.9
+
+
+def test_unseeded_runs_never_repeat(one_worker):
+  params = _params(dimension=100)
+  process = _process(params)
+  vectors = list(_updates(5, 100))
+  state = process.initialize()
+  results = [process.next(state, vectors) for _ in range(3)]
+  for i in range(3):
+    for j in range(i):
+      assert np.mean(results[i].result != results[j].result) > 0.9
+      assert np.any(results[i].state['rotation_key'] !=
+                    results[j].state['rotation_key'])
+  assert np.any(process.initialize()['rotation_key'] != state['rotation_key'])
+
+
+@pytest.mark.parametrize('seed', [None, 4])
+def test_the_rotation_key_is_replaced_every_round(one_worker, seed):
+  params = _params(dimension=4, cohort_size=2)
+  process = _process(params, simulation_seed=seed)
+  state = process.initialize()
+  seen = set()
+  for r in range(5):
+    seen.add(tuple(state['rotation_key']))
+    values = [np.zeros(4, np.float32)] * 2
+    if seed is not None:
+      values = [_with_key(v, r, i) for i, v in enumerate(values)]
+    state = process.next(state, values).state
+  assert len(seen) == 5
+
+
+def test_the_wrapped_fraction_tells_enough_bits_from_too_few(one_worker):
+  def estimate(params):
+    process = _process(params)
+    return float(process.next(
+        process.initialize(), list(_updates())).measurements[
+            'estimated_wrapped_fraction'])
+
+  roomy = estimate(_params(k_stddevs=8.0))
+  # At 4 standard deviations the Gaussian tail of a field is 6e-5; the updates
+  # here are shorter and not all parallel.
+  usual = estimate(_params())
+  assert roomy < 1e-9 < usual < 1e-4
+  # A sum that fills the field evenly.
+  full = estimate(_params(fixed_scale=_params().scale * 50))
+  assert full == pytest.approx(0.083, abs=0.01)
+
+
+PUBLIC = ['scale', 'estimated_wrapped_fraction', 'withheld']
+
+
+def test_measurements_are_public_unless_diagnostics_are_asked_for():
+  measured = lambda **k: _process(
+      _params(), **k).next.type_signature.result.measurements
+  public = tff.to_type(collections.OrderedDict(
+      scale=np.float32, estimated_wrapped_fraction=np.float32,
+      withheld=np.bool_))
+  off = measured()
+  assert off.is_equivalent_to(tff.FederatedType(public, tff.SERVER))
+  on = measured(diagnostics=True)
+  totals = collections.OrderedDict(
+      clipped=np.int32, not_finite=np.int32, rounding_retries=np.int32,
+      rounding_fallbacks=np.int32)
+  assert on.is_equivalent_to(tff.FederatedType(
+      tff.to_type(collections.OrderedDict(
+          public=public, diagnostics=collections.OrderedDict(
+              survivors=np.int32, totals=totals))), tff.SERVER))
+
+
+def test_diagnostics_count_what_happened_at_clients(one_worker):
+  params = _params(cohort_size=6)
+  process = _process(params, diagnostics=True)
+  vectors = np.full([6, D], 1e-3, np.float32)
+  vectors[:2] = 1.0
+  vectors[5] = np.nan
+  output = process.next(process.initialize(), list(vectors))
+  found = output.measurements['diagnostics']
+  assert found['survivors'] == 6
+  assert found['totals']['clipped'] == 2
+  assert found['totals']['not_finite'] == 1
+  assert found['totals']['rounding_fallbacks'] == 0
+  assert 0 <= found['totals']['rounding_retries'] < 60
+  assert output.measurements['public']['scale'] == pytest.approx(params.scale)
+
+
+def test_encode_is_the_same_in_eager_mode_in_a_graph_and_compiled():
+  params = _params(dimension=300)
+  table = distributed_sum.noise_table(params, N)
+  vector, key = tf.constant(_updates(1, 300)[0]), tf.constant([4, 4], tf.int64)
+  call = lambda v, k: distributed_sum.encode(v, k, [5, 5], N, params, table).values
+  np.testing.assert_array_equal(call(vector, key), tf.function(call)(vector, key))
+
+
+def test_keys_of_a_round_are_derived_and_not_the_seed_itself():
+  key = np.array(keys.from_seed(1))
+  state = DistributedSumFactory(_params(), simulation_seed=1).initial_state()
+  drawn = {tuple(np.array(state[name])) for name in ('rotation_key', 'server_key')}
+  assert len(drawn | {tuple(key)}) == 3

@@ -1,0 +1,217 @@
+"""Federated averaging in the contexts that it runs in."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from aggregators import keys
+from aggregators.expected_mean import ExpectedMeanFactory
+from tests import tiny_task
+from tff_pipelines import training
+from tff_pipelines.accounting import request as request_lib
+from tff_pipelines.algorithms import fedavg
+from tff_pipelines.algorithms import local_training
+from tff_pipelines.privacy_plan import PrivacyPlan
+
+COHORT = 4
+LOCAL = local_training.LocalConfig(learning_rate=0.3, batch_size=3, epochs=2)
+TASK = tiny_task.task()
+
+
+def _mean_factory(mechanism, seed=None, diagnostics=False, **changes):
+  request = request_lib.Request(**{
+      'query': 'epsilon', 'mechanism': mechanism, 'clip': 0.5, 'bits': 18,
+      'cohort_size': COHORT, 'sampling': 'poisson', 'delta': 1e-2,
+      'noise_multiplier': None if mechanism == 'none' else 1.0,
+      'dimension': tiny_task.DIMENSION, 'population': 8, **changes})
+  plan = PrivacyPlan.calibrate(
+      request, simulation_seed=seed, diagnostics=diagnostics)
+  return ExpectedMeanFactory(training.sum_factory(plan), COHORT)
+
+
+def _process(mean_factory, *, seeded=False, diagnostics=False, rate=1.0,
+             momentum=0.0):
+  return fedavg.build(
+      TASK.model, TASK.train.element_spec,
+      initial_weights=tiny_task.initial_weights(0), mean_factory=mean_factory,
+      local=LOCAL, server_learning_rate=rate, server_momentum=momentum,
+      seeded=seeded, diagnostics=diagnostics)
+
+
+def _client(examples, number=None):
+  value = collections.OrderedDict(
+      examples=collections.OrderedDict(sorted(examples.items())))
+  if number is not None:
+    value['key'] = np.array([number, 77], np.int64)
+  return value
+
+
+def _clients(count, seeded=False):
+  return [_client(TASK.train.examples(TASK.train.client_ids[i]),
+                  i if seeded else None) for i in range(count)]
+
+
+def _arrays(structure):
+  return [np.asarray(leaf) for leaf in tf.nest.flatten(structure)]
+
+
+def _assert_identical(found, wanted):
+  found, wanted = _arrays(found), _arrays(wanted)
+  assert len(found) == len(wanted)
+  for a, b in zip(found, wanted):
+    assert a.tobytes() == b.tobytes()
+
+
+def _names(type_signature):
+  """All names of fields in a TFF type."""
+  found = set()
+  if isinstance(type_signature, tff.StructType):
+    for name, member in type_signature.items():
+      found |= {name} | _names(member)
+  return found
+
+
+@pytest.mark.parametrize('mechanism, measured', [
+    ('none', set()), ('gaussian', set()),
+    ('skellam', {'scale', 'estimated_wrapped_fraction', 'withheld'})])
+def test_nothing_of_a_client_is_measured_unless_asked_for(mechanism, measured):
+  process = _process(_mean_factory(mechanism))
+  metrics = process.next.type_signature.result['metrics'].member
+  assert _names(metrics) == {'aggregator'} | measured
+
+
+@pytest.mark.parametrize('mechanism', ['none', 'gaussian', 'skellam'])
+def test_diagnostics_measure_survivors_and_training(mechanism):
+  process = _process(_mean_factory(mechanism, diagnostics=True), diagnostics=True)
+  metrics = process.next.type_signature.result['metrics'].member
+  assert {'training', 'loss', 'examples', 'diagnostics', 'survivors', 'clipped',
+          'not_finite'} <= _names(metrics)
+
+
+def _reference_deltas(weights, clients):
+  """Updates of seeded clients by the pure function, outside TFF."""
+  return [local_training.update(
+      tiny_task.loss, weights, client['examples'],
+      keys.derive(client['key'], 0), LOCAL)[0] for client in clients]
+
+
+@pytest.mark.parametrize('momentum', [0.0, 0.9])
+def test_server_is_sgd_with_momentum_on_the_mean_update(one_worker, momentum):
+  del one_worker
+  process = _process(_mean_factory('none', seed=3), seeded=True, rate=0.5,
+                     momentum=momentum)
+  state = process.initialize()
+  clients = _clients(3, seeded=True)
+  weights = tiny_task.initial_weights(0)
+  velocity = [np.zeros_like(w) for w in weights]
+  for _ in range(3):
+    deltas = _reference_deltas(weights, clients)
+    # Three came, four were expected: the divisor is the constant.
+    mean = [sum(d.numpy() for d in leaf) / COHORT for leaf in zip(*deltas)]
+    velocity = [momentum * v - m for v, m in zip(velocity, mean)]
+    weights = [(w - 0.5 * v).astype(np.float32) for w, v in zip(weights, velocity)]
+    state = process.next(state, clients)['state']
+    for found, wanted in zip(state['weights'], weights):
+      np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
+  moved = np.abs(weights[0] - tiny_task.initial_weights(0)[0]).max()
+  assert moved > 0.1
+
+
+def test_round_without_clients_leaves_the_model_without_noise(one_worker):
+  del one_worker
+  process = _process(_mean_factory('none'))
+  output = process.next(process.initialize(), [])
+  _assert_identical(list(output['state']['weights']), tiny_task.initial_weights(0))
+
+
+@pytest.mark.parametrize('mechanism', ['gaussian', 'skellam'])
+def test_round_without_clients_releases_noise_alone(one_worker, mechanism):
+  del one_worker
+  factory = _mean_factory(mechanism)
+  process = _process(factory)
+  state = fedavg.tell_cohort_size(process.initialize(), 0, factory)
+  weights = process.next(state, [])['state']['weights']
+  noise = np.concatenate([
+      (np.asarray(a) - b).ravel()
+      for a, b in zip(weights, tiny_task.initial_weights(0))])
+  stddev = 0.5 * 1.0 / COHORT
+  assert np.all(np.isfinite(noise))
+  # 15 draws; six standard deviations, and not zero.
+  assert stddev / 6 < np.abs(noise).max() < 6 * stddev
+
+
+@pytest.mark.parametrize('mechanism, value', [
+    ('none', np.inf), ('gaussian', np.inf), ('skellam', np.nan)])
+def test_client_that_is_not_finite_contributes_zero_and_its_noise(
+    one_worker, mechanism, value):
+  del one_worker
+  factory = _mean_factory(mechanism, seed=3)
+  process = _process(factory, seeded=True)
+  state = fedavg.tell_cohort_size(process.initialize(), 3, factory)
+  good = _clients(2, seeded=True)
+  bad = tiny_task.examples(5, 9)
+  bad['x'][3, 2] = value
+  # The noise follows from the client's key, not from its examples.
+  found = process.next(state, [*good, _client(bad, 9)])['state']
+  silent = process.next(state, [*good, _client(tiny_task.examples(0, 9), 9)])['state']
+  _assert_identical(found, silent)
+  without = process.next(state, [_client(tiny_task.examples(0, 9), 9)])['state']
+  assert np.any(np.asarray(found['weights'][0]) != without['weights'][0])
+
+
+def test_unseeded_rounds_from_one_state_differ(one_worker):
+  del one_worker
+  factory = _mean_factory('skellam')
+  process = _process(factory)
+  state = fedavg.tell_cohort_size(process.initialize(), 2, factory)
+  first, second = (process.next(state, _clients(2))['state'] for _ in range(2))
+  assert np.all(np.asarray(first['weights'][0]) != second['weights'][0])
+
+
+def _seeded_rounds(factory, process, told=6, rounds=2):
+  state = process.initialize()
+  for _ in range(rounds):
+    state = fedavg.tell_cohort_size(state, told, factory)
+    output = process.next(state, _clients(told, seeded=True))
+    state = output['state']
+  return state, output['metrics']
+
+
+def test_two_workers_give_the_bits_of_one(_one_worker_context, _two_worker_context):
+  factory = _mean_factory('skellam', seed=3)
+  process = _process(factory, seeded=True, momentum=0.9)
+  # pylint: disable=g-import-not-at-top
+  from tff_pipelines.simulation import contexts
+  with contexts.installed(_one_worker_context):
+    one, one_metrics = _seeded_rounds(factory, process)
+  with contexts.installed(_two_worker_context):
+    two, two_metrics = _seeded_rounds(factory, process)
+  _assert_identical(two, one)
+  _assert_identical(two_metrics, one_metrics)
+  assert np.any(np.asarray(one['weights'][0]) != tiny_task.initial_weights(0)[0])
+
+
+@pytest.mark.parametrize('mechanism', ['none', 'gaussian', 'skellam'])
+def test_unseeded_rounds_run_on_two_workers(two_workers, mechanism):
+  del two_workers
+  factory = _mean_factory(mechanism, diagnostics=True)
+  process = _process(factory, diagnostics=True, momentum=0.9)
+  state = fedavg.tell_cohort_size(process.initialize(), 5, factory)
+  output = process.next(state, _clients(5))
+  assert all(np.all(np.isfinite(leaf)) for leaf in _arrays(output['state']['weights']))
+  metrics = output['metrics']
+  assert int(metrics['aggregator']['diagnostics']['survivors']) == 5
+  assert float(metrics['training']['examples']) == 5 * 5 * LOCAL.epochs
+  assert float(metrics['training']['loss']) > 0
+
+
+def test_clients_bring_keys_in_seeded_runs_only():
+  spec = TASK.train.element_spec
+  plain = fedavg.client_type(spec, seeded=False)
+  seeded = fedavg.client_type(spec, seeded=True)
+  assert _names(plain) == {'examples', 'x', 'y'}
+  assert _names(seeded) == {'examples', 'x', 'y', 'key'}
+  assert seeded['key'] == tff.TensorType(np.int64, [2])
