@@ -20,10 +20,11 @@ class FlatLayout:
     """Initializes the layout.
 
     Args:
-      value_type: A tensor type or a structure of them: floats of known shape.
+      value_type: A tensor type or a structure of them in Python containers:
+        floats of known shape.
 
     Raises:
-      TypeError: For other dtypes or for shapes that are not known.
+      TypeError: For other structures or dtypes, or for shapes not known.
     """
     tensor_types = tff.types.structure_from_tensor_type_tree(
         lambda tensor_type: tf.TensorSpec(tensor_type.shape, tensor_type.dtype),
@@ -31,6 +32,9 @@ class FlatLayout:
     self._structure = tensor_types
     self._specs = tf.nest.flatten(tensor_types)
     for spec in self._specs:
+      if not isinstance(spec, tf.TensorSpec):
+        raise TypeError(
+            f'values must be structures of Python containers, found {value_type}')
       if not spec.dtype.is_floating:
         raise TypeError(f'values must be float tensors, found {value_type}')
       if not spec.shape.is_fully_defined():

@@ -3,6 +3,7 @@
 import math
 import time
 
+import numpy as np
 import pytest
 
 from aggregators import params as params_lib
@@ -211,7 +212,6 @@ def test_targets_out_of_reach_are_refused():
 
 
 def test_cohort_quantile_is_exceeded_once_in_a_thousand_rounds():
-  import numpy as np
   found = sampling.cohort_upper_quantile(POPULATION, COHORT / POPULATION)
   draws = np.random.default_rng(1).binomial(
       POPULATION, COHORT / POPULATION, 10**6)

@@ -69,7 +69,7 @@ def _names(type_signature):
   """All names of fields in a TFF type."""
   found = set()
   if isinstance(type_signature, tff.StructType):
-    for name, member in type_signature.items():
+    for name, member in tff.structure.iter_elements(type_signature):
       found |= {name} | _names(member)
   return found
 

@@ -11,7 +11,6 @@ from aggregators import params as params_lib
 from aggregators import validate
 from tff_pipelines.accounting import accountant as accountant_lib
 from tff_pipelines.accounting import base
-from tff_pipelines.accounting import sum_events
 
 RELATIVE_TOLERANCE = 1e-6
 _LARGEST_NOISE = 1e9

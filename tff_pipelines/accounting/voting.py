@@ -13,7 +13,6 @@ import numpy as np
 from scipy import special
 
 from aggregators import validate
-from tff_pipelines.accounting import base
 from tff_pipelines.accounting import curves
 from tff_pipelines.accounting import rdp
 from tff_pipelines.accounting import skellam_law
@@ -209,10 +208,3 @@ def published_curve(event: vote_events.Vote, votes,
       (2 * alpha - 1) * alpha * (event.l2_sensitivity / event.noise_stddev)**2 / 2
       - exponent / 16 + math.log(labels) / 2)) / (alpha - 1)
   return np.minimum(curve, 2 * q + second)
-
-
-def adjacency_in_words(event: vote_events.Vote) -> str:
-  """What neighbours are, for reports."""
-  if event.level == 'agent':
-    return 'all votes of one agent are replaced by zero'
-  return base.ADJACENCY_IN_WORDS[base.INSTANCE]

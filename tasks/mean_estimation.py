@@ -1,0 +1,57 @@
+"""Clients' vectors for distributed mean estimation (arXiv 2110.04995, 5.1).
+
+Made from a seed, NumPy only. There is nothing to learn, so this is not one of
+the registry's tasks.
+"""
+
+import numbers
+
+import numpy as np
+
+# sphere: each client's vector uniform on the sphere, as in the paper. identical:
+# one such vector for all clients, the case that the modulus is sized for.
+VECTORS = ('sphere', 'identical')
+
+
+def _check_integer(low: int, **arguments) -> None:
+  for name, value in arguments.items():
+    if isinstance(value, bool) or not isinstance(
+        value, numbers.Integral) or value < low:
+      raise ValueError(
+          f'{name} must be an integer from {low} on, found {value!r}')
+
+
+def clients(*, num_clients: int, dimension: int, radius: float, seed: int,
+            repeat: int = 0, vectors: str = 'sphere') -> np.ndarray:
+  """The vectors of all clients.
+
+  Args:
+    num_clients: n >= 1.
+    dimension: d >= 1.
+    radius: L2 norm of every vector, model units, finite and > 0.
+    seed: >= 0. The same arguments give the same vectors.
+    repeat: >= 0; another number gives another, independent data set.
+    vectors: One of VECTORS.
+
+  Returns:
+    float32 [num_clients, dimension].
+
+  Raises:
+    ValueError: If an argument is out of range.
+  """
+  _check_integer(1, n=num_clients, d=dimension)
+  _check_integer(0, data_seed=seed, repeat=repeat)
+  if isinstance(radius, bool) or not isinstance(
+      radius, numbers.Real) or not 0 < radius < float('inf'):
+    raise ValueError(
+        f'radius must be a finite number greater than 0, found {radius!r}')
+  if vectors not in VECTORS:
+    raise ValueError(
+        f'vectors must be one of {", ".join(VECTORS)}, found {vectors!r}')
+  rng = np.random.default_rng(
+      [seed, num_clients, dimension, repeat, VECTORS.index(vectors)])
+  rows = num_clients if vectors == 'sphere' else 1
+  found = rng.standard_normal([rows, dimension])
+  found *= radius / np.linalg.norm(found, axis=1, keepdims=True)
+  return np.broadcast_to(
+      found.astype(np.float32), [num_clients, dimension])

@@ -1,0 +1,51 @@
+"""Held-out metrics, against means in NumPy."""
+
+import numpy as np
+import pytest
+
+from tests import tiny_task
+from tff_pipelines.simulation import evaluation
+
+WEIGHTS = tiny_task.initial_weights(4)
+
+
+def _expected(examples):
+  logits = examples['x'].astype(np.float64) @ WEIGHTS[0] + WEIGHTS[1]
+  logits -= logits.max(axis=1, keepdims=True)
+  log_probabilities = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+  rows = np.arange(len(logits))
+  return {'accuracy': np.mean(logits.argmax(axis=1) == examples['y']),
+          'loss': -np.mean(log_probabilities[rows, examples['y']])}
+
+
+@pytest.mark.parametrize('count', [1, 511, 512, 513, 1500])
+def test_metrics_are_means_over_all_examples(count):
+  examples = tiny_task.examples(count, 8)
+  evaluator = evaluation.Evaluator(tiny_task.MODEL, {'test': examples})
+  found = evaluator.evaluate(WEIGHTS)['test']
+  assert found == pytest.approx(_expected(examples), rel=1e-4)
+  assert all(isinstance(value, float) for value in found.values())
+
+
+def test_sets_are_kept_apart_and_in_order():
+  sets = {'test_clients': tiny_task.examples(600, 1),
+          'test_examples': tiny_task.examples(20, 2)}
+  evaluator = evaluation.Evaluator(tiny_task.MODEL, sets)
+  found = evaluator.evaluate(WEIGHTS)
+  assert evaluator.sets == list(found) == ['test_clients', 'test_examples']
+  for name, examples in sets.items():
+    assert found[name] == pytest.approx(_expected(examples), rel=1e-4)
+
+
+def test_set_without_examples_has_no_metrics():
+  evaluator = evaluation.Evaluator(
+      tiny_task.MODEL, {'test': tiny_task.examples(0, 1)})
+  assert evaluator.evaluate(WEIGHTS) == {'test': {}}
+
+
+def test_weights_that_overflow_give_a_loss_that_is_not_finite():
+  evaluator = evaluation.Evaluator(
+      tiny_task.MODEL, {'test': tiny_task.examples(10, 1)})
+  found = evaluator.evaluate([np.full_like(w, 3e38) for w in WEIGHTS])['test']
+  assert not np.isfinite(found['loss'])
+  assert 0 <= found['accuracy'] <= 1

@@ -1,0 +1,257 @@
+"""Rounds on a tiny task: what is told, released, committed and resumed."""
+
+import csv
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from aggregators.expected_mean import ExpectedMeanFactory
+from tests import tiny_task
+from tff_pipelines import training
+from tff_pipelines.accounting import request as request_lib
+from tff_pipelines.algorithms import fedavg
+from tff_pipelines.algorithms import local_training
+from tff_pipelines.privacy_plan import PrivacyPlan
+from tff_pipelines.simulation import loop
+from tff_pipelines.simulation import records as records_lib
+
+ROUNDS = 3
+TASK = tiny_task.task()
+POPULATION = len(TASK.train.client_ids)
+SETS = [f'{name}/{key}' for name in ('test_clients', 'test_examples')
+        for key in ('accuracy', 'loss')]
+
+pytestmark = pytest.mark.usefixtures('one_worker')
+
+
+@functools.lru_cache(maxsize=None)
+def _plan(mechanism='skellam', seed=None, diagnostics=False, **changes):
+  request = request_lib.Request(**{
+      'query': 'epsilon', 'mechanism': mechanism, 'clip': 0.5, 'bits': 18,
+      'cohort_size': 4.0, 'sampling': 'poisson', 'rounds': ROUNDS,
+      'noise_multiplier': None if mechanism == 'none' else 1.0,
+      'dimension': tiny_task.DIMENSION, 'population': POPULATION, **changes})
+  return PrivacyPlan.calibrate(
+      request, simulation_seed=seed, diagnostics=diagnostics)
+
+
+@functools.lru_cache(maxsize=None)
+def _process(plan, client_learning_rate=0.3, server_learning_rate=1.0):
+  mean_factory = ExpectedMeanFactory(
+      training.sum_factory(plan), plan.request.cohort_size)
+  process = fedavg.build(
+      TASK.model, TASK.train.element_spec,
+      initial_weights=tiny_task.initial_weights(0), mean_factory=mean_factory,
+      local=local_training.LocalConfig(
+          learning_rate=client_learning_rate, batch_size=3, epochs=1),
+      server_learning_rate=server_learning_rate, server_momentum=0.5,
+      seeded=plan.simulation_seed is not None, diagnostics=plan.diagnostics)
+  return process, lambda state, cohort: fedavg.tell_cohort_size(
+      state, cohort, mean_factory)
+
+
+class _Spied:
+  """A process that notes what its rounds are given."""
+
+  def __init__(self, process):
+    self.initialize = process.initialize
+    self._process = process
+    self.told, self.came = [], []
+
+  def next(self, state, clients):
+    if 'cohort_size' in state['aggregator']:
+      self.told.append(int(state['aggregator']['cohort_size']))
+    self.came.append(len(clients))
+    return self._process.next(state, clients)
+
+
+def _run(plan, folder, *, resume=False, process=None, on_round=None,
+         rates=(), **config):
+  built, tell = _process(plan, *rates)
+  records = records_lib.RunRecords(folder, plan.configuration(), resume=resume)
+  results = loop.run(
+      process or built, tell, TASK, plan, records,
+      loop.LoopConfig(**{'rounds': ROUNDS, **config}), on_round)
+  return records, results
+
+
+def _committed(folder, plan):
+  """The last committed state and its round."""
+  process, _ = _process(plan)
+  records = records_lib.RunRecords(folder, plan.configuration(), resume=True)
+  return records.restore(process.initialize(), {})
+
+
+def _bits(state):
+  return [np.asarray(leaf).tobytes() for leaf in tf.nest.flatten(state)]
+
+
+def _rows(folder):
+  with open(folder / records_lib.METRICS, encoding='utf-8') as file:
+    return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize('mechanism, public', [
+    ('none', []), ('gaussian', []),
+    ('skellam', ['public/estimated_wrapped_fraction', 'public/scale'])])
+def test_released_metrics_tell_nothing_of_who_came(tmp_path, mechanism, public):
+  plan = _plan(mechanism)
+  records, results = _run(plan, tmp_path / 'run')
+  rows = _rows(tmp_path / 'run')
+  assert sorted(rows[0]) == sorted(['round', 'epsilon', *public, *SETS])
+  assert [int(row['round']) for row in rows] == [1, 2, 3]
+  for row in rows:
+    assert float(row['epsilon']) == plan.epsilon(int(row['round']))
+  for name, values in results.items():
+    for key, value in values.items():
+      assert float(rows[-1][f'{name}/{key}']) == value
+  assert records.ledger.verify(expected_count=ROUNDS) == []
+  assert {line['outcome'] for line in records.ledger.lines()} == {'released'}
+
+
+def test_diagnostics_tell_who_came(tmp_path):
+  plan = _plan('skellam', seed=1, diagnostics=True)
+  process = _Spied(_process(plan)[0])
+  _run(plan, tmp_path / 'run', process=process)
+  rows = _rows(tmp_path / 'run')
+  assert [float(row['diagnostics/survivors']) for row in rows] == process.came
+  assert all(float(row['diagnostics/training_loss']) > 0 for row in rows)
+  assert {'diagnostics/clipped', 'diagnostics/not_finite',
+          'diagnostics/rounding_retries', 'diagnostics/rounding_fallbacks'
+          } <= set(rows[0])
+
+
+def test_cohorts_are_the_plans_and_the_mechanism_is_told_their_size(tmp_path):
+  plan = _plan('skellam', seed=1)
+  process = _Spied(_process(plan)[0])
+  _run(plan, tmp_path / 'run', process=process, rounds=6)
+  expected = [len(plan.sampler.sample(n)) for n in range(1, 7)]
+  assert process.told == process.came == expected
+  assert len(set(expected)) > 1
+
+
+def test_checkpoints_do_not_tell_the_size_of_a_cohort(tmp_path):
+  # A seed whose last cohort is not the expected one.
+  plan = _plan('skellam', seed=next(
+      s for s in range(20)
+      if len(_plan('skellam', seed=s).sampler.sample(ROUNDS)) != 4))
+  _run(plan, tmp_path / 'run')
+  state, rounds = _committed(tmp_path / 'run', plan)
+  assert rounds == ROUNDS
+  aggregator = state['aggregator']
+  fresh = _process(plan)[0].initialize()['aggregator']
+  assert int(aggregator['cohort_size']) == 4
+  # Nor do shares of the noise, which are sized by it.
+  for name in set(aggregator) - {'rotation_key', 'server_key'}:
+    assert _bits(aggregator[name]) == _bits(fresh[name])
+
+
+def test_seeded_runs_are_identical_and_others_are_not(tmp_path):
+  states = []
+  for name, seed in (('a', 5), ('b', 5), ('c', 6), ('d', None), ('e', None)):
+    plan = _plan('skellam', seed=seed)
+    _run(plan, tmp_path / name, dropout_rate=0.3)
+    states.append(_bits(_committed(tmp_path / name, plan)[0]['weights']))
+  assert states[0] == states[1]
+  assert len({tuple(state) for state in states}) == 4
+  assert _rows(tmp_path / 'a') == _rows(tmp_path / 'b')
+  assert 'epsilon_if_unseeded' in _rows(tmp_path / 'a')[0]
+  assert 'epsilon' not in _rows(tmp_path / 'a')[0]
+  assert 'epsilon' in _rows(tmp_path / 'd')[0]
+
+
+def _stop(*args, **kwargs):
+  raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize('window', [
+    'before the rename', 'between rename and ledger',
+    'between ledger and metrics', 'after the metrics'])
+def test_run_stopped_anywhere_continues_to_the_same_bits(
+    tmp_path, monkeypatch, window):
+  plan = _plan('skellam', seed=5)
+  whole = _run(plan, tmp_path / 'whole')[1]
+
+  def stop_at_round_two(rounds, metrics):
+    del metrics
+    if rounds == 1:
+      if window == 'before the rename':
+        patch.setattr(tf.io.gfile, 'rename', _stop)
+      elif window == 'between rename and ledger':
+        patch.setattr(records_lib.ledger_lib.Ledger, 'append_line', _stop)
+      elif window == 'between ledger and metrics':
+        patch.setattr(records_lib.RunRecords, '_release', _stop)
+    elif window == 'after the metrics':
+      _stop()
+
+  with monkeypatch.context() as patch:
+    with pytest.raises(KeyboardInterrupt):
+      _run(plan, tmp_path / 'run', on_round=stop_at_round_two)
+  seen = []
+  records, results = _run(
+      plan, tmp_path / 'run', resume=True,
+      on_round=lambda rounds, metrics: seen.append(rounds))
+  assert seen == ([2, 3] if window == 'before the rename' else [3])
+  assert records.starts == 2
+  assert results == whole
+  assert records.ledger.verify(expected_count=ROUNDS) == []
+  assert _rows(tmp_path / 'run') == _rows(tmp_path / 'whole')
+  assert _bits(_committed(tmp_path / 'run', plan)) == _bits(
+      _committed(tmp_path / 'whole', plan))
+
+
+def test_finished_run_is_only_evaluated_when_resumed(tmp_path):
+  plan = _plan('skellam')
+  _, results = _run(plan, tmp_path / 'run')
+  metrics = (tmp_path / 'run' / records_lib.METRICS).read_bytes()
+  records, again = _run(plan, tmp_path / 'run', resume=True)
+  assert again == results
+  assert (tmp_path / 'run' / records_lib.METRICS).read_bytes() == metrics
+  assert len(records.ledger.lines()) == ROUNDS
+
+
+def test_rounds_with_too_many_dropouts_are_withheld_and_accounted(tmp_path):
+  plan = _plan('skellam', seed=2, min_honest_fraction=0.8)
+  process = _Spied(_process(plan)[0])
+  records, _ = _run(plan, tmp_path / 'run', process=process, rounds=8,
+                    dropout_rate=0.3)
+  assert all(came <= told for came, told in zip(process.came, process.told))
+  expected = ['released' if came >= 0.8 * told else 'withheld'
+              for came, told in zip(process.came, process.told)]
+  lines = records.ledger.lines()
+  assert [line['outcome'] for line in lines] == expected
+  assert set(expected) == {'released', 'withheld'}
+  assert len({str(line['event']) for line in lines}) == 1
+
+
+def test_nobody_is_lost_without_simulated_dropout(tmp_path):
+  plan = _plan('skellam', min_honest_fraction=1.0)
+  process = _Spied(_process(plan)[0])
+  records, _ = _run(plan, tmp_path / 'run', process=process)
+  assert process.told == process.came
+  assert {line['outcome'] for line in records.ledger.lines()} == {'released'}
+
+
+def test_evaluation_happens_every_so_often_and_at_the_end(tmp_path):
+  _run(_plan('none'), tmp_path / 'run', rounds=5, rounds_per_evaluation=2)
+  evaluated = [row[SETS[0]] != '' for row in _rows(tmp_path / 'run')]
+  assert evaluated == [False, True, False, True, True]
+
+
+def test_model_that_is_not_finite_is_not_committed(tmp_path):
+  plan = _plan('none', seed=1, sampling='none', cohort_size=float(POPULATION))
+  with pytest.raises(ValueError, match='not finite after round 1.*learning_rate'):
+    _run(plan, tmp_path / 'run', rates=(30.0, 3e38))
+  state, rounds = _committed(tmp_path / 'run', plan)
+  assert rounds == 0
+  assert all(np.all(np.isfinite(w)) for w in state['weights'])
+  assert not (tmp_path / 'run' / records_lib.METRICS).exists()
+
+
+def test_training_learns(tmp_path):
+  plan = _plan('none', seed=1, sampling='none', cohort_size=float(POPULATION))
+  _, results = _run(plan, tmp_path / 'run', rounds=10)
+  first = float(_rows(tmp_path / 'run')[0]['test_clients/accuracy'])
+  assert results['test_clients']['accuracy'] > max(0.8, first)

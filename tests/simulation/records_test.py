@@ -1,0 +1,296 @@
+"""What a run leaves on disk, and how it is taken up again."""
+
+import collections
+import csv
+import json
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_pipelines.accounting import events
+from tff_pipelines.simulation import records as records_lib
+
+EVENT = events.PoissonSampled(
+    event=events.CentralGaussian(noise_multiplier=1.0), sampling_rate=0.1)
+CONFIGURATION = {'rounds': 3, 'clip': 0.5, 'seed': None}
+HEADER = {'population': 20, 'delta': 0.05, 'adjacency': 'zero-out',
+          'trust_model': 'all', 'warnings': ['one']}
+
+
+def _state(number: float):
+  return collections.OrderedDict(
+      weights=[np.full([2, 3], number, np.float32), np.array([number], np.float32)],
+      aggregator=collections.OrderedDict(cohort_size=np.int32(4)))
+
+
+def _open(folder, resume=False, **changes):
+  return records_lib.RunRecords(
+      folder, {**CONFIGURATION, **changes}, resume=resume)
+
+
+def _commit(records, number, metrics=None, withheld=False):
+  records.commit(
+      _state(number), number, EVENT, withheld=withheld,
+      metrics=metrics or {'epsilon': number / 2, 'test/accuracy': number / 10})
+
+
+def _rows(folder):
+  with open(folder / records_lib.METRICS, encoding='utf-8') as file:
+    return [{key: float(value) for key, value in row.items()}
+            for row in csv.DictReader(file)]
+
+
+def _snapshot(folder):
+  return {path.relative_to(folder): (path.stat().st_mtime_ns, path.read_bytes())
+          for path in folder.rglob('*') if path.is_file()}
+
+
+@pytest.fixture
+def folder(tmp_path):
+  return tmp_path / 'run'
+
+
+@pytest.fixture
+def two_rounds(folder):
+  """A folder with two committed rounds."""
+  records = _open(folder)
+  records.restore(_state(0), HEADER)
+  _commit(records, 1)
+  _commit(records, 2)
+  return folder
+
+
+def test_new_run_starts_from_its_initial_state(folder):
+  records = _open(folder)
+  state, rounds = records.restore(_state(7), HEADER)
+  assert rounds == 0 and records.starts == 1
+  np.testing.assert_array_equal(state['weights'][0], np.full([2, 3], 7))
+  assert records.ledger.header()['warnings'] == ['one']
+  assert records.ledger.lines() == []
+  found = json.loads((folder / records_lib.CONFIGURATION).read_text())
+  assert found == CONFIGURATION
+
+
+def test_resumed_run_goes_on_from_the_last_round(two_rounds):
+  records = _open(two_rounds, resume=True)
+  state, rounds = records.restore(_state(0), {})
+  assert rounds == 2 and records.starts == 2
+  assert isinstance(state['aggregator'], collections.OrderedDict)
+  for leaf in tf.nest.flatten(state['weights']):
+    assert leaf.dtype == np.float32 and np.all(leaf == 2)
+  _commit(records, 3)
+  assert [line['round'] for line in records.ledger.lines()] == [1, 2, 3]
+  assert records.ledger.verify() == []
+  assert [row['round'] for row in _rows(two_rounds)] == [1, 2, 3]
+
+
+def test_initial_state_of_a_run_survives_a_stop_before_the_first_round(folder):
+  _open(folder).restore(_state(7), HEADER)
+  state, rounds = _open(folder, resume=True).restore(_state(8), HEADER)
+  assert rounds == 0
+  assert np.all(state['weights'][0] == 7)
+
+
+def test_metrics_have_a_row_a_round_and_events_are_flushed(two_rounds):
+  assert _rows(two_rounds) == [
+      {'round': 1, 'epsilon': 0.5, 'test/accuracy': 0.1},
+      {'round': 2, 'epsilon': 1.0, 'test/accuracy': 0.2}]
+  # The writer is still open: a run that is killed must not lose its events.
+  found = {}
+  for path in (two_rounds / 'tensorboard').iterdir():
+    for event in tf.compat.v1.train.summary_iterator(str(path)):
+      for value in event.summary.value:
+        found[value.tag, event.step] = float(tf.make_ndarray(value.tensor))
+  assert found == pytest.approx({
+      ('epsilon', 1): 0.5, ('test/accuracy', 1): 0.1,
+      ('epsilon', 2): 1.0, ('test/accuracy', 2): 0.2})
+
+
+def test_metric_that_comes_later_gets_a_column(two_rounds):
+  records = _open(two_rounds, resume=True)
+  records.restore(_state(0), {})
+  _commit(records, 3, {'epsilon': float('inf'), 'new': 4.0})
+  with open(two_rounds / records_lib.METRICS, encoding='utf-8') as file:
+    rows = list(csv.DictReader(file))
+  assert [row['new'] for row in rows] == ['', '', '4.0']
+  assert [row['epsilon'] for row in rows] == ['0.5', '1.0', 'inf']
+
+
+def test_withheld_round_is_recorded_as_such_and_costs_the_same(two_rounds):
+  records = _open(two_rounds, resume=True)
+  records.restore(_state(0), {})
+  _commit(records, 3, withheld=True)
+  lines = records.ledger.lines()
+  assert [line['outcome'] for line in lines] == ['released', 'released', 'withheld']
+  assert lines[2]['event'] == lines[1]['event'] == EVENT.to_json()
+  assert lines[2]['configuration'] == records.configuration_hash
+
+
+def _stop(*args, **kwargs):
+  raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize('window', [
+    'before the rename', 'before the ledger', 'before TensorBoard',
+    'before the CSV file'])
+def test_run_that_stops_inside_a_commit_is_completed(two_rounds, monkeypatch, window):
+  records = _open(two_rounds, resume=True)
+  records.restore(_state(0), {})
+  with monkeypatch.context() as patch:
+    if window == 'before the rename':
+      patch.setattr(tf.io.gfile, 'rename', _stop)
+    elif window == 'before the ledger':
+      patch.setattr(records.ledger, 'append_line', _stop)
+    elif window == 'before TensorBoard':
+      patch.setattr(records, '_release', _stop)
+    else:
+      patch.setattr(tf.summary, 'scalar', _stop)
+    with pytest.raises(KeyboardInterrupt):
+      _commit(records, 3)
+  happened = window != 'before the rename'
+  records = _open(two_rounds, resume=True)
+  state, rounds = records.restore(_state(0), {})
+  assert rounds == 2 + happened
+  assert np.all(state['weights'][0] == rounds)
+  assert len(records.ledger.lines()) == rounds
+  assert [row['round'] for row in _rows(two_rounds)] == list(range(1, rounds + 1))
+  for number in range(rounds + 1, 5):
+    _commit(records, number)
+  assert records.ledger.verify(expected_count=4) == []
+  assert _rows(two_rounds) == [
+      {'round': n, 'epsilon': n / 2, 'test/accuracy': n / 10} for n in (1, 2, 3, 4)]
+
+
+def test_line_that_was_torn_off_is_completed_from_the_checkpoint(two_rounds):
+  path = two_rounds / records_lib.LEDGER
+  whole = path.read_bytes()
+  path.write_bytes(whole[:-40])
+  records = _open(two_rounds, resume=True)
+  _, rounds = records.restore(_state(0), {})
+  assert rounds == 2
+  assert path.read_bytes() == whole
+
+
+def test_resuming_twice_changes_no_metrics(two_rounds):
+  before = (two_rounds / records_lib.METRICS).read_bytes()
+  for _ in range(2):
+    _open(two_rounds, resume=True).restore(_state(0), {})
+  assert (two_rounds / records_lib.METRICS).read_bytes() == before
+
+
+def test_leftovers_of_a_killed_save_are_no_checkpoint(two_rounds):
+  checkpoints = two_rounds / 'checkpoints'
+  shutil.copytree(checkpoints / 'round_2', checkpoints / 'round_3_temp1234')
+  (checkpoints / 'round_1').mkdir()  # One that was about to be removed.
+  records = _open(two_rounds, resume=True)
+  assert records.restore(_state(0), {})[1] == 2
+  _commit(records, 3)
+  assert _open(two_rounds, resume=True).restore(_state(0), {})[1] == 3
+
+
+def test_run_killed_before_its_configuration_can_be_resumed(folder):
+  folder.mkdir()
+  (folder / f'.{records_lib.CONFIGURATION}.abc').write_text('{"rou')
+  records = _open(folder, resume=True)
+  assert records.restore(_state(1), HEADER)[1] == 0
+  assert not list(folder.glob('.*'))
+
+
+def test_run_killed_between_ledger_and_checkpoint_can_be_resumed(two_rounds):
+  shutil.rmtree(two_rounds / 'checkpoints')
+  path = two_rounds / records_lib.LEDGER
+  path.write_text(path.read_text().split('\n')[0] + '\n')
+  assert _open(two_rounds, resume=True).restore(_state(1), HEADER)[1] == 0
+
+
+def test_folder_with_a_run_is_not_overwritten(two_rounds):
+  before = _snapshot(two_rounds)
+  with pytest.raises(ValueError, match='holds a run already: pass --resume'):
+    _open(two_rounds)
+  assert _snapshot(two_rounds) == before
+
+
+def test_run_of_another_configuration_is_not_continued(two_rounds):
+  before = _snapshot(two_rounds)
+  with pytest.raises(
+      ValueError, match='another configuration: clip, new, rounds differ'):
+    _open(two_rounds, resume=True, clip=0.6, rounds=4, new=1)
+  assert _snapshot(two_rounds) == before
+
+
+@pytest.mark.parametrize('resume', [False, True])
+def test_folder_with_other_files_is_left_alone(folder, resume):
+  folder.mkdir()
+  (folder / 'thesis.txt').write_text('important')
+  with pytest.raises(ValueError, match='not empty and holds no run'):
+    _open(folder, resume=resume)
+  assert [path.name for path in folder.iterdir()] == ['thesis.txt']
+
+
+def test_folder_below_a_file_is_refused(tmp_path):
+  (tmp_path / 'file').write_text('')
+  for name in ('file', 'file/run'):
+    with pytest.raises(OSError, match='file'):
+      _open(tmp_path / name)
+  assert [path.name for path in tmp_path.iterdir()] == ['file']
+
+
+def test_damaged_configuration_is_refused(two_rounds):
+  (two_rounds / records_lib.CONFIGURATION).write_text('{"rounds": 3,')
+  with pytest.raises(ValueError, match='is damaged'):
+    _open(two_rounds, resume=True)
+
+
+def test_ledger_without_checkpoint_is_refused(two_rounds):
+  shutil.rmtree(two_rounds / 'checkpoints')
+  records = _open(two_rounds, resume=True)
+  with pytest.raises(ValueError, match='no checkpoint'):
+    records.restore(_state(0), HEADER)
+
+
+def _without_last_round(lines):
+  return lines[:-2] + lines[-1:]
+
+
+def _without_first_round(lines):
+  return lines[:1] + lines[2:]
+
+
+def _edited(lines):
+  return [line.replace('released', 'withheld') for line in lines]
+
+
+def _empty(lines):
+  return lines[:1] + ['']
+
+
+@pytest.mark.parametrize('damage', [_without_first_round, _edited, _empty])
+def test_ledger_that_lost_or_changed_a_round_is_refused(two_rounds, damage):
+  path = two_rounds / records_lib.LEDGER
+  path.write_text('\n'.join(damage(path.read_text().split('\n'))))
+  records = _open(two_rounds, resume=True)
+  with pytest.raises(ValueError, match='ledger'):
+    records.restore(_state(0), HEADER)
+
+
+def test_last_line_that_was_lost_comes_back_from_the_checkpoint(two_rounds):
+  path = two_rounds / records_lib.LEDGER
+  whole = path.read_text()
+  path.write_text('\n'.join(_without_last_round(whole.split('\n'))))
+  _open(two_rounds, resume=True).restore(_state(0), HEADER)
+  assert path.read_text() == whole
+
+
+def test_atomic_write_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):
+  path = tmp_path / 'file.json'
+  records_lib.write_atomically(path, 'old')
+  with monkeypatch.context() as patch:
+    patch.setattr(records_lib.os, 'replace', _stop)
+    with pytest.raises(KeyboardInterrupt):
+      records_lib.write_atomically(path, 'new')
+  assert path.read_text() == 'old'
+  records_lib.write_atomically(path, 'new')
+  assert path.read_text() == 'new'
+  assert [p.name for p in tmp_path.iterdir()] == ['file.json']
