@@ -1,6 +1,7 @@
 # Two commands, each complete on a fresh machine with Python 3.11:
 #   make train [ARGS="--flag=value ..."]   sets up, trains on embedded data
 #   make test  [ARGS="pytest arguments"]   sets up, runs the tests
+# And: make figures, which draws the figures of docs/mean_estimation.md.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
@@ -14,6 +15,13 @@ train: $(READY)
 
 test: $(READY)
 	@$(RUN) -m pytest $(ARGS)
+
+# Figures of the mechanisms, into out/figures: accounting alone, and distributed
+# mean estimation. What is there from an earlier run is not computed again.
+figures: $(READY)
+	@mkdir -p out/figures
+	@$(RUN) -m tff_pipelines.account --plot=out/figures/accounting.png
+	@$(RUN) -m tff_pipelines.estimate_mean --n=100,1000 --d=250 --bits=10,12,14,16,18,20 --epsilon=1,2,3,4,5,6,7,8 --repeats=20 --allow_degenerate --output_dir=out/figures/mean_estimation $(ARGS)
 
 setup: $(READY)
 

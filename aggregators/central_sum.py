@@ -76,7 +76,9 @@ class CentralSumFactory(client_sum.ClientSumFactory):
 
   def initial_state(self):
     return collections.OrderedDict(
-        server_key=structures.initial_key(self.simulation_seed, 0))
+        server_key=structures.stored_key(
+            self.simulation_seed,
+            structures.initial_key(self.simulation_seed, 0)))
 
   def contribute(self, vector, key, state):
     del key, state  # Unused.

@@ -88,7 +88,8 @@ class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
     new_state, vector, measurements = self.release(
         state, total, survivors, keys.derive(root, 0))
     new_state = collections.OrderedDict(
-        new_state, server_key=keys.derive(root, 1))
+        new_state, server_key=structures.stored_key(
+            self.simulation_seed, keys.derive(root, 1)))
     return new_state, layout.unflatten(vector), measurements
 
   def measured(self, public, survivors, totals):

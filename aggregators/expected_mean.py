@@ -6,6 +6,15 @@ import tensorflow_federated as tff
 from aggregators import validate
 
 
+def divide(total, divisor: float):
+  """In graph: a structure of float tensors divided by a constant.
+
+  In float64, as the divisor may be beyond a float16.
+  """
+  return tf.nest.map_structure(
+      lambda x: tf.cast(tf.cast(x, tf.float64) / divisor, x.dtype), total)
+
+
 class ExpectedMeanFactory(tff.aggregators.UnweightedAggregationFactory):
   """Divides the result of a sum factory by the expected number of clients.
 
@@ -40,19 +49,15 @@ class ExpectedMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     state_type = inner.initialize.type_signature.result
     result_type = inner.next.type_signature.result.result.member
 
-    @tff.tensorflow.computation(result_type)
-    def divide(total):
-      return tf.nest.map_structure(
-          # In float64, as the divisor may be beyond a float16.
-          lambda x: tf.cast(tf.cast(x, tf.float64) / self._divisor, x.dtype),
-          total)
+    divide_total = tff.tensorflow.computation(
+        lambda total: divide(total, self._divisor), result_type)
 
     @tff.federated_computation(
         state_type, tff.FederatedType(value_type, tff.CLIENTS))
     def next_fn(state, value):
       output = inner.next(state, value)
       return tff.templates.MeasuredProcessOutput(
-          output.state, tff.federated_map(divide, output.result),
+          output.state, tff.federated_map(divide_total, output.result),
           output.measurements)
 
     return tff.templates.AggregationProcess(inner.initialize, next_fn)

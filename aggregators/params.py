@@ -16,6 +16,13 @@ from aggregators import validate
 
 ROTATIONS = ('hadamard', 'dft', 'none')
 
+# Laws of the noise, and who adds it: clients their shares, or the server all.
+MECHANISMS = ('skellam', 'discrete_gaussian', 'skellam_central')
+
+# The discrete Gaussian's bound is stated for shares of this standard deviation
+# and more, in grid units (arXiv 2102.06387, Theorem 1).
+MIN_DISCRETE_GAUSSIAN_SHARE = 0.5
+
 # The largest clip in grid units. A coordinate then fits an int32 and the sum of
 # squares of a vector an int64, whatever the dimension; float32 updates carry
 # no more than 24 bits, so a finer grid would buy nothing.
@@ -30,7 +37,7 @@ _MIN_CLIP, _MAX_CLIP = 1e-20, 1e20
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DistributedSumParams:
-  """A distributed sum under the Skellam mechanism (arXiv 2110.04995).
+  """A sum of integer vectors with integer noise (arXiv 2110.04995, 2102.06387).
 
   Adjacency is zero-out: neighbouring inputs differ in one client, whose vector
   is replaced by zero; it still takes part and still adds its noise share.
@@ -61,6 +68,10 @@ class DistributedSumParams:
     sqrtn_norm_growth: Size the modulus for client vectors that are nearly
       orthogonal: n instead of n^2 in the heuristic of the scale.
     fixed_scale: Grid units per model unit; None to derive it from the bits.
+    mechanism: 'skellam': clients add shares of Skellam noise. 'discrete_gaussian':
+      shares of discrete Gaussian noise. 'skellam_central': the server, which is
+      trusted, adds all the noise; `min_honest_fraction` and `assumed_colluders`
+      then have no effect.
   """
 
   clip: float
@@ -76,6 +87,7 @@ class DistributedSumParams:
   max_cohort_size: float | None = None
   sqrtn_norm_growth: bool = False
   fixed_scale: float | None = None
+  mechanism: str = 'skellam'
 
   def __post_init__(self):
     for field in dataclasses.fields(self):
@@ -96,10 +108,12 @@ class DistributedSumParams:
     if not 0 <= self.beta < 1:
       raise ValueError(f'beta must be in [0, 1), found {self.beta!r}')
     validate.one_of(ROTATIONS, rotation=self.rotation)
+    validate.one_of(MECHANISMS, mechanism=self.mechanism)
     validate.fraction(min_honest_fraction=self.min_honest_fraction)
     validate.integer(assumed_colluders=self.assumed_colluders, low=0)
     # With a tolerance for fractions like 0.9 that float64 has not.
-    if (self.cohort_size - self.assumed_colluders <
+    if self.has_shares and (
+        self.cohort_size - self.assumed_colluders <
         self.min_honest_fraction * self.cohort_size * (1 - 1e-9)):
       raise ValueError(
           f'assumed_colluders={self.assumed_colluders} leave fewer than '
@@ -118,6 +132,16 @@ class DistributedSumParams:
             'fixed_scale times clip must be in [2^-60, 2^30] grid units, found '
             f'{self.fixed_scale!r} * {self.clip!r}')
     self.scale  # Raises when the bits can't hold the cohort.
+
+  @property
+  def has_shares(self) -> bool:
+    """Whether clients add the noise, and some of it may be missing."""
+    return self.mechanism != 'skellam_central'
+
+  @property
+  def counted_on(self) -> float:
+    """The part of the noise that the guarantee counts on, in (0, 1]."""
+    return self.min_honest_fraction if self.has_shares else 1.0
 
   @property
   def modulus(self) -> int:
@@ -155,7 +179,7 @@ class DistributedSumParams:
           f'k_stddevs={k:g}: 2^(2*bits) must exceed cohort * k_stddevs^2; '
           f'at least {max(2, needed)} bits are needed')
     growth = cohort if self.sqrtn_norm_growth else cohort * cohort
-    spread = growth / self.padded_dimension + z * z / self.min_honest_fraction
+    spread = growth / self.padded_dimension + z * z / self.counted_on
     clip_grid = math.sqrt(room) / math.sqrt(spread) / (2 * k)
     if clip_grid < _MIN_CLIP_GRID:
       raise ValueError(
@@ -209,12 +233,29 @@ class DistributedSumParams:
   @property
   def total_noise_variance(self) -> float:
     """Variance of all the noise in a released sum, mu / h, grid units^2."""
-    return self.noise_variance / self.min_honest_fraction
+    return self.noise_variance / self.counted_on
 
   @property
   def local_stddev_grid(self) -> float:
     """Standard deviation of one client's share in an expected cohort."""
     return math.sqrt(self.total_noise_variance / self.cohort_size)
+
+  @property
+  def most_shares(self) -> float:
+    """Shares of discrete Gaussian noise are never cut smaller than for so many."""
+    return float(self.max_cohort_size or self.cohort_size)
+
+  def check_shares(self) -> None:
+    """Raises ValueError if shares are too small for the mechanism's bound."""
+    if self.mechanism != 'discrete_gaussian' or self.noise_multiplier == 0:
+      return
+    least = math.sqrt(self.total_noise_variance / self.most_shares)
+    if least < MIN_DISCRETE_GAUSSIAN_SHARE:
+      raise ValueError(
+          f'mechanism=discrete_gaussian needs a noise share of a standard '
+          f'deviation of at least {MIN_DISCRETE_GAUSSIAN_SHARE:g} grid units in '
+          f'cohorts of up to {self.most_shares:g}, found {least:.3g} at '
+          f'bits={self.bits}: use more bits, more noise or fewer clients')
 
   def degeneracy(self) -> str | None:
     """Why the grid is too coarse to be of use, or None.
@@ -237,3 +278,41 @@ class DistributedSumParams:
   def replace(self, **changes) -> 'DistributedSumParams':
     """A copy with these fields changed, validated anew."""
     return dataclasses.replace(self, **changes)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AdaptiveClipParams:
+  """How a clip follows a quantile of the norms (arXiv 1905.03871).
+
+  Each client adds +1 to a count if its norm is at most the clip and -1 if it is
+  above; zero-out adjacency moves that count by 1. Half of it, plus half the
+  expected cohort, estimates how many clients are at most the clip.
+
+  Attributes:
+    count_stddev: Standard deviation of the noise that the guarantee rests on in
+      that number of clients, >= 0 (0: no guarantee). The paper's sigma_b, which
+      it sets to a twentieth of the cohort.
+    target_quantile: gamma, strictly between 0 and 1.
+    learning_rate: eta > 0: a round multiplies the clip by exp(-eta (fraction -
+      gamma)).
+  """
+
+  count_stddev: float
+  target_quantile: float = 0.5
+  learning_rate: float = 0.2
+
+  def __post_init__(self):
+    validate.non_negative(count_stddev=self.count_stddev)
+    validate.open_unit_interval(target_quantile=self.target_quantile)
+    validate.positive(learning_rate=self.learning_rate)
+
+  @property
+  def sensitivity(self) -> int:
+    """By how much one client moves the sum of the bits, zero-out."""
+    return 1
+
+  @property
+  def noise_variance(self) -> float:
+    """Variance that the guarantee rests on in the sum of the +1 and -1."""
+    stddev = 2 * self.count_stddev
+    return stddev * stddev

@@ -10,13 +10,13 @@ import tensorflow as tf
 
 from aggregators import keys
 
-# One pass multiplies by a 128 x 128 matrix at most: large enough that few
-# passes over memory are needed, small enough that the matrix stays in cache.
-_MAX_LOG_RADIX = 7
+# One pass multiplies by a 16 x 16 matrix at most. Measured at 2^20: passes of
+# 16 take 1.3 ns a coordinate, of 32 1.4, of 128 3.0, of 1024 16.
+_MAX_LOG_RADIX = 4
 
 
 def _log_radices(log_dim: int) -> list[int]:
-  """Splits log2 of the dimension into nearly equal parts of at most 7."""
+  """Splits log2 of the dimension into nearly equal parts of at most 4."""
   passes = max(1, -(-log_dim // _MAX_LOG_RADIX))
   return [(log_dim + i) // passes for i in range(passes)]
 
@@ -28,8 +28,8 @@ def _sylvester(log_size: int) -> np.ndarray:
   return matrix
 
 
-def walsh_hadamard(vector: tf.Tensor) -> tf.Tensor:
-  """The Walsh-Hadamard transform of float32 [D], D a power of two, unscaled.
+def walsh_hadamard(vector: tf.Tensor, scale: float = 1.0) -> tf.Tensor:
+  """`scale` times the Walsh-Hadamard transform of float32 [D], D a power of two.
 
   Its own inverse up to the factor 1/D. The transform is a Kronecker product of
   smaller ones: each pass contracts the leading axis with a small Hadamard
@@ -41,21 +41,32 @@ def walsh_hadamard(vector: tf.Tensor) -> tf.Tensor:
   if 2**log_dim != dim:
     raise ValueError(f'the length must be a power of two, found {dim}')
   if log_dim == 0:
-    return vector
+    return vector * np.float32(scale)
   for log_radix in _log_radices(log_dim):
     block = tf.reshape(vector, [2**log_radix, -1])
-    vector = tf.matmul(block, _sylvester(log_radix), transpose_a=True)
+    matrix = _sylvester(log_radix) * np.float32(scale)
+    vector = tf.matmul(block, matrix, transpose_a=True)
+    scale = 1.0
   return tf.reshape(vector, [dim])
+
+
+def sign_words(key: tf.Tensor, dim: int) -> tf.Tensor:
+  """The words whose bits are the signs of `dim` coordinates; int32."""
+  return keys.words(key, [-(-dim // 32)], tf.int32)
+
+
+def flip(vector: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
+  """Negates the coordinates of float32 [dim] whose bit in `words` is set."""
+  dim = vector.shape[0]
+  masks = np.left_shift(np.uint32(1), np.arange(32, dtype=np.uint32))
+  set_bits = tf.bitwise.bitwise_and(words[:, tf.newaxis], masks.view(np.int32))
+  values = tf.where(tf.equal(set_bits, 0), 1.0, -1.0)
+  return vector * tf.reshape(values, [-1])[:dim]
 
 
 def signs(key: tf.Tensor, dim: int) -> tf.Tensor:
   """Uniform signs +1 and -1, float32 [dim]; one random bit each."""
-  count = -(-dim // 32)
-  bits = keys.words(key, [count], tf.int32)[:, tf.newaxis]
-  masks = np.left_shift(np.uint32(1), np.arange(32, dtype=np.uint32))
-  set_bits = tf.bitwise.bitwise_and(bits, masks.view(np.int32))
-  values = tf.where(tf.equal(set_bits, 0), 1.0, -1.0)
-  return tf.reshape(values, [count * 32])[:dim]
+  return flip(tf.ones([dim]), sign_words(key, dim))
 
 
 def _dft_phases(key: tf.Tensor, half: int) -> tf.Tensor:
@@ -75,6 +86,11 @@ def _to_real(pairs: tf.Tensor) -> tf.Tensor:
   return tf.cast(both, tf.float32)
 
 
+def rotate_flipped(flipped: tf.Tensor) -> tf.Tensor:
+  """The Hadamard rotation of a vector whose signs are flipped already."""
+  return walsh_hadamard(flipped, flipped.shape[0]**-0.5)
+
+
 def rotate(vector: tf.Tensor, key: tf.Tensor, kind: str) -> tf.Tensor:
   """Rotates a padded vector. Norm-preserving up to float32 rounding.
 
@@ -88,7 +104,7 @@ def rotate(vector: tf.Tensor, key: tf.Tensor, kind: str) -> tf.Tensor:
   """
   dim = vector.shape[0]
   if kind == 'hadamard':
-    return walsh_hadamard(vector * signs(key, dim)) * np.float32(dim**-0.5)
+    return rotate_flipped(flip(vector, sign_words(key, dim)))
   if kind == 'dft':
     phased = _to_complex(vector) * _dft_phases(key, dim // 2)
     return _to_real(tf.signal.fft(phased) * (dim // 2)**-0.5)
@@ -101,7 +117,7 @@ def unrotate(vector: tf.Tensor, key: tf.Tensor, kind: str) -> tf.Tensor:
   """The inverse of `rotate` for the same key and kind; float32 [D]."""
   dim = vector.shape[0]
   if kind == 'hadamard':
-    return walsh_hadamard(vector) * signs(key, dim) * np.float32(dim**-0.5)
+    return flip(rotate_flipped(vector), sign_words(key, dim))
   if kind == 'dft':
     spread = tf.signal.ifft(_to_complex(vector)) * (dim // 2)**0.5
     return _to_real(spread * tf.math.conj(_dft_phases(key, dim // 2)))

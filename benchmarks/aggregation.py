@@ -11,6 +11,7 @@ See benchmarks/README.md.
 """
 
 import argparse
+import functools
 import statistics
 import time
 
@@ -24,12 +25,12 @@ from tensorflow_federated.python.aggregators import discretization
 from tensorflow_federated.python.aggregators import hadamard
 from tensorflow_federated.python.aggregators import modular_clipping
 
+from aggregators import alias_draw
 from aggregators import distributed_sum
 from aggregators import keys
 from aggregators import noisy_rounding
 from aggregators import rotation
 from aggregators import rounding
-from aggregators import skellam_table
 from aggregators.params import DistributedSumParams
 from benchmarks import measure
 from tff_pipelines.simulation import contexts
@@ -86,7 +87,8 @@ def round_of(factory, dimension: int, clients: int):
   return run
 
 
-def whole(dimension: int, clients: int, bits: int, repeats: int) -> measure.Row:
+def whole(dimension: int, clients: int, bits: int,
+          repeats: int) -> list[measure.Row]:
   params = our_params(dimension, clients, bits)
   functions = dict(
       base=round_of(tff.aggregators.SumFactory(), dimension, clients),
@@ -100,21 +102,21 @@ def whole(dimension: int, clients: int, bits: int, repeats: int) -> measure.Row:
     expected = NOISE_MULTIPLIER * CLIP * dimension**0.5
     if not 0.8 * expected < error < 1.3 * expected:
       raise ValueError(f'{name}: error {error:.4g}, noise {expected:.4g}')
-  seconds = measure.seconds_in_turns(functions, repeats)
-  per_client = {
-      name: measure.net(seconds[name], seconds['base']) / clients * 1e3
-      for name in ('ours', 'theirs')}
-  row = measure.Row(
-      name='distributed sum, net', sizes=f'd={dimension} n={clients} b={bits}',
-      ours=per_client['ours'], peer=per_client['theirs'], unit='ms/client',
-      target=TARGET)
-  measure.show(row)
-  base = statistics.median(seconds['base']) / clients * 1e3
-  base_row = measure.Row(
-      name='plain federated sum', sizes=row.sizes, ours=base, peer=None,
-      unit='ms/client')
-  measure.show(base_row)
-  return row, base_row
+  times = measure.in_turns(functions, repeats)
+  ours, theirs = (
+      times[name].net(times['base']) for name in ('ours', 'theirs'))
+  sizes = f'd={dimension} n={clients} b={bits}'
+  rows = []
+  for i, unit in enumerate(('ms/client', 'cpu-ms/client')):
+    rows.append(measure.Row(
+        name='distributed sum, net', sizes=sizes, ours=ours[i] / clients * 1e3,
+        peer=theirs[i] / clients * 1e3, unit=unit, target=TARGET))
+    rows.append(measure.Row(
+        name='plain federated sum', sizes=sizes,
+        ours=times['base'].medians()[i] / clients * 1e3, peer=None, unit=unit))
+  for row in rows:
+    measure.show(row)
+  return rows
 
 
 def copy_floor() -> float:
@@ -165,15 +167,18 @@ def kernel_pairs(params: DistributedSumParams):
   table = distributed_sum.noise_table(params, round(params.cohort_size))
   table = {name: tf.constant(value) for name, value in table.items()}
   vector = make_vector(tf.constant(1, tf.int64), dimension)
-  grid = vector * np.float32(params.scale / 2)
+  grid = vector * np.float32(0.45 * params.scale)
   integers = tf.zeros([dimension], tf.int32)
   bound = params.l2_sensitivity_squared
 
+  @functools.partial(tf.function, jit_compile=True, autograph=False)
+  def draw(values, words):
+    high = tf.bitwise.bitwise_and(words[dimension:], 255)
+    return values + alias_draw.draw(
+        words[:dimension], high, key, table['packed'], table['tie'])
+
   def noise_only(values):
-    words = keys.words(key, [2, dimension], tf.int32)
-    return values + noisy_rounding._noise(  # pylint: disable=protected-access
-        tf.bitwise.bitwise_and(words[0], 2**31 - 1), words[1], key,
-        table['packed'], table['tie'])
+    return draw(values, noisy_rounding.words(key, dimension))
 
   return {
       'Hadamard transform': (
@@ -186,10 +191,10 @@ def kernel_pairs(params: DistributedSumParams):
           lambda x: discretization._discretize_struct(  # pylint: disable=protected-access
               x, tf.constant(1.0), True, 0.0, tf.constant(params.clip_grid)), grid),
       'Skellam noise': (
-          tf.function(noise_only, jit_compile=True, autograph=False),
+          noise_only,
           lambda x: their_noise(x, params.local_stddev_grid), integers),
       'Skellam noise (TF Poisson)': (
-          tf.function(noise_only, jit_compile=True, autograph=False),
+          noise_only,
           lambda x: x + tf.cast(_two_poissons(key, dimension, params), tf.int32),
           integers),
       'whole encoding of a client': (
@@ -216,12 +221,12 @@ def kernels(dimension: int, repeats: int) -> list[measure.Row]:
     compiled = [
         tf.function(f, autograph=False).get_concrete_function(argument)
         for f in (ours, theirs)]
-    seconds = measure.seconds_in_turns(
+    times = measure.in_turns(
         dict(ours=lambda: compiled[0](argument),  # pylint: disable=cell-var-from-loop
              theirs=lambda: compiled[1](argument)), repeats)  # pylint: disable=cell-var-from-loop
     per_coordinate = {
-        which: statistics.median(times) / dimension * 1e9
-        for which, times in seconds.items()}
+        which: found.medians()[0] / dimension * 1e9
+        for which, found in times.items()}
     rows.append(measure.Row(
         name=name, sizes=sizes, ours=per_coordinate['ours'],
         peer=per_coordinate['theirs'], unit='ns/coordinate'))
@@ -238,6 +243,7 @@ def main():
   flags = parser.parse_args()
   repeats = 2 if flags.quick else flags.repeats
   _message.SetAllowOversizeProtos(True)
+  tf.get_logger().setLevel('CRITICAL')  # Of what the peers leave unused.
   # The kernels run here, on one thread; whole rounds in the worker, on all.
   tf.config.threading.set_intra_op_parallelism_threads(1)
   tf.config.threading.set_inter_op_parallelism_threads(1)

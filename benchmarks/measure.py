@@ -50,28 +50,88 @@ class Row:
     return self.ratio >= self.target
 
 
-def seconds_in_turns(functions: Mapping[str, Callable[[], object]], repeats: int,
-                     warm_ups: int = 2) -> dict[str, list[float]]:
-  """Seconds of each call, every function once per turn.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Times:
+  """Attributes: wall and cpu, seconds of each call; cpu is that of all processes
+  of the benchmark together, and hardly depends on what else the machine does."""
+
+  wall: list[float] = dataclasses.field(default_factory=list)
+  cpu: list[float] = dataclasses.field(default_factory=list)
+
+  def net(self, base: 'Times') -> tuple[float, float]:
+    """Medians of what is above measurements of the same turns: wall, cpu."""
+    return tuple(
+        statistics.median(s - b for s, b in zip(mine, other))
+        for mine, other in ((self.wall, base.wall), (self.cpu, base.cpu)))
+
+  def medians(self) -> tuple[float, float]:
+    return statistics.median(self.wall), statistics.median(self.cpu)
+
+
+def descendants() -> list[int]:
+  """This process and all processes under it."""
+  children = collections.defaultdict(list)
+  for name in os.listdir('/proc'):
+    if name.isdigit():
+      try:
+        with open(f'/proc/{name}/stat', encoding='utf-8') as file:
+          parent = int(file.read().rpartition(')')[2].split()[1])
+      except OSError:  # It ended meanwhile.
+        continue
+      children[parent].append(int(name))
+  found = [os.getpid()]
+  for pid in found:
+    found.extend(children[pid])
+  return found
+
+
+def cpu_seconds(pids: Sequence[int]) -> float:
+  """Processor time that these processes used so far."""
+  ticks = 0
+  for pid in pids:
+    try:
+      with open(f'/proc/{pid}/stat', encoding='utf-8') as file:
+        fields = file.read().rpartition(')')[2].split()
+    except OSError:
+      continue
+    ticks += int(fields[11]) + int(fields[12])
+  return ticks / os.sysconf('SC_CLK_TCK')
+
+
+def peak_worker_bytes() -> int:
+  """The largest resident size that any TFF worker of this process had so far."""
+  peak = 0
+  for pid in descendants():
+    try:
+      with open(f'/proc/{pid}/status', encoding='utf-8') as file:
+        fields = dict(line.split(':', 1) for line in file)
+    except OSError:
+      continue
+    if fields['Name'].strip().startswith('worker_binary'):
+      peak = max(peak, int(fields['VmHWM'].split()[0]) * 1024)
+  return peak
+
+
+def in_turns(functions: Mapping[str, Callable[[], object]], repeats: int,
+             warm_ups: int = 2) -> dict[str, Times]:
+  """Times of each call, every function once per turn.
 
   What disturbs the machine for a while then disturbs all of them alike.
   """
   for _ in range(warm_ups):
     for function in functions.values():
       function()
-  seconds = collections.defaultdict(list)
+  times = {name: Times() for name in functions}
+  pids = descendants()
   for _ in range(repeats):
     for name, function in functions.items():
       gc.collect()
+      cpu = cpu_seconds(pids)
       start = time.perf_counter()
       function()
-      seconds[name].append(time.perf_counter() - start)
-  return seconds
-
-
-def net(seconds: Sequence[float], base: Sequence[float]) -> float:
-  """The median of the differences of measurements of the same turn."""
-  return statistics.median(s - b for s, b in zip(seconds, base))
+      times[name].wall.append(time.perf_counter() - start)
+      times[name].cpu.append(cpu_seconds(pids) - cpu)
+  return times
 
 
 def machine() -> dict[str, object]:
@@ -100,7 +160,7 @@ def show(row: Row) -> None:
     target = f"{'<=' if row.smaller_is_met else '>='} {row.target:g} " + (
         'met' if row.met else 'NOT MET')
   print(f'{row.name:<34} {row.sizes:<24} {row.ours:11.3f} {peer:>11} {ratio:>7} '
-        f'{row.unit:<14} {target}'.rstrip(), flush=True)
+        f'{row.unit:<17} {target}'.rstrip(), flush=True)
 
 
 def heading() -> None:

@@ -8,11 +8,12 @@ Numbers only: no data is read and no model is built.
       --epsilon=10 --delta=0.000294117647 --clip=0.03 --bits=18 \\
       --dimension=1018174 --cohort_size=100 --population=3400 --rounds=1500 \\
       --sampling=poisson --format=json
-  python -m tff_pipelines.account --ledger=run/privacy_ledger.jsonl
+  python -m tff_pipelines.account --ledger=run/ledger.jsonl
 
 Which flags matter:
   skellam, discrete_gaussian, skellam_central: clip, bits (or scale), dimension,
-    cohort_size, and those of gaussian; noise_multiplier unless it is asked for
+    cohort_size, and those of gaussian; noise_multiplier unless it is asked for;
+    rotation, adaptive_clipping and clip_count_stddev
   gaussian, skellam_count: noise_multiplier, rounds, delta, and to sample the
     clients: sampling, cohort_size, population
   ae_vote, knn_vote: queries, noise_stddev, level, bound, noise, neighbours
@@ -26,6 +27,7 @@ import sys
 
 from absl import flags
 
+from aggregators import params as params_lib
 from tff_pipelines import cli
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import answers
@@ -53,6 +55,12 @@ flags.DEFINE_float('scale', None,
 flags.DEFINE_float('beta', 0.60653066, 'Bias of the conditional rounding.')
 flags.DEFINE_float('k_stddevs', 4.0,
                    'Standard deviations of the sum inside half the field.')
+flags.DEFINE_enum('rotation', 'hadamard', params_lib.ROTATIONS,
+                  'Of an update before it is rounded; it decides the padding.')
+flags.DEFINE_bool('adaptive_clipping', False, 'Each round also releases the '
+                  'noisy count of clients at most the clip.')
+flags.DEFINE_float('clip_count_stddev', None, 'Noise of that count, in clients; '
+                   'a twentieth of --cohort_size if not given.')
 flags.DEFINE_integer('dimension', None, 'Coordinates of an update, unpadded.')
 flags.DEFINE_float('cohort_size', None, 'Clients of a round, expected.')
 flags.DEFINE_integer('population', None, 'Clients in all.')
@@ -158,6 +166,10 @@ def _answer_ledger() -> int:
   return 1 if problems else 0
 
 
+def _unique(texts: list[str]) -> list[str]:
+  return list(dict.fromkeys(texts))
+
+
 def _of_ledger(ledger: ledger_lib.Ledger, warnings: list[str]) -> answers.Answer:
   header = ledger.header()
   population = header['population']
@@ -171,19 +183,26 @@ def _of_ledger(ledger: ledger_lib.Ledger, warnings: list[str]) -> answers.Answer
   found = accountant.guarantee(
       event, delta, accountant=FLAGS.accountant,
       amplification=FLAGS.amplification, population=population)
-  unamplified = accountant.epsilon(
-      event.without_sampling(), delta, accountant=FLAGS.accountant)
+  lines = ledger.lines()
+  # A restart may have repeated a round before the server's eyes.
+  seen = ledger.event(repeated=lines[-1]['starts'] - 1).without_sampling()
+  unamplified = accountant.epsilon(seen, delta, accountant=FLAGS.accountant)
   stated = header['adjacency']
   if stated is not None and stated != found.adjacency:
     warnings.append(f'the header states adjacency {stated}, the events '
                     f'{found.adjacency}')
+  if header['seeded']:
+    return answers.Answer(
+        delta=delta, rounds=len(lines), adjacency=found.adjacency,
+        trust_model=header['trust_model'],
+        warnings=_unique([*header['warnings'], *warnings]))
   return answers.Answer(
       epsilon=answers.finite(found.epsilon),
       epsilon_unamplified=answers.finite(unamplified), delta=delta,
-      rounds=len(ledger.lines()), order=answers.integer_order(found.order),
+      rounds=len(lines), order=answers.integer_order(found.order),
       accountant=found.accountant, amplification=found.amplification,
       adjacency=found.adjacency, trust_model=header['trust_model'],
-      warnings=[*header['warnings'], *found.warnings, *warnings])
+      warnings=_unique([*header['warnings'], *found.warnings, *warnings]))
 
 
 def main(argv: list[str]) -> int:

@@ -34,11 +34,11 @@ flags.DEFINE_string('d', '250', _SWEEP + 'Dimension of a vector.')
 flags.DEFINE_string('bits', '10,12,16', _SWEEP + 'Bits of a coordinate of the sum, '
                     '2 to 30.')
 flags.DEFINE_string('epsilon', '1,2,4,8', _SWEEP + 'Target of one release.')
-flags.DEFINE_string('mechanisms', ','.join(mean_plan.MECHANISMS), _SWEEP +
-                    'skellam: clients add noise, the sum under secure '
-                    'aggregation. gaussian: the server adds noise, accounted '
-                    'analytically. gaussian_rdp: the same, accounted as Skellam '
-                    'is.')
+flags.DEFINE_string('mechanisms', 'skellam,gaussian,gaussian_rdp', _SWEEP +
+                    'skellam, discrete_gaussian: clients add noise, the sum under '
+                    'secure aggregation. skellam_central, gaussian: the server '
+                    'adds noise; gaussian is accounted analytically. '
+                    'gaussian_rdp: the same, accounted as Skellam is.')
 flags.DEFINE_float('delta', 1e-5, _PRIVACY + 'Strictly between 0 and 1.')
 flags.DEFINE_float('clip', 10.0, _PRIVACY + 'L2 clip, and the norm of every '
                    'vector.')
@@ -86,7 +86,7 @@ def _config() -> mean_plan.MeanConfig:
 
 
 def _unused(config: mean_plan.MeanConfig) -> list[str]:
-  if 'skellam' in config.mechanisms:
+  if config.uses_grid:
     return []
   return [f'--{name} is not used by mechanisms={",".join(config.mechanisms)}'
           for name in sorted(mean_plan.GRID_FIELDS) if FLAGS[name].present]

@@ -9,6 +9,7 @@ from typing import Any
 
 from absl import flags
 
+from aggregators import params as params_lib
 from aggregators import validate
 from tasks import registry
 from tff_pipelines.accounting import base
@@ -20,6 +21,9 @@ _PRIVACY = 'privacy: '
 _TRAINING = 'training: '
 _DATA = 'data: '
 _RUN = 'run: '
+
+# What says how an adaptive clip moves, and costs no privacy.
+_OF_THE_CLIP = ('target_quantile', 'clip_learning_rate')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,11 +51,15 @@ class TrainConfig:
   seed: int | None
   diagnostics: bool
   assumed_colluders: int
+  target_quantile: float
+  clip_learning_rate: float
 
   def __post_init__(self):
     validate.positive(
         client_learning_rate=self.client_learning_rate,
-        server_learning_rate=self.server_learning_rate)
+        server_learning_rate=self.server_learning_rate,
+        clip_learning_rate=self.clip_learning_rate)
+    validate.open_unit_interval(target_quantile=self.target_quantile)
     validate.integer(client_batch_size=self.client_batch_size,
                      client_epochs=self.client_epochs,
                      rounds_per_evaluation=self.rounds_per_evaluation, low=1)
@@ -76,9 +84,10 @@ class TrainConfig:
 def define_privacy(mechanisms: tuple[str, ...]) -> None:
   """Defines the flags of the mechanism, its calibration and its accounting."""
   flags.DEFINE_enum('mechanism', 'skellam', mechanisms, _PRIVACY +
-                    'skellam: clients add noise, sums under secure aggregation. '
-                    'gaussian: the server adds noise (the baseline). none: no '
-                    'clipping, no noise, no guarantee.')
+                    'skellam, discrete_gaussian: clients add noise, sums under '
+                    'secure aggregation. skellam_central: integers too, but the '
+                    'server adds the noise. gaussian: the server adds noise (the '
+                    'baseline). none: no clipping, no noise, no guarantee.')
   flags.DEFINE_float('epsilon', None, _PRIVACY +
                      'Target over all rounds, never exceeded. 8 if neither this '
                      'nor --noise_multiplier is given.')
@@ -88,6 +97,19 @@ def define_privacy(mechanisms: tuple[str, ...]) -> None:
   flags.DEFINE_float('delta', None, _PRIVACY + '1/population if not given.')
   flags.DEFINE_float('clip', 0.3, _PRIVACY + 'L2 clip of a client\'s update, '
                      'model units.')
+  flags.DEFINE_bool('adaptive_clipping', False, _PRIVACY + 'The clip follows a '
+                    'quantile of the norms, from --clip on; what that costs is '
+                    'in epsilon.')
+  flags.DEFINE_float('target_quantile', 0.5, _PRIVACY + 'Part of the clients that '
+                     'an adaptive clip leaves as they are.')
+  flags.DEFINE_float('clip_learning_rate', 0.2, _PRIVACY + 'How fast an adaptive '
+                     'clip moves: a round changes it by less than this part, but '
+                     'for noise.')
+  flags.DEFINE_float('clip_count_stddev', None, _PRIVACY + 'Noise of the count of '
+                     'clients at most the clip, in clients; a twentieth of '
+                     '--cohort_size if not given.')
+  flags.DEFINE_enum('rotation', 'hadamard', params_lib.ROTATIONS, _PRIVACY +
+                    'Of an update before it is rounded.')
   flags.DEFINE_integer('bits', 18, _PRIVACY + 'Bits of a coordinate of the sum, '
                        '2 to 30.')
   flags.DEFINE_float('beta', 0.60653066, _PRIVACY + 'Bias of the conditional '
@@ -173,7 +195,8 @@ def privacy_request() -> tuple[request_lib.Request, frozenset[str]]:
   """
   names = [name for name in request_lib.Request.__dataclass_fields__
            if name in FLAGS and name != 'mechanism']
-  given = frozenset(name for name in names if FLAGS[name].present)
+  given = frozenset(name for name in (*names, *_OF_THE_CLIP)
+                    if FLAGS[name].present)
   values = {name: FLAGS[name].value for name in names}
   if FLAGS.mechanism == 'none':
     values['epsilon'] = values['noise_multiplier'] = None

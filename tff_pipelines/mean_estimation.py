@@ -39,8 +39,13 @@ PICTURE = 'mean_estimation.png'
 
 # Of a simulation seed's purposes, 0 is the factory's.
 _CLIENT_KEYS = 1
-# Errors of single repeats, which the table of numbers has no column for.
-_LISTS = ('mse_of_repeats',)
+# Of the table; a row of the JSON has `mse_of_repeats` as well, a list.
+COLUMNS = (
+    'mechanism', 'n', 'd', 'bits', 'epsilon', 'delta', 'accountant',
+    'noise_multiplier', 'scale', 'local_stddev_grid', 'dimension_padded',
+    'degenerate', 'repeats', 'mse', 'mse_low', 'mse_high', 'l2_error', 'l2_low',
+    'l2_high', 'noise_mse', 'predicted_mse', 'gaussian_mse', 'gaussian_rdp_mse',
+    'ratio_to_gaussian', 'ratio_to_gaussian_rdp', 'seconds')
 
 Row = dict[str, Any]
 
@@ -189,6 +194,9 @@ def _read(path: pathlib.Path, fixed: dict[str, Any]) -> dict[tuple, Row]:
   try:
     found = json.loads(path.read_text(encoding='utf-8'))
     rows = {_key(row): row for row in found['rows']}
+    for row in rows.values():
+      if row.keys() != {*COLUMNS, 'mse_of_repeats'}:
+        raise ValueError('its rows have other columns')
     earlier = found['configuration']
     differing = sorted(key for key in earlier.keys() | fixed.keys()
                        if earlier.get(key) != fixed.get(key))
@@ -205,8 +213,7 @@ def _write(folder: pathlib.Path, config: mean_plan.MeanConfig,
            rows: Sequence[Row], warnings: list[str]) -> None:
   """Writes all rows, as JSON and as CSV."""
   text = io.StringIO()
-  columns = [name for name in rows[0] if name not in _LISTS]
-  writer = csv.DictWriter(text, columns, extrasaction='ignore',
+  writer = csv.DictWriter(text, COLUMNS, extrasaction='ignore',
                           lineterminator='\n')
   writer.writeheader()
   writer.writerows(rows)

@@ -2,7 +2,8 @@
 
 Above: the error of the mean against epsilon, a line for each number of bits,
 with 95% intervals. Below: the same over the Gaussian's error under the same
-accounting, where the lines can be told apart.
+accounting, where settings can be told apart; points are measured, lines are
+what is to be expected.
 """
 
 import os
@@ -15,9 +16,16 @@ matplotlib.use('Agg')
 from matplotlib import pyplot
 import numpy as np
 
-_LABELS = {'gaussian': 'Gaussian, analytic', 'gaussian_rdp': 'Gaussian, RDP'}
-_STYLES = {'gaussian': dict(color='black', linestyle='--', marker='x'),
+_LABELS = {'skellam': 'Skellam', 'discrete_gaussian': 'discrete Gaussian',
+           'skellam_central': 'central Skellam', 'gaussian': 'Gaussian, analytic',
+           'gaussian_rdp': 'Gaussian, RDP'}
+# Those of sums of integers are coloured by their bits.
+_STYLES = {'skellam': dict(linestyle='-', marker='o'),
+           'discrete_gaussian': dict(linestyle='-.', marker='s'),
+           'skellam_central': dict(linestyle=(0, (1, 1)), marker='^'),
+           'gaussian': dict(color='black', linestyle='--', marker='x'),
            'gaussian_rdp': dict(color='dimgray', linestyle=':', marker='+')}
+_ORDER = tuple(_LABELS)
 # What the lower panels show of the ratio; lines beyond it are named instead.
 _LOWEST, _HIGHEST = 0.78, 1.42
 _CLAIM = 0.05
@@ -31,7 +39,7 @@ def _curves(rows: Sequence[Row]) -> dict[tuple[str, int | None], list[Row]]:
   for row in sorted(rows, key=lambda row: row['epsilon']):
     found.setdefault((row['mechanism'], row['bits']), []).append(row)
   return dict(sorted(found.items(), key=lambda item: (
-      item[0][0] != 'skellam', item[0][1] or 0, item[0][0])))
+      _ORDER.index(item[0][0]), item[0][1] or 0)))
 
 
 def _column(rows: Sequence[Row], name: str) -> np.ndarray:
@@ -39,16 +47,14 @@ def _column(rows: Sequence[Row], name: str) -> np.ndarray:
 
 
 def _styles(curves, all_bits: list[int]) -> dict[tuple, dict[str, Any]]:
-  colours = pyplot.get_cmap('plasma')(np.linspace(0.85, 0.0, len(all_bits)))
+  colours = pyplot.get_cmap('turbo')(np.linspace(0.9, 0.05, len(all_bits)))
   found = {}
   for mechanism, bits in curves:
-    if mechanism == 'skellam':
-      found[mechanism, bits] = dict(
-          color=colours[all_bits.index(bits)], linestyle='-', marker='o',
-          label=f'Skellam, {bits} bits')
-    else:
-      found[mechanism, bits] = dict(
-          _STYLES[mechanism], label=_LABELS[mechanism])
+    style = dict(_STYLES[mechanism], label=_LABELS[mechanism])
+    if bits is not None:
+      style.update(color=colours[all_bits.index(bits)],
+                   label=f'{_LABELS[mechanism]}, {bits} bits')
+    found[mechanism, bits] = style
   return found
 
 
@@ -68,12 +74,15 @@ def _draw_ratios(axes, curves, styles) -> None:
                linewidth=0)
   axes.axhline(1, color='tab:green', linewidth=0.8)
   outside = []
-  # Side by side, as the intervals of equally good settings overlap.
-  shifts = np.linspace(-0.18, 0.18, len(curves)) if len(curves) > 1 else [0.0]
+  # Points side by side, as the intervals of equally good settings overlap.
+  shifts = np.linspace(-0.28, 0.28, len(curves)) if len(curves) > 1 else [0.0]
   epsilons = sorted({row['epsilon'] for rows in curves.values() for row in rows})
   gap = min(np.diff(epsilons)) if len(epsilons) > 1 else 1.0
   for (key, rows), shift in zip(curves.items(), shifts):
     gaussian = _column(rows, 'gaussian_rdp_mse')
+    axes.plot(_column(rows, 'epsilon'), _column(rows, 'predicted_mse') / gaussian,
+              color=styles[key]['color'], linestyle=styles[key]['linestyle'],
+              linewidth=0.9)
     ratios = _column(rows, 'mse') / gaussian
     errors = [ratios - _column(rows, 'mse_low') / gaussian,
               _column(rows, 'mse_high') / gaussian - ratios]
@@ -84,8 +93,8 @@ def _draw_ratios(axes, curves, styles) -> None:
       outside.append(f'{style["label"]}: {ratios.min():.2f} to '
                      f'{ratios.max():.2f}')
   if outside:
-    axes.text(0.02, 0.97, 'above the range:\n' + '\n'.join(outside), va='top',
-              transform=axes.transAxes, fontsize=8,
+    axes.text(0.98, 0.97, 'above the range:\n' + '\n'.join(outside), va='top',
+              ha='right', transform=axes.transAxes, fontsize=8,
               bbox=dict(facecolor='white', alpha=0.85, edgecolor='none'))
   axes.set_ylim(_LOWEST, _HIGHEST)
 
@@ -122,13 +131,13 @@ def draw(path: str | os.PathLike, rows: Sequence[Row], *, delta: float) -> None:
       found, labels = top.get_legend_handles_labels()
       handles.update(zip(labels, found))
     axes[0, 0].set_ylabel('MSE per coordinate of the mean')
-    axes[1, 0].set_ylabel('MSE over the Gaussian\'s, both by RDP')
+    axes[1, 0].set_ylabel('MSE over the Gaussian\'s (RDP)')
     figure.legend(handles.values(), handles.keys(), loc='lower center',
                   ncols=4, fontsize=9, frameon=False)
     figure.suptitle(
         f'Distributed mean estimation, one release, delta = {delta:g}\n'
-        f'mean of {repeats} data sets, 95% intervals; green: within '
-        f'{_CLAIM:.0%} of the Gaussian', fontsize=10)
+        f'mean of {repeats} data sets, 95% intervals; below, lines: prediction, '
+        f'green: within {_CLAIM:.0%}', fontsize=10)
     lines = -(-len(handles) // 4)
     figure.tight_layout(rect=(0, 0.01 + 0.03 * lines, 1, 1))
     figure.savefig(path, dpi=110)

@@ -6,6 +6,7 @@ runs.
 
 import dataclasses
 import functools
+import itertools
 import math
 from typing import Any
 
@@ -18,12 +19,18 @@ from tff_pipelines.accounting import analytic_gaussian
 from tff_pipelines.accounting import calibration
 from tff_pipelines.accounting import events
 
-# skellam: the distributed sum. gaussian: noise at the server, by the tightest
-# accounting there is. gaussian_rdp: the same mechanism accounted as Skellam is.
-MECHANISMS = ('skellam', 'gaussian', 'gaussian_rdp')
+# Sums of integers, and what each releases.
+_EVENTS = {
+    'skellam': events.DistributedSkellam.from_params,
+    'discrete_gaussian': events.DistributedDiscreteGaussian.from_params,
+    'skellam_central': events.CentralSkellam.from_params,
+}
+# gaussian: noise at the server, by the tightest accounting there is.
+# gaussian_rdp: the same mechanism, accounted as the sums of integers are.
+MECHANISMS = (*_EVENTS, 'gaussian', 'gaussian_rdp')
 # auto: analytic for gaussian, RDP for the others. rdp: RDP for all.
 ACCOUNTANTS = ('auto', 'rdp')
-# Fields that only a distributed sum has.
+# Fields that only a sum of integers has.
 GRID_FIELDS = frozenset({'bits', 'beta', 'k_stddevs', 'allow_degenerate'})
 # Fields that say which cells there are, not what a cell is.
 _SWEPT = ('n', 'd', 'bits', 'epsilon', 'mechanisms', 'allow_degenerate')
@@ -76,9 +83,10 @@ class MeanConfig:
       if len(set(values)) < len(values):
         raise ValueError(f'{name} must not name a value twice, found '
                          f'{",".join(str(value) for value in values)}')
-    for name in ('n', 'd'):
-      for value in getattr(self, name):
-        validate.integer(low=1, **{name: value})
+    for value in self.n:
+      validate.integer(n=value, low=1, high=2**31 - 1)
+    for value in self.d:
+      validate.integer(d=value, low=1, high=2**30)
     for value in self.bits:
       validate.integer(bits=value, low=2, high=30)
     for value in self.epsilon:
@@ -87,7 +95,10 @@ class MeanConfig:
       validate.one_of(MECHANISMS, mechanisms=value)
     validate.open_unit_interval(delta=self.delta)
     validate.positive(clip=self.clip, k_stddevs=self.k_stddevs)
-    validate.finite(beta=self.beta)
+    # What is wrong whatever the cell is an error, allow_degenerate or not.
+    params_lib.DistributedSumParams(
+        clip=self.clip, noise_multiplier=1.0, bits=30, dimension=1,
+        cohort_size=1, beta=self.beta)
     validate.one_of(ACCOUNTANTS, accountant=self.accountant)
     validate.one_of(vectors_lib.VECTORS, vectors=self.vectors)
     # One repeat has no spread, so no interval.
@@ -95,6 +106,11 @@ class MeanConfig:
     validate.integer(data_seed=self.data_seed, low=0)
     if self.seed is not None:
       validate.integer(seed=self.seed, low=0)
+
+  @property
+  def uses_grid(self) -> bool:
+    """Whether any of the mechanisms sums integers."""
+    return not _EVENTS.keys().isdisjoint(self.mechanisms)
 
   def fixed(self) -> dict[str, Any]:
     """What the cells of one folder must share, as JSON."""
@@ -115,7 +131,7 @@ class Cell:
     accountant: 'rdp' or 'analytic', the one that calibrated it.
     noise_multiplier: Standard deviation of the sum's noise over the clip.
     clip: Model units.
-    params: Of the distributed sum; None for the Gaussian.
+    params: Of the sum of integers; None for the Gaussian.
     gaussian_mse: Error per coordinate of the mean under the analytic Gaussian
       mechanism for the same epsilon and delta, model units squared.
     gaussian_rdp_mse: Likewise, for Gaussian noise accounted by RDP.
@@ -221,12 +237,13 @@ def _cell(config: MeanConfig, mechanism: str, n: int, d: int, bits: int | None,
   gaussian = {kind: _gaussian_noise(epsilon, config.delta, kind)
               for kind in ('analytic', 'rdp')}
   kind, params = 'rdp', None
-  if mechanism == 'skellam':
+  if mechanism in _EVENTS:
     params = calibration.calibrated(
         params_lib.DistributedSumParams(
             clip=config.clip, noise_multiplier=1.0, bits=bits, dimension=d,
-            cohort_size=n, beta=config.beta, k_stddevs=config.k_stddevs),
-        events.DistributedSkellam.from_params, epsilon=epsilon,
+            cohort_size=n, beta=config.beta, k_stddevs=config.k_stddevs,
+            mechanism=mechanism),
+        _EVENTS[mechanism], epsilon=epsilon,
         delta=config.delta, accountant='rdp',
         allow_degenerate=config.allow_degenerate)
   elif mechanism == 'gaussian' and config.accountant == 'auto':
@@ -253,25 +270,29 @@ def plan(config: MeanConfig) -> tuple[list[Cell], list[str]]:
       degenerate grids are not allowed; or if no cell can be done.
   """
   cells, warnings = [], []
-  for n in config.n:
-    for d in config.d:
-      for mechanism in config.mechanisms:
-        for bits in config.bits if mechanism == 'skellam' else (None,):
-          for epsilon in config.epsilon:
-            setting = f'n={n} d={d} bits={bits} epsilon={epsilon:g}'
-            try:
-              cell = _cell(config, mechanism, n, d, bits, epsilon)
-            except ValueError as error:
-              if mechanism != 'skellam':
-                raise
-              if not config.allow_degenerate:
-                raise ValueError(f'{setting}: {error}') from error
-              warnings.append(f'left out {setting}: {error}')
-              continue
-            cells.append(cell)
-            if cell.params is not None and cell.params.degeneracy() is not None:
-              warnings.append(
-                  f'degenerate grid at {setting}: {cell.params.degeneracy()}')
+  degenerate: dict[str, list[Cell]] = {}
+  for n, d, mechanism in itertools.product(
+      config.n, config.d, config.mechanisms):
+    all_bits = config.bits if mechanism in _EVENTS else (None,)
+    for bits, epsilon in itertools.product(all_bits, config.epsilon):
+      setting = f'{mechanism} n={n} d={d} bits={bits}'
+      try:
+        cell = _cell(config, mechanism, n, d, bits, epsilon)
+      except ValueError as error:
+        if bits is None:
+          raise
+        setting += f' epsilon={epsilon:g}'
+        if not config.allow_degenerate:
+          raise ValueError(f'{setting}: {error}') from error
+        warnings.append(f'left out {setting}: {error}')
+        continue
+      cells.append(cell)
+      if cell.params is not None and cell.params.degeneracy() is not None:
+        degenerate.setdefault(setting, []).append(cell)
+  for setting, found in degenerate.items():
+    epsilons = ','.join(f'{cell.epsilon:g}' for cell in found)
+    warnings.append(f'degenerate grid at {setting} epsilon={epsilons}: '
+                    f'{found[-1].params.degeneracy()}')
   if not cells:
     raise ValueError(f'nothing is left to do: {"; ".join(warnings)}')
   if config.seed is not None:

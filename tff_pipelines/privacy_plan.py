@@ -21,10 +21,14 @@ from tff_pipelines.simulation import cohorts
 from aggregators import params as params_lib
 from aggregators import validate
 
-MECHANISMS = ('none', 'gaussian', 'skellam')
+MECHANISMS = (
+    'none', 'gaussian', 'skellam', 'discrete_gaussian', 'skellam_central')
 
 # What the trainer uses whatever the mechanism.
 _ALWAYS_USED = frozenset({'cohort_size', 'population', 'rounds', 'sampling'})
+# What only an adaptive clip uses.
+_OF_ADAPTIVE_CLIPS = frozenset(
+    {'clip_count_stddev', 'target_quantile', 'clip_learning_rate'})
 
 
 def check(request: request_lib.Request) -> None:
@@ -41,8 +45,17 @@ def check(request: request_lib.Request) -> None:
   if request.delta is not None:
     validate.open_unit_interval(delta=request.delta)
   if request.mechanism == 'none':
+    if request.adaptive_clipping:
+      raise ValueError(
+          'adaptive_clipping needs a mechanism that clips, found mechanism=none')
     return
   validate.positive(clip=request.needed('clip'))
+  if request.adaptive_clipping and not request.family.params:
+    raise ValueError(
+        'adaptive_clipping needs a mechanism under secure aggregation (skellam, '
+        f'discrete_gaussian, skellam_central), found mechanism={request.mechanism}')
+  if request.clip_count_stddev is not None:
+    validate.positive(clip_count_stddev=request.clip_count_stddev)
   if request.epsilon is not None and request.noise_multiplier is not None:
     raise ValueError(
         'epsilon and noise_multiplier must not both be given: one follows from '
@@ -52,6 +65,24 @@ def check(request: request_lib.Request) -> None:
     validate.positive(noise_multiplier=request.noise_multiplier)
   else:
     validate.positive(epsilon=request.needed('epsilon'))
+
+
+def _check_clip_count(request: request_lib.Request) -> None:
+  """Raises ValueError if the count of an adaptive clip alone is over the target.
+
+  No noise of the sum could make up for it.
+  """
+  count = request_lib.clip_count(request)
+  if count is None or request.noise_multiplier is not None:
+    return
+  alone = accountant.epsilon(
+      request_lib.sampled(request, count), request.delta,
+      accountant=request.accountant, amplification=request.amplification)
+  if alone >= request.epsilon:
+    raise ValueError(
+        f'clip_count_stddev={request.adaptive_clip().count_stddev:g} is too '
+        f'little: the count of the adaptive clip alone costs epsilon={alone:.4g} '
+        f'of the target {request.epsilon:g}')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,6 +96,8 @@ class PrivacyPlan:
     simulation_seed: A seed voids the guarantee.
     diagnostics: Whether values outside the guarantee are measured.
     assumed_colluders: As in DistributedSumParams.
+    target_quantile: Of the norms, for an adaptive clip.
+    clip_learning_rate: Of an adaptive clip.
   """
 
   request: request_lib.Request
@@ -72,6 +105,8 @@ class PrivacyPlan:
   simulation_seed: int | None = None
   diagnostics: bool = False
   assumed_colluders: int = 0
+  target_quantile: float = 0.5
+  clip_learning_rate: float = 0.2
 
   @classmethod
   def calibrate(cls, request: request_lib.Request, **attributes) -> 'PrivacyPlan':
@@ -106,6 +141,7 @@ class PrivacyPlan:
                  **attributes)
       plan.sampler  # Raises what sampling can't be done.
       return plan
+    _check_clip_count(request)
     if request.noise_multiplier is None:
       request = request.replace(
           noise_multiplier=calibration.noise_multiplier(
@@ -115,8 +151,11 @@ class PrivacyPlan:
               amplification=request.amplification))
     plan = cls(request=request, **attributes)
     plan.sampler  # Raises what sampling can't be done.
-    if plan.params is not None and not request.allow_degenerate:
-      calibration.refuse_degenerate(plan.params)
+    plan.adaptive  # Raises for settings out of range.
+    if plan.params is not None:
+      plan.params.check_shares()
+      if not request.allow_degenerate:
+        calibration.refuse_degenerate(plan.params)
     return plan
 
   @functools.cached_property
@@ -125,6 +164,13 @@ class PrivacyPlan:
     if not self.request.family.params:
       return None
     return self.request.params().replace(assumed_colluders=self.assumed_colluders)
+
+  @functools.cached_property
+  def adaptive(self) -> params_lib.AdaptiveClipParams | None:
+    """How the clip adapts; None if it stays."""
+    return self.request.adaptive_clip(
+        target_quantile=self.target_quantile,
+        learning_rate=self.clip_learning_rate)
 
   @functools.cached_property
   def sampler(self) -> cohorts.CohortSampler:
@@ -180,8 +226,11 @@ class PrivacyPlan:
     if self.params is not None and self.params.degeneracy() is not None:
       found.append(f'degenerate grid: {self.params.degeneracy()}')
     for name in sorted(self._unused()):
-      found.append(
-          f'--{name} is not used by mechanism={self.request.mechanism}')
+      why = f'mechanism={self.request.mechanism}'
+      if name in _OF_ADAPTIVE_CLIPS and self._may_adapt:
+        why = 'a clip that stays; --adaptive_clipping makes it move'
+      found.append(f'--{name} is not used by {why}')
+    found.extend(self._of_mechanism())
     if self.is_private:
       found.extend(self.guarantee(rounds).warnings)
     return found
@@ -191,17 +240,43 @@ class PrivacyPlan:
     used = _ALWAYS_USED
     if self.is_private:
       used = used | self.request.family.uses | {'clip'}
+    used -= _OF_ADAPTIVE_CLIPS
+    if self._may_adapt and self.request.adaptive_clipping:
+      used |= _OF_ADAPTIVE_CLIPS
     given = self.given
-    if self.assumed_colluders and self.params is None:
+    if self.assumed_colluders and (
+        self.params is None or not self.params.has_shares):
       given = given | {'assumed_colluders'}
     return given - used
+
+  @property
+  def _may_adapt(self) -> bool:
+    return 'adaptive_clipping' in self.request.family.uses
+
+  def _of_mechanism(self) -> list[str]:
+    """What this mechanism and rotation do not promise."""
+    found = []
+    if self.params is None:
+      return found
+    if self.request.mechanism == 'discrete_gaussian' and (
+        self.request.sampling == 'poisson'):
+      found.append(
+          'discrete Gaussian shares do not add up to one law as the cohort '
+          'varies: amplification by Poisson sampling holds approximately only')
+    if self.params.rotation == 'none':
+      found.append(
+          'rotation=none does not spread updates over the coordinates: large '
+          'coordinates may wrap around, which costs accuracy but no privacy')
+    return found
 
   def configuration(self) -> dict:
     """Everything that defines the plan, as JSON."""
     fields = dataclasses.asdict(self.request)
     fields.update(simulation_seed=self.simulation_seed,
                   diagnostics=self.diagnostics,
-                  assumed_colluders=self.assumed_colluders)
+                  assumed_colluders=self.assumed_colluders,
+                  target_quantile=self.target_quantile,
+                  clip_learning_rate=self.clip_learning_rate)
     return fields
 
 

@@ -1,5 +1,6 @@
 """What a run says of itself: before it starts, at its end, and as a picture."""
 
+import dataclasses
 import json
 import math
 import os
@@ -9,6 +10,7 @@ import pandas
 
 from tasks.task import Task
 from tff_pipelines.accounting import base
+from tff_pipelines.accounting import report as accounting_report
 from tff_pipelines.privacy_plan import PrivacyPlan, describe_epsilon
 from tff_pipelines.simulation import contexts
 from tff_pipelines.simulation import loop
@@ -33,6 +35,10 @@ def print_plan(plan: PrivacyPlan, task: Task,
           f'{request.noise_multiplier:.4f}, clip {request.clip:g}, {name} '
           f'{describe_epsilon(plan.epsilon(request.rounds))} at delta '
           f'{request.delta:.3g} after all rounds')
+  if plan.adaptive is not None:
+    print(f'adaptive clip: quantile {plan.adaptive.target_quantile:g} of the norms, '
+          f'learning rate {plan.adaptive.learning_rate:g}, noise of '
+          f'{plan.adaptive.count_stddev:g} clients on the count')
   if plan.params is not None:
     print(f'sum modulo 2^{plan.params.bits}, scale {plan.params.scale:.4g} grid '
           f'units per model unit, {plan.params.padded_dimension:,} coordinates, '
@@ -47,9 +53,10 @@ def _finite(value: float | None) -> float | None:
 def _server_view(plan: PrivacyPlan) -> str:
   if plan.request.mechanism == 'none':
     return 'nobody'
-  if plan.params is None:
+  if plan.params is None or not plan.params.has_shares:
     return 'participants, who know the cohorts (the server is trusted)'
-  return 'the server and the participants, who know the cohorts'
+  return ('the server and the participants, who know the cohorts '
+          f'({accounting_report.OWN_SHARE})')
 
 
 def summary(plan: PrivacyPlan, task: Task, records: records_lib.RunRecords,
@@ -57,11 +64,13 @@ def summary(plan: PrivacyPlan, task: Task, records: records_lib.RunRecords,
   """The summary of a finished run as JSON; None where nothing is guaranteed.
 
   A round that a crash interrupted was run anew; outsiders saw it once, but the
-  server may have seen it twice. So each start of the run but the first counts
-  as one more round in `epsilon_unamplified`.
+  server may have seen it twice. So each start of the run but the first, up to
+  the last round, counts as one more round in `epsilon_unamplified`.
   """
   request = plan.request
-  rounds = len(records.ledger.lines())
+  lines = records.ledger.lines()
+  rounds = len(lines)
+  repeated = lines[-1]['starts'] - 1 if lines else 0
   headline = next(iter(results))
   found = {
       'task': task.name, 'model': task.model.name,
@@ -75,30 +84,37 @@ def summary(plan: PrivacyPlan, task: Task, records: records_lib.RunRecords,
       'epsilon': None, 'epsilon_unamplified': None, 'delta': request.delta,
       'noise_multiplier': request.noise_multiplier,
       'clip': request.clip if plan.is_private else None,
+      'adaptive_clip': dataclasses.asdict(plan.adaptive) if plan.adaptive else None,
       'rounds': rounds, 'starts': records.starts,
       'cohort_size': request.cohort_size, 'population': request.population,
       'scale': None, 'bits': None, 'dimension_padded': None, 'order': None,
       'accountant': None, 'amplification': None, 'adjacency': None,
       'adjacency_in_words': None, 'privacy_unit': task.privacy_unit,
       'sampling': request.sampling,
-      'observers': 'those who see the released models and do not learn who or '
-                   'how many took part',
+      'observers': 'those who see the released models and learn neither who nor '
+                   'how many took part, nor how long rounds took',
       'observers_unamplified': _server_view(plan),
       'trust_model': request.family.trust_model,
-      'source': getattr(_innermost(plan.round_event), 'source', None),
+      'source': _source(plan.round_event),
       'secure_aggregation': None,
       'configuration': records.configuration_hash,
-      'warnings': plan.warnings(rounds),
+      'warnings': plan.warnings(rounds) + _of_results(results),
   }
   if plan.is_private and plan.simulation_seed is None:
     guarantee = plan.guarantee(rounds)
     found.update(
         epsilon=_finite(guarantee.epsilon),
         epsilon_unamplified=_finite(
-            plan.epsilon_unamplified(rounds + records.starts - 1)),
+            plan.epsilon_unamplified(rounds + repeated)),
         order=_finite(guarantee.order), accountant=guarantee.accountant,
         amplification=guarantee.amplification, adjacency=guarantee.adjacency,
         adjacency_in_words=base.ADJACENCY_IN_WORDS[guarantee.adjacency])
+    if plan.params is not None and plan.params.has_shares and any(
+        line['outcome'] == 'withheld' for line in lines):
+      found['epsilon_unamplified'] = None
+      found['warnings'].append(
+          'rounds were withheld from outsiders, but the server saw their sums '
+          'with less noise than was planned: no epsilon holds against it')
   elif plan.is_private:
     guarantee = plan.guarantee(rounds)
     found.update(
@@ -112,10 +128,20 @@ def summary(plan: PrivacyPlan, task: Task, records: records_lib.RunRecords,
   return found
 
 
-def _innermost(event):
+def _of_results(results: dict) -> list[str]:
+  if 'test_examples' not in results:
+    return []
+  return ['metrics on test_examples are computed from further examples of the '
+          'clients themselves and are outside the guarantee']
+
+
+def _source(event) -> str | None:
+  """Where the bounds of the releases inside an event come from."""
   while hasattr(event, 'event'):
     event = event.event
-  return event
+  parts = getattr(event, 'events', (event,))
+  found = dict.fromkeys(part.source for part in parts)
+  return '; '.join(found) or None
 
 
 def print_summary(found: dict) -> None:

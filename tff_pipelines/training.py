@@ -7,6 +7,7 @@ import math
 import os
 import pathlib
 
+from aggregators.adaptive_clip import AdaptiveClipSumFactory
 from aggregators.central_sum import CentralSumFactory
 from aggregators.client_sum import ClientSumFactory
 from aggregators.distributed_sum import DistributedSumFactory
@@ -37,6 +38,8 @@ _MOST_CLIENTS_PER_CALL = 64
 def sum_factory(plan: PrivacyPlan) -> ClientSumFactory:
   """The factory that executes a plan."""
   common = dict(diagnostics=plan.diagnostics, simulation_seed=plan.simulation_seed)
+  if plan.adaptive is not None:
+    return AdaptiveClipSumFactory(plan.params, plan.adaptive, **common)
   if plan.params is not None:
     return DistributedSumFactory(plan.params, **common)
   if plan.is_private:
@@ -119,7 +122,9 @@ def train(request: request_lib.Request, given: frozenset[str],
   plan = PrivacyPlan.calibrate(
       request.replace(dimension=int(dimension), population=population),
       given=given, simulation_seed=config.seed, diagnostics=config.diagnostics,
-      assumed_colluders=config.assumed_colluders)
+      assumed_colluders=config.assumed_colluders,
+      target_quantile=config.target_quantile,
+      clip_learning_rate=config.clip_learning_rate)
   folder = config.output_dir or _default_folder(config, request.mechanism)
   factory = sum_factory(plan)
   records = records_lib.RunRecords(

@@ -40,8 +40,8 @@ def test_lines_hold_what_was_planned_and_are_chained(tmp_path):
   assert lines[2]['previous'] == lines[1]['hash']
   assert lines[0]['event']['event']['cohort_size'] == 100.0
   assert lines[0]['event']['event']['min_honest_fraction'] == 0.8
-  assert set(lines[0]) == {'round', 'event', 'outcome', 'time', 'configuration',
-                           'previous', 'hash'}
+  assert set(lines[0]) == {'round', 'event', 'outcome', 'starts', 'time',
+                           'configuration', 'previous', 'hash'}
 
 
 def test_epsilon_of_the_ledger_is_that_of_the_composed_releases(tmp_path):
@@ -242,3 +242,13 @@ def test_ten_thousand_lines_are_accounted_in_seconds(tmp_path):
   start = time.perf_counter()
   assert accountant.epsilon(ledger.event(), 1e-5) > 0
   assert time.perf_counter() - start < 5
+
+
+def test_repetitions_count_as_further_rounds(tmp_path):
+  ledger = ledger_lib.Ledger.create(tmp_path / 'ledger.jsonl')
+  event = events.CentralGaussian(noise_multiplier=2.0)
+  for _ in range(3):
+    ledger.append_line(ledger.next_line(
+        event, outcome='released', configuration_hash='c', starts=2))
+  assert ledger.event(repeated=2) == events.SelfComposed(event=event, count=5)
+  assert ledger.event() == events.SelfComposed(event=event, count=3)

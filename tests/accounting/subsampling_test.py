@@ -150,3 +150,16 @@ def test_pure_amplification_has_its_closed_form(rate):
   assert subsampling.pure_poisson(1000.0, rate) == pytest.approx(
       1000 + np.log(rate))
   assert subsampling.pure_poisson(np.inf, rate) == np.inf
+
+
+@pytest.mark.parametrize('rate', [1e-6, 1e-8, 1e-10, 1e-14])
+def test_tiny_sampling_rates_lose_nothing_to_rounding(rate):
+  # For q -> 0 the excess of the moment is C(alpha, 2) q^2 (e^eps(2) - 1).
+  alpha = curves.orders(64)
+  curve = alpha / (2 * 10.0**2)
+  leading = alpha / 2 * rate**2 * np.expm1(curve[0])
+  np.testing.assert_allclose(
+      subsampling.poisson_tight(curve, rate), leading, rtol=1e-2)
+  found = subsampling.fixed_size(curve, rate)
+  second = min(4 * np.expm1(curve[0]), 2 * np.exp(curve[0]))
+  np.testing.assert_allclose(found, alpha / 2 * rate**2 * second, rtol=1e-2)

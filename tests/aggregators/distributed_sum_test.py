@@ -219,7 +219,7 @@ def test_every_number_of_bits_has_the_right_noise(bits):
       noise_multiplier=1.0 if bits <= 22 else 1e-4)
   DistributedSumFactory(params)  # Does not refuse it.
   table = None
-  if distributed_sum.table_log_size(params) is not None:
+  if bits in (2, 8, 15):  # Compiling takes a second.
     table = distributed_sum.noise_table(params, 1)
   sent = distributed_sum.encode(
       tf.zeros([dim]), tf.constant([bits, 2], tf.int64), [0, 0], 1, params, table)
@@ -303,7 +303,7 @@ def test_structures_come_back_in_their_shape_and_dtype(one_worker, name):
     (tff.TensorType(np.float32, [None]), r'known shape.*float32\[\?\]'),
     (tff.TensorType(np.float32, None), 'known shape'),
     (tff.StructType([('a', tff.TensorType(np.float32, [D]))]),
-     'Python containers, found <a=float32'),
+     r"Python containers, found StructType\(\[\('a'"),
 ])
 def test_values_that_cannot_be_summed_are_named(value_type, message):
   with pytest.raises(TypeError, match=message):

@@ -9,14 +9,15 @@ from aggregators import skellam
 from tests import statistics_lib
 
 KEY = np.array([2024, 7], np.int64)
-# The last two are sums of 3 and of 50 draws.
-VARIANCES = [0.01, 0.3, 5.0, 19.0, 21.0, 625.0, 1e4, 1e6, 1e9, 1e12, 2e12, 5e12,
-             1e14]
+# The last ones are sums of several draws, up to as many as there may be.
+VARIANCES = [0.01, 0.3, 5.0, 19.0, 21.0, 625.0, 1e4, 1e6, 1e9, 1e10, 2e10, 5e10,
+             1e12, skellam.MAX_VARIANCE]
 
 
 def _draw(variance, count=None, key=KEY):
   if count is None:
-    count = 20_000 if variance > 2e12 else 200_000
+    count = 200_000 if variance <= 5e10 else 20_000
+    count = 5000 if variance > 2e12 else count
   return skellam.sample(tf.constant(key), [count], variance).numpy()
 
 
@@ -33,7 +34,7 @@ def _eighth_moment(v):
   return v + 28 * v**2 + 35 * v**2 + 210 * v**3 + 105 * v**4
 
 
-@pytest.mark.parametrize('variance', [0.3, 5.0, 21.0, 625.0, 1e6, 1e12, 5e12])
+@pytest.mark.parametrize('variance', [0.3, 5.0, 21.0, 625.0, 1e6, 2e10, 5e10])
 def test_fourth_moment(variance):
   samples = _draw(variance).astype(np.float64)
   fourth = 3 * variance**2 + variance
@@ -100,14 +101,14 @@ def test_draws_follow_from_the_key():
   assert np.mean(_draw(50.0, 1000) != _draw(50.0, 1000, KEY + 1)) > 0.8
 
 
-@pytest.mark.parametrize('max_variance', [None, 10.0, 5e12])
+@pytest.mark.parametrize('max_variance', [None, 10.0, 1e12])
 def test_no_variance_means_zeros(max_variance):
   samples = skellam.sample(
       tf.constant(KEY), [1000], 0.0, max_variance=max_variance)
   np.testing.assert_array_equal(samples, np.zeros(1000))
 
 
-@pytest.mark.parametrize('max_variance', [100.0, 1.9e12, 5e12])
+@pytest.mark.parametrize('max_variance', [100.0, 1.9e10, 2e11])
 def test_the_largest_possible_variance_does_not_change_the_law(max_variance):
   sample = tf.function(lambda v: skellam.sample(
       tf.constant(KEY), [50_000], v, max_variance=max_variance))
@@ -126,15 +127,15 @@ def test_a_python_variance_is_taken_in_float64():
 
 def test_variances_beyond_the_sampler_are_refused_by_bits_and_variance():
   skellam.check_variance(skellam.MAX_VARIANCE, 30, 'the noise')
-  with pytest.raises(ValueError, match=r'the noise .* 1\.29e\+14 .* bits=29'):
-    skellam.check_variance(1.29e14, 29, 'the noise')
+  with pytest.raises(ValueError, match=r'the noise .* 1\.3e\+14 .* bits=29'):
+    skellam.check_variance(1.3e14, 29, 'the noise')
   with pytest.raises(ValueError, match='inf .* bits=29'):
     skellam.check_variance(float('inf'), 29, 'the noise')
   with pytest.raises(ValueError, match='nan .* bits=29'):
     skellam.check_variance(float('nan'), 29, 'the noise')
 
 
-@pytest.mark.parametrize('variance', [1.29e14, float('inf'), float('nan'), -1.0])
+@pytest.mark.parametrize('variance', [1.3e14, float('inf'), float('nan'), -1.0])
 def test_sampling_of_impossible_variances_is_refused(variance):
   with pytest.raises(ValueError, match='variance'):
     skellam.sample(tf.constant(KEY), [2], variance)

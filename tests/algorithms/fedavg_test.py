@@ -194,7 +194,7 @@ def test_two_workers_give_the_bits_of_one(_one_worker_context, _two_worker_conte
   assert np.any(np.asarray(one['weights'][0]) != tiny_task.initial_weights(0)[0])
 
 
-@pytest.mark.parametrize('mechanism', ['none', 'gaussian', 'skellam'])
+@pytest.mark.parametrize('mechanism', ['gaussian', 'skellam'])
 def test_unseeded_rounds_run_on_two_workers(two_workers, mechanism):
   del two_workers
   factory = _mean_factory(mechanism, diagnostics=True)

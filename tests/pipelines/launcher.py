@@ -47,7 +47,7 @@ def python(module: str, *arguments: str, mark: str = '') -> subprocess.Popen:
 
 
 def workers_of(mark: str) -> list[psutil.Process]:
-  """The TFF workers that a marked process started and that still live."""
+  """The TFF workers of a marked process that still live, and their supervisors."""
   found = []
   for process in psutil.process_iter(['name', 'cmdline']):
     try:
@@ -91,7 +91,7 @@ class Run:
       self.code = self._server.ask(poll=self.pid)['code']
     return self.code
 
-  def wait(self, timeout: float = 120.0) -> int:
+  def wait(self, timeout: float = 300.0) -> int:
     """Waits for the end and returns the exit code."""
     deadline = time.monotonic() + timeout
     while self.poll() is None:
@@ -145,6 +145,7 @@ class Launcher:
   def stop(self) -> None:
     self._process.stdin.close()
     self._process.wait(timeout=60)
+    self._process.stdout.close()
 
 
 def _become(request) -> None:

@@ -20,6 +20,9 @@ from tff_pipelines.simulation import records as records_lib
 ROUNDS = 3
 TASK = tiny_task.task()
 POPULATION = len(TASK.train.client_ids)
+# Withholds rounds with many dropouts; without dropouts, none. Its first cohorts
+# differ in size, and the third is not of the expected one.
+SEEDED = {'mechanism': 'skellam', 'seed': 8, 'min_honest_fraction': 0.8}
 SETS = [f'{name}/{key}' for name in ('test_clients', 'test_examples')
         for key in ('accuracy', 'loss')]
 
@@ -124,19 +127,17 @@ def test_diagnostics_tell_who_came(tmp_path):
 
 
 def test_cohorts_are_the_plans_and_the_mechanism_is_told_their_size(tmp_path):
-  plan = _plan('skellam', seed=1)
+  plan = _plan(**SEEDED)
   process = _Spied(_process(plan)[0])
-  _run(plan, tmp_path / 'run', process=process, rounds=6)
-  expected = [len(plan.sampler.sample(n)) for n in range(1, 7)]
+  _run(plan, tmp_path / 'run', process=process)
+  expected = [len(plan.sampler.sample(n)) for n in range(1, ROUNDS + 1)]
   assert process.told == process.came == expected
   assert len(set(expected)) > 1
 
 
 def test_checkpoints_do_not_tell_the_size_of_a_cohort(tmp_path):
-  # A seed whose last cohort is not the expected one.
-  plan = _plan('skellam', seed=next(
-      s for s in range(20)
-      if len(_plan('skellam', seed=s).sampler.sample(ROUNDS)) != 4))
+  plan = _plan(**SEEDED)
+  assert len(plan.sampler.sample(ROUNDS)) != 4
   _run(plan, tmp_path / 'run')
   state, rounds = _committed(tmp_path / 'run', plan)
   assert rounds == ROUNDS
@@ -151,7 +152,7 @@ def test_checkpoints_do_not_tell_the_size_of_a_cohort(tmp_path):
 def test_seeded_runs_are_identical_and_others_are_not(tmp_path):
   states = []
   for name, seed in (('a', 5), ('b', 5), ('c', 6), ('d', None), ('e', None)):
-    plan = _plan('skellam', seed=seed)
+    plan = _plan('gaussian', seed=seed)
     _run(plan, tmp_path / name, dropout_rate=0.3)
     states.append(_bits(_committed(tmp_path / name, plan)[0]['weights']))
   assert states[0] == states[1]
@@ -171,7 +172,7 @@ def _stop(*args, **kwargs):
     'between ledger and metrics', 'after the metrics'])
 def test_run_stopped_anywhere_continues_to_the_same_bits(
     tmp_path, monkeypatch, window):
-  plan = _plan('skellam', seed=5)
+  plan = _plan(**SEEDED)
   whole = _run(plan, tmp_path / 'whole')[1]
 
   def stop_at_round_two(rounds, metrics):
@@ -203,7 +204,7 @@ def test_run_stopped_anywhere_continues_to_the_same_bits(
 
 
 def test_finished_run_is_only_evaluated_when_resumed(tmp_path):
-  plan = _plan('skellam')
+  plan = _plan('none')
   _, results = _run(plan, tmp_path / 'run')
   metrics = (tmp_path / 'run' / records_lib.METRICS).read_bytes()
   records, again = _run(plan, tmp_path / 'run', resume=True)
@@ -213,10 +214,9 @@ def test_finished_run_is_only_evaluated_when_resumed(tmp_path):
 
 
 def test_rounds_with_too_many_dropouts_are_withheld_and_accounted(tmp_path):
-  plan = _plan('skellam', seed=2, min_honest_fraction=0.8)
+  plan = _plan(**SEEDED)
   process = _Spied(_process(plan)[0])
-  records, _ = _run(plan, tmp_path / 'run', process=process, rounds=8,
-                    dropout_rate=0.3)
+  records, _ = _run(plan, tmp_path / 'run', process=process, dropout_rate=0.3)
   assert all(came <= told for came, told in zip(process.came, process.told))
   expected = ['released' if came >= 0.8 * told else 'withheld'
               for came, told in zip(process.came, process.told)]
@@ -227,7 +227,7 @@ def test_rounds_with_too_many_dropouts_are_withheld_and_accounted(tmp_path):
 
 
 def test_nobody_is_lost_without_simulated_dropout(tmp_path):
-  plan = _plan('skellam', min_honest_fraction=1.0)
+  plan = _plan(**SEEDED)
   process = _Spied(_process(plan)[0])
   records, _ = _run(plan, tmp_path / 'run', process=process)
   assert process.told == process.came
@@ -240,14 +240,21 @@ def test_evaluation_happens_every_so_often_and_at_the_end(tmp_path):
   assert evaluated == [False, True, False, True, True]
 
 
-def test_model_that_is_not_finite_is_not_committed(tmp_path):
+def test_model_that_is_not_finite_is_not_kept_but_its_round_counts(tmp_path):
   plan = _plan('none', seed=1, sampling='none', cohort_size=float(POPULATION))
   with pytest.raises(ValueError, match='not finite after round 1.*learning_rate'):
     _run(plan, tmp_path / 'run', rates=(30.0, 3e38))
   state, rounds = _committed(tmp_path / 'run', plan)
-  assert rounds == 0
-  assert all(np.all(np.isfinite(w)) for w in state['weights'])
-  assert not (tmp_path / 'run' / records_lib.METRICS).exists()
+  # The failure itself is a release.
+  assert rounds == 1
+  for found, initial in zip(state['weights'], tiny_task.initial_weights(0)):
+    np.testing.assert_array_equal(found, initial)
+  assert [sorted(row) for row in _rows(tmp_path / 'run')] == [
+      ['epsilon_if_unseeded', 'round']]
+  records, results = _run(plan, tmp_path / 'run', resume=True)
+  assert len(records.ledger.lines()) == ROUNDS
+  assert [row['round'] for row in _rows(tmp_path / 'run')] == ['1', '2', '3']
+  assert results['test_clients']['accuracy'] > 0.5
 
 
 def test_training_learns(tmp_path):

@@ -93,19 +93,24 @@ def test_initial_state_of_a_run_survives_a_stop_before_the_first_round(folder):
   assert np.all(state['weights'][0] == 7)
 
 
-def test_metrics_have_a_row_a_round_and_events_are_flushed(two_rounds):
-  assert _rows(two_rounds) == [
+def test_metrics_have_a_row_a_round_and_events_are_flushed(folder):
+  records = _open(folder)
+  records.restore(_state(0), HEADER)
+  _commit(records, 1)
+  _commit(records, 2)
+  assert _rows(folder) == [
       {'round': 1, 'epsilon': 0.5, 'test/accuracy': 0.1},
       {'round': 2, 'epsilon': 1.0, 'test/accuracy': 0.2}]
   # The writer is still open: a run that is killed must not lose its events.
   found = {}
-  for path in (two_rounds / 'tensorboard').iterdir():
+  for path in (folder / 'tensorboard').iterdir():
     for event in tf.compat.v1.train.summary_iterator(str(path)):
       for value in event.summary.value:
         found[value.tag, event.step] = float(tf.make_ndarray(value.tensor))
   assert found == pytest.approx({
       ('epsilon', 1): 0.5, ('test/accuracy', 1): 0.1,
       ('epsilon', 2): 1.0, ('test/accuracy', 2): 0.2})
+  assert records.starts == 1  # Also keeps the writer from being closed.
 
 
 def test_metric_that_comes_later_gets_a_column(two_rounds):
@@ -126,6 +131,7 @@ def test_withheld_round_is_recorded_as_such_and_costs_the_same(two_rounds):
   assert [line['outcome'] for line in lines] == ['released', 'released', 'withheld']
   assert lines[2]['event'] == lines[1]['event'] == EVENT.to_json()
   assert lines[2]['configuration'] == records.configuration_hash
+  assert [line['starts'] for line in lines] == [1, 1, 2]
 
 
 def _stop(*args, **kwargs):
@@ -186,6 +192,7 @@ def test_leftovers_of_a_killed_save_are_no_checkpoint(two_rounds):
   (checkpoints / 'round_1').mkdir()  # One that was about to be removed.
   records = _open(two_rounds, resume=True)
   assert records.restore(_state(0), {})[1] == 2
+  assert not (checkpoints / 'round_3_temp1234').exists()
   _commit(records, 3)
   assert _open(two_rounds, resume=True).restore(_state(0), {})[1] == 3
 

@@ -28,14 +28,19 @@ def delta(noise_multiplier: float, epsilon: float) -> float:
   """
   validate.positive(noise_multiplier=noise_multiplier)
   validate.non_negative(epsilon=epsilon)
-  centre, shift = 1 / (2 * noise_multiplier), epsilon * noise_multiplier
+  return _delta(noise_multiplier, epsilon)
+
+
+def _delta(z: float, epsilon: float) -> float:
+  centre, shift = 1 / (2 * z), epsilon * z
   first = special.log_ndtr(centre - shift)
   second = epsilon + special.log_ndtr(-centre - shift)
   found = math.exp(first) * (-math.expm1(min(0.0, second - first)) + _SLACK)
   return min(1.0, found)
 
 
-def noise_multiplier(*, epsilon: float, delta: float) -> float:  # pylint: disable=redefined-outer-name
+# pylint: disable=redefined-outer-name
+def noise_multiplier(*, epsilon: float, delta: float) -> float:
   """The least noise multiplier of one release for (epsilon, delta).
 
   Args:
@@ -52,13 +57,12 @@ def noise_multiplier(*, epsilon: float, delta: float) -> float:  # pylint: disab
   """
   validate.positive(epsilon=epsilon)
   validate.open_unit_interval(delta=delta)
-  exact = _delta
   low, high = 1e-6, 1.0
-  if exact(low, epsilon) <= delta:
+  if _delta(low, epsilon) <= delta:
     raise ValueError(
         f'epsilon={epsilon!r} at delta={delta!r} is met without noise: there is '
         'nothing to calibrate')
-  while exact(high, epsilon) > delta:
+  while _delta(high, epsilon) > delta:
     low, high = high, 4 * high
     if high > 1e12:
       raise ValueError(
@@ -68,11 +72,8 @@ def noise_multiplier(*, epsilon: float, delta: float) -> float:  # pylint: disab
     middle = math.sqrt(low * high)
     if not low < middle < high:
       break
-    if exact(middle, epsilon) > delta:
+    if _delta(middle, epsilon) > delta:
       low = middle
     else:
       high = middle
   return high
-
-
-_delta = delta  # `noise_multiplier` has an argument of that name.

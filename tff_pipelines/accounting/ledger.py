@@ -8,7 +8,11 @@ from the checkpoint. A release is thus never forgotten, and never counted twice.
 Every line holds the hash of the line before it and its own; a missing, edited
 or reordered line breaks the chain. Lines cut off at the end leave an intact
 chain: only comparing with a known count or head, as kept in the checkpoint,
-shows them.
+shows them. The chain has no key: it shows accidents and careless edits, not
+somebody who forges the whole file.
+
+A ledger is the operator's. Its outcomes and times tell of dropouts and cohorts,
+which observers of the amplified epsilon are assumed not to know.
 """
 
 import collections
@@ -30,9 +34,9 @@ VERSION = 1
 OUTCOMES = ('released', 'withheld')
 
 _HEADER_KEYS = {'format', 'version', 'time', 'population', 'delta', 'adjacency',
-                'trust_model', 'warnings', 'previous', 'hash'}
-_LINE_KEYS = {'round', 'event', 'outcome', 'time', 'configuration', 'previous',
-              'hash'}
+                'trust_model', 'warnings', 'seeded', 'previous', 'hash'}
+_LINE_KEYS = {'round', 'event', 'outcome', 'starts', 'time', 'configuration',
+              'previous', 'hash'}
 _NO_HASH = '0' * 64
 
 
@@ -102,7 +106,7 @@ class Ledger:
   def create(cls, path: str | os.PathLike, *, population: int | None = None,
              delta: float | None = None, adjacency: str | None = None,
              trust_model: str | None = None, warnings: Sequence[str] = (),
-             time: str | None = None) -> 'Ledger':
+             seeded: bool = False, time: str | None = None) -> 'Ledger':
     """Starts a new file with its header line.
 
     Args:
@@ -112,6 +116,7 @@ class Ledger:
       adjacency: Of all releases.
       trust_model: Who is trusted with what, in words.
       warnings: That belong to every epsilon computed from this file.
+      seeded: Whether randomness follows from a seed: then nothing is guaranteed.
       time: UTC, ISO 8601; None for now.
 
     Raises:
@@ -128,6 +133,7 @@ class Ledger:
         'format': FORMAT, 'version': VERSION, 'time': time or _now(),
         'population': population, 'delta': delta, 'adjacency': adjacency,
         'trust_model': trust_model, 'warnings': list(warnings),
+        'seeded': bool(seeded),
         'previous': _NO_HASH})
     ledger = cls(path)
     # Complete or absent: a header is never seen in part.
@@ -181,7 +187,8 @@ class Ledger:
     return self._head
 
   def next_line(self, event: base.Event, *, outcome: str,
-                configuration_hash: str, time: str | None = None) -> str:
+                configuration_hash: str, starts: int = 1,
+                time: str | None = None) -> str:
     """Forms the line of the next release; writes nothing.
 
     Args:
@@ -190,6 +197,8 @@ class Ledger:
       outcome: 'released' or 'withheld'. A withheld round must look the same to
         an outsider, and costs the same.
       configuration_hash: Of the run's configuration.
+      starts: How many times the run has been started so far. Each start but the
+        first may have repeated a round that the server had already seen.
       time: UTC, ISO 8601; None for now.
 
     Returns:
@@ -200,9 +209,11 @@ class Ledger:
     if not isinstance(configuration_hash, str) or not configuration_hash:
       raise ValueError('configuration_hash must be a non-empty string, found '
                        f'{configuration_hash!r}')
+    validate.integer(starts=starts, low=1)
     _, count, previous = self._at_head()
     return _sealed({
         'round': count + 1, 'event': event.to_json(), 'outcome': outcome,
+        'starts': starts,
         'time': time or _now(), 'configuration': configuration_hash,
         'previous': previous})
 
@@ -316,16 +327,20 @@ class Ledger:
           f'{previous}')
     return problems
 
-  def event(self) -> base.Event:
+  def event(self, repeated: int = 0) -> base.Event:
     """Everything that was released, withheld rounds included, composed.
+
+    Args:
+      repeated: So many repetitions of the latest round are counted besides.
 
     Raises:
       ValueError: If the chain is broken or nothing has been released yet.
     """
-    counts = collections.Counter(
-        _canonical(record['event']) for record in self.lines())
-    if not counts:
+    texts = [_canonical(record['event']) for record in self.lines()]
+    if not texts:
       raise ValueError(f'{self.path} must hold at least one round, found none')
+    counts = collections.Counter(texts)
+    counts[texts[-1]] += repeated
     composed = tuple(
         combinators.SelfComposed(
             event=events_lib.from_json(json.loads(text)), count=count)

@@ -11,8 +11,24 @@ from tff_pipelines.accounting import base
 FORMATS = ('text', 'json', 'csv')
 
 
+# A participant knows the share of the noise that it added itself.
+OWN_SHARE = (
+    'a participant who subtracts its own share of the noise counts as a colluder')
+
+
+def rounded_up(value: float, digits: int = 5) -> str:
+  """At most so many digits, never below the value."""
+  if not math.isfinite(value) or value == 0:
+    return f'{value:g}'
+  exponent = math.floor(math.log10(abs(value))) - digits + 1
+  text = f'{value:.{digits}g}'
+  if float(text) < value:
+    text = f'{float(text) + 10.0**exponent:.{digits}g}'
+  return text
+
+
 def _number(value: float | None) -> str:
-  return 'unbounded' if value is None else f'{value:.4g}'
+  return 'unbounded' if value is None else rounded_up(value)
 
 
 def in_three_sentences(answer: answers.Answer) -> str:
@@ -26,7 +42,7 @@ def in_three_sentences(answer: answers.Answer) -> str:
         f'Trust: {trust}.')
   first = (
       'Nothing that can be released is more than '
-      f'e^{answer.epsilon:.4g} = {_odds(answer.epsilon)} times as likely with '
+      f'e^{rounded_up(answer.epsilon)} = {_odds(answer.epsilon)} times as likely with '
       'one of two neighbouring inputs as with the other, but for a part of '
       f'probability {answer.delta:.3g}.')
   second = f'Neighbouring inputs differ as follows: {neighbours}.'
@@ -36,19 +52,19 @@ def in_three_sentences(answer: answers.Answer) -> str:
     third = (
         'That epsilon holds against those who do not learn who or how many took '
         'part, and against the server and the participants it is '
-        f'{_number(answer.epsilon_unamplified)}; trust: {trust}.')
+        f'{_number(answer.epsilon_unamplified)} ({OWN_SHARE}); trust: {trust}.')
   return ' '.join((first, second, third))
 
 
 def _odds(epsilon: float) -> str:
-  return f'{math.exp(epsilon):.3g}' if epsilon < 700 else 'any number of'
+  return rounded_up(math.exp(epsilon), 3) if epsilon < 700 else 'any number of'
 
 
 def as_text(rows: list[answers.Answer]) -> str:
   """Numbers, then the guarantee in words, then the warnings."""
   blocks = []
   for answer in rows:
-    lines = [f'{key}: {_plain(value)}' for key, value in answer.to_json().items()
+    lines = [f'{key}: {_plain(key, value)}' for key, value in answer.to_json().items()
              if value is not None and key not in ('warnings', 'trust_model')]
     if answer.epsilon is None:
       lines.insert(0, 'epsilon: none')
@@ -59,7 +75,9 @@ def as_text(rows: list[answers.Answer]) -> str:
   return '\n\n'.join(blocks)
 
 
-def _plain(value) -> str:
+def _plain(key: str, value) -> str:
+  if key.startswith('epsilon'):
+    return rounded_up(value, 7)
   return f'{value:.7g}' if isinstance(value, float) else str(value)
 
 

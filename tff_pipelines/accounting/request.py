@@ -19,6 +19,9 @@ SAMPLINGS = ('poisson', 'fixed', 'none')
 
 # Bits that stand in where a fixed scale makes them irrelevant to privacy.
 _ANY_BITS = 30
+# Noise of the count of an adaptive clip, for each client of the expected cohort
+# (arXiv 1905.03871).
+_COUNT_STDDEV_OF_COHORT = 1 / 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,6 +52,9 @@ class Request:
   amplification: str = 'tight'
   accountant: str = 'auto'
   allow_degenerate: bool = False
+  rotation: str = 'hadamard'
+  adaptive_clipping: bool = False
+  clip_count_stddev: float | None = None
   queries: int = 1
   noise_stddev: float | None = None
   level: str = 'agent'
@@ -65,6 +71,7 @@ class Request:
     validate.one_of(SAMPLINGS, sampling=self.sampling)
     validate.one_of(base.AMPLIFICATIONS, amplification=self.amplification)
     validate.one_of(base.ACCOUNTANTS, accountant=self.accountant)
+    validate.one_of(params_lib.ROTATIONS, rotation=self.rotation)
     validate.integer(rounds=self.rounds, low=1)
     validate.integer(queries=self.queries, low=1)
     if self.bits is not None and self.scale is not None:
@@ -119,14 +126,29 @@ class Request:
         clip=self.needed('clip'), bits=bits, dimension=self.needed('dimension'),
         noise_multiplier=self.needed('noise_multiplier'), cohort_size=cohort,
         beta=self.beta, k_stddevs=self.k_stddevs, max_cohort_size=most,
-        min_honest_fraction=self.min_honest_fraction, fixed_scale=self.scale)
+        min_honest_fraction=self.min_honest_fraction, fixed_scale=self.scale,
+        rotation=self.rotation, mechanism=self.mechanism)
+
+  def adaptive_clip(self, **settings) -> params_lib.AdaptiveClipParams | None:
+    """How the clip adapts; None if it does not.
+
+    Args:
+      **settings: Attributes of AdaptiveClipParams that cost no privacy.
+    """
+    if not self.adaptive_clipping:
+      return None
+    stddev = self.clip_count_stddev
+    if stddev is None:
+      stddev = self.needed('cohort_size') * _COUNT_STDDEV_OF_COHORT
+    validate.positive(clip_count_stddev=stddev)
+    return params_lib.AdaptiveClipParams(count_stddev=stddev, **settings)
 
   def event(self) -> base.Event:
     """Everything that is released."""
     return self.family.event(self)
 
 
-def _sampled(request: Request, event: base.Event) -> base.Event:
+def sampled(request: Request, event: base.Event) -> base.Event:
   """All rounds of one release from a sample of the clients."""
   if request.sampling == 'poisson':
     event = events.PoissonSampled(
@@ -142,23 +164,47 @@ def _sampled(request: Request, event: base.Event) -> base.Event:
   return events.SelfComposed(event=event, count=request.rounds)
 
 
+def clip_count(request: Request) -> events.SkellamCount | None:
+  """The release that an adaptive clip adds to every sum; None without one."""
+  adaptive = request.adaptive_clip()
+  if adaptive is None:
+    return None
+  fraction = 1.0  # A server that adds all noise itself misses none.
+  if 'surviving_fraction' in request.family.uses:
+    fraction = request.surviving_fraction
+  return events.SkellamCount(
+      l1_sensitivity=adaptive.sensitivity,
+      noise_variance=base.scaled(adaptive.noise_variance, fraction))
+
+
+def _sampled_sum(request: Request, event: base.Event) -> base.Event:
+  """All rounds of a sum and, if the clip adapts, of the count beside it.
+
+  They share one sample of the clients, so their curves add before it counts.
+  """
+  count = clip_count(request)
+  if count is not None:
+    event = events.Together(events=(event, count))
+  return sampled(request, event)
+
+
 def _skellam(request: Request) -> base.Event:
-  return _sampled(request, events.DistributedSkellam.from_params(
+  return _sampled_sum(request, events.DistributedSkellam.from_params(
       request.params(), request.surviving_fraction))
 
 
 def _discrete_gaussian(request: Request) -> base.Event:
-  return _sampled(request, events.DistributedDiscreteGaussian.from_params(
+  return _sampled_sum(request, events.DistributedDiscreteGaussian.from_params(
       request.params(), request.surviving_fraction))
 
 
 def _skellam_central(request: Request) -> base.Event:
-  return _sampled(
+  return _sampled_sum(
       request, events.CentralSkellam.from_params(request.params()))
 
 
 def _gaussian(request: Request) -> base.Event:
-  return _sampled(request, events.CentralGaussian(
+  return sampled(request, events.CentralGaussian(
       noise_multiplier=request.needed('noise_multiplier')))
 
 
@@ -169,7 +215,7 @@ def _none(request: Request) -> base.Event:
 def _count(request: Request) -> base.Event:
   stddev = request.needed('noise_multiplier')
   validate.non_negative(noise_multiplier=stddev)
-  return _sampled(request, events.SkellamCount(
+  return sampled(request, events.SkellamCount(
       l1_sensitivity=1,
       noise_variance=base.scaled(stddev**2, request.surviving_fraction)))
 
@@ -230,15 +276,16 @@ class Family:
 
 _ALWAYS = {'delta', 'accountant', 'amplification', 'epsilon'}
 _ROUNDS = {'cohort_size', 'population', 'rounds', 'sampling', 'noise_multiplier'}
-_GRID = {'clip', 'bits', 'scale', 'beta', 'k_stddevs', 'dimension',
-         'min_honest_fraction', 'allow_degenerate'}
+_GRID = {'clip', 'bits', 'scale', 'beta', 'k_stddevs', 'dimension', 'rotation',
+         'allow_degenerate', 'adaptive_clipping', 'clip_count_stddev'}
+_SHARES = {'min_honest_fraction', 'surviving_fraction'}
 _VOTE = {'queries', 'noise_stddev', 'level', 'bound', 'noise'}
 
 _DISTRIBUTED = (
-    'the server sees only the sum, through secure aggregation; the noise is that '
-    'of the clients, of whom the fraction min_honest_fraction is counted on; the '
-    'server is trusted to top missing shares up unless surviving_fraction says '
-    'otherwise')
+    'the server sees sums only: the secure aggregation protocol must refuse to '
+    'open a sum of fewer shares than min_honest_fraction counts on, and the '
+    'server must tell clients the true cohort and top missing shares up; the '
+    'noise is that of the clients')
 _CENTRAL = (
     'the server is trusted: it sees the sum without noise and adds the noise')
 _BALLOT = (
@@ -254,10 +301,10 @@ def _family(event, *uses, knob, **rest) -> Family:
 
 MECHANISMS: dict[str, Family] = {
     'skellam': _family(
-        _skellam, _ROUNDS, _GRID, {'surviving_fraction'},
+        _skellam, _ROUNDS, _GRID, _SHARES,
         knob='noise_multiplier', params=True, trust_model=_DISTRIBUTED),
     'discrete_gaussian': _family(
-        _discrete_gaussian, _ROUNDS, _GRID, {'surviving_fraction'},
+        _discrete_gaussian, _ROUNDS, _GRID, _SHARES,
         knob='noise_multiplier', params=True, trust_model=_DISTRIBUTED),
     'skellam_central': _family(
         _skellam_central, _ROUNDS, _GRID,

@@ -9,11 +9,22 @@ import numpy as np
 from tff_pipelines.accounting import curves
 
 
-def _log_moment_terms(curve: np.ndarray, log_odds: float) -> np.ndarray:
-  """l log_odds + (l - 1) eps(l) for l = 0..max_order, with 0 and 1 exact."""
+def _log_excess_terms(curve: np.ndarray, log_odds: float,
+                      factor_from_3: float) -> np.ndarray:
+  """log of odds^l (f e^((l-1) eps(l)) - 1) for l = 0..max_order.
+
+  f is 1 for l = 2 and `factor_from_3` from 3 on. The terms of 0 and 1 vanish.
+  What is summed is the excess of the moment over 1, so that a tiny excess, as
+  of a small sampling rate, is not lost beside the 1.
+  """
   chosen = np.arange(curve.size + 2, dtype=np.float64)
-  terms = chosen * log_odds
-  terms[2:] += (chosen[2:] - 1) * curve
+  terms = np.full(chosen.size, -np.inf)
+  exponents = (chosen[2:] - 1) * curve
+  factors = np.full(curve.size, factor_from_3)
+  factors[:1] = 1.0
+  with np.errstate(divide='ignore'):
+    terms[2:] = chosen[2:] * log_odds + exponents + np.log(
+        (factors - 1) - np.expm1(-exponents))
   return terms
 
 
@@ -30,10 +41,11 @@ def _log_sum_rows(terms: np.ndarray, max_order: int) -> np.ndarray:
   if rows > 0:
     table = curves.log_binomials(max_order)[:rows, :rows + 2]
     exponents = table + terms[None, :rows + 2]
-    peak = exponents.max(axis=1)
+    peak = np.maximum(exponents.max(axis=1), -1e300)  # Not -inf - -inf.
     exponents -= peak[:, None]
     np.exp(exponents, out=exponents)
-    result[:rows] = peak + np.log(exponents.sum(axis=1))
+    with np.errstate(divide='ignore'):
+      result[:rows] = peak + np.log(exponents.sum(axis=1))
   return result
 
 
@@ -44,11 +56,10 @@ def _poisson(curve: np.ndarray, sampling_rate: float,
   max_order = curve.size + 1
   alpha = curves.orders(max_order)
   log_keep = np.log1p(-sampling_rate)
-  terms = _log_moment_terms(curve, np.log(sampling_rate) - log_keep)
-  terms[3:] += np.log(factor_from_3)
-  log_moment = alpha * log_keep + _log_sum_rows(terms, max_order)
-  # The moment is at least 1; a rounding below is lifted, never kept.
-  return np.minimum(curve, np.maximum(log_moment, 0) / (alpha - 1))
+  terms = _log_excess_terms(
+      curve, np.log(sampling_rate) - log_keep, factor_from_3)
+  log_excess = alpha * log_keep + _log_sum_rows(terms, max_order)
+  return np.minimum(curve, np.logaddexp(0, log_excess) / (alpha - 1))
 
 
 def poisson_tight(curve: np.ndarray, sampling_rate: float) -> np.ndarray:
@@ -95,17 +106,18 @@ def fixed_size(replace_one_curve: np.ndarray,
   curve = replace_one_curve
   max_order = curve.size + 1
   alpha = curves.orders(max_order)
-  terms = _log_moment_terms(curve, np.log(sampling_fraction))
+  chosen = np.arange(curve.size + 2, dtype=np.float64)
+  terms = np.full(chosen.size, -np.inf)
+  log_fraction = np.log(sampling_fraction)
   with np.errstate(divide='ignore', over='ignore'):
     second = np.minimum(np.log(4.0) + np.log(np.expm1(curve[0])),
                         np.log(2.0) + curve[0])
-  terms[2] = 2 * np.log(sampling_fraction) + second
-  terms[3:] += np.log(2.0)
-  # The sum begins with 1 for l = 0 and has no term for l = 1.
-  terms[0] = 0.0
-  terms[1] = -np.inf
-  log_moment = _log_sum_rows(terms, max_order)
-  return np.minimum(curve, np.maximum(log_moment, 0) / (alpha - 1))
+  terms[2] = 2 * log_fraction + second
+  terms[3:] = (np.log(2.0) + chosen[3:] * log_fraction +
+               (chosen[3:] - 1) * curve[1:])
+  # The 1 is added last, so that a tiny sum is not lost beside it.
+  log_excess = _log_sum_rows(terms, max_order)
+  return np.minimum(curve, np.logaddexp(0, log_excess) / (alpha - 1))
 
 
 def pure_poisson(epsilon: float, sampling_rate: float) -> float:

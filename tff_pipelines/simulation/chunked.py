@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from aggregators import expected_mean
 from aggregators import keys
 from aggregators import rounding
 from aggregators import structures
@@ -116,8 +117,8 @@ def build(model: Model, element_spec, *, initial_weights: list[np.ndarray],
   @tff.tensorflow.computation(server.weights_type, server.optimizer_type,
                               server.weights_type)
   def step_server(weights, optimizer_state, total):
-    mean = tf.nest.map_structure(
-        lambda x: x / tf.constant(expected_cohort_size, x.dtype), list(total))
+    # As the plain form divides, to the last bit.
+    mean = expected_mean.divide(list(total), expected_cohort_size)
     return server.step(weights, optimizer_state, mean)
 
   @tff.federated_computation

@@ -4,6 +4,7 @@ Cohorts come from the operating system's entropy. With a simulation seed they
 follow from the seed and the round, and the run has no guarantee.
 """
 
+import fractions
 import hashlib
 import math
 import os
@@ -62,7 +63,9 @@ class CohortSampler:
       return np.arange(self._population)
     words = self._words(round_number)
     if self._sampling == 'poisson':
-      threshold = math.floor(self._cohort_size / self._population * 2**64)
+      # Exact: the quotient of two floats may be rounded up.
+      rate = fractions.Fraction(self._cohort_size) / self._population
+      threshold = math.floor(rate * 2**64)
       return np.flatnonzero(words < np.uint64(threshold))
     # The subset with the smallest words; a tie among 64-bit words does not
     # happen, and would only prefer the lower index.

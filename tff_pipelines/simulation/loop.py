@@ -105,6 +105,7 @@ def run(process: tff.templates.IterativeProcess,
       dict(population=request.population, delta=request.delta,
            adjacency=guarantee.adjacency if guarantee else None,
            trust_model=request.family.trust_model,
+           seeded=plan.simulation_seed is not None,
            warnings=plan.warnings(config.rounds)))
   headline = evaluator.sets[0]
   results = evaluator.evaluate(state['weights'])
@@ -120,9 +121,17 @@ def run(process: tff.templates.IterativeProcess,
       clients = reader.read_all(present, rounds, config.clients_per_call)
       output = process.next(tell_cohort_size(state, len(told)), clients)
       # Checkpoints must not tell how many took part.
-      state = tell_cohort_size(output['state'], round(request.cohort_size))
-      _check_finite(state['weights'], rounds)
+      previous, state = state, tell_cohort_size(
+          output['state'], round(request.cohort_size))
       public, diagnostics, withheld = _split_metrics(output['metrics'])
+      if not _is_finite(state['weights']):
+        # The failure tells of the release, so the round counts; its model is
+        # of no use, so the state stays as it was.
+        records.commit(previous, rounds, plan.round_event, withheld=withheld,
+                       metrics={epsilon_name: plan.epsilon(rounds)})
+        raise ValueError(
+            f'the model is not finite after round {rounds}, which counts but was '
+            'not kept: lower --server_learning_rate or --client_learning_rate')
       metrics = {epsilon_name: plan.epsilon(rounds), **public, **diagnostics}
       if (rounds % config.rounds_per_evaluation == 0 or
           rounds == config.rounds):
@@ -145,11 +154,8 @@ def epsilon_key(plan: PrivacyPlan) -> str:
   return 'epsilon' if plan.simulation_seed is None else 'epsilon_if_unseeded'
 
 
-def _check_finite(weights, rounds: int) -> None:
-  if not all(np.all(np.isfinite(w)) for w in weights):
-    raise ValueError(
-        f'the model is not finite after round {rounds}, which was not committed: '
-        'lower --server_learning_rate or --client_learning_rate')
+def _is_finite(weights) -> bool:
+  return all(np.all(np.isfinite(w)) for w in weights)
 
 
 def _split_metrics(metrics) -> tuple[dict, dict, bool]:

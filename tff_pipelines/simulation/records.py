@@ -14,6 +14,7 @@ import datetime
 import json
 import os
 import pathlib
+import shutil
 import tempfile
 from typing import Any
 
@@ -94,8 +95,7 @@ class RunRecords:
     self.ledger = ledger_lib.Ledger(self.folder / LEDGER)
     self._states = tff.program.FileProgramStateManager(
         self.folder / _CHECKPOINTS, prefix='round_', keep_total=2)
-    self._tensorboard = None
-    self._csv = None
+    self._metrics = None
 
   def _make_folder(self) -> None:
     self.folder.mkdir(parents=True, exist_ok=True)
@@ -134,6 +134,7 @@ class RunRecords:
     Raises:
       ValueError: If checkpoint and ledger do not belong together.
     """
+    self._remove_uncommitted()
     versions = asyncio.run(self._states.get_versions())
     if versions is None:
       if not self.ledger.path.exists():
@@ -161,6 +162,11 @@ class RunRecords:
         np.asarray(leaf) for leaf in saved['leaves']])
     return state, rounds
 
+  def _remove_uncommitted(self) -> None:
+    """Removes rounds that a crash left half committed: they were never released."""
+    for path in (self.folder / _CHECKPOINTS).glob('*_temp*'):
+      shutil.rmtree(path, ignore_errors=True)
+
   def _program_state(self, state, rounds: int, line: str,
                      metrics: dict[str, float]):
     leaves = [np.asarray(leaf) for leaf in tf.nest.flatten(state)]
@@ -185,7 +191,7 @@ class RunRecords:
     """
     line = self.ledger.next_line(
         event, outcome='withheld' if withheld else 'released',
-        configuration_hash=self.configuration_hash)
+        configuration_hash=self.configuration_hash, starts=self.starts)
     self._save(state, rounds, line, metrics)
     self.ledger.append_line(line)
     self._release(metrics, rounds)
@@ -200,15 +206,13 @@ class RunRecords:
 
   def _release(self, metrics: dict[str, float], rounds: int) -> None:
     """Writes metrics to TensorBoard and then, atomically, to the CSV file."""
-    if self._tensorboard is None:
-      # TFF's manager for TensorBoard keeps ten rounds in memory, for SIGKILL.
-      self._tensorboard = tf.summary.create_file_writer(
-          os.fspath(self.folder / _TENSORBOARD))
-      self._csv = tff.program.CSVFileReleaseManager(
-          self.folder / METRICS, tff.program.CSVSaveMode.WRITE,
-          key_fieldname='round')
-    with self._tensorboard.as_default(step=rounds):
-      for name, value in metrics.items():
-        tf.summary.scalar(name, value)
-    self._tensorboard.flush()
-    asyncio.run(self._csv.release(metrics, rounds))
+    if self._metrics is None:
+      self._metrics = [
+          tff.program.TensorBoardReleaseManager(self.folder / _TENSORBOARD),
+          # Appending would leave part of a row if it were killed.
+          tff.program.CSVFileReleaseManager(
+              self.folder / METRICS, tff.program.CSVSaveMode.WRITE,
+              key_fieldname='round'),
+      ]
+    for manager in self._metrics:
+      asyncio.run(manager.release(metrics, rounds))

@@ -1,0 +1,44 @@
+"""Draws from alias tables, in the graph, in integers only."""
+
+import tensorflow as tf
+
+from aggregators import alias_table
+from aggregators import keys
+
+
+def draw(low: tf.Tensor, high: tf.Tensor | None, tie_key: tf.Tensor,
+         packed: tf.Tensor, tie: tf.Tensor) -> tf.Tensor:
+  """Draws from the law of a table.
+
+  Args:
+    low: int32 [n], uniform words: 22 bits for the threshold, 10 for the cell.
+    high: int32 [n], uniform in [0, 2^8): further bits of the cell; None for a
+      table of at most 2^10 cells.
+    tie_key: int64[2], decides the comparisons that 22 bits leave open.
+    packed: int64 [N], of an `alias_table.AliasTable`.
+    tie: int64 [N], likewise.
+
+  Returns:
+    int32 [n].
+  """
+  size = packed.shape[0]
+  first_bits = alias_table.FIRST_BITS
+  index = tf.bitwise.bitwise_and(
+      tf.bitwise.right_shift(low, first_bits), (1 << (32 - first_bits)) - 1)
+  if high is not None:
+    index = tf.bitwise.bitwise_or(
+        index, tf.bitwise.left_shift(high, 32 - first_bits))
+  index = tf.bitwise.bitwise_and(index, size - 1)
+  cell = tf.gather(packed, index)
+  threshold = tf.cast(tf.bitwise.right_shift(cell, 32), tf.int32)
+  alias = tf.cast(tf.bitwise.bitwise_and(cell, 2**32 - 1), tf.int32)
+  first = tf.bitwise.bitwise_and(low, (1 << first_bits) - 1)
+  is_tie = tf.equal(first, threshold)
+
+  def broken_tie():
+    shape = first.shape if first.shape.is_fully_defined() else tf.shape(first)
+    words = keys.words(tie_key, shape, tf.int64)
+    return (first < threshold) | (is_tie & (words < tf.gather(tie, index)))
+
+  keeps = tf.cond(tf.reduce_any(is_tie), broken_tie, lambda: first < threshold)
+  return tf.where(keeps, index, alias) - size // 2

@@ -1,0 +1,305 @@
+"""How fast a round of federated averaging is, against TFF and pfl.
+
+  python -m benchmarks.round [--quick] [--json=FILE] [--repeats=N] [--no_pfl]
+
+Milliseconds a client of a plain federated mean and of a mean under distributed
+Skellam noise: ours (many clients in a call), TFF's `build_unweighted_fed_avg`
+(plain, and with `tff.learning.ddp_secure_aggregator`) and pfl 0.6 with its
+central Gaussian mechanism, in turns, with the same synthetic clients; and the
+peak memory of the worker. See benchmarks/README.md.
+"""
+
+import argparse
+import collections
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+# TFF's factory makes computations deeper than the parser's default limit.
+from google._upb import _message
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from aggregators.central_sum import CentralSumFactory
+from aggregators.distributed_sum import DistributedSumFactory
+from aggregators.params import DistributedSumParams
+from benchmarks import measure
+from tasks import emnist
+from tasks import layers
+from tasks import task
+from tff_pipelines.algorithms import fedavg
+from tff_pipelines.algorithms import local_training
+from tff_pipelines.simulation import chunked
+from tff_pipelines.simulation import contexts
+
+BATCH = 20
+CLIP, NOISE_MULTIPLIER, BITS = 0.1, 0.5, 16
+LEARNING_RATE = 0.05
+# As the trainer chooses: all cores busy, calls of bounded size.
+MOST_CLIENTS_PER_CALL = 64
+PFL = ('pfl==0.6.0', 'torch==2.13.0')
+PFL_FOLDER = '.venv-pfl'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Setting:
+  """Attributes: model ('cnn' or 'softmax'), clients, examples of each; and the
+  ratios asked for against TFF and pfl, None if none was."""
+
+  model: str
+  clients: int
+  examples: int
+  target_tff: float | None = None
+  target_pfl: float | None = None
+
+  @property
+  def sizes(self) -> str:
+    return f'{self.model} {self.clients} x {self.examples}'
+
+
+SETTINGS = (
+    Setting(model='cnn', clients=20, examples=100, target_tff=3.5, target_pfl=1.3),
+    Setting(model='cnn', clients=100, examples=100, target_tff=3.5, target_pfl=1.3),
+    Setting(model='softmax', clients=100, examples=20, target_tff=20),
+    Setting(model='softmax', clients=1000, examples=20, target_tff=20),
+)
+QUICK_SETTINGS = (Setting(model='softmax', clients=6, examples=20),)
+
+
+def softmax() -> task.Model:
+  """784 x 10 softmax regression."""
+
+  def weights(seed):
+    rng = np.random.default_rng(seed)
+    return [layers.glorot_uniform(rng, 784, 10), layers.zeros(10)]
+
+  def loss(weights, batch, seed):
+    del seed  # No dropout.
+    x = tf.reshape(layers.images_to_float(batch['x']), [-1, 784])
+    return layers.softmax_cross_entropy(
+        layers.dense(x, weights[0], weights[1]), batch['y'])
+
+  return task.Model(
+      name='softmax', initial_weights=weights, loss=loss, metrics=lambda *_: {})
+
+
+def keras_model(name: str) -> tf.keras.Model:
+  keras = tf.keras.layers
+  scale = keras.Rescaling(1 / 255, input_shape=(28, 28, 1))
+  if name == 'softmax':
+    return tf.keras.Sequential([scale, keras.Flatten(), keras.Dense(10)])
+  return tf.keras.Sequential([
+      scale, keras.Conv2D(32, 3, activation='relu'), keras.MaxPool2D(),
+      keras.Conv2D(64, 3, activation='relu'), keras.Dropout(0.25),
+      keras.Flatten(), keras.Dense(128, activation='relu'), keras.Dropout(0.5),
+      keras.Dense(62)])
+
+
+def make_clients(setting: Setting) -> list[dict[str, np.ndarray]]:
+  rng = np.random.default_rng(0)
+  classes = 62 if setting.model == 'cnn' else 10
+  return [
+      collections.OrderedDict(
+          x=rng.integers(0, 256, [setting.examples, 28, 28]).astype(np.uint8),
+          y=rng.integers(0, classes, [setting.examples]).astype(np.int32))
+      for _ in range(setting.clients)]
+
+
+def our_round(setting: Setting, clients, private: bool):
+  """One round of ours, what the round loop does with clients' data included."""
+  model = softmax() if setting.model == 'softmax' else emnist.cnn_1m(62)
+  initial = model.initial_weights(0)
+  factory = CentralSumFactory(clip=None, noise_multiplier=0.0)
+  if private:
+    factory = DistributedSumFactory(DistributedSumParams(
+        clip=CLIP, noise_multiplier=NOISE_MULTIPLIER, bits=BITS,
+        dimension=sum(w.size for w in initial), cohort_size=setting.clients))
+  process = chunked.build(
+      model, dict(x=(np.uint8, (28, 28)), y=(np.int32, ())),
+      initial_weights=initial, sum_factory=factory,
+      expected_cohort_size=setting.clients,
+      local=local_training.LocalConfig(
+          learning_rate=LEARNING_RATE, batch_size=BATCH, epochs=1),
+      server_learning_rate=1.0, server_momentum=0.0)
+  holder = [process.initialize()]
+  calls = max(os.cpu_count() or 1, -(-len(clients) // MOST_CLIENTS_PER_CALL))
+
+  def run():
+    state = fedavg.tell_cohort_size(holder[0], len(clients), factory)
+    edges = [len(clients) * i // calls for i in range(calls + 1)]
+    chunks = [
+        chunked.make_chunk([collections.OrderedDict(examples=c)
+                            for c in clients[start:end]])
+        for start, end in zip(edges, edges[1:])]
+    holder[0] = process.next(state, chunks)['state']
+
+  return run
+
+
+def their_round(setting: Setting, clients, private: bool):
+  """One round of TFF's own federated averaging."""
+  spec = (tf.TensorSpec([None, 28, 28, 1], tf.uint8),
+          tf.TensorSpec([None], tf.int32))
+  aggregator = None
+  if private:
+    aggregator = tff.learning.ddp_secure_aggregator(
+        noise_multiplier=NOISE_MULTIPLIER,
+        expected_clients_per_round=setting.clients, bits=BITS,
+        rotation_type='hd')
+  process = tff.learning.algorithms.build_unweighted_fed_avg(
+      lambda: tff.learning.models.from_keras_model(
+          keras_model(setting.model), input_spec=spec,
+          loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)),
+      client_optimizer_fn=tff.learning.optimizers.build_sgdm(LEARNING_RATE),
+      model_aggregator=aggregator)
+  data = [
+      tf.data.Dataset.from_tensor_slices((c['x'][..., np.newaxis], c['y']))
+      .batch(BATCH) for c in clients]
+  holder = [process.initialize()]
+
+  def run():
+    holder[0] = process.next(holder[0], data).state
+
+  return run
+
+
+class PflRound:
+  """One round of pfl in a process of its own."""
+
+  def __init__(self, python: str, setting: Setting):
+    self._process = subprocess.Popen(
+        [python, str(pathlib.Path(__file__).with_name('pfl_peer.py'))],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        text=True)
+    self._send(json.dumps(dict(
+        model=setting.model, clients=setting.clients, examples=setting.examples,
+        batch=BATCH, threads=os.cpu_count())))
+    self.parameters = json.loads(self._process.stdout.readline())['parameters']
+
+  def _send(self, line: str) -> None:
+    self._process.stdin.write(line + '\n')
+    self._process.stdin.flush()
+
+  def __call__(self) -> None:
+    self._send('go')
+    for line in self._process.stdout:
+      if line == 'done\n':
+        return
+    raise OSError('pfl ended')
+
+  def stop(self) -> None:
+    self._process.stdin.close()
+    self._process.stdout.close()
+    self._process.wait(timeout=30)
+
+
+def pfl_python(given: str | None) -> str | None:
+  """The Python with pfl; makes its environment if none is given."""
+  if given:
+    return given
+  folder = pathlib.Path(__file__).absolute().parents[1] / PFL_FOLDER
+  python = folder / 'bin' / 'python'
+  if not (folder / 'ready').exists():
+    print(f'installing {" ".join(PFL)} into {PFL_FOLDER}', flush=True)
+    try:
+      subprocess.run([sys.executable, '-m', 'venv', str(folder)], check=True)
+      subprocess.run([str(python), '-m', 'pip', 'install', '--quiet', *PFL],
+                     check=True)
+    except subprocess.CalledProcessError as error:
+      print(f'pfl is left out, as it could not be installed: {error}', flush=True)
+      return None
+    (folder / 'ready').touch()
+  return str(python)
+
+
+def rows_of(setting: Setting, times: dict[str, measure.Times]) -> list[measure.Row]:
+  """The table of one setting, in wall and in processor time."""
+  rows = []
+  for i, unit in enumerate(('ms/client', 'cpu-ms/client')):
+    of = {name: found.medians()[i] / setting.clients * 1e3
+          for name, found in times.items()}
+
+    def row(name, ours, peer, **target):
+      rows.append(measure.Row(
+          name=name, sizes=setting.sizes, ours=of[ours],  # pylint: disable=cell-var-from-loop
+          peer=of[peer], unit=unit, **target))  # pylint: disable=cell-var-from-loop
+
+    row('plain mean, TFF', 'plain', 'tff plain')
+    row('Skellam, TFF ddp', 'skellam', 'tff skellam', target=setting.target_tff)
+    if 'pfl' in times:
+      row('Skellam, pfl central Gaussian', 'skellam', 'pfl',
+          target=setting.target_pfl)
+    # The other way round: Skellam over plain is to be at most 1.8.
+    row('Skellam over our plain mean', 'plain', 'skellam', target=1.8,
+        smaller_is_met=True)
+  return rows
+
+
+def rounds(setting: Setting, repeats: int, python: str | None) -> list[measure.Row]:
+  clients = make_clients(setting)
+  with contextlib.ExitStack() as stack:
+    stack.enter_context(contexts.simulation())
+    functions = {
+        'plain': our_round(setting, clients, private=False),
+        'tff plain': their_round(setting, clients, private=False),
+        'skellam': our_round(setting, clients, private=True),
+        'tff skellam': their_round(setting, clients, private=True),
+    }
+    if python:
+      functions['pfl'] = PflRound(python, setting)
+      stack.callback(functions['pfl'].stop)
+    rows = rows_of(setting, measure.in_turns(functions, repeats))
+  for row in rows:
+    measure.show(row)
+  return rows
+
+
+def memory(setting: Setting, repeats: int) -> measure.Row:
+  """Peak memory of a worker that runs private rounds and nothing else."""
+  clients = make_clients(setting)
+  peaks = []
+  for make in (our_round, their_round):
+    with contexts.simulation():
+      run = make(setting, clients, private=True)
+      for _ in range(repeats):
+        run()
+      peaks.append(measure.peak_worker_bytes() / 1e9)
+  row = measure.Row(
+      name='peak memory of the worker', sizes=setting.sizes, ours=peaks[0],
+      peer=peaks[1], unit='GB')
+  measure.show(row)
+  return row
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__.split('\n', maxsplit=1)[0])
+  parser.add_argument('--quick', action='store_true', help='small, to see it run')
+  parser.add_argument('--json', help='file for the rows')
+  parser.add_argument('--repeats', type=int, default=7, help='turns, >= 1')
+  parser.add_argument('--pfl_python', help='a Python that has pfl installed')
+  parser.add_argument('--no_pfl', action='store_true', help='leave pfl out')
+  parser.add_argument('--no_memory', action='store_true', help='no peak memory')
+  parser.add_argument('--only', help='settings whose sizes start like this')
+  flags = parser.parse_args()
+  _message.SetAllowOversizeProtos(True)
+  tf.get_logger().setLevel('CRITICAL')  # Of what the peers leave unused.
+  python = None if flags.no_pfl else pfl_python(flags.pfl_python)
+  repeats = 2 if flags.quick else flags.repeats
+  measure.heading()
+  rows = []
+  for setting in QUICK_SETTINGS if flags.quick else SETTINGS:
+    if setting.sizes.startswith(flags.only or ''):
+      rows += rounds(setting, repeats, python)
+  if not flags.no_memory:
+    setting = QUICK_SETTINGS[0] if flags.quick else SETTINGS[1]
+    rows.append(memory(setting, 2 if flags.quick else 3))
+  measure.write(rows, flags.json)
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,147 @@
+"""Tests of aggregators.central_sum."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from aggregators import central_sum
+from aggregators import structures
+from aggregators.central_sum import CentralSumFactory
+from tests import statistics_lib
+
+D = 3000
+
+
+def _process(value_type=tff.TensorType(np.float32, [D]), **arguments):
+  return CentralSumFactory(**{**dict(clip=1.0, noise_multiplier=0.0),
+                              **arguments}).create(value_type)
+
+
+def _sum(process, values):
+  return process.next(process.initialize(), values).result
+
+
+def _updates(count=8):
+  vectors = np.random.default_rng(0).normal(size=(count, D))
+  vectors *= np.linspace(0.3, 3.1, count)[:, None] / np.linalg.norm(
+      vectors, axis=1, keepdims=True)
+  return vectors.astype(np.float32)
+
+
+def _clipped_sum(vectors, clip):
+  norms = np.linalg.norm(np.float64(vectors), axis=1, keepdims=True)
+  return np.sum(vectors * np.minimum(1, clip / norms), axis=0)
+
+
+def test_without_noise_it_is_the_clipped_sum(one_worker):
+  vectors = _updates()
+  np.testing.assert_allclose(
+      _sum(_process(), list(vectors)), _clipped_sum(vectors, 1.0), atol=1e-6)
+
+
+def test_without_a_clip_it_is_the_sum(one_worker):
+  vectors = _updates()
+  np.testing.assert_allclose(
+      _sum(_process(clip=None), list(vectors)), vectors.sum(axis=0), atol=1e-6)
+
+
+@pytest.mark.parametrize('clients', [8, 1, 0])
+def test_noise_is_that_of_the_multiplier_whoever_comes(one_worker, clients):
+  vectors = _updates()[:clients]
+  process = _process(clip=0.5, noise_multiplier=3.0)
+  errors = _sum(process, list(vectors)) - (
+      _clipped_sum(vectors, 0.5) if clients else 0)
+  statistics_lib.check_variance(errors, 1.5**2)
+  statistics_lib.check_mean(errors, 0, 1.5**2)
+
+
+def test_it_runs_on_several_workers_with_the_same_law(two_workers):
+  vectors = _updates()
+  process = _process(clip=0.5, noise_multiplier=3.0)
+  output = process.next(process.initialize(), list(vectors))
+  statistics_lib.check_variance(
+      output['result'] - _clipped_sum(vectors, 0.5), 1.5**2)
+
+
+def test_noise_is_drawn_anew_in_every_round(one_worker):
+  process = _process(noise_multiplier=1.0)
+  state, zeros = process.initialize(), [np.zeros(D, np.float32)]
+  results = [process.next(state, zeros).result for _ in range(2)]
+  assert np.mean(results[0] != results[1]) > 0.99
+
+
+def test_seeded_runs_repeat_and_their_rounds_differ(one_worker):
+  process = _process(structures.keyed_type(tff.TensorType(np.float32, [D])),
+                     noise_multiplier=1.0, simulation_seed=5)
+  value = collections.OrderedDict(
+      value=np.zeros(D, np.float32), key=np.array([1, 2], np.int64))
+
+  def run():
+    first = process.next(process.initialize(), [value])
+    return first.result, process.next(first.state, [value]).result
+
+  once, again = run(), run()
+  np.testing.assert_array_equal(once, again)
+  assert np.mean(once[0] != once[1]) > 0.99
+
+
+@pytest.mark.parametrize('bad', [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize('clip', [1.0, None])
+def test_a_client_that_is_not_finite_contributes_zero(one_worker, bad, clip):
+  vectors = _updates()
+  vectors[3, 7] = bad
+  rest = np.delete(vectors, 3, axis=0)
+  expected = rest.sum(axis=0) if clip is None else _clipped_sum(rest, clip)
+  np.testing.assert_allclose(
+      _sum(_process(clip=clip), list(vectors)), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize('clip, expected', [(1.0, 1.5), (None, 0.5)])
+def test_a_float64_beyond_float32_is_clipped_or_else_zero(
+    one_worker, clip, expected):
+  process = _process(tff.TensorType(np.float64, [2]), clip=clip)
+  result = _sum(process, [np.array([1e300, 0.0]), np.array([0.5, 0.0])])
+  np.testing.assert_allclose(result, [expected, 0.0], rtol=1e-6)
+  assert result.dtype == np.float64
+
+
+def test_clipped_counts_what_it_did():
+  _, found = central_sum.clipped(tf.constant([3.0, 4.0]), 1.0)
+  assert (int(found['clipped']), int(found['not_finite'])) == (1, 0)
+  _, found = central_sum.clipped(tf.constant([3.0, np.nan]), 1.0)
+  assert (int(found['clipped']), int(found['not_finite'])) == (0, 1)
+  _, found = central_sum.clipped(tf.constant([3.0, 4.0]), None)
+  assert (int(found['clipped']), int(found['not_finite'])) == (0, 0)
+
+
+def test_nothing_is_measured_unless_diagnostics_are_asked_for(one_worker):
+  off = _process().next.type_signature.result.measurements
+  assert not list(off.member.children())
+  process = _process(diagnostics=True)
+  vectors = _updates()
+  vectors[0, 0] = np.nan
+  found = process.next(process.initialize(), list(vectors)).measurements
+  norms = np.linalg.norm(vectors[1:], axis=1)
+  assert found['diagnostics'] == collections.OrderedDict(
+      survivors=8, totals=collections.OrderedDict(
+          clipped=int(np.sum(norms > 1)), not_finite=1))
+
+
+@pytest.mark.parametrize('arguments, message', [
+    (dict(clip=0.0), 'clip .*0.0'), (dict(clip=-1.0), 'clip .*-1.0'),
+    (dict(clip=float('nan')), 'clip .*nan'), (dict(clip=True), 'clip .*True'),
+    (dict(noise_multiplier=-0.5), 'noise_multiplier .*-0.5'),
+    (dict(noise_multiplier=float('nan')), 'noise_multiplier .*nan'),
+    (dict(noise_multiplier=float('inf')), 'noise_multiplier .*inf'),
+    (dict(clip=None, noise_multiplier=1.0), 'clip must be given')])
+def test_impossible_arguments_are_named(arguments, message):
+  with pytest.raises(ValueError, match=message):
+    _process(**arguments)
+
+
+def test_integers_are_named():
+  with pytest.raises(TypeError, match='float .*int32'):
+    _process(tff.TensorType(np.int32, [3]))

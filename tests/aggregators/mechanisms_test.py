@@ -1,0 +1,154 @@
+"""Every mechanism, rotation and rounding bound of the distributed sum."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from aggregators import distributed_sum
+from aggregators import modular_sum
+from aggregators.distributed_sum import DistributedSumFactory
+from aggregators.params import DistributedSumParams
+from aggregators.params import MECHANISMS
+from aggregators.params import ROTATIONS
+from tests import statistics_lib
+
+N = 20
+
+
+def _params(**changes):
+  return DistributedSumParams(**{**dict(
+      clip=1.0, noise_multiplier=1.0, bits=18, dimension=4096, cohort_size=N,
+      rotation='none'), **changes})
+
+
+def _sent(params, told=N, key=1, table=None, vector=None):
+  """A client's integers, unwrapped, int64."""
+  if vector is None:
+    vector = tf.zeros([params.dimension])
+  values = distributed_sum.encode(
+      vector, tf.constant([key, 2], tf.int64), [0, 0], told, params, table).values
+  return modular_sum.unwrap(values, params.bits).numpy().astype(np.int64)
+
+
+def _released(params, total, survivors, told, key=3):
+  total = modular_sum.wrap(tf.constant(total, tf.int64), params.bits)
+  out = distributed_sum.decode(
+      total, survivors, told, [0, key], [0, 0], params)
+  return out.vector.numpy() * params.scale, bool(out.measurements['withheld'])
+
+
+@pytest.mark.parametrize('mechanism', MECHANISMS)
+@pytest.mark.parametrize('rotation', ROTATIONS)
+@pytest.mark.parametrize('beta', [0.0, 0.6])
+@pytest.mark.parametrize('dimension', [1, 7, 1001])
+def test_the_sum_comes_back_with_the_noise_of_the_guarantee(
+    one_worker, mechanism, rotation, beta, dimension):
+  params = _params(
+      mechanism=mechanism, rotation=rotation, beta=beta, dimension=dimension,
+      noise_multiplier=1e-2, k_stddevs=8.0)
+  vectors = np.random.default_rng(0).normal(size=(N, dimension))
+  vectors *= 0.9 / np.linalg.norm(vectors, axis=1, keepdims=True)
+  vectors = vectors.astype(np.float32)
+  process = DistributedSumFactory(params).create(
+      tff.TensorType(np.float32, [dimension]))
+  output = process.next(process.initialize(), list(vectors))
+  errors = (np.asarray(output.result) - vectors.sum(axis=0)) * params.scale
+  # Noise, and rounding of at most a quarter a client.
+  variance = params.total_noise_variance + N / 4
+  assert np.sum(errors**2) < dimension * variance * (
+      1 + statistics_lib.Z * (4 / dimension)**0.5 + 20 / dimension)
+  if dimension > 1000:
+    assert np.sum(errors**2) > 0.7 * dimension * params.total_noise_variance
+  assert not output.measurements['withheld']
+
+
+@pytest.mark.parametrize('noise_multiplier', [0.3, 1.0, 30.0])
+def test_discrete_gaussian_shares_by_table_and_by_sampler(noise_multiplier):
+  params = _params(
+      mechanism='discrete_gaussian', noise_multiplier=noise_multiplier, bits=14)
+  assert distributed_sum.table_log_size(params) is not None
+  variance = params.total_noise_variance / N
+  drawn = [_sent(params, table=table)
+           for table in (None, distributed_sum.noise_table(params, N))]
+  for noise in drawn:
+    statistics_lib.check_variance(noise, variance)
+    statistics_lib.check_mean(noise, 0, variance)
+  assert np.mean(drawn[0] != drawn[1]) > 0.3
+
+
+def test_discrete_gaussian_shares_beyond_the_tables():
+  params = _params(
+      mechanism='discrete_gaussian', bits=29, cohort_size=2, k_stddevs=6.0)
+  assert distributed_sum.table_log_size(params) is None
+  variance = params.total_noise_variance / 2
+  assert variance > 1e12
+  statistics_lib.check_variance(_sent(params, told=2), variance)
+
+
+@pytest.mark.parametrize('told', [N, 17, 1])
+def test_a_table_has_the_law_of_the_share_of_its_cohort(told):
+  params = _params(mechanism='discrete_gaussian', bits=14)
+  table = distributed_sum.noise_table(params, told)
+  variance = distributed_sum.share_variance(params, told)
+  assert (table['variance'] == variance) == (told >= 0.75 * N)
+  statistics_lib.check_variance(_sent(params, told, table=table), variance)
+
+
+@pytest.mark.parametrize('mechanism', ['skellam', 'discrete_gaussian'])
+@pytest.mark.parametrize('survivors', [N, 15, 10, 1, 0])
+def test_missing_shares_are_topped_up_to_the_same_variance(mechanism, survivors):
+  params = _params(mechanism=mechanism, min_honest_fraction=0.5, bits=16)
+  total = sum((_sent(params, key=i) for i in range(survivors)),
+              start=np.zeros(params.dimension, np.int64))
+  noise, withheld = _released(params, total, survivors, N)
+  assert withheld == (survivors < 10)
+  statistics_lib.check_variance(noise, params.total_noise_variance)
+  assert params.total_noise_variance == pytest.approx(2 * params.noise_variance)
+
+
+def test_no_cohort_has_smaller_discrete_gaussian_shares_than_accounted_for():
+  params = _params(mechanism='discrete_gaussian', max_cohort_size=30)
+  least = params.total_noise_variance / 30
+  for told in (0, 1, 20, 30, 31, 1000):
+    found = distributed_sum.share_variance(params, told)
+    assert found >= least
+    statistics_lib.check_variance(_sent(params, told), found)
+  # All of a larger cohort together have more noise, and nothing is added to it.
+  noise, _ = _released(params, np.zeros(4096, np.int64), 40, 40)
+  np.testing.assert_array_equal(noise, 0)
+
+
+def test_discrete_gaussian_shares_below_half_a_grid_unit_are_refused():
+  params = _params(mechanism='discrete_gaussian', noise_multiplier=1e-5)
+  assert params.local_stddev_grid < 0.5
+  with pytest.raises(ValueError, match=r'at least 0\.5 grid units .* bits=18'):
+    DistributedSumFactory(params)
+  DistributedSumFactory(params.replace(mechanism='skellam'))
+  # What counts is the largest cohort, not the expected one.
+  params = _params(mechanism='discrete_gaussian', bits=12, noise_multiplier=0.006)
+  DistributedSumFactory(params)
+  with pytest.raises(ValueError, match='cohorts of up to 600'):
+    DistributedSumFactory(params.replace(
+        max_cohort_size=600.0, fixed_scale=params.scale))
+
+
+def test_a_trusted_server_adds_all_the_noise_and_clients_none():
+  params = _params(mechanism='skellam_central', min_honest_fraction=0.5,
+                   assumed_colluders=N)
+  assert params.total_noise_variance == params.noise_variance
+  np.testing.assert_array_equal(_sent(params), 0)
+  assert distributed_sum.table_log_size(params) is None
+  vector = tf.one_hot(5, params.dimension)
+  assert _sent(params, vector=vector)[5] == pytest.approx(
+      params.clip_grid, abs=2)
+  for survivors in (N, 3, 0):
+    noise, withheld = _released(
+        params, np.zeros(params.dimension, np.int64), survivors, N)
+    assert not withheld
+    statistics_lib.check_variance(noise, params.noise_variance)
+
+
+def test_an_unknown_mechanism_is_named():
+  with pytest.raises(ValueError, match="mechanism must be one of .*'gaussian'"):
+    _params(mechanism='gaussian')

@@ -1,0 +1,251 @@
+"""Mistakes of the user: one line that names them, exit code 2, nothing written."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from tests.pipelines import launcher as launcher_lib
+
+TRAIN = 'tff_pipelines.train'
+TINY = ('--rounds=1', '--num_clients=20', '--cohort_size=5')
+
+NUMBERS = [
+    ([f'--{name}={value}'], f'{name} must be a finite number')
+    for name, value in (
+        ('epsilon', 'nan'), ('epsilon', 'inf'), ('noise_multiplier', 'nan'),
+        ('noise_multiplier', 'inf'), ('delta', 'nan'), ('clip', 'nan'),
+        ('clip', 'inf'), ('beta', 'nan'), ('k_stddevs', 'inf'),
+        ('min_honest_fraction', 'nan'), ('cohort_size', 'nan'),
+        ('cohort_size', 'inf'), ('client_learning_rate', 'nan'),
+        ('client_learning_rate', 'inf'), ('server_learning_rate', 'nan'),
+        ('server_momentum', 'nan'), ('simulated_dropout_rate', 'nan'))]
+
+RANGES = [
+    (['--epsilon=0'], 'epsilon must be greater than 0'),
+    (['--epsilon=-1'], 'epsilon must be greater than 0'),
+    (['--noise_multiplier=0'], 'noise_multiplier must be greater than 0'),
+    (['--epsilon=1', '--noise_multiplier=1'],
+     'epsilon and noise_multiplier must not both be given'),
+    (['--delta=0'], 'delta must be strictly between 0 and 1'),
+    (['--delta=1'], 'delta must be strictly between 0 and 1'),
+    (['--delta=-0.1'], 'delta must be strictly between 0 and 1'),
+    (['--clip=0'], 'clip must be greater than 0'),
+    (['--clip=-1'], 'clip must be greater than 0'),
+    (['--clip=1e-30'], 'clip must be in'),
+    (['--mechanism=gaussian', '--clip=0'], 'clip must be greater than 0'),
+    (['--bits=3'], 'bits=3 are too few for a cohort of'),
+    (['--bits=31'], 'bits must be at most 30'),
+    (['--bits=1'], 'bits must be at least 2'),
+    (['--k_stddevs=0'], 'k_stddevs must be greater than 0'),
+    (['--k_stddevs=1e6'], 'bits=18 are too few'),
+    (['--beta=1'], 'beta must be in [0, 1)'),
+    (['--min_honest_fraction=1.5'], 'min_honest_fraction must be in (0, 1]'),
+    (['--cohort_size=21'], 'cohort_size=21 is larger than the population of 20'),
+    (['--cohort_size=0'], 'cohort_size must be at least 1'),
+    (['--sampling=none'], 'cohort_size must be the population, 20'),
+    (['--sampling=fixed', '--cohort_size=4.5'],
+     'cohort_size must be an integer for sampling=fixed'),
+    (['--sampling=fixed', '--cohort_size=4.5', '--mechanism=none'],
+     'cohort_size must be an integer for sampling=fixed'),
+    (['--accountant=pld'], 'accountant=pld needs an event whose worst pair is known'),
+    (['--rounds=0'], 'rounds must be at least 1'),
+    (['--client_batch_size=0'], 'client_batch_size must be at least 1'),
+    (['--num_clients=0'], 'num_clients must be an integer from 1'),
+    (['--num_clients=100000'], 'num_clients must be an integer from 1'),
+    (['--dirichlet_alpha=nan'], 'dirichlet_alpha must be a finite number'),
+    (['--seed=-1'], 'seed must be at least 0'),
+    (['--server_momentum=1'], 'server_momentum must be in [0, 1)')]
+
+NAMES = [
+    (['--unknown=1'], "Unknown command line flag 'unknown'"),
+    (['--rounds=many'], '--rounds=many'),
+    (['--epsilon=eight'], '--epsilon=eight'),
+    (['epsilon=8'], "unexpected argument 'epsilon=8'"),
+    (['--mechanism=laplace'], '--mechanism=laplace'),
+    (['--task=cats'], '--task=cats'),
+    (['--model=resnet'], "model must be one of cnn_1m, cnn_small, found 'resnet'"),
+    (['--data_source=web'], "data_source must be one of embedded, npz, official"),
+    (['--only_digits'], 'data_source embedded does not use only_digits'),
+    (['--data_path=x.npz'], 'data_source embedded does not use data_path'),
+    (['--data_source=official'], 'data_source official does not use num_clients'),
+    (['--data_source=npz', '--data_path=x.npz'],
+     'data_source npz does not use num_clients'),
+    (['--resume'], 'resume needs output_dir')]
+
+
+def _is_one_line_error(run, message):
+  assert run.code == 2, (run.stdout, run.stderr)
+  assert run.stderr.startswith('error: ')
+  assert run.stderr.count('\n') == 1 and run.stderr.endswith('\n')
+  assert message in run.stderr
+  assert 'Traceback' not in run.stderr
+
+
+@pytest.mark.parametrize('arguments, message', NUMBERS + RANGES + NAMES)
+def test_wrong_flag_is_named_and_nothing_is_written(
+    launcher, arguments, message, tmp_path):
+  folder = tmp_path / 'run'
+  where = [] if arguments == ['--resume'] else [f'--output_dir={folder}']
+  run = launcher.run(TRAIN, *TINY, *arguments, *where)
+  _is_one_line_error(run, message)
+  assert not folder.exists()
+  # Nor a folder of its own choice where it was started.
+  assert sorted(p.name for p in run.folder.iterdir()) == ['stderr', 'stdout']
+
+
+def _arrays():
+  rng = np.random.default_rng(0)
+  return {'x_train': rng.integers(0, 256, (30, 28, 28), dtype=np.uint8),
+          'y_train': np.arange(30) % 3, 'writer_train': np.arange(30) // 3,
+          'x_test': rng.integers(0, 256, (6, 28, 28), dtype=np.uint8),
+          'y_test': np.arange(6) % 3}
+
+
+def _without_arrays(path):
+  np.savez(path, x_train=_arrays()['x_train'])
+
+
+def _cut_off(path):
+  np.savez(path, **_arrays())
+  path.write_bytes(path.read_bytes()[:-1000])
+
+
+def _flipped(path):
+  np.savez_compressed(path, **_arrays())
+  data = bytearray(path.read_bytes())
+  data[len(data) // 2] ^= 0xff
+  path.write_bytes(data)
+
+
+def _nan(path):
+  arrays = _arrays()
+  arrays['x_train'] = np.full([30, 28, 28], np.nan, np.float32)
+  np.savez(path, **arrays)
+
+
+def _text(path):
+  path.write_text('not an archive')
+
+
+def _absent(path):
+  del path
+
+
+@pytest.mark.parametrize('make, message', [
+    (_without_arrays, 'has no array y_train, writer_train, x_test, y_test'),
+    (_cut_off, 'is not an npz file, or corrupted'),
+    (_flipped, 'is not an npz file, or corrupted'),
+    (_text, 'is not an npz file, or corrupted'),
+    (_nan, 'x_train must be finite'),
+    (_absent, 'does not exist or is not a file')])
+def test_bad_data_file_is_named_and_nothing_is_written(
+    launcher, make, message, tmp_path):
+  path = tmp_path / 'digits.npz'
+  make(path)
+  run = launcher.run(
+      TRAIN, '--data_source=npz', f'--data_path={path}', '--cohort_size=5',
+      f'--output_dir={tmp_path / "run"}')
+  _is_one_line_error(run, message)
+  assert str(path) in run.stderr
+  assert not (tmp_path / 'run').exists()
+
+
+def test_data_source_without_its_path_is_refused(launcher, tmp_path):
+  run = launcher.run(TRAIN, '--data_source=npz', f'--output_dir={tmp_path / "run"}')
+  _is_one_line_error(run, 'data_source npz needs data_path')
+
+
+@pytest.mark.parametrize('name', ['file', 'file/run', 'file/deep/run'])
+def test_folder_that_cannot_be_is_named(launcher, tmp_path, name):
+  (tmp_path / 'file').write_text('mine')
+  run = launcher.run(TRAIN, *TINY, f'--output_dir={tmp_path / name}')
+  _is_one_line_error(run, str(tmp_path / 'file'))
+  assert (tmp_path / 'file').read_text() == 'mine'
+
+
+def test_folder_in_proc_is_named(launcher):
+  run = launcher.run(TRAIN, *TINY, '--output_dir=/proc/run')
+  _is_one_line_error(run, '/proc/run')
+
+
+@pytest.fixture(scope='module')
+def finished(launcher, tmp_path_factory):
+  """The folder of a finished run of one round."""
+  folder = tmp_path_factory.mktemp('finished') / 'run'
+  run = launcher.run(TRAIN, *TINY, '--mechanism=none', f'--output_dir={folder}')
+  assert run.code == 0, run.stderr
+  return folder
+
+
+def _snapshot(folder):
+  return {path: (path.stat().st_mtime_ns, path.is_file() and path.read_bytes())
+          for path in folder.rglob('*')}
+
+
+@pytest.mark.parametrize('arguments, message', [
+    ([], 'holds a run already: pass --resume'),
+    (['--resume', '--mechanism=gaussian'], 'another configuration: '),
+    (['--resume', '--client_epochs=2'], 'another configuration: client_epochs differ'),
+    (['--resume', '--num_clients=21'], 'data_fingerprint'),
+    (['--resume', '--seed=1'], 'another configuration: seed, simulation_seed differ')])
+def test_folder_of_another_run_is_left_as_it_was(
+    launcher, finished, arguments, message):
+  before = _snapshot(finished)
+  run = launcher.run(TRAIN, *TINY, '--mechanism=none', f'--output_dir={finished}',
+                     *arguments)
+  _is_one_line_error(run, message)
+  assert _snapshot(finished) == before
+
+
+@pytest.mark.parametrize('name, damage, message', [
+    ('configuration.json', lambda text: text[:-5], 'configuration.json is damaged'),
+    ('ledger.jsonl', lambda text: text.replace('released', 'withheld'), 'ledger'),
+    ('ledger.jsonl', lambda text: '', 'ledger')])
+def test_damaged_run_is_not_resumed(
+    launcher, finished, tmp_path, name, damage, message):
+  folder = shutil.copytree(finished, tmp_path / 'run')
+  path = folder / name
+  path.write_text(damage(path.read_text()))
+  run = launcher.run(TRAIN, *TINY, '--mechanism=none', f'--output_dir={folder}',
+                     '--resume')
+  assert run.code == 2, run.stderr
+  last = run.stderr.splitlines()[-1]
+  assert last.startswith('error: ') and message in last
+  assert 'Traceback' not in run.stderr
+
+
+def test_finished_run_can_be_resumed_and_stays_the_same(launcher, finished, tmp_path):
+  folder = shutil.copytree(finished, tmp_path / 'run')
+  run = launcher.run(TRAIN, *TINY, '--mechanism=none', f'--output_dir={folder}',
+                     '--resume', '--num_workers=2')
+  assert run.code == 0, run.stderr
+  for name in ('metrics.csv', 'ledger.jsonl', 'configuration.json'):
+    assert (folder / name).read_bytes() == (finished / name).read_bytes()
+  old, new = (json.loads((f / 'summary.json').read_text())
+              for f in (finished, folder))
+  assert {**old, 'starts': 2} == new
+
+
+@pytest.mark.slow
+def test_interpreter_of_its_own_prints_the_same_one_line(tmp_path):
+  (tmp_path / 'file').write_text('')
+  _flipped(tmp_path / 'digits.npz')
+  cases = [
+      (['--clip=nan'], 'clip must be a finite number, found nan'),
+      (['--unknown'], "Unknown command line flag 'unknown'"),
+      (['--bits=3'], 'bits=3 are too few'),
+      ([f'--output_dir={tmp_path / "file" / "run"}'], 'Not a directory'),
+      (['--data_source=npz', f'--data_path={tmp_path / "digits.npz"}'],
+       'corrupted')]
+  where = f'--output_dir={tmp_path / "run"}'
+  started = [
+      launcher_lib.python(TRAIN, where, *([] if 'npz' in str(a) else TINY), *a)
+      for a, _ in cases]
+  for process, (_, message) in zip(started, cases):
+    stdout, stderr = process.communicate(timeout=120)
+    assert (process.returncode, stdout) == (2, '')
+    assert stderr.startswith('error: ') and stderr.count('\n') == 1, stderr
+    assert message in stderr
+  assert not (tmp_path / 'run').exists()

@@ -1,0 +1,207 @@
+"""Many clients in one graph call: the same integers as one call each."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from aggregators import distributed_sum
+from aggregators import structures
+from aggregators.adaptive_clip import AdaptiveClipSumFactory
+from aggregators.central_sum import CentralSumFactory
+from aggregators.distributed_sum import DistributedSumFactory
+from aggregators.expected_mean import ExpectedMeanFactory
+from aggregators.params import AdaptiveClipParams
+from aggregators.params import DistributedSumParams
+from tests import tiny_task
+from tff_pipelines.algorithms import fedavg
+from tff_pipelines.algorithms import local_training
+from tff_pipelines.simulation import chunked
+
+COHORT, ROUNDS = 6, 3
+TASK = tiny_task.task(num_clients=COHORT)
+SETTINGS = dict(
+    initial_weights=tiny_task.initial_weights(0),
+    local=local_training.LocalConfig(learning_rate=0.3, batch_size=3, epochs=2),
+    server_learning_rate=1.0, server_momentum=0.9)
+
+
+def _params(**changes):
+  return DistributedSumParams(**{**dict(
+      clip=0.4, noise_multiplier=0.5, bits=16, dimension=tiny_task.DIMENSION,
+      cohort_size=COHORT), **changes})
+
+
+def _adaptive(**common):
+  return AdaptiveClipSumFactory(
+      _params(), AdaptiveClipParams(count_stddev=1.0), **common)
+
+
+# Name -> factory of a sum and the sizes of chunks that it is taken in.
+CASES = {
+    # Floats in the order of the clients: one chunk adds them as TFF does.
+    'plain averaging': (
+        lambda **c: CentralSumFactory(clip=None, noise_multiplier=0.0, **c), [[6]]),
+    'gaussian': (
+        lambda **c: CentralSumFactory(clip=0.4, noise_multiplier=1.0, **c), [[6]]),
+    'skellam': (
+        lambda **c: DistributedSumFactory(_params(), **c),
+        [[6], [2, 4], [1, 1, 1, 1, 1, 1]]),
+    'skellam beyond tables': (
+        lambda **c: DistributedSumFactory(_params(bits=26), **c), [[3, 3]]),
+    'skellam, dft': (
+        lambda **c: DistributedSumFactory(_params(rotation='dft', beta=0.0), **c),
+        [[3, 3]]),
+    'discrete gaussian': (
+        lambda **c: DistributedSumFactory(
+            _params(mechanism='discrete_gaussian'), **c), [[6], [1, 5]]),
+    'discrete gaussian beyond tables': (
+        lambda **c: DistributedSumFactory(
+            _params(mechanism='discrete_gaussian', bits=29), **c), [[2, 4]]),
+    'skellam central': (
+        lambda **c: DistributedSumFactory(
+            _params(mechanism='skellam_central'), **c), [[2, 4]]),
+    'adaptive clipping': (_adaptive, [[6], [4, 2], [2, 2, 2]]),
+}
+WITH_NOISE = sorted(set(CASES) - {'plain averaging'})
+
+
+def _client(number, round_number):
+  examples = TASK.train.examples(TASK.train.client_ids[number])
+  # Clients of different numbers of examples, one of them of none.
+  kept = {name: x[:number] for name, x in sorted(examples.items())}
+  return collections.OrderedDict(
+      examples=collections.OrderedDict(kept),
+      key=np.array([number, 1000 + round_number], np.int64))
+
+
+def _plain(factory):
+  return fedavg.build(
+      TASK.model, TASK.train.element_spec,
+      mean_factory=ExpectedMeanFactory(factory, COHORT), seeded=True,
+      diagnostics=factory.diagnostics, **SETTINGS)
+
+
+def _chunked(factory):
+  return chunked.build(
+      TASK.model, TASK.train.element_spec, sum_factory=factory,
+      expected_cohort_size=COHORT, **SETTINGS)
+
+
+def _run(process, group, rounds=ROUNDS):
+  """State and metrics after each round; `group` makes a round's values."""
+  state, found = process.initialize(), []
+  for r in range(rounds):
+    output = process.next(state, group([_client(i, r) for i in range(COHORT)]))
+    state = output['state']
+    found.append((state, output['metrics']))
+  return found
+
+
+def _in_chunks(sizes):
+  ends = np.cumsum(sizes)
+  return lambda clients: [
+      chunked.make_chunk(clients[end - size:end])
+      for size, end in zip(sizes, ends)]
+
+
+def _bytes(structure):
+  return [np.asarray(leaf).tobytes() for leaf in tf.nest.flatten(structure)]
+
+
+@pytest.mark.parametrize('name', sorted(CASES))
+def test_chunks_give_the_bits_of_the_plain_form(one_worker, name):
+  make, groupings = CASES[name]
+  factory = make(simulation_seed=7, diagnostics=False)
+  wanted = _run(_plain(factory), list)
+  process = _chunked(factory)
+  for sizes in groupings:
+    found = _run(process, _in_chunks(sizes))
+    # Weights, optimizer, keys, the clip, tables, and what is measured.
+    assert _bytes(found) == _bytes(wanted), sizes
+  assert _bytes(wanted[0][0]['weights']) != _bytes(wanted[1][0]['weights'])
+
+
+@pytest.mark.parametrize('name', ['skellam', 'discrete gaussian',
+                                  'adaptive clipping'])
+def test_chunks_give_the_integers_of_the_plain_form(one_worker, name):
+  """The secure sums themselves, before anything is made of them."""
+  factory = CASES[name][0](simulation_seed=7, diagnostics=False)
+  state = tf.nest.map_structure(lambda x: x.numpy(), factory.initial_state())
+  type_ = structures.keyed_type(
+      tff.TensorType(np.float32, [tiny_task.DIMENSION]))
+
+  @tff.tensorflow.computation(type_)
+  def contribute(value):
+    return factory.contribute(value['value'], value['key'], state)[0]
+
+  @tff.federated_computation(tff.FederatedType(type_, tff.CLIENTS))
+  def plain(values):
+    return factory.federated_total(tff.federated_map(contribute, values))
+
+  @tff.tensorflow.computation(tff.SequenceType(type_))
+  def several(values):
+    return values.reduce(
+        factory.zero(tiny_task.DIMENSION),
+        lambda total, value: factory.add(  # pylint: disable=g-long-lambda
+            total, factory.contribute(value['value'], value['key'], state)[0]))
+
+  @tff.federated_computation(
+      tff.FederatedType(tff.SequenceType(type_), tff.CLIENTS))
+  def in_chunks(chunks):
+    return factory.federated_total(tff.federated_map(several, chunks))
+
+  vectors = np.random.default_rng(0).normal(size=(COHORT, tiny_task.DIMENSION))
+  values = [collections.OrderedDict(
+      value=v.astype(np.float32), key=np.array([i, 5], np.int64))
+            for i, v in enumerate(vectors)]
+  wanted = plain(values)
+  assert wanted.dtype == np.int32 and wanted.min() >= 0
+  for sizes in ([6], [2, 4], [1, 2, 3]):
+    ends = np.cumsum(sizes)
+    found = in_chunks([values[end - size:end] for size, end in zip(sizes, ends)])
+    np.testing.assert_array_equal(found, wanted)
+  extra = 1 if name == 'adaptive clipping' else 0
+  assert wanted.shape == (16 + extra,)
+
+
+@pytest.mark.parametrize('name', WITH_NOISE)
+def test_another_seed_gives_another_sum(one_worker, name):
+  make, groupings = CASES[name]
+  found = [_run(_chunked(make(simulation_seed=seed, diagnostics=False)),
+                _in_chunks(groupings[-1]), 1)[-1][0]['weights'] for seed in (7, 8)]
+  assert _bytes(found[0]) != _bytes(found[1])
+
+
+def test_diagnostics_add_up_to_those_of_the_plain_form(one_worker):
+  factory = _adaptive(simulation_seed=7, diagnostics=True)
+  wanted = _run(_plain(factory), list)
+  found = _run(_chunked(factory), _in_chunks([1, 2, 3]))
+  for (_, a), (_, b) in zip(found, wanted):
+    assert _bytes(a['aggregator']) == _bytes(b['aggregator'])
+    assert a['aggregator']['diagnostics']['survivors'] == COHORT
+    assert a['training']['loss'] == pytest.approx(b['training']['loss'], rel=1e-6)
+
+
+def test_the_cohort_that_is_told_reaches_clients_in_chunks(one_worker):
+  factory = _adaptive(simulation_seed=7, diagnostics=False)
+  clients = [_client(i, 0) for i in range(5)]
+  found = []
+  for process, values in ((_plain(factory), clients),
+                          (_chunked(factory), _in_chunks([2, 3])(clients))):
+    state = fedavg.tell_cohort_size(process.initialize(), 5, factory)
+    assert state['aggregator']['noise_table']['variance'] == (
+        distributed_sum.share_variance(_params(), 5))
+    found.append(process.next(state, values))
+  assert _bytes(found[0]) == _bytes(found[1])
+  assert not found[0]['metrics']['aggregator']['withheld']
+
+
+def test_a_round_of_nobody_is_released_as_noise(one_worker):
+  factory = CASES['skellam'][0](simulation_seed=7, diagnostics=False)
+  process = _chunked(factory)
+  state = fedavg.tell_cohort_size(process.initialize(), 0, factory)
+  output = process.next(state, [])
+  assert _bytes(output['state']['weights']) != _bytes(state['weights'])

@@ -1,0 +1,78 @@
+"""Tests of tff_pipelines.simulation.contexts."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_pipelines.simulation import contexts
+
+
+# gRPC watches a channel in a thread of its own, which may find it closed.
+pytestmark = pytest.mark.filterwarnings(
+    'ignore:Exception in thread:pytest.PytestUnhandledThreadExceptionWarning')
+
+
+def _current():
+  return tff.framework.get_context_stack().current
+
+
+@tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+def _modular_total(values):
+  return tff.backends.mapreduce.federated_secure_modular_sum(values, 2**30)
+
+
+VALUES = [2**30 - 1] * 9  # Beyond an int32 before it is reduced.
+
+
+def test_one_worker_runs_secure_sums(one_worker):
+  assert _modular_total(VALUES) == 9 * (2**30 - 1) % 2**30
+
+
+@pytest.mark.parametrize('clients', [9, 1, 0])
+def test_several_workers_run_secure_sums_of_any_number(two_workers, clients):
+  assert _modular_total(VALUES[:clients]) == clients * (2**30 - 1) % 2**30
+
+
+def test_more_clients_than_threads(one_worker):
+  assert _modular_total([1] * 1000) == 1000
+
+
+@pytest.mark.slow
+def test_the_context_lives_as_long_as_the_block():
+  before = _current()
+
+  @tff.tensorflow.computation(np.int32)
+  def double(x):
+    return 2 * x
+
+  with contexts.simulation(num_workers=1):
+    outer = _current()
+    assert outer is not before
+    assert double(21) == 42
+    with contexts.simulation(num_workers=2):
+      assert _current() not in (before, outer)
+      assert _modular_total(VALUES) == 9 * (2**30 - 1) % 2**30
+    assert _current() is outer
+    assert double(4) == 8
+    with pytest.raises(RuntimeError, match='by the test'):
+      with contexts.installed(before):
+        raise RuntimeError('by the test')
+    assert _current() is outer
+  assert _current() is before
+
+
+@pytest.mark.parametrize('num_workers', [0, -1])
+def test_a_context_needs_a_worker(num_workers):
+  with pytest.raises(ValueError, match=f'num_workers .*{num_workers}'):
+    with contexts.simulation(num_workers=num_workers):
+      pass
+
+
+def test_large_values_pass(one_worker):
+  @tff.tensorflow.computation(tff.TensorType(np.float32, [3_000_000]))
+  def negated(x):
+    return tf.negative(x)
+
+  sent = np.arange(3_000_000, dtype=np.float32)
+  np.testing.assert_array_equal(negated(sent), -sent)
