@@ -12,7 +12,7 @@ def draw(low: tf.Tensor, high: tf.Tensor | None, tie_key: tf.Tensor,
 
   Args:
     low: int32 [n], uniform words: 22 bits for the threshold, 10 for the cell.
-    high: int32 [n], uniform in [0, 2^8): further bits of the cell; None for a
+    high: int32 [n], 8 uniform low bits: further bits of the cell; None for a
       table of at most 2^10 cells.
     tie_key: int64[2], decides the comparisons that 22 bits leave open.
     packed: int64 [N], of an `alias_table.AliasTable`.
@@ -23,15 +23,16 @@ def draw(low: tf.Tensor, high: tf.Tensor | None, tie_key: tf.Tensor,
   """
   size = packed.shape[0]
   first_bits = alias_table.FIRST_BITS
-  index = tf.bitwise.bitwise_and(
-      tf.bitwise.right_shift(low, first_bits), (1 << (32 - first_bits)) - 1)
+  index = tf.bitwise.right_shift(low, first_bits)
   if high is not None:
-    index = tf.bitwise.bitwise_or(
+    # Where the shift brought in copies of the sign they are xored with uniform
+    # bits, and so uniform.
+    index = tf.bitwise.bitwise_xor(
         index, tf.bitwise.left_shift(high, 32 - first_bits))
   index = tf.bitwise.bitwise_and(index, size - 1)
   cell = tf.gather(packed, index)
   threshold = tf.cast(tf.bitwise.right_shift(cell, 32), tf.int32)
-  alias = tf.cast(tf.bitwise.bitwise_and(cell, 2**32 - 1), tf.int32)
+  alias = tf.cast(cell, tf.int32)  # The low half.
   first = tf.bitwise.bitwise_and(low, (1 << first_bits) - 1)
   is_tie = tf.equal(first, threshold)
 
@@ -41,4 +42,6 @@ def draw(low: tf.Tensor, high: tf.Tensor | None, tie_key: tf.Tensor,
     return (first < threshold) | (is_tie & (words < tf.gather(tie, index)))
 
   keeps = tf.cond(tf.reduce_any(is_tie), broken_tie, lambda: first < threshold)
-  return tf.where(keeps, index, alias) - size // 2
+  # A select, by arithmetic: TensorFlow's own takes five times as long.
+  chosen = alias + (index - alias) * tf.cast(keeps, tf.int32)
+  return chosen - size // 2

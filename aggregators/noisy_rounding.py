@@ -18,12 +18,6 @@ from aggregators import rounding
 _ROUNDING_BITS = 24
 
 
-def _bits(words: tf.Tensor, shift: int, count: int) -> tf.Tensor:
-  """`count` bits of int32 words from bit `shift` on, as int32 >= 0."""
-  shifted = tf.bitwise.right_shift(words, shift) if shift else words
-  return tf.bitwise.bitwise_and(shifted, (1 << count) - 1)
-
-
 def words(key: tf.Tensor, dim: int, draws: int = 1) -> tf.Tensor:
   """What a rounding draws: int32 [2 * draws * dim], uniform."""
   drawn = _words(keys.derive(key, 0), draws * dim)
@@ -63,10 +57,10 @@ def noisy_round(vector: tf.Tensor, key: tf.Tensor, l2_bound_squared: int,
   high, low = drawn[0], drawn[1]
   rounded = rounding.conditional_round(
       vector, keys.derive(key, 1), l2_bound_squared,
-      first_words=_bits(high[0], 0, _ROUNDING_BITS))
+      first_words=tf.bitwise.bitwise_and(high[0], 2**_ROUNDING_BITS - 1))
   noise = sum(
       alias_draw.draw(
-          low[i], _bits(high[i], _ROUNDING_BITS, 32 - _ROUNDING_BITS),
+          low[i], tf.bitwise.right_shift(high[i], _ROUNDING_BITS),
           keys.derive(key, 2 + i), packed, tie)
       for i in range(draws))
   return (modular_sum.wrap(rounded.values + noise, bits), rounded.retries,

@@ -58,10 +58,13 @@ def sign_words(key: tf.Tensor, dim: int) -> tf.Tensor:
 def flip(vector: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
   """Negates the coordinates of float32 [dim] whose bit in `words` is set."""
   dim = vector.shape[0]
-  masks = np.left_shift(np.uint32(1), np.arange(32, dtype=np.uint32))
-  set_bits = tf.bitwise.bitwise_and(words[:, tf.newaxis], masks.view(np.int32))
-  values = tf.where(tf.equal(set_bits, 0), 1.0, -1.0)
-  return vector * tf.reshape(values, [-1])[:dim]
+  # Moves bit k to the sign bit, which is then xored into the coordinate's.
+  shifts = np.arange(31, -1, -1, dtype=np.int32)
+  moved = tf.bitwise.left_shift(words[:, tf.newaxis], shifts)
+  sign_bits = tf.bitwise.bitwise_and(moved, np.int32(-2**31))
+  flipped = tf.bitwise.bitwise_xor(
+      tf.bitcast(vector, tf.int32), tf.reshape(sign_bits, [-1])[:dim])
+  return tf.bitcast(flipped, tf.float32)
 
 
 def signs(key: tf.Tensor, dim: int) -> tf.Tensor:

@@ -18,6 +18,13 @@ _MAX_TRIES = 64
 # Sums over more coordinates than this are taken in blocks, so that a wider
 # copy of a large vector never exists as a whole.
 _BLOCK = 2**20
+# Squares of float32 are added up in float32 within rows of this length, and the
+# rows in float64.
+_ROW = 256
+# Integers up to here are exact in float32.
+_EXACT = 2**24
+# Vectors whose norm is within these take the short way through clipping.
+_ORDINARY = (1e-15, 1e18)
 # The last float32 product moves a coordinate by at most 2^-24 of itself, so a
 # vector shrunk to this part of the bound stays below the bound.
 _FLOAT_SLACK = 1.0 - 2.0**-22
@@ -34,6 +41,41 @@ def _sum_of_squares(vector: tf.Tensor, dtype) -> tf.Tensor:
       tf.reduce_sum(tf.square(tf.cast(vector[i:i + _BLOCK], dtype)))
       for i in range(0, size, _BLOCK)
   ])
+
+
+def _row_sums(vector: tf.Tensor) -> tf.Tensor:
+  """Sums of squares of rows of a float32 vector; float32, the last row shorter."""
+  whole = vector.shape[0] // _ROW * _ROW
+  rows = tf.reduce_sum(
+      tf.square(tf.reshape(vector[:whole], [-1, _ROW])), axis=1)
+  rest = tf.reduce_sum(tf.square(vector[whole:]), keepdims=True)
+  return tf.concat([rows, rest], axis=0)
+
+
+def _squared_norm(vector: tf.Tensor) -> tf.Tensor:
+  """The squared norm, float64; a few passes less over a long float32 vector.
+
+  Infinite or NaN if a coordinate is, or if squares overflow float32.
+  """
+  if vector.dtype != tf.float32 or vector.shape[0] < 2 * _ROW:
+    return _sum_of_squares(vector, tf.float64)
+  return tf.reduce_sum(tf.cast(_row_sums(vector), tf.float64))
+
+
+def _integer_squared_norm(values: tf.Tensor) -> tf.Tensor:
+  """The exact squared norm of int32 values as int64, up to 2^62.
+
+  Sums of squares that stay below 2^24 are exact in float32, whatever the order;
+  a sum that left the exact range comes out as 2^24 or more, as rounding is
+  monotonic.
+  """
+  if values.shape[0] < 2 * _ROW:
+    return _sum_of_squares(values, tf.int64)
+  rows = _row_sums(tf.cast(values, tf.float32))
+  return tf.cond(
+      tf.reduce_max(rows) < _EXACT,
+      lambda: tf.reduce_sum(tf.cast(rows, tf.int64)),
+      lambda: _sum_of_squares(values, tf.int64))
 
 
 def _float64(number) -> tf.Tensor:
@@ -68,6 +110,21 @@ def clip_by_norm(vector: tf.Tensor, clip) -> tuple[tf.Tensor, tf.Tensor, tf.Tens
     whether it was finite (bool), which a float64 vector beyond float32's range
     is not unless the clip brings it there.
   """
+  clip = _float64(clip)
+  norm = tf.sqrt(_squared_norm(vector))
+
+  def short():
+    factor = tf.minimum(clip / norm, 1.0)
+    result = tf.cast(vector * tf.cast(factor, vector.dtype), tf.float32)
+    return result, norm > clip, tf.constant(True)
+
+  return tf.cond(
+      (norm > _ORDINARY[0]) & (norm < _ORDINARY[1]),
+      short, lambda: _clip_extreme(vector, clip))
+
+
+def _clip_extreme(vector: tf.Tensor, clip: tf.Tensor):
+  """`clip_by_norm` of vectors whose squares may not fit their type."""
   is_finite = tf.reduce_all(tf.math.is_finite(vector))
   vector = tf.where(is_finite, vector, tf.zeros_like(vector))
   largest = tf.reduce_max(tf.abs(vector))
@@ -75,7 +132,6 @@ def clip_by_norm(vector: tf.Tensor, clip) -> tuple[tf.Tensor, tf.Tensor, tf.Tens
   relative = vector / tf.where(largest > 0, largest, tf.ones_like(largest))
   relative_norm = tf.sqrt(_sum_of_squares(relative, tf.float64))
   norm = relative_norm * tf.cast(largest, tf.float64)
-  clip = _float64(clip)
   clipped = norm > clip
   shrunk = relative * tf.cast(
       clip / tf.maximum(relative_norm, 1.0), relative.dtype)
@@ -91,7 +147,7 @@ def to_grid(vector: tf.Tensor, scale, clip_grid: float) -> tf.Tensor:
   Near the bound that would make every try of the rounding fail, so the norm is
   measured in float64 and the vector shrunk if it has to be.
   """
-  norm = tf.sqrt(_sum_of_squares(vector, tf.float64))
+  norm = tf.sqrt(_squared_norm(vector))
   limit = tf.constant(clip_grid * _FLOAT_SLACK, tf.float64)
   factor = _float64(scale)
   factor = tf.where(norm * factor > limit, limit / tf.maximum(norm, 1e-300), factor)
@@ -120,8 +176,8 @@ def conditional_round(vector: tf.Tensor, key: tf.Tensor, l2_bound_squared: int,
     values: int32 [D]; retries: int32, tries beyond the first; fell_back: bool.
   """
   # False for NaN too. Without this the integers below could wrap around.
-  in_range = _sum_of_squares(vector, tf.float64) <= _MAX_SQUARED_NORM
-  vector = tf.where(in_range, vector, tf.zeros_like(vector))
+  in_range = _squared_norm(vector) <= _MAX_SQUARED_NORM
+  vector = tf.cond(in_range, lambda: vector, lambda: tf.zeros_like(vector))
   floor = tf.floor(vector)
   fraction = tf.cast((vector - floor) * 2.0**24, tf.int32)
   floor = tf.cast(floor, tf.int32)
@@ -135,7 +191,7 @@ def conditional_round(vector: tf.Tensor, key: tf.Tensor, l2_bound_squared: int,
     return rounded_by(tf.bitwise.bitwise_and(words, 2**24 - 1))
 
   def fits(values):
-    return _sum_of_squares(values, tf.int64) <= bound
+    return _integer_squared_norm(values) <= bound
 
   def unfinished(values, tries, found):
     del values  # Unused.

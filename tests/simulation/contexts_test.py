@@ -8,11 +8,6 @@ import tensorflow_federated as tff
 from tff_pipelines.simulation import contexts
 
 
-# gRPC watches a channel in a thread of its own, which may find it closed.
-pytestmark = pytest.mark.filterwarnings(
-    'ignore:Exception in thread:pytest.PytestUnhandledThreadExceptionWarning')
-
-
 def _current():
   return tff.framework.get_context_stack().current
 

@@ -15,10 +15,6 @@ import pytest
 
 from tff_pipelines.simulation import workers
 
-# gRPC watches a channel in a thread of its own, which may find it closed.
-pytestmark = pytest.mark.filterwarnings(
-    'ignore:Exception in thread:pytest.PytestUnhandledThreadExceptionWarning')
-
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _PROC = pathlib.Path('/proc')
 

@@ -10,8 +10,10 @@ the supervisor dies.
 
 import atexit
 import os
+import socket
 import subprocess
 import sys
+import time
 import weakref
 
 import grpc
@@ -65,6 +67,44 @@ def _binary() -> str:
   return path
 
 
+class _Unwatched(grpc.Channel):
+  """A channel without connectivity callbacks.
+
+  TFF's stub subscribes for good, and gRPC's watcher thread then races with the
+  closing of the channel. Nobody here reads what the callback records.
+  """
+
+  def __init__(self, channel: grpc.Channel):
+    self._channel = channel
+
+  def subscribe(self, callback, try_to_connect=False):
+    pass
+
+  def unsubscribe(self, callback):
+    pass
+
+  def unary_unary(self, *args, **kwargs):
+    return self._channel.unary_unary(*args, **kwargs)
+
+  def unary_stream(self, *args, **kwargs):
+    return self._channel.unary_stream(*args, **kwargs)
+
+  def stream_unary(self, *args, **kwargs):
+    return self._channel.stream_unary(*args, **kwargs)
+
+  def stream_stream(self, *args, **kwargs):
+    return self._channel.stream_stream(*args, **kwargs)
+
+  def close(self):
+    self._channel.close()
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *exception):
+    self.close()
+
+
 class Worker:
   """One local TFF worker process and the channel to it."""
 
@@ -87,24 +127,24 @@ class Worker:
           stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
           stderr=subprocess.DEVNULL, start_new_session=True)
       _live.add(self)
-      self._channel = grpc.insecure_channel(f'localhost:{port}', _CHANNEL_OPTIONS)
-      if self._wait_until_ready():
+      self._channel = _Unwatched(
+          grpc.insecure_channel(f'localhost:{port}', _CHANNEL_OPTIONS))
+      if self._wait_until_it_listens(port):
         break
       self.stop()
     else:
       raise OSError(f'the TFF worker did not start in {_ATTEMPTS} attempts')
     self._stub = tff.framework.RemoteExecutorGrpcStub(self._channel)
 
-  def _wait_until_ready(self) -> bool:
-    ready = grpc.channel_ready_future(self._channel)
-    for _ in range(_START_TIMEOUT_SECONDS * 2):
+  def _wait_until_it_listens(self, port: int) -> bool:
+    """Whether the worker came up before it ended or time ran out."""
+    deadline = time.monotonic() + _START_TIMEOUT_SECONDS
+    while time.monotonic() < deadline and self._process.poll() is None:
       try:
-        ready.result(timeout=0.5)
+        socket.create_connection(('localhost', port), timeout=1).close()
         return True
-      except grpc.FutureTimeoutError:
-        if self._process.poll() is not None:
-          break
-    ready.cancel()
+      except OSError:
+        time.sleep(0.05)
     return False
 
   def executor_factory(self) -> tff.framework.ExecutorFactory:
