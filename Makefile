@@ -5,7 +5,7 @@
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
-RUN := TF_CPP_MIN_LOG_LEVEL=2 $(VENV)/bin/python
+RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready-$(shell sha256sum requirements.txt | cut -c1-16)
 
 .PHONY: train test figures lock clean setup

@@ -13,6 +13,8 @@ was stopped, in whatever way, goes on with --resume.
 Exit codes: 0; 2 for a wrong flag, bad data or a folder that can't be used.
 """
 
+from absl import flags
+
 from tff_pipelines import cli
 from tff_pipelines import flags as flags_lib
 from tff_pipelines import privacy_plan
@@ -21,6 +23,7 @@ flags_lib.define_privacy(privacy_plan.MECHANISMS)
 flags_lib.define_training()
 flags_lib.define_data()
 flags_lib.define_run()
+flags.adopt_module_key_flags(flags_lib)  # So that --help shows them.
 
 
 def main(argv: list[str]) -> int:
