@@ -14,6 +14,7 @@ import tensorflow as tf
 from aggregators import distributed_sum
 from aggregators import keys
 from aggregators import modular_sum
+from aggregators import share_tables
 from aggregators import skellam
 from aggregators import structures
 from aggregators.params import AdaptiveClipParams
@@ -72,8 +73,14 @@ class AdaptiveClipSumFactory(distributed_sum.DistributedSumFactory):
       simulation_seed: As for `DistributedSumFactory`.
 
     Raises:
-      ValueError: If the count and its noise do not fit the field of the sum.
+      ValueError: If the count and its noise do not fit the field of the sum, or
+        the noise generator is not Philox: the count's noise is of TensorFlow's
+        Poisson sampler, which has no other.
     """
+    if share_tables.is_cryptographic(params):
+      raise ValueError(
+          'an adaptive clip needs noise_generator=philox, found noise_generator='
+          f'{params.noise_generator}')
     super().__init__(params, diagnostics=diagnostics,
                      simulation_seed=simulation_seed)
     self._adaptive = adaptive
@@ -129,8 +136,8 @@ class AdaptiveClipSumFactory(distributed_sum.DistributedSumFactory):
   def _noise(self, key, variance) -> tf.Tensor:
     """Skellam noise of a part of the count's variance; int64 [1]."""
     return skellam.sample(
-        key, [1], variance * distributed_sum.SHARE_EXCESS,
-        max_variance=self._count_variance * distributed_sum.SHARE_EXCESS)
+        key, [1], variance * share_tables.SHARE_EXCESS,
+        max_variance=self._count_variance * share_tables.SHARE_EXCESS)
 
   def _fraction_below(self, total, survivors, cohort_size, key) -> tf.Tensor:
     """The noisy part of the expected cohort that is at most the clip; float64.

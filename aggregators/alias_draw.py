@@ -3,20 +3,22 @@
 import tensorflow as tf
 
 from aggregators import alias_table
+from aggregators import branch
 from aggregators import keys
 
 
 def draw(low: tf.Tensor, high: tf.Tensor | None, tie_key: tf.Tensor,
-         packed: tf.Tensor, tie: tf.Tensor) -> tf.Tensor:
+         packed: tf.Tensor, tie: tf.Tensor, generator=keys) -> tf.Tensor:
   """Draws from the law of a table.
 
   Args:
     low: int32 [n], uniform words: 22 bits for the threshold, 10 for the cell.
-    high: int32 [n], 8 uniform low bits: further bits of the cell; None for a
+    high: int32 [n], 9 uniform low bits: further bits of the cell; None for a
       table of at most 2^10 cells.
     tie_key: int64[2], decides the comparisons that 22 bits leave open.
     packed: int64 [N], of an `alias_table.AliasTable`.
     tie: int64 [N], likewise.
+    generator: `aggregators.keys` or `aggregators.chacha`: where words come from.
 
   Returns:
     int32 [n].
@@ -38,10 +40,11 @@ def draw(low: tf.Tensor, high: tf.Tensor | None, tie_key: tf.Tensor,
 
   def broken_tie():
     shape = first.shape if first.shape.is_fully_defined() else tf.shape(first)
-    words = keys.words(tie_key, shape, tf.int64)
+    words = generator.words(tie_key, shape, tf.int64)
     return (first < threshold) | (is_tie & (words < tf.gather(tie, index)))
 
-  keeps = tf.cond(tf.reduce_any(is_tie), broken_tie, lambda: first < threshold)
+  keeps = branch.either(
+      tf.reduce_any(is_tie), broken_tie, lambda: first < threshold)
   # A select, by arithmetic: TensorFlow's own takes five times as long.
   chosen = alias + (index - alias) * tf.cast(keeps, tf.int32)
   return chosen - size // 2

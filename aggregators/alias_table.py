@@ -19,13 +19,14 @@ import numpy as np
 # it is a tie.
 FIRST_BITS = 22
 TIE_BITS = 64
-# Alias and index need at most 64 - 24 (rounding) - 22 (threshold) bits of a word.
-MAX_LOG_SIZE = 18
+# A word of 64 bits has 23 for rounding, 22 for the threshold and 19 for the cell.
+MAX_LOG_SIZE = 19
 _CAPACITY = 1 << (FIRST_BITS + TIE_BITS)
 
 # Bound on the total variation distance between a draw and a law whose weights
-# are exact to 2^-88 in all and cut off where less than 2^-88 is left: rounding
-# of the thresholds adds less than 2^-88 for tables of up to 2^18 cells.
+# are exact to 2^-88 in all and cut off where less than 2^-88 is left. Rounding of
+# the thresholds adds at most 2^-87: N cells are off by half a unit each, the mode
+# by the sum of that, and a unit is 1 / (N 2^86).
 TOTAL_VARIATION = 2.0**-86
 # Laws are cut off where the mass beyond, per side, falls below 2^-this.
 TAIL_LOG2 = 100

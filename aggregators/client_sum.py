@@ -35,6 +35,11 @@ class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
   def seeded(self) -> bool:
     return self.simulation_seed is not None
 
+  @property
+  def generator(self):
+    """The module that derives clients' and the server's keys from others."""
+    return keys
+
   @abc.abstractmethod
   def initial_state(self) -> Any:
     """In graph: the state, an OrderedDict with a `server_key` (int64[2])."""
@@ -86,10 +91,10 @@ class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
     """In graph: new state, released structure, public measurements."""
     root = structures.round_key(self.simulation_seed, state['server_key'])
     new_state, vector, measurements = self.release(
-        state, total, survivors, keys.derive(root, 0))
+        state, total, survivors, self.generator.derive(root, 0))
     new_state = collections.OrderedDict(
         new_state, server_key=structures.stored_key(
-            self.simulation_seed, keys.derive(root, 1)))
+            self.simulation_seed, self.generator.derive(root, 1)))
     return new_state, layout.unflatten(vector), measurements
 
   def measured(self, public, survivors, totals):

@@ -11,51 +11,34 @@ import functools
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
+from aggregators import branch
+from aggregators import chacha
 from aggregators import client_sum
 from aggregators import discrete_gaussian
-from aggregators import discrete_gaussian_table
 from aggregators import keys
 from aggregators import modular_sum
 from aggregators import noisy_rounding
 from aggregators import rotation
 from aggregators import rounding
+from aggregators import share_tables
 from aggregators import skellam
-from aggregators import skellam_table
 from aggregators import structures
 from aggregators import validate
 from aggregators.params import DistributedSumParams
 
-# A share is this much larger than 1/m of the noise, so that no rounding of a
-# division leaves the sum of shares short of what the accountant counts on.
-SHARE_EXCESS = 1.0 + 1e-9
 # What the server's key of a round is derived for.
 SUM_AT_SERVER, NEXT_ROTATION = 0, 1
 # No cohort is larger; shares of so many clients would be empty.
 _MAX_COHORT = 2.0**31
 
-# A table is made large enough for cohorts down to this part of the expected one;
-# smaller cohorts have larger shares and draw them from the Poisson law.
-_SMALLEST_COHORT = 0.75
-# Skellam draws of variance v/k add up to one of variance v, exactly, so that k
-# draws from a table reach k times as far. A draw from a table costs a tenth of
-# two Poisson draws.
-_MAX_DRAWS = 4
+_GENERATORS = {'philox': keys, 'chacha20': chacha}
+# Under a cryptographic generator: what a client's key is derived for besides what
+# `noisy_rounding.noisy_round` derives of it, 0 and 1.
+_MORE_DRAWS = 2
 
 Encoded = collections.namedtuple('Encoded', ['values', 'diagnostics'])
 Decoded = collections.namedtuple('Decoded', ['vector', 'measurements'])
-
-
-def _is_discrete_gaussian(params: DistributedSumParams) -> bool:
-  return params.mechanism == 'discrete_gaussian'
-
-
-def _tables(params: DistributedSumParams):
-  """The module that makes tables of the law."""
-  if _is_discrete_gaussian(params):
-    return discrete_gaussian_table
-  return skellam_table
 
 
 def sample_noise(key: tf.Tensor, shape, variance,
@@ -71,85 +54,28 @@ def sample_noise(key: tf.Tensor, shape, variance,
   Returns:
     int64 tensor of `shape`, grid units.
   """
-  if _is_discrete_gaussian(params):
+  if share_tables.is_discrete_gaussian(params):
     return discrete_gaussian.sample(key, shape, variance)
   return skellam.sample(
       key, shape, variance,
-      max_variance=params.total_noise_variance * SHARE_EXCESS)
-
-
-def share_variance(params: DistributedSumParams, cohort_size: float) -> float:
-  """Variance of one client's share of the noise, grid units squared.
-
-  Shares of Skellam noise are cut for any cohort, as they add up to one law. The
-  bound on discrete Gaussian shares is for shares of a least size: cohorts beyond
-  `params.most_shares` have more noise in all.
-  """
-  cohort_size = max(float(cohort_size), 1.0)
-  if _is_discrete_gaussian(params):
-    cohort_size = min(cohort_size, params.most_shares)
-  return params.total_noise_variance * SHARE_EXCESS / cohort_size
+      max_variance=params.total_noise_variance * share_tables.SHARE_EXCESS)
 
 
 def _share_in_graph(params: DistributedSumParams, cohort_size) -> tf.Tensor:
-  """`share_variance`, by the very same operations; float64."""
+  """`share_tables.share_variance`, by the very same operations; float64."""
   cohort_size = tf.maximum(tf.cast(cohort_size, tf.float64), 1.0)
-  if _is_discrete_gaussian(params):
+  if share_tables.is_discrete_gaussian(params):
     cohort_size = tf.minimum(cohort_size, params.most_shares)
-  return params.total_noise_variance * SHARE_EXCESS / cohort_size
+  return params.total_noise_variance * share_tables.SHARE_EXCESS / cohort_size
 
 
-def _table_draws(params: DistributedSumParams) -> int | None:
-  """How many draws from a table make a share; None if tables don't pay.
-
-  Clients without noise have nothing to draw, and large variances would need
-  tables beyond the cache.
-  """
-  if params.noise_multiplier == 0 or not params.has_shares:
-    return None
-  largest = share_variance(params, _SMALLEST_COHORT * params.cohort_size)
-  # Discrete Gaussian draws do not add up to one of their law.
-  most = 1 if _is_discrete_gaussian(params) else _MAX_DRAWS
-  for draws in range(1, most + 1):
-    if _tables(params).fits(largest / draws):
-      return draws
-  return None
+# XLA fuses the steps of the next two, which is worth a factor of two where there
+# is XLA, and where a vector takes longer than the start of a compiled program.
+# The transform between them is faster without. TFF's worker has no XLA: there
+# they run operation by operation, with the same results.
+_LEAST_COMPILED = 2**14
 
 
-def table_log_size(params: DistributedSumParams) -> int | None:
-  """log2 of the cells of a run's noise tables; None if tables don't pay."""
-  draws = _table_draws(params)
-  if draws is None:
-    return None
-  largest = share_variance(params, _SMALLEST_COHORT * params.cohort_size)
-  return _tables(params).log_size(largest / draws)
-
-
-def noise_table(params: DistributedSumParams, cohort_size: int):
-  """The table that a cohort's shares are drawn from, as it stands in the state.
-
-  Args:
-    params: Of a sum whose `table_log_size` is not None.
-    cohort_size: Clients that are told to take part.
-
-  Returns:
-    OrderedDict of `variance` (float64), `packed` and `tie` (int64 [cells]). A
-    cohort whose share does not fit gets the table of the expected cohort, whose
-    variance is not that of its share, so that it is not used.
-  """
-  tables = _tables(params)
-  log_size = table_log_size(params)
-  draws = _table_draws(params)
-  variance = share_variance(params, cohort_size) / draws
-  if not tables.fits(variance) or tables.log_size(variance) > log_size:
-    variance = share_variance(params, params.cohort_size) / draws
-  table = tables.build(variance, log_size)
-  return collections.OrderedDict(
-      variance=np.float64(table.variance), packed=table.packed, tie=table.tie)
-
-
-# XLA fuses the steps of the next two, which is worth a factor of two; it runs in
-# TFF's worker. The transform between them is faster without.
 @functools.partial(tf.function, jit_compile=True, autograph=False)
 def _prepare(vector: tf.Tensor, signs: tf.Tensor | None, clip,
              padded_dimension: int):
@@ -164,17 +90,20 @@ def _prepare(vector: tf.Tensor, signs: tf.Tensor | None, clip,
 @functools.partial(tf.function, jit_compile=True, autograph=False)
 def _finish(rotated: tf.Tensor, key: tf.Tensor, packed: tf.Tensor, tie: tf.Tensor,
             drawn: tf.Tensor, scale, clip_grid: float,
-            l2_bound_squared: int, bits: int, draws: int):
+            l2_bound_squared: int, bits: int, draws: int, generator):
   """From a rotated vector to what is sent; see `noisy_rounding.noisy_round`."""
   grid = rounding.to_grid(rotated, scale, clip_grid)
   return noisy_rounding.noisy_round(
-      grid, key, l2_bound_squared, packed, tie, bits, draws, drawn)
+      grid, key, l2_bound_squared, packed, tie, bits, draws, drawn, generator)
 
 
 def encode(vector: tf.Tensor, key: tf.Tensor, rotation_key: tf.Tensor,
            cohort_size, params: DistributedSumParams, table=None,
            clip=None) -> Encoded:
   """What one client sends. Pure: the same arguments give the same integers.
+
+  At its peak a call holds 15 vectors of `padded_dimension` 32-bit numbers, the
+  client's own included, besides the table; with 'chacha20' 19 vectors.
 
   Args:
     vector: float32 or float64 [dimension], model units. If it is not finite,
@@ -183,8 +112,9 @@ def encode(vector: tf.Tensor, key: tf.Tensor, rotation_key: tf.Tensor,
     rotation_key: int64[2], shared by the round.
     cohort_size: Clients that were told to take part in the round, m; scalar.
     params: The parameters of the sum.
-    table: As `noise_table` makes them. It is used if its variance is that which
-      the share needs; otherwise the share is drawn by `sample_noise`.
+    table: As `share_tables.noise_table` makes them. It is used if its variance is
+      that which the share needs; otherwise the share is drawn by `sample_noise`,
+      or, if `params.noise_generator` is 'chacha20', the call fails.
     clip: The clip of this round, model units, where it is not `params.clip`. It
       becomes as many grid units, so that nothing else changes.
 
@@ -196,7 +126,9 @@ def encode(vector: tf.Tensor, key: tf.Tensor, rotation_key: tf.Tensor,
   signs = None
   if params.rotation == 'hadamard':
     signs = rotation.sign_words(rotation_key, params.padded_dimension)
-  prepared, was_clipped, is_finite = _prepare(
+  compiled = params.padded_dimension >= _LEAST_COMPILED
+  prepare = _prepare if compiled else _prepare.python_function
+  prepared, was_clipped, is_finite = prepare(
       vector, signs, params.clip if clip is None else clip,
       params.padded_dimension)
   if params.rotation == 'hadamard':
@@ -205,7 +137,8 @@ def encode(vector: tf.Tensor, key: tf.Tensor, rotation_key: tf.Tensor,
     rotated = rotation.rotate(prepared, rotation_key, params.rotation)
   share = _share_in_graph(params, cohort_size)
   bound = params.l2_sensitivity_squared
-  draws = _table_draws(params)
+  draws = share_tables.table_draws(params)
+  finish = _finish if compiled else _finish.python_function
 
   def by_sampler():
     grid = rounding.to_grid(rotated, scale, params.clip_grid)
@@ -217,16 +150,24 @@ def encode(vector: tf.Tensor, key: tf.Tensor, rotation_key: tf.Tensor,
     return (modular_sum.wrap(values, params.bits), rounded.retries,
             rounded.fell_back)
 
-  def by_table():
-    drawn = noisy_rounding.words(key, params.padded_dimension, draws)
-    return _finish(
+  def by_table(draws=draws, generator=keys):
+    drawn = noisy_rounding.words(
+        key, params.padded_dimension, draws, compiled, generator)
+    return finish(
         rotated, key, table['packed'], table['tie'], drawn, scale,
-        params.clip_grid, bound, params.bits, draws)
+        params.clip_grid, bound, params.bits, draws, generator)
 
-  if table is None:
+  if share_tables.is_cryptographic(params):
+    generator = _GENERATORS[params.noise_generator]
+    with tf.control_dependencies([_is_table_of(table, share)]):
+      values, retries, fell_back = by_table(1, generator)
+      values = noisy_rounding.add_draws(
+          values, generator.derive(key, _MORE_DRAWS), table['draws'] - 1,
+          table['packed'], table['tie'], params.bits, compiled, generator)
+  elif table is None:
     values, retries, fell_back = by_sampler()
   else:
-    values, retries, fell_back = tf.cond(
+    values, retries, fell_back = branch.either(
         tf.equal(table['variance'], share / draws), by_table, by_sampler)
   diagnostics = collections.OrderedDict(
       clipped=tf.cast(was_clipped, tf.int32),
@@ -234,6 +175,20 @@ def encode(vector: tf.Tensor, key: tf.Tensor, rotation_key: tf.Tensor,
       rounding_retries=retries,
       rounding_fallbacks=tf.cast(fell_back, tf.int32))
   return Encoded(tf.ensure_shape(values, [params.padded_dimension]), diagnostics)
+
+
+def _is_table_of(table, share: tf.Tensor) -> tf.Operation:
+  """Fails unless shares of a variance can be drawn from a table.
+
+  Whatever else there is to draw from has not the generator that was asked for.
+  """
+  if table is None:
+    raise ValueError('noise_generator=chacha20 needs a noise_table, found none')
+  wanted = share / tf.cast(table['draws'], tf.float64)
+  return tf.debugging.Assert(
+      tf.equal(table['variance'], wanted),
+      ['noise_table must be that of cohort_size: tell_cohort_size sets both; its '
+       'variance is', table['variance'], 'and must be', wanted])
 
 
 def noise_present(survivors, cohort_size, params: DistributedSumParams):
@@ -257,15 +212,25 @@ def noise_present(survivors, cohort_size, params: DistributedSumParams):
   # SHARE_EXCESS makes up for it.
   enough = honest >= params.min_honest_fraction * told * (1 - 1e-9)
   shares = tf.maximum(told, 1.0)
-  if _is_discrete_gaussian(params):
+  if share_tables.is_discrete_gaussian(params):
     shares = tf.minimum(shares, params.most_shares)
   present = tf.minimum(survivors / shares, 1.0)
   return enough, tf.where(enough, present, tf.zeros_like(present))
 
 
+def _missing_shares(survivors, cohort_size, enough,
+                    params: DistributedSumParams) -> tf.Tensor:
+  """How many clients' shares make up the noise that is not there; int32."""
+  shares = tf.maximum(tf.cast(cohort_size, tf.float64), 1.0)
+  if share_tables.is_discrete_gaussian(params):
+    shares = tf.minimum(shares, params.most_shares)
+  present = tf.where(enough, tf.cast(survivors, tf.float64), 0.0)
+  return tf.cast(tf.math.ceil(tf.maximum(shares - present, 0.0)), tf.int32)
+
+
 def decode(total: tf.Tensor, survivors, cohort_size, key: tf.Tensor,
            rotation_key: tf.Tensor, params: DistributedSumParams,
-           clip=None) -> Decoded:
+           clip=None, table=None) -> Decoded:
   """What the server releases. Pure.
 
   The noise is topped up to its constant total, so that the law of the release
@@ -280,6 +245,8 @@ def decode(total: tf.Tensor, survivors, cohort_size, key: tf.Tensor,
     rotation_key: The one that the clients used.
     params: The parameters of the sum.
     clip: As the clients were told.
+    table: As the clients were told; needed if `params.noise_generator` is
+      'chacha20', when the server adds whole shares for clients that are missing.
 
   Returns:
     vector: float32 [dimension], model units. measurements: `scale` and
@@ -288,12 +255,22 @@ def decode(total: tf.Tensor, survivors, cohort_size, key: tf.Tensor,
   """
   enough, present = noise_present(survivors, cohort_size, params)
   total = tf.where(enough, total, tf.zeros_like(total))
-  if params.noise_multiplier > 0:
+  if share_tables.is_cryptographic(params):
+    generator = _GENERATORS[params.noise_generator]
+    with tf.control_dependencies(
+        [_is_table_of(table, _share_in_graph(params, cohort_size))]):
+      draws = table['draws'] * _missing_shares(
+          survivors, cohort_size, enough, params)
+    total = noisy_rounding.add_draws(
+        total, generator.derive(key, 0), draws, table['packed'], table['tie'],
+        params.bits, params.padded_dimension >= _LEAST_COMPILED, generator)
+  elif params.noise_multiplier > 0:
     missing = params.total_noise_variance * (1.0 - present)
     noise = tf.cond(
         missing > 0,
         lambda: sample_noise(  # pylint: disable=g-long-lambda
-            keys.derive(key, 0), total.shape, missing * SHARE_EXCESS, params),
+            keys.derive(key, 0), total.shape, missing * share_tables.SHARE_EXCESS,
+            params),
         lambda: tf.zeros(total.shape, tf.int64))
     total = modular_sum.wrap(tf.cast(total, tf.int64) + noise, params.bits)
   grid = modular_sum.unwrap(total, params.bits)
@@ -345,12 +322,20 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
   sum is divided by nothing that depends on it (see `ExpectedMeanFactory`).
   With `simulation_seed` there is no guarantee.
 
+  All that decides rounding and noise is drawn by counter, under a key of the
+  client and round alone, which the operating system gave. `params.noise_generator`
+  says by which generator. With 'chacha20' everything between such a key and a
+  share is ChaCha20, as is what the server adds: whole shares, one for each client
+  that is missing. The only Philox block is the one in which `keys.fresh` spreads
+  the random bits of a key; the key is its only output, and never shown.
+
   The state is an OrderedDict of `rotation_key` (int64[2]), `server_key`
   (int64[2], used in seeded runs only) and `cohort_size` (int32), which the
   driver sets to the number of clients that it tells to take part; its value
   sizes each client's share of the noise. Where tables pay there is also the
   `noise_table` of that cohort; `tell_cohort_size` sets both. A state whose
-  cohort size was changed alone is as private, only slower.
+  cohort size was changed alone is as private, only slower; with 'chacha20' it is
+  an error.
   """
 
   def __init__(self, params: DistributedSumParams, *, diagnostics: bool = False,
@@ -368,23 +353,28 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
         `structures.keyed_type`), and the result is the sum of `value`.
     """
     if params.noise_multiplier > 0:
-      law = discrete_gaussian if _is_discrete_gaussian(params) else skellam
+      law = discrete_gaussian if share_tables.is_discrete_gaussian(params) else skellam
       law.check_variance(
-          params.total_noise_variance * SHARE_EXCESS, params.bits,
+          params.total_noise_variance * share_tables.SHARE_EXCESS, params.bits,
           'the noise of the sum')
       params.check_shares()
+    share_tables.check_generator(params)
     if params.cohort_size >= _MAX_COHORT:
       raise ValueError(
           f'cohort_size must be below 2^31, found {params.cohort_size!r}')
     super().__init__(diagnostics=diagnostics, simulation_seed=simulation_seed)
     self._params = params
 
+  @property
+  def generator(self):
+    return _GENERATORS[self._params.noise_generator]
+
   def tell_cohort_size(self, state, cohort_size: int):
     """The state for a round of so many clients that are told to take part."""
     validate.integer(cohort_size=cohort_size, low=0)
     state = collections.OrderedDict(state, cohort_size=np.int32(cohort_size))
     if 'noise_table' in state:
-      state['noise_table'] = noise_table(self._params, cohort_size)
+      state['noise_table'] = share_tables.noise_table(self._params, cohort_size)
     return state
 
   def check_dimension(self, dimension: int) -> None:
@@ -401,9 +391,9 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
         server_key=structures.stored_key(
             self.simulation_seed, keys.derive(root, 1)),
         cohort_size=tf.constant(cohort_size, tf.int32))
-    if table_log_size(self._params) is not None:
+    if share_tables.table_log_size(self._params) is not None:
       state['noise_table'] = tf.nest.map_structure(
-          tf.constant, noise_table(self._params, cohort_size))
+          tf.constant, share_tables.noise_table(self._params, cohort_size))
     return state
 
   def contribute(self, vector, key, state):
@@ -418,13 +408,13 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
     return modular_sum.add(left, right, self._params.bits)
 
   def federated_total(self, contributions):
-    return tff.backends.mapreduce.federated_secure_modular_sum(
-        contributions, self._params.modulus)
+    return modular_sum.federated(contributions, self._params.bits)
 
   def release(self, state, total, survivors, key):
     vector, measurements = decode(
-        total, survivors, state['cohort_size'], keys.derive(key, SUM_AT_SERVER),
-        state['rotation_key'], self._params)
+        total, survivors, state['cohort_size'],
+        self.generator.derive(key, SUM_AT_SERVER), state['rotation_key'],
+        self._params, table=state.get('noise_table'))
     new_state = collections.OrderedDict(
         state, rotation_key=structures.independent_key(
             self.simulation_seed, keys.derive(key, NEXT_ROTATION)))

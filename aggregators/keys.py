@@ -15,6 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 _PHILOX = 1
+# Counters from here on are for words, those below for keys.
+_WORDS = 2**63
 # The kernel prints a new random (version 4) UUID at every read: 122 bits each.
 _KERNEL_UUID = '/proc/sys/kernel/random/uuid'
 # Places of the 32 hexadecimal digits in a UUID's text: all but the hyphens.
@@ -22,27 +24,33 @@ _UUID_DIGITS = np.reshape(
     [i for i in range(36) if i not in (8, 13, 18, 23)], [2, 16]).astype(np.int32)
 
 
+# Name scope of the operations of `fresh`; the last of them is called 'key'. Who
+# runs graphs may put other random bits of the kernel in its place.
+FRESH = 'fresh_kernel_key'
+
+
 def fresh() -> tf.Tensor:
   """A new key from the operating system, int64[2]; differs at every call.
 
-  It has the 122 random bits of one UUID. The file is read by a dataset, which
-  TensorFlow treats as stateful: graph optimisation neither folds it into a
-  constant nor shares it between calls. Raw operations, as what tf.data puts
-  around a dataset costs five times the reading.
+  It has the 122 random bits of one UUID. TensorFlow takes reading a file for a
+  pure function of its name, which graph optimisation may fold into a constant,
+  share or move out of a loop. So the name comes from a stateful operation, as
+  which it is different at every call for all that TensorFlow knows.
   """
-  lines = tf.raw_ops.TextLineDataset(
-      filenames=_KERNEL_UUID, compression_type='', buffer_size=64)
-  uuid, = tf.raw_ops.DatasetToSingleElement(
-      dataset=lines, output_types=[tf.string], output_shapes=[[]])
-  characters = tf.gather(tf.io.decode_raw(uuid, tf.uint8), _UUID_DIGITS)
-  characters = tf.cast(characters, tf.int64)
-  # '0'..'9' are 48..57 and 'a'..'f' are 97..102.
-  nibbles = (tf.bitwise.bitwise_and(characters, 15) +
-             9 * tf.bitwise.right_shift(characters, tf.constant(6, tf.int64)))
-  shifts = np.arange(60, -4, -4, dtype=np.int64)
-  halves = tf.reduce_sum(tf.bitwise.left_shift(nibbles, shifts), axis=-1)
-  # Spreads the 6 fixed bits of a UUID over the whole key.
-  return derive(halves, 0)
+  with tf.name_scope(FRESH):
+    # Always 0.
+    index = tf.raw_ops.RandomUniformInt(
+        shape=tf.constant([], tf.int32), minval=tf.constant(0), maxval=tf.constant(1))
+    uuid = tf.io.read_file(tf.gather([_KERNEL_UUID], index))
+    characters = tf.gather(tf.io.decode_raw(uuid, tf.uint8), _UUID_DIGITS)
+    characters = tf.cast(characters, tf.int64)
+    # '0'..'9' are 48..57 and 'a'..'f' are 97..102.
+    nibbles = (tf.bitwise.bitwise_and(characters, 15) +
+               9 * tf.bitwise.right_shift(characters, tf.constant(6, tf.int64)))
+    shifts = np.arange(60, -4, -4, dtype=np.int64)
+    halves = tf.reduce_sum(tf.bitwise.left_shift(nibbles, shifts), axis=-1)
+    # Spreads the 6 fixed bits of a UUID over the whole key.
+    return tf.identity(derive(halves, 0), name='key')
 
 
 def from_seed(seed: int) -> np.ndarray:
@@ -53,6 +61,14 @@ def from_seed(seed: int) -> np.ndarray:
   return np.frombuffer(digest[:16], dtype=np.int64).copy()
 
 
+def _draw(key: tf.Tensor, counter, shape, dtype) -> tf.Tensor:
+  """Philox blocks from a counter on: low half `counter`, high half key[1]."""
+  key = tf.bitcast(tf.convert_to_tensor(key, tf.int64), tf.uint64)
+  return tf.raw_ops.StatelessRandomUniformFullIntV2(
+      shape=shape, key=key[:1], counter=tf.stack([counter, key[1]]), alg=_PHILOX,
+      dtype=dtype)
+
+
 def derive(key: tf.Tensor, index) -> tf.Tensor:
   """The key number `index` (an integer >= 0) below `key`; int64[2].
 
@@ -61,16 +77,17 @@ def derive(key: tf.Tensor, index) -> tf.Tensor:
   `key`, by a search of some 2^60 blocks, knows the siblings. So a key whose child
   becomes public has no secret children (`structures.independent_key`).
   """
-  key = tf.bitcast(tf.convert_to_tensor(key, tf.int64), tf.uint64)
-  counter = tf.stack([tf.cast(index, tf.uint64), key[1]])
-  return tf.raw_ops.StatelessRandomUniformFullIntV2(
-      shape=[2], key=key[:1], counter=counter, alg=_PHILOX, dtype=tf.int64)
+  return _draw(key, tf.cast(index, tf.uint64), [2], tf.int64)
+
+
+def split(key: tf.Tensor, count: int) -> list[tf.Tensor]:
+  """The keys number 0 to count - 1 below `key`, in one operation."""
+  return tf.unstack(_draw(key, tf.constant(0, tf.uint64), [count, 2], tf.int64))
 
 
 def words(key: tf.Tensor, shape, dtype=tf.int32) -> tf.Tensor:
   """Uniform words over the whole range of an integer `dtype`."""
-  return tf.random.stateless_uniform(
-      shape, seed=key, minval=None, maxval=None, dtype=dtype, alg='philox')
+  return _draw(key, tf.constant(_WORDS, tf.uint64), shape, dtype)
 
 
 def uniform(key: tf.Tensor, shape, dtype=tf.float32) -> tf.Tensor:

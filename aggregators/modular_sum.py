@@ -4,7 +4,11 @@ A modulus that is a power of two makes reduction a bit mask, and int32
 overflow on the way harmless: 2^bits divides 2^32.
 """
 
+import numpy as np
 import tensorflow as tf
+import tensorflow_federated as tff
+from tensorflow_federated.python.core.backends.mapreduce import intrinsics
+from tensorflow_federated.python.core.impl.federated_context import value_impl
 
 
 def wrap(values: tf.Tensor, bits: int) -> tf.Tensor:
@@ -22,3 +26,21 @@ def unwrap(values: tf.Tensor, bits: int) -> tf.Tensor:
   """The representatives in [-2^(bits-1), 2^(bits-1)) of wrapped int32 values."""
   half = 2**(bits - 1)
   return tf.where(values >= half, values - 2**bits, values)
+
+
+def federated(values, bits: int):
+  """The sum of wrapped int32 tensors at clients under secure aggregation.
+
+  Args:
+    values: A federated value at clients, of one int32 tensor in [0, 2^bits).
+    bits: Of the modulus, at most 30.
+
+  Returns:
+    Their sum modulo 2^bits at the server, int32.
+  """
+  modulus = value_impl.to_value(np.int32(2**bits), tff.TensorType(np.int32))
+  # TFF's own function takes all values modulo the modulus first, a pass of
+  # divisions. These are residues by construction.
+  call = intrinsics.create_federated_secure_modular_sum(
+      values.comp, modulus.comp, preapply_modulus=False)
+  return value_impl.Value(intrinsics._bind_comp_as_reference(call))  # pylint: disable=protected-access

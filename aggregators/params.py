@@ -19,6 +19,9 @@ ROTATIONS = ('hadamard', 'dft', 'none')
 # Laws of the noise, and who adds it: clients their shares, or the server all.
 MECHANISMS = ('skellam', 'discrete_gaussian', 'skellam_central')
 
+# Where the words that decide rounding and noise come from.
+NOISE_GENERATORS = ('philox', 'chacha20')
+
 # The discrete Gaussian's bound is stated for shares of this standard deviation
 # and more, in grid units (arXiv 2102.06387, Theorem 1).
 MIN_DISCRETE_GAUSSIAN_SHARE = 0.5
@@ -72,6 +75,9 @@ class DistributedSumParams:
       shares of discrete Gaussian noise. 'skellam_central': the server, which is
       trusted, adds all the noise; `min_honest_fraction` and `assumed_colluders`
       then have no effect.
+    noise_generator: 'philox', a counter generator that passes statistical tests,
+      or 'chacha20', a cryptographic one (see `share_tables.check_generator` for
+      what it can't do).
   """
 
   clip: float
@@ -88,6 +94,7 @@ class DistributedSumParams:
   sqrtn_norm_growth: bool = False
   fixed_scale: float | None = None
   mechanism: str = 'skellam'
+  noise_generator: str = 'philox'
 
   def __post_init__(self):
     for field in dataclasses.fields(self):
@@ -109,6 +116,7 @@ class DistributedSumParams:
       raise ValueError(f'beta must be in [0, 1), found {self.beta!r}')
     validate.one_of(ROTATIONS, rotation=self.rotation)
     validate.one_of(MECHANISMS, mechanism=self.mechanism)
+    validate.one_of(NOISE_GENERATORS, noise_generator=self.noise_generator)
     validate.fraction(min_honest_fraction=self.min_honest_fraction)
     validate.integer(assumed_colluders=self.assumed_colluders, low=0)
     # With a tolerance for fractions like 0.9 that float64 has not.

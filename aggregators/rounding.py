@@ -10,6 +10,7 @@ import collections
 
 import tensorflow as tf
 
+from aggregators import branch
 from aggregators import keys
 
 # A try fails with probability at most beta, so 64 tries all fail with
@@ -62,6 +63,19 @@ def _squared_norm(vector: tf.Tensor) -> tf.Tensor:
   return tf.reduce_sum(tf.cast(_row_sums(vector), tf.float64))
 
 
+def _surely_fits(values: tf.Tensor, bound: tf.Tensor) -> tf.Tensor:
+  """False unless the squared norm of int32 values is at most an int64 bound.
+
+  May be False although it is, where rows of the vector are too long to be summed
+  exactly in float32: see `_integer_squared_norm`.
+  """
+  if values.shape[0] < 2 * _ROW:
+    return _sum_of_squares(values, tf.int64) <= bound
+  rows = _row_sums(tf.cast(values, tf.float32))
+  return ((tf.reduce_max(rows) < _EXACT) &
+          (tf.reduce_sum(tf.cast(rows, tf.int64)) <= bound))
+
+
 def _integer_squared_norm(values: tf.Tensor) -> tf.Tensor:
   """The exact squared norm of int32 values as int64, up to 2^62.
 
@@ -72,7 +86,7 @@ def _integer_squared_norm(values: tf.Tensor) -> tf.Tensor:
   if values.shape[0] < 2 * _ROW:
     return _sum_of_squares(values, tf.int64)
   rows = _row_sums(tf.cast(values, tf.float32))
-  return tf.cond(
+  return branch.either(
       tf.reduce_max(rows) < _EXACT,
       lambda: tf.reduce_sum(tf.cast(rows, tf.int64)),
       lambda: _sum_of_squares(values, tf.int64))
@@ -118,7 +132,7 @@ def clip_by_norm(vector: tf.Tensor, clip) -> tuple[tf.Tensor, tf.Tensor, tf.Tens
     result = tf.cast(vector * tf.cast(factor, vector.dtype), tf.float32)
     return result, norm > clip, tf.constant(True)
 
-  return tf.cond(
+  return branch.either(
       (norm > _ORDINARY[0]) & (norm < _ORDINARY[1]),
       short, lambda: _clip_extreme(vector, clip))
 
@@ -155,7 +169,8 @@ def to_grid(vector: tf.Tensor, scale, clip_grid: float) -> tf.Tensor:
 
 
 def conditional_round(vector: tf.Tensor, key: tf.Tensor, l2_bound_squared: int,
-                      first_words: tf.Tensor | None = None) -> Rounded:
+                      first_words: tf.Tensor | None = None,
+                      generator=keys) -> Rounded:
   """Stochastic rounding, conditioned on the norm (arXiv 2102.06387, Def. 21).
 
   Each coordinate is rounded up with the probability of its fractional part (to
@@ -171,45 +186,60 @@ def conditional_round(vector: tf.Tensor, key: tf.Tensor, l2_bound_squared: int,
     l2_bound_squared: Integer below 2^62 that the squared norm must not exceed.
     first_words: int32 [D], uniform in [0, 2^24), for the first try; None to
       draw them from the key too.
+    generator: `aggregators.keys` or `aggregators.chacha`: where words come from.
 
   Returns:
     values: int32 [D]; retries: int32, tries beyond the first; fell_back: bool.
   """
   # False for NaN too. Without this the integers below could wrap around.
   in_range = _squared_norm(vector) <= _MAX_SQUARED_NORM
-  vector = tf.cond(in_range, lambda: vector, lambda: tf.zeros_like(vector))
-  floor = tf.floor(vector)
-  fraction = tf.cast((vector - floor) * 2.0**24, tf.int32)
-  floor = tf.cast(floor, tf.int32)
   bound = tf.constant(l2_bound_squared, tf.int64)
 
-  def rounded_by(words):
+  def split(vector):
+    floor = tf.floor(vector)
+    return (tf.cast(floor, tf.int32),
+            tf.cast((vector - floor) * 2.0**24, tf.int32))
+
+  def rounded_by(words, floor, fraction):
     return floor + tf.cast(words < fraction, tf.int32)
 
-  def attempt(tries):
-    words = keys.words(keys.derive(key, tries), fraction.shape, tf.int32)
-    return rounded_by(tf.bitwise.bitwise_and(words, 2**24 - 1))
+  def words_of(tries):
+    words = generator.words(generator.derive(key, tries), vector.shape, tf.int32)
+    return tf.bitwise.bitwise_and(words, 2**24 - 1)
 
   def fits(values):
     return _integer_squared_norm(values) <= bound
 
-  def unfinished(values, tries, found):
-    del values  # Unused.
-    return ~found & (tries < _MAX_TRIES)
+  if first_words is None:
+    first_words = words_of(0)
+  first = rounded_by(first_words, *split(vector))
 
-  def again(values, tries, found):
-    del values, found  # Unused.
-    values = attempt(tries)
-    return values, tries + 1, fits(values)
+  def until_found():
+    """The first try again, exactly, and then others."""
+    finite = tf.where(in_range, vector, tf.zeros_like(vector))
+    floor, fraction = split(finite)
 
-  values = attempt(0) if first_words is None else rounded_by(first_words)
-  values, tries, found = tf.while_loop(
-      unfinished, again, (values, tf.constant(1), fits(values)),
-      parallel_iterations=1)
+    def unfinished(values, tries, found):
+      del values  # Unused.
+      return ~found & (tries < _MAX_TRIES)
 
-  def fall_back():
-    towards_zero = tf.cast(vector, tf.int32)
-    return tf.where(fits(towards_zero), towards_zero, tf.zeros_like(towards_zero))
+    def again(values, tries, found):
+      del values, found  # Unused.
+      values = rounded_by(words_of(tries), floor, fraction)
+      return values, tries + 1, fits(values)
 
-  values = tf.cond(found, lambda: values, fall_back)
-  return Rounded(values, tries - 1, ~(found & in_range))
+    def towards_zero():
+      values = tf.cast(finite, tf.int32)
+      return tf.where(fits(values), values, tf.zeros_like(values))
+
+    values = rounded_by(first_words, floor, fraction)
+    values, tries, found = tf.while_loop(
+        unfinished, again, (values, tf.constant(1), fits(values)),
+        parallel_iterations=1)
+    values = tf.cond(found, lambda: values, towards_zero)
+    return values, tries - 1, ~(found & in_range)
+
+  return Rounded(*branch.either(
+      in_range & _surely_fits(first, bound),
+      lambda: (tf.identity(first), tf.constant(0), tf.constant(False)),
+      until_found))

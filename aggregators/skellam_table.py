@@ -15,8 +15,8 @@ MAX_LOG_SIZE = alias_table.MAX_LOG_SIZE
 AliasTable = alias_table.AliasTable
 
 # Bound on the total variation distance between a draw and the Skellam law:
-# mass outside the table, start of the recurrence, its rounding, and rounding of
-# the thresholds are each below 2^-88 for tables of up to 2^18 cells.
+# mass outside the table, start of the recurrence and its rounding are below 2^-88
+# together, rounding of the thresholds below 2^-87.
 TOTAL_VARIATION = alias_table.TOTAL_VARIATION
 
 # Relative precision of the recurrence.

@@ -1,10 +1,11 @@
 """How fast the distributed sum is, against TFF's own.
 
-  python -m benchmarks.aggregation [--quick] [--json=FILE] [--repeats=N]
+  python -m benchmarks.aggregation [--quick] [--json=FILE] [--repeats=N] \
+      [--num_workers=1]
 
 Whole: our DistributedSumFactory (conditional rounding) and TFF's
 DistributedDpSumFactory (Hadamard, Skellam, beta = 0 as it recommends) in the same
-process and context, in turns. The vectors are made in the worker, and a plain
+process and context, in turns. The vectors are made in the graph, and a plain
 federated sum of the same vectors is subtracted. Kernels: nanoseconds a
 coordinate on one thread, beside the time of a copy of a vector beyond the cache.
 See benchmarks/README.md.
@@ -13,6 +14,9 @@ See benchmarks/README.md.
 import argparse
 import functools
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 
 # TFF's factory makes computations deeper than the parser's default limit.
@@ -26,11 +30,13 @@ from tensorflow_federated.python.aggregators import hadamard
 from tensorflow_federated.python.aggregators import modular_clipping
 
 from aggregators import alias_draw
+from aggregators import chacha
 from aggregators import distributed_sum
 from aggregators import keys
 from aggregators import noisy_rounding
 from aggregators import rotation
 from aggregators import rounding
+from aggregators import share_tables
 from aggregators.params import DistributedSumParams
 from benchmarks import measure
 from tff_pipelines.simulation import contexts
@@ -161,10 +167,10 @@ def their_encoding(vector, params: DistributedSumParams):
 
 
 def kernel_pairs(params: DistributedSumParams):
-  """name -> (ours, theirs, argument): functions of one vector each."""
+  """name -> (ours, theirs, argument): functions of one vector, or a key, each."""
   dimension = params.padded_dimension
   key = tf.constant([1, 2], tf.int64)
-  table = distributed_sum.noise_table(params, round(params.cohort_size))
+  table = share_tables.noise_table(params, round(params.cohort_size))
   table = {name: tf.constant(value) for name, value in table.items()}
   vector = make_vector(tf.constant(1, tf.int64), dimension)
   grid = vector * np.float32(0.45 * params.scale)
@@ -180,7 +186,21 @@ def kernel_pairs(params: DistributedSumParams):
   def noise_only(values):
     return draw(values, noisy_rounding.words(key, dimension))
 
+  chosen = params.replace(noise_generator='chacha20')
+  chosen_table = share_tables.noise_table(chosen, round(params.cohort_size))
+  chosen_table = {name: tf.constant(value) for name, value in chosen_table.items()}
+
+  def encoded(x, params, table):
+    return distributed_sum.encode(
+        x, key, key, round(params.cohort_size), params, table).values
+
   return {
+      'words, ChaCha20 (peer: Philox)': (
+          lambda x: noisy_rounding.words(x, dimension, generator=chacha),
+          lambda x: noisy_rounding.words(x, dimension), key),
+      'encoding, ChaCha20 (peer: Philox)': (
+          lambda x: encoded(x, chosen, chosen_table),
+          lambda x: encoded(x, params, table), vector[:params.dimension]),
       'Hadamard transform': (
           rotation.walsh_hadamard,
           lambda x: hadamard.fast_walsh_hadamard_transform(x[tf.newaxis]), vector),
@@ -198,8 +218,7 @@ def kernel_pairs(params: DistributedSumParams):
           lambda x: x + tf.cast(_two_poissons(key, dimension, params), tf.int32),
           integers),
       'whole encoding of a client': (
-          lambda x: distributed_sum.encode(
-              x, key, key, round(params.cohort_size), params, table).values,
+          lambda x: encoded(x, params, table),
           lambda x: their_encoding(x, params), vector[:params.dimension]),
   }
 
@@ -234,26 +253,39 @@ def kernels(dimension: int, repeats: int) -> list[measure.Row]:
   return rows
 
 
+def _kernels_alone(flags) -> list[measure.Row]:
+  """`kernels` in a process of its own, as it may use one thread only."""
+  with tempfile.NamedTemporaryFile('r', suffix='.json') as file:
+    command = [sys.executable, '-m', 'benchmarks.aggregation', '--only=kernels',
+               f'--json={file.name}', f'--repeats={flags.repeats}']
+    subprocess.run(command + ['--quick'] * flags.quick, check=True)
+    return measure.read(file.name)
+
+
 def main():
   parser = argparse.ArgumentParser(description=__doc__.split('\n', maxsplit=1)[0])
   parser.add_argument('--quick', action='store_true', help='small, to see it run')
   parser.add_argument('--json', help='file for the rows')
   parser.add_argument('--repeats', type=int, default=15, help='turns, >= 1')
   parser.add_argument('--only', choices=('whole', 'kernels'))
+  parser.add_argument('--num_workers', type=int, default=0, choices=(0, 1),
+                      help='1: both factories in a worker of TFF')
   flags = parser.parse_args()
   repeats = 2 if flags.quick else flags.repeats
   _message.SetAllowOversizeProtos(True)
   tf.get_logger().setLevel('CRITICAL')  # Of what the peers leave unused.
-  # The kernels run here, on one thread; whole rounds in the worker, on all.
-  tf.config.threading.set_intra_op_parallelism_threads(1)
-  tf.config.threading.set_inter_op_parallelism_threads(1)
-  measure.heading()
   rows = []
-  if flags.only != 'whole':
-    rows += kernels(
+  if flags.only == 'kernels':
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    measure.heading()
+    rows = kernels(
         QUICK_KERNEL_DIMENSION if flags.quick else KERNEL_DIMENSION, repeats)
-  if flags.only != 'kernels':
-    with contexts.simulation():
+  else:
+    if flags.only is None:
+      rows = _kernels_alone(flags)
+    measure.heading()
+    with contexts.simulation(num_workers=flags.num_workers):
       for sizes in QUICK_SIZES if flags.quick else SIZES:
         rows += whole(*sizes, repeats)
   measure.write(rows, flags.json)

@@ -98,16 +98,16 @@ def cpu_seconds(pids: Sequence[int]) -> float:
   return ticks / os.sysconf('SC_CLK_TCK')
 
 
-def peak_worker_bytes() -> int:
-  """The largest resident size that any TFF worker of this process had so far."""
+def peak_bytes(worker: bool) -> int:
+  """The largest resident size so far of this process, or of its TFF workers."""
   peak = 0
-  for pid in descendants():
+  for pid in descendants() if worker else [os.getpid()]:
     try:
       with open(f'/proc/{pid}/status', encoding='utf-8') as file:
         fields = dict(line.split(':', 1) for line in file)
     except OSError:
       continue
-    if fields['Name'].strip().startswith('worker_binary'):
+    if not worker or fields['Name'].strip().startswith('worker_binary'):
       peak = max(peak, int(fields['VmHWM'].split()[0]) * 1024)
   return peak
 
@@ -170,12 +170,23 @@ def heading() -> None:
         flush=True)
 
 
+def read(path: str) -> list[Row]:
+  """The rows that `write` wrote."""
+  with open(path, encoding='utf-8') as file:
+    found = json.load(file)['rows']
+  return [
+      Row(name=r['name'], sizes=r['sizes'], ours=r['ours'], peer=r['peer'],
+          unit=r['unit'], target=r['target'],
+          smaller_is_met=r['smaller_is_met']) for r in found]
+
+
 def write(rows: Sequence[Row], path: str | None) -> None:
   """Writes the rows as JSON, if there is a path."""
   if not path:
     return
   found = [dict(name=r.name, sizes=r.sizes, ours=r.ours, peer=r.peer,
-                ratio=r.ratio, unit=r.unit, target=r.target, met=r.met)
+                ratio=r.ratio, unit=r.unit, target=r.target,
+                smaller_is_met=r.smaller_is_met, met=r.met)
            for r in rows]
   with open(path, 'w', encoding='utf-8') as file:
     json.dump(dict(machine=machine(), rows=found), file, indent=1)

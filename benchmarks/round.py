@@ -240,15 +240,29 @@ def rows_of(setting: Setting, times: dict[str, measure.Times]) -> list[measure.R
   return rows
 
 
+def _within(context, make, *arguments, **keywords):
+  """What `make` makes and what that does, in a context."""
+  with contexts.installed(context):
+    run = make(*arguments, **keywords)
+
+  def run_within():
+    with contexts.installed(context):
+      run()
+
+  return run_within
+
+
 def rounds(setting: Setting, repeats: int, python: str | None) -> list[measure.Row]:
   clients = make_clients(setting)
   with contextlib.ExitStack() as stack:
-    stack.enter_context(contexts.simulation())
+    # Each as its users run it: ours in this process, TFF's in TFF's worker.
+    ours, theirs = (
+        stack.enter_context(contexts.started(num_workers=n)) for n in (0, 1))
     functions = {
-        'plain': our_round(setting, clients, private=False),
-        'tff plain': their_round(setting, clients, private=False),
-        'skellam': our_round(setting, clients, private=True),
-        'tff skellam': their_round(setting, clients, private=True),
+        'plain': _within(ours, our_round, setting, clients, private=False),
+        'tff plain': _within(theirs, their_round, setting, clients, private=False),
+        'skellam': _within(ours, our_round, setting, clients, private=True),
+        'tff skellam': _within(theirs, their_round, setting, clients, private=True),
     }
     if python:
       functions['pfl'] = PflRound(python, setting)
@@ -259,21 +273,41 @@ def rounds(setting: Setting, repeats: int, python: str | None) -> list[measure.R
   return rows
 
 
-def memory(setting: Setting, repeats: int) -> measure.Row:
-  """Peak memory of a worker that runs private rounds and nothing else."""
+def _memory_alone(whose: str, repeats: int, quick: bool) -> float:
+  """GB of what `memory_of` measures, in a process of its own."""
+  command = [sys.executable, '-m', 'benchmarks.round', f'--memory_of={whose}',
+             f'--repeats={repeats}'] + ['--quick'] * quick
+  done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+  return float(done.stdout.split()[-1])
+
+
+def memory_of(whose: str, setting: Setting, repeats: int) -> float:
+  """Peak GB of what runs private rounds and nothing else.
+
+  'ours' and 'tff' are of the worker alone; 'process' is ours without a worker, with
+  Python, TensorFlow and the clients' data.
+  """
   clients = make_clients(setting)
-  peaks = []
-  for make in (our_round, their_round):
-    with contexts.simulation():
-      run = make(setting, clients, private=True)
-      for _ in range(repeats):
-        run()
-      peaks.append(measure.peak_worker_bytes() / 1e9)
-  row = measure.Row(
-      name='peak memory of the worker', sizes=setting.sizes, ours=peaks[0],
-      peer=peaks[1], unit='GB')
-  measure.show(row)
-  return row
+  worker = whose != 'process'
+  with contexts.simulation(num_workers=int(worker)):
+    make = their_round if whose == 'tff' else our_round
+    run = make(setting, clients, private=True)
+    for _ in range(repeats):
+      run()
+    return measure.peak_bytes(worker) / 1e9
+
+
+def memory(setting: Setting, repeats: int, quick: bool) -> list[measure.Row]:
+  of = {whose: _memory_alone(whose, repeats, quick)
+        for whose in ('ours', 'tff', 'process')}
+  rows = [
+      measure.Row(name='peak memory of the worker', sizes=setting.sizes,
+                  ours=of['ours'], peer=of['tff'], unit='GB'),
+      measure.Row(name='peak memory without a worker', sizes=setting.sizes,
+                  ours=of['process'], peer=None, unit='GB')]
+  for row in rows:
+    measure.show(row)
+  return rows
 
 
 def main():
@@ -284,10 +318,16 @@ def main():
   parser.add_argument('--pfl_python', help='a Python that has pfl installed')
   parser.add_argument('--no_pfl', action='store_true', help='leave pfl out')
   parser.add_argument('--no_memory', action='store_true', help='no peak memory')
+  parser.add_argument('--memory_of', choices=('ours', 'tff', 'process'),
+                      help='print this alone')
   parser.add_argument('--only', help='settings whose sizes start like this')
   flags = parser.parse_args()
   _message.SetAllowOversizeProtos(True)
   tf.get_logger().setLevel('CRITICAL')  # Of what the peers leave unused.
+  of_memory = QUICK_SETTINGS[0] if flags.quick else SETTINGS[1]
+  if flags.memory_of:
+    print(memory_of(flags.memory_of, of_memory, flags.repeats))
+    return
   python = None if flags.no_pfl else pfl_python(flags.pfl_python)
   repeats = 2 if flags.quick else flags.repeats
   measure.heading()
@@ -296,8 +336,8 @@ def main():
     if setting.sizes.startswith(flags.only or ''):
       rows += rounds(setting, repeats, python)
   if not flags.no_memory:
-    setting = QUICK_SETTINGS[0] if flags.quick else SETTINGS[1]
-    rows.append(memory(setting, 2 if flags.quick else 3))
+    rows += memory(
+        of_memory, 2 if flags.quick else 3, flags.quick)
   measure.write(rows, flags.json)
 
 

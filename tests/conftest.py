@@ -8,6 +8,13 @@ import pytest
 
 
 @pytest.fixture(scope='session')
+def _in_process_context():
+  from tff_pipelines.simulation import contexts  # pylint: disable=g-import-not-at-top
+  with contexts.started(num_workers=0) as context:
+    yield context
+
+
+@pytest.fixture(scope='session')
 def _one_worker_context():
   from tff_pipelines.simulation import contexts  # pylint: disable=g-import-not-at-top
   with contexts.started(num_workers=1) as context:
@@ -19,6 +26,14 @@ def _two_worker_context():
   from tff_pipelines.simulation import contexts  # pylint: disable=g-import-not-at-top
   with contexts.started(num_workers=2) as context:
     yield context
+
+
+@pytest.fixture
+def in_process(_in_process_context):
+  """TFF computations of the test run in this process."""
+  from tff_pipelines.simulation import contexts  # pylint: disable=g-import-not-at-top
+  with contexts.installed(_in_process_context):
+    yield
 
 
 @pytest.fixture

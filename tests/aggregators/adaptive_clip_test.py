@@ -234,7 +234,7 @@ def test_the_clip_stays_within_its_bounds():
   assert clips[-1] == pytest.approx(1e20)
 
 
-def test_a_withheld_round_moves_the_clip_by_noise_alone(one_worker):
+def test_a_withheld_round_moves_the_clip_by_noise_alone(in_process):
   params = _params(noise_multiplier=1.0, min_honest_fraction=0.8)
   process = _process(_factory(params, target_quantile=0.5, learning_rate=1.0))
   output = process.next(process.initialize(), _vectors()[:10])

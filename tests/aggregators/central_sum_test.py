@@ -42,14 +42,14 @@ def test_without_noise_it_is_the_clipped_sum(one_worker):
       _sum(_process(), list(vectors)), _clipped_sum(vectors, 1.0), atol=1e-6)
 
 
-def test_without_a_clip_it_is_the_sum(one_worker):
+def test_without_a_clip_it_is_the_sum(in_process):
   vectors = _updates()
   np.testing.assert_allclose(
       _sum(_process(clip=None), list(vectors)), vectors.sum(axis=0), atol=1e-6)
 
 
 @pytest.mark.parametrize('clients', [8, 1, 0])
-def test_noise_is_that_of_the_multiplier_whoever_comes(one_worker, clients):
+def test_noise_is_that_of_the_multiplier_whoever_comes(in_process, clients):
   vectors = _updates()[:clients]
   process = _process(clip=0.5, noise_multiplier=3.0)
   errors = _sum(process, list(vectors)) - (
@@ -73,7 +73,7 @@ def test_noise_is_drawn_anew_in_every_round(one_worker):
   assert np.mean(results[0] != results[1]) > 0.99
 
 
-def test_seeded_runs_repeat_and_their_rounds_differ(one_worker):
+def test_seeded_runs_repeat_and_their_rounds_differ(in_process):
   process = _process(structures.keyed_type(tff.TensorType(np.float32, [D])),
                      noise_multiplier=1.0, simulation_seed=5)
   value = collections.OrderedDict(
@@ -90,7 +90,7 @@ def test_seeded_runs_repeat_and_their_rounds_differ(one_worker):
 
 @pytest.mark.parametrize('bad', [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize('clip', [1.0, None])
-def test_a_client_that_is_not_finite_contributes_zero(one_worker, bad, clip):
+def test_a_client_that_is_not_finite_contributes_zero(in_process, bad, clip):
   vectors = _updates()
   vectors[3, 7] = bad
   rest = np.delete(vectors, 3, axis=0)
@@ -101,7 +101,7 @@ def test_a_client_that_is_not_finite_contributes_zero(one_worker, bad, clip):
 
 @pytest.mark.parametrize('clip, expected', [(1.0, 1.5), (None, 0.5)])
 def test_a_float64_beyond_float32_is_clipped_or_else_zero(
-    one_worker, clip, expected):
+    in_process, clip, expected):
   process = _process(tff.TensorType(np.float64, [2]), clip=clip)
   result = _sum(process, [np.array([1e300, 0.0]), np.array([0.5, 0.0])])
   np.testing.assert_allclose(result, [expected, 0.0], rtol=1e-6)
@@ -117,7 +117,7 @@ def test_clipped_counts_what_it_did():
   assert (int(found['clipped']), int(found['not_finite'])) == (0, 0)
 
 
-def test_nothing_is_measured_unless_diagnostics_are_asked_for(one_worker):
+def test_nothing_is_measured_unless_diagnostics_are_asked_for(in_process):
   off = _process().next.type_signature.result.measurements
   assert not list(off.member.children())
   process = _process(diagnostics=True)

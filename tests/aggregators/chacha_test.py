@@ -1,9 +1,11 @@
-"""ChaCha20 against the vectors of RFC 8439."""
+"""ChaCha20 against published vectors, and the words and keys made of it."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from aggregators import chacha
+from tests import statistics_lib
 
 # RFC 8439, section 2.3.2.
 _KEY = np.frombuffer(bytes(range(32)), '<u4')
@@ -33,18 +35,62 @@ def test_counters_are_blocks_of_one_stream():
     np.testing.assert_array_equal(found.numpy()[:, i], block)
 
 
-def test_compiled_words_are_the_same_words():
-  key = tf.constant([3, -5], tf.int64)
-  plain = chacha.words(key, 1000).numpy()
-  compiled = tf.function(
-      lambda k: chacha.words(k, 1000), jit_compile=True)(key).numpy()
-  np.testing.assert_array_equal(plain, compiled)
+def test_a_key_of_128_bits_gives_the_published_block():
+  # draft-strombergson-chacha-test-vectors-01, TC1, 128 bits, 20 rounds.
+  found = chacha.blocks(
+      tf.zeros([4], tf.uint32), tf.constant([0], tf.uint32),
+      tf.zeros([3], tf.uint32)).numpy()
+  np.testing.assert_array_equal(found[:, 0], np.frombuffer(bytes.fromhex(
+      '89670952608364fd00b2f90936f031c8e756e15dba04b8493d00429259b20f46'
+      'cc04f111246b6c2ce066be3bfb32d9aa0fddfbc12123d4b9e44f34dca05a103f'), '<u4'))
+
+
+def _block(counter, nonce):
+  """The block of the key [3, -5], from the block function alone."""
+  key = np.array([3, -5], np.int64).view(np.uint32)
+  return chacha.blocks(
+      tf.constant(key), tf.constant([counter], tf.uint32),
+      tf.constant(nonce, tf.uint32)).numpy()[:, 0]
+
+
+KEY = np.array([3, -5], np.int64)
+
+
+def test_children_are_blocks_of_a_nonce_of_their_own():
+  for index in (0, 5, 2**32 - 1, 2**32, 3 * 2**32 + 7):
+    wanted = _block(index % 2**32, [1, index // 2**32, 0])[:4].view(np.int64)
+    np.testing.assert_array_equal(chacha.derive(tf.constant(KEY), index), wanted)
+  several = chacha.split(tf.constant(KEY), 6)
+  np.testing.assert_array_equal(several[5], chacha.derive(tf.constant(KEY), 5))
+  assert len({tuple(key.numpy()) for key in several}) == 6
+
+
+def test_words_are_all_of_the_stream_and_none_twice():
+  count = 16 * 256 * 2  # Two pieces.
+  found = chacha.words(tf.constant(KEY), [count]).numpy().view(np.uint32)
+  blocks = [_block(i, [0, 0, 0]) for i in (0, 255, 256, 511)]
+  for block in blocks:
+    assert set(block) <= set(found)
+  assert len(set(found)) > count - 5  # By chance 0.008 pairs are expected.
+  # The words of a call that fits a piece are those of the stream too.
+  np.testing.assert_array_equal(
+      chacha.words(tf.constant(KEY), [16]).numpy().view(np.uint32), blocks[0])
+
+
+@pytest.mark.parametrize('dtype', [tf.int32, tf.int64])
+@pytest.mark.parametrize('shape', [[5], [4096], [4097], [3, 3000]])
+def test_words_are_the_same_in_pieces_and_compiled(shape, dtype):
+  key = tf.constant(KEY)
+  plain = chacha.words(key, shape, dtype).numpy()
+  assert plain.shape == tuple(shape) and plain.dtype == dtype.as_numpy_dtype
+  np.testing.assert_array_equal(
+      plain, chacha.words_in_pieces(key, shape, dtype))
+  np.testing.assert_array_equal(plain, tf.function(
+      lambda k: chacha.words_in_pieces(k, shape, dtype), jit_compile=True)(key))
 
 
 def test_words_of_different_keys_differ_and_are_balanced():
-  first = chacha.words(tf.constant([1, 2], tf.int64), 2**16).numpy()
-  second = chacha.words(tf.constant([1, 3], tf.int64), 2**16).numpy()
+  first = chacha.words(tf.constant([1, 2], tf.int64), [2**16]).numpy()
+  second = chacha.words(tf.constant([1, 3], tf.int64), [2**16]).numpy()
   assert np.mean(first == second) < 1e-3
-  bits = np.unpackbits(first.view(np.uint8))
-  # 2^21 bits: five standard deviations of their mean are 0.0017.
-  assert abs(bits.mean() - 0.5) < 0.0018
+  assert statistics_lib.bits_are_uniform(first.view(np.int64)[:, np.newaxis])

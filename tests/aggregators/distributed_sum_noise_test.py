@@ -134,7 +134,7 @@ def test_the_top_up_is_drawn_anew_in_every_round():
 
 @pytest.mark.parametrize('survivors, told', [(6, 6), (4, 6), (1, 6), (0, 6)])
 def test_the_factory_reads_the_cohort_from_its_state(
-    one_worker, survivors, told):
+    in_process, survivors, told):
   params = _params(min_honest_fraction=0.5, cohort_size=20, bits=12)
   factory = DistributedSumFactory(params)
   process = factory.create(tff.TensorType(np.float32, [D]))

@@ -11,6 +11,7 @@ from aggregators import distributed_sum
 from aggregators import keys
 from aggregators import modular_sum
 from aggregators import rotation
+from aggregators import share_tables
 from aggregators import structures
 from aggregators.distributed_sum import DistributedSumFactory
 from aggregators.params import DistributedSumParams
@@ -86,7 +87,7 @@ def _errors(params, rounds, seed=5):
     dict(bits=22, noise_multiplier=2.0),
     dict(min_honest_fraction=0.5),
 ])
-def test_error_has_the_predicted_variance_and_mean_zero(one_worker, changes):
+def test_error_has_the_predicted_variance_and_mean_zero(in_process, changes):
   params = _params(**changes)
   errors = _errors(params, rounds=4)
   # The fractions are uniform, so a rounding has the variance 1/6.
@@ -131,7 +132,7 @@ def _integers(params, vectors, rotation_key, seed, round_number, cohort_size=N):
 @pytest.mark.parametrize('dim, kind', [
     (1024, 'none'), (1024, 'hadamard'), (1000, 'dft'), (1, 'hadamard')])
 def test_without_noise_the_release_is_the_exact_rounded_sum(
-    one_worker, dim, kind):
+    in_process, dim, kind):
   params = _params(noise_multiplier=0.0, dimension=dim, rotation=kind)
   vectors = _updates(dim=dim)
   process = _process(params, simulation_seed=3)
@@ -156,7 +157,7 @@ def test_without_noise_the_release_is_the_exact_rounded_sum(
     assert sent @ sent <= params.l2_sensitivity_squared
 
 
-def test_without_noise_padding_is_undone_exactly(one_worker):
+def test_without_noise_padding_is_undone_exactly(in_process):
   params = _params(noise_multiplier=0.0)
   vectors = _updates()
   process = _process(params, simulation_seed=3)
@@ -172,7 +173,7 @@ def test_without_noise_padding_is_undone_exactly(one_worker):
 
 
 def test_with_noise_the_integers_of_several_workers_are_those_of_one(
-    one_worker, _two_worker_context):
+    in_process, _two_worker_context):
   params = _params(rotation='none')
   vectors = _updates(20)
   process = _process(params, simulation_seed=8)
@@ -195,8 +196,8 @@ def test_the_table_and_the_poisson_draws_have_the_law_of_the_share(
       rotation='none')
   variance = params.total_noise_variance / N
   tables = [None]
-  if distributed_sum.table_log_size(params) is not None:
-    tables.append(distributed_sum.noise_table(params, N))
+  if share_tables.table_log_size(params) is not None:
+    tables.append(share_tables.noise_table(params, N))
   assert len(tables) == 2
   drawn = []
   for table in tables:
@@ -220,7 +221,7 @@ def test_every_number_of_bits_has_the_right_noise(bits):
   DistributedSumFactory(params)  # Does not refuse it.
   table = None
   if bits in (2, 8, 15):  # Compiling takes a second.
-    table = distributed_sum.noise_table(params, 1)
+    table = share_tables.noise_table(params, 1)
   sent = distributed_sum.encode(
       tf.zeros([dim]), tf.constant([bits, 2], tf.int64), [0, 0], 1, params, table)
   assert int(tf.reduce_min(sent.values)) >= 0
@@ -351,7 +352,7 @@ def test_a_client_that_is_not_finite_still_adds_its_noise():
 
 
 @pytest.mark.parametrize('value', [1e38, 3e38])
-def test_huge_clients_are_clipped(one_worker, value):
+def test_huge_clients_are_clipped(in_process, value):
   params = _params(noise_multiplier=0.0, cohort_size=2, bits=24)
   vectors = np.zeros([2, D], np.float32)
   vectors[0, :4] = value
@@ -363,7 +364,7 @@ def test_huge_clients_are_clipped(one_worker, value):
   np.testing.assert_allclose(result, expected, atol=1e-3)
 
 
-def test_seeded_runs_repeat_exactly_and_differ_by_their_seed(one_worker):
+def test_seeded_runs_repeat_exactly_and_differ_by_their_seed(in_process):
   params = _params(dimension=100)
   vectors = _updates(5, 100)
 
@@ -398,7 +399,7 @@ def test_unseeded_runs_never_repeat(one_worker):
 
 
 @pytest.mark.parametrize('seed', [None, 4])
-def test_the_rotation_key_is_replaced_every_round(one_worker, seed):
+def test_the_rotation_key_is_replaced_every_round(in_process, seed):
   params = _params(dimension=4, cohort_size=2)
   process = _process(params, simulation_seed=seed)
   state = process.initialize()
@@ -412,7 +413,7 @@ def test_the_rotation_key_is_replaced_every_round(one_worker, seed):
   assert len(seen) == 5
 
 
-def test_the_wrapped_fraction_tells_enough_bits_from_too_few(one_worker):
+def test_the_wrapped_fraction_tells_enough_bits_from_too_few(in_process):
   def estimate(params):
     process = _process(params)
     return float(process.next(
@@ -450,7 +451,7 @@ def test_measurements_are_public_unless_diagnostics_are_asked_for():
               survivors=np.int32, totals=totals))), tff.SERVER))
 
 
-def test_diagnostics_count_what_happened_at_clients(one_worker):
+def test_diagnostics_count_what_happened_at_clients(in_process):
   params = _params(cohort_size=6)
   process = _process(params, diagnostics=True)
   vectors = np.full([6, D], 1e-3, np.float32)
@@ -468,7 +469,7 @@ def test_diagnostics_count_what_happened_at_clients(one_worker):
 
 def test_encode_is_the_same_in_eager_mode_in_a_graph_and_compiled():
   params = _params(dimension=300)
-  table = distributed_sum.noise_table(params, N)
+  table = share_tables.noise_table(params, N)
   vector, key = tf.constant(_updates(1, 300)[0]), tf.constant([4, 4], tf.int64)
   call = lambda v, k: distributed_sum.encode(v, k, [5, 5], N, params, table).values
   np.testing.assert_array_equal(call(vector, key), tf.function(call)(vector, key))

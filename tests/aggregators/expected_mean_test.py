@@ -19,7 +19,7 @@ def _sum_factory():
 
 @pytest.mark.parametrize('clients', [0, 1, 4, 9])
 def test_the_divisor_is_the_constant_and_not_the_number_that_came(
-    one_worker, clients):
+    in_process, clients):
   process = ExpectedMeanFactory(_sum_factory(), 4.5).create(
       tff.TensorType(np.float32, [2]))
   result = process.next(
@@ -29,7 +29,7 @@ def test_the_divisor_is_the_constant_and_not_the_number_that_came(
 
 
 def test_structures_and_dtypes_are_kept_even_where_the_divisor_exceeds_them(
-    one_worker):
+    in_process):
   value_type = tff.to_type(collections.OrderedDict(
       a=[(np.float16, [2]), (np.float64, [])],
       b=(tf.bfloat16.as_numpy_dtype, [1])))

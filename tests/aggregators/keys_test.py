@@ -31,6 +31,23 @@ def test_fresh_is_not_folded_into_a_constant_by_a_loop():
   assert _distinct(graph().numpy()) == 100
 
 
+def test_fresh_keys_come_from_the_kernels_generator():
+  graph = tf.function(keys.fresh).get_concrete_function().graph
+  read = [op for op in graph.get_operations() if op.type == 'ReadFile']
+  assert len(read) == 1
+  # What names the file is drawn anew, so that no optimisation may read it once.
+  names = []
+  pending = [read[0]]
+  while pending:
+    operation = pending.pop()
+    names.append(operation)
+    pending.extend(tensor.op for tensor in operation.inputs)
+  assert any(op.op_def.is_stateful for op in names)
+  files = [op.get_attr('value').string_val for op in names if op.type == 'Const'
+           and op.outputs[0].dtype == tf.string]
+  assert files == [[b'/proc/sys/kernel/random/uuid']]
+
+
 @tff.tensorflow.computation(np.int32)
 def _client_keys(unused):
   del unused
@@ -42,7 +59,9 @@ def _keys_of_clients(values):
   return tff.federated_map(_client_keys, values)
 
 
-def test_every_client_of_every_round_draws_its_own_keys(one_worker):
+@pytest.mark.parametrize('context', ['in_process', 'one_worker'])
+def test_every_client_of_every_round_draws_its_own_keys(request, context):
+  request.getfixturevalue(context)
   drawn = []
   for _ in range(2):
     for pair in _keys_of_clients([0] * 500):
@@ -170,6 +189,29 @@ def test_keys_of_seeds_differ():
 def test_what_is_no_seed_is_named(seed):
   with pytest.raises(ValueError, match=f'seed .*{seed}'):
     keys.from_seed(seed)
+
+
+@pytest.mark.parametrize('key', [(0, 0), (1, -2), (2**63 - 1, -2**63)])
+def test_split_gives_the_keys_that_derive_gives(key):
+  key = tf.constant(key, tf.int64)
+  derived = [keys.derive(key, i).numpy() for i in range(70)]
+  np.testing.assert_array_equal(keys.split(key, 70), derived)
+  np.testing.assert_array_equal(keys.split(key, 1), derived[:1])
+
+
+@pytest.mark.parametrize('key', [(0, 0), (1, -2), (2**63 - 1, -2**63)])
+def test_words_are_philox_blocks_that_no_derived_key_can_have(key):
+  # Indices of keys end below 2^63, where the blocks of words begin.
+  blocks = [
+      _philox_4x32_10(_halves(2**63 + i) + _halves(key[1]), _halves(key[0]))
+      for i in range(3)]
+  expected = np.array(blocks, np.uint32).reshape(-1)
+  tensor = tf.constant(key, tf.int64)
+  np.testing.assert_array_equal(
+      keys.words(tensor, [12]).numpy().view(np.uint32), expected)
+  np.testing.assert_array_equal(
+      keys.words(tensor, [3, 2], tf.int64).numpy().view(np.uint64).reshape(-1),
+      expected.view(np.uint64))
 
 
 @pytest.mark.parametrize('dtype', [tf.int32, tf.int64])

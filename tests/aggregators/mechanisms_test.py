@@ -7,6 +7,7 @@ import tensorflow_federated as tff
 
 from aggregators import distributed_sum
 from aggregators import modular_sum
+from aggregators import share_tables
 from aggregators.distributed_sum import DistributedSumFactory
 from aggregators.params import DistributedSumParams
 from aggregators.params import MECHANISMS
@@ -43,7 +44,7 @@ def _released(params, total, survivors, told, key=3):
 @pytest.mark.parametrize('beta', [0.0, 0.6])
 @pytest.mark.parametrize('dimension', [1, 7, 1001])
 def test_the_sum_comes_back_with_the_noise_of_the_guarantee(
-    one_worker, mechanism, rotation, beta, dimension):
+    in_process, mechanism, rotation, beta, dimension):
   params = _params(
       mechanism=mechanism, rotation=rotation, beta=beta, dimension=dimension,
       noise_multiplier=1e-2, k_stddevs=8.0)
@@ -67,10 +68,10 @@ def test_the_sum_comes_back_with_the_noise_of_the_guarantee(
 def test_discrete_gaussian_shares_by_table_and_by_sampler(noise_multiplier):
   params = _params(
       mechanism='discrete_gaussian', noise_multiplier=noise_multiplier, bits=14)
-  assert distributed_sum.table_log_size(params) is not None
+  assert share_tables.table_log_size(params) is not None
   variance = params.total_noise_variance / N
   drawn = [_sent(params, table=table)
-           for table in (None, distributed_sum.noise_table(params, N))]
+           for table in (None, share_tables.noise_table(params, N))]
   for noise in drawn:
     statistics_lib.check_variance(noise, variance)
     statistics_lib.check_mean(noise, 0, variance)
@@ -80,7 +81,7 @@ def test_discrete_gaussian_shares_by_table_and_by_sampler(noise_multiplier):
 def test_discrete_gaussian_shares_beyond_the_tables():
   params = _params(
       mechanism='discrete_gaussian', bits=29, cohort_size=2, k_stddevs=6.0)
-  assert distributed_sum.table_log_size(params) is None
+  assert share_tables.table_log_size(params) is None
   variance = params.total_noise_variance / 2
   assert variance > 1e12
   statistics_lib.check_variance(_sent(params, told=2), variance)
@@ -89,8 +90,8 @@ def test_discrete_gaussian_shares_beyond_the_tables():
 @pytest.mark.parametrize('told', [N, 17, 1])
 def test_a_table_has_the_law_of_the_share_of_its_cohort(told):
   params = _params(mechanism='discrete_gaussian', bits=14)
-  table = distributed_sum.noise_table(params, told)
-  variance = distributed_sum.share_variance(params, told)
+  table = share_tables.noise_table(params, told)
+  variance = share_tables.share_variance(params, told)
   assert (table['variance'] == variance) == (told >= 0.75 * N)
   statistics_lib.check_variance(_sent(params, told, table=table), variance)
 
@@ -111,7 +112,7 @@ def test_no_cohort_has_smaller_discrete_gaussian_shares_than_accounted_for():
   params = _params(mechanism='discrete_gaussian', max_cohort_size=30)
   least = params.total_noise_variance / 30
   for told in (0, 1, 20, 30, 31, 1000):
-    found = distributed_sum.share_variance(params, told)
+    found = share_tables.share_variance(params, told)
     assert found >= least
     statistics_lib.check_variance(_sent(params, told), found)
   # All of a larger cohort together have more noise, and nothing is added to it.
@@ -138,7 +139,7 @@ def test_a_trusted_server_adds_all_the_noise_and_clients_none():
                    assumed_colluders=N)
   assert params.total_noise_variance == params.noise_variance
   np.testing.assert_array_equal(_sent(params), 0)
-  assert distributed_sum.table_log_size(params) is None
+  assert share_tables.table_log_size(params) is None
   vector = tf.one_hot(5, params.dimension)
   assert _sent(params, vector=vector)[5] == pytest.approx(
       params.clip_grid, abs=2)

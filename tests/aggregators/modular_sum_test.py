@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from aggregators import modular_sum
 
@@ -68,3 +69,23 @@ def test_overflow_of_int32_is_harmless(bits):
   total = tf.reduce_sum(tf.fill([count], tf.constant(largest, tf.int32)))
   found = modular_sum.unwrap(modular_sum.wrap(total, bits), bits)
   assert int(found) == _centred(count * largest, bits) == _centred(-count, bits)
+
+
+@pytest.mark.parametrize('context', ['in_process', 'one_worker', 'two_workers'])
+@pytest.mark.parametrize('bits', [2, 17, 30])
+def test_a_federated_sum_is_the_sum_modulo_the_field(request, context, bits):
+  request.getfixturevalue(context)
+
+  @tff.federated_computation(
+      tff.FederatedType(tff.TensorType(np.int32, [3]), tff.CLIENTS))
+  def total(values):
+    return modular_sum.federated(values, bits)
+
+  assert total.type_signature.result == tff.FederatedType(
+      tff.TensorType(np.int32, [3]), tff.SERVER)
+  drawn = np.random.default_rng(bits).integers(
+      0, 2**bits, size=[20, 3], dtype=np.int32)
+  drawn[:, 0] = 2**bits - 1
+  expected = [sum(map(int, column)) % 2**bits for column in drawn.T]
+  assert total(list(drawn)).tolist() == expected
+  assert total([]).tolist() == [0, 0, 0]

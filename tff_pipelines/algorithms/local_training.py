@@ -68,12 +68,14 @@ def update(loss_fn: Callable, weights, examples, key: tf.Tensor,
         tape.watch(current)
         losses = loss_fn(current, batch, keys.derive(dropout_key, step)) * mask
         summed = tf.reduce_sum(losses)
-        mean = summed / tf.reduce_sum(mask)
-      gradients = tape.gradient(
-          mean, current, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        # The rate is in the loss: a pass less over the weights.
+        scaled_mean = summed * (config.learning_rate / tf.reduce_sum(mask))
+      changes = tape.gradient(
+          scaled_mean, current,
+          unconnected_gradients=tf.UnconnectedGradients.ZERO)
       # The gradient of an embedding is sparse until it is converted.
-      current = [w - config.learning_rate * tf.convert_to_tensor(g)
-                 for w, g in zip(current, gradients)]
+      current = [w - tf.convert_to_tensor(change)
+                 for w, change in zip(current, changes)]
       return step + 1, current, total_loss + summed
 
     _, current, total_loss = tf.while_loop(

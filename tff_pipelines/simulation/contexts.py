@@ -7,10 +7,12 @@ as secure aggregation would give, without the cryptography. Every report says
 """
 
 import contextlib
+import os
 from typing import Iterator
 
 import tensorflow_federated as tff
 
+from tff_pipelines.simulation import in_process
 from tff_pipelines.simulation import workers
 
 SECURE_AGGREGATION = 'simulated'
@@ -27,16 +29,26 @@ def _compile_mergeable(comp):
 
 
 @contextlib.contextmanager
-def started(*, num_workers: int = 1) -> Iterator[tff.framework.SyncContext]:
-  """Local workers and a context on them; the workers end with the block.
+def started(*, num_workers: int = 0) -> Iterator[tff.framework.SyncContext]:
+  """A context; what it started ends with the block.
 
-  One worker runs whole computations. Several share the clients of a round by a
-  mergeable context: on one machine that gains nothing, it is the form in which
-  a run leaves the machine, and allows one aggregation per computation.
+  Args:
+    num_workers: 0 runs computations in this process (`in_process`). One of TFF's
+      workers runs whole computations too, in a process of its own. Several share
+      the clients of a round by a mergeable context: on one machine that gains
+      nothing, it is the form in which a run leaves the machine, and allows one
+      aggregation per computation.
   """
-  if num_workers < 1:
-    raise ValueError(f'num_workers must be at least 1, found {num_workers}')
+  if num_workers < 0:
+    raise ValueError(f'num_workers must be at least 0, found {num_workers}')
   with contextlib.ExitStack() as stack:
+    if num_workers == 0:
+      factory = in_process.InProcessExecutorFactory(os.cpu_count() or 1)
+      stack.callback(factory.close)
+      yield tff.framework.SyncExecutionContext(
+          factory, transform_args=tff.tensorflow.transform_args,
+          transform_result=tff.tensorflow.transform_result)
+      return
     processes = []
     for _ in range(num_workers):
       worker = workers.Worker()
@@ -71,7 +83,7 @@ def installed(context: tff.framework.SyncContext) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def simulation(*, num_workers: int = 1) -> Iterator[None]:
-  """Makes local workers TFF's default context; they end with the block."""
+def simulation(*, num_workers: int = 0) -> Iterator[None]:
+  """Makes a context as `started` describes it TFF's default within the block."""
   with started(num_workers=num_workers) as context, installed(context):
     yield

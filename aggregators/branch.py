@@ -1,0 +1,31 @@
+"""Branches of graphs that cost nothing where they are not taken."""
+
+from typing import Any, Callable
+
+import tensorflow as tf
+
+_LOWERED = '_lower_using_switch_merge'
+
+
+def either(predicate: tf.Tensor, then: Callable[[], Any],
+           otherwise: Callable[[], Any]) -> Any:
+  """What `then()` gives if the predicate holds, and `otherwise()` if not.
+
+  As `tf.cond`, but in a graph the branches stay functions. TensorFlow puts the
+  operations of both into the graph around them, and visits those of the branch
+  that is not taken too, which takes as long as encoding thousands of coordinates.
+
+  Args:
+    predicate: bool scalar.
+    then: A function of no arguments; it may use tensors of the graph around it.
+    otherwise: Likewise, with results of the same structure, dtypes and shapes.
+  """
+  if tf.executing_eagerly():
+    return tf.cond(predicate, then, otherwise)
+  graph = tf.compat.v1.get_default_graph()
+  before = len(graph.get_operations())
+  result = tf.cond(predicate, then, otherwise)
+  for operation in graph.get_operations()[before:]:
+    if operation.type in ('If', 'StatelessIf'):
+      operation._set_attr(_LOWERED, tf.compat.v1.AttrValue(b=False))  # pylint: disable=protected-access
+  return result

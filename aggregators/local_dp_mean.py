@@ -1,0 +1,164 @@
+"""Means over clients of values that each client perturbs by itself.
+
+`LocalMeanFactory` takes a structure of tensors from every client. In
+`LocalAnswersFactory` every client answers some of many queries, and the result is
+a mean per query. Sums are plain: nothing needs to be hidden from the server any
+more.
+"""
+
+import collections
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from aggregators import client_sum
+from aggregators import keys
+from aggregators import local_dp
+from aggregators import structures
+from aggregators import validate
+
+
+def _outside(values: tf.Tensor) -> tf.Tensor:
+  """int32: how many coordinates had to be clipped or were no numbers."""
+  values = tf.cast(values, tf.float64)
+  return tf.reduce_sum(tf.cast(~(tf.abs(values) <= 1), tf.int32))
+
+
+class LocalMeanFactory(client_sum.ClientSumFactory):
+  """The mean of clients' structures of floats in [-1, 1], locally private.
+
+  A client's tensors are flattened and cut into rows of the mechanism's dimension.
+
+  Formal guarantees. What a client sends is as private as the mechanism is for one
+  row, times the number of rows, against everybody, for any two inputs. That there
+  is a client and that it answered is public, so the sum is divided by the number of
+  clients that came. The result is an unbiased estimate of their mean; with nobody
+  it is 0. With `simulation_seed` there is no guarantee.
+  """
+
+  def __init__(self, mechanism: local_dp.LocalMechanism, *,
+               diagnostics: bool = False, simulation_seed: int | None = None):
+    """Initializes the factory.
+
+    Args:
+      mechanism: What a client does to each row.
+      diagnostics: Also count coordinates outside [-1, 1]; outside the guarantee.
+      simulation_seed: Values then are OrderedDicts of `value` and `key`.
+    """
+    super().__init__(diagnostics=diagnostics, simulation_seed=simulation_seed)
+    self._mechanism = mechanism
+
+  def initial_state(self):
+    return collections.OrderedDict(
+        server_key=structures.stored_key(
+            self.simulation_seed,
+            structures.initial_key(self.simulation_seed, 0)))
+
+  def check_dimension(self, dimension: int) -> None:
+    if dimension % self._mechanism.dimension:
+      raise ValueError(
+          f'values must have a multiple of {self._mechanism.dimension} coordinates, '
+          f'the rows of the mechanism, found {dimension}')
+
+  def rows(self, dimension: int) -> int:
+    """Rows of a value, each of which costs the mechanism's budget."""
+    self.check_dimension(dimension)
+    return dimension // self._mechanism.dimension
+
+  def contribute(self, vector, key, state):
+    del state  # Unused.
+    rows = tf.reshape(vector, [-1, self._mechanism.dimension])
+    sent = tf.reshape(self._mechanism.perturb(rows, key), vector.shape)
+    return sent, collections.OrderedDict(outside=_outside(vector))
+
+  def zero(self, dimension: int) -> tf.Tensor:
+    return tf.zeros([dimension], tf.float32)
+
+  def add(self, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    return left + right
+
+  def federated_total(self, contributions):
+    return tff.federated_sum(contributions)
+
+  def release(self, state, total, survivors, key):
+    del key  # The server draws nothing.
+    count = tf.cast(tf.maximum(survivors, 1), tf.float32)
+    return state, total / count, collections.OrderedDict(answers=survivors)
+
+
+class LocalAnswersFactory(tff.aggregators.UnweightedAggregationFactory):
+  """The mean answer to each of many queries, over the clients that answered it.
+
+  A client brings `values`, float32 [answers, dimension] in [-1, 1], and `queries`,
+  int32 [answers], the number of the query that each row answers, and `key` if the
+  run is seeded. The result is an OrderedDict of `means`, float32 [queries,
+  dimension], 0 for a query without answers, and `answers`, int32 [queries].
+
+  Formal guarantees. Each row costs its client the mechanism's budget, and no row is
+  released twice: who answers m rows in a round spends m budgets. Which queries a
+  client answers must not depend on its data. With `seeded` there is no guarantee.
+  """
+
+  def __init__(self, mechanism: local_dp.LocalMechanism, num_queries: int, *,
+               seeded: bool = False):
+    """Initializes the factory.
+
+    Args:
+      mechanism: What a client does to each row.
+      num_queries: >= 1.
+      seeded: Whether clients bring the keys of a simulation seed.
+    """
+    validate.integer(num_queries=num_queries, low=1)
+    self._mechanism = mechanism
+    self._num_queries = num_queries
+    self._seeded = seeded
+
+  @property
+  def value_type(self) -> tff.StructType:
+    """The type of what a client brings."""
+    members = [
+        ('values', tff.TensorType(np.float32, [None, self._mechanism.dimension])),
+        ('queries', tff.TensorType(np.int32, [None]))]
+    if self._seeded:
+      members.append(('key', tff.TensorType(np.int64, [2])))
+    return tff.StructWithPythonType(members, collections.OrderedDict)
+
+  def answer(self, value):
+    """In graph: what leaves a client, its rows at the places of their queries."""
+    key = value['key'] if self._seeded else keys.fresh()
+    sent = self._mechanism.perturb(value['values'], key)
+    places = value['queries'][:, tf.newaxis]
+    return (
+        tf.scatter_nd(
+            places, sent, [self._num_queries, self._mechanism.dimension]),
+        tf.scatter_nd(
+            places, tf.ones_like(value['queries']), [self._num_queries]))
+
+  def create(self, value_type) -> tff.templates.AggregationProcess:
+    if not self.value_type.is_assignable_from(value_type):
+      raise TypeError(
+          f'values must be of the type {self.value_type}, found {value_type}')
+    answer = tff.tensorflow.computation(self.answer, value_type)
+
+    @tff.tensorflow.computation(*answer.type_signature.result)
+    def mean(totals, answers):
+      count = tf.cast(tf.maximum(answers, 1), tf.float32)
+      return collections.OrderedDict(
+          means=totals / count[:, tf.newaxis], answers=answers)
+
+    @tff.federated_computation
+    def initialize():
+      return tff.federated_value((), tff.SERVER)
+
+    @tff.federated_computation(
+        initialize.type_signature.result,
+        tff.FederatedType(value_type, tff.CLIENTS))
+    def next_fn(state, value):
+      sent = tff.federated_map(answer, value)
+      result = tff.federated_map(
+          mean, (tff.federated_sum(sent[0]), tff.federated_sum(sent[1])))
+      return tff.templates.MeasuredProcessOutput(
+          state, result, tff.federated_value((), tff.SERVER))
+
+    return tff.templates.AggregationProcess(initialize, next_fn)

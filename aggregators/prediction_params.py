@@ -1,0 +1,180 @@
+"""Parameters of a mean of predictions, and every number that follows from them.
+
+No TensorFlow: what parties send, what the accountant reads and what a round
+costs in bytes follow from the same object.
+"""
+
+import dataclasses
+import math
+
+from aggregators import validate
+
+# What parties share of their predictions: the outputs of the last layer, class
+# probabilities, or the most likely class alone.
+KNOWLEDGE = ('logits', 'softmax', 'argmax')
+NOISES = ('none', 'gaussian', 'laplace')
+
+# Noisy values this far out are cut off: beyond it lies less than 1e-15 of a
+# Gaussian (8 standard deviations) and of a Laplace law (36 scales).
+_GAUSSIAN_REACH = 8.0
+_LAPLACE_REACH = 36.0
+# A grid of fewer steps than this over the range of a prediction tells too little.
+_LEAST_LEVELS = 16
+# Norms and probabilities are computed in float32, which may exceed the bound
+# that they are clipped to by some of these: sensitivities have them on top.
+FLOAT_SLACK = 1.0 + 1e-5
+
+_RECORD_NUMBER_BYTES = 4
+_FLOAT_BYTES = 4
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PredictionMeanParams:
+  """A weighted mean over parties of their predictions on public records.
+
+  Every entry of a prediction is put on a grid of `levels` steps from `low` to
+  `high`, multiplied by the party's weight, and summed modulo 2^wire_bits. The
+  sum never wraps around.
+
+  Attributes:
+    knowledge: 'logits', 'softmax' or 'argmax' (one-hot votes).
+    records: Public records that are predicted on, >= 1.
+    classes: Outputs of a party's model, >= 2.
+    max_total_weight: The most that the weights of a round, integers >= 0, sum
+      up to; >= 1. The number of parties if all have the weight 1.
+    bits: Of an entry of the sum, 4 to 30. Votes without noise take fewer.
+    logit_bound: B > 0. Without noise every logit is clipped to [-B, B]; with
+      Gaussian noise the logits of a record to the L2 norm B, with Laplace noise
+      to the L1 norm B. Logits only.
+    noise: That every party adds to its own predictions, by itself: 'none',
+      'gaussian' or 'laplace'.
+    noise_scale: Standard deviation of the Gaussian, or scale of the Laplace
+      noise (its standard deviation over sqrt 2), in units of a prediction; > 0
+      with noise, 0 without.
+  """
+
+  knowledge: str
+  records: int
+  classes: int
+  max_total_weight: int
+  bits: int = 20
+  logit_bound: float = 30.0
+  noise: str = 'none'
+  noise_scale: float = 0.0
+
+  def __post_init__(self):
+    validate.one_of(KNOWLEDGE, knowledge=self.knowledge)
+    validate.one_of(NOISES, noise=self.noise)
+    validate.integer(records=self.records, low=1, high=2**24)
+    validate.integer(classes=self.classes, low=2, high=2**16)
+    validate.integer(max_total_weight=self.max_total_weight, low=1, high=2**26)
+    validate.integer(bits=self.bits, low=4, high=30)
+    validate.positive(logit_bound=self.logit_bound)
+    validate.non_negative(noise_scale=self.noise_scale)
+    if not 1e-3 <= self.logit_bound <= 1e6:
+      raise ValueError(
+          f'logit_bound must be in [1e-3, 1e6], found {self.logit_bound!r}')
+    if self.has_noise != (self.noise_scale > 0):
+      raise ValueError(
+          'noise_scale must be greater than 0 with noise and 0 without, found '
+          f'noise={self.noise} and noise_scale={self.noise_scale!r}')
+    if self.noise_scale > 1e12:
+      raise ValueError(
+          f'noise_scale must be at most 1e12, found {self.noise_scale!r}')
+    if not self.sends_votes and self.levels < _LEAST_LEVELS:
+      needed = (_LEAST_LEVELS * self.max_total_weight).bit_length()
+      raise ValueError(
+          f'bits={self.bits} leave {self.levels} steps to a prediction when the '
+          f'weights of a round sum up to {self.max_total_weight}: at least '
+          f'{needed} bits are needed')
+
+  @property
+  def has_noise(self) -> bool:
+    return self.noise != 'none'
+
+  @property
+  def sends_votes(self) -> bool:
+    """Whether parties send whole votes, which need no rounding."""
+    return self.knowledge == 'argmax' and not self.has_noise
+
+  @property
+  def noise_reach(self) -> float:
+    """Noisy predictions are cut off this far beyond the range of clean ones."""
+    reach = {'none': 0.0, 'gaussian': _GAUSSIAN_REACH, 'laplace': _LAPLACE_REACH}
+    return reach[self.noise] * self.noise_scale
+
+  @property
+  def low(self) -> float:
+    """The least value of an entry that is sent, in units of a prediction."""
+    least = -self.logit_bound if self.knowledge == 'logits' else 0.0
+    return least - self.noise_reach
+
+  @property
+  def high(self) -> float:
+    """The largest value of an entry that is sent."""
+    most = self.logit_bound if self.knowledge == 'logits' else 1.0
+    return most + self.noise_reach
+
+  @property
+  def levels(self) -> int:
+    """Steps of the grid from `low` to `high`."""
+    if self.sends_votes:
+      return 1
+    return (2**self.bits - 1) // self.max_total_weight
+
+  @property
+  def wire_bits(self) -> int:
+    """Bits of an entry of the sum."""
+    if self.sends_votes:
+      return self.max_total_weight.bit_length()
+    return self.bits
+
+  @property
+  def modulus(self) -> int:
+    """Above the largest possible sum of an entry, max_total_weight * levels."""
+    return 2**self.wire_bits
+
+  @property
+  def rounding_error(self) -> float:
+    """By how much rounding may move an entry of the mean: half a step.
+
+    The mean of values that are each at most half a step off, with whatever
+    weights. 0 for votes.
+    """
+    return 0.0 if self.sends_votes else (self.high - self.low) / (2 * self.levels)
+
+  @property
+  def l2_sensitivity(self) -> float:
+    """L2 distance of a party's predictions on one record, for any two inputs."""
+    clean = 2 * self.logit_bound if self.knowledge == 'logits' else math.sqrt(2)
+    return clean * FLOAT_SLACK
+
+  @property
+  def l1_sensitivity(self) -> float:
+    """L1 distance of a party's predictions on one record, for any two inputs.
+
+    For logits that of rows clipped in L1, as they are under Laplace noise.
+    """
+    clean = 2 * self.logit_bound if self.knowledge == 'logits' else 2.0
+    return clean * FLOAT_SLACK
+
+  @property
+  def sent_bytes(self) -> float:
+    """That a party sends in a round under secure aggregation."""
+    return self.records * self.classes * self.wire_bits / 8
+
+  @property
+  def clear_bytes(self) -> float:
+    """That a party would send without secure aggregation: floats, or labels."""
+    if self.sends_votes:
+      return self.records * (self.classes - 1).bit_length() / 8
+    return self.records * self.classes * _FLOAT_BYTES
+
+  @property
+  def received_bytes(self) -> float:
+    """That a party receives in a round: the sums, and the numbers of records."""
+    return self.sent_bytes + self.records * _RECORD_NUMBER_BYTES
+
+  def replace(self, **changes) -> 'PredictionMeanParams':
+    """A copy with these fields changed, validated anew."""
+    return dataclasses.replace(self, **changes)

@@ -1,0 +1,174 @@
+"""Parameters of a vote, and every number that follows from them.
+
+The factory counts votes and adds noise by these numbers, and the accountant
+reads the very same ones. No TensorFlow here.
+
+Units. "Counts" are the integers that are summed. "Agents" are units in which the
+votes of one agent of weight 1 for a label sum to 1: k counts are one agent.
+"""
+
+import dataclasses
+import math
+
+from aggregators import validate
+
+# skellam, gaussian: agents add shares. gaussian_central: the server, which is
+# trusted, adds all the noise.
+NOISES = ('skellam', 'gaussian', 'gaussian_central')
+
+# The label of a query that is not answered.
+NO_LABEL = -1
+
+_MOST_BITS = 30
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VotingParams:
+  """A vote of agents on public queries (Zhu et al. 2020).
+
+  Adjacency is zero-out at agent level, all votes of one agent replaced by zero;
+  it still takes part and still adds its noise share. At instance level one
+  record of one agent is added, removed or replaced.
+
+  Attributes:
+    queries: Q >= 1.
+    classes: C >= 2 labels; with `attributes`, C >= 1 of them.
+    agents: N >= 1, that are told to take part. A constant of the run.
+    noise_stddev: sigma >= 0, agents. The guarantee rests on noise of this
+      standard deviation per label of the sum.
+    votes: k >= 1 votes of an agent a query: 1 for its model's label, or its
+      number of neighbours. A public constant; the division by k, which the
+      release does not need, is always by k.
+    attributes: None where a query has one label. Otherwise labels do not exclude
+      each other, an agent names at most this many (tau), and `votes` must be 1.
+    max_weight: Integer >= 1. An agent of weight w casts each vote w times.
+      Weights are public; the guarantee holds for weights up to this one.
+    noise: One of NOISES.
+    threshold: Agents. A query is answered only if the noisy count of the winner
+      exceeds it; None for no threshold. With `attributes` a label is released
+      as present if its noisy count exceeds it, and None means half the agents.
+      As it is the same noisy count, a threshold costs no privacy; queries that
+      are not answered cost what the others do.
+    min_honest_fraction: h in (0, 1]. Of the agents that were told to take part,
+      the fraction whose noise the guarantee counts on; noise in all is 1/h of it.
+    assumed_colluders: Agents that are assumed to tell the server their noise.
+      A vote is withheld when the survivors less these are fewer than h times N.
+  """
+
+  queries: int
+  classes: int
+  agents: int
+  noise_stddev: float
+  votes: int = 1
+  attributes: int | None = None
+  max_weight: int = 1
+  noise: str = 'skellam'
+  threshold: float | None = None
+  min_honest_fraction: float = 1.0
+  assumed_colluders: int = 0
+
+  def __post_init__(self):
+    validate.integer(queries=self.queries, agents=self.agents, votes=self.votes,
+                     max_weight=self.max_weight, low=1, high=2**30)
+    validate.integer(
+        classes=self.classes, low=2 if self.attributes is None else 1, high=2**30)
+    validate.non_negative(noise_stddev=self.noise_stddev)
+    validate.one_of(NOISES, noise=self.noise)
+    validate.fraction(min_honest_fraction=self.min_honest_fraction)
+    validate.integer(assumed_colluders=self.assumed_colluders, low=0)
+    if self.attributes is not None:
+      validate.integer(attributes=self.attributes, low=1, high=self.classes)
+      if self.votes != 1:
+        raise ValueError(
+            'votes must be 1 where an agent names several attributes, found '
+            f'{self.votes!r}')
+    if self.threshold is not None:
+      validate.finite(threshold=self.threshold)
+    # With a tolerance for fractions like 0.9 that float64 has not.
+    if self.has_shares and self.agents - self.assumed_colluders < (
+        self.least_honest * (1 - 1e-9)):
+      raise ValueError(
+          f'assumed_colluders={self.assumed_colluders} leave fewer than '
+          f'min_honest_fraction={self.min_honest_fraction:g} of '
+          f'{self.agents} agents honest: every vote would be withheld')
+    self.bits  # Raises when the modulus would be too large.
+
+  @property
+  def has_shares(self) -> bool:
+    """Whether agents add the noise, and some of it may be missing."""
+    return self.noise != 'gaussian_central'
+
+  @property
+  def is_integer(self) -> bool:
+    """Whether counts and noise are integers, summed modulo 2^bits."""
+    return self.noise == 'skellam'
+
+  @property
+  def counted_on(self) -> float:
+    """The part of the noise that the guarantee counts on, in (0, 1]."""
+    return self.min_honest_fraction if self.has_shares else 1.0
+
+  @property
+  def least_honest(self) -> float:
+    """h times N: fewer honest agents have less noise than is counted on."""
+    return self.min_honest_fraction * self.agents
+
+  @property
+  def noise_variance(self) -> float:
+    """Variance per label that the guarantee rests on, counts squared."""
+    return (self.votes * self.noise_stddev)**2
+
+  @property
+  def total_noise_variance(self) -> float:
+    """Variance of the noise when all agents answer, counts squared."""
+    return self.noise_variance / self.counted_on
+
+  @property
+  def most_counts(self) -> int:
+    """The most counts that one agent gives to one label."""
+    return self.votes * self.max_weight
+
+  @property
+  def most_counts_of_query(self) -> int:
+    """The most counts that one agent gives to all labels of a query."""
+    return self.most_counts * (self.attributes or 1)
+
+  @property
+  def threshold_counts(self) -> float | None:
+    """The threshold in counts; None if there is none."""
+    if self.threshold is not None:
+      return self.threshold * self.votes
+    return self.agents / 2 if self.attributes is not None else None
+
+  @property
+  def bits(self) -> int:
+    """Bits of a label's count: sums are known modulo 2^bits.
+
+    They hold all votes of all agents and noise that is not exceeded but once in
+    10^9 counts, with room for Skellam's heavier tails. Privacy does not depend
+    on it.
+    """
+    most = self.agents * self.most_counts + 64 + 12 * math.sqrt(
+        self.total_noise_variance)
+    bits = math.ceil(math.log2(most)) + 1
+    if bits > _MOST_BITS:
+      raise ValueError(
+          f'agents={self.agents}, votes={self.votes}, max_weight='
+          f'{self.max_weight} and noise_stddev={self.noise_stddev:g} need sums '
+          f'of {bits} bits; at most {_MOST_BITS} are there')
+    return bits
+
+  @property
+  def modulus(self) -> int:
+    """2^bits."""
+    return 2**self.bits
+
+  @property
+  def uplink_bytes(self) -> float:
+    """What one agent sends for all queries: `bits` a count, or 4 bytes."""
+    bits = self.bits if self.is_integer else 32
+    return self.queries * self.classes * bits / 8
+
+  def replace(self, **changes) -> 'VotingParams':
+    """A copy with these fields changed, validated anew."""
+    return dataclasses.replace(self, **changes)

@@ -1,0 +1,98 @@
+"""Tests of aggregators.branch: `tf.cond`, but for what is not taken."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from aggregators import branch
+
+
+def _both(predicate, x):
+  """A structure whose branches use what is around them."""
+  outer = x + 1
+  return branch.either(
+      predicate, lambda: collections.OrderedDict(a=outer, b=(2 * x, tf.constant(1))),
+      lambda: collections.OrderedDict(a=-outer, b=(x, tf.constant(0))))
+
+
+def _flat(structure):
+  return [np.asarray(leaf).tolist() for leaf in tf.nest.flatten(structure)]
+
+
+TAKEN, NOT_TAKEN = [[4.0], [6.0], 1], [[-4.0], [3.0], 0]
+
+
+@pytest.mark.parametrize('wrapper', [
+    lambda f: f, tf.function, lambda f: tf.function(f, jit_compile=True)],
+    ids=['eager', 'graph', 'compiled'])
+def test_the_branch_that_the_predicate_names_is_taken(wrapper):
+  both = wrapper(_both)
+  for predicate, expected in ((True, TAKEN), (False, NOT_TAKEN)):
+    found = both(tf.constant(predicate), tf.constant([3.0]))
+    assert isinstance(found, collections.OrderedDict)
+    assert _flat(found) == expected
+
+
+@pytest.mark.parametrize('context', ['in_process', 'one_worker'])
+def test_it_runs_in_every_context(request, context):
+  request.getfixturevalue(context)
+
+  @tff.tensorflow.computation(np.bool_, tff.TensorType(np.float32, [1]))
+  def both(predicate, x):
+    return _both(predicate, x)
+
+  assert _flat(both(True, [3.0])) == TAKEN
+  assert _flat(both(False, [3.0])) == NOT_TAKEN
+
+
+def test_branches_may_have_branches():
+  @tf.function
+  def sign(x):
+    return branch.either(
+        x > 0, lambda: 1, lambda: branch.either(x < 0, lambda: -1, lambda: 0))
+
+  assert [int(sign(tf.constant(x))) for x in (5, -5, 0)] == [1, -1, 0]
+
+
+def test_the_other_branch_does_not_run():
+  variable = tf.Variable(0)
+
+  @tf.function
+  def count(predicate, divisor):
+    return branch.either(
+        predicate, lambda: variable.assign_add(1), lambda: 7 // divisor)
+
+  # Would fail, or count, if both ran.
+  assert int(count(tf.constant(True), tf.constant(0))) == 1
+  assert int(count(tf.constant(False), tf.constant(2))) == 3
+  assert int(variable) == 1
+  with pytest.raises(tf.errors.InvalidArgumentError):
+    count(tf.constant(False), tf.constant(0))
+
+
+def test_gradients_pass_the_branch_that_is_taken():
+  @tf.function
+  def slope(x):
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      y = branch.either(x > 0, lambda: x * x, lambda: 5 * x)
+    return tape.gradient(y, x)
+
+  assert float(slope(tf.constant(3.0))) == 6.0
+  assert float(slope(tf.constant(-3.0))) == 5.0
+
+
+def test_its_own_branches_stay_functions_and_those_of_others_do_not():
+  with tf.Graph().as_default() as graph:
+    x = tf.compat.v1.placeholder(tf.float32, [])
+    tf.cond(x > 1, lambda: x, lambda: -x)
+    branch.either(x > 0, lambda: x, lambda: -x)
+    tf.cond(x > 2, lambda: x, lambda: -x)
+  lowered = [
+      operation.get_attr('_lower_using_switch_merge')
+      for operation in graph.get_operations()
+      if operation.type in ('If', 'StatelessIf')]
+  assert lowered == [True, False, True]

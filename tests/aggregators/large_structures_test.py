@@ -1,0 +1,115 @@
+"""Sums of large and odd structures, and the memory that they take."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from aggregators import distributed_sum
+from aggregators import share_tables
+from aggregators import structures
+from aggregators.distributed_sum import DistributedSumFactory
+from aggregators.params import DistributedSumParams
+from tests import statistics_lib
+
+BFLOAT16 = tf.bfloat16.as_numpy_dtype
+DTYPES = (np.float32, np.float16, BFLOAT16, np.float64)
+# Fifty layers of odd sizes, scalars, vectors and matrices, of all dtypes.
+FIFTY = [(DTYPES[i % 4], ([], [2 * i + 1], [3, i], [i % 7 + 1, 1, 5])[i % 4 - i // 25])
+         for i in range(50)]
+
+
+def _params(dimension, **changes):
+  return DistributedSumParams(**{**dict(
+      clip=1.0, noise_multiplier=1.0, bits=16, dimension=dimension,
+      cohort_size=10), **changes})
+
+
+@pytest.mark.parametrize('generator', ['philox', 'chacha20'])
+def test_fifty_layers_of_odd_sizes_come_back_with_their_noise(
+    one_worker, generator):
+  value_type = tff.to_type(FIFTY)
+  size = structures.FlatLayout(value_type).size
+  assert size % 2 and len({tuple(shape) for _, shape in FIFTY}) > 25
+  params = _params(size, cohort_size=3, noise_generator=generator, clip=50.0,
+                   noise_multiplier=0.02, bits=20)
+  process = DistributedSumFactory(params).create(value_type)
+  rng = np.random.default_rng(0)
+  clients = [[np.asarray(rng.uniform(-1, 1, shape)).astype(dtype)
+              for dtype, shape in FIFTY] for _ in range(3)]
+  output = process.next(process.initialize(), clients)
+  errors = []
+  for (dtype, shape), found, *parts in zip(FIFTY, output.result, *clients):
+    assert np.asarray(found).dtype == dtype and np.shape(found) == tuple(shape)
+    exact = sum(np.asarray(part, np.float64) for part in parts)
+    if dtype in (np.float32, np.float64):  # The others round the result itself.
+      errors.append(np.ravel(np.asarray(found, np.float64) - exact))
+  errors = np.concatenate(errors) * params.scale
+  # Too few for the power of check_variance: noise of a standard deviation of 1.
+  assert errors.size > 400
+  assert statistics_lib.has_second_moment(errors, params.total_noise_variance)
+  assert not statistics_lib.has_second_moment(
+      errors, 2 * params.total_noise_variance)
+
+
+def _roundtrip(dimension, **changes):
+  """The errors of one client's sum, grid units, and what they should be."""
+  params = _params(dimension, cohort_size=1, **changes)
+  factory = DistributedSumFactory(params)
+  state = factory.initial_state()
+  vector = np.full(dimension, 0.5 * dimension**-0.5, np.float32)
+  sent, _ = factory.contribute(
+      tf.constant(vector), tf.constant([dimension, 1], tf.int64), state)
+  assert sent.shape == [params.padded_dimension]
+  released = distributed_sum.decode(
+      sent, 1, 1, tf.constant([1, 1], tf.int64), state['rotation_key'], params,
+      table=state.get('noise_table')).vector.numpy()
+  assert released.shape == (dimension,)
+  return (released - vector) * params.scale, params.total_noise_variance
+
+
+@pytest.mark.parametrize('rotation', ['hadamard', 'dft', 'none'])
+@pytest.mark.parametrize('dimension', [1, 2, 3, 5, 127, 1025])
+def test_small_dimensions_come_back(dimension, rotation):
+  errors, variance = _roundtrip(dimension, rotation=rotation)
+  # Gaussian, and one in 10^9 beyond six and a half standard deviations.
+  assert np.all(np.abs(errors) < 6.5 * (variance + 1)**0.5)
+
+
+@pytest.mark.parametrize('dimension, generator', [
+    (2**16 + 1, 'philox'), (2**20, 'philox'), (2**17 - 1, 'chacha20'),
+    pytest.param(2**24, 'philox', marks=pytest.mark.slow)])
+def test_large_dimensions_come_back_with_their_noise(dimension, generator):
+  errors, variance = _roundtrip(dimension, noise_generator=generator)
+  statistics_lib.check_variance(errors, variance + 1 / 6)
+  statistics_lib.check_mean(errors, 0, variance)
+
+
+def _peak(module, *arguments) -> int:
+  environment = {**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '3'}
+  return int(subprocess.run(
+      [sys.executable, '-W', 'ignore', '-m', module, *map(str, arguments)],
+      check=True, text=True, stdout=subprocess.PIPE, env=environment).stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('generator, vectors', [('philox', 15), ('chacha20', 19)])
+def test_a_client_takes_the_vectors_that_the_docstring_says(generator, vectors):
+  """Between two sizes, so that tables, programs and libraries do not count."""
+  small, large = 2**21, 2**23
+  module = 'tests.aggregators.encode_peak'
+  grown = _peak(module, large, generator) - _peak(module, small, generator)
+  assert large - small < grown / 4 < vectors * (large - small)
+  assert f'{vectors} vectors' in ' '.join(distributed_sum.encode.__doc__.split())
+
+
+@pytest.mark.slow
+def test_the_peak_of_a_chunk_does_not_grow_with_the_cohort():
+  module = 'tests.simulation.chunk_peak'
+  few, many = _peak(module, 4), _peak(module, 40)
+  # 36 clients more, of 4 MB each: not even four vectors more.
+  assert many - few < 16 * 2**20

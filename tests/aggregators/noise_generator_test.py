@@ -1,0 +1,217 @@
+"""The distributed sum with all its randomness from ChaCha20."""
+
+import numpy as np
+import pytest
+from scipy import stats
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from aggregators import chacha
+from aggregators import distributed_sum
+from aggregators import keys
+from aggregators import modular_sum
+from aggregators import share_tables
+from aggregators.adaptive_clip import AdaptiveClipSumFactory
+from aggregators.distributed_sum import DistributedSumFactory
+from aggregators.params import AdaptiveClipParams
+from aggregators.params import DistributedSumParams
+from tests import statistics_lib
+
+D = 4096
+
+
+def _params(**changes):
+  return DistributedSumParams(**{**dict(
+      clip=1.0, noise_multiplier=1.0, bits=14, dimension=D, cohort_size=20,
+      rotation='none', noise_generator='chacha20'), **changes})
+
+
+def _encode(params, told, key=(1, 2), vector=None):
+  table = share_tables.noise_table(params, told)
+  vector = np.zeros(params.dimension, np.float32) if vector is None else vector
+  return distributed_sum.encode(
+      tf.constant(vector), tf.constant(key, tf.int64), [0, 0], told, params, table)
+
+
+def _decode(total, survivors, told, params, key=(5, 6)):
+  return distributed_sum.decode(
+      total, survivors, told, tf.constant(key, tf.int64), [0, 0], params,
+      table=share_tables.noise_table(params, told))
+
+
+def test_nothing_is_drawn_from_another_generator(monkeypatch):
+  def forbidden(*_, **__):
+    raise AssertionError('Philox was used')
+
+  for module, name in ((keys, '_draw'), (tf.random, 'stateless_poisson'),
+                       (tf.random, 'stateless_uniform')):
+    monkeypatch.setattr(module, name, forbidden)
+  # A share of several draws, a vector long enough to be rounded again, a tie or
+  # two, and dropouts.
+  params = _params(bits=16, cohort_size=20)
+  sent = _encode(params, 1, vector=np.full(D, 1.0, np.float32))
+  assert share_tables.draws_of_cohort(params, 1) > 1
+  _decode(sent.values, 18, 20, params)
+  # Power: under Philox both fail.
+  philox = _params(bits=16, noise_generator='philox')
+  with pytest.raises(AssertionError, match='Philox was used'):
+    _encode(philox, 20)
+  with pytest.raises(AssertionError, match='Philox was used'):
+    distributed_sum.decode(sent.values, 18, 20, tf.constant([5, 6], tf.int64),
+                           [0, 0], philox)
+
+
+def test_ties_and_retries_are_of_the_generator(monkeypatch):
+  used = []
+  original = chacha.words
+
+  def spy(key, shape, dtype=tf.int32):
+    used.append((dtype, int(np.prod(shape))))
+    return original(key, shape, dtype)
+
+  monkeypatch.setattr(chacha, 'words', spy)
+  # A bound so tight that the first tries fail: half of the coordinates are .5.
+  params = _params(beta=0.999, fixed_scale=D**0.5 / 2 * (1 + 1e-6))
+  retries = [int(_encode(params, 20, (i, 0), np.full(D, D**-0.5, np.float32))
+                 .diagnostics['rounding_retries']) for i in range(5)]
+  assert sum(retries) > 0
+  assert used.count((tf.int32, D)) == sum(retries)
+
+
+@pytest.mark.parametrize('told', [100, 20, 15, 5, 2, 1])
+@pytest.mark.parametrize('mechanism', ['skellam', 'discrete_gaussian'])
+def test_shares_of_every_cohort_have_their_law(mechanism, told):
+  params = _params(bits=16, mechanism=mechanism)
+  share = share_tables.share_variance(params, told)
+  noise = modular_sum.unwrap(_encode(params, told).values, params.bits).numpy()
+  statistics_lib.check_variance(noise, share)
+  statistics_lib.check_mean(noise, 0, share)
+
+
+@pytest.mark.parametrize('bits, cohort_size, told, draws', [
+    (18, 20, 20, 1), (18, 20, 2, 5), (20, 40, 3, 11)])
+def test_small_cohorts_take_as_many_draws_as_they_need(
+    bits, cohort_size, told, draws):
+  params = _params(bits=bits, cohort_size=cohort_size, dimension=2**14)
+  table = share_tables.noise_table(params, told)
+  assert table['draws'] == share_tables.draws_of_cohort(params, told) == draws
+  share = share_tables.share_variance(params, told)
+  assert table['variance'] == share / draws
+  noise = modular_sum.unwrap(_encode(params, told).values, bits).numpy()
+  statistics_lib.check_variance(noise, share)
+  # Draws of the one share are not each other's copies: that would be the law of
+  # a multiple, with gaps.
+  edges = np.concatenate([[-np.inf], np.linspace(-3, 3, 41), [np.inf]])
+  counts, _ = np.histogram(noise / share**0.5, np.nan_to_num(edges))
+  assert statistics_lib.fits(counts, np.diff(stats.norm.cdf(edges)))
+
+
+def test_every_cohort_has_a_table_of_the_size_of_the_state():
+  params = _params(bits=16, cohort_size=30)
+  cells = {share_tables.noise_table(params, told)['packed'].size
+           for told in (0, 1, 3, 22, 23, 300)}
+  assert cells == {2**share_tables.table_log_size(params)}
+
+
+@pytest.mark.parametrize('mechanism', ['skellam', 'discrete_gaussian'])
+@pytest.mark.parametrize('survivors, told', [
+    (12, 20), (1, 1), (3, 5), (7, 5), (7, 20), (0, 0)])
+def test_the_noise_of_a_release_is_the_same_whoever_comes(
+    mechanism, survivors, told):
+  params = _params(min_honest_fraction=0.6, mechanism=mechanism)
+  factory = DistributedSumFactory(params)
+  state = factory.tell_cohort_size(factory.initial_state(), told)
+  state['rotation_key'] = np.zeros([2], np.int64)
+  contribute = tf.function(
+      lambda key: factory.contribute(tf.zeros([D]), key, state)[0])
+  total = factory.zero(D)
+  for i in range(survivors):
+    total = factory.add(total, contribute(tf.constant([1, i], tf.int64)))
+  _, vector, measurements = factory.release(
+      state, total, tf.constant(survivors), tf.constant([2, 2], tf.int64))
+  variance = params.total_noise_variance * max(1, survivors / max(1, told))
+  errors = vector.numpy() * params.scale
+  statistics_lib.check_variance(errors, variance)
+  statistics_lib.check_mean(errors, 0, variance)
+  assert bool(measurements['withheld']) == (survivors < 0.6 * told)
+
+
+def test_compiled_and_uncompiled_clients_and_servers_send_the_same(monkeypatch):
+  params = _params(dimension=2**14, bits=18, cohort_size=4)
+  vector = np.full(2**14, 2.0**-7, np.float32)
+
+  def both():
+    sent = _encode(params, 1, vector=vector).values
+    return sent.numpy(), _decode(sent, 1, 4, params).vector.numpy()
+
+  compiled = both()
+  monkeypatch.setattr(distributed_sum, '_LEAST_COMPILED', 2**30)
+  for found, wanted in zip(both(), compiled):
+    np.testing.assert_array_equal(found, wanted)
+  assert share_tables.draws_of_cohort(params, 1) > 1
+
+
+def test_keys_give_other_integers_than_philox():
+  chosen = _encode(_params(), 20).values.numpy()
+  philox = distributed_sum.encode(
+      tf.zeros([D]), tf.constant([1, 2], tf.int64), [0, 0], 20,
+      _params(noise_generator='philox'),
+      share_tables.noise_table(_params(noise_generator='philox'), 20))
+  assert np.mean(chosen != philox.values.numpy()) > 0.9
+  np.testing.assert_array_equal(chosen, _encode(_params(), 20).values)
+
+
+def test_a_table_of_another_cohort_is_an_error():
+  params = _params()
+  table = share_tables.noise_table(params, 20)
+  for call in (
+      lambda: distributed_sum.encode(
+          tf.zeros([D]), tf.constant([1, 2], tf.int64), [0, 0], 19, params, table),
+      lambda: distributed_sum.decode(
+          tf.zeros([D], tf.int32), 3, 19, tf.constant([1, 2], tf.int64), [0, 0],
+          params, table=table)):
+    with pytest.raises(tf.errors.InvalidArgumentError,
+                       match='noise_table must be that of cohort_size'):
+      call()
+  with pytest.raises(ValueError, match='needs a noise_table'):
+    distributed_sum.encode(
+        tf.zeros([D]), tf.constant([1, 2], tf.int64), [0, 0], 20, params)
+
+
+@pytest.mark.parametrize('changes, message', [
+    (dict(mechanism='skellam_central'), 'found mechanism=skellam_central'),
+    (dict(noise_multiplier=0.0), 'noise_multiplier=0'),
+    (dict(bits=24), 'at bits=24.*use fewer bits or more clients'),
+    (dict(mechanism='discrete_gaussian', bits=18), 'at bits=18.*use fewer bits$'),
+])
+def test_what_tables_cannot_draw_is_refused_at_construction(changes, message):
+  with pytest.raises(ValueError, match=f'noise_generator=chacha20.*{message}'):
+    DistributedSumFactory(_params(**changes))
+  DistributedSumFactory(_params(**changes, noise_generator='philox'))
+
+
+def test_an_adaptive_clip_is_refused():
+  with pytest.raises(ValueError, match='noise_generator=philox, found'):
+    AdaptiveClipSumFactory(_params(), AdaptiveClipParams(count_stddev=1.0))
+
+
+def test_an_unknown_generator_is_refused():
+  with pytest.raises(ValueError, match='noise_generator must be one of'):
+    _params(noise_generator='aes')
+
+
+@pytest.mark.parametrize('survivors, told', [(4, 6), (0, 6), (1, 1)])
+def test_a_process_of_it_releases_the_sum(one_worker, survivors, told):
+  params = _params(cohort_size=6, bits=14, min_honest_fraction=0.5,
+                   rotation='hadamard')
+  factory = DistributedSumFactory(params)
+  process = factory.create(tff.TensorType(np.float32, [D]))
+  state = factory.tell_cohort_size(process.initialize(), told)
+  values = [np.full(D, 0.5 * D**-0.5, np.float32)] * survivors
+  output = process.next(state, values)
+  errors = (output.result - 0.5 * D**-0.5 * survivors) * params.scale
+  if output.measurements['withheld']:
+    errors = output.result * params.scale
+  assert output.measurements['withheld'] == (survivors < told / 2)
+  statistics_lib.check_variance(
+      errors, params.total_noise_variance + survivors / 6)

@@ -1,0 +1,169 @@
+"""Values of the in-process executor: from users and to them, and their sums.
+
+Inside are NumPy arrays for tensors, tuples for structures, serialized dataset
+graphs (bytes) for sequences, Python functions for functions, and AtServer,
+AllEqual or AtClients for federated values.
+"""
+
+import dataclasses
+from typing import Any, Iterable, Sequence
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+from tensorflow_federated.python.common_libs import structure
+from tensorflow_federated.python.core.impl.compiler import array as array_lib
+from tensorflow_federated.python.core.impl.executors import value_serialization
+import tree
+
+
+@dataclasses.dataclass(frozen=True)
+class AtServer:
+  value: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class AllEqual:
+  """At clients, the same at each."""
+
+  value: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class AtClients:
+  values: list
+
+
+def ingested(value, type_spec):
+  """A value that a user gave, as it is inside.
+
+  Raises:
+    TypeError: If it is not of the type, by the rules of TFF: numbers are only
+      widened, scalars of Python must fit. Names of elements must agree, too.
+  """
+  if isinstance(type_spec, tff.FederatedType):
+    at_server = type_spec.placement is tff.SERVER
+    if type_spec.all_equal:
+      member = ingested(value, type_spec.member)
+      return AtServer(member) if at_server else AllEqual(member)
+    if not isinstance(value, (list, tuple)):
+      raise TypeError(
+          f'clients\' values must be a list, found {type(value).__name__}')
+    return AtClients([ingested(v, type_spec.member) for v in value])
+  if isinstance(type_spec, tff.StructType):
+    value = structure.from_container(value)
+    if len(value) != len(type_spec):
+      raise TypeError(
+          f'a structure must have {len(type_spec)} elements, found {len(value)}')
+    found = []
+    for (name, element), (wanted, element_type) in zip(
+        structure.iter_elements(value), structure.iter_elements(type_spec)):
+      if name not in (wanted, None):
+        raise TypeError(f'an element must be named {wanted!r}, found {name!r}')
+      try:
+        found.append(ingested(element, element_type))
+      except TypeError as error:
+        raise TypeError(f'{wanted or len(found)}: {error}') from error
+    return tuple(found)
+  if isinstance(type_spec, tff.SequenceType):
+    serialized, _ = value_serialization.serialize_value(value, type_spec)
+    return serialized.sequence.serialized_graph_def
+  return as_array(value, type_spec)
+
+
+def as_array(value, type_spec: tff.TensorType) -> np.ndarray:
+  """A tensor of a type; see `ingested`."""
+  wanted = type_spec.dtype
+  if isinstance(value, (np.ndarray, np.generic)) and value.dtype == wanted:
+    array = np.asarray(value)
+  else:
+    leaves = tree.flatten(value) if isinstance(value, (list, tuple)) else [value]
+    for leaf in leaves:
+      if not array_lib.is_compatible_dtype(leaf, wanted.type):
+        dtype = getattr(leaf, 'dtype', type(leaf).__name__)
+        raise TypeError(f'a tensor must be {type_spec}, found {leaf!r} ({dtype})')
+    array = np.asarray(value, object if wanted.kind == 'U' else wanted)
+  if wanted.kind == 'U':
+    array = _encoded(array, type_spec)
+  shape = type_spec.shape
+  if shape is not None and (len(shape) != array.ndim or any(
+      size is not None and size != found
+      for size, found in zip(shape, array.shape))):
+    raise TypeError(
+        f'a tensor must be {type_spec}, found the shape {list(array.shape)}')
+  return array
+
+
+def _encoded(strings: np.ndarray, type_spec) -> np.ndarray:
+  """Strings as bytes, which keep their length as objects only."""
+  encoded = np.empty(strings.shape, object)
+  for i, string in enumerate(strings.flat):
+    if not isinstance(string, (str, bytes)):
+      raise TypeError(f'a tensor must be {type_spec}, found {string!r}')
+    encoded.flat[i] = tf.compat.as_bytes(string)
+  return encoded
+
+
+def returned(value, type_spec):
+  """A value from inside as users get it; arrays are their own."""
+  if isinstance(type_spec, tff.FederatedType):
+    if isinstance(value, AtClients):
+      return [returned(v, type_spec.member) for v in value.values]
+    return returned(value.value, type_spec.member)
+  if isinstance(type_spec, tff.StructType):
+    return structure.Struct(
+        (name, returned(element, element_type))
+        for element, (name, element_type) in zip(
+            value, structure.iter_elements(type_spec)))
+  if isinstance(type_spec, tff.SequenceType):
+    return value_serialization._deserialize_dataset_from_graph_def(  # pylint: disable=protected-access
+        value, type_spec.element)
+  if isinstance(value, np.ndarray):
+    # What TensorFlow returns may share memory with what it was fed.
+    return value.copy() if value.ndim else value[()]
+  return value
+
+
+def total(type_spec, values: Sequence, modulus=None):
+  """The sum of values of a type; modulo `modulus`, if there is one.
+
+  Without a modulus integers wrap around in their type, as in TensorFlow.
+  """
+  if isinstance(type_spec, tff.StructType):
+    return tuple(
+        total(element, [value[i] for value in values],
+              modulus[i] if isinstance(modulus, tuple) else modulus)
+        for i, (_, element) in enumerate(structure.iter_elements(type_spec)))
+  shape = type_spec.shape if isinstance(type_spec, tff.TensorType) else None
+  if shape is None or None in shape:
+    raise TypeError(
+        f'a federated sum needs tensors of known shapes, found {type_spec}')
+  zero = np.zeros(shape, type_spec.dtype)
+  if modulus is None:
+    return _added(values, zero)
+  return _modular_total(values, int(modulus), zero)
+
+
+def _added(values: Iterable, found: np.ndarray) -> np.ndarray:
+  for value in values:
+    # NumPy makes scalars of arrays without dimensions, and warns of overflow.
+    np.add(found, value, out=found)
+  return found
+
+
+def _modular_total(values: Sequence, modulus: int, zero: np.ndarray) -> np.ndarray:
+  if not 1 <= modulus < 2**63:
+    raise ValueError(f'modulus must be in [1, 2^63), found {modulus}')
+  modulus_of_type = zero.dtype.type(modulus)
+  if modulus & (modulus - 1) == 0:
+    # It divides the modulus at which the type overflows.
+    found = _added(values, zero)
+    return np.bitwise_and(found, modulus_of_type - zero.dtype.type(1), out=found)
+  found = np.zeros(zero.shape, np.uint64)
+  # So many residues, and one more, fit 64 bits.
+  many = (2**64 - 1) // modulus - 1
+  for start in range(0, len(values), many):
+    residues = (np.remainder(value, modulus_of_type).astype(np.uint64)
+                for value in values[start:start + many])
+    np.remainder(_added(residues, found), np.uint64(modulus), out=found)
+  return found.astype(zero.dtype)
