@@ -4,13 +4,16 @@ import dataclasses
 import functools
 import inspect
 import os
-from typing import Any, Mapping
+from typing import Any, Callable, Mapping
 
 import numpy as np
 
 from tasks import emnist_official
 from tasks import image_npz
-from tasks import partition
+from tasks import image_records
+from tasks import open_source
+from tasks import partition as partition_lib
+from tasks import records
 from tasks import sources
 from tasks import task
 
@@ -18,6 +21,13 @@ from tasks import task
 # accuracies of different populations are of the same examples.
 _SPLIT_SEED = 20230817
 _EMBEDDED_TEST_EXAMPLES = 360
+
+# Names of the image and the label in files of each format, where none are given.
+_IMAGE, _LABEL = emnist_official.IMAGE_FIELD, emnist_official.LABEL_FIELD
+_FIELDS = {'folder': ('image', 'label'), 'leaf': ('x', 'y')}
+
+# What `open_raw` of arrays in memory calls the owner of examples of nobody.
+_NOBODY = 'nobody'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,6 +38,31 @@ class Data:
   held_out: Mapping[str, task.Examples]
   num_classes: int
   privacy_unit: str
+  skips: task.Skips
+  label_counts: np.ndarray | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Opened:
+  """A source that was opened.
+
+  Attributes:
+    raw: As it is in the files.
+    to_examples: A raw source -> the task's.
+    num_classes: Labels are below.
+    privacy_unit: See task.Task.
+    test_is_of_nobody: The clients of raw.test are not those that drew.
+    label_counts: See task.Task.
+    held_out_fraction: See records.with_held_out.
+  """
+
+  raw: records.RawData
+  to_examples: Callable[[task.ClientSource], task.ClientSource]
+  num_classes: int
+  privacy_unit: str = 'one client of the files'
+  test_is_of_nobody: bool = False
+  label_counts: np.ndarray | None = None
+  held_out_fraction: float | None = None
 
 
 def load(*, data_source: str | None = None, **options: Any) -> Data:
@@ -41,46 +76,92 @@ def load(*, data_source: str | None = None, **options: Any) -> Data:
     ValueError: On an unknown source, an option that it does not use, one that
       it needs and lacks, and bad data.
   """
+  opened = _open(data_source, options)
+  raw = opened.raw
+  train = opened.to_examples(raw.train)
+  test = None if raw.test is None else opened.to_examples(raw.test)
+  if opened.test_is_of_nobody:
+    held_out = {'test': records.gather(test)[0]}
+  else:
+    train, held_out = records.with_held_out(
+        train, test, skips=raw.skips, held_out_fraction=opened.held_out_fraction)
+  return Data(
+      train=train, held_out=held_out, num_classes=opened.num_classes,
+      privacy_unit=opened.privacy_unit, skips=raw.skips,
+      label_counts=opened.label_counts)
+
+
+def open_raw(*, data_source: str | None = None,
+             **options: Any) -> tuple[records.RawData, np.ndarray | None]:
+  """What prepare_data writes: the data and their label_counts (see task.Task).
+
+  The fields are 'pixels', uint8 [28, 28] with ink near 255, and 'label', int32;
+  `load` reads them back from an SQLite file as they are.
+  """
+  opened = _open(data_source, options)
+  train, test = (
+      None if source is None else records.MappedSource(
+          opened.to_examples(source),
+          lambda found: {_IMAGE: found['x'], _LABEL: found['y']},
+          {_IMAGE: image_records.ELEMENT_SPEC['x'],
+           _LABEL: image_records.ELEMENT_SPEC['y']})
+      for source in (opened.raw.train, opened.raw.test))
+  raw = records.RawData(train=train, test=test, skips=opened.raw.skips)
+  return raw, opened.label_counts
+
+
+def options_of(data_source: str) -> tuple[str, ...]:
+  """The options of a source."""
+  if data_source in open_source.FORMATS and data_source not in _SOURCES:
+    own = inspect.signature(_files).parameters
+    return (*open_source.options(data_source),
+            *(name for name in own if name not in ('data_source', 'given')))
+  return tuple(inspect.signature(_SOURCES[data_source]).parameters)
+
+
+def _open(data_source: str | None, options: Mapping[str, Any]) -> _Opened:
   if data_source is None:
     data_source = 'embedded'
   if data_source not in SOURCES:
     raise ValueError(
-        f'data_source must be one of {", ".join(sorted(SOURCES))}, found '
-        f'{data_source!r}')
-  source = SOURCES[data_source]
-  parameters = inspect.signature(source).parameters
-  unused = sorted(set(options) - set(parameters))
+        f'data_source must be one of {", ".join(SOURCES)}, found {data_source!r}')
+  known = options_of(data_source)
+  unused = sorted(set(options) - set(known))
   if unused:
     raise ValueError(
         f'data_source {data_source} does not use {", ".join(unused)}; its '
-        f'options are {", ".join(parameters)}')
-  lacking = [name for name, parameter in parameters.items()
-             if parameter.default is parameter.empty and name not in options]
-  if lacking:
-    raise ValueError(f'data_source {data_source} needs {", ".join(lacking)}')
-  return source(**options)
+        f'options are {", ".join(known)}')
+  if 'data_path' in known and 'data_path' not in options:
+    raise ValueError(f'data_source {data_source} needs data_path')
+  if data_source in _SOURCES:
+    return _SOURCES[data_source](**options)
+  return _files(data_source, **options)
 
 
-def embedded(*, num_clients: int = 200, dirichlet_alpha: float = 1.0,
-             data_seed: int = 0) -> Data:
+def _embedded(*, num_clients: int = 200, partition: str = 'dirichlet',
+              dirichlet_alpha: float | None = None,
+              labels_per_client: int | None = None,
+              size_exponent: float | None = None, data_seed: int = 0) -> _Opened:
   """The 1,797 digits that ship with scikit-learn, over simulated clients.
 
   Args:
     num_clients: From 1 to the 1,437 training examples.
-    dirichlet_alpha: See partition.dirichlet.
+    partition: See partition.split, as of the next three.
+    dirichlet_alpha: Of 'dirichlet'.
+    labels_per_client: Of 'labels'.
+    size_exponent: Of 'size'.
     data_seed: Of the division over clients, not of the test set.
   """
   x, y = _embedded_digits()
   order = np.random.default_rng(_SPLIT_SEED).permutation(len(y))
   test, train = np.split(order, [_EMBEDDED_TEST_EXAMPLES])
-  clients = partition.dirichlet(
-      y[train], num_clients=num_clients, alpha=dirichlet_alpha, seed=data_seed)
-  return Data(
-      train=sources.ArraysByClient({'x': x[train], 'y': y[train]}, clients),
-      # The clients are simulated: the test digits are nobody's.
-      held_out={'test': {'x': x[test], 'y': y[test]}},
-      num_classes=10,
-      privacy_unit=f'one of {num_clients} simulated clients, not people')
+  clients = partition_lib.split(
+      y[train], partition=partition, num_clients=num_clients, seed=data_seed,
+      dirichlet_alpha=dirichlet_alpha, labels_per_client=labels_per_client,
+      size_exponent=size_exponent)
+  return _in_memory(
+      {'x': x[train], 'y': y[train]}, clients, {'x': x[test], 'y': y[test]}, None,
+      num_classes=10, simulated=True)
 
 
 @functools.lru_cache(maxsize=1)
@@ -105,64 +186,129 @@ def _bilinear(size: int, new_size: int) -> np.ndarray:
       [np.interp(centres, pixels, row) for row in np.eye(size)], axis=1)
 
 
-def npz(*, data_path: str | os.PathLike[str]) -> Data:
-  """An .npz file of images by writer; see image_npz.read.
+def _npz(*, data_path: str | os.PathLike[str], image_field: str = 'x',
+         label_field: str = 'y', client_field: str = 'writer',
+         partition: str | None = None, num_clients: int | None = None,
+         dirichlet_alpha: float | None = None, labels_per_client: int | None = None,
+         size_exponent: float | None = None, data_seed: int | None = None) -> _Opened:
+  """An .npz file of images, by writer or over simulated clients.
 
   Args:
-    data_path: The file.
+    data_path: The file; see image_npz.read.
+    image_field: What its arrays are called, before _train and _test.
+    label_field: The same of the labels.
+    client_field: The same of the clients.
+    partition: Divide the examples over simulated clients, whoever wrote them; None
+      leaves them to the clients of the file. See partition.split.
+    num_clients: Needed for a partition.
+    dirichlet_alpha: Of 'dirichlet'.
+    labels_per_client: Of 'labels'.
+    size_exponent: Of 'size'.
+    data_seed: Of the partition; 0 if not given.
   """
-  train, test, num_classes = image_npz.read(data_path)
-  source = sources.ArraysByClient({'x': train.x, 'y': train.y}, train.clients)
-  return Data(
-      train=source,
-      held_out=held_out_sets(
-          {'x': test.x, 'y': test.y}, test.clients, source),
-      num_classes=num_classes, privacy_unit='one writer')
+  of_partition = dict(
+      dirichlet_alpha=dirichlet_alpha, labels_per_client=labels_per_client,
+      size_exponent=size_exponent)
+  if partition is None:
+    for name, value in dict(
+        of_partition, num_clients=num_clients, data_seed=data_seed).items():
+      if value is not None:
+        raise ValueError(f'data_source npz does not use {name} without partition')
+  elif num_clients is None:
+    raise ValueError('partition needs num_clients')
+  train, test, num_classes = image_npz.read(
+      data_path, names=image_npz.Names(
+          image=image_field, label=label_field, client=client_field),
+      needs_clients=partition is None)
+  clients = train.clients
+  if partition is not None:
+    clients = partition_lib.split(
+        train.y, partition=partition, num_clients=num_clients, seed=data_seed or 0,
+        **of_partition)
+  return _in_memory(
+      {'x': train.x, 'y': train.y}, clients, {'x': test.x, 'y': test.y},
+      test.clients, num_classes=num_classes, simulated=partition is not None)
 
 
-def official(*, cache_dir: str | os.PathLike[str] | None = None,
-             only_digits: bool = False) -> Data:
+def _in_memory(train: Mapping[str, np.ndarray], clients: np.ndarray,
+               test: Mapping[str, np.ndarray], test_clients: np.ndarray | None, *,
+               num_classes: int, simulated: bool) -> _Opened:
+  """The task's own examples, in memory."""
+  known = test_clients is not None
+  unit = 'one writer'
+  if simulated:
+    unit = f'one of {int(clients.max()) + 1} simulated clients, not people'
+  return _Opened(
+      raw=records.RawData(
+          train=sources.ArraysByClient(train, clients),
+          test=sources.ArraysByClient(
+              test, test_clients if known else np.full(len(test['y']), _NOBODY)),
+          skips=task.Skips()),
+      to_examples=lambda source: source, num_classes=num_classes, privacy_unit=unit,
+      test_is_of_nobody=not known,
+      label_counts=(
+          partition_lib.label_counts(train['y'], clients) if simulated else None))
+
+
+def _official(*, cache_dir: str | os.PathLike[str] | None = None,
+              only_digits: bool = False, skip_bad_clients: bool = False) -> _Opened:
   """TFF's federated EMNIST, downloaded unless it is in the cache.
 
   Args:
     cache_dir: Where emnist_all.sqlite is or will be; None means .tff in the
       home directory, as in TFF.
     only_digits: 10 digits instead of all 62 classes.
+    skip_bad_clients: See task.Skips.
   """
   path = emnist_official.find_or_download(cache_dir)
-  train = emnist_official.open_split(path, 'train', only_digits=only_digits)
-  test = emnist_official.open_split(path, 'test', only_digits=only_digits)
-  return Data(
-      train=train, held_out=held_out_sets(*test.all_examples(), train),
-      num_classes=emnist_official.num_classes(only_digits),
-      privacy_unit='one writer')
+  train, test = (
+      emnist_official.open_split(path, part, only_digits=only_digits)
+      for part in ('train', 'test'))
+  num_classes = emnist_official.num_classes(only_digits)
+  return _Opened(
+      raw=records.RawData(
+          train=train, test=test, skips=task.Skips(skip_bad_clients)),
+      to_examples=functools.partial(
+          image_records.images, num_classes=num_classes, dark_ink=True),
+      num_classes=num_classes, privacy_unit='one writer')
 
 
-SOURCES = {'embedded': embedded, 'npz': npz, 'official': official}
-
-
-def held_out_sets(
-    examples: Mapping[str, np.ndarray], clients: np.ndarray | None,
-    population: task.ClientSource) -> dict[str, dict[str, np.ndarray]]:
-  """Held-out examples under the names that say whose they are.
+def _files(data_source: str, *, image_field: str | None = None,
+           label_field: str | None = None, dark_ink: bool | None = None,
+           num_classes: int = 62, held_out_fraction: float | None = None,
+           **given: Any) -> _Opened:
+  """Files of a format of open_source.
 
   Args:
-    examples: Feature name -> array.
-    clients: [examples], whose they are; None if not known.
-    population: The training clients.
-
-  Returns:
-    'test_clients', examples of clients outside the population, and
-    'test_examples', further examples of the population's clients; only those
-    that there are. 'test' if the clients are not known.
+    data_source: The format.
+    image_field: Of the images: 28 x 28 or 784 integers in [0, 255] or floats in
+      [0, 1]. Defaults to 'image' for folders, 'x' for leaf, else 'pixels'.
+    label_field: Of the labels; 'label', or 'y' for leaf.
+    dark_ink: Ink is near 0, as in LEAF's and TFF's data; by default so for leaf,
+      and for sqlite files of floats that prepare_data did not write.
+    num_classes: Labels are below.
+    held_out_fraction: See records.with_held_out.
+    **given: See open_source.open_raw.
   """
-  if clients is None:
-    return {'test': dict(examples)}
-  known = np.isin(clients.astype(str), list(population.client_ids))
-  sets = {}
-  for name, rows in (('test_clients', ~known), ('test_examples', known)):
-    if np.all(rows):
-      sets[name] = dict(examples)
-    elif np.any(rows):
-      sets[name] = {key: array[rows] for key, array in examples.items()}
-  return sets
+  image_npz.check_num_classes(num_classes)
+  default_image, default_label = _FIELDS.get(data_source, (_IMAGE, _LABEL))
+  image, label = image_field or default_image, label_field or default_label
+  raw = open_source.open_raw(
+      data_source, fields=image_records.fields(image, label), **given)
+  if dark_ink is None:
+    dark_ink = data_source == 'leaf'
+    if data_source == 'sqlite' and raw.train.element_spec[
+        image_records.IMAGE][0].kind == 'f':
+      if raw.train.is_prepared:
+        raise ValueError(f'{given["data_path"]} has images as they were in files: pass '
+                         '--dark_ink or --nodark_ink')
+      dark_ink = True
+  return _Opened(
+      raw=raw, to_examples=functools.partial(
+          image_records.images, num_classes=num_classes, dark_ink=dark_ink),
+      num_classes=num_classes, held_out_fraction=held_out_fraction)
+
+
+_SOURCES = {'embedded': _embedded, 'npz': _npz, 'official': _official}
+
+SOURCES = tuple(sorted({*_SOURCES, *open_source.FORMATS}))

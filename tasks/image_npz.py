@@ -1,12 +1,12 @@
 """Reads labelled images by client from an .npz file, and checks all of it."""
 
 import dataclasses
-import io
 import os
 import pathlib
-import zipfile
 
 import numpy as np
+
+from tasks import npz_file
 
 REQUIRED = ('x_train', 'y_train', 'writer_train', 'x_test', 'y_test')
 
@@ -29,18 +29,44 @@ class LabelledImages:
   clients: np.ndarray | None
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Names:
+  """What the arrays are called, before _train and _test.
+
+  Attributes:
+    image: Of the images.
+    label: Of the labels.
+    client: Of the client of each image.
+  """
+
+  image: str = 'x'
+  label: str = 'y'
+  client: str = 'writer'
+
+
+def check_num_classes(num_classes: int) -> None:
+  """Raises ValueError unless it is a number of classes that can be learnt."""
+  if isinstance(num_classes, bool) or not isinstance(
+      num_classes, int) or not 2 <= num_classes <= MAX_CLASSES:
+    raise ValueError(f'num_classes must be an integer from 2 to {MAX_CLASSES}, found '
+                     f'{num_classes!r}')
+
+
 def read(
-    path: str | os.PathLike[str], image_shape: tuple[int, int] = (28, 28)
+    path: str | os.PathLike[str], image_shape: tuple[int, int] = (28, 28), *,
+    names: Names = Names(), needs_clients: bool = True
 ) -> tuple[LabelledImages, LabelledImages, int]:
   """Reads a training and a test part.
 
   Args:
-    path: A file with the arrays of REQUIRED: x_*, images [N, height, width],
-      integers in [0, 255] or floats in [0, 1]; y_*, integers [N] from 0 on;
-      writer_*, integers or strings [N], the client of each image. writer_test
-      may be absent, and then the clients of the test part are None.
+    path: A file with the arrays IMAGE_*, images [N, height, width], integers in
+      [0, 255] or floats in [0, 1]; LABEL_*, integers [N] from 0 on; CLIENT_*,
+      integers or strings [N], the client of each image; * being train and test.
+      CLIENT_test may be absent, and then the clients of the test part are None.
       class_names, one per class, may be present.
     image_shape: What every image must measure.
+    names: IMAGE, LABEL and CLIENT.
+    needs_clients: Whether CLIENT_train must be there; if not, it is not read.
 
   Returns:
     The training part, the test part, and the number of classes: that of
@@ -51,69 +77,65 @@ def read(
       names the file and the array.
   """
   path = pathlib.Path(path)
-  arrays = _read_arrays(path)
+  arrays = _read_arrays(path, names, needs_clients)
   try:
-    return _checked(arrays, image_shape)
+    return _checked(arrays, image_shape, names)
   except ValueError as error:
     raise ValueError(f'{path}: {error}') from error
 
 
-def _read_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
+def _read_arrays(path: pathlib.Path, names: Names,
+                 needs_clients: bool) -> dict[str, np.ndarray]:
   """The arrays of the file that we know, by name."""
-  if not path.is_file():
-    raise ValueError(f'{path} does not exist or is not a file')
-  arrays = {}
-  try:
-    with zipfile.ZipFile(path) as archive:
-      present = set(archive.namelist())
-      for name in (*REQUIRED, 'writer_test', 'class_names'):
-        if f'{name}.npy' in present:
-          # Read to the end before parsing: only then is the checksum verified.
-          content = io.BytesIO(archive.read(f'{name}.npy'))
-          arrays[name] = np.load(content, allow_pickle=False)
-  # Damage shows as BadZipFile, LZMAError, zlib.error, EOFError, ValueError,
-  # NotImplementedError and more, depending on the byte that it hits.
-  except Exception as error:
-    detail = ' '.join(str(error).split()) or type(error).__name__
-    raise ValueError(
-        f'{path} is not an npz file, or corrupted: {detail}') from error
-  missing = [name for name in REQUIRED if name not in arrays]
+  clients = [f'{names.client}_train'] if needs_clients else []
+  required = [f'{names.image}_train', f'{names.label}_train', *clients,
+              f'{names.image}_test', f'{names.label}_test']
+  more = [f'{names.client}_test'] if needs_clients else []
+  arrays = npz_file.read(path, [*required, *more, 'class_names'])
+  missing = [name for name in required if name not in arrays]
   if missing:
+    hint = '' if missing != clients else (
+        ': without clients, pass --partition to divide the examples over simulated '
+        'ones')
     raise ValueError(
         f'{path} has no array {", ".join(missing)}; needed are '
-        f'{", ".join(REQUIRED)} (and writer_test if known)')
+        f'{", ".join(required)} (and {names.client}_test if known){hint}')
   return arrays
 
 
 def _checked(
-    arrays: dict[str, np.ndarray], image_shape: tuple[int, int]
+    arrays: dict[str, np.ndarray], image_shape: tuple[int, int], names: Names
 ) -> tuple[LabelledImages, LabelledImages, int]:
   """Checks the arrays one by one, then against each other."""
   parts = []
   for part in ('train', 'test'):
-    x = _images(f'x_{part}', arrays[f'x_{part}'], image_shape)
-    y = _labels(f'y_{part}', arrays[f'y_{part}'])
-    clients = arrays.get(f'writer_{part}')
+    image, label, client = (
+        f'{name}_{part}' for name in (names.image, names.label, names.client))
+    x = _images(image, arrays[image], image_shape)
+    y = _labels(label, arrays[label])
+    clients = arrays.get(client)
     if clients is not None:
-      _check_clients(f'writer_{part}', clients)
-      _check_length(f'writer_{part}', clients, f'x_{part}', x)
-    _check_length(f'y_{part}', y, f'x_{part}', x)
+      _check_clients(client, clients)
+      _check_length(client, clients, image, x)
+    _check_length(label, y, image, x)
     parts.append(LabelledImages(x=x, y=y, clients=clients))
   train, test = parts
   if 'class_names' in arrays:
-    names = arrays['class_names']
-    if names.ndim != 1 or not 2 <= names.size <= MAX_CLASSES:
+    class_names = arrays['class_names']
+    if class_names.ndim != 1 or not 2 <= class_names.size <= MAX_CLASSES:
       raise ValueError(
           f'class_names must be a list of 2 to {MAX_CLASSES} names, found '
-          f'shape {list(names.shape)}')
-    num_classes, rule = names.size, 'there are as many class_names'
+          f'shape {list(class_names.shape)}')
+    num_classes, rule = class_names.size, 'there are as many class_names'
   else:
     num_classes = int(train.y.max()) + 1
-    rule = 'the largest label of y_train is one less'
+    rule = f'the largest label of {names.label}_train is one less'
     if num_classes < 2:
-      raise ValueError('y_train has only the label 0: nothing to learn')
-  for name, y in (('y_train', train.y), ('y_test', test.y)):
-    _check_each(name, y, y < num_classes, f'below {num_classes} ({rule})')
+      raise ValueError(
+          f'{names.label}_train has only the label 0: nothing to learn')
+  for part, y in (('train', train.y), ('test', test.y)):
+    _check_each(f'{names.label}_{part}', y, y < num_classes,
+                f'below {num_classes} ({rule})')
   return train, test, num_classes
 
 

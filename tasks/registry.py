@@ -6,6 +6,10 @@ as --help does, costs no TensorFlow import.
 
 from typing import Any, Callable, Mapping
 
+import numpy as np
+
+from tasks import open_source
+from tasks import records
 from tasks import task
 
 
@@ -14,19 +18,67 @@ def _emnist(**options: Any) -> task.Task:
   return emnist.build(**options)
 
 
-_BUILDERS: Mapping[str, Callable[..., task.Task]] = {'emnist': _emnist}
+def _raw_emnist(**options: Any) -> tuple[records.RawData, np.ndarray | None]:
+  from tasks import emnist_data  # pylint: disable=g-import-not-at-top
+  return emnist_data.open_raw(**options)
+
+
+def _shakespeare(**options: Any) -> task.Task:
+  from tasks import shakespeare  # pylint: disable=g-import-not-at-top
+  return shakespeare.build(**options)
+
+
+def _stackoverflow_word(**options: Any) -> task.Task:
+  from tasks import stackoverflow_word  # pylint: disable=g-import-not-at-top
+  return stackoverflow_word.build(**options)
+
+
+def _stackoverflow_tag(**options: Any) -> task.Task:
+  from tasks import stackoverflow_tag  # pylint: disable=g-import-not-at-top
+  return stackoverflow_tag.build(**options)
+
+
+_BUILDERS: Mapping[str, Callable[..., task.Task]] = {
+    'emnist': _emnist, 'shakespeare': _shakespeare,
+    'stackoverflow_tag': _stackoverflow_tag,
+    'stackoverflow_word': _stackoverflow_word}
+
+# What prepare_data writes of a task's data; tasks whose files it can copy as they
+# are need none.
+_RAW: Mapping[str, Callable[..., tuple[records.RawData, np.ndarray | None]]] = {
+    'emnist': _raw_emnist}
 
 TASKS = tuple(sorted(_BUILDERS))
 
 # What flags offer as choices, without importing the tasks.
-MODELS = {'emnist': ('cnn_1m', 'cnn_small')}
-DATA_SOURCES = {'emnist': ('embedded', 'npz', 'official')}
+MODELS = {
+    'emnist': ('cnn_1m', 'cnn_small'),
+    'shakespeare': ('lstm_256', 'lstm_small'),
+    'stackoverflow_tag': ('logistic', 'logistic_small'),
+    'stackoverflow_word': ('lstm_670', 'lstm_small'),
+}
+_SOURCES = tuple(sorted({'embedded', 'official', *open_source.FORMATS}))
+DATA_SOURCES = {name: _SOURCES for name in TASKS}
+
+# Of all tasks that learn from texts.
+_TEXT = ('model', 'data_source', *open_source.OPTIONS, 'cache_dir',
+         'held_out_fraction', 'num_clients', 'text_field', 'max_examples_per_client',
+         'max_test_examples')
 
 # The options of each task. An option that is None counts as not given.
 OPTIONS = {
-    'emnist': ('model', 'data_source', 'data_path', 'cache_dir', 'only_digits',
-               'num_clients', 'dirichlet_alpha', 'data_seed'),
+    'emnist': ('model', 'data_source', *open_source.OPTIONS, 'cache_dir',
+               'only_digits', 'image_field', 'label_field', 'dark_ink', 'num_classes',
+               'held_out_fraction', 'partition', 'num_clients', 'dirichlet_alpha',
+               'labels_per_client', 'size_exponent', 'data_seed'),
+    'shakespeare': (*_TEXT, 'sequence_length'),
+    'stackoverflow_tag': (*_TEXT, 'vocabulary', 'vocabulary_size', 'num_labels'),
+    'stackoverflow_word': (*_TEXT, 'vocabulary', 'vocabulary_size', 'sequence_length'),
 }
+
+# Options that name a file of which a run keeps its own copy, which takes the place
+# of the option when the run is resumed -> the name in task.Task.files.
+KEPT_FILES = {'vocabulary': 'vocabulary.json'}
 
 
 def build(name: str, **options: Any) -> task.Task:
@@ -45,6 +97,23 @@ def build(name: str, **options: Any) -> task.Task:
     ValueError: On an unknown task, option or choice, or bad data. The message
       is one line and names what is wrong.
   """
+  given = _given(name, options)
+  return _BUILDERS[name](**given)
+
+
+def open_raw(name: str, **options: Any) -> tuple[records.RawData, np.ndarray | None]:
+  """What prepare_data writes of a task's data, and label_counts of task.Task.
+
+  Arguments and errors are those of `build`; `model` is none of them.
+  """
+  given = _given(name, options)
+  if name not in _RAW:
+    raise ValueError(f'task {name} reads files as they are: leave it out')
+  return _RAW[name](**given)
+
+
+def _given(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+  """The options that are given. Raises ValueError on an unknown task or option."""
   if name not in _BUILDERS:
     raise ValueError(f'task must be one of {", ".join(TASKS)}, found {name!r}')
   given = {key: value for key, value in options.items() if value is not None}
@@ -53,4 +122,4 @@ def build(name: str, **options: Any) -> task.Task:
     raise ValueError(
         f'task {name} has no option {", ".join(unknown)}; its options are '
         f'{", ".join(OPTIONS[name])}')
-  return _BUILDERS[name](**given)
+  return given

@@ -11,6 +11,9 @@ from absl import flags
 
 from aggregators import params as params_lib
 from aggregators import validate
+from tasks import open_source
+from tasks import partition
+from tasks import records
 from tasks import registry
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import request as request_lib
@@ -45,6 +48,7 @@ class TrainConfig:
   simulated_dropout_rate: float
   num_workers: int
   clients_per_call: int | None
+  clients_by_id: bool
   output_dir: str | None
   resume: bool
   rounds_per_evaluation: int
@@ -53,6 +57,7 @@ class TrainConfig:
   assumed_colluders: int
   target_quantile: float
   clip_learning_rate: float
+  noise_generator: str
 
   def __post_init__(self):
     validate.positive(
@@ -63,7 +68,7 @@ class TrainConfig:
     validate.integer(client_batch_size=self.client_batch_size,
                      client_epochs=self.client_epochs,
                      rounds_per_evaluation=self.rounds_per_evaluation, low=1)
-    validate.integer(num_workers=self.num_workers, low=1, high=64)
+    validate.integer(num_workers=self.num_workers, low=0, high=64)
     if self.clients_per_call is not None:
       validate.integer(clients_per_call=self.clients_per_call, low=1)
     validate.integer(initial_weights_seed=self.initial_weights_seed,
@@ -121,6 +126,10 @@ def define_privacy(mechanisms: tuple[str, ...]) -> None:
                      'it are withheld.')
   flags.DEFINE_integer('assumed_colluders', 0, _PRIVACY + 'Clients of a round that '
                        'are assumed to tell the server their noise.')
+  flags.DEFINE_enum('noise_generator', 'philox', params_lib.NOISE_GENERATORS,
+                    _PRIVACY + 'Of the random words of rounding and noise. chacha20: '
+                    'cryptographic, slower, and refused where noise is not drawn from '
+                    'tables.')
   flags.DEFINE_float('cohort_size', 100, _PRIVACY + 'Clients of a round, expected.')
   flags.DEFINE_integer('rounds', 50, _PRIVACY + 'Rounds in all.')
   flags.DEFINE_enum('sampling', 'poisson', request_lib.SAMPLINGS, _PRIVACY +
@@ -151,24 +160,80 @@ def define_training() -> None:
                        'training starts from, which is public.')
 
 
-def define_data() -> None:
+def define_data(default_task: str | None = 'emnist') -> None:
   """Defines the flags of the task and its data."""
-  flags.DEFINE_enum('task', 'emnist', registry.TASKS, _DATA + 'What is learnt.')
+  flags.DEFINE_enum('task', default_task, registry.TASKS, _DATA + 'What is learnt.')
   models = sorted({m for names in registry.MODELS.values() for m in names})
   sources = sorted({s for names in registry.DATA_SOURCES.values() for s in names})
   flags.DEFINE_string('model', None, _DATA + f'One of {", ".join(models)}.')
   flags.DEFINE_string('data_source', None, _DATA + f'One of {", ".join(sources)}; '
                       'embedded if not given.')
-  flags.DEFINE_string('data_path', None, _DATA + 'File, for data_source=npz.')
+  flags.DEFINE_string('data_path', None, _DATA + 'The files: paths and patterns, '
+                      'comma between; for folder, the folder of the clients\' folders.')
+  flags.DEFINE_string('test_path', None, _DATA + 'Files of a test part, like '
+                      '--data_path; without one, some clients are held out.')
+  flags.DEFINE_float('held_out_fraction', None, _DATA + 'Part of the clients that are '
+                     'held out where there is no test part (0.1).')
+  flags.DEFINE_string('client_field', None, _DATA + 'Field, column or array that names '
+                      'the client (client; writer for npz).')
+  flags.DEFINE_string('image_field', None, _DATA + 'Field of the images (pixels; image '
+                      'for folder, x for leaf and npz).')
+  flags.DEFINE_string('label_field', None, _DATA + 'Field of the labels (label; y for '
+                      'leaf and npz).')
+  flags.DEFINE_bool('dark_ink', None, _DATA + 'Ink is near 0, as in LEAF\'s and TFF\'s '
+                    'images, and not near the maximum, as in MNIST\'s.')
+  flags.DEFINE_integer('num_classes', None, _DATA + 'Labels are below this (62).')
+  flags.DEFINE_string('train_split', None, _DATA + 'split_name of the training part, '
+                      'for data_source=sqlite (train).')
+  flags.DEFINE_string('test_split', None, _DATA + 'split_name of the test part, for '
+                      'data_source=sqlite (test, if there is one).')
+  flags.DEFINE_bool('skip_bad_clients', None, _DATA + 'Skip and count clients whose '
+                    'data are bad, instead of stopping at the first.')
   flags.DEFINE_string('cache_dir', None, _DATA + 'Folder of TFF\'s data sets, for '
                       'data_source=official.')
   flags.DEFINE_bool('only_digits', None, _DATA + '10 classes instead of 62, for '
                     'data_source=official.')
-  flags.DEFINE_integer('num_clients', None, _DATA + 'Clients that embedded data '
-                       'are split over (200).')
+  flags.DEFINE_enum('partition', None, partition.PARTITIONS, _DATA + 'How embedded data '
+                    'and npz files are divided over simulated clients (dirichlet, for '
+                    'embedded). labels: some labels each. size: by a power law.')
+  flags.DEFINE_integer('num_clients', None, _DATA + 'Simulated clients (200, for '
+                       'embedded; 125 of texts).')
   flags.DEFINE_float('dirichlet_alpha', None, _DATA + 'Evenness of the labels of '
-                     'embedded clients (1.0).')
-  flags.DEFINE_integer('data_seed', None, _DATA + 'Of the split of embedded data.')
+                     'clients of --partition=dirichlet (1.0).')
+  flags.DEFINE_integer('labels_per_client', None, _DATA + 'Of --partition=labels (2).')
+  flags.DEFINE_float('size_exponent', None, _DATA + 'Of --partition=size: the client of '
+                     'rank r has r to the minus this of the examples (1.0).')
+  flags.DEFINE_integer('data_seed', None, _DATA + 'Of the partition (0).')
+  _define_text()
+
+
+def _define_text() -> None:
+  """The flags of tasks that learn from texts."""
+  flags.DEFINE_string('text_field', None, _DATA + 'Field of the text (text; of '
+                      'official files, snippets or tokens).')
+  flags.DEFINE_string('vocabulary', None, _DATA + 'File of a public list of words; '
+                      'without one, words are counted in the training clients\' '
+                      'texts, outside the guarantee.')
+  flags.DEFINE_integer('vocabulary_size', None, _DATA + 'Words at most (10,000; 1,000 '
+                       'for small models).')
+  flags.DEFINE_integer('num_labels', None, _DATA + 'Tags at most (500; 50 for small '
+                       'models).')
+  flags.DEFINE_integer('sequence_length', None, _DATA + 'Tokens predicted in one '
+                       'example (80 characters, 20 words).')
+  flags.DEFINE_integer('max_examples_per_client', None, _DATA + 'A client trains on '
+                       'at most so many examples: rows of characters, sentences, '
+                       'posts.')
+  flags.DEFINE_integer('max_test_examples', None, _DATA + 'Of each held-out set '
+                       '(2,000).')
+
+
+def define_preparation() -> None:
+  """Defines the flags of what data are copied to."""
+  flags.DEFINE_string('output', None, _RUN + 'The SQLite file to write.')
+  flags.DEFINE_list('fields', None, _DATA + 'What to copy, without --task: NAME, '
+                    'NAME:KIND or, where it may be missing, NAME:KIND?, comma between; '
+                    f'KIND being {", ".join(records.KINDS)}. All fields of the first '
+                    'record if not given.')
 
 
 def define_run() -> None:
@@ -180,10 +245,15 @@ def define_run() -> None:
                     'start it if there is none.')
   flags.DEFINE_integer('rounds_per_evaluation', 1, _RUN + 'Rounds from one '
                        'evaluation to the next.')
-  flags.DEFINE_integer('num_workers', 1, _RUN + 'TFF worker processes.')
+  flags.DEFINE_integer('num_workers', 0, _RUN + 'TFF worker processes that share '
+                       'the clients of a round, at most 64; 0: all is computed in '
+                       'this process, which is the fastest on one machine.')
   flags.DEFINE_integer('clients_per_call', None, _RUN + 'Clients that one graph '
                        'call trains one after another; chosen by the cohort if '
                        'not given. 1: one TFF client each.')
+  flags.DEFINE_bool('clients_by_id', True, _RUN + 'Clients of SQLite files are read '
+                    'where they train, which must have the files; otherwise their '
+                    'examples are sent. The numbers are the same.')
   flags.DEFINE_float('simulated_dropout_rate', 0.0, _RUN + 'Part of the told '
                      'clients that do not answer.')
 
@@ -205,6 +275,41 @@ def privacy_request() -> tuple[request_lib.Request, frozenset[str]]:
   request = request_lib.Request(
       query='epsilon', mechanism=FLAGS.mechanism, **values)
   return request, given
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PrepareConfig:
+  """What prepare_data is told.
+
+  Attributes are the flags of the same names; `options` are those of the data that
+  were given.
+  """
+
+  output: str
+  task: str | None
+  data_source: str | None
+  options: dict[str, Any]
+  fields: list[str] | None
+
+  def __post_init__(self):
+    if not self.output:
+      raise ValueError('output must be the path of a file, found none')
+
+
+def prepare_config() -> PrepareConfig:
+  """The flags of prepare_data."""
+  known = {name for names in registry.OPTIONS.values() for name in names}
+  options = {name: FLAGS[name].value for name in sorted(known)
+             if FLAGS[name].value is not None and name != 'data_source'}
+  usable = open_source.OPTIONS if FLAGS.task is None else registry.OPTIONS[FLAGS.task]
+  unused = sorted(set(options) - set(usable) | (set(options) & {'model'}))
+  if unused:
+    raise ValueError(
+        f'{", ".join(unused)} not used '
+        + ('without --task' if FLAGS.task is None else f'by --task={FLAGS.task}'))
+  return PrepareConfig(
+      output=FLAGS.output, task=FLAGS.task, data_source=FLAGS.data_source,
+      options=options, fields=FLAGS.fields)
 
 
 def train_config() -> TrainConfig:

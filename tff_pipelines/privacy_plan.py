@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 
+from tff_pipelines import noise_sampler
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import calibration
@@ -19,6 +20,7 @@ from tff_pipelines.accounting import events
 from tff_pipelines.accounting import request as request_lib
 from tff_pipelines.simulation import cohorts
 from aggregators import params as params_lib
+from aggregators import share_tables
 from aggregators import validate
 
 MECHANISMS = (
@@ -85,6 +87,38 @@ def _check_clip_count(request: request_lib.Request) -> None:
         f'of the target {request.epsilon:g}')
 
 
+def _most_clients(request: request_lib.Request) -> int:
+  """No cohort is larger."""
+  if request.sampling == 'poisson':
+    return request.needed('population')
+  return int(request.needed('cohort_size'))
+
+
+def _reserved_delta(request: request_lib.Request) -> float:
+  """What is kept of delta for the sampler of the noise, at most half of it."""
+  if not request.family.params:
+    return 0.0
+  return min(request.delta / 2, noise_sampler.reserve(
+      request.replace(epsilon=None, noise_multiplier=1.0).params(),
+      _most_clients(request), request.rounds, request.epsilon))
+
+
+def _check_generator(plan: 'PrivacyPlan') -> None:
+  """Raises ValueError if the generator asked for can't draw all the noise."""
+  if plan.noise_generator == params_lib.NOISE_GENERATORS[0]:
+    return
+  where = f'noise_generator={plan.noise_generator}'
+  if plan.params is None:
+    raise ValueError(
+        f'{where} needs a mechanism whose clients add the noise (skellam, '
+        f'discrete_gaussian), found mechanism={plan.request.mechanism}')
+  if plan.adaptive is not None:
+    raise ValueError(
+        f'{where} can\'t be had with adaptive_clipping: the noise of its count is '
+        'drawn by TensorFlow\'s Poisson sampler')
+  share_tables.check_generator(plan.params)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrivacyPlan:
   """A calibrated plan for rounds of federated learning.
@@ -98,6 +132,7 @@ class PrivacyPlan:
     assumed_colluders: As in DistributedSumParams.
     target_quantile: Of the norms, for an adaptive clip.
     clip_learning_rate: Of an adaptive clip.
+    noise_generator: As in DistributedSumParams.
   """
 
   request: request_lib.Request
@@ -107,6 +142,7 @@ class PrivacyPlan:
   assumed_colluders: int = 0
   target_quantile: float = 0.5
   clip_learning_rate: float = 0.2
+  noise_generator: str = 'philox'
 
   @classmethod
   def calibrate(cls, request: request_lib.Request, **attributes) -> 'PrivacyPlan':
@@ -139,6 +175,7 @@ class PrivacyPlan:
     if request.mechanism == 'none':
       plan = cls(request=request.replace(epsilon=None, noise_multiplier=None),
                  **attributes)
+      _check_generator(plan)
       plan.sampler  # Raises what sampling can't be done.
       return plan
     _check_clip_count(request)
@@ -146,10 +183,13 @@ class PrivacyPlan:
       request = request.replace(
           noise_multiplier=calibration.noise_multiplier(
               lambda z: request.replace(noise_multiplier=z).event(),
-              epsilon=request.epsilon, delta=request.delta,
+              epsilon=request.epsilon,
+              delta=request.delta - _reserved_delta(request),
               accountant=request.accountant,
               amplification=request.amplification))
     plan = cls(request=request, **attributes)
+    _check_generator(plan)
+    plan.check_sampler()
     plan.sampler  # Raises what sampling can't be done.
     plan.adaptive  # Raises for settings out of range.
     if plan.params is not None:
@@ -163,7 +203,9 @@ class PrivacyPlan:
     """Parameters of the distributed sum; None for central mechanisms."""
     if not self.request.family.params:
       return None
-    return self.request.params().replace(assumed_colluders=self.assumed_colluders)
+    return self.request.params().replace(
+        assumed_colluders=self.assumed_colluders,
+        noise_generator=self.noise_generator)
 
   @functools.cached_property
   def adaptive(self) -> params_lib.AdaptiveClipParams | None:
@@ -191,25 +233,96 @@ class PrivacyPlan:
   def is_private(self) -> bool:
     return self.request.mechanism != 'none'
 
+  @functools.cached_property
+  def delta_sampler(self) -> float | None:
+    """What of delta the sampler of the noise takes, all rounds; None if unknown.
+
+    (1 + e^epsilon) times the total variation between what is released and what
+    exact laws would release: see `noise_sampler`. It is part of delta, unless it
+    is more than half: then epsilon is that of exact laws.
+    """
+    return self._taken(self.request.rounds, self.request.epsilon)
+
+  @property
+  def sampler_in_words(self) -> str | None:
+    """What draws the noise; None if there is none."""
+    if not self.is_private:
+      return None
+    return noise_sampler.describe(self.params, self.adaptive is not None)
+
+  def check_sampler(self) -> None:
+    """Raises ValueError if epsilon was asked for and is beyond the sampler."""
+    taken, request = self.delta_sampler, self.request
+    if request.epsilon is None or taken is None or taken <= request.delta / 2:
+      return
+    raise ValueError(
+        f'epsilon={request.epsilon:g} at delta={request.delta:.3g} is beyond what '
+        'is proved of the noise: draws from tables are so near to their law that '
+        f'over {request.rounds} rounds they take {taken:.3g} of delta, and at most '
+        'half may be; a smaller epsilon or a larger delta would do, or '
+        'noise_multiplier in place of epsilon')
+
+  def _deviation(self, rounds: int) -> float | None:
+    if not self.is_private:
+      return None
+    return noise_sampler.total_variation(
+        self.params, _most_clients(self.request), rounds)
+
+  def _taken(self, rounds: int, epsilon: float | None,
+             sampled: bool = True) -> float | None:
+    """As `delta_sampler`, at an epsilon; None for the one that will be found."""
+    deviation = self._deviation(rounds)
+    if deviation is None:
+      return None
+    if epsilon is None:
+      # Half of delta at least is left, so that what is found is at most this.
+      epsilon = accountant.epsilon(
+          self._event(rounds, sampled), self.request.delta / 2,
+          accountant=self.request.accountant,
+          amplification=self.request.amplification if sampled else 'none')
+    return noise_sampler.delta(deviation, epsilon)
+
+  def _left(self, taken: float | None) -> float:
+    """What of delta is left for the exact law."""
+    delta = self.request.delta
+    if taken is None or taken > delta / 2:
+      return delta
+    return delta - taken
+
+  def _delta_left(self, rounds: int) -> float:
+    if rounds <= self.request.rounds:
+      return self._left(self.delta_sampler)
+    return self._left(self._taken(rounds, None))
+
+  def _event(self, rounds: int, sampled: bool = True) -> base.Event:
+    event = events.SelfComposed(event=self.round_event, count=rounds)
+    return event if sampled else event.without_sampling()
+
   def guarantee(self, rounds: int) -> accountant.Guarantee:
     """What holds against those who see the models after so many rounds."""
-    event = events.SelfComposed(event=self.round_event, count=max(1, rounds))
-    return accountant.guarantee(
-        event, self.request.delta, accountant=self.request.accountant,
+    rounds = max(1, rounds)
+    found = accountant.guarantee(
+        self._event(rounds), self._delta_left(rounds),
+        accountant=self.request.accountant,
         amplification=self.request.amplification,
         population=self.request.population)
+    return dataclasses.replace(found, delta=self.request.delta)
 
   def epsilon(self, rounds: int) -> float:
     """Epsilon against those who see the models after so many rounds."""
     return self.guarantee(rounds).epsilon if rounds else 0.0
 
+  def delta_sampler_unamplified(self, rounds: int) -> float | None:
+    """As `delta_sampler`, at the epsilon of `epsilon_unamplified`."""
+    return self._taken(rounds, None, sampled=False) if rounds else None
+
   def epsilon_unamplified(self, rounds: int) -> float:
     """Epsilon against those who know who took part in each round."""
     if not rounds:
       return 0.0
-    event = events.SelfComposed(event=self.round_event, count=rounds)
     return accountant.epsilon(
-        event.without_sampling(), self.request.delta,
+        self._event(rounds, sampled=False),
+        self._left(self.delta_sampler_unamplified(rounds)),
         accountant=self.request.accountant, amplification='none')
 
   def warnings(self, rounds: int) -> list[str]:
@@ -231,6 +344,11 @@ class PrivacyPlan:
         why = 'a clip that stays; --adaptive_clipping makes it move'
       found.append(f'--{name} is not used by {why}')
     found.extend(self._of_mechanism())
+    if self.delta_sampler is not None and (
+        self.delta_sampler > self.request.delta / 2):
+      found.append(
+          f'epsilon is that of exact laws: at such an epsilon the draws from '
+          f'tables would take {self.delta_sampler:.3g} of delta, more than half')
     if self.is_private:
       found.extend(self.guarantee(rounds).warnings)
     return found
@@ -276,7 +394,8 @@ class PrivacyPlan:
                   diagnostics=self.diagnostics,
                   assumed_colluders=self.assumed_colluders,
                   target_quantile=self.target_quantile,
-                  clip_learning_rate=self.clip_learning_rate)
+                  clip_learning_rate=self.clip_learning_rate,
+                  noise_generator=self.noise_generator)
     return fields
 
 

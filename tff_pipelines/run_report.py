@@ -9,6 +9,8 @@ import matplotlib
 import pandas
 
 from tasks.task import Task
+from tff_pipelines import breakdown_report
+from tff_pipelines import partition_figure
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import report as accounting_report
 from tff_pipelines.privacy_plan import PrivacyPlan, describe_epsilon
@@ -17,6 +19,9 @@ from tff_pipelines.simulation import loop
 from tff_pipelines.simulation import records as records_lib
 
 PICTURE = 'progress.png'
+
+# Held-out sets whose metrics are outside the guarantee.
+_OUTSIDE = ('test_examples',)
 
 
 def print_plan(plan: PrivacyPlan, task: Task,
@@ -60,7 +65,8 @@ def _server_view(plan: PrivacyPlan) -> str:
 
 
 def summary(plan: PrivacyPlan, task: Task, records: records_lib.RunRecords,
-            results: dict, initial_weights_seed: int) -> dict:
+            results: dict, initial_weights_seed: int,
+            breakdown: dict | None = None) -> dict:
   """The summary of a finished run as JSON; None where nothing is guaranteed.
 
   A round that a crash interrupted was run anew; outsiders saw it once, but the
@@ -77,11 +83,19 @@ def summary(plan: PrivacyPlan, task: Task, records: records_lib.RunRecords,
       'parameters': request.dimension,
       'initial_weights_seed': initial_weights_seed,
       'accuracy': results[headline]['accuracy'], 'accuracy_of': headline,
+      'headline': task.model.headline,
       'held_out': {
           name: {key: _finite(value) for key, value in values.items()}
           for name, values in results.items()},
+      'breakdown': {
+          name: breakdown_report.describe(
+              task.model.breakdown, counts, outside_guarantee=name in _OUTSIDE)
+          for name, counts in (breakdown or {}).items()},
       'mechanism': request.mechanism,
       'epsilon': None, 'epsilon_unamplified': None, 'delta': request.delta,
+      'delta_sampler': None, 'delta_sampler_unamplified': None,
+      'sampler': plan.sampler_in_words, 'noise_generator': (
+          None if plan.params is None else plan.params.noise_generator),
       'noise_multiplier': request.noise_multiplier,
       'clip': request.clip if plan.is_private else None,
       'adaptive_clip': dataclasses.asdict(plan.adaptive) if plan.adaptive else None,
@@ -98,7 +112,10 @@ def summary(plan: PrivacyPlan, task: Task, records: records_lib.RunRecords,
       'source': _source(plan.round_event),
       'secure_aggregation': None,
       'configuration': records.configuration_hash,
-      'warnings': plan.warnings(rounds) + _of_results(results),
+      'skipped_clients': len(task.skips.clients),
+      'skipped_records': len(task.skips.records),
+      'warnings': (plan.warnings(rounds) + _of_results(results)
+                   + list(task.warnings) + _of_skips(task)),
   }
   if plan.is_private and plan.simulation_seed is None:
     guarantee = plan.guarantee(rounds)
@@ -106,6 +123,9 @@ def summary(plan: PrivacyPlan, task: Task, records: records_lib.RunRecords,
         epsilon=_finite(guarantee.epsilon),
         epsilon_unamplified=_finite(
             plan.epsilon_unamplified(rounds + repeated)),
+        delta_sampler=plan.delta_sampler,
+        delta_sampler_unamplified=plan.delta_sampler_unamplified(
+            rounds + repeated),
         order=_finite(guarantee.order), accountant=guarantee.accountant,
         amplification=guarantee.amplification, adjacency=guarantee.adjacency,
         adjacency_in_words=base.ADJACENCY_IN_WORDS[guarantee.adjacency])
@@ -129,10 +149,14 @@ def summary(plan: PrivacyPlan, task: Task, records: records_lib.RunRecords,
 
 
 def _of_results(results: dict) -> list[str]:
-  if 'test_examples' not in results:
-    return []
-  return ['metrics on test_examples are computed from further examples of the '
-          'clients themselves and are outside the guarantee']
+  return [f'metrics on {name} are computed from further examples of the '
+          'clients themselves and are outside the guarantee'
+          for name in _OUTSIDE if name in results]
+
+
+def _of_skips(task: Task) -> list[str]:
+  skipped = task.skips.describe()
+  return [] if skipped is None else [skipped]
 
 
 def _source(event) -> str | None:
@@ -144,6 +168,17 @@ def _source(event) -> str | None:
   return '; '.join(found) or None
 
 
+def _of_sampler(found: dict) -> str:
+  """What draws the noise, and what that takes of delta, in a line."""
+  text = f"sampler of the noise: {found['sampler']}"
+  if found['delta_sampler'] is None:
+    return text
+  text += f"; it takes {found['delta_sampler']:.3g} of delta"
+  if (found['delta_sampler_unamplified'] or 0) > found['delta'] / 2:
+    text += ' (more than half, not amplified: that epsilon is of exact laws)'
+  return text
+
+
 def print_summary(found: dict) -> None:
   """Prints the summary for people."""
   print()
@@ -152,12 +187,16 @@ def print_summary(found: dict) -> None:
         f'{key} ' + ('not finite' if value is None else f'{value:.4f}')
         for key, value in values.items())
     print(f'{name}: {line}')
+  for name, breakdown in found['breakdown'].items():
+    for line in breakdown_report.lines(name, breakdown):
+      print(line)
   if found['epsilon'] is not None:
     print(f"epsilon {describe_epsilon(found['epsilon'])} at delta "
           f"{found['delta']:.3g}, against {found['observers']} "
           f"({found['accountant']}, {found['amplification']} amplification)")
     print(f"epsilon {describe_epsilon(found['epsilon_unamplified'] or math.inf)}, "
           f"not amplified, against {found['observers_unamplified']}")
+    print(_of_sampler(found))
     print(f"adjacency {found['adjacency']}: {found['adjacency_in_words']}")
     print(f"privacy unit: {found['privacy_unit']}")
     print(f"sampling: {found['sampling']}, {found['cohort_size']:g} of "
@@ -171,18 +210,20 @@ def print_summary(found: dict) -> None:
     print(f'warning: {warning}')
 
 
-def draw(records: records_lib.RunRecords, accuracy_of: str, title: str) -> None:
-  """Draws accuracy and epsilon over the rounds to progress.png."""
+def draw(records: records_lib.RunRecords, accuracy_of: str, title: str,
+         metric: str = 'accuracy') -> None:
+  """Draws a metric, which is a part of 1, and epsilon over the rounds."""
   matplotlib.use('Agg')
   from matplotlib import pyplot  # pylint: disable=g-import-not-at-top
   metrics = pandas.read_csv(records.folder / records_lib.METRICS)
   figure, axes = pyplot.subplots(figsize=(7, 4.2))
-  name = f'{accuracy_of}/accuracy'
+  name = f'{accuracy_of}/{metric}'
   if name in metrics:
     evaluated = metrics.dropna(subset=[name])
     axes.plot(evaluated['round'], 100 * evaluated[name], color='tab:blue')
   axes.set_xlabel('round')
-  axes.set_ylabel(f'accuracy on {accuracy_of} (%)', color='tab:blue')
+  label = metric.replace('_', ' ')
+  axes.set_ylabel(f'{label} on {accuracy_of} (%)', color='tab:blue')
   axes.set_ylim(0, 100)
   axes.grid(alpha=0.3)
   name = 'epsilon' if 'epsilon' in metrics else 'epsilon_if_unseeded'
@@ -199,9 +240,20 @@ def draw(records: records_lib.RunRecords, accuracy_of: str, title: str) -> None:
 
 
 def finish(plan: PrivacyPlan, task: Task, records: records_lib.RunRecords,
-           results: dict, initial_weights_seed: int) -> dict:
-  """Writes and prints the summary and draws the picture."""
-  found = summary(plan, task, records, results, initial_weights_seed)
+           results: dict, initial_weights_seed: int,
+           breakdown: dict | None = None) -> dict:
+  """Writes and prints the summary and draws the picture.
+
+  Args:
+    plan: Of the run.
+    task: Of the run.
+    records: Of the run.
+    results: Held-out set -> metric -> value.
+    initial_weights_seed: Of the run.
+    breakdown: As Evaluator.breakdown returns it; None if it was not counted.
+  """
+  found = summary(
+      plan, task, records, results, initial_weights_seed, breakdown)
   records_lib.write_atomically(
       records.folder / records_lib.SUMMARY,
       json.dumps(found, indent=2, allow_nan=False) + '\n')
@@ -209,8 +261,13 @@ def finish(plan: PrivacyPlan, task: Task, records: records_lib.RunRecords,
   if found['epsilon'] is not None:
     title += (f", epsilon {describe_epsilon(found['epsilon'])}, delta "
               f"{found['delta']:.2g}")
-  draw(records, found['accuracy_of'], title)
+  draw(records, found['accuracy_of'], title, found['headline'])
+  pictures = [PICTURE]
+  if task.label_counts is not None:
+    pictures.append(partition_figure.PICTURE)
+    partition_figure.draw(
+        task.label_counts, records.folder / partition_figure.PICTURE)
   print_summary(found)
   print(f'written to {os.fspath(records.folder)}: {records_lib.SUMMARY}, '
-        f'{records_lib.METRICS}, {records_lib.LEDGER}, {PICTURE}')
+        f'{records_lib.METRICS}, {records_lib.LEDGER}, {", ".join(pictures)}')
   return found

@@ -13,6 +13,7 @@ from aggregators.client_sum import ClientSumFactory
 from aggregators.distributed_sum import DistributedSumFactory
 from aggregators.expected_mean import ExpectedMeanFactory
 from tasks import registry
+from tasks.task import reader_in_graph
 from tasks.task import Task
 from tff_pipelines import run_report
 from tff_pipelines.accounting import request as request_lib
@@ -27,9 +28,9 @@ from tff_pipelines.simulation import records as records_lib
 
 # Fields of a configuration that may differ between a run and its resumption.
 _FREE = ('output_dir', 'resume', 'rounds_per_evaluation', 'num_workers',
-         'clients_per_call')
+         'clients_per_call', 'clients_by_id')
 # Where the data lie may change; what they are is in the fingerprint.
-_PATHS = ('data_path', 'cache_dir')
+_PATHS = ('data_path', 'test_path', 'cache_dir', *registry.KEPT_FILES)
 
 # What one call holds of clients' data stays bounded.
 _MOST_CLIENTS_PER_CALL = 64
@@ -50,13 +51,27 @@ def sum_factory(plan: PrivacyPlan) -> ClientSumFactory:
 
 
 def _fingerprint(task: Task) -> str:
-  """Of the population: which clients there are and what an example looks like."""
+  """Of the data: which clients there are, what an example looks like, and files
+  that examples are made with."""
   digest = hashlib.sha256(repr(sorted(
       (name, str(dtype), tuple(shape))
       for name, (dtype, shape) in task.train.element_spec.items())).encode())
   for client in task.train.client_ids:
     digest.update(client.encode() + b'\0')
+  for name, text in sorted(task.files.items()):
+    digest.update(f'{name}\0{text}\0'.encode())
   return digest.hexdigest()
+
+
+def _task_options(config: TrainConfig) -> dict:
+  """The task's options; of a run that is resumed, with the files that it kept."""
+  options = dict(config.task_options)
+  if config.resume:
+    for option, name in registry.KEPT_FILES.items():
+      path = pathlib.Path(config.output_dir) / name
+      if path.is_file() and option in registry.OPTIONS[config.task]:
+        options[option] = str(path)
+  return options
 
 
 def _configuration(plan: PrivacyPlan, config: TrainConfig, task: Task) -> dict:
@@ -82,6 +97,10 @@ def default_clients_per_call(plan: PrivacyPlan) -> int:
   return max(2, min(per_core, _MOST_CLIENTS_PER_CALL))
 
 
+def _by_id(task: Task, config: TrainConfig) -> bool:
+  return config.clients_by_id and loop.reads_by_id(task)
+
+
 def _process(task: Task, plan: PrivacyPlan, config: TrainConfig,
              factory: ClientSumFactory, initial_weights):
   """Federated averaging, in the plain form or with many clients in a call."""
@@ -91,7 +110,8 @@ def _process(task: Task, plan: PrivacyPlan, config: TrainConfig,
           learning_rate=config.client_learning_rate,
           batch_size=config.client_batch_size, epochs=config.client_epochs),
       server_learning_rate=config.server_learning_rate,
-      server_momentum=config.server_momentum)
+      server_momentum=config.server_momentum,
+      read_in_graph=reader_in_graph(task.train) if _by_id(task, config) else None)
   expected = plan.request.cohort_size
   if config.clients_per_call == 1:
     return fedavg.build(
@@ -115,7 +135,7 @@ def train(request: request_lib.Request, given: frozenset[str],
   Returns:
     The summary, as it is written to summary.json.
   """
-  task = registry.build(config.task, **config.task_options)
+  task = registry.build(config.task, **_task_options(config))
   initial_weights = task.model.initial_weights(config.initial_weights_seed)
   population = len(task.train.client_ids)
   dimension = sum(w.size for w in initial_weights)
@@ -124,11 +144,15 @@ def train(request: request_lib.Request, given: frozenset[str],
       given=given, simulation_seed=config.seed, diagnostics=config.diagnostics,
       assumed_colluders=config.assumed_colluders,
       target_quantile=config.target_quantile,
-      clip_learning_rate=config.clip_learning_rate)
+      clip_learning_rate=config.clip_learning_rate,
+      noise_generator=config.noise_generator)
   folder = config.output_dir or _default_folder(config, request.mechanism)
   factory = sum_factory(plan)
   records = records_lib.RunRecords(
       folder, _configuration(plan, config, task), resume=config.resume)
+  for name, text in task.files.items():
+    records_lib.write_atomically(records.folder / name, text)
+  breakdown = {}
   run_report.print_plan(plan, task, records)
   with contexts.simulation(num_workers=config.num_workers):
     process = _process(task, plan, config, factory, initial_weights)
@@ -140,5 +164,9 @@ def train(request: request_lib.Request, given: frozenset[str],
             rounds=request.rounds,
             rounds_per_evaluation=config.rounds_per_evaluation,
             dropout_rate=config.simulated_dropout_rate,
-            clients_per_call=config.clients_per_call or default_clients_per_call(plan)))
-  return run_report.finish(plan, task, records, results, config.initial_weights_seed)
+            by_id=_by_id(task, config),
+            clients_per_call=config.clients_per_call or default_clients_per_call(plan)),
+        on_end=lambda evaluator, weights: breakdown.update(
+            evaluator.breakdown(weights)))
+  return run_report.finish(
+      plan, task, records, results, config.initial_weights_seed, breakdown)

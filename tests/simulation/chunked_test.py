@@ -7,7 +7,9 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from aggregators import distributed_sum
+from aggregators import chacha
+from aggregators import keys
+from aggregators import share_tables
 from aggregators import structures
 from aggregators.adaptive_clip import AdaptiveClipSumFactory
 from aggregators.central_sum import CentralSumFactory
@@ -19,6 +21,7 @@ from tests import tiny_task
 from tff_pipelines.algorithms import fedavg
 from tff_pipelines.algorithms import local_training
 from tff_pipelines.simulation import chunked
+from tff_pipelines.simulation import contexts
 
 COHORT, ROUNDS = 6, 3
 TASK = tiny_task.task(num_clients=COHORT)
@@ -49,6 +52,9 @@ CASES = {
     'skellam': (
         lambda **c: DistributedSumFactory(_params(), **c),
         [[6], [2, 4], [1, 1, 1, 1, 1, 1]]),
+    'skellam, chacha20': (
+        lambda **c: DistributedSumFactory(
+            _params(noise_generator='chacha20'), **c), [[6], [2, 4]]),
     'skellam beyond tables': (
         lambda **c: DistributedSumFactory(_params(bits=26), **c), [[3, 3]]),
     'skellam, dft': (
@@ -112,7 +118,7 @@ def _bytes(structure):
 
 
 @pytest.mark.parametrize('name', sorted(CASES))
-def test_chunks_give_the_bits_of_the_plain_form(one_worker, name):
+def test_chunks_give_the_bits_of_the_plain_form(in_process, name):
   make, groupings = CASES[name]
   factory = make(simulation_seed=7, diagnostics=False)
   wanted = _run(_plain(factory), list)
@@ -124,9 +130,22 @@ def test_chunks_give_the_bits_of_the_plain_form(one_worker, name):
   assert _bytes(wanted[0][0]['weights']) != _bytes(wanted[1][0]['weights'])
 
 
+@pytest.mark.parametrize('name', ['plain averaging', 'skellam', 'adaptive clipping'])
+def test_a_worker_gives_the_bits_of_this_process(
+    name, _in_process_context, _one_worker_context):
+  make, groupings = CASES[name]
+  factory = make(simulation_seed=7, diagnostics=False)
+  found = []
+  for context in (_in_process_context, _one_worker_context):
+    with contexts.installed(context):
+      found.append(_bytes(_run(_chunked(factory), _in_chunks(groupings[-1]))))
+      found.append(_bytes(_run(_plain(factory), list)))
+  assert all(other == found[0] for other in found)
+
+
 @pytest.mark.parametrize('name', ['skellam', 'discrete gaussian',
                                   'adaptive clipping'])
-def test_chunks_give_the_integers_of_the_plain_form(one_worker, name):
+def test_chunks_give_the_integers_of_the_plain_form(in_process, name):
   """The secure sums themselves, before anything is made of them."""
   factory = CASES[name][0](simulation_seed=7, diagnostics=False)
   state = tf.nest.map_structure(lambda x: x.numpy(), factory.initial_state())
@@ -168,14 +187,14 @@ def test_chunks_give_the_integers_of_the_plain_form(one_worker, name):
 
 
 @pytest.mark.parametrize('name', WITH_NOISE)
-def test_another_seed_gives_another_sum(one_worker, name):
+def test_another_seed_gives_another_sum(in_process, name):
   make, groupings = CASES[name]
   found = [_run(_chunked(make(simulation_seed=seed, diagnostics=False)),
                 _in_chunks(groupings[-1]), 1)[-1][0]['weights'] for seed in (7, 8)]
   assert _bytes(found[0]) != _bytes(found[1])
 
 
-def test_diagnostics_add_up_to_those_of_the_plain_form(one_worker):
+def test_diagnostics_add_up_to_those_of_the_plain_form(in_process):
   factory = _adaptive(simulation_seed=7, diagnostics=True)
   wanted = _run(_plain(factory), list)
   found = _run(_chunked(factory), _in_chunks([1, 2, 3]))
@@ -185,7 +204,7 @@ def test_diagnostics_add_up_to_those_of_the_plain_form(one_worker):
     assert a['training']['loss'] == pytest.approx(b['training']['loss'], rel=1e-6)
 
 
-def test_the_cohort_that_is_told_reaches_clients_in_chunks(one_worker):
+def test_the_cohort_that_is_told_reaches_clients_in_chunks(in_process):
   factory = _adaptive(simulation_seed=7, diagnostics=False)
   clients = [_client(i, 0) for i in range(5)]
   found = []
@@ -193,15 +212,34 @@ def test_the_cohort_that_is_told_reaches_clients_in_chunks(one_worker):
                           (_chunked(factory), _in_chunks([2, 3])(clients))):
     state = fedavg.tell_cohort_size(process.initialize(), 5, factory)
     assert state['aggregator']['noise_table']['variance'] == (
-        distributed_sum.share_variance(_params(), 5))
+        share_tables.share_variance(_params(), 5))
     found.append(process.next(state, values))
   assert _bytes(found[0]) == _bytes(found[1])
   assert not found[0]['metrics']['aggregator']['withheld']
 
 
-def test_a_round_of_nobody_is_released_as_noise(one_worker):
+def test_a_round_of_nobody_is_released_as_noise(in_process):
   factory = CASES['skellam'][0](simulation_seed=7, diagnostics=False)
   process = _chunked(factory)
   state = fedavg.tell_cohort_size(process.initialize(), 0, factory)
   output = process.next(state, [])
   assert _bytes(output['state']['weights']) != _bytes(state['weights'])
+
+
+def test_keys_of_a_chunk_come_of_its_root_by_the_generator_of_the_sum(monkeypatch):
+  made = []
+  for module in (chacha, keys):
+    original = module.derive
+
+    def spy(key, index, module=module, original=original):
+      made.append(module)
+      return original(key, index)
+
+    monkeypatch.setattr(module, 'derive', spy)
+  used = {}
+  for name in ('philox', 'chacha20'):
+    made.clear()
+    _chunked(DistributedSumFactory(_params(noise_generator=name)))
+    used[name] = made.count(chacha)
+  # Each client's, of training, of the sum and in it, and the server's.
+  assert used['philox'] == 0 and used['chacha20'] >= 5

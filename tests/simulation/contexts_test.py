@@ -20,7 +20,9 @@ def _modular_total(values):
 VALUES = [2**30 - 1] * 9  # Beyond an int32 before it is reduced.
 
 
-def test_one_worker_runs_secure_sums(one_worker):
+@pytest.mark.parametrize('context', ['in_process', 'one_worker'])
+def test_one_process_runs_secure_sums(request, context):
+  request.getfixturevalue(context)
   assert _modular_total(VALUES) == 9 * (2**30 - 1) % 2**30
 
 
@@ -57,14 +59,25 @@ def test_the_context_lives_as_long_as_the_block():
   assert _current() is before
 
 
-@pytest.mark.parametrize('num_workers', [0, -1])
-def test_a_context_needs_a_worker(num_workers):
-  with pytest.raises(ValueError, match=f'num_workers .*{num_workers}'):
-    with contexts.simulation(num_workers=num_workers):
+def test_a_negative_number_of_workers_is_refused():
+  with pytest.raises(ValueError, match='num_workers .* found -1'):
+    with contexts.simulation(num_workers=-1):
       pass
 
 
-def test_large_values_pass(one_worker):
+def test_no_workers_are_started_unless_they_are_asked_for(monkeypatch):
+  monkeypatch.setattr(contexts.workers, 'Worker', None)
+  with contexts.simulation():
+    assert _modular_total(VALUES) == 9 * (2**30 - 1) % 2**30
+  with pytest.raises(TypeError):
+    with contexts.simulation(num_workers=1):
+      pass
+
+
+@pytest.mark.parametrize('context', ['in_process', 'one_worker'])
+def test_large_values_pass(request, context):
+  request.getfixturevalue(context)
+
   @tff.tensorflow.computation(tff.TensorType(np.float32, [3_000_000]))
   def negated(x):
     return tf.negative(x)

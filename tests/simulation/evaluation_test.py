@@ -1,8 +1,12 @@
 """Held-out metrics, against means in NumPy."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
+from tasks import layers
+from tasks.task import Breakdown
 from tests import tiny_task
 from tff_pipelines.simulation import evaluation
 
@@ -49,3 +53,49 @@ def test_weights_that_overflow_give_a_loss_that_is_not_finite():
   found = evaluator.evaluate([np.full_like(w, 3e38) for w in WEIGHTS])['test']
   assert not np.isfinite(found['loss'])
   assert 0 <= found['accuracy'] <= 1
+
+
+def _count(confusion):
+  def count(weights, batch, mask):
+    logits = batch['x'] @ weights[0] + weights[1]
+    return layers.class_counts(logits, batch['y'], mask, confusion=confusion)
+  return count
+
+
+def _guesses(examples):
+  return (examples['x'] @ WEIGHTS[0] + WEIGHTS[1]).argmax(axis=1)
+
+
+@pytest.mark.parametrize('confusion', [False, True])
+@pytest.mark.parametrize('count', [1, 64, 700])
+def test_breakdown_counts_every_example_once(count, confusion):
+  model = dataclasses.replace(
+      tiny_task.MODEL, evaluation_batch=64, breakdown=Breakdown(
+          kind='class', names='abc', count=_count(confusion)))
+  examples = tiny_task.examples(count, 8)
+  evaluator = evaluation.Evaluator(model, {'test': examples})
+  found = evaluator.breakdown(WEIGHTS)['test']
+  true, guesses = examples['y'], _guesses(examples)
+  assert found['occurred'].tolist() == np.bincount(true, minlength=3).tolist()
+  assert found['predicted'].tolist() == np.bincount(guesses, minlength=3).tolist()
+  assert found['right'].tolist() == np.bincount(
+      true[true == guesses], minlength=3).tolist()
+  assert ('confusion' in found) == confusion
+  if confusion:
+    expected = np.zeros([3, 3])
+    np.add.at(expected, (true, guesses), 1)
+    np.testing.assert_array_equal(found['confusion'], expected)
+
+
+def test_model_without_a_breakdown_has_none():
+  evaluator = evaluation.Evaluator(
+      tiny_task.MODEL, {'test': tiny_task.examples(5, 8)})
+  assert evaluator.breakdown(WEIGHTS) == {}
+
+
+@pytest.mark.parametrize('batch', [1, 7, 1000])
+def test_metrics_do_not_depend_on_the_batch(batch):
+  examples = tiny_task.examples(50, 8)
+  model = dataclasses.replace(tiny_task.MODEL, evaluation_batch=batch)
+  found = evaluation.Evaluator(model, {'test': examples}).evaluate(WEIGHTS)
+  assert found['test'] == pytest.approx(_expected(examples), rel=1e-4)

@@ -26,7 +26,7 @@ SEEDED = {'mechanism': 'skellam', 'seed': 8, 'min_honest_fraction': 0.8}
 SETS = [f'{name}/{key}' for name in ('test_clients', 'test_examples')
         for key in ('accuracy', 'loss')]
 
-pytestmark = pytest.mark.usefixtures('one_worker')
+pytestmark = pytest.mark.usefixtures('in_process')
 
 
 @functools.lru_cache(maxsize=None)

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from tasks import emnist_data
-from tasks import sources
+from tasks import open_source
+from tasks import sqlite_writer
 from tests import data_dir
+from tests.tasks import populations
 
 
 def _all_rows(source):
@@ -19,7 +21,7 @@ def _all_rows(source):
 
 
 def test_embedded_split_repeats_with_its_seed():
-  first, again = (emnist_data.embedded(data_seed=5) for _ in range(2))
+  first, again = (emnist_data.load(data_seed=5) for _ in range(2))
   assert first.train.client_ids == again.train.client_ids
   for client in first.train.client_ids:
     for name, array in first.train.examples(client).items():
@@ -27,7 +29,7 @@ def test_embedded_split_repeats_with_its_seed():
 
 
 def test_embedded_seed_moves_examples_between_clients_only():
-  first, other = (emnist_data.embedded(data_seed=seed) for seed in (0, 1))
+  first, other = (emnist_data.load(data_seed=seed) for seed in (0, 1))
   client = first.train.client_ids[0]
   assert not np.array_equal(first.train.examples(client)['x'],
                             other.train.examples(client)['x'])
@@ -39,7 +41,7 @@ def test_embedded_seed_moves_examples_between_clients_only():
 
 @pytest.mark.parametrize('num_clients', [1, 100, 1437])
 def test_embedded_population_has_the_clients_asked_for(num_clients):
-  data = emnist_data.embedded(num_clients=num_clients)
+  data = emnist_data.load(num_clients=num_clients)
   assert len(data.train.client_ids) == num_clients
   sizes = [len(data.train.examples(c)['y']) for c in data.train.client_ids]
   assert sum(sizes) == 1437 and min(sizes) >= 1
@@ -47,7 +49,7 @@ def test_embedded_population_has_the_clients_asked_for(num_clients):
 
 
 def test_embedded_images_are_like_mnist():
-  data = emnist_data.embedded(num_clients=1)
+  data = emnist_data.load(num_clients=1)
   x = data.train.examples('0')['x']
   assert x.dtype == np.uint8 and x.shape == (1437, 28, 28)
   assert x.max() == 255
@@ -75,32 +77,12 @@ def test_embedded_enlarging_keeps_mean_ink():
   assert np.mean(correlation) > 0.6  # Upright, not turned or mirrored.
 
 
-def _population(*clients):
-  return sources.ArraysByClient(
-      {'x': np.zeros([len(clients), 28, 28], np.uint8)}, np.array(clients))
-
-
-@pytest.mark.parametrize('writers, expected', [
-    ([1, 2, 1], {'test_examples': [0, 1, 2]}),
-    ([8, 9, 8], {'test_clients': [0, 1, 2]}),
-    ([8, 1, 2], {'test_clients': [0], 'test_examples': [1, 2]}),
-    (['8', '1', '2'], {'test_clients': [0], 'test_examples': [1, 2]}),
-    (None, {'test': [0, 1, 2]}),
-])
-def test_held_out_sets_say_whose_examples_they_are(writers, expected):
-  clients = None if writers is None else np.array(writers)
-  sets = emnist_data.held_out_sets(
-      {'y': np.arange(3)}, clients, _population(1, 2, 3))
-  assert {name: s['y'].tolist() for name, s in sets.items()} == expected
-  assert list(sets) == list(expected)  # The first heads the report.
-
-
 @pytest.mark.parametrize('name, clients, classes, held_out', [
     ('mnist.npz', 539, 10, {'test_clients': 10_000}),
     ('unipen62_writers.npz', 318, 62, {'test_examples': 6_383}),
 ])
 def test_real_files_become_clients(name, clients, classes, held_out):
-  data = emnist_data.npz(data_path=data_dir.require(name))
+  data = emnist_data.load(data_source='npz', data_path=data_dir.require(name))
   assert len(data.train.client_ids) == clients
   assert data.num_classes == classes
   assert {k: len(v['y']) for k, v in data.held_out.items()} == held_out
@@ -112,8 +94,135 @@ def test_real_clients_have_their_own_rows():
   path = data_dir.require('mnist.npz')
   with np.load(path, allow_pickle=False) as arrays:
     x, y, writers = (arrays[k] for k in ('x_train', 'y_train', 'writer_train'))
-  source = emnist_data.npz(data_path=path).train
+  source = emnist_data.load(data_source='npz', data_path=path).train
   for client in (source.client_ids[0], source.client_ids[-1]):
     rows = writers == int(client)
     np.testing.assert_array_equal(source.examples(client)['x'], x[rows])
     np.testing.assert_array_equal(source.examples(client)['y'], y[rows])
+
+
+def _image_population():
+  """Clients of images as JSON has them."""
+  rng = np.random.default_rng(0)
+  return {f'w{i}': [dict(pixels=rng.integers(256, size=784).tolist(), label=int(y))
+                    for y in rng.integers(62, size=2 + i % 3)] for i in range(10)}
+
+
+@pytest.mark.parametrize('format_', sorted(populations.WRITERS))
+def test_every_format_gives_the_task_its_clients(tmp_path, format_):
+  population = _image_population()
+  if format_ == 'csv':
+    (tmp_path / 'data.csv').write_text('client,label,pixels\n' + ''.join(
+        f'{client},{r["label"]},{" ".join(map(str, r["pixels"]))}\n'
+        for client, r in populations.interleaved(population)))
+    options = dict(data_source='csv', data_path=str(tmp_path / 'data.csv'))
+  elif format_ == 'npz':
+    rows = populations.interleaved(population)
+    arrays = {'pixels': np.array([r['pixels'] for _, r in rows]).reshape([-1, 28, 28]),
+              'label': np.array([r['label'] for _, r in rows]),
+              'client': np.array([client for client, _ in rows])}
+    np.savez(tmp_path / 'data.npz', **{
+        f'{name}_{part}': array for name, array in arrays.items()
+        for part in ('train', 'test')}, class_names=np.arange(62))
+    options = dict(data_source='npz', data_path=str(tmp_path / 'data.npz'),
+                   client_field='client')
+  else:
+    options = populations.WRITERS[format_](tmp_path, population)
+  if format_ in ('leaf', 'folder', 'npz'):
+    options.update(image_field='pixels', label_field='label')
+  if format_ == 'leaf':
+    options.update(dark_ink=False)
+  data = emnist_data.load(**options)
+  assert data.num_classes == 62
+  held_out = set(population) - set(data.train.client_ids)
+  assert len(held_out) == (0 if format_ == 'npz' else 1)
+  for client in data.train.client_ids:
+    found = data.train.examples(client)
+    assert found['x'].dtype == np.uint8 and found['y'].dtype == np.int32
+    np.testing.assert_array_equal(
+        found['x'].reshape([-1, 784]), [r['pixels'] for r in population[client]])
+    assert found['y'].tolist() == [r['label'] for r in population[client]]
+  for client in held_out:
+    assert data.held_out['test_clients']['y'].tolist() == [
+        r['label'] for r in population[client]]
+
+
+def test_leaf_images_have_dark_ink(tmp_path):
+  rows = [dict(x=[1.0] * 783 + [0.25], y=3)]
+  options = populations.leaf(tmp_path, {'a': rows, 'b': rows})
+  for more, ink in (({}, 191), ({'dark_ink': True}, 191), ({'dark_ink': False}, 64)):
+    data = emnist_data.load(**options, **more)
+    client, = data.train.client_ids
+    assert data.train.examples(client)['x'][0, 27, 27] == ink
+
+
+def test_prepared_floats_need_to_be_told_their_ink(tmp_path):
+  rows = [dict(pixels=[1.0] * 784, label=3)]
+  raw = open_source.open_raw('jsonl', fields=None, data_path=populations.jsonl(
+      tmp_path, {'a': rows, 'b': rows})['data_path']).train
+  path = tmp_path / 'f.sqlite'
+  with sqlite_writer.SqliteWriter(
+      path, element_spec=raw.element_spec, identity='') as writer:
+    for client in raw.client_ids:
+      writer.write('train', client, raw.examples(client))
+    writer.finish()
+  options = dict(data_source='sqlite', data_path=str(path))
+  with pytest.raises(ValueError, match='pass --dark_ink or --nodark_ink'):
+    emnist_data.load(**options)
+  for dark_ink, ink in ((True, 0), (False, 255)):
+    data = emnist_data.load(**options, dark_ink=dark_ink)
+    client, = data.train.client_ids
+    assert np.all(data.train.examples(client)['x'] == ink)
+
+
+@pytest.mark.parametrize('change, message', [
+    (dict(label=62), r'label must be in \[0, 62\), found 62 in example 0'),
+    (dict(pixels=[256] + [0] * 783), r'pixels must be in \[0, 255\], found 256')])
+def test_values_out_of_range_are_named_with_line_and_client(tmp_path, change, message):
+  population = _image_population()
+  population['w4'][0].update(change)
+  options = populations.jsonl(tmp_path, population)
+  train = emnist_data.load(**options).train
+  assert 'w4' in train.client_ids
+  with pytest.raises(ValueError, match="line 5, client 'w4': .*" + message):
+    train.examples('w4')
+
+
+def test_wrong_image_shape_is_named(tmp_path):
+  population = _image_population()
+  population['w4'][0].update(pixels=[0] * 783)
+  options = populations.jsonl(tmp_path, population)
+  with pytest.raises(
+      ValueError, match=r"client 'w4': field 'pixels' must have the shape \[784\]"):
+    emnist_data.load(**options)
+  rows = [dict(pixels=[0] * 100, label=0)]
+  options = populations.jsonl(tmp_path, {'a': rows, 'b': rows})
+  with pytest.raises(ValueError, match=r'must have the shape .28, 28. or .784., found'):
+    emnist_data.load(**options)
+
+
+@pytest.mark.parametrize('partition, options', [
+    ('iid', {}), ('dirichlet', {'dirichlet_alpha': 0.1}),
+    ('labels', {'labels_per_client': 1}), ('size', {'size_exponent': 2.0})])
+def test_npz_files_without_clients_are_partitioned(tmp_path, partition, options):
+  rng = np.random.default_rng(0)
+  arrays = dict(x_train=rng.integers(256, size=[200, 28, 28]).astype(np.uint8),
+                y_train=np.arange(200) % 4, x_test=np.zeros([5, 28, 28], np.uint8),
+                y_test=np.zeros(5, int))
+  path = tmp_path / 'f.npz'
+  np.savez(path, **arrays)
+  with pytest.raises(ValueError, match='no array writer_train.*pass --partition'):
+    emnist_data.load(data_source='npz', data_path=path)
+  data = emnist_data.load(data_source='npz', data_path=path, partition=partition,
+                          num_clients=12, **options)
+  assert len(data.train.client_ids) == 12 and 'simulated' in data.privacy_unit
+  assert list(data.held_out) == ['test']
+  assert data.label_counts.shape == (12, 4) and data.label_counts.sum() == 200
+  for client in data.train.client_ids:
+    counts = np.bincount(data.train.examples(client)['y'], minlength=4)
+    np.testing.assert_array_equal(counts, data.label_counts[int(client)])
+  np.savez(path, **arrays, writer_train=np.zeros(200, int))
+  again = emnist_data.load(data_source='npz', data_path=path, partition=partition,
+                           num_clients=12, **options)
+  assert again.train.client_ids == data.train.client_ids
+  assert emnist_data.load(data_source='npz', data_path=path).label_counts is None

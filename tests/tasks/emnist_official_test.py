@@ -10,7 +10,9 @@ import tensorflow as tf
 
 from tasks import emnist_data
 from tasks import emnist_official
+from tasks import image_records
 from tasks import registry
+from tasks import task
 
 
 def _example(pixels, label):
@@ -48,6 +50,14 @@ def _paper(row, column, ink):
   return pixels
 
 
+def _train(folder, only_digits):
+  """The task's training examples of a file in a folder."""
+  raw = emnist_official.open_split(
+      folder / emnist_official.FILE_NAME, 'train', only_digits=only_digits)
+  return image_records.images(
+      raw, num_classes=emnist_official.num_classes(only_digits), dark_ink=True)
+
+
 @pytest.fixture(name='cache')
 def _cache(tmp_path):
   rows = []
@@ -63,8 +73,7 @@ def _cache(tmp_path):
 
 
 def test_ink_becomes_255_and_paper_0(cache):
-  source = emnist_official.open_split(
-      cache / emnist_official.FILE_NAME, 'train', only_digits=True)
+  source = _train(cache, only_digits=True)
   assert source.client_ids == ('f0000_14', 'f0001_41')
   examples = source.examples('f0001_41')
   assert examples['x'].dtype == np.uint8 and examples['y'].dtype == np.int32
@@ -80,8 +89,7 @@ def test_tff_reads_the_same_examples(cache):
   tff = pytest.importorskip('tensorflow_federated')
   theirs, _ = tff.simulation.datasets.emnist.load_data(
       only_digits=False, cache_dir=str(cache))
-  ours = emnist_official.open_split(
-      cache / emnist_official.FILE_NAME, 'train', only_digits=False)
+  ours = _train(cache, only_digits=False)
   assert list(ours.client_ids) == theirs.client_ids
   for client in ours.client_ids:
     expected = list(
@@ -95,35 +103,56 @@ def test_tff_reads_the_same_examples(cache):
 
 @pytest.mark.parametrize('only_digits, classes', [(True, 10), (False, 62)])
 def test_task_from_the_cache(cache, only_digits, classes):
-  task = registry.build(
+  built = registry.build(
       'emnist', data_source='official', cache_dir=str(cache),
       only_digits=only_digits)
-  assert len(task.train.client_ids) == 2
-  assert list(task.held_out) == ['test_examples']
-  held_out = task.held_out['test_examples']
+  assert len(built.train.client_ids) == 2
+  assert list(built.held_out) == ['test_examples']
+  held_out = built.held_out['test_examples']
   assert held_out['x'].shape == (2, 28, 28)
   assert held_out['x'][0, 2, 4] == 51
-  assert task.model.initial_weights(0)[-1].shape == (classes,)
+  assert built.model.initial_weights(0)[-1].shape == (classes,)
 
 
-@pytest.mark.parametrize('serialized, message', [
-    (_example(np.ones([28, 28]), 10), r'label must be in \[0, 10\), found 10'),
-    (_example(np.ones([28, 28]), -1), r'label must be in \[0, 10\)'),
-    (_example(np.full([28, 28], 1.1), 1), r'pixels must be in \[0, 1\]'),
-    (_example(np.full([28, 28], np.nan), 1), r'pixels must be in \[0, 1\]'),
-    (_example(np.ones([27, 28]), 1), r'not an example with pixels \[28, 28\]'),
-    (b'not a protocol buffer', 'not an example with pixels'),
-    (tf.train.Example().SerializeToString(), 'not an example with pixels'),
+@pytest.mark.parametrize('name, serialized, message', [
+    ('large label', _example(np.ones([28, 28]), 10),
+     r'label must be in \[0, 10\), found 10'),
+    ('negative label', _example(np.ones([28, 28]), -1), r'label must be in \[0, 10\)'),
+    ('white above 1', _example(np.full([28, 28], 1.1), 1), r'must be in \[0, 1\]'),
+    ('nan', _example(np.full([28, 28], np.nan), 1), r'pixels must be in \[0, 1\]'),
+    ('small', _example(np.ones([27, 28]), 1),
+     r'not an example with pixels \[784\], label'),
+    ('no protobuf', b'not a protocol buffer', 'not an example with pixels'),
+    ('nothing', tf.train.Example().SerializeToString(), 'not an example with pixels'),
 ])
-def test_bad_examples_name_file_and_client(tmp_path, serialized, message):
-  _write(tmp_path, [('digits_only_train', 'f0007_00', serialized)])
-  source = emnist_official.open_split(
-      tmp_path / emnist_official.FILE_NAME, 'train', only_digits=True)
-  with pytest.raises(ValueError, match=message) as raised:
+def test_bad_examples_name_file_and_client(tmp_path, name, serialized, message):
+  del name
+  _write(tmp_path, [
+      ('digits_only_train', 'f0000_00', _example(np.ones([28, 28]), 1)),
+      ('digits_only_train', 'f0007_00', serialized)])
+  source = _train(tmp_path, only_digits=True)
+  source.examples('f0000_00')
+  with pytest.raises(task.BadClientError, match=message) as raised:
     source.examples('f0007_00')
   assert emnist_official.FILE_NAME in str(raised.value)
   assert 'f0007_00' in str(raised.value)
   assert '\n' not in str(raised.value)
+
+
+def test_bad_clients_are_skipped_and_counted(tmp_path):
+  rows = [(split, client, _example(np.ones([28, 28]), label))
+          for split in ('digits_only_train', 'digits_only_test')
+          for client, label in (('f0000_00', 1), ('f0007_00', 62))]
+  _write(tmp_path, rows)
+  with pytest.raises(task.BadClientError, match="'f0007_00'.* found 62"):
+    emnist_data.load(
+        data_source='official', cache_dir=tmp_path, only_digits=True)
+  data = emnist_data.load(
+      data_source='official', cache_dir=tmp_path, only_digits=True,
+      skip_bad_clients=True)
+  assert len(data.held_out['test_examples']['y']) == 1
+  assert list(data.skips.clients) == ['f0007_00']
+  assert 'found 62' in data.skips.describe()
 
 
 def test_a_file_in_the_cache_is_not_downloaded(cache, monkeypatch):
@@ -146,8 +175,8 @@ def test_a_failed_download_says_which_file_to_put_where(
   monkeypatch.setattr(emnist_official, '_tff_load_data', fail)
   cache = tmp_path / 'cache'
   with pytest.raises(ValueError, match='cannot be downloaded') as raised:
-    emnist_data.official(cache_dir=cache)
-  for part in (str(cache), emnist_official.URL, emnist_official.FILE_NAME,
+    emnist_data.load(data_source='official', cache_dir=cache)
+  for part in (str(cache), 'https://', emnist_official.FILE_NAME + '.lzma',
                str(error)):
     assert part in str(raised.value)
   assert '\n' not in str(raised.value)

@@ -61,3 +61,96 @@ def test_bad_arguments_are_named(arguments, message):
   good = {'num_clients': 4, 'alpha': 1.0, 'seed': 0}
   with pytest.raises(ValueError, match=message):
     partition.dirichlet(np.arange(20) % 3, **{**good, **arguments})
+
+
+_LABELS = np.random.default_rng(0).integers(10, size=1000)
+
+
+@pytest.mark.parametrize('partition_name', partition.PARTITIONS)
+@pytest.mark.parametrize('num_clients', [5, 60, 1000])
+def test_every_partition_gives_every_example_to_one_client_and_all_clients_some(
+    partition_name, num_clients):
+  # A thousand clients with two labels each would need two thousand examples.
+  options = {'labels_per_client': 1} if (
+      partition_name == 'labels' and num_clients == 1000) else {}
+  if options and np.bincount(_LABELS).min() < 100:
+    num_clients = 10 * int(np.bincount(_LABELS).min())
+  found = partition.split(
+      _LABELS, partition=partition_name, num_clients=num_clients, seed=1, **options)
+  assert found.shape == _LABELS.shape and found.dtype == np.int64
+  assert np.array_equal(np.unique(found), np.arange(num_clients))
+  again = partition.split(
+      _LABELS, partition=partition_name, num_clients=num_clients, seed=1, **options)
+  other = partition.split(
+      _LABELS, partition=partition_name, num_clients=num_clients, seed=2, **options)
+  assert np.array_equal(found, again)
+  assert not np.array_equal(found, other)
+
+
+def test_iid_clients_are_alike():
+  labels = np.arange(20_000) % 10
+  counts = partition.label_counts(
+      labels, partition.iid(labels, num_clients=10, seed=0))
+  assert counts.sum(axis=1).tolist() == [2000] * 10
+  # 200 of each label, standard deviation 13: five of them.
+  assert np.all(np.abs(counts - 200) < 65)
+
+
+@hypothesis.settings(deadline=None, max_examples=60)
+@hypothesis.given(each=st.integers(1, 10), num_clients=st.integers(1, 60),
+                  seed=st.integers(0, 2**40))
+def test_clients_have_as_many_labels_as_asked_for(each, num_clients, seed):
+  hypothesis.assume(each * num_clients >= 10)
+  counts = partition.label_counts(_LABELS, partition.by_labels(
+      _LABELS, num_clients=num_clients, labels_per_client=each, seed=seed))
+  assert np.all(np.count_nonzero(counts, axis=1) == each)
+  holders = np.count_nonzero(counts, axis=0)
+  assert holders.max() - holders.min() <= 1
+  for column in counts.T:
+    held = column[column > 0]
+    assert held.max() - held.min() <= 1  # Divided evenly.
+  assert counts.sum() == _LABELS.size
+
+
+@pytest.mark.parametrize('exponent', [0.0, 0.5, 1.0, 2.0, 30.0])
+def test_sizes_follow_the_power_law(exponent):
+  labels = np.zeros(100_000, int)
+  found = partition.by_size(labels, num_clients=50, exponent=exponent, seed=3)
+  sizes = np.sort(np.bincount(found))[::-1]
+  weights = np.arange(1, 51) ** -exponent
+  expected = 1 + (100_000 - 50) * weights / weights.sum()
+  assert np.all(np.abs(sizes - expected) <= 1.0)
+  if exponent:
+    assert int(np.argmax(np.bincount(found))) != 0  # Ranks are dealt at random.
+
+
+def test_partitions_but_dirichlet_and_labels_ignore_the_labels():
+  for name in ('iid', 'size'):
+    splits = [partition.split(labels, partition=name, num_clients=7, seed=0)
+              for labels in (_LABELS, np.zeros_like(_LABELS))]
+    assert np.array_equal(*splits)
+
+
+@pytest.mark.parametrize('arguments, message', [
+    ({'partition': 'random'}, 'partition must be one of dirichlet, iid, labels, size'),
+    ({'partition': 'iid', 'dirichlet_alpha': 1.0}, 'iid does not use dirichlet_alpha'),
+    ({'partition': 'size', 'labels_per_client': 1}, 'size does not use labels_per'),
+    ({'partition': 'size', 'size_exponent': -1.0}, 'size_exponent must be a finite'),
+    ({'partition': 'size', 'size_exponent': float('nan')}, 'size_exponent'),
+    ({'partition': 'size', 'num_clients': 1001}, 'num_clients .* found 1001'),
+    ({'partition': 'iid', 'seed': -1}, 'data_seed must be an integer from 0 on'),
+    ({'partition': 'labels', 'labels_per_client': 0}, 'labels_per_client must be an'),
+    ({'partition': 'labels', 'labels_per_client': 11}, 'from 1 to the 10 labels'),
+    ({'partition': 'labels', 'labels_per_client': 1, 'num_clients': 9},
+     'leave some of the 10 labels to nobody'),
+    ({'partition': 'labels', 'labels_per_client': 10, 'num_clients': 200},
+     'need 200 examples of label'),
+])
+def test_bad_arguments_of_split_are_named(arguments, message):
+  with pytest.raises(ValueError, match=message):
+    partition.split(_LABELS, **{'num_clients': 5, 'seed': 0, **arguments})
+
+
+def test_label_counts_count():
+  counts = partition.label_counts(np.array([0, 2, 2, 1]), np.array([1, 1, 1, 0]))
+  assert counts.tolist() == [[0, 1, 0], [1, 0, 2]]

@@ -1,6 +1,5 @@
 """Tests of tasks.registry."""
 
-import inspect
 import subprocess
 import sys
 
@@ -23,17 +22,24 @@ def test_build_passes_options_on_and_leaves_out_those_not_given():
 
 
 @pytest.mark.parametrize('name, options, message', [
-    ('mnist', {}, "task must be one of emnist, found 'mnist'"),
+    ('mnist', {}, "task must be one of emnist, .*found 'mnist'"),
     ('emnist', {'modle': 'x', 'alpha': 1},
      'task emnist has no option alpha, modle; its options are model, data_so'),
     ('emnist', {'model': 'resnet'},
      "model must be one of cnn_1m, cnn_small, found 'resnet'"),
-    ('emnist', {'data_source': 'leaf'},
-     "data_source must be one of embedded, npz, official, found 'leaf'"),
+    ('emnist', {'data_source': 'web'},
+     "data_source must be one of csv, embedded, folder, .*found 'web'"),
     ('emnist', {'data_path': 'f.npz'},
      'data_source embedded does not use data_path; its options are num_cli'),
     ('emnist', {'data_source': 'npz', 'data_path': 'f', 'num_clients': 0},
-     'data_source npz does not use num_clients; its options are data_path'),
+     'data_source npz does not use num_clients without partition'),
+    ('emnist', {'data_source': 'npz', 'data_path': 'f', 'partition': 'iid'},
+     'partition needs num_clients'),
+    ('emnist', {'partition': 'iid', 'dirichlet_alpha': 1.0},
+     'partition iid does not use dirichlet_alpha'),
+    ('emnist', {'data_source': 'leaf'}, 'data_source leaf needs data_path'),
+    ('emnist', {'data_source': 'leaf', 'data_path': 'f', 'client_field': 'c'},
+     'data_source leaf does not use client_field; its options are data_path'),
     ('emnist', {'data_source': 'npz'}, 'data_source npz needs data_path'),
     ('emnist', {'num_clients': 0}, 'num_clients must be an integer from 1 to'),
 ])
@@ -48,10 +54,10 @@ def test_lists_agree_with_what_the_task_has():
   assert set(registry.DATA_SOURCES) == set(registry.TASKS)
   assert set(registry.OPTIONS) == set(registry.TASKS)
   assert registry.MODELS['emnist'] == tuple(sorted(emnist.MODELS))
-  assert registry.DATA_SOURCES['emnist'] == tuple(sorted(emnist_data.SOURCES))
+  assert registry.DATA_SOURCES['emnist'] == emnist_data.SOURCES
   data_options = {
-      name for source in emnist_data.SOURCES.values()
-      for name in inspect.signature(source).parameters}
+      name for source in emnist_data.SOURCES
+      for name in emnist_data.options_of(source)}
   assert set(registry.OPTIONS['emnist']) == data_options | {
       'model', 'data_source'}
 

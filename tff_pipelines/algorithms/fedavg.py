@@ -6,6 +6,7 @@ aggregated update leaves a client unless diagnostics are asked for.
 """
 
 import collections
+from typing import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -25,9 +26,11 @@ def examples_type(element_spec) -> tff.StructType:
       collections.OrderedDict)
 
 
-def client_type(element_spec, *, seeded: bool) -> tff.StructType:
-  """The type of what a client brings: its examples, and its key if seeded."""
-  members = [('examples', examples_type(element_spec))]
+def client_type(element_spec, *, seeded: bool,
+                by_id: bool = False) -> tff.StructType:
+  """The type of what a client brings: its examples or its id, and its key if seeded."""
+  members = [('client_id', tff.TensorType(np.str_)) if by_id else
+             ('examples', examples_type(element_spec))]
   if seeded:
     members.append(('key', tff.TensorType(np.int64, [2])))
   return tff.StructWithPythonType(members, collections.OrderedDict)
@@ -74,7 +77,8 @@ def build(model: Model, element_spec, *, initial_weights: list[np.ndarray],
           mean_factory: tff.aggregators.UnweightedAggregationFactory,
           local: local_training.LocalConfig, server_learning_rate: float,
           server_momentum: float, seeded: bool = False,
-          diagnostics: bool = False) -> tff.templates.IterativeProcess:
+          diagnostics: bool = False,
+          read_in_graph: Callable | None = None) -> tff.templates.IterativeProcess:
   """Builds the process.
 
   Args:
@@ -89,6 +93,8 @@ def build(model: Model, element_spec, *, initial_weights: list[np.ndarray],
     seeded: Clients bring a key of a simulation seed; otherwise they draw one
       from the operating system.
     diagnostics: Also sum the clients' training losses; outside the guarantee.
+    read_in_graph: See `tasks.task.reader_in_graph`. With it, clients bring their
+      ids, and their examples are read where they train.
 
   Returns:
     A process whose state is an OrderedDict of `weights`, `optimizer` and
@@ -97,7 +103,8 @@ def build(model: Model, element_spec, *, initial_weights: list[np.ndarray],
   """
   server = Server(initial_weights, server_learning_rate, server_momentum)
   weights_type = server.weights_type
-  clients_type = client_type(element_spec, seeded=seeded)
+  by_id = read_in_graph is not None
+  clients_type = client_type(element_spec, seeded=seeded, by_id=by_id)
   value_type = (
       structures.keyed_type(weights_type) if seeded else weights_type)
   aggregator = mean_factory.create(value_type)
@@ -105,8 +112,9 @@ def build(model: Model, element_spec, *, initial_weights: list[np.ndarray],
   @tff.tensorflow.computation(clients_type, weights_type)
   def train_client(client, weights):
     key = client['key'] if seeded else keys.fresh()
+    examples = read_in_graph(client['client_id']) if by_id else client['examples']
     delta, training = local_training.update(
-        model.loss, weights, client['examples'], keys.derive(key, 0), local)
+        model.loss, weights, examples, keys.derive(key, 0), local)
     value = delta
     if seeded:
       value = collections.OrderedDict(value=delta, key=keys.derive(key, 1))

@@ -9,7 +9,7 @@ the same keys the sums are the same integers.
 """
 
 import collections
-from typing import Sequence
+from typing import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -25,9 +25,10 @@ from tff_pipelines.algorithms import fedavg
 from tff_pipelines.algorithms import local_training
 
 
-def chunk_type(element_spec, *, seeded: bool) -> tff.StructType:
-  """The type of a chunk: examples end to end, numbers of them, keys if seeded."""
-  members = [
+def chunk_type(element_spec, *, seeded: bool, by_id: bool = False) -> tff.StructType:
+  """The type of a chunk: examples end to end and numbers of them, or clients' ids;
+  and keys if seeded."""
+  members = [('client_ids', tff.TensorType(np.str_, [None]))] if by_id else [
       ('examples', fedavg.examples_type(element_spec)),
       ('lengths', tff.TensorType(np.int32, [None])),
   ]
@@ -38,13 +39,17 @@ def chunk_type(element_spec, *, seeded: bool) -> tff.StructType:
 
 def make_chunk(clients: Sequence):
   """One value of `chunk_type` from values of `fedavg.client_type`, at least one."""
-  names = clients[0]['examples'].keys()
-  chunk = collections.OrderedDict(
-      examples=collections.OrderedDict(
-          (name, np.concatenate([c['examples'][name] for c in clients]))
-          for name in names),
-      lengths=np.array(
-          [len(next(iter(c['examples'].values()))) for c in clients], np.int32))
+  if 'client_id' in clients[0]:
+    chunk = collections.OrderedDict(
+        client_ids=np.array([c['client_id'] for c in clients], object))
+  else:
+    names = clients[0]['examples'].keys()
+    chunk = collections.OrderedDict(
+        examples=collections.OrderedDict(
+            (name, np.concatenate([c['examples'][name] for c in clients]))
+            for name in names),
+        lengths=np.array(
+            [len(next(iter(c['examples'].values()))) for c in clients], np.int32))
   if 'key' in clients[0]:
     chunk['keys'] = np.stack([c['key'] for c in clients])
   return chunk
@@ -53,7 +58,8 @@ def make_chunk(clients: Sequence):
 def build(model: Model, element_spec, *, initial_weights: list[np.ndarray],
           sum_factory: ClientSumFactory, expected_cohort_size: float,
           local: local_training.LocalConfig, server_learning_rate: float,
-          server_momentum: float) -> tff.templates.IterativeProcess:
+          server_momentum: float,
+          read_in_graph: Callable | None = None) -> tff.templates.IterativeProcess:
   """Builds the process; its clients are chunks.
 
   Args:
@@ -66,6 +72,8 @@ def build(model: Model, element_spec, *, initial_weights: list[np.ndarray],
     local: What clients do.
     server_learning_rate: As in `fedavg.build`.
     server_momentum: As in `fedavg.build`.
+    read_in_graph: As in `fedavg.build`. With it, chunks are of ids, and a call
+      holds the examples of one client at a time.
 
   Returns:
     A process with the state and the results of `fedavg.build`.
@@ -76,22 +84,28 @@ def build(model: Model, element_spec, *, initial_weights: list[np.ndarray],
   sum_factory.check_dimension(layout.size)
   initial_sum = tff.tensorflow.computation(sum_factory.initial_state)
   sum_type = initial_sum.type_signature.result
-  chunks_type = chunk_type(element_spec, seeded=seeded)
+  by_id = read_in_graph is not None
+  chunks_type = chunk_type(element_spec, seeded=seeded, by_id=by_id)
 
   @tff.tensorflow.computation(chunks_type, server.weights_type, sum_type)
   def train_chunk(chunk, weights, sum_state):
-    lengths = chunk['lengths']
-    ends = tf.cumsum(lengths)
+    count = tf.size(chunk['client_ids'] if by_id else chunk['lengths'])
+    ends = None if by_id else tf.cumsum(chunk['lengths'])
     root = None if seeded else keys.fresh()
+    # Clients share a root here: who knows one key must not find the others.
+    derive = keys.derive if seeded else sum_factory.generator.derive
 
     def one_client(i):
-      key = chunk['keys'][i] if seeded else keys.derive(root, i)
-      rows = slice(ends[i] - lengths[i], ends[i])
-      examples = {name: x[rows] for name, x in chunk['examples'].items()}
+      key = chunk['keys'][i] if seeded else derive(root, i)
+      if by_id:
+        examples = read_in_graph(chunk['client_ids'][i])
+      else:
+        rows = slice(ends[i] - chunk['lengths'][i], ends[i])
+        examples = {name: x[rows] for name, x in chunk['examples'].items()}
       delta, training = local_training.update(
-          model.loss, weights, examples, keys.derive(key, 0), local)
+          model.loss, weights, examples, derive(key, 0), local)
       contribution, measured = sum_factory.contribute(
-          rounding.flatten(delta), keys.derive(key, 1), sum_state)
+          rounding.flatten(delta), derive(key, 1), sum_state)
       return contribution, (measured, training)
 
     def step(i, total, measured):
@@ -104,10 +118,10 @@ def build(model: Model, element_spec, *, initial_weights: list[np.ndarray],
         tf.function(one_client).get_concrete_function(
             tf.TensorSpec([], tf.int32)).structured_outputs[1])
     _, total, measured = tf.while_loop(
-        lambda i, *_: i < tf.size(lengths), step,
+        lambda i, *_: i < count, step,
         (tf.constant(0), sum_factory.zero(layout.size), nothing),
         parallel_iterations=1)
-    return (total, tf.size(lengths), *(measured if diagnostics else ()))
+    return (total, count, *(measured if diagnostics else ()))
 
   @tff.tensorflow.computation(
       sum_type, train_chunk.type_signature.result[0], tf.int32)

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow_federated as tff
 import tqdm
 
+from tasks import task as task_lib
 from tasks.task import Task
 from tff_pipelines.privacy_plan import PrivacyPlan
 from tff_pipelines.simulation import chunked
@@ -22,41 +23,79 @@ from tff_pipelines.simulation import records as records_lib
 class LoopConfig:
   """Attributes: rounds >= 1; rounds_per_evaluation >= 1; dropout_rate in [0, 1),
   the part of the clients that were told to take part and do not answer;
-  clients_per_call >= 1, more than 1 for a process of `simulation.chunked`."""
+  clients_per_call >= 1, more than 1 for a process of `simulation.chunked`; by_id,
+  whether the process reads the clients itself."""
 
   rounds: int
   rounds_per_evaluation: int = 1
   dropout_rate: float = 0.0
   clients_per_call: int = 1
+  by_id: bool = False
+
+
+def reads_by_id(task: Task) -> bool:
+  """Whether clients of a task travel as ids and are read where they train.
+
+  Not if bad clients are to be skipped: the driver must find them first.
+  """
+  return (task_lib.reader_in_graph(task.train) is not None
+          and not task.skips.enabled)
 
 
 class ClientReader:
-  """Makes what a client brings into a round from its examples."""
+  """Makes what a client brings into a round."""
 
-  def __init__(self, task: Task, simulation_seed: int | None):
+  def __init__(self, task: Task, simulation_seed: int | None, by_id: bool = False):
+    """Initializes the reader; see LoopConfig for by_id."""
     self._task = task
     self._seed = simulation_seed
+    self._by_id = by_id
 
   def read(self, client: int, round_number: int):
-    """An OrderedDict of type `algorithms.fedavg.client_type` for a client's index."""
+    """An OrderedDict of type `algorithms.fedavg.client_type` for a client's index.
+
+    Raises:
+      tasks.task.BadClientError: If its data are bad.
+    """
     source = self._task.train
-    examples = source.examples(source.client_ids[client])
-    value = collections.OrderedDict(
-        examples=collections.OrderedDict(sorted(examples.items())))
+    client_id = source.client_ids[client]
+    value = collections.OrderedDict()
+    if self._by_id:
+      value['client_id'] = client_id
+    else:
+      value['examples'] = collections.OrderedDict(
+          sorted(source.examples(client_id).items()))
     if self._seed is not None:
       value['key'] = cohorts.client_key(self._seed, round_number, client)
     return value
 
   def read_all(self, clients: np.ndarray, round_number: int,
                clients_per_call: int) -> list:
-    """What the process takes: clients, or chunks of them of nearly equal size."""
-    values = [self.read(int(client), round_number) for client in clients]
+    """What the process takes: clients, or chunks of them of nearly equal size.
+
+    Clients that are bad, and to be skipped, are as those that do not answer.
+    """
+    values = []
+    for client in clients:
+      try:
+        values.append(self.read(int(client), round_number))
+      except task_lib.BadClientError as error:
+        self._task.skips.client(self._task.train.client_ids[client], error)
     if clients_per_call == 1:
       return values
     chunks = -(-len(values) // clients_per_call)
     starts = [len(values) * i // max(1, chunks) for i in range(chunks + 1)]
     return [chunked.make_chunk(values[start:end])
             for start, end in zip(starts, starts[1:])]
+
+  def check(self, clients: np.ndarray) -> None:
+    """Raises BadClientError if one of the clients is bad, where graphs read them.
+
+    Their errors have neither the file nor the client.
+    """
+    if self._by_id:
+      for client in clients:
+        self._task.train.examples(self._task.train.client_ids[client])
 
 
 def _survivors(told: np.ndarray, dropout_rate: float, round_number: int,
@@ -78,7 +117,8 @@ def _survivors(told: np.ndarray, dropout_rate: float, round_number: int,
 def run(process: tff.templates.IterativeProcess,
         tell_cohort_size: Callable, task: Task, plan: PrivacyPlan,
         records: records_lib.RunRecords, config: LoopConfig,
-        on_round: Callable[[int, dict], None] | None = None) -> dict:
+        on_round: Callable[[int, dict], None] | None = None,
+        on_end: Callable[[evaluation.Evaluator, list], None] | None = None) -> dict:
   """Runs the rounds that are not yet committed.
 
   Args:
@@ -89,16 +129,18 @@ def run(process: tff.templates.IterativeProcess,
     records: The folder of the run.
     config: Number of rounds and evaluation.
     on_round: Called with the round and its metrics after it is committed.
+    on_end: Called with the evaluator and the last round's weights.
 
   Returns:
     Metrics of the last round's model: held-out set -> metric -> value.
 
   Raises:
-    ValueError: If the model stops being finite.
+    ValueError: If the model stops being finite, or a client's data are bad and not
+      to be skipped.
   """
   evaluator = evaluation.Evaluator(task.model, task.held_out)
   request = plan.request
-  reader = ClientReader(task, plan.simulation_seed)
+  reader = ClientReader(task, plan.simulation_seed, config.by_id)
   guarantee = plan.guarantee(config.rounds) if plan.is_private else None
   state, done = records.restore(
       process.initialize(),
@@ -106,7 +148,7 @@ def run(process: tff.templates.IterativeProcess,
            adjacency=guarantee.adjacency if guarantee else None,
            trust_model=request.family.trust_model,
            seeded=plan.simulation_seed is not None,
-           warnings=plan.warnings(config.rounds)))
+           warnings=plan.warnings(config.rounds) + list(task.warnings)))
   headline = evaluator.sets[0]
   results = evaluator.evaluate(state['weights'])
   epsilon_name = epsilon_key(plan)
@@ -119,7 +161,11 @@ def run(process: tff.templates.IterativeProcess,
       present = _survivors(
           told, config.dropout_rate, rounds, plan.simulation_seed)
       clients = reader.read_all(present, rounds, config.clients_per_call)
-      output = process.next(tell_cohort_size(state, len(told)), clients)
+      try:
+        output = process.next(tell_cohort_size(state, len(told)), clients)
+      except Exception:
+        reader.check(present)
+        raise
       # Checkpoints must not tell how many took part.
       previous, state = state, tell_cohort_size(
           output['state'], round(request.cohort_size))
@@ -141,11 +187,13 @@ def run(process: tff.templates.IterativeProcess,
       records.commit(
           state, rounds, plan.round_event, withheld=withheld, metrics=metrics)
       progress.set_postfix(
-          accuracy=f"{results[headline]['accuracy']:.4f}",
+          {task.model.headline: f'{results[headline][task.model.headline]:.4f}'},
           **{epsilon_name: f'{metrics[epsilon_name]:.3f}'}, refresh=False)
       progress.update()
       if on_round is not None:
         on_round(rounds, metrics)
+  if on_end is not None:
+    on_end(evaluator, list(state['weights']))
   return results
 
 

@@ -15,7 +15,6 @@ import json
 import os
 import pathlib
 import shutil
-import tempfile
 from typing import Any
 
 import numpy as np
@@ -24,29 +23,15 @@ import tensorflow_federated as tff
 
 from tff_pipelines import privacy_plan
 from tff_pipelines.accounting import ledger as ledger_lib
+from tff_pipelines.simulation.run_files import CONFIGURATION
+from tff_pipelines.simulation.run_files import LEDGER
+from tff_pipelines.simulation.run_files import METRICS
+from tff_pipelines.simulation.run_files import SUMMARY
+from tff_pipelines.simulation.run_files import write_atomically
 
-CONFIGURATION = 'configuration.json'
-LEDGER = 'ledger.jsonl'
-SUMMARY = 'summary.json'
-METRICS = 'metrics.csv'
 _CHECKPOINTS = 'checkpoints'
 _TENSORBOARD = 'tensorboard'
 _STARTS = 'starts.log'
-
-
-def write_atomically(path: pathlib.Path, text: str) -> None:
-  """Writes a file so that it is seen complete or not at all."""
-  handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f'.{path.name}.')
-  try:
-    with os.fdopen(handle, 'w', encoding='utf-8') as file:
-      file.write(text)
-      file.flush()
-      os.fsync(file.fileno())
-    os.chmod(partial, 0o644)
-    os.replace(partial, path)
-  except BaseException:
-    os.unlink(partial)
-    raise
 
 
 class RunRecords:
@@ -122,6 +107,11 @@ class RunRecords:
     raise ValueError(
         f'output_dir={os.fspath(self.folder)} holds a checkpoint of another '
         f'configuration: {", ".join(differing)} differ')
+
+  def has_checkpoint(self) -> bool:
+    """Whether there is a state to continue from."""
+    self._remove_uncommitted()
+    return asyncio.run(self._states.get_versions()) is not None
 
   def restore(self, initial_state, header: dict[str, Any]):
     """The state to continue from and the number of rounds that are committed.

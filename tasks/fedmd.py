@@ -1,0 +1,139 @@
+"""The FedMD tasks: public images, parties with private images, and their models.
+
+Models have an output for every private class. They start from networks that
+were trained on the labels of the public images, with another last layer.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import inspect
+from typing import Any, Sequence
+
+import numpy as np
+
+from tasks import fedmd_data
+from tasks import fedmd_models
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Party:
+  """Attributes: private, its records; architecture, its number in the task's list."""
+
+  private: fedmd_data.Labelled
+  architecture: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedMdTask:
+  """A task of distillation between parties.
+
+  Attributes:
+    name: Of the pair of data sets, and of the split.
+    public: Public records with their labels.
+    public_architectures: The parties' networks with an output for every public
+      class.
+    parties: Who takes part.
+    test: Private records that no party holds.
+    architectures: The parties' networks, with `classes` outputs.
+    classes: Private classes.
+    party: What a party is, in words.
+  """
+
+  name: str
+  public: fedmd_data.Labelled
+  public_architectures: tuple[fedmd_models.Architecture, ...]
+  parties: tuple[Party, ...]
+  test: fedmd_data.Labelled
+  architectures: tuple[fedmd_models.Architecture, ...]
+  classes: int
+  party: str
+
+  @property
+  def image_shape(self) -> tuple[int, int, int]:
+    """Height, width, channels."""
+    return self.public.x.shape[1:]
+
+  def pooled(self) -> 'FedMdTask':
+    """The same with one party of each architecture, that has all records."""
+    everything = fedmd_data.Labelled(
+        x=np.concatenate([party.private.x for party in self.parties]),
+        y=np.concatenate([party.private.y for party in self.parties]))
+    used = sorted({party.architecture for party in self.parties})
+    return dataclasses.replace(self, parties=tuple(
+        Party(private=everything, architecture=number) for number in used))
+
+  @functools.cached_property
+  def fingerprint(self) -> str:
+    """SHA-256 of all records and who has them, and of the architectures."""
+    digest = hashlib.sha256(repr([
+        [(a.name, a.size) for a in self.architectures],
+        [party.architecture for party in self.parties]]).encode())
+    for part in (self.public, self.test,
+                 *(party.private for party in self.parties)):
+      for array in (part.x, part.y):
+        digest.update(repr((array.shape, array.dtype)).encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def build(pair: str, *, split: str, parties: int, architectures: Sequence[str],
+          records_per_party: int | None = None, data_seed: int = 0,
+          **options: Any) -> FedMdTask:
+  """Builds a task.
+
+  Args:
+    pair: One of fedmd_data.PAIRS.
+    split: One of fedmd_data.SPLITS.
+    parties: How many.
+    architectures: Names of registered ones; the parties take them in turns.
+    records_per_party: Private records of each; None for the pair's default.
+    data_seed: Of the split.
+    **options: Of the pair's data; those that are None count as not given.
+
+  Raises:
+    ValueError: On an unknown name, an option that the pair does not use or that
+      it needs and lacks, and on bad data.
+  """
+  if pair not in fedmd_data.PAIRS:
+    raise ValueError(
+        f'pair must be one of {", ".join(fedmd_data.PAIRS)}, found {pair!r}')
+  if split not in fedmd_data.SPLITS:
+    raise ValueError(
+        f'split must be one of {", ".join(fedmd_data.SPLITS)}, found {split!r}')
+  for name in architectures:
+    fedmd_models.check(name)
+  load = fedmd_data.PAIRS[pair]
+  given = {key: value for key, value in options.items() if value is not None}
+  known = [p for p in inspect.signature(load).parameters.values()
+           if p.kind is p.KEYWORD_ONLY]
+  unused = sorted(set(given) - {p.name for p in known})
+  if unused:
+    raise ValueError(f'pair {pair} does not use {", ".join(unused)}')
+  lacking = [p.name for p in known
+             if p.default is p.empty and p.name not in given]
+  if lacking:
+    raise ValueError(f'pair {pair} needs {", ".join(lacking)}')
+  data = load(
+      fedmd_data.Choice(split=split, parties=parties,
+                        records_per_party=records_per_party, seed=data_seed),
+      **given)
+  shape = data.public.x.shape[1:]
+  if data.test.x.shape[1:] != shape:
+    raise ValueError(
+        f'public and private images must have one shape, found {list(shape)} and '
+        f'{list(data.test.x.shape[1:])}')
+  names = tuple(dict.fromkeys(architectures))
+  return FedMdTask(
+      name=f'{pair} {split}', public=data.public,
+      public_architectures=tuple(
+          fedmd_models.build(name, shape, data.public_classes) for name in names),
+      parties=tuple(
+          Party(private=records,
+                architecture=names.index(architectures[i % len(architectures)]))
+          for i, records in enumerate(data.parties)),
+      test=data.test,
+      architectures=tuple(
+          fedmd_models.build(name, shape, data.private_classes)
+          for name in names),
+      classes=data.private_classes, party=data.party)

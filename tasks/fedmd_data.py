@@ -1,0 +1,366 @@
+"""Public and private images of FedMD's pairs of data sets, split over parties.
+
+A pair has labelled public images, on which parties exchange predictions, and
+private images of other classes, which the parties hold. Everything here is a
+choice of real records by a seed; nothing is private but the records.
+"""
+
+import dataclasses
+import math
+import os
+import pathlib
+from typing import Callable, Sequence
+
+import numpy as np
+
+from tasks import npz_file
+
+SPLITS = ('iid', 'noniid')
+
+# Split once and for all, so that accuracies of different runs are of the same
+# examples.
+_SPLIT_SEED = 20230817
+_EMBEDDED_TEST_PART = 0.2
+# Parties hold no more than this in all unless asked for: as in the paper.
+_LETTERS_IN_ALL = 28_800
+_CIFAR_IN_ALL = 3_000
+
+LETTERS = 'abcdef'
+CIFAR_CLASSES = (0, 2, 20, 63, 71, 82)
+CIFAR_SUPERCLASSES = (0, 1, 2, 3, 4, 5)
+_DIGITS_PUBLIC = (0, 1, 2, 3)
+_DIGIT_PAIRS = ((4, 5), (6, 7), (8, 9))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Labelled:
+  """Attributes: x uint8 [n, height, width, channels]; y int32 [n]."""
+
+  x: np.ndarray
+  y: np.ndarray
+
+  def __len__(self) -> int:
+    return len(self.y)
+
+  def rows(self, index) -> 'Labelled':
+    """Some of the records, in the order of `index`."""
+    return Labelled(x=self.x[index], y=self.y[index])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Data:
+  """A pair of data sets, the private one split over parties.
+
+  Attributes:
+    public: Labelled public records; classes 0 to public_classes - 1.
+    public_classes: Their number.
+    parties: The private records of each party; classes from 0 on.
+    test: Private records that no party holds.
+    private_classes: Their number.
+    party: What a party is, in words.
+  """
+
+  public: Labelled
+  public_classes: int
+  parties: tuple[Labelled, ...]
+  test: Labelled
+  private_classes: int
+  party: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Choice:
+  """How private records are given to parties.
+
+  Attributes:
+    split: One of SPLITS.
+    parties: How many, >= 1.
+    records_per_party: How many each holds; None for as many as there are, up to
+      what the paper had in all.
+    seed: Of everything that is drawn, >= 0.
+  """
+
+  split: str
+  parties: int
+  records_per_party: int | None = None
+  seed: int = 0
+
+  def size(self, available: int, in_all: int | None = None) -> int:
+    """Records of a party when so many can be given to all of them together.
+
+    Raises:
+      ValueError: If there are too few.
+    """
+    size = self.records_per_party
+    if size is None:
+      size = min(available, in_all or available) // self.parties
+    if size < 1:
+      raise ValueError(
+          f'parties={self.parties} are more than the {available} private records '
+          'that there are for them')
+    if size * self.parties > available:
+      raise ValueError(
+          f'records_per_party={size} for each of {self.parties} parties are more '
+          f'than the {available} private records that there are for them')
+    return size
+
+
+def _dealt(data: Labelled, choice: Choice, in_all: int | None
+           ) -> tuple[Labelled, ...]:
+  """Equally many random records to each party."""
+  size = choice.size(len(data), in_all)
+  order = np.random.default_rng([choice.seed, 0]).permutation(len(data))
+  return tuple(data.rows(order[i * size:(i + 1) * size])
+               for i in range(choice.parties))
+
+
+def _one_kind_per_class(data: Labelled, kinds: np.ndarray, choice: Choice,
+                        in_all: int | None) -> tuple[Labelled, ...]:
+  """One kind (fine class) of every class to each party, equally many of each.
+
+  Args:
+    data: The private records.
+    kinds: int [n], the fine class of each record; each belongs to one class.
+    choice: How many parties and records.
+    in_all: As for `Choice.size`.
+  """
+  rng = np.random.default_rng([choice.seed, 1])
+  of_class = [np.unique(kinds[data.y == c]) for c in np.unique(data.y)]
+  number = min(map(len, of_class))
+  # So many parties have the same kinds, and share their records.
+  sharing = math.ceil(choice.parties / number)
+  fewest = min(np.sum(kinds == kind) for found in of_class for kind in found)
+  available = fewest // sharing * len(of_class) * choice.parties
+  size = choice.size(available, in_all)
+  if choice.records_per_party is not None and size % len(of_class):
+    raise ValueError(
+        f'records_per_party must be a multiple of the {len(of_class)} classes for '
+        f'split=noniid, found {size}')
+  per_kind = size // len(of_class)
+  if per_kind < 1:
+    raise ValueError(
+        f'parties={choice.parties} are too many: there is not one record of every '
+        'class for each')
+  pools = {kind: rng.permutation(np.flatnonzero(kinds == kind))
+           for found in of_class for kind in found}
+  parties = []
+  for party in range(choice.parties):
+    start = party // number * per_kind
+    rows = [pools[found[party % number]][start:start + per_kind]
+            for found in of_class]
+    parties.append(data.rows(rng.permutation(np.concatenate(rows))))
+  return tuple(parties)
+
+
+def _one_writer_each(data: Labelled, writers: np.ndarray, choice: Choice
+                     ) -> tuple[Labelled, ...]:
+  """The writers with the most records, a party each."""
+  if choice.records_per_party is not None:
+    raise ValueError(
+        'records_per_party is not used by split=noniid of letters: a party has '
+        'all letters of its writer')
+  names, counts = np.unique(writers, return_counts=True)
+  if len(names) < choice.parties:
+    raise ValueError(
+        f'parties={choice.parties} are more than the {len(names)} writers')
+  order = np.argsort(-counts, kind='stable')[:choice.parties]
+  return tuple(data.rows(np.flatnonzero(writers == names[i])) for i in order)
+
+
+def digits(choice: Choice) -> Data:
+  """The digits that ship with scikit-learn: 0 to 3 public, 4 to 9 private.
+
+  Images of 8 x 8. With split=noniid the classes are {4, 5}, {6, 7} and {8, 9},
+  and a party has one digit of each.
+  """
+  # scikit-learn takes a second to import, which the other pairs need not pay.
+  from sklearn import datasets  # pylint: disable=g-import-not-at-top
+  found = datasets.load_digits()
+  x = np.rint(found.images * (255 / 16)).astype(np.uint8)[..., np.newaxis]
+  y = found.target.astype(np.int32)
+  order = np.random.default_rng(_SPLIT_SEED).permutation(len(y))
+  test, train = np.split(order, [round(_EMBEDDED_TEST_PART * len(y))])
+  kinds = [digit for pair in _DIGIT_PAIRS for digit in pair]
+  private = [rows[y[rows] >= kinds[0]] for rows in (train, test)]
+  public = order[y[order] < kinds[0]]
+  by_pair = choice.split == 'noniid'
+  labels = (y - kinds[0]) // (2 if by_pair else 1)
+  held, tested = (Labelled(x=x[rows], y=labels[rows]) for rows in private)
+  if by_pair:
+    parties = _one_kind_per_class(held, y[private[0]], choice, None)
+  else:
+    parties = _dealt(held, choice, None)
+  return Data(
+      public=Labelled(x=x[public], y=y[public]),
+      public_classes=len(_DIGITS_PUBLIC), parties=parties, test=tested,
+      private_classes=len(_DIGIT_PAIRS) if by_pair else len(kinds),
+      party='a simulated party, with digits of nobody in particular')
+
+
+def mnist_letters(choice: Choice, *, data_dir: str | os.PathLike[str],
+                  cache_dir: str | os.PathLike[str] | None = None) -> Data:
+  """MNIST digits public, handwritten letters a to f private.
+
+  Args:
+    choice: With split=noniid a party is a writer.
+    data_dir: Folder with mnist.npz, and with unipen62_writers.npz unless
+      `cache_dir` is given.
+    cache_dir: Folder with TFF's official emnist_all.sqlite, to take the letters
+      from it (the paper's FEMNIST).
+  """
+  folder = pathlib.Path(data_dir)
+  path = folder / 'mnist.npz'
+  mnist = _arrays(path, ('x_train', 'y_train'))
+  public = _labelled(path, mnist['x_train'], mnist['y_train'])
+  if cache_dir is None:
+    (held, writers), (test, _) = _unipen_letters(folder / 'unipen62_writers.npz')
+  else:
+    (held, writers), (test, _) = _official_letters(cache_dir)
+  if choice.split == 'noniid':
+    parties = _one_writer_each(held, writers, choice)
+  else:
+    parties = _dealt(held, choice, _LETTERS_IN_ALL)
+  return Data(
+      public=public, public_classes=10, parties=parties,
+      test=test, private_classes=len(LETTERS),
+      party='one writer' if choice.split == 'noniid' else
+      'a simulated party, with letters of many writers')
+
+
+def _unipen_letters(path: pathlib.Path):
+  """((training letters, their writers), (test letters, their writers))."""
+  names = [f'{array}_{part}' for array in ('x', 'y', 'writer')
+           for part in ('train', 'test')]
+  found = _arrays(path, (*names, 'class_names'))
+  known = found['class_names'].tolist()
+  missing = [letter for letter in LETTERS if letter not in known]
+  if missing:
+    raise ValueError(f'{path}: class_names must have {", ".join(missing)}')
+  numbers = [known.index(letter) for letter in LETTERS]
+  parts = []
+  for part in ('train', 'test'):
+    data = _labelled(path, found[f'x_{part}'], found[f'y_{part}'])
+    writers = found[f'writer_{part}']
+    if len(writers) != len(data):
+      raise ValueError(f'{path}: writer_{part} must have a row for each image')
+    chosen, rows = _classes(data, numbers, path)
+    parts.append((chosen, writers[rows]))
+  return parts
+
+
+def _official_letters(cache_dir: str | os.PathLike[str]):
+  """As `_unipen_letters`, from TFF's federated EMNIST."""
+  # These import TensorFlow.
+  from tasks import emnist_official  # pylint: disable=g-import-not-at-top
+  from tasks import image_records  # pylint: disable=g-import-not-at-top
+  path = emnist_official.find_or_download(cache_dir)
+  count = emnist_official.num_classes(False)
+  # Digits, upper case, lower case.
+  numbers = [10 + 26 + ord(letter) - ord('a') for letter in LETTERS]
+  parts = []
+  for part in ('train', 'test'):
+    source = image_records.images(
+        emnist_official.open_split(path, part, only_digits=False),
+        num_classes=count, dark_ink=True)
+    images, labels, writers = [], [], []
+    for client in source.client_ids:
+      examples = source.examples(client)
+      rows = np.isin(examples['y'], numbers)
+      images.append(examples['x'][rows])
+      labels.append(examples['y'][rows])
+      writers.extend([client] * int(rows.sum()))
+    data = _labelled(path, np.concatenate(images), np.concatenate(labels))
+    chosen, rows = _classes(data, numbers, path)
+    parts.append((chosen, np.array(writers)[rows]))
+  return parts
+
+
+def cifar(choice: Choice, *, data_dir: str | os.PathLike[str]) -> Data:
+  """CIFAR-10 public, some of CIFAR-100 private.
+
+  Args:
+    choice: With split=iid the fine classes of CIFAR_CLASSES, with split=noniid
+      the superclasses of CIFAR_SUPERCLASSES, of which a party has one fine class
+      each.
+    data_dir: Folder with cifar10.npz or cifar10_subset.npz, and cifar100.npz or
+      cifar100_subset.npz.
+  """
+  path = _first(data_dir, 'cifar10.npz', 'cifar10_subset.npz')
+  found = _arrays(path, ('x_train', 'y_train'))
+  public = _labelled(path, found['x_train'], found['y_train'])
+  path = _first(data_dir, 'cifar100.npz', 'cifar100_subset.npz')
+  names = [f'{array}_{part}' for array in ('x', 'y_fine', 'y_coarse')
+           for part in ('train', 'test')]
+  found = _arrays(path, names)
+  by_superclass = choice.split == 'noniid'
+  kind, numbers = 'y_fine', CIFAR_CLASSES
+  if by_superclass:
+    kind, numbers = 'y_coarse', CIFAR_SUPERCLASSES
+  held, rows = _classes(
+      _labelled(path, found['x_train'], found[f'{kind}_train']), numbers, path)
+  test, _ = _classes(
+      _labelled(path, found['x_test'], found[f'{kind}_test']), numbers, path)
+  if by_superclass:
+    parties = _one_kind_per_class(
+        held, found['y_fine_train'][rows], choice, _CIFAR_IN_ALL)
+  else:
+    parties = _dealt(held, choice, _CIFAR_IN_ALL)
+  return Data(
+      public=public, public_classes=10, parties=parties,
+      test=test, private_classes=len(numbers),
+      party='a simulated party, with one fine class of every superclass'
+      if by_superclass else 'a simulated party, with random images')
+
+
+# Name of the pair -> its data. Keyword arguments after the choice are options.
+PAIRS: dict[str, Callable[..., Data]] = {
+    'digits': digits, 'mnist_letters': mnist_letters, 'cifar': cifar}
+
+
+def _first(folder: str | os.PathLike[str], *names: str) -> pathlib.Path:
+  """The first of these files that there is."""
+  for name in names:
+    if (pathlib.Path(folder) / name).is_file():
+      return pathlib.Path(folder) / name
+  raise ValueError(
+      f'data_dir={os.fspath(folder)} must hold {" or ".join(names)}, found neither')
+
+
+def _arrays(path: pathlib.Path, wanted: Sequence[str]) -> dict[str, np.ndarray]:
+  """All the wanted arrays of a file. Raises ValueError."""
+  found = npz_file.read(path, wanted)
+  missing = [name for name in wanted if name not in found]
+  if missing:
+    raise ValueError(f'{path} has no array {", ".join(missing)}')
+  return found
+
+
+def _labelled(path: pathlib.Path, x: np.ndarray, y: np.ndarray) -> Labelled:
+  """Checked images, with a dimension for the channels, and labels."""
+  if x.dtype != np.uint8 or x.ndim not in (3, 4) or not x.size:
+    raise ValueError(
+        f'{path}: images must be uint8 [n, height, width] or [n, height, width, '
+        f'channels], found {x.dtype} {list(x.shape)}')
+  if y.dtype.kind not in 'iu' or y.shape != x.shape[:1]:
+    raise ValueError(
+        f'{path}: labels must be one integer for each of {len(x)} images, found '
+        f'{y.dtype} {list(y.shape)}')
+  if y.min() < 0 or y.max() >= 2**15:
+    raise ValueError(f'{path}: labels must be in [0, 2^15), found {y.min()} to '
+                     f'{y.max()}')
+  return Labelled(x=x if x.ndim == 4 else x[..., np.newaxis],
+                  y=y.astype(np.int32))
+
+
+def _classes(data: Labelled, numbers: Sequence[int], path: pathlib.Path
+             ) -> tuple[Labelled, np.ndarray]:
+  """The records of these classes, numbered anew from 0; and where they were."""
+  new = np.full(2**15, -1, np.int32)
+  new[list(numbers)] = np.arange(len(numbers))
+  rows = np.flatnonzero(new[data.y] >= 0)
+  labels = new[data.y[rows]]
+  missing = sorted(set(range(len(numbers))) - set(labels.tolist()))
+  if missing:
+    raise ValueError(
+        f'{path} has no image of class {", ".join(str(numbers[i]) for i in missing)}')
+  return Labelled(x=data.x[rows], y=labels), rows

@@ -1,0 +1,221 @@
+"""The task of distillation: data owners, unlabelled public images, a test set.
+
+The training part of a labelled data set is divided once. Some of its images lose
+their labels and are the public pool, which queries are taken from. The others, with
+labels, are the owners'. Nothing here is private but the owners' records.
+"""
+
+import dataclasses
+import math
+import os
+from typing import Any, Sequence
+
+import numpy as np
+
+from tasks import partition as partition_lib
+from tasks import voting_data
+
+Labelled = voting_data.Labelled
+
+# Name of the task -> name of the data set among Keras' loaders, None for what ships
+# with scikit-learn or is in a file of the user's.
+_KERAS = {'cifar10': 'cifar10', 'digits': None, 'fashion_mnist': 'fashion_mnist',
+          'mnist': 'mnist', 'npz': None}
+TASKS = tuple(sorted(_KERAS))
+
+OPTIONS = ('data_path', 'owners', 'public_records', 'validation_records',
+           'stand_ins', 'records_per_owner', 'partition', 'dirichlet_alpha',
+           'labels_per_client', 'size_exponent', 'data_seed')
+
+# The embedded digits are split by this seed, so that accuracies of different runs
+# are of the same examples.
+_SPLIT_SEED = 20230817
+_EMBEDDED_TEST = 360
+_ARRAYS = ('x_train', 'y_train', 'x_test', 'y_test')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DistillationTask:
+  """A task of distillation.
+
+  Attributes:
+    name: One of TASKS.
+    num_classes: Of the labels.
+    public: uint8 [P, height, width, channels], the pool of queries.
+    holdings: The labelled records behind the owners' teachers. One of each owner,
+      or, in a simulation, fewer, which stand in for owners by turns.
+    owners: How many owners there are, at least as many as holdings.
+    validation: Public labelled records that a run may be stopped by; may be empty.
+    test: Labelled records that are nobody's.
+    privacy_unit: What an owner is, in words.
+    notes: What a reader of the results must know about the data.
+  """
+
+  name: str
+  num_classes: int
+  public: np.ndarray
+  holdings: Sequence[Labelled]
+  owners: int
+  validation: Labelled
+  test: Labelled
+  privacy_unit: str
+  notes: tuple[str, ...] = ()
+
+  @property
+  def shares_holdings(self) -> bool:
+    """Whether a holding answers for more than one owner."""
+    return len(self.holdings) < self.owners
+
+
+def build(name: str, **options: Any) -> DistillationTask:
+  """Builds a task.
+
+  Args:
+    name: One of TASKS.
+    **options: Some of OPTIONS, None for not given. `data_path`: an .npz file with
+      x_train, y_train, x_test and y_test, images as uint8 [n, height, width] or
+      [n, height, width, channels]; without it Keras' loader is asked, which may
+      download. `owners`: how many (50). `public_records`: images of the pool (a
+      tenth of the training part). `validation_records`: test records that are set
+      aside (0). `partition` and the three options after it: how the records are
+      dealt to the owners (iid), see `partition.split`. `stand_ins` and
+      `records_per_owner`: instead, so many sets of so many random records, which
+      overlap and stand in for owners by turns. `data_seed`: of all this (0).
+
+  Raises:
+    ValueError: On an unknown task or option, one that is not used, and bad data.
+  """
+  if name not in TASKS:
+    raise ValueError(f'task must be one of {", ".join(TASKS)}, found {name!r}')
+  given = {key: value for key, value in options.items() if value is not None}
+  unknown = sorted(set(given) - set(OPTIONS))
+  if unknown:
+    raise ValueError(f'task {name} has no option {", ".join(unknown)}; its options '
+                     f'are {", ".join(OPTIONS)}')
+  train, test, num_classes = _load(name, given.pop('data_path', None))
+  return _divided(name, train, test, num_classes, **given)
+
+
+def _load(name: str, data_path: str | os.PathLike[str] | None
+          ) -> tuple[Labelled, Labelled, int]:
+  """The training and the test part, and the number of classes."""
+  if name == 'digits':
+    if data_path is not None:
+      raise ValueError('task digits does not use data_path: it is embedded')
+    data = voting_data.embedded()
+    order = np.random.default_rng(_SPLIT_SEED).permutation(len(data))
+    test, train = np.split(order, [_EMBEDDED_TEST])
+    data = _images('digits', data.x, data.y)
+    return data.rows(train), data.rows(test), 10
+  if data_path is None:
+    if _KERAS[name] is None:
+      raise ValueError(f'task {name} needs data_path, an .npz file')
+    found, where = _from_keras(_KERAS[name]), f'Keras data set {name}'
+  else:
+    found, where = voting_data.arrays(data_path, _ARRAYS), os.fspath(data_path)
+  train = _images(f'{where}, train', found['x_train'], found['y_train'])
+  num_classes = int(train.y.max()) + 1
+  if num_classes < 2:
+    raise ValueError(f'{where}, train: labels must be of 2 classes or more, found '
+                     'the label 0 alone')
+  test = _images(f'{where}, test', found['x_test'], found['y_test'], num_classes)
+  if train.x.shape[1:] != test.x.shape[1:]:
+    raise ValueError(
+        f'{where}: x_train and x_test must have images of one shape, found '
+        f'{list(train.x.shape[1:])} and {list(test.x.shape[1:])}')
+  return train, test, num_classes
+
+
+def _from_keras(name: str) -> dict[str, np.ndarray]:
+  """The arrays of one of Keras' data sets, downloaded unless they are cached."""
+  # TensorFlow takes seconds to import, which files need not pay.
+  import tensorflow as tf  # pylint: disable=g-import-not-at-top
+  try:
+    (x, y), (x_test, y_test) = getattr(tf.keras.datasets, name).load_data()
+  # A failed download raises a bare Exception.
+  except Exception as error:
+    raise ValueError(
+        f'Keras can\'t load {name}: {error}; pass data_path, an .npz file with '
+        f'{", ".join(_ARRAYS)}') from error
+  # CIFAR-10's labels come as columns.
+  return dict(zip(_ARRAYS, (x, np.ravel(y), x_test, np.ravel(y_test))))
+
+
+def _images(where: str, x: np.ndarray, y: np.ndarray,
+            num_classes: int | None = None) -> Labelled:
+  """Checked images, uint8 [n, height, width, channels], with labels."""
+  data = voting_data.checked(where, x, y, num_classes)
+  if x.dtype != np.uint8 or x.ndim not in (3, 4) or min(x.shape[1:3]) < 8:
+    raise ValueError(
+        f'{where}: images must be uint8 [n, height, width] or [n, height, width, '
+        f'channels] of 8 x 8 pixels or more, found {x.dtype} {list(x.shape)}')
+  return Labelled(x=x if x.ndim == 4 else x[..., np.newaxis], y=data.y)
+
+
+def _check_integer(low: int, high: float = math.inf, **arguments: Any) -> None:
+  for name, value in arguments.items():
+    if isinstance(value, bool) or not isinstance(
+        value, (int, np.integer)) or not low <= value <= high:
+      limit = '' if high == math.inf else f' to {high}'
+      raise ValueError(
+          f'{name} must be an integer from {low}{limit or " on"}, found {value!r}')
+
+
+def _divided(name: str, train: Labelled, test: Labelled, num_classes: int, *,
+             owners: int = 50, public_records: int | None = None,
+             validation_records: int = 0, stand_ins: int | None = None,
+             records_per_owner: int | None = None, data_seed: int = 0,
+             **partition: Any) -> DistillationTask:
+  """Divides a data set; arguments are those of `build`."""
+  _check_integer(0, data_seed=data_seed)
+  _check_integer(0, len(test) - 1, validation_records=validation_records)
+  if public_records is None:
+    public_records = max(2, len(train) // 10)
+  _check_integer(2, len(train) - 1, public_records=public_records)
+  order = np.random.default_rng([data_seed, 0]).permutation(len(train))
+  public, private = np.split(order, [public_records])
+  records = train.rows(private)
+  if stand_ins is None:
+    if records_per_owner is not None:
+      raise ValueError('records_per_owner needs stand_ins: owners of their own '
+                       'records are dealt all that there are')
+    _check_integer(1, len(private), owners=owners)
+    holdings = _dealt(records, owners, data_seed, **partition)
+    unit = f'one of {owners} simulated data owners, with all its records'
+    notes = ()
+  else:
+    if partition:
+      raise ValueError(f'{", ".join(sorted(partition))} can\'t be used with '
+                       'stand_ins, whose records are drawn at random')
+    _check_integer(1, owners=owners)
+    _check_integer(1, owners, stand_ins=stand_ins)
+    if records_per_owner is None:
+      raise ValueError('stand_ins needs records_per_owner, which each is drawn')
+    _check_integer(1, len(private), records_per_owner=records_per_owner)
+    rng = np.random.default_rng([data_seed, 1])
+    holdings = tuple(
+        records.rows(rng.permutation(len(private))[:records_per_owner])
+        for _ in range(stand_ins))
+    unit = (f'one of {owners} supposed data owners, for whom {stand_ins} overlapping '
+            f'sets of {records_per_owner} records stand in')
+    notes = (
+        f'{owners} owners are supposed, but the records are those of {stand_ins} '
+        'overlapping sets: each set answers for many owners, and the second epsilon '
+        'is what its answers cost together; a record in several sets spends in each',)
+  validation, rest = np.split(
+      np.random.default_rng([data_seed, 2]).permutation(len(test)),
+      [validation_records])
+  return DistillationTask(
+      name=name, num_classes=num_classes, public=train.x[public],
+      holdings=holdings, owners=owners, validation=test.rows(np.sort(validation)),
+      test=test.rows(np.sort(rest)), privacy_unit=unit, notes=notes)
+
+
+def _dealt(records: Labelled, owners: int, data_seed: int,
+           partition: str = 'iid', **options: Any) -> tuple[Labelled, ...]:
+  """All records, dealt to owners."""
+  clients = partition_lib.split(
+      records.y, partition=partition, num_clients=owners, seed=data_seed, **options)
+  order = np.argsort(clients, kind='stable')
+  ends = np.cumsum(np.bincount(clients, minlength=owners))
+  return tuple(records.rows(rows) for rows in np.split(order, ends[:-1]))

@@ -1,0 +1,158 @@
+"""A public feature map of images, fitted on unlabelled public images alone.
+
+Where published work starts from networks that were trained on other people's
+pictures, this starts from fixed filters, so that nothing has to be downloaded and
+nothing private goes in: the energy of oriented waves at two scales and some places
+(a first layer of scattering, arXiv 1203.1513), its principal components on the
+public images, and kernels around some of them (Nystroem's map), in which a linear
+classifier is a kernel machine.
+"""
+
+import dataclasses
+import functools
+
+import numpy as np
+import tensorflow as tf
+
+_ORIENTATIONS = 8
+_FILTER_SIZE = 7
+_WAVELENGTH = 4.0
+_WIDTH = 1.2
+_ASPECT = 0.7
+# Places of an energy, in each direction, for every so many pixels.
+_POOL = 4
+_COMPONENTS = 200
+_LANDMARKS = 1500
+_BATCH = 500
+# Keeps the inverse of a kernel matrix tame.
+_JITTER = 1e-4
+# What energies are compared with, so that flat images have a direction too.
+_FLOOR = 1e-6
+
+
+@functools.lru_cache(maxsize=1)
+def _filters() -> np.ndarray:
+  """float32 [size, size, 1, 2 * orientations]: cosines and sines, of mean 0."""
+  reach = _FILTER_SIZE // 2
+  y, x = np.mgrid[-reach:reach + 1, -reach:reach + 1].astype(np.float64)
+  found = []
+  for angle in np.pi * np.arange(_ORIENTATIONS) / _ORIENTATIONS:
+    along = x * np.cos(angle) + y * np.sin(angle)
+    across = -x * np.sin(angle) + y * np.cos(angle)
+    window = np.exp(-(along**2 + (_ASPECT * across)**2) / (2 * _WIDTH**2))
+    window /= window.sum()
+    cosine = np.cos(2 * np.pi * along / _WAVELENGTH)
+    found += [window * (cosine - (window * cosine).sum()),
+              window * np.sin(2 * np.pi * along / _WAVELENGTH)]
+  return np.stack(found, axis=-1)[:, :, np.newaxis].astype(np.float32)
+
+
+def _pooled(x: tf.Tensor, size: int) -> tf.Tensor:
+  return tf.nn.avg_pool2d(x, size, size, 'VALID')
+
+
+@functools.partial(tf.function, reduce_retracing=True)
+def _energies(images: tf.Tensor) -> tf.Tensor:
+  """float32 [n, features], not negative, of uint8 [n, height, width, channels]."""
+  pixels = tf.cast(images, tf.float32) / 255.0
+  # Channels as images of their own.
+  channels = pixels.shape[-1]
+  grey = tf.reshape(
+      tf.transpose(pixels, [0, 3, 1, 2]), [-1, *pixels.shape[1:3], 1])
+  found = [_pooled(grey, _POOL)]
+  for scale in (1, 2):
+    waves = tf.nn.conv2d(
+        _pooled(grey, scale) if scale > 1 else grey, _filters(), 1, 'SAME')
+    size = tf.sqrt(tf.square(waves[..., ::2]) + tf.square(waves[..., 1::2]))
+    found.append(_pooled(size, _POOL // scale))
+  flat = tf.concat(
+      [tf.reshape(x, [tf.shape(x)[0], np.prod(x.shape[1:])]) for x in found], axis=1)
+  return tf.reshape(flat, [-1, channels * flat.shape[1]])
+
+
+def energies(images: np.ndarray) -> np.ndarray:
+  """Energies of each image, their roots scaled to length 1.
+
+  Args:
+    images: uint8 [n, height, width, channels], at least 8 x 8.
+
+  Returns:
+    float32 [n, features].
+  """
+  if images.dtype != np.uint8 or images.ndim != 4 or min(images.shape[1:3]) < 8:
+    raise ValueError(
+        'images must be uint8 [n, height, width, channels] of 8 x 8 pixels or more, '
+        f'found {images.dtype} {list(images.shape)}')
+  parts = [_energies(tf.constant(images[i:i + _BATCH])).numpy()
+           for i in range(0, len(images), _BATCH)]
+  roots = np.sqrt(np.concatenate(parts) + _FLOOR)
+  return roots / np.linalg.norm(roots, axis=1, keepdims=True)
+
+
+def _squared_distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+  return np.maximum(
+      np.sum(x**2, axis=1)[:, np.newaxis] + np.sum(y**2, axis=1) - 2 * x @ y.T, 0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FeatureMap:
+  """The map, as `fit` makes it.
+
+  Attributes:
+    mean: float32 [energies].
+    components: float32 [energies, components].
+    landmarks: float32 [dimension, components].
+    whitening: float32 [dimension, dimension].
+    bandwidth: Of the kernels.
+  """
+
+  mean: np.ndarray
+  components: np.ndarray
+  landmarks: np.ndarray
+  whitening: np.ndarray
+  bandwidth: float
+
+  @property
+  def dimension(self) -> int:
+    return len(self.landmarks)
+
+  def _projected(self, images: np.ndarray) -> np.ndarray:
+    return (energies(images) - self.mean) @ self.components
+
+  def _kernel(self, x: np.ndarray) -> np.ndarray:
+    return np.exp(-_squared_distances(x, self.landmarks) / self.bandwidth)
+
+  def transform(self, images: np.ndarray) -> np.ndarray:
+    """float32 [n, dimension], of uint8 [n, height, width, channels]."""
+    if not len(images):
+      return np.zeros([0, self.dimension], np.float32)
+    x = self._projected(images)
+    return np.concatenate([
+        (self._kernel(x[i:i + 10 * _BATCH]) @ self.whitening).astype(np.float32)
+        for i in range(0, len(x), 10 * _BATCH)])
+
+
+def fit(public: np.ndarray, *, seed: int = 0) -> FeatureMap:
+  """Fits the map on public images; labels are not used.
+
+  Args:
+    public: uint8 [n >= 2, height, width, channels].
+    seed: Of the choice of the landmarks, which is public.
+  """
+  if len(public) < 2:
+    raise ValueError(f'public images must be at least 2, found {len(public)}')
+  x = energies(public)
+  mean = x.mean(axis=0)
+  x = x - mean
+  _, axes = np.linalg.eigh((x.T @ x).astype(np.float64))
+  components = axes[:, ::-1][:, :_COMPONENTS].astype(np.float32)
+  x = x @ components
+  chosen = np.random.default_rng(seed).permutation(len(x))[:_LANDMARKS]
+  landmarks = x[chosen]
+  distances = _squared_distances(landmarks, landmarks).astype(np.float64)
+  bandwidth = max(float(np.median(distances)), 1e-12)
+  kernel = np.exp(-distances / bandwidth) + _JITTER * np.eye(len(landmarks))
+  values, vectors = np.linalg.eigh(kernel)
+  whitening = (vectors / np.sqrt(np.maximum(values, _JITTER))) @ vectors.T
+  return FeatureMap(mean=mean, components=components, landmarks=landmarks,
+                    whitening=whitening.astype(np.float32), bandwidth=bandwidth)

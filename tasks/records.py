@@ -1,0 +1,329 @@
+"""Records: what files hold of clients, before a task makes examples of them.
+
+A *raw source* is a task.ClientSource whose examples are the file's own fields.
+They share their first dimension; numbers are numeric arrays, texts object arrays
+of str of the shape [examples]. Its element_spec gives dtype(object) and () for
+texts. A task makes model examples of it:
+
+  raw = open_source.open_raw(data_source, fields=[...], data_path=..., ...)
+  train = records.MappedSource(raw.train, convert, element_spec)
+
+Nothing is read before it is asked for. No TensorFlow here.
+"""
+
+import dataclasses
+import types
+from typing import Any, Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from tasks import task
+
+# Kinds of fields: str; a signed 64-bit integer; a 64-bit float; and, of a field that
+# may be either of the latter as long as all of it is, a number.
+TEXT, INTEGER, FLOAT, NUMBER = 'text', 'integer', 'float', 'number'
+KINDS = (TEXT, INTEGER, FLOAT, NUMBER)
+
+# An element_spec's dtype of texts.
+TEXT_DTYPE = np.dtype(object)
+
+ElementSpec = Mapping[str, tuple[np.dtype, tuple[int, ...]]]
+RawExamples = Mapping[str, np.ndarray]
+
+# Held-out clients are read into memory: no more of them than this, of training
+# clients that are held out and of a test part.
+MAX_HELD_OUT_CLIENTS = 1000
+MAX_TEST_CLIENTS = 10_000
+# Held-out clients are chosen by this seed whatever the run, so that accuracies of
+# different runs are of the same clients.
+_HELD_OUT_SEED = 20230817
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Field:
+  """One field of a file's records.
+
+  Attributes:
+    name: Its key in the raw examples.
+    source_name: Its name in the file; None means the same.
+    kind: One of KINDS, and anything else is an error; None means what is found.
+      Integers are taken for floats, but never the reverse. A list of texts is one
+      text joined by '|', as in TFF's Stack Overflow.
+    optional: A record may lack it or have null: '' for a text, 0 for a number.
+  """
+
+  name: str
+  source_name: str | None = None
+  kind: str | None = None
+  optional: bool = False
+
+  def __post_init__(self):
+    if self.kind is not None and self.kind not in KINDS:
+      raise ValueError(
+          f'kind must be one of {", ".join(KINDS)}, found {self.kind!r}')
+    if self.optional and self.kind in (None, NUMBER):
+      raise ValueError(
+          f'the optional field {self.name} must be of kind text, integer or float')
+
+  @property
+  def column(self) -> str:
+    """The name in the file."""
+    return self.name if self.source_name is None else self.source_name
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RawData:
+  """What a data source has.
+
+  Attributes:
+    train: Raw source of the training population.
+    test: Raw source of the test part; None if there is none.
+    skips: Counts what was skipped; give it to the task.Task.
+  """
+
+  train: task.ClientSource
+  test: task.ClientSource | None
+  skips: task.Skips
+
+
+class MappedSource:
+  """A task's examples, made of a raw source's, a client at a time.
+
+  Implements tasks.task.ClientSource.
+  """
+
+  def __init__(
+      self, source: task.ClientSource,
+      convert: Callable[[RawExamples], Mapping[str, np.ndarray]],
+      element_spec: ElementSpec, *,
+      convert_in_graph: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None):
+    """Wraps a source.
+
+    Args:
+      source: The raw source.
+      convert: All raw examples of one client -> its model examples, arrays as
+        in `element_spec` that share their first dimension, which need not be
+        that of the raw ones, and may be 0. Raises ValueError on bad data; the
+        message gets the file and the client.
+      element_spec: Feature name -> (NumPy dtype, shape of one example).
+      convert_in_graph: `convert` as a pure TensorFlow function of tensors, with
+        the same results; texts are scalar strings, UTF-8. With it, and with a
+        source that can be read in graph, clients are read where they train.
+    """
+    self._source = source
+    self._convert = convert
+    self._convert_in_graph = convert_in_graph
+    self.element_spec: ElementSpec = types.MappingProxyType({
+        name: (np.dtype(dtype), tuple(shape))
+        for name, (dtype, shape) in element_spec.items()})
+
+  @property
+  def client_ids(self) -> Sequence[str]:
+    return self._source.client_ids
+
+  def where(self, client_id: str) -> str:
+    """The file and the client, for messages."""
+    return where(self._source, client_id)
+
+  def examples(self, client_id: str) -> dict[str, np.ndarray]:
+    """The model examples of a client. Raises task.BadClientError."""
+    raw = self._source.examples(client_id)
+    try:
+      found = dict(self._convert(raw))
+      _check_against(found, self.element_spec)
+    except ValueError as error:
+      raise task.BadClientError(f'{self.where(client_id)}: {error}') from error
+    return found
+
+  @property
+  def read_in_graph(self) -> Callable[[Any], Mapping[str, Any]] | None:
+    """See task.reader_in_graph."""
+    read = task.reader_in_graph(self._source)
+    convert = self._convert_in_graph
+    if read is None or convert is None:
+      return None
+    return lambda client_id: convert(read(client_id))
+
+
+class SubsetSource:
+  """Some clients of a source. Implements tasks.task.ClientSource."""
+
+  def __init__(self, source: task.ClientSource, client_ids: Iterable[str]):
+    """Keeps the given clients, in the given order."""
+    self._source = source
+    self.client_ids: Sequence[str] = tuple(client_ids)
+    self._known = frozenset(self.client_ids)
+    self.element_spec = source.element_spec
+
+  def where(self, client_id: str) -> str:
+    """The file and the client, for messages."""
+    return where(self._source, client_id)
+
+  def examples(self, client_id: str) -> dict[str, np.ndarray]:
+    """All examples of a client. Raises ValueError for an unknown client."""
+    if client_id not in self._known:
+      raise ValueError(f'there is no client {client_id!r}')
+    return self._source.examples(client_id)
+
+  @property
+  def read_in_graph(self) -> Callable[[Any], Mapping[str, Any]] | None:
+    """See task.reader_in_graph."""
+    return task.reader_in_graph(self._source)
+
+
+def where(source: task.ClientSource, client_id: str) -> str:
+  """Where a client of a source comes from, for messages."""
+  describe = getattr(source, 'where', None)
+  return f'client {client_id!r}' if describe is None else describe(client_id)
+
+
+def _check_against(examples: Mapping[str, np.ndarray],
+                   element_spec: ElementSpec) -> None:
+  """Raises ValueError unless examples are what the element_spec says."""
+  if set(examples) != set(element_spec):
+    raise ValueError(
+        f'the features must be {", ".join(sorted(element_spec))}, found '
+        f'{", ".join(sorted(examples))}')
+  counts = {name: len(array) for name, array in examples.items()}
+  if len(set(counts.values())) > 1:
+    raise ValueError(f'features differ in their number of examples: {counts}')
+  for name, (dtype, shape) in element_spec.items():
+    array = examples[name]
+    if array.dtype != dtype or array.shape[1:] != shape:
+      raise ValueError(
+          f'{name} must be {dtype} {list(shape)} per example, found '
+          f'{array.dtype} {list(array.shape[1:])}')
+
+
+def split_clients(
+    source: task.ClientSource, *, held_out_fraction: float = 0.1
+) -> tuple[SubsetSource, SubsetSource | None]:
+  """Keeps some clients out of the population, to test on.
+
+  Args:
+    source: All clients; two or more unless held_out_fraction is 0.
+    held_out_fraction: In [0, 1); at least one client and at most
+      MAX_HELD_OUT_CLIENTS are held out, unless it is 0.
+
+  Returns:
+    The population, and the clients held out (None if the fraction is 0). They
+    depend on the ids alone.
+
+  Raises:
+    ValueError: If the fraction is out of range or there are too few clients.
+  """
+  if not 0 <= held_out_fraction < 1:
+    raise ValueError(
+        f'held_out_fraction must be in [0, 1), found {held_out_fraction!r}')
+  ids = source.client_ids
+  if held_out_fraction == 0:
+    return SubsetSource(source, ids), None
+  count = min(max(1, round(held_out_fraction * len(ids))), MAX_HELD_OUT_CLIENTS)
+  if count >= len(ids):
+    raise ValueError(
+        f'held_out_fraction={held_out_fraction!r} leaves no client to train on: '
+        f'there are {len(ids)}')
+  rng = np.random.default_rng(_HELD_OUT_SEED)
+  chosen = np.zeros(len(ids), bool)
+  chosen[rng.permutation(len(ids))[:count]] = True
+  # Sorted, so that the choice is of ids and not of their order in a file.
+  ids = np.array(sorted(ids), dtype=object)
+  return (SubsetSource(source, ids[~chosen]), SubsetSource(source, ids[chosen]))
+
+
+def gather(
+    source: task.ClientSource, *, skips: task.Skips | None = None,
+    max_clients: int | None = None
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+  """Reads clients into memory, to be a held-out set.
+
+  Args:
+    source: Of the clients; usually a MappedSource.
+    skips: What to do about bad clients; None raises at the first.
+    max_clients: Read at most so many, chosen by a fixed seed; None reads all.
+
+  Returns:
+    Feature name -> array, of all clients end to end; and the client id of each
+    example, an array of strings.
+
+  Raises:
+    ValueError: On a bad client that is not to be skipped, or if no example is
+      left.
+  """
+  ids = list(source.client_ids)
+  if max_clients is not None and max_clients < len(ids):
+    rng = np.random.default_rng(_HELD_OUT_SEED)
+    ids = [ids[i] for i in np.sort(rng.permutation(len(ids))[:max_clients])]
+  parts, clients = [], []
+  for client_id in ids:
+    try:
+      part = source.examples(client_id)
+    except task.BadClientError as error:
+      if skips is None:
+        raise
+      skips.client(client_id, error)
+      continue
+    parts.append(part)
+    clients.append(np.full(len(next(iter(part.values()))), client_id, object))
+  if not sum(len(rows) for rows in clients):
+    raise ValueError(f'there is no example in the {len(ids)} clients')
+  examples = {name: np.concatenate([part[name] for part in parts])
+              for name in source.element_spec}
+  return examples, np.concatenate(clients).astype(str)
+
+
+def held_out_sets(
+    examples: RawExamples, clients: np.ndarray | None,
+    population: task.ClientSource) -> dict[str, dict[str, np.ndarray]]:
+  """Held-out examples under the names that say whose they are.
+
+  Args:
+    examples: Feature name -> array.
+    clients: [examples], whose they are; None if not known.
+    population: The training clients.
+
+  Returns:
+    'test_clients', examples of clients outside the population, and
+    'test_examples', further examples of the population's clients; only those
+    that there are. 'test' if the clients are not known.
+  """
+  if clients is None:
+    return {'test': dict(examples)}
+  known = np.isin(clients.astype(str), list(population.client_ids))
+  sets = {}
+  for name, rows in (('test_clients', ~known), ('test_examples', known)):
+    if np.all(rows):
+      sets[name] = dict(examples)
+    elif np.any(rows):
+      sets[name] = {key: array[rows] for key, array in examples.items()}
+  return sets
+
+
+def with_held_out(
+    train: task.ClientSource, test: task.ClientSource | None, *, skips: task.Skips,
+    held_out_fraction: float | None = None, max_test_clients: int = MAX_TEST_CLIENTS
+) -> tuple[task.ClientSource, dict[str, dict[str, np.ndarray]]]:
+  """The population and the held-out sets of data with a test part or without.
+
+  Args:
+    train: All training clients; usually a MappedSource.
+    test: The test part, its like; None holds some training clients out.
+    skips: What to do about bad clients of the held-out sets.
+    held_out_fraction: See split_clients; only without a test part. None means 0.1.
+    max_test_clients: See gather; of the test part.
+
+  Raises:
+    ValueError: If held_out_fraction is given with a test part or leaves nothing on
+      either side, or on bad clients that are not to be skipped.
+  """
+  if test is not None:
+    if held_out_fraction is not None:
+      raise ValueError('held_out_fraction is not used: the data have a test part')
+    examples, clients = gather(test, skips=skips, max_clients=max_test_clients)
+    return train, held_out_sets(examples, clients, train)
+  fraction = 0.1 if held_out_fraction is None else held_out_fraction
+  population, held_out = split_clients(train, held_out_fraction=fraction)
+  if held_out is None:
+    raise ValueError('held_out_fraction must be greater than 0 for data without a '
+                     'test part')
+  return population, {'test_clients': gather(held_out, skips=skips)[0]}

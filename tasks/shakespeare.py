@@ -1,0 +1,117 @@
+"""The Shakespeare task: predict the next character of what a role of a play says.
+
+One client is one role. The vocabulary is TFF's list of 86 characters, which is
+public and the same for all data. Unlike TFF's, the metric 'accuracy' leaves out the
+characters that are not in it and the end of a speech; 'accuracy_all_tokens' is TFF's.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from tasks import records
+from tasks import task
+from tasks import text_data
+from tasks import text_models
+from tasks import text_official
+from tasks import text_tokens
+
+OFFICIAL = text_official.File(
+    what='federated Shakespeare', name='shakespeare.sqlite', data_set='shakespeare')
+
+_SPECIAL = text_tokens.Special(len(text_tokens.CHARACTERS))
+_GROUPS = {
+    'lower case': str.islower, 'upper case': str.isupper,
+    'space': ' '.__eq__, 'line end': lambda c: c in '\n\r',
+    'digit': str.isdigit,
+}
+
+
+def _groups() -> dict[str, list[int]]:
+  """Name of a kind of characters -> their tokens."""
+  found = {name: [] for name in (*_GROUPS, 'punctuation')}
+  for token, character in enumerate(text_tokens.CHARACTERS, 1):
+    name = next((name for name, fits in _GROUPS.items() if fits(character)),
+                'punctuation')
+    found[name].append(token)
+  return found
+
+
+def _model(name: str, embedding: int, units: tuple[int, ...],
+           **changes: Any) -> task.Model:
+  names = [repr(c)[1:-1] if c in '\n\r' else c for c in text_tokens.CHARACTERS]
+  return text_models.next_token_model(
+      name,
+      text_models.Network(
+          tokens=_SPECIAL.count, embedding=embedding, units=units, **changes),
+      _SPECIAL, kind='character', names=_SPECIAL.names(names), confusion=True,
+      groups=_groups())
+
+
+def lstm_256() -> task.Model:
+  """The model of arXiv 2003.00295 and 1602.05629: 820,522 parameters.
+
+  Embedding of 8, two LSTM layers of 256, dense.
+  """
+  return _model('lstm_256', 8, (256, 256), he_normal=True)
+
+
+def lstm_small() -> task.Model:
+  """A model for quick runs under differential privacy: 28,026 parameters.
+
+  Embedding of 16, one LSTM layer of 64, dense; just below 2^15, the number to
+  which a rotation pads.
+  """
+  return _model('lstm_small', 16, (64,), embedding_limit=1.0)
+
+
+MODELS = {'lstm_256': lstm_256, 'lstm_small': lstm_small}
+
+
+def build(*, model: str | None = None, sequence_length: int = 80,
+          max_examples_per_client: int | None = None,
+          max_test_examples: int = 2000, text_field: str | None = None,
+          **data_options: Any) -> task.Task:
+  """The Shakespeare task.
+
+  Args:
+    model: One of MODELS; None means 'lstm_small'.
+    sequence_length: Characters that are predicted in a row; a speech has as many
+      rows as it needs.
+    max_examples_per_client: See text_data.make_examples.
+    max_test_examples: See text_data.make_examples.
+    text_field: The field of a speech's text; None means 'text', and 'snippets' in
+      TFF's file.
+    **data_options: See text_data.load.
+
+  Raises:
+    ValueError: On an unknown model, an option out of range, and bad data.
+  """
+  if model is None:
+    model = 'lstm_small'
+  if model not in MODELS:
+    raise ValueError(
+        f'model must be one of {", ".join(sorted(MODELS))}, found {model!r}')
+  text_data.check_limits(sequence_length=sequence_length)
+  if text_field is None:
+    official = data_options.get('data_source') == 'official'
+    text_field = 'snippets' if official else 'text'
+
+  def convert(raw: records.RawExamples) -> dict[str, np.ndarray]:
+    rows = [text_tokens.character_rows(text, sequence_length)
+            for text in raw['text']]
+    empty = np.zeros([0, sequence_length + 1], np.uint8)
+    return {'tokens': np.concatenate([empty, *rows])}
+
+  data = text_data.load(
+      OFFICIAL, privacy_unit='one role of a play',
+      fields=[records.Field(
+          name='text', source_name=text_field, kind=records.TEXT)],
+      **data_options)
+  train, held_out = text_data.make_examples(
+      data, convert, {'tokens': (np.dtype(np.uint8), (sequence_length + 1,))},
+      max_examples_per_client=max_examples_per_client,
+      max_test_examples=max_test_examples)
+  return task.Task(
+      name='shakespeare', model=MODELS[model](), train=train, held_out=held_out,
+      privacy_unit=data.privacy_unit, skips=data.skips)

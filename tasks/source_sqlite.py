@@ -1,0 +1,236 @@
+"""SQLite files in TFF's format: read by client, by Python or inside a graph.
+
+The tables are `examples(split_name, client_id, serialized_example_proto)` and
+`client_metadata(client_id, split_name, num_examples)`. Files that prepare_data
+wrote have an index on examples(split_name, client_id), and the table
+`element_spec(name, dtype, shape)` of what the examples hold; of other files that is
+told by the first example.
+"""
+
+import bisect
+import contextlib
+import os
+import pathlib
+import sqlite3
+import types
+from typing import Any, Iterator, Mapping, Sequence
+
+from absl import logging
+import numpy as np
+import tensorflow as tf
+
+from tasks import columns
+from tasks import example_proto
+from tasks import records
+from tasks import task
+
+# No client has more examples; TensorFlow must be told some number.
+_MOST_EXAMPLES = 2**31 - 1
+# SQLite's own limit on parameters of a query is 999 in old versions.
+_PARAMETERS = 500
+
+_BY_CLIENT = ('SELECT serialized_example_proto FROM examples '
+              'WHERE split_name = ? AND client_id = ? ORDER BY rowid')
+
+
+@contextlib.contextmanager
+def connected(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
+  """A connection for reading. SQLite's errors become ValueErrors."""
+  path = pathlib.Path(path)
+  if not path.is_file():
+    raise ValueError(f'{path} does not exist or is not a file')
+  # Read-only: SQLite would create a missing file, and lock an existing one.
+  uri = f'{path.resolve().as_uri()}?mode=ro'
+  try:
+    with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
+      yield connection
+  except sqlite3.Error as error:
+    raise ValueError(f'{path} cannot be read as an SQLite file of TFF\'s format: '
+                     f'{error}') from error
+
+
+def split_names(path: str | os.PathLike[str]) -> list[str]:
+  """The splits that a file has, sorted. Raises ValueError."""
+  with connected(path) as connection:
+    rows = connection.execute(
+        'SELECT DISTINCT split_name FROM client_metadata ORDER BY 1').fetchall()
+  return [row[0] for row in rows]
+
+
+class SqliteSource:
+  """One split of a file. Implements tasks.task.ClientSource.
+
+  Nothing but the ids is kept in memory, and no connection is kept open, so a
+  source may be used from any thread or process.
+
+  Attributes:
+    is_prepared: Whether the file is of prepare_data.
+  """
+
+  def __init__(self, path: str | os.PathLike[str], split_name: str, *,
+               fields: Sequence[records.Field] | None = None):
+    """Reads the client ids, and finds out what the examples hold.
+
+    Args:
+      path: The SQLite file.
+      split_name: Which examples: 'train', say.
+      fields: What to read; None reads everything.
+
+    Raises:
+      ValueError: If the file is missing, is not SQLite or not in TFF's format, has
+        no client in this split, or lacks a field or has it in another kind.
+    """
+    self._path = pathlib.Path(path).absolute()
+    self._split_name = split_name
+    with connected(path) as connection:
+      rows = connection.execute(
+          'SELECT DISTINCT client_id FROM client_metadata WHERE split_name = ? '
+          'ORDER BY client_id COLLATE BINARY', [split_name]).fetchall()
+      # Naming the columns finds out now if the table is not what is expected.
+      first = connection.execute(
+          'SELECT client_id, serialized_example_proto FROM examples '
+          'WHERE split_name = ? LIMIT 1', [split_name]).fetchone()
+      plan = connection.execute(
+          f'EXPLAIN QUERY PLAN {_BY_CLIENT}', ['', '']).fetchall()
+      stored = self._stored(connection)
+    if not rows:
+      raise ValueError(f'{path} has no clients in split {split_name!r}')
+    if first is None:
+      raise ValueError(f'{path} has no examples in split {split_name!r}')
+    try:
+      self._parser = _parser(stored or example_proto.inferred(_blob(first[1])), fields)
+    except ValueError as error:
+      raise ValueError(f'{path}, {self._where(first[0])}: {error}') from error
+    self.is_prepared = bool(stored)
+    self.element_spec = types.MappingProxyType(self._parser.element_spec)
+    self.client_ids: Sequence[str] = tuple(row[0] for row in rows)
+    if not all(isinstance(client_id, str) for client_id in self.client_ids):
+      raise ValueError(f'{path}: every client_id must be a text')
+    self._has_index = any('client_id=?' in str(row[-1]) for row in plan)
+    self._rows: Mapping[str, np.ndarray] | None = None
+    if not self._has_index:
+      logging.warning(
+          '%s has no index of clients, so all of it is read once, and workers do not '
+          'read it themselves: prepare_data makes one that has', self._path)
+
+  def _stored(self, connection: sqlite3.Connection) -> list[example_proto.Feature]:
+    """The features by the file's own account; empty if it gives none."""
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND "
+                          "name = 'element_spec'").fetchone() is None:
+      return []
+    rows = connection.execute('SELECT name, dtype, shape FROM element_spec').fetchall()
+    try:
+      return [
+          example_proto.Feature(
+              name=name, dtype=np.dtype(dtype),
+              shape=tuple(int(size) for size in shape.split(',') if size))
+          for name, dtype, shape in rows]
+    except (TypeError, ValueError, AttributeError) as error:
+      raise ValueError(f'{self._path}: table element_spec is damaged: {error}') from error
+
+  def _where(self, client_id: str) -> str:
+    return f'split {self._split_name!r}, client {client_id!r}'
+
+  def where(self, client_id: str) -> str:
+    """The file, the split and the client, for messages."""
+    return f'{self._path}, {self._where(client_id)}'
+
+  def examples(self, client_id: str) -> dict[str, np.ndarray]:
+    """All examples of a client, in the file's order.
+
+    Raises:
+      task.BadClientError: If it has no examples, or they are damaged.
+      ValueError: If the client is unknown, or the file can't be read.
+    """
+    # Sorted by SQLite as Python does: UTF-8 has the order of its code points.
+    at = bisect.bisect_left(self.client_ids, client_id)
+    if self.client_ids[at:at + 1] != (client_id,):
+      raise ValueError(f'there is no client {client_id!r}')
+    if not self._has_index and self._rows is None:
+      self._rows = self._indexed()
+    with connected(self._path) as connection:
+      if self._rows is None:
+        found = connection.execute(
+            _BY_CLIENT, [self._split_name, client_id]).fetchall()
+      else:
+        found = _by_rowid(connection, self._rows.get(client_id, ()))
+    try:
+      if not found:
+        raise ValueError('no examples')
+      return self._parser.arrays([_blob(row[0]) for row in found])
+    except ValueError as error:
+      raise task.BadClientError(f'{self.where(client_id)}: {error}') from error
+
+  def _indexed(self) -> Mapping[str, np.ndarray]:
+    """Client id -> the rows of its examples."""
+    with connected(self._path) as connection:
+      found = connection.execute(
+          'SELECT client_id, rowid FROM examples WHERE split_name = ? ORDER BY rowid',
+          [self._split_name])
+      numbers: dict[str, int] = {}
+      pairs = np.fromiter(
+          ((numbers.setdefault(client, len(numbers)), row) for client, row in found),
+          np.dtype((np.int64, 2)))
+    order = np.argsort(pairs[:, 0], kind='stable')
+    ends = np.searchsorted(pairs[order, 0], np.arange(1, len(numbers)))
+    return dict(zip(numbers, np.split(pairs[order, 1], ends)))
+
+  @property
+  def read_in_graph(self):
+    """See task.reader_in_graph; None if every reading would go through the file."""
+    return self._in_graph if self._has_index else None
+
+  def _in_graph(self, client_id: tf.Tensor) -> dict[str, tf.Tensor]:
+    # TensorFlow's SQLite takes no parameters, but standard SQL has only one way
+    # out of a text.
+    split_name = self._split_name.replace("'", "''")
+    query = tf.strings.join([
+        'SELECT serialized_example_proto FROM examples WHERE '
+        f"split_name = '{split_name}' AND client_id = '",
+        tf.strings.regex_replace(client_id, "'", "''"), "' ORDER BY rowid"])
+    rows = tf.data.experimental.SqlDataset(
+        'sqlite', os.fspath(self._path), query, (tf.string,))
+    # Fails if there are none, as `examples` does.
+    serialized, = rows.batch(_MOST_EXAMPLES).get_single_element()
+    return self._parser.tensors(serialized)
+
+
+def _parser(stored: Sequence[example_proto.Feature],
+            fields: Sequence[records.Field] | None) -> example_proto.Parser:
+  """Of the chosen fields."""
+  by_name = {feature.name: feature for feature in stored}
+  if fields is None:
+    fields = [records.Field(name=name) for name in by_name]
+  chosen = []
+  for field in fields:
+    feature = by_name.get(field.column)
+    if feature is None:
+      if not field.optional:
+        raise ValueError(f'there is no field {field.column!r}; there are '
+                         f'{", ".join(map(repr, by_name))}')
+      feature = example_proto.Feature(
+          name=field.column, shape=(), dtype={
+              records.TEXT: records.TEXT_DTYPE, records.INTEGER: np.dtype(np.int64),
+              records.FLOAT: np.dtype(np.float32)}[field.kind])
+    elif not columns.is_of(feature.kind, field.kind):
+      raise ValueError(f'field {field.column!r} must be {field.kind}, found '
+                       f'{feature.kind} ({feature.dtype})')
+    chosen.append((field, feature))
+  return example_proto.Parser(chosen)
+
+
+def _blob(value: Any) -> bytes:
+  # SQLite columns take values of any type, whatever the table declares.
+  if not isinstance(value, bytes):
+    raise ValueError('serialized_example_proto is not a blob')
+  return value
+
+
+def _by_rowid(connection: sqlite3.Connection, rows: Sequence[int]) -> list[tuple]:
+  found = []
+  for start in range(0, len(rows), _PARAMETERS):
+    some = [int(row) for row in rows[start:start + _PARAMETERS]]
+    found += connection.execute(
+        'SELECT serialized_example_proto FROM examples WHERE rowid IN '
+        f'({", ".join("?" * len(some))}) ORDER BY rowid', some).fetchall()
+  return found

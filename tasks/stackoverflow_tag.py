@@ -1,0 +1,181 @@
+"""The task of predicting the tags of posts of Stack Overflow from their words.
+
+Logistic regression on the share that each word of the vocabulary has in a post and
+its title, as in TFF's task. The metric 'recall_at_5' is the share of all tags that
+are among the five that the model holds likeliest for their post; 'accuracy' is the
+share of posts whose likeliest tag is right. A tag that all tagged posts have ('java',
+in posts about Java) is left out.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tasks import layers
+from tasks import records
+from tasks import stackoverflow_data
+from tasks import task
+from tasks import text_data
+from tasks import text_tokens
+from tasks import text_vocabulary
+
+# A post is cut to so many words of the vocabulary. No post has more tags than 5.
+MAX_WORDS = 128
+MAX_TAGS = 5
+_TOP = 5
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Size:
+  """Words and tags where --vocabulary_size and --num_labels are not given."""
+
+  vocabulary: int
+  labels: int
+
+
+# logistic is the model of arXiv 2003.00295: 5,000,500 parameters. logistic_small,
+# for quick runs under differential privacy: 50,050.
+MODELS = {
+    'logistic': _Size(vocabulary=10_000, labels=500),
+    'logistic_small': _Size(vocabulary=1_000, labels=50),
+}
+
+
+def make_model(name: str, vocabulary: text_tokens.Vocabulary) -> task.Model:
+  """One of MODELS for a vocabulary with labels.
+
+  Batches have 'x', int32 [batch, MAX_WORDS], words from 1 on, padded with 0; and
+  'y', int32 [batch, MAX_TAGS], tags from 1 on, padded with 0. The loss is the sum
+  over the tags of their binary cross entropies.
+  """
+  num_words, num_tags = len(vocabulary.words), len(vocabulary.labels)
+
+  def initial_weights(seed):
+    rng = np.random.default_rng(seed)
+    return [layers.glorot_uniform(rng, num_words, num_tags),
+            layers.zeros(num_tags)]
+
+  def read(weights, batch):
+    """Logits and truth, float32 [batch, tags]."""
+    words = _shares(batch['x'], num_words)
+    return layers.dense(words, *weights), _counts(batch['y'], num_tags)
+
+  def losses(logits, truth):
+    return tf.reduce_sum(tf.nn.sigmoid_cross_entropy_with_logits(
+        labels=truth, logits=logits), axis=1)
+
+  def loss(weights, batch, seed):
+    del seed
+    return losses(*read(weights, batch))
+
+  def first_tags(logits):
+    """Ones where a tag is among the first, float32 [batch, tags]."""
+    top = tf.math.top_k(logits, k=min(_TOP, num_tags)).indices
+    return tf.reduce_sum(tf.one_hot(top, num_tags), axis=1)
+
+  def metrics(weights, batch, mask):
+    logits, truth = read(weights, batch)
+    tagged = mask * tf.reduce_max(truth, axis=1)
+    best = tf.one_hot(tf.argmax(logits, axis=1), num_tags)
+    column = mask[:, tf.newaxis]
+    return {
+        'recall_at_5': (tf.reduce_sum(first_tags(logits) * truth * column),
+                        tf.reduce_sum(truth * column)),
+        'accuracy': (tf.reduce_sum(best * truth * column), tf.reduce_sum(tagged)),
+        'loss': (tf.reduce_sum(tf.where(mask > 0, losses(logits, truth), 0.0)),
+                 tf.reduce_sum(mask)),
+    }
+
+  def count(weights, batch, mask):
+    logits, truth = read(weights, batch)
+    first, column = first_tags(logits), mask[:, tf.newaxis]
+    # Only posts with a tag of the vocabulary count, as in recall_at_5.
+    tagged = column * tf.reduce_max(truth, axis=1, keepdims=True)
+    return {'occurred': tf.reduce_sum(truth * column, axis=0),
+            'right': tf.reduce_sum(first * truth * column, axis=0),
+            'predicted': tf.reduce_sum(first * tagged, axis=0)}
+
+  return task.Model(
+      name=name, initial_weights=initial_weights, loss=loss, metrics=metrics,
+      headline='recall_at_5', evaluation_batch=256,
+      breakdown=task.Breakdown(
+          kind='tag', names=vocabulary.labels, count=count, guesses=_TOP))
+
+
+def _counts(ids: tf.Tensor, size: int) -> tf.Tensor:
+  """How often each number from 1 to size stands in a row: float32 [batch, size]."""
+  rows = tf.shape(ids)[0]
+  columns = tf.range(rows)[:, tf.newaxis] * (size + 1) + ids
+  counts = tf.math.unsorted_segment_sum(
+      tf.ones_like(columns, tf.float32), columns, rows * (size + 1))
+  return tf.reshape(counts, [rows, size + 1])[:, 1:]
+
+
+def _shares(ids: tf.Tensor, size: int) -> tf.Tensor:
+  """The share of each word in its row; zeros where there is none."""
+  counts = _counts(ids, size)
+  return tf.math.divide_no_nan(counts, tf.reduce_sum(counts, axis=1, keepdims=True))
+
+
+def build(*, model: str | None = None, vocabulary: str | None = None,
+          vocabulary_size: int | None = None, num_labels: int | None = None,
+          max_examples_per_client: int | None = None,
+          max_test_examples: int = 2000, text_field: str | None = None,
+          **data_options: Any) -> task.Task:
+  """The task.
+
+  Args:
+    model: One of MODELS; None means 'logistic_small'.
+    vocabulary: See text_vocabulary.obtain; its labels are the tags.
+    vocabulary_size: Words at most; None leaves it to the model.
+    num_labels: Tags at most; None leaves it to the model.
+    max_examples_per_client: See text_data.make_examples. Posts without tags in
+      the vocabulary are examples too: they have none of them.
+    max_test_examples: See text_data.make_examples.
+    text_field: See stackoverflow_data.Posts.
+    **data_options: See text_data.load.
+
+  Raises:
+    ValueError: On an unknown model, an option out of range, and bad data.
+  """
+  if model is None:
+    model = 'logistic_small'
+  if model not in MODELS:
+    raise ValueError(
+        f'model must be one of {", ".join(sorted(MODELS))}, found {model!r}')
+  size = MODELS[model]
+  posts = stackoverflow_data.Posts(
+      text_field=text_field, with_tags=True, **data_options)
+  words = posts.vocabulary(
+      vocabulary, size.vocabulary if vocabulary_size is None else vocabulary_size,
+      size.labels if num_labels is None else num_labels)
+
+  def convert(raw: records.RawExamples) -> dict[str, np.ndarray]:
+    # Posts whose tags are not known at all say nothing.
+    posts_with_tags = [
+        (f'{title} {text}' if title else text, posts.tags(tags))
+        for text, title, tags in zip(raw['text'], raw['title'], raw['tags'])
+        if tags]
+    x = np.zeros([len(posts_with_tags), MAX_WORDS], np.int32)
+    y = np.zeros([len(posts_with_tags), MAX_TAGS], np.int32)
+    for row, (text, tags) in enumerate(posts_with_tags):
+      known = [number for sentence in posts.sentences(text)
+               for number in words.known_numbers(sentence.split(' '))][:MAX_WORDS]
+      labels = words.label_numbers(tags)[:MAX_TAGS]
+      x[row, :len(known)], y[row, :len(labels)] = known, labels
+    return {'x': x, 'y': y}
+
+  train, held_out = text_data.make_examples(
+      posts.data, convert,
+      {'x': (np.dtype(np.int32), (MAX_WORDS,)),
+       'y': (np.dtype(np.int32), (MAX_TAGS,))},
+      max_examples_per_client=max_examples_per_client,
+      max_test_examples=max_test_examples)
+  return task.Task(
+      name='stackoverflow_tag', model=make_model(model, words), train=train,
+      held_out=held_out, privacy_unit=posts.data.privacy_unit,
+      skips=posts.data.skips,
+      files={text_vocabulary.FILE_NAME: words.dumps()},
+      warnings=text_vocabulary.warnings(words))

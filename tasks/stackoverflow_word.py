@@ -1,0 +1,101 @@
+"""The task of predicting the next word of posts of Stack Overflow.
+
+The metric 'accuracy' leaves out padding, words that are not in the vocabulary, and
+the beginning and end of sentences; 'accuracy_all_tokens' leaves out padding only.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from tasks import records
+from tasks import stackoverflow_data
+from tasks import task
+from tasks import text_data
+from tasks import text_models
+from tasks import text_tokens
+from tasks import text_vocabulary
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Size:
+  """Of a model and of its vocabulary where --vocabulary_size is not given."""
+
+  vocabulary: int
+  embedding: int
+  units: int
+  tied: bool = False
+
+
+# lstm_670 is the model of arXiv 2003.00295: 4,050,748 parameters. lstm_small, for
+# quick runs under differential privacy, uses the embedding twice: 61,356, just
+# below 2^16, the number to which a rotation pads.
+MODELS = {
+    'lstm_670': _Size(vocabulary=10_000, embedding=96, units=670),
+    'lstm_small': _Size(vocabulary=1_000, embedding=32, units=64, tied=True),
+}
+
+
+def make_model(name: str, vocabulary: text_tokens.Vocabulary) -> task.Model:
+  """One of MODELS for a vocabulary."""
+  size = MODELS[name]
+  special = vocabulary.special
+  return text_models.next_token_model(
+      name,
+      text_models.Network(
+          tokens=special.count, embedding=size.embedding, units=(size.units,),
+          projected=True, tied=size.tied),
+      special, kind='word', names=special.names(vocabulary.words))
+
+
+def build(*, model: str | None = None, vocabulary: str | None = None,
+          vocabulary_size: int | None = None, sequence_length: int = 20,
+          max_examples_per_client: int | None = None,
+          max_test_examples: int = 2000, text_field: str | None = None,
+          **data_options: Any) -> task.Task:
+  """The task.
+
+  Args:
+    model: One of MODELS; None means 'lstm_small'.
+    vocabulary: See text_vocabulary.obtain.
+    vocabulary_size: Words at most; None leaves it to the model.
+    sequence_length: Words that are predicted in a sentence, which is one example;
+      what is longer is cut off.
+    max_examples_per_client: See text_data.make_examples.
+    max_test_examples: See text_data.make_examples.
+    text_field: See stackoverflow_data.Posts.
+    **data_options: See text_data.load.
+
+  Raises:
+    ValueError: On an unknown model, an option out of range, and bad data.
+  """
+  if model is None:
+    model = 'lstm_small'
+  if model not in MODELS:
+    raise ValueError(
+        f'model must be one of {", ".join(sorted(MODELS))}, found {model!r}')
+  text_data.check_limits(sequence_length=sequence_length)
+  posts = stackoverflow_data.Posts(
+      text_field=text_field, with_tags=False, **data_options)
+  words = posts.vocabulary(
+      vocabulary,
+      MODELS[model].vocabulary if vocabulary_size is None else vocabulary_size)
+
+  def convert(raw: records.RawExamples) -> dict[str, np.ndarray]:
+    rows = [words.sentence_row(sentence, sequence_length)
+            for text in raw['text'] for sentence in posts.sentences(text)]
+    # A client may have no sentence.
+    return {'tokens': np.array(rows, np.int32).reshape([-1, sequence_length + 1])}
+
+  train, held_out = text_data.make_examples(
+      posts.data, convert,
+      {'tokens': (np.dtype(np.int32), (sequence_length + 1,))},
+      max_examples_per_client=max_examples_per_client,
+      max_test_examples=max_test_examples)
+  return task.Task(
+      name='stackoverflow_word', model=make_model(model, words), train=train,
+      held_out=held_out, privacy_unit=posts.data.privacy_unit,
+      skips=posts.data.skips,
+      files={text_vocabulary.FILE_NAME: words.dumps()},
+      warnings=text_vocabulary.warnings(words))

@@ -1,0 +1,266 @@
+"""The data of the text tasks: whose records train, and whose are held out."""
+
+import dataclasses
+from typing import Any, Callable, Mapping, Sequence
+
+import numpy as np
+
+from tasks import open_source
+from tasks import records
+from tasks import sources
+from tasks import task
+from tasks import text_embedded
+from tasks import text_official
+
+# Of a client's records, where a file has no test part: the last fifth.
+_TEST_PART = 5
+# A held-out set is read from at most so many clients.
+_MOST_TEST_CLIENTS = 500
+# Training examples up to so many bytes are kept once they are made.
+_CACHE_BYTES = 256 * 2**20
+_SUBSET_SEED = 20230817
+
+SOURCES = tuple(sorted(('embedded', 'official', *open_source.FORMATS)))
+
+Convert = Callable[[records.RawExamples], Mapping[str, np.ndarray]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextData:
+  """Raw sources.
+
+  Attributes:
+    population: The training clients, with all their records.
+    others: Clients that are not in the population; None if there are none.
+    test: Records of a test part, whoever's they are; None if there is none.
+    others_name: What the held-out set of `others` is called.
+    divided: Whether the last of a training client's records are for tests.
+    privacy_unit: What one client is.
+    skips: What to do about bad clients.
+  """
+
+  population: task.ClientSource
+  others: task.ClientSource | None
+  test: task.ClientSource | None = None
+  others_name: str = 'test_clients'
+  divided: bool = False
+  privacy_unit: str
+  skips: task.Skips
+
+  def train_records(self, raw: records.RawExamples) -> records.RawExamples:
+    """Those records of a training client that it trains on."""
+    return _slice(raw, slice(0, _count(raw) - self._test_count(raw)))
+
+  def test_records(self, raw: records.RawExamples) -> records.RawExamples:
+    """Those records of a training client that are for tests."""
+    return _slice(raw, slice(_count(raw) - self._test_count(raw), None))
+
+  def has_test_records(self, client_id: str) -> bool:
+    """Whether `test_records` of a client has any; not if its data are bad."""
+    try:
+      return self._test_count(self.population.examples(client_id)) > 0
+    except task.BadClientError as error:
+      self.skips.client(client_id, error)
+      return False
+
+  def _test_count(self, raw: records.RawExamples) -> int:
+    return _count(raw) // _TEST_PART if self.divided else 0
+
+
+def _count(raw: records.RawExamples) -> int:
+  return len(next(iter(raw.values())))
+
+
+def _slice(raw: records.RawExamples, rows: slice) -> records.RawExamples:
+  return {name: array[rows] for name, array in raw.items()}
+
+
+def _embedded(fields, *, num_clients: int = 125) -> TextData:
+  arrays, clients = text_embedded.records_by_client(num_clients)
+  source = sources.ArraysByClient(
+      {field.name: arrays[field.name] for field in fields}, clients)
+  population, others = records.split_clients(source)
+  return TextData(
+      population=population, others=others, others_name='test',
+      privacy_unit=f'one of {num_clients} simulated clients, not people',
+      skips=task.Skips())
+
+
+def _official(official: text_official.File, fields, privacy_unit: str, *,
+              cache_dir: str | None = None) -> TextData:
+  # TensorFlow takes seconds to import, which the other sources need not pay.
+  from tasks import source_sqlite  # pylint: disable=g-import-not-at-top
+  path = official.find_or_download(cache_dir)
+  open_split = lambda name: None if name is None else (
+      source_sqlite.SqliteSource(path, name, fields=fields))
+  return TextData(
+      population=open_split(official.train_split),
+      others=open_split(official.others_split),
+      test=open_split(official.test_split), privacy_unit=privacy_unit,
+      skips=task.Skips())
+
+
+def _of_files(data_source: str, fields, privacy_unit: str,
+              options: Mapping[str, Any]) -> TextData:
+  options = dict(options)
+  fraction = options.pop('held_out_fraction', None)
+  raw = open_source.open_raw(data_source, fields=fields, **options)
+  if raw.test is not None:
+    if fraction is not None:
+      raise ValueError('held_out_fraction is not used where there is a test part')
+    return TextData(population=raw.train, others=None, test=raw.test,
+                    privacy_unit=privacy_unit, skips=raw.skips)
+  split = {} if fraction is None else {'held_out_fraction': fraction}
+  population, others = records.split_clients(raw.train, **split)
+  return TextData(population=population, others=others, divided=True,
+                  privacy_unit=privacy_unit, skips=raw.skips)
+
+
+def load(official: text_official.File, *, fields: Sequence[records.Field],
+         privacy_unit: str, data_source: str | None = None,
+         **options: Any) -> TextData:
+  """Opens the data of a text task.
+
+  Args:
+    official: TFF's file of the task.
+    fields: What to read; their names are some of those of the embedded text
+      ('text', 'tags', 'title').
+    privacy_unit: What one client of a file is.
+    data_source: 'embedded' (None too), 'official' or one of open_source.FORMATS.
+    **options: num_clients for 'embedded', cache_dir for 'official', else those of
+      open_source.open_raw, and held_out_fraction where there is no test part.
+
+  Raises:
+    ValueError: On an unknown source, an option that it does not use, one that it
+      needs and lacks, and bad data.
+  """
+  if data_source is None:
+    data_source = 'embedded'
+  if data_source not in SOURCES:
+    raise ValueError(
+        f'data_source must be one of {", ".join(SOURCES)}, found {data_source!r}')
+  if data_source in open_source.FORMATS:
+    return _of_files(data_source, fields, privacy_unit, options)
+  allowed = {'embedded': ('num_clients',), 'official': ('cache_dir',)}[data_source]
+  unused = sorted(set(options) - set(allowed))
+  if unused:
+    raise ValueError(
+        f'data_source {data_source} does not use {", ".join(unused)}; its options '
+        f'are {", ".join(allowed)}')
+  if data_source == 'embedded':
+    return _embedded(fields, **options)
+  return _official(official, fields, privacy_unit, **options)
+
+
+def check_limits(**limits: int | None) -> None:
+  """Raises ValueError unless every limit is None or an integer from 1 on."""
+  for name, value in limits.items():
+    if value is not None and (isinstance(value, bool) or value < 1):
+      raise ValueError(f'{name} must be at least 1, found {value!r}')
+
+
+def make_examples(
+    data: TextData, convert: Convert, element_spec: records.ElementSpec, *,
+    max_examples_per_client: int | None = None, max_test_examples: int = 2000
+) -> tuple[task.ClientSource, dict[str, dict[str, np.ndarray]]]:
+  """A task's training source and held-out sets.
+
+  Args:
+    data: Raw sources.
+    convert: Raw records -> model examples.
+    element_spec: Of the examples.
+    max_examples_per_client: A training client that has more keeps so many of them,
+      evenly spaced; None keeps all.
+    max_test_examples: A held-out set that has more keeps so many, drawn by a fixed
+      seed.
+
+  Returns:
+    The source, which keeps small data in memory once they are made, and the sets
+    as in task.Task.
+
+  Raises:
+    ValueError: If a limit is not at least 1, or data are bad.
+  """
+  check_limits(max_examples_per_client=max_examples_per_client,
+               max_test_examples=max_test_examples)
+
+  def convert_for_training(raw):
+    found = convert(data.train_records(raw))
+    count = _count(found)
+    if max_examples_per_client is None or count <= max_examples_per_client:
+      return found
+    rows = np.arange(max_examples_per_client) * count // max_examples_per_client
+    return {name: array[rows] for name, array in found.items()}
+
+  def held_out(source, convert):
+    mapped = records.MappedSource(source, convert, element_spec)
+    found, _ = records.gather(mapped, skips=data.skips)
+    rows = np.random.default_rng(_SUBSET_SEED).permutation(_count(found))
+    rows = np.sort(rows[:max_test_examples])
+    return {name: array[rows] for name, array in found.items()}
+
+  sets = {}
+  others, same = data.others, None
+  if data.test is not None:
+    known = frozenset(data.population.client_ids)
+    ids = data.test.client_ids
+    same = [client for client in ids if client in known]
+    unknown = [client for client in ids if client not in known]
+    if unknown and others is None:
+      others = records.SubsetSource(data.test, unknown)
+  if others is not None:
+    sets[data.others_name] = held_out(_some_clients(others), convert)
+  if same:
+    sets['test_examples'] = held_out(
+        _some_clients(records.SubsetSource(data.test, same)), convert)
+  elif data.divided:
+    some = _some_clients(data.population)
+    enough = [client for client in some.client_ids if data.has_test_records(client)]
+    if enough:
+      sets['test_examples'] = held_out(
+          records.SubsetSource(some, enough),
+          lambda raw: convert(data.test_records(raw)))
+  train = records.MappedSource(data.population, convert_for_training, element_spec)
+  return CachedSource(train), sets
+
+
+def _some_clients(source: task.ClientSource) -> records.SubsetSource:
+  """At most _MOST_TEST_CLIENTS, drawn by a fixed seed."""
+  ids = np.array(source.client_ids, object)
+  chosen = np.random.default_rng(_SUBSET_SEED).permutation(len(ids))
+  return records.SubsetSource(source, ids[np.sort(chosen[:_MOST_TEST_CLIENTS])])
+
+
+class CachedSource:
+  """Keeps the examples that were read, as long as they are few.
+
+  Implements tasks.task.ClientSource.
+  """
+
+  def __init__(self, source: task.ClientSource, max_bytes: int = _CACHE_BYTES):
+    """Wraps a source; what is beyond max_bytes is read anew every time."""
+    self._source = source
+    self._kept: dict[str, dict[str, np.ndarray]] = {}
+    self._bytes_left = max_bytes
+    self.client_ids = source.client_ids
+    self.element_spec = source.element_spec
+
+  def where(self, client_id: str) -> str:
+    """See records.where."""
+    return records.where(self._source, client_id)
+
+  def examples(self, client_id: str) -> dict[str, np.ndarray]:
+    """All examples of a client."""
+    found = self._kept.get(client_id)
+    if found is None:
+      found = self._source.examples(client_id)
+      size = sum(array.nbytes for array in found.values())
+      if size <= self._bytes_left:
+        self._bytes_left -= size
+        self._kept[client_id] = found
+    return dict(found)
+
+  @property
+  def read_in_graph(self):
+    """See task.reader_in_graph."""
+    return task.reader_in_graph(self._source)

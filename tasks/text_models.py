@@ -1,0 +1,160 @@
+"""Recurrent models that predict the next token, as pure functions of weights.
+
+An example is one row of tokens, 'tokens' [length + 1]: the model reads all but the
+last and predicts all but the first. Rows are padded at their end, and since a
+recurrent layer looks back only, what it makes of padding reaches no token that
+counts: there is no mask inside.
+"""
+
+import dataclasses
+from typing import Any, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from tasks import layers
+from tasks import lstm
+from tasks import task
+from tasks import text_tokens
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Network:
+  """Embedding, LSTM layers, logits of every token.
+
+  Attributes:
+    tokens: How many there are, special ones included.
+    embedding: Width of the embedding.
+    units: Of each LSTM layer.
+    projected: Whether each LSTM layer is followed by a dense layer as wide as the
+      embedding, as in TFF's model of words.
+    tied: Whether the logits are products with the embedding instead of a dense
+      layer of their own; needs `projected`.
+    he_normal: Whether input kernels start by He's law rather than Glorot's.
+    embedding_limit: The embedding starts uniform in +- this; Keras' is 0.05. From
+      1, a model learns in half as many rounds what comes after a few letters.
+  """
+
+  tokens: int
+  embedding: int
+  units: Sequence[int]
+  projected: bool = False
+  tied: bool = False
+  he_normal: bool = False
+  embedding_limit: float = 0.05
+
+  def initial_weights(self, seed: int) -> list[np.ndarray]:
+    """As Keras starts them: embedding, layers from input to output, logits."""
+    rng = np.random.default_rng(seed)
+    draw = layers.he_normal if self.he_normal else layers.glorot_uniform
+    weights = [layers.uniform(
+        rng, self.tokens, self.embedding, limit=self.embedding_limit)]
+    width = self.embedding
+    for units in self.units:
+      weights += lstm.initial_weights(draw(rng, width, 4 * units), rng)
+      width = units
+      if self.projected:
+        width = self.embedding
+        weights += [layers.glorot_uniform(rng, units, width), layers.zeros(width)]
+    if not self.tied:
+      weights.append(layers.glorot_uniform(rng, width, self.tokens))
+    return [*weights, layers.zeros(self.tokens)]
+
+  def logits(self, weights: task.Weights, tokens: tf.Tensor,
+             places: tf.Tensor) -> tf.Tensor:
+    """Logits of the tokens that follow.
+
+    Args:
+      weights: As `initial_weights`.
+      tokens: Integers [batch, steps]; steps is known.
+      places: Integers [places] in [0, batch * steps): after which tokens logits
+        are wanted. Those after padding would be most of the work.
+
+    Returns:
+      float32 [places, self.tokens].
+    """
+    table, *rest = weights
+    x = layers.embedding(table, tokens)
+    for _ in self.units:
+      kernel, recurrent, bias, *rest = rest
+      x = lstm.lstm(x, kernel, recurrent, bias)
+      if self.projected:
+        kernel, bias, *rest = rest
+        x = layers.dense(_rows(x), kernel, bias)
+        x = tf.reshape(x, [-1, tokens.shape[1], self.embedding])
+    x = tf.gather(_rows(x), places)
+    if self.tied:
+      bias, = rest
+      return tf.matmul(x, table, transpose_b=True) + bias
+    return layers.dense(x, *rest)
+
+
+def _rows(x: tf.Tensor) -> tf.Tensor:
+  """[batch, steps, width] to [batch * steps, width]: one matrix product."""
+  return tf.reshape(x, [-1, x.shape[2]])
+
+
+def next_token_model(name: str, network: Network, special: text_tokens.Special, *,
+                     kind: str, names: Sequence[str], confusion: bool = False,
+                     groups: Mapping[str, Sequence[int]] | None = None,
+                     evaluation_batch: int = 128) -> task.Model:
+  """The Model of a network.
+
+  The loss of an example is the sum over its tokens but padding, divided by the
+  constant length of a row: every token weighs the same, short rows and long. Of
+  the metrics, 'accuracy' is over tokens of the vocabulary proper, and
+  'accuracy_all_tokens' over all but padding; so is 'loss', per token.
+
+  Args:
+    name: As given to --model.
+    network: The network.
+    special: The tokens that are not in the vocabulary proper.
+    kind: What a token is, for the report.
+    names: Of the tokens, special ones included.
+    confusion: Whether the report has the matrix of what is taken for what; it
+      has network.tokens^2 entries.
+    groups: See task.Breakdown.
+    evaluation_batch: See task.Model.
+  """
+
+  def read(weights, batch):
+    """Logits, targets and places of all targets but padding."""
+    tokens = tf.cast(batch['tokens'], tf.int32)
+    targets = tf.reshape(tokens[:, 1:], [-1])
+    places = tf.where(tf.not_equal(targets, special.padding))[:, 0]
+    return (network.logits(weights, tokens[:, :-1], places),
+            tf.gather(targets, places), places)
+
+  def loss(weights, batch, seed):
+    del seed
+    logits, targets, places = read(weights, batch)
+    rows, length = tf.shape(batch['tokens'])[0], batch['tokens'].shape[1] - 1
+    losses = tf.scatter_nd(
+        places[:, tf.newaxis], layers.softmax_cross_entropy(logits, targets),
+        tf.cast([rows * length], tf.int64))
+    return tf.reduce_mean(tf.reshape(losses, [rows, length]), axis=1)
+
+  def counted(batch, mask, targets, places):
+    """Float masks of the targets: all, and those of the vocabulary proper."""
+    every = tf.gather(tf.repeat(mask, batch['tokens'].shape[1] - 1), places)
+    return every, every * tf.cast(special.is_proper(targets), tf.float32)
+
+  def metrics(weights, batch, mask):
+    logits, targets, places = read(weights, batch)
+    every, proper = counted(batch, mask, targets, places)
+    found = layers.classification_metrics(logits, targets, every)
+    return {
+        'accuracy': layers.classification_metrics(
+            logits, targets, proper)['accuracy'],
+        'loss': found['loss'], 'accuracy_all_tokens': found['accuracy']}
+
+  def count(weights, batch, mask):
+    logits, targets, places = read(weights, batch)
+    _, proper = counted(batch, mask, targets, places)
+    return layers.class_counts(logits, targets, proper, confusion=confusion)
+
+  return task.Model(
+      name=name, initial_weights=network.initial_weights, loss=loss,
+      metrics=metrics, evaluation_batch=evaluation_batch,
+      breakdown=task.Breakdown(
+          kind=kind, names=names, count=count, groups=groups or {}))

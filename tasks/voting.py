@@ -1,0 +1,273 @@
+"""Tasks of voting: agents with labelled records, a server with unlabelled ones.
+
+The server's records are public: agents vote on some of them, and a student is
+trained on the answers. Its labels serve to measure and nothing else.
+"""
+
+import dataclasses
+import inspect
+import os
+from typing import Any, Callable, Mapping
+
+import numpy as np
+
+from tasks import sources
+from tasks import task
+from tasks import voting_data
+from tasks import voting_partition
+
+# The server's records are divided by this seed whatever the agents, so that
+# accuracies of different agents are of the same examples.
+_SPLIT_SEED = 20231117
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VotingTask:
+  """A task of voting.
+
+  Attributes:
+    name: As given to --task.
+    num_classes: C >= 2.
+    agents: The agents' examples: 'x', uint8 images [height, width] or float32
+      vectors [d], and 'y', int32 in [0, C).
+    public: The server's records, as 'x' of the agents.
+    public_labels: int32, their true labels, for measurements alone.
+    test: Labelled examples of the server's distribution.
+    privacy_unit: What an agent is, for the report.
+    notes: What a reader of results must know of the data.
+  """
+
+  name: str
+  num_classes: int
+  agents: task.ClientSource
+  public: np.ndarray
+  public_labels: np.ndarray
+  test: Mapping[str, np.ndarray]
+  privacy_unit: str
+  notes: tuple[str, ...] = ()
+
+  def __post_init__(self):
+    if not len(self.public):
+      raise ValueError(f'task {self.name} has no public queries: the server must '
+                       'have at least one unlabelled record')
+    if not len(self.test['y']):
+      raise ValueError(f'task {self.name} has no test examples')
+    for agent in self.agents.client_ids:
+      y = self.agents.examples(agent)['y']
+      if y.size == 0 or y.min() < 0 or y.max() >= self.num_classes:
+        raise ValueError(
+            f'labels of agent {agent} must be in [0, {self.num_classes}), found '
+            f'{"none" if y.size == 0 else sorted(set(y.tolist()))[-1]}')
+
+  @property
+  def record_shape(self) -> tuple[int, ...]:
+    """The shape of one record."""
+    return tuple(self.public.shape[1:])
+
+  def unseen_classes(self) -> list[int]:
+    """Classes of which no agent has a record: nobody can vote for them rightly."""
+    seen = np.zeros(self.num_classes, bool)
+    for agent in self.agents.client_ids:
+      seen[np.unique(self.agents.examples(agent)['y'])] = True
+    return np.flatnonzero(~seen).tolist()
+
+  def agents_below(self, records: int) -> list[str]:
+    """Agents that have fewer than so many records."""
+    return [agent for agent in self.agents.client_ids
+            if len(self.agents.examples(agent)['y']) < records]
+
+
+def _task(name: str, agents: list[voting_data.Labelled], names: list[str],
+          server: voting_data.Labelled, public: int, num_classes: int,
+          **rest: Any) -> VotingTask:
+  """The task of these agents; `public` of the server's records, rest for tests."""
+  if not 0 <= public < len(server):
+    raise ValueError(
+        f'public_records must leave some of the {len(server)} records of the '
+        f'server for tests, found {public}')
+  order = np.random.default_rng(_SPLIT_SEED).permutation(len(server))
+  unlabelled, test = server.rows(order[:public]), server.rows(order[public:])
+  owners = np.repeat(names, [len(part) for part in agents])
+  source = sources.ArraysByClient(
+      {'x': np.concatenate([part.x for part in agents]),
+       'y': np.concatenate([part.y for part in agents])}, owners)
+  return VotingTask(
+      name=name, num_classes=num_classes, agents=source, public=unlabelled.x,
+      public_labels=unlabelled.y, test={'x': test.x, 'y': test.y}, **rest)
+
+
+def _names(prefix: str, count: int) -> list[str]:
+  """Names that sort as they are numbered."""
+  return [f'{prefix}{i:0{len(str(count - 1))}}' for i in range(count)]
+
+
+def embedded(*, num_agents: int = 30, public_records: int = 300,
+             data_seed: int = 0) -> VotingTask:
+  """The digits that ship with scikit-learn, dealt to simulated agents.
+
+  Args:
+    num_agents: >= 1.
+    public_records: Unlabelled records of the server; 400 more are for tests.
+    data_seed: Of the deal, not of the server's records.
+  """
+  digits = voting_data.embedded()
+  order = np.random.default_rng(_SPLIT_SEED).permutation(len(digits))
+  held_back = public_records + 400
+  if held_back >= len(digits):
+    raise ValueError(f'public_records must be below {len(digits) - 400}, found '
+                     f'{public_records}')
+  server, rest = digits.rows(order[:held_back]), digits.rows(order[held_back:])
+  deal = voting_partition.evenly(
+      len(rest), num_agents=num_agents, seed=data_seed)
+  return _task(
+      'embedded', [rest.rows(rows) for rows in deal],
+      _names('agent', num_agents), server, public_records, 10,
+      privacy_unit=f'one of {num_agents} simulated agents, not people')
+
+
+def mnist(*, data_dir: str | os.PathLike[str], num_agents: int = 100,
+          records_per_agent: int = 600, classes_per_agent: int = 6,
+          public_records: int = 3000, data_seed: int = 0) -> VotingTask:
+  """MNIST, each agent with records of a few digits only.
+
+  Args:
+    data_dir: Folder that has mnist.npz.
+    num_agents: >= 1.
+    records_per_agent: Where all agents need more than there are, records are
+      given to several of them.
+    classes_per_agent: Digits of an agent, from 1 to 10.
+    public_records: Of the 10,000 test digits, at the server; the rest for tests.
+    data_seed: Of the deal, not of the server's records.
+  """
+  train, server = voting_data.digits_domain(data_dir, 'mnist', 28)
+  deal = voting_partition.few_classes(
+      train.y, num_agents=num_agents, classes_per_agent=classes_per_agent,
+      records_per_agent=records_per_agent, seed=data_seed)
+  notes = ()
+  if num_agents * records_per_agent > len(train):
+    notes = ('agents need more records than there are: some have the same ones, '
+             'and protecting an agent does not protect a record',)
+  return _task(
+      'mnist', [train.rows(rows) for rows in deal], _names('agent', num_agents),
+      server, public_records, 10, notes=notes,
+      privacy_unit=f'one of {num_agents} simulated agents, each with digits of '
+                   f'{classes_per_agent} classes')
+
+
+def digits(*, data_dir: str | os.PathLike[str], num_agents: int = 200,
+           svhn_agents: int = 10, public_records: int = 3000, image_size: int = 16,
+           data_seed: int = 0) -> VotingTask:
+  """Agents with MNIST or SVHN digits, a server with those of USPS.
+
+  Args:
+    data_dir: Folder that has mnist.npz, svhn_1000.npz and usps.npz.
+    num_agents: Of both kinds.
+    svhn_agents: Those that have SVHN digits.
+    public_records: Of the 9,298 USPS digits, at the server; the rest for tests.
+    image_size: All images are brought to this many pixels a side; 16 is USPS's.
+    data_seed: Of the deal, not of the server's records.
+  """
+  if not 0 <= svhn_agents < num_agents:
+    raise ValueError(f'svhn_agents must be in [0, num_agents={num_agents}), found '
+                     f'{svhn_agents}')
+  agents, names = [], []
+  for domain, count in (('mnist', num_agents - svhn_agents),
+                        ('svhn', svhn_agents)):
+    if count:
+      train, test = voting_data.digits_domain(data_dir, domain, image_size)
+      # The whole of a domain that nobody is tested on.
+      whole = voting_data.Labelled(x=np.concatenate([train.x, test.x]),
+                                   y=np.concatenate([train.y, test.y]))
+      deal = voting_partition.evenly(
+          len(whole), num_agents=count, seed=data_seed)
+      agents += [whole.rows(rows) for rows in deal]
+      names += _names(f'{domain}-', count)
+  train, test = voting_data.digits_domain(data_dir, 'usps', image_size)
+  server = voting_data.Labelled(x=np.concatenate([train.x, test.x]),
+                                y=np.concatenate([train.y, test.y]))
+  return _task(
+      'digits', agents, names, server, public_records, 10,
+      privacy_unit='one simulated agent with digits of one domain',
+      notes=(f'SVHN is a part of 1,000 images: {svhn_agents} agents have it, '
+             f'{num_agents - svhn_agents} have MNIST',))
+
+
+def office(*, data_dir: str | os.PathLike[str],
+           target: str = 'webcam') -> VotingTask:
+  """Office-Caltech-10 by SURF features: one domain the server, three the agents.
+
+  Args:
+    data_dir: Folder that has office_caltech10_surf.npz.
+    target: The server's domain, one of OFFICE_DOMAINS; 70% of it is public.
+  """
+  if target not in voting_data.OFFICE_DOMAINS:
+    raise ValueError(
+        f'target must be one of {", ".join(voting_data.OFFICE_DOMAINS)}, found '
+        f'{target!r}')
+  domains = voting_data.office_caltech(
+      os.path.join(data_dir, 'office_caltech10_surf.npz'))
+  server = domains.pop(target)
+  return _task(
+      'office', list(domains.values()), list(domains), server,
+      round(0.7 * len(server)), 10,
+      privacy_unit='one domain (agent), or one image of one of them (instance)')
+
+
+def npz(*, data_path: str | os.PathLike[str],
+        public_fraction: float = 0.3) -> VotingTask:
+  """A file of records by agent; a part of its test records are the server's.
+
+  Args:
+    data_path: See voting_data.npz.
+    public_fraction: In [0, 1), of the test records.
+  """
+  if not 0 <= public_fraction < 1:
+    raise ValueError(
+        f'public_fraction must be in [0, 1), found {public_fraction!r}')
+  train, owners, server, num_classes = voting_data.npz(data_path)
+  names, number = np.unique(owners, return_inverse=True)
+  return _task(
+      'npz', [train.rows(number == i) for i in range(names.size)],
+      [str(name) for name in names], server, int(public_fraction * len(server)),
+      num_classes, privacy_unit='one agent of the file')
+
+
+_BUILDERS: Mapping[str, Callable[..., VotingTask]] = {
+    'embedded': embedded, 'mnist': mnist, 'digits': digits, 'office': office,
+    'npz': npz}
+
+TASKS = tuple(_BUILDERS)
+
+
+def options(name: str) -> tuple[str, ...]:
+  """The options of a task."""
+  return tuple(inspect.signature(_BUILDERS[name]).parameters)
+
+
+ALL_OPTIONS = tuple(dict.fromkeys(o for name in TASKS for o in options(name)))
+
+
+def build(name: str, **given: Any) -> VotingTask:
+  """Builds a task.
+
+  Args:
+    name: One of TASKS.
+    **given: Some of its options; None leaves an option to its default.
+
+  Raises:
+    ValueError: On an unknown task or option, one that is missing, or bad data.
+  """
+  if name not in _BUILDERS:
+    raise ValueError(f'task must be one of {", ".join(TASKS)}, found {name!r}')
+  given = {key: value for key, value in given.items() if value is not None}
+  known = options(name)
+  unused = sorted(set(given) - set(known))
+  if unused:
+    raise ValueError(f'task {name} does not use {", ".join(unused)}; its options '
+                     f'are {", ".join(known)}')
+  parameters = inspect.signature(_BUILDERS[name]).parameters
+  lacking = [key for key, parameter in parameters.items()
+             if parameter.default is parameter.empty and key not in given]
+  if lacking:
+    raise ValueError(f'task {name} needs {", ".join(lacking)}')
+  return _BUILDERS[name](**given)

@@ -1,0 +1,141 @@
+"""Deals labelled records to agents that hold some of the classes each."""
+
+import numbers
+
+import numpy as np
+
+
+def _check(low: int, high: float = np.inf, **arguments) -> None:
+  for name, value in arguments.items():
+    if isinstance(value, bool) or not isinstance(
+        value, numbers.Integral) or not low <= value <= high:
+      most = '' if high == np.inf else f' to {high:g}'
+      raise ValueError(
+          f'{name} must be an integer from {low}{most or " on"}, found {value!r}')
+
+
+def _pool(rows: np.ndarray, needed: int, rng: np.random.Generator) -> np.ndarray:
+  """`needed` of these records at random, some several times if they are too few."""
+  rounds = [rng.permutation(rows) for _ in range(-(-needed // rows.size))]
+  return np.concatenate(rounds)[:needed] if rounds else rows[:0]
+
+
+def _holders(sizes: np.ndarray, num_agents: int, each: int) -> np.ndarray:
+  """How many agents hold each class: in proportion, `each` classes an agent."""
+  exact = sizes / sizes.sum() * num_agents * each
+  found = np.minimum(np.floor(exact).astype(int), num_agents)
+  while (missing := num_agents * each - found.sum()) > 0:
+    room = np.flatnonzero(found < num_agents)
+    best = room[np.argsort(found[room] - exact[room], kind='stable')]
+    found[best[:missing]] += 1
+  return found
+
+
+def _classes_of_agents(holders: np.ndarray, num_agents: int, each: int,
+                       rng: np.random.Generator) -> np.ndarray:
+  """bool [agents, classes] with `each` classes a row, `holders` a column."""
+  held = np.zeros((num_agents, holders.size), bool)
+  left = holders.copy()
+  for agent in rng.permutation(num_agents):
+    # Those with the most holders yet to be found, so that none is left over.
+    order = np.lexsort((rng.random(holders.size), -left))[:each]
+    held[agent, order] = True
+    left[order] -= 1
+  # Mixed, as agents dealt one after the other hold complements.
+  for _ in range(20 * num_agents):
+    first, second = rng.integers(num_agents, size=2)
+    gives = np.flatnonzero(held[first] & ~held[second])
+    takes = np.flatnonzero(held[second] & ~held[first])
+    if gives.size:
+      out, back = rng.choice(gives), rng.choice(takes)
+      held[first, [out, back]] = held[first, [back, out]]
+      held[second, [out, back]] = held[second, [back, out]]
+  return held
+
+
+def _counts(held: np.ndarray, sizes: np.ndarray, each: int) -> np.ndarray:
+  """int [agents, classes]: what each agent gets, `each` records in all.
+
+  As many of each of its classes, and where a class has too few records, some more
+  of another class of the same agent.
+
+  Args:
+    held: bool [agents, classes].
+    sizes: Records of each class.
+    each: Records of an agent.
+  """
+  counts = np.zeros(held.shape, int)
+  for agent, classes in enumerate(held):
+    own = np.flatnonzero(classes)
+    counts[agent, own] = np.diff(np.arange(own.size + 1) * each // own.size)
+  while ((left := sizes - counts.sum(axis=0)) < 0).any():
+    short = int(left.argmin())
+    for other in np.argsort(-left, kind='stable'):
+      both = np.flatnonzero(held[:, other] & (counts[:, short] > 1))
+      if left[other] > 0 and both.size:
+        agent = both[int((counts[both, short] - counts[both, other]).argmax())]
+        counts[agent, [short, other]] += [-1, 1]
+        break
+    else:
+      raise ValueError(
+          f'records_per_agent={each} cannot be dealt: the holders of some class '
+          'hold no class with records to spare')
+  return counts
+
+
+def few_classes(labels: np.ndarray, *, num_agents: int, classes_per_agent: int,
+                records_per_agent: int, seed: int) -> list[np.ndarray]:
+  """Deals records so that every agent holds records of a few classes only.
+
+  Args:
+    labels: [records] integers.
+    num_agents: >= 1.
+    classes_per_agent: From 1 to the number of classes.
+    records_per_agent: >= classes_per_agent; all agents have exactly so many.
+      Where all agents together need more records than there are, records are
+      given to several of them.
+    seed: >= 0. The same arguments give the same deal on every machine.
+
+  Returns:
+    For each agent the indices of its records, int64, in random order.
+
+  Raises:
+    ValueError: If an argument is out of range.
+  """
+  classes, found = np.unique(labels, return_inverse=True)
+  _check(1, num_agents=num_agents)
+  _check(1, classes.size, classes_per_agent=classes_per_agent)
+  _check(classes_per_agent, records_per_agent=records_per_agent)
+  _check(0, data_seed=seed)
+  rng = np.random.default_rng(seed)
+  rows = [np.flatnonzero(found == c) for c in range(classes.size)]
+  sizes = np.array([pool.size for pool in rows])
+  if num_agents * classes_per_agent < classes.size:
+    raise ValueError(
+        f'num_agents={num_agents} with classes_per_agent={classes_per_agent} '
+        f'leave some of the {classes.size} classes with nobody')
+  held = _classes_of_agents(
+      _holders(sizes, num_agents, classes_per_agent), num_agents,
+      classes_per_agent, rng)
+  if num_agents * records_per_agent > labels.size:
+    sizes = np.full(classes.size, np.iinfo(np.int64).max)
+  counts = _counts(held, sizes, records_per_agent)
+  pools = [_pool(pool, needed, rng)
+           for pool, needed in zip(rows, counts.sum(axis=0))]
+  starts = np.cumsum(counts, axis=0) - counts
+  return [
+      rng.permutation(np.concatenate([
+          pools[c][starts[agent, c]:starts[agent, c] + counts[agent, c]]
+          for c in range(classes.size)]))
+      for agent in range(num_agents)]
+
+
+def evenly(count: int, *, num_agents: int, seed: int) -> list[np.ndarray]:
+  """Deals `count` records at random, equally many to each agent (up to one).
+
+  Raises:
+    ValueError: If an argument is out of range.
+  """
+  _check(0, data_seed=seed)
+  _check(1, count, num_agents=num_agents)
+  return np.array_split(np.random.default_rng(seed).permutation(count), num_agents)

@@ -1,0 +1,180 @@
+"""Clients that travel as ids: read where they train, with the bits of the tensors."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from aggregators.distributed_sum import DistributedSumFactory
+from aggregators.expected_mean import ExpectedMeanFactory
+from aggregators.params import DistributedSumParams
+from tasks import records
+from tasks import source_sqlite
+from tasks import sqlite_writer
+from tasks import task as task_lib
+from tests import tiny_task
+from tff_pipelines import training
+from tff_pipelines.accounting import request as request_lib
+from tff_pipelines.algorithms import fedavg
+from tff_pipelines.algorithms import local_training
+from tff_pipelines.privacy_plan import PrivacyPlan
+from tff_pipelines.simulation import chunked
+from tff_pipelines.simulation import contexts
+from tff_pipelines.simulation import loop
+from tff_pipelines.simulation import records as records_lib
+
+COHORT, ROUNDS = 5, 2
+TINY = tiny_task.task(num_clients=COHORT)
+SETTINGS = dict(
+    initial_weights=tiny_task.initial_weights(0),
+    local=local_training.LocalConfig(learning_rate=0.3, batch_size=3, epochs=2),
+    server_learning_rate=1.0, server_momentum=0.9)
+
+
+def _convert(raw):
+  if np.any(raw['y'] >= tiny_task.CLASSES):
+    raise ValueError('y must be below 3')
+  return {'x': raw['x'].astype(np.float32), 'y': raw['y'].astype(np.int32)}
+
+
+def _convert_in_graph(raw):
+  with tf.control_dependencies([
+      tf.debugging.Assert(tf.reduce_all(raw['y'] < tiny_task.CLASSES), ['y'])]):
+    y = tf.cast(raw['y'], tf.int32)
+  return {'x': tf.cast(raw['x'], tf.float32), 'y': y}
+
+
+def _task(folder, bad=(), skip=False):
+  """The tiny task from an SQLite file; clients differ in size, some are bad."""
+  path = folder / "tiny's.sqlite"
+  spec = {'x': (np.dtype(np.float64), (tiny_task.FEATURES,)),
+          'y': (np.dtype(np.int64), ())}
+  with sqlite_writer.SqliteWriter(path, element_spec=spec, identity='') as writer:
+    for number, client in enumerate(TINY.train.client_ids):
+      examples = TINY.train.examples(client)
+      y = np.where(number in bad, 9, examples['y'])
+      writer.write('train', client, {
+          'x': examples['x'][:number + 1], 'y': y[:number + 1]})
+    writer.finish()
+  return task_lib.Task(
+      name='tiny', model=TINY.model, train=records.MappedSource(
+          source_sqlite.SqliteSource(path, 'train'), _convert,
+          TINY.train.element_spec, convert_in_graph=_convert_in_graph),
+      held_out=TINY.held_out, privacy_unit='one client',
+      skips=task_lib.Skips(skip))
+
+
+@pytest.fixture(name='task', scope='module')
+def _task_fixture(tmp_path_factory):
+  return _task(tmp_path_factory.mktemp('by_id'))
+
+
+@pytest.fixture(name='context', params=['one_worker', 'two_workers', 'in_process'])
+def _context(request):
+  """Wherever computations run."""
+  if request.param != 'in_process':
+    request.getfixturevalue(request.param)
+    yield
+    return
+  with contexts.simulation(num_workers=0):
+    yield
+
+
+def _factory():
+  return DistributedSumFactory(
+      DistributedSumParams(
+          clip=0.4, noise_multiplier=0.5, bits=16, dimension=tiny_task.DIMENSION,
+          cohort_size=COHORT), simulation_seed=7, diagnostics=False)
+
+
+def _process(task, clients_per_call, by_id):
+  read = task_lib.reader_in_graph(task.train) if by_id else None
+  if clients_per_call == 1:
+    return fedavg.build(
+        task.model, task.train.element_spec,
+        mean_factory=ExpectedMeanFactory(_factory(), COHORT), seeded=True,
+        diagnostics=False, read_in_graph=read, **SETTINGS)
+  return chunked.build(
+      task.model, task.train.element_spec, sum_factory=_factory(),
+      expected_cohort_size=COHORT, read_in_graph=read, **SETTINGS)
+
+
+def _weights(task, clients_per_call, by_id):
+  """The weights after some rounds, to the last bit."""
+  process = _process(task, clients_per_call, by_id)
+  reader = loop.ClientReader(task, 7, by_id)
+  state = process.initialize()
+  for r in range(ROUNDS):
+    clients = reader.read_all(np.arange(COHORT), r, clients_per_call)
+    state = process.next(state, clients)['state']
+  return [np.asarray(w).tobytes() for w in state['weights']]
+
+
+@pytest.fixture(name='wanted', scope='module')
+def _wanted(task):
+  """The weights that clients give whose examples were sent, one a call."""
+  with contexts.simulation(num_workers=0):
+    return _weights(task, 1, False)
+
+
+@pytest.mark.parametrize('clients_per_call', [1, 3])
+def test_ids_give_the_bits_of_the_tensors(task, wanted, context, clients_per_call):
+  del context
+  assert _weights(task, clients_per_call, True) == wanted
+
+
+def test_cohorts_travel_as_ids_and_keys_only(task):
+  reader = loop.ClientReader(task, 7, True)
+  assert loop.reads_by_id(task)
+  client = reader.read(2, 0)
+  assert client['client_id'] == '2' and set(client) == {'client_id', 'key'}
+  chunk, = reader.read_all(np.arange(3), 0, 4)
+  assert set(chunk) == {'client_ids', 'keys'}
+  assert chunk['client_ids'].tolist() == ['0', '1', '2']
+
+
+def test_arrays_and_conversions_outside_graphs_travel_as_tensors(task):
+  assert not loop.reads_by_id(TINY)
+  client = loop.ClientReader(TINY, None, loop.reads_by_id(TINY)).read(0, 0)
+  assert isinstance(client['examples'], collections.OrderedDict)
+  task.skips.enabled = True
+  assert not loop.reads_by_id(task)
+  task.skips.enabled = False
+
+
+def _run(task, folder, dropout_rate=0.0):
+  """A run of the loop over the whole population, without privacy."""
+  plan = PrivacyPlan.calibrate(request_lib.Request(
+      query='epsilon', mechanism='none', clip=0.5, bits=18, cohort_size=COHORT,
+      sampling='none', rounds=ROUNDS, dimension=tiny_task.DIMENSION,
+      population=COHORT), simulation_seed=3, diagnostics=True)
+  factory = training.sum_factory(plan)
+  by_id = loop.reads_by_id(task)
+  process = chunked.build(
+      task.model, task.train.element_spec, sum_factory=factory,
+      expected_cohort_size=COHORT,
+      read_in_graph=task_lib.reader_in_graph(task.train) if by_id else None, **SETTINGS)
+  found = []
+  run_records = records_lib.RunRecords(folder / 'run', plan.configuration(), resume=False)
+  loop.run(
+      process, lambda state, cohort: fedavg.tell_cohort_size(state, cohort, factory),
+      task, plan, run_records,
+      loop.LoopConfig(rounds=ROUNDS, clients_per_call=3, by_id=by_id,
+                      dropout_rate=dropout_rate),
+      on_round=lambda _, metrics: found.append(metrics['diagnostics/survivors']))
+  return found
+
+
+def test_bad_client_that_a_worker_reads_is_named(tmp_path, one_worker):
+  task = _task(tmp_path, bad=[3])
+  assert loop.reads_by_id(task)
+  with pytest.raises(task_lib.BadClientError,
+                     match="tiny's.sqlite, split 'train', client '3': y must be below"):
+    _run(task, tmp_path)
+
+
+def test_bad_clients_are_skipped_like_those_that_do_not_answer(tmp_path, one_worker):
+  task = _task(tmp_path, bad=[1, 3], skip=True)
+  assert _run(task, tmp_path) == [COHORT - 2.0] * ROUNDS
+  assert sorted(task.skips.clients) == ['1', '3']

@@ -1,0 +1,408 @@
+"""Malformed files: an error with file, line, client and field, or a counted skip."""
+
+import gzip
+import json
+import time
+
+import numpy as np
+import pyarrow
+from pyarrow import parquet
+import pytest
+
+from tasks import open_source
+from tasks import records
+from tasks import task
+from tests.tasks import populations
+
+FIELDS = (
+    records.Field(name='text', kind=records.TEXT),
+    records.Field(name='number', kind=records.INTEGER))
+
+GOOD = [{'client': 'a', 'text': 'x', 'number': 1},
+        {'client': 'b', 'text': 'y', 'number': 2},
+        {'client': 'a', 'text': 'z', 'number': 3}]
+
+
+def _open(data_source, path, fields=FIELDS, **options):
+  return open_source.open_raw(
+      data_source, fields=fields, data_path=str(path), **options)
+
+
+def _error(data_source, path, message, fields=FIELDS, **options):
+  """Asserts that opening fails with one line that matches the message."""
+  with pytest.raises(ValueError, match=message) as raised:
+    raw = _open(data_source, path, fields, **options)
+    for client in raw.train.client_ids:
+      raw.train.examples(client)
+  assert '\n' not in str(raised.value)
+  assert len(str(raised.value)) < 600
+  return str(raised.value)
+
+
+def _lines(path, lines):
+  content = b''.join(
+      (line if isinstance(line, bytes) else json.dumps(line).encode()) + b'\n'
+      for line in lines)
+  path.write_bytes(gzip.compress(content) if path.suffix == '.gz' else content)
+  return path
+
+
+def _with(**changes):
+  """The second record, changed; a change to ... takes a field away."""
+  return {name: value for name, value in {**GOOD[1], **changes}.items()
+          if value is not ...}
+
+
+OF_A_CLIENT = [
+    (_with(number=...), "client 'b': there is no field 'number'; there are 'client'"),
+    (_with(number=None), "'b': field 'number' is missing, null or empty"),
+    (_with(number='2'), "'b': field 'number' must be an integer, found a text: '2'"),
+    (_with(number=2.5), "'b': field 'number' must be an integer, found a float: 2.5"),
+    (_with(number=2**63), "'b': field 'number' must be a 64-bit integer, found 9223"),
+    (_with(number=[2]), r"'b': field 'number' must have the shape \[\], as before, f"),
+    (_with(text=3), "'b': field 'text' must be a text, found an integer: 3"),
+    (_with(text={'a': 1}), "'b': field 'text' must be a text, a number or a list"),
+    (_with(text=['a|b', 'c']), "'b': field 'text' .* joined by '|': 'a|b' contains"),
+    (_with(text=['a', 1]), "'b': field 'text' must be a list of texts, or of num"),
+    (_with(text=[[1], [1, 2]]), "'b': field 'text' must be a list of texts, or of"),
+    (_with(text='\ud800'), "'b': field 'text' is not valid Unicode"),
+    (b'{"client": "b", "text": ' + b'[' * 50 + b'1' + b']' * 50 + b', "number": 1}',
+     "'b': field 'text' must be a"),
+]
+OF_NOBODY = [
+    (b'{"client": "b", "text": "y"', 'line 2: not JSON: .* at character'),
+    (b'garbage', 'line 2: not JSON'),
+    (b'[1, 2]', 'line 2: must be a JSON object, found list'),
+    (b'{"client": "b", "text": "y", "number": NaN}', 'line 2: not JSON: NaN is no'),
+    (b'{"client": "b", "text": "\xff", "number": 1}', 'line 2: not UTF-8'),
+    (b'[' * 100_000, 'line 2: not JSON'),
+    (_with(client=...), "line 2: there is no field 'client' of the client; there are"),
+    (_with(client=''), "line 2: field 'client' must name the client by a text or an"),
+    (_with(client=1.5), "line 2: field 'client' must name the client .* found 1.5"),
+    (_with(client=True), "line 2: field 'client' must name the client"),
+    (_with(client='a\0'), "line 2: field 'client' must not contain the character 0"),
+]
+
+
+@pytest.mark.parametrize('line, message', OF_A_CLIENT)
+@pytest.mark.parametrize('name', ['f.jsonl', 'f.jsonl.gz'])
+def test_bad_record_is_named_or_its_client_skipped(tmp_path, name, line, message):
+  path = _lines(tmp_path / name, [GOOD[0], line, GOOD[2]])
+  assert f"{path}, line 2, client 'b': " in _error('jsonl', path, message)
+  raw = _open('jsonl', path, skip_bad_clients=True)
+  assert raw.train.client_ids == ('a',)
+  assert raw.train.examples('a')['number'].tolist() == [1, 3]
+  assert list(raw.skips.clients) == ['b'] and not raw.skips.records
+  assert 'skipped 1 bad clients and 0 bad records' in raw.skips.describe()
+
+
+@pytest.mark.parametrize('line, message', OF_NOBODY)
+def test_bad_record_of_nobody_is_named_or_skipped(tmp_path, line, message):
+  path = _lines(tmp_path / 'f.jsonl', [GOOD[0], line, GOOD[2]])
+  assert f'{path}, line 2: ' in _error('jsonl', path, message)
+  raw = _open('jsonl', path, skip_bad_clients=True)
+  assert raw.train.client_ids == ('a',)
+  assert not raw.skips.clients and len(raw.skips.records) == 1
+  assert 'skipped 0 bad clients and 1 bad records' in raw.skips.describe()
+
+
+def test_a_client_with_one_bad_record_is_skipped_as_a_whole(tmp_path):
+  path = _lines(tmp_path / 'f.jsonl', [*GOOD, {**GOOD[0], 'number': 'x'}])
+  raw = _open('jsonl', path, skip_bad_clients=True)
+  assert raw.train.client_ids == ('b',)
+  assert 'line 4' in raw.skips.clients['a']
+
+
+def test_nothing_left_after_skipping_is_an_error(tmp_path):
+  path = _lines(tmp_path / 'f.jsonl', [_with(number='x')])
+  _error('jsonl', path, 'f.jsonl has no client whose data are good',
+         skip_bad_clients=True)
+  path = _lines(tmp_path / 'g.jsonl', [b'garbage'])
+  _error('jsonl', path, 'g.jsonl has no client whose data are good',
+         skip_bad_clients=True)
+
+
+def test_types_may_not_change_where_no_kind_is_given(tmp_path):
+  for first, second, message in (
+      ('x', 1, "'v' must be a text, as before, found an integer: 1"),
+      (1, 'x', "'v' must be an integer, as before, found a text: 'x'"),
+      (1.5, 'x', "'v' must be a float, as before, found a text: 'x'"),
+      ([1, 2], [1], r"'v' must have the shape \[2\], as before, found \[1\]")):
+    path = _lines(tmp_path / 'f.jsonl', [
+        {'client': 'a', 'v': first}, {'client': 'b', 'v': second}])
+    _error('jsonl', path, "line 2, client 'b': field " + message, fields=None)
+  path = _lines(tmp_path / 'f.jsonl', [
+      {'client': 'a', 'v': 1}, {'client': 'b', 'v': 2.5}])
+  source = _open('jsonl', path, fields=None).train
+  assert source.examples('a')['v'].dtype == np.float64
+
+
+def test_fields_beyond_the_first_record_are_not_dropped(tmp_path):
+  path = _lines(tmp_path / 'f.jsonl', [
+      {'client': 'a', 'v': 1}, {'client': 'b', 'v': 2, 'w': 3}])
+  _error('jsonl', path, "line 2, client 'b': field 'w' is not in the first record",
+         fields=None)
+
+
+def test_optional_fields_may_be_missing_or_null(tmp_path):
+  fields = (records.Field(name='t', source_name='text', kind='text', optional=True),
+            records.Field(name='n', source_name='number', kind='float',
+                          optional=True))
+  path = _lines(tmp_path / 'f.jsonl', [
+      _with(text=None), _with(number=...), GOOD[1]])
+  found = _open('jsonl', path, fields).train.examples('b')
+  assert found['t'].tolist() == ['', 'y', 'y']
+  assert found['n'].tolist() == [2.0, 0.0, 2.0]
+
+
+@pytest.mark.parametrize('data_source, name', [
+    ('jsonl', 'f.jsonl'), ('jsonl', 'f.jsonl.gz'), ('csv', 'f.csv'),
+    ('leaf', 'f.json'), ('parquet', 'f.parquet'), ('npz', 'f.npz'),
+    ('sqlite', 'f.sqlite'), ('folder', 'f')])
+def test_missing_empty_and_foreign_files_are_named(tmp_path, data_source, name):
+  path = tmp_path / name
+  _error(data_source, path, f'{path} does not exist')
+  if data_source != 'folder':
+    path.write_bytes(b'')
+    _error(data_source, path, f'{path}')
+    path.write_bytes(b'\x89PNG\r\n\x1a\n' + bytes(range(256)) * 4)
+    _error(data_source, path, f'{path}')
+  else:
+    path.mkdir()
+    _error(data_source, path, f'{path} has no folder')
+
+
+@pytest.mark.parametrize('format_', ['jsonl.gz', 'leaf', 'npz', 'parquet'])
+@pytest.mark.parametrize('part', [0.2, 0.6, 0.97])
+def test_a_file_that_is_cut_off_is_named(tmp_path, format_, part):
+  options = populations.WRITERS[format_](tmp_path, populations.POPULATION)
+  path = options['data_path']
+  content = (tmp_path / path).read_bytes()
+  (tmp_path / path).write_bytes(content[:int(part * len(content))])
+  message = _error(options['data_source'], path, '.', fields=populations.FIELDS)
+  assert path in message
+
+
+@pytest.mark.parametrize('format_', ['jsonl', 'csv'])
+def test_a_file_whose_last_line_is_cut_off_is_named(tmp_path, format_):
+  options = populations.WRITERS[format_](tmp_path, populations.POPULATION)
+  path = options['data_path']
+  content = (tmp_path / path).read_bytes()
+  start = content.rstrip().rindex(b'\n') + 1
+  (tmp_path / path).write_bytes(content[:start + 5])
+  message = _error(options['data_source'], path, r', line \d: ', fields=populations.FIELDS)
+  assert path in message
+
+
+@pytest.mark.parametrize('name', ['f.jsonl.gz', 'f.json.gz', 'f.csv.gz'])
+def test_damaged_compression_is_named(tmp_path, name):
+  data_source = {'jsonl': 'jsonl', 'json': 'leaf', 'csv': 'csv'}[name.split('.')[1]]
+  rows = 500
+  path = _lines(tmp_path / name, [
+      {'client': f'c{i}', 'text': str(np.random.default_rng(i).random()), 'number': i}
+      for i in range(rows)])
+  if data_source == 'leaf':
+    data = {f'c{i}': {'text': [str(i)], 'number': [i]} for i in range(rows)}
+    populations.write_text(path, json.dumps(dict(
+        users=list(data), num_samples=[1] * rows, user_data=data)))
+  if data_source == 'csv':
+    populations.write_text(path, 'client,text,number\n' + ''.join(
+        f'c{i},{i * 7919},{i}\n' for i in range(rows)))
+  _open(data_source, path)
+  content = bytearray(path.read_bytes())
+  content[-6] ^= 0xff  # Of the checksum: all the lines come before it.
+  path.write_bytes(content)
+  _error(data_source, path, f'{path} is damaged or cut off: gzip says')
+  content[-6] ^= 0xff
+  path.write_bytes(content[:len(content) // 2])
+  _error(data_source, path, f'{path} is damaged or cut off: gzip says')
+
+
+def test_a_line_of_two_gigabytes_is_refused_without_reading_it(tmp_path):
+  path = tmp_path / 'f.jsonl.gz'
+  good = gzip.compress((json.dumps(GOOD[0]) + '\n').encode())
+  # Members of a gzip file follow each other: one that is made once, 128 times.
+  piece = gzip.compress(b'x' * 2**24)
+  path.write_bytes(good + gzip.compress(b'{"client": "b", "text": "') + piece * 128)
+  started = time.monotonic()
+  _error('jsonl', path, f'{path}, line 2: longer than 64 MiB')
+  _error('csv', path, f'{path}, line 2: longer than 64 MiB')
+  populations.write_text(path, '')
+  path.write_bytes(gzip.compress(b'{"users": ["a"], "user_data": {"a": "') + piece * 128)
+  _error('leaf', path, f'{path}: at byte 36: a value of more than 64 MiB')
+  # Two gigabytes would take longer.
+  assert time.monotonic() - started < 20
+
+
+LEAF = {'users': ['a', 'b'], 'num_samples': [2, 1], 'user_data': {
+    'a': {'text': ['x', 'y'], 'number': [1, 2]}, 'b': {'text': ['z'], 'number': [3]}}}
+
+
+def _leaf(tmp_path, **changes):
+  path = tmp_path / 'f.json'
+  path.write_text(json.dumps({**LEAF, **changes}), encoding='utf-8')
+  return path
+
+
+def _of_b(**changes):
+  return {**LEAF['user_data'], 'b': {
+      name: values for name, values in {
+          **LEAF['user_data']['b'], **changes}.items() if values is not ...}}
+
+
+@pytest.mark.parametrize('changes, message', [
+    ({'user_data': _of_b(number=...)}, "there is no field 'number'; there are 'text'"),
+    ({'user_data': _of_b(number=[])}, "fields differ in length: {'text': 1, 'num"),
+    ({'user_data': _of_b(text=[], number=[])}, 'there are no examples'),
+    ({'user_data': _of_b(number=['x'])}, "'number' must be an integer, found a text"),
+    ({'user_data': _of_b(number=3)}, "'number' must be a list of one item per exam"),
+    ({'user_data': {**LEAF['user_data'], 'b': [1]}}, 'must be an object of lists'),
+    ({'num_samples': [2, 5]}, 'num_samples is 5, but there are 1 examples'),
+])
+def test_bad_leaf_user_is_named_or_skipped(tmp_path, changes, message):
+  path = _leaf(tmp_path, **changes)
+  assert f"{path}, client 'b': " in _error('leaf', path, message)
+  raw = _open('leaf', path, skip_bad_clients=True)
+  assert raw.train.client_ids == ('a',)
+  assert raw.train.examples('a')['text'].tolist() == ['x', 'y']
+  assert list(raw.skips.clients) == ['b']
+
+
+@pytest.mark.parametrize('text, message', [
+    (json.dumps({**LEAF, 'users': ['a'], 'num_samples': [2]}),
+     "client 'b' is in users or in user_data, but not in both"),
+    (json.dumps({**LEAF, 'users': ['a', 'a', 'b'], 'num_samples': [2, 2, 1]}),
+     'users must not name a client twice'),
+    (json.dumps({**LEAF, 'num_samples': [2]}), 'num_samples must be a list of one nu'),
+    (json.dumps({'users': [], 'num_samples': []}), 'must have the lists users and num'),
+    (json.dumps(LEAF) + 'x', 'there is more after the end of the JSON'),
+    (json.dumps(LEAF)[:-3], 'cut off: not JSON at its end'),
+    ('[1]', "not the JSON expected: '\\[' where '{' should be, byte 0"),
+    ('{"users": 1 "user_data": {}}', 'must have|where|not JSON'),
+    ('{"user_data": {"a": {"text": ["x"], "number": [1]}, "a": {}}}',
+     "client 'a' is there twice"),
+])
+def test_bad_leaf_file_is_named(tmp_path, text, message):
+  path = tmp_path / 'f.json'
+  path.write_text(text, encoding='utf-8')
+  assert str(path) in _error('leaf', path, message)
+
+
+def test_leaf_user_in_two_files_is_refused(tmp_path):
+  first = _leaf(tmp_path)
+  second = tmp_path / 'g.json'
+  second.write_text(first.read_text())
+  _error('leaf', f'{first},{second}', f"{second}: client 'a' is there twice")
+
+
+@pytest.mark.parametrize('text, message', [
+    ('client,text,number\na,x\n', 'line 2: there are 2 cells, but 3 columns in'),
+    ('client,text,number\na,x,1,2\n', 'line 2: there are 4 cells, but 3'),
+    ('client,text,number\na,"x,1\nb,y,2\n', 'line 2: a quote is not closed'),
+    ('client,text,number\na,"x"y,1\n', 'line 2: not CSV'),
+    ('client,text,text\na,x,1\n', "line 1: columns must have names of their own, f"),
+    ('who,text,number\na,x,1\n', "line 2: there is no field 'client' of the client"),
+    ('client,text,count\na,x,1\n', "line 2, client 'a': there is no field 'number'"),
+    ('client,text,number\na,x,1\nb,y,z\n',
+     "line 3, client 'b': field 'number' must be an integer, found a text: 'z'"),
+    ('client,text,number\na,x,1\nb,y,1.5\n', "line 3, client 'b': .* a float: 1.5"),
+    ('client,text,number\na,x,1\nb,y,\n', "line 3, client 'b': field 'number' is m"),
+    ('client,text,number\n', 'has no record|no client whose'),
+    ('\n\n', 'line 1: there is no header'),
+])
+def test_bad_csv_is_named(tmp_path, text, message):
+  path = tmp_path / 'f.csv'
+  path.write_text(text, encoding='utf-8')
+  assert str(path) in _error('csv', path, message)
+
+
+def test_csv_files_must_have_one_header(tmp_path):
+  (tmp_path / 'a.csv').write_text('client,text,number\na,x,1\n')
+  (tmp_path / 'b.csv').write_text('client,number,text\na,1,x\n')
+  _error('csv', tmp_path / '*.csv', 'b.csv, line 1: the header must be that of')
+
+
+def test_csv_column_that_begins_with_numbers_must_go_on_with_them(tmp_path):
+  path = tmp_path / 'f.csv'
+  path.write_text('client,v\na,12\nb,007\n')
+  _error('csv', path, "line 3, client 'b': field 'v' must be an integer, as before, f",
+         fields=None)
+  found = _open('csv', path, [records.Field(name='v', kind='text')]).train
+  assert found.examples('b')['v'].tolist() == ['007']
+
+
+@pytest.mark.parametrize('rows, message', [
+    ([{'client': 'a', 'text': 'x'}], "there is no column 'number'; there are 'client'"),
+    ([{'client': 'a', 'text': 'x', 'number': None}], "client 'a': field 'number' is"),
+    ([{'client': 'a', 'text': 'x', 'number': 1.5}], "client 'a': field 'number' must"),
+    ([{'client': None, 'text': 'x', 'number': 1}], "field 'client' must name the cl"),
+    ([{'client': 'a', 'text': b'x', 'number': 1}], "'text' must be a text, a number"),
+])
+def test_bad_parquet_is_named(tmp_path, rows, message):
+  path = tmp_path / 'f.parquet'
+  parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+  assert str(path) in _error('parquet', path, message)
+
+
+def test_bad_parquet_clients_are_skipped(tmp_path):
+  path = tmp_path / 'f.parquet'
+  rows = [*GOOD, {'client': 'c', 'text': 'x', 'number': None},
+          {'client': None, 'text': 'x', 'number': 1}]
+  parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+  raw = _open('parquet', path, skip_bad_clients=True)
+  assert raw.train.client_ids == ('a', 'b')
+  assert list(raw.skips.clients) == ['c'] and len(raw.skips.records) == 1
+
+
+def _folder(tmp_path, files):
+  for name, content in files.items():
+    path = tmp_path / 'clients' / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+  return tmp_path / 'clients'
+
+
+_JSONL = b'{"text": "x", "number": 1}\n'
+
+
+@pytest.mark.parametrize('name, content, message', [
+    ('b/f.jsonl', b'{"text": "x"}\n', "b/f.jsonl: there is no field 'number'; there"),
+    ('b/f.jsonl', b'{"text": "x", "number": "y"}\n', "b/f.jsonl: field 'number' must"),
+    ('b/f.jsonl', b'nothing\n', 'b/f.jsonl, line 1: not JSON'),
+    ('b/f.jsonl', b'', 'b/f.jsonl is empty'),
+    ('b/f.dat', b'', 'b/f.dat is of no known kind: .jsonl, .csv'),
+    ('b/f.npz', b'x', 'b/f.npz is not an npz file, or corrupted'),
+    ('b/f.png', b'x', 'b/f.png is no image that can be read'),
+    ('b/.hidden', b'', 'b is empty: there are no examples'),
+])
+def test_bad_client_folder_is_named_or_skipped(tmp_path, name, content, message):
+  path = _folder(tmp_path, {
+      'a/f.jsonl': _JSONL, name: content, 'c/f.jsonl': _JSONL})
+  raw = _open('folder', path)
+  assert raw.train.client_ids == ('a', 'b', 'c')
+  raw.train.examples('c')
+  with pytest.raises(task.BadClientError, match=message):
+    raw.train.examples('b')
+  examples, clients = records.gather(raw.train, skips=(skips := task.Skips(True)))
+  assert clients.tolist() == ['a', 'c'] and examples['number'].tolist() == [1, 1]
+  assert list(skips.clients) == ['b']
+
+
+@pytest.mark.parametrize('arrays, message', [
+    ({'client_train': [1, 2], 'text_train': ['a', 'b']}, "is no array 'number_train'"),
+    ({'text_train': ['a'], 'number_train': [1]}, "is no array 'client_train' of the"),
+    ({'client_train': [1, 2], 'text_train': ['a'], 'number_train': [1]},
+     'must have the same length'),
+    ({'client_train': [1.0], 'text_train': ['a'], 'number_train': [1]},
+     'clients must be one integer or string per example'),
+    ({'client_train': [1], 'text_train': [2], 'number_train': [1]},
+     "field 'text' must be a text, found an integer"),
+    ({'client_train': [1], 'text_train': [['a']], 'number_train': [1]},
+     "field 'text' must be one text per example"),
+    ({'client_train': [1], 'text_train': ['a'], 'number_train': 1},
+     "field 'number' must have one value per example, found a scalar"),
+])
+def test_bad_npz_is_named(tmp_path, arrays, message):
+  path = tmp_path / 'f.npz'
+  np.savez(path, **{name: np.array(array) for name, array in arrays.items()})
+  assert str(path) in _error('npz', path, message)

@@ -1,0 +1,74 @@
+"""The FedMD tasks."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tasks import fedmd
+from tasks import fedmd_data
+
+NAMES = ('conv2', 'dense2', 'conv2')
+
+
+def _build(**changes):
+  return fedmd.build(**{
+      'pair': 'digits', 'split': 'iid', 'parties': 4, 'architectures': NAMES,
+      **changes})
+
+
+def test_parties_take_the_architectures_in_turns():
+  task = _build()
+  assert [a.name for a in task.architectures] == ['conv2', 'dense2']
+  assert [party.architecture for party in task.parties] == [0, 1, 0, 0]
+  assert {a.classes for a in task.architectures} == {6} == {task.classes}
+  assert {a.classes for a in task.public_architectures} == {4}
+  assert task.image_shape == (8, 8, 1)
+
+
+def test_pooled_task_has_a_party_of_each_architecture_with_all_records():
+  task = _build()
+  pooled = task.pooled()
+  assert [party.architecture for party in pooled.parties] == [0, 1]
+  for party in pooled.parties:
+    assert len(party.private) == sum(len(p.private) for p in task.parties)
+    np.testing.assert_array_equal(
+        party.private.x[:len(task.parties[0].private)], task.parties[0].private.x)
+
+
+def test_fingerprint_knows_records_and_parties():
+  task = _build()
+  assert task.fingerprint == _build().fingerprint
+  others = [_build(data_seed=1), _build(parties=3), _build(architectures=NAMES[:2]),
+            _build(architectures=('dense2', 'conv2', 'dense2')), task.pooled()]
+  x = task.test.x.copy()
+  x[0, 0, 0, 0] ^= 1
+  others.append(dataclasses.replace(
+      task, test=fedmd_data.Labelled(x=x, y=task.test.y)))
+  assert len({task.fingerprint, *(other.fingerprint for other in others)}) == 7
+
+
+@pytest.mark.parametrize('changes, message', [
+    (dict(pair='cats'), "pair must be one of digits, mnist_letters, cifar, found"),
+    (dict(split='halves'), "split must be one of iid, noniid, found 'halves'"),
+    (dict(architectures=('vgg',)), "architectures must be of conv2"),
+    (dict(data_dir='x'), 'pair digits does not use data_dir'),
+    (dict(pair='cifar'), 'pair cifar needs data_dir'),
+    (dict(pair='cifar', data_dir='x', cache_dir='y'),
+     'pair cifar does not use cache_dir')])
+def test_what_is_unknown_unused_or_lacking_is_named(changes, message):
+  with pytest.raises(ValueError, match=message):
+    _build(**changes)
+
+
+def test_options_that_are_none_count_as_not_given():
+  assert _build(data_dir=None, cache_dir=None).name == 'digits iid'
+
+
+def test_images_of_two_shapes_are_refused(monkeypatch):
+  data = fedmd_data.digits(fedmd_data.Choice(split='iid', parties=4))
+  other = dataclasses.replace(data, public=fedmd_data.Labelled(
+      x=np.zeros([5, 9, 9, 1], np.uint8), y=np.zeros([5], np.int32)))
+  monkeypatch.setitem(fedmd_data.PAIRS, 'digits', lambda choice: other)
+  with pytest.raises(ValueError, match='must have one shape'):
+    _build()

@@ -1,0 +1,189 @@
+"""Tests of tasks.open_source and of what formats leave open."""
+
+import io
+import json
+
+import numpy as np
+from PIL import Image
+import pytest
+
+from tasks import open_source
+from tasks import records
+from tests.tasks import populations
+
+
+def _open(options, fields=populations.FIELDS, **more):
+  options = {**options, **more}
+  return open_source.open_raw(options.pop('data_source'), fields=fields, **options)
+
+
+@pytest.mark.parametrize('format_', sorted(
+    set(populations.WRITERS) - {'csv', 'jsonl, two files'}))
+def test_without_fields_everything_is_read(tmp_path, format_):
+  options = populations.WRITERS[format_](tmp_path, populations.POPULATION)
+  source = _open(options, fields=None).train
+  for client, rows in populations.POPULATION.items():
+    populations.assert_same(source.examples(client), populations.expected(rows))
+
+
+@pytest.mark.parametrize('format_', ['csv', 'folder', 'jsonl', 'leaf', 'parquet'])
+def test_a_test_part_has_files_of_its_own(tmp_path, format_):
+  few = {'zoe': populations.POPULATION['ann']}
+  (tmp_path / 'test').mkdir()
+  train = populations.WRITERS[format_](tmp_path, populations.POPULATION)
+  test = populations.WRITERS[format_](tmp_path / 'test', few)
+  raw = _open(train, test_path=test['data_path'])
+  assert set(raw.train.client_ids) == set(populations.POPULATION)
+  assert raw.test.client_ids == ('zoe',)
+  assert _open(train).test is None
+
+
+def test_npz_parts_and_files_without_parts(tmp_path):
+  path = tmp_path / 'f.npz'
+  np.savez(path, who_train=[1, 2, 1], v_train=[1., 2., 3.], who_test=[2], v_test=[4.],
+           names=['a', 'b'])
+  raw = _open(dict(data_source='npz', data_path=str(path)), fields=None,
+              client_field='who')
+  assert raw.train.examples('1')['v'].tolist() == [1, 3]
+  assert raw.test.examples('2')['v'].tolist() == [4]
+  np.savez(path, domain=['a', 'b'], x=np.zeros([2, 3]), class_names=['u', 'v', 'w'])
+  raw = _open(dict(data_source='npz', data_path=str(path)), fields=None,
+              client_field='domain')
+  assert raw.test is None
+  assert dict(raw.train.element_spec) == {'x': (np.dtype(float), (3,))}
+
+
+def test_client_field_may_have_another_name(tmp_path):
+  path = tmp_path / 'f.jsonl'
+  path.write_text(json.dumps({'who': 7, 'v': 1}) + '\n\n')
+  raw = _open(dict(data_source='jsonl', data_path=str(path)), fields=None,
+              client_field='who')
+  assert raw.train.client_ids == ('7',)
+  with pytest.raises(ValueError, match="there is no field 'client' of the client"):
+    _open(dict(data_source='jsonl', data_path=str(path)), fields=None)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_data(tmp_path):
+  path = tmp_path / 'f.csv'
+  path.write_bytes(b'\xef\xbb\xbfclient,v\r\na,1\r\nb,"2"\r\n')
+  raw = _open(dict(data_source='csv', data_path=str(path)), fields=None)
+  assert raw.train.examples('a')['v'].tolist() == [1]
+  assert raw.train.examples('b')['v'].tolist() == [2]
+
+
+def test_lists_of_texts_are_joined(tmp_path):
+  path = tmp_path / 'f.jsonl'
+  path.write_text(json.dumps({'client': 'a', 'tags': ['x', 'y']}) + '\n'
+                  + json.dumps({'client': 'a', 'tags': []}) + '\n')
+  raw = _open(dict(data_source='jsonl', data_path=str(path)), fields=None)
+  assert raw.train.examples('a')['tags'].tolist() == ['x|y', '']
+
+
+def test_folders_may_have_texts_tables_arrays_and_images(tmp_path):
+  def folder(name):
+    path = tmp_path / name / 'client'
+    path.mkdir(parents=True)
+    return path
+
+  def read(name):
+    raw = _open(dict(data_source='folder', data_path=str(tmp_path / name)), fields=None)
+    return raw.train.examples('client')
+
+  path = folder('texts')
+  (path / 'b.txt').write_text('second')
+  (path / 'a.txt').write_text('first\n')
+  assert read('texts')['text'].tolist() == ['first\n', 'second']
+
+  path = folder('tables')
+  (path / 'a.csv').write_text('v,t\n1,x\n2,y\n')
+  (path / 'b.csv').write_text('t,v\nz,3\n')
+  found = read('tables')
+  assert found['v'].tolist() == [1, 2, 3] and found['t'].tolist() == ['x', 'y', 'z']
+
+  path = folder('arrays')
+  np.savez(path / 'a.npz', x=np.ones([2, 3], np.uint8), y=['u', 'v'])
+  found = read('arrays')
+  assert found['x'].dtype == np.uint8 and found['y'].tolist() == ['u', 'v']
+
+  path = folder('images')
+  for label, shade in ((3, 10), (4, 20)):
+    content = io.BytesIO()
+    Image.fromarray(np.full([5, 4], shade, np.uint8)).save(content, 'png')
+    (path / str(label)).mkdir()
+    (path / str(label) / 'a.png').write_bytes(content.getvalue())
+  found = read('images')
+  assert found['image'].shape == (2, 5, 4) and found['image'].dtype == np.uint8
+  assert found['image'][:, 0, 0].tolist() == [10, 20]
+  assert found['label'].tolist() == [3, 4]
+
+
+def test_clients_of_a_folder_must_have_the_fields_of_the_first(tmp_path):
+  for client, row in (('a', {'v': 1}), ('b', {'v': 2.5}), ('c', {'v': 1, 'w': 2})):
+    (tmp_path / client).mkdir()
+    (tmp_path / client / 'f.jsonl').write_text(json.dumps(row) + '\n')
+  source = _open(dict(data_source='folder', data_path=str(tmp_path)), fields=None).train
+  assert source.examples('a')['v'].tolist() == [1]
+  with pytest.raises(ValueError, match="'v' must be an integer, found a float: 2.5"):
+    source.examples('b')
+  with pytest.raises(ValueError, match="field 'w' is not in the first client's files"):
+    source.examples('c')
+
+
+def test_cells_of_a_folder_are_of_the_kind_of_the_first_client(tmp_path):
+  for client, rows in (('a', 'x,1.5'), ('b', '12,3')):
+    (tmp_path / client).mkdir()
+    (tmp_path / client / 'f.csv').write_text(f't,v\n{rows}\n')
+  source = _open(dict(data_source='folder', data_path=str(tmp_path)), fields=None).train
+  found = source.examples('b')
+  assert found['t'].tolist() == ['12']
+  assert found['v'].dtype == np.float64 and found['v'].tolist() == [3.0]
+
+
+def test_bad_clients_before_the_first_good_one_are_skipped(tmp_path):
+  for client, content in (('a', 'garbage\n'), ('b', '{"v": 1}\n')):
+    (tmp_path / client).mkdir()
+    (tmp_path / client / 'f.jsonl').write_text(content)
+  options = dict(data_source='folder', data_path=str(tmp_path))
+  with pytest.raises(ValueError, match='a/f.jsonl, line 1: not JSON'):
+    _open(options, fields=None)
+  raw = _open(options, fields=None, skip_bad_clients=True)
+  assert raw.train.client_ids == ('b',)
+  assert list(raw.skips.clients) == ['a']
+
+
+def test_patterns_and_commas_name_several_files(tmp_path):
+  for name in ('b1', 'b2', 'a', 'odd[1]'):
+    (tmp_path / name).write_text('')
+  assert open_source.paths(f'{tmp_path}/b*,{tmp_path}/a') == [
+      f'{tmp_path}/b1', f'{tmp_path}/b2', f'{tmp_path}/a']
+  assert open_source.paths(f'{tmp_path}/odd[1]') == [f'{tmp_path}/odd[1]']
+  for pattern, message in (
+      (f'{tmp_path}/z*', 'which fits none'), ('', "found '', which fits none"),
+      (f'{tmp_path}/a,{tmp_path}/a', 'must name every file once')):
+    with pytest.raises(ValueError, match=message):
+      open_source.paths(pattern)
+
+
+@pytest.mark.parametrize('data_source, options, message', [
+    ('xml', {}, 'data_source must be one of csv, folder, jsonl, leaf, npz, parquet, s'),
+    ('jsonl', {}, 'data_source jsonl needs data_path'),
+    ('leaf', {'data_path': 'f', 'client_field': 'c'}, 'leaf does not use client_field'),
+    ('sqlite', {'data_path': 'f', 'test_path': 'g'}, 'sqlite does not use test_path'),
+])
+def test_bad_options_are_named(data_source, options, message):
+  with pytest.raises(ValueError, match=message):
+    open_source.open_raw(data_source, fields=None, **options)
+
+
+def test_files_are_read_when_clients_are(tmp_path):
+  path = tmp_path / 'f.jsonl'
+  path.write_text(''.join(
+      json.dumps({'client': str(i % 3), 'v': i}) + '\n' for i in range(9)))
+  source = _open(dict(data_source='jsonl', data_path=str(path)), fields=[
+      records.Field(name='v', kind='integer')]).train
+  assert source.examples('1')['v'].tolist() == [1, 4, 7]
+  path.write_text(path.read_text().replace('"v": 4', '"v": 5'))
+  assert source.examples('1')['v'].tolist() == [1, 5, 7]
+  path.write_text('')
+  with pytest.raises(ValueError, match="line 2, client '1': .* has become shorter"):
+    source.examples('1')

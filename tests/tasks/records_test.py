@@ -1,0 +1,207 @@
+"""Tests of tasks.records and of task.Skips."""
+
+import numpy as np
+import pytest
+
+from tasks import records
+from tasks import sources
+from tasks import task
+
+_SPEC = {'y': (np.dtype(np.int32), ())}
+
+
+def _source(values=(1, 2, 3, -4), clients=('a', 'b', 'a', 'c')):
+  return sources.ArraysByClient({'v': np.array(values)}, np.array(clients))
+
+
+def _doubled(raw):
+  if np.any(raw['v'] < 0):
+    raise ValueError('v must not be negative')
+  return {'y': (2 * raw['v']).astype(np.int32)}
+
+
+def test_mapped_source_converts_the_client_that_is_read():
+  seen = []
+
+  def convert(raw):
+    seen.append(raw['v'].tolist())
+    return _doubled(raw)
+
+  mapped = records.MappedSource(_source(), convert, _SPEC)
+  assert list(mapped.client_ids) == ['a', 'b', 'c']
+  assert not seen
+  assert mapped.examples('a')['y'].tolist() == [2, 6]
+  assert seen == [[1, 3]]
+
+
+def test_mapped_source_names_the_client_in_errors():
+  mapped = records.MappedSource(_source(), _doubled, _SPEC)
+  with pytest.raises(task.BadClientError, match="client 'c': v must not be negative"):
+    mapped.examples('c')
+  with pytest.raises(ValueError, match="no client 'x'") as raised:
+    mapped.examples('x')
+  assert not isinstance(raised.value, task.BadClientError)
+
+
+@pytest.mark.parametrize('found, message', [
+    ({'z': np.zeros(1, np.int32)}, 'the features must be y, found z'),
+    ({'y': np.zeros(1, np.int64)}, r'y must be int32 \[\] per example, found int64'),
+    ({'y': np.zeros([1, 2], np.int32)}, r'found int32 \[2\]'),
+    ({'y': np.zeros(1, np.int32), 'x': np.zeros(1)}, 'the features must be y, found'),
+])
+def test_mapped_source_checks_what_conversions_give(found, message):
+  mapped = records.MappedSource(_source(), lambda raw: found, _SPEC)
+  with pytest.raises(task.BadClientError, match=message):
+    mapped.examples('a')
+
+
+def test_a_conversion_may_change_the_number_of_examples():
+  mapped = records.MappedSource(
+      _source(), lambda raw: {'y': np.zeros(0, np.int32)}, _SPEC)
+  assert len(mapped.examples('a')['y']) == 0
+  mapped = records.MappedSource(
+      _source(), lambda raw: {'y': np.zeros(2, np.int32), 'x': np.zeros(3, np.int32)},
+      {**_SPEC, 'x': _SPEC['y']})
+  with pytest.raises(task.BadClientError, match='differ in their number of examples'):
+    mapped.examples('a')
+
+
+class _InGraph:
+  """A source that a graph can read."""
+
+  client_ids = ('a',)
+  element_spec = {'v': (np.dtype(int), ())}
+  read_in_graph = staticmethod(lambda client_id: {'v': [client_id]})
+
+  def examples(self, client_id):
+    del client_id
+    return {'v': np.zeros(1, int)}
+
+
+def test_reading_in_graph_needs_source_and_conversion():
+  in_graph = lambda raw: {'y': raw['v'] * 2}
+  make = records.MappedSource
+  assert task.reader_in_graph(make(_source(), _doubled, _SPEC,
+                                   convert_in_graph=in_graph)) is None
+  assert task.reader_in_graph(make(_InGraph(), _doubled, _SPEC)) is None
+  read = task.reader_in_graph(
+      make(_InGraph(), _doubled, _SPEC, convert_in_graph=in_graph))
+  assert read('c') == {'y': ['c', 'c']}
+  subset = records.SubsetSource(_InGraph(), ['a'])
+  assert task.reader_in_graph(subset)('c') == {'v': ['c']}
+
+
+def test_subset_has_its_clients_only():
+  subset = records.SubsetSource(_source(), ['c', 'a'])
+  assert subset.client_ids == ('c', 'a')
+  assert subset.examples('a')['v'].tolist() == [1, 3]
+  with pytest.raises(ValueError, match="no client 'b'"):
+    subset.examples('b')
+
+
+def _many(count, prefix='c'):
+  ids = np.array([f'{prefix}{i:05d}' for i in range(count)])
+  return sources.ArraysByClient({'v': np.arange(count)}, ids)
+
+
+def test_split_depends_on_the_ids_alone():
+  source = _many(50)
+  train, held_out = records.split_clients(source, held_out_fraction=0.2)
+  assert len(held_out.client_ids) == 10 and len(train.client_ids) == 40
+  assert set(train.client_ids) | set(held_out.client_ids) == set(source.client_ids)
+  turned = records.SubsetSource(source, reversed(source.client_ids))
+  assert records.split_clients(
+      turned, held_out_fraction=0.2)[1].client_ids == held_out.client_ids
+
+
+def test_split_holds_out_some_but_not_too_many(monkeypatch):
+  monkeypatch.setattr(records, 'MAX_HELD_OUT_CLIENTS', 7)
+  assert len(records.split_clients(_many(500))[1].client_ids) == 7
+  assert len(records.split_clients(_many(2))[1].client_ids) == 1
+  train, none = records.split_clients(_many(2), held_out_fraction=0)
+  assert none is None and len(train.client_ids) == 2
+
+
+@pytest.mark.parametrize('count, fraction, message', [
+    (5, 1.0, r'held_out_fraction must be in \[0, 1\), found 1.0'),
+    (5, -0.1, 'held_out_fraction'), (5, float('nan'), 'held_out_fraction'),
+    (1, 0.1, 'leaves no client to train on: there are 1')])
+def test_split_rejects(count, fraction, message):
+  with pytest.raises(ValueError, match=message):
+    records.split_clients(_many(count), held_out_fraction=fraction)
+
+
+def test_gather_puts_clients_end_to_end():
+  examples, clients = records.gather(_source())
+  assert examples['v'].tolist() == [1, 3, 2, -4]
+  assert clients.tolist() == ['a', 'a', 'b', 'c']
+  few, _ = records.gather(_many(100), max_clients=10)
+  again, _ = records.gather(_many(100), max_clients=10)
+  assert len(few['v']) == 10 and few['v'].tolist() == again['v'].tolist()
+
+
+def test_gather_raises_or_skips_bad_clients():
+  mapped = records.MappedSource(_source(), _doubled, _SPEC)
+  for skips in (None, task.Skips()):
+    with pytest.raises(task.BadClientError, match="client 'c'"):
+      records.gather(mapped, skips=skips)
+  skips = task.Skips(True)
+  assert records.gather(mapped, skips=skips)[1].tolist() == ['a', 'a', 'b']
+  assert list(skips.clients) == ['c']
+  bad = records.MappedSource(_source((-1,), ('c',)), _doubled, _SPEC)
+  with pytest.raises(ValueError, match='there is no example in the 1 clients'):
+    records.gather(bad, skips=task.Skips(True))
+
+
+def test_skips_count_a_client_once():
+  skips = task.Skips(True)
+  assert skips.describe() is None
+  skips.client('a', ValueError('first'))
+  skips.client('a', ValueError('second'))
+  skips.record(ValueError('third'))
+  assert skips.describe() == (
+      'skipped 1 bad clients and 1 bad records of no known client; the first: first')
+  with pytest.raises(ValueError, match='other'):
+    task.Skips().record(ValueError('other'))
+
+
+def test_held_out_comes_from_the_test_part_or_from_the_clients():
+  train, test = _many(20), _many(5, 'd')
+  population, held_out = records.with_held_out(train, test, skips=task.Skips())
+  assert population is train and len(held_out['test_clients']['v']) == 5
+  population, held_out = records.with_held_out(
+      train, None, skips=task.Skips(), held_out_fraction=0.5)
+  assert len(population.client_ids) == 10 and len(held_out['test_clients']['v']) == 10
+  with pytest.raises(ValueError, match='held_out_fraction is not used'):
+    records.with_held_out(train, test, skips=task.Skips(), held_out_fraction=0.5)
+  with pytest.raises(ValueError, match='held_out_fraction must be greater than 0'):
+    records.with_held_out(train, None, skips=task.Skips(), held_out_fraction=0.0)
+
+
+@pytest.mark.parametrize('arguments, message', [
+    ({'kind': 'word'}, "kind must be one of text, .*found 'word'"),
+    ({'optional': True}, 'must be of kind text, integer or float'),
+    ({'optional': True, 'kind': 'number'}, 'must be of kind')])
+def test_fields_are_checked(arguments, message):
+  with pytest.raises(ValueError, match=message):
+    records.Field(name='f', **arguments)
+
+
+def _population(*clients):
+  return sources.ArraysByClient(
+      {'x': np.zeros([len(clients), 28, 28], np.uint8)}, np.array(clients))
+
+
+@pytest.mark.parametrize('writers, expected', [
+    ([1, 2, 1], {'test_examples': [0, 1, 2]}),
+    ([8, 9, 8], {'test_clients': [0, 1, 2]}),
+    ([8, 1, 2], {'test_clients': [0], 'test_examples': [1, 2]}),
+    (['8', '1', '2'], {'test_clients': [0], 'test_examples': [1, 2]}),
+    (None, {'test': [0, 1, 2]}),
+])
+def test_held_out_sets_say_whose_examples_they_are(writers, expected):
+  clients = None if writers is None else np.array(writers)
+  sets = records.held_out_sets(
+      {'y': np.arange(3)}, clients, _population(1, 2, 3))
+  assert {name: s['y'].tolist() for name, s in sets.items()} == expected
+  assert list(sets) == list(expected)  # The first heads the report.

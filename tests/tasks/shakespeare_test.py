@@ -1,0 +1,143 @@
+"""Tests of tasks.shakespeare."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+from tasks import shakespeare
+from tasks import task
+from tasks import text_tokens
+from tests import data_dir
+
+SPEECHES = {
+    'hamlet/GHOST': ['Swear.'],
+    'hamlet/HAMLET': ['To be, or not to be.', 'x' * 300],
+    'macbeth/ROSS': ['No.', 'Words, words, words.', 'Ay.', 'Ha!', 'So it will.'],
+    'macbeth/SON': ['Mother?'],
+}
+
+
+def _file(path, speeches, field='text'):
+  with gzip.open(path, 'wt', encoding='utf-8') as file:
+    for client, texts in speeches.items():
+      for text in texts:
+        file.write(json.dumps({'client': client, field: text}) + '\n')
+  return str(path)
+
+
+def _texts(rows):
+  """Rows of tokens as text."""
+  names = text_tokens.Special(86).names(text_tokens.CHARACTERS)
+  return [''.join(names[token] for token in row if token) for row in rows]
+
+
+def _built(path, **options):
+  return shakespeare.build(
+      data_source='jsonl', data_path=path, sequence_length=30, **options)
+
+
+def test_run_without_a_file_has_the_text_that_ships():
+  built = shakespeare.build()
+  assert isinstance(built, task.Task) and built.model.name == 'lstm_small'
+  assert list(built.held_out) == ['test']
+  assert len(built.train.client_ids) >= 100  # The trainer's default cohort.
+  assert 'simulated' in built.privacy_unit
+  assert built.warnings == () and not built.files
+  for client in built.train.client_ids:
+    tokens = built.train.examples(client)['tokens']
+    assert tokens.dtype == np.uint8 and tokens.shape[1:] == (81,) and len(tokens)
+
+
+def test_simulated_clients_keep_all_speeches_and_share_none():
+  few = shakespeare.build(num_clients=10)
+  many = shakespeare.build(num_clients=300)
+  count = lambda built: sum(
+      len(built.train.examples(c)['tokens']) for c in built.train.client_ids) + len(
+          built.held_out['test']['tokens'])
+  assert count(few) == count(many) == 375
+
+
+def test_last_fifth_of_a_clients_speeches_is_for_tests_alone(tmp_path):
+  path = _file(tmp_path / 'a.jsonl.gz', SPEECHES)
+  built = _built(path, held_out_fraction=0.25)
+  assert len(built.train.client_ids) == 3 and list(built.held_out) == [
+      'test_clients', 'test_examples']
+  others = set(SPEECHES) - set(built.train.client_ids)
+  assert ''.join(_texts(built.held_out['test_clients']['tokens'])) == ''.join(
+      f'<begin>{text}<end>' for client in others for text in SPEECHES[client])
+  assert _texts(built.train.examples('macbeth/ROSS')['tokens']) == [
+      '<begin>No.<end>', '<begin>Words, words, words.<end>', '<begin>Ay.<end>',
+      '<begin>Ha!<end>']
+  assert _texts(built.held_out['test_examples']['tokens']) == [
+      '<begin>So it will.<end>']
+
+
+def test_clients_keep_some_rows_evenly_spaced(tmp_path):
+  path = _file(tmp_path / 'a.jsonl.gz', {
+      'a': [f'{i:02}' for i in range(12)], 'b': ['x'], 'c': ['y']})
+  every = _built(path, held_out_fraction=0.34).train
+  some = _built(path, held_out_fraction=0.34, max_examples_per_client=3).train
+  for client in some.client_ids:
+    rows = every.examples(client)['tokens']
+    expected = rows[[0, len(rows) // 3, 2 * len(rows) // 3]] if len(rows) > 3 else rows
+    np.testing.assert_array_equal(some.examples(client)['tokens'], expected)
+  assert max(len(some.examples(c)['tokens']) for c in some.client_ids) <= 3
+
+
+def test_held_out_sets_are_cut_to_the_same_rows_in_every_run(tmp_path):
+  path = _file(tmp_path / 'a.jsonl.gz', {
+      str(i): [f'{i} {j}' for j in range(10)] for i in range(20)})
+  first, again = (_built(path, max_test_examples=7).held_out for _ in range(2))
+  for name in ('test_clients', 'test_examples'):
+    assert first[name]['tokens'].shape == (7, 31)
+    np.testing.assert_array_equal(first[name]['tokens'], again[name]['tokens'])
+
+
+def test_test_part_makes_both_held_out_sets(tmp_path):
+  train = _file(tmp_path / 'a.jsonl.gz', SPEECHES)
+  test = _file(tmp_path / 'b.jsonl.gz', {
+      'hamlet/GHOST': ['Adieu.'], 'lear/FOOL': ['Nuncle.']})
+  built = _built(train, test_path=test)
+  assert set(built.train.client_ids) == set(SPEECHES)
+  assert len(built.train.examples('macbeth/ROSS')['tokens']) == 5
+  assert _texts(built.held_out['test_clients']['tokens']) == ['<begin>Nuncle.<end>']
+  assert _texts(built.held_out['test_examples']['tokens']) == ['<begin>Adieu.<end>']
+
+
+@pytest.mark.parametrize('options, message', [
+    ({'model': 'gpt'}, "model must be one of lstm_256, lstm_small, found 'gpt'"),
+    ({'sequence_length': 0}, 'sequence_length must be at least 1, found 0'),
+    ({'max_examples_per_client': 0}, 'max_examples_per_client must be at least 1'),
+    ({'max_test_examples': -1}, 'max_test_examples must be at least 1, found -1'),
+    ({'data_source': 'x'}, "data_source must be one of csv, embedded.*found 'x'"),
+    ({'data_path': 'f'}, 'data_source embedded does not use data_path; its options'),
+    ({'num_clients': 376}, 'num_clients must be from 2 to the 375 speeches'),
+    ({'data_source': 'jsonl'}, 'data_source jsonl needs data_path'),
+    ({'data_source': 'official', 'num_clients': 3},
+     'data_source official does not use num_clients'),
+])
+def test_bad_options_are_one_clear_line(options, message):
+  with pytest.raises(ValueError, match=message) as raised:
+    shakespeare.build(**options)
+  assert '\n' not in str(raised.value)
+
+
+def test_missing_field_names_file_line_and_field(tmp_path):
+  path = _file(tmp_path / 'a.jsonl.gz', {'a': ['x'], 'b': ['y']}, field='line')
+  with pytest.raises(ValueError, match=r"line 1, client 'a': there is no field 'text'"):
+    _built(path)
+  assert len(_built(path, text_field='line').train.client_ids) == 1
+
+
+def test_roles_of_the_plays():
+  path = data_dir.require('shakespeare_roles.jsonl.gz')
+  built = shakespeare.build(data_source='jsonl', data_path=str(path))
+  assert len(built.train.client_ids) == 1_206
+  assert {name: len(rows['tokens']) for name, rows in built.held_out.items()} == {
+      'test_clients': 2000, 'test_examples': 2000}
+  for rows in built.held_out.values():
+    known = text_tokens.Special(86).is_proper(rows['tokens'])
+    assert known.sum() > 0.7 * rows['tokens'].size
+    assert np.mean(rows['tokens'] == 87) < 1e-4  # Nearly all characters are known.

@@ -1,0 +1,226 @@
+"""Tests of tasks.source_sqlite and tasks.sqlite_writer."""
+
+import concurrent.futures
+import sqlite3
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tasks import example_proto
+from tasks import records
+from tasks import source_sqlite
+from tasks import sqlite_writer
+from tasks import task
+
+FEATURE = example_proto.Feature(name='v', dtype=np.dtype(np.int64), shape=())
+
+
+def _value(number):
+  return next(example_proto.serialize([FEATURE], {'v': np.array([number])}))
+
+
+def _write(path, rows, metadata=None, index=False):
+  """Writes (split, client, serialized) rows in TFF's format."""
+  if metadata is None:
+    metadata = sorted({(client, split) for split, client, _ in rows})
+  connection = sqlite3.connect(path)
+  with connection:
+    connection.execute(
+        'CREATE TABLE examples (split_name TEXT NOT NULL, client_id TEXT NOT '
+        'NULL, serialized_example_proto BLOB NOT NULL)')
+    connection.execute(
+        'CREATE TABLE client_metadata (client_id TEXT NOT NULL, split_name '
+        'TEXT NOT NULL, num_examples INTEGER NOT NULL)')
+    connection.executemany('INSERT INTO examples VALUES (?, ?, ?)', rows)
+    connection.executemany(
+        'INSERT INTO client_metadata VALUES (?, ?, 1)', metadata)
+    if index:
+      connection.execute('CREATE INDEX i ON examples (client_id, split_name)')
+  connection.close()
+  return path
+
+
+@pytest.fixture(name='index', params=[False, True], ids=['no index', 'index'])
+def _index(request):
+  return request.param
+
+
+def test_one_split_of_one_client_is_read(tmp_path, index):
+  path = _write(tmp_path / "it's 100%.sqlite", [
+      ('a', "o'b", _value(3)), ('b', "o'b", _value(4)), ('a', 'c', _value(5)),
+      ('a', "o'b", _value(2))], index=index)
+  source = source_sqlite.SqliteSource(path, 'a')
+  assert source.client_ids == ('c', "o'b")
+  assert dict(source.element_spec) == {'v': (np.dtype(np.int64), ())}
+  assert source.examples("o'b")['v'].tolist() == [3, 2]
+  assert (source.read_in_graph is not None) == index
+  if index:
+    assert source.read_in_graph(tf.constant("o'b"))['v'].numpy().tolist() == [3, 2]
+  assert source_sqlite.split_names(path) == ['a', 'b']
+
+
+def test_many_examples_without_an_index_come_in_order(tmp_path):
+  path = _write(tmp_path / 'f', [
+      ('a', f'c{i % 2}', _value(i)) for i in range(3000)])
+  source = source_sqlite.SqliteSource(path, 'a')
+  assert source.examples('c1')['v'].tolist() == list(range(1, 3000, 2))
+
+
+def test_examples_are_read_by_the_index(tmp_path, monkeypatch):
+  path = _write(tmp_path / 'f', [
+      ('a', str(i), _value(i)) for i in range(50)], index=True)
+  source = source_sqlite.SqliteSource(path, 'a')
+  monkeypatch.setattr(source, '_indexed', None)  # Would be an error if called.
+  assert source.examples('7')['v'].tolist() == [7]
+
+
+def test_sqlite_is_read_from_many_threads(tmp_path, index):
+  path = _write(tmp_path / 'f', [
+      ('a', str(i), _value(i)) for i in range(40)], index=index)
+  source = source_sqlite.SqliteSource(path, 'a')
+  with concurrent.futures.ThreadPoolExecutor(4) as pool:
+    values = list(pool.map(
+        lambda c: int(source.examples(c)['v'][0]), source.client_ids))
+  assert values == [int(c) for c in source.client_ids]
+
+
+def test_missing_file_is_not_created(tmp_path):
+  with pytest.raises(ValueError, match='gone.sqlite does not exist'):
+    source_sqlite.SqliteSource(tmp_path / 'gone.sqlite', 'a')
+  assert not list(tmp_path.iterdir())
+
+
+def test_errors_name_the_file(tmp_path):
+  text = tmp_path / 'text.sqlite'
+  text.write_bytes(b'not a database, but long enough to look at' * 100)
+  with pytest.raises(ValueError, match='text.sqlite cannot be read'):
+    source_sqlite.SqliteSource(text, 'a')
+
+  whole = _write(
+      tmp_path / 'whole', [('a', str(i), _value(i) * 40) for i in range(99)])
+  cut = tmp_path / 'cut.sqlite'
+  cut.write_bytes(whole.read_bytes()[:-4096])
+  with pytest.raises(ValueError, match='cut.sqlite cannot be read'):
+    source_sqlite.SqliteSource(cut, 'a')
+
+  other = tmp_path / 'other.sqlite'
+  connection = sqlite3.connect(other)
+  connection.execute('CREATE TABLE client_metadata (client_id, split_name)')
+  connection.execute("INSERT INTO client_metadata VALUES ('c', 'a')")
+  connection.commit()
+  connection.close()
+  with pytest.raises(ValueError, match='other.sqlite .* no such table: exam'):
+    source_sqlite.SqliteSource(other, 'a')
+
+  with pytest.raises(ValueError, match="whole has no clients in split 'z'"):
+    source_sqlite.SqliteSource(whole, 'z')
+
+
+def test_bad_example_names_file_and_client(tmp_path, index):
+  path = _write(
+      tmp_path / 'f.sqlite',
+      [('a', 'good', _value(1)), ('a', 'bad', b'x'), ('a', 'text', 'x')],
+      metadata=[('good', 'a'), ('bad', 'a'), ('none', 'a'), ('text', 'a')],
+      index=index)
+  source = source_sqlite.SqliteSource(path, 'a')
+  for client, message in (
+      ('bad', 'not an example with v'), ('none', 'no examples'),
+      ('text', 'serialized_example_proto is not a blob')):
+    with pytest.raises(task.BadClientError,
+                       match=f"f.sqlite, split 'a', client '{client}': {message}"):
+      source.examples(client)
+  with pytest.raises(ValueError, match="no client 'x'"):
+    source.examples('x')
+
+
+def test_fields_are_chosen_renamed_and_checked(tmp_path):
+  path = _write(tmp_path / 'f.sqlite', [('a', 'c', _value(1))])
+
+  def source(**field):
+    return source_sqlite.SqliteSource(path, 'a', fields=[records.Field(**field)])
+
+  assert source(name='w', source_name='v', kind='integer').examples(
+      'c')['w'].tolist() == [1]
+  assert source(name='v', kind='float').examples('c')['v'].tolist() == [1]
+  assert source(name='t', kind='text', optional=True).examples('c')['t'].tolist() == ['']
+  assert source(name='n', kind='float', optional=True).examples('c')['n'].tolist() == [0]
+  with pytest.raises(ValueError, match="client 'c': there is no field 'w'; there are"):
+    source(name='w')
+  with pytest.raises(ValueError, match="field 'v' must be text, found integer"):
+    source(name='v', kind='text')
+
+
+def _examples(*values):
+  return {'v': np.array(values)}
+
+
+def _writer(path, identity='x', spec=None):
+  return sqlite_writer.SqliteWriter(
+      path, element_spec=spec or {'v': (np.dtype(np.int64), ())}, identity=identity)
+
+
+def test_writer_goes_on_where_it_was_stopped(tmp_path):
+  path = tmp_path / 'f.sqlite'
+  with _writer(path) as writer:
+    writer.write('train', 'a', _examples(1, 2))
+    writer.commit()
+    writer.write('train', 'b', _examples(3))  # Not committed.
+  assert not path.exists()
+  with _writer(path) as writer:
+    assert writer.has('train', 'a') and not writer.has('test', 'a')
+    assert not writer.has('train', 'b')
+    writer.write('train', 'b', _examples(4))
+    writer.write('test', 'a', _examples(5))
+    assert writer.finish() == (3, 4)
+  assert list(tmp_path.iterdir()) == [path]
+  source = source_sqlite.SqliteSource(path, 'train')
+  assert source.is_prepared and source.read_in_graph is not None
+  assert source.examples('a')['v'].tolist() == [1, 2]
+  assert source.examples('b')['v'].tolist() == [4]
+  with sqlite3.connect(path) as connection:
+    assert connection.execute(
+        'SELECT * FROM client_metadata ORDER BY 2, 1').fetchall() == [
+            ('a', 'test', 1), ('a', 'train', 2), ('b', 'train', 1)]
+
+
+def test_writer_refuses_what_it_may_not_touch(tmp_path):
+  path = tmp_path / 'f.sqlite'
+  with _writer(path) as writer:
+    writer.write('train', 'a', _examples(1))
+    with pytest.raises(OSError, match='f.sqlite.partial cannot be written: .*locked'):
+      _writer(path)
+    writer.commit()
+  with pytest.raises(ValueError, match='partial was begun from other data'):
+    _writer(path, identity='y')
+  with _writer(path) as writer:
+    writer.finish()
+  with pytest.raises(ValueError, match='f.sqlite exists already'):
+    _writer(path)
+  (tmp_path / 'file').write_text('')
+  with pytest.raises(OSError, match='file'):
+    _writer(tmp_path / 'file' / 'g.sqlite')
+  (tmp_path / 'h.sqlite.partial').write_text('not a database' * 100)
+  with pytest.raises(OSError, match='h.sqlite.partial cannot be written'):
+    _writer(tmp_path / 'h.sqlite')
+
+
+@pytest.mark.parametrize('spec, message', [
+    ({'v': (np.dtype('datetime64[s]'), ())}, "'v' is datetime64.*no file can hold"),
+    ({'v': (np.dtype(complex), ())}, "'v' is complex128, which no file can hold"),
+    ({'v': (np.dtype(object), (2,))}, "'v' must be one text per example"),
+    ({'v': (np.dtype(float), (2, 0))}, r"'v' has nothing in it: its shape is \[2, 0"),
+])
+def test_writer_names_fields_that_it_cannot_store(tmp_path, spec, message):
+  with pytest.raises(ValueError, match=message):
+    _writer(tmp_path / 'f.sqlite', spec=spec)
+  assert not list(tmp_path.iterdir())
+
+
+def test_writer_refuses_clients_without_examples_and_ids_that_queries_cannot_have(
+    tmp_path):
+  with _writer(tmp_path / 'f.sqlite') as writer:
+    with pytest.raises(ValueError, match='no examples'):
+      writer.write('train', 'a', _examples())
+    with pytest.raises(ValueError, match='has the character 0'):
+      writer.write('train', 'a\0', _examples(1))

@@ -1,0 +1,80 @@
+"""Tests of tasks.text_data, and of what the registry says of the text tasks."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+from tasks import open_source
+from tasks import registry
+from tasks import shakespeare
+from tasks import sources
+from tasks import stackoverflow_tag
+from tasks import stackoverflow_word
+from tasks import text_data
+from tasks import text_embedded
+from tasks import text_vocabulary
+
+TASKS = {'shakespeare': shakespeare, 'stackoverflow_tag': stackoverflow_tag,
+         'stackoverflow_word': stackoverflow_word}
+
+
+@pytest.mark.parametrize('name', TASKS)
+def test_registry_lists_what_the_task_has(name):
+  assert registry.MODELS[name] == tuple(sorted(TASKS[name].MODELS))
+  assert registry.DATA_SOURCES[name] == text_data.SOURCES
+  own = {key for key, parameter in inspect.signature(
+      TASKS[name].build).parameters.items() if parameter.kind is parameter.KEYWORD_ONLY}
+  assert set(registry.OPTIONS[name]) == own | {
+      'data_source', 'cache_dir', 'num_clients', 'held_out_fraction',
+      *open_source.OPTIONS}
+
+
+def test_registry_knows_the_file_that_a_run_keeps():
+  assert registry.KEPT_FILES == {'vocabulary': text_vocabulary.FILE_NAME}
+
+
+class _Counting(sources.ArraysByClient):
+  """Counts how often clients are read."""
+
+  reads = 0
+
+  def examples(self, client_id):
+    self.reads += 1
+    return super().examples(client_id)
+
+
+def _source(clients=4, rows=10):
+  values = np.arange(clients * rows, dtype=np.int32)
+  return _Counting({'x': values}, np.repeat(np.arange(clients), rows))
+
+
+def test_few_examples_are_kept_and_many_are_not():
+  source = _source()
+  # Two clients' 40 bytes, and not three's.
+  cached = text_data.CachedSource(source, max_bytes=100)
+  for _ in range(3):
+    for client in cached.client_ids:
+      np.testing.assert_array_equal(
+          cached.examples(client)['x'], np.arange(10) + 10 * int(client))
+  assert source.reads == 4 + 2 + 2
+  assert cached.element_spec == source.element_spec
+  with pytest.raises(ValueError, match="no client '9'"):
+    cached.examples('9')
+
+
+def test_a_reader_may_change_what_it_was_given():
+  cached = text_data.CachedSource(_source())
+  del cached.examples('1')['x']
+  assert 'x' in cached.examples('1')
+
+
+def test_embedded_speeches_have_texts_and_three_tags():
+  speeches = text_embedded.speeches()
+  assert len(speeches) == 375 and len(set(speeches)) == 375
+  for text, tags in speeches:
+    assert text.isascii() and len(text) > 20 and '\n' not in text
+    assert len(tags.split('|')) == 3 and ' ' not in tags
+  arrays, clients = text_embedded.records_by_client(50)
+  assert sorted(set(clients)) == list(range(50)) and np.all(np.diff(clients) >= 0)
+  assert [len(array) for array in arrays.values()] == [375] * 3

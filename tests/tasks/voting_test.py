@@ -1,0 +1,202 @@
+"""Tasks of voting: who has which records, and what the server sees."""
+
+import numpy as np
+import pytest
+
+from tasks import sources
+from tasks import voting
+from tasks import voting_data
+from tests import data_dir
+
+
+def _task(labels=(0, 1, 2), public=4, classes=3):
+  count = len(labels)
+  return voting.VotingTask(
+      name='tiny', num_classes=classes,
+      agents=sources.ArraysByClient(
+          {'x': np.zeros((count, 2), np.float32), 'y': np.array(labels, np.int32)},
+          np.arange(count) % 2),
+      public=np.zeros((public, 2), np.float32),
+      public_labels=np.zeros(public, np.int32),
+      test={'x': np.zeros((3, 2), np.float32), 'y': np.zeros(3, np.int32)},
+      privacy_unit='one agent')
+
+
+def _check(task, agents, record_shape, public, test, classes=10):
+  assert len(task.agents.client_ids) == agents
+  assert task.record_shape == record_shape
+  assert task.public.shape == (public, *record_shape)
+  assert task.public_labels.shape == (public,)
+  assert len(task.test['y']) == test and task.num_classes == classes
+  assert task.unseen_classes() == []
+  spec = task.agents.element_spec
+  assert spec['x'] == (task.public.dtype, record_shape)
+  assert spec['y'] == (np.int32, ())
+
+
+def test_embedded_needs_no_file():
+  task = voting.build('embedded')
+  _check(task, 30, (16, 16), 300, 400)
+  sizes = [len(task.agents.examples(a)['y']) for a in task.agents.client_ids]
+  assert sum(sizes) == 1797 - 700 and max(sizes) - min(sizes) <= 1
+
+
+def test_the_servers_records_stay_whatever_the_agents():
+  first, other = (voting.build('embedded', num_agents=count, data_seed=count)
+                  for count in (5, 40))
+  np.testing.assert_array_equal(first.public, other.public)
+  np.testing.assert_array_equal(first.test['x'], other.test['x'])
+  assert first.agents.client_ids[0] == 'agent0'
+  assert other.agents.client_ids[0] == 'agent00'
+
+
+def test_nobodys_records_are_the_servers():
+  task = voting.build('embedded')
+  of_agents = {task.agents.examples(a)['x'][i].tobytes()
+               for a in task.agents.client_ids
+               for i in range(len(task.agents.examples(a)['y']))}
+  of_server = {x.tobytes() for x in (*task.public, *task.test['x'])}
+  # Two of scikit-learn's digits may be the same picture.
+  assert len(of_agents & of_server) <= 5
+
+
+@pytest.mark.parametrize('target, public, test', [
+    ('webcam', 206, 89), ('dslr', 110, 47)])
+def test_office_has_a_domain_each(target, public, test):
+  folder = data_dir.require('office_caltech10_surf.npz').parent
+  task = voting.build('office', data_dir=str(folder), target=target)
+  _check(task, 3, (800,), public, test)
+  assert target not in task.agents.client_ids
+  np.testing.assert_allclose(task.public.sum(axis=1), 1, rtol=1e-4)
+
+
+def test_mnist_agents_have_six_digits_and_600_records():
+  folder = data_dir.require('mnist.npz').parent
+  task = voting.build('mnist', data_dir=str(folder))
+  _check(task, 100, (28, 28), 3000, 7000)
+  for agent in task.agents.client_ids[::9]:
+    y = task.agents.examples(agent)['y']
+    assert len(y) == 600 and len(np.unique(y)) == 6
+  assert not task.notes
+
+
+def test_digits_agents_have_one_domain_each():
+  folder = data_dir.require('svhn_1000.npz').parent
+  task = voting.build('digits', data_dir=str(folder), num_agents=40, svhn_agents=4)
+  _check(task, 40, (16, 16), 3000, 6298)
+  sizes = {a: len(task.agents.examples(a)['y']) for a in task.agents.client_ids}
+  assert {s for a, s in sizes.items() if a.startswith('svhn')} == {250}
+  assert sum(s for a, s in sizes.items() if a.startswith('mnist')) == 70000
+  assert 'SVHN is a part of 1,000 images: 4 agents' in task.notes[0]
+
+
+def _npz(path, x, x_test, **changes):
+  content = {**dict(
+      x_train=x, y_train=np.arange(len(x)) % 3, writer_train=np.arange(len(x)) % 4,
+      x_test=x_test, y_test=np.arange(len(x_test)) % 3), **changes}
+  np.savez(path, **{k: v for k, v in content.items() if v is not None})
+  return str(path)
+
+
+@pytest.mark.parametrize('shape, dtype', [
+    ((5,), np.float32), ((9, 9), np.uint8), ((7,), np.int64)])
+def test_any_npz_with_agents_is_a_task(tmp_path, shape, dtype):
+  x = np.arange(24 * np.prod(shape)).reshape(24, *shape) % 200
+  path = _npz(tmp_path / 'a.npz', x.astype(dtype), x[:20].astype(dtype))
+  task = voting.build('npz', data_path=path, public_fraction=0.5)
+  _check(task, 4, shape, 10, 10, classes=3)
+  assert task.agents.client_ids == ('0', '1', '2', '3')
+
+
+X = np.zeros((24, 5), np.float32)
+
+
+@pytest.mark.parametrize('changes, message', [
+    ({'y_train': np.full(24, -1)}, r'labels must be in \[0, 1000\), found -1 in row'),
+    ({'y_test': np.full(20, 3)}, r'labels must be in \[0, 3\), found 3 in row 0'),
+    ({'y_train': np.zeros(23, int)}, 'labels must be one integer a record'),
+    ({'x_test': np.zeros((20, 6), np.float32)}, 'records of one shape'),
+    ({'x_train': np.where(np.arange(24)[:, None] == 7, np.nan, X)},
+     'records must be finite, found another value in row 7'),
+    ({'writer_train': np.zeros(24)}, 'writer_train must be an integer or string'),
+    ({'writer_train': None}, 'has no array writer_train'),
+    ({'x_test': X[:0], 'y_test': np.zeros(0, int)}, 'must be at least one record'),
+])
+def test_bad_files_are_refused(tmp_path, changes, message):
+  path = _npz(tmp_path / 'a.npz', **{**dict(x=X, x_test=X[:20]), **changes})
+  with pytest.raises(ValueError, match=message) as raised:
+    voting.build('npz', data_path=path)
+  assert '\n' not in str(raised.value)
+
+
+def test_a_damaged_file_is_refused(tmp_path):
+  path = tmp_path / 'a.npz'
+  _npz(path, X, X[:20])
+  path.write_bytes(path.read_bytes()[:-60])
+  with pytest.raises(ValueError, match='is not an npz file, or corrupted'):
+    voting.build('npz', data_path=str(path))
+  with pytest.raises(ValueError, match='does not exist'):
+    voting.build('npz', data_path=str(tmp_path / 'b.npz'))
+
+
+def test_labels_out_of_range_are_refused():
+  with pytest.raises(ValueError, match=r'labels of agent 1 must be in \[0, 3\)'):
+    _task(labels=(0, 3, 1))
+  with pytest.raises(ValueError, match=r'labels of agent 0 must be in \[0, 3\)'):
+    _task(labels=(0, 2, -1))
+
+
+def test_a_server_without_records_has_no_queries():
+  with pytest.raises(ValueError, match='task tiny has no public queries'):
+    _task(public=0)
+  with pytest.raises(ValueError, match='task embedded has no public queries'):
+    voting.build('embedded', public_records=0)
+
+
+def test_classes_that_nobody_has_are_named():
+  assert _task(labels=(0, 2, 0), classes=4).unseen_classes() == [1, 3]
+
+
+def test_agents_with_few_records_are_named():
+  task = _task(labels=(0, 1, 2))
+  assert task.agents_below(2) == ['1'] and task.agents_below(1) == []
+
+
+@pytest.mark.parametrize('name, options, message', [
+    ('cifar', {}, "task must be one of embedded, .*, found 'cifar'"),
+    ('embedded', {'target': 'dslr'}, 'task embedded does not use target; its'),
+    ('mnist', {}, 'task mnist needs data_dir'),
+    ('embedded', {'num_agents': 0}, 'num_agents must be an integer from 1'),
+    ('embedded', {'public_records': 1397}, 'public_records must be below 1397'),
+    ('office', {'data_dir': 'd', 'target': 'moon'}, 'target must be one of amazon'),
+    ('digits', {'data_dir': 'd', 'svhn_agents': 200}, r'svhn_agents must be in \[0'),
+    ('npz', {'data_path': 'f', 'public_fraction': 1.0}, 'public_fraction must be in'),
+])
+def test_bad_options_are_one_clear_line(name, options, message):
+  with pytest.raises(ValueError, match=message) as raised:
+    voting.build(name, **options)
+  assert '\n' not in str(raised.value)
+
+
+def test_options_that_are_none_count_as_not_given():
+  assert len(voting.build('embedded', target=None).public) == 300
+
+
+@pytest.mark.parametrize('size', [8, 16, 24, 28, 40])
+def test_resizing_keeps_mass_and_place(size):
+  images = np.zeros((1, 24, 24), np.uint8)
+  images[0, 6:12, 12:18] = 200
+  found = voting_data.resized(images, size).astype(float)[0]
+  assert found.shape == (size, size)
+  assert found.sum() == pytest.approx(images.sum() * (size / 24)**2, rel=0.03)
+  rows, columns = np.indices(found.shape)
+  scale = 24 / size
+  assert (found * rows).sum() / found.sum() * scale == pytest.approx(
+      9 - scale / 2, abs=0.15)
+  assert (found * columns).sum() / found.sum() * scale == pytest.approx(
+      15 - scale / 2, abs=0.15)
+
+
+def test_grey_is_luma():
+  colours = np.array([[[[255, 0, 0], [0, 255, 0], [0, 0, 255], [9, 9, 9]]]], np.uint8)
+  np.testing.assert_array_equal(voting_data.grey(colours), [[[76, 150, 29, 9]]])
