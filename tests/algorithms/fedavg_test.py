@@ -120,16 +120,16 @@ def test_server_is_sgd_with_momentum_on_the_mean_update(one_worker, momentum):
   assert moved > 0.1
 
 
-def test_round_without_clients_leaves_the_model_without_noise(one_worker):
-  del one_worker
+def test_round_without_clients_leaves_the_model_without_noise(in_process):
+  del in_process
   process = _process(_mean_factory('none'))
   output = process.next(process.initialize(), [])
   _assert_identical(list(output['state']['weights']), tiny_task.initial_weights(0))
 
 
 @pytest.mark.parametrize('mechanism', ['gaussian', 'skellam'])
-def test_round_without_clients_releases_noise_alone(one_worker, mechanism):
-  del one_worker
+def test_round_without_clients_releases_noise_alone(in_process, mechanism):
+  del in_process
   factory = _mean_factory(mechanism)
   process = _process(factory)
   state = fedavg.tell_cohort_size(process.initialize(), 0, factory)
@@ -146,8 +146,8 @@ def test_round_without_clients_releases_noise_alone(one_worker, mechanism):
 @pytest.mark.parametrize('mechanism, value', [
     ('none', np.inf), ('gaussian', np.inf), ('skellam', np.nan)])
 def test_client_that_is_not_finite_contributes_zero_and_its_noise(
-    one_worker, mechanism, value):
-  del one_worker
+    in_process, mechanism, value):
+  del in_process
   factory = _mean_factory(mechanism, seed=3)
   process = _process(factory, seeded=True)
   state = fedavg.tell_cohort_size(process.initialize(), 3, factory)
@@ -162,8 +162,8 @@ def test_client_that_is_not_finite_contributes_zero_and_its_noise(
   assert np.any(np.asarray(found['weights'][0]) != without['weights'][0])
 
 
-def test_unseeded_rounds_from_one_state_differ(one_worker):
-  del one_worker
+def test_unseeded_rounds_from_one_state_differ(in_process):
+  del in_process
   factory = _mean_factory('skellam')
   process = _process(factory)
   state = fedavg.tell_cohort_size(process.initialize(), 2, factory)

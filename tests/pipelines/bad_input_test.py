@@ -66,12 +66,21 @@ NAMES = [
     (['--mechanism=laplace'], '--mechanism=laplace'),
     (['--task=cats'], '--task=cats'),
     (['--model=resnet'], "model must be one of cnn_1m, cnn_small, found 'resnet'"),
-    (['--data_source=web'], "data_source must be one of embedded, npz, official"),
+    (['--data_source=web'], "data_source must be one of csv, embedded, folder, "),
     (['--only_digits'], 'data_source embedded does not use only_digits'),
     (['--data_path=x.npz'], 'data_source embedded does not use data_path'),
     (['--data_source=official'], 'data_source official does not use num_clients'),
     (['--data_source=npz', '--data_path=x.npz'],
      'data_source npz does not use num_clients'),
+    (['--data_source=npz', '--data_path=x.npz', '--partition=iid'],
+     'x.npz does not exist'),
+    (['--partition=random'], '--partition=random'),
+    (['--partition=iid', '--dirichlet_alpha=1'],
+     'partition iid does not use dirichlet_alpha'),
+    (['--partition=labels', '--labels_per_client=11'],
+     'labels_per_client must be an integer from 1 to the 10 labels'),
+    (['--partition=size', '--size_exponent=nan'], 'size_exponent must be a finite'),
+    (['--skip_bad_clients'], 'data_source embedded does not use skip_bad_clients'),
     (['--resume'], 'resume needs output_dir')]
 
 

@@ -98,7 +98,7 @@ def test_configurations_are_frozen(parse):
     ('--client_batch_size=0', 'client_batch_size must be at least 1'),
     ('--client_epochs=-1', 'client_epochs must be at least 1'),
     ('--rounds_per_evaluation=0', 'rounds_per_evaluation must be at least 1'),
-    ('--num_workers=0', 'num_workers must be at least 1'),
+    ('--num_workers=-1', 'num_workers must be at least 0'),
     ('--simulated_dropout_rate=1', 'simulated_dropout_rate must be in'),
     ('--initial_weights_seed=-1', 'initial_weights_seed must be at least 0'),
     ('--seed=-1', 'seed must be at least 0'),

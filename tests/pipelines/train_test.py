@@ -102,12 +102,13 @@ FINISHED = ['none', *PRIVATE, 'seeded']
 def test_run_leaves_all_its_files(runs, name):
   folder = _folder(runs, name)
   assert sorted(path.name for path in folder.iterdir()) == [
-      'checkpoints', 'configuration.json', 'ledger.jsonl', 'metrics.csv',
+      'checkpoints', 'clients.png', 'configuration.json', 'ledger.jsonl', 'metrics.csv',
       'progress.png', 'starts.log', 'summary.json', 'tensorboard']
   assert sorted(path.name for path in (folder / 'checkpoints').iterdir()) == [
       'round_0', 'round_2']
-  picture = matplotlib.image.imread(folder / 'progress.png')
-  assert picture.ndim == 3 and min(picture.shape[:2]) > 300 and picture.std() > 0.05
+  for name_ in ('progress.png', 'clients.png'):
+    picture = matplotlib.image.imread(folder / name_)
+    assert picture.ndim == 3 and min(picture.shape[:2]) > 300 and picture.std() > 0.05
   assert not launcher_lib.workers_of(runs[name][0].mark)
 
 

@@ -23,6 +23,7 @@ ZERO_OUT = 'zero-out'
 REPLACE_ONE = 'replace-one'
 INSTANCE = 'instance'
 RECORD = 'record'
+RECORD_ZERO_OUT = 'record-zero-out'
 LOCAL = 'local'
 
 ADJACENCY_IN_WORDS = {
@@ -31,6 +32,7 @@ ADJACENCY_IN_WORDS = {
               'part and still adds its noise share',
     REPLACE_ONE: 'one client\'s contribution is replaced by any other',
     INSTANCE: 'one record of one agent is added, removed or replaced',
+    RECORD_ZERO_OUT: 'one record of one agent is added or removed',
     RECORD: 'one record is added, removed or replaced',
     LOCAL: 'any two inputs of one client',
 }

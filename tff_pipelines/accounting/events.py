@@ -7,6 +7,7 @@ cohort; `SelfComposed(event=..., count=1500)` the training run.
 
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import combinators
+from tff_pipelines.accounting import gradient_events
 from tff_pipelines.accounting import local_events
 from tff_pipelines.accounting import sum_events
 from tff_pipelines.accounting import vote_events
@@ -20,12 +21,16 @@ CentralGaussian = sum_events.CentralGaussian
 SkellamCount = sum_events.SkellamCount
 
 Vote = vote_events.Vote
+NoisyGradients = gradient_events.NoisyGradients
 
 Nfdp = local_events.Nfdp
+PostProcessing = local_events.PostProcessing
 Piecewise = local_events.Piecewise
 Duchi = local_events.Duchi
 LocalLaplace = local_events.LocalLaplace
 LocalGaussian = local_events.LocalGaussian
+LocalDiscreteGaussian = local_events.LocalDiscreteGaussian
+LocalAnswers = local_events.LocalAnswers
 
 NoPrivacy = combinators.NoPrivacy
 PoissonSampled = combinators.PoissonSampled

@@ -238,6 +238,26 @@ class Ledger:
       os.fsync(file.fileno())
       self._head = (file.tell(), count + 1, record['hash'])
 
+  def drop_torn(self) -> bool:
+    """Removes a last line that was not written to its end; whether there was one.
+
+    For those who append a line before what it stands for happens, and go on only
+    when `append_line` has returned: what a torn line announces did not happen.
+    """
+    complete, torn = self._split()
+    if torn:
+      self._truncate(complete)
+    return bool(torn)
+
+  def _truncate(self, complete: Sequence[str]) -> None:
+    """Cuts the file off after these lines, its first."""
+    with open(self.path, 'r+b') as file:
+      fcntl.flock(file, fcntl.LOCK_EX)
+      file.truncate(sum(len(text.encode()) + 1 for text in complete))
+      file.flush()
+      os.fsync(file.fileno())
+    self._head = None
+
   def reconcile(self, line: str) -> None:
     """Brings the file up to the last line that a checkpoint committed.
 
@@ -255,11 +275,7 @@ class Ledger:
         raise ValueError(
             f'{self.path} must end in a part of the committed line, found '
             'another torn line')
-      with open(self.path, 'r+b') as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.truncate(sum(len(text.encode()) + 1 for text in complete))
-        file.flush()
-        os.fsync(file.fileno())
+      self._truncate(complete)
     self._head = None
     _, count, _ = self._at_head()
     if record['round'] <= count:

@@ -82,12 +82,45 @@ class Nfdp(base.Event):
         f'the same delta {self.draw_probability:.6g} holds with epsilon 0: it '
         'is the chance that a given record is drawn, and a drawn record has no '
         'protection at all']
-    if self.draw_probability >= 1 / self.records:
+    # Always so in exact arithmetic: somebody is drawn.
+    if self.draw_probability >= (1 - 1e-9) / self.records:
       found.append(
           f'delta {self.draw_probability:.6g} is not below 1/records = '
           f'{1 / self.records:.6g}: any one sampled record may be exposed '
           'entirely; this is not a meaningful guarantee')
     return tuple(found)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PostProcessing(base.Event):
+  """A release that is computed from earlier ones alone: it costs nothing.
+
+  Rounds after a noise-free draw are of this kind: they see the records by what
+  was drawn only.
+  """
+
+  source: ClassVar[str] = (
+      'post-processing, Dwork and Roth 2014, Proposition 2.1')
+
+  @property
+  def adjacency(self) -> str:
+    return base.ANY
+
+  @property
+  def sensitivity(self) -> str:
+    return 'none: nothing but earlier releases is read'
+
+  def curve(self, max_order: int, amplification: str) -> np.ndarray:
+    del amplification
+    return np.zeros(max_order - 1)
+
+  def pure_epsilon(self, amplification: str) -> float:
+    del amplification
+    return 0.0
+
+  def factors(self, amplification: str) -> tuple[base.Factor, ...]:
+    del amplification
+    return ()
 
 
 class _PureLocal(base.Event):
@@ -153,7 +186,9 @@ class Duchi(_PureLocal):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LocalLaplace(_PureLocal):
-  """Laplace noise of scale 2d/epsilon on d coordinates in [-1, 1].
+  """Laplace noise of a scale of the L1 distance of any two inputs over epsilon.
+
+  That is 2d/epsilon on d coordinates in [-1, 1], and 2/epsilon on probabilities.
 
   Attributes:
     epsilon: Of the whole vector, one query, > 0.
@@ -200,3 +235,88 @@ class LocalGaussian(base.Event):
     if self.noise_multiplier == 0:
       return ((pairs.Leak(probability=1.0), 1),)
     return ((pairs.Gaussian(noise_multiplier=self.noise_multiplier), 1),)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LocalDiscreteGaussian(LocalGaussian):
+  """Discrete Gaussian noise on one vector of one client, on a public grid.
+
+  Its Renyi divergence is that of Gaussian noise or less; that its worst pair is the
+  Gaussian's too is not known, so there is no privacy loss distribution.
+
+  Attributes:
+    noise_multiplier: Root of the noise's parameter over the L2 distance of any two
+      inputs, >= 0 (0: no guarantee).
+  """
+
+  source: ClassVar[str] = 'arXiv 2004.00010, Proposition 5'
+
+  def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
+    return super().factors(amplification) if self.noise_multiplier == 0 else None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LocalAnswers(base.Event):
+  """Answers of data owners to public queries, each perturbed on a public grid.
+
+  Owners answer in groups, by turns: query number n, counted from 0 over the whole
+  run, goes to every owner of group n modulo `groups`. So nobody has given more than
+  ceil(n / groups) answers after n queries, and the steps of a run, composed, cost
+  what the owner with the most answers has spent. Owners protect themselves: what
+  one of them spends does not depend on the others.
+
+  Attributes:
+    event: One answer of one owner.
+    groups: >= 1.
+    queries_before: Queries of all earlier steps, >= 0, lost ones included.
+    queries_after: The same after this step, more than before.
+  """
+
+  event: base.Event
+  groups: int
+  queries_before: int
+  queries_after: int
+
+  source: ClassVar[str] = (
+      'sequential composition for each owner, arXiv 1702.07476, Proposition 1')
+
+  def __post_init__(self):
+    base.check_event(event=self.event)
+    if self.event.adjacency != base.LOCAL:
+      raise ValueError(
+          'event must be an answer that an owner protects by itself, found '
+          f'{type(self.event).__name__}')
+    validate.integer(groups=self.groups, low=1)
+    validate.integer(queries_before=self.queries_before, low=0)
+    validate.integer(
+        queries_after=self.queries_after, low=self.queries_before + 1)
+
+  @property
+  def count(self) -> int:
+    """By how many answers the most that any one owner has given grows."""
+    return -(-self.queries_after // self.groups) + (
+        -self.queries_before // self.groups)
+
+  @property
+  def adjacency(self) -> str:
+    return base.LOCAL
+
+  @property
+  def sensitivity(self) -> str:
+    return (f'{self.event.sensitivity}; at most {self.count} more of one owner')
+
+  def curve(self, max_order: int, amplification: str) -> np.ndarray:
+    if self.count == 0:
+      return np.zeros(max_order - 1)
+    return self.count * self.event.curve(max_order, amplification)
+
+  def pure_epsilon(self, amplification: str) -> float:
+    if self.count == 0:
+      return 0.0
+    return self.count * self.event.pure_epsilon(amplification)
+
+  def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
+    inner = self.event.factors(amplification)
+    if inner is None or self.count == 0:
+      return inner if self.count else ()
+    return tuple((pair, self.count * times) for pair, times in inner)

@@ -404,12 +404,14 @@ def epsilon(factors: tuple[Factor, ...], delta: float) -> float:
   """A safe epsilon of composed pairs, as a rule within 0.1% of the true one.
 
   Args:
-    factors: Pairs and how often each is composed, at least one.
+    factors: Pairs and how often each is composed. Nothing costs nothing.
     delta: In (0, 1).
 
   Raises:
     pairs.TooLarge: If the losses cannot be listed.
   """
+  if not factors:
+    return 0.0
   return _converged(pairs.simplified(factors), _epsilon_query(delta))
 
 
@@ -425,6 +427,8 @@ def epsilon_bounds(factors: tuple[Factor, ...],
 # pylint: disable=redefined-outer-name
 def delta(factors: tuple[Factor, ...], epsilon: float) -> float:
   """A safe delta of composed pairs at epsilon >= 0."""
+  if not factors:
+    return 0.0
   return _converged(pairs.simplified(factors), _delta_query(epsilon))
 
 

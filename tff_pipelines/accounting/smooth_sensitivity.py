@@ -218,10 +218,12 @@ def release(event: vote_events.Vote, votes_of_queries, *, order: float,
   Raises:
     ValueError: For other votes, and where the proof's conditions fail.
   """
-  if (event.noise, event.scheme, event.level) != ('gaussian', 'ae', 'instance'):
+  if (event.noise, event.scheme, event.level, event.attributes,
+      event.max_weight) != ('gaussian', 'ae', 'instance', 1, 1):
     raise ValueError(
         'smooth sensitivity is proved for noise=gaussian, scheme=ae, '
-        f'level=instance only, found {event!r}')
+        'level=instance, one label and unweighted votes only, found '
+        f'{event!r}')
   validate.positive(noise_stddev=event.noise_stddev)
   validate.finite(order=order)
   own = release_cost(beta, noise, order)

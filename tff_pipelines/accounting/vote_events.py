@@ -9,6 +9,9 @@ Who votes, with k = `neighbours`:
 * 'ae': each agent one vote, for its own model's label;
 * 'knn': each agent k votes, for the labels of the k records of its own nearest
   to the query, divided by the constant k at the end.
+
+Where labels do not exclude each other an agent names up to `attributes` of them,
+and the release says of each label whether its noisy count is large enough.
 """
 
 import dataclasses
@@ -47,6 +50,9 @@ class Vote(base.Event):
     neighbours: k >= 1 for 'knn', None for 'ae'.
     bound: 'tight', or 'paper' for the sensitivity sqrt(2/k) that the paper
       states for 'knn' at instance level, stated for Gaussian noise.
+    attributes: The most labels tau >= 1 that an agent names, for 'ae' only.
+    max_weight: The largest weight of a vote, an integer >= 1. Weights are
+      public; an agent of weight w casts each vote w times.
   """
 
   scheme: str
@@ -55,6 +61,8 @@ class Vote(base.Event):
   noise_stddev: float
   neighbours: int | None = None
   bound: str = 'tight'
+  attributes: int = 1
+  max_weight: int = 1
 
   source: ClassVar[str] = (
       'Zhu et al. 2020, Theorem 5, with sensitivity sqrt(2)/k for neighbours; '
@@ -71,6 +79,10 @@ class Vote(base.Event):
     elif self.neighbours is not None:
       raise ValueError(
           f'neighbours must be None for scheme=ae, found {self.neighbours!r}')
+    validate.integer(attributes=self.attributes, max_weight=self.max_weight, low=1)
+    if self.scheme == 'knn' and self.attributes > 1:
+      raise ValueError(
+          f'attributes must be 1 for scheme=knn, found {self.attributes!r}')
     if self.bound == 'paper' and self.noise != 'gaussian':
       raise ValueError(
           'bound=paper is stated for noise=gaussian only, found '
@@ -82,13 +94,14 @@ class Vote(base.Event):
 
   @property
   def l2_sensitivity(self) -> float:
-    """In units in which an agent's votes sum to 1."""
+    """In units in which the votes of an agent of weight 1 for a label sum to 1."""
+    moved = self.max_weight * math.sqrt(self.attributes)
     if self.level == 'agent':
-      return 1.0
+      return moved
     votes = 1 if self.scheme == 'ae' else self.neighbours
     if self.bound == 'paper':
-      return math.sqrt(2.0 / votes)
-    return math.sqrt(2.0) / votes
+      return moved * math.sqrt(2.0 / votes)
+    return moved * math.sqrt(2.0) / votes
 
   @property
   def sensitivity(self) -> str:
@@ -105,13 +118,14 @@ class Vote(base.Event):
     if self.noise == 'gaussian':
       return curves.gaussian(
           self.noise_stddev / self.l2_sensitivity, max_order)
+    # Coordinates that move, each with noise of its own, and by how much.
+    count, most = self.attributes, self.max_weight
     if self.level == 'instance':
-      # One coordinate up by 1, one down by 1.
-      return 2 * curves.skellam(
-          l1=1, l2=1, variance=self._count_variance, max_order=max_order)
-    votes = 1 if self.scheme == 'ae' else self.neighbours
-    return curves.skellam(
-        l1=votes, l2=votes, variance=self._count_variance, max_order=max_order)
+      count *= 2  # As many go up as come down.
+    elif self.scheme == 'knn':
+      most *= self.neighbours
+    return count * curves.skellam(
+        l1=most, l2=most, variance=self._count_variance, max_order=max_order)
 
   def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
     del amplification
@@ -120,11 +134,12 @@ class Vote(base.Event):
     if self.noise == 'gaussian':
       return ((pairs.Gaussian(
           noise_multiplier=self.noise_stddev / self.l2_sensitivity), 1),)
-    one_vote = pairs.Skellam(shift=1, variance=self._count_variance)
+    one_vote = pairs.Skellam(
+        shift=self.max_weight, variance=self._count_variance)
     if self.level == 'instance':
-      return ((one_vote, 2),)
+      return ((one_vote, 2 * self.attributes),)
     if self.scheme == 'ae':
-      return ((one_vote, 1),)
+      return ((one_vote, self.attributes),)
     if self.neighbours == 1:
       return ((one_vote, 1),)
     return None  # k votes spread over labels in unknown ways: no worst pair.

@@ -73,6 +73,10 @@ def log_wrong_probability(event: vote_events.Vote, votes) -> float:
   Returns:
     At most 0.
   """
+  if event.attributes > 1:
+    raise ValueError(
+        'attributes must be 1 for a bound that depends on the votes: with more '
+        f'there is no one winner; found {event.attributes!r}')
   counts = _counts(votes)
   stddev = _count_stddev(event)
   if stddev == 0:
@@ -190,11 +194,14 @@ def published_curve(event: vote_events.Vote, votes,
   if event.noise != 'gaussian':
     raise ValueError('noise must be gaussian for the published formula, found '
                      f'{event.noise!r}')
+  if event.attributes > 1:
+    raise ValueError('attributes must be 1 for the published formula, found '
+                     f'{event.attributes!r}')
   curve = event.curve(max_order, 'tight')
   counts = np.sort(_counts(votes))[::-1] / (event.neighbours or 1)
-  moved = 1.0
+  moved = float(event.max_weight)
   if event.level == 'instance':
-    moved = 2.0 / (event.neighbours or 1)
+    moved *= 2.0 / (event.neighbours or 1)
   margin = max(0.0, float(counts[0] - counts[1]) - moved)
   if event.noise_stddev == 0:
     return curve

@@ -1,0 +1,138 @@
+"""What a party does with its model, against Keras and NumPy."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tasks import fedmd_models
+from tff_pipelines.algorithms import fedmd_training
+from tff_pipelines.algorithms.fedmd_training import FitConfig
+
+SHAPE, CLASSES = (8, 8, 1), 5
+ARCHITECTURE = fedmd_models.build('dense2', SHAPE, CLASSES)
+KEY = tf.constant([7, 8], tf.int64)
+
+
+def _images(count, seed=0):
+  return np.random.default_rng(seed).integers(
+      0, 256, (count, *SHAPE), dtype=np.uint8)
+
+
+def _labels(count, seed=1):
+  return np.random.default_rng(seed).integers(CLASSES, size=count).astype(np.int32)
+
+
+def _fit(images, targets, epochs, *, kind='labels', weights=None, key=KEY,
+         rate=0.01, batch=1000):
+  if weights is None:
+    weights = ARCHITECTURE.initial_weights(0)
+  return fedmd_training.fit(
+      ARCHITECTURE, tf.constant(weights), tf.constant(images),
+      tf.constant(targets), tf.constant(epochs), key, kind=kind,
+      config=FitConfig(learning_rate=rate, batch_size=batch)).numpy()
+
+
+def _targets(kind, count):
+  if kind == 'labels':
+    return _labels(count)
+  logits = np.random.default_rng(2).normal(size=(count, CLASSES)).astype(np.float32)
+  return logits if kind == 'logits' else tf.nn.softmax(logits).numpy()
+
+
+@pytest.mark.parametrize('kind', ['labels', 'logits', 'softmax', 'argmax'])
+def test_fit_takes_the_steps_of_keras_adam(kind):
+  images, targets = _images(12), _targets(kind, 12)
+  loss = {'labels': tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+          'logits': tf.keras.losses.MeanAbsoluteError()}.get(
+              kind, tf.keras.losses.CategoricalCrossentropy(from_logits=True))
+  weights = tf.Variable(ARCHITECTURE.initial_weights(0))
+  optimizer = tf.keras.optimizers.legacy.Adam(0.01)
+  for _ in range(6):
+    with tf.GradientTape() as tape:
+      value = loss(targets, ARCHITECTURE.logits(weights, images))
+    optimizer.apply_gradients([(tape.gradient(value, weights), weights)])
+  # One batch has all examples, so their order plays no part.
+  found = _fit(images, targets, 6, kind=kind)
+  moved = np.abs(found - ARCHITECTURE.initial_weights(0)).max()
+  assert moved > 0.01
+  np.testing.assert_allclose(found, weights.numpy(), atol=1e-3 * moved)
+
+
+def test_every_example_is_seen_once_an_epoch_in_an_order_of_its_own():
+  # One example a step: weights depend on the order, and all examples count.
+  images, labels = _images(5), _labels(5)
+  first = _fit(images, labels, 1, batch=1)
+  again = _fit(images, labels, 1, batch=1)
+  other = _fit(images, labels, 1, batch=1, key=tf.constant([7, 9], tf.int64))
+  np.testing.assert_array_equal(first, again)
+  assert np.any(first != other)
+  for row in range(5):
+    fewer = np.delete(images, row, axis=0), np.delete(labels, row)
+    assert np.any(first != _fit(*fewer, 1, batch=1))
+
+
+def test_uneven_last_batch_counts_its_own_examples_only():
+  # Of 3 examples in batches of 2 the last batch has one; doubled examples make
+  # a batch of two equal ones, which has the same gradient.
+  images, labels = _images(1), _labels(1)
+  one = _fit(images, labels, 1, batch=2)
+  two = _fit(np.repeat(images, 2, 0), np.repeat(labels, 2), 1, batch=2)
+  np.testing.assert_allclose(one, two, atol=1e-6)
+
+
+@pytest.mark.parametrize('count, epochs', [(0, 3), (4, 0)])
+def test_nothing_to_learn_changes_nothing(count, epochs):
+  found = _fit(_images(count), _labels(count), epochs)
+  np.testing.assert_array_equal(found, ARCHITECTURE.initial_weights(0))
+
+
+def test_fit_learns_what_there_is_to_learn():
+  images = np.zeros([20, *SHAPE], np.uint8)
+  labels = (np.arange(20) % CLASSES).astype(np.int32)
+  images[np.arange(20), labels, 0, 0] = 255
+  weights = _fit(images, labels, 60, batch=4)
+  logits = ARCHITECTURE.logits(weights, images).numpy()
+  assert np.all(logits.argmax(-1) == labels)
+
+
+@pytest.mark.parametrize('count', [1, 500, 501, 1203])
+def test_predictions_in_pieces_are_predictions_of_the_whole(count):
+  weights, images = ARCHITECTURE.initial_weights(3), _images(count)
+  found = fedmd_training.predict(ARCHITECTURE, weights, tf.constant(images))
+  assert found.shape == [count, CLASSES]
+  np.testing.assert_allclose(
+      found, ARCHITECTURE.logits(weights, images), atol=1e-5)
+
+
+def test_agreement_is_the_part_of_equal_classes():
+  weights, images = ARCHITECTURE.initial_weights(3), _images(700)
+  own = ARCHITECTURE.logits(weights, images).numpy().argmax(-1)
+  consensus = np.eye(CLASSES, dtype=np.float32)[own]
+  consensus[:70] = np.roll(consensus[:70], 1, axis=-1)
+  found = fedmd_training.agreement(
+      ARCHITECTURE, weights, tf.constant(images), tf.constant(consensus))
+  assert float(found) == pytest.approx(630 / 700)
+
+
+def test_losses_are_by_formula():
+  logits = np.array([[1.0, -2.0, 0.5]], np.float32)
+  log_p = logits - np.log(np.exp(logits).sum())
+  targets = np.array([[0.2, 0.3, 0.5]], np.float32)
+  for kind, wanted in (('logits', np.abs(logits - targets).mean()),
+                       ('softmax', -(targets * log_p).sum()),
+                       ('argmax', -(targets * log_p).sum())):
+    found = fedmd_training.losses(kind, tf.constant(logits), tf.constant(targets))
+    np.testing.assert_allclose(found, [wanted], rtol=1e-6)
+  found = fedmd_training.losses('labels', tf.constant(logits), tf.constant([1]))
+  np.testing.assert_allclose(found, -log_p[:, 1], rtol=1e-6)
+  with pytest.raises(ValueError, match='kind must be one of'):
+    fedmd_training.losses('hints', tf.constant(logits), tf.constant(targets))
+
+
+@pytest.mark.parametrize('changes, message', [
+    (dict(learning_rate=0.0), 'learning_rate must be greater than 0'),
+    (dict(learning_rate=float('nan')), 'learning_rate must be a finite number'),
+    (dict(batch_size=0), 'batch_size must be at least 1')])
+def test_impossible_settings_are_named(changes, message):
+  with pytest.raises(ValueError, match=message):
+    FitConfig(**{'learning_rate': 0.1, 'batch_size': 2, **changes})

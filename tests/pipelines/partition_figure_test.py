@@ -1,0 +1,36 @@
+"""Tests of tff_pipelines.partition_figure."""
+
+import matplotlib.image
+import numpy as np
+import pytest
+
+from tff_pipelines import partition_figure
+
+
+def _colours(path):
+  """The share of the picture that each colour has."""
+  picture = (255 * matplotlib.image.imread(path)[:, :, :3]).astype(int)
+  found, counts = np.unique(
+      picture.reshape([-1, 3]), axis=0, return_counts=True)
+  return {tuple(colour): count / counts.sum() for colour, count in zip(found, counts)}
+
+
+def test_bars_are_as_long_as_the_counts_are_large(tmp_path):
+  path = tmp_path / 'f.png'
+  # Three quarters of the examples have label 0, drawn in matplotlib's first colour.
+  partition_figure.draw(np.array([[3, 0], [6, 3]]), path)
+  colours = _colours(path)
+  first, second = (colours[tuple(colour)] for colour in (
+      [31, 119, 180], [255, 127, 14]))
+  assert first > 0.2
+  assert first / second == pytest.approx(3.0, rel=0.1)
+
+
+@pytest.mark.parametrize('clients, classes', [(1, 1), (1000, 10), (30, 20), (300, 62)])
+def test_any_number_of_clients_and_labels_is_drawn(tmp_path, clients, classes):
+  path = tmp_path / 'f.png'
+  counts = np.random.default_rng(0).integers(1, 5, size=[clients, classes])
+  partition_figure.draw(counts, path)
+  picture = matplotlib.image.imread(path)
+  assert min(picture.shape[:2]) > 300 and picture[:, :, :3].std() > 0.05
+  assert len(_colours(path)) > classes

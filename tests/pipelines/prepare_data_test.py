@@ -1,0 +1,215 @@
+"""prepare_data: copies of every source, whatever stops it."""
+
+import json
+import sqlite3
+import time
+
+import matplotlib.image
+import numpy as np
+import pytest
+
+from tasks import emnist_data
+from tasks import open_source
+from tasks import source_sqlite
+from tests.tasks import populations
+
+PREPARE = 'tff_pipelines.prepare_data'
+TRAIN = 'tff_pipelines.train'
+
+
+def _jsonl(folder):
+  """Flags for a small file, with a test part."""
+  (folder / 'test').mkdir()
+  options = populations.jsonl(folder, populations.POPULATION)
+  test = populations.jsonl(folder / 'test', {'zoe': populations.POPULATION['7']})
+  return (f'--output={folder / "out.sqlite"}', '--data_source=jsonl',
+          f'--data_path={options["data_path"]}', f'--test_path={test["data_path"]}')
+
+
+def test_fields_are_copied_and_a_second_start_leaves_them_alone(launcher, tmp_path):
+  flags = _jsonl(tmp_path)
+  run = launcher.run(PREPARE, *flags)
+  assert run.code == 0, run.stderr
+  path = tmp_path / 'out.sqlite'
+  assert run.stdout == f'{path}: 4 clients, 7 examples\n'
+  for split, population in (('train', populations.POPULATION),
+                            ('test', {'zoe': populations.POPULATION['7']})):
+    source = source_sqlite.SqliteSource(path, split)
+    assert set(source.client_ids) == set(population)
+    for client, rows in population.items():
+      populations.assert_same(source.examples(client), populations.expected(rows))
+  before = path.read_bytes()
+  run = launcher.run(PREPARE, *flags)
+  assert (run.code, run.stdout) == (0, f'{path} is complete already\n')
+  assert path.read_bytes() == before
+
+  for more in (['--fields=text'], ['--nodark_ink'], ['--task=emnist'],
+               ['--test_path=']):
+    run = launcher.run(PREPARE, *flags, *more)
+    assert run.code == 2 and run.stderr.startswith('error: ')
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize('flags, message', [
+    ([], 'output must be the path of a file, found none'),
+    (['--output=x'], 'data_source must be given, or a task'),
+    (['--output=x', '--data_source=jsonl'], 'data_source jsonl needs data_path'),
+    (['--output=x', '--data_source=jsonl', '--data_path=gone'], 'gone does not exist'),
+    (['--output=x', '--data_source=embedded'], 'data_source must be one of csv, fol'),
+    (['--output=x', '--data_source=jsonl', '--num_clients=3'],
+     'num_clients not used without --task'),
+    (['--output=x', '--task=emnist', '--model=cnn_1m'], 'model not used by --task'),
+    (['--output=x', '--task=emnist', '--fields=a'], 'fields are not used with --task'),
+    (['--output=/proc/x', '--task=emnist', '--num_clients=3'], '/proc/x.partial'),
+])
+def test_wrong_flags_are_named(launcher, flags, message):
+  run = launcher.run(PREPARE, *flags)
+  assert run.code == 2, run.stderr
+  last = run.stderr.splitlines()[-1]
+  assert last.startswith('error: ') and message in last, run.stderr
+  assert sorted(p.name for p in run.folder.iterdir()) == ['stderr', 'stdout']
+
+
+def test_chosen_fields_have_their_kinds(launcher, tmp_path):
+  path = tmp_path / 'f.jsonl'
+  path.write_text('{"client": "a", "v": 1, "w": 2}\n{"client": "a", "v": 3}\n')
+  flags = ['--data_source=jsonl', f'--data_path={path}',
+           f'--output={tmp_path / "out.sqlite"}']
+  assert 'there is no field' in launcher.run(PREPARE, *flags).stderr
+  assert 'kind must be one of' in launcher.run(
+      PREPARE, *flags, '--fields=v:word').stderr
+  run = launcher.run(PREPARE, *flags, '--fields=v:float,w:integer?')
+  assert run.code == 0, run.stderr
+  found = source_sqlite.SqliteSource(tmp_path / 'out.sqlite', 'train').examples('a')
+  assert found['v'].dtype == np.float64 and found['v'].tolist() == [1, 3]
+  assert found['w'].dtype == np.int64 and found['w'].tolist() == [2, 0]
+
+
+def test_bad_clients_are_skipped_and_counted(launcher, tmp_path):
+  path = tmp_path / 'f.jsonl'
+  path.write_text('{"client": "a", "v": 1}\n{"client": "b", "v": "x"}\nz\n')
+  flags = ['--data_source=jsonl', f'--data_path={path}',
+           f'--output={tmp_path / "out.sqlite"}']
+  run = launcher.run(PREPARE, *flags)
+  assert run.code == 2 and "line 2, client 'b': field 'v'" in run.stderr
+  assert sorted(p.name for p in tmp_path.iterdir()) == ['f.jsonl']
+  run = launcher.run(PREPARE, *flags, '--skip_bad_clients')
+  assert run.code == 0, run.stderr
+  assert '1 clients, 1 examples' in run.stdout
+  assert 'skipped 1 bad clients and 1 bad records of no known client' in run.stdout
+
+
+def _consistent_clients(path):
+  """The clients of a file that is not complete; asserts that each is whole."""
+  with sqlite3.connect(path) as connection:  # Rolls back what was not committed.
+    if not connection.execute('SELECT * FROM sqlite_master').fetchall():
+      return set()  # Killed before its first commit.
+    told = dict(connection.execute(
+        'SELECT client_id, num_examples FROM client_metadata').fetchall())
+    there = dict(connection.execute(
+        'SELECT client_id, count(*) FROM examples GROUP BY client_id').fetchall())
+  connection.close()
+  assert told == there
+  return set(told)
+
+
+def test_killed_copies_go_on_and_are_the_same_in_the_end(launcher, tmp_path):
+  clients = 600
+  rng = np.random.default_rng(0)
+  path = tmp_path / 'f.jsonl'
+  with open(path, 'w', encoding='utf-8') as file:
+    for client in range(clients):
+      for _ in range(2 + client % 3):
+        file.write(json.dumps(
+            {'client': str(client), 'v': rng.integers(2**40, size=600).tolist()}) + '\n')
+  flags = ['--data_source=jsonl', f'--data_path={path}']
+  output = tmp_path / 'killed.sqlite'
+  partial = tmp_path / 'killed.sqlite.partial'
+  survived = []
+  for wanted_bytes in (1, 5_500_000):
+    run = launcher.start(PREPARE, *flags, f'--output={output}')
+    while run.poll() is None and not (
+        partial.exists() and partial.stat().st_size >= wanted_bytes):
+      time.sleep(0.002)
+    run.kill()
+    assert run.code == -9 and not output.exists(), run.stderr
+    survived.append(_consistent_clients(partial))
+  assert survived[0] <= survived[1]
+  assert 0 < len(survived[1]) < clients
+  for name in ('killed', 'whole'):
+    run = launcher.run(PREPARE, *flags, f'--output={tmp_path / name}.sqlite')
+    assert run.code == 0, run.stderr
+  assert not partial.exists()
+  killed, whole = (source_sqlite.SqliteSource(tmp_path / f'{name}.sqlite', 'train')
+                   for name in ('killed', 'whole'))
+  assert killed.client_ids == whole.client_ids and len(whole.client_ids) == clients
+  original = open_source.open_raw('jsonl', fields=None, data_path=str(path)).train
+  for client in whole.client_ids:
+    wanted = original.examples(client)
+    populations.assert_same(killed.examples(client), wanted)
+    populations.assert_same(whole.examples(client), wanted)
+
+
+def test_simulated_clients_are_copied_drawn_and_trained_on(launcher, tmp_path):
+  output = tmp_path / 'digits.sqlite'
+  flags = ['--partition=labels', '--labels_per_client=3', '--num_clients=30']
+  run = launcher.run(PREPARE, '--task=emnist', f'--output={output}', *flags)
+  assert run.code == 0, run.stderr
+  picture = matplotlib.image.imread(f'{output}.clients.png')
+  assert len(np.unique(picture.reshape([-1, picture.shape[-1]]), axis=0)) > 10
+  direct = emnist_data.load(partition='labels', labels_per_client=3, num_clients=30)
+  copied = emnist_data.load(
+      data_source='sqlite', data_path=str(output), num_classes=10)
+  assert copied.train.read_in_graph is not None
+  assert set(copied.train.client_ids) == set(direct.train.client_ids)
+  for client in direct.train.client_ids:
+    populations.assert_same(copied.train.examples(client), direct.train.examples(client))
+    assert len(np.unique(direct.train.examples(client)['y'])) == 3
+  populations.assert_same(copied.held_out['test_clients'], direct.held_out['test'])
+
+  metrics = []
+  for name, more in (('by_id', []), ('sent', ['--noclients_by_id'])):
+    run = launcher.run(
+        TRAIN, '--rounds=1', '--cohort_size=4', '--sampling=fixed', '--seed=1',
+        '--mechanism=gaussian', '--data_source=sqlite', f'--data_path={output}',
+        '--num_classes=10', f'--output_dir={tmp_path / name}', *more)
+    assert run.code == 0, run.stderr
+    metrics.append((tmp_path / name / 'metrics.csv').read_text())
+    summary = json.loads((tmp_path / name / 'summary.json').read_text())
+    assert summary['skipped_clients'] == summary['skipped_records'] == 0
+    assert not (tmp_path / name / 'clients.png').exists()  # Might be real people.
+  assert metrics[0] == metrics[1]
+
+
+def test_training_names_or_skips_the_bad_client_of_a_cohort(launcher, tmp_path):
+  rng = np.random.default_rng(0)
+  population = {f'c{i}': [
+      dict(pixels=rng.integers(256, size=784).tolist(), label=int(label))
+      for label in rng.integers(10, size=3)] for i in range(12)}
+  population['c3'][1]['label'] = 77
+  populations.jsonl(tmp_path, population)
+  output = tmp_path / 'f.sqlite'
+  run = launcher.run(PREPARE, '--data_source=jsonl', f'--output={output}',
+                     f'--data_path={tmp_path / "data.jsonl.gz"}')
+  assert run.code == 0, run.stderr
+  flags = ['--rounds=1', '--cohort_size=10', '--mechanism=none', '--sampling=fixed',
+           '--data_source=sqlite', f'--data_path={output}', '--num_classes=10',
+           '--held_out_fraction=0.1']
+  # Ten clients train, of eleven: c3 might be left out, or held out.
+  held_out = set()
+  for seed in range(20):
+    folder = tmp_path / f'run{seed}'
+    run = launcher.run(TRAIN, *flags, f'--seed={seed}', f'--output_dir={folder}')
+    if run.code:
+      break
+    held_out.add(seed)
+  assert run.code == 2, held_out
+  last = run.stderr.splitlines()[-1]
+  assert last.startswith('error: ') and 'Traceback' not in run.stderr
+  assert f"{output}, split 'train', client 'c3': label must be in [0, 10), f" in last
+  run = launcher.run(TRAIN, *flags, f'--seed={seed}', '--skip_bad_clients',
+                     f'--output_dir={tmp_path / "skipping"}')
+  assert run.code == 0, run.stderr
+  assert 'skipped 1 bad clients and 0 bad records' in run.stdout
+  summary = json.loads((tmp_path / 'skipping' / 'summary.json').read_text())
+  assert summary['skipped_clients'] == 1

@@ -1,0 +1,118 @@
+"""A sweep: settings from flags, real runs, one picture."""
+
+import json
+import math
+import sys
+import subprocess
+
+import matplotlib.image
+import pytest
+
+from tests.pipelines import launcher as launcher_lib
+from tff_pipelines import sweep_runs
+
+COMMON = ('--rounds=2 --num_clients=20 --cohort_size=5',)
+
+
+@pytest.mark.parametrize('text, name, flags', [
+    ('none: --mechanism=none', 'none', ('--mechanism=none',)),
+    ('Skellam, 16 bits:--bits=16 --noadaptive_clipping', 'Skellam, 16 bits',
+     ('--bits=16', '--noadaptive_clipping')),
+    (' plain :', 'plain', ()),
+    ("path: '--data_path=a b: c.npz'", 'path', ('--data_path=a b: c.npz',)),
+])
+def test_setting_is_a_name_and_flags_after_the_common_ones(text, name, flags):
+  found = sweep_runs.Setting.parse(text, ['--rounds=2 --clip=1'])
+  assert found.name == name
+  assert found.flags == ('--rounds=2', '--clip=1', *flags)
+
+
+@pytest.mark.parametrize('settings, common, message', [
+    (['--mechanism=none'], [], 'setting must be a name, a colon and flags'),
+    (['none'], [], "a colon and flags, found 'none'"),
+    (['a: mechanism=none'], [], "setting 'a': flags must have the form"),
+    (['a: --output_dir=x'], [], "setting 'a': --output_dir is set by the sweep"),
+    (['a:'], ['--seed=1'], "setting 'a': --seed is set by the sweep"),
+    (['a: --noresume'], [], "setting 'a': --resume is set by the sweep"),
+    (['a b:', 'A, b: --clip=1'], [], "different names, found 'a b' and 'A, b'"),
+    ([], [], 'there must be at least one setting'),
+])
+def test_bad_settings_are_refused(settings, common, message):
+  with pytest.raises(ValueError, match=message):
+    sweep_runs.parse_settings(settings, common)
+
+
+def test_repeats_go_through_all_settings_and_seeds_follow_the_repeat(tmp_path):
+  settings = sweep_runs.parse_settings(['a:', 'b: --clip=1'], [])
+  runs = sweep_runs.make_runs(settings, tmp_path, repeats=2, seeded=True)
+  assert [(run.setting.name, run.repeat) for run in runs] == [
+      ('a', 0), ('b', 0), ('a', 1), ('b', 1)]
+  assert runs[3].flags == ['--clip=1', '--initial_weights_seed=1', '--seed=1']
+  assert runs[3].folder == tmp_path / 'b' / '1'
+  unseeded = sweep_runs.make_runs(settings, tmp_path, repeats=1, seeded=False)
+  assert unseeded[0].flags == ['--initial_weights_seed=0']
+  with pytest.raises(ValueError, match='repeats must be at least 1, found 0'):
+    sweep_runs.make_runs(settings, tmp_path, repeats=0, seeded=False)
+
+
+def test_folder_of_other_flags_is_refused(tmp_path):
+  settings = sweep_runs.parse_settings(['a: --clip=1'], [])
+  sweep_runs.make_runs(settings, tmp_path, repeats=1, seeded=False)[0].prepare()
+  other = sweep_runs.parse_settings(['a: --clip=2'], [])
+  run = sweep_runs.make_runs(other, tmp_path, repeats=1, seeded=False)[0]
+  with pytest.raises(ValueError, match='has a run of other flags, --clip=1'):
+    run.prepare()
+
+
+def test_spread_of_repeats():
+  result = sweep_runs.Result(
+      name='a', metric='test/accuracy', values=[0.5, 0.7], curves=[],
+      epsilon=None, epsilon_if_unseeded=8.0, noise_multiplier=1.0)
+  assert result.mean == pytest.approx(0.6)
+  assert result.stddev == pytest.approx(math.sqrt(0.02))
+
+
+def _sweep(folder, *settings):
+  process = launcher_lib.python(
+      'tff_pipelines.sweep', f'--output_dir={folder}', '--repeats=2', '--seeded',
+      '--at_once=2', *(f'--common={flags}' for flags in COMMON),
+      *(f'--setting={setting}' for setting in settings))
+  stdout, stderr = process.communicate(timeout=500)
+  return process.returncode, stdout, stderr
+
+
+@pytest.mark.slow
+def test_sweep_runs_all_settings_once_and_draws_them(tmp_path):
+  settings = ('none: --mechanism=none', 'gaussian: --mechanism=gaussian')
+  code, stdout, stderr = _sweep(tmp_path, *settings)
+  assert code == 0, stderr
+  assert '4 runs, 0 of them done' in stdout
+  table = json.loads((tmp_path / 'sweep.json').read_text())
+  assert [row['name'] for row in table] == ['none', 'gaussian']
+  assert table[0]['epsilon'] is table[0]['noise_multiplier'] is None
+  # Seeded: no guarantee.
+  assert table[1]['epsilon'] is None and 0 < table[1]['epsilon_if_unseeded'] <= 8
+  for row in table:
+    assert len(row['values']) == 2 and row['metric'] == 'test/accuracy'
+    assert [[point[0] for point in curve] for curve in row['curves']] == [[1, 2]] * 2
+    assert [curve[-1][1] for curve in row['curves']] == pytest.approx(row['values'])
+    assert f'{100 * row["mean"]:.2f}' in stdout
+  picture = matplotlib.image.imread(tmp_path / 'sweep.png')
+  assert picture.ndim == 3 and picture.std() > 0.05
+  # Again, with a setting that fails: what is done is not done again.
+  before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob('summary.json')}
+  code, stdout, stderr = _sweep(tmp_path, *settings, 'bad: --clip=-1')
+  assert code == 2 and stderr.count('\n') == 1
+  assert '6 runs, 4 of them done' in stdout
+  for text in ('bad, repeat', 'ended with 2', 'clip must be'):
+    assert text in stderr
+  assert before == {
+      path: path.stat().st_mtime_ns for path in tmp_path.rglob('summary.json')}
+
+
+def test_reading_what_runs_left_needs_no_tensorflow():
+  code = ('import sys; from tff_pipelines import sweep; '
+          'sys.exit("tensorflow" in sys.modules)')
+  result = subprocess.run(
+      [sys.executable, '-c', code], check=False, cwd=launcher_lib.ROOT)
+  assert result.returncode == 0

@@ -1,0 +1,122 @@
+"""The trainer on texts: what is kept, reused and told."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.pipelines import train_test
+
+TRAIN = 'tff_pipelines.train'
+SMALL = ('--cohort_size=4', '--vocabulary_size=30', '--num_clients=40', '--seed=5')
+RUNS = {
+    'shakespeare': ['--task=shakespeare', '--cohort_size=4', '--num_clients=40',
+                    '--sequence_length=20', '--mechanism=discrete_gaussian',
+                    '--rounds=1', '--max_examples_per_client=2'],
+    'word': ['--task=stackoverflow_word', '--rounds=1', *SMALL],
+    'tag': ['--task=stackoverflow_tag', '--rounds=2', '--mechanism=gaussian',
+            '--num_labels=6', *SMALL],
+}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(name='runs', scope='module')
+def _runs(launcher, tmp_path_factory):
+  """Name -> (finished run, its output folder)."""
+  base = tmp_path_factory.mktemp('texts')
+  found = {}
+  for name, arguments in RUNS.items():
+    folder = base / name
+    found[name] = launcher.start(TRAIN, *arguments, f'--output_dir={folder}'), folder
+  for run, _ in found.values():
+    assert run.wait() == 0, run.stderr
+  return found
+
+
+def _summary(folder):
+  return json.loads((folder / 'summary.json').read_text())
+
+
+@pytest.mark.parametrize('name, metrics', [
+    ('shakespeare', {'accuracy', 'accuracy_all_tokens', 'loss'}),
+    ('word', {'accuracy', 'accuracy_all_tokens', 'loss'}),
+    ('tag', {'accuracy', 'recall_at_5', 'loss'}),
+])
+def test_texts_that_ship_are_learnt_from(runs, name, metrics):
+  run, folder = runs[name]
+  found = _summary(folder)
+  assert set(found['held_out']['test']) == metrics
+  headline = 'recall_at_5' if name == 'tag' else 'accuracy'
+  assert found['headline'] == headline
+  assert f'{headline}=' in run.stderr  # The progress bar.
+  assert 'simulated' in found['privacy_unit']
+  breakdown = found['breakdown']['test']
+  right = sum(entry['right'] for entry in breakdown['classes'])
+  assert right / breakdown['count'] == pytest.approx(
+      found['held_out']['test'][headline], abs=1e-6)
+  assert not breakdown['outside_guarantee']
+  assert f'test, right by {breakdown["kind"]}' in run.stdout
+
+
+def test_characters_are_told_by_group_and_what_they_are_taken_for(runs):
+  run, folder = runs['shakespeare']
+  breakdown = _summary(folder)['breakdown']['test']
+  groups = {group['name']: group['count'] for group in breakdown['groups']}
+  assert groups['lower case'] > groups['upper case'] > 0
+  assert sum(groups.values()) == breakdown['count']
+  assert breakdown['confusions'] and 'most frequent mistakes' in run.stdout
+  # No list of words, nothing about it.
+  assert not (folder / 'vocabulary.json').exists()
+  assert not any('vocabulary' in text for text in _summary(folder)['warnings'])
+
+
+@pytest.mark.parametrize('name', ['word', 'tag'])
+def test_vocabulary_is_kept_and_said_to_be_outside_the_guarantee(runs, name):
+  run, folder = runs[name]
+  kept = json.loads((folder / 'vocabulary.json').read_text())
+  assert len(kept['words']) == 30 and kept['made_from'] == 'training clients'
+  assert len(kept['labels']) == (6 if name == 'tag' else 0)
+  warning, = (text for text in _summary(folder)['warnings'] if 'vocabulary' in text)
+  assert 'outside the guarantee' in warning and '--vocabulary' in warning
+  assert f'warning: {warning}' in run.stdout
+  # Whoever has the ledger alone is told too.
+  header = json.loads((folder / 'ledger.jsonl').read_text().splitlines()[0])
+  assert warning in json.dumps(header)
+
+
+def test_resumed_run_reads_the_vocabulary_that_it_kept(launcher, runs, tmp_path):
+  _, whole = runs['tag']
+  folder = tmp_path / 'run'
+  arguments = ['--rounds=2' if a == '--rounds=1' else a for a in RUNS['tag']]
+  folder.mkdir()
+  # A run that ended before its first round left its configuration and vocabulary.
+  for name in ('configuration.json', 'vocabulary.json'):
+    (folder / name).write_text((whole / name).read_text())
+  words = json.loads((folder / 'vocabulary.json').read_text())
+  resume = [*arguments, f'--output_dir={folder}', '--resume']
+  run = launcher.start(TRAIN, *resume)
+  assert run.wait() == 0, run.stderr
+  assert train_test.checkpoint(folder).keys() == train_test.checkpoint(whole).keys()
+  assert _summary(folder)['held_out'] == _summary(whole)['held_out']
+  # With another vocabulary in its place, it is another run.
+  words['words'][:2] = reversed(words['words'][:2])
+  (folder / 'vocabulary.json').write_text(json.dumps(words))
+  run = launcher.start(TRAIN, *resume)
+  assert run.wait() == 2
+  assert 'data_fingerprint differ' in run.stderr
+
+
+def test_public_vocabulary_needs_no_warning(launcher, tmp_path):
+  words = tmp_path / 'words'
+  words.write_text('the\nlord\nis\n')
+  folder = tmp_path / 'run'
+  run = launcher.start(
+      TRAIN, '--task=stackoverflow_word', '--rounds=1', '--cohort_size=3',
+      '--num_clients=30', '--mechanism=none', f'--vocabulary={words}',
+      f'--output_dir={folder}')
+  assert run.wait() == 0, run.stderr
+  kept = json.loads((folder / 'vocabulary.json').read_text())
+  assert kept['words'] == ['the', 'lord', 'is'] and kept['made_from'] == 'public'
+  assert not any('vocabulary' in text for text in _summary(folder)['warnings'])
+  assert np.isfinite(_summary(folder)['held_out']['test']['loss'])

@@ -1,0 +1,109 @@
+"""Public feature maps, and tasks seen through them."""
+
+import numpy as np
+import pytest
+
+from tasks import voting
+from tff_pipelines import vote_features
+from tff_pipelines import vote_records
+from tff_pipelines.algorithms import voting_knn
+from tff_pipelines.algorithms import voting_training
+
+SHORT = voting_training.AdamConfig(learning_rate=2e-3, batch_size=50, epochs=1)
+
+
+@pytest.fixture(scope='module')
+def task():
+  return voting.build('embedded', num_agents=3, public_records=60)
+
+
+def _fit(task, kind, **changes):
+  return vote_features.fit(task.public, vote_features.FeatureConfig(
+      **{**dict(kind=kind, dimensions=7, training=SHORT), **changes}))
+
+
+@pytest.mark.parametrize('kind, size', [
+    ('standard', 256), ('pca', 7), ('contrastive', 64)])
+def test_a_task_through_a_map_has_vectors(task, kind, size):
+  config = vote_features.FeatureConfig(kind=kind, dimensions=7)
+  assert vote_features.check(task.public, config) == (size,)
+  features = _fit(task, kind)
+  seen = vote_features.through(task, features)
+  assert seen.record_shape == (size,) and seen.public.dtype == np.float32
+  assert seen.agents.client_ids == task.agents.client_ids
+  for agent in task.agents.client_ids:
+    before, after = (t.agents.examples(agent) for t in (task, seen))
+    np.testing.assert_array_equal(before['y'], after['y'])
+    # Each record by itself: alone it has the same features.
+    alone = np.concatenate([features(x[None]) for x in before['x'][:5]])
+    np.testing.assert_allclose(alone, after['x'][:5], atol=2e-3)
+  assert np.isfinite(seen.test['x']).all()
+
+
+def test_no_map_leaves_the_task_alone(task):
+  assert vote_features.through(task, _fit(task, 'none')) is task
+
+
+@pytest.mark.parametrize('kind', ['standard', 'pca', 'contrastive'])
+def test_maps_follow_from_public_records_alone(task, kind):
+  other = voting.build('embedded', num_agents=9, public_records=60, data_seed=5)
+  first, again = _fit(task, kind), _fit(other, kind)
+  for name, array in first.arrays.items():
+    np.testing.assert_allclose(array, again.arrays[name], atol=1e-4)
+
+
+def test_components_that_public_records_do_not_have_are_left_out(task):
+  assert _fit(task, 'pca', dimensions=500)(task.public).shape == (60, 59)
+
+
+def test_coordinates_that_never_vary_in_public_tell_nothing():
+  public = np.array([[1.0, 5.0], [3.0, 5.0]], np.float32)
+  features = vote_features.fit(
+      public, vote_features.FeatureConfig(kind='standard'))
+  np.testing.assert_allclose(features(np.array([[2.0, 900.0], [4.0, 5.0]])),
+                             [[0.0, 0.0], [2.0, 0.0]])
+
+
+def test_a_map_that_was_kept_is_the_same(task, tmp_path):
+  features = _fit(task, 'contrastive')
+  assert vote_records.read_map(tmp_path, task.public) is None
+  vote_records.write_map(tmp_path, features, task.public)
+  kept = vote_records.read_map(tmp_path, task.public)
+  np.testing.assert_array_equal(kept(task.public), features(task.public))
+  with pytest.raises(ValueError, match='is of other public records than these'):
+    vote_records.read_map(tmp_path, task.public[:-1])
+  path = tmp_path / vote_records.MAP
+  path.write_bytes(path.read_bytes()[:-200])
+  with pytest.raises(ValueError, match='features.npz is damaged'):
+    vote_records.read_map(tmp_path, task.public)
+
+
+def test_a_grid_has_small_integers_and_keeps_neighbours(task):
+  seen = vote_features.through(task, _fit(task, 'pca', dimensions=20))
+  grid = vote_features.as_grid(seen)
+  most = voting_knn.largest_feature(20)
+  for x in (grid.public, *(grid.agents.examples(a)['x']
+                           for a in grid.agents.client_ids)):
+    assert x.dtype == np.int8 and np.abs(x.astype(int)).max() <= most
+  assert np.abs(grid.public.astype(int)).max() == most
+  near = [((t.public.astype(float)[:, None] - t.test['x'].astype(float)[None])**2
+           ).sum(axis=2).argmin(axis=1) for t in (seen, grid)]
+  assert np.mean(near[0] == near[1]) > 0.9
+
+
+def test_the_grid_follows_from_public_records(task):
+  seen = vote_features.through(task, _fit(task, 'standard'))
+  other = voting.build('embedded', num_agents=2, public_records=60, data_seed=3)
+  again = vote_features.through(other, _fit(other, 'standard'))
+  np.testing.assert_array_equal(
+      vote_features.as_grid(seen).public, vote_features.as_grid(again).public)
+
+
+@pytest.mark.parametrize('kind, public, message', [
+    ('contrastive', np.zeros((5, 3), np.float32), 'for square images, .* shape'),
+    ('contrastive', np.zeros((5, 8, 9), np.uint8), 'for square images'),
+    ('pca', np.zeros((1, 3), np.float32), 'needs 2 public records or more'),
+    ('sift', np.zeros((5, 3), np.float32), 'features must be one of')])
+def test_maps_that_cannot_be_made_are_refused(kind, public, message):
+  with pytest.raises(ValueError, match=message):
+    vote_features.fit(public, vote_features.FeatureConfig(kind=kind))

@@ -1,0 +1,178 @@
+"""What a party of FedMD does with its model: fit it, and predict with it.
+
+Pure TensorFlow functions of explicit arguments. A model is one vector of
+weights and an architecture that reads it.
+"""
+
+import dataclasses
+
+import tensorflow as tf
+
+from aggregators import keys
+from aggregators import validate
+from tasks import layers
+from tasks.fedmd_models import Architecture
+
+# Images that one forward pass takes; bounds the memory of its activations.
+_PREDICTED_AT_ONCE = 500
+# Of Adam (arXiv 1412.6980), its published defaults but for epsilon, which is
+# what Keras has.
+_BETA_1, _BETA_2, _EPSILON = 0.9, 0.999, 1e-7
+
+LABELS = 'labels'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FitConfig:
+  """How examples are fitted.
+
+  Attributes:
+    learning_rate: Of Adam, > 0.
+    batch_size: >= 1; the last batch of an epoch is smaller where it does not come
+      out even.
+    mirror: Whether half of the images, others in each epoch, are mirrored left to
+      right: for images that mean the same then, as letters don't.
+  """
+
+  learning_rate: float
+  batch_size: int
+  mirror: bool = False
+
+  def __post_init__(self):
+    validate.positive(learning_rate=self.learning_rate)
+    validate.integer(batch_size=self.batch_size, low=1)
+
+
+def losses(kind: str, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+  """One loss per example.
+
+  Args:
+    kind: 'labels' for classes; or what the consensus is a mean of: 'logits'
+      (mean absolute difference), 'softmax' or 'argmax' (cross entropy with the
+      mean probabilities, or with the shares of the votes).
+    logits: float32 [batch, classes].
+    targets: int32 [batch] for labels, else float32 [batch, classes].
+
+  Returns:
+    float32 [batch].
+  """
+  if kind == LABELS:
+    return layers.softmax_cross_entropy(logits, targets)
+  if kind == 'logits':
+    return tf.reduce_mean(tf.abs(logits - targets), axis=-1)
+  validate.one_of(('softmax', 'argmax'), kind=kind)
+  return tf.nn.softmax_cross_entropy_with_logits(labels=targets, logits=logits)
+
+
+def fit(architecture: Architecture, weights: tf.Tensor, images: tf.Tensor,
+        targets: tf.Tensor, epochs: tf.Tensor, key: tf.Tensor, *, kind: str,
+        config: FitConfig) -> tf.Tensor:
+  """Trains a model by Adam, whose state starts anew; the weights after it.
+
+  Args:
+    architecture: Of the model.
+    weights: float32 [size].
+    images: uint8 [examples, height, width, channels]; there may be none.
+    targets: As `losses` takes them, one row for each image.
+    epochs: int32 scalar >= 0.
+    key: int64[2]; all that is random in it derives from it.
+    kind: Of the loss.
+    config: Learning rate, batch size and whether images are mirrored.
+  """
+  count = tf.shape(images)[0]
+  batch_size = config.batch_size
+  steps_per_epoch = (count + batch_size - 1) // batch_size
+
+  def train_epoch(epoch, *state):
+    words = keys.words(keys.derive(key, epoch), [count], tf.int64)
+    order = tf.argsort(words)
+    # The order looks at the first bits of a word, this at its last.
+    mirrored = tf.equal(tf.bitwise.bitwise_and(words, 1), 1)
+
+    def train_step(step, weights, mean, square, decay_1, decay_2):
+      rows = order[step * batch_size:(step + 1) * batch_size]
+      batch = tf.gather(images, rows)
+      if config.mirror:
+        batch = tf.where(
+            tf.gather(mirrored, rows)[:, tf.newaxis, tf.newaxis, tf.newaxis],
+            tf.reverse(batch, axis=[2]), batch)
+      with tf.GradientTape() as tape:
+        tape.watch(weights)
+        logits = architecture.logits(weights, batch)
+        loss = tf.reduce_mean(losses(kind, logits, tf.gather(targets, rows)))
+      gradient = tape.gradient(loss, weights)
+      mean = mean + (1 - _BETA_1) * (gradient - mean)
+      square = square + (1 - _BETA_2) * (tf.square(gradient) - square)
+      decay_1, decay_2 = decay_1 * _BETA_1, decay_2 * _BETA_2
+      rate = config.learning_rate * tf.sqrt(1 - decay_2) / (1 - decay_1)
+      weights = weights - rate * mean / (tf.sqrt(square) + _EPSILON)
+      return step + 1, weights, mean, square, decay_1, decay_2
+
+    _, *state = tf.while_loop(
+        lambda step, *_: step < steps_per_epoch, train_step,
+        (tf.constant(0), *state), parallel_iterations=1)
+    return epoch + 1, *state
+
+  zeros = tf.zeros_like(weights)
+  one = tf.constant(1.0)
+  _, trained, *_ = tf.while_loop(
+      lambda epoch, *_: epoch < epochs, train_epoch,
+      (tf.constant(0), weights, zeros, zeros, one, one), parallel_iterations=1)
+  return trained
+
+
+def predict(architecture: Architecture, weights: tf.Tensor,
+            images: tf.Tensor) -> tf.Tensor:
+  """Logits, float32 [examples, classes], a bounded number of images at once.
+
+  There must be at least one image.
+  """
+  pieces = tf.TensorArray(
+      tf.float32, size=_calls(images), infer_shape=False,
+      element_shape=[None, architecture.classes])
+
+  def step(start, i, pieces):
+    logits = architecture.logits(
+        weights, images[start:start + _PREDICTED_AT_ONCE])
+    return pieces.write(i, logits)
+
+  return _in_pieces(step, images, pieces).concat()
+
+
+def agreement(architecture: Architecture, weights: tf.Tensor, images: tf.Tensor,
+              consensus: tf.Tensor) -> tf.Tensor:
+  """On which part of the images the model's class is that of the consensus.
+
+  Args:
+    architecture: Of the model.
+    weights: float32 [size].
+    images: uint8 [examples, height, width, channels]; at least one.
+    consensus: float32 [examples, classes].
+
+  Returns:
+    float32 scalar in [0, 1].
+  """
+
+  def step(start, i, agreed):
+    del i  # Unused.
+    rows = slice(start, start + _PREDICTED_AT_ONCE)
+    own = tf.argmax(architecture.logits(weights, images[rows]), axis=-1)
+    return agreed + tf.reduce_sum(tf.cast(
+        tf.equal(own, tf.argmax(consensus[rows], axis=-1)), tf.int32))
+
+  agreed = _in_pieces(step, images, tf.constant(0))
+  return tf.cast(agreed, tf.float32) / tf.cast(tf.shape(images)[0], tf.float32)
+
+
+def _calls(images: tf.Tensor) -> tf.Tensor:
+  return (tf.shape(images)[0] + _PREDICTED_AT_ONCE - 1) // _PREDICTED_AT_ONCE
+
+
+def _in_pieces(step, images: tf.Tensor, value):
+  """Applies `step`, (first image, number of the piece, value) -> value."""
+  calls = _calls(images)
+  _, value = tf.while_loop(
+      lambda i, _: i < calls,
+      lambda i, value: (i + 1, step(i * _PREDICTED_AT_ONCE, i, value)),
+      (tf.constant(0), value), parallel_iterations=1)
+  return value

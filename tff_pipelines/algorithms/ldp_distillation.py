@@ -1,0 +1,208 @@
+"""Distillation from locally private answers (arXiv 2202.02971).
+
+Every data owner trains a teacher on its own records. A data user, who has public
+images without labels, asks groups of owners about some of them; each owner answers
+with the soft labels of its teacher, perturbed before they leave it, and the data
+user sees answers and their mean. On the means it trains a student, which says what
+to ask next.
+
+Teachers and the student are linear classifiers of public features, and so have
+closed forms.
+"""
+
+import collections
+import dataclasses
+from typing import Sequence
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from aggregators import local_dp
+from aggregators import validate
+from aggregators.local_dp_mean import LocalAnswersFactory
+
+SAMPLINGS = ('active', 'random')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TeacherConfig:
+  """How an owner learns and answers.
+
+  Attributes:
+    strength: Ridge penalty, > 0.
+    temperature: Of the softmax that makes soft labels of scores near 0 and 1, > 0.
+      A public constant.
+  """
+
+  strength: float = 0.03
+  temperature: float = 0.05
+
+  def __post_init__(self):
+    validate.positive(teacher_strength=self.strength,
+                      temperature=self.temperature)
+
+
+def ridge(features: np.ndarray, targets: np.ndarray,
+          strength: float) -> np.ndarray:
+  """Weights of scores `features @ weights + 1 / classes` near the targets.
+
+  Args:
+    features: float32 or float64 [n, dimension].
+    targets: float64 [n, classes].
+    strength: Penalty on the weights, > 0.
+
+  Returns:
+    float32 [dimension, classes].
+  """
+  x = features.astype(np.float64)
+  residual = targets - 1 / targets.shape[1]
+  if len(x) <= x.shape[1]:
+    inner = np.linalg.solve(x @ x.T + strength * np.eye(len(x)), residual)
+    return (x.T @ inner).astype(np.float32)
+  return np.linalg.solve(
+      x.T @ x + strength * np.eye(x.shape[1]), x.T @ residual).astype(np.float32)
+
+
+def ridge_path(features: np.ndarray, targets: np.ndarray,
+               strengths: Sequence[float]) -> list[np.ndarray]:
+  """`ridge` for several penalties, for little more than the cost of one."""
+  x = features.astype(np.float64)
+  residual = targets - 1 / targets.shape[1]
+  if len(x) <= x.shape[1]:
+    values, vectors = np.linalg.eigh(x @ x.T)
+    left, right = x.T @ vectors, vectors.T @ residual
+  else:
+    values, vectors = np.linalg.eigh(x.T @ x)
+    left, right = vectors, vectors.T @ (x.T @ residual)
+  return [
+      (left @ (right / (np.maximum(values, 0) + strength)[:, np.newaxis])
+      ).astype(np.float32) for strength in strengths]
+
+
+def scores(features: np.ndarray, weights: np.ndarray) -> np.ndarray:
+  """float32 [n, classes]: near 1 for the class that is meant, and 0 for others."""
+  return features @ weights + np.float32(1 / weights.shape[1])
+
+
+def teacher(features: np.ndarray, labels: np.ndarray, num_classes: int,
+            config: TeacherConfig) -> np.ndarray:
+  """The weights of an owner's teacher; float32 [dimension, classes]."""
+  return ridge(features, np.eye(num_classes)[labels], config.strength)
+
+
+def soft_labels(features: tf.Tensor, weights: tf.Tensor,
+                temperature: float) -> tf.Tensor:
+  """In graph: a teacher's probabilities, float32 [n, classes]."""
+  found = tf.matmul(features, weights)
+  return tf.nn.softmax(found / temperature, axis=-1)
+
+
+def owner_type(dimension: int, num_classes: int, *,
+               seeded: bool) -> tff.StructType:
+  """The type of what an owner brings: weights, the queries that it answers, a key
+  if the run is seeded."""
+  members = [
+      ('weights', tff.TensorType(np.float32, [dimension, num_classes])),
+      ('queries', tff.TensorType(np.int32, [None]))]
+  if seeded:
+    members.append(('key', tff.TensorType(np.int64, [2])))
+  return tff.StructWithPythonType(members, collections.OrderedDict)
+
+
+def build_asking(mechanism: local_dp.LocalMechanism, *, num_queries: int,
+                 dimension: int, temperature: float,
+                 seeded: bool = False) -> tff.Computation:
+  """A computation that asks owners about public images.
+
+  Args:
+    mechanism: What an owner does to each answer.
+    num_queries: Of one call.
+    dimension: Of the features.
+    temperature: Of the teachers' soft labels.
+    seeded: Whether owners bring the keys of a simulation seed.
+
+  Returns:
+    A computation of the features of the queries at the server, float32
+    [num_queries, dimension], and of owners (`owner_type`) at the clients. Its
+    result is that of `LocalAnswersFactory`, in terms of probabilities: `means`,
+    float32 [num_queries, classes], unbiased, and `answers`, int32 [num_queries].
+  """
+  classes = mechanism.dimension
+  factory = LocalAnswersFactory(mechanism, num_queries, seeded=seeded)
+  process = factory.create(factory.value_type)
+  clients_type = owner_type(dimension, classes, seeded=seeded)
+  features_type = tff.TensorType(np.float32, [num_queries, dimension])
+
+  @tff.tensorflow.computation(clients_type, features_type)
+  def prepare(owner, features):
+    asked = tf.gather(features, owner['queries'])
+    labels = soft_labels(asked, owner['weights'], temperature)
+    value = collections.OrderedDict(
+        values=local_dp.scaled_probabilities(labels), queries=owner['queries'])
+    if seeded:
+      value['key'] = owner['key']
+    return value
+
+  @tff.tensorflow.computation(process.next.type_signature.result.result.member)
+  def unscale(result):
+    return collections.OrderedDict(
+        means=local_dp.unscaled_probabilities(result['means']),
+        answers=result['answers'])
+
+  @tff.federated_computation(
+      tff.FederatedType(features_type, tff.SERVER),
+      tff.FederatedType(clients_type, tff.CLIENTS))
+  def ask(features, owners):
+    values = tff.federated_map(
+        prepare, (owners, tff.federated_broadcast(features)))
+    output = process.next(process.initialize(), values)
+    return tff.federated_map(unscale, output.result)
+
+  return ask
+
+
+def owners_of(query: int, *, groups: int, owners_per_query: int) -> range:
+  """The owners that answer query number `query` of a run, by turns."""
+  first = query % groups * owners_per_query
+  return range(first, first + owners_per_query)
+
+
+def margins(probabilities: np.ndarray) -> np.ndarray:
+  """How sure a student is of each image (arXiv 2202.02971, equation 5).
+
+  The mean, over the other classes, of the largest probability less theirs. As
+  probabilities sum to 1 that is (k P* - 1) / (k - 1): the least sure image is the one
+  with the smallest largest probability.
+
+  Args:
+    probabilities: [n, k >= 2].
+
+  Returns:
+    [n].
+  """
+  largest = probabilities.max(axis=1, keepdims=True)
+  return (largest - probabilities).sum(axis=1) / (probabilities.shape[1] - 1)
+
+
+def choose_queries(candidates: np.ndarray, count: int, *, sampling: str,
+                   probabilities: np.ndarray | None,
+                   random: np.random.Generator) -> np.ndarray:
+  """Which images to ask about next.
+
+  Args:
+    candidates: int64 [n], images that have not been asked about.
+    count: How many, at most n.
+    sampling: 'active': those that the student is least sure of; 'random'.
+    probabilities: The student's, [n, k]; None before there is one, when the choice
+      is random.
+    random: For random choices. They are public.
+
+  Returns:
+    int64 [count], of the candidates.
+  """
+  validate.one_of(SAMPLINGS, sampling=sampling)
+  validate.integer(queries=count, low=1, high=len(candidates))
+  if sampling == 'active' and probabilities is not None:
+    return candidates[np.argsort(margins(probabilities), kind='stable')[:count]]
+  return random.permutation(candidates)[:count]

@@ -1,0 +1,193 @@
+"""The student: learns from unbiased noisy answers and from unlabelled images.
+
+The mean answer to a query is its mean soft label plus noise of known variance. So
+the squared error is a fair loss, noise and all: its minimum is where it would be
+without noise. That student is the first. A second one goes on from it as an
+expectation maximisation does: the student's own opinion of every public image, times
+what the noisy answer says of the image, is its new label. Whether the second is
+better is decided by answers that were held out, which are noisy but unbiased too.
+Everything here is computed from answers and public images, and costs no privacy.
+"""
+
+import dataclasses
+import functools
+
+import numpy as np
+
+from aggregators import validate
+from tff_pipelines.algorithms import ldp_distillation
+
+REFINEMENTS = ('auto', 'always', 'never')
+# Penalties of the first student that held-out answers choose from.
+_STRENGTHS = (0.3, 1.0, 3.0, 10.0)
+_FOLDS = 5
+# Fewer answers are not divided: this penalty is taken.
+_FEWEST_ANSWERS = 50
+_USUAL_STRENGTH = 1.0
+# What a refinement is tried by.
+_REFINE_FOLDS, _TRIAL_STEPS = 3, 20
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudentConfig:
+  """How the student learns.
+
+  Attributes:
+    refine: One of REFINEMENTS: whether it goes on with its own labels.
+    steps: Of the refinement, >= 1.
+    strength: Ridge penalty of the refinement, > 0.
+    sharpness: Of the probabilities that its scores are turned into, > 0.
+    trust: Part of what the answers say that is believed, in (0, 1]; teachers err.
+  """
+
+  refine: str = 'auto'
+  steps: int = 40
+  strength: float = 0.3
+  sharpness: float = 8.0
+  trust: float = 0.6
+
+  def __post_init__(self):
+    validate.one_of(REFINEMENTS, refine=self.refine)
+    validate.integer(refine_steps=self.steps, low=1)
+    validate.positive(refine_strength=self.strength, sharpness=self.sharpness)
+    validate.fraction(trust=self.trust)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Student:
+  """A trained student.
+
+  Attributes:
+    weights: float32 [dimension, classes].
+    spread: What its scores are divided by, the median of the largest on the pool.
+    sharpness: Of its probabilities.
+    refined: Whether it is the second student.
+    strength: Penalty of the first.
+  """
+
+  weights: np.ndarray
+  spread: float
+  sharpness: float
+  refined: bool
+  strength: float
+
+  def scores(self, features: np.ndarray) -> np.ndarray:
+    return ldp_distillation.scores(features, self.weights)
+
+  def probabilities(self, features: np.ndarray) -> np.ndarray:
+    """float64 [n, classes]."""
+    return _softmax(self.sharpness / self.spread * self.scores(features))
+
+
+def _softmax(x: np.ndarray) -> np.ndarray:
+  x = x.astype(np.float64)
+  powers = np.exp(x - x.max(axis=1, keepdims=True))
+  return powers / powers.sum(axis=1, keepdims=True)
+
+
+def _folds(count: int, number: int):
+  """Places of the answers that are kept, and of those held out; no chance in it."""
+  places = np.arange(count)
+  for i in range(number):
+    yield places[places % number != i], places[places % number == i]
+
+
+def _spread(scores: np.ndarray) -> float:
+  return max(float(np.median(scores.max(axis=1))), 1e-3)
+
+
+class Trainer:
+  """Trains students on one pool."""
+
+  def __init__(self, features: np.ndarray, config: StudentConfig):
+    """Initializes the trainer.
+
+    Args:
+      features: float32 [P, dimension], of all public images.
+      config: How students learn.
+    """
+    self._features = features
+    self._config = config
+
+  @functools.cached_property
+  def _axes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Features along the axes of their own spread, those axes, their spreads."""
+    x = self._features
+    values, vectors = np.linalg.eigh((x.T @ x).astype(np.float64))
+    vectors = vectors.astype(np.float32)
+    return x @ vectors, vectors, np.maximum(values, 0).astype(np.float32)
+
+  def train(self, rows: np.ndarray, answers: np.ndarray,
+            variance: float) -> Student:
+    """Trains a student.
+
+    Args:
+      rows: int64 [Q], the images that were asked about, each once.
+      answers: [Q, classes], mean soft labels plus noise, unbiased.
+      variance: Of the noise, at most.
+    """
+    answers = answers.astype(np.float64)
+    strength = self._strength(rows, answers)
+    weights, refined = self._first(rows, answers, strength), False
+    if self._config.refine == 'always' or (
+        self._config.refine == 'auto' and
+        self._helps(rows, answers, strength, variance)):
+      weights, refined = self._refined(
+          rows, answers, weights, variance, self._config.steps), True
+    found = ldp_distillation.scores(self._features, weights)
+    return Student(
+        weights=weights, spread=_spread(found), sharpness=self._config.sharpness,
+        refined=refined, strength=strength)
+
+  def _first(self, rows: np.ndarray, answers: np.ndarray,
+             strength: float) -> np.ndarray:
+    return ldp_distillation.ridge(self._features[rows], answers, strength)
+
+  def _agreement(self, weights: np.ndarray, rows: np.ndarray,
+                 answers: np.ndarray) -> float:
+    """Unbiased estimate of how many answers mean what the student says."""
+    said = (self._features[rows] @ weights).argmax(axis=1)
+    return float(answers[np.arange(len(rows)), said].sum())
+
+  def _strength(self, rows: np.ndarray, answers: np.ndarray) -> float:
+    """The penalty whose student agrees best with held-out answers."""
+    if len(rows) < _FEWEST_ANSWERS:
+      return _USUAL_STRENGTH
+    totals = np.zeros(len(_STRENGTHS))
+    for kept, out in _folds(len(rows), _FOLDS):
+      path = ldp_distillation.ridge_path(
+          self._features[rows[kept]], answers[kept], _STRENGTHS)
+      totals += [self._agreement(weights, rows[out], answers[out])
+                 for weights in path]
+    return _STRENGTHS[int(totals.argmax())]
+
+  def _helps(self, rows: np.ndarray, answers: np.ndarray, strength: float,
+             variance: float) -> bool:
+    """Whether refinement agrees better with held-out answers."""
+    if len(rows) < _FEWEST_ANSWERS:
+      return False
+    gain = 0.0
+    for kept, out in _folds(len(rows), _REFINE_FOLDS):
+      first = self._first(rows[kept], answers[kept], strength)
+      second = self._refined(rows[kept], answers[kept], first, variance,
+                             min(self._config.steps, _TRIAL_STEPS))
+      gain += self._agreement(second, rows[out], answers[out]) - self._agreement(
+          first, rows[out], answers[out])
+    return gain > 0
+
+  def _refined(self, rows: np.ndarray, answers: np.ndarray, weights: np.ndarray,
+               variance: float, steps: int) -> np.ndarray:
+    """Goes on from `weights` with labels of all public images."""
+    config = self._config
+    along, axes, spreads = self._axes
+    # log P[answer | class] of Gaussian noise, but for what is the same for all.
+    evidence = np.zeros((len(along), answers.shape[1]))
+    evidence[rows] = config.trust * answers / variance
+    offset = np.float32(1 / answers.shape[1])
+    found = ldp_distillation.scores(self._features, weights)
+    for _ in range(steps):
+      labels = _softmax(config.sharpness / _spread(found) * found + evidence)
+      inner = along.T @ (labels.astype(np.float32) - offset)
+      inner /= (spreads + np.float32(config.strength))[:, np.newaxis]
+      found = along @ inner + offset
+    return axes @ inner

@@ -1,0 +1,81 @@
+"""AE-DPFL and kNN-DPFL (Zhu et al. 2020) as a TFF process.
+
+One call of `next` is the whole of it: every agent answers the queries from its
+own records, ballots meet in secure aggregation, and labels are released. No
+model, no count and no measurement of training leaves an agent.
+"""
+
+import collections
+from typing import Callable
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from aggregators import keys
+from aggregators import structures
+from aggregators.voting import VotingFactory
+from tff_pipelines.algorithms import fedavg
+
+
+def public_type(element_spec, queries: int) -> tff.StructType:
+  """The type of what the server tells: queries, and unlabelled records."""
+  dtype, shape = element_spec['x']
+  return tff.StructWithPythonType(
+      [('queries', tff.TensorType(dtype, [queries, *shape])),
+       ('unlabelled', tff.TensorType(dtype, [None, *shape]))],
+      collections.OrderedDict)
+
+
+def public_value(queries: np.ndarray, unlabelled: np.ndarray | None = None):
+  """A value of `public_type`; without unlabelled records none are sent."""
+  if unlabelled is None:
+    unlabelled = queries[:0]
+  return collections.OrderedDict(queries=queries, unlabelled=unlabelled)
+
+
+def build(answer: Callable, factory: VotingFactory,
+          element_spec) -> tff.templates.IterativeProcess:
+  """Builds the process.
+
+  Args:
+    answer: (public, examples, key) -> int32 [Q, C], an agent's votes; `public`
+      is an OrderedDict of `queries` and `unlabelled`, `examples` has 'x' and 'y'.
+    factory: Of the vote; its parameters give the number of queries.
+    element_spec: Feature name -> (dtype, shape), of the agents' source.
+
+  Returns:
+    A process whose state is the factory's. `next` takes the state, a value of
+    `public_type` at the server, and the agents (values of `fedavg.client_type`);
+    it returns an OrderedDict of `state`, `labels` (as the factory releases them)
+    and `measurements`.
+  """
+  params, seeded = factory.params, factory.seeded
+  told_type = public_type(element_spec, params.queries)
+  agents_type = fedavg.client_type(element_spec, seeded=seeded)
+  votes_type = tff.TensorType(np.int32, [params.queries, params.classes])
+  aggregator = factory.create(
+      structures.keyed_type(votes_type) if seeded else votes_type)
+
+  @tff.tensorflow.computation(told_type, agents_type)
+  def vote(public, agent):
+    key = agent['key'] if seeded else keys.fresh()
+    found = tf.ensure_shape(
+        answer(public, agent['examples'], keys.derive(key, 0)),
+        [params.queries, params.classes])
+    if seeded:
+      return collections.OrderedDict(value=found, key=keys.derive(key, 1))
+    return found
+
+  @tff.federated_computation(
+      aggregator.initialize.type_signature.result,
+      tff.FederatedType(told_type, tff.SERVER),
+      tff.FederatedType(agents_type, tff.CLIENTS))
+  def next_fn(state, public, agents):
+    found = tff.federated_map(vote, (tff.federated_broadcast(public), agents))
+    output = aggregator.next(state, found)
+    return collections.OrderedDict(
+        state=output.state, labels=output.result,
+        measurements=output.measurements)
+
+  return tff.templates.IterativeProcess(aggregator.initialize, next_fn)

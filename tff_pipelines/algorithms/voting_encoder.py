@@ -1,0 +1,203 @@
+"""A public feature map, learned by contrast from unlabelled public images.
+
+Two distorted views of an image shall be nearer to each other than to views of
+other images (SimCLR, arXiv 2002.05709). It sees the server's public images only,
+so features are public, and agents may use them without a cost in privacy.
+"""
+
+import dataclasses
+import math
+from typing import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from aggregators import keys
+from tasks import layers
+from tasks import voting_models
+from tff_pipelines.algorithms import voting_distortions
+from tff_pipelines.algorithms import voting_training
+
+_WIDTHS = (24, 48, 64)
+_KERNELS = (5, 3, 3)
+_STRIDES = (2, 2, 1)
+FEATURES = 64
+_PROJECTED = 64
+_TEMPERATURE = 0.2
+_EPSILON = 1e-3
+_BLOCK = 1000
+
+# Means and variances of all normalised layers, in their order.
+Statistics = Sequence[tuple[tf.Tensor, tf.Tensor]]
+
+DEFAULT_TRAINING = voting_training.AdamConfig(
+    learning_rate=2e-3, batch_size=256, epochs=20)
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoder:
+  """Three convolutions and a dense layer, each with batch normalisation.
+
+  Attributes:
+    size: Of the images, a side.
+  """
+
+  size: int
+
+  def initial_weights(self, seed: int) -> list[np.ndarray]:
+    """Kernel, scale and offset of each layer."""
+    rng = np.random.default_rng(seed)
+    found, inputs = [], 1
+    for kernel, width in zip(_KERNELS, _WIDTHS):
+      found += [layers.glorot_uniform(rng, kernel, kernel, inputs, width),
+                np.ones([width], np.float32), layers.zeros(width)]
+      inputs = width
+    side = self.size
+    for stride in _STRIDES:
+      side = math.ceil(side / stride)
+    return [*found, layers.glorot_uniform(rng, side * side * inputs, FEATURES),
+            np.ones([FEATURES], np.float32), layers.zeros(FEATURES)]
+
+  def apply(self, weights, images: tf.Tensor,
+            statistics: Statistics | None = None):
+    """Features, and the statistics that they were normalised by.
+
+    Args:
+      weights: Of `initial_weights`; further ones are ignored.
+      images: float32 [batch, size, size, 1].
+      statistics: To normalise by; None for those of this batch.
+
+    Returns:
+      float32 [batch, FEATURES], and a list of (mean, variance).
+    """
+    used = []
+
+    def normalised(x, scale, offset):
+      if statistics is None:
+        axes = list(range(x.shape.rank - 1))
+        mean, variance = tf.nn.moments(x, axes)
+      else:
+        mean, variance = statistics[len(used)]
+      used.append((mean, variance))
+      return tf.nn.batch_normalization(x, mean, variance, offset, scale, _EPSILON)
+
+    x = images
+    for i, stride in enumerate(_STRIDES):
+      kernel, scale, offset = weights[3 * i:3 * i + 3]
+      x = tf.nn.conv2d(x, kernel, stride, 'SAME')
+      x = tf.nn.relu(normalised(x, scale, offset))
+    kernel, scale, offset = weights[9:12]
+    return normalised(tf.matmul(layers.flatten(x), kernel), scale, offset), used
+
+
+def float_images(images: np.ndarray) -> tf.Tensor:
+  """uint8 [n, size, size] as float32 [n, size, size, 1] in [0, 1]."""
+  return voting_models.to_float(tf.constant(images))
+
+
+def contrast(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
+  """The loss of two lists of views of the same images, row by row; scalar."""
+  count = tf.shape(first)[0]
+  views = tf.math.l2_normalize(tf.concat([first, second], axis=0), axis=1)
+  # A view is not compared with itself.
+  near = tf.matmul(views, views, transpose_b=True) / _TEMPERATURE
+  near = tf.linalg.set_diag(near, tf.fill([2 * count], -1e9))
+  partner = tf.concat([tf.range(count) + count, tf.range(count)], axis=0)
+  return tf.reduce_mean(layers.softmax_cross_entropy(near, partner))
+
+
+def train(images: np.ndarray, *, seed: int,
+          config: voting_training.AdamConfig = DEFAULT_TRAINING,
+          on_epoch: Callable[[int], None] | None = None) -> list[np.ndarray]:
+  """Trains an encoder.
+
+  Args:
+    images: uint8 [n, size, size], public.
+    seed: >= 0; the result follows from it but for the order of sums of floats.
+    config: Of the training.
+    on_epoch: Called with the number of epochs that are done.
+
+  Returns:
+    The weights.
+
+  Raises:
+    ValueError: For fewer than 2 images, or if the weights stop being finite.
+  """
+  if len(images) < 2:
+    raise ValueError('public images must be 2 or more to learn features from, '
+                     f'found {len(images)}')
+  encoder = Encoder(images.shape[1])
+  rng = np.random.default_rng([seed, 1])
+  weights = encoder.initial_weights(seed) + [
+      layers.glorot_uniform(rng, FEATURES, _PROJECTED), layers.zeros(_PROJECTED)]
+  config = dataclasses.replace(
+      config, batch_size=min(config.batch_size, len(images)))
+  pictures = float_images(images)
+  key = tf.constant(keys.from_seed(seed))
+  total = voting_training.steps_of(len(images), config)
+
+  def loss(weights, step):
+    rows = voting_training.batch_rows(
+        keys.derive(key, 0), step, len(images), config.batch_size)
+    batch = tf.ensure_shape(
+        tf.gather(pictures, rows), [config.batch_size, *pictures.shape[1:]])
+    step_key = keys.derive(keys.derive(key, 1), step)
+    views = tf.concat([
+        voting_distortions.strong(batch, keys.derive(step_key, i))
+        for i in range(2)], axis=0)
+    features, _ = encoder.apply(weights, views)
+    projected = layers.dense(tf.nn.relu(features), *weights[12:])
+    return contrast(projected[:config.batch_size], projected[config.batch_size:])
+
+  @tf.function(autograph=False)
+  def steps(state, first, last):
+    return voting_training.run_steps(loss, state, first, last, total, config)
+
+  state = voting_training.initial_state(weights)
+  per_epoch = total // config.epochs
+  for epoch in range(config.epochs):
+    state = steps(state, tf.constant(epoch * per_epoch),
+                  tf.constant((epoch + 1) * per_epoch))
+    if on_epoch is not None:
+      on_epoch(epoch + 1)
+  found = [w.numpy() for w in state[0][:12]]
+  if not all(np.isfinite(w).all() for w in found):
+    raise ValueError('the public feature map is not finite: lower '
+                     '--feature_learning_rate')
+  return found
+
+
+def statistics_of(encoder: Encoder, weights, images: tf.Tensor) -> Statistics:
+  """Statistics of all images at once: what features are normalised by after."""
+  return encoder.apply([tf.constant(w) for w in weights], images)[1]
+
+
+class FeatureMap:
+  """A trained encoder as a function of images alone."""
+
+  def __init__(self, weights: list[np.ndarray], public: np.ndarray):
+    """Initializes the map.
+
+    Args:
+      weights: Of `train`.
+      public: uint8 [n, size, size], the images that give the statistics.
+    """
+    encoder = Encoder(public.shape[1])
+    statistics = statistics_of(encoder, weights, float_images(public))
+    constants = [tf.constant(w) for w in weights]
+
+    @tf.function(autograph=False, reduce_retracing=True)
+    def features(images):
+      found, _ = encoder.apply(
+          constants, voting_models.to_float(images), statistics)
+      return tf.math.l2_normalize(found, axis=1)
+
+    self._features = features
+
+  def __call__(self, images: np.ndarray) -> np.ndarray:
+    """Features of length 1, float32 [n, FEATURES]; each of its image alone."""
+    if not len(images):
+      return np.zeros([0, FEATURES], np.float32)
+    return np.concatenate([
+        self._features(tf.constant(images[i:i + _BLOCK])).numpy()
+        for i in range(0, len(images), _BLOCK)])

@@ -1,0 +1,66 @@
+"""What an agent of kNN-DPFL does: votes by its records nearest to a query.
+
+Features are small integers, so that every distance is exact in float32 whatever
+the order of summation. A record's distance then depends on that record and the
+query alone: with another record in the agent's data the other distances are the
+same to the last bit, and at most one neighbour of a query changes, as the
+guarantee for one record needs. With rounded distances that would not be so,
+since fast matrix products round by the place of a row.
+"""
+
+import math
+from typing import Any
+
+import tensorflow as tf
+
+# Queries that are answered at a time.
+_BLOCK = 1024
+_EXACT = 2**24
+
+
+def largest_feature(dimension: int) -> int:
+  """The largest absolute feature for which squared norms are below 2^24."""
+  return min(127, math.isqrt((_EXACT - 1) // dimension))
+
+
+def neighbour_votes(queries: tf.Tensor, examples: Any, neighbours: int,
+                    num_classes: int) -> tf.Tensor:
+  """Votes for the labels of the nearest records, each one vote.
+
+  Of records at the same distance the earlier one is nearer.
+
+  Args:
+    queries: int8 [Q, d], |x| <= largest_feature(d); Q static.
+    examples: 'x' int8 [n, d] likewise, and 'y' int32 [n] in [0, C).
+    neighbours: k >= 1. An agent with fewer records has as many votes as records.
+    num_classes: C.
+
+  Returns:
+    int32 [Q, C].
+  """
+  x, y = examples['x'], examples['y']
+  k = tf.minimum(neighbours, tf.shape(x)[0])
+  records = tf.cast(x, tf.float32)
+  squares = tf.cast(tf.reduce_sum(tf.square(records), axis=1), tf.int32)
+  one_hot = tf.one_hot(y, num_classes, dtype=tf.int32)
+  found = []
+  for start in range(0, queries.shape[0], _BLOCK):
+    block = tf.cast(queries[start:start + _BLOCK], tf.float32)
+    products = tf.cast(
+        tf.matmul(block, records, transpose_b=True), tf.int32)
+    # Less what is the same for all records of a query; at most 3 * 2^24.
+    nearness = 2 * products - squares
+    _, places = tf.math.top_k(nearness, k)
+    found.append(tf.reduce_sum(tf.gather(one_hot, places), axis=1))
+  return tf.concat(found, axis=0)
+
+
+def nearest_votes(neighbours: int, num_classes: int):
+  """An agent's whole part, as `voting.build` takes it."""
+
+  def answer(public, examples, key):
+    del key  # Nothing is random.
+    return neighbour_votes(
+        public['queries'], examples, neighbours, num_classes)
+
+  return answer

@@ -1,0 +1,216 @@
+"""DP-FedSGD: NoisySGD on records that lie with several agents.
+
+In a round every agent draws some of its own records at random and in secret,
+clips the gradient of each, and adds a share of the noise to their sum; the server
+learns the sum over agents and takes one step. The unit of privacy is one record.
+"""
+
+import collections
+import dataclasses
+import math
+from typing import Callable
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from aggregators import keys
+from aggregators import validate
+from tasks.task import Model
+from tff_pipelines.algorithms import fedavg
+
+# As for shares of other sums: no rounding leaves the sum of shares short.
+_SHARE_EXCESS = 1.0 + 1e-9
+# Records whose gradients are held at a time.
+_BLOCK = 64
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NoisySgdConfig:
+  """How records are drawn and gradients made private.
+
+  Attributes:
+    clip: L2 clip of one record's gradient, > 0.
+    noise_multiplier: Standard deviation of the noise in the sum over the clip,
+      >= 0.
+    sampling_rate: In (0, 1], of a record.
+    agents: N >= 1, that take part in every round and share the noise.
+    expected_records: > 0, the constant that the sum is divided by. Of the order
+      of the sampling rate times all records; taken as public.
+  """
+
+  clip: float
+  noise_multiplier: float
+  sampling_rate: float
+  agents: int
+  expected_records: float
+
+  def __post_init__(self):
+    validate.positive(clip=self.clip, expected_records=self.expected_records)
+    validate.non_negative(noise_multiplier=self.noise_multiplier)
+    validate.fraction(sampling_rate=self.sampling_rate)
+    validate.integer(agents=self.agents, low=1)
+
+  @property
+  def share_stddev(self) -> float:
+    """Of one agent's noise on each coordinate, model units."""
+    return self.clip * self.noise_multiplier * math.sqrt(
+        _SHARE_EXCESS / self.agents)
+
+
+def drawn_rows(key: tf.Tensor, count: tf.Tensor,
+               sampling_rate: float) -> tf.Tensor:
+  """The records of a round: each of `count` with the rate, by itself; int32.
+
+  Exact to 2^-63, rounded down.
+  """
+  words = tf.bitwise.bitwise_and(
+      keys.words(key, [count], tf.int64), tf.int64.max)
+  threshold = min(math.floor(sampling_rate * 2.0**63), 2**63 - 1)
+  chosen = words < threshold
+  if sampling_rate == 1:
+    chosen = tf.ones_like(chosen)
+  return tf.cast(tf.where(chosen)[:, 0], tf.int32)
+
+
+def clipped_gradient_sum(loss: Callable, weights, examples, rows: tf.Tensor,
+                         clip: float) -> list[tf.Tensor]:
+  """The sum of clipped gradients of single records.
+
+  Args:
+    loss: (weights, batch, seed) -> float32 [batch].
+    weights: List of float32 tensors.
+    examples: Feature name -> tensor, the agent's records.
+    rows: int32, those that count.
+    clip: L2, model units. Gradients that are not finite count as zero.
+
+  Returns:
+    List of float32 tensors like the weights.
+  """
+  weights = [tf.convert_to_tensor(w) for w in weights]
+  # A float32 rounding or two must not leave a gradient beyond the clip.
+  bound = clip * (1.0 - 2.0**-20)
+
+  def of_one(example):
+    with tf.GradientTape() as tape:
+      tape.watch(weights)
+      batch = {name: value[tf.newaxis] for name, value in example.items()
+               if name != 'counts'}
+      value = loss(weights, batch, None)[0]
+    gradients = tape.gradient(
+        value, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    # Not tf.linalg.global_norm, which can't be vectorised.
+    norm = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(g)) for g in gradients]))
+    good = tf.math.is_finite(norm) & example['counts']
+    factor = tf.where(good, bound / tf.maximum(norm, bound), 0.0)
+    return [tf.where(good, g * factor, 0.0) for g in gradients]
+
+  def block(start, totals):
+    places = start + tf.range(_BLOCK)
+    chosen = tf.gather(rows, tf.minimum(places, tf.size(rows) - 1))
+    examples_ = {name: tf.gather(x, chosen) for name, x in examples.items()}
+    examples_['counts'] = places < tf.size(rows)
+    # What has no vectorised form, such as the gradient of a convolution's kernel,
+    # is computed record by record; TensorFlow would warn of that.
+    found = tf.vectorized_map(of_one, examples_, warn=False)
+    return start + _BLOCK, [
+        total + tf.reduce_sum(g, axis=0) for total, g in zip(totals, found)]
+
+  _, totals = tf.while_loop(
+      lambda start, _: start < tf.size(rows), block,
+      (tf.constant(0), [tf.zeros_like(w) for w in weights]),
+      parallel_iterations=1)
+  return totals
+
+
+def contribution(loss: Callable, weights, examples, key: tf.Tensor,
+                 config: NoisySgdConfig) -> list[tf.Tensor]:
+  """What an agent adds to a round: its drawn gradients, and its share of noise."""
+  count = tf.shape(tf.nest.flatten(examples)[0])[0]
+  rows = drawn_rows(keys.derive(key, 0), count, config.sampling_rate)
+  totals = clipped_gradient_sum(loss, weights, examples, rows, config.clip)
+  if config.noise_multiplier == 0:
+    return totals
+  noise_key = keys.derive(key, 1)
+  return [
+      total + config.share_stddev * tf.random.stateless_normal(
+          total.shape, seed=keys.derive(noise_key, i), alg='philox')
+      for i, total in enumerate(totals)]
+
+
+def build(model: Model, element_spec, *, initial_weights: list[np.ndarray],
+          config: NoisySgdConfig, learning_rate: float, momentum: float,
+          seeded: bool = False) -> tff.templates.IterativeProcess:
+  """Builds the process.
+
+  Formal guarantees. One round is the `NoisyGradients` event of the configuration
+  against everyone who sees models and does not learn which records were drawn,
+  the server included, as long as secure aggregation shows it sums only. The noise
+  is floating point, with the guarantee of ideal arithmetic; the sum of reals is
+  taken as if secure aggregation had them. A round that lacks an agent is an
+  error: it would lack its noise. With `seeded` there is no guarantee.
+
+  Args:
+    model: The model to train.
+    element_spec: Feature name -> (dtype, shape), of the agents' source.
+    initial_weights: List of float32 arrays.
+    config: Of the rounds.
+    learning_rate: Of the server's SGD on the mean gradient.
+    momentum: Of that SGD, in [0, 1).
+    seeded: Agents bring a key of a simulation seed.
+
+  Returns:
+    A process like those of `fedavg.build`.
+  """
+  server = fedavg.Server(initial_weights, learning_rate, momentum)
+  weights_type = server.weights_type
+  agents_type = fedavg.client_type(element_spec, seeded=seeded)
+
+  @tff.tensorflow.computation(agents_type, weights_type)
+  def contribute(agent, weights):
+    key = agent['key'] if seeded else keys.fresh()
+    return contribution(
+        model.loss, weights, agent['examples'], key, config)
+
+  @tff.tensorflow.computation(
+      weights_type, server.optimizer_type, weights_type, tf.int32)
+  def step(weights, optimizer_state, total, came):
+    mean_update = [-g / config.expected_records for g in total]
+    new_weights, new_state = server.step(weights, optimizer_state, mean_update)
+    # Without all shares of the noise nothing may be released.
+    complete = came >= config.agents
+    kept = [tf.where(complete, new, old)
+            for new, old in zip(new_weights, weights)]
+    new_state = tf.nest.map_structure(
+        lambda new, old: tf.where(complete, new, old), new_state,
+        optimizer_state)
+    return kept, new_state, collections.OrderedDict(withheld=~complete)
+
+  @tff.tensorflow.computation
+  def nothing():
+    return collections.OrderedDict(unused=tf.zeros([], tf.int64))
+
+  @tff.federated_computation
+  def initialize():
+    return server.federated_state(tff.federated_eval(nothing, tff.SERVER))
+
+  state_type = initialize.type_signature.result
+
+  @tff.federated_computation(
+      state_type, tff.FederatedType(agents_type, tff.CLIENTS))
+  def next_fn(state, agents):
+    sent = tff.federated_map(
+        contribute, (agents, tff.federated_broadcast(state['weights'])))
+    total = tff.federated_sum(sent)
+    came = tff.federated_sum(tff.federated_value(1, tff.CLIENTS))
+    weights, optimizer_state, measured = tff.federated_map(
+        step, (state['weights'], state['optimizer'], total, came))
+    return collections.OrderedDict(
+        state=tff.federated_zip(
+            collections.OrderedDict(
+                weights=weights, optimizer=optimizer_state,
+                aggregator=state['aggregator'])),
+        metrics=tff.federated_zip(
+            collections.OrderedDict(aggregator=measured)))
+
+  return tff.templates.IterativeProcess(initialize, next_fn)

@@ -1,0 +1,120 @@
+"""Training by Adam as pure functions: agents, students and public networks.
+
+The same steps run inside TFF at an agent and in plain TensorFlow at the server.
+What a step sees follows from its number and a key, so a training that is
+interrupted between steps goes on as if it had not been.
+"""
+
+import dataclasses
+from typing import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from aggregators import keys
+from aggregators import validate
+
+_FIRST_DECAY, _SECOND_DECAY = 0.9, 0.99
+_SMALL = 1e-8
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AdamConfig:
+  """Adam with decoupled weight decay; the rate falls to 0 by half a cosine.
+
+  Attributes: learning_rate > 0; weight_decay >= 0, of the weights a step in units
+  of the rate; batch_size >= 1; epochs >= 1.
+  """
+
+  learning_rate: float
+  batch_size: int
+  epochs: int
+  weight_decay: float = 0.0
+
+  def __post_init__(self):
+    validate.positive(learning_rate=self.learning_rate)
+    validate.non_negative(weight_decay=self.weight_decay)
+    validate.integer(batch_size=self.batch_size, epochs=self.epochs, low=1)
+
+
+def initial_state(weights: Sequence) -> list[list[tf.Tensor]]:
+  """The state of a training: weights, first and second moments."""
+  weights = [tf.convert_to_tensor(w, tf.float32) for w in weights]
+  return [weights, *([tf.zeros_like(w) for w in weights] for _ in range(2))]
+
+
+def state_arrays(state) -> list[np.ndarray]:
+  """The state as a flat list of arrays, to be kept."""
+  return [np.asarray(array) for array in tf.nest.flatten(state)]
+
+
+def state_of_arrays(arrays: Sequence[np.ndarray]) -> list[list[tf.Tensor]]:
+  """The state that `state_arrays` made a list of."""
+  size = len(arrays) // 3
+  return [[tf.constant(a) for a in arrays[i * size:(i + 1) * size]]
+          for i in range(3)]
+
+
+def run_steps(loss: Callable, state, first, last, total,
+              config: AdamConfig):
+  """Steps first .. last - 1 of a training of `total` steps.
+
+  Args:
+    loss: (weights, step) -> float32 scalar.
+    state: Of `initial_state`.
+    first: int32 scalar.
+    last: int32 scalar.
+    total: int32 scalar, >= last.
+    config: Rate and decay.
+
+  Returns:
+    The new state.
+  """
+  pi = np.float32(np.pi)
+
+  def step(i, weights, moments, squares):
+    with tf.GradientTape() as tape:
+      tape.watch(weights)
+      value = loss(weights, i)
+    gradients = tape.gradient(
+        value, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    done = tf.cast(i, tf.float32)
+    rate = config.learning_rate * 0.5 * (
+        1.0 + tf.cos(pi * done / tf.cast(total, tf.float32)))
+    # Both moments start at zero, which is corrected for in the step's length.
+    length = rate * tf.sqrt(1.0 - tf.pow(_SECOND_DECAY, done + 1.0)) / (
+        1.0 - tf.pow(_FIRST_DECAY, done + 1.0))
+    moments = [m + (1 - _FIRST_DECAY) * (g - m)
+               for m, g in zip(moments, gradients)]
+    squares = [s + (1 - _SECOND_DECAY) * (g * g - s)
+               for s, g in zip(squares, gradients)]
+    weights = [
+        w - length * m / (tf.sqrt(s) + _SMALL) - rate * config.weight_decay * w
+        for w, m, s in zip(weights, moments, squares)]
+    return i + 1, weights, moments, squares
+
+  first, last = tf.cast(first, tf.int32), tf.cast(last, tf.int32)
+  _, *state = tf.while_loop(
+      lambda i, *_: i < last, step, (first, *map(list, state)),
+      parallel_iterations=1)
+  return state
+
+
+def steps_of(count: tf.Tensor, config: AdamConfig) -> tf.Tensor:
+  """Steps of a whole training on `count` examples, 0 if there are none."""
+  return config.epochs * (-(-count // config.batch_size))
+
+
+def batch_rows(key: tf.Tensor, step: tf.Tensor, count: tf.Tensor,
+               batch_size: int) -> tf.Tensor:
+  """Which examples a step sees: int32 [batch_size] in [0, count).
+
+  Every epoch goes through all of them in another order; its last batch is
+  filled up with the first ones of the order.
+  """
+  count = tf.cast(count, tf.int32)
+  steps = -(-count // batch_size)
+  order = tf.argsort(
+      keys.words(keys.derive(key, step // steps), [count], tf.int64))
+  places = (step % steps) * batch_size + tf.range(batch_size)
+  return tf.gather(order, places % count)
