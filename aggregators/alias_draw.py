@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from aggregators import alias_table
 from aggregators import branch
+from aggregators import chacha
 from aggregators import keys
 
 
@@ -40,7 +41,9 @@ def draw(low: tf.Tensor, high: tf.Tensor | None, tie_key: tf.Tensor,
 
   def broken_tie():
     shape = first.shape if first.shape.is_fully_defined() else tf.shape(first)
-    words = generator.words(tie_key, shape, tf.int64)
+    # Long vectors are drawn for in compiled programs.
+    draw_words = chacha.words_in_pieces if generator is chacha else generator.words
+    words = draw_words(tie_key, shape, tf.int64)
     return (first < threshold) | (is_tie & (words < tf.gather(tie, index)))
 
   keeps = branch.either(

@@ -103,7 +103,7 @@ def encode(vector: tf.Tensor, key: tf.Tensor, rotation_key: tf.Tensor,
   """What one client sends. Pure: the same arguments give the same integers.
 
   At its peak a call holds 15 vectors of `padded_dimension` 32-bit numbers, the
-  client's own included, besides the table; with 'chacha20' 19 vectors.
+  client's own included, besides the table; with 'chacha20' 30 vectors.
 
   Args:
     vector: float32 or float64 [dimension], model units. If it is not finite,

@@ -44,6 +44,11 @@ LEAVES = [
     events.Duchi(epsilon=0.3),
     events.LocalLaplace(epsilon=0.3),
     events.LocalGaussian(noise_multiplier=2.0),
+    events.LocalDiscreteGaussian(noise_multiplier=2.0),
+    events.LocalAnswers(
+        event=events.Piecewise(epsilon=0.3), groups=5, queries_before=3,
+        queries_after=14),
+    events.PostProcessing(),
     events.NoPrivacy(),
 ]
 COMBINED = [

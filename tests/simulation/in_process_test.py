@@ -453,7 +453,7 @@ def _learning_process():
       model, tff.learning.optimizers.build_sgdm(0.1, momentum=0.9),
       tff.learning.optimizers.build_sgdm(1.0),
       model_aggregator=tff.learning.robust_aggregator(
-          zeroing=True, clipping=True))
+          zeroing=False, clipping=True))
 
 
 def test_federated_averaging_of_tff_gives_what_the_worker_gives(
