@@ -1,4 +1,7 @@
-"""Times of things that are compared, taken in turns, and the rows made of them."""
+"""Times of things that are compared, taken in turns, and the rows made of them.
+
+  python -m benchmarks.measure FILE...    the tables of --json=FILE, as Markdown
+"""
 
 import collections
 import dataclasses
@@ -8,6 +11,7 @@ import os
 import platform
 import statistics
 import subprocess
+import sys
 import time
 from typing import Callable, Mapping, Sequence
 
@@ -191,3 +195,26 @@ def write(rows: Sequence[Row], path: str | None) -> None:
   with open(path, 'w', encoding='utf-8') as file:
     json.dump(dict(machine=machine(), rows=found), file, indent=1)
     file.write('\n')
+
+
+def markdown(path: str) -> str:
+  """The table that `write` wrote, for a document."""
+  with open(path, encoding='utf-8') as file:
+    found = json.load(file)
+  lines = [', '.join(f'{k} {v}' for k, v in found['machine'].items()), '',
+           '| what | sizes | ours | peer | ratio | unit | target |',
+           '|---|---|---|---|---|---|---|']
+  for row in found['rows']:
+    numbers = ('' if row[name] is None else f'{row[name]:.4g}'
+               for name in ('ours', 'peer', 'ratio'))
+    target = ''
+    if row['target'] is not None:
+      target = (f"{'at most' if row['smaller_is_met'] else 'at least'} "
+                f"{row['target']:g}: {'met' if row['met'] else 'not met'}")
+    lines.append(f"| {row['name']} | {row['sizes']} | {' | '.join(numbers)} | "
+                 f"{row['unit']} | {target} |")
+  return '\n'.join(lines) + '\n'
+
+
+if __name__ == '__main__':
+  print('\n'.join(markdown(path) for path in sys.argv[1:]))

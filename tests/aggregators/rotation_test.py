@@ -84,7 +84,7 @@ def test_signs_are_fair_and_independent_of_their_neighbours():
   for place in range(32):
     statistics_lib.check_mean(signs[place::32], 0, 1)
   with pytest.raises(AssertionError):
-    biased = np.where(np.arange(2**22) % 400 == 0, 1.0, signs)
+    biased = np.where(np.arange(2**22) % 200 == 0, 1.0, signs)
     statistics_lib.check_mean(biased, 0, 1)
 
 
