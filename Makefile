@@ -6,6 +6,8 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 RUN := $(VENV)/bin/python
+# A file's tests share contexts, so they stay in one process.
+PARALLEL ?= --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 READY := $(VENV)/.ready-$(shell sha256sum requirements.txt | cut -c1-16)
 
 .PHONY: train test figures lock clean setup
@@ -14,7 +16,7 @@ train: $(READY)
 	@$(RUN) -m tff_pipelines.train $(ARGS)
 
 test: $(READY)
-	@$(RUN) -m pytest $(ARGS)
+	@$(RUN) -m pytest $(PARALLEL) $(ARGS)
 
 # Figures of the mechanisms, into out/figures: accounting alone, and distributed
 # mean estimation. What is there from an earlier run is not computed again.
