@@ -24,6 +24,7 @@ Exit codes: 0; 1 if the chain of a ledger does not hold; 2 for a wrong flag.
 """
 
 import sys
+from typing import Any
 
 from absl import flags
 
@@ -32,6 +33,7 @@ from tff_pipelines import cli
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import answers
 from tff_pipelines.accounting import base
+from tff_pipelines.accounting import deviation
 from tff_pipelines.accounting import ledger as ledger_lib
 from tff_pipelines.accounting import report
 from tff_pipelines.accounting import request as request_lib
@@ -170,6 +172,23 @@ def _unique(texts: list[str]) -> list[str]:
   return list(dict.fromkeys(texts))
 
 
+def _left(header: dict[str, Any], releases: int, event: base.Event, delta: float,
+          amplification: str, warnings: list[str]) -> float:
+  """What of delta the sampler of the noise leaves; says so if that is too much."""
+  if header['deviation_per_round'] is None:
+    return delta
+  part = deviation.taken_at_most(
+      min(1.0, releases * header['deviation_per_round']), event, delta,
+      accountant=FLAGS.accountant, amplification=amplification)
+  if part > delta / 2:
+    against = ('those who know who took part' if amplification == 'none'
+               else 'those who see the models')
+    warnings.append(
+        f'epsilon against {against} is that of exact laws: the draws of the noise '
+        f'would take {part:.3g} of delta, more than half')
+  return deviation.left(delta, part)
+
+
 def _of_ledger(ledger: ledger_lib.Ledger, warnings: list[str]) -> answers.Answer:
   header = ledger.header()
   population = header['population']
@@ -179,14 +198,17 @@ def _of_ledger(ledger: ledger_lib.Ledger, warnings: list[str]) -> answers.Answer
       raise ValueError(
           '--delta must be given: the ledger states neither delta nor population')
     delta = 1 / population
-  event = ledger.event()
+  event, lines = ledger.event(), ledger.lines()
   found = accountant.guarantee(
-      event, delta, accountant=FLAGS.accountant,
-      amplification=FLAGS.amplification, population=population)
-  lines = ledger.lines()
+      event, _left(header, len(lines), event, delta, FLAGS.amplification, warnings),
+      accountant=FLAGS.accountant, amplification=FLAGS.amplification,
+      population=population)
   # A restart may have repeated a round before the server's eyes.
-  seen = ledger.event(repeated=lines[-1]['starts'] - 1).without_sampling()
-  unamplified = accountant.epsilon(seen, delta, accountant=FLAGS.accountant)
+  repeated = lines[-1]['starts'] - 1
+  seen = ledger.event(repeated=repeated).without_sampling()
+  unamplified = accountant.epsilon(
+      seen, _left(header, len(lines) + repeated, seen, delta, 'none', warnings),
+      accountant=FLAGS.accountant)
   stated = header['adjacency']
   if stated is not None and stated != found.adjacency:
     warnings.append(f'the header states adjacency {stated}, the events '

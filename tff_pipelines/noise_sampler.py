@@ -1,21 +1,15 @@
 """What the samplers of the noise cost: how far their draws are from the law.
 
-Every guarantee is computed for exact laws. If a mechanism's releases are within a
-total variation t of those of the exact one, whatever the data, then (epsilon,
-delta) of the exact one is (epsilon, delta + (1 + e^epsilon) t) of the other: one t
-for each of the two neighbours, the second times e^epsilon. A release is a vector
-of sums of draws, and total variation adds up over coordinates, draws and rounds.
+Every guarantee is computed for exact laws; `accounting.deviation` says what of delta
+a total variation between releases takes. A release is a vector of sums of draws, and
+total variation adds up over coordinates, draws and rounds.
 
 Random words are taken as uniform, which for a generator is an assumption.
 """
 
-import math
-
 from aggregators import share_tables
 from aggregators.params import DistributedSumParams
-
-# exp of more than this is not a float.
-_LARGEST_EXPONENT = 700.0
+from tff_pipelines.accounting import deviation as deviation_lib
 
 _POISSON = 'TensorFlow\'s Poisson sampler in float64'
 _NO_BOUND = 'no bound on its deviation is proved, statistical tests find none'
@@ -46,17 +40,12 @@ def total_variation(params: DistributedSumParams | None, most_clients: int,
           share_tables.total_variation(params))
 
 
-def delta(deviation: float, epsilon: float) -> float:
-  """(1 + e^epsilon) times a total variation, at most 1."""
-  return min(1.0, deviation * (1 + math.exp(min(epsilon, _LARGEST_EXPONENT))))
-
-
 def reserve(params: DistributedSumParams, most_clients: int, rounds: int,
             epsilon: float) -> float:
-  """A `delta` that is enough whatever the noise multiplier; in [0, 1]."""
+  """A part of delta that is enough whatever the noise multiplier; in [0, 1]."""
   deviation = total_variation(
       params, most_clients, rounds, draws=share_tables.MAX_DRAWS)
-  return 0.0 if deviation is None else delta(deviation, epsilon)
+  return 0.0 if deviation is None else deviation_lib.taken(deviation, epsilon)
 
 
 def describe(params: DistributedSumParams | None, adaptive: bool) -> str:

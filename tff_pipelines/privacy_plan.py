@@ -16,6 +16,7 @@ from tff_pipelines import noise_sampler
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import calibration
+from tff_pipelines.accounting import deviation as deviation_lib
 from tff_pipelines.accounting import events
 from tff_pipelines.accounting import request as request_lib
 from tff_pipelines.simulation import cohorts
@@ -262,6 +263,12 @@ class PrivacyPlan:
         'half may be; a smaller epsilon or a larger delta would do, or '
         'noise_multiplier in place of epsilon')
 
+  @property
+  def deviation_per_round(self) -> float | None:
+    """Total variation between a round's release and exact laws'; None if unknown."""
+    found = self._deviation(1)
+    return None if found is None else min(1.0, found)
+
   def _deviation(self, rounds: int) -> float | None:
     if not self.is_private:
       return None
@@ -274,20 +281,16 @@ class PrivacyPlan:
     deviation = self._deviation(rounds)
     if deviation is None:
       return None
-    if epsilon is None:
-      # Half of delta at least is left, so that what is found is at most this.
-      epsilon = accountant.epsilon(
-          self._event(rounds, sampled), self.request.delta / 2,
-          accountant=self.request.accountant,
-          amplification=self.request.amplification if sampled else 'none')
-    return noise_sampler.delta(deviation, epsilon)
+    if epsilon is not None:
+      return deviation_lib.taken(deviation, epsilon)
+    return deviation_lib.taken_at_most(
+        deviation, self._event(rounds, sampled), self.request.delta,
+        accountant=self.request.accountant,
+        amplification=self.request.amplification if sampled else 'none')
 
   def _left(self, taken: float | None) -> float:
     """What of delta is left for the exact law."""
-    delta = self.request.delta
-    if taken is None or taken > delta / 2:
-      return delta
-    return delta - taken
+    return deviation_lib.left(self.request.delta, taken)
 
   def _delta_left(self, rounds: int) -> float:
     if rounds <= self.request.rounds:

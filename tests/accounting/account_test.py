@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import answers
 from tff_pipelines.accounting import events
 from tff_pipelines.accounting import ledger as ledger_lib
@@ -251,6 +252,27 @@ def test_ledger_alone_gives_epsilon_and_says_whether_its_chain_holds(tmp_path):
   assert answer['epsilon'] is None
   assert any('line 6' in text for text in answer['warnings'])
   assert 'chain broken' in run(f'--ledger={path}', code=1).stdout
+
+
+@pytest.mark.parametrize('share, exact', [(0.2, False), (1e3, True)])
+def test_what_the_sampler_deviates_is_taken_from_delta(tmp_path, share, exact):
+  path, delta = tmp_path / 'ledger.jsonl', 1e-5
+  event = events.CentralGaussian(noise_multiplier=5.0)
+  all_rounds = events.SelfComposed(event=event, count=20)
+  at_half = accountant.epsilon(all_rounds, delta / 2)
+  per_round = share * delta / (1 + math.exp(at_half)) / 20
+  ledger = ledger_lib.Ledger.create(
+      path, delta=delta, deviation_per_round=per_round)
+  for _ in range(20):
+    ledger.append_line(ledger.next_line(
+        event, outcome='released', configuration_hash='x'))
+  found = as_json(f'--ledger={path}')
+  left = delta if exact else delta * (1 - share)
+  assert found['epsilon'] == pytest.approx(
+      accountant.epsilon(all_rounds, left), rel=1e-9)
+  assert found['epsilon_unamplified'] == found['epsilon']
+  assert found['delta'] == delta
+  assert any('exact laws' in text for text in found['warnings']) == exact
 
 
 def test_plot_draws_a_png(tmp_path):

@@ -198,10 +198,28 @@ def test_nothing_is_created_or_overwritten_by_accident(tmp_path):
 
 @pytest.mark.parametrize('arguments', [
     dict(population=0), dict(delta=0.0), dict(delta=float('nan')),
-    dict(adjacency='friends')])
+    dict(adjacency='friends'), dict(deviation_per_round=-1e-9),
+    dict(deviation_per_round=1.5), dict(deviation_per_round=float('inf'))])
 def test_impossible_headers_are_refused(tmp_path, arguments):
   with pytest.raises(ValueError, match='must'):
     ledger_lib.Ledger.create(tmp_path / 'x', **arguments)
+
+
+def test_headers_of_the_first_version_are_read(tmp_path):
+  ledger = new(tmp_path, delta=1e-4, deviation_per_round=1e-12)
+  assert ledger.header()['deviation_per_round'] == 1e-12
+  record = ledger.header()
+  for key in ('hash', 'deviation_per_round'):
+    del record[key]
+  for version, message in ((1, None), (2, 'must be a header'), (3, 'format version')):
+    ledger.path.write_text(
+        ledger_lib._sealed({**record, 'version': version}) + '\n')  # pylint: disable=protected-access
+    if message is None:
+      assert ledger.header()['delta'] == 1e-4
+      assert ledger.header()['deviation_per_round'] is None
+    else:
+      with pytest.raises(ValueError, match=message):
+        ledger.header()
 
 
 def test_impossible_lines_are_refused(tmp_path):

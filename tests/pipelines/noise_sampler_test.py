@@ -12,6 +12,7 @@ from aggregators import skellam_table
 from aggregators.params import DistributedSumParams
 from tff_pipelines import noise_sampler
 from tff_pipelines.accounting import accountant
+from tff_pipelines.accounting import deviation as deviation_lib
 from tff_pipelines.accounting import request as request_lib
 from tff_pipelines.privacy_plan import PrivacyPlan
 
@@ -38,7 +39,7 @@ def test_federated_emnist_takes_what_the_formula_says():
   exact = fractions.Fraction(2**20 * 3400 * 1500, 2**86)
   assert found == pytest.approx(float(exact), rel=1e-12)
   # At epsilon 10 a part in 10^5 of delta = 1/3400.
-  taken = noise_sampler.delta(found, 10.0)
+  taken = deviation_lib.taken(found, 10.0)
   assert taken == pytest.approx(float(exact) * (1 + 22026.4657948), rel=1e-9)
   assert taken < 1e-5 / 3400
 
@@ -115,8 +116,8 @@ def test_words_say_what_is_not_covered():
 
 
 def test_delta_is_at_most_one_and_never_overflows():
-  assert noise_sampler.delta(1e-3, 1e6) == 1.0
-  assert noise_sampler.delta(1e-10, 0.0) == 2e-10
+  assert deviation_lib.taken(1e-3, 1e6) == 1.0
+  assert deviation_lib.taken(1e-10, 0.0) == 2e-10
 
 
 @pytest.mark.parametrize('generator', ['philox', 'chacha20'])

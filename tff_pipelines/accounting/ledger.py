@@ -30,11 +30,13 @@ from tff_pipelines.accounting import combinators
 from tff_pipelines.accounting import events as events_lib
 
 FORMAT = 'tff_pipelines privacy ledger'
-VERSION = 1
+VERSION = 2
 OUTCOMES = ('released', 'withheld')
 
-_HEADER_KEYS = {'format', 'version', 'time', 'population', 'delta', 'adjacency',
-                'trust_model', 'warnings', 'seeded', 'previous', 'hash'}
+_HEADER_KEYS_1 = {'format', 'version', 'time', 'population', 'delta', 'adjacency',
+                  'trust_model', 'warnings', 'seeded', 'previous', 'hash'}
+# Of every version that is read.
+_HEADER_KEYS = {1: _HEADER_KEYS_1, 2: _HEADER_KEYS_1 | {'deviation_per_round'}}
 _LINE_KEYS = {'round', 'event', 'outcome', 'starts', 'time', 'configuration',
               'previous', 'hash'}
 _NO_HASH = '0' * 64
@@ -106,7 +108,8 @@ class Ledger:
   def create(cls, path: str | os.PathLike, *, population: int | None = None,
              delta: float | None = None, adjacency: str | None = None,
              trust_model: str | None = None, warnings: Sequence[str] = (),
-             seeded: bool = False, time: str | None = None) -> 'Ledger':
+             seeded: bool = False, deviation_per_round: float | None = None,
+             time: str | None = None) -> 'Ledger':
     """Starts a new file with its header line.
 
     Args:
@@ -117,6 +120,8 @@ class Ledger:
       trust_model: Who is trusted with what, in words.
       warnings: That belong to every epsilon computed from this file.
       seeded: Whether randomness follows from a seed: then nothing is guaranteed.
+      deviation_per_round: Total variation, in [0, 1], between a round's release and
+        that of the exact laws in its event; None if no bound is known.
       time: UTC, ISO 8601; None for now.
 
     Raises:
@@ -129,11 +134,16 @@ class Ledger:
       validate.open_unit_interval(delta=delta)
     if adjacency is not None:
       validate.one_of(tuple(base.ADJACENCY_IN_WORDS), adjacency=adjacency)
+    if deviation_per_round is not None:
+      validate.non_negative(deviation_per_round=deviation_per_round)
+      if deviation_per_round > 1:
+        raise ValueError('deviation_per_round must be at most 1, found '
+                         f'{deviation_per_round!r}')
     line = _sealed({
         'format': FORMAT, 'version': VERSION, 'time': time or _now(),
         'population': population, 'delta': delta, 'adjacency': adjacency,
         'trust_model': trust_model, 'warnings': list(warnings),
-        'seeded': bool(seeded),
+        'seeded': bool(seeded), 'deviation_per_round': deviation_per_round,
         'previous': _NO_HASH})
     ledger = cls(path)
     # Complete or absent: a header is never seen in part.
@@ -158,7 +168,7 @@ class Ledger:
     return complete, torn
 
   def header(self) -> dict[str, Any]:
-    """The first line. Raises ValueError unless it is an intact header."""
+    """The first line, as of the newest version; ValueError unless it is intact."""
     with open(self.path, encoding='utf-8', errors='replace') as file:
       first = file.readline()
     if not first.endswith('\n'):
@@ -167,12 +177,14 @@ class Ledger:
 
   def _checked_header(self, line: str) -> dict[str, Any]:
     record = _parsed(line, f'{self.path} line 1')
-    if record.get('format') != FORMAT or set(record) != _HEADER_KEYS:
+    if record.get('format') != FORMAT:
       raise ValueError(f'{self.path} line 1 must be a header of {FORMAT!r}')
-    if record['version'] != VERSION:
-      raise ValueError(f'{self.path} must have format version {VERSION}, found '
-                       f'{record["version"]!r}')
-    return record
+    if record.get('version') not in _HEADER_KEYS:
+      raise ValueError(f'{self.path} must have format version 1 or {VERSION}, found '
+                       f'{record.get("version")!r}')
+    if set(record) != _HEADER_KEYS[record['version']]:
+      raise ValueError(f'{self.path} line 1 must be a header of {FORMAT!r}')
+    return {'deviation_per_round': None, **record}
 
   def _at_head(self) -> tuple[int, int, str]:
     """Size, rounds and last hash of an intact file; ValueError if it is not."""

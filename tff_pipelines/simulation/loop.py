@@ -148,6 +148,7 @@ def run(process: tff.templates.IterativeProcess,
            adjacency=guarantee.adjacency if guarantee else None,
            trust_model=request.family.trust_model,
            seeded=plan.simulation_seed is not None,
+           deviation_per_round=plan.deviation_per_round,
            warnings=plan.warnings(config.rounds) + list(task.warnings)))
   headline = evaluator.sets[0]
   results = evaluator.evaluate(state['weights'])
