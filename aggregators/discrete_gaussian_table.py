@@ -16,13 +16,13 @@ MAX_LOG_SIZE = alias_table.MAX_LOG_SIZE
 
 # Bound on the total variation distance between a draw and the law: mass outside
 # the table, rounding of the weights and of the thresholds are each below 2^-88
-# for tables of up to 2^18 cells.
+# for tables of up to 2^19 cells.
 TOTAL_VARIATION = alias_table.TOTAL_VARIATION
 # The same of `discrete_gaussian.sample`, which draws where no table fits.
 REJECTION_TOTAL_VARIATION = 2.0**-80
 
 # The weight of 0 is 2^this. Each step rounds twice, by less than 1 each; over the
-# 2^17 steps of the largest table that adds up to less than 2^-230 of all.
+# 2^18 steps of the largest table that adds up to less than 2^-230 of all.
 _FRACTION_BITS = 288
 _DIGITS = 110
 

@@ -33,9 +33,6 @@ SUM_AT_SERVER, NEXT_ROTATION = 0, 1
 _MAX_COHORT = 2.0**31
 
 _GENERATORS = {'philox': keys, 'chacha20': chacha}
-# Under a cryptographic generator: what a client's key is derived for besides what
-# `noisy_rounding.noisy_round` derives of it, 0 and 1.
-_MORE_DRAWS = 2
 
 Encoded = collections.namedtuple('Encoded', ['values', 'diagnostics'])
 Decoded = collections.namedtuple('Decoded', ['vector', 'measurements'])
@@ -69,32 +66,33 @@ def _share_in_graph(params: DistributedSumParams, cohort_size) -> tf.Tensor:
   return params.total_noise_variance * share_tables.SHARE_EXCESS / cohort_size
 
 
-# XLA fuses the steps of the next two, which is worth a factor of two where there
-# is XLA, and where a vector takes longer than the start of a compiled program.
-# The transform between them is faster without. TFF's worker has no XLA: there
-# they run operation by operation, with the same results.
+# XLA is worth a factor of two where there is XLA, and where a vector takes longer
+# than the start of a compiled program. The transform is faster without. TFF's worker
+# has no XLA: there all runs operation by operation, with the same results.
 _LEAST_COMPILED = 2**14
 
 
 @functools.partial(tf.function, jit_compile=True, autograph=False)
-def _prepare(vector: tf.Tensor, signs: tf.Tensor | None, clip,
-             padded_dimension: int):
-  """Clips, pads and, if there are signs, flips; and what `clip_by_norm` returns."""
+def _pad_and_flip(vector: tf.Tensor, signs: tf.Tensor | None,
+                  padded_dimension: int) -> tf.Tensor:
+  padded = tf.pad(vector, [[0, padded_dimension - vector.shape[0]]])
+  return padded if signs is None else rotation.flip(padded, signs)
+
+
+def _rotated(vector: tf.Tensor, rotation_key: tf.Tensor,
+             params: DistributedSumParams, clip, compiled: bool):
+  """Clips, pads and rotates; and what `rounding.clip_by_norm` returns besides."""
   clipped, was_clipped, is_finite = rounding.clip_by_norm(vector, clip)
-  padded = tf.pad(clipped, [[0, padded_dimension - vector.shape[0]]])
-  if signs is not None:
-    padded = rotation.flip(padded, signs)
-  return padded, was_clipped, is_finite
-
-
-@functools.partial(tf.function, jit_compile=True, autograph=False)
-def _finish(rotated: tf.Tensor, key: tf.Tensor, packed: tf.Tensor, tie: tf.Tensor,
-            drawn: tf.Tensor, scale, clip_grid: float,
-            l2_bound_squared: int, bits: int, draws: int, generator):
-  """From a rotated vector to what is sent; see `noisy_rounding.noisy_round`."""
-  grid = rounding.to_grid(rotated, scale, clip_grid)
-  return noisy_rounding.noisy_round(
-      grid, key, l2_bound_squared, packed, tie, bits, draws, drawn, generator)
+  signs = None
+  if params.rotation == 'hadamard':
+    signs = rotation.sign_words(rotation_key, params.padded_dimension)
+  pad = _pad_and_flip if compiled else _pad_and_flip.python_function
+  padded = pad(clipped, signs, params.padded_dimension)
+  if params.rotation == 'hadamard':
+    rotated = rotation.rotate_flipped(padded)
+  else:
+    rotated = rotation.rotate(padded, rotation_key, params.rotation)
+  return rotated, was_clipped, is_finite
 
 
 def encode(vector: tf.Tensor, key: tf.Tensor, rotation_key: tf.Tensor,
@@ -102,8 +100,8 @@ def encode(vector: tf.Tensor, key: tf.Tensor, rotation_key: tf.Tensor,
            clip=None) -> Encoded:
   """What one client sends. Pure: the same arguments give the same integers.
 
-  At its peak a call holds 15 vectors of `padded_dimension` 32-bit numbers, the
-  client's own included, besides the table; with 'chacha20' 30 vectors.
+  At its peak a call holds 6 vectors of `padded_dimension` 32-bit numbers, the
+  client's own included, besides the table and what a block of it takes.
 
   Args:
     vector: float32 or float64 [dimension], model units. If it is not finite,
@@ -123,47 +121,34 @@ def encode(vector: tf.Tensor, key: tf.Tensor, rotation_key: tf.Tensor,
     computed from raw values; they are outside the guarantee.
   """
   scale = params.scale if clip is None else params.clip_grid / clip
-  signs = None
-  if params.rotation == 'hadamard':
-    signs = rotation.sign_words(rotation_key, params.padded_dimension)
   compiled = params.padded_dimension >= _LEAST_COMPILED
-  prepare = _prepare if compiled else _prepare.python_function
-  prepared, was_clipped, is_finite = prepare(
-      vector, signs, params.clip if clip is None else clip,
-      params.padded_dimension)
-  if params.rotation == 'hadamard':
-    rotated = rotation.rotate_flipped(prepared)
-  else:
-    rotated = rotation.rotate(prepared, rotation_key, params.rotation)
+  rotated, was_clipped, is_finite = _rotated(
+      vector, rotation_key, params, params.clip if clip is None else clip, compiled)
+  squared_norm = rounding.squared_norm(rotated)
+  factor = rounding.grid_factor(squared_norm, scale, params.clip_grid)
   share = _share_in_graph(params, cohort_size)
-  bound = params.l2_sensitivity_squared
   draws = share_tables.table_draws(params)
-  finish = _finish if compiled else _finish.python_function
+
+  def noised(noise):
+    return noisy_rounding.noisy_round(
+        rotated, key, params.l2_sensitivity_squared, noise, params.bits,
+        factor=factor, squared_norm=squared_norm, compiled=compiled)
 
   def by_sampler():
-    grid = rounding.to_grid(rotated, scale, params.clip_grid)
-    rounded = rounding.conditional_round(grid, keys.derive(key, 0), bound)
-    values = rounded.values
-    if params.noise_multiplier > 0 and params.has_shares:
-      noise = sample_noise(keys.derive(key, 1), values.shape, share, params)
-      values = tf.cast(values, tf.int64) + noise
-    return (modular_sum.wrap(values, params.bits), rounded.retries,
-            rounded.fell_back)
+    if params.noise_multiplier == 0 or not params.has_shares:
+      return noised(noisy_rounding.SampledNoise(sample=None))
+    return noised(noisy_rounding.SampledNoise(
+        sample=lambda own, dim: sample_noise(own, [dim], share, params)))
 
-  def by_table(draws=draws, generator=keys):
-    drawn = noisy_rounding.words(
-        key, params.padded_dimension, draws, compiled, generator)
-    return finish(
-        rotated, key, table['packed'], table['tie'], drawn, scale,
-        params.clip_grid, bound, params.bits, draws, generator)
+  def by_table(**changes):
+    return noised(noisy_rounding.TableNoise(**{**dict(
+        packed=table['packed'], tie=table['tie'], draws=draws), **changes}))
 
   if share_tables.is_cryptographic(params):
-    generator = _GENERATORS[params.noise_generator]
     with tf.control_dependencies([_is_table_of(table, share)]):
-      values, retries, fell_back = by_table(1, generator)
-      values = noisy_rounding.add_draws(
-          values, generator.derive(key, _MORE_DRAWS), table['draws'] - 1,
-          table['packed'], table['tie'], params.bits, compiled, generator)
+      values, retries, fell_back = by_table(
+          draws=1, more_draws=table['draws'] - 1,
+          generator=_GENERATORS[params.noise_generator])
   elif table is None:
     values, retries, fell_back = by_sampler()
   else:

@@ -15,13 +15,15 @@ from aggregators import keys
 
 # A try fails with probability at most beta, so 64 tries all fail with
 # probability below 2e-14 for the usual beta = exp(-1/2).
-_MAX_TRIES = 64
+MAX_TRIES = 64
 # Sums over more coordinates than this are taken in blocks, so that a wider
 # copy of a large vector never exists as a whole.
 _BLOCK = 2**20
 # Squares of float32 are added up in float32 within rows of this length, and the
 # rows in float64.
 _ROW = 256
+# Of longer vectors norms are worth a compiled program.
+_LEAST_COMPILED = 2**14
 # Integers up to here are exact in float32.
 _EXACT = 2**24
 # Vectors whose norm is within these take the short way through clipping.
@@ -53,30 +55,41 @@ def _row_sums(vector: tf.Tensor) -> tf.Tensor:
   return tf.concat([rows, rest], axis=0)
 
 
-def _squared_norm(vector: tf.Tensor) -> tf.Tensor:
+def squared_norm(vector: tf.Tensor) -> tf.Tensor:
   """The squared norm, float64; a few passes less over a long float32 vector.
 
   Infinite or NaN if a coordinate is, or if squares overflow float32.
   """
   if vector.dtype != tf.float32 or vector.shape[0] < 2 * _ROW:
     return _sum_of_squares(vector, tf.float64)
+  if vector.shape[0] < _LEAST_COMPILED:
+    return _by_rows(vector)
+  return _compiled_by_rows(vector)
+
+
+def _by_rows(vector: tf.Tensor) -> tf.Tensor:
   return tf.reduce_sum(tf.cast(_row_sums(vector), tf.float64))
 
 
-def _surely_fits(values: tf.Tensor, bound: tf.Tensor) -> tf.Tensor:
-  """False unless the squared norm of int32 values is at most an int64 bound.
+# One pass, and no vector of squares.
+_compiled_by_rows = tf.function(_by_rows, jit_compile=True, autograph=False)
 
-  May be False although it is, where rows of the vector are too long to be summed
-  exactly in float32: see `_integer_squared_norm`.
+
+def squared_norm_if_sure(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+  """The squared norm of int32 values, if it is easily found.
+
+  Returns:
+    int32, 0 if the other is exact: if no row of the vector is too long to be summed
+    exactly in float32, see `integer_squared_norm`; else 1. int64, the squared norm.
   """
   if values.shape[0] < 2 * _ROW:
-    return _sum_of_squares(values, tf.int64) <= bound
+    return tf.constant(0), _sum_of_squares(values, tf.int64)
   rows = _row_sums(tf.cast(values, tf.float32))
-  return ((tf.reduce_max(rows) < _EXACT) &
-          (tf.reduce_sum(tf.cast(rows, tf.int64)) <= bound))
+  unsure = tf.cast(~(tf.reduce_max(rows) < _EXACT), tf.int32)
+  return unsure, tf.reduce_sum(tf.cast(rows, tf.int64))
 
 
-def _integer_squared_norm(values: tf.Tensor) -> tf.Tensor:
+def integer_squared_norm(values: tf.Tensor) -> tf.Tensor:
   """The exact squared norm of int32 values as int64, up to 2^62.
 
   Sums of squares that stay below 2^24 are exact in float32, whatever the order;
@@ -125,7 +138,7 @@ def clip_by_norm(vector: tf.Tensor, clip) -> tuple[tf.Tensor, tf.Tensor, tf.Tens
     is not unless the clip brings it there.
   """
   clip = _float64(clip)
-  norm = tf.sqrt(_squared_norm(vector))
+  norm = tf.sqrt(squared_norm(vector))
 
   def short():
     factor = tf.minimum(clip / norm, 1.0)
@@ -161,85 +174,39 @@ def to_grid(vector: tf.Tensor, scale, clip_grid: float) -> tf.Tensor:
   Near the bound that would make every try of the rounding fail, so the norm is
   measured in float64 and the vector shrunk if it has to be.
   """
-  norm = tf.sqrt(_squared_norm(vector))
+  return vector * grid_factor(squared_norm(vector), scale, clip_grid)
+
+
+def grid_factor(squared_norm: tf.Tensor, scale, clip_grid: float) -> tf.Tensor:
+  """What `to_grid` multiplies a vector of a norm by; float32 scalar."""
+  norm = tf.sqrt(squared_norm)
   limit = tf.constant(clip_grid * _FLOAT_SLACK, tf.float64)
   factor = _float64(scale)
   factor = tf.where(norm * factor > limit, limit / tf.maximum(norm, 1e-300), factor)
-  return vector * tf.cast(factor, tf.float32)
+  return tf.cast(factor, tf.float32)
 
 
-def conditional_round(vector: tf.Tensor, key: tf.Tensor, l2_bound_squared: int,
-                      first_words: tf.Tensor | None = None,
-                      generator=keys) -> Rounded:
-  """Stochastic rounding, conditioned on the norm (arXiv 2102.06387, Def. 21).
+def is_in_range(squared_norm: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
+  """Whether a vector times a factor may be rounded; False for NaN."""
+  of_grid = squared_norm * tf.square(tf.cast(factor, tf.float64))
+  return of_grid <= _MAX_SQUARED_NORM
 
-  Each coordinate is rounded up with the probability of its fractional part (to
-  2^-24); all are rounded again until the squared norm is within the bound.
-  After 64 tries the vector is rounded towards zero instead, which no longer is
-  unbiased, and if even that exceeds the bound (only for input outside the
-  documented range, NaN included) zero is sent. So the call ends and the bound
-  holds always.
+
+def round_by(vector: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
+  """Rounds up where the fraction exceeds a word; int32.
 
   Args:
-    vector: float32 [D], grid units, norm at most 2^30.
-    key: int64[2].
-    l2_bound_squared: Integer below 2^62 that the squared norm must not exceed.
-    first_words: int32 [D], uniform in [0, 2^24), for the first try; None to
-      draw them from the key too.
-    generator: `aggregators.keys` or `aggregators.chacha`: where words come from.
-
-  Returns:
-    values: int32 [D]; retries: int32, tries beyond the first; fell_back: bool.
+    vector: float32 [D], grid units.
+    words: int32 [D] in [0, 2^24).
   """
-  # False for NaN too. Without this the integers below could wrap around.
-  in_range = _squared_norm(vector) <= _MAX_SQUARED_NORM
-  bound = tf.constant(l2_bound_squared, tf.int64)
+  floor = tf.floor(vector)
+  fraction = tf.cast((vector - floor) * 2.0**24, tf.int32)
+  return tf.cast(floor, tf.int32) + tf.cast(words < fraction, tf.int32)
 
-  def split(vector):
-    floor = tf.floor(vector)
-    return (tf.cast(floor, tf.int32),
-            tf.cast((vector - floor) * 2.0**24, tf.int32))
 
-  def rounded_by(words, floor, fraction):
-    return floor + tf.cast(words < fraction, tf.int32)
+def words_of_try(key: tf.Tensor, number, shape, generator=keys) -> tf.Tensor:
+  """int32 in [0, 2^24), for the try of this number."""
+  words = generator.words(generator.derive(key, number), shape, tf.int32)
+  return tf.bitwise.bitwise_and(words, 2**24 - 1)
 
-  def words_of(tries):
-    words = generator.words(generator.derive(key, tries), vector.shape, tf.int32)
-    return tf.bitwise.bitwise_and(words, 2**24 - 1)
 
-  def fits(values):
-    return _integer_squared_norm(values) <= bound
-
-  if first_words is None:
-    first_words = words_of(0)
-  first = rounded_by(first_words, *split(vector))
-
-  def until_found():
-    """The first try again, exactly, and then others."""
-    finite = tf.where(in_range, vector, tf.zeros_like(vector))
-    floor, fraction = split(finite)
-
-    def unfinished(values, tries, found):
-      del values  # Unused.
-      return ~found & (tries < _MAX_TRIES)
-
-    def again(values, tries, found):
-      del values, found  # Unused.
-      values = rounded_by(words_of(tries), floor, fraction)
-      return values, tries + 1, fits(values)
-
-    def towards_zero():
-      values = tf.cast(finite, tf.int32)
-      return tf.where(fits(values), values, tf.zeros_like(values))
-
-    values = rounded_by(first_words, floor, fraction)
-    values, tries, found = tf.while_loop(
-        unfinished, again, (values, tf.constant(1), fits(values)),
-        parallel_iterations=1)
-    values = tf.cond(found, lambda: values, towards_zero)
-    return values, tries - 1, ~(found & in_range)
-
-  return Rounded(*branch.either(
-      in_range & _surely_fits(first, bound),
-      lambda: (tf.identity(first), tf.constant(0), tf.constant(False)),
-      until_found))

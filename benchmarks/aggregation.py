@@ -35,7 +35,6 @@ from aggregators import distributed_sum
 from aggregators import keys
 from aggregators import noisy_rounding
 from aggregators import rotation
-from aggregators import rounding
 from aggregators import share_tables
 from aggregators.params import DistributedSumParams
 from benchmarks import measure
@@ -206,7 +205,7 @@ def kernel_pairs(params: DistributedSumParams):
           lambda x: hadamard.fast_walsh_hadamard_transform(x[tf.newaxis]), vector),
       'rounding (ours conditional)': (
           tf.function(
-              lambda x: rounding.conditional_round(x, key, bound).values,
+              lambda x: noisy_rounding.conditional_round(x, key, bound).values,
               jit_compile=True, autograph=False),
           lambda x: discretization._discretize_struct(  # pylint: disable=protected-access
               x, tf.constant(1.0), True, 0.0, tf.constant(params.clip_grid)), grid),

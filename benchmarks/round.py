@@ -49,13 +49,15 @@ PFL_FOLDER = '.venv-pfl'
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setting:
   """Attributes: model ('cnn' or 'softmax'), clients, examples of each; and the
-  ratios asked for against TFF and pfl, None if none was."""
+  ratios asked for against TFF and pfl, and of Skellam over our plain mean, None if
+  none was."""
 
   model: str
   clients: int
   examples: int
   target_tff: float | None = None
   target_pfl: float | None = None
+  target_plain: float | None = None
 
   @property
   def sizes(self) -> str:
@@ -63,8 +65,10 @@ class Setting:
 
 
 SETTINGS = (
-    Setting(model='cnn', clients=20, examples=100, target_tff=3.5, target_pfl=1.3),
-    Setting(model='cnn', clients=100, examples=100, target_tff=3.5, target_pfl=1.3),
+    Setting(model='cnn', clients=20, examples=100, target_tff=3.5, target_pfl=1.3,
+            target_plain=1.8),
+    Setting(model='cnn', clients=100, examples=100, target_tff=3.5, target_pfl=1.3,
+            target_plain=1.8),
     Setting(model='softmax', clients=100, examples=20, target_tff=20),
     Setting(model='softmax', clients=1000, examples=20, target_tff=20),
 )
@@ -234,9 +238,9 @@ def rows_of(setting: Setting, times: dict[str, measure.Times]) -> list[measure.R
     if 'pfl' in times:
       row('Skellam, pfl central Gaussian', 'skellam', 'pfl',
           target=setting.target_pfl)
-    # The other way round: Skellam over plain is to be at most 1.8.
-    row('Skellam over our plain mean', 'plain', 'skellam', target=1.8,
-        smaller_is_met=True)
+    # The other way round: the ratio is to be small.
+    row('Skellam over our plain mean', 'plain', 'skellam',
+        target=setting.target_plain, smaller_is_met=True)
   return rows
 
 

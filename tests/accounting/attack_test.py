@@ -35,7 +35,8 @@ def by_table(value, variance, seed):
   table = skellam_table.build(variance)
   found, _, fell_back = noisy_rounding.noisy_round(
       tf.fill([DRAWS], float(value)), tf.constant(keys.from_seed(seed)),
-      DRAWS * value**2, tf.constant(table.packed), tf.constant(table.tie), BITS)
+      DRAWS * value**2, noisy_rounding.TableNoise(
+          packed=tf.constant(table.packed), tie=tf.constant(table.tie)), BITS)
   assert not bool(fell_back)
   found = found.numpy().astype(np.int64)
   return np.where(found >= 2**(BITS - 1), found - 2**BITS, found)

@@ -23,12 +23,13 @@ def main(dimension: int, generator: str) -> None:
       tf.constant, share_tables.noise_table(params, 10))
   encode = tf.function(lambda vector, key: distributed_sum.encode(
       vector, key, tf.constant([3, 4], tf.int64), 10, params, table).values)
-  vector = tf.constant(np.full(dimension, 1e-4, np.float32))
-  for i in range(3):
+  vector = tf.fill([dimension], np.float32(1e-4))
+  for i in range(2):
     values = encode(vector, tf.constant([1, i], tf.int64))
     assert values.shape == [params.padded_dimension]
     assert 0 <= int(tf.reduce_min(values))
     assert int(tf.reduce_max(values)) < params.modulus
+    del values  # Or it would be there beside the next one.
   with open('/proc/self/status', encoding='utf-8') as file:
     fields = dict(line.split(':', 1) for line in file)
   print(int(fields['VmHWM'].split()[0]) * 1024)

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from aggregators import keys
+from aggregators import noisy_rounding
 from aggregators import rounding
 from aggregators.params import DistributedSumParams
 from tests import statistics_lib
@@ -86,7 +87,7 @@ def test_no_adversarial_vector_exceeds_the_bound(changes):
     vector, index = arguments
     clipped, _, is_finite = rounding.clip_by_norm(vector, params.clip)
     grid = rounding.to_grid(clipped, params.scale, params.clip_grid)
-    rounded = rounding.conditional_round(
+    rounded = noisy_rounding.conditional_round(
         grid, keys.derive(KEY, index), params.l2_sensitivity_squared)
     return rounded.values, rounded.fell_back, is_finite
 
@@ -108,7 +109,7 @@ def test_no_adversarial_vector_exceeds_the_bound(changes):
 def test_beta_zero_bounds_every_rounding_so_that_none_is_repeated():
   params = _params(beta=0.0, fixed_scale=5.0, dimension=100)
   vectors = _adversarial_vectors(100, 1.0, 300, seed=2)
-  round_once = tf.function(lambda v, k: rounding.conditional_round(
+  round_once = tf.function(lambda v, k: noisy_rounding.conditional_round(
       rounding.to_grid(rounding.clip_by_norm(v, 1.0)[0], params.scale,
                        params.clip_grid),
       k, params.l2_sensitivity_squared))
@@ -128,7 +129,7 @@ def test_a_vector_of_more_coordinates_than_a_float32_counts_stays_in_bounds(beta
   grid = rounding.to_grid(clipped, params.scale, params.clip_grid)
   assert np.linalg.norm(grid.numpy().astype(np.float64)) == pytest.approx(
       1000.0, rel=1e-5)
-  rounded = rounding.conditional_round(
+  rounded = noisy_rounding.conditional_round(
       grid, KEY, params.l2_sensitivity_squared)
   found = int(np.sum(rounded.values.numpy().astype(np.int64)**2))
   assert not bool(rounded.fell_back)
@@ -139,7 +140,7 @@ def test_rounding_is_unbiased_with_the_variance_of_the_fraction():
   patterns, repeats = 200, 2000
   x = np.random.default_rng(3).uniform(-20, 20, patterns).astype(np.float32)
   x[:6] = [0.5, -0.5, 0.001, -0.001, 0.999, 3.0]
-  rounded = rounding.conditional_round(
+  rounded = noisy_rounding.conditional_round(
       tf.constant(np.tile(x, repeats)), KEY, 2**60)
   values = rounded.values.numpy().reshape(repeats, patterns)
   assert int(rounded.retries) == 0
@@ -164,14 +165,14 @@ def test_rounding_is_unbiased_with_the_variance_of_the_fraction():
 
 def test_integers_are_left_alone():
   x = np.array([0, -0.0, 1, -7, 2**23 + 1, -2**24, 2**29], np.float32)
-  rounded = rounding.conditional_round(tf.constant(x), KEY, 2**60)
+  rounded = noisy_rounding.conditional_round(tf.constant(x), KEY, 2**60)
   np.testing.assert_array_equal(rounded.values, x.astype(np.int64))
 
 
 def test_the_law_is_conditioned_on_the_bound():
   # Of (0,0) (0,1) (1,0) (1,1), all equally likely, the last one is too long.
   draw = tf.function(lambda: tf.map_fn(
-      lambda i: rounding.conditional_round(
+      lambda i: noisy_rounding.conditional_round(
           tf.constant([0.5, 0.5]), keys.derive(KEY, i), 1),
       tf.range(3000), fn_output_signature=rounding.Rounded(
           tf.int32, tf.int32, tf.bool)))
@@ -188,23 +189,53 @@ def test_the_law_is_conditioned_on_the_bound():
   assert not np.any(rounded.fell_back)
 
 
-def test_the_first_try_takes_the_words_that_it_is_given():
+def test_words_below_the_fraction_round_up():
   x = tf.constant([0.25, 0.5, 0.75, 0.5])
   words = np.array([0, 2**23 - 1, 2**24 - 1, 2**23], np.int32)
-  rounded = rounding.conditional_round(x, KEY, 2**40, tf.constant(words))
-  np.testing.assert_array_equal(rounded.values, [1, 1, 0, 0])
+  np.testing.assert_array_equal(
+      rounding.round_by(x, tf.constant(words)), [1, 1, 0, 0])
+
+
+@pytest.mark.parametrize('extra', [-1, 0, 1, noisy_rounding.BLOCK, noisy_rounding.BLOCK + 3])
+def test_vectors_of_several_blocks_are_rounded_under_one_bound(extra):
+  dim = noisy_rounding.BLOCK + extra
+  integers = np.arange(dim) % 5 - 2
+  rounded = noisy_rounding.conditional_round(
+      tf.constant(integers, tf.float32), KEY, 2**40)
+  np.testing.assert_array_equal(rounded.values, integers)
+  # Half of the tries are too long: of ones there are dim / 2, give or take.
+  half = tf.fill([dim], 0.5)
+  round_half = tf.function(lambda key: noisy_rounding.conditional_round(
+      half, key, dim // 2))
+  retries, means = [], []
+  for i in range(40):
+    rounded = round_half(keys.derive(KEY, i))
+    values = rounded.values.numpy()
+    assert set(np.unique(values)) == {0, 1} and values.sum() <= dim // 2
+    assert not bool(rounded.fell_back)
+    retries.append(int(rounded.retries))
+    parts = [values[start:start + noisy_rounding.BLOCK]
+             for start in range(0, dim, noisy_rounding.BLOCK)]
+    means += [part.mean() for part in parts if len(part) > 1000]
+    if len(parts) > 1 and len(parts[0]) == len(parts[1]):
+      assert np.mean(parts[0] == parts[1]) < 0.55  # Words of their own.
+  # Of 40 geometric numbers with mean 1, 1e-12 are all zero.
+  assert 0 < sum(retries) < 150
+  assert np.all(np.abs(np.array(means) - 0.5) < 0.03)
+  fallback = noisy_rounding.conditional_round(half, KEY, 0)
+  assert bool(fallback.fell_back) and not np.any(fallback.values)
 
 
 def test_a_bound_that_no_try_meets_falls_back_towards_zero():
   x = np.array([2.9, -2.9, 2.9, -2.9] * 100, np.float32)
-  rounded = rounding.conditional_round(tf.constant(x), KEY, 1600)
+  rounded = noisy_rounding.conditional_round(tf.constant(x), KEY, 1600)
   np.testing.assert_array_equal(rounded.values, np.trunc(x))
   assert bool(rounded.fell_back) and int(rounded.retries) == 63
 
 
 def test_a_bound_below_the_fallback_sends_zero():
   x = np.array([2.9, -2.9, 2.9, -2.9] * 100, np.float32)
-  rounded = rounding.conditional_round(tf.constant(x), KEY, 1599)
+  rounded = noisy_rounding.conditional_round(tf.constant(x), KEY, 1599)
   np.testing.assert_array_equal(rounded.values, np.zeros(400))
   assert bool(rounded.fell_back)
 
@@ -215,7 +246,7 @@ def test_a_bound_below_the_fallback_sends_zero():
 @pytest.mark.parametrize('bound', [0, 100, 2**61])
 def test_vectors_outside_the_documented_range_keep_the_bound(x, bound):
   # Cast to int32 they would be -2^31, whose squares add up to 0 modulo 2^64.
-  rounded = rounding.conditional_round(
+  rounded = noisy_rounding.conditional_round(
       tf.constant(x, tf.float32), KEY, bound)
   assert _squared_norm(rounded.values.numpy()) <= bound
   assert bool(rounded.fell_back)

@@ -24,7 +24,9 @@ def _rounded(vector, variance, key=(7, 8), bits=30, draws=1):
   table = skellam_table.build(variance)
   values, retries, fell_back = noisy_rounding.noisy_round(
       tf.constant(vector, tf.float32), tf.constant(key, tf.int64), 2**61,
-      tf.constant(table.packed), tf.constant(table.tie), bits, draws)
+      noisy_rounding.TableNoise(
+          packed=tf.constant(table.packed), tie=tf.constant(table.tie), draws=draws),
+      bits)
   assert int(retries) == 0 and not bool(fell_back)
   return modular_sum.unwrap(values, bits).numpy().astype(np.int64)
 
