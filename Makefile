@@ -10,7 +10,7 @@ RUN := $(VENV)/bin/python
 PARALLEL ?= --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 READY := $(VENV)/.ready-$(shell sha256sum requirements.txt | cut -c1-16)
 
-.PHONY: train test figures lock clean setup
+.PHONY: train test figures results-voting results-fedmd results-ldp lock clean setup
 
 train: $(READY)
 	@$(RUN) -m tff_pipelines.train $(ARGS)
@@ -24,6 +24,13 @@ figures: $(READY)
 	@mkdir -p out/figures
 	@$(RUN) -m tff_pipelines.account --plot=out/figures/accounting.png
 	@$(RUN) -m tff_pipelines.estimate_mean --n=100,1000 --d=250 --bits=10,12,14,16,18,20 --epsilon=1,2,3,4,5,6,7,8 --repeats=20 --allow_degenerate --output_dir=out/figures/mean_estimation $(ARGS)
+
+# The tables of docs/voting.md, docs/fedmd.md and docs/ldp_distillation.md, run anew:
+#   make results-voting DATA_DIR=folder-of-the-data
+# A run that was stopped goes on, and what is done is kept, in out/.
+results-voting results-fedmd results-ldp: results-%: $(READY)
+	@test -n "$(DATA_DIR)" || { echo "DATA_DIR must name the folder of the data files" >&2; exit 2; }
+	@$(RUN) -m benchmarks.results_$* --data_dir="$(DATA_DIR)" $(ARGS)
 
 setup: $(READY)
 

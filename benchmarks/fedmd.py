@@ -4,10 +4,10 @@
 
 A round of parties with networks of three architectures: digest the consensus on
 public records, revisit the own ones, predict on new ones, average. Ours is the TFF
-process as `distill` runs it, with all that goes to the worker and comes back,
-secure aggregation simulated. The peer does the same with `tf.keras` models of the
-same layers, batches and optimizer in this process: `fit`, `fit`, `predict`, mean.
-Both on the same synthetic images. See benchmarks/README.md.
+process as `distill` runs it, in this process, secure aggregation simulated. The peer
+does the same with `tf.keras` models of the same layers, batches and optimizer, in
+this process too: `fit`, `fit`, `predict`, mean. Both on the same synthetic images.
+See benchmarks/README.md.
 """
 
 import argparse

@@ -113,7 +113,10 @@ flags.DEFINE_string('cache_dir', None, _DATA + 'Folder of TFF\'s federated EMNIS
                     'take the letters from it.')
 flags.DEFINE_integer('data_seed', 0, _DATA + 'Of the split.')
 
-flags.DEFINE_integer('num_workers', 1, _RUN + 'TFF worker processes.')
+flags.DEFINE_integer('num_workers', _DEFAULTS.num_workers, _RUN + 'TFF worker '
+                     'processes that share the parties of a round, at most 64; 0: all '
+                     'is computed in this process, which is the fastest on one '
+                     'machine.')
 flags.DEFINE_string('output_dir', None, _RUN + 'Folder of checkpoints, ledger, '
                     'metrics, summary and picture; a new one below out/ if not '
                     'given.')

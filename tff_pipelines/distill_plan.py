@@ -80,7 +80,7 @@ class DistillConfig:
   initial_weights_seed: int = 0
   seed: int | None = None
   simulated_dropout_rate: float = 0.0
-  num_workers: int = 1
+  num_workers: int = 0
   output_dir: str | None = None
   resume: bool = False
 
@@ -109,7 +109,7 @@ class DistillConfig:
     for name in ('subset_size', 'records_per_party'):
       if getattr(self, name) is not None:
         validate.integer(**{name: getattr(self, name)}, low=1)
-    validate.integer(num_workers=self.num_workers, low=1, high=64)
+    validate.integer(num_workers=self.num_workers, low=0, high=64)
     if not self.architectures:
       raise ValueError('architectures must name at least one, found none')
     validate.finite(simulated_dropout_rate=self.simulated_dropout_rate)

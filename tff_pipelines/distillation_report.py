@@ -48,11 +48,13 @@ def print_communication(plan: DistillPlan) -> None:
         f'{contexts.SECURE_AGGREGATION}):')
   for kind, found in communication(plan).items():
     mark = '*' if kind == config.knowledge else ' '
+    rounding = 'the mean is exact'
+    if found['rounding_error']:
+      rounding = f'rounding moves the mean by at most {found["rounding_error"]:.3g}'
     print(f' {mark} {kind:<8} sent {_kilobytes(found["sent"])} '
           f'({found["bits"]:g} bits an entry), received '
           f'{_kilobytes(found["received"])}; without secure aggregation sent '
-          f'{_kilobytes(found["sent_in_clear"])}; rounding moves the mean by at '
-          f'most {found["rounding_error"]:.3g}')
+          f'{_kilobytes(found["sent_in_clear"])}; {rounding}')
 
 
 def _range(values: Sequence[float]) -> str:

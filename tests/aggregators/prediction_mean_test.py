@@ -280,5 +280,6 @@ def test_fresh_noise_of_many_parties_is_independent(in_process):
       bits=30)
   zeros = np.zeros([40, RECORDS, CLASSES], np.float32)
   result, _ = _run(_process(params), zeros, [1] * 40)
-  # 28 draws of standard deviation 158; it would be 1000 if all had one key.
-  assert 80 < np.std(result) < 300
+  # 28 draws of standard deviation 158; it would be 1000 if all had one key. False
+  # alarm: 6e-8.
+  assert 60 < np.std(result) < 300

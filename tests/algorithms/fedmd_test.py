@@ -106,8 +106,8 @@ def _by_hand(mean, rounds):
 
 
 @pytest.mark.parametrize('knowledge', ['softmax', 'logits'])
-def test_rounds_are_those_of_the_algorithm(one_worker, process, knowledge):
-  del one_worker
+def test_rounds_are_those_of_the_algorithm(in_process, process, knowledge):
+  del in_process
   mean = _mean(knowledge=knowledge)
   if knowledge != 'softmax':
     process = _build(mean)
@@ -136,8 +136,8 @@ def _after_first_round(process, count=3):
   return output['state'], _in_order(output['parties'])
 
 
-def test_party_that_drops_out_keeps_its_state_and_comes_back(one_worker, process):
-  del one_worker
+def test_party_that_drops_out_keeps_its_state_and_comes_back(in_process, process):
+  del in_process
   server, parties = _after_first_round(process)
   data = _data(3)
   away = parties[1]
@@ -151,8 +151,8 @@ def test_party_that_drops_out_keeps_its_state_and_comes_back(one_worker, process
   assert np.any(output['parties'][1]['weights'] != away['weights'])
 
 
-def test_party_that_joins_late_first_fits_its_own_records(one_worker, process):
-  del one_worker
+def test_party_that_joins_late_first_fits_its_own_records(in_process, process):
+  del in_process
   server, (first, second, _) = _after_first_round(process)
   late = _parties(3)[2]
   no_more = collections.OrderedDict(
@@ -168,8 +168,8 @@ def test_party_that_joins_late_first_fits_its_own_records(one_worker, process):
 
 
 @pytest.mark.parametrize('value', [np.nan, np.inf])
-def test_party_that_is_not_finite_is_counted_and_left_out(one_worker, process, value):
-  del one_worker
+def test_party_that_is_not_finite_is_counted_and_left_out(in_process, process, value):
+  del in_process
   server, parties = _after_first_round(process)
   broken = collections.OrderedDict(parties[1])
   broken['weights'] = np.array(broken['weights'])
@@ -188,8 +188,8 @@ def test_party_that_is_not_finite_is_counted_and_left_out(one_worker, process, v
   assert [int(p['rounds']) for p in output['parties']] == [2, 1, 2]
 
 
-def test_training_that_explodes_leaves_the_weights_as_they_were(one_worker):
-  del one_worker
+def test_training_that_explodes_leaves_the_weights_as_they_were(in_process):
+  del in_process
   process = _build(config=fedmd.PartyConfig(
       initial_epochs=3, private=FitConfig(learning_rate=1e38, batch_size=4),
       digest=CONFIG.digest))
@@ -203,8 +203,8 @@ def test_training_that_explodes_leaves_the_weights_as_they_were(one_worker):
     assert np.any(found['key'] != start['key'])
 
 
-def test_round_without_a_consensus_has_nothing_to_digest(one_worker, process):
-  del one_worker
+def test_round_without_a_consensus_has_nothing_to_digest(in_process, process):
+  del in_process
   server, parties = _after_first_round(process)
   broken = [collections.OrderedDict(
       party, weights=np.full_like(party['weights'], np.nan)) for party in parties]
@@ -218,8 +218,8 @@ def test_round_without_a_consensus_has_nothing_to_digest(one_worker, process):
   assert after['state']['known']
 
 
-def test_last_round_shares_nothing(one_worker, process):
-  del one_worker
+def test_last_round_shares_nothing(in_process, process):
+  del in_process
   server, parties = _after_first_round(process)
   output = process.next(server, _said(1, share=False), parties, _data(3))
   assert not output['state']['known']
@@ -230,12 +230,12 @@ def test_last_round_shares_nothing(one_worker, process):
     np.testing.assert_array_equal(found, wanted)
 
 
-def test_two_workers_give_what_one_gives(
-    _one_worker_context, _two_worker_context, process):
+def test_workers_give_what_this_process_gives(
+    _in_process_context, _one_worker_context, _two_worker_context, process):
   # pylint: disable=g-import-not-at-top
   from tff_pipelines.simulation import contexts
   found = []
-  for context in (_one_worker_context, _two_worker_context):
+  for context in (_in_process_context, _one_worker_context, _two_worker_context):
     with contexts.installed(context):
       server, parties = _after_first_round(process)
       output = process.next(server, _said(1), parties, _data(3))
@@ -246,15 +246,17 @@ def test_two_workers_give_what_one_gives(
       assert int(output['metrics']['parties']) == 3
       found.append((np.asarray(output['state']['consensus']), _weights(parties),
                     [np.asarray(party['key']) for party in parties]))
-  (one, one_weights, one_keys), (two, two_weights, two_keys) = found
-  np.testing.assert_allclose(two, one, atol=1e-3)
-  for a, b in zip(two_weights, one_weights):
-    np.testing.assert_allclose(a, b, atol=1e-3)
-  np.testing.assert_array_equal(two_keys, one_keys)
+  consensus, weights, party_keys = found[0]
+  for other, other_weights, other_keys in found[1:]:
+    # Sums of float32 are taken in another order.
+    np.testing.assert_allclose(other, consensus, atol=1e-3)
+    for a, b in zip(other_weights, weights):
+      np.testing.assert_allclose(a, b, atol=1e-3)
+    np.testing.assert_array_equal(other_keys, party_keys)
 
 
-def test_weights_of_parties_count(one_worker, process):
-  del one_worker
+def test_weights_of_parties_count(in_process, process):
+  del in_process
   consensus = []
   for weights in ((1, 0), (0, 1), (3, 1)):
     data = _data(2)
@@ -267,8 +269,8 @@ def test_weights_of_parties_count(one_worker, process):
   assert np.abs(consensus[0] - consensus[1]).max() > 0.05
 
 
-def test_party_is_weighted_by_its_agreement_with_the_consensus(one_worker, process):
-  del one_worker
+def test_party_is_weighted_by_its_agreement_with_the_consensus(in_process, process):
+  del in_process
   server, parties = _after_first_round(process, 2)
   images = _images(RECORDS, 1000)
   classes = np.asarray(server['consensus']).argmax(-1)
@@ -284,8 +286,8 @@ def test_party_is_weighted_by_its_agreement_with_the_consensus(one_worker, proce
   assert int(output['metrics']['total_weight']) == 200
 
 
-def test_seeded_noise_comes_from_the_parties_keys(one_worker):
-  del one_worker
+def test_seeded_noise_comes_from_the_parties_keys(in_process):
+  del in_process
   mean = _mean(noise='gaussian', noise_scale=1.0)
   process = _build(mean, seed=5)
   first, second = (

@@ -134,6 +134,7 @@ def test_every_kind_of_knowledge_has_its_bytes():
     (dict(parties=0), 'parties must be at least 1'),
     (dict(subset_size=0), 'subset_size must be at least 1'),
     (dict(rounds=0), 'rounds must be at least 1'),
+    (dict(num_workers=-1), 'num_workers must be at least 0'),
     (dict(digest_epochs=-1), 'digest_epochs must be at least 0'),
     (dict(digest_learning_rate=math.nan), 'digest_learning_rate must be a finite'),
     (dict(epsilon=1.0), 'epsilon and delta must be given together'),

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import time
 
 import matplotlib.image
@@ -174,42 +175,43 @@ def test_seeded_run_claims_nothing(runs):
   assert any('no guarantee' in text for text in summary['warnings'])
 
 
-def test_run_killed_and_resumed_goes_on_with_its_subsets(runs, launcher, tmp_path):
-  arguments = [*TINY, '--seed=5', '--subset_size=20', f'--output_dir={tmp_path / "a"}',
-               '--resume']
+def test_subsets_of_an_unseeded_run_are_drawn_once(runs, launcher, tmp_path):
+  arguments = [*TINY, *RUNS['nfdp'], f'--output_dir={tmp_path / "a"}']
   killed = launcher.start(DISTILL, *arguments)
   first = tmp_path / 'a' / 'checkpoints' / 'round_1'
   deadline = time.monotonic() + 200
-  while not first.exists():
-    assert killed.poll() is None and time.monotonic() < deadline, killed.stderr
+  while not first.exists() and killed.poll() is None:
+    assert time.monotonic() < deadline, killed.stderr
     time.sleep(0.005)
   killed.kill()
-  last = launcher.run(DISTILL, *arguments)
-  assert last.code == 0, last.stderr
-  whole = _folder(runs, 'seeded')
-  found, wanted = (_checkpoint(f, ROUNDS + 1) for f in (tmp_path / 'a', whole))
+  # Before the last round, or at the end if that was faster.
+  names = [re.fullmatch(r'round_(\d+)', path.name) for path in first.parent.iterdir()]
+  number = max(int(name[1]) for name in names if name)
+  subsets = _subsets(_checkpoint(tmp_path / 'a', number))
+  again = launcher.run(DISTILL, *arguments, '--resume')
+  assert again.code == 0, again.stderr
+  np.testing.assert_array_equal(
+      _subsets(_checkpoint(tmp_path / 'a', ROUNDS + 1)), subsets)
+  assert {len(subset) for subset in subsets} == {20}
+  other = _subsets(_checkpoint(_folder(runs, 'nfdp'), ROUNDS + 1))
+  assert all(np.any(a != b) for a, b in zip(other, subsets))
+
+
+def test_run_on_a_worker_ends_where_one_in_this_process_does(
+    runs, launcher, tmp_path):
+  run = launcher.run(DISTILL, *TINY, *RUNS['seeded'], '--num_workers=1',
+                     f'--output_dir={tmp_path / "a"}')
+  assert run.code == 0, run.stderr
+  found, wanted = (_checkpoint(folder, ROUNDS + 1)
+                   for folder in (tmp_path / 'a', _folder(runs, 'seeded')))
   assert len(found) == len(wanted) > PARTIES
+  # Sums of float32 are taken in another order.
   for a, b in zip(found, wanted):
     np.testing.assert_allclose(a, b, atol=1e-2)
   np.testing.assert_array_equal(_subsets(found), _subsets(wanted))
-  ledger = ledger_lib.Ledger(tmp_path / 'a' / 'ledger.jsonl')
-  assert ledger.verify(expected_count=ROUNDS + 1) == []
-
-
-def test_subsets_of_an_unseeded_run_are_drawn_once(runs, launcher, tmp_path):
-  folder = _folder(runs, 'nfdp')
-  subsets = [_subsets(_checkpoint(folder, number)) for number in (0, ROUNDS + 1)]
-  np.testing.assert_array_equal(*subsets)
-  assert {len(subset) for subset in subsets[0]} == {20}
-  again = launcher.run(DISTILL, *TINY, *RUNS['nfdp'], '--resume',
-                       f'--output_dir={folder}')
-  assert again.code == 0, again.stderr
-  np.testing.assert_array_equal(
-      subsets[0], _subsets(_checkpoint(folder, ROUNDS + 1)))
-  other = launcher.run(DISTILL, *TINY, *RUNS['nfdp'], f'--output_dir={tmp_path}/b')
-  assert other.code == 0, other.stderr
-  fresh = _subsets(_checkpoint(tmp_path / 'b', 0))
-  assert all(np.any(a != b) for a, b in zip(fresh, subsets[0]))
+  start = _checkpoint(tmp_path / 'a', 0)
+  assert max(np.abs(a - b).max() for a, b in zip(found, start)
+             if a.dtype == np.float32 and a.shape == b.shape) > 0.02
 
 
 @pytest.mark.parametrize('arguments, message', [
@@ -295,9 +297,9 @@ def test_public_models_depend_on_public_records_and_their_seed_alone(start):
 
 
 def test_parties_start_from_the_public_model_of_their_architecture(
-    start, default_run, one_worker):
+    start, default_run, in_process):
   task, pretrained = start
-  del one_worker
+  del in_process
   state = default_run.initial_state(pretrained)
   for party, held in zip(state['parties'], task.parties):
     architecture = task.architectures[held.architecture]
@@ -308,8 +310,8 @@ def test_parties_start_from_the_public_model_of_their_architecture(
 
 
 def test_round_digests_what_was_predicted_a_round_before(
-    start, default_run, one_worker, monkeypatch):
-  del one_worker
+    start, default_run, in_process, monkeypatch):
+  del in_process
   run, state = default_run, default_run.initial_state(start[1])
   state, _ = run.step(state, 0)
   said = []
@@ -333,8 +335,8 @@ def test_round_digests_what_was_predicted_a_round_before(
 
 
 def test_absent_parties_keep_their_state_and_late_ones_join(
-    start, default_run, one_worker):
-  del one_worker
+    start, default_run, in_process):
+  del in_process
   run, state = default_run, default_run.initial_state(start[1])
   first, metrics = run.step(state, 0, present=[2, 0])
   assert metrics == {'parties': 2, 'rejected': 0}
@@ -351,8 +353,8 @@ def test_absent_parties_keep_their_state_and_late_ones_join(
 
 
 def test_party_that_is_not_finite_does_not_stop_the_others(
-    start, default_run, one_worker):
-  del one_worker
+    start, default_run, in_process):
+  del in_process
   run, state = default_run, default_run.initial_state(start[1])
   state['parties'][1]['weights'] = np.full_like(
       state['parties'][1]['weights'], np.nan)
@@ -361,17 +363,18 @@ def test_party_that_is_not_finite_does_not_stop_the_others(
   assert state['server']['known'] and np.all(np.isfinite(state['server']['consensus']))
 
 
-def test_noisy_consensus_says_next_to_nothing(start, default_run, one_worker):
-  del one_worker
+def test_noisy_consensus_says_next_to_nothing(start, in_process):
+  del in_process
   task, pretrained = start
-  plan = distillation.make_plan(task, _config(mode='ldp'))
   found = {}
-  for name, run in (('clean', default_run), ('noisy', distillation.Run(task, plan))):
+  for mode in ('nfdp', 'ldp'):
+    plan = distillation.make_plan(task, _config(mode=mode, seed=11))
+    run = distillation.Run(task, plan)
     state, _ = run.step(run.initial_state(pretrained), 0)
     assert state['server']['known']
     own = task.architectures[0].logits(
         tf.constant(state['parties'][0]['weights']), task.public.x[state['digest']])
     consensus = np.asarray(state['server']['consensus'])
-    found[name] = np.mean(own.numpy().argmax(-1) == consensus.argmax(-1))
-  assert found['clean'] > 0.5
-  assert found['noisy'] < 0.45  # Chance is 1/6.
+    found[mode] = np.mean(own.numpy().argmax(-1) == consensus.argmax(-1))
+  assert found['nfdp'] > 0.5
+  assert found['ldp'] < 0.45  # Chance is 1/6.

@@ -1,0 +1,122 @@
+"""Figures 2, 3 and 4 of arXiv 2009.05537, from our accountant and finished runs.
+
+Called by benchmarks.results_fedmd; runs nothing itself.
+"""
+
+import pathlib
+from typing import Mapping
+
+import matplotlib
+import numpy as np
+
+from tff_pipelines.accounting import calibration
+from tff_pipelines.accounting import events
+
+# Figure 2: private records of all parties, draws of each, and queries of all rounds.
+RECORDS = {'FEMNIST': 28_800, 'CIFAR': 3_000}
+DRAWS, QUERIES = 3, 100_000
+PARTIES = (2, 5, 10, 20, 50, 100)
+FIGURES = {2: 'fedmd_budget.png', 3: 'fedmd_rounds.png', 4: 'fedmd_replacement.png'}
+
+
+def _pyplot():
+  matplotlib.use('Agg')
+  from matplotlib import pyplot  # pylint: disable=g-import-not-at-top
+  return pyplot
+
+
+def _save(figure, path: pathlib.Path) -> None:
+  figure.tight_layout()
+  figure.savefig(path, dpi=80)
+  _pyplot().close(figure)
+  print(f'drawn: {path}')
+
+
+def _ldp_stddev(event: events.Nfdp) -> float:
+  """Noise of softmax predictions at the epsilon and delta of a draw."""
+  multiplier = calibration.noise_multiplier(
+      lambda z: events.SelfComposed(
+          event=events.LocalGaussian(noise_multiplier=z), count=QUERIES),
+      epsilon=event.published_epsilon, delta=event.draw_probability)
+  return multiplier * 2**0.5
+
+
+def draw_budget(path: pathlib.Path, results: Mapping[str, dict]) -> None:
+  """Figure 2: epsilon, delta and noise against the parties; accuracy likewise."""
+  points = {}
+  for result in results.values():
+    # The first seed only, which every number of parties has.
+    if result['case'].startswith('cifar-k16-softmax-') and result['seed'] == 0:
+      points[len(result['records'])] = 100 * result['accuracy']
+  panels = 4 if points else 3
+  figure, axes = _pyplot().subplots(1, panels, figsize=(3.75 * panels, 3.6))
+  for name, records in RECORDS.items():
+    draws = [events.Nfdp(records=records // n, subset_size=DRAWS) for n in PARTIES]
+    for axis, values in zip(axes, (
+        [event.published_epsilon for event in draws],
+        [event.draw_probability for event in draws],
+        [_ldp_stddev(event) for event in draws])):
+      axis.loglog(PARTIES, values, marker='o', label=name)
+  for axis, title in zip(axes, (
+      f'(a) ε of {DRAWS} draws, natural log.', f'(b) δ of {DRAWS} draws',
+      f'(c) σ of LDP at that ε and δ, {QUERIES:,} queries')):
+    axis.set_title(title, fontsize=10)
+    axis.set_xlabel('parties')
+    axis.grid(alpha=0.3)
+  axes[0].legend()
+  if points:
+    counts = sorted(points)
+    axes[3].plot(counts, [points[n] for n in counts], marker='o', color='tab:orange')
+    axes[3].set_title('(d) accuracy (%), CIFAR, k = 16, softmax', fontsize=10)
+    axes[3].set_xlabel('parties')
+    axes[3].grid(alpha=0.3)
+  _save(figure, path)
+
+
+def draw_rounds(path: pathlib.Path, results: Mapping[str, dict]) -> None:
+  """Figure 3: the accuracy of every party over the rounds."""
+  chosen = [(title, results[run]) for title, run in (
+      ('letters, all draws', 'mnist_letters-kall-0'),
+      ('CIFAR, all draws', 'cifar-kall-0'), ('CIFAR, k = 16', 'cifar-k16-softmax-10-0'))
+            if run in results]
+  if not chosen:
+    print('figure 3 needs finished runs of table 2: there are none')
+    return
+  figure, axes = _pyplot().subplots(
+      1, len(chosen), figsize=(5 * len(chosen), 3.8), squeeze=False)
+  for axis, (title, result) in zip(axes[0], chosen):
+    history = 100 * np.array(result['history'])
+    axis.plot(history, linewidth=1, alpha=0.7)
+    axis.plot(history.mean(axis=1), color='black', linewidth=2, label='mean')
+    axis.set_title(title, fontsize=10)
+    axis.set_xlabel('communication round')
+    axis.set_ylabel('test accuracy of each party (%)')
+    axis.grid(alpha=0.3)
+    axis.legend()
+  _save(figure, path)
+
+
+def draw_replacement(path: pathlib.Path) -> None:
+  """Figure 4: epsilon and delta with and without replacement, 100 records."""
+  sizes = np.arange(1, 100)
+  figure, axes = _pyplot().subplots(1, 2, figsize=(9, 3.6))
+  for replacement, name in ((True, 'with'), (False, 'without')):
+    draws = [events.Nfdp(records=100, subset_size=int(k), replacement=replacement)
+             for k in sizes]
+    axes[0].plot(sizes, [event.published_epsilon for event in draws],
+                 label=f'{name} replacement')
+    axes[1].plot(sizes, [event.draw_probability for event in draws])
+  for axis, title in zip(axes, ('(a) ε, n = 100', '(b) δ, n = 100')):
+    axis.set_title(title, fontsize=10)
+    axis.set_xlabel('draws k')
+    axis.grid(alpha=0.3)
+  axes[0].legend()
+  _save(figure, path)
+
+
+def draw(folder: pathlib.Path, results: Mapping[str, dict]) -> None:
+  """Draws all that can be drawn into a folder."""
+  folder.mkdir(parents=True, exist_ok=True)
+  draw_budget(folder / FIGURES[2], results)
+  draw_rounds(folder / FIGURES[3], results)
+  draw_replacement(folder / FIGURES[4])

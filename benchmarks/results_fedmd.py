@@ -1,0 +1,299 @@
+"""Runs the tables of arXiv 2009.05537 on the data that there is, and draws.
+
+  python -m benchmarks.results_fedmd --data_dir=$DATA_DIR
+  python -m benchmarks.results_fedmd --data_dir=$DATA_DIR --only=cifar-np,cifar-kall
+  python -m benchmarks.results_fedmd --tables     # of what has been run so far
+  python -m benchmarks.results_fedmd --figures    # likewise
+
+Every setting is a run of `tff_pipelines.distill` under its real guarantee, in a
+folder of its own below --output_dir; its result is a line of results.jsonl as soon
+as it is there. Started again, the script goes on where it stopped, within a run as
+well. --rounds and --public_per_round less than the paper's make it a matter of an
+hour; every size has a folder of its own. When all is done, or with --tables, the
+tables between the marks in --document are rewritten.
+"""
+
+import argparse
+import csv
+import json
+import math
+import os
+import pathlib
+import statistics
+import time
+from typing import Sequence
+
+from benchmarks import fedmd_cases
+from benchmarks.fedmd_cases import Case
+
+RESULTS = 'results.jsonl'
+_PAPER_ROUNDS, _PAPER_PUBLIC = 20, 5000
+_BEGIN, _END = '<!-- fedmd {}: begin -->', '<!-- fedmd {}: end -->'
+_CLASSES = 6
+
+Results = dict[str, dict]
+
+
+def read(folder: pathlib.Path) -> Results:
+  """Name of a run -> its result, of the lines that are complete."""
+  path = folder / RESULTS
+  if not path.exists():
+    return {}
+  lines = path.read_text(encoding='utf-8').splitlines()
+  found = [json.loads(line) for line in lines if line.endswith('}')]
+  return {result['run']: result for result in found}
+
+
+def _history(folder: pathlib.Path) -> list[list[float]]:
+  """Accuracies of the parties, a list for every round."""
+  with open(folder / 'metrics.csv', encoding='utf-8') as file:
+    rows = list(csv.DictReader(file))
+  names = sorted((name for name in rows[0] if name.startswith('party_')),
+                 key=lambda name: int(name.split('/')[0].split('_')[1]))
+  return [[float(row[name]) for name in names] for row in rows]
+
+
+class Runner:
+  """Runs cases; public models are made once for all that share them."""
+
+  def __init__(self, folder: pathlib.Path, data_dir: str, rounds: int,
+               public_per_round: int):
+    self._folder = folder
+    self._data_dir = data_dir
+    self._sizes = dict(rounds=rounds, public_per_round=public_per_round)
+    self._pretrained = {}
+    self._task = (None, None)
+
+  def run(self, case: Case, seed: int) -> dict:
+    """The result of one run, done anew or continued."""
+    # TensorFlow takes seconds to import: tables and figures need not wait.
+    from tff_pipelines import distillation  # pylint: disable=g-import-not-at-top
+    folder = self._folder / case.run(seed)
+    config = case.config(
+        seed, data_dir=self._data_dir, output_dir=str(folder), resume=True,
+        **self._sizes)
+    start, start_cpu = time.monotonic(), time.process_time()
+    key = (config.pair, config.split, config.parties, config.data_seed,
+           config.mode == 'centralized')
+    if self._task[0] != key:
+      self._task = (key, distillation.load_task(config))
+    task = self._task[1]
+    key = (config.pair, config.initial_weights_seed)
+    if key not in self._pretrained and not (folder / 'checkpoints').exists():
+      self._pretrained[key] = distillation.pretrain(task, config)
+    summary = distillation.distill(
+        config, task=task, pretrained=self._pretrained.get(key))
+    return dict(
+        run=case.run(seed), case=case.key, seed=seed, pair=case.pair, **self._sizes,
+        accuracy=summary['accuracy'], epsilon=summary['epsilon'],
+        delta=summary['delta'], noise_scale=summary['noise_scale'],
+        records=[party['records'] for party in summary['parties']],
+        history=_history(folder), starts=summary['starts'],
+        seconds=round(time.monotonic() - start, 1),
+        cpu_seconds=round(time.process_time() - start_cpu, 1),
+        warnings=summary['warnings'])
+
+
+def run_all(runner: Runner, folder: pathlib.Path, only: Sequence[str]) -> None:
+  """Runs what is not there yet, of the runs whose names start with one of `only`."""
+  folder.mkdir(parents=True, exist_ok=True)
+  done = read(folder)
+  for case, seed in fedmd_cases.runs():
+    name = case.run(seed)
+    if name in done or not name.startswith(tuple(only)):
+      continue
+    print(f'\n=== {name}: table {case.table}, {case.name}', flush=True)
+    done[name] = runner.run(case, seed)
+    with open(folder / RESULTS, 'a', encoding='utf-8') as file:
+      file.write(json.dumps(done[name]) + '\n')
+      file.flush()
+      os.fsync(file.fileno())
+
+
+def _accuracies(done: Results, key: str) -> list[float]:
+  """Of the runs of a key, in percent, by their seeds."""
+  found = sorted((r for r in done.values() if r['case'] == key),
+                 key=lambda result: result['seed'])
+  return [100 * result['accuracy'] for result in found]
+
+
+def _percent(values: Sequence[float]) -> str:
+  """Mean, and of several the single ones."""
+  text = f'{statistics.fmean(values):.2f}'
+  if len(values) > 1:
+    text += ' (' + ', '.join(f'{value:.2f}' for value in values) + ')'
+  return text
+
+
+def _up(value: float | None) -> str:
+  """Of a guarantee: 4 decimals, rounded up."""
+  return '–' if value is None else f'{math.ceil(value * 1e4) / 1e4:.4f}'
+
+
+def _line(case: Case, done: Results) -> str | None:
+  """A row of a table in Markdown; None if nothing of it has been run."""
+  found = [done[case.run(seed)] for seed in case.seeds if case.run(seed) in done]
+  if not found:
+    return None
+  records = sorted({n for result in found for n in result['records']})
+  size = f'{records[0]}' if len(records) == 1 else f'{records[0]}–{records[-1]}'
+  guarantee = '–'
+  if found[0]['epsilon'] is not None:
+    guarantee = f'{_up(found[0]["epsilon"])}, {_up(found[0]["delta"])}'
+  printed = '–' if case.printed is None else f'{case.printed:.2f}'
+  decimal = '–' if case.printed_epsilon is None else f'{case.printed_epsilon:.4f}'
+  return (f'| {fedmd_cases.PAIR_NAMES[case.pair]} | {case.name} | {printed} | '
+          f'{_percent(_accuracies(done, case.key))} | {decimal} | '
+          f'{_up(case.paper_epsilon)} | {size} | {guarantee} |')
+
+
+def table(done: Results, name: str) -> str | None:
+  """A table of what has been run so far as Markdown; None if that is nothing."""
+  lines = [_line(case, done) for case in fedmd_cases.cases() if case.table == name]
+  lines = [line for line in lines if line]
+  if not lines:
+    return None
+  return '\n'.join([
+      '| data | setting | paper, % | ours, % | ε printed (decimal log.) | its ε '
+      '(natural log.) | records of a party, ours | our ε, δ |',
+      '|---|---|---|---|---|---|---|---|', *lines])
+
+
+def _difference(done: Results, one: str, other: str) -> float | None:
+  """Points that `one` is above the other, on the seeds of both; None if there are
+  none."""
+  seeds = [{r['seed']: 100 * r['accuracy'] for r in done.values() if r['case'] == key}
+           for key in (one, other)]
+  both = seeds[0].keys() & seeds[1].keys()
+  if not both:
+    return None
+  return round(statistics.fmean(seeds[0][s] - seeds[1][s] for s in both), 2)
+
+
+def _claim(name: str, found: str, met: bool) -> str:
+  return f'| {name} | {found} | {"yes" if met else "**no**"} |'
+
+
+def claims(done: Results) -> str | None:
+  """What the paper claims, judged by our numbers; None without them."""
+  lines = []
+  of = {key: _accuracies(done, key) for key in {r['case'] for r in done.values()}}
+  mean = {key: statistics.fmean(values) for key, values in of.items()}
+  for kind, end in (('softmax', ''), ('argmax', '-argmax')):
+    difference = _difference(done, f'cifar-kall{end}', f'cifar-np{end}')
+    if difference is not None:
+      lines.append(_claim(
+          f'CIFAR, {kind}: NFDP at full k at most 1 point below NP',
+          f'{difference:+.2f} points', difference >= -1))
+  difference = _difference(done, 'cifar-k16-argmax-10', 'cifar-k16-logits-10')
+  if difference is not None:
+    lines.append(_claim(
+        'CIFAR, k = 16: argmax at most 1 point below logits',
+        f'{difference:+.2f} points', difference >= -1))
+  drawn = ('cifar-k60-with', 'cifar-k60-without')
+  if all(len(of.get(key, ())) > 1 for key in drawn):
+    difference = abs(mean[drawn[0]] - mean[drawn[1]])
+    spread = max(max(of[key]) - min(of[key]) for key in drawn)
+    lines.append(_claim(
+        'CIFAR, k = 60: with and without replacement differ by less than the seeds '
+        'do', f'{difference:.2f} points; seeds {spread:.2f}', difference <= spread))
+  if 'cifar-ldp-digest' in of:
+    chance = 100 / _CLASSES
+    lines.append(_claim(
+        'CIFAR: parties that learn from the consensus of FedMD-LDP alone, at the '
+        '(ε, δ) of k = 60, end at most 5 points above chance',
+        f'{mean["cifar-ldp-digest"]:.2f}%; chance {chance:.2f}%',
+        mean['cifar-ldp-digest'] <= chance + 5))
+  if not lines:
+    return None
+  return '\n'.join(['| claim | found | met |', '|---|---|---|', *lines])
+
+
+def sizes(done: Results) -> str | None:
+  """What was run, and how long it took; None if nothing was."""
+  if not done:
+    return None
+  found = list(done.values())
+  seconds = [result['seconds'] for result in found]
+  rounds, public = ('/'.join(map(str, sorted({result[name] for result in found})))
+                    for name in ('rounds', 'public_per_round'))
+  return (f'Runs: {len(found)}, of {rounds} rounds with {public} public records each '
+          f'(paper: {_PAPER_ROUNDS} and {_PAPER_PUBLIC}). A run took '
+          f'{statistics.median(seconds):.0f} s (median; longest '
+          f'{max(seconds):.0f} s), all together {sum(seconds) / 60:.0f} minutes.')
+
+
+def tables(done: Results) -> dict[str, str]:
+  """Name of a mark -> Markdown, of what has been run so far."""
+  found = {'sizes': sizes(done), 'claims': claims(done),
+           **{name: table(done, name) for name in fedmd_cases.TABLES}}
+  return {name: text for name, text in found.items() if text is not None}
+
+
+def rewritten(document: str, name: str, content: str) -> str:
+  """A document with what stands between the marks of a name replaced."""
+  begin, end = _BEGIN.format(name), _END.format(name)
+  before, found, rest = document.partition(begin)
+  _, found_end, after = rest.partition(end)
+  if not found or not found_end:
+    raise ValueError(f'the document must have the marks {begin} and {end}')
+  return f'{before}{begin}\n{content}\n{end}{after}'
+
+
+def is_complete(done: Results) -> bool:
+  """Whether all runs are done."""
+  return all(case.run(seed) in done for case, seed in fedmd_cases.runs())
+
+
+def report(done: Results, document: str) -> None:
+  """Prints the tables and puts them into a document, '' for none."""
+  found = tables(done)
+  for name, text in found.items():
+    print(f'\n{name}\n\n{text}')
+  if document and found:
+    path = pathlib.Path(document)
+    text = path.read_text(encoding='utf-8')
+    for name, content in found.items():
+      text = rewritten(text, name, content)
+    path.write_text(text, encoding='utf-8')
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__.split('\n', maxsplit=1)[0])
+  parser.add_argument('--data_dir', default=os.environ.get('DATA_DIR'),
+                      help='folder of the .npz files')
+  parser.add_argument('--output_dir', default='out/results_fedmd',
+                      help='folder of the runs and of results.jsonl')
+  parser.add_argument('--rounds', type=int, default=_PAPER_ROUNDS, help='of each run')
+  parser.add_argument('--public_per_round', type=int, default=_PAPER_PUBLIC,
+                      help='public records of a round')
+  parser.add_argument('--only', default='',
+                      help='runs whose names start like one of these, by commas')
+  parser.add_argument('--tables', action='store_true',
+                      help='tables of what has been run, run nothing')
+  parser.add_argument('--figures', action='store_true',
+                      help='draw figures of what has been run, run nothing')
+  parser.add_argument('--document', default='docs/fedmd.md',
+                      help='where the tables go; empty for nowhere')
+  parser.add_argument('--pictures', default='docs/pictures',
+                      help='folder of the figures')
+  flags = parser.parse_args()
+  folder = pathlib.Path(
+      flags.output_dir, f'r{flags.rounds}-p{flags.public_per_round}')
+  if flags.figures:
+    from benchmarks import fedmd_figures  # pylint: disable=g-import-not-at-top
+    fedmd_figures.draw(pathlib.Path(flags.pictures), read(folder))
+  if not flags.tables and not flags.figures:
+    if flags.data_dir is None:
+      parser.error('--data_dir must be given to run anything')
+    runner = Runner(folder, flags.data_dir, flags.rounds, flags.public_per_round)
+    run_all(runner, folder, flags.only.split(','))
+  if not flags.figures or flags.tables:
+    done = read(folder)
+    # Rows of a page are not exchanged for fewer ones unless asked for.
+    whole = flags.tables or is_complete(done)
+    report(done, flags.document if whole else '')
+
+
+if __name__ == '__main__':
+  main()

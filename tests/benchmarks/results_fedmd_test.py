@@ -1,0 +1,143 @@
+"""The tables of FedMD: which runs they need, and what is made of them."""
+
+import math
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks import fedmd_cases
+from benchmarks import results_fedmd
+from tests import build_file
+
+
+def _result(key, accuracy, seed=0, epsilon=0.19971):
+  return dict(
+      run=f'{key}-{seed}', case=key, seed=seed, pair='cifar', rounds=20,
+      public_per_round=5000, accuracy=accuracy, epsilon=epsilon, delta=0.18154,
+      noise_scale=None, records=[300] * 10, history=[[accuracy] * 10], starts=1,
+      seconds=60.0, cpu_seconds=60.0, warnings=[])
+
+
+def _results(*found):
+  return {result['run']: result for result in found}
+
+
+def test_rows_of_one_key_are_of_one_setting_and_run_once():
+  settings = {}
+  for case in fedmd_cases.cases():
+    assert settings.setdefault(case.key, case.config(0)) == case.config(0)
+  names = [case.run(seed) for case, seed in fedmd_cases.runs()]
+  assert len(set(names)) == len(names)
+  assert {case.key for case, _ in fedmd_cases.runs()} == settings.keys()
+  # As many different settings as keys.
+  assert len(set(settings.values())) == len(settings)
+
+
+def test_what_is_compared_is_repeated():
+  seeds = {case.key: case.seeds for case in fedmd_cases.cases()}
+  for key in ('cifar-np', 'cifar-kall', 'cifar-k60-with', 'cifar-k60-without'):
+    assert seeds[key] == (0, 1, 2)
+  assert seeds['cifar-k120'] == (0,)
+
+
+def test_epsilons_of_the_paper_are_decimal_logarithms():
+  found = [case for case in fedmd_cases.cases() if case.printed_epsilon is not None]
+  assert {case.changes['subset_size'] for case in found} == {16, 60, 120, 300, None}
+  for case in found:
+    decimal = case.paper_epsilon / math.log(10)
+    if case.changes['subset_size'] == 16:
+      # Its rows have the values of k = 18.
+      decimal *= 18 / 16
+    assert case.printed_epsilon == pytest.approx(decimal, abs=1.01e-4)
+
+
+def test_table_has_the_numbers_of_the_paper_and_ours_side_by_side():
+  done = _results(*(_result('cifar-k60-with', a, seed) for seed, a in enumerate(
+      (0.70, 0.71, 0.72))), _result('cifar-np', 0.8, epsilon=None))
+  lines = results_fedmd.table(done, '5').splitlines()
+  assert lines[2] == (
+      '| CIFAR | k = 60, with replacement | 81.58 | 71.00 (70.00, 71.00, 72.00) | '
+      '0.0867 | 0.1997 | 300 | 0.1998, 0.1816 |')
+  assert len(lines) == 3  # What was not run has no row.
+  assert '| FedMD-NP | 86.88 | 80.00 | – | – | 300 | – |' in results_fedmd.table(
+      done, '2')
+  assert results_fedmd.table(done, '4') is None
+  assert results_fedmd.table({}, '2') is None and results_fedmd.sizes({}) is None
+
+
+@pytest.mark.parametrize('accuracy, met', [(0.795, True), (0.78, False)])
+def test_claims_are_judged(accuracy, met):
+  done = _results(_result('cifar-np', 0.8), _result('cifar-kall', accuracy))
+  text = results_fedmd.claims(done)
+  assert ('| yes |' in text) == met and ('| **no** |' in text) != met
+  assert results_fedmd.claims(_results(_result('cifar-np', 0.8))) is None
+
+
+@pytest.mark.parametrize('difference, met', [(0.01, True), (0.03, False)])
+def test_replacement_is_judged_by_the_spread_of_the_seeds(difference, met):
+  done = {}
+  for how, shift in (('with', 0.0), ('without', difference)):
+    done |= _results(*(_result(f'cifar-k60-{how}', 0.7 + shift + 0.01 * seed, seed)
+                       for seed in range(3)))
+  assert ('| yes |' in results_fedmd.claims(done)) == met
+
+
+def test_tables_go_between_their_marks(tmp_path):
+  done = _results(_result('cifar-np', 0.8, epsilon=None))
+  names = ('sizes', 'claims', *fedmd_cases.TABLES)
+  before = ''.join(f'{name}\n<!-- fedmd {name}: begin -->\nold\n<!-- fedmd {name}: '
+                   'end -->\n' for name in names)
+  path = tmp_path / 'page.md'
+  path.write_text(before, encoding='utf-8')
+  for _ in range(2):
+    results_fedmd.report(done, str(path))
+    text = path.read_text(encoding='utf-8')
+    assert text.count('80.00') == 1 and text.count('old') == len(names) - 2
+    assert 'Runs: 1, of 20 rounds with 5000 public records' in text
+  with pytest.raises(ValueError, match='must have the marks'):
+    results_fedmd.rewritten('nothing', '2', 'x')
+
+
+def test_page_is_rewritten_once_all_is_done():
+  done = _results(*(_result(case.key, 0.7, seed)
+                    for case, seed in fedmd_cases.runs()))
+  assert results_fedmd.is_complete(done)
+  done.pop('mnist_letters-kall-0')
+  assert not results_fedmd.is_complete(done)
+
+
+def test_line_that_was_cut_off_counts_as_not_run(tmp_path):
+  (tmp_path / 'results.jsonl').write_text('{"run": "a-0"}\n{"run": "b-', 'utf-8')
+  assert list(results_fedmd.read(tmp_path)) == ['a-0']
+  assert results_fedmd.read(tmp_path / 'nowhere') == {}
+
+
+def test_page_of_the_project_has_all_marks():
+  page = build_file.ROOT / 'docs' / 'fedmd.md'
+  text = page.read_text(encoding='utf-8')
+  for name in ('sizes', 'claims', *fedmd_cases.TABLES):
+    assert f'<!-- fedmd {name}: begin -->' in text
+
+
+def test_tables_need_no_tensorflow(tmp_path):
+  code = ('import sys; sys.argv = ["x", "--tables", "--document=", '
+          f'"--output_dir={tmp_path}"]; from benchmarks import results_fedmd; '
+          'results_fedmd.main(); assert "tensorflow" not in sys.modules')
+  subprocess.run([sys.executable, '-c', code], check=True, timeout=120,
+                 cwd=build_file.ROOT)
+
+
+@pytest.mark.slow
+def test_run_is_done_once_and_continued(tmp_path, capsys):
+  case = fedmd_cases.Case(
+      key='tiny', table='2', name='tiny', pair='digits', changes=dict(
+          parties=2, pretrain_epochs=1, initial_epochs=1, architectures=('dense2',)))
+  runner = results_fedmd.Runner(tmp_path, None, rounds=1, public_per_round=40)
+  first = runner.run(case, 0)
+  assert first['run'] == 'tiny-0' and first['starts'] == 1
+  assert first['rounds'] == 1 and len(first['history']) == 2
+  assert first['accuracy'] == pytest.approx(sum(first['history'][-1]) / 2)
+  second = runner.run(case, 0)
+  assert second['starts'] == 2 and second['history'] == first['history']
+  assert 'mean accuracy' in capsys.readouterr().out
