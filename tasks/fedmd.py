@@ -65,12 +65,15 @@ class FedMdTask:
 
   @functools.cached_property
   def fingerprint(self) -> str:
-    """SHA-256 of all records and who has them, and of the architectures."""
+    """SHA-256 of the public and the test records, and of the architectures.
+
+    It is published with a run, so it must not depend on private records: whoever
+    knows all but one of them could try values for that one.
+    """
     digest = hashlib.sha256(repr([
         [(a.name, a.size) for a in self.architectures],
         [party.architecture for party in self.parties]]).encode())
-    for part in (self.public, self.test,
-                 *(party.private for party in self.parties)):
+    for part in (self.public, self.test):
       for array in (part.x, part.y):
         digest.update(repr((array.shape, array.dtype)).encode())
         digest.update(np.ascontiguousarray(array).tobytes())

@@ -23,6 +23,7 @@ Which flags matter:
 Exit codes: 0; 1 if the chain of a ledger does not hold; 2 for a wrong flag.
 """
 
+import math
 import sys
 from typing import Any
 
@@ -209,6 +210,15 @@ def _of_ledger(ledger: ledger_lib.Ledger, warnings: list[str]) -> answers.Answer
   unamplified = accountant.epsilon(
       seen, _left(header, len(lines) + repeated, seen, delta, 'none', warnings),
       accountant=FLAGS.accountant)
+  if any(line['outcome'] == 'withheld' for line in lines):
+    unamplified = math.inf
+    warnings.append(
+        'rounds were withheld from outsiders, but the server saw their sums with '
+        'less noise than was planned: no epsilon holds against it')
+  elif found.adjacency != base.LOCAL:
+    warnings.append(
+        'a round that never ended, because the run was killed and not resumed, is in '
+        'no line; the server may have seen its sum')
   stated = header['adjacency']
   if stated is not None and stated != found.adjacency:
     warnings.append(f'the header states adjacency {stated}, the events '

@@ -310,12 +310,13 @@ class DistillPlan:
       found.append('seeded run: no guarantee (subsets, noise and orders follow '
                    'from a seed)')
     found += [f'--{name} is not used by {why}' for name, why in self._unused()]
-    if config.mode == 'nfdp':
-      found += self.draw_event.caveats()
+    if config.mode in ('nfdp', 'ldp'):
       found.append(
           'the numbers of records of the parties are printed: the guarantee is for '
           'records that are replaced, and for added or removed ones only as long '
           'as those numbers stay secret')
+    if config.mode == 'nfdp':
+      found += self.draw_event.caveats()
     elif config.mode == 'ldp':
       found += self.round_event.caveats()
       if config.noise == 'gaussian':

@@ -275,6 +275,19 @@ def test_what_the_sampler_deviates_is_taken_from_delta(tmp_path, share, exact):
   assert any('exact laws' in text for text in found['warnings']) == exact
 
 
+def test_a_withheld_round_leaves_no_epsilon_against_the_server(tmp_path):
+  path = tmp_path / 'ledger.jsonl'
+  ledger = ledger_lib.Ledger.create(path, delta=1e-5)
+  for outcome in ('released', 'withheld', 'released'):
+    ledger.append_line(ledger.next_line(
+        events.DistributedSkellam(
+            l1_sensitivity=900.0, l2_sensitivity=30.0, noise_variance=2500.0,
+            cohort_size=100.0), outcome=outcome, configuration_hash='x'))
+  found = as_json(f'--ledger={path}')
+  assert found['epsilon'] > 0 and found['epsilon_unamplified'] is None
+  assert any('no epsilon holds against it' in text for text in found['warnings'])
+
+
 def test_plot_draws_a_png(tmp_path):
   path = tmp_path / 'figures.png'
   run(f'--plot={path}')

@@ -36,16 +36,26 @@ def test_pooled_task_has_a_party_of_each_architecture_with_all_records():
         party.private.x[:len(task.parties[0].private)], task.parties[0].private.x)
 
 
-def test_fingerprint_knows_records_and_parties():
+def test_fingerprint_knows_public_records_and_parties_and_nothing_private():
   task = _build()
   assert task.fingerprint == _build().fingerprint
-  others = [_build(data_seed=1), _build(parties=3), _build(architectures=NAMES[:2]),
+  others = [_build(parties=3), _build(architectures=NAMES[:2]),
             _build(architectures=('dense2', 'conv2', 'dense2')), task.pooled()]
-  x = task.test.x.copy()
-  x[0, 0, 0, 0] ^= 1
-  others.append(dataclasses.replace(
-      task, test=fedmd_data.Labelled(x=x, y=task.test.y)))
+  for name in ('public', 'test'):
+    part = getattr(task, name)
+    x = part.x.copy()
+    x[0, 0, 0, 0] ^= 1
+    others.append(dataclasses.replace(
+        task, **{name: fedmd_data.Labelled(x=x, y=part.y)}))
   assert len({task.fingerprint, *(other.fingerprint for other in others)}) == 7
+  # It is published: a record that was not drawn must not change it.
+  party = task.parties[0]
+  y = party.private.y.copy()
+  y[0] = (y[0] + 1) % 2
+  changed = dataclasses.replace(party, private=fedmd_data.Labelled(
+      x=party.private.x, y=y))
+  assert dataclasses.replace(
+      task, parties=(changed, *task.parties[1:])).fingerprint == task.fingerprint
 
 
 @pytest.mark.parametrize('changes, message', [

@@ -43,7 +43,9 @@ class Vote(base.Event):
   Attributes:
     scheme: 'ae' or 'knn'.
     level: 'agent' or 'instance'.
-    noise: 'skellam' (integer counts) or 'gaussian'.
+    noise: 'skellam' (integer counts), 'gaussian', or 'discrete_gaussian': its Renyi
+      divergences are those of the Gaussian or less (arXiv 2004.00010, Proposition
+      5), and its worst pair is not known.
     noise_stddev: Of the honest noise on a coordinate of the sum, in units in
       which an agent's votes sum to 1; >= 0 (0: no guarantee). Neighbour counts
       carry k times as much, before the division.
@@ -71,7 +73,7 @@ class Vote(base.Event):
   def __post_init__(self):
     validate.one_of(SCHEMES, scheme=self.scheme)
     validate.one_of(LEVELS, level=self.level)
-    validate.one_of(NOISES, noise=self.noise)
+    validate.one_of((*NOISES, 'discrete_gaussian'), noise=self.noise)
     validate.one_of(BOUNDS, bound=self.bound)
     validate.non_negative(noise_stddev=self.noise_stddev)
     if self.scheme == 'knn':
@@ -115,7 +117,7 @@ class Vote(base.Event):
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     del amplification
-    if self.noise == 'gaussian':
+    if self.noise != 'skellam':
       return curves.gaussian(
           self.noise_stddev / self.l2_sensitivity, max_order)
     # Coordinates that move, each with noise of its own, and by how much.
@@ -131,6 +133,8 @@ class Vote(base.Event):
     del amplification
     if self.noise_stddev == 0:
       return ((pairs.Leak(probability=1.0), 1),)
+    if self.noise == 'discrete_gaussian':
+      return None
     if self.noise == 'gaussian':
       return ((pairs.Gaussian(
           noise_multiplier=self.noise_stddev / self.l2_sensitivity), 1),)
