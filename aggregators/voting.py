@@ -11,15 +11,13 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from aggregators import alias_draw
 from aggregators import keys
 from aggregators import modular_sum
 from aggregators import skellam
+from aggregators import skellam_table
 from aggregators import structures
 from aggregators.voting_params import NO_LABEL, VotingParams
-
-# A share is this much larger than 1/N of the noise, so that no rounding of a
-# division leaves the sum of shares short of what the accountant counts on.
-_SHARE_EXCESS = 1.0 + 1e-9
 
 # What an agent's, and the server's, key of a vote is derived for.
 _NOISE, _OF_AGENT = 0, 1
@@ -75,9 +73,19 @@ def _within_sensitivity(votes: tf.Tensor, key: tf.Tensor,
   return tf.where(good[:, tf.newaxis], votes, 0)
 
 
-def share_variance(params: VotingParams) -> float:
-  """Variance of one agent's share of the noise, counts squared."""
-  return params.total_noise_variance * _SHARE_EXCESS / params.agents
+def _skellam_share(key: tf.Tensor, shape: tf.TensorShape,
+                   params: VotingParams) -> tf.Tensor:
+  """One agent's noise, int64; from a table unless it is too large for one."""
+  variance = params.share_variance
+  if not params.has_table:
+    return skellam.sample(key, shape, variance)
+  table = skellam_table.build(variance)
+  words = tf.bitcast(
+      keys.words(keys.derive(key, 0), [shape.num_elements()], tf.int64), tf.int32)
+  drawn = alias_draw.draw(
+      words[:, 0], words[:, 1], keys.derive(key, 1), tf.constant(table.packed),
+      tf.constant(table.tie))
+  return tf.reshape(tf.cast(drawn, tf.int64), shape)
 
 
 def cast(votes: tf.Tensor, key: tf.Tensor, params: VotingParams) -> tf.Tensor:
@@ -94,14 +102,14 @@ def cast(votes: tf.Tensor, key: tf.Tensor, params: VotingParams) -> tf.Tensor:
   """
   votes = _within_sensitivity(votes, keys.derive(key, _OF_AGENT), params)
   noise_key = keys.derive(key, _NOISE)
-  variance = share_variance(params)
   if params.is_integer:
-    noisy = tf.cast(votes, tf.int64) + skellam.sample(
-        noise_key, votes.shape, variance)
+    noisy = tf.cast(votes, tf.int64) + _skellam_share(
+        noise_key, votes.shape, params)
     return modular_sum.wrap(noisy, params.bits)
   if not params.has_shares:
     return tf.cast(votes, tf.float32)
-  return tf.cast(votes, tf.float32) + _gaussian(noise_key, votes.shape, variance)
+  return tf.cast(votes, tf.float32) + _gaussian(
+      noise_key, votes.shape, params.share_variance)
 
 
 def _gaussian(key: tf.Tensor, shape, variance: float) -> tf.Tensor:
@@ -175,10 +183,11 @@ class VotingFactory(tff.aggregators.UnweightedAggregationFactory):
   against the server for the sum that it is shown, as long as secure aggregation
   refuses to open a sum of fewer agents than is counted on plus the assumed
   colluders; that is the protocol's to enforce. An agent that subtracts its own
-  share of the noise is a colluder of this count. With 'gaussian' the noise is
-  that of ideal arithmetic, and the sum of reals is taken as if secure
-  aggregation had them; with 'gaussian_central' the server is trusted. With
-  `simulation_seed` there is no guarantee.
+  share of the noise is a colluder of this count. Noise from tables is as near to
+  its law as `params.sampler_deviation` says. With 'gaussian' the noise is that of
+  ideal arithmetic, and the sum of reals is taken as if secure aggregation had
+  them; with 'gaussian_central' the server is trusted. With `simulation_seed` there
+  is no guarantee.
 
   The state is an OrderedDict of `server_key` (int64[2], used in seeded runs
   only). The one measurement, `withheld`, tells of dropouts but of no votes.
@@ -196,7 +205,7 @@ class VotingFactory(tff.aggregators.UnweightedAggregationFactory):
     """
     if params.is_integer:
       skellam.check_variance(
-          share_variance(params), params.bits, 'the noise share of an agent')
+          params.share_variance, params.bits, 'the noise share of an agent')
     self._params = params
     self.simulation_seed = simulation_seed
 

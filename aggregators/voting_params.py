@@ -10,6 +10,7 @@ votes of one agent of weight 1 for a label sum to 1: k counts are one agent.
 import dataclasses
 import math
 
+from aggregators import skellam_table
 from aggregators import validate
 
 # skellam, gaussian: agents add shares. gaussian_central: the server, which is
@@ -20,6 +21,10 @@ NOISES = ('skellam', 'gaussian', 'gaussian_central')
 NO_LABEL = -1
 
 _MOST_BITS = 30
+
+# A share is this much larger than 1/N of the noise, so that no rounding of a
+# division leaves the sum of shares short of what the accountant counts on.
+_SHARE_EXCESS = 1.0 + 1e-9
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -122,6 +127,38 @@ class VotingParams:
   def total_noise_variance(self) -> float:
     """Variance of the noise when all agents answer, counts squared."""
     return self.noise_variance / self.counted_on
+
+  @property
+  def share_variance(self) -> float:
+    """Variance of one agent's share of the noise, counts squared."""
+    return self.total_noise_variance * _SHARE_EXCESS / self.agents
+
+  @property
+  def has_table(self) -> bool:
+    """Whether shares are drawn from an exact table of their law."""
+    return self.is_integer and skellam_table.fits(self.share_variance)
+
+  @property
+  def sampler_deviation(self) -> float | None:
+    """Total variation between the noise of all counts and its exact law.
+
+    None where no bound is proved: for floating point noise, and Skellam noise too
+    large for a table. Random words are taken as uniform.
+    """
+    if not self.has_table:
+      return None
+    draws = self.agents * self.queries * self.classes
+    return min(1.0, draws * skellam_table.TOTAL_VARIATION)
+
+  @property
+  def sampler_in_words(self) -> str:
+    """What draws the noise."""
+    if self.has_table:
+      return 'exact tables; words by Philox'
+    kind = 'Poisson sampler in float64' if self.is_integer else (
+        'Gaussian sampler in floating point')
+    return (f"TensorFlow's {kind}: no bound on its deviation is proved, "
+            'statistical tests find none; words by Philox')
 
   @property
   def most_counts(self) -> int:

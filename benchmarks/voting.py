@@ -167,9 +167,9 @@ def main(argv: Sequence[str]) -> None:
             training=voting_training.AdamConfig(
                 learning_rate=0.1, batch_size=RECORDS, epochs=100)),
                    AGENTS, 50), repeats))
-    cnn = voting_models.cnn((28, 28), CLASSES)
+    cnn = voting_models.cnn_small((28, 28), CLASSES)
     rows.append(_row(
-        'agents of cnn, TF loop', f'{AGENTS} x {RECORDS}, 1 epoch',
+        'agents of cnn_small, TF loop', f'{AGENTS} x {RECORDS}, 1 epoch',
         _agents_of(cnn, (28, 28), np.uint8, voting_agents.AgentConfig(
             training=voting_training.AdamConfig(
                 learning_rate=2e-3, batch_size=50, epochs=1)), AGENTS, 50),

@@ -51,7 +51,6 @@ def _pooled(x: tf.Tensor, size: int) -> tf.Tensor:
   return tf.nn.avg_pool2d(x, size, size, 'VALID')
 
 
-@functools.partial(tf.function, reduce_retracing=True)
 def _energies(images: tf.Tensor) -> tf.Tensor:
   """float32 [n, features], not negative, of uint8 [n, height, width, channels]."""
   pixels = tf.cast(images, tf.float32) / 255.0
@@ -70,6 +69,13 @@ def _energies(images: tf.Tensor) -> tf.Tensor:
   return tf.reshape(flat, [-1, channels * flat.shape[1]])
 
 
+@functools.lru_cache(maxsize=8)
+def _graph(height: int, width: int, channels: int):
+  """`_energies` for images of one shape and any number of them."""
+  return tf.function(_energies, autograph=False, input_signature=[
+      tf.TensorSpec([None, height, width, channels], tf.uint8)])
+
+
 def energies(images: np.ndarray) -> np.ndarray:
   """Energies of each image, their roots scaled to length 1.
 
@@ -83,7 +89,8 @@ def energies(images: np.ndarray) -> np.ndarray:
     raise ValueError(
         'images must be uint8 [n, height, width, channels] of 8 x 8 pixels or more, '
         f'found {images.dtype} {list(images.shape)}')
-  parts = [_energies(tf.constant(images[i:i + _BATCH])).numpy()
+  graph = _graph(*images.shape[1:])
+  parts = [graph(tf.constant(images[i:i + _BATCH])).numpy()
            for i in range(0, len(images), _BATCH)]
   roots = np.sqrt(np.concatenate(parts) + _FLOOR)
   return roots / np.linalg.norm(roots, axis=1, keepdims=True)

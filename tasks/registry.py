@@ -38,15 +38,27 @@ def _stackoverflow_tag(**options: Any) -> task.Task:
   return stackoverflow_tag.build(**options)
 
 
+def _raw_texts(*, data_source: str = 'embedded', **options: Any
+               ) -> tuple[records.RawData, None]:
+  from tasks import text_data  # pylint: disable=g-import-not-at-top
+  if data_source != 'embedded':
+    raise ValueError('with a task for texts, data_source must be embedded: files are '
+                     f'copied as they are, without a task; found {data_source!r}')
+  unused = sorted(set(options) - {'num_clients'})
+  if unused:
+    raise ValueError(f'the copy of embedded texts does not use {", ".join(unused)}')
+  return text_data.open_embedded(**options), None
+
+
 _BUILDERS: Mapping[str, Callable[..., task.Task]] = {
     'emnist': _emnist, 'shakespeare': _shakespeare,
     'stackoverflow_tag': _stackoverflow_tag,
     'stackoverflow_word': _stackoverflow_word}
 
-# What prepare_data writes of a task's data; tasks whose files it can copy as they
-# are need none.
+# What prepare_data writes of a task's data.
 _RAW: Mapping[str, Callable[..., tuple[records.RawData, np.ndarray | None]]] = {
-    'emnist': _raw_emnist}
+    'emnist': _raw_emnist, 'shakespeare': _raw_texts, 'stackoverflow_tag': _raw_texts,
+    'stackoverflow_word': _raw_texts}
 
 TASKS = tuple(sorted(_BUILDERS))
 
@@ -106,10 +118,7 @@ def open_raw(name: str, **options: Any) -> tuple[records.RawData, np.ndarray | N
 
   Arguments and errors are those of `build`; `model` is none of them.
   """
-  given = _given(name, options)
-  if name not in _RAW:
-    raise ValueError(f'task {name} reads files as they are: leave it out')
-  return _RAW[name](**given)
+  return _RAW[name](**_given(name, options))
 
 
 def _given(name: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ characters that are not in it and the end of a speech; 'accuracy_all_tokens' is 
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from tasks import records
 from tasks import task
@@ -68,6 +69,39 @@ def lstm_small() -> task.Model:
 MODELS = {'lstm_256': lstm_256, 'lstm_small': lstm_small}
 
 
+def _rows_in_graph(texts: tf.Tensor, length: int) -> tf.Tensor:
+  """text_tokens.character_rows of every text, one after another.
+
+  Args:
+    texts: string [texts], UTF-8; what is not fails when it is run.
+    length: As there.
+
+  Returns:
+    uint8 [rows, length + 1].
+  """
+  codes = tf.strings.unicode_decode(texts, 'UTF-8', errors='strict')
+  known = codes.flat_values < 128
+  tokens = tf.where(
+      known,
+      tf.gather(tf.constant(text_tokens.character_table(), tf.int32),
+                tf.where(known, codes.flat_values, 0)),
+      _SPECIAL.out_of_vocabulary)
+  # A text takes so many rows that its beginning and its end fit in too.
+  counts = tf.cast(codes.row_lengths(), tf.int32)
+  rows = -(-(counts + 2) // (length + 1))
+  starts = tf.cumsum(rows, exclusive=True) * (length + 1)
+  places = tf.cast(codes.value_rowids(), tf.int32)
+  first = tf.cumsum(counts, exclusive=True)
+  places = tf.gather(starts - first, places) + tf.range(tf.size(places)) + 1
+  ends = starts + counts + 1
+  total = tf.reduce_sum(rows) * (length + 1)
+  flat = tf.scatter_nd(
+      tf.concat([starts, places, ends], 0)[:, tf.newaxis],
+      tf.concat([tf.fill(tf.shape(starts), _SPECIAL.begin), tokens,
+                 tf.fill(tf.shape(ends), _SPECIAL.end)], 0), [total])
+  return tf.cast(tf.reshape(flat, [-1, length + 1]), tf.uint8)
+
+
 def build(*, model: str | None = None, sequence_length: int = 80,
           max_examples_per_client: int | None = None,
           max_test_examples: int = 2000, text_field: str | None = None,
@@ -103,6 +137,9 @@ def build(*, model: str | None = None, sequence_length: int = 80,
     empty = np.zeros([0, sequence_length + 1], np.uint8)
     return {'tokens': np.concatenate([empty, *rows])}
 
+  def convert_in_graph(raw):
+    return {'tokens': _rows_in_graph(raw['text'], sequence_length)}
+
   data = text_data.load(
       OFFICIAL, privacy_unit='one role of a play',
       fields=[records.Field(
@@ -111,7 +148,7 @@ def build(*, model: str | None = None, sequence_length: int = 80,
   train, held_out = text_data.make_examples(
       data, convert, {'tokens': (np.dtype(np.uint8), (sequence_length + 1,))},
       max_examples_per_client=max_examples_per_client,
-      max_test_examples=max_test_examples)
+      max_test_examples=max_test_examples, convert_in_graph=convert_in_graph)
   return task.Task(
       name='shakespeare', model=MODELS[model](), train=train, held_out=held_out,
       privacy_unit=data.privacy_unit, skips=data.skips)

@@ -83,9 +83,10 @@ class SqliteSource:
     self._path = pathlib.Path(path).absolute()
     self._split_name = split_name
     with connected(path) as connection:
-      rows = connection.execute(
+      # One by one: a list of rows would take as much memory as the ids.
+      self.client_ids: Sequence[str] = tuple(row[0] for row in connection.execute(
           'SELECT DISTINCT client_id FROM client_metadata WHERE split_name = ? '
-          'ORDER BY client_id COLLATE BINARY', [split_name]).fetchall()
+          'ORDER BY client_id COLLATE BINARY', [split_name]))
       # Naming the columns finds out now if the table is not what is expected.
       first = connection.execute(
           'SELECT client_id, serialized_example_proto FROM examples '
@@ -93,7 +94,7 @@ class SqliteSource:
       plan = connection.execute(
           f'EXPLAIN QUERY PLAN {_BY_CLIENT}', ['', '']).fetchall()
       stored = self._stored(connection)
-    if not rows:
+    if not self.client_ids:
       raise ValueError(f'{path} has no clients in split {split_name!r}')
     if first is None:
       raise ValueError(f'{path} has no examples in split {split_name!r}')
@@ -103,7 +104,6 @@ class SqliteSource:
       raise ValueError(f'{path}, {self._where(first[0])}: {error}') from error
     self.is_prepared = bool(stored)
     self.element_spec = types.MappingProxyType(self._parser.element_spec)
-    self.client_ids: Sequence[str] = tuple(row[0] for row in rows)
     if not all(isinstance(client_id, str) for client_id in self.client_ids):
       raise ValueError(f'{path}: every client_id must be a text')
     self._has_index = any('client_id=?' in str(row[-1]) for row in plan)

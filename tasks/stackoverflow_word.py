@@ -29,7 +29,7 @@ class _Size:
 
 
 # lstm_670 is the model of arXiv 2003.00295: 4,050,748 parameters. lstm_small, for
-# quick runs under differential privacy, uses the embedding twice: 61,356, just
+# quick runs under differential privacy, uses the embedding twice: 60,044, just
 # below 2^16, the number to which a rotation pads.
 MODELS = {
     'lstm_670': _Size(vocabulary=10_000, embedding=96, units=670),

@@ -19,6 +19,8 @@ _MOST_TEST_CLIENTS = 500
 # Training examples up to so many bytes are kept once they are made.
 _CACHE_BYTES = 256 * 2**20
 _SUBSET_SEED = 20230817
+# Of the text that ships.
+_FIELDS = ('text', 'tags', 'title')
 
 SOURCES = tuple(sorted(('embedded', 'official', *open_source.FORMATS)))
 
@@ -67,23 +69,43 @@ class TextData:
     return _count(raw) // _TEST_PART if self.divided else 0
 
 
-def _count(raw: records.RawExamples) -> int:
-  return len(next(iter(raw.values())))
+def _count(raw):
+  """How many rows there are; a tensor in a graph."""
+  first = next(iter(raw.values()))
+  if isinstance(first, np.ndarray):
+    return len(first)
+  # TensorFlow takes seconds to import; here it has been.
+  import tensorflow as tf  # pylint: disable=g-import-not-at-top
+  return tf.shape(first)[0]
 
 
 def _slice(raw: records.RawExamples, rows: slice) -> records.RawExamples:
   return {name: array[rows] for name, array in raw.items()}
 
 
-def _embedded(fields, *, num_clients: int = 125) -> TextData:
+def open_embedded(num_clients: int = 125, *, fields: Sequence[str] = _FIELDS
+                  ) -> records.RawData:
+  """The text that ships, of simulated clients.
+
+  Args:
+    num_clients: See text_embedded.records_by_client.
+    fields: Some of 'text', 'tags' and 'title'.
+
+  Raises:
+    ValueError: If num_clients is out of range.
+  """
   arrays, clients = text_embedded.records_by_client(num_clients)
-  source = sources.ArraysByClient(
-      {field.name: arrays[field.name] for field in fields}, clients)
-  population, others = records.split_clients(source)
+  population, others = records.split_clients(sources.ArraysByClient(
+      {name: arrays[name] for name in fields}, clients))
+  return records.RawData(train=population, test=others, skips=task.Skips())
+
+
+def _embedded(fields, *, num_clients: int = 125) -> TextData:
+  raw = open_embedded(num_clients, fields=[field.name for field in fields])
   return TextData(
-      population=population, others=others, others_name='test',
+      population=raw.train, others=raw.test, others_name='test',
       privacy_unit=f'one of {num_clients} simulated clients, not people',
-      skips=task.Skips())
+      skips=raw.skips)
 
 
 def _official(official: text_official.File, fields, privacy_unit: str, *,
@@ -161,7 +183,8 @@ def check_limits(**limits: int | None) -> None:
 
 def make_examples(
     data: TextData, convert: Convert, element_spec: records.ElementSpec, *,
-    max_examples_per_client: int | None = None, max_test_examples: int = 2000
+    max_examples_per_client: int | None = None, max_test_examples: int = 2000,
+    convert_in_graph: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
 ) -> tuple[task.ClientSource, dict[str, dict[str, np.ndarray]]]:
   """A task's training source and held-out sets.
 
@@ -173,6 +196,7 @@ def make_examples(
       evenly spaced; None keeps all.
     max_test_examples: A held-out set that has more keeps so many, drawn by a fixed
       seed.
+    convert_in_graph: As in records.MappedSource.
 
   Returns:
     The source, which keeps small data in memory once they are made, and the sets
@@ -191,6 +215,17 @@ def make_examples(
       return found
     rows = np.arange(max_examples_per_client) * count // max_examples_per_client
     return {name: array[rows] for name, array in found.items()}
+
+  def convert_for_training_in_graph(raw):
+    import tensorflow as tf  # pylint: disable=g-import-not-at-top
+    found = convert_in_graph(data.train_records(raw))
+    if max_examples_per_client is None:
+      return found
+    count = tf.cast(_count(found), tf.int64)
+    # All of them, in order, if there are no more.
+    kept = tf.minimum(count, max_examples_per_client)
+    rows = tf.range(kept) * count // tf.maximum(kept, 1)
+    return {name: tf.gather(tensor, rows) for name, tensor in found.items()}
 
   def held_out(source, convert):
     mapped = records.MappedSource(source, convert, element_spec)
@@ -220,7 +255,9 @@ def make_examples(
       sets['test_examples'] = held_out(
           records.SubsetSource(some, enough),
           lambda raw: convert(data.test_records(raw)))
-  train = records.MappedSource(data.population, convert_for_training, element_spec)
+  train = records.MappedSource(
+      data.population, convert_for_training, element_spec,
+      convert_in_graph=convert_in_graph and convert_for_training_in_graph)
   return CachedSource(train), sets
 
 

@@ -67,7 +67,7 @@ class Special:
 
 
 @functools.lru_cache(maxsize=1)
-def _character_table() -> np.ndarray:
+def character_table() -> np.ndarray:
   """uint8 [128], the token of each ASCII character."""
   table = np.full(128, Special(len(CHARACTERS)).out_of_vocabulary, np.uint8)
   for number, character in enumerate(CHARACTERS, 1):
@@ -91,7 +91,7 @@ def character_rows(text: str, length: int) -> np.ndarray:
   special = Special(len(CHARACTERS))
   codes = np.frombuffer(text.encode('utf-32-le', 'surrogatepass'), np.uint32)
   known = codes < 128
-  middle = np.where(known, _character_table()[np.where(known, codes, 0)],
+  middle = np.where(known, character_table()[np.where(known, codes, 0)],
                     special.out_of_vocabulary)
   count = len(codes) + 2
   rows = np.zeros(-(-count // (length + 1)) * (length + 1), np.uint8)

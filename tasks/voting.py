@@ -16,6 +16,9 @@ from tasks import task
 from tasks import voting_data
 from tasks import voting_partition
 
+# MNIST's digits have an empty frame of so many pixels, which those of USPS have not.
+_MNIST_FRAME = 4
+
 # The server's records are divided by this seed whatever the agents, so that
 # accuracies of different agents are of the same examples.
 _SPLIT_SEED = 20231117
@@ -159,6 +162,8 @@ def digits(*, data_dir: str | os.PathLike[str], num_agents: int = 200,
            data_seed: int = 0) -> VotingTask:
   """Agents with MNIST or SVHN digits, a server with those of USPS.
 
+  All digits fill their images: MNIST's come without their frame.
+
   Args:
     data_dir: Folder that has mnist.npz, svhn_1000.npz and usps.npz.
     num_agents: Of both kinds.
@@ -174,7 +179,9 @@ def digits(*, data_dir: str | os.PathLike[str], num_agents: int = 200,
   for domain, count in (('mnist', num_agents - svhn_agents),
                         ('svhn', svhn_agents)):
     if count:
-      train, test = voting_data.digits_domain(data_dir, domain, image_size)
+      train, test = voting_data.digits_domain(
+          data_dir, domain, image_size,
+          frame=_MNIST_FRAME if domain == 'mnist' else 0)
       # The whole of a domain that nobody is tested on.
       whole = voting_data.Labelled(x=np.concatenate([train.x, test.x]),
                                    y=np.concatenate([train.y, test.y]))

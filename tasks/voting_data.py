@@ -126,14 +126,15 @@ def embedded() -> Labelled:
                   y=digits.target.astype(np.int32))
 
 
-def digits_domain(folder: str | os.PathLike[str], domain: str,
-                  size: int) -> tuple[Labelled, Labelled]:
+def digits_domain(folder: str | os.PathLike[str], domain: str, size: int,
+                  frame: int = 0) -> tuple[Labelled, Labelled]:
   """The training and test part of a domain of digits, grey images [size, size].
 
   Args:
     folder: That holds mnist.npz, usps.npz and svhn_1000.npz.
     domain: 'mnist', 'usps' or 'svhn'.
     size: Of the images.
+    frame: Pixels that are cut off at each side first.
   """
   name = {'svhn': 'svhn_1000'}.get(domain, domain)
   path = pathlib.Path(folder) / f'{name}.npz'
@@ -142,13 +143,18 @@ def digits_domain(folder: str | os.PathLike[str], domain: str,
   for part in ('train', 'test'):
     x = found[f'x_{part}']
     x = grey(x) if x.ndim == 4 else x
+    x = x[:, frame:x.shape[1] - frame, frame:x.shape[2] - frame]
     x = x if x.shape[1:] == (size, size) else resized(x, size)
     parts.append(checked(f'{path} {part}', x, found[f'y_{part}'], 10))
   return parts[0], parts[1]
 
 
 def office_caltech(path: str | os.PathLike[str]) -> dict[str, Labelled]:
-  """Domain -> SURF word counts, each image's scaled to sum 1; float32 [n, 800]."""
+  """Domain -> SURF words, the square roots of their shares; float32 [n, 800].
+
+  Roots make every vector one of length 1, and distances those of Hellinger, which
+  suit counts better. Each image's follow from that image alone.
+  """
   names = [f'{domain}_{kind}' for domain in OFFICE_DOMAINS for kind in 'xy']
   found = arrays(path, names)
   result = {}
@@ -157,7 +163,7 @@ def office_caltech(path: str | os.PathLike[str]) -> dict[str, Labelled]:
     if x.ndim != 2:
       raise ValueError(
           f'{path}: {domain}_x must be [images, words], found {list(x.shape)}')
-    x = x / np.maximum(x.sum(axis=1, keepdims=True), 1.0)
+    x = np.sqrt(x / np.maximum(x.sum(axis=1, keepdims=True), 1.0))
     result[domain] = checked(f'{path} {domain}', x, found[f'{domain}_y'], 10)
   return result
 

@@ -75,9 +75,10 @@ def lines(set_name: str, found: Mapping[str, Any]) -> list[str]:
   kind = found['kind']
   head = f'{set_name}{outside}'
   result = []
-  if found['groups']:
-    result.append(f'{head}, right by group: ' + '; '.join(
-        map(_share, found['groups'])))
+  # Others were predicted only, which summary.json has.
+  groups = [group for group in found['groups'] if group['count']]
+  if groups:
+    result.append(f'{head}, right by group: ' + '; '.join(map(_share, groups)))
   result.append(
       f'{head}, right by {kind}, of {found["count"]:,}: ' + '; '.join(
           map(_share, found['classes'][:_PRINTED_CLASSES]))
@@ -90,7 +91,5 @@ def lines(set_name: str, found: Mapping[str, Any]) -> list[str]:
 
 
 def _share(entry: Mapping[str, Any]) -> str:
-  if not entry['count']:
-    return f'{entry["name"]!r} 0 of 0'
   return (f'{entry["name"]!r} {100 * entry["right"] / entry["count"]:.0f}% '
           f'of {entry["count"]:,}')

@@ -28,6 +28,7 @@ from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import calibration
 from tff_pipelines.accounting import events
+from tff_pipelines.accounting import report as accounting_report
 from tff_pipelines.accounting import request as request_lib
 from tff_pipelines.algorithms import fedavg
 from tff_pipelines.algorithms import ldp_distillation_student as student_lib
@@ -62,6 +63,17 @@ def _key(config: BaselineConfig) -> tf.Tensor:
   return tf.constant(keys.from_seed(config.seed))
 
 
+def _centred(setting: ldp_run.Setting) -> tuple[np.ndarray, np.ndarray]:
+  """Owners' and test features, by public constants centred and scaled.
+
+  Gradient descent needs it: what all images share would hide what they do not.
+  """
+  mean = setting.public.mean(axis=0)
+  scale = np.float32(1 / np.sqrt(np.mean(np.sum(
+      np.square(setting.public - mean), axis=1))))
+  return (setting.records - mean) * scale, (setting.test - mean) * scale
+
+
 # DP-SGD.
 
 
@@ -74,10 +86,10 @@ def sgd_plan(config: BaselineConfig, records: int) -> SgdPlan:
       simulation_seed=config.seed)
 
 
-def _accuracy(network: voting_models.Network, weights,
-              setting: ldp_run.Setting) -> float:
-  logits = network.logits(weights, tf.constant(setting.test)).numpy()
-  return float(np.mean(logits.argmax(axis=1) == setting.task.test.y))
+def _accuracy(network: voting_models.Network, weights, features: np.ndarray,
+              labels: np.ndarray) -> float:
+  logits = network.logits(weights, tf.constant(features)).numpy()
+  return float(np.mean(logits.argmax(axis=1) == labels))
 
 
 def _dp_sgd(config: BaselineConfig, setting: ldp_run.Setting,
@@ -89,7 +101,8 @@ def _dp_sgd(config: BaselineConfig, setting: ldp_run.Setting,
   network = voting_models.softmax(
       setting.public.shape[1:], setting.task.num_classes)
   model = network.as_model()
-  examples = {'x': tf.constant(setting.records), 'y': tf.constant(labels)}
+  features, test = _centred(setting)
+  examples = {'x': tf.constant(features), 'y': tf.constant(labels)}
   noise = voting_noisy_sgd.NoisySgdConfig(
       clip=plan.clip, noise_multiplier=plan.noise_multiplier,
       sampling_rate=plan.sampling_rate, agents=1,
@@ -114,11 +127,15 @@ def _dp_sgd(config: BaselineConfig, setting: ldp_run.Setting,
     records.commit(
         weights, number, plan.round_event, withheld=False,
         metrics={name: plan.epsilon(number),
-                 'test/accuracy': _accuracy(network, weights, setting)})
+                 'test/accuracy': _accuracy(
+                     network, weights, test, setting.task.test.y)})
   return dict(
-      accuracy=_accuracy(network, weights, setting), guarantee=guarantee,
+      accuracy=_accuracy(network, weights, test, setting.task.test.y),
+      guarantee=guarantee,
       noise_multiplier=plan.noise_multiplier, rounds=plan.rounds,
-      trust_model=_CURATOR, unit='one record', source=plan.round_event.source,
+      trust_model=_CURATOR, unit='one record',
+      observers='those who see the model and do not learn which records were drawn',
+      source=plan.round_event.source,
       warnings=plan.warnings(plan.rounds))
 
 
@@ -140,12 +157,13 @@ def _as_task(setting: ldp_run.Setting,
   """The owners' features as a task of federated averaging."""
   holdings = setting.task.holdings
   owners = np.repeat(np.arange(len(holdings)), [len(held) for held in holdings])
+  features, test = _centred(setting)
   return task_lib.Task(
       name=setting.task.name, model=network.as_model(),
       train=sources.ArraysByClient(
-          {'x': setting.records,
+          {'x': features,
            'y': np.concatenate([held.y for held in holdings])}, owners),
-      held_out={'test': {'x': setting.test, 'y': setting.task.test.y}},
+      held_out={'test': {'x': test, 'y': setting.task.test.y}},
       privacy_unit=setting.task.privacy_unit)
 
 
@@ -174,8 +192,18 @@ def _dp_fl(config: BaselineConfig, setting: ldp_run.Setting,
         task, plan, records, loop.LoopConfig(
             rounds=rounds,
             clients_per_call=training.default_clients_per_call(plan)))
+  lines = records.ledger.lines()
+  # Rounds that a crash interrupted: the server may have seen them twice.
+  seen = rounds + lines[-1]['starts'] - 1
+  withheld = any(line['outcome'] == 'withheld' for line in lines)
   return dict(
       accuracy=results['test']['accuracy'], guarantee=plan.guarantee(rounds),
+      epsilon_server=None if withheld else plan.epsilon_unamplified(seen),
+      observers='those who see the released models and do not learn how many owners '
+                'answered',
+      observers_server='the server and the participants, not amplified '
+                       f'({accounting_report.OWN_SHARE})',
+      sampler=plan.sampler_in_words, delta_sampler=plan.delta_sampler,
       noise_multiplier=plan.request.noise_multiplier, rounds=rounds,
       trust_model=plan.request.family.trust_model,
       unit=setting.task.privacy_unit, source=plan.round_event.source,
@@ -266,7 +294,9 @@ def _pate(config: BaselineConfig, setting: ldp_run.Setting,
       accuracy=ldp_run.accuracy(student, setting.test, setting.task.test.y),
       guarantee=guarantee, queries=len(rows), answered=int(answered.sum()),
       noise_stddev=aggregator.stddev, trust_model=_COUNTER,
+      observers='everyone who sees the labels or what is made of them',
       unit=f'{setting.task.privacy_unit}: whatever it may be replaced by',
+      adjacency_in_words='any change of one owner\'s records, which moves its vote',
       source='arXiv 1802.08908, Algorithm 1; arXiv 2004.00010, Proposition 5',
       warnings=[*warnings, *guarantee.warnings])
 
@@ -290,13 +320,15 @@ def summary(config: BaselineConfig, setting: ldp_run.Setting,
       accuracy=float(found.pop('accuracy')), test_examples=len(setting.test),
       epsilon=guarantee.epsilon, delta=config.delta,
       adjacency=guarantee.adjacency,
-      adjacency_in_words=base.ADJACENCY_IN_WORDS[guarantee.adjacency],
+      adjacency_in_words=found.pop(
+          'adjacency_in_words', base.ADJACENCY_IN_WORDS[guarantee.adjacency]),
       accountant=guarantee.accountant, privacy_unit=found.pop('unit'),
       owners=setting.task.owners, **found, starts=records.starts,
       configuration=records.configuration_hash)
   if config.seed is not None:
     result['epsilon_if_unseeded'] = result['epsilon']
     result['epsilon'] = None
+    result['epsilon_server'] = None
   return result
 
 
@@ -308,7 +340,11 @@ def _print(found: dict[str, Any]) -> None:
     print('epsilon: none, nothing is guaranteed')
   else:
     print(f"epsilon {describe_epsilon(found['epsilon'])} at delta "
-          f"{found['delta']:.3g} ({found['accountant']})")
+          f"{found['delta']:.3g} ({found['accountant']}), against "
+          f"{found['observers']}")
+    if found.get('epsilon_server') is not None:
+      print(f"epsilon {describe_epsilon(found['epsilon_server'])}, against "
+            f"{found['observers_server']}")
     print(f"adjacency {found['adjacency']}: {found['adjacency_in_words']}")
     print(f"trust model: {found['trust_model']}")
   print(f"privacy unit: {found['privacy_unit']}")

@@ -1,7 +1,7 @@
 """Flags of the distillation binary, turned once into a frozen configuration."""
 
 import dataclasses
-from typing import Any
+from typing import Any, Mapping
 
 from absl import flags
 
@@ -20,7 +20,7 @@ _STUDENT, _DATA, _RUN = 'student: ', 'data: ', 'run: '
 _OF_BUDGET = tuple(ldp_plan.Budget.__dataclass_fields__)
 # What may differ between a run and its resumption.
 _FREE = ('output_dir', 'resume', 'num_workers')
-# Owners that are set aside for a target, unless told otherwise.
+# Test records that are set aside for a target, unless told otherwise.
 _VALIDATION = 1000
 
 
@@ -124,8 +124,8 @@ def define() -> None:
   flags.DEFINE_integer('feature_seed', default.feature_seed, _STUDENT + 'Of the '
                        'public feature map.')
   flags.DEFINE_enum('refine', default.refine, REFINEMENTS, _STUDENT + 'Whether it '
-                    'goes on with its own labels of all public images; auto asks '
-                    'answers that were held out.')
+                    'goes on with its own labels of all public images; auto: unless '
+                    'answers that were held out speak against it.')
   flags.DEFINE_integer('refine_steps', default.refine_steps, _STUDENT + 'Of that.')
   flags.DEFINE_float('refine_strength', default.refine_strength, _STUDENT + 'Ridge '
                      'penalty of that.')
@@ -133,13 +133,18 @@ def define() -> None:
                      'that its scores stand for.')
   flags.DEFINE_float('trust', default.trust, _STUDENT + 'Part of what answers say '
                      'that is believed, in (0, 1].')
-  _define_data()
+  define_data()
+  define_run()
+
+
+def define_run() -> None:
+  """Defines where a run leaves its files and how it is executed."""
   flags.DEFINE_string('output_dir', None, _RUN + 'Folder of answers, ledger, '
                       'metrics, summary and picture; a new one below out/ if not '
                       'given.')
   flags.DEFINE_bool('resume', False, _RUN + 'Continue the run in --output_dir; '
                     'start it if there is none.')
-  flags.DEFINE_integer('num_workers', default.num_workers, _RUN +
+  flags.DEFINE_integer('num_workers', 0, _RUN +
                        'TFF worker processes; 0 for none besides this one.')
 
 
@@ -160,7 +165,8 @@ def _define_privacy(default: LdpConfig) -> None:
                        'repeatable and void of any guarantee.')
 
 
-def _define_data() -> None:
+def define_data() -> None:
+  """Defines the flags of the data, which baselines share."""
   flags.DEFINE_enum('task', 'digits', tasks_lib.TASKS, _DATA + 'digits: those of '
                     'scikit-learn. mnist, fashion_mnist, cifar10: from --data_path, '
                     'else by Keras. npz: any file of labelled images.')
@@ -183,12 +189,35 @@ def _define_data() -> None:
   flags.DEFINE_float('size_exponent', None, _DATA + 'Of --partition=size.')
 
 
+def of(values: Mapping[str, Any]) -> LdpConfig:
+  """The configuration of values of flags; defaults for those that are missing.
+
+  Raises:
+    ValueError: For a name that is no flag, and whatever is out of range.
+  """
+  fields = set(LdpConfig.__dataclass_fields__) - {'task_options', 'budget'}
+  unknown = set(values) - fields - set(tasks_lib.OPTIONS) - set(_OF_BUDGET)
+  if unknown:
+    raise ValueError(f'there is no flag {", ".join(sorted(unknown))}')
+  values = {'task': 'digits', 'mechanism': 'piecewise', **values}
+
+  def some(names):
+    return {name: values[name] for name in names if name in values}
+
+  options = {name: value for name, value in some(tasks_lib.OPTIONS).items()
+             if value is not None}
+  return LdpConfig(task_options=options, budget=ldp_plan.Budget(**some(_OF_BUDGET)),
+                   **some(fields))
+
+
+def preparation_key(of_run) -> str:
+  """What features and teachers depend on, of an LdpConfig or that of a baseline."""
+  return repr((of_run.task, sorted(of_run.data_options.items()),
+               of_run.feature_seed, of_run.teacher_strength))
+
+
 def config() -> LdpConfig:
   """The flags as a configuration."""
-  options = {name: FLAGS[name].value for name in tasks_lib.OPTIONS
-             if FLAGS[name].value is not None}
   names = set(LdpConfig.__dataclass_fields__) - {'task_options', 'budget'}
-  return LdpConfig(
-      task_options=options,
-      budget=ldp_plan.Budget(**{name: FLAGS[name].value for name in _OF_BUDGET}),
-      **{name: FLAGS[name].value for name in names})
+  return of({name: FLAGS[name].value
+             for name in (*names, *tasks_lib.OPTIONS, *_OF_BUDGET)})

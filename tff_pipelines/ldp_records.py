@@ -149,8 +149,8 @@ class LdpRecords:
       return
     with open(path, encoding='utf-8', newline='') as file:
       for row in csv.DictReader(file):
-        self.metrics[int(row.pop('step'))] = {
-            name: float(value) for name, value in row.items()}
+        number = int(row.pop('step'))
+        self.metrics[number] = {name: float(value) for name, value in row.items()}
 
   def measure(self, step: Step, metrics: dict[str, float]) -> None:
     """Writes the metrics after a step."""

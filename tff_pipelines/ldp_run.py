@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import hashlib
 from typing import Any
 
@@ -28,6 +29,7 @@ class Setting:
 
   Attributes:
     task: Raw records.
+    feature_map: The public map.
     public: float32 [P, dimension], features of the pool.
     teachers: A teacher's weights for every holding.
     validation: float32 [n, dimension], features.
@@ -35,10 +37,17 @@ class Setting:
   """
 
   task: tasks_lib.DistillationTask
+  feature_map: features_lib.FeatureMap
   public: np.ndarray
   teachers: list[np.ndarray]
   validation: np.ndarray
   test: np.ndarray
+
+  @functools.cached_property
+  def records(self) -> np.ndarray:
+    """float32 [n, dimension], features of all owners' records, owner by owner."""
+    return self.feature_map.transform(
+        np.concatenate([held.x for held in self.task.holdings]))
 
 
 def mechanism_of(plan: ldp_plan.LdpPlan,
@@ -65,16 +74,25 @@ def fingerprint(task: tasks_lib.DistillationTask) -> str:
   return digest.hexdigest()
 
 
-def prepare(task: tasks_lib.DistillationTask, config: LdpConfig) -> Setting:
-  """Fits the public features and lets every owner train."""
+def prepared(config) -> Setting:
+  """`prepare` of the configured task."""
+  return prepare(tasks_lib.build(config.task, **config.data_options), config)
+
+
+def prepare(task: tasks_lib.DistillationTask, config) -> Setting:
+  """Fits the public features and lets every owner train.
+
+  Args:
+    task: Raw records.
+    config: An LdpConfig, or that of a baseline.
+  """
   feature_map = features_lib.fit(task.public, seed=config.feature_seed)
-  settings = algorithm.TeacherConfig(
-      strength=config.teacher_strength, temperature=config.temperature)
   teachers = [
       algorithm.teacher(feature_map.transform(held.x), held.y, task.num_classes,
-                        settings) for held in task.holdings]
+                        config.teacher_strength) for held in task.holdings]
   return Setting(
-      task=task, public=feature_map.transform(task.public), teachers=teachers,
+      task=task, feature_map=feature_map,
+      public=feature_map.transform(task.public), teachers=teachers,
       validation=feature_map.transform(task.validation.x),
       test=feature_map.transform(task.test.x))
 

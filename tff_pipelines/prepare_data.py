@@ -5,10 +5,10 @@
   python -m tff_pipelines.prepare_data --output=digits.sqlite --task=emnist \\
       --data_source=npz --data_path=mnist.npz
 
-Without --task the fields are copied as they are; with --task it is what the task
+Without --task the fields are copied as they are; --task=emnist copies what the task
 makes of its data, and data that only the task knows (embedded, official) are there
-too. Training with --data_source=sqlite then reads every client by its id, where it
-is trained.
+too; a task for texts copies the text that ships. Training with --data_source=sqlite
+then reads every client by its id, where it is trained.
 
 It may be stopped at any moment, in whatever way, and started again: clients that are
 complete stay, and no client is ever there in part. A finished file is left alone.

@@ -5,7 +5,8 @@
       --setting="none: --mechanism=none" --setting="gaussian: --mechanism=gaussian" \\
       --setting="Skellam, 16 bits: --bits=16"
   python -m tff_pipelines.sweep --output_dir=out/sweep \\
-      --flagfile=tff_pipelines/configs/sweep_shakespeare.flags
+      --flagfile=tff_pipelines/configs/sweep_shakespeare.flags \\
+      --common=--data_path=shakespeare_roles.jsonl.gz
 
 Every run is a process of its own in a folder of its own. A sweep that was stopped, in
 whatever way, goes on where it ended when it is started again with the same flags.

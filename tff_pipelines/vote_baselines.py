@@ -2,18 +2,21 @@
 
 import math
 import os
+import types
 from typing import Any
 
 from tasks import task as task_lib
 from tasks import voting as voting_tasks
 from tasks import voting_models
 from tasks.voting import VotingTask
+from tff_pipelines import noise_sampler
 from tff_pipelines import run_report
 from tff_pipelines import training
 from tff_pipelines import vote_features
 from tff_pipelines import vote_report
 from tff_pipelines import vote_run
 from tff_pipelines.accounting import base
+from tff_pipelines.accounting import report as accounting_report
 from tff_pipelines.accounting import request as request_lib
 from tff_pipelines.algorithms import fedavg
 from tff_pipelines.algorithms import local_training
@@ -28,10 +31,18 @@ from tff_pipelines.vote_flags import VoteConfig
 from tff_pipelines.vote_plan import DEFAULT_DELTA, SgdPlan
 
 
+_SHARED_NOISE = (
+    'agents add shares of the noise and the server sees sums only; the agents draw '
+    'their records in secret, and none of them subtracts its own share')
+_ALL_SHARES = '(the noise is that of all agents: one that subtracts its own leaves less)'
+
+
 class _Rounds:
   """An SgdPlan as `simulation.loop` takes plans: all agents, every round."""
 
   is_private = True
+  # No bound is known for TensorFlow's Gaussian sampler.
+  deviation_per_round = None
 
   def __init__(self, plan: SgdPlan, agents: int):
     self._plan = plan
@@ -43,9 +54,9 @@ class _Rounds:
     self.sampler = cohorts.CohortSampler(
         sampling='none', population=agents, cohort_size=agents)
     # What the ledger's header says of the run.
-    self.request = request_lib.Request(
-        query='epsilon', mechanism='gaussian', population=agents,
-        cohort_size=float(agents), delta=plan.delta, rounds=plan.rounds)
+    self.request = types.SimpleNamespace(
+        population=agents, cohort_size=float(agents), delta=plan.delta,
+        family=types.SimpleNamespace(trust_model=_SHARED_NOISE))
 
 
 def network_of(config: VoteConfig, record_shape: tuple[int, ...],
@@ -139,7 +150,8 @@ def _noisy_sgd(seen: VotingTask, config: VoteConfig, plan: SgdPlan,
       _Rounds(plan, plan.agents), records, _loop_config(config, 1))
 
 
-def _of_averaging(plan: PrivacyPlan, rounds: int) -> dict[str, Any]:
+def _of_averaging(plan: PrivacyPlan, rounds: int,
+                  repeated: int) -> dict[str, Any]:
   """Fields of a summary that follow from a PrivacyPlan."""
   request = plan.request
   sent = request.dimension * 4.0
@@ -155,8 +167,9 @@ def _of_averaging(plan: PrivacyPlan, rounds: int) -> dict[str, Any]:
   guarantee = plan.guarantee(rounds)
   found.update({
       'epsilon': guarantee.epsilon, 'level': 'agent',
+      'sampler': plan.sampler_in_words, 'delta_sampler': plan.delta_sampler,
       'epsilon_server': (
-          plan.epsilon_unamplified(rounds)
+          plan.epsilon_unamplified(rounds + repeated)
           if plan.params is not None else None),
       'adjacency': guarantee.adjacency, 'accountant': guarantee.accountant,
       'order': guarantee.order, 'amplification': guarantee.amplification,
@@ -168,18 +181,20 @@ def _of_averaging(plan: PrivacyPlan, rounds: int) -> dict[str, Any]:
   return found
 
 
-def _of_sgd(plan: SgdPlan, rounds: int, dimension: int) -> dict[str, Any]:
+def _of_sgd(plan: SgdPlan, rounds: int, repeated: int,
+            dimension: int) -> dict[str, Any]:
   """Fields of a summary that follow from an SgdPlan."""
   guarantee = plan.guarantee(rounds)
   return {
-      'epsilon': guarantee.epsilon, 'epsilon_server': guarantee.epsilon,
-      'delta': plan.delta, 'level': 'instance', 'adjacency': guarantee.adjacency,
+      'epsilon': guarantee.epsilon,
+      'epsilon_server': plan.epsilon(rounds + repeated),
+      'sampler': noise_sampler.describe(None, False), 'delta': plan.delta,
+      'level': 'instance', 'adjacency': guarantee.adjacency,
       'accountant': guarantee.accountant, 'order': guarantee.order,
       'amplification': guarantee.amplification, 'noise': 'gaussian',
       'noise_multiplier': plan.noise_multiplier, 'clip': plan.clip,
       'sampling': f'poisson, of records, rate {plan.sampling_rate:g}',
-      'trust_model': 'agents add shares of the noise and the server sees sums '
-                     'only; the agents draw their records in secret',
+      'trust_model': _SHARED_NOISE,
       'source': plan.round_event.source,
       'uplink_bytes_per_agent': dimension * 4.0 * rounds}
 
@@ -190,11 +205,13 @@ def summary(task: VotingTask, config: VoteConfig,
   """The summary of a baseline as JSON, with the fields of a vote's."""
   lines = records.ledger.lines()
   rounds = len(lines)
+  # Rounds that a crash interrupted: the server may have seen them twice.
+  repeated = lines[-1]['starts'] - 1
   dimension = network.as_model().parameter_count()
   if isinstance(plan, SgdPlan):
-    fields = _of_sgd(plan, rounds, dimension)
+    fields = _of_sgd(plan, rounds, repeated, dimension)
   else:
-    fields = _of_averaging(plan, rounds)
+    fields = _of_averaging(plan, rounds, repeated)
   found = vote_report.common(task, config, records)
   found.update({
       **fields, 'accuracy': results['test']['accuracy'],
@@ -202,10 +219,12 @@ def summary(task: VotingTask, config: VoteConfig,
       'features': kind, 'model': network.name, 'parameters': dimension,
       'observers': 'those who see the released models and learn neither who nor '
                    'how many took part',
-      'observers_server': 'the server and the participants, not amplified'})
+      'observers_server': 'the server and the participants, not amplified '
+                          f'({accounting_report.OWN_SHARE})'})
   if isinstance(plan, SgdPlan):
-    found['observers'] = 'everyone who does not learn which records were drawn'
-    found['observers_server'] = 'the server, which sees noisy sums'
+    found['observers'] = ('everyone who does not learn which records were drawn, and '
+                          f'holds no share of the noise {_ALL_SHARES}')
+    found['observers_server'] = f'the server, which sees noisy sums {_ALL_SHARES}'
   if found['noise'] is not None and found['noise'] != 'gaussian_central':
     found['secure_aggregation'] = contexts.SECURE_AGGREGATION
   if found['adjacency'] is not None:

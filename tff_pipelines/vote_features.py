@@ -74,15 +74,32 @@ class PublicFeatures:
       return None
     return [self.arrays[name] for name in sorted(self.arrays)]
 
-  def __call__(self, x: np.ndarray) -> np.ndarray:
-    """float32 [n, d]; for 'none' the records themselves."""
+  def __call__(self, x: np.ndarray, alone: bool = False) -> np.ndarray:
+    """float32 [n, d]; for 'none' the records themselves.
+
+    Args:
+      x: [n, ...], records.
+      alone: Whether each record goes through the map by itself. Products of many
+        rows round each of them by its place and by how many there are, so that a
+        record more changes the last bits of the others.
+    """
     if self.kind == 'none':
       return x
     if self._encoder is not None:
-      return _LENGTH * self._encoder(x)
+      return _LENGTH * self._encoder(x, alone)
     centred = (flat(x) - self.arrays['mean']) / self.arrays['scale']
     if self.kind == 'standard':
       return centred
+    if not alone or not len(x):
+      return self._projected(centred)
+    # Always the same place in memory too.
+    row, found = np.empty_like(centred[:1]), []
+    for record in centred:
+      row[0] = record
+      found.append(self._projected(row))
+    return np.concatenate(found)
+
+  def _projected(self, centred: np.ndarray) -> np.ndarray:
     projected = centred @ self.arrays['components']
     lengths = np.linalg.norm(projected, axis=1, keepdims=True)
     return _LENGTH * projected / np.maximum(lengths, 1e-12)
@@ -158,9 +175,12 @@ def _with_records(task: VotingTask, convert) -> VotingTask:
       test={'x': convert(task.test['x']), 'y': task.test['y']})
 
 
-def through(task: VotingTask, features: PublicFeatures) -> VotingTask:
-  """The task whose records are features."""
-  return task if features.kind == 'none' else _with_records(task, features)
+def through(task: VotingTask, features: PublicFeatures,
+            alone: bool = False) -> VotingTask:
+  """The task whose records are features; `alone` as for `PublicFeatures`."""
+  if features.kind == 'none':
+    return task
+  return _with_records(task, lambda x: features(x, alone))
 
 
 def as_grid(task: VotingTask) -> VotingTask:

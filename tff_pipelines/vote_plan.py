@@ -13,6 +13,7 @@ from aggregators.voting_params import VotingParams
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import calibration
+from tff_pipelines.accounting import deviation as deviation_lib
 from tff_pipelines.accounting import events
 from tff_pipelines.accounting import request as request_lib
 from tff_pipelines.accounting import vote_events
@@ -66,11 +67,42 @@ class VotePlan:
     return events.SelfComposed(event=self._vote(), count=self.params.queries)
 
   @functools.cached_property
+  def delta_sampler(self) -> float | None:
+    """What of delta the sampler of the noise takes; None if that is unknown.
+
+    It is part of delta, unless it is more than half: then epsilon is that of exact
+    laws.
+    """
+    return self._taken(1)
+
+  def _taken(self, votes: int) -> float | None:
+    deviation = self.params.sampler_deviation
+    if deviation is None:
+      return None
+    # Renyi divergences give an epsilon that is larger, and found at once.
+    return deviation_lib.taken_at_most(
+        min(1.0, votes * deviation), self._votes(votes), self.delta,
+        accountant='rdp')
+
+  def _votes(self, count: int) -> base.Event:
+    if count == 1:
+      return self.event
+    return events.SelfComposed(event=self.event, count=count)
+
+  @functools.cached_property
   def guarantee(self) -> accountant.Guarantee:
     """What holds against everyone who sees the labels, and the server."""
-    return accountant.guarantee(
-        self.event, self.delta, population=(
-            self.params.agents if self.level == 'agent' else None))
+    return self._guarantee(1)
+
+  def _guarantee(self, votes: int) -> accountant.Guarantee:
+    found = accountant.guarantee(
+        self._votes(votes), deviation_lib.left(self.delta, self._taken(votes)),
+        population=self.params.agents if self.level == 'agent' else None)
+    return dataclasses.replace(found, delta=self.delta)
+
+  def epsilon_of(self, votes: int) -> float:
+    """Against those who saw the sums of so many votes on the same queries."""
+    return self._guarantee(votes).epsilon
 
   @property
   def epsilon(self) -> float:
@@ -106,9 +138,19 @@ class VotePlan:
     return (f'noise of {params.noise_stddev:.4g} on the votes of {params.agents} '
             f'agents, who sum to {most} at most: {_OUTLIVES}')
 
-  def warnings(self) -> list[str]:
-    """What a reader of the numbers must know, in words."""
+  def warnings(self, starts: int = 1) -> list[str]:
+    """What a reader of the numbers must know, in words.
+
+    Args:
+      starts: How many votes the server may have seen.
+    """
     found = []
+    for votes, whose in ((1, ''), (starts, ' against the server')):
+      taken = self._taken(votes)
+      if taken is not None and taken > self.delta / 2:
+        found.append(
+            f'epsilon{whose} is that of exact laws: at such an epsilon the draws '
+            f'from tables would take {taken:.3g} of delta, more than half')
     if self.simulation_seed is not None:
       found.append('seeded run: no guarantee (noise follows from a seed)')
     if self.degeneracy() is not None:
@@ -171,8 +213,20 @@ def _published_noise(plan: VotePlan, epsilon: float) -> float:
 def _calibrated(plan: VotePlan, epsilon: float) -> VotePlan:
   if plan.bound == 'paper':
     return _with_noise(plan, _published_noise(plan, epsilon))
-  return _with_noise(plan, calibration.noise_multiplier(
-      lambda z: _with_noise(plan, z).event, epsilon=epsilon, delta=plan.delta))
+
+  def noise(delta):
+    return _with_noise(plan, calibration.noise_multiplier(
+        lambda z: _with_noise(plan, z).event, epsilon=epsilon, delta=delta))
+
+  found = noise(plan.delta)
+  if found.epsilon > epsilon:  # By what the sampler takes of delta.
+    part = 2 * found.delta_sampler
+    if part > plan.delta / 2:
+      raise ValueError(
+          f'epsilon={epsilon:g} at delta={plan.delta:.3g} is beyond what is proved of '
+          f'the noise: draws from tables take {found.delta_sampler:.3g} of delta')
+    found = noise(plan.delta - part)
+  return found
 
 
 def calibrate(params: VotingParams, *, scheme: str, level: str,

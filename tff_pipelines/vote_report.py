@@ -17,9 +17,8 @@ import matplotlib
 import numpy as np
 
 from tasks.voting import VotingTask
-from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import base
-from tff_pipelines.accounting import events
+from tff_pipelines.accounting import report as accounting_report
 from tff_pipelines.privacy_plan import describe_epsilon
 from tff_pipelines.simulation import contexts
 from tff_pipelines.simulation import records as records_lib
@@ -108,7 +107,8 @@ def common(task: VotingTask, config: VoteConfig,
       'loss': None, 'test_examples': len(task.test['y']), 'features': None,
       'model': None, 'parameters': None, 'agents': len(task.agents.client_ids),
       'epsilon': None, 'epsilon_published': None,
-      'epsilon_server': None, 'delta': None, 'level': None, 'adjacency': None,
+      'epsilon_server': None, 'delta': None, 'delta_sampler': None,
+      'sampler': None, 'level': None, 'adjacency': None,
       'adjacency_in_words': None, 'accountant': None, 'order': None,
       'amplification': None, 'noise': None, 'noise_stddev': None,
       'noise_multiplier': None, 'clip': None, 'bits': None, 'bound': None,
@@ -132,12 +132,6 @@ def finite(value: float | None) -> float | None:
   return None if value is None or not math.isfinite(value) else float(value)
 
 
-def _epsilon_of_starts(plan: VotePlan, starts: int) -> float:
-  """Epsilon against who may have seen the sums of interrupted votes too."""
-  return accountant.epsilon(
-      events.SelfComposed(event=plan.event, count=starts), plan.delta)
-
-
 def summary(plan: VotePlan, task: VotingTask, config: VoteConfig,
             records: records_lib.RunRecords, outcome: Outcome) -> dict[str, Any]:
   """The summary of a vote as JSON."""
@@ -146,13 +140,15 @@ def summary(plan: VotePlan, task: VotingTask, config: VoteConfig,
   withheld = line['outcome'] == 'withheld'
   answered = outcome.labels >= 0
   last = outcome.curve[-1]
+  own = f' ({accounting_report.OWN_SHARE})' if params.has_shares else ''
   found = common(task, config, records)
   found.update({
       'accuracy': last['accuracy'], 'loss': finite(last['loss']),
       'features': outcome.features, 'model': outcome.model,
       'parameters': outcome.model_parameters,
       'epsilon_published': finite(plan.epsilon_published),
-      'delta': plan.delta, 'level': plan.level,
+      'delta': plan.delta, 'delta_sampler': plan.delta_sampler,
+      'sampler': params.sampler_in_words, 'level': plan.level,
       'adjacency': plan.guarantee.adjacency,
       'adjacency_in_words': base.ADJACENCY_IN_WORDS[plan.guarantee.adjacency],
       'accountant': plan.guarantee.accountant, 'order': finite(
@@ -169,13 +165,13 @@ def summary(plan: VotePlan, task: VotingTask, config: VoteConfig,
       'uplink_of_federated_averaging': float(
           outcome.model_parameters * config.rounds * _FLOAT_BYTES),
       'trust_model': plan.trust_model,
-      'observers': 'everyone who sees the labels or what is made of them',
+      'observers': 'everyone who sees the labels or what is made of them' + own,
       'observers_server': 'the server, which sees the noisy sums (each start of '
-                          'the run before the vote was kept counts as a vote)',
+                          f'the run before the vote was kept counts as a vote){own}',
       'source': plan.event.event.source,
       'secure_aggregation': contexts.SECURE_AGGREGATION,
   })
-  found['warnings'] += plan.warnings()
+  found['warnings'] += plan.warnings(line['starts'])
   if plan.simulation_seed is None:
     found['epsilon'] = finite(plan.epsilon)
     if withheld:
@@ -183,8 +179,8 @@ def summary(plan: VotePlan, task: VotingTask, config: VoteConfig,
           'the vote was withheld, but the server saw its sums with less noise '
           'than was planned: no epsilon holds against it')
     elif params.has_shares:
-      found['epsilon_server'] = finite(
-          _epsilon_of_starts(plan, line['starts']))
+      # It may have seen the sums of interrupted votes too.
+      found['epsilon_server'] = finite(plan.epsilon_of(line['starts']))
   else:
     found['epsilon_if_unseeded'] = finite(plan.epsilon)
   return found
@@ -209,6 +205,10 @@ def print_summary(found: dict[str, Any]) -> None:
     if found['epsilon_server'] is not None:
       print(f"epsilon {describe_epsilon(found['epsilon_server'])}, against "
             f"{found['observers_server']}")
+    taken = ''
+    if found['delta_sampler'] is not None:
+      taken = f"; it takes {found['delta_sampler']:.3g} of delta"
+    print(f"sampler of the noise: {found['sampler']}{taken}")
     print(f"adjacency {found['adjacency']}: {found['adjacency_in_words']}")
     print(f"trust model: {found['trust_model']}")
   else:

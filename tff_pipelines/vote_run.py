@@ -157,7 +157,11 @@ def public_map(task: VotingTask, config: VoteConfig,
     return features
   features = _given_map(task, config)
   if features is None:
-    features = vote_features.fit(task.public, feature_config(config, task))
+    wanted = feature_config(config, task)
+    if wanted.kind == 'contrastive':
+      print(f'{wanted.training.epochs} epochs of the public feature map on '
+            f'{len(task.public)} unlabelled records', flush=True)
+    features = vote_features.fit(task.public, wanted)
   vote_records.write_map(folder, features, task.public)
   return features
 
@@ -214,7 +218,9 @@ def cast_votes(setting: Setting, plan: vote_plan.VotePlan, config: VoteConfig):
   """Runs the vote once; its labels, int32 [Q], and whether it was withheld."""
   seen = setting.task
   if config.agents_see_features:
-    seen = vote_features.through(seen, setting.features)
+    # One record more or less must not move the others' features, not by a bit.
+    seen = vote_features.through(
+        seen, setting.features, alone=config.algorithm == 'knn')
   unlabelled = None
   if config.algorithm == 'knn':
     seen = vote_features.as_grid(seen)
@@ -245,9 +251,11 @@ def _released_labels(setting: Setting, plan: vote_plan.VotePlan,
   state, done = records.restore(initial, dict(
       population=plan.params.agents, delta=plan.delta,
       adjacency=plan.guarantee.adjacency, trust_model=plan.trust_model,
-      seeded=plan.simulation_seed is not None, warnings=plan.warnings()))
+      seeded=plan.simulation_seed is not None,
+      deviation_per_round=plan.params.sampler_deviation, warnings=plan.warnings()))
   if done:
     return np.asarray(state['labels'])
+  print(f'{plan.params.agents} agents answer', flush=True)
   with contexts.simulation(num_workers=config.num_workers):
     labels, withheld = cast_votes(setting, plan, config)
   name = 'epsilon' if plan.simulation_seed is None else 'epsilon_if_unseeded'

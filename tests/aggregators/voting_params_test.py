@@ -44,6 +44,20 @@ def test_bits_hold_all_votes_and_the_noise(changes):
       12 * math.sqrt(variance))
 
 
+def test_noise_from_tables_is_as_near_to_its_law_as_all_its_draws_together():
+  params = _params()
+  assert params.has_table
+  assert params.sampler_deviation == 100 * 10 * 10 * 2.0**-86
+  assert 'exact tables' in params.sampler_in_words
+  # Shares are sized for the agents that are counted on.
+  assert _params(min_honest_fraction=0.5).share_variance == pytest.approx(12.5)
+  for changes in ({'noise': 'gaussian'}, {'noise': 'gaussian_central'},
+                  {'agents': 1, 'noise_stddev': 3e4}):
+    other = _params(**changes)
+    assert other.sampler_deviation is None
+    assert 'no bound on its deviation is proved' in other.sampler_in_words
+
+
 def test_uplink_is_queries_times_classes_times_bits():
   params = _params(queries=500)
   assert params.bits == 10

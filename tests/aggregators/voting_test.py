@@ -9,15 +9,24 @@ from scipy import stats
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from aggregators import keys
 from aggregators import modular_sum
+from aggregators import skellam
 from aggregators import structures
 from aggregators import voting
 from aggregators.voting import VotingFactory
 from aggregators.voting_params import NO_LABEL, VotingParams
 from tests import statistics_lib
+from tff_pipelines.simulation import contexts
 
 Q, C = 300, 10
 NOISES = ('skellam', 'gaussian', 'gaussian_central')
+
+
+@pytest.fixture(params=['in_process', 'one_worker'])
+def anywhere(request):
+  """The test runs in this process, and then on a worker."""
+  request.getfixturevalue(request.param)
 
 
 def _params(**changes):
@@ -58,7 +67,7 @@ def _noisy_sum(params, votes, seed=0):
 
 
 @pytest.mark.parametrize('noise', NOISES)
-def test_without_noise_the_majority_wins(one_worker, noise):
+def test_without_noise_the_majority_wins(anywhere, noise):
   params = _params(noise=noise)
   rng = np.random.default_rng(0)
   truth = rng.integers(C, size=Q)
@@ -69,12 +78,13 @@ def test_without_noise_the_majority_wins(one_worker, noise):
 
 @pytest.mark.parametrize('agents', [1, 7, 100])
 def test_noise_of_the_sum_is_sigma_whatever_the_number_of_agents(agents):
+  rng = np.random.default_rng(agents)
+  votes = [_one_hot(rng.integers(C, size=Q)) for _ in range(agents)]
   for noise in ('skellam', 'gaussian'):
     params = _params(agents=agents, noise_stddev=25.0, noise=noise)
-    votes = [np.zeros((Q, C), np.int32)] * agents
-    total = _noisy_sum(params, votes, seed=agents)
-    statistics_lib.check_variance(total, 625.0)
-    statistics_lib.check_mean(total, 0.0, 625.0)
+    drawn = _noisy_sum(params, votes, seed=agents) - sum(votes)
+    statistics_lib.check_variance(drawn, 625.0)
+    statistics_lib.check_mean(drawn, 0.0, 625.0)
 
 
 def test_counts_of_neighbours_carry_k_times_the_noise():
@@ -100,6 +110,19 @@ def test_noise_of_agents_is_skellam_and_not_only_of_its_variance():
   assert sum(counts) == drawn.size
   assert statistics_lib.fits(counts, stats.skellam.pmf(values, 0.5, 0.5))
   assert not statistics_lib.fits(counts, stats.skellam.pmf(values, 0.55, 0.55))
+
+
+@pytest.mark.parametrize('stddev, has_table', [(10.0, True), (3e4, False)])
+def test_shares_too_large_for_a_table_have_their_variance_too(stddev, has_table):
+  params = _params(queries=2000, agents=1, noise_stddev=stddev)
+  assert params.has_table == has_table
+  ballot = voting.cast(tf.zeros([2000, C], tf.int32), _key(4), params)
+  drawn = modular_sum.unwrap(ballot, params.bits).numpy()
+  statistics_lib.check_variance(drawn, stddev**2)
+  # From a table or not: the Poisson sampler has other draws under the same key.
+  noise_key = keys.derive(_key(4), voting._NOISE)  # pylint: disable=protected-access
+  poisson = skellam.sample(noise_key, [2000, C], params.share_variance)
+  assert np.array_equal(drawn, poisson) == (not has_table)
 
 
 @pytest.mark.parametrize('noise', NOISES)
@@ -291,7 +314,22 @@ def test_seeded_votes_repeat_and_their_rounds_differ(in_process):
   assert np.mean(first.result != other.result) > 0.3
 
 
-def test_unseeded_votes_differ(one_worker):
+def test_seeded_votes_are_the_same_wherever_they_are_counted(
+    _in_process_context, _one_worker_context):
+  params = _params(noise_stddev=30.0)
+  votes = [collections.OrderedDict(
+      value=np.zeros((Q, C), np.int32), key=np.array([i, 5], np.int64))
+           for i in range(5)]
+  found = []
+  for context in (_in_process_context, _one_worker_context):
+    with contexts.installed(context):
+      process = VotingFactory(params, simulation_seed=4).create(
+          structures.keyed_type(_type(params)))
+      found.append(process.next(process.initialize(), votes).result)
+  np.testing.assert_array_equal(*found)
+
+
+def test_unseeded_votes_differ(anywhere):
   params = _params(noise_stddev=30.0)
   votes = [np.zeros((Q, C), np.int32)] * 5
   first, again = (np.asarray(_run(params, votes).result) for _ in range(2))

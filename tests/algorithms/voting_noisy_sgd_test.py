@@ -112,13 +112,13 @@ def test_noise_of_all_agents_is_that_of_the_multiplier():
   statistics_lib.check_mean(total, 0.0, 1.5**2)
 
 
-def _agents(task, keyed=False):
+def _agents(task, keyed=False, round_number=2):
   values = []
   for i, agent in enumerate(task.train.client_ids):
     value = collections.OrderedDict(examples=collections.OrderedDict(
         sorted(task.train.examples(agent).items())))
     if keyed:
-      value['key'] = np.array([i, 2], np.int64)
+      value['key'] = np.array([i, round_number], np.int64)
     values.append(value)
   return values
 
@@ -152,19 +152,24 @@ def test_a_round_that_lacks_an_agent_releases_nothing(in_process):
     np.testing.assert_array_equal(new, old)
 
 
+def _accuracy(task, weights):
+  held_out = task.held_out['test_clients']
+  total, weight = tiny_task.metrics(
+      weights, held_out, np.ones(len(held_out['y']), np.float32))['accuracy']
+  return float(total / weight)
+
+
 def test_training_learns(in_process):
   task = tiny_task.task(num_clients=3, examples_per_client=40)
   process = _process(task, _config(
       noise_multiplier=0.5, sampling_rate=0.5, expected_records=60.0),
-                     momentum=0.8)
+                     momentum=0.8, seeded=True)
   state = process.initialize()
-  for _ in range(15):
-    state = process.next(state, _agents(task))['state']
-  held_out = task.held_out['test_clients']
-  total, weight = tiny_task.metrics(
-      state['weights'], held_out, np.ones(len(held_out['y']), np.float32)
-      )['accuracy']
-  assert float(total / weight) > 0.85
+  # Nobody does better than 0.87: the classes overlap.
+  assert _accuracy(task, state['weights']) < 0.5
+  for i in range(15):
+    state = process.next(state, _agents(task, True, i))['state']
+  assert _accuracy(task, state['weights']) > 0.75
 
 
 def test_seeded_rounds_repeat_and_unseeded_ones_do_not(in_process):

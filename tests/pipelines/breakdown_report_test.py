@@ -88,3 +88,11 @@ def test_lines_for_people_name_the_set_and_what_is_outside_the_guarantee():
   assert "'b' taken for 'a' 2" in lines[2]
   inside = breakdown_report.lines('test_clients', _described())
   assert not any('outside' in line for line in inside)
+
+
+def test_lines_leave_out_groups_that_never_occurred():
+  # 'c' is in the summary, as it was predicted, but has no share that was right.
+  found = _described(groups={'early': [0, 1], 'c': [2]})
+  assert [group['name'] for group in found['groups']] == ['early', 'c']
+  lines = breakdown_report.lines('test', found)
+  assert lines[0] == "test, right by group: 'early' 70% of 10"

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.pipelines import train_test
+from tests.tasks import populations
 
 TRAIN = 'tff_pipelines.train'
 SMALL = ('--cohort_size=4', '--vocabulary_size=30', '--num_clients=40', '--seed=5')
@@ -120,3 +121,46 @@ def test_public_vocabulary_needs_no_warning(launcher, tmp_path):
   assert kept['words'] == ['the', 'lord', 'is'] and kept['made_from'] == 'public'
   assert not any('vocabulary' in text for text in _summary(folder)['warnings'])
   assert np.isfinite(_summary(folder)['held_out']['test']['loss'])
+
+
+def test_roles_of_sqlite_travel_as_ids_and_train_as_sent_ones_do(launcher, tmp_path):
+  path = tmp_path / 'speeches.sqlite'
+  run = launcher.run('tff_pipelines.prepare_data', '--task=shakespeare',
+                     f'--output={path}', '--num_clients=30')
+  assert run.code == 0, run.stderr
+  metrics = []
+  for name in ('clients_by_id', 'noclients_by_id'):
+    run = launcher.run(
+        TRAIN, '--task=shakespeare', '--data_source=sqlite', f'--data_path={path}',
+        '--rounds=1', '--cohort_size=4', '--sequence_length=20', '--seed=1',
+        '--mechanism=gaussian', '--max_examples_per_client=3', f'--{name}',
+        f'--output_dir={tmp_path / name}')
+    assert run.code == 0, run.stderr
+    metrics.append((tmp_path / name / 'metrics.csv').read_text())
+  assert metrics[0] == metrics[1]
+
+
+def test_bad_role_is_named_or_skipped_and_counted(launcher, tmp_path):
+  path = tmp_path / 'roles.jsonl.gz'
+  lines = [json.dumps({'client': f'role {i % 6}', 'text': f'Speech {i}, my lord.'})
+           for i in range(36)]
+  lines[7] = '{"client": "role 1", "text": 7}'
+  lines[20] = '{"client": "role 2", "text": "cut'
+  populations.write_text(path, '\n'.join(lines))
+  flags = ['--task=shakespeare', '--data_source=jsonl', f'--data_path={path}',
+           '--sequence_length=20', '--rounds=1', '--cohort_size=3', '--mechanism=none']
+  run = launcher.run(TRAIN, *flags, f'--output_dir={tmp_path / "run"}')
+  assert run.code == 2 and not (tmp_path / 'run').exists()
+  last = run.stderr.splitlines()[-1]
+  assert last == (f"error: {path}, line 8, client 'role 1': field 'text' must be a "
+                  'text, found an integer: 7')
+  run = launcher.run(
+      TRAIN, *flags, '--skip_bad_clients', f'--output_dir={tmp_path / "run"}')
+  assert run.code == 0, run.stderr
+  # Line 21 might be anybody's: a record, and not a client.
+  assert 'skipped 1 bad clients and 1 bad records of no known client' in run.stdout
+  found = _summary(tmp_path / 'run')
+  assert (found['skipped_clients'], found['skipped_records']) == (1, 1)
+  assert found['population'] == 4  # Of six, one is bad and one is held out.
+  for name in ('test_clients', 'test_examples'):
+    assert np.isfinite(found['held_out'][name]['loss'])

@@ -107,3 +107,17 @@ def test_the_grid_follows_from_public_records(task):
 def test_maps_that_cannot_be_made_are_refused(kind, public, message):
   with pytest.raises(ValueError, match=message):
     vote_features.fit(public, vote_features.FeatureConfig(kind=kind))
+
+
+@pytest.mark.parametrize('kind', ['pca', 'contrastive', 'standard'])
+def test_a_record_more_changes_no_bit_of_the_others(task, kind):
+  features = _fit(task, kind)
+  x = np.concatenate([task.agents.examples(agent)['x']
+                      for agent in task.agents.client_ids])[:60]
+  everybody = features(x, alone=True)
+  for missing in (0, 7, 31, 59):
+    others = np.delete(np.arange(60), missing)
+    np.testing.assert_array_equal(
+        features(x[others], alone=True), everybody[others])
+  np.testing.assert_array_equal(features(x[::-1], alone=True), everybody[::-1])
+  np.testing.assert_allclose(everybody, features(x), atol=1e-3, rtol=1e-3)

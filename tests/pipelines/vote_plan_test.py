@@ -52,7 +52,31 @@ def test_calibration_meets_the_target_from_below(
   assert plan.bound == bound
   # The published formula is never the smaller one, and the guarantee is proved.
   assert plan.epsilon <= plan.epsilon_published
-  assert plan.epsilon == accountant.epsilon(plan.event, plan.delta)
+  # Delta has a part for the sampler, if one is known.
+  exact = accountant.epsilon(plan.event, plan.delta)
+  assert exact <= plan.epsilon <= exact * (1 + 1e-9)
+  assert (plan.delta_sampler is None) == (noise == 'gaussian')
+
+
+def test_what_the_sampler_takes_of_delta_costs_epsilon():
+  plan = _plan()
+  deviation = 500 * 10 * 100 * 2.0**-86
+  assert plan.params.sampler_deviation == deviation
+  # (1 + e^epsilon) times it, at an epsilon a little above the one that is found.
+  least = deviation * (1 + math.exp(plan.epsilon))
+  assert least < plan.delta_sampler < 10 * least
+  # With a delta of that size half of it is gone.
+  tiny = _plan(delta=4e-17)
+  assert tiny.delta_sampler > 1e-19
+  assert tiny.epsilon > accountant.epsilon(tiny.event, tiny.delta)
+  assert tiny.guarantee.delta == 4e-17
+
+
+def test_sums_that_were_seen_twice_cost_as_twice_the_queries():
+  plan = _plan(_params(queries=50))
+  assert plan.epsilon_of(1) == plan.epsilon
+  assert plan.epsilon_of(2) == pytest.approx(
+      _plan(_params(queries=100)).epsilon, rel=1e-6)
 
 
 def test_the_event_is_of_the_parameters_that_run():

@@ -6,6 +6,7 @@ import json
 import matplotlib.image
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.pipelines import launcher as launcher_lib
 from tff_pipelines import vote_records
@@ -72,6 +73,24 @@ def _summary(folder):
                     parse_constant=lambda name: pytest.fail(name))
 
 
+def _leaves(folder):
+  """What the checkpoint of the vote holds of the state."""
+  path = folder / 'checkpoints' / 'round_1' / 'variables' / 'variables'
+  reader = tf.train.load_checkpoint(str(path))
+  return [np.asarray(reader.get_tensor(name))
+          for name in reader.get_variable_to_shape_map()
+          if '_value' in name and 'leaves' in name]
+
+
+def _tags(folder):
+  """Names of what TensorBoard is told."""
+  (path,) = (folder / 'tensorboard').iterdir()
+  found = {value.tag for event in tf.compat.v1.train.summary_iterator(str(path))
+           for value in event.summary.value}
+  assert found
+  return found
+
+
 def _rows(path):
   with open(path, encoding='utf-8') as file:
     return list(csv.DictReader(file))
@@ -99,6 +118,7 @@ def test_all_algorithms_report_the_same_fields(runs):
   for name, found in summaries.items():
     assert 0 <= found['accuracy'] <= 1 and found['test_examples'] == 400
     assert found['uplink_bytes_per_agent'] > 0 and found['agents'] == 6
+    assert (found['sampler'] is None) == (name == 'fedavg')
 
 
 @pytest.mark.parametrize('name, epsilon, level, adjacency', [
@@ -141,14 +161,15 @@ def test_nothing_of_the_votes_but_labels_is_told_or_kept(runs, name):
   found = _summary(folder)
   said = run.stdout.lower() + run.stderr.lower() + ' '.join(found).lower()
   said = said.replace('(counts', '').replace(' counts)', '').replace(
-      'counts as a vote', '').replace('accountant', '')
+      'counts as a vote', '').replace('counts as a colluder', '').replace(
+          'accountant', '')
   assert not [word for word in PRIVATE if word in said]
   assert set(_rows(folder / 'metrics.csv')[0]) == {
       'round', 'answered',
       'epsilon' if name != 'seeded' else 'epsilon_if_unseeded'}
+  assert _tags(folder) <= {'answered', 'epsilon', 'epsilon_if_unseeded'}
   # The checkpoint's state is the labels and no more.
-  from tests.pipelines.train_test import checkpoint  # pylint: disable=g-import-not-at-top
-  kept = [value for key, value in checkpoint(folder, 1).items() if 'leaves' in key]
+  kept = _leaves(folder)
   assert len(kept) == 1 and kept[0].shape == (12,) and kept[0].dtype == np.int32
   assert kept[0].min() >= -1 and kept[0].max() < 10
   student = vote_records.read_arrays(folder / 'student.npz')
@@ -183,6 +204,18 @@ def test_the_published_epsilon_stands_beside_the_proved_one(runs):
     proved = found['epsilon'] or found['epsilon_if_unseeded']
     assert found['epsilon_published'] > proved
     assert 'published formula' in runs[name][0].stdout
+
+
+def test_what_the_sampler_takes_of_delta_is_told(runs):
+  for name in ('ae', 'knn'):
+    found = _summary(_folder(runs, name))
+    assert 0 < found['delta_sampler'] < 1e-15 * found['delta']
+    assert 'sampler of the noise: exact tables' in runs[name][0].stdout
+    header = ledger_lib.Ledger(runs[name][1] / 'ledger.jsonl').header()
+    assert header['deviation_per_round'] == 12 * 10 * 6 * 2.0**-86
+  for name in ('gaussian', 'dp_fedsgd'):
+    assert _summary(_folder(runs, name))['delta_sampler'] is None
+    assert 'no bound on its deviation is proved' in runs[name][0].stdout
 
 
 def test_flags_without_effect_are_reported(runs):
@@ -236,6 +269,8 @@ BAD = {
                 'the largest number of queries that fits is'),
     'unseen class': (['--task=npz', '--data_path={npz}', '--queries=5'],
                      'no agent has a record of class 1'),
+    'label out of range': (['--task=npz', '--data_path={beyond}', '--queries=5'],
+                           'labels must be in [0, 1000), found -1 in row 3'),
     'wrong model': (['--model=cnn', '--features=pca'], 'model cnn is for images'),
     'wrong student': (['--student_model=encoder', '--features=pca'],
                       'student_model=encoder needs features=contrastive'),
@@ -248,12 +283,15 @@ BAD = {
 
 @pytest.mark.parametrize('name', BAD)
 def test_bad_input_is_one_clear_line(launcher, tmp_path, name):
-  path = tmp_path / 'unseen.npz'
+  paths = {'npz': tmp_path / 'unseen.npz', 'beyond': tmp_path / 'beyond.npz'}
   x = np.zeros((30, 4), np.float32)
-  np.savez(path, x_train=x, y_train=np.where(np.arange(30) % 2, 2, 0),
-           writer_train=np.arange(30) % 3, x_test=x, y_test=np.zeros(30, int))
+  unseen = np.where(np.arange(30) % 2, 2, 0)
+  beyond = np.where(np.arange(30) == 3, -1, unseen)
+  for path, y in zip(paths.values(), (unseen, beyond)):
+    np.savez(path, x_train=x, y_train=y, writer_train=np.arange(30) % 3, x_test=x,
+             y_test=np.zeros(30, int))
   arguments, message = BAD[name]
-  arguments = [text.format(npz=path) for text in arguments]
+  arguments = [text.format(**paths) for text in arguments]
   base = [] if '--task=npz' in arguments or '--task=mnist' in arguments else [
       *TINY_VOTE]
   run = launcher.run(VOTE, *base, *arguments, f'--output_dir={tmp_path / "out"}')

@@ -10,6 +10,7 @@ import pyarrow
 from pyarrow import parquet
 
 from tasks import records
+from tasks import sqlite_writer
 
 FIELDS = (
     records.Field(name='text', kind=records.TEXT),
@@ -108,10 +109,31 @@ def npz(folder, population):
   return dict(data_source='npz', data_path=str(folder / 'data.npz'))
 
 
+def _array(values):
+  """Numbers as NumPy has them; texts as objects, also if they all are empty."""
+  return np.array([*values, None], object)[:-1] if isinstance(
+      values[0], str) else np.array(values)
+
+
+def sqlite(folder, population):
+  """As prepare_data writes it."""
+  path = folder / 'data.sqlite'
+  examples = {client: {key: _array([r[key] for r in rows]) for key in rows[0]}
+              for client, rows in population.items()}
+  first = next(iter(examples.values()))
+  with sqlite_writer.SqliteWriter(path, identity='', element_spec={
+      name: (records.TEXT_DTYPE if array.dtype == object else array.dtype,
+             array.shape[1:]) for name, array in first.items()}) as writer:
+    for client, arrays in examples.items():
+      writer.write('train', client, arrays)
+    writer.finish()
+  return dict(data_source='sqlite', data_path=str(path))
+
+
 WRITERS = {
     'csv': csv_file, 'folder': clients_folder, 'jsonl.gz': jsonl,
     'jsonl': plain_jsonl, 'jsonl, two files': two_jsonl, 'leaf': leaf, 'npz': npz,
-    'parquet': parquet_file}
+    'parquet': parquet_file, 'sqlite': sqlite}
 
 
 def expected(rows):

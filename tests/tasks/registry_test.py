@@ -49,6 +49,19 @@ def test_bad_names_and_options_are_one_clear_line(name, options, message):
   assert '\n' not in str(raised.value)
 
 
+@pytest.mark.parametrize('name, options, message', [
+    ('shakespeare', {'data_source': 'official'},
+     "data_source must be embedded: files are copied as they are.*found 'official'"),
+    ('stackoverflow_tag', {'num_labels': 3, 'num_clients': 5},
+     'the copy of embedded texts does not use num_labels'),
+    ('stackoverflow_word', {'num_clients': 1}, 'num_clients must be from 2 to the 375'),
+    ('shakespeare', {'partition': 'iid'}, 'task shakespeare has no option partition'),
+])
+def test_copies_of_a_tasks_data_refuse_what_they_do_not_use(name, options, message):
+  with pytest.raises(ValueError, match=message):
+    registry.open_raw(name, **options)
+
+
 def test_lists_agree_with_what_the_task_has():
   assert set(registry.MODELS) == set(registry.TASKS)
   assert set(registry.DATA_SOURCES) == set(registry.TASKS)

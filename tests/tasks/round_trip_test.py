@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tasks import open_source
+from tasks import registry
 from tasks import source_sqlite
 from tasks import sqlite_writer
 from tests.tasks import populations
@@ -121,3 +122,24 @@ def test_tff_reads_what_prepare_data_writes(tmp_path):
     assert [row['text'].decode() for row in rows] == wanted['text'].tolist()
     assert [row['number'] for row in rows] == wanted['number'].tolist()
     np.testing.assert_array_equal([row['vector'] for row in rows], wanted['vector'])
+
+
+@pytest.mark.parametrize('name', [name for name in registry.TASKS if name != 'emnist'])
+def test_tasks_make_the_same_of_the_text_that_ships_and_of_its_copy(tmp_path, name):
+  raw, _ = registry.open_raw(name, num_clients=20)
+  path = tmp_path / 'copy.sqlite'
+  with sqlite_writer.SqliteWriter(
+      path, element_spec=raw.train.element_spec, identity='test') as writer:
+    for split, source in (('train', raw.train), ('test', raw.test)):
+      for client in source.client_ids:
+        writer.write(split, client, source.examples(client))
+    writer.finish()
+  direct = registry.build(name, num_clients=20)
+  copied = registry.build(name, data_source='sqlite', data_path=str(path))
+  assert set(copied.train.client_ids) == set(direct.train.client_ids)
+  assert copied.files == direct.files  # The vocabulary.
+  for client in direct.train.client_ids:
+    populations.assert_same(copied.train.examples(client),
+                            direct.train.examples(client))
+  (_, theirs), (_, ours) = *copied.held_out.items(), *direct.held_out.items()
+  populations.assert_same(theirs, ours)

@@ -3,10 +3,15 @@
 import gzip
 import json
 
+import hypothesis
+from hypothesis import strategies as st
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from tasks import open_source
 from tasks import shakespeare
+from tasks import sqlite_writer
 from tasks import task
 from tasks import text_tokens
 from tests import data_dir
@@ -104,6 +109,54 @@ def test_test_part_makes_both_held_out_sets(tmp_path):
   assert len(built.train.examples('macbeth/ROSS')['tokens']) == 5
   assert _texts(built.held_out['test_clients']['tokens']) == ['<begin>Nuncle.<end>']
   assert _texts(built.held_out['test_examples']['tokens']) == ['<begin>Adieu.<end>']
+
+
+def _sqlite(path, data_path):
+  """The records of a file as prepare_data copies them."""
+  raw = open_source.open_raw('jsonl', fields=None, data_path=data_path).train
+  with sqlite_writer.SqliteWriter(
+      path, element_spec=raw.element_spec, identity='') as writer:
+    for client in raw.client_ids:
+      writer.write('train', client, raw.examples(client))
+    writer.finish()
+  return str(path)
+
+
+# Compiled once: hypothesis gives it texts of every number and length.
+_IN_GRAPH = tf.function(
+    lambda texts: shakespeare._rows_in_graph(texts, 6),
+    input_signature=[tf.TensorSpec([None], tf.string)])
+
+
+@hypothesis.settings(deadline=None, max_examples=200)
+@hypothesis.given(texts=st.lists(st.one_of(
+    st.text(text_tokens.CHARACTERS, max_size=20),
+    st.text(st.characters(exclude_categories=['Cs']), max_size=20)), max_size=4))
+@hypothesis.example(texts=['', 'abcd', 'abcde', 'abcdef', '\u20ac\0\x7f\x80'])
+def test_graphs_make_the_rows_that_python_makes(texts):
+  wanted = [text_tokens.character_rows(text, 6) for text in texts]
+  found = _IN_GRAPH(tf.constant([text.encode() for text in texts], tf.string)).numpy()
+  assert found.dtype == np.uint8
+  np.testing.assert_array_equal(
+      found, np.concatenate([np.zeros([0, 7], np.uint8), *wanted]))
+
+
+@pytest.mark.parametrize('limit', [None, 1, 3, 100])
+def test_roles_of_sqlite_are_read_where_they_train(tmp_path, limit):
+  data_path = _file(tmp_path / 'a.jsonl.gz', SPEECHES)
+  path = _sqlite(tmp_path / 'a.sqlite', data_path)
+  built = shakespeare.build(data_source='sqlite', data_path=path, sequence_length=30,
+                            max_examples_per_client=limit)
+  read = task.reader_in_graph(built.train)
+  wanted = _built(data_path, max_examples_per_client=limit).train
+  assert built.train.client_ids == tuple(sorted(wanted.client_ids))
+  for client in built.train.client_ids:
+    rows = built.train.examples(client)['tokens']
+    np.testing.assert_array_equal(rows, wanted.examples(client)['tokens'])
+    np.testing.assert_array_equal(
+        tf.function(read)(tf.constant(client))['tokens'].numpy(), rows)
+  # Lines of a file can't be found by a graph.
+  assert task.reader_in_graph(wanted) is None
 
 
 @pytest.mark.parametrize('options, message', [

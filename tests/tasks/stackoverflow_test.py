@@ -165,8 +165,8 @@ def test_runs_without_a_file_have_the_text_that_ships():
 # The tag model.
 
 
-def _tag_model(num_words=6, num_tags=8):
-  return stackoverflow_tag.make_model('logistic', text_tokens.Vocabulary(
+def _tag_model(num_words=6, num_tags=8, name='logistic'):
+  return stackoverflow_tag.make_model(name, text_tokens.Vocabulary(
       words=tuple(f'w{i}' for i in range(num_words)),
       labels=tuple(f't{i}' for i in range(num_tags)), made_from=text_tokens.PUBLIC))
 
@@ -208,6 +208,22 @@ def test_tag_losses_are_the_cross_entropies_of_keras():
       truth, words @ weights[0] + weights[1], from_logits=True)
   found = _tag_model().loss(weights, tf.nest.map_structure(tf.constant, batch), None)
   np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+def test_small_tag_model_takes_roots_of_shares_and_starts_where_tags_are_rare():
+  rng = np.random.default_rng(0)
+  batch, weights = _batch(rng), _weights(rng)
+  words, truth = _dense(batch)
+  model = _tag_model(name='logistic_small')
+  expected = 8 * tf.keras.losses.binary_crossentropy(
+      truth, 4 * np.sqrt(words) @ weights[0] + weights[1], from_logits=True)
+  found = model.loss(weights, tf.nest.map_structure(tf.constant, batch), None)
+  np.testing.assert_allclose(found, expected, rtol=1e-4)
+  kernel, bias = model.initial_weights(0)
+  np.testing.assert_array_equal(bias, np.full(8, -4, np.float32))
+  assert bias.dtype == np.float32
+  # Else as the other one.
+  np.testing.assert_array_equal(kernel, _tag_model().initial_weights(0)[0])
 
 
 def test_recall_at_5_is_that_of_keras_and_rows_that_do_not_count_do_not():

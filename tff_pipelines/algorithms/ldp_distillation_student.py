@@ -4,13 +4,14 @@ The mean answer to a query is its mean soft label plus noise of known variance. 
 the squared error is a fair loss, noise and all: its minimum is where it would be
 without noise. That student is the first. A second one goes on from it as an
 expectation maximisation does: the student's own opinion of every public image, times
-what the noisy answer says of the image, is its new label. Whether the second is
-better is decided by answers that were held out, which are noisy but unbiased too.
+what the noisy answer says of the image, is its new label. The second is turned down
+if answers that were held out, which are noisy but unbiased too, speak against it.
 Everything here is computed from answers and public images, and costs no privacy.
 """
 
 import dataclasses
 import functools
+import math
 
 import numpy as np
 
@@ -25,7 +26,7 @@ _FOLDS = 5
 _FEWEST_ANSWERS = 50
 _USUAL_STRENGTH = 1.0
 # What a refinement is tried by.
-_REFINE_FOLDS, _TRIAL_STEPS = 3, 20
+_REFINE_FOLDS, _TRIAL_STEPS, _DOUBTS = 3, 20, 2.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -146,8 +147,11 @@ class Trainer:
   def _agreement(self, weights: np.ndarray, rows: np.ndarray,
                  answers: np.ndarray) -> float:
     """Unbiased estimate of how many answers mean what the student says."""
-    said = (self._features[rows] @ weights).argmax(axis=1)
-    return float(answers[np.arange(len(rows)), said].sum())
+    return float(answers[np.arange(len(rows)), self._said(weights, rows)].sum())
+
+  def _said(self, weights: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """int64, the classes that a student names."""
+    return (self._features[rows] @ weights).argmax(axis=1)
 
   def _strength(self, rows: np.ndarray, answers: np.ndarray) -> float:
     """The penalty whose student agrees best with held-out answers."""
@@ -163,17 +167,24 @@ class Trainer:
 
   def _helps(self, rows: np.ndarray, answers: np.ndarray, strength: float,
              variance: float) -> bool:
-    """Whether refinement agrees better with held-out answers."""
+    """Whether held-out answers do not speak against refinement.
+
+    They are as noisy as the others. So it takes `_DOUBTS` standard errors of their
+    noise to turn down what as a rule helps, the more the noise.
+    """
     if len(rows) < _FEWEST_ANSWERS:
       return False
-    gain = 0.0
+    gain, differing = 0.0, 0
     for kept, out in _folds(len(rows), _REFINE_FOLDS):
       first = self._first(rows[kept], answers[kept], strength)
       second = self._refined(rows[kept], answers[kept], first, variance,
                              min(self._config.steps, _TRIAL_STEPS))
-      gain += self._agreement(second, rows[out], answers[out]) - self._agreement(
-          first, rows[out], answers[out])
-    return gain > 0
+      said = [self._said(weights, rows[out]) for weights in (first, second)]
+      agreed = [answers[out, labels].sum() for labels in said]
+      gain += float(agreed[1] - agreed[0])
+      differing += int(np.sum(said[0] != said[1]))
+    # Where they differ, two coordinates of an answer are compared.
+    return gain > -_DOUBTS * math.sqrt(2 * variance * differing)
 
   def _refined(self, rows: np.ndarray, answers: np.ndarray, weights: np.ndarray,
                variance: float, steps: int) -> np.ndarray:

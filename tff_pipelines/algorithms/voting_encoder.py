@@ -192,12 +192,25 @@ class FeatureMap:
           constants, voting_models.to_float(images), statistics)
       return tf.math.l2_normalize(found, axis=1)
 
-    self._features = features
+    @tf.function(autograph=False, reduce_retracing=True)
+    def features_alone(images):
+      return tf.map_fn(
+          lambda image: features(image[tf.newaxis])[0], images,
+          fn_output_signature=tf.TensorSpec([FEATURES], tf.float32))
 
-  def __call__(self, images: np.ndarray) -> np.ndarray:
-    """Features of length 1, float32 [n, FEATURES]; each of its image alone."""
+    self._features, self._features_alone = features, features_alone
+
+  def __call__(self, images: np.ndarray, alone: bool = False) -> np.ndarray:
+    """Features of length 1, float32 [n, FEATURES].
+
+    Args:
+      images: uint8 [n, size, size].
+      alone: Whether each image is a batch of its own. In a larger one features
+        depend on the other images in their last bits.
+    """
     if not len(images):
       return np.zeros([0, FEATURES], np.float32)
+    function = self._features_alone if alone else self._features
     return np.concatenate([
-        self._features(tf.constant(images[i:i + _BLOCK])).numpy()
+        function(tf.constant(images[i:i + _BLOCK])).numpy()
         for i in range(0, len(images), _BLOCK)])

@@ -1,0 +1,288 @@
+"""The experiments of local distillation, and the tables that are made of them."""
+
+import csv
+import dataclasses
+import json
+import os
+import pathlib
+import statistics
+from typing import Any, Iterator, Mapping, Sequence
+
+import matplotlib
+import numpy as np
+
+from tff_pipelines import ldp_baseline_flags
+from tff_pipelines import ldp_flags
+
+RESULTS = 'results.jsonl'
+LDP, BASELINE = 'tff_pipelines.ldp_distill', 'tff_pipelines.ldp_baseline'
+# Values of a binary's flags -> its configuration.
+FLAGS_OF = {LDP: ldp_flags.of, BASELINE: ldp_baseline_flags.of}
+SEEDS = (0, 1, 2)
+EPSILONS = (5, 8)
+FILES = {'mnist': 'mnist.npz', 'fashion_mnist': 'fashion_mnist.npz',
+         'cifar10': 'cifar10_subset.npz'}
+_BEGIN, _END = '<!-- {}: begin -->', '<!-- {}: end -->'
+# What of a summary is kept, where it is there.
+KEPT = ('accuracy', 'epsilon', 'epsilon_per_query', 'delta', 'owners', 'adjacency',
+        'answers_of_an_owner', 'owners_per_query', 'queries', 'answered', 'rounds',
+        'noise_multiplier', 'refined', 'mechanism', 'privacy_unit', 'trust_model',
+        'warnings')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Experiment:
+  """One run.
+
+  Attributes:
+    row: What its repetitions share.
+    seed: Of the deal of the records, the features and random queries; never of
+      noise.
+    module: The binary.
+    flags: Of the binary, but for seeds and folders.
+  """
+
+  row: str
+  seed: int
+  module: str
+  flags: Mapping[str, Any]
+
+  @property
+  def name(self) -> str:
+    return f'{self.row}-{self.seed}'
+
+  @property
+  def task(self) -> str:
+    return self.flags['task']
+
+  def values(self, folder: pathlib.Path, data_dir: str) -> dict[str, Any]:
+    """All flags; the run goes to a folder of its own below `folder`."""
+    seeds = dict(data_seed=self.seed, feature_seed=self.seed)
+    if self.module == LDP:
+      seeds['sampling_seed'] = self.seed
+    return {**self.flags, **seeds,
+            'data_path': os.path.join(data_dir, FILES[self.task]), 'resume': True,
+            'output_dir': os.fspath(folder / self.name)}
+
+  def command(self, folder: pathlib.Path, data_dir: str) -> str:
+    """The command line that does the same."""
+    given = [f'--{name}' if value is True else f'--{name}={value}'
+             for name, value in self.values(folder, data_dir).items()]
+    return ' '.join(['python', '-m', self.module, *given])
+
+
+# Owners that are as good as a fair split can be, and a budget that holds for all
+# that an owner ever says: each answers once.
+HONEST = {'mnist': dict(owners=1000, owners_per_query=2, queries_per_step=250),
+          'fashion_mnist': dict(owners=1000, owners_per_query=2,
+                                queries_per_step=250),
+          'cifar10': dict(owners=200, owners_per_query=2, queries_per_step=50)}
+# Owners who answer every query, at the budget of a single answer.
+PER_QUERY = dict(owners=50, owners_per_query=50, max_queries=1000,
+                 answers_per_owner=1000, queries_per_step=250)
+# The same questions to the same owners, with the budget of one answer for all.
+SPLIT = dict(owners=50, owners_per_query=50, answers_per_owner=1000,
+             queries_per_step=250)
+# So many owners that one answer of each is enough, each with enough records for a good
+# teacher: more than there are, so sets of records stand in for them.
+CROWD = dict(owners=10_000, owners_per_query=10, queries_per_step=250, stand_ins=12,
+             records_per_owner=4000)
+# The budget of a single answer, step by step.
+CURVE = dict(PER_QUERY, epsilon_per_query=5.0, queries_per_step=50, max_queries=600,
+             refine='never')
+# With the second student, in fewer steps.
+REFINED = dict(CURVE, queries_per_step=100, refine='auto')
+
+
+def _ldp(task: str, seed: int, kind: str, epsilon: float) -> Experiment:
+  if kind == 'query':
+    values = dict(task=task, **PER_QUERY, epsilon_per_query=float(epsilon))
+  else:
+    settings = {'total': HONEST[task], 'split': SPLIT, 'crowd': CROWD}[kind]
+    values = dict(task=task, **settings, epsilon_total=float(epsilon))
+  return Experiment(row=f'{task}-ldp-{kind}-{epsilon}', seed=seed, module=LDP,
+                    flags=values)
+
+
+def _curve(seed: int, sampling: str, kind: str = 'curve') -> Experiment:
+  values = CURVE if kind == 'curve' else REFINED
+  return Experiment(
+      row=f'{kind}-{sampling}', seed=seed, module=LDP,
+      flags=dict(values, task='mnist', sampling=sampling))
+
+
+def _baselines(task: str) -> Iterator[Experiment]:
+  for algorithm, epsilons in (
+      ('pate', EPSILONS), ('dp_fl', EPSILONS), ('dp_sgd', EPSILONS[1:])):
+    for epsilon in epsilons:
+      yield Experiment(
+          row=f'{task}-{algorithm}-{epsilon}', seed=0, module=BASELINE,
+          flags=dict(task=task, algorithm=algorithm, owners=HONEST[task]['owners'],
+                     epsilon=float(epsilon)))
+
+
+def experiments() -> list[Experiment]:
+  """All of them, those on the same owners one after the other."""
+  found = []
+  for seed in SEEDS:
+    found += [_ldp('mnist', seed, 'total', epsilon) for epsilon in EPSILONS]
+    found += [_ldp('mnist', seed, 'query', epsilon) for epsilon in EPSILONS]
+    found += [_curve(seed, sampling) for sampling in ('active', 'random')]
+    if seed == 0:
+      found += [_curve(seed, sampling, 'refined') for sampling in ('active', 'random')]
+      found += [_ldp('mnist', 0, 'split', epsilon) for epsilon in EPSILONS]
+  found += _baselines('mnist')
+  found += [_ldp('mnist', 0, 'crowd', epsilon) for epsilon in EPSILONS]
+  for task in ('fashion_mnist', 'cifar10'):
+    found += [_ldp(task, 0, 'query', epsilon) for epsilon in EPSILONS]
+    found += [_ldp(task, 0, 'total', epsilon) for epsilon in EPSILONS]
+    found += _baselines(task)
+  return found
+
+
+def read(path: pathlib.Path) -> dict[str, dict[str, Any]]:
+  """Name -> result, of the lines that are there."""
+  if not path.exists():
+    return {}
+  lines = path.read_text(encoding='utf-8').splitlines()
+  found = [json.loads(line) for line in lines if line.endswith('}')]
+  return {row['name']: row for row in found}
+
+
+def curve_of(folder: pathlib.Path) -> list[tuple[int, float]]:
+  """Queries and accuracy after each step of a run."""
+  with open(folder / 'metrics.csv', encoding='utf-8', newline='') as file:
+    return [(int(float(row['queries'])), float(row['test/accuracy']))
+            for row in csv.DictReader(file)]
+
+
+def _of_row(results: dict[str, dict[str, Any]], row: str) -> list[dict[str, Any]]:
+  return [found for found in results.values() if found['row'] == row]
+
+
+def _percent(values: Sequence[float]) -> str:
+  """Mean and, of several, standard deviation, in percent."""
+  mean = 100 * statistics.fmean(values)
+  if len(values) < 2:
+    return f'{mean:.1f}'
+  return f'{mean:.1f} ± {100 * statistics.stdev(values):.1f}'
+
+
+# Task -> algorithm -> the printed accuracies at epsilon 5 and 8.
+PRINTED = {
+    'mnist': {'ldp': (98.1, 98.8), 'dp_sgd': (None, 97.0), 'pate': (97.7, 98.2),
+              'dp_fl': (96.4, 97.2)},
+    'fashion_mnist': {'ldp': (83.4, 85.7), 'pate': (81.5, 84.7),
+                      'dp_fl': (82.6, 83.6)},
+    'cifar10': {'ldp': (77.5, 79.7), 'dp_sgd': (None, 73.0), 'pate': (73.6, 76.0),
+                'dp_fl': (75.9, 78.7)},
+}
+_ROWS = (
+    ('ldp-query', 'ldp', 'LDP-DL, ε of one answer; 1,000 answers of an owner'),
+    ('ldp-split', 'ldp', 'LDP-DL, ε of 1,000 answers of an owner'),
+    ('ldp-total', 'ldp', 'LDP-DL, ε of the one answer of an owner'),
+    ('ldp-crowd', 'ldp', 'LDP-DL, the same with supposed owners of 4,000 records'),
+    ('pate', 'pate', 'PATE, ε of an owner'),
+    ('dp_fl', 'dp_fl', 'DP-FL, ε of an owner'),
+    ('dp_sgd', 'dp_sgd', 'DP-SGD, ε of a record'))
+
+
+def table(results: dict[str, dict[str, Any]], task: str) -> str:
+  """A table as Markdown; rows without results are left out."""
+  lines = ['| | ε | accuracy | ε of an owner in all | δ | owners | printed |',
+           '|---|---|---|---|---|---|---|']
+  for name, printed, what in _ROWS:
+    for place, epsilon in enumerate(EPSILONS):
+      found = _of_row(results, f'{task}-{name}-{epsilon}')
+      if not found:
+        continue
+      first = found[0]
+      of_owner = '–' if name == 'dp_sgd' else f"{first['epsilon']:,.4g}"
+      theirs = PRINTED[task].get(printed, (None, None))[place]
+      lines.append(
+          f"| {what} | {epsilon} | {_percent([f['accuracy'] for f in found])} | "
+          f"{of_owner} | {first['delta'] or 0:g} | {first['owners']:,} | "
+          f"{'–' if theirs is None else theirs} |")
+  return '\n'.join(lines)
+
+
+def mean_curve(results: dict[str, dict[str, Any]], sampling: str,
+               kind: str = 'curve') -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+  """Queries, mean accuracy, standard deviation, over the seeds; None if missing."""
+  found = [row['curve'] for row in _of_row(results, f'{kind}-{sampling}')]
+  if not found:
+    return None
+  queries = np.array([point[0] for point in found[0]])
+  values = np.array([[point[1] for point in curve] for curve in found])
+  spread = values.std(axis=0, ddof=1) if len(found) > 1 else np.zeros(len(queries))
+  return queries, values.mean(axis=0), spread
+
+
+def queries_for(queries: np.ndarray, accuracy: np.ndarray,
+                target: float) -> float | None:
+  """The fewest queries from which on a curve is at the target; None for never."""
+  below = np.flatnonzero(accuracy < target)
+  first = below[-1] + 1 if below.size else 0
+  return None if first == len(queries) else float(queries[first])
+
+
+def savings(results: dict[str, dict[str, Any]], kind: str = 'curve') -> str:
+  """What active sampling saves of the queries, and so of the budget, as Markdown."""
+  curves = {name: mean_curve(results, name, kind) for name in ('active', 'random')}
+  lines = ['| accuracy | active: queries | random: queries | '
+           'saved | ε of an owner, active | random |', '|---|---|---|---|---|---|']
+  if None in curves.values():
+    return '\n'.join(lines)
+  for percent in (90.0, 92.5, 95.0, 95.5, 96.0, 97.0, 97.5, 98.0):
+    active, random = (queries_for(*curves[name][:2], percent / 100)
+                      for name in ('active', 'random'))
+    if active is None and random is None:
+      continue
+    most = float(curves['random'][0][-1])
+
+    def shown(count, scale=1):
+      return f'over {scale * most:,.0f}' if count is None else f'{scale * count:,.0f}'
+
+    saved = '–'
+    if active is not None:
+      share = 1 - active / (most if random is None else random)
+      saved = f"{'over ' if random is None else ''}{100 * share:.0f}%"
+    each = CURVE['epsilon_per_query']
+    lines.append(f'| {percent:g}% | {shown(active)} | {shown(random)} | {saved} | '
+                 f'{shown(active, each)} | {shown(random, each)} |')
+  return '\n'.join(lines)
+
+
+def draw(results: dict[str, dict[str, Any]], path: str) -> None:
+  """Draws accuracy over queries, by sampling."""
+  matplotlib.use('Agg')
+  from matplotlib import pyplot  # pylint: disable=g-import-not-at-top
+  figure, axes = pyplot.subplots(figsize=(7.5, 4.4))
+  for sampling, style in (('active', 'o-'), ('random', 's--')):
+    found = mean_curve(results, sampling)
+    if found is None:
+      continue
+    queries, mean, spread = found
+    (line,) = axes.plot(queries, 100 * mean, style, markersize=4, label=sampling)
+    axes.fill_between(queries, 100 * (mean - spread), 100 * (mean + spread),
+                      alpha=0.2, color=line.get_color())
+  axes.set(xlabel='queries, each answered by every owner (epsilon 5 an answer)',
+           ylabel='accuracy on 10,000 test digits (%)',
+           title='MNIST, 50 owners, piecewise mechanism, mean and deviation of '
+                 f'{len(SEEDS)} seeds')
+  axes.title.set_fontsize(10)
+  axes.grid(alpha=0.3)
+  axes.legend(title='sampling')
+  figure.tight_layout()
+  figure.savefig(path, dpi=110)
+  pyplot.close(figure)
+
+
+def rewritten(document: str, name: str, content: str) -> str:
+  """A document with what stands between the marks of a name replaced."""
+  begin, end = _BEGIN.format(name), _END.format(name)
+  before, found, rest = document.partition(begin)
+  _, found_end, after = rest.partition(end)
+  if not found or not found_end:
+    raise ValueError(f'the document must have the marks {begin} and {end}')
+  return f'{before}{begin}\n{content}\n{end}{after}'

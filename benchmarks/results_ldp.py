@@ -1,0 +1,137 @@
+"""Local distillation beside its baselines: the tables of docs/ldp_distillation.md.
+
+  python -m benchmarks.results_ldp --data_dir=$DATA_DIR
+
+Every experiment is a run of `tff_pipelines.ldp_distill` or of
+`tff_pipelines.ldp_baseline`; --list prints their command lines. Here they run in one
+process, one after the other, so that runs on the same owners need not prepare
+features and teachers anew. The summary of a run goes as one line into results.jsonl
+as soon as it is there; what is there already is not run again, and a run that was
+stopped goes on. At the end the tables between the marks in --document are
+rewritten, and the picture of active against random sampling is drawn.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import sys
+import time
+from typing import Any, Callable, Sequence
+
+from absl import app
+from absl import flags
+
+from benchmarks import ldp_experiments as experiments_lib
+from benchmarks.ldp_experiments import Experiment
+from tff_pipelines import cli
+from tff_pipelines import ldp_flags
+
+_DATA_DIR = flags.DEFINE_string(
+    'data_dir', os.environ.get('DATA_DIR'), 'Folder of the data files.')
+_OUTPUT_DIR = flags.DEFINE_string(
+    'output_dir', 'out/results_ldp', 'Folder of the runs and of results.jsonl.')
+_DOCUMENT = flags.DEFINE_string(
+    'document', 'docs/ldp_distillation.md', 'Where the tables go; empty for nowhere.')
+_PICTURE = flags.DEFINE_string(
+    'picture', 'docs/pictures/ldp_sampling.png', 'Of active against random '
+    'sampling; empty for none.')
+_ONLY = flags.DEFINE_list('only', [], 'Only experiments whose names start so.')
+_LIST = flags.DEFINE_bool('list', False, 'Print the commands and run nothing.')
+
+
+class Settings:
+  """Keeps what was prepared last: features and teachers of one division."""
+
+  def __init__(self):
+    self._key, self._setting = None, None
+
+  def of(self, config) -> Any:
+    from tff_pipelines import ldp_run  # pylint: disable=g-import-not-at-top
+    key = ldp_flags.preparation_key(config)
+    if key != self._key:
+      self._key, self._setting = None, None  # Room for the next.
+      self._setting = ldp_run.prepared(config)
+      self._key = key
+    return self._setting
+
+
+def _runner(module: str, settings: Settings) -> Callable[[dict[str, Any]], Any]:
+  """Values of flags -> summary, by the function that a binary calls."""
+  # TensorFlow takes seconds to import, which --list need not pay.
+  # pylint: disable=g-import-not-at-top
+  if module == experiments_lib.LDP:
+    from tff_pipelines import ldp_run as run_lib
+  else:
+    from tff_pipelines import ldp_baseline_run as run_lib
+
+  def run_one(values):
+    config = experiments_lib.FLAGS_OF[module](values)
+    return run_lib.run(config, settings.of(config))
+
+  return run_one
+
+
+def run(experiment: Experiment, folder: pathlib.Path, data_dir: str,
+        settings: Settings) -> dict[str, Any]:
+  """Runs one experiment and returns its line."""
+  start, cpu = time.monotonic(), time.process_time()
+  logs = folder / 'logs'
+  logs.mkdir(parents=True, exist_ok=True)
+  with open(logs / f'{experiment.name}.log', 'a', encoding='utf-8') as file:
+    with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+      summary = _runner(experiment.module, settings)(
+          experiment.values(folder, data_dir))
+  line = {'name': experiment.name, 'row': experiment.row, 'seed': experiment.seed,
+          'seconds': round(time.monotonic() - start, 1),
+          'cpu_seconds': round(time.process_time() - cpu, 1),
+          **{key: summary[key] for key in experiments_lib.KEPT if key in summary}}
+  if experiment.row.startswith(('curve', 'refined')):
+    line['curve'] = experiments_lib.curve_of(folder / experiment.name)
+  return line
+
+
+def main(argv: Sequence[str]) -> None:
+  del argv  # Unused.
+  if not _DATA_DIR.value:
+    raise app.UsageError('--data_dir must name the folder of the data files')
+  folder = pathlib.Path(_OUTPUT_DIR.value)
+  wanted = [e for e in experiments_lib.experiments()
+            if not _ONLY.value or e.name.startswith(tuple(_ONLY.value))]
+  if _LIST.value:
+    for experiment in wanted:
+      print(experiment.command(folder, _DATA_DIR.value))
+    return
+  cli.quiet()
+  folder.mkdir(parents=True, exist_ok=True)
+  path = folder / experiments_lib.RESULTS
+  results, settings = experiments_lib.read(path), Settings()
+  for number, experiment in enumerate(wanted, start=1):
+    if experiment.name in results:
+      continue
+    line = run(experiment, folder, _DATA_DIR.value, settings)
+    with open(path, 'a', encoding='utf-8') as file:
+      file.write(json.dumps(line) + '\n')
+    results[experiment.name] = line
+    print(f"{number}/{len(wanted)} {line['name']}: accuracy "
+          f"{100 * line['accuracy']:.2f}, epsilon {line['epsilon']}, "
+          f"{line['seconds']:.0f} s", flush=True)
+  contents = {task: experiments_lib.table(results, task)
+              for task in experiments_lib.PRINTED}
+  contents['sampling'] = experiments_lib.savings(results)
+  contents['refined'] = experiments_lib.savings(results, 'refined')
+  for name, content in contents.items():
+    print(f'\n{name}\n{content}')
+  if _DOCUMENT.value:
+    document = pathlib.Path(_DOCUMENT.value)
+    text = document.read_text(encoding='utf-8')
+    for name, content in contents.items():
+      if content.count('\n') > 1:  # There are results.
+        text = experiments_lib.rewritten(text, name, content)
+    document.write_text(text, encoding='utf-8')
+  if _PICTURE.value and experiments_lib.mean_curve(results, 'active') is not None:
+    experiments_lib.draw(results, _PICTURE.value)
+
+
+if __name__ == '__main__':
+  sys.exit(app.run(main))

@@ -1,0 +1,164 @@
+"""Tables and picture of voting beside its baselines, from lines of results.
+
+A line is what `results_voting` keeps of a run: row, seed, and fields of its summary.
+"""
+
+import math
+import statistics
+from typing import Any, Mapping, Sequence
+
+import matplotlib
+
+from benchmarks.voting_experiments import AGENTS, RECORDS
+
+Results = Mapping[str, Mapping[str, Any]]
+
+_BEGIN, _END = '<!-- {}: begin -->', '<!-- {}: end -->'
+
+
+def of_row(results: Results, row: str) -> list[Mapping[str, Any]]:
+  return [found for found in results.values() if found['row'] == row]
+
+
+def _percent(values: Sequence[float]) -> str:
+  """Mean and, of several, standard deviation, in percent."""
+  mean = 100 * statistics.fmean(values)
+  if len(values) < 2:
+    return f'{mean:.1f}'
+  return f'{mean:.1f} ± {100 * statistics.stdev(values):.1f}'
+
+
+def _epsilons(found: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+  """By the published formula, and the one that is proved; of all seeds alike."""
+  first = found[0]
+  texts = []
+  for key in ('epsilon_published', 'epsilon'):
+    texts.append('–' if first[key] is None else f'{first[key]:.2f}')
+  return texts[0], texts[1]
+
+
+# Row -> what it is, and the paper's accuracy and epsilon beside it.
+TABLES = {
+    'mnist': [
+        ('mnist-ae', 'AE-DPFL, agents on public features, 50 queries', '95.1', '4.3'),
+        ('mnist-ae-own', 'AE-DPFL, agents with CNNs of their own, 50 queries',
+         '95.1', '4.3'),
+        ('mnist-ae-random', 'AE-DPFL without public features: 500 random queries, '
+         'student on them alone', '95.1', '4.3'),
+        ('mnist-dp_fedavg', 'DP-FedAvg, CNN of 7,346 parameters', '84.2', '4.3'),
+        ('mnist-dp_fedavg-features', 'DP-FedAvg on the same public features', '–',
+         '–'),
+        ('mnist-fedavg', 'FedAvg, no privacy', '97.8', '–')],
+    'digits': [
+        ('digits-ae', 'AE-DPFL, Q = 500, σ = 25', '83.8', '3.6'),
+        ('digits-ae-da', 'AE-DPFL + DA, Q = 500, σ = 30', '92.5', '2.8'),
+        ('digits-ae-features', 'AE-DPFL, agents on public features, 50 queries', '–',
+         '–'),
+        ('digits-dp_fedavg', 'DP-FedAvg', '76.3', '3.7'),
+        ('digits-fedavg', 'FedAvg, no privacy', '87.6', '–')],
+    'office': [
+        (f'office-{target}-{algorithm}', f'{others} → {target}, {what}',
+         *paper.get(algorithm, ('–', '–')))
+        for target, others, paper in (
+            ('webcam', 'A, C, D', {'knn': ('75.4', '3.9'),
+                                   'dp_fedsgd': ('32.6', '4.1'),
+                                   'fedavg': ('90.5', '–')}),
+            ('dslr', 'A, C, W', {'knn': ('84.3', '3.7'),
+                                 'dp_fedsgd': ('48.3', '4.0'),
+                                 'fedavg': ('96.8', '–')}),
+            ('amazon', 'C, D, W', {}), ('caltech10', 'A, D, W', {}))
+        for algorithm, what in (('knn', 'kNN-DPFL'), ('dp_fedsgd', 'DP-FedSGD'),
+                                ('fedavg', 'FedAvg, no privacy'))],
+}
+
+
+def _bytes(count: float) -> str:
+  """A number of bytes for people."""
+  for unit, size in (('MB', 1e6), ('kB', 1e3)):
+    if count >= size:
+      return f'{count / size:.3g} {unit}'
+  return f'{count:.3g} bytes'
+
+
+def _measured(found: Sequence[Mapping[str, Any]]) -> str:
+  """Where and when, and what it took."""
+  minutes = math.ceil(sum(f['cpu_seconds'] for f in found) / 60)
+  days = sorted({f['date'] for f in found})
+  commits = sorted({str(f['commit']) for f in found})
+  runs = '1 run' if len(found) == 1 else f'{len(found)} runs'
+  time = '1 minute' if minutes == 1 else f'{minutes} minutes'
+  return (f"{runs}, {time} of processor time on "
+          f"{found[0]['cpu']}, {found[0]['cores']} cores; {' to '.join(days)}, on "
+          f"top of commit {', '.join(commits)}.")
+
+
+def shown(results: Results) -> list[str]:
+  """Tables that have at least one row."""
+  return [name for name, rows in TABLES.items()
+          if any(of_row(results, row[0]) for row in rows)]
+
+
+def table(results: Results, name: str) -> str:
+  """A table as Markdown; rows without results are left out."""
+  lines = ['| | accuracy | labels right | ε, published formula | ε | uplink of an '
+           'agent | paper: accuracy | paper: ε |', '|---|---|---|---|---|---|---|---|']
+  all_found = []
+  for row, what, accuracy, epsilon in TABLES[name]:
+    found = of_row(results, row)
+    if not found:
+      continue
+    all_found += found
+    published, proved = _epsilons(found)
+    labels = '–'
+    if found[0]['labels_right'] is not None:
+      labels = _percent([f['labels_right'] for f in found])
+    lines.append(
+        f"| {what} | {_percent([f['accuracy'] for f in found])} | {labels} | "
+        f"{published} | {proved} | {_bytes(found[0]['uplink_bytes_per_agent'])} | "
+        f'{accuracy} | {epsilon} |')
+  if all_found:
+    lines += ['', _measured(all_found)]
+  return '\n'.join(lines)
+
+
+def rewritten(document: str, name: str, content: str) -> str:
+  """A document with what stands between the marks of a name replaced."""
+  begin, end = _BEGIN.format(name), _END.format(name)
+  before, found, rest = document.partition(begin)
+  _, found_end, after = rest.partition(end)
+  if not found or not found_end:
+    raise ValueError(f'the document must have the marks {begin} and {end}')
+  return f'{before}{begin}\n{content}\n{end}{after}'
+
+
+_CURVES = (('ae', 'AE-DPFL', 'o-'),
+           ('dp_fedavg', 'DP-FedAvg on the same public features', 's--'))
+
+
+def draw(results: Results, path: str) -> None:
+  """Draws the ablations: data per agent, and number of agents."""
+  matplotlib.use('Agg')
+  from matplotlib import pyplot  # pylint: disable=g-import-not-at-top
+  figure, axes = pyplot.subplots(1, 2, figsize=(10, 4), sharey=True)
+  for panel, kind, values, label in (
+      (axes[0], 'records', RECORDS, 'records per agent, 100 agents'),
+      (axes[1], 'agents', AGENTS, 'agents with 600 records each')):
+    for curve, name, style in _CURVES:
+      points = []
+      for value in values:
+        key = f'{kind}{value}' if (kind, value) != ('agents', 100) else 'records600'
+        found = of_row(results, f'ablation-{curve}-{key}')
+        if found:
+          points.append((value, 100 * found[0]['accuracy']))
+      if points:
+        panel.plot(*zip(*points), style, label=name)
+    panel.set(xlabel=label, xscale='log', xticks=values)
+    panel.set_xticks([], minor=True)
+    panel.set_xticklabels([str(value) for value in values])
+    panel.grid(alpha=0.3)
+  axes[0].set_ylabel('accuracy on 9,000 test digits (%)')
+  axes[0].legend(fontsize=8)
+  figure.suptitle('MNIST, agents of 6 digits, epsilon 5, delta 1e-3', fontsize=10)
+  figure.tight_layout()
+  figure.savefig(path, dpi=110)
+  pyplot.close(figure)

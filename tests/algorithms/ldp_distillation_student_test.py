@@ -1,0 +1,104 @@
+"""Tests of the student that learns from noisy answers and unlabelled images."""
+
+import numpy as np
+import pytest
+
+from tff_pipelines.algorithms import ldp_distillation_student as student_lib
+
+K, D, POOL = 4, 12, 600
+
+
+def _pool(seed=0, spread=0.45):
+  """Clusters on the sphere: features of length 1 and classes."""
+  rng = np.random.default_rng(seed)
+  centres = np.linalg.qr(rng.normal(size=[D, K]))[0].T
+  labels = rng.integers(K, size=POOL)
+  x = centres[labels] + spread * rng.normal(size=[POOL, D]) / np.sqrt(D) * 2
+  x /= np.linalg.norm(x, axis=1, keepdims=True)
+  return x.astype(np.float32), labels
+
+
+def _answers(labels, rows, stddev, seed=1):
+  noise = np.random.default_rng(seed).normal(size=[len(rows), K])
+  return np.eye(K)[labels[rows]] + stddev * noise
+
+
+def _accuracy(student, x, labels):
+  return np.mean(student.scores(x).argmax(axis=1) == labels)
+
+
+def _trained(x, labels, count, stddev, **config):
+  rows = np.random.default_rng(2).permutation(POOL)[:count]
+  trainer = student_lib.Trainer(x, student_lib.StudentConfig(**config))
+  return trainer.train(rows, _answers(labels, rows, stddev), stddev**2)
+
+
+def test_student_learns_what_no_single_answer_tells():
+  x, labels = _pool()
+  rows = np.arange(300)
+  answers = _answers(labels, rows, 2.0)
+  assert np.mean(answers.argmax(axis=1) == labels[rows]) < 0.5
+  student = _trained(x, labels, 300, 2.0, refine='never')
+  assert _accuracy(student, x, labels) > 0.75
+
+
+def test_refinement_learns_from_images_that_nobody_was_asked_about():
+  x, labels = _pool()
+  first, second = (
+      _accuracy(_trained(x, labels, 120, 1.2, refine=refine), x, labels)
+      for refine in ('never', 'always'))
+  assert second > first + 0.02
+
+
+def test_auto_refines_where_held_out_answers_say_that_it_helps():
+  x, labels = _pool()
+  assert _trained(x, labels, 300, 1.2).refined
+  # Without clusters a student's own labels mislead it.
+  rng = np.random.default_rng(3)
+  flat = rng.normal(size=[POOL, D]).astype(np.float32) / np.sqrt(D)
+  linear = (flat @ rng.normal(size=[D, K])).argmax(axis=1)
+  unsure = _trained(flat, linear, 400, 0.5)
+  accuracies = [_accuracy(_trained(flat, linear, 400, 0.5, refine=refine), flat,
+                          linear) for refine in ('never', 'always')]
+  assert unsure.refined == (accuracies[1] > accuracies[0])
+
+
+def test_few_answers_are_not_divided():
+  x, labels = _pool()
+  student = _trained(x, labels, 20, 1.0)
+  assert not student.refined and student.strength == 1.0
+
+
+def test_more_noise_asks_for_a_larger_penalty():
+  x, labels = _pool(spread=0.2)
+  strengths = [
+      np.mean([student_lib.Trainer(x, student_lib.StudentConfig(refine='never')).train(
+          np.arange(200), _answers(labels, np.arange(200), stddev, seed),
+          stddev**2).strength for seed in range(12)]) for stddev in (0.3, 4.0)]
+  assert strengths[0] < strengths[1]
+
+
+def test_probabilities_sum_to_one_and_agree_with_the_scores():
+  x, labels = _pool()
+  student = _trained(x, labels, 200, 0.5)
+  p = student.probabilities(x)
+  np.testing.assert_allclose(p.sum(axis=1), 1)
+  np.testing.assert_array_equal(p.argmax(axis=1), student.scores(x).argmax(axis=1))
+  assert p.min() >= 0
+
+
+def test_the_same_answers_give_the_same_student():
+  x, labels = _pool()
+  one, other = (_trained(x, labels, 200, 1.0).weights for _ in range(2))
+  np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize('arguments, message', [
+    (dict(refine='maybe'), 'refine must be one of'),
+    (dict(steps=0), 'refine_steps .*0'),
+    (dict(strength=0.0), 'refine_strength .*0'),
+    (dict(sharpness=float('nan')), 'sharpness .*nan'),
+    (dict(trust=1.5), 'trust .*1.5')])
+def test_bad_settings_are_named(arguments, message):
+  with pytest.raises(ValueError, match=message):
+    student_lib.StudentConfig(**arguments)

@@ -1,0 +1,106 @@
+"""The experiments of local distillation and the tables that they fill."""
+
+import pathlib
+
+import numpy as np
+import pytest
+
+from benchmarks import ldp_experiments
+from tff_pipelines import ldp_flags
+
+
+def _config(experiment):
+  return ldp_experiments.FLAGS_OF[experiment.module](
+      experiment.values(pathlib.Path('out'), 'data'))
+
+
+def test_every_experiment_is_a_run_of_a_binary():
+  found = ldp_experiments.experiments()
+  assert len({experiment.name for experiment in found}) == len(found)
+  for experiment in found:
+    config = _config(experiment)
+    assert config.resume and config.seed is None  # Noise is never seeded.
+    assert config.task_options['data_seed'] == experiment.seed
+    assert f'-m {experiment.module} ' in experiment.command(
+        pathlib.Path('out'), 'data')
+
+
+def test_runs_on_the_same_owners_follow_one_another():
+  keys = []
+  for experiment in ldp_experiments.experiments():
+    key = ldp_flags.preparation_key(_config(experiment))
+    if not keys or keys[-1] != key:
+      keys.append(key)
+  # Once more at most: baselines on MNIST come after all seeds.
+  assert len(keys) <= len(set(keys)) + 1
+
+
+def _result(row, seed=0, **more):
+  return {'name': f'{row}-{seed}', 'row': row, 'seed': seed, 'accuracy': 0.5,
+          'epsilon': 5.0, 'delta': 0.0, 'owners': 1000, **more}
+
+
+def _results(*rows):
+  return {row['name']: row for row in rows}
+
+
+def test_tables_have_means_of_seeds_and_the_printed_figures():
+  found = ldp_experiments.table(_results(
+      *(_result('mnist-ldp-total-5', seed, accuracy=accuracy)
+        for seed, accuracy in enumerate((0.91, 0.92, 0.93))),
+      _result('mnist-ldp-query-8', epsilon=8000.0),
+      _result('mnist-dp_sgd-8', delta=1e-5)), 'mnist')
+  lines = found.splitlines()[2:]
+  assert len(lines) == 3
+  assert lines[0].endswith('| 8 | 50.0 | 8,000 | 0 | 1,000 | 98.8 |')
+  assert lines[1].endswith('| 5 | 92.0 ± 1.0 | 5 | 0 | 1,000 | 98.1 |')
+  assert lines[2].endswith('| 8 | 50.0 | – | 1e-05 | 1,000 | 97.0 |')
+
+
+def test_a_curve_is_at_a_target_when_it_stays_there():
+  queries = np.array([50, 100, 150, 200])
+  for accuracy, expected in (
+      ([0.8, 0.9, 0.95, 0.96], 100), ([0.9, 0.8, 0.95, 0.96], 150),
+      ([0.9, 0.9, 0.9, 0.9], 50), ([0.9, 0.9, 0.9, 0.8], None)):
+    assert ldp_experiments.queries_for(queries, np.array(accuracy), 0.9) == expected
+
+
+def test_savings_are_shares_of_the_queries_of_random_sampling():
+  def curves(sampling, *accuracies):
+    return [_result(f'curve-{sampling}', seed, curve=[
+        [50 * (i + 1), a] for i, a in enumerate(accuracies)]) for seed in range(2)]
+
+  found = ldp_experiments.savings(_results(
+      *curves('active', 0.94, 0.955, 0.975, 0.976),
+      *curves('random', 0.92, 0.94, 0.94, 0.955)))
+  rows = {line.split(' | ')[0]: line.split(' | ')[1:]
+          for line in found.splitlines()[2:]}
+  assert rows['| 95%'] == ['100', '200', '50%', '500', '1,000 |']
+  assert rows['| 96%'][:3] == ['150', 'over 200', 'over 25%']
+  assert '| 98%' not in rows  # Nobody comes there.
+  assert ldp_experiments.savings({}).count('\n') == 1
+
+
+def test_the_picture_is_drawn_of_what_is_there(tmp_path):
+  ldp_experiments.draw(_results(_result(
+      'curve-active', curve=[[50, 0.9], [100, 0.95]])), str(tmp_path / 'a.png'))
+  assert (tmp_path / 'a.png').stat().st_size > 1000
+
+
+def test_only_what_stands_between_the_marks_is_rewritten():
+  text = 'a <!-- x: begin -->\nold\n<!-- x: end --> b'
+  assert ldp_experiments.rewritten(text, 'x', 'new') == (
+      'a <!-- x: begin -->\nnew\n<!-- x: end --> b')
+  with pytest.raises(ValueError, match='must have the marks'):
+    ldp_experiments.rewritten(text, 'y', 'new')
+  document = pathlib.Path(ldp_experiments.__file__).parents[1] / (
+      'docs/ldp_distillation.md')
+  content = document.read_text(encoding='utf-8')
+  for name in (*ldp_experiments.PRINTED, 'sampling', 'refined'):
+    ldp_experiments.rewritten(content, name, '')
+
+
+def test_a_line_that_was_cut_off_is_not_read(tmp_path):
+  path = tmp_path / 'results.jsonl'
+  path.write_text('{"name": "a", "row": "a"}\n{"name": "b", "ro')
+  assert list(ldp_experiments.read(path)) == ['a']

@@ -1,0 +1,263 @@
+"""The binaries of local distillation as a user runs them, from flags to files."""
+
+import json
+import time
+
+import matplotlib.image
+import numpy as np
+import pytest
+
+from tests.pipelines import launcher as launcher_lib
+from tff_pipelines.accounting import ledger as ledger_lib
+
+LDP = 'tff_pipelines.ldp_distill'
+BASELINE = 'tff_pipelines.ldp_baseline'
+FIGURE = 'tff_pipelines.ldp_figure'
+ACCOUNT = 'tff_pipelines.account'
+SMALL = ('--owners=40', '--owners_per_query=5', '--queries_per_step=2',
+         '--epsilon_total=12', '--answers_per_owner=2')
+
+pytestmark = pytest.mark.slow
+
+
+def _summary(folder):
+  return json.loads((folder / 'summary.json').read_text(),
+                    parse_constant=lambda name: pytest.fail(name))
+
+
+def _picture(path):
+  picture = matplotlib.image.imread(path)
+  assert picture.ndim == 3 and picture.std() > 0.05
+
+
+@pytest.fixture(scope='module')
+def finished(launcher, tmp_path_factory):
+  """A finished run, and its folder."""
+  folder = tmp_path_factory.mktemp('runs') / 'run'
+  run = launcher.run(LDP, *SMALL, f'--output_dir={folder}')
+  assert run.code == 0, run.stderr
+  return run, folder
+
+
+def test_run_leaves_all_its_files_and_no_worker(finished):
+  run, folder = finished
+  assert {path.name for path in folder.iterdir()} >= {
+      'answers', 'configuration.json', 'ledger.jsonl', 'metrics.csv',
+      'progress.png', 'starts.log', 'student.npz', 'summary.json'}
+  _picture(folder / 'progress.png')
+  assert len(list((folder / 'answers').iterdir())) == 8
+  assert not launcher_lib.workers_of(run.mark)
+  assert 'Traceback' not in run.stderr and 'Warning' not in run.stderr
+
+
+def test_epsilon_can_be_recomputed_from_the_ledger_alone(finished, launcher):
+  _, folder = finished
+  run = launcher.run(ACCOUNT, f'--ledger={folder / "ledger.jsonl"}', '--delta=0',
+                     '--format=json')
+  assert run.code == 0, run.stderr
+  assert json.loads(run.stdout)['epsilon'] == pytest.approx(12.0)
+  assert _summary(folder)['epsilon'] == 12.0
+
+
+def test_nothing_on_disk_is_of_one_owner_alone(finished):
+  _, folder = finished
+  with np.load(folder / 'answers' / '000001.npz') as found:
+    assert set(found.files) == {'line', 'first_query', 'rows', 'means', 'answers'}
+    # Five owners a query: what is kept is their mean.
+    np.testing.assert_array_equal(found['answers'], [5, 5])
+    assert found['means'].shape == (2, 10)
+  with np.load(folder / 'student.npz') as found:
+    assert found.files == ['weights']
+
+
+def test_runs_that_are_killed_go_on_and_end_as_if_never_killed(launcher, tmp_path):
+  flags = (*SMALL, '--seed=11')
+  whole, folder = tmp_path / 'whole', tmp_path / 'run'
+  uninterrupted = launcher.start(LDP, *flags, f'--output_dir={whole}')
+  killed = 0
+  for steps in (0, 1, 4):
+    run = launcher.start(LDP, *flags, f'--output_dir={folder}', '--resume')
+    deadline = time.monotonic() + 200
+    answers = folder / 'answers'
+    while run.poll() is None and not (
+        answers.exists() and len(list(answers.glob('0*.npz'))) >= steps):
+      assert time.monotonic() < deadline, run.stderr
+      time.sleep(0.002)
+    run.kill()
+    killed += run.code == -9
+  assert killed >= 1
+  last = launcher.run(LDP, *flags, f'--output_dir={folder}', '--resume')
+  assert last.code == 0, last.stderr
+  assert uninterrupted.wait() == 0, uninterrupted.stderr
+  old, new = _summary(whole), _summary(folder)
+  assert new['starts'] > 1 and old['starts'] == 1
+  assert ledger_lib.Ledger(folder / 'ledger.jsonl').verify() == []
+  assert new['queries_charged'] == old['queries_charged'] == 16
+  assert new['epsilon_if_unseeded'] == old['epsilon_if_unseeded'] == 12.0
+  lost = new['queries_charged'] - new['queries']
+  if lost:  # Killed between a charge and its answers: they stay charged.
+    assert lost <= 2 * killed
+    assert any('were lost' in text for text in new['warnings'])
+  else:
+    assert {**new, 'starts': 1} == old
+    with np.load(whole / 'student.npz') as one, np.load(
+        folder / 'student.npz') as other:
+      np.testing.assert_array_equal(one['weights'], other['weights'])
+
+
+def test_a_worker_process_gives_the_same_run(launcher, finished, tmp_path):
+  runs = [launcher.start(
+      LDP, *SMALL, '--seed=11', '--max_queries=4', f'--num_workers={workers}',
+      f'--output_dir={tmp_path / str(workers)}') for workers in (0, 1)]
+  assert [run.wait() for run in runs] == [0, 0], runs[1].stderr
+  one, other = (_summary(tmp_path / name) for name in ('0', '1'))
+  assert one == other
+  assert not launcher_lib.workers_of(runs[1].mark)
+
+
+@pytest.mark.parametrize('arguments, message', [
+    (['--mechanism=coin'], 'mechanism'), (['--epsilon_total=nan'], 'epsilon_total'),
+    (['--epsilon_total=-1'], 'epsilon_total must be greater than 0, found -1.0'),
+    (['--epsilon_per_query=99'], 'epsilon_per_query must be from 0.0001 to 36'),
+    (['--epsilon_total=1', '--epsilon_per_query=2'], 'less than one answer costs'),
+    (['--owners_per_query=7'], 'owners_per_query must divide owners=50, found 7'),
+    (['--owners=0'], 'owners must be an integer from 1'),
+    (['--owners=five'], "flag --owners=five"),
+    (['--task=mnist', '--data_path=absent.npz'], 'absent.npz does not exist'),
+    (['--task=npz'], 'task npz needs data_path'),
+    (['--target_accuracy=2'], 'target_accuracy must be'),
+    (['--sampling=best'], 'sampling'), (['--resume'], 'resume needs output_dir'),
+    (['--epsilon=3'], "Unknown command line flag 'epsilon'"),
+    (['now'], "unexpected argument 'now'")])
+def test_mistakes_are_one_line_and_write_nothing(
+    launcher, tmp_path, arguments, message):
+  folder = tmp_path / 'run'
+  run = launcher.run(LDP, f'--output_dir={folder}', *arguments) if (
+      '--resume' not in arguments) else launcher.run(LDP, *arguments)
+  assert run.code == 2
+  assert run.stderr.startswith('error: ') and run.stderr.count('\n') == 1
+  assert message in run.stderr
+  assert not folder.exists()
+
+
+def test_a_folder_that_holds_a_run_is_not_overwritten(launcher, finished):
+  _, folder = finished
+  before = (folder / 'ledger.jsonl').read_bytes()
+  run = launcher.run(LDP, *SMALL, f'--output_dir={folder}')
+  assert run.code == 2 and 'pass --resume' in run.stderr
+  run = launcher.run(
+      LDP, *SMALL[:-1], '--answers_per_owner=3', f'--output_dir={folder}', '--resume')
+  assert run.code == 2 and 'budget, plan differ' in run.stderr
+  assert (folder / 'ledger.jsonl').read_bytes() == before
+
+
+def test_help_shows_the_flags_in_a_fresh_interpreter():
+  for module, flag in ((LDP, '--epsilon_per_query'), (BASELINE, '--threshold_noise')):
+    process = launcher_lib.python(module, '--help')
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert flag in out and '--owners' in out
+
+
+# Baselines.
+
+BASELINES = {
+    'dp_sgd': ['--rounds=3'],
+    'dp_fl': ['--rounds=2'],
+    'pate': ['--answers=40'],
+}
+
+
+@pytest.fixture(scope='module')
+def baselines(launcher, tmp_path_factory):
+  """Algorithm -> (finished run, its folder)."""
+  base, found = tmp_path_factory.mktemp('baselines'), {}
+  for name, arguments in BASELINES.items():
+    folder = base / name
+    run = launcher.run(BASELINE, f'--algorithm={name}', '--owners=20', *arguments,
+                       f'--output_dir={folder}')
+    assert run.code == 0, run.stderr
+    found[name] = (run, folder)
+  return found
+
+
+@pytest.mark.parametrize('name, adjacency', [
+    ('dp_sgd', 'record-zero-out'), ('dp_fl', 'zero-out'), ('pate', 'instance')])
+def test_a_baseline_stays_just_below_its_epsilon_and_says_of_what(
+    baselines, name, adjacency):
+  run, folder = baselines[name]
+  found = _summary(folder)
+  assert 7.9 < found['epsilon'] <= 8.0 and found['adjacency'] == adjacency
+  assert found['trust_model'] and found['privacy_unit'] and found['source']
+  assert f"epsilon {found['epsilon']:.2f}"[:-1] in run.stdout
+  assert 0 < found['accuracy'] <= 1 and found['test_examples'] == 360
+
+
+@pytest.mark.parametrize('name', BASELINES)
+def test_epsilon_of_a_baseline_is_that_of_its_ledger(baselines, launcher, name):
+  _, folder = baselines[name]
+  accountant = ['--accountant=rdp'] if name == 'pate' else []
+  run = launcher.run(ACCOUNT, f'--ledger={folder / "ledger.jsonl"}', '--format=json',
+                     '--delta=1e-5', *accountant)
+  assert run.code == 0, run.stderr
+  assert json.loads(run.stdout)['epsilon'] == pytest.approx(
+      _summary(folder)['epsilon'], rel=1e-3)
+
+
+@pytest.mark.parametrize('name', ['dp_sgd', 'pate'])
+def test_a_finished_baseline_says_the_same_again(baselines, launcher, name):
+  _, folder = baselines[name]
+  first = _summary(folder)
+  run = launcher.run(BASELINE, f'--algorithm={name}', '--owners=20', '--resume',
+                     *BASELINES[name], f'--output_dir={folder}')
+  assert run.code == 0, run.stderr
+  again = _summary(folder)
+  assert again.pop('starts') > first.pop('starts')
+  assert again == first  # Labels are not drawn anew, and nothing is charged.
+
+
+def test_labels_of_pate_are_limited_and_votes_are_not_kept(baselines):
+  _, folder = baselines['pate']
+  with np.load(folder / 'labels.npz') as found:
+    assert set(found.files) == {'rows', 'labels'}
+    assert 1 <= np.sum(found['labels'] >= 0) <= 40
+  assert _summary(folder)['answered'] <= 40
+
+
+def test_a_seeded_baseline_guarantees_nothing(launcher, tmp_path):
+  run = launcher.run(BASELINE, '--owners=20', '--seed=1', '--answers=40',
+                     f'--output_dir={tmp_path / "run"}')
+  assert run.code == 0, run.stderr
+  found = _summary(tmp_path / 'run')
+  assert found['epsilon'] is None and found['epsilon_if_unseeded'] > 7.9
+  assert any('no guarantee' in text for text in found['warnings'])
+  assert 'nothing is guaranteed' in run.stdout
+
+
+@pytest.mark.parametrize('arguments, message', [
+    (['--epsilon=0'], 'epsilon must be greater than 0'),
+    (['--algorithm=dp_sgd', '--answers=3'], 'answers is not used by algorithm=dp_sgd'),
+    (['--threshold=0'], 'threshold must be in (0, 1]'),
+    (['--stand_ins=2'], "stand_ins can't be used here")])
+def test_mistakes_about_baselines_are_one_line(launcher, tmp_path, arguments, message):
+  run = launcher.run(BASELINE, f'--output_dir={tmp_path / "run"}', *arguments)
+  assert run.code == 2 and run.stderr.count('\n') == 1
+  assert message in run.stderr and not (tmp_path / 'run').exists()
+
+
+# The figure of the mechanisms.
+
+
+def test_the_figure_is_drawn(launcher, tmp_path):
+  path = tmp_path / 'pictures' / 'mechanisms.png'
+  run = launcher.run(FIGURE, f'--output={path}', '--draws=2000', '--clients=500')
+  assert run.code == 0, run.stderr
+  _picture(path)
+
+
+@pytest.mark.parametrize('arguments, message', [
+    (['--clients=0'], 'clients must be at least 1'), (['--output='], 'output must be'),
+    (['--draws=1'], 'draws must be at least 2')])
+def test_a_figure_that_can_not_be_drawn_is_one_line(launcher, arguments, message):
+  run = launcher.run(FIGURE, *arguments)
+  assert run.code == 2 and message in run.stderr and run.stderr.count('\n') == 1

@@ -1,0 +1,24 @@
+"""The numbers of the figure of the mechanisms."""
+
+import pytest
+
+from tff_pipelines import ldp_mechanisms_figure as figure
+
+
+def test_the_piecewise_mechanism_is_better_from_the_published_epsilon_on():
+  assert figure.crossing() == pytest.approx(1.29, abs=0.01)
+  assert figure.worst_variance('piecewise', 1.2) > figure.worst_variance('duchi', 1.2)
+  assert figure.worst_variance('piecewise', 1.4) < figure.worst_variance('duchi', 1.4)
+
+
+@pytest.mark.parametrize('name', figure.NAMES)
+@pytest.mark.parametrize('epsilon', [0.5, 2.0, 8.0])
+def test_lines_are_what_is_drawn(name, epsilon):
+  found, half = figure.measured_variance(name, epsilon, 20_000)
+  # Three of the half widths, which are 1.96 standard errors: one in 10^8.
+  assert found == pytest.approx(
+      figure.worst_variance(name, epsilon), abs=3 * half, rel=1e-6)
+  sizes = dict(clients=200, dimension=10)
+  error, half = figure.measured_error(name, epsilon, repeats=40, **sizes)
+  assert error == pytest.approx(
+      figure.expected_error(name, epsilon, **sizes), abs=3.5 * half)

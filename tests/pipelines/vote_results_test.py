@@ -1,0 +1,91 @@
+"""The experiments behind the tables of docs/voting.md."""
+
+import pathlib
+import shlex
+
+from absl import flags
+import pytest
+
+from benchmarks import voting_experiments
+from benchmarks import voting_tables
+from tff_pipelines import vote_flags
+
+FLAGS = flags.FLAGS
+EXPERIMENTS = voting_experiments.experiments()
+
+
+@pytest.fixture(scope='module')
+def parse():
+  """Defines the binary's flags; parses a list of them; removes them afterwards."""
+  before = set(FLAGS)
+  vote_flags.define()
+  defined = set(FLAGS) - before
+
+  def parsed(arguments):
+    for name in defined:
+      FLAGS[name].unparse()
+    FLAGS(['test', *arguments])
+    return vote_flags.config()
+
+  yield parsed
+  FLAGS.unparse_flags()
+  for name in defined:
+    delattr(FLAGS, name)
+
+
+def test_every_experiment_is_what_the_binary_takes(parse):
+  for experiment in EXPERIMENTS:
+    command = experiment.command(pathlib.Path('runs'), 'data')
+    config = parse(command[3:])
+    assert config.unused == (), experiment.name
+    assert config.seed is None  # Noise is the operating system's.
+    assert config.output_dir == f'runs/{experiment.name}'
+    assert f'--algorithm={config.algorithm}' in shlex.split(experiment.flags)
+
+
+def test_maps_are_taken_from_earlier_runs_of_the_same_public_records(parse):
+  done = {}
+  for experiment in EXPERIMENTS:
+    config = parse(experiment.command(pathlib.Path('runs'), 'data')[3:])
+    public = (config.task, config.task_options.get('public_records'))
+    if experiment.map_of is not None:
+      assert done[experiment.map_of] == (public, config.feature_seed)
+    done[experiment.name] = (public, config.feature_seed)
+  assert len(done) == len(EXPERIMENTS)
+
+
+def test_every_row_of_a_table_has_experiments():
+  rows = {experiment.row for experiment in EXPERIMENTS}
+  shown = {row[0] for table in voting_tables.TABLES.values() for row in table}
+  assert shown <= rows
+  assert all(row.startswith('ablation-') for row in rows - shown)
+
+
+def _line(row, seed, accuracy, **changes):
+  return {**dict(
+      name=f'{row}-{seed}', row=row, seed=seed, accuracy=accuracy, epsilon=3.2,
+      epsilon_published=4.3, labels_right=0.98, uplink_bytes_per_agent=562.5,
+      cpu_seconds=90, date='2026-01-02', commit='abc', cpu='some', cores=2), **changes}
+
+
+def test_tables_have_means_over_seeds_and_leave_out_what_was_not_run():
+  lines = [_line('mnist-ae', seed, 0.96 + 0.01 * seed) for seed in range(3)]
+  lines.append(_line('mnist-fedavg', 0, 0.975, epsilon=None, epsilon_published=None,
+                     labels_right=None, uplink_bytes_per_agent=440760.0))
+  found = voting_tables.table({line['name']: line for line in lines}, 'mnist')
+  rows = found.splitlines()
+  assert rows[2] == (
+      '| AE-DPFL, agents on public features, 50 queries | 97.0 ± 1.0 | 98.0 ± 0.0 | '
+      '4.30 | 3.20 | 562 bytes | 95.1 | 4.3 |')
+  assert '| FedAvg, no privacy | 97.5 | – | – | – | 441 kB | 97.8 | – |' in rows
+  assert rows[-1].startswith('4 runs, 6 minutes of processor time on some, 2 cores')
+  assert not any('DP-FedAvg' in row for row in rows)
+
+
+def test_tables_stand_between_their_marks():
+  document = 'a\n<!-- x: begin -->\nold\n<!-- x: end -->\nb\n'
+  new = voting_tables.rewritten(document, 'x', 'new')
+  assert new == 'a\n<!-- x: begin -->\nnew\n<!-- x: end -->\nb\n'
+  assert voting_tables.rewritten(new, 'x', 'new') == new
+  with pytest.raises(ValueError, match='the document must have the marks'):
+    voting_tables.rewritten(document, 'y', 'new')

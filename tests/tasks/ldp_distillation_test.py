@@ -1,0 +1,161 @@
+"""Tasks of local distillation: who has which records, and what everybody sees."""
+
+import numpy as np
+import pytest
+
+from tasks import ldp_distillation as tasks_lib
+from tests import data_dir
+
+
+@pytest.fixture(scope='module')
+def images_file(tmp_path_factory):
+  """An .npz file of 300 small images, each with its own pixels."""
+  rng = np.random.default_rng(0)
+  path = tmp_path_factory.mktemp('data') / 'images.npz'
+  np.savez(path, x_train=rng.integers(256, size=[300, 9, 8], dtype=np.uint8),
+           y_train=np.arange(300) % 5,
+           x_test=rng.integers(256, size=[40, 9, 8], dtype=np.uint8),
+           y_test=np.arange(40) % 5)
+  return path
+
+
+def _npz(path, **options):
+  return tasks_lib.build('npz', data_path=path, **{'owners': 6, **options})
+
+
+def _rows(arrays):
+  return {image.tobytes() for images in arrays for image in images}
+
+
+def test_embedded_digits_need_no_file():
+  task = tasks_lib.build('digits')
+  assert (task.owners, len(task.holdings), task.num_classes) == (50, 50, 10)
+  assert task.public.shape == (143, 16, 16, 1) and task.public.dtype == np.uint8
+  assert len(task.test) == 360 and len(task.validation) == 0
+  assert sum(len(held) for held in task.holdings) == 1797 - 360 - 143
+  assert not task.shares_holdings and task.notes == ()
+  assert 'not people' in task.privacy_unit or 'simulated' in task.privacy_unit
+
+
+def test_every_training_record_is_public_or_of_one_owner(images_file):
+  task = _npz(images_file)
+  assert task.num_classes == 5 and task.public.shape == (30, 9, 8, 1)
+  held = [part.x for part in task.holdings]
+  assert sum(map(len, held)) == 270 and max(map(len, held)) - min(
+      map(len, held)) <= 1
+  # No two images of the file are the same.
+  assert len(_rows(held)) == 270 and not _rows(held) & _rows([task.public])
+  assert not (_rows(held) | _rows([task.public])) & _rows([task.test.x])
+
+
+def test_labels_stay_with_their_images(images_file):
+  task = _npz(images_file)
+  with np.load(images_file) as data:
+    truth = {image.tobytes(): label for name in ('train', 'test')
+             for image, label in zip(data[f'x_{name}'], data[f'y_{name}'])}
+  for part in (*task.holdings, task.test):
+    assert all(truth[image.tobytes()] == label
+               for image, label in zip(part.x, part.y))
+
+
+def test_the_seed_decides_the_deal_and_not_the_test_records(images_file):
+  one, again, other = (_npz(images_file, data_seed=seed) for seed in (1, 1, 2))
+  np.testing.assert_array_equal(one.public, again.public)
+  np.testing.assert_array_equal(one.holdings[3].x, again.holdings[3].x)
+  assert not np.array_equal(one.public, other.public)
+  assert _rows([one.test.x]) == _rows([other.test.x])
+
+
+def test_validation_records_come_from_the_test_part_and_leave_it(images_file):
+  task = _npz(images_file, validation_records=15)
+  assert (len(task.validation), len(task.test)) == (15, 25)
+  assert not _rows([task.validation.x]) & _rows([task.test.x])
+
+
+def test_partitions_deal_records_unevenly(images_file):
+  task = _npz(images_file, partition='labels', labels_per_client=2)
+  assert all(len(np.unique(held.y)) <= 2 for held in task.holdings)
+  assert sum(map(len, task.holdings)) == 270
+
+
+def test_stand_ins_overlap_and_say_so(images_file):
+  task = _npz(images_file, owners=40, stand_ins=5, records_per_owner=100)
+  assert (task.owners, len(task.holdings)) == (40, 5) and task.shares_holdings
+  assert all(len(held) == 100 == len(_rows([held.x])) for held in task.holdings)
+  assert len(_rows([held.x for held in task.holdings])) < 500
+  assert '40 owners are supposed' in task.notes[0]
+  assert 'stand in' in task.privacy_unit
+
+
+@pytest.mark.parametrize('options, message', [
+    (dict(owners=0), 'owners .*0'), (dict(owners=271), 'owners .*271'),
+    (dict(public_records=1), 'public_records .*1'),
+    (dict(public_records=300), 'public_records .*300'),
+    (dict(validation_records=40), 'validation_records .*40'),
+    (dict(validation_records=-1), 'validation_records .*-1'),
+    (dict(data_seed=-1), 'data_seed .*-1'),
+    (dict(records_per_owner=5), 'records_per_owner needs stand_ins'),
+    (dict(stand_ins=3), 'stand_ins needs records_per_owner'),
+    (dict(stand_ins=7, records_per_owner=5), 'stand_ins .*7'),
+    (dict(stand_ins=3, records_per_owner=271), 'records_per_owner .*271'),
+    (dict(stand_ins=3, records_per_owner=5, partition='iid'), 'partition can.t'),
+    (dict(partition='odd'), 'partition'), (dict(epsilon=3), 'no option epsilon')])
+def test_bad_options_are_named(images_file, options, message):
+  with pytest.raises(ValueError, match=message):
+    _npz(images_file, **options)
+
+
+@pytest.mark.parametrize('changes, message', [
+    (dict(x_train=np.zeros([4, 9, 8])), 'images must be uint8'),
+    (dict(x_train=np.zeros([4, 5, 8], np.uint8)), '8 x 8'),
+    (dict(x_train=np.zeros([4, 64], np.uint8)), 'images must be uint8'),
+    (dict(x_test=np.zeros([2, 8, 8], np.uint8)), 'one shape'),
+    (dict(y_train=np.array([0, 1, -1, 0])), 'labels must be in .*-1 in row 2'),
+    (dict(y_train=np.zeros(4, int)), '2 classes or more'),
+    (dict(y_test=np.array([0, 2])), 'found 2 in row 1'),
+    (dict(y_train=np.arange(3)), 'one integer a record')])
+def test_bad_files_are_named(tmp_path, changes, message):
+  arrays = dict(x_train=np.zeros([4, 9, 8], np.uint8), y_train=np.arange(4) % 2,
+                x_test=np.zeros([2, 9, 8], np.uint8), y_test=np.arange(2))
+  np.savez(tmp_path / 'bad.npz', **{**arrays, **changes})
+  with pytest.raises(ValueError, match=message):
+    tasks_lib.build('npz', data_path=tmp_path / 'bad.npz', owners=1)
+
+
+def test_bad_paths_and_names_are_named(tmp_path):
+  with pytest.raises(ValueError, match='task must be one of'):
+    tasks_lib.build('emnist')
+  with pytest.raises(ValueError, match='needs data_path'):
+    tasks_lib.build('npz')
+  with pytest.raises(ValueError, match='does not use data_path'):
+    tasks_lib.build('digits', data_path='x.npz')
+  with pytest.raises(ValueError, match='does not exist'):
+    tasks_lib.build('mnist', data_path=tmp_path / 'none.npz')
+
+
+def test_a_failed_download_says_what_to_do(monkeypatch):
+  import tensorflow as tf  # pylint: disable=g-import-not-at-top
+
+  def fails():
+    raise Exception('URL fetch failure')  # As Keras raises it.
+
+  monkeypatch.setattr(tf.keras.datasets.mnist, 'load_data', fails)
+  with pytest.raises(ValueError, match='URL fetch failure; pass data_path'):
+    tasks_lib.build('mnist')
+
+
+def test_keras_arrays_are_taken_as_they_come(monkeypatch):
+  import tensorflow as tf  # pylint: disable=g-import-not-at-top
+  x = np.random.default_rng(0).integers(256, size=[40, 32, 32, 3], dtype=np.uint8)
+  y = np.arange(40, dtype=np.uint8)[:, np.newaxis] % 10  # Columns.
+  monkeypatch.setattr(
+      tf.keras.datasets.cifar10, 'load_data', lambda: ((x, y), (x[:20], y[:20])))
+  task = tasks_lib.build('cifar10', owners=4)
+  assert task.public.shape == (4, 32, 32, 3) and len(task.test) == 20
+
+
+def test_the_real_file_is_a_task():
+  task = tasks_lib.build(
+      'mnist', data_path=data_dir.require('mnist.npz'), owners=20)
+  assert task.public.shape == (6000, 28, 28, 1) and task.num_classes == 10
+  assert all(set(range(10)) == set(held.y) for held in task.holdings)

@@ -1,0 +1,107 @@
+"""The figure of the local mechanisms: formulas as lines, draws as points."""
+
+import pathlib
+
+import matplotlib
+
+matplotlib.use('Agg')
+# pylint: disable=g-import-not-at-top,wrong-import-position
+from matplotlib import pyplot
+import numpy as np
+from scipy import optimize
+import tensorflow as tf
+
+from aggregators import keys
+from aggregators import local_dp
+
+NAMES = ('piecewise', 'duchi', 'laplace')
+LEAST, MOST = 0.5, 8.0
+_POINTS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
+_COLOURS = {'piecewise': 'tab:blue', 'duchi': 'tab:orange', 'laplace': 'tab:green'}
+# Of a normal law.
+_INTERVAL = 1.96
+
+
+def worst_variance(name: str, epsilon: float, dimension: int = 1) -> float:
+  """Of one coordinate, over all inputs."""
+  return local_dp.build(name, epsilon=epsilon, dimension=dimension).worst_variance
+
+
+def crossing() -> float:
+  """The epsilon from which the piecewise mechanism is better than Duchi's."""
+  return optimize.brentq(
+      lambda epsilon: worst_variance('piecewise', epsilon) - worst_variance(
+          'duchi', epsilon), 1.0, 2.0, xtol=1e-3)
+
+
+def measured_variance(name: str, epsilon: float,
+                      draws: int) -> tuple[float, float]:
+  """Worst-case variance of one coordinate by drawing, and half its interval."""
+  z = 1.0 if name == 'piecewise' else 0.0
+  mechanism = local_dp.build(name, epsilon=epsilon, dimension=1)
+  drawn = mechanism.perturb(tf.fill([draws, 1], z), keys.fresh()).numpy()
+  squares = (drawn.astype(np.float64) - z)**2
+  return float(squares.mean()), float(
+      _INTERVAL * squares.std(ddof=1) / np.sqrt(draws))
+
+
+def measured_error(name: str, epsilon: float, *, clients: int, dimension: int,
+                   repeats: int) -> tuple[float, float]:
+  """Squared error of the mean a coordinate, and half its interval."""
+  mechanism = local_dp.build(name, epsilon=epsilon, dimension=dimension)
+  values = np.random.default_rng(0).uniform(-1, 1, [clients, dimension])
+  errors = []
+  for _ in range(repeats):
+    drawn = mechanism.perturb(tf.constant(values), keys.fresh()).numpy()
+    errors.append(np.mean((drawn.mean(axis=0) - values.mean(axis=0))**2))
+  return float(np.mean(errors)), float(
+      _INTERVAL * np.std(errors, ddof=1) / np.sqrt(repeats))
+
+
+def expected_error(name: str, epsilon: float, *, clients: int,
+                   dimension: int) -> float:
+  """The same by the formula, for values uniform on [-1, 1]."""
+  mechanism = local_dp.build(name, epsilon=epsilon, dimension=dimension)
+  grid = (np.arange(200) + 0.5) / 100 - 1
+  return float(np.mean([mechanism.variance(z) for z in grid])) / clients
+
+
+def draw(path: pathlib.Path, *, clients: int, dimension: int, draws: int) -> None:
+  """Draws the figure into a PNG file.
+
+  Args:
+    path: Of the file.
+    clients: Whose mean is estimated.
+    dimension: Coordinates of their vectors.
+    draws: Outputs behind each point on the left, vectors behind one on the right.
+  """
+  figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.6))
+  epsilons = np.linspace(LEAST, MOST, 46)
+  sizes = dict(clients=clients, dimension=dimension)
+  repeats = max(2, draws // clients)
+  for name in NAMES:
+    panels = (
+        (left, [worst_variance(name, e) for e in epsilons],
+         [measured_variance(name, e, draws) for e in _POINTS]),
+        (right, [expected_error(name, e, **sizes) for e in epsilons],
+         [measured_error(name, e, repeats=repeats, **sizes) for e in _POINTS]))
+    for axes, formula, measured in panels:
+      means, halves = np.transpose(measured)
+      axes.plot(epsilons, formula, label=name, linewidth=1.3, color=_COLOURS[name])
+      axes.errorbar(_POINTS, means, yerr=halves, linestyle='none', marker='o',
+                    markersize=3.5, linewidth=1, color=_COLOURS[name])
+  meeting = crossing()
+  left.axvline(meeting, color='grey', linestyle=':', linewidth=1)
+  left.annotate(
+      f'epsilon = {meeting:.2f}', (meeting, worst_variance('duchi', meeting)),
+      xytext=(12, 18), textcoords='offset points', fontsize=9)
+  left.set(title='one coordinate, worst input', ylabel='variance')
+  right.set(title=f'mean of {clients:,} clients, {dimension} coordinates',
+            ylabel='squared error a coordinate')
+  for axes in (left, right):
+    axes.set(yscale='log', xlabel='epsilon of a client', xlim=(LEAST, MOST))
+    axes.grid(True, which='both', alpha=0.2)
+    axes.legend(fontsize=9)
+  figure.tight_layout()
+  figure.savefig(path, dpi=110)
+  pyplot.close(figure)
