@@ -1,7 +1,7 @@
 # Two commands, each complete on a fresh machine with Python 3.11:
 #   make train [ARGS="--flag=value ..."]   sets up, trains on embedded data
 #   make test  [ARGS="pytest arguments"]   sets up, runs the tests
-# And: make figures, which draws the figures of docs/mean_estimation.md.
+# And: make figures, make results-voting, results-fedmd, results-ldp (see below).
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
@@ -18,11 +18,15 @@ train: $(READY)
 test: $(READY)
 	@$(RUN) -m pytest $(PARALLEL) $(ARGS)
 
-# Figures of the mechanisms, into out/figures: accounting alone, and distributed
-# mean estimation. What is there from an earlier run is not computed again.
+# Figures into out/figures: accounting, errors of local mechanisms, distributed mean
+# estimation, and FedMD (figures 2 to 4, of the runs of results-fedmd that there are;
+# FEDMD="--rounds=10 --public_per_round=2500" for those of docs/fedmd.md). What is there
+# from an earlier run is not computed again.
 figures: $(READY)
 	@mkdir -p out/figures
 	@$(RUN) -m tff_pipelines.account --plot=out/figures/accounting.png
+	@$(RUN) -m tff_pipelines.ldp_figure --output=out/figures/ldp_mechanisms.png
+	@$(RUN) -m benchmarks.results_fedmd --figures --pictures=out/figures $(FEDMD)
 	@$(RUN) -m tff_pipelines.estimate_mean --n=100,1000 --d=250 --bits=10,12,14,16,18,20 --epsilon=1,2,3,4,5,6,7,8 --repeats=20 --allow_degenerate --output_dir=out/figures/mean_estimation $(ARGS)
 
 # The tables of docs/voting.md, docs/fedmd.md and docs/ldp_distillation.md, run anew:
