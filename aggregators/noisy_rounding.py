@@ -8,6 +8,7 @@ floor on, so that compiled and uncompiled graphs, and every machine, give the sa
 result.
 """
 
+import collections
 import dataclasses
 import functools
 from typing import Callable
@@ -24,6 +25,9 @@ from aggregators import rounding
 # Coordinates of a block: as many as make the start of a compiled program cheap.
 BLOCK = 2**17
 
+# A try fails with probability at most beta, so 64 tries all fail with
+# probability below 2e-14 for the usual beta = exp(-1/2).
+_MAX_TRIES = 64
 # Fractions are compared in units of 2^-24, so that rounding is unbiased but for
 # 2^-24: the words are the odd numbers below 2^24.
 _ROUNDING_BITS = 23
@@ -32,6 +36,8 @@ _ROUNDING_BITS = 23
 _RETRIES, _MORE_DRAWS = 0, 2
 # In place of a number of a try.
 _TOWARDS_ZERO, _ALL_ZERO = -1, -2
+
+Rounded = collections.namedtuple('Rounded', ['values', 'retries', 'fell_back'])
 
 
 def words(key: tf.Tensor, dim: int, draws: int = 1, compiled: bool = True,
@@ -209,8 +215,14 @@ def _wrap(values: tf.Tensor, bits: int | None) -> tf.Tensor:
   return values if bits is None else modular_sum.wrap(values, bits)
 
 
+def _words_of_try(key: tf.Tensor, number, shape, generator) -> tf.Tensor:
+  """int32 in [0, 2^24), for a try beyond the first."""
+  drawn = generator.words(generator.derive(key, number), shape, tf.int32)
+  return tf.bitwise.bitwise_and(drawn, 2**24 - 1)
+
+
 def conditional_round(vector: tf.Tensor, key: tf.Tensor,
-                      l2_bound_squared: int) -> rounding.Rounded:
+                      l2_bound_squared: int) -> Rounded:
   """`noisy_round` of a vector in grid units without noise, and not wrapped."""
   return noisy_round(
       vector, key, l2_bound_squared, SampledNoise(sample=None), None, compiled=False)
@@ -265,7 +277,7 @@ def _in_blocks(vector: tf.Tensor, key: tf.Tensor, generator, function):
 def noisy_round(vector: tf.Tensor, key: tf.Tensor, l2_bound_squared: int,
                 noise: TableNoise | SampledNoise, bits: int | None, *, factor=1.0,
                 squared_norm: tf.Tensor | None = None,
-                compiled: bool = True) -> rounding.Rounded:
+                compiled: bool = True) -> Rounded:
   """Rounds to integers of a bounded norm, adds noise, wraps.
 
   The rounding is that of arXiv 2102.06387, Def. 21. Each coordinate is rounded up
@@ -316,7 +328,7 @@ def noisy_round(vector: tf.Tensor, key: tf.Tensor, l2_bound_squared: int,
       return rounding.round_by(grid, found)
 
     return tf.case([
-        (number > 0, lambda: by_words(rounding.words_of_try(  # pylint: disable=g-long-lambda
+        (number > 0, lambda: by_words(_words_of_try(  # pylint: disable=g-long-lambda
             retry_key, number, block.shape, noise.generator))),
         (tf.equal(number, _TOWARDS_ZERO), lambda: tf.cast(grid, tf.int32)),
         (tf.equal(number, _ALL_ZERO), lambda: tf.zeros(block.shape, tf.int32)),
@@ -332,7 +344,7 @@ def noisy_round(vector: tf.Tensor, key: tf.Tensor, l2_bound_squared: int,
   def until_found():
     """The first try again, exactly, and then others; in memory of blocks too."""
     tries, found = tf.while_loop(
-        lambda tries, found: ~found & (tries < rounding.MAX_TRIES),
+        lambda tries, found: ~found & (tries < _MAX_TRIES),
         lambda tries, found: (tries + 1, fits(tries)),
         (tf.constant(0), tf.constant(False)), parallel_iterations=1)
     number = tf.case([
@@ -349,7 +361,7 @@ def noisy_round(vector: tf.Tensor, key: tf.Tensor, l2_bound_squared: int,
 
     return each(sent)[0], tries - 1, ~(found & in_range)
 
-  return rounding.Rounded(*branch.either(
+  return Rounded(*branch.either(
       in_range & tf.equal(unsure, 0) & (norm <= bound),
       lambda: (tf.identity(first), tf.constant(0), tf.constant(False)),
       until_found))

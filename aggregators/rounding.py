@@ -1,21 +1,15 @@
-"""Clipping, and conditional stochastic rounding to integers.
+"""Clipping, and the parts of conditional rounding: norms, scaling, one try.
 
-The rounding makes the L2 sensitivity of the sum an exact statement about
-integers: the squared norm of what a client sends never exceeds
-`DistributedSumParams.l2_sensitivity_squared`, whatever floating point did
-before.
+`noisy_rounding` puts them together. Norms of integers are exact here, which makes
+the L2 sensitivity of the sum an exact statement about integers: the squared norm
+of what a client sends never exceeds `DistributedSumParams.l2_sensitivity_squared`,
+whatever floating point did before.
 """
-
-import collections
 
 import tensorflow as tf
 
 from aggregators import branch
-from aggregators import keys
 
-# A try fails with probability at most beta, so 64 tries all fail with
-# probability below 2e-14 for the usual beta = exp(-1/2).
-MAX_TRIES = 64
 # Sums over more coordinates than this are taken in blocks, so that a wider
 # copy of a large vector never exists as a whole.
 _BLOCK = 2**20
@@ -34,8 +28,6 @@ _FLOAT_SLACK = 1.0 - 2.0**-22
 
 # Squared norms of vectors up to here, rounded up, stay far inside an int64.
 _MAX_SQUARED_NORM = 2.0**61
-
-Rounded = collections.namedtuple('Rounded', ['values', 'retries', 'fell_back'])
 
 
 def _sum_of_squares(vector: tf.Tensor, dtype) -> tf.Tensor:
@@ -167,18 +159,21 @@ def _clip_extreme(vector: tf.Tensor, clip: tf.Tensor):
   return tf.where(fits, result, tf.zeros_like(result)), clipped, is_finite & fits
 
 
-def to_grid(vector: tf.Tensor, scale, clip_grid: float) -> tf.Tensor:
-  """Scales to grid units and holds the norm at `clip_grid` in float32.
+def grid_factor(squared_norm: tf.Tensor, scale, clip_grid: float) -> tf.Tensor:
+  """What takes a vector to grid units and holds its norm at `clip_grid`.
 
   A float32 rotation may lengthen a vector by a few units in the last place.
   Near the bound that would make every try of the rounding fail, so the norm is
-  measured in float64 and the vector shrunk if it has to be.
+  measured in float64 and the factor made smaller if it has to be.
+
+  Args:
+    squared_norm: float64 scalar, of the vector, model units.
+    scale: Grid units in a model unit.
+    clip_grid: Largest norm, grid units.
+
+  Returns:
+    float32 scalar: the vector times this, in float32, is within `clip_grid`.
   """
-  return vector * grid_factor(squared_norm(vector), scale, clip_grid)
-
-
-def grid_factor(squared_norm: tf.Tensor, scale, clip_grid: float) -> tf.Tensor:
-  """What `to_grid` multiplies a vector of a norm by; float32 scalar."""
   norm = tf.sqrt(squared_norm)
   limit = tf.constant(clip_grid * _FLOAT_SLACK, tf.float64)
   factor = _float64(scale)
@@ -202,11 +197,3 @@ def round_by(vector: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
   floor = tf.floor(vector)
   fraction = tf.cast((vector - floor) * 2.0**24, tf.int32)
   return tf.cast(floor, tf.int32) + tf.cast(words < fraction, tf.int32)
-
-
-def words_of_try(key: tf.Tensor, number, shape, generator=keys) -> tf.Tensor:
-  """int32 in [0, 2^24), for the try of this number."""
-  words = generator.words(generator.derive(key, number), shape, tf.int32)
-  return tf.bitwise.bitwise_and(words, 2**24 - 1)
-
-

@@ -2,19 +2,18 @@
 
 import csv
 import dataclasses
-import json
 import os
 import pathlib
-import statistics
 from typing import Any, Iterator, Mapping, Sequence
 
 import matplotlib
 import numpy as np
 
+from benchmarks import documents
+from benchmarks.documents import Results
 from tff_pipelines import ldp_baseline_flags
 from tff_pipelines import ldp_flags
 
-RESULTS = 'results.jsonl'
 LDP, BASELINE = 'tff_pipelines.ldp_distill', 'tff_pipelines.ldp_baseline'
 # Values of a binary's flags -> its configuration.
 FLAGS_OF = {LDP: ldp_flags.of, BASELINE: ldp_baseline_flags.of}
@@ -22,7 +21,6 @@ SEEDS = (0, 1, 2)
 EPSILONS = (5, 8)
 FILES = {'mnist': 'mnist.npz', 'fashion_mnist': 'fashion_mnist.npz',
          'cifar10': 'cifar10_subset.npz'}
-_BEGIN, _END = '<!-- {}: begin -->', '<!-- {}: end -->'
 # What of a summary is kept, where it is there.
 KEPT = ('accuracy', 'epsilon', 'epsilon_per_query', 'delta', 'owners', 'adjacency',
         'answers_of_an_owner', 'owners_per_query', 'queries', 'answered', 'rounds',
@@ -140,32 +138,11 @@ def experiments() -> list[Experiment]:
   return found
 
 
-def read(path: pathlib.Path) -> dict[str, dict[str, Any]]:
-  """Name -> result, of the lines that are there."""
-  if not path.exists():
-    return {}
-  lines = path.read_text(encoding='utf-8').splitlines()
-  found = [json.loads(line) for line in lines if line.endswith('}')]
-  return {row['name']: row for row in found}
-
-
 def curve_of(folder: pathlib.Path) -> list[tuple[int, float]]:
   """Queries and accuracy after each step of a run."""
   with open(folder / 'metrics.csv', encoding='utf-8', newline='') as file:
     return [(int(float(row['queries'])), float(row['test/accuracy']))
             for row in csv.DictReader(file)]
-
-
-def _of_row(results: dict[str, dict[str, Any]], row: str) -> list[dict[str, Any]]:
-  return [found for found in results.values() if found['row'] == row]
-
-
-def _percent(values: Sequence[float]) -> str:
-  """Mean and, of several, standard deviation, in percent."""
-  mean = 100 * statistics.fmean(values)
-  if len(values) < 2:
-    return f'{mean:.1f}'
-  return f'{mean:.1f} ± {100 * statistics.stdev(values):.1f}'
 
 
 # Task -> algorithm -> the printed accuracies at epsilon 5 and 8.
@@ -187,29 +164,29 @@ _ROWS = (
     ('dp_sgd', 'dp_sgd', 'DP-SGD, ε of a record'))
 
 
-def table(results: dict[str, dict[str, Any]], task: str) -> str:
+def table(results: Results, task: str) -> str:
   """A table as Markdown; rows without results are left out."""
   lines = ['| | ε | accuracy | ε of an owner in all | δ | owners | printed |',
            '|---|---|---|---|---|---|---|']
   for name, printed, what in _ROWS:
     for place, epsilon in enumerate(EPSILONS):
-      found = _of_row(results, f'{task}-{name}-{epsilon}')
+      found = documents.of_row(results, f'{task}-{name}-{epsilon}')
       if not found:
         continue
       first = found[0]
       of_owner = '–' if name == 'dp_sgd' else f"{first['epsilon']:,.4g}"
       theirs = PRINTED[task].get(printed, (None, None))[place]
       lines.append(
-          f"| {what} | {epsilon} | {_percent([f['accuracy'] for f in found])} | "
+          f"| {what} | {epsilon} | {documents.percent([f['accuracy'] for f in found])} | "
           f"{of_owner} | {first['delta'] or 0:g} | {first['owners']:,} | "
           f"{'–' if theirs is None else theirs} |")
   return '\n'.join(lines)
 
 
-def mean_curve(results: dict[str, dict[str, Any]], sampling: str,
+def mean_curve(results: Results, sampling: str,
                kind: str = 'curve') -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
   """Queries, mean accuracy, standard deviation, over the seeds; None if missing."""
-  found = [row['curve'] for row in _of_row(results, f'{kind}-{sampling}')]
+  found = [row['curve'] for row in documents.of_row(results, f'{kind}-{sampling}')]
   if not found:
     return None
   queries = np.array([point[0] for point in found[0]])
@@ -226,7 +203,7 @@ def queries_for(queries: np.ndarray, accuracy: np.ndarray,
   return None if first == len(queries) else float(queries[first])
 
 
-def savings(results: dict[str, dict[str, Any]], kind: str = 'curve') -> str:
+def savings(results: Results, kind: str = 'curve') -> str:
   """What active sampling saves of the queries, and so of the budget, as Markdown."""
   curves = {name: mean_curve(results, name, kind) for name in ('active', 'random')}
   lines = ['| accuracy | active: queries | random: queries | '
@@ -253,7 +230,7 @@ def savings(results: dict[str, dict[str, Any]], kind: str = 'curve') -> str:
   return '\n'.join(lines)
 
 
-def draw(results: dict[str, dict[str, Any]], path: str) -> None:
+def draw(results: Results, path: str) -> None:
   """Draws accuracy over queries, by sampling."""
   matplotlib.use('Agg')
   from matplotlib import pyplot  # pylint: disable=g-import-not-at-top
@@ -276,13 +253,3 @@ def draw(results: dict[str, dict[str, Any]], path: str) -> None:
   figure.tight_layout()
   figure.savefig(path, dpi=110)
   pyplot.close(figure)
-
-
-def rewritten(document: str, name: str, content: str) -> str:
-  """A document with what stands between the marks of a name replaced."""
-  begin, end = _BEGIN.format(name), _END.format(name)
-  before, found, rest = document.partition(begin)
-  _, found_end, after = rest.partition(end)
-  if not found or not found_end:
-    raise ValueError(f'the document must have the marks {begin} and {end}')
-  return f'{before}{begin}\n{content}\n{end}{after}'

@@ -15,7 +15,6 @@ tables between the marks in --document are rewritten.
 
 import argparse
 import csv
-import json
 import math
 import os
 import pathlib
@@ -23,25 +22,13 @@ import statistics
 import time
 from typing import Sequence
 
+from benchmarks import documents
 from benchmarks import fedmd_cases
+from benchmarks.documents import Results
 from benchmarks.fedmd_cases import Case
 
-RESULTS = 'results.jsonl'
 _PAPER_ROUNDS, _PAPER_PUBLIC = 20, 5000
-_BEGIN, _END = '<!-- fedmd {}: begin -->', '<!-- fedmd {}: end -->'
 _CLASSES = 6
-
-Results = dict[str, dict]
-
-
-def read(folder: pathlib.Path) -> Results:
-  """Name of a run -> its result, of the lines that are complete."""
-  path = folder / RESULTS
-  if not path.exists():
-    return {}
-  lines = path.read_text(encoding='utf-8').splitlines()
-  found = [json.loads(line) for line in lines if line.endswith('}')]
-  return {result['run']: result for result in found}
 
 
 def _history(folder: pathlib.Path) -> list[list[float]]:
@@ -97,17 +84,14 @@ class Runner:
 def run_all(runner: Runner, folder: pathlib.Path, only: Sequence[str]) -> None:
   """Runs what is not there yet, of the runs whose names start with one of `only`."""
   folder.mkdir(parents=True, exist_ok=True)
-  done = read(folder)
+  done = documents.read(folder, 'run')
   for case, seed in fedmd_cases.runs():
     name = case.run(seed)
     if name in done or not name.startswith(tuple(only)):
       continue
     print(f'\n=== {name}: table {case.table}, {case.name}', flush=True)
     done[name] = runner.run(case, seed)
-    with open(folder / RESULTS, 'a', encoding='utf-8') as file:
-      file.write(json.dumps(done[name]) + '\n')
-      file.flush()
-      os.fsync(file.fileno())
+    documents.append(folder, done[name])
 
 
 def _accuracies(done: Results, key: str) -> list[float]:
@@ -230,16 +214,6 @@ def tables(done: Results) -> dict[str, str]:
   return {name: text for name, text in found.items() if text is not None}
 
 
-def rewritten(document: str, name: str, content: str) -> str:
-  """A document with what stands between the marks of a name replaced."""
-  begin, end = _BEGIN.format(name), _END.format(name)
-  before, found, rest = document.partition(begin)
-  _, found_end, after = rest.partition(end)
-  if not found or not found_end:
-    raise ValueError(f'the document must have the marks {begin} and {end}')
-  return f'{before}{begin}\n{content}\n{end}{after}'
-
-
 def is_complete(done: Results) -> bool:
   """Whether all runs are done."""
   return all(case.run(seed) in done for case, seed in fedmd_cases.runs())
@@ -250,12 +224,7 @@ def report(done: Results, document: str) -> None:
   found = tables(done)
   for name, text in found.items():
     print(f'\n{name}\n\n{text}')
-  if document and found:
-    path = pathlib.Path(document)
-    text = path.read_text(encoding='utf-8')
-    for name, content in found.items():
-      text = rewritten(text, name, content)
-    path.write_text(text, encoding='utf-8')
+  documents.put(document, {f'fedmd {name}': text for name, text in found.items()})
 
 
 def main():
@@ -282,14 +251,14 @@ def main():
       flags.output_dir, f'r{flags.rounds}-p{flags.public_per_round}')
   if flags.figures:
     from benchmarks import fedmd_figures  # pylint: disable=g-import-not-at-top
-    fedmd_figures.draw(pathlib.Path(flags.pictures), read(folder))
+    fedmd_figures.draw(pathlib.Path(flags.pictures), documents.read(folder, 'run'))
   if not flags.tables and not flags.figures:
     if flags.data_dir is None:
       parser.error('--data_dir must be given to run anything')
     runner = Runner(folder, flags.data_dir, flags.rounds, flags.public_per_round)
     run_all(runner, folder, flags.only.split(','))
   if not flags.figures or flags.tables:
-    done = read(folder)
+    done = documents.read(folder, 'run')
     # Rows of a page are not exchanged for fewer ones unless asked for.
     whole = flags.tables or is_complete(done)
     report(done, flags.document if whole else '')

@@ -12,8 +12,6 @@ rewritten, and the picture of active against random sampling is drawn.
 """
 
 import contextlib
-import json
-import os
 import pathlib
 import sys
 import time
@@ -22,22 +20,14 @@ from typing import Any, Callable, Sequence
 from absl import app
 from absl import flags
 
+from benchmarks import documents
 from benchmarks import ldp_experiments as experiments_lib
+from benchmarks import results_flags
 from benchmarks.ldp_experiments import Experiment
 from tff_pipelines import cli
 from tff_pipelines import ldp_flags
 
-_DATA_DIR = flags.DEFINE_string(
-    'data_dir', os.environ.get('DATA_DIR'), 'Folder of the data files.')
-_OUTPUT_DIR = flags.DEFINE_string(
-    'output_dir', 'out/results_ldp', 'Folder of the runs and of results.jsonl.')
-_DOCUMENT = flags.DEFINE_string(
-    'document', 'docs/ldp_distillation.md', 'Where the tables go; empty for nowhere.')
-_PICTURE = flags.DEFINE_string(
-    'picture', 'docs/pictures/ldp_sampling.png', 'Of active against random '
-    'sampling; empty for none.')
-_ONLY = flags.DEFINE_list('only', [], 'Only experiments whose names start so.')
-_LIST = flags.DEFINE_bool('list', False, 'Print the commands and run nothing.')
+FLAGS = flags.FLAGS
 
 
 class Settings:
@@ -93,25 +83,21 @@ def run(experiment: Experiment, folder: pathlib.Path, data_dir: str,
 
 def main(argv: Sequence[str]) -> None:
   del argv  # Unused.
-  if not _DATA_DIR.value:
-    raise app.UsageError('--data_dir must name the folder of the data files')
-  folder = pathlib.Path(_OUTPUT_DIR.value)
+  folder = pathlib.Path(FLAGS.output_dir)
   wanted = [e for e in experiments_lib.experiments()
-            if not _ONLY.value or e.name.startswith(tuple(_ONLY.value))]
-  if _LIST.value:
+            if not FLAGS.only or e.name.startswith(tuple(FLAGS.only))]
+  if FLAGS.list:
     for experiment in wanted:
-      print(experiment.command(folder, _DATA_DIR.value))
+      print(experiment.command(folder, FLAGS.data_dir))
     return
   cli.quiet()
   folder.mkdir(parents=True, exist_ok=True)
-  path = folder / experiments_lib.RESULTS
-  results, settings = experiments_lib.read(path), Settings()
+  results, settings = documents.read(folder), Settings()
   for number, experiment in enumerate(wanted, start=1):
     if experiment.name in results:
       continue
-    line = run(experiment, folder, _DATA_DIR.value, settings)
-    with open(path, 'a', encoding='utf-8') as file:
-      file.write(json.dumps(line) + '\n')
+    line = run(experiment, folder, FLAGS.data_dir, settings)
+    documents.append(folder, line)
     results[experiment.name] = line
     print(f"{number}/{len(wanted)} {line['name']}: accuracy "
           f"{100 * line['accuracy']:.2f}, epsilon {line['epsilon']}, "
@@ -122,16 +108,15 @@ def main(argv: Sequence[str]) -> None:
   contents['refined'] = experiments_lib.savings(results, 'refined')
   for name, content in contents.items():
     print(f'\n{name}\n{content}')
-  if _DOCUMENT.value:
-    document = pathlib.Path(_DOCUMENT.value)
-    text = document.read_text(encoding='utf-8')
-    for name, content in contents.items():
-      if content.count('\n') > 1:  # There are results.
-        text = experiments_lib.rewritten(text, name, content)
-    document.write_text(text, encoding='utf-8')
-  if _PICTURE.value and experiments_lib.mean_curve(results, 'active') is not None:
-    experiments_lib.draw(results, _PICTURE.value)
+  documents.put(FLAGS.document, {
+      name: content for name, content in contents.items()
+      if content.count('\n') > 1})  # Where there are results.
+  if FLAGS.picture and experiments_lib.mean_curve(results, 'active') is not None:
+    experiments_lib.draw(results, FLAGS.picture)
 
 
 if __name__ == '__main__':
+  results_flags.define(
+      'out/results_ldp', 'docs/ldp_distillation.md', 'docs/pictures/ldp_sampling.png',
+      'active against random sampling')
   sys.exit(app.run(main))

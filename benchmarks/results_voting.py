@@ -10,7 +10,6 @@ rewritten, and the picture of the ablations is drawn.
 """
 
 import json
-import os
 import pathlib
 import resource
 import shlex
@@ -21,38 +20,20 @@ from typing import Any, Sequence
 from absl import app
 from absl import flags
 
+from benchmarks import documents
 from benchmarks import measure
+from benchmarks import results_flags
 from benchmarks import voting_experiments
 from benchmarks import voting_tables
 from benchmarks.voting_experiments import Experiment
 
-_DATA_DIR = flags.DEFINE_string(
-    'data_dir', os.environ.get('DATA_DIR'), 'Folder of the data files.')
-_OUTPUT_DIR = flags.DEFINE_string(
-    'output_dir', 'out/results_voting', 'Folder of the runs and of results.jsonl.')
-_DOCUMENT = flags.DEFINE_string(
-    'document', 'docs/voting.md', 'Where the tables go; empty for nowhere.')
-_PICTURE = flags.DEFINE_string(
-    'picture', 'docs/pictures/voting_ablations.png', 'Of the ablations; empty for '
-    'none.')
-_ONLY = flags.DEFINE_list('only', [], 'Only experiments whose names start so.')
-_LIST = flags.DEFINE_bool('list', False, 'Print the commands and run nothing.')
+FLAGS = flags.FLAGS
 
-RESULTS = 'results.jsonl'
 # What of a summary is kept.
 _KEPT = ('accuracy', 'epsilon', 'epsilon_published', 'epsilon_server', 'delta',
          'level', 'noise', 'noise_stddev', 'noise_multiplier', 'queries',
          'labels_right', 'answered', 'rounds', 'features', 'model', 'parameters',
          'student_model', 'neighbours', 'uplink_bytes_per_agent', 'warnings')
-
-
-def read(path: pathlib.Path) -> dict[str, dict[str, Any]]:
-  """Name -> result, of the lines that are there."""
-  if not path.exists():
-    return {}
-  lines = path.read_text(encoding='utf-8').splitlines()
-  found = [json.loads(line) for line in lines if line.endswith('}')]
-  return {row['name']: row for row in found}
 
 
 def run(experiment: Experiment, folder: pathlib.Path,
@@ -85,24 +66,20 @@ def _cpu_of_children() -> float:
 
 def main(argv: Sequence[str]) -> None:
   del argv  # Unused.
-  if not _DATA_DIR.value:
-    raise app.UsageError('--data_dir must name the folder of the data files')
-  folder = pathlib.Path(_OUTPUT_DIR.value)
+  folder = pathlib.Path(FLAGS.output_dir)
   wanted = [e for e in voting_experiments.experiments()
-            if not _ONLY.value or e.name.startswith(tuple(_ONLY.value))]
-  if _LIST.value:
+            if not FLAGS.only or e.name.startswith(tuple(FLAGS.only))]
+  if FLAGS.list:
     for experiment in wanted:
-      print(shlex.join(experiment.command(folder, _DATA_DIR.value)))
+      print(shlex.join(experiment.command(folder, FLAGS.data_dir)))
     return
   folder.mkdir(parents=True, exist_ok=True)
-  path = folder / RESULTS
-  results = read(path)
+  results = documents.read(folder)
   for number, experiment in enumerate(wanted, start=1):
     if results.get(experiment.name, {}).get('flags') == experiment.flags:
       continue
-    line = run(experiment, folder, _DATA_DIR.value)
-    with open(path, 'a', encoding='utf-8') as file:
-      file.write(json.dumps(line) + '\n')
+    line = run(experiment, folder, FLAGS.data_dir)
+    documents.append(folder, line)
     results[experiment.name] = line
     print(f"{number}/{len(wanted)} {line['name']}: accuracy "
           f"{100 * line['accuracy']:.2f}, epsilon {line['epsilon']}, "
@@ -111,16 +88,14 @@ def main(argv: Sequence[str]) -> None:
             for name in voting_tables.shown(results)}
   for name, table in tables.items():
     print(f'\n{name}\n{table}')
-  if _DOCUMENT.value:
-    document = pathlib.Path(_DOCUMENT.value)
-    text = document.read_text(encoding='utf-8')
-    for name, table in tables.items():
-      text = voting_tables.rewritten(text, name, table)
-    document.write_text(text, encoding='utf-8')
-  if _PICTURE.value and any(row['row'].startswith('ablation')
-                            for row in results.values()):
-    voting_tables.draw(results, _PICTURE.value)
+  documents.put(FLAGS.document, tables)
+  if FLAGS.picture and any(row['row'].startswith('ablation')
+                           for row in results.values()):
+    voting_tables.draw(results, FLAGS.picture)
 
 
 if __name__ == '__main__':
+  results_flags.define(
+      'out/results_voting', 'docs/voting.md', 'docs/pictures/voting_ablations.png',
+      'the ablations')
   app.run(main)

@@ -4,28 +4,13 @@ A line is what `results_voting` keeps of a run: row, seed, and fields of its sum
 """
 
 import math
-import statistics
 from typing import Any, Mapping, Sequence
 
 import matplotlib
 
+from benchmarks import documents
+from benchmarks.documents import Results
 from benchmarks.voting_experiments import AGENTS, RECORDS
-
-Results = Mapping[str, Mapping[str, Any]]
-
-_BEGIN, _END = '<!-- {}: begin -->', '<!-- {}: end -->'
-
-
-def of_row(results: Results, row: str) -> list[Mapping[str, Any]]:
-  return [found for found in results.values() if found['row'] == row]
-
-
-def _percent(values: Sequence[float]) -> str:
-  """Mean and, of several, standard deviation, in percent."""
-  mean = 100 * statistics.fmean(values)
-  if len(values) < 2:
-    return f'{mean:.1f}'
-  return f'{mean:.1f} ± {100 * statistics.stdev(values):.1f}'
 
 
 def _epsilons(found: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
@@ -95,7 +80,7 @@ def _measured(found: Sequence[Mapping[str, Any]]) -> str:
 def shown(results: Results) -> list[str]:
   """Tables that have at least one row."""
   return [name for name, rows in TABLES.items()
-          if any(of_row(results, row[0]) for row in rows)]
+          if any(documents.of_row(results, row[0]) for row in rows)]
 
 
 def table(results: Results, name: str) -> str:
@@ -104,31 +89,21 @@ def table(results: Results, name: str) -> str:
            'agent | paper: accuracy | paper: ε |', '|---|---|---|---|---|---|---|---|']
   all_found = []
   for row, what, accuracy, epsilon in TABLES[name]:
-    found = of_row(results, row)
+    found = documents.of_row(results, row)
     if not found:
       continue
     all_found += found
     published, proved = _epsilons(found)
     labels = '–'
     if found[0]['labels_right'] is not None:
-      labels = _percent([f['labels_right'] for f in found])
+      labels = documents.percent([f['labels_right'] for f in found])
     lines.append(
-        f"| {what} | {_percent([f['accuracy'] for f in found])} | {labels} | "
+        f"| {what} | {documents.percent([f['accuracy'] for f in found])} | {labels} | "
         f"{published} | {proved} | {_bytes(found[0]['uplink_bytes_per_agent'])} | "
         f'{accuracy} | {epsilon} |')
   if all_found:
     lines += ['', _measured(all_found)]
   return '\n'.join(lines)
-
-
-def rewritten(document: str, name: str, content: str) -> str:
-  """A document with what stands between the marks of a name replaced."""
-  begin, end = _BEGIN.format(name), _END.format(name)
-  before, found, rest = document.partition(begin)
-  _, found_end, after = rest.partition(end)
-  if not found or not found_end:
-    raise ValueError(f'the document must have the marks {begin} and {end}')
-  return f'{before}{begin}\n{content}\n{end}{after}'
 
 
 _CURVES = (('ae', 'AE-DPFL', 'o-'),
@@ -147,7 +122,7 @@ def draw(results: Results, path: str) -> None:
       points = []
       for value in values:
         key = f'{kind}{value}' if (kind, value) != ('agents', 100) else 'records600'
-        found = of_row(results, f'ablation-{curve}-{key}')
+        found = documents.of_row(results, f'ablation-{curve}-{key}')
         if found:
           points.append((value, 100 * found[0]['accuracy']))
       if points:

@@ -19,6 +19,11 @@ def _params(**changes):
       rotation='none'), **changes})
 
 
+def _to_grid(vector, scale, clip_grid):
+  return vector * rounding.grid_factor(
+      rounding.squared_norm(vector), scale, clip_grid)
+
+
 def _squared_norm(values):
   return sum(int(v)**2 for v in values)
 
@@ -86,7 +91,7 @@ def test_no_adversarial_vector_exceeds_the_bound(changes):
   def one(arguments):
     vector, index = arguments
     clipped, _, is_finite = rounding.clip_by_norm(vector, params.clip)
-    grid = rounding.to_grid(clipped, params.scale, params.clip_grid)
+    grid = _to_grid(clipped, params.scale, params.clip_grid)
     rounded = noisy_rounding.conditional_round(
         grid, keys.derive(KEY, index), params.l2_sensitivity_squared)
     return rounded.values, rounded.fell_back, is_finite
@@ -110,8 +115,7 @@ def test_beta_zero_bounds_every_rounding_so_that_none_is_repeated():
   params = _params(beta=0.0, fixed_scale=5.0, dimension=100)
   vectors = _adversarial_vectors(100, 1.0, 300, seed=2)
   round_once = tf.function(lambda v, k: noisy_rounding.conditional_round(
-      rounding.to_grid(rounding.clip_by_norm(v, 1.0)[0], params.scale,
-                       params.clip_grid),
+      _to_grid(rounding.clip_by_norm(v, 1.0)[0], params.scale, params.clip_grid),
       k, params.l2_sensitivity_squared))
   retries = [int(round_once(v, keys.derive(KEY, i)).retries)
              for i, v in enumerate(vectors)]
@@ -126,7 +130,7 @@ def test_a_vector_of_more_coordinates_than_a_float32_counts_stays_in_bounds(beta
   vector[::2] = -1.0
   clipped, was_clipped, _ = rounding.clip_by_norm(tf.constant(vector), 1.0)
   assert bool(was_clipped)
-  grid = rounding.to_grid(clipped, params.scale, params.clip_grid)
+  grid = _to_grid(clipped, params.scale, params.clip_grid)
   assert np.linalg.norm(grid.numpy().astype(np.float64)) == pytest.approx(
       1000.0, rel=1e-5)
   rounded = noisy_rounding.conditional_round(
@@ -174,7 +178,7 @@ def test_the_law_is_conditioned_on_the_bound():
   draw = tf.function(lambda: tf.map_fn(
       lambda i: noisy_rounding.conditional_round(
           tf.constant([0.5, 0.5]), keys.derive(KEY, i), 1),
-      tf.range(3000), fn_output_signature=rounding.Rounded(
+      tf.range(3000), fn_output_signature=noisy_rounding.Rounded(
           tf.int32, tf.int32, tf.bool)))
   rounded = draw()
   outcome = rounded.values.numpy() @ [1, 2]
@@ -317,16 +321,16 @@ def test_without_a_clip_float64_beyond_float32_becomes_zero():
   assert not bool(is_finite) and not bool(was_clipped)
 
 
-def test_to_grid_scales_and_never_exceeds_the_clip_in_float64():
+def test_grid_factor_scales_and_never_exceeds_the_clip_in_float64():
   rng = np.random.default_rng(5)
   scale = 1e4 / 3
   for i in range(200):
     vector = rng.normal(size=500)
     vector = (vector / np.linalg.norm(vector)).astype(np.float32)
     vector *= np.float32(1 + i * 2e-8)
-    grid = rounding.to_grid(tf.constant(vector), scale, scale)
+    grid = _to_grid(tf.constant(vector), scale, scale)
     assert np.linalg.norm(grid.numpy().astype(np.float64)) <= scale
-  short = rounding.to_grid(tf.constant(vector / 2), scale, scale).numpy()
+  short = _to_grid(tf.constant(vector / 2), scale, scale).numpy()
   np.testing.assert_allclose(short, vector / 2 * scale, rtol=2e-7)
 
 

@@ -95,8 +95,6 @@ def test_tables_go_between_their_marks(tmp_path):
     text = path.read_text(encoding='utf-8')
     assert text.count('80.00') == 1 and text.count('old') == len(names) - 2
     assert 'Runs: 1, of 20 rounds with 5000 public records' in text
-  with pytest.raises(ValueError, match='must have the marks'):
-    results_fedmd.rewritten('nothing', '2', 'x')
 
 
 def test_page_is_rewritten_once_all_is_done():
@@ -105,12 +103,6 @@ def test_page_is_rewritten_once_all_is_done():
   assert results_fedmd.is_complete(done)
   done.pop('mnist_letters-kall-0')
   assert not results_fedmd.is_complete(done)
-
-
-def test_line_that_was_cut_off_counts_as_not_run(tmp_path):
-  (tmp_path / 'results.jsonl').write_text('{"run": "a-0"}\n{"run": "b-', 'utf-8')
-  assert list(results_fedmd.read(tmp_path)) == ['a-0']
-  assert results_fedmd.read(tmp_path / 'nowhere') == {}
 
 
 def test_page_of_the_project_has_all_marks():

@@ -80,12 +80,3 @@ def test_tables_have_means_over_seeds_and_leave_out_what_was_not_run():
   assert '| FedAvg, no privacy | 97.5 | – | – | – | 441 kB | 97.8 | – |' in rows
   assert rows[-1].startswith('4 runs, 6 minutes of processor time on some, 2 cores')
   assert not any('DP-FedAvg' in row for row in rows)
-
-
-def test_tables_stand_between_their_marks():
-  document = 'a\n<!-- x: begin -->\nold\n<!-- x: end -->\nb\n'
-  new = voting_tables.rewritten(document, 'x', 'new')
-  assert new == 'a\n<!-- x: begin -->\nnew\n<!-- x: end -->\nb\n'
-  assert voting_tables.rewritten(new, 'x', 'new') == new
-  with pytest.raises(ValueError, match='the document must have the marks'):
-    voting_tables.rewritten(document, 'y', 'new')
