@@ -176,7 +176,7 @@ def _unique(texts: list[str]) -> list[str]:
 def _left(header: dict[str, Any], releases: int, event: base.Event, delta: float,
           amplification: str, warnings: list[str]) -> float:
   """What of delta the sampler of the noise leaves; says so if that is too much."""
-  if header['deviation_per_round'] is None:
+  if not header['deviation_per_round']:  # None, or nothing deviates.
     return delta
   part = deviation.taken_at_most(
       min(1.0, releases * header['deviation_per_round']), event, delta,

@@ -27,6 +27,7 @@ from tff_pipelines import vote_records
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import calibration
+from tff_pipelines.accounting import deviation
 from tff_pipelines.accounting import events
 from tff_pipelines.accounting import report as accounting_report
 from tff_pipelines.accounting import request as request_lib
@@ -235,7 +236,8 @@ def pate_aggregator(config: BaselineConfig, owners: int,
   stddev = calibration.noise_multiplier(
       lambda z: pate_event(z, threshold_stddev=ratio * z, queries=queries,
                            answers=answers),
-      epsilon=config.epsilon, delta=config.delta, accountant='rdp')
+      epsilon=config.epsilon, delta=deviation.calibrated_to(config.delta),
+      accountant='rdp')
   aggregator = pate.ConfidentGnmax(
       threshold=config.of('threshold') * owners, threshold_stddev=ratio * stddev,
       stddev=stddev, most_answers=answers)
@@ -269,19 +271,27 @@ def _pate(config: BaselineConfig, setting: ldp_run.Setting,
   aggregator, event = pate_aggregator(config, setting.task.owners, len(rows))
   warnings = [*_seeded(config), 'what is paid for does not depend on the votes; the '
               'data-dependent epsilon of publications is itself private']
-  planned = accountant.guarantee(event, config.delta, accountant='rdp')
+  drift = aggregator.deviation(len(rows), setting.task.num_classes)
+  deviation.check_kept(drift, config.epsilon, config.delta)
   if not records.ledger.path.exists():
     records.ledger.create(
-        records.ledger.path, delta=config.delta, adjacency=planned.adjacency,
-        trust_model=_COUNTER, seeded=config.seed is not None, warnings=warnings)
+        records.ledger.path, delta=config.delta, adjacency=event.adjacency,
+        trust_model=_COUNTER, seeded=config.seed is not None,
+        deviation_per_round=drift, warnings=warnings)
   records.ledger.drop_torn()
   labels = _released(setting, config, rows, aggregator, event, records)
   lines = len(records.ledger.lines())
   if lines > 1:
     warnings.append(f'the vote was interrupted and begun {lines} times; every time '
                     'counts')
+  event = events.SelfComposed(event=event, count=lines)
+  part = deviation.taken_at_most(
+      min(1.0, lines * drift), event, config.delta, accountant='rdp')
   guarantee = accountant.guarantee(
-      events.SelfComposed(event=event, count=lines), config.delta, accountant='rdp')
+      event, deviation.left(config.delta, part), accountant='rdp')
+  if part > config.delta / 2:
+    warnings.append('epsilon is that of exact laws: the draws of the noise would take '
+                    f'{part:.3g} of delta, more than half')
   answered = labels >= 0
   if not answered.any():
     raise ValueError('no query was answered: lower --threshold or --answers, or '
@@ -293,7 +303,7 @@ def _pate(config: BaselineConfig, setting: ldp_run.Setting,
   return dict(
       accuracy=ldp_run.accuracy(student, setting.test, setting.task.test.y),
       guarantee=guarantee, queries=len(rows), answered=int(answered.sum()),
-      noise_stddev=aggregator.stddev, trust_model=_COUNTER,
+      noise_stddev=aggregator.stddev, delta_sampler=part, trust_model=_COUNTER,
       observers='everyone who sees the labels or what is made of them',
       unit=f'{setting.task.privacy_unit}: whatever it may be replaced by',
       adjacency_in_words='any change of one owner\'s records, which moves its vote',

@@ -10,11 +10,13 @@ import functools
 import math
 from typing import Any
 
+from aggregators import discrete_gaussian_table
 from aggregators import local_dp_laws
 from aggregators import validate
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import calibration
+from tff_pipelines.accounting import deviation as deviation_lib
 from tff_pipelines.accounting import events
 
 MECHANISMS = ('piecewise', 'duchi', 'laplace', 'gaussian')
@@ -74,6 +76,7 @@ class LdpPlan:
     noise_multiplier: Of the Gaussian mechanism; None of others.
     answers_per_owner: The most answers of an owner.
     delta: Of the guarantee; 0 for a pure one.
+    dimension: Coordinates of an answer.
     owners: How many.
     owners_per_query: Who answers a query together; it divides `owners`.
     holdings: Sets of records behind the owners; fewer if they stand in.
@@ -85,6 +88,7 @@ class LdpPlan:
   noise_multiplier: float | None
   answers_per_owner: int
   delta: float
+  dimension: int
   owners: int
   owners_per_query: int
   holdings: int
@@ -129,15 +133,47 @@ class LdpPlan:
     everyone = -(-self.owners // self.holdings)
     return full * everyone + -(-rest * size // self.holdings)
 
+  @property
+  def deviation_per_answer(self) -> float:
+    """Total variation between an answer and its exact law.
+
+    The laws of the pure mechanisms are ratios of integers, and epsilon is that of
+    these: nothing deviates. Random words are taken as uniform.
+    """
+    if self.mechanism != 'gaussian':
+      return 0.0
+    return min(1.0, self.dimension * discrete_gaussian_table.TOTAL_VARIATION)
+
+  def deviation_per_step(self, queries: int) -> float:
+    """Total variation of an owner's answers in a step of so many queries, at most."""
+    return min(1.0, self.most_answers(queries) * self.deviation_per_answer)
+
+  def delta_sampler(self, answers: int) -> float:
+    """What of delta the sampler takes, after so many answers of an owner.
+
+    It is part of delta, unless it is more than half: then epsilon is that of exact
+    laws.
+    """
+    if not self.deviation_per_answer or not answers:
+      return 0.0
+    # Renyi divergences give an epsilon that is larger, and found at once.
+    return deviation_lib.taken_at_most(
+        min(1.0, answers * self.deviation_per_answer),
+        _composed(self.answer_event, answers), self.delta, accountant='rdp')
+
   def guarantee(self, answers: int) -> accountant.Guarantee | None:
     """What holds for an owner after so many answers; None after none."""
     if not answers:
       return None
-    event = events.SelfComposed(event=self.answer_event, count=answers)
-    found = accountant.guarantee(event, self.delta)
+    part = self.delta_sampler(answers)
+    found = accountant.guarantee(
+        _composed(self.answer_event, answers), deviation_lib.left(self.delta, part))
     # Answers are drawn on a grid, by integers: the events' caveat does not apply.
-    return dataclasses.replace(found, warnings=tuple(
-        accountant.warnings_about(found.epsilon, found.delta, None)))
+    warnings = accountant.warnings_about(found.epsilon, self.delta, None)
+    if part > self.delta / 2:
+      warnings = [*warnings, 'epsilon is that of exact laws: the draws of the noise '
+                  f'would take {part:.3g} of delta, more than half']
+    return dataclasses.replace(found, delta=self.delta, warnings=tuple(warnings))
 
   def epsilon(self, answers: int) -> float:
     """Epsilon of an owner after so many answers."""
@@ -189,7 +225,7 @@ def _most(event: base.Event, total: float, delta: float) -> int:
   return count
 
 
-def calibrate(budget: Budget, *, owners: int, owners_per_query: int,
+def calibrate(budget: Budget, *, dimension: int, owners: int, owners_per_query: int,
               holdings: int | None = None,
               simulation_seed: int | None = None) -> LdpPlan:
   """The plan of a budget.
@@ -199,6 +235,7 @@ def calibrate(budget: Budget, *, owners: int, owners_per_query: int,
 
   Args:
     budget: What is asked.
+    dimension: Coordinates of an answer, >= 2.
     owners: How many.
     owners_per_query: Divides `owners`.
     holdings: Sets of records behind them; None for one each.
@@ -207,6 +244,7 @@ def calibrate(budget: Budget, *, owners: int, owners_per_query: int,
   Raises:
     ValueError: If the budget can't be met or an argument is out of range.
   """
+  validate.integer(dimension=dimension, low=2)
   validate.integer(owners=owners, owners_per_query=owners_per_query, low=1)
   if holdings is None:
     holdings = owners
@@ -224,11 +262,13 @@ def calibrate(budget: Budget, *, owners: int, owners_per_query: int,
   if total is None and each is None:
     total = DEFAULT_EPSILON
   answers = budget.answers_per_owner or 1
+  law_delta = deviation_lib.calibrated_to(delta) if is_gaussian else delta
   noise = None
   if is_gaussian:
     target, count = (total, answers) if each is None else (each, 1)
     noise = calibration.noise_multiplier(
-        lambda z: _composed(_gaussian_event(z), count), epsilon=target, delta=delta)
+        lambda z: _composed(_gaussian_event(z), count), epsilon=target,
+        delta=law_delta)
     event = _gaussian_event(noise)
   else:
     if each is None and delta == 0:
@@ -240,10 +280,14 @@ def calibrate(budget: Budget, *, owners: int, owners_per_query: int,
     local_dp_laws.check_epsilon(epsilon_per_query=each)
     event = _PURE[budget.mechanism](epsilon=each)
   if total is not None and budget.epsilon_per_query is not None:
-    answers = _most(event, total, delta)
-  return LdpPlan(
+    answers = _most(event, total, law_delta)
+  plan = LdpPlan(
       mechanism=budget.mechanism,
       epsilon_per_query=None if is_gaussian else each, noise_multiplier=noise,
-      answers_per_owner=answers, delta=delta, owners=owners,
+      answers_per_owner=answers, delta=delta, dimension=dimension, owners=owners,
       owners_per_query=owners_per_query, holdings=holdings,
       simulation_seed=simulation_seed)
+  if plan.deviation_per_answer and total is not None:
+    deviation_lib.check_kept(
+        min(1.0, answers * plan.deviation_per_answer), total, delta)
+  return plan

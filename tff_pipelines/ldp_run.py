@@ -62,7 +62,7 @@ def make_plan(config: LdpConfig,
               task: tasks_lib.DistillationTask) -> ldp_plan.LdpPlan:
   """The calibrated plan."""
   return ldp_plan.calibrate(
-      config.budget, owners=task.owners,
+      config.budget, dimension=task.num_classes, owners=task.owners,
       owners_per_query=config.owners_per_query, holdings=len(task.holdings),
       simulation_seed=config.seed)
 
@@ -266,6 +266,7 @@ def run(config: LdpConfig,
   records = ldp_records.LdpRecords(run_records)
   records.restore(dict(
       delta=plan.delta or None, adjacency=plan.answer_event.adjacency,
+      deviation_per_round=plan.deviation_per_step(config.queries_per_step),
       trust_model=ldp_plan.TRUST_MODEL, seeded=plan.simulation_seed is not None,
       warnings=ldp_report.warnings(plan, task)))
   if setting is None:

@@ -66,6 +66,11 @@ def test_no_more_is_answered_than_was_planned_for():
   np.testing.assert_array_equal(labels, [0] * 7 + [-1] * 43)
 
 
+def test_what_the_draws_deviate_is_that_of_every_draw():
+  # A check and three labels of each of 50 queries, answered or not.
+  assert _aggregator().deviation(50, 3) == 200 * 2.0**-86
+
+
 def test_another_key_gives_other_noise_and_the_same_key_the_same():
   votes = np.tile([70, 68, 66], [200, 1])
   one, again, other = (

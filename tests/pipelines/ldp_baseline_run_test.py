@@ -1,5 +1,7 @@
 """Baselines of local distillation in this process: plans, charges, interruptions."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -61,6 +63,18 @@ def test_an_interrupted_vote_is_charged_again_and_counts_twice(
   assert len(ledger_lib.Ledger(folder / 'ledger.jsonl').lines()) == 2
   assert 1.3 * 8 < found['epsilon'] < 2 * 8
   assert any('begun 2 times' in text for text in found['warnings'])
+
+
+def test_what_the_draws_of_a_vote_deviate_comes_out_of_delta(setting, tmp_path):
+  found = _run(setting, tmp_path / 'run')
+  ledger = ledger_lib.Ledger(tmp_path / 'run' / 'ledger.jsonl')
+  drift = ledger.header()['deviation_per_round']
+  assert drift == found['queries'] * 11 * 2.0**-86
+  # (1 + e^epsilon) t, of an epsilon that is no less than the one found.
+  assert found['delta'] > 1e9 * found['delta_sampler']
+  assert found['delta_sampler'] >= (1 + math.exp(found['epsilon'])) * drift
+  with pytest.raises(ValueError, match='epsilon=50 at delta=1e-05 can not be had'):
+    _run(setting, tmp_path / 'large', epsilon=50.0)
 
 
 def test_noisy_gradients_go_on_where_they_were_stopped(

@@ -15,7 +15,7 @@ ALL = [*PURE, 'gaussian']
 def _plan(mechanism='piecewise', owners=40, owners_per_query=2, holdings=None,
           seed=None, **budget):
   return ldp_plan.calibrate(
-      ldp_plan.Budget(mechanism=mechanism, **budget), owners=owners,
+      ldp_plan.Budget(mechanism=mechanism, **budget), dimension=10, owners=owners,
       owners_per_query=owners_per_query, holdings=holdings, simulation_seed=seed)
 
 
@@ -70,10 +70,32 @@ def test_gaussian_noise_is_calibrated_to_all_answers():
   assert 4.99 < plan.epsilon(4) <= 5.0
   event = events.SelfComposed(event=events.LocalDiscreteGaussian(
       noise_multiplier=plan.noise_multiplier), count=4)
-  assert accountant.epsilon(event, 1e-5) == plan.epsilon(4)
+  # Of delta 2^-20 is kept for the sampler, which takes far less.
+  assert plan.epsilon(4) == pytest.approx(accountant.epsilon(event, 1e-5), rel=1e-12)
+  assert accountant.epsilon(event, 1e-5 * (1 - 2.0**-20)) <= 5.0
   each = _plan('gaussian', epsilon_total=5.0, epsilon_per_query=1.0)
   assert each.answers_per_owner > 5  # They compose better than they add up.
   assert each.epsilon(each.answers_per_owner) <= 5.0
+
+
+def test_what_the_gaussian_sampler_deviates_comes_out_of_delta():
+  plan = _plan('gaussian', epsilon_total=8.0, answers_per_owner=4)
+  assert plan.deviation_per_answer == 10 * 2.0**-86
+  # Twelve queries of twenty groups: nobody answers twice. Forty: everybody does.
+  assert plan.deviation_per_step(12) == 10 * 2.0**-86
+  assert plan.deviation_per_step(40) == 20 * 2.0**-86
+  # (1 + e^epsilon) t, at an epsilon that is no less than the one found.
+  assert plan.delta_sampler(4) >= (1 + math.exp(plan.epsilon(4))) * 40 * 2.0**-86
+  assert plan.delta_sampler(4) < 1e-19 and plan.delta_sampler(0) == 0.0
+  assert plan.guarantee(4).delta == plan.delta
+  for mechanism in PURE:
+    assert _plan(mechanism, delta=1e-5).delta_sampler(1) == 0.0
+  with pytest.raises(ValueError, match='epsilon=45 at delta=1e-05 can not be had'):
+    _plan('gaussian', epsilon_total=45.0)
+  loose = _plan('gaussian', epsilon_per_query=10.0, answers_per_owner=30)
+  assert loose.epsilon(30) > 50  # Asked for, and said.
+  assert any('that of exact laws' in text for text in loose.guarantee(30).warnings)
+  assert not any('exact laws' in text for text in plan.guarantee(4).warnings)
 
 
 def test_the_ledgers_events_say_who_answered_how_often():

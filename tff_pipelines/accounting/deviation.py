@@ -40,3 +40,29 @@ def left(delta: float, part: float | None) -> float:
   if part is None or part > delta / 2:
     return delta
   return delta - part
+
+
+# The part of delta that noise is calibrated without, so that what its sampler takes
+# does not make epsilon exceed its target.
+_KEPT = 2.0**-20
+
+
+def calibrated_to(delta: float) -> float:
+  """A little less than delta, to calibrate noise for a target epsilon at."""
+  return delta * (1 - _KEPT)
+
+
+def check_kept(deviation: float, epsilon: float, delta: float) -> None:
+  """Raises ValueError if a deviation takes more than `calibrated_to` keeps for it.
+
+  Args:
+    deviation: Total variation of all releases.
+    epsilon: The target.
+    delta: In which it has a part.
+  """
+  part = taken(deviation, epsilon)
+  if part > _KEPT * delta:
+    raise ValueError(
+        f'epsilon={epsilon:g} at delta={delta:g} can not be had: at such an epsilon '
+        f'the draws of the noise take {part:.3g} of delta, and 2^-20 of it is kept '
+        'for them; lower epsilon or raise delta')

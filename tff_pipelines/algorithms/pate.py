@@ -42,6 +42,15 @@ class ConfidentGnmax:
         raise ValueError(f'{name}={getattr(self, name)!r} is too large: its table '
                          'of the noise would be')
 
+  def deviation(self, queries: int, classes: int) -> float:
+    """Total variation between all draws of a call and their exact laws.
+
+    Noise is drawn for the labels of every query, answered or not. Random words are
+    taken as uniform.
+    """
+    draws = queries * (1 + classes)
+    return min(1.0, draws * discrete_gaussian_table.TOTAL_VARIATION)
+
 
 def _variance(stddev: float) -> float:
   """Rounded up, as what is accounted for is not."""
