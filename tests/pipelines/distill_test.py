@@ -376,5 +376,5 @@ def test_noisy_consensus_says_next_to_nothing(start, in_process):
         tf.constant(state['parties'][0]['weights']), task.public.x[state['digest']])
     consensus = np.asarray(state['server']['consensus'])
     found[mode] = np.mean(own.numpy().argmax(-1) == consensus.argmax(-1))
-  assert found['nfdp'] > 0.5
-  assert found['ldp'] < 0.45  # Chance is 1/6.
+  assert found['nfdp'] > 0.6
+  assert found['ldp'] < 0.3  # Chance is 1/6.
