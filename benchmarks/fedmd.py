@@ -109,8 +109,8 @@ def our_round(setting: Setting, data: Data):
     chosen = data.subset()
     said = collections.OrderedDict(
         digest_images=state['public'], digest_epochs=np.int32(DIGEST_EPOCHS),
-        revisit_epochs=np.int32(REVISIT_EPOCHS), predict_images=chosen,
-        share=np.bool_(True))
+        revisit_epochs=np.int32(REVISIT_EPOCHS), rate_factor=np.float32(1),
+        predict_images=chosen, share=np.bool_(True))
     output = process.next(state['server'], said, state['parties'], own)
     state.update(server=output['state'], parties=list(output['parties']),
                  public=chosen)

@@ -95,9 +95,12 @@ flags.DEFINE_float('digest_learning_rate', _DEFAULTS.digest_learning_rate,
                    _TRAINING + 'Of Adam, on the consensus.')
 flags.DEFINE_integer('digest_batch_size', _DEFAULTS.digest_batch_size, _TRAINING +
                      'Examples of a step.')
-flags.DEFINE_bool('mirror', None, _TRAINING + 'Show public and private images '
-                  'mirrored half of the time (for --pair=cifar; the consensus is '
-                  'learnt as it is).')
+flags.DEFINE_float('final_rate_factor', _DEFAULTS.final_rate_factor, _TRAINING +
+                   'What both learning rates have come down to in the last round, '
+                   'in equal steps; 1 to keep them.')
+flags.DEFINE_bool('mirror', None, _TRAINING + 'Show images mirrored half of the time '
+                  '(for --pair=cifar); the consensus on an image counts for its '
+                  'mirror image too.')
 flags.DEFINE_integer('initial_weights_seed', 0, _TRAINING + 'Of the public models '
                      'that parties start from.')
 

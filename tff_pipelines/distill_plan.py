@@ -69,6 +69,7 @@ class DistillConfig:
   private_batch_size: int = 16
   digest_learning_rate: float = 1e-3
   digest_batch_size: int = 128
+  final_rate_factor: float = 1.0
   mirror: bool = False
   pair: str = 'digits'
   split: str = 'iid'
@@ -112,6 +113,10 @@ class DistillConfig:
     validate.integer(num_workers=self.num_workers, low=0, high=64)
     if not self.architectures:
       raise ValueError('architectures must name at least one, found none')
+    validate.positive(final_rate_factor=self.final_rate_factor)
+    if self.final_rate_factor > 1:
+      raise ValueError('final_rate_factor must be at most 1, found '
+                       f'{self.final_rate_factor!r}')
     validate.finite(simulated_dropout_rate=self.simulated_dropout_rate)
     if not 0 <= self.simulated_dropout_rate < 1:
       raise ValueError('simulated_dropout_rate must be in [0, 1), found '
@@ -134,6 +139,18 @@ class DistillConfig:
       raise ValueError('output_dir must be a path, found an empty one')
     if self.resume and self.output_dir is None:
       raise ValueError('resume needs output_dir, the folder of the run to continue')
+
+
+  def rate_factor(self, step: int) -> float:
+    """What a round's learning rates are multiplied by: from 1 in the first round
+    down to `final_rate_factor` in the last, in equal steps.
+
+    Args:
+      step: Number of the round, 0 (the initial training) to `rounds`.
+    """
+    if step < 1 or self.rounds == 1:
+      return 1.0
+    return 1.0 - (1.0 - self.final_rate_factor) * (step - 1) / (self.rounds - 1)
 
 
 # What only some modes use.

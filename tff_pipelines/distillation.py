@@ -139,7 +139,8 @@ class Run:
                               batch_size=config.private_batch_size,
                               mirror=config.mirror),
             digest=FitConfig(learning_rate=config.digest_learning_rate,
-                             batch_size=config.digest_batch_size)),
+                             batch_size=config.digest_batch_size,
+                             mirror=config.mirror)),
         simulation_seed=config.seed)
 
   def _seed(self, *words: Any) -> int | None:
@@ -217,6 +218,7 @@ class Run:
         digest_images=public.x[state['digest'][:known]],
         digest_epochs=np.int32(config.digest_epochs),
         revisit_epochs=np.int32(config.revisit_epochs if step else 0),
+        rate_factor=np.float32(config.rate_factor(step)),
         predict_images=public.x[chosen], share=np.bool_(shares))
     output = self._process.next(
         state['server'], said, [state['parties'][i] for i in present],

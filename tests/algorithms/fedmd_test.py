@@ -1,6 +1,7 @@
 """FedMD's process: the order of a round, parties that fail, two workers."""
 
 import collections
+import dataclasses
 
 import numpy as np
 import pytest
@@ -21,6 +22,8 @@ CONFIG = fedmd.PartyConfig(
     initial_epochs=2, private=FitConfig(learning_rate=0.01, batch_size=4),
     digest=FitConfig(learning_rate=0.02, batch_size=8))
 DIGEST_EPOCHS, REVISIT_EPOCHS = 2, 1
+# Of the learning rates after the first training.
+RATE_FACTOR = 0.5
 
 
 def _mean(**changes):
@@ -65,11 +68,17 @@ def _said(number, *, share=True):
       digest_images=_images(RECORDS if number else 0, 1000 + number - 1),
       digest_epochs=np.int32(DIGEST_EPOCHS),
       revisit_epochs=np.int32(REVISIT_EPOCHS if number else 0),
+      rate_factor=np.float32(RATE_FACTOR),
       predict_images=_images(RECORDS, 1000 + number), share=np.bool_(share))
 
 
 def _weights(parties):
   return [np.asarray(party['weights']) for party in parties]
+
+
+def _slowed(config):
+  return dataclasses.replace(
+      config, learning_rate=RATE_FACTOR * config.learning_rate)
 
 
 def _by_hand(mean, rounds):
@@ -83,21 +92,22 @@ def _by_hand(mean, rounds):
     for i, architecture in enumerate(ARCHITECTURES):
       key, party_keys[i] = keys.derive(party_keys[i], 0), keys.derive(party_keys[i], 1)
 
-      def own(weights, epochs, purpose, i=i, key=key, architecture=architecture):
+      def own(weights, epochs, purpose, config, i=i, key=key,
+              architecture=architecture):
         return fedmd_training.fit(
             architecture, weights, tf.constant(data[i]['images']),
             tf.constant(data[i]['labels']), tf.constant(epochs),
-            keys.derive(key, purpose), kind='labels', config=CONFIG.private)
+            keys.derive(key, purpose), kind='labels', config=config)
 
       if number == 0:
-        models[i] = own(models[i], CONFIG.initial_epochs, 0)
+        models[i] = own(models[i], CONFIG.initial_epochs, 0, CONFIG.private)
       else:
         # The consensus is about the records that were predicted on a round ago.
         models[i] = fedmd_training.fit(
             architecture, models[i], tf.constant(_images(RECORDS, 1000 + number - 1)),
             consensus, tf.constant(DIGEST_EPOCHS), keys.derive(key, 1),
-            kind=mean.knowledge, config=CONFIG.digest)
-        models[i] = own(models[i], REVISIT_EPOCHS, 2)
+            kind=mean.knowledge, config=_slowed(CONFIG.digest))
+        models[i] = own(models[i], REVISIT_EPOCHS, 2, _slowed(CONFIG.private))
       logits = architecture.logits(models[i], _images(RECORDS, 1000 + number))
       sent.append(prediction_mean.encode(logits, tf.constant(1), None, mean))
     consensus = prediction_mean.decode(

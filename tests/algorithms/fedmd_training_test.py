@@ -23,13 +23,14 @@ def _labels(count, seed=1):
 
 
 def _fit(images, targets, epochs, *, kind='labels', weights=None, key=KEY,
-         rate=0.01, batch=1000):
+         rate=0.01, batch=1000, factor=1.0):
   if weights is None:
     weights = ARCHITECTURE.initial_weights(0)
   return fedmd_training.fit(
       ARCHITECTURE, tf.constant(weights), tf.constant(images),
       tf.constant(targets), tf.constant(epochs), key, kind=kind,
-      config=FitConfig(learning_rate=rate, batch_size=batch)).numpy()
+      config=FitConfig(learning_rate=rate, batch_size=batch),
+      rate_factor=factor).numpy()
 
 
 def _targets(kind, count):
@@ -56,6 +57,13 @@ def test_fit_takes_the_steps_of_keras_adam(kind):
   moved = np.abs(found - ARCHITECTURE.initial_weights(0)).max()
   assert moved > 0.01
   np.testing.assert_allclose(found, weights.numpy(), atol=1e-3 * moved)
+
+
+def test_rate_factor_multiplies_the_learning_rate():
+  images, labels = _images(12), _labels(12)
+  found = _fit(images, labels, 3, rate=0.04, factor=0.25)
+  np.testing.assert_array_equal(found, _fit(images, labels, 3, rate=0.01))
+  assert np.any(found != _fit(images, labels, 3, rate=0.04))
 
 
 def test_every_example_is_seen_once_an_epoch_in_an_order_of_its_own():

@@ -123,6 +123,14 @@ def test_weights_are_hundredths_of_the_heaviest():
   assert _plan().weight(0) == 1 and _plan().mean.max_total_weight == 10
 
 
+def test_learning_rates_come_down_in_equal_steps():
+  config = DistillConfig(rounds=5, final_rate_factor=0.2)
+  assert [config.rate_factor(step) for step in range(6)] == pytest.approx(
+      [1.0, 1.0, 0.8, 0.6, 0.4, 0.2])
+  assert DistillConfig(rounds=1, final_rate_factor=0.2).rate_factor(1) == 1.0
+  assert {DistillConfig().rate_factor(step) for step in range(21)} == {1.0}
+
+
 def test_every_kind_of_knowledge_has_its_bytes():
   found = {kind: mean.sent_bytes for kind, mean in
            _plan(knowledge='logits').kinds_of_knowledge().items()}
@@ -137,6 +145,8 @@ def test_every_kind_of_knowledge_has_its_bytes():
     (dict(num_workers=-1), 'num_workers must be at least 0'),
     (dict(digest_epochs=-1), 'digest_epochs must be at least 0'),
     (dict(digest_learning_rate=math.nan), 'digest_learning_rate must be a finite'),
+    (dict(final_rate_factor=0.0), 'final_rate_factor must be .*0.0'),
+    (dict(final_rate_factor=1.5), 'final_rate_factor must be at most 1, found 1.5'),
     (dict(epsilon=1.0), 'epsilon and delta must be given together'),
     (dict(epsilon=1.0, delta=1.0), 'delta must be strictly between 0 and 1'),
     (dict(mode='ldp', weighting='agreement'), 'agreement needs another mode'),

@@ -94,13 +94,15 @@ def round_type(image_shape: Sequence[int], records: int) -> tff.StructType:
   """What the server says of a round.
 
   `digest_images` are the public records that the consensus is about,
-  `predict_images` those to predict on. Without `share` parties send nothing of
-  their predictions, as in the last round.
+  `predict_images` those to predict on. `rate_factor` is what the learning rates of
+  digest and revisit are multiplied by; that of a party's first training is not.
+  Without `share` parties send nothing of their predictions, as in the last round.
   """
   return tff.StructWithPythonType([
       ('digest_images', tff.TensorType(np.uint8, [None, *image_shape])),
       ('digest_epochs', tff.TensorType(np.int32)),
       ('revisit_epochs', tff.TensorType(np.int32)),
+      ('rate_factor', tff.TensorType(np.float32)),
       ('predict_images', tff.TensorType(np.uint8, [records, *image_shape])),
       ('share', tff.TensorType(np.bool_)),
   ], collections.OrderedDict)
@@ -138,14 +140,16 @@ def take_part(state, data, server, round_, *,
   def branch(architecture):
 
     @tf.function(autograph=False)
-    def fit_own(weights, epochs, key):
+    def fit_own(weights, epochs, key, rate_factor):
       return fedmd_training.fit(
           architecture, weights, data['images'], data['labels'], epochs, key,
-          kind=fedmd_training.LABELS, config=config.private)
+          kind=fedmd_training.LABELS, config=config.private,
+          rate_factor=rate_factor)
 
     def run():
       weights = tf.ensure_shape(state['weights'], [architecture.size])
-      weights = fit_own(weights, initial_epochs, keys.derive(key, _INITIAL))
+      weights = fit_own(
+          weights, initial_epochs, keys.derive(key, _INITIAL), tf.constant(1.0))
       agreed = tf.cond(
           server['known'] & (data['weight'] < 0),
           lambda: fedmd_training.agreement(
@@ -155,9 +159,10 @@ def take_part(state, data, server, round_, *,
       weights = fedmd_training.fit(
           architecture, weights, round_['digest_images'], server['consensus'],
           digest_epochs, keys.derive(key, _DIGEST), kind=knowledge,
-          config=config.digest)
+          config=config.digest, rate_factor=round_['rate_factor'])
       weights = fit_own(
-          weights, round_['revisit_epochs'], keys.derive(key, _REVISIT))
+          weights, round_['revisit_epochs'], keys.derive(key, _REVISIT),
+          round_['rate_factor'])
       logits = tf.cond(
           round_['share'],
           lambda: fedmd_training.predict(

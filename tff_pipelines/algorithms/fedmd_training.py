@@ -66,7 +66,7 @@ def losses(kind: str, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
 
 def fit(architecture: Architecture, weights: tf.Tensor, images: tf.Tensor,
         targets: tf.Tensor, epochs: tf.Tensor, key: tf.Tensor, *, kind: str,
-        config: FitConfig) -> tf.Tensor:
+        config: FitConfig, rate_factor=1.0) -> tf.Tensor:
   """Trains a model by Adam, whose state starts anew; the weights after it.
 
   Args:
@@ -78,9 +78,12 @@ def fit(architecture: Architecture, weights: tf.Tensor, images: tf.Tensor,
     key: int64[2]; all that is random in it derives from it.
     kind: Of the loss.
     config: Learning rate, batch size and whether images are mirrored.
+    rate_factor: float32 scalar that the learning rate is multiplied by.
   """
   count = tf.shape(images)[0]
   batch_size = config.batch_size
+  learning_rate = config.learning_rate * tf.convert_to_tensor(
+      rate_factor, tf.float32)
   steps_per_epoch = (count + batch_size - 1) // batch_size
 
   def train_epoch(epoch, *state):
@@ -104,7 +107,7 @@ def fit(architecture: Architecture, weights: tf.Tensor, images: tf.Tensor,
       mean = mean + (1 - _BETA_1) * (gradient - mean)
       square = square + (1 - _BETA_2) * (tf.square(gradient) - square)
       decay_1, decay_2 = decay_1 * _BETA_1, decay_2 * _BETA_2
-      rate = config.learning_rate * tf.sqrt(1 - decay_2) / (1 - decay_1)
+      rate = learning_rate * tf.sqrt(1 - decay_2) / (1 - decay_1)
       weights = weights - rate * mean / (tf.sqrt(square) + _EPSILON)
       return step + 1, weights, mean, square, decay_1, decay_2
 
