@@ -10,6 +10,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from aggregators import client_sum
+from aggregators import normal
 from aggregators import rounding
 from aggregators import structures
 from aggregators import validate
@@ -36,8 +37,8 @@ def add_noise(total: tf.Tensor, stddev: float, key: tf.Tensor) -> tf.Tensor:
   """Adds Gaussian noise of `stddev` (model units) to float32 [dimension]."""
   if stddev == 0:
     return total
-  return total + stddev * tf.random.stateless_normal(
-      total.shape, seed=key, alg='philox')
+  noisy = tf.cast(total, tf.float64) + stddev * normal.sample(key, total.shape)
+  return tf.cast(noisy, tf.float32)
 
 
 class CentralSumFactory(client_sum.ClientSumFactory):

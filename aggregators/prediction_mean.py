@@ -14,6 +14,7 @@ import tensorflow_federated as tff
 
 from aggregators import keys
 from aggregators import modular_sum
+from aggregators import normal
 from aggregators import structures
 from aggregators.prediction_params import PredictionMeanParams
 
@@ -55,8 +56,7 @@ def add_noise(values: tf.Tensor, key: tf.Tensor,
     params: Law and scale of the noise.
   """
   if params.noise == 'gaussian':
-    noise = tf.random.stateless_normal(
-        values.shape, seed=key, alg='philox', dtype=tf.float64)
+    noise = normal.sample(key, values.shape)
   else:
     # A random sign on an exponential. The uniform number is never 0.
     uniform = 1.0 - keys.uniform(keys.derive(key, 0), values.shape, tf.float64)
@@ -134,7 +134,15 @@ def decode(total: tf.Tensor, total_weight: tf.Tensor,
     total: int32 [records, classes], the sum of the parties' values.
     total_weight: int32 scalar, the sum of their weights.
     params: The parameters of the mean.
+
+  Raises:
+    tf.errors.InvalidArgumentError: If weights sum up to more than they may, so that
+      the sum may have wrapped around.
   """
+  with tf.control_dependencies([tf.debugging.assert_less_equal(
+      total_weight, params.max_total_weight,
+      'weights must sum up to at most max_total_weight')]):
+    total = tf.identity(total)
   divisor = tf.cast(tf.maximum(total_weight, 1), tf.float64) * params.levels
   part = tf.cast(total, tf.float64) / divisor
   mean = params.low + (params.high - params.low) * part

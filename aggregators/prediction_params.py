@@ -14,8 +14,9 @@ from aggregators import validate
 KNOWLEDGE = ('logits', 'softmax', 'argmax')
 NOISES = ('none', 'gaussian', 'laplace')
 
-# Noisy values this far out are cut off: beyond it lies less than 1e-15 of a
-# Gaussian (8 standard deviations) and of a Laplace law (36 scales).
+# Noisy values this far out are cut off, which is post-processing: beyond it lies
+# less than 2e-15 of a Gaussian (8 standard deviations) and 3e-16 of a Laplace law
+# (36 scales).
 _GAUSSIAN_REACH = 8.0
 _LAPLACE_REACH = 36.0
 # A grid of fewer steps than this over the range of a prediction tells too little.
@@ -34,7 +35,7 @@ class PredictionMeanParams:
 
   Every entry of a prediction is put on a grid of `levels` steps from `low` to
   `high`, multiplied by the party's weight, and summed modulo 2^wire_bits. The
-  sum never wraps around.
+  sum does not wrap around as long as weights sum up to `max_total_weight` at most.
 
   Attributes:
     knowledge: 'logits', 'softmax' or 'argmax' (one-hot votes).
@@ -136,12 +137,17 @@ class PredictionMeanParams:
 
   @property
   def rounding_error(self) -> float:
-    """By how much rounding may move an entry of the mean: half a step.
+    """By how much rounding may move an entry of the mean.
 
-    The mean of values that are each at most half a step off, with whatever
-    weights. 0 for votes.
+    Half a step of the grid, as values are each at most that far off, whatever their
+    weights, and half of a last digit of float32, which the mean is returned in. 0
+    for votes, whose shares are exact but for that digit. With noise the mean is
+    moved besides, back to what predictions can be.
     """
-    return 0.0 if self.sends_votes else (self.high - self.low) / (2 * self.levels)
+    if self.sends_votes:
+      return 0.0
+    largest = max(abs(self.low), abs(self.high))
+    return (self.high - self.low) / (2 * self.levels) + largest * 2.0**-24
 
   @property
   def l2_sensitivity(self) -> float:

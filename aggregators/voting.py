@@ -14,6 +14,7 @@ import tensorflow_federated as tff
 from aggregators import alias_draw
 from aggregators import keys
 from aggregators import modular_sum
+from aggregators import normal
 from aggregators import skellam
 from aggregators import skellam_table
 from aggregators import structures
@@ -115,7 +116,7 @@ def cast(votes: tf.Tensor, key: tf.Tensor, params: VotingParams) -> tf.Tensor:
 def _gaussian(key: tf.Tensor, shape, variance: float) -> tf.Tensor:
   if variance == 0:
     return tf.zeros(shape, tf.float32)
-  return variance**0.5 * tf.random.stateless_normal(shape, seed=key, alg='philox')
+  return tf.cast(variance**0.5 * normal.sample(key, shape), tf.float32)
 
 
 def is_withheld(survivors, params: VotingParams) -> tf.Tensor:

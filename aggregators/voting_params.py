@@ -155,10 +155,10 @@ class VotingParams:
     """What draws the noise."""
     if self.has_table:
       return 'exact tables; words by Philox'
-    kind = 'Poisson sampler in float64' if self.is_integer else (
-        'Gaussian sampler in floating point')
-    return (f"TensorFlow's {kind}: no bound on its deviation is proved, "
-            'statistical tests find none; words by Philox')
+    kind = "TensorFlow's Poisson sampler in float64" if self.is_integer else (
+        'Gaussian numbers in floating point')
+    return (f'{kind}: no bound on their deviation is proved, statistical tests '
+            'find none; words by Philox')
 
   @property
   def most_counts(self) -> int:

@@ -60,12 +60,12 @@ class Runner:
         seed, data_dir=self._data_dir, output_dir=str(folder), resume=True,
         **self._sizes)
     start, start_cpu = time.monotonic(), time.process_time()
-    key = (config.pair, config.split, config.parties, config.data_seed,
-           config.mode == 'centralized')
+    key = (config.pair, config.split, config.parties, config.records_per_party,
+           config.architectures, config.data_seed, config.mode == 'centralized')
     if self._task[0] != key:
       self._task = (key, distillation.load_task(config))
     task = self._task[1]
-    key = (config.pair, config.initial_weights_seed)
+    key = (config.pair, config.architectures, config.initial_weights_seed)
     if key not in self._pretrained and not (folder / 'checkpoints').exists():
       self._pretrained[key] = distillation.pretrain(task, config)
     summary = distillation.distill(

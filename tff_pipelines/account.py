@@ -35,6 +35,7 @@ from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import answers
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import deviation
+from tff_pipelines.accounting import events
 from tff_pipelines.accounting import ledger as ledger_lib
 from tff_pipelines.accounting import report
 from tff_pipelines.accounting import request as request_lib
@@ -199,13 +200,18 @@ def _of_ledger(ledger: ledger_lib.Ledger, warnings: list[str]) -> answers.Answer
       raise ValueError(
           '--delta must be given: the ledger states neither delta nor population')
     delta = 1 / population
-  event, lines = ledger.event(), ledger.lines()
+  lines = ledger.lines()
+  # A restart may have repeated a round before the eyes of those who see it all: the
+  # server, or, where parties protect themselves, everybody.
+  repeated = lines[-1]['starts'] - 1 if lines else 0
+  event, seen_by_all = ledger.event(), 0
+  if event.adjacency == base.LOCAL and repeated:
+    event, seen_by_all = ledger.event(repeated=repeated), repeated
   found = accountant.guarantee(
-      event, _left(header, len(lines), event, delta, FLAGS.amplification, warnings),
+      event, _left(header, len(lines) + seen_by_all, event, delta,
+                   FLAGS.amplification, warnings),
       accountant=FLAGS.accountant, amplification=FLAGS.amplification,
       population=population)
-  # A restart may have repeated a round before the server's eyes.
-  repeated = lines[-1]['starts'] - 1
   seen = ledger.event(repeated=repeated).without_sampling()
   unamplified = accountant.epsilon(
       seen, _left(header, len(lines) + repeated, seen, delta, 'none', warnings),
@@ -215,7 +221,8 @@ def _of_ledger(ledger: ledger_lib.Ledger, warnings: list[str]) -> answers.Answer
     warnings.append(
         'rounds were withheld from outsiders, but the server saw their sums with '
         'less noise than was planned: no epsilon holds against it')
-  elif found.adjacency != base.LOCAL:
+  elif not isinstance(
+      events.from_json(lines[-1]['event']), events.LocalAnswers):  # Charged first.
     warnings.append(
         'a round that never ended, because the run was killed and not resumed, is in '
         'no line; the server may have seen its sum')

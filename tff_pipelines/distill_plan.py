@@ -218,8 +218,15 @@ class DistillPlan:
             f'subset_size={size} without replacement takes every record of a party '
             f'with {count}, so delta is 1: draw fewer, draw with replacement, or '
             'take mode=np')
-      found.append(events.Nfdp(
-          records=count, subset_size=size, replacement=replacement))
+      event = events.Nfdp(
+          records=count, subset_size=size, replacement=replacement)
+      if event.draw_probability >= 1:
+        instead = ('give --epsilon and --delta' if self.config.mode == 'ldp' else
+                   'draw fewer, or take mode=np')
+        raise ValueError(
+            f'subset_size={size} of a party with {count} records draws each of them '
+            f'for certain, so delta is 1: {instead}')
+      found.append(event)
     return max(found, key=lambda event: event.draw_probability)
 
   @functools.cached_property
@@ -228,10 +235,6 @@ class DistillPlan:
     if self.config.epsilon is not None:
       return self.config.epsilon, self.config.delta
     event = self.draw_event
-    if event.draw_probability >= 1:
-      raise ValueError(
-          'epsilon and delta must be given for mode=ldp: a draw from one record '
-          'has delta=1')
     return event.published_epsilon, event.draw_probability
 
   @property
@@ -258,10 +261,13 @@ class DistillPlan:
   @functools.cached_property
   def mean(self) -> PredictionMeanParams:
     """How predictions are averaged, with the noise of each party."""
+    return self._mean_of(self.config.knowledge)
+
+  def _mean_of(self, knowledge: str) -> PredictionMeanParams:
     config = self.config
     heaviest = 1 if config.weighting == 'equal' else FULL_WEIGHT
     bare = PredictionMeanParams(
-        knowledge=config.knowledge, records=config.public_per_round,
+        knowledge=knowledge, records=config.public_per_round,
         classes=self.classes, max_total_weight=heaviest * len(self.records),
         bits=config.bits, logit_bound=config.logit_bound)
     if config.mode != 'ldp':
@@ -304,10 +310,16 @@ class DistillPlan:
       return self.draw_event.draw_probability
     return self.target[1] if self.config.mode == 'ldp' else None
 
-  def epsilon(self, rounds: int) -> float:
+  def epsilon(self, rounds: int, starts: int = 1) -> float:
     """Epsilon at `delta` after so many committed rounds, the first one included.
 
     Of nfdp the published one; with the same delta 0 holds too.
+
+    Args:
+      rounds: >= 0.
+      starts: Of the run, >= 1. Every start but the first may have repeated a round,
+        with new noise, before the eyes of those who see predictions: it counts as
+        one more round of mode=ldp. The draw of mode=nfdp is kept.
     """
     mode = self.config.mode
     if mode == 'nfdp':
@@ -316,10 +328,11 @@ class DistillPlan:
       if not rounds:
         return 0.0
       return accountant.epsilon(
-          events.SelfComposed(event=self.round_event, count=rounds), self.delta)
+          events.SelfComposed(event=self.round_event, count=rounds + starts - 1),
+          self.delta)
     return math.inf
 
-  def warnings(self) -> list[str]:
+  def warnings(self, starts: int = 1) -> list[str]:
     """What a reader of the numbers must know, in words."""
     config = self.config
     found = []
@@ -342,9 +355,14 @@ class DistillPlan:
       found.append(
           'accuracies of parties are those of their own models, which stay with '
           'them: they are outside the guarantee')
-      found += accountant.warnings_about(
-          self.epsilon(self.releases), self.delta, None)
-      worst = min(self.records)
+      epsilon = self.epsilon(self.releases, starts)
+      if epsilon > self.target[0]:
+        found.append(
+            f'the run was started {starts} times, and a start may have repeated a '
+            f'round: epsilon after all rounds is {epsilon:.6g} and not the '
+            f'{self.target[0]:.6g} that the noise was made for')
+      found += accountant.warnings_about(epsilon, self.delta, None)
+      worst = max(self.records)
       if self.delta >= 1 / worst:
         found.append(
             f'delta {self.delta:.6g} is not below 1/records = {1 / worst:.6g}: '
@@ -371,9 +389,19 @@ class DistillPlan:
       found += [(name, why) for name in _OF_LDP]
     if self.config.knowledge != 'logits' and mode != 'centralized':
       found.append(('logit_bound', f'knowledge={self.config.knowledge}'))
+    if self.mean.sends_votes and mode != 'centralized':
+      found.append(('bits', f'knowledge={self.config.knowledge}: votes are whole'))
     return [(name, reason) for name, reason in found if name in self.given]
 
-  def kinds_of_knowledge(self) -> dict[str, PredictionMeanParams]:
-    """The mean of this run for each kind of knowledge that parties may share."""
-    return {kind: self.mean.replace(knowledge=kind)
-            for kind in prediction_params.KNOWLEDGE}
+  def kinds_of_knowledge(self) -> dict[str, PredictionMeanParams | None]:
+    """The mean of this run for each kind of knowledge that parties may share.
+
+    None for a kind that these settings, its own noise included, leave too few bits.
+    """
+    found = {}
+    for kind in prediction_params.KNOWLEDGE:
+      try:
+        found[kind] = self._mean_of(kind)
+      except ValueError:
+        found[kind] = None
+    return found

@@ -187,7 +187,7 @@ class Run:
   def _present(self, step: int) -> list[int]:
     """The parties that take part, each by chance."""
     count, rate = len(self._task.parties), self._config.simulated_dropout_rate
-    if rate == 0:
+    if rate == 0 or self._config.mode == 'centralized':
       return list(range(count))
     return cohorts.CohortSampler(
         sampling='poisson', population=count, cohort_size=(1 - rate) * count,
@@ -275,7 +275,7 @@ class Run:
         event = plan.round_event if committed == 1 else plan.later_event()
         records.commit(
             state, committed, event, withheld=False, metrics={
-                name: plan.epsilon(committed),
+                name: plan.epsilon(committed, records.starts),
                 'communication_round': committed - 1, **counts,
                 'mean/accuracy': float(np.mean(accuracies)),
                 **{f'party_{i}/accuracy': accuracy
@@ -292,11 +292,13 @@ def load_task(config: DistillConfig) -> fedmd_task.FedMdTask:
       architectures=config.architectures,
       records_per_party=config.records_per_party, data_seed=config.data_seed,
       data_dir=config.data_dir, cache_dir=config.cache_dir)
+  if config.mode == 'centralized':
+    return task.pooled()
   if config.public_per_round > len(task.public):
     raise ValueError(
         f'public_per_round={config.public_per_round} is more than the '
         f'{len(task.public)} public records of pair {config.pair}')
-  return task.pooled() if config.mode == 'centralized' else task
+  return task
 
 
 def make_plan(task: fedmd_task.FedMdTask, config: DistillConfig,
@@ -313,6 +315,8 @@ def _configuration(task: fedmd_task.FedMdTask, config: DistillConfig) -> dict:
     del fields[name]
   fields['architectures'] = list(config.architectures)
   fields['data_fingerprint'] = task.fingerprint
+  # They are printed, and the subsets are of these.
+  fields['records'] = [len(party.private) for party in task.parties]
   return fields
 
 

@@ -31,12 +31,14 @@ def _kilobytes(count: float) -> str:
   return f'{count / 1e3:,.1f} kB'
 
 
-def communication(plan: DistillPlan) -> dict[str, dict[str, float]]:
-  """Bytes of a party in a round, for each kind of knowledge."""
+def communication(plan: DistillPlan) -> dict[str, dict[str, float] | None]:
+  """Bytes of a party in a round, for each kind of knowledge; None for one that
+  needs more bits."""
   return {
-      kind: {'sent': mean.sent_bytes, 'received': mean.received_bytes,
-             'sent_in_clear': mean.clear_bytes, 'bits': mean.wire_bits,
-             'rounding_error': mean.rounding_error}
+      kind: None if mean is None else {
+          'sent': mean.sent_bytes, 'received': mean.received_bytes,
+          'sent_in_clear': mean.clear_bytes, 'bits': mean.wire_bits,
+          'rounding_error': mean.rounding_error}
       for kind, mean in plan.kinds_of_knowledge().items()}
 
 
@@ -48,6 +50,9 @@ def print_communication(plan: DistillPlan) -> None:
         f'{contexts.SECURE_AGGREGATION}):')
   for kind, found in communication(plan).items():
     mark = '*' if kind == config.knowledge else ' '
+    if found is None:
+      print(f' {mark} {kind:<8} needs more than {config.bits} bits')
+      continue
     rounding = 'the mean is exact'
     if found['rounding_error']:
       rounding = f'rounding moves the mean by at most {found["rounding_error"]:.3g}'
@@ -62,12 +67,14 @@ def _range(values: Sequence[float]) -> str:
   return f'{low:,}' if low == high else f'{low:,} to {high:,}'
 
 
-def _guarantee_lines(plan: DistillPlan) -> list[str]:
-  """The guarantee in words."""
+def _guarantee_lines(plan: DistillPlan, starts: int) -> list[str]:
+  """The guarantee in words, of a run that was started so often."""
   if not plan.is_private:
     return ['epsilon: none, nothing is guaranteed']
-  rounds = plan.releases
-  epsilon = accounting_report.rounded_up(plan.epsilon(rounds))
+  epsilon = accounting_report.rounded_up(plan.epsilon(plan.releases, starts))
+  if plan.config.seed is not None:
+    return ['epsilon: none, the run is seeded and nothing is guaranteed (if it were '
+            f'not: {epsilon} at delta {accounting_report.rounded_up(plan.delta)})']
   lines = [f'epsilon {epsilon} (natural logarithm) at delta '
            f'{accounting_report.rounded_up(plan.delta)} after all rounds, for a '
            f'record of {"the most exposed" if plan.draws_subset else "any"} party']
@@ -96,7 +103,7 @@ def print_plan(plan: DistillPlan, task: FedMdTask,
           f'{"standard deviation" if config.noise == "gaussian" else "scale"})')
   else:
     print(f'mode {config.mode}: all records, no noise')
-  for line in _guarantee_lines(plan):
+  for line in _guarantee_lines(plan, records.starts):
     print(line)
   if config.mode != 'centralized':
     print_communication(plan)
@@ -109,26 +116,25 @@ def _of_party(plan: DistillPlan, task: FedMdTask, number: int, state,
   found = {
       'architecture': task.architectures[party.architecture].name,
       'records': len(party.private), 'accuracy': accuracy,
-      'rounds': int(state['rounds'])}
+      # Whether training failed is of the data, which noise hides.
+      'rounds': None if plan.config.mode == 'ldp' else int(state['rounds'])}
   if plan.draws_subset:
     event = events.Nfdp(
         records=len(party.private), subset_size=plan.draws(number),
         replacement=plan.config.replacement)
-    found.update(draws=event.subset_size, epsilon=event.published_epsilon,
-                 delta=event.draw_probability)
+    seeded = '_if_unseeded' if plan.config.seed is not None else ''
+    found.update({'draws': event.subset_size,
+                  f'epsilon{seeded}': event.published_epsilon,
+                  f'delta{seeded}': event.draw_probability})
   return found
 
 
 def summary(plan: DistillPlan, task: FedMdTask, records: records_lib.RunRecords,
             parties: Sequence, accuracies: Sequence[float]) -> dict:
-  """The summary of a finished run as JSON; None where nothing is guaranteed.
-
-  A round that a crash interrupted was run anew, with new noise, and may have been
-  seen twice: each start but the first counts as one more round of mode=ldp.
-  """
+  """The summary of a finished run as JSON; None where nothing is guaranteed."""
   config = plan.config
   committed = len(records.ledger.lines())
-  repeated = records.ledger.lines()[-1]['starts'] - 1 if committed else 0
+  starts = records.ledger.lines()[-1]['starts'] if committed else 1
   found = {
       'task': task.name, 'pair': config.pair, 'split': config.split,
       'mode': config.mode, 'knowledge': config.knowledge,
@@ -158,12 +164,12 @@ def summary(plan: DistillPlan, task: FedMdTask, records: records_lib.RunRecords,
       'secure_aggregation': contexts.SECURE_AGGREGATION
                             if config.mode != 'centralized' else None,
       'configuration': records.configuration_hash,
-      'warnings': plan.warnings(),
+      'warnings': plan.warnings(starts),
   }
   if not plan.is_private:
     found['observers'] = None
     return found
-  epsilon = plan.epsilon(committed + repeated)
+  epsilon = plan.epsilon(committed, starts)
   adjacency = plan.round_event.adjacency
   found.update(
       delta_in_words=DELTA_IN_WORDS[config.mode], adjacency=adjacency,

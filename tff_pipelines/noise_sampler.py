@@ -56,7 +56,8 @@ def describe(params: DistributedSumParams | None, adaptive: bool) -> str:
     adaptive: Whether a noisy count moves the clip.
   """
   if params is None:
-    return f'TensorFlow\'s Gaussian sampler in floating point: {_NO_BOUND}'
+    return ('Gaussian numbers in floating point, cut off beyond 9.3 standard '
+            f'deviations: {_NO_BOUND}; words by Philox')
   if not params.has_shares:
     return f'{_POISSON}: {_NO_BOUND}'
   if share_tables.is_cryptographic(params):

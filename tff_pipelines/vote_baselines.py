@@ -41,7 +41,7 @@ class _Rounds:
   """An SgdPlan as `simulation.loop` takes plans: all agents, every round."""
 
   is_private = True
-  # No bound is known for TensorFlow's Gaussian sampler.
+  # No bound is known for Gaussian numbers in floating point.
   deviation_per_round = None
 
   def __init__(self, plan: SgdPlan, agents: int):

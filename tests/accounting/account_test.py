@@ -275,6 +275,36 @@ def test_what_the_sampler_deviates_is_taken_from_delta(tmp_path, share, exact):
   assert any('exact laws' in text for text in found['warnings']) == exact
 
 
+def test_noisy_predictions_that_a_restart_repeated_count_for_everybody(tmp_path):
+  event = events.SelfComposed(event=events.LocalGaussian(noise_multiplier=20.0),
+                              count=50)
+  found = {}
+  for starts in (1, 3):
+    path = tmp_path / f'{starts}.jsonl'
+    ledger = ledger_lib.Ledger.create(path, delta=1e-5)
+    for start in (1, 1, starts):
+      ledger.append_line(ledger.next_line(
+          event, outcome='released', configuration_hash='x', starts=start))
+    found[starts] = as_json(f'--ledger={path}')
+    assert any('never ended' in text for text in found[starts]['warnings'])
+  for starts, rounds in ((1, 3), (3, 5)):
+    assert found[starts]['epsilon'] == found[starts]['epsilon_unamplified']
+    assert found[starts]['epsilon'] == pytest.approx(accountant.epsilon(
+        events.SelfComposed(event=event, count=rounds), 1e-5), rel=1e-9)
+
+
+def test_answers_that_are_charged_before_they_are_given_can_not_be_missing(tmp_path):
+  path = tmp_path / 'ledger.jsonl'
+  ledger = ledger_lib.Ledger.create(path)
+  ledger.append_line(ledger.next_line(
+      events.LocalAnswers(event=events.Duchi(epsilon=0.5), groups=2,
+                          queries_before=0, queries_after=6),
+      outcome='released', configuration_hash='x'))
+  found = as_json(f'--ledger={path}', '--delta=1e-9')
+  assert 0 < found['epsilon'] <= 1.5
+  assert not any('never ended' in text for text in found['warnings'])
+
+
 def test_a_withheld_round_leaves_no_epsilon_against_the_server(tmp_path):
   path = tmp_path / 'ledger.jsonl'
   ledger = ledger_lib.Ledger.create(path, delta=1e-5)

@@ -57,8 +57,8 @@ def test_mean_is_within_the_stated_error(kind, weights, bits):
   wanted = np.average(
       [_shared(x, params) for x in logits], axis=0, weights=weights)
   found = _consensus(logits, weights, params)
-  # float32 of the softmax and of the result come on top.
-  slack = 1e-6 * (params.high - params.low)
+  # float32 of the softmax comes on top.
+  slack = 0.0 if kind == 'logits' else 1e-6
   assert np.abs(found - wanted).max() <= params.rounding_error + slack
   if kind == 'softmax' and bits == 12:
     assert np.abs(found - wanted).max() > params.rounding_error / 10
@@ -83,6 +83,13 @@ def test_sum_of_extreme_predictions_does_not_wrap_around(kind, value):
   logits[..., 1] = value
   found = _consensus(logits, (20, 20, 20), params)
   np.testing.assert_allclose(found, _shared(logits[0], params), atol=1e-6)
+
+
+def test_weights_that_sum_up_to_too_much_give_no_consensus():
+  params = _params(max_total_weight=1000)
+  assert np.all(np.isfinite(_consensus(_logits(2), (500, 500), params)))
+  with pytest.raises(tf.errors.InvalidArgumentError, match='max_total_weight'):
+    _consensus(_logits(2), (869, 869), params)
 
 
 @pytest.mark.parametrize('value', [np.nan, np.inf, -np.inf])

@@ -38,7 +38,7 @@ def test_noisy_votes_take_the_bits_of_numbers():
 def test_rounding_error_is_half_a_step():
   params = _params(knowledge='logits', logit_bound=30.0, bits=16)
   assert params.levels == 6553
-  assert params.rounding_error == pytest.approx(60 / 6553 / 2)
+  assert params.rounding_error == pytest.approx(60 / 6553 / 2 + 30 * 2.0**-24)
 
 
 @pytest.mark.parametrize('knowledge, l1, l2', [

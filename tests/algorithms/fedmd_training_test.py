@@ -88,6 +88,44 @@ def test_uneven_last_batch_counts_its_own_examples_only():
   np.testing.assert_allclose(one, two, atol=1e-6)
 
 
+def test_half_of_the_images_are_mirrored_left_to_right_and_keep_their_targets():
+  seen = []
+
+  class Recorder:
+    """In the place of an architecture: notes what it is shown."""
+
+    @staticmethod
+    def logits(weights, images):
+      tf.py_function(lambda x: seen.append(x.numpy()), [images], [])
+      return tf.zeros([tf.shape(images)[0], CLASSES]) + 0 * weights[0]
+
+  images = np.zeros([400, 8, 8, 1], np.uint8)
+  images[:, 1, 2] = 200  # Mirrored left to right it is in column 5.
+  images[:, 0, 0, 0] = images[:, 0, 7, 0] = np.arange(400) % 200
+  for mirror in (True, False):
+    seen.clear()
+    fedmd_training.fit(
+        Recorder, tf.zeros([3]), tf.constant(images), tf.zeros([400], tf.int32),
+        tf.constant(2), KEY, kind='labels',
+        config=FitConfig(learning_rate=0.1, batch_size=100, mirror=mirror))
+    shown = np.concatenate(seen)
+    assert shown.shape == (800, 8, 8, 1)
+    there, mirrored = shown[:, 1, 2, 0] == 200, shown[:, 1, 5, 0] == 200
+    assert np.all(there != mirrored)
+    assert np.sum(mirrored) == pytest.approx(400 if mirror else 0,
+                                             abs=85 if mirror else 0)
+    assert not np.any(shown[:, 6])  # Never upside down.
+  labels = (np.arange(60) % 2).astype(np.int32)
+  halves = np.zeros([60, 8, 8, 1], np.uint8)
+  halves[labels == 1, :4] = 255  # The upper half: the same in a mirror.
+  fitted = fedmd_training.fit(
+      ARCHITECTURE, tf.constant(ARCHITECTURE.initial_weights(0)),
+      tf.constant(halves), tf.constant(labels), tf.constant(30), KEY, kind='labels',
+      config=FitConfig(learning_rate=0.01, batch_size=10, mirror=True))
+  predicted = fedmd_training.predict(ARCHITECTURE, fitted, tf.constant(halves))
+  np.testing.assert_array_equal(np.argmax(predicted, axis=-1), labels)
+
+
 @pytest.mark.parametrize('count, epochs', [(0, 3), (4, 0)])
 def test_nothing_to_learn_changes_nothing(count, epochs):
   found = _fit(_images(count), _labels(count), epochs)

@@ -1,5 +1,6 @@
 """The tables of FedMD: which runs they need, and what is made of them."""
 
+import json
 import math
 import subprocess
 import sys
@@ -121,10 +122,28 @@ def test_tables_need_no_tensorflow(tmp_path):
 
 
 @pytest.mark.slow
+def _tiny(key='tiny', **changes):
+  return fedmd_cases.Case(
+      key=key, table='2', name='tiny', pair='digits', changes={**dict(
+          parties=2, pretrain_epochs=1, initial_epochs=1, architectures=('dense2',)),
+                                                               **changes})
+
+
+def test_runs_of_other_records_or_models_do_not_share_a_task(tmp_path):
+  runner = results_fedmd.Runner(tmp_path, None, rounds=1, public_per_round=40)
+  found = [runner.run(case, 0) for case in (
+      _tiny('few', records_per_party=20), _tiny('all'),
+      _tiny('other', architectures=('dense2', 'dense3')))]
+  assert found[0]['records'] == [20, 20] and found[1]['records'][0] > 400
+  assert found[2]['records'] == found[1]['records']
+  models = [json.loads((tmp_path / f'{key}-0' / 'summary.json').read_text())['parties']
+            for key in ('all', 'other')]
+  assert [[party['architecture'] for party in run] for run in models] == [
+      ['dense2', 'dense2'], ['dense2', 'dense3']]
+
+
 def test_run_is_done_once_and_continued(tmp_path, capsys):
-  case = fedmd_cases.Case(
-      key='tiny', table='2', name='tiny', pair='digits', changes=dict(
-          parties=2, pretrain_epochs=1, initial_epochs=1, architectures=('dense2',)))
+  case = _tiny()
   runner = results_fedmd.Runner(tmp_path, None, rounds=1, public_per_round=40)
   first = runner.run(case, 0)
   assert first['run'] == 'tiny-0' and first['starts'] == 1

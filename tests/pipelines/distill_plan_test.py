@@ -109,15 +109,16 @@ def test_seeded_run_is_said_to_have_no_guarantee():
     (dict(mode='np', subset_size=4), {'subset_size'}, 'subset_size is not used by'),
     (dict(mode='centralized'), {'knowledge'}, 'knowledge is not used by mode=centr'),
     (dict(mode='nfdp'), {'noise'}, 'noise is not used by mode=nfdp'),
-    (dict(knowledge='argmax'), {'logit_bound'}, 'logit_bound is not used by knowl')])
+    (dict(knowledge='argmax'), {'logit_bound'}, 'logit_bound is not used by knowl'),
+    (dict(knowledge='argmax'), {'bits'}, 'bits is not used by knowledge=argmax')])
 def test_flag_that_is_not_used_is_reported(changes, given, unused):
   assert any(unused in text for text in _plan(given=given, **changes).warnings())
   assert not any('not used' in text for text in _plan(**changes).warnings())
 
 
 def test_weights_are_hundredths_of_the_heaviest():
-  plan = _plan(records=(100, 50, 1), weighting='records', subset_size=1)
-  assert [plan.weight(i) for i in range(3)] == [100, 50, 1]
+  plan = _plan(records=(100, 50, 2), weighting='records', subset_size=1)
+  assert [plan.weight(i) for i in range(3)] == [100, 50, 2]
   assert plan.mean.max_total_weight == 300
   assert _plan(weighting='agreement').weight(0) == -100
   assert _plan().weight(0) == 1 and _plan().mean.max_total_weight == 10
@@ -166,8 +167,50 @@ def test_drawing_everything_without_replacement_is_refused():
     _plan(subset_size=300, replacement=False)
   with pytest.raises(ValueError, match='at least one record'):
     _plan(records=(3, 0))
-  with pytest.raises(ValueError, match='a draw from one record has delta=1'):
+  with pytest.raises(ValueError, match='delta is 1: give --epsilon and --delta'):
     _plan(mode='ldp', records=(1,))
+  _plan(mode='ldp', records=(1,), epsilon=1.0, delta=1e-3)
+
+
+@pytest.mark.parametrize('records, size', [(1, None), (300, 12_000)])
+def test_so_many_draws_that_nobody_is_left_out_are_refused(records, size):
+  with pytest.raises(ValueError, match='for certain, so delta is 1: draw fewer'):
+    _plan(records=(records,) * 2, subset_size=size)
+
+
+def test_meaning_of_delta_is_that_for_the_party_with_the_most_records():
+  for delta, said in ((0.005, True), (0.0009, False)):
+    texts = ' '.join(_plan(
+        records=(100, 1000), mode='ldp', epsilon=1.0, delta=delta).warnings())
+    assert ('allows to expose single records entirely' in texts) == said
+
+
+def test_every_start_but_the_first_may_have_repeated_a_round():
+  plan = _plan(mode='ldp', epsilon=3.0, delta=1e-3, rounds=2, public_per_round=10)
+  assert plan.epsilon(2, starts=2) == plan.epsilon(3) > plan.epsilon(2)
+  assert plan.epsilon(0, starts=5) == 0.0
+  assert not any('started' in text for text in plan.warnings())
+  assert any('started 3 times' in text and 'not the 3 ' in text
+             for text in plan.warnings(starts=3))
+  drawn = _plan(subset_size=9)
+  assert drawn.epsilon(2, starts=9) == drawn.epsilon(1)
+  assert drawn.warnings(starts=9) == drawn.warnings()
+
+
+def test_kinds_of_knowledge_have_their_own_noise_or_too_few_bits():
+  plan = _plan(mode='ldp', knowledge='softmax', epsilon=3.0, delta=1e-3, rounds=2,
+               public_per_round=10)
+  kinds = plan.kinds_of_knowledge()
+  for kind, mean in kinds.items():
+    other = _plan(mode='ldp', knowledge=kind, epsilon=3.0, delta=1e-3, rounds=2,
+                  public_per_round=10)
+    assert mean == other.mean
+  assert kinds['logits'].noise_scale > 10 * kinds['softmax'].noise_scale
+  votes = _plan(knowledge='argmax', bits=4).kinds_of_knowledge()
+  assert votes['logits'] is None and votes['softmax'] is None
+  assert votes['argmax'].wire_bits == 4
+  with pytest.raises(ValueError, match='bits=4 leave'):
+    _plan(knowledge='softmax', bits=4)
 
 
 def test_plan_is_frozen():

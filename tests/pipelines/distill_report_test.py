@@ -37,6 +37,36 @@ def test_noisy_predictions_that_may_have_been_seen_twice_count_twice(task, tmp_p
   assert found['accuracy'] == pytest.approx(0.6)
 
 
+def test_whether_a_partys_training_failed_is_not_told_under_noise(task, tmp_path):
+  _, found = _summary(
+      task, tmp_path / 'ldp', starts=1, mode='ldp', epsilon=3.0, delta=1e-3)
+  assert [party['rounds'] for party in found['parties']] == [None, None]
+  _, found = _summary(task, tmp_path / 'draw', starts=1, subset_size=9)
+  assert [party['rounds'] for party in found['parties']] == [1, 1]
+
+
+def test_seeded_run_promises_nothing_before_it_starts_nor_of_a_party(
+    task, tmp_path, capsys):
+  plan, found = _summary(task, tmp_path / 'run', starts=1, subset_size=9, seed=3)
+  records = records_lib.RunRecords(tmp_path / 'run', {'a': 1}, resume=True)
+  distillation_report.print_plan(plan, task, records)
+  line, = [line for line in capsys.readouterr().out.splitlines() if 'epsilon' in line]
+  assert line.startswith('epsilon: none, the run is seeded')
+  for party in found['parties']:
+    assert not {'epsilon', 'delta'} & party.keys()
+    assert party['epsilon_if_unseeded'] == plan.epsilon(1)
+
+
+def test_kind_that_needs_more_bits_is_told_and_stops_nothing(task, capsys):
+  plan = distillation.make_plan(task, DistillConfig(
+      parties=2, public_per_round=40, knowledge='argmax', bits=4))
+  distillation_report.print_communication(plan)
+  lines = capsys.readouterr().out.splitlines()
+  assert lines[1].split() == ['logits', 'needs', 'more', 'than', '4', 'bits']
+  assert lines[3].split()[:3] == ['*', 'argmax', 'sent']
+  assert distillation_report.communication(plan)['softmax'] is None
+
+
 def test_predictions_of_a_draw_may_be_seen_as_often_as_one_likes(task, tmp_path):
   plan, found = _summary(task, tmp_path / 'run', starts=2, subset_size=9)
   assert found['epsilon'] == plan.epsilon(1) == plan.draw_event.published_epsilon
@@ -50,5 +80,5 @@ def test_error_of_rounding_is_printed(task, capsys):
   distillation_report.print_communication(plan)
   lines = capsys.readouterr().out.splitlines()
   # Half a step of a grid of 2^16 - 1 over two parties, from -30 to 30.
-  assert f'at most {60 / 32767 / 2:.3g}' in lines[1] and ' logits ' in lines[1]
+  assert f'at most {60 / 32767 / 2 + 30 * 2.0**-24:.3g}' in lines[1] and ' logits ' in lines[1]
   assert lines[3].endswith('the mean is exact') and ' argmax ' in lines[3]

@@ -224,7 +224,7 @@ def test_run_on_a_worker_ends_where_one_in_this_process_does(
     (['--rounds=0'], 'rounds must be at least 1'),
     (['--public_per_round=721'], 'public_per_round=721 is more than the 720'),
     (['--architectures=dense2,vgg'], "architectures must be of conv2"),
-    (['--bits=4'], 'bits=4 leave 5 steps'),
+    (['--bits=4', '--knowledge=softmax'], 'bits=4 leave 5 steps'),
     (['--digest_learning_rate=nan'], 'digest_learning_rate must be a finite number'),
     (['--pair=cifar'], 'pair cifar needs data_dir'),
     (['--data_dir=x'], 'pair digits does not use data_dir'),
@@ -238,8 +238,7 @@ def test_wrong_flag_is_named_and_nothing_is_written(
   assert run.code == 2, (run.stdout, run.stderr)
   assert run.stderr.startswith('error: ') and run.stderr.count('\n') == 1
   assert message in run.stderr
-  if 'bits' not in message:
-    assert not (tmp_path / 'run').exists()
+  assert not (tmp_path / 'run').exists()
 
 
 def test_folder_of_another_configuration_is_refused(runs, launcher):
@@ -285,6 +284,23 @@ def _start():
 def _default_run(start):
   task, _ = start
   return distillation.Run(task, distillation.make_plan(task, _config()))
+
+
+def test_centralized_training_misses_no_round(start):
+  task = distillation.load_task(_config(mode='centralized', public_per_round=10**6))
+  config = _config(mode='centralized', simulated_dropout_rate=0.9)
+  run = distillation.Run(task, distillation.make_plan(task, config))
+  for step in range(3):
+    assert run._present(step) == list(range(len(task.parties)))  # pylint: disable=protected-access
+
+
+def test_a_run_is_of_so_many_records_of_each_party(start):
+  task, few = start[0], distillation.load_task(_config(records_per_party=30))
+  configurations = [distillation._configuration(t, _config()) for t in (task, few)]  # pylint: disable=protected-access
+  assert configurations[0]['records'] == [286] * 3
+  assert configurations[1]['records'] == [30] * 3
+  # Nothing else of private records is published.
+  assert configurations[0]['data_fingerprint'] == configurations[1]['data_fingerprint']
 
 
 def test_public_models_depend_on_public_records_and_their_seed_alone(start):
@@ -376,5 +392,5 @@ def test_noisy_consensus_says_next_to_nothing(start, in_process):
         tf.constant(state['parties'][0]['weights']), task.public.x[state['digest']])
     consensus = np.asarray(state['server']['consensus'])
     found[mode] = np.mean(own.numpy().argmax(-1) == consensus.argmax(-1))
-  assert found['nfdp'] > 0.6
+  assert found['nfdp'] > 0.5
   assert found['ldp'] < 0.3  # Chance is 1/6.

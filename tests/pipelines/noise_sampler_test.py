@@ -112,7 +112,7 @@ def test_words_say_what_is_not_covered():
   assert 'adaptive clip' in noise_sampler.describe(_params(), True)
   chosen = noise_sampler.describe(_params(noise_generator='chacha20'), False)
   assert 'tables alone' in chosen and 'no bound' not in chosen
-  assert 'Gaussian sampler' in noise_sampler.describe(None, False)
+  assert 'Gaussian numbers' in noise_sampler.describe(None, False)
 
 
 def test_delta_is_at_most_one_and_never_overflows():

@@ -15,6 +15,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from aggregators import keys
+from aggregators import normal
 from aggregators import validate
 from tasks.task import Model
 from tff_pipelines.algorithms import fedavg
@@ -133,8 +134,8 @@ def contribution(loss: Callable, weights, examples, key: tf.Tensor,
     return totals
   noise_key = keys.derive(key, 1)
   return [
-      total + config.share_stddev * tf.random.stateless_normal(
-          total.shape, seed=keys.derive(noise_key, i), alg='philox')
+      total + tf.cast(config.share_stddev * normal.sample(
+          keys.derive(noise_key, i), total.shape), tf.float32)
       for i, total in enumerate(totals)]
 
 
