@@ -20,7 +20,7 @@ test: $(READY)
 
 # Figures into out/figures: accounting, errors of local mechanisms, distributed mean
 # estimation, and FedMD (figures 2 to 4, of the runs of results-fedmd that there are;
-# FEDMD="--rounds=10 --public_per_round=2500" for those of docs/fedmd.md). What is there
+# FEDMD="--rounds=10" and the like for runs of other sizes). What is there
 # from an earlier run is not computed again.
 figures: $(READY)
 	@mkdir -p out/figures

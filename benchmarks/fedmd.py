@@ -3,9 +3,10 @@
   python -m benchmarks.fedmd [--quick] [--json=FILE] [--repeats=N]
 
 A round of parties with networks of three architectures: digest the consensus on
-public records, revisit the own ones, predict on new ones, average. Ours is the TFF
-process as `distill` runs it, in this process, secure aggregation simulated. The peer
-does the same with `tf.keras` models of the same layers, batches and optimizer, in
+public records, revisit the own ones, predict on new ones, average; epochs, batches
+and learning rates are the defaults of `distill`. Ours is the TFF process that
+`distill` runs, in this process, secure aggregation simulated. Images are not
+mirrored, as the peer would need a pipeline of its own for it. The peer does the same with `tf.keras` models of the same layers, batches and optimizer, in
 this process too: `fit`, `fit`, `predict`, mean. Both on the same synthetic images.
 See benchmarks/README.md.
 """
@@ -22,12 +23,16 @@ from benchmarks import measure
 from tasks import fedmd_models
 from tff_pipelines.algorithms import fedmd
 from tff_pipelines.algorithms.fedmd_training import FitConfig
+from tff_pipelines.distill_plan import DistillConfig
 from tff_pipelines.simulation import contexts
 
 CLASSES = 6
-RATE = 1e-3
-PRIVATE_BATCH, DIGEST_BATCH = 16, 128
-DIGEST_EPOCHS, REVISIT_EPOCHS = 2, 1
+_DEFAULTS = DistillConfig()
+RATE = _DEFAULTS.digest_learning_rate
+PRIVATE_BATCH = _DEFAULTS.private_batch_size
+DIGEST_BATCH = _DEFAULTS.digest_batch_size
+DIGEST_EPOCHS = _DEFAULTS.digest_epochs
+REVISIT_EPOCHS = _DEFAULTS.revisit_epochs
 ARCHITECTURES = ('conv2', 'conv3', 'mixed3')
 
 

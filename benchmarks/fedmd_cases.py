@@ -25,7 +25,8 @@ _PRINTED = {
 # Runs that the claims of the paper are judged by.
 _REPEATED = frozenset({
     'cifar-np', 'cifar-kall', 'cifar-k60-with', 'cifar-k60-without',
-    'cifar-np-argmax', 'cifar-kall-argmax', 'cifar-np-190'})
+    'cifar-np-argmax', 'cifar-kall-argmax', 'cifar-np-190',
+    'cifar-k16-logits-10', 'cifar-k16-softmax-10', 'cifar-k16-argmax-10'})
 # How many different records 300 draws with replacement have, in the mean.
 _DIFFERENT = 190
 
