@@ -156,9 +156,9 @@ class VotingParams:
     if self.has_table:
       return 'exact tables; words by Philox'
     kind = "TensorFlow's Poisson sampler in float64" if self.is_integer else (
-        'Gaussian numbers in floating point')
-    return (f'{kind}: no bound on their deviation is proved, statistical tests '
-            'find none; words by Philox')
+        'Gaussian noise in floating point')
+    return (f'{kind}: no bound on its deviation is proved, statistical tests find '
+            'none; words by Philox')
 
   @property
   def most_counts(self) -> int:

@@ -3,10 +3,13 @@
 Called by benchmarks.results_fedmd; runs nothing itself.
 """
 
+import collections
 import pathlib
+import statistics
 from typing import Mapping
 
 import matplotlib
+import matplotlib.ticker
 import numpy as np
 
 from tff_pipelines.accounting import calibration
@@ -43,11 +46,10 @@ def _ldp_stddev(event: events.Nfdp) -> float:
 
 def draw_budget(path: pathlib.Path, results: Mapping[str, dict]) -> None:
   """Figure 2: epsilon, delta and noise against the parties; accuracy likewise."""
-  points = {}
+  points = collections.defaultdict(list)
   for result in results.values():
-    # The first seed only, which every number of parties has.
-    if result['case'].startswith('cifar-k16-softmax-') and result['seed'] == 0:
-      points[len(result['records'])] = 100 * result['accuracy']
+    if result['case'].startswith('cifar-k16-softmax-'):
+      points[len(result['records'])].append(100 * result['accuracy'])
   panels = 4 if points else 3
   figure, axes = _pyplot().subplots(1, panels, figsize=(3.75 * panels, 3.6))
   for name, records in RECORDS.items():
@@ -66,7 +68,11 @@ def draw_budget(path: pathlib.Path, results: Mapping[str, dict]) -> None:
   axes[0].legend()
   if points:
     counts = sorted(points)
-    axes[3].plot(counts, [points[n] for n in counts], marker='o', color='tab:orange')
+    axes[3].plot(counts, [statistics.fmean(points[n]) for n in counts], marker='o',
+                 color='tab:orange')
+    # Every run, beside their mean.
+    axes[3].plot(*zip(*((n, value) for n in counts for value in points[n])), '.',
+                 color='tab:gray')
     axes[3].set_title('(d) accuracy (%), CIFAR, k = 16, softmax', fontsize=10)
     axes[3].set_xlabel('parties')
     axes[3].grid(alpha=0.3)
@@ -90,6 +96,8 @@ def draw_rounds(path: pathlib.Path, results: Mapping[str, dict]) -> None:
     axis.plot(history.mean(axis=1), color='black', linewidth=2, label='mean')
     axis.set_title(title, fontsize=10)
     axis.set_xlabel('communication round')
+    axis.xaxis.set_major_locator(
+        matplotlib.ticker.MaxNLocator(integer=True))
     axis.set_ylabel('test accuracy of each party (%)')
     axis.grid(alpha=0.3)
     axis.legend()
