@@ -160,8 +160,8 @@ class PredictionMeanFactory(tff.aggregators.WeightedAggregationFactory):
   Values are logits, float32 [records, classes]; `params.knowledge` says what of
   them is shared. Weights are int32 >= 0 and public; the mean is normalised by
   the weights that came, so a party that is absent, or whose predictions are not
-  finite, changes nothing but its own part. An entry of the mean is within
-  `params.rounding_error` of the mean of what parties share.
+  finite, changes nothing but its own part. Without noise an entry of the mean is
+  within `params.rounding_error` of the mean of what parties share.
 
   Formal guarantees. The server is shown the sum alone, as long as the secure
   aggregation protocol opens no sum of too few parties. Without noise nothing

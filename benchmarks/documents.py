@@ -11,6 +11,8 @@ import pathlib
 import statistics
 from typing import Any, Mapping, Sequence
 
+from tff_pipelines.simulation.run_files import write_atomically
+
 RESULTS = 'results.jsonl'
 _BEGIN, _END = '<!-- {}: begin -->', '<!-- {}: end -->'
 
@@ -74,4 +76,4 @@ def put(path: str, contents: Mapping[str, str]) -> None:
   text = document.read_text(encoding='utf-8')
   for name, content in contents.items():
     text = rewritten(text, name, content)
-  document.write_text(text, encoding='utf-8')
+  write_atomically(document, text)

@@ -6,9 +6,10 @@ A round of parties with networks of three architectures: digest the consensus on
 public records, revisit the own ones, predict on new ones, average; epochs, batches
 and learning rates are the defaults of `distill`. Ours is the TFF process that
 `distill` runs, in this process, secure aggregation simulated. Images are not
-mirrored, as the peer would need a pipeline of its own for it. The peer does the same with `tf.keras` models of the same layers, batches and optimizer, in
-this process too: `fit`, `fit`, `predict`, mean. Both on the same synthetic images.
-See benchmarks/README.md.
+mirrored, as the peer would need a pipeline of its own for it. The peer does the same
+with `tf.keras` models of the same layers, batches and optimizer, in this process too:
+`fit`, `fit`, `predict`, mean. Both on the same synthetic images. See
+benchmarks/README.md.
 """
 
 import argparse

@@ -23,4 +23,6 @@ def define(output_dir: str, document: str, picture: str, of: str) -> None:
   flags.DEFINE_string('picture', picture, f'Of {of}; empty for none.')
   flags.DEFINE_list('only', [], 'Only experiments whose names start so.')
   flags.DEFINE_bool('list', False, 'Print the commands and run nothing.')
-  flags.mark_flag_as_required('data_dir')
+  # None or empty, as DATA_DIR is where it is not set.
+  flags.register_validator(
+      'data_dir', bool, message='must name the folder of the data files')

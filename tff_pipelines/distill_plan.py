@@ -140,7 +140,6 @@ class DistillConfig:
     if self.resume and self.output_dir is None:
       raise ValueError('resume needs output_dir, the folder of the run to continue')
 
-
   def rate_factor(self, step: int) -> float:
     """What a round's learning rates are multiplied by: from 1 in the first round
     down to `final_rate_factor` in the last, in equal steps.
@@ -356,7 +355,7 @@ class DistillPlan:
           'accuracies of parties are those of their own models, which stay with '
           'them: they are outside the guarantee')
       epsilon = self.epsilon(self.releases, starts)
-      if epsilon > self.target[0]:
+      if starts > 1 and epsilon > self.target[0]:
         found.append(
             f'the run was started {starts} times, and a start may have repeated a '
             f'round: epsilon after all rounds is {epsilon:.6g} and not the '

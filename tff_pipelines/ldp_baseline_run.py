@@ -245,6 +245,11 @@ def pate_aggregator(config: BaselineConfig, owners: int,
       stddev, threshold_stddev=ratio * stddev, queries=queries, answers=answers)
 
 
+def _sampler_part(event: base.Event, drift: float, delta: float) -> float:
+  """What of delta draws take that deviate by so much in all."""
+  return deviation.taken_at_most(min(1.0, drift), event, delta, accountant='rdp')
+
+
 def _released(setting: ldp_run.Setting, config: BaselineConfig, rows: np.ndarray,
               aggregator: pate.ConfidentGnmax, event: base.Event,
               records: records_lib.RunRecords) -> np.ndarray:
@@ -272,7 +277,8 @@ def _pate(config: BaselineConfig, setting: ldp_run.Setting,
   warnings = [*_seeded(config), 'what is paid for does not depend on the votes; the '
               'data-dependent epsilon of publications is itself private']
   drift = aggregator.deviation(len(rows), setting.task.num_classes)
-  deviation.check_kept(drift, config.epsilon, config.delta)
+  deviation.check_kept(
+      _sampler_part(event, drift, config.delta), config.epsilon, config.delta)
   if not records.ledger.path.exists():
     records.ledger.create(
         records.ledger.path, delta=config.delta, adjacency=event.adjacency,
@@ -285,8 +291,7 @@ def _pate(config: BaselineConfig, setting: ldp_run.Setting,
     warnings.append(f'the vote was interrupted and begun {lines} times; every time '
                     'counts')
   event = events.SelfComposed(event=event, count=lines)
-  part = deviation.taken_at_most(
-      min(1.0, lines * drift), event, config.delta, accountant='rdp')
+  part = _sampler_part(event, lines * drift, config.delta)
   guarantee = accountant.guarantee(
       event, deviation.left(config.delta, part), accountant='rdp')
   if part > config.delta / 2:

@@ -288,6 +288,5 @@ def calibrate(budget: Budget, *, dimension: int, owners: int, owners_per_query: 
       owners_per_query=owners_per_query, holdings=holdings,
       simulation_seed=simulation_seed)
   if plan.deviation_per_answer and total is not None:
-    deviation_lib.check_kept(
-        min(1.0, answers * plan.deviation_per_answer), total, delta)
+    deviation_lib.check_kept(plan.delta_sampler(answers), total, delta)
   return plan

@@ -89,5 +89,6 @@ def test_impossible_votes_are_refused(changes, message):
 
 
 def test_colluders_up_to_the_fraction_are_accepted():
-  _params(min_honest_fraction=0.9, assumed_colluders=10)
-  _params(noise='gaussian_central', assumed_colluders=50)
+  params = _params(min_honest_fraction=0.9, assumed_colluders=10)
+  assert params.least_honest == 0.9 * params.agents == params.agents - 10
+  assert _params(noise='gaussian_central', assumed_colluders=50).assumed_colluders == 50

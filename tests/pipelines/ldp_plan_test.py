@@ -70,9 +70,10 @@ def test_gaussian_noise_is_calibrated_to_all_answers():
   assert 4.99 < plan.epsilon(4) <= 5.0
   event = events.SelfComposed(event=events.LocalDiscreteGaussian(
       noise_multiplier=plan.noise_multiplier), count=4)
-  # Of delta 2^-20 is kept for the sampler, which takes far less.
-  assert plan.epsilon(4) == pytest.approx(accountant.epsilon(event, 1e-5), rel=1e-12)
-  assert accountant.epsilon(event, 1e-5 * (1 - 2.0**-20)) <= 5.0
+  # What the sampler takes is less than a last digit of delta.
+  assert accountant.epsilon(event, 1e-5) == plan.epsilon(4)
+  # 2^-15 of delta is kept for it.
+  assert accountant.epsilon(event, 1e-5 * (1 - 2.0**-15)) <= 5.0
   each = _plan('gaussian', epsilon_total=5.0, epsilon_per_query=1.0)
   assert each.answers_per_owner > 5  # They compose better than they add up.
   assert each.epsilon(each.answers_per_owner) <= 5.0
@@ -96,6 +97,18 @@ def test_what_the_gaussian_sampler_deviates_comes_out_of_delta():
   assert loose.epsilon(30) > 50  # Asked for, and said.
   assert any('that of exact laws' in text for text in loose.guarantee(30).warnings)
   assert not any('exact laws' in text for text in plan.guarantee(4).warnings)
+
+
+@pytest.mark.parametrize('total', [26.0, 30.0, 33.0, 36.0, 39.0, 42.0])
+def test_where_the_sampler_matters_a_total_is_kept_or_refused(total):
+  try:
+    plan = _plan('gaussian', epsilon_total=total, answers_per_owner=3)
+  except ValueError as error:
+    assert 'can not be had' in str(error) and total > 30
+    return
+  assert total < 39
+  assert plan.delta_sampler(3) <= 1e-5 * 2.0**-15
+  assert 0.99 * total < plan.epsilon(3) <= total
 
 
 def test_the_ledgers_events_say_who_answered_how_often():

@@ -44,7 +44,7 @@ def left(delta: float, part: float | None) -> float:
 
 # The part of delta that noise is calibrated without, so that what its sampler takes
 # does not make epsilon exceed its target.
-_KEPT = 2.0**-20
+_KEPT = 2.0**-15
 
 
 def calibrated_to(delta: float) -> float:
@@ -52,17 +52,16 @@ def calibrated_to(delta: float) -> float:
   return delta * (1 - _KEPT)
 
 
-def check_kept(deviation: float, epsilon: float, delta: float) -> None:
-  """Raises ValueError if a deviation takes more than `calibrated_to` keeps for it.
+def check_kept(part: float, epsilon: float, delta: float) -> None:
+  """Raises ValueError if a sampler takes more than `calibrated_to` keeps for it.
 
   Args:
-    deviation: Total variation of all releases.
+    part: Of delta, the very one that the guarantee is stated without.
     epsilon: The target.
-    delta: In which it has a part.
+    delta: Of the guarantee.
   """
-  part = taken(deviation, epsilon)
   if part > _KEPT * delta:
     raise ValueError(
         f'epsilon={epsilon:g} at delta={delta:g} can not be had: at such an epsilon '
-        f'the draws of the noise take {part:.3g} of delta, and 2^-20 of it is kept '
+        f'the draws of the noise take {part:.3g} of delta, and 2^-15 of it is kept '
         'for them; lower epsilon or raise delta')
