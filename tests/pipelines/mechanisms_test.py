@@ -81,7 +81,13 @@ def test_run_meets_its_target_and_its_ledger_says_the_same(runs, name):
   event = ledger.event()
   assert accountant.epsilon(event, found['delta']) == pytest.approx(
       found['epsilon'], rel=1e-9)
-  assert found['epsilon_unamplified'] > found['epsilon']
+  # Who drops out is drawn anew in every run: a round of too few is withheld from
+  # outsiders, and the server saw less noise than any epsilon would count on.
+  if any(line['outcome'] == 'withheld' for line in ledger.lines()):
+    assert '--simulated_dropout_rate=0.3' in RUNS[name]
+    assert found['epsilon_unamplified'] is None
+  else:
+    assert found['epsilon_unamplified'] > found['epsilon']
   assert found['adjacency'] == base.ZERO_OUT
   assert ('count' in json.dumps(event.to_json()).lower()) or name not in ADAPTING
 
