@@ -392,15 +392,16 @@ class DistillPlan:
       found.append(('bits', f'knowledge={self.config.knowledge}: votes are whole'))
     return [(name, reason) for name, reason in found if name in self.given]
 
-  def kinds_of_knowledge(self) -> dict[str, PredictionMeanParams | None]:
+  def kinds_of_knowledge(self) -> dict[str, PredictionMeanParams | str]:
     """The mean of this run for each kind of knowledge that parties may share.
 
-    None for a kind that these settings, its own noise included, leave too few bits.
+    Why not, in words, for a kind that these settings, its own noise included, do
+    not allow: too few bits, or more noise than the grid can hold.
     """
     found = {}
     for kind in prediction_params.KNOWLEDGE:
       try:
         found[kind] = self._mean_of(kind)
-      except ValueError:
-        found[kind] = None
+      except ValueError as error:
+        found[kind] = str(error)
     return found

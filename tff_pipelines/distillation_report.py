@@ -8,6 +8,7 @@ from typing import Sequence
 import matplotlib
 import pandas
 
+from aggregators.prediction_params import PredictionMeanParams
 from tasks.fedmd import FedMdTask
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import base
@@ -31,15 +32,19 @@ def _kilobytes(count: float) -> str:
   return f'{count / 1e3:,.1f} kB'
 
 
+def _costs(mean: PredictionMeanParams | str) -> dict[str, float] | None:
+  if isinstance(mean, str):
+    return None
+  return {
+      'sent': mean.sent_bytes, 'received': mean.received_bytes,
+      'sent_in_clear': mean.clear_bytes, 'bits': mean.wire_bits,
+      'rounding_error': mean.rounding_error}
+
+
 def communication(plan: DistillPlan) -> dict[str, dict[str, float] | None]:
   """Bytes of a party in a round, for each kind of knowledge; None for one that
-  needs more bits."""
-  return {
-      kind: None if mean is None else {
-          'sent': mean.sent_bytes, 'received': mean.received_bytes,
-          'sent_in_clear': mean.clear_bytes, 'bits': mean.wire_bits,
-          'rounding_error': mean.rounding_error}
-      for kind, mean in plan.kinds_of_knowledge().items()}
+  the settings do not allow."""
+  return {kind: _costs(mean) for kind, mean in plan.kinds_of_knowledge().items()}
 
 
 def print_communication(plan: DistillPlan) -> None:
@@ -48,10 +53,11 @@ def print_communication(plan: DistillPlan) -> None:
   print(f'communication of a party in a round, {config.public_per_round} public '
         f'records of {plan.classes} classes (secure aggregation: '
         f'{contexts.SECURE_AGGREGATION}):')
-  for kind, found in communication(plan).items():
+  for kind, mean in plan.kinds_of_knowledge().items():
     mark = '*' if kind == config.knowledge else ' '
+    found = _costs(mean)
     if found is None:
-      print(f' {mark} {kind:<8} needs more than {config.bits} bits')
+      print(f' {mark} {kind:<8} not with these settings: {mean}')
       continue
     rounding = 'the mean is exact'
     if found['rounding_error']:

@@ -168,7 +168,8 @@ def test_unseeded_rounds_from_one_state_differ(in_process):
   process = _process(factory)
   state = fedavg.tell_cohort_size(process.initialize(), 2, factory)
   first, second = (process.next(state, _clients(2))['state'] for _ in range(2))
-  assert np.all(np.asarray(first['weights'][0]) != second['weights'][0])
+  # Both on the grid of one rotation: single weights may be equal.
+  assert np.mean(np.asarray(first['weights'][0]) != second['weights'][0]) > 0.5
 
 
 def _seeded_rounds(factory, process, told=6, rounds=2):

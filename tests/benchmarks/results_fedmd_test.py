@@ -123,7 +123,6 @@ def test_tables_need_no_tensorflow(tmp_path):
                  cwd=build_file.ROOT)
 
 
-@pytest.mark.slow
 def _tiny(key='tiny', **changes):
   return fedmd_cases.Case(
       key=key, table='2', name='tiny', pair='digits', changes={**dict(

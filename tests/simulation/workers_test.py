@@ -186,7 +186,7 @@ def test_a_worker_that_is_stopped_is_gone_at_once_and_may_be_stopped_again():
   time.sleep(0.5)
   start = time.monotonic()
   worker.stop()
-  assert time.monotonic() - start < 2
+  assert time.monotonic() - start < 8  # It is not killed after ten seconds.
   assert not _alive(below)
   worker.stop()
 
