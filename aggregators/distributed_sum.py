@@ -19,6 +19,7 @@ from aggregators import discrete_gaussian
 from aggregators import keys
 from aggregators import modular_sum
 from aggregators import noisy_rounding
+from aggregators import params as params_lib
 from aggregators import rotation
 from aggregators import rounding
 from aggregators import share_tables
@@ -192,10 +193,8 @@ def noise_present(survivors, cohort_size, params: DistributedSumParams):
     return tf.constant(True), tf.constant(0.0, tf.float64)
   survivors = tf.cast(survivors, tf.float64)
   told = tf.cast(cohort_size, tf.float64)
-  honest = survivors - params.assumed_colluders
-  # The tolerance is for h * m that is an integer but for rounding in float64;
-  # SHARE_EXCESS makes up for it.
-  enough = honest >= params.min_honest_fraction * told * (1 - 1e-9)
+  enough = params_lib.has_enough(
+      survivors, told, params.min_honest_fraction, params.assumed_colluders)
   shares = tf.maximum(told, 1.0)
   if share_tables.is_discrete_gaussian(params):
     shares = tf.minimum(shares, params.most_shares)
@@ -303,8 +302,11 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
   draw of their variance. With 'skellam_central' the curve is that of 'skellam',
   against those who see results; the server is trusted, with the sum before the
   noise too. Amplification by sampling is the caller's: it holds if clients are
-  sampled as accounted for, if the number that came stays secret, and if the
-  sum is divided by nothing that depends on it (see `ExpectedMeanFactory`).
+  sampled as accounted for, if the number that came stays secret, if the
+  sum is divided by nothing that depends on it (see `ExpectedMeanFactory`), and if
+  what withheld rounds tell of a client's taking part is accounted for, as
+  `accounting.sampling.pivotal_probability` says: with colluders, or with dropouts
+  below a `min_honest_fraction` of 1, it is not nothing.
   With `simulation_seed` there is no guarantee.
 
   All that decides rounding and noise is drawn by counter, under a key of the

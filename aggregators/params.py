@@ -38,6 +38,26 @@ _MIN_CLIP_GRID = 2.0**-60
 _MIN_CLIP, _MAX_CLIP = 1e-20, 1e20
 
 
+def has_enough(survivors, told, min_honest_fraction: float,
+               assumed_colluders: int):
+  """Whether a sum may be opened: honest shares hold the noise that is counted on.
+
+  In floats, NumPy arrays or float64 tensors alike: the server and the accountant
+  ask the same.
+
+  Args:
+    survivors: Clients in the sum, m'.
+    told: Clients that were told to take part, m.
+    min_honest_fraction: h in (0, 1].
+    assumed_colluders: c >= 0.
+
+  Returns:
+    m' - c >= h m, bool. With a tolerance for an h m that is an integer but for
+    rounding; `share_tables.SHARE_EXCESS` makes up for it.
+  """
+  return survivors - assumed_colluders >= min_honest_fraction * told * (1 - 1e-9)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DistributedSumParams:
   """A sum of integer vectors with integer noise (arXiv 2110.04995, 2102.06387).
@@ -119,10 +139,9 @@ class DistributedSumParams:
     validate.one_of(NOISE_GENERATORS, noise_generator=self.noise_generator)
     validate.fraction(min_honest_fraction=self.min_honest_fraction)
     validate.integer(assumed_colluders=self.assumed_colluders, low=0)
-    # With a tolerance for fractions like 0.9 that float64 has not.
-    if self.has_shares and (
-        self.cohort_size - self.assumed_colluders <
-        self.min_honest_fraction * self.cohort_size * (1 - 1e-9)):
+    if self.has_shares and not has_enough(
+        self.cohort_size, self.cohort_size, self.min_honest_fraction,
+        self.assumed_colluders):
       raise ValueError(
           f'assumed_colluders={self.assumed_colluders} leave fewer than '
           f'min_honest_fraction={self.min_honest_fraction:g} of cohort_size='

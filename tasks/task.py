@@ -105,7 +105,8 @@ class Skips:
       return None
     first = next(iter(self.clients.values()), None) or self.records[0]
     return (f'skipped {len(self.clients)} bad clients and {len(self.records)} bad '
-            f'records of no known client; the first: {first}')
+            'records of no known client, which is outside the guarantee; the first: '
+            f'{first}')
 
 
 class ClientSource(Protocol):
@@ -157,9 +158,12 @@ class Task:
       in the population, 'test_examples' further examples of clients that are,
       'test' examples of clients that are not known or only simulated.
     privacy_unit: What one client is, for the report.
+    test_of_files: Whether 'test' and label_counts are of the user's files; else
+      they are of data that ship, which are public.
     skips: What to do about clients whose data are bad, and their count so far.
     label_counts: int64 [clients, classes], how often each client has each label.
-      Of simulated clients only, because it is drawn: of real ones it is private.
+      Of simulated clients only, because it may be drawn: of real ones it is
+      private.
     files: Name -> text of what the task was made with and a run must keep, such
       as a vocabulary; part of what identifies the data.
     warnings: What a reader of the run's numbers must know of its data.
@@ -170,6 +174,7 @@ class Task:
   train: ClientSource
   held_out: Mapping[str, Examples]
   privacy_unit: str
+  test_of_files: bool = False
   skips: Skips = dataclasses.field(default_factory=Skips)
   label_counts: np.ndarray | None = None
   files: Mapping[str, str] = dataclasses.field(default_factory=dict)

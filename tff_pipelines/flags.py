@@ -54,7 +54,6 @@ class TrainConfig:
   rounds_per_evaluation: int
   seed: int | None
   diagnostics: bool
-  assumed_colluders: int
   target_quantile: float
   clip_learning_rate: float
   noise_generator: str
@@ -71,8 +70,7 @@ class TrainConfig:
     validate.integer(num_workers=self.num_workers, low=0, high=64)
     if self.clients_per_call is not None:
       validate.integer(clients_per_call=self.clients_per_call, low=1)
-    validate.integer(initial_weights_seed=self.initial_weights_seed,
-                     assumed_colluders=self.assumed_colluders, low=0)
+    validate.integer(initial_weights_seed=self.initial_weights_seed, low=0)
     for name in ('server_momentum', 'simulated_dropout_rate'):
       value = getattr(self, name)
       validate.finite(**{name: value})
@@ -182,7 +180,8 @@ def define_data(default_task: str | None = 'emnist') -> None:
                       'leaf and npz).')
   flags.DEFINE_bool('dark_ink', None, _DATA + 'Ink is near 0, as in LEAF\'s and TFF\'s '
                     'images, and not near the maximum, as in MNIST\'s.')
-  flags.DEFINE_integer('num_classes', None, _DATA + 'Labels are below this (62).')
+  flags.DEFINE_integer('num_classes', None, _DATA + 'Labels are below this (62; as the '
+                       'file says, of npz).')
   flags.DEFINE_string('train_split', None, _DATA + 'split_name of the training part, '
                       'for data_source=sqlite (train).')
   flags.DEFINE_string('test_split', None, _DATA + 'split_name of the test part, for '
@@ -255,7 +254,8 @@ def define_run() -> None:
                     'where they train, which must have the files; otherwise their '
                     'examples are sent. The numbers are the same.')
   flags.DEFINE_float('simulated_dropout_rate', 0.0, _RUN + 'Part of the told '
-                     'clients that do not answer.')
+                     'clients that do not answer, each by itself. What withheld '
+                     'rounds then tell is in epsilon.')
 
 
 def privacy_request() -> tuple[request_lib.Request, frozenset[str]]:

@@ -7,6 +7,7 @@ it; none of them is told a privacy parameter by anyone else.
 """
 
 import dataclasses
+import decimal
 import functools
 import hashlib
 import json
@@ -130,7 +131,6 @@ class PrivacyPlan:
     given: Names of the fields that the user gave, for the warnings.
     simulation_seed: A seed voids the guarantee.
     diagnostics: Whether values outside the guarantee are measured.
-    assumed_colluders: As in DistributedSumParams.
     target_quantile: Of the norms, for an adaptive clip.
     clip_learning_rate: Of an adaptive clip.
     noise_generator: As in DistributedSumParams.
@@ -140,7 +140,6 @@ class PrivacyPlan:
   given: frozenset[str] = frozenset()
   simulation_seed: int | None = None
   diagnostics: bool = False
-  assumed_colluders: int = 0
   target_quantile: float = 0.5
   clip_learning_rate: float = 0.2
   noise_generator: str = 'philox'
@@ -204,9 +203,7 @@ class PrivacyPlan:
     """Parameters of the distributed sum; None for central mechanisms."""
     if not self.request.family.params:
       return None
-    return self.request.params().replace(
-        assumed_colluders=self.assumed_colluders,
-        noise_generator=self.noise_generator)
+    return self.request.params().replace(noise_generator=self.noise_generator)
 
   @functools.cached_property
   def adaptive(self) -> params_lib.AdaptiveClipParams | None:
@@ -364,11 +361,7 @@ class PrivacyPlan:
     used -= _OF_ADAPTIVE_CLIPS
     if self._may_adapt and self.request.adaptive_clipping:
       used |= _OF_ADAPTIVE_CLIPS
-    given = self.given
-    if self.assumed_colluders and (
-        self.params is None or not self.params.has_shares):
-      given = given | {'assumed_colluders'}
-    return given - used
+    return self.given - used
 
   @property
   def _may_adapt(self) -> bool:
@@ -395,7 +388,6 @@ class PrivacyPlan:
     fields = dataclasses.asdict(self.request)
     fields.update(simulation_seed=self.simulation_seed,
                   diagnostics=self.diagnostics,
-                  assumed_colluders=self.assumed_colluders,
                   target_quantile=self.target_quantile,
                   clip_learning_rate=self.clip_learning_rate,
                   noise_generator=self.noise_generator)
@@ -413,4 +405,6 @@ def describe_epsilon(value: float) -> str:
   """A value of epsilon for people, rounded up."""
   if math.isinf(value):
     return 'inf'
-  return f'{math.ceil(value * 1e4) / 1e4:.4f}'
+  # What a float is printed as tells it from all others, so it stands for it.
+  return str(decimal.Decimal(repr(float(value))).quantize(
+      decimal.Decimal('0.0001'), decimal.ROUND_CEILING, decimal.Context(prec=400)))

@@ -140,9 +140,9 @@ def train(request: request_lib.Request, given: frozenset[str],
   population = len(task.train.client_ids)
   dimension = sum(w.size for w in initial_weights)
   plan = PrivacyPlan.calibrate(
-      request.replace(dimension=int(dimension), population=population),
+      request.replace(dimension=int(dimension), population=population,
+                      dropout_rate=config.simulated_dropout_rate),
       given=given, simulation_seed=config.seed, diagnostics=config.diagnostics,
-      assumed_colluders=config.assumed_colluders,
       target_quantile=config.target_quantile,
       clip_learning_rate=config.clip_learning_rate,
       noise_generator=config.noise_generator)

@@ -71,8 +71,7 @@ def test_every_privacy_flag_is_in_the_configuration(parse):
   (request, given), config = parse('--seed=3')
   plan = privacy_plan.PrivacyPlan.calibrate(
       request.replace(dimension=100, population=200), given=given,
-      simulation_seed=config.seed, diagnostics=config.diagnostics,
-      assumed_colluders=config.assumed_colluders)
+      simulation_seed=config.seed, diagnostics=config.diagnostics)
   recorded = set(plan.configuration()) | {'seed'}
   module = FLAGS.find_module_defining_flag('clip')
   names = {flag.name for flag in FLAGS.flags_by_module_dict()[module]

@@ -187,8 +187,8 @@ def test_flags_of_an_adaptive_clip_without_one_are_reported():
 
 def test_colluders_and_honest_fractions_are_reported_where_the_server_is_trusted():
   plan = PrivacyPlan.calibrate(
-      _request('skellam_central', min_honest_fraction=0.5),
-      given=frozenset({'min_honest_fraction'}), assumed_colluders=3)
+      _request('skellam_central', min_honest_fraction=0.5, assumed_colluders=3),
+      given=frozenset({'min_honest_fraction', 'assumed_colluders'}))
   found = ' '.join(plan.warnings(5))
   assert '--min_honest_fraction is not used' in found
   assert '--assumed_colluders is not used' in found

@@ -22,11 +22,10 @@ def _request(**changes):
 
 
 def _plan(given=frozenset(), simulation_seed=None, diagnostics=False,
-          assumed_colluders=0, noise_generator='philox', **changes):
+          noise_generator='philox', **changes):
   return privacy_plan.PrivacyPlan.calibrate(
       _request(**changes), given=given, simulation_seed=simulation_seed,
-      diagnostics=diagnostics, assumed_colluders=assumed_colluders,
-      noise_generator=noise_generator)
+      diagnostics=diagnostics, noise_generator=noise_generator)
 
 
 @pytest.mark.parametrize('mechanism', PRIVATE)
@@ -231,7 +230,8 @@ def test_flags_without_effect_are_reported(mechanism, given, expected):
 
 
 def test_colluders_of_a_central_mechanism_are_reported():
-  warnings = _plan(mechanism='gaussian', assumed_colluders=3).warnings(10)
+  warnings = _plan(mechanism='gaussian', assumed_colluders=3,
+                   given=frozenset({'assumed_colluders'})).warnings(10)
   assert '--assumed_colluders is not used by mechanism=gaussian' in warnings
 
 
@@ -246,6 +246,6 @@ def test_seed_and_diagnostics_are_warned_of():
 
 @pytest.mark.parametrize('value, text', [
     (0.0, '0.0000'), (7.99991, '8.0000'), (7.9999, '7.9999'), (1.00001, '1.0001'),
-    (math.inf, 'inf')])
+    (math.nextafter(0.06, 1), '0.0601'), (5e-324, '0.0001'), (math.inf, 'inf')])
 def test_epsilon_is_described_rounded_up(value, text):
   assert privacy_plan.describe_epsilon(value) == text

@@ -160,7 +160,8 @@ def test_skips_count_a_client_once():
   skips.client('a', ValueError('second'))
   skips.record(ValueError('third'))
   assert skips.describe() == (
-      'skipped 1 bad clients and 1 bad records of no known client; the first: first')
+      'skipped 1 bad clients and 1 bad records of no known client, which is outside '
+      'the guarantee; the first: first')
   with pytest.raises(ValueError, match='other'):
     task.Skips().record(ValueError('other'))
 

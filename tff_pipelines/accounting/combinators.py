@@ -8,6 +8,7 @@ import numpy as np
 
 from aggregators import validate
 from tff_pipelines.accounting import base
+from tff_pipelines.accounting import decimals
 from tff_pipelines.accounting import pairs
 from tff_pipelines.accounting import subsampling
 
@@ -58,15 +59,21 @@ class PoissonSampled(base.Event):
   """A release from clients that take part independently with one probability.
 
   Holds against observers to whom the cohort and its size stay hidden, when the
-  release does not depend on its size.
+  release does not depend on its size. Where it does, as rounds of too few clients
+  are withheld, `pivotal_probability` says how often that may tell of a client.
 
   Attributes:
     event: The release from the sample.
     sampling_rate: q in (0, 1].
+    pivotal_probability: rho in [0, 1]: of the rounds, those in which others are so
+      many that a release shows that a client takes part. Amplification of the
+      client's loss is lost there, but for a loss of nothing in the rounds without
+      it. See `sampling.pivotal_probability`.
   """
 
   event: base.Event
   sampling_rate: float
+  pivotal_probability: float = 0.0
 
   source: ClassVar[str] = (
       'arXiv 2210.00597 (tight); Zhu and Wang 2019, Theorem 5 (generic)')
@@ -75,6 +82,10 @@ class PoissonSampled(base.Event):
     base.check_event(event=self.event)
     self.event.check_sampled()
     validate.fraction(sampling_rate=self.sampling_rate)
+    validate.finite(pivotal_probability=self.pivotal_probability)
+    if not 0 <= self.pivotal_probability <= 1:
+      raise ValueError('pivotal_probability must be in [0, 1], found '
+                       f'{self.pivotal_probability!r}')
 
   @property
   def adjacency(self) -> str:
@@ -88,13 +99,19 @@ class PoissonSampled(base.Event):
     curve = self.event.curve(max_order, amplification)
     if amplification == 'none':
       return curve
+    amplify = subsampling.poisson_tight
     if amplification == 'generic':
-      return subsampling.poisson_generic(curve, self.sampling_rate)
-    return subsampling.poisson_tight(curve, self.sampling_rate)
+      amplify = subsampling.poisson_generic
+    hidden = amplify(curve, self.sampling_rate)
+    if self.pivotal_probability == 0:
+      return hidden
+    return subsampling.pivotal(
+        hidden, np.maximum(hidden, subsampling.revealed(curve, self.sampling_rate)),
+        self.pivotal_probability)
 
   def pure_epsilon(self, amplification: str) -> float:
     epsilon = self.event.pure_epsilon(amplification)
-    if amplification == 'none':
+    if amplification == 'none' or self.pivotal_probability:
       return epsilon
     return subsampling.pure_poisson(epsilon, self.sampling_rate)
 
@@ -102,7 +119,7 @@ class PoissonSampled(base.Event):
     inner = self.event.factors(amplification)
     if amplification == 'none' or self.sampling_rate == 1:
       return inner
-    if amplification == 'generic' or inner is None:
+    if amplification == 'generic' or inner is None or self.pivotal_probability:
       return None
     merged = pairs.merged(inner)
     if merged is None:
@@ -117,7 +134,15 @@ class PoissonSampled(base.Event):
   def caveats(self) -> tuple[str, ...]:
     if self.sampling_rate == 1:
       return self.event.caveats()
-    return _unique((*self.event.caveats(), _HIDDEN_COHORT))
+    found = (*self.event.caveats(), _HIDDEN_COHORT)
+    if self.pivotal_probability:
+      probability = decimals.rounded_up(self.pivotal_probability, 2)
+      found = (*found, (
+          'whether a round is opened tells of single clients with probability '
+          f'{probability} (counted in epsilon): rounds of too few shares are withheld; '
+          'this assumes that clients drop out independently '
+          'of each other and of their data, at the rate given'))
+    return _unique(found)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -48,6 +48,8 @@ class Request:
   rounds: int = 1
   sampling: str = 'none'
   min_honest_fraction: float = 1.0
+  assumed_colluders: int = 0
+  dropout_rate: float = 0.0
   surviving_fraction: float = 1.0
   amplification: str = 'tight'
   accountant: str = 'auto'
@@ -74,6 +76,11 @@ class Request:
     validate.one_of(params_lib.ROTATIONS, rotation=self.rotation)
     validate.integer(rounds=self.rounds, low=1)
     validate.integer(queries=self.queries, low=1)
+    validate.integer(assumed_colluders=self.assumed_colluders, low=0)
+    validate.finite(dropout_rate=self.dropout_rate)
+    if not 0 <= self.dropout_rate < 1:
+      raise ValueError(
+          f'dropout_rate must be in [0, 1), found {self.dropout_rate!r}')
     if self.bits is not None and self.scale is not None:
       raise ValueError(
           'bits and scale must not both be given: bits derive the scale, found '
@@ -126,7 +133,8 @@ class Request:
         clip=self.needed('clip'), bits=bits, dimension=self.needed('dimension'),
         noise_multiplier=self.needed('noise_multiplier'), cohort_size=cohort,
         beta=self.beta, k_stddevs=self.k_stddevs, max_cohort_size=most,
-        min_honest_fraction=self.min_honest_fraction, fixed_scale=self.scale,
+        min_honest_fraction=self.min_honest_fraction,
+        assumed_colluders=self.assumed_colluders, fixed_scale=self.scale,
         rotation=self.rotation, mechanism=self.mechanism)
 
   def adaptive_clip(self, **settings) -> params_lib.AdaptiveClipParams | None:
@@ -152,7 +160,8 @@ def sampled(request: Request, event: base.Event) -> base.Event:
   """All rounds of one release from a sample of the clients."""
   if request.sampling == 'poisson':
     event = events.PoissonSampled(
-        event=event, sampling_rate=request.sampling_rate)
+        event=event, sampling_rate=request.sampling_rate,
+        pivotal_probability=_pivotal_probability(request))
   elif request.sampling == 'fixed':
     cohort = request.needed('cohort_size')
     if cohort != int(cohort):
@@ -162,6 +171,15 @@ def sampled(request: Request, event: base.Event) -> base.Event:
         event=event, cohort_size=int(cohort),
         population=request.needed('population'))
   return events.SelfComposed(event=event, count=request.rounds)
+
+
+def _pivotal_probability(request: Request) -> float:
+  """How often a client's taking part decides whether a round is withheld."""
+  if 'min_honest_fraction' not in request.family.uses:
+    return 0.0  # Nothing is withheld where the server adds the noise.
+  return sampling_lib.pivotal_probability(
+      request.population, request.sampling_rate, request.min_honest_fraction,
+      request.assumed_colluders, request.dropout_rate)
 
 
 def clip_count(request: Request) -> events.SkellamCount | None:
@@ -278,7 +296,8 @@ _ALWAYS = {'delta', 'accountant', 'amplification', 'epsilon'}
 _ROUNDS = {'cohort_size', 'population', 'rounds', 'sampling', 'noise_multiplier'}
 _GRID = {'clip', 'bits', 'scale', 'beta', 'k_stddevs', 'dimension', 'rotation',
          'allow_degenerate', 'adaptive_clipping', 'clip_count_stddev'}
-_SHARES = {'min_honest_fraction', 'surviving_fraction'}
+_SHARES = {'min_honest_fraction', 'surviving_fraction', 'assumed_colluders',
+           'dropout_rate'}
 _VOTE = {'queries', 'noise_stddev', 'level', 'bound', 'noise'}
 
 _DISTRIBUTED = (

@@ -1,7 +1,9 @@
-"""How many clients a random cohort has, at most and on average."""
+"""How many clients a random cohort has, and what that decides."""
 
+import numpy as np
 from scipy import stats
 
+from aggregators import params as params_lib
 from aggregators import validate
 
 COHORT_QUANTILE = 0.999
@@ -26,3 +28,50 @@ def cohort_upper_quantile(population: int, sampling_rate: float,
   validate.fraction(sampling_rate=sampling_rate)
   validate.open_unit_interval(quantile=quantile)
   return max(1, int(stats.binom.ppf(quantile, population, sampling_rate)))
+
+
+def pivotal_probability(population: int, sampling_rate: float,
+                        min_honest_fraction: float, assumed_colluders: int,
+                        dropout_rate: float) -> float:
+  """How often one client's taking part decides that a round is opened.
+
+  A round that is withheld without a client, and opened with it, tells that the
+  client took part, and amplification by sampling is lost in it. Clients take part,
+  and drop out, independently of each other and of their data. With m other
+  clients, m' of them in the sum, these are the rounds where
+  `aggregators.params.has_enough` is false of (m', m) and true of (m' + 1, m + 1).
+  A round that is opened without the client is opened with it too; if it drops out
+  the round may be withheld, but that is the same whatever its data are.
+
+  Args:
+    population: N >= 1 clients.
+    sampling_rate: q in (0, 1].
+    min_honest_fraction: h in (0, 1].
+    assumed_colluders: c >= 0.
+    dropout_rate: In [0, 1), of the clients that were told to take part.
+
+  Returns:
+    The probability over the other clients, in [0, 1], rounded up. 0 for c = 0 if
+    nobody drops out, or if nobody may (h = 1): others alone then decide.
+  """
+  validate.integer(population=population, low=1)
+  validate.fraction(sampling_rate=sampling_rate,
+                    min_honest_fraction=min_honest_fraction)
+  if assumed_colluders == 0 and (min_honest_fraction == 1 or dropout_rate == 0):
+    return 0.0
+  others = stats.binom(population - 1, sampling_rate)
+  reach = 15 * others.std() + 50
+  told = np.arange(max(0.0, np.floor(others.mean() - reach)),
+                   min(population - 1.0, np.ceil(others.mean() + reach)) + 1)
+  # m' that are pivotal lie in an interval that is shorter than 1.
+  least = np.floor(min_honest_fraction * (told + 1)) + assumed_colluders - 1
+  found = np.zeros_like(told)
+  for present in (least, least + 1):
+    without, beside = (
+        params_lib.has_enough(present + one, told + one, min_honest_fraction,
+                              assumed_colluders) for one in (0, 1))
+    found += np.where(beside & ~without,
+                      stats.binom.pmf(present, told, 1 - dropout_rate), 0.0)
+  total = (np.sum(others.pmf(told) * found) + others.cdf(told[0] - 1)
+           + others.sf(told[-1]))
+  return min(1.0, float(total) * (1 + 1e-9))

@@ -89,6 +89,56 @@ def poisson_generic(curve: np.ndarray, sampling_rate: float) -> np.ndarray:
   return _poisson(curve, sampling_rate, 3.0)
 
 
+def revealed(curve: np.ndarray, sampling_rate: float) -> np.ndarray:
+  """Poisson sampling of a client that shows when it takes part.
+
+  By joint convexity of the moments: with probability q the release is there to
+  see, and else nothing of the client.
+
+  Args:
+    curve: Of one release from all the clients.
+    sampling_rate: q in (0, 1].
+
+  Returns:
+    1/(alpha-1) ln{1 - q + q e^((alpha-1) eps(alpha))}.
+  """
+  return _mixed(np.zeros_like(curve), curve, sampling_rate)
+
+
+def pivotal(hidden: np.ndarray, shown: np.ndarray,
+            probability: float) -> np.ndarray:
+  """A round in which a client's taking part shows with some probability.
+
+  Whether it does is decided by others alone, so by joint convexity the moments
+  are at most the mean of those of the two cases.
+
+  Args:
+    hidden: Curve where it stays hidden.
+    shown: Curve where it shows, at least `hidden`.
+    probability: rho in [0, 1].
+
+  Returns:
+    1/(alpha-1) ln{(1-rho) e^((alpha-1) hidden) + rho e^((alpha-1) shown)}.
+  """
+  return _mixed(hidden, shown, probability)
+
+
+def _mixed(low: np.ndarray, high: np.ndarray, weight: float) -> np.ndarray:
+  """The curve of (1-w) e^((alpha-1) low) + w e^((alpha-1) high), low <= high."""
+  if weight == 0:
+    return low
+  if weight == 1:
+    return high
+  factor = curves.orders(low.size + 1) - 1
+  finite = np.isfinite(low)
+  apart = np.zeros_like(low)
+  apart[finite] = factor[finite] * (high[finite] - low[finite])
+  # ln(1 + w (e^x - 1)): for a large x by its logarithm, as e^x overflows.
+  small = np.log1p(weight * np.expm1(np.minimum(apart, 30.0)))
+  large = np.logaddexp(np.log1p(-weight), np.log(weight) + apart)
+  return low + np.where(apart < 30, small, large) / factor
+
+
 def fixed_size(replace_one_curve: np.ndarray,
                sampling_fraction: float) -> np.ndarray:
   """Sampling without replacement (arXiv 1808.00087, Theorem 9).

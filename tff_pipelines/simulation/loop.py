@@ -12,7 +12,7 @@ import tqdm
 
 from tasks import task as task_lib
 from tasks.task import Task
-from tff_pipelines.privacy_plan import PrivacyPlan
+from tff_pipelines.privacy_plan import PrivacyPlan, describe_epsilon
 from tff_pipelines.simulation import chunked
 from tff_pipelines.simulation import cohorts
 from tff_pipelines.simulation import evaluation
@@ -59,21 +59,32 @@ class ClientReader:
     """
     source = self._task.train
     client_id = source.client_ids[client]
+    if self._by_id:
+      return self._value(client, round_number, client_id)
+    return self._value(client, round_number, source.examples(client_id))
+
+  def _value(self, client: int, round_number: int, data: str | task_lib.Examples):
     value = collections.OrderedDict()
     if self._by_id:
-      value['client_id'] = client_id
+      value['client_id'] = data
     else:
-      value['examples'] = collections.OrderedDict(
-          sorted(source.examples(client_id).items()))
+      value['examples'] = collections.OrderedDict(sorted(data.items()))
     if self._seed is not None:
       value['key'] = cohorts.client_key(self._seed, round_number, client)
     return value
+
+  def _nothing(self) -> task_lib.Examples:
+    """What a source returns for a client without examples."""
+    return {name: np.zeros((0, *shape), dtype)
+            for name, (dtype, shape) in self._task.train.element_spec.items()}
 
   def read_all(self, clients: np.ndarray, round_number: int,
                clients_per_call: int) -> list:
     """What the process takes: clients, or chunks of them of nearly equal size.
 
-    Clients that are bad, and to be skipped, are as those that do not answer.
+    A client whose data are bad, and to be skipped, takes part without examples:
+    its value is zero, its share of the noise is there. Were it missing, the round
+    could be withheld, and that would tell of its data.
     """
     values = []
     for client in clients:
@@ -81,6 +92,7 @@ class ClientReader:
         values.append(self.read(int(client), round_number))
       except task_lib.BadClientError as error:
         self._task.skips.client(self._task.train.client_ids[client], error)
+        values.append(self._value(int(client), round_number, self._nothing()))
     if clients_per_call == 1:
       return values
     chunks = -(-len(values) // clients_per_call)
@@ -189,7 +201,7 @@ def run(process: tff.templates.IterativeProcess,
           state, rounds, plan.round_event, withheld=withheld, metrics=metrics)
       progress.set_postfix(
           {task.model.headline: f'{results[headline][task.model.headline]:.4f}'},
-          **{epsilon_name: f'{metrics[epsilon_name]:.3f}'}, refresh=False)
+          **{epsilon_name: describe_epsilon(metrics[epsilon_name])}, refresh=False)
       progress.update()
       if on_round is not None:
         on_round(rounds, metrics)

@@ -1,0 +1,184 @@
+"""What withheld rounds tell of who took part: its probability and its price."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from aggregators import params as params_lib
+from tff_pipelines.accounting import accountant
+from tff_pipelines.accounting import base
+from tff_pipelines.accounting import events
+from tff_pipelines.accounting import request as request_lib
+from tff_pipelines.accounting import sampling
+from tff_pipelines.accounting import subsampling
+
+GAUSSIAN_CURVE = 0.4 * np.arange(2, 130)
+
+
+def _by_enumeration(population, rate, fraction, colluders, dropout):
+  """Over what each of the others does: stays away, comes, or drops out."""
+  found = 0.0
+  chances = (1 - rate, rate * (1 - dropout), rate * dropout)
+  for deeds in itertools.product(range(3), repeat=population - 1):
+    told = sum(deed != 0 for deed in deeds)
+    present = sum(deed == 1 for deed in deeds)
+    opened = [params_lib.has_enough(present + one, told + one, fraction, colluders)
+              for one in (0, 1)]
+    if opened == [False, True]:
+      found += math.prod(chances[deed] for deed in deeds)
+  return found
+
+
+@pytest.mark.parametrize('fraction, colluders', [
+    (0.9, 1), (0.5, 0), (0.5, 1), (0.75, 1), (0.3, 2), (0.7, 0), (2 / 3, 1)])
+@pytest.mark.parametrize('rate', [0.2, 0.6, 1.0])
+@pytest.mark.parametrize('dropout', [0.0, 0.1, 0.6])
+def test_the_probability_is_that_of_all_that_others_may_do(
+    fraction, colluders, rate, dropout):
+  found = sampling.pivotal_probability(8, rate, fraction, colluders, dropout)
+  expected = _by_enumeration(8, rate, fraction, colluders, dropout)
+  assert found == pytest.approx(expected, rel=1e-6, abs=1e-15)
+  assert found >= expected * (1 - 1e-12)
+
+
+def test_probabilities_of_large_populations_are_those_of_a_simulation():
+  rng = np.random.default_rng(3)
+  told = rng.binomial(10**5 - 1, 2e-3, size=400_000)
+  present = rng.binomial(told, 0.93)
+  opened = [params_lib.has_enough(present + one, told + one, 0.92, 3)
+            for one in (0, 1)]
+  simulated = np.mean(~opened[0] & opened[1])
+  found = sampling.pivotal_probability(10**5, 2e-3, 0.92, 3, 0.07)
+  assert found == pytest.approx(simulated, rel=0.08) and simulated > 5e-3
+
+
+@pytest.mark.parametrize('fraction, dropout', [
+    (1.0, 0.0), (1.0, 0.5), (0.6, 0.0)])
+def test_without_colluders_others_alone_decide_if_nobody_may_drop_out(
+    fraction, dropout):
+  assert sampling.pivotal_probability(50, 0.1, fraction, 0, dropout) == 0
+  assert _by_enumeration(7, 0.3, fraction, 0, dropout) == 0 or fraction == 1
+
+
+def test_the_price_lies_between_hidden_and_shown():
+  rate = 0.02
+  hidden = subsampling.poisson_tight(GAUSSIAN_CURVE, rate)
+  shown = subsampling.revealed(GAUSSIAN_CURVE, rate)
+  assert np.all(hidden < shown) and np.all(shown < GAUSSIAN_CURVE)
+  last = hidden
+  for probability in (1e-9, 1e-3, 0.3, 0.999):
+    curve = subsampling.pivotal(hidden, shown, probability)
+    assert np.all(curve >= last) and np.all(curve < shown)
+    last = curve
+  np.testing.assert_array_equal(subsampling.pivotal(hidden, shown, 0.0), hidden)
+  np.testing.assert_array_equal(subsampling.pivotal(hidden, shown, 1.0), shown)
+  # The definition, where nothing overflows.
+  alpha = np.arange(2, 20)
+  np.testing.assert_allclose(shown[:18], np.log(
+      1 - rate + rate * np.exp((alpha - 1) * GAUSSIAN_CURVE[:18])) / (alpha - 1))
+
+
+def test_infinite_and_huge_losses_stay_what_they_are():
+  curve = np.array([3.0, 1e4, np.inf])
+  found = subsampling.revealed(curve, 0.1)
+  assert np.isinf(found[2]) and found[1] == pytest.approx(1e4 + math.log(0.1) / 2)
+  both = subsampling.pivotal(np.array([1.0, np.inf]), np.array([2.0, np.inf]), 0.5)
+  assert np.isinf(both[1]) and 1 < both[0] < 2
+
+
+def _request(**changes):
+  return request_lib.Request(**{**dict(
+      query='epsilon', mechanism='skellam', sampling='poisson', clip=0.3,
+      dimension=7346, bits=18, cohort_size=10.0, population=1000, rounds=1,
+      delta=1e-5, noise_multiplier=0.6, min_honest_fraction=0.9,
+      assumed_colluders=1), **changes})
+
+
+def _divergences(request, epsilon):
+  """Hockey-stick divergences of one round, both directions, by quadrature.
+
+  A worst case: all others send their clip, the client its opposite. Noise is
+  Gaussian, of the whole variance that outsiders get, z^2 c^2 / h with c = 1.
+  """
+  step, reach = 2e-3, 60.0
+  x = np.arange(-reach, reach, step)
+  deviation = request.noise_multiplier / math.sqrt(request.min_honest_fraction)
+  rate = request.sampling_rate
+  with_it, without = np.zeros_like(x), np.zeros_like(x)
+  others = stats.binom(request.population - 1, rate)
+  for m in range(int(others.isf(1e-14)) + 1):
+    opened = [params_lib.has_enough(m + one, m + one, request.min_honest_fraction,
+                                    request.assumed_colluders) for one in (0, 1)]
+    away = stats.norm.pdf(x, m if opened[0] else 0, deviation)
+    there, zero = (stats.norm.pdf(x, m - sent if opened[1] else 0, deviation)
+                   for sent in (1, 0))
+    with_it += others.pmf(m) * ((1 - rate) * away + rate * there)
+    without += others.pmf(m) * ((1 - rate) * away + rate * zero)
+  return [step * np.maximum(p - math.exp(epsilon) * q, 0).sum()
+          for p, q in ((with_it, without), (without, with_it))]
+
+
+@pytest.mark.parametrize('changes', [
+    {}, dict(min_honest_fraction=0.8, assumed_colluders=2),
+    dict(population=400, noise_multiplier=0.8)])
+def test_epsilon_covers_a_client_that_opens_rounds(changes):
+  request = _request(**changes)
+  event = request.event()
+  assert event.event.pivotal_probability > 0.1
+  counted = accountant.epsilon(event, request.delta)
+  blind = accountant.epsilon(
+      events.PoissonSampled(event=event.event.event,
+                            sampling_rate=request.sampling_rate), request.delta)
+  # As if the size of the cohort decided nothing: less than what is lost.
+  assert max(_divergences(request, blind)) > 2 * request.delta
+  assert max(_divergences(request, counted)) <= request.delta
+  assert blind < counted < accountant.epsilon(
+      event, request.delta, amplification='none')
+
+
+@pytest.mark.parametrize('changes', [
+    dict(assumed_colluders=0), dict(sampling='fixed'),
+    dict(mechanism='skellam_central'), dict(min_honest_fraction=1.0,
+                                            assumed_colluders=0, dropout_rate=0.3)])
+def test_where_nothing_is_told_nothing_is_paid(changes):
+  event = _request(**changes).event().event
+  assert getattr(event, 'pivotal_probability', 0.0) == 0
+  assert not any('whether a round is opened' in text for text in event.caveats())
+
+
+def test_dropouts_below_a_whole_cohort_are_paid_for_and_told():
+  event = _request(assumed_colluders=0, dropout_rate=0.1).event()
+  assert 0 < event.event.pivotal_probability < 0.5
+  found = accountant.guarantee(event, 1e-3)
+  assert any('whether a round is opened' in text and 'drop out' in text
+             for text in found.warnings)
+  assert base.from_json(event.to_json()) == event
+  assert event.event.pure_epsilon('tight') == event.event.event.pure_epsilon('none')
+  assert event.factors('tight') is None
+
+
+def test_a_count_beside_the_sum_is_withheld_with_it():
+  request = _request(adaptive_clipping=True, clip_count_stddev=3.0)
+  count = request_lib.sampled(request, request_lib.clip_count(request)).event
+  assert count.pivotal_probability == request.event().event.pivotal_probability > 0.1
+
+
+@pytest.mark.parametrize('changes, message', [
+    (dict(dropout_rate=1.0), r'dropout_rate must be in \[0, 1\)'),
+    (dict(dropout_rate=float('nan')), 'dropout_rate must be a finite'),
+    (dict(assumed_colluders=-1), 'assumed_colluders must be at least 0'),
+    (dict(assumed_colluders=0.5), 'assumed_colluders')])
+def test_bad_settings_are_refused(changes, message):
+  with pytest.raises(ValueError, match=message):
+    _request(**changes)
+
+
+@pytest.mark.parametrize('bad', [-0.1, 1.1, float('nan')])
+def test_a_probability_is_one(bad):
+  with pytest.raises(ValueError, match='pivotal_probability must be'):
+    events.PoissonSampled(
+        event=events.CentralGaussian(noise_multiplier=1.0), sampling_rate=0.1,
+        pivotal_probability=bad)
