@@ -42,6 +42,13 @@ _FINENESS = 64
 # Laplace noise beyond so many scales is moved there: less than e^-30 of it.
 _REACH = 30
 _LAPLACE_BITS = 120
+# What the table of Laplace noise leaves of epsilon, for its last digits. With E =
+# epsilon / d and x = E / 2 + _REACH, the least chance is x e^-x 2^86 units of the
+# table or more, and a chance is off by half a unit (that of 0 by less than e^-x of
+# itself). So the log of a ratio is off by e^x / (x 2^86) at most: 1.9e-7 at the
+# largest E, 36, which has 5.4e-7 left; 5e-15 at the least that there is a table for,
+# 2e-4, which has 3e-12 left; and in between too, as the quotient by E is convex.
+_LAPLACE_SLACK = 2.0**-26
 
 
 def check_epsilon(**arguments: float) -> None:
@@ -263,8 +270,8 @@ class LaplaceLaw:
   @functools.cached_property
   def table(self) -> alias_table.AliasTable:
     """Of the noise, units."""
-    # Less by a little, for the last digits of the table.
-    exponent = self.epsilon * (1 - 2.0**-30) / (2 * self.dimension * self.steps)
+    exponent = self.epsilon * (1 - _LAPLACE_SLACK) / (
+        2 * self.dimension * self.steps)
     ratio = Fraction(math.exp(-exponent)) * (1 + _SLACK / 2**10)
     whole = 1 << _LAPLACE_BITS
     powers = [whole]

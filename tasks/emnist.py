@@ -157,5 +157,6 @@ def build(*, model: str | None = None, **data_options: Any) -> task.Task:
   data = emnist_data.load(**data_options)
   return task.Task(
       name='emnist', model=MODELS[model](data.num_classes), train=data.train,
-      held_out=data.held_out, privacy_unit=data.privacy_unit, skips=data.skips,
-      label_counts=data.label_counts)
+      held_out=data.held_out, privacy_unit=data.privacy_unit,
+      test_of_files=data.test_of_files, skips=data.skips,
+      label_counts=data.label_counts, warnings=data.warnings)

@@ -38,8 +38,10 @@ class Data:
   held_out: Mapping[str, task.Examples]
   num_classes: int
   privacy_unit: str
+  test_of_files: bool
   skips: task.Skips
   label_counts: np.ndarray | None
+  warnings: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,8 +54,10 @@ class _Opened:
     num_classes: Labels are below.
     privacy_unit: See task.Task.
     test_is_of_nobody: The clients of raw.test are not those that drew.
+    test_of_files: See task.Task.
     label_counts: See task.Task.
     held_out_fraction: See records.with_held_out.
+    warnings: See task.Task.
   """
 
   raw: records.RawData
@@ -61,8 +65,10 @@ class _Opened:
   num_classes: int
   privacy_unit: str = 'one client of the files'
   test_is_of_nobody: bool = False
+  test_of_files: bool = False
   label_counts: np.ndarray | None = None
   held_out_fraction: float | None = None
+  warnings: tuple[str, ...] = ()
 
 
 def load(*, data_source: str | None = None, **options: Any) -> Data:
@@ -87,8 +93,8 @@ def load(*, data_source: str | None = None, **options: Any) -> Data:
         train, test, skips=raw.skips, held_out_fraction=opened.held_out_fraction)
   return Data(
       train=train, held_out=held_out, num_classes=opened.num_classes,
-      privacy_unit=opened.privacy_unit, skips=raw.skips,
-      label_counts=opened.label_counts)
+      privacy_unit=opened.privacy_unit, test_of_files=opened.test_of_files,
+      skips=raw.skips, label_counts=opened.label_counts, warnings=opened.warnings)
 
 
 def open_raw(*, data_source: str | None = None,
@@ -188,7 +194,8 @@ def _bilinear(size: int, new_size: int) -> np.ndarray:
 
 def _npz(*, data_path: str | os.PathLike[str], image_field: str = 'x',
          label_field: str = 'y', client_field: str = 'writer',
-         partition: str | None = None, num_clients: int | None = None,
+         num_classes: int | None = None, partition: str | None = None,
+         num_clients: int | None = None,
          dirichlet_alpha: float | None = None, labels_per_client: int | None = None,
          size_exponent: float | None = None, data_seed: int | None = None) -> _Opened:
   """An .npz file of images, by writer or over simulated clients.
@@ -198,6 +205,7 @@ def _npz(*, data_path: str | os.PathLike[str], image_field: str = 'x',
     image_field: What its arrays are called, before _train and _test.
     label_field: The same of the labels.
     client_field: The same of the clients.
+    num_classes: Labels are below; None for what the file says.
     partition: Divide the examples over simulated clients, whoever wrote them; None
       leaves them to the clients of the file. See partition.split.
     num_clients: Needed for a partition.
@@ -216,10 +224,11 @@ def _npz(*, data_path: str | os.PathLike[str], image_field: str = 'x',
         raise ValueError(f'data_source npz does not use {name} without partition')
   elif num_clients is None:
     raise ValueError('partition needs num_clients')
+  counted = num_classes is None and image_npz.stated_classes(data_path) is None
   train, test, num_classes = image_npz.read(
       data_path, names=image_npz.Names(
           image=image_field, label=label_field, client=client_field),
-      needs_clients=partition is None)
+      needs_clients=partition is None, num_classes=num_classes)
   clients = train.clients
   if partition is not None:
     clients = partition_lib.split(
@@ -227,12 +236,15 @@ def _npz(*, data_path: str | os.PathLike[str], image_field: str = 'x',
         **of_partition)
   return _in_memory(
       {'x': train.x, 'y': train.y}, clients, {'x': test.x, 'y': test.y},
-      test.clients, num_classes=num_classes, simulated=partition is not None)
+      test.clients, num_classes=num_classes, simulated=partition is not None,
+      of_files=True,
+      warnings=(image_npz.counted_note(num_classes),) if counted else ())
 
 
 def _in_memory(train: Mapping[str, np.ndarray], clients: np.ndarray,
                test: Mapping[str, np.ndarray], test_clients: np.ndarray | None, *,
-               num_classes: int, simulated: bool) -> _Opened:
+               num_classes: int, simulated: bool, of_files: bool = False,
+               warnings: tuple[str, ...] = ()) -> _Opened:
   """The task's own examples, in memory."""
   known = test_clients is not None
   unit = 'one writer'
@@ -245,7 +257,7 @@ def _in_memory(train: Mapping[str, np.ndarray], clients: np.ndarray,
               test, test_clients if known else np.full(len(test['y']), _NOBODY)),
           skips=task.Skips()),
       to_examples=lambda source: source, num_classes=num_classes, privacy_unit=unit,
-      test_is_of_nobody=not known,
+      test_is_of_nobody=not known, test_of_files=of_files, warnings=warnings,
       label_counts=(
           partition_lib.label_counts(train['y'], clients) if simulated else None))
 

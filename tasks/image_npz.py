@@ -8,6 +8,9 @@ import numpy as np
 
 from tasks import npz_file
 
+# What states the number of classes, beside the arrays of records.
+CLASS_ARRAYS = ('num_classes', 'class_names')
+
 REQUIRED = ('x_train', 'y_train', 'writer_train', 'x_test', 'y_test')
 
 # A label beyond is a mistake in the file; it would size the last layer.
@@ -52,9 +55,38 @@ def check_num_classes(num_classes: int) -> None:
                      f'{num_classes!r}')
 
 
+def stated_classes(path: str | os.PathLike[str]) -> int | None:
+  """The number of classes that a file states, whatever labels it holds.
+
+  Args:
+    path: A file that may have num_classes, an integer, or class_names, one a class.
+
+  Returns:
+    The number; None if the file has neither array, so that all it says of classes
+    is in its labels, which are as private as the records.
+
+  Raises:
+    ValueError: If the file or one of the arrays is malformed, or they differ.
+  """
+  arrays = npz_file.read(path, CLASS_ARRAYS)
+  try:
+    return _stated(arrays)[0]
+  except ValueError as error:
+    raise ValueError(f'{os.fspath(path)}: {error}') from error
+
+
+def counted_note(num_classes: int) -> str:
+  """What a reader of results must know where classes were counted from labels."""
+  return (
+      f'the number of classes, {num_classes}, was counted from labels, private ones '
+      'among them, and is taken as public knowledge, outside the guarantee: give '
+      '--num_classes, or an array num_classes or class_names in the file')
+
+
 def read(
     path: str | os.PathLike[str], image_shape: tuple[int, int] = (28, 28), *,
-    names: Names = Names(), needs_clients: bool = True
+    names: Names = Names(), needs_clients: bool = True,
+    num_classes: int | None = None
 ) -> tuple[LabelledImages, LabelledImages, int]:
   """Reads a training and a test part.
 
@@ -63,23 +95,27 @@ def read(
       [0, 255] or floats in [0, 1]; LABEL_*, integers [N] from 0 on; CLIENT_*,
       integers or strings [N], the client of each image; * being train and test.
       CLIENT_test may be absent, and then the clients of the test part are None.
-      class_names, one per class, may be present.
+      num_classes, an integer, or class_names, one per class, may be present.
     image_shape: What every image must measure.
     names: IMAGE, LABEL and CLIENT.
     needs_clients: Whether CLIENT_train must be there; if not, it is not read.
+    num_classes: Labels must be below; None for what the file says.
 
   Returns:
-    The training part, the test part, and the number of classes: that of
-    class_names if present, else the largest training label plus 1.
+    The training part, the test part, and the number of classes: `num_classes` if
+    given, else what the file states (`stated_classes`), else the largest label of
+    both parts plus 1, which private labels decide (`counted_note`).
 
   Raises:
     ValueError: If the file is missing, corrupted or malformed. The message
       names the file and the array.
   """
   path = pathlib.Path(path)
+  if num_classes is not None:
+    check_num_classes(num_classes)
   arrays = _read_arrays(path, names, needs_clients)
   try:
-    return _checked(arrays, image_shape, names)
+    return _checked(arrays, image_shape, names, num_classes)
   except ValueError as error:
     raise ValueError(f'{path}: {error}') from error
 
@@ -91,7 +127,7 @@ def _read_arrays(path: pathlib.Path, names: Names,
   required = [f'{names.image}_train', f'{names.label}_train', *clients,
               f'{names.image}_test', f'{names.label}_test']
   more = [f'{names.client}_test'] if needs_clients else []
-  arrays = npz_file.read(path, [*required, *more, 'class_names'])
+  arrays = npz_file.read(path, [*required, *more, *CLASS_ARRAYS])
   missing = [name for name in required if name not in arrays]
   if missing:
     hint = '' if missing != clients else (
@@ -103,8 +139,33 @@ def _read_arrays(path: pathlib.Path, names: Names,
   return arrays
 
 
+def _stated(arrays: dict[str, np.ndarray]) -> tuple[int | None, str]:
+  """The number of classes that arrays state and where; None if they do not."""
+  found = None, ''
+  if 'class_names' in arrays:
+    class_names = arrays['class_names']
+    if class_names.ndim != 1 or not 2 <= class_names.size <= MAX_CLASSES:
+      raise ValueError(
+          f'class_names must be a list of 2 to {MAX_CLASSES} names, found '
+          f'shape {list(class_names.shape)}')
+    found = class_names.size, 'there are as many class_names'
+  if 'num_classes' in arrays:
+    array = arrays['num_classes']
+    if array.size != 1 or array.dtype.kind not in 'iu':
+      raise ValueError(f'num_classes must be one integer, found {array.dtype} '
+                       f'{list(array.shape)}')
+    number = int(array.item())
+    check_num_classes(number)
+    if found[0] not in (None, number):
+      raise ValueError(f'num_classes must be the number of class_names, {found[0]}, '
+                       f'found {number}')
+    found = number, 'as num_classes says'
+  return found
+
+
 def _checked(
-    arrays: dict[str, np.ndarray], image_shape: tuple[int, int], names: Names
+    arrays: dict[str, np.ndarray], image_shape: tuple[int, int], names: Names,
+    num_classes: int | None
 ) -> tuple[LabelledImages, LabelledImages, int]:
   """Checks the arrays one by one, then against each other."""
   parts = []
@@ -120,19 +181,15 @@ def _checked(
     _check_length(label, y, image, x)
     parts.append(LabelledImages(x=x, y=y, clients=clients))
   train, test = parts
-  if 'class_names' in arrays:
-    class_names = arrays['class_names']
-    if class_names.ndim != 1 or not 2 <= class_names.size <= MAX_CLASSES:
-      raise ValueError(
-          f'class_names must be a list of 2 to {MAX_CLASSES} names, found '
-          f'shape {list(class_names.shape)}')
-    num_classes, rule = class_names.size, 'there are as many class_names'
-  else:
-    num_classes = int(train.y.max()) + 1
-    rule = f'the largest label of {names.label}_train is one less'
+  rule = 'as num_classes says'
+  if num_classes is None:
+    num_classes, rule = _stated(arrays)
+  if num_classes is None:
+    # Of both parts, so that no private label decides if the test part is in range.
+    num_classes = int(max(train.y.max(), test.y.max())) + 1
     if num_classes < 2:
-      raise ValueError(
-          f'{names.label}_train has only the label 0: nothing to learn')
+      raise ValueError(f'{names.label}_train and {names.label}_test have only the '
+                       'label 0: nothing to learn')
   for part, y in (('train', train.y), ('test', test.y)):
     _check_each(f'{names.label}_{part}', y, y < num_classes,
                 f'below {num_classes} ({rule})')

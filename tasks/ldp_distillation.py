@@ -22,10 +22,12 @@ Labelled = voting_data.Labelled
 _KERAS = {'cifar10': 'cifar10', 'digits': None, 'fashion_mnist': 'fashion_mnist',
           'mnist': 'mnist', 'npz': None}
 TASKS = tuple(sorted(_KERAS))
+# Classes of the data sets that are known by name, whatever file they come from.
+_CLASSES = {'cifar10': 10, 'fashion_mnist': 10, 'mnist': 10}
 
-OPTIONS = ('data_path', 'owners', 'public_records', 'validation_records',
-           'stand_ins', 'records_per_owner', 'partition', 'dirichlet_alpha',
-           'labels_per_client', 'size_exponent', 'data_seed')
+OPTIONS = ('data_path', 'num_classes', 'owners', 'public_records',
+           'validation_records', 'stand_ins', 'records_per_owner', 'partition',
+           'dirichlet_alpha', 'labels_per_client', 'size_exponent', 'data_seed')
 
 # The embedded digits are split by this seed, so that accuracies of different runs
 # are of the same examples.
@@ -75,7 +77,10 @@ def build(name: str, **options: Any) -> DistillationTask:
     **options: Some of OPTIONS, None for not given. `data_path`: an .npz file with
       x_train, y_train, x_test and y_test, images as uint8 [n, height, width] or
       [n, height, width, channels]; without it Keras' loader is asked, which may
-      download. `owners`: how many (50). `public_records`: images of the pool (a
+      download. `num_classes`: labels are below; else what the file states
+      (`image_npz.stated_classes`), else 10 for the data sets that are known by
+      name. For others labels are counted, and the notes say so.
+      `owners`: how many (50). `public_records`: images of the pool (a
       tenth of the training part). `validation_records`: test records that are set
       aside (0). `partition` and the three options after it: how the records are
       dealt to the owners (iid), see `partition.split`. `stand_ins` and
@@ -92,38 +97,45 @@ def build(name: str, **options: Any) -> DistillationTask:
   if unknown:
     raise ValueError(f'task {name} has no option {", ".join(unknown)}; its options '
                      f'are {", ".join(OPTIONS)}')
-  train, test, num_classes = _load(name, given.pop('data_path', None))
-  return _divided(name, train, test, num_classes, **given)
+  train, test, num_classes, notes = _load(
+      name, given.pop('data_path', None), given.pop('num_classes', None))
+  task = _divided(name, train, test, num_classes, **given)
+  return dataclasses.replace(task, notes=(*task.notes, *notes))
 
 
-def _load(name: str, data_path: str | os.PathLike[str] | None
-          ) -> tuple[Labelled, Labelled, int]:
-  """The training and the test part, and the number of classes."""
+def _load(name: str, data_path: str | os.PathLike[str] | None,
+          num_classes: int | None
+          ) -> tuple[Labelled, Labelled, int, tuple[str, ...]]:
+  """The training and the test part, the number of classes, and notes."""
   if name == 'digits':
-    if data_path is not None:
-      raise ValueError('task digits does not use data_path: it is embedded')
+    for option, value in (('data_path', data_path), ('num_classes', num_classes)):
+      if value is not None:
+        raise ValueError(f'task digits does not use {option}: it is embedded')
     data = voting_data.embedded()
     order = np.random.default_rng(_SPLIT_SEED).permutation(len(data))
     test, train = np.split(order, [_EMBEDDED_TEST])
     data = _images('digits', data.x, data.y)
-    return data.rows(train), data.rows(test), 10
+    return data.rows(train), data.rows(test), 10, ()
   if data_path is None:
     if _KERAS[name] is None:
       raise ValueError(f'task {name} needs data_path, an .npz file')
     found, where = _from_keras(_KERAS[name]), f'Keras data set {name}'
   else:
     found, where = voting_data.arrays(data_path, _ARRAYS), os.fspath(data_path)
-  train = _images(f'{where}, train', found['x_train'], found['y_train'])
-  num_classes = int(train.y.max()) + 1
-  if num_classes < 2:
-    raise ValueError(f'{where}, train: labels must be of 2 classes or more, found '
-                     'the label 0 alone')
-  test = _images(f'{where}, test', found['x_test'], found['y_test'], num_classes)
+  if num_classes is not None or data_path is not None:
+    num_classes = voting_data.stated_classes(data_path, num_classes)
+  if num_classes is None:
+    num_classes = _CLASSES.get(name)
+  parts, notes = ('train', 'test'), ()
+  train, test = (_images(f'{where}, {part}', found[f'x_{part}'], found[f'y_{part}'],
+                         num_classes) for part in parts)
+  if num_classes is None:
+    num_classes, notes = voting_data.counted_classes(train, test)
   if train.x.shape[1:] != test.x.shape[1:]:
     raise ValueError(
         f'{where}: x_train and x_test must have images of one shape, found '
         f'{list(train.x.shape[1:])} and {list(test.x.shape[1:])}')
-  return train, test, num_classes
+  return train, test, num_classes, notes
 
 
 def _from_keras(name: str) -> dict[str, np.ndarray]:

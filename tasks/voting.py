@@ -7,11 +7,11 @@ trained on the answers. Its labels serve to measure and nothing else.
 import dataclasses
 import inspect
 import os
+import types
 from typing import Any, Callable, Mapping
 
 import numpy as np
 
-from tasks import sources
 from tasks import task
 from tasks import voting_data
 from tasks import voting_partition
@@ -24,6 +24,49 @@ _MNIST_FRAME = 4
 _SPLIT_SEED = 20231117
 
 
+class AgentRecords:
+  """Records by agent, in memory; implements tasks.task.ClientSource.
+
+  Who the agents are is told, not found in the records: one may have none. The
+  arrays that `examples` returns are read-only views.
+  """
+
+  def __init__(self, records: Mapping[str, Mapping[str, np.ndarray]]):
+    """Takes the records.
+
+    Args:
+      records: Agent -> feature name -> array; those of an agent share their first
+        dimension, which may be 0, and features are the same for all agents.
+
+    Raises:
+      ValueError: If there is no agent, or records differ in what they hold.
+    """
+    if not records:
+      raise ValueError('there must be at least one agent, found none')
+    self.client_ids = tuple(sorted(records))
+    self._records, specs = {}, {}
+    for agent in self.client_ids:
+      views = {name: array.view() for name, array in records[agent].items()}
+      for view in views.values():
+        view.flags.writeable = False
+      self._records[agent] = views
+      specs[agent] = {name: (a.dtype, a.shape[1:]) for name, a in views.items()}
+      lengths = {len(a) for a in views.values()}
+      if len(lengths) != 1 or specs[agent] != specs[self.client_ids[0]]:
+        first = self.client_ids[0]
+        raise ValueError(
+            f'records of agent {agent} must be arrays of one length, of the types '
+            f'and shapes of agent {first}, {specs[first]}, found {specs[agent]} of '
+            f'lengths {sorted(lengths)}')
+    self.element_spec = types.MappingProxyType(specs[self.client_ids[0]])
+
+  def examples(self, client_id: str) -> dict[str, np.ndarray]:
+    """All examples of an agent. Raises ValueError for an unknown agent."""
+    if client_id not in self._records:
+      raise ValueError(f'there is no agent {client_id!r}')
+    return dict(self._records[client_id])
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VotingTask:
   """A task of voting.
@@ -32,7 +75,7 @@ class VotingTask:
     name: As given to --task.
     num_classes: C >= 2.
     agents: The agents' examples: 'x', uint8 images [height, width] or float32
-      vectors [d], and 'y', int32 in [0, C).
+      vectors [d], and 'y', int32 in [0, C). An agent may have none.
     public: The server's records, as 'x' of the agents.
     public_labels: int32, their true labels, for measurements alone.
     test: Labelled examples of the server's distribution.
@@ -57,27 +100,16 @@ class VotingTask:
       raise ValueError(f'task {self.name} has no test examples')
     for agent in self.agents.client_ids:
       y = self.agents.examples(agent)['y']
-      if y.size == 0 or y.min() < 0 or y.max() >= self.num_classes:
+      bad = (y < 0) | (y >= self.num_classes)
+      if bad.any():
         raise ValueError(
             f'labels of agent {agent} must be in [0, {self.num_classes}), found '
-            f'{"none" if y.size == 0 else sorted(set(y.tolist()))[-1]}')
+            f'{y[bad][0]}')
 
   @property
   def record_shape(self) -> tuple[int, ...]:
     """The shape of one record."""
     return tuple(self.public.shape[1:])
-
-  def unseen_classes(self) -> list[int]:
-    """Classes of which no agent has a record: nobody can vote for them rightly."""
-    seen = np.zeros(self.num_classes, bool)
-    for agent in self.agents.client_ids:
-      seen[np.unique(self.agents.examples(agent)['y'])] = True
-    return np.flatnonzero(~seen).tolist()
-
-  def agents_below(self, records: int) -> list[str]:
-    """Agents that have fewer than so many records."""
-    return [agent for agent in self.agents.client_ids
-            if len(self.agents.examples(agent)['y']) < records]
 
 
 def _task(name: str, agents: list[voting_data.Labelled], names: list[str],
@@ -90,10 +122,10 @@ def _task(name: str, agents: list[voting_data.Labelled], names: list[str],
         f'server for tests, found {public}')
   order = np.random.default_rng(_SPLIT_SEED).permutation(len(server))
   unlabelled, test = server.rows(order[:public]), server.rows(order[public:])
-  owners = np.repeat(names, [len(part) for part in agents])
-  source = sources.ArraysByClient(
-      {'x': np.concatenate([part.x for part in agents]),
-       'y': np.concatenate([part.y for part in agents])}, owners)
+  dtype = np.result_type(*{part.x.dtype for part in agents})
+  source = AgentRecords({
+      agent: {'x': part.x.astype(dtype, copy=False), 'y': part.y}
+      for agent, part in zip(names, agents)})
   return VotingTask(
       name=name, num_classes=num_classes, agents=source, public=unlabelled.x,
       public_labels=unlabelled.y, test={'x': test.x, 'y': test.y}, **rest)
@@ -220,23 +252,24 @@ def office(*, data_dir: str | os.PathLike[str],
       privacy_unit='one domain (agent), or one image of one of them (instance)')
 
 
-def npz(*, data_path: str | os.PathLike[str],
+def npz(*, data_path: str | os.PathLike[str], num_classes: int | None = None,
         public_fraction: float = 0.3) -> VotingTask:
   """A file of records by agent; a part of its test records are the server's.
 
   Args:
     data_path: See voting_data.npz.
+    num_classes: Labels are below; None for what the file says.
     public_fraction: In [0, 1), of the test records.
   """
   if not 0 <= public_fraction < 1:
     raise ValueError(
         f'public_fraction must be in [0, 1), found {public_fraction!r}')
-  train, owners, server, num_classes = voting_data.npz(data_path)
-  names, number = np.unique(owners, return_inverse=True)
+  file = voting_data.npz(data_path, num_classes)
   return _task(
-      'npz', [train.rows(number == i) for i in range(names.size)],
-      [str(name) for name in names], server, int(public_fraction * len(server)),
-      num_classes, privacy_unit='one agent of the file')
+      'npz', [file.train.rows(file.owners == agent) for agent in file.agents],
+      [str(agent) for agent in file.agents], file.test,
+      int(public_fraction * len(file.test)), file.num_classes,
+      privacy_unit='one agent of the file', notes=file.notes)
 
 
 _BUILDERS: Mapping[str, Callable[..., VotingTask]] = {

@@ -10,9 +10,16 @@ import zipfile
 import numpy as np
 
 from tasks import image_npz
+from tasks import npz_file
 
 OFFICE_DOMAINS = ('amazon', 'caltech10', 'dslr', 'webcam')
 _EMBEDDED_SIZE = 16
+
+
+# What a reader must know where a file does not list its agents.
+_UNLISTED = (
+    'the agents are those that have a record in the file; who they are is taken as '
+    'public knowledge, outside the guarantee: an array writers names all of them')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -168,35 +175,111 @@ def office_caltech(path: str | os.PathLike[str]) -> dict[str, Labelled]:
   return result
 
 
-def npz(path: str | os.PathLike[str]) -> tuple[
-    Labelled, np.ndarray, Labelled, int]:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AgentsFile:
+  """What a file of records by agent holds.
+
+  Attributes:
+    train: The agents' records.
+    owners: [n] integers or strings, the agent of each of them.
+    agents: [N], distinct and sorted, all agents, with records or without.
+    test: Records of the server.
+    num_classes: Labels are below.
+    notes: What a reader of results must know of the file.
+  """
+
+  train: Labelled
+  owners: np.ndarray
+  agents: np.ndarray
+  test: Labelled
+  num_classes: int
+  notes: tuple[str, ...]
+
+
+def counted_classes(*parts: Labelled) -> tuple[int, tuple[str, ...]]:
+  """How many classes labels name, at least 2, and the note that says so."""
+  number = max(2, *(int(part.y.max()) + 1 for part in parts))
+  return number, (image_npz.counted_note(number),)
+
+
+def stated_classes(path: str | os.PathLike[str],
+                   given: int | None = None) -> int | None:
+  """The number of classes: as given, or as the file states it; None if neither is.
+
+  Raises:
+    ValueError: If it is out of range, or malformed in the file.
+  """
+  if given is not None:
+    image_npz.check_num_classes(given)
+    return given
+  return image_npz.stated_classes(path)
+
+
+def _agents(path: str | os.PathLike[str],
+            owners: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
+  """All agents of a file, sorted, and a note if it does not list them."""
+  if 'writers' not in npz_file.names(path):
+    return np.unique(owners), (_UNLISTED,)
+  listed = npz_file.read(path, ['writers'])['writers']
+  kinds = {'i': 'iu', 'u': 'iu', 'U': 'U'}[owners.dtype.kind]
+  agents = np.unique(listed)
+  if listed.ndim != 1 or listed.dtype.kind not in kinds or (
+      agents.size != listed.size):
+    raise ValueError(
+        f'{path}: writers must list each agent once, in the type of writer_train '
+        f'({owners.dtype}), found {listed.dtype} {list(listed.shape)} of '
+        f'{agents.size} different values')
+  unknown = ~np.isin(owners, agents)
+  if unknown.any():
+    row = int(np.argmax(unknown))
+    raise ValueError(f'{path}: writer_train must be one of writers, found '
+                     f'{owners[row]!r} in row {row}')
+  return agents, ()
+
+
+def npz(path: str | os.PathLike[str],
+        num_classes: int | None = None) -> AgentsFile:
   """Any file with x_train, y_train, writer_train, x_test and y_test.
 
   Args:
     path: x_* are images [n, height, width], checked as `image_npz.read` does, or
-      feature vectors [n, d]; writer_train says whose each record is.
+      feature vectors [n, d]; writer_train says whose each record is. It may have
+      writers, all agents, and num_classes or class_names (`image_npz`).
+    num_classes: Labels are below; None for what the file says.
 
-  Returns:
-    The training part, its agents [n], the test part, the number of classes.
+  Raises:
+    ValueError: For what is wrong; it names the file.
   """
   found = arrays(path, image_npz.REQUIRED)
-  x = found['x_train']
+  num_classes, notes = stated_classes(path, num_classes), ()
+  x, owners = found['x_train'], found['writer_train']
   if x.ndim == 3:
-    train, test, num_classes = image_npz.read(path, x.shape[1:])
-    return (Labelled(x=train.x, y=train.y), train.clients,
-            Labelled(x=test.x, y=test.y), num_classes)
-  parts = [checked(f'{path} {part}', found[f'x_{part}'], found[f'y_{part}'])
-           for part in ('train', 'test')]
-  num_classes = max(2, int(parts[0].y.max()) + 1)
+    parts = image_npz.read(path, x.shape[1:], num_classes=num_classes)[:2]
+    train, test = (Labelled(x=part.x, y=part.y) for part in parts)
+  else:
+    train, test = _vectors(path, found, num_classes)
+  if num_classes is None:
+    num_classes, notes = counted_classes(train, test)
+  agents, more = _agents(path, owners)
+  return AgentsFile(
+      train=train, owners=owners, agents=agents, test=test,
+      num_classes=num_classes, notes=(*notes, *more))
+
+
+def _vectors(path: str | os.PathLike[str], found: dict[str, np.ndarray],
+             num_classes: int | None) -> tuple[Labelled, Labelled]:
+  """The training and the test part of a file of feature vectors, as float32."""
+  train, test = (
+      checked(f'{path} {part}', found[f'x_{part}'], found[f'y_{part}'], num_classes)
+      for part in ('train', 'test'))
   agents = found['writer_train']
-  if agents.shape != parts[0].y.shape or agents.dtype.kind not in 'iuU':
+  if agents.shape != train.y.shape or agents.dtype.kind not in 'iuU':
     raise ValueError(
         f'{path}: writer_train must be an integer or string for each record, '
         f'found {agents.dtype} {list(agents.shape)}')
-  if parts[0].x.shape[1:] != parts[1].x.shape[1:]:
+  if train.x.shape[1:] != test.x.shape[1:]:
     raise ValueError(
         f'{path}: x_train and x_test must have records of one shape, found '
-        f'{list(x.shape[1:])} and {list(parts[1].x.shape[1:])}')
-  test = checked(f'{path} test', parts[1].x, parts[1].y, num_classes)
-  floats = [Labelled(x=p.x.astype(np.float32), y=p.y) for p in (parts[0], test)]
-  return floats[0], agents, floats[1], num_classes
+        f'{list(train.x.shape[1:])} and {list(test.x.shape[1:])}')
+  return tuple(
+      Labelled(x=p.x.astype(np.float32), y=p.y) for p in (train, test))

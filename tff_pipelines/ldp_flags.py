@@ -173,6 +173,8 @@ def define_data() -> None:
   flags.DEFINE_string('data_path', None, _DATA + 'An .npz file with x_train, y_train, '
                       'x_test, y_test.')
   for name, what in (
+      ('num_classes', 'Labels are below; as the file says, or 10 for mnist, '
+                      'fashion_mnist and cifar10, if not given.'),
       ('owners', 'Data owners (50).'),
       ('public_records', 'Unlabelled images of the pool (a tenth).'),
       ('validation_records', 'Test records that are set aside for '

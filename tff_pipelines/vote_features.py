@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from aggregators import validate
-from tasks import sources
+from tasks.voting import AgentRecords
 from tasks.voting import VotingTask
 from tff_pipelines.algorithms import voting_encoder
 from tff_pipelines.algorithms import voting_knn
@@ -162,16 +162,12 @@ def fit(public: np.ndarray, config: FeatureConfig) -> PublicFeatures:
 
 def _with_records(task: VotingTask, convert) -> VotingTask:
   """The task with all records converted, each by itself."""
-  xs, ys, owners = [], [], []
+  converted = {}
   for agent in task.agents.client_ids:
     examples = task.agents.examples(agent)
-    xs.append(convert(examples['x']))
-    ys.append(examples['y'])
-    owners += [agent] * len(examples['y'])
+    converted[agent] = {'x': convert(examples['x']), 'y': examples['y']}
   return dataclasses.replace(
-      task, public=convert(task.public),
-      agents=sources.ArraysByClient(
-          {'x': np.concatenate(xs), 'y': np.concatenate(ys)}, np.array(owners)),
+      task, public=convert(task.public), agents=AgentRecords(converted),
       test={'x': convert(task.test['x']), 'y': task.test['y']})
 
 

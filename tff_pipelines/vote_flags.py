@@ -75,7 +75,6 @@ class VoteConfig:
   min_honest_fraction: float = 1.0
   assumed_colluders: int = 0
   allow_degenerate: bool = False
-  allow_unseen_classes: bool = False
   seed: int | None = None
   queries: int = 50
   query_choice: str = 'spread'
@@ -256,8 +255,6 @@ def _define_privacy(default: VoteConfig) -> None:
                        'Agents that are assumed to tell the server their noise.')
   flags.DEFINE_bool('allow_degenerate', False, _PRIVACY + 'Accept noise that drowns '
                     'the votes, with a warning.')
-  flags.DEFINE_bool('allow_unseen_classes', False, _PRIVACY + 'Accept classes of '
-                    'which no agent has a record.')
   flags.DEFINE_integer('seed', None, _PRIVACY + 'Simulation seed: makes the run '
                        'repeatable and void of any guarantee.')
 
@@ -269,7 +266,7 @@ def _define_vote(default: VoteConfig) -> None:
                     'random; or spread: one near the centre of each of as many '
                     'clusters of the public features.')
   flags.DEFINE_integer('neighbours', None, _VOTE + 'k of algorithm knn, a public '
-                       'number.')
+                       'number; an agent with fewer records has as many votes.')
   flags.DEFINE_float('threshold', None, _VOTE + 'A query is answered only if the '
                      'noisy count of its winner exceeds so many agents.')
   flags.DEFINE_enum('features', None, _FEATURES, _VOTE + 'Public feature map, fitted '
@@ -360,6 +357,8 @@ def _define_data() -> None:
       ('classes_per_agent', 'Of task mnist (6).'),
       ('svhn_agents', 'Of the agents of task digits, those that have SVHN (10).'),
       ('image_size', 'Of task digits (16).'),
+      ('num_classes', 'Of task npz: labels are below; as the file says, if not '
+                      'given.'),
       ('public_records', 'Unlabelled records of the server.'),
       ('data_seed', 'Of the deal (0).')):
     flags.DEFINE_integer(name, None, _DATA + what)

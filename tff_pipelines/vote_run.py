@@ -89,23 +89,14 @@ def feature_config(config: VoteConfig,
 
 
 def check_task(task: VotingTask, config: VoteConfig) -> None:
-  """Raises ValueError for what can't be asked of this task."""
+  """Raises ValueError for what can't be asked of this task.
+
+  It goes by public numbers alone: whether a run starts must not depend on a record
+  of an agent. How many records an agent has, and of which classes, is not looked at.
+  """
   if config.is_vote and config.queries > len(task.public):
     raise ValueError(f'queries must be at most the {len(task.public)} public '
                      f'records, found {config.queries}')
-  if config.algorithm == 'knn':
-    short = task.agents_below(config.neighbours)
-    if short:
-      raise ValueError(
-          f'neighbours={config.neighbours} needs as many records of every agent: '
-          f'agent {short[0]} has '
-          f'{len(task.agents.examples(short[0])["y"])}, and {len(short) - 1} more '
-          'have too few')
-  unseen = task.unseen_classes()
-  if unseen and not config.allow_unseen_classes:
-    raise ValueError(
-        f'no agent has a record of class {", ".join(map(str, unseen))}, so nobody '
-        'can learn it; accept that with --allow_unseen_classes')
 
 
 def make_plan(config: VoteConfig, task: VotingTask) -> vote_plan.VotePlan:

@@ -1,5 +1,6 @@
 """Baselines of local distillation in this process: plans, charges, interruptions."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -75,6 +76,13 @@ def test_what_the_draws_of_a_vote_deviate_comes_out_of_delta(setting, tmp_path):
   assert found['delta_sampler'] >= (1 + math.exp(found['epsilon'])) * drift
   with pytest.raises(ValueError, match='epsilon=50 at delta=1e-05 can not be had'):
     _run(setting, tmp_path / 'large', epsilon=50.0)
+
+
+def test_notes_on_the_data_are_among_the_warnings(setting, tmp_path):
+  noted = dataclasses.replace(
+      setting, task=dataclasses.replace(setting.task, notes=('classes counted',)))
+  found = _run(noted, tmp_path / 'run')
+  assert found['warnings'][0] == 'classes counted' and len(found['warnings']) > 1
 
 
 def test_noisy_gradients_go_on_where_they_were_stopped(

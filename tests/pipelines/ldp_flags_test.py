@@ -78,6 +78,11 @@ def test_a_run_is_defined_by_all_but_where_things_lie(parse):
   assert fields['budget']['mechanism'] == 'piecewise'
 
 
+def test_the_number_of_classes_is_an_option_of_the_data(parse):
+  assert parse('--num_classes=5').data_options == {'num_classes': 5}
+  assert parse().data_options == {}
+
+
 def test_a_target_sets_records_aside_to_measure_it_on(parse):
   assert parse('--target_accuracy=0.5').data_options == {'validation_records': 60}
   assert parse('--target_accuracy=0.5', '--validation_records=7').data_options == {

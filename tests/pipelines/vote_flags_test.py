@@ -59,6 +59,12 @@ def test_options_of_the_task_are_those_that_were_given(parse):
       'num_agents': 7, 'data_seed': 0}
 
 
+def test_the_number_of_classes_is_an_option_of_the_task(parse):
+  config = parse('--task=npz', '--data_path=f', '--num_classes=7')
+  assert config.task_options['num_classes'] == 7
+  assert config.configuration()['task_options'] == {'num_classes': 7}
+
+
 @pytest.mark.parametrize('arguments, unused', [
     (['--algorithm=fedavg', '--epsilon=2', '--queries=9'], ('epsilon', 'queries')),
     (['--algorithm=dp_fedsgd', '--noise=gaussian'], ('noise',)),

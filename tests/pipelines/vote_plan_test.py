@@ -141,6 +141,20 @@ def test_impossible_plans_are_refused(changes, message):
     _plan(**changes)
 
 
+@pytest.mark.parametrize('bound', ['tight', 'paper'])
+def test_a_published_number_below_the_proved_one_is_warned_of(bound):
+  # All k votes of an agent on one label, under little Skellam noise.
+  plan = _plan(_params(queries=50, votes=5), scheme='knn', noise_stddev=1.0,
+               delta=1e-4, bound=bound)
+  assert plan.epsilon_published == pytest.approx(55.35, abs=0.01)
+  assert plan.epsilon > 59
+  text = 'epsilon by the published formula is less than what is proved'
+  assert any(text in warning for warning in plan.warnings())
+  fine = _plan(bound=bound)
+  assert fine.epsilon_published > fine.epsilon
+  assert not any(text in warning for warning in fine.warnings())
+
+
 def test_warnings_say_what_a_number_is_worth():
   assert _plan(_params(agents=1000)).warnings() == []
   assert 'seeded run: no guarantee' in _plan(simulation_seed=1).warnings()[0]

@@ -22,7 +22,7 @@ def _starts(folder):
   return path.read_text().count('\n') if path.exists() else 0
 
 
-def _kill_when(condition, run, folder, start, timeout=240):
+def _kill_when(condition, run, folder, start, timeout=400):
   """Kills a run's start of this number once a condition holds, or it has ended."""
   deadline = time.monotonic() + timeout
   while run.poll() is None and not (_starts(folder) >= start and condition()):

@@ -259,16 +259,16 @@ def test_a_finished_run_resumes_to_the_same_summary(runs, launcher):
 
 
 BAD = {
-    'too few records': (['--algorithm=knn', '--neighbours=999'],
-                        'neighbours=999 needs as many records of every agent: agent'),
     'no queries': (['--public_records=0'], 'has no public queries'),
     'too many queries': (['--queries=61'], 'queries must be at most the 60 public'),
     'unreachable': (['--epsilon=0.1', '--noise_stddev=2'],
                     'the largest number of queries that fits is'),
     'drowned': (['--epsilon=0.05', '--noallow_degenerate'],
                 'the largest number of queries that fits is'),
-    'unseen class': (['--task=npz', '--data_path={npz}', '--queries=5'],
-                     'no agent has a record of class 1'),
+    'too few classes': (['--task=npz', '--data_path={npz}', '--num_classes=2'],
+                        'labels must be in [0, 2), found 2 in row 1'),
+    'impossible classes': (['--task=npz', '--data_path={npz}', '--num_classes=0'],
+                           'num_classes must be an integer from 2 to 1000, found 0'),
     'label out of range': (['--task=npz', '--data_path={beyond}', '--queries=5'],
                            'labels must be in [0, 1000), found -1 in row 3'),
     'wrong model': (['--model=cnn', '--features=pca'], 'model cnn is for images'),

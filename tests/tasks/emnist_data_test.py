@@ -5,6 +5,7 @@ import pytest
 
 from tasks import emnist_data
 from tasks import open_source
+from tasks import registry
 from tasks import sqlite_writer
 from tests import data_dir
 from tests.tasks import populations
@@ -225,4 +226,31 @@ def test_npz_files_without_clients_are_partitioned(tmp_path, partition, options)
   again = emnist_data.load(data_source='npz', data_path=path, partition=partition,
                            num_clients=12, **options)
   assert again.train.client_ids == data.train.client_ids
-  assert emnist_data.load(data_source='npz', data_path=path).label_counts is None
+  unpartitioned = emnist_data.load(data_source='npz', data_path=path)
+  assert unpartitioned.label_counts is None and list(unpartitioned.held_out) == ['test']
+  # What is of the file may be private; what ships is not.
+  assert data.test_of_files and unpartitioned.test_of_files
+  built = registry.build('emnist', data_source='npz', data_path=path,
+                         partition=partition, num_clients=12, **options)
+  assert built.test_of_files and built.label_counts is not None
+  assert not emnist_data.load(partition=partition, num_clients=12,
+                              **options).test_of_files
+
+
+def test_classes_of_npz_files_are_told_or_counted_with_a_warning(tmp_path):
+  arrays = dict(x_train=np.zeros([6, 28, 28], np.uint8), y_train=np.arange(6) % 3,
+                writer_train=np.arange(6) % 2, x_test=np.zeros([1, 28, 28], np.uint8),
+                y_test=np.zeros(1, int))
+  path = tmp_path / 'f.npz'
+  np.savez(path, **arrays)
+  options = dict(data_source='npz', data_path=path)
+  counted = registry.build('emnist', **options)
+  note, = counted.warnings
+  assert 'counted from labels' in note and 'outside the guarantee' in note
+  told = emnist_data.load(num_classes=5, **options)
+  assert told.num_classes == 5 and not told.warnings
+  with pytest.raises(ValueError, match=r'f.npz: y_train must be below 2 .*found 2'):
+    emnist_data.load(num_classes=2, **options)
+  np.savez(path, **arrays, class_names=np.array(list('abcd')))
+  named = emnist_data.load(**options)
+  assert named.num_classes == 4 and not named.warnings

@@ -60,6 +60,62 @@ def test_class_names_give_the_number_of_classes(tmp_path):
   assert image_npz.read(path)[2] == 5
 
 
+@pytest.mark.parametrize('changes, given, expected', [
+    ({'num_classes': np.array(7)}, None, 7),
+    ({'num_classes': np.array([7], np.uint8)}, None, 7),
+    ({'num_classes': np.array(5), 'class_names': np.array(list('abcde'))}, None, 5),
+    ({'num_classes': np.array(7)}, 4, 4),
+    ({}, 4, 4),
+    # Counted from both parts.
+    ({'y_test': np.array([2, 0, 4], np.uint8)}, None, 5),
+    ({'y_train': np.zeros(6, int)}, None, 3)])
+def test_classes_are_those_that_are_given_or_stated_or_counted(
+    tmp_path, changes, given, expected):
+  path = _save(tmp_path / 'f.npz', **changes)
+  assert image_npz.read(path, num_classes=given)[2] == expected
+
+
+def test_a_file_that_states_no_classes_says_so(tmp_path):
+  assert image_npz.stated_classes(_save(tmp_path / 'f.npz')) is None
+  path = _save(tmp_path / 'f.npz', num_classes=np.array(7))
+  assert image_npz.stated_classes(path) == 7
+  # Whatever the labels are: no record can change it.
+  path = _save(tmp_path / 'f.npz', num_classes=np.array(7),
+               y_train=np.full(6, 900))
+  assert image_npz.stated_classes(path) == 7
+  note = image_npz.counted_note(3)
+  assert 'number of classes, 3, was counted from labels, private ones' in note
+  assert 'outside the guarantee' in note
+
+
+@pytest.mark.parametrize('num_classes', [1, 1001, 0, -3, 2.0, True])
+def test_an_impossible_number_of_classes_is_named(tmp_path, num_classes):
+  path = _save(tmp_path / 'f.npz')
+  with pytest.raises(ValueError, match=f'num_classes must .*found {num_classes!r}'):
+    image_npz.read(path, num_classes=num_classes)
+
+
+def test_labels_beyond_the_given_classes_are_named(tmp_path):
+  path = _save(tmp_path / 'f.npz')
+  with pytest.raises(ValueError, match=(
+      r'f.npz: y_train must be below 2 \(as num_classes says\), found 2 in row 2')):
+    image_npz.read(path, num_classes=2)
+
+
+@pytest.mark.parametrize('changes, message', [
+    ({'num_classes': np.array(2.0)}, 'num_classes must be one integer, found float'),
+    ({'num_classes': np.array([2, 3])}, r'num_classes must be one integer, .*\[2\]'),
+    ({'num_classes': np.array(1)}, 'num_classes must be an integer from 2 to 1000'),
+    ({'num_classes': np.array(4), 'class_names': np.array(list('abc'))},
+     'num_classes must be the number of class_names, 3, found 4')])
+def test_a_malformed_statement_of_classes_is_named(tmp_path, changes, message):
+  path = _save(tmp_path / 'f.npz', **changes)
+  for read in (image_npz.stated_classes, image_npz.read):
+    with pytest.raises(ValueError, match=f'f.npz: {message}') as raised:
+      read(path)
+    assert '\n' not in str(raised.value)
+
+
 def test_other_types_of_images_become_bytes(tmp_path):
   x = _arrays()['x_train']
   for other in (x / 255.0, (x / 255.0).astype(np.float32), x.astype(np.int64)):
@@ -100,9 +156,10 @@ def test_other_types_of_images_become_bytes(tmp_path):
      'y_train must be at least 0, found -2 in row 3'),
     ({'y_train': _with('y_train', 3, 10**12, int)},
      'y_train must be below 1000, found 1000000000000 in row 3'),
-    ({'y_train': np.zeros([6], int)}, 'y_train has only the label 0'),
-    ({'y_test': _with('y_test', 1, 3)},
-     r'y_test must be below 3 \(the largest label of y_train .* row 1'),
+    ({'y_train': np.zeros([6], int), 'y_test': np.zeros([3], int)},
+     'y_train and y_test have only the label 0'),
+    ({'y_test': _with('y_test', 1, 3), 'num_classes': np.array(3)},
+     r'y_test must be below 3 \(as num_classes says\), found 3 in row 1'),
     ({'class_names': np.array(['a', 'b'])},
      r'y_train must be below 2 \(there are as many class_names\), found 2'),
     ({'class_names': np.array([['a', 'b', 'c']])},

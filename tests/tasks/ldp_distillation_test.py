@@ -87,6 +87,54 @@ def test_stand_ins_overlap_and_say_so(images_file):
   assert 'stand in' in task.privacy_unit
 
 
+def _arrays(**changes):
+  return {**dict(
+      x_train=np.zeros([40, 9, 8], np.uint8), y_train=np.arange(40) % 3,
+      x_test=np.zeros([9, 9, 8], np.uint8), y_test=np.arange(9) % 3), **changes}
+
+
+@pytest.mark.parametrize('name, changes, given, classes, counted', [
+    ('npz', {}, None, 3, True),
+    ('npz', dict(y_test=np.arange(9)), None, 9, True),
+    ('npz', {}, 6, 6, False),
+    ('npz', dict(num_classes=np.array(4)), None, 4, False),
+    ('npz', dict(class_names=np.array(list('abcde'))), None, 5, False),
+    ('npz', dict(class_names=np.array(list('abcde'))), 6, 6, False),
+    ('mnist', {}, None, 10, False), ('mnist', {}, 3, 3, False),
+    ('mnist', dict(num_classes=np.array(4)), None, 4, False)])
+def test_classes_are_public_or_the_task_says_that_they_were_counted(
+    tmp_path, name, changes, given, classes, counted):
+  np.savez(tmp_path / 'a.npz', **_arrays(**changes))
+  task = tasks_lib.build(
+      name, data_path=tmp_path / 'a.npz', owners=3, num_classes=given)
+  assert task.num_classes == classes
+  assert any('was counted from labels, private ones among them' in note
+             for note in task.notes) == counted
+  supposed = tasks_lib.build(
+      name, data_path=tmp_path / 'a.npz', owners=9, stand_ins=2,
+      records_per_owner=5, num_classes=given)
+  assert len(supposed.notes) == 1 + counted  # Beside what is said of stand-ins.
+
+
+@pytest.mark.parametrize('name, changes, options, message', [
+    ('npz', {}, dict(num_classes=2), r'a.npz, train: labels must be in \[0, 2\), '
+     'found 2 in row 2'),
+    ('npz', dict(num_classes=np.array(2)), {}, r'labels must be in \[0, 2\)'),
+    ('npz', {}, dict(num_classes=1), 'num_classes must be an integer from 2'),
+    ('mnist', dict(y_train=np.full(40, 10)), {}, r'labels must be in \[0, 10\), '
+     'found 10 in row 0')])
+def test_labels_beyond_the_classes_are_named(
+    tmp_path, name, changes, options, message):
+  np.savez(tmp_path / 'a.npz', **_arrays(**changes))
+  with pytest.raises(ValueError, match=message):
+    tasks_lib.build(name, data_path=tmp_path / 'a.npz', owners=1, **options)
+
+
+def test_embedded_digits_have_their_own_classes():
+  with pytest.raises(ValueError, match='digits does not use num_classes'):
+    tasks_lib.build('digits', num_classes=10)
+
+
 @pytest.mark.parametrize('options, message', [
     (dict(owners=0), 'owners .*0'), (dict(owners=271), 'owners .*271'),
     (dict(public_records=1), 'public_records .*1'),
@@ -111,8 +159,8 @@ def test_bad_options_are_named(images_file, options, message):
     (dict(x_train=np.zeros([4, 64], np.uint8)), 'images must be uint8'),
     (dict(x_test=np.zeros([2, 8, 8], np.uint8)), 'one shape'),
     (dict(y_train=np.array([0, 1, -1, 0])), 'labels must be in .*-1 in row 2'),
-    (dict(y_train=np.zeros(4, int)), '2 classes or more'),
-    (dict(y_test=np.array([0, 2])), 'found 2 in row 1'),
+    (dict(y_test=np.array([0, 2]), num_classes=np.array(2)), 'found 2 in row 1'),
+    (dict(class_names=np.array(['a'])), 'bad.npz: class_names must be a list of 2'),
     (dict(y_train=np.arange(3)), 'one integer a record')])
 def test_bad_files_are_named(tmp_path, changes, message):
   arrays = dict(x_train=np.zeros([4, 9, 8], np.uint8), y_train=np.arange(4) % 2,

@@ -3,19 +3,21 @@
 import numpy as np
 import pytest
 
-from tasks import sources
 from tasks import voting
 from tasks import voting_data
 from tests import data_dir
 
 
+def _records(labels):
+  return {'x': np.zeros((len(labels), 2), np.float32),
+          'y': np.array(labels, np.int32)}
+
+
 def _task(labels=(0, 1, 2), public=4, classes=3):
-  count = len(labels)
   return voting.VotingTask(
       name='tiny', num_classes=classes,
-      agents=sources.ArraysByClient(
-          {'x': np.zeros((count, 2), np.float32), 'y': np.array(labels, np.int32)},
-          np.arange(count) % 2),
+      agents=voting.AgentRecords(
+          {'1': _records(labels[1::2]), '0': _records(labels[::2])}),
       public=np.zeros((public, 2), np.float32),
       public_labels=np.zeros(public, np.int32),
       test={'x': np.zeros((3, 2), np.float32), 'y': np.zeros(3, np.int32)},
@@ -28,7 +30,6 @@ def _check(task, agents, record_shape, public, test, classes=10):
   assert task.public.shape == (public, *record_shape)
   assert task.public_labels.shape == (public,)
   assert len(task.test['y']) == test and task.num_classes == classes
-  assert task.unseen_classes() == []
   spec = task.agents.element_spec
   assert spec['x'] == (task.public.dtype, record_shape)
   assert spec['y'] == (np.int32, ())
@@ -117,7 +118,8 @@ X = np.zeros((24, 5), np.float32)
 
 @pytest.mark.parametrize('changes, message', [
     ({'y_train': np.full(24, -1)}, r'labels must be in \[0, 1000\), found -1 in row'),
-    ({'y_test': np.full(20, 3)}, r'labels must be in \[0, 3\), found 3 in row 0'),
+    ({'y_test': np.full(20, 3), 'num_classes': np.array(3)},
+     r'labels must be in \[0, 3\), found 3 in row 0'),
     ({'y_train': np.zeros(23, int)}, 'labels must be one integer a record'),
     ({'x_test': np.zeros((20, 6), np.float32)}, 'records of one shape'),
     ({'x_train': np.where(np.arange(24)[:, None] == 7, np.nan, X)},
@@ -157,13 +159,100 @@ def test_a_server_without_records_has_no_queries():
     voting.build('embedded', public_records=0)
 
 
-def test_classes_that_nobody_has_are_named():
-  assert _task(labels=(0, 2, 0), classes=4).unseen_classes() == [1, 3]
+def test_agents_may_have_no_records():
+  task = _task(labels=(2,))
+  assert task.agents.client_ids == ('0', '1')
+  assert task.agents.element_spec == {
+      'x': (np.float32, (2,)), 'y': (np.int32, ())}
+  nothing = task.agents.examples('1')
+  assert nothing['x'].shape == (0, 2) and nothing['y'].dtype == np.int32
+  assert _task(labels=()).agents.client_ids == ('0', '1')
+  with pytest.raises(ValueError, match="there is no agent '2'"):
+    task.agents.examples('2')
 
 
-def test_agents_with_few_records_are_named():
-  task = _task(labels=(0, 1, 2))
-  assert task.agents_below(2) == ['1'] and task.agents_below(1) == []
+def test_records_of_agents_are_read_only():
+  records = _records([1, 2])
+  agents = voting.AgentRecords({'a': records})
+  with pytest.raises(ValueError):
+    agents.examples('a')['y'][0] = 3
+  records['y'][0] = 0  # Whoever made them may write.
+
+
+@pytest.mark.parametrize('records, message', [
+    ({}, 'at least one agent'),
+    ({'a': {**_records([1]), 'y': np.zeros(2, np.int32)}}, r'lengths \[1, 2\]'),
+    ({'a': _records([1]), 'b': {**_records([]), 'y': np.zeros(0)}},
+     'records of agent b must be .* shapes of agent a')])
+def test_records_that_are_not_alike_are_refused(records, message):
+  with pytest.raises(ValueError, match=message):
+    voting.AgentRecords(records)
+
+
+COUNTED = 'was counted from labels, private ones among them'
+UNLISTED = 'the agents are those that have a record in the file'
+
+
+@pytest.mark.parametrize('image', [False, True])
+@pytest.mark.parametrize('changes, given, classes, counted', [
+    ({}, None, 3, True),
+    # The server's labels count as well.
+    ({'y_test': np.full(20, 5)}, None, 6, True),
+    ({}, 7, 7, False),
+    ({'num_classes': np.array(7)}, None, 7, False),
+    ({'class_names': np.array(list('abcd'))}, None, 4, False),
+    ({'class_names': np.array(list('abcd'))}, 5, 5, False)])
+def test_classes_of_a_file_are_public_or_the_task_says_that_they_were_counted(
+    tmp_path, image, changes, given, classes, counted):
+  x = np.zeros((24, 8, 8), np.uint8) if image else X
+  path = _npz(tmp_path / 'a.npz', **{**dict(x=x, x_test=x[:20]), **changes})
+  task = voting.build('npz', data_path=path, num_classes=given)
+  assert task.num_classes == classes
+  assert any(COUNTED in note for note in task.notes) == counted
+
+
+def test_stated_classes_do_not_depend_on_records(tmp_path):
+  tasks = []
+  for label in (2, 0):  # The only record of class 2, or none.
+    y = np.zeros(24, int)
+    y[7] = label
+    path = _npz(tmp_path / f'{label}.npz', X, X[:20], y_train=y,
+                num_classes=np.array(3), y_test=np.zeros(20, int))
+    tasks.append(voting.build('npz', data_path=path))
+  assert tasks[0].num_classes == tasks[1].num_classes == 3
+  assert tasks[0].notes == tasks[1].notes
+
+
+@pytest.mark.parametrize('image', [False, True])
+def test_labels_beyond_the_given_classes_name_file_value_and_rule(tmp_path, image):
+  x = np.zeros((24, 8, 8), np.uint8) if image else X
+  path = _npz(tmp_path / 'a.npz', x, x[:20])
+  with pytest.raises(ValueError, match=r'a.npz.*(below 2|in \[0, 2\)).*found 2 in'):
+    voting.build('npz', data_path=path, num_classes=2)
+  with pytest.raises(ValueError, match='num_classes must be an integer from 2'):
+    voting.build('npz', data_path=path, num_classes=1)
+
+
+def test_a_file_may_list_agents_without_records(tmp_path):
+  path = _npz(tmp_path / 'a.npz', X, X[:20], writers=np.array([9, 0, 1, 2, 3, 10]))
+  task = voting.build('npz', data_path=path)
+  assert task.agents.client_ids == ('0', '1', '10', '2', '3', '9')
+  assert [len(task.agents.examples(a)['y']) for a in task.agents.client_ids] == [
+      6, 6, 0, 6, 6, 0]
+  assert not any(UNLISTED in note for note in task.notes)
+  task = voting.build('npz', data_path=_npz(tmp_path / 'a.npz', X, X[:20]))
+  assert any(UNLISTED in note for note in task.notes)
+
+
+@pytest.mark.parametrize('writers, message', [
+    (np.arange(3), 'writer_train must be one of writers, found 3 in row 3'),
+    (np.array([0, 1, 2, 3, 3]), 'writers must list each agent once'),
+    (np.array(list('0123')), 'in the type of writer_train'),
+    (np.arange(4)[None], 'writers must list')])
+def test_bad_lists_of_agents_are_refused(tmp_path, writers, message):
+  path = _npz(tmp_path / 'a.npz', X, X[:20], writers=writers)
+  with pytest.raises(ValueError, match=f'a.npz: .*{message}'):
+    voting.build('npz', data_path=path)
 
 
 @pytest.mark.parametrize('name, options, message', [

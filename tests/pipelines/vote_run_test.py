@@ -1,0 +1,160 @@
+"""Runs of votes in this process: what a record decides, and what it must not."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tasks import voting
+from tff_pipelines import vote_features
+from tff_pipelines import vote_report
+from tff_pipelines import vote_run
+from tff_pipelines.algorithms import voting_knn
+from tff_pipelines.simulation import contexts
+from tff_pipelines.vote_flags import VoteConfig
+
+C, D = 3, 4
+# Neighbours asked for: more than some agents have records.
+K = 6
+
+
+def _records(count, seed, label=None):
+  rng = np.random.default_rng(seed)
+  y = rng.integers(C, size=count) if label is None else np.full(count, label)
+  return {'x': rng.normal(size=(count, D)).astype(np.float32),
+          'y': y.astype(np.int32)}
+
+
+def _without_last(records):
+  return {name: array[:-1] for name, array in records.items()}
+
+
+def _task(*agents):
+  rng = np.random.default_rng(99)
+  return voting.VotingTask(
+      name='tiny', num_classes=C, agents=voting.AgentRecords({
+          f'agent{i}': records for i, records in enumerate(agents)}),
+      public=rng.normal(size=(30, D)).astype(np.float32),
+      public_labels=np.zeros(30, np.int32),
+      test={'x': rng.normal(size=(9, D)).astype(np.float32),
+            'y': np.arange(9, dtype=np.int32) % C},
+      privacy_unit='one agent')
+
+
+def _config(**changes):
+  return VoteConfig(**{**dict(
+      task='npz', task_options={}, algorithm='knn', neighbours=K, queries=20,
+      noise_stddev=2.0, features='standard', allow_degenerate=True), **changes})
+
+
+# Pairs of tasks that differ by the last record of the last agent.
+OTHERS = (_records(9, 1), _records(K, 2))
+NEIGHBOURS = {
+    'k records or one less': _records(K, 3),
+    'less than k': _records(2, 4),
+    'the only record': _records(1, 5),
+    'more than k': _records(K + 1, 7),
+}
+
+
+def _pair(name):
+  records = NEIGHBOURS[name]
+  return _task(*OTHERS, records), _task(*OTHERS, _without_last(records))
+
+
+@pytest.mark.parametrize('algorithm', ['knn', 'ae', 'dp_fedsgd'])
+@pytest.mark.parametrize('name', NEIGHBOURS)
+def test_no_record_decides_if_a_run_starts_and_what_it_is_told(name, algorithm):
+  config = _config(algorithm=algorithm)
+  told = []
+  for task in _pair(name):
+    vote_run.check_task(task, config)
+    told.append((
+        vote_run.make_plan(config, task) if config.is_vote else None,
+        task.num_classes, task.notes, vote_run.seen_shape(task, config),
+        vote_report.fingerprint(task)))
+  assert told[0] == told[1]
+
+
+def test_a_class_that_nobody_has_is_nobodys_business():
+  for label in (0, 2):
+    last = {**_records(1, 5), 'y': np.array([label], np.int32)}
+    task = _task(_records(9, 1, label=0), _records(2, 2, label=1), last)
+    vote_run.check_task(task, _config())
+
+
+def _seen(task):
+  """The task as agents of algorithm knn see it."""
+  features = vote_features.fit(
+      task.public, vote_features.FeatureConfig(kind='standard'))
+  return vote_features.as_grid(vote_features.through(task, features, alone=True))
+
+
+def _sum_of_votes(task):
+  """int [queries, C]: what all agents say, without noise."""
+  seen = _seen(task)
+  return sum(
+      voting_knn.neighbour_votes(
+          tf.constant(seen.public), {
+              name: tf.constant(array)
+              for name, array in seen.agents.examples(agent).items()},
+          K, C).numpy() for agent in seen.agents.client_ids)
+
+
+@pytest.mark.parametrize('name', NEIGHBOURS)
+def test_a_record_more_moves_one_vote_up_and_one_down_at_most(name):
+  difference = np.subtract(*map(_sum_of_votes, _pair(name)))
+  assert difference.max() <= 1 and difference.min() >= -1
+  assert np.abs(difference).sum(axis=1).max() <= 2
+  assert (difference != 0).any()
+  if name != 'more than k':  # There is nobody whose place it takes.
+    assert (difference.sum(axis=1) == 1).all()
+
+
+@pytest.mark.parametrize('name', ['less than k', 'the only record'])
+def test_a_replaced_record_of_few_moves_one_vote_up_and_one_down(name):
+  records = NEIGHBOURS[name]
+  other = {**records, 'y': records['y'].copy()}
+  other['y'][-1] = (other['y'][-1] + 1) % C
+  difference = _sum_of_votes(_task(*OTHERS, other)) - _sum_of_votes(
+      _task(*OTHERS, records))
+  assert (np.sort(difference, axis=1) == [-1, 0, 1]).all()
+
+
+def test_agents_without_records_stay_agents_through_features():
+  task = _pair('the only record')[1]
+  seen = _seen(task)
+  assert seen.agents.client_ids == task.agents.client_ids
+  assert len(seen.agents.examples('agent2')['y']) == 0
+  assert seen.agents.element_spec == {
+      'x': (np.int8, (D,)), 'y': (np.int32, ())}
+
+
+@pytest.mark.parametrize('algorithm', ['knn', 'ae'])
+def test_agents_vote_with_what_they_have(algorithm):
+  # The fewest agree on class 1; who has nothing says nothing, but adds its noise.
+  task = _task(_records(2, 1, label=1), _records(1, 2, label=1), _records(0, 3),
+               _records(3, 4, label=1), _records(2, 5, label=1))
+  config = _config(algorithm=algorithm, noise_stddev=0.05, agent_epochs=1,
+                   neighbours=K if algorithm == 'knn' else None)
+  features = vote_features.fit(
+      task.public, vote_features.FeatureConfig(kind='standard'))
+  setting = vote_run.Setting(
+      task=task, features=features, public=vote_features.flat(
+          features(task.public)), rows=np.arange(20))
+  plan = vote_run.make_plan(config, task)
+  assert plan.params.agents == 5
+  with contexts.simulation():
+    labels, withheld = vote_run.cast_votes(setting, plan, config)
+  assert not withheld
+  np.testing.assert_array_equal(labels, 1)
+
+
+def test_what_can_be_asked_goes_by_public_records():
+  task = _task(_records(2, 1))
+  with pytest.raises(ValueError, match='queries must be at most the 30 public'):
+    vote_run.check_task(task, _config(queries=31))
+  empty = dataclasses.replace(
+      task, agents=voting.AgentRecords({'agent0': _records(0, 1)}))
+  vote_run.check_task(empty, _config())
