@@ -21,7 +21,7 @@ def describe(breakdown: Breakdown, counts: Mapping[str, np.ndarray], *,
   Args:
     breakdown: Of the model.
     counts: As Evaluator.breakdown has them.
-    outside_guarantee: Whether the set is of the training clients.
+    outside_guarantee: Whether no epsilon protects those whose examples they are.
 
   Returns:
     `count`, how many predictions there are; `constant`, what part would be right

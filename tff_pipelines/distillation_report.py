@@ -12,8 +12,8 @@ from aggregators.prediction_params import PredictionMeanParams
 from tasks.fedmd import FedMdTask
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import base
+from tff_pipelines.accounting import decimals
 from tff_pipelines.accounting import events
-from tff_pipelines.accounting import report as accounting_report
 from tff_pipelines.distill_plan import DistillPlan
 from tff_pipelines.simulation import contexts
 from tff_pipelines.simulation import records as records_lib
@@ -77,12 +77,12 @@ def _guarantee_lines(plan: DistillPlan, starts: int) -> list[str]:
   """The guarantee in words, of a run that was started so often."""
   if not plan.is_private:
     return ['epsilon: none, nothing is guaranteed']
-  epsilon = accounting_report.rounded_up(plan.epsilon(plan.releases, starts))
+  epsilon = decimals.rounded_up(plan.epsilon(plan.releases, starts))
   if plan.config.seed is not None:
     return ['epsilon: none, the run is seeded and nothing is guaranteed (if it were '
-            f'not: {epsilon} at delta {accounting_report.rounded_up(plan.delta)})']
+            f'not: {epsilon} at delta {decimals.rounded_up(plan.delta)})']
   lines = [f'epsilon {epsilon} (natural logarithm) at delta '
-           f'{accounting_report.rounded_up(plan.delta)} after all rounds, for a '
+           f'{decimals.rounded_up(plan.delta)} after all rounds, for a '
            f'record of {"the most exposed" if plan.draws_subset else "any"} party']
   if plan.draws_subset:
     lines.append('tighter, and true as well: epsilon 0 at the same delta')
@@ -209,8 +209,8 @@ def print_summary(found: dict) -> None:
   if found['epsilon'] is None:
     print('epsilon: none, nothing is guaranteed')
   else:
-    delta = accounting_report.rounded_up(found['delta'])
-    print(f'epsilon {accounting_report.rounded_up(found["epsilon"])} (natural '
+    delta = decimals.rounded_up(found['delta'])
+    print(f'epsilon {decimals.rounded_up(found["epsilon"])} (natural '
           f'logarithm) at delta {delta}, against {found["observers"]}')
     if found['epsilon_tighter'] is not None:
       print(f'tighter, and true as well: epsilon {found["epsilon_tighter"]:g} at '
@@ -264,8 +264,8 @@ def finish(plan: DistillPlan, task: FedMdTask, records: records_lib.RunRecords,
       json.dumps(found, indent=2, allow_nan=False) + '\n')
   title = f'{task.name}, {plan.config.mode}, {plan.config.knowledge}'
   if found['epsilon'] is not None and math.isfinite(found['epsilon']):
-    title += (f', epsilon {accounting_report.rounded_up(found["epsilon"])}, delta '
-              f'{accounting_report.rounded_up(found["delta"], 3)}')
+    title += (f', epsilon {decimals.rounded_up(found["epsilon"])}, delta '
+              f'{decimals.rounded_up(found["delta"], 3)}')
   draw(pandas.read_csv(records.folder / records_lib.METRICS),
        [f'{i}: {p["architecture"]}' for i, p in enumerate(found['parties'])],
        title, records.folder / PICTURE)

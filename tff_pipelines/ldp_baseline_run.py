@@ -27,6 +27,7 @@ from tff_pipelines import vote_records
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import calibration
+from tff_pipelines.accounting import decimals
 from tff_pipelines.accounting import deviation
 from tff_pipelines.accounting import events
 from tff_pipelines.accounting import report as accounting_report
@@ -296,7 +297,8 @@ def _pate(config: BaselineConfig, setting: ldp_run.Setting,
       event, deviation.left(config.delta, part), accountant='rdp')
   if part > config.delta / 2:
     warnings.append('epsilon is that of exact laws: the draws of the noise would take '
-                    f'{part:.3g} of delta, more than half')
+                    f'{decimals.rounded_up(part, 3)} of delta, more than '
+                    'half')
   answered = labels >= 0
   if not answered.any():
     raise ValueError('no query was answered: lower --threshold or --answers, or '
@@ -330,6 +332,7 @@ def summary(config: BaselineConfig, setting: ldp_run.Setting,
             records: records_lib.RunRecords, found: dict[str, Any]) -> dict[str, Any]:
   """The summary as JSON, from the fields of an algorithm."""
   guarantee = found.pop('guarantee')
+  found['warnings'] = [*setting.task.notes, *found['warnings']]
   result = collections.OrderedDict(
       task=setting.task.name, algorithm=config.algorithm,
       accuracy=float(found.pop('accuracy')), test_examples=len(setting.test),
@@ -354,8 +357,9 @@ def _print(found: dict[str, Any]) -> None:
   if found['epsilon'] is None:
     print('epsilon: none, nothing is guaranteed')
   else:
+    delta = decimals.rounded_up(found['delta'])
     print(f"epsilon {describe_epsilon(found['epsilon'])} at delta "
-          f"{found['delta']:.3g} ({found['accountant']}), against "
+          f"{delta} ({found['accountant']}), against "
           f"{found['observers']}")
     if found.get('epsilon_server') is not None:
       print(f"epsilon {describe_epsilon(found['epsilon_server'])}, against "
@@ -384,7 +388,8 @@ def run(config: BaselineConfig,
                         'data_fingerprint': ldp_run.fingerprint(setting.task)},
       resume=config.resume)
   print(f'task {setting.task.name}: {setting.task.owners} data owners, algorithm '
-        f'{config.algorithm}, epsilon {config.epsilon:g}, delta {config.delta:g}')
+        f'{config.algorithm}, epsilon {config.epsilon:.15g}, delta '
+        f'{config.delta:.15g}')
   print(f'output folder {os.fspath(records.folder)}', flush=True)
   found = summary(config, setting, records,
                   _RUNS[config.algorithm](config, setting, records))

@@ -12,6 +12,7 @@ import numpy as np
 from tasks.ldp_distillation import DistillationTask
 from tff_pipelines import ldp_plan
 from tff_pipelines.accounting import base
+from tff_pipelines.accounting import decimals
 from tff_pipelines.algorithms.ldp_distillation_student import Student
 from tff_pipelines.ldp_flags import LdpConfig
 from tff_pipelines.ldp_records import ANSWERS
@@ -36,8 +37,10 @@ def folder_of(config: LdpConfig) -> pathlib.Path:
 
 def _answer_in_words(plan: ldp_plan.LdpPlan) -> str:
   if plan.mechanism == 'gaussian':
-    return f'noise multiplier {plan.noise_multiplier:.4f} an answer'
-  return f'epsilon {plan.epsilon_per_query:.6g} an answer'
+    multiplier = decimals.rounded_up(plan.noise_multiplier)
+    return f'noise multiplier {multiplier} an answer'
+  epsilon = decimals.rounded_up(plan.epsilon_per_query, 6)
+  return f'epsilon {epsilon} an answer'
 
 
 def warnings(plan: ldp_plan.LdpPlan, task: DistillationTask) -> list[str]:
@@ -56,7 +59,8 @@ def print_plan(plan: ldp_plan.LdpPlan, task: DistillationTask, config: LdpConfig
   print(f'mechanism {plan.mechanism}: {_answer_in_words(plan)}, at most '
         f'{plan.answers_per_owner} answers of an owner, {name} '
         f'{describe_epsilon(plan.epsilon(plan.answers_per_owner))} at delta '
-        f'{plan.delta:.3g} in all; enough for {plan.queries} queries')
+        f'{decimals.rounded_up(plan.delta)} in all; enough for '
+        f'{plan.queries} queries')
   print(f'output folder {os.fspath(records.folder)}', flush=True)
 
 
@@ -122,8 +126,9 @@ def print_summary(found: dict[str, Any]) -> None:
   print(f"{found['queries']} queries answered, {found['queries_charged']} charged of "
         f"{found['queries_of_budget']}, stopped: {found['stopped']}")
   if found['epsilon'] is not None:
+    delta = decimals.rounded_up(found['delta'])
     print(f"epsilon {describe_epsilon(found['epsilon'])} at delta "
-          f"{found['delta']:.3g} for an owner, after at most "
+          f"{delta} for an owner, after at most "
           f"{found['answers_of_an_owner']} answers, against {found['observers']} "
           f"({found['accountant']})")
     if found['epsilon_of_a_holding'] is not None:
@@ -177,7 +182,8 @@ def finish(plan: ldp_plan.LdpPlan, task: DistillationTask, config: LdpConfig,
   title = f'{task.name}, {plan.mechanism}, {config.sampling} queries'
   if found['epsilon'] is not None:
     title += f", epsilon {describe_epsilon(found['epsilon'])}"
-    title += f", delta {found['delta']:.2g}" if found['delta'] else ' (pure)'
+    delta = decimals.rounded_up(found['delta'], 3)
+    title += f', delta {delta}' if found['delta'] else ' (pure)'
   draw(folder / PICTURE, records, title)
   print_summary(found)
   print(f'written to {os.fspath(folder)}: {ANSWERS}/, {records_lib.SUMMARY}, '

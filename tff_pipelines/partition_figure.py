@@ -18,7 +18,8 @@ def draw(label_counts: np.ndarray, path: str | os.PathLike[str]) -> None:
 
   Args:
     label_counts: [clients, classes], how often each client has each label. Of
-      simulated clients only: of real ones it is private.
+      simulated clients only: of real ones it is private. The picture is as private
+      as the examples that they have.
     path: The file, overwritten.
   """
   matplotlib.use('Agg')

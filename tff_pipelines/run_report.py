@@ -12,6 +12,7 @@ from tasks.task import Task
 from tff_pipelines import breakdown_report
 from tff_pipelines import partition_figure
 from tff_pipelines.accounting import base
+from tff_pipelines.accounting import decimals
 from tff_pipelines.accounting import report as accounting_report
 from tff_pipelines.privacy_plan import PrivacyPlan, describe_epsilon
 from tff_pipelines.simulation import contexts
@@ -20,8 +21,19 @@ from tff_pipelines.simulation import records as records_lib
 
 PICTURE = 'progress.png'
 
-# Held-out sets whose metrics are outside the guarantee.
-_OUTSIDE = ('test_examples',)
+# Whose examples a held-out set has, and what that means for its metrics, which are
+# exact.
+_OUTSIDE = {
+    'test_clients':
+        'metrics on test_clients are outside the guarantee: held-out clients are '
+        'not part of the population, so no epsilon protects them',
+    'test_examples':
+        'metrics on test_examples are computed from further examples of the '
+        'clients themselves and are outside the guarantee',
+    'test':
+        'metrics on test are outside the guarantee: no epsilon protects those whose '
+        'examples the test part has',
+}
 
 
 def print_plan(plan: PrivacyPlan, task: Task,
@@ -37,9 +49,9 @@ def print_plan(plan: PrivacyPlan, task: Task,
   else:
     name = loop.epsilon_key(plan).replace('_', ' ')
     print(f'mechanism {request.mechanism}: noise multiplier '
-          f'{request.noise_multiplier:.4f}, clip {request.clip:g}, {name} '
+          f'{_noise(plan)}, clip {request.clip:g}, {name} '
           f'{describe_epsilon(plan.epsilon(request.rounds))} at delta '
-          f'{request.delta:.3g} after all rounds')
+          f'{decimals.rounded_up(request.delta)} after all rounds')
   if plan.adaptive is not None:
     print(f'adaptive clip: quantile {plan.adaptive.target_quantile:g} of the norms, '
           f'learning rate {plan.adaptive.learning_rate:g}, noise of '
@@ -49,6 +61,27 @@ def print_plan(plan: PrivacyPlan, task: Task,
           f'units per model unit, {plan.params.padded_dimension:,} coordinates, '
           f'secure aggregation: {contexts.SECURE_AGGREGATION}')
   print(f'output folder {os.fspath(records.folder)}', flush=True)
+
+
+def _noise(plan: PrivacyPlan) -> str:
+  """The noise multiplier as it was given, or rounded up if epsilon was."""
+  if plan.request.epsilon is None:
+    return f'{plan.request.noise_multiplier:.15g}'
+  return decimals.rounded_up(plan.request.noise_multiplier)
+
+
+def _is_outside(set_name: str, task: Task) -> bool:
+  """Whether metrics on a held-out set are of people whom no epsilon protects.
+
+  They are not if the set ships with the task: it is public.
+  """
+  return set_name != 'test' or task.test_of_files
+
+
+def _draws_clients(plan: PrivacyPlan, task: Task) -> bool:
+  """Whether labels by client are drawn: they are exact counts."""
+  return task.label_counts is not None and (
+      not task.test_of_files or plan.diagnostics)
 
 
 def _finite(value: float | None) -> float | None:
@@ -87,9 +120,11 @@ def summary(plan: PrivacyPlan, task: Task, records: records_lib.RunRecords,
       'held_out': {
           name: {key: _finite(value) for key, value in values.items()}
           for name, values in results.items()},
+      'outside_guarantee': [name for name in results if _is_outside(name, task)],
       'breakdown': {
           name: breakdown_report.describe(
-              task.model.breakdown, counts, outside_guarantee=name in _OUTSIDE)
+              task.model.breakdown, counts,
+              outside_guarantee=_is_outside(name, task))
           for name, counts in (breakdown or {}).items()},
       'mechanism': request.mechanism,
       'epsilon': None, 'epsilon_unamplified': None, 'delta': request.delta,
@@ -114,8 +149,9 @@ def summary(plan: PrivacyPlan, task: Task, records: records_lib.RunRecords,
       'configuration': records.configuration_hash,
       'skipped_clients': len(task.skips.clients),
       'skipped_records': len(task.skips.records),
-      'warnings': (plan.warnings(rounds) + _of_results(results)
-                   + list(task.warnings) + _of_skips(task)),
+      'warnings': (plan.warnings(rounds) + _of_results(results, task)
+                   + _of_picture(plan, task) + list(task.warnings)
+                   + _of_skips(task)),
   }
   if plan.is_private and plan.simulation_seed is None:
     guarantee = plan.guarantee(rounds)
@@ -148,10 +184,17 @@ def summary(plan: PrivacyPlan, task: Task, records: records_lib.RunRecords,
   return found
 
 
-def _of_results(results: dict) -> list[str]:
-  return [f'metrics on {name} are computed from further examples of the '
-          'clients themselves and are outside the guarantee'
-          for name in _OUTSIDE if name in results]
+def _of_results(results: dict, task: Task) -> list[str]:
+  return [_OUTSIDE.get(name, f'metrics on {name} are outside the guarantee')
+          for name in results if _is_outside(name, task)]
+
+
+def _of_picture(plan: PrivacyPlan, task: Task) -> list[str]:
+  if not _draws_clients(plan, task) or not task.test_of_files:
+    return []
+  return [f'{partition_figure.PICTURE} is drawn because diagnostics are on: it '
+          'shows exactly how often each simulated client has each label, and is '
+          'outside the guarantee']
 
 
 def _of_skips(task: Task) -> list[str]:
@@ -173,7 +216,8 @@ def _of_sampler(found: dict) -> str:
   text = f"sampler of the noise: {found['sampler']}"
   if found['delta_sampler'] is None:
     return text
-  text += f"; it takes {found['delta_sampler']:.3g} of delta"
+  taken = decimals.rounded_up(found['delta_sampler'], 3)
+  text += f'; it takes {taken} of delta'
   if (found['delta_sampler_unamplified'] or 0) > found['delta'] / 2:
     text += ' (more than half, not amplified: that epsilon is of exact laws)'
   return text
@@ -186,13 +230,15 @@ def print_summary(found: dict) -> None:
     line = ', '.join(
         f'{key} ' + ('not finite' if value is None else f'{value:.4f}')
         for key, value in values.items())
-    print(f'{name}: {line}')
+    outside = ', outside the guarantee' if name in found['outside_guarantee'] else ''
+    print(f'{name}{outside}: {line}')
   for name, breakdown in found['breakdown'].items():
     for line in breakdown_report.lines(name, breakdown):
       print(line)
   if found['epsilon'] is not None:
+    delta = decimals.rounded_up(found['delta'])
     print(f"epsilon {describe_epsilon(found['epsilon'])} at delta "
-          f"{found['delta']:.3g}, against {found['observers']} "
+          f"{delta}, against {found['observers']} "
           f"({found['accountant']}, {found['amplification']} amplification)")
     print(f"epsilon {describe_epsilon(found['epsilon_unamplified'] or math.inf)}, "
           f"not amplified, against {found['observers_unamplified']}")
@@ -260,10 +306,10 @@ def finish(plan: PrivacyPlan, task: Task, records: records_lib.RunRecords,
   title = f"{task.name} {task.model.name}, {plan.request.mechanism}"
   if found['epsilon'] is not None:
     title += (f", epsilon {describe_epsilon(found['epsilon'])}, delta "
-              f"{found['delta']:.2g}")
+              f"{decimals.rounded_up(found['delta'], 3)}")
   draw(records, found['accuracy_of'], title, found['headline'])
   pictures = [PICTURE]
-  if task.label_counts is not None:
+  if _draws_clients(plan, task):
     pictures.append(partition_figure.PICTURE)
     partition_figure.draw(
         task.label_counts, records.folder / partition_figure.PICTURE)

@@ -11,7 +11,8 @@
 Every run is a process of its own in a folder of its own. A sweep that was stopped, in
 whatever way, goes on where it ended when it is started again with the same flags.
 Repeat i has the initial weights of seed i. --seeded gives it the same cohorts under
-all settings too, for comparisons, and then no run has a guarantee.
+all settings too, for comparisons, and then no run has a guarantee. Without it each
+run has an epsilon of its own; all together spend more, which is not computed.
 
 Exit codes: 0; 2 for a wrong flag, a run that failed or a folder of other runs.
 """
@@ -27,6 +28,7 @@ from absl import flags
 from tff_pipelines import cli
 from tff_pipelines import privacy_plan
 from tff_pipelines import sweep_runs
+from tff_pipelines.accounting import decimals
 from tff_pipelines.simulation import run_files
 
 FLAGS = flags.FLAGS
@@ -55,16 +57,21 @@ def _epsilon(result: sweep_runs.Result) -> str:
 
 def _print(results: list[sweep_runs.Result]) -> None:
   width = max(len(result.name) for result in results)
-  print(f'\n{"setting":<{width}}  noise   epsilon   {results[0].metric}, %: mean, '
-        'standard deviation, repeats')
+  print(f'\n{"setting":<{width}}  noise   epsilon   delta      '
+        f'{results[0].metric}, %: mean, standard deviation, repeats')
   for result in results:
-    noise = '-' if result.noise_multiplier is None else f'{result.noise_multiplier:.4f}'
+    noise, delta = (
+        '-' if value is None else decimals.rounded_up(value)
+        for value in (result.noise_multiplier, result.delta))
     repeats = ' '.join(f'{100 * value:.2f}' for value in result.values)
     spread = '' if math.isnan(result.stddev) else f' +- {100 * result.stddev:.2f}'
-    print(f'{result.name:<{width}}  {noise:<7} {_epsilon(result):<9} '
+    print(f'{result.name:<{width}}  {noise:<7} {_epsilon(result):<9} {delta:<10} '
           f'{100 * result.mean:.2f}{spread}: {repeats}')
   if any(result.epsilon_if_unseeded is not None for result in results):
-    print('(epsilon): what a run without a seed would guarantee; these have none')
+    print('(epsilon): what one run without a seed would guarantee, by itself; these '
+          'have none')
+  for warning in sweep_runs.warnings(results):
+    print(f'warning: {warning}')
 
 
 def _draw(results: list[sweep_runs.Result], path: pathlib.Path, title: str) -> None:
@@ -101,9 +108,11 @@ def main(argv: list[str]) -> int:
   sweep_runs.run_all(runs, FLAGS.at_once)
   results = sweep_runs.results(runs)
   folder = pathlib.Path(FLAGS.output_dir)
+  warnings = sweep_runs.warnings(results)
   run_files.write_atomically(folder / TABLE, json.dumps([
-      {**dataclasses.asdict(result), 'mean': result.mean} for result in results],
-      indent=1) + '\n')
+      {**dataclasses.asdict(result), 'mean': result.mean,
+       'epsilon_is_of': None if result.delta is None else 'each run alone',
+       'warnings': warnings} for result in results], indent=1) + '\n')
   _draw(results, folder / PICTURE, FLAGS.title)
   _print(results)
   print(f'written to {os.fspath(folder)}: {TABLE}, {PICTURE}')

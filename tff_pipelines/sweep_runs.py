@@ -201,8 +201,9 @@ class Result:
     metric: 'set/metric' that is compared.
     values: Of the last round, one for each repeat.
     curves: (round, value) of each repeat.
-    epsilon: Of one repeat; None if nothing is guaranteed.
-    epsilon_if_unseeded: What a run without a seed would have guaranteed.
+    epsilon: Of each repeat alone, the largest; None if nothing is guaranteed.
+    epsilon_if_unseeded: What a run without a seed would have guaranteed, alone.
+    delta: Of either; None if there is neither.
     noise_multiplier: None if there is no noise.
   """
 
@@ -212,6 +213,7 @@ class Result:
   curves: list[list[tuple[int, float]]]
   epsilon: float | None
   epsilon_if_unseeded: float | None
+  delta: float | None
   noise_multiplier: float | None
 
   @property
@@ -224,6 +226,25 @@ class Result:
     return statistics.stdev(self.values) if len(self.values) > 1 else math.nan
 
 
+def _largest(values: Iterable[float | None]) -> float | None:
+  """None if one of them is."""
+  values = list(values)
+  return None if None in values else max(values)
+
+
+def warnings(found: Sequence[Result]) -> list[str]:
+  """What a reader of a sweep's numbers must know, in words."""
+  runs = sum(len(result.values) for result in found)
+  private = [result.epsilon is not None for result in found]
+  if runs < 2 or not any(private):
+    return []
+  text = (f'epsilon and delta are of each run alone: the {runs} runs together spend '
+          'more, for the clients that they share, and how much is not computed')
+  if not all(private):
+    text += '; runs without an epsilon protect nobody'
+  return [text]
+
+
 def results(runs: Sequence[Run]) -> list[Result]:
   """Of finished runs, in the order of their settings."""
   found = []
@@ -233,11 +254,14 @@ def results(runs: Sequence[Run]) -> list[Result]:
     first = summaries[0]
     held_out, metric = first['accuracy_of'], first['headline']
     values = [summary['held_out'][held_out][metric] for summary in summaries]
+    epsilon, unseeded = (
+        _largest(summary.get(key) for summary in summaries)
+        for key in ('epsilon', 'epsilon_if_unseeded'))
     found.append(Result(
         name=setting.name, metric=f'{held_out}/{metric}',
         values=[math.nan if value is None else value for value in values],
         curves=[run.curve(f'{held_out}/{metric}') for run in repeats],
-        epsilon=first['epsilon'],
-        epsilon_if_unseeded=first.get('epsilon_if_unseeded'),
+        epsilon=epsilon, epsilon_if_unseeded=unseeded,
+        delta=first['delta'] if (epsilon, unseeded) != (None, None) else None,
         noise_multiplier=first['noise_multiplier']))
   return found

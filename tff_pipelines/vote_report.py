@@ -18,6 +18,7 @@ import numpy as np
 
 from tasks.voting import VotingTask
 from tff_pipelines.accounting import base
+from tff_pipelines.accounting import decimals
 from tff_pipelines.accounting import report as accounting_report
 from tff_pipelines.privacy_plan import describe_epsilon
 from tff_pipelines.simulation import contexts
@@ -27,6 +28,9 @@ from tff_pipelines.vote_plan import VotePlan
 from tff_pipelines.vote_records import CURVE
 
 PICTURE = 'progress.png'
+# Of every run: what agents have of each class is theirs alone to know.
+_CLASSES = ('the classes are taken as public knowledge; whether any agent has '
+            'records of each of them is not looked at')
 _FLOAT_BYTES = 4
 
 
@@ -88,9 +92,12 @@ def print_plan(plan: VotePlan, task: VotingTask, config: VoteConfig,
         f'{len(task.public)} public records are queries, {params.classes} classes, '
         f'algorithm {config.algorithm}')
   name = 'epsilon' if plan.simulation_seed is None else 'epsilon if unseeded'
-  print(f'noise {params.noise}: standard deviation {params.noise_stddev:.4f} agents '
-        f'({params.votes * params.noise_stddev:.4f} counts), {name} '
-        f'{describe_epsilon(plan.epsilon)} at delta {plan.delta:.3g} for one '
+  stddev, counts = (
+      decimals.rounded_up(value)
+      for value in (params.noise_stddev, params.votes * params.noise_stddev))
+  print(f'noise {params.noise}: standard deviation {stddev} agents '
+        f'({counts} counts), {name} {describe_epsilon(plan.epsilon)} at delta '
+        f'{decimals.rounded_up(plan.delta)} for one '
         f'{plan.level}; by the published formula '
         f'{describe_epsilon(plan.epsilon_published)}')
   if params.is_integer:
@@ -121,7 +128,7 @@ def common(task: VotingTask, config: VoteConfig,
       'observers': None, 'observers_server': None, 'source': None,
       'secure_aggregation': None,
       'starts': records.starts, 'configuration': records.configuration_hash,
-      'warnings': [*task.notes, *(
+      'warnings': [_CLASSES, *task.notes, *(
           f'--{name} is not used by algorithm={config.algorithm}'
           for name in config.unused)],
   }
@@ -196,8 +203,9 @@ def print_summary(found: dict[str, Any]) -> None:
     print(f"released labels: {100 * found['answered']:.1f}% of {found['queries']} "
           f"queries answered, {100 * found['labels_right']:.1f}% of them right")
   if found['epsilon'] is not None:
+    delta = decimals.rounded_up(found['delta'])
     print(f"epsilon {describe_epsilon(found['epsilon'])} at delta "
-          f"{found['delta']:.3g}, against {found['observers']} "
+          f"{delta}, against {found['observers']} "
           f"({found['accountant']})")
     if found['epsilon_published'] is not None:
       print('epsilon by the published formula '
@@ -207,7 +215,8 @@ def print_summary(found: dict[str, Any]) -> None:
             f"{found['observers_server']}")
     taken = ''
     if found['delta_sampler'] is not None:
-      taken = f"; it takes {found['delta_sampler']:.3g} of delta"
+      part = decimals.rounded_up(found['delta_sampler'], 3)
+      taken = f'; it takes {part} of delta'
     print(f"sampler of the noise: {found['sampler']}{taken}")
     print(f"adjacency {found['adjacency']}: {found['adjacency_in_words']}")
     print(f"trust model: {found['trust_model']}")
@@ -251,7 +260,7 @@ def title_of(found: dict[str, Any]) -> str:
   text = f"{found['task']}, {found['algorithm']}"
   if found['epsilon'] is not None:
     text += (f", epsilon {describe_epsilon(found['epsilon'])}, delta "
-             f"{found['delta']:.2g}")
+             f"{decimals.rounded_up(found['delta'], 3)}")
   return text
 
 

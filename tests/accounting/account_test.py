@@ -6,15 +6,20 @@ import json
 import math
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
+import hypothesis
+from hypothesis import strategies
 import pytest
 
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import answers
+from tff_pipelines.accounting import decimals
 from tff_pipelines.accounting import events
 from tff_pipelines.accounting import ledger as ledger_lib
+from tff_pipelines.accounting import report
 from tff_pipelines.accounting import request as request_lib
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -147,6 +152,79 @@ def test_text_explains_the_guarantee_in_three_sentences():
   assert paragraph[0].replace('e^8.', 'e^8,').count('. ') == 2
   for word in ('replaced by zero', 'who or how many', 'server'):
     assert word in paragraph[0]
+
+
+def _near(value):
+  """A value and the floats beside it."""
+  return (value, math.nextafter(value, math.inf), math.nextafter(value, 0.0))
+
+
+@hypothesis.settings(max_examples=300, deadline=None, derandomize=True)
+@hypothesis.given(
+    strategies.floats(0, 1e300), strategies.integers(1, 15), strategies.integers(1, 6))
+def test_rounding_up_is_never_below_and_at_most_a_digit_above(value, digits, known):
+  for wanted in (*_near(value), *_near(float(f'{value:.{known}g}'))):
+    found = float(decimals.rounded_up(wanted, digits))
+    assert found >= wanted
+    assert found <= wanted * (1 + 1.001 * 10.0**(1 - digits)) or wanted < 1e-300
+
+
+@pytest.mark.parametrize('value, digits, text', [
+    (1 / 3400, 3, '0.000295'), (0.29194392561, 7, '0.291944'), (0.1, 5, '0.1'),
+    (0.11902, 3, '0.12'), (0.02, 5, '0.02'), (1e-5, 3, '1e-05'), (1.0, 3, '1'),
+    (0.0, 3, '0'), (9.9999999, 5, '10'), (math.inf, 5, 'inf')])
+def test_rounding_up_by_hand(value, digits, text):
+  assert decimals.rounded_up(value, digits) == text
+
+
+_EPSILONS = strategies.floats(1e-6, 1e4)
+_DELTAS = strategies.floats(1e-300, 1, exclude_max=True)
+
+
+@hypothesis.settings(max_examples=200, deadline=None, derandomize=True)
+@hypothesis.given(_EPSILONS, _EPSILONS, _DELTAS, _EPSILONS)
+def test_text_never_shows_less_than_what_was_computed(epsilon, server, delta, noise):
+  answer = answers.Answer(
+      epsilon=epsilon, epsilon_unamplified=server, delta=delta, rounds=3,
+      noise_multiplier=noise, local_stddev_grid=noise, adjacency='zero-out',
+      sampling='poisson')
+  text = report.as_text([answer])
+  numbers = dict(line.split(': ') for line in text.splitlines()[:6])
+  for key, value in (('epsilon', epsilon), ('epsilon_unamplified', server),
+                     ('delta', delta), ('noise_multiplier', noise),
+                     ('local_stddev_grid', noise)):
+    assert value <= float(numbers[key]) <= 1.000002 * value
+  sentences = re.search(
+      r'e\^(\S+) = .* probability (\S+)\. .* it is (\S+) \(', text)
+  assert float(sentences[1]) >= epsilon and float(sentences[2]) >= delta
+  assert float(sentences[3]) >= server
+
+
+def test_delta_and_noise_that_were_asked_for_are_shown_rounded_up():
+  gaussian = request_lib.Request(
+      query='delta', mechanism='gaussian', epsilon=0.5, noise_multiplier=0.987654321)
+  found = answers.answer(gaussian)
+  shown = dict(line.split(': ') for line in report.as_text([found]).splitlines()[:3])
+  assert found.delta <= float(shown['delta']) <= found.delta * 1.000001
+  solved = answers.answer(gaussian.replace(
+      query='noise_multiplier', noise_multiplier=None, epsilon=3.0, delta=1 / 3400))
+  shown = dict(line.split(': ') for line in report.as_text([solved]).splitlines()[:4])
+  assert float(shown['noise_multiplier']) >= solved.noise_multiplier
+  # So what is shown keeps the target.
+  again = answers.answer(gaussian.replace(
+      query='epsilon', epsilon=None, delta=1 / 3400,
+      noise_multiplier=float(shown['noise_multiplier'])))
+  assert again.epsilon <= 3.0
+
+
+def test_large_epsilons_are_warned_of_rounded_up():
+  found = answers.answer(request_lib.Request(
+      query='epsilon', mechanism='gaussian', noise_multiplier=0.05, delta=1e-5,
+      rounds=10, sampling='poisson', cohort_size=10.0, population=1000))
+  (warning,) = [text for text in found.warnings
+                if text.startswith('against the server')]
+  shown = float(re.search(r'epsilon=(\S+) ', warning)[1])
+  assert found.epsilon_unamplified <= shown <= found.epsilon_unamplified + 1
 
 
 def test_votes_and_their_published_form():

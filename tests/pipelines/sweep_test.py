@@ -5,10 +5,12 @@ import math
 import sys
 import subprocess
 
+from absl.testing import flagsaver
 import matplotlib.image
 import pytest
 
 from tests.pipelines import launcher as launcher_lib
+from tff_pipelines import sweep
 from tff_pipelines import sweep_runs
 
 COMMON = ('--rounds=2 --num_clients=20 --cohort_size=5',)
@@ -67,9 +69,79 @@ def test_folder_of_other_flags_is_refused(tmp_path):
 def test_spread_of_repeats():
   result = sweep_runs.Result(
       name='a', metric='test/accuracy', values=[0.5, 0.7], curves=[],
-      epsilon=None, epsilon_if_unseeded=8.0, noise_multiplier=1.0)
+      epsilon=None, epsilon_if_unseeded=8.0, delta=0.01, noise_multiplier=1.0)
   assert result.mean == pytest.approx(0.6)
   assert result.stddev == pytest.approx(math.sqrt(0.02))
+
+
+def _finished(folder, repeats, *, seeded, epsilons):
+  """The runs of settings whose runs have been, with such epsilons."""
+  settings = sweep_runs.parse_settings([f'{name}:' for name in epsilons], [])
+  runs = sweep_runs.make_runs(settings, folder, repeats=repeats, seeded=seeded)
+  for run in runs:
+    (run.folder / sweep_runs.RUN).mkdir(parents=True)
+    epsilon = epsilons[run.setting.name]
+    summary = {
+        'accuracy_of': 'test', 'headline': 'accuracy', 'delta': 1 / 3400,
+        'held_out': {'test': {'accuracy': 0.5}}, 'epsilon': None,
+        'noise_multiplier': None if epsilon is None else 0.123456789}
+    if epsilon is not None:
+      summary['epsilon_if_unseeded' if seeded else 'epsilon'] = epsilon + run.repeat
+    (run.folder / sweep_runs.RUN / 'summary.json').write_text(json.dumps(summary))
+    (run.folder / sweep_runs.RUN / 'metrics.csv').write_text(
+        'round,test/accuracy\n1,0.5\n')
+  return runs
+
+
+def _reported(folder, runs, monkeypatch):
+  """What a sweep of these runs writes."""
+  monkeypatch.setattr(sweep_runs, 'parse_settings', lambda *_: [])
+  monkeypatch.setattr(sweep_runs, 'make_runs', lambda *_, **__: runs)
+  monkeypatch.setattr(sweep_runs, 'run_all', lambda *_: None)
+  with flagsaver.flagsaver(output_dir=str(folder)):
+    sweep.FLAGS.mark_as_parsed()
+    assert sweep.main([]) == 0
+  return json.loads((folder / sweep.TABLE).read_text())
+
+
+@pytest.mark.parametrize('epsilons, repeats, words', [
+    ({'a': 8.0, 'b': 4.00001}, 2, 'the 4 runs together spend more'),
+    ({'a': 8.0}, 2, 'the 2 runs together spend more'),
+    ({'a': 8.0, 'none': None}, 1, 'runs without an epsilon protect nobody'),
+    ({'a': 8.0}, 1, None), ({'none': None}, 2, None)])
+def test_epsilons_of_a_sweep_are_said_to_be_of_each_run_alone(
+    tmp_path, monkeypatch, capsys, epsilons, repeats, words):
+  runs = _finished(tmp_path, repeats, seeded=False, epsilons=epsilons)
+  table = _reported(tmp_path, runs, monkeypatch)
+  printed = capsys.readouterr().out
+  for row, epsilon in zip(table, epsilons.values()):
+    if epsilon is None:
+      assert row['epsilon'] is row['delta'] is row['epsilon_is_of'] is None
+    else:
+      assert row['epsilon'] == epsilon + repeats - 1  # The largest.
+      assert (row['delta'], row['epsilon_is_of']) == (1 / 3400, 'each run alone')
+    assert len(row['warnings']) == (words is not None)
+  if words is None:
+    assert 'together' not in printed
+  else:
+    warning, = table[0]['warnings']
+    assert words in warning and 'of each run alone' in warning
+    assert 'is not computed' in warning and f'warning: {warning}' in printed
+  if 'a' in epsilons:
+    line, = [line for line in printed.splitlines() if line.startswith('a ')]
+    assert float(line.split()[1]) >= 0.123456789
+    assert 1 / 3400 <= float(line.split()[3]) < 0.00029413
+  if 'b' in epsilons:
+    assert ' 5.0001 ' in printed
+
+
+def test_seeded_sweep_says_whose_its_epsilons_would_be(tmp_path, monkeypatch, capsys):
+  runs = _finished(tmp_path, 2, seeded=True, epsilons={'a': 8.0})
+  row, = _reported(tmp_path, runs, monkeypatch)
+  assert row['epsilon'] is None and row['epsilon_if_unseeded'] == 9.0
+  assert (row['delta'], row['warnings']) == (1 / 3400, [])
+  printed = capsys.readouterr().out
+  assert '(9.0000)' in printed and 'one run without a seed' in printed
 
 
 def _sweep(folder, *settings):

@@ -32,7 +32,9 @@ RUNS = {
     'seeded again': ['--seed=3'],
     'exploding client': ['--client_learning_rate=1e30'],
     'exploding server': ['--server_learning_rate=3e38', '--mechanism=none',
-                         '--client_learning_rate=100'],
+                         '--client_learning_rate=100',
+                         # A round of nobody would leave the model as it is.
+                         '--sampling=fixed'],
 }
 AT_ONCE = 2
 
@@ -124,7 +126,10 @@ def test_metrics_have_a_row_a_round_in_csv_and_tensorboard(runs, name):
         events[event.step, value.tag] = float(tf.make_ndarray(value.tensor))
   expected = {(int(row['round']), tag): float(value)
               for row in rows for tag, value in row.items() if tag != 'round'}
-  assert events == pytest.approx(expected)
+  # Of a round to which nobody came.
+  unknown = {tag for (_, tag), value in expected.items() if np.isnan(value)}
+  assert unknown <= {'diagnostics/training_loss'}
+  assert events == pytest.approx(expected, nan_ok=True)
   final = _summary(folder)
   assert float(rows[-1]['test/accuracy']) == final['accuracy']
   assert float(rows[-1]['test/loss']) == final['held_out']['test']['loss']
@@ -284,7 +289,7 @@ def test_interpreter_of_its_own_trains(tmp_path):
   process = launcher_lib.python(
       TRAIN, *TINY, f'--output_dir={folder}', '--simulated_dropout_rate=0.2',
       '--min_honest_fraction=0.5', mark='own')
-  stdout, stderr = process.communicate(timeout=120)
+  stdout, stderr = process.communicate(timeout=400)
   assert process.returncode == 0, stderr
   assert _summary(folder)['epsilon'] <= 8
   assert str(folder) in stdout
@@ -308,3 +313,5 @@ def test_real_digits_are_learnt_under_privacy(launcher, tmp_path):
   # Chance is 0.1; three runs reached 0.73, 0.73 and 0.74.
   assert found['accuracy'] > 0.6
   assert found['accuracy_of'] == 'test_clients'
+  assert found['outside_guarantee'] == ['test_clients']
+  assert 'held-out clients are not part of the population' in run.stdout

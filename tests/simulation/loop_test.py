@@ -6,6 +6,7 @@ import functools
 import numpy as np
 import pytest
 import tensorflow as tf
+import tqdm
 
 from aggregators.expected_mean import ExpectedMeanFactory
 from tests import tiny_task
@@ -112,6 +113,23 @@ def test_released_metrics_tell_nothing_of_who_came(tmp_path, mechanism, public):
       assert float(rows[-1][f'{name}/{key}']) == value
   assert records.ledger.verify(expected_count=ROUNDS) == []
   assert {line['outcome'] for line in records.ledger.lines()} == {'released'}
+
+
+def test_progress_bar_never_shows_less_epsilon_than_there_is(tmp_path, monkeypatch):
+  shown = []
+
+  class Progress(tqdm.tqdm):
+
+    def set_postfix(self, *args, **kwargs):
+      shown.append(float(kwargs['epsilon']))
+      super().set_postfix(*args, **kwargs)
+
+  monkeypatch.setattr(loop.tqdm, 'tqdm', Progress)
+  plan = _plan('gaussian')
+  _run(plan, tmp_path / 'run')
+  assert len(shown) == ROUNDS
+  for rounds, epsilon in enumerate(shown, 1):
+    assert plan.epsilon(rounds) <= epsilon <= plan.epsilon(rounds) + 1.01e-4
 
 
 def test_diagnostics_tell_who_came(tmp_path):

@@ -4,9 +4,11 @@ import collections
 import csv
 import json
 import shutil
+import time
 
 import numpy as np
 import pytest
+from tensorboard.backend.event_processing import event_accumulator
 import tensorflow as tf
 
 from tff_pipelines.accounting import events
@@ -102,15 +104,54 @@ def test_metrics_have_a_row_a_round_and_events_are_flushed(folder):
       {'round': 1, 'epsilon': 0.5, 'test/accuracy': 0.1},
       {'round': 2, 'epsilon': 1.0, 'test/accuracy': 0.2}]
   # The writer is still open: a run that is killed must not lose its events.
-  found = {}
-  for path in (folder / 'tensorboard').iterdir():
-    for event in tf.compat.v1.train.summary_iterator(str(path)):
-      for value in event.summary.value:
-        found[value.tag, event.step] = float(tf.make_ndarray(value.tensor))
+  found = {(tag, step): value for step, _, values in _events(folder)
+           for tag, value in values.items()}
   assert found == pytest.approx({
       ('epsilon', 1): 0.5, ('test/accuracy', 1): 0.1,
       ('epsilon', 2): 1.0, ('test/accuracy', 2): 0.2})
   assert records.starts == 1  # Also keeps the writer from being closed.
+
+
+def _events(folder):
+  """(step, time of the event, tag -> value), file by file."""
+  return [
+      (event.step, event.wall_time, {
+          value.tag: float(tf.make_ndarray(value.tensor))
+          for value in event.summary.value})
+      for path in sorted((folder / 'tensorboard').iterdir())
+      for event in tf.compat.v1.train.summary_iterator(str(path))]
+
+
+def test_times_of_events_do_not_tell_how_long_rounds_took(tmp_path):
+  written = []
+  for pause in (0.0, 0.05):
+    folder = tmp_path / str(pause)
+    records = _open(folder)
+    records.restore(_state(0), HEADER)
+    for number in (1, 2, 3):
+      if number == 3:
+        records = _open(folder, resume=True)
+        records.restore(_state(0), {})
+      time.sleep(number * pause)
+      _commit(records, number)
+    written.append({path.name: path.read_bytes()
+                    for path in (folder / 'tensorboard').iterdir()})
+  assert written[0] == written[1] and len(written[0]) == 2
+  found = [(step, wall_time) for step, wall_time, _ in _events(folder)]
+  # Each file begins with its version.
+  assert found == [(0, 0), (1, 1), (2, 2), (0, 0), (3, 3)]
+
+
+def test_tensorboard_reads_all_rounds_of_a_run_that_was_resumed(two_rounds):
+  records = _open(two_rounds, resume=True)
+  records.restore(_state(0), {})
+  _commit(records, 3)
+  reader = event_accumulator.EventAccumulator(str(two_rounds / 'tensorboard'))
+  reader.Reload()
+  assert reader.Tags()['tensors'] == ['epsilon', 'test/accuracy']
+  assert [(event.step, event.wall_time, float(tf.make_ndarray(event.tensor_proto)))
+          for event in reader.Tensors('epsilon')] == [
+              (1, 1, 0.5), (2, 2, 1.0), (3, 3, 1.5)]
 
 
 def test_metric_that_comes_later_gets_a_column(two_rounds):
@@ -152,7 +193,7 @@ def test_run_that_stops_inside_a_commit_is_completed(two_rounds, monkeypatch, wi
     elif window == 'before TensorBoard':
       patch.setattr(records, '_release', _stop)
     else:
-      patch.setattr(tf.summary, 'scalar', _stop)
+      patch.setattr(records_lib.tff.program.CSVFileReleaseManager, 'release', _stop)
     with pytest.raises(KeyboardInterrupt):
       _commit(records, 3)
   happened = window != 'before the rename'

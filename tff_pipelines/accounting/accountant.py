@@ -5,6 +5,7 @@ import math
 
 from aggregators import validate
 from tff_pipelines.accounting import base
+from tff_pipelines.accounting import decimals
 from tff_pipelines.accounting import pairs
 from tff_pipelines.accounting import pld
 from tff_pipelines.accounting import rdp
@@ -188,14 +189,15 @@ def warnings_about(epsilon: float, delta: float,
                    population: int | None) -> list[str]:
   """What to say about the two numbers themselves."""
   found = []
+  shown = decimals.rounded_up(delta, 6)
   if epsilon == math.inf:
-    found.append(f'no finite epsilon is guaranteed at delta={delta:.6g}')
+    found.append(f'no finite epsilon is guaranteed at delta={shown}')
   elif epsilon > LARGE_EPSILON:
     found.append(
-        f'epsilon={epsilon:.4g} is above {LARGE_EPSILON:g}: as a worst-case '
-        'guarantee it says next to nothing')
+        f'epsilon={decimals.rounded_up(epsilon, 4)} is above {LARGE_EPSILON:g}: as a '
+        'worst-case guarantee it says next to nothing')
   if population is not None and delta > 1 / population:
     found.append(
-        f'delta={delta:.6g} is above 1/population={1 / population:.6g}: '
+        f'delta={shown} is above 1/population={1 / population:.6g}: '
         'publishing one client outright would satisfy such a delta')
   return found

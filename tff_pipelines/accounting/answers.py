@@ -72,6 +72,11 @@ def finite(value: float | None) -> float | None:
   return None if value is None or not math.isfinite(value) else float(value)
 
 
+def _whole(epsilon: float) -> str:
+  """A large epsilon in words, rounded up."""
+  return str(math.ceil(epsilon)) if math.isfinite(epsilon) else 'infinite'
+
+
 def integer_order(order: float | None) -> int | None:
   """A Renyi order for JSON: None for the infinite one."""
   return None if order is None or math.isinf(order) else int(order)
@@ -197,8 +202,8 @@ def _described(request: Request, event: base.Event, delta: float) -> Answer:
   if (unamplified is not None and request.sampling != 'none' and
       unamplified > accountant.LARGE_EPSILON):
     warnings.append(
-        f'against the server and the participants epsilon={unamplified:.4g} says '
-        'next to nothing')
+        'against the server and the participants '
+        f'epsilon={_whole(unamplified)} says next to nothing')
   params = request.params() if request.family.params else None
   warnings += _warnings_of_params(request, params, delta)
   return Answer(
@@ -235,10 +240,9 @@ def _warnings_of_params(
       noise_variance=params.local_stddev_grid**2)
   alone, _ = rdp.epsilon(share, delta)
   if alone > accountant.LARGE_EPSILON:
-    size = f'{alone:.4g}' if math.isfinite(alone) else 'infinite'
     found.append(
         'local noise is too small if all others collude: a client\'s own share '
-        f'leaves it epsilon={size} in one round')
+        f'leaves it epsilon={_whole(alone)} in one round')
   if request.mechanism == 'discrete_gaussian' and request.sampling == 'poisson':
     found.append(
         'discrete Gaussian shares do not add up to one law as the cohort '

@@ -9,6 +9,7 @@ import numpy as np
 from aggregators import validate
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import curves
+from tff_pipelines.accounting import decimals
 from tff_pipelines.accounting import pairs
 
 
@@ -78,14 +79,15 @@ class Nfdp(base.Event):
     return ((pairs.Leak(probability=self.draw_probability), 1),)
 
   def caveats(self) -> tuple[str, ...]:
+    delta = decimals.rounded_up(self.draw_probability, 6)
     found = [
-        f'the same delta {self.draw_probability:.6g} holds with epsilon 0: it '
+        f'the same delta {delta} holds with epsilon 0: it '
         'is the chance that a given record is drawn, and a drawn record has no '
         'protection at all']
     # Always so in exact arithmetic: somebody is drawn.
     if self.draw_probability >= (1 - 1e-9) / self.records:
       found.append(
-          f'delta {self.draw_probability:.6g} is not below 1/records = '
+          f'delta {delta} is not below 1/records = '
           f'{1 / self.records:.6g}: any one sampled record may be exposed '
           'entirely; this is not a meaningful guarantee')
     return tuple(found)
@@ -132,7 +134,7 @@ class _PureLocal(base.Event):
 
   @property
   def sensitivity(self) -> str:
-    return f'the whole input, at epsilon {self.epsilon:.6g} a query'
+    return f'the whole input, at epsilon {decimals.rounded_up(self.epsilon, 6)} a query'
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     del amplification

@@ -7,6 +7,7 @@ import math
 
 from tff_pipelines.accounting import answers
 from tff_pipelines.accounting import base
+from tff_pipelines.accounting import decimals
 
 FORMATS = ('text', 'json', 'csv')
 
@@ -16,19 +17,12 @@ OWN_SHARE = (
     'a participant who subtracts its own share of the noise counts as a colluder')
 
 
-def rounded_up(value: float, digits: int = 5) -> str:
-  """At most so many digits, never below the value."""
-  if not math.isfinite(value) or value == 0:
-    return f'{value:g}'
-  exponent = math.floor(math.log10(abs(value))) - digits + 1
-  text = f'{value:.{digits}g}'
-  if float(text) < value:
-    text = f'{float(text) + 10.0**exponent:.{digits}g}'
-  return text
+# Printed rounded up, as every epsilon is: more promises less, or is more noise.
+_ROUNDED_UP = ('delta', 'noise_multiplier', 'local_stddev_grid')
 
 
 def _number(value: float | None) -> str:
-  return 'unbounded' if value is None else rounded_up(value)
+  return 'unbounded' if value is None else decimals.rounded_up(value)
 
 
 def in_three_sentences(answer: answers.Answer) -> str:
@@ -42,9 +36,9 @@ def in_three_sentences(answer: answers.Answer) -> str:
         f'Trust: {trust}.')
   first = (
       'Nothing that can be released is more than '
-      f'e^{rounded_up(answer.epsilon)} = {_odds(answer.epsilon)} times as likely with '
-      'one of two neighbouring inputs as with the other, but for a part of '
-      f'probability {answer.delta:.3g}.')
+      f'e^{decimals.rounded_up(answer.epsilon)} = {_odds(answer.epsilon)} times as '
+      'likely with one of two neighbouring inputs as with the other, but for a part of '
+      f'probability {decimals.rounded_up(answer.delta)}.')
   second = f'Neighbouring inputs differ as follows: {neighbours}.'
   if answer.epsilon_unamplified is None or answer.sampling == 'none':
     third = f'Trust: {trust}.'
@@ -57,7 +51,7 @@ def in_three_sentences(answer: answers.Answer) -> str:
 
 
 def _odds(epsilon: float) -> str:
-  return rounded_up(math.exp(epsilon), 3) if epsilon < 700 else 'any number of'
+  return decimals.rounded_up(math.exp(epsilon), 3) if epsilon < 700 else 'any number of'
 
 
 def as_text(rows: list[answers.Answer]) -> str:
@@ -76,8 +70,8 @@ def as_text(rows: list[answers.Answer]) -> str:
 
 
 def _plain(key: str, value) -> str:
-  if key.startswith('epsilon'):
-    return rounded_up(value, 7)
+  if key.startswith('epsilon') or key in _ROUNDED_UP:
+    return decimals.rounded_up(value, 7)
   return f'{value:.7g}' if isinstance(value, float) else str(value)
 
 

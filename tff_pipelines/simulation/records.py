@@ -18,6 +18,8 @@ import shutil
 from typing import Any
 
 import numpy as np
+from tensorboard.compat.proto import event_pb2
+from tensorboard.plugins.scalar import summary_v2
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -32,6 +34,34 @@ from tff_pipelines.simulation.run_files import write_atomically
 _CHECKPOINTS = 'checkpoints'
 _TENSORBOARD = 'tensorboard'
 _STARTS = 'starts.log'
+
+# What TensorBoard expects to find in a file's first event.
+_FILE_VERSION = 'brain.Event:2'
+
+
+class _Events:
+  """A file of TensorBoard events whose times are the numbers of the rounds.
+
+  The writers of TensorFlow note when an event was written, and how long a round took
+  tells of how many took part.
+  """
+
+  def __init__(self, path: pathlib.Path):
+    """Starts a new file; its folder is made if it does not exist."""
+    path.parent.mkdir(exist_ok=True)
+    self._writer = tf.io.TFRecordWriter(os.fspath(path))
+    self._write(event_pb2.Event(wall_time=0.0, file_version=_FILE_VERSION))
+
+  def _write(self, event: event_pb2.Event) -> None:
+    self._writer.write(event.SerializeToString())
+    self._writer.flush()
+
+  def add(self, metrics: dict[str, float], rounds: int) -> None:
+    """Writes a round's metrics; they survive if the process is killed."""
+    event = event_pb2.Event(wall_time=float(rounds), step=rounds)
+    for name, value in metrics.items():
+      event.summary.value.extend(summary_v2.scalar_pb(name, value).value)
+    self._write(event)
 
 
 class RunRecords:
@@ -80,7 +110,7 @@ class RunRecords:
     self.ledger = ledger_lib.Ledger(self.folder / LEDGER)
     self._states = tff.program.FileProgramStateManager(
         self.folder / _CHECKPOINTS, prefix='round_', keep_total=2)
-    self._metrics = None
+    self._events = self._table = None
 
   def _make_folder(self) -> None:
     self.folder.mkdir(parents=True, exist_ok=True)
@@ -196,13 +226,13 @@ class RunRecords:
 
   def _release(self, metrics: dict[str, float], rounds: int) -> None:
     """Writes metrics to TensorBoard and then, atomically, to the CSV file."""
-    if self._metrics is None:
-      self._metrics = [
-          tff.program.TensorBoardReleaseManager(self.folder / _TENSORBOARD),
-          # Appending would leave part of a row if it were killed.
-          tff.program.CSVFileReleaseManager(
-              self.folder / METRICS, tff.program.CSVSaveMode.WRITE,
-              key_fieldname='round'),
-      ]
-    for manager in self._metrics:
-      asyncio.run(manager.release(metrics, rounds))
+    if self._events is None:
+      # TensorBoard reads files in the order of their names.
+      self._events = _Events(
+          self.folder / _TENSORBOARD / f'events.out.tfevents.{self.starts:06d}')
+      # Appending would leave part of a row if it were killed.
+      self._table = tff.program.CSVFileReleaseManager(
+          self.folder / METRICS, tff.program.CSVSaveMode.WRITE,
+          key_fieldname='round')
+    self._events.add(metrics, rounds)
+    asyncio.run(self._table.release(metrics, rounds))
