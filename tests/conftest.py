@@ -4,7 +4,13 @@ Workers start once for a session. TensorFlow is imported by the fixtures that
 need it, so tests of plain numbers start at once.
 """
 
+import hypothesis
 import pytest
+
+# The same examples in every run, so that a failure can be repeated.
+hypothesis.settings.register_profile(
+    'repeatable', hypothesis.settings.default, derandomize=True)
+hypothesis.settings.load_profile('repeatable')
 
 
 @pytest.fixture(scope='session')

@@ -91,8 +91,9 @@ def test_large_dimensions_come_back_with_their_noise(dimension, generator):
 
 def _peak(module, *arguments) -> int:
   environment = {**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '3',
-                 # Freed vectors go back to the system at once.
-                 'MALLOC_MMAP_THRESHOLD_': str(2**20)}
+                 # Freed vectors go back to the system at once, and what is
+                 # kept does not depend on which threads asked for it.
+                 'MALLOC_MMAP_THRESHOLD_': str(2**20), 'MALLOC_ARENA_MAX': '1'}
   return int(subprocess.run(
       [sys.executable, '-W', 'ignore', '-m', module, *map(str, arguments)],
       check=True, text=True, stdout=subprocess.PIPE, env=environment).stdout)

@@ -12,9 +12,15 @@ from tff_pipelines.algorithms import ldp_distillation as algorithm
 from tests import statistics_lib
 
 RNG = np.random.default_rng(20220)
+_START = RNG.bit_generator.state
 D, K = 6, 4
 # Next to no noise, on a fine grid.
 FAINT = local_dp.Gaussian(noise_multiplier=1e-3, dimension=K)
+
+
+@pytest.fixture(autouse=True)
+def _data_do_not_depend_on_the_tests_before():
+  RNG.bit_generator.state = _START
 
 
 def _features(count, dimension=D):

@@ -21,7 +21,7 @@ def _run(body, *arguments):
   return subprocess.run(
       [sys.executable, '-c', PROGRAM.format(body=body), *arguments],
       cwd=launcher.ROOT, env=launcher.environment(''), capture_output=True,
-      text=True, timeout=60, check=False)
+      text=True, timeout=400, check=False)
 
 
 @pytest.mark.parametrize('body, code', [

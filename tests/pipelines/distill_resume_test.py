@@ -24,7 +24,7 @@ def _starts(folder):
   return path.read_text().count('\n') if path.exists() else 0
 
 
-def _wait_for(condition, run, timeout=200):
+def _wait_for(condition, run, timeout=400):
   deadline = time.monotonic() + timeout
   while not condition() and run.poll() is None:
     assert time.monotonic() < deadline, run.stderr

@@ -47,7 +47,7 @@ def start(*flags, code=0):
                  if key != 'TF_CPP_MIN_LOG_LEVEL'}
   done = subprocess.run(
       [sys.executable, '-m', 'tff_pipelines.estimate_mean', *flags],
-      capture_output=True, text=True, cwd=ROOT, timeout=120, check=False,
+      capture_output=True, text=True, cwd=ROOT, timeout=400, check=False,
       env=environment)
   assert done.returncode == code, done.stderr
   return done

@@ -77,7 +77,7 @@ def test_runs_that_are_killed_go_on_and_end_as_if_never_killed(launcher, tmp_pat
   killed = 0
   for steps in (0, 1, 4):
     run = launcher.start(LDP, *flags, f'--output_dir={folder}', '--resume')
-    deadline = time.monotonic() + 200
+    deadline = time.monotonic() + 400
     answers = folder / 'answers'
     while run.poll() is None and not (
         answers.exists() and len(list(answers.glob('0*.npz'))) >= steps):
@@ -154,7 +154,7 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(launcher, finished):
 def test_help_shows_the_flags_in_a_fresh_interpreter():
   for module, flag in ((LDP, '--epsilon_per_query'), (BASELINE, '--threshold_noise')):
     process = launcher_lib.python(module, '--help')
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=400)
     assert process.returncode == 0, err
     assert flag in out and '--owners' in out
 

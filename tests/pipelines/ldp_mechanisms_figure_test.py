@@ -18,7 +18,8 @@ def test_lines_are_what_is_drawn(name, epsilon):
   # Three of the half widths, which are 1.96 standard errors: one in 10^8.
   assert found == pytest.approx(
       figure.worst_variance(name, epsilon), abs=3 * half, rel=1e-6)
+  # More here: the errors are few and skewed, and so is their standard error.
   sizes = dict(clients=200, dimension=10)
   error, half = figure.measured_error(name, epsilon, repeats=40, **sizes)
   assert error == pytest.approx(
-      figure.expected_error(name, epsilon, **sizes), abs=3.5 * half)
+      figure.expected_error(name, epsilon, **sizes), abs=4 * half)

@@ -114,7 +114,7 @@ def _consistent_clients(path):
 
 
 def test_killed_copies_go_on_and_are_the_same_in_the_end(launcher, tmp_path):
-  clients = 600
+  clients = 1200
   rng = np.random.default_rng(0)
   path = tmp_path / 'f.jsonl'
   with open(path, 'w', encoding='utf-8') as file:

@@ -28,9 +28,10 @@ def _included(sampler, rounds=2000):
 def _check_rate(included, q):
   """Asserts the rate of inclusion: of all, of each client, of each round."""
   statistics_lib.check_mean(included, q, q * (1 - q))
-  threshold = stats.norm.isf(statistics_lib.FALSE_ALARM / 2 / POPULATION)
-  errors = (included.mean(axis=0) - q) / (q * (1 - q) / len(included))**0.5
-  assert np.abs(errors).max() < threshold
+  # Exact tails: a rare client's few inclusions are not nearly normal.
+  counts, law = included.sum(axis=0), stats.binom(len(included), q)
+  tails = np.minimum(law.cdf(counts), law.sf(counts - 1))
+  assert tails.min() > statistics_lib.FALSE_ALARM / 2 / POPULATION
 
 
 @pytest.mark.parametrize('seed', [None, 3])
@@ -83,10 +84,10 @@ def test_fixed_is_a_uniform_subset_of_the_exact_size(seed):
   errors = (included.mean(axis=0) - 37 / POPULATION) / (
       37 / POPULATION * (1 - 37 / POPULATION) / len(included))**0.5
   assert np.abs(errors).max() < 6.0
-  # Pairs: each of them as often as without replacement.
+  # Pairs: each of them as often as without replacement, within 5 deviations.
   pairs = np.mean(included[:, ::2] & included[:, 1::2])
   expected = 37 * 36 / (POPULATION * (POPULATION - 1))
-  assert pairs == pytest.approx(expected, rel=0.06)
+  assert pairs == pytest.approx(expected, rel=0.08)
 
 
 @pytest.mark.parametrize('arguments', [

@@ -511,13 +511,17 @@ def test_memory_does_not_grow_with_rounds(in_process):
   clients = [tf.data.Dataset.from_tensors(np.ones(10_000, np.float32))] * 2
   for _ in range(20):
     np.testing.assert_array_equal(run(clients), np.full(10_000, 2.0))
-  gc.collect()
-  before = psutil.Process().memory_info().rss
-  for _ in range(200):
-    run(clients)
-  gc.collect()
-  # One vector kept for each client and round would be 16 MB.
-  assert psutil.Process().memory_info().rss - before < 8e6
+  grown = []
+  # An allocator may take memory once; a leak does so again and again.
+  while len(grown) < 3 and min(grown, default=np.inf) >= 8e6:
+    gc.collect()
+    before = psutil.Process().memory_info().rss
+    for _ in range(200):
+      run(clients)
+    gc.collect()
+    grown.append(psutil.Process().memory_info().rss - before)
+  # One vector kept for each client and round would be 16 MB each time.
+  assert min(grown) < 8e6, grown
 
 
 def test_the_end_of_a_computation_releases_its_graphs():
@@ -537,8 +541,10 @@ def test_a_context_that_has_ended_is_an_error_and_has_no_threads():
     with contexts.installed(context):
       assert _at_each(_counted)([1] * 100) == [1] * 100
       during = [t for t in threading.enumerate() if t not in before]
-      assert len([t for t in during if 'ThreadPool' in t.name]) == os.cpu_count()
-  assert not [t for t in during if 'ThreadPool' in t.name and t.is_alive()]
+      threads = [t for t in during if 'ThreadPool' in t.name]
+      # Fewer if one is idle whenever there is work.
+      assert 1 <= len(threads) <= os.cpu_count()
+  assert not [t for t in threads if t.is_alive()]
   with contexts.installed(context):
     with pytest.raises(RuntimeError, match='context .* has ended'):
       _plus_one(1)

@@ -6,11 +6,13 @@ Processes are followed by their ids, from the driver down.
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
 import time
 
+import portpicker
 import pytest
 
 from tff_pipelines.simulation import workers
@@ -151,14 +153,14 @@ def test_workers_end_with_a_driver_that_ends():
       with contexts.simulation(num_workers=1):
         assert double(21) == 42
         print('running', flush=True)
-        time.sleep(1)
+        time.sleep(5)  # While they are counted.
   ''', preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
   driver.wait_for('running')
   below = _descendants(driver.pid)
   assert len(_workers_below(driver.pid)) == 2
   code, errors = driver.finish(seconds=30)
   assert code == 0, errors
-  _wait_until_gone(below, seconds=2)
+  _wait_until_gone(below, seconds=5)
 
 
 @pytest.mark.slow
@@ -174,7 +176,7 @@ def test_a_driver_that_is_interrupted_in_a_round_ends_with_its_workers():
   code, errors = driver.finish(seconds=30)
   assert code == -signal.SIGINT, errors
   assert 'KeyboardInterrupt' in errors
-  _wait_until_gone(below, seconds=2)
+  _wait_until_gone(below, seconds=5)
 
 
 def test_a_worker_that_is_stopped_is_gone_at_once_and_may_be_stopped_again():
@@ -203,6 +205,37 @@ def test_a_worker_dies_with_its_supervisor():
   _wait_until_gone(found, seconds=3)
   time.sleep(0.5)
   worker.stop()
+
+
+def _picks(monkeypatch, *ports):
+  """Makes these the ports that look free, one after the other."""
+  remaining = iter(ports)
+  monkeypatch.setattr(
+      workers.portpicker, 'pick_unused_port', lambda: next(remaining))
+
+
+def test_workers_that_start_at_once_take_different_ports(monkeypatch):
+  first, second = (portpicker.pick_unused_port() for _ in range(2))
+  _picks(monkeypatch, first, first, second, first)
+  before = set(_workers_below(os.getpid()))
+  with workers._held_port() as held:  # pylint: disable=protected-access
+    assert held == first
+    worker = workers.Worker()
+  (pid,) = set(_workers_below(os.getpid())) - before
+  command = (_PROC / str(pid) / 'cmdline').read_bytes().split(b'\0')
+  assert f'--port={second}'.encode() in command
+  worker.stop()
+  # It was held for no longer than that.
+  with workers._held_port() as held:  # pylint: disable=protected-access
+    assert held == first
+
+
+def test_a_port_that_was_taken_meanwhile_is_not_held(monkeypatch):
+  with socket.create_server(('localhost', 0)) as server:
+    other = portpicker.pick_unused_port()
+    _picks(monkeypatch, server.getsockname()[1], other)
+    with workers._held_port() as held:  # pylint: disable=protected-access
+      assert held == other
 
 
 def test_a_binary_that_is_missing_is_named(monkeypatch, tmp_path):

@@ -9,10 +9,15 @@ the supervisor dies.
 """
 
 import atexit
+from collections.abc import Iterator
+import contextlib
+import fcntl
 import os
+import pathlib
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import weakref
 
@@ -65,6 +70,31 @@ def _binary() -> str:
   if not os.path.isfile(path):
     raise OSError(f'TFF came without its worker binary: {path} is missing')
   return path
+
+
+@contextlib.contextmanager
+def _held_port() -> Iterator[int]:
+  """A free port that no other worker is given until this ends.
+
+  A port looks free until its worker binds it, and gRPC may let two workers bind
+  one port. So the choice is kept under a lock until the worker listens.
+  """
+  while True:
+    port = portpicker.pick_unused_port()
+    path = pathlib.Path(
+        tempfile.gettempdir(), f'tff_worker_port_{os.getuid()}_{port}.lock')
+    with path.open('a', encoding='utf-8') as file:
+      try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      except BlockingIOError:
+        continue
+      try:
+        # Who held the lock a moment ago may listen there by now.
+        if portpicker.is_port_free(port):
+          yield port
+          return
+      finally:
+        path.unlink(missing_ok=True)
 
 
 class _Unwatched(grpc.Channel):
@@ -120,17 +150,17 @@ class Worker:
     """
     for attempt in range(_ATTEMPTS):
       # Another program may take the port between the choice and the bind.
-      port = portpicker.pick_unused_port()
-      self._process = subprocess.Popen(
-          [sys.executable, '-S', '-c', _SUPERVISOR, _binary(), f'--port={port}',
-           f'--max_concurrent_computation_calls={max_concurrent_calls}'],
-          stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-          stderr=subprocess.DEVNULL, start_new_session=True)
-      _live.add(self)
-      self._channel = _Unwatched(
-          grpc.insecure_channel(f'localhost:{port}', _CHANNEL_OPTIONS))
-      if self._wait_until_it_listens(port):
-        break
+      with _held_port() as port:
+        self._process = subprocess.Popen(
+            [sys.executable, '-S', '-c', _SUPERVISOR, _binary(), f'--port={port}',
+             f'--max_concurrent_computation_calls={max_concurrent_calls}'],
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, start_new_session=True)
+        _live.add(self)
+        self._channel = _Unwatched(
+            grpc.insecure_channel(f'localhost:{port}', _CHANNEL_OPTIONS))
+        if self._wait_until_it_listens(port):
+          break
       self.stop()
     else:
       raise OSError(f'the TFF worker did not start in {_ATTEMPTS} attempts')
