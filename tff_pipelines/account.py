@@ -75,9 +75,10 @@ flags.DEFINE_float('min_honest_fraction', 1.0,
                    'Part of the noise shares that is counted on.')
 flags.DEFINE_integer('assumed_colluders', 0, 'Clients of a round that are assumed '
                      'to tell the server their shares of the noise.')
-flags.DEFINE_float('dropout_rate', 0.0, 'Of the clients that were told to take '
-                   'part: each drops out by itself with this probability. What a '
-                   'withheld round tells under Poisson sampling depends on it.')
+flags.DEFINE_float('dropout_rate', 0.0, 'Clients that were told to take part drop '
+                   'out, each by itself and anew in every round, with a probability '
+                   'that is not above this. What a withheld round tells under Poisson '
+                   'sampling depends on it.')
 flags.DEFINE_float('surviving_fraction', 1.0,
                    'Part of the planned noise that is there, when nothing tops '
                    'it up.')

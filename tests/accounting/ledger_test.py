@@ -210,7 +210,8 @@ def test_headers_of_the_first_version_are_read(tmp_path):
   record = ledger.header()
   for key in ('hash', 'deviation_per_round'):
     del record[key]
-  for version, message in ((1, None), (2, 'must be a header'), (3, 'format version')):
+  for version, message in ((1, None), (2, 'must be a header'),
+                           (3, 'must be a header'), (4, 'format version')):
     ledger.path.write_text(
         ledger_lib._sealed({**record, 'version': version}) + '\n')  # pylint: disable=protected-access
     if message is None:

@@ -2,7 +2,7 @@
 
 import collections
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,6 +16,17 @@ _HIDDEN_COHORT = (
     'amplification by sampling holds against those who see the released models '
     'and learn neither who nor how many took part; against a server or '
     'participants who know the cohort, the unamplified epsilon is the guarantee')
+
+
+def _least_honest_fraction(data: Any) -> float:
+  """The smallest min_honest_fraction in an event's JSON; 1 if there is none."""
+  if isinstance(data, list):
+    return min(map(_least_honest_fraction, data), default=1.0)
+  # A server that adds the noise itself withholds nothing.
+  if not isinstance(data, dict) or data.get('kind') == 'CentralSkellam':
+    return 1.0
+  own = data.get('min_honest_fraction')
+  return min(1.0 if own is None else own, _least_honest_fraction([*data.values()]))
 
 
 def _unique(texts) -> tuple[str, ...]:
@@ -77,6 +88,13 @@ class PoissonSampled(base.Event):
 
   source: ClassVar[str] = (
       'arXiv 2210.00597 (tight); Zhu and Wang 2019, Theorem 5 (generic)')
+
+  @classmethod
+  def completed(cls, data: dict[str, Any]) -> dict[str, Any]:
+    # Ledgers of version 2 and before do not say. Where every share is counted on
+    # nobody is pivotal; else anybody may be.
+    pivotal = 0.0 if _least_honest_fraction(data) == 1 else 1.0
+    return {'pivotal_probability': pivotal, **data}
 
   def __post_init__(self):
     base.check_event(event=self.event)
@@ -140,8 +158,12 @@ class PoissonSampled(base.Event):
       found = (*found, (
           'whether a round is opened tells of single clients with probability '
           f'{probability} (counted in epsilon): rounds of too few shares are withheld; '
-          'this assumes that clients drop out independently '
-          'of each other and of their data, at the rate given'))
+          'this assumes that clients drop out independently of each other and of '
+          'their data, anew in each round, and no more often than it was computed for'))
+    elif _least_honest_fraction(self.to_json()) < 1:
+      found = (*found, (
+          'withheld rounds are taken to tell nothing: this assumes that no client '
+          'drops out and that none colludes'))
     return _unique(found)
 
 

@@ -30,13 +30,14 @@ from tff_pipelines.accounting import combinators
 from tff_pipelines.accounting import events as events_lib
 
 FORMAT = 'tff_pipelines privacy ledger'
-VERSION = 2
+VERSION = 3
 OUTCOMES = ('released', 'withheld')
 
 _HEADER_KEYS_1 = {'format', 'version', 'time', 'population', 'delta', 'adjacency',
                   'trust_model', 'warnings', 'seeded', 'previous', 'hash'}
 # Of every version that is read.
-_HEADER_KEYS = {1: _HEADER_KEYS_1, 2: _HEADER_KEYS_1 | {'deviation_per_round'}}
+_HEADER_KEYS_2 = _HEADER_KEYS_1 | {'deviation_per_round'}
+_HEADER_KEYS = {1: _HEADER_KEYS_1, 2: _HEADER_KEYS_2, 3: _HEADER_KEYS_2}
 _LINE_KEYS = {'round', 'event', 'outcome', 'starts', 'time', 'configuration',
               'previous', 'hash'}
 _NO_HASH = '0' * 64
@@ -180,7 +181,7 @@ class Ledger:
     if record.get('format') != FORMAT:
       raise ValueError(f'{self.path} line 1 must be a header of {FORMAT!r}')
     if record.get('version') not in _HEADER_KEYS:
-      raise ValueError(f'{self.path} must have format version 1 or {VERSION}, found '
+      raise ValueError(f'{self.path} must have format version 1 to {VERSION}, found '
                        f'{record.get("version")!r}')
     if set(record) != _HEADER_KEYS[record['version']]:
       raise ValueError(f'{self.path} line 1 must be a header of {FORMAT!r}')

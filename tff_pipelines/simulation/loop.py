@@ -82,8 +82,8 @@ class ClientReader:
                clients_per_call: int) -> list:
     """What the process takes: clients, or chunks of them of nearly equal size.
 
-    A client whose data are bad, and to be skipped, takes part without examples:
-    its value is zero, its share of the noise is there. Were it missing, the round
+    A client whose data are bad, and to be skipped, takes part without examples: its
+    update is zero, and its share of the noise is there. Were it missing, the round
     could be withheld, and that would tell of its data.
     """
     values = []
