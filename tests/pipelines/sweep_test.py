@@ -5,12 +5,11 @@ import math
 import sys
 import subprocess
 
-from absl.testing import flagsaver
 import matplotlib.image
 import pytest
 
 from tests.pipelines import launcher as launcher_lib
-from tff_pipelines import sweep
+from tff_pipelines import sweep_report
 from tff_pipelines import sweep_runs
 
 COMMON = ('--rounds=2 --num_clients=20 --cohort_size=5',)
@@ -93,15 +92,10 @@ def _finished(folder, repeats, *, seeded, epsilons):
   return runs
 
 
-def _reported(folder, runs, monkeypatch):
+def _reported(folder, runs):
   """What a sweep of these runs writes."""
-  monkeypatch.setattr(sweep_runs, 'parse_settings', lambda *_: [])
-  monkeypatch.setattr(sweep_runs, 'make_runs', lambda *_, **__: runs)
-  monkeypatch.setattr(sweep_runs, 'run_all', lambda *_: None)
-  with flagsaver.flagsaver(output_dir=str(folder)):
-    sweep.FLAGS.mark_as_parsed()
-    assert sweep.main([]) == 0
-  return json.loads((folder / sweep.TABLE).read_text())
+  sweep_report.write(sweep_runs.results(runs), folder, 'title')
+  return json.loads((folder / sweep_report.TABLE).read_text())
 
 
 @pytest.mark.parametrize('epsilons, repeats, words', [
@@ -110,9 +104,9 @@ def _reported(folder, runs, monkeypatch):
     ({'a': 8.0, 'none': None}, 1, 'runs without an epsilon protect nobody'),
     ({'a': 8.0}, 1, None), ({'none': None}, 2, None)])
 def test_epsilons_of_a_sweep_are_said_to_be_of_each_run_alone(
-    tmp_path, monkeypatch, capsys, epsilons, repeats, words):
+    tmp_path, capsys, epsilons, repeats, words):
   runs = _finished(tmp_path, repeats, seeded=False, epsilons=epsilons)
-  table = _reported(tmp_path, runs, monkeypatch)
+  table = _reported(tmp_path, runs)
   printed = capsys.readouterr().out
   for row, epsilon in zip(table, epsilons.values()):
     if epsilon is None:
@@ -135,9 +129,9 @@ def test_epsilons_of_a_sweep_are_said_to_be_of_each_run_alone(
     assert ' 5.0001 ' in printed
 
 
-def test_seeded_sweep_says_whose_its_epsilons_would_be(tmp_path, monkeypatch, capsys):
+def test_seeded_sweep_says_whose_its_epsilons_would_be(tmp_path, capsys):
   runs = _finished(tmp_path, 2, seeded=True, epsilons={'a': 8.0})
-  row, = _reported(tmp_path, runs, monkeypatch)
+  row, = _reported(tmp_path, runs)
   assert row['epsilon'] is None and row['epsilon_if_unseeded'] == 9.0
   assert (row['delta'], row['warnings']) == (1 / 3400, [])
   printed = capsys.readouterr().out
