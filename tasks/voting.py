@@ -249,7 +249,7 @@ def office(*, data_dir: str | os.PathLike[str],
   return _task(
       'office', list(domains.values()), list(domains), server,
       round(0.7 * len(server)), 10,
-      privacy_unit='one domain (agent), or one image of one of them (instance)')
+      privacy_unit='one domain')
 
 
 def npz(*, data_path: str | os.PathLike[str], num_classes: int | None = None,

@@ -13,7 +13,9 @@ Numbers only: no data is read and no model is built.
 Which flags matter:
   skellam, discrete_gaussian, skellam_central: clip, bits (or scale), dimension,
     cohort_size, and those of gaussian; noise_multiplier unless it is asked for;
-    rotation, adaptive_clipping and clip_count_stddev
+    beta, k_stddevs, rotation, adaptive_clipping and clip_count_stddev
+  skellam, discrete_gaussian: also min_honest_fraction, assumed_colluders,
+    dropout_rate and surviving_fraction
   gaussian, skellam_count: noise_multiplier, rounds, delta, and to sample the
     clients: sampling, cohort_size, population
   ae_vote, knn_vote: queries, noise_stddev, level, bound, noise, neighbours
@@ -24,6 +26,7 @@ Exit codes: 0; 1 if the chain of a ledger does not hold; 2 for a wrong flag.
 """
 
 import math
+import os
 import sys
 from typing import Any
 
@@ -108,6 +111,8 @@ flags.DEFINE_string('ledger', None, 'Recompute epsilon from this ledger alone.')
 
 FLAGS = flags.FLAGS
 
+# Of a broken ledger, so many are told.
+_MOST_PROBLEMS = 5
 _OF_EVERY_QUERY = {'query', 'mechanism', 'format', 'plot'}
 _FIELDS = tuple(request_lib.Request.__dataclass_fields__)
 
@@ -157,6 +162,9 @@ def _draw() -> None:
 
 def _answer_ledger() -> int:
   """Epsilon of a ledger, from the ledger alone."""
+  if not os.path.isfile(FLAGS.ledger):
+    raise ValueError('--ledger must be the ledger.jsonl of a run, found '
+                     f'{FLAGS.ledger!r}, which is no file')
   ledger = ledger_lib.Ledger(FLAGS.ledger)
   problems = ledger.verify()
   given = {name for name in _FIELDS if FLAGS[name].present}
@@ -164,9 +172,11 @@ def _answer_ledger() -> int:
   warnings = [f'--{name} is not used with --ledger and was ignored'
               for name in sorted(given)]
   if problems:
+    left = len(problems) - _MOST_PROBLEMS
+    more = [f'and {left} problems more'] if left > 0 else []
     answer = answers.Answer(warnings=[
         'the chain of the ledger does not hold: no epsilon can be given',
-        *problems, *warnings])
+        *problems[:_MOST_PROBLEMS], *more, *warnings])
   else:
     answer = _of_ledger(ledger, warnings)
   if FLAGS.format == 'text':
@@ -228,7 +238,9 @@ def _of_ledger(ledger: ledger_lib.Ledger, warnings: list[str]) -> answers.Answer
         'rounds were withheld from outsiders, but the server saw their sums with '
         'less noise than was planned: no epsilon holds against it')
   elif not isinstance(
-      events.from_json(lines[-1]['event']), events.LocalAnswers):  # Charged first.
+      events.from_json(lines[-1]['event']),
+      # Charged before they are given; of a draw that is charged once.
+      (events.LocalAnswers, events.PostProcessing)):
     warnings.append(
         'a round that never ended, because the run was killed and not resumed, is in '
         'no line; the server may have seen its sum')
@@ -245,7 +257,9 @@ def _of_ledger(ledger: ledger_lib.Ledger, warnings: list[str]) -> answers.Answer
       epsilon=answers.finite(found.epsilon),
       epsilon_unamplified=answers.finite(unamplified), delta=delta,
       rounds=len(lines), order=answers.integer_order(found.order),
-      accountant=found.accountant, amplification=found.amplification,
+      accountant=found.accountant,
+      amplification=(
+          None if event.without_sampling() == event else found.amplification),
       adjacency=found.adjacency, trust_model=header['trust_model'],
       warnings=_unique([*header['warnings'], *found.warnings, *warnings]))
 

@@ -105,6 +105,27 @@ def _reserved_delta(request: request_lib.Request) -> float:
       _most_clients(request), request.rounds, request.epsilon))
 
 
+def _solved(request: request_lib.Request) -> request_lib.Request:
+  """With the least noise that meets the target; `calibration.Unreachable` if none."""
+  return request.replace(noise_multiplier=calibration.noise_multiplier(
+      lambda z: request.replace(noise_multiplier=z).event(),
+      epsilon=request.epsilon, delta=request.delta - _reserved_delta(request),
+      accountant=request.accountant, amplification=request.amplification))
+
+
+def _with_noise(request: request_lib.Request) -> request_lib.Request:
+  """As `_solved`; a ValueError that names the bits that would do if there are any."""
+  try:
+    return _solved(request)
+  except calibration.Unreachable as error:
+    if not request.family.params or request.bits is None:
+      raise
+    raise ValueError(calibration.unreachable_reason(
+        request.replace(noise_multiplier=1.0).params(),
+        lambda trial: _solved(request.replace(bits=trial.bits)).params(),
+        error)) from None
+
+
 def _check_generator(plan: 'PrivacyPlan') -> None:
   """Raises ValueError if the generator asked for can't draw all the noise."""
   if plan.noise_generator == params_lib.NOISE_GENERATORS[0]:
@@ -180,13 +201,7 @@ class PrivacyPlan:
       return plan
     _check_clip_count(request)
     if request.noise_multiplier is None:
-      request = request.replace(
-          noise_multiplier=calibration.noise_multiplier(
-              lambda z: request.replace(noise_multiplier=z).event(),
-              epsilon=request.epsilon,
-              delta=request.delta - _reserved_delta(request),
-              accountant=request.accountant,
-              amplification=request.amplification))
+      request = _with_noise(request)
     plan = cls(request=request, **attributes)
     _check_generator(plan)
     plan.check_sampler()

@@ -106,6 +106,13 @@ def print_plan(plan: VotePlan, task: VotingTask, config: VoteConfig,
   print(f'output folder {os.fspath(records.folder)}', flush=True)
 
 
+def _privacy_unit(task: VotingTask, config: VoteConfig) -> str:
+  """What one of two neighbouring inputs lacks, at the level of the run."""
+  if config.privacy_level == 'instance':
+    return f'one record of an agent (an agent is {task.privacy_unit})'
+  return task.privacy_unit
+
+
 def common(task: VotingTask, config: VoteConfig,
            records: records_lib.RunRecords) -> dict[str, Any]:
   """Fields of every summary, None where an algorithm has nothing to say."""
@@ -124,7 +131,7 @@ def common(task: VotingTask, config: VoteConfig,
       'neighbours': None, 'threshold': None, 'student': None,
       'student_model': None,
       'uplink_bytes_per_agent': None, 'uplink_of_federated_averaging': None,
-      'privacy_unit': task.privacy_unit, 'trust_model': None,
+      'privacy_unit': _privacy_unit(task, config), 'trust_model': None,
       'observers': None, 'observers_server': None, 'source': None,
       'secure_aggregation': None,
       'starts': records.starts, 'configuration': records.configuration_hash,

@@ -249,3 +249,9 @@ def test_seed_and_diagnostics_are_warned_of():
     (math.nextafter(0.06, 1), '0.0601'), (5e-324, '0.0001'), (math.inf, 'inf')])
 def test_epsilon_is_described_rounded_up(value, text):
   assert privacy_plan.describe_epsilon(value) == text
+
+
+def test_bits_that_would_do_are_named_where_no_noise_meets_the_target():
+  request = _request(bits=6, epsilon=8.0, dimension=7346, rounds=20)
+  with pytest.raises(ValueError, match=r'bits=6 are too few .*; bits=\d+ would do'):
+    privacy_plan.PrivacyPlan.calibrate(request)

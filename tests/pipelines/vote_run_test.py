@@ -12,6 +12,7 @@ from tff_pipelines import vote_report
 from tff_pipelines import vote_run
 from tff_pipelines.algorithms import voting_knn
 from tff_pipelines.simulation import contexts
+from tff_pipelines.simulation import records as records_lib
 from tff_pipelines.vote_flags import VoteConfig
 
 C, D = 3, 4
@@ -158,3 +159,13 @@ def test_what_can_be_asked_goes_by_public_records():
   empty = dataclasses.replace(
       task, agents=voting.AgentRecords({'agent0': _records(0, 1)}))
   vote_run.check_task(empty, _config())
+
+
+@pytest.mark.parametrize('changes, unit', [
+    ({}, 'one record of an agent (an agent is one agent of the file)'),
+    (dict(level='agent'), 'one agent of the file')])
+def test_the_privacy_unit_is_that_of_the_level(changes, unit, tmp_path):
+  task = dataclasses.replace(_task(*OTHERS), privacy_unit='one agent of the file')
+  config = _config(**changes)
+  records = records_lib.RunRecords(tmp_path / 'run', {}, resume=False)
+  assert vote_report.common(task, config, records)['privacy_unit'] == unit

@@ -40,13 +40,15 @@ def in_three_sentences(answer: answers.Answer) -> str:
       'likely with one of two neighbouring inputs as with the other, but for a part of '
       f'probability {decimals.rounded_up(answer.delta)}.')
   second = f'Neighbouring inputs differ as follows: {neighbours}.'
-  if answer.epsilon_unamplified is None or answer.sampling == 'none':
+  if answer.sampling == 'none' or answer.epsilon_unamplified in (
+      None, answer.epsilon):  # The same number against everybody.
     third = f'Trust: {trust}.'
   else:
+    shares = f' ({OWN_SHARE})' if 'noise is that of the clients' in trust else ''
     third = (
         'That epsilon holds against those who do not learn who or how many took '
         'part, and against the server and the participants it is '
-        f'{_number(answer.epsilon_unamplified)} ({OWN_SHARE}); trust: {trust}.')
+        f'{_number(answer.epsilon_unamplified)}{shares}; trust: {trust}.')
   return ' '.join((first, second, third))
 
 
