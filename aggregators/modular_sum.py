@@ -4,11 +4,9 @@ A modulus that is a power of two makes reduction a bit mask, and int32
 overflow on the way harmless: 2^bits divides 2^32.
 """
 
-import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
-from tensorflow_federated.python.core.backends.mapreduce import intrinsics
-from tensorflow_federated.python.core.impl.federated_context import value_impl
+
+from aggregators import tff_internals
 
 
 def wrap(values: tf.Tensor, bits: int) -> tf.Tensor:
@@ -38,9 +36,4 @@ def federated(values, bits: int):
   Returns:
     Their sum modulo 2^bits at the server, int32.
   """
-  modulus = value_impl.to_value(np.int32(2**bits), tff.TensorType(np.int32))
-  # TFF's own function takes all values modulo the modulus first, a pass of
-  # divisions. These are residues by construction.
-  call = intrinsics.create_federated_secure_modular_sum(
-      values.comp, modulus.comp, preapply_modulus=False)
-  return value_impl.Value(intrinsics._bind_comp_as_reference(call))  # pylint: disable=protected-access
+  return tff_internals.secure_modular_sum(values, 2**bits)

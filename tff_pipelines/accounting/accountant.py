@@ -5,6 +5,7 @@ import math
 
 from aggregators import validate
 from tff_pipelines.accounting import base
+from tff_pipelines.accounting import caveats as caveats_lib
 from tff_pipelines.accounting import decimals
 from tff_pipelines.accounting import pairs
 from tff_pipelines.accounting import pld
@@ -15,7 +16,7 @@ LARGE_EPSILON = 20.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Guarantee:
-  """An (epsilon, delta) guarantee and how it was found.
+  """An (epsilon, delta) guarantee and how it was computed.
 
   Attributes:
     epsilon: >= 0, `inf` if nothing is guaranteed.
@@ -24,8 +25,8 @@ class Guarantee:
       where no order gives a finite value.
     accountant: 'rdp' or 'pld', the one that was used.
     amplification: 'tight', 'generic' or 'none'.
-    adjacency: What neighbours are, a key of `base.ADJACENCY_IN_WORDS`.
-    warnings: In words, where the guarantee is weak or easily misread.
+    adjacency: Relation of neighbours, a key of `base.ADJACENCY_IN_WORDS`.
+    warnings: Caveats, where the guarantee is weak or easily misread.
   """
 
   epsilon: float
@@ -34,7 +35,7 @@ class Guarantee:
   accountant: str
   amplification: str
   adjacency: str
-  warnings: tuple[str, ...] = ()
+  warnings: tuple[caveats_lib.Caveat, ...] = ()
 
 
 def _check(event: base.Event, accountant: str, amplification: str) -> None:
@@ -70,32 +71,33 @@ def _epsilon(event: base.Event, delta: float, accountant: str,
   factors = _factors(event, accountant, amplification)
   if factors is not None and delta > 0:
     try:
-      found = pld.epsilon(factors, delta)
+      value = pld.epsilon(factors, delta)
     except pairs.TooLarge:
       if accountant == 'pld':
         raise
     else:
       # Basic composition of pure DP may be exactly tight: never report more.
-      return min(found, event.pure_epsilon(amplification)), None, 'pld'
-  found, order = rdp.epsilon(event, delta, amplification)
-  return found, order, 'rdp'
+      return min(value, event.pure_epsilon(amplification)), None, 'pld'
+  value, order = rdp.epsilon(event, delta, amplification)
+  return value, order, 'rdp'
 
 
 def _delta(event: base.Event, epsilon_: float, accountant: str,
            amplification: str) -> tuple[float, float | None, str]:
+  """(delta, order, accountant used)."""
   factors = _factors(event, accountant, amplification)
   if factors is not None:
     try:
-      found = pld.delta(factors, epsilon_)
+      value = pld.delta(factors, epsilon_)
     except pairs.TooLarge:
       if accountant == 'pld':
         raise
     else:
       if event.pure_epsilon(amplification) <= epsilon_:
-        found = 0.0
-      return found, None, 'pld'
-  found, order = rdp.delta(event, epsilon_, amplification)
-  return found, order, 'rdp'
+        value = 0.0
+      return value, None, 'pld'
+  value, order = rdp.delta(event, epsilon_, amplification)
+  return value, order, 'rdp'
 
 
 def _checked_result(name: str, value: float) -> float:
@@ -155,7 +157,7 @@ def delta(event: base.Event, epsilon: float, *, accountant: str = 'auto',
 def guarantee(event: base.Event, delta: float, *, accountant: str = 'auto',
               amplification: str = 'tight',
               population: int | None = None) -> Guarantee:
-  """Epsilon at this delta, with what a reader must know about it.
+  """Epsilon at this delta, with its caveats.
 
   Args:
     event: Everything that was released.
@@ -165,7 +167,7 @@ def guarantee(event: base.Event, delta: float, *, accountant: str = 'auto',
     population: Number of clients, to judge delta by; None if unknown.
 
   Returns:
-    The guarantee; its warnings are empty if there is nothing to warn of.
+    The guarantee; its warnings are empty if there is no caveat.
 
   Raises:
     ValueError: If an argument is out of range or the arithmetic fails.
@@ -174,30 +176,33 @@ def guarantee(event: base.Event, delta: float, *, accountant: str = 'auto',
   _check_delta(delta)
   if population is not None:
     validate.integer(population=population, low=1)
-  found, order, used = _epsilon(event, delta, accountant, amplification)
+  value, order, used = _epsilon(event, delta, accountant, amplification)
   caveats = event.caveats()
   if amplification == 'none':
     caveats = event.without_sampling().caveats()
-  warnings = [*caveats, *warnings_about(found, delta, population)]
+  warnings = [*caveats, *warnings_about(value, delta, population)]
   return Guarantee(
-      epsilon=_checked_result('epsilon', found), delta=delta, order=order,
+      epsilon=_checked_result('epsilon', value), delta=delta, order=order,
       accountant=used, amplification=amplification, adjacency=event.adjacency,
       warnings=tuple(warnings))
 
 
 def warnings_about(epsilon: float, delta: float,
-                   population: int | None) -> list[str]:
-  """What to say about the two numbers themselves."""
-  found = []
+                   population: int | None) -> list[caveats_lib.Caveat]:
+  """Caveats about the two numbers themselves."""
+  caveats = []
   shown = decimals.rounded_up(delta, 6)
   if epsilon == math.inf:
-    found.append(f'no finite epsilon is guaranteed at delta={shown}')
+    caveats.append(caveats_lib.Caveat(
+        'no finite epsilon', f'no finite epsilon is guaranteed at delta={shown}'))
   elif epsilon > LARGE_EPSILON:
-    found.append(
+    caveats.append(caveats_lib.Caveat(
+        'large epsilon',
         f'epsilon={decimals.rounded_up(epsilon, 4)} is above {LARGE_EPSILON:g}: as a '
-        'worst-case guarantee it says next to nothing')
+        'worst-case guarantee it says next to nothing'))
   if population is not None and delta > 1 / population:
-    found.append(
+    caveats.append(caveats_lib.Caveat(
+        'delta above 1/population',
         f'delta={shown} is above 1/population={1 / population:.6g}: '
-        'publishing one client outright would satisfy such a delta')
-  return found
+        'publishing one client outright would satisfy such a delta'))
+  return caveats

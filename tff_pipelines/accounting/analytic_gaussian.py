@@ -10,8 +10,10 @@ import math
 from scipy import special
 
 from aggregators import validate
+from tff_pipelines.accounting import roots
 
-_RELATIVE_TOLERANCE = 1e-12
+# Of a delta whose logarithm is taken.
+_SMALLEST = 1e-320
 # What floating point loses in the difference below, relative to its terms.
 _SLACK = 1e-12
 
@@ -48,8 +50,7 @@ def noise_multiplier(*, epsilon: float, delta: float) -> float:
     delta: Strictly between 0 and 1.
 
   Returns:
-    z that meets the target, at most 1e-12 (relative) above the least one but
-    for what `delta` is rounded up.
+    z that meets the target, at most 1e-6 (relative) above the least one.
 
   Raises:
     ValueError: If an argument is out of range, or no z in [1e-6, 1e12] is the
@@ -68,12 +69,5 @@ def noise_multiplier(*, epsilon: float, delta: float) -> float:
       raise ValueError(
           f'epsilon={epsilon!r} at delta={delta!r} cannot be reached by any '
           'noise multiplier up to 1e12')
-  while high / low - 1 > _RELATIVE_TOLERANCE:
-    middle = math.sqrt(low * high)
-    if not low < middle < high:
-      break
-    if _delta(middle, epsilon) > delta:
-      low = middle
-    else:
-      high = middle
-  return high
+  return roots.least_meeting(
+      lambda z: math.log(max(_delta(z, epsilon), _SMALLEST) / delta), low, high)

@@ -1,4 +1,4 @@
-"""Answers to requests: numbers under stable keys, and the words around them."""
+"""Answers to queries: numbers under stable keys, and the words around them."""
 
 import dataclasses
 import math
@@ -9,15 +9,17 @@ from aggregators import validate
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import calibration
-from tff_pipelines.accounting import request as request_lib
+from tff_pipelines.accounting import caveats
+from tff_pipelines.accounting import mechanisms
+from tff_pipelines.accounting import query as query_lib
 from tff_pipelines.accounting import rdp
 from tff_pipelines.accounting import sum_events
 from tff_pipelines.accounting import voting
 
-Request = request_lib.Request
+Mechanism = mechanisms.Mechanism
+Query = query_lib.Query
 
 _TABLE_BITS = (12, 14, 16, 18, 20)
-_LOCAL = ('piecewise', 'duchi', 'laplace')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,26 +29,26 @@ class Answer:
   Attributes:
     epsilon: Achieved, against those who see the released models; None if no
       finite epsilon is guaranteed.
-    epsilon_unamplified: Against the server and the participants, who know the
+    epsilon_server: Against the server and the participants, who know the
       cohort; None without rounds of clients.
-    delta: Of both.
+    delta: Of both epsilons.
     noise_multiplier: Noise of the guarantee over the sensitivity.
-    rounds: Releases in all.
+    rounds: Number of releases.
     scale: Grid units per model unit.
     local_stddev_grid: Standard deviation of a client's share, grid units.
-    bits: Of a coordinate of the sum.
+    bits: Bits of a coordinate of the sum.
     dimension_padded: Coordinates that a client sends.
     order: Renyi order; None for PLD and for pure DP.
-    accountant: The one that was used.
-    amplification: The bound on sampling.
-    adjacency: What neighbours are.
-    sampling: How the clients of a round are drawn.
+    accountant: 'rdp', 'pld' or 'theorem', the one that was used.
+    amplification: Bound on sampling.
+    adjacency: A key of `base.ADJACENCY_IN_WORDS`.
+    sampling: How the clients of a round are selected.
     trust_model: Who is trusted with what.
-    warnings: In words.
+    warnings: Caveats, and errors of a row that can't be answered.
   """
 
   epsilon: float | None = None
-  epsilon_unamplified: float | None = None
+  epsilon_server: float | None = None
   delta: float | None = None
   noise_multiplier: float | None = None
   rounds: int | None = None
@@ -60,7 +62,7 @@ class Answer:
   adjacency: str | None = None
   sampling: str | None = None
   trust_model: str | None = None
-  warnings: list[str] = dataclasses.field(default_factory=list)
+  warnings: list[caveats.Caveat | str] = dataclasses.field(default_factory=list)
 
   def to_json(self) -> dict[str, Any]:
     """The keys in their stable order."""
@@ -82,268 +84,286 @@ def integer_order(order: float | None) -> int | None:
   return None if order is None or math.isinf(order) else int(order)
 
 
-def _target(request: Request) -> dict[str, Any]:
-  return dict(epsilon=request.needed('epsilon'), delta=request.needed('delta'),
-              accountant=request.accountant, amplification=request.amplification)
+def _target(query: Query) -> dict[str, Any]:
+  return dict(epsilon=query.needed('epsilon'), delta=query.needed('delta'),
+              accountant=query.accountant, amplification=query.amplification)
 
 
-def _knob(request: Request) -> str:
-  knob = request.family.knob
+def _knob(query: Query, mechanism: Mechanism) -> str:
+  knob = mechanism.family.knob
   if knob is None:
     raise ValueError(
-        f'query={request.query} does not apply to mechanism='
-        f'{request.mechanism}, which has no noise to vary')
+        f'query={query.kind} does not apply to mechanism='
+        f'{mechanism.mechanism}, which has no noise to vary')
   return knob
 
 
-def _solved(request: Request) -> Request:
-  """The request with what it asks for filled in, so that it asks epsilon."""
-  if request.query == 'noise_multiplier':
-    return _with_noise(request)
-  if request.query == 'rounds':
-    _knob(request)
-    counter = request.family.counter
-    found = calibration.rounds(
-        lambda count: request.replace(**{counter: count}).event(),
-        **_target(request))
-    return request.replace(**{counter: found})
-  if request.query == 'bits':
-    if not request.family.params or request.scale is not None:
+def _solved(query: Query, mechanism: Mechanism) -> Mechanism:
+  """The mechanism with the number that is asked for, if that is one of its fields."""
+  if query.kind == 'noise_multiplier':
+    return _with_noise(query, mechanism)
+  if query.kind == 'rounds':
+    _knob(query, mechanism)
+    counter = mechanism.family.counter
+    most = calibration.rounds(
+        lambda count: mechanism.replace(**{counter: count}).event(),
+        **_target(query))
+    return mechanism.replace(**{counter: most})
+  if query.kind == 'bits':
+    if not mechanism.family.params or mechanism.scale is not None:
       raise ValueError(
           'query=bits needs a mechanism on a grid (skellam, discrete_gaussian, '
-          f'skellam_central) and no scale, found mechanism={request.mechanism}')
-    return _with_bits(request)
-  return request
+          'skellam_central) and no scale, found '
+          f'mechanism={mechanism.mechanism}')
+    return _with_bits(query, mechanism)
+  return mechanism
 
 
-def _with_noise(request: Request) -> Request:
-  knob = _knob(request)
+def _with_noise(query: Query, mechanism: Mechanism) -> Mechanism:
+  knob = _knob(query, mechanism)
 
-  def solved(trial: Request) -> Request:
+  def solved(trial: Mechanism) -> Mechanism:
     return trial.replace(**{knob: calibration.noise_multiplier(
-        lambda noise: trial.replace(**{knob: noise}).event(),
-        **_target(request))})
+        lambda noise: trial.replace(**{knob: noise}).event(), **_target(query))})
 
   try:
-    return solved(request)
+    return solved(mechanism)
   except calibration.Unreachable as error:
-    if not request.family.params:
+    if not mechanism.family.params:
       raise
-    start = request.replace(**{knob: 1.0}).params()
+    start = mechanism.replace(**{knob: 1.0}).params()
     raise ValueError(calibration.unreachable_reason(
-        start, lambda trial: solved(request.replace(bits=trial.bits)).params(),
+        start, lambda trial: solved(mechanism.replace(bits=trial.bits)).params(),
         error)) from None
 
 
-def _with_bits(request: Request) -> Request:
-  if request.noise_multiplier is not None:
-    found = calibration.bits(
-        lambda bits: request.replace(bits=bits).event(), **_target(request))
-    return request.replace(bits=found)
+def _with_bits(query: Query,
+               mechanism: mechanisms.SumMechanism) -> mechanisms.SumMechanism:
+  if mechanism.noise_multiplier is not None:
+    fewest = calibration.bits(
+        lambda bits: mechanism.replace(bits=bits).event(), **_target(query))
+    return mechanism.replace(bits=fewest)
   params = calibration.suggest_bits(
-      request.replace(bits=30, noise_multiplier=1.0).params(),
-      lambda trial: request.replace(
+      mechanism.replace(bits=30, noise_multiplier=1.0).params(),
+      lambda trial: mechanism.replace(
           bits=None if trial.fixed_scale else trial.bits,
           scale=trial.fixed_scale,
           noise_multiplier=trial.noise_multiplier).event(),
-      epsilon=request.needed('epsilon'), delta=request.needed('delta'),
-      amplification=request.amplification)
-  return request.replace(
+      epsilon=query.needed('epsilon'), delta=query.needed('delta'),
+      amplification=query.amplification)
+  return mechanism.replace(
       bits=params.bits, noise_multiplier=params.noise_multiplier)
 
 
-def answer(request: Request) -> Answer:
-  """Answers every query but 'table'.
+def answer(query: Query, mechanism: Mechanism) -> Answer:
+  """Answers every query but a table.
+
+  Args:
+    query: What is asked.
+    mechanism: What it is asked about; the field that is asked for is ignored.
 
   Raises:
-    ValueError: If the request is incomplete, out of range or without a solution.
+    ValueError: If the question is incomplete, out of range or without a solution.
   """
-  if request.mechanism == 'nfdp':
-    return _answer_nfdp(request)
-  if request.mechanism == 'none':
-    return _answer_none(request)
-  if request.mechanism in _LOCAL:
-    return _answer_local(request)
-  if request.bound == 'paper' and request.family.counter == 'queries':
-    return _answer_published_vote(request)
-  solved = _solved(request)
+  if isinstance(mechanism, mechanisms.NfdpMechanism):
+    return _answer_nfdp(query, mechanism)
+  if isinstance(mechanism, mechanisms.LocalMechanism):
+    return _answer_local(query, mechanism)
+  if mechanism.mechanism == 'none':
+    return _answer_none(query, mechanism)
+  if isinstance(mechanism, mechanisms.VoteMechanism) and mechanism.bound == 'paper':
+    return _answer_published_vote(query, mechanism)
+  solved = _solved(query, mechanism)
   event = solved.event()
-  if request.query == 'delta':
+  if query.kind == 'delta':
     delta = accountant.delta(
-        event, request.needed('epsilon'), accountant=request.accountant,
-        amplification=request.amplification)
+        event, query.needed('epsilon'), accountant=query.accountant,
+        amplification=query.amplification)
   else:
-    delta = request.needed('delta')
+    delta = query.needed('delta')
     validate.open_unit_interval(delta=delta)
-  return _described(solved, event, delta)
+  return _described(query, solved, event, delta)
 
 
-def _described(request: Request, event: base.Event, delta: float) -> Answer:
-  """Everything about an event at a delta."""
-  settings = dict(accountant=request.accountant)
+def _described(query: Query, mechanism: Mechanism, event: base.Event,
+               delta: float) -> Answer:
+  """Describes an event at a delta."""
+  family = mechanism.family
+  settings = dict(accountant=query.accountant)
+  sums = mechanism if isinstance(mechanism, mechanisms.SumMechanism) else None
   if 0 < delta < 1:
-    found = accountant.guarantee(
-        event, delta, amplification=request.amplification,
-        population=request.population, **settings)
-    epsilon = found.epsilon
-    if request.query == 'delta':
-      epsilon = request.needed('epsilon')
-    warnings = list(found.warnings)
-    used, order = found.accountant, found.order
+    guarantee = accountant.guarantee(
+        event, delta, amplification=query.amplification,
+        population=sums.population if sums else None, **settings)
+    epsilon = guarantee.epsilon
+    if query.kind == 'delta':
+      epsilon = query.needed('epsilon')
+    warnings = list(guarantee.warnings)
+    used, order = guarantee.accountant, guarantee.order
   else:
     # Delta came out as 0 or 1: there is nothing more to optimise.
-    epsilon, order, warnings = request.needed('epsilon'), None, []
-    used = 'pld' if event.factors(request.amplification) else 'rdp'
+    epsilon, order, warnings = query.needed('epsilon'), None, []
+    used = 'pld' if event.factors(query.amplification) else 'rdp'
   unamplified = None
-  sampled = request.family.counter == 'rounds'
-  if sampled:
+  if sums:
     unamplified = accountant.epsilon(
         event.without_sampling(), delta, **settings) if delta < 1 else 0.0
-  if (unamplified is not None and request.sampling != 'none' and
-      unamplified > accountant.LARGE_EPSILON):
-    warnings.append(
-        'against the server and the participants '
-        f'epsilon={_whole(unamplified)} says next to nothing')
-  params = request.params() if request.family.params else None
-  warnings += _warnings_of_params(request, params, delta)
+    if sums.sampling != 'none' and unamplified > accountant.LARGE_EPSILON:
+      warnings.append(caveats.Caveat(
+          'large epsilon against the server',
+          'against the server and the participants '
+          f'epsilon={_whole(unamplified)} says next to nothing'))
+  params = sums.params() if family.params else None
+  if params is not None:
+    warnings += _warnings_of_params(query, sums, params, delta)
   return Answer(
-      epsilon=finite(epsilon), epsilon_unamplified=finite(unamplified),
+      epsilon=finite(epsilon), epsilon_server=finite(unamplified),
       delta=delta, noise_multiplier=finite(
-          getattr(request, request.family.knob) if request.family.knob else None),
-      rounds=getattr(request, request.family.counter),
+          getattr(mechanism, family.knob) if family.knob else None),
+      rounds=getattr(mechanism, family.counter),
       scale=params.scale if params else None,
       local_stddev_grid=params.local_stddev_grid if params else None,
-      bits=request.bits if params else None,
+      bits=sums.bits if params else None,
       dimension_padded=params.padded_dimension if params else None,
       order=integer_order(order), accountant=used,
-      amplification=request.amplification, adjacency=event.adjacency,
-      sampling=request.sampling if sampled else None,
-      trust_model=request.family.trust_model,
+      amplification=query.amplification, adjacency=event.adjacency,
+      sampling=sums.sampling if sums else None, trust_model=mechanism.trust_model,
       warnings=list(dict.fromkeys(warnings)))
 
 
 def _warnings_of_params(
-    request: Request, params: params_lib.DistributedSumParams | None,
-    delta: float) -> list[str]:
+    query: Query, mechanism: mechanisms.SumMechanism,
+    params: params_lib.DistributedSumParams, delta: float) -> list[caveats.Caveat]:
   """Refuses or reports a degenerate grid; reports what collusion leaves."""
-  if params is None:
-    return []
-  found = []
-  if not request.allow_degenerate:
+  warnings = []
+  if not query.allow_degenerate:
     calibration.refuse_degenerate(params)
   elif params.degeneracy() is not None:
-    found.append(f'degenerate setting, allowed: {params.degeneracy()}')
-  if request.mechanism == 'skellam_central' or not 0 < delta < 1:
-    return found
+    warnings.append(caveats.Caveat(
+        'degenerate grid', f'degenerate setting, allowed: {params.degeneracy()}'))
+  if mechanism.mechanism == 'skellam_central' or not 0 < delta < 1:
+    return warnings
   share = sum_events.DistributedSkellam(
       l1_sensitivity=params.l1_sensitivity, l2_sensitivity=params.l2_sensitivity,
       noise_variance=params.local_stddev_grid**2)
   alone, _ = rdp.epsilon(share, delta)
   if alone > accountant.LARGE_EPSILON:
-    found.append(
+    warnings.append(caveats.Caveat(
+        'little noise if all others collude',
         'local noise is too small if all others collude: a client\'s own share '
-        f'leaves it epsilon={_whole(alone)} in one round')
-  if request.mechanism == 'discrete_gaussian' and request.sampling == 'poisson':
-    found.append(
+        f'leaves it epsilon={_whole(alone)} in one round'))
+  if mechanism.mechanism == 'discrete_gaussian' and mechanism.sampling == 'poisson':
+    warnings.append(caveats.Caveat(
+        'approximate amplification',
         'discrete Gaussian shares do not add up to one law as the cohort '
-        'varies: amplification by Poisson sampling holds approximately only')
-  return found
+        'varies: amplification by Poisson sampling holds approximately only'))
+  return warnings
 
 
-def _answer_none(request: Request) -> Answer:
-  if request.query not in ('epsilon', 'delta'):
+def _answer_none(query: Query, mechanism: mechanisms.SumMechanism) -> Answer:
+  if query.kind not in ('epsilon', 'delta'):
     raise ValueError(
-        f'query={request.query} does not apply to mechanism=none, which has no '
+        f'query={query.kind} does not apply to mechanism=none, which has no '
         'guarantee to reach')
-  event = request.event()
+  event = mechanism.event()
   return Answer(
-      delta=request.delta if request.query == 'epsilon' else 1.0,
-      noise_multiplier=0.0, rounds=request.rounds, adjacency=event.adjacency,
-      trust_model=request.family.trust_model,
-      warnings=['epsilon is infinite', *event.caveats()])
+      delta=query.delta if query.kind == 'epsilon' else 1.0,
+      noise_multiplier=0.0, rounds=mechanism.rounds, adjacency=event.adjacency,
+      trust_model=mechanism.trust_model,
+      warnings=[caveats.Caveat('infinite epsilon', 'epsilon is infinite'),
+                *event.caveats()])
 
 
-def _answer_nfdp(request: Request) -> Answer:
-  if request.query != 'epsilon':
+def _answer_nfdp(query: Query, mechanism: mechanisms.NfdpMechanism) -> Answer:
+  if query.kind != 'epsilon':
     raise ValueError(
-        f'query={request.query} does not apply to mechanism=nfdp: records and '
+        f'query={query.kind} does not apply to mechanism=nfdp: records and '
         'subset_size determine both epsilon and delta')
-  event = request_lib.nfdp(request)
+  event = mechanism.release()
   warnings = [*event.caveats()]
-  if request.delta is not None:
-    warnings.append(
-        f'delta={request.delta:g} was given but is not used: records and '
-        'subset_size determine delta')
+  if query.delta is not None:
+    warnings.append(caveats.Caveat(
+        'delta not used',
+        f'delta={query.delta:g} was given but is not used: records and '
+        'subset_size determine delta'))
   return Answer(
       epsilon=event.published_epsilon, delta=event.draw_probability, rounds=1,
       accountant='theorem', adjacency=event.adjacency,
-      trust_model=request.family.trust_model, warnings=warnings)
+      trust_model=mechanism.trust_model, warnings=warnings)
 
 
-def _answer_local(request: Request) -> Answer:
+def _answer_local(query: Query, mechanism: mechanisms.LocalMechanism) -> Answer:
   """The total over queries of a budget for each; delta 0 unless one is given."""
-  if request.query not in ('epsilon', 'delta'):
+  if query.kind not in ('epsilon', 'delta'):
     raise ValueError(
-        f'query={request.query} does not apply to mechanism='
-        f'{request.mechanism}: epsilon is its parameter, for one query')
-  if request.query == 'delta':
+        f'query={query.kind} does not apply to mechanism='
+        f'{mechanism.mechanism}: epsilon is its parameter, for one query')
+  if query.kind == 'delta':
     raise ValueError(
-        f'query=delta does not apply to mechanism={request.mechanism}: epsilon '
+        f'query=delta does not apply to mechanism={mechanism.mechanism}: epsilon '
         'is its parameter; give delta and ask for the total epsilon')
-  event = request.event()
-  delta = 0.0 if request.delta is None else request.delta
-  found = accountant.guarantee(event, delta, accountant=request.accountant)
+  event = mechanism.event()
+  delta = 0.0 if query.delta is None else query.delta
+  guarantee = accountant.guarantee(event, delta, accountant=query.accountant)
   return Answer(
-      epsilon=finite(found.epsilon), delta=delta, rounds=request.queries,
-      order=integer_order(found.order), accountant=found.accountant,
-      adjacency=found.adjacency, trust_model=request.family.trust_model,
-      warnings=list(found.warnings))
+      epsilon=finite(guarantee.epsilon), delta=delta, rounds=mechanism.queries,
+      order=integer_order(guarantee.order), accountant=guarantee.accountant,
+      adjacency=guarantee.adjacency, trust_model=mechanism.trust_model,
+      warnings=list(guarantee.warnings))
 
 
-def _answer_published_vote(request: Request) -> Answer:
+def _answer_published_vote(query: Query,
+                           mechanism: mechanisms.VoteMechanism) -> Answer:
   """Votes by the published sensitivity and conversion, to reproduce numbers."""
-  if request.query != 'epsilon':
+  if query.kind != 'epsilon':
     raise ValueError(
-        f'bound=paper answers query=epsilon only, found query={request.query}')
-  event = request_lib.vote(request)
-  delta = request.needed('delta')
-  epsilon = voting.published_epsilon(event, request.queries, delta)
+        f'bound=paper answers query=epsilon only, found query={query.kind}')
+  event = mechanism.release()
+  delta = query.needed('delta')
+  epsilon = voting.published_epsilon(event, mechanism.queries, delta)
   warnings = [
       *event.caveats(), *accountant.warnings_about(epsilon, delta, None),
-      'bound=paper converts from Renyi DP as published, which is not tight']
+      caveats.Caveat(
+          'published conversion',
+          'bound=paper converts from Renyi DP as published, which is not tight')]
   return Answer(
       epsilon=finite(epsilon), delta=delta,
-      noise_multiplier=request.noise_stddev, rounds=request.queries,
-      accountant='rdp', amplification=request.amplification,
-      adjacency=event.adjacency, trust_model=request.family.trust_model,
+      noise_multiplier=mechanism.noise_stddev, rounds=mechanism.queries,
+      accountant='rdp', amplification=query.amplification,
+      adjacency=event.adjacency, trust_model=mechanism.trust_model,
       warnings=warnings)
 
 
-def table(request: Request) -> list[Answer]:
+def table(query: Query, mechanism: Mechanism) -> list[Answer]:
   """Rows to choose from: over the bits of a grid, else over the rounds.
 
   With a target epsilon each row is calibrated to it, otherwise the noise
   multiplier is the same in all. A row whose setting is impossible or degenerate
   says so in its warnings.
+
+  Args:
+    query: Of any kind, which is ignored.
+    mechanism: What it is asked about, with its largest number of rounds.
   """
-  wants_noise = request.epsilon is not None and request.family.knob is not None
-  base_request = request.replace(
-      query='noise_multiplier' if wants_noise else 'epsilon')
-  rows = []
-  if request.family.params and request.scale is None:
-    for bits in _TABLE_BITS:
-      trial = base_request.replace(bits=bits, allow_degenerate=True)
-      rows.append(_row(trial, bits=bits))
-    return rows
-  counter = request.family.counter
-  last = getattr(request, counter)
-  steps = [10**power for power in range(12) if 10**power < last] + [last]
-  return [_row(base_request.replace(**{counter: count}), rounds=count)
-          for count in steps]
+  family = mechanism.family
+  calibrates = query.epsilon is not None and family.knob is not None
+  query = query.replace(kind='noise_multiplier' if calibrates else 'epsilon')
+  if family.params and mechanism.scale is None:
+    query = query.replace(allow_degenerate=True)
+    return [_row(query, mechanism.replace(bits=bits), bits=bits)
+            for bits in _TABLE_BITS]
+  if family.counter is None:
+    return [_row(query, mechanism, rounds=1)]
+  last = getattr(mechanism, family.counter)
+  counts = [10**power for power in range(12) if 10**power < last] + [last]
+  return [_row(query, mechanism.replace(**{family.counter: count}), rounds=count)
+          for count in counts]
 
 
-def _row(request: Request, **known) -> Answer:
+def _row(query: Query, mechanism: Mechanism, **known: int) -> Answer:
+  """An answer; if there is none, what is known of the row, and why."""
   try:
-    return answer(request)
+    return answer(query, mechanism)
   except ValueError as error:
-    return Answer(**known, warnings=[str(error)])
+    return Answer(
+        **known, warnings=[caveats.Caveat('impossible setting', str(error))])

@@ -1,8 +1,8 @@
-"""What every privacy event is, and its round trip through JSON.
+"""The interface of privacy events, and their round trip through JSON.
 
 An event describes one release, or several, fully: an accountant reads events
-and never the code that made the release. Events are frozen, keyword-only and
-validated when made.
+and never the code that releases. Events are frozen, keyword-only and validated
+when constructed.
 """
 
 import abc
@@ -12,12 +12,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from aggregators import validate
+from tff_pipelines.accounting import caveats as caveats_lib
 from tff_pipelines.accounting import pairs
 
 ACCOUNTANTS = ('auto', 'rdp', 'pld')
 AMPLIFICATIONS = ('tight', 'generic', 'none')
 
-# What neighbouring inputs are.
+# Relations of neighbouring inputs.
 ANY = 'any'
 ZERO_OUT = 'zero-out'
 REPLACE_ONE = 'replace-one'
@@ -92,16 +93,25 @@ class Event(abc.ABC):
         f'event {type(self).__name__} cannot be amplified by sampling clients')
 
   def without_sampling(self) -> 'Event':
-    """The release as those see it who know who took part."""
+    """The release as seen by observers who know which clients were selected."""
     return self
 
-  def caveats(self) -> tuple[str, ...]:
-    """What a reader of the guarantee must know, in words."""
+  def repeated(self) -> 'Event':
+    """The event that is added if the same release is repeated.
+
+    A run that is restarted may repeat a round that was seen but not committed, with
+    noise and a sample of its own. That costs what the release costs, unless an event
+    says otherwise.
+    """
+    return self
+
+  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
+    """Sentences that a reader of the guarantee must know."""
     return ()
 
   @classmethod
   def completed(cls, data: dict[str, Any]) -> dict[str, Any]:
-    """What `to_json` wrote, with the fields that older versions did not write."""
+    """Adds to the output of `to_json` the fields that older versions did not write."""
     return data
 
   def to_json(self) -> dict[str, Any]:
@@ -137,11 +147,11 @@ def from_json(data: Any) -> Event:
     raise ValueError(f'event kind must be a known one, found {data.get("kind")!r}')
   data = cls.completed(data)
   names = {field.name for field in dataclasses.fields(cls)}
-  found = set(data) - {'kind'}
-  if found != names:
+  given = set(data) - {'kind'}
+  if given != names:
     raise ValueError(
         f'event {cls.__name__} must have the fields {sorted(names)}, found '
-        f'{sorted(found)}')
+        f'{sorted(given)}')
   return cls(**{name: _restored(data[name]) for name in names})
 
 
@@ -162,16 +172,16 @@ def check_event(**arguments: Any) -> None:
 
 def common_adjacency(events: tuple[Event, ...]) -> str:
   """The adjacency that all share; composing across adjacencies is an error."""
-  found = {event.adjacency for event in events} - {ANY}
-  if len(found) > 1:
+  adjacencies = {event.adjacency for event in events} - {ANY}
+  if len(adjacencies) > 1:
     raise ValueError(
         'events can only be composed under one adjacency, found '
-        f'{", ".join(sorted(found))}')
-  return found.pop() if found else ANY
+        f'{", ".join(sorted(adjacencies))}')
+  return adjacencies.pop() if adjacencies else ANY
 
 
 def scaled(noise_variance: float, surviving_fraction: float) -> float:
-  """Variance of the noise that is there when a part of the shares is missing."""
+  """Variance of the noise that is there when only a fraction of the shares is."""
   validate.finite(surviving_fraction=surviving_fraction)
   if not 0 <= surviving_fraction <= 1:
     raise ValueError(

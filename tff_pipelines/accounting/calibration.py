@@ -11,11 +11,14 @@ from aggregators import params as params_lib
 from aggregators import validate
 from tff_pipelines.accounting import accountant as accountant_lib
 from tff_pipelines.accounting import base
+from tff_pipelines.accounting import noise_budget
+from tff_pipelines.accounting import roots
 
-RELATIVE_TOLERANCE = 1e-6
 _LARGEST_NOISE = 1e9
 _SMALLEST_NOISE = 1e-6
 _MOST_BITS = 30
+# Fraction of a target that noise must not stay below.
+_WASTED = 0.99
 
 
 class Unreachable(ValueError):
@@ -33,9 +36,28 @@ def _check_target(epsilon: float, delta: float) -> None:
     raise ValueError(f'delta must be in [0, 1), found {delta!r}')
 
 
+def _epsilon(event: base.Event, total_variation: float | None, delta: float,
+             accountant: str, amplification: str) -> float:
+  """Epsilon at what sampling error leaves of delta."""
+  part = noise_budget.consumed_by(event, total_variation, delta, amplification)
+  return accountant_lib.epsilon(
+      event, noise_budget.remaining(delta, part), accountant=accountant,
+      amplification=amplification)
+
+
+def _beyond(total_variation: float, epsilon: float, delta: float) -> ValueError:
+  part = noise_budget.consumed(total_variation, epsilon)
+  return ValueError(
+      f'epsilon={epsilon:g} at delta={delta:.3g} is beyond what is proved of the '
+      f'noise: at such an epsilon its sampling error consumes {part:.3g} of delta, '
+      'and at most half may be; a smaller epsilon or a larger delta would do, or '
+      'noise_multiplier in place of epsilon')
+
+
 def noise_multiplier(make_event: EventOf, *, epsilon: float, delta: float,
-                     accountant: str = 'auto',
-                     amplification: str = 'tight') -> float:
+                     accountant: str = 'auto', amplification: str = 'tight',
+                     total_variation: Callable[[float], float | None] = lambda z: 0.0
+                     ) -> float:
   """The least noise multiplier that meets the target.
 
   Args:
@@ -46,28 +68,36 @@ def noise_multiplier(make_event: EventOf, *, epsilon: float, delta: float,
     delta: In [0, 1).
     accountant: As in `accountant.epsilon`.
     amplification: As in `accountant.epsilon`.
+    total_variation: From a noise multiplier to the distance of everything that is
+      released from the ideal distributions in its event, for what sampling error
+      consumes of delta (`noise_budget`); None where no bound is known.
 
   Returns:
-    z with epsilon(make_event(z)) <= epsilon, at most 1e-6 (relative) above the
-    least such z.
+    z with epsilon(make_event(z)) <= epsilon at what is left of delta, at most 1e-6
+    (relative) above the least such z.
 
   Raises:
-    ValueError: If an argument is out of range, no noise meets the target, or
-      next to none already does.
+    ValueError: If an argument is out of range, no noise meets the target, next to
+      none already does, or sampling error would consume more than half of delta.
   """
   _check_target(epsilon, delta)
 
   def excess(z: float) -> float:
-    """log of found over target epsilon: > 0 is not private enough."""
-    found = accountant_lib.epsilon(make_event(z), delta, accountant=accountant,
-                                   amplification=amplification)
+    """log of the epsilon at z over the target: > 0 is not private enough."""
+    event, deviation = make_event(z), total_variation(z)
+    if noise_budget.is_too_much(noise_budget.consumed_by(
+        event, deviation, delta, amplification), delta):
+      return math.inf
+    found = _epsilon(event, deviation, delta, accountant, amplification)
     return math.log(found / epsilon) if found > 0 else -math.inf
 
+  if noise_budget.is_too_much(noise_budget.consumed(
+      total_variation(1.0) or 0.0, epsilon), delta):
+    raise _beyond(total_variation(1.0), epsilon, delta)
   low, high = None, 1.0
   at_high = excess(high)
-  at_low = None
   while at_high > 0:
-    low, at_low = high, at_high
+    low = high
     high *= 4 if math.isinf(at_high) else max(1.1, min(
         4.0, 1.05 * math.exp(at_high)))
     if high > _LARGEST_NOISE:
@@ -85,49 +115,13 @@ def noise_multiplier(make_event: EventOf, *, epsilon: float, delta: float,
           'is nothing to calibrate')
     found = excess(trial)
     if found > 0:
-      low, at_low = trial, found
+      low = trial
     else:
       high, at_high = trial, found
-  return _narrowed(excess, low, at_low, high, at_high)
-
-
-def _narrowed(excess: Callable[[float], float], low: float, at_low: float,
-              high: float, at_high: float) -> float:
-  """Narrows the bracket by false position on logarithms, halving when slow.
-
-  Args:
-    excess: Positive below the answer, at most 0 from it on.
-    low: Where it is positive.
-    at_low: excess(low).
-    high: Where it is not.
-    at_high: excess(high).
-
-  Returns:
-    The upper end, within the relative tolerance of the lower one.
-  """
-  kept = 0  # Times in a row that the same end was kept.
-  while high / low - 1 > RELATIVE_TOLERANCE:
-    width = math.log(high / low)
-    share = 0.5
-    if kept < 3 and math.isfinite(at_low) and math.isfinite(at_high):
-      share = at_low / (at_low - at_high)
-    # Aim a little past the root, so that the far end moves as well.
-    nudge = 0.4 * RELATIVE_TOLERANCE / width
-    share += nudge if share <= 0.5 or kept >= 0 else -nudge
-    share = min(max(share, nudge), 1 - nudge)
-    trial = low * math.exp(width * share)
-    if not low < trial < high:
-      break
-    found = excess(trial)
-    if found > 0:
-      kept = kept + 1 if kept > 0 else 1
-      low, at_low = trial, found
-    else:
-      kept = kept - 1 if kept < 0 else -1
-      high, at_high = trial, found
-    if abs(kept) >= 3:
-      kept = 3
-  return high
+  z = roots.least_meeting(excess, low, high)
+  if excess(z) < math.log(_WASTED):  # Sampling error decides, not the target.
+    raise _beyond(total_variation(z), epsilon, delta)
+  return z
 
 
 def _largest(meets: Callable[[int], bool], low: int, high: int | None,
@@ -156,7 +150,8 @@ def _largest(meets: Callable[[int], bool], low: int, high: int | None,
 
 
 def rounds(make_event: EventOfInt, *, epsilon: float, delta: float,
-           accountant: str = 'auto', amplification: str = 'tight') -> int:
+           accountant: str = 'auto', amplification: str = 'tight',
+           total_variation: Callable[[int], float | None] = lambda count: 0.0) -> int:
   """The most rounds that keep epsilon within the target.
 
   Args:
@@ -165,16 +160,20 @@ def rounds(make_event: EventOfInt, *, epsilon: float, delta: float,
     delta: In [0, 1).
     accountant: As in `accountant.epsilon`.
     amplification: As in `accountant.epsilon`.
+    total_variation: From a number of rounds, as in `noise_multiplier`.
 
   Raises:
     ValueError: If not even one round meets the target, or any number does.
   """
   _check_target(epsilon, delta)
-  return _largest(
-      lambda count: accountant_lib.epsilon(
-          make_event(count), delta, accountant=accountant,
-          amplification=amplification) <= epsilon,
-      1, None, 'rounds')
+
+  def meets(count: int) -> bool:
+    event, deviation = make_event(count), total_variation(count)
+    part = noise_budget.consumed_by(event, deviation, delta, amplification)
+    return not noise_budget.is_too_much(part, delta) and _epsilon(
+        event, deviation, delta, accountant, amplification) <= epsilon
+
+  return _largest(meets, 1, None, 'rounds')
 
 
 def cohort(make_event: EventOfInt, *, population: int, epsilon: float,
@@ -239,7 +238,9 @@ def bits(make_event: EventOfInt, *, epsilon: float, delta: float,
 def calibrated(params: params_lib.DistributedSumParams,
                make_event: Callable[[params_lib.DistributedSumParams], base.Event],
                *, epsilon: float, delta: float, accountant: str = 'auto',
-               amplification: str = 'tight', allow_degenerate: bool = False
+               amplification: str = 'tight', allow_degenerate: bool = False,
+               total_variation: Callable[
+                   [params_lib.DistributedSumParams], float | None] = lambda _: 0.0
                ) -> params_lib.DistributedSumParams:
   """`params` with the least noise multiplier that meets the target.
 
@@ -251,6 +252,7 @@ def calibrated(params: params_lib.DistributedSumParams,
     accountant: As in `accountant.epsilon`.
     amplification: As in `accountant.epsilon`.
     allow_degenerate: Whether to return parameters of a uselessly coarse grid.
+    total_variation: From parameters, as in `noise_multiplier`.
 
   Raises:
     ValueError: As in `noise_multiplier`; and for a degenerate grid, naming the
@@ -260,7 +262,8 @@ def calibrated(params: params_lib.DistributedSumParams,
     return trial.replace(noise_multiplier=noise_multiplier(
         lambda z: make_event(trial.replace(noise_multiplier=z)),
         epsilon=epsilon, delta=delta, accountant=accountant,
-        amplification=amplification))
+        amplification=amplification, total_variation=lambda z: total_variation(
+            trial.replace(noise_multiplier=z))))
 
   try:
     found = solved(params)

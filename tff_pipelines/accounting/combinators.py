@@ -1,6 +1,7 @@
-"""Events made of events: sampling, composition, releases from one sample."""
+"""Events that wrap events: sampling, composition, releases from one sample."""
 
 import collections
+from collections.abc import Iterable
 import dataclasses
 from typing import Any, ClassVar
 
@@ -8,11 +9,13 @@ import numpy as np
 
 from aggregators import validate
 from tff_pipelines.accounting import base
+from tff_pipelines.accounting import caveats as caveats_lib
 from tff_pipelines.accounting import decimals
 from tff_pipelines.accounting import pairs
 from tff_pipelines.accounting import subsampling
 
-_HIDDEN_COHORT = (
+_HIDDEN_COHORT = caveats_lib.Caveat(
+    'cohorts assumed to be hidden',
     'amplification by sampling holds against those who see the released models '
     'and learn neither who nor how many took part; against a server or '
     'participants who know the cohort, the unamplified epsilon is the guarantee')
@@ -22,14 +25,14 @@ def _least_honest_fraction(data: Any) -> float:
   """The smallest min_honest_fraction in an event's JSON; 1 if there is none."""
   if isinstance(data, list):
     return min(map(_least_honest_fraction, data), default=1.0)
-  # A server that adds the noise itself withholds nothing.
+  # A server that adds the noise itself suppresses nothing.
   if not isinstance(data, dict) or data.get('kind') == 'CentralSkellam':
     return 1.0
   own = data.get('min_honest_fraction')
   return min(1.0 if own is None else own, _least_honest_fraction([*data.values()]))
 
 
-def _unique(texts) -> tuple[str, ...]:
+def _unique(texts: Iterable[str]) -> tuple[str, ...]:
   return tuple(dict.fromkeys(texts))
 
 
@@ -61,24 +64,25 @@ class NoPrivacy(base.Event):
   def check_sampled(self) -> None:
     pass
 
-  def caveats(self) -> tuple[str, ...]:
-    return ('no noise is added: there is no privacy guarantee',)
+  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
+    return (caveats_lib.Caveat(
+        'no noise', 'no noise is added: there is no privacy guarantee'),)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PoissonSampled(base.Event):
-  """A release from clients that take part independently with one probability.
+  """A release from clients that are selected independently with one probability.
 
   Holds against observers to whom the cohort and its size stay hidden, when the
   release does not depend on its size. Where it does, as rounds of too few clients
-  are withheld, `pivotal_probability` says how often that may tell of a client.
+  are suppressed, `pivotal_probability` bounds how often that reveals a client.
 
   Attributes:
     event: The release from the sample.
     sampling_rate: q in (0, 1].
     pivotal_probability: rho in [0, 1]: of the rounds, those in which others are so
-      many that a release shows that a client takes part. Amplification of the
-      client's loss is lost there, but for a loss of nothing in the rounds without
+      many that a release shows that a client participates. Amplification of the
+      client's loss is lost there, except for a loss of nothing in the rounds without
       it. See `sampling.pivotal_probability`.
   """
 
@@ -92,7 +96,7 @@ class PoissonSampled(base.Event):
   @classmethod
   def completed(cls, data: dict[str, Any]) -> dict[str, Any]:
     # Ledgers of version 2 and before do not say. Where every share is counted on
-    # nobody is pivotal; else anybody may be.
+    # no client is pivotal; else any client may be.
     pivotal = 0.0 if _least_honest_fraction(data) == 1 else 1.0
     return {'pivotal_probability': pivotal, **data}
 
@@ -149,27 +153,29 @@ class PoissonSampled(base.Event):
   def without_sampling(self) -> base.Event:
     return self.event
 
-  def caveats(self) -> tuple[str, ...]:
+  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
     if self.sampling_rate == 1:
       return self.event.caveats()
-    found = (*self.event.caveats(), _HIDDEN_COHORT)
+    caveats = [*self.event.caveats(), _HIDDEN_COHORT]
     if self.pivotal_probability:
       probability = decimals.rounded_up(self.pivotal_probability, 2)
-      found = (*found, (
+      caveats.append(caveats_lib.Caveat(
+          'suppression depends on single clients',
           'whether a round is opened tells of single clients with probability '
           f'{probability} (counted in epsilon): rounds of too few shares are withheld; '
           'this assumes that clients drop out independently of each other and of '
           'their data, anew in each round, and no more often than it was computed for'))
     elif _least_honest_fraction(self.to_json()) < 1:
-      found = (*found, (
+      caveats.append(caveats_lib.Caveat(
+          'no dropouts and no collusion assumed',
           'withheld rounds are taken to tell nothing: this assumes that no client '
           'drops out and that none colludes'))
-    return _unique(found)
+    return _unique(caveats)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FixedSizeSampled(base.Event):
-  """A release from a cohort of fixed size, drawn without replacement.
+  """A release from a cohort of fixed size, sampled without replacement.
 
   The guarantee is for replace-one neighbours and so uses twice the zero-out
   sensitivities throughout, with or without amplification; zero-out neighbours
@@ -178,7 +184,7 @@ class FixedSizeSampled(base.Event):
   Attributes:
     event: The release from the sample, stated for zero-out.
     cohort_size: Clients in a round, an integer >= 1.
-    population: Clients to draw from, an integer >= cohort_size.
+    population: Clients to sample from, an integer >= cohort_size.
   """
 
   event: base.Event
@@ -227,7 +233,7 @@ class FixedSizeSampled(base.Event):
     # Not the bare event: the unamplified number is for the same neighbours.
     return dataclasses.replace(self, cohort_size=self.population)
 
-  def caveats(self) -> tuple[str, ...]:
+  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
     if self.cohort_size == self.population:
       return self.event.caveats()
     return _unique((*self.event.caveats(), _HIDDEN_COHORT))
@@ -239,7 +245,7 @@ class SelfComposed(base.Event):
 
   Attributes:
     event: One release.
-    count: How many, an integer >= 1.
+    count: Number of releases, an integer >= 1.
   """
 
   event: base.Event
@@ -280,7 +286,10 @@ class SelfComposed(base.Event):
   def without_sampling(self) -> base.Event:
     return dataclasses.replace(self, event=self.event.without_sampling())
 
-  def caveats(self) -> tuple[str, ...]:
+  def repeated(self) -> base.Event:
+    return dataclasses.replace(self, event=self.event.repeated())
+
+  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
     return self.event.caveats()
 
 
@@ -307,13 +316,13 @@ class _Product(base.Event):
                for event, count in self._counted().items())
 
   def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
-    found = []
+    factors = []
     for event, times in self._counted().items():
       inner = event.factors(amplification)
       if inner is None:
         return None
-      found.extend((pair, count * times) for pair, count in inner)
-    return tuple(found)
+      factors.extend((pair, count * times) for pair, count in inner)
+    return tuple(factors)
 
   def replace_one(self) -> base.Event:
     return dataclasses.replace(
@@ -327,9 +336,13 @@ class _Product(base.Event):
     return dataclasses.replace(
         self, events=tuple(event.without_sampling() for event in self.events))
 
-  def caveats(self) -> tuple[str, ...]:
+  def repeated(self) -> base.Event:
+    return dataclasses.replace(
+        self, events=tuple(event.repeated() for event in self.events))
+
+  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
     return _unique(
-        text for event in self._counted() for text in event.caveats())
+        caveat for event in self._counted() for caveat in event.caveats())
 
   def _check_events(self) -> None:
     if not isinstance(self.events, (tuple, list)) or not self.events:
@@ -365,7 +378,7 @@ class Together(_Product):
   amplification: a client is in all of them or in none.
 
   Attributes:
-    events: At least one, all of one adjacency, none of them sampled by itself.
+    events: At least one, all of one adjacency, none of them sampled on its own.
   """
 
   events: tuple[base.Event, ...]

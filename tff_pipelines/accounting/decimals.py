@@ -11,3 +11,11 @@ def rounded_up(value: float, digits: int = 5) -> str:
   # What a float is printed as tells it from all others, so it stands for it.
   context = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
   return f'{float(context.create_decimal(repr(float(value)))):.{digits}g}'
+
+
+def epsilon(value: float) -> str:
+  """An epsilon with four decimals, never below the value; 'inf' for infinity."""
+  if math.isinf(value):
+    return 'inf'
+  return str(decimal.Decimal(repr(float(value))).quantize(
+      decimal.Decimal('0.0001'), decimal.ROUND_CEILING, decimal.Context(prec=400)))

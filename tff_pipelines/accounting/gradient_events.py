@@ -7,19 +7,21 @@ import numpy as np
 
 from aggregators import validate
 from tff_pipelines.accounting import base
+from tff_pipelines.accounting import caveats as caveats_lib
 from tff_pipelines.accounting import combinators
 from tff_pipelines.accounting import sum_events
 
-_SECRET_BATCH = (
+_SECRET_BATCH = caveats_lib.Caveat(
+    'batches assumed to be hidden',
     'amplification holds against everyone who does not learn which, or how '
     'many, records an agent drew for a step; the agent itself does')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NoisyGradients(base.Event):
-  """The sum of clipped gradients of randomly drawn records, with Gaussian noise.
+  """The sum of clipped gradients of randomly sampled records, with Gaussian noise.
 
-  Every agent takes part in every step, draws each of its own records
+  Every agent participates in every step, samples each of its own records
   independently and in secret, clips each gradient, and adds a share of the
   noise. Real-valued noise in floating point carries the guarantee of ideal
   arithmetic only.
@@ -64,5 +66,5 @@ class NoisyGradients(base.Event):
   def without_sampling(self) -> 'NoisyGradients':
     return dataclasses.replace(self, sampling_rate=1.0)
 
-  def caveats(self) -> tuple[str, ...]:
+  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
     return () if self.sampling_rate == 1 else (_SECRET_BATCH,)

@@ -11,8 +11,13 @@ chain: only comparing with a known count or head, as kept in the checkpoint,
 shows them. The chain has no key: it shows accidents and careless edits, not
 somebody who forges the whole file.
 
-A ledger is the operator's. Its outcomes and times tell of dropouts and cohorts,
+A ledger is the operator's. Its outcomes and times reveal dropouts and cohorts,
 which observers of the amplified epsilon are assumed not to know.
+
+Every line holds how often the run had been started. A start that a line counts and
+the line before does not was followed by the round of that line, which a run that
+was interrupted may have released before, unseen by the ledger: `seen_event` counts
+one repetition of that round for each such start.
 """
 
 import collections
@@ -206,11 +211,11 @@ class Ledger:
 
     Args:
       event: The release with what was planned (expected cohort, guaranteed
-        honest fraction), never with the cohort that came.
-      outcome: 'released' or 'withheld'. A withheld round must look the same to
-        an outsider, and costs the same.
+        honest fraction), never with the cohort that reported.
+      outcome: 'released' or 'withheld'. A withheld (suppressed) round must look the
+        same to an outsider, and costs the same.
       configuration_hash: Of the run's configuration.
-      starts: How many times the run has been started so far. Each start but the
+      starts: How many times the run has been started so far. Each start except the
         first may have repeated a round that the server had already seen.
       time: UTC, ISO 8601; None for now.
 
@@ -254,8 +259,8 @@ class Ledger:
   def drop_torn(self) -> bool:
     """Removes a last line that was not written to its end; whether there was one.
 
-    For those who append a line before what it stands for happens, and go on only
-    when `append_line` has returned: what a torn line announces did not happen.
+    For callers who append a line before the release that it stands for, and release
+    only when `append_line` has returned: what a torn line announces did not happen.
     """
     complete, torn = self._split()
     if torn:
@@ -332,6 +337,7 @@ class Ledger:
           if key not in kinds:
             kinds[key] = events_lib.from_json(record['event'])
           validate.one_of(OUTCOMES, outcome=record['outcome'])
+          validate.integer(starts=record['starts'], low=1)
           if record['round'] != number - 1:
             problems.append(
                 f'line {number} must be round {number - 1}, found round '
@@ -356,23 +362,53 @@ class Ledger:
           f'{previous}')
     return problems
 
-  def event(self, repeated: int = 0) -> base.Event:
-    """Everything that was released, withheld rounds included, composed.
-
-    Args:
-      repeated: So many repetitions of the latest round are counted besides.
+  def event(self) -> base.Event:
+    """The event of everything that was released, withheld rounds included.
 
     Raises:
       ValueError: If the chain is broken or nothing has been released yet.
     """
-    texts = [_canonical(record['event']) for record in self.lines()]
-    if not texts:
+    return self._composed(self._lines_with_repeats(), with_repeats=False)
+
+  def seen_event(self) -> base.Event:
+    """The event of an observer who sees every attempt at a round.
+
+    It is everything that was released and, for every line, its own event's
+    `repeated` as often as its round may have been repeated.
+
+    Raises:
+      ValueError: If the chain is broken or nothing has been released yet.
+    """
+    return self._composed(self._lines_with_repeats(), with_repeats=True)
+
+  @property
+  def repeats(self) -> int:
+    """How many rounds may have been repeated; reads the file.
+
+    Raises:
+      ValueError: If the chain is broken.
+    """
+    return sum(count for _, count in self._lines_with_repeats())
+
+  def _lines_with_repeats(self) -> list[tuple[str, int]]:
+    """Every line's event as JSON, and how often its round may have been repeated."""
+    lines, before = [], 1
+    for record in self.lines():
+      lines.append((_canonical(record['event']), max(0, record['starts'] - before)))
+      before = record['starts']
+    return lines
+
+  def _composed(self, lines: Sequence[tuple[str, int]],
+                with_repeats: bool) -> base.Event:
+    if not lines:
       raise ValueError(f'{self.path} must hold at least one round, found none')
-    counts = collections.Counter(texts)
-    counts[texts[-1]] += repeated
-    composed = tuple(
-        combinators.SelfComposed(
-            event=events_lib.from_json(json.loads(text)), count=count)
-        for text, count in counts.items())
+    kinds = {text: events_lib.from_json(json.loads(text)) for text in dict(lines)}
+    counts = collections.Counter()
+    for text, repeats in lines:
+      counts[kinds[text]] += 1
+      if with_repeats and repeats:
+        counts[kinds[text].repeated()] += repeats
+    composed = tuple(combinators.SelfComposed(event=event, count=count)
+                     for event, count in counts.items())
     return composed[0] if len(composed) == 1 else combinators.Composed(
         events=composed)

@@ -8,6 +8,8 @@ import numpy as np
 
 from aggregators import validate
 from tff_pipelines.accounting import base
+from tff_pipelines.accounting import caveats as caveats_lib
+from tff_pipelines.accounting import combinators
 from tff_pipelines.accounting import curves
 from tff_pipelines.accounting import decimals
 from tff_pipelines.accounting import pairs
@@ -15,12 +17,12 @@ from tff_pipelines.accounting import pairs
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Nfdp(base.Event):
-  """Training once on a random part of one's records, without noise.
+  """Training on one random draw of a party's records, without noise.
 
   Everything after the draw is post-processing. Two statements hold with the
   same delta: the published one with an epsilon above 0, and the stronger one
-  with epsilon 0, because delta is the chance that the record is drawn at all.
-  Accountants use the stronger.
+  with epsilon 0, because delta is the probability that the record is drawn at
+  all. Accountants use the stronger.
 
   Attributes:
     records: n >= 1 records of the party.
@@ -62,7 +64,7 @@ class Nfdp(base.Event):
 
   @property
   def draw_probability(self) -> float:
-    """Delta: the chance that a given record is drawn."""
+    """Delta: the probability that a given record is drawn."""
     n, k = self.records, self.subset_size
     if not self.replacement:
       return k / n
@@ -78,27 +80,37 @@ class Nfdp(base.Event):
     del amplification
     return ((pairs.Leak(probability=self.draw_probability), 1),)
 
-  def caveats(self) -> tuple[str, ...]:
+  def repeated(self) -> 'PostProcessing':
+    """Nothing: the draw is kept in the checkpoint before the first round.
+
+    A round that is repeated reads the same records, so it releases nothing that does
+    not follow from that draw.
+    """
+    return PostProcessing()
+
+  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
     delta = decimals.rounded_up(self.draw_probability, 6)
-    found = [
+    caveats = [caveats_lib.Caveat(
+        'drawn records are not protected',
         f'the same delta {delta} holds with epsilon 0: it '
         'is the chance that a given record is drawn, and a drawn record has no '
-        'protection at all']
-    # Always so in exact arithmetic: somebody is drawn.
+        'protection at all')]
+    # Always so in exact arithmetic: some record is drawn.
     if self.draw_probability >= (1 - 1e-9) / self.records:
-      found.append(
+      caveats.append(caveats_lib.Caveat(
+          'delta not below 1/records',
           f'delta {delta} is not below 1/records = '
           f'{1 / self.records:.6g}: any one sampled record may be exposed '
-          'entirely; this is not a meaningful guarantee')
-    return tuple(found)
+          'entirely; this is not a meaningful guarantee'))
+    return tuple(caveats)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PostProcessing(base.Event):
   """A release that is computed from earlier ones alone: it costs nothing.
 
-  Rounds after a noise-free draw are of this kind: they see the records by what
-  was drawn only.
+  Rounds after a noise-free draw are of this kind: they read only the records that
+  were drawn.
   """
 
   source: ClassVar[str] = (
@@ -148,10 +160,12 @@ class _PureLocal(base.Event):
     del amplification
     return ((pairs.RandomizedResponse(epsilon=self.epsilon), 1),)
 
-  def caveats(self) -> tuple[str, ...]:
-    return ('a real-valued mechanism in floating point carries the guarantee of '
-            'ideal arithmetic only, unless its outputs are rounded to a public '
-            'grid',)
+  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
+    return (caveats_lib.Caveat(
+        'floating-point arithmetic',
+        'a real-valued mechanism in floating point carries the guarantee of '
+        'ideal arithmetic only, unless its outputs are rounded to a public '
+        'grid'),)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -261,15 +275,15 @@ class LocalDiscreteGaussian(LocalGaussian):
 class LocalAnswers(base.Event):
   """Answers of data owners to public queries, each perturbed on a public grid.
 
-  Owners answer in groups, by turns: query number n, counted from 0 over the whole
-  run, goes to every owner of group n modulo `groups`. So nobody has given more than
+  Owners answer in groups, alternately: query n, counted from 0 over the whole run,
+  goes to every owner of group n modulo `groups`. So no owner has given more than
   ceil(n / groups) answers after n queries, and the steps of a run, composed, cost
-  what the owner with the most answers has spent. Owners protect themselves: what
-  one of them spends does not depend on the others.
+  what the owner with the maximum number of answers has spent. Owners protect
+  themselves: what one of them spends does not depend on the others.
 
   Attributes:
     event: One answer of one owner.
-    groups: >= 1.
+    groups: Number of groups, >= 1.
     queries_before: Queries of all earlier steps, >= 0, lost ones included.
     queries_after: The same after this step, more than before.
   """
@@ -295,7 +309,7 @@ class LocalAnswers(base.Event):
 
   @property
   def count(self) -> int:
-    """By how many answers the most that any one owner has given grows."""
+    """The growth of the maximum number of answers that one owner has given."""
     return -(-self.queries_after // self.groups) + (
         -self.queries_before // self.groups)
 
@@ -306,6 +320,15 @@ class LocalAnswers(base.Event):
   @property
   def sensitivity(self) -> str:
     return (f'{self.event.sensitivity}; at most {self.count} more of one owner')
+
+  def repeated(self) -> base.Event:
+    """The queries of the step once more, to the same groups.
+
+    The maximum may have grown by less than an owner of the step has answered.
+    """
+    queries = self.queries_after - self.queries_before
+    return combinators.SelfComposed(
+        event=self.event, count=-(-queries // self.groups))
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     if self.count == 0:

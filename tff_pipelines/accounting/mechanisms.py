@@ -1,21 +1,20 @@
-"""What a user asks the accountant: one frozen request, and its events.
+"""Mechanisms: what a run releases, by the parameters that decide its privacy.
 
-The names are those of the flags. A request knows which of its fields its
-mechanism uses, so that nothing that was asked for is dropped in silence.
+A mechanism is one frozen object; `event` is everything that it releases, and
+`release` one release before clients are sampled. Names of fields are those of the
+flags. `MECHANISMS` is the table of them all: what each releases, which settings matter
+to it, and who is trusted.
 """
 
+import abc
 import dataclasses
-import functools
-from typing import Callable
+from typing import Any, Callable, TypeVar
 
 from aggregators import params as params_lib
 from aggregators import validate
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import events
-from tff_pipelines.accounting import sampling as sampling_lib
-
-QUERIES = ('epsilon', 'delta', 'noise_multiplier', 'rounds', 'bits', 'table')
-SAMPLINGS = ('poisson', 'fixed', 'none')
+from tff_pipelines.accounting import schemes
 
 # Bits that stand in where a fixed scale makes them irrelevant to privacy.
 _ANY_BITS = 30
@@ -23,19 +22,85 @@ _ANY_BITS = 30
 # (arXiv 1905.03871).
 _COUNT_STDDEV_OF_COHORT = 1 / 20
 
+Self = TypeVar('Self', bound='Mechanism')
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Request:
-  """A question to the accountant; fields as the flags of the same name.
+class Mechanism(abc.ABC):
+  """A mechanism with its parameters; those that are not given are None.
 
-  Fields that were not given are None. Fields without a default in the flags are
-  checked where they are needed, by the mechanism that needs them.
+  Attributes:
+    mechanism: A key of MECHANISMS.
   """
 
-  query: str
   mechanism: str
-  epsilon: float | None = None
-  delta: float | None = None
+
+  def __post_init__(self):
+    validate.one_of(names(type(self)), mechanism=self.mechanism)
+
+  @property
+  def family(self) -> 'Family':
+    """The row of the table."""
+    return MECHANISMS[self.mechanism]
+
+  @property
+  def trust_model(self) -> str:
+    """Who is trusted with what, in words."""
+    return self.family.trust_model
+
+  def replace(self: Self, **changes) -> Self:
+    """A copy with these fields changed, validated."""
+    return dataclasses.replace(self, **changes)
+
+  def needed(self, name: str) -> Any:
+    """The field `name`; ValueError if it was not given."""
+    value = getattr(self, name)
+    if value is None:
+      raise ValueError(f'{name} must be given for mechanism={self.mechanism}')
+    return value
+
+  def release(self) -> base.Event:
+    """The event of one release, before clients are sampled."""
+    return self.family.release(self)
+
+  @abc.abstractmethod
+  def event(self) -> base.Event:
+    """The event of everything that is released."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SumMechanism(Mechanism):
+  """Rounds of a sum over clients, and of the count that an adaptive clip adds.
+
+  A parameter without a default is checked by what needs it.
+
+  Attributes:
+    mechanism: 'skellam', 'discrete_gaussian', 'skellam_central', 'gaussian', 'none' or
+      'skellam_count'.
+    noise_multiplier: Noise standard deviation over the clip, or of a count in clients.
+    clip: L2 clip of a client's update, model units.
+    bits: Of a coordinate of the sum; not together with `scale`.
+    scale: Grid units per model unit, fixed instead of derived from `bits`.
+    beta: Bias of the conditional rounding, in [0, 1).
+    k_stddevs: Standard deviations of the sum inside half the field.
+    dimension: Coordinates of an update, unpadded.
+    cohort_size: Expected number of clients in a round.
+    population: Number of clients.
+    rounds: Number of releases, >= 1.
+    sampling: How clients are selected, a key of `schemes.SCHEMES`.
+    min_honest_fraction: Fraction of the noise shares that is counted on, in (0, 1].
+    assumed_colluders: Clients of a round that are assumed to collude, >= 0.
+    dropout_rate: Upper bound on the probability that a selected client drops out, in
+      [0, 1), independently of other clients, of rounds and of its data.
+    surviving_fraction: Fraction of the planned noise that is there when nothing tops it
+      up, in [0, 1].
+    rotation: Of an update before it is rounded.
+    adaptive_clipping: Whether each round also releases the count of clients at most
+      the clip.
+    clip_count_stddev: Noise of that count, in clients; None for a twentieth of
+      `cohort_size`.
+  """
+
   noise_multiplier: float | None = None
   clip: float | None = None
   bits: int | None = None
@@ -51,31 +116,15 @@ class Request:
   assumed_colluders: int = 0
   dropout_rate: float = 0.0
   surviving_fraction: float = 1.0
-  amplification: str = 'tight'
-  accountant: str = 'auto'
-  allow_degenerate: bool = False
   rotation: str = 'hadamard'
   adaptive_clipping: bool = False
   clip_count_stddev: float | None = None
-  queries: int = 1
-  noise_stddev: float | None = None
-  level: str = 'agent'
-  bound: str = 'tight'
-  noise: str | None = None
-  neighbours: int | None = None
-  records: int | None = None
-  subset_size: int | None = None
-  replacement: bool = True
 
   def __post_init__(self):
-    validate.one_of(QUERIES, query=self.query)
-    validate.one_of(tuple(MECHANISMS), mechanism=self.mechanism)
-    validate.one_of(SAMPLINGS, sampling=self.sampling)
-    validate.one_of(base.AMPLIFICATIONS, amplification=self.amplification)
-    validate.one_of(base.ACCOUNTANTS, accountant=self.accountant)
+    super().__post_init__()
+    schemes.check_name(self.sampling)
     validate.one_of(params_lib.ROTATIONS, rotation=self.rotation)
     validate.integer(rounds=self.rounds, low=1)
-    validate.integer(queries=self.queries, low=1)
     validate.integer(assumed_colluders=self.assumed_colluders, low=0)
     validate.finite(dropout_rate=self.dropout_rate)
     if not 0 <= self.dropout_rate < 1:
@@ -86,43 +135,21 @@ class Request:
           'bits and scale must not both be given: bits derive the scale, found '
           f'bits={self.bits!r} and scale={self.scale!r}')
 
-  @property
-  def family(self) -> 'Family':
-    """What is done with this mechanism."""
-    return MECHANISMS[self.mechanism]
+  def sampling_scheme(
+      self, simulation_seed: int | None = None) -> schemes.SamplingScheme:
+    """The scheme that selects the clients of each round, as `event` accounts it.
 
-  def replace(self, **changes) -> 'Request':
-    """A copy with these fields changed, validated anew."""
-    return dataclasses.replace(self, **changes)
-
-  def needed(self, name: str):
-    """The field `name`; ValueError if it was not given."""
-    value = getattr(self, name)
-    if value is None:
-      raise ValueError(
-          f'{name} must be given for mechanism={self.mechanism} and '
-          f'query={self.query}')
-    return value
-
-  @functools.cached_property
-  def sampling_rate(self) -> float:
-    """q = cohort_size / population."""
-    cohort, population = self.needed('cohort_size'), self.needed('population')
-    validate.positive(cohort_size=cohort)
-    validate.integer(population=population, low=1)
-    if cohort > population:
-      raise ValueError(
-          f'cohort_size must be at most population={population!r}, found '
-          f'{cohort!r}')
-    return cohort / population
+    Args:
+      simulation_seed: None for the operating system's entropy.
+    """
+    return schemes.build(
+        self.sampling, population=self.population, cohort_size=self.cohort_size,
+        simulation_seed=simulation_seed)
 
   def params(self) -> params_lib.DistributedSumParams:
-    """Parameters of the sum, at this noise multiplier."""
+    """The parameters of the sum, at this noise multiplier."""
     cohort = self.needed('cohort_size')
-    most = None
-    if self.sampling == 'poisson':
-      most = max(cohort, sampling_lib.cohort_upper_quantile(
-          self.needed('population'), self.sampling_rate))
+    planned = self.sampling_scheme().planned_cohort
     bits = self.bits
     if self.scale is not None:
       bits = _ANY_BITS
@@ -132,13 +159,13 @@ class Request:
     return params_lib.DistributedSumParams(
         clip=self.needed('clip'), bits=bits, dimension=self.needed('dimension'),
         noise_multiplier=self.needed('noise_multiplier'), cohort_size=cohort,
-        beta=self.beta, k_stddevs=self.k_stddevs, max_cohort_size=most,
+        beta=self.beta, k_stddevs=self.k_stddevs, max_cohort_size=planned,
         min_honest_fraction=self.min_honest_fraction,
         assumed_colluders=self.assumed_colluders, fixed_scale=self.scale,
         rotation=self.rotation, mechanism=self.mechanism)
 
   def adaptive_clip(self, **settings) -> params_lib.AdaptiveClipParams | None:
-    """How the clip adapts; None if it does not.
+    """The parameters of an adaptive clip; None if the clip is fixed.
 
     Args:
       **settings: Attributes of AdaptiveClipParams that cost no privacy.
@@ -151,149 +178,215 @@ class Request:
     validate.positive(clip_count_stddev=stddev)
     return params_lib.AdaptiveClipParams(count_stddev=stddev, **settings)
 
+  def clip_count(self) -> events.SkellamCount | None:
+    """The count that an adaptive clip adds to every sum; None for a fixed clip."""
+    adaptive = self.adaptive_clip()
+    if adaptive is None:
+      return None
+    fraction = 1.0  # A server that adds all noise itself misses none.
+    if 'surviving_fraction' in self.family.uses:
+      fraction = self.surviving_fraction
+    return events.SkellamCount(
+        l1_sensitivity=adaptive.sensitivity,
+        noise_variance=base.scaled(adaptive.noise_variance, fraction))
+
+  def release(self) -> base.Event:
+    """The event of one round before clients are sampled.
+
+    A sum and the count of an adaptive clip share one sample of the clients, so their
+    curves add before it amplifies them.
+    """
+    released = super().release()
+    if 'adaptive_clipping' not in self.family.uses:
+      return released
+    count = self.clip_count()
+    if count is None:
+      return released
+    return events.Together(events=(released, count))
+
+  def round_event(self, round_index: int = 1) -> base.Event:
+    """The event of one round, counted from 1, sampling included."""
+    if not self._samples:
+      return self.release()
+    scheme = self.sampling_scheme()
+    return scheme.event(self.release(), round_index, self._pivotal_probability(scheme))
+
   def event(self) -> base.Event:
-    """Everything that is released."""
-    return self.family.event(self)
+    return self.sampled(self.release())
+
+  def sampled(self, release: base.Event) -> base.Event:
+    """The event of all rounds of a release from the selected clients."""
+    if not self._samples:
+      return events.SelfComposed(event=release, count=self.rounds)
+    scheme = self.sampling_scheme()
+    return scheme.events(release, self.rounds, self._pivotal_probability(scheme))
+
+  @property
+  def _samples(self) -> bool:
+    """Whether sampling clients matters to what is released."""
+    schemes.check_name(self.sampling)
+    return 'sampling' in self.family.uses
+
+  def _pivotal_probability(self, scheme: schemes.SamplingScheme) -> float:
+    """How often one client decides whether a round is suppressed."""
+    if 'min_honest_fraction' not in self.family.uses:
+      return 0.0  # Nothing is suppressed where the server adds the noise.
+    return scheme.pivotal_probability(
+        self.min_honest_fraction, self.assumed_colluders, self.dropout_rate)
 
 
-def sampled(request: Request, event: base.Event) -> base.Event:
-  """All rounds of one release from a sample of the clients."""
-  if request.sampling == 'poisson':
-    event = events.PoissonSampled(
-        event=event, sampling_rate=request.sampling_rate,
-        pivotal_probability=_pivotal_probability(request))
-  elif request.sampling == 'fixed':
-    cohort = request.needed('cohort_size')
-    if cohort != int(cohort):
-      raise ValueError('cohort_size must be an integer for sampling=fixed, '
-                       f'found {cohort!r}')
-    event = events.FixedSizeSampled(
-        event=event, cohort_size=int(cohort),
-        population=request.needed('population'))
-  return events.SelfComposed(event=event, count=request.rounds)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VoteMechanism(Mechanism):
+  """Queries that agents answer by a noisy vote.
 
-
-def _pivotal_probability(request: Request) -> float:
-  """How often a client's taking part decides whether a round is withheld."""
-  if 'min_honest_fraction' not in request.family.uses:
-    return 0.0  # Nothing is withheld where the server adds the noise.
-  return sampling_lib.pivotal_probability(
-      request.population, request.sampling_rate, request.min_honest_fraction,
-      request.assumed_colluders, request.dropout_rate)
-
-
-def clip_count(request: Request) -> events.SkellamCount | None:
-  """The release that an adaptive clip adds to every sum; None without one."""
-  adaptive = request.adaptive_clip()
-  if adaptive is None:
-    return None
-  fraction = 1.0  # A server that adds all noise itself misses none.
-  if 'surviving_fraction' in request.family.uses:
-    fraction = request.surviving_fraction
-  return events.SkellamCount(
-      l1_sensitivity=adaptive.sensitivity,
-      noise_variance=base.scaled(adaptive.noise_variance, fraction))
-
-
-def _sampled_sum(request: Request, event: base.Event) -> base.Event:
-  """All rounds of a sum and, if the clip adapts, of the count beside it.
-
-  They share one sample of the clients, so their curves add before it counts.
+  Attributes:
+    mechanism: 'ae_vote' or 'knn_vote'.
+    queries: Number of votes, >= 1.
+    noise_stddev: Of the honest noise, in units in which an agent's votes sum to 1.
+    level: 'agent' or 'instance', as in `vote_events.Vote`.
+    bound: 'tight' or 'paper', as there.
+    noise: 'skellam' or 'gaussian'; None for skellam, unless the bound is the paper's.
+    neighbours: Votes of an agent in knn_vote.
   """
-  count = clip_count(request)
-  if count is not None:
-    event = events.Together(events=(event, count))
-  return sampled(request, event)
+
+  queries: int = 1
+  noise_stddev: float | None = None
+  level: str = 'agent'
+  bound: str = 'tight'
+  noise: str | None = None
+  neighbours: int | None = None
+
+  def __post_init__(self):
+    super().__post_init__()
+    validate.integer(queries=self.queries, low=1)
+
+  def event(self) -> base.Event:
+    return events.SelfComposed(event=self.release(), count=self.queries)
 
 
-def _skellam(request: Request) -> base.Event:
-  return _sampled_sum(request, events.DistributedSkellam.from_params(
-      request.params(), request.surviving_fraction))
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NfdpMechanism(Mechanism):
+  """Training on one random draw of a party's records, without noise.
+
+  Attributes:
+    mechanism: 'nfdp'.
+    records: Of the party.
+    subset_size: Records that are drawn.
+    replacement: Whether a record may be drawn more than once.
+  """
+
+  mechanism: str = 'nfdp'
+  records: int | None = None
+  subset_size: int | None = None
+  replacement: bool = True
+
+  def event(self) -> base.Event:
+    return self.release()
 
 
-def _discrete_gaussian(request: Request) -> base.Event:
-  return _sampled_sum(request, events.DistributedDiscreteGaussian.from_params(
-      request.params(), request.surviving_fraction))
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LocalMechanism(Mechanism):
+  """Queries that a client answers with noise of its own.
+
+  Attributes:
+    mechanism: 'piecewise', 'duchi' or 'laplace'.
+    epsilon: Of one query, > 0.
+    queries: Number of answers of a client, >= 1.
+  """
+
+  epsilon: float | None = None
+  queries: int = 1
+
+  def __post_init__(self):
+    super().__post_init__()
+    validate.integer(queries=self.queries, low=1)
+
+  def event(self) -> base.Event:
+    return events.SelfComposed(event=self.release(), count=self.queries)
 
 
-def _skellam_central(request: Request) -> base.Event:
-  return _sampled_sum(
-      request, events.CentralSkellam.from_params(request.params()))
+def _skellam(mechanism: SumMechanism) -> base.Event:
+  return events.DistributedSkellam.from_params(
+      mechanism.params(), mechanism.surviving_fraction)
 
 
-def _gaussian(request: Request) -> base.Event:
-  return sampled(request, events.CentralGaussian(
-      noise_multiplier=request.needed('noise_multiplier')))
+def _discrete_gaussian(mechanism: SumMechanism) -> base.Event:
+  return events.DistributedDiscreteGaussian.from_params(
+      mechanism.params(), mechanism.surviving_fraction)
 
 
-def _none(request: Request) -> base.Event:
-  return events.SelfComposed(event=events.NoPrivacy(), count=request.rounds)
+def _skellam_central(mechanism: SumMechanism) -> base.Event:
+  return events.CentralSkellam.from_params(mechanism.params())
 
 
-def _count(request: Request) -> base.Event:
-  stddev = request.needed('noise_multiplier')
+def _gaussian(mechanism: SumMechanism) -> base.Event:
+  return events.CentralGaussian(noise_multiplier=mechanism.needed('noise_multiplier'))
+
+
+def _none(mechanism: SumMechanism) -> base.Event:
+  del mechanism
+  return events.NoPrivacy()
+
+
+def _count(mechanism: SumMechanism) -> base.Event:
+  stddev = mechanism.needed('noise_multiplier')
   validate.non_negative(noise_multiplier=stddev)
-  return sampled(request, events.SkellamCount(
+  return events.SkellamCount(
       l1_sensitivity=1,
-      noise_variance=base.scaled(stddev**2, request.surviving_fraction)))
+      noise_variance=base.scaled(stddev**2, mechanism.surviving_fraction))
 
 
-def vote(request: Request) -> events.Vote:
-  """The event of one query to the vote."""
-  noise = request.noise
+def _vote(mechanism: VoteMechanism) -> base.Event:
+  noise = mechanism.noise
   if noise is None:
-    noise = 'gaussian' if request.bound == 'paper' else 'skellam'
-  knn = request.mechanism == 'knn_vote'
+    noise = 'gaussian' if mechanism.bound == 'paper' else 'skellam'
+  knn = mechanism.mechanism == 'knn_vote'
   return events.Vote(
-      scheme='knn' if knn else 'ae', level=request.level, noise=noise,
-      noise_stddev=request.needed('noise_stddev'), bound=request.bound,
-      neighbours=request.needed('neighbours') if knn else None)
+      scheme='knn' if knn else 'ae', level=mechanism.level, noise=noise,
+      noise_stddev=mechanism.needed('noise_stddev'), bound=mechanism.bound,
+      neighbours=mechanism.needed('neighbours') if knn else None)
 
 
-def _votes(request: Request) -> base.Event:
-  return events.SelfComposed(event=vote(request), count=request.queries)
-
-
-def nfdp(request: Request) -> events.Nfdp:
-  """The event of one noise-free draw."""
+def _nfdp(mechanism: NfdpMechanism) -> base.Event:
   return events.Nfdp(
-      records=request.needed('records'),
-      subset_size=request.needed('subset_size'),
-      replacement=request.replacement)
+      records=mechanism.needed('records'),
+      subset_size=mechanism.needed('subset_size'),
+      replacement=mechanism.replacement)
 
 
-def _local(kind: type[base.Event]) -> Callable[[Request], base.Event]:
-  def build(request: Request) -> base.Event:
-    return events.SelfComposed(
-        event=kind(epsilon=request.needed('epsilon')), count=request.queries)
-  return build
+def _local(kind: type[base.Event]) -> Callable[[LocalMechanism], base.Event]:
+  return lambda mechanism: kind(epsilon=mechanism.needed('epsilon'))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Family:
-  """What is done with a mechanism.
+  """The row of a mechanism in the table.
 
   Attributes:
-    event: From a request to everything that is released.
-    uses: The fields that matter to it, beside query, mechanism, format, plot.
-    knob: The field that is the noise, or None.
-    counter: The field that counts releases.
+    kind: The class of its parameters.
+    release: From the parameters to the event of one release, before clients are
+      sampled; without the count of an adaptive clip.
+    uses: Names of the settings that matter to it, those of a query included.
+    knob: The setting that is the noise, or None.
+    counter: The setting that counts releases; None if there is one only.
     target: 'epsilon', unless epsilon is a parameter of it: then None.
     params: Whether a DistributedSumParams stands behind it.
     trust_model: Who is trusted with what, in words.
   """
 
-  event: Callable[[Request], base.Event]
+  kind: type[Mechanism]
+  release: Callable[[Any], base.Event]
   uses: frozenset[str]
   knob: str | None
-  counter: str = 'rounds'
+  counter: str | None
   target: str | None = 'epsilon'
   params: bool = False
   trust_model: str
 
 
-_ALWAYS = {'delta', 'accountant', 'amplification', 'epsilon'}
-_ROUNDS = {'cohort_size', 'population', 'rounds', 'sampling', 'noise_multiplier'}
+_ALWAYS = {'delta', 'accountant', 'epsilon'}
+_ROUNDS = {'cohort_size', 'population', 'rounds', 'sampling', 'noise_multiplier',
+           'amplification'}
 _GRID = {'clip', 'bits', 'scale', 'beta', 'k_stddevs', 'dimension', 'rotation',
          'allow_degenerate', 'adaptive_clipping', 'clip_count_stddev'}
 _SHARES = {'min_honest_fraction', 'surviving_fraction', 'assumed_colluders',
@@ -313,45 +406,65 @@ _BALLOT = (
 _NO_SERVER = 'nobody is trusted: every client protects itself'
 
 
-def _family(event, *uses, knob, **rest) -> Family:
-  return Family(event=event, uses=frozenset(_ALWAYS.union(*uses)), knob=knob,
-                **rest)
+def _sum(release, *uses, knob='noise_multiplier', **rest) -> Family:
+  return Family(
+      kind=SumMechanism, release=release, uses=frozenset(_ALWAYS.union(*uses)),
+      knob=knob, counter='rounds', **rest)
+
+
+def _votes(*uses) -> Family:
+  return Family(
+      kind=VoteMechanism, release=_vote, uses=frozenset(_ALWAYS.union(_VOTE, *uses)),
+      knob='noise_stddev', counter='queries', trust_model=_BALLOT)
+
+
+def _answers(kind: type[base.Event]) -> Family:
+  return Family(
+      kind=LocalMechanism, release=_local(kind), uses=frozenset(_ALWAYS | {'queries'}),
+      knob=None, counter='queries', target=None, trust_model=_NO_SERVER)
 
 
 MECHANISMS: dict[str, Family] = {
-    'skellam': _family(
-        _skellam, _ROUNDS, _GRID, _SHARES,
-        knob='noise_multiplier', params=True, trust_model=_DISTRIBUTED),
-    'discrete_gaussian': _family(
-        _discrete_gaussian, _ROUNDS, _GRID, _SHARES,
-        knob='noise_multiplier', params=True, trust_model=_DISTRIBUTED),
-    'skellam_central': _family(
-        _skellam_central, _ROUNDS, _GRID,
-        knob='noise_multiplier', params=True, trust_model=_CENTRAL),
-    'gaussian': _family(
-        _gaussian, _ROUNDS, knob='noise_multiplier', trust_model=_CENTRAL),
-    'none': _family(
+    'skellam': _sum(
+        _skellam, _ROUNDS, _GRID, _SHARES, params=True, trust_model=_DISTRIBUTED),
+    'discrete_gaussian': _sum(
+        _discrete_gaussian, _ROUNDS, _GRID, _SHARES, params=True,
+        trust_model=_DISTRIBUTED),
+    'skellam_central': _sum(
+        _skellam_central, _ROUNDS, _GRID, params=True, trust_model=_CENTRAL),
+    'gaussian': _sum(_gaussian, _ROUNDS, trust_model=_CENTRAL),
+    'none': _sum(
         _none, {'rounds'}, knob=None,
         trust_model='everybody who sees the models is trusted with the data'),
-    'skellam_count': _family(
-        _count, _ROUNDS, {'surviving_fraction'},
-        knob='noise_multiplier', trust_model=_DISTRIBUTED),
-    'ae_vote': _family(
-        _votes, _VOTE, knob='noise_stddev', counter='queries',
-        trust_model=_BALLOT),
-    'knn_vote': _family(
-        _votes, _VOTE, {'neighbours'}, knob='noise_stddev', counter='queries',
-        trust_model=_BALLOT),
-    'nfdp': _family(
-        nfdp, {'records', 'subset_size', 'replacement'}, knob=None,
+    'skellam_count': _sum(
+        _count, _ROUNDS, {'surviving_fraction'}, trust_model=_DISTRIBUTED),
+    'ae_vote': _votes(),
+    'knn_vote': _votes({'neighbours'}),
+    'nfdp': Family(
+        kind=NfdpMechanism, release=_nfdp,
+        uses=frozenset({'records', 'subset_size', 'replacement'}),
+        knob=None, counter=None,
         trust_model='no noise: the draw of a subset is all the protection'),
-    'piecewise': _family(
-        _local(events.Piecewise), {'queries'}, knob=None, counter='queries',
-        target=None, trust_model=_NO_SERVER),
-    'duchi': _family(
-        _local(events.Duchi), {'queries'}, knob=None, counter='queries',
-        target=None, trust_model=_NO_SERVER),
-    'laplace': _family(
-        _local(events.LocalLaplace), {'queries'}, knob=None, counter='queries',
-        target=None, trust_model=_NO_SERVER),
+    'piecewise': _answers(events.Piecewise),
+    'duchi': _answers(events.Duchi),
+    'laplace': _answers(events.LocalLaplace),
 }
+
+
+def names(kind: type[Mechanism]) -> tuple[str, ...]:
+  """The mechanisms whose parameters are of this class."""
+  return tuple(name for name, family in MECHANISMS.items() if family.kind is kind)
+
+
+def build(mechanism: str, **settings) -> Mechanism:
+  """Builds a mechanism of any kind from its name.
+
+  Args:
+    mechanism: A key of MECHANISMS.
+    **settings: Fields of its class.
+
+  Raises:
+    ValueError: If the name is unknown or a setting is out of range.
+  """
+  validate.one_of(tuple(MECHANISMS), mechanism=mechanism)
+  return MECHANISMS[mechanism].kind(mechanism=mechanism, **settings)

@@ -1,54 +1,112 @@
-"""What the samplers of the noise cost: how far their draws are from the law.
+"""What sampling error of the noise consumes of delta: one policy for every run.
 
-Every guarantee is computed for exact laws; `accounting.deviation` says what of delta
-a total variation between releases takes. A release is a vector of sums of draws, and
-total variation adds up over coordinates, draws and rounds.
+Every epsilon is computed for ideal distributions. If all releases of a run together
+are within a total variation distance t of the ideal ones, whatever the data, then
+(epsilon, delta) of the ideal mechanism is (epsilon, delta + (1 + e^epsilon) t) of the
+one that runs: one t for each of the two neighbours, the second times e^epsilon. So
+epsilon is computed at what is left of delta:
 
-Random words are taken as uniform, which for a generator is an assumption.
+* Nothing is consumed where nothing deviates (t = 0), and no number is known where no
+  bound on t is proved (None); whoever prints it says so.
+* What is consumed is computed at an upper bound of epsilon, that of Renyi divergences
+  at half of delta or at what is left of it, so it is never too little.
+* At most half of delta is given to it. Beyond that epsilon is that of ideal
+  distributions and says so, and a target is refused.
+
+Random bits are taken as uniform, which for a generator is an assumption.
 """
 
+import math
+
+from aggregators import params as params_lib
 from aggregators import share_tables
-from aggregators.params import DistributedSumParams
-from tff_pipelines.accounting import deviation as deviation_lib
+from tff_pipelines.accounting import base
+from tff_pipelines.accounting import rdp
+
+# exp of more than this is not a float.
+_LARGEST_EXPONENT = 700.0
 
 _POISSON = 'TensorFlow\'s Poisson sampler in float64'
-_NO_BOUND = 'no bound on its deviation is proved, statistical tests find none'
+NO_BOUND = 'no bound on its deviation is proved, statistical tests find none'
 
 
-def total_variation(params: DistributedSumParams | None, most_clients: int,
-                    rounds: int, draws: int | None = None) -> float | None:
-  """Bound on how far releases are from those of the exact law.
+def consumed(total_variation: float, epsilon: float) -> float:
+  """(1 + e^epsilon) times a total variation distance, at most 1."""
+  return min(1.0, total_variation * (1 + math.exp(min(epsilon, _LARGEST_EXPONENT))))
+
+
+def consumed_by(event: base.Event, total_variation: float | None, delta: float,
+                amplification: str = 'tight') -> float | None:
+  """The part of delta that sampling error consumes.
 
   Args:
-    params: Of the sum; None for mechanisms without one.
-    most_clients: No cohort is larger.
-    rounds: Releases.
-    draws: From a table for a share; None for as many as `params` need.
+    event: Of all releases, under ideal distributions.
+    total_variation: Of all releases, at most 1; None where no bound is proved.
+    delta: Of the guarantee, in [0, 1).
+    amplification: As for `accountant.epsilon`.
 
   Returns:
-    D * draws * 2^-86 a round with tables (2^-80 where the discrete Gaussian may be
-    drawn by rejection); None where no bound is proved. For Skellam noise under
-    Philox it is that of all draws from tables, and `describe` says what else
-    there is.
+    In [0, 1]; None where no bound is proved.
+  """
+  if not total_variation:
+    return total_variation
+  def at(part: float) -> float:
+    return consumed(min(1.0, total_variation),
+                    rdp.epsilon(event, delta - part, amplification)[0])
+
+  # If half of delta at least is left, epsilon is at most the one at half of it.
+  most = at(delta / 2)
+  if most <= delta / 2:
+    return most
+  # Less may do: any part that covers what is consumed at what it leaves.
+  part = at(0.0)
+  while part <= delta / 2:
+    needed = at(part)
+    if 1.01 * needed <= part:
+      return part
+    part = 1.02 * needed
+  return most
+
+
+def is_too_much(part: float | None, delta: float) -> bool:
+  """Whether sampling error consumes more of delta than it is given."""
+  return part is not None and part > delta / 2
+
+
+def remaining(delta: float, part: float | None) -> float:
+  """What is left of delta; all of it if too much is consumed, or nothing is known."""
+  if part is None or is_too_much(part, delta):
+    return delta
+  return delta - part
+
+
+def of_sum(params: params_lib.DistributedSumParams | None,
+           largest_cohort: int) -> float | None:
+  """Total variation distance between a released sum and the ideal one.
+
+  A release is a vector of sums of draws, and total variation adds up over coordinates
+  and draws: D * draws * 2^-86 with tables (2^-80 where the discrete Gaussian may be
+  drawn by rejection).
+
+  Args:
+    params: Of the sum; None for Gaussian noise at the server.
+    largest_cohort: The number of clients that no cohort exceeds.
+
+  Returns:
+    At most 1; None where no bound is proved. For Skellam noise under Philox it is
+    that of all draws from tables, and `describe_sum` says what else there is.
   """
   if params is None or params.noise_multiplier == 0 or not params.has_shares:
     return None
-  of_coordinate = share_tables.most_draws(params, most_clients, draws)
-  if of_coordinate is None:
+  draws = share_tables.most_draws(params, largest_cohort)
+  if draws is None:
     return None
-  return (params.padded_dimension * of_coordinate * rounds *
-          share_tables.total_variation(params))
+  return min(1.0, params.padded_dimension * draws *
+             share_tables.total_variation(params))
 
 
-def reserve(params: DistributedSumParams, most_clients: int, rounds: int,
-            epsilon: float) -> float:
-  """A part of delta that is enough whatever the noise multiplier; in [0, 1]."""
-  deviation = total_variation(
-      params, most_clients, rounds, draws=share_tables.MAX_DRAWS)
-  return 0.0 if deviation is None else deviation_lib.taken(deviation, epsilon)
-
-
-def describe(params: DistributedSumParams | None, adaptive: bool) -> str:
+def describe_sum(params: params_lib.DistributedSumParams | None,
+                 adaptive: bool) -> str:
   """What draws the noise, and what of it no bound is known for, in words.
 
   Args:
@@ -57,18 +115,18 @@ def describe(params: DistributedSumParams | None, adaptive: bool) -> str:
   """
   if params is None:
     return ('Gaussian numbers in floating point, cut off beyond 9.3 standard '
-            f'deviations: {_NO_BOUND}; words by Philox')
+            f'deviations: {NO_BOUND}; random bits by Philox')
   if not params.has_shares:
-    return f'{_POISSON}: {_NO_BOUND}'
+    return f'{_POISSON}: {NO_BOUND}'
   if share_tables.is_cryptographic(params):
-    return 'exact tables alone, at clients and server; words by ChaCha20'
+    return 'exact tables alone, at clients and server; random bits by ChaCha20'
   if share_tables.is_discrete_gaussian(params):
     found = 'exact tables, and rejection in integers'
   elif share_tables.table_draws(params) is None:
-    found = f'{_POISSON}: {_NO_BOUND}'
+    found = f'{_POISSON}: {NO_BOUND}'
   else:
     found = ('exact tables; for cohorts below three quarters of the expected one, '
-             f'and in place of clients that are missing, {_POISSON}: {_NO_BOUND}')
+             f'and in place of clients that are missing, {_POISSON}: {NO_BOUND}')
   if adaptive:
     found += f'; for the count of the adaptive clip {_POISSON}'
-  return f'{found}; words by Philox'
+  return f'{found}; random bits by Philox'

@@ -2,14 +2,17 @@
 
 import csv
 import io
+import itertools
 import json
 import math
+import textwrap
 
 from tff_pipelines.accounting import answers
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import decimals
 
 FORMATS = ('text', 'json', 'csv')
+_WIDTH = 80
 
 
 # A participant knows the share of the noise that it added itself.
@@ -40,15 +43,15 @@ def in_three_sentences(answer: answers.Answer) -> str:
       'likely with one of two neighbouring inputs as with the other, but for a part of '
       f'probability {decimals.rounded_up(answer.delta)}.')
   second = f'Neighbouring inputs differ as follows: {neighbours}.'
-  if answer.sampling == 'none' or answer.epsilon_unamplified in (
+  if answer.sampling == 'none' or answer.epsilon_server in (
       None, answer.epsilon):  # The same number against everybody.
     third = f'Trust: {trust}.'
   else:
     shares = f' ({OWN_SHARE})' if 'noise is that of the clients' in trust else ''
     third = (
-        'That epsilon holds against those who do not learn who or how many took '
-        'part, and against the server and the participants it is '
-        f'{_number(answer.epsilon_unamplified)}{shares}; trust: {trust}.')
+        'That epsilon holds against those who do not learn who or how many '
+        'participated, and against the server and the participants it is '
+        f'{_number(answer.epsilon_server)}{shares}; trust: {trust}.')
   return ' '.join((first, second, third))
 
 
@@ -56,19 +59,44 @@ def _odds(epsilon: float) -> str:
   return decimals.rounded_up(math.exp(epsilon), 3) if epsilon < 700 else 'any number of'
 
 
-def as_text(rows: list[answers.Answer]) -> str:
-  """Numbers, then the guarantee in words, then the warnings."""
-  blocks = []
+def as_text(answer: answers.Answer) -> str:
+  """Numbers, the guarantee in words, and the names of the caveats; 80 columns."""
+  values = {key: value for key, value in answer.to_json().items()
+            if value is not None and key not in (
+                'warnings', 'trust_model', 'adjacency', 'sampling')}
+  cells = [f'{key}: {_plain(key, value)}' for key, value in values.items()]
+  if answer.epsilon is None:
+    cells.insert(0, 'epsilon: none')
+  half = -(-len(cells) // 2)
+  lines = [f'{left:<{_WIDTH // 2}}{right}'.rstrip() for left, right in
+           itertools.zip_longest(cells[:half], cells[half:], fillvalue='')]
+  if answer.adjacency is not None:
+    lines += ['', *textwrap.wrap(in_three_sentences(answer), _WIDTH)]
+  if answer.warnings:
+    lines += textwrap.wrap(
+        f'caveats: {_names(answer)}', _WIDTH)
+  return '\n'.join(lines)
+
+
+def _names(answer: answers.Answer) -> str:
+  return '; '.join(dict.fromkeys(
+      getattr(text, 'name', text) for text in answer.warnings))
+
+
+def as_table(rows: list[answers.Answer]) -> str:
+  """A line for each answer, in 80 columns."""
+  lines = [f'{"bits":>4} {"rounds":>12} {"noise":>11} {"epsilon":>11} '
+           f'{"server":>11}  caveats']
   for answer in rows:
-    lines = [f'{key}: {_plain(key, value)}' for key, value in answer.to_json().items()
-             if value is not None and key not in ('warnings', 'trust_model')]
-    if answer.epsilon is None:
-      lines.insert(0, 'epsilon: none')
-    if answer.adjacency is not None:
-      lines += ['', in_three_sentences(answer)]
-    lines += [f'warning: {text}' for text in answer.warnings]
-    blocks.append('\n'.join(lines))
-  return '\n\n'.join(blocks)
+    noise, epsilon, server = (
+        '-' if value is None else decimals.rounded_up(value, 6) for value in (
+            answer.noise_multiplier, answer.epsilon, answer.epsilon_server))
+    bits, rounds = ('-' if value is None else f'{value}'
+                    for value in (answer.bits, answer.rounds))
+    line = f'{bits:>4} {rounds:>12} {noise:>11} {epsilon:>11} {server:>11}  '
+    lines.append(line + textwrap.shorten(
+        _names(answer), _WIDTH - len(line), placeholder='...'))
+  return '\n'.join(line.rstrip() for line in lines)
 
 
 def _plain(key: str, value) -> str:
@@ -103,4 +131,4 @@ def formatted(rows: list[answers.Answer], how: str, is_table: bool) -> str:
     return as_json(rows, is_table)
   if how == 'csv':
     return as_csv(rows)
-  return as_text(rows)
+  return as_table(rows) if is_table else as_text(rows[0])

@@ -8,6 +8,7 @@ import numpy as np
 from scipy import special
 
 from aggregators import validate
+from tff_pipelines.accounting import roots
 
 # Where the asymptotic expansion takes over, in terms of sqrt(k^2 + mu^2); its
 # first neglected term is then below 1e-15.
@@ -93,19 +94,14 @@ def reach(variance: float, log_probability: float = -700.0) -> int:
   """A K with P[Sk(variance) = k] < e^log_probability for every k > K."""
   validate.positive(variance=variance)
   # Chernoff: log P[Sk >= K] <= R - mu - K asinh(K/mu), R = sqrt(K^2 + mu^2).
-  low, high = 0.0, 64.0
+  low, high = 2.0**-20, 64.0
   def exponent(k):
     return k * (k / (np.hypot(k, variance) + variance)) - k * np.arcsinh(
         k / variance)
   while exponent(high) > log_probability:
     low, high = high, 2 * high
-  for _ in range(60):
-    middle = (low + high) / 2
-    if exponent(middle) > log_probability:
-      low = middle
-    else:
-      high = middle
-  return int(np.ceil(high))
+  return int(np.ceil(roots.least_meeting(
+      lambda k: exponent(k) - log_probability, low, high)))
 
 
 def tail(margin: int, variance: float) -> float:

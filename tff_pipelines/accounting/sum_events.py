@@ -9,6 +9,7 @@ import numpy as np
 from aggregators import params as params_lib
 from aggregators import validate
 from tff_pipelines.accounting import base
+from tff_pipelines.accounting import caveats as caveats_lib
 from tff_pipelines.accounting import curves
 from tff_pipelines.accounting import pairs
 
@@ -34,7 +35,7 @@ class ClientSum(base.Event):
 
 
 class _SkellamSum(ClientSum):
-  """What the distributed and the central Skellam sum share."""
+  """Base class of the distributed and the central Skellam sum."""
 
   @property
   def sensitivity(self) -> str:
@@ -91,8 +92,8 @@ class DistributedSkellam(_SkellamSum):
 
     Args:
       params: Of the sum.
-      surviving_fraction: Part of the planned noise that is there, in [0, 1],
-        when clients drop out and nothing tops the noise up. Scale and
+      surviving_fraction: Fraction of the planned noise that is there, in
+        [0, 1], when clients drop out and nothing tops the noise up. Scale and
         sensitivities stay: they were fixed before.
     """
     return cls(
@@ -208,11 +209,13 @@ class DistributedDiscreteGaussian(ClientSum):
         self, l1_sensitivity=2 * self.l1_sensitivity,
         l2_sensitivity=2 * self.l2_sensitivity)
 
-  def caveats(self) -> tuple[str, ...]:
+  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
     if self.local_variance < 0.25:
-      return ('the noise share of a client has a standard deviation below half '
-              'a grid unit, for which the discrete Gaussian has no guarantee: '
-              'use more bits or more noise',)
+      return (caveats_lib.Caveat(
+          'noise shares below the grid',
+          'the noise share of a client has a standard deviation below half '
+          'a grid unit, for which the discrete Gaussian has no guarantee: '
+          'use more bits or more noise'),)
     return ()
 
 
@@ -220,7 +223,7 @@ class DistributedDiscreteGaussian(ClientSum):
 class CentralGaussian(ClientSum):
   """A sum of clipped vectors; the server adds all the Gaussian noise, once.
 
-  Real-valued noise drawn in floating point carries the guarantee of ideal
+  Real-valued noise in floating point carries the guarantee of ideal
   arithmetic only.
 
   Attributes:

@@ -4,11 +4,11 @@ Every agent votes on a public query and adds its share of noise; the argmax of
 the noisy sum is released. The bounds are those of the noisy sum itself, of
 which the argmax is post-processing. One event is one query.
 
-Who votes, with k = `neighbours`:
+Schemes, with k = `neighbours`:
 
-* 'ae': each agent one vote, for its own model's label;
-* 'knn': each agent k votes, for the labels of the k records of its own nearest
-  to the query, divided by the constant k at the end.
+* 'ae': each agent casts one vote, for its own model's label;
+* 'knn': each agent casts k votes, for the labels of the k records of its own
+  nearest to the query, divided by the constant k at the end.
 
 Where labels do not exclude each other an agent names up to `attributes` of them,
 and the release says of each label whether its noisy count is large enough.
@@ -22,6 +22,7 @@ import numpy as np
 
 from aggregators import validate
 from tff_pipelines.accounting import base
+from tff_pipelines.accounting import caveats as caveats_lib
 from tff_pipelines.accounting import curves
 from tff_pipelines.accounting import pairs
 
@@ -52,7 +53,7 @@ class Vote(base.Event):
     neighbours: k >= 1 for 'knn', None for 'ae'.
     bound: 'tight', or 'paper' for the sensitivity sqrt(2/k) that the paper
       states for 'knn' at instance level, stated for Gaussian noise.
-    attributes: The most labels tau >= 1 that an agent names, for 'ae' only.
+    attributes: The maximum tau >= 1 of labels that an agent names, for 'ae' only.
     max_weight: The largest weight of a vote, an integer >= 1. Weights are
       public; an agent of weight w casts each vote w times.
   """
@@ -148,8 +149,10 @@ class Vote(base.Event):
       return ((one_vote, 1),)
     return None  # k votes spread over labels in unknown ways: no worst pair.
 
-  def caveats(self) -> tuple[str, ...]:
+  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
     if self.bound == 'paper' and self.scheme == 'knn':
-      return ('bound=paper uses the sensitivity sqrt(2/k), larger than the true '
-              'sqrt(2)/k: for the reproduction of published numbers',)
+      return (caveats_lib.Caveat(
+          'published sensitivity',
+          'bound=paper uses the sensitivity sqrt(2/k), larger than the true '
+          'sqrt(2)/k: for the reproduction of published numbers'),)
     return ()

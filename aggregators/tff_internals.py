@@ -1,0 +1,88 @@
+"""Everything of TFF 0.87 that this project uses and TFF does not promise to keep.
+
+Nothing else imports from `tensorflow_federated.python`, or names that begin with an
+underscore. docs/tff_internals.md says for each what it is for and what breaks with
+another TFF.
+"""
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+from tensorflow_federated.python.common_libs import structure
+from tensorflow_federated.python.core.backends.mapreduce import intrinsics
+from tensorflow_federated.python.core.backends.test import compiler as test_compiler
+from tensorflow_federated.python.core.environments.tensorflow_backend import tensorflow_tree_transformations
+from tensorflow_federated.python.core.impl.compiler import array
+from tensorflow_federated.python.core.impl.compiler import building_blocks
+from tensorflow_federated.python.core.impl.executors import executor_base
+from tensorflow_federated.python.core.impl.executors import executor_factory
+from tensorflow_federated.python.core.impl.executors import executor_value_base
+from tensorflow_federated.python.core.impl.executors import value_serialization
+from tensorflow_federated.python.core.impl.federated_context import value_impl
+
+# pylint: disable=protected-access
+
+Executor = executor_base.Executor
+ExecutorFactory = executor_factory.ExecutorFactory
+ExecutorValue = executor_value_base.ExecutorValue
+# Modules whose classes take part in `isinstance` and in containers of values.
+BUILDING_BLOCKS = building_blocks
+STRUCTURE = structure
+
+
+def secure_modular_sum(values: Any, modulus: int) -> Any:
+  """A federated secure modular sum of values that are residues already.
+
+  TFF's public function takes all values modulo the modulus first, a pass of divisions.
+
+  Args:
+    values: A federated value at clients, of one int32 tensor in [0, modulus).
+    modulus: Below 2^31.
+
+  Returns:
+    A federated value at the server.
+  """
+  wanted = value_impl.to_value(np.int32(modulus), tff.TensorType(np.int32))
+  call = intrinsics.create_federated_secure_modular_sum(
+      values.comp, wanted.comp, preapply_modulus=False)
+  return value_impl.Value(intrinsics._bind_comp_as_reference(call))
+
+
+def reduced(computation: tff.Computation, kept: Collection[str]
+            ) -> building_blocks.ComputationBuildingBlock:
+  """A computation without the intrinsics that have a body, except for `kept`.
+
+  Secure sums become the plain sums that they compute.
+
+  Args:
+    computation: Any.
+    kept: URIs of the intrinsics that stay.
+
+  Returns:
+    Its building block, in call-dominant form.
+  """
+  block = computation.to_building_block()
+  for reductions in (test_compiler._get_secure_intrinsic_reductions(),
+                     tensorflow_tree_transformations._get_intrinsic_reductions()):
+    for uri, body in reductions.items():
+      if uri not in kept:
+        block, _ = tensorflow_tree_transformations.reduce_intrinsic(block, uri, body)
+  return tff.framework.to_call_dominant(block)
+
+
+def is_compatible_dtype(value: Any, dtype: Any) -> bool:
+  """Whether TFF takes a value for a tensor of this dtype."""
+  return array.is_compatible_dtype(value, dtype)
+
+
+def serialized_sequence(value: Any, type_spec: tff.SequenceType) -> Any:
+  """The protocol message of a sequence."""
+  return value_serialization.serialize_value(value, type_spec)[0]
+
+
+def dataset_of(graph: bytes, element_type: tff.Type) -> tf.data.Dataset:
+  """The data set of a serialized graph."""
+  return value_serialization._deserialize_dataset_from_graph_def(graph, element_type)

@@ -1,0 +1,47 @@
+"""Caveats: sentences that belong to a guarantee, each under a short name."""
+
+MAX_NAME_LENGTH = 40
+
+
+class Caveat(str):
+  """A sentence that a reader of a guarantee must know.
+
+  It is its whole text everywhere: compared, hashed, printed, written to JSON and
+  pickled as such. What is read back is text without a name.
+
+  Attributes:
+    name: A few words, at most `MAX_NAME_LENGTH` characters, for a list of caveats on
+      one line.
+  """
+
+  name: str
+
+  def __new__(cls, name: str, text: str) -> 'Caveat':
+    """Initializes the caveat.
+
+    Args:
+      name: As the attribute.
+      text: The whole sentence.
+
+    Raises:
+      ValueError: If one of them is empty or no text, or the name is too long.
+    """
+    for argument, value in (('name', name), ('text', text)):
+      if not isinstance(value, str) or not value:
+        raise ValueError(f'{argument} must be a non-empty string, found {value!r}')
+    if len(name) > MAX_NAME_LENGTH:
+      raise ValueError(f'name must have at most {MAX_NAME_LENGTH} characters, found '
+                       f'{name!r}')
+    caveat = super().__new__(cls, text)
+    caveat.name = name
+    return caveat
+
+  def __copy__(self) -> 'Caveat':
+    return self  # Immutable.
+
+  def __deepcopy__(self, memo: dict) -> 'Caveat':
+    del memo
+    return self
+
+  def __reduce__(self) -> tuple:
+    return str, (str(self),)
