@@ -1,6 +1,6 @@
 """Clients' vectors for distributed mean estimation (arXiv 2110.04995, 5.1).
 
-Made from a seed, NumPy only. There is nothing to learn, so this is not one of
+They follow from a seed; NumPy only. There is nothing to learn, so this is not one of
 the registry's tasks.
 """
 

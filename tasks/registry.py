@@ -8,39 +8,39 @@ from typing import Any, Callable, Mapping
 
 import numpy as np
 
-from tasks import open_source
-from tasks import records
+from tasks.sources import open_source
+from tasks.sources import records
 from tasks import task
 
 
 def _emnist(**options: Any) -> task.Task:
-  from tasks import emnist  # pylint: disable=g-import-not-at-top
+  from tasks.emnist import task as emnist  # pylint: disable=g-import-not-at-top
   return emnist.build(**options)
 
 
 def _raw_emnist(**options: Any) -> tuple[records.RawData, np.ndarray | None]:
-  from tasks import emnist_data  # pylint: disable=g-import-not-at-top
+  from tasks.emnist import data as emnist_data  # pylint: disable=g-import-not-at-top
   return emnist_data.open_raw(**options)
 
 
 def _shakespeare(**options: Any) -> task.Task:
-  from tasks import shakespeare  # pylint: disable=g-import-not-at-top
+  from tasks.text import shakespeare  # pylint: disable=g-import-not-at-top
   return shakespeare.build(**options)
 
 
 def _stackoverflow_word(**options: Any) -> task.Task:
-  from tasks import stackoverflow_word  # pylint: disable=g-import-not-at-top
+  from tasks.text import stackoverflow_word  # pylint: disable=g-import-not-at-top
   return stackoverflow_word.build(**options)
 
 
 def _stackoverflow_tag(**options: Any) -> task.Task:
-  from tasks import stackoverflow_tag  # pylint: disable=g-import-not-at-top
+  from tasks.text import stackoverflow_tag  # pylint: disable=g-import-not-at-top
   return stackoverflow_tag.build(**options)
 
 
 def _raw_texts(*, data_source: str = 'embedded', **options: Any
                ) -> tuple[records.RawData, None]:
-  from tasks import text_data  # pylint: disable=g-import-not-at-top
+  from tasks.text import data as text_data  # pylint: disable=g-import-not-at-top
   if data_source != 'embedded':
     raise ValueError('with a task for texts, data_source must be embedded: files are '
                      f'copied as they are, without a task; found {data_source!r}')

@@ -69,6 +69,21 @@ class Model:
     return sum(int(w.size) for w in self.initial_weights(0))
 
 
+class Note(str):
+  """A sentence that a reader of results must know about the data.
+
+  Attributes:
+    name: The same in a few words, at most 40 characters.
+  """
+
+  name: str
+
+  def __new__(cls, name: str, text: str) -> 'Note':
+    note = super().__new__(cls, text)
+    note.name = name
+    return note
+
+
 class BadClientError(ValueError):
   """One client's data are bad; the message says where, which field and why."""
 
@@ -166,7 +181,7 @@ class Task:
       private.
     files: Name -> text of what the task was made with and a run must keep, such
       as a vocabulary; part of what identifies the data.
-    warnings: What a reader of the run's numbers must know of its data.
+    warnings: Notes about the data.
   """
 
   name: str
@@ -178,4 +193,4 @@ class Task:
   skips: Skips = dataclasses.field(default_factory=Skips)
   label_counts: np.ndarray | None = None
   files: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  warnings: Sequence[str] = ()
+  warnings: Sequence[Note] = ()

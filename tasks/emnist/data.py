@@ -8,13 +8,13 @@ from typing import Any, Callable, Mapping
 
 import numpy as np
 
-from tasks import emnist_official
-from tasks import image_npz
-from tasks import image_records
-from tasks import open_source
-from tasks import partition as partition_lib
-from tasks import records
-from tasks import sources
+from tasks.emnist import official as emnist_official
+from tasks.sources import image_npz
+from tasks.emnist import image_records
+from tasks.sources import open_source
+from tasks.sources import partition as partition_lib
+from tasks.sources import records
+from tasks.sources import arrays as sources
 from tasks import task
 
 # The embedded data are split by this seed whatever the clients, so that

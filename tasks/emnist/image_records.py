@@ -8,7 +8,7 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from tasks import records
+from tasks.sources import records
 from tasks import task
 
 SIDE = 28

@@ -7,9 +7,9 @@ training and test examples. Images are dark on light: 1 is paper.
 import os
 import pathlib
 
-from tasks import image_records
+from tasks.emnist import image_records
 from tasks import official
-from tasks import source_sqlite
+from tasks.sources import sqlite as source_sqlite
 
 FILE_NAME = 'emnist_all.sqlite'
 

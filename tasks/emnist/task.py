@@ -11,8 +11,8 @@ from typing import Any, Callable
 import numpy as np
 import tensorflow as tf
 
-from tasks import emnist_data
-from tasks import layers
+from tasks.emnist import data as emnist_data
+from tasks.models import layers
 from tasks import task
 
 # What the convolutions leave of 28 x 28 pixels. cnn_1m: 26, pooled to 13, 11;

@@ -1,19 +1,19 @@
-"""Public and private images of FedMD's pairs of data sets, split over parties.
+"""Public and private images of the FedMD tasks, split over parties.
 
-A pair has labelled public images, on which parties exchange predictions, and
+A task has labelled public images, on which parties exchange predictions, and
 private images of other classes, which the parties hold. Everything here is a
-choice of real records by a seed; nothing is private but the records.
+choice of real records by a seed; nothing is private except the records.
 """
 
+from collections.abc import Callable, Sequence
 import dataclasses
 import math
 import os
 import pathlib
-from typing import Callable, Sequence
 
 import numpy as np
 
-from tasks import npz_file
+from tasks.sources import npz_file
 
 SPLITS = ('iid', 'noniid')
 
@@ -21,7 +21,7 @@ SPLITS = ('iid', 'noniid')
 # examples.
 _SPLIT_SEED = 20230817
 _EMBEDDED_TEST_PART = 0.2
-# Parties hold no more than this in all unless asked for: as in the paper.
+# Parties hold no more than this in all unless asked for, as in the paper.
 _LETTERS_IN_ALL = 28_800
 _CIFAR_IN_ALL = 3_000
 
@@ -49,7 +49,7 @@ class Labelled:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Data:
-  """A pair of data sets, the private one split over parties.
+  """Public records, and private ones split over parties.
 
   Attributes:
     public: Labelled public records; classes 0 to public_classes - 1.
@@ -70,37 +70,41 @@ class Data:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Choice:
-  """How private records are given to parties.
+  """How private records are divided over parties.
 
   Attributes:
     split: One of SPLITS.
-    parties: How many, >= 1.
-    records_per_party: How many each holds; None for as many as there are, up to
-      what the paper had in all.
+    num_clients: Number of parties, >= 1.
+    records_per_client: Records of each; None for as many as there are, up to what
+      the paper had in all.
     seed: Of everything that is drawn, >= 0.
   """
 
   split: str
-  parties: int
-  records_per_party: int | None = None
+  num_clients: int
+  records_per_client: int | None = None
   seed: int = 0
 
   def size(self, available: int, in_all: int | None = None) -> int:
-    """Records of a party when so many can be given to all of them together.
+    """Number of records of a party.
+
+    Args:
+      available: Records that there are for all parties together.
+      in_all: Maximum of all parties together unless asked for; None for no limit.
 
     Raises:
       ValueError: If there are too few.
     """
-    size = self.records_per_party
+    size = self.records_per_client
     if size is None:
-      size = min(available, in_all or available) // self.parties
+      size = min(available, in_all or available) // self.num_clients
     if size < 1:
       raise ValueError(
-          f'parties={self.parties} are more than the {available} private records '
-          'that there are for them')
-    if size * self.parties > available:
+          f'num_clients={self.num_clients} are more than the {available} private '
+          'records that there are for them')
+    if size * self.num_clients > available:
       raise ValueError(
-          f'records_per_party={size} for each of {self.parties} parties are more '
+          f'records_per_client={size} for each of {self.num_clients} parties are more '
           f'than the {available} private records that there are for them')
     return size
 
@@ -111,7 +115,7 @@ def _dealt(data: Labelled, choice: Choice, in_all: int | None
   size = choice.size(len(data), in_all)
   order = np.random.default_rng([choice.seed, 0]).permutation(len(data))
   return tuple(data.rows(order[i * size:(i + 1) * size])
-               for i in range(choice.parties))
+               for i in range(choice.num_clients))
 
 
 def _one_kind_per_class(data: Labelled, kinds: np.ndarray, choice: Choice,
@@ -128,23 +132,23 @@ def _one_kind_per_class(data: Labelled, kinds: np.ndarray, choice: Choice,
   of_class = [np.unique(kinds[data.y == c]) for c in np.unique(data.y)]
   number = min(map(len, of_class))
   # So many parties have the same kinds, and share their records.
-  sharing = math.ceil(choice.parties / number)
+  sharing = math.ceil(choice.num_clients / number)
   fewest = min(np.sum(kinds == kind) for found in of_class for kind in found)
-  available = fewest // sharing * len(of_class) * choice.parties
+  available = fewest // sharing * len(of_class) * choice.num_clients
   size = choice.size(available, in_all)
-  if choice.records_per_party is not None and size % len(of_class):
+  if choice.records_per_client is not None and size % len(of_class):
     raise ValueError(
-        f'records_per_party must be a multiple of the {len(of_class)} classes for '
+        f'records_per_client must be a multiple of the {len(of_class)} classes for '
         f'split=noniid, found {size}')
   per_kind = size // len(of_class)
   if per_kind < 1:
     raise ValueError(
-        f'parties={choice.parties} are too many: there is not one record of every '
-        'class for each')
+        f'num_clients={choice.num_clients} are too many: there is not one record of '
+        'every class for each')
   pools = {kind: rng.permutation(np.flatnonzero(kinds == kind))
            for found in of_class for kind in found}
   parties = []
-  for party in range(choice.parties):
+  for party in range(choice.num_clients):
     start = party // number * per_kind
     rows = [pools[found[party % number]][start:start + per_kind]
             for found in of_class]
@@ -155,15 +159,15 @@ def _one_kind_per_class(data: Labelled, kinds: np.ndarray, choice: Choice,
 def _one_writer_each(data: Labelled, writers: np.ndarray, choice: Choice
                      ) -> tuple[Labelled, ...]:
   """The writers with the most records, a party each."""
-  if choice.records_per_party is not None:
+  if choice.records_per_client is not None:
     raise ValueError(
-        'records_per_party is not used by split=noniid of letters: a party has '
+        'records_per_client is not used by split=noniid of letters: a party has '
         'all letters of its writer')
   names, counts = np.unique(writers, return_counts=True)
-  if len(names) < choice.parties:
+  if len(names) < choice.num_clients:
     raise ValueError(
-        f'parties={choice.parties} are more than the {len(names)} writers')
-  order = np.argsort(-counts, kind='stable')[:choice.parties]
+        f'num_clients={choice.num_clients} are more than the {len(names)} writers')
+  order = np.argsort(-counts, kind='stable')[:choice.num_clients]
   return tuple(data.rows(np.flatnonzero(writers == names[i])) for i in order)
 
 
@@ -173,7 +177,7 @@ def digits(choice: Choice) -> Data:
   Images of 8 x 8. With split=noniid the classes are {4, 5}, {6, 7} and {8, 9},
   and a party has one digit of each.
   """
-  # scikit-learn takes a second to import, which the other pairs need not pay.
+  # scikit-learn takes a second to import, which the other tasks need not pay.
   from sklearn import datasets  # pylint: disable=g-import-not-at-top
   found = datasets.load_digits()
   x = np.rint(found.images * (255 / 16)).astype(np.uint8)[..., np.newaxis]
@@ -194,21 +198,21 @@ def digits(choice: Choice) -> Data:
       public=Labelled(x=x[public], y=y[public]),
       public_classes=len(_DIGITS_PUBLIC), parties=parties, test=tested,
       private_classes=len(_DIGIT_PAIRS) if by_pair else len(kinds),
-      party='a simulated party, with digits of nobody in particular')
+      party='a simulated party, with digits of unknown writers')
 
 
-def mnist_letters(choice: Choice, *, data_dir: str | os.PathLike[str],
+def mnist_letters(choice: Choice, *, data_path: str | os.PathLike[str],
                   cache_dir: str | os.PathLike[str] | None = None) -> Data:
   """MNIST digits public, handwritten letters a to f private.
 
   Args:
     choice: With split=noniid a party is a writer.
-    data_dir: Folder with mnist.npz, and with unipen62_writers.npz unless
+    data_path: Folder with mnist.npz, and with unipen62_writers.npz unless
       `cache_dir` is given.
     cache_dir: Folder with TFF's official emnist_all.sqlite, to take the letters
       from it (the paper's FEMNIST).
   """
-  folder = pathlib.Path(data_dir)
+  folder = pathlib.Path(data_path)
   path = folder / 'mnist.npz'
   mnist = _arrays(path, ('x_train', 'y_train'))
   public = _labelled(path, mnist['x_train'], mnist['y_train'])
@@ -251,8 +255,8 @@ def _unipen_letters(path: pathlib.Path):
 def _official_letters(cache_dir: str | os.PathLike[str]):
   """As `_unipen_letters`, from TFF's federated EMNIST."""
   # These import TensorFlow.
-  from tasks import emnist_official  # pylint: disable=g-import-not-at-top
-  from tasks import image_records  # pylint: disable=g-import-not-at-top
+  from tasks.emnist import official as emnist_official  # pylint: disable=g-import-not-at-top
+  from tasks.emnist import image_records  # pylint: disable=g-import-not-at-top
   path = emnist_official.find_or_download(cache_dir)
   count = emnist_official.num_classes(False)
   # Digits, upper case, lower case.
@@ -275,20 +279,20 @@ def _official_letters(cache_dir: str | os.PathLike[str]):
   return parts
 
 
-def cifar(choice: Choice, *, data_dir: str | os.PathLike[str]) -> Data:
+def cifar(choice: Choice, *, data_path: str | os.PathLike[str]) -> Data:
   """CIFAR-10 public, some of CIFAR-100 private.
 
   Args:
     choice: With split=iid the fine classes of CIFAR_CLASSES, with split=noniid
       the superclasses of CIFAR_SUPERCLASSES, of which a party has one fine class
       each.
-    data_dir: Folder with cifar10.npz or cifar10_subset.npz, and cifar100.npz or
+    data_path: Folder with cifar10.npz or cifar10_subset.npz, and cifar100.npz or
       cifar100_subset.npz.
   """
-  path = _first(data_dir, 'cifar10.npz', 'cifar10_subset.npz')
+  path = _first(data_path, 'cifar10.npz', 'cifar10_subset.npz')
   found = _arrays(path, ('x_train', 'y_train'))
   public = _labelled(path, found['x_train'], found['y_train'])
-  path = _first(data_dir, 'cifar100.npz', 'cifar100_subset.npz')
+  path = _first(data_path, 'cifar100.npz', 'cifar100_subset.npz')
   names = [f'{array}_{part}' for array in ('x', 'y_fine', 'y_coarse')
            for part in ('train', 'test')]
   found = _arrays(path, names)
@@ -312,8 +316,8 @@ def cifar(choice: Choice, *, data_dir: str | os.PathLike[str]) -> Data:
       if by_superclass else 'a simulated party, with random images')
 
 
-# Name of the pair -> its data. Keyword arguments after the choice are options.
-PAIRS: dict[str, Callable[..., Data]] = {
+# Name of the task -> its data. Keyword arguments after the choice are options.
+TASKS: dict[str, Callable[..., Data]] = {
     'digits': digits, 'mnist_letters': mnist_letters, 'cifar': cifar}
 
 
@@ -323,7 +327,7 @@ def _first(folder: str | os.PathLike[str], *names: str) -> pathlib.Path:
     if (pathlib.Path(folder) / name).is_file():
       return pathlib.Path(folder) / name
   raise ValueError(
-      f'data_dir={os.fspath(folder)} must hold {" or ".join(names)}, found neither')
+      f'data_path={os.fspath(folder)} must hold {" or ".join(names)}, found neither')
 
 
 def _arrays(path: pathlib.Path, wanted: Sequence[str]) -> dict[str, np.ndarray]:
@@ -354,7 +358,7 @@ def _labelled(path: pathlib.Path, x: np.ndarray, y: np.ndarray) -> Labelled:
 
 def _classes(data: Labelled, numbers: Sequence[int], path: pathlib.Path
              ) -> tuple[Labelled, np.ndarray]:
-  """The records of these classes, numbered anew from 0; and where they were."""
+  """The records of these classes, numbered from 0 again; and where they were."""
   new = np.full(2**15, -1, np.int32)
   new[list(numbers)] = np.arange(len(numbers))
   rows = np.flatnonzero(new[data.y] >= 0)

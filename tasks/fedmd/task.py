@@ -4,21 +4,22 @@ Models have an output for every private class. They start from networks that
 were trained on the labels of the public images, with another last layer.
 """
 
+from collections.abc import Sequence
 import dataclasses
 import functools
 import hashlib
 import inspect
-from typing import Any, Sequence
+from typing import Any
 
 import numpy as np
 
-from tasks import fedmd_data
-from tasks import fedmd_models
+from tasks.fedmd import data as fedmd_data
+from tasks.models import fedmd as fedmd_models
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Party:
-  """Attributes: private, its records; architecture, its number in the task's list."""
+  """Attributes: private, its records; architecture, its index in the task's list."""
 
   private: fedmd_data.Labelled
   architecture: int
@@ -29,11 +30,11 @@ class FedMdTask:
   """A task of distillation between parties.
 
   Attributes:
-    name: Of the pair of data sets, and of the split.
+    name: Of the data and of the split.
     public: Public records with their labels.
     public_architectures: The parties' networks with an output for every public
       class.
-    parties: Who takes part.
+    parties: Who participates.
     test: Private records that no party holds.
     architectures: The parties' networks, with `classes` outputs.
     classes: Private classes.
@@ -80,46 +81,45 @@ class FedMdTask:
     return digest.hexdigest()
 
 
-def build(pair: str, *, split: str, parties: int, architectures: Sequence[str],
-          records_per_party: int | None = None, data_seed: int = 0,
+def build(task: str, *, split: str, num_clients: int, architectures: Sequence[str],
+          records_per_client: int | None = None, data_seed: int = 0,
           **options: Any) -> FedMdTask:
   """Builds a task.
 
   Args:
-    pair: One of fedmd_data.PAIRS.
+    task: One of fedmd_data.TASKS.
     split: One of fedmd_data.SPLITS.
-    parties: How many.
-    architectures: Names of registered ones; the parties take them in turns.
-    records_per_party: Private records of each; None for the pair's default.
-    data_seed: Of the split.
-    **options: Of the pair's data; those that are None count as not given.
+    num_clients: Number of parties, >= 1.
+    architectures: Names of registered ones, which the parties have alternately.
+    records_per_client: Private records of each; None for the default of the task.
+    data_seed: Of the split, >= 0.
+    **options: Of the task's data; those that are None count as not given.
 
   Raises:
-    ValueError: On an unknown name, an option that the pair does not use or that
+    ValueError: On an unknown name, an option that the task does not use or that
       it needs and lacks, and on bad data.
   """
-  if pair not in fedmd_data.PAIRS:
-    raise ValueError(
-        f'pair must be one of {", ".join(fedmd_data.PAIRS)}, found {pair!r}')
-  if split not in fedmd_data.SPLITS:
-    raise ValueError(
-        f'split must be one of {", ".join(fedmd_data.SPLITS)}, found {split!r}')
+  for name, value, choices in (('task', task, tuple(fedmd_data.TASKS)),
+                               ('split', split, fedmd_data.SPLITS)):
+    if value not in choices:
+      raise ValueError(
+          f'{name} must be one of {", ".join(choices)}, found {value!r}')
   for name in architectures:
     fedmd_models.check(name)
-  load = fedmd_data.PAIRS[pair]
+  load = fedmd_data.TASKS[task]
   given = {key: value for key, value in options.items() if value is not None}
   known = [p for p in inspect.signature(load).parameters.values()
            if p.kind is p.KEYWORD_ONLY]
   unused = sorted(set(given) - {p.name for p in known})
   if unused:
-    raise ValueError(f'pair {pair} does not use {", ".join(unused)}')
+    raise ValueError(f'task={task} does not use {", ".join(unused)}')
   lacking = [p.name for p in known
              if p.default is p.empty and p.name not in given]
   if lacking:
-    raise ValueError(f'pair {pair} needs {", ".join(lacking)}')
+    raise ValueError(f'task={task} needs {", ".join(lacking)}')
   data = load(
-      fedmd_data.Choice(split=split, parties=parties,
-                        records_per_party=records_per_party, seed=data_seed),
+      fedmd_data.Choice(split=split, num_clients=num_clients,
+                        records_per_client=records_per_client, seed=data_seed),
       **given)
   shape = data.public.x.shape[1:]
   if data.test.x.shape[1:] != shape:
@@ -128,7 +128,7 @@ def build(pair: str, *, split: str, parties: int, architectures: Sequence[str],
         f'{list(data.test.x.shape[1:])}')
   names = tuple(dict.fromkeys(architectures))
   return FedMdTask(
-      name=f'{pair} {split}', public=data.public,
+      name=f'{task} {split}', public=data.public,
       public_architectures=tuple(
           fedmd_models.build(name, shape, data.public_classes) for name in names),
       parties=tuple(

@@ -12,8 +12,9 @@ from typing import Any, Sequence
 
 import numpy as np
 
-from tasks import partition as partition_lib
-from tasks import voting_data
+from tasks import task as task_lib
+from tasks.sources import partition as partition_lib
+from tasks.voting import data as voting_data
 
 Labelled = voting_data.Labelled
 
@@ -25,9 +26,11 @@ TASKS = tuple(sorted(_KERAS))
 # Classes of the data sets that are known by name, whatever file they come from.
 _CLASSES = {'cifar10': 10, 'fashion_mnist': 10, 'mnist': 10}
 
-OPTIONS = ('data_path', 'num_classes', 'owners', 'public_records',
-           'validation_records', 'stand_ins', 'records_per_owner', 'partition',
+OPTIONS = ('data_path', 'num_classes', 'num_clients', 'public_records',
+           'validation_records', 'stand_ins', 'records_per_client', 'partition',
            'dirichlet_alpha', 'labels_per_client', 'size_exponent', 'data_seed')
+# Owners where their number is not given.
+NUM_CLIENTS = 50
 
 # The embedded digits are split by this seed, so that accuracies of different runs
 # are of the same examples.
@@ -45,28 +48,28 @@ class DistillationTask:
     num_classes: Of the labels.
     public: uint8 [P, height, width, channels], the pool of queries.
     holdings: The labelled records behind the owners' teachers. One of each owner,
-      or, in a simulation, fewer, which stand in for owners by turns.
-    owners: How many owners there are, at least as many as holdings.
+      or, in a simulation, fewer, which stand in for owners alternately.
+    num_clients: Number of owners, at least as many as holdings.
     validation: Public labelled records that a run may be stopped by; may be empty.
-    test: Labelled records that are nobody's.
+    test: Labelled records that are no owner's.
     privacy_unit: What an owner is, in words.
-    notes: What a reader of the results must know about the data.
+    notes: Notes about the data.
   """
 
   name: str
   num_classes: int
   public: np.ndarray
   holdings: Sequence[Labelled]
-  owners: int
+  num_clients: int
   validation: Labelled
   test: Labelled
   privacy_unit: str
-  notes: tuple[str, ...] = ()
+  notes: tuple[task_lib.Note, ...] = ()
 
   @property
   def shares_holdings(self) -> bool:
     """Whether a holding answers for more than one owner."""
-    return len(self.holdings) < self.owners
+    return len(self.holdings) < self.num_clients
 
 
 def build(name: str, **options: Any) -> DistillationTask:
@@ -80,12 +83,13 @@ def build(name: str, **options: Any) -> DistillationTask:
       download. `num_classes`: labels are below; else what the file states
       (`image_npz.stated_classes`), else 10 for the data sets that are known by
       name. For others labels are counted, and the notes say so.
-      `owners`: how many (50). `public_records`: images of the pool (a
+      `num_clients`: number of owners (50). `public_records`: images of the pool (a
       tenth of the training part). `validation_records`: test records that are set
       aside (0). `partition` and the three options after it: how the records are
       dealt to the owners (iid), see `partition.split`. `stand_ins` and
-      `records_per_owner`: instead, so many sets of so many random records, which
-      overlap and stand in for owners by turns. `data_seed`: of all this (0).
+      `records_per_client`: instead, this number of sets of this number of random
+      records, which overlap and stand in for owners alternately. `data_seed`: of all
+      this (0).
 
   Raises:
     ValueError: On an unknown task or option, one that is not used, and bad data.
@@ -105,7 +109,7 @@ def build(name: str, **options: Any) -> DistillationTask:
 
 def _load(name: str, data_path: str | os.PathLike[str] | None,
           num_classes: int | None
-          ) -> tuple[Labelled, Labelled, int, tuple[str, ...]]:
+          ) -> tuple[Labelled, Labelled, int, tuple[task_lib.Note, ...]]:
   """The training and the test part, the number of classes, and notes."""
   if name == 'digits':
     for option, value in (('data_path', data_path), ('num_classes', num_classes)):
@@ -174,9 +178,9 @@ def _check_integer(low: int, high: float = math.inf, **arguments: Any) -> None:
 
 
 def _divided(name: str, train: Labelled, test: Labelled, num_classes: int, *,
-             owners: int = 50, public_records: int | None = None,
+             num_clients: int = NUM_CLIENTS, public_records: int | None = None,
              validation_records: int = 0, stand_ins: int | None = None,
-             records_per_owner: int | None = None, data_seed: int = 0,
+             records_per_client: int | None = None, data_seed: int = 0,
              **partition: Any) -> DistillationTask:
   """Divides a data set; arguments are those of `build`."""
   _check_integer(0, data_seed=data_seed)
@@ -188,46 +192,49 @@ def _divided(name: str, train: Labelled, test: Labelled, num_classes: int, *,
   public, private = np.split(order, [public_records])
   records = train.rows(private)
   if stand_ins is None:
-    if records_per_owner is not None:
-      raise ValueError('records_per_owner needs stand_ins: owners of their own '
+    if records_per_client is not None:
+      raise ValueError('records_per_client needs stand_ins: owners of their own '
                        'records are dealt all that there are')
-    _check_integer(1, len(private), owners=owners)
-    holdings = _dealt(records, owners, data_seed, **partition)
-    unit = f'one of {owners} simulated data owners, with all its records'
+    _check_integer(1, len(private), num_clients=num_clients)
+    holdings = _dealt(records, num_clients, data_seed, **partition)
+    unit = f'one of {num_clients} simulated data owners, with all its records'
     notes = ()
   else:
     if partition:
       raise ValueError(f'{", ".join(sorted(partition))} can\'t be used with '
                        'stand_ins, whose records are drawn at random')
-    _check_integer(1, owners=owners)
-    _check_integer(1, owners, stand_ins=stand_ins)
-    if records_per_owner is None:
-      raise ValueError('stand_ins needs records_per_owner, which each is drawn')
-    _check_integer(1, len(private), records_per_owner=records_per_owner)
+    _check_integer(1, num_clients=num_clients)
+    _check_integer(1, num_clients, stand_ins=stand_ins)
+    if records_per_client is None:
+      raise ValueError('stand_ins needs records_per_client, which each is drawn')
+    _check_integer(1, len(private), records_per_client=records_per_client)
     rng = np.random.default_rng([data_seed, 1])
     holdings = tuple(
-        records.rows(rng.permutation(len(private))[:records_per_owner])
+        records.rows(rng.permutation(len(private))[:records_per_client])
         for _ in range(stand_ins))
-    unit = (f'one of {owners} supposed data owners, for whom {stand_ins} overlapping '
-            f'sets of {records_per_owner} records stand in')
-    notes = (
-        f'{owners} owners are supposed, but the records are those of {stand_ins} '
-        'overlapping sets: each set answers for many owners, and the second epsilon '
-        'is what its answers cost together; a record in several sets spends in each',)
+    unit = (f'one of {num_clients} supposed data owners, for whom {stand_ins} '
+            f'overlapping sets of {records_per_client} records stand in')
+    notes = (task_lib.Note(
+        'stand-ins for clients',
+        f'{num_clients} owners are supposed, but the records are those of {stand_ins} '
+        'overlapping sets: each set answers for many owners, and epsilon of a holding '
+        'is what its answers cost together; a record in several sets spends in each'),)
   validation, rest = np.split(
       np.random.default_rng([data_seed, 2]).permutation(len(test)),
       [validation_records])
   return DistillationTask(
       name=name, num_classes=num_classes, public=train.x[public],
-      holdings=holdings, owners=owners, validation=test.rows(np.sort(validation)),
+      holdings=holdings, num_clients=num_clients,
+      validation=test.rows(np.sort(validation)),
       test=test.rows(np.sort(rest)), privacy_unit=unit, notes=notes)
 
 
-def _dealt(records: Labelled, owners: int, data_seed: int,
+def _dealt(records: Labelled, num_clients: int, data_seed: int,
            partition: str = 'iid', **options: Any) -> tuple[Labelled, ...]:
   """All records, dealt to owners."""
   clients = partition_lib.split(
-      records.y, partition=partition, num_clients=owners, seed=data_seed, **options)
+      records.y, partition=partition, num_clients=num_clients, seed=data_seed,
+      **options)
   order = np.argsort(clients, kind='stable')
-  ends = np.cumsum(np.bincount(clients, minlength=owners))
+  ends = np.cumsum(np.bincount(clients, minlength=num_clients))
   return tuple(records.rows(rows) for rows in np.split(order, ends[:-1]))

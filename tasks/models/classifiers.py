@@ -11,7 +11,7 @@ from typing import Any, Callable
 import numpy as np
 import tensorflow as tf
 
-from tasks import layers
+from tasks.models import layers
 from tasks import task
 
 

@@ -1,18 +1,18 @@
 """Architectures of FedMD's parties: small networks of two or three layers.
 
 Parties of one run may have different ones. In a graph a party's model is one
-vector of weights and the number of its architecture, so everything here is a
-pure function of such a vector. `register` adds an architecture of one's own.
+vector of weights and the index of its architecture, so everything here is a
+pure function of such a vector. `register` adds further architectures.
 """
 
+from collections.abc import Callable, Sequence
 import dataclasses
 import math
-from typing import Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from tasks import layers
+from tasks.models import layers
 
 # Smaller images than this get layers of a shorter reach.
 _LARGE_IMAGE = 20
@@ -55,7 +55,7 @@ class Architecture:
 
   def __init__(self, name: str, hidden_layers: Sequence[Layer],
                image_shape: tuple[int, int, int], classes: int):
-    """Works out the shapes; a fully connected output layer is added.
+    """Computes the shapes; a fully connected output layer is added.
 
     Args:
       name: Of the architecture.
@@ -80,7 +80,7 @@ class Architecture:
 
   def _add(self, layer: Layer, shape: tuple[int, ...],
            image_shape: tuple[int, int, int]) -> tuple[int, ...]:
-    """Adds the layer's kernel; returns the shape of what it puts out."""
+    """Adds the layer's kernel; returns the shape of its outputs."""
     if isinstance(layer, Hidden):
       self._shapes.append((math.prod(shape), layer.units))
       return (layer.units,)
@@ -192,7 +192,8 @@ _REGISTRY = {
 }
 
 
-def register(name: str, hidden_layers) -> None:
+def register(name: str, hidden_layers: Callable[
+    [tuple[int, int, int]], Sequence[Layer]]) -> None:
   """Adds an architecture under a new name.
 
   Args:

@@ -12,10 +12,10 @@ from typing import Any, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from tasks import layers
-from tasks import lstm
+from tasks.models import layers
+from tasks.models import lstm
 from tasks import task
-from tasks import text_tokens
+from tasks.text import tokens as text_tokens
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Any, Iterable, Sequence
 
 import numpy as np
 
-from tasks import records
+from tasks.sources import records
 
 _DTYPES = {
     records.TEXT: records.TEXT_DTYPE,

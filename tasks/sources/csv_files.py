@@ -5,11 +5,11 @@ import io
 import os
 from typing import Any, Iterator, Mapping, Sequence
 
-from tasks import columns
-from tasks import line_files
-from tasks import record_index
-from tasks import record_scan
-from tasks import records
+from tasks.sources import columns
+from tasks.sources import line_files
+from tasks.sources import record_index
+from tasks.sources import record_scan
+from tasks.sources import records
 from tasks import task
 
 

@@ -12,7 +12,7 @@ from typing import Any, Iterator, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from tasks import records
+from tasks.sources import records
 
 _AS_INT64 = frozenset(map(np.dtype, (
     'bool', 'int8', 'int16', 'int32', 'int64', 'uint8', 'uint16', 'uint32')))

@@ -19,13 +19,13 @@ from typing import Any, Callable, Mapping, Sequence
 
 import numpy as np
 
-from tasks import columns as columns_lib
-from tasks import line_files
-from tasks import npz_file
-from tasks import record_index
-from tasks import records
-from tasks import source_csv
-from tasks import source_jsonl
+from tasks.sources import columns as columns_lib
+from tasks.sources import line_files
+from tasks.sources import npz_file
+from tasks.sources import record_index
+from tasks.sources import records
+from tasks.sources import csv_files as source_csv
+from tasks.sources import jsonl as source_jsonl
 from tasks import task
 
 # Field -> its values: a list as in JSON, or an array.

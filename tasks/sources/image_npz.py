@@ -6,7 +6,8 @@ import pathlib
 
 import numpy as np
 
-from tasks import npz_file
+from tasks import task
+from tasks.sources import npz_file
 
 # What states the number of classes, beside the arrays of records.
 CLASS_ARRAYS = ('num_classes', 'class_names')
@@ -75,9 +76,10 @@ def stated_classes(path: str | os.PathLike[str]) -> int | None:
     raise ValueError(f'{os.fspath(path)}: {error}') from error
 
 
-def counted_note(num_classes: int) -> str:
-  """What a reader of results must know where classes were counted from labels."""
-  return (
+def counted_note(num_classes: int) -> task.Note:
+  """The note where classes were counted from labels."""
+  return task.Note(
+      'classes counted in private labels',
       f'the number of classes, {num_classes}, was counted from labels, private ones '
       'among them, and is taken as public knowledge, outside the guarantee: give '
       '--num_classes, or an array num_classes or class_names in the file')

@@ -4,10 +4,10 @@ import json
 import os
 from typing import Any, Iterator, Mapping, Sequence
 
-from tasks import line_files
-from tasks import record_index
-from tasks import record_scan
-from tasks import records
+from tasks.sources import line_files
+from tasks.sources import record_index
+from tasks.sources import record_scan
+from tasks.sources import records
 from tasks import task
 
 

@@ -3,12 +3,12 @@
 import os
 from typing import Any, Mapping, Sequence
 
-from tasks import columns as columns_lib
-from tasks import json_stream
-from tasks import line_files
-from tasks import record_index
-from tasks import records
-from tasks import source_jsonl
+from tasks.sources import columns as columns_lib
+from tasks.sources import json_stream
+from tasks.sources import line_files
+from tasks.sources import record_index
+from tasks.sources import records
+from tasks.sources import jsonl as source_jsonl
 from tasks import task
 
 # Of one user, as of one line elsewhere.

@@ -5,10 +5,10 @@ from typing import Sequence
 
 import numpy as np
 
-from tasks import columns
-from tasks import npz_file
-from tasks import records
-from tasks import sources
+from tasks.sources import columns
+from tasks.sources import npz_file
+from tasks.sources import records
+from tasks.sources import arrays as sources
 
 _PARTS = ('train', 'test')
 

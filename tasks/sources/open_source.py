@@ -11,8 +11,8 @@ import inspect
 import pathlib
 from typing import Any, Callable, Mapping, Sequence
 
-from tasks import records
-from tasks import source_npz
+from tasks.sources import records
+from tasks.sources import npz as source_npz
 from tasks import task
 
 # What `client_field` is where it is not given.
@@ -56,7 +56,7 @@ def _both(open_files: Callable[[list[str]], task.ClientSource], data_path: str,
 
 def _jsonl(request: _Request, *, data_path: str, test_path: str | None = None,
            client_field: str = _CLIENT):
-  from tasks import source_jsonl  # pylint: disable=g-import-not-at-top
+  from tasks.sources import jsonl as source_jsonl  # pylint: disable=g-import-not-at-top
   return _both(
       lambda files: source_jsonl.open_files(
           files, client_field=client_field, fields=request.fields,
@@ -65,7 +65,7 @@ def _jsonl(request: _Request, *, data_path: str, test_path: str | None = None,
 
 def _csv(request: _Request, *, data_path: str, test_path: str | None = None,
          client_field: str = _CLIENT):
-  from tasks import source_csv  # pylint: disable=g-import-not-at-top
+  from tasks.sources import csv_files as source_csv  # pylint: disable=g-import-not-at-top
   return _both(
       lambda files: source_csv.open_files(
           files, client_field=client_field, fields=request.fields,
@@ -74,7 +74,7 @@ def _csv(request: _Request, *, data_path: str, test_path: str | None = None,
 
 def _parquet(request: _Request, *, data_path: str, test_path: str | None = None,
              client_field: str = _CLIENT):
-  from tasks import source_parquet  # pylint: disable=g-import-not-at-top
+  from tasks.sources import parquet as source_parquet  # pylint: disable=g-import-not-at-top
   return _both(
       lambda files: source_parquet.open_files(
           files, client_field=client_field, fields=request.fields,
@@ -82,14 +82,14 @@ def _parquet(request: _Request, *, data_path: str, test_path: str | None = None,
 
 
 def _leaf(request: _Request, *, data_path: str, test_path: str | None = None):
-  from tasks import source_leaf  # pylint: disable=g-import-not-at-top
+  from tasks.sources import leaf as source_leaf  # pylint: disable=g-import-not-at-top
   return _both(
       lambda files: source_leaf.open_files(
           files, fields=request.fields, skips=request.skips), data_path, test_path)
 
 
 def _folder(request: _Request, *, data_path: str, test_path: str | None = None):
-  from tasks import source_folder  # pylint: disable=g-import-not-at-top
+  from tasks.sources import folders as source_folder  # pylint: disable=g-import-not-at-top
   return tuple(
       None if path is None else source_folder.FolderSource(
           path, fields=request.fields, skips=request.skips)
@@ -104,7 +104,7 @@ def _npz(request: _Request, *, data_path: str, client_field: str = _CLIENT):
 def _sqlite(request: _Request, *, data_path: str, train_split: str | None = None,
             test_split: str | None = None):
   # TensorFlow takes seconds to import, which the other sources need not pay.
-  from tasks import source_sqlite  # pylint: disable=g-import-not-at-top
+  from tasks.sources import sqlite as source_sqlite  # pylint: disable=g-import-not-at-top
   there = source_sqlite.split_names(data_path)
   if train_split is None:
     train_split = there[0] if len(there) == 1 else 'train'

@@ -7,9 +7,9 @@ from typing import Any, Iterator, Sequence
 
 import numpy as np
 
-from tasks import columns as columns_lib
-from tasks import record_index
-from tasks import records
+from tasks.sources import columns as columns_lib
+from tasks.sources import record_index
+from tasks.sources import records
 from tasks import task
 
 _ROWS = 4096

@@ -17,8 +17,8 @@ import weakref
 
 import numpy as np
 
-from tasks import columns as columns_lib
-from tasks import line_files
+from tasks.sources import columns as columns_lib
+from tasks.sources import line_files
 from tasks import task
 
 # Takes a record apart: its bytes -> column's name in the file -> its values, one

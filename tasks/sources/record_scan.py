@@ -4,9 +4,9 @@ import dataclasses
 import os
 from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
 
-from tasks import columns as columns_lib
-from tasks import record_index
-from tasks import records
+from tasks.sources import columns as columns_lib
+from tasks.sources import record_index
+from tasks.sources import records
 from tasks import task
 
 # A value as it stands in a file, and what is known of its field's kind -> value.

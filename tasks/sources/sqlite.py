@@ -19,9 +19,9 @@ from absl import logging
 import numpy as np
 import tensorflow as tf
 
-from tasks import columns
-from tasks import example_proto
-from tasks import records
+from tasks.sources import columns
+from tasks.sources import example_proto
+from tasks.sources import records
 from tasks import task
 
 # No client has more examples; TensorFlow must be told some number.

@@ -12,8 +12,8 @@ from typing import Mapping
 
 import numpy as np
 
-from tasks import example_proto
-from tasks import records
+from tasks.sources import example_proto
+from tasks.sources import records
 
 _TABLES = """
 CREATE TABLE examples (

@@ -5,12 +5,12 @@ from typing import Any, Callable, Mapping, Sequence
 
 import numpy as np
 
-from tasks import open_source
-from tasks import records
-from tasks import sources
+from tasks.sources import open_source
+from tasks.sources import records
+from tasks.sources import arrays as sources
 from tasks import task
-from tasks import text_embedded
-from tasks import text_official
+from tasks.text import embedded as text_embedded
+from tasks.text import official as text_official
 
 # Of a client's records, where a file has no test part: the last fifth.
 _TEST_PART = 5
@@ -111,7 +111,7 @@ def _embedded(fields, *, num_clients: int = 125) -> TextData:
 def _official(official: text_official.File, fields, privacy_unit: str, *,
               cache_dir: str | None = None) -> TextData:
   # TensorFlow takes seconds to import, which the other sources need not pay.
-  from tasks import source_sqlite  # pylint: disable=g-import-not-at-top
+  from tasks.sources import sqlite as source_sqlite  # pylint: disable=g-import-not-at-top
   path = official.find_or_download(cache_dir)
   open_split = lambda name: None if name is None else (
       source_sqlite.SqliteSource(path, name, fields=fields))

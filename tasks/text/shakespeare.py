@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tasks import records
+from tasks.sources import records
 from tasks import task
-from tasks import text_data
-from tasks import text_models
-from tasks import text_official
-from tasks import text_tokens
+from tasks.text import data as text_data
+from tasks.models import text as text_models
+from tasks.text import official as text_official
+from tasks.text import tokens as text_tokens
 
 OFFICIAL = text_official.File(
     what='federated Shakespeare', name='shakespeare.sqlite', data_set='shakespeare')

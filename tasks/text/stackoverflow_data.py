@@ -6,11 +6,11 @@ TFF's file, sentences whose tokens are separated by spaces already ('tokens').
 
 from typing import Any
 
-from tasks import records
-from tasks import text_data
-from tasks import text_official
-from tasks import text_tokens
-from tasks import text_vocabulary
+from tasks.sources import records
+from tasks.text import data as text_data
+from tasks.text import official as text_official
+from tasks.text import tokens as text_tokens
+from tasks.text import vocabulary as text_vocabulary
 
 OFFICIAL = text_official.File(
     what='federated Stack Overflow', name='stackoverflow.sqlite',

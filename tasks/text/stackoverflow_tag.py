@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tasks import layers
-from tasks import records
-from tasks import stackoverflow_data
+from tasks.models import layers
+from tasks.sources import records
+from tasks.text import stackoverflow_data
 from tasks import task
-from tasks import text_data
-from tasks import text_tokens
-from tasks import text_vocabulary
+from tasks.text import data as text_data
+from tasks.text import tokens as text_tokens
+from tasks.text import vocabulary as text_vocabulary
 
 # A post is cut to so many words of the vocabulary. No post has more tags than 5.
 MAX_WORDS = 128

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from tasks import records
-from tasks import stackoverflow_data
+from tasks.sources import records
+from tasks.text import stackoverflow_data
 from tasks import task
-from tasks import text_data
-from tasks import text_models
-from tasks import text_tokens
-from tasks import text_vocabulary
+from tasks.text import data as text_data
+from tasks.models import text as text_models
+from tasks.text import tokens as text_tokens
+from tasks.text import vocabulary as text_vocabulary
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -12,15 +12,16 @@ import pathlib
 from typing import Callable, Iterable, Sequence
 
 from tasks import official as official_files
-from tasks import records
+from tasks.sources import records
 from tasks import task
-from tasks import text_data
-from tasks import text_tokens
+from tasks.text import data as text_data
+from tasks.text import tokens as text_tokens
 
 # Of the file that a run keeps its vocabulary in.
 FILE_NAME = 'vocabulary.json'
 
-OUTSIDE = (
+OUTSIDE = task.Note(
+    'vocabulary outside the guarantee',
     'the vocabulary was built from the training clients\' own texts: which words and '
     'labels are in it is outside the guarantee; --vocabulary takes a public list')
 

@@ -9,15 +9,17 @@ import zipfile
 
 import numpy as np
 
-from tasks import image_npz
-from tasks import npz_file
+from tasks import task
+from tasks.sources import image_npz
+from tasks.sources import npz_file
 
 OFFICE_DOMAINS = ('amazon', 'caltech10', 'dslr', 'webcam')
 _EMBEDDED_SIZE = 16
 
 
 # What a reader must know where a file does not list its agents.
-_UNLISTED = (
+_UNLISTED = task.Note(
+    'population taken as public',
     'the agents are those that have a record in the file; who they are is taken as '
     'public knowledge, outside the guarantee: an array writers names all of them')
 

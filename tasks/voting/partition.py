@@ -20,30 +20,30 @@ def _pool(rows: np.ndarray, needed: int, rng: np.random.Generator) -> np.ndarray
   return np.concatenate(rounds)[:needed] if rounds else rows[:0]
 
 
-def _holders(sizes: np.ndarray, num_agents: int, each: int) -> np.ndarray:
+def _holders(sizes: np.ndarray, num_clients: int, each: int) -> np.ndarray:
   """How many agents hold each class: in proportion, `each` classes an agent."""
-  exact = sizes / sizes.sum() * num_agents * each
-  found = np.minimum(np.floor(exact).astype(int), num_agents)
-  while (missing := num_agents * each - found.sum()) > 0:
-    room = np.flatnonzero(found < num_agents)
+  exact = sizes / sizes.sum() * num_clients * each
+  found = np.minimum(np.floor(exact).astype(int), num_clients)
+  while (missing := num_clients * each - found.sum()) > 0:
+    room = np.flatnonzero(found < num_clients)
     best = room[np.argsort(found[room] - exact[room], kind='stable')]
     found[best[:missing]] += 1
   return found
 
 
-def _classes_of_agents(holders: np.ndarray, num_agents: int, each: int,
+def _classes_of_agents(holders: np.ndarray, num_clients: int, each: int,
                        rng: np.random.Generator) -> np.ndarray:
   """bool [agents, classes] with `each` classes a row, `holders` a column."""
-  held = np.zeros((num_agents, holders.size), bool)
+  held = np.zeros((num_clients, holders.size), bool)
   left = holders.copy()
-  for agent in rng.permutation(num_agents):
+  for agent in rng.permutation(num_clients):
     # Those with the most holders yet to be found, so that none is left over.
     order = np.lexsort((rng.random(holders.size), -left))[:each]
     held[agent, order] = True
     left[order] -= 1
   # Mixed, as agents dealt one after the other hold complements.
-  for _ in range(20 * num_agents):
-    first, second = rng.integers(num_agents, size=2)
+  for _ in range(20 * num_clients):
+    first, second = rng.integers(num_clients, size=2)
     gives = np.flatnonzero(held[first] & ~held[second])
     takes = np.flatnonzero(held[second] & ~held[first])
     if gives.size:
@@ -78,20 +78,20 @@ def _counts(held: np.ndarray, sizes: np.ndarray, each: int) -> np.ndarray:
         break
     else:
       raise ValueError(
-          f'records_per_agent={each} cannot be dealt: the holders of some class '
+          f'records_per_client={each} cannot be dealt: the holders of some class '
           'hold no class with records to spare')
   return counts
 
 
-def few_classes(labels: np.ndarray, *, num_agents: int, classes_per_agent: int,
-                records_per_agent: int, seed: int) -> list[np.ndarray]:
+def few_classes(labels: np.ndarray, *, num_clients: int, labels_per_client: int,
+                records_per_client: int, seed: int) -> list[np.ndarray]:
   """Deals records so that every agent holds records of a few classes only.
 
   Args:
     labels: [records] integers.
-    num_agents: >= 1.
-    classes_per_agent: From 1 to the number of classes.
-    records_per_agent: >= classes_per_agent; all agents have exactly so many.
+    num_clients: >= 1.
+    labels_per_client: From 1 to the number of classes.
+    records_per_client: >= labels_per_client, exactly those of each agent.
       Where all agents together need more records than there are, records are
       given to several of them.
     seed: >= 0. The same arguments give the same deal on every machine.
@@ -103,23 +103,23 @@ def few_classes(labels: np.ndarray, *, num_agents: int, classes_per_agent: int,
     ValueError: If an argument is out of range.
   """
   classes, found = np.unique(labels, return_inverse=True)
-  _check(1, num_agents=num_agents)
-  _check(1, classes.size, classes_per_agent=classes_per_agent)
-  _check(classes_per_agent, records_per_agent=records_per_agent)
+  _check(1, num_clients=num_clients)
+  _check(1, classes.size, labels_per_client=labels_per_client)
+  _check(labels_per_client, records_per_client=records_per_client)
   _check(0, data_seed=seed)
   rng = np.random.default_rng(seed)
   rows = [np.flatnonzero(found == c) for c in range(classes.size)]
   sizes = np.array([pool.size for pool in rows])
-  if num_agents * classes_per_agent < classes.size:
+  if num_clients * labels_per_client < classes.size:
     raise ValueError(
-        f'num_agents={num_agents} with classes_per_agent={classes_per_agent} '
-        f'leave some of the {classes.size} classes with nobody')
+        f'num_clients={num_clients} with labels_per_client={labels_per_client} '
+        f'leave some of the {classes.size} classes without an agent')
   held = _classes_of_agents(
-      _holders(sizes, num_agents, classes_per_agent), num_agents,
-      classes_per_agent, rng)
-  if num_agents * records_per_agent > labels.size:
+      _holders(sizes, num_clients, labels_per_client), num_clients,
+      labels_per_client, rng)
+  if num_clients * records_per_client > labels.size:
     sizes = np.full(classes.size, np.iinfo(np.int64).max)
-  counts = _counts(held, sizes, records_per_agent)
+  counts = _counts(held, sizes, records_per_client)
   pools = [_pool(pool, needed, rng)
            for pool, needed in zip(rows, counts.sum(axis=0))]
   starts = np.cumsum(counts, axis=0) - counts
@@ -127,15 +127,15 @@ def few_classes(labels: np.ndarray, *, num_agents: int, classes_per_agent: int,
       rng.permutation(np.concatenate([
           pools[c][starts[agent, c]:starts[agent, c] + counts[agent, c]]
           for c in range(classes.size)]))
-      for agent in range(num_agents)]
+      for agent in range(num_clients)]
 
 
-def evenly(count: int, *, num_agents: int, seed: int) -> list[np.ndarray]:
+def evenly(count: int, *, num_clients: int, seed: int) -> list[np.ndarray]:
   """Deals `count` records at random, equally many to each agent (up to one).
 
   Raises:
     ValueError: If an argument is out of range.
   """
   _check(0, data_seed=seed)
-  _check(1, count, num_agents=num_agents)
-  return np.array_split(np.random.default_rng(seed).permutation(count), num_agents)
+  _check(1, count, num_clients=num_clients)
+  return np.array_split(np.random.default_rng(seed).permutation(count), num_clients)

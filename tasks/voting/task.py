@@ -4,19 +4,20 @@ The server's records are public: agents vote on some of them, and a student is
 trained on the answers. Its labels serve to measure and nothing else.
 """
 
+from collections.abc import Callable, Mapping
 import dataclasses
 import inspect
 import os
 import types
-from typing import Any, Callable, Mapping
+from typing import Any
 
 import numpy as np
 
 from tasks import task
-from tasks import voting_data
-from tasks import voting_partition
+from tasks.voting import data as voting_data
+from tasks.voting import partition as voting_partition
 
-# MNIST's digits have an empty frame of so many pixels, which those of USPS have not.
+# Width in pixels of the empty frame of MNIST's digits, which those of USPS have not.
 _MNIST_FRAME = 4
 
 # The server's records are divided by this seed whatever the agents, so that
@@ -27,12 +28,12 @@ _SPLIT_SEED = 20231117
 class AgentRecords:
   """Records by agent, in memory; implements tasks.task.ClientSource.
 
-  Who the agents are is told, not found in the records: one may have none. The
-  arrays that `examples` returns are read-only views.
+  The agents are given, not found in the records: one may have none. The arrays that
+  `examples` returns are read-only views.
   """
 
   def __init__(self, records: Mapping[str, Mapping[str, np.ndarray]]):
-    """Takes the records.
+    """Initializes the source.
 
     Args:
       records: Agent -> feature name -> array; those of an agent share their first
@@ -136,14 +137,14 @@ def _names(prefix: str, count: int) -> list[str]:
   return [f'{prefix}{i:0{len(str(count - 1))}}' for i in range(count)]
 
 
-def embedded(*, num_agents: int = 30, public_records: int = 300,
+def embedded(*, num_clients: int = 30, public_records: int = 300,
              data_seed: int = 0) -> VotingTask:
   """The digits that ship with scikit-learn, dealt to simulated agents.
 
   Args:
-    num_agents: >= 1.
+    num_clients: >= 1.
     public_records: Unlabelled records of the server; 400 more are for tests.
-    data_seed: Of the deal, not of the server's records.
+    data_seed: Of the partition, not of the server's records.
   """
   digits = voting_data.embedded()
   order = np.random.default_rng(_SPLIT_SEED).permutation(len(digits))
@@ -153,90 +154,94 @@ def embedded(*, num_agents: int = 30, public_records: int = 300,
                      f'{public_records}')
   server, rest = digits.rows(order[:held_back]), digits.rows(order[held_back:])
   deal = voting_partition.evenly(
-      len(rest), num_agents=num_agents, seed=data_seed)
+      len(rest), num_clients=num_clients, seed=data_seed)
   return _task(
       'embedded', [rest.rows(rows) for rows in deal],
-      _names('agent', num_agents), server, public_records, 10,
-      privacy_unit=f'one of {num_agents} simulated agents, not people')
+      _names('agent', num_clients), server, public_records, 10,
+      privacy_unit=f'one of {num_clients} simulated agents, not people')
 
 
-def mnist(*, data_dir: str | os.PathLike[str], num_agents: int = 100,
-          records_per_agent: int = 600, classes_per_agent: int = 6,
+def mnist(*, data_path: str | os.PathLike[str], num_clients: int = 100,
+          records_per_client: int = 600, labels_per_client: int = 6,
           public_records: int = 3000, data_seed: int = 0) -> VotingTask:
   """MNIST, each agent with records of a few digits only.
 
   Args:
-    data_dir: Folder that has mnist.npz.
-    num_agents: >= 1.
-    records_per_agent: Where all agents need more than there are, records are
+    data_path: Folder that has mnist.npz.
+    num_clients: >= 1.
+    records_per_client: Where all agents need more than there are, records are
       given to several of them.
-    classes_per_agent: Digits of an agent, from 1 to 10.
+    labels_per_client: Digits of an agent, from 1 to 10.
     public_records: Of the 10,000 test digits, at the server; the rest for tests.
-    data_seed: Of the deal, not of the server's records.
+    data_seed: Of the partition, not of the server's records.
   """
-  train, server = voting_data.digits_domain(data_dir, 'mnist', 28)
+  train, server = voting_data.digits_domain(data_path, 'mnist', 28)
   deal = voting_partition.few_classes(
-      train.y, num_agents=num_agents, classes_per_agent=classes_per_agent,
-      records_per_agent=records_per_agent, seed=data_seed)
+      train.y, num_clients=num_clients, labels_per_client=labels_per_client,
+      records_per_client=records_per_client, seed=data_seed)
   notes = ()
-  if num_agents * records_per_agent > len(train):
-    notes = ('agents need more records than there are: some have the same ones, '
-             'and protecting an agent does not protect a record',)
+  if num_clients * records_per_client > len(train):
+    notes = (task.Note(
+        'records shared by agents',
+        'agents need more records than there are: some have the same ones, and '
+        'protecting an agent does not protect a record'),)
   return _task(
-      'mnist', [train.rows(rows) for rows in deal], _names('agent', num_agents),
+      'mnist', [train.rows(rows) for rows in deal], _names('agent', num_clients),
       server, public_records, 10, notes=notes,
-      privacy_unit=f'one of {num_agents} simulated agents, each with digits of '
-                   f'{classes_per_agent} classes')
+      privacy_unit=f'one of {num_clients} simulated agents, each with digits of '
+                   f'{labels_per_client} classes')
 
 
-def digits(*, data_dir: str | os.PathLike[str], num_agents: int = 200,
-           svhn_agents: int = 10, public_records: int = 3000, image_size: int = 16,
+def digits(*, data_path: str | os.PathLike[str], num_clients: int = 200,
+           svhn_clients: int = 10, public_records: int = 3000, image_size: int = 16,
            data_seed: int = 0) -> VotingTask:
   """Agents with MNIST or SVHN digits, a server with those of USPS.
 
   All digits fill their images: MNIST's come without their frame.
 
   Args:
-    data_dir: Folder that has mnist.npz, svhn_1000.npz and usps.npz.
-    num_agents: Of both kinds.
-    svhn_agents: Those that have SVHN digits.
+    data_path: Folder that has mnist.npz, svhn_1000.npz and usps.npz.
+    num_clients: Of both kinds.
+    svhn_clients: Those that have SVHN digits.
     public_records: Of the 9,298 USPS digits, at the server; the rest for tests.
     image_size: All images are brought to this many pixels a side; 16 is USPS's.
-    data_seed: Of the deal, not of the server's records.
+    data_seed: Of the partition, not of the server's records.
   """
-  if not 0 <= svhn_agents < num_agents:
-    raise ValueError(f'svhn_agents must be in [0, num_agents={num_agents}), found '
-                     f'{svhn_agents}')
+  if not 0 <= svhn_clients < num_clients:
+    raise ValueError(f'svhn_clients must be in [0, num_clients={num_clients}), found '
+                     f'{svhn_clients}')
   agents, names = [], []
-  for domain, count in (('mnist', num_agents - svhn_agents),
-                        ('svhn', svhn_agents)):
+  for domain, count in (('mnist', num_clients - svhn_clients),
+                        ('svhn', svhn_clients)):
     if count:
       train, test = voting_data.digits_domain(
-          data_dir, domain, image_size,
+          data_path, domain, image_size,
           frame=_MNIST_FRAME if domain == 'mnist' else 0)
-      # The whole of a domain that nobody is tested on.
+      # The whole of a domain that no test uses.
       whole = voting_data.Labelled(x=np.concatenate([train.x, test.x]),
                                    y=np.concatenate([train.y, test.y]))
       deal = voting_partition.evenly(
-          len(whole), num_agents=count, seed=data_seed)
+          len(whole), num_clients=count, seed=data_seed)
       agents += [whole.rows(rows) for rows in deal]
       names += _names(f'{domain}-', count)
-  train, test = voting_data.digits_domain(data_dir, 'usps', image_size)
+  train, test = voting_data.digits_domain(data_path, 'usps', image_size)
   server = voting_data.Labelled(x=np.concatenate([train.x, test.x]),
                                 y=np.concatenate([train.y, test.y]))
   return _task(
       'digits', agents, names, server, public_records, 10,
       privacy_unit='one simulated agent with digits of one domain',
-      notes=(f'SVHN is a part of 1,000 images: {svhn_agents} agents have it, '
-             f'{num_agents - svhn_agents} have MNIST',))
+      notes=(task.Note(
+          'a part of SVHN',
+          f'SVHN is a part of 1,000 images: {svhn_clients} agents have it, '
+          f'{num_clients - svhn_clients} have MNIST'),))
 
 
-def office(*, data_dir: str | os.PathLike[str],
+def office(*, data_path: str | os.PathLike[str],
            target: str = 'webcam') -> VotingTask:
   """Office-Caltech-10 by SURF features: one domain the server, three the agents.
 
   Args:
-    data_dir: Folder that has office_caltech10_surf.npz.
+    data_path: Folder that has office_caltech10_surf.npz.
     target: The server's domain, one of OFFICE_DOMAINS; 70% of it is public.
   """
   if target not in voting_data.OFFICE_DOMAINS:
@@ -244,7 +249,7 @@ def office(*, data_dir: str | os.PathLike[str],
         f'target must be one of {", ".join(voting_data.OFFICE_DOMAINS)}, found '
         f'{target!r}')
   domains = voting_data.office_caltech(
-      os.path.join(data_dir, 'office_caltech10_surf.npz'))
+      os.path.join(data_path, 'office_caltech10_surf.npz'))
   server = domains.pop(target)
   return _task(
       'office', list(domains.values()), list(domains), server,
@@ -284,6 +289,13 @@ def options(name: str) -> tuple[str, ...]:
   return tuple(inspect.signature(_BUILDERS[name]).parameters)
 
 
+def required(name: str) -> tuple[str, ...]:
+  """The options of a task that have no default."""
+  return tuple(
+      key for key, parameter in inspect.signature(_BUILDERS[name]).parameters.items()
+      if parameter.default is parameter.empty)
+
+
 ALL_OPTIONS = tuple(dict.fromkeys(o for name in TASKS for o in options(name)))
 
 
@@ -305,9 +317,7 @@ def build(name: str, **given: Any) -> VotingTask:
   if unused:
     raise ValueError(f'task {name} does not use {", ".join(unused)}; its options '
                      f'are {", ".join(known)}')
-  parameters = inspect.signature(_BUILDERS[name]).parameters
-  lacking = [key for key, parameter in parameters.items()
-             if parameter.default is parameter.empty and key not in given]
+  lacking = [key for key in required(name) if key not in given]
   if lacking:
     raise ValueError(f'task {name} needs {", ".join(lacking)}')
   return _BUILDERS[name](**given)
