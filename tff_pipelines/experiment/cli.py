@@ -1,17 +1,31 @@
-"""Runs a binary's main so that a user's mistake is one line, not a traceback."""
+"""Runs a program: flags to settings, settings to a run, errors to one line.
 
+Exit codes: 0; 2 for a mistake of the user (a wrong flag, bad data, a folder that
+can't be used), as one line on standard error; 130 for an interrupt. Anything else is
+a fault of the program and keeps its traceback.
+"""
+
+from collections.abc import Sequence
+import importlib
 import os
+import re
 import sys
+import textwrap
+from typing import Any, NoReturn
 import warnings
-from typing import Callable, NoReturn, Sequence
 
-from absl import app
 from absl import flags
 from absl import logging
 
-# Exit codes: 2 for a mistake of the user, 130 as shells report an interrupt.
+from tff_pipelines.experiment import settings as settings_lib
+
 USER_ERROR = 2
 INTERRUPTED = 130
+
+_HELP = {'--help': False, '-h': False, '-help': False, '--helpshort': False,
+         '--helpfull': True, '-helpfull': True}
+_WIDTH = 80
+_MORE = 'All flags: --helpfull. Flags from a file: --flagfile=FILE.'
 
 
 def quiet() -> None:
@@ -24,42 +38,92 @@ def quiet() -> None:
   warnings.filterwarnings('ignore', message='pkg_resources is deprecated')
 
 
-def fail(message: object) -> NoReturn:
-  """Prints `error: message` as one line on standard error; exits with 2."""
-  print('error:', ' '.join(str(message).split()), file=sys.stderr)
-  sys.exit(USER_ERROR)
-
-
-def _parsed(argv: Sequence[str]) -> list[str]:
-  """Parses the flags; no other arguments are accepted."""
-  try:
-    rest = flags.FLAGS(list(argv))
-  except flags.Error as error:
-    fail(error)
-  except SystemExit:
-    sys.exit(0)  # Only the help flags exit here, after printing the help.
-  if not flags.FLAGS['verbosity'].present:
-    # TFF logs every checkpoint at the level of information.
-    logging.set_verbosity(logging.WARNING)
-  quiet()
-  if len(rest) > 1:
-    fail(f'unexpected argument {rest[1]!r}: every argument is a --flag=value')
-  return rest
-
-
-def run(main: Callable[[list[str]], int | None]) -> None:
-  """Parses the flags, runs `main` and exits with its code, None being 0.
-
-  ValueError, OSError and every error about flags (unknown, unparsable, out of
-  range) become one line on standard error and exit code 2; an interrupt exits
-  with 130. Anything else is a fault of the program and keeps its traceback.
+def help_text(doc: str, cls: type[settings_lib.Settings], *, full: bool) -> str:
+  """What --help or --helpfull prints.
 
   Args:
-    main: Takes the program's name in a list.
+    doc: The docstring of the program: what it does, examples, and more, which only
+      --helpfull shows.
+    cls: Of its settings.
+    full: Whether to list all flags.
   """
+  parts = re.split(r'\n\n+', doc.strip())
+  if not full:
+    # The first paragraph and the examples.
+    parts = [part for i, part in enumerate(parts) if i == 0 or part.startswith('  ')]
+  # Source code is wider than a terminal.
+  parts = [part if '\n  ' in f'\n{part}' else textwrap.fill(part, _WIDTH)
+           for part in parts]
+  lines = ['\n\n'.join(parts), *settings_lib.help_lines(cls, full=full)]
+  if not full:
+    lines += ['', _MORE]
+  return '\n'.join(lines)
+
+
+def parsed(cls: type[settings_lib.Settings],
+           arguments: Sequence[str]) -> settings_lib.Settings:
+  """The settings that the arguments of a program stand for.
+
+  Raises:
+    ValueError: For a wrong flag or value, in a flagfile too, and for any argument
+      that is no flag.
+  """
+  values = flags.FlagValues()
+  # With absl's own, --verbosity among them.
+  values.append_flag_values(flags.FLAGS)
+  for name in list(values):
+    if name in settings_lib.declared(cls):
+      delattr(values, name)
+  settings_lib.define_flags(cls, values)
   try:
-    app.run(main, flags_parser=_parsed)
+    arguments = values.read_flags_from_files(list(arguments), force_gnu=False)
+    arguments, notes = settings_lib.without_former_names(cls, arguments)
+    for note in notes:
+      print(note, file=sys.stderr)
+    rest = values(['', *arguments])
+  except flags.Error as error:
+    raise ValueError(str(error)) from None
+  if len(rest) > 1:
+    raise ValueError(
+        f'unexpected argument {rest[1]!r}: every argument is a --flag=value')
+  if not values['verbosity'].present:
+    # TFF logs every checkpoint at the level of information.
+    logging.set_verbosity(logging.WARNING)
+  return settings_lib.from_flags(cls, values)
+
+
+def start(doc: str, cls: type[settings_lib.Settings], run: str,
+          arguments: Sequence[str] | None = None) -> int:
+  """Runs a program and returns its exit code.
+
+  Args:
+    doc: The docstring of the program.
+    cls: Of its settings.
+    run: 'module:function' of what to do with them, imported only when the settings
+      are known to be right, since TensorFlow takes seconds to import. The function
+      may return an exit code; anything else that it returns is no matter here.
+    arguments: Those of the program; None for those of this process.
+  """
+  arguments = sys.argv[1:] if arguments is None else arguments
+  for argument in arguments:
+    if argument in _HELP:
+      print(help_text(doc, cls, full=_HELP[argument]))
+      return 0
+  try:
+    settings = parsed(cls, arguments)
+    settings.check_paths()
+    quiet()
+    module, _, name = run.partition(':')
+    code = getattr(importlib.import_module(module), name)(settings)
+    return code if isinstance(code, int) else 0
   except KeyboardInterrupt:
-    sys.exit(INTERRUPTED)
+    return INTERRUPTED
   except (ValueError, OSError) as error:
-    fail(error)
+    print('error:', ' '.join(str(error).split()), file=sys.stderr)
+    return USER_ERROR
+
+
+def moved(old: str, new: str, main: Any) -> NoReturn:
+  """Runs a program under its former name, with a line that tells the new one."""
+  print(f'{old} is now called {new}', file=sys.stderr)
+  sys.exit(main())

@@ -1,24 +1,35 @@
-"""Names of the files in a run's folder, and how files are written to it.
+"""Files of a run's folder: their names, and how they are written and checked.
 
-Without TensorFlow, for those who only read what runs have left.
+Without TensorFlow, for programs that only read what runs have left.
 """
 
+from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import csv
+import datetime
+import hashlib
+import io
+import json
 import os
 import pathlib
 import tempfile
+from typing import Any, BinaryIO
+
+import numpy as np
 
 CONFIGURATION = 'configuration.json'
 LEDGER = 'ledger.jsonl'
 SUMMARY = 'summary.json'
 METRICS = 'metrics.csv'
+REPORT = 'report.txt'
+FIGURE = 'progress.png'
 
 
-def write_atomically(path: pathlib.Path, text: str) -> None:
-  """Writes a file so that it is seen complete or not at all."""
+def _write(path: pathlib.Path, write: Callable[[BinaryIO], Any]) -> None:
   handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f'.{path.name}.')
   try:
-    with os.fdopen(handle, 'w', encoding='utf-8') as file:
-      file.write(text)
+    with os.fdopen(handle, 'wb') as file:
+      write(file)
       file.flush()
       os.fsync(file.fileno())
     os.chmod(partial, 0o644)
@@ -26,3 +37,123 @@ def write_atomically(path: pathlib.Path, text: str) -> None:
   except BaseException:
     os.unlink(partial)
     raise
+
+
+def write_atomically(path: pathlib.Path, text: str) -> None:
+  """Writes a text file so that it is seen complete or not at all."""
+  _write(path, lambda file: file.write(text.encode('utf-8')))
+
+
+def write_json(path: pathlib.Path, value: Any) -> None:
+  """Writes a JSON file so that it is seen complete or not at all."""
+  write_atomically(path, json.dumps(value, indent=2, allow_nan=False) + '\n')
+
+
+def write_table(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
+  """Writes rows of the same names as CSV, seen complete or not at all; at least one."""
+  text = io.StringIO()
+  writer = csv.DictWriter(text, list(rows[0]), lineterminator='\n')
+  writer.writeheader()
+  writer.writerows(rows)
+  write_atomically(path, text.getvalue())
+
+
+def write_arrays(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
+  """Writes an .npz file so that it is seen complete or not at all."""
+  _write(path, lambda file: np.savez(file, **arrays))
+
+
+def read_arrays(path: pathlib.Path) -> dict[str, np.ndarray] | None:
+  """The arrays of an .npz file, None if there is none; ValueError if damaged."""
+  if not path.exists():
+    return None
+  try:
+    with open(path, 'rb') as file:
+      arrays = np.load(file, allow_pickle=False)
+      return {name: arrays[name] for name in arrays.files}
+  except Exception as error:
+    raise ValueError(f'{path} is damaged: {error}') from error
+
+
+def new_folder(*words: str) -> pathlib.Path:
+  """A folder below out/, named by words and the present time; not created."""
+  now = datetime.datetime.now().strftime('%Y%m%d-%H%M%S')
+  return pathlib.Path('out') / '-'.join((*words, now))
+
+
+def check_writable(path: str | os.PathLike[str], name: str) -> None:
+  """Raises ValueError unless a file or folder can be created at `path`.
+
+  Args:
+    path: Of what will be written; folders above it are created on the way.
+    name: Of the setting, for the message.
+  """
+  target = pathlib.Path(path).absolute()
+  if target.exists() and target.is_file():
+    return
+  while not target.exists():
+    target = target.parent
+  if not target.is_dir():
+    raise ValueError(
+        f'{name}={os.fspath(path)} can\'t be written: {target} is not a folder')
+  try:
+    tempfile.TemporaryFile(dir=target).close()
+  except OSError as error:
+    raise ValueError(f'{name}={os.fspath(path)} can\'t be written: {target}: '
+                     f'{error.strerror}') from None
+
+
+def check_folder(folder: str | os.PathLike[str], *, resume: bool,
+                 name: str = 'output_dir') -> None:
+  """Raises ValueError unless a run can be started, or resumed, in `folder`."""
+  path = pathlib.Path(folder)
+  if path.exists() and not path.is_dir():
+    raise ValueError(f'{name}={os.fspath(folder)} must be a folder, found a file')
+  check_writable(folder, name)
+  if (path / CONFIGURATION).exists():
+    if not resume:
+      raise ValueError(
+          f'{name}={os.fspath(folder)} holds a run already: pass --resume to '
+          'continue it, or choose another folder')
+  elif path.exists() and any(
+      not _is_partial(entry.name) for entry in path.iterdir()):
+    raise ValueError(
+        f'{name}={os.fspath(folder)} is not empty and holds no run: choose another '
+        'folder')
+
+
+def _is_partial(name: str) -> bool:
+  """Whether a run that was killed in its first moments left it behind."""
+  return name.startswith(f'.{CONFIGURATION}.')
+
+
+def create_folder(folder: pathlib.Path) -> None:
+  """Creates the folder of a new run; removes what a killed start left in it."""
+  folder.mkdir(parents=True, exist_ok=True)
+  for entry in folder.iterdir():
+    if _is_partial(entry.name):
+      with contextlib.suppress(FileNotFoundError):
+        entry.unlink()
+
+
+def read_configuration(folder: pathlib.Path) -> dict[str, Any] | None:
+  """What was recorded when a run started; None if the folder has no run."""
+  path = folder / CONFIGURATION
+  if not path.exists():
+    return None
+  try:
+    return json.loads(path.read_text(encoding='utf-8'))
+  except ValueError as error:
+    raise ValueError(f'{path} is damaged: {error}') from error
+
+
+def configuration_hash(configuration: dict[str, Any]) -> str:
+  """SHA-256 of a configuration's canonical JSON, in hexadecimal."""
+  text = json.dumps(configuration, sort_keys=True, separators=(',', ':'),
+                    allow_nan=False)
+  return hashlib.sha256(text.encode()).hexdigest()
+
+
+def finite(value: float | None) -> float | None:
+  """The number for JSON, which knows neither infinity nor NaN: None for them."""
+  return None if value is None or not np.isfinite(value) else float(value)

@@ -1,15 +1,20 @@
 """What a run leaves on disk, and how it survives being killed at any moment.
 
-A round is committed by one atomic rename: the checkpoint, which holds the
-model's state together with the round's ledger line and metrics. The line is
-appended to the ledger, and the metrics are released, only after that. A run that
-was killed before the rename does the round anew, as if it had not been; one that
-was killed after it completes ledger and metrics from the checkpoint. So no round
-is lost and none is counted twice.
+`RunRecords` commits a round by one atomic rename: the checkpoint, which holds the
+state together with the round's ledger line and metrics. The line is appended to the
+ledger, and the metrics are released, only after that. A run that was killed before
+the rename repeats the round as if it had not been; one that was killed after it
+completes ledger and metrics from the checkpoint. So no round is lost and none is
+counted twice.
+
+`ChargedRecords` is for answers that, once drawn, can't be taken back: the ledger line
+is durable before anything is drawn, and what a crash loses stays charged.
 """
 
 import asyncio
+from collections.abc import Callable
 import csv
+import dataclasses
 import datetime
 import json
 import os
@@ -23,13 +28,9 @@ from tensorboard.plugins.scalar import summary_v2
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pipelines import privacy_plan
+from tff_pipelines.accounting import base
 from tff_pipelines.accounting import ledger as ledger_lib
-from tff_pipelines.simulation.run_files import CONFIGURATION
-from tff_pipelines.simulation.run_files import LEDGER
-from tff_pipelines.simulation.run_files import METRICS
-from tff_pipelines.simulation.run_files import SUMMARY
-from tff_pipelines.simulation.run_files import write_atomically
+from tff_pipelines.experiment import files
 
 _CHECKPOINTS = 'checkpoints'
 _TENSORBOARD = 'tensorboard'
@@ -40,14 +41,14 @@ _FILE_VERSION = 'brain.Event:2'
 
 
 class _Events:
-  """A file of TensorBoard events whose times are the numbers of the rounds.
+  """A file of TensorBoard events whose times are the indices of the rounds.
 
   The writers of TensorFlow note when an event was written, and how long a round took
-  tells of how many took part.
+  tells of how many clients participated.
   """
 
   def __init__(self, path: pathlib.Path):
-    """Starts a new file; its folder is made if it does not exist."""
+    """Starts a new file; its folder is created if it does not exist."""
     path.parent.mkdir(exist_ok=True)
     self._writer = tf.io.TFRecordWriter(os.fspath(path))
     self._write(event_pb2.Event(wall_time=0.0, file_version=_FILE_VERSION))
@@ -69,37 +70,35 @@ class RunRecords:
 
   Attributes:
     folder: The output folder.
-    configuration_hash: Of the configuration that the run was started with.
+    configuration: What defines the run, as it was recorded when it first started.
+    configuration_hash: Of that.
     starts: How many times the run was started, this time included.
     ledger: The run's ledger.
   """
 
-  def __init__(self, folder: str | os.PathLike, configuration: dict[str, Any], *,
-               resume: bool):
+  def __init__(self, folder: str | os.PathLike[str], configuration: dict[str, Any],
+               *, resume: bool):
     """Opens the folder of a new run, or of an earlier one to be resumed.
 
     Args:
-      folder: Made if it does not exist.
-      configuration: Everything that defines the run, as JSON.
+      folder: Created if it does not exist.
+      configuration: Everything that defines the run, as JSON; recorded if the run is
+        new. Whether it agrees with what an earlier start recorded is for the caller.
       resume: Continue the run that is there, if one is.
 
     Raises:
       OSError: If the folder can't be written.
-      ValueError: If it holds a run and `resume` is not set, or a run of another
-        configuration.
+      ValueError: If it holds a run and `resume` is not set, or other files.
     """
     self.folder = pathlib.Path(folder)
-    self.configuration_hash = privacy_plan.configuration_hash(configuration)
-    path = self.folder / CONFIGURATION
-    if path.exists():
-      if not resume:
-        raise ValueError(
-            f'output_dir={os.fspath(folder)} holds a run already: pass --resume to '
-            'continue it, or choose another folder')
-      self._check_configuration(path, configuration)
-    else:
-      self._make_folder()
-      write_atomically(path, json.dumps(configuration, indent=2, sort_keys=True))
+    files.check_folder(folder, resume=resume)
+    files.create_folder(self.folder)
+    recorded = files.read_configuration(self.folder)
+    if recorded is None:
+      files.write_atomically(self.folder / files.CONFIGURATION, json.dumps(
+          configuration, indent=2, sort_keys=True, allow_nan=False))
+    self.configuration = configuration if recorded is None else recorded
+    self.configuration_hash = files.configuration_hash(self.configuration)
     with open(self.folder / _STARTS, 'a+', encoding='utf-8') as file:
       now = datetime.datetime.now(datetime.timezone.utc)
       file.write(now.isoformat(timespec='seconds') + '\n')
@@ -107,43 +106,17 @@ class RunRecords:
       os.fsync(file.fileno())
       file.seek(0)
       self.starts = len(file.readlines())
-    self.ledger = ledger_lib.Ledger(self.folder / LEDGER)
+    self.ledger = ledger_lib.Ledger(self.folder / files.LEDGER)
     self._states = tff.program.FileProgramStateManager(
         self.folder / _CHECKPOINTS, prefix='round_', keep_total=2)
     self._events = self._table = None
-
-  def _make_folder(self) -> None:
-    self.folder.mkdir(parents=True, exist_ok=True)
-    for path in self.folder.iterdir():
-      # What a run that was killed in its first moments left behind.
-      if path.name.startswith(f'.{CONFIGURATION}.'):
-        path.unlink()
-    if any(self.folder.iterdir()):
-      raise ValueError(
-          f'output_dir={os.fspath(self.folder)} is not empty and holds no run: '
-          'choose another folder')
-
-  def _check_configuration(self, path: pathlib.Path,
-                           configuration: dict[str, Any]) -> None:
-    try:
-      found = json.loads(path.read_text(encoding='utf-8'))
-    except ValueError as error:
-      raise ValueError(f'{path} is damaged: {error}') from error
-    if found == json.loads(json.dumps(configuration)):
-      return
-    differing = sorted(
-        key for key in found.keys() | configuration.keys()
-        if found.get(key) != json.loads(json.dumps(configuration.get(key))))
-    raise ValueError(
-        f'output_dir={os.fspath(self.folder)} holds a checkpoint of another '
-        f'configuration: {", ".join(differing)} differ')
 
   def has_checkpoint(self) -> bool:
     """Whether there is a state to continue from."""
     self._remove_uncommitted()
     return asyncio.run(self._states.get_versions()) is not None
 
-  def restore(self, initial_state, header: dict[str, Any]):
+  def restore(self, initial_state: Any, header: dict[str, Any]) -> tuple[Any, int]:
     """The state to continue from and the number of rounds that are committed.
 
     Args:
@@ -187,18 +160,18 @@ class RunRecords:
     for path in (self.folder / _CHECKPOINTS).glob('*_temp*'):
       shutil.rmtree(path, ignore_errors=True)
 
-  def _program_state(self, state, rounds: int, line: str,
-                     metrics: dict[str, float]):
+  def _program_state(self, state: Any, rounds: int, line: str,
+                     metrics: dict[str, float]) -> dict[str, Any]:
     leaves = [np.asarray(leaf) for leaf in tf.nest.flatten(state)]
     return dict(leaves=leaves, rounds=np.int64(rounds), ledger_line=line,
                 metrics=json.dumps(metrics))
 
-  def _save(self, state, rounds: int, line: str,
+  def _save(self, state: Any, rounds: int, line: str,
             metrics: dict[str, float]) -> None:
     asyncio.run(self._states.save(
         self._program_state(state, rounds, line, metrics), rounds))
 
-  def commit(self, state, rounds: int, event, *, withheld: bool,
+  def commit(self, state: Any, rounds: int, event: base.Event, *, suppressed: bool,
              metrics: dict[str, float]) -> None:
     """Makes a round permanent: all of it in one file, then ledger and metrics.
 
@@ -206,11 +179,11 @@ class RunRecords:
       state: After the round.
       rounds: Number of this round, from 1.
       event: What the round released.
-      withheld: Whether its result was withheld.
+      suppressed: Whether its result was suppressed.
       metrics: Written to the CSV file and to TensorBoard.
     """
     line = self.ledger.next_line(
-        event, outcome='withheld' if withheld else 'released',
+        event, outcome='withheld' if suppressed else 'released',
         configuration_hash=self.configuration_hash, starts=self.starts)
     self._save(state, rounds, line, metrics)
     self.ledger.append_line(line)
@@ -218,11 +191,7 @@ class RunRecords:
 
   def _released(self) -> set[int]:
     """The rounds whose metrics are in the CSV file."""
-    path = self.folder / METRICS
-    if not path.exists():
-      return set()
-    with open(path, encoding='utf-8', newline='') as file:
-      return {int(row['round']) for row in csv.DictReader(file)}
+    return set(read_metrics(self.folder / files.METRICS, 'round'))
 
   def _release(self, metrics: dict[str, float], rounds: int) -> None:
     """Writes metrics to TensorBoard and then, atomically, to the CSV file."""
@@ -232,7 +201,120 @@ class RunRecords:
           self.folder / _TENSORBOARD / f'events.out.tfevents.{self.starts:06d}')
       # Appending would leave part of a row if it were killed.
       self._table = tff.program.CSVFileReleaseManager(
-          self.folder / METRICS, tff.program.CSVSaveMode.WRITE,
+          self.folder / files.METRICS, tff.program.CSVSaveMode.WRITE,
           key_fieldname='round')
     self._events.add(metrics, rounds)
     asyncio.run(self._table.release(metrics, rounds))
+
+
+def read_metrics(path: pathlib.Path, key: str) -> dict[int, dict[str, str]]:
+  """Rows of a CSV file by the integer in the column `key`, without it."""
+  if not path.exists():
+    return {}
+  with open(path, encoding='utf-8', newline='') as file:
+    return {int(float(row.pop(key))): row for row in csv.DictReader(file)}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Kept:
+  """What one charge paid for.
+
+  Attributes:
+    line: The ledger line of the charge, as JSON.
+    arrays: What was drawn, by name.
+  """
+
+  line: dict[str, Any]
+  arrays: dict[str, np.ndarray]
+
+
+class ChargedRecords:
+  """A run whose releases are charged before they are drawn.
+
+  A step first writes its line to the ledger, durably, then draws, then keeps what was
+  drawn. A run that is killed between the two has lost what was drawn, or may have
+  been: it stays charged. Nothing is ever drawn without a charge, and nothing that is
+  kept is drawn a second time.
+
+  Attributes:
+    run: Configuration, ledger and number of starts.
+    kept: What was kept, in the order of the charges.
+    metrics: Round of a charge -> its metrics.
+  """
+
+  def __init__(self, run: RunRecords, path_of: Callable[[int], str]):
+    """Initializes the records.
+
+    Args:
+      run: The folder.
+      path_of: Round of a charge -> name of the .npz file that keeps what it paid for,
+        relative to the folder.
+    """
+    self.run = run
+    self.kept: list[Kept] = []
+    self.metrics: dict[int, dict[str, float]] = {}
+    self._path_of = path_of
+
+  def _path(self, number: int) -> pathlib.Path:
+    return self.run.folder / self._path_of(number)
+
+  def restore(self, header: dict[str, Any]) -> None:
+    """Reads what is there, or starts the ledger.
+
+    Args:
+      header: Keyword arguments of the ledger's header, for a new run.
+
+    Raises:
+      ValueError: If something is damaged or does not belong together.
+    """
+    ledger, folder = self.run.ledger, self._path(1).parent
+    if not ledger.path.exists():
+      if self._path(1).exists():
+        raise ValueError(
+            f'{ledger.path} is missing, but {self._path(1)} is there: what it cost is '
+            'not known, so the run can\'t be continued')
+      ledger.create(ledger.path, **header)
+    # It announced a step in which nothing had been drawn yet.
+    ledger.drop_torn()
+    folder.mkdir(exist_ok=True)
+    lines = ledger.lines()
+    known = {self._path(line['round']): line for line in lines}
+    if folder != self.run.folder:
+      for path in sorted(folder.iterdir()):
+        if path.name.startswith('.'):
+          path.unlink()  # Left behind in the middle of writing.
+        elif path not in known:
+          raise ValueError(f'{path} belongs to no line of {ledger.path}')
+    for path, line in known.items():
+      arrays = files.read_arrays(path)
+      if arrays is None:
+        continue
+      if 'line' in arrays and str(arrays.pop('line')) != line['hash']:
+        raise ValueError(
+            f'{path} must belong to round {line["round"]} of {ledger.path}')
+      self.kept.append(Kept(line=line, arrays=arrays))
+    for number, row in read_metrics(self.run.folder / files.METRICS, 'step').items():
+      self.metrics[number] = {name: float(value) for name, value in row.items()}
+
+  def charge(self, event: base.Event) -> dict[str, Any]:
+    """Writes the line of a step that is about to be drawn, durably; the line."""
+    ledger = self.run.ledger
+    # Starts are not counted: a repeated step has a line of its own.
+    ledger.append_line(ledger.next_line(
+        event, outcome='released', starts=1,
+        configuration_hash=self.run.configuration_hash))
+    return ledger.lines()[-1]
+
+  def keep(self, line: dict[str, Any], arrays: dict[str, np.ndarray]) -> Kept:
+    """Keeps what a charge paid for, durably."""
+    kept = Kept(line=line, arrays=arrays)
+    files.write_arrays(
+        self._path(line['round']), {'line': np.array(line['hash']), **arrays})
+    self.kept.append(kept)
+    return kept
+
+  def measure(self, number: int, metrics: dict[str, float]) -> None:
+    """Writes the metrics after the step of a charge's round."""
+    self.metrics[number] = metrics
+    files.write_table(self.run.folder / files.METRICS, [
+        {'step': step, **self.metrics[step]} for step in sorted(self.metrics)])

@@ -55,6 +55,27 @@ def state_of_arrays(arrays: Sequence[np.ndarray]) -> list[list[tf.Tensor]]:
           for i in range(3)]
 
 
+def moved(weights: Sequence, gradients: Sequence, moments: Sequence,
+          squares: Sequence, rate, *, first_decay: float, second_decay: float,
+          first_power, second_power, small: float) -> tuple[list, list, list]:
+  """One step of Adam (arXiv 1412.6980): new weights, first and second moments.
+
+  Args:
+    weights, gradients, moments, squares: Lists of float32 tensors, of equal shapes.
+    rate: Learning rate of the step.
+    first_decay, second_decay: Of the moments, in [0, 1).
+    first_power, second_power: These to the power of the number of steps, this one
+      included: both moments start at zero, which is corrected for in the step's length.
+    small: Added to the root of the second moments.
+  """
+  length = rate * tf.sqrt(1.0 - second_power) / (1.0 - first_power)
+  moments = [m + (1 - first_decay) * (g - m) for m, g in zip(moments, gradients)]
+  squares = [s + (1 - second_decay) * (g * g - s) for s, g in zip(squares, gradients)]
+  weights = [w - length * m / (tf.sqrt(s) + small)
+             for w, m, s in zip(weights, moments, squares)]
+  return weights, moments, squares
+
+
 def run_steps(loss: Callable, state, first, last, total,
               config: AdamConfig):
   """Steps first .. last - 1 of a training of `total` steps.
@@ -81,16 +102,12 @@ def run_steps(loss: Callable, state, first, last, total,
     done = tf.cast(i, tf.float32)
     rate = config.learning_rate * 0.5 * (
         1.0 + tf.cos(pi * done / tf.cast(total, tf.float32)))
-    # Both moments start at zero, which is corrected for in the step's length.
-    length = rate * tf.sqrt(1.0 - tf.pow(_SECOND_DECAY, done + 1.0)) / (
-        1.0 - tf.pow(_FIRST_DECAY, done + 1.0))
-    moments = [m + (1 - _FIRST_DECAY) * (g - m)
-               for m, g in zip(moments, gradients)]
-    squares = [s + (1 - _SECOND_DECAY) * (g * g - s)
-               for s, g in zip(squares, gradients)]
-    weights = [
-        w - length * m / (tf.sqrt(s) + _SMALL) - rate * config.weight_decay * w
-        for w, m, s in zip(weights, moments, squares)]
+    new, moments, squares = moved(
+        weights, gradients, moments, squares, rate, first_decay=_FIRST_DECAY,
+        second_decay=_SECOND_DECAY, first_power=tf.pow(_FIRST_DECAY, done + 1.0),
+        second_power=tf.pow(_SECOND_DECAY, done + 1.0), small=_SMALL)
+    weights = [moved_ - rate * config.weight_decay * w
+               for moved_, w in zip(new, weights)]
     return i + 1, weights, moments, squares
 
   first, last = tf.cast(first, tf.int32), tf.cast(last, tf.int32)

@@ -18,7 +18,7 @@ from aggregators import keys
 from aggregators import normal
 from aggregators import validate
 from tasks.task import Model
-from tff_pipelines.algorithms import fedavg
+from tff_pipelines.fedavg import process as fedavg
 
 # As for shares of other sums: no rounding leaves the sum of shares short.
 _SHARE_EXCESS = 1.0 + 1e-9

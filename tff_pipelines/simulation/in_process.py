@@ -17,19 +17,16 @@ from typing import Any, Callable, Mapping, Sequence
 import weakref
 
 import tensorflow_federated as tff
-from tensorflow_federated.python.common_libs import structure
-from tensorflow_federated.python.core.backends.test import compiler as test_compiler
-from tensorflow_federated.python.core.environments.tensorflow_backend import tensorflow_tree_transformations
-from tensorflow_federated.python.core.impl.compiler import building_blocks
-from tensorflow_federated.python.core.impl.executors import executor_base
-from tensorflow_federated.python.core.impl.executors import executor_factory
-from tensorflow_federated.python.core.impl.executors import executor_value_base
 
+from aggregators import tff_internals
 from tff_pipelines.simulation import in_process_values as values_lib
 from tff_pipelines.simulation.in_process_graph import Graph
 from tff_pipelines.simulation.in_process_values import AllEqual
 from tff_pipelines.simulation.in_process_values import AtClients
 from tff_pipelines.simulation.in_process_values import AtServer
+
+building_blocks = tff_internals.BUILDING_BLOCKS
+structure = tff_internals.STRUCTURE
 
 _Env = Mapping[str, Any]
 
@@ -37,18 +34,6 @@ _Env = Mapping[str, Any]
 # What is summed here, as arrays, and not by one graph call for each addition.
 _SUMMED_HERE = frozenset({
     'federated_sum', 'federated_secure_modular_sum'})
-
-
-def _compile(computation: tff.Computation) -> building_blocks.ComputationBuildingBlock:
-  """Rids a computation of intrinsics that the executor does not know."""
-  block = computation.to_building_block()
-  for reductions in (
-      test_compiler._get_secure_intrinsic_reductions(),  # pylint: disable=protected-access
-      tensorflow_tree_transformations._get_intrinsic_reductions()):  # pylint: disable=protected-access
-    for uri, body in reductions.items():
-      if uri not in _SUMMED_HERE:
-        block, _ = tensorflow_tree_transformations.reduce_intrinsic(block, uri, body)
-  return tff.framework.to_call_dominant(block)
 
 
 class _Evaluator:
@@ -270,7 +255,7 @@ class _Compiled:
   graphs: _Graphs
 
 
-class _Value(executor_value_base.ExecutorValue):
+class _Value(tff_internals.ExecutorValue):
   """A value embedded in the executor."""
 
   def __init__(self, value, type_spec):
@@ -289,7 +274,7 @@ class _Value(executor_value_base.ExecutorValue):
     return values_lib.returned(self._value, self._type_spec)
 
 
-class _Executor(executor_base.Executor):
+class _Executor(tff_internals.Executor):
   """Executes computations for a fixed number of clients."""
 
   def __init__(self, num_clients: int, owner: 'InProcessExecutorFactory'):
@@ -322,7 +307,7 @@ class _Executor(executor_base.Executor):
     return _Value(source.reference[index], source.type_signature[index])
 
 
-class InProcessExecutorFactory(executor_factory.ExecutorFactory):
+class InProcessExecutorFactory(tff_internals.ExecutorFactory):
   """Makes executors that share compiled computations and a pool of threads."""
 
   def __init__(self, num_threads: int):
@@ -335,7 +320,7 @@ class InProcessExecutorFactory(executor_factory.ExecutorFactory):
     self._compiled: dict[int, _Compiled] = {}
     self._closed = False
 
-  def create_executor(self, cardinalities) -> executor_base.Executor:
+  def create_executor(self, cardinalities) -> tff_internals.Executor:
     if self._closed:
       raise RuntimeError('the context of this computation has ended')
     # Without an argument at clients there is nobody.
@@ -352,7 +337,7 @@ class InProcessExecutorFactory(executor_factory.ExecutorFactory):
     """
     kept = self._compiled.get(id(computation))
     if kept is None:
-      kept = _Compiled(_compile(computation), _Graphs())
+      kept = _Compiled(tff_internals.reduced(computation, _SUMMED_HERE), _Graphs())
       self._compiled[id(computation)] = kept
       # Another computation may get this id once this one is gone.
       weakref.finalize(computation, self._compiled.pop, id(computation), None)

@@ -11,10 +11,11 @@ from typing import Any, Iterable, Sequence
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
-from tensorflow_federated.python.common_libs import structure
-from tensorflow_federated.python.core.impl.compiler import array as array_lib
-from tensorflow_federated.python.core.impl.executors import value_serialization
 import tree
+
+from aggregators import tff_internals
+
+structure = tff_internals.STRUCTURE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +67,7 @@ def ingested(value, type_spec):
         raise TypeError(f'{wanted or len(found)}: {error}') from error
     return tuple(found)
   if isinstance(type_spec, tff.SequenceType):
-    serialized, _ = value_serialization.serialize_value(value, type_spec)
+    serialized = tff_internals.serialized_sequence(value, type_spec)
     return serialized.sequence.serialized_graph_def
   return as_array(value, type_spec)
 
@@ -79,7 +80,7 @@ def as_array(value, type_spec: tff.TensorType) -> np.ndarray:
   else:
     leaves = tree.flatten(value) if isinstance(value, (list, tuple)) else [value]
     for leaf in leaves:
-      if not array_lib.is_compatible_dtype(leaf, wanted.type):
+      if not tff_internals.is_compatible_dtype(leaf, wanted.type):
         dtype = getattr(leaf, 'dtype', type(leaf).__name__)
         raise TypeError(f'a tensor must be {type_spec}, found {leaf!r} ({dtype})')
     array = np.asarray(value, object if wanted.kind == 'U' else wanted)
@@ -116,7 +117,7 @@ def returned(value, type_spec):
         for element, (name, element_type) in zip(
             value, structure.iter_elements(type_spec)))
   if isinstance(type_spec, tff.SequenceType):
-    return value_serialization._deserialize_dataset_from_graph_def(  # pylint: disable=protected-access
+    return tff_internals.dataset_of(
         value, type_spec.element)
   if isinstance(value, np.ndarray):
     # What TensorFlow returns may share memory with what it was fed.

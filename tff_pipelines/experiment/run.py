@@ -1,0 +1,241 @@
+"""One experiment for all families: settings, task, plan, rounds, report.
+
+A family subclasses `Experiment` (or `ChargedExperiment`) and says what is its own; the
+folder, the configuration check, the ledger's header, the context, the loop of commits,
+summary, report and figures are here.
+"""
+
+import abc
+from collections.abc import Mapping
+import pathlib
+import sys
+from typing import Any, ClassVar
+
+from tff_pipelines.experiment import files
+from tff_pipelines.experiment import guarantee as guarantee_lib
+from tff_pipelines.experiment import records as records_lib
+from tff_pipelines.experiment import report
+from tff_pipelines.experiment import rounds as rounds_lib
+from tff_pipelines.experiment import settings as settings_lib
+from tff_pipelines.simulation import contexts
+
+_VERSION = 2
+
+
+class _Experiment(abc.ABC):
+  """What every family supplies.
+
+  Class attributes:
+    family: Name of its program.
+
+  Attributes:
+    settings: What was asked for.
+    folder: Of the run; exists once the run has started.
+  """
+
+  family: ClassVar[str]
+
+  def __init__(self, settings: settings_lib.FolderSettings):
+    self.settings = settings
+    self.folder = (files.new_folder(*self.folder_words())
+                   if settings.output_dir is None
+                   else pathlib.Path(settings.output_dir))
+
+  def folder_words(self) -> tuple[str, ...]:
+    """Words that name the folder of a run that gives none."""
+    return (self.family,)
+
+  @abc.abstractmethod
+  def build_task(self) -> Any:
+    """Data and models. Raises ValueError for bad data."""
+
+  def identity(self, task: Any) -> dict[str, Any]:
+    """What identifies the data, as JSON; a run is only resumed on the same."""
+    del task
+    return {}
+
+  @abc.abstractmethod
+  def build_plan(self, task: Any,
+                 recorded: Mapping[str, Any] | None) -> guarantee_lib.Plan:
+    """The calibrated plan.
+
+    Args:
+      task: From `build_task`.
+      recorded: `configuration` of the plan that an earlier start recorded: its
+        calibrated numbers are taken over. None for a new run.
+    """
+
+  @abc.abstractmethod
+  def describe(self, task: Any, plan: guarantee_lib.Plan) -> report.Description:
+    """What is about to run."""
+
+  def keep(self, task: Any) -> None:
+    """Writes files that the run needs when it is resumed, before the first round."""
+
+  def upgraded(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration that version 1 recorded, in the form of the present version.
+
+    Version 1 filled in defaults before it recorded them: where what it recorded is
+    what the present settings come to, they are the same.
+
+    Args:
+      recorded: Flat, as version 1 wrote it.
+
+    Returns:
+      `settings`, `identity` and `plan`.
+    """
+    raise ValueError('configuration of an unknown version')
+
+  @abc.abstractmethod
+  def _execute(self, task: Any, plan: guarantee_lib.Plan,
+               records: records_lib.RunRecords,
+               description: report.Description) -> report.Outcome:
+    """Runs what is left to run."""
+
+  def planned_rounds(self, plan: guarantee_lib.Plan) -> int:
+    """For how many rounds the plan is printed."""
+    del plan
+    return 1
+
+  def run_line(self, plan: guarantee_lib.Plan, rounds: int) -> str:
+    """The run in one line, for the report."""
+    del plan
+    return f'{rounds} rounds'
+
+  def final_guarantee(self, plan: guarantee_lib.Plan,
+                      records: records_lib.RunRecords) -> guarantee_lib.Guarantee:
+    """All numbers of what was released."""
+    return plan.guarantee_of(records.ledger)
+
+  def run(self) -> dict[str, Any]:
+    """Runs, or resumes, and reports.
+
+    Returns:
+      The summary, as it is written to summary.json.
+
+    Raises:
+      OSError, ValueError: For a mistake of the user; the message is one line.
+    """
+    self.settings.check_paths()
+    recorded = self._recorded()
+    task = self.build_task()
+    identity = self.identity(task)
+    if recorded is not None:
+      self._check(recorded, 'identity', [
+          name for name, value in identity.items()
+          if recorded['identity'].get(name, value) != value])
+    plan = self.build_plan(task, None if recorded is None else recorded['plan'])
+    description = self.describe(task, plan)
+    records = records_lib.RunRecords(self.folder, {
+        'version': _VERSION, 'family': self.family,
+        'settings': self.settings.configuration(), 'identity': identity,
+        'plan': plan.configuration()}, resume=self.settings.resume)
+    self.keep(task)
+    planned = plan.guarantee(self.planned_rounds(plan))
+    print('\n'.join(report.plan_lines(description, planned, self.folder)), flush=True)
+    with contexts.simulation(
+        num_workers=getattr(self.settings, 'num_workers', 0)):
+      outcome = self._execute(task, plan, records, description)
+    return self._finish(plan, records, description, outcome)
+
+  def _recorded(self) -> dict[str, Any] | None:
+    """What an earlier start recorded; ValueError if it had other settings."""
+    recorded = files.read_configuration(self.folder)
+    if recorded is None:
+      return None
+    if 'version' not in recorded:
+      try:
+        recorded = self.upgraded(recorded)
+      except KeyError as error:
+        raise ValueError(
+            f'output_dir={self.folder} holds a run of another program: its '
+            f'configuration has no {error}') from None
+    elif recorded.get('family') != self.family:
+      raise ValueError(
+          f'output_dir={self.folder} holds a run of another program, '
+          f'{recorded.get("family")}')
+    self._check(recorded, 'settings',
+                self.settings.differences(recorded['settings']))
+    return recorded
+
+  def _check(self, recorded: Mapping[str, Any], what: str, names: list[str]) -> None:
+    if not names:
+      return
+    if what == 'settings':
+      now = self.settings.configuration()
+      names = [f'{name} ({recorded[what].get(name)!r} then, {now.get(name)!r} now)'
+               for name in names]
+    raise ValueError(
+        f'output_dir={self.folder} holds a checkpoint of another configuration: '
+        f'{", ".join(names)} differ')
+
+  def _finish(self, plan: guarantee_lib.Plan, records: records_lib.RunRecords,
+              description: report.Description,
+              outcome: report.Outcome) -> dict[str, Any]:
+    """Writes summary, report and figures, and prints the report."""
+    guarantee = self.final_guarantee(plan, records)
+    caveats = report.ordered(
+        [*guarantee.caveats, *description.caveats, *outcome.caveats])
+    rounds = len(records.ledger.lines())
+    summary = report.summary_of(
+        self.family, guarantee, outcome, caveats, rounds=rounds,
+        starts=records.starts, configuration=records.configuration_hash)
+    files.write_json(self.folder / files.SUMMARY, summary)
+    for name, draw in outcome.figures.items():
+      draw(self.folder / name)
+    line = self.run_line(plan, rounds)
+    text = report.full_report(
+        description, guarantee, outcome, caveats, self.folder, line)
+    files.write_atomically(self.folder / files.REPORT, text)
+    sys.stdout.write('\n')
+    if self.settings.verbose:
+      sys.stdout.write(text)
+    else:
+      print('\n'.join(report.report_lines(
+          summary, guarantee, outcome, caveats, self.folder, line)))
+    return summary
+
+
+class Experiment(_Experiment):
+  """A family whose rounds are committed when they are over."""
+
+  @abc.abstractmethod
+  def build_rounds(self, task: Any, plan: guarantee_lib.Plan) -> rounds_lib.Rounds:
+    """What happens in the rounds."""
+
+  @abc.abstractmethod
+  def outcome(self, task: Any, plan: guarantee_lib.Plan, rounds: rounds_lib.Rounds,
+              state: Any) -> report.Outcome:
+    """What came out of the last state; may train further on what was released."""
+
+  def _execute(self, task, plan, records, description):
+    rounds = self.build_rounds(task, plan)
+    state = rounds_lib.run(rounds, plan, records, description.caveats)
+    return self.outcome(task, plan, rounds, state)
+
+
+class ChargedExperiment(_Experiment):
+  """A family whose steps are charged before they are drawn.
+
+  Class attributes:
+    kept_as: Name of the file that keeps a step, with its round in braces.
+  """
+
+  kept_as: ClassVar[str] = 'answers/{:06}.npz'
+
+  @abc.abstractmethod
+  def build_rounds(self, task: Any,
+                   plan: guarantee_lib.Plan) -> rounds_lib.ChargedRounds:
+    """What happens in the steps."""
+
+  @abc.abstractmethod
+  def outcome(self, task: Any, plan: guarantee_lib.Plan,
+              rounds: rounds_lib.ChargedRounds,
+              records: records_lib.ChargedRecords) -> report.Outcome:
+    """What came out of all that is kept."""
+
+  def _execute(self, task, plan, records, description):
+    rounds = self.build_rounds(task, plan)
+    charged = records_lib.ChargedRecords(records, self.kept_as.format)
+    rounds_lib.run_charged(rounds, plan, charged, description.caveats)
+    return self.outcome(task, plan, rounds, charged)

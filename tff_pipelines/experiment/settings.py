@@ -1,0 +1,413 @@
+"""Settings: each declared once, as a field of a frozen dataclass.
+
+A field carries its default, help, unit, range, choices and group:
+
+    _run = functools.partial(setting, group='run')
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class MySettings(Settings):
+      rounds: int = _run(50, 'Rounds of training.', low=1)
+
+From it follow the constructor (`MySettings(rounds=20)`, validated), the flag
+(`--rounds=20`), the help and the entry in a run's configuration. Nothing else in the
+project defines flags. No TensorFlow here: wrong flags are refused at once.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+import dataclasses
+import functools
+import textwrap
+import types
+import typing
+from typing import Any
+
+from absl import flags
+
+from aggregators import validate
+from tff_pipelines.experiment import files
+
+_METADATA = 'setting'
+_WIDTH = 80
+# Where the text of a flag begins in the help.
+_COLUMN = 29
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Setting:
+  """What is known of one field, apart from its name and default.
+
+  Attributes:
+    help: A sentence or two that a reader understands without the others.
+    group: Heading under which the help lists it.
+    choices: Allowed values; None for any.
+    low, high: Bounds of a number, included.
+    above, below: Bounds of a number, excluded.
+    unit: Of a number: 'model units', 'clients'.
+    essential: Whether --help lists it; --helpfull lists all.
+    aliases: Former names of the flag, which keep working.
+    when: Name of another field -> its values with which this one is used. Given
+      with other values, it is an error.
+    free: Whether it may differ between a run and its resumption.
+    otherwise: What None stands for, in words.
+    repeated: Whether the flag may be given several times; else values of a tuple
+      are separated by commas.
+  """
+
+  help: str
+  group: str
+  choices: tuple[str, ...] | None = None
+  low: float | None = None
+  high: float | None = None
+  above: float | None = None
+  below: float | None = None
+  unit: str = ''
+  essential: bool = False
+  aliases: tuple[str, ...] = ()
+  when: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
+  free: bool = False
+  otherwise: str = ''
+  repeated: bool = False
+
+  def check(self, name: str, value: Any, kind: type) -> None:
+    """Raises ValueError, naming the setting, its value and the rule."""
+    if kind is bool:
+      if not isinstance(value, bool):
+        raise ValueError(f'{name} must be true or false, found {value!r}')
+    elif kind is str:
+      if not isinstance(value, str) or not value:
+        raise ValueError(f'{name} must be a non-empty text, found {value!r}')
+      if self.choices is not None:
+        validate.one_of(self.choices, **{name: value})
+    else:
+      (validate.integer if kind is int else validate.finite)(**{name: value})
+      for bound, holds in (
+          (self.low, lambda b: value >= b), (self.high, lambda b: value <= b),
+          (self.above, lambda b: value > b), (self.below, lambda b: value < b)):
+        if bound is not None and not holds(bound):
+          raise ValueError(f'{name} must be {self.range}, found {value!r}')
+
+  @property
+  def range(self) -> str:
+    """The bounds in words; empty if there are none."""
+    if None not in (self.low, self.high):
+      return f'from {self.low:g} to {self.high:g}'
+    if None not in (self.above, self.below):
+      return f'strictly between {self.above:g} and {self.below:g}'
+    words = []
+    if self.low is not None:
+      words.append(f'at least {self.low:g}')
+    if self.above is not None:
+      words.append(f'greater than {self.above:g}')
+    if self.high is not None:
+      words.append(f'at most {self.high:g}')
+    if self.below is not None:
+      words.append(f'less than {self.below:g}')
+    return ' and '.join(words)
+
+
+def setting(default: Any, help: str, **rest: Any) -> Any:  # pylint: disable=redefined-builtin
+  """A field of a `Settings` dataclass; see the attributes of `Setting`."""
+  return dataclasses.field(
+      default=default, metadata={_METADATA: Setting(help=help, **rest)})
+
+
+def changed(cls: type['Settings'], name: str, default: Any, **changes: Any) -> Any:
+  """The field `name` of a base class, with another default or other attributes."""
+  return dataclasses.field(default=default, metadata={
+      _METADATA: dataclasses.replace(declared(cls)[name].setting, **changes)})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Declared:
+  """A field of a class as it was declared.
+
+  Attributes:
+    name: Of the field and its flag.
+    default: Python value.
+    kind: str, int, float or bool; of a tuple, that of its elements.
+    is_tuple: Whether the value is a tuple.
+    optional: Whether None is a value.
+    setting: All else.
+  """
+
+  name: str
+  default: Any
+  kind: type
+  is_tuple: bool
+  optional: bool
+  setting: Setting
+
+  def check(self, value: Any) -> None:
+    """Raises ValueError unless `value` is of the kind and in the range."""
+    if value is None and self.optional:
+      return
+    if not self.is_tuple:
+      self.setting.check(self.name, value, self.kind)
+      return
+    if not isinstance(value, tuple):
+      raise ValueError(f'{self.name} must be a tuple, found {value!r}')
+    if not value and not self.setting.repeated:
+      raise ValueError(f'{self.name} must name at least one value, found none')
+    for element in value:
+      self.setting.check(self.name, element, self.kind)
+
+  def parse(self, text: str) -> Any:
+    """The value that a comma-separated list in a flag stands for."""
+    kinds = {int: 'integers', float: 'numbers', str: 'names'}
+    try:
+      return tuple(self.kind(part.strip()) for part in text.split(',') if part.strip())
+    except ValueError:
+      raise ValueError(f'{self.name} must be a comma-separated list of '
+                       f'{kinds[self.kind]}, found {text!r}') from None
+
+  def describe_default(self) -> str:
+    """The default for the help; empty if there is none."""
+    if self.default is None:
+      return self.setting.otherwise
+    elements = self.default if self.is_tuple else (self.default,)
+    return ','.join(f'{element:.9g}' if isinstance(element, float) else f'{element}'
+                    for element in elements)
+
+
+@functools.lru_cache(maxsize=None)
+def declared(cls: type['Settings']) -> Mapping[str, Declared]:
+  """All fields of a class by name, in the order of their declaration."""
+  hints = typing.get_type_hints(cls)
+  found = {}
+  for field in dataclasses.fields(cls):
+    hint, optional = hints[field.name], False
+    if isinstance(hint, types.UnionType):
+      hint, = (part for part in typing.get_args(hint) if part is not type(None))
+      optional = True
+    is_tuple = typing.get_origin(hint) is tuple
+    if is_tuple:
+      hint = typing.get_args(hint)[0]
+    found[field.name] = Declared(
+        name=field.name, default=field.default, kind=hint, is_tuple=is_tuple,
+        optional=optional, setting=field.metadata[_METADATA])
+  return found
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+  """Base of all settings; a subclass declares fields by `setting`.
+
+  A value that is out of range, that contradicts another, or that was given although
+  the other settings leave it without effect, is a ValueError when the object is made.
+
+  Attributes:
+    given: Names of the fields that the caller gave, which None does not count as.
+  """
+
+  def __new__(cls, **values: Any):
+    found = super().__new__(cls)
+    object.__setattr__(found, 'given', frozenset(
+        name for name, value in values.items() if value is not None))
+    return found
+
+  def __post_init__(self):
+    for name, field in declared(type(self)).items():
+      field.check(getattr(self, name))
+    for name, why in self.unused():
+      if name in self.given:
+        raise ValueError(
+            f'{name} is not used with {why}: leave it out, found '
+            f'{getattr(self, name)!r}')
+    self.check()
+
+  def check(self) -> None:
+    """Raises ValueError for values that contradict each other."""
+
+  def check_paths(self) -> None:
+    """Raises ValueError for files that can't be written, before anything runs."""
+
+  def unused(self) -> Iterator[tuple[str, str]]:
+    """Yields the fields that the others leave without effect, and why.
+
+    The base class yields those whose `when` does not hold.
+    """
+    for name, field in declared(type(self)).items():
+      for other, values in field.setting.when.items():
+        value = getattr(self, other)
+        if value not in values:
+          yield name, f'{other}={_plain(value)}'
+          break
+
+  def replace(self, **changes: Any) -> typing.Self:
+    """A copy with these fields changed, which then count as given."""
+    values = {name: getattr(self, name) for name in self.given}
+    return type(self)(**{**values, **changes})
+
+  def configuration(self) -> dict[str, Any]:
+    """The fields that define a run, as JSON."""
+    return {name: _json(getattr(self, name))
+            for name, field in declared(type(self)).items()
+            if not field.setting.free}
+
+  def differences(self, recorded: Mapping[str, Any]) -> list[str]:
+    """Names of the fields that differ from a recorded `configuration`.
+
+    A field that an older version did not have counts as its default then. What a
+    field was that is without effect now, and may have been given then, is no matter.
+    """
+    fields, unused = declared(type(self)), {name for name, _ in self.unused()}
+    found = []
+    for name, value in self.configuration().items():
+      if name not in unused and value != recorded.get(
+          name, _json(fields[name].default)):
+        found.append(name)
+    found += [name for name in recorded if name not in fields]
+    return sorted(found)
+
+
+def _plain(value: Any) -> str:
+  return str(value).lower() if isinstance(value, bool) else f'{value}'
+
+
+def _json(value: Any) -> Any:
+  return list(value) if isinstance(value, tuple) else value
+
+
+def renamed(cls: type[Settings]) -> dict[str, str]:
+  """Former name of a flag -> its name."""
+  return {old: name for name, field in declared(cls).items()
+          for old in field.setting.aliases}
+
+
+def of_version_1(cls: type[Settings], recorded: Mapping[str, Any]) -> dict[str, Any]:
+  """The fields of a `configuration` in what version 1 recorded under former names."""
+  names, fields = renamed(cls), declared(cls)
+  found = {names.get(name, name): value for name, value in recorded.items()}
+  return {name: value for name, value in found.items()
+          if name in fields and not fields[name].setting.free}
+
+
+def define_flags(cls: type[Settings], values: flags.FlagValues) -> None:
+  """Defines a flag for each field in `values`."""
+  for name, field in declared(cls).items():
+    common = dict(name=name, default=None, help=field.setting.help,
+                  flag_values=values)
+    if field.setting.repeated:
+      flags.DEFINE_multi_string(**common)
+    elif field.is_tuple:
+      flags.DEFINE_string(**common)
+    elif field.kind is bool:
+      flags.DEFINE_bool(**common)
+    elif field.kind is int:
+      flags.DEFINE_integer(**common)
+    elif field.kind is float:
+      flags.DEFINE_float(**common)
+    else:
+      flags.DEFINE_string(**common)
+
+
+def from_flags(cls: type[Settings], values: flags.FlagValues) -> Settings:
+  """The settings that parsed flags stand for."""
+  found = {}
+  for name, field in declared(cls).items():
+    if not values[name].present:
+      continue
+    value = values[name].value
+    if field.setting.repeated:
+      value = tuple(value)
+    elif field.is_tuple:
+      value = field.parse(value)
+    found[name] = value
+  return cls(**found)
+
+
+def without_former_names(cls: type[Settings], arguments: Iterable[str]
+                         ) -> tuple[list[str], list[str]]:
+  """Arguments with former names of flags replaced, and a line about each."""
+  names, found, lines = renamed(cls), [], []
+  for argument in arguments:
+    dashes = argument[:len(argument) - len(argument.lstrip('-'))]
+    name, equals, value = argument[len(dashes):].partition('=')
+    negated = 'no' if name.startswith('no') and name[2:] in names else ''
+    new = names.get(name.removeprefix(negated))
+    if dashes and new is not None:
+      argument = f'{dashes}{negated}{new}{equals}{value}'
+      lines.append(f'--{name.removeprefix(negated)} is now called --{new}')
+    found.append(argument)
+  return found, list(dict.fromkeys(lines))
+
+
+def help_lines(cls: type[Settings], *, full: bool) -> list[str]:
+  """The flags by group, none of the lines longer than 80 columns.
+
+  Args:
+    cls: Whose fields they are.
+    full: Whether to list all of them, with ranges; else the essential ones.
+  """
+  groups: dict[str, list[str]] = {}
+  for name, field in declared(cls).items():
+    if full or field.setting.essential:
+      groups.setdefault(field.setting.group, []).extend(
+          _help_of(name, field, full=full))
+  order = sorted(groups, key=lambda group: group == 'run')  # That one last.
+  return [line for group in order for line in ('', f'{group}:', *groups[group])]
+
+
+def _help_of(name: str, field: Declared, *, full: bool) -> Sequence[str]:
+  flag, default = f'  --{name}', field.describe_default()
+  if field.kind is bool and not field.is_tuple:
+    flag = f'  --no{name}' if field.default else flag
+    default = ''
+  elif field.default is not None and default and (
+      len(flag) + len(default) < _COLUMN + 6):
+    flag, default = f'{flag}={default}', ''
+  text = field.setting.help
+  if field.kind is bool and not field.is_tuple and field.default:
+    text = f'Turn this off: {text}'
+  if default:
+    text += f' Default: {default}.'
+  if full:
+    details = [', '.join(field.setting.choices) if field.setting.choices else '',
+               field.setting.unit, field.setting.range]
+    details = '; '.join(detail for detail in details if detail)
+    if details:
+      text += f' [{details}]'
+  lines = textwrap.wrap(text, _WIDTH - _COLUMN, break_on_hyphens=False)
+  if len(flag) >= _COLUMN - 1:
+    return [flag, *(' ' * _COLUMN + line for line in lines)]
+  return [flag.ljust(_COLUMN) + lines[0],
+          *(' ' * _COLUMN + line for line in lines[1:])]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FolderSettings(Settings):
+  """Settings of every run that keeps a folder."""
+
+  seed: int | None = setting(
+      None, 'Simulation seed: makes the run repeatable and voids its privacy '
+      'guarantee, since the noise is predictable.', group='run', low=0,
+      otherwise='randomness of the operating system')
+  output_dir: str | None = setting(
+      None, 'Folder for checkpoints, ledger, metrics, summary and report.',
+      group='run', essential=True, free=True, otherwise='a new one below out/')
+  resume: bool = setting(
+      False, 'Continue the run in --output_dir; start it if there is none.',
+      group='run', essential=True, free=True)
+  verbose: bool = setting(
+      False, 'Print all that report.txt holds, instead of the short report.',
+      group='run', free=True)
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.resume and 'resume' in self.given and self.output_dir is None:
+      raise ValueError('resume needs output_dir, the folder of the run to continue')
+
+  def check_paths(self) -> None:
+    """Raises ValueError where the output folder can't be used."""
+    if self.output_dir is not None:
+      files.check_folder(self.output_dir, resume=self.resume)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunSettings(FolderSettings):
+  """Settings of every run whose rounds are TFF computations."""
+
+  num_workers: int = setting(
+      0, 'TFF worker processes that share the clients of a round. 0 computes in '
+      'this process, which is fastest on one machine.', group='run', low=0, high=64,
+      free=True)
