@@ -12,6 +12,7 @@ _MOST_PAIRS = 20
 # Of what is printed.
 _PRINTED_CLASSES = 10
 _PRINTED_PAIRS = 5
+_PRINTED_WEAKEST = 3
 
 
 def describe(breakdown: Breakdown, counts: Mapping[str, np.ndarray], *,
@@ -93,3 +94,16 @@ def lines(set_name: str, found: Mapping[str, Any]) -> list[str]:
 def _share(entry: Mapping[str, Any]) -> str:
   return (f'{entry["name"]!r} {100 * entry["right"] / entry["count"]:.0f}% '
           f'of {entry["count"]:,}')
+
+
+def weakest(found: Mapping[str, Any]) -> str | None:
+  """The classes with the lowest accuracy in one line; None if there are none.
+
+  Args:
+    found: A set's breakdown, from `describe`.
+  """
+  classes = [entry for entry in found['classes'] if entry['count']]
+  if not classes:
+    return None
+  worst = sorted(classes, key=lambda entry: entry['right'] / entry['count'])
+  return f'{found["kind"]} ' + ', '.join(map(_share, worst[:_PRINTED_WEAKEST]))

@@ -4,7 +4,7 @@ A chunk is a list of clients whose data lie end to end. One call trains them one
 after another; each client's update is clipped, rotated, rounded and noised by
 itself and added to one running sum, which is all that a call returns. So the
 fixed costs of TFF are paid once a chunk, and memory does not grow with the
-cohort. The functions are those of the plain form (`algorithms.fedavg`), and with
+cohort. The functions are those of the plain form (`fedavg.process`), and with
 the same keys the sums are the same integers.
 """
 
@@ -20,9 +20,8 @@ from aggregators import keys
 from aggregators import rounding
 from aggregators import structures
 from aggregators.client_sum import ClientSumFactory
-from tasks.task import Model
-from tff_pipelines.algorithms import fedavg
-from tff_pipelines.algorithms import local_training
+from tff_pipelines.fedavg import process as fedavg
+from tff_pipelines.fedavg import local_training
 
 
 def chunk_type(element_spec, *, seeded: bool, by_id: bool = False) -> tff.StructType:
@@ -55,21 +54,20 @@ def make_chunk(clients: Sequence):
   return chunk
 
 
-def build(model: Model, element_spec, *, initial_weights: list[np.ndarray],
-          sum_factory: ClientSumFactory, expected_cohort_size: float,
-          local: local_training.LocalConfig, server_learning_rate: float,
+def build(client_update: local_training.ClientUpdate, element_spec, *,
+          initial_weights: list[np.ndarray], sum_factory: ClientSumFactory,
+          expected_cohort_size: float, server_learning_rate: float,
           server_momentum: float,
           read_in_graph: Callable | None = None) -> tff.templates.IterativeProcess:
   """Builds the process; its clients are chunks.
 
   Args:
-    model: The model to train.
+    client_update: What a client does with weights, its examples and its key.
     element_spec: Feature name -> (dtype, shape), of the clients' source.
     initial_weights: List of float32 arrays.
     sum_factory: What a client contributes and how contributions add up. It
       also says whether the run is seeded and whether diagnostics are measured.
     expected_cohort_size: The constant that the sum is divided by.
-    local: What clients do.
     server_learning_rate: As in `fedavg.build`.
     server_momentum: As in `fedavg.build`.
     read_in_graph: As in `fedavg.build`. With it, chunks are of ids, and a call
@@ -102,8 +100,7 @@ def build(model: Model, element_spec, *, initial_weights: list[np.ndarray],
       else:
         rows = slice(ends[i] - chunk['lengths'][i], ends[i])
         examples = {name: x[rows] for name, x in chunk['examples'].items()}
-      delta, training = local_training.update(
-          model.loss, weights, examples, derive(key, 0), local)
+      delta, training = client_update(weights, examples, derive(key, 0))
       contribution, measured = sum_factory.contribute(
           rounding.flatten(delta), derive(key, 1), sum_state)
       return contribution, (measured, training)

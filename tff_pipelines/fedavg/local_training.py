@@ -7,7 +7,7 @@ keys, same update.
 
 import collections
 import dataclasses
-from typing import Callable
+from typing import Any, Callable
 
 import tensorflow as tf
 
@@ -90,3 +90,14 @@ def update(loss_fn: Callable, weights, examples, key: tf.Tensor,
   delta = [new - old for new, old in zip(trained, weights)]
   return delta, collections.OrderedDict(
       loss=total_loss, examples=tf.cast(count * config.epochs, tf.float32))
+
+
+# (weights, examples, key) -> the change of the weights, and float32 scalars that are
+# summed over clients where diagnostics are measured; see `update`.
+ClientUpdate = Callable[[Any, Any, tf.Tensor], tuple[list[tf.Tensor], Any]]
+
+
+def client_update(loss_fn: Callable, config: LocalConfig) -> ClientUpdate:
+  """What a client does by `update` with this loss, for a process to be built of."""
+  return lambda weights, examples, key: update(
+      loss_fn, weights, examples, key, config)

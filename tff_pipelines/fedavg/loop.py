@@ -1,30 +1,35 @@
-"""Rounds of a federated process: sample, run, commit, evaluate."""
+"""Rounds of a federated process: sample, read, run, evaluate."""
 
 import collections
+from collections.abc import Callable, Mapping
 import dataclasses
 import hashlib
 import math
-from typing import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow_federated as tff
-import tqdm
 
 from tasks import task as task_lib
 from tasks.task import Task
-from tff_pipelines.privacy_plan import PrivacyPlan, describe_epsilon
-from tff_pipelines.simulation import chunked
+from tff_pipelines.accounting import schemes
+from tff_pipelines.experiment import rounds as rounds_lib
+from tff_pipelines.fedavg import chunked
+from tff_pipelines.fedavg import evaluation
 from tff_pipelines.simulation import cohorts
-from tff_pipelines.simulation import evaluation
-from tff_pipelines.simulation import records as records_lib
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoopConfig:
-  """Attributes: rounds >= 1; rounds_per_evaluation >= 1; dropout_rate in [0, 1),
-  the part of the clients that were told to take part and do not answer;
-  clients_per_call >= 1, more than 1 for a process of `simulation.chunked`; by_id,
-  whether the process reads the clients itself."""
+  """How rounds are executed.
+
+  Attributes:
+    rounds: Of the whole run, >= 1.
+    rounds_per_evaluation: >= 1.
+    dropout_rate: Fraction of the selected clients that do not report, in [0, 1).
+    clients_per_call: >= 1; more than 1 for a process of `fedavg.chunked`.
+    by_id: Whether the process reads the clients itself.
+  """
 
   rounds: int
   rounds_per_evaluation: int = 1
@@ -43,7 +48,7 @@ def reads_by_id(task: Task) -> bool:
 
 
 class ClientReader:
-  """Makes what a client brings into a round."""
+  """Reads what a client brings into a round."""
 
   def __init__(self, task: Task, simulation_seed: int | None, by_id: bool = False):
     """Initializes the reader; see LoopConfig for by_id."""
@@ -51,8 +56,8 @@ class ClientReader:
     self._seed = simulation_seed
     self._by_id = by_id
 
-  def read(self, client: int, round_number: int):
-    """An OrderedDict of type `algorithms.fedavg.client_type` for a client's index.
+  def read(self, client: int, round_index: int):
+    """An OrderedDict of type `process.client_type` for a client's index.
 
     Raises:
       tasks.task.BadClientError: If its data are bad.
@@ -60,17 +65,17 @@ class ClientReader:
     source = self._task.train
     client_id = source.client_ids[client]
     if self._by_id:
-      return self._value(client, round_number, client_id)
-    return self._value(client, round_number, source.examples(client_id))
+      return self._value(client, round_index, client_id)
+    return self._value(client, round_index, source.examples(client_id))
 
-  def _value(self, client: int, round_number: int, data: str | task_lib.Examples):
+  def _value(self, client: int, round_index: int, data: str | task_lib.Examples):
     value = collections.OrderedDict()
     if self._by_id:
       value['client_id'] = data
     else:
       value['examples'] = collections.OrderedDict(sorted(data.items()))
     if self._seed is not None:
-      value['key'] = cohorts.client_key(self._seed, round_number, client)
+      value['key'] = cohorts.client_key(self._seed, round_index, client)
     return value
 
   def _nothing(self) -> task_lib.Examples:
@@ -78,21 +83,21 @@ class ClientReader:
     return {name: np.zeros((0, *shape), dtype)
             for name, (dtype, shape) in self._task.train.element_spec.items()}
 
-  def read_all(self, clients: np.ndarray, round_number: int,
+  def read_all(self, clients: np.ndarray, round_index: int,
                clients_per_call: int) -> list:
     """What the process takes: clients, or chunks of them of nearly equal size.
 
-    A client whose data are bad, and to be skipped, takes part without examples: its
+    A client whose data are bad, and to be skipped, participates without examples: its
     update is zero, and its share of the noise is there. Were it missing, the round
-    could be withheld, and that would tell of its data.
+    could be suppressed, and that would tell of its data.
     """
     values = []
     for client in clients:
       try:
-        values.append(self.read(int(client), round_number))
+        values.append(self.read(int(client), round_index))
       except task_lib.BadClientError as error:
         self._task.skips.client(self._task.train.client_ids[client], error)
-        values.append(self._value(int(client), round_number, self._nothing()))
+        values.append(self._value(int(client), round_index, self._nothing()))
     if clients_per_call == 1:
       return values
     chunks = -(-len(values) // clients_per_call)
@@ -110,109 +115,107 @@ class ClientReader:
         self._task.train.examples(self._task.train.client_ids[client])
 
 
-def _survivors(told: np.ndarray, dropout_rate: float, round_number: int,
+def _reporting(selected: np.ndarray, dropout_rate: float, round_index: int,
                simulation_seed: int | None) -> np.ndarray:
-  """The told clients that answer; each drops out by itself."""
-  if dropout_rate == 0 or not len(told):
-    return told
+  """The selected clients that report; each drops out independently."""
+  if dropout_rate == 0 or not len(selected):
+    return selected
   if simulation_seed is not None:
-    # A seed of its own: who drops out must not follow from who was drawn.
+    # A seed of its own: who drops out must not follow from who was selected.
     digest = hashlib.sha256(f'dropout {simulation_seed}'.encode()).digest()
     simulation_seed = int.from_bytes(digest[:8], 'big')
-  sampler = cohorts.CohortSampler(
-      sampling='poisson', population=len(told),
-      cohort_size=(1 - dropout_rate) * len(told),
+  scheme = schemes.Poisson(
+      population=len(selected), cohort_size=(1 - dropout_rate) * len(selected),
       simulation_seed=simulation_seed)
-  return told[sampler.sample(round_number)]
+  return selected[scheme.sample(round_index)]
 
 
-def run(process: tff.templates.IterativeProcess,
-        tell_cohort_size: Callable, task: Task, plan: PrivacyPlan,
-        records: records_lib.RunRecords, config: LoopConfig,
-        on_round: Callable[[int, dict], None] | None = None,
-        on_end: Callable[[evaluation.Evaluator, list], None] | None = None) -> dict:
-  """Runs the rounds that are not yet committed.
+class FedAvgRounds(rounds_lib.Rounds):
+  """The rounds of a federated process.
 
-  Args:
-    process: Built by `algorithms.fedavg`.
-    tell_cohort_size: (state, clients that are told to take part) -> state.
-    task: Clients and held-out examples.
-    plan: Sampler and accounting.
-    records: The folder of the run.
-    config: Number of rounds and evaluation.
-    on_round: Called with the round and its metrics after it is committed.
-    on_end: Called with the evaluator and the last round's weights.
-
-  Returns:
-    Metrics of the last round's model: held-out set -> metric -> value.
-
-  Raises:
-    ValueError: If the model stops being finite, or a client's data are bad and not
-      to be skipped.
+  The state is a dictionary of the process's own and of the sampling scheme's.
   """
-  evaluator = evaluation.Evaluator(task.model, task.held_out)
-  request = plan.request
-  reader = ClientReader(task, plan.simulation_seed, config.by_id)
-  guarantee = plan.guarantee(config.rounds) if plan.is_private else None
-  state, done = records.restore(
-      process.initialize(),
-      dict(population=request.population, delta=request.delta,
-           adjacency=guarantee.adjacency if guarantee else None,
-           trust_model=request.family.trust_model,
-           seeded=plan.simulation_seed is not None,
-           deviation_per_round=plan.deviation_per_round,
-           warnings=plan.warnings(config.rounds) + list(task.warnings)))
-  headline = evaluator.sets[0]
-  results = evaluator.evaluate(state['weights'])
-  epsilon_name = epsilon_key(plan)
-  progress = tqdm.tqdm(
-      total=config.rounds, initial=done, unit='round', dynamic_ncols=True,
-      mininterval=1.0)
-  with progress:
-    for rounds in range(done + 1, config.rounds + 1):
-      told = plan.sampler.sample(rounds)
-      present = _survivors(
-          told, config.dropout_rate, rounds, plan.simulation_seed)
-      clients = reader.read_all(present, rounds, config.clients_per_call)
-      try:
-        output = process.next(tell_cohort_size(state, len(told)), clients)
-      except Exception:
-        reader.check(present)
-        raise
-      # Checkpoints must not tell how many took part.
-      previous, state = state, tell_cohort_size(
-          output['state'], round(request.cohort_size))
-      public, diagnostics, withheld = _split_metrics(output['metrics'])
-      if not _is_finite(state['weights']):
-        # The failure tells of the release, so the round counts; its model is
-        # of no use, so the state stays as it was.
-        records.commit(previous, rounds, plan.round_event, withheld=withheld,
-                       metrics={epsilon_name: plan.epsilon(rounds)})
-        raise ValueError(
-            f'the model is not finite after round {rounds}, which counts but was '
-            'not kept: lower --server_learning_rate or --client_learning_rate')
-      metrics = {epsilon_name: plan.epsilon(rounds), **public, **diagnostics}
-      if (rounds % config.rounds_per_evaluation == 0 or
-          rounds == config.rounds):
-        results = evaluator.evaluate(state['weights'])
-        for name, values in results.items():
-          metrics.update({f'{name}/{key}': value for key, value in values.items()})
-      records.commit(
-          state, rounds, plan.round_event, withheld=withheld, metrics=metrics)
-      progress.set_postfix(
-          {task.model.headline: f'{results[headline][task.model.headline]:.4f}'},
-          **{epsilon_name: describe_epsilon(metrics[epsilon_name])}, refresh=False)
-      progress.update()
-      if on_round is not None:
-        on_round(rounds, metrics)
-  if on_end is not None:
-    on_end(evaluator, list(state['weights']))
-  return results
 
+  def __init__(self, process: tff.templates.IterativeProcess, *, task: Task,
+               scheme: schemes.SamplingScheme, config: LoopConfig,
+               evaluator: evaluation.Evaluator, headline: str,
+               set_cohort_size: Callable[[Any, int], Any] = lambda state, _: state):
+    """Initializes the rounds.
 
-def epsilon_key(plan: PrivacyPlan) -> str:
-  """The name of epsilon in a run's metrics; a seeded run has none."""
-  return 'epsilon' if plan.simulation_seed is None else 'epsilon_if_unseeded'
+    Args:
+      process: Built by `fedavg.process`, or with the same state and results.
+      task: The clients.
+      scheme: Samples the clients; its seed is that of the run.
+      config: Number of rounds and evaluations.
+      evaluator: Of the released weights on held-out examples.
+      headline: The metric that progress shows, on the evaluator's first set.
+      set_cohort_size: (state of the process, number of selected clients) -> state.
+    """
+    self.count = config.rounds
+    self._process = process
+    self._scheme = scheme
+    self._config = config
+    self._set_cohort_size = set_cohort_size
+    self._reader = ClientReader(task, scheme.simulation_seed, config.by_id)
+    self._evaluator, self._headline = evaluator, headline
+    self._results: dict[str, dict[str, float]] | None = None
+
+  def initial_state(self, resumed: bool) -> dict[str, Any]:
+    del resumed
+    return {'process': self._process.initialize(), 'scheme': self._scheme.state()}
+
+  def step(self, state: dict[str, Any], index: int) -> rounds_lib.Step:
+    """Runs a round.
+
+    Raises:
+      ValueError: If a client's data are bad and not to be skipped.
+    """
+    config, scheme = self._config, self._scheme
+    scheme.restore(state['scheme'])
+    selected = scheme.sample(index)
+    reporting = _reporting(
+        selected, config.dropout_rate, index, scheme.simulation_seed)
+    clients = self._reader.read_all(reporting, index, config.clients_per_call)
+    try:
+      output = self._process.next(
+          self._set_cohort_size(state['process'], len(selected)), clients)
+    except Exception:
+      self._reader.check(reporting)
+      raise
+    public, diagnostics, suppressed = _split_metrics(output['metrics'])
+    # Checkpoints must not tell how many clients participated.
+    new = self._set_cohort_size(output['state'], round(scheme.expected_cohort))
+    if not _is_finite(new['weights']):
+      # The failure tells of the release, so the round counts; its model is of no
+      # use, so the state of the process stays as it was.
+      return rounds_lib.Step(
+          state={**state, 'scheme': scheme.state()}, suppressed=suppressed, failure=(
+              f'the model is not finite after round {index}, which counts but was not '
+              'kept: lower --server_learning_rate or --client_learning_rate'))
+    metrics = {**public, **diagnostics}
+    if index % config.rounds_per_evaluation == 0 or index == self.count:
+      self._results = self._evaluator.evaluate(new['weights'])
+      for name, values in self._results.items():
+        metrics.update({f'{name}/{key}': value for key, value in values.items()})
+    return rounds_lib.Step(
+        state={'process': new, 'scheme': scheme.state()}, metrics=metrics,
+        suppressed=suppressed)
+
+  def shown(self) -> Mapping[str, str]:
+    if self._results is None:
+      return {}
+    value = self._results[self._evaluator.sets[0]][self._headline]
+    return {self._headline: f'{value:.4f}'}
+
+  def results(self, state: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Metrics of a state that `step` returned last, or that was restored."""
+    if self._results is None:
+      self._results = self._evaluator.evaluate(state['process']['weights'])
+    return self._results
+
+  def breakdown(self, state: dict[str, Any]) -> dict[str, dict[str, np.ndarray]]:
+    """As `Evaluator.breakdown`, of the weights of a state."""
+    return self._evaluator.breakdown(list(state['process']['weights']))
 
 
 def _is_finite(weights) -> bool:
@@ -220,7 +223,7 @@ def _is_finite(weights) -> bool:
 
 
 def _split_metrics(metrics) -> tuple[dict, dict, bool]:
-  """Public measurements, diagnostics, and whether the round was withheld."""
+  """Public measurements, diagnostics, and whether the round was suppressed."""
   measured = metrics['aggregator']
   raw = {}
   if 'diagnostics' in measured:
@@ -232,6 +235,6 @@ def _split_metrics(metrics) -> tuple[dict, dict, bool]:
     raw['training_loss'] = (
         float(metrics['training']['loss']) / seen if seen else math.nan)
   public = dict(measured) if measured else {}
-  withheld = bool(public.pop('withheld', False))
+  suppressed = bool(public.pop('withheld', False))
   return ({f'public/{k}': float(v) for k, v in public.items()},
-          {f'diagnostics/{k}': v for k, v in raw.items()}, withheld)
+          {f'diagnostics/{k}': v for k, v in raw.items()}, suppressed)

@@ -1,15 +1,15 @@
-"""A picture of which labels simulated clients have."""
+"""A figure of which labels simulated clients have."""
 
 import os
 
 import matplotlib
 import numpy as np
 
-PICTURE = 'clients.png'
+FIGURE = 'clients.png'
 
 # Bars beyond this many would be thinner than a pixel.
 _MAX_BARS = 200
-# A legend of more labels would cover the picture.
+# A legend of more labels would cover the figure.
 _MAX_LEGEND = 20
 
 
@@ -18,7 +18,7 @@ def draw(label_counts: np.ndarray, path: str | os.PathLike[str]) -> None:
 
   Args:
     label_counts: [clients, classes], how often each client has each label. Of
-      simulated clients only: of real ones it is private. The picture is as private
+      simulated clients only: of real ones it is private. The figure is as private
       as the examples that they have.
     path: The file, overwritten.
   """

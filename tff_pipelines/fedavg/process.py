@@ -14,8 +14,7 @@ import tensorflow_federated as tff
 
 from aggregators import keys
 from aggregators import structures
-from tasks.task import Model
-from tff_pipelines.algorithms import local_training
+from tff_pipelines.fedavg import local_training
 
 
 def examples_type(element_spec) -> tff.StructType:
@@ -73,21 +72,20 @@ class Server:
             aggregator=aggregator_state))
 
 
-def build(model: Model, element_spec, *, initial_weights: list[np.ndarray],
+def build(client_update: local_training.ClientUpdate, element_spec, *,
+          initial_weights: list[np.ndarray],
           mean_factory: tff.aggregators.UnweightedAggregationFactory,
-          local: local_training.LocalConfig, server_learning_rate: float,
-          server_momentum: float, seeded: bool = False,
+          server_learning_rate: float, server_momentum: float, seeded: bool = False,
           diagnostics: bool = False,
           read_in_graph: Callable | None = None) -> tff.templates.IterativeProcess:
   """Builds the process.
 
   Args:
-    model: The model to train.
+    client_update: What a client does with weights, its examples and its key.
     element_spec: Feature name -> (dtype, shape), of the clients' source.
     initial_weights: List of float32 arrays.
     mean_factory: Aggregates the list of clients' updates to their mean. Seeded
       runs wrap it for values that bring their key.
-    local: What clients do.
     server_learning_rate: The server applies SGD to minus the mean update.
     server_momentum: Of that SGD, in [0, 1).
     seeded: Clients bring a key of a simulation seed; otherwise they draw one
@@ -113,8 +111,7 @@ def build(model: Model, element_spec, *, initial_weights: list[np.ndarray],
   def train_client(client, weights):
     key = client['key'] if seeded else keys.fresh()
     examples = read_in_graph(client['client_id']) if by_id else client['examples']
-    delta, training = local_training.update(
-        model.loss, weights, examples, keys.derive(key, 0), local)
+    delta, training = client_update(weights, examples, keys.derive(key, 0))
     value = delta
     if seeded:
       value = collections.OrderedDict(value=delta, key=keys.derive(key, 1))

@@ -1,11 +1,10 @@
 """A training run: one task, one plan, federated averaging, one folder."""
 
-import dataclasses
-import datetime
+from collections.abc import Mapping
 import hashlib
 import math
 import os
-import pathlib
+from typing import Any
 
 from aggregators.adaptive_clip import AdaptiveClipSumFactory
 from aggregators.central_sum import CentralSumFactory
@@ -15,44 +14,40 @@ from aggregators.expected_mean import ExpectedMeanFactory
 from tasks import registry
 from tasks.task import reader_in_graph
 from tasks.task import Task
-from tff_pipelines import run_report
-from tff_pipelines.accounting import request as request_lib
-from tff_pipelines.algorithms import fedavg
-from tff_pipelines.algorithms import local_training
-from tff_pipelines.flags import TrainConfig
-from tff_pipelines.privacy_plan import PrivacyPlan
-from tff_pipelines.simulation import chunked
-from tff_pipelines.simulation import contexts
-from tff_pipelines.simulation import loop
-from tff_pipelines.simulation import records as records_lib
-
-# Fields of a configuration that may differ between a run and its resumption.
-_FREE = ('output_dir', 'resume', 'rounds_per_evaluation', 'num_workers',
-         'clients_per_call', 'clients_by_id')
-# Where the data lie may change; what they are is in the fingerprint.
-_PATHS = ('data_path', 'test_path', 'cache_dir', *registry.KEPT_FILES)
+from tff_pipelines.experiment import files
+from tff_pipelines.experiment import report as report_lib
+from tff_pipelines.experiment import run as run_lib
+from tff_pipelines.experiment import settings as settings_lib
+from tff_pipelines.fedavg import chunked
+from tff_pipelines.fedavg import evaluation
+from tff_pipelines.fedavg import local_training
+from tff_pipelines.fedavg import loop
+from tff_pipelines.fedavg import plan as plan_lib
+from tff_pipelines.fedavg import process as process_lib
+from tff_pipelines.fedavg import report
+from tff_pipelines.fedavg.settings import TrainSettings
 
 # What one call holds of clients' data stays bounded.
 _MOST_CLIENTS_PER_CALL = 64
 
 
-def sum_factory(plan: PrivacyPlan) -> ClientSumFactory:
+def sum_factory(plan: plan_lib.FedAvgPlan) -> ClientSumFactory:
   """The factory that executes a plan."""
-  common = dict(diagnostics=plan.diagnostics, simulation_seed=plan.simulation_seed)
+  common = dict(diagnostics=plan.diagnostics, simulation_seed=plan.seed)
   if plan.adaptive is not None:
     return AdaptiveClipSumFactory(plan.params, plan.adaptive, **common)
   if plan.params is not None:
     return DistributedSumFactory(plan.params, **common)
   if plan.is_private:
     return CentralSumFactory(
-        clip=plan.request.clip, noise_multiplier=plan.request.noise_multiplier,
+        clip=plan.mechanism.clip, noise_multiplier=plan.mechanism.noise_multiplier,
         **common)
   return CentralSumFactory(clip=None, noise_multiplier=0.0, **common)
 
 
-def _fingerprint(task: Task) -> str:
-  """Of the data: which clients there are, what an example looks like, and files
-  that examples are made with."""
+def fingerprint(task: Task) -> str:
+  """SHA-256 of which clients there are, what an example looks like, and of files that
+  examples are made with."""
   digest = hashlib.sha256(repr(sorted(
       (name, str(dtype), tuple(shape))
       for name, (dtype, shape) in task.train.element_spec.items())).encode())
@@ -63,110 +58,145 @@ def _fingerprint(task: Task) -> str:
   return digest.hexdigest()
 
 
-def _task_options(config: TrainConfig) -> dict:
-  """The task's options; of a run that is resumed, with the files that it kept."""
-  options = dict(config.task_options)
-  if config.resume:
-    for option, name in registry.KEPT_FILES.items():
-      path = pathlib.Path(config.output_dir) / name
-      if path.is_file() and option in registry.OPTIONS[config.task]:
-        options[option] = str(path)
-  return options
-
-
-def _configuration(plan: PrivacyPlan, config: TrainConfig, task: Task) -> dict:
-  fields = dataclasses.asdict(config)
-  for name in _FREE:
-    del fields[name]
-  fields['task_options'] = {
-      key: value for key, value in fields['task_options'].items()
-      if key not in _PATHS}
-  fields['data_fingerprint'] = _fingerprint(task)
-  return {**fields, **plan.configuration()}
-
-
-def _default_folder(config: TrainConfig, mechanism: str) -> pathlib.Path:
-  now = datetime.datetime.now().strftime('%Y%m%d-%H%M%S')
-  return pathlib.Path('out') / f'{config.task}-{mechanism}-{now}'
-
-
-def default_clients_per_call(plan: PrivacyPlan) -> int:
+def default_clients_per_call(cohort_size: float) -> int:
   """Enough calls a round to keep all cores busy, and calls of bounded size."""
   cores = os.cpu_count() or 1
-  per_core = math.ceil(plan.request.cohort_size / cores)
-  return max(2, min(per_core, _MOST_CLIENTS_PER_CALL))
+  return max(2, min(math.ceil(cohort_size / cores), _MOST_CLIENTS_PER_CALL))
 
 
-def _by_id(task: Task, config: TrainConfig) -> bool:
-  return config.clients_by_id and loop.reads_by_id(task)
-
-
-def _process(task: Task, plan: PrivacyPlan, config: TrainConfig,
-             factory: ClientSumFactory, initial_weights):
-  """Federated averaging, in the plain form or with many clients in a call."""
-  common = dict(
-      initial_weights=initial_weights,
-      local=local_training.LocalConfig(
-          learning_rate=config.client_learning_rate,
-          batch_size=config.client_batch_size, epochs=config.client_epochs),
-      server_learning_rate=config.server_learning_rate,
-      server_momentum=config.server_momentum,
-      read_in_graph=reader_in_graph(task.train) if _by_id(task, config) else None)
-  expected = plan.request.cohort_size
-  if config.clients_per_call == 1:
-    return fedavg.build(
-        task.model, task.train.element_spec,
-        mean_factory=ExpectedMeanFactory(factory, expected),
-        seeded=factory.seeded, diagnostics=factory.diagnostics, **common)
-  return chunked.build(
-      task.model, task.train.element_spec, sum_factory=factory,
-      expected_cohort_size=expected, **common)
-
-
-def train(request: request_lib.Request, given: frozenset[str],
-          config: TrainConfig) -> dict:
-  """Trains, or goes on training, and reports.
+def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
+                 local: local_training.LocalConfig, server_learning_rate: float,
+                 server_momentum: float, clients_per_call: int | None = None,
+                 **config: Any) -> loop.FedAvgRounds:
+  """Federated averaging of a task under a plan, ready to run.
 
   Args:
-    request: What is asked of privacy; dimension and population are filled in.
-    given: Names of the privacy flags that the user gave.
-    config: Everything else.
+    task: Clients, model and held-out examples.
+    plan: Says how sums are computed and which clients are sampled.
+    initial_weights: List of float32 arrays.
+    local: What clients do.
+    server_learning_rate: As in `process.build`.
+    server_momentum: As in `process.build`.
+    clients_per_call: None to choose by the cohort; 1 for the plain form, in which
+      each client is one of TFF's.
+    **config: Further attributes of LoopConfig.
+  """
+  factory, cohort_size = sum_factory(plan), plan.mechanism.cohort_size
+  client_update = local_training.client_update(task.model.loss, local)
+  common = dict(
+      initial_weights=initial_weights,
+      server_learning_rate=server_learning_rate, server_momentum=server_momentum,
+      read_in_graph=reader_in_graph(task.train) if config.get('by_id') else None)
+  if clients_per_call == 1:
+    process = process_lib.build(
+        client_update, task.train.element_spec,
+        mean_factory=ExpectedMeanFactory(factory, cohort_size), seeded=factory.seeded,
+        diagnostics=factory.diagnostics, **common)
+  else:
+    process = chunked.build(
+        client_update, task.train.element_spec, sum_factory=factory,
+        expected_cohort_size=cohort_size, **common)
+  return loop.FedAvgRounds(
+      process, task=task, scheme=plan.scheme,
+      evaluator=evaluation.Evaluator(task.model, task.held_out),
+      headline=task.model.headline,
+      set_cohort_size=lambda state, cohort: process_lib.tell_cohort_size(
+          state, cohort, factory),
+      config=loop.LoopConfig(
+          rounds=plan.mechanism.rounds,
+          clients_per_call=clients_per_call or default_clients_per_call(cohort_size),
+          **config))
+
+
+class TrainExperiment(run_lib.Experiment):
+  """Federated averaging of one of the registered tasks."""
+
+  family = 'train'
+  settings: TrainSettings
+
+  def folder_words(self) -> tuple[str, ...]:
+    return self.settings.task, self.settings.mechanism
+
+  def build_task(self) -> Task:
+    options = self.settings.task_options
+    if self.settings.resume:
+      # With the files that the run kept.
+      for option, name in registry.KEPT_FILES.items():
+        path = self.folder / name
+        if path.is_file() and option in registry.OPTIONS[self.settings.task]:
+          options[option] = str(path)
+    return registry.build(self.settings.task, **options)
+
+  def identity(self, task: Task) -> dict[str, Any]:
+    return {'data_fingerprint': fingerprint(task)}
+
+  def build_plan(self, task: Task,
+                 recorded: Mapping[str, Any] | None) -> plan_lib.FedAvgPlan:
+    return plan_lib.build(
+        self.settings, dimension=task.model.parameter_count(),
+        population=len(task.train.client_ids), privacy_unit=task.privacy_unit,
+        recorded=recorded)
+
+  def describe(self, task: Task,
+               plan: plan_lib.FedAvgPlan) -> report_lib.Description:
+    return report.describe(plan, task)
+
+  def keep(self, task: Task) -> None:
+    for name, text in task.files.items():
+      files.write_atomically(self.folder / name, text)
+
+  def planned_rounds(self, plan: plan_lib.FedAvgPlan) -> int:
+    return plan.mechanism.rounds
+
+  def run_line(self, plan: plan_lib.FedAvgPlan, rounds: int) -> str:
+    return report.run_line(plan, rounds)
+
+  def build_rounds(self, task: Task,
+                   plan: plan_lib.FedAvgPlan) -> loop.FedAvgRounds:
+    settings = self.settings
+    return build_rounds(
+        task, plan, task.model.initial_weights(settings.initial_weights_seed),
+        local=local_training.LocalConfig(
+            learning_rate=settings.client_learning_rate,
+            batch_size=settings.client_batch_size, epochs=settings.client_epochs),
+        server_learning_rate=settings.server_learning_rate,
+        server_momentum=settings.server_momentum,
+        clients_per_call=settings.clients_per_call,
+        rounds_per_evaluation=settings.rounds_per_evaluation,
+        dropout_rate=settings.simulated_dropout_rate,
+        by_id=settings.clients_by_id and loop.reads_by_id(task))
+
+  def outcome(self, task: Task, plan: plan_lib.FedAvgPlan, rounds: loop.FedAvgRounds,
+              state: Any) -> report_lib.Outcome:
+    return report.outcome(plan, task, rounds.results(state), rounds.breakdown(state),
+                          self.settings.initial_weights_seed)
+
+  def upgraded(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
+    recorded = dict(recorded)
+    identity = {'data_fingerprint': recorded.pop('data_fingerprint')}
+    plan = {name: recorded.get(name)
+            for name in ('noise_multiplier', 'delta', 'dimension', 'population')}
+    options = recorded.pop('task_options')
+    settings = self.settings
+    if recorded['epsilon'] is not None:
+      # The noise was calibrated.
+      recorded['noise_multiplier'] = None
+      if recorded['epsilon'] == settings.target_epsilon:
+        recorded['epsilon'] = settings.epsilon
+    if settings.delta is None and recorded['delta'] == 1 / recorded['population']:
+      recorded['delta'] = None
+    return {'identity': identity, 'plan': plan,
+            'settings': settings_lib.of_version_1(
+                TrainSettings, {**recorded, **options})}
+
+
+def train(settings: TrainSettings) -> dict[str, Any]:
+  """Trains, or resumes training, and reports.
+
+  Args:
+    settings: Of the run.
 
   Returns:
     The summary, as it is written to summary.json.
   """
-  task = registry.build(config.task, **_task_options(config))
-  initial_weights = task.model.initial_weights(config.initial_weights_seed)
-  population = len(task.train.client_ids)
-  dimension = sum(w.size for w in initial_weights)
-  plan = PrivacyPlan.calibrate(
-      request.replace(dimension=int(dimension), population=population,
-                      dropout_rate=config.simulated_dropout_rate),
-      given=given, simulation_seed=config.seed, diagnostics=config.diagnostics,
-      target_quantile=config.target_quantile,
-      clip_learning_rate=config.clip_learning_rate,
-      noise_generator=config.noise_generator)
-  folder = config.output_dir or _default_folder(config, request.mechanism)
-  factory = sum_factory(plan)
-  records = records_lib.RunRecords(
-      folder, _configuration(plan, config, task), resume=config.resume)
-  for name, text in task.files.items():
-    records_lib.write_atomically(records.folder / name, text)
-  breakdown = {}
-  run_report.print_plan(plan, task, records)
-  with contexts.simulation(num_workers=config.num_workers):
-    process = _process(task, plan, config, factory, initial_weights)
-    results = loop.run(
-        process,
-        lambda state, cohort: fedavg.tell_cohort_size(state, cohort, factory),
-        task, plan, records,
-        loop.LoopConfig(
-            rounds=request.rounds,
-            rounds_per_evaluation=config.rounds_per_evaluation,
-            dropout_rate=config.simulated_dropout_rate,
-            by_id=_by_id(task, config),
-            clients_per_call=config.clients_per_call or default_clients_per_call(plan)),
-        on_end=lambda evaluator, weights: breakdown.update(
-            evaluator.breakdown(weights)))
-  return run_report.finish(
-      plan, task, records, results, config.initial_weights_seed, breakdown)
+  return TrainExperiment(settings).run()

@@ -1,4 +1,4 @@
-"""What a party of FedMD does with its model: fit it, and predict with it.
+"""The model of a party of FedMD: fit it, and predict with it.
 
 Pure TensorFlow functions of explicit arguments. A model is one vector of
 weights and an architecture that reads it.
@@ -10,13 +10,14 @@ import tensorflow as tf
 
 from aggregators import keys
 from aggregators import validate
-from tasks import layers
-from tasks.fedmd_models import Architecture
+from tasks.models import layers
+from tasks.models.fedmd import Architecture
+from tff_pipelines.learning import adam
 
 # Images that one forward pass takes; bounds the memory of its activations.
 _PREDICTED_AT_ONCE = 500
-# Of Adam (arXiv 1412.6980), its published defaults but for epsilon, which is
-# what Keras has.
+# Of Adam (arXiv 1412.6980), its published defaults except for epsilon, which is
+# that of Keras.
 _BETA_1, _BETA_2, _EPSILON = 0.9, 0.999, 1e-7
 
 LABELS = 'labels'
@@ -28,10 +29,10 @@ class FitConfig:
 
   Attributes:
     learning_rate: Of Adam, > 0.
-    batch_size: >= 1; the last batch of an epoch is smaller where it does not come
-      out even.
+    batch_size: >= 1; the last batch of an epoch is smaller where the examples do not
+      fill it.
     mirror: Whether half of the images, others in each epoch, are mirrored left to
-      right: for images that mean the same then, as letters don't.
+      right. For images that mean the same then, as letters don't.
   """
 
   learning_rate: float
@@ -47,9 +48,9 @@ def losses(kind: str, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
   """One loss per example.
 
   Args:
-    kind: 'labels' for classes; or what the consensus is a mean of: 'logits'
-      (mean absolute difference), 'softmax' or 'argmax' (cross entropy with the
-      mean probabilities, or with the shares of the votes).
+    kind: 'labels' for classes; else the knowledge that the consensus is a mean of:
+      'logits' (mean absolute difference), 'softmax' or 'argmax' (cross entropy with
+      the mean probabilities, or with the fractions of the votes).
     logits: float32 [batch, classes].
     targets: int32 [batch] for labels, else float32 [batch, classes].
 
@@ -67,7 +68,7 @@ def losses(kind: str, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
 def fit(architecture: Architecture, weights: tf.Tensor, images: tf.Tensor,
         targets: tf.Tensor, epochs: tf.Tensor, key: tf.Tensor, *, kind: str,
         config: FitConfig, rate_factor=1.0) -> tf.Tensor:
-  """Trains a model by Adam, whose state starts anew; the weights after it.
+  """Trains a model by Adam, whose moments start at zero.
 
   Args:
     architecture: Of the model.
@@ -79,6 +80,9 @@ def fit(architecture: Architecture, weights: tf.Tensor, images: tf.Tensor,
     kind: Of the loss.
     config: Learning rate, batch size and whether images are mirrored.
     rate_factor: float32 scalar that the learning rate is multiplied by.
+
+  Returns:
+    The weights after it, float32 [size].
   """
   count = tf.shape(images)[0]
   batch_size = config.batch_size
@@ -87,10 +91,10 @@ def fit(architecture: Architecture, weights: tf.Tensor, images: tf.Tensor,
   steps_per_epoch = (count + batch_size - 1) // batch_size
 
   def train_epoch(epoch, *state):
-    words = keys.words(keys.derive(key, epoch), [count], tf.int64)
-    order = tf.argsort(words)
-    # The order looks at the first bits of a word, this at its last.
-    mirrored = tf.equal(tf.bitwise.bitwise_and(words, 1), 1)
+    random_bits = keys.words(keys.derive(key, epoch), [count], tf.int64)
+    order = tf.argsort(random_bits)
+    # The order depends on the first bits, this on the last one.
+    mirrored = tf.equal(tf.bitwise.bitwise_and(random_bits, 1), 1)
 
     def train_step(step, weights, mean, square, decay_1, decay_2):
       rows = order[step * batch_size:(step + 1) * batch_size]
@@ -104,11 +108,11 @@ def fit(architecture: Architecture, weights: tf.Tensor, images: tf.Tensor,
         logits = architecture.logits(weights, batch)
         loss = tf.reduce_mean(losses(kind, logits, tf.gather(targets, rows)))
       gradient = tape.gradient(loss, weights)
-      mean = mean + (1 - _BETA_1) * (gradient - mean)
-      square = square + (1 - _BETA_2) * (tf.square(gradient) - square)
       decay_1, decay_2 = decay_1 * _BETA_1, decay_2 * _BETA_2
-      rate = learning_rate * tf.sqrt(1 - decay_2) / (1 - decay_1)
-      weights = weights - rate * mean / (tf.sqrt(square) + _EPSILON)
+      (weights,), (mean,), (square,) = adam.moved(
+          [weights], [gradient], [mean], [square], learning_rate,
+          first_decay=_BETA_1, second_decay=_BETA_2, first_power=decay_1,
+          second_power=decay_2, small=_EPSILON)
       return step + 1, weights, mean, square, decay_1, decay_2
 
     _, *state = tf.while_loop(
@@ -126,9 +130,15 @@ def fit(architecture: Architecture, weights: tf.Tensor, images: tf.Tensor,
 
 def predict(architecture: Architecture, weights: tf.Tensor,
             images: tf.Tensor) -> tf.Tensor:
-  """Logits, float32 [examples, classes], a bounded number of images at once.
+  """Logits of a model, computed for a bounded number of images at once.
 
-  There must be at least one image.
+  Args:
+    architecture: Of the model.
+    weights: float32 [size].
+    images: uint8 [examples, height, width, channels]; at least one.
+
+  Returns:
+    float32 [examples, classes].
   """
   pieces = tf.TensorArray(
       tf.float32, size=_calls(images), infer_shape=False,
@@ -144,7 +154,7 @@ def predict(architecture: Architecture, weights: tf.Tensor,
 
 def agreement(architecture: Architecture, weights: tf.Tensor, images: tf.Tensor,
               consensus: tf.Tensor) -> tf.Tensor:
-  """On which part of the images the model's class is that of the consensus.
+  """Fraction of the images on which the model's class is that of the consensus.
 
   Args:
     architecture: Of the model.
@@ -172,7 +182,7 @@ def _calls(images: tf.Tensor) -> tf.Tensor:
 
 
 def _in_pieces(step, images: tf.Tensor, value):
-  """Applies `step`, (first image, number of the piece, value) -> value."""
+  """Applies `step`, (first image, index of the piece, value) -> value, to all."""
   calls = _calls(images)
   _, value = tf.while_loop(
       lambda i, _: i < calls,

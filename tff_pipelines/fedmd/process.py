@@ -4,16 +4,16 @@ Parties keep their models, which may be of different architectures, and share
 what these predict on public records. In a round a party *digests* the consensus
 on the public records of the round before, *revisits* its own records, and
 predicts on new public records, those that the next round digests. All of that
-is one graph; the number of a party's architecture chooses within it.
+is one graph; the index of a party's architecture chooses within it.
 
-A party's state goes in and comes out placed at clients. Everything random that
+A party's state is placed at clients before and after a round. Everything random that
 leads to it derives from a key in it, because contexts of several workers run the
 clients' part twice, once for the sums and once for the state.
 """
 
 import collections
+from collections.abc import Sequence
 import dataclasses
-from typing import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -24,9 +24,9 @@ from aggregators import structures
 from aggregators import validate
 from aggregators.prediction_mean import PredictionMeanFactory
 from aggregators.prediction_params import PredictionMeanParams
-from tasks.fedmd_models import Architecture
-from tff_pipelines.algorithms import fedmd_training
-from tff_pipelines.algorithms.fedmd_training import FitConfig
+from tasks.models.fedmd import Architecture
+from tff_pipelines.fedmd import party as party_lib
+from tff_pipelines.fedmd.party import FitConfig
 
 # What a party's key of a round is derived for.
 _INITIAL, _DIGEST, _REVISIT, _NOISE = range(4)
@@ -37,7 +37,7 @@ class PartyConfig:
   """What parties do, the same for all of them.
 
   Attributes:
-    initial_epochs: Over a party's own records, when it first takes part; >= 0.
+    initial_epochs: Epochs on a party's own records when it first participates, >= 0.
     private: How a party fits its own records.
     digest: How it fits the consensus.
   """
@@ -63,23 +63,24 @@ def party_type() -> tff.StructType:
 
 def new_party(number: int, architecture: int, weights: np.ndarray,
               key: np.ndarray):
-  """The state of a party that has not taken part yet.
+  """The state of a party that has not participated yet.
 
   Args:
-    number: Of the party, to tell its new state from others'.
-    architecture: Its number in the list that the process is built for.
-    weights: float32 vector, of a model trained on public data alone.
+    number: Index of the party, to tell its new state from others'.
+    architecture: Its index in the list that the process is built for.
+    weights: float32 [size], of a model trained on public data alone.
     key: int64[2], from the operating system, or of a simulation seed.
   """
   return collections.OrderedDict(
       architecture=np.int32(architecture), key=np.asarray(key, np.int64),
-      number=np.int32(number), rounds=np.int32(0), weights=np.asarray(weights, np.float32))
+      number=np.int32(number), rounds=np.int32(0),
+      weights=np.asarray(weights, np.float32))
 
 
 def data_type(image_shape: Sequence[int]) -> tff.StructType:
-  """What a party brings beside its state: its records and its weight.
+  """What a party brings in addition to its state: its records and its weight.
 
-  A negative weight -w stands for w times the part of the public records of the
+  A negative weight -w stands for w times the fraction of the public records of the
   last round on which the party's model, before it digests, agrees with the
   consensus, rounded; or for w where there is no consensus yet.
   """
@@ -91,11 +92,11 @@ def data_type(image_shape: Sequence[int]) -> tff.StructType:
 
 
 def round_type(image_shape: Sequence[int], records: int) -> tff.StructType:
-  """What the server says of a round.
+  """What the server announces of a round.
 
   `digest_images` are the public records that the consensus is about,
-  `predict_images` those to predict on. `rate_factor` is what the learning rates of
-  digest and revisit are multiplied by; that of a party's first training is not.
+  `predict_images` those to predict on. `rate_factor` multiplies the learning rates of
+  digest and revisit, and not that of a party's first training.
   Without `share` parties send nothing of their predictions, as in the last round.
   """
   return tff.StructWithPythonType([
@@ -108,13 +109,13 @@ def round_type(image_shape: Sequence[int], records: int) -> tff.StructType:
   ], collections.OrderedDict)
 
 
-def take_part(state, data, server, round_, *,
-              architectures: Sequence[Architecture], config: PartyConfig,
-              knowledge: str, records: int):
+def participate(state, data, server, round_, *,
+                architectures: Sequence[Architecture], config: PartyConfig,
+                knowledge: str, records: int):
   """In graph: a round of one party.
 
-  A party that takes part for the first time, in whatever round, first fits its
-  own records. If its weights or predictions come out not finite, it keeps the
+  A party that participates for the first time, in whatever round, first fits its
+  own records. If its weights or predictions become NaN or infinite, it keeps the
   weights that it had, and its predictions are NaN.
 
   Args:
@@ -141,9 +142,9 @@ def take_part(state, data, server, round_, *,
 
     @tf.function(autograph=False)
     def fit_own(weights, epochs, key, rate_factor):
-      return fedmd_training.fit(
+      return party_lib.fit(
           architecture, weights, data['images'], data['labels'], epochs, key,
-          kind=fedmd_training.LABELS, config=config.private,
+          kind=party_lib.LABELS, config=config.private,
           rate_factor=rate_factor)
 
     def run():
@@ -152,11 +153,11 @@ def take_part(state, data, server, round_, *,
           weights, initial_epochs, keys.derive(key, _INITIAL), tf.constant(1.0))
       agreed = tf.cond(
           server['known'] & (data['weight'] < 0),
-          lambda: fedmd_training.agreement(
+          lambda: party_lib.agreement(
               architecture, weights, round_['digest_images'],
               server['consensus']),
           lambda: tf.constant(1.0))
-      weights = fedmd_training.fit(
+      weights = party_lib.fit(
           architecture, weights, round_['digest_images'], server['consensus'],
           digest_epochs, keys.derive(key, _DIGEST), kind=knowledge,
           config=config.digest, rate_factor=round_['rate_factor'])
@@ -165,10 +166,10 @@ def take_part(state, data, server, round_, *,
           round_['rate_factor'])
       logits = tf.cond(
           round_['share'],
-          lambda: fedmd_training.predict(
+          lambda: party_lib.predict(
               architecture, weights, round_['predict_images']),
           lambda: tf.zeros(shape))
-      # Branches of different sizes must look alike.
+      # Branches of different sizes must have results of one type.
       return (tf.gather(weights, tf.range(tf.size(weights))),
               tf.ensure_shape(logits, shape), agreed)
 
@@ -197,22 +198,25 @@ def build(architectures: Sequence[Architecture], *,
   """Builds the process.
 
   Args:
-    architectures: All that parties may have; they agree in the classes.
+    architectures: All that parties may have; their classes are equal.
     image_shape: Height, width, channels of every image.
     mean: How predictions are averaged; `records` of them a round.
     config: What parties do.
     simulation_seed: Given for seeded runs, whose noise derives from the parties'
-      keys; unseeded noise is drawn anew whenever it is computed.
+      keys; unseeded noise is drawn again whenever it is computed.
 
   Returns:
     A process with the server's state, an OrderedDict of `consensus` (float32
     [records, classes]) and `known` (bool, whether there is one). `next` takes
-    it, what the server says of the round (`round_type`), and the states
-    (`party_type`) and data (`data_type`) of the parties that take part; it
+    it, what the server announces of the round (`round_type`), and the states
+    (`party_type`) and data (`data_type`) of the parties that participate; it
     returns an OrderedDict of `state`, `parties` (their new states; several
-    workers may change the order) and `metrics` (`parties`, how many's predictions
-    are in the consensus, `rejected`, how many's were not finite, and
-    `total_weight`).
+    workers may change the order) and `metrics` (`parties`, the number of those
+    whose predictions are in the consensus, `rejected`, of those whose predictions
+    were NaN or infinite, and `total_weight`).
+
+  Raises:
+    ValueError: If an architecture has other classes than the mean.
   """
   for architecture in architectures:
     if architecture.classes != mean.classes:
@@ -234,13 +238,13 @@ def build(architectures: Sequence[Architecture], *,
         consensus=tf.zeros(shape), known=tf.constant(False))
 
   server_type = nothing_known.type_signature.result
-  said_type = round_type(image_shape, mean.records)
+  announced_type = round_type(image_shape, mean.records)
 
   @tff.tensorflow.computation(
-      party_type(), data_type(image_shape), server_type, said_type)
-  def party_round(state, data, server, said):
-    new_state, logits, weight, noise_key = take_part(
-        state, data, server, said, architectures=architectures, config=config,
+      party_type(), data_type(image_shape), server_type, announced_type)
+  def party_round(state, data, server, announced):
+    new_state, logits, weight, noise_key = participate(
+        state, data, server, announced, architectures=architectures, config=config,
         knowledge=mean.knowledge, records=mean.records)
     value = logits
     if seeded:
@@ -259,20 +263,20 @@ def build(architectures: Sequence[Architecture], *,
 
   @tff.federated_computation(
       initialize.type_signature.result,
-      tff.FederatedType(said_type, tff.SERVER),
+      tff.FederatedType(announced_type, tff.SERVER),
       # TFF's context for several workers divides the clients over them by the last
       # argument, which must be one that is placed at clients.
       tff.FederatedType(party_type(), tff.CLIENTS),
       tff.FederatedType(data_type(image_shape), tff.CLIENTS))
-  def next_fn(server, said, parties, data):
+  def next_fn(server, announced, parties, data):
     done = tff.federated_map(
         party_round, (parties, data, tff.federated_broadcast(server),
-                      tff.federated_broadcast(said)))
+                      tff.federated_broadcast(announced)))
     averaged = aggregator.next(
         tff.federated_value((), tff.SERVER), done['value'], done['weight'])
     new_server = tff.federated_map(
         know, (averaged.result, averaged.measurements['total_weight'],
-               said['share']))
+               announced['share']))
     return collections.OrderedDict(
         state=new_server, parties=done['state'], metrics=averaged.measurements)
 

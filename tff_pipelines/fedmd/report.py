@@ -1,71 +1,21 @@
-"""What a distillation run says of itself: before it starts, at its end, in pictures."""
+"""What a run of FedMD says of itself, besides its guarantee."""
 
-import json
+from collections.abc import Mapping, Sequence
 import math
-import os
-from typing import Sequence
+import pathlib
+from typing import Any
 
-import matplotlib
-import pandas
-
-from aggregators.prediction_params import PredictionMeanParams
-from tasks.fedmd import FedMdTask
-from tff_pipelines.accounting import accountant
-from tff_pipelines.accounting import base
+from tasks.fedmd.task import FedMdTask
 from tff_pipelines.accounting import decimals
-from tff_pipelines.accounting import events
-from tff_pipelines.distill_plan import DistillPlan
-from tff_pipelines.simulation import contexts
-from tff_pipelines.simulation import records as records_lib
-
-PICTURE = 'progress.png'
-
-DELTA_IN_WORDS = {
-    'nfdp': 'delta is the chance that a given record is drawn into the subset that '
-            'its party trains on; a record that is drawn may be exposed entirely, '
-            'one that is not has no influence on anything',
-    'ldp': 'delta is the part of the outcomes for which nothing is promised',
-}
+from tff_pipelines.experiment import files
+from tff_pipelines.experiment import records as records_lib
+from tff_pipelines.experiment import report
+from tff_pipelines.fedmd.plan import DELTA_IN_WORDS
+from tff_pipelines.fedmd.plan import FedMdPlan
 
 
 def _kilobytes(count: float) -> str:
   return f'{count / 1e3:,.1f} kB'
-
-
-def _costs(mean: PredictionMeanParams | str) -> dict[str, float] | None:
-  if isinstance(mean, str):
-    return None
-  return {
-      'sent': mean.sent_bytes, 'received': mean.received_bytes,
-      'sent_in_clear': mean.clear_bytes, 'bits': mean.wire_bits,
-      'rounding_error': mean.rounding_error}
-
-
-def communication(plan: DistillPlan) -> dict[str, dict[str, float] | None]:
-  """Bytes of a party in a round, for each kind of knowledge; None for one that
-  the settings do not allow."""
-  return {kind: _costs(mean) for kind, mean in plan.kinds_of_knowledge().items()}
-
-
-def print_communication(plan: DistillPlan) -> None:
-  """Prints what a round costs, for each kind of knowledge."""
-  config = plan.config
-  print(f'communication of a party in a round, {config.public_per_round} public '
-        f'records of {plan.classes} classes (secure aggregation: '
-        f'{contexts.SECURE_AGGREGATION}):')
-  for kind, mean in plan.kinds_of_knowledge().items():
-    mark = '*' if kind == config.knowledge else ' '
-    found = _costs(mean)
-    if found is None:
-      print(f' {mark} {kind:<8} not with these settings: {mean}')
-      continue
-    rounding = 'the mean is exact'
-    if found['rounding_error']:
-      rounding = f'rounding moves the mean by at most {found["rounding_error"]:.3g}'
-    print(f' {mark} {kind:<8} sent {_kilobytes(found["sent"])} '
-          f'({found["bits"]:g} bits an entry), received '
-          f'{_kilobytes(found["received"])}; without secure aggregation sent '
-          f'{_kilobytes(found["sent_in_clear"])}; {rounding}')
 
 
 def _range(values: Sequence[float]) -> str:
@@ -73,203 +23,156 @@ def _range(values: Sequence[float]) -> str:
   return f'{low:,}' if low == high else f'{low:,} to {high:,}'
 
 
-def _guarantee_lines(plan: DistillPlan, starts: int) -> list[str]:
-  """The guarantee in words, of a run that was started so often."""
-  if not plan.is_private:
-    return ['epsilon: none, nothing is guaranteed']
-  epsilon = decimals.rounded_up(plan.epsilon(plan.releases, starts))
-  if plan.config.seed is not None:
-    return ['epsilon: none, the run is seeded and nothing is guaranteed (if it were '
-            f'not: {epsilon} at delta {decimals.rounded_up(plan.delta)})']
-  lines = [f'epsilon {epsilon} (natural logarithm) at delta '
-           f'{decimals.rounded_up(plan.delta)} after all rounds, for a '
-           f'record of {"the most exposed" if plan.draws_subset else "any"} party']
-  if plan.draws_subset:
-    lines.append('tighter, and true as well: epsilon 0 at the same delta')
-  lines.append(DELTA_IN_WORDS[plan.config.mode])
+def communication(plan: FedMdPlan) -> dict[str, dict[str, float] | None]:
+  """Bytes of a party in a round, by kind of knowledge; None for one that the settings
+  do not allow."""
+  return {kind: None if isinstance(mean, str) else {
+      'sent': mean.sent_bytes, 'received': mean.received_bytes,
+      'sent_in_clear': mean.clear_bytes, 'bits': mean.wire_bits,
+      'rounding_error': mean.rounding_error}
+          for kind, mean in plan.kinds_of_knowledge().items()}
+
+
+def communication_lines(plan: FedMdPlan) -> list[str]:
+  """What a round costs a party, a line for each kind of knowledge."""
+  lines = [f'communication of a party in a round, {plan.public_per_round} public '
+           f'records of {plan.classes} classes:']
+  for kind, mean in plan.kinds_of_knowledge().items():
+    if isinstance(mean, str):
+      text = f'not with these settings: {mean}'
+    else:
+      text = (f'sent {_kilobytes(mean.sent_bytes)} ({mean.wire_bits:g} bits an entry), '
+              f'received {_kilobytes(mean.received_bytes)}; without secure aggregation '
+              f'sent {_kilobytes(mean.clear_bytes)}; ')
+      text += (f'rounding moves the mean by at most {mean.rounding_error:.3g}'
+               if mean.rounding_error else 'the mean is exact')
+    mark = '*' if kind == plan.settings.knowledge else ' '
+    lines.append(f' {mark} {kind:<8} {text}')
   return lines
 
 
-def print_plan(plan: DistillPlan, task: FedMdTask,
-               records: records_lib.RunRecords) -> None:
-  """Prints what is about to run and under which guarantee."""
-  config = plan.config
-  names = ', '.join(f'{a.name} ({a.size:,})' for a in task.architectures)
-  print(f'task {task.name}: {len(task.parties)} parties of {_range(plan.records)} '
-        f'records, {task.classes} classes, {len(task.public):,} public records')
-  print(f'architectures (parameters): {names}')
-  drawn = [plan.draws(i) for i in range(len(plan.records))]
+def _mechanism(plan: FedMdPlan) -> str:
+  settings = plan.settings
   if plan.draws_subset:
-    how = 'with' if config.replacement else 'without'
-    print(f'mode nfdp: each party draws {_range(drawn)} of its records once, '
-          f'{how} replacement')
-  elif config.mode == 'ldp':
-    print(f'mode ldp: {config.noise} noise of {plan.mean.noise_scale:.4g} on every '
-          f'entry of a prediction ({config.noise} '
-          f'{"standard deviation" if config.noise == "gaussian" else "scale"})')
-  else:
-    print(f'mode {config.mode}: all records, no noise')
-  for line in _guarantee_lines(plan, records.starts):
-    print(line)
-  if config.mode != 'centralized':
-    print_communication(plan)
-  print(f'output folder {os.fspath(records.folder)}', flush=True)
+    sizes = [plan.draw(i).subset_size for i in range(len(plan.records))]
+    return (f'nfdp: a party draws {_range(sizes)} of its records once, '
+            f'{"with" if settings.replacement else "without"} replacement')
+  if plan.mean.has_noise:
+    what = 'standard deviation' if settings.noise == 'gaussian' else 'scale'
+    return (f'ldp: {settings.noise} noise of {what} {plan.mean.noise_scale:.4g} on '
+            'every entry of a prediction')
+  return f'{settings.mode}: all records, no noise'
 
 
-def _of_party(plan: DistillPlan, task: FedMdTask, number: int, state,
-              accuracy: float) -> dict:
+def describe(plan: FedMdPlan, task: FedMdTask) -> report.Description:
+  """What is about to run."""
+  settings, mean = plan.settings, plan.mean
+  rounds, details = f'{settings.rounds} after the first training', []
+  if plan.has_consensus:
+    rounds = (f'{settings.rounds}, {settings.knowledge} on {mean.records:,} of '
+              f'{len(task.public):,} public records, {_kilobytes(mean.sent_bytes)} '
+              'each')
+    details = communication_lines(plan)
+  models = ', '.join(f'{a.name} ({a.size:,})' for a in task.architectures)
+  if settings.mode in DELTA_IN_WORDS:
+    details.append(f'{DELTA_IN_WORDS[settings.mode]}; epsilons are natural logarithms')
+  if plan.draws_subset:
+    details.append('epsilon and delta are those of a record of the most exposed party; '
+                   'with the same delta epsilon 0 holds as well')
+  return report.Description(details=details, lines=[
+      ('task', f'{task.name}, {len(task.parties)} parties of {_range(plan.records)} '
+               f'records, {task.classes} classes'),
+      ('models', f'{models} parameters'), ('mechanism', _mechanism(plan)),
+      ('rounds', rounds)])
+
+
+def _party(plan: FedMdPlan, task: FedMdTask, number: int, rounds: int,
+           accuracy: float) -> dict[str, Any]:
+  """What the summary has of a party that participated in so many rounds."""
   party = task.parties[number]
   found = {
       'architecture': task.architectures[party.architecture].name,
       'records': len(party.private), 'accuracy': accuracy,
       # Whether training failed is of the data, which noise hides.
-      'rounds': None if plan.config.mode == 'ldp' else int(state['rounds'])}
+      'rounds': None if plan.settings.mode == 'ldp' else rounds}
   if plan.draws_subset:
-    event = events.Nfdp(
-        records=len(party.private), subset_size=plan.draws(number),
-        replacement=plan.config.replacement)
-    seeded = '_if_unseeded' if plan.config.seed is not None else ''
+    event = plan.draw(number)
+    seeded = '' if plan.seed is None else '_if_unseeded'
     found.update({'draws': event.subset_size,
                   f'epsilon{seeded}': event.published_epsilon,
                   f'delta{seeded}': event.draw_probability})
   return found
 
 
-def summary(plan: DistillPlan, task: FedMdTask, records: records_lib.RunRecords,
-            parties: Sequence, accuracies: Sequence[float]) -> dict:
-  """The summary of a finished run as JSON; None where nothing is guaranteed."""
-  config = plan.config
-  committed = len(records.ledger.lines())
-  starts = records.ledger.lines()[-1]['starts'] if committed else 1
-  found = {
-      'task': task.name, 'pair': config.pair, 'split': config.split,
-      'mode': config.mode, 'knowledge': config.knowledge,
-      'accuracy': sum(accuracies) / len(accuracies),
-      'accuracy_of': 'mean over the parties, each with its own model',
-      'parties': [_of_party(plan, task, i, parties[i], accuracies[i])
-                  for i in range(len(parties))],
-      'initial_weights_seed': config.initial_weights_seed,
-      'data_seed': config.data_seed,
-      'epsilon': None, 'delta': plan.delta, 'epsilon_tighter': None,
-      'delta_in_words': None, 'accountant': None, 'adjacency': None,
-      'adjacency_in_words': None,
-      'privacy_unit': ('all records of one party' if config.mode == 'ldp' else
-                       'one record of one party') + f'; a party is {task.party}',
-      'observers': 'everybody but the party itself: the server, the other '
-                   'parties, and those who see its predictions or its model'
-                   if plan.draws_subset else
-                   'everybody but the party itself, who see its noisy predictions '
-                   'and not its model',
-      'trust_model': plan.trust_model, 'source': _source(plan),
-      'noise': config.noise if plan.mean.has_noise else None,
-      'noise_scale': plan.mean.noise_scale or None,
-      'rounds': committed - 1, 'starts': records.starts,
-      'public_per_round': config.public_per_round,
-      'communication_bytes': communication(plan)
-                             if config.mode != 'centralized' else None,
-      'secure_aggregation': contexts.SECURE_AGGREGATION
-                            if config.mode != 'centralized' else None,
-      'configuration': records.configuration_hash,
-      'warnings': plan.warnings(starts),
-  }
-  if not plan.is_private:
-    found['observers'] = None
-    return found
-  epsilon = plan.epsilon(committed, starts)
-  adjacency = plan.round_event.adjacency
-  found.update(
-      delta_in_words=DELTA_IN_WORDS[config.mode], adjacency=adjacency,
-      adjacency_in_words=base.ADJACENCY_IN_WORDS[adjacency])
-  if config.seed is not None:
-    found.update(epsilon_if_unseeded=epsilon)
-    return found
-  found.update(epsilon=epsilon)
-  if plan.draws_subset:
-    found.update(
-        epsilon_tighter=accountant.epsilon(plan.draw_event, plan.delta),
-        accountant='theorem')
-  else:
-    found.update(accountant='pld')
-  return found
-
-
-def _source(plan: DistillPlan) -> str:
-  event = plan.round_event
-  return getattr(event, 'event', event).source
-
-
-def print_summary(found: dict) -> None:
-  """Prints the summary for people."""
-  print()
-  for number, party in enumerate(found['parties']):
-    drawn = f', {party["draws"]:,} draws' if 'draws' in party else ''
-    print(f'party {number}: {party["architecture"]}, {party["records"]:,} '
-          f'records{drawn}, accuracy {party["accuracy"]:.4f}')
-  print(f'mean accuracy {found["accuracy"]:.4f} after {found["rounds"]} rounds')
-  if found['epsilon'] is None:
-    print('epsilon: none, nothing is guaranteed')
-  else:
-    delta = decimals.rounded_up(found['delta'])
-    print(f'epsilon {decimals.rounded_up(found["epsilon"])} (natural '
-          f'logarithm) at delta {delta}, against {found["observers"]}')
-    if found['epsilon_tighter'] is not None:
-      print(f'tighter, and true as well: epsilon {found["epsilon_tighter"]:g} at '
-            f'delta {delta}')
-    print(f'in words: {found["delta_in_words"]}')
-    print(f'adjacency {found["adjacency"]}: {found["adjacency_in_words"]}')
-    print(f'privacy unit: {found["privacy_unit"]}')
-  print(f'trust model: {found["trust_model"]}')
-  if found['secure_aggregation'] is not None:
-    print(f'secure aggregation: {found["secure_aggregation"]}')
-  for warning in found['warnings']:
-    print(f'warning: {warning}')
-
-
-def draw(metrics: pandas.DataFrame, names: Sequence[str], title: str,
-         path: str | os.PathLike[str]) -> None:
-  """Draws the accuracy of every party over the rounds.
+def draw(path: pathlib.Path, names: Sequence[str], title: str,
+         delta: float | None) -> None:
+  """Draws the accuracy of every party over the rounds, from the table alongside.
 
   Args:
-    metrics: Columns communication_round, mean/accuracy, party_0/accuracy and on.
-    names: What to call the parties.
-    title: Of the picture.
-    path: Of the file.
+    path: Of the figure, in the folder of the run.
+    names: Of the parties.
+    title: Of the figure; epsilon is added where there is one.
+    delta: Of that epsilon.
   """
-  matplotlib.use('Agg')
-  from matplotlib import pyplot  # pylint: disable=g-import-not-at-top
-  figure, axes = pyplot.subplots(figsize=(7, 4.2))
-  for number, name in enumerate(names):
-    axes.plot(metrics['communication_round'],
-              100 * metrics[f'party_{number}/accuracy'], linewidth=1,
-              alpha=0.7, label=name)
-  axes.plot(metrics['communication_round'], 100 * metrics['mean/accuracy'],
-            color='black', linewidth=2, label='mean')
-  axes.set_xlabel('communication round (0: own records only)')
-  axes.set_ylabel('test accuracy (%)')
-  axes.grid(alpha=0.3)
-  if len(names) <= 12:
-    axes.legend(fontsize=7, ncols=2)
-  axes.set_title(title, fontsize=10)
-  figure.tight_layout()
-  figure.savefig(path, dpi=120)
-  pyplot.close(figure)
+  rows = records_lib.read_metrics(path.parent / files.METRICS, 'communication_round')
+  # A seeded run has none.
+  epsilon = float(rows[max(rows)].get('epsilon', math.inf))
+  if math.isfinite(epsilon):
+    title += (f', epsilon {decimals.epsilon(epsilon)}, delta '
+              f'{decimals.rounded_up(delta, 3)}')
+  columns = {f'party_{i}': name for i, name in enumerate(names)}
+  report.draw(
+      path, [report.Curve(
+          label=label, x=list(rows), main=column == 'mean',
+          y=[float(row[f'{column}/accuracy']) for row in rows.values()])
+             for column, label in {**columns, 'mean': 'mean'}.items()],
+      title=title, xlabel='communication round (0: own records only)',
+      ylabel='test accuracy')
 
 
-def finish(plan: DistillPlan, task: FedMdTask, records: records_lib.RunRecords,
-           parties: Sequence, accuracies: Sequence[float]) -> dict:
-  """Writes and prints the summary and draws the picture."""
-  found = summary(plan, task, records, parties, accuracies)
-  records_lib.write_atomically(
-      records.folder / records_lib.SUMMARY,
-      json.dumps(found, indent=2, allow_nan=False) + '\n')
-  title = f'{task.name}, {plan.config.mode}, {plan.config.knowledge}'
-  if found['epsilon'] is not None and math.isfinite(found['epsilon']):
-    title += (f', epsilon {decimals.rounded_up(found["epsilon"])}, delta '
-              f'{decimals.rounded_up(found["delta"], 3)}')
-  draw(pandas.read_csv(records.folder / records_lib.METRICS),
-       [f'{i}: {p["architecture"]}' for i, p in enumerate(found['parties'])],
-       title, records.folder / PICTURE)
-  print_summary(found)
-  print(f'written to {os.fspath(records.folder)}: {records_lib.SUMMARY}, '
-        f'{records_lib.METRICS}, {records_lib.LEDGER}, {PICTURE}')
-  return found
+def outcome(plan: FedMdPlan, task: FedMdTask, states: Sequence[Mapping[str, Any]],
+            accuracies: Sequence[float]) -> report.Outcome:
+  """What came of a run.
+
+  Args:
+    plan: Of the run.
+    task: Of the run.
+    states: Of the parties, as from `process.new_party`.
+    accuracies: Of the parties' own models on the test records.
+  """
+  settings, mean = plan.settings, plan.mean
+  parties = [_party(plan, task, i, int(state['rounds']), accuracy)
+             for i, (state, accuracy) in enumerate(zip(states, accuracies))]
+  names = [f'{i}: {party["architecture"]}' for i, party in enumerate(parties)]
+  shared = settings.knowledge if plan.has_consensus else None
+  average = sum(accuracies) / len(accuracies)
+  lowest = min(range(len(parties)), key=accuracies.__getitem__)
+  return report.Outcome(
+      result=f'mean accuracy {average:.4f}, of each party\'s own model',
+      weakest=(f'party {names[lowest]}, accuracy {accuracies[lowest]:.4f}'
+               if len(parties) > 1 else None),
+      files=(files.METRICS,),
+      figures={files.FIGURE: lambda path: draw(
+          path, names, ', '.join(filter(None, (task.name, settings.mode, shared))),
+          plan.delta)},
+      details=[f'party {i}: {party["architecture"]}, {party["records"]:,} records'
+               + (f', {party["draws"]:,} draws' if 'draws' in party else '')
+               + f', accuracy {party["accuracy"]:.4f}'
+               for i, party in enumerate(parties)],
+      fields={
+          'task': settings.task, 'algorithm': 'fedmd',
+          'model': ', '.join(a.name for a in task.architectures), 'accuracy': average,
+          'headline_of': 'mean over the parties, each with its own model',
+          'held_out': {'test': {'accuracy': average}}, 'headline': 'accuracy',
+          'mechanism': settings.mode if plan.is_private else 'none',
+          'noise_multiplier': plan.noise_multiplier, 'population': len(parties),
+          'bits': mean.wire_bits if shared else None, 'details': {
+              'split': settings.split, 'mode': settings.mode, 'knowledge': shared,
+              'parties': parties, 'communication_rounds': settings.rounds,
+              'public_per_round': plan.public_per_round,
+              'communication_bytes': communication(plan) if shared else None,
+              'noise': mean.noise if mean.has_noise else None,
+              'noise_scale': mean.noise_scale or None,
+              'delta_in_words': DELTA_IN_WORDS.get(settings.mode),
+              'initial_weights_seed': settings.initial_weights_seed,
+              'data_seed': settings.data_seed}})

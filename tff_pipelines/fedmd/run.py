@@ -1,38 +1,33 @@
-"""A distillation run: parties, their subsets, the rounds, one folder."""
+"""A run of FedMD: parties, their subsets, the rounds, one folder."""
 
 import collections
-import dataclasses
-import datetime
+from collections.abc import Mapping
 import functools
 import hashlib
+import math
 import os
-import pathlib
 import secrets
-from typing import Any, Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
-import tqdm
 
-from tasks import fedmd as fedmd_task
-from tff_pipelines import distillation_report
-from tff_pipelines.algorithms import fedmd
-from tff_pipelines.algorithms import fedmd_training
-from tff_pipelines.algorithms.fedmd_training import FitConfig
-from tff_pipelines.distill_plan import DistillConfig, DistillPlan
-from tff_pipelines.simulation import cohorts
-from tff_pipelines.simulation import contexts
-from tff_pipelines.simulation import records as records_lib
+from tasks.fedmd import task as fedmd_task
+from tasks.fedmd.task import FedMdTask
+from tff_pipelines.accounting import schemes
+from tff_pipelines.experiment import report as report_lib
+from tff_pipelines.experiment import rounds as rounds_lib
+from tff_pipelines.experiment import run as run_lib
+from tff_pipelines.experiment import settings as settings_lib
+from tff_pipelines.fedmd import party as party_lib
+from tff_pipelines.fedmd import process as process_lib
+from tff_pipelines.fedmd import report
+from tff_pipelines.fedmd.party import FitConfig
+from tff_pipelines.fedmd.plan import FedMdPlan
+from tff_pipelines.fedmd.settings import FedMdSettings
 
-# Fields of a configuration that may differ between a run and its resumption, and
-# where the data lie: what they are is in the fingerprint.
-_FREE = ('output_dir', 'resume', 'num_workers', 'data_dir', 'cache_dir')
-_EVALUATED_AT_ONCE = 1000
-# What the key of the public labelled data's training is derived for.
-_PRETRAINING = 'pretraining'
-
-# Name of an architecture -> weights after training on public labels.
-Pretrained = dict[str, np.ndarray]
+# Name of an architecture -> weights after training on public labels, float32 [size].
+Pretrained = Mapping[str, np.ndarray]
 
 
 def _seed_of(*words: Any) -> int:
@@ -46,13 +41,19 @@ def _key_of(*words: Any) -> np.ndarray:
   return np.frombuffer(_seed_of(*words).to_bytes(16, 'big'), np.int64).copy()
 
 
+def _fit(settings: FedMdSettings, what: str) -> FitConfig:
+  return FitConfig(
+      learning_rate=getattr(settings, f'{what}_learning_rate'),
+      batch_size=getattr(settings, f'{what}_batch_size'), mirror=settings.mirrors)
+
+
 def draw_subset(records: int, draws: int, replacement: bool,
                 seed: int | None) -> np.ndarray:
-  """The records that a party trains on, drawn once for the whole run.
+  """Draws the records that a party trains on, once for the whole run.
 
   Args:
     records: Of the party, >= 1.
-    draws: How many; at most `records` without replacement.
+    draws: Number of draws; at most `records` without replacement.
     replacement: Whether a record may be drawn more than once.
     seed: None for the operating system's entropy, the only draw with a
       guarantee.
@@ -61,289 +62,261 @@ def draw_subset(records: int, draws: int, replacement: bool,
     int64 [draws] in [0, records).
   """
   if seed is not None:
-    rng = np.random.default_rng(seed)
-    return rng.choice(records, draws, replace=replacement).astype(np.int64)
-  if replacement:
-    found = [secrets.randbelow(records) for _ in range(draws)]
+    drawn = np.random.default_rng(seed).choice(records, draws, replace=replacement)
+  elif replacement:
+    drawn = [secrets.randbelow(records) for _ in range(draws)]
   else:
-    found = secrets.SystemRandom().sample(range(records), draws)
-  return np.array(found, np.int64)
+    drawn = secrets.SystemRandom().sample(range(records), draws)
+  return np.array(drawn, np.int64)
 
 
-def pretrain(task: fedmd_task.FedMdTask, config: DistillConfig) -> Pretrained:
+def pretrain(task: FedMdTask, settings: FedMdSettings) -> dict[str, np.ndarray]:
   """Weights of every architecture, trained on the labels of the public records.
 
   They depend on the public records, `initial_weights_seed` and the settings of
   pretraining alone.
+
+  Raises:
+    ValueError: If a training diverges.
   """
-  found = {}
-  fit = FitConfig(learning_rate=config.pretrain_learning_rate,
-                  batch_size=config.pretrain_batch_size, mirror=config.mirror)
+  pretrained, seed = {}, settings.initial_weights_seed
   for architecture in task.public_architectures:
-    trained = tf.function(functools.partial(
-        fedmd_training.fit, architecture, kind=fedmd_training.LABELS,
-        config=fit), autograph=False)
-    weights = trained(
-        tf.constant(architecture.initial_weights(config.initial_weights_seed)),
-        tf.constant(task.public.x), tf.constant(task.public.y),
-        tf.constant(config.pretrain_epochs, tf.int32),
-        tf.constant(_key_of(_PRETRAINING, config.initial_weights_seed))).numpy()
+    train = tf.function(functools.partial(
+        party_lib.fit, architecture, kind=party_lib.LABELS,
+        config=_fit(settings, 'pretrain')), autograph=False)
+    weights = train(
+        tf.constant(architecture.initial_weights(seed)), tf.constant(task.public.x),
+        tf.constant(task.public.y), tf.constant(settings.pretrain_epochs, tf.int32),
+        tf.constant(_key_of('pretraining', seed))).numpy()
     if not np.all(np.isfinite(weights)):
       raise ValueError(
           f'architecture {architecture.name} is not finite after training on '
           'public records: lower --pretrain_learning_rate')
-    found[architecture.name] = weights
-  return found
+    pretrained[architecture.name] = weights
+  return pretrained
 
 
-class Evaluator:
-  """Accuracies of parties' models on the task's test records."""
-
-  def __init__(self, task: fedmd_task.FedMdTask):
-    self._test = task.test
-    self._classes = [
-        tf.function(lambda weights, images, a=architecture: tf.argmax(
-            a.logits(weights, images), axis=-1), reduce_retracing=True,
-                    autograph=False)
-        for architecture in task.architectures]
-
-  def accuracy(self, party) -> float:
-    """Of one party's model; of the public weights if it never took part."""
-    classes = self._classes[int(party['architecture'])]
-    weights = tf.constant(party['weights'])
-    right = 0
-    for start in range(0, len(self._test), _EVALUATED_AT_ONCE):
-      rows = slice(start, start + _EVALUATED_AT_ONCE)
-      found = classes(weights, tf.constant(self._test.x[rows])).numpy()
-      right += int(np.sum(found == self._test.y[rows]))
-    return right / len(self._test)
-
-
-class Run:
-  """The rounds of a run.
+class FedMdRounds(rounds_lib.Rounds):
+  """The rounds of a run; the first one is the parties' own training.
 
   The state, as it is checkpointed, is an OrderedDict of `server`, `parties` (a
-  list of their states), `subsets` (a list of the record numbers that they train
-  on) and `digest` (the public records that the consensus is about).
+  list of their states), `subsets` (a list of the indices of the records that they
+  train on) and `digest` (indices of the public records that the consensus is about).
   """
 
-  def __init__(self, task: fedmd_task.FedMdTask, plan: DistillPlan):
-    self._task = task
-    self._plan = plan
-    self._config = config = plan.config
-    self._process = fedmd.build(
+  def __init__(self, task: FedMdTask, plan: FedMdPlan,
+               pretrained: Pretrained | None = None):
+    """Initializes the rounds.
+
+    Args:
+      task: Public records, parties and their models.
+      plan: Of the run.
+      pretrained: As from `pretrain`; None to train them where they are needed.
+    """
+    self._task, self._plan, self._pretrained = task, plan, pretrained
+    self._settings = settings = plan.settings
+    self._predict = [
+        tf.function(functools.partial(party_lib.predict, architecture),
+                    autograph=False) for architecture in task.architectures]
+    self._latest, self.count = math.nan, plan.releases
+    self._process = process_lib.build(
         task.architectures, image_shape=task.image_shape, mean=plan.mean,
-        config=fedmd.PartyConfig(
-            initial_epochs=config.initial_epochs,
-            private=FitConfig(learning_rate=config.private_learning_rate,
-                              batch_size=config.private_batch_size,
-                              mirror=config.mirror),
-            digest=FitConfig(learning_rate=config.digest_learning_rate,
-                             batch_size=config.digest_batch_size,
-                             mirror=config.mirror)),
-        simulation_seed=config.seed)
+        config=process_lib.PartyConfig(
+            initial_epochs=settings.initial_epochs, private=_fit(settings, 'client'),
+            digest=_fit(settings, 'digest')),
+        simulation_seed=settings.seed)
 
   def _seed(self, *words: Any) -> int | None:
     """A seed for one purpose; None where the operating system decides."""
-    seed = self._config.seed
+    seed = self._settings.seed
     return None if seed is None else _seed_of(*words, seed)
 
-  def initial_state(self, pretrained: Mapping[str, np.ndarray]):
-    """Of a new run; the subsets are drawn here."""
-    config = self._config
-    starts = [
-        architecture.transferred(
-            pretrained[architecture.name], config.initial_weights_seed)
-        for architecture in self._task.architectures]
-    parties, subsets = [], []
-    for number, party in enumerate(self._task.parties):
-      key = np.frombuffer(os.urandom(16), np.int64).copy()
-      if config.seed is not None:
-        key = _key_of('party', number, config.seed)
-      parties.append(fedmd.new_party(
-          number, party.architecture, starts[party.architecture], key))
-      count = len(party.private)
-      subsets.append(
-          draw_subset(count, self._plan.draws(number), config.replacement,
-                      self._seed('subset', number))
-          if self._plan.draws_subset else np.arange(count))
-    return collections.OrderedDict(
-        digest=np.zeros([config.public_per_round], np.int64), parties=parties,
-        server=self._process.initialize(), subsets=subsets)
-
-  def _data(self, state, party: int):
-    """What a party brings beside its state."""
-    rows = state['subsets'][party]
-    private = self._task.parties[party].private
-    return collections.OrderedDict(
-        images=private.x[rows], labels=private.y[rows],
-        weight=np.int32(self._plan.weight(party)))
-
-  def _public_subset(self, step: int) -> np.ndarray:
-    """Numbers of the public records to predict on."""
-    return draw_subset(len(self._task.public), self._config.public_per_round,
-                       False, self._seed('public', step))
-
-  def _present(self, step: int) -> list[int]:
-    """The parties that take part, each by chance."""
-    count, rate = len(self._task.parties), self._config.simulated_dropout_rate
-    if rate == 0 or self._config.mode == 'centralized':
-      return list(range(count))
-    return cohorts.CohortSampler(
-        sampling='poisson', population=count, cohort_size=(1 - rate) * count,
-        simulation_seed=self._seed('dropout')).sample(step).tolist()
-
-  def step(self, state, step: int, present: list[int] | None = None):
-    """One round; the first one, number 0, is the parties' initial training.
-
-    Args:
-      state: Before the round.
-      step: The number of the round, 0 to `rounds`.
-      present: Numbers of the parties that take part; None to draw them.
-
-    Returns:
-      The state after it, and its metrics: `parties`, `rejected`.
-    """
-    config, public = self._config, self._task.public
-    shares = step < config.rounds and config.mode != 'centralized'
-    present = self._present(step) if present is None else present
-    if not present:
-      # TFF returns no states of nobody. Nothing is known of the next records.
-      server = collections.OrderedDict(state['server'], known=np.bool_(False))
-      return collections.OrderedDict(state, server=server), {
-          'parties': 0, 'rejected': 0}
-    chosen = self._public_subset(step) if shares else state['digest']
-    known = len(chosen) if state['server']['known'] else 0
-    said = collections.OrderedDict(
-        digest_images=public.x[state['digest'][:known]],
-        digest_epochs=np.int32(config.digest_epochs),
-        revisit_epochs=np.int32(config.revisit_epochs if step else 0),
-        rate_factor=np.float32(config.rate_factor(step)),
-        predict_images=public.x[chosen], share=np.bool_(shares))
-    output = self._process.next(
-        state['server'], said, [state['parties'][i] for i in present],
-        [self._data(state, i) for i in present])
-    parties = list(state['parties'])
-    came = sorted(int(new['number']) for new in output['parties'])
-    if came != sorted(present):
-      raise RuntimeError(f'parties {present} took part, but {came} came back')
-    for new in output['parties']:
-      number = int(new['number'])
-      # Without TFF's containers, whatever context it ran in.
-      parties[number] = collections.OrderedDict(
-          (name, new[name]) for name in parties[number])
-    state = collections.OrderedDict(
-        state, digest=chosen, parties=parties,
-        server=collections.OrderedDict(
-            (name, output['state'][name]) for name in state['server']))
-    metrics = output['metrics']
-    return state, {'parties': int(metrics['parties']),
-                   'rejected': int(metrics['rejected'])}
-
-  def run(self, records: records_lib.RunRecords, pretrained: Pretrained | None,
-          evaluator: Evaluator):
-    """Runs the rounds that are not committed yet.
-
-    Args:
-      records: The folder of the run.
-      pretrained: As from `pretrain`; None to train them, if that is needed.
-      evaluator: Of the test records.
-
-    Returns:
-      The last state, and the accuracies of the parties in it.
-    """
-    plan, config = self._plan, self._config
-    if records.has_checkpoint():
-      # Only their shapes matter.
+  def initial_state(self, resumed: bool) -> Any:
+    settings, pretrained = self._settings, self._pretrained
+    if resumed:
       pretrained = {a.name: np.zeros(a.size, np.float32)
                     for a in self._task.public_architectures}
     elif pretrained is None:
-      pretrained = pretrain(self._task, config)
-    state, done = records.restore(
-        self.initial_state(pretrained),
-        dict(population=None, delta=plan.delta,
-             adjacency=plan.round_event.adjacency,
-             trust_model=plan.trust_model, seeded=config.seed is not None,
-             warnings=plan.warnings()))
-    accuracies = [evaluator.accuracy(party) for party in state['parties']]
-    name = 'epsilon' if config.seed is None else 'epsilon_if_unseeded'
-    with tqdm.tqdm(total=config.rounds + 1, initial=done, unit='round',
-                   dynamic_ncols=True, mininterval=1.0) as progress:
-      for committed in range(done + 1, config.rounds + 2):
-        state, counts = self.step(state, committed - 1)
-        accuracies = [evaluator.accuracy(party) for party in state['parties']]
-        event = plan.round_event if committed == 1 else plan.later_event()
-        records.commit(
-            state, committed, event, withheld=False, metrics={
-                name: plan.epsilon(committed, records.starts),
-                'communication_round': committed - 1, **counts,
-                'mean/accuracy': float(np.mean(accuracies)),
-                **{f'party_{i}/accuracy': accuracy
-                   for i, accuracy in enumerate(accuracies)}})
-        progress.set_postfix(accuracy=f'{np.mean(accuracies):.4f}', refresh=False)
-        progress.update()
-    return state, accuracies
+      pretrained = pretrain(self._task, settings)
+    starts = [a.transferred(pretrained[a.name], settings.initial_weights_seed)
+              for a in self._task.architectures]
+    parties, subsets = [], []
+    for number, party in enumerate(self._task.parties):
+      key = (np.frombuffer(os.urandom(16), np.int64).copy() if settings.seed is None
+             else _key_of('party', number, settings.seed))
+      parties.append(process_lib.new_party(
+          number, party.architecture, starts[party.architecture], key))
+      subsets.append(draw_subset(
+          len(party.private), self._plan.draw(number).subset_size,
+          settings.replacement, self._seed('subset', number))
+                     if self._plan.draws_subset else np.arange(len(party.private)))
+    return collections.OrderedDict(
+        digest=np.zeros([self._plan.public_per_round], np.int64), parties=parties,
+        server=self._process.initialize(), subsets=subsets)
+
+  def step(self, state: Any, index: int,
+           present: list[int] | None = None) -> rounds_lib.Step:
+    """Runs a round.
+
+    Args:
+      state: Before the round.
+      index: Of the round, from 1, the parties' first training.
+      present: Indices of the parties that participate; None to sample them, each
+        independently.
+    """
+    number, count = index - 1, len(self._task.parties)
+    rate = self._settings.simulated_dropout_rate
+    if present is None:
+      present = list(range(count)) if rate == 0 else schemes.Poisson(
+          population=count, cohort_size=(1 - rate) * count,
+          simulation_seed=self._seed('dropout')).sample(number).tolist()
+    metrics = {'parties': 0, 'rejected': 0}
+    if present:
+      state, metrics = self._round(state, number, present)
+    else:
+      # TFF returns no states of no clients. Nothing is known of the next records.
+      state = collections.OrderedDict(state, server=collections.OrderedDict(
+          state['server'], known=np.bool_(False)))
+    accuracies = self.accuracies(state)
+    self._latest = float(np.mean(accuracies))
+    return rounds_lib.Step(state=state, metrics={
+        'communication_round': number, **metrics, 'mean/accuracy': self._latest,
+        **{f'party_{i}/accuracy': value for i, value in enumerate(accuracies)}})
+
+  def _round(self, state: Any, number: int,
+             present: list[int]) -> tuple[Any, dict[str, int]]:
+    """The state after a round of these parties, and the process's metrics."""
+    settings, public = self._settings, self._task.public
+    shares = number < settings.rounds and self._plan.has_consensus
+    chosen = draw_subset(
+        len(public), self._plan.public_per_round, False,
+        self._seed('public', number)) if shares else state['digest']
+    known = len(chosen) if state['server']['known'] else 0
+    announced = collections.OrderedDict(
+        digest_images=public.x[state['digest'][:known]],
+        digest_epochs=np.int32(settings.digest_epochs),
+        revisit_epochs=np.int32(settings.revisit_epochs if number else 0),
+        rate_factor=np.float32(settings.rate_factor(number)),
+        predict_images=public.x[chosen], share=np.bool_(shares))
+    records = [self._task.parties[i].private.rows(state['subsets'][i]) for i in present]
+    output = self._process.next(
+        state['server'], announced, [state['parties'][i] for i in present],
+        [collections.OrderedDict(images=of.x, labels=of.y,
+                                 weight=np.int32(self._plan.weight(i)))
+         for i, of in zip(present, records)])
+    # Several workers may change their order.
+    new = {int(party['number']): party for party in output['parties']}
+    if sorted(new) != sorted(present):
+      raise RuntimeError(f'parties {present} participated, {sorted(new)} reported')
+
+    def plain(old, found):
+      """Without TFF's containers, whatever context it ran in."""
+      return collections.OrderedDict((name, found[name]) for name in old)
+
+    return collections.OrderedDict(
+        state, digest=chosen, server=plain(state['server'], output['state']),
+        parties=[plain(old, new.get(i, old)) for i, old in enumerate(state['parties'])]
+    ), {name: int(output['metrics'][name]) for name in ('parties', 'rejected')}
+
+  def shown(self) -> Mapping[str, str]:
+    return {'accuracy': f'{self._latest:.4f}'}
+
+  def accuracies(self, state: Any) -> list[float]:
+    """Accuracies of the parties' own models on the test records.
+
+    A party that never participated has the public weights.
+    """
+    images, labels = tf.constant(self._task.test.x), self._task.test.y
+    return [float(np.mean(labels == np.argmax(self._predict[int(
+        party['architecture'])](tf.constant(party['weights']), images), axis=-1)))
+            for party in state['parties']]
 
 
-def load_task(config: DistillConfig) -> fedmd_task.FedMdTask:
+def load_task(settings: FedMdSettings) -> FedMdTask:
   """The task of a run, with the parties that its mode has."""
   task = fedmd_task.build(
-      config.pair, split=config.split, parties=config.parties,
-      architectures=config.architectures,
-      records_per_party=config.records_per_party, data_seed=config.data_seed,
-      data_dir=config.data_dir, cache_dir=config.cache_dir)
-  if config.mode == 'centralized':
+      settings.task, split=settings.split, num_clients=settings.num_clients,
+      architectures=settings.architectures,
+      records_per_client=settings.records_per_client, data_seed=settings.data_seed,
+      data_path=settings.data_path, cache_dir=settings.cache_dir)
+  if settings.mode == 'centralized':
     return task.pooled()
-  if config.public_per_round > len(task.public):
-    raise ValueError(
-        f'public_per_round={config.public_per_round} is more than the '
-        f'{len(task.public)} public records of pair {config.pair}')
+  if settings.public_records > len(task.public):
+    raise ValueError(f'public_per_round={settings.public_records} is more than the '
+                     f'{len(task.public)} public records of task={settings.task}')
   return task
 
 
-def make_plan(task: fedmd_task.FedMdTask, config: DistillConfig,
-              given: frozenset[str] = frozenset()) -> DistillPlan:
-  """The plan of a run of the task."""
-  return DistillPlan(
-      config=config, classes=task.classes, given=given,
-      records=tuple(len(party.private) for party in task.parties))
+class FedMdExperiment(run_lib.Experiment):
+  """FedMD between the parties of a task."""
+
+  family = 'fedmd'
+  settings: FedMdSettings
+
+  def __init__(self, settings: FedMdSettings, *, task: FedMdTask | None = None,
+               pretrained: Pretrained | None = None):
+    """Initializes the experiment.
+
+    Args:
+      settings: Of the run.
+      task: As from `load_task` of these settings, where it is there already.
+      pretrained: As from `pretrain` of these settings, where it is there already.
+    """
+    super().__init__(settings)
+    self._task, self._pretrained = task, pretrained
+
+  def folder_words(self) -> tuple[str, ...]:
+    return self.settings.task, self.settings.mode
+
+  def build_task(self) -> FedMdTask:
+    return self._task or load_task(self.settings)
+
+  def identity(self, task: FedMdTask) -> dict[str, Any]:
+    # Numbers of records are printed, and subsets index these.
+    return {'data_fingerprint': task.fingerprint,
+            'records': [len(party.private) for party in task.parties]}
+
+  def build_plan(self, task, recorded) -> FedMdPlan:
+    return FedMdPlan(
+        settings=self.settings, classes=task.classes, party=task.party,
+        records=tuple(len(party.private) for party in task.parties),
+        recorded=recorded or {})
+
+  def describe(self, task, plan) -> report_lib.Description:
+    return report.describe(plan, task)
+
+  def planned_rounds(self, plan: FedMdPlan) -> int:
+    return plan.releases
+
+  def run_line(self, plan: FedMdPlan, rounds: int) -> str:
+    return (f'{rounds - 1} round{"" if rounds == 2 else "s"} of {len(plan.records)} '
+            'parties after their first training')
+
+  def build_rounds(self, task: FedMdTask, plan: FedMdPlan) -> FedMdRounds:
+    return FedMdRounds(task, plan, self._pretrained)
+
+  def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
+    return report.outcome(plan, task, state['parties'], rounds.accuracies(state))
+
+  def upgraded(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
+    settings = self.settings
+    present = {'public_per_round': settings.public_records, 'mirror': settings.mirrors}
+    same = {name: getattr(settings, name) for name, value in present.items()
+            if recorded[name] == value}
+    return {
+        'settings': settings_lib.of_version_1(FedMdSettings, {**recorded, **same}),
+        'plan': {'public_per_round': recorded['public_per_round']},
+        'identity': {name: recorded[name] for name in ('data_fingerprint', 'records')}}
 
 
-def _configuration(task: fedmd_task.FedMdTask, config: DistillConfig) -> dict:
-  fields = dataclasses.asdict(config)
-  for name in _FREE:
-    del fields[name]
-  fields['architectures'] = list(config.architectures)
-  fields['data_fingerprint'] = task.fingerprint
-  # They are printed, and the subsets are of these.
-  fields['records'] = [len(party.private) for party in task.parties]
-  return fields
-
-
-def distill(config: DistillConfig, given: frozenset[str] = frozenset(), *,
-            task: fedmd_task.FedMdTask | None = None,
-            pretrained: Pretrained | None = None) -> dict:
-  """Runs, or goes on with a run, and reports.
+def distill(settings: FedMdSettings, **prepared: Any) -> dict[str, Any]:
+  """Runs, or resumes a run, and reports.
 
   Args:
-    config: Of the run.
-    given: Names of the flags that the user gave.
-    task: As from `load_task` of this configuration, where it is there already.
-    pretrained: Likewise, as from `pretrain`.
+    settings: Of the run.
+    **prepared: `task` and `pretrained`, as for `FedMdExperiment`.
 
   Returns:
     The summary, as it is written to summary.json.
   """
-  task = task or load_task(config)
-  plan = make_plan(task, config, given)
-  folder = config.output_dir
-  if folder is None:
-    now = datetime.datetime.now().strftime('%Y%m%d-%H%M%S')
-    folder = pathlib.Path('out') / f'{config.pair}-{config.mode}-{now}'
-  records = records_lib.RunRecords(
-      folder, _configuration(task, config), resume=config.resume)
-  distillation_report.print_plan(plan, task, records)
-  with contexts.simulation(num_workers=config.num_workers):
-    state, accuracies = Run(task, plan).run(records, pretrained, Evaluator(task))
-  return distillation_report.finish(
-      plan, task, records, state['parties'], accuracies)
+  return FedMdExperiment(settings, **prepared).run()

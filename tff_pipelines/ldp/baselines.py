@@ -1,403 +1,301 @@
-"""Runs the baselines of local distillation, on what `ldp_run.prepare` gives.
+"""Runs of the baselines of local distillation.
 
 All of them end in a linear classifier of the public features, so what differs is who
 is trusted and where the noise goes.
 """
 
-import collections
-import datetime
 import functools
-import json
-import os
-import pathlib
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-import tqdm
 
 from aggregators import keys
-from tasks import sources
 from tasks import task as task_lib
-from tasks import voting_models
-from tff_pipelines import ldp_run
-from tff_pipelines import run_report
-from tff_pipelines import training
-from tff_pipelines import vote_records
-from tff_pipelines.accounting import accountant
+from tasks.sources import arrays as sources
 from tff_pipelines.accounting import base
-from tff_pipelines.accounting import calibration
-from tff_pipelines.accounting import decimals
-from tff_pipelines.accounting import deviation
-from tff_pipelines.accounting import events
-from tff_pipelines.accounting import report as accounting_report
-from tff_pipelines.accounting import request as request_lib
-from tff_pipelines.algorithms import fedavg
-from tff_pipelines.algorithms import ldp_distillation_student as student_lib
-from tff_pipelines.algorithms import local_training
-from tff_pipelines.algorithms import pate
-from tff_pipelines.algorithms import voting_noisy_sgd
-from tff_pipelines.ldp_baseline_flags import BaselineConfig
-from tff_pipelines.privacy_plan import PrivacyPlan, describe_epsilon
-from tff_pipelines.simulation import chunked
-from tff_pipelines.simulation import contexts
-from tff_pipelines.simulation import loop
-from tff_pipelines.simulation import records as records_lib
-from tff_pipelines.vote_plan import SgdPlan
+from tff_pipelines.accounting import caveats
+from tff_pipelines.experiment import files
+from tff_pipelines.experiment import report as report_lib
+from tff_pipelines.experiment import rounds as rounds_lib
+from tff_pipelines.experiment import run as run_lib
+from tff_pipelines.fedavg import local_training
+from tff_pipelines.fedavg import loop
+from tff_pipelines.fedavg import plan as fedavg_plan
+from tff_pipelines.fedavg import report as fedavg_report
+from tff_pipelines.fedavg import run as fedavg_run
+from tff_pipelines.ldp import baseline_plan
+from tff_pipelines.ldp import pate
+from tff_pipelines.ldp import prepare
+from tff_pipelines.ldp import report
+from tff_pipelines.ldp import student as student_lib
+from tff_pipelines.ldp.baseline_settings import BaselineSettings
+from tff_pipelines.learning import noisy_sgd
+from tff_pipelines.learning import noisy_sgd_plan
 
 LABELS = 'labels.npz'
-_CURATOR = 'a curator is trusted with all records'
-_COUNTER = 'a curator is trusted with all votes'
 # A label of a vote is taken for nearly sure: what the student counts as the variance
 # of an answer.
 _LABEL_VARIANCE = 0.05
 
 
-def _seeded(config: BaselineConfig) -> list[str]:
-  return [] if config.seed is None else [
-      'seeded run: no guarantee (all noise follows from a seed)']
-
-
-def _key(config: BaselineConfig) -> tf.Tensor:
+def _key(settings: BaselineSettings) -> tf.Tensor:
   """A key of the operating system, or of the seed."""
-  if config.seed is None:
-    return keys.fresh()
-  return tf.constant(keys.from_seed(config.seed))
+  return (keys.fresh() if settings.seed is None
+          else tf.constant(keys.from_seed(settings.seed)))
 
 
-def _centred(setting: ldp_run.Setting) -> tuple[np.ndarray, np.ndarray]:
-  """Owners' and test features, by public constants centred and scaled.
-
-  Gradient descent needs it: what all images share would hide what they do not.
-  """
-  mean = setting.public.mean(axis=0)
-  scale = np.float32(1 / np.sqrt(np.mean(np.sum(
-      np.square(setting.public - mean), axis=1))))
-  return (setting.records - mean) * scale, (setting.test - mean) * scale
+def _predicted(prepared: prepare.Prepared, weights) -> np.ndarray:
+  """int64 [n], classes of the test records."""
+  logits = prepared.network.logits(weights, tf.constant(prepared.centred[1]))
+  return logits.numpy().argmax(axis=1)
 
 
-# DP-SGD.
+class _Baseline(prepare.PreparedExperiment):
+  """What the baselines share; a base class besides one of `experiment.run`."""
+
+  family = 'ldp_baselines'
+  settings: BaselineSettings
+
+  def folder_words(self) -> tuple[str, ...]:
+    return self.settings.algorithm, self.settings.task
+
+  def planned_rounds(self, plan) -> int:
+    return self.settings.rounds or 1
+
+  def describe(self, task, plan) -> report_lib.Description:
+    run = self.run_line(plan, self.planned_rounds(plan))
+    return report.description(
+        task.task, f'with {len(task.labels):,} records',
+        ('algorithm', f'{self.settings.algorithm}, {run}'),
+        ('mechanism', self.mechanism_line(plan)))
+
+  def mechanism_line(self, plan) -> str:
+    """What makes the run private, in one line."""
+    raise NotImplementedError
+
+  def _outcome(self, prepared: prepare.Prepared, predicted: np.ndarray,
+               fields: dict[str, Any], **attributes: Any) -> report_lib.Outcome:
+    """As `report.outcome_of`; with a figure where there are rounds."""
+    task, algorithm = prepared.task, self.settings.algorithm
+    if self.settings.rounds is not None:
+      attributes.update(files=(files.METRICS,), figures={
+          files.FIGURE: lambda path: fedavg_report.draw_metrics(
+              path, 'test', f'{task.name}, {algorithm}')})
+    return report.outcome_of(
+        task, predicted, fields={'algorithm': algorithm, **fields}, **attributes)
 
 
-def sgd_plan(config: BaselineConfig, records: int) -> SgdPlan:
-  """The calibrated plan of DP-SGD on so many records of one curator."""
-  return SgdPlan.calibrate(
-      epsilon=config.epsilon, noise_multiplier=None, delta=config.delta,
-      sampling_rate=config.of('record_rate'), clip=config.of('clip'),
-      rounds=config.of('rounds'), agents=1, records=records,
-      simulation_seed=config.seed)
+class SgdRounds(rounds_lib.Rounds):
+  """Steps of noisy gradients of all records; the state is a list of weights."""
+
+  unit = 'step'
+
+  def __init__(self, settings: BaselineSettings, prepared: prepare.Prepared,
+               plan: noisy_sgd_plan.NoisySgdPlan):
+    """Initializes the rounds."""
+    self.count = plan.rounds
+    self._settings = settings
+    self._prepared = prepared
+    examples = {'x': tf.constant(prepared.centred[0]),
+                'y': tf.constant(prepared.labels)}
+    noise = noisy_sgd.NoisySgdConfig(
+        clip=plan.clip, noise_multiplier=plan.noise_multiplier,
+        sampling_rate=plan.sampling_rate, agents=1,
+        expected_records=plan.expected_records)
+    loss = prepared.network.as_model().loss
+
+    @functools.partial(tf.function, autograph=False)
+    def step(weights, examples, key):
+      total = noisy_sgd.contribution(loss, weights, examples, key, noise)
+      scale = settings.learning_rate / noise.expected_records
+      return [w - scale * g for w, g in zip(weights, total)]
+
+    self._step = lambda weights, key: step(
+        [tf.constant(w) for w in weights], examples, key)
+
+  def initial_state(self, resumed: bool) -> list[np.ndarray]:
+    return self._prepared.network.initial_weights(0)
+
+  def step(self, state: list[np.ndarray], index: int) -> rounds_lib.Step:
+    key = keys.derive(_key(self._settings), index)
+    weights = [w.numpy() for w in self._step(state, key)]
+    right = _predicted(self._prepared, weights) == self._prepared.task.test.y
+    return rounds_lib.Step(
+        state=weights, metrics={'test/accuracy': float(np.mean(right))})
 
 
-def _accuracy(network: voting_models.Network, weights, features: np.ndarray,
-              labels: np.ndarray) -> float:
-  logits = network.logits(weights, tf.constant(features)).numpy()
-  return float(np.mean(logits.argmax(axis=1) == labels))
+class SgdExperiment(_Baseline, run_lib.Experiment):
+  """DP-SGD of a curator who has all records."""
+
+  def build_plan(self, task, recorded) -> noisy_sgd_plan.NoisySgdPlan:
+    return baseline_plan.dp_sgd(
+        self.settings, records=len(task.labels), recorded=recorded)
+
+  def run_line(self, plan, rounds: int) -> str:
+    return (f'{rounds} steps of {plan.expected_records:,.0f} of {plan.records:,} '
+            'records expected, poisson sampling')
+
+  def mechanism_line(self, plan) -> str:
+    noise = report_lib.noise_in_words(plan.noise_multiplier, given=False)
+    return f'gaussian, noise multiplier {noise}, clip {plan.clip:g}'
+
+  def build_rounds(self, task, plan) -> SgdRounds:
+    return SgdRounds(self.settings, task, plan)
+
+  def outcome(self, task, plan, rounds: SgdRounds, state) -> report_lib.Outcome:
+    return self._outcome(task, _predicted(task, state), {
+        'mechanism': 'gaussian', 'model': task.network.name, 'clip': plan.clip,
+        'parameters': sum(w.size for w in state), 'details': {'records': plan.records},
+        'noise_multiplier': plan.noise_multiplier})
 
 
-def _dp_sgd(config: BaselineConfig, setting: ldp_run.Setting,
-            records: records_lib.RunRecords) -> dict[str, Any]:
-  """Noisy gradients of all records; fields of the summary."""
-  labels = np.concatenate([held.y for held in setting.task.holdings])
-  plan = sgd_plan(config, len(labels))
-  guarantee = plan.guarantee(plan.rounds)
-  network = voting_models.softmax(
-      setting.public.shape[1:], setting.task.num_classes)
-  model = network.as_model()
-  features, test = _centred(setting)
-  examples = {'x': tf.constant(features), 'y': tf.constant(labels)}
-  noise = voting_noisy_sgd.NoisySgdConfig(
-      clip=plan.clip, noise_multiplier=plan.noise_multiplier,
-      sampling_rate=plan.sampling_rate, agents=1,
-      expected_records=plan.expected_records)
+class FlExperiment(_Baseline, run_lib.Experiment):
+  """Federated averaging with distributed noise."""
 
-  @functools.partial(tf.function, autograph=False)
-  def step(weights, examples, key):
-    total = voting_noisy_sgd.contribution(
-        model.loss, weights, examples, key, noise)
-    scale = config.of('learning_rate') / noise.expected_records
-    return [w - scale * g for w, g in zip(weights, total)]
+  def build_plan(self, task, recorded) -> fedavg_plan.FedAvgPlan:
+    return baseline_plan.dp_fl(
+        self.settings, num_clients=task.task.num_clients,
+        dimension=task.network.as_model().parameter_count(),
+        privacy_unit=task.task.privacy_unit, recorded=recorded)
 
-  weights, done = records.restore(network.initial_weights(0), dict(
-      delta=plan.delta, adjacency=guarantee.adjacency, trust_model=_CURATOR,
-      seeded=config.seed is not None, warnings=plan.warnings(plan.rounds)))
-  name = 'epsilon' if config.seed is None else 'epsilon_if_unseeded'
-  for number in tqdm.trange(done + 1, plan.rounds + 1, unit='step', mininterval=1.0,
-                            dynamic_ncols=True):
-    key = keys.derive(_key(config), number)
-    weights = [w.numpy() for w in step(
-        [tf.constant(w) for w in weights], examples, key)]
-    records.commit(
-        weights, number, plan.round_event, withheld=False,
-        metrics={name: plan.epsilon(number),
-                 'test/accuracy': _accuracy(
-                     network, weights, test, setting.task.test.y)})
-  return dict(
-      accuracy=_accuracy(network, weights, test, setting.task.test.y),
-      guarantee=guarantee,
-      noise_multiplier=plan.noise_multiplier, rounds=plan.rounds,
-      trust_model=_CURATOR, unit='one record',
-      observers='those who see the model and do not learn which records were drawn',
-      source=plan.round_event.source,
-      warnings=plan.warnings(plan.rounds))
+  def run_line(self, plan, rounds: int) -> str:
+    return fedavg_report.run_line(plan, rounds)
+
+  def mechanism_line(self, plan) -> str:
+    return fedavg_report.mechanism_line(plan)
+
+  def build_rounds(self, task, plan) -> loop.FedAvgRounds:
+    settings, holdings = self.settings, task.task.holdings
+    # The owners' features as a task of federated averaging.
+    features, test = task.centred
+    federated = task_lib.Task(
+        name=task.task.name, model=task.network.as_model(),
+        train=sources.ArraysByClient(
+            {'x': features, 'y': task.labels},
+            np.repeat(np.arange(len(holdings)), [len(held) for held in holdings])),
+        held_out={'test': {'x': test, 'y': task.task.test.y}},
+        privacy_unit=task.task.privacy_unit)
+    return fedavg_run.build_rounds(
+        federated, plan, task.network.initial_weights(0),
+        local=local_training.LocalConfig(
+            learning_rate=settings.client_learning_rate,
+            batch_size=settings.client_batch_size, epochs=settings.client_epochs),
+        server_learning_rate=settings.learning_rate, server_momentum=0.0)
+
+  def outcome(self, task, plan, rounds: loop.FedAvgRounds,
+              state) -> report_lib.Outcome:
+    return self._outcome(
+        task, _predicted(task, state['process']['weights']),
+        {**fedavg_report.fields(plan), 'model': task.network.name,
+         'details': fedavg_report.details(plan)},
+        results=fedavg_report.finite_results(rounds.results(state)))
 
 
-# DP-FL.
+class PateRounds(rounds_lib.ChargedRounds):
+  """One vote on all queries; its labels are kept."""
+
+  unit = 'vote'
+  total = 1
+
+  def __init__(self, settings: BaselineSettings, prepared: prepare.Prepared,
+               plan: baseline_plan.PatePlan):
+    """Initializes the rounds."""
+    self._settings = settings
+    self._prepared = prepared
+    self._plan = plan
+    self._kept = []
+
+  def restore(self, lines, kept) -> None:
+    self._kept = kept
+
+  def done(self) -> int:
+    return len(self._kept)
+
+  def next_event(self) -> base.Event | None:
+    return None if self._kept else self._plan.event(1)
+
+  def draw(self, line) -> dict[str, np.ndarray]:
+    """Asks the teachers.
+
+    Args:
+      line: Of the ledger, which charged the vote.
+
+    Returns:
+      `rows`: int64 [Q], the images in the pool; `labels`: int64 [Q], -1 where there
+      was no answer.
+    """
+    prepared = self._prepared
+    random = np.random.default_rng([self._settings.feature_seed, 2])
+    rows = random.permutation(len(prepared.public))[:self._plan.queries]
+    votes = pate.count_votes(prepared.public[rows], prepared.teachers)
+    return {'rows': rows, 'labels': pate.answer(
+        votes, self._plan, _key(self._settings))}
 
 
-def fl_plan(config: BaselineConfig, owners: int, dimension: int) -> PrivacyPlan:
-  """The calibrated plan of DP-FedAvg; all owners take part in every round."""
-  return PrivacyPlan.calibrate(
-      request_lib.Request(
-          query='epsilon', mechanism='skellam', epsilon=config.epsilon,
-          delta=config.delta, clip=config.of('clip'), bits=18, dimension=dimension,
-          cohort_size=float(owners), population=owners, rounds=config.of('rounds')),
-      simulation_seed=config.seed)
+class PateExperiment(_Baseline, run_lib.ChargedExperiment):
+  """A noisy vote, and a student of its labels."""
+
+  kept_as = LABELS
+
+  def build_plan(self, task, recorded) -> baseline_plan.PatePlan:
+    return baseline_plan.pate(
+        self.settings, num_clients=task.task.num_clients, pool=len(task.task.public),
+        classes=task.task.num_classes, privacy_unit=task.task.privacy_unit,
+        recorded=recorded)
+
+  def run_line(self, plan, rounds: int) -> str:
+    return f'{plan.queries:,} queries, at most {plan.answers:,} answered'
+
+  def mechanism_line(self, plan) -> str:
+    noise = report_lib.noise_in_words(plan.stddev, given=False)
+    return f'discrete gaussian, noise of {noise} votes, threshold {plan.threshold:g}'
+
+  def build_rounds(self, task, plan) -> PateRounds:
+    return PateRounds(self.settings, task, plan)
+
+  def outcome(self, task, plan, rounds, records) -> report_lib.Outcome:
+    kept, = records.kept
+    rows, labels = kept.arrays['rows'], kept.arrays['labels']
+    answered = labels >= 0
+    if not answered.any():
+      raise ValueError('no query was answered: lower --threshold or --answers, or '
+                       'raise --epsilon')
+    student = student_lib.Trainer(task.public, student_lib.StudentConfig()).train(
+        rows[answered], np.eye(task.task.num_classes)[labels[answered]],
+        _LABEL_VARIANCE)
+    votes, number = len(records.run.ledger.lines()), int(answered.sum())
+    interrupted = caveats.Caveat(
+        'vote repeated', f'the vote was interrupted and begun {votes} times; every '
+        'time counts')
+    return self._outcome(
+        task, student.predict(task.test),
+        {'mechanism': 'discrete_gaussian', 'noise_stddev': plan.stddev,
+         'model': 'ridge', 'parameters': student.weights.size,
+         'details': {'queries': len(rows), 'answered': number}},
+        words=f', {number:,} of {len(rows):,} queries answered', files=(LABELS,),
+        caveats=(interrupted,) if votes > 1 else (),
+        next=report.account_command(self.folder, f'--accountant={plan.accountant}'))
 
 
-def _as_task(setting: ldp_run.Setting,
-             network: voting_models.Network) -> task_lib.Task:
-  """The owners' features as a task of federated averaging."""
-  holdings = setting.task.holdings
-  owners = np.repeat(np.arange(len(holdings)), [len(held) for held in holdings])
-  features, test = _centred(setting)
-  return task_lib.Task(
-      name=setting.task.name, model=network.as_model(),
-      train=sources.ArraysByClient(
-          {'x': features,
-           'y': np.concatenate([held.y for held in holdings])}, owners),
-      held_out={'test': {'x': test, 'y': setting.task.test.y}},
-      privacy_unit=setting.task.privacy_unit)
+_EXPERIMENTS = {'dp_sgd': SgdExperiment, 'dp_fl': FlExperiment, 'pate': PateExperiment}
 
 
-def _dp_fl(config: BaselineConfig, setting: ldp_run.Setting,
-           records: records_lib.RunRecords) -> dict[str, Any]:
-  """Federated averaging with distributed noise; fields of the summary."""
-  network = voting_models.softmax(
-      setting.public.shape[1:], setting.task.num_classes)
-  task = _as_task(setting, network)
-  plan = fl_plan(config, setting.task.owners, task.model.parameter_count())
-  factory = training.sum_factory(plan)
-  rounds = plan.request.rounds
-  process = chunked.build(
-      task.model, task.train.element_spec,
-      initial_weights=network.initial_weights(0), sum_factory=factory,
-      expected_cohort_size=plan.request.cohort_size,
-      local=local_training.LocalConfig(
-          learning_rate=config.of('client_learning_rate'),
-          batch_size=config.of('client_batch_size'),
-          epochs=config.of('client_epochs')),
-      server_learning_rate=config.of('learning_rate'), server_momentum=0.0)
-  with contexts.simulation(num_workers=config.num_workers):
-    results = loop.run(
-        process,
-        lambda state, cohort: fedavg.tell_cohort_size(state, cohort, factory),
-        task, plan, records, loop.LoopConfig(
-            rounds=rounds,
-            clients_per_call=training.default_clients_per_call(plan)))
-  lines = records.ledger.lines()
-  # Rounds that a crash interrupted: the server may have seen them twice.
-  seen = rounds + lines[-1]['starts'] - 1
-  withheld = any(line['outcome'] == 'withheld' for line in lines)
-  return dict(
-      accuracy=results['test']['accuracy'], guarantee=plan.guarantee(rounds),
-      epsilon_server=None if withheld else plan.epsilon_unamplified(seen),
-      observers='those who see the released models and do not learn how many owners '
-                'answered',
-      observers_server='the server and the participants, not amplified '
-                       f'({accounting_report.OWN_SHARE})',
-      sampler=plan.sampler_in_words, delta_sampler=plan.delta_sampler,
-      noise_multiplier=plan.request.noise_multiplier, rounds=rounds,
-      trust_model=plan.request.family.trust_model,
-      unit=setting.task.privacy_unit, source=plan.round_event.source,
-      warnings=plan.warnings(rounds))
+def experiment(settings: BaselineSettings,
+               prepared: prepare.Prepared | None = None) -> _Baseline:
+  """The experiment of an algorithm; arguments as for `run`."""
+  return _EXPERIMENTS[settings.algorithm](settings, prepared)
 
 
-# PATE.
-
-
-def pate_event(stddev: float, *, threshold_stddev: float, queries: int,
-               answers: int) -> base.Event:
-  """All that a run of Confident-GNMax releases, at most.
-
-  Votes are charged as if one owner moved one of them, which covers any change of its
-  records; the checks for agreement as well, which is more than they cost.
-  """
-  def vote(noise):
-    return events.Vote(scheme='ae', level='instance', noise='discrete_gaussian',
-                       noise_stddev=noise)
-  return events.Composed(events=(
-      events.SelfComposed(event=vote(threshold_stddev), count=queries),
-      events.SelfComposed(event=vote(stddev), count=answers)))
-
-
-def pate_aggregator(config: BaselineConfig, owners: int,
-                    queries: int) -> tuple[pate.ConfidentGnmax, base.Event]:
-  """The calibrated aggregator for so many queries, and what it costs."""
-  ratio, answers = config.of('threshold_noise'), min(config.of('answers'), queries)
-  stddev = calibration.noise_multiplier(
-      lambda z: pate_event(z, threshold_stddev=ratio * z, queries=queries,
-                           answers=answers),
-      epsilon=config.epsilon, delta=deviation.calibrated_to(config.delta),
-      accountant='rdp')
-  aggregator = pate.ConfidentGnmax(
-      threshold=config.of('threshold') * owners, threshold_stddev=ratio * stddev,
-      stddev=stddev, most_answers=answers)
-  return aggregator, pate_event(
-      stddev, threshold_stddev=ratio * stddev, queries=queries, answers=answers)
-
-
-def _sampler_part(event: base.Event, drift: float, delta: float) -> float:
-  """What of delta draws take that deviate by so much in all."""
-  return deviation.taken_at_most(min(1.0, drift), event, delta, accountant='rdp')
-
-
-def _released(setting: ldp_run.Setting, config: BaselineConfig, rows: np.ndarray,
-              aggregator: pate.ConfidentGnmax, event: base.Event,
-              records: records_lib.RunRecords) -> np.ndarray:
-  """The labels: those that are kept, or new ones, charged before they are drawn."""
-  path = records.folder / LABELS
-  found = vote_records.read_arrays(path)
-  if found is not None:
-    return found['labels']
-  records.ledger.append_line(records.ledger.next_line(
-      event, outcome='released', starts=1,
-      configuration_hash=records.configuration_hash))
-  votes = pate.count_votes(setting.public[rows], setting.teachers)
-  labels = pate.answer(votes, aggregator, _key(config))
-  vote_records.write_arrays(path, {'rows': rows, 'labels': labels})
-  return labels
-
-
-def _pate(config: BaselineConfig, setting: ldp_run.Setting,
-          records: records_lib.RunRecords) -> dict[str, Any]:
-  """A noisy vote and a student of its labels; fields of the summary."""
-  pool = len(setting.public)
-  rows = np.random.default_rng([config.feature_seed, 2]).permutation(pool)[
-      :min(config.of('queries'), pool)]
-  aggregator, event = pate_aggregator(config, setting.task.owners, len(rows))
-  warnings = [*_seeded(config), 'what is paid for does not depend on the votes; the '
-              'data-dependent epsilon of publications is itself private']
-  drift = aggregator.deviation(len(rows), setting.task.num_classes)
-  deviation.check_kept(
-      _sampler_part(event, drift, config.delta), config.epsilon, config.delta)
-  if not records.ledger.path.exists():
-    records.ledger.create(
-        records.ledger.path, delta=config.delta, adjacency=event.adjacency,
-        trust_model=_COUNTER, seeded=config.seed is not None,
-        deviation_per_round=drift, warnings=warnings)
-  records.ledger.drop_torn()
-  labels = _released(setting, config, rows, aggregator, event, records)
-  lines = len(records.ledger.lines())
-  if lines > 1:
-    warnings.append(f'the vote was interrupted and begun {lines} times; every time '
-                    'counts')
-  event = events.SelfComposed(event=event, count=lines)
-  part = _sampler_part(event, lines * drift, config.delta)
-  guarantee = accountant.guarantee(
-      event, deviation.left(config.delta, part), accountant='rdp')
-  if part > config.delta / 2:
-    warnings.append('epsilon is that of exact laws: the draws of the noise would take '
-                    f'{decimals.rounded_up(part, 3)} of delta, more than '
-                    'half')
-  answered = labels >= 0
-  if not answered.any():
-    raise ValueError('no query was answered: lower --threshold or --answers, or '
-                     'raise --epsilon')
-  trainer = student_lib.Trainer(setting.public, student_lib.StudentConfig())
-  student = trainer.train(
-      rows[answered], np.eye(setting.task.num_classes)[labels[answered]],
-      _LABEL_VARIANCE)
-  return dict(
-      accuracy=ldp_run.accuracy(student, setting.test, setting.task.test.y),
-      guarantee=guarantee, queries=len(rows), answered=int(answered.sum()),
-      noise_stddev=aggregator.stddev, delta_sampler=part, trust_model=_COUNTER,
-      observers='everyone who sees the labels or what is made of them',
-      unit=f'{setting.task.privacy_unit}: whatever it may be replaced by',
-      adjacency_in_words='any change of one owner\'s records, which moves its vote',
-      source='arXiv 1802.08908, Algorithm 1; arXiv 2004.00010, Proposition 5',
-      warnings=[*warnings, *guarantee.warnings])
-
-
-_RUNS = {'dp_sgd': _dp_sgd, 'dp_fl': _dp_fl, 'pate': _pate}
-
-
-def _folder(config: BaselineConfig) -> pathlib.Path:
-  if config.output_dir is not None:
-    return pathlib.Path(config.output_dir)
-  now = datetime.datetime.now().strftime('%Y%m%d-%H%M%S')
-  return pathlib.Path('out') / f'{config.algorithm}-{config.task}-{now}'
-
-
-def summary(config: BaselineConfig, setting: ldp_run.Setting,
-            records: records_lib.RunRecords, found: dict[str, Any]) -> dict[str, Any]:
-  """The summary as JSON, from the fields of an algorithm."""
-  guarantee = found.pop('guarantee')
-  found['warnings'] = [*setting.task.notes, *found['warnings']]
-  result = collections.OrderedDict(
-      task=setting.task.name, algorithm=config.algorithm,
-      accuracy=float(found.pop('accuracy')), test_examples=len(setting.test),
-      epsilon=guarantee.epsilon, delta=config.delta,
-      adjacency=guarantee.adjacency,
-      adjacency_in_words=found.pop(
-          'adjacency_in_words', base.ADJACENCY_IN_WORDS[guarantee.adjacency]),
-      accountant=guarantee.accountant, privacy_unit=found.pop('unit'),
-      owners=setting.task.owners, **found, starts=records.starts,
-      configuration=records.configuration_hash)
-  if config.seed is not None:
-    result['epsilon_if_unseeded'] = result['epsilon']
-    result['epsilon'] = None
-    result['epsilon_server'] = None
-  return result
-
-
-def _print(found: dict[str, Any]) -> None:
-  print(f"\ntest: accuracy {found['accuracy']:.4f}, {found['test_examples']} examples")
-  if 'answered' in found:
-    print(f"{found['answered']} of {found['queries']} queries answered")
-  if found['epsilon'] is None:
-    print('epsilon: none, nothing is guaranteed')
-  else:
-    delta = decimals.rounded_up(found['delta'])
-    print(f"epsilon {describe_epsilon(found['epsilon'])} at delta "
-          f"{delta} ({found['accountant']}), against "
-          f"{found['observers']}")
-    if found.get('epsilon_server') is not None:
-      print(f"epsilon {describe_epsilon(found['epsilon_server'])}, against "
-            f"{found['observers_server']}")
-    print(f"adjacency {found['adjacency']}: {found['adjacency_in_words']}")
-    print(f"trust model: {found['trust_model']}")
-  print(f"privacy unit: {found['privacy_unit']}")
-  for warning in found['warnings']:
-    print(f'warning: {warning}')
-
-
-def run(config: BaselineConfig,
-        setting: ldp_run.Setting | None = None) -> dict[str, Any]:
-  """Runs a baseline, or goes on with it, and reports.
+def run(settings: BaselineSettings,
+        prepared: prepare.Prepared | None = None) -> dict[str, Any]:
+  """Runs a baseline, or resumes it, and reports.
 
   Args:
-    config: Of the run.
-    setting: As `ldp_run.prepared` made it of the same data, if it did already.
+    settings: Of the run.
+    prepared: As `prepare.prepare` returns it for these settings, if it did already.
 
   Returns:
     The summary, as it is written to summary.json.
   """
-  setting = setting or ldp_run.prepared(config)
-  records = records_lib.RunRecords(
-      _folder(config), {**config.configuration(),
-                        'data_fingerprint': ldp_run.fingerprint(setting.task)},
-      resume=config.resume)
-  print(f'task {setting.task.name}: {setting.task.owners} data owners, algorithm '
-        f'{config.algorithm}, epsilon {config.epsilon:.15g}, delta '
-        f'{config.delta:.15g}')
-  print(f'output folder {os.fspath(records.folder)}', flush=True)
-  found = summary(config, setting, records,
-                  _RUNS[config.algorithm](config, setting, records))
-  records_lib.write_atomically(
-      records.folder / records_lib.SUMMARY,
-      json.dumps(found, indent=2, allow_nan=False) + '\n')
-  if config.algorithm != 'pate':
-    run_report.draw(records, 'test', f"{found['task']}, {found['algorithm']}")
-  _print(found)
-  print(f'written to {os.fspath(records.folder)}')
-  return found
+  return experiment(settings, prepared).run()

@@ -1,24 +1,22 @@
 """The figure of the local mechanisms: formulas as lines, draws as points."""
 
+import os
 import pathlib
+import sys
 
-import matplotlib
-
-matplotlib.use('Agg')
-# pylint: disable=g-import-not-at-top,wrong-import-position
-from matplotlib import pyplot
 import numpy as np
 from scipy import optimize
 import tensorflow as tf
 
 from aggregators import keys
 from aggregators import local_dp
+from tff_pipelines.ldp.settings import FigureSettings
 
 NAMES = ('piecewise', 'duchi', 'laplace')
 LEAST, MOST = 0.5, 8.0
 _POINTS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 _COLOURS = {'piecewise': 'tab:blue', 'duchi': 'tab:orange', 'laplace': 'tab:green'}
-# Of a normal law.
+# Standard deviations of a normal distribution to either side.
 _INTERVAL = 1.96
 
 
@@ -75,6 +73,9 @@ def draw(path: pathlib.Path, *, clients: int, dimension: int, draws: int) -> Non
     dimension: Coordinates of their vectors.
     draws: Outputs behind each point on the left, vectors behind one on the right.
   """
+  import matplotlib  # pylint: disable=g-import-not-at-top
+  matplotlib.use('Agg')
+  from matplotlib import pyplot  # pylint: disable=g-import-not-at-top
   figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.6))
   epsilons = np.linspace(LEAST, MOST, 46)
   sizes = dict(clients=clients, dimension=dimension)
@@ -105,3 +106,12 @@ def draw(path: pathlib.Path, *, clients: int, dimension: int, draws: int) -> Non
   figure.tight_layout()
   figure.savefig(path, dpi=110)
   pyplot.close(figure)
+
+
+def run(settings: FigureSettings) -> None:
+  """Draws the figure where the settings say."""
+  path = pathlib.Path(settings.output)
+  path.parent.mkdir(parents=True, exist_ok=True)
+  draw(path, clients=settings.num_clients, dimension=settings.dimension,
+       draws=settings.draws)
+  print(f'drawn into {os.fspath(path)}', file=sys.stderr)

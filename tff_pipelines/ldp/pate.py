@@ -4,8 +4,7 @@ The Confident-GNMax aggregator (arXiv 1802.08908, Algorithm 1) of a curator who 
 all votes. Noise is discrete Gaussian, drawn by integers, and so are the votes.
 """
 
-import dataclasses
-from typing import Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -13,53 +12,13 @@ import tensorflow as tf
 from aggregators import alias_draw
 from aggregators import discrete_gaussian_table
 from aggregators import keys
-from aggregators import validate
-from tff_pipelines.algorithms import ldp_distillation
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ConfidentGnmax:
-  """The aggregator.
-
-  Attributes:
-    threshold: Votes of the winner, with noise, that an answer takes.
-    threshold_stddev: Of that noise, votes, > 0.
-    stddev: Of the noise on each label's votes, > 0.
-    most_answers: No more queries are answered, >= 1.
-  """
-
-  threshold: float
-  threshold_stddev: float
-  stddev: float
-  most_answers: int
-
-  def __post_init__(self):
-    validate.finite(threshold=self.threshold)
-    validate.positive(threshold_stddev=self.threshold_stddev, stddev=self.stddev)
-    validate.integer(most_answers=self.most_answers, low=1)
-    for name in ('threshold_stddev', 'stddev'):
-      if not discrete_gaussian_table.fits(_variance(getattr(self, name))):
-        raise ValueError(f'{name}={getattr(self, name)!r} is too large: its table '
-                         'of the noise would be')
-
-  def deviation(self, queries: int, classes: int) -> float:
-    """Total variation between all draws of a call and their exact laws.
-
-    Noise is drawn for the labels of every query, answered or not. Random words are
-    taken as uniform.
-    """
-    draws = queries * (1 + classes)
-    return min(1.0, draws * discrete_gaussian_table.TOTAL_VARIATION)
-
-
-def _variance(stddev: float) -> float:
-  """Rounded up, as what is accounted for is not."""
-  return stddev**2 * (1 + 2.0**-40)
+from tff_pipelines.ldp import baseline_plan
+from tff_pipelines.ldp import process
 
 
 def _noise(stddev: float, key: tf.Tensor, shape: Sequence[int]) -> np.ndarray:
   """int64 draws of the discrete Gaussian."""
-  table = discrete_gaussian_table.build(_variance(stddev))
+  table = discrete_gaussian_table.build(baseline_plan.variance(stddev))
   word_key, tie_key = keys.split(key, 2)
   low, high = tf.unstack(
       keys.words(word_key, [2, int(np.prod(shape))], tf.int32))
@@ -77,12 +36,12 @@ def count_votes(features: np.ndarray, teachers: Sequence[np.ndarray]) -> np.ndar
   """
   votes = np.zeros([len(features), teachers[0].shape[1]], np.int64)
   for weights in teachers:
-    named = ldp_distillation.scores(features, weights).argmax(axis=1)
+    named = process.scores(features, weights).argmax(axis=1)
     votes[np.arange(len(features)), named] += 1
   return votes
 
 
-def answer(votes: np.ndarray, aggregator: ConfidentGnmax,
+def answer(votes: np.ndarray, plan: baseline_plan.PatePlan,
            key: tf.Tensor) -> np.ndarray:
   """Answers queries, in their order.
 
@@ -90,11 +49,11 @@ def answer(votes: np.ndarray, aggregator: ConfidentGnmax,
   most 1, the counts by sqrt(2) in L2. So a query costs at most a Gaussian release
   of the sensitivity 1 and noise `threshold_stddev`, and, if it is answered, one of
   sqrt(2) and `stddev`. What is not answered for lack of agreement or because
-  `most_answers` is reached shows as -1.
+  the maximum number of answers is reached shows as -1.
 
   Args:
     votes: int64 [n, classes].
-    aggregator: How.
+    plan: Noise, threshold and maximum number of answers.
     key: int64[2], of this call alone.
 
   Returns:
@@ -102,8 +61,8 @@ def answer(votes: np.ndarray, aggregator: ConfidentGnmax,
   """
   check_key, label_key = keys.split(key, 2)
   agreed = votes.max(axis=1) + _noise(
-      aggregator.threshold_stddev, check_key, [len(votes)]) >= aggregator.threshold
+      plan.threshold_stddev, check_key, [len(votes)]) >= plan.threshold
   named = np.argmax(
-      votes + _noise(aggregator.stddev, label_key, votes.shape), axis=1)
-  answered = agreed & (np.cumsum(agreed) <= aggregator.most_answers)
+      votes + _noise(plan.stddev, label_key, votes.shape), axis=1)
+  answered = agreed & (np.cumsum(agreed) <= plan.answers)
   return np.where(answered, named, -1)

@@ -1,10 +1,11 @@
 """The plan of a distillation: what an answer costs and how many there may be.
 
-Numbers only, no TensorFlow. Owners answer in groups, by turns, so that nobody
-answers more often than others; the plan says how many answers an owner gives at
-most, what each is perturbed by, and what all of them cost it.
+Owners answer in groups, alternately, so that no owner answers more often than others;
+the plan says how many answers an owner gives at most, what each is perturbed by, and
+what all of them cost it. No TensorFlow.
 """
 
+from collections.abc import Iterable, Mapping
 import dataclasses
 import functools
 import math
@@ -16,100 +17,74 @@ from aggregators import validate
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import calibration
-from tff_pipelines.accounting import deviation as deviation_lib
 from tff_pipelines.accounting import events
+from tff_pipelines.accounting import ledger as ledger_lib
+from tff_pipelines.experiment import guarantee
+from tff_pipelines.ldp import settings as settings_lib
 
-MECHANISMS = ('piecewise', 'duchi', 'laplace', 'gaussian')
 _PURE = {'piecewise': events.Piecewise, 'duchi': events.Duchi,
          'laplace': events.LocalLaplace}
 
-DEFAULT_EPSILON = 8.0
-DEFAULT_GAUSSIAN_DELTA = 1e-5
-
-TRUST_MODEL = 'nobody is trusted: every owner perturbs its own answers'
-OBSERVERS = 'everybody, the data user that asks included'
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Budget:
-  """What is asked of privacy; None for what was not given.
-
-  Attributes:
-    mechanism: One of MECHANISMS.
-    epsilon_total: Of all answers of an owner together, never exceeded.
-    epsilon_per_query: Of one answer.
-    answers_per_owner: The most answers of an owner.
-    delta: Of all answers together; without it the guarantee is pure (epsilon alone),
-      but for the Gaussian mechanism.
-  """
-
-  mechanism: str
-  epsilon_total: float | None = None
-  epsilon_per_query: float | None = None
-  answers_per_owner: int | None = None
-  delta: float | None = None
-
-  def __post_init__(self):
-    validate.one_of(MECHANISMS, mechanism=self.mechanism)
-    for name in ('epsilon_total', 'epsilon_per_query'):
-      if getattr(self, name) is not None:
-        validate.positive(**{name: getattr(self, name)})
-    if self.answers_per_owner is not None:
-      validate.integer(answers_per_owner=self.answers_per_owner, low=1)
-    if self.delta is not None:
-      validate.open_unit_interval(delta=self.delta)
-    if None not in (
-        self.epsilon_total, self.epsilon_per_query, self.answers_per_owner):
-      raise ValueError(
-          'answers_per_owner must not be given with both epsilon_total and '
-          'epsilon_per_query: it follows from them, found '
-          f'{self.answers_per_owner!r}')
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LdpPlan:
+class LdpPlan(guarantee.Plan):
   """A calibrated plan.
 
+  Its guarantee is that of one owner: what it calls a round is an answer of that owner.
+  Events of the ledger are steps, `step_event`.
+
   Attributes:
-    mechanism: One of MECHANISMS.
-    epsilon_per_query: Of one answer; of the Gaussian mechanism None.
-    noise_multiplier: Of the Gaussian mechanism; None of others.
-    answers_per_owner: The most answers of an owner.
-    delta: Of the guarantee; 0 for a pure one.
-    dimension: Coordinates of an answer.
-    owners: How many.
-    owners_per_query: Who answers a query together; it divides `owners`.
+    mechanism: One of `settings.MECHANISMS`.
+    epsilon_per_query: Of one answer; None for the Gaussian mechanism.
+    noise_multiplier: Of the Gaussian mechanism; None for others.
+    answers_per_client: Maximum number of answers of an owner.
+    delta: Of all answers; 0 for a pure guarantee.
+    dimension: Coordinates of an answer, >= 2.
+    num_clients: Number of owners.
+    clients_per_query: Owners that answer a query together; divides `num_clients`.
     holdings: Sets of records behind the owners; fewer if they stand in.
-    simulation_seed: A seed voids the guarantee.
+    queries_per_step: Queries that a line of the ledger stands for, at most.
+    privacy_unit: What one owner is.
+    seed: A simulation seed voids the guarantee.
   """
 
   mechanism: str
   epsilon_per_query: float | None
   noise_multiplier: float | None
-  answers_per_owner: int
+  answers_per_client: int
   delta: float
   dimension: int
-  owners: int
-  owners_per_query: int
+  num_clients: int
+  clients_per_query: int
   holdings: int
-  simulation_seed: int | None = None
+  queries_per_step: int = 100
+  privacy_unit: str = 'one data owner, with all its records'
+  seed: int | None = None
+
+  def __post_init__(self):
+    validate.integer(dimension=self.dimension, low=2)
+    validate.integer(holdings=self.holdings, low=1, high=self.num_clients)
 
   @property
   def groups(self) -> int:
-    """Groups of owners that answer by turns."""
-    return self.owners // self.owners_per_query
+    """Groups of owners that answer alternately."""
+    return self.num_clients // self.clients_per_query
 
   @property
   def queries(self) -> int:
-    """How many queries the budget allows, in all."""
-    return self.groups * self.answers_per_owner
+    """Number of queries that the budget allows."""
+    return self.groups * self.answers_per_client
 
   @functools.cached_property
   def answer_event(self) -> base.Event:
     """One answer of one owner."""
-    if self.mechanism == 'gaussian':
-      return events.LocalDiscreteGaussian(noise_multiplier=self.noise_multiplier)
-    return _PURE[self.mechanism](epsilon=self.epsilon_per_query)
+    return _answer(self.mechanism, self.epsilon_per_query, self.noise_multiplier)
+
+  def event(self, index: int) -> base.Event:
+    return self.answer_event
+
+  def released(self, rounds: int) -> base.Event:
+    return _composed(self.answer_event, rounds)
 
   def step_event(self, before: int, after: int) -> base.Event:
     """The step that brings the number of queries from `before` to `after`."""
@@ -118,175 +93,177 @@ class LdpPlan:
         queries_after=after)
 
   def most_answers(self, queries: int) -> int:
-    """Of any one owner, after so many queries."""
+    """Maximum number of answers of one owner after this number of queries."""
     return -(-queries // self.groups)
 
   def holding_answers(self, queries: int) -> int:
-    """At most so many answers come from one set of records.
+    """Maximum number of answers from one set of records.
 
-    Owners have sets by turns: owner i has set i modulo `holdings`.
+    Owners have sets alternately: owner i has set i modulo `holdings`.
     """
-    if self.holdings == self.owners:
+    if self.holdings == self.num_clients:
       return self.most_answers(queries)
     full, rest = divmod(queries, self.groups)
-    size = self.owners_per_query
-    everyone = -(-self.owners // self.holdings)
-    return full * everyone + -(-rest * size // self.holdings)
+    every_client = -(-self.num_clients // self.holdings)
+    return full * every_client + -(-rest * self.clients_per_query // self.holdings)
 
   @property
-  def deviation_per_answer(self) -> float:
-    """Total variation between an answer and its exact law.
+  def total_variation(self) -> float:
+    """Distance between an answer and its ideal distribution.
 
-    The laws of the pure mechanisms are ratios of integers, and epsilon is that of
-    these: nothing deviates. Random words are taken as uniform.
+    The distributions of the pure mechanisms are ratios of integers, and epsilon is
+    that of these: nothing deviates. Random bits are taken as uniform.
     """
-    if self.mechanism != 'gaussian':
-      return 0.0
-    return min(1.0, self.dimension * discrete_gaussian_table.TOTAL_VARIATION)
+    return _total_variation(self.mechanism, self.dimension)
 
-  def deviation_per_step(self, queries: int) -> float:
-    """Total variation of an owner's answers in a step of so many queries, at most."""
-    return min(1.0, self.most_answers(queries) * self.deviation_per_answer)
+  def bound(self, event: base.Event, releases: int, *,
+            server: bool = False) -> guarantee.Bound:
+    bound = super().bound(event, releases, server=server)
+    # Answers are drawn on a grid, by integers: the event's caveat does not apply.
+    return dataclasses.replace(bound, caveats=tuple(
+        caveat for caveat in bound.caveats if caveat not in event.caveats()))
 
-  def delta_sampler(self, answers: int) -> float:
-    """What of delta the sampler takes, after so many answers of an owner.
+  def guarantee_of(self, ledger: ledger_lib.Ledger) -> guarantee.Guarantee:
+    charged = charged_queries(ledger.lines())
+    answers = self.most_answers(charged)
+    also = {'answers_of_a_client': answers, 'answers_of_a_holding': None,
+            'epsilon_of_a_holding': None}
+    if self.holdings < self.num_clients and self.seed is None:
+      also['answers_of_a_holding'] = self.holding_answers(charged)
+      also['epsilon_of_a_holding'] = self.epsilon(also['answers_of_a_holding'])
+    return dataclasses.replace(self.guarantee(answers), also=also)
 
-    It is part of delta, unless it is more than half: then epsilon is that of exact
-    laws.
-    """
-    if not self.deviation_per_answer or not answers:
-      return 0.0
-    # Renyi divergences give an epsilon that is larger, and found at once.
-    return deviation_lib.taken_at_most(
-        min(1.0, answers * self.deviation_per_answer),
-        _composed(self.answer_event, answers), self.delta, accountant='rdp')
+  def header(self, rounds: int, more: Iterable[str] = ()) -> dict[str, Any]:
+    # A line of the ledger is a step.
+    step = min(1.0, self.most_answers(self.queries_per_step) * self.total_variation)
+    return {**super().header(rounds, more), 'delta': self.delta or None,
+            'deviation_per_round': step}
 
-  def guarantee(self, answers: int) -> accountant.Guarantee | None:
-    """What holds for an owner after so many answers; None after none."""
-    if not answers:
-      return None
-    part = self.delta_sampler(answers)
-    found = accountant.guarantee(
-        _composed(self.answer_event, answers), deviation_lib.left(self.delta, part))
-    # Answers are drawn on a grid, by integers: the events' caveat does not apply.
-    warnings = accountant.warnings_about(found.epsilon, self.delta, None)
-    if part > self.delta / 2:
-      warnings = [*warnings, 'epsilon is that of exact laws: the draws of the noise '
-                  f'would take {part:.3g} of delta, more than half']
-    return dataclasses.replace(found, delta=self.delta, warnings=tuple(warnings))
-
-  def epsilon(self, answers: int) -> float:
-    """Epsilon of an owner after so many answers."""
-    found = self.guarantee(answers)
-    return 0.0 if found is None else found.epsilon
+  @property
+  def terms(self) -> guarantee.Terms:
+    return guarantee.Terms(
+        privacy_unit=self.privacy_unit,
+        observers='any observer, the data user who asks included',
+        against='any observer',
+        trust_model='no one is trusted: every owner perturbs its own answers',
+        source=self.answer_event.source,
+        sampler='integers on a public grid, from exact tables' if (
+            self.mechanism == 'gaussian') else 'integers on a public grid, exactly')
 
   def configuration(self) -> dict[str, Any]:
-    """Everything that defines the plan, as JSON."""
-    return dataclasses.asdict(self)
+    return {name: getattr(self, name) for name in _CALIBRATED}
+
+
+_CALIBRATED = ('epsilon_per_query', 'noise_multiplier', 'answers_per_client', 'delta')
+
+
+def charged_queries(lines: list[dict[str, Any]]) -> int:
+  """Queries that the lines of a ledger charge, whether answers are kept or lost."""
+  return lines[-1]['event']['queries_after'] if lines else 0
+
+
+def _answer(mechanism: str, epsilon: float | None,
+            noise_multiplier: float | None) -> base.Event:
+  if mechanism == 'gaussian':
+    return events.LocalDiscreteGaussian(noise_multiplier=noise_multiplier)
+  return _PURE[mechanism](epsilon=epsilon)
+
+
+def _total_variation(mechanism: str, dimension: int) -> float:
+  if mechanism != 'gaussian':
+    return 0.0
+  return min(1.0, dimension * discrete_gaussian_table.TOTAL_VARIATION)
 
 
 def _composed(event: base.Event, count: int) -> base.Event:
   return events.SelfComposed(event=event, count=count)
 
 
-def _pure_event(mechanism: str):
-  return lambda noise: _PURE[mechanism](epsilon=1 / noise)
-
-
-def _gaussian_event(noise: float) -> base.Event:
-  return events.LocalDiscreteGaussian(noise_multiplier=noise)
-
-
 def _shared(total: float, answers: int) -> float:
-  """The largest epsilon of which so many are at most `total`."""
-  found = total / answers
-  while found * answers > total:
-    found = math.nextafter(found, 0.0)
-  return found
+  """The largest epsilon of which `answers` sum to at most `total`."""
+  share = total / answers
+  while share * answers > total:
+    share = math.nextafter(share, 0.0)
+  return share
 
 
-def _most(event: base.Event, total: float, delta: float) -> int:
+def _affordable(event: base.Event, total: float, delta: float,
+                total_variation: float) -> int:
   """How many such answers keep the total."""
   if delta == 0:
     one = event.pure_epsilon('none')
     count = math.floor(total / one * (1 + 1e-12))
     while count and count * one > total:
       count -= 1
+  elif accountant.epsilon(event, delta) > total:
+    count = 0
   else:
-    if accountant.epsilon(event, delta) > total:
-      count = 0
-    else:
-      count = calibration.rounds(
-          lambda n: _composed(event, n), epsilon=total, delta=delta)
+    count = calibration.rounds(
+        lambda n: _composed(event, n), epsilon=total, delta=delta,
+        total_variation=lambda n: n * total_variation)
   if count < 1:
-    raise ValueError(
-        f'epsilon_total={total:g} is less than one answer costs: lower '
-        'epsilon_per_query')
+    raise ValueError(f'epsilon={total:g} is less than one answer costs: lower '
+                     'epsilon_per_query')
   return count
 
 
-def calibrate(budget: Budget, *, dimension: int, owners: int, owners_per_query: int,
-              holdings: int | None = None,
-              simulation_seed: int | None = None) -> LdpPlan:
-  """The plan of a budget.
+def _calibrated(settings: settings_lib.LdpSettings,
+                total_variation: float) -> dict[str, Any]:
+  """What of a plan is calibrated, by name.
 
   Of the total, the cost of an answer and the number of answers, two are needed. The
   default is a total of DEFAULT_EPSILON and one answer of every owner.
-
-  Args:
-    budget: What is asked.
-    dimension: Coordinates of an answer, >= 2.
-    owners: How many.
-    owners_per_query: Divides `owners`.
-    holdings: Sets of records behind them; None for one each.
-    simulation_seed: Voids the guarantee.
-
-  Raises:
-    ValueError: If the budget can't be met or an argument is out of range.
   """
-  validate.integer(dimension=dimension, low=2)
-  validate.integer(owners=owners, owners_per_query=owners_per_query, low=1)
-  if holdings is None:
-    holdings = owners
-  validate.integer(holdings=holdings, low=1, high=owners)
-  if owners % owners_per_query:
-    raise ValueError(
-        f'owners_per_query must divide owners={owners}, found {owners_per_query!r}')
-  if simulation_seed is not None:
-    validate.integer(seed=simulation_seed, low=0)
-  is_gaussian = budget.mechanism == 'gaussian'
-  delta = budget.delta
+  mechanism, is_gaussian = settings.mechanism, settings.mechanism == 'gaussian'
+  delta = settings.delta
   if delta is None:
-    delta = DEFAULT_GAUSSIAN_DELTA if is_gaussian else 0.0
-  total, each = budget.epsilon_total, budget.epsilon_per_query
+    delta = settings_lib.DEFAULT_GAUSSIAN_DELTA if is_gaussian else 0.0
+  total, each = settings.epsilon, settings.epsilon_per_query
   if total is None and each is None:
-    total = DEFAULT_EPSILON
-  answers = budget.answers_per_owner or 1
-  law_delta = deviation_lib.calibrated_to(delta) if is_gaussian else delta
+    total = settings_lib.DEFAULT_EPSILON
+  answers = settings.answers_per_client or 1
   noise = None
   if is_gaussian:
     target, count = (total, answers) if each is None else (each, 1)
     noise = calibration.noise_multiplier(
-        lambda z: _composed(_gaussian_event(z), count), epsilon=target,
-        delta=law_delta)
-    event = _gaussian_event(noise)
+        lambda z: _composed(_answer(mechanism, None, z), count), epsilon=target,
+        delta=delta, total_variation=lambda z: count * total_variation)
+    each = None
   else:
     if each is None and delta == 0:
       each = _shared(total, answers)
     elif each is None:
-      make = _pure_event(budget.mechanism)
       each = 1 / calibration.noise_multiplier(
-          lambda z: _composed(make(z), answers), epsilon=total, delta=delta)
+          lambda z: _composed(_answer(mechanism, 1 / z, None), answers),
+          epsilon=total, delta=delta)
     local_dp_laws.check_epsilon(epsilon_per_query=each)
-    event = _PURE[budget.mechanism](epsilon=each)
-  if total is not None and budget.epsilon_per_query is not None:
-    answers = _most(event, total, law_delta)
-  plan = LdpPlan(
-      mechanism=budget.mechanism,
-      epsilon_per_query=None if is_gaussian else each, noise_multiplier=noise,
-      answers_per_owner=answers, delta=delta, dimension=dimension, owners=owners,
-      owners_per_query=owners_per_query, holdings=holdings,
-      simulation_seed=simulation_seed)
-  if plan.deviation_per_answer and total is not None:
-    deviation_lib.check_kept(plan.delta_sampler(answers), total, delta)
-  return plan
+  if total is not None and settings.epsilon_per_query is not None:
+    answers = _affordable(
+        _answer(mechanism, each, noise), total, delta, total_variation)
+  return dict(epsilon_per_query=each, noise_multiplier=noise,
+              answers_per_client=answers, delta=delta)
+
+
+def build(settings: settings_lib.LdpSettings, *, dimension: int,
+          holdings: int | None = None, recorded: Mapping[str, Any] | None = None,
+          **attributes: Any) -> LdpPlan:
+  """The calibrated plan of a distillation.
+
+  Args:
+    settings: Of the run.
+    dimension: Coordinates of an answer, >= 2.
+    holdings: Sets of records behind the owners; None for one each.
+    recorded: `configuration` of the plan of an earlier start; None for a new run.
+    **attributes: Further attributes of the plan.
+
+  Raises:
+    ValueError: If the budget can't be met or an argument is out of range.
+  """
+  calibrated = ({name: recorded[name] for name in _CALIBRATED} if recorded else
+                _calibrated(settings, _total_variation(settings.mechanism, dimension)))
+  return LdpPlan(
+      mechanism=settings.mechanism, dimension=dimension,
+      num_clients=settings.num_clients, clients_per_query=settings.clients_per_query,
+      holdings=settings.num_clients if holdings is None else holdings,
+      queries_per_step=settings.queries_per_step, seed=settings.seed, **calibrated,
+      **attributes)

@@ -11,7 +11,7 @@ closed forms.
 """
 
 import collections
-from typing import Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -89,8 +89,8 @@ def soft_labels(features: tf.Tensor, weights: tf.Tensor,
 
 def owner_type(dimension: int, num_classes: int, *,
                seeded: bool) -> tff.StructType:
-  """The type of what an owner brings: weights, the queries that it answers, a key
-  if the run is seeded."""
+  """The type of an owner's input: weights, the queries that it answers, and a key if
+  the run is seeded."""
   members = [
       ('weights', tff.TensorType(np.float32, [dimension, num_classes])),
       ('queries', tff.TensorType(np.int32, [None]))]
@@ -109,7 +109,7 @@ def build_asking(mechanism: local_dp.LocalMechanism, *, num_queries: int,
     num_queries: Of one call.
     dimension: Of the features.
     temperature: Of the teachers' soft labels.
-    seeded: Whether owners bring the keys of a simulation seed.
+    seeded: Whether owners have keys of a simulation seed.
 
   Returns:
     A computation of the features of the queries at the server, float32
@@ -151,18 +151,18 @@ def build_asking(mechanism: local_dp.LocalMechanism, *, num_queries: int,
   return ask
 
 
-def owners_of(query: int, *, groups: int, owners_per_query: int) -> range:
-  """The owners that answer query number `query` of a run, by turns."""
-  first = query % groups * owners_per_query
-  return range(first, first + owners_per_query)
+def owners_of(query: int, *, groups: int, clients_per_query: int) -> range:
+  """The owners that answer query number `query` of a run; groups alternate."""
+  first = query % groups * clients_per_query
+  return range(first, first + clients_per_query)
 
 
 def margins(probabilities: np.ndarray) -> np.ndarray:
-  """How sure a student is of each image (arXiv 2202.02971, equation 5).
+  """Mean margins of a student on images (arXiv 2202.02971, equation 5).
 
-  The mean, over the other classes, of the largest probability less theirs. As
-  probabilities sum to 1 that is (k P* - 1) / (k - 1): the least sure image is the one
-  with the smallest largest probability.
+  The mean, over the other classes, of the largest probability minus theirs. As
+  probabilities sum to 1 that is (k P* - 1) / (k - 1): the image that the student is
+  least sure of has the smallest maximum.
 
   Args:
     probabilities: [n, k >= 2].
@@ -177,11 +177,11 @@ def margins(probabilities: np.ndarray) -> np.ndarray:
 def choose_queries(candidates: np.ndarray, count: int, *, sampling: str,
                    probabilities: np.ndarray | None,
                    random: np.random.Generator) -> np.ndarray:
-  """Which images to ask about next.
+  """Chooses the images to ask about next.
 
   Args:
     candidates: int64 [n], images that have not been asked about.
-    count: How many, at most n.
+    count: Number of images, at most n.
     sampling: 'active': those that the student is least sure of; 'random'.
     probabilities: The student's, [n, k]; None before there is one, when the choice
       is random.

@@ -1,276 +1,278 @@
-"""A run of distillation: features, teachers, steps of queries, the student."""
+"""A run of distillation: steps of queries to the owners, and the student."""
 
 import collections
-import dataclasses
+from collections.abc import Mapping
 import functools
-import hashlib
 from typing import Any
 
 import numpy as np
-import tqdm
 
 from aggregators import local_dp
-from tasks import ldp_distillation as tasks_lib
-from tasks import ldp_distillation_features as features_lib
-from tff_pipelines import ldp_plan
-from tff_pipelines import ldp_records
-from tff_pipelines import ldp_report
-from tff_pipelines.algorithms import ldp_distillation as algorithm
-from tff_pipelines.algorithms import ldp_distillation_student as student_lib
-from tff_pipelines.ldp_flags import LdpConfig
+from tff_pipelines.accounting import base
+from tff_pipelines.accounting import caveats
+from tff_pipelines.accounting import decimals
+from tff_pipelines.experiment import files
+from tff_pipelines.experiment import report as report_lib
+from tff_pipelines.experiment import rounds as rounds_lib
+from tff_pipelines.experiment import run as run_lib
+from tff_pipelines.fedavg import report as fedavg_report
+from tff_pipelines.ldp import plan as plan_lib
+from tff_pipelines.ldp import prepare
+from tff_pipelines.ldp import process
+from tff_pipelines.ldp import report
+from tff_pipelines.ldp import student as student_lib
+from tff_pipelines.ldp.settings import LdpSettings
 from tff_pipelines.simulation import cohorts
-from tff_pipelines.simulation import contexts
-from tff_pipelines.simulation import records as records_lib
+
+STUDENT = 'student.npz'
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Setting:
-  """What a run works on, all of it derived from task and configuration.
-
-  Attributes:
-    task: Raw records.
-    feature_map: The public map.
-    public: float32 [P, dimension], features of the pool.
-    teachers: A teacher's weights for every holding.
-    validation: float32 [n, dimension], features.
-    test: float32 [n, dimension], features.
-  """
-
-  task: tasks_lib.DistillationTask
-  feature_map: features_lib.FeatureMap
-  public: np.ndarray
-  teachers: list[np.ndarray]
-  validation: np.ndarray
-  test: np.ndarray
-
-  @functools.cached_property
-  def records(self) -> np.ndarray:
-    """float32 [n, dimension], features of all owners' records, owner by owner."""
-    return self.feature_map.transform(
-        np.concatenate([held.x for held in self.task.holdings]))
-
-
-def mechanism_of(plan: ldp_plan.LdpPlan,
-                 num_classes: int) -> local_dp.LocalMechanism:
-  """The mechanism that executes a plan."""
+def mechanism_of(plan: plan_lib.LdpPlan) -> local_dp.LocalMechanism:
+  """The mechanism that executes a plan. Raises ValueError for what can't be drawn."""
   return local_dp.build(
-      plan.mechanism, dimension=num_classes, epsilon=plan.epsilon_per_query,
+      plan.mechanism, dimension=plan.dimension, epsilon=plan.epsilon_per_query,
       noise_multiplier=plan.noise_multiplier)
 
 
-def make_plan(config: LdpConfig,
-              task: tasks_lib.DistillationTask) -> ldp_plan.LdpPlan:
-  """The calibrated plan."""
-  return ldp_plan.calibrate(
-      config.budget, dimension=task.num_classes, owners=task.owners,
-      owners_per_query=config.owners_per_query, holdings=len(task.holdings),
-      simulation_seed=config.seed)
+class LdpRounds(rounds_lib.ChargedRounds):
+  """Steps of queries; all but the answers follows from them and from public data."""
 
+  unit = 'query'
 
-def fingerprint(task: tasks_lib.DistillationTask) -> str:
-  """Of the public images and of who the owners are."""
-  digest = hashlib.sha256(np.ascontiguousarray(task.public).tobytes())
-  digest.update(repr((task.owners, len(task.holdings), task.num_classes)).encode())
-  return digest.hexdigest()
-
-
-def prepared(config) -> Setting:
-  """`prepare` of the configured task."""
-  return prepare(tasks_lib.build(config.task, **config.data_options), config)
-
-
-def prepare(task: tasks_lib.DistillationTask, config) -> Setting:
-  """Fits the public features and lets every owner train.
-
-  Args:
-    task: Raw records.
-    config: An LdpConfig, or that of a baseline.
-  """
-  feature_map = features_lib.fit(task.public, seed=config.feature_seed)
-  teachers = [
-      algorithm.teacher(feature_map.transform(held.x), held.y, task.num_classes,
-                        config.teacher_strength) for held in task.holdings]
-  return Setting(
-      task=task, feature_map=feature_map,
-      public=feature_map.transform(task.public), teachers=teachers,
-      validation=feature_map.transform(task.validation.x),
-      test=feature_map.transform(task.test.x))
-
-
-def accuracy(student: student_lib.Student, features: np.ndarray,
-             labels: np.ndarray) -> float:
-  """Of a student on labelled images."""
-  return float(np.mean(student.scores(features).argmax(axis=1) == labels))
-
-
-class Run:
-  """A run, from the state of its folder to its end."""
-
-  def __init__(self, config: LdpConfig, setting: Setting,
-               plan: ldp_plan.LdpPlan, records: ldp_records.LdpRecords):
-    self._config = config
-    self._setting = setting
-    self._plan = plan
-    self._records = records
-    self._mechanism = mechanism_of(plan, setting.task.num_classes)
-    self._trainer = student_lib.Trainer(setting.public, student_lib.StudentConfig(
-        refine=config.refine, steps=config.refine_steps,
-        strength=config.refine_strength, sharpness=config.sharpness,
-        trust=config.trust))
-    self._askings = {}
-
-  def _asking(self, num_queries: int):
-    """The computation that asks so many queries."""
-    if num_queries not in self._askings:
-      self._askings[num_queries] = algorithm.build_asking(
-          self._mechanism, num_queries=num_queries,
-          dimension=self._setting.public.shape[1],
-          temperature=self._config.temperature,
-          seeded=self._plan.simulation_seed is not None)
-    return self._askings[num_queries]
-
-  def ask(self, first_query: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Asks owners about images; mean answers, and how many there were.
+  def __init__(self, settings: LdpSettings, prepared: prepare.Prepared,
+               plan: plan_lib.LdpPlan):
+    """Initializes the rounds.
 
     Args:
-      first_query: Number of the first of them in the run: says whose turn it is.
-      rows: int64 [Q], the images.
+      settings: Of the run.
+      prepared: Features and teachers.
+      plan: Says who answers which query, and how it is perturbed.
     """
-    plan, asked = self._plan, collections.defaultdict(list)
-    for place in range(len(rows)):
-      for owner in algorithm.owners_of(
-          first_query + place, groups=plan.groups,
-          owners_per_query=plan.owners_per_query):
-        asked[owner].append(place)
-    owners = []
-    for owner, places in asked.items():
-      value = collections.OrderedDict(
-          weights=self._setting.teachers[owner % len(self._setting.teachers)],
-          queries=np.array(places, np.int32))
-      if plan.simulation_seed is not None:
-        value['key'] = cohorts.client_key(plan.simulation_seed, first_query, owner)
-      owners.append(value)
-    output = self._asking(len(rows))(self._setting.public[rows], owners)
-    return np.asarray(output['means']), np.asarray(output['answers'])
+    self.total = plan.queries
+    self._settings = settings
+    self._prepared = prepared
+    self._plan = plan
+    self._mechanism = mechanism_of(plan)
+    self._trainer = student_lib.Trainer(prepared.public, student_lib.StudentConfig(
+        refine=settings.refine, steps=settings.refine_steps,
+        strength=settings.refine_strength, sharpness=settings.sharpness,
+        trust=settings.trust))
+    self._asking = functools.cache(functools.partial(
+        process.build_asking, self._mechanism, dimension=prepared.public.shape[1],
+        temperature=settings.temperature, seeded=plan.seed is not None))
+    self.restore([], [])
 
-  def student(self, steps) -> student_lib.Student:
-    """The student of the answers of these steps."""
-    return self._trainer.train(
-        np.concatenate([step.rows for step in steps]),
-        np.concatenate([step.means for step in steps]),
-        self._mechanism.worst_variance / 4 / self._plan.owners_per_query)
+  def restore(self, lines, kept) -> None:
+    self._charged = plan_lib.charged_queries(lines)
+    self._kept = kept
+    # The images that were asked about.
+    self._rows = np.concatenate(
+        [np.zeros(0, np.int64), *(k.arrays['rows'] for k in kept)])
+    self._student = None
 
-  def _metrics(self, student: student_lib.Student, count: int) -> dict[str, float]:
-    """After the first `count` steps."""
-    steps, task = self._records.steps[:count], self._setting.task
-    last = steps[-1]
-    charged = last.first_query + len(last.rows)
-    name = 'epsilon' if self._plan.simulation_seed is None else 'epsilon_if_unseeded'
-    found = {
-        'queries': float(sum(len(step.rows) for step in steps)),
-        'queries_charged': float(charged),
-        name: self._plan.epsilon(self._plan.most_answers(charged)),
-        'test/accuracy': accuracy(student, self._setting.test, task.test.y),
-        'refined': float(student.refined),
-    }
-    if len(task.validation):
-      found['validation/accuracy'] = accuracy(
-          student, self._setting.validation, task.validation.y)
-    return found
+  def done(self) -> int:
+    return self._charged
 
-  def measured_student(self) -> student_lib.Student | None:
-    """The student of all answers; measures the steps that have not been yet."""
-    steps, student = self._records.steps, None
-    for count, step in enumerate(steps, start=1):
-      is_last = count == len(steps)
-      if step.number in self._records.metrics and not is_last:
-        continue
-      student = self.student(steps[:count])
-      if step.number not in self._records.metrics:
-        self._records.measure(step, self._metrics(student, count))
-    return student
+  def student(self) -> student_lib.Student | None:
+    """The student of all answers that are kept; None if there are none."""
+    if self._student is None and self._kept:
+      self._student = self._trainer.train(
+          self._rows, np.concatenate([k.arrays['means'] for k in self._kept]),
+          self._mechanism.worst_variance / 4 / self._plan.clients_per_query)
+    return self._student
+
+  def accuracy(self, name: str) -> float:
+    """The student's accuracy on 'test' or 'validation'."""
+    predicted = self.student().predict(getattr(self._prepared, name))
+    return float(np.mean(predicted == getattr(self._prepared.task, name).y))
+
+  def metrics(self, kept) -> Mapping[str, float]:
+    charged = kept[-1].line['event']['queries_after']
+    metrics = {
+        'queries': float(len(self._rows)), 'queries_charged': float(charged),
+        self._plan.epsilon_name: self._plan.epsilon(self._plan.most_answers(charged)),
+        'test/accuracy': self.accuracy('test'),
+        'refined': float(self.student().refined)}
+    if len(self._prepared.task.validation):
+      metrics['validation/accuracy'] = self.accuracy('validation')
+    return metrics
+
+  def shown(self) -> Mapping[str, str]:
+    return {'accuracy': f"{self.accuracy('test'):.4f}"}
+
+  def _left(self) -> dict[str, int]:
+    """Reason to stop, in words -> queries that it leaves to be asked."""
+    settings, answered = self._settings, len(self._rows)
+    left = {'every public image has been asked about':
+            len(self._prepared.public) - answered}
+    if settings.max_queries is not None:
+      left[f'max_queries={settings.max_queries} have been answered'] = (
+          settings.max_queries - answered)
+    if settings.target_accuracy is not None and self._kept:
+      accuracy = self.accuracy('validation')
+      if accuracy >= settings.target_accuracy:
+        left[f'the student has an accuracy of {accuracy:.4f} on the '
+             f'{len(self._prepared.validation)} validation records'] = 0
+    return {**left, 'the budget is used up': self.total - self._charged}
 
   def reason_to_stop(self) -> str | None:
     """In words; None if there is more to ask."""
-    records, config = self._records, self._config
-    if records.answered >= len(self._setting.public):
-      return 'every public image has been asked about'
-    if config.max_queries is not None and records.answered >= config.max_queries:
-      return f'max_queries={config.max_queries} have been answered'
-    if config.target_accuracy is not None and records.steps:
-      found = records.metrics[records.steps[-1].number]['validation/accuracy']
-      if found >= config.target_accuracy:
-        return (f'the student has an accuracy of {found:.4f} on the '
-                f'{len(self._setting.validation)} validation records')
-    if records.charged >= self._plan.queries:
-      return 'the budget is used up'
-    return None
+    return next((why for why, left in self._left().items() if left <= 0), None)
 
-  def step(self, student: student_lib.Student | None) -> None:
-    """Chooses queries, charges them, asks, keeps the answers."""
-    records, config = self._records, self._config
-    charged = records.charged
-    count = min(config.queries_per_step, self._plan.queries - charged,
-                len(self._setting.public) - records.answered)
-    if config.max_queries is not None:
-      count = min(count, config.max_queries - records.answered)
-    seen = [step.rows for step in records.steps]
-    candidates = np.setdiff1d(
-        np.arange(len(self._setting.public)), np.concatenate(seen) if seen else [])
+  def next_event(self) -> base.Event | None:
+    count = min(self._settings.queries_per_step, *self._left().values())
+    return None if count <= 0 else self._plan.step_event(
+        self._charged, self._charged + count)
+
+  def draw(self, line) -> dict[str, np.ndarray]:
+    """Chooses queries and asks the owners.
+
+    Args:
+      line: Of the ledger, which charged the step.
+
+    Returns:
+      `first_query`: number of the first query in the run, from which follows who
+      answers; `rows`: int64 [Q], the images in the pool; `means`: float32 [Q,
+      classes], mean answers; `answers`: int32 [Q], how many owners answered.
+    """
+    first = line['event']['queries_before']
+    rows = self._choose(first, line['event']['queries_after'] - first)
+    means, answers = self.ask(first, rows)
+    return {'first_query': np.array(first), 'rows': rows, 'means': means,
+            'answers': answers}
+
+  def _choose(self, first: int, count: int) -> np.ndarray:
+    """The images that the queries from number `first` on are about."""
+    settings, public = self._settings, self._prepared.public
+    candidates = np.setdiff1d(np.arange(len(public)), self._rows)
     probabilities = None
-    if student is not None and config.sampling == 'active':
-      probabilities = student.probabilities(self._setting.public[candidates])
-    rows = algorithm.choose_queries(
-        candidates, count, sampling=config.sampling, probabilities=probabilities,
-        random=np.random.default_rng([config.sampling_seed, charged]))
-    line = records.charge(self._plan.step_event(charged, charged + count))
-    means, answers = self.ask(charged, rows)
-    records.keep(line, rows, means, answers)
+    if self._kept and settings.sampling == 'active':
+      probabilities = self.student().probabilities(public[candidates])
+    return process.choose_queries(
+        candidates, count, sampling=settings.sampling, probabilities=probabilities,
+        random=np.random.default_rng([settings.sampling_seed, first]))
 
-  def run(self) -> tuple[student_lib.Student | None, str]:
-    """Runs to the end; the student and why it ended."""
-    student = self.measured_student()
-    progress = tqdm.tqdm(total=self._plan.queries, initial=self._records.charged,
-                         unit='query', dynamic_ncols=True, mininterval=1.0)
-    with progress:
-      while (reason := self.reason_to_stop()) is None:
-        self.step(student)
-        student = self.measured_student()
-        found = self._records.metrics[self._records.steps[-1].number]
-        progress.set_postfix(
-            accuracy=f"{found['test/accuracy']:.4f}", refresh=False)
-        progress.update(self._records.charged - progress.n)
-    return student, reason
+  def ask(self, first_query: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Asks owners about images.
+
+    Args:
+      first_query: Number of the first query in the run; decides who answers.
+      rows: int64 [Q], the images.
+
+    Returns:
+      float32 [Q, classes], mean answers, and int32 [Q], numbers of answers.
+    """
+    plan, asked = self._plan, collections.defaultdict(list)
+    for index in range(len(rows)):
+      for owner in process.owners_of(
+          first_query + index, groups=plan.groups,
+          clients_per_query=plan.clients_per_query):
+        asked[owner].append(index)
+    teachers = self._prepared.teachers
+    owners = [collections.OrderedDict(
+        weights=teachers[owner % len(teachers)], queries=np.array(queries, np.int32),
+        **({} if plan.seed is None else
+           {'key': cohorts.client_key(plan.seed, first_query, owner)}))
+              for owner, queries in asked.items()]
+    output = self._asking(num_queries=len(rows))(self._prepared.public[rows], owners)
+    return np.asarray(output['means']), np.asarray(output['answers'])
 
 
-def run(config: LdpConfig,
-        setting: Setting | None = None) -> dict[str, Any]:
-  """Asks and learns, or goes on, and reports.
+class LdpExperiment(prepare.PreparedExperiment, run_lib.ChargedExperiment):
+  """Distillation from locally private answers."""
+
+  family = 'ldp'
+  settings: LdpSettings
+
+  def folder_words(self) -> tuple[str, ...]:
+    return self.family, self.settings.task, self.settings.mechanism
+
+  def build_plan(self, task, recorded) -> plan_lib.LdpPlan:
+    plan = plan_lib.build(
+        self.settings, dimension=task.task.num_classes, recorded=recorded,
+        holdings=len(task.task.holdings), privacy_unit=task.task.privacy_unit)
+    mechanism_of(plan)  # Raises what can't be drawn.
+    return plan
+
+  def planned_rounds(self, plan: plan_lib.LdpPlan) -> int:
+    return plan.answers_per_client
+
+  def describe(self, task, plan) -> report_lib.Description:
+    answer = (f'noise multiplier {decimals.rounded_up(plan.noise_multiplier)}'
+              if plan.mechanism == 'gaussian' else
+              f'epsilon {decimals.rounded_up(plan.epsilon_per_query, 6)}')
+    return report.description(
+        task.task, f'in {plan.groups:,} groups',
+        ('queries', f'{self.settings.sampling}, {plan.queries_per_step} a step, of '
+         f'{len(task.public):,} public images; budget for {plan.queries:,}'),
+        ('mechanism', f'{plan.mechanism}, {answer} an answer, at most '
+         f'{plan.answers_per_client:,} an owner'))
+
+  def run_line(self, plan: plan_lib.LdpPlan, rounds: int) -> str:
+    return (f'{rounds} steps of up to {plan.queries_per_step} queries, {plan.groups} '
+            f'groups of {plan.clients_per_query} owners')
+
+  def build_rounds(self, task, plan) -> LdpRounds:
+    return LdpRounds(self.settings, task, plan)
+
+  def outcome(self, task, plan, rounds, records) -> report_lib.Outcome:
+    student, stopped = rounds.student(), rounds.reason_to_stop()
+    charged = plan_lib.charged_queries(records.run.ledger.lines())
+    answered = sum(len(kept.arrays['rows']) for kept in records.kept)
+    lost, sampling = charged - answered, self.settings.sampling
+    common = dict(
+        # The ledger of a pure guarantee states no delta.
+        next=None if plan.delta else report.account_command(self.folder, '--delta=0'),
+        caveats=[caveats.Caveat(
+            'answers lost',
+            f'answers to {lost} queries were lost when the run was interrupted; they '
+            'count as given')] if lost else [],
+        fields={
+            'task': task.task.name, 'algorithm': 'ldp_distillation', 'model': 'ridge',
+            'mechanism': plan.mechanism, 'noise_multiplier': plan.noise_multiplier,
+            'parameters': None if student is None else student.weights.size,
+            'population': plan.num_clients, 'cohort_size': plan.clients_per_query,
+            'details': {
+                'epsilon_per_query': plan.epsilon_per_query, 'stopped': stopped,
+                'groups': plan.groups, 'queries': answered, 'queries_charged': charged,
+                'queries_lost': lost, 'queries_of_budget': plan.queries,
+                'query_choice': sampling, 'public_records': len(task.public),
+                'test_examples': len(task.test), 'steps': len(records.kept),
+                'refined': None if student is None else student.refined}})
+    if student is None:
+      return report_lib.Outcome(result='no answer was kept', **common)
+    files.write_arrays(self.folder / STUDENT, {'weights': student.weights})
+    title = f'{task.task.name}, {plan.mechanism}, {sampling} queries'
+    if plan.seed is None:
+      delta = f'delta {decimals.rounded_up(plan.delta, 3)}' if plan.delta else 'pure'
+      spent = plan.epsilon(plan.most_answers(charged))
+      title += f', epsilon {decimals.epsilon(spent)}, {delta}'
+    metrics = records.metrics[records.kept[-1].line['round']]
+    return report.outcome_of(
+        task.task, student.predict(task.test),
+        words=f' after {answered:,} queries of {plan.queries:,}; {stopped}',
+        results={name: {'accuracy': metrics[f'{name}/accuracy']}
+                 for name in ('test', 'validation') if f'{name}/accuracy' in metrics},
+        files=(files.METRICS, STUDENT), figures={
+            files.FIGURE: lambda path: fedavg_report.draw_metrics(
+                path, 'test', title, key='queries', xlabel='queries answered',
+                of=' of an owner')}, **common)
+
+  def upgraded(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
+    plan = recorded['plan']
+    return {**super().upgraded(recorded),
+            'plan': {**plan, 'answers_per_client': plan['answers_per_owner']}}
+
+
+def run(settings: LdpSettings,
+        prepared: prepare.Prepared | None = None) -> dict[str, Any]:
+  """Asks and learns, or resumes, and reports.
 
   Args:
-    config: Of the run.
-    setting: As `prepare` made it of the same configuration, if it did already.
+    settings: Of the run.
+    prepared: As `prepare.prepare` returns it for these settings, if it did already.
 
   Returns:
     The summary, as it is written to summary.json.
   """
-  task = setting.task if setting else tasks_lib.build(
-      config.task, **config.data_options)
-  plan = make_plan(config, task)
-  mechanism_of(plan, task.num_classes)  # Raises what can't be drawn.
-  run_records = records_lib.RunRecords(
-      ldp_report.folder_of(config),
-      {**config.configuration(), 'plan': plan.configuration(),
-       'data_fingerprint': fingerprint(task)}, resume=config.resume)
-  ldp_report.print_plan(plan, task, config, run_records)
-  records = ldp_records.LdpRecords(run_records)
-  records.restore(dict(
-      delta=plan.delta or None, adjacency=plan.answer_event.adjacency,
-      deviation_per_round=plan.deviation_per_step(config.queries_per_step),
-      trust_model=ldp_plan.TRUST_MODEL, seeded=plan.simulation_seed is not None,
-      warnings=ldp_report.warnings(plan, task)))
-  if setting is None:
-    setting = prepare(task, config)
-  with contexts.simulation(num_workers=config.num_workers):
-    student, reason = Run(config, setting, plan, records).run()
-  return ldp_report.finish(plan, task, config, records, student, reason)
+  return LdpExperiment(settings, prepared).run()

@@ -1,225 +1,190 @@
-"""Flags of the distillation binary, turned once into a frozen configuration."""
+"""Settings of local distillation, of the data that its baselines share, of a figure."""
 
+from collections.abc import Mapping
 import dataclasses
-from typing import Any, Mapping
+import functools
+from typing import Any
 
-from absl import flags
+from tasks.ldp import task as tasks_lib
+from tasks.sources import partition
+from tff_pipelines.experiment import files
+from tff_pipelines.experiment import settings
+from tff_pipelines.experiment.settings import setting
 
-from aggregators import validate
-from tasks import ldp_distillation as tasks_lib
-from tff_pipelines import ldp_plan
-
-FLAGS = flags.FLAGS
-
+MECHANISMS = ('piecewise', 'duchi', 'laplace', 'gaussian')
 SAMPLINGS = ('active', 'random')
 REFINEMENTS = ('auto', 'always', 'never')
 
-_PRIVACY, _QUERIES, _OWNERS = 'privacy: ', 'queries: ', 'owners: '
-_STUDENT, _DATA, _RUN = 'student: ', 'data: ', 'run: '
+DEFAULT_EPSILON = 8.0
+DEFAULT_GAUSSIAN_DELTA = 1e-5
 
-_OF_BUDGET = tuple(ldp_plan.Budget.__dataclass_fields__)
-# What may differ between a run and its resumption.
-_FREE = ('output_dir', 'resume', 'num_workers')
-# Test records that are set aside for a target, unless told otherwise.
-_VALIDATION = 1000
+# Test records that are set aside for a target accuracy.
+_VALIDATION, _VALIDATION_DIGITS = 1000, 60
+_FILES = {'task': tuple(task for task in tasks_lib.TASKS if task != 'digits')}
+_REFINED = {'refine': ('auto', 'always')}
+
+_data = functools.partial(setting, group='data')
+_clients = functools.partial(setting, group='clients')
+_privacy = functools.partial(setting, group='privacy')
+_queries = functools.partial(setting, group='queries')
+_student = functools.partial(setting, group='student')
+_run = functools.partial(setting, group='run')
+_figure = functools.partial(setting, group='figure')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LdpConfig:
-  """What a distillation is told.
+class DataSettings(settings.Settings):
+  """The data owners' records, the public images and what is computed from them."""
 
-  Attributes are the flags of the same names; `budget` has those of privacy,
-  `task_options` those of the task that were given.
-  """
+  task: str = _data('digits', 'Data set. digits: those of scikit-learn. npz: any file '
+      'of labelled images. Others: from --data_path, else by Keras.',
+      choices=tasks_lib.TASKS, essential=True)
+  data_path: str | None = _data(None, 'An .npz file with x_train, y_train, x_test and '
+      'y_test.', essential=True, free=True, when=_FILES)
+  num_classes: int | None = _data(None, 'Number of classes; labels are below it.',
+      low=2, when=_FILES, otherwise='as the file says; 10 for data sets known by name')
+  num_clients: int = _data(tasks_lib.NUM_CLIENTS, 'Number of data owners.', low=1,
+      essential=True, aliases=('owners',))
+  public_records: int | None = _data(None, 'Unlabelled images of the public pool.',
+      low=2, otherwise='a tenth of the training part')
+  validation_records: int | None = _data(None, 'Test records that are set aside to '
+      'measure --target_accuracy on.', low=0, otherwise='none; with a target '
+      f'{_VALIDATION:,}, {_VALIDATION_DIGITS} of digits')
+  partition: str | None = _data(None, 'How records are divided over the owners. '
+      'labels: some labels each. size: sizes by a power law.',
+      choices=tuple(partition.PARTITIONS), otherwise='iid')
+  dirichlet_alpha: float | None = _data(None, 'Evenness of an owner\'s labels, for '
+      'partition=dirichlet.', above=0, when={'partition': ('dirichlet',)},
+      otherwise='1.0')
+  labels_per_client: int | None = _data(None, 'Different labels of an owner, for '
+      'partition=labels.', low=1, when={'partition': ('labels',)}, otherwise='2')
+  size_exponent: float | None = _data(None, 'For partition=size: the owner of rank r '
+      'has r to the minus this of the records.', low=0, when={'partition': ('size',)},
+      otherwise='1.0')
+  data_seed: int | None = _data(None, 'Seed of the division.', low=0, otherwise='0')
+  feature_seed: int = _data(0, 'Seed of the public feature map.', low=0)
+  teacher_strength: float = _clients(0.03, 'Ridge penalty of an owner\'s teacher.',
+      above=0)
 
-  task: str
-  task_options: dict[str, Any]
-  budget: ldp_plan.Budget
-  seed: int | None = None
-  owners_per_query: int = 1
-  queries_per_step: int = 100
-  max_queries: int | None = None
-  target_accuracy: float | None = None
-  sampling: str = 'active'
-  sampling_seed: int = 0
-  teacher_strength: float = 0.03
-  temperature: float = 0.05
-  feature_seed: int = 0
-  refine: str = 'auto'
-  refine_steps: int = 40
-  refine_strength: float = 0.3
-  sharpness: float = 8.0
-  trust: float = 0.6
-  output_dir: str | None = None
-  resume: bool = False
-  num_workers: int = 0
-
-  def __post_init__(self):
-    validate.one_of(tasks_lib.TASKS, task=self.task)
-    validate.one_of(SAMPLINGS, sampling=self.sampling)
-    validate.one_of(REFINEMENTS, refine=self.refine)
-    validate.integer(owners_per_query=self.owners_per_query,
-                     queries_per_step=self.queries_per_step,
-                     refine_steps=self.refine_steps, low=1)
-    validate.integer(sampling_seed=self.sampling_seed,
-                     feature_seed=self.feature_seed, low=0)
-    validate.integer(num_workers=self.num_workers, low=0, high=64)
-    validate.positive(
-        teacher_strength=self.teacher_strength, temperature=self.temperature,
-        refine_strength=self.refine_strength, sharpness=self.sharpness)
-    validate.fraction(trust=self.trust)
-    if self.max_queries is not None:
-      validate.integer(max_queries=self.max_queries, low=1)
-    if self.target_accuracy is not None:
-      validate.fraction(target_accuracy=self.target_accuracy)
-    if self.seed is not None:
-      validate.integer(seed=self.seed, low=0)
-    if self.output_dir == '':
-      raise ValueError('output_dir must be a path, found an empty one')
-    if self.resume and self.output_dir is None:
-      raise ValueError('resume needs output_dir, the folder of the run to continue')
+  def check(self) -> None:
+    super().check()
+    if self.task == 'npz' and self.data_path is None:
+      raise ValueError('task npz needs data_path, an .npz file')
 
   @property
-  def data_options(self) -> dict[str, Any]:
-    """Options of the task; a target needs records to measure it on."""
-    options = dict(self.task_options)
+  def task_options(self) -> dict[str, Any]:
+    """The options of the task that are not left to it."""
+    return {name: getattr(self, name) for name in settings.declared(type(self))
+            if name in tasks_lib.OPTIONS and getattr(self, name) is not None}
+
+  @property
+  def preparation_key(self) -> str:
+    """A text that is the same where features and teachers are."""
+    return repr((self.task, sorted(self.task_options.items()), self.feature_seed,
+                 self.teacher_strength))
+
+  def upgraded(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings in a configuration of version 1, as the present ones record them."""
+    found = settings.of_version_1(
+        type(self), {**recorded, **recorded.get('budget', {}),
+                     **recorded['task_options']})
+    # Version 1 recorded what a target sets aside.
+    aside = self.task_options.items() - self.configuration().items()
+    return dict(found.items() - aside)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LdpSettings(settings.RunSettings, DataSettings):
+  """Everything that a distillation can be asked for."""
+
+  stand_ins: int | None = _data(None, 'Sets of records that stand in for the owners '
+      'alternately, for the reproduction of published experiments.', low=1)
+  records_per_client: int | None = _data(None, 'Records of each of the --stand_ins.',
+      low=1, aliases=('records_per_owner',))
+
+  mechanism: str = _privacy('piecewise', 'Mechanism that an owner perturbs its answers '
+      'by.', choices=MECHANISMS, essential=True)
+  epsilon: float | None = _privacy(None, 'Target of all answers of an owner together, '
+      'never exceeded.', above=0, essential=True, aliases=('epsilon_total',),
+      otherwise=f'{DEFAULT_EPSILON:g}, without --epsilon_per_query')
+  epsilon_per_query: float | None = _privacy(None, 'Epsilon of one answer of an owner.',
+      above=0, essential=True)
+  answers_per_client: int | None = _privacy(None, 'Maximum number of answers of an '
+      'owner.', low=1, essential=True, aliases=('answers_per_owner',),
+      otherwise='1, or what both epsilons allow')
+  delta: float | None = _privacy(None, 'Delta of all answers together.', above=0,
+      below=1, essential=True, otherwise=f'{DEFAULT_GAUSSIAN_DELTA:g} for '
+      'mechanism=gaussian, none for others')
+
+  clients_per_query: int = _queries(1, 'Owners that answer a query together; divides '
+      '--num_clients.', low=1, essential=True, aliases=('owners_per_query',))
+  queries_per_step: int = _queries(100, 'Queries that are asked before the student '
+      'learns again.', low=1, essential=True)
+  max_queries: int | None = _queries(None, 'Stop after this number, even if the budget '
+      'allows more.', low=1, essential=True)
+  target_accuracy: float | None = _queries(None, 'Stop when the student has it on '
+      '--validation_records.', above=0, high=1)
+  sampling: str = _queries('active', 'active: images that the student is least sure '
+      'of. random: any.', choices=SAMPLINGS, essential=True)
+  sampling_seed: int = _queries(0, 'Seed of random choices of queries, which are '
+      'public.', low=0)
+  temperature: float = _clients(0.05, 'Temperature of an owner\'s soft labels; small '
+      'is hard.', above=0)
+  refine: str = _student('auto', 'Whether the student trains further on its own labels '
+      'of all public images. auto: unless held-out answers speak against it.',
+      choices=REFINEMENTS)
+  refine_steps: int = _student(40, 'Steps of the refinement.', low=1, when=_REFINED)
+  refine_strength: float = _student(0.3, 'Ridge penalty of the refinement.', above=0,
+      when=_REFINED)
+  sharpness: float = _student(8.0, 'Factor from the student\'s scores to the '
+      'logarithms of its probabilities.', above=0)
+  trust: float = _student(0.6, 'Fraction of what the answers say that the refinement '
+      'believes.', above=0, high=1, when=_REFINED)
+
+  def check(self) -> None:
+    super().check()
+    if None not in (self.epsilon, self.epsilon_per_query, self.answers_per_client):
+      raise ValueError(
+          'answers_per_client must not be given with both epsilon and epsilon_per_query'
+          f': it follows from them, found {self.answers_per_client!r}')
+    if self.num_clients % self.clients_per_query:
+      raise ValueError(f'clients_per_query must divide num_clients={self.num_clients}, '
+                       f'found {self.clients_per_query!r}')
+    if self.stand_ins is not None:
+      if self.records_per_client is None:
+        raise ValueError('stand_ins needs records_per_client, which each is drawn')
+      if self.stand_ins > self.num_clients:
+        raise ValueError(f'stand_ins must be at most num_clients={self.num_clients}, '
+                         f'found {self.stand_ins!r}')
+
+  def unused(self):
+    yield from super().unused()
+    if self.stand_ins is None:
+      yield 'records_per_client', 'no stand_ins'
+    else:
+      yield 'partition', f'stand_ins={self.stand_ins}'
+    if self.refine == 'never' and self.sampling == 'random':
+      yield 'sharpness', 'refine=never and sampling=random'
+
+  @property
+  def task_options(self) -> dict[str, Any]:
+    options = super().task_options
     if self.target_accuracy is not None:
-      default = 60 if self.task == 'digits' else _VALIDATION
-      options.setdefault('validation_records', default)
+      aside = _VALIDATION_DIGITS if self.task == 'digits' else _VALIDATION
+      options.setdefault('validation_records', aside)
     return options
 
-  def configuration(self) -> dict[str, Any]:
-    """What defines the run, as JSON."""
-    fields = dataclasses.asdict(self)
-    for name in _FREE:
-      del fields[name]
-    # Where the data lie may change; what they are is in the fingerprint.
-    fields['task_options'] = {
-        key: value for key, value in self.data_options.items()
-        if key != 'data_path'}
-    return fields
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FigureSettings(settings.Settings):
+  """What the figure of the mechanisms shows, and where it goes."""
 
-def define() -> None:
-  """Defines all flags."""
-  default = LdpConfig(task='digits', task_options={},
-                      budget=ldp_plan.Budget(mechanism='piecewise'))
-  _define_privacy(default)
-  flags.DEFINE_integer('owners_per_query', default.owners_per_query, _QUERIES +
-                       'Owners that answer a query together; it divides --owners.')
-  flags.DEFINE_integer('queries_per_step', default.queries_per_step, _QUERIES +
-                       'Asked at a time, then the student learns.')
-  flags.DEFINE_integer('max_queries', None, _QUERIES + 'Stop after so many, even if '
-                       'the budget allows more.')
-  flags.DEFINE_float('target_accuracy', None, _QUERIES + 'Stop when the student has '
-                     'it on --validation_records, which then are set aside.')
-  flags.DEFINE_enum('sampling', default.sampling, SAMPLINGS, _QUERIES + 'active: '
-                    'images that the student is least sure of. random: any.')
-  flags.DEFINE_integer('sampling_seed', default.sampling_seed, _QUERIES + 'Of random '
-                       'choices of queries, which are public.')
-  flags.DEFINE_float('teacher_strength', default.teacher_strength, _OWNERS + 'Ridge '
-                     'penalty of an owner\'s teacher.')
-  flags.DEFINE_float('temperature', default.temperature, _OWNERS + 'Of soft labels; '
-                     'small is hard.')
-  flags.DEFINE_integer('feature_seed', default.feature_seed, _STUDENT + 'Of the '
-                       'public feature map.')
-  flags.DEFINE_enum('refine', default.refine, REFINEMENTS, _STUDENT + 'Whether it '
-                    'goes on with its own labels of all public images; auto: unless '
-                    'answers that were held out speak against it.')
-  flags.DEFINE_integer('refine_steps', default.refine_steps, _STUDENT + 'Of that.')
-  flags.DEFINE_float('refine_strength', default.refine_strength, _STUDENT + 'Ridge '
-                     'penalty of that.')
-  flags.DEFINE_float('sharpness', default.sharpness, _STUDENT + 'Of the probabilities '
-                     'that its scores stand for.')
-  flags.DEFINE_float('trust', default.trust, _STUDENT + 'Part of what answers say '
-                     'that is believed, in (0, 1].')
-  define_data()
-  define_run()
+  output: str = _run('out/figures/local_mechanisms.png', 'PNG file.', essential=True)
+  num_clients: int = _figure(1000, 'Clients whose mean is estimated, on the right.',
+      low=1, essential=True, aliases=('clients',))
+  dimension: int = _figure(10, 'Coordinates of their vectors.', low=1, essential=True)
+  draws: int = _figure(20000, 'Outputs behind each point on the left; vectors behind '
+      'one on the right.', low=2, essential=True)
 
-
-def define_run() -> None:
-  """Defines where a run leaves its files and how it is executed."""
-  flags.DEFINE_string('output_dir', None, _RUN + 'Folder of answers, ledger, '
-                      'metrics, summary and picture; a new one below out/ if not '
-                      'given.')
-  flags.DEFINE_bool('resume', False, _RUN + 'Continue the run in --output_dir; '
-                    'start it if there is none.')
-  flags.DEFINE_integer('num_workers', 0, _RUN +
-                       'TFF worker processes; 0 for none besides this one.')
-
-
-def _define_privacy(default: LdpConfig) -> None:
-  flags.DEFINE_enum('mechanism', default.budget.mechanism, ldp_plan.MECHANISMS,
-                    _PRIVACY + 'What owners do to their answers.')
-  flags.DEFINE_float('epsilon_total', None, _PRIVACY + 'Of all answers of an owner '
-                     f'together, never exceeded; {ldp_plan.DEFAULT_EPSILON:g} if '
-                     'neither this nor --epsilon_per_query is given.')
-  flags.DEFINE_float('epsilon_per_query', None, _PRIVACY + 'Of one answer of an '
-                     'owner.')
-  flags.DEFINE_integer('answers_per_owner', None, _PRIVACY + 'The most answers of an '
-                       'owner; 1 if it does not follow from both epsilons.')
-  flags.DEFINE_float('delta', None, _PRIVACY + 'Of all answers together. Without it '
-                     'epsilon alone is the guarantee, but for the Gaussian mechanism '
-                     f'({ldp_plan.DEFAULT_GAUSSIAN_DELTA:g}).')
-  flags.DEFINE_integer('seed', None, _PRIVACY + 'Simulation seed: makes the run '
-                       'repeatable and void of any guarantee.')
-
-
-def define_data() -> None:
-  """Defines the flags of the data, which baselines share."""
-  flags.DEFINE_enum('task', 'digits', tasks_lib.TASKS, _DATA + 'digits: those of '
-                    'scikit-learn. mnist, fashion_mnist, cifar10: from --data_path, '
-                    'else by Keras. npz: any file of labelled images.')
-  flags.DEFINE_string('data_path', None, _DATA + 'An .npz file with x_train, y_train, '
-                      'x_test, y_test.')
-  for name, what in (
-      ('num_classes', 'Labels are below; as the file says, or 10 for mnist, '
-                      'fashion_mnist and cifar10, if not given.'),
-      ('owners', 'Data owners (50).'),
-      ('public_records', 'Unlabelled images of the pool (a tenth).'),
-      ('validation_records', 'Test records that are set aside for '
-                             '--target_accuracy.'),
-      ('stand_ins', 'Sets of records that stand in for owners by turns, for the '
-                    'reproduction of published experiments.'),
-      ('records_per_owner', 'Of each of those sets.'),
-      ('labels_per_client', 'Of --partition=labels.'),
-      ('data_seed', 'Of the division (0).')):
-    flags.DEFINE_integer(name, None, _DATA + what)
-  flags.DEFINE_string('partition', None, _DATA + 'How records are dealt to owners: '
-                      'iid, dirichlet, labels or size (iid).')
-  flags.DEFINE_float('dirichlet_alpha', None, _DATA + 'Of --partition=dirichlet.')
-  flags.DEFINE_float('size_exponent', None, _DATA + 'Of --partition=size.')
-
-
-def of(values: Mapping[str, Any]) -> LdpConfig:
-  """The configuration of values of flags; defaults for those that are missing.
-
-  Raises:
-    ValueError: For a name that is no flag, and whatever is out of range.
-  """
-  fields = set(LdpConfig.__dataclass_fields__) - {'task_options', 'budget'}
-  unknown = set(values) - fields - set(tasks_lib.OPTIONS) - set(_OF_BUDGET)
-  if unknown:
-    raise ValueError(f'there is no flag {", ".join(sorted(unknown))}')
-  values = {'task': 'digits', 'mechanism': 'piecewise', **values}
-
-  def some(names):
-    return {name: values[name] for name in names if name in values}
-
-  options = {name: value for name, value in some(tasks_lib.OPTIONS).items()
-             if value is not None}
-  return LdpConfig(task_options=options, budget=ldp_plan.Budget(**some(_OF_BUDGET)),
-                   **some(fields))
-
-
-def preparation_key(of_run) -> str:
-  """What features and teachers depend on, of an LdpConfig or that of a baseline."""
-  return repr((of_run.task, sorted(of_run.data_options.items()),
-               of_run.feature_seed, of_run.teacher_strength))
-
-
-def config() -> LdpConfig:
-  """The flags as a configuration."""
-  names = set(LdpConfig.__dataclass_fields__) - {'task_options', 'budget'}
-  return of({name: FLAGS[name].value
-             for name in (*names, *tasks_lib.OPTIONS, *_OF_BUDGET)})
+  def check_paths(self) -> None:
+    files.check_writable(self.output, 'output')

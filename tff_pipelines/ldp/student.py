@@ -1,12 +1,12 @@
 """The student: learns from unbiased noisy answers and from unlabelled images.
 
 The mean answer to a query is its mean soft label plus noise of known variance. So
-the squared error is a fair loss, noise and all: its minimum is where it would be
-without noise. That student is the first. A second one goes on from it as an
-expectation maximisation does: the student's own opinion of every public image, times
-what the noisy answer says of the image, is its new label. The second is turned down
-if answers that were held out, which are noisy but unbiased too, speak against it.
-Everything here is computed from answers and public images, and costs no privacy.
+the squared error, noise included, has its minimum where it would be without noise.
+That student is the first. A second one continues from it by expectation maximisation:
+the student's own opinion of every public image, times what the noisy answer says of
+the image, is its new label. The second is rejected if answers that were held out,
+which are noisy but unbiased too, speak against it. Everything here is computed from
+answers and public images, and costs no privacy.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ import math
 import numpy as np
 
 from aggregators import validate
-from tff_pipelines.algorithms import ldp_distillation
+from tff_pipelines.ldp import process
 
 REFINEMENTS = ('auto', 'always', 'never')
 # Penalties of the first student that held-out answers choose from.
@@ -34,11 +34,11 @@ class StudentConfig:
   """How the student learns.
 
   Attributes:
-    refine: One of REFINEMENTS: whether it goes on with its own labels.
-    steps: Of the refinement, >= 1.
+    refine: One of REFINEMENTS: whether it continues with its own labels.
+    steps: Number of steps of the refinement, >= 1.
     strength: Ridge penalty of the refinement, > 0.
-    sharpness: Of the probabilities that its scores are turned into, > 0.
-    trust: Part of what the answers say that is believed, in (0, 1]; teachers err.
+    sharpness: Factor from its scores to the logarithms of its probabilities, > 0.
+    trust: Fraction of what the answers say that is believed, in (0, 1]; teachers err.
   """
 
   refine: str = 'auto'
@@ -73,7 +73,12 @@ class Student:
   strength: float
 
   def scores(self, features: np.ndarray) -> np.ndarray:
-    return ldp_distillation.scores(features, self.weights)
+    """float32 [n, classes], of features float32 [n, dimension]."""
+    return process.scores(features, self.weights)
+
+  def predict(self, features: np.ndarray) -> np.ndarray:
+    """int64 [n], the classes with the largest scores."""
+    return self.scores(features).argmax(axis=1)
 
   def probabilities(self, features: np.ndarray) -> np.ndarray:
     """float64 [n, classes]."""
@@ -87,10 +92,10 @@ def _softmax(x: np.ndarray) -> np.ndarray:
 
 
 def _folds(count: int, number: int):
-  """Places of the answers that are kept, and of those held out; no chance in it."""
-  places = np.arange(count)
+  """Yields indices of answers to train on, and of those held out; deterministic."""
+  indices = np.arange(count)
   for i in range(number):
-    yield places[places % number != i], places[places % number == i]
+    yield indices[indices % number != i], indices[indices % number == i]
 
 
 def _spread(scores: np.ndarray) -> float:
@@ -135,14 +140,14 @@ class Trainer:
         self._helps(rows, answers, strength, variance)):
       weights, refined = self._refined(
           rows, answers, weights, variance, self._config.steps), True
-    found = ldp_distillation.scores(self._features, weights)
+    found = process.scores(self._features, weights)
     return Student(
         weights=weights, spread=_spread(found), sharpness=self._config.sharpness,
         refined=refined, strength=strength)
 
   def _first(self, rows: np.ndarray, answers: np.ndarray,
              strength: float) -> np.ndarray:
-    return ldp_distillation.ridge(self._features[rows], answers, strength)
+    return process.ridge(self._features[rows], answers, strength)
 
   def _agreement(self, weights: np.ndarray, rows: np.ndarray,
                  answers: np.ndarray) -> float:
@@ -159,7 +164,7 @@ class Trainer:
       return _USUAL_STRENGTH
     totals = np.zeros(len(_STRENGTHS))
     for kept, out in _folds(len(rows), _FOLDS):
-      path = ldp_distillation.ridge_path(
+      path = process.ridge_path(
           self._features[rows[kept]], answers[kept], _STRENGTHS)
       totals += [self._agreement(weights, rows[out], answers[out])
                  for weights in path]
@@ -170,7 +175,7 @@ class Trainer:
     """Whether held-out answers do not speak against refinement.
 
     They are as noisy as the others. So it takes `_DOUBTS` standard errors of their
-    noise to turn down what as a rule helps, the more the noise.
+    noise to reject what as a rule helps, and helps more where there is more noise.
     """
     if len(rows) < _FEWEST_ANSWERS:
       return False
@@ -188,14 +193,14 @@ class Trainer:
 
   def _refined(self, rows: np.ndarray, answers: np.ndarray, weights: np.ndarray,
                variance: float, steps: int) -> np.ndarray:
-    """Goes on from `weights` with labels of all public images."""
+    """Trains further from `weights` with labels of all public images."""
     config = self._config
     along, axes, spreads = self._axes
-    # log P[answer | class] of Gaussian noise, but for what is the same for all.
+    # log P[answer | class] of Gaussian noise, up to a constant.
     evidence = np.zeros((len(along), answers.shape[1]))
     evidence[rows] = config.trust * answers / variance
     offset = np.float32(1 / answers.shape[1])
-    found = ldp_distillation.scores(self._features, weights)
+    found = process.scores(self._features, weights)
     for _ in range(steps):
       labels = _softmax(config.sharpness / _spread(found) * found + evidence)
       inner = along.T @ (labels.astype(np.float32) - offset)

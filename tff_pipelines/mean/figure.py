@@ -2,8 +2,8 @@
 
 Above: the error of the mean against epsilon, a line for each number of bits,
 with 95% intervals. Below: the same over the Gaussian's error under the same
-accounting, where settings can be told apart; points are measured, lines are
-what is to be expected.
+accounting, where settings can be distinguished; points are measured, lines are
+expected values.
 """
 
 import os
@@ -26,7 +26,7 @@ _STYLES = {'skellam': dict(linestyle='-', marker='o'),
            'gaussian': dict(color='black', linestyle='--', marker='x'),
            'gaussian_rdp': dict(color='dimgray', linestyle=':', marker='+')}
 _ORDER = tuple(_LABELS)
-# What the lower panels show of the ratio; lines beyond it are named instead.
+# The range of the ratio in the lower panels; lines beyond it are named instead.
 _LOWEST, _HIGHEST = 0.78, 1.42
 _CLAIM = 0.05
 
@@ -104,7 +104,7 @@ def draw(path: str | os.PathLike, rows: Sequence[Row], *, delta: float) -> None:
 
   Args:
     path: Of the file, overwritten if it is there.
-    rows: As `mean_estimation.estimate` makes them, at least one.
+    rows: As `run.estimate` returns them, at least one.
     delta: Of all of them, for the title.
 
   Raises:

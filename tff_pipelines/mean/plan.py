@@ -1,9 +1,10 @@
-"""What a sweep of mean estimations consists of, calibrated, and its prediction.
+"""The settings of a sweep of mean estimations, calibrated, and what they cost.
 
 Numbers only, no TensorFlow: a sweep that can't be done fails before anything
 runs.
 """
 
+from collections.abc import Iterable, Mapping
 import dataclasses
 import functools
 import itertools
@@ -13,11 +14,16 @@ from typing import Any
 from scipy import stats
 
 from aggregators import params as params_lib
-from aggregators import validate
-from tasks import mean_estimation as vectors_lib
 from tff_pipelines.accounting import analytic_gaussian
+from tff_pipelines.accounting import base
 from tff_pipelines.accounting import calibration
+from tff_pipelines.accounting import caveats as caveats_lib
 from tff_pipelines.accounting import events
+from tff_pipelines.accounting import ledger as ledger_lib
+from tff_pipelines.accounting import mechanisms
+from tff_pipelines.accounting import noise_budget
+from tff_pipelines.experiment import guarantee
+from tff_pipelines.mean import settings as settings_lib
 
 # Sums of integers, and what each releases.
 _EVENTS = {
@@ -25,97 +31,42 @@ _EVENTS = {
     'discrete_gaussian': events.DistributedDiscreteGaussian.from_params,
     'skellam_central': events.CentralSkellam.from_params,
 }
-# gaussian: noise at the server, by the tightest accounting there is.
-# gaussian_rdp: the same mechanism, accounted as the sums of integers are.
-MECHANISMS = (*_EVENTS, 'gaussian', 'gaussian_rdp')
-# auto: analytic for gaussian, RDP for the others. rdp: RDP for all.
-ACCOUNTANTS = ('auto', 'rdp')
-# Fields that only a sum of integers has.
-GRID_FIELDS = frozenset({'bits', 'beta', 'k_stddevs', 'allow_degenerate'})
-# Fields that say which cells there are, not what a cell is.
-_SWEPT = ('n', 'd', 'bits', 'epsilon', 'mechanisms', 'allow_degenerate')
+_IDEAL = caveats_lib.Caveat(
+    'ideal distributions',
+    'epsilon of all releases together is that of ideal distributions: sampling error of '
+    'the noise consumes nothing of delta there, as it does in the target of each')
+_MORE = caveats_lib.Caveat(
+    'later sweeps may add releases',
+    'a later sweep may add releases of other mechanisms to this ledger, whose noise a '
+    'trusted server adds or clients do')
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MeanConfig:
-  """A sweep, as its flags tell it.
+def _release(mechanism: str, params: params_lib.DistributedSumParams | None,
+             noise_multiplier: float) -> base.Event:
+  """The event of one release of a mechanism."""
+  if params is None:
+    return events.CentralGaussian(noise_multiplier=noise_multiplier)
+  return _EVENTS[mechanism](params)
 
-  Attributes:
-    n: Numbers of clients.
-    d: Dimensions of their vectors.
-    bits: Of a coordinate of the sum, each in [2, 30].
-    epsilon: Targets, each > 0, of one release.
-    mechanisms: Some of MECHANISMS.
-    delta: Strictly between 0 and 1.
-    clip: L2 clip and norm of all vectors, model units.
-    k_stddevs: As in DistributedSumParams.
-    beta: As in DistributedSumParams.
-    accountant: One of ACCOUNTANTS.
-    vectors: One of `tasks.mean_estimation.VECTORS`.
-    repeats: Data sets, and releases, of each cell; at least 2.
-    data_seed: Of the vectors.
-    seed: Of noise and rounding; None for the operating system's entropy.
-    allow_degenerate: Accept grids too coarse to be useful, and leave out cells
-      that no noise makes private, both with a warning.
-  """
 
-  n: tuple[int, ...]
-  d: tuple[int, ...]
-  bits: tuple[int, ...]
-  epsilon: tuple[float, ...]
-  mechanisms: tuple[str, ...]
-  delta: float
-  clip: float
-  k_stddevs: float
-  beta: float
-  accountant: str
-  vectors: str
-  repeats: int
-  data_seed: int
-  seed: int | None
-  allow_degenerate: bool
+def _params(settings: settings_lib.MeanSettings, mechanism: str, n: int, d: int,
+            bits: int | None,
+            noise_multiplier: float = 1.0) -> params_lib.DistributedSumParams | None:
+  """Parameters of a sum of integers; None for the Gaussian."""
+  if mechanism not in _EVENTS:
+    return None
+  return params_lib.DistributedSumParams(
+      clip=settings.clip, noise_multiplier=noise_multiplier, bits=bits, dimension=d,
+      cohort_size=n, beta=settings.beta, k_stddevs=settings.k_stddevs,
+      mechanism=mechanism)
 
-  def __post_init__(self):
-    for name in ('n', 'd', 'bits', 'epsilon', 'mechanisms'):
-      values = getattr(self, name)
-      if not values:
-        raise ValueError(f'{name} must name at least one value, found none')
-      if len(set(values)) < len(values):
-        raise ValueError(f'{name} must not name a value twice, found '
-                         f'{",".join(str(value) for value in values)}')
-    for value in self.n:
-      validate.integer(n=value, low=1, high=2**31 - 1)
-    for value in self.d:
-      validate.integer(d=value, low=1, high=2**30)
-    for value in self.bits:
-      validate.integer(bits=value, low=2, high=30)
-    for value in self.epsilon:
-      validate.positive(epsilon=value)
-    for value in self.mechanisms:
-      validate.one_of(MECHANISMS, mechanisms=value)
-    validate.open_unit_interval(delta=self.delta)
-    validate.positive(clip=self.clip, k_stddevs=self.k_stddevs)
-    # What is wrong whatever the cell is an error, allow_degenerate or not.
-    params_lib.DistributedSumParams(
-        clip=self.clip, noise_multiplier=1.0, bits=30, dimension=1,
-        cohort_size=1, beta=self.beta)
-    validate.one_of(ACCOUNTANTS, accountant=self.accountant)
-    validate.one_of(vectors_lib.VECTORS, vectors=self.vectors)
-    # One repeat has no spread, so no interval.
-    validate.integer(repeats=self.repeats, low=2)
-    validate.integer(data_seed=self.data_seed, low=0)
-    if self.seed is not None:
-      validate.integer(seed=self.seed, low=0)
 
-  @property
-  def uses_grid(self) -> bool:
-    """Whether any of the mechanisms sums integers."""
-    return not _EVENTS.keys().isdisjoint(self.mechanisms)
-
-  def fixed(self) -> dict[str, Any]:
-    """What the cells of one folder must share, as JSON."""
-    return {key: value for key, value in dataclasses.asdict(self).items()
-            if key not in _SWEPT}
+def release_of_row(settings: settings_lib.MeanSettings,
+                   row: Mapping[str, Any]) -> base.Event:
+  """The event of one release of a row of results, at the noise that it had."""
+  mechanism, noise = row['mechanism'], row['noise_multiplier']
+  return _release(mechanism, _params(
+      settings, mechanism, row['n'], row['d'], row['bits'], noise), noise)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -134,7 +85,7 @@ class Cell:
     params: Of the sum of integers; None for the Gaussian.
     gaussian_mse: Error per coordinate of the mean under the analytic Gaussian
       mechanism for the same epsilon and delta, model units squared.
-    gaussian_rdp_mse: Likewise, for Gaussian noise accounted by RDP.
+    gaussian_rdp_mse: The same for Gaussian noise accounted by RDP.
   """
 
   mechanism: str
@@ -151,8 +102,13 @@ class Cell:
 
   @property
   def key(self) -> tuple:
-    """What tells it from the other cells of a folder."""
+    """Identifies it among the cells of a folder."""
     return self.mechanism, self.n, self.d, self.bits, self.epsilon
+
+  @property
+  def release(self) -> base.Event:
+    """The event of one release."""
+    return _release(self.mechanism, self.params, self.noise_multiplier)
 
   @property
   def name(self) -> str:
@@ -232,70 +188,117 @@ def _gaussian_noise(epsilon: float, delta: float, kind: str) -> float:
       delta=delta, accountant='rdp')
 
 
-def _cell(config: MeanConfig, mechanism: str, n: int, d: int, bits: int | None,
-          epsilon: float) -> Cell:
-  gaussian = {kind: _gaussian_noise(epsilon, config.delta, kind)
+def _cell(settings: settings_lib.MeanSettings, mechanism: str, n: int, d: int,
+          bits: int | None, epsilon: float) -> Cell:
+  gaussian = {kind: _gaussian_noise(epsilon, settings.delta, kind)
               for kind in ('analytic', 'rdp')}
-  kind, params = 'rdp', None
-  if mechanism in _EVENTS:
+  kind, params = 'rdp', _params(settings, mechanism, n, d, bits)
+  if params is not None:
     params = calibration.calibrated(
-        params_lib.DistributedSumParams(
-            clip=config.clip, noise_multiplier=1.0, bits=bits, dimension=d,
-            cohort_size=n, beta=config.beta, k_stddevs=config.k_stddevs,
-            mechanism=mechanism),
-        _EVENTS[mechanism], epsilon=epsilon,
-        delta=config.delta, accountant='rdp',
-        allow_degenerate=config.allow_degenerate)
-  elif mechanism == 'gaussian' and config.accountant == 'auto':
+        params, _EVENTS[mechanism], epsilon=epsilon, delta=settings.delta,
+        accountant='rdp', allow_degenerate=settings.allow_degenerate,
+        total_variation=lambda trial: noise_budget.of_sum(trial, n))
+  elif mechanism == 'gaussian' and settings.accountant == 'auto':
     kind = 'analytic'
   noise = gaussian[kind] if params is None else params.noise_multiplier
   return Cell(
       mechanism=mechanism, n=n, d=d, bits=bits, epsilon=epsilon, accountant=kind,
-      noise_multiplier=noise, clip=config.clip, params=params,
-      gaussian_mse=_noise_mse(gaussian['analytic'], config.clip, n),
-      gaussian_rdp_mse=_noise_mse(gaussian['rdp'], config.clip, n))
+      noise_multiplier=noise, clip=settings.clip, params=params,
+      gaussian_mse=_noise_mse(gaussian['analytic'], settings.clip, n),
+      gaussian_rdp_mse=_noise_mse(gaussian['rdp'], settings.clip, n))
 
 
-def plan(config: MeanConfig) -> tuple[list[Cell], list[str]]:
+def cells(settings: settings_lib.MeanSettings
+          ) -> tuple[list[Cell], list[caveats_lib.Caveat]]:
   """All cells of a sweep, calibrated, and what a reader must know of them.
-
-  Args:
-    config: The sweep.
-
-  Returns:
-    The cells, and warnings in words.
 
   Raises:
     ValueError: If a cell can't be done, or only on a degenerate grid, and
       degenerate grids are not allowed; or if no cell can be done.
   """
-  cells, warnings = [], []
+  found, notes = [], []
   degenerate: dict[str, list[Cell]] = {}
   for n, d, mechanism in itertools.product(
-      config.n, config.d, config.mechanisms):
-    all_bits = config.bits if mechanism in _EVENTS else (None,)
-    for bits, epsilon in itertools.product(all_bits, config.epsilon):
-      setting = f'{mechanism} n={n} d={d} bits={bits}'
+      settings.num_clients, settings.dimension, settings.mechanisms):
+    all_bits = settings.bits if mechanism in _EVENTS else (None,)
+    for bits, epsilon in itertools.product(all_bits, settings.epsilon):
+      name = f'{mechanism} n={n} d={d} bits={bits}'
       try:
-        cell = _cell(config, mechanism, n, d, bits, epsilon)
+        cell = _cell(settings, mechanism, n, d, bits, epsilon)
       except ValueError as error:
         if bits is None:
           raise
-        setting += f' epsilon={epsilon:g}'
-        if not config.allow_degenerate:
-          raise ValueError(f'{setting}: {error}') from error
-        warnings.append(f'left out {setting}: {error}')
+        name += f' epsilon={epsilon:g}'
+        if not settings.allow_degenerate:
+          raise ValueError(f'{name}: {error}') from error
+        notes.append(caveats_lib.Caveat(
+            'settings left out', f'left out {name}: {error}'))
         continue
-      cells.append(cell)
+      found.append(cell)
       if cell.params is not None and cell.params.degeneracy() is not None:
-        degenerate.setdefault(setting, []).append(cell)
-  for setting, found in degenerate.items():
-    epsilons = ','.join(f'{cell.epsilon:g}' for cell in found)
-    warnings.append(f'degenerate grid at {setting} epsilon={epsilons}: '
-                    f'{found[-1].params.degeneracy()}')
-  if not cells:
-    raise ValueError(f'nothing is left to do: {"; ".join(warnings)}')
-  if config.seed is not None:
-    warnings.append('seeded run: no guarantee (noise and rounding follow from a '
-                    'seed)')
-  return cells, warnings
+        degenerate.setdefault(name, []).append(cell)
+  for name, group in degenerate.items():
+    epsilons = ','.join(f'{cell.epsilon:g}' for cell in group)
+    notes.append(caveats_lib.Caveat(
+        'degenerate grid', f'degenerate grid at {name} epsilon={epsilons}: '
+        f'{group[-1].params.degeneracy()}'))
+  if not found:
+    raise ValueError(f'nothing is left to do: {"; ".join(notes)}')
+  return found, notes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MeanPlan(guarantee.Plan):
+  """All releases of a folder: those of earlier sweeps and those to come.
+
+  Epsilon is that of all of them together, for a client that is in all data sets.
+  Each setting has a smaller one, of one release of one data set: its target.
+
+  Attributes:
+    steps: What each charged setting releases, all data sets of it.
+    cells: The settings asked for now.
+    mechanisms: Of these and of all earlier settings of the folder.
+    caveats: Of the settings asked for now.
+    delta, seed, accountant: As in `guarantee.Plan`.
+  """
+
+  steps: tuple[base.Event, ...]
+  cells: tuple[Cell, ...]
+  mechanisms: tuple[str, ...]
+  caveats: tuple[caveats_lib.Caveat, ...] = ()
+  delta: float
+  seed: int | None = None
+  accountant: str = 'auto'
+
+  def event(self, index: int) -> base.Event:
+    return self.steps[index - 1]
+
+  def configuration(self) -> dict[str, Any]:
+    return {}  # A row that is there keeps its noise, and others have none yet.
+
+  def notes(self) -> list[caveats_lib.Caveat]:
+    return [*self.caveats, _IDEAL]
+
+  def guarantee_of(self, ledger: ledger_lib.Ledger) -> guarantee.Guarantee:
+    charged = tuple(events.from_json(line['event']) for line in ledger.lines())
+    return dataclasses.replace(self, steps=charged).guarantee(len(charged))
+
+  @property
+  def terms(self) -> guarantee.Terms:
+    names = dict.fromkeys(name.removesuffix('_rdp') for name in self.mechanisms)
+    samplers = dict.fromkeys(
+        noise_budget.describe_sum(cell.params, False) for cell in self.cells)
+    return guarantee.Terms(
+        privacy_unit='one client, with its vectors in all data sets of all settings',
+        observers='those who see all estimates of all settings and data sets, of which '
+        'a client is in each',
+        against='observers of all estimates',
+        trust_model='; '.join(dict.fromkeys(
+            mechanisms.MECHANISMS[name].trust_model for name in names)),
+        source='; '.join(dict.fromkeys(
+            getattr(step, 'event', step).source for step in self.steps)),
+        sampler='; '.join(samplers), secure_aggregation=any(
+            mechanisms.MECHANISMS[name].params for name in names))
+
+  def header(self, rounds: int, more: Iterable[str] = ()) -> dict[str, Any]:
+    return super().header(rounds, (*more, _MORE))

@@ -1,4 +1,4 @@
-"""What a sweep says of its runs: a table, printed and as JSON, and a picture."""
+"""A sweep, run and reported: a table, printed and as JSON, and a figure."""
 
 import dataclasses
 import json
@@ -6,19 +6,19 @@ import math
 import os
 import pathlib
 
-from tff_pipelines import privacy_plan
-from tff_pipelines import sweep_runs
 from tff_pipelines.accounting import decimals
-from tff_pipelines.simulation import run_files
+from tff_pipelines.experiment import files
+from tff_pipelines.sweeps import runs as sweep_runs
+from tff_pipelines.sweeps import settings as settings_lib
 
-TABLE, PICTURE = 'sweep.json', 'sweep.png'
+TABLE, FIGURE = 'sweep.json', 'sweep.png'
 
 
 def _epsilon(result: sweep_runs.Result) -> str:
   if result.epsilon is not None:
-    return privacy_plan.describe_epsilon(result.epsilon)
+    return decimals.epsilon(result.epsilon)
   if result.epsilon_if_unseeded is not None:
-    return f'({privacy_plan.describe_epsilon(result.epsilon_if_unseeded)})'
+    return f'({decimals.epsilon(result.epsilon_if_unseeded)})'
   return 'none'
 
 
@@ -35,13 +35,14 @@ def _print(results: list[sweep_runs.Result]) -> None:
     print(f'{result.name:<{width}}  {noise:<7} {_epsilon(result):<9} {delta:<10} '
           f'{100 * result.mean:.2f}{spread}: {repeats}')
   if any(result.epsilon_if_unseeded is not None for result in results):
-    print('(epsilon): what one run without a seed would guarantee, by itself; these '
+    print('(epsilon): what one run without a seed would guarantee, alone; these '
           'have none')
   for warning in sweep_runs.warnings(results):
     print(f'warning: {warning}')
 
 
-def _draw(results: list[sweep_runs.Result], path: pathlib.Path, title: str) -> None:
+def _draw(results: list[sweep_runs.Result], path: pathlib.Path,
+          title: str | None) -> None:
   """One line for each setting, the mean; and the range of the repeats."""
   import matplotlib  # pylint: disable=g-import-not-at-top
   import pandas  # pylint: disable=g-import-not-at-top
@@ -59,20 +60,37 @@ def _draw(results: list[sweep_runs.Result], path: pathlib.Path, title: str) -> N
   axes.set_ylabel(f'{metric.replace("_", " ")} on {held_out} (%)')
   axes.grid(alpha=0.3)
   axes.legend(fontsize=9)
-  axes.set_title(title, fontsize=10)
+  axes.set_title(title or '', fontsize=10)
   figure.tight_layout()
   figure.savefig(path, dpi=120)
   pyplot.close(figure)
 
 
 def write(results: list[sweep_runs.Result], folder: pathlib.Path,
-          title: str) -> None:
-  """Writes the table and the picture into a folder, and prints the table."""
+          title: str | None) -> None:
+  """Writes the table and the figure into a folder, and prints the table."""
   warnings = sweep_runs.warnings(results)
-  run_files.write_atomically(folder / TABLE, json.dumps([
+  files.write_atomically(folder / TABLE, json.dumps([
       {**dataclasses.asdict(result), 'mean': result.mean,
        'epsilon_is_of': None if result.delta is None else 'each run alone',
        'warnings': warnings} for result in results], indent=1) + '\n')
-  _draw(results, folder / PICTURE, title)
+  _draw(results, folder / FIGURE, title)
   _print(results)
-  print(f'written to {os.fspath(folder)}: {TABLE}, {PICTURE}')
+  print(f'written to {os.fspath(folder)}: {TABLE}, {FIGURE}')
+
+
+def sweep(settings: settings_lib.SweepSettings) -> None:
+  """Runs what is left of a sweep, and reports.
+
+  Args:
+    settings: Of the sweep.
+
+  Raises:
+    OSError, ValueError: For a mistake of the user, or a run that fails; the message
+      is one line.
+  """
+  runs = sweep_runs.build_runs(
+      settings.parsed, settings.output_dir, repeats=settings.repeats,
+      seeded=settings.seeded)
+  sweep_runs.run_all(runs, settings.at_once)
+  write(sweep_runs.results(runs), pathlib.Path(settings.output_dir), settings.title)

@@ -1,5 +1,6 @@
 """The runs of a sweep: started one after another, resumed, and put together."""
 
+from collections.abc import Iterable, Sequence
 import csv
 import ctypes
 import dataclasses
@@ -14,14 +15,17 @@ import statistics
 import subprocess
 import sys
 import time
-from typing import Any, Iterable, Sequence
+from typing import Any
 
 from aggregators import validate
-from tff_pipelines.simulation import run_files
+from tff_pipelines.experiment import cli
+from tff_pipelines.experiment import files
+from tff_pipelines.experiment import report
+from tff_pipelines.fedavg.settings import TrainSettings
 
 _COMMAND, _LOG, RUN = 'command.json', 'log.txt', 'run'
 _TRAIN = 'tff_pipelines.train'
-# Flags that a sweep gives itself.
+# Flags that a sweep sets itself.
 _OWN = ('output_dir', 'resume', 'initial_weights_seed', 'seed')
 _POLL_SECONDS = 0.2
 _PR_SET_PDEATHSIG = 1
@@ -29,7 +33,12 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setting:
-  """Attributes: name, for people; flags of the trainer."""
+  """A setting of the trainer.
+
+  Attributes:
+    name: For people.
+    flags: Of the trainer.
+  """
 
   name: str
   flags: tuple[str, ...]
@@ -56,23 +65,31 @@ class Setting:
             f'setting {name.strip()!r}: --{match.group(1)} is set by the sweep')
     return cls(name=name.strip(), flags=tuple(flags))
 
+  def check(self) -> None:
+    """Raises ValueError unless the trainer accepts the flags."""
+    try:
+      cli.parsed(TrainSettings, self.flags)
+    except ValueError as error:
+      raise ValueError(f'setting {self.name!r}: {error}') from None
+
   @property
   def folder_name(self) -> str:
+    """The name, in the characters of a folder's name."""
     return re.sub(r'[^a-z0-9.]+', '_', self.name.lower()).strip('_') or '_'
 
 
 def parse_settings(settings: Iterable[str], common: Sequence[str]) -> list[Setting]:
   """All settings, whose folders must differ. Raises ValueError."""
-  found: dict[str, Setting] = {}
+  by_folder: dict[str, Setting] = {}
   for text in settings:
     setting = Setting.parse(text, common)
-    if setting.folder_name in found:
+    if setting.folder_name in by_folder:
       raise ValueError(f'settings must have different names, found '
-                       f'{found[setting.folder_name].name!r} and {setting.name!r}')
-    found[setting.folder_name] = setting
-  if not found:
+                       f'{by_folder[setting.folder_name].name!r} and {setting.name!r}')
+    by_folder[setting.folder_name] = setting
+  if not by_folder:
     raise ValueError('there must be at least one setting')
-  return list(found.values())
+  return list(by_folder.values())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,9 +98,9 @@ class Run:
 
   Attributes:
     setting: Of the run.
-    repeat: Its number; the seed of its initial weights.
-    folder: Where its command, its log and its output folder are.
-    seeded: Whether cohorts and noise follow from the number too.
+    repeat: Its index, from 0; the seed of its initial weights.
+    folder: Of its command, its log and its output folder.
+    seeded: Whether cohorts and noise follow from the index too.
   """
 
   setting: Setting
@@ -93,30 +110,32 @@ class Run:
 
   @property
   def flags(self) -> list[str]:
+    """Of the trainer, except for those that may differ when it is resumed."""
     own = [f'--initial_weights_seed={self.repeat}']
     if self.seeded:
       own.append(f'--seed={self.repeat}')
     return [*self.setting.flags, *own]
 
   def prepare(self) -> None:
-    """Makes the folder. Raises ValueError if it is that of other flags."""
+    """Creates the folder. Raises ValueError if it is that of other flags."""
     self.folder.mkdir(parents=True, exist_ok=True)
     path = self.folder / _COMMAND
     if path.exists():
-      found = json.loads(path.read_text(encoding='utf-8'))
-      if found != self.flags:
+      flags = json.loads(path.read_text(encoding='utf-8'))
+      if flags != self.flags:
         raise ValueError(
-            f'{self.folder} has a run of other flags, {shlex.join(found)}: choose '
+            f'{self.folder} has a run of other flags, {shlex.join(flags)}: choose '
             'another output_dir or remove it')
     else:
-      run_files.write_atomically(path, json.dumps(self.flags) + '\n')
+      files.write_atomically(path, json.dumps(self.flags) + '\n')
 
   @property
   def is_done(self) -> bool:
-    return (self.folder / RUN / run_files.SUMMARY).is_file()
+    """Whether it has ended."""
+    return (self.folder / RUN / files.SUMMARY).is_file()
 
   def start(self) -> subprocess.Popen:
-    """The trainer, which goes on where it ended before; it ends with this process."""
+    """Starts or resumes the trainer, which ends with this process."""
     with open(self.folder / _LOG, 'ab') as log:
       return subprocess.Popen(
           [sys.executable, '-m', _TRAIN, *self.flags, '--resume',
@@ -131,12 +150,12 @@ class Run:
     return next((line for line in reversed(lines) if line.strip()), '')
 
   def summary(self) -> dict[str, Any]:
-    return json.loads(
-        (self.folder / RUN / run_files.SUMMARY).read_text(encoding='utf-8'))
+    """With the keys of `report.SCHEMA`."""
+    return report.read_summary(self.folder / RUN / files.SUMMARY)
 
   def curve(self, name: str) -> list[tuple[int, float]]:
     """(round, value) of a column of the metrics, where it was computed."""
-    with open(self.folder / RUN / run_files.METRICS, encoding='utf-8',
+    with open(self.folder / RUN / files.METRICS, encoding='utf-8',
               newline='') as file:
       return [(int(row['round']), float(row[name]))
               for row in csv.DictReader(file) if row.get(name)]
@@ -146,7 +165,7 @@ def _end_with_parent() -> None:
   ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def make_runs(settings: Sequence[Setting], folder: str | os.PathLike[str], *,
+def build_runs(settings: Sequence[Setting], folder: str | os.PathLike[str], *,
               repeats: int, seeded: bool) -> list[Run]:
   """All runs: every setting once, then every setting again, and so on."""
   validate.integer(repeats=repeats, low=1)
@@ -167,7 +186,8 @@ def run_all(runs: Sequence[Run], at_once: int) -> None:
   for run in runs:
     run.prepare()
   waiting = [run for run in runs if not run.is_done]
-  print(f'{len(runs)} runs, {len(runs) - len(waiting)} of them done', flush=True)
+  print(f'{len(runs)} runs, {len(runs) - len(waiting)} of them done',
+        file=sys.stderr)
   running: list[tuple[Run, subprocess.Popen, float]] = []
   try:
     while waiting or running:
@@ -184,7 +204,7 @@ def run_all(runs: Sequence[Run], at_once: int) -> None:
         if process.returncode:
           raise ValueError(f'{what} ended with {process.returncode}: '
                            f'{run.last_line()}')
-        print(f'{what}: {time.monotonic() - began:.0f} s', flush=True)
+        print(f'{what}: {time.monotonic() - began:.0f} s', file=sys.stderr)
   finally:
     for _, process, _ in running:
       process.terminate()
@@ -194,14 +214,14 @@ def run_all(runs: Sequence[Run], at_once: int) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Result:
-  """What the repeats of one setting came to.
+  """The results of the repeats of one setting.
 
   Attributes:
     name: Of the setting.
     metric: 'set/metric' that is compared.
     values: Of the last round, one for each repeat.
     curves: (round, value) of each repeat.
-    epsilon: Of each repeat alone, the largest; None if nothing is guaranteed.
+    epsilon: Of each repeat alone, the maximum; None if nothing is guaranteed.
     epsilon_if_unseeded: What a run without a seed would have guaranteed, alone.
     delta: Of either; None if there is neither.
     noise_multiplier: None if there is no noise.
@@ -232,36 +252,36 @@ def _largest(values: Iterable[float | None]) -> float | None:
   return None if None in values else max(values)
 
 
-def warnings(found: Sequence[Result]) -> list[str]:
+def warnings(results: Sequence[Result]) -> list[str]:  # pylint: disable=redefined-outer-name
   """What a reader of a sweep's numbers must know, in words."""
-  runs = sum(len(result.values) for result in found)
-  private = [result.epsilon is not None for result in found]
+  runs = sum(len(result.values) for result in results)
+  private = [result.epsilon is not None for result in results]
   if runs < 2 or not any(private):
     return []
   text = (f'epsilon and delta are of each run alone: the {runs} runs together spend '
           'more, for the clients that they share, and how much is not computed')
   if not all(private):
-    text += '; runs without an epsilon protect nobody'
+    text += '; runs without an epsilon protect no client'
   return [text]
 
 
 def results(runs: Sequence[Run]) -> list[Result]:
-  """Of finished runs, in the order of their settings."""
-  found = []
+  """Results of finished runs, in the order of their settings."""
+  by_setting = []
   for setting in dict.fromkeys(run.setting for run in runs):
     repeats = [run for run in runs if run.setting == setting]
     summaries = [run.summary() for run in repeats]
     first = summaries[0]
-    held_out, metric = first['accuracy_of'], first['headline']
+    held_out, metric = first['headline_of'], first['headline']
     values = [summary['held_out'][held_out][metric] for summary in summaries]
     epsilon, unseeded = (
-        _largest(summary.get(key) for summary in summaries)
+        _largest(summary[key] for summary in summaries)
         for key in ('epsilon', 'epsilon_if_unseeded'))
-    found.append(Result(
+    by_setting.append(Result(
         name=setting.name, metric=f'{held_out}/{metric}',
         values=[math.nan if value is None else value for value in values],
         curves=[run.curve(f'{held_out}/{metric}') for run in repeats],
         epsilon=epsilon, epsilon_if_unseeded=unseeded,
         delta=first['delta'] if (epsilon, unseeded) != (None, None) else None,
         noise_multiplier=first['noise_multiplier']))
-  return found
+  return by_setting

@@ -1,4 +1,4 @@
-"""What an agent of AE-DPFL does: trains a model of its own and votes by it.
+"""An agent of AE-DPFL: it trains a model of its own and votes by it.
 
 Pure TensorFlow functions of explicit arguments; TFF maps them over agents.
 """
@@ -9,14 +9,14 @@ import tensorflow as tf
 
 from aggregators import keys
 from aggregators import validate
-from tasks import layers
-from tasks.voting_models import Network
-from tff_pipelines.algorithms import domain_adversarial
-from tff_pipelines.algorithms import voting_training
+from tasks.models import layers
+from tasks.models.classifiers import Network
+from tff_pipelines.learning import adam
+from tff_pipelines.voting import domain_adversarial
 
 # Logits of classes that an agent has no record of.
 _NEVER = -1e9
-# Queries that are answered at a time.
+# Number of queries that are answered in one call.
 _BLOCK = 500
 _BATCHES, _PUBLIC_BATCHES, _SHIFTS = 0, 1, 2
 
@@ -29,23 +29,23 @@ class AgentConfig:
     training: Adam's configuration.
     confidence: In [0, 1). An agent abstains where its model gives no class more
       than this probability.
-    adversarial: Largest strength of domain-adversarial training, >= 0; 0 is
-      training on the agent's records alone.
+    adversarial: Maximum strength of domain-adversarial training, >= 0; 0 trains on
+      the agent's records alone.
     shift: Pixels >= 0 by which images are shifted at random in training.
   """
 
-  training: voting_training.AdamConfig
+  training: adam.AdamConfig
   confidence: float = 0.0
   adversarial: float = 0.0
   shift: int = 0
 
   def __post_init__(self):
-    validate.finite(agent_confidence=self.confidence)
+    validate.finite(client_confidence=self.confidence)
     if not 0 <= self.confidence < 1:
       raise ValueError(
-          f'agent_confidence must be in [0, 1), found {self.confidence!r}')
+          f'client_confidence must be in [0, 1), found {self.confidence!r}')
     validate.non_negative(adversarial_strength=self.adversarial)
-    validate.integer(agent_shift=self.shift, low=0)
+    validate.integer(client_shift=self.shift, low=0)
 
 
 def own_classes(labels: tf.Tensor, num_classes: int) -> tf.Tensor:
@@ -55,7 +55,7 @@ def own_classes(labels: tf.Tensor, num_classes: int) -> tf.Tensor:
 
 
 def shifted(images: tf.Tensor, key: tf.Tensor, most: int) -> tf.Tensor:
-  """All images shifted alike by up to `most` pixels each way, zeros move in."""
+  """All images shifted by the same offset of up to `most` pixels, zeros move in."""
   if most == 0:
     return images
   offsets = tf.cast(keys.words(key, [2], tf.int32) % (2 * most + 1), tf.int32)
@@ -67,7 +67,7 @@ def shifted(images: tf.Tensor, key: tf.Tensor, most: int) -> tf.Tensor:
 
 def train(network: Network, initial_weights, examples, unlabelled,
           key: tf.Tensor, config: AgentConfig) -> list[tf.Tensor]:
-  """Trains an agent's model on its records, those of classes it has.
+  """Trains an agent's model on its records, with logits of its own classes only.
 
   Args:
     network: The model.
@@ -78,12 +78,12 @@ def train(network: Network, initial_weights, examples, unlabelled,
     config: How.
 
   Returns:
-    The weights.
+    The weights, a list of float32 tensors.
   """
   x, y = examples['x'], examples['y']
   count = tf.shape(y)[0]
   batch_size = config.training.batch_size
-  total = voting_training.steps_of(count, config.training)
+  total = adam.steps_of(count, config.training)
   own = own_classes(y, network.num_classes)
   weights = [tf.convert_to_tensor(w) for w in initial_weights]
   network_weights = len(weights)
@@ -93,7 +93,7 @@ def train(network: Network, initial_weights, examples, unlabelled,
                     network.feature_size, 0)]
 
   def batch_of(records, which, step, of):
-    rows = voting_training.batch_rows(
+    rows = adam.batch_rows(
         keys.derive(key, which), step, of, batch_size)
     shift_key = keys.derive(keys.derive(key, _SHIFTS + which), step)
     batch = tf.ensure_shape(
@@ -117,8 +117,8 @@ def train(network: Network, initial_weights, examples, unlabelled,
               config.adversarial))
     return value
 
-  trained = voting_training.run_steps(
-      loss, voting_training.initial_state(weights), 0, total, total,
+  trained = adam.run_steps(
+      loss, adam.initial_state(weights), 0, total, total,
       config.training)
   return trained[0][:network_weights]
 
@@ -152,7 +152,7 @@ def votes(network: Network, weights, queries: tf.Tensor, labels: tf.Tensor,
 
 
 def trained_votes(network: Network, initial_weights, config: AgentConfig):
-  """An agent's whole part, as `voting.build` takes it."""
+  """An agent's answer, as `process.build` takes it."""
 
   def answer(public, examples, key):
     weights = train(network, initial_weights, examples, public['unlabelled'],

@@ -1,4 +1,4 @@
-"""Random distortions of images: what keeps a digit a digit. Pure, by keys.
+"""Random distortions of images, under which a digit stays a digit. Pure, by keys.
 
 They make a few thousand public images enough to learn features, or a student,
 from. Images are float32 [batch, size, size, 1], ink near 1 on 0.
@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from aggregators import keys
 
-# Nodes of the grid that elastic displacements are drawn on, a side.
+# Nodes a side of the grid that elastic displacements are drawn on.
 _NODES = 5
 
 
@@ -26,10 +26,10 @@ def affine(images: tf.Tensor, key: tf.Tensor, *, turn: float, log_scale: float,
   Args:
     images: float32 [batch, size, size, 1].
     key: int64[2].
-    turn: Largest angle, radians.
-    log_scale: Largest logarithm of the factor, each axis by itself.
-    shear: Largest shear.
-    shift: Largest shift, pixels.
+    turn: Maximum angle, radians.
+    log_scale: Maximum logarithm of the factor, each axis independently.
+    shear: Maximum shear.
+    shift: Maximum shift, pixels.
   """
   batch, size = tf.shape(images)[0], images.shape[1]
 

@@ -11,7 +11,7 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from tasks import layers
+from tasks.models import layers
 
 _HIDDEN = 64
 # How fast the adversarial part grows, as in the paper.

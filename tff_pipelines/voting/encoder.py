@@ -1,22 +1,22 @@
 """A public feature map, learned by contrast from unlabelled public images.
 
-Two distorted views of an image shall be nearer to each other than to views of
-other images (SimCLR, arXiv 2002.05709). It sees the server's public images only,
-so features are public, and agents may use them without a cost in privacy.
+Two distorted views of an image shall be nearer to each other than to views of other
+images (SimCLR, arXiv 2002.05709). Training sees the server's public images only, so
+features are public, and agents may use them without a cost in privacy.
 """
 
+from collections.abc import Callable, Sequence
 import dataclasses
 import math
-from typing import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from aggregators import keys
-from tasks import layers
-from tasks import voting_models
-from tff_pipelines.algorithms import voting_distortions
-from tff_pipelines.algorithms import voting_training
+from tasks.models import classifiers
+from tasks.models import layers
+from tff_pipelines.learning import adam
+from tff_pipelines.voting import distortions
 
 _WIDTHS = (24, 48, 64)
 _KERNELS = (5, 3, 3)
@@ -30,7 +30,7 @@ _BLOCK = 1000
 # Means and variances of all normalised layers, in their order.
 Statistics = Sequence[tuple[tf.Tensor, tf.Tensor]]
 
-DEFAULT_TRAINING = voting_training.AdamConfig(
+DEFAULT_TRAINING = adam.AdamConfig(
     learning_rate=2e-3, batch_size=256, epochs=20)
 
 
@@ -92,7 +92,7 @@ class Encoder:
 
 def float_images(images: np.ndarray) -> tf.Tensor:
   """uint8 [n, size, size] as float32 [n, size, size, 1] in [0, 1]."""
-  return voting_models.to_float(tf.constant(images))
+  return classifiers.to_float(tf.constant(images))
 
 
 def contrast(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
@@ -107,13 +107,13 @@ def contrast(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
 
 
 def train(images: np.ndarray, *, seed: int,
-          config: voting_training.AdamConfig = DEFAULT_TRAINING,
+          config: adam.AdamConfig = DEFAULT_TRAINING,
           on_epoch: Callable[[int], None] | None = None) -> list[np.ndarray]:
   """Trains an encoder.
 
   Args:
     images: uint8 [n, size, size], public.
-    seed: >= 0; the result follows from it but for the order of sums of floats.
+    seed: >= 0; the result follows from it except for the order of sums of floats.
     config: Of the training.
     on_epoch: Called with the number of epochs that are done.
 
@@ -132,18 +132,18 @@ def train(images: np.ndarray, *, seed: int,
       layers.glorot_uniform(rng, FEATURES, _PROJECTED), layers.zeros(_PROJECTED)]
   config = dataclasses.replace(
       config, batch_size=min(config.batch_size, len(images)))
-  pictures = float_images(images)
+  records = float_images(images)
   key = tf.constant(keys.from_seed(seed))
-  total = voting_training.steps_of(len(images), config)
+  total = adam.steps_of(len(images), config)
 
   def loss(weights, step):
-    rows = voting_training.batch_rows(
+    rows = adam.batch_rows(
         keys.derive(key, 0), step, len(images), config.batch_size)
     batch = tf.ensure_shape(
-        tf.gather(pictures, rows), [config.batch_size, *pictures.shape[1:]])
+        tf.gather(records, rows), [config.batch_size, *records.shape[1:]])
     step_key = keys.derive(keys.derive(key, 1), step)
     views = tf.concat([
-        voting_distortions.strong(batch, keys.derive(step_key, i))
+        distortions.strong(batch, keys.derive(step_key, i))
         for i in range(2)], axis=0)
     features, _ = encoder.apply(weights, views)
     projected = layers.dense(tf.nn.relu(features), *weights[12:])
@@ -151,9 +151,9 @@ def train(images: np.ndarray, *, seed: int,
 
   @tf.function(autograph=False)
   def steps(state, first, last):
-    return voting_training.run_steps(loss, state, first, last, total, config)
+    return adam.run_steps(loss, state, first, last, total, config)
 
-  state = voting_training.initial_state(weights)
+  state = adam.initial_state(weights)
   per_epoch = total // config.epochs
   for epoch in range(config.epochs):
     state = steps(state, tf.constant(epoch * per_epoch),
@@ -168,12 +168,12 @@ def train(images: np.ndarray, *, seed: int,
 
 
 def statistics_of(encoder: Encoder, weights, images: tf.Tensor) -> Statistics:
-  """Statistics of all images at once: what features are normalised by after."""
+  """Statistics of all images at once, by which features are normalised afterwards."""
   return encoder.apply([tf.constant(w) for w in weights], images)[1]
 
 
 class FeatureMap:
-  """A trained encoder as a function of images alone."""
+  """A trained encoder as a function of images."""
 
   def __init__(self, weights: list[np.ndarray], public: np.ndarray):
     """Initializes the map.
@@ -189,7 +189,7 @@ class FeatureMap:
     @tf.function(autograph=False, reduce_retracing=True)
     def features(images):
       found, _ = encoder.apply(
-          constants, voting_models.to_float(images), statistics)
+          constants, classifiers.to_float(images), statistics)
       return tf.math.l2_normalize(found, axis=1)
 
     @tf.function(autograph=False, reduce_retracing=True)

@@ -4,21 +4,22 @@ A map follows from the server's public records alone, so it is public, and what
 an agent computes of a record by it depends on that record alone.
 """
 
+from collections.abc import Callable
 import dataclasses
 import math
 
 import numpy as np
 
 from aggregators import validate
-from tasks.voting import AgentRecords
-from tasks.voting import VotingTask
-from tff_pipelines.algorithms import voting_encoder
-from tff_pipelines.algorithms import voting_knn
-from tff_pipelines.algorithms import voting_training
+from tasks.voting.task import AgentRecords
+from tasks.voting.task import VotingTask
+from tff_pipelines.learning import adam
+from tff_pipelines.voting import encoder
+from tff_pipelines.voting import knn
 
 # none: records as they are. standard: each coordinate by the mean and standard
 # deviation of the public records. pca: their principal components. contrastive:
-# a network that was trained on them (`voting_encoder`).
+# a network that was trained on them (`voting.encoder`).
 KINDS = ('none', 'standard', 'pca', 'contrastive')
 # Features of pca and contrastive have this length: a scale at which models train
 # well by rates around 0.1.
@@ -34,7 +35,7 @@ class FeatureConfig:
 
   kind: str
   dimensions: int = 50
-  training: voting_training.AdamConfig = voting_encoder.DEFAULT_TRAINING
+  training: adam.AdamConfig = encoder.DEFAULT_TRAINING
   seed: int = 0
 
   def __post_init__(self):
@@ -65,7 +66,7 @@ class PublicFeatures:
     self._encoder = None
     if kind == 'contrastive':
       weights = [arrays[f'weight_{i:02}'] for i in range(len(arrays))]
-      self._encoder = voting_encoder.FeatureMap(weights, public)
+      self._encoder = encoder.FeatureMap(weights, public)
 
   @property
   def encoder_weights(self) -> list[np.ndarray] | None:
@@ -79,9 +80,9 @@ class PublicFeatures:
 
     Args:
       x: [n, ...], records.
-      alone: Whether each record goes through the map by itself. Products of many
-        rows round each of them by its place and by how many there are, so that a
-        record more changes the last bits of the others.
+      alone: Whether each record goes through the map independently. Products of
+        many rows round each of them by its index and by how many there are, so that
+        one more record changes the last bits of the others.
     """
     if self.kind == 'none':
       return x
@@ -92,7 +93,7 @@ class PublicFeatures:
       return centred
     if not alone or not len(x):
       return self._projected(centred)
-    # Always the same place in memory too.
+    # Always the same address in memory too.
     row, found = np.empty_like(centred[:1]), []
     for record in centred:
       row[0] = record
@@ -117,7 +118,7 @@ def check(public: np.ndarray, config: FeatureConfig) -> tuple[int, ...]:
     if public.ndim != 3 or public.shape[1] != public.shape[2]:
       raise ValueError('features=contrastive is for square images, found records '
                        f'of shape {list(public.shape[1:])}')
-    return (voting_encoder.FEATURES,)
+    return (encoder.FEATURES,)
   size = math.prod(public.shape[1:])
   if config.kind == 'standard':
     return (size,)
@@ -128,12 +129,14 @@ def check(public: np.ndarray, config: FeatureConfig) -> tuple[int, ...]:
   return (min(config.dimensions, most),)
 
 
-def fit(public: np.ndarray, config: FeatureConfig) -> PublicFeatures:
+def fit(public: np.ndarray, config: FeatureConfig,
+        on_epoch: Callable[[int], object] | None = None) -> PublicFeatures:
   """The map that follows from public records.
 
   Args:
     public: [P, ...], of the server.
     config: Which map.
+    on_epoch: Called with the number of epochs that are done, where there are any.
 
   Raises:
     ValueError: If the map can't be made of these records.
@@ -142,8 +145,8 @@ def fit(public: np.ndarray, config: FeatureConfig) -> PublicFeatures:
   if config.kind == 'none':
     return PublicFeatures('none', {}, public)
   if config.kind == 'contrastive':
-    weights = voting_encoder.train(
-        public, seed=config.seed, config=config.training)
+    weights = encoder.train(
+        public, seed=config.seed, config=config.training, on_epoch=on_epoch)
     return PublicFeatures('contrastive', {
         f'weight_{i:02}': w for i, w in enumerate(weights)}, public)
   records = flat(public)
@@ -161,7 +164,7 @@ def fit(public: np.ndarray, config: FeatureConfig) -> PublicFeatures:
 
 
 def _with_records(task: VotingTask, convert) -> VotingTask:
-  """The task with all records converted, each by itself."""
+  """The task with all records converted, each independently."""
   converted = {}
   for agent in task.agents.client_ids:
     examples = task.agents.examples(agent)
@@ -171,9 +174,9 @@ def _with_records(task: VotingTask, convert) -> VotingTask:
       test={'x': convert(task.test['x']), 'y': task.test['y']})
 
 
-def through(task: VotingTask, features: PublicFeatures,
-            alone: bool = False) -> VotingTask:
-  """The task whose records are features; `alone` as for `PublicFeatures`."""
+def map_records(task: VotingTask, features: PublicFeatures,
+                alone: bool = False) -> VotingTask:
+  """The task with features as its records; `alone` as for `PublicFeatures`."""
   if features.kind == 'none':
     return task
   return _with_records(task, lambda x: features(x, alone))
@@ -186,7 +189,7 @@ def as_grid(task: VotingTask) -> VotingTask:
   coordinates fit; the others, and agents', are cut off. int8.
   """
   public = flat(task.public)
-  most = voting_knn.largest_feature(public.shape[1])
+  most = knn.largest_feature(public.shape[1])
   if most < 1:
     raise ValueError('features must have at most 2^24 coordinates for exact '
                      f'distances, found {public.shape[1]}')

@@ -1,11 +1,11 @@
-"""What an agent of kNN-DPFL does: votes by its records nearest to a query.
+"""An agent of kNN-DPFL: it votes by its records nearest to a query.
 
 Features are small integers, so that every distance is exact in float32 whatever
 the order of summation. A record's distance then depends on that record and the
 query alone: with another record in the agent's data the other distances are the
 same to the last bit, and at most one neighbour of a query changes, as the
 guarantee for one record needs. With rounded distances that would not be so,
-since fast matrix products round by the place of a row.
+since fast matrix products round by the index of a row.
 """
 
 import math
@@ -13,13 +13,13 @@ from typing import Any
 
 import tensorflow as tf
 
-# Queries that are answered at a time.
+# Number of queries that are answered in one call.
 _BLOCK = 1024
 _EXACT = 2**24
 
 
 def largest_feature(dimension: int) -> int:
-  """The largest absolute feature for which squared norms are below 2^24."""
+  """The maximum absolute feature for which squared norms are below 2^24."""
   return min(127, math.isqrt((_EXACT - 1) // dimension))
 
 
@@ -48,7 +48,7 @@ def neighbour_votes(queries: tf.Tensor, examples: Any, neighbours: int,
     block = tf.cast(queries[start:start + _BLOCK], tf.float32)
     products = tf.cast(
         tf.matmul(block, records, transpose_b=True), tf.int32)
-    # Less what is the same for all records of a query; at most 3 * 2^24.
+    # Without the term that all records of a query share; at most 3 * 2^24.
     nearness = 2 * products - squares
     _, places = tf.math.top_k(nearness, k)
     found.append(tf.reduce_sum(tf.gather(one_hot, places), axis=1))
@@ -56,7 +56,7 @@ def neighbour_votes(queries: tf.Tensor, examples: Any, neighbours: int,
 
 
 def nearest_votes(neighbours: int, num_classes: int):
-  """An agent's whole part, as `voting.build` takes it."""
+  """An agent's answer, as `process.build` takes it."""
 
   def answer(public, examples, key):
     del key  # Nothing is random.

@@ -1,12 +1,12 @@
 """AE-DPFL and kNN-DPFL (Zhu et al. 2020) as a TFF process.
 
-One call of `next` is the whole of it: every agent answers the queries from its
-own records, ballots meet in secure aggregation, and labels are released. No
-model, no count and no measurement of training leaves an agent.
+One call of `next` is the whole vote: every agent answers the queries from its own
+records, ballots are summed in secure aggregation, and labels are released. No model,
+no count and no measurement of training leaves an agent.
 """
 
 import collections
-from typing import Callable
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -15,11 +15,11 @@ import tensorflow_federated as tff
 from aggregators import keys
 from aggregators import structures
 from aggregators.voting import VotingFactory
-from tff_pipelines.algorithms import fedavg
+from tff_pipelines.fedavg import process as fedavg_process
 
 
 def public_type(element_spec, queries: int) -> tff.StructType:
-  """The type of what the server tells: queries, and unlabelled records."""
+  """The type of what the server broadcasts: queries, and unlabelled records."""
   dtype, shape = element_spec['x']
   return tff.StructWithPythonType(
       [('queries', tff.TensorType(dtype, [queries, *shape])),
@@ -46,18 +46,18 @@ def build(answer: Callable, factory: VotingFactory,
 
   Returns:
     A process whose state is the factory's. `next` takes the state, a value of
-    `public_type` at the server, and the agents (values of `fedavg.client_type`);
+    `public_type` at the server, and the agents, of `fedavg.process.client_type`;
     it returns an OrderedDict of `state`, `labels` (as the factory releases them)
     and `measurements`.
   """
   params, seeded = factory.params, factory.seeded
-  told_type = public_type(element_spec, params.queries)
-  agents_type = fedavg.client_type(element_spec, seeded=seeded)
+  broadcast_type = public_type(element_spec, params.queries)
+  agents_type = fedavg_process.client_type(element_spec, seeded=seeded)
   votes_type = tff.TensorType(np.int32, [params.queries, params.classes])
   aggregator = factory.create(
       structures.keyed_type(votes_type) if seeded else votes_type)
 
-  @tff.tensorflow.computation(told_type, agents_type)
+  @tff.tensorflow.computation(broadcast_type, agents_type)
   def vote(public, agent):
     key = agent['key'] if seeded else keys.fresh()
     found = tf.ensure_shape(
@@ -69,7 +69,7 @@ def build(answer: Callable, factory: VotingFactory,
 
   @tff.federated_computation(
       aggregator.initialize.type_signature.result,
-      tff.FederatedType(told_type, tff.SERVER),
+      tff.FederatedType(broadcast_type, tff.SERVER),
       tff.FederatedType(agents_type, tff.CLIENTS))
   def next_fn(state, public, agents):
     found = tff.federated_map(vote, (tff.federated_broadcast(public), agents))

@@ -1,4 +1,7 @@
-"""Which public records agents are asked about. It costs no privacy."""
+"""The choice of the public records that agents are asked about.
+
+It depends on public records alone, so it costs no privacy.
+"""
 
 import numpy as np
 

@@ -1,181 +1,264 @@
-"""Flags of the vote binary, turned once into a frozen configuration."""
+"""Settings of a vote of agents on public queries, and of its baselines."""
 
+from collections.abc import Iterator
 import dataclasses
+import functools
 from typing import Any
 
-from absl import flags
-
-from aggregators import validate
 from aggregators import voting_params
-from tasks import voting as voting_tasks
+from tasks.sources import image_npz
+from tasks.voting import data as voting_data
+from tasks.voting import task as voting_tasks
 from tff_pipelines.accounting import vote_events
-
-FLAGS = flags.FLAGS
+from tff_pipelines.experiment import settings
+from tff_pipelines.experiment.settings import setting
 
 VOTES = ('ae', 'knn')
-ALGORITHMS = (*VOTES, 'fedavg', 'dp_fedavg', 'dp_fedsgd')
-_NOISES = voting_params.NOISES
-_MODELS = ('softmax', 'mlp', 'cnn_small', 'cnn')
-_FEATURES = ('none', 'standard', 'pca', 'contrastive')
-_CHOICES = ('random', 'spread')
-_SEEN = ('features', 'records')
-_STUDENTS = ('labels', 'spread')
+BASELINES = ('fedavg', 'dp_fedavg', 'dp_fedsgd')
+ALGORITHMS = (*VOTES, *BASELINES)
+MODELS = ('softmax', 'mlp', 'cnn_small', 'cnn')
 
 DEFAULT_EPSILON = 4.3
+# As in the experiments of Zhu et al. 2020.
+DEFAULT_DELTA = {'agent': 1e-3, 'instance': 1e-4}
 
-_PRIVACY, _VOTE, _AGENTS = 'privacy: ', 'vote: ', 'agents: '
-_STUDENT, _BASELINES, _DATA, _RUN = 'student: ', 'baselines: ', 'data: ', 'run: '
+# Training of an agent of algorithm ae by Adam, by its model; and by SGD in a baseline.
+_AGENTS = {
+    'softmax': dict(learning_rate=0.1, batch_size=500, epochs=150),
+    'mlp': dict(learning_rate=5e-3, batch_size=100, epochs=30),
+    'cnn_small': dict(learning_rate=5e-3, batch_size=50, epochs=15),
+    'cnn': dict(learning_rate=2e-3, batch_size=50, epochs=10)}
+_IN_BASELINES = dict(learning_rate=0.1, batch_size=20, epochs=1)
 
-_OF_VOTES = ('queries', 'query_choice', 'noise_stddev', 'bound', 'threshold',
-             'min_honest_fraction', 'assumed_colluders', 'allow_degenerate',
-             'student', 'student_model', 'student_epochs', 'student_batch_size',
-             'student_learning_rate', 'own_labels_after', 'student_seed')
-_OF_AGENTS = ('model', 'agent_epochs', 'agent_batch_size', 'agent_learning_rate',
-              'agent_weight_decay', 'agent_confidence', 'agent_shift',
-              'adversarial_strength', 'agents_see')
-_OF_ROUNDS = ('model', 'rounds', 'server_learning_rate', 'server_momentum',
-              'rounds_per_evaluation')
-_OF_FEDAVG = ('client_learning_rate', 'client_batch_size', 'client_epochs',
-              'cohort_size', 'clients_per_call')
-_OF_PRIVACY = ('epsilon', 'delta', 'level')
-# What each algorithm uses of the flags that not all of them use.
-USES = {
-    'ae': frozenset((*_OF_VOTES, *_OF_AGENTS, *_OF_PRIVACY, 'noise', 'rounds')),
-    'knn': frozenset((*_OF_VOTES, *_OF_PRIVACY, 'noise', 'neighbours', 'rounds')),
-    'fedavg': frozenset((*_OF_ROUNDS, *_OF_FEDAVG)),
-    'dp_fedavg': frozenset((
-        *_OF_ROUNDS, *_OF_FEDAVG, *_OF_PRIVACY, 'noise', 'noise_multiplier', 'clip',
-        'bits')),
-    'dp_fedsgd': frozenset((
-        *_OF_ROUNDS, *_OF_PRIVACY, 'noise_multiplier', 'clip', 'record_rate')),
-}
-_SOME = frozenset().union(*USES.values())
+_VOTE = {'algorithm': VOTES}
+_AE = {'algorithm': ('ae',)}
+_ROUNDS = {'algorithm': BASELINES}
+_AVERAGING = {'algorithm': ('fedavg', 'dp_fedavg')}
+_TRAINED = {'algorithm': ('ae', 'fedavg', 'dp_fedavg')}
+_PRIVATE = {'algorithm': (*VOTES, 'dp_fedavg', 'dp_fedsgd')}
+_CLIPPED = {'algorithm': ('dp_fedavg', 'dp_fedsgd')}
+_SHARES = {**_VOTE, 'noise': ('skellam', 'gaussian')}
+_CONTRASTIVE = {'features': (None, 'contrastive')}
+
+
+def _by_model(name: str) -> str:
+  """The defaults of a client's training setting in words."""
+  of_models = ', '.join(
+      f'{values[name]:g} {model}' for model, values in _AGENTS.items())
+  return f'{of_models}; {_IN_BASELINES[name]:g} in baselines'
+
+
+_data = functools.partial(setting, group='data')
+_privacy = functools.partial(setting, group='privacy')
+_vote = functools.partial(setting, group='vote')
+_training = functools.partial(setting, group='training')
+_student = functools.partial(setting, group='student')
+_run = functools.partial(setting, group='run')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class VoteConfig:
-  """What a run is told.
+class VoteSettings(settings.RunSettings):
+  """Everything that a vote or one of its baselines can be asked for.
 
-  Attributes are the flags of the same names; `task_options` are those of the
-  task's that were given, `unused` the names of flags that were given and have no
-  effect.
+  Settings of the data are None where the task decides.
   """
 
-  task: str
-  task_options: dict[str, Any]
-  unused: tuple[str, ...] = ()
-  algorithm: str = 'ae'
-  epsilon: float | None = None
-  noise_stddev: float | None = None
-  noise_multiplier: float | None = None
-  delta: float | None = None
-  level: str | None = None
-  bound: str = 'tight'
-  noise: str = 'skellam'
-  min_honest_fraction: float = 1.0
-  assumed_colluders: int = 0
-  allow_degenerate: bool = False
-  seed: int | None = None
-  queries: int = 50
-  query_choice: str = 'spread'
-  neighbours: int | None = None
-  threshold: float | None = None
-  features: str | None = None
-  pca_dimensions: int = 50
-  feature_epochs: int | None = None
-  feature_learning_rate: float = 2e-3
-  feature_seed: int = 0
-  features_from: str | None = None
-  model: str | None = None
-  agent_epochs: int | None = None
-  agent_batch_size: int | None = None
-  agent_learning_rate: float | None = None
-  agent_weight_decay: float | None = None
-  agent_confidence: float = 0.0
-  agent_shift: int = 0
-  adversarial_strength: float = 0.0
-  agents_see: str | None = None
-  student: str = 'spread'
-  student_model: str | None = None
-  student_epochs: int | None = None
-  student_batch_size: int = 128
-  student_learning_rate: float = 1e-3
-  own_labels_after: float = 1 / 3
-  student_seed: int = 0
-  rounds: int = 50
-  cohort_size: float | None = None
-  clip: float = 0.3
-  bits: int = 18
-  record_rate: float = 0.05
-  client_learning_rate: float = 0.1
-  client_batch_size: int = 20
-  client_epochs: int = 1
-  server_learning_rate: float = 1.0
-  server_momentum: float = 0.0
-  initial_weights_seed: int = 0
-  output_dir: str | None = None
-  resume: bool = False
-  num_workers: int = 0
-  clients_per_call: int | None = None
-  rounds_per_evaluation: int = 1
+  task: str = _data('embedded', 'embedded: scikit-learn\'s digits. mnist: agents with '
+      'some of the digits. digits: MNIST and SVHN for USPS. office: domains of '
+      'Office-Caltech. npz: a file with agents\' ids.', choices=voting_tasks.TASKS,
+      essential=True)
+  data_path: str | None = _data(None, 'Folder of the files of mnist, digits and '
+      'office; file of npz.', essential=True, free=True, aliases=('data_dir',))
+  target: str | None = _data(None, 'The server\'s domain, for task=office.',
+      choices=voting_data.OFFICE_DOMAINS, otherwise='webcam')
+  num_clients: int | None = _data(None, 'Number of simulated agents.', low=1,
+      essential=True, aliases=('num_agents',), otherwise='30 embedded, 100 mnist, 200 '
+      'digits')
+  records_per_client: int | None = _data(None, 'Records of an agent, for task=mnist.',
+      low=1, aliases=('records_per_agent',), otherwise='600')
+  labels_per_client: int | None = _data(None, 'Different digits of an agent, for '
+      'task=mnist.', low=1, aliases=('classes_per_agent',), otherwise='6')
+  svhn_clients: int | None = _data(None, 'Agents with SVHN digits, for task=digits.',
+      low=0, aliases=('svhn_agents',), otherwise='10')
+  image_size: int | None = _data(None, 'Side of all images, for task=digits.', low=1,
+      unit='pixels', otherwise='16')
+  num_classes: int | None = _data(None, 'Number of classes, for task=npz; labels are '
+      'below it.', low=2, high=image_npz.MAX_CLASSES, otherwise='as the file says')
+  public_records: int | None = _data(None, 'Unlabelled records of the server.', low=0,
+      otherwise='300 embedded, 3000 mnist and digits')
+  public_fraction: float | None = _data(None, 'Fraction of the test records that the '
+      'server has unlabelled, for task=npz.', low=0, below=1, otherwise='0.3')
+  data_seed: int | None = _data(None, 'Seed by which records are dealt to agents.',
+      low=0, otherwise='0')
 
-  def __post_init__(self):
-    validate.one_of(voting_tasks.TASKS, task=self.task)
-    validate.one_of(ALGORITHMS, algorithm=self.algorithm)
-    validate.one_of(_NOISES, noise=self.noise)
-    validate.one_of(vote_events.BOUNDS, bound=self.bound)
-    for name in ('epsilon', 'noise_stddev', 'noise_multiplier',
-                 'agent_learning_rate', 'feature_learning_rate',
-                 'student_learning_rate', 'clip', 'client_learning_rate',
-                 'server_learning_rate', 'cohort_size'):
-      if getattr(self, name) is not None:
-        validate.positive(**{name: getattr(self, name)})
-    if self.delta is not None:
-      validate.open_unit_interval(delta=self.delta)
-    for name in ('queries', 'neighbours', 'pca_dimensions', 'feature_epochs',
-                 'agent_epochs', 'agent_batch_size', 'student_epochs',
-                 'student_batch_size', 'rounds', 'client_batch_size',
-                 'client_epochs', 'clients_per_call', 'rounds_per_evaluation'):
-      if getattr(self, name) is not None:
-        validate.integer(**{name: getattr(self, name)}, low=1)
-    for name in ('seed', 'feature_seed', 'student_seed', 'initial_weights_seed',
-                 'num_workers', 'assumed_colluders', 'agent_shift'):
-      if getattr(self, name) is not None:
-        validate.integer(**{name: getattr(self, name)}, low=0)
-    validate.fraction(record_rate=self.record_rate)
-    for name in ('server_momentum', 'agent_confidence'):
-      validate.finite(**{name: getattr(self, name)})
-      if not 0 <= getattr(self, name) < 1:
-        raise ValueError(
-            f'{name} must be in [0, 1), found {getattr(self, name)!r}')
-    self._check_level()
+  algorithm: str = _privacy('ae', 'ae: agents vote by models of their own. knn: by '
+      'their nearest records. fedavg, dp_fedavg, dp_fedsgd: baselines without votes.',
+      choices=ALGORITHMS, essential=True)
+  epsilon: float | None = _privacy(None, 'Target; the noise is calibrated to it. With '
+      '--noise_stddev: a limit.', above=0, essential=True, when=_PRIVATE,
+      otherwise=f'{DEFAULT_EPSILON:g} where no noise is given')
+  noise_stddev: float | None = _privacy(None, 'Noise standard deviation of a label\'s '
+      'sum, in which an agent\'s votes sum to 1.', above=0, unit='agents', when=_VOTE)
+  noise_multiplier: float | None = _privacy(None, 'Noise standard deviation over the '
+      'clip, instead of --epsilon.', above=0, when=_CLIPPED)
+  delta: float | None = _privacy(None, 'Delta of the guarantee.', above=0, below=1,
+      essential=True, when=_PRIVATE,
+      otherwise=', '.join(f'{value:g} per {level}' for level, value in DEFAULT_DELTA.items()))
+  level: str | None = _privacy(None, 'What is protected: an agent with all its '
+      'records, or one record.', choices=vote_events.LEVELS, essential=True,
+      when=_PRIVATE, otherwise='agent for ae and dp_fedavg, else instance')
+  bound: str = _privacy('tight', 'Bound that noise is calibrated by; paper is the '
+      'published formula. Both numbers are reported.', choices=vote_events.BOUNDS,
+      when=_VOTE)
+  noise: str = _privacy('skellam', 'skellam: agents add shares in integers. gaussian: '
+      'in floating point. gaussian_central: the server adds the noise.',
+      choices=voting_params.NOISES, when={'algorithm': (*VOTES, 'dp_fedavg')})
+  clip: float = _privacy(0.3, 'L2 clip of an update, or of a record\'s gradient in '
+      'dp_fedsgd.', above=0, unit='model units', when=_CLIPPED)
+  bits: int = _privacy(18, 'Bits of a coordinate of the sum.', low=2, high=30,
+      when={'algorithm': ('dp_fedavg',), 'noise': ('skellam',)})
+  record_rate: float = _privacy(0.05, 'Probability with which a record is sampled into '
+      'a round.', above=0, high=1, when={'algorithm': ('dp_fedsgd',)})
+  cohort_size: float | None = _privacy(None, 'Expected number of agents in a round, by '
+      'Poisson sampling.', above=0, unit='agents', when=_AVERAGING, otherwise='all')
+  rounds: int = _privacy(50, 'Number of rounds of a baseline; a vote compares its '
+      'uplink with as many.', low=1, essential=True)
+  min_honest_fraction: float = _privacy(1.0, 'Fraction of the agents whose noise the '
+      'guarantee counts on; a vote of fewer is suppressed.', above=0, high=1,
+      when=_SHARES)
+  assumed_colluders: int = _privacy(0, 'Agents that are assumed to tell the server '
+      'their noise.', low=0, unit='agents', when=_SHARES)
+  allow_degenerate: bool = _privacy(False, 'Accept noise that drowns the votes, with a '
+      'warning.', when=_VOTE)
+
+  queries: int = _vote(50, 'Public records that agents vote on.', low=1, essential=True,
+      when=_VOTE)
+  query_choice: str = _vote('spread', 'How queries are chosen. spread: one near the '
+      'centre of each of as many clusters of the public features.',
+      choices=('random', 'spread'), when=_VOTE)
+  neighbours: int | None = _vote(None, 'Nearest records by which an agent of knn '
+      'votes, a public number.', low=1, essential=True, when={'algorithm': ('knn',)})
+  threshold: float | None = _vote(None, 'Noisy count that the winner must exceed for a '
+      'query to be answered.', unit='agents', when=_VOTE)
+  features: str | None = _vote(None, 'Public feature map, fitted to the server\'s '
+      'records. standard: scaled coordinates. pca: principal components. contrastive: '
+      'a network for images.', choices=('none', 'standard', 'pca', 'contrastive'),
+      otherwise='standard for vectors; contrastive for images, none in baselines')
+  pca_dimensions: int = _vote(50, 'Number of principal components.', low=1,
+      when={'features': (None, 'pca')})
+  feature_epochs: int | None = _vote(None, 'Epochs of the contrastive network.', low=1,
+      when=_CONTRASTIVE, otherwise='by the number of public records')
+  feature_learning_rate: float = _vote(0.002, 'Learning rate of Adam for the '
+      'contrastive network.', above=0, when=_CONTRASTIVE)
+  features_from: str | None = _vote(None, 'Folder of another run on the same public '
+      'records, whose feature map is taken.', free=True)
+  feature_seed: int = _vote(0, 'Seed of the feature map and the queries, which are '
+      'public.', low=0)
+
+  model: str | None = _training(None, 'Model of an agent, or of a baseline.',
+      choices=MODELS, when={'algorithm': ('ae', *BASELINES)},
+      otherwise='softmax for vectors; cnn for images, cnn_small in baselines')
+  client_epochs: int | None = _training(None, 'Passes of an agent over its records, in '
+      'a round.', low=1, aliases=('agent_epochs',), when=_TRAINED,
+      otherwise=_by_model('epochs'))
+  client_batch_size: int | None = _training(None, 'Records of a step of an agent.',
+      low=1, aliases=('agent_batch_size',), when=_TRAINED,
+      otherwise=_by_model('batch_size'))
+  client_learning_rate: float | None = _training(None, 'Learning rate of an agent: of '
+      'Adam in ae, of SGD in a baseline.', above=0, aliases=('agent_learning_rate',),
+      when=_TRAINED, otherwise=_by_model('learning_rate'))
+  client_weight_decay: float = _training(0.001, 'Weight decay of Adam on an agent.',
+      low=0, aliases=('agent_weight_decay',), when=_AE)
+  client_confidence: float = _training(0.0, 'Agents abstain where no class has more '
+      'than this probability.', low=0, below=1, aliases=('agent_confidence',), when=_AE)
+  client_shift: int = _training(0, 'Pixels by which images are shifted at random in '
+      'training, where agents see records.', low=0, aliases=('agent_shift',), when=_AE)
+  clients_see: str | None = _training(None, 'What models of agents are of: features by '
+      'the public map, or records as they are.', choices=('features', 'records'),
+      aliases=('agents_see',), when=_AE, otherwise='features, without '
+      '--adversarial_strength')
+  adversarial_strength: float = _training(0.0, 'Strength of domain-adversarial '
+      'training against the public records.', low=0, when=_AE)
+  server_learning_rate: float = _training(1.0, 'Learning rate of SGD on the server.',
+      above=0, when=_ROUNDS)
+  server_momentum: float = _training(0.0, 'Momentum of SGD on the server.', low=0,
+      below=1, when=_ROUNDS)
+  initial_weights_seed: int = _training(0, 'Seed of the models that training starts '
+      'from, which are public.', low=0, when={'algorithm': ('ae', *BASELINES)})
+
+  student: str = _student('spread', 'labels: the student learns from answered queries '
+      'alone. spread: from all public records, over which the labels are spread.',
+      choices=('labels', 'spread'), when=_VOTE)
+  student_model: str | None = _student(None, 'Model of the student; encoder continues '
+      'from features=contrastive.', choices=(*MODELS, 'encoder'), when=_VOTE,
+      otherwise='encoder; cnn or softmax without such features')
+  student_epochs: int | None = _student(None, 'Epochs of the student.', low=1,
+      when=_VOTE, otherwise='by the number of public records')
+  student_batch_size: int = _student(128, 'Records of a step of the student.', low=1,
+      when=_VOTE)
+  student_learning_rate: float = _student(0.001, 'Learning rate of Adam for the '
+      'student.', above=0, when=_VOTE)
+  own_labels_after: float = _student(1 / 3, 'Fraction of the epochs after which the '
+      'student\'s own labels take over; 1 for never.', low=0, high=1,
+      when={**_VOTE, 'student': ('spread',)})
+  student_seed: int = _student(0, 'Seed of the order of records and of the '
+      'distortions.', low=0, when=_VOTE)
+
+  clients_per_call: int | None = _run(None, 'Agents that one graph call trains one '
+      'after another in federated averaging; 1 makes each a TFF client of its own.',
+      low=1, free=True, when=_AVERAGING, otherwise='chosen by the cohort')
+  rounds_per_evaluation: int = _run(1, 'Rounds from one evaluation to the next.', low=1,
+      free=True, when=_ROUNDS)
+
+  def check(self) -> None:
+    super().check()
     if self.algorithm == 'knn' and self.neighbours is None:
       raise ValueError('neighbours must be given for algorithm=knn')
-    if self.output_dir == '':
-      raise ValueError('output_dir must be a path, found an empty one')
-    if self.resume and self.output_dir is None:
-      raise ValueError('resume needs output_dir, the folder of the run to continue')
-
-  def _check_level(self) -> None:
     only = {'dp_fedavg': 'agent', 'dp_fedsgd': 'instance'}.get(self.algorithm)
-    if self.level is not None:
-      validate.one_of(vote_events.LEVELS, level=self.level)
-      if only is not None and self.level != only:
-        raise ValueError(f'level must be {only} for algorithm={self.algorithm}, '
-                         f'found {self.level!r}')
+    if only is not None and self.level not in (None, only):
+      raise ValueError(f'level must be {only} for algorithm={self.algorithm}, found '
+                       f'{self.level!r}')
+    if self.algorithm == 'dp_fedavg' and self.noise == 'gaussian':
+      raise ValueError('noise must be skellam or gaussian_central for '
+                       f'algorithm=dp_fedavg, found {self.noise!r}')
+    if self.epsilon is not None and self.noise_multiplier is not None:
+      raise ValueError(
+          'epsilon and noise_multiplier must not both be given: one follows from '
+          f'the other; found epsilon={self.epsilon!r} and '
+          f'noise_multiplier={self.noise_multiplier!r}')
+    if self.student_model == 'encoder' and self.features not in (None, 'contrastive'):
+      raise ValueError('student_model=encoder needs features=contrastive, found '
+                       f'features={self.features}')
+
+  def check_paths(self) -> None:
+    super().check_paths()
+    if self.data_path is None and 'data_path' in voting_tasks.required(self.task):
+      raise ValueError(f'data_path must be given for task={self.task}')
+
+  def unused(self) -> Iterator[tuple[str, str]]:
+    yield from super().unused()
+    for name in voting_tasks.ALL_OPTIONS:
+      if name not in voting_tasks.options(self.task):
+        yield name, f'task={self.task}'
+    if self.clients_see_features:
+      yield 'client_shift', 'clients_see=features'
 
   @property
-  def agents_see_features(self) -> bool:
-    """Whether agents see records through the public feature map."""
-    if self.algorithm == 'knn':
-      return True
-    if self.agents_see is None:
-      return self.adversarial_strength == 0
-    return self.agents_see == 'features'
+  def task_options(self) -> dict[str, Any]:
+    """The options of the task that were given."""
+    return {name: getattr(self, name) for name in voting_tasks.ALL_OPTIONS
+            if getattr(self, name) is not None}
 
   @property
   def is_vote(self) -> bool:
     return self.algorithm in VOTES
+
+  @property
+  def clients_see_features(self) -> bool:
+    """Whether agents see records through the public feature map."""
+    if self.clients_see is None:
+      return self.adversarial_strength == 0
+    return self.clients_see == 'features'
 
   @property
   def privacy_level(self) -> str:
@@ -185,197 +268,22 @@ class VoteConfig:
     return 'instance' if self.algorithm in ('knn', 'dp_fedsgd') else 'agent'
 
   @property
+  def privacy_delta(self) -> float:
+    """Delta: given, or the one that suits the level."""
+    return DEFAULT_DELTA[self.privacy_level] if self.delta is None else self.delta
+
+  @property
   def target_epsilon(self) -> float | None:
-    """The target, or None where the noise is given instead."""
-    if self.epsilon is None and self.noise_stddev is None and (
-        self.noise_multiplier is None):
-      return DEFAULT_EPSILON
+    """The target; None where the noise is given instead, or there is none."""
+    if self.algorithm == 'fedavg':
+      return None
+    if self.noise_stddev is None and self.noise_multiplier is None:
+      return DEFAULT_EPSILON if self.epsilon is None else self.epsilon
     return self.epsilon
 
-  def configuration(self) -> dict[str, Any]:
-    """What defines the run, as JSON."""
-    fields = dataclasses.asdict(self)
-    for name in ('output_dir', 'resume', 'num_workers', 'features_from',
-                 'clients_per_call', 'rounds_per_evaluation', 'unused'):
-      del fields[name]
-    # Where the data lie may change.
-    fields['task_options'] = {
-        key: value for key, value in self.task_options.items()
-        if key not in ('data_dir', 'data_path')}
-    return fields
-
-
-def define() -> None:
-  """Defines all flags."""
-  default = VoteConfig(task='embedded', task_options={})
-  _define_privacy(default)
-  _define_vote(default)
-  _define_models(default)
-  _define_baselines(default)
-  _define_data()
-  flags.DEFINE_string('output_dir', None, _RUN + 'Folder of checkpoints, ledger, '
-                      'metrics, summary and picture; a new one below out/ if not '
-                      'given.')
-  flags.DEFINE_bool('resume', False, _RUN + 'Continue the run in --output_dir; '
-                    'start it if there is none.')
-  flags.DEFINE_integer('num_workers', default.num_workers, _RUN +
-                       'TFF worker processes; 0 for none besides this one.')
-  flags.DEFINE_integer('clients_per_call', None, _RUN + 'Agents that one graph call '
-                       'trains one after another, in federated averaging.')
-  flags.DEFINE_integer('rounds_per_evaluation', default.rounds_per_evaluation,
-                       _RUN + 'Rounds from one evaluation to the next.')
-
-
-def _define_privacy(default: VoteConfig) -> None:
-  flags.DEFINE_enum('algorithm', default.algorithm, ALGORITHMS, _PRIVACY +
-                    'ae: agents train models and vote by them. knn: agents vote by '
-                    'their nearest records. fedavg, dp_fedavg, dp_fedsgd: baselines '
-                    'without votes.')
-  flags.DEFINE_float('epsilon', None, _PRIVACY + f'Target, never exceeded. '
-                     f'{DEFAULT_EPSILON:g} if neither this nor noise is given. '
-                     'Beside --noise_stddev, a limit.')
-  flags.DEFINE_float('noise_stddev', None, _PRIVACY + 'Noise of a label\'s sum, an '
-                     'agent\'s votes summing to 1.')
-  flags.DEFINE_float('noise_multiplier', None, _PRIVACY + 'Noise over the clip, for '
-                     'baselines.')
-  flags.DEFINE_float('delta', None, _PRIVACY + '1e-3 for agents and 1e-4 for '
-                     'instances if not given.')
-  flags.DEFINE_enum('level', None, vote_events.LEVELS, _PRIVACY + 'What is '
-                    'protected: an agent with all its records (ae, dp_fedavg), or '
-                    'one record (knn, dp_fedsgd).')
-  flags.DEFINE_enum('bound', default.bound, vote_events.BOUNDS, _PRIVACY +
-                    'What the noise of votes is calibrated by; paper is the '
-                    'published formula. Both numbers are reported.')
-  flags.DEFINE_enum('noise', default.noise, _NOISES, _PRIVACY + 'skellam: integers. '
-                    'gaussian: shares of agents. gaussian_central: the server adds '
-                    'it. Baselines know no Gaussian shares but those of dp_fedsgd.')
-  flags.DEFINE_float('min_honest_fraction', default.min_honest_fraction, _PRIVACY +
-                     'Part of the agents whose noise the guarantee counts on.')
-  flags.DEFINE_integer('assumed_colluders', default.assumed_colluders, _PRIVACY +
-                       'Agents that are assumed to tell the server their noise.')
-  flags.DEFINE_bool('allow_degenerate', False, _PRIVACY + 'Accept noise that drowns '
-                    'the votes, with a warning.')
-  flags.DEFINE_integer('seed', None, _PRIVACY + 'Simulation seed: makes the run '
-                       'repeatable and void of any guarantee.')
-
-
-def _define_vote(default: VoteConfig) -> None:
-  flags.DEFINE_integer('queries', default.queries, _VOTE + 'Public records that '
-                       'agents vote on.')
-  flags.DEFINE_enum('query_choice', default.query_choice, _CHOICES, _VOTE +
-                    'random; or spread: one near the centre of each of as many '
-                    'clusters of the public features.')
-  flags.DEFINE_integer('neighbours', None, _VOTE + 'k of algorithm knn, a public '
-                       'number; an agent with fewer records has as many votes.')
-  flags.DEFINE_float('threshold', None, _VOTE + 'A query is answered only if the '
-                     'noisy count of its winner exceeds so many agents.')
-  flags.DEFINE_enum('features', None, _FEATURES, _VOTE + 'Public feature map, fitted '
-                    'on the server\'s records. standard: scaled (vectors, if not '
-                    'given). pca: principal components. contrastive: a network '
-                    '(images of votes, if not given). none (images of baselines, if '
-                    'not given).')
-  flags.DEFINE_integer('pca_dimensions', default.pca_dimensions, _VOTE + 'Principal '
-                       'components.')
-  flags.DEFINE_integer('feature_epochs', None, _VOTE + 'Of the contrastive network; '
-                       'by the number of public records if not given.')
-  flags.DEFINE_float('feature_learning_rate', default.feature_learning_rate, _VOTE +
-                     'Of the contrastive network.')
-  flags.DEFINE_string('features_from', None, _VOTE + 'Folder of another run of the '
-                      'same public records, whose feature map is taken.')
-  flags.DEFINE_integer('feature_seed', default.feature_seed, _VOTE + 'Of feature map '
-                       'and queries, which are public.')
-
-
-def _define_models(default: VoteConfig) -> None:
-  flags.DEFINE_enum('model', None, _MODELS, _AGENTS + 'Model of an agent, or of a '
-                    'baseline; by the records if not given.')
-  flags.DEFINE_integer('agent_epochs', None, _AGENTS + 'By the model if not given.')
-  flags.DEFINE_integer('agent_batch_size', None, _AGENTS + 'By the model if not '
-                       'given.')
-  flags.DEFINE_float('agent_learning_rate', None, _AGENTS + 'Of Adam; by the model '
-                     'if not given.')
-  flags.DEFINE_float('agent_weight_decay', None, _AGENTS + 'By the model if not '
-                     'given.')
-  flags.DEFINE_float('agent_confidence', default.agent_confidence, _AGENTS +
-                     'Agents abstain where no class has more than this probability.')
-  flags.DEFINE_integer('agent_shift', default.agent_shift, _AGENTS + 'Pixels by '
-                       'which images are shifted at random in training.')
-  flags.DEFINE_float('adversarial_strength', default.adversarial_strength, _AGENTS +
-                     'Domain-adversarial training against the public records (+DA).')
-  flags.DEFINE_enum('agents_see', None, _SEEN, _AGENTS + 'What their models are of: '
-                    'features by the public map; or records as they are, which is so '
-                    'with +DA if not given.')
-  flags.DEFINE_enum('student', default.student, _STUDENTS, _STUDENT + 'labels: learns '
-                    'from answered queries alone. spread: from all public records.')
-  flags.DEFINE_enum('student_model', None, (*_MODELS, 'encoder'), _STUDENT + 'By the '
-                    'records if not given; encoder needs --features=contrastive.')
-  flags.DEFINE_integer('student_epochs', None, _STUDENT + 'Passes; by the number of '
-                       'public records if not given.')
-  flags.DEFINE_integer('student_batch_size', default.student_batch_size, _STUDENT +
-                       'Records of a step.')
-  flags.DEFINE_float('student_learning_rate', default.student_learning_rate,
-                     _STUDENT + 'Of Adam.')
-  flags.DEFINE_float('own_labels_after', default.own_labels_after, _STUDENT + 'Part '
-                     'of the epochs after which its own labels take over.')
-  flags.DEFINE_integer('student_seed', default.student_seed, _STUDENT + 'Of the order '
-                       'and the distortions.')
-
-
-def _define_baselines(default: VoteConfig) -> None:
-  flags.DEFINE_integer('rounds', default.rounds, _BASELINES + 'Rounds; votes compare '
-                       'their uplink with so many.')
-  flags.DEFINE_float('cohort_size', None, _BASELINES + 'Agents of a round, expected, '
-                     'by Poisson sampling; all if not given.')
-  flags.DEFINE_float('clip', default.clip, _BASELINES + 'L2 clip of an update, or of '
-                     'a record\'s gradient in dp_fedsgd.')
-  flags.DEFINE_integer('bits', default.bits, _BASELINES + 'Of a coordinate of the '
-                       'sum, with noise=skellam.')
-  flags.DEFINE_float('record_rate', default.record_rate, _BASELINES + 'Part of the '
-                     'records that take part in a round of dp_fedsgd.')
-  for name, what in (('client_learning_rate', 'SGD of an agent.'),
-                     ('server_learning_rate', 'SGD of the server.'),
-                     ('server_momentum', 'In [0, 1).')):
-    flags.DEFINE_float(name, getattr(default, name), _BASELINES + what)
-  for name, what in (('client_batch_size', 'Records of a step of an agent.'),
-                     ('client_epochs', 'Passes of an agent in a round.')):
-    flags.DEFINE_integer(name, getattr(default, name), _BASELINES + what)
-  flags.DEFINE_integer('initial_weights_seed', default.initial_weights_seed,
-                       _BASELINES + 'Of the models that training starts from.')
-
-
-def _define_data() -> None:
-  flags.DEFINE_enum('task', 'embedded', voting_tasks.TASKS, _DATA + 'embedded: '
-                    'scikit-learn\'s digits. mnist: each agent has some of the '
-                    'digits. digits: MNIST and SVHN for USPS. office: domains of '
-                    'Office-Caltech. npz: any file with the agents\' ids.')
-  flags.DEFINE_string('data_dir', None, _DATA + 'Folder of the files of mnist, digits '
-                      'and office.')
-  flags.DEFINE_string('data_path', None, _DATA + 'File, for task=npz.')
-  for name, what in (
-      ('num_agents', 'Agents that records are dealt to.'),
-      ('records_per_agent', 'Of task mnist (600).'),
-      ('classes_per_agent', 'Of task mnist (6).'),
-      ('svhn_agents', 'Of the agents of task digits, those that have SVHN (10).'),
-      ('image_size', 'Of task digits (16).'),
-      ('num_classes', 'Of task npz: labels are below; as the file says, if not '
-                      'given.'),
-      ('public_records', 'Unlabelled records of the server.'),
-      ('data_seed', 'Of the deal (0).')):
-    flags.DEFINE_integer(name, None, _DATA + what)
-  flags.DEFINE_string('target', None, _DATA + 'The server\'s domain of task office '
-                      '(webcam).')
-  flags.DEFINE_float('public_fraction', None, _DATA + 'Part of the test records of '
-                     'task npz that is the server\'s (0.3).')
-
-
-def config() -> VoteConfig:
-  """The flags as a configuration."""
-  options = {name: FLAGS[name].value for name in voting_tasks.ALL_OPTIONS
-             if FLAGS[name].value is not None}
-  unused = sorted(
-      name for name in _SOME - USES[FLAGS.algorithm]
-      if FLAGS[name].present and name != 'level')
-  names = set(VoteConfig.__dataclass_fields__) - {'task_options', 'unused'}
-  return VoteConfig(
-      task_options=options, unused=tuple(unused),
-      **{name: FLAGS[name].value for name in names})
+  def client_training(self, model: str) -> dict[str, Any]:
+    """`learning_rate`, `batch_size` and `epochs` of an agent with a model."""
+    defaults = _AGENTS[model] if self.algorithm == 'ae' else _IN_BASELINES
+    given = {name: getattr(self, f'client_{name}') for name in defaults}
+    return {name: defaults[name] if value is None else value
+            for name, value in given.items()}

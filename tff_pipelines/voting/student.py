@@ -1,25 +1,26 @@
 """The student: the server's model, trained on released labels.
 
-It sees public records and labels that agents' votes gave them, so training it
-costs no further privacy, however long it takes. With 'spread' all public records
-take part: labels are spread over them along their features, and later in the
-training the student's own labels of them take over.
+It sees public records and labels that agents' votes gave them, so training it costs
+no further privacy, however long it takes. With 'spread' it learns from all public
+records: labels are spread over them along their features, and later in the training
+the student's own labels of them take over.
 """
 
+from collections.abc import Callable, Mapping
 import dataclasses
-from typing import Any, Callable, Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from aggregators import keys
 from aggregators import validate
-from tasks import layers
-from tasks.voting_models import Network
-from tff_pipelines.algorithms import student_labels
-from tff_pipelines.algorithms import voting_distortions
-from tff_pipelines.algorithms import voting_encoder
-from tff_pipelines.algorithms import voting_training
+from tasks.models import layers
+from tasks.models.classifiers import Network
+from tff_pipelines.learning import adam
+from tff_pipelines.voting import distortions
+from tff_pipelines.voting import encoder as encoder_lib
+from tff_pipelines.voting import student_labels
 
 # labels: on the answered queries alone. spread: on all public records.
 METHODS = ('labels', 'spread')
@@ -35,13 +36,13 @@ class StudentConfig:
   Attributes:
     method: One of METHODS.
     training: Adam's configuration.
-    own_labels_after: In [0, 1], the part of the epochs after which the student's
+    own_labels_after: In [0, 1], the fraction of the epochs after which the student's
       own labels take over, for method 'spread'; 1 for never.
     distort: Whether images are distorted at random.
   """
 
   method: str
-  training: voting_training.AdamConfig
+  training: adam.AdamConfig
   own_labels_after: float = 1 / 3
   distort: bool = True
 
@@ -55,7 +56,7 @@ class StudentConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Architecture:
-  """A student's network, and how it is made ready for use after training.
+  """A student's network, and how it is frozen for use after training.
 
   Attributes:
     name: For the report.
@@ -76,7 +77,7 @@ class Architecture:
   distort: bool
 
 
-def of_network(network: Network, seed: int) -> Architecture:
+def network_architecture(network: Network, seed: int) -> Architecture:
   """A network trained from its initial weights."""
   return Architecture(
       name=network.name, initial_weights=network.initial_weights(seed),
@@ -87,7 +88,7 @@ def of_network(network: Network, seed: int) -> Architecture:
       distort=False)
 
 
-def of_image_network(network: Network, seed: int) -> Architecture:
+def image_architecture(network: Network, seed: int) -> Architecture:
   """A network of images, distorted while it is trained."""
 
   def without_channel(x):
@@ -99,13 +100,13 @@ def of_image_network(network: Network, seed: int) -> Architecture:
   return Architecture(
       name=network.name, initial_weights=network.initial_weights(seed),
       training_logits=logits, frozen=lambda weights, x: list(weights),
-      logits=logits, prepare=voting_encoder.float_images, distort=True)
+      logits=logits, prepare=encoder_lib.float_images, distort=True)
 
 
-def of_encoder(weights: list[np.ndarray], size: int, num_classes: int,
-               seed: int) -> Architecture:
+def encoder_architecture(weights: list[np.ndarray], size: int, num_classes: int,
+                         seed: int) -> Architecture:
   """A public encoder, trained further, and a classifier on its features."""
-  encoder = voting_encoder.Encoder(size)
+  encoder = encoder_lib.Encoder(size)
   rng = np.random.default_rng([seed, 2])
   count = len(weights)
 
@@ -129,10 +130,10 @@ def of_encoder(weights: list[np.ndarray], size: int, num_classes: int,
       name='encoder',
       initial_weights=[
           *weights, layers.glorot_uniform(
-              rng, voting_encoder.FEATURES, num_classes),
+              rng, encoder_lib.FEATURES, num_classes),
           layers.zeros(num_classes)],
       training_logits=training_logits, frozen=frozen, logits=logits,
-      prepare=voting_encoder.float_images, distort=True)
+      prepare=encoder_lib.float_images, distort=True)
 
 
 class Student:
@@ -140,7 +141,7 @@ class Student:
 
   Attributes:
     name: Of the architecture.
-    state: Of the training; see `voting_training`.
+    state: Of the training; see `learning.adam`.
     epochs_done: How many epochs are in it.
     epochs: How many there will be.
   """
@@ -185,7 +186,7 @@ class Student:
     self._targets = np.eye(num_classes, dtype=np.float32)[
         self._given.argmax(axis=1)]
     self._records = tf.gather(self._public, self._rows)
-    self.state = voting_training.initial_state(architecture.initial_weights)
+    self.state = adam.initial_state(architecture.initial_weights)
     self.epochs_done = 0
     self._steps = self._build()
 
@@ -199,16 +200,16 @@ class Student:
     training = dataclasses.replace(
         config.training,
         batch_size=min(config.training.batch_size, len(self._rows)))
-    self._total = voting_training.steps_of(len(self._rows), training)
+    self._total = adam.steps_of(len(self._rows), training)
     records, key = self._records, self._key
 
     def loss(targets, weights, step):
-      rows = voting_training.batch_rows(
+      rows = adam.batch_rows(
           keys.derive(key, 0), step, len(self._rows), training.batch_size)
       batch = tf.ensure_shape(
           tf.gather(records, rows), [training.batch_size, *records.shape[1:]])
       if self._distort:
-        batch = voting_distortions.strong(
+        batch = distortions.strong(
             batch, keys.derive(keys.derive(key, 1), step))
       return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(
           tf.gather(targets, rows),
@@ -216,7 +217,7 @@ class Student:
 
     @tf.function(autograph=False)
     def steps(state, targets, first, last):
-      return voting_training.run_steps(
+      return adam.run_steps(
           lambda weights, step: loss(targets, weights, step), state, first, last,
           self._total, training)
 
@@ -229,7 +230,7 @@ class Student:
     for view in range(_VIEWS):
       x = self._records
       if self._distort:
-        x = voting_distortions.weak(x, keys.derive(
+        x = distortions.weak(x, keys.derive(
             keys.derive(self._key, 2), self.epochs_done * _VIEWS + view))
       frozen = self._architecture.frozen(weights, x)
       total += self._probabilities(frozen, x)
@@ -262,8 +263,8 @@ class Student:
                        f'{self.epochs_done}: lower --student_learning_rate')
 
   def restore(self, arrays: list[np.ndarray], epochs_done: int) -> None:
-    """Goes on from what `voting_training.state_arrays` kept of a state."""
-    self.state = voting_training.state_of_arrays(arrays)
+    """Continues from what `adam.state_arrays` kept of a state."""
+    self.state = adam.state_of_arrays(arrays)
     self.epochs_done = epochs_done
 
   def predict(self, x: np.ndarray) -> np.ndarray:

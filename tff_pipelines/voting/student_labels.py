@@ -10,13 +10,13 @@ from scipy import sparse
 from aggregators import validate
 
 _NEIGHBOURS = 10
-_KEPT = 0.95  # Of a record's label, what comes from its neighbours.
+_KEPT = 0.95  # Fraction of a record's label that comes from its neighbours.
 _TEMPERATURE = 0.1
 _ROUNDS = 60
 
 
 def _graph(features: np.ndarray, neighbours: int) -> sparse.csr_matrix:
-  """Symmetric, normalised weights between each record and those most alike."""
+  """Symmetric, normalised weights between each record and the most similar ones."""
   from sklearn import neighbors  # pylint: disable=g-import-not-at-top
   lengths = np.linalg.norm(features, axis=1, keepdims=True)
   unit = features / np.maximum(lengths, 1e-12)
@@ -49,7 +49,7 @@ def spread(features: np.ndarray, rows: np.ndarray, labels: np.ndarray,
 
   Returns:
     float32 [n, C], non-negative, each row of sum 1. Records that no label
-    reaches have all classes alike.
+    reaches have equal weights for all classes.
 
   Raises:
     ValueError: If there is no label, or one is out of range.

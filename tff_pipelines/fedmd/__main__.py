@@ -1,0 +1,34 @@
+"""Distils between parties that keep their records and their models (FedMD).
+
+  python -m tff_pipelines.fedmd
+  python -m tff_pipelines.fedmd --task=cifar --data_path=$DATA_DIR \\
+      --knowledge=argmax --subset_size=60 --output_dir=run
+  python -m tff_pipelines.fedmd --task=mnist_letters --data_path=$DATA_DIR \\
+      --split=noniid --mode=np
+
+Parties with models of different architectures exchange predictions on public
+records, under secure aggregation, and learn from their mean. With mode=nfdp every
+party trains on a random draw of its records, which is noise-free differential
+privacy (arXiv 2009.05537); with mode=ldp it adds noise to its predictions.
+
+The output folder gets checkpoints, a privacy ledger, metrics (CSV and TensorBoard), a
+summary (JSON), a report and a figure. A run that was stopped, in whatever way,
+continues with --resume.
+
+Exit codes: 0; 2 for a wrong flag, bad data or a folder that can't be used.
+"""
+
+from collections.abc import Sequence
+import sys
+
+from tff_pipelines.experiment import cli
+from tff_pipelines.fedmd.settings import FedMdSettings
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+  """Runs the program; see `cli.start`."""
+  return cli.start(__doc__, FedMdSettings, 'tff_pipelines.fedmd.run:distill', arguments)
+
+
+if __name__ == '__main__':
+  sys.exit(main())

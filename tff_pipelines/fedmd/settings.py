@@ -1,0 +1,164 @@
+"""Settings of FedMD and of the images that its parties hold."""
+
+from collections.abc import Iterator
+import dataclasses
+import functools
+
+from aggregators import prediction_params
+from tasks.fedmd import data as fedmd_data
+from tff_pipelines.experiment import settings
+from tff_pipelines.experiment.settings import setting
+
+MODES = ('nfdp', 'np', 'centralized', 'ldp')
+
+_SHARED = {'mode': ('nfdp', 'np', 'ldp')}
+_DRAWN = {'mode': ('nfdp', 'ldp')}
+_NOISY = {'mode': ('ldp',)}
+_WITH_FILES = {'task': ('mnist_letters', 'cifar')}
+
+# Public records of a round where none are given: of small data sets fewer.
+_PUBLIC_PER_ROUND = {'digits': 200}
+_MOST_PUBLIC_PER_ROUND = 5000
+
+_data = functools.partial(setting, group='data')
+_privacy = functools.partial(setting, group='privacy')
+_rounds = functools.partial(setting, group='rounds')
+_training = functools.partial(setting, group='training')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedMdSettings(settings.RunSettings):
+  """Everything that a run of FedMD can be asked for."""
+
+  task: str = _data('digits', 'Public and private images. digits: embedded. '
+      'mnist_letters: MNIST and letters a to f. cifar: CIFAR-10 and CIFAR-100.',
+      choices=tuple(fedmd_data.TASKS), essential=True, aliases=('pair',))
+  data_path: str | None = _data(None, 'Folder of the .npz files of mnist_letters and '
+      'cifar.', essential=True, free=True, aliases=('data_dir',), when=_WITH_FILES)
+  cache_dir: str | None = _data(None, 'Folder of TFF\'s federated EMNIST, to take the '
+      'letters from it.', free=True, when={'task': ('mnist_letters',)},
+      otherwise='letters from unipen62_writers.npz')
+  num_clients: int = _data(10, 'Number of parties.', low=1, high=1000, essential=True,
+      aliases=('parties',))
+  records_per_client: int | None = _data(None, 'Private records of a party.', low=1,
+      aliases=('records_per_party',), otherwise='as many as there are, up to what the '
+      'paper had')
+  split: str = _data('iid', 'iid: random records to each party. noniid: a party is a '
+      'writer, or has one kind of each class.', choices=fedmd_data.SPLITS,
+      essential=True)
+  data_seed: int = _data(0, 'Seed of the split.', low=0)
+
+  mode: str = _privacy('nfdp', 'nfdp: a party trains on a random draw of its records. '
+      'ldp: it adds noise to its predictions. np: no privacy. centralized: all records '
+      'in one place.', choices=MODES, essential=True)
+  subset_size: int | None = _privacy(None, 'Draws of a party, once for the whole run.',
+      low=1, unit='records', essential=True, when=_DRAWN, otherwise='as many as it has '
+      'records')
+  replacement: bool = _privacy(True, 'A record may be drawn more than once.',
+      when=_DRAWN)
+  epsilon: float | None = _privacy(None, 'Target of mode=ldp over all rounds.', above=0,
+      essential=True, when=_NOISY, otherwise='that of the draw')
+  delta: float | None = _privacy(None, 'Delta of that target.', above=0, below=1,
+      essential=True, when=_NOISY, otherwise='that of the draw')
+  noise: str = _privacy('gaussian', 'Distribution of the noise of mode=ldp.',
+      choices=('gaussian', 'laplace'), when=_NOISY)
+
+  knowledge: str = _rounds('argmax', 'What parties share of their predictions: logits, '
+      'softmax probabilities, or argmax, the most likely class alone.',
+      choices=prediction_params.KNOWLEDGE, essential=True, when=_SHARED)
+  rounds: int = _rounds(20, 'Rounds of digest, revisit and predict, after the '
+      'parties\' first training.', low=1, essential=True)
+  initial_epochs: int = _rounds(20, 'Epochs of a party\'s first training on its own '
+      'records.', low=0)
+  digest_epochs: int = _rounds(2, 'Epochs of a round on the public records and their '
+      'consensus.', low=0, when=_SHARED)
+  revisit_epochs: int = _rounds(2, 'Epochs of a round on a party\'s own records.',
+      low=0)
+  public_per_round: int | None = _rounds(None, 'Public records that parties predict on '
+      'in a round.', low=1, unit='records', when=_SHARED,
+      otherwise=f'{_MOST_PUBLIC_PER_ROUND}; {_PUBLIC_PER_ROUND["digits"]} of digits')
+  weighting: str = _rounds('equal', 'Weights of parties in the consensus: equal, by '
+      'their numbers of records, or by their agreement with the last consensus.',
+      choices=('equal', 'records', 'agreement'), when=_SHARED)
+  bits: int = _rounds(20, 'Bits of an entry of the sum of predictions.', low=4, high=30,
+      when=_SHARED)
+  logit_bound: float = _rounds(30.0, 'Bound that logits are clipped to.', low=1e-3,
+      high=1e6, when={**_SHARED, 'knowledge': ('logits',)})
+
+  architectures: tuple[str, ...] = _training(('conv2', 'conv3', 'mixed3'),
+      'Networks that the parties have alternately: conv2, conv3, mixed3, dense2, '
+      'dense3.')
+  pretrain_epochs: int = _training(16, 'Epochs on the labelled public records, before '
+      'parties start from the models.', low=0)
+  pretrain_learning_rate: float = _training(0.003, 'Learning rate of Adam on the '
+      'labelled public records.', above=0)
+  pretrain_batch_size: int = _training(64, 'Examples of a step on the labelled public '
+      'records.', low=1)
+  client_learning_rate: float = _training(0.002, 'Learning rate of Adam on a party\'s '
+      'own records.', above=0, aliases=('private_learning_rate',))
+  client_batch_size: int = _training(16, 'Examples of a step on a party\'s own '
+      'records.', low=1, aliases=('private_batch_size',))
+  digest_learning_rate: float = _training(0.002, 'Learning rate of Adam on the '
+      'consensus.', above=0, when=_SHARED)
+  digest_batch_size: int = _training(128, 'Examples of a step on the consensus.', low=1,
+      when=_SHARED)
+  final_rate_factor: float = _training(0.05, 'Fraction of the learning rates that is '
+      'left in the last round; they fall in equal steps. 1 keeps them.', above=0,
+      high=1)
+  mirror: bool | None = _training(None, 'Mirror half of the images in training; the '
+      'consensus on an image counts for its mirror image too.',
+      otherwise='for cifar only')
+  initial_weights_seed: int = _training(0, 'Seed of the public models that parties '
+      'start from.', low=0)
+
+  simulated_dropout_rate: float = setting(0.0, 'Fraction of the parties that miss a '
+      'round, independently.', group='run', low=0, below=1, when=_SHARED)
+
+  def check(self) -> None:
+    super().check()
+    if (self.epsilon is None) != (self.delta is None):
+      raise ValueError('epsilon and delta must be given together, found '
+                       f'epsilon={self.epsilon!r} and delta={self.delta!r}')
+    if self.mode == 'ldp' and self.weighting == 'agreement':
+      raise ValueError(
+          'weighting=agreement needs another mode than ldp: how well a party\'s '
+          'model classifies public records is computed without noise')
+    if self.task in _WITH_FILES['task'] and self.data_path is None:
+      raise ValueError(f'task={self.task} needs data_path, the folder of its files')
+
+  def unused(self) -> Iterator[tuple[str, str]]:
+    yield from super().unused()
+    if self.mode == 'ldp' and self.epsilon is not None:
+      for name in ('subset_size', 'replacement'):
+        yield name, 'an epsilon of its own in mode=ldp'
+    if self.mode in ('nfdp', 'np') and self.knowledge == 'argmax':
+      yield 'bits', 'knowledge=argmax, whose votes are whole numbers'
+    if self.task == 'mnist_letters' and self.split == 'noniid':
+      yield 'records_per_client', (
+          'split=noniid of letters: a party has all letters of its writer')
+
+  @property
+  def public_records(self) -> int:
+    """Public records of a round, the default of the task filled in."""
+    if self.public_per_round is not None:
+      return self.public_per_round
+    return _PUBLIC_PER_ROUND.get(self.task, _MOST_PUBLIC_PER_ROUND)
+
+  @property
+  def mirrors(self) -> bool:
+    """Whether images are mirrored, the default of the task filled in."""
+    # Its images mean the same in a mirror.
+    return self.task == 'cifar' if self.mirror is None else self.mirror
+
+  def rate_factor(self, number: int) -> float:
+    """Factor of a round's learning rates.
+
+    It falls from 1 in the first round to `final_rate_factor` in the last, in equal
+    steps.
+
+    Args:
+      number: Index of the round, 0 (the first training) to `rounds`.
+    """
+    if number < 1 or self.rounds == 1:
+      return 1.0
+    return 1.0 - (1.0 - self.final_rate_factor) * (number - 1) / (self.rounds - 1)

@@ -1,0 +1,106 @@
+"""Settings of a sweep of mean estimations."""
+
+from collections.abc import Mapping
+import dataclasses
+import functools
+import pathlib
+from typing import Any
+
+from aggregators import params as params_lib
+from tasks import mean_estimation
+from tff_pipelines.experiment import files
+from tff_pipelines.experiment import settings
+from tff_pipelines.experiment.settings import setting
+
+RESULTS = 'results.json'
+
+# Sums of integers. gaussian: noise at the server, by the tightest accounting there is.
+# gaussian_rdp: the same mechanism, accounted as the sums of integers are.
+SUMS = params_lib.MECHANISMS
+MECHANISMS = (*SUMS, 'gaussian', 'gaussian_rdp')
+
+
+_data = functools.partial(setting, group='data')
+_privacy = functools.partial(setting, group='privacy')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MeanSettings(settings.FolderSettings):
+  """A sweep: every combination of the values of its lists is a setting.
+
+  The lists are free: a folder takes settings of several sweeps.
+  """
+
+  num_clients: tuple[int, ...] = _data((100,), 'Numbers of clients, separated by '
+      'commas.', low=1, high=2**31 - 1, unit='clients', essential=True, aliases=('n',),
+      free=True)
+  dimension: tuple[int, ...] = _data((250,), 'Dimensions of a client\'s vector, '
+      'separated by commas.', low=1, high=2**30, essential=True, aliases=('d',),
+      free=True)
+  vectors: str = _data('sphere', 'sphere: each client has a vector of its own. '
+      'identical: all have the same, the case that the modulus is sized for.',
+      choices=mean_estimation.VECTORS, essential=True)
+  # One repeat has no spread, so no interval.
+  repeats: int = _data(10, 'Data sets of every setting, each released once.', low=2,
+      essential=True)
+  data_seed: int = _data(0, 'Seed of the vectors.', low=0)
+
+  mechanisms: tuple[str, ...] = _privacy(('skellam', 'gaussian', 'gaussian_rdp'),
+      'Mechanisms, separated by commas. skellam, discrete_gaussian: clients add noise '
+      'under secure aggregation. skellam_central, gaussian: the server adds noise; '
+      'gaussian is accounted analytically. gaussian_rdp: the same, accounted as '
+      'skellam is.', choices=MECHANISMS, essential=True, free=True)
+  epsilon: tuple[float, ...] = _privacy((1.0, 2.0, 4.0, 8.0), 'Targets of one release, '
+      'separated by commas.', above=0, essential=True, free=True)
+  bits: tuple[int, ...] = _privacy((10, 12, 16), 'Numbers of bits of a coordinate of '
+      'the sum, separated by commas.', low=2, high=30, essential=True, free=True)
+  delta: float = _privacy(1e-05, 'Delta of every guarantee.', above=0, below=1,
+      essential=True)
+  clip: float = _privacy(10.0, 'L2 clip, and the norm of every vector.', above=0,
+      unit='model units', essential=True)
+  k_stddevs: float = _privacy(2.0, 'Standard deviations of a coordinate of the sum '
+      'that fit into half the modulus.', above=0)
+  beta: float = _privacy(0.60653066, 'Bias of the conditional rounding; the default is '
+      'exp(-1/2).', low=0, below=1)
+  accountant: str = _privacy('auto', 'auto: the tightest for each mechanism. rdp: '
+      'Renyi divergences for all.', choices=('auto', 'rdp'))
+  allow_degenerate: bool = _privacy(False, 'Accept grids too coarse to be useful, and '
+      'leave out what no noise makes private, both with a warning.', essential=True,
+      free=True)
+
+  resume: bool = settings.changed(
+      settings.FolderSettings, 'resume', True, help='Continue or extend '
+      'the sweep in --output_dir, instead of refusing a folder that holds results.')
+
+  def check(self) -> None:
+    super().check()
+    for name in ('num_clients', 'dimension', 'bits', 'epsilon', 'mechanisms'):
+      values = getattr(self, name)
+      if len(set(values)) < len(values):
+        raise ValueError(f'{name} must not name a value twice, found '
+                         f'{",".join(str(value) for value in values)}')
+
+  def unused(self):
+    yield from super().unused()
+    if not set(SUMS) & set(self.mechanisms):
+      for name in ('bits', 'beta', 'k_stddevs', 'allow_degenerate'):
+        yield name, f'mechanisms={",".join(self.mechanisms)}'
+
+  def differences(self, recorded: Mapping[str, Any]) -> list[str]:
+    # Rows of sums that the folder has depend on these, whatever is asked for now.
+    return sorted({*super().differences(recorded), *(
+        name for name in ('beta', 'k_stddevs')
+        if recorded.get(name, getattr(self, name)) != getattr(self, name))})
+
+  def check_paths(self) -> None:
+    if self.continues_version_1:
+      files.check_writable(self.output_dir, 'output_dir')
+    else:
+      super().check_paths()
+
+  @property
+  def continues_version_1(self) -> bool:
+    """Whether to continue results of the version that wrote no configuration."""
+    folder = pathlib.Path(self.output_dir or '')
+    return bool(self.resume and self.output_dir) and (folder / RESULTS).is_file() and (
+        not (folder / files.CONFIGURATION).exists())

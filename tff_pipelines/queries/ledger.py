@@ -1,0 +1,120 @@
+"""Epsilon of a run, recomputed from its ledger alone."""
+
+import math
+import os
+from typing import Any
+
+from tff_pipelines.accounting import accountant as accountant_lib
+from tff_pipelines.accounting import answers
+from tff_pipelines.accounting import base
+from tff_pipelines.accounting import caveats
+from tff_pipelines.accounting import events
+from tff_pipelines.accounting import ledger as ledger_lib
+from tff_pipelines.accounting import noise_budget
+
+# As many problems of a broken chain are shown.
+_MOST_PROBLEMS = 5
+
+_WITHHELD = caveats.Caveat(
+    'suppressed rounds',
+    'rounds were suppressed for outsiders, but the server saw their sums with less '
+    'noise than was planned: no epsilon holds against it')
+_UNENDED = caveats.Caveat(
+    'a round may be missing',
+    'a round that never ended, because the run was killed and not resumed, is in '
+    'no line; the server may have seen its sum')
+
+
+def broken(problems: list[str]) -> answers.Answer:
+  """The answer where the chain of a ledger does not hold: no epsilon.
+
+  Args:
+    problems: As `Ledger.verify` finds them, at least one.
+  """
+  shown = problems[:_MOST_PROBLEMS]
+  if len(problems) > len(shown):
+    shown.append(f'and {len(problems) - len(shown)} problems more')
+  return answers.Answer(warnings=[caveats.Caveat(
+      'broken chain',
+      'the chain of the ledger does not hold: no epsilon can be given'), *shown])
+
+
+def answer(path: str | os.PathLike[str], *, delta: float | None = None,
+           accountant: str = 'auto', amplification: str = 'tight') -> answers.Answer:
+  """Epsilon of everything that a ledger says was released, restarts included.
+
+  Args:
+    path: Of a ledger.jsonl.
+    delta: In [0, 1); None for that of the header, or 1/population.
+    accountant: 'auto', 'rdp' or 'pld'.
+    amplification: Bound on sampling: 'tight', 'generic' or 'none'.
+
+  Raises:
+    OSError: If the file can't be read.
+    ValueError: If the chain does not hold, nothing was released yet, or no delta is
+      known.
+  """
+  ledger = ledger_lib.Ledger(path)
+  lines, header = ledger.lines(), ledger.header()
+  delta = header['delta'] if delta is None else delta
+  if delta is None:
+    if header['population'] is None:
+      raise ValueError(
+          'delta must be given: the ledger states neither delta nor population')
+    delta = 1 / header['population']
+  repeats, seen = ledger.repeats, ledger.seen_event()
+  # Repetitions are seen by the server or, where clients protect themselves, by all.
+  event, seen_by_all = ledger.event(), 0
+  if event.adjacency == base.LOCAL and repeats:
+    event, seen_by_all = seen, repeats
+  deviation = header['deviation_per_round']
+  consumed = noise_budget.consumed_by(
+      event, deviation and (len(lines) + seen_by_all) * deviation, delta, amplification)
+  result = accountant_lib.guarantee(
+      event, noise_budget.remaining(delta, consumed), accountant=accountant,
+      amplification=amplification, population=header['population'])
+  notes = [*header['warnings'], *result.warnings,
+           *_ideal(consumed, delta, amplification)]
+  unsampled = seen.without_sampling()
+  consumed = noise_budget.consumed_by(
+      unsampled, deviation and (len(lines) + repeats) * deviation, delta, 'none')
+  server = accountant_lib.epsilon(
+      unsampled, noise_budget.remaining(delta, consumed), accountant=accountant)
+  notes += _ideal(consumed, delta, 'none')
+  if any(line['outcome'] == 'withheld' for line in lines):
+    server = math.inf
+    notes.append(_WITHHELD)
+  elif not _charged_first(events.from_json(lines[-1]['event'])):
+    notes.append(_UNENDED)
+  if header['adjacency'] not in (None, result.adjacency):
+    notes.append(caveats.Caveat(
+        'adjacency differs', f'the header states adjacency {header["adjacency"]}, the '
+        f'events {result.adjacency}'))
+  common = dict(
+      delta=delta, rounds=len(lines), adjacency=result.adjacency,
+      trust_model=header['trust_model'], warnings=list(dict.fromkeys(notes)))
+  if header['seeded']:
+    return answers.Answer(**common)
+  sampled = event.without_sampling() != event
+  return answers.Answer(
+      epsilon=answers.finite(result.epsilon), epsilon_server=answers.finite(server),
+      order=answers.integer_order(result.order), accountant=result.accountant,
+      amplification=result.amplification if sampled else None, **common)
+
+
+def _charged_first(event: base.Event) -> bool:
+  """Whether an event is charged before it happens, or once for a draw that is kept."""
+  return isinstance(event, (events.LocalAnswers, events.PostProcessing))
+
+
+def _ideal(consumed: float | None, delta: float,
+           amplification: str) -> list[caveats.Caveat]:
+  """Says that an epsilon is of ideal distributions if too much of delta is consumed."""
+  if not noise_budget.is_too_much(consumed, delta):
+    return []
+  against = ('those who know who participated' if amplification == 'none'
+             else 'those who see the models')
+  return [caveats.Caveat(
+      'epsilon of ideal distributions',
+      f'epsilon against {against} is that of ideal distributions: the sampling error '
+      f'of the noise would consume {consumed:.3g} of delta, more than half')]

@@ -1,0 +1,221 @@
+"""Settings of questions to the accountant."""
+
+import dataclasses
+import functools
+import os
+from typing import Any
+
+from aggregators import params as params_lib
+from tff_pipelines.accounting import base
+from tff_pipelines.accounting import mechanisms
+from tff_pipelines.accounting import query as query_lib
+from tff_pipelines.accounting import report
+from tff_pipelines.accounting import schemes
+from tff_pipelines.experiment import files
+from tff_pipelines.experiment import settings
+from tff_pipelines.experiment.settings import setting
+
+# What a query is made of, by the name of its setting.
+_OF_QUERY = {'query': 'kind', **{
+    field.name: field.name for field in dataclasses.fields(query_lib.Query)
+    if field.name != 'kind'}}
+_WITH_MECHANISM = {'query', 'mechanism', 'format', 'plot'}
+_WITH_LEDGER = {'ledger', 'delta', 'accountant', 'amplification', 'format'}
+_WITH_PLOT = {'plot'}
+
+
+@functools.lru_cache(maxsize=None)
+def _defaults() -> dict[str, Any]:
+  kinds = (query_lib.Query, *dict.fromkeys(
+      family.kind for family in mechanisms.MECHANISMS.values()))
+  return {field.name: field.default for kind in kinds
+          for field in dataclasses.fields(kind)}
+
+
+def _of(name: str, help: str, **rest: Any) -> Any:  # pylint: disable=redefined-builtin
+  """A setting with the default that the accountant's own field of this name has."""
+  return setting(_defaults()[name], help, **rest)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AccountSettings(settings.Settings):
+  """A question: about a mechanism, about a ledger, or for figures alone."""
+
+  query: str = setting(
+      _defaults()['kind'], 'What to find: epsilon, delta, noise_multiplier, rounds, '
+      'bits (the fewest that keep --epsilon or, without --noise_multiplier, that need '
+      'within 1% of the central Gaussian\'s noise) or table (a row for several bits, '
+      'or numbers of rounds).', group='query', choices=query_lib.KINDS, essential=True)
+  mechanism: str | None = setting(
+      None, 'What is released: ' + ', '.join(mechanisms.MECHANISMS) + '.',
+      group='query', choices=tuple(mechanisms.MECHANISMS), essential=True)
+  ledger: str | None = setting(
+      None, 'Recompute epsilon from this ledger alone.', group='query', essential=True)
+  epsilon: float | None = _of(
+      'epsilon', 'Target; for piecewise, duchi and laplace the parameter of one query.',
+      group='query', above=0, essential=True)
+  delta: float | None = _of(
+      'delta', 'Delta of the guarantee; 0 where the mechanism needs none.',
+      group='query', low=0, below=1, essential=True,
+      otherwise='that of the ledger, or 1/population')
+  accountant: str = _of(
+      'accountant', 'auto: privacy loss distributions (pld) where the worst case is '
+      'known, else Renyi divergences (rdp).', group='query', choices=base.ACCOUNTANTS)
+  amplification: str = _of(
+      'amplification', 'Bound on sampling; generic is the published one.',
+      group='query', choices=base.AMPLIFICATIONS)
+  allow_degenerate: bool = _of(
+      'allow_degenerate', 'Accept a grid too coarse to be useful, with a warning.',
+      group='query')
+
+  noise_multiplier: float | None = _of(
+      'noise_multiplier', 'Noise standard deviation over the clip, or of a count in '
+      'clients.', group='sums', low=0, essential=True)
+  rounds: int = _of('rounds', 'Number of rounds.', group='sums', low=1, essential=True)
+  cohort_size: float | None = _of(
+      'cohort_size', 'Expected number of clients in a round.', group='sums', above=0,
+      unit='clients', essential=True)
+  population: int | None = _of(
+      'population', 'Number of clients.', group='sums', low=1, essential=True)
+  sampling: str = _of(
+      'sampling', f'Clients of a round. {schemes.IN_WORDS}.', group='sums',
+      choices=schemes.SAMPLINGS, essential=True)
+  clip: float | None = _of(
+      'clip', 'L2 clip of a client\'s update.', group='sums', above=0,
+      unit='model units', essential=True)
+  bits: int | None = _of(
+      'bits', 'Bits of a coordinate of the sum.', group='sums', low=2, high=30,
+      essential=True)
+  dimension: int | None = _of(
+      'dimension', 'Coordinates of an update, unpadded.', group='sums', low=1,
+      essential=True)
+  scale: float | None = _of(
+      'scale', 'Grid units per model unit, fixed instead of derived from --bits.',
+      group='sums', above=0)
+  rotation: str = _of(
+      'rotation', 'Rotation of an update before it is rounded; it decides the padding.',
+      group='sums', choices=params_lib.ROTATIONS)
+  beta: float = _of(
+      'beta', 'Bias of the conditional rounding; the default is exp(-1/2).',
+      group='sums', low=0, below=1)
+  k_stddevs: float = _of(
+      'k_stddevs', 'Standard deviations of a coordinate of the sum that fit into half '
+      'the modulus.', group='sums', above=0)
+  adaptive_clipping: bool = _of(
+      'adaptive_clipping', 'Each round also releases the noisy count of clients at '
+      'most the clip.', group='sums')
+  clip_count_stddev: float | None = _of(
+      'clip_count_stddev', 'Noise of that count of an adaptive clip.', group='sums',
+      above=0, unit='clients', otherwise='a twentieth of --cohort_size')
+  min_honest_fraction: float = _of(
+      'min_honest_fraction', 'Fraction of the selected clients whose noise the '
+      'guarantee counts on.', group='sums', above=0, high=1)
+  assumed_colluders: int = _of(
+      'assumed_colluders', 'Clients of a round that are assumed to tell the server '
+      'their noise.', group='sums', low=0, unit='clients')
+  dropout_rate: float = _of(
+      'dropout_rate', 'Upper bound on the probability that a selected client drops '
+      'out, independently of other clients and rounds. What suppressed rounds reveal '
+      'under Poisson sampling depends on it.', group='sums', low=0, below=1)
+  surviving_fraction: float = _of(
+      'surviving_fraction', 'Fraction of the planned noise that is there when nothing '
+      'tops it up.', group='sums', low=0, high=1)
+
+  queries: int = _of(
+      'queries', 'Number of votes, or of a client\'s locally private answers.',
+      group='votes and local answers', low=1)
+  noise_stddev: float | None = _of(
+      'noise_stddev', 'Noise of a vote, where an agent\'s votes sum to 1.',
+      group='votes and local answers', above=0)
+  level: str = _of(
+      'level', 'Whom a vote protects: an agent with all its data, or one record.',
+      group='votes and local answers', choices=('agent', 'instance'))
+  bound: str = _of(
+      'bound', 'Sensitivity and conversion of votes; paper is the published one.',
+      group='votes and local answers', choices=('tight', 'paper'))
+  noise: str | None = _of(
+      'noise', 'Noise of votes.', group='votes and local answers',
+      choices=('skellam', 'gaussian'), otherwise='skellam; gaussian with --bound=paper')
+  neighbours: int | None = _of(
+      'neighbours', 'Votes of an agent in knn_vote.', group='votes and local answers',
+      low=1)
+  records: int | None = _of(
+      'records', 'Records of a party in nfdp.', group='random subsets', low=1)
+  subset_size: int | None = _of(
+      'subset_size', 'Records that a party draws in nfdp.', group='random subsets',
+      low=1)
+  replacement: bool = _of(
+      'replacement', 'Let nfdp draw with replacement.', group='random subsets')
+
+  format: str = setting(
+      'text', 'Format of the answer.', group='run', choices=report.FORMATS,
+      essential=True)
+  plot: str | None = setting(
+      None, 'Draw the figures that compare the mechanisms into this PNG file.',
+      group='run', essential=True)
+
+  def check(self) -> None:
+    super().check()
+    if not (self.mechanism or self.ledger or self.plot):
+      raise ValueError('mechanism must be given (or ledger, or plot)')
+    if self.plot is not None and not self.plot.lower().endswith('.png'):
+      raise ValueError(f'plot must end in .png, found {self.plot!r}')
+
+  def check_paths(self) -> None:
+    if self.ledger is not None and not os.path.isfile(self.ledger):
+      raise ValueError(f'ledger must be the ledger.jsonl of a run, found '
+                       f'{self.ledger!r}, which is no file')
+    if self.plot is not None:
+      files.check_writable(self.plot, 'plot')
+
+  def unused(self):
+    yield from super().unused()
+    if self.ledger is not None:
+      used, why = _WITH_LEDGER, 'ledger'
+    elif self.mechanism is not None:
+      used = self._family.uses | _WITH_MECHANISM
+      why = f'mechanism={self.mechanism}'
+    elif self.plot is not None:
+      used, why = _WITH_PLOT, 'plot alone'
+    else:
+      return  # Nothing is asked.
+    yield from ((name, why) for name in settings.declared(type(self))
+                if name not in used)
+    if self.mechanism is not None:
+      for name in self._found():
+        yield name, f'query={self.query}, which finds it'
+
+  @property
+  def _family(self) -> mechanisms.Family:
+    return mechanisms.MECHANISMS[self.mechanism]
+
+  def _found(self) -> list[str]:
+    """The settings that the query finds or varies itself."""
+    family = self._family
+    if self.query == 'table':
+      varied = ['noise_multiplier'] if self.epsilon is not None else []
+      if family.params and self.scale is None:
+        varied += ['bits', 'allow_degenerate']
+      return varied
+    found = {'epsilon': family.target, 'noise_multiplier': family.knob,
+             'rounds': family.counter}.get(self.query, self.query)
+    return [] if found is None else [found]
+
+  def _given(self, names: dict[str, str]) -> dict[str, Any]:
+    """Those of these settings that the mechanism uses, by the names of fields."""
+    used = self._family.uses | {'query'}
+    return {field: getattr(self, name) for name, field in names.items()
+            if name in used}
+
+  @property
+  def question(self) -> query_lib.Query:
+    """What is asked about the mechanism."""
+    return query_lib.Query(**self._given(_OF_QUERY))
+
+  @property
+  def about(self) -> mechanisms.Mechanism:
+    """The mechanism that the question is about."""
+    kind = self._family.kind
+    return mechanisms.build(self.mechanism, **self._given(
+        {field.name: field.name for field in dataclasses.fields(kind)
+         if field.name != 'mechanism'}))
