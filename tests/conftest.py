@@ -56,3 +56,28 @@ def two_workers(_two_worker_context):
   from tff_pipelines.simulation import contexts  # pylint: disable=g-import-not-at-top
   with contexts.installed(_two_worker_context):
     yield
+
+
+@pytest.fixture(scope='module')
+def shared_context(_in_process_context):
+  """Runs of the module share a context, which keeps what it has compiled."""
+  from tff_pipelines.simulation import contexts  # pylint: disable=g-import-not-at-top
+  simulation = contexts.simulation
+
+  def shared(*, num_workers=0):
+    if num_workers:
+      return simulation(num_workers=num_workers)
+    return contexts.installed(_in_process_context)
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(contexts, 'simulation', shared)
+    yield
+
+
+@pytest.fixture(scope='session')
+def launcher(tmp_path_factory):
+  """Starts programs as processes of their own; see `tests.programs.launcher`."""
+  from tests.programs import launcher as launcher_lib  # pylint: disable=g-import-not-at-top
+  found = launcher_lib.Launcher(tmp_path_factory.mktemp('launcher'))
+  yield found
+  found.stop()

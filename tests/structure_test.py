@@ -204,19 +204,90 @@ def test_imports_have_no_cycles():
     pytest.fail(' -> '.join(error.args[1]), pytrace=False)
 
 
-@pytest.mark.parametrize('importer, allowed', [
-    ('aggregators/', ('aggregators/',)),
-    ('tasks/', ('tasks/',)),
-    (ACCOUNTING, (ACCOUNTING, 'aggregators/params', 'aggregators/validate')),
-    ('tff_pipelines/', LIBRARY),
-])
-def test_imports_follow_the_arrows(importer, allowed):
+_SHARED = ('accounting', 'algorithms', 'configs', 'experiment', 'learning', 'simulation')
+_FAMILIES = ('fedavg', *sorted({
+    name.split('/')[1] for name in MODULES
+    if name.startswith('tff_pipelines/') and name.count('/') == 2
+} - {*_SHARED, 'fedavg'}))
+# What a folder's modules may import besides each other: folders, or modules.
+_NUMBERS = ('aggregators/params', 'aggregators/prediction_params', 'aggregators/validate',
+            'aggregators/share_tables', 'aggregators/voting_params')
+_BELOW_EXPERIMENT = ('aggregators/', 'tff_pipelines/accounting/',
+                     'tff_pipelines/simulation/')
+_BELOW_FAMILIES = (*_BELOW_EXPERIMENT, 'tasks/', 'tff_pipelines/experiment/')
+_ARROWS = {
+    'aggregators/': (),
+    'tasks/': (),
+    ACCOUNTING: _NUMBERS,
+    'tff_pipelines/simulation/': ('aggregators/',),
+    'tff_pipelines/experiment/': _BELOW_EXPERIMENT,
+    'tff_pipelines/learning/': (*_BELOW_FAMILIES, 'tff_pipelines/fedavg/'),
+    'tff_pipelines/fedavg/': _BELOW_FAMILIES,
+    **{f'tff_pipelines/{family}/': (
+        *_BELOW_FAMILIES, 'tff_pipelines/fedavg/', 'tff_pipelines/learning/')
+       for family in _FAMILIES[1:]},
+    'tff_pipelines/': LIBRARY,
+}
+# Programs that a sweep starts as processes of their own.
+_ARROWS['tff_pipelines/sweeps/'] += ('tff_pipelines/train',)
+
+
+@pytest.mark.parametrize('importer', list(_ARROWS))
+def test_imports_follow_the_arrows(importer):
+  allowed = (importer, *_ARROWS[importer])
   wrong = [f'{m.name} imports {imported}' for m in _within(importer)
            for imported in sorted(m.imports)
-           if not any(imported.startswith(a) if a.endswith('/') else
-                      imported == a for a in allowed)]
+           if not imported.endswith('/__init__') and not any(
+               imported.startswith(a) if a.endswith('/') else imported == a
+               for a in allowed)]
   assert _within(importer)
   assert not wrong
+
+
+def test_every_folder_of_the_library_has_its_arrows():
+  folders = {m.name.rsplit('/', 1)[0] + '/' for m in _within('tff_pipelines/')}
+  assert folders - set(_ARROWS) == {'tff_pipelines/algorithms/'}  # A former name.
+
+
+def _calls(module, names):
+  """Names of the attributes or functions among `names` that a module calls."""
+  return {getattr(node.func, 'attr', getattr(node.func, 'id', None))
+          for node in ast.walk(module.tree) if isinstance(node, ast.Call)} & names
+
+
+def test_flags_are_defined_by_the_settings_alone():
+  wrong = {m.name for m in _within(*LIBRARY) if any(
+      isinstance(node, ast.Attribute) and node.attr.startswith('DEFINE_')
+      for node in ast.walk(m.tree))}
+  assert wrong == {'tff_pipelines/experiment/settings'}
+
+
+def test_families_leave_flags_progress_and_commits_to_the_experiment():
+  families = _within(*(f'tff_pipelines/{name}/' for name in (*_FAMILIES, 'learning')))
+  assert len(families) > 40
+  assert not [m.name for m in families if m.third_party & {'absl', 'tqdm'}]
+  assert not [m.name for m in families if _calls(m, {'commit', 'append_line'})]
+
+
+def test_flat_modules_are_thin_programs():
+  flat = [m for m in _within('tff_pipelines/')
+          if m.name.count('/') == 1 and not m.is_package]
+  assert not [f'{m.name}: {m.lines}' for m in flat if m.lines > 130]
+  assert not [m.name for m in flat if not m.is_binary]
+
+
+def test_private_parts_of_tff_are_used_in_one_module():
+  wrong = {m.name for m in _within(*LIBRARY) for node in ast.walk(m.tree)
+           if isinstance(node, ast.ImportFrom) and (node.module or '').startswith(
+               'tensorflow_federated.python')}
+  assert wrong == {'aggregators/tff_internals'}
+
+
+def test_document_of_the_summary_has_every_key():
+  from tff_pipelines.experiment import report  # pylint: disable=g-import-not-at-top
+  page = (build_file.ROOT / 'docs' / 'summary.md').read_text(encoding='utf-8')
+  rows = dict(re.findall(r'^\| `(\w+)` \| [^|]+ \| (.+) \|$', page, re.MULTILINE))
+  assert rows == {name: key.meaning for name, key in report.SCHEMA.items()}
 
 
 def test_nothing_that_accounting_reaches_imports_tensorflow():

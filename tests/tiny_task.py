@@ -3,8 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
-from tasks import layers
-from tasks import sources
+from tasks.models import layers
+from tasks.sources import arrays as sources
 from tasks import task as task_lib
 
 FEATURES, CLASSES = 4, 3

@@ -1,125 +1,129 @@
-"""What an adaptive clip costs: events, epsilon, calibration, ledger."""
+"""The cost of an adaptive clip: events, epsilon, calibration, ledger."""
 
 import json
 import math
+import pathlib
 import subprocess
 import sys
 
 import pytest
 
 from aggregators import params as params_lib
-from tests.accounting import account_test
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import answers
 from tff_pipelines.accounting import calibration
 from tff_pipelines.accounting import events
 from tff_pipelines.accounting import ledger as ledger_lib
-from tff_pipelines.accounting import request as request_lib
+from tff_pipelines.accounting import mechanisms
+from tff_pipelines.accounting import query as query_lib
 
 MECHANISMS = params_lib.MECHANISMS
+ROOT = pathlib.Path(__file__).parents[2]
 
 
-def _request(mechanism='skellam', **changes):
-  return request_lib.Request(**{**dict(
-      query='epsilon', mechanism=mechanism, delta=1e-3, noise_multiplier=1.0,
-      clip=0.3, bits=18, dimension=1000, cohort_size=50.0, population=1000,
-      rounds=20, sampling='poisson', adaptive_clipping=True), **changes})
+def _mechanism(name='skellam', **changes):
+  return mechanisms.SumMechanism(**{**dict(
+      mechanism=name, noise_multiplier=1.0, clip=0.3, bits=18, dimension=1000,
+      cohort_size=50.0, population=1000, rounds=20, sampling='poisson',
+      adaptive_clipping=True), **changes})
 
 
-def _of_release(request):
-  """The events of one round, without the sampling."""
-  return request.event().event.event
+def _released(mechanism):
+  """The events of one round before clients are sampled."""
+  assert mechanism.event().event.event == mechanism.release()
+  return mechanism.release()
 
 
-@pytest.mark.parametrize('mechanism, kind', zip(MECHANISMS, (
+@pytest.mark.parametrize('name, kind', zip(MECHANISMS, (
     events.DistributedSkellam, events.DistributedDiscreteGaussian,
     events.CentralSkellam)))
-def test_a_round_is_the_sum_and_the_count_of_one_sample(mechanism, kind):
-  request = _request(mechanism)
-  assert request.event().event.sampling_rate == 0.05
-  together = _of_release(request)
+def test_a_round_is_the_sum_and_the_count_of_one_sample(name, kind):
+  mechanism = _mechanism(name)
+  assert mechanism.event().event.sampling_rate == 0.05
+  together = _released(mechanism)
   total, count = together.events
   assert isinstance(together, events.Together) and isinstance(total, kind)
-  assert total == _of_release(request.replace(adaptive_clipping=False))
+  assert total == _released(mechanism.replace(adaptive_clipping=False))
   # A twentieth of the cohort in clients is twice that in bits of +1 and -1.
   assert count == events.SkellamCount(l1_sensitivity=1, noise_variance=25.0)
   assert events.from_json(json.loads(json.dumps(together.to_json()))) == together
 
 
 def test_the_count_has_the_variance_that_the_factory_adds():
-  request = _request(clip_count_stddev=3.0)
-  adaptive = request.adaptive_clip(target_quantile=0.4, learning_rate=0.1)
+  mechanism = _mechanism(clip_count_stddev=3.0)
+  adaptive = mechanism.adaptive_clip(target_quantile=0.4, learning_rate=0.1)
   assert adaptive == params_lib.AdaptiveClipParams(
       count_stddev=3.0, target_quantile=0.4, learning_rate=0.1)
-  count = _of_release(request).events[1]
+  count = _released(mechanism).events[1]
   assert count.noise_variance == adaptive.noise_variance == 36.0
   assert count.l1_sensitivity == adaptive.sensitivity == 1
-  assert request_lib.clip_count(request.replace(surviving_fraction=0.5)) == (
+  assert mechanism.replace(surviving_fraction=0.5).clip_count() == (
       events.SkellamCount(l1_sensitivity=1, noise_variance=18.0))
 
 
-@pytest.mark.parametrize('mechanism', MECHANISMS)
+@pytest.mark.parametrize('name', MECHANISMS)
 @pytest.mark.parametrize('sampling', ['poisson', 'fixed', 'none'])
 def test_epsilon_is_larger_than_without_and_than_of_the_count_alone(
-    mechanism, sampling):
-  request = _request(mechanism, sampling=sampling,
+    name, sampling):
+  mechanism = _mechanism(name, sampling=sampling,
                      **(dict(population=50) if sampling == 'none' else {}))
   def epsilon(event):
     return accountant.epsilon(event, 1e-3)
-  both = epsilon(request.event())
-  alone = epsilon(request_lib.sampled(request, request_lib.clip_count(request)))
-  without = epsilon(request.replace(adaptive_clipping=False).event())
+  both = epsilon(mechanism.event())
+  alone = epsilon(mechanism.sampled(mechanism.clip_count()))
+  without = epsilon(mechanism.replace(adaptive_clipping=False).event())
   assert max(without, alone) < both < 1.5 * (without + alone)
-  little = epsilon(request.replace(clip_count_stddev=1e4).event())
+  little = epsilon(mechanism.replace(clip_count_stddev=1e4).event())
   assert without < little < 1.001 * without
 
 
 def test_curves_add_before_the_amplification():
-  request = _request()
-  total, count = _of_release(request).events
+  mechanism = _mechanism()
+  total, count = _released(mechanism).events
   apart = events.SelfComposed(
       event=events.Composed(events=tuple(
           events.PoissonSampled(event=event, sampling_rate=0.05)
           for event in (total, count))), count=20)
-  together = accountant.epsilon(request.event(), 1e-3, accountant='rdp')
-  # One sample hides both at once; taking each by itself would claim more.
+  together = accountant.epsilon(mechanism.event(), 1e-3, accountant='rdp')
+  # One sample hides both at once; taking each on its own would claim more.
   assert accountant.epsilon(apart, 1e-3, accountant='rdp') < together
 
 
-@pytest.mark.parametrize('mechanism', MECHANISMS)
+@pytest.mark.parametrize('name', MECHANISMS)
 @pytest.mark.parametrize('target', [0.7, 2.0, 8.0])
-def test_calibrated_noise_never_exceeds_the_target(mechanism, target):
-  request = _request(mechanism, clip_count_stddev=5.0)
+def test_calibrated_noise_never_exceeds_the_target(name, target):
+  mechanism = _mechanism(name, clip_count_stddev=5.0)
   z = calibration.noise_multiplier(
-      lambda z: request.replace(noise_multiplier=z).event(), epsilon=target,
+      lambda z: mechanism.replace(noise_multiplier=z).event(), epsilon=target,
       delta=1e-3)
   def epsilon(noise):
     return accountant.epsilon(
-        request.replace(noise_multiplier=noise).event(), 1e-3)
+        mechanism.replace(noise_multiplier=noise).event(), 1e-3)
   assert target * (1 - 1e-4) < epsilon(z) <= target
   assert epsilon(z * (1 - 1e-5)) > target
-  fixed = request.replace(adaptive_clipping=False)
+  fixed = mechanism.replace(adaptive_clipping=False)
   without = calibration.noise_multiplier(
       lambda z: fixed.replace(noise_multiplier=z).event(), epsilon=target,
       delta=1e-3)
   assert z > without
   # The count's noise is not what was calibrated.
-  assert _of_release(request.replace(noise_multiplier=z)).events[1] == (
-      _of_release(request).events[1])
+  assert _released(mechanism.replace(noise_multiplier=z)).events[1] == (
+      _released(mechanism).events[1])
 
 
 def test_a_ledger_gives_the_epsilon_of_the_run(tmp_path):
-  request = _request()
-  per_round = request.replace(rounds=1).event().event
+  mechanism = _mechanism()
+  per_round = mechanism.round_event()
+  assert per_round == mechanism.replace(rounds=1).event().event
   ledger = ledger_lib.Ledger.create(
       tmp_path / 'ledger.jsonl', population=1000, delta=1e-3,
       adjacency='zero-out')
-  for _ in range(request.rounds):
+  for _ in range(mechanism.rounds):
     ledger.append_line(ledger.next_line(
         per_round, outcome='released', configuration_hash='c'))
   assert not ledger.verify()
   assert accountant.epsilon(ledger.event(), 1e-3) == pytest.approx(
-      accountant.epsilon(request.event(), 1e-3), rel=1e-12)
+      accountant.epsilon(mechanism.event(), 1e-3), rel=1e-12)
 
 
 def test_account_takes_the_flags_of_the_clip_and_the_rotation():
@@ -127,11 +131,13 @@ def test_account_takes_the_flags_of_the_clip_and_the_rotation():
            '--clip=0.3', '--bits=14', '--dimension=1001', '--cohort_size=50',
            '--population=1000', '--rounds=20', '--sampling=poisson',
            '--format=json']
+  def start(*arguments):
+    return subprocess.run(
+        [sys.executable, '-m', 'tff_pipelines.account', *arguments],
+        capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
   def run(*more):
-    done = subprocess.run(
-        [sys.executable, '-m', 'tff_pipelines.account', *flags, *more],
-        capture_output=True, text=True, cwd=account_test.ROOT, timeout=120,
-        check=True)
+    done = start(*flags, *more)
+    assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
   fixed = run()
   assert fixed['dimension_padded'] == 1024
@@ -139,14 +145,17 @@ def test_account_takes_the_flags_of_the_clip_and_the_rotation():
   none = run('--rotation=none', '--adaptive_clipping', '--clip_count_stddev=2')
   assert none['dimension_padded'] == 1001
   assert none['epsilon'] > fixed['epsilon']
-  gaussian = run('--mechanism=gaussian', '--adaptive_clipping')
-  assert any('--adaptive_clipping is not used' in text
-             for text in gaussian['warnings'])
+  gaussian = start('--mechanism=gaussian', '--delta=1e-3', '--noise_multiplier=1',
+                   '--adaptive_clipping')
+  assert gaussian.returncode == 2
+  assert 'adaptive_clipping is not used' in gaussian.stderr
 
 
 def test_honest_fraction_means_nothing_to_a_trusted_server():
-  whole = answers.answer(_request('skellam_central'))
-  half = answers.answer(_request('skellam_central', min_honest_fraction=0.5))
+  query = query_lib.Query(kind='epsilon', delta=1e-3)
+  whole = answers.answer(query, _mechanism('skellam_central'))
+  half = answers.answer(
+      query, _mechanism('skellam_central', min_honest_fraction=0.5))
   assert half == whole
   assert math.isfinite(whole.epsilon)
 
@@ -154,9 +163,9 @@ def test_honest_fraction_means_nothing_to_a_trusted_server():
 def test_a_count_without_noise_is_refused():
   for bad in (0.0, -1.0, float('nan')):
     with pytest.raises(ValueError, match='clip_count_stddev'):
-      _request(clip_count_stddev=bad).event()
+      _mechanism(clip_count_stddev=bad).event()
 
 
 def test_an_unknown_rotation_is_named():
   with pytest.raises(ValueError, match="rotation must be one of .*'fourier'"):
-    _request(rotation='fourier')
+    _mechanism(rotation='fourier')

@@ -10,6 +10,7 @@ import pytest
 from aggregators import params as params_lib
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import base
+from tff_pipelines.accounting import caveats
 from tff_pipelines.accounting import curves
 from tff_pipelines.accounting import events
 
@@ -120,6 +121,48 @@ def test_delta_undoes_epsilon(event):
 def test_every_event_states_adjacency_sensitivity_and_source(event):
   assert event.adjacency in base.ADJACENCY_IN_WORDS
   assert event.sensitivity and event.source
+
+
+@BY_NAME
+def test_a_repetition_is_an_event_of_the_same_neighbours(event):
+  repeated = event.repeated()
+  assert repeated.adjacency in (event.adjacency, base.ANY)
+  assert events.from_json(repeated.to_json()) == repeated
+  free = isinstance(event, (events.Nfdp, events.PostProcessing))
+  for delta in (1e-2, 1e-6):
+    once = accountant.epsilon(event, delta)
+    again = accountant.epsilon(events.Composed(events=(event, repeated)), delta)
+    if free or math.isinf(once):
+      assert again == once
+    else:
+      assert again > once or again == once == 0
+
+
+def test_repetitions_of_wrapped_events_are_those_of_what_they_wrap():
+  draw, free = events.Nfdp(records=100, subset_size=10), events.PostProcessing()
+  assert draw.repeated() == free and free.repeated() == free
+  assert events.SelfComposed(event=draw, count=3).repeated() == (
+      events.SelfComposed(event=free, count=3))
+  assert events.Composed(events=(draw, free)).repeated() == (
+      events.Composed(events=(free, free)))
+  assert COMBINED[0].repeated() == COMBINED[0]
+
+
+@pytest.mark.parametrize('before, after, answers', [
+    (0, 1, 1), (1, 4, 1), (4, 5, 1), (3, 14, 3), (0, 10, 2), (2, 13, 3)])
+def test_a_repeated_step_of_local_answers_counts_all_of_its_queries(
+    before, after, answers):
+  one = events.Piecewise(epsilon=0.3)
+  step = events.LocalAnswers(
+      event=one, groups=5, queries_before=before, queries_after=after)
+  assert step.repeated() == events.SelfComposed(event=one, count=answers)
+  assert step.count <= answers
+
+
+@BY_NAME
+def test_caveats_have_names(event):
+  for caveat in event.caveats():
+    assert isinstance(caveat, caveats.Caveat) and caveat.name
 
 
 @BY_NAME

@@ -1,6 +1,7 @@
 """The ledger: every way of tampering is seen, every crash is repaired."""
 
 import json
+import math
 
 import pytest
 
@@ -230,8 +231,9 @@ def test_impossible_lines_are_refused(tmp_path):
     ledger.next_line(EVENT, outcome='released', configuration_hash='')
   with pytest.raises(ValueError, match='event'):
     following(ledger, event={'kind': 'CentralGaussian'})
-  with pytest.raises(ValueError, match='at least one round'):
-    ledger.event()
+  for read in (ledger.event, ledger.seen_event):
+    with pytest.raises(ValueError, match='at least one round'):
+      read()
 
 
 def test_an_unknown_event_in_an_intact_chain_is_a_problem(tmp_path):
@@ -262,11 +264,96 @@ def test_ten_thousand_equal_lines_are_one_event_so_many_times(tmp_path):
   assert accountant.epsilon(event, 1e-5) > 0
 
 
-def test_repetitions_count_as_further_rounds(tmp_path):
+def with_starts(tmp_path, *lines):
+  """A ledger of (event, starts), one a round."""
   ledger = ledger_lib.Ledger.create(tmp_path / 'ledger.jsonl')
-  event = events.CentralGaussian(noise_multiplier=2.0)
-  for _ in range(3):
+  for event, starts in lines:
     ledger.append_line(ledger.next_line(
-        event, outcome='released', configuration_hash='c', starts=2))
-  assert ledger.event(repeated=2) == events.SelfComposed(event=event, count=5)
+        event, outcome='released', configuration_hash='c', starts=starts))
+  return ledger
+
+
+@pytest.mark.parametrize('starts', [(3, 3, 3), (1, 3, 3), (1, 1, 3), (1, 2, 3)])
+def test_repetitions_of_equal_rounds_count_as_further_rounds(tmp_path, starts):
+  event = events.CentralGaussian(noise_multiplier=2.0)
+  ledger = with_starts(tmp_path, *((event, start) for start in starts))
+  assert ledger.repeats == 2
+  assert ledger.seen_event() == events.SelfComposed(event=event, count=5)
   assert ledger.event() == events.SelfComposed(event=event, count=3)
+
+
+def test_without_a_restart_nothing_is_repeated(tmp_path):
+  ledger = new(tmp_path)
+  assert ledger.repeats == 0
+  for event in (EVENT, OTHER, EVENT):
+    ledger.append_line(following(ledger, event))
+  assert ledger.repeats == 0
+  assert ledger.seen_event() == ledger.event()
+
+
+DEAR = events.CentralGaussian(noise_multiplier=0.5)
+CHEAP = events.CentralGaussian(noise_multiplier=100.0)
+
+
+def test_a_repeated_round_costs_what_its_own_event_costs(tmp_path):
+  # The first round may have been repeated once, the third twice.
+  ledger = with_starts(tmp_path, (DEAR, 2), (CHEAP, 2), (OTHER, 4), (CHEAP, 4))
+  assert ledger.repeats == 3
+  assert ledger.event() == events.Composed(events=(
+      events.SelfComposed(event=DEAR, count=1),
+      events.SelfComposed(event=CHEAP, count=2),
+      events.SelfComposed(event=OTHER, count=1)))
+  assert ledger.seen_event() == events.Composed(events=(
+      events.SelfComposed(event=DEAR, count=2),
+      events.SelfComposed(event=CHEAP, count=2),
+      events.SelfComposed(event=OTHER, count=3)))
+
+
+@pytest.mark.parametrize('last', [CHEAP, events.PostProcessing()])
+def test_a_cheap_last_round_does_not_make_earlier_repetitions_free(tmp_path, last):
+  ledger = with_starts(tmp_path, (DEAR, 1), (DEAR, 4), (last, 4))
+  expected = events.Composed(events=(
+      events.SelfComposed(event=DEAR, count=5), last))
+  for delta in (1e-3, 1e-6):
+    assert accountant.epsilon(ledger.seen_event(), delta) == pytest.approx(
+        accountant.epsilon(expected, delta), rel=1e-9)
+    assert accountant.epsilon(ledger.seen_event(), delta) > 1.5 * (
+        accountant.epsilon(ledger.event(), delta))
+
+
+def test_the_draw_of_noise_free_training_is_never_repeated(tmp_path):
+  draw = events.Nfdp(records=100, subset_size=10)
+  ledger = with_starts(
+      tmp_path, (draw, 3), (events.PostProcessing(), 3), (events.PostProcessing(), 5))
+  assert ledger.repeats == 4
+  assert ledger.seen_event() == events.Composed(events=(
+      events.SelfComposed(event=draw, count=1),
+      events.SelfComposed(event=events.PostProcessing(), count=6)))
+  for delta in (draw.draw_probability, 0.5):
+    assert accountant.epsilon(ledger.seen_event(), delta) == (
+        accountant.epsilon(ledger.event(), delta)) == 0
+  assert accountant.epsilon(
+      ledger.seen_event(), draw.draw_probability * 0.999) == math.inf
+
+
+def test_starts_that_are_counted_from_the_beginning_again_are_not_free(tmp_path):
+  # The file that counts them was lost, and the run restarted once more.
+  ledger = with_starts(tmp_path, (CHEAP, 3), (DEAR, 1), (DEAR, 2))
+  assert ledger.repeats == 3
+  assert ledger.seen_event() == events.Composed(events=(
+      events.SelfComposed(event=CHEAP, count=3),
+      events.SelfComposed(event=DEAR, count=3)))
+
+
+@pytest.mark.parametrize('starts', [0, -1, 1.5, '2', None, True])
+def test_starts_that_are_no_count_are_a_problem(tmp_path, starts):
+  ledger = new(tmp_path)
+  record = {**json.loads(following(ledger)), 'starts': starts}
+  del record['hash']
+  with ledger.path.open('a') as file:
+    file.write(ledger_lib._sealed(record) + '\n')  # pylint: disable=protected-access
+  assert any('line 2' in problem and 'starts' in problem
+             for problem in ledger.verify())
+  for read in (ledger.event, ledger.seen_event, lambda: ledger.repeats):
+    with pytest.raises(ValueError, match='starts'):
+      read()

@@ -1,4 +1,4 @@
-"""What the samplers of the noise take of delta."""
+"""What sampling error of the noise consumes of delta."""
 
 import fractions
 import math
@@ -10,11 +10,11 @@ from aggregators import discrete_gaussian_table
 from aggregators import share_tables
 from aggregators import skellam_table
 from aggregators.params import DistributedSumParams
-from tff_pipelines import noise_sampler
 from tff_pipelines.accounting import accountant
-from tff_pipelines.accounting import deviation as deviation_lib
-from tff_pipelines.accounting import request as request_lib
-from tff_pipelines.privacy_plan import PrivacyPlan
+from tff_pipelines.accounting import events
+from tff_pipelines.accounting import mechanisms
+from tff_pipelines.accounting import noise_budget
+from tff_pipelines.fedavg.plan import FedAvgPlan
 
 
 def _params(**changes):
@@ -23,25 +23,30 @@ def _params(**changes):
       cohort_size=100, max_cohort_size=132), **changes})
 
 
-def _plan(noise_generator='philox', **changes):
-  return PrivacyPlan.calibrate(request_lib.Request(**{
-      'query': 'epsilon', 'mechanism': 'skellam', 'epsilon': 4.0, 'clip': 0.3,
-      'bits': 18, 'cohort_size': 20.0, 'population': 200, 'dimension': 1000,
-      'rounds': 10, 'sampling': 'poisson', **changes}),
-                               noise_generator=noise_generator)
+def _plan(noise_generator='philox', epsilon=4.0, delta=None, **changes):
+  return FedAvgPlan.calibrate(
+      mechanisms.SumMechanism(**{
+          'mechanism': 'skellam', 'clip': 0.3, 'bits': 18, 'cohort_size': 20.0,
+          'population': 200, 'dimension': 1000, 'rounds': 10, 'sampling': 'poisson',
+          **changes}),
+      target_epsilon=epsilon, delta=delta, noise_generator=noise_generator)
 
 
-def test_federated_emnist_takes_what_the_formula_says():
+def _consumed(plan):
+  return plan.guarantee(10).outsiders.consumed_delta
+
+
+def test_federated_emnist_consumes_what_the_formula_says():
   # 2^20 coordinates, shares of one draw, cohorts of up to all 3,400, 1,500 rounds.
   params = _params()
   assert share_tables.table_draws(params) == 1
-  found = noise_sampler.total_variation(params, 3400, 1500)
+  found = 1500 * noise_budget.of_sum(params, 3400)
   exact = fractions.Fraction(2**20 * 3400 * 1500, 2**86)
   assert found == pytest.approx(float(exact), rel=1e-12)
   # At epsilon 10 a part in 10^5 of delta = 1/3400.
-  taken = deviation_lib.taken(found, 10.0)
-  assert taken == pytest.approx(float(exact) * (1 + 22026.4657948), rel=1e-9)
-  assert taken < 1e-5 / 3400
+  consumed = noise_budget.consumed(found, 10.0)
+  assert consumed == pytest.approx(float(exact) * (1 + 22026.4657948), rel=1e-9)
+  assert consumed < 1e-5 / 3400
 
 
 def test_a_real_table_is_within_the_bound_of_the_law():
@@ -79,9 +84,9 @@ def test_no_cohort_takes_more_draws_than_are_counted(bits, cohort, most):
   params = _params(bits=bits, cohort_size=cohort, max_cohort_size=None,
                    dimension=64, noise_generator='chacha20')
   bound = share_tables.most_draws(params, most_clients)
-  # By brute force; told 0 is one share of the server's.
-  worst = max(max(told, 1) * share_tables.draws_of_cohort(params, told)
-              for told in range(most_clients + 1))
+  # By brute force; of no client the server draws one share.
+  worst = max(max(cohort, 1) * share_tables.draws_of_cohort(params, cohort)
+              for cohort in range(most_clients + 1))
   assert worst <= bound
   assert bound <= 2 * worst + 1
 
@@ -89,59 +94,73 @@ def test_no_cohort_takes_more_draws_than_are_counted(bits, cohort, most):
 def test_the_discrete_gaussian_counts_the_weaker_of_its_samplers():
   params = _params(mechanism='discrete_gaussian', dimension=64, bits=14,
                    max_cohort_size=None, cohort_size=20)
-  found = noise_sampler.total_variation(params, 20, 3)
-  assert found == 64 * 21 * 3 * 2.0**-80
+  assert noise_budget.of_sum(params, 20) == 64 * 21 * 2.0**-80
   assert discrete_gaussian_table.REJECTION_TOTAL_VARIATION == 2.0**-80
   only_tables = params.replace(noise_generator='chacha20')
-  assert noise_sampler.total_variation(only_tables, 20, 3) == 64 * 21 * 3 * 2.0**-86
+  assert noise_budget.of_sum(only_tables, 20) == 64 * 21 * 2.0**-86
 
 
 @pytest.mark.parametrize('changes', [
     dict(bits=28), dict(mechanism='skellam_central'), dict(noise_multiplier=0.0)])
 def test_without_a_proved_bound_nothing_is_claimed(changes):
   params = _params(**changes)
-  assert noise_sampler.total_variation(params, 3400, 1500) is None
+  assert noise_budget.of_sum(params, 3400) is None
   if changes != dict(noise_multiplier=0.0):
-    assert 'no bound' in noise_sampler.describe(params, False)
-    assert 'Poisson sampler' in noise_sampler.describe(params, False)
+    assert 'no bound' in noise_budget.describe_sum(params, False)
+    assert 'Poisson sampler' in noise_budget.describe_sum(params, False)
 
 
 def test_words_say_what_is_not_covered():
-  philox = noise_sampler.describe(_params(), False)
+  philox = noise_budget.describe_sum(_params(), False)
   assert 'below three quarters' in philox and 'no bound' in philox
-  assert 'adaptive clip' in noise_sampler.describe(_params(), True)
-  chosen = noise_sampler.describe(_params(noise_generator='chacha20'), False)
+  assert 'adaptive clip' in noise_budget.describe_sum(_params(), True)
+  chosen = noise_budget.describe_sum(_params(noise_generator='chacha20'), False)
   assert 'tables alone' in chosen and 'no bound' not in chosen
-  assert 'Gaussian numbers' in noise_sampler.describe(None, False)
+  assert 'Gaussian numbers' in noise_budget.describe_sum(None, False)
 
 
 def test_delta_is_at_most_one_and_never_overflows():
-  assert deviation_lib.taken(1e-3, 1e6) == 1.0
-  assert deviation_lib.taken(1e-10, 0.0) == 2e-10
+  assert noise_budget.consumed(1e-3, 1e6) == 1.0
+  assert noise_budget.consumed(1e-10, 0.0) == 2e-10
+
+
+def test_nothing_is_consumed_where_nothing_deviates_or_nothing_is_known():
+  event = events.CentralGaussian(noise_multiplier=1.0)
+  assert noise_budget.consumed_by(event, 0.0, 1e-5) == 0.0
+  assert noise_budget.consumed_by(event, None, 1e-5) is None
+  assert noise_budget.remaining(1e-5, None) == noise_budget.remaining(1e-5, 0.0) == 1e-5
+  assert noise_budget.remaining(1e-5, 4e-6) == pytest.approx(6e-6)
+  assert noise_budget.remaining(1e-5, 6e-6) == 1e-5  # Of ideal distributions.
+
+
+@pytest.mark.parametrize('total_variation', [1e-12, 1e-8, 1e-6])
+def test_what_is_consumed_is_never_too_little(total_variation):
+  event = events.CentralGaussian(noise_multiplier=1.0)
+  part = noise_budget.consumed_by(event, total_variation, 1e-3)
+  epsilon = accountant.epsilon(event, noise_budget.remaining(1e-3, part))
+  assert part >= total_variation * (1 + math.exp(epsilon))
 
 
 @pytest.mark.parametrize('generator', ['philox', 'chacha20'])
-def test_epsilon_is_calibrated_for_what_the_sampler_leaves(generator):
-  # So small a delta that the sampler takes a good part of it.
-  deviation = noise_sampler.total_variation(_plan().params, 200, 10, draws=4)
-  delta = deviation * (1 + math.exp(4.0)) * 3
+def test_epsilon_is_calibrated_for_what_sampling_error_leaves(generator):
+  # So small a delta that sampling error consumes a good part of it.
+  deviation = 10 * noise_budget.of_sum(_plan().params, 200)
+  delta = deviation * (1 + math.exp(4.0)) * 12
   plan = _plan(generator, delta=delta)
-  taken = plan.delta_sampler
-  assert taken == pytest.approx(
-      (1 + math.exp(4.0)) * 10 * 1024 * 2.0**-86 *
-      share_tables.most_draws(plan.params, 200), rel=1e-12)
-  assert 0.05 * delta < taken <= delta / 3 * (1 + 1e-9)
-  exact = accountant.epsilon(plan.request.event(), delta - taken)
-  assert plan.epsilon(10) == exact <= 4.0
+  consumed = _consumed(plan)
+  of_run = 10 * 1024 * 2.0**-86 * share_tables.most_draws(plan.params, 200)
+  assert consumed >= of_run * (1 + math.exp(plan.epsilon(10)))
+  assert 0.02 * delta < consumed <= delta / 2
+  exact = accountant.epsilon(plan.mechanism.event(), delta - consumed)
+  assert 3.99 < plan.epsilon(10) == exact <= 4.0
   # More noise than for an exact sampler.
-  loose = PrivacyPlan.calibrate(
-      plan.request.replace(noise_multiplier=None, epsilon=4.0, bits=28))
-  assert loose.delta_sampler is None
-  assert accountant.epsilon(plan.request.event(), delta) < exact
-  assert plan.guarantee(10).delta == delta
-  # Further rounds than were planned are counted for.
-  assert plan.epsilon(11) > accountant.epsilon(
-      plan.request.replace(rounds=11).event(), delta - taken)
+  assert accountant.epsilon(plan.mechanism.event(), delta) < exact
+  assert plan.guarantee(10).delta == plan.delta == delta
+  # Each number of rounds pays for its own draws.
+  for rounds in (5, 11):
+    assert plan.epsilon(rounds) > accountant.epsilon(plan.released(rounds), delta)
+  # Where no bound is known nothing is kept.
+  assert _consumed(_plan(delta=delta, bits=28)) is None
 
 
 def test_more_than_half_of_delta_is_refused_for_a_target():
@@ -150,25 +169,25 @@ def test_more_than_half_of_delta_is_refused_for_a_target():
   with pytest.raises(ValueError, match='epsilon=60 at delta=0.005'):
     _plan(epsilon=60.0)
   # Where no bound is known nothing can be subtracted.
-  assert _plan(epsilon=60.0, bits=28).delta_sampler is None
+  assert _consumed(_plan(epsilon=60.0, bits=28)) is None
 
 
 def test_a_given_noise_beyond_the_proof_is_warned_of():
   plan = _plan(epsilon=None, noise_multiplier=0.1)
-  assert plan.delta_sampler > plan.request.delta / 2
-  assert plan.epsilon(10) == accountant.epsilon(
-      plan.request.event(), plan.request.delta)
-  assert any('epsilon is that of exact laws' in text for text in plan.warnings(10))
+  found = plan.guarantee(10)
+  assert found.outsiders.consumed_delta > plan.delta / 2
+  assert plan.epsilon(10) == accountant.epsilon(plan.mechanism.event(), plan.delta)
+  assert any('epsilon is that of ideal distributions' in note
+             for note in found.caveats)
   quiet = _plan(epsilon=None, noise_multiplier=1.0)
-  assert not any('exact laws' in text for text in quiet.warnings(10))
-  assert 0 < quiet.delta_sampler < 1e-9 * quiet.request.delta
-  assert quiet.delta_sampler_unamplified(10) > quiet.delta_sampler
-  assert quiet.delta_sampler_unamplified(0) is None
+  found = quiet.guarantee(10)
+  assert not any('ideal distributions' in note for note in found.caveats)
+  assert 0 < found.outsiders.consumed_delta < 1e-9 * quiet.delta
+  assert found.server.consumed_delta > found.outsiders.consumed_delta
+  assert quiet.guarantee(1).outsiders.consumed_delta < found.outsiders.consumed_delta
 
 
 @pytest.mark.parametrize('changes, message', [
-    (dict(mechanism='gaussian'), 'found mechanism=gaussian'),
-    (dict(mechanism='none'), 'found mechanism=none'),
     (dict(mechanism='skellam_central'), 'found mechanism=skellam_central'),
     (dict(adaptive_clipping=True), 'adaptive_clipping'),
     (dict(bits=26), 'use fewer bits or more clients')])

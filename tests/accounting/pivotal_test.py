@@ -1,4 +1,4 @@
-"""What withheld rounds tell of who took part: its probability and its price."""
+"""Suppressed rounds reveal participation: the probability of it and its price."""
 
 import itertools
 import math
@@ -11,7 +11,7 @@ from aggregators import params as params_lib
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import events
-from tff_pipelines.accounting import request as request_lib
+from tff_pipelines.accounting import mechanisms
 from tff_pipelines.accounting import sampling
 from tff_pipelines.accounting import subsampling
 
@@ -103,15 +103,17 @@ def test_infinite_and_huge_losses_stay_what_they_are():
   assert np.isinf(both[1]) and 1 < both[0] < 2
 
 
-def _request(**changes):
-  return request_lib.Request(**{**dict(
-      query='epsilon', mechanism='skellam', sampling='poisson', clip=0.3,
-      dimension=7346, bits=18, cohort_size=10.0, population=1000, rounds=1,
-      delta=1e-5, noise_multiplier=0.6, min_honest_fraction=0.9,
-      assumed_colluders=1), **changes})
+DELTA = 1e-5
 
 
-def _divergences(request, epsilon):
+def _mechanism(**changes):
+  return mechanisms.SumMechanism(**{**dict(
+      mechanism='skellam', sampling='poisson', clip=0.3, dimension=7346, bits=18,
+      cohort_size=10.0, population=1000, rounds=1, noise_multiplier=0.6,
+      min_honest_fraction=0.9, assumed_colluders=1), **changes})
+
+
+def _divergences(mechanism, epsilon):
   """Hockey-stick divergences of one round, both directions, by quadrature.
 
   A worst case: all others send their clip, the client its opposite. Noise is
@@ -119,13 +121,13 @@ def _divergences(request, epsilon):
   """
   step, reach = 2e-3, 60.0
   x = np.arange(-reach, reach, step)
-  deviation = request.noise_multiplier / math.sqrt(request.min_honest_fraction)
-  rate = request.sampling_rate
+  deviation = mechanism.noise_multiplier / math.sqrt(mechanism.min_honest_fraction)
+  rate = mechanism.sampling_scheme().sampling_rate
   with_it, without = np.zeros_like(x), np.zeros_like(x)
-  others = stats.binom(request.population - 1, rate)
+  others = stats.binom(mechanism.population - 1, rate)
   for m in range(int(others.isf(1e-14)) + 1):
-    opened = [params_lib.has_enough(m + one, m + one, request.min_honest_fraction,
-                                    request.assumed_colluders) for one in (0, 1)]
+    opened = [params_lib.has_enough(m + one, m + one, mechanism.min_honest_fraction,
+                                    mechanism.assumed_colluders) for one in (0, 1)]
     away = stats.norm.pdf(x, m if opened[0] else 0, deviation)
     there, zero = (stats.norm.pdf(x, m - sent if opened[1] else 0, deviation)
                    for sent in (1, 0))
@@ -139,18 +141,19 @@ def _divergences(request, epsilon):
     {}, dict(min_honest_fraction=0.8, assumed_colluders=2),
     dict(population=400, noise_multiplier=0.8)])
 def test_epsilon_covers_a_client_that_opens_rounds(changes):
-  request = _request(**changes)
-  event = request.event()
+  mechanism = _mechanism(**changes)
+  event = mechanism.event()
   assert event.event.pivotal_probability > 0.1
-  counted = accountant.epsilon(event, request.delta)
+  counted = accountant.epsilon(event, DELTA)
   blind = accountant.epsilon(
-      events.PoissonSampled(event=event.event.event,
-                            sampling_rate=request.sampling_rate), request.delta)
+      events.PoissonSampled(
+          event=mechanism.release(),
+          sampling_rate=mechanism.sampling_scheme().sampling_rate), DELTA)
   # As if the size of the cohort decided nothing: less than what is lost.
-  assert max(_divergences(request, blind)) > 2 * request.delta
-  assert max(_divergences(request, counted)) <= request.delta
+  assert max(_divergences(mechanism, blind)) > 2 * DELTA
+  assert max(_divergences(mechanism, counted)) <= DELTA
   assert blind < counted < accountant.epsilon(
-      event, request.delta, amplification='none')
+      event, DELTA, amplification='none')
 
 
 @pytest.mark.parametrize('changes', [
@@ -158,13 +161,13 @@ def test_epsilon_covers_a_client_that_opens_rounds(changes):
     dict(mechanism='skellam_central'), dict(min_honest_fraction=1.0,
                                             assumed_colluders=0, dropout_rate=0.3)])
 def test_where_nothing_is_told_nothing_is_paid(changes):
-  event = _request(**changes).event().event
+  event = _mechanism(**changes).event().event
   assert getattr(event, 'pivotal_probability', 0.0) == 0
   assert not any('whether a round is opened' in text for text in event.caveats())
 
 
 def test_dropouts_below_a_whole_cohort_are_paid_for_and_told():
-  event = _request(assumed_colluders=0, dropout_rate=0.1).event()
+  event = _mechanism(assumed_colluders=0, dropout_rate=0.1).event()
   assert 0 < event.event.pivotal_probability < 0.5
   found = accountant.guarantee(event, 1e-3)
   assert any('whether a round is opened' in text and 'drop out' in text
@@ -175,9 +178,9 @@ def test_dropouts_below_a_whole_cohort_are_paid_for_and_told():
 
 
 def test_a_count_beside_the_sum_is_withheld_with_it():
-  request = _request(adaptive_clipping=True, clip_count_stddev=3.0)
-  count = request_lib.sampled(request, request_lib.clip_count(request)).event
-  assert count.pivotal_probability == request.event().event.pivotal_probability > 0.1
+  mechanism = _mechanism(adaptive_clipping=True, clip_count_stddev=3.0)
+  count = mechanism.sampled(mechanism.clip_count()).event
+  assert count.pivotal_probability == mechanism.event().event.pivotal_probability > 0.1
 
 
 @pytest.mark.parametrize('changes, message', [
@@ -187,12 +190,12 @@ def test_a_count_beside_the_sum_is_withheld_with_it():
     (dict(assumed_colluders=0.5), 'assumed_colluders')])
 def test_bad_settings_are_refused(changes, message):
   with pytest.raises(ValueError, match=message):
-    _request(**changes)
+    _mechanism(**changes)
 
 
 @pytest.mark.parametrize('fraction, expected', [(1.0, 0.0), (0.9, 1.0)])
 def test_events_of_earlier_ledgers_are_read_on_the_safe_side(fraction, expected):
-  event = _request(min_honest_fraction=fraction, assumed_colluders=0).event()
+  event = _mechanism(min_honest_fraction=fraction, assumed_colluders=0).event()
   data = event.to_json()
   del data['event']['pivotal_probability']
   assert base.from_json(data).event.pivotal_probability == expected
@@ -202,14 +205,14 @@ def test_events_of_earlier_ledgers_are_read_on_the_safe_side(fraction, expected)
 
 def test_an_event_made_by_hand_says_what_it_assumes():
   sums = {h: events.DistributedSkellam.from_params(
-      _request(min_honest_fraction=h, assumed_colluders=0).params())
+      _mechanism(min_honest_fraction=h, assumed_colluders=0).params())
           for h in (0.9, 1.0)}
   found = {h: ' '.join(events.PoissonSampled(
       event=events.Together(events=(event,)), sampling_rate=0.01).caveats())
            for h, event in sums.items()}
   assert 'no client drops out and that none colludes' in found[0.9]
   assert 'colludes' not in found[1.0]
-  central = _request(mechanism='skellam_central', assumed_colluders=0).event()
+  central = _mechanism(mechanism='skellam_central', assumed_colluders=0).event()
   assert not any('colludes' in text for text in central.caveats())
 
 

@@ -112,7 +112,7 @@ def test_a_client_takes_the_vectors_that_the_docstring_says(generator):
 
 @pytest.mark.slow
 def test_the_peak_of_a_chunk_does_not_grow_with_the_cohort():
-  module = 'tests.simulation.chunk_peak'
+  module = 'tests.fedavg.chunk_peak'
   few, many = _peak(module, 4), _peak(module, 40)
   # 36 clients more, of 4 MB each: not even four vectors more.
   assert many - few < 16 * 2**20

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks import fedmd
-from tasks import fedmd_models
+from tasks.models import fedmd as fedmd_models
 
 
 @pytest.mark.parametrize('image', [(32, 32, 3), (28, 28, 1), (8, 8, 1)])

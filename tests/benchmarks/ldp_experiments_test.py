@@ -6,21 +6,20 @@ import numpy as np
 import pytest
 
 from benchmarks import ldp_experiments
-from tff_pipelines import ldp_flags
 
 
-def _config(experiment):
-  return ldp_experiments.FLAGS_OF[experiment.module](
-      experiment.values(pathlib.Path('out'), 'data'))
+def _settings(experiment):
+  return ldp_experiments.SETTINGS[experiment.module](
+      **experiment.values(pathlib.Path('out'), 'data'))
 
 
-def test_every_experiment_is_a_run_of_a_binary():
+def test_every_experiment_is_a_run_of_a_program():
   found = ldp_experiments.experiments()
   assert len({experiment.name for experiment in found}) == len(found)
   for experiment in found:
-    config = _config(experiment)
-    assert config.resume and config.seed is None  # Noise is never seeded.
-    assert config.task_options['data_seed'] == experiment.seed
+    settings = _settings(experiment)
+    assert settings.resume and settings.seed is None  # Noise is never seeded.
+    assert settings.task_options['data_seed'] == experiment.seed
     assert f'-m {experiment.module} ' in experiment.command(
         pathlib.Path('out'), 'data')
 
@@ -28,7 +27,7 @@ def test_every_experiment_is_a_run_of_a_binary():
 def test_runs_on_the_same_owners_follow_one_another():
   keys = []
   for experiment in ldp_experiments.experiments():
-    key = ldp_flags.preparation_key(_config(experiment))
+    key = _settings(experiment).preparation_key
     if not keys or keys[-1] != key:
       keys.append(key)
   # Once more at most: baselines on MNIST come after all seeds.
@@ -37,7 +36,7 @@ def test_runs_on_the_same_owners_follow_one_another():
 
 def _result(row, seed=0, **more):
   return {'name': f'{row}-{seed}', 'row': row, 'seed': seed, 'accuracy': 0.5,
-          'epsilon': 5.0, 'delta': 0.0, 'owners': 1000, **more}
+          'epsilon': 5.0, 'delta': 0.0, 'population': 1000, **more}
 
 
 def _results(*rows):
@@ -77,7 +76,7 @@ def test_savings_are_shares_of_the_queries_of_random_sampling():
           for line in found.splitlines()[2:]}
   assert rows['| 95%'] == ['100', '200', '50%', '500', '1,000 |']
   assert rows['| 96%'][:3] == ['150', 'over 200', 'over 25%']
-  assert '| 98%' not in rows  # Nobody comes there.
+  assert '| 98%' not in rows  # Neither gets there.
   assert ldp_experiments.savings({}).count('\n') == 1
 
 

@@ -1,4 +1,4 @@
-"""The tables of FedMD: which runs they need, and what is made of them."""
+"""The tables of FedMD: which runs they need, and what is computed from them."""
 
 import json
 import math
@@ -14,7 +14,7 @@ from tests import build_file
 
 def _result(key, accuracy, seed=0, epsilon=0.19971):
   return dict(
-      run=f'{key}-{seed}', case=key, seed=seed, pair='cifar', rounds=20,
+      run=f'{key}-{seed}', case=key, seed=seed, task='cifar', rounds=20,
       public_per_round=5000, accuracy=accuracy, epsilon=epsilon, delta=0.18154,
       noise_scale=None, records=[300] * 10, history=[[accuracy] * 10], starts=1,
       seconds=60.0, cpu_seconds=60.0, warnings=[])
@@ -27,7 +27,7 @@ def _results(*found):
 def test_rows_of_one_key_are_of_one_setting_and_run_once():
   settings = {}
   for case in fedmd_cases.cases():
-    assert settings.setdefault(case.key, case.config(0)) == case.config(0)
+    assert settings.setdefault(case.key, case.settings(0)) == case.settings(0)
   names = [case.run(seed) for case, seed in fedmd_cases.runs()]
   assert len(set(names)) == len(names)
   assert {case.key for case, _ in fedmd_cases.runs()} == settings.keys()
@@ -125,20 +125,20 @@ def test_tables_need_no_tensorflow(tmp_path):
 
 def _tiny(key='tiny', **changes):
   return fedmd_cases.Case(
-      key=key, table='2', name='tiny', pair='digits', changes={**dict(
-          parties=2, pretrain_epochs=1, initial_epochs=1, architectures=('dense2',)),
+      key=key, table='2', name='tiny', task='digits', changes={**dict(
+          num_clients=2, pretrain_epochs=1, initial_epochs=1, architectures=('dense2',)),
                                                                **changes})
 
 
 def test_runs_of_other_records_or_models_do_not_share_a_task(tmp_path):
   runner = results_fedmd.Runner(tmp_path, None, rounds=1, public_per_round=40)
   found = [runner.run(case, 0) for case in (
-      _tiny('few', records_per_party=20), _tiny('all'),
+      _tiny('few', records_per_client=20), _tiny('all'),
       _tiny('other', architectures=('dense2', 'dense3')))]
   assert found[0]['records'] == [20, 20] and found[1]['records'][0] > 400
   assert found[2]['records'] == found[1]['records']
-  models = [json.loads((tmp_path / f'{key}-0' / 'summary.json').read_text())['parties']
-            for key in ('all', 'other')]
+  models = [json.loads((tmp_path / f'{key}-0' / 'summary.json').read_text())
+            ['details']['parties'] for key in ('all', 'other')]
   assert [[party['architecture'] for party in run] for run in models] == [
       ['dense2', 'dense2'], ['dense2', 'dense3']]
 

@@ -1,65 +1,263 @@
-"""Exit codes and the one line of an error, in interpreters of their own."""
+"""From flags to settings and exit codes: one line for every mistake of the user."""
 
+import dataclasses
+import importlib
+import json
+import re
 import subprocess
 import sys
 
 import pytest
 
-from tests.pipelines import launcher
+from tests.programs import launcher
+from tff_pipelines.experiment import cli
+from tff_pipelines.experiment import settings as settings_lib
+from tff_pipelines.experiment.settings import setting
 
-PROGRAM = '''
-from absl import flags
-from tff_pipelines import cli
-flags.DEFINE_integer('rounds', 1, 'Rounds in all.')
-def main(argv):
-  {body}
-cli.run(main)
-'''
+DOC = """Does nothing, in a sentence that is longer than a terminal is wide, as here.
 
+  python -m program --rounds=2
 
-def _run(body, *arguments):
-  return subprocess.run(
-      [sys.executable, '-c', PROGRAM.format(body=body), *arguments],
-      cwd=launcher.ROOT, env=launcher.environment(''), capture_output=True,
-      text=True, timeout=400, check=False)
+More that only a patient reader wants to know about it.
 
+Exit codes: 0.
+"""
+# Modules of programs that are started by settings.
+PROGRAMS = sorted(
+    '.'.join(path.relative_to(launcher.ROOT).with_suffix('').parts)
+    for path in (launcher.ROOT / 'tff_pipelines').rglob('*.py')
+    if 'return cli.start(' in path.read_text(encoding='utf-8'))
 
-@pytest.mark.parametrize('body, code', [
-    ('return None', 0), ('return 0', 0), ('return 1', 1),
-    ('raise KeyboardInterrupt', 130)])
-def test_exit_code_is_that_of_main(body, code):
-  done = _run(body)
-  assert done.returncode == code
-  assert (done.stdout, done.stderr) == ('', '')
+_seen: list[settings_lib.Settings] = []
 
 
-@pytest.mark.parametrize('body, message', [
-    (r'raise ValueError("clip is\n  wrong")', 'error: clip is wrong\n'),
-    ('open("/proc/none")', "error: [Errno 2] No such file or directory: "
-     "'/proc/none'\n")])
-def test_mistake_of_the_user_is_one_line(body, message):
-  done = _run(body)
-  assert (done.returncode, done.stdout, done.stderr) == (2, '', message)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProgramSettings(settings_lib.RunSettings):
+  """A few flags."""
+
+  rounds: int = setting(
+      1, 'Rounds in all.', group='work', low=1, essential=True, aliases=('num_rounds',))
+  shout: bool = setting(False, 'Whether to shout.', group='work', aliases=('loud',))
+  names: tuple[str, ...] = setting(
+      (), 'Names.', group='work', repeated=True, aliases=('name',))
+
+
+def succeed(settings):
+  _seen.append(settings)
+
+
+def count(settings):
+  return settings.rounds
+
+
+def summarize(settings):
+  del settings
+  return {'accuracy': 0.5}
+
+
+def stop(settings):
+  raise KeyboardInterrupt
+
+
+def refuse(settings):
+  raise ValueError(f'clip is\n  wrong in round {settings.rounds}')
+
+
+def open_nothing(settings):
+  del settings
+  open('/proc/none', encoding='utf-8').close()
+
+
+def fail(settings):
+  del settings
+  return {}['missing']
+
+
+def _start(name, *arguments):
+  return cli.start(DOC, ProgramSettings, f'{__name__}:{name}', arguments)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_seen():
+  _seen.clear()
+
+
+def _one_line(capsys, code):
+  """The line of an error."""
+  out, err = capsys.readouterr()
+  assert code == 2 and out == ''
+  assert err.startswith('error: ') and err.endswith('\n') and err.count('\n') == 1, err
+  return err[len('error: '):-1]
+
+
+@pytest.mark.parametrize('name, arguments, code', [
+    ('succeed', [], 0), ('count', ['--rounds=1'], 1), ('count', ['--rounds=3'], 3),
+    ('summarize', [], 0), ('stop', [], 130)])
+def test_exit_code_is_that_of_the_run(capsys, name, arguments, code):
+  assert _start(name, *arguments) == code
+  assert capsys.readouterr() == ('', '')
+
+
+@pytest.mark.parametrize('name, message', [
+    ('refuse', 'clip is wrong in round 4'),
+    ('open_nothing', "[Errno 2] No such file or directory: '/proc/none'")])
+def test_mistake_of_the_user_is_one_line(capsys, name, message):
+  assert _one_line(capsys, _start(name, '--rounds=4')) == message
 
 
 def test_fault_of_the_program_keeps_its_traceback():
-  done = _run('return {}["missing"]')
-  assert done.returncode == 1
-  assert 'Traceback' in done.stderr and 'KeyError' in done.stderr
+  with pytest.raises(KeyError, match='missing'):
+    _start('fail')
 
 
-@pytest.mark.parametrize('argument, named', [
-    ('--unknown', 'unknown'), ('--rounds=many', '--rounds=many'),
-    ('rounds', "'rounds'"), ('--flagfile=none.flags', 'none.flags'),
-    ('--norounds', 'norounds')])
-def test_wrong_argument_is_named_in_one_line(argument, named):
-  done = _run('return 0', argument)
-  assert done.returncode == 2 and done.stdout == ''
-  assert done.stderr.startswith('error: ') and done.stderr.count('\n') == 1
-  assert named in done.stderr
+@pytest.mark.parametrize('arguments, named', [
+    (['--unknown'], "Unknown command line flag 'unknown'"),
+    (['--rounds=many'], '--rounds=many'), (['--rounds'], 'rounds'),
+    (['rounds=3'], "unexpected argument 'rounds=3': every argument is a --flag=value"),
+    (['--rounds=2', 'and', 'more'], "unexpected argument 'and'"),
+    (['--flagfile=none.flags'], 'none.flags'), (['--norounds'], 'norounds'),
+    (['--rounds=0'], 'rounds must be at least 1, found 0'),
+    (['--shout=perhaps'], 'shout'),
+    (['--resume'], 'resume needs output_dir, the folder of the run to continue'),
+    (['--output_dir='], 'output_dir must be a non-empty text'),
+    (['--output_dir=/proc/run'], '/proc/run'),
+    (['--verbosity=loud'], 'verbosity')])
+def test_wrong_argument_is_named_in_one_line(capsys, arguments, named):
+  assert named in _one_line(capsys, _start('succeed', *arguments))
+  assert not _seen
 
 
-def test_help_exits_with_zero():
-  done = _run('return 1', '--help')
-  assert done.returncode == 0
-  assert '--rounds: Rounds in all.' in done.stdout
+def test_arguments_become_settings():
+  assert _start('succeed', '--rounds=3', '--shout', '--names=a', '--names=b') == 0
+  settings, = _seen
+  assert settings == ProgramSettings(rounds=3, shout=True, names=('a', 'b'))
+  assert settings.given == {'rounds', 'shout', 'names'}
+
+
+def test_arguments_of_this_process_are_the_default(monkeypatch):
+  monkeypatch.setattr(sys, 'argv', ['program', '--rounds=7'])
+  assert cli.start(DOC, ProgramSettings, f'{__name__}:succeed') == 0
+  assert _seen[0].rounds == 7
+
+
+def test_former_names_of_flags_work_with_a_line_each(capsys):
+  assert _start('succeed', '--num_rounds=3', '--noloud', '--name=a', '--name=b') == 0
+  out, err = capsys.readouterr()
+  assert _seen == [ProgramSettings(rounds=3, shout=False, names=('a', 'b'))]
+  assert out == '' and err.splitlines() == [
+      '--num_rounds is now called --rounds', '--loud is now called --shout',
+      '--name is now called --names']
+
+
+def test_flagfiles_are_read_with_their_former_names(capsys, tmp_path):
+  inner, outer = tmp_path / 'inner.flags', tmp_path / 'outer.flags'
+  inner.write_text('# More.\n--num_rounds=3\n--rounds=4\n')
+  outer.write_text(f'--loud\n\n--flagfile={inner}\n--names=a\n')
+  assert _start('succeed', f'--flagfile={outer}', '--names=b') == 0
+  assert _seen == [ProgramSettings(rounds=4, shout=True, names=('a', 'b'))]
+  assert capsys.readouterr().err.splitlines() == [
+      '--loud is now called --shout', '--num_rounds is now called --rounds']
+  inner.write_text('--rounds=none\n')
+  assert '--rounds=none' in _one_line(capsys, _start(
+      'succeed', f'--flagfile={inner}'))
+
+
+def test_flags_of_one_start_are_gone_in_the_next():
+  assert _start('succeed', '--rounds=3') == _start('succeed') == 0
+  assert _seen[1] == ProgramSettings() and not _seen[1].given
+
+
+@pytest.mark.parametrize('argument', ['--help', '-h', '-help', '--helpshort'])
+def test_help_is_the_first_screen(capsys, argument):
+  assert _start('fail', '--rounds=0', argument) == 0
+  out, err = capsys.readouterr()
+  assert err == '' and max(map(len, out.splitlines())) <= 80
+  assert out.startswith('Does nothing, in a sentence that is longer')
+  assert '--rounds=2' in out and '--rounds=1                 Rounds in all.' in out
+  assert 'patient' not in out and 'Exit codes' not in out and '--shout' not in out
+  assert out.endswith('All flags: --helpfull. Flags from a file: --flagfile=FILE.\n')
+
+
+@pytest.mark.parametrize('argument', ['--helpfull', '-helpfull'])
+def test_full_help_has_everything(capsys, argument):
+  assert _start('fail', argument) == 0
+  out = capsys.readouterr().out
+  assert 'patient' in out and 'Exit codes: 0.' in out and max(
+      map(len, out.splitlines())) <= 80
+  for name in settings_lib.declared(ProgramSettings):
+    assert f'  --{name}' in out
+
+
+def test_program_under_its_former_name_says_so_and_runs(capsys):
+  with pytest.raises(SystemExit) as ending:
+    cli.moved('old', 'new', lambda: 5)
+  assert ending.value.code == 5
+  assert capsys.readouterr() == ('', 'old is now called new\n')
+
+
+def _settings_of(module):
+  found, = {value for value in vars(module).values() if isinstance(value, type)
+            and issubclass(value, settings_lib.Settings)}
+  return found
+
+
+@pytest.mark.parametrize('name', PROGRAMS)
+def test_first_screen_of_every_program_fits_and_has_the_flags_of_its_examples(
+    capsys, name):
+  module = importlib.import_module(name)
+  assert module.main(['--help']) == 0
+  lines = capsys.readouterr().out.splitlines()
+  assert len(lines) <= 45 and max(map(len, lines)) <= 80
+  names = set(settings_lib.declared(_settings_of(module)))
+  shown = re.findall(r'^  --(\w+)', '\n'.join(lines), re.M)
+  flags = {flag if flag in names else flag.removeprefix('no') for flag in shown}
+  assert flags and flags <= names
+  examples = [part for part in module.__doc__.split('\n\n') if part.startswith('  ')]
+  # Texts in quotes are for other programs.
+  examples = re.sub(r'"[^"]*"', '', '\n'.join(examples))
+  used = set(re.findall(r'\s--(\w+)', examples)) - {'flagfile'}
+  assert used and used <= flags or '--' not in examples
+
+
+@pytest.mark.parametrize('name', PROGRAMS)
+def test_full_help_of_every_program_lists_all_flags_with_a_sentence(capsys, name):
+  module = importlib.import_module(name)
+  assert module.main(['--helpfull']) == 0
+  out = capsys.readouterr().out
+  for flag, field in settings_lib.declared(_settings_of(module)).items():
+    assert re.search(rf'^  --(no)?{flag}\b', out, re.M), flag
+    assert field.setting.help.endswith('.'), flag
+
+
+WITHOUT_TENSORFLOW = '''
+import json, sys
+from tff_pipelines import train
+codes = [train.main(arguments) for arguments in json.loads(sys.argv[1])]
+print(json.dumps([codes, 'tensorflow' in sys.modules]))
+'''
+
+
+def test_wrong_flags_are_refused_before_tensorflow_is_imported(tmp_path):
+  folder = tmp_path / 'run'
+  folder.mkdir()
+  (folder / 'notes.txt').write_text('mine')
+  attempts = [
+      ['--clip=nan'], ['--rounds=0'], ['--task=cats'], ['--unknown'], ['--resume'],
+      ['--mechanism=none', '--epsilon=1'], ['--epsilon=1', '--noise_multiplier=1'],
+      ['--model=resnet'], [f'--output_dir={folder}'], ['--flagfile=none']]
+  done = subprocess.run(
+      [sys.executable, '-c', WITHOUT_TENSORFLOW, json.dumps(attempts)],
+      cwd=launcher.ROOT, env=launcher.environment(''), capture_output=True, text=True,
+      timeout=400, check=True)
+  assert json.loads(done.stdout) == [[2] * len(attempts), False]
+  assert len(done.stderr.splitlines()) == len(attempts)
+  assert all(line.startswith('error: ') for line in done.stderr.splitlines())
+
+
+def test_help_of_a_program_needs_no_tensorflow():
+  done = subprocess.run(
+      [sys.executable, '-c', WITHOUT_TENSORFLOW, '[["--help"], ["--helpfull"]]'],
+      cwd=launcher.ROOT, env=launcher.environment(''), capture_output=True, text=True,
+      timeout=400, check=True)
+  assert json.loads(done.stdout.splitlines()[-1]) == [[0, 0], False]
+  assert done.stderr == ''

@@ -12,7 +12,8 @@ from tensorboard.backend.event_processing import event_accumulator
 import tensorflow as tf
 
 from tff_pipelines.accounting import events
-from tff_pipelines.simulation import records as records_lib
+from tff_pipelines.experiment import files
+from tff_pipelines.experiment import records as records_lib
 
 EVENT = events.PoissonSampled(
     event=events.CentralGaussian(noise_multiplier=1.0), sampling_rate=0.1)
@@ -32,14 +33,14 @@ def _open(folder, resume=False, **changes):
       folder, {**CONFIGURATION, **changes}, resume=resume)
 
 
-def _commit(records, number, metrics=None, withheld=False):
+def _commit(records, number, metrics=None, suppressed=False):
   records.commit(
-      _state(number), number, EVENT, withheld=withheld,
+      _state(number), number, EVENT, suppressed=suppressed,
       metrics=metrics or {'epsilon': number / 2, 'test/accuracy': number / 10})
 
 
 def _rows(folder):
-  with open(folder / records_lib.METRICS, encoding='utf-8') as file:
+  with open(folder / files.METRICS, encoding='utf-8') as file:
     return [{key: float(value) for key, value in row.items()}
             for row in csv.DictReader(file)]
 
@@ -54,14 +55,21 @@ def folder(tmp_path):
   return tmp_path / 'run'
 
 
-@pytest.fixture
-def two_rounds(folder):
-  """A folder with two committed rounds."""
+@pytest.fixture(scope='module')
+def _committed(tmp_path_factory):
+  """A folder with two committed rounds, which no test may touch."""
+  folder = tmp_path_factory.mktemp('committed') / 'run'
   records = _open(folder)
   records.restore(_state(0), HEADER)
   _commit(records, 1)
   _commit(records, 2)
   return folder
+
+
+@pytest.fixture
+def two_rounds(_committed, folder):
+  """A folder with two committed rounds."""
+  return shutil.copytree(_committed, folder)
 
 
 def test_new_run_starts_from_its_initial_state(folder):
@@ -71,7 +79,7 @@ def test_new_run_starts_from_its_initial_state(folder):
   np.testing.assert_array_equal(state['weights'][0], np.full([2, 3], 7))
   assert records.ledger.header()['warnings'] == ['one']
   assert records.ledger.lines() == []
-  found = json.loads((folder / records_lib.CONFIGURATION).read_text())
+  found = json.loads((folder / files.CONFIGURATION).read_text())
   assert found == CONFIGURATION
 
 
@@ -158,16 +166,16 @@ def test_metric_that_comes_later_gets_a_column(two_rounds):
   records = _open(two_rounds, resume=True)
   records.restore(_state(0), {})
   _commit(records, 3, {'epsilon': float('inf'), 'new': 4.0})
-  with open(two_rounds / records_lib.METRICS, encoding='utf-8') as file:
+  with open(two_rounds / files.METRICS, encoding='utf-8') as file:
     rows = list(csv.DictReader(file))
   assert [row['new'] for row in rows] == ['', '', '4.0']
   assert [row['epsilon'] for row in rows] == ['0.5', '1.0', 'inf']
 
 
-def test_withheld_round_is_recorded_as_such_and_costs_the_same(two_rounds):
+def test_suppressed_round_is_recorded_as_such_and_costs_the_same(two_rounds):
   records = _open(two_rounds, resume=True)
   records.restore(_state(0), {})
-  _commit(records, 3, withheld=True)
+  _commit(records, 3, suppressed=True)
   lines = records.ledger.lines()
   assert [line['outcome'] for line in lines] == ['released', 'released', 'withheld']
   assert lines[2]['event'] == lines[1]['event'] == EVENT.to_json()
@@ -211,7 +219,7 @@ def test_run_that_stops_inside_a_commit_is_completed(two_rounds, monkeypatch, wi
 
 
 def test_line_that_was_torn_off_is_completed_from_the_checkpoint(two_rounds):
-  path = two_rounds / records_lib.LEDGER
+  path = two_rounds / files.LEDGER
   whole = path.read_bytes()
   path.write_bytes(whole[:-40])
   records = _open(two_rounds, resume=True)
@@ -221,10 +229,10 @@ def test_line_that_was_torn_off_is_completed_from_the_checkpoint(two_rounds):
 
 
 def test_resuming_twice_changes_no_metrics(two_rounds):
-  before = (two_rounds / records_lib.METRICS).read_bytes()
+  before = (two_rounds / files.METRICS).read_bytes()
   for _ in range(2):
     _open(two_rounds, resume=True).restore(_state(0), {})
-  assert (two_rounds / records_lib.METRICS).read_bytes() == before
+  assert (two_rounds / files.METRICS).read_bytes() == before
 
 
 def test_leftovers_of_a_killed_save_are_no_checkpoint(two_rounds):
@@ -240,7 +248,7 @@ def test_leftovers_of_a_killed_save_are_no_checkpoint(two_rounds):
 
 def test_run_killed_before_its_configuration_can_be_resumed(folder):
   folder.mkdir()
-  (folder / f'.{records_lib.CONFIGURATION}.abc').write_text('{"rou')
+  (folder / f'.{files.CONFIGURATION}.abc').write_text('{"rou')
   records = _open(folder, resume=True)
   assert records.restore(_state(1), HEADER)[1] == 0
   assert not list(folder.glob('.*'))
@@ -248,7 +256,7 @@ def test_run_killed_before_its_configuration_can_be_resumed(folder):
 
 def test_run_killed_between_ledger_and_checkpoint_can_be_resumed(two_rounds):
   shutil.rmtree(two_rounds / 'checkpoints')
-  path = two_rounds / records_lib.LEDGER
+  path = two_rounds / files.LEDGER
   path.write_text(path.read_text().split('\n')[0] + '\n')
   assert _open(two_rounds, resume=True).restore(_state(1), HEADER)[1] == 0
 
@@ -260,12 +268,22 @@ def test_folder_with_a_run_is_not_overwritten(two_rounds):
   assert _snapshot(two_rounds) == before
 
 
-def test_run_of_another_configuration_is_not_continued(two_rounds):
-  before = _snapshot(two_rounds)
-  with pytest.raises(
-      ValueError, match='another configuration: clip, new, rounds differ'):
-    _open(two_rounds, resume=True, clip=0.6, rounds=4, new=1)
-  assert _snapshot(two_rounds) == before
+def test_configuration_of_a_resumed_run_is_the_recorded_one(two_rounds):
+  before = (two_rounds / files.CONFIGURATION).read_bytes()
+  records = _open(two_rounds, resume=True, clip=0.6)
+  assert records.configuration == CONFIGURATION
+  assert records.configuration_hash == files.configuration_hash(CONFIGURATION)
+  assert (two_rounds / files.CONFIGURATION).read_bytes() == before
+
+
+def test_hash_of_a_configuration_depends_on_all_of_it_and_no_order():
+  found = files.configuration_hash(CONFIGURATION)
+  assert len(found) == 64
+  assert found == files.configuration_hash(dict(reversed(CONFIGURATION.items())))
+  for name in CONFIGURATION:
+    assert found != files.configuration_hash({**CONFIGURATION, name: 7})
+  with pytest.raises(ValueError):
+    files.configuration_hash({'clip': float('nan')})
 
 
 @pytest.mark.parametrize('resume', [False, True])
@@ -280,13 +298,13 @@ def test_folder_with_other_files_is_left_alone(folder, resume):
 def test_folder_below_a_file_is_refused(tmp_path):
   (tmp_path / 'file').write_text('')
   for name in ('file', 'file/run'):
-    with pytest.raises(OSError, match='file'):
+    with pytest.raises(ValueError, match='output_dir=.*file.* a folder'):
       _open(tmp_path / name)
   assert [path.name for path in tmp_path.iterdir()] == ['file']
 
 
 def test_damaged_configuration_is_refused(two_rounds):
-  (two_rounds / records_lib.CONFIGURATION).write_text('{"rounds": 3,')
+  (two_rounds / files.CONFIGURATION).write_text('{"rounds": 3,')
   with pytest.raises(ValueError, match='is damaged'):
     _open(two_rounds, resume=True)
 
@@ -316,7 +334,7 @@ def _empty(lines):
 
 @pytest.mark.parametrize('damage', [_without_first_round, _edited, _empty])
 def test_ledger_that_lost_or_changed_a_round_is_refused(two_rounds, damage):
-  path = two_rounds / records_lib.LEDGER
+  path = two_rounds / files.LEDGER
   path.write_text('\n'.join(damage(path.read_text().split('\n'))))
   records = _open(two_rounds, resume=True)
   with pytest.raises(ValueError, match='ledger'):
@@ -324,7 +342,7 @@ def test_ledger_that_lost_or_changed_a_round_is_refused(two_rounds, damage):
 
 
 def test_last_line_that_was_lost_comes_back_from_the_checkpoint(two_rounds):
-  path = two_rounds / records_lib.LEDGER
+  path = two_rounds / files.LEDGER
   whole = path.read_text()
   path.write_text('\n'.join(_without_last_round(whole.split('\n'))))
   _open(two_rounds, resume=True).restore(_state(0), HEADER)
@@ -333,12 +351,91 @@ def test_last_line_that_was_lost_comes_back_from_the_checkpoint(two_rounds):
 
 def test_atomic_write_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):
   path = tmp_path / 'file.json'
-  records_lib.write_atomically(path, 'old')
+  files.write_atomically(path, 'old')
   with monkeypatch.context() as patch:
-    patch.setattr(records_lib.os, 'replace', _stop)
+    patch.setattr(files.os, 'replace', _stop)
     with pytest.raises(KeyboardInterrupt):
-      records_lib.write_atomically(path, 'new')
+      files.write_atomically(path, 'new')
   assert path.read_text() == 'old'
-  records_lib.write_atomically(path, 'new')
+  files.write_atomically(path, 'new')
   assert path.read_text() == 'new'
   assert [p.name for p in tmp_path.iterdir()] == ['file.json']
+
+
+def _charged(folder, resume=False):
+  found = records_lib.ChargedRecords(
+      _open(folder, resume=resume), 'answers/{:06}.npz'.format)
+  found.restore(HEADER)
+  return found
+
+
+@pytest.fixture
+def two_steps(folder):
+  """A folder of two steps that were charged and kept, and measured."""
+  records = _charged(folder)
+  for number in (1, 2):
+    line = records.charge(EVENT)
+    records.keep(line, {'labels': np.full(3, number), 'count': np.int64(number)})
+    records.measure(number, {'accuracy': number / 10})
+  return folder
+
+
+def test_charge_is_in_the_ledger_before_anything_is_kept(folder):
+  records = _charged(folder)
+  line = records.charge(EVENT)
+  assert (line['round'], line['event'], line['starts']) == (1, EVENT.to_json(), 1)
+  assert records.run.ledger.lines() == [line]
+  assert records.kept == [] and not list((folder / 'answers').iterdir())
+  # What was charged and not kept stays charged.
+  again = _charged(folder, resume=True)
+  assert again.kept == [] and again.run.ledger.lines() == [line]
+  assert again.charge(EVENT)['round'] == 2
+
+
+def test_kept_steps_and_their_metrics_are_read_again(two_steps):
+  records = _charged(two_steps, resume=True)
+  assert [kept.line['round'] for kept in records.kept] == [1, 2]
+  for number, kept in enumerate(records.kept, start=1):
+    assert kept.arrays.keys() == {'labels', 'count'}
+    np.testing.assert_array_equal(kept.arrays['labels'], np.full(3, number))
+  assert records.metrics == {1: {'accuracy': 0.1}, 2: {'accuracy': 0.2}}
+  assert [line['starts'] for line in records.run.ledger.lines()] == [1, 1]
+
+
+def test_step_that_was_lost_leaves_a_gap(two_steps):
+  (two_steps / 'answers' / '000001.npz').unlink()
+  records = _charged(two_steps, resume=True)
+  assert [kept.line['round'] for kept in records.kept] == [2]
+  assert len(records.run.ledger.lines()) == 2
+
+
+def test_line_that_was_torn_off_announced_nothing(two_steps):
+  path = two_steps / files.LEDGER
+  whole = path.read_bytes()
+  line = records_lib.ledger_lib.Ledger(path).next_line(
+      EVENT, outcome='released', configuration_hash='abc')
+  path.write_bytes(whole + line.encode()[:50])
+  assert len(_charged(two_steps, resume=True).kept) == 2
+  assert path.read_bytes() == whole
+
+
+def test_file_in_the_middle_of_being_written_is_removed(two_steps):
+  partial = two_steps / 'answers' / '.000003.npz.abc'
+  partial.write_bytes(b'PK')
+  _charged(two_steps, resume=True)
+  assert not partial.exists()
+
+
+@pytest.mark.parametrize('damage, message', [
+    (lambda folder: (folder / 'answers' / '000001.npz').write_bytes(b'PK'),
+     '000001.npz is damaged'),
+    (lambda folder: (folder / 'answers' / '000001.npz').rename(
+        folder / 'answers' / '000003.npz'), '000003.npz belongs to no line of'),
+    (lambda folder: shutil.copy(folder / 'answers' / '000001.npz',
+                                folder / 'answers' / '000002.npz'),
+     '000002.npz must belong to round 2'),
+    (lambda folder: (folder / files.LEDGER).unlink(), 'ledger.jsonl is missing, but')])
+def test_steps_that_do_not_belong_together_are_refused(two_steps, damage, message):
+  damage(two_steps)
+  with pytest.raises(ValueError, match=message):
+    _charged(two_steps, resume=True)

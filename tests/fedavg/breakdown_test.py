@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tasks.task import Breakdown
-from tff_pipelines import breakdown_report
+from tff_pipelines.fedavg import breakdown as breakdown_report
 
 # Rows are true: 'a' 4, 'b' 6, 'c' never, 'd' 2.
 CONFUSION = np.array(
@@ -96,3 +96,14 @@ def test_lines_leave_out_groups_that_never_occurred():
   assert [group['name'] for group in found['groups']] == ['early', 'c']
   lines = breakdown_report.lines('test', found)
   assert lines[0] == "test, right by group: 'early' 70% of 10"
+
+
+def test_weakest_classes_are_named_in_one_line():
+  assert breakdown_report.weakest(_described()) == (
+      "letter 'd' 0% of 2, 'b' 67% of 6, 'a' 75% of 4")
+  # Classes that never occurred have no accuracy.
+  unseen = {name: np.array([0.0, 2.0, 5.0, 9.0]) for name in ('occurred', 'right')}
+  found = _described({**unseen, 'predicted': np.ones(4)})
+  assert "'a'" not in breakdown_report.weakest(found)
+  nothing = {name: np.zeros(4) for name in ('occurred', 'right', 'predicted')}
+  assert breakdown_report.weakest(_described(nothing)) is None

@@ -9,27 +9,29 @@ import tensorflow as tf
 from aggregators.distributed_sum import DistributedSumFactory
 from aggregators.expected_mean import ExpectedMeanFactory
 from aggregators.params import DistributedSumParams
-from tasks import records
-from tasks import source_sqlite
-from tasks import sqlite_writer
+from tasks.sources import records
+from tasks.sources import sqlite as source_sqlite
+from tasks.sources import sqlite_writer
 from tasks import task as task_lib
 from tests import tiny_task
-from tff_pipelines import training
-from tff_pipelines.accounting import request as request_lib
-from tff_pipelines.algorithms import fedavg
-from tff_pipelines.algorithms import local_training
-from tff_pipelines.privacy_plan import PrivacyPlan
-from tff_pipelines.simulation import chunked
+from tff_pipelines.accounting import mechanisms
+from tff_pipelines.experiment import records as records_lib
+from tff_pipelines.experiment import rounds as rounds_lib
+from tff_pipelines.fedavg import chunked
+from tff_pipelines.fedavg import local_training
+from tff_pipelines.fedavg import loop
+from tff_pipelines.fedavg import process as process_lib
+from tff_pipelines.fedavg import run as run_lib
+from tff_pipelines.fedavg.plan import FedAvgPlan
 from tff_pipelines.simulation import contexts
-from tff_pipelines.simulation import loop
-from tff_pipelines.simulation import records as records_lib
 
 COHORT, ROUNDS = 5, 2
 TINY = tiny_task.task(num_clients=COHORT)
 SETTINGS = dict(
     initial_weights=tiny_task.initial_weights(0),
-    local=local_training.LocalConfig(learning_rate=0.3, batch_size=3, epochs=2),
     server_learning_rate=1.0, server_momentum=0.9)
+LOCAL = local_training.LocalConfig(learning_rate=0.3, batch_size=3, epochs=2)
+UPDATE = local_training.client_update(tiny_task.loss, LOCAL)
 
 
 def _convert(raw):
@@ -91,18 +93,24 @@ def _factory():
 def _process(task, clients_per_call, by_id):
   read = task_lib.reader_in_graph(task.train) if by_id else None
   if clients_per_call == 1:
-    return fedavg.build(
-        task.model, task.train.element_spec,
+    return process_lib.build(
+        UPDATE, task.train.element_spec,
         mean_factory=ExpectedMeanFactory(_factory(), COHORT), seeded=True,
         diagnostics=False, read_in_graph=read, **SETTINGS)
   return chunked.build(
-      task.model, task.train.element_spec, sum_factory=_factory(),
+      UPDATE, task.train.element_spec, sum_factory=_factory(),
       expected_cohort_size=COHORT, read_in_graph=read, **SETTINGS)
+
+
+_processes = {}
 
 
 def _weights(task, clients_per_call, by_id):
   """The weights after some rounds, to the last bit."""
-  process = _process(task, clients_per_call, by_id)
+  key = clients_per_call, by_id
+  if key not in _processes:  # All of them are of one task.
+    _processes[key] = _process(task, clients_per_call, by_id)
+  process = _processes[key]
   reader = loop.ClientReader(task, 7, by_id)
   state = process.initialize()
   for r in range(ROUNDS):
@@ -143,26 +151,20 @@ def test_arrays_and_conversions_outside_graphs_travel_as_tensors(task):
   task.skips.enabled = False
 
 
-def _run(task, folder, dropout_rate=0.0):
-  """A run of the loop over the whole population, without privacy."""
-  plan = PrivacyPlan.calibrate(request_lib.Request(
-      query='epsilon', mechanism='none', clip=0.5, bits=18, cohort_size=COHORT,
-      sampling='none', rounds=ROUNDS, dimension=tiny_task.DIMENSION,
-      population=COHORT), simulation_seed=3, diagnostics=True)
-  factory = training.sum_factory(plan)
-  by_id = loop.reads_by_id(task)
-  process = chunked.build(
-      task.model, task.train.element_spec, sum_factory=factory,
-      expected_cohort_size=COHORT,
-      read_in_graph=task_lib.reader_in_graph(task.train) if by_id else None, **SETTINGS)
+def _run(task, folder):
+  """Reporting clients of each round of the whole population, without privacy."""
+  plan = FedAvgPlan.calibrate(mechanisms.SumMechanism(
+      mechanism='none', cohort_size=COHORT, sampling='none', rounds=ROUNDS,
+      dimension=tiny_task.DIMENSION, population=COHORT), seed=3, diagnostics=True)
+  rounds = run_lib.build_rounds(
+      task, plan, clients_per_call=3, by_id=loop.reads_by_id(task), local=LOCAL,
+      **SETTINGS)
+  run_records = records_lib.RunRecords(
+      folder / 'run', plan.configuration(), resume=False)
   found = []
-  run_records = records_lib.RunRecords(folder / 'run', plan.configuration(), resume=False)
-  loop.run(
-      process, lambda state, cohort: fedavg.tell_cohort_size(state, cohort, factory),
-      task, plan, run_records,
-      loop.LoopConfig(rounds=ROUNDS, clients_per_call=3, by_id=by_id,
-                      dropout_rate=dropout_rate),
-      on_round=lambda _, metrics: found.append(metrics['diagnostics/survivors']))
+  rounds_lib.run(
+      rounds, plan, run_records,
+      on_commit=lambda _, metrics: found.append(metrics['diagnostics/survivors']))
   return found
 
 
@@ -174,8 +176,8 @@ def test_bad_client_that_a_worker_reads_is_named(tmp_path, one_worker):
     _run(task, tmp_path)
 
 
-def test_bad_clients_that_are_skipped_take_part_with_nothing(tmp_path, one_worker):
+def test_bad_clients_that_are_skipped_participate_with_nothing(tmp_path, one_worker):
   task = _task(tmp_path, bad=[1, 3], skip=True)
-  # All are in the sum: were they missing, a round could be withheld for it.
+  # All are in the sum: were they missing, a round could be suppressed for it.
   assert _run(task, tmp_path) == [COHORT] * ROUNDS
   assert sorted(task.skips.clients) == ['1', '3']

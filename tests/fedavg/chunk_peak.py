@@ -1,6 +1,6 @@
 """Runs a round of one chunk of clients and prints the peak of this process.
 
-  python -m tests.simulation.chunk_peak CLIENTS
+  python -m tests.fedavg.chunk_peak CLIENTS
 
 A model of a million parameters. A process of its own, as the peak of a process
 never falls.
@@ -14,11 +14,10 @@ import tensorflow as tf
 
 from aggregators.distributed_sum import DistributedSumFactory
 from aggregators.params import DistributedSumParams
-from tasks import layers
-from tasks import task as task_lib
-from tff_pipelines.algorithms import fedavg
-from tff_pipelines.algorithms import local_training
-from tff_pipelines.simulation import chunked
+from tasks.models import layers
+from tff_pipelines.fedavg import chunked
+from tff_pipelines.fedavg import local_training
+from tff_pipelines.fedavg import process as process_lib
 from tff_pipelines.simulation import contexts
 
 FEATURES = CLASSES = 1000
@@ -39,19 +38,18 @@ def main(clients: int) -> None:
       clip=1.0, noise_multiplier=1.0, bits=16, dimension=FEATURES * CLASSES,
       cohort_size=10))
   process = chunked.build(
-      task_lib.Model(name='softmax', initial_weights=_initial_weights, loss=_loss,
-                     metrics=None),
+      local_training.client_update(_loss, local_training.LocalConfig(
+          learning_rate=0.1, batch_size=1, epochs=1)),
       {'x': (np.float32, (FEATURES,)), 'y': (np.int32, ())},
       sum_factory=factory, expected_cohort_size=10,
       initial_weights=_initial_weights(0),
-      local=local_training.LocalConfig(learning_rate=0.1, batch_size=1, epochs=1),
       server_learning_rate=1.0, server_momentum=0.0)
   examples = collections.OrderedDict(
       x=np.ones((1, FEATURES), np.float32), y=np.zeros(1, np.int32))
   with contexts.simulation():
     state = process.initialize()
     for _ in range(2):
-      state = fedavg.tell_cohort_size(state, 10, factory)
+      state = process_lib.tell_cohort_size(state, 10, factory)
       state = process.next(state, [chunked.make_chunk(
           [collections.OrderedDict(examples=examples)] * clients)])['state']
   assert np.any(state['weights'][0] != 0)

@@ -1,6 +1,7 @@
 """Many clients in one graph call: the same integers as one call each."""
 
 import collections
+import functools
 
 import numpy as np
 import pytest
@@ -18,17 +19,19 @@ from aggregators.expected_mean import ExpectedMeanFactory
 from aggregators.params import AdaptiveClipParams
 from aggregators.params import DistributedSumParams
 from tests import tiny_task
-from tff_pipelines.algorithms import fedavg
-from tff_pipelines.algorithms import local_training
-from tff_pipelines.simulation import chunked
+from tff_pipelines.fedavg import chunked
+from tff_pipelines.fedavg import local_training
+from tff_pipelines.fedavg import process as process_lib
 from tff_pipelines.simulation import contexts
 
 COHORT, ROUNDS = 6, 3
 TASK = tiny_task.task(num_clients=COHORT)
 SETTINGS = dict(
     initial_weights=tiny_task.initial_weights(0),
-    local=local_training.LocalConfig(learning_rate=0.3, batch_size=3, epochs=2),
     server_learning_rate=1.0, server_momentum=0.9)
+UPDATE = local_training.client_update(
+    tiny_task.loss, local_training.LocalConfig(
+        learning_rate=0.3, batch_size=3, epochs=2))
 
 
 def _params(**changes):
@@ -83,16 +86,24 @@ def _client(number, round_number):
       key=np.array([number, 1000 + round_number], np.int64))
 
 
+@functools.lru_cache(maxsize=None)
+def _factory(name, seed=7, diagnostics=False):
+  return CASES[name][0](simulation_seed=seed, diagnostics=diagnostics)
+
+
+# To trace a process takes seconds, to run it next to nothing.
+@functools.lru_cache(maxsize=None)
 def _plain(factory):
-  return fedavg.build(
-      TASK.model, TASK.train.element_spec,
+  return process_lib.build(
+      UPDATE, TASK.train.element_spec,
       mean_factory=ExpectedMeanFactory(factory, COHORT), seeded=True,
       diagnostics=factory.diagnostics, **SETTINGS)
 
 
+@functools.lru_cache(maxsize=None)
 def _chunked(factory):
   return chunked.build(
-      TASK.model, TASK.train.element_spec, sum_factory=factory,
+      UPDATE, TASK.train.element_spec, sum_factory=factory,
       expected_cohort_size=COHORT, **SETTINGS)
 
 
@@ -119,8 +130,7 @@ def _bytes(structure):
 
 @pytest.mark.parametrize('name', sorted(CASES))
 def test_chunks_give_the_bits_of_the_plain_form(in_process, name):
-  make, groupings = CASES[name]
-  factory = make(simulation_seed=7, diagnostics=False)
+  factory, groupings = _factory(name), CASES[name][1]
   wanted = _run(_plain(factory), list)
   process = _chunked(factory)
   for sizes in groupings:
@@ -133,8 +143,7 @@ def test_chunks_give_the_bits_of_the_plain_form(in_process, name):
 @pytest.mark.parametrize('name', ['plain averaging', 'skellam', 'adaptive clipping'])
 def test_a_worker_gives_the_bits_of_this_process(
     name, _in_process_context, _one_worker_context):
-  make, groupings = CASES[name]
-  factory = make(simulation_seed=7, diagnostics=False)
+  factory, groupings = _factory(name), CASES[name][1]
   found = []
   for context in (_in_process_context, _one_worker_context):
     with contexts.installed(context):
@@ -147,7 +156,7 @@ def test_a_worker_gives_the_bits_of_this_process(
                                   'adaptive clipping'])
 def test_chunks_give_the_integers_of_the_plain_form(in_process, name):
   """The secure sums themselves, before anything is made of them."""
-  factory = CASES[name][0](simulation_seed=7, diagnostics=False)
+  factory = _factory(name)
   state = tf.nest.map_structure(lambda x: x.numpy(), factory.initial_state())
   type_ = structures.keyed_type(
       tff.TensorType(np.float32, [tiny_task.DIMENSION]))
@@ -188,14 +197,22 @@ def test_chunks_give_the_integers_of_the_plain_form(in_process, name):
 
 @pytest.mark.parametrize('name', WITH_NOISE)
 def test_another_seed_gives_another_sum(in_process, name):
-  make, groupings = CASES[name]
-  found = [_run(_chunked(make(simulation_seed=seed, diagnostics=False)),
-                _in_chunks(groupings[-1]), 1)[-1][0]['weights'] for seed in (7, 8)]
-  assert _bytes(found[0]) != _bytes(found[1])
+  process = _chunked(_factory(name))
+  clients = _in_chunks(CASES[name][1][-1])([_client(i, 0) for i in range(COHORT)])
+  found = []
+  for seed in (7, 8):
+    # All that a seed decides is the first state.
+    state = collections.OrderedDict(process.initialize())
+    state['aggregator'] = tf.nest.map_structure(
+        lambda x: x.numpy(), _factory(name, seed).initial_state())
+    found.append(_bytes(process.next(state, clients)['state']['weights']))
+  assert found[0] != found[1]
+  wanted = process.next(process.initialize(), clients)['state']['weights']
+  assert found[0] == _bytes(wanted)
 
 
 def test_diagnostics_add_up_to_those_of_the_plain_form(in_process):
-  factory = _adaptive(simulation_seed=7, diagnostics=True)
+  factory = _factory('adaptive clipping', diagnostics=True)
   wanted = _run(_plain(factory), list)
   found = _run(_chunked(factory), _in_chunks([1, 2, 3]))
   for (_, a), (_, b) in zip(found, wanted):
@@ -204,13 +221,13 @@ def test_diagnostics_add_up_to_those_of_the_plain_form(in_process):
     assert a['training']['loss'] == pytest.approx(b['training']['loss'], rel=1e-6)
 
 
-def test_the_cohort_that_is_told_reaches_clients_in_chunks(in_process):
-  factory = _adaptive(simulation_seed=7, diagnostics=False)
+def test_the_size_of_the_cohort_reaches_clients_in_chunks(in_process):
+  factory = _factory('adaptive clipping')
   clients = [_client(i, 0) for i in range(5)]
   found = []
   for process, values in ((_plain(factory), clients),
                           (_chunked(factory), _in_chunks([2, 3])(clients))):
-    state = fedavg.tell_cohort_size(process.initialize(), 5, factory)
+    state = process_lib.tell_cohort_size(process.initialize(), 5, factory)
     assert state['aggregator']['noise_table']['variance'] == (
         share_tables.share_variance(_params(), 5))
     found.append(process.next(state, values))
@@ -218,15 +235,15 @@ def test_the_cohort_that_is_told_reaches_clients_in_chunks(in_process):
   assert not found[0]['metrics']['aggregator']['withheld']
 
 
-def test_a_round_of_nobody_is_released_as_noise(in_process):
-  factory = CASES['skellam'][0](simulation_seed=7, diagnostics=False)
+def test_a_round_without_clients_is_released_as_noise(in_process):
+  factory = _factory('skellam')
   process = _chunked(factory)
-  state = fedavg.tell_cohort_size(process.initialize(), 0, factory)
+  state = process_lib.tell_cohort_size(process.initialize(), 0, factory)
   output = process.next(state, [])
   assert _bytes(output['state']['weights']) != _bytes(state['weights'])
 
 
-def test_keys_of_a_chunk_come_of_its_root_by_the_generator_of_the_sum(monkeypatch):
+def test_keys_of_a_chunk_are_derived_by_the_generator_of_the_sum(monkeypatch):
   made = []
   for module in (chacha, keys):
     original = module.derive

@@ -5,10 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tasks import layers
+from tasks.models import layers
 from tasks.task import Breakdown
 from tests import tiny_task
-from tff_pipelines.simulation import evaluation
+from tff_pipelines.fedavg import evaluation
 
 WEIGHTS = tiny_task.initial_weights(4)
 

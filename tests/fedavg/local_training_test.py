@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from aggregators import keys
 from tests import tiny_task
-from tff_pipelines.algorithms import local_training
+from tff_pipelines.fedavg import local_training
 
 KEY = np.array([11, 22], np.int64)
 

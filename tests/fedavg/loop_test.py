@@ -1,4 +1,4 @@
-"""Rounds on a tiny task: what is told, released, committed and resumed."""
+"""Rounds on a tiny task: what clients get, what is released, committed and resumed."""
 
 import csv
 import functools
@@ -10,18 +10,23 @@ import tqdm
 
 from aggregators.expected_mean import ExpectedMeanFactory
 from tests import tiny_task
-from tff_pipelines import training
-from tff_pipelines.accounting import request as request_lib
-from tff_pipelines.algorithms import fedavg
-from tff_pipelines.algorithms import local_training
-from tff_pipelines.privacy_plan import PrivacyPlan
-from tff_pipelines.simulation import loop
-from tff_pipelines.simulation import records as records_lib
+from tff_pipelines.accounting import mechanisms
+from tff_pipelines.accounting import schemes
+from tff_pipelines.experiment import files
+from tff_pipelines.experiment import records as records_lib
+from tff_pipelines.experiment import rounds as rounds_lib
+from tff_pipelines.fedavg import evaluation
+from tff_pipelines.fedavg import local_training
+from tff_pipelines.fedavg import loop
+from tff_pipelines.fedavg import process as process_lib
+from tff_pipelines.fedavg import run as run_lib
+from tff_pipelines.fedavg.plan import FedAvgPlan
+from tff_pipelines.simulation import contexts
 
 ROUNDS = 3
 TASK = tiny_task.task()
 POPULATION = len(TASK.train.client_ids)
-# Withholds rounds with many dropouts; without dropouts, none. Its first cohorts
+# Suppresses rounds with many dropouts; without dropouts, none. Its first cohorts
 # differ in size, and the third is not of the expected one.
 SEEDED = {'mechanism': 'skellam', 'seed': 8, 'min_honest_fraction': 0.8}
 SETS = [f'{name}/{key}' for name in ('test_clients', 'test_examples')
@@ -32,27 +37,27 @@ pytestmark = pytest.mark.usefixtures('in_process')
 
 @functools.lru_cache(maxsize=None)
 def _plan(mechanism='skellam', seed=None, diagnostics=False, **changes):
-  request = request_lib.Request(**{
-      'query': 'epsilon', 'mechanism': mechanism, 'clip': 0.5, 'bits': 18,
-      'cohort_size': 4.0, 'sampling': 'poisson', 'rounds': ROUNDS,
-      'noise_multiplier': None if mechanism == 'none' else 1.0,
-      'dimension': tiny_task.DIMENSION, 'population': POPULATION, **changes})
-  return PrivacyPlan.calibrate(
-      request, simulation_seed=seed, diagnostics=diagnostics)
+  return FedAvgPlan.calibrate(
+      mechanisms.SumMechanism(**{
+          'mechanism': mechanism, 'clip': 0.5, 'bits': 18, 'cohort_size': 4.0,
+          'sampling': 'poisson', 'rounds': ROUNDS,
+          'noise_multiplier': None if mechanism == 'none' else 1.0,
+          'dimension': tiny_task.DIMENSION, 'population': POPULATION, **changes}),
+      seed=seed, diagnostics=diagnostics)
 
 
 @functools.lru_cache(maxsize=None)
 def _process(plan, client_learning_rate=0.3, server_learning_rate=1.0):
   mean_factory = ExpectedMeanFactory(
-      training.sum_factory(plan), plan.request.cohort_size)
-  process = fedavg.build(
-      TASK.model, TASK.train.element_spec,
+      run_lib.sum_factory(plan), plan.mechanism.cohort_size)
+  process = process_lib.build(
+      local_training.client_update(TASK.model.loss, local_training.LocalConfig(
+          learning_rate=client_learning_rate, batch_size=3, epochs=1)),
+      TASK.train.element_spec,
       initial_weights=tiny_task.initial_weights(0), mean_factory=mean_factory,
-      local=local_training.LocalConfig(
-          learning_rate=client_learning_rate, batch_size=3, epochs=1),
       server_learning_rate=server_learning_rate, server_momentum=0.5,
-      seeded=plan.simulation_seed is not None, diagnostics=plan.diagnostics)
-  return process, lambda state, cohort: fedavg.tell_cohort_size(
+      seeded=plan.seed is not None, diagnostics=plan.diagnostics)
+  return process, lambda state, cohort: process_lib.tell_cohort_size(
       state, cohort, mean_factory)
 
 
@@ -62,30 +67,35 @@ class _Spied:
   def __init__(self, process):
     self.initialize = process.initialize
     self._process = process
-    self.told, self.came = [], []
+    self.cohort_sizes, self.reporting = [], []
 
   def next(self, state, clients):
     if 'cohort_size' in state['aggregator']:
-      self.told.append(int(state['aggregator']['cohort_size']))
-    self.came.append(len(clients))
+      self.cohort_sizes.append(int(state['aggregator']['cohort_size']))
+    self.reporting.append(len(clients))
     return self._process.next(state, clients)
 
 
-def _run(plan, folder, *, resume=False, process=None, on_round=None,
-         rates=(), **config):
-  built, tell = _process(plan, *rates)
+def _rounds(plan, process=None, rates=(), **config):
+  built, set_cohort_size = _process(plan, *rates)
+  return loop.FedAvgRounds(
+      process or built, task=TASK, scheme=plan.scheme, set_cohort_size=set_cohort_size,
+      evaluator=evaluation.Evaluator(TASK.model, TASK.held_out), headline='accuracy',
+      config=loop.LoopConfig(**{'rounds': ROUNDS, **config}))
+
+
+def _run(plan, folder, *, resume=False, on_commit=None, **config):
+  """Runs what is left to run; returns the records and the final results."""
   records = records_lib.RunRecords(folder, plan.configuration(), resume=resume)
-  results = loop.run(
-      process or built, tell, TASK, plan, records,
-      loop.LoopConfig(**{'rounds': ROUNDS, **config}), on_round)
-  return records, results
+  rounds = _rounds(plan, **config)
+  state = rounds_lib.run(rounds, plan, records, on_commit=on_commit)
+  return records, rounds.results(state)
 
 
 def _committed(folder, plan):
   """The last committed state and its round."""
-  process, _ = _process(plan)
   records = records_lib.RunRecords(folder, plan.configuration(), resume=True)
-  return records.restore(process.initialize(), {})
+  return records.restore(_rounds(plan).initial_state(True), {})
 
 
 def _bits(state):
@@ -93,14 +103,14 @@ def _bits(state):
 
 
 def _rows(folder):
-  with open(folder / records_lib.METRICS, encoding='utf-8') as file:
+  with open(folder / files.METRICS, encoding='utf-8') as file:
     return list(csv.DictReader(file))
 
 
 @pytest.mark.parametrize('mechanism, public', [
     ('none', []), ('gaussian', []),
     ('skellam', ['public/estimated_wrapped_fraction', 'public/scale'])])
-def test_released_metrics_tell_nothing_of_who_came(tmp_path, mechanism, public):
+def test_released_metrics_tell_nothing_of_who_participated(tmp_path, mechanism, public):
   plan = _plan(mechanism)
   records, results = _run(plan, tmp_path / 'run')
   rows = _rows(tmp_path / 'run')
@@ -120,11 +130,12 @@ def test_progress_bar_never_shows_less_epsilon_than_there_is(tmp_path, monkeypat
 
   class Progress(tqdm.tqdm):
 
-    def set_postfix(self, *args, **kwargs):
-      shown.append(float(kwargs['epsilon']))
-      super().set_postfix(*args, **kwargs)
+    def set_postfix(self, values, **kwargs):
+      shown.append(float(values['epsilon']))
+      assert 0 <= float(values['accuracy']) <= 1
+      super().set_postfix(values, **kwargs)
 
-  monkeypatch.setattr(loop.tqdm, 'tqdm', Progress)
+  monkeypatch.setattr(rounds_lib.tqdm, 'tqdm', Progress)
   plan = _plan('gaussian')
   _run(plan, tmp_path / 'run')
   assert len(shown) == ROUNDS
@@ -132,34 +143,34 @@ def test_progress_bar_never_shows_less_epsilon_than_there_is(tmp_path, monkeypat
     assert plan.epsilon(rounds) <= epsilon <= plan.epsilon(rounds) + 1.01e-4
 
 
-def test_diagnostics_tell_who_came(tmp_path):
+def test_diagnostics_tell_how_many_clients_reported(tmp_path):
   plan = _plan('skellam', seed=1, diagnostics=True)
   process = _Spied(_process(plan)[0])
   _run(plan, tmp_path / 'run', process=process)
   rows = _rows(tmp_path / 'run')
-  assert [float(row['diagnostics/survivors']) for row in rows] == process.came
+  assert [float(row['diagnostics/survivors']) for row in rows] == process.reporting
   assert all(float(row['diagnostics/training_loss']) > 0 for row in rows)
   assert {'diagnostics/clipped', 'diagnostics/not_finite',
           'diagnostics/rounding_retries', 'diagnostics/rounding_fallbacks'
           } <= set(rows[0])
 
 
-def test_cohorts_are_the_plans_and_the_mechanism_is_told_their_size(tmp_path):
+def test_cohorts_are_those_of_the_plan_and_the_mechanism_knows_their_size(tmp_path):
   plan = _plan(**SEEDED)
   process = _Spied(_process(plan)[0])
   _run(plan, tmp_path / 'run', process=process)
-  expected = [len(plan.sampler.sample(n)) for n in range(1, ROUNDS + 1)]
-  assert process.told == process.came == expected
+  expected = [len(plan.scheme.sample(n)) for n in range(1, ROUNDS + 1)]
+  assert process.cohort_sizes == process.reporting == expected
   assert len(set(expected)) > 1
 
 
 def test_checkpoints_do_not_tell_the_size_of_a_cohort(tmp_path):
   plan = _plan(**SEEDED)
-  assert len(plan.sampler.sample(ROUNDS)) != 4
+  assert len(plan.scheme.sample(ROUNDS)) != 4
   _run(plan, tmp_path / 'run')
   state, rounds = _committed(tmp_path / 'run', plan)
   assert rounds == ROUNDS
-  aggregator = state['aggregator']
+  aggregator = state['process']['aggregator']
   fresh = _process(plan)[0].initialize()['aggregator']
   assert int(aggregator['cohort_size']) == 4
   # Nor do shares of the noise, which are sized by it.
@@ -172,13 +183,21 @@ def test_seeded_runs_are_identical_and_others_are_not(tmp_path):
   for name, seed in (('a', 5), ('b', 5), ('c', 6), ('d', None), ('e', None)):
     plan = _plan('gaussian', seed=seed)
     _run(plan, tmp_path / name, dropout_rate=0.3)
-    states.append(_bits(_committed(tmp_path / name, plan)[0]['weights']))
+    states.append(_bits(_committed(tmp_path / name, plan)[0]['process']['weights']))
   assert states[0] == states[1]
   assert len({tuple(state) for state in states}) == 4
   assert _rows(tmp_path / 'a') == _rows(tmp_path / 'b')
   assert 'epsilon_if_unseeded' in _rows(tmp_path / 'a')[0]
   assert 'epsilon' not in _rows(tmp_path / 'a')[0]
   assert 'epsilon' in _rows(tmp_path / 'd')[0]
+
+
+@pytest.fixture(name='whole', scope='module')
+def _whole(_in_process_context, tmp_path_factory):
+  """The folder and the results of a run that was never stopped."""
+  folder = tmp_path_factory.mktemp('whole') / 'run'
+  with contexts.installed(_in_process_context):
+    return folder, _run(_plan(**SEEDED), folder)[1]
 
 
 def _stop(*args, **kwargs):
@@ -189,9 +208,8 @@ def _stop(*args, **kwargs):
     'before the rename', 'between rename and ledger',
     'between ledger and metrics', 'after the metrics'])
 def test_run_stopped_anywhere_continues_to_the_same_bits(
-    tmp_path, monkeypatch, window):
+    whole, tmp_path, monkeypatch, window):
   plan = _plan(**SEEDED)
-  whole = _run(plan, tmp_path / 'whole')[1]
 
   def stop_at_round_two(rounds, metrics):
     del metrics
@@ -207,48 +225,49 @@ def test_run_stopped_anywhere_continues_to_the_same_bits(
 
   with monkeypatch.context() as patch:
     with pytest.raises(KeyboardInterrupt):
-      _run(plan, tmp_path / 'run', on_round=stop_at_round_two)
+      _run(plan, tmp_path / 'run', on_commit=stop_at_round_two)
   seen = []
   records, results = _run(
       plan, tmp_path / 'run', resume=True,
-      on_round=lambda rounds, metrics: seen.append(rounds))
+      on_commit=lambda rounds, metrics: seen.append(rounds))
   assert seen == ([2, 3] if window == 'before the rename' else [3])
   assert records.starts == 2
-  assert results == whole
+  assert results == whole[1]
   assert records.ledger.verify(expected_count=ROUNDS) == []
-  assert _rows(tmp_path / 'run') == _rows(tmp_path / 'whole')
+  assert _rows(tmp_path / 'run') == _rows(whole[0])
   assert _bits(_committed(tmp_path / 'run', plan)) == _bits(
-      _committed(tmp_path / 'whole', plan))
+      _committed(whole[0], plan))
 
 
 def test_finished_run_is_only_evaluated_when_resumed(tmp_path):
   plan = _plan('none')
   _, results = _run(plan, tmp_path / 'run')
-  metrics = (tmp_path / 'run' / records_lib.METRICS).read_bytes()
+  metrics = (tmp_path / 'run' / files.METRICS).read_bytes()
   records, again = _run(plan, tmp_path / 'run', resume=True)
   assert again == results
-  assert (tmp_path / 'run' / records_lib.METRICS).read_bytes() == metrics
+  assert (tmp_path / 'run' / files.METRICS).read_bytes() == metrics
   assert len(records.ledger.lines()) == ROUNDS
 
 
-def test_rounds_with_too_many_dropouts_are_withheld_and_accounted(tmp_path):
+def test_rounds_with_too_many_dropouts_are_suppressed_and_accounted(tmp_path):
   plan = _plan(**SEEDED)
   process = _Spied(_process(plan)[0])
   records, _ = _run(plan, tmp_path / 'run', process=process, dropout_rate=0.3)
-  assert all(came <= told for came, told in zip(process.came, process.told))
-  expected = ['released' if came >= 0.8 * told else 'withheld'
-              for came, told in zip(process.came, process.told)]
+  rounds = list(zip(process.reporting, process.cohort_sizes))
+  assert all(reporting <= selected for reporting, selected in rounds)
+  expected = ['released' if reporting >= 0.8 * selected else 'withheld'
+              for reporting, selected in rounds]
   lines = records.ledger.lines()
   assert [line['outcome'] for line in lines] == expected
   assert set(expected) == {'released', 'withheld'}
   assert len({str(line['event']) for line in lines}) == 1
 
 
-def test_nobody_is_lost_without_simulated_dropout(tmp_path):
+def test_all_selected_clients_report_without_simulated_dropout(tmp_path):
   plan = _plan(**SEEDED)
   process = _Spied(_process(plan)[0])
   records, _ = _run(plan, tmp_path / 'run', process=process)
-  assert process.told == process.came
+  assert process.cohort_sizes == process.reporting
   assert {line['outcome'] for line in records.ledger.lines()} == {'released'}
 
 
@@ -265,7 +284,7 @@ def test_model_that_is_not_finite_is_not_kept_but_its_round_counts(tmp_path):
   state, rounds = _committed(tmp_path / 'run', plan)
   # The failure itself is a release.
   assert rounds == 1
-  for found, initial in zip(state['weights'], tiny_task.initial_weights(0)):
+  for found, initial in zip(state['process']['weights'], tiny_task.initial_weights(0)):
     np.testing.assert_array_equal(found, initial)
   assert [sorted(row) for row in _rows(tmp_path / 'run')] == [
       ['epsilon_if_unseeded', 'round']]
@@ -273,6 +292,36 @@ def test_model_that_is_not_finite_is_not_kept_but_its_round_counts(tmp_path):
   assert len(records.ledger.lines()) == ROUNDS
   assert [row['round'] for row in _rows(tmp_path / 'run')] == ['1', '2', '3']
   assert results['test_clients']['accuracy'] > 0.5
+
+
+class _Counting(schemes.Poisson):
+  """A scheme that counts its rounds."""
+
+  count = 0
+
+  def sample(self, round_index):
+    self.count += 1
+    return super().sample(round_index)
+
+  def state(self):
+    return {'count': np.int64(self.count)}
+
+  def restore(self, state):
+    self.count = int(state['count'])
+
+
+def test_state_of_the_sampling_scheme_is_committed_with_a_round(tmp_path):
+  plan = _plan('none')
+  states = []
+  for resume, rounds in ((False, 2), (True, 3)):
+    process, set_cohort_size = _process(plan)
+    records = records_lib.RunRecords(tmp_path / 'run', {}, resume=resume)
+    states.append(rounds_lib.run(loop.FedAvgRounds(
+        process, task=TASK, set_cohort_size=set_cohort_size,
+        scheme=_Counting(population=POPULATION, cohort_size=4.0),
+        evaluator=evaluation.Evaluator(TASK.model, TASK.held_out), headline='accuracy',
+        config=loop.LoopConfig(rounds=rounds)), plan, records))
+  assert [int(state['scheme']['count']) for state in states] == [2, 3]
 
 
 def test_training_learns(tmp_path):

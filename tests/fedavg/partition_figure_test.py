@@ -1,17 +1,17 @@
-"""Tests of tff_pipelines.partition_figure."""
+"""Tests of tff_pipelines.fedavg.partition_figure."""
 
 import matplotlib.image
 import numpy as np
 import pytest
 
-from tff_pipelines import partition_figure
+from tff_pipelines.fedavg import partition_figure
 
 
 def _colours(path):
-  """The share of the picture that each colour has."""
-  picture = (255 * matplotlib.image.imread(path)[:, :, :3]).astype(int)
+  """The share of the figure that each colour has."""
+  figure = (255 * matplotlib.image.imread(path)[:, :, :3]).astype(int)
   found, counts = np.unique(
-      picture.reshape([-1, 3]), axis=0, return_counts=True)
+      figure.reshape([-1, 3]), axis=0, return_counts=True)
   return {tuple(colour): count / counts.sum() for colour, count in zip(found, counts)}
 
 
@@ -31,6 +31,6 @@ def test_any_number_of_clients_and_labels_is_drawn(tmp_path, clients, classes):
   path = tmp_path / 'f.png'
   counts = np.random.default_rng(0).integers(1, 5, size=[clients, classes])
   partition_figure.draw(counts, path)
-  picture = matplotlib.image.imread(path)
-  assert min(picture.shape[:2]) > 300 and picture[:, :, :3].std() > 0.05
+  figure = matplotlib.image.imread(path)
+  assert min(figure.shape[:2]) > 300 and figure[:, :, :3].std() > 0.05
   assert len(_colours(path)) > classes

@@ -1,6 +1,7 @@
 """Federated averaging in the contexts that it runs in."""
 
 import collections
+import functools
 
 import numpy as np
 import pytest
@@ -10,34 +11,35 @@ import tensorflow_federated as tff
 from aggregators import keys
 from aggregators.expected_mean import ExpectedMeanFactory
 from tests import tiny_task
-from tff_pipelines import training
-from tff_pipelines.accounting import request as request_lib
-from tff_pipelines.algorithms import fedavg
-from tff_pipelines.algorithms import local_training
-from tff_pipelines.privacy_plan import PrivacyPlan
+from tff_pipelines.accounting import mechanisms
+from tff_pipelines.fedavg import local_training
+from tff_pipelines.fedavg import process as process_lib
+from tff_pipelines.fedavg import run as run_lib
+from tff_pipelines.fedavg.plan import FedAvgPlan
 
 COHORT = 4
 LOCAL = local_training.LocalConfig(learning_rate=0.3, batch_size=3, epochs=2)
 TASK = tiny_task.task()
 
 
+@functools.lru_cache(maxsize=None)
 def _mean_factory(mechanism, seed=None, diagnostics=False, **changes):
-  request = request_lib.Request(**{
-      'query': 'epsilon', 'mechanism': mechanism, 'clip': 0.5, 'bits': 18,
-      'cohort_size': COHORT, 'sampling': 'poisson', 'delta': 1e-2,
-      'noise_multiplier': None if mechanism == 'none' else 1.0,
+  mechanism = mechanisms.SumMechanism(**{
+      'mechanism': mechanism, 'clip': 0.5, 'bits': 18, 'cohort_size': COHORT,
+      'sampling': 'poisson', 'noise_multiplier': None if mechanism == 'none' else 1.0,
       'dimension': tiny_task.DIMENSION, 'population': 8, **changes})
-  plan = PrivacyPlan.calibrate(
-      request, simulation_seed=seed, diagnostics=diagnostics)
-  return ExpectedMeanFactory(training.sum_factory(plan), COHORT)
+  plan = FedAvgPlan.calibrate(
+      mechanism, delta=1e-2, seed=seed, diagnostics=diagnostics)
+  return ExpectedMeanFactory(run_lib.sum_factory(plan), COHORT)
 
 
+@functools.lru_cache(maxsize=None)
 def _process(mean_factory, *, seeded=False, diagnostics=False, rate=1.0,
              momentum=0.0):
-  return fedavg.build(
-      TASK.model, TASK.train.element_spec,
+  return process_lib.build(
+      local_training.client_update(TASK.model.loss, LOCAL), TASK.train.element_spec,
       initial_weights=tiny_task.initial_weights(0), mean_factory=mean_factory,
-      local=LOCAL, server_learning_rate=rate, server_momentum=momentum,
+      server_learning_rate=rate, server_momentum=momentum,
       seeded=seeded, diagnostics=diagnostics)
 
 
@@ -109,7 +111,7 @@ def test_server_is_sgd_with_momentum_on_the_mean_update(one_worker, momentum):
   velocity = [np.zeros_like(w) for w in weights]
   for _ in range(3):
     deltas = _reference_deltas(weights, clients)
-    # Three came, four were expected: the divisor is the constant.
+    # Three report, four were expected: the divisor is the constant.
     mean = [sum(d.numpy() for d in leaf) / COHORT for leaf in zip(*deltas)]
     velocity = [momentum * v - m for v, m in zip(velocity, mean)]
     weights = [(w - 0.5 * v).astype(np.float32) for w, v in zip(weights, velocity)]
@@ -132,7 +134,7 @@ def test_round_without_clients_releases_noise_alone(in_process, mechanism):
   del in_process
   factory = _mean_factory(mechanism)
   process = _process(factory)
-  state = fedavg.tell_cohort_size(process.initialize(), 0, factory)
+  state = process_lib.tell_cohort_size(process.initialize(), 0, factory)
   weights = process.next(state, [])['state']['weights']
   noise = np.concatenate([
       (np.asarray(a) - b).ravel()
@@ -150,7 +152,7 @@ def test_client_that_is_not_finite_contributes_zero_and_its_noise(
   del in_process
   factory = _mean_factory(mechanism, seed=3)
   process = _process(factory, seeded=True)
-  state = fedavg.tell_cohort_size(process.initialize(), 3, factory)
+  state = process_lib.tell_cohort_size(process.initialize(), 3, factory)
   good = _clients(2, seeded=True)
   bad = tiny_task.examples(5, 9)
   bad['x'][3, 2] = value
@@ -166,17 +168,17 @@ def test_unseeded_rounds_from_one_state_differ(in_process):
   del in_process
   factory = _mean_factory('skellam')
   process = _process(factory)
-  state = fedavg.tell_cohort_size(process.initialize(), 2, factory)
+  state = process_lib.tell_cohort_size(process.initialize(), 2, factory)
   first, second = (process.next(state, _clients(2))['state'] for _ in range(2))
   # Both on the grid of one rotation: single weights may be equal.
   assert np.mean(np.asarray(first['weights'][0]) != second['weights'][0]) > 0.5
 
 
-def _seeded_rounds(factory, process, told=6, rounds=2):
+def _seeded_rounds(factory, process, num_selected=6, rounds=2):
   state = process.initialize()
   for _ in range(rounds):
-    state = fedavg.tell_cohort_size(state, told, factory)
-    output = process.next(state, _clients(told, seeded=True))
+    state = process_lib.tell_cohort_size(state, num_selected, factory)
+    output = process.next(state, _clients(num_selected, seeded=True))
     state = output['state']
   return state, output['metrics']
 
@@ -200,7 +202,7 @@ def test_unseeded_rounds_run_on_two_workers(two_workers, mechanism):
   del two_workers
   factory = _mean_factory(mechanism, diagnostics=True)
   process = _process(factory, diagnostics=True, momentum=0.9)
-  state = fedavg.tell_cohort_size(process.initialize(), 5, factory)
+  state = process_lib.tell_cohort_size(process.initialize(), 5, factory)
   output = process.next(state, _clients(5))
   assert all(np.all(np.isfinite(leaf)) for leaf in _arrays(output['state']['weights']))
   metrics = output['metrics']
@@ -211,8 +213,8 @@ def test_unseeded_rounds_run_on_two_workers(two_workers, mechanism):
 
 def test_clients_bring_keys_in_seeded_runs_only():
   spec = TASK.train.element_spec
-  plain = fedavg.client_type(spec, seeded=False)
-  seeded = fedavg.client_type(spec, seeded=True)
+  plain = process_lib.client_type(spec, seeded=False)
+  seeded = process_lib.client_type(spec, seeded=True)
   assert _names(plain) == {'examples', 'x', 'y'}
   assert _names(seeded) == {'examples', 'x', 'y', 'key'}
   assert seeded['key'] == tff.TensorType(np.int64, [2])

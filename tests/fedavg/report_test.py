@@ -1,4 +1,4 @@
-"""What a run says of itself."""
+"""What a training run says of itself."""
 
 import dataclasses
 import json
@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from tasks.task import Breakdown
+from tasks.task import Note
 from tests import tiny_task
-from tff_pipelines import ldp_baseline_run
-from tff_pipelines import ldp_report
-from tff_pipelines import partition_figure
-from tff_pipelines import run_report
-from tff_pipelines import vote_report
-from tff_pipelines.accounting import request as request_lib
-from tff_pipelines.privacy_plan import PrivacyPlan
-from tff_pipelines.simulation import records as records_lib
+from tff_pipelines.accounting import mechanisms
+from tff_pipelines.experiment import files
+from tff_pipelines.experiment import records as records_lib
+from tff_pipelines.experiment import report as report_lib
+from tff_pipelines.fedavg import partition_figure
+from tff_pipelines.fedavg import report
+from tff_pipelines.fedavg.plan import FedAvgPlan
 
 ROUNDS = 3
 RESULTS = {'test_clients': {'accuracy': 0.75, 'loss': 0.5},
@@ -26,13 +26,14 @@ RESULTS = {'test_clients': {'accuracy': 0.75, 'loss': 0.5},
 TASK = tiny_task.task(num_clients=50)
 
 
-def _plan(mechanism='skellam', seed=None, diagnostics=False, **changes):
-  request = request_lib.Request(**{
-      'query': 'epsilon', 'mechanism': mechanism, 'epsilon': 6.0, 'clip': 0.5,
-      'bits': 18, 'cohort_size': 10.0, 'sampling': 'poisson', 'rounds': ROUNDS,
-      'dimension': tiny_task.DIMENSION, 'population': 50, **changes})
-  return PrivacyPlan.calibrate(
-      request, simulation_seed=seed, diagnostics=diagnostics)
+def _plan(mechanism='skellam', epsilon=6.0, seed=None, diagnostics=False, **changes):
+  target = None if mechanism == 'none' else epsilon
+  return FedAvgPlan.calibrate(
+      mechanisms.SumMechanism(**{
+          'mechanism': mechanism, 'clip': 0.5, 'bits': 18, 'cohort_size': 10.0,
+          'sampling': 'poisson', 'rounds': ROUNDS, 'dimension': tiny_task.DIMENSION,
+          'population': 50, **changes}),
+      target_epsilon=target, seed=seed, diagnostics=diagnostics)
 
 
 def _records(plan, folder, starts=1, rounds=ROUNDS):
@@ -41,34 +42,56 @@ def _records(plan, folder, starts=1, rounds=ROUNDS):
   for number in range(starts):
     records = records_lib.RunRecords(
         folder, plan.configuration(), resume=number > 0)
-  records.restore(state, {'population': 50, 'delta': 0.02})
+  records.restore(state, plan.header(ROUNDS))
   for number in range(1, rounds + 1):
     records.commit(
-        state, number, plan.round_event, withheld=False,
-        metrics={'epsilon': plan.epsilon(number),
+        state, number, plan.event(number), suppressed=False,
+        metrics={plan.epsilon_name: plan.epsilon(number),
                  'test_clients/accuracy': number / 10})
   return records
 
 
+def _reported(plan, records, task=TASK, results=RESULTS, counts=None):
+  """The summary, the outcome and the full report of a run."""
+  description = report.describe(plan, task)
+  outcome = report.outcome(plan, task, results, counts or {}, 0)
+  guarantee = plan.guarantee_of(records.ledger)
+  caveats = [*guarantee.caveats, *description.caveats, *outcome.caveats]
+  rounds = len(records.ledger.lines())
+  summary = report_lib.summary_of(
+      'train', guarantee, outcome, caveats, rounds=rounds, starts=records.starts,
+      configuration=records.configuration_hash)
+  return summary, outcome, report_lib.full_report(
+      description, guarantee, outcome, caveats, records.folder,
+      report.run_line(plan, rounds))
+
+
 def _summary(plan, folder, **options):
-  return run_report.summary(
-      plan, TASK, _records(plan, folder, **options), RESULTS, 0)
+  return _reported(plan, _records(plan, folder, **options))[0]
+
+
+def _server(plan, rounds):
+  return plan.guarantee(rounds).server.epsilon
 
 
 def test_summary_states_what_was_guaranteed_to_whom(tmp_path):
   plan = _plan()
   found = _summary(plan, tmp_path / 'run')
   assert 5.99 < found['epsilon'] <= 6.0
-  assert found['epsilon_unamplified'] > found['epsilon']
+  assert found['epsilon_server'] > found['epsilon']
   assert (found['delta'], found['rounds'], found['starts']) == (1 / 50, 3, 1)
   assert (found['adjacency'], found['sampling']) == ('zero-out', 'poisson')
   assert found['secure_aggregation'] == 'simulated'
-  assert found['scale'] == plan.params.scale and found['bits'] == 18
-  assert found['dimension_padded'] == 16
-  assert found['accuracy'] == 0.75 and found['accuracy_of'] == 'test_clients'
+  assert found['details']['scale'] == plan.params.scale and found['bits'] == 18
+  assert found['details']['dimension_padded'] == 16
+  assert found['accuracy'] == 0.75 and found['headline_of'] == 'test_clients'
   assert found['trust_model'] and '2110.04995' in found['source']
   assert found['configuration']
   assert found['privacy_unit'] == 'one client'
+  assert (found['family'], found['algorithm']) == ('train', 'fedavg')
+  assert (found['task'], found['model'], found['parameters']) == ('tiny', 'softmax', 15)
+  assert (found['population'], found['cohort_size'], found['clip']) == (50, 10, 0.5)
+  assert found['noise_multiplier'] == plan.mechanism.noise_multiplier
 
 
 def test_every_start_may_have_shown_the_server_a_round_more(tmp_path):
@@ -76,9 +99,9 @@ def test_every_start_may_have_shown_the_server_a_round_more(tmp_path):
   once = _summary(plan, tmp_path / 'once')
   thrice = _summary(plan, tmp_path / 'thrice', starts=3)
   assert once['epsilon'] == thrice['epsilon'] == plan.epsilon(ROUNDS)
-  assert once['epsilon_unamplified'] == plan.epsilon_unamplified(ROUNDS)
-  assert thrice['epsilon_unamplified'] == plan.epsilon_unamplified(ROUNDS + 2)
-  assert thrice['epsilon_unamplified'] > once['epsilon_unamplified']
+  assert once['epsilon_server'] == _server(plan, ROUNDS)
+  assert thrice['epsilon_server'] == _server(plan, ROUNDS + 2)
+  assert thrice['epsilon_server'] > once['epsilon_server']
   assert thrice['starts'] == 3
 
 
@@ -87,9 +110,9 @@ def test_start_after_the_last_round_has_shown_nothing(tmp_path):
   before = _summary(plan, tmp_path / 'run')
   records = records_lib.RunRecords(
       tmp_path / 'run', plan.configuration(), resume=True)
-  after = run_report.summary(plan, TASK, records, RESULTS, 0)
+  after, _, _ = _reported(plan, records)
   assert after['starts'] == 2
-  assert after['epsilon_unamplified'] == before['epsilon_unamplified']
+  assert after['epsilon_server'] == before['epsilon_server']
 
 
 def test_unfinished_run_is_accounted_for_the_rounds_that_it_released(tmp_path):
@@ -101,16 +124,16 @@ def test_unfinished_run_is_accounted_for_the_rounds_that_it_released(tmp_path):
 
 def test_seeded_run_has_no_epsilon(tmp_path):
   found = _summary(_plan(seed=3), tmp_path / 'run')
-  assert found['epsilon'] is found['epsilon_unamplified'] is None
+  assert found['epsilon'] is found['epsilon_server'] is None
   assert 5.99 < found['epsilon_if_unseeded'] <= 6.0
-  assert found['warnings'][0].startswith('seeded run: no guarantee')
+  assert found['warnings'][0].startswith('seeded run: no privacy guarantee')
 
 
 def test_run_without_privacy_has_no_epsilon(tmp_path):
   found = _summary(_plan('none'), tmp_path / 'run')
-  assert found['epsilon'] is found['epsilon_unamplified'] is None
+  assert found['epsilon'] is found['epsilon_server'] is None
   assert found['adjacency'] is found['noise_multiplier'] is found['clip'] is None
-  assert found['secure_aggregation'] is found['scale'] is None
+  assert found['secure_aggregation'] is found['details']['scale'] is None
 
 
 def test_central_baseline_claims_no_secure_aggregation(tmp_path):
@@ -128,45 +151,80 @@ def test_diagnostics_are_warned_of(tmp_path):
 
 @pytest.mark.parametrize('mechanism', ['none', 'gaussian', 'skellam'])
 @pytest.mark.parametrize('seed', [None, 1])
-def test_end_of_a_run_writes_json_and_a_picture(tmp_path, capsys, mechanism, seed):
+def test_end_of_a_run_is_json_text_and_a_figure(tmp_path, mechanism, seed):
   plan = _plan(mechanism, seed=seed)
   records = _records(plan, tmp_path / 'run')
-  returned = run_report.finish(plan, TASK, records, RESULTS, 0)
-  text = (records.folder / 'summary.json').read_text()
-  found = json.loads(text, parse_constant=lambda name: pytest.fail(name))
-  assert found == returned
+  found, outcome, text = _reported(plan, records)
+  assert found == json.loads(json.dumps(found, allow_nan=False))
   assert found['held_out']['test_examples'] == {'accuracy': 0.5, 'loss': None}
-  picture = matplotlib.image.imread(records.folder / 'progress.png')
-  assert picture.ndim == 3 and min(picture.shape[:2]) > 300
-  assert picture.std() > 0.05
-  printed = capsys.readouterr().out
-  assert ('test_clients, outside the guarantee: accuracy 0.7500, loss 0.5000'
-          in printed)
-  assert 'loss not finite' in printed
-  if found['epsilon'] is None:
-    assert 'epsilon: none, nothing is guaranteed' in printed
+  assert set(outcome.figures) == {files.FIGURE}
+  outcome.figures[files.FIGURE](records.folder / files.FIGURE)
+  figure = matplotlib.image.imread(records.folder / files.FIGURE)
+  assert figure.ndim == 3 and min(figure.shape[:2]) > 300
+  assert figure.std() > 0.05
+  assert outcome.result == 'test_clients: accuracy 0.7500, loss 0.5000'
+  assert ('test_clients: accuracy 0.7500, loss 0.5000, outside the guarantee\n'
+          in text)
+  assert 'loss not finite' in text
+  if mechanism == 'none':
+    assert 'epsilon: none, nothing is guaranteed' in text
+  elif seed is not None:
+    assert 'epsilon: none, the run is seeded; without the seed epsilon 6.0000' in text
   else:
-    assert 'epsilon 6.0000 at delta 0.02' in printed
-    assert 'adjacency zero-out' in printed and 'trust model: ' in printed
+    assert 'epsilon 6.0000 at delta 0.02' in text
+    assert 'adjacency zero-out' in text and 'trust model: ' in text
   for warning in found['warnings']:
-    assert f'warning: {warning}' in printed
+    assert f'warning: {warning}' in text
 
 
-def test_plan_is_printed_before_the_first_round(tmp_path, capsys):
+def _plan_lines(plan, folder, task=TASK):
+  return '\n'.join(report_lib.plan_lines(
+      report.describe(plan, task), plan.guarantee(ROUNDS), folder))
+
+
+def test_plan_is_described_before_the_first_round(tmp_path):
   plan = _plan()
-  records = _records(plan, tmp_path / 'run')
-  run_report.print_plan(plan, TASK, records)
-  printed = capsys.readouterr().out
-  assert 'task tiny, model softmax (15 parameters), 50 clients' in printed
-  assert 'epsilon 6.0000 at delta 0.02 after all rounds' in printed
-  assert 'secure aggregation: simulated' in printed
-  assert str(records.folder) in printed
+  text = _plan_lines(plan, tmp_path / 'run')
+  assert 'task        tiny, softmax with 15 parameters, 50 clients\n' in text
+  assert ('run         3 rounds, 10 of 50 clients expected, poisson sampling\n'
+          in text)
+  assert 'epsilon     6.0000 at delta 0.02 against observers' in text
+  assert 'secure aggregation simulated' in text
+  assert str((tmp_path / 'run').name) in text
+  details = '\n'.join(report.describe(plan, TASK).details)
+  assert 'sum modulo 2^18, scale ' in details and '16 coordinates' in details
 
 
-def test_seeded_plan_is_not_printed_as_a_guarantee(tmp_path, capsys):
-  plan = _plan(seed=1)
-  run_report.print_plan(plan, TASK, _records(plan, tmp_path / 'run'))
-  assert 'epsilon if unseeded 6.0000' in capsys.readouterr().out
+def test_seeded_plan_is_not_shown_as_a_guarantee(tmp_path):
+  text = _plan_lines(_plan(seed=1), tmp_path / 'run')
+  assert 'epsilon     none, the run is seeded (without the seed: 6.0000' in text
+  assert 'caveats     seeded: not private; ' in text
+
+
+@pytest.mark.parametrize('changes, expected', [
+    ({}, '3 rounds, 10 of 50 clients expected, poisson sampling'),
+    ({'sampling': 'fixed'}, '3 rounds, 10 of 50 clients exactly, fixed sampling'),
+    ({'sampling': 'none', 'cohort_size': 50.0}, '3 rounds of all 50 clients')])
+def test_rounds_are_described_in_one_line(changes, expected):
+  assert report.run_line(_plan(**changes), ROUNDS) == expected
+
+
+def test_adaptive_clip_is_described_and_reported(tmp_path):
+  plan = _plan(adaptive_clipping=True, clip_count_stddev=3.0)
+  details = '\n'.join(report.describe(plan, TASK).details)
+  assert ('adaptive clip: quantile 0.5 of the norms, learning rate 0.2, noise of 3 '
+          'clients on the count') in details
+  found = _summary(plan, tmp_path / 'run')
+  assert found['details']['adaptive_clip']['count_stddev'] == 3
+  assert _summary(_plan(), tmp_path / 'fixed')['details']['adaptive_clip'] is None
+
+
+def test_what_a_reader_must_know_of_the_data_is_passed_on(tmp_path):
+  plan = _plan()
+  task = dataclasses.replace(TASK, warnings=(Note('words', 'words are counted'),))
+  found, _, text = _reported(plan, _records(plan, tmp_path / 'run'), task)
+  assert 'words' in found['caveats'] and 'words are counted' in found['warnings']
+  assert 'warning: words are counted' in text
 
 
 def _of(name, **changes):
@@ -182,22 +240,22 @@ def _of(name, **changes):
     ('test', True, 'no epsilon protects those whose examples'),
     ('test', False, None)])
 def test_metrics_of_people_whom_no_epsilon_protects_are_said_to_be(
-    tmp_path, capsys, name, of_files, words):
+    tmp_path, name, of_files, words):
   plan = _plan()
   task, results = _of(name, test_of_files=of_files)
-  found = run_report.finish(
-      plan, task, _records(plan, tmp_path / 'run'), results, 0)
+  found, _, text = _reported(plan, _records(plan, tmp_path / 'run'), task, results)
   assert found['epsilon'] is not None
   assert found['outside_guarantee'] == ([name] if words else [])
-  warnings = [text for text in found['warnings'] if f'metrics on {name} ' in text]
-  printed = capsys.readouterr().out
+  warnings = [note for note in found['warnings'] if f'metrics on {name} ' in note]
   if words is None:
-    assert not warnings and 'test: accuracy' in printed
+    assert not warnings and 'test: accuracy' in text
+    assert 'held-out metrics not protected' not in found['caveats']
     return
   warning, = warnings
   assert 'outside the guarantee' in warning and words in warning
-  assert f'warning: {warning}' in printed
-  assert f'{name}, outside the guarantee: accuracy' in printed
+  assert f'warning: {warning}' in text
+  assert 'held-out metrics not protected' in found['caveats']
+  assert f'{name}: accuracy 0.7500, loss 0.5000, outside the guarantee' in text
 
 
 @pytest.mark.parametrize('name, of_files, outside', [
@@ -209,105 +267,64 @@ def test_counts_of_people_whom_no_epsilon_protects_are_marked(
   model = dataclasses.replace(task.model, breakdown=Breakdown(
       kind='class', names='abc', count=lambda *_: {}))
   counts = {key: np.ones(3) for key in ('occurred', 'right', 'predicted')}
-  found = run_report.summary(
-      plan, dataclasses.replace(task, model=model),
-      _records(plan, tmp_path / 'run'), results, 0, {name: counts})
+  found, outcome, _ = _reported(
+      plan, _records(plan, tmp_path / 'run'), dataclasses.replace(task, model=model),
+      results, {name: counts})
   assert found['breakdown'][name]['outside_guarantee'] is outside
+  assert outcome.weakest == "class 'a' 100% of 1, 'b' 100% of 1, 'c' 100% of 1"
 
 
 @pytest.mark.parametrize('of_files, diagnostics, drawn', [
     (False, False, True), (False, True, True), (True, False, False),
     (True, True, True)])
 def test_labels_of_a_users_clients_are_drawn_under_diagnostics_only(
-    tmp_path, capsys, of_files, diagnostics, drawn):
+    tmp_path, of_files, diagnostics, drawn):
   plan = _plan(diagnostics=diagnostics)
   task, results = _of(
       'test', test_of_files=of_files, label_counts=np.array([[1, 2, 3], [3, 2, 1]]))
-  found = run_report.finish(
-      plan, task, _records(plan, tmp_path / 'run'), results, 0)
-  picture = partition_figure.PICTURE
-  assert (tmp_path / 'run' / picture).exists() == drawn
-  assert (picture in capsys.readouterr().out) == drawn
+  found, outcome, _ = _reported(
+      plan, _records(plan, tmp_path / 'run'), task, results)
+  name = partition_figure.FIGURE
+  assert (name in outcome.figures) == drawn
+  if drawn:
+    outcome.figures[name](tmp_path / name)
+    assert matplotlib.image.imread(tmp_path / name).std() > 0.05
   warned = any(
-      picture in text and 'diagnostics' in text and 'outside the guarantee' in text
+      name in text and 'diagnostics' in text and 'outside the guarantee' in text
       for text in found['warnings'])
   assert warned == (of_files and drawn)
 
 
-# What reports of the other algorithms read of a summary besides its numbers.
-_WORDS = {
-    'accuracy': 0.5, 'loss': 0.5, 'test_examples': 9, 'queries': 9, 'answered': 0.5,
-    'labels_right': 0.5, 'uplink_bytes_per_agent': 1, 'parameters': 1,
-    'uplink_of_federated_averaging': None, 'secure_aggregation': None,
-    'sampler': 'tables', 'queries_charged': 9, 'queries_of_budget': 9,
-    'stopped': 'now', 'answers_of_an_owner': 9, 'answers_of_a_holding': 9,
-    'observers': 'all', 'observers_server': 'the server', 'accountant': 'pld',
-    'adjacency': 'agent', 'adjacency_in_words': 'one', 'trust_model': 'nobody',
-    'privacy_unit': 'one', 'warnings': []}
-
-
-@pytest.mark.parametrize('show', [
-    vote_report.print_summary, ldp_report.print_summary,
-    ldp_baseline_run._print])  # pylint: disable=protected-access
-def test_no_algorithm_prints_less_than_what_it_guarantees(capsys, show):
-  rng = np.random.default_rng(0)
-  for _ in range(100):
-    values = 10**rng.uniform(-6, 5, size=4)
-    names = ('epsilon', 'epsilon_published', 'epsilon_server', 'epsilon_of_a_holding')
-    delta, taken = 10**rng.uniform(-12, 0, size=2)
-    found = {**_WORDS, **dict(zip(names, values)), 'delta': delta,
-             'delta_sampler': taken}
-    show(found)
-    printed = capsys.readouterr().out
-    shown = re.search(r'^epsilon (\S+) at delta ([^\s,]+)', printed, re.M)
-    assert found['epsilon'] <= float(shown[1]) <= found['epsilon'] + 1.01e-4
-    assert delta <= float(shown[2]) <= 1.0002 * delta
-    for number, words in (('epsilon_server', r', against the server'),
-                          ('epsilon_of_a_holding', ' for a set'),
-                          ('epsilon_published', None)):
-      text = (r'by the published formula (\S+)' if words is None else
-              rf'^epsilon ([^\s,]+){words}')
-      shown = re.search(text, printed, re.M)
-      assert shown is None or float(shown[1]) >= found[number]
-    shown = re.search(r'takes (\S+) of delta', printed)
-    assert shown is None or float(shown[1]) >= taken
-
-
-@pytest.mark.parametrize('seed', range(3))
-def test_nothing_that_is_guaranteed_is_printed_below_what_it_is(
-    tmp_path, capsys, seed):
+def test_skipped_clients_are_counted_and_said(tmp_path):
   plan = _plan()
-  summary = _summary(plan, tmp_path / 'run')
-  rng = np.random.default_rng(seed)
-  for _ in range(50):
-    epsilon, unamplified = 10**rng.uniform(-6, 5, size=2)
-    delta, taken = 10**rng.uniform(-12, 0, size=2)
-    run_report.print_summary({
-        **summary, 'epsilon': epsilon, 'epsilon_unamplified': unamplified,
-        'delta': delta, 'delta_sampler': taken})
-    printed = capsys.readouterr().out
-    found = re.search(r'^epsilon (\S+) at delta (\S+), against', printed, re.M)
-    assert epsilon <= float(found[1]) <= epsilon + 1.01e-4
-    assert delta <= float(found[2]) <= 1.0002 * delta
-    found = re.search(r'^epsilon (\S+), not amplified', printed, re.M)
-    assert float(found[1]) >= unamplified
-    assert taken <= float(re.search(r'takes (\S+) of delta', printed)[1])
+  task = tiny_task.task(num_clients=50)
+  task.skips.enabled = True
+  task.skips.client('7', ValueError('bad'))
+  found, _, _ = _reported(plan, _records(plan, tmp_path / 'run'), task)
+  assert found['details']['skipped_clients'] == 1
+  assert found['details']['skipped_records'] == 0
+  assert 'bad clients skipped' in found['caveats']
 
 
-def test_delta_of_the_plan_is_printed_rounded_up_and_noise_as_it_was_given(
-    tmp_path, capsys):
+def test_delta_of_the_plan_is_shown_rounded_up_and_noise_as_it_was_given(tmp_path):
   plan = _plan(population=3400, epsilon=None, noise_multiplier=1.23456789,
                cohort_size=100.0)
-  run_report.print_plan(plan, TASK, _records(plan, tmp_path / 'run'))
-  printed = capsys.readouterr().out
-  assert 'noise multiplier 1.23456789, ' in printed and '3,400 clients' in printed
-  delta = re.search(r'at delta (\S+) after', printed)[1]
-  assert delta == '0.00029412' and float(delta) >= plan.request.delta
+  text = _plan_lines(plan, tmp_path / 'run')
+  assert 'noise multiplier 1.23456789, ' in text and '3,400 clients' in text
+  delta = re.search(r'at delta (\S+) against', text)[1]
+  assert delta == '0.00029412' and float(delta) >= plan.delta
 
 
-def test_noise_that_was_calibrated_is_printed_rounded_up(tmp_path, capsys):
+def test_noise_that_was_calibrated_is_shown_rounded_up(tmp_path):
   plan = _plan()
-  run_report.print_plan(plan, TASK, _records(plan, tmp_path / 'run'))
-  noise = float(re.search(r'noise multiplier (\S+),', capsys.readouterr().out)[1])
-  wanted = plan.request.noise_multiplier
-  assert wanted <= noise <= 1.0002 * wanted
+  noise = float(re.search(
+      r'noise multiplier (\S+),', _plan_lines(plan, tmp_path / 'run'))[1])
+  assert plan.mechanism.noise_multiplier <= noise <= (
+      1.0002 * plan.mechanism.noise_multiplier)
+
+
+def test_title_of_a_figure_has_epsilon_where_something_is_guaranteed():
+  plan = _plan()
+  assert report.title(plan, 'tiny', ROUNDS) == 'tiny, epsilon 6.0000, delta 0.02'
+  assert report.title(_plan(seed=1), 'tiny', ROUNDS) == 'tiny'
+  assert report.title(_plan('none'), 'tiny', ROUNDS) == 'tiny'

@@ -1,123 +1,242 @@
-"""Flags become frozen configurations, once."""
+"""What a training run can be asked for, and what is refused at once."""
+
+import dataclasses
+import math
 
 from absl import flags
 import pytest
 
-from tff_pipelines import flags as flags_lib
-from tff_pipelines import privacy_plan
-from tff_pipelines.accounting import request as request_lib
-
-FLAGS = flags.FLAGS
-
-
-@pytest.fixture
-def parse():
-  """Defines the trainer's flags; parses; removes them afterwards."""
-  before = set(FLAGS)
-  flags_lib.define_privacy(privacy_plan.MECHANISMS)
-  flags_lib.define_training()
-  flags_lib.define_data()
-  flags_lib.define_run()
-  defined = set(FLAGS) - before
-
-  def parsed(*arguments):
-    FLAGS(['test', *arguments])
-    return flags_lib.privacy_request(), flags_lib.train_config()
-
-  yield parsed
-  FLAGS.unparse_flags()
-  for name in defined:
-    delattr(FLAGS, name)
+from tasks import registry
+from tff_pipelines.accounting import mechanisms
+from tff_pipelines.experiment import cli
+from tff_pipelines.experiment import settings as settings_lib
+from tff_pipelines.fedavg import plan as plan_lib
+from tff_pipelines.fedavg import settings as train_settings
+from tff_pipelines.fedavg.settings import TrainSettings
 
 
-def test_without_flags_the_plan_is_skellam_at_epsilon_eight(parse):
-  (request, given), config = parse()
-  assert (request.mechanism, request.epsilon) == ('skellam', 8.0)
-  assert request.noise_multiplier is request.delta is None
-  assert request.dimension is request.population is None
-  assert (request.sampling, request.bits, request.rounds) == ('poisson', 18, 50)
-  assert given == frozenset()
-  assert (config.task, config.task_options) == ('emnist', {})
-  assert config.seed is config.output_dir is None
-  assert not config.diagnostics and not config.resume
-  privacy_plan.check(request)
+def _parse(*arguments):
+  return cli.parsed(TrainSettings, arguments)
 
 
-def test_given_noise_multiplier_replaces_the_default_epsilon(parse):
-  (request, given), _ = parse('--noise_multiplier=1.5')
-  assert (request.epsilon, request.noise_multiplier) == (None, 1.5)
-  assert given == {'noise_multiplier'}
+def test_without_flags_the_plan_is_skellam_at_epsilon_eight():
+  found = _parse()
+  assert (found.mechanism, found.target_epsilon) == ('skellam', 8.0)
+  assert found.epsilon is found.noise_multiplier is found.delta is None
+  assert (found.sampling, found.bits, found.rounds) == ('poisson', 18, 50)
+  assert found.given == frozenset()
+  assert (found.task, found.task_options) == ('emnist', {})
+  assert found.seed is found.output_dir is None
+  assert not found.diagnostics and not found.resume
+  assert found == TrainSettings()
 
 
-def test_both_epsilon_and_noise_multiplier_reach_the_check(parse):
-  (request, _), _ = parse('--noise_multiplier=1.5', '--epsilon=8')
-  with pytest.raises(ValueError, match='must not both be given'):
-    privacy_plan.check(request)
+def test_given_noise_multiplier_replaces_the_default_epsilon():
+  found = _parse('--noise_multiplier=1.5')
+  assert (found.target_epsilon, found.noise_multiplier) == (None, 1.5)
+  assert found.given == {'noise_multiplier'}
 
 
-def test_none_takes_no_noise_but_remembers_what_was_given(parse):
-  (request, given), _ = parse('--mechanism=none', '--epsilon=2')
-  assert request.epsilon is request.noise_multiplier is None
-  assert given == {'epsilon'}
+def test_epsilon_that_was_given_is_the_target():
+  assert _parse('--epsilon=2').target_epsilon == 2
+  # Which then differs from the default in the configuration, though not in effect.
+  assert _parse('--epsilon=8').target_epsilon == TrainSettings().target_epsilon
 
 
-def test_options_that_were_not_given_are_left_to_the_task(parse):
-  _, config = parse('--model=cnn_1m', '--num_clients=7', '--data_seed=0')
-  assert config.task_options == {
-      'model': 'cnn_1m', 'num_clients': 7, 'data_seed': 0}
+def test_epsilon_and_noise_multiplier_together_are_refused():
+  with pytest.raises(ValueError, match='epsilon and noise_multiplier must not both be'):
+    _parse('--noise_multiplier=1.5', '--epsilon=8')
 
 
-def test_every_privacy_flag_is_in_the_configuration(parse):
-  (request, given), config = parse('--seed=3')
-  plan = privacy_plan.PrivacyPlan.calibrate(
-      request.replace(dimension=100, population=200), given=given,
-      simulation_seed=config.seed, diagnostics=config.diagnostics)
-  recorded = set(plan.configuration()) | {'seed'}
-  module = FLAGS.find_module_defining_flag('clip')
-  names = {flag.name for flag in FLAGS.flags_by_module_dict()[module]
-           if 'privacy: ' in flag.help}
-  assert len(names) > 15
-  assert names <= recorded
-  assert plan.configuration()['simulation_seed'] == 3
+def test_none_has_no_target_and_takes_no_noise():
+  found = TrainSettings(mechanism='none')
+  assert found.target_epsilon is found.noise_multiplier is None
 
 
-def test_configurations_are_frozen(parse):
-  (request, _), config = parse()
-  for frozen in (request, config):
-    with pytest.raises(AttributeError):
-      frozen.rounds_per_evaluation = 2
+def test_options_that_were_not_given_are_left_to_the_task():
+  found = _parse('--model=cnn_1m', '--num_clients=7', '--data_seed=0')
+  assert found.task_options == {'model': 'cnn_1m', 'num_clients': 7, 'data_seed': 0}
+
+
+def test_every_option_of_every_task_is_a_setting():
+  names = set(settings_lib.declared(train_settings.DataSettings))
+  assert set().union(*registry.OPTIONS.values()) == names - {'task'}
+
+
+@pytest.mark.parametrize('task', registry.TASKS)
+def test_every_task_can_be_asked_for_with_each_of_its_models(task):
+  assert TrainSettings(task=task).model is None
+  for model in registry.MODELS[task]:
+    assert TrainSettings(task=task, model=model).task_options == {'model': model}
+
+
+def test_every_setting_of_privacy_reaches_the_plan():
+  settings = TrainSettings(
+      noise_multiplier=1.7, delta=1e-4, clip=0.4, cohort_size=30.0, rounds=7,
+      sampling='fixed', adaptive_clipping=True, target_quantile=0.7,
+      clip_learning_rate=0.3, clip_count_stddev=4.0, rotation='dft', bits=20, beta=0.2,
+      k_stddevs=3.0, min_honest_fraction=0.8, assumed_colluders=2,
+      amplification='generic', accountant='rdp', allow_degenerate=True,
+      diagnostics=True, simulated_dropout_rate=0.1, seed=5)
+  plan = plan_lib.build(settings, dimension=100, population=200)
+  mechanism = plan.mechanism
+  reached = {**dataclasses.asdict(mechanism), **{
+      name: getattr(plan, name) for name in (
+          'delta', 'target_quantile', 'clip_learning_rate', 'amplification',
+          'accountant', 'allow_degenerate', 'diagnostics', 'noise_generator')}}
+  names = {name for name, field in settings_lib.declared(TrainSettings).items()
+           if field.setting.group == 'privacy'}
+  assert len(names) > 20
+  for name in names - {'epsilon'}:
+    assert reached[name] == getattr(settings, name), name
+  assert (mechanism.dropout_rate, plan.seed) == (0.1, 5)
+  assert plan.target_epsilon is None
+  with_target = plan_lib.build(
+      TrainSettings(epsilon=3.0, noise_generator='chacha20'), dimension=100,
+      population=200)
+  assert with_target.target_epsilon == 3
+  assert with_target.noise_generator == 'chacha20'
 
 
 @pytest.mark.parametrize('argument, message', [
     ('--client_learning_rate=nan', 'client_learning_rate must be a finite'),
-    ('--client_learning_rate=0', 'client_learning_rate must be greater'),
+    ('--client_learning_rate=0', 'client_learning_rate must be greater than 0'),
     ('--server_learning_rate=inf', 'server_learning_rate must be a finite'),
-    ('--server_momentum=1', r'server_momentum must be in \[0, 1\)'),
+    ('--server_momentum=1', 'server_momentum must be at least 0 and less than 1'),
     ('--server_momentum=nan', 'server_momentum must be a finite'),
     ('--client_batch_size=0', 'client_batch_size must be at least 1'),
     ('--client_epochs=-1', 'client_epochs must be at least 1'),
     ('--rounds_per_evaluation=0', 'rounds_per_evaluation must be at least 1'),
-    ('--num_workers=-1', 'num_workers must be at least 0'),
-    ('--simulated_dropout_rate=1', 'simulated_dropout_rate must be in'),
+    ('--num_workers=-1', 'num_workers must be from 0 to 64'),
+    ('--num_workers=65', 'num_workers must be from 0 to 64'),
+    ('--clients_per_call=0', 'clients_per_call must be at least 1'),
+    ('--simulated_dropout_rate=1', 'simulated_dropout_rate must be at least 0 and'),
     ('--initial_weights_seed=-1', 'initial_weights_seed must be at least 0'),
     ('--seed=-1', 'seed must be at least 0'),
     ('--assumed_colluders=-1', 'assumed_colluders must be at least 0'),
     ('--rounds=0', 'rounds must be at least 1'),
     ('--resume', 'resume needs output_dir'),
-    ('--output_dir=', 'output_dir must be a path')])
-def test_value_out_of_range_is_refused_by_name(parse, argument, message):
-  with pytest.raises(ValueError, match=message):
-    parse(argument)
+    ('--output_dir=', 'output_dir must be a non-empty text'),
+    ('--epsilon=0', 'epsilon must be greater than 0'),
+    ('--epsilon=-1', 'epsilon must be greater than 0'),
+    ('--noise_multiplier=0', 'noise_multiplier must be greater than 0'),
+    ('--delta=0', 'delta must be strictly between 0 and 1'),
+    ('--delta=1', 'delta must be strictly between 0 and 1'),
+    ('--clip=0', 'clip must be greater than 0'),
+    ('--bits=31', 'bits must be from 2 to 30'),
+    ('--cohort_size=0.5', 'cohort_size must be at least 1'),
+    ('--min_honest_fraction=0', 'min_honest_fraction must be greater than 0 and'),
+    ('--beta=1', 'beta must be at least 0 and less than 1'),
+    ('--mechanism=laplace', 'mechanism must be one of'),
+    ('--sampling=some', 'sampling must be one of fixed, none, poisson'),
+    ('--task=cats', 'task must be one of emnist'),
+    ('--amplification=loose', 'amplification must be one of'),
+    ('--accountant=me', 'accountant must be one of')])
+def test_value_out_of_range_is_refused_by_name(argument, message):
+  with pytest.raises(ValueError, match=f'^{message}'):
+    _parse(argument)
 
 
-@pytest.mark.parametrize('argument', [
-    '--mechanism=laplace', '--sampling=some', '--task=cats', '--rounds=1.5',
-    '--clip=big', '--amplification=loose', '--accountant=me'])
-def test_value_that_is_no_choice_is_refused_by_the_parser(parse, argument):
-  name = argument.removeprefix('--').split('=')[0]
-  with pytest.raises(flags.Error, match=name):
-    parse(argument)
+@pytest.mark.parametrize('argument', ['--rounds=1.5', '--clip=big'])
+def test_value_that_is_no_number_is_refused_by_the_parser(argument):
+  with pytest.raises(ValueError, match=argument):
+    _parse(argument)
+
+
+@pytest.mark.parametrize('mechanism', train_settings.MECHANISMS)
+@pytest.mark.parametrize('value', [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize('name', [
+    'epsilon', 'noise_multiplier', 'delta', 'clip', 'beta', 'k_stddevs',
+    'min_honest_fraction', 'cohort_size'])
+def test_number_that_is_not_finite_is_refused_even_if_unused(mechanism, value, name):
+  with pytest.raises(ValueError, match=f'{name} must be a finite number'):
+    TrainSettings(mechanism=mechanism, **{name: value})
+
+
+# Values that differ from the defaults.
+VALUES = {
+    'clip': 0.1, 'bits': 16, 'beta': 0.1, 'epsilon': 1.0, 'delta': 0.1,
+    'noise_multiplier': 2.0, 'sampling': 'fixed', 'rounds': 2, 'cohort_size': 10.0,
+    'k_stddevs': 3.0, 'min_honest_fraction': 0.5, 'assumed_colluders': 3,
+    'rotation': 'dft', 'target_quantile': 0.7, 'clip_count_stddev': 3.0,
+    'clip_learning_rate': 0.1, 'noise_generator': 'chacha20', 'adaptive_clipping': True,
+    'allow_degenerate': True, 'amplification': 'generic', 'accountant': 'rdp',
+    'simulated_dropout_rate': 0.5}
+GRID = {'bits', 'beta', 'k_stddevs', 'rotation', 'adaptive_clipping',
+        'allow_degenerate'}
+SHARES = {'min_honest_fraction', 'assumed_colluders', 'noise_generator'}
+NOISE = {'clip', 'epsilon', 'delta', 'noise_multiplier', 'amplification', 'accountant'}
+ADAPTIVE = {'target_quantile', 'clip_count_stddev', 'clip_learning_rate'}
+
+
+@pytest.mark.parametrize('others, unused', [
+    ({'mechanism': 'skellam'}, ADAPTIVE),
+    ({'mechanism': 'discrete_gaussian'}, ADAPTIVE),
+    ({'mechanism': 'skellam_central'}, SHARES | ADAPTIVE),
+    ({'mechanism': 'gaussian'}, GRID | SHARES | ADAPTIVE),
+    ({'mechanism': 'none'}, NOISE | GRID | SHARES | ADAPTIVE),
+    ({'mechanism': 'skellam', 'adaptive_clipping': True}, set()),
+    ({'mechanism': 'skellam_central', 'adaptive_clipping': True}, SHARES)])
+def test_settings_without_effect_are_refused(others, unused):
+  for name, value in VALUES.items():
+    if name in others:
+      continue
+    if name not in unused:
+      assert getattr(TrainSettings(**others, **{name: value}), name) == value
+      continue
+    with pytest.raises(ValueError, match=f'^{name} is not used with'):
+      TrainSettings(**others, **{name: value})
+
+
+def test_what_is_used_is_what_the_mechanism_says_matters_to_it():
+  of_accounting = {'surviving_fraction', 'scale', 'dimension', 'population',
+                   'dropout_rate'}
+  for name in train_settings.MECHANISMS:
+    unused = {name for name, _ in TrainSettings(mechanism=name).unused()}
+    uses = mechanisms.MECHANISMS[name].uses - of_accounting
+    if name != 'none':
+      assert not unused & (uses - {'clip_count_stddev'}), name
+
+
+@pytest.mark.parametrize('task, name, value', [
+    ('emnist', 'vocabulary', 'words'), ('emnist', 'sequence_length', 5),
+    ('shakespeare', 'vocabulary_size', 5), ('shakespeare', 'partition', 'iid'),
+    ('stackoverflow_word', 'num_labels', 5), ('stackoverflow_tag', 'image_field', 'x')])
+def test_options_of_another_task_are_refused(task, name, value):
+  with pytest.raises(ValueError, match=f'^{name} is not used with task={task}'):
+    TrainSettings(task=task, **{name: value})
+
+
+def test_model_of_another_task_is_refused():
+  with pytest.raises(ValueError, match="model must be one of .* for task=shakespeare, "
+                     "found 'cnn_1m'"):
+    TrainSettings(task='shakespeare', model='cnn_1m')
+
+
+@pytest.mark.parametrize('mechanism', ['none', 'skellam'])
+def test_cohort_of_fixed_size_is_an_integer(mechanism):
+  with pytest.raises(ValueError, match='cohort_size must be an integer'):
+    TrainSettings(mechanism=mechanism, sampling='fixed', cohort_size=20.5)
+
+
+def test_where_data_are_and_how_rounds_run_may_differ_between_starts():
+  free = {name for name, field in settings_lib.declared(TrainSettings).items()
+          if field.setting.free}
+  assert free == {
+      'data_path', 'test_path', 'cache_dir', 'vocabulary', 'output_dir', 'resume',
+      'num_workers', 'verbose', 'rounds_per_evaluation', 'clients_per_call',
+      'clients_by_id'}
+
+
+def test_settings_are_frozen():
+  with pytest.raises(dataclasses.FrozenInstanceError):
+    TrainSettings().rounds = 2
 
 
 def test_trainer_offers_only_mechanisms_that_the_accountant_knows():
-  assert set(privacy_plan.MECHANISMS) <= set(request_lib.MECHANISMS)
+  assert set(train_settings.MECHANISMS) <= set(mechanisms.MECHANISMS)
+
+
+def test_no_flag_of_the_trainer_is_one_of_absl():
+  assert not set(settings_lib.declared(TrainSettings)) & {'verbosity', 'flagfile'}
+  assert 'rounds' not in flags.FLAGS  # Defining flags leaves the global ones alone.

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tasks import fedmd_models
-from tff_pipelines.algorithms import fedmd_training
-from tff_pipelines.algorithms.fedmd_training import FitConfig
+from tasks.models import fedmd as fedmd_models
+from tff_pipelines.fedmd import party as fedmd_training
+from tff_pipelines.fedmd.party import FitConfig
 
 SHAPE, CLASSES = (8, 8, 1), 5
 ARCHITECTURE = fedmd_models.build('dense2', SHAPE, CLASSES)

@@ -1,4 +1,4 @@
-"""Plans of distillation: the numbers of the guarantee, and the words around them."""
+"""Plans of FedMD: the numbers of the guarantee, and the words around them."""
 
 import dataclasses
 import math
@@ -7,12 +7,19 @@ import pytest
 
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import events
-from tff_pipelines.distill_plan import DistillConfig, DistillPlan
+from tff_pipelines.fedmd.plan import FedMdPlan
+from tff_pipelines.fedmd.settings import FedMdSettings
 
 
-def _plan(records=(300,) * 10, given=(), **changes):
-  return DistillPlan(config=DistillConfig(**changes), records=tuple(records),
-                     classes=6, given=frozenset(given))
+def _plan(records=(300,) * 10, recorded=None, **changes):
+  if changes.get('mode') != 'centralized':
+    changes = {'public_per_round': 5000, **changes}
+  return FedMdPlan(settings=FedMdSettings(**changes), records=tuple(records),
+                   classes=6, recorded=recorded or {})
+
+
+def _warnings(plan, rounds=1, **seen):
+  return list(map(str, plan.guarantee(rounds, **seen).caveats))
 
 
 @pytest.mark.parametrize('records, size, epsilon, delta', [
@@ -37,13 +44,13 @@ def test_guarantee_is_that_of_the_most_exposed_party():
   plan = _plan(records=(500, 60, 900), subset_size=10)
   assert plan.draw_event.records == 60
   everything = _plan(records=(500, 2, 900))
-  assert everything.draws(2) == 900 and everything.draw_event.records == 2
+  assert everything.draw(2).subset_size == 900 and everything.draw_event.records == 2
 
 
 def test_rounds_after_the_draw_cost_nothing():
   plan = _plan(subset_size=16)
-  whole = events.Composed(events=(plan.round_event, events.SelfComposed(
-      event=plan.later_event(), count=20)))
+  assert plan.event(2) == plan.event(21) == events.PostProcessing()
+  whole = plan.released(21)
   assert accountant.epsilon(whole, plan.delta) == 0
   assert accountant.delta(whole, 5.0) == plan.delta
 
@@ -66,26 +73,39 @@ def test_noise_of_all_rounds_meets_the_guarantee_of_the_draw(noise, knowledge):
   spent = accountant.epsilon(
       events.SelfComposed(event=query, count=5 * 5000), draw.draw_probability)
   assert spent <= draw.published_epsilon
-  texts = ' '.join(plan.warnings())
+  texts = ' '.join(_warnings(plan))
   assert 'such a delta allows to expose single records entirely' in texts
   assert 'outside the guarantee' in texts
 
 
 def test_ldp_takes_an_epsilon_of_its_own():
-  plan = _plan(mode='ldp', epsilon=8.0, delta=1e-5, rounds=2, public_per_round=100,
-               given={'replacement'})
+  plan = _plan(mode='ldp', epsilon=8.0, delta=1e-5, rounds=2, public_per_round=100)
   assert plan.target == (8.0, 1e-5)
   assert plan.epsilon(3) <= 8.0
-  texts = ' '.join(plan.warnings())
-  assert 'meaningful' not in texts
-  assert 'replacement is not used by mode=ldp with its own' in texts
+  assert 'meaningful' not in ' '.join(_warnings(plan))
+
+
+@pytest.mark.parametrize('noise', ['gaussian', 'laplace'])
+def test_noise_of_an_earlier_start_is_taken_over(noise):
+  plan = _plan(mode='ldp', noise=noise, subset_size=60, rounds=2, knowledge='softmax',
+               public_per_round=100)
+  again = _plan(mode='ldp', noise=noise, subset_size=60, rounds=2, knowledge='softmax',
+                public_per_round=100, recorded=plan.configuration())
+  assert again.mean == plan.mean and again.round_event == plan.round_event
+  other = _plan(mode='ldp', noise=noise, subset_size=60, rounds=2, knowledge='softmax',
+                recorded={'noise_multiplier': 7.0, 'public_per_round': 9})
+  assert other.noise_multiplier == 7.0 and other.mean.records == 9
+  assert _plan(subset_size=60).configuration() == {
+      'public_per_round': 5000, 'noise_multiplier': None}
 
 
 @pytest.mark.parametrize('mode', ['np', 'centralized'])
 def test_without_protection_nothing_is_claimed(mode):
   plan = _plan(mode=mode)
   assert plan.epsilon(1) == math.inf and plan.delta is None
-  assert any('no privacy guarantee' in text for text in plan.warnings())
+  found = plan.guarantee(1)
+  assert found.outsiders is found.adjacency is None
+  assert any('no privacy guarantee' in text for text in found.caveats)
   assert not plan.mean.has_noise
 
 
@@ -95,25 +115,26 @@ def test_meaning_of_delta_is_said_whenever_a_record_may_be_exposed(size, replace
   if size is None and not replacement:
     return
   plan = _plan(subset_size=size, replacement=replacement)
-  texts = ' '.join(plan.warnings())
+  texts = ' '.join(_warnings(plan))
   assert 'any one sampled record may be exposed entirely' in texts
   assert 'not a meaningful guarantee' in texts
   assert 'holds with epsilon 0' in texts
 
 
 def test_seeded_run_is_said_to_have_no_guarantee():
-  assert 'no guarantee' in _plan(seed=3).warnings()[0]
+  assert 'no privacy guarantee' in _warnings(_plan(seed=3))[0]
+  assert _plan(seed=3).guarantee(2).to_json()['epsilon'] is None
 
 
-@pytest.mark.parametrize('changes, given, unused', [
-    (dict(mode='np', subset_size=4), {'subset_size'}, 'subset_size is not used by'),
-    (dict(mode='centralized'), {'knowledge'}, 'knowledge is not used by mode=centr'),
-    (dict(mode='nfdp'), {'noise'}, 'noise is not used by mode=nfdp'),
-    (dict(knowledge='argmax'), {'logit_bound'}, 'logit_bound is not used by knowl'),
-    (dict(knowledge='argmax'), {'bits'}, 'bits is not used by knowledge=argmax')])
-def test_flag_that_is_not_used_is_reported(changes, given, unused):
-  assert any(unused in text for text in _plan(given=given, **changes).warnings())
-  assert not any('not used' in text for text in _plan(**changes).warnings())
+def test_tighter_epsilon_of_a_draw_is_stated_as_well():
+  plan = _plan(subset_size=16)
+  found = plan.guarantee(21)
+  assert found.also == {'epsilon_tighter': 0.0}
+  assert found.outsiders.epsilon == plan.draw_event.published_epsilon
+  assert found.outsiders.accountant == 'theorem' and found.server is None
+  assert _plan(subset_size=16, seed=1).guarantee(21).also == {}
+  noisy = _plan(mode='ldp', epsilon=3.0, delta=1e-3, rounds=1, public_per_round=10)
+  assert noisy.guarantee(2).also == {}
 
 
 def test_weights_are_hundredths_of_the_heaviest():
@@ -124,42 +145,10 @@ def test_weights_are_hundredths_of_the_heaviest():
   assert _plan().weight(0) == 1 and _plan().mean.max_total_weight == 10
 
 
-def test_learning_rates_come_down_in_equal_steps():
-  config = DistillConfig(rounds=5, final_rate_factor=0.2)
-  assert [config.rate_factor(step) for step in range(6)] == pytest.approx(
-      [1.0, 1.0, 0.8, 0.6, 0.4, 0.2])
-  assert DistillConfig(rounds=1, final_rate_factor=0.2).rate_factor(1) == 1.0
-  kept = DistillConfig(final_rate_factor=1.0)
-  assert {kept.rate_factor(step) for step in range(21)} == {1.0}
-
-
 def test_every_kind_of_knowledge_has_its_bytes():
   found = {kind: mean.sent_bytes for kind, mean in
            _plan(knowledge='logits').kinds_of_knowledge().items()}
   assert found == {'logits': 75_000, 'softmax': 75_000, 'argmax': 15_000}
-
-
-@pytest.mark.parametrize('changes, message', [
-    (dict(mode='dp'), 'mode must be one of'),
-    (dict(parties=0), 'parties must be at least 1'),
-    (dict(subset_size=0), 'subset_size must be at least 1'),
-    (dict(rounds=0), 'rounds must be at least 1'),
-    (dict(num_workers=-1), 'num_workers must be at least 0'),
-    (dict(digest_epochs=-1), 'digest_epochs must be at least 0'),
-    (dict(digest_learning_rate=math.nan), 'digest_learning_rate must be a finite'),
-    (dict(final_rate_factor=0.0), 'final_rate_factor must be .*0.0'),
-    (dict(final_rate_factor=1.5), 'final_rate_factor must be at most 1, found 1.5'),
-    (dict(epsilon=1.0), 'epsilon and delta must be given together'),
-    (dict(epsilon=1.0, delta=1.0), 'delta must be strictly between 0 and 1'),
-    (dict(mode='ldp', weighting='agreement'), 'agreement needs another mode'),
-    (dict(architectures=()), 'architectures must name at least one'),
-    (dict(simulated_dropout_rate=1.0), r'simulated_dropout_rate must be in \[0, 1\)'),
-    (dict(seed=-1), 'seed must be at least 0'),
-    (dict(bits=3), 'bits must be at least 4'),
-    (dict(resume=True), 'resume needs output_dir')])
-def test_what_cannot_be_is_named(changes, message):
-  with pytest.raises(ValueError, match=message):
-    DistillConfig(**changes)
 
 
 def test_drawing_everything_without_replacement_is_refused():
@@ -180,21 +169,24 @@ def test_so_many_draws_that_nobody_is_left_out_are_refused(records, size):
 
 def test_meaning_of_delta_is_that_for_the_party_with_the_most_records():
   for delta, said in ((0.005, True), (0.0009, False)):
-    texts = ' '.join(_plan(
-        records=(100, 1000), mode='ldp', epsilon=1.0, delta=delta).warnings())
+    texts = ' '.join(_warnings(_plan(
+        records=(100, 1000), mode='ldp', epsilon=1.0, delta=delta)))
     assert ('allows to expose single records entirely' in texts) == said
 
 
 def test_every_start_but_the_first_may_have_repeated_a_round():
   plan = _plan(mode='ldp', epsilon=3.0, delta=1e-3, rounds=2, public_per_round=10)
-  assert plan.epsilon(2, starts=2) == plan.epsilon(3) > plan.epsilon(2)
-  assert plan.epsilon(0, starts=5) == 0.0
-  assert not any('started' in text for text in plan.warnings())
-  assert any('started 3 times' in text and 'not the 3 ' in text
-             for text in plan.warnings(starts=3))
+  assert plan.epsilon(2, repeats=1) == plan.epsilon(3) > plan.epsilon(2)
+  assert plan.epsilon(0, repeats=4) == 0.0
+  assert not any('restarts' in text for text in _warnings(plan, 3))
+  seen = plan.released(5)
+  found = plan.guarantee(3, 2, seen=seen)
+  assert found.outsiders.epsilon == plan.epsilon(5)
+  assert any('repeated 2 rounds' in text and 'not the 3 ' in text
+             for text in found.caveats)
   drawn = _plan(subset_size=9)
-  assert drawn.epsilon(2, starts=9) == drawn.epsilon(1)
-  assert drawn.warnings(starts=9) == drawn.warnings()
+  assert drawn.epsilon(2, repeats=8) == drawn.epsilon(1)
+  assert _warnings(drawn, 2, repeats=8, seen=drawn.released(2)) == _warnings(drawn)
 
 
 def test_kinds_of_knowledge_have_their_own_noise_or_a_reason():
@@ -206,13 +198,13 @@ def test_kinds_of_knowledge_have_their_own_noise_or_a_reason():
                   public_per_round=10)
     assert mean == other.mean
   assert kinds['logits'].noise_scale > 10 * kinds['softmax'].noise_scale
-  votes = _plan(knowledge='argmax', bits=4).kinds_of_knowledge()
-  assert 'bits=4 leave' in votes['logits'] and 'bits=4 leave' in votes['softmax']
-  assert votes['argmax'].wire_bits == 4
+  votes = _plan((300,) * 2**17, knowledge='argmax').kinds_of_knowledge()
+  assert 'bits=20 leave' in votes['logits'] and 'bits=20 leave' in votes['softmax']
+  assert votes['argmax'].wire_bits == 18
   with pytest.raises(ValueError, match='bits=4 leave'):
     _plan(knowledge='softmax', bits=4)
 
 
 def test_plan_is_frozen():
   with pytest.raises(dataclasses.FrozenInstanceError):
-    _plan().config = None
+    _plan().settings = None

@@ -10,10 +10,10 @@ import tensorflow as tf
 from aggregators import keys
 from aggregators import prediction_mean
 from aggregators.prediction_params import PredictionMeanParams
-from tasks import fedmd_models
-from tff_pipelines.algorithms import fedmd
-from tff_pipelines.algorithms import fedmd_training
-from tff_pipelines.algorithms.fedmd_training import FitConfig
+from tasks.models import fedmd as fedmd_models
+from tff_pipelines.fedmd import process as fedmd
+from tff_pipelines.fedmd import party as fedmd_training
+from tff_pipelines.fedmd.party import FitConfig
 
 SHAPE, CLASSES, RECORDS = (8, 8, 1), 3, 20
 ARCHITECTURES = tuple(

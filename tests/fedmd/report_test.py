@@ -1,38 +1,50 @@
-"""What a distillation says of itself where its rounds did not go as planned."""
+"""What a run says of itself where its rounds did not go as planned."""
 
+import matplotlib.image
 import numpy as np
 import pytest
 
-from tff_pipelines import distillation
-from tff_pipelines import distillation_report
-from tff_pipelines.distill_plan import DistillConfig
-from tff_pipelines.simulation import records as records_lib
+from tff_pipelines.experiment import records as records_lib
+from tff_pipelines.experiment import report as report_lib
+from tff_pipelines.fedmd import report
+from tff_pipelines.fedmd import run
+from tff_pipelines.fedmd.plan import FedMdPlan
+from tff_pipelines.fedmd.settings import FedMdSettings
+
+
+def _settings(**changes):
+  return FedMdSettings(**{'num_clients': 2, 'public_per_round': 40, **changes})
+
+
+def _plan(task, **changes):
+  return run.FedMdExperiment(_settings(**changes)).build_plan(task, None)
 
 
 @pytest.fixture(scope='module', name='task')
 def _task():
-  return distillation.load_task(DistillConfig(parties=2, public_per_round=40))
+  return run.load_task(_settings())
 
 
 def _summary(task, folder, *, starts, **changes):
   """Of a run with one round committed in each of so many starts."""
-  plan = distillation.make_plan(task, DistillConfig(
-      parties=2, public_per_round=40, rounds=2, **changes))
+  plan = _plan(task, rounds=2, **changes)
   for _ in range(starts):
     records = records_lib.RunRecords(folder, {'a': 1}, resume=True)
-    state, done = records.restore({'x': np.zeros(1)}, dict(
-        population=None, delta=plan.delta, adjacency=plan.round_event.adjacency,
-        trust_model=plan.trust_model, seeded=False, warnings=plan.warnings()))
-    event = plan.later_event() if done else plan.round_event
-    records.commit(state, done + 1, event, withheld=False, metrics={'x': 0.0})
-  parties = [{'rounds': np.int32(starts)} for _ in task.parties]
-  return plan, distillation_report.summary(plan, task, records, parties, [0.5, 0.7])
+    state, done = records.restore({'x': np.zeros(1)}, plan.header(plan.releases))
+    records.commit(state, done + 1, plan.event(done + 1), suppressed=False,
+                   metrics={'x': 0.0})
+  states = [{'rounds': np.int32(starts)} for _ in task.parties]
+  outcome = report.outcome(plan, task, states, [0.5, 0.7])
+  guarantee = plan.guarantee_of(records.ledger)
+  return plan, report_lib.summary_of(
+      'fedmd', guarantee, outcome, guarantee.caveats, rounds=starts,
+      starts=records.starts, configuration=records.configuration_hash)
 
 
 def test_noisy_predictions_that_may_have_been_seen_twice_count_twice(task, tmp_path):
   plan, found = _summary(
       task, tmp_path / 'run', starts=2, mode='ldp', epsilon=3.0, delta=1e-3)
-  assert found['starts'] == 2 and found['rounds'] == 1
+  assert found['starts'] == found['rounds'] == 2
   assert found['epsilon'] == plan.epsilon(3) > plan.epsilon(2)
   assert found['accuracy'] == pytest.approx(0.6)
 
@@ -40,47 +52,70 @@ def test_noisy_predictions_that_may_have_been_seen_twice_count_twice(task, tmp_p
 def test_whether_a_partys_training_failed_is_not_told_under_noise(task, tmp_path):
   _, found = _summary(
       task, tmp_path / 'ldp', starts=1, mode='ldp', epsilon=3.0, delta=1e-3)
-  assert [party['rounds'] for party in found['parties']] == [None, None]
+  assert [party['rounds'] for party in found['details']['parties']] == [None, None]
   _, found = _summary(task, tmp_path / 'draw', starts=1, subset_size=9)
-  assert [party['rounds'] for party in found['parties']] == [1, 1]
+  assert [party['rounds'] for party in found['details']['parties']] == [1, 1]
 
 
-def test_seeded_run_promises_nothing_before_it_starts_nor_of_a_party(
-    task, tmp_path, capsys):
+def test_seeded_run_promises_nothing_before_it_starts_nor_of_a_party(task, tmp_path):
   plan, found = _summary(task, tmp_path / 'run', starts=1, subset_size=9, seed=3)
-  records = records_lib.RunRecords(tmp_path / 'run', {'a': 1}, resume=True)
-  distillation_report.print_plan(plan, task, records)
-  line, = [line for line in capsys.readouterr().out.splitlines() if 'epsilon' in line]
-  assert line.startswith('epsilon: none, the run is seeded')
-  for party in found['parties']:
+  lines = report_lib.plan_lines(
+      report.describe(plan, task), plan.guarantee(plan.releases), tmp_path)
+  line, = [line for line in lines if line.startswith('epsilon')]
+  assert line.split(maxsplit=1)[1].startswith('none, the run is seeded')
+  assert found['epsilon'] is None
+  assert 'epsilon_tighter' not in found['details']
+  for party in found['details']['parties']:
     assert not {'epsilon', 'delta'} & party.keys()
     assert party['epsilon_if_unseeded'] == plan.epsilon(1)
-
-
-def test_kind_that_the_settings_do_not_allow_is_told_and_stops_nothing(task, capsys):
-  plan = distillation.make_plan(task, DistillConfig(
-      parties=2, public_per_round=40, knowledge='argmax', bits=4))
-  distillation_report.print_communication(plan)
-  lines = capsys.readouterr().out.splitlines()
-  assert lines[1].split()[:5] == ['logits', 'not', 'with', 'these', 'settings:']
-  assert 'bits=4 leave' in lines[1] and 'bits are needed' in lines[1]
-  assert lines[3].split()[:3] == ['*', 'argmax', 'sent']
-  assert distillation_report.communication(plan)['softmax'] is None
 
 
 def test_predictions_of_a_draw_may_be_seen_as_often_as_one_likes(task, tmp_path):
   plan, found = _summary(task, tmp_path / 'run', starts=2, subset_size=9)
   assert found['epsilon'] == plan.epsilon(1) == plan.draw_event.published_epsilon
-  assert found['epsilon_tighter'] == 0 and found['delta'] == plan.delta
-  assert 'may be exposed entirely' in found['delta_in_words']
+  assert found['details']['epsilon_tighter'] == 0 and found['delta'] == plan.delta
+  assert 'may be exposed entirely' in found['details']['delta_in_words']
 
 
-def test_error_of_rounding_is_printed(task, capsys):
-  plan = distillation.make_plan(task, DistillConfig(
-      parties=2, public_per_round=40, knowledge='logits', logit_bound=30.0, bits=16))
-  distillation_report.print_communication(plan)
-  lines = capsys.readouterr().out.splitlines()
+def test_weakest_party_is_named_where_there_are_several(task):
+  plan = _plan(task)
+  states = [{'rounds': np.int32(1)} for _ in task.parties]
+  assert report.outcome(plan, task, states, [0.5, 0.25]).weakest == (
+      'party 1: conv3, accuracy 0.2500')
+  assert report.outcome(plan, task, states[:1], [0.5]).weakest is None
+
+
+def test_kind_that_the_settings_do_not_allow_is_told_and_stops_nothing():
+  plan = FedMdPlan(settings=_settings(weighting='agreement'), records=(9,) * 700,
+                   classes=6)
+  lines = report.communication_lines(plan)
+  assert lines[1].split()[:5] == ['logits', 'not', 'with', 'these', 'settings:']
+  assert 'bits=20 leave' in lines[1] and 'bits are needed' in lines[1]
+  assert lines[3].split()[:3] == ['*', 'argmax', 'sent']
+  assert report.communication(plan)['softmax'] is None
+
+
+def test_error_of_rounding_is_reported(task):
+  plan = _plan(task, knowledge='logits', logit_bound=30.0, bits=16)
+  lines = report.communication_lines(plan)
   # Half a step of a grid of 2^16 - 1 over two parties, from -30 to 30.
   assert f'at most {60 / 32767 / 2 + 30 * 2.0**-24:.3g}' in lines[1]
   assert ' logits ' in lines[1]
   assert lines[3].endswith('the mean is exact') and ' argmax ' in lines[3]
+
+
+def test_figure_has_every_party_and_the_epsilon_that_was_spent(tmp_path, monkeypatch):
+  (tmp_path / 'metrics.csv').write_text(
+      'round,communication_round,epsilon,mean/accuracy,party_0/accuracy,'
+      'party_1/accuracy\n1,0,0.25,0.3,0.2,0.4\n2,1,0.50001,0.5,0.4,0.6\n')
+  report.draw(tmp_path / 'progress.png', ['0: a', '1: b'], 'x', 0.01)
+  picture = matplotlib.image.imread(tmp_path / 'progress.png')
+  assert min(picture.shape[:2]) > 300 and picture.std() > 0.05
+  drawn = {}
+  monkeypatch.setattr(report_lib, 'draw', lambda path, curves, **words: drawn.update(
+      words, curves=curves))
+  report.draw(tmp_path / 'progress.png', ['0: a', '1: b'], 'x', 0.01)
+  assert drawn['title'] == 'x, epsilon 0.5001, delta 0.01'
+  assert [(c.label, list(c.x), c.y, c.main) for c in drawn['curves']] == [
+      ('0: a', [0, 1], [0.2, 0.4], False), ('1: b', [0, 1], [0.4, 0.6], False),
+      ('mean', [0, 1], [0.3, 0.5], True)]

@@ -1,4 +1,4 @@
-"""A distillation that is killed, again and again, ends as if it never was."""
+"""A run that is killed, again and again, ends as if it never was."""
 
 import csv
 import json
@@ -9,10 +9,10 @@ import tensorflow as tf
 
 from tff_pipelines.accounting import ledger as ledger_lib
 
-DISTILL = 'tff_pipelines.distill'
+FEDMD = 'tff_pipelines.fedmd'
 ROUNDS, PARTIES = 3, 2
 # Convolutions too: they sum up in an order that threads could change.
-FLAGS = (f'--rounds={ROUNDS}', f'--parties={PARTIES}', '--public_per_round=40',
+FLAGS = (f'--rounds={ROUNDS}', f'--num_clients={PARTIES}', '--public_per_round=40',
          '--pretrain_epochs=1', '--initial_epochs=2', '--subset_size=20',
          '--architectures=mixed3,dense3', '--knowledge=softmax',
          '--simulated_dropout_rate=0.2', '--seed=7')
@@ -56,17 +56,17 @@ def _moments(folder):
 @pytest.mark.slow
 def test_run_killed_at_many_moments_ends_bit_for_bit_the_same(launcher, tmp_path):
   whole, folder = tmp_path / 'whole', tmp_path / 'run'
-  # Beside the killed ones, to use both cores.
-  uninterrupted = launcher.start(DISTILL, *FLAGS, f'--output_dir={whole}')
+  # Alongside the killed ones, to use both cores.
+  uninterrupted = launcher.start(FEDMD, *FLAGS, f'--output_dir={whole}')
   killed = 0
   for number, condition in enumerate(_moments(folder), 1):
-    run = launcher.start(DISTILL, *FLAGS, f'--output_dir={folder}', '--resume')
+    run = launcher.start(FEDMD, *FLAGS, f'--output_dir={folder}', '--resume')
     _wait_for(lambda: _starts(folder) >= number and condition(), run)  # pylint: disable=cell-var-from-loop
     run.kill()
     assert run.code in (0, -9), run.stderr
     killed += run.code == -9
   assert killed >= 3
-  last = launcher.run(DISTILL, *FLAGS, f'--output_dir={folder}', '--resume')
+  last = launcher.run(FEDMD, *FLAGS, f'--output_dir={folder}', '--resume')
   assert last.code == 0, last.stderr
   assert uninterrupted.wait() == 0, uninterrupted.stderr
   found, wanted = _checkpoint(folder), _checkpoint(whole)

@@ -1,19 +1,22 @@
 """Baselines of local distillation in this process: plans, charges, interruptions."""
 
+import copy
 import dataclasses
 import math
 
 import numpy as np
 import pytest
 
-from tff_pipelines import ldp_baseline_flags
-from tff_pipelines import ldp_baseline_run
-from tff_pipelines import ldp_run
-from tff_pipelines import vote_records
+from tasks.task import Note
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import ledger as ledger_lib
+from tff_pipelines.experiment import files
+from tff_pipelines.ldp import baseline_plan
+from tff_pipelines.ldp import baselines
+from tff_pipelines.ldp import prepare
+from tff_pipelines.ldp.baseline_settings import BaselineSettings
 
-VALUES = dict(owners=20, answers=40)
+NUM_CLIENTS = 20
 
 
 class Killed(Exception):
@@ -21,101 +24,104 @@ class Killed(Exception):
 
 
 @pytest.fixture(scope='module')
-def setting():
-  return ldp_run.prepared(ldp_baseline_flags.of(VALUES))
+def prepared():
+  return prepare.prepare(BaselineSettings(num_clients=NUM_CLIENTS))
 
 
-def _run(setting, folder, **changes):
-  return ldp_baseline_run.run(ldp_baseline_flags.of(
-      {**VALUES, 'output_dir': str(folder), **changes}), setting)
+def _run(prepared, folder, algorithm='pate', **changes):
+  own = {'answers': 40} if algorithm == 'pate' else {}
+  return baselines.run(BaselineSettings(
+      num_clients=NUM_CLIENTS, algorithm=algorithm, output_dir=str(folder),
+      **own, **changes), prepared)
+
+
+def _pate(num_clients, pool, recorded=None, **settings):
+  return baseline_plan.pate(
+      BaselineSettings(**settings), num_clients=num_clients, pool=pool, classes=10,
+      privacy_unit='one owner', recorded=recorded)
 
 
 def test_votes_are_charged_for_all_queries_and_the_most_answers():
-  aggregator, event = ldp_baseline_run.pate_aggregator(
-      ldp_baseline_flags.of(dict(epsilon=5.0, answers=300)), 1000, 800)
-  assert aggregator.threshold == 500 and aggregator.most_answers == 300
-  assert aggregator.threshold_stddev == 2 * aggregator.stddev
-  assert 4.99 < accountant.epsilon(event, 1e-5, accountant='rdp') <= 5.0
+  plan = _pate(1000, 800, epsilon=5.0, answers=300)
+  assert plan.threshold == 500 and plan.answers == 300
+  assert plan.threshold_stddev == 2 * plan.stddev
+  assert 4.99 < accountant.epsilon(plan.event(1), 1e-5, accountant='rdp') <= 5.0
   # By hand: Gaussian releases add up to one, of this many squared sensitivities.
-  z = 1 / np.sqrt(2 * (300 + 800 / 4) / aggregator.stddev**2)
+  z = 1 / np.sqrt(2 * (300 + 800 / 4) / plan.stddev**2)
   orders = np.linspace(1.1, 300, 3000)
   by_hand = np.min(orders / (2 * z**2) + np.log(1e5) / (orders - 1))
   assert 5.0 <= by_hand < 6.0  # The weaker conversion, as a bound.
 
 
 def test_no_more_answers_than_queries_are_paid_for():
-  aggregator, _ = ldp_baseline_run.pate_aggregator(
-      ldp_baseline_flags.of(dict(answers=300)), 50, 20)
-  assert aggregator.most_answers == 20
+  assert _pate(50, 20, answers=300).answers == 20
+
+
+def test_what_an_earlier_start_calibrated_is_taken_over():
+  for plan_of, name in (
+      (lambda recorded: _pate(50, 20, recorded), 'noise_stddev'),
+      (lambda recorded: baseline_plan.dp_sgd(
+          BaselineSettings(algorithm='dp_sgd'), records=500, recorded=recorded),
+       'noise_multiplier'),
+      (lambda recorded: baseline_plan.dp_fl(
+          BaselineSettings(algorithm='dp_fl'), num_clients=50, dimension=100,
+          privacy_unit='one owner', recorded=recorded), 'noise_multiplier')):
+    first = plan_of(None)
+    assert 7.99 < first.epsilon(1 if name == 'noise_stddev' else first.rounds if (
+        hasattr(first, 'rounds')) else first.mechanism.rounds) <= 8.0
+    recorded = first.configuration()
+    assert plan_of(recorded) == first
+    more = {**recorded, name: 2 * recorded[name]}
+    assert plan_of(more).configuration()[name] == more[name]
 
 
 def test_an_interrupted_vote_is_charged_again_and_counts_twice(
-    setting, tmp_path, monkeypatch):
+    prepared, tmp_path, monkeypatch):
   folder = tmp_path / 'run'
 
   def fails(*_):
     raise Killed
 
-  monkeypatch.setattr(vote_records, 'write_arrays', fails)
+  monkeypatch.setattr(files, 'write_arrays', fails)
   with pytest.raises(Killed):
-    _run(setting, folder)
+    _run(prepared, folder)
   monkeypatch.undo()
-  found = _run(setting, folder, resume=True)
+  found = _run(prepared, folder, resume=True)
   assert len(ledger_lib.Ledger(folder / 'ledger.jsonl').lines()) == 2
   assert 1.3 * 8 < found['epsilon'] < 2 * 8
+  assert 'vote repeated' in found['caveats']
   assert any('begun 2 times' in text for text in found['warnings'])
 
 
-def test_what_the_draws_of_a_vote_deviate_comes_out_of_delta(setting, tmp_path):
-  found = _run(setting, tmp_path / 'run')
+def test_what_the_draws_of_a_vote_deviate_comes_out_of_delta(prepared, tmp_path):
+  found = _run(prepared, tmp_path / 'run')
   ledger = ledger_lib.Ledger(tmp_path / 'run' / 'ledger.jsonl')
   drift = ledger.header()['deviation_per_round']
-  assert drift == found['queries'] * 11 * 2.0**-86
+  assert drift == found['details']['queries'] * 11 * 2.0**-86
   # (1 + e^epsilon) t, of an epsilon that is no less than the one found.
-  assert found['delta'] > 1e9 * found['delta_sampler']
-  assert found['delta_sampler'] >= (1 + math.exp(found['epsilon'])) * drift
-  with pytest.raises(ValueError, match='epsilon=50 at delta=1e-05 can not be had'):
-    _run(setting, tmp_path / 'large', epsilon=50.0)
+  assert found['delta'] > 1e9 * found['consumed_delta']
+  assert found['consumed_delta'] >= (1 + math.exp(found['epsilon'])) * drift
+  with pytest.raises(ValueError, match='epsilon=50 at delta=1e-05 is beyond'):
+    _run(prepared, tmp_path / 'large', epsilon=50.0)
 
 
-def test_notes_on_the_data_are_among_the_warnings(setting, tmp_path):
-  noted = dataclasses.replace(
-      setting, task=dataclasses.replace(setting.task, notes=('classes counted',)))
+def test_notes_on_the_data_are_among_the_warnings(prepared, tmp_path):
+  noted = copy.copy(prepared)
+  noted.task = dataclasses.replace(
+      prepared.task, notes=(Note('classes', 'classes counted'),))
   found = _run(noted, tmp_path / 'run')
-  assert found['warnings'][0] == 'classes counted' and len(found['warnings']) > 1
+  assert 'classes counted' in found['warnings'] and 'classes' in found['caveats']
+  assert len(found['warnings']) > 1
 
 
-def test_noisy_gradients_go_on_where_they_were_stopped(
-    setting, tmp_path, monkeypatch):
-  changes = dict(algorithm='dp_sgd', rounds=4, seed=3, answers=None)
-  whole = _run(setting, tmp_path / 'whole', **changes)
-  calls, original = [], ldp_baseline_run._accuracy
-
-  def third_fails(*args):
-    calls.append(1)
-    if len(calls) == 3:
-      raise Killed
-    return original(*args)
-
-  monkeypatch.setattr(ldp_baseline_run, '_accuracy', third_fails)
-  with pytest.raises(Killed):
-    _run(setting, tmp_path / 'run', **changes)
-  monkeypatch.undo()
-  found = _run(setting, tmp_path / 'run', **changes, resume=True)
-  assert (found.pop('starts'), whole.pop('starts')) == (2, 1)
-  assert found == whole
-  assert (tmp_path / 'run' / 'metrics.csv').read_text() == (
-      tmp_path / 'whole' / 'metrics.csv').read_text()
-
-
-def test_no_answer_at_all_says_what_to_change(setting, tmp_path, monkeypatch):
+def test_no_answer_at_all_says_what_to_change(prepared, tmp_path, monkeypatch):
   monkeypatch.setattr(
-      ldp_baseline_run.pate, 'answer', lambda votes, *_: np.full(len(votes), -1))
+      baselines.pate, 'answer', lambda votes, *_: np.full(len(votes), -1))
   with pytest.raises(ValueError, match='lower --threshold'):
-    _run(setting, tmp_path / 'run')
+    _run(prepared, tmp_path / 'run')
 
 
-def test_baselines_do_not_share_a_folder(setting, tmp_path):
-  _run(setting, tmp_path / 'run')
-  with pytest.raises(ValueError, match='algorithm, '):
-    _run(setting, tmp_path / 'run', algorithm='dp_sgd', answers=None, resume=True)
+def test_baselines_do_not_share_a_folder(prepared, tmp_path):
+  _run(prepared, tmp_path / 'run')
+  with pytest.raises(ValueError, match='algorithm .*differ'):
+    _run(prepared, tmp_path / 'run', algorithm='dp_sgd', resume=True)

@@ -1,4 +1,4 @@
-"""Tests of tff_pipelines.algorithms.ldp_distillation: teachers, asking, choosing."""
+"""Tests of tff_pipelines.ldp.process: teachers, asking, choosing."""
 
 import collections
 
@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from aggregators import keys
 from aggregators import local_dp
-from tff_pipelines.algorithms import ldp_distillation as algorithm
+from tff_pipelines.ldp import process as algorithm
 from tests import statistics_lib
 
 RNG = np.random.default_rng(20220)
@@ -72,7 +72,7 @@ def test_owners_take_turns_and_nobody_answers_more_than_one_query_ahead(
   counts = np.zeros(groups * size, int)
   for query in range(4 * groups + 2):
     answering = list(algorithm.owners_of(
-        query, groups=groups, owners_per_query=size))
+        query, groups=groups, clients_per_query=size))
     assert len(set(answering)) == size
     counts[answering] += 1
     assert counts.max() == -(-(query + 1) // groups)

@@ -1,22 +1,22 @@
 """Runs of local distillation: what is charged, kept, repeated and lost."""
 
-import dataclasses
 import json
 
 import numpy as np
 import pytest
 
-from tasks import ldp_distillation as tasks_lib
+from tasks.ldp import task as tasks_lib
 from tests import statistics_lib
-from tff_pipelines import ldp_flags
-from tff_pipelines import ldp_records
-from tff_pipelines import ldp_run
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import ledger as ledger_lib
+from tff_pipelines.experiment import records as records_lib
+from tff_pipelines.ldp import prepare
+from tff_pipelines.ldp import run as ldp_run
+from tff_pipelines.ldp.settings import LdpSettings
 
 # 8 groups of 5 owners, so 16 queries in 4 steps.
-VALUES = dict(owners=40, owners_per_query=5, queries_per_step=4,
-              epsilon_total=12.0, answers_per_owner=2)
+VALUES = dict(num_clients=40, clients_per_query=5, queries_per_step=4,
+              epsilon=12.0, answers_per_client=2)
 
 
 class Killed(Exception):
@@ -24,16 +24,16 @@ class Killed(Exception):
 
 
 @pytest.fixture(scope='module')
-def setting():
-  return ldp_run.prepared(ldp_flags.of(VALUES))
+def prepared():
+  return prepare.prepare(LdpSettings(**VALUES))
 
 
-def _config(folder, **changes):
-  return ldp_flags.of({**VALUES, 'output_dir': str(folder), **changes})
+def _settings(folder, **changes):
+  return LdpSettings(**{**VALUES, 'output_dir': str(folder), **changes})
 
 
-def _run(setting, folder, **changes):
-  return ldp_run.run(_config(folder, **changes), setting)
+def _run(prepared, folder, **changes):
+  return ldp_run.run(_settings(folder, **changes), prepared)
 
 
 def _answers(folder):
@@ -49,28 +49,33 @@ def _ledger(folder):
 
 
 def test_a_run_spends_its_budget_and_reports_what_the_ledger_says(
-    setting, tmp_path, capsys):
-  found = _run(setting, tmp_path / 'run')
-  assert found['queries'] == found['queries_charged'] == 16
-  assert found['answers_of_an_owner'] == 2 and found['stopped'] == (
+    prepared, tmp_path, capsys):
+  found = _run(prepared, tmp_path / 'run')
+  details = found['details']
+  assert details['queries'] == details['queries_charged'] == 16
+  assert details['answers_of_a_client'] == 2 and details['stopped'] == (
       'the budget is used up')
   assert found['epsilon'] == 12.0 and found['delta'] == 0
   ledger = _ledger(tmp_path / 'run')
   assert ledger.verify(expected_count=4) == []
   assert accountant.epsilon(ledger.event(), 0.0) == pytest.approx(12.0)
-  assert found['adjacency'] == 'local' and 'nobody is trusted' in found['trust_model']
-  assert found['warnings'] == []
+  assert found['adjacency'] == 'local' and 'no one is trusted' in found['trust_model']
+  assert found['warnings'] == [] and found['amplification'] is None
+  assert (found['population'], found['cohort_size']) == (40, 5)
   printed = capsys.readouterr().out
-  assert 'epsilon 12.0000 at delta 0' in printed and 'any two inputs' in printed
+  assert 'epsilon     12.0000 at delta 0 against any observer' in printed
+  assert 'any two inputs' in printed and '--delta=0' in printed
   written = json.loads((tmp_path / 'run' / 'summary.json').read_text())
   assert written == found
+  text = (tmp_path / 'run' / 'report.txt').read_text()
+  assert 'answers of a client: 2' in text and 'data user who asks' in text
   # No image is asked about twice.
   rows = np.concatenate([rows for rows, _ in _answers(tmp_path / 'run')])
   assert len(set(rows)) == 16
 
 
-def test_epsilon_grows_with_the_turns_of_the_owners(setting, tmp_path):
-  _run(setting, tmp_path / 'run')
+def test_epsilon_grows_with_the_turns_of_the_owners(prepared, tmp_path):
+  _run(prepared, tmp_path / 'run')
   lines = (tmp_path / 'run' / 'metrics.csv').read_text().splitlines()
   names = lines[0].split(',')
   rows = [dict(zip(names, line.split(','))) for line in lines[1:]]
@@ -78,13 +83,12 @@ def test_epsilon_grows_with_the_turns_of_the_owners(setting, tmp_path):
   assert [float(row['queries']) for row in rows] == [4, 8, 12, 16]
 
 
-def test_seeded_runs_repeat_and_guarantee_nothing(setting, tmp_path):
+def test_seeded_runs_repeat_and_guarantee_nothing(prepared, tmp_path):
   one, again, other = (
-      _run(setting, tmp_path / name, seed=seed)
+      _run(prepared, tmp_path / name, seed=seed)
       for name, seed in (('one', 3), ('again', 3), ('other', 4)))
   assert one['epsilon'] is None and one['epsilon_if_unseeded'] == 12.0
-  assert any('no guarantee' in text for text in one['warnings'])
-  del one['configuration'], again['configuration']
+  assert any('no privacy guarantee' in text for text in one['warnings'])
   assert one == again
   for (rows, means), (rows2, means2) in zip(
       _answers(tmp_path / 'one'), _answers(tmp_path / 'again')):
@@ -94,9 +98,9 @@ def test_seeded_runs_repeat_and_guarantee_nothing(setting, tmp_path):
       _answers(tmp_path / 'one')[0][1], _answers(tmp_path / 'other')[0][1])
 
 
-def test_unseeded_runs_never_repeat(setting, tmp_path):
+def test_unseeded_runs_never_repeat(prepared, tmp_path):
   for name in ('one', 'other'):
-    _run(setting, tmp_path / name, max_queries=4)
+    _run(prepared, tmp_path / name, max_queries=4)
   (rows, means), = _answers(tmp_path / 'one')
   (rows2, means2), = _answers(tmp_path / 'other')
   np.testing.assert_array_equal(rows, rows2)  # The public choice does.
@@ -104,10 +108,10 @@ def test_unseeded_runs_never_repeat(setting, tmp_path):
 
 
 @pytest.mark.parametrize('name', ['charge', 'keep', 'measure'])
-def test_a_run_stopped_between_steps_goes_on_as_if_nothing_had_been(
-    setting, tmp_path, monkeypatch, name):
-  whole = _run(setting, tmp_path / 'whole', seed=5)
-  calls, original = [], getattr(ldp_records.LdpRecords, name)
+def test_a_run_stopped_between_steps_continues_as_if_nothing_had_been(
+    prepared, tmp_path, monkeypatch, name):
+  whole = _run(prepared, tmp_path / 'whole', seed=5)
+  calls, original = [], getattr(records_lib.ChargedRecords, name)
 
   def third_is_the_last(self, *args):
     calls.append(1)
@@ -119,11 +123,11 @@ def test_a_run_stopped_between_steps_goes_on_as_if_nothing_had_been(
     return result
 
   folder = tmp_path / 'run'
-  monkeypatch.setattr(ldp_records.LdpRecords, name, third_is_the_last)
+  monkeypatch.setattr(records_lib.ChargedRecords, name, third_is_the_last)
   with pytest.raises(Killed):
-    _run(setting, folder, seed=5)
+    _run(prepared, folder, seed=5)
   monkeypatch.undo()
-  found = _run(setting, folder, seed=5, resume=True)
+  found = _run(prepared, folder, seed=5, resume=True)
   assert (found.pop('starts'), whole.pop('starts')) == (2, 1)
   assert found == whole
   for kept, expected in zip(_answers(folder), _answers(tmp_path / 'whole')):
@@ -136,11 +140,11 @@ def test_a_run_stopped_between_steps_goes_on_as_if_nothing_had_been(
       np.testing.assert_array_equal(one['weights'], other['weights'])
 
 
-@pytest.mark.parametrize('lost_at', ['ask', 'keep'])
+@pytest.mark.parametrize('target, lost_at', [
+    (ldp_run.LdpRounds, 'ask'), (records_lib.ChargedRecords, 'keep')])
 def test_answers_that_were_charged_and_lost_stay_charged(
-    setting, tmp_path, monkeypatch, lost_at):
+    prepared, tmp_path, monkeypatch, target, lost_at):
   folder, calls = tmp_path / 'run', []
-  target = ldp_run.Run if lost_at == 'ask' else ldp_records.LdpRecords
   original = getattr(target, lost_at)
 
   def second_fails(self, *args):
@@ -151,95 +155,116 @@ def test_answers_that_were_charged_and_lost_stay_charged(
 
   monkeypatch.setattr(target, lost_at, second_fails)
   with pytest.raises(Killed):
-    _run(setting, folder)
+    _run(prepared, folder)
   monkeypatch.undo()
-  found = _run(setting, folder, resume=True)
-  assert (found['queries'], found['queries_charged'], found['queries_lost']) == (
-      12, 16, 4)
-  assert found['epsilon'] == 12.0
+  found = _run(prepared, folder, resume=True)
+  details = found['details']
+  assert [details[name] for name in ('queries', 'queries_charged', 'queries_lost')] == [
+      12, 16, 4]
+  assert found['epsilon'] == 12.0 and found['caveats'] == ['answers lost']
   assert any('answers to 4 queries were lost' in text for text in found['warnings'])
   ledger = _ledger(folder)
   assert ledger.verify(expected_count=4) == []
   assert accountant.epsilon(ledger.event(), 0.0) == pytest.approx(12.0)
-  # A loss moves the turns on: nobody answers more often than planned.
-  assert found['answers_of_an_owner'] == 2
+  # A loss moves the turns on: no owner answers more often than planned.
+  assert details['answers_of_a_client'] == 2
 
 
-def test_a_finished_run_says_the_same_again(setting, tmp_path):
-  first = _run(setting, tmp_path / 'run')
-  again = _run(setting, tmp_path / 'run', resume=True)
+def test_a_run_that_lost_all_its_answers_says_so(prepared, tmp_path, monkeypatch):
+  def fails(*_):
+    raise Killed
+
+  for resume in (False, True):
+    monkeypatch.setattr(ldp_run.LdpRounds, 'ask', fails)
+    with pytest.raises(Killed):
+      _run(prepared, tmp_path / 'run', queries_per_step=8, resume=resume)
+  monkeypatch.undo()
+  found = _run(prepared, tmp_path / 'run', queries_per_step=8, resume=True)
+  assert found['accuracy'] is None and found['epsilon'] == 12.0
+  assert found['details']['queries_lost'] == 16
+  assert not (tmp_path / 'run' / 'student.npz').exists()
+
+
+def test_a_finished_run_says_the_same_again(prepared, tmp_path):
+  first = _run(prepared, tmp_path / 'run')
+  again = _run(prepared, tmp_path / 'run', resume=True)
   assert again.pop('starts') == 2 and first.pop('starts') == 1
   assert again == first
 
 
-def test_a_run_is_not_overwritten_and_not_continued_as_another(setting, tmp_path):
-  _run(setting, tmp_path / 'run', max_queries=4)
+def test_a_run_is_not_overwritten_and_not_continued_as_another(prepared, tmp_path):
+  _run(prepared, tmp_path / 'run', max_queries=4)
   with pytest.raises(ValueError, match='pass --resume'):
-    _run(setting, tmp_path / 'run', max_queries=4)
-  with pytest.raises(ValueError, match='sampling differ'):
-    _run(setting, tmp_path / 'run', max_queries=4, sampling='random', resume=True)
+    _run(prepared, tmp_path / 'run', max_queries=4)
+  with pytest.raises(ValueError, match="sampling .'active' then, 'random' now. differ"):
+    _run(prepared, tmp_path / 'run', max_queries=4, sampling='random', resume=True)
 
 
-def test_damaged_answers_are_named(setting, tmp_path):
+def test_damaged_answers_are_named(prepared, tmp_path):
   folder = tmp_path / 'run'
-  _run(setting, folder, max_queries=8)
+  _run(prepared, folder, max_queries=8)
   path = folder / 'answers' / '000002.npz'
   content = path.read_bytes()
   path.write_bytes(content[:50])
   with pytest.raises(ValueError, match='000002.npz is damaged'):
-    _run(setting, folder, max_queries=8, resume=True)
+    _run(prepared, folder, max_queries=8, resume=True)
   # Answers of another step, or of another run.
   path.write_bytes((folder / 'answers' / '000001.npz').read_bytes())
   with pytest.raises(ValueError, match='must belong to round 2'):
-    _run(setting, folder, max_queries=8, resume=True)
+    _run(prepared, folder, max_queries=8, resume=True)
   path.rename(folder / 'answers' / '000007.npz')
   with pytest.raises(ValueError, match='belongs to no line'):
-    _run(setting, folder, max_queries=8, resume=True)
+    _run(prepared, folder, max_queries=8, resume=True)
 
 
-def test_answers_without_a_ledger_are_not_built_upon(setting, tmp_path):
-  _run(setting, tmp_path / 'run', max_queries=4)
+def test_answers_without_a_ledger_are_not_built_upon(prepared, tmp_path):
+  _run(prepared, tmp_path / 'run', max_queries=4)
   (tmp_path / 'run' / 'ledger.jsonl').unlink()
-  with pytest.raises(ValueError, match='what they cost is not known'):
-    _run(setting, tmp_path / 'run', max_queries=4, resume=True)
+  with pytest.raises(ValueError, match='what it cost is not known'):
+    _run(prepared, tmp_path / 'run', max_queries=4, resume=True)
 
 
 def test_a_run_stops_at_its_target_and_at_the_end_of_the_images(tmp_path):
-  config = ldp_flags.of(dict(
-      owners=5, owners_per_query=5, epsilon_per_query=30.0, answers_per_owner=200,
-      queries_per_step=20, target_accuracy=0.5, output_dir=str(tmp_path / 'target')))
-  setting = ldp_run.prepared(config)
-  found = ldp_run.run(config, setting)
-  assert 'on the 60 validation records' in found['stopped']
-  assert found['validation_accuracy'] >= 0.5 and found['queries'] < 140
-  assert found['test_examples'] == 300
-  config = dataclasses.replace(
-      config, target_accuracy=1.0, queries_per_step=100,
-      output_dir=str(tmp_path / 'all'))
-  found = ldp_run.run(config, setting)
-  assert found['stopped'] == 'every public image has been asked about'
-  assert found['queries'] == len(setting.public) == 143
+  settings = LdpSettings(
+      num_clients=5, clients_per_query=5, epsilon_per_query=30.0,
+      answers_per_client=200, queries_per_step=20, target_accuracy=0.5,
+      output_dir=str(tmp_path / 'target'))
+  prepared = prepare.prepare(settings)
+  found = ldp_run.run(settings, prepared)
+  assert 'on the 60 validation records' in found['details']['stopped']
+  assert found['held_out']['validation']['accuracy'] >= 0.5
+  assert found['details']['queries'] < 140
+  assert found['details']['test_examples'] == 300
+  found = ldp_run.run(settings.replace(
+      target_accuracy=1.0, queries_per_step=100, output_dir=str(tmp_path / 'all')),
+                      prepared)
+  assert found['details']['stopped'] == 'every public image has been asked about'
+  assert found['details']['queries'] == len(prepared.public) == 143
 
 
 def test_supposed_owners_cost_their_sets_of_records_more(tmp_path):
-  found = ldp_run.run(ldp_flags.of(dict(
-      owners=60, stand_ins=4, records_per_owner=300, owners_per_query=3,
-      epsilon_total=2.0, queries_per_step=20, output_dir=str(tmp_path / 'run'))))
-  assert found['epsilon'] == 2.0 and found['answers_of_an_owner'] == 1
-  assert found['answers_of_a_holding'] == 15
-  assert found['epsilon_of_a_holding'] == pytest.approx(30.0)
+  found = ldp_run.run(LdpSettings(
+      num_clients=60, stand_ins=4, records_per_client=300, clients_per_query=3,
+      epsilon=2.0, queries_per_step=20, output_dir=str(tmp_path / 'run')))
+  details = found['details']
+  assert found['epsilon'] == 2.0 and details['answers_of_a_client'] == 1
+  assert details['answers_of_a_holding'] == 15
+  assert details['epsilon_of_a_holding'] == pytest.approx(30.0)
+  assert 'stand-ins for clients' in found['caveats']
   assert any('60 owners are supposed' in text for text in found['warnings'])
+  text = (tmp_path / 'run' / 'report.txt').read_text()
+  assert 'epsilon of a holding: 30' in text
 
 
 @pytest.mark.parametrize('mechanism', ['duchi', 'laplace', 'gaussian'])
 def test_every_mechanism_runs_and_its_answers_have_its_variance(
-    setting, tmp_path, mechanism):
+    prepared, tmp_path, mechanism):
   # Seeded: Laplace's answers vary too much for so few of them.
-  found = _run(setting, tmp_path / 'run', mechanism=mechanism, seed=6)
+  settings = _settings(tmp_path / 'run', mechanism=mechanism, seed=6)
+  experiment = ldp_run.LdpExperiment(settings, prepared)
+  found = experiment.run()
   assert 11.9 < found['epsilon_if_unseeded'] <= 12.0
-  config = _config(tmp_path / 'run', mechanism=mechanism)
-  plan = ldp_run.make_plan(config, setting.task)
-  built = ldp_run.mechanism_of(plan, 10)
+  built = ldp_run.mechanism_of(experiment.build_plan(prepared, None))
   means = np.concatenate([means for _, means in _answers(tmp_path / 'run')])
   # 160 coordinates; means of 5 owners around numbers in [0, 1].
   spread = built.worst_variance / 4 / 5
@@ -249,17 +274,8 @@ def test_every_mechanism_runs_and_its_answers_have_its_variance(
   assert 0.8 * spread * (1 - error) < square < spread * (1 + error) + 0.1
 
 
-def test_a_configuration_prepares_the_same_for_the_same_data():
-  one, other = (ldp_flags.preparation_key(ldp_flags.of({**VALUES, **changes}))
-                for changes in ({}, {'sampling': 'random', 'epsilon_total': 3.0}))
-  assert one == other
-  for changes in ({'data_seed': 1}, {'feature_seed': 1}, {'teacher_strength': 1.0},
-                  {'owners': 41}, {'target_accuracy': 0.5}):
-    assert ldp_flags.preparation_key(ldp_flags.of({**VALUES, **changes})) != one
-
-
 def test_public_images_are_in_the_fingerprint():
-  one, other = (ldp_run.fingerprint(tasks_lib.build('digits', data_seed=seed))
+  one, other = (prepare.fingerprint(tasks_lib.build('digits', data_seed=seed))
                 for seed in (0, 1))
   assert one != other
-  assert one == ldp_run.fingerprint(tasks_lib.build('digits'))
+  assert one == prepare.fingerprint(tasks_lib.build('digits'))

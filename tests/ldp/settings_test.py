@@ -1,98 +1,99 @@
-"""Flags of local distillation and its baselines become frozen configurations."""
+"""Settings of local distillation and its baselines, from flags and as objects."""
 
-from absl import flags
 import pytest
 
-from tff_pipelines import ldp_baseline_flags
-from tff_pipelines import ldp_flags
-from tff_pipelines.algorithms import ldp_distillation
-from tff_pipelines.algorithms import ldp_distillation_student
-
-FLAGS = flags.FLAGS
-
-
-def _parser(module):
-  """Defines a binary's flags; parses; removes them afterwards."""
-  before = set(FLAGS)
-  module.define()
-  defined = set(FLAGS) - before
-
-  def parsed(*arguments):
-    for name in defined:
-      FLAGS[name].unparse()  # What was given before.
-    FLAGS(['test', *arguments])
-    return module.config()
-
-  yield parsed
-  FLAGS.unparse_flags()
-  for name in defined:
-    delattr(FLAGS, name)
+from tff_pipelines.experiment import cli
+from tff_pipelines.ldp import process
+from tff_pipelines.ldp import settings as ldp_settings
+from tff_pipelines.ldp import student
+from tff_pipelines.ldp.baseline_settings import BaselineSettings
+from tff_pipelines.ldp.settings import LdpSettings
 
 
-@pytest.fixture
-def parse():
-  yield from _parser(ldp_flags)
+def _parse(*arguments):
+  return cli.parsed(LdpSettings, arguments)
 
 
-@pytest.fixture
-def parse_baseline():
-  yield from _parser(ldp_baseline_flags)
+def _parse_baseline(*arguments):
+  return cli.parsed(BaselineSettings, arguments)
 
 
 def test_names_are_those_of_the_algorithms():
-  assert ldp_flags.SAMPLINGS == ldp_distillation.SAMPLINGS
-  assert ldp_flags.REFINEMENTS == ldp_distillation_student.REFINEMENTS
-  student, config = ldp_distillation_student.StudentConfig(), ldp_flags.of({})
-  assert (student.refine, student.steps, student.strength, student.sharpness,
-          student.trust) == (config.refine, config.refine_steps,
-                             config.refine_strength, config.sharpness, config.trust)
+  assert ldp_settings.SAMPLINGS == process.SAMPLINGS
+  assert ldp_settings.REFINEMENTS == student.REFINEMENTS
+  config, settings = student.StudentConfig(), LdpSettings()
+  assert (config.refine, config.steps, config.strength, config.sharpness,
+          config.trust) == (settings.refine, settings.refine_steps,
+                            settings.refine_strength, settings.sharpness,
+                            settings.trust)
 
 
-def test_without_flags_digits_are_learned_by_the_piecewise_mechanism(parse):
-  config = parse()
-  assert config == ldp_flags.of({})
-  assert (config.task, config.budget.mechanism, config.sampling) == (
+def test_without_flags_digits_are_learned_by_the_piecewise_mechanism():
+  settings = _parse()
+  assert settings == LdpSettings(task='digits')
+  assert (settings.task, settings.mechanism, settings.sampling) == (
       'digits', 'piecewise', 'active')
-  assert config.task_options == {} and config.num_workers == 0
+  assert settings.task_options == {'num_clients': 50} and settings.num_workers == 0
 
 
-def test_flags_and_values_give_the_same_configuration(parse):
-  found = parse('--task=mnist', '--data_path=m.npz', '--owners=20', '--delta=1e-6',
-                '--mechanism=duchi', '--epsilon_per_query=1', '--epsilon_total=4',
-                '--owners_per_query=2', '--sampling=random', '--seed=3',
-                '--output_dir=o', '--resume')
-  assert found == ldp_flags.of(dict(
-      task='mnist', data_path='m.npz', owners=20, delta=1e-6, mechanism='duchi',
-      epsilon_per_query=1.0, epsilon_total=4.0, owners_per_query=2,
-      sampling='random', seed=3, output_dir='o', resume=True))
-  with pytest.raises(ValueError, match='no flag epsilon'):
-    ldp_flags.of({'epsilon': 3.0})
+def test_flags_and_values_give_the_same_settings():
+  found = _parse('--task=mnist', '--data_path=m.npz', '--num_clients=20',
+                 '--delta=1e-6', '--mechanism=duchi', '--epsilon_per_query=1',
+                 '--epsilon=4', '--clients_per_query=2', '--sampling=random',
+                 '--seed=3', '--output_dir=o', '--resume')
+  assert found == LdpSettings(
+      task='mnist', data_path='m.npz', num_clients=20, delta=1e-6, mechanism='duchi',
+      epsilon_per_query=1.0, epsilon=4.0, clients_per_query=2,
+      sampling='random', seed=3, output_dir='o', resume=True)
 
 
-def test_a_run_is_defined_by_all_but_where_things_lie(parse):
-  config = parse('--task=mnist', '--data_path=m.npz', '--owners=20',
-                 '--output_dir=o', '--num_workers=1')
-  fields = config.configuration()
-  assert fields['task_options'] == {'owners': 20}
-  assert not {'output_dir', 'resume', 'num_workers'} & set(fields)
-  assert fields['budget']['mechanism'] == 'piecewise'
+def test_former_names_of_flags_work_and_say_the_new_ones(capsys):
+  found = _parse('--owners=40', '--owners_per_query=5', '--epsilon_total=2',
+                 '--answers_per_owner=3', '--stand_ins=2', '--records_per_owner=9')
+  assert found == LdpSettings(
+      num_clients=40, clients_per_query=5, epsilon=2.0, answers_per_client=3,
+      stand_ins=2, records_per_client=9)
+  lines = capsys.readouterr().err.splitlines()
+  assert '--owners is now called --num_clients' in lines and len(lines) == 5
+  assert _parse_baseline('--owners=9').num_clients == 9
 
 
-def test_the_number_of_classes_is_an_option_of_the_data(parse):
-  assert parse('--num_classes=5').data_options == {'num_classes': 5}
-  assert parse().data_options == {}
+def test_a_run_is_defined_by_all_but_where_things_lie():
+  settings = _parse('--task=mnist', '--data_path=m.npz', '--num_clients=20',
+                    '--output_dir=o', '--num_workers=1')
+  fields = settings.configuration()
+  assert fields['num_clients'] == 20 and fields['mechanism'] == 'piecewise'
+  assert not {'data_path', 'output_dir', 'resume', 'num_workers'} & set(fields)
 
 
-def test_a_target_sets_records_aside_to_measure_it_on(parse):
-  assert parse('--target_accuracy=0.5').data_options == {'validation_records': 60}
-  assert parse('--target_accuracy=0.5', '--validation_records=7').data_options == {
-      'validation_records': 7}
-  assert parse('--task=mnist', '--data_path=m', '--target_accuracy=0.5'
-               ).data_options['validation_records'] == 1000
+def test_the_number_of_classes_is_an_option_of_the_data():
+  settings = _parse('--task=npz', '--data_path=a.npz', '--num_classes=5')
+  assert settings.task_options == {
+      'data_path': 'a.npz', 'num_clients': 50, 'num_classes': 5}
+
+
+def test_a_target_sets_records_aside_to_measure_it_on():
+  def of(*arguments):
+    return _parse(*arguments, '--target_accuracy=0.5').task_options[
+        'validation_records']
+
+  assert of() == 60 and of('--validation_records=7') == 7
+  assert of('--task=mnist', '--data_path=m') == 1000
+  assert 'validation_records' not in _parse().task_options
+
+
+def test_settings_prepare_the_same_for_the_same_data():
+  values = dict(num_clients=40, clients_per_query=5)
+  key = LdpSettings(**values).preparation_key
+  assert LdpSettings(**values, sampling='random', epsilon=3.0).preparation_key == key
+  assert BaselineSettings(num_clients=40).preparation_key == key
+  for changes in ({'data_seed': 1}, {'feature_seed': 1}, {'teacher_strength': 1.0},
+                  {'num_clients': 45}, {'target_accuracy': 0.5}):
+    assert LdpSettings(**{**values, **changes}).preparation_key != key
 
 
 @pytest.mark.parametrize('arguments, message', [
-    (['--owners_per_query=0'], 'owners_per_query .*0'),
+    (['--clients_per_query=0'], 'clients_per_query .*0'),
     (['--queries_per_step=0'], 'queries_per_step .*0'),
     (['--max_queries=0'], 'max_queries .*0'),
     (['--target_accuracy=0'], 'target_accuracy .*0'),
@@ -102,34 +103,44 @@ def test_a_target_sets_records_aside_to_measure_it_on(parse):
     (['--teacher_strength=inf'], 'teacher_strength .*inf'),
     (['--trust=1.1'], 'trust .*1.1'), (['--sharpness=-1'], 'sharpness .*-1'),
     (['--num_workers=65'], 'num_workers .*65'), (['--seed=-1'], 'seed .*-1'),
-    (['--output_dir='], 'output_dir must be a path'),
+    (['--output_dir='], 'output_dir must be a non-empty text'),
+    (['--task=npz'], 'task npz needs data_path'),
+    (['--stand_ins=3'], 'stand_ins needs records_per_client'),
+    (['--stand_ins=51', '--records_per_client=2'],
+     'stand_ins must be at most num_clients=50, found 51'),
+    (['--data_path=a.npz'], 'data_path is not used with task=digits'),
+    (['--partition=size', '--dirichlet_alpha=1'],
+     'dirichlet_alpha is not used with partition=size'),
     (['--resume'], 'resume needs output_dir')])
-def test_values_out_of_range_are_named(parse, arguments, message):
+def test_values_out_of_range_are_named(arguments, message):
   with pytest.raises(ValueError, match=message):
-    parse(*arguments)
+    _parse(*arguments)
 
 
-def test_baselines_have_values_of_their_own(parse_baseline):
-  config = parse_baseline('--algorithm=dp_sgd', '--owners=9')
-  assert config.of('rounds') == 60 and config.data_options == {'owners': 9}
-  given = parse_baseline('--algorithm=dp_fl', '--rounds=3', '--clip=0.5')
-  assert (given.of('rounds'), given.of('clip')) == (3, 0.5)
-  assert given == ldp_baseline_flags.of(
-      dict(algorithm='dp_fl', rounds=3, clip=0.5))
-  fields = given.configuration()
-  assert fields['client_epochs'] == given.of('client_epochs')
-  assert 'record_rate' not in fields and 'output_dir' not in fields
+def test_baselines_have_values_of_their_own():
+  settings = _parse_baseline('--algorithm=dp_sgd', '--num_clients=9')
+  assert settings.rounds == 60 and settings.task_options == {'num_clients': 9}
+  given = _parse_baseline('--algorithm=dp_fl', '--rounds=3', '--clip=0.5')
+  assert (given.rounds, given.clip, given.learning_rate) == (3, 0.5, 15.0)
+  assert given == BaselineSettings(algorithm='dp_fl', rounds=3, clip=0.5)
+  assert given.configuration()['clip'] == 0.5
+  assert BaselineSettings().rounds is BaselineSettings().clip is None
 
 
 @pytest.mark.parametrize('arguments, message', [
-    (['--algorithm=pate', '--clip=1'], 'clip is not used by algorithm=pate'),
-    (['--algorithm=dp_sgd', '--queries=5'], 'queries is not used'),
+    (['--algorithm=pate', '--clip=1'], 'clip is not used with algorithm=pate'),
+    (['--algorithm=dp_sgd', '--queries=5'],
+     'queries is not used with algorithm=dp_sgd'),
+    (['--algorithm=dp_fl', '--record_rate=0.5'], 'record_rate is not used'),
+    (['--algorithm=dp_fl', '--threshold=0.5'], 'threshold is not used'),
+    (['--algorithm=dp_sgd', '--teacher_strength=1'], 'teacher_strength is not used'),
+    (['--algorithm=dp_sgd', '--num_workers=1'], 'num_workers is not used'),
     (['--epsilon=nan'], 'epsilon .*nan'), (['--delta=0'], 'delta .*0'),
     (['--threshold=1.5'], 'threshold .*1.5'), (['--answers=0'], 'answers .*0'),
     (['--algorithm=dp_sgd', '--record_rate=0'], 'record_rate .*0'),
     (['--algorithm=dp_fl', '--clip=-1'], 'clip .*-1'),
-    (['--stand_ins=3', '--records_per_owner=5'], 'stand_ins can.t be used'),
+    (['--stand_ins=3', '--records_per_client=5'], 'stand_ins'),
     (['--resume'], 'resume needs output_dir')])
-def test_mistakes_about_baselines_are_named(parse_baseline, arguments, message):
+def test_mistakes_about_baselines_are_named(arguments, message):
   with pytest.raises(ValueError, match=message):
-    parse_baseline(*arguments)
+    _parse_baseline(*arguments)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tff_pipelines.algorithms import ldp_distillation_student as student_lib
+from tff_pipelines.ldp import student as student_lib
 
 K, D, POOL = 4, 12, 600
 

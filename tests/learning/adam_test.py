@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_pipelines.algorithms import voting_training
+from tff_pipelines.learning import adam as voting_training
 
 CONFIG = voting_training.AdamConfig(
     learning_rate=0.1, batch_size=4, epochs=3, weight_decay=0.05)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tests import statistics_lib
 from tests import tiny_task
-from tff_pipelines.algorithms import voting_noisy_sgd as sgd
+from tff_pipelines.learning import noisy_sgd as sgd
 
 KEY = tf.constant([4, 5], tf.int64)
 WEIGHTS = tiny_task.initial_weights(0)

@@ -7,10 +7,13 @@ import time
 import numpy as np
 import pytest
 
-from tests.pipelines import launcher as launcher_lib
+from tests.programs import in_process
+from tests.programs import launcher as launcher_lib
 
 TRAIN = 'tff_pipelines.train'
 TINY = ('--rounds=1', '--num_clients=20', '--cohort_size=5')
+
+pytestmark = pytest.mark.usefixtures('shared_context')
 
 NUMBERS = [
     ([f'--{name}={value}'], f'{name} must be a finite number')
@@ -37,12 +40,13 @@ RANGES = [
     (['--clip=1e-30'], 'clip must be in'),
     (['--mechanism=gaussian', '--clip=0'], 'clip must be greater than 0'),
     (['--bits=3'], 'bits=3 are too few for a cohort of'),
-    (['--bits=31'], 'bits must be at most 30'),
-    (['--bits=1'], 'bits must be at least 2'),
+    (['--bits=31'], 'bits must be from 2 to 30, found 31'),
+    (['--bits=1'], 'bits must be from 2 to 30, found 1'),
     (['--k_stddevs=0'], 'k_stddevs must be greater than 0'),
     (['--k_stddevs=1e6'], 'bits=18 are too few'),
-    (['--beta=1'], 'beta must be in [0, 1)'),
-    (['--min_honest_fraction=1.5'], 'min_honest_fraction must be in (0, 1]'),
+    (['--beta=1'], 'beta must be at least 0 and less than 1'),
+    (['--min_honest_fraction=1.5'],
+     'min_honest_fraction must be greater than 0 and at most 1, found 1.5'),
     (['--cohort_size=21'], 'cohort_size=21 is larger than the population of 20'),
     (['--cohort_size=0'], 'cohort_size must be at least 1'),
     (['--sampling=none'], 'cohort_size must be the population, 20'),
@@ -53,20 +57,25 @@ RANGES = [
     (['--accountant=pld'], 'accountant=pld needs an event whose worst pair is known'),
     (['--rounds=0'], 'rounds must be at least 1'),
     (['--client_batch_size=0'], 'client_batch_size must be at least 1'),
-    (['--num_clients=0'], 'num_clients must be an integer from 1'),
+    (['--num_clients=0'], 'num_clients must be at least 1'),
     (['--num_clients=100000'], 'num_clients must be an integer from 1'),
     (['--dirichlet_alpha=nan'], 'dirichlet_alpha must be a finite number'),
     (['--seed=-1'], 'seed must be at least 0'),
-    (['--server_momentum=1'], 'server_momentum must be in [0, 1)')]
+    (['--server_momentum=1'], 'server_momentum must be at least 0 and less than 1')]
 
 NAMES = [
     (['--unknown=1'], "Unknown command line flag 'unknown'"),
     (['--rounds=many'], '--rounds=many'),
     (['--epsilon=eight'], '--epsilon=eight'),
     (['epsilon=8'], "unexpected argument 'epsilon=8'"),
-    (['--mechanism=laplace'], '--mechanism=laplace'),
-    (['--task=cats'], '--task=cats'),
-    (['--model=resnet'], "model must be one of cnn_1m, cnn_small, found 'resnet'"),
+    (['--mechanism=laplace'], "found 'laplace'"),
+    (['--task=cats'], "task must be one of emnist, shakespeare, "),
+    (['--model=resnet'], "model must be one of cnn_1m, cnn_small, "),
+    (['--model=logistic'], "model must be one of cnn_1m, cnn_small for task=emnist, "
+     "found 'logistic'"),
+    (['--mechanism=gaussian', '--bits=16'],
+     'bits is not used with mechanism=gaussian: leave it out, found 16'),
+    (['--vocabulary=words.txt'], 'vocabulary is not used with task=emnist'),
     (['--data_source=web'], "data_source must be one of csv, embedded, folder, "),
     (['--only_digits'], 'data_source embedded does not use only_digits'),
     (['--data_path=x.npz'], 'data_source embedded does not use data_path'),
@@ -75,7 +84,7 @@ NAMES = [
      'data_source npz does not use num_clients'),
     (['--data_source=npz', '--data_path=x.npz', '--partition=iid'],
      'x.npz does not exist'),
-    (['--partition=random'], '--partition=random'),
+    (['--partition=random'], 'partition must be one of dirichlet, iid, '),
     (['--partition=iid', '--dirichlet_alpha=1'],
      'partition iid does not use dirichlet_alpha'),
     (['--partition=labels', '--labels_per_client=11'],
@@ -94,15 +103,12 @@ def _is_one_line_error(run, message):
 
 
 @pytest.mark.parametrize('arguments, message', NUMBERS + RANGES + NAMES)
-def test_wrong_flag_is_named_and_nothing_is_written(
-    launcher, arguments, message, tmp_path):
-  folder = tmp_path / 'run'
-  where = [] if arguments == ['--resume'] else [f'--output_dir={folder}']
-  run = launcher.run(TRAIN, *TINY, *arguments, *where)
+def test_wrong_flag_is_named_and_nothing_is_written(arguments, message, tmp_path):
+  where = [] if arguments == ['--resume'] else ['--output_dir=run']
+  run = in_process.run(TRAIN, *TINY, *arguments, *where, folder=tmp_path)
   _is_one_line_error(run, message)
-  assert not folder.exists()
-  # Nor a folder of its own choice where it was started.
-  assert sorted(p.name for p in run.folder.iterdir()) == ['stderr', 'stdout']
+  # Nor is there a folder of its own choice where it was started.
+  assert not list(tmp_path.iterdir())
 
 
 def _arrays():
@@ -150,41 +156,47 @@ def _absent(path):
     (_text, 'is not an npz file, or corrupted'),
     (_nan, 'x_train must be finite'),
     (_absent, 'does not exist or is not a file')])
-def test_bad_data_file_is_named_and_nothing_is_written(
-    launcher, make, message, tmp_path):
+def test_bad_data_file_is_named_and_nothing_is_written(make, message, tmp_path):
   path = tmp_path / 'digits.npz'
   make(path)
-  run = launcher.run(
+  run = in_process.run(
       TRAIN, '--data_source=npz', f'--data_path={path}', '--cohort_size=5',
-      f'--output_dir={tmp_path / "run"}')
+      '--output_dir=run', folder=tmp_path)
   _is_one_line_error(run, message)
   assert str(path) in run.stderr
   assert not (tmp_path / 'run').exists()
 
 
-def test_data_source_without_its_path_is_refused(launcher, tmp_path):
-  run = launcher.run(TRAIN, '--data_source=npz', f'--output_dir={tmp_path / "run"}')
+def test_data_source_without_its_path_is_refused(tmp_path):
+  run = in_process.run(
+      TRAIN, '--data_source=npz', '--output_dir=run', folder=tmp_path)
   _is_one_line_error(run, 'data_source npz needs data_path')
 
 
 @pytest.mark.parametrize('name', ['file', 'file/run', 'file/deep/run'])
-def test_folder_that_cannot_be_is_named(launcher, tmp_path, name):
+def test_folder_that_cannot_be_is_named(tmp_path, name):
   (tmp_path / 'file').write_text('mine')
-  run = launcher.run(TRAIN, *TINY, f'--output_dir={tmp_path / name}')
+  run = in_process.run(
+      TRAIN, *TINY, f'--output_dir={tmp_path / name}', folder=tmp_path)
   _is_one_line_error(run, str(tmp_path / 'file'))
   assert (tmp_path / 'file').read_text() == 'mine'
 
 
-def test_folder_in_proc_is_named(launcher):
-  run = launcher.run(TRAIN, *TINY, '--output_dir=/proc/run')
+def test_folder_in_proc_is_named(tmp_path):
+  run = in_process.run(TRAIN, *TINY, '--output_dir=/proc/run', folder=tmp_path)
   _is_one_line_error(run, '/proc/run')
 
 
+def _train(*arguments, folder):
+  return in_process.run(
+      TRAIN, *TINY, *arguments, f'--output_dir={folder}', folder=folder.parent)
+
+
 @pytest.fixture(scope='module')
-def finished(launcher, tmp_path_factory):
+def finished(shared_context, tmp_path_factory):
   """The folder of a finished run of one round."""
   folder = tmp_path_factory.mktemp('finished') / 'run'
-  run = launcher.run(TRAIN, *TINY, '--mechanism=none', f'--output_dir={folder}')
+  run = _train('--mechanism=none', folder=folder)
   assert run.code == 0, run.stderr
   return folder
 
@@ -197,14 +209,15 @@ def _snapshot(folder):
 @pytest.mark.parametrize('arguments, message', [
     ([], 'holds a run already: pass --resume'),
     (['--resume', '--mechanism=gaussian'], 'another configuration: '),
-    (['--resume', '--client_epochs=2'], 'another configuration: client_epochs differ'),
-    (['--resume', '--num_clients=21'], 'data_fingerprint'),
-    (['--resume', '--seed=1'], 'another configuration: seed, simulation_seed differ')])
-def test_folder_of_another_run_is_left_as_it_was(
-    launcher, finished, arguments, message):
+    (['--resume', '--client_epochs=2'],
+     'another configuration: client_epochs (1 then, 2 now) differ'),
+    (['--resume', '--num_clients=21'],
+     'another configuration: num_clients (20 then, 21 now) differ'),
+    (['--resume', '--seed=1', '--rounds=2'],
+     'another configuration: rounds (1 then, 2 now), seed (None then, 1 now) differ')])
+def test_folder_of_another_run_is_left_as_it_was(finished, arguments, message):
   before = _snapshot(finished)
-  run = launcher.run(TRAIN, *TINY, '--mechanism=none', f'--output_dir={finished}',
-                     *arguments)
+  run = _train('--mechanism=none', *arguments, folder=finished)
   _is_one_line_error(run, message)
   assert _snapshot(finished) == before
 
@@ -213,23 +226,38 @@ def test_folder_of_another_run_is_left_as_it_was(
     ('configuration.json', lambda text: text[:-5], 'configuration.json is damaged'),
     ('ledger.jsonl', lambda text: text.replace('released', 'withheld'), 'ledger'),
     ('ledger.jsonl', lambda text: '', 'ledger')])
-def test_damaged_run_is_not_resumed(
-    launcher, finished, tmp_path, name, damage, message):
+def test_damaged_run_is_not_resumed(finished, tmp_path, name, damage, message):
   folder = shutil.copytree(finished, tmp_path / 'run')
   path = folder / name
   path.write_text(damage(path.read_text()))
-  run = launcher.run(TRAIN, *TINY, '--mechanism=none', f'--output_dir={folder}',
-                     '--resume')
+  run = _train('--mechanism=none', '--resume', folder=folder)
   assert run.code == 2, run.stderr
   last = run.stderr.splitlines()[-1]
   assert last.startswith('error: ') and message in last
   assert 'Traceback' not in run.stderr
 
 
-def test_finished_run_can_be_resumed_and_stays_the_same(launcher, finished, tmp_path):
+def test_run_on_other_data_is_not_resumed(finished, tmp_path):
   folder = shutil.copytree(finished, tmp_path / 'run')
-  run = launcher.run(TRAIN, *TINY, '--mechanism=none', f'--output_dir={folder}',
-                     '--resume', '--num_workers=2')
+  path = folder / 'configuration.json'
+  recorded = json.loads(path.read_text())
+  recorded['identity']['data_fingerprint'] = 'that of other clients'
+  path.write_text(json.dumps(recorded))
+  run = _train('--mechanism=none', '--resume', folder=folder)
+  _is_one_line_error(run, 'another configuration: data_fingerprint differ')
+
+
+def test_run_of_another_program_is_not_resumed(finished, tmp_path):
+  folder = shutil.copytree(finished, tmp_path / 'run')
+  path = folder / 'configuration.json'
+  path.write_text(json.dumps({**json.loads(path.read_text()), 'family': 'vote'}))
+  run = _train('--mechanism=none', '--resume', folder=folder)
+  _is_one_line_error(run, 'holds a run of another program, vote')
+
+
+def test_finished_run_can_be_resumed_and_stays_the_same(finished, tmp_path):
+  folder = shutil.copytree(finished, tmp_path / 'run')
+  run = _train('--mechanism=none', '--resume', '--num_workers=2', folder=folder)
   assert run.code == 0, run.stderr
   for name in ('metrics.csv', 'ledger.jsonl', 'configuration.json'):
     assert (folder / name).read_bytes() == (finished / name).read_bytes()
@@ -246,7 +274,7 @@ def test_interpreter_of_its_own_prints_the_same_one_line(tmp_path):
       (['--clip=nan'], 'clip must be a finite number, found nan'),
       (['--unknown'], "Unknown command line flag 'unknown'"),
       (['--bits=3'], 'bits=3 are too few'),
-      ([f'--output_dir={tmp_path / "file" / "run"}'], 'Not a directory'),
+      ([f'--output_dir={tmp_path / "file" / "run"}'], 'is not a folder'),
       (['--data_source=npz', f'--data_path={tmp_path / "digits.npz"}'],
        'corrupted')]
   where = f'--output_dir={tmp_path / "run"}'

@@ -1,4 +1,4 @@
-"""Distillation as a user runs it, and the steps of a run."""
+"""FedMD as a user runs it, and the steps of a run."""
 
 import csv
 import json
@@ -10,25 +10,27 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.pipelines import launcher as launcher_lib
-from tff_pipelines import distillation
+from tests.programs import launcher as launcher_lib
 from tff_pipelines.accounting import events
 from tff_pipelines.accounting import ledger as ledger_lib
-from tff_pipelines.distill_plan import DistillConfig
+from tff_pipelines.fedmd import __main__ as program
+from tff_pipelines.fedmd import run as fedmd_run
+from tff_pipelines.fedmd.settings import FedMdSettings
 
-DISTILL = 'tff_pipelines.distill'
+FEDMD = 'tff_pipelines.fedmd'
 ACCOUNT = 'tff_pipelines.account'
 ROUNDS, PARTIES = 2, 3
-TINY = (f'--rounds={ROUNDS}', f'--parties={PARTIES}', '--public_per_round=40',
-        '--pretrain_epochs=1', '--initial_epochs=2', '--architectures=dense3,dense2')
+SMALL = (f'--rounds={ROUNDS}', f'--num_clients={PARTIES}', '--pretrain_epochs=1',
+         '--initial_epochs=2', '--architectures=dense3,dense2')
+TINY = (*SMALL, '--public_per_round=40')
 RUNS = {
-    'nfdp': ['--subset_size=20'],
-    'ldp': ['--mode=ldp', '--subset_size=20', '--knowledge=softmax'],
-    'np': ['--mode=np', '--knowledge=logits', '--split=noniid',
+    'nfdp': [*TINY, '--subset_size=20'],
+    'ldp': [*TINY, '--mode=ldp', '--subset_size=20', '--knowledge=softmax'],
+    'np': [*TINY, '--mode=np', '--knowledge=logits', '--split=noniid',
            '--simulated_dropout_rate=0.4', '--num_workers=2',
            '--weighting=agreement'],
-    'centralized': ['--mode=centralized', '--knowledge=argmax'],
-    'seeded': ['--seed=5', '--subset_size=20'],
+    'centralized': [*SMALL, '--mode=centralized'],
+    'seeded': [*TINY, '--seed=5', '--subset_size=20'],
 }
 
 pytestmark = pytest.mark.slow
@@ -42,7 +44,7 @@ def runs(launcher, tmp_path_factory):
   for name, arguments in RUNS.items():
     if len(running) == 2:
       running.pop(0).wait()
-    run = launcher.start(DISTILL, *TINY, *arguments, f'--output_dir={base / name}')
+    run = launcher.start(FEDMD, *arguments, f'--output_dir={base / name}')
     running.append(run)
     found[name] = (run, base / name)
   for run in running:
@@ -81,7 +83,7 @@ def test_run_leaves_all_its_files(runs, name):
   folder = _folder(runs, name)
   assert sorted(path.name for path in folder.iterdir()) == [
       'checkpoints', 'configuration.json', 'ledger.jsonl', 'metrics.csv',
-      'progress.png', 'starts.log', 'summary.json', 'tensorboard']
+      'progress.png', 'report.txt', 'starts.log', 'summary.json', 'tensorboard']
   picture = matplotlib.image.imread(folder / 'progress.png')
   assert picture.ndim == 3 and min(picture.shape[:2]) > 300 and picture.std() > 0.05
   with open(folder / 'metrics.csv', encoding='utf-8') as file:
@@ -89,35 +91,43 @@ def test_run_leaves_all_its_files(runs, name):
   assert [int(row['communication_round']) for row in rows] == [0, 1, 2]
   summary = _summary(folder)
   assert [float(rows[-1][f'party_{i}/accuracy'])
-          for i in range(len(summary['parties']))] == [
-              party['accuracy'] for party in summary['parties']]
+          for i in range(len(summary['details']['parties']))] == [
+              party['accuracy'] for party in summary['details']['parties']]
   assert ledger_lib.Ledger(folder / 'ledger.jsonl').verify(expected_count=3) == []
   assert not launcher_lib.workers_of(runs[name][0].mark)
 
 
 def test_guarantee_of_a_draw_is_reported_in_numbers_and_words(runs):
-  summary = _summary(_folder(runs, 'nfdp'))
+  folder = _folder(runs, 'nfdp')
+  summary = _summary(folder)
   event = events.Nfdp(records=286, subset_size=20)
-  assert {party['records'] for party in summary['parties']} == {286}
+  assert {party['records'] for party in summary['details']['parties']} == {286}
   assert summary['epsilon'] == event.published_epsilon
   assert summary['delta'] == event.draw_probability
-  assert summary['epsilon_tighter'] == 0
-  assert summary['adjacency'] == 'record' and summary['rounds'] == ROUNDS
-  printed = runs['nfdp'][0].stdout
+  assert summary['details']['epsilon_tighter'] == 0
+  assert summary['adjacency'] == 'record' and summary['rounds'] == ROUNDS + 1
+  assert summary['details']['communication_rounds'] == ROUNDS
+  report = (folder / 'report.txt').read_text(encoding='utf-8')
   for words in ('chance that a given record is drawn',
                 'may be exposed entirely', 'not a meaningful guarantee',
-                'tighter, and true as well: epsilon 0', 'natural logarithm',
-                'trust model: nobody is trusted', 'secure aggregation: simulated'):
-    assert words in printed
+                'with the same delta epsilon 0 holds', 'epsilon tighter: 0',
+                'natural logarithm', 'trust model: no one is trusted',
+                'secure aggregation: simulated',
+                'party 2: dense3, 286 records, 20 draws'):
+    assert words in report
+  printed = runs['nfdp'][0].stdout.splitlines()
+  assert len(printed) <= 20 and max(map(len, printed)) <= 80
+  assert 'drawn records are not protected' in ' '.join(
+      line[12:] for line in printed if line)
 
 
-def test_communication_is_printed_for_every_kind_of_knowledge(runs):
-  summary = _summary(_folder(runs, 'nfdp'))
-  found = summary['communication_bytes']
+def test_communication_is_reported_for_every_kind_of_knowledge(runs):
+  folder = _folder(runs, 'nfdp')
+  found = _summary(folder)['details']['communication_bytes']
   assert found['logits']['sent'] == 40 * 6 * 20 / 8
   assert found['argmax']['sent'] == 40 * 6 * 2 / 8
   assert found['argmax']['sent_in_clear'] == 40 * 3 / 8
-  lines = runs['nfdp'][0].stdout.splitlines()
+  lines = (folder / 'report.txt').read_text(encoding='utf-8').splitlines()
   for kind in ('logits', 'softmax', 'argmax'):
     line, = [line for line in lines if f' {kind} ' in line and 'received' in line]
     assert line.startswith(' * ' if kind == 'argmax' else '   ')
@@ -146,38 +156,42 @@ def test_ldp_run_keeps_to_the_epsilon_of_the_draw(runs):
   draw = events.Nfdp(records=286, subset_size=20)
   assert 0.99 * draw.published_epsilon < summary['epsilon'] <= draw.published_epsilon
   assert summary['delta'] == draw.draw_probability
-  assert summary['noise'] == 'gaussian' and summary['noise_scale'] > 10
+  details = summary['details']
+  assert details['noise'] == 'gaussian' and details['noise_scale'] > 10
   assert summary['adjacency'] == 'local'
 
 
 def test_parties_that_missed_rounds_are_counted(runs):
   folder = _folder(runs, 'np')
   with open(folder / 'metrics.csv', encoding='utf-8') as file:
-    came = sum(int(row['parties']) for row in csv.DictReader(file))
+    reporting = sum(int(row['parties']) for row in csv.DictReader(file))
   summary = _summary(folder)
-  assert sum(party['rounds'] for party in summary['parties']) == came
+  parties = summary['details']['parties']
+  assert sum(party['rounds'] for party in parties) == reporting
   assert summary['epsilon'] is None and summary['delta'] is None
 
 
 def test_centralized_run_has_a_party_of_each_architecture_with_everything(runs):
-  summary = _summary(_folder(runs, 'centralized'))
-  assert [p['architecture'] for p in summary['parties']] == ['dense3', 'dense2']
-  assert {p['records'] for p in summary['parties']} == {286 * 3}
-  assert summary['communication_bytes'] is None
-  assert any('--knowledge is not used' in text for text in summary['warnings'])
-  assert 'communication' not in runs['centralized'][0].stdout
+  folder = _folder(runs, 'centralized')
+  summary = _summary(folder)
+  parties = summary['details']['parties']
+  assert [p['architecture'] for p in parties] == ['dense3', 'dense2']
+  assert {p['records'] for p in parties} == {286 * 3}
+  assert summary['details']['communication_bytes'] is None
+  assert summary['secure_aggregation'] is None
+  assert 'communication' not in (folder / 'report.txt').read_text(encoding='utf-8')
 
 
 def test_seeded_run_claims_nothing(runs):
   summary = _summary(_folder(runs, 'seeded'))
   assert summary['epsilon'] is None
   assert summary['epsilon_if_unseeded'] == pytest.approx(0.0698, abs=1e-3)
-  assert any('no guarantee' in text for text in summary['warnings'])
+  assert any('no privacy guarantee' in text for text in summary['warnings'])
 
 
 def test_subsets_of_an_unseeded_run_are_drawn_once(runs, launcher, tmp_path):
-  arguments = [*TINY, *RUNS['nfdp'], f'--output_dir={tmp_path / "a"}']
-  killed = launcher.start(DISTILL, *arguments)
+  arguments = [*RUNS['nfdp'], f'--output_dir={tmp_path / "a"}']
+  killed = launcher.start(FEDMD, *arguments)
   first = tmp_path / 'a' / 'checkpoints' / 'round_1'
   deadline = time.monotonic() + 200
   while not first.exists() and killed.poll() is None:
@@ -188,7 +202,7 @@ def test_subsets_of_an_unseeded_run_are_drawn_once(runs, launcher, tmp_path):
   names = [re.fullmatch(r'round_(\d+)', path.name) for path in first.parent.iterdir()]
   number = max(int(name[1]) for name in names if name)
   subsets = _subsets(_checkpoint(tmp_path / 'a', number))
-  again = launcher.run(DISTILL, *arguments, '--resume')
+  again = launcher.run(FEDMD, *arguments, '--resume')
   assert again.code == 0, again.stderr
   np.testing.assert_array_equal(
       _subsets(_checkpoint(tmp_path / 'a', ROUNDS + 1)), subsets)
@@ -199,7 +213,7 @@ def test_subsets_of_an_unseeded_run_are_drawn_once(runs, launcher, tmp_path):
 
 def test_run_on_a_worker_ends_where_one_in_this_process_does(
     runs, launcher, tmp_path):
-  run = launcher.run(DISTILL, *TINY, *RUNS['seeded'], '--num_workers=1',
+  run = launcher.run(FEDMD, *RUNS['seeded'], '--num_workers=1',
                      f'--output_dir={tmp_path / "a"}')
   assert run.code == 0, run.stderr
   found, wanted = (_checkpoint(folder, ROUNDS + 1)
@@ -215,37 +229,48 @@ def test_run_on_a_worker_ends_where_one_in_this_process_does(
 
 
 @pytest.mark.parametrize('arguments, message', [
-    (['--mode=dp'], '--mode=dp'),
-    (['--knowledge=labels'], '--knowledge=labels'),
-    (['--parties=0'], 'parties must be at least 1'),
-    (['--parties=5000'], 'parties must be at most 1000'),
+    (['--mode=dp'], "mode must be one of"),
+    (['--knowledge=labels'], "knowledge must be one of"),
+    (['--num_clients=0'], 'num_clients must be from 1 to 1000'),
+    (['--num_clients=5000'], 'num_clients must be from 1 to 1000'),
     (['--subset_size=0'], 'subset_size must be at least 1'),
-    (['--noreplacement', '--subset_size=286'], 'without replacement takes every'),
+    (['--noreplacement', '--subset_size=286'], 'for certain, so delta is 1'),
+    (['--noreplacement', '--subset_size=287'], 'subset_size must be at most 286'),
     (['--rounds=0'], 'rounds must be at least 1'),
     (['--public_per_round=721'], 'public_per_round=721 is more than the 720'),
     (['--architectures=dense2,vgg'], "architectures must be of conv2"),
     (['--bits=4', '--knowledge=softmax'], 'bits=4 leave 5 steps'),
+    (['--bits=4'], 'bits is not used with knowledge=argmax'),
     (['--digest_learning_rate=nan'], 'digest_learning_rate must be a finite number'),
-    (['--pair=cifar'], 'pair cifar needs data_dir'),
-    (['--data_dir=x'], 'pair digits does not use data_dir'),
-    (['--epsilon=1'], 'epsilon and delta must be given together'),
+    (['--task=cifar'], 'task=cifar needs data_path'),
+    (['--data_path=x'], 'data_path is not used with task=digits'),
+    (['--mode=ldp', '--epsilon=1'], 'epsilon and delta must be given together'),
     (['--resume'], 'resume needs output_dir'),
     (['more'], "unexpected argument 'more'")])
 def test_wrong_flag_is_named_and_nothing_is_written(
-    launcher, arguments, message, tmp_path):
+    arguments, message, tmp_path, capsys):
   where = [] if arguments == ['--resume'] else [f'--output_dir={tmp_path / "run"}']
-  run = launcher.run(DISTILL, *TINY, *arguments, *where)
-  assert run.code == 2, (run.stdout, run.stderr)
-  assert run.stderr.startswith('error: ') and run.stderr.count('\n') == 1
-  assert message in run.stderr
+  assert program.main([*TINY, *arguments, *where]) == 2
+  printed = capsys.readouterr()
+  assert printed.out == '' and printed.err.count('\n') == 1
+  assert printed.err.startswith('error: ') and message in printed.err
   assert not (tmp_path / 'run').exists()
 
 
-def test_folder_of_another_configuration_is_refused(runs, launcher):
+def test_folder_of_another_configuration_is_refused(runs, capsys):
   folder = _folder(runs, 'nfdp')
-  run = launcher.run(DISTILL, *TINY, '--subset_size=21', '--resume',
-                     f'--output_dir={folder}')
-  assert run.code == 2 and 'subset_size differ' in run.stderr
+  assert program.main([*TINY, '--subset_size=21', '--resume',
+                       f'--output_dir={folder}']) == 2
+  assert 'subset_size (20 then, 21 now) differ' in capsys.readouterr().err
+
+
+def test_former_name_of_program_and_flags_is_told_on_one_line_each(launcher):
+  run = launcher.run('tff_pipelines.distill', '--parties=0')
+  assert run.code == 2
+  assert run.stderr.splitlines() == [
+      'tff_pipelines.distill is now called tff_pipelines.fedmd',
+      '--parties is now called --num_clients',
+      'error: num_clients must be from 1 to 1000, found 0']
 
 
 # In this process.
@@ -254,21 +279,21 @@ def test_folder_of_another_configuration_is_refused(runs, launcher):
 @pytest.mark.parametrize('seed', [None, 3])
 def test_subset_is_a_uniform_draw(seed):
   seeds = [None if seed is None else seed + i for i in range(3000)]
-  draws = np.array([distillation.draw_subset(10, 4, True, s) for s in seeds])
+  draws = np.array([fedmd_run.draw_subset(10, 4, True, s) for s in seeds])
   assert draws.dtype == np.int64 and draws.min() == 0 and draws.max() == 9
   counts = np.bincount(draws.ravel(), minlength=10)
   assert np.all(np.abs(counts - 1200) < 6 * np.sqrt(1200))
   repeated = np.mean([len(set(row)) < 4 for row in draws])
   assert repeated == pytest.approx(1 - 0.9 * 0.8 * 0.7, abs=0.06)
-  draws = np.array([distillation.draw_subset(10, 4, False, s) for s in seeds])
+  draws = np.array([fedmd_run.draw_subset(10, 4, False, s) for s in seeds])
   assert all(len(set(row)) == 4 for row in draws)
   counts = np.bincount(draws.ravel(), minlength=10)
   assert np.all(np.abs(counts - 1200) < 6 * np.sqrt(1200))
 
 
-def _config(**changes):
-  return DistillConfig(**{
-      'parties': 3, 'rounds': 2, 'public_per_round': 40, 'pretrain_epochs': 1,
+def _settings(**changes):
+  return FedMdSettings(**{
+      'num_clients': 3, 'rounds': 2, 'public_per_round': 40, 'pretrain_epochs': 1,
       'initial_epochs': 2, 'architectures': ('dense3', 'dense2'), 'subset_size': 20,
       **changes})
 
@@ -276,47 +301,48 @@ def _config(**changes):
 @pytest.fixture(scope='module', name='start')
 def _start():
   """A task, and weights to start from."""
-  task = distillation.load_task(_config())
-  return task, distillation.pretrain(task, _config())
+  task = fedmd_run.load_task(_settings())
+  return task, fedmd_run.pretrain(task, _settings())
 
 
-@pytest.fixture(scope='module', name='default_run')
-def _default_run(start):
-  task, _ = start
-  return distillation.Run(task, distillation.make_plan(task, _config()))
+def _plan(task, **changes):
+  return fedmd_run.FedMdExperiment(_settings(**changes)).build_plan(task, None)
 
 
-def test_centralized_training_misses_no_round(start):
-  task = distillation.load_task(_config(mode='centralized', public_per_round=10**6))
-  config = _config(mode='centralized', simulated_dropout_rate=0.9)
-  run = distillation.Run(task, distillation.make_plan(task, config))
-  for step in range(3):
-    assert run._present(step) == list(range(len(task.parties)))  # pylint: disable=protected-access
+def _rounds(start, **changes):
+  task, pretrained = start
+  return fedmd_run.FedMdRounds(task, _plan(task, **changes), pretrained)
+
+
+@pytest.fixture(scope='module', name='default_rounds')
+def _default_rounds(start):
+  return _rounds(start)
 
 
 def test_a_run_is_of_so_many_records_of_each_party(start):
-  task, few = start[0], distillation.load_task(_config(records_per_party=30))
-  configurations = [distillation._configuration(t, _config()) for t in (task, few)]  # pylint: disable=protected-access
-  assert configurations[0]['records'] == [286] * 3
-  assert configurations[1]['records'] == [30] * 3
+  experiment = fedmd_run.FedMdExperiment(_settings())
+  found = [experiment.identity(task) for task in (
+      start[0], fedmd_run.load_task(_settings(records_per_client=30)))]
+  assert found[0]['records'] == [286] * 3
+  assert found[1]['records'] == [30] * 3
   # Nothing else of private records is published.
-  assert configurations[0]['data_fingerprint'] == configurations[1]['data_fingerprint']
+  assert found[0]['data_fingerprint'] == found[1]['data_fingerprint']
 
 
 def test_public_models_depend_on_public_records_and_their_seed_alone(start):
   task, pretrained = start
-  again = distillation.pretrain(task, _config(seed=9, data_seed=0, mode='np'))
+  again = fedmd_run.pretrain(task, _settings(seed=9, data_seed=0, mode='nfdp'))
   for name, weights in pretrained.items():
     np.testing.assert_allclose(again[name], weights, atol=1e-4)
-  other = distillation.pretrain(task, _config(initial_weights_seed=1))
+  other = fedmd_run.pretrain(task, _settings(initial_weights_seed=1))
   assert np.any(other['dense2'] != pretrained['dense2'])
 
 
 def test_parties_start_from_the_public_model_of_their_architecture(
-    start, default_run, in_process):
+    start, default_rounds, in_process):
   task, pretrained = start
   del in_process
-  state = default_run.initial_state(pretrained)
+  state = default_rounds.initial_state(resumed=False)
   for party, held in zip(state['parties'], task.parties):
     architecture = task.architectures[held.architecture]
     np.testing.assert_array_equal(
@@ -325,68 +351,100 @@ def test_parties_start_from_the_public_model_of_their_architecture(
   assert len(keys) == 3
 
 
-def test_round_digests_what_was_predicted_a_round_before(
-    start, default_run, in_process, monkeypatch):
+def test_resumed_run_trains_no_public_models(start, in_process):
   del in_process
-  run, state = default_run, default_run.initial_state(start[1])
-  state, _ = run.step(state, 0)
-  said = []
-  process = run._process  # pylint: disable=protected-access
+  task, _ = start
+  rounds = fedmd_run.FedMdRounds(task, _plan(task, pretrain_learning_rate=1e30))
+  state = rounds.initial_state(resumed=True)
+  assert [party['weights'].shape for party in state['parties']] == [
+      (task.architectures[party.architecture].size,) for party in task.parties]
+  with pytest.raises(ValueError, match='lower --pretrain_learning_rate'):
+    rounds.initial_state(resumed=False)
+
+
+def test_round_digests_what_was_predicted_a_round_before(
+    start, default_rounds, in_process, monkeypatch):
+  del in_process
+  rounds, state = default_rounds, default_rounds.initial_state(resumed=False)
+  state = rounds.step(state, 1).state
+  announced = []
+  process = rounds._process  # pylint: disable=protected-access
 
   class Spy:
 
-    def next(self, server, said_, parties, data):
-      said.append(said_)
-      return process.next(server, said_, parties, data)
+    def next(self, server, announced_, parties, data):
+      announced.append(announced_)
+      return process.next(server, announced_, parties, data)
 
-  monkeypatch.setattr(run, '_process', Spy())
+  monkeypatch.setattr(rounds, '_process', Spy())
   before = state['digest']
-  state, _ = run.step(state, 1)
+  state = rounds.step(state, 2).state
   public = start[0].public.x
-  np.testing.assert_array_equal(said[0]['digest_images'], public[before])
-  np.testing.assert_array_equal(said[0]['predict_images'], public[state['digest']])
-  assert said[0]['share'] and np.any(before != state['digest'])
-  state, _ = run.step(state, 2)  # The last one.
-  assert not said[1]['share'] and not state['server']['known']
+  np.testing.assert_array_equal(announced[0]['digest_images'], public[before])
+  np.testing.assert_array_equal(
+      announced[0]['predict_images'], public[state['digest']])
+  assert announced[0]['share'] and np.any(before != state['digest'])
+  state = rounds.step(state, 3).state  # The last one.
+  assert not announced[1]['share'] and not state['server']['known']
+
+
+def _counts(step):
+  return {name: step.metrics[name] for name in ('parties', 'rejected')}
 
 
 def test_absent_parties_keep_their_state_and_late_ones_join(
-    start, default_run, in_process):
+    default_rounds, in_process):
   del in_process
-  run, state = default_run, default_run.initial_state(start[1])
-  first, metrics = run.step(state, 0, present=[2, 0])
-  assert metrics == {'parties': 2, 'rejected': 0}
+  rounds, state = default_rounds, default_rounds.initial_state(resumed=False)
+  step = rounds.step(state, 1, present=[2, 0])
+  assert _counts(step) == {'parties': 2, 'rejected': 0}
+  first = step.state
   np.testing.assert_array_equal(
       first['parties'][1]['weights'], state['parties'][1]['weights'])
   assert [int(p['rounds']) for p in first['parties']] == [1, 0, 1]
-  nobody, metrics = run.step(first, 1, present=[])
-  assert metrics == {'parties': 0, 'rejected': 0} and not nobody['server']['known']
-  for a, b in zip(nobody['parties'], first['parties']):
+  step = rounds.step(first, 2, present=[])
+  assert _counts(step) == {'parties': 0, 'rejected': 0}
+  assert not step.state['server']['known']
+  for a, b in zip(step.state['parties'], first['parties']):
     np.testing.assert_array_equal(a['weights'], b['weights'])
-  last, _ = run.step(nobody, 1, present=[0, 1, 2])
+  last = rounds.step(step.state, 2, present=[0, 1, 2]).state
   assert [int(p['rounds']) for p in last['parties']] == [2, 1, 2]
   assert np.any(last['parties'][1]['weights'] != state['parties'][1]['weights'])
 
 
 def test_party_that_is_not_finite_does_not_stop_the_others(
-    start, default_run, in_process):
+    default_rounds, in_process):
   del in_process
-  run, state = default_run, default_run.initial_state(start[1])
+  rounds, state = default_rounds, default_rounds.initial_state(resumed=False)
   state['parties'][1]['weights'] = np.full_like(
       state['parties'][1]['weights'], np.nan)
-  state, metrics = run.step(state, 0)
-  assert metrics == {'parties': 2, 'rejected': 1}
-  assert state['server']['known'] and np.all(np.isfinite(state['server']['consensus']))
+  step = rounds.step(state, 1)
+  assert _counts(step) == {'parties': 2, 'rejected': 1}
+  server = step.state['server']
+  assert server['known'] and np.all(np.isfinite(server['consensus']))
+
+
+def test_step_measures_the_models_of_all_parties(start, default_rounds, in_process):
+  del in_process
+  step = default_rounds.step(default_rounds.initial_state(resumed=False), 1)
+  found = default_rounds.accuracies(step.state)
+  assert found == [step.metrics[f'party_{i}/accuracy'] for i in range(3)]
+  assert step.metrics['mean/accuracy'] == pytest.approx(sum(found) / 3)
+  assert step.metrics['communication_round'] == 0
+  task = start[0]
+  party = step.state['parties'][2]
+  logits = task.architectures[int(party['architecture'])].logits(
+      tf.constant(party['weights']), task.test.x)
+  assert found[2] == np.mean(logits.numpy().argmax(-1) == task.test.y)
 
 
 def test_noisy_consensus_says_next_to_nothing(start, in_process):
   del in_process
-  task, pretrained = start
+  task, _ = start
   found = {}
   for mode in ('nfdp', 'ldp'):
-    plan = distillation.make_plan(task, _config(mode=mode, seed=11))
-    run = distillation.Run(task, plan)
-    state, _ = run.step(run.initial_state(pretrained), 0)
+    rounds = _rounds(start, mode=mode, seed=11)
+    state = rounds.step(rounds.initial_state(resumed=False), 1).state
     assert state['server']['known']
     own = task.architectures[0].logits(
         tf.constant(state['parties'][0]['weights']), task.public.x[state['digest']])

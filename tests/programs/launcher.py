@@ -1,11 +1,12 @@
-"""Starts binaries as processes of their own, without paying for imports.
+"""Starts programs as processes of their own, without paying for imports.
 
 A server process imports TensorFlow once and forks itself for every start; the
 child is then a real process with its own exit code, output and death. What a
 fork could hide (the import order, the flags of a fresh interpreter) is tested by
-the few runs that start `python -m` themselves.
+the few runs that start `python -m` themselves. Tests that need no process of its own
+run a program by `tests.programs.in_process`.
 
-`python -m tests.pipelines.launcher` is the server; it reads requests, one JSON
+`python -m tests.programs.launcher` is the server; it reads requests, one JSON
 object a line, from standard input.
 """
 
@@ -24,7 +25,7 @@ import traceback
 
 import psutil
 
-from tff_pipelines import cli
+from tff_pipelines.experiment import cli
 
 ROOT = pathlib.Path(__file__).absolute().parents[2]
 # Set in the environment of each started process; its workers inherit it.
@@ -116,7 +117,7 @@ class Launcher:
     self._folder = folder
     self._count = 0
     self._process = subprocess.Popen(
-        [sys.executable, '-m', 'tests.pipelines.launcher'], cwd=ROOT,
+        [sys.executable, '-m', 'tests.programs.launcher'], cwd=ROOT,
         env=environment('server'), stdin=subprocess.PIPE,
         stdout=subprocess.PIPE, text=True)
 
@@ -149,7 +150,7 @@ class Launcher:
 
 
 def _become(request) -> None:
-  """Turns this forked process into the binary; never returns."""
+  """Turns this forked process into the program; never returns."""
   os.setsid()
   os.environ[MARK] = request['mark']
   folder = pathlib.Path(request['folder'])
@@ -181,9 +182,9 @@ def _become(request) -> None:
 
 def _serve() -> None:
   cli.quiet()
-  # All that the binaries import, but for the modules that define their flags.
-  for name in ('tff_pipelines.training', 'tasks.emnist', 'sklearn.datasets',
-               'tff_pipelines.accounting.answers', 'matplotlib.pyplot'):
+  # What takes longest of all that the programs import.
+  for name in ('tff_pipelines.fedavg.run', 'tasks.emnist.task', 'sklearn.datasets',
+               'tff_pipelines.queries.run', 'matplotlib.pyplot'):
     importlib.import_module(name)
   gc.freeze()  # Children need not copy what they collect.
   for line in sys.stdin:

@@ -7,15 +7,15 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from tests.pipelines import launcher as launcher_lib
+from tests.programs import launcher as launcher_lib
 from tff_pipelines.accounting import ledger as ledger_lib
 
-LDP = 'tff_pipelines.ldp_distill'
-BASELINE = 'tff_pipelines.ldp_baseline'
+LDP = 'tff_pipelines.ldp'
+BASELINE = 'tff_pipelines.ldp_baselines'
 FIGURE = 'tff_pipelines.ldp_figure'
 ACCOUNT = 'tff_pipelines.account'
-SMALL = ('--owners=40', '--owners_per_query=5', '--queries_per_step=2',
-         '--epsilon_total=12', '--answers_per_owner=2')
+SMALL = ('--num_clients=40', '--clients_per_query=5', '--queries_per_step=2',
+         '--epsilon=12', '--answers_per_client=2')
 
 pytestmark = pytest.mark.slow
 
@@ -25,9 +25,9 @@ def _summary(folder):
                     parse_constant=lambda name: pytest.fail(name))
 
 
-def _picture(path):
-  picture = matplotlib.image.imread(path)
-  assert picture.ndim == 3 and picture.std() > 0.05
+def _check_figure(path):
+  figure = matplotlib.image.imread(path)
+  assert figure.ndim == 3 and figure.std() > 0.05
 
 
 @pytest.fixture(scope='module')
@@ -43,8 +43,8 @@ def test_run_leaves_all_its_files_and_no_worker(finished):
   run, folder = finished
   assert {path.name for path in folder.iterdir()} >= {
       'answers', 'configuration.json', 'ledger.jsonl', 'metrics.csv',
-      'progress.png', 'starts.log', 'student.npz', 'summary.json'}
-  _picture(folder / 'progress.png')
+      'progress.png', 'report.txt', 'starts.log', 'student.npz', 'summary.json'}
+  _check_figure(folder / 'progress.png')
   assert len(list((folder / 'answers').iterdir())) == 8
   assert not launcher_lib.workers_of(run.mark)
   assert 'Traceback' not in run.stderr and 'Warning' not in run.stderr
@@ -70,7 +70,7 @@ def test_nothing_on_disk_is_of_one_owner_alone(finished):
     assert found.files == ['weights']
 
 
-def test_runs_that_are_killed_go_on_and_end_as_if_never_killed(launcher, tmp_path):
+def test_runs_that_are_killed_continue_and_end_as_if_never_killed(launcher, tmp_path):
   flags = (*SMALL, '--seed=11')
   whole, folder = tmp_path / 'whole', tmp_path / 'run'
   uninterrupted = launcher.start(LDP, *flags, f'--output_dir={whole}')
@@ -92,9 +92,10 @@ def test_runs_that_are_killed_go_on_and_end_as_if_never_killed(launcher, tmp_pat
   old, new = _summary(whole), _summary(folder)
   assert new['starts'] > 1 and old['starts'] == 1
   assert ledger_lib.Ledger(folder / 'ledger.jsonl').verify() == []
-  assert new['queries_charged'] == old['queries_charged'] == 16
+  details = new['details']
+  assert details['queries_charged'] == old['details']['queries_charged'] == 16
   assert new['epsilon_if_unseeded'] == old['epsilon_if_unseeded'] == 12.0
-  lost = new['queries_charged'] - new['queries']
+  lost = details['queries_charged'] - details['queries']
   if lost:  # Killed between a charge and its answers: they stay charged.
     assert lost <= 2 * killed
     assert any('were lost' in text for text in new['warnings'])
@@ -116,18 +117,19 @@ def test_a_worker_process_gives_the_same_run(launcher, finished, tmp_path):
 
 
 @pytest.mark.parametrize('arguments, message', [
-    (['--mechanism=coin'], 'mechanism'), (['--epsilon_total=nan'], 'epsilon_total'),
-    (['--epsilon_total=-1'], 'epsilon_total must be greater than 0, found -1.0'),
+    (['--mechanism=coin'], 'mechanism'), (['--epsilon=nan'], 'epsilon'),
+    (['--epsilon=-1'], 'epsilon must be greater than 0, found -1.0'),
     (['--epsilon_per_query=99'], 'epsilon_per_query must be from 0.0001 to 36'),
-    (['--epsilon_total=1', '--epsilon_per_query=2'], 'less than one answer costs'),
-    (['--owners_per_query=7'], 'owners_per_query must divide owners=50, found 7'),
-    (['--owners=0'], 'owners must be an integer from 1'),
-    (['--owners=five'], "flag --owners=five"),
+    (['--epsilon=1', '--epsilon_per_query=2'], 'less than one answer costs'),
+    (['--clients_per_query=7'],
+     'clients_per_query must divide num_clients=50, found 7'),
+    (['--num_clients=0'], 'num_clients must be at least 1'),
+    (['--num_clients=five'], 'flag --num_clients=five'),
     (['--task=mnist', '--data_path=absent.npz'], 'absent.npz does not exist'),
     (['--task=npz'], 'task npz needs data_path'),
     (['--target_accuracy=2'], 'target_accuracy must be'),
     (['--sampling=best'], 'sampling'), (['--resume'], 'resume needs output_dir'),
-    (['--epsilon=3'], "Unknown command line flag 'epsilon'"),
+    (['--epsilom=3'], "Unknown command line flag 'epsilom'"),
     (['now'], "unexpected argument 'now'")])
 def test_mistakes_are_one_line_and_write_nothing(
     launcher, tmp_path, arguments, message):
@@ -146,17 +148,32 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(launcher, finished):
   run = launcher.run(LDP, *SMALL, f'--output_dir={folder}')
   assert run.code == 2 and 'pass --resume' in run.stderr
   run = launcher.run(
-      LDP, *SMALL[:-1], '--answers_per_owner=3', f'--output_dir={folder}', '--resume')
-  assert run.code == 2 and 'budget, plan differ' in run.stderr
+      LDP, *SMALL[:-1], '--answers_per_client=3', f'--output_dir={folder}', '--resume')
+  assert run.code == 2 and 'answers_per_client (2 then, 3 now) differ' in run.stderr
   assert (folder / 'ledger.jsonl').read_bytes() == before
 
 
-def test_help_shows_the_flags_in_a_fresh_interpreter():
-  for module, flag in ((LDP, '--epsilon_per_query'), (BASELINE, '--threshold_noise')):
+def test_help_is_one_screen_in_a_fresh_interpreter():
+  for module, flag in ((LDP, '--epsilon_per_query'), (BASELINE, '--answers')):
     process = launcher_lib.python(module, '--help')
     out, err = process.communicate(timeout=400)
     assert process.returncode == 0, err
-    assert flag in out and '--owners' in out
+    assert flag in out and '--num_clients' in out
+    assert len(out.splitlines()) <= 45 and max(map(len, out.splitlines())) <= 80
+
+
+def test_former_names_of_programs_and_flags_work(launcher, tmp_path):
+  run = launcher.run(
+      'tff_pipelines.ldp_distill', '--owners=40', '--owners_per_query=5',
+      '--max_queries=2', '--epsilon_total=3', f'--output_dir={tmp_path / "run"}')
+  assert run.code == 0, run.stderr
+  lines = run.stderr.splitlines()
+  assert lines[0] == 'tff_pipelines.ldp_distill is now called tff_pipelines.ldp'
+  assert '--epsilon_total is now called --epsilon' in lines
+  assert _summary(tmp_path / 'run')['epsilon'] == 3.0
+  run = launcher.run('tff_pipelines.ldp_baseline', '--epsilon=0')
+  assert run.code == 2 and run.stderr.splitlines()[0].endswith(
+      'is now called tff_pipelines.ldp_baselines')
 
 
 # Baselines.
@@ -174,7 +191,7 @@ def baselines(launcher, tmp_path_factory):
   base, found = tmp_path_factory.mktemp('baselines'), {}
   for name, arguments in BASELINES.items():
     folder = base / name
-    run = launcher.run(BASELINE, f'--algorithm={name}', '--owners=20', *arguments,
+    run = launcher.run(BASELINE, f'--algorithm={name}', '--num_clients=20', *arguments,
                        f'--output_dir={folder}')
     assert run.code == 0, run.stderr
     found[name] = (run, folder)
@@ -189,8 +206,8 @@ def test_a_baseline_stays_just_below_its_epsilon_and_says_of_what(
   found = _summary(folder)
   assert 7.9 < found['epsilon'] <= 8.0 and found['adjacency'] == adjacency
   assert found['trust_model'] and found['privacy_unit'] and found['source']
-  assert f"epsilon {found['epsilon']:.2f}"[:-1] in run.stdout
-  assert 0 < found['accuracy'] <= 1 and found['test_examples'] == 360
+  assert f"epsilon     {found['epsilon']:.2f}"[:-1] in run.stdout
+  assert 0 < found['accuracy'] <= 1 and found['details']['test_examples'] == 360
 
 
 @pytest.mark.parametrize('name', BASELINES)
@@ -208,7 +225,7 @@ def test_epsilon_of_a_baseline_is_that_of_its_ledger(baselines, launcher, name):
 def test_a_finished_baseline_says_the_same_again(baselines, launcher, name):
   _, folder = baselines[name]
   first = _summary(folder)
-  run = launcher.run(BASELINE, f'--algorithm={name}', '--owners=20', '--resume',
+  run = launcher.run(BASELINE, f'--algorithm={name}', '--num_clients=20', '--resume',
                      *BASELINES[name], f'--output_dir={folder}')
   assert run.code == 0, run.stderr
   again = _summary(folder)
@@ -219,26 +236,27 @@ def test_a_finished_baseline_says_the_same_again(baselines, launcher, name):
 def test_labels_of_pate_are_limited_and_votes_are_not_kept(baselines):
   _, folder = baselines['pate']
   with np.load(folder / 'labels.npz') as found:
-    assert set(found.files) == {'rows', 'labels'}
+    assert set(found.files) == {'line', 'rows', 'labels'}
     assert 1 <= np.sum(found['labels'] >= 0) <= 40
-  assert _summary(folder)['answered'] <= 40
+  assert _summary(folder)['details']['answered'] <= 40
 
 
 def test_a_seeded_baseline_guarantees_nothing(launcher, tmp_path):
-  run = launcher.run(BASELINE, '--owners=20', '--seed=1', '--answers=40',
+  run = launcher.run(BASELINE, '--num_clients=20', '--seed=1', '--answers=40',
                      f'--output_dir={tmp_path / "run"}')
   assert run.code == 0, run.stderr
   found = _summary(tmp_path / 'run')
   assert found['epsilon'] is None and found['epsilon_if_unseeded'] > 7.9
-  assert any('no guarantee' in text for text in found['warnings'])
-  assert 'nothing is guaranteed' in run.stdout
+  assert any('no privacy guarantee' in text for text in found['warnings'])
+  assert 'none, the run is seeded' in run.stdout
 
 
 @pytest.mark.parametrize('arguments, message', [
     (['--epsilon=0'], 'epsilon must be greater than 0'),
-    (['--algorithm=dp_sgd', '--answers=3'], 'answers is not used by algorithm=dp_sgd'),
-    (['--threshold=0'], 'threshold must be in (0, 1]'),
-    (['--stand_ins=2'], "stand_ins can't be used here")])
+    (['--algorithm=dp_sgd', '--answers=3'],
+     'answers is not used with algorithm=dp_sgd'),
+    (['--threshold=0'], 'threshold must be greater than 0'),
+    (['--stand_ins=2'], "Unknown command line flag 'stand_ins'")])
 def test_mistakes_about_baselines_are_one_line(launcher, tmp_path, arguments, message):
   run = launcher.run(BASELINE, f'--output_dir={tmp_path / "run"}', *arguments)
   assert run.code == 2 and run.stderr.count('\n') == 1
@@ -249,15 +267,17 @@ def test_mistakes_about_baselines_are_one_line(launcher, tmp_path, arguments, me
 
 
 def test_the_figure_is_drawn(launcher, tmp_path):
-  path = tmp_path / 'pictures' / 'mechanisms.png'
-  run = launcher.run(FIGURE, f'--output={path}', '--draws=2000', '--clients=500')
+  path = tmp_path / 'figures' / 'mechanisms.png'
+  run = launcher.run(FIGURE, f'--output={path}', '--draws=2000', '--num_clients=500')
   assert run.code == 0, run.stderr
-  _picture(path)
+  _check_figure(path)
 
 
 @pytest.mark.parametrize('arguments, message', [
-    (['--clients=0'], 'clients must be at least 1'), (['--output='], 'output must be'),
-    (['--draws=1'], 'draws must be at least 2')])
+    (['--num_clients=0'], 'num_clients must be at least 1'),
+    (['--output='], 'output must be'),
+    (['--draws=1'], 'draws must be at least 2'),
+    (['--output=/dev/null/figure.png'], "can't be written")])
 def test_a_figure_that_can_not_be_drawn_is_one_line(launcher, arguments, message):
   run = launcher.run(FIGURE, *arguments)
   assert run.code == 2 and message in run.stderr and run.stderr.count('\n') == 1

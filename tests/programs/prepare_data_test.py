@@ -1,6 +1,7 @@
 """prepare_data: copies of every source, whatever stops it."""
 
 import json
+import re
 import sqlite3
 import time
 
@@ -8,10 +9,11 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from tasks import emnist_data
-from tasks import open_source
-from tasks import source_sqlite
-from tests.tasks import populations
+from tasks.emnist import data as emnist_data
+from tasks.sources import open_source
+from tasks.sources import sqlite as source_sqlite
+from tests.tasks.sources import populations
+from tff_pipelines import prepare_data
 
 PREPARE = 'tff_pipelines.prepare_data'
 TRAIN = 'tff_pipelines.train'
@@ -57,10 +59,11 @@ def test_fields_are_copied_and_a_second_start_leaves_them_alone(launcher, tmp_pa
     (['--output=x', '--data_source=jsonl', '--data_path=gone'], 'gone does not exist'),
     (['--output=x', '--data_source=embedded'], 'data_source must be one of csv, fol'),
     (['--output=x', '--data_source=jsonl', '--num_clients=3'],
-     'num_clients not used without --task'),
-    (['--output=x', '--task=emnist', '--model=cnn_1m'], 'model not used by --task'),
-    (['--output=x', '--task=emnist', '--fields=a'], 'fields are not used with --task'),
-    (['--output=/proc/x', '--task=emnist', '--num_clients=3'], '/proc/x.partial'),
+     'num_clients is not used with a copy of fields as they are'),
+    (['--output=x', '--task=emnist', '--model=cnn_1m'], 'model is not used with a copy of data'),
+    (['--output=x', '--task=emnist', '--fields=a'], 'fields is not used with task=emnist'),
+    (['--output=/proc/x', '--task=emnist', '--num_clients=3'],
+     "output=/proc/x can't be written"),
 ])
 def test_wrong_flags_are_named(launcher, flags, message):
   run = launcher.run(PREPARE, *flags)
@@ -155,8 +158,8 @@ def test_simulated_clients_are_copied_drawn_and_trained_on(launcher, tmp_path):
   flags = ['--partition=labels', '--labels_per_client=3', '--num_clients=30']
   run = launcher.run(PREPARE, '--task=emnist', f'--output={output}', *flags)
   assert run.code == 0, run.stderr
-  picture = matplotlib.image.imread(f'{output}.clients.png')
-  assert len(np.unique(picture.reshape([-1, picture.shape[-1]]), axis=0)) > 10
+  figure = matplotlib.image.imread(f'{output}.clients.png')
+  assert len(np.unique(figure.reshape([-1, figure.shape[-1]]), axis=0)) > 10
   direct = emnist_data.load(partition='labels', labels_per_client=3, num_clients=30)
   copied = emnist_data.load(
       data_source='sqlite', data_path=str(output), num_classes=10)
@@ -176,7 +179,8 @@ def test_simulated_clients_are_copied_drawn_and_trained_on(launcher, tmp_path):
     assert run.code == 0, run.stderr
     metrics.append((tmp_path / name / 'metrics.csv').read_text())
     summary = json.loads((tmp_path / name / 'summary.json').read_text())
-    assert summary['skipped_clients'] == summary['skipped_records'] == 0
+    details = summary['details']
+    assert details['skipped_clients'] == details['skipped_records'] == 0
     assert not (tmp_path / name / 'clients.png').exists()  # Might be real people.
   assert metrics[0] == metrics[1]
 
@@ -210,6 +214,17 @@ def test_training_names_or_skips_the_bad_client_of_a_cohort(launcher, tmp_path):
   run = launcher.run(TRAIN, *flags, f'--seed={seed}', '--skip_bad_clients',
                      f'--output_dir={tmp_path / "skipping"}')
   assert run.code == 0, run.stderr
-  assert 'skipped 1 bad clients and 0 bad records' in run.stdout
+  assert 'bad clients skipped' in ' '.join(run.stdout.split())
+  assert 'skipped 1 bad clients and 0 bad records' in (
+      tmp_path / 'skipping' / 'report.txt').read_text()
   summary = json.loads((tmp_path / 'skipping' / 'summary.json').read_text())
-  assert summary['skipped_clients'] == 1
+  assert summary['details']['skipped_clients'] == 1
+
+
+def test_help_fits_on_a_screen_and_has_the_flags_of_the_examples(capsys):
+  assert prepare_data.main(['--help']) == 0
+  lines = capsys.readouterr().out.splitlines()
+  assert len(lines) <= 45 and max(map(len, lines)) <= 80
+  examples = prepare_data.__doc__.split('\n\n')[1]
+  for flag in re.findall(r'--(\w+)=', examples):
+    assert any(line.startswith(f'  --{flag}') for line in lines), flag

@@ -1,4 +1,4 @@
-"""A trainer that is killed, again and again, loses nothing and leaves nobody."""
+"""A trainer that is killed, again and again, loses nothing and leaves no worker."""
 
 import csv
 import json
@@ -9,7 +9,7 @@ import time
 import pytest
 import tensorflow as tf
 
-from tests.pipelines import launcher as launcher_lib
+from tests.programs import launcher as launcher_lib
 from tff_pipelines.accounting import ledger as ledger_lib
 
 TRAIN = 'tff_pipelines.train'
@@ -107,7 +107,7 @@ def test_run_killed_at_many_moments_ends_as_if_never_killed(
       # The last line may be torn: that is what resuming mends.
       assert not [text for text in problems if 'torn' not in text]
   assert killed >= 6
-  # Each start has a line, but those that were killed before it was written.
+  # Each start has a line, except for those that were killed before it was written.
   noted = _starts(folder)
   assert killed - 2 <= noted <= len(moments)
   last = launcher.run(TRAIN, *FLAGS, f'--output_dir={folder}', '--resume',
@@ -144,6 +144,6 @@ def test_interpreter_of_its_own_takes_its_workers_along(tmp_path):
   # Two workers, each with its supervisor.
   assert len(launcher_lib.workers_of(mark)) == 4
   process.kill()
-  # Reading to the end also shows that nobody keeps the trainer's pipes open.
+  # Reading to the end also shows that no process keeps the trainer's pipes open.
   process.communicate(timeout=WORKERS_END_SECONDS)
   _assert_no_workers(mark)

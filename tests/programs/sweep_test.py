@@ -1,4 +1,4 @@
-"""A sweep: settings from flags, real runs, one picture."""
+"""A sweep: settings from flags, real runs, one figure."""
 
 import json
 import math
@@ -8,9 +8,11 @@ import subprocess
 import matplotlib.image
 import pytest
 
-from tests.pipelines import launcher as launcher_lib
-from tff_pipelines import sweep_report
-from tff_pipelines import sweep_runs
+from tests.programs import launcher as launcher_lib
+from tff_pipelines import sweep
+from tff_pipelines.sweeps import report as sweep_report
+from tff_pipelines.sweeps import runs as sweep_runs
+from tff_pipelines.sweeps.settings import SweepSettings
 
 COMMON = ('--rounds=2 --num_clients=20 --cohort_size=5',)
 
@@ -45,22 +47,22 @@ def test_bad_settings_are_refused(settings, common, message):
 
 def test_repeats_go_through_all_settings_and_seeds_follow_the_repeat(tmp_path):
   settings = sweep_runs.parse_settings(['a:', 'b: --clip=1'], [])
-  runs = sweep_runs.make_runs(settings, tmp_path, repeats=2, seeded=True)
+  runs = sweep_runs.build_runs(settings, tmp_path, repeats=2, seeded=True)
   assert [(run.setting.name, run.repeat) for run in runs] == [
       ('a', 0), ('b', 0), ('a', 1), ('b', 1)]
   assert runs[3].flags == ['--clip=1', '--initial_weights_seed=1', '--seed=1']
   assert runs[3].folder == tmp_path / 'b' / '1'
-  unseeded = sweep_runs.make_runs(settings, tmp_path, repeats=1, seeded=False)
+  unseeded = sweep_runs.build_runs(settings, tmp_path, repeats=1, seeded=False)
   assert unseeded[0].flags == ['--initial_weights_seed=0']
   with pytest.raises(ValueError, match='repeats must be at least 1, found 0'):
-    sweep_runs.make_runs(settings, tmp_path, repeats=0, seeded=False)
+    sweep_runs.build_runs(settings, tmp_path, repeats=0, seeded=False)
 
 
 def test_folder_of_other_flags_is_refused(tmp_path):
   settings = sweep_runs.parse_settings(['a: --clip=1'], [])
-  sweep_runs.make_runs(settings, tmp_path, repeats=1, seeded=False)[0].prepare()
+  sweep_runs.build_runs(settings, tmp_path, repeats=1, seeded=False)[0].prepare()
   other = sweep_runs.parse_settings(['a: --clip=2'], [])
-  run = sweep_runs.make_runs(other, tmp_path, repeats=1, seeded=False)[0]
+  run = sweep_runs.build_runs(other, tmp_path, repeats=1, seeded=False)[0]
   with pytest.raises(ValueError, match='has a run of other flags, --clip=1'):
     run.prepare()
 
@@ -76,12 +78,12 @@ def test_spread_of_repeats():
 def _finished(folder, repeats, *, seeded, epsilons):
   """The runs of settings whose runs have been, with such epsilons."""
   settings = sweep_runs.parse_settings([f'{name}:' for name in epsilons], [])
-  runs = sweep_runs.make_runs(settings, folder, repeats=repeats, seeded=seeded)
+  runs = sweep_runs.build_runs(settings, folder, repeats=repeats, seeded=seeded)
   for run in runs:
     (run.folder / sweep_runs.RUN).mkdir(parents=True)
     epsilon = epsilons[run.setting.name]
     summary = {
-        'accuracy_of': 'test', 'headline': 'accuracy', 'delta': 1 / 3400,
+        'headline_of': 'test', 'headline': 'accuracy', 'delta': 1 / 3400,
         'held_out': {'test': {'accuracy': 0.5}}, 'epsilon': None,
         'noise_multiplier': None if epsilon is None else 0.123456789}
     if epsilon is not None:
@@ -101,7 +103,7 @@ def _reported(folder, runs):
 @pytest.mark.parametrize('epsilons, repeats, words', [
     ({'a': 8.0, 'b': 4.00001}, 2, 'the 4 runs together spend more'),
     ({'a': 8.0}, 2, 'the 2 runs together spend more'),
-    ({'a': 8.0, 'none': None}, 1, 'runs without an epsilon protect nobody'),
+    ({'a': 8.0, 'none': None}, 1, 'runs without an epsilon protect no client'),
     ({'a': 8.0}, 1, None), ({'none': None}, 2, None)])
 def test_epsilons_of_a_sweep_are_said_to_be_of_each_run_alone(
     tmp_path, capsys, epsilons, repeats, words):
@@ -138,6 +140,41 @@ def test_seeded_sweep_says_whose_its_epsilons_would_be(tmp_path, capsys):
   assert '(9.0000)' in printed and 'one run without a seed' in printed
 
 
+@pytest.mark.parametrize('setting, message', [
+    ('a: --clip=-1', "setting 'a': clip must be greater than 0, found -1.0"),
+    ('a: --mechanism=none --clip=1', "'a': clip is not used with mechanism=none"),
+    ('a: --nonsense=1', "'a': Unknown command line flag 'nonsense'")])
+def test_flags_that_the_trainer_refuses_are_refused_before_any_run(
+    tmp_path, capsys, setting, message):
+  flags = [f'--output_dir={tmp_path / "sweep"}', '--setting=good:',
+           f'--setting={setting}']
+  assert sweep.main(flags) == 2
+  printed = capsys.readouterr()
+  assert message in printed.err and printed.err.count('\n') == 1
+  assert printed.out == '' and not (tmp_path / 'sweep').exists()
+
+
+def test_settings_are_given_once_each_and_the_folder_is_needed(tmp_path, capsys):
+  settings = SweepSettings(
+      setting=('a: --bits=16', 'b:'), common=('--rounds=2', '--cohort_size=9'),
+      output_dir='out')
+  assert [parsed.flags for parsed in settings.parsed] == [
+      ('--rounds=2', '--cohort_size=9', '--bits=16'), ('--rounds=2', '--cohort_size=9')]
+  assert sweep.main(['--setting=a:']) == 2
+  assert 'output_dir must be given' in capsys.readouterr().err
+  assert sweep.main(['--output_dir=/proc/x/y', '--setting=a:']) == 2
+  assert "can't be written" in capsys.readouterr().err
+
+
+def test_summaries_of_earlier_versions_are_read(tmp_path):
+  runs = _finished(tmp_path, 1, seeded=False, epsilons={'a': 8.0})
+  path = runs[0].folder / sweep_runs.RUN / 'summary.json'
+  path.write_text(json.dumps(
+      {**json.loads(path.read_text()), 'epsilon_unamplified': 100.0}))
+  assert runs[0].summary()['epsilon_server'] == 100.0
+  assert sweep_runs.results(runs)[0].epsilon == 8.0
+
+
 def _sweep(folder, *settings):
   process = launcher_lib.python(
       'tff_pipelines.sweep', f'--output_dir={folder}', '--repeats=2', '--seeded',
@@ -147,12 +184,20 @@ def _sweep(folder, *settings):
   return process.returncode, stdout, stderr
 
 
+def test_help_fits_on_a_screen_and_has_the_flags_of_the_examples(capsys):
+  assert sweep.main(['--help']) == 0
+  lines = capsys.readouterr().out.splitlines()
+  assert len(lines) <= 45 and max(map(len, lines)) <= 80
+  for flag in ('setting', 'common', 'repeats', 'seeded', 'output_dir'):
+    assert any(line.startswith(f'  --{flag}') for line in lines), flag
+
+
 @pytest.mark.slow
 def test_sweep_runs_all_settings_once_and_draws_them(tmp_path):
   settings = ('none: --mechanism=none', 'gaussian: --mechanism=gaussian')
   code, stdout, stderr = _sweep(tmp_path, *settings)
   assert code == 0, stderr
-  assert '4 runs, 0 of them done' in stdout
+  assert '4 runs, 0 of them done' in stderr
   table = json.loads((tmp_path / 'sweep.json').read_text())
   assert [row['name'] for row in table] == ['none', 'gaussian']
   assert table[0]['epsilon'] is table[0]['noise_multiplier'] is None
@@ -163,14 +208,14 @@ def test_sweep_runs_all_settings_once_and_draws_them(tmp_path):
     assert [[point[0] for point in curve] for curve in row['curves']] == [[1, 2]] * 2
     assert [curve[-1][1] for curve in row['curves']] == pytest.approx(row['values'])
     assert f'{100 * row["mean"]:.2f}' in stdout
-  picture = matplotlib.image.imread(tmp_path / 'sweep.png')
-  assert picture.ndim == 3 and picture.std() > 0.05
+  figure = matplotlib.image.imread(tmp_path / 'sweep.png')
+  assert figure.ndim == 3 and figure.std() > 0.05
   # Again, with a setting that fails: what is done is not done again.
   before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob('summary.json')}
-  code, stdout, stderr = _sweep(tmp_path, *settings, 'bad: --clip=-1')
-  assert code == 2 and stderr.count('\n') == 1
-  assert '6 runs, 4 of them done' in stdout
-  for text in ('bad, repeat', 'ended with 2', 'clip must be'):
+  code, stdout, stderr = _sweep(tmp_path, *settings, 'bad: --cohort_size=21')
+  assert code == 2 and stderr.splitlines()[-1].startswith("error: bad, repeat 0")
+  assert '6 runs, 4 of them done' in stderr
+  for text in ('bad, repeat', 'ended with 2', 'cohort_size=21 is larger'):
     assert text in stderr
   assert before == {
       path: path.stat().st_mtime_ns for path in tmp_path.rglob('summary.json')}

@@ -1,12 +1,13 @@
-"""The trainer on texts: what is kept, reused and told."""
+"""The trainer on texts: what is kept, reused and reported."""
 
 import json
 
 import numpy as np
 import pytest
 
-from tests.pipelines import train_test
-from tests.tasks import populations
+from tests.programs import in_process
+from tests.programs import train_test
+from tests.tasks.sources import populations
 
 TRAIN = 'tff_pipelines.train'
 SMALL = ('--cohort_size=4', '--vocabulary_size=30', '--num_clients=40', '--seed=5')
@@ -19,20 +20,27 @@ RUNS = {
             '--num_labels=6', *SMALL],
 }
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('shared_context')]
 
 
 @pytest.fixture(name='runs', scope='module')
-def _runs(launcher, tmp_path_factory):
+def _runs(shared_context, tmp_path_factory):
   """Name -> (finished run, its output folder)."""
   base = tmp_path_factory.mktemp('texts')
   found = {}
   for name, arguments in RUNS.items():
-    folder = base / name
-    found[name] = launcher.start(TRAIN, *arguments, f'--output_dir={folder}'), folder
-  for run, _ in found.values():
-    assert run.wait() == 0, run.stderr
+    found[name] = _train(*arguments, folder=base / name), base / name
+    assert found[name][0].code == 0, found[name][0].stderr
   return found
+
+
+def _train(*arguments, folder):
+  return in_process.run(
+      TRAIN, *arguments, f'--output_dir={folder}', folder=folder.parent)
+
+
+def _report(folder):
+  return (folder / 'report.txt').read_text()
 
 
 def _summary(folder):
@@ -57,16 +65,17 @@ def test_texts_that_ship_are_learnt_from(runs, name, metrics):
   assert right / breakdown['count'] == pytest.approx(
       found['held_out']['test'][headline], abs=1e-6)
   assert not breakdown['outside_guarantee']
-  assert f'test, right by {breakdown["kind"]}' in run.stdout
+  assert f'test, right by {breakdown["kind"]}' in _report(folder)
+  assert f'\nweakest     {breakdown["kind"]} ' in run.stdout
 
 
-def test_characters_are_told_by_group_and_what_they_are_taken_for(runs):
-  run, folder = runs['shakespeare']
+def test_characters_are_reported_by_group_and_what_they_are_taken_for(runs):
+  _, folder = runs['shakespeare']
   breakdown = _summary(folder)['breakdown']['test']
   groups = {group['name']: group['count'] for group in breakdown['groups']}
   assert groups['lower case'] > groups['upper case'] > 0
   assert sum(groups.values()) == breakdown['count']
-  assert breakdown['confusions'] and 'most frequent mistakes' in run.stdout
+  assert breakdown['confusions'] and 'most frequent mistakes' in _report(folder)
   # No list of words, nothing about it.
   assert not (folder / 'vocabulary.json').exists()
   assert not any('vocabulary' in text for text in _summary(folder)['warnings'])
@@ -80,13 +89,14 @@ def test_vocabulary_is_kept_and_said_to_be_outside_the_guarantee(runs, name):
   assert len(kept['labels']) == (6 if name == 'tag' else 0)
   warning, = (text for text in _summary(folder)['warnings'] if 'vocabulary' in text)
   assert 'outside the guarantee' in warning and '--vocabulary' in warning
-  assert f'warning: {warning}' in run.stdout
-  # Whoever has the ledger alone is told too.
+  assert f'warning: {warning}' in _report(folder)
+  assert run.stdout.count('vocabulary') == 2  # Before the first round, and at the end.
+  # Whoever has the ledger alone knows it too.
   header = json.loads((folder / 'ledger.jsonl').read_text().splitlines()[0])
   assert warning in json.dumps(header)
 
 
-def test_resumed_run_reads_the_vocabulary_that_it_kept(launcher, runs, tmp_path):
+def test_resumed_run_reads_the_vocabulary_that_it_kept(runs, tmp_path):
   _, whole = runs['tag']
   folder = tmp_path / 'run'
   arguments = ['--rounds=2' if a == '--rounds=1' else a for a in RUNS['tag']]
@@ -95,52 +105,50 @@ def test_resumed_run_reads_the_vocabulary_that_it_kept(launcher, runs, tmp_path)
   for name in ('configuration.json', 'vocabulary.json'):
     (folder / name).write_text((whole / name).read_text())
   words = json.loads((folder / 'vocabulary.json').read_text())
-  resume = [*arguments, f'--output_dir={folder}', '--resume']
-  run = launcher.start(TRAIN, *resume)
-  assert run.wait() == 0, run.stderr
+  run = _train(*arguments, '--resume', folder=folder)
+  assert run.code == 0, run.stderr
   assert train_test.checkpoint(folder).keys() == train_test.checkpoint(whole).keys()
   assert _summary(folder)['held_out'] == _summary(whole)['held_out']
   # With another vocabulary in its place, it is another run.
   words['words'][:2] = reversed(words['words'][:2])
   (folder / 'vocabulary.json').write_text(json.dumps(words))
-  run = launcher.start(TRAIN, *resume)
-  assert run.wait() == 2
+  run = _train(*arguments, '--resume', folder=folder)
+  assert run.code == 2
   assert 'data_fingerprint differ' in run.stderr
 
 
-def test_public_vocabulary_needs_no_warning(launcher, tmp_path):
+def test_public_vocabulary_needs_no_warning(tmp_path):
   words = tmp_path / 'words'
   words.write_text('the\nlord\nis\n')
   folder = tmp_path / 'run'
-  run = launcher.start(
-      TRAIN, '--task=stackoverflow_word', '--rounds=1', '--cohort_size=3',
-      '--num_clients=30', '--mechanism=none', f'--vocabulary={words}',
-      f'--output_dir={folder}')
-  assert run.wait() == 0, run.stderr
+  run = _train(
+      '--task=stackoverflow_word', '--rounds=1', '--cohort_size=3',
+      '--num_clients=30', '--mechanism=none', f'--vocabulary={words}', folder=folder)
+  assert run.code == 0, run.stderr
   kept = json.loads((folder / 'vocabulary.json').read_text())
   assert kept['words'] == ['the', 'lord', 'is'] and kept['made_from'] == 'public'
   assert not any('vocabulary' in text for text in _summary(folder)['warnings'])
   assert np.isfinite(_summary(folder)['held_out']['test']['loss'])
 
 
-def test_roles_of_sqlite_travel_as_ids_and_train_as_sent_ones_do(launcher, tmp_path):
+def test_roles_of_sqlite_travel_as_ids_and_train_as_sent_ones_do(tmp_path):
   path = tmp_path / 'speeches.sqlite'
-  run = launcher.run('tff_pipelines.prepare_data', '--task=shakespeare',
-                     f'--output={path}', '--num_clients=30')
+  run = in_process.run('tff_pipelines.prepare_data', '--task=shakespeare',
+                       f'--output={path}', '--num_clients=30', folder=tmp_path)
   assert run.code == 0, run.stderr
   metrics = []
   for name in ('clients_by_id', 'noclients_by_id'):
-    run = launcher.run(
-        TRAIN, '--task=shakespeare', '--data_source=sqlite', f'--data_path={path}',
+    run = _train(
+        '--task=shakespeare', '--data_source=sqlite', f'--data_path={path}',
         '--rounds=1', '--cohort_size=4', '--sequence_length=20', '--seed=1',
         '--mechanism=gaussian', '--max_examples_per_client=3', f'--{name}',
-        f'--output_dir={tmp_path / name}')
+        folder=tmp_path / name)
     assert run.code == 0, run.stderr
     metrics.append((tmp_path / name / 'metrics.csv').read_text())
   assert metrics[0] == metrics[1]
 
 
-def test_bad_role_is_named_or_skipped_and_counted(launcher, tmp_path):
+def test_bad_role_is_named_or_skipped_and_counted(tmp_path):
   path = tmp_path / 'roles.jsonl.gz'
   lines = [json.dumps({'client': f'role {i % 6}', 'text': f'Speech {i}, my lord.'})
            for i in range(36)]
@@ -149,18 +157,20 @@ def test_bad_role_is_named_or_skipped_and_counted(launcher, tmp_path):
   populations.write_text(path, '\n'.join(lines))
   flags = ['--task=shakespeare', '--data_source=jsonl', f'--data_path={path}',
            '--sequence_length=20', '--rounds=1', '--cohort_size=3', '--mechanism=none']
-  run = launcher.run(TRAIN, *flags, f'--output_dir={tmp_path / "run"}')
+  run = _train(*flags, folder=tmp_path / 'run')
   assert run.code == 2 and not (tmp_path / 'run').exists()
   last = run.stderr.splitlines()[-1]
   assert last == (f"error: {path}, line 8, client 'role 1': field 'text' must be a "
                   'text, found an integer: 7')
-  run = launcher.run(
-      TRAIN, *flags, '--skip_bad_clients', f'--output_dir={tmp_path / "run"}')
+  run = _train(*flags, '--skip_bad_clients', folder=tmp_path / 'run')
   assert run.code == 0, run.stderr
-  # Line 21 might be anybody's: a record, and not a client.
-  assert 'skipped 1 bad clients and 1 bad records of no known client' in run.stdout
+  # Line 21 might be of any client: a record, and not a client.
+  assert ('skipped 1 bad clients and 1 bad records of no known client'
+          in _report(tmp_path / 'run'))
+  assert 'bad clients skipped' in run.stdout
   found = _summary(tmp_path / 'run')
-  assert (found['skipped_clients'], found['skipped_records']) == (1, 1)
+  details = found['details']
+  assert (details['skipped_clients'], details['skipped_records']) == (1, 1)
   assert found['population'] == 4  # Of six, one is bad and one is held out.
   for name in ('test_clients', 'test_examples'):
     assert np.isfinite(found['held_out'][name]['loss'])

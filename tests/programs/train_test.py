@@ -10,7 +10,8 @@ import pytest
 import tensorflow as tf
 
 from tests import data_dir
-from tests.pipelines import launcher as launcher_lib
+from tests.programs import in_process
+from tests.programs import launcher as launcher_lib
 from tff_pipelines.accounting import ledger as ledger_lib
 
 TRAIN = 'tff_pipelines.train'
@@ -21,7 +22,6 @@ ROUNDS = 2
 OUTSIDE = ('diagnostics', 'survivors', 'clipped', 'not_finite', 'rounding',
            'training', 'examples')
 
-# Every run of this file, so that they can run side by side.
 RUNS = {
     'none': ['--mechanism=none'],
     'gaussian': ['--mechanism=gaussian', '--epsilon=4'],
@@ -29,41 +29,29 @@ RUNS = {
     'skellam again': [],
     'diagnostics': ['--diagnostics', '--noise_multiplier=1.5', '--delta=0.01'],
     'seeded': ['--seed=3'],
-    'seeded again': ['--seed=3'],
     'exploding client': ['--client_learning_rate=1e30'],
     'exploding server': ['--server_learning_rate=3e38', '--mechanism=none',
                          '--client_learning_rate=100',
-                         # A round of nobody would leave the model as it is.
+                         # A round without clients would leave the model as it is.
                          '--sampling=fixed'],
 }
-AT_ONCE = 2
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('shared_context')]
 
 
 @pytest.fixture(scope='module')
-def runs(launcher, tmp_path_factory):
+def runs(shared_context, tmp_path_factory):
   """Name -> (finished run, its output folder)."""
-  base = tmp_path_factory.mktemp('runs')
-  found = {}
-  waiting = list(RUNS.items())
-  running = []
-  while waiting or running:
-    if waiting and len(running) < AT_ONCE:
-      name, arguments = waiting.pop(0)
-      folder = base / name.replace(' ', '_')
-      where = [f'--output_dir={folder}']
-      if name == 'none':
-        where = []  # A folder of its own choice.
-      run = launcher.start(TRAIN, *TINY, *arguments, *where)
-      running.append(run)
-      found[name] = (run, folder)
-    else:
-      running.pop(0).wait()
+  base, found = tmp_path_factory.mktemp('runs'), {}
+  for name, arguments in RUNS.items():
+    folder = base / name.replace(' ', '_')
+    # One has a folder of its own choice.
+    where = [] if name == 'none' else [f'--output_dir={folder}']
+    found[name] = (in_process.run(
+        TRAIN, *TINY, *arguments, *where, folder=base), folder)
   run, _ = found['none']
-  made = list((run.folder / 'out').iterdir())
-  assert len(made) == 1, run.stderr
-  found['none'] = (run, made[0])
+  built, = (base / 'out').iterdir()
+  found['none'] = (run, built)
   return found
 
 
@@ -105,13 +93,12 @@ def test_run_leaves_all_its_files(runs, name):
   folder = _folder(runs, name)
   assert sorted(path.name for path in folder.iterdir()) == [
       'checkpoints', 'clients.png', 'configuration.json', 'ledger.jsonl', 'metrics.csv',
-      'progress.png', 'starts.log', 'summary.json', 'tensorboard']
+      'progress.png', 'report.txt', 'starts.log', 'summary.json', 'tensorboard']
   assert sorted(path.name for path in (folder / 'checkpoints').iterdir()) == [
       'round_0', 'round_2']
-  for name_ in ('progress.png', 'clients.png'):
-    picture = matplotlib.image.imread(folder / name_)
-    assert picture.ndim == 3 and min(picture.shape[:2]) > 300 and picture.std() > 0.05
-  assert not launcher_lib.workers_of(runs[name][0].mark)
+  for file in ('progress.png', 'clients.png'):
+    figure = matplotlib.image.imread(folder / file)
+    assert figure.ndim == 3 and min(figure.shape[:2]) > 300 and figure.std() > 0.05
 
 
 @pytest.mark.parametrize('name', FINISHED)
@@ -126,7 +113,7 @@ def test_metrics_have_a_row_a_round_in_csv_and_tensorboard(runs, name):
         events[event.step, value.tag] = float(tf.make_ndarray(value.tensor))
   expected = {(int(row['round']), tag): float(value)
               for row in rows for tag, value in row.items() if tag != 'round'}
-  # Of a round to which nobody came.
+  # Of a round without clients.
   unknown = {tag for (_, tag), value in expected.items() if np.isnan(value)}
   assert unknown <= {'diagnostics/training_loss'}
   assert events == pytest.approx(expected, nan_ok=True)
@@ -147,7 +134,7 @@ def test_summary_states_the_guarantee(runs, name, target, multiplier, delta):
   if multiplier is not None:
     assert found['noise_multiplier'] == multiplier
   assert found['delta'] == delta
-  assert found['epsilon_unamplified'] > found['epsilon'] > 0
+  assert found['epsilon_server'] > found['epsilon'] > 0
   assert (found['task'], found['model'], found['parameters']) == (
       'emnist', 'cnn_small', 7346)
   assert (found['population'], found['cohort_size'], found['rounds']) == (20, 5, 2)
@@ -156,14 +143,45 @@ def test_summary_states_the_guarantee(runs, name, target, multiplier, delta):
   expected = None if name == 'gaussian' else 'simulated'
   assert found['secure_aggregation'] == expected
   assert float(_rows(folder)[-1]['epsilon']) == found['epsilon']
-  printed = runs[name][0].stdout
-  assert f'at delta {delta:.3g}, against' in printed
-  assert f"secure aggregation: {expected}" in printed or expected is None
-  assert f'trust model: {found["trust_model"]}' in printed
+  assert f'at delta {delta:.3g} against observers' in runs[name][0].stdout
+  text = (folder / 'report.txt').read_text()
+  assert ('secure aggregation: simulated' in text) == (expected is not None)
+  assert f'trust model: {found["trust_model"]}' in text
+  for warning in found['warnings']:
+    assert f'warning: {warning}' in text
+
+
+@pytest.mark.parametrize('name', FINISHED)
+def test_terminal_gets_a_short_plan_and_a_short_report(runs, name):
+  run, folder = runs[name]
+  lines = run.stdout.splitlines()
+  assert len(lines) <= 20 and max(map(len, lines)) <= 80
+  plan, report = run.stdout.split('\n\n')
+  assert plan.startswith(
+      'task        emnist, cnn_small with 7,346 parameters, 20 clients')
+  found = _summary(folder)
+  assert report.startswith(f'result      test: accuracy {found["accuracy"]:.4f}, ')
+  assert "\nweakest     digit '" in report
+  if found['epsilon'] is not None:
+    for text in (plan, report):
+      shown = float(text.split('\nepsilon     ')[1].split()[0])
+      assert found['epsilon'] <= shown <= found['epsilon'] + 1.01e-4
+  command = ' '.join(report.split('\nnext        ')[1].replace(' \\\n', '').split())
+  assert command.startswith('python -m tff_pipelines.account --ledger=')
+  for file in ('report.txt', 'summary.json', 'ledger.jsonl'):
+    assert file in report and (folder / file).exists()
+
+
+def test_verbose_run_prints_the_whole_report(runs):
+  folder = _folder(runs, 'none')
+  run = in_process.run(TRAIN, *TINY, '--mechanism=none', f'--output_dir={folder}',
+                       '--resume', '--verbose', folder=folder.parent)
+  assert run.code == 0, run.stderr
+  assert run.stdout.endswith('\n' + (folder / 'report.txt').read_text())
 
 
 @pytest.mark.parametrize('name', PRIVATE)
-def test_ledger_alone_gives_the_epsilon_of_the_summary(runs, launcher, name):
+def test_ledger_alone_gives_the_epsilon_of_the_summary(runs, name):
   folder = _folder(runs, name)
   found = _summary(folder)
   ledger = ledger_lib.Ledger(folder / 'ledger.jsonl')
@@ -171,27 +189,28 @@ def test_ledger_alone_gives_the_epsilon_of_the_summary(runs, launcher, name):
   assert [line['round'] for line in ledger.lines()] == [1, 2]
   assert {line['configuration'] for line in ledger.lines()} == {
       found['configuration']}
-  run = launcher.run(ACCOUNT, f'--ledger={ledger.path}', '--format=json')
+  run = in_process.run(
+      ACCOUNT, f'--ledger={ledger.path}', '--format=json', folder=folder)
   assert run.code == 0, run.stderr
   accounted = json.loads(run.stdout)
   for name in ('delta', 'rounds', 'adjacency', 'accountant', 'order', 'trust_model'):
     assert accounted[name] == found[name]
   # The summary keeps a part of delta, here 1e-15 of it, for the noise's sampler.
-  for name in ('epsilon', 'epsilon_unamplified'):
+  for name in ('epsilon', 'epsilon_server'):
     assert accounted[name] == pytest.approx(found[name], rel=1e-9)
 
 
 def test_run_without_privacy_claims_none(runs):
   found = _summary(_folder(runs, 'none'))
-  assert found['epsilon'] is found['epsilon_unamplified'] is None
-  assert 'epsilon: none, nothing is guaranteed' in runs['none'][0].stdout
+  assert found['epsilon'] is found['epsilon_server'] is None
+  assert 'epsilon     none: nothing is guaranteed' in runs['none'][0].stdout
   assert runs['none'][1].name.startswith('emnist-none-')
   lines = ledger_lib.Ledger(runs['none'][1] / 'ledger.jsonl').lines()
   assert [line['event'] for line in lines] == [{'kind': 'NoPrivacy'}] * 2
 
 
 @pytest.mark.parametrize('name', ['none', 'gaussian', 'skellam'])
-def test_nothing_tells_who_came_unless_asked_for(runs, name):
+def test_nothing_tells_who_participated_unless_asked_for(runs, name):
   run, folder = runs[name][0], _folder(runs, name)
   public = {'none': [], 'gaussian': []}.get(
       name, ['public/estimated_wrapped_fraction', 'public/scale'])
@@ -204,12 +223,13 @@ def test_nothing_tells_who_came_unless_asked_for(runs, name):
   assert {key for line in ledger.splitlines()[1:] for key in json.loads(line)} == {
       'round', 'event', 'outcome', 'starts', 'time', 'configuration', 'previous',
       'hash'}
-  # Of what is told once for all rounds, only what is configured is a number.
+  # Of what is written once for all rounds, only what is configured is a number.
   assert len({json.dumps(json.loads(line)['event'])
               for line in ledger.splitlines()[1:]}) == 1
-  summary = {key: value for key, value in _summary(folder).items()
-             if key != 'trust_model'}
-  for text in (ledger, json.dumps(summary), run.stdout, run.stderr):
+  summary = _summary(folder)
+  trust_model = summary.pop('trust_model')
+  report = (folder / 'report.txt').read_text().replace(trust_model, '')
+  for text in (ledger, json.dumps(summary), run.stdout, run.stderr, report):
     assert not [word for word in OUTSIDE if word in text]
 
 
@@ -221,30 +241,46 @@ def test_diagnostics_are_there_when_asked_for_and_warned_of(runs):
           'diagnostics/rounding_retries', 'diagnostics/rounding_fallbacks'
           } <= set(rows[0])
   for row in rows:
-    survivors = float(row['diagnostics/survivors'])
-    assert 0 <= float(row['diagnostics/clipped']) <= survivors <= 20
+    reporting = float(row['diagnostics/survivors'])
+    assert 0 <= float(row['diagnostics/clipped']) <= reporting <= 20
   warnings = [text for text in _summary(folder)['warnings']
               if text.startswith('diagnostics are on')]
   assert len(warnings) == 1 and 'outside the guarantee' in warnings[0]
-  assert f'warning: {warnings[0]}' in run.stdout
+  assert f'warning: {warnings[0]}' in (folder / 'report.txt').read_text()
+  assert run.stdout.count('diagnostics outside the guarantee') == 2
   header = ledger_lib.Ledger(folder / 'ledger.jsonl').header()
   assert warnings[0] in header['warnings']
 
 
-def test_seeded_runs_are_bit_identical_and_void(runs):
-  one, two = (_folder(runs, name) for name in ('seeded', 'seeded again'))
-  assert _leaves(one) == _leaves(two)
-  assert (one / 'metrics.csv').read_bytes() == (two / 'metrics.csv').read_bytes()
-  found = _summary(one)
-  assert found['epsilon'] is found['epsilon_unamplified'] is None
-  assert any('seeded run: no guarantee' in text for text in found['warnings'])
-  assert 'epsilon' not in _rows(one)[0]
+def test_seeded_run_is_void(runs):
+  folder = _folder(runs, 'seeded')
+  found = _summary(folder)
+  assert found['epsilon'] is found['epsilon_server'] is None
+  assert any('seeded run: no privacy guarantee' in text for text in found['warnings'])
+  assert 'epsilon' not in _rows(folder)[0]
   printed = runs['seeded'][0].stdout
-  assert 'epsilon: none, nothing is guaranteed' in printed
-  assert 'warning: seeded run: no guarantee' in printed
-  header = ledger_lib.Ledger(one / 'ledger.jsonl').header()
+  assert printed.count('epsilon     none, the run is seeded') == 2
+  assert printed.count('seeded: not private') == 2
+  header = ledger_lib.Ledger(folder / 'ledger.jsonl').header()
   assert header['seeded'] and any(
       'seeded run' in text for text in header['warnings'])
+
+
+def test_seeded_run_of_another_interpreter_is_the_same_to_the_last_bit(runs, tmp_path):
+  one, two = _folder(runs, 'seeded'), tmp_path / 'run'
+  process = launcher_lib.python(
+      TRAIN, *TINY, *RUNS['seeded'], f'--output_dir={two}', mark='own')
+  stdout, stderr = process.communicate(timeout=400)
+  assert process.returncode == 0, stderr
+  assert _leaves(one) == _leaves(two)
+  assert (one / 'metrics.csv').read_bytes() == (two / 'metrics.csv').read_bytes()
+  assert str(two.name) in stdout
+  # Standard error has the progress bar, and nothing else.
+  assert not [line for line in stderr.replace('\r', '\n').split('\n')
+              if line and 'round/s' not in line and 's/round' not in line]
+  assert '2/2' in stderr and 'accuracy=' in stderr
+  assert 'epsilon_if_unseeded=' in stderr
+  assert not launcher_lib.workers_of('own')
 
 
 def test_unseeded_runs_differ(runs):
@@ -284,34 +320,31 @@ def test_clients_that_explode_contribute_nothing(runs):
   assert runs['exploding server'][0].code == 2
 
 
-def test_interpreter_of_its_own_trains(tmp_path):
-  folder = tmp_path / 'run'
-  process = launcher_lib.python(
-      TRAIN, *TINY, f'--output_dir={folder}', '--simulated_dropout_rate=0.2',
-      '--min_honest_fraction=0.5', mark='own')
-  stdout, stderr = process.communicate(timeout=400)
-  assert process.returncode == 0, stderr
-  assert _summary(folder)['epsilon'] <= 8
-  assert str(folder) in stdout
-  # Standard error has the progress bar, and nothing else.
-  assert not [line for line in stderr.replace('\r', '\n').split('\n')
-              if line and 'round/s' not in line and 's/round' not in line]
-  assert '2/2' in stderr and 'accuracy=' in stderr and 'epsilon=' in stderr
-  assert not launcher_lib.workers_of('own')
+def test_run_with_dropouts_keeps_its_target(tmp_path):
+  run = in_process.run(
+      TRAIN, *TINY, '--output_dir=run', '--simulated_dropout_rate=0.2',
+      '--min_honest_fraction=0.5', folder=tmp_path)
+  assert run.code == 0, run.stderr
+  found = _summary(tmp_path / 'run')
+  assert 7.99 < found['epsilon'] <= 8
+  assert 'suppression depends on single clients' in found['caveats']
+  assert 'epsilon=' in run.stderr
 
 
-def test_real_digits_are_learnt_under_privacy(launcher, tmp_path):
+def test_real_digits_are_learnt_under_privacy(tmp_path):
   path = data_dir.require('mnist.npz')
-  run = launcher.run(
+  run = in_process.run(
       TRAIN, '--data_source=npz', f'--data_path={path}', '--rounds=5',
       '--epsilon=8', '--cohort_size=100', '--server_learning_rate=0.5',
-      '--client_learning_rate=0.1', f'--output_dir={tmp_path / "run"}',
-      '--rounds_per_evaluation=5')
+      '--client_learning_rate=0.1', '--output_dir=run',
+      '--rounds_per_evaluation=5', folder=tmp_path)
   assert run.code == 0, run.stderr
   found = _summary(tmp_path / 'run')
   assert 7.99 < found['epsilon'] <= 8 and found['delta'] == 1 / 539
   # Chance is 0.1; three runs reached 0.73, 0.73 and 0.74.
   assert found['accuracy'] > 0.6
-  assert found['accuracy_of'] == 'test_clients'
+  assert found['headline_of'] == 'test_clients'
   assert found['outside_guarantee'] == ['test_clients']
-  assert 'held-out clients are not part of the population' in run.stdout
+  assert 'held-out metrics not protected' in run.stdout
+  assert 'held-out clients are not part of the population' in (
+      tmp_path / 'run' / 'report.txt').read_text()

@@ -6,12 +6,12 @@ import time
 import numpy as np
 import pytest
 
-from tff_pipelines import vote_records
 from tff_pipelines.accounting import ledger as ledger_lib
+from tff_pipelines.voting import records
 
 VOTE = 'tff_pipelines.vote'
 EPOCHS = 25
-FLAGS = ('--num_agents=6', '--public_records=60', '--queries=12', '--features=pca',
+FLAGS = ('--num_clients=6', '--public_records=60', '--queries=12', '--features=pca',
          '--student_model=mlp', f'--student_epochs={EPOCHS}', '--seed=5',
          '--allow_degenerate')
 
@@ -35,7 +35,7 @@ def _kill_when(condition, run, folder, start, timeout=400):
 
 def _epochs(folder):
   """Epochs of the student that are kept."""
-  path = folder / vote_records.CURVE
+  path = folder / records.CURVE
   return path.read_text().count('\n') - 1 if path.exists() else 0
 
 
@@ -43,8 +43,8 @@ def _moments(folder):
   """When to kill, one after the other."""
   return [
       (folder / 'configuration.json').exists,
-      (folder / vote_records.MAP).exists,
-      (folder / vote_records.QUERIES).exists,  # While agents vote.
+      (folder / records.MAP).exists,
+      (folder / records.QUERIES).exists,  # While agents vote.
       # The checkpoint is there; ledger and metrics may not be.
       (folder / 'checkpoints' / 'round_1').exists,
       lambda: _epochs(folder) >= 1,
@@ -55,7 +55,7 @@ def _moments(folder):
 @pytest.mark.slow
 def test_vote_killed_at_many_moments_ends_as_if_never_killed(launcher, tmp_path):
   whole, folder = tmp_path / 'whole', tmp_path / 'run'
-  # Beside the killed ones, to use both cores.
+  # Alongside the killed ones, to use both cores.
   uninterrupted = launcher.start(VOTE, *FLAGS, f'--output_dir={whole}')
   moments = _moments(folder)
   for start, condition in enumerate(moments, start=1):
@@ -71,7 +71,7 @@ def test_vote_killed_at_many_moments_ends_as_if_never_killed(launcher, tmp_path)
   old, new = (json.loads((f / 'summary.json').read_text()) for f in (whole, folder))
   assert new.pop('starts') == len(moments) + 1 and old.pop('starts') == 1
   assert new == old
-  states = [vote_records.read_student(f) for f in (whole, folder)]
+  states = [records.read_student(f) for f in (whole, folder)]
   assert states[0][1] == states[1][1] and len(states[0][1]) == EPOCHS
   for left, right in zip(states[0][0], states[1][0]):
     np.testing.assert_array_equal(left, right)
@@ -82,7 +82,7 @@ def test_votes_that_the_server_may_have_seen_twice_count_twice(launcher, tmp_pat
   folder = tmp_path / 'run'
   flags = [flag for flag in FLAGS if not flag.startswith('--seed')]
   run = launcher.start(VOTE, *flags, f'--output_dir={folder}')
-  _kill_when((folder / vote_records.QUERIES).exists, run, folder, 1)
+  _kill_when((folder / records.QUERIES).exists, run, folder, 1)
   assert launcher.run(
       VOTE, *flags, f'--output_dir={folder}', '--resume').code == 0
   found = json.loads((folder / 'summary.json').read_text())

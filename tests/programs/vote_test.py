@@ -1,4 +1,4 @@
-"""The vote binary as a user runs it, from flags to files."""
+"""The vote program as a user runs it, from flags to files."""
 
 import csv
 import json
@@ -8,20 +8,23 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.pipelines import launcher as launcher_lib
-from tff_pipelines import vote_records
+from tests.programs import launcher as launcher_lib
+from tff_pipelines.accounting import decimals
 from tff_pipelines.accounting import ledger as ledger_lib
+from tff_pipelines.experiment import files
+from tff_pipelines.experiment import report
 
 VOTE = 'tff_pipelines.vote'
 ACCOUNT = 'tff_pipelines.account'
-TINY = ('--num_agents=6', '--public_records=60', '--rounds=2')
-TINY_VOTE = (*TINY, '--queries=12', '--feature_epochs=1', '--student_epochs=2',
-             '--allow_degenerate')
+TINY = ('--num_clients=6', '--public_records=60', '--rounds=2')
+TINY_VOTE = (*TINY, '--queries=12', '--student_epochs=2', '--allow_degenerate')
 
 # Every run of this file, so that they can run side by side.
 RUNS = {
-    'ae': [*TINY_VOTE, '--epsilon=4', '--noise_multiplier=2'],
-    'knn': [*TINY_VOTE, '--algorithm=knn', '--neighbours=5', '--features=pca'],
+    'ae': [*TINY_VOTE, '--feature_epochs=1', '--epsilon=4'],
+    # With former names of flags.
+    'knn': ['--num_agents=6', *TINY_VOTE[1:], '--algorithm=knn', '--neighbours=5',
+            '--features=pca'],
     'adversarial': [*TINY_VOTE, '--adversarial_strength=0.5', '--model=cnn_small',
                     '--agent_epochs=1', '--features=pca', '--student=labels'],
     'gaussian': [*TINY_VOTE, '--noise=gaussian_central', '--features=pca',
@@ -29,7 +32,7 @@ RUNS = {
     'seeded': [*TINY_VOTE, '--seed=3', '--features=pca', '--student_model=mlp'],
     'seeded again': [*TINY_VOTE, '--seed=3', '--features=pca',
                      '--student_model=mlp'],
-    'fedavg': [*TINY, '--algorithm=fedavg', '--epsilon=2'],
+    'fedavg': [*TINY, '--algorithm=fedavg'],
     'dp_fedavg': [*TINY, '--algorithm=dp_fedavg', '--features=pca'],
     'dp_fedavg gaussian': [*TINY, '--algorithm=dp_fedavg', '--features=pca',
                            '--noise=gaussian_central', '--cohort_size=3'],
@@ -73,8 +76,12 @@ def _summary(folder):
                     parse_constant=lambda name: pytest.fail(name))
 
 
+def _report(folder):
+  return (folder / files.REPORT).read_text(encoding='utf-8')
+
+
 def _leaves(folder):
-  """What the checkpoint of the vote holds of the state."""
+  """The leaves of the state in the checkpoint of the vote."""
   path = folder / 'checkpoints' / 'round_1' / 'variables' / 'variables'
   reader = tf.train.load_checkpoint(str(path))
   return [np.asarray(reader.get_tensor(name))
@@ -83,7 +90,7 @@ def _leaves(folder):
 
 
 def _tags(folder):
-  """Names of what TensorBoard is told."""
+  """Names of what TensorBoard has."""
   (path,) = (folder / 'tensorboard').iterdir()
   found = {value.tag for event in tf.compat.v1.train.summary_iterator(str(path))
            for value in event.summary.value}
@@ -100,25 +107,46 @@ def _rows(path):
 def test_run_leaves_all_its_files(runs, name):
   folder = _folder(runs, name)
   expected = {'checkpoints', 'configuration.json', 'features.npz', 'ledger.jsonl',
-              'metrics.csv', 'progress.png', 'starts.log', 'summary.json',
-              'tensorboard'}
+              'metrics.csv', 'progress.png', 'report.txt', 'starts.log',
+              'summary.json', 'tensorboard'}
   if name in VOTES:
     expected |= {'queries.npz', 'student.npz', 'student.csv'}
   assert {path.name for path in folder.iterdir()} == expected
-  picture = matplotlib.image.imread(folder / 'progress.png')
-  assert picture.ndim == 3 and picture.std() > 0.05
+  figure = matplotlib.image.imread(folder / 'progress.png')
+  assert figure.ndim == 3 and figure.std() > 0.05
   assert not launcher_lib.workers_of(runs[name][0].mark)
 
 
 def test_all_algorithms_report_the_same_fields(runs):
   summaries = {name: _summary(_folder(runs, name)) for name in RUNS}
-  fields = {name: set(found) - {'epsilon_if_unseeded'}
-            for name, found in summaries.items()}
-  assert len({frozenset(names) for names in fields.values()}) == 1
+  assert len({frozenset(found['details']) for found in summaries.values()}) == 1
   for name, found in summaries.items():
-    assert 0 <= found['accuracy'] <= 1 and found['test_examples'] == 400
-    assert found['uplink_bytes_per_agent'] > 0 and found['agents'] == 6
+    report.validate_summary(found)
+    details = found['details']
+    assert 0 <= found['accuracy'] <= 1 and details['test_examples'] == 400
+    assert details['uplink_bytes_per_agent'] > 0 and found['population'] == 6
     assert (found['sampler'] is None) == (name == 'fedavg')
+
+
+@pytest.mark.parametrize('name', RUNS)
+def test_what_is_printed_is_short_and_the_rest_is_in_the_report(runs, name):
+  run, folder = runs[name]
+  lines = run.stdout.splitlines()
+  assert len(lines) <= 20 and max(map(len, lines)) <= 80
+  assert 'epochs of' not in run.stdout  # The feature map's bar is on stderr.
+  text = _report(folder)
+  found = _summary(folder)
+  assert all(f'warning: {warning}' in text for warning in found['warnings'])
+  assert any('classes are taken as public' in w for w in found['warnings'])
+  assert 'uplink of an agent:' in text
+  assert ('privacy unit:' in text) == (name != 'fedavg')
+
+
+def test_former_names_of_flags_work_and_are_named_on_stderr(runs):
+  assert '--num_agents is now called --num_clients' in runs['knn'][0].stderr
+  assert '--agent_epochs is now called --client_epochs' in (
+      runs['adversarial'][0].stderr)
+  assert 'is now called' not in runs['ae'][0].stderr
 
 
 @pytest.mark.parametrize('name, epsilon, level, adjacency', [
@@ -129,11 +157,12 @@ def test_all_algorithms_report_the_same_fields(runs):
 def test_epsilon_is_just_below_the_target(runs, name, epsilon, level, adjacency):
   found = _summary(_folder(runs, name))
   assert 0.99 * epsilon < found['epsilon'] <= epsilon
-  assert (found['level'], found['adjacency']) == (level, adjacency)
+  assert (found['details']['level'], found['adjacency']) == (level, adjacency)
   for key in ('adjacency_in_words', 'trust_model', 'observers', 'source',
               'accountant'):
     assert found[key]
-  assert f"epsilon {found['epsilon']:.2f}"[:-1] in runs[name][0].stdout
+  shown = f"epsilon     {decimals.epsilon(found['epsilon'])} at delta"
+  assert runs[name][0].stdout.count(shown) == 2
 
 
 @pytest.mark.parametrize('name', ['ae', 'knn', 'dp_fedavg', 'dp_fedsgd'])
@@ -156,13 +185,11 @@ def test_a_vote_is_one_release_of_all_queries(runs, name):
 
 
 @pytest.mark.parametrize('name', VOTES)
-def test_nothing_of_the_votes_but_labels_is_told_or_kept(runs, name):
+def test_nothing_of_the_votes_but_labels_is_printed_or_kept(runs, name):
   run, folder = runs[name]
   found = _summary(folder)
-  said = run.stdout.lower() + run.stderr.lower() + ' '.join(found).lower()
-  said = said.replace('(counts', '').replace(' counts)', '').replace(
-      'counts as a vote', '').replace('counts as a colluder', '').replace(
-          'accountant', '')
+  said = ' '.join((run.stdout, run.stderr, *found, *found['details'])).lower()
+  said = said.replace(' counts)', '').replace('account', '')
   assert not [word for word in PRIVATE if word in said]
   assert set(_rows(folder / 'metrics.csv')[0]) == {
       'round', 'answered',
@@ -172,79 +199,88 @@ def test_nothing_of_the_votes_but_labels_is_told_or_kept(runs, name):
   kept = _leaves(folder)
   assert len(kept) == 1 and kept[0].shape == (12,) and kept[0].dtype == np.int32
   assert kept[0].min() >= -1 and kept[0].max() < 10
-  student = vote_records.read_arrays(folder / 'student.npz')
+  student = files.read_arrays(folder / 'student.npz')
   assert all(key == 'curve' or key.startswith('state_') for key in student)
-  assert set(vote_records.read_arrays(folder / 'queries.npz')) == {'rows'}
+  assert set(files.read_arrays(folder / 'queries.npz')) == {'rows'}
 
 
 @pytest.mark.parametrize('name', VOTES)
 def test_summary_says_what_the_labels_are_worth(runs, name):
   folder = _folder(runs, name)
   found = _summary(folder)
-  assert found['queries'] == 12 and 0 < found['answered'] <= 1
-  assert 0 <= found['labels_right'] <= 1
-  assert found['uplink_of_federated_averaging'] > found['uplink_bytes_per_agent']
+  details = found['details']
+  assert details['queries'] == 12 and 0 < details['answered'] <= 1
+  assert 0 <= details['labels_right'] <= 1
+  assert details['uplink_of_federated_averaging'] > details['uplink_bytes_per_agent']
   curve = _rows(folder / 'student.csv')
   assert [int(row['epoch']) for row in curve] == [1, 2]
   assert float(curve[-1]['accuracy']) == found['accuracy']
-  out = runs[name][0].stdout
-  assert 'uplink of an agent:' in out and 'times as much' in out
+  text = _report(folder)
+  assert 'released labels:' in text and 'times as much' in text
 
 
 def test_uplink_is_that_of_what_is_sent(runs):
   found = _summary(_folder(runs, 'ae'))
-  assert found['uplink_bytes_per_agent'] == 12 * 10 * found['bits'] / 8
+  assert found['details']['uplink_bytes_per_agent'] == 12 * 10 * found['bits'] / 8
   averaging = _summary(_folder(runs, 'dp_fedsgd'))
-  assert averaging['uplink_bytes_per_agent'] == averaging['parameters'] * 4 * 2
+  assert averaging['details']['uplink_bytes_per_agent'] == (
+      averaging['parameters'] * 4 * 2)
 
 
 def test_the_published_epsilon_stands_beside_the_proved_one(runs):
   for name in VOTES:
     found = _summary(_folder(runs, name))
     proved = found['epsilon'] or found['epsilon_if_unseeded']
-    assert found['epsilon_published'] > proved
-    assert 'published formula' in runs[name][0].stdout
+    published = found['details']['epsilon_published']
+    assert published > proved
+    assert f'epsilon {decimals.epsilon(published)} by the formula of the paper' in (
+        runs[name][0].stdout)
 
 
-def test_what_the_sampler_takes_of_delta_is_told(runs):
+def test_the_part_of_delta_that_sampling_error_consumes_is_reported(runs):
   for name in ('ae', 'knn'):
-    found = _summary(_folder(runs, name))
-    assert 0 < found['delta_sampler'] < 1e-15 * found['delta']
-    assert 'sampler of the noise: exact tables' in runs[name][0].stdout
-    header = ledger_lib.Ledger(runs[name][1] / 'ledger.jsonl').header()
+    folder = _folder(runs, name)
+    found = _summary(folder)
+    assert 0 < found['consumed_delta'] < 1e-15 * found['delta']
+    assert 'noise: exact tables' in _report(folder)
+    assert 'sampling error consumes' in _report(folder)
+    header = ledger_lib.Ledger(folder / 'ledger.jsonl').header()
     assert header['deviation_per_round'] == 12 * 10 * 6 * 2.0**-86
   for name in ('gaussian', 'dp_fedsgd'):
-    assert _summary(_folder(runs, name))['delta_sampler'] is None
-    assert 'no bound on its deviation is proved' in runs[name][0].stdout
-
-
-def test_flags_without_effect_are_reported(runs):
-  for name, flag in (('ae', 'noise_multiplier'), ('fedavg', 'epsilon')):
-    text = f'--{flag} is not used by algorithm='
-    assert any(text in line for line in _summary(_folder(runs, name))['warnings'])
-    assert f'warning: {text}' in runs[name][0].stdout
+    folder = _folder(runs, name)
+    assert _summary(folder)['consumed_delta'] is None
+    assert 'no bound on its deviation is proved' in _report(folder)
 
 
 def test_fedavg_guarantees_nothing(runs):
   found = _summary(_folder(runs, 'fedavg'))
-  assert found['epsilon'] is found['adjacency'] is found['noise'] is None
+  assert found['epsilon'] is found['adjacency'] is found['details']['noise'] is None
   assert 'nothing is guaranteed' in runs['fedavg'][0].stdout
 
 
 def test_a_trusted_server_has_no_epsilon_of_its_own(runs):
-  for name in ('gaussian', 'dp_fedavg gaussian'):
-    found = _summary(_folder(runs, name))
-    assert found['epsilon_server'] is None
-    assert 'server is trusted' in found['trust_model']
+  found = _summary(_folder(runs, 'gaussian'))
+  assert found['epsilon_server'] is None and 'server is trusted' in found['trust_model']
+  # That of the participants, who know the cohorts.
+  found = _summary(_folder(runs, 'dp_fedavg gaussian'))
+  assert 'server is trusted' in found['trust_model']
+  assert found['epsilon_server'] > found['epsilon']
+  assert 'participants' in found['observers_server']
+
+
+def test_the_server_of_dp_fedsgd_does_not_know_the_sampled_records(runs):
+  found = _summary(_folder(runs, 'dp_fedsgd'))
+  assert found['epsilon_server'] == found['epsilon']
+  assert found['sampling'] == 'poisson, of records, rate 0.05'
 
 
 def test_seeded_runs_repeat_and_guarantee_nothing(runs):
   folders = [_folder(runs, name) for name in ('seeded', 'seeded again')]
   found = [_summary(folder) for folder in folders]
   assert found[0]['epsilon'] is None and found[0]['epsilon_if_unseeded'] > 0
-  assert any('no guarantee' in text for text in found[0]['warnings'])
+  assert any('no privacy guarantee' in text for text in found[0]['warnings'])
   assert found[0] == found[1]
-  arrays = [vote_records.read_arrays(folder / 'student.npz') for folder in folders]
+  arrays = [files.read_arrays(folder / 'student.npz') for folder in folders]
   for key, value in arrays[0].items():
     np.testing.assert_array_equal(value, arrays[1][key])
 
@@ -268,14 +304,19 @@ BAD = {
     'too few classes': (['--task=npz', '--data_path={npz}', '--num_classes=2'],
                         'labels must be in [0, 2), found 2 in row 1'),
     'impossible classes': (['--task=npz', '--data_path={npz}', '--num_classes=0'],
-                           'num_classes must be an integer from 2 to 1000, found 0'),
+                           'num_classes must be from 2 to 1000, found 0'),
     'label out of range': (['--task=npz', '--data_path={beyond}', '--queries=5'],
                            'labels must be in [0, 1000), found -1 in row 3'),
     'wrong model': (['--model=cnn', '--features=pca'], 'model cnn is for images'),
     'wrong student': (['--student_model=encoder', '--features=pca'],
                       'student_model=encoder needs features=contrastive'),
-    'unused option': (['--target=dslr'], 'task embedded does not use target'),
-    'no file': (['--task=mnist', '--data_dir=nowhere'], 'mnist.npz does not exist'),
+    'unused option': (['--target=dslr'], 'target is not used with task=embedded'),
+    'unused noise': (['--noise_multiplier=2'],
+                     'noise_multiplier is not used with algorithm=ae'),
+    'unused by fedavg': (['--algorithm=fedavg', '--epsilon=2'],
+                         'epsilon is not used with algorithm=fedavg'),
+    'no file': (['--task=mnist', '--data_path=nowhere'], 'mnist.npz does not exist'),
+    'no path': (['--task=mnist'], 'data_path must be given for task=mnist'),
     'degenerate sum': (['--algorithm=dp_fedavg', '--bits=2', '--features=pca'],
                        'bits'),
 }
@@ -292,8 +333,8 @@ def test_bad_input_is_one_clear_line(launcher, tmp_path, name):
              y_test=np.zeros(30, int))
   arguments, message = BAD[name]
   arguments = [text.format(**paths) for text in arguments]
-  base = [] if '--task=npz' in arguments or '--task=mnist' in arguments else [
-      *TINY_VOTE]
+  base = () if any(a.startswith('--task=') for a in arguments) else (
+      TINY if any(a.startswith('--algorithm=') for a in arguments) else TINY_VOTE)
   run = launcher.run(VOTE, *base, *arguments, f'--output_dir={tmp_path / "out"}')
   assert run.code == 2, run.stderr
   lines = run.stderr.strip().splitlines()

@@ -1,30 +1,34 @@
-"""The binary: its worked example, its keys, its errors."""
+"""The program `account`: its worked example, its keys, its errors."""
 
+import contextlib
 import csv
+import dataclasses
 import io
 import json
 import math
 import os
-import pathlib
 import re
 import subprocess
 import sys
+import types
 
 import hypothesis
 from hypothesis import strategies
 import pytest
 
+from tests.programs import launcher
+from tff_pipelines import account
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import answers
 from tff_pipelines.accounting import decimals
 from tff_pipelines.accounting import events
-from tff_pipelines.accounting import ledger as ledger_lib
+from tff_pipelines.accounting import mechanisms
+from tff_pipelines.accounting import query as query_lib
 from tff_pipelines.accounting import report
-from tff_pipelines.accounting import request as request_lib
+from tff_pipelines.experiment import settings as settings_lib
+from tff_pipelines.queries import settings
 
-ROOT = pathlib.Path(__file__).parents[2]
-
-KEYS = ['epsilon', 'epsilon_unamplified', 'delta', 'noise_multiplier', 'rounds',
+KEYS = ['epsilon', 'epsilon_server', 'delta', 'noise_multiplier', 'rounds',
         'scale', 'local_stddev_grid', 'bits', 'dimension_padded', 'order',
         'accountant', 'amplification', 'adjacency', 'sampling', 'trust_model',
         'warnings']
@@ -37,12 +41,12 @@ SKELLAM = ['--mechanism=skellam', *RUN, *GRID]
 
 
 def run(*flags, code=0):
-  done = subprocess.run(
-      [sys.executable, '-m', 'tff_pipelines.account', *flags],
-      capture_output=True, text=True, cwd=ROOT, timeout=120, check=False,
-      env={**os.environ, 'MPLBACKEND': 'Agg'})
-  assert done.returncode == code, done.stderr
-  return done
+  """Runs the program in this process."""
+  out, error = io.StringIO(), io.StringIO()
+  with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+    found = account.main(flags)
+  assert found == code, error.getvalue()
+  return types.SimpleNamespace(stdout=out.getvalue(), stderr=error.getvalue())
 
 
 def as_json(*flags):
@@ -58,7 +62,7 @@ def test_worked_example(flags, expected):
   assert list(found) == KEYS
   assert found['noise_multiplier'] == pytest.approx(expected, abs=5e-5)
   assert 9.999 < found['epsilon'] <= 10
-  assert found['epsilon_unamplified'] > 1000
+  assert found['epsilon_server'] > 1000
   assert found['dimension_padded'] == 2**20
   assert found['local_stddev_grid'] == pytest.approx(
       found['scale'] * found['noise_multiplier'] * 0.03 / 10)
@@ -68,26 +72,55 @@ def test_worked_example(flags, expected):
   assert any('collude' in text for text in found['warnings'])
 
 
-def test_worked_example_for_the_gaussian_ignores_the_grid_and_says_so():
+def test_worked_example_for_the_gaussian():
   found = as_json('--query=noise_multiplier', '--epsilon=10',
-                  '--mechanism=gaussian', '--accountant=rdp', '--bits=18', *RUN,
-                  *GRID)
+                  '--mechanism=gaussian', '--accountant=rdp', *RUN)
   assert found['noise_multiplier'] == pytest.approx(0.8479, abs=5e-5)
   assert found['bits'] is None and found['scale'] is None
-  for name in ('bits', 'clip', 'beta', 'k_stddevs', 'dimension'):
-    assert any(f'--{name} ' in text for text in found['warnings'])
+
+
+@pytest.mark.parametrize('flags, message', [
+    *((['--mechanism=gaussian', '--noise_multiplier=1', *RUN, flag],
+       f'{flag[2:].partition("=")[0]} is not used with mechanism=gaussian')
+      for flag in ('--bits=18', *GRID, '--adaptive_clipping', '--queries=3')),
+    (['--mechanism=gaussian', '--noise_multiplier=1', '--delta=0.1', '--epsilon=3'],
+     'epsilon is not used with query=epsilon, which finds it'),
+    (['--query=noise_multiplier', '--epsilon=3', '--mechanism=gaussian', '--delta=0.1',
+      '--noise_multiplier=1'],
+     'noise_multiplier is not used with query=noise_multiplier, which finds it'),
+    (['--query=noise_multiplier', '--epsilon=3', '--mechanism=ae_vote', '--delta=0.1',
+      '--noise_stddev=1'],
+     'noise_stddev is not used with query=noise_multiplier, which finds it'),
+    (['--query=rounds', '--epsilon=3', '--mechanism=ae_vote', '--delta=0.1',
+      '--noise_stddev=1', '--queries=9'],
+     'queries is not used with query=rounds, which finds it'),
+    (['--query=table', *SKELLAM, '--bits=18'],
+     'bits is not used with query=table, which finds it'),
+    (['--mechanism=nfdp', '--records=9', '--subset_size=1', '--delta=0.1'],
+     'delta is not used with mechanism=nfdp'),
+    (['--plot=figures.png', '--delta=0.1'], 'delta is not used with plot alone')])
+def test_flags_given_in_vain_are_refused(flags, message):
+  done = run(*flags, code=2)
+  assert done.stdout == ''
+  assert message in done.stderr and done.stderr.count('\n') == 1
+
+
+def test_epsilon_of_a_local_query_is_a_parameter_that_nothing_finds():
+  found = as_json('--mechanism=laplace', '--epsilon=0.5', '--queries=2')
+  assert found['epsilon'] == 1.0
 
 
 @pytest.mark.parametrize('bits,tight,generic', [
     (14, 0.8683, 0.9161), (16, 0.8492, 0.8938), (18, 0.8480, 0.8924)])
 def test_federated_emnist_setting_by_the_answers_behind_the_binary(
     bits, tight, generic):
-  setting = request_lib.Request(
-      query='noise_multiplier', mechanism='skellam', epsilon=10.0,
-      delta=1 / 3400, clip=0.03, bits=bits, dimension=1018174, cohort_size=100.0,
-      population=3400, rounds=1500, sampling='poisson')
+  mechanism = mechanisms.SumMechanism(
+      mechanism='skellam', clip=0.03, bits=bits, dimension=1018174,
+      cohort_size=100.0, population=3400, rounds=1500, sampling='poisson')
   for amplification, expected in (('tight', tight), ('generic', generic)):
-    found = answers.answer(setting.replace(amplification=amplification))
+    found = answers.answer(query_lib.Query(
+        kind='noise_multiplier', epsilon=10.0, delta=1 / 3400,
+        amplification=amplification), mechanism)
     assert found.noise_multiplier == pytest.approx(expected, abs=5e-5)
 
 
@@ -97,7 +130,7 @@ def test_fixed_size_sampling_is_for_replaced_clients_and_costs_more():
   fixed = as_json(*[f for f in flags if '--sampling' not in f],
                   '--sampling=fixed')
   assert fixed['adjacency'] == 'replace-one' and fixed['sampling'] == 'fixed'
-  assert poisson['epsilon'] < fixed['epsilon'] <= fixed['epsilon_unamplified']
+  assert poisson['epsilon'] < fixed['epsilon'] <= fixed['epsilon_server']
 
 
 def test_queries_are_consistent_with_each_other():
@@ -146,12 +179,25 @@ def test_csv_has_the_keys_as_columns():
 
 def test_text_explains_the_guarantee_in_three_sentences():
   done = run('--noise_multiplier=0.9', '--bits=18', *SKELLAM)
-  paragraph = [line for line in done.stdout.splitlines()
-               if line.startswith('Nothing that can be released')]
-  assert len(paragraph) == 1
-  assert paragraph[0].replace('e^8.', 'e^8,').count('. ') == 2
+  lines = done.stdout.splitlines()
+  assert len(lines) <= 20 and max(map(len, lines)) <= 80
+  assert 'cohorts assumed to be hidden' in ' '.join(lines)  # By name.
+  paragraph, = [' '.join(part.split('\ncaveats: ')[0].splitlines())
+                for part in done.stdout.split('\n\n')
+                if part.startswith('Nothing that can be released')]
+  assert paragraph.replace('e^8.', 'e^8,').count('. ') == 2
   for word in ('replaced by zero', 'who or how many', 'server'):
-    assert word in paragraph[0]
+    assert word in paragraph
+
+
+def test_table_has_a_line_for_each_row():
+  lines = run('--query=table', '--epsilon=10', *SKELLAM).stdout.splitlines()
+  rows = as_json('--query=table', '--epsilon=10', *SKELLAM)['rows']
+  assert len(lines) == 1 + len(rows) <= 20 and max(map(len, lines)) <= 80
+  for line, row in zip(lines[1:], rows):
+    assert line.split()[0] == str(row['bits'])
+    if row['noise_multiplier'] is not None:
+      assert float(line.split()[2]) >= row['noise_multiplier']
 
 
 def _near(value):
@@ -185,12 +231,13 @@ _DELTAS = strategies.floats(1e-300, 1, exclude_max=True)
 @hypothesis.given(_EPSILONS, _EPSILONS, _DELTAS, _EPSILONS)
 def test_text_never_shows_less_than_what_was_computed(epsilon, server, delta, noise):
   answer = answers.Answer(
-      epsilon=epsilon, epsilon_unamplified=server, delta=delta, rounds=3,
+      epsilon=epsilon, epsilon_server=server, delta=delta, rounds=3,
       noise_multiplier=noise, local_stddev_grid=noise, adjacency='zero-out',
       sampling='poisson', trust_model='the noise is that of the clients')
-  text = report.as_text([answer])
-  numbers = dict(line.split(': ') for line in text.splitlines()[:6])
-  for key, value in (('epsilon', epsilon), ('epsilon_unamplified', server),
+  text = report.as_text(answer)
+  numbers = dict(re.findall(r'(\w+): (\S+)', text))
+  text = ' '.join(text.split())
+  for key, value in (('epsilon', epsilon), ('epsilon_server', server),
                      ('delta', delta), ('noise_multiplier', noise),
                      ('local_stddev_grid', noise)):
     assert value <= float(numbers[key]) <= 1.000002 * value
@@ -202,30 +249,33 @@ def test_text_never_shows_less_than_what_was_computed(epsilon, server, delta, no
 
 
 def test_delta_and_noise_that_were_asked_for_are_shown_rounded_up():
-  gaussian = request_lib.Request(
-      query='delta', mechanism='gaussian', epsilon=0.5, noise_multiplier=0.987654321)
-  found = answers.answer(gaussian)
-  shown = dict(line.split(': ') for line in report.as_text([found]).splitlines()[:3])
+  gaussian = mechanisms.SumMechanism(
+      mechanism='gaussian', noise_multiplier=0.987654321)
+  found = answers.answer(query_lib.Query(kind='delta', epsilon=0.5), gaussian)
+  shown = dict(re.findall(r'(\w+): (\S+)', report.as_text(found)))
   assert found.delta <= float(shown['delta']) <= found.delta * 1.000001
-  solved = answers.answer(gaussian.replace(
-      query='noise_multiplier', noise_multiplier=None, epsilon=3.0, delta=1 / 3400))
-  shown = dict(line.split(': ') for line in report.as_text([solved]).splitlines()[:4])
+  solved = answers.answer(
+      query_lib.Query(kind='noise_multiplier', epsilon=3.0, delta=1 / 3400),
+      gaussian.replace(noise_multiplier=None))
+  shown = dict(re.findall(r'(\w+): (\S+)', report.as_text(solved)))
   assert float(shown['noise_multiplier']) >= solved.noise_multiplier
   # So what is shown keeps the target.
-  again = answers.answer(gaussian.replace(
-      query='epsilon', epsilon=None, delta=1 / 3400,
-      noise_multiplier=float(shown['noise_multiplier'])))
+  again = answers.answer(
+      query_lib.Query(kind='epsilon', delta=1 / 3400),
+      gaussian.replace(noise_multiplier=float(shown['noise_multiplier'])))
   assert again.epsilon <= 3.0
 
 
 def test_large_epsilons_are_warned_of_rounded_up():
-  found = answers.answer(request_lib.Request(
-      query='epsilon', mechanism='gaussian', noise_multiplier=0.05, delta=1e-5,
-      rounds=10, sampling='poisson', cohort_size=10.0, population=1000))
+  found = answers.answer(
+      query_lib.Query(kind='epsilon', delta=1e-5),
+      mechanisms.SumMechanism(
+          mechanism='gaussian', noise_multiplier=0.05, rounds=10,
+          sampling='poisson', cohort_size=10.0, population=1000))
   (warning,) = [text for text in found.warnings
                 if text.startswith('against the server')]
   shown = float(re.search(r'epsilon=(\S+) ', warning)[1])
-  assert found.epsilon_unamplified <= shown <= found.epsilon_unamplified + 1
+  assert found.epsilon_server <= shown <= found.epsilon_server + 1
 
 
 def test_votes_and_their_published_form():
@@ -297,126 +347,12 @@ def test_mistakes_are_one_line_and_exit_code_2(flags, word):
 
 
 def test_help_reads_well_and_is_no_error():
-  done = run('--help')
+  short = run('--help').stdout.splitlines()
+  assert len(short) <= 45 and max(map(len, short)) <= 80
+  flags = re.findall(r'--(\w+)=', account.__doc__)
+  assert all(any(line.startswith(f'  --{flag}') for line in short) for flag in flags)
+  done = run('--helpfull')
   assert 'Exit codes' in done.stdout and '--surviving_fraction' in done.stdout
-
-
-def test_ledger_alone_gives_epsilon_and_says_whether_its_chain_holds(tmp_path):
-  path = tmp_path / 'ledger.jsonl'
-  event = events.PoissonSampled(
-      event=events.CentralGaussian(noise_multiplier=0.848),
-      sampling_rate=100 / 3400)
-  ledger = ledger_lib.Ledger.create(
-      path, population=3400, trust_model='a trusted server', warnings=['mock'])
-  for _ in range(20):
-    ledger.append_line(ledger.next_line(
-        event, outcome='released', configuration_hash='x'))
-  found = as_json(f'--ledger={path}')
-  expected = as_json(
-      '--mechanism=gaussian', '--noise_multiplier=0.848', '--rounds=20',
-      f'--delta={1 / 3400!r}', '--cohort_size=100', '--population=3400',
-      '--sampling=poisson')
-  assert list(found) == KEYS
-  assert found['epsilon'] == pytest.approx(expected['epsilon'], rel=1e-9)
-  assert found['epsilon_unamplified'] == pytest.approx(
-      expected['epsilon_unamplified'], rel=1e-9)
-  assert (found['delta'], found['rounds']) == (1 / 3400, 20)
-  assert found['trust_model'] == 'a trusted server'
-  assert 'mock' in found['warnings']
-  assert 'chain intact' in run(f'--ledger={path}').stdout
-  text = path.read_text().splitlines()
-  path.write_text('\n'.join(text[:5] + text[6:]) + '\n')
-  broken = run(f'--ledger={path}', '--format=json', code=1)
-  answer = json.loads(broken.stdout)
-  assert answer['epsilon'] is None
-  assert any('line 6' in text for text in answer['warnings'])
-  assert 'chain broken' in run(f'--ledger={path}', code=1).stdout
-  path.write_text('no ledger\n' * 50)
-  warnings = json.loads(
-      run(f'--ledger={path}', '--format=json', code=1).stdout)['warnings']
-  assert len(warnings) < 10 and 'problems more' in warnings[-1]
-
-
-@pytest.mark.parametrize('name', ['', 'nowhere.jsonl'])
-def test_a_ledger_that_is_no_file_is_named(tmp_path, name):
-  done = run(f'--ledger={tmp_path / name}', code=2)
-  assert f"--ledger must be the ledger.jsonl of a run, found '{tmp_path}" in done.stderr
-
-
-def test_a_ledger_of_a_draw_speaks_of_no_shares_and_no_sampling(tmp_path):
-  path = tmp_path / 'ledger.jsonl'
-  ledger = ledger_lib.Ledger.create(path, delta=0.1, trust_model='nobody')
-  for event in (events.Nfdp(records=100, subset_size=10), events.PostProcessing()):
-    ledger.append_line(ledger.next_line(
-        event, outcome='released', configuration_hash='x'))
-  found = run(f'--ledger={path}').stdout
-  assert 'epsilon: 0' in found and 'Trust: nobody.' in found
-  for words in ('colluder', 'took part', 'never ended', 'amplification'):
-    assert words not in found
-
-
-@pytest.mark.parametrize('share, exact', [(0.2, False), (1e3, True)])
-def test_what_the_sampler_deviates_is_taken_from_delta(tmp_path, share, exact):
-  path, delta = tmp_path / 'ledger.jsonl', 1e-5
-  event = events.CentralGaussian(noise_multiplier=5.0)
-  all_rounds = events.SelfComposed(event=event, count=20)
-  at_half = accountant.epsilon(all_rounds, delta / 2)
-  per_round = share * delta / (1 + math.exp(at_half)) / 20
-  ledger = ledger_lib.Ledger.create(
-      path, delta=delta, deviation_per_round=per_round)
-  for _ in range(20):
-    ledger.append_line(ledger.next_line(
-        event, outcome='released', configuration_hash='x'))
-  found = as_json(f'--ledger={path}')
-  left = delta if exact else delta * (1 - share)
-  assert found['epsilon'] == pytest.approx(
-      accountant.epsilon(all_rounds, left), rel=1e-9)
-  assert found['epsilon_unamplified'] == found['epsilon']
-  assert found['delta'] == delta
-  assert any('exact laws' in text for text in found['warnings']) == exact
-
-
-def test_noisy_predictions_that_a_restart_repeated_count_for_everybody(tmp_path):
-  event = events.SelfComposed(event=events.LocalGaussian(noise_multiplier=20.0),
-                              count=50)
-  found = {}
-  for starts in (1, 3):
-    path = tmp_path / f'{starts}.jsonl'
-    ledger = ledger_lib.Ledger.create(path, delta=1e-5)
-    for start in (1, 1, starts):
-      ledger.append_line(ledger.next_line(
-          event, outcome='released', configuration_hash='x', starts=start))
-    found[starts] = as_json(f'--ledger={path}')
-    assert any('never ended' in text for text in found[starts]['warnings'])
-  for starts, rounds in ((1, 3), (3, 5)):
-    assert found[starts]['epsilon'] == found[starts]['epsilon_unamplified']
-    assert found[starts]['epsilon'] == pytest.approx(accountant.epsilon(
-        events.SelfComposed(event=event, count=rounds), 1e-5), rel=1e-9)
-
-
-def test_answers_that_are_charged_before_they_are_given_can_not_be_missing(tmp_path):
-  path = tmp_path / 'ledger.jsonl'
-  ledger = ledger_lib.Ledger.create(path)
-  ledger.append_line(ledger.next_line(
-      events.LocalAnswers(event=events.Duchi(epsilon=0.5), groups=2,
-                          queries_before=0, queries_after=6),
-      outcome='released', configuration_hash='x'))
-  found = as_json(f'--ledger={path}', '--delta=1e-9')
-  assert 0 < found['epsilon'] <= 1.5
-  assert not any('never ended' in text for text in found['warnings'])
-
-
-def test_a_withheld_round_leaves_no_epsilon_against_the_server(tmp_path):
-  path = tmp_path / 'ledger.jsonl'
-  ledger = ledger_lib.Ledger.create(path, delta=1e-5)
-  for outcome in ('released', 'withheld', 'released'):
-    ledger.append_line(ledger.next_line(
-        events.DistributedSkellam(
-            l1_sensitivity=900.0, l2_sensitivity=30.0, noise_variance=2500.0,
-            cohort_size=100.0), outcome=outcome, configuration_hash='x'))
-  found = as_json(f'--ledger={path}')
-  assert found['epsilon'] > 0 and found['epsilon_unamplified'] is None
-  assert any('no epsilon holds against it' in text for text in found['warnings'])
 
 
 def test_plot_draws_a_png(tmp_path):
@@ -425,3 +361,31 @@ def test_plot_draws_a_png(tmp_path):
   assert path.read_bytes().startswith(b'\x89PNG') and path.stat().st_size > 10_000
   wrong = run(f'--plot={tmp_path / "figures.jpg"}', code=2)
   assert '.png' in wrong.stderr
+
+
+def test_plot_that_can_not_be_written_is_refused_before_anything_is_computed(
+    tmp_path, monkeypatch):
+  monkeypatch.setattr(answers, 'answer', lambda *_: pytest.fail('computed'))
+  (tmp_path / 'file').write_text('')
+  done = run('--mechanism=gaussian', '--noise_multiplier=1', '--delta=0.1',
+             f'--plot={tmp_path / "file" / "x.png"}', code=2)
+  assert 'can\'t be written' in done.stderr and done.stdout == ''
+
+
+def test_every_setting_of_a_mechanism_and_a_query_is_a_flag_with_its_default():
+  flags = settings_lib.declared(settings.AccountSettings)
+  kinds = [query_lib.Query,
+           *(family.kind for family in mechanisms.MECHANISMS.values())]
+  for kind in kinds:
+    for field in dataclasses.fields(kind):
+      if field.name not in ('kind', 'mechanism'):
+        assert flags[field.name].default == field.default
+
+
+def test_program_is_started_as_a_module():
+  done = subprocess.run(
+      [sys.executable, '-m', 'tff_pipelines.account', '--mechanism=gaussian',
+       '--noise_multiplier=1', '--delta=1e-5', '--format=json'],
+      capture_output=True, text=True, cwd=launcher.ROOT, timeout=120, check=True,
+      env={**os.environ, 'MPLBACKEND': 'Agg'})
+  assert json.loads(done.stdout)['epsilon'] == pytest.approx(4.377, abs=5e-3)

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from tasks import emnist
-from tasks import emnist_data
+from tasks.emnist import task as emnist
+from tasks.emnist import data as emnist_data
 from tasks import registry
 from tasks import task
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tasks import voting_models
-from tff_pipelines.algorithms import voting_agents
-from tff_pipelines.algorithms import voting_training
+from tasks.models import classifiers as voting_models
+from tff_pipelines.voting import agents as voting_agents
+from tff_pipelines.learning import adam as voting_training
 
 C, D = 4, 6
 KEY = tf.constant([1, 2], tf.int64)
@@ -132,10 +132,10 @@ def test_a_network_of_images_trains_and_votes():
 
 
 @pytest.mark.parametrize('changes, message', [
-    ({'confidence': 1.0}, r'agent_confidence must be in \[0, 1\), found 1.0'),
-    ({'confidence': float('nan')}, 'agent_confidence must be a finite number'),
+    ({'confidence': 1.0}, r'client_confidence must be in \[0, 1\), found 1.0'),
+    ({'confidence': float('nan')}, 'client_confidence must be a finite number'),
     ({'adversarial': -1.0}, 'adversarial_strength must not be negative'),
-    ({'shift': -1}, 'agent_shift must be at least 0')])
+    ({'shift': -1}, 'client_shift must be at least 0')])
 def test_impossible_agents_are_refused(changes, message):
   with pytest.raises(ValueError, match=message):
     _config(**changes)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_pipelines.algorithms import voting_distortions as distortions
+from tff_pipelines.voting import distortions
 
 SIZE = 20
 

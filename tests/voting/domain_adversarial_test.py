@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_pipelines.algorithms import domain_adversarial as da
+from tff_pipelines.voting import domain_adversarial as da
 
 
 def test_reversed_gradients_are_minus_the_strength():

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tasks import voting_data
-from tff_pipelines.algorithms import voting_encoder
-from tff_pipelines.algorithms import voting_training
+from tasks.voting import data as voting_data
+from tff_pipelines.voting import encoder as voting_encoder
+from tff_pipelines.learning import adam as voting_training
 
 SHORT = voting_training.AdamConfig(
     learning_rate=2e-3, batch_size=64, epochs=8)

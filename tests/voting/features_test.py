@@ -3,18 +3,18 @@
 import numpy as np
 import pytest
 
-from tasks import voting
-from tff_pipelines import vote_features
-from tff_pipelines import vote_records
-from tff_pipelines.algorithms import voting_knn
-from tff_pipelines.algorithms import voting_training
+from tasks.voting import task as voting
+from tff_pipelines.voting import features as vote_features
+from tff_pipelines.voting import records as vote_records
+from tff_pipelines.voting import knn as voting_knn
+from tff_pipelines.learning import adam as voting_training
 
 SHORT = voting_training.AdamConfig(learning_rate=2e-3, batch_size=50, epochs=1)
 
 
 @pytest.fixture(scope='module')
 def task():
-  return voting.build('embedded', num_agents=3, public_records=60)
+  return voting.build('embedded', num_clients=3, public_records=60)
 
 
 def _fit(task, kind, **changes):
@@ -28,7 +28,7 @@ def test_a_task_through_a_map_has_vectors(task, kind, size):
   config = vote_features.FeatureConfig(kind=kind, dimensions=7)
   assert vote_features.check(task.public, config) == (size,)
   features = _fit(task, kind)
-  seen = vote_features.through(task, features)
+  seen = vote_features.map_records(task, features)
   assert seen.record_shape == (size,) and seen.public.dtype == np.float32
   assert seen.agents.client_ids == task.agents.client_ids
   for agent in task.agents.client_ids:
@@ -41,12 +41,12 @@ def test_a_task_through_a_map_has_vectors(task, kind, size):
 
 
 def test_no_map_leaves_the_task_alone(task):
-  assert vote_features.through(task, _fit(task, 'none')) is task
+  assert vote_features.map_records(task, _fit(task, 'none')) is task
 
 
 @pytest.mark.parametrize('kind', ['standard', 'pca', 'contrastive'])
 def test_maps_follow_from_public_records_alone(task, kind):
-  other = voting.build('embedded', num_agents=9, public_records=60, data_seed=5)
+  other = voting.build('embedded', num_clients=9, public_records=60, data_seed=5)
   first, again = _fit(task, kind), _fit(other, kind)
   for name, array in first.arrays.items():
     np.testing.assert_allclose(array, again.arrays[name], atol=1e-4)
@@ -79,7 +79,7 @@ def test_a_map_that_was_kept_is_the_same(task, tmp_path):
 
 
 def test_a_grid_has_small_integers_and_keeps_neighbours(task):
-  seen = vote_features.through(task, _fit(task, 'pca', dimensions=20))
+  seen = vote_features.map_records(task, _fit(task, 'pca', dimensions=20))
   grid = vote_features.as_grid(seen)
   most = voting_knn.largest_feature(20)
   for x in (grid.public, *(grid.agents.examples(a)['x']
@@ -92,9 +92,9 @@ def test_a_grid_has_small_integers_and_keeps_neighbours(task):
 
 
 def test_the_grid_follows_from_public_records(task):
-  seen = vote_features.through(task, _fit(task, 'standard'))
-  other = voting.build('embedded', num_agents=2, public_records=60, data_seed=3)
-  again = vote_features.through(other, _fit(other, 'standard'))
+  seen = vote_features.map_records(task, _fit(task, 'standard'))
+  other = voting.build('embedded', num_clients=2, public_records=60, data_seed=3)
+  again = vote_features.map_records(other, _fit(other, 'standard'))
   np.testing.assert_array_equal(
       vote_features.as_grid(seen).public, vote_features.as_grid(again).public)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_pipelines.algorithms import voting_knn
+from tff_pipelines.voting import knn as voting_knn
 
 C = 5
 

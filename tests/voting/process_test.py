@@ -9,11 +9,11 @@ import tensorflow_federated as tff
 
 from aggregators.voting import VotingFactory
 from aggregators.voting_params import NO_LABEL, VotingParams
-from tasks import voting_models
-from tff_pipelines.algorithms import voting
-from tff_pipelines.algorithms import voting_agents
-from tff_pipelines.algorithms import voting_knn
-from tff_pipelines.algorithms import voting_training
+from tasks.models import classifiers as voting_models
+from tff_pipelines.voting import process as voting
+from tff_pipelines.voting import agents as voting_agents
+from tff_pipelines.voting import knn as voting_knn
+from tff_pipelines.learning import adam as voting_training
 
 C, D, Q, AGENTS = 4, 6, 50, 5
 FLOATS = {'x': (np.dtype(np.float32), (D,)), 'y': (np.dtype(np.int32), ())}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tff_pipelines.algorithms import voting_queries
+from tff_pipelines.voting import queries as voting_queries
 
 
 def _blobs():

@@ -3,54 +3,40 @@
 import pathlib
 import shlex
 
-from absl import flags
-import pytest
-
+from benchmarks import results_voting
 from benchmarks import voting_experiments
 from benchmarks import voting_tables
-from tff_pipelines import vote_flags
+from tff_pipelines.experiment import cli
+from tff_pipelines.experiment import report
+from tff_pipelines.voting import report as voting_report
+from tff_pipelines.voting.settings import VoteSettings
 
-FLAGS = flags.FLAGS
 EXPERIMENTS = voting_experiments.experiments()
 
 
-@pytest.fixture(scope='module')
-def parse():
-  """Defines the binary's flags; parses a list of them; removes them afterwards."""
-  before = set(FLAGS)
-  vote_flags.define()
-  defined = set(FLAGS) - before
-
-  def parsed(arguments):
-    for name in defined:
-      FLAGS[name].unparse()
-    FLAGS(['test', *arguments])
-    return vote_flags.config()
-
-  yield parsed
-  FLAGS.unparse_flags()
-  for name in defined:
-    delattr(FLAGS, name)
+def _settings(experiment):
+  command = experiment.command(pathlib.Path('runs'), 'data')
+  assert command[1:3] == ['-m', 'tff_pipelines.vote']
+  return cli.parsed(VoteSettings, command[3:])
 
 
-def test_every_experiment_is_what_the_binary_takes(parse):
+def test_every_experiment_is_what_the_program_takes(capsys):
   for experiment in EXPERIMENTS:
-    command = experiment.command(pathlib.Path('runs'), 'data')
-    config = parse(command[3:])
-    assert config.unused == (), experiment.name
-    assert config.seed is None  # Noise is the operating system's.
-    assert config.output_dir == f'runs/{experiment.name}'
-    assert f'--algorithm={config.algorithm}' in shlex.split(experiment.flags)
+    settings = _settings(experiment)  # Raises for a flag without effect.
+    assert settings.seed is None  # Noise is the operating system's.
+    assert settings.output_dir == f'runs/{experiment.name}'
+    assert f'--algorithm={settings.algorithm}' in shlex.split(experiment.flags)
+  assert not capsys.readouterr().err  # No former name of a flag.
 
 
-def test_maps_are_taken_from_earlier_runs_of_the_same_public_records(parse):
+def test_maps_are_taken_from_earlier_runs_of_the_same_public_records():
   done = {}
   for experiment in EXPERIMENTS:
-    config = parse(experiment.command(pathlib.Path('runs'), 'data')[3:])
-    public = (config.task, config.task_options.get('public_records'))
+    settings = _settings(experiment)
+    public = (settings.task, settings.public_records)
     if experiment.map_of is not None:
-      assert done[experiment.map_of] == (public, config.feature_seed)
-    done[experiment.name] = (public, config.feature_seed)
+      assert done[experiment.map_of] == (public, settings.feature_seed)
+    done[experiment.name] = (public, settings.feature_seed)
   assert len(done) == len(EXPERIMENTS)
 
 
@@ -80,3 +66,8 @@ def test_tables_have_means_over_seeds_and_leave_out_what_was_not_run():
   assert '| FedAvg, no privacy | 97.5 | – | – | – | 441 kB | 97.8 | – |' in rows
   assert rows[-1].startswith('4 runs, 6 minutes of processor time on some, 2 cores')
   assert not any('DP-FedAvg' in row for row in rows)
+
+
+def test_fields_that_are_kept_are_those_of_a_summary():
+  assert set(results_voting._KEPT) <= (  # pylint: disable=protected-access
+      report.SCHEMA.keys() | set(voting_report.DETAILS))

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tasks import voting
-from tff_pipelines import vote_features
-from tff_pipelines import vote_report
-from tff_pipelines import vote_run
-from tff_pipelines.algorithms import voting_knn
+from tasks.voting import task as voting
 from tff_pipelines.simulation import contexts
-from tff_pipelines.simulation import records as records_lib
-from tff_pipelines.vote_flags import VoteConfig
+from tff_pipelines.voting import features as vote_features
+from tff_pipelines.voting import knn as voting_knn
+from tff_pipelines.voting import preparation
+from tff_pipelines.voting import run as vote_run
+from tff_pipelines.voting.settings import VoteSettings
 
 C, D = 3, 4
 # Neighbours asked for: more than some agents have records.
@@ -43,10 +42,18 @@ def _task(*agents):
       privacy_unit='one agent')
 
 
-def _config(**changes):
-  return VoteConfig(**{**dict(
-      task='npz', task_options={}, algorithm='knn', neighbours=K, queries=20,
-      noise_stddev=2.0, features='standard', allow_degenerate=True), **changes})
+def _settings(algorithm='knn', **changes):
+  common = dict(task='npz', algorithm=algorithm, features='standard')
+  if algorithm != 'dp_fedsgd':
+    common.update(queries=20, noise_stddev=2.0, allow_degenerate=True)
+  if algorithm == 'knn':
+    common['neighbours'] = K
+  return VoteSettings(**{**common, **changes})
+
+
+def _plan(settings, task):
+  """What `build_plan` gives; it looks at no folder."""
+  return vote_run.VoteExperiment(settings).build_plan(task, None)
 
 
 # Pairs of tasks that differ by the last record of the last agent.
@@ -66,30 +73,30 @@ def _pair(name):
 
 @pytest.mark.parametrize('algorithm', ['knn', 'ae', 'dp_fedsgd'])
 @pytest.mark.parametrize('name', NEIGHBOURS)
-def test_no_record_decides_if_a_run_starts_and_what_it_is_told(name, algorithm):
-  config = _config(algorithm=algorithm)
-  told = []
+def test_no_record_decides_if_a_run_starts_and_what_is_public(name, algorithm):
+  settings = _settings(algorithm)
+  public = []
   for task in _pair(name):
-    vote_run.check_task(task, config)
-    told.append((
-        vote_run.make_plan(config, task) if config.is_vote else None,
-        task.num_classes, task.notes, vote_run.seen_shape(task, config),
-        vote_report.fingerprint(task)))
-  assert told[0] == told[1]
+    preparation.check_task(task, settings)
+    public.append((
+        _plan(settings, task) if settings.is_vote else None,
+        task.num_classes, task.notes, preparation.seen_shape(task, settings),
+        preparation.fingerprint(task)))
+  assert public[0] == public[1]
 
 
 def test_a_class_that_nobody_has_is_nobodys_business():
   for label in (0, 2):
     last = {**_records(1, 5), 'y': np.array([label], np.int32)}
     task = _task(_records(9, 1, label=0), _records(2, 2, label=1), last)
-    vote_run.check_task(task, _config())
+    preparation.check_task(task, _settings())
 
 
 def _seen(task):
   """The task as agents of algorithm knn see it."""
   features = vote_features.fit(
       task.public, vote_features.FeatureConfig(kind='standard'))
-  return vote_features.as_grid(vote_features.through(task, features, alone=True))
+  return vote_features.as_grid(vote_features.map_records(task, features, alone=True))
 
 
 def _sum_of_votes(task):
@@ -137,35 +144,45 @@ def test_agents_vote_with_what_they_have(algorithm):
   # The fewest agree on class 1; who has nothing says nothing, but adds its noise.
   task = _task(_records(2, 1, label=1), _records(1, 2, label=1), _records(0, 3),
                _records(3, 4, label=1), _records(2, 5, label=1))
-  config = _config(algorithm=algorithm, noise_stddev=0.05, agent_epochs=1,
-                   neighbours=K if algorithm == 'knn' else None)
+  settings = _settings(algorithm, noise_stddev=0.05,
+                       client_epochs=1 if algorithm == 'ae' else None)
   features = vote_features.fit(
       task.public, vote_features.FeatureConfig(kind='standard'))
-  setting = vote_run.Setting(
+  prepared = vote_run.Prepared(
       task=task, features=features, public=vote_features.flat(
           features(task.public)), rows=np.arange(20))
-  plan = vote_run.make_plan(config, task)
+  plan = _plan(settings, task)
   assert plan.params.agents == 5
   with contexts.simulation():
-    labels, withheld = vote_run.cast_votes(setting, plan, config)
-  assert not withheld
+    labels, suppressed = vote_run.cast_votes(prepared, plan, settings)
+  assert not suppressed
   np.testing.assert_array_equal(labels, 1)
 
 
 def test_what_can_be_asked_goes_by_public_records():
   task = _task(_records(2, 1))
   with pytest.raises(ValueError, match='queries must be at most the 30 public'):
-    vote_run.check_task(task, _config(queries=31))
+    preparation.check_task(task, _settings(queries=31))
+  with pytest.raises(ValueError, match='client_shift must be 0 for records'):
+    preparation.check_task(
+        task, _settings('ae', client_shift=1, clients_see='records'))
   empty = dataclasses.replace(
       task, agents=voting.AgentRecords({'agent0': _records(0, 1)}))
-  vote_run.check_task(empty, _config())
+  preparation.check_task(empty, _settings())
 
 
 @pytest.mark.parametrize('changes, unit', [
     ({}, 'one record of an agent (an agent is one agent of the file)'),
     (dict(level='agent'), 'one agent of the file')])
-def test_the_privacy_unit_is_that_of_the_level(changes, unit, tmp_path):
+def test_the_privacy_unit_is_that_of_the_level(changes, unit):
   task = dataclasses.replace(_task(*OTHERS), privacy_unit='one agent of the file')
-  config = _config(**changes)
-  records = records_lib.RunRecords(tmp_path / 'run', {}, resume=False)
-  assert vote_report.common(task, config, records)['privacy_unit'] == unit
+  plan = _plan(_settings(**changes), task)
+  assert plan.guarantee(1).to_json()['privacy_unit'] == unit
+
+
+def test_an_encoder_needs_features_of_its_kind(monkeypatch):
+  monkeypatch.setattr(
+      preparation.voting_tasks, 'build', lambda *_, **__: _task(*OTHERS))
+  settings = VoteSettings(queries=5, student_model='encoder')
+  with pytest.raises(ValueError, match='needs features=contrastive, found .*standard'):
+    vote_run.VoteExperiment(settings).build_task()

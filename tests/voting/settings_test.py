@@ -1,78 +1,116 @@
-"""Flags of the vote binary become one frozen configuration."""
+"""Settings of a vote: one class, checked when it is made."""
 
-from absl import flags
+import dataclasses
+import subprocess
+import sys
+
 import pytest
 
-from tasks import voting
-from tff_pipelines import vote_features
-from tff_pipelines import vote_flags
-from tff_pipelines.algorithms import student
-from tff_pipelines.algorithms import voting_queries
-from tasks import voting_models
+from tasks.models import classifiers
+from tasks.voting import task as voting_tasks
+from tff_pipelines.experiment import cli
+from tff_pipelines.experiment import settings as settings_lib
+from tff_pipelines.voting import features
+from tff_pipelines.voting import queries
+from tff_pipelines.voting import settings as voting_settings
+from tff_pipelines.voting import student
+from tff_pipelines.voting.settings import VoteSettings
 
-FLAGS = flags.FLAGS
-
-
-@pytest.fixture
-def parse():
-  """Defines the binary's flags; parses; removes them afterwards."""
-  before = set(FLAGS)
-  vote_flags.define()
-  defined = set(FLAGS) - before
-
-  def parsed(*arguments):
-    FLAGS(['test', *arguments])
-    return vote_flags.config()
-
-  yield parsed
-  FLAGS.unparse_flags()
-  for name in defined:
-    delattr(FLAGS, name)
+DECLARED = settings_lib.declared(VoteSettings)
 
 
-def test_without_flags_agents_vote_on_embedded_digits(parse):
-  config = parse()
-  assert (config.task, config.algorithm) == ('embedded', 'ae')
-  assert config.target_epsilon == vote_flags.DEFAULT_EPSILON
-  assert config.privacy_level == 'agent' and config.task_options == {}
-  assert config.is_vote and config.unused == ()
+def _parsed(*arguments):
+  return cli.parsed(VoteSettings, arguments)
 
 
-def test_given_noise_replaces_the_default_epsilon(parse):
-  assert parse('--noise_stddev=7').target_epsilon is None
-  assert parse('--noise_stddev=7', '--epsilon=3').target_epsilon == 3
+def test_without_flags_agents_vote_on_embedded_digits():
+  settings = _parsed()
+  assert settings == VoteSettings()
+  assert (settings.task, settings.algorithm) == ('embedded', 'ae')
+  assert settings.target_epsilon == voting_settings.DEFAULT_EPSILON
+  assert settings.privacy_level == 'agent' and settings.task_options == {}
+  assert settings.is_vote
 
 
-@pytest.mark.parametrize('algorithm, level', [
-    ('ae', 'agent'), ('knn', 'instance'), ('dp_fedavg', 'agent'),
-    ('dp_fedsgd', 'instance')])
-def test_the_level_suits_the_algorithm_if_none_is_given(parse, algorithm, level):
-  assert parse(f'--algorithm={algorithm}', '--neighbours=5').privacy_level == level
+@pytest.mark.parametrize('task', voting_tasks.TASKS)
+def test_every_task_is_all_that_settings_need(task):
+  assert VoteSettings(task=task).task == task
 
 
-def test_options_of_the_task_are_those_that_were_given(parse):
-  config = parse('--task=mnist', '--data_dir=d', '--num_agents=7', '--data_seed=0')
-  assert config.task_options == {
-      'data_dir': 'd', 'num_agents': 7, 'data_seed': 0}
+def test_given_noise_replaces_the_default_epsilon():
+  assert VoteSettings(noise_stddev=7.0).target_epsilon is None
+  assert VoteSettings(noise_stddev=7.0, epsilon=3.0).target_epsilon == 3
+  assert VoteSettings(
+      algorithm='dp_fedsgd', noise_multiplier=1.0).target_epsilon is None
+  assert VoteSettings(algorithm='fedavg').target_epsilon is None
+
+
+@pytest.mark.parametrize('algorithm, level, delta', [
+    ('ae', 'agent', 1e-3), ('knn', 'instance', 1e-4), ('dp_fedavg', 'agent', 1e-3),
+    ('dp_fedsgd', 'instance', 1e-4)])
+def test_the_level_suits_the_algorithm_if_none_is_given(algorithm, level, delta):
+  settings = VoteSettings(
+      algorithm=algorithm, neighbours=5 if algorithm == 'knn' else None)
+  assert (settings.privacy_level, settings.privacy_delta) == (level, delta)
+  assert settings.replace(delta=0.01).privacy_delta == 0.01
+
+
+def test_options_of_the_task_are_those_that_were_given():
+  settings = _parsed('--task=mnist', '--data_path=d', '--num_clients=7',
+                     '--data_seed=0')
+  assert settings.task_options == {
+      'data_path': 'd', 'num_clients': 7, 'data_seed': 0}
   # Where the data lie may change between a run and its resumption.
-  assert config.configuration()['task_options'] == {
-      'num_agents': 7, 'data_seed': 0}
+  assert 'data_path' not in settings.configuration()
+  assert settings.configuration()['num_clients'] == 7
 
 
-def test_the_number_of_classes_is_an_option_of_the_task(parse):
-  config = parse('--task=npz', '--data_path=f', '--num_classes=7')
-  assert config.task_options['num_classes'] == 7
-  assert config.configuration()['task_options'] == {'num_classes': 7}
+def test_the_number_of_classes_is_an_option_of_the_task():
+  settings = _parsed('--task=npz', '--data_path=f', '--num_classes=7')
+  assert settings.task_options['num_classes'] == 7
 
 
-@pytest.mark.parametrize('arguments, unused', [
-    (['--algorithm=fedavg', '--epsilon=2', '--queries=9'], ('epsilon', 'queries')),
-    (['--algorithm=dp_fedsgd', '--noise=gaussian'], ('noise',)),
-    (['--algorithm=ae', '--neighbours=4', '--clip=2'], ('clip', 'neighbours')),
-    (['--algorithm=knn', '--neighbours=4', '--agent_epochs=3'], ('agent_epochs',)),
-    (['--algorithm=dp_fedavg', '--student=labels', '--bits=9'], ('student',))])
-def test_flags_without_effect_are_named(parse, arguments, unused):
-  assert parse(*arguments).unused == unused
+def test_former_names_of_flags_are_kept():
+  new = dict(
+      task='mnist', data_path='d', num_clients=7, records_per_client=9,
+      labels_per_client=3, client_epochs=2, client_batch_size=4,
+      client_learning_rate=0.5, client_weight_decay=0.1, client_confidence=0.3,
+      client_shift=1, clients_see='records')
+  old = ('--task=mnist', '--data_dir=d', '--num_agents=7', '--records_per_agent=9',
+         '--classes_per_agent=3', '--agent_epochs=2', '--agent_batch_size=4',
+         '--agent_learning_rate=0.5', '--agent_weight_decay=0.1',
+         '--agent_confidence=0.3', '--agent_shift=1', '--agents_see=records')
+  assert _parsed(*old) == VoteSettings(**new)
+  assert _parsed('--task=digits', '--svhn_agents=3').svhn_clients == 3
+
+
+@pytest.mark.parametrize('arguments, name, why', [
+    (['--algorithm=fedavg', '--epsilon=2'], 'epsilon', 'algorithm=fedavg'),
+    (['--algorithm=fedavg', '--queries=9'], 'queries', 'algorithm=fedavg'),
+    (['--algorithm=fedavg', '--level=agent'], 'level', 'algorithm=fedavg'),
+    (['--algorithm=dp_fedsgd', '--noise=gaussian'], 'noise', 'algorithm=dp_fedsgd'),
+    (['--algorithm=ae', '--neighbours=4'], 'neighbours', 'algorithm=ae'),
+    (['--algorithm=ae', '--clip=2'], 'clip', 'algorithm=ae'),
+    (['--noise_multiplier=2'], 'noise_multiplier', 'algorithm=ae'),
+    (['--algorithm=knn', '--neighbours=4', '--agent_epochs=3'], 'client_epochs',
+     'algorithm=knn'),
+    (['--algorithm=knn', '--neighbours=4', '--initial_weights_seed=1'],
+     'initial_weights_seed', 'algorithm=knn'),
+    (['--algorithm=dp_fedavg', '--student=labels', '--bits=9'], 'student',
+     'algorithm=dp_fedavg'),
+    (['--algorithm=dp_fedavg', '--noise=gaussian_central', '--bits=9'], 'bits',
+     'noise=gaussian_central'),
+    (['--noise=gaussian_central', '--assumed_colluders=1'], 'assumed_colluders',
+     'noise=gaussian_central'),
+    (['--features=pca', '--feature_epochs=3'], 'feature_epochs', 'features=pca'),
+    (['--student=labels', '--own_labels_after=1'], 'own_labels_after',
+     'student=labels'),
+    (['--client_shift=1'], 'client_shift', 'clients_see=features'),
+    (['--target=dslr'], 'target', 'task=embedded'),
+    (['--task=npz', '--num_clients=3'], 'num_clients', 'task=npz')])
+def test_settings_without_effect_are_refused(arguments, name, why):
+  with pytest.raises(ValueError, match=f'^{name} is not used with {why}: leave it'):
+    _parsed(*arguments)
 
 
 @pytest.mark.parametrize('arguments, message', [
@@ -85,37 +123,76 @@ def test_flags_without_effect_are_named(parse, arguments, unused):
     (['--algorithm=dp_fedavg', '--level=instance'],
      "level must be agent for algorithm=dp_fedavg, found 'instance'"),
     (['--algorithm=dp_fedsgd', '--level=agent'], 'level must be instance'),
-    (['--record_rate=2'], r'record_rate must be in \(0, 1\]'),
-    (['--server_momentum=1'], r'server_momentum must be in \[0, 1\)'),
-    (['--agent_shift=-1'], 'agent_shift must be at least 0'),
+    (['--algorithm=dp_fedavg', '--noise=gaussian'],
+     'noise must be skellam or gaussian_central for algorithm=dp_fedavg'),
+    (['--algorithm=dp_fedsgd', '--epsilon=1', '--noise_multiplier=1'],
+     'epsilon and noise_multiplier must not both be given'),
+    (['--algorithm=dp_fedsgd', '--record_rate=2'],
+     'record_rate must be greater than 0 and at most 1, found 2'),
+    (['--algorithm=fedavg', '--server_momentum=1'],
+     'server_momentum must be at least 0 and less than 1, found 1'),
+    (['--clients_see=records', '--agent_shift=-1'], 'client_shift must be at least 0'),
+    (['--task=npz', '--num_classes=0'],
+     'num_classes must be from 2 to 1000, found 0'),
+    (['--student_model=encoder', '--features=pca'],
+     'student_model=encoder needs features=contrastive, found features=pca'),
     (['--resume'], 'resume needs output_dir'),
-    (['--output_dir='], 'output_dir must be a path')])
-def test_values_out_of_range_are_refused(parse, arguments, message):
+    (['--output_dir='], 'output_dir must be a non-empty text')])
+def test_values_out_of_range_are_refused(arguments, message):
   with pytest.raises(ValueError, match=message):
-    parse(*arguments)
+    _parsed(*arguments)
 
 
-def test_agents_see_features_unless_they_train_against_the_domain(parse):
-  assert parse().agents_see_features
-  assert not parse('--adversarial_strength=0.1').agents_see_features
-  assert parse('--adversarial_strength=0.1',
-               '--agents_see=features').agents_see_features
-  assert parse('--algorithm=knn', '--neighbours=3',
-               '--agents_see=records').agents_see_features
+@pytest.mark.parametrize('task', ['mnist', 'digits', 'office', 'npz'])
+def test_files_that_a_task_needs_are_asked_for_before_anything_runs(task):
+  with pytest.raises(ValueError, match=f'data_path must be given for task={task}'):
+    VoteSettings(task=task).check_paths()
+  VoteSettings().check_paths()
 
 
-def test_what_flags_offer_is_what_there_is(parse):
-  parse()
-  assert FLAGS['task'].parser.enum_values == tuple(voting.TASKS)
-  assert FLAGS['model'].parser.enum_values == tuple(voting_models.MODELS)
-  assert FLAGS['features'].parser.enum_values == tuple(vote_features.KINDS)
-  assert FLAGS['query_choice'].parser.enum_values == tuple(voting_queries.CHOICES)
-  assert FLAGS['student'].parser.enum_values == tuple(student.METHODS)
-  assert set(voting.ALL_OPTIONS) <= set(FLAGS)
+def test_agents_see_features_unless_they_train_against_the_domain():
+  assert VoteSettings().clients_see_features
+  assert not VoteSettings(adversarial_strength=0.1).clients_see_features
+  assert VoteSettings(
+      adversarial_strength=0.1, clients_see='features').clients_see_features
+  assert VoteSettings(algorithm='knn', neighbours=3).clients_see_features
 
 
-def test_every_flag_is_used_by_some_algorithm_or_by_all(parse):
-  parse()
-  known = set(vote_flags.VoteConfig.__dataclass_fields__)
-  assert frozenset().union(*vote_flags.USES.values()) <= known
-  assert set(vote_flags.USES) == set(vote_flags.ALGORITHMS)
+def test_training_of_clients_suits_algorithm_and_model():
+  assert VoteSettings().client_training('cnn') == dict(
+      learning_rate=2e-3, batch_size=50, epochs=10)
+  assert VoteSettings(client_epochs=3).client_training('softmax') == dict(
+      learning_rate=0.1, batch_size=500, epochs=3)
+  assert VoteSettings(algorithm='fedavg', client_learning_rate=0.5).client_training(
+      'softmax') == dict(learning_rate=0.5, batch_size=20, epochs=1)
+  assert '15 cnn_small' in DECLARED['client_epochs'].describe_default()
+
+
+def test_settings_offer_what_there_is():
+  def choices(name):
+    return DECLARED[name].setting.choices
+
+  assert choices('task') == voting_tasks.TASKS
+  assert choices('model') == tuple(classifiers.MODELS)
+  assert choices('features') == features.KINDS
+  assert choices('query_choice') == queries.CHOICES
+  assert choices('student') == student.METHODS
+  assert set(voting_tasks.ALL_OPTIONS) <= DECLARED.keys()
+
+
+def test_every_setting_is_used_by_some_algorithm():
+  for name, field in DECLARED.items():
+    algorithms = field.setting.when.get('algorithm', voting_settings.ALGORITHMS)
+    assert set(algorithms) <= set(voting_settings.ALGORITHMS) and algorithms, name
+
+
+def test_settings_and_plan_do_not_import_tensorflow():
+  code = ('import sys, tff_pipelines.voting.plan\n'
+          'print("tensorflow" in sys.modules)')
+  assert subprocess.run([sys.executable, '-c', code], check=True, text=True,
+                        stdout=subprocess.PIPE).stdout == 'False\n'
+
+
+def test_settings_can_not_be_changed():
+  with pytest.raises(dataclasses.FrozenInstanceError):
+    VoteSettings().rounds = 3

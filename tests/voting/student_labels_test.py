@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tff_pipelines.algorithms import student_labels
+from tff_pipelines.voting import student_labels
 
 
 def _blobs(each=30):

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from tasks import voting_data
-from tasks import voting_models
-from tff_pipelines.algorithms import student as student_lib
-from tff_pipelines.algorithms import voting_encoder
-from tff_pipelines.algorithms import voting_training
+from tasks.voting import data as voting_data
+from tasks.models import classifiers as voting_models
+from tff_pipelines.voting import student as student_lib
+from tff_pipelines.voting import encoder as voting_encoder
+from tff_pipelines.learning import adam as voting_training
 
 C, D = 4, 8
 
@@ -31,7 +31,7 @@ def _config(**changes):
 
 
 def _student(config=_config(), rows=ROWS, labels=TRUTH[ROWS], seed=0):
-  architecture = student_lib.of_network(voting_models.mlp((D,), C), seed)
+  architecture = student_lib.network_architecture(voting_models.mlp((D,), C), seed)
   return student_lib.Student(
       architecture, PUBLIC, PUBLIC, rows, labels, C, config, seed,
       {'x': X_TEST, 'y': Y_TEST})
@@ -103,9 +103,9 @@ def digits():
 def test_students_of_images_train_and_predict(digits, kind):
   if kind == 'encoder':
     weights = voting_encoder.Encoder(16).initial_weights(0)
-    architecture = student_lib.of_encoder(weights, 16, 10, 0)
+    architecture = student_lib.encoder_architecture(weights, 16, 10, 0)
   else:
-    architecture = student_lib.of_image_network(
+    architecture = student_lib.image_architecture(
         voting_models.cnn((16, 16), 10), 0)
   config = _config(
       method='labels', own_labels_after=1.0,
@@ -123,9 +123,9 @@ def test_students_of_images_train_and_predict(digits, kind):
 def test_predictions_of_an_encoder_do_not_depend_on_the_batch(digits):
   weights = voting_encoder.Encoder(16).initial_weights(0)
   student = student_lib.Student(
-      student_lib.of_encoder(weights, 16, 10, 0), digits.x, digits.x.reshape(200, -1),
-      np.arange(20), digits.y[:20], 10, _config(method='labels'), 0,
-      {'x': digits.x, 'y': digits.y})
+      student_lib.encoder_architecture(weights, 16, 10, 0), digits.x,
+      digits.x.reshape(200, -1), np.arange(20), digits.y[:20], 10,
+      _config(method='labels'), 0, {'x': digits.x, 'y': digits.y})
   together = student.predict(digits.x[:9])
   np.testing.assert_allclose(
       together, np.concatenate([student.predict(digits.x[i:i + 1])

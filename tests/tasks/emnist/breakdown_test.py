@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tasks import emnist
+from tasks.emnist import task as emnist
 
 
 @pytest.mark.parametrize('num_classes, kind, names, groups', [

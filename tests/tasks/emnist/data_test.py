@@ -1,14 +1,14 @@
-"""Tests of tasks.emnist_data."""
+"""Tests of tasks.emnist.data."""
 
 import numpy as np
 import pytest
 
-from tasks import emnist_data
-from tasks import open_source
+from tasks.emnist import data as emnist_data
+from tasks.sources import open_source
 from tasks import registry
-from tasks import sqlite_writer
+from tasks.sources import sqlite_writer
 from tests import data_dir
-from tests.tasks import populations
+from tests.tasks.sources import populations
 
 
 def _all_rows(source):

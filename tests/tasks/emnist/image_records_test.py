@@ -1,4 +1,4 @@
-"""Tests of tasks.image_records."""
+"""Tests of tasks.emnist.image_records."""
 
 import hypothesis
 from hypothesis import strategies as st
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tasks import image_records
-from tasks import sources
+from tasks.emnist import image_records
+from tasks.sources import arrays as sources
 from tasks import task
 
 

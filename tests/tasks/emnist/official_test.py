@@ -1,4 +1,4 @@
-"""Tests of tasks.emnist_official, on a small file in TFF's own format."""
+"""Tests of tasks.emnist.official, on a small file in TFF's own format."""
 
 import lzma
 import sqlite3
@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tasks import emnist_data
-from tasks import emnist_official
-from tasks import image_records
+from tasks.emnist import data as emnist_data
+from tasks.emnist import official as emnist_official
+from tasks.emnist import image_records
 from tasks import registry
 from tasks import task
 

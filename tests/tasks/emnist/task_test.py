@@ -1,10 +1,10 @@
-"""Tests of the models in tasks.emnist and of the task that they are in."""
+"""Tests of the models in tasks.emnist.task and of the task that they are in."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tasks import emnist
+from tasks.emnist import task as emnist
 from tasks import registry
 from tests import data_dir
 

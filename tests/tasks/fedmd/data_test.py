@@ -1,4 +1,4 @@
-"""FedMD's pairs of data sets: who gets what, and that nothing is given twice."""
+"""Data of the FedMD tasks: who gets what, and that nothing is given twice."""
 
 import sqlite3
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tasks import fedmd_data
+from tasks.fedmd import data as fedmd_data
 from tests import data_dir
 
 Choice = fedmd_data.Choice
@@ -29,7 +29,7 @@ def _assert_disjoint(data):
 
 @pytest.mark.parametrize('parties', [1, 3, 10])
 def test_digits_are_dealt_out_evenly(parties):
-  data = fedmd_data.digits(Choice(split='iid', parties=parties))
+  data = fedmd_data.digits(Choice(split='iid', num_clients=parties))
   assert len(data.parties) == parties and data.public_classes == 4
   assert {len(party) for party in data.parties} == {859 // parties}
   # Some of the little images are equal, so not by their bytes.
@@ -40,7 +40,7 @@ def test_digits_are_dealt_out_evenly(parties):
 
 
 def test_digits_noniid_have_one_digit_of_every_class():
-  data = fedmd_data.digits(Choice(split='noniid', parties=4))
+  data = fedmd_data.digits(Choice(split='noniid', num_clients=4))
   assert data.private_classes == 3 and set(data.test.y) == {0, 1, 2}
   from sklearn import datasets  # pylint: disable=g-import-not-at-top
   found = datasets.load_digits()
@@ -55,7 +55,7 @@ def test_digits_noniid_have_one_digit_of_every_class():
 
 def test_split_follows_from_its_seed_and_the_test_set_does_not():
   first, again, other = (
-      fedmd_data.digits(Choice(split='iid', parties=2, seed=seed))
+      fedmd_data.digits(Choice(split='iid', num_clients=2, seed=seed))
       for seed in (0, 0, 1))
   np.testing.assert_array_equal(first.parties[0].x, again.parties[0].x)
   assert _rows(first.parties[0]) != _rows(other.parties[0])
@@ -77,7 +77,8 @@ def _write_letters(folder, *, writers=4, per_writer=12, **changes):
 
 def test_letters_are_those_from_a_to_f(tmp_path):
   arrays = _write_letters(tmp_path)
-  data = fedmd_data.mnist_letters(Choice(split='iid', parties=2), data_dir=tmp_path)
+  data = fedmd_data.mnist_letters(
+      Choice(split='iid', num_clients=2), data_path=tmp_path)
   numbers = [arrays['class_names'].tolist().index(letter) for letter in 'abcdef']
   kept = np.isin(arrays['y_train'], numbers)
   assert sum(map(len, data.parties)) == kept.sum() // 2 * 2
@@ -92,7 +93,7 @@ def test_letters_noniid_are_of_the_writers_with_the_most(tmp_path):
   writer = np.array([3] * 20 + [7] * 8 + [5] * 12 + [9] * 8)
   arrays = _write_letters(tmp_path, writer_train=writer)
   data = fedmd_data.mnist_letters(
-      Choice(split='noniid', parties=2), data_dir=tmp_path)
+      Choice(split='noniid', num_clients=2), data_path=tmp_path)
   of = {x.tobytes(): w for x, w in zip(arrays['x_train'], writer)}
   assert [{of[x.tobytes()] for x in party.x} for party in data.parties] == [{3}, {5}]
   assert data.party == 'one writer'
@@ -125,7 +126,7 @@ def test_letters_come_from_the_official_emnist_where_it_is_given(tmp_path):
   _write_letters(tmp_path)
   (tmp_path / 'unipen62_writers.npz').unlink()
   data = fedmd_data.mnist_letters(
-      Choice(split='noniid', parties=2), data_dir=tmp_path, cache_dir=tmp_path)
+      Choice(split='noniid', num_clients=2), data_path=tmp_path, cache_dir=tmp_path)
   assert [len(party) for party in data.parties] == [6, 6]
   for number, party in enumerate(data.parties):
     assert party.y.tolist() == [0, 1, 2, 3, 4, 5]
@@ -151,7 +152,7 @@ def _write_cifar(folder, fine_per_class=5, per_fine=8):
 
 def test_cifar_iid_has_the_six_fine_classes(tmp_path):
   arrays = _write_cifar(tmp_path)
-  data = fedmd_data.cifar(Choice(split='iid', parties=4), data_dir=tmp_path)
+  data = fedmd_data.cifar(Choice(split='iid', num_clients=4), data_path=tmp_path)
   fine = {x.tobytes(): y for x, y in zip(arrays['x_train'], arrays['y_fine_train'])}
   found = [(fine[x.tobytes()], y) for p in data.parties for x, y in zip(p.x, p.y)]
   assert len(found) == 48
@@ -162,7 +163,8 @@ def test_cifar_iid_has_the_six_fine_classes(tmp_path):
 @pytest.mark.parametrize('parties, size', [(3, 48), (5, 48), (10, 24)])
 def test_cifar_noniid_has_one_fine_class_of_every_superclass(tmp_path, parties, size):
   arrays = _write_cifar(tmp_path)
-  data = fedmd_data.cifar(Choice(split='noniid', parties=parties), data_dir=tmp_path)
+  data = fedmd_data.cifar(
+      Choice(split='noniid', num_clients=parties), data_path=tmp_path)
   fine = {x.tobytes(): y for x, y in zip(arrays['x_train'], arrays['y_fine_train'])}
   for number, party in enumerate(data.parties):
     kinds = [fine[x.tobytes()] for x in party.x]
@@ -176,19 +178,20 @@ def test_paper_has_no_more_than_so_many_records_in_all(tmp_path, monkeypatch):
   _write_cifar(tmp_path)
   monkeypatch.setattr(fedmd_data, '_CIFAR_IN_ALL', 40)
   for split, size in (('iid', 10), ('noniid', 6)):
-    data = fedmd_data.cifar(Choice(split=split, parties=4), data_dir=tmp_path)
+    data = fedmd_data.cifar(Choice(split=split, num_clients=4), data_path=tmp_path)
     assert {len(party) for party in data.parties} == {size}
-    data = fedmd_data.cifar(Choice(split=split, parties=4, records_per_party=12),
-                            data_dir=tmp_path)
+    data = fedmd_data.cifar(Choice(split=split, num_clients=4, records_per_client=12),
+                            data_path=tmp_path)
     assert {len(party) for party in data.parties} == {12}
 
 
 @pytest.mark.parametrize('choice, message', [
-    (Choice(split='iid', parties=1000), 'parties=1000 are more than the 859'),
-    (Choice(split='iid', parties=10, records_per_party=86),
-     'records_per_party=86 for each of 10 parties are more than the 859'),
-    (Choice(split='noniid', parties=2, records_per_party=40), 'a multiple of the 3'),
-    (Choice(split='noniid', parties=1000), 'parties=1000 are more than the')])
+    (Choice(split='iid', num_clients=1000), 'num_clients=1000 are more than the 859'),
+    (Choice(split='iid', num_clients=10, records_per_client=86),
+     'records_per_client=86 for each of 10 parties are more than the 859'),
+    (Choice(split='noniid', num_clients=2, records_per_client=40),
+     'a multiple of the 3'),
+    (Choice(split='noniid', num_clients=1000), 'num_clients=1000 are more than the')])
 def test_too_many_parties_or_records_are_named(choice, message):
   with pytest.raises(ValueError, match=message):
     fedmd_data.digits(choice)
@@ -204,31 +207,32 @@ def test_too_many_parties_or_records_are_named(choice, message):
 def test_bad_arrays_are_named_with_their_file(tmp_path, changes, message):
   _write_letters(tmp_path, **changes)
   with pytest.raises(ValueError, match=message) as caught:
-    fedmd_data.mnist_letters(Choice(split='iid', parties=2), data_dir=tmp_path)
+    fedmd_data.mnist_letters(Choice(split='iid', num_clients=2), data_path=tmp_path)
   assert 'unipen62_writers.npz' in str(caught.value)
 
 
 def test_letters_noniid_refuse_what_they_cannot_give(tmp_path):
   _write_letters(tmp_path)
   for choice, message in (
-      (Choice(split='noniid', parties=5), 'parties=5 are more than the 4 writers'),
-      (Choice(split='noniid', parties=2, records_per_party=3), 'is not used')):
+      (Choice(split='noniid', num_clients=5),
+       'num_clients=5 are more than the 4 writers'),
+      (Choice(split='noniid', num_clients=2, records_per_client=3), 'is not used')):
     with pytest.raises(ValueError, match=message):
-      fedmd_data.mnist_letters(choice, data_dir=tmp_path)
+      fedmd_data.mnist_letters(choice, data_path=tmp_path)
 
 
 def test_missing_files_are_named(tmp_path):
   with pytest.raises(ValueError, match='mnist.npz does not exist'):
-    fedmd_data.mnist_letters(Choice(split='iid', parties=2), data_dir=tmp_path)
+    fedmd_data.mnist_letters(Choice(split='iid', num_clients=2), data_path=tmp_path)
   with pytest.raises(ValueError, match='cifar10.npz or cifar10_subset.npz, found'):
-    fedmd_data.cifar(Choice(split='iid', parties=2), data_dir=tmp_path)
+    fedmd_data.cifar(Choice(split='iid', num_clients=2), data_path=tmp_path)
 
 
 @pytest.mark.parametrize('split', fedmd_data.SPLITS)
 def test_real_letters_are_given_once(split):
   folder = data_dir.require('unipen62_writers.npz').parent
   data_dir.require('mnist.npz')
-  data = fedmd_data.mnist_letters(Choice(split=split, parties=10), data_dir=folder)
+  data = fedmd_data.mnist_letters(Choice(split=split, num_clients=10), data_path=folder)
   assert len(data.parties) == 10 and len(data.public) == 60_000
   sizes = [len(party) for party in data.parties]
   assert sizes == ([869] * 10 if split == 'iid' else

@@ -5,19 +5,19 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tasks import fedmd
-from tasks import fedmd_data
+from tasks.fedmd import task as fedmd
+from tasks.fedmd import data as fedmd_data
 
 NAMES = ('conv2', 'dense2', 'conv2')
 
 
 def _build(**changes):
   return fedmd.build(**{
-      'pair': 'digits', 'split': 'iid', 'parties': 4, 'architectures': NAMES,
+      'task': 'digits', 'split': 'iid', 'num_clients': 4, 'architectures': NAMES,
       **changes})
 
 
-def test_parties_take_the_architectures_in_turns():
+def test_parties_have_the_architectures_alternately():
   task = _build()
   assert [a.name for a in task.architectures] == ['conv2', 'dense2']
   assert [party.architecture for party in task.parties] == [0, 1, 0, 0]
@@ -39,7 +39,7 @@ def test_pooled_task_has_a_party_of_each_architecture_with_all_records():
 def test_fingerprint_knows_public_records_and_parties_and_nothing_private():
   task = _build()
   assert task.fingerprint == _build().fingerprint
-  others = [_build(parties=3), _build(architectures=NAMES[:2]),
+  others = [_build(num_clients=3), _build(architectures=NAMES[:2]),
             _build(architectures=('dense2', 'conv2', 'dense2')), task.pooled()]
   for name in ('public', 'test'):
     part = getattr(task, name)
@@ -59,26 +59,26 @@ def test_fingerprint_knows_public_records_and_parties_and_nothing_private():
 
 
 @pytest.mark.parametrize('changes, message', [
-    (dict(pair='cats'), "pair must be one of digits, mnist_letters, cifar, found"),
+    (dict(task='cats'), "task must be one of digits, mnist_letters, cifar, found"),
     (dict(split='halves'), "split must be one of iid, noniid, found 'halves'"),
     (dict(architectures=('vgg',)), "architectures must be of conv2"),
-    (dict(data_dir='x'), 'pair digits does not use data_dir'),
-    (dict(pair='cifar'), 'pair cifar needs data_dir'),
-    (dict(pair='cifar', data_dir='x', cache_dir='y'),
-     'pair cifar does not use cache_dir')])
+    (dict(data_path='x'), 'task=digits does not use data_path'),
+    (dict(task='cifar'), 'task=cifar needs data_path'),
+    (dict(task='cifar', data_path='x', cache_dir='y'),
+     'task=cifar does not use cache_dir')])
 def test_what_is_unknown_unused_or_lacking_is_named(changes, message):
   with pytest.raises(ValueError, match=message):
     _build(**changes)
 
 
 def test_options_that_are_none_count_as_not_given():
-  assert _build(data_dir=None, cache_dir=None).name == 'digits iid'
+  assert _build(data_path=None, cache_dir=None).name == 'digits iid'
 
 
 def test_images_of_two_shapes_are_refused(monkeypatch):
-  data = fedmd_data.digits(fedmd_data.Choice(split='iid', parties=4))
+  data = fedmd_data.digits(fedmd_data.Choice(split='iid', num_clients=4))
   other = dataclasses.replace(data, public=fedmd_data.Labelled(
       x=np.zeros([5, 9, 9, 1], np.uint8), y=np.zeros([5], np.int32)))
-  monkeypatch.setitem(fedmd_data.PAIRS, 'digits', lambda choice: other)
+  monkeypatch.setitem(fedmd_data.TASKS, 'digits', lambda choice: other)
   with pytest.raises(ValueError, match='must have one shape'):
     _build()

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tasks import ldp_distillation as tasks_lib
-from tasks import ldp_distillation_features as features
+from tasks.ldp import task as tasks_lib
+from tasks.ldp import features
 
 
 def _images(count, seed=0, channels=1):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tasks import ldp_distillation as tasks_lib
+from tasks.ldp import task as tasks_lib
 from tests import data_dir
 
 
@@ -20,7 +20,7 @@ def images_file(tmp_path_factory):
 
 
 def _npz(path, **options):
-  return tasks_lib.build('npz', data_path=path, **{'owners': 6, **options})
+  return tasks_lib.build('npz', data_path=path, **{'num_clients': 6, **options})
 
 
 def _rows(arrays):
@@ -29,7 +29,7 @@ def _rows(arrays):
 
 def test_embedded_digits_need_no_file():
   task = tasks_lib.build('digits')
-  assert (task.owners, len(task.holdings), task.num_classes) == (50, 50, 10)
+  assert (task.num_clients, len(task.holdings), task.num_classes) == (50, 50, 10)
   assert task.public.shape == (143, 16, 16, 1) and task.public.dtype == np.uint8
   assert len(task.test) == 360 and len(task.validation) == 0
   assert sum(len(held) for held in task.holdings) == 1797 - 360 - 143
@@ -79,11 +79,12 @@ def test_partitions_deal_records_unevenly(images_file):
 
 
 def test_stand_ins_overlap_and_say_so(images_file):
-  task = _npz(images_file, owners=40, stand_ins=5, records_per_owner=100)
-  assert (task.owners, len(task.holdings)) == (40, 5) and task.shares_holdings
+  task = _npz(images_file, num_clients=40, stand_ins=5, records_per_client=100)
+  assert (task.num_clients, len(task.holdings)) == (40, 5) and task.shares_holdings
   assert all(len(held) == 100 == len(_rows([held.x])) for held in task.holdings)
   assert len(_rows([held.x for held in task.holdings])) < 500
   assert '40 owners are supposed' in task.notes[0]
+  assert task.notes[0].name == 'stand-ins for clients'
   assert 'stand in' in task.privacy_unit
 
 
@@ -106,13 +107,13 @@ def test_classes_are_public_or_the_task_says_that_they_were_counted(
     tmp_path, name, changes, given, classes, counted):
   np.savez(tmp_path / 'a.npz', **_arrays(**changes))
   task = tasks_lib.build(
-      name, data_path=tmp_path / 'a.npz', owners=3, num_classes=given)
+      name, data_path=tmp_path / 'a.npz', num_clients=3, num_classes=given)
   assert task.num_classes == classes
   assert any('was counted from labels, private ones among them' in note
              for note in task.notes) == counted
   supposed = tasks_lib.build(
-      name, data_path=tmp_path / 'a.npz', owners=9, stand_ins=2,
-      records_per_owner=5, num_classes=given)
+      name, data_path=tmp_path / 'a.npz', num_clients=9, stand_ins=2,
+      records_per_client=5, num_classes=given)
   assert len(supposed.notes) == 1 + counted  # Beside what is said of stand-ins.
 
 
@@ -127,7 +128,7 @@ def test_labels_beyond_the_classes_are_named(
     tmp_path, name, changes, options, message):
   np.savez(tmp_path / 'a.npz', **_arrays(**changes))
   with pytest.raises(ValueError, match=message):
-    tasks_lib.build(name, data_path=tmp_path / 'a.npz', owners=1, **options)
+    tasks_lib.build(name, data_path=tmp_path / 'a.npz', num_clients=1, **options)
 
 
 def test_embedded_digits_have_their_own_classes():
@@ -136,17 +137,18 @@ def test_embedded_digits_have_their_own_classes():
 
 
 @pytest.mark.parametrize('options, message', [
-    (dict(owners=0), 'owners .*0'), (dict(owners=271), 'owners .*271'),
+    (dict(num_clients=0), 'num_clients .*0'),
+    (dict(num_clients=271), 'num_clients .*271'),
     (dict(public_records=1), 'public_records .*1'),
     (dict(public_records=300), 'public_records .*300'),
     (dict(validation_records=40), 'validation_records .*40'),
     (dict(validation_records=-1), 'validation_records .*-1'),
     (dict(data_seed=-1), 'data_seed .*-1'),
-    (dict(records_per_owner=5), 'records_per_owner needs stand_ins'),
-    (dict(stand_ins=3), 'stand_ins needs records_per_owner'),
-    (dict(stand_ins=7, records_per_owner=5), 'stand_ins .*7'),
-    (dict(stand_ins=3, records_per_owner=271), 'records_per_owner .*271'),
-    (dict(stand_ins=3, records_per_owner=5, partition='iid'), 'partition can.t'),
+    (dict(records_per_client=5), 'records_per_client needs stand_ins'),
+    (dict(stand_ins=3), 'stand_ins needs records_per_client'),
+    (dict(stand_ins=7, records_per_client=5), 'stand_ins .*7'),
+    (dict(stand_ins=3, records_per_client=271), 'records_per_client .*271'),
+    (dict(stand_ins=3, records_per_client=5, partition='iid'), 'partition can.t'),
     (dict(partition='odd'), 'partition'), (dict(epsilon=3), 'no option epsilon')])
 def test_bad_options_are_named(images_file, options, message):
   with pytest.raises(ValueError, match=message):
@@ -167,7 +169,7 @@ def test_bad_files_are_named(tmp_path, changes, message):
                 x_test=np.zeros([2, 9, 8], np.uint8), y_test=np.arange(2))
   np.savez(tmp_path / 'bad.npz', **{**arrays, **changes})
   with pytest.raises(ValueError, match=message):
-    tasks_lib.build('npz', data_path=tmp_path / 'bad.npz', owners=1)
+    tasks_lib.build('npz', data_path=tmp_path / 'bad.npz', num_clients=1)
 
 
 def test_bad_paths_and_names_are_named(tmp_path):
@@ -198,12 +200,12 @@ def test_keras_arrays_are_taken_as_they_come(monkeypatch):
   y = np.arange(40, dtype=np.uint8)[:, np.newaxis] % 10  # Columns.
   monkeypatch.setattr(
       tf.keras.datasets.cifar10, 'load_data', lambda: ((x, y), (x[:20], y[:20])))
-  task = tasks_lib.build('cifar10', owners=4)
+  task = tasks_lib.build('cifar10', num_clients=4)
   assert task.public.shape == (4, 32, 32, 3) and len(task.test) == 20
 
 
 def test_the_real_file_is_a_task():
   task = tasks_lib.build(
-      'mnist', data_path=data_dir.require('mnist.npz'), owners=20)
+      'mnist', data_path=data_dir.require('mnist.npz'), num_clients=20)
   assert task.public.shape == (6000, 28, 28, 1) and task.num_classes == 10
   assert all(set(range(10)) == set(held.y) for held in task.holdings)

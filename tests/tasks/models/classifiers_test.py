@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tasks import emnist
-from tasks import voting_models
+from tasks.emnist import task as emnist
+from tasks.models import classifiers as voting_models
 
 
 @pytest.mark.parametrize('name, shape', [

@@ -1,4 +1,4 @@
-"""Tests of tasks.layers."""
+"""Tests of tasks.models.layers."""
 
 import math
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tasks import layers
+from tasks.models import layers
 
 
 def _seed(*values):

@@ -1,11 +1,11 @@
-"""Tests of tasks.lstm, against the layer of Keras."""
+"""Tests of tasks.models.lstm, against the layer of Keras."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tasks import layers
-from tasks import lstm
+from tasks.models import layers
+from tasks.models import lstm
 
 # Steps that are unrolled at once, that loop over blocks, and a prime number.
 SIZES = [(3, 1, 2, 4), (4, 7, 3, 5), (2, 20, 4, 8), (1, 23, 5, 3), (6, 80, 8, 16)]

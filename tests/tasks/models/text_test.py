@@ -1,4 +1,4 @@
-"""Tests of tasks.text_models, against the models of TFF's baselines."""
+"""Tests of tasks.models.text, against the models of TFF's baselines."""
 
 import numpy as np
 import pytest
@@ -7,10 +7,10 @@ from tensorflow_federated.python.simulation.baselines import keras_metrics
 from tensorflow_federated.python.simulation.baselines.shakespeare import char_prediction_models
 from tensorflow_federated.python.simulation.baselines.stackoverflow import word_prediction_models
 
-from tasks import shakespeare
-from tasks import stackoverflow_word
-from tasks import text_models
-from tasks import text_tokens
+from tasks.text import shakespeare
+from tasks.text import stackoverflow_word
+from tasks.models import text as text_models
+from tasks.text import tokens as text_tokens
 
 SPECIAL = text_tokens.Special(6)
 PADDING, UNKNOWN, BEGIN, END = 0, 7, 8, 9

@@ -1,11 +1,11 @@
-"""Tests of tasks.sources."""
+"""Tests of tasks.sources.arrays."""
 
 import hypothesis
 from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from tasks import sources
+from tasks.sources import arrays as sources
 
 @hypothesis.settings(deadline=None, max_examples=100)
 @hypothesis.given(st.lists(st.integers(-3, 3), min_size=1, max_size=40))

@@ -8,10 +8,10 @@ import pyarrow
 from pyarrow import parquet
 import pytest
 
-from tasks import open_source
-from tasks import records
+from tasks.sources import open_source
+from tasks.sources import records
 from tasks import task
-from tests.tasks import populations
+from tests.tasks.sources import populations
 
 FIELDS = (
     records.Field(name='text', kind=records.TEXT),

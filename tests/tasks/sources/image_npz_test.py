@@ -1,4 +1,4 @@
-"""Tests of tasks.image_npz."""
+"""Tests of tasks.sources.image_npz."""
 
 import pathlib
 
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from tasks import image_npz
+from tasks.sources import image_npz
 from tests import data_dir
 
 

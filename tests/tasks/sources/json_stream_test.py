@@ -1,4 +1,4 @@
-"""Tests of tasks.json_stream."""
+"""Tests of tasks.sources.json_stream."""
 
 import io
 import json
@@ -7,7 +7,7 @@ import hypothesis
 from hypothesis import strategies as st
 import pytest
 
-from tasks import json_stream
+from tasks.sources import json_stream
 
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text() | st.floats(

@@ -1,4 +1,4 @@
-"""Tests of tasks.open_source and of what formats leave open."""
+"""Tests of tasks.sources.open_source and of what formats leave open."""
 
 import io
 import json
@@ -7,9 +7,9 @@ import numpy as np
 from PIL import Image
 import pytest
 
-from tasks import open_source
-from tasks import records
-from tests.tasks import populations
+from tasks.sources import open_source
+from tasks.sources import records
+from tests.tasks.sources import populations
 
 
 def _open(options, fields=populations.FIELDS, **more):

@@ -1,11 +1,11 @@
-"""Tests of tasks.partition."""
+"""Tests of tasks.sources.partition."""
 
 import hypothesis
 from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from tasks import partition
+from tasks.sources import partition
 
 
 @hypothesis.settings(deadline=None, max_examples=60)

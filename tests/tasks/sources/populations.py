@@ -1,4 +1,4 @@
-"""Small populations, written in every format that tasks.open_source reads."""
+"""Small populations, written in every format that tasks.sources.open_source reads."""
 
 import csv
 import gzip
@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow
 from pyarrow import parquet
 
-from tasks import records
-from tasks import sqlite_writer
+from tasks.sources import records
+from tasks.sources import sqlite_writer
 
 FIELDS = (
     records.Field(name='text', kind=records.TEXT),

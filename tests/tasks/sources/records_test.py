@@ -1,10 +1,10 @@
-"""Tests of tasks.records and of task.Skips."""
+"""Tests of tasks.sources.records and of task.Skips."""
 
 import numpy as np
 import pytest
 
-from tasks import records
-from tasks import sources
+from tasks.sources import records
+from tasks.sources import arrays as sources
 from tasks import task
 
 _SPEC = {'y': (np.dtype(np.int32), ())}

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tasks import open_source
+from tasks.sources import open_source
 from tasks import registry
-from tasks import source_sqlite
-from tasks import sqlite_writer
-from tests.tasks import populations
+from tasks.sources import sqlite as source_sqlite
+from tasks.sources import sqlite_writer
+from tests.tasks.sources import populations
 
 # What all formats can hold: NumPy's texts end at their last character that is not 0.
 _TEXTS = st.text(st.characters(exclude_characters='\0', exclude_categories=['Cs']),

@@ -1,4 +1,4 @@
-"""Tests of tasks.source_sqlite and tasks.sqlite_writer."""
+"""Tests of tasks.sources.sqlite and tasks.sources.sqlite_writer."""
 
 import concurrent.futures
 import sqlite3
@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tasks import example_proto
-from tasks import records
-from tasks import source_sqlite
-from tasks import sqlite_writer
+from tasks.sources import example_proto
+from tasks.sources import records
+from tasks.sources import sqlite as source_sqlite
+from tasks.sources import sqlite_writer
 from tasks import task
 
 FEATURE = example_proto.Feature(name='v', dtype=np.dtype(np.int64), shape=())

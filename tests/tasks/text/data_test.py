@@ -1,19 +1,19 @@
-"""Tests of tasks.text_data, and of what the registry says of the text tasks."""
+"""Tests of tasks.text.data, and of what the registry says of the text tasks."""
 
 import inspect
 
 import numpy as np
 import pytest
 
-from tasks import open_source
+from tasks.sources import open_source
 from tasks import registry
-from tasks import shakespeare
-from tasks import sources
-from tasks import stackoverflow_tag
-from tasks import stackoverflow_word
-from tasks import text_data
-from tasks import text_embedded
-from tasks import text_vocabulary
+from tasks.text import shakespeare
+from tasks.sources import arrays as sources
+from tasks.text import stackoverflow_tag
+from tasks.text import stackoverflow_word
+from tasks.text import data as text_data
+from tasks.text import embedded as text_embedded
+from tasks.text import vocabulary as text_vocabulary
 
 TASKS = {'shakespeare': shakespeare, 'stackoverflow_tag': stackoverflow_tag,
          'stackoverflow_word': stackoverflow_word}

@@ -1,4 +1,4 @@
-"""Tests of tasks.shakespeare."""
+"""Tests of tasks.text.shakespeare."""
 
 import gzip
 import json
@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tasks import open_source
-from tasks import shakespeare
-from tasks import sqlite_writer
+from tasks.sources import open_source
+from tasks.text import shakespeare
+from tasks.sources import sqlite_writer
 from tasks import task
-from tasks import text_tokens
+from tasks.text import tokens as text_tokens
 from tests import data_dir
 
 SPEECHES = {

@@ -8,10 +8,10 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tasks import stackoverflow_tag
-from tasks import stackoverflow_word
-from tasks import text_tokens
-from tasks import text_vocabulary
+from tasks.text import stackoverflow_tag
+from tasks.text import stackoverflow_word
+from tasks.text import tokens as text_tokens
+from tasks.text import vocabulary as text_vocabulary
 from tests import data_dir
 
 # Client -> posts of (text, title, tags). Two clients are held out of twelve.

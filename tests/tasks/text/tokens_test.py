@@ -1,4 +1,4 @@
-"""Tests of tasks.text_tokens, against TFF's preprocessing."""
+"""Tests of tasks.text.tokens, against TFF's preprocessing."""
 
 import collections
 import json
@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 from tensorflow_federated.python.simulation.baselines.shakespeare import char_prediction_preprocessing
 from tensorflow_federated.python.simulation.baselines.stackoverflow import word_prediction_preprocessing
 
-from tasks import text_tokens
+from tasks.text import tokens as text_tokens
 
 WORDS = ('the', 'to', '.', 'code', 'is')
 _PLAIN = tff.simulation.baselines.ClientSpec(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tasks import voting_partition
+from tasks.voting import partition as voting_partition
 
 # As uneven as MNIST's classes.
 SIZES = (592, 674, 596, 613, 584, 542, 592, 626, 585, 596)
@@ -12,18 +12,18 @@ LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), SIZES))
 
 def _deal(**changes):
   return voting_partition.few_classes(LABELS, **{**dict(
-      num_agents=100, classes_per_agent=6, records_per_agent=60, seed=0),
+      num_clients=100, labels_per_client=6, records_per_client=60, seed=0),
                                                  **changes})
 
 
-@pytest.mark.parametrize('num_agents, classes, records', [
+@pytest.mark.parametrize('num_clients, classes, records', [
     (100, 6, 60), (100, 6, 7), (50, 6, 60), (100, 10, 60), (10, 1, 50), (3, 4, 100),
     (200, 6, 60), (7, 5, 999)])
 def test_every_agent_has_so_many_records_of_so_many_classes(
-    num_agents, classes, records):
-  deal = _deal(num_agents=num_agents, classes_per_agent=classes,
-               records_per_agent=records)
-  assert [len(rows) for rows in deal] == [records] * num_agents
+    num_clients, classes, records):
+  deal = _deal(num_clients=num_clients, labels_per_client=classes,
+               records_per_client=records)
+  assert [len(rows) for rows in deal] == [records] * num_clients
   for rows in deal:
     assert len(np.unique(LABELS[rows])) == classes
   holders = np.array([[c in LABELS[rows] for c in range(10)] for rows in deal])
@@ -32,7 +32,7 @@ def test_every_agent_has_so_many_records_of_so_many_classes(
 
 def test_no_record_is_dealt_twice_while_there_are_enough():
   for records in (7, 60):
-    rows = np.concatenate(_deal(records_per_agent=records))
+    rows = np.concatenate(_deal(records_per_client=records))
     assert len(np.unique(rows)) == len(rows)
 
 
@@ -41,7 +41,7 @@ def test_all_records_are_dealt_if_there_are_just_enough():
 
 
 def test_records_are_repeated_where_there_are_too_few():
-  rows = np.concatenate(_deal(num_agents=250))
+  rows = np.concatenate(_deal(num_clients=250))
   counts = np.bincount(rows, minlength=len(LABELS))
   # Classes with few records repeat them more often.
   assert counts.min() == 2 and counts.max() <= 3
@@ -67,30 +67,30 @@ def test_the_deal_follows_from_the_seed():
 
 
 @pytest.mark.parametrize('changes, message', [
-    ({'num_agents': 0}, 'num_agents must be an integer from 1 on, found 0'),
-    ({'classes_per_agent': 11}, 'classes_per_agent must be .* 1 to 10, found 11'),
-    ({'records_per_agent': 5}, 'records_per_agent must be an integer from 6 on'),
+    ({'num_clients': 0}, 'num_clients must be an integer from 1 on, found 0'),
+    ({'labels_per_client': 11}, 'labels_per_client must be .* 1 to 10, found 11'),
+    ({'records_per_client': 5}, 'records_per_client must be an integer from 6 on'),
     ({'seed': -1}, 'data_seed must be an integer from 0 on, found -1'),
-    ({'num_agents': True}, 'num_agents must be an integer'),
-    ({'num_agents': 2, 'classes_per_agent': 3}, 'classes with nobody')])
+    ({'num_clients': True}, 'num_clients must be an integer'),
+    ({'num_clients': 2, 'labels_per_client': 3}, 'classes without an agent')])
 def test_impossible_deals_are_refused(changes, message):
   with pytest.raises(ValueError, match=message):
     _deal(**changes)
 
 
-@pytest.mark.parametrize('num_agents', [1, 7, 20])
-def test_an_even_deal_gives_everybody_as_many(num_agents):
-  deal = voting_partition.evenly(20, num_agents=num_agents, seed=3)
+@pytest.mark.parametrize('num_clients', [1, 7, 20])
+def test_an_even_deal_gives_everybody_as_many(num_clients):
+  deal = voting_partition.evenly(20, num_clients=num_clients, seed=3)
   sizes = [len(rows) for rows in deal]
   assert max(sizes) - min(sizes) <= 1
   np.testing.assert_array_equal(np.sort(np.concatenate(deal)), np.arange(20))
-  again = voting_partition.evenly(20, num_agents=num_agents, seed=3)
+  again = voting_partition.evenly(20, num_clients=num_clients, seed=3)
   np.testing.assert_array_equal(deal[0], again[0])
 
 
 @pytest.mark.parametrize('changes, message', [
-    ({'num_agents': 21}, 'num_agents must be an integer from 1 to 20, found 21'),
+    ({'num_clients': 21}, 'num_clients must be an integer from 1 to 20, found 21'),
     ({'seed': 0.5}, 'data_seed must be an integer')])
 def test_impossible_even_deals_are_refused(changes, message):
   with pytest.raises(ValueError, match=message):
-    voting_partition.evenly(20, **{**dict(num_agents=2, seed=0), **changes})
+    voting_partition.evenly(20, **{**dict(num_clients=2, seed=0), **changes})

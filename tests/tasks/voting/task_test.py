@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tasks import voting
-from tasks import voting_data
+from tasks.voting import task as voting
+from tasks.voting import data as voting_data
 from tests import data_dir
 
 
@@ -43,7 +43,7 @@ def test_embedded_needs_no_file():
 
 
 def test_the_servers_records_stay_whatever_the_agents():
-  first, other = (voting.build('embedded', num_agents=count, data_seed=count)
+  first, other = (voting.build('embedded', num_clients=count, data_seed=count)
                   for count in (5, 40))
   np.testing.assert_array_equal(first.public, other.public)
   np.testing.assert_array_equal(first.test['x'], other.test['x'])
@@ -65,7 +65,7 @@ def test_nobodys_records_are_the_servers():
     ('webcam', 206, 89), ('dslr', 110, 47)])
 def test_office_has_a_domain_each(target, public, test):
   folder = data_dir.require('office_caltech10_surf.npz').parent
-  task = voting.build('office', data_dir=str(folder), target=target)
+  task = voting.build('office', data_path=str(folder), target=target)
   _check(task, 3, (800,), public, test)
   assert target not in task.agents.client_ids
   np.testing.assert_allclose(np.linalg.norm(task.public, axis=1), 1, rtol=1e-4)
@@ -73,7 +73,7 @@ def test_office_has_a_domain_each(target, public, test):
 
 def test_mnist_agents_have_six_digits_and_600_records():
   folder = data_dir.require('mnist.npz').parent
-  task = voting.build('mnist', data_dir=str(folder))
+  task = voting.build('mnist', data_path=str(folder))
   _check(task, 100, (28, 28), 3000, 7000)
   for agent in task.agents.client_ids[::9]:
     y = task.agents.examples(agent)['y']
@@ -83,7 +83,7 @@ def test_mnist_agents_have_six_digits_and_600_records():
 
 def test_digits_agents_have_one_domain_each():
   folder = data_dir.require('svhn_1000.npz').parent
-  task = voting.build('digits', data_dir=str(folder), num_agents=40, svhn_agents=4)
+  task = voting.build('digits', data_path=str(folder), num_clients=40, svhn_clients=4)
   _check(task, 40, (16, 16), 3000, 6298)
   sizes = {a: len(task.agents.examples(a)['y']) for a in task.agents.client_ids}
   assert {s for a, s in sizes.items() if a.startswith('svhn')} == {250}
@@ -258,11 +258,11 @@ def test_bad_lists_of_agents_are_refused(tmp_path, writers, message):
 @pytest.mark.parametrize('name, options, message', [
     ('cifar', {}, "task must be one of embedded, .*, found 'cifar'"),
     ('embedded', {'target': 'dslr'}, 'task embedded does not use target; its'),
-    ('mnist', {}, 'task mnist needs data_dir'),
-    ('embedded', {'num_agents': 0}, 'num_agents must be an integer from 1'),
+    ('mnist', {}, 'task mnist needs data_path'),
+    ('embedded', {'num_clients': 0}, 'num_clients must be an integer from 1'),
     ('embedded', {'public_records': 1397}, 'public_records must be below 1397'),
-    ('office', {'data_dir': 'd', 'target': 'moon'}, 'target must be one of amazon'),
-    ('digits', {'data_dir': 'd', 'svhn_agents': 200}, r'svhn_agents must be in \[0'),
+    ('office', {'data_path': 'd', 'target': 'moon'}, 'target must be one of amazon'),
+    ('digits', {'data_path': 'd', 'svhn_clients': 200}, r'svhn_clients must be in \[0'),
     ('npz', {'data_path': 'f', 'public_fraction': 1.0}, 'public_fraction must be in'),
 ])
 def test_bad_options_are_one_clear_line(name, options, message):

@@ -1,0 +1,368 @@
+"""Sampling schemes: what they sample, and what they say that it costs."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tests import statistics_lib
+from tff_pipelines.accounting import accountant
+from tff_pipelines.accounting import base
+from tff_pipelines.accounting import events
+from tff_pipelines.accounting import ledger as ledger_lib
+from tff_pipelines.accounting import mechanisms
+from tff_pipelines.accounting import sampling as sampling_lib
+from tff_pipelines.accounting import schemes
+
+POPULATION = 400
+
+
+def _scheme(sampling='poisson', **changes):
+  return schemes.build(sampling, **{**dict(
+      population=POPULATION, cohort_size=100), **changes})
+
+
+def _included(scheme, rounds=2000):
+  """Which clients were selected: bool [rounds, population]."""
+  included = np.zeros([rounds, POPULATION], bool)
+  for r in range(rounds):
+    chosen = scheme.sample(r)
+    assert chosen.dtype == np.int64
+    assert np.all(np.diff(chosen) > 0)
+    included[r, chosen] = True
+  return included
+
+
+def _check_rate(included, q):
+  """Asserts the rate of inclusion: of all, of each client, of each round."""
+  statistics_lib.check_mean(included, q, q * (1 - q))
+  # Exact tails: a rare client's few inclusions are not nearly normal.
+  counts, binomial = included.sum(axis=0), stats.binom(len(included), q)
+  tails = np.minimum(binomial.cdf(counts), binomial.sf(counts - 1))
+  assert tails.min() > statistics_lib.FALSE_ALARM / 2 / POPULATION
+
+
+@pytest.mark.parametrize('seed', [None, 3])
+@pytest.mark.parametrize('cohort_size', [100, 1, 399.5, 0.25])
+def test_poisson_includes_everyone_at_the_rate(seed, cohort_size):
+  included = _included(_scheme(simulation_seed=seed, cohort_size=cohort_size))
+  q = cohort_size / POPULATION
+  _check_rate(included, q)
+  for wrong in (q * 2 / 3, min(0.9999, q * 3 / 2)):
+    if abs(wrong - q) * (included.size * wrong)**0.5 > 15 * wrong:
+      with pytest.raises(AssertionError):
+        _check_rate(included, wrong)
+
+
+@pytest.mark.parametrize('seed', [None, 3])
+def test_poisson_includes_clients_independently(seed):
+  included = _included(_scheme(simulation_seed=seed)).astype(np.float64)
+  q = 0.25
+  # The size of the cohort is binomial; of samples of a fixed size it is not.
+  sizes = included.sum(axis=1) - 100
+  statistics_lib.check_variance(sizes, POPULATION * q * (1 - q), 6 / POPULATION)
+  # Neighbours, and the same client in the next round.
+  centred = included - q
+  for products in (centred[:, 1:] * centred[:, :-1], centred[1:] * centred[:-1],
+                   centred[:, ::2] * centred[:, 1::2]):
+    statistics_lib.check_mean(products, 0, (q * (1 - q))**2)
+  fixed = _included(_scheme(sampling='fixed', simulation_seed=seed))
+  assert not statistics_lib.has_second_moment(
+      fixed.sum(axis=1) - 100, POPULATION * q * (1 - q))
+
+
+@pytest.mark.parametrize('cohort_size, population', [
+    (1, 3), (2, 3), (100, 539), (7, 1999), (101.5, 3400), (1e-3, 10**6)])
+def test_poisson_thresholds_are_the_rate_to_float64(cohort_size, population):
+  # A client is selected iff its 64 random bits are below q * 2^64.
+  scheme = _scheme(cohort_size=cohort_size, population=population)
+  threshold = int(cohort_size / population * 2.0**64)
+  slack = threshold // 2**50 + 1
+  for bits, selected in [(0, True), (threshold - slack, True),
+                         (threshold + slack, False), (2**64 - 1, False)]:
+    scheme._random_bits = lambda _, b=bits: np.array([b], np.uint64)  # pylint: disable=protected-access
+    assert bool(scheme.sample(0).size) == selected
+
+
+@pytest.mark.parametrize('seed', [None, 3])
+def test_fixed_is_a_uniform_subset_of_the_exact_size(seed):
+  scheme = _scheme(sampling='fixed', cohort_size=37, simulation_seed=seed)
+  included = _included(scheme)
+  np.testing.assert_array_equal(included.sum(axis=1), 37)
+  errors = (included.mean(axis=0) - 37 / POPULATION) / (
+      37 / POPULATION * (1 - 37 / POPULATION) / len(included))**0.5
+  assert np.abs(errors).max() < 6.0
+  # Pairs: each of them as often as without replacement, within 5 deviations.
+  pairs = np.mean(included[:, ::2] & included[:, 1::2])
+  expected = 37 * 36 / (POPULATION * (POPULATION - 1))
+  assert pairs == pytest.approx(expected, rel=0.08)
+
+
+@pytest.mark.parametrize('arguments', [
+    dict(sampling='none'), dict(sampling='none', cohort_size=5),
+    dict(sampling='poisson', cohort_size=POPULATION),
+    dict(sampling='fixed', cohort_size=POPULATION)])
+@pytest.mark.parametrize('seed', [None, 1])
+def test_all_clients_are_selected_where_nothing_is_sampled(arguments, seed):
+  scheme = _scheme(simulation_seed=seed, **arguments)
+  for r in range(3):
+    np.testing.assert_array_equal(scheme.sample(r), np.arange(POPULATION))
+
+
+@pytest.mark.parametrize('sampling', ['poisson', 'fixed'])
+def test_seeded_cohorts_repeat_and_differ_by_round_and_seed(sampling):
+  sample = lambda seed, r: tuple(_scheme(
+      sampling=sampling, simulation_seed=seed).sample(r))
+  drawn = {(seed, r): sample(seed, r) for seed in range(3) for r in range(10)}
+  for (seed, r), chosen in drawn.items():
+    assert sample(seed, r) == chosen
+  assert len(set(drawn.values())) == 30
+
+
+@pytest.mark.parametrize('sampling', ['poisson', 'fixed'])
+def test_unseeded_cohorts_never_repeat(sampling):
+  two = [_scheme(sampling=sampling) for _ in range(2)]
+  drawn = {tuple(s.sample(0)) for s in two for _ in range(50)}
+  assert len(drawn) == 100
+
+
+def test_poisson_rounds_without_clients_happen_and_are_empty():
+  scheme = _scheme(cohort_size=0.5, simulation_seed=0)
+  sizes = [scheme.sample(r).size for r in range(200)]
+  assert 0.5 < np.mean(np.equal(sizes, 0)) < 0.7  # exp(-0.5) = 0.61.
+
+
+@pytest.mark.parametrize('arguments, message', [
+    (dict(sampling='shuffle'), "sampling must be .*'shuffle'"),
+    (dict(population=0), 'population .*0'),
+    (dict(population=1.5), 'population .*1.5'),
+    (dict(cohort_size=0), 'cohort_size .*0'),
+    (dict(cohort_size=-3), 'cohort_size .*-3'),
+    (dict(cohort_size=float('nan')), 'cohort_size .*nan'),
+    (dict(cohort_size=401), 'cohort_size must be at most population=400, found '
+                            '401'),
+    (dict(sampling='none', cohort_size=401), 'cohort_size .*found 401'),
+    (dict(sampling='fixed', cohort_size=1.5), 'integer for sampling=fixed'),
+    (dict(population=None), 'population must be given for sampling=poisson'),
+    (dict(cohort_size=None), 'cohort_size must be given for sampling=poisson'),
+])
+def test_impossible_arguments_are_named(arguments, message):
+  with pytest.raises(ValueError, match=message):
+    _scheme(**arguments)
+
+
+@pytest.mark.parametrize('sampling, expected', [
+    ('poisson', {1: [0, 6, 8, 12, 14, 16, 17, 19], 2: [5, 6, 7, 12, 16, 17]}),
+    ('fixed', {1: [0, 6, 8, 12, 14, 16], 2: [5, 6, 7, 12, 16, 17]}),
+    ('none', {1: list(range(20)), 2: list(range(20))})])
+def test_cohorts_of_a_seed_are_always_the_same(sampling, expected):
+  scheme = _scheme(sampling, population=20, cohort_size=6, simulation_seed=3)
+  assert {r: scheme.sample(r).tolist() for r in expected} == expected
+
+
+@pytest.mark.parametrize('sampling, expected, largest, planned', [
+    ('poisson', 100, 400, sampling_lib.cohort_upper_quantile(400, 0.25)),
+    ('fixed', 100, 100, None), ('none', 400, 400, None)])
+def test_cohorts_are_expected_planned_for_and_bounded(
+    sampling, expected, largest, planned):
+  scheme = _scheme(sampling)
+  assert scheme.expected_cohort == expected
+  assert scheme.largest_cohort == largest
+  assert scheme.planned_cohort == planned
+  sizes = [len(scheme.sample(r)) for r in range(300)]
+  assert max(sizes) <= largest
+  assert np.mean(sizes) == pytest.approx(expected, rel=0.03)
+
+
+@pytest.mark.parametrize('sampling', schemes.SAMPLINGS)
+def test_present_schemes_keep_no_state(sampling):
+  scheme = _scheme(sampling)
+  assert scheme.state() == {}
+  scheme.restore({})
+  with pytest.raises(ValueError, match='state must be empty .* found deck'):
+    scheme.restore({'deck': np.arange(3)})
+
+
+GAUSSIAN = events.CentralGaussian(noise_multiplier=2.0)
+
+
+@pytest.mark.parametrize('sampling, expected', [
+    ('poisson', events.PoissonSampled(
+        event=GAUSSIAN, sampling_rate=0.25, pivotal_probability=0.125)),
+    ('fixed', events.FixedSizeSampled(
+        event=GAUSSIAN, cohort_size=100, population=POPULATION)),
+    ('none', GAUSSIAN)])
+def test_the_event_of_a_round_is_that_of_its_sampling(sampling, expected):
+  scheme = _scheme(sampling)
+  for r in (1, 7):
+    assert scheme.event(GAUSSIAN, r, 0.125) == expected
+    assert scheme.repeated(GAUSSIAN, r, 0.125) == expected
+  assert scheme.events(GAUSSIAN, 12, 0.125) == events.SelfComposed(
+      event=expected, count=12)
+
+
+def test_pivotal_clients_are_those_of_random_cohorts():
+  settings = (0.9, 1, 0.1)
+  assert _scheme('poisson').pivotal_probability(*settings) == (
+      sampling_lib.pivotal_probability(POPULATION, 0.25, *settings)) > 0
+  assert _scheme('fixed').pivotal_probability(*settings) == 0
+  assert _scheme('none').pivotal_probability(*settings) == 0
+
+
+def test_all_clients_can_be_accounted_without_their_number():
+  scheme = schemes.Everyone()
+  assert scheme.event(GAUSSIAN, 1) == GAUSSIAN
+  with pytest.raises(ValueError, match='population must be given'):
+    scheme.sample(1)
+
+
+def test_the_names_of_the_flags_are_those_of_the_schemes():
+  assert schemes.SAMPLINGS == ('poisson', 'fixed', 'none') == tuple(schemes.SCHEMES)
+  assert all(schemes.SCHEMES[name].name == name for name in schemes.SAMPLINGS)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Turn(base.Event):
+  """A round of `Groups`: a cost if it is the first of a pass over all groups.
+
+  Attributes:
+    release: From one group.
+    is_first: Whether the groups before it in the pass are none.
+  """
+
+  release: base.Event
+  is_first: bool
+
+  @property
+  def adjacency(self):
+    return self.release.adjacency
+
+  @property
+  def sensitivity(self):
+    return self.release.sensitivity
+
+  def curve(self, max_order, amplification):
+    return self.is_first * self.release.curve(max_order, amplification)
+
+  def repeated(self):
+    return self.release
+
+
+class Groups(schemes.SamplingScheme):
+  """Selects groups of clients alternately, from a deck that a checkpoint keeps.
+
+  A client is in one group, so that a pass over all of them costs what one does.
+  """
+
+  name = 'groups'
+
+  def __init__(self, **arguments):
+    super().__init__(**arguments)
+    self.groups = int(self.population / self.cohort_size)
+    self._deck = np.random.default_rng(self.simulation_seed).permutation(
+        self.population)
+
+  def sample(self, round_index):
+    return np.sort(self._deck[round_index % self.groups::self.groups])
+
+  def event(self, release, round_index, pivotal_probability=0.0):
+    del pivotal_probability  # The sizes of cohorts are public.
+    return Turn(release=release, is_first=round_index % self.groups == 1)
+
+  def state(self):
+    return {'deck': self._deck}
+
+  def restore(self, state):
+    self._deck = state['deck']
+
+  @property
+  def planned_cohort(self):
+    return None
+
+
+@pytest.fixture(name='with_groups')
+def _with_groups(monkeypatch):
+  monkeypatch.setitem(schemes.SCHEMES, 'groups', Groups)
+
+
+def _mechanism(**changes):
+  return mechanisms.SumMechanism(**{**dict(
+      mechanism='gaussian', noise_multiplier=2.0, population=12, cohort_size=3.0,
+      rounds=10, sampling='groups'), **changes})
+
+
+@pytest.mark.usefixtures('with_groups')
+def test_a_registered_scheme_is_sampled_accounted_and_restored():
+  mechanism = _mechanism()
+  scheme = mechanism.sampling_scheme(simulation_seed=5)
+  cohorts = [scheme.sample(r).tolist() for r in range(1, 5)]
+  assert sorted(sum(cohorts, [])) == list(range(12))
+  resumed = mechanism.sampling_scheme()
+  resumed.restore(scheme.state())
+  assert [resumed.sample(r).tolist() for r in range(1, 5)] == cohorts
+  # Ten rounds are two passes and a half: three releases for the clients of some group.
+  assert accountant.epsilon(mechanism.event(), 1e-5, accountant='rdp') == (
+      accountant.epsilon(events.SelfComposed(event=GAUSSIAN, count=3), 1e-5,
+                         accountant='rdp'))
+  assert mechanism.round_event(1).is_first and not mechanism.round_event(2).is_first
+  assert mechanism.event() == events.Composed(events=(
+      events.SelfComposed(event=mechanism.round_event(1), count=3),
+      events.SelfComposed(event=mechanism.round_event(2), count=7)))
+
+
+@pytest.mark.usefixtures('with_groups')
+def test_a_repeated_round_of_a_registered_scheme_costs_what_it_says(tmp_path):
+  mechanism = _mechanism()
+  scheme = mechanism.sampling_scheme()
+  ledger = ledger_lib.Ledger.create(tmp_path / 'ledger.jsonl')
+  for r in range(1, 5):
+    event = scheme.event(mechanism.release(), r)
+    assert scheme.repeated(mechanism.release(), r) == event.repeated() == GAUSSIAN
+    ledger.append_line(ledger.next_line(
+        event, outcome='released', configuration_hash='c', starts=1 + (r >= 3)))
+  def epsilon(event):
+    return accountant.epsilon(event, 1e-5, accountant='rdp')
+  assert epsilon(ledger.event()) == epsilon(GAUSSIAN)
+  # The repeated round was the third, which is no first of a pass.
+  assert epsilon(ledger.seen_event()) == epsilon(
+      events.SelfComposed(event=GAUSSIAN, count=2))
+  assert base.from_json(json.loads(json.dumps(event.to_json()))) == event
+
+
+@pytest.mark.usefixtures('with_groups')
+def test_every_client_is_pivotal_in_a_scheme_that_does_not_say():
+  seen = []
+
+  class Watched(Groups):
+    """Notes the probability."""
+
+    def event(self, release, round_index, pivotal_probability=0.0):
+      seen.append(pivotal_probability)
+      return super().event(release, round_index, pivotal_probability)
+
+  schemes.SCHEMES['groups'] = Watched
+  mechanism = _mechanism(mechanism='skellam', clip=1.0, bits=16, dimension=8)
+  mechanism.event()
+  assert set(seen) == {1.0}
+  seen.clear()
+  mechanism.replace(mechanism='skellam_central').event()
+  assert set(seen) == {0.0}
+
+
+@pytest.mark.parametrize('mechanism', mechanisms.names(mechanisms.SumMechanism))
+def test_an_unknown_scheme_is_an_error_everywhere(mechanism, monkeypatch):
+  message = "sampling must be one of .*'groups'"
+  settings = dict(mechanism=mechanism, clip=1.0, bits=16, dimension=8)
+  with pytest.raises(ValueError, match=message):
+    _mechanism(**settings)
+  with pytest.raises(ValueError, match=message):
+    schemes.build('groups', population=12, cohort_size=3)
+  monkeypatch.setitem(schemes.SCHEMES, 'groups', Groups)
+  known = _mechanism(**settings)
+  monkeypatch.delitem(schemes.SCHEMES, 'groups')
+  for use in (known.event, known.round_event, known.params, known.sampling_scheme,
+              lambda: known.sampled(GAUSSIAN), lambda: known.replace(rounds=2)):
+    with pytest.raises(ValueError, match=message):
+      use()

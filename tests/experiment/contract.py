@@ -1,0 +1,197 @@
+"""What holds for every family's experiment: a test class that each inherits.
+
+A family's test file has one class:
+
+    class TestExperiment(contract.ExperimentContract):
+      def experiment(self, folder, **changes): ...
+"""
+
+import json
+import math
+import shutil
+
+import numpy as np
+import pytest
+
+from tff_pipelines.experiment import files
+from tff_pipelines.experiment import records as records_lib
+from tff_pipelines.experiment import report
+from tff_pipelines.queries import ledger as ledger_query
+
+
+class _Killed(BaseException):
+  """Ends a run at a commit, as a kill would."""
+
+
+# Fields of a summary that differ between a run and one that was resumed.
+_OF_STARTS = {'starts', 'epsilon_server', 'consumed_delta_server'}
+
+
+class ExperimentContract:
+  """Inherit as a class whose name begins with Test.
+
+  Class attributes:
+    commits: How many commits (or charges) a run of `experiment` makes, at least.
+    accountant: Of the plan, which a ledger does not state.
+    in_vain: Settings that some other setting leaves without effect: (name, value,
+      the settings that do so).
+  """
+
+  commits: int = 2
+  in_vain: tuple = ()
+  accountant: str = 'auto'
+
+  def experiment(self, folder, **changes):
+    """A small experiment, seeded unless `seed=None` is given, in a folder.
+
+    Args:
+      folder: Its output_dir.
+      **changes: Settings, `seed` and `resume` among them.
+    """
+    raise NotImplementedError
+
+  def settings_class(self):
+    """Of the experiment."""
+    raise NotImplementedError
+
+  @pytest.fixture(scope='class')
+  def seeded(self, tmp_path_factory):
+    """The folder and the summary of a seeded run."""
+    folder = tmp_path_factory.mktemp('seeded') / 'run'
+    return folder, self.experiment(folder).run()
+
+  @pytest.fixture(scope='class')
+  def private(self, tmp_path_factory):
+    """The folder and the summary of a run with a guarantee."""
+    folder = tmp_path_factory.mktemp('private') / 'run'
+    return folder, self.experiment(folder, seed=None).run()
+
+  @pytest.mark.parametrize('when', ['before', 'after'])
+  def test_restored_at_every_commit_it_ends_the_same(
+      self, seeded, tmp_path, monkeypatch, when):
+    folder, summary = seeded
+    lines = _events(folder)
+    total = len(lines)
+    assert total >= self.commits
+    for number in range(1, total + 1):
+      copy = tmp_path / f'{when}_{number}'
+      with monkeypatch.context() as patch:
+        _kill_at(patch, number, when)
+        with pytest.raises(_Killed):
+          self.experiment(copy).run()
+      resumed = self.experiment(copy, resume=True).run()
+      assert resumed['starts'] == 2
+      if self.lost_when(when):
+        # What was charged and lost stays charged: the run has an end of its own.
+        assert len(_events(copy)) >= total
+        continue
+      assert _events(copy) == lines
+      assert _comparable(resumed) == _comparable(summary)
+      _assert_same_results(copy, folder)
+
+  def lost_when(self, when) -> bool:
+    """Whether a kill at that point loses what was charged."""
+    del when
+    return False
+
+  def test_summary_is_what_the_schema_says(self, seeded, private):
+    for folder, summary in (seeded, private):
+      report.validate_summary(summary)
+      assert report.read_summary(folder / files.SUMMARY) == summary
+    assert seeded[1]['epsilon'] is seeded[1]['epsilon_server'] is None
+    assert 'seeded: not private' in seeded[1]['caveats']
+    assert 'seeded: not private' not in private[1]['caveats']
+
+  def test_ledger_alone_gives_the_epsilon_of_the_summary(self, private):
+    folder, summary = private
+    answer = ledger_query.answer(folder / files.LEDGER, accountant=self.accountant)
+    for mine, theirs in (('epsilon', answer.epsilon),
+                         ('epsilon_server', answer.epsilon_server)):
+      if summary[mine] is not None:
+        assert theirs == pytest.approx(summary[mine], rel=1e-6), mine
+    assert summary['epsilon'] is not None or not self.is_private
+    assert answer.delta == pytest.approx(summary['delta'] or answer.delta)
+
+  is_private = True
+
+  def test_report_is_complete_and_short(self, tmp_path, capsys):
+    self.experiment(tmp_path / 'run').run()
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 20 and max(map(len, lines)) <= 80, lines
+    end = lines[lines.index('') + 1:]
+    assert 0 < len(end) <= 10
+    labels = [line[:12].strip() for line in end if line[:12].strip()]
+    assert labels[0] == 'result' and labels[-1] == 'next'
+    assert {'epsilon', 'run', 'caveats', 'files'} <= set(labels)
+    shown = ' '.join(line[12:] for line in lines)
+    assert shown.count('seeded: not private') == 2  # Before the first round, too.
+    full = (tmp_path / 'run' / files.REPORT).read_text(encoding='utf-8')
+    summary = json.loads((tmp_path / 'run' / files.SUMMARY).read_text())
+    assert all(warning in full for warning in summary['warnings'])
+
+  def test_settings_given_in_vain_are_refused(self, tmp_path):
+    assert self.in_vain
+    for name, value, others in self.in_vain:
+      with pytest.raises(ValueError, match=f'^{name} is not used with'):
+        self.experiment(tmp_path / 'run', **{name: value}, **others)
+    assert not (tmp_path / 'run').exists()
+
+  def test_run_of_another_configuration_is_not_resumed(self, seeded, tmp_path):
+    folder = tmp_path / 'run'
+    shutil.copytree(seeded[0], folder)
+    with pytest.raises(ValueError, match='seed .* differ'):
+      self.experiment(folder, seed=12345, resume=True).run()
+    with pytest.raises(ValueError, match='holds a run already'):
+      self.experiment(folder).run()
+
+
+def _kill_at(patch, number, when):
+  """Ends the process at the commit, or the keeping, of a round."""
+  def killing(original, count):
+    def wrapped(self, *arguments, **named):
+      count[0] += 1
+      if count[0] == number and when == 'before':
+        raise _Killed
+      result = original(self, *arguments, **named)
+      if count[0] == number:
+        raise _Killed
+      return result
+    return wrapped
+
+  count = [0]
+  for owner, name in ((records_lib.RunRecords, 'commit'),
+                      (records_lib.ChargedRecords, 'keep')):
+    patch.setattr(owner, name, killing(getattr(owner, name), count))
+
+
+def _events(folder):
+  lines = (folder / files.LEDGER).read_text(encoding='utf-8').splitlines()[1:]
+  return [(json.loads(line)['event'], json.loads(line)['outcome']) for line in lines]
+
+
+def _comparable(summary):
+  return {name: value for name, value in summary.items() if name not in _OF_STARTS}
+
+
+def _assert_same_results(one, other):
+  """Tables and arrays that both folders have are equal."""
+  assert _table(one) == _table(other)
+  names = {path.relative_to(other) for path in other.rglob('*.npz')}
+  assert names == {path.relative_to(one) for path in one.rglob('*.npz')}
+  for name in names:
+    mine, theirs = files.read_arrays(one / name), files.read_arrays(other / name)
+    assert mine.keys() == theirs.keys()
+    for key in mine.keys() - {'line'}:  # A hash over times.
+      np.testing.assert_array_equal(mine[key], theirs[key])
+
+
+def _table(folder):
+  path = folder / files.METRICS
+  if not path.exists():
+    return None
+  rows = [line.split(',') for line in path.read_text(encoding='utf-8').splitlines()]
+  epsilon = [i for i, name in enumerate(rows[0]) if name.startswith('epsilon')]
+  # Restarts count where clients protect themselves.
+  return [[value for i, value in enumerate(row) if i not in epsilon or not
+           math.isfinite(float(value))] if number else row
+          for number, row in enumerate(rows)]

@@ -1,0 +1,261 @@
+"""Numbers of a guarantee: from events, with whom they hold against."""
+
+import dataclasses
+import math
+import re
+
+import numpy as np
+import pytest
+
+from tests.experiment.example_plan import ExamplePlan
+from tests.experiment.example_plan import TERMS
+from tff_pipelines.accounting import accountant
+from tff_pipelines.accounting import base
+from tff_pipelines.accounting import noise_budget
+from tff_pipelines.accounting import events
+from tff_pipelines.accounting import ledger as ledger_lib
+from tff_pipelines.experiment import guarantee
+
+DELTA = 1e-3
+
+
+def _epsilon(plan, rounds, **how):
+  event = events.SelfComposed(event=plan.event(1), count=rounds)
+  return accountant.epsilon(event, DELTA, **{'accountant': 'rdp', **how})
+
+
+def test_rounds_of_one_event_are_one_composition():
+  plan = ExamplePlan()
+  assert plan.released(4) == events.SelfComposed(event=plan.event(1), count=4)
+  changing = ExamplePlan(period=2)
+  assert changing.released(3) == events.Composed(events=(
+      events.SelfComposed(event=changing.event(1), count=2),
+      events.SelfComposed(event=changing.event(3), count=1)))
+
+
+def test_both_numbers_are_those_of_the_accountant():
+  plan = ExamplePlan()
+  found = plan.guarantee(7)
+  assert found.outsiders.epsilon == _epsilon(plan, 7) == plan.epsilon(7)
+  assert found.server.epsilon == _epsilon(plan, 7, amplification='none')
+  assert found.server.epsilon > found.outsiders.epsilon
+  assert (found.delta, found.adjacency, found.seeded) == (DELTA, base.ZERO_OUT, False)
+  assert (found.outsiders.accountant, found.outsiders.amplification) == ('rdp', 'tight')
+  assert found.server.amplification is None  # Nothing is sampled in its eyes.
+  assert found.outsiders.consumed_delta is None
+  assert plan.epsilon(0) == 0 < plan.epsilon(1) < plan.epsilon(2)
+
+
+def test_accountant_and_amplification_are_those_of_the_plan():
+  plan = ExamplePlan(amplification='generic')
+  found = plan.guarantee(3)
+  assert found.outsiders.epsilon == _epsilon(plan, 3, amplification='generic')
+  assert found.outsiders.amplification == 'generic' and found.outsiders.order > 1
+  assert found.server.epsilon == _epsilon(plan, 3, amplification='none')
+  plan = ExamplePlan(accountant='auto', sampling_rate=1.0)
+  found = plan.guarantee(3)
+  assert found.outsiders.epsilon == _epsilon(plan, 3, accountant='auto')
+  assert (found.outsiders.accountant, found.outsiders.order) == ('pld', None)
+
+
+def test_without_a_number_for_the_server_none_is_stated():
+  plan = ExamplePlan(terms=dataclasses.replace(TERMS, observers_server=None))
+  assert plan.guarantee(2).server is None
+
+
+def test_repeated_rounds_cost_the_server_and_those_who_protect_themselves():
+  plan = ExamplePlan(total_variation=1e-9)
+  once, again = plan.guarantee(3), plan.guarantee(
+      3, 2, seen=events.SelfComposed(event=plan.event(1), count=5))
+  assert again.outsiders == once.outsiders
+  seen = events.SelfComposed(
+      event=events.CentralGaussian(noise_multiplier=1.0), count=5)
+  assert again.server.epsilon == accountant.epsilon(
+      seen, DELTA - again.server.consumed_delta, accountant='rdp')
+  assert again.server.consumed_delta > once.server.consumed_delta
+  local = ExamplePlan(event_kind='local')
+  seen = events.SelfComposed(event=local.event(1), count=5)
+  assert local.guarantee(3, 2, seen=seen).outsiders.epsilon == _epsilon(local, 5)
+  assert local.guarantee(3).outsiders.epsilon == _epsilon(local, 3)
+  assert local.epsilon(3, 2) == _epsilon(local, 5)
+  assert plan.epsilon(3, 2) == plan.epsilon(3)
+
+
+def test_suppressed_rounds_leave_no_number_for_the_server():
+  found = ExamplePlan().guarantee(3, suppressed=True)
+  assert found.server is None and guarantee.SUPPRESSED in found.caveats
+  assert found.lines()[1] == 'none against the server: rounds suppressed'
+  assert found.to_json()['epsilon_server'] is None
+  assert found.outsiders.epsilon == ExamplePlan().epsilon(3)
+
+
+def test_sampling_error_is_taken_from_delta():
+  plan = ExamplePlan(total_variation=1e-6)
+  bound = plan.guarantee(10).outsiders
+  event = plan.released(10)
+  assert bound.consumed_delta == pytest.approx(
+      noise_budget.consumed_by(event, 1e-5, DELTA), rel=1e-12)
+  assert 0 < bound.consumed_delta < DELTA / 2
+  assert bound.epsilon == accountant.epsilon(
+      event, DELTA - bound.consumed_delta, accountant='rdp')
+  assert bound.epsilon > ExamplePlan().epsilon(10)
+  # That is enough at the epsilon that was found.
+  assert noise_budget.consumed(1e-5, bound.epsilon) <= bound.consumed_delta
+  assert [note.name for note in bound.caveats] == ['cohorts assumed to be hidden']
+
+
+def test_sampling_error_beyond_half_of_delta_is_a_caveat():
+  plan = ExamplePlan(total_variation=1e-3)
+  found = plan.guarantee(10)
+  assert found.outsiders.consumed_delta > DELTA / 2
+  assert found.outsiders.epsilon == ExamplePlan().epsilon(10)
+  names = [note.name for note in found.caveats]
+  assert names.count('epsilon of ideal distributions') == 1
+  note = next(n for n in found.caveats if n.name == 'epsilon of ideal distributions')
+  assert f'{found.outsiders.consumed_delta:.3g} of delta' in note
+  assert any(n.startswith('against the server: epsilon is that of ideal')
+             for n in found.caveats)
+  # A total variation is at most 1.
+  assert ExamplePlan(total_variation=1.0).guarantee(10).outsiders.consumed_delta == 1
+
+
+def test_seeded_plan_guarantees_nothing():
+  plan = ExamplePlan(seed=0)
+  found = plan.guarantee(3)
+  assert found.seeded and found.server is None
+  assert found.caveats[0] == guarantee.SEEDED
+  assert plan.epsilon_name == 'epsilon_if_unseeded'
+  assert ExamplePlan().epsilon_name == 'epsilon'
+  values = found.to_json()
+  for name in ('epsilon', 'epsilon_server', 'consumed_delta'):
+    assert values[name] is None, name
+  assert values['epsilon_if_unseeded'] == ExamplePlan().epsilon(3)
+  line, = found.lines()
+  assert line.startswith('none, the run is seeded (without the seed: ')
+  assert found.details()[0].startswith('epsilon: none, the run is seeded')
+  assert not any('the server and the clients' in line for line in found.details())
+
+
+def test_plan_without_privacy_guarantees_nothing():
+  plan = ExamplePlan(private=False, delta=None)
+  found = plan.guarantee(3)
+  assert found.outsiders is found.server is found.adjacency is None
+  assert plan.epsilon(3) == math.inf and plan.epsilon(0) == 0
+  assert found.lines() == ['none: nothing is guaranteed']
+  assert 'epsilon: none, nothing is guaranteed' in found.details()
+  values = found.to_json()
+  for name in ('epsilon', 'epsilon_server', 'epsilon_if_unseeded', 'delta', 'adjacency',
+               'adjacency_in_words', 'observers', 'observers_server', 'accountant'):
+    assert values[name] is None, name
+  assert ExamplePlan(private=False, delta=None, seed=1).guarantee(1).caveats == (
+      guarantee.SEEDED,)
+
+
+def test_infinite_epsilon_is_null_in_json_and_said():
+  found = dataclasses.replace(
+      ExamplePlan().guarantee(2), outsiders=guarantee.Bound(epsilon=math.inf))
+  assert found.to_json()['epsilon'] is None
+  assert found.lines()[0].startswith('inf at delta 0.001')
+
+
+def test_caveats_are_those_of_plan_events_and_numbers_each_once():
+  note = guarantee.Caveat('grid', 'the grid is coarse')
+  plan = ExamplePlan(
+      noise=0.1, caveats=(note, note), delta=0.5,
+      terms=dataclasses.replace(TERMS, secure_aggregation=True))
+  found = plan.guarantee(30)
+  names = [caveat.name for caveat in found.caveats]
+  assert names == [
+      'secure aggregation simulated', 'grid', 'cohorts assumed to be hidden',
+      'large epsilon', 'delta above 1/population']
+  assert found.to_json()['secure_aggregation'] == 'simulated'
+  assert 'secure aggregation: simulated' in found.details()
+
+
+def test_details_say_everything_in_sentences():
+  plan = ExamplePlan(total_variation=1e-9)
+  text = '\n'.join(plan.guarantee(3).details())
+  for expected in (
+      'against those who see the models (rdp, tight amplification)',
+      'against the server and the clients', 'adjacency zero-out: one client',
+      'privacy unit: one client', 'sampling: poisson', 'trust model: the server is',
+      'source: arXiv 1607.00133', 'noise: exact tables; sampling error consumes '):
+    assert expected in text, expected
+  unknown = dataclasses.replace(TERMS, sampler='tables, and more: no bound is proved')
+  assert 'consumes at least' in '\n'.join(ExamplePlan(
+      total_variation=1e-9, terms=unknown).guarantee(3).details())
+  other = dataclasses.replace(TERMS, adjacency='one record is replaced')
+  assert ExamplePlan(terms=other).guarantee(1).adjacency_in_words == (
+      'one record is replaced')
+
+
+def test_further_numbers_are_shown_and_go_into_the_summary():
+  found = dataclasses.replace(
+      ExamplePlan().guarantee(1), also={'epsilon_published': 1.00000001, 'none': None})
+  assert 'epsilon published: 1.0001' in found.details()
+  assert not any(line.startswith('none') for line in found.details())
+
+
+@pytest.mark.parametrize('seed', range(4))
+def test_nothing_that_is_guaranteed_is_printed_below_what_it_is(seed):
+  rng = np.random.default_rng(seed)
+  template = ExamplePlan(total_variation=1e-9).guarantee(1)
+  for _ in range(100):
+    epsilon, server, published = 10**rng.uniform(-6, 5, size=3)
+    delta, consumed = 10**rng.uniform(-12, 0, size=2)
+    found = dataclasses.replace(
+        template, delta=delta, also={'epsilon_published': float(published)},
+        outsiders=guarantee.Bound(epsilon=epsilon, consumed_delta=consumed),
+        server=guarantee.Bound(epsilon=server))
+    for lines in (found.lines(), found.details()):
+      shown = [re.search(r'^(?:epsilon )?(\S+) (?:at delta (\S+) )?against', line)
+               for line in lines[:2]]
+      assert epsilon <= float(shown[0][1]) <= epsilon + 1.01e-4
+      assert delta <= float(shown[0][2]) <= 1.0002 * delta
+      assert server <= float(shown[1][1]) <= server + 1.01e-4
+    text = '\n'.join(lines)
+    assert consumed <= float(re.search(r'consumes (\S+) of delta', text)[1])
+    assert published <= float(re.search(r'published: (\S+)', text)[1])
+    seeded = dataclasses.replace(found, seeded=True).lines()[0]
+    assert epsilon <= float(re.search(r'without the seed: (\S+) at', seeded)[1])
+
+
+def _ledger(plan, path, outcomes, starts, more=()):
+  found = ledger_lib.Ledger.create(path, **plan.header(len(outcomes), more))
+  for index, (outcome, start) in enumerate(zip(outcomes, starts), start=1):
+    found.append_line(found.next_line(
+        plan.event(index), outcome=outcome, starts=start, configuration_hash='abc'))
+  return found
+
+
+def test_guarantee_of_a_ledger_counts_restarts_and_suppressed_rounds(tmp_path):
+  plan = ExamplePlan(period=1)
+  found = plan.guarantee_of(_ledger(
+      plan, tmp_path / 'one', ['released'] * 3, [1, 1, 1]))
+  assert found == plan.guarantee(3)
+  restarted = plan.guarantee_of(_ledger(
+      plan, tmp_path / 'two', ['released'] * 3, [1, 3, 3]))
+  assert restarted.outsiders == found.outsiders
+  # The second round, which is cheaper than the first, may have been run thrice.
+  seen = events.Composed(events=(
+      plan.event(1), events.SelfComposed(event=plan.event(2), count=3), plan.event(3)))
+  assert restarted.server.epsilon == pytest.approx(
+      accountant.epsilon(seen, DELTA, accountant='rdp', amplification='none'), rel=1e-9)
+  suppressed = plan.guarantee_of(_ledger(
+      plan, tmp_path / 'three', ['released', 'withheld', 'released'], [1, 1, 1]))
+  assert suppressed.server is None and guarantee.SUPPRESSED in suppressed.caveats
+  assert suppressed.outsiders == found.outsiders
+
+
+def test_header_of_a_ledger_has_the_caveats_of_the_whole_run(tmp_path):
+  plan = ExamplePlan(seed=3, total_variation=1e-9, caveats=(
+      guarantee.Caveat('grid', 'the grid is coarse'),))
+  header = _ledger(
+      plan, tmp_path / 'ledger', ['released'], [1], ['held-out data']).header()
+  assert header['population'] == 100 and header['delta'] == DELTA
+  assert header['adjacency'] == base.ZERO_OUT and header['seeded']
+  assert header['deviation_per_round'] == 1e-9
+  assert header['trust_model'] == TERMS.trust_model
+  assert header['warnings'][0] == guarantee.SEEDED
+  assert 'the grid is coarse' in header['warnings']
+  assert header['warnings'][-1] == 'held-out data'

@@ -1,0 +1,27 @@
+"""The training experiment keeps the contract of all experiments."""
+
+import pytest
+
+from tests.experiment import contract
+from tests.fedavg import tiny_run
+from tff_pipelines.fedavg.settings import TrainSettings
+
+pytestmark = pytest.mark.usefixtures('shared_context')
+
+
+class TestExperiment(contract.ExperimentContract):
+
+  commits = 3
+  in_vain = (
+      ('clip', 0.1, {'mechanism': 'none'}),
+      ('epsilon', 1.0, {'mechanism': 'none'}),
+      ('bits', 16, {'mechanism': 'gaussian'}),
+      ('clip_learning_rate', 0.1, {}),
+      ('min_honest_fraction', 0.5, {'mechanism': 'skellam_central'}),
+      ('vocabulary', 'words.json', {}))
+
+  def settings_class(self):
+    return TrainSettings
+
+  def experiment(self, folder, **changes):
+    return tiny_run.experiment(folder, **{'seed': 8, **changes})

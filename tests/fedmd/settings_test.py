@@ -1,0 +1,123 @@
+"""Settings of FedMD: what is refused, what the task decides, former names of flags."""
+
+import math
+import subprocess
+import sys
+
+import pytest
+
+from tests import build_file
+from tff_pipelines.experiment import cli
+from tff_pipelines.experiment import settings as settings_lib
+from tff_pipelines.fedmd import __main__ as program
+from tff_pipelines.fedmd.settings import FedMdSettings
+
+
+def test_a_task_is_all_that_must_be_given():
+  assert FedMdSettings() == FedMdSettings(task='digits')
+  found = FedMdSettings()
+  assert (found.mode, found.knowledge, found.num_clients) == ('nfdp', 'argmax', 10)
+  assert FedMdSettings(task='cifar', data_path='x').architectures == (
+      'conv2', 'conv3', 'mixed3')
+
+
+def test_task_decides_public_records_and_mirrors_unless_they_are_given():
+  digits, cifar = FedMdSettings(), FedMdSettings(task='cifar', data_path='x')
+  assert (digits.public_records, digits.mirrors) == (200, False)
+  assert (cifar.public_records, cifar.mirrors) == (5000, True)
+  given = cifar.replace(public_per_round=7, mirror=False)
+  assert (given.public_records, given.mirrors) == (7, False)
+
+
+def test_learning_rates_fall_in_equal_steps():
+  settings = FedMdSettings(rounds=5, final_rate_factor=0.2)
+  assert [settings.rate_factor(number) for number in range(6)] == pytest.approx(
+      [1.0, 1.0, 0.8, 0.6, 0.4, 0.2])
+  assert FedMdSettings(rounds=1, final_rate_factor=0.2).rate_factor(1) == 1.0
+  kept = FedMdSettings(final_rate_factor=1.0)
+  assert {kept.rate_factor(number) for number in range(21)} == {1.0}
+
+
+@pytest.mark.parametrize('name, value, others', [
+    ('knowledge', 'argmax', dict(mode='centralized')),
+    ('public_per_round', 40, dict(mode='centralized')),
+    ('simulated_dropout_rate', 0.5, dict(mode='centralized')),
+    ('subset_size', 4, dict(mode='np')),
+    ('replacement', False, dict(mode='np')),
+    ('replacement', True, dict(mode='ldp', epsilon=8.0, delta=1e-5)),
+    ('noise', 'laplace', dict(mode='nfdp')),
+    ('epsilon', 1.0, dict(mode='np')),
+    ('delta', 0.1, {}),
+    ('logit_bound', 3.0, dict(knowledge='argmax')),
+    ('bits', 16, dict(knowledge='argmax')),
+    ('data_path', 'x', dict(task='digits')),
+    ('cache_dir', 'x', dict(task='cifar', data_path='x')),
+    ('records_per_client', 3, dict(
+        task='mnist_letters', data_path='x', split='noniid'))])
+def test_setting_without_effect_is_refused(name, value, others):
+  with pytest.raises(ValueError, match=f'^{name} is not used with'):
+    FedMdSettings(**{name: value}, **others)
+  FedMdSettings(**others)
+
+
+def test_noisy_votes_have_a_grid():
+  assert FedMdSettings(mode='ldp', knowledge='argmax', bits=16).bits == 16
+
+
+@pytest.mark.parametrize('changes, message', [
+    (dict(task='cats'), 'task must be one of'),
+    (dict(mode='dp'), 'mode must be one of'),
+    (dict(num_clients=0), 'num_clients must be from 1 to 1000, found 0'),
+    (dict(subset_size=0), 'subset_size must be at least 1'),
+    (dict(rounds=0), 'rounds must be at least 1'),
+    (dict(num_workers=-1), 'num_workers must be from 0 to 64'),
+    (dict(digest_epochs=-1), 'digest_epochs must be at least 0'),
+    (dict(digest_learning_rate=math.nan), 'digest_learning_rate must be a finite'),
+    (dict(final_rate_factor=0.0), 'final_rate_factor must be greater than 0 .*0.0'),
+    (dict(final_rate_factor=1.5), 'final_rate_factor must be .*at most 1, found 1.5'),
+    (dict(mode='ldp', epsilon=1.0), 'epsilon and delta must be given together'),
+    (dict(mode='ldp', epsilon=1.0, delta=1.0),
+     'delta must be strictly between 0 and 1'),
+    (dict(mode='ldp', weighting='agreement'), 'agreement needs another mode'),
+    (dict(architectures=()), 'architectures must name at least one'),
+    (dict(simulated_dropout_rate=1.0),
+     'simulated_dropout_rate must be at least 0 and less than 1'),
+    (dict(seed=-1), 'seed must be at least 0'),
+    (dict(knowledge='logits', bits=3), 'bits must be from 4 to 30'),
+    (dict(knowledge='logits', logit_bound=0.0), 'logit_bound must be from 0.001'),
+    (dict(task='cifar'), 'task=cifar needs data_path'),
+    (dict(resume=True), 'resume needs output_dir')])
+def test_what_cannot_be_is_named(changes, message):
+  with pytest.raises(ValueError, match=message):
+    FedMdSettings(**changes)
+
+
+def test_former_names_of_flags_stand_for_the_new_ones(capsys):
+  found = cli.parsed(FedMdSettings, [
+      '--pair=cifar', '--data_dir=x', '--parties=3', '--records_per_party=7',
+      '--private_learning_rate=0.5', '--private_batch_size=4', '--noreplacement'])
+  assert found == FedMdSettings(
+      task='cifar', data_path='x', num_clients=3, records_per_client=7,
+      client_learning_rate=0.5, client_batch_size=4, replacement=False)
+  lines = capsys.readouterr().err.splitlines()
+  assert lines[0] == '--pair is now called --task' and len(lines) == 6
+
+
+def test_architectures_are_separated_by_commas():
+  found = cli.parsed(FedMdSettings, ['--architectures=dense2, conv3'])
+  assert found.architectures == ('dense2', 'conv3')
+
+
+def test_help_has_one_screen():
+  lines = cli.help_text(program.__doc__, FedMdSettings, full=False).splitlines()
+  assert len(lines) <= 45 and max(map(len, lines)) <= 80
+  text = cli.help_text(program.__doc__, FedMdSettings, full=True)
+  for name in settings_lib.declared(FedMdSettings):
+    assert f'--{name}' in text or f'--no{name}' in text
+
+
+def test_settings_and_plan_need_no_tensorflow():
+  code = ('import sys; from tff_pipelines.fedmd import plan, settings; '
+          'settings.FedMdSettings(); assert "tensorflow" not in sys.modules')
+  subprocess.run([sys.executable, '-c', code], check=True, timeout=120,
+                 cwd=build_file.ROOT)
