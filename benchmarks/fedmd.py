@@ -4,8 +4,8 @@
 
 A round of parties with networks of three architectures: digest the consensus on
 public records, revisit the own ones, predict on new ones, average; epochs, batches
-and learning rates are the defaults of `distill`. Ours is the TFF process that
-`distill` runs, in this process, secure aggregation simulated. Images are not
+and learning rates are the defaults of `fedmd`. Ours is the TFF process that
+`fedmd` runs, in this process, secure aggregation simulated. Images are not
 mirrored, as the peer would need a pipeline of its own for it. The peer does the same
 with `tf.keras` models of the same layers, batches and optimizer, in this process too:
 `fit`, `fit`, `predict`, mean. Both on the same synthetic images. See
@@ -21,16 +21,16 @@ import tensorflow as tf
 
 from aggregators.prediction_params import PredictionMeanParams
 from benchmarks import measure
-from tasks import fedmd_models
-from tff_pipelines.algorithms import fedmd
-from tff_pipelines.algorithms.fedmd_training import FitConfig
-from tff_pipelines.distill_plan import DistillConfig
+from tasks.models import fedmd as fedmd_models
+from tff_pipelines.fedmd import process as fedmd
+from tff_pipelines.fedmd.party import FitConfig
+from tff_pipelines.fedmd.settings import FedMdSettings
 from tff_pipelines.simulation import contexts
 
 CLASSES = 6
-_DEFAULTS = DistillConfig()
+_DEFAULTS = FedMdSettings()
 RATE = _DEFAULTS.digest_learning_rate
-PRIVATE_BATCH = _DEFAULTS.private_batch_size
+PRIVATE_BATCH = _DEFAULTS.client_batch_size
 DIGEST_BATCH = _DEFAULTS.digest_batch_size
 DIGEST_EPOCHS = _DEFAULTS.digest_epochs
 REVISIT_EPOCHS = _DEFAULTS.revisit_epochs
@@ -90,7 +90,7 @@ class Data:
 
 
 def our_round(setting: Setting, data: Data):
-  """One round of our process, as the driver of `distill` calls it."""
+  """One round of our process, as `fedmd` calls it."""
   architectures = [
       fedmd_models.build(name, setting.image, CLASSES) for name in ARCHITECTURES]
   process = fedmd.build(
@@ -113,11 +113,11 @@ def our_round(setting: Setting, data: Data):
 
   def run():
     chosen = data.subset()
-    said = collections.OrderedDict(
+    announced = collections.OrderedDict(
         digest_images=state['public'], digest_epochs=np.int32(DIGEST_EPOCHS),
         revisit_epochs=np.int32(REVISIT_EPOCHS), rate_factor=np.float32(1),
         predict_images=chosen, share=np.bool_(True))
-    output = process.next(state['server'], said, state['parties'], own)
+    output = process.next(state['server'], announced, state['parties'], own)
     state.update(server=output['state'], parties=list(output['parties']),
                  public=chosen)
 
@@ -145,7 +145,7 @@ def keras_round(setting: Setting, data: Data):
   """One round of Keras models, a party after the other.
 
   A compiled model has one loss, so a party has two that share their layers:
-  compiling anew in every round would be traced anew.
+  one that is compiled again in every round would be traced again.
   """
   parties = []
   for i in range(setting.parties):
@@ -173,7 +173,7 @@ def keras_round(setting: Setting, data: Data):
 
 
 def rounds(setting: Setting, repeats: int) -> list[measure.Row]:
-  """Both in turns; wall and processor time of a round."""
+  """Both alternately; wall and processor time of a round."""
   with contexts.simulation():
     times = measure.in_turns(
         {'ours': our_round(setting, Data(setting)),

@@ -45,7 +45,7 @@ def _ldp_stddev(event: events.Nfdp) -> float:
 
 
 def draw_budget(path: pathlib.Path, results: Mapping[str, dict]) -> None:
-  """Figure 2: epsilon, delta and noise against the parties; accuracy likewise."""
+  """Figure 2: epsilon, delta, noise and accuracy against the number of parties."""
   points = collections.defaultdict(list)
   for result in results.values():
     if result['case'].startswith('cifar-k16-softmax-'):
@@ -70,7 +70,7 @@ def draw_budget(path: pathlib.Path, results: Mapping[str, dict]) -> None:
     counts = sorted(points)
     axes[3].plot(counts, [statistics.fmean(points[n]) for n in counts], marker='o',
                  color='tab:orange')
-    # Every run, beside their mean.
+    # Every run, in addition to their mean.
     axes[3].plot(*zip(*((n, value) for n in counts for value in points[n])), '.',
                  color='tab:gray')
     axes[3].set_title('(d) accuracy (%), CIFAR, k = 16, softmax', fontsize=10)

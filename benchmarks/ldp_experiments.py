@@ -11,21 +11,22 @@ import numpy as np
 
 from benchmarks import documents
 from benchmarks.documents import Results
-from tff_pipelines import ldp_baseline_flags
-from tff_pipelines import ldp_flags
+from tff_pipelines.ldp.baseline_settings import BaselineSettings
+from tff_pipelines.ldp.settings import LdpSettings
 
-LDP, BASELINE = 'tff_pipelines.ldp_distill', 'tff_pipelines.ldp_baseline'
-# Values of a binary's flags -> its configuration.
-FLAGS_OF = {LDP: ldp_flags.of, BASELINE: ldp_baseline_flags.of}
+LDP, BASELINE = 'tff_pipelines.ldp', 'tff_pipelines.ldp_baselines'
+# Program -> its settings.
+SETTINGS = {LDP: LdpSettings, BASELINE: BaselineSettings}
 SEEDS = (0, 1, 2)
 EPSILONS = (5, 8)
 FILES = {'mnist': 'mnist.npz', 'fashion_mnist': 'fashion_mnist.npz',
          'cifar10': 'cifar10_subset.npz'}
-# What of a summary is kept, where it is there.
-KEPT = ('accuracy', 'epsilon', 'epsilon_per_query', 'delta', 'owners', 'adjacency',
-        'answers_of_an_owner', 'owners_per_query', 'queries', 'answered', 'rounds',
-        'noise_multiplier', 'refined', 'mechanism', 'privacy_unit', 'trust_model',
+# Keys of a summary, and of its details, that are kept.
+KEPT = ('accuracy', 'epsilon', 'delta', 'population', 'cohort_size', 'adjacency',
+        'rounds', 'noise_multiplier', 'mechanism', 'privacy_unit', 'trust_model',
         'warnings')
+KEPT_DETAILS = ('epsilon_per_query', 'answers_of_a_client', 'queries', 'answered',
+                'refined')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,8 +37,8 @@ class Experiment:
     row: What its repetitions share.
     seed: Of the deal of the records, the features and random queries; never of
       noise.
-    module: The binary.
-    flags: Of the binary, but for seeds and folders.
+    module: The program.
+    flags: Of the program, except for seeds and folders.
   """
 
   row: str
@@ -71,20 +72,20 @@ class Experiment:
 
 # Owners that are as good as a fair split can be, and a budget that holds for all
 # that an owner ever says: each answers once.
-HONEST = {'mnist': dict(owners=1000, owners_per_query=2, queries_per_step=250),
-          'fashion_mnist': dict(owners=1000, owners_per_query=2,
+HONEST = {'mnist': dict(num_clients=1000, clients_per_query=2, queries_per_step=250),
+          'fashion_mnist': dict(num_clients=1000, clients_per_query=2,
                                 queries_per_step=250),
-          'cifar10': dict(owners=200, owners_per_query=2, queries_per_step=50)}
+          'cifar10': dict(num_clients=200, clients_per_query=2, queries_per_step=50)}
 # Owners who answer every query, at the budget of a single answer.
-PER_QUERY = dict(owners=50, owners_per_query=50, max_queries=1000,
-                 answers_per_owner=1000, queries_per_step=250)
+PER_QUERY = dict(num_clients=50, clients_per_query=50, max_queries=1000,
+                 answers_per_client=1000, queries_per_step=250)
 # The same questions to the same owners, with the budget of one answer for all.
-SPLIT = dict(owners=50, owners_per_query=50, answers_per_owner=1000,
+SPLIT = dict(num_clients=50, clients_per_query=50, answers_per_client=1000,
              queries_per_step=250)
 # So many owners that one answer of each is enough, each with enough records for a good
 # teacher: more than there are, so sets of records stand in for them.
-CROWD = dict(owners=10_000, owners_per_query=10, queries_per_step=250, stand_ins=12,
-             records_per_owner=4000)
+CROWD = dict(num_clients=10_000, clients_per_query=10, queries_per_step=250,
+             stand_ins=12, records_per_client=4000)
 # The budget of a single answer, step by step.
 CURVE = dict(PER_QUERY, epsilon_per_query=5.0, queries_per_step=50, max_queries=600,
              refine='never')
@@ -97,7 +98,7 @@ def _ldp(task: str, seed: int, kind: str, epsilon: float) -> Experiment:
     values = dict(task=task, **PER_QUERY, epsilon_per_query=float(epsilon))
   else:
     settings = {'total': HONEST[task], 'split': SPLIT, 'crowd': CROWD}[kind]
-    values = dict(task=task, **settings, epsilon_total=float(epsilon))
+    values = dict(task=task, **settings, epsilon=float(epsilon))
   return Experiment(row=f'{task}-ldp-{kind}-{epsilon}', seed=seed, module=LDP,
                     flags=values)
 
@@ -115,8 +116,8 @@ def _baselines(task: str) -> Iterator[Experiment]:
     for epsilon in epsilons:
       yield Experiment(
           row=f'{task}-{algorithm}-{epsilon}', seed=0, module=BASELINE,
-          flags=dict(task=task, algorithm=algorithm, owners=HONEST[task]['owners'],
-                     epsilon=float(epsilon)))
+          flags=dict(task=task, algorithm=algorithm, epsilon=float(epsilon),
+                     num_clients=HONEST[task]['num_clients']))
 
 
 def experiments() -> list[Experiment]:
@@ -176,9 +177,10 @@ def table(results: Results, task: str) -> str:
       first = found[0]
       of_owner = '–' if name == 'dp_sgd' else f"{first['epsilon']:,.4g}"
       theirs = PRINTED[task].get(printed, (None, None))[place]
+      accuracy = documents.percent([line['accuracy'] for line in found])
       lines.append(
-          f"| {what} | {epsilon} | {documents.percent([f['accuracy'] for f in found])} | "
-          f"{of_owner} | {first['delta'] or 0:g} | {first['owners']:,} | "
+          f'| {what} | {epsilon} | {accuracy} | {of_owner} | '
+          f"{first['delta'] or 0:g} | {first['population']:,} | "
           f"{'–' if theirs is None else theirs} |")
   return '\n'.join(lines)
 

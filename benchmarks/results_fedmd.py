@@ -1,13 +1,13 @@
 """Runs the tables of arXiv 2009.05537 on the data that there is, and draws.
 
-  python -m benchmarks.results_fedmd --data_dir=$DATA_DIR
-  python -m benchmarks.results_fedmd --data_dir=$DATA_DIR --only=cifar-np,cifar-kall
+  python -m benchmarks.results_fedmd --data_path=$DATA_DIR
+  python -m benchmarks.results_fedmd --data_path=$DATA_DIR --only=cifar-np,cifar-kall
   python -m benchmarks.results_fedmd --tables     # of what has been run so far
-  python -m benchmarks.results_fedmd --figures    # likewise
+  python -m benchmarks.results_fedmd --figures    # of the same
 
-Every setting is a run of `tff_pipelines.distill` under its real guarantee, in a
+Every setting is a run of `tff_pipelines.fedmd` under its real guarantee, in a
 folder of its own below --output_dir; its result is a line of results.jsonl as soon
-as it is there. Started again, the script goes on where it stopped, within a run as
+as it is there. Started again, the script continues where it stopped, within a run as
 well. --rounds and --public_per_round less than the paper's make it a matter of an
 hour; every size has a folder of its own. When all is done, or with --tables, the
 tables between the marks in --document are rewritten.
@@ -41,40 +41,45 @@ def _history(folder: pathlib.Path) -> list[list[float]]:
 
 
 class Runner:
-  """Runs cases; public models are made once for all that share them."""
+  """Runs cases; public models are trained once for all that share them."""
 
-  def __init__(self, folder: pathlib.Path, data_dir: str, rounds: int,
+  def __init__(self, folder: pathlib.Path, data_path: str | None, rounds: int,
                public_per_round: int):
     self._folder = folder
-    self._data_dir = data_dir
+    self._data_path = data_path
     self._sizes = dict(rounds=rounds, public_per_round=public_per_round)
     self._pretrained = {}
     self._task = (None, None)
 
   def run(self, case: Case, seed: int) -> dict:
-    """The result of one run, done anew or continued."""
+    """The result of one run, from its beginning or continued."""
     # TensorFlow takes seconds to import: tables and figures need not wait.
-    from tff_pipelines import distillation  # pylint: disable=g-import-not-at-top
+    from tff_pipelines.fedmd import run as fedmd_run  # pylint: disable=g-import-not-at-top
     folder = self._folder / case.run(seed)
-    config = case.config(
-        seed, data_dir=self._data_dir, output_dir=str(folder), resume=True,
-        **self._sizes)
+    sizes = dict(self._sizes)
+    if not case.has_consensus:
+      del sizes['public_per_round']
+    if self._data_path is not None:
+      sizes['data_path'] = self._data_path
+    settings = case.settings(seed, output_dir=str(folder), resume=True, **sizes)
     start, start_cpu = time.monotonic(), time.process_time()
-    key = (config.pair, config.split, config.parties, config.records_per_party,
-           config.architectures, config.data_seed, config.mode == 'centralized')
+    key = (settings.task, settings.split, settings.num_clients,
+           settings.records_per_client, settings.architectures, settings.data_seed,
+           case.has_consensus)
     if self._task[0] != key:
-      self._task = (key, distillation.load_task(config))
+      self._task = (key, fedmd_run.load_task(settings))
     task = self._task[1]
-    key = (config.pair, config.architectures, config.initial_weights_seed)
+    key = (settings.task, settings.architectures, settings.initial_weights_seed)
     if key not in self._pretrained and not (folder / 'checkpoints').exists():
-      self._pretrained[key] = distillation.pretrain(task, config)
-    summary = distillation.distill(
-        config, task=task, pretrained=self._pretrained.get(key))
+      self._pretrained[key] = fedmd_run.pretrain(task, settings)
+    summary = fedmd_run.distill(
+        settings, task=task, pretrained=self._pretrained.get(key))
+    details = summary['details']
     return dict(
-        run=case.run(seed), case=case.key, seed=seed, pair=case.pair, **self._sizes,
+        run=case.run(seed), case=case.key, seed=seed, task=case.task, **self._sizes,
         accuracy=summary['accuracy'], epsilon=summary['epsilon'],
-        delta=summary['delta'], noise_scale=summary['noise_scale'],
-        records=[party['records'] for party in summary['parties']],
+        delta=summary['delta'], noise_scale=details['noise_scale'],
+        records=[party['records'] for party in details['parties']],
         history=_history(folder), starts=summary['starts'],
         seconds=round(time.monotonic() - start, 1),
         cpu_seconds=round(time.process_time() - start_cpu, 1),
@@ -126,7 +131,7 @@ def _line(case: Case, done: Results) -> str | None:
     guarantee = f'{_up(found[0]["epsilon"])}, {_up(found[0]["delta"])}'
   printed = '–' if case.printed is None else f'{case.printed:.2f}'
   decimal = '–' if case.printed_epsilon is None else f'{case.printed_epsilon:.4f}'
-  return (f'| {fedmd_cases.PAIR_NAMES[case.pair]} | {case.name} | {printed} | '
+  return (f'| {fedmd_cases.TASK_NAMES[case.task]} | {case.name} | {printed} | '
           f'{_percent(_accuracies(done, case.key))} | {decimal} | '
           f'{_up(case.paper_epsilon)} | {size} | {guarantee} |')
 
@@ -236,7 +241,7 @@ def report(done: Results, document: str) -> None:
 
 def main():
   parser = argparse.ArgumentParser(description=__doc__.split('\n', maxsplit=1)[0])
-  parser.add_argument('--data_dir', default=os.environ.get('DATA_DIR'),
+  parser.add_argument('--data_path', '--data_dir', default=os.environ.get('DATA_DIR'),
                       help='folder of the .npz files')
   parser.add_argument('--output_dir', default='out/results_fedmd',
                       help='folder of the runs and of results.jsonl')
@@ -260,9 +265,9 @@ def main():
     from benchmarks import fedmd_figures  # pylint: disable=g-import-not-at-top
     fedmd_figures.draw(pathlib.Path(flags.pictures), documents.read(folder, 'run'))
   if not flags.tables and not flags.figures:
-    if flags.data_dir is None:
-      parser.error('--data_dir must be given to run anything')
-    runner = Runner(folder, flags.data_dir, flags.rounds, flags.public_per_round)
+    if flags.data_path is None:
+      parser.error('--data_path must be given to run anything')
+    runner = Runner(folder, flags.data_path, flags.rounds, flags.public_per_round)
     run_all(runner, folder, flags.only.split(','))
   if not flags.figures or flags.tables:
     done = documents.read(folder, 'run')

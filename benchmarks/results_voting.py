@@ -1,15 +1,14 @@
-"""Accuracy and epsilon of voting beside its baselines: the tables of docs/voting.md.
+"""Accuracy and epsilon of voting and its baselines: the tables of docs/voting.md.
 
   python -m benchmarks.results_voting --data_dir=$DATA_DIR
 
 Every experiment is a run of `tff_pipelines.vote` in a process of its own, so what
 is reported is what a user gets. Its summary goes as one line into results.jsonl as
 soon as it is there; what is there already is not run again, and a run that was
-stopped goes on. At the end the tables between the marks in --document are
-rewritten, and the picture of the ablations is drawn.
+stopped is resumed. At the end the tables between the marks in --document are
+rewritten, and the figure of the ablations is drawn.
 """
 
-import json
 import pathlib
 import resource
 import shlex
@@ -26,10 +25,12 @@ from benchmarks import results_flags
 from benchmarks import voting_experiments
 from benchmarks import voting_tables
 from benchmarks.voting_experiments import Experiment
+from tff_pipelines.experiment import files
+from tff_pipelines.experiment import report
 
 FLAGS = flags.FLAGS
 
-# What of a summary is kept.
+# Kept of a summary, or of its details.
 _KEPT = ('accuracy', 'epsilon', 'epsilon_published', 'epsilon_server', 'delta',
          'level', 'noise', 'noise_stddev', 'noise_multiplier', 'queries',
          'labels_right', 'answered', 'rounds', 'features', 'model', 'parameters',
@@ -50,8 +51,8 @@ def run(experiment: Experiment, folder: pathlib.Path,
   if done.returncode:
     last = log.read_text(encoding='utf-8').strip().splitlines()[-1:]
     raise RuntimeError(f'{experiment.name} failed: {" ".join(last)} (see {log})')
-  summary = json.loads(
-      (folder / experiment.name / 'summary.json').read_text(encoding='utf-8'))
+  summary = report.read_summary(folder / experiment.name / files.SUMMARY)
+  summary = {**summary.pop('details'), **summary}
   return {'name': experiment.name, 'row': experiment.row, 'seed': experiment.seed,
           'flags': experiment.flags, 'seconds': round(time.monotonic() - start, 1),
           'cpu_seconds': round(_cpu_of_children() - cpu, 1),

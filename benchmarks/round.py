@@ -29,12 +29,12 @@ from aggregators.central_sum import CentralSumFactory
 from aggregators.distributed_sum import DistributedSumFactory
 from aggregators.params import DistributedSumParams
 from benchmarks import measure
-from tasks import emnist
-from tasks import layers
+from tasks.emnist import task as emnist
+from tasks.models import layers
 from tasks import task
-from tff_pipelines.algorithms import fedavg
-from tff_pipelines.algorithms import local_training
-from tff_pipelines.simulation import chunked
+from tff_pipelines.fedavg import process as fedavg
+from tff_pipelines.fedavg import local_training
+from tff_pipelines.fedavg import chunked
 from tff_pipelines.simulation import contexts
 
 BATCH = 20
@@ -124,11 +124,11 @@ def our_round(setting: Setting, clients, private: bool):
         clip=CLIP, noise_multiplier=NOISE_MULTIPLIER, bits=BITS,
         dimension=sum(w.size for w in initial), cohort_size=setting.clients))
   process = chunked.build(
-      model, dict(x=(np.uint8, (28, 28)), y=(np.int32, ())),
+      local_training.client_update(model.loss, local_training.LocalConfig(
+          learning_rate=LEARNING_RATE, batch_size=BATCH, epochs=1)),
+      dict(x=(np.uint8, (28, 28)), y=(np.int32, ())),
       initial_weights=initial, sum_factory=factory,
       expected_cohort_size=setting.clients,
-      local=local_training.LocalConfig(
-          learning_rate=LEARNING_RATE, batch_size=BATCH, epochs=1),
       server_learning_rate=1.0, server_momentum=0.0)
   holder = [process.initialize()]
   calls = max(os.cpu_count() or 1, -(-len(clients) // MOST_CLIENTS_PER_CALL))

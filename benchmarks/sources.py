@@ -23,7 +23,7 @@ import time
 import numpy as np
 
 from benchmarks import measure
-from tasks import sqlite_writer
+from tasks.sources import sqlite_writer
 
 SIZES = (1_000, 10_000, 100_000)
 QUICK_SIZES = (100, 400)
@@ -71,7 +71,7 @@ def probe(path: str, repeats: int) -> dict[str, float]:
   """What is measured of one file, in this process."""
   import tensorflow as tf  # pylint: disable=g-import-not-at-top
   import tensorflow_federated as tff  # pylint: disable=g-import-not-at-top
-  from tasks import source_sqlite  # pylint: disable=g-import-not-at-top
+  from tasks.sources import sqlite as source_sqlite  # pylint: disable=g-import-not-at-top
   with tempfile.TemporaryDirectory() as folder:
     # Once with two clients: what TensorFlow needs the first time is not theirs.
     small = pathlib.Path(folder) / 'small.sqlite'

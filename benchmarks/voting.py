@@ -1,4 +1,4 @@
-"""Voting beside a plain loop over agents, in the same run.
+"""Voting compared with a plain loop over agents, in the same run.
 
   python -m benchmarks.voting [--repeats=5] [--json=voting.json]
 
@@ -21,12 +21,12 @@ import tensorflow_federated as tff
 from aggregators.voting import VotingFactory
 from aggregators.voting_params import VotingParams
 from benchmarks import measure
-from tasks import voting_models
-from tff_pipelines.algorithms import voting
-from tff_pipelines.algorithms import voting_agents
-from tff_pipelines.algorithms import voting_knn
-from tff_pipelines.algorithms import voting_training
+from tasks.models import classifiers
+from tff_pipelines.learning import adam
 from tff_pipelines.simulation import contexts
+from tff_pipelines.voting import agents as agents_lib
+from tff_pipelines.voting import knn as knn_lib
+from tff_pipelines.voting import process as process_lib
 
 _REPEATS = flags.DEFINE_integer('repeats', 5, 'Turns.', lower_bound=1)
 _JSON = flags.DEFINE_string('json', None, 'Also write the rows to this file.')
@@ -56,18 +56,18 @@ def _numpy_shares(rng: np.random.Generator, variance: float,
 def _neighbours() -> dict:
   """100 agents x 1,000 queries x 600 records of 800 features."""
   rng = np.random.default_rng(0)
-  most = voting_knn.largest_feature(DIMENSION)
+  most = knn_lib.largest_feature(DIMENSION)
   xs = rng.integers(-most, most + 1, (AGENTS, RECORDS, DIMENSION)).astype(np.int8)
   ys = rng.integers(CLASSES, size=(AGENTS, RECORDS)).astype(np.int32)
   queries = rng.integers(-most, most + 1, (QUERIES, DIMENSION)).astype(np.int8)
   params = VotingParams(
       queries=QUERIES, classes=CLASSES, agents=AGENTS, votes=NEIGHBOURS,
       noise_stddev=1.0)
-  process = voting.build(
-      voting_knn.nearest_votes(NEIGHBOURS, CLASSES), VotingFactory(params),
+  process = process_lib.build(
+      knn_lib.nearest_votes(NEIGHBOURS, CLASSES), VotingFactory(params),
       {'x': (np.dtype(np.int8), (DIMENSION,)), 'y': (np.dtype(np.int32), ())})
   state = process.initialize()
-  agents, public = _values(xs, ys), voting.public_value(queries)
+  agents, public = _values(xs, ys), process_lib.public_value(queries)
 
   def numpy_loop():
     total = np.zeros((QUERIES, CLASSES), np.int64)
@@ -104,29 +104,29 @@ def _ballots() -> dict:
           'peer': numpy_loop}
 
 
-def _agents_of(network: voting_models.Network, shape: tuple[int, ...], dtype,
-               config: voting_agents.AgentConfig, agents: int, queries: int) -> dict:
+def _agents_of(network: classifiers.Network, shape: tuple[int, ...], dtype,
+               config: agents_lib.AgentConfig, agents: int, queries: int) -> dict:
   """Agents that train models of their own and vote by them."""
   rng = np.random.default_rng(2)
   xs = rng.integers(0, 255, (agents, RECORDS, *shape)).astype(dtype)
   ys = rng.integers(CLASSES, size=(agents, RECORDS)).astype(np.int32)
   asked = rng.integers(0, 255, (queries, *shape)).astype(dtype)
   weights = network.initial_weights(0)
-  answer = voting_agents.trained_votes(network, weights, config)
+  answer = agents_lib.trained_votes(network, weights, config)
   params = VotingParams(
       queries=queries, classes=CLASSES, agents=agents, noise_stddev=5.0)
-  process = voting.build(
+  process = process_lib.build(
       answer, VotingFactory(params),
       {'x': (np.dtype(dtype), shape), 'y': (np.dtype(np.int32), ())})
-  state, public = process.initialize(), voting.public_value(asked)
+  state, public = process.initialize(), process_lib.public_value(asked)
   values = _values(xs, ys)
   one = tf.function(answer, autograph=False)
-  told = {name: tf.constant(value) for name, value in public.items()}
+  asked_of_all = {name: tf.constant(value) for name, value in public.items()}
 
   def loop():
     total = np.zeros((queries, CLASSES), np.int64)
     for number, (x, y) in enumerate(zip(xs, ys)):
-      total += one(told, {'x': tf.constant(x), 'y': tf.constant(y)},
+      total += one(asked_of_all, {'x': tf.constant(x), 'y': tf.constant(y)},
                    tf.constant([number, 1], tf.int64)).numpy()
     return total.argmax(axis=1)
 
@@ -160,18 +160,18 @@ def main(argv: Sequence[str]) -> None:
     rows += [knn, met, _row(
         'ballots, NumPy loop', f'{AGENTS} x {QUERIES} x {CLASSES}', _ballots(),
         repeats)]
-    softmax = voting_models.softmax((64,), CLASSES)
+    softmax = classifiers.softmax((64,), CLASSES)
     rows.append(_row(
         'agents of softmax, TF loop', f'{AGENTS} x {RECORDS}, 100 steps',
-        _agents_of(softmax, (64,), np.float32, voting_agents.AgentConfig(
-            training=voting_training.AdamConfig(
+        _agents_of(softmax, (64,), np.float32, agents_lib.AgentConfig(
+            training=adam.AdamConfig(
                 learning_rate=0.1, batch_size=RECORDS, epochs=100)),
                    AGENTS, 50), repeats))
-    cnn = voting_models.cnn_small((28, 28), CLASSES)
+    cnn = classifiers.cnn_small((28, 28), CLASSES)
     rows.append(_row(
         'agents of cnn_small, TF loop', f'{AGENTS} x {RECORDS}, 1 epoch',
-        _agents_of(cnn, (28, 28), np.uint8, voting_agents.AgentConfig(
-            training=voting_training.AdamConfig(
+        _agents_of(cnn, (28, 28), np.uint8, agents_lib.AgentConfig(
+            training=adam.AdamConfig(
                 learning_rate=2e-3, batch_size=50, epochs=1)), AGENTS, 50),
         max(1, repeats // 2)))
   measure.write(rows, _JSON.value)

@@ -15,8 +15,9 @@ class Experiment:
 
   Attributes:
     row: What its repetitions share.
-    seed: Of the deal, the public map, the queries and all weights; never of noise.
-    flags: Of the binary, one string.
+    seed: Of the partition, the public map, the queries and all weights; never of
+      noise.
+    flags: Of the program, one string.
     map_of: Name of an earlier run whose public feature map is taken.
   """
 
@@ -31,21 +32,23 @@ class Experiment:
 
   def command(self, folder: pathlib.Path, data_dir: str) -> list[str]:
     """The command line; the run goes to a folder of its own below `folder`."""
-    seeds = [f'--{name}={self.seed}' for name in (
-        'data_seed', 'feature_seed', 'initial_weights_seed')]
-    if '--task=office' in self.flags:
-      seeds = seeds[1:]  # Its agents are the domains: there is no deal.
+    names = ['feature_seed']
+    if '--task=office' not in self.flags:  # Its agents are the domains.
+      names.append('data_seed')
+    if '--algorithm=knn' not in self.flags:
+      names.append('initial_weights_seed')
     if '--algorithm=ae' in self.flags or '--algorithm=knn' in self.flags:
-      seeds.append(f'--student_seed={self.seed}')
+      names.append('student_seed')
+    seeds = [f'--{name}={self.seed}' for name in names]
     if self.map_of is not None:
       seeds.append(f'--features_from={folder / self.map_of}')
     return [sys.executable, '-m', 'tff_pipelines.vote', *shlex.split(self.flags),
-            *seeds, f'--data_dir={data_dir}', '--resume',
+            *seeds, f'--data_path={data_dir}', '--resume',
             f'--output_dir={folder / self.name}']
 
 
-_AE = '--algorithm=ae --agent_confidence=0.9 --delta=1e-3 '
-_OWN = '--agents_see=records --model=cnn_small --agent_epochs=8 '
+_AE = '--algorithm=ae --client_confidence=0.9 --delta=1e-3 '
+_OWN = '--clients_see=records --model=cnn_small --client_epochs=8 '
 _FEDAVG = ('--algorithm=fedavg --client_learning_rate=0.1 --client_batch_size=20 '
            '--rounds_per_evaluation=5 ')
 _DP_FEDAVG = '--algorithm=dp_fedavg --delta=1e-3 --rounds_per_evaluation=10 '
@@ -81,10 +84,10 @@ def _digits() -> Iterator[Experiment]:
   task = '--task=digits '
   # The paper's numbers of queries and noise, with small networks.
   voting = task + ('--algorithm=ae --delta=1e-3 --queries=500 --model=cnn_small '
-                   '--agent_epochs=20 --agent_shift=1 --agent_confidence=0.5 ')
+                   '--client_epochs=20 --client_shift=1 --client_confidence=0.5 ')
   given = dict(seed=0, map_of='digits-ae-0')
   yield Experiment(row='digits-ae', seed=0, flags=(
-      voting + '--noise_stddev=25 --agents_see=records'))
+      voting + '--noise_stddev=25 --clients_see=records'))
   yield Experiment(row='digits-ae-da', **given, flags=(
       voting + '--noise_stddev=30 --adversarial_strength=0.3'))
   yield Experiment(row='digits-ae-features', **given, flags=(
@@ -120,9 +123,9 @@ AGENTS = (50, 100, 200, 400, 800)
 
 
 def _ablations() -> Iterator[Experiment]:
-  settings = [(f'records{count}', f'--records_per_agent={count}')
+  settings = [(f'records{count}', f'--records_per_client={count}')
               for count in RECORDS]
-  settings += [(f'agents{count}', f'--num_agents={count}')
+  settings += [(f'agents{count}', f'--num_clients={count}')
                for count in AGENTS if count != 100]
   first = f'ablation-ae-records{RECORDS[0]}'
   for name, given in settings:

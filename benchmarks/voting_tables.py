@@ -1,4 +1,4 @@
-"""Tables and picture of voting beside its baselines, from lines of results.
+"""Tables and figure of voting and its baselines, from lines of results.
 
 A line is what `results_voting` keeps of a run: row, seed, and fields of its summary.
 """
@@ -22,7 +22,7 @@ def _epsilons(found: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
   return texts[0], texts[1]
 
 
-# Row -> what it is, and the paper's accuracy and epsilon beside it.
+# Row -> what it is, and the paper's accuracy and epsilon.
 TABLES = {
     'mnist': [
         ('mnist-ae', 'AE-DPFL, agents on public features, 50 queries', '95.1', '4.3'),
