@@ -139,11 +139,12 @@ def _probe_vectors() -> list[str]:
           for vectors in ('sphere', 'identical') for repeat in (0, 1)]
 
 
-def _source_lines(source) -> list[str]:
+def _source_lines(source, but: tuple[str, ...] = ()) -> list[str]:
   lines = []
   for client in source.client_ids:
     examples = sorted(source.examples(client).items())
-    lines.append(f'{client}: {_digest(*(array for _, array in examples))}')
+    lines.append(f'{client}: ' + _digest(
+        *(array for name, array in examples if name not in but)))
   return lines
 
 
@@ -192,9 +193,13 @@ def _probe_clients() -> list[str]:
       ('stackoverflow_tag', {'num_clients': 12, 'vocabulary_size': 30}),
       ('stackoverflow_word', {'num_clients': 12, 'vocabulary_size': 30})):
     task = build(name, **options)
-    lines.append(f'{name} {options}: ' + _digest_of_lines(_source_lines(task.train)))
+    # Embedded digits are enlarged in floats, which CPUs round differently.
+    but = ('x',) if name == 'emnist' else ()
+    lines.append(
+        f'{name} {options}: ' + _digest_of_lines(_source_lines(task.train, but)))
     lines += [f'{name} held out, {key}: '
-              + _digest(*(array for _, array in sorted(examples.items())))
+              + _digest(*(array for feature, array in sorted(examples.items())
+                          if feature not in but))
               for key, examples in task.held_out.items()]
   return lines
 
