@@ -1,0 +1,40 @@
+"""The smallest family keeps the contract of all, and is a program."""
+
+import json
+
+import pytest
+
+from tests.experiment import contract
+from tests.experiment import smallest_family
+from tff_pipelines.experiment import files
+
+
+class TestExperiment(contract.ExperimentContract):
+
+  commits = 3
+  in_vain = (('noise_multiplier', 3.0, {'noise': False}),)
+
+  def settings_class(self):
+    return smallest_family.MeanSettings
+
+  def experiment(self, folder, **changes):
+    return smallest_family.MeanExperiment(smallest_family.MeanSettings(
+        **{'seed': 8, 'output_dir': str(folder), **changes}))
+
+
+def test_its_mean_is_that_of_the_vectors_but_for_the_noise(tmp_path):
+  assert smallest_family.main([
+      '--noise_multiplier=0.001', '--num_clients=50', '--rounds=1',
+      f'--output_dir={tmp_path / "run"}']) == 0
+  rows = (tmp_path / 'run' / files.METRICS).read_text().splitlines()
+  error = dict(zip(rows[0].split(','), rows[1].split(',')))['clients/error']
+  assert 0 < float(error) < 0.001
+  summary = json.loads((tmp_path / 'run' / files.SUMMARY).read_text())
+  assert summary['epsilon'] is None or summary['epsilon'] > 1000
+
+
+def test_its_flags_are_checked_as_all_are(capsys):
+  assert smallest_family.main(['--num_clients=1']) == 2
+  assert 'num_clients' in capsys.readouterr().err
+  assert smallest_family.main(['--help']) == 0
+  assert '--noise_multiplier' in capsys.readouterr().out
