@@ -2,7 +2,7 @@
 
 A field carries its default, help, unit, range, choices and group:
 
-    _run = functools.partial(setting, group='run')
+    _run = settings.group('run')
 
     @dataclasses.dataclass(frozen=True, kw_only=True)
     class MySettings(Settings):
@@ -13,13 +13,13 @@ From it follow the constructor (`MySettings(rounds=20)`, validated), the flag
 project defines flags. No TensorFlow here: wrong flags are refused at once.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import functools
 import textwrap
 import types
 import typing
-from typing import Any
+from typing import Any, ClassVar
 
 from absl import flags
 
@@ -51,6 +51,7 @@ class Setting:
     otherwise: What None stands for, in words.
     repeated: Whether the flag may be given several times; else values of a tuple
       are separated by commas.
+    instead_of: Name of another field. Given both, it is an error.
   """
 
   help: str
@@ -67,6 +68,7 @@ class Setting:
   free: bool = False
   otherwise: str = ''
   repeated: bool = False
+  instead_of: str | None = None
 
   def check(self, name: str, value: Any, kind: type) -> None:
     """Raises ValueError, naming the setting, its value and the rule."""
@@ -111,10 +113,23 @@ def setting(default: Any, help: str, **rest: Any) -> Any:  # pylint: disable=red
       default=default, metadata={_METADATA: Setting(help=help, **rest)})
 
 
-def changed(cls: type['Settings'], name: str, default: Any, **changes: Any) -> Any:
-  """The field `name` of a base class, with another default or other attributes."""
-  return dataclasses.field(default=default, metadata={
-      _METADATA: dataclasses.replace(declared(cls)[name].setting, **changes)})
+def group(name: str, **when: tuple[Any, ...]) -> Callable[..., Any]:
+  """A `setting` under this heading; see `when` of `Setting`."""
+  return functools.partial(setting, group=name, when=when)
+
+
+def groups(*names: str) -> list[Callable[..., Any]]:
+  """A `setting` under each of these headings."""
+  return [group(name) for name in names]
+
+
+def changed(cls: type['Settings'], name: str, default: Any = dataclasses.MISSING,
+            **changes: Any) -> Any:
+  """The field `name` of another class, with another default or other attributes."""
+  field = declared(cls)[name]
+  return dataclasses.field(
+      default=field.default if default is dataclasses.MISSING else default,
+      metadata={_METADATA: dataclasses.replace(field.setting, **changes)})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -213,6 +228,12 @@ class Settings:
         raise ValueError(
             f'{name} is not used with {why}: leave it out, found '
             f'{getattr(self, name)!r}')
+    for name, field in declared(type(self)).items():
+      other, value = field.setting.instead_of, getattr(self, name)
+      if other is not None and None not in (value, getattr(self, other)):
+        raise ValueError(
+            f'{other} and {name} must not both be given: one follows from the other; '
+            f'found {other}={getattr(self, other)!r} and {name}={value!r}')
     self.check()
 
   def check(self) -> None:
@@ -339,13 +360,13 @@ def help_lines(cls: type[Settings], *, full: bool) -> list[str]:
     cls: Whose fields they are.
     full: Whether to list all of them, with ranges; else the essential ones.
   """
-  groups: dict[str, list[str]] = {}
+  listed: dict[str, list[str]] = {}
   for name, field in declared(cls).items():
     if full or field.setting.essential:
-      groups.setdefault(field.setting.group, []).extend(
+      listed.setdefault(field.setting.group, []).extend(
           _help_of(name, field, full=full))
-  order = sorted(groups, key=lambda group: group == 'run')  # That one last.
-  return [line for group in order for line in ('', f'{group}:', *groups[group])]
+  order = sorted(listed, key=lambda heading: heading == 'run')  # That one last.
+  return [line for heading in order for line in ('', f'{heading}:', *listed[heading])]
 
 
 def _help_of(name: str, field: Declared, *, full: bool) -> Sequence[str]:
@@ -372,6 +393,35 @@ def _help_of(name: str, field: Declared, *, full: bool) -> Sequence[str]:
     return [flag, *(' ' * _COLUMN + line for line in lines)]
   return [flag.ljust(_COLUMN) + lines[0],
           *(' ' * _COLUMN + line for line in lines[1:])]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskSettings(Settings):
+  """Settings with a `task`, which takes some of the others as its options.
+
+  Attributes:
+    options_by_task: Names of the options that each task has.
+  """
+
+  options_by_task: ClassVar[Mapping[str, Sequence[str]]]
+
+  def unused(self) -> Iterator[tuple[str, str]]:
+    yield from super().unused()
+    if self.task is not None:
+      for name in self._options:
+        if name not in self.options_by_task[self.task]:
+          yield name, f'task={self.task}'
+
+  @property
+  def task_options(self) -> dict[str, Any]:
+    """The options that are not left to the task."""
+    return {name: getattr(self, name) for name in self._options
+            if getattr(self, name) is not None}
+
+  @property
+  def _options(self) -> list[str]:
+    known = set().union(*self.options_by_task.values())
+    return [name for name in declared(type(self)) if name in known]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -2,28 +2,27 @@
 
 from collections.abc import Iterator
 import dataclasses
-import functools
 
 from aggregators import prediction_params
 from tasks.fedmd import data as fedmd_data
 from tff_pipelines.experiment import settings
-from tff_pipelines.experiment.settings import setting
 
 MODES = ('nfdp', 'np', 'centralized', 'ldp')
 
 _SHARED = {'mode': ('nfdp', 'np', 'ldp')}
-_DRAWN = {'mode': ('nfdp', 'ldp')}
-_NOISY = {'mode': ('ldp',)}
 _WITH_FILES = {'task': ('mnist_letters', 'cifar')}
 
 # Public records of a round where none are given: of small data sets fewer.
 _PUBLIC_PER_ROUND = {'digits': 200}
 _MOST_PUBLIC_PER_ROUND = 5000
 
-_data = functools.partial(setting, group='data')
-_privacy = functools.partial(setting, group='privacy')
-_rounds = functools.partial(setting, group='rounds')
-_training = functools.partial(setting, group='training')
+_data, _privacy, _rounds, _training = settings.groups(
+    'data', 'privacy', 'rounds', 'training')
+# Of privacy by random draws, and by noise; of rounds and training with a consensus.
+_drawn = settings.group('privacy', mode=('nfdp', 'ldp'))
+_noisy = settings.group('privacy', mode=('ldp',))
+_shared = settings.group('rounds', **_SHARED)
+_digest = settings.group('training', **_SHARED)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,78 +40,66 @@ class FedMdSettings(settings.RunSettings):
   num_clients: int = _data(10, 'Number of parties.', low=1, high=1000, essential=True,
       aliases=('parties',))
   records_per_client: int | None = _data(None, 'Private records of a party.', low=1,
-      aliases=('records_per_party',), otherwise='as many as there are, up to what the '
-      'paper had')
-  split: str = _data('iid', 'iid: random records to each party. noniid: a party is a '
-      'writer, or has one kind of each class.', choices=fedmd_data.SPLITS,
-      essential=True)
+      aliases=('records_per_party',), otherwise='all, up to what the paper had')
+  split: str = _data('iid', 'iid: random records each. noniid: a party is a writer, '
+      'or has one kind of each class.', choices=fedmd_data.SPLITS, essential=True)
   data_seed: int = _data(0, 'Seed of the split.', low=0)
 
   mode: str = _privacy('nfdp', 'nfdp: a party trains on a random draw of its records. '
       'ldp: it adds noise to its predictions. np: no privacy. centralized: all records '
       'in one place.', choices=MODES, essential=True)
-  subset_size: int | None = _privacy(None, 'Draws of a party, once for the whole run.',
-      low=1, unit='records', essential=True, when=_DRAWN, otherwise='as many as it has '
-      'records')
-  replacement: bool = _privacy(True, 'A record may be drawn more than once.',
-      when=_DRAWN)
-  epsilon: float | None = _privacy(None, 'Target of mode=ldp over all rounds.', above=0,
-      essential=True, when=_NOISY, otherwise='that of the draw')
-  delta: float | None = _privacy(None, 'Delta of that target.', above=0, below=1,
-      essential=True, when=_NOISY, otherwise='that of the draw')
-  noise: str = _privacy('gaussian', 'Distribution of the noise of mode=ldp.',
-      choices=('gaussian', 'laplace'), when=_NOISY)
+  subset_size: int | None = _drawn(None, 'Draws of a party, once for the whole run.',
+      low=1, unit='records', essential=True, otherwise='as many as it has records')
+  replacement: bool = _drawn(True, 'A record may be drawn more than once.')
+  epsilon: float | None = _noisy(None, 'Target of mode=ldp over all rounds.', above=0,
+      essential=True, otherwise='that of the draw')
+  delta: float | None = _noisy(None, 'Delta of that target.', above=0, below=1,
+      essential=True, otherwise='that of the draw')
+  noise: str = _noisy('gaussian', 'Distribution of the noise of mode=ldp.',
+      choices=('gaussian', 'laplace'))
 
-  knowledge: str = _rounds('argmax', 'What parties share of their predictions: logits, '
+  knowledge: str = _shared('argmax', 'What parties share of their predictions: logits, '
       'softmax probabilities, or argmax, the most likely class alone.',
-      choices=prediction_params.KNOWLEDGE, essential=True, when=_SHARED)
+      choices=prediction_params.KNOWLEDGE, essential=True)
   rounds: int = _rounds(20, 'Rounds of digest, revisit and predict, after the '
       'parties\' first training.', low=1, essential=True)
   initial_epochs: int = _rounds(20, 'Epochs of a party\'s first training on its own '
       'records.', low=0)
-  digest_epochs: int = _rounds(2, 'Epochs of a round on the public records and their '
-      'consensus.', low=0, when=_SHARED)
-  revisit_epochs: int = _rounds(2, 'Epochs of a round on a party\'s own records.',
-      low=0)
-  public_per_round: int | None = _rounds(None, 'Public records that parties predict on '
-      'in a round.', low=1, unit='records', when=_SHARED,
+  digest_epochs: int = _shared(2, 'Epochs of a round on the public records and their '
+      'consensus.', low=0)
+  revisit_epochs: int = _rounds(2, 'Epochs of a round on own records.', low=0)
+  public_per_round: int | None = _shared(None, 'Public records that parties predict on '
+      'in a round.', low=1, unit='records',
       otherwise=f'{_MOST_PUBLIC_PER_ROUND}; {_PUBLIC_PER_ROUND["digits"]} of digits')
-  weighting: str = _rounds('equal', 'Weights of parties in the consensus: equal, by '
+  weighting: str = _shared('equal', 'Weights of parties in the consensus: equal, by '
       'their numbers of records, or by their agreement with the last consensus.',
-      choices=('equal', 'records', 'agreement'), when=_SHARED)
-  bits: int = _rounds(20, 'Bits of an entry of the sum of predictions.', low=4, high=30,
-      when=_SHARED)
+      choices=('equal', 'records', 'agreement'))
+  bits: int = _shared(20, 'Bits of an entry of the sum of predictions.', low=4, high=30)
   logit_bound: float = _rounds(30.0, 'Bound that logits are clipped to.', low=1e-3,
       high=1e6, when={**_SHARED, 'knowledge': ('logits',)})
 
-  architectures: tuple[str, ...] = _training(('conv2', 'conv3', 'mixed3'),
-      'Networks that the parties have alternately: conv2, conv3, mixed3, dense2, '
-      'dense3.')
+  architectures: tuple[str, ...] = _training(('conv2', 'conv3', 'mixed3'), 'Networks '
+      'that parties have alternately: conv2, conv3, mixed3, dense2, dense3.')
   pretrain_epochs: int = _training(16, 'Epochs on the labelled public records, before '
       'parties start from the models.', low=0)
   pretrain_learning_rate: float = _training(0.003, 'Learning rate of Adam on the '
       'labelled public records.', above=0)
-  pretrain_batch_size: int = _training(64, 'Examples of a step on the labelled public '
-      'records.', low=1)
+  pretrain_batch_size: int = _training(64, 'Labelled public records of a step.', low=1)
   client_learning_rate: float = _training(0.002, 'Learning rate of Adam on a party\'s '
       'own records.', above=0, aliases=('private_learning_rate',))
   client_batch_size: int = _training(16, 'Examples of a step on a party\'s own '
       'records.', low=1, aliases=('private_batch_size',))
-  digest_learning_rate: float = _training(0.002, 'Learning rate of Adam on the '
-      'consensus.', above=0, when=_SHARED)
-  digest_batch_size: int = _training(128, 'Examples of a step on the consensus.', low=1,
-      when=_SHARED)
-  final_rate_factor: float = _training(0.05, 'Fraction of the learning rates that is '
-      'left in the last round; they fall in equal steps. 1 keeps them.', above=0,
-      high=1)
+  digest_learning_rate: float = _digest(0.002, 'Learning rate of Adam on the '
+      'consensus.', above=0)
+  digest_batch_size: int = _digest(128, 'Examples of a step on the consensus.', low=1)
+  final_rate_factor: float = _training(0.05, 'Fraction of learning rates left in the '
+      'last round; they fall in equal steps. 1 keeps them.', above=0, high=1)
   mirror: bool | None = _training(None, 'Mirror half of the images in training; the '
-      'consensus on an image counts for its mirror image too.',
-      otherwise='for cifar only')
-  initial_weights_seed: int = _training(0, 'Seed of the public models that parties '
-      'start from.', low=0)
+      'consensus on an image is its mirror image\'s too.', otherwise='for cifar only')
+  initial_weights_seed: int = _training(0, 'Public seed of the initial weights.', low=0)
 
-  simulated_dropout_rate: float = setting(0.0, 'Fraction of the parties that miss a '
-      'round, independently.', group='run', low=0, below=1, when=_SHARED)
+  simulated_dropout_rate: float = settings.setting(0.0, 'Fraction of the parties that '
+      'miss a round, independently.', group='run', low=0, below=1, when=_SHARED)
 
   def check(self) -> None:
     super().check()

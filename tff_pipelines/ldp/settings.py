@@ -2,14 +2,12 @@
 
 from collections.abc import Mapping
 import dataclasses
-import functools
 from typing import Any
 
 from tasks.ldp import task as tasks_lib
-from tasks.sources import partition
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import settings
-from tff_pipelines.experiment.settings import setting
+from tff_pipelines.fedavg import settings as train
 
 MECHANISMS = ('piecewise', 'duchi', 'laplace', 'gaussian')
 SAMPLINGS = ('active', 'random')
@@ -21,24 +19,20 @@ DEFAULT_GAUSSIAN_DELTA = 1e-5
 # Test records that are set aside for a target accuracy.
 _VALIDATION, _VALIDATION_DIGITS = 1000, 60
 _FILES = {'task': tuple(task for task in tasks_lib.TASKS if task != 'digits')}
-_REFINED = {'refine': ('auto', 'always')}
 
-_data = functools.partial(setting, group='data')
-_clients = functools.partial(setting, group='clients')
-_privacy = functools.partial(setting, group='privacy')
-_queries = functools.partial(setting, group='queries')
-_student = functools.partial(setting, group='student')
-_run = functools.partial(setting, group='run')
-_figure = functools.partial(setting, group='figure')
+_data, _clients, _privacy, _queries, _student, _run, _figure = settings.groups(
+    'data', 'clients', 'privacy', 'queries', 'student', 'run', 'figure')
+_refined = settings.group('student', refine=('auto', 'always'))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DataSettings(settings.Settings):
+class DataSettings(settings.TaskSettings):
   """The data owners' records, the public images and what is computed from them."""
 
-  task: str = _data('digits', 'Data set. digits: those of scikit-learn. npz: any file '
-      'of labelled images. Others: from --data_path, else by Keras.',
-      choices=tasks_lib.TASKS, essential=True)
+  options_by_task = dict.fromkeys(tasks_lib.TASKS, tasks_lib.OPTIONS)
+
+  task: str = _data('digits', 'digits: scikit-learn\'s. npz: any labelled images. '
+      'Others: --data_path, else Keras.', choices=tasks_lib.TASKS, essential=True)
   data_path: str | None = _data(None, 'An .npz file with x_train, y_train, x_test and '
       'y_test.', essential=True, free=True, when=_FILES)
   num_classes: int | None = _data(None, 'Number of classes; labels are below it.',
@@ -50,32 +44,21 @@ class DataSettings(settings.Settings):
   validation_records: int | None = _data(None, 'Test records that are set aside to '
       'measure --target_accuracy on.', low=0, otherwise='none; with a target '
       f'{_VALIDATION:,}, {_VALIDATION_DIGITS} of digits')
-  partition: str | None = _data(None, 'How records are divided over the owners. '
-      'labels: some labels each. size: sizes by a power law.',
-      choices=tuple(partition.PARTITIONS), otherwise='iid')
-  dirichlet_alpha: float | None = _data(None, 'Evenness of an owner\'s labels, for '
-      'partition=dirichlet.', above=0, when={'partition': ('dirichlet',)},
-      otherwise='1.0')
-  labels_per_client: int | None = _data(None, 'Different labels of an owner, for '
-      'partition=labels.', low=1, when={'partition': ('labels',)}, otherwise='2')
-  size_exponent: float | None = _data(None, 'For partition=size: the owner of rank r '
-      'has r to the minus this of the records.', low=0, when={'partition': ('size',)},
-      otherwise='1.0')
-  data_seed: int | None = _data(None, 'Seed of the division.', low=0, otherwise='0')
+  partition: str | None = train.like('partition', otherwise='iid')
+  dirichlet_alpha: float | None = train.like(
+      'dirichlet_alpha', when={'partition': ('dirichlet',)})
+  labels_per_client: int | None = train.like(
+      'labels_per_client', when={'partition': ('labels',)})
+  size_exponent: float | None = train.like(
+      'size_exponent', when={'partition': ('size',)})
+  data_seed: int | None = train.like('data_seed')
   feature_seed: int = _data(0, 'Seed of the public feature map.', low=0)
-  teacher_strength: float = _clients(0.03, 'Ridge penalty of an owner\'s teacher.',
-      above=0)
+  teacher_strength: float = _clients(0.03, 'Ridge penalty of the teachers.', above=0)
 
   def check(self) -> None:
     super().check()
     if self.task == 'npz' and self.data_path is None:
       raise ValueError('task npz needs data_path, an .npz file')
-
-  @property
-  def task_options(self) -> dict[str, Any]:
-    """The options of the task that are not left to it."""
-    return {name: getattr(self, name) for name in settings.declared(type(self))
-            if name in tasks_lib.OPTIONS and getattr(self, name) is not None}
 
   @property
   def preparation_key(self) -> str:
@@ -112,9 +95,8 @@ class LdpSettings(settings.RunSettings, DataSettings):
   answers_per_client: int | None = _privacy(None, 'Maximum number of answers of an '
       'owner.', low=1, essential=True, aliases=('answers_per_owner',),
       otherwise='1, or what both epsilons allow')
-  delta: float | None = _privacy(None, 'Delta of all answers together.', above=0,
-      below=1, essential=True, otherwise=f'{DEFAULT_GAUSSIAN_DELTA:g} for '
-      'mechanism=gaussian, none for others')
+  delta: float | None = _privacy(None, 'Delta of all answers.', above=0, below=1,
+      essential=True, otherwise=f'{DEFAULT_GAUSSIAN_DELTA:g} for gaussian, else none')
 
   clients_per_query: int = _queries(1, 'Owners that answer a query together; divides '
       '--num_clients.', low=1, essential=True, aliases=('owners_per_query',))
@@ -126,20 +108,17 @@ class LdpSettings(settings.RunSettings, DataSettings):
       '--validation_records.', above=0, high=1)
   sampling: str = _queries('active', 'active: images that the student is least sure '
       'of. random: any.', choices=SAMPLINGS, essential=True)
-  sampling_seed: int = _queries(0, 'Seed of random choices of queries, which are '
-      'public.', low=0)
+  sampling_seed: int = _queries(0, 'Public seed of random choices of queries.', low=0)
   temperature: float = _clients(0.05, 'Temperature of an owner\'s soft labels; small '
       'is hard.', above=0)
-  refine: str = _student('auto', 'Whether the student trains further on its own labels '
-      'of all public images. auto: unless held-out answers speak against it.',
-      choices=REFINEMENTS)
-  refine_steps: int = _student(40, 'Steps of the refinement.', low=1, when=_REFINED)
-  refine_strength: float = _student(0.3, 'Ridge penalty of the refinement.', above=0,
-      when=_REFINED)
+  refine: str = _student('auto', 'Train the student also on its own labels of public '
+      'images. auto: unless held-out answers speak against it.', choices=REFINEMENTS)
+  refine_steps: int = _refined(40, 'Steps of the refinement.', low=1)
+  refine_strength: float = _refined(0.3, 'Ridge penalty of the refinement.', above=0)
   sharpness: float = _student(8.0, 'Factor from the student\'s scores to the '
       'logarithms of its probabilities.', above=0)
-  trust: float = _student(0.6, 'Fraction of what the answers say that the refinement '
-      'believes.', above=0, high=1, when=_REFINED)
+  trust: float = _refined(0.6, 'Fraction of what the answers say that the refinement '
+      'believes.', above=0, high=1)
 
   def check(self) -> None:
     super().check()

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 import dataclasses
-import functools
 import pathlib
 from typing import Any
 
@@ -10,7 +9,7 @@ from aggregators import params as params_lib
 from tasks import mean_estimation
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import settings
-from tff_pipelines.experiment.settings import setting
+from tff_pipelines.fedavg import settings as train
 
 RESULTS = 'results.json'
 
@@ -19,9 +18,7 @@ RESULTS = 'results.json'
 SUMS = params_lib.MECHANISMS
 MECHANISMS = (*SUMS, 'gaussian', 'gaussian_rdp')
 
-
-_data = functools.partial(setting, group='data')
-_privacy = functools.partial(setting, group='privacy')
+_data, _privacy = settings.groups('data', 'privacy')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,11 +29,9 @@ class MeanSettings(settings.FolderSettings):
   """
 
   num_clients: tuple[int, ...] = _data((100,), 'Numbers of clients, separated by '
-      'commas.', low=1, high=2**31 - 1, unit='clients', essential=True, aliases=('n',),
-      free=True)
-  dimension: tuple[int, ...] = _data((250,), 'Dimensions of a client\'s vector, '
-      'separated by commas.', low=1, high=2**30, essential=True, aliases=('d',),
-      free=True)
+      'commas.', low=1, high=2**31 - 1, essential=True, aliases=('n',), free=True)
+  dimension: tuple[int, ...] = _data((250,), 'Dimensions of vectors, separated by '
+      'commas.', low=1, high=2**30, essential=True, aliases=('d',), free=True)
   vectors: str = _data('sphere', 'sphere: each client has a vector of its own. '
       'identical: all have the same, the case that the modulus is sized for.',
       choices=mean_estimation.VECTORS, essential=True)
@@ -54,19 +49,15 @@ class MeanSettings(settings.FolderSettings):
       'separated by commas.', above=0, essential=True, free=True)
   bits: tuple[int, ...] = _privacy((10, 12, 16), 'Numbers of bits of a coordinate of '
       'the sum, separated by commas.', low=2, high=30, essential=True, free=True)
-  delta: float = _privacy(1e-05, 'Delta of every guarantee.', above=0, below=1,
-      essential=True)
+  delta: float = train.like('delta', 1e-05, when={})
   clip: float = _privacy(10.0, 'L2 clip, and the norm of every vector.', above=0,
       unit='model units', essential=True)
-  k_stddevs: float = _privacy(2.0, 'Standard deviations of a coordinate of the sum '
-      'that fit into half the modulus.', above=0)
-  beta: float = _privacy(0.60653066, 'Bias of the conditional rounding; the default is '
-      'exp(-1/2).', low=0, below=1)
+  k_stddevs: float = train.like('k_stddevs', 2.0, when={})
+  beta: float = train.like('beta', when={})
   accountant: str = _privacy('auto', 'auto: the tightest for each mechanism. rdp: '
       'Renyi divergences for all.', choices=('auto', 'rdp'))
-  allow_degenerate: bool = _privacy(False, 'Accept grids too coarse to be useful, and '
-      'leave out what no noise makes private, both with a warning.', essential=True,
-      free=True)
+  allow_degenerate: bool = _privacy(False, 'Only warn of grids too coarse to be '
+      'useful, and leave out what no noise makes private.', essential=True, free=True)
 
   resume: bool = settings.changed(
       settings.FolderSettings, 'resume', True, help='Continue or extend '

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 import dataclasses
-import functools
 from typing import Any
 
 from aggregators import voting_params
@@ -11,7 +10,7 @@ from tasks.voting import data as voting_data
 from tasks.voting import task as voting_tasks
 from tff_pipelines.accounting import vote_events
 from tff_pipelines.experiment import settings
-from tff_pipelines.experiment.settings import setting
+from tff_pipelines.fedavg import settings as train
 
 VOTES = ('ae', 'knn')
 BASELINES = ('fedavg', 'dp_fedavg', 'dp_fedsgd')
@@ -30,15 +29,13 @@ _AGENTS = {
     'cnn': dict(learning_rate=2e-3, batch_size=50, epochs=10)}
 _IN_BASELINES = dict(learning_rate=0.1, batch_size=20, epochs=1)
 
-_VOTE = {'algorithm': VOTES}
-_AE = {'algorithm': ('ae',)}
 _ROUNDS = {'algorithm': BASELINES}
 _AVERAGING = {'algorithm': ('fedavg', 'dp_fedavg')}
-_TRAINED = {'algorithm': ('ae', 'fedavg', 'dp_fedavg')}
-_PRIVATE = {'algorithm': (*VOTES, 'dp_fedavg', 'dp_fedsgd')}
+_MODELLED = {'algorithm': ('ae', *BASELINES)}
+_GUARANTEED = {'algorithm': (*VOTES, 'dp_fedavg', 'dp_fedsgd')}
 _CLIPPED = {'algorithm': ('dp_fedavg', 'dp_fedsgd')}
-_SHARES = {**_VOTE, 'noise': ('skellam', 'gaussian')}
-_CONTRASTIVE = {'features': (None, 'contrastive')}
+_DISTRIBUTED = {'algorithm': ('dp_fedavg',), 'noise': ('skellam',)}
+_SHARES = {'algorithm': VOTES, 'noise': ('skellam', 'gaussian')}
 
 
 def _by_model(name: str) -> str:
@@ -48,32 +45,36 @@ def _by_model(name: str) -> str:
   return f'{of_models}; {_IN_BASELINES[name]:g} in baselines'
 
 
-_data = functools.partial(setting, group='data')
-_privacy = functools.partial(setting, group='privacy')
-_vote = functools.partial(setting, group='vote')
-_training = functools.partial(setting, group='training')
-_student = functools.partial(setting, group='student')
-_run = functools.partial(setting, group='run')
+_data, _privacy, _features, _training = settings.groups(
+    'data', 'privacy', 'vote', 'training')
+# Of votes alone.
+_noise = settings.group('privacy', algorithm=VOTES)
+_vote = settings.group('vote', algorithm=VOTES)
+_student = settings.group('student', algorithm=VOTES)
+_contrastive = settings.group('vote', features=(None, 'contrastive'))
+# Of agents that train models.
+_local = settings.group('training', algorithm=('ae', 'fedavg', 'dp_fedavg'))
+_ae = settings.group('training', algorithm=('ae',))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class VoteSettings(settings.RunSettings):
+class VoteSettings(settings.RunSettings, settings.TaskSettings):
   """Everything that a vote or one of its baselines can be asked for.
 
   Settings of the data are None where the task decides.
   """
 
+  options_by_task = {name: voting_tasks.options(name) for name in voting_tasks.TASKS}
+
   task: str = _data('embedded', 'embedded: scikit-learn\'s digits. mnist: agents with '
-      'some of the digits. digits: MNIST and SVHN for USPS. office: domains of '
-      'Office-Caltech. npz: a file with agents\' ids.', choices=voting_tasks.TASKS,
-      essential=True)
+      'few digits. digits: MNIST and SVHN for USPS. office: domains of Office-Caltech. '
+      'npz: a file with agents\' ids.', choices=voting_tasks.TASKS, essential=True)
   data_path: str | None = _data(None, 'Folder of the files of mnist, digits and '
       'office; file of npz.', essential=True, free=True, aliases=('data_dir',))
   target: str | None = _data(None, 'The server\'s domain, for task=office.',
       choices=voting_data.OFFICE_DOMAINS, otherwise='webcam')
   num_clients: int | None = _data(None, 'Number of simulated agents.', low=1,
-      essential=True, aliases=('num_agents',), otherwise='30 embedded, 100 mnist, 200 '
-      'digits')
+      essential=True, aliases=('num_agents',), otherwise='30; 100 mnist, 200 digits')
   records_per_client: int | None = _data(None, 'Records of an agent, for task=mnist.',
       low=1, aliases=('records_per_agent',), otherwise='600')
   labels_per_client: int | None = _data(None, 'Different digits of an agent, for '
@@ -88,127 +89,105 @@ class VoteSettings(settings.RunSettings):
       otherwise='300 embedded, 3000 mnist and digits')
   public_fraction: float | None = _data(None, 'Fraction of the test records that the '
       'server has unlabelled, for task=npz.', low=0, below=1, otherwise='0.3')
-  data_seed: int | None = _data(None, 'Seed by which records are dealt to agents.',
-      low=0, otherwise='0')
+  data_seed: int | None = train.like('data_seed', help='Seed of how records are dealt.')
 
   algorithm: str = _privacy('ae', 'ae: agents vote by models of their own. knn: by '
       'their nearest records. fedavg, dp_fedavg, dp_fedsgd: baselines without votes.',
       choices=ALGORITHMS, essential=True)
   epsilon: float | None = _privacy(None, 'Target; the noise is calibrated to it. With '
-      '--noise_stddev: a limit.', above=0, essential=True, when=_PRIVATE,
+      '--noise_stddev: a limit.', above=0, essential=True, when=_GUARANTEED,
       otherwise=f'{DEFAULT_EPSILON:g} where no noise is given')
-  noise_stddev: float | None = _privacy(None, 'Noise standard deviation of a label\'s '
-      'sum, in which an agent\'s votes sum to 1.', above=0, unit='agents', when=_VOTE)
-  noise_multiplier: float | None = _privacy(None, 'Noise standard deviation over the '
-      'clip, instead of --epsilon.', above=0, when=_CLIPPED)
-  delta: float | None = _privacy(None, 'Delta of the guarantee.', above=0, below=1,
-      essential=True, when=_PRIVATE,
-      otherwise=', '.join(f'{value:g} per {level}' for level, value in DEFAULT_DELTA.items()))
+  noise_stddev: float | None = _noise(None, 'Noise standard deviation of a label\'s '
+      'sum, in which an agent\'s votes sum to 1.', above=0, unit='agents')
+  noise_multiplier: float | None = train.like(
+      'noise_multiplier', essential=False, when=_CLIPPED)
+  delta: float | None = train.like('delta', when=_GUARANTEED, otherwise=', '.join(
+      f'{value:g} per {level}' for level, value in DEFAULT_DELTA.items()))
   level: str | None = _privacy(None, 'What is protected: an agent with all its '
       'records, or one record.', choices=vote_events.LEVELS, essential=True,
-      when=_PRIVATE, otherwise='agent for ae and dp_fedavg, else instance')
-  bound: str = _privacy('tight', 'Bound that noise is calibrated by; paper is the '
-      'published formula. Both numbers are reported.', choices=vote_events.BOUNDS,
-      when=_VOTE)
+      when=_GUARANTEED, otherwise='agent for ae and dp_fedavg, else instance')
+  bound: str = _noise('tight', 'Bound that noise is calibrated by; paper is the '
+      'published formula. Both numbers are reported.', choices=vote_events.BOUNDS)
   noise: str = _privacy('skellam', 'skellam: agents add shares in integers. gaussian: '
       'in floating point. gaussian_central: the server adds the noise.',
       choices=voting_params.NOISES, when={'algorithm': (*VOTES, 'dp_fedavg')})
   clip: float = _privacy(0.3, 'L2 clip of an update, or of a record\'s gradient in '
       'dp_fedsgd.', above=0, unit='model units', when=_CLIPPED)
-  bits: int = _privacy(18, 'Bits of a coordinate of the sum.', low=2, high=30,
-      when={'algorithm': ('dp_fedavg',), 'noise': ('skellam',)})
+  bits: int = train.like('bits', when=_DISTRIBUTED)
   record_rate: float = _privacy(0.05, 'Probability with which a record is sampled into '
       'a round.', above=0, high=1, when={'algorithm': ('dp_fedsgd',)})
   cohort_size: float | None = _privacy(None, 'Expected number of agents in a round, by '
       'Poisson sampling.', above=0, unit='agents', when=_AVERAGING, otherwise='all')
   rounds: int = _privacy(50, 'Number of rounds of a baseline; a vote compares its '
       'uplink with as many.', low=1, essential=True)
-  min_honest_fraction: float = _privacy(1.0, 'Fraction of the agents whose noise the '
-      'guarantee counts on; a vote of fewer is suppressed.', above=0, high=1,
-      when=_SHARES)
-  assumed_colluders: int = _privacy(0, 'Agents that are assumed to tell the server '
-      'their noise.', low=0, unit='agents', when=_SHARES)
-  allow_degenerate: bool = _privacy(False, 'Accept noise that drowns the votes, with a '
-      'warning.', when=_VOTE)
+  min_honest_fraction: float = train.like('min_honest_fraction', when=_SHARES)
+  assumed_colluders: int = train.like('assumed_colluders', when=_SHARES)
+  allow_degenerate: bool = _noise(False, 'Only warn of noise that drowns the votes.')
 
-  queries: int = _vote(50, 'Public records that agents vote on.', low=1, essential=True,
-      when=_VOTE)
-  query_choice: str = _vote('spread', 'How queries are chosen. spread: one near the '
-      'centre of each of as many clusters of the public features.',
-      choices=('random', 'spread'), when=_VOTE)
+  queries: int = _vote(50, 'Public records that agents vote on.', low=1, essential=True)
+  query_choice: str = _vote('spread', 'spread: one each near the centre of as many '
+      'clusters of public features. random: any.', choices=('random', 'spread'))
   neighbours: int | None = _vote(None, 'Nearest records by which an agent of knn '
       'votes, a public number.', low=1, essential=True, when={'algorithm': ('knn',)})
   threshold: float | None = _vote(None, 'Noisy count that the winner must exceed for a '
-      'query to be answered.', unit='agents', when=_VOTE)
-  features: str | None = _vote(None, 'Public feature map, fitted to the server\'s '
+      'query to be answered.', unit='agents')
+  features: str | None = _features(None, 'Public feature map, fitted to the server\'s '
       'records. standard: scaled coordinates. pca: principal components. contrastive: '
       'a network for images.', choices=('none', 'standard', 'pca', 'contrastive'),
       otherwise='standard for vectors; contrastive for images, none in baselines')
-  pca_dimensions: int = _vote(50, 'Number of principal components.', low=1,
+  pca_dimensions: int = _features(50, 'Number of principal components.', low=1,
       when={'features': (None, 'pca')})
-  feature_epochs: int | None = _vote(None, 'Epochs of the contrastive network.', low=1,
-      when=_CONTRASTIVE, otherwise='by the number of public records')
-  feature_learning_rate: float = _vote(0.002, 'Learning rate of Adam for the '
-      'contrastive network.', above=0, when=_CONTRASTIVE)
-  features_from: str | None = _vote(None, 'Folder of another run on the same public '
-      'records, whose feature map is taken.', free=True)
-  feature_seed: int = _vote(0, 'Seed of the feature map and the queries, which are '
-      'public.', low=0)
+  feature_epochs: int | None = _contrastive(None, 'Epochs of the contrastive network.',
+      low=1, otherwise='by the number of public records')
+  feature_learning_rate: float = _contrastive(0.002, 'Learning rate of Adam for the '
+      'contrastive network.', above=0)
+  features_from: str | None = _features(None, 'Folder of another run on the same '
+      'public records, whose feature map is taken.', free=True)
+  feature_seed: int = _features(0, 'Public seed of feature map and queries.', low=0)
 
   model: str | None = _training(None, 'Model of an agent, or of a baseline.',
-      choices=MODELS, when={'algorithm': ('ae', *BASELINES)},
+      choices=MODELS, when=_MODELLED,
       otherwise='softmax for vectors; cnn for images, cnn_small in baselines')
-  client_epochs: int | None = _training(None, 'Passes of an agent over its records, in '
-      'a round.', low=1, aliases=('agent_epochs',), when=_TRAINED,
-      otherwise=_by_model('epochs'))
-  client_batch_size: int | None = _training(None, 'Records of a step of an agent.',
-      low=1, aliases=('agent_batch_size',), when=_TRAINED,
-      otherwise=_by_model('batch_size'))
-  client_learning_rate: float | None = _training(None, 'Learning rate of an agent: of '
+  client_epochs: int | None = _local(None, 'Passes over agents\' records in a round.',
+      low=1, aliases=('agent_epochs',), otherwise=_by_model('epochs'))
+  client_batch_size: int | None = _local(None, 'Records of a step of an agent.', low=1,
+      aliases=('agent_batch_size',), otherwise=_by_model('batch_size'))
+  client_learning_rate: float | None = _local(None, 'Learning rate of an agent: of '
       'Adam in ae, of SGD in a baseline.', above=0, aliases=('agent_learning_rate',),
-      when=_TRAINED, otherwise=_by_model('learning_rate'))
-  client_weight_decay: float = _training(0.001, 'Weight decay of Adam on an agent.',
-      low=0, aliases=('agent_weight_decay',), when=_AE)
-  client_confidence: float = _training(0.0, 'Agents abstain where no class has more '
-      'than this probability.', low=0, below=1, aliases=('agent_confidence',), when=_AE)
-  client_shift: int = _training(0, 'Pixels by which images are shifted at random in '
-      'training, where agents see records.', low=0, aliases=('agent_shift',), when=_AE)
-  clients_see: str | None = _training(None, 'What models of agents are of: features by '
-      'the public map, or records as they are.', choices=('features', 'records'),
-      aliases=('agents_see',), when=_AE, otherwise='features, without '
-      '--adversarial_strength')
-  adversarial_strength: float = _training(0.0, 'Strength of domain-adversarial '
-      'training against the public records.', low=0, when=_AE)
-  server_learning_rate: float = _training(1.0, 'Learning rate of SGD on the server.',
-      above=0, when=_ROUNDS)
-  server_momentum: float = _training(0.0, 'Momentum of SGD on the server.', low=0,
-      below=1, when=_ROUNDS)
-  initial_weights_seed: int = _training(0, 'Seed of the models that training starts '
-      'from, which are public.', low=0, when={'algorithm': ('ae', *BASELINES)})
+      otherwise=_by_model('learning_rate'))
+  client_weight_decay: float = _ae(0.001, 'Weight decay of Adam on an agent.', low=0,
+      aliases=('agent_weight_decay',))
+  client_confidence: float = _ae(0.0, 'Agents abstain where no class has more than '
+      'this probability.', low=0, below=1, aliases=('agent_confidence',))
+  client_shift: int = _ae(0, 'Pixels by which images are shifted at random in '
+      'training, where agents see records.', low=0, aliases=('agent_shift',))
+  clients_see: str | None = _ae(None, 'What models of agents are of: features by the '
+      'public map, or records as they are.', choices=('features', 'records'),
+      aliases=('agents_see',), otherwise='features, without --adversarial_strength')
+  adversarial_strength: float = _ae(0.0, 'Strength of domain-adversarial training '
+      'against the public records.', low=0)
+  server_learning_rate: float = train.like(
+      'server_learning_rate', 1.0, essential=False, when=_ROUNDS)
+  server_momentum: float = train.like('server_momentum', 0.0, when=_ROUNDS)
+  initial_weights_seed: int = train.like('initial_weights_seed', when=_MODELLED)
 
   student: str = _student('spread', 'labels: the student learns from answered queries '
       'alone. spread: from all public records, over which the labels are spread.',
-      choices=('labels', 'spread'), when=_VOTE)
+      choices=('labels', 'spread'))
   student_model: str | None = _student(None, 'Model of the student; encoder continues '
-      'from features=contrastive.', choices=(*MODELS, 'encoder'), when=_VOTE,
+      'from features=contrastive.', choices=(*MODELS, 'encoder'),
       otherwise='encoder; cnn or softmax without such features')
   student_epochs: int | None = _student(None, 'Epochs of the student.', low=1,
-      when=_VOTE, otherwise='by the number of public records')
-  student_batch_size: int = _student(128, 'Records of a step of the student.', low=1,
-      when=_VOTE)
-  student_learning_rate: float = _student(0.001, 'Learning rate of Adam for the '
-      'student.', above=0, when=_VOTE)
+      otherwise='by the number of public records')
+  student_batch_size: int = _student(128, 'Records of a step of the student.', low=1)
+  student_learning_rate: float = _student(0.001, 'Learning rate of Adam.', above=0)
   own_labels_after: float = _student(1 / 3, 'Fraction of the epochs after which the '
       'student\'s own labels take over; 1 for never.', low=0, high=1,
-      when={**_VOTE, 'student': ('spread',)})
-  student_seed: int = _student(0, 'Seed of the order of records and of the '
-      'distortions.', low=0, when=_VOTE)
+      when={'algorithm': VOTES, 'student': ('spread',)})
+  student_seed: int = _student(0, 'Seed of the order and distortion of records.', low=0)
 
-  clients_per_call: int | None = _run(None, 'Agents that one graph call trains one '
-      'after another in federated averaging; 1 makes each a TFF client of its own.',
-      low=1, free=True, when=_AVERAGING, otherwise='chosen by the cohort')
-  rounds_per_evaluation: int = _run(1, 'Rounds from one evaluation to the next.', low=1,
-      free=True, when=_ROUNDS)
+  clients_per_call: int | None = train.like('clients_per_call', when=_AVERAGING)
+  rounds_per_evaluation: int = train.like('rounds_per_evaluation', when=_ROUNDS)
 
   def check(self) -> None:
     super().check()
@@ -221,11 +200,6 @@ class VoteSettings(settings.RunSettings):
     if self.algorithm == 'dp_fedavg' and self.noise == 'gaussian':
       raise ValueError('noise must be skellam or gaussian_central for '
                        f'algorithm=dp_fedavg, found {self.noise!r}')
-    if self.epsilon is not None and self.noise_multiplier is not None:
-      raise ValueError(
-          'epsilon and noise_multiplier must not both be given: one follows from '
-          f'the other; found epsilon={self.epsilon!r} and '
-          f'noise_multiplier={self.noise_multiplier!r}')
     if self.student_model == 'encoder' and self.features not in (None, 'contrastive'):
       raise ValueError('student_model=encoder needs features=contrastive, found '
                        f'features={self.features}')
@@ -237,17 +211,8 @@ class VoteSettings(settings.RunSettings):
 
   def unused(self) -> Iterator[tuple[str, str]]:
     yield from super().unused()
-    for name in voting_tasks.ALL_OPTIONS:
-      if name not in voting_tasks.options(self.task):
-        yield name, f'task={self.task}'
     if self.clients_see_features:
       yield 'client_shift', 'clients_see=features'
-
-  @property
-  def task_options(self) -> dict[str, Any]:
-    """The options of the task that were given."""
-    return {name: getattr(self, name) for name in voting_tasks.ALL_OPTIONS
-            if getattr(self, name) is not None}
 
   @property
   def is_vote(self) -> bool:
@@ -263,9 +228,8 @@ class VoteSettings(settings.RunSettings):
   @property
   def privacy_level(self) -> str:
     """'agent' or 'instance': given, or the one that suits the algorithm."""
-    if self.level is not None:
-      return self.level
-    return 'instance' if self.algorithm in ('knn', 'dp_fedsgd') else 'agent'
+    of_algorithm = 'instance' if self.algorithm in ('knn', 'dp_fedsgd') else 'agent'
+    return self.level or of_algorithm
 
   @property
   def privacy_delta(self) -> float:
