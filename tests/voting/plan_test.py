@@ -2,14 +2,16 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from aggregators.voting_params import VotingParams
+from tasks.voting import task as voting_tasks
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import events
 from tff_pipelines.experiment import guarantee
 from tff_pipelines.voting import baselines
-from tff_pipelines.voting import plan as plan_lib
+from tff_pipelines.voting import run
 from tff_pipelines.voting.plan import VotePlan
 from tff_pipelines.voting.settings import DEFAULT_DELTA
 from tff_pipelines.voting.settings import VoteSettings
@@ -24,6 +26,16 @@ def _plan(params=_params(), *, level='agent', delta=None, **changes):
   return VotePlan.calibrate(params, **{**dict(
       scheme='ae', level=level, delta=delta or DEFAULT_DELTA.get(level, 0.5),
       target_epsilon=None, noise_stddev=25.0), **changes})
+
+
+def _task(agents, *, classes=10, records=1):
+  """A task of vectors of 9 coordinates, with this number of records an agent."""
+  examples = {'x': np.zeros((records, 9), np.float32), 'y': np.zeros(records, np.int32)}
+  return voting_tasks.VotingTask(
+      name='tiny', num_classes=classes, agents=voting_tasks.AgentRecords(
+          {f'agent{i}': examples for i in range(agents)}),
+      public=np.zeros((5, 9), np.float32), public_labels=np.zeros(5, np.int32),
+      test=examples, privacy_unit='one of these agents')
 
 
 def _warnings(plan):
@@ -65,7 +77,8 @@ def test_calibration_meets_the_target_from_below(
   # Delta has a part for the sampler, if one is known.
   exact = accountant.epsilon(plan.event(1), plan.delta)
   assert exact <= plan.epsilon(1) <= exact * (1 + 1e-9)
-  assert (plan.vote_bound.consumed_delta is None) == (noise == 'gaussian')
+  consumed = plan.guarantee(1).outsiders.consumed_delta
+  assert (consumed is None) == (noise == 'gaussian')
 
 
 def test_what_the_sampler_takes_of_delta_costs_epsilon():
@@ -74,10 +87,10 @@ def test_what_the_sampler_takes_of_delta_costs_epsilon():
   assert plan.total_variation == deviation
   # (1 + e^epsilon) times it, at an epsilon a little above the one that is found.
   least = deviation * (1 + math.exp(plan.epsilon(1)))
-  assert least < plan.vote_bound.consumed_delta < 10 * least
+  assert least < plan.guarantee(1).outsiders.consumed_delta < 10 * least
   # With a delta of that size half of it is gone.
   tiny = _plan(delta=4e-17)
-  assert tiny.vote_bound.consumed_delta > 1e-19
+  assert tiny.guarantee(1).outsiders.consumed_delta > 1e-19
   assert tiny.epsilon(1) > accountant.epsilon(tiny.event(1), tiny.delta)
   assert tiny.guarantee(1).delta == 4e-17
 
@@ -195,16 +208,19 @@ def test_the_ledger_states_the_agents_at_every_level():
 def test_a_plan_follows_from_settings_and_what_was_recorded():
   settings = VoteSettings(algorithm='knn', neighbours=5, queries=20, bound='paper',
                           threshold=0.5, seed=4)
-  plan = plan_lib.build(settings, agents=50, classes=4, privacy_unit='one record')
+  task = _task(50, classes=4)
+  plan = run.VoteExperiment(settings).build_plan(task, None)
+  assert (plan.params.agents, plan.params.classes, plan.params.queries) == (50, 4, 20)
   assert (plan.params.votes, plan.params.threshold) == (5, 0.5)
   assert (plan.scheme, plan.level, plan.delta) == ('knn', 'instance', 1e-4)
-  assert (plan.seed, plan.terms.privacy_unit) == (4, 'one record')
+  assert (plan.seed, plan.terms.privacy_unit) == (
+      4, 'one record of an agent (an agent is one of these agents)')
   assert plan.epsilon_planned == pytest.approx(4.3, rel=1e-9)
   recorded = {**plan.configuration(), 'noise_stddev': 2.0}
-  again = plan_lib.build(settings, agents=50, classes=4, recorded=recorded)
+  again = run.VoteExperiment(settings).build_plan(task, recorded)
   assert again.params.noise_stddev == 2.0
-  given = plan_lib.build(settings.replace(noise_stddev=3.0), agents=50, classes=4,
-                         recorded=recorded)
+  given = run.VoteExperiment(settings.replace(noise_stddev=3.0)).build_plan(
+      task, recorded)
   assert given.params.noise_stddev == 3.0
 
 
@@ -212,8 +228,7 @@ def _sgd(**changes):
   settings = VoteSettings(**{**dict(
       algorithm='dp_fedsgd', epsilon=4.0, record_rate=0.02, clip=0.5, rounds=200),
                              **changes})
-  return baselines.sgd_plan(
-      settings, agents=3, num_records=2000, privacy_unit='one record')
+  return baselines.FedSgdExperiment(settings).build_plan(_task(4, records=500), None)
 
 
 def test_noisy_gradients_are_calibrated_from_below():
@@ -231,7 +246,7 @@ def test_noisy_gradients_are_calibrated_from_below():
   assert plan.expected_records == 40
   texts = ' '.join(found.caveats)
   assert 'taken as public' in texts and 'records an agent drew' in texts
-  assert plan.header(200)['population'] == 3
+  assert plan.header(200)['population'] == 4
 
 
 def test_the_server_of_noisy_gradients_sees_repeated_rounds_amplified():
@@ -241,19 +256,21 @@ def test_the_server_of_noisy_gradients_sees_repeated_rounds_amplified():
   assert found.server.epsilon < 1.1 * found.outsiders.epsilon
 
 
-def _averaged(recorded_noise=None, **changes):
-  return baselines.averaging_plan(
-      VoteSettings(**{**dict(algorithm='dp_fedavg', rounds=5), **changes}), agents=30,
-      dimension=100, privacy_unit='one agent', recorded_noise=recorded_noise)
+def _averaged(recorded=None, **changes):
+  settings = VoteSettings(**{**dict(algorithm='dp_fedavg', rounds=5), **changes})
+  return baselines.AveragingExperiment(settings).build_plan(_task(30), recorded)
 
 
 def test_averaging_of_all_agents_is_not_sampled():
   plan = _averaged()
   assert plan.mechanism.sampling == 'none' and plan.delta == 1e-3
+  assert (plan.mechanism.dimension, plan.terms.privacy_unit) == (
+      100, 'one of these agents')
   assert 4.29 < plan.epsilon(5) <= 4.3
   some = _averaged(cohort_size=10.0, noise='gaussian_central')
   assert (some.mechanism.sampling, some.mechanism.mechanism) == ('poisson', 'gaussian')
-  assert _averaged(2.0).mechanism.noise_multiplier == 2.0
+  recorded = {**plan.configuration(), 'noise_multiplier': 2.0}
+  assert _averaged(recorded).mechanism.noise_multiplier == 2.0
   assert not _averaged(algorithm='fedavg').is_private
 
 

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tasks.voting import task as voting
 from tff_pipelines.simulation import contexts
+from tff_pipelines.voting import baselines
 from tff_pipelines.voting import features as vote_features
 from tff_pipelines.voting import knn as voting_knn
 from tff_pipelines.voting import preparation
@@ -51,9 +52,25 @@ def _settings(algorithm='knn', **changes):
   return VoteSettings(**{**common, **changes})
 
 
+def _experiment(settings):
+  kind = vote_run.VoteExperiment if settings.is_vote else baselines.FedSgdExperiment
+  return kind(settings)
+
+
 def _plan(settings, task):
   """What `build_plan` gives; it looks at no folder."""
-  return vote_run.VoteExperiment(settings).build_plan(task, None)
+  return _experiment(settings).build_plan(task, None)
+
+
+@pytest.fixture
+def check_task(monkeypatch):
+  """Has an experiment start with a task, which raises where they do not fit."""
+  def check(task, settings):
+    with monkeypatch.context() as patch:
+      patch.setattr(preparation.voting_tasks, 'build', lambda *_, **__: task)
+      assert _experiment(settings).build_task() is task
+
+  return check
 
 
 # Pairs of tasks that differ by the last record of the last agent.
@@ -73,23 +90,24 @@ def _pair(name):
 
 @pytest.mark.parametrize('algorithm', ['knn', 'ae', 'dp_fedsgd'])
 @pytest.mark.parametrize('name', NEIGHBOURS)
-def test_no_record_decides_if_a_run_starts_and_what_is_public(name, algorithm):
+def test_no_record_decides_if_a_run_starts_and_what_is_public(
+    name, algorithm, check_task):
   settings = _settings(algorithm)
-  public = []
+  experiment, public = _experiment(settings), []
   for task in _pair(name):
-    preparation.check_task(task, settings)
+    check_task(task, settings)
     public.append((
         _plan(settings, task) if settings.is_vote else None,
-        task.num_classes, task.notes, preparation.seen_shape(task, settings),
-        preparation.fingerprint(task)))
+        task.num_classes, task.notes, experiment.seen_shape(task),
+        experiment.identity(task)))
   assert public[0] == public[1]
 
 
-def test_a_class_that_nobody_has_is_nobodys_business():
+def test_a_class_that_nobody_has_is_nobodys_business(check_task):
   for label in (0, 2):
     last = {**_records(1, 5), 'y': np.array([label], np.int32)}
     task = _task(_records(9, 1, label=0), _records(2, 2, label=1), last)
-    preparation.check_task(task, _settings())
+    check_task(task, _settings())
 
 
 def _seen(task):
@@ -140,35 +158,30 @@ def test_agents_without_records_stay_agents_through_features():
 
 
 @pytest.mark.parametrize('algorithm', ['knn', 'ae'])
-def test_agents_vote_with_what_they_have(algorithm):
+def test_agents_vote_with_what_they_have(algorithm, tmp_path):
   # The fewest agree on class 1; who has nothing says nothing, but adds its noise.
   task = _task(_records(2, 1, label=1), _records(1, 2, label=1), _records(0, 3),
                _records(3, 4, label=1), _records(2, 5, label=1))
-  settings = _settings(algorithm, noise_stddev=0.05,
-                       client_epochs=1 if algorithm == 'ae' else None)
-  features = vote_features.fit(
-      task.public, vote_features.FeatureConfig(kind='standard'))
-  prepared = vote_run.Prepared(
-      task=task, features=features, public=vote_features.flat(
-          features(task.public)), rows=np.arange(20))
-  plan = _plan(settings, task)
+  experiment = _experiment(_settings(
+      algorithm, noise_stddev=0.05, client_epochs=1 if algorithm == 'ae' else None,
+      output_dir=str(tmp_path)))
+  plan = experiment.build_plan(task, None)
   assert plan.params.agents == 5
   with contexts.simulation():
-    labels, suppressed = vote_run.cast_votes(prepared, plan, settings)
-  assert not suppressed
-  np.testing.assert_array_equal(labels, 1)
+    step = experiment.build_rounds(task, plan).step(None, 1)
+  assert not step.suppressed and step.metrics == {'answered': 1.0}
+  np.testing.assert_array_equal(step.state['labels'], np.ones(20))
 
 
-def test_what_can_be_asked_goes_by_public_records():
+def test_what_can_be_asked_goes_by_public_records(check_task):
   task = _task(_records(2, 1))
   with pytest.raises(ValueError, match='queries must be at most the 30 public'):
-    preparation.check_task(task, _settings(queries=31))
+    check_task(task, _settings(queries=31))
   with pytest.raises(ValueError, match='client_shift must be 0 for records'):
-    preparation.check_task(
-        task, _settings('ae', client_shift=1, clients_see='records'))
+    check_task(task, _settings('ae', client_shift=1, clients_see='records'))
   empty = dataclasses.replace(
       task, agents=voting.AgentRecords({'agent0': _records(0, 1)}))
-  preparation.check_task(empty, _settings())
+  check_task(empty, _settings())
 
 
 @pytest.mark.parametrize('changes, unit', [
@@ -180,9 +193,7 @@ def test_the_privacy_unit_is_that_of_the_level(changes, unit):
   assert plan.guarantee(1).to_json()['privacy_unit'] == unit
 
 
-def test_an_encoder_needs_features_of_its_kind(monkeypatch):
-  monkeypatch.setattr(
-      preparation.voting_tasks, 'build', lambda *_, **__: _task(*OTHERS))
+def test_an_encoder_needs_features_of_its_kind(check_task):
   settings = VoteSettings(queries=5, student_model='encoder')
   with pytest.raises(ValueError, match='needs features=contrastive, found .*standard'):
-    vote_run.VoteExperiment(settings).build_task()
+    check_task(_task(*OTHERS), settings)

@@ -4,9 +4,9 @@ One object holds the parameters that the factory counts by and the event that th
 ledger and the report take their numbers from.
 """
 
-from collections.abc import Iterable, Mapping
+import bisect
+from collections.abc import Iterable
 import dataclasses
-import functools
 import math
 from typing import Any
 
@@ -22,7 +22,6 @@ from tff_pipelines.accounting import vote_events
 from tff_pipelines.accounting import voting as voting_accounting
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import guarantee
-from tff_pipelines.voting.settings import VoteSettings
 
 _NO_BOUND = caveats.Caveat(
     'published epsilon is no bound',
@@ -60,22 +59,18 @@ class VotePlan(guarantee.Plan):
     validate.one_of(vote_events.BOUNDS, bound=self.calibrated_by)
     self.event(1)  # Raises what is out of range.
 
-  def _vote(self, **changes) -> events.Vote:
+  @property
+  def vote(self) -> events.Vote:
+    """The event of one query."""
     params = self.params
-    return events.Vote(**{**dict(
-        scheme=self.scheme, level=self.level,
+    return events.Vote(
+        scheme=self.scheme, level=self.level, noise_stddev=params.noise_stddev,
         noise='skellam' if params.is_integer else 'gaussian',
-        noise_stddev=params.noise_stddev,
         neighbours=params.votes if self.scheme == 'knn' else None,
-        attributes=params.attributes or 1, max_weight=params.max_weight),
-                          **changes})
+        attributes=params.attributes or 1, max_weight=params.max_weight)
 
   def event(self, index: int) -> base.Event:
-    return self._event
-
-  @functools.cached_property
-  def _event(self) -> base.Event:
-    return events.SelfComposed(event=self._vote(), count=self.params.queries)
+    return events.SelfComposed(event=self.vote, count=self.params.queries)
 
   @property
   def population(self) -> int | None:
@@ -85,15 +80,10 @@ class VotePlan(guarantee.Plan):
   def total_variation(self) -> float | None:
     return self.params.sampler_deviation
 
-  @functools.cached_property
-  def vote_bound(self) -> guarantee.Bound:
-    """The bound of one vote."""
-    return self.bound(self._event, 1)
-
   @property
   def published(self) -> events.Vote:
     """The event of one query in the published formula."""
-    return self._vote(noise='gaussian', bound='paper')
+    return dataclasses.replace(self.vote, noise='gaussian', bound='paper')
 
   @property
   def epsilon_published(self) -> float:
@@ -104,8 +94,7 @@ class VotePlan(guarantee.Plan):
   @property
   def epsilon_planned(self) -> float:
     """Epsilon by the bound that the noise is calibrated by."""
-    return (self.epsilon_published if self.calibrated_by == 'paper'
-            else self.vote_bound.epsilon)
+    return self.epsilon_published if self.calibrated_by == 'paper' else self.epsilon(1)
 
   def also(self, released: base.Event) -> dict[str, Any]:
     return {'epsilon_published': files.finite(self.epsilon_published)}
@@ -123,7 +112,7 @@ class VotePlan(guarantee.Plan):
         against_server='the server, which sees noisy sums',
         trust_model=mechanisms.MECHANISMS[
             'ae_vote' if shares else 'gaussian'].trust_model,
-        source=self._vote().source, sampler=self.params.sampler_in_words,
+        source=self.vote.source, sampler=self.params.sampler_in_words,
         secure_aggregation=shares)
 
   def degeneracy(self) -> str | None:
@@ -146,7 +135,7 @@ class VotePlan(guarantee.Plan):
           'Gaussian noise in floating point carries the guarantee of ideal arithmetic '
           'only' + ('; the sum of real ballots is taken as if secure aggregation had '
                     'real numbers' if self.params.has_shares else '')))
-    if self.vote_bound.epsilon > self.epsilon_published:
+    if self.epsilon(1) > self.epsilon_published:
       found.append(_NO_BOUND)
     return found
 
@@ -157,75 +146,57 @@ class VotePlan(guarantee.Plan):
     return {'noise_stddev': self.params.noise_stddev, 'delta': self.delta,
             'agents': self.params.agents, 'classes': self.params.classes}
 
-  def with_noise(self, noise_stddev: float) -> 'VotePlan':
-    """The same vote with this noise, in agents."""
-    return dataclasses.replace(
-        self, params=self.params.replace(noise_stddev=noise_stddev))
-
-  def _fits(self, queries: int, epsilon: float) -> bool:
-    plan = dataclasses.replace(self, params=self.params.replace(queries=queries))
-    return plan.epsilon_planned <= epsilon
+  def _with(self, **changes: Any) -> 'VotePlan':
+    """The same plan with other parameters of the vote."""
+    return dataclasses.replace(self, params=self.params.replace(**changes))
 
   def largest_queries(self, epsilon: float) -> int:
     """The maximum number of queries within epsilon at this noise; 0 if none is."""
-    low, high = 0, 1
-    while high <= 2**30 and self._fits(high, epsilon):
-      low, high = high, 2 * high
-    while high - low > 1:
-      middle = (low + high) // 2
-      if self._fits(middle, epsilon):
-        low = middle
-      else:
-        high = middle
-    return low
+    def planned(queries: int) -> float:
+      return self._with(queries=queries).epsilon_planned
 
-  def _published_noise(self, epsilon: float) -> float:
-    """The noise that gives epsilon by the published formula, which is explicit.
-
-    s + 2 sqrt(s ln(1/delta)) = epsilon for s = Q Delta^2 / (2 sigma^2).
-    """
-    log = math.log(1 / self.delta)
-    root = epsilon / (math.sqrt(log + epsilon) + math.sqrt(log))
-    # One part in 10^12 more, for the private side of all roundings.
-    return self.published.l2_sensitivity * math.sqrt(
-        self.params.queries / 2) / root * (1 + 1e-12)
+    beyond = 1
+    while beyond <= 2**30 and planned(beyond) <= epsilon:
+      beyond *= 2
+    return bisect.bisect(range(1, beyond), epsilon, key=planned)
 
   def _calibrated(self, epsilon: float) -> 'VotePlan':
     if self.calibrated_by == 'paper':
-      return self.with_noise(self._published_noise(epsilon))
-
-    return self.with_noise(calibration.noise_multiplier(
-        lambda z: self.with_noise(z).event(1), epsilon=epsilon, delta=self.delta,
-        total_variation=lambda z: self.with_noise(z).total_variation))
+      # The published formula is explicit:
+      # s + 2 sqrt(s ln(1/delta)) = epsilon for s = Q Delta^2 / (2 sigma^2).
+      log = math.log(1 / self.delta)
+      root = epsilon / (math.sqrt(log + epsilon) + math.sqrt(log))
+      # One part in 10^12 more, for the private side of all roundings.
+      return self._with(noise_stddev=self.published.l2_sensitivity * math.sqrt(
+          self.params.queries / 2) / root * (1 + 1e-12))
+    return self._with(noise_stddev=calibration.noise_multiplier(
+        lambda z: self._with(noise_stddev=z).event(1), epsilon=epsilon,
+        delta=self.delta,
+        total_variation=lambda z: self._with(noise_stddev=z).total_variation))
 
   @classmethod
   def calibrate(cls, params: VotingParams, *, target_epsilon: float | None,
-                noise_stddev: float | None, recorded_noise: float | None = None,
-                allow_degenerate: bool = False, **attributes: Any) -> 'VotePlan':
+                noise_stddev: float | None, allow_degenerate: bool = False,
+                **attributes: Any) -> 'VotePlan':
     """Builds the plan for a target, or for a given noise.
 
     Args:
       params: All but the noise, which is ignored.
       target_epsilon: Never exceeded; with `noise_stddev`, a limit.
       noise_stddev: Of the noise, agents; None to calibrate it.
-      recorded_noise: That an earlier start of the run was calibrated to and that is
-        taken over; None to calibrate.
       allow_degenerate: Whether noise may drown the votes.
       **attributes: Further attributes of the plan.
 
     Raises:
       ValueError: If the target can't be met; the message says how many queries fit.
     """
-    if target_epsilon is None and noise_stddev is None:
+    given = {'epsilon': target_epsilon, 'noise_stddev': noise_stddev}
+    given = {name: value for name, value in given.items() if value is not None}
+    if not given:
       raise ValueError('epsilon or noise_stddev must be given, found neither')
-    if target_epsilon is not None:
-      validate.positive(epsilon=target_epsilon)
-    if noise_stddev is not None:
-      validate.positive(noise_stddev=noise_stddev)
+    validate.positive(**given)
     plan = cls(params=params.replace(noise_stddev=noise_stddev or 1.0), **attributes)
-    if recorded_noise is not None:
-      plan = plan.with_noise(recorded_noise)
-    elif noise_stddev is None:
+    if noise_stddev is None:
       plan = plan._calibrated(target_epsilon)
     elif target_epsilon is not None and plan.epsilon_planned > target_epsilon:
       raise ValueError(
@@ -238,36 +209,9 @@ class VotePlan(guarantee.Plan):
       return plan
     if target_epsilon is not None:
       # Just below what would be degenerate.
-      limit = plan.with_noise(0.999 * params.agents * params.max_weight)
+      limit = plan._with(noise_stddev=0.999 * params.agents * params.max_weight)
       message = (
           f'epsilon={target_epsilon:g} cannot be reached in earnest with '
           f'queries={params.queries}: it takes {message}; the largest number of '
           f'queries that fits is {limit.largest_queries(target_epsilon)}')
     raise ValueError(f'{message}; allow it with --allow_degenerate')
-
-
-def build(settings: VoteSettings, *, agents: int, classes: int,
-          privacy_unit: str = 'one agent',
-          recorded: Mapping[str, Any] | None = None) -> VotePlan:
-  """The calibrated plan of a vote.
-
-  Args:
-    settings: Of the run, with algorithm ae or knn.
-    agents: Number of agents.
-    classes: Number of labels.
-    privacy_unit: What one of two neighbouring inputs lacks.
-    recorded: `configuration` of the plan of an earlier start; None for a new run.
-  """
-  calibrated = settings.noise_stddev is None
-  return VotePlan.calibrate(
-      VotingParams(
-          queries=settings.queries, classes=classes, agents=agents, noise_stddev=1.0,
-          votes=settings.neighbours if settings.algorithm == 'knn' else 1,
-          noise=settings.noise, threshold=settings.threshold,
-          min_honest_fraction=settings.min_honest_fraction,
-          assumed_colluders=settings.assumed_colluders),
-      target_epsilon=settings.target_epsilon, noise_stddev=settings.noise_stddev,
-      recorded_noise=recorded['noise_stddev'] if recorded and calibrated else None,
-      allow_degenerate=settings.allow_degenerate, scheme=settings.algorithm,
-      level=settings.privacy_level, delta=settings.privacy_delta,
-      calibrated_by=settings.bound, seed=settings.seed, privacy_unit=privacy_unit)

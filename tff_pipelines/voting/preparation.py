@@ -1,4 +1,4 @@
-"""Steps that the vote and its baselines have in common: data, features, folder."""
+"""What the experiments of the vote and of its baselines have in common."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -6,8 +6,7 @@ import hashlib
 import pathlib
 from typing import Any
 
-import numpy as np
-
+from tasks.models import classifiers
 from tasks.voting import task as voting_tasks
 from tasks.voting.task import VotingTask
 from tff_pipelines.experiment import rounds as rounds_lib
@@ -24,102 +23,7 @@ _FEATURE_STEPS = 240
 
 def number_of_epochs(given: int | None, count: int, batch_size: int, steps: int) -> int:
   """Epochs that were given, or those of about `steps` steps, from 20 to 60."""
-  if given is not None:
-    return given
-  return min(60, max(20, -(-steps // -(-count // batch_size))))
-
-
-def feature_config(settings: VoteSettings,
-                   task: VotingTask) -> features_lib.FeatureConfig:
-  """How the feature map is fitted; its kind suits the records if none is given."""
-  kind = settings.features
-  if kind is None and len(task.record_shape) == 1:
-    kind = 'standard'
-  elif kind is None and not settings.is_vote:
-    kind = 'none'
-  elif kind is None:
-    height, width = task.record_shape
-    kind = 'contrastive' if height == width else 'pca'
-  training = encoder.DEFAULT_TRAINING
-  epochs = number_of_epochs(settings.feature_epochs, len(task.public),
-                            training.batch_size, _FEATURE_STEPS)
-  return features_lib.FeatureConfig(
-      kind=kind, dimensions=settings.pca_dimensions, seed=settings.feature_seed,
-      training=dataclasses.replace(
-          training, epochs=epochs, learning_rate=settings.feature_learning_rate))
-
-
-def given_map(task: VotingTask,
-              settings: VoteSettings) -> features_lib.PublicFeatures | None:
-  """The map of the folder features_from; None if none is given."""
-  if settings.features_from is None:
-    return None
-  features = records.read_map(pathlib.Path(settings.features_from), task.public)
-  if features is None:
-    raise ValueError(f'features_from={settings.features_from} holds no feature map')
-  return features
-
-
-def seen_shape(task: VotingTask, settings: VoteSettings) -> tuple[int, ...]:
-  """The shape of a record through the feature map, which need not be fitted yet.
-
-  Raises:
-    ValueError: If the map can't be fitted.
-  """
-  given = given_map(task, settings)
-  if given is not None:
-    return given(task.public[:1]).shape[1:]
-  return features_lib.check(task.public, feature_config(settings, task))
-
-
-def public_map(task: VotingTask, settings: VoteSettings,
-               folder: pathlib.Path) -> features_lib.PublicFeatures:
-  """The feature map: that of the folder, of another run's folder, or a new one."""
-  features = records.read_map(folder, task.public)
-  if features is not None:
-    return features
-  features = given_map(task, settings)
-  if features is None:
-    config = feature_config(settings, task)
-    if config.kind == 'contrastive':
-      with rounds_lib.progress(config.training.epochs, 0, 'feature epoch') as bar:
-        features = features_lib.fit(task.public, config, lambda _: bar.update())
-    else:
-      features = features_lib.fit(task.public, config)
-  records.write_map(folder, features, task.public)
-  return features
-
-
-def check_task(task: VotingTask, settings: VoteSettings) -> None:
-  """Raises ValueError for settings that do not fit the task.
-
-  It depends on public numbers alone: whether a run starts must not depend on a record
-  of an agent. How many records an agent has, and of which classes, is not looked at.
-  """
-  if settings.is_vote and settings.queries > len(task.public):
-    raise ValueError(f'queries must be at most the {len(task.public)} public '
-                     f'records, found {settings.queries}')
-  if settings.client_shift and len(task.record_shape) != 2:
-    raise ValueError('client_shift must be 0 for records that are no images, found '
-                     f'{settings.client_shift}')
-
-
-def fingerprint(task: VotingTask) -> str:
-  """SHA-256 of the agents, the shape of a record and the public records."""
-  digest = hashlib.sha256(repr(sorted(
-      (name, str(dtype), tuple(shape))
-      for name, (dtype, shape) in task.agents.element_spec.items())).encode())
-  for agent in task.agents.client_ids:
-    digest.update(agent.encode() + b'\0')
-  digest.update(np.ascontiguousarray(task.public).tobytes())
-  return digest.hexdigest()
-
-
-def privacy_unit(task: VotingTask, settings: VoteSettings) -> str:
-  """What one of two neighbouring inputs lacks, at the level of the run."""
-  if settings.privacy_level == 'instance':
-    return f'one record of an agent (an agent is {task.privacy_unit})'
-  return task.privacy_unit
+  return given or min(60, max(20, -(-steps // -(-count // batch_size))))
 
 
 class VotingExperiment(run_lib.Experiment):
@@ -132,31 +36,119 @@ class VotingExperiment(run_lib.Experiment):
     return 'vote', self.settings.task, self.settings.algorithm
 
   def build_task(self) -> VotingTask:
-    task = voting_tasks.build(self.settings.task, **self.settings.task_options)
-    check_task(task, self.settings)
+    """The task; ValueError for bad data, or settings that do not fit the task.
+
+    Whether they fit is told by public numbers alone: whether a run starts must not
+    depend on a record of an agent. How many records an agent has, and of which classes,
+    is not looked at.
+    """
+    settings = self.settings
+    task = voting_tasks.build(settings.task, **settings.task_options)
+    if settings.is_vote and settings.queries > len(task.public):
+      raise ValueError(f'queries must be at most the {len(task.public)} public '
+                       f'records, found {settings.queries}')
+    if settings.client_shift and len(task.record_shape) != 2:
+      raise ValueError('client_shift must be 0 for records that are no images, found '
+                       f'{settings.client_shift}')
     return task
 
   def identity(self, task: VotingTask) -> dict[str, Any]:
-    return {'data_fingerprint': fingerprint(task)}
+    """SHA-256 of the agents, the shape of a record and the public records."""
+    digest = hashlib.sha256(repr(sorted(
+        (name, str(dtype), tuple(shape))
+        for name, (dtype, shape) in task.agents.element_spec.items())).encode())
+    for agent in task.agents.client_ids:
+      digest.update(agent.encode() + b'\0')
+    digest.update(task.public.tobytes())
+    return {'data_fingerprint': digest.hexdigest()}
+
+  def privacy_unit(self, task: VotingTask) -> str:
+    """What one of two neighbouring inputs lacks, at the level of the run."""
+    if self.settings.privacy_level == 'instance':
+      return f'one record of an agent (an agent is {task.privacy_unit})'
+    return task.privacy_unit
+
+  def feature_config(self, task: VotingTask) -> features_lib.FeatureConfig:
+    """How the feature map is fitted; its kind suits the records if none is given."""
+    settings, training = self.settings, encoder.DEFAULT_TRAINING
+    if len(task.record_shape) == 1:
+      suitable = 'standard'
+    elif settings.is_vote:
+      height, width = task.record_shape
+      suitable = 'contrastive' if height == width else 'pca'
+    else:
+      suitable = 'none'
+    return features_lib.FeatureConfig(
+        kind=settings.features or suitable, dimensions=settings.pca_dimensions,
+        seed=settings.feature_seed, training=dataclasses.replace(
+            training, learning_rate=settings.feature_learning_rate,
+            epochs=number_of_epochs(settings.feature_epochs, len(task.public),
+                                    training.batch_size, _FEATURE_STEPS)))
+
+  def given_map(self, task: VotingTask) -> features_lib.PublicFeatures | None:
+    """The map of the folder features_from; None if none is given."""
+    folder = self.settings.features_from
+    if folder is None:
+      return None
+    features = records.read_map(pathlib.Path(folder), task.public)
+    if features is None:
+      raise ValueError(f'features_from={folder} holds no feature map')
+    return features
+
+  def seen_shape(self, task: VotingTask) -> tuple[int, ...]:
+    """The shape of a record as models see it; the feature map need not be fitted yet.
+
+    Raises:
+      ValueError: If the map can't be fitted.
+    """
+    if not self.settings.clients_see_features:
+      return task.record_shape
+    given = self.given_map(task)
+    if given is not None:
+      return given(task.public[:1]).shape[1:]
+    return features_lib.check(task.public, self.feature_config(task))
+
+  def network(self, task: VotingTask) -> classifiers.Network:
+    """The model that is trained, or that federated averaging would send instead.
+
+    Where none is given, a baseline has one of few parameters.
+    """
+    shape = self.seen_shape(task)
+    if len(shape) == 2:
+      suitable = 'cnn' if self.settings.is_vote else 'cnn_small'
+    else:
+      suitable = 'mlp' if self.settings.algorithm == 'knn' else 'softmax'
+    return classifiers.build(self.settings.model or suitable, shape, task.num_classes)
+
+  def public_map(self, task: VotingTask) -> features_lib.PublicFeatures:
+    """The feature map: that of the folder, of another run's folder, or a new one."""
+    features = records.read_map(self.folder, task.public)
+    if features is None:
+      features = self.given_map(task) or self._fitted_map(task)
+      records.write_map(self.folder, features, task.public)
+    return features
+
+  def _fitted_map(self, task: VotingTask) -> features_lib.PublicFeatures:
+    config = self.feature_config(task)
+    if config.kind != 'contrastive':
+      return features_lib.fit(task.public, config)
+    with rounds_lib.progress(config.training.epochs, 0, 'feature epoch') as bar:
+      return features_lib.fit(task.public, config, lambda _: bar.update())
 
   def upgraded(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
-    recorded = dict(recorded)
-    plan = recorded.pop('plan')
+    # None stood for the default.
+    recorded = {name: value for name, value in recorded.items() if value is not None}
+    plan = recorded['plan']
     if recorded['algorithm'] == 'dp_fedavg' and recorded['noise'] == 'gaussian':
       recorded['noise'] = 'gaussian_central'  # As it was.
-    for name, default in self.settings.client_training('softmax').items():
+    for name, value in self.settings.client_training('softmax').items():
       # Agents that vote and those of baselines had settings of their own.
-      of_agent = recorded.pop(f'agent_{name}')
+      given, of_agent = f'client_{name}', recorded.pop(f'agent_{name}', None)
       if self.settings.algorithm == 'ae':
-        recorded[f'client_{name}'] = of_agent
-      elif getattr(self.settings, f'client_{name}') is None and (
-          recorded[f'client_{name}'] == default):
-        recorded[f'client_{name}'] = None
-    if recorded['agent_weight_decay'] is None:
-      del recorded['agent_weight_decay']
-    settings = settings_lib.of_version_1(
-        VoteSettings, {**recorded, **recorded['task_options']})
-    for name, _ in self.settings.unused():  # Was recorded all the same.
-      settings.pop(name, None)
+        recorded[given] = of_agent
+      elif recorded[given] == value:
+        recorded[given] = getattr(self.settings, given)
     return {'identity': {'data_fingerprint': recorded['data_fingerprint']},
-            'settings': settings, 'plan': plan.get('params', plan)}
+            'settings': settings_lib.of_version_1(
+                VoteSettings, {**recorded, **recorded['task_options']}),
+            'plan': plan.get('params', plan)}

@@ -4,9 +4,7 @@ All of it follows from public records and released labels. Files are seen comple
 not at all, so that a run that is killed continues from the last one.
 """
 
-import csv
 import hashlib
-import io
 import json
 import pathlib
 
@@ -22,9 +20,8 @@ CURVE = 'student.csv'
 
 
 def _digest(public: np.ndarray) -> str:
-  content = np.ascontiguousarray(public)
   return hashlib.sha256(
-      f'{content.dtype} {content.shape}'.encode() + content.tobytes()).hexdigest()
+      f'{public.dtype} {public.shape}'.encode() + public.tobytes()).hexdigest()
 
 
 def write_map(folder: pathlib.Path, features: features_lib.PublicFeatures,
@@ -54,35 +51,18 @@ def read_map(folder: pathlib.Path,
           if name.startswith('map_')}, public)
 
 
-def write_queries(folder: pathlib.Path, rows: np.ndarray) -> None:
-  """Keeps the queries, before any agent is asked."""
-  files.write_arrays(folder / QUERIES, {'rows': rows})
-
-
-def read_queries(folder: pathlib.Path) -> np.ndarray | None:
-  """The rows that `write_queries` kept; None if there are none."""
-  arrays = files.read_arrays(folder / QUERIES)
-  return None if arrays is None else arrays['rows']
-
-
 def write_student(folder: pathlib.Path, state: list[np.ndarray],
                   curve: list[dict[str, float]]) -> None:
   """Keeps the student after an epoch, and its metrics of all epochs so far."""
   files.write_arrays(folder / STUDENT, {
       'curve': np.array(json.dumps(curve)),
       **{f'state_{i:03}': array for i, array in enumerate(state)}})
-  text = io.StringIO()
-  writer = csv.DictWriter(text, list(curve[0]), lineterminator='\n')
-  writer.writeheader()
-  writer.writerows(curve)
-  files.write_atomically(folder / CURVE, text.getvalue())
+  files.write_table(folder / CURVE, curve)
 
 
-def read_student(folder: pathlib.Path) -> tuple[
-    list[np.ndarray], list[dict[str, float]]] | None:
-  """State and metrics that `write_student` kept; None if there are none."""
-  arrays = files.read_arrays(folder / STUDENT)
-  if arrays is None:
-    return None
+def read_student(folder: pathlib.Path
+                 ) -> tuple[list[np.ndarray], list[dict[str, float]]]:
+  """State and metrics that `write_student` kept; both empty before the first epoch."""
+  arrays = files.read_arrays(folder / STUDENT) or {'curve': '[]'}
   state = [arrays[name] for name in sorted(arrays) if name.startswith('state_')]
   return state, json.loads(str(arrays['curve']))

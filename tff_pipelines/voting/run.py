@@ -1,31 +1,33 @@
 """A run of AE-DPFL or kNN-DPFL: public features, the vote, the student."""
 
 import collections
-from collections.abc import Mapping
-import dataclasses
 import pathlib
 from typing import Any
 
 import numpy as np
 
 from aggregators.voting import VotingFactory
+from aggregators.voting_params import VotingParams
 from tasks.models import classifiers
 from tasks.voting.task import VotingTask
+from tff_pipelines.accounting import decimals
+from tff_pipelines.experiment import files
 from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.experiment import rounds as rounds_lib
+from tff_pipelines.fedavg import report as fedavg_report
 from tff_pipelines.learning import adam
 from tff_pipelines.simulation import cohorts
 from tff_pipelines.voting import agents
 from tff_pipelines.voting import baselines
 from tff_pipelines.voting import features as features_lib
 from tff_pipelines.voting import knn
-from tff_pipelines.voting import plan as plan_lib
 from tff_pipelines.voting import preparation
 from tff_pipelines.voting import process
 from tff_pipelines.voting import queries
 from tff_pipelines.voting import records
 from tff_pipelines.voting import report
 from tff_pipelines.voting import student as student_lib
+from tff_pipelines.voting.plan import VotePlan
 from tff_pipelines.voting.settings import VoteSettings
 
 # Stands for a label before the vote.
@@ -35,66 +37,7 @@ _STUDENT_STEPS = 180
 _STUDENT_DECAY = 1e-3
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Prepared:
-  """Public data that agents vote on.
-
-  Attributes:
-    task: Of the records as they are.
-    features: Public feature map.
-    public: float32 [P, d], the public records through it.
-    rows: int64 [Q], the queries among them.
-  """
-
-  task: VotingTask
-  features: features_lib.PublicFeatures
-  public: np.ndarray
-  rows: np.ndarray
-
-
-def prepare(task: VotingTask, settings: VoteSettings,
-            folder: pathlib.Path) -> Prepared:
-  """The feature map and the queries: those of the folder, or new ones."""
-  features = preparation.public_map(task, settings, folder)
-  public = features_lib.flat(features(task.public))
-  rows = records.read_queries(folder)
-  if rows is None:
-    rows = queries.choose(
-        public, settings.queries, settings.query_choice, settings.feature_seed)
-    records.write_queries(folder, rows)
-  return Prepared(task=task, features=features, public=public, rows=rows)
-
-
-def agent_network(settings: VoteSettings, record_shape: tuple[int, ...],
-                  num_classes: int) -> classifiers.Network:
-  """The model of an agent of algorithm ae."""
-  name = settings.model
-  if name is None:
-    name = 'cnn' if len(record_shape) == 2 else 'softmax'
-  return classifiers.build(name, record_shape, num_classes)
-
-
-def compared_network(task: VotingTask, settings: VoteSettings) -> classifiers.Network:
-  """The model that federated averaging would send of these records."""
-  shape = task.record_shape
-  if settings.clients_see_features:
-    shape = preparation.seen_shape(task, settings)
-  if settings.algorithm == 'ae':
-    return agent_network(settings, shape, task.num_classes)
-  return classifiers.build(None, shape, task.num_classes)
-
-
-def agent_config(settings: VoteSettings,
-                 network: classifiers.Network) -> agents.AgentConfig:
-  """How an agent of algorithm ae trains and votes."""
-  return agents.AgentConfig(
-      training=adam.AdamConfig(weight_decay=settings.client_weight_decay,
-                               **settings.client_training(network.name)),
-      confidence=settings.client_confidence, shift=settings.client_shift,
-      adversarial=settings.adversarial_strength)
-
-
-def agents_values(task: VotingTask, seed: int | None) -> list:
+def _agents_values(task: VotingTask, seed: int | None) -> list:
   """The agents as values of `fedavg.process.client_type`."""
   values = []
   for number, agent in enumerate(task.agents.client_ids):
@@ -106,76 +49,70 @@ def agents_values(task: VotingTask, seed: int | None) -> list:
   return values
 
 
-def cast_votes(prepared: Prepared, plan: plan_lib.VotePlan,
-               settings: VoteSettings) -> tuple[np.ndarray, bool]:
-  """Runs the vote once.
-
-  Returns:
-    Labels, int32 [Q], -1 where a query was not answered; and whether the vote was
-    suppressed.
-  """
-  seen = prepared.task
-  if settings.clients_see_features:
-    # One record more or less must not move the others' features, not by a bit.
-    seen = features_lib.map_records(
-        seen, prepared.features, alone=settings.algorithm == 'knn')
-  unlabelled = None
-  if settings.algorithm == 'knn':
-    seen = features_lib.as_grid(seen)
-    answer = knn.nearest_votes(settings.neighbours, seen.num_classes)
-  else:
-    network = agent_network(settings, seen.record_shape, seen.num_classes)
-    config = agent_config(settings, network)
-    answer = agents.trained_votes(
-        network, network.initial_weights(settings.initial_weights_seed), config)
-    if config.adversarial > 0:
-      unlabelled = seen.public
-  voting = process.build(answer, VotingFactory(plan.params, simulation_seed=plan.seed),
-                         seen.agents.element_spec)
-  output = voting.next(
-      voting.initialize(), process.public_value(seen.public[prepared.rows], unlabelled),
-      agents_values(seen, plan.seed))
-  return (np.asarray(output['labels']), bool(output['measurements']['withheld']))
-
-
 class VoteRounds(rounds_lib.Rounds):
   """The one round of a vote; its state is the labels and no more.
 
   Attributes:
-    prepared: Data that agents vote on.
+    network: The model of an agent; see `VotingExperiment.network`.
+    features: Public feature map.
+    public: float32 [P, d], the public records through it.
+    rows: int64 [Q], the queries among them.
   """
 
   count = 1
   unit = 'vote'
 
-  def __init__(self, prepared: Prepared, plan: plan_lib.VotePlan,
-               settings: VoteSettings):
-    self.prepared = prepared
-    self._plan, self._settings = plan, settings
+  def __init__(self, task: VotingTask, plan: VotePlan, settings: VoteSettings, *,
+               network: classifiers.Network, features: features_lib.PublicFeatures,
+               public: np.ndarray, rows: np.ndarray):
+    """Initializes the rounds; attributes of the class, and what the run is."""
+    self.network, self.features = network, features
+    self.public, self.rows = public, rows
+    self._task, self._plan, self._settings = task, plan, settings
 
   def initial_state(self, resumed: bool) -> Any:
-    del resumed
-    return collections.OrderedDict(
-        labels=np.full([self._plan.params.queries], _NOT_YET, np.int32))
+    return collections.OrderedDict(labels=np.full(len(self.rows), _NOT_YET, np.int32))
 
   def step(self, state: Any, index: int) -> rounds_lib.Step:
-    del state, index
-    labels, suppressed = cast_votes(self.prepared, self._plan, self._settings)
+    settings, plan, seen = self._settings, self._plan, self._task
+    if settings.clients_see_features:
+      # One record more or less must not move the others' features, not by a bit.
+      seen = features_lib.map_records(
+          seen, self.features, alone=settings.algorithm == 'knn')
+    if settings.algorithm == 'knn':
+      seen = features_lib.as_grid(seen)
+      answer = knn.nearest_votes(settings.neighbours, seen.num_classes)
+    else:
+      answer = agents.trained_votes(
+          self.network, self.network.initial_weights(settings.initial_weights_seed),
+          agents.AgentConfig(
+              training=adam.AdamConfig(
+                  weight_decay=settings.client_weight_decay,
+                  **settings.client_training(self.network.name)),
+              confidence=settings.client_confidence, shift=settings.client_shift,
+              adversarial=settings.adversarial_strength))
+    factory = VotingFactory(plan.params, simulation_seed=plan.seed)
+    voting = process.build(answer, factory, seen.agents.element_spec)
+    unlabelled = seen.public if settings.adversarial_strength > 0 else None
+    output = voting.next(
+        voting.initialize(), process.public_value(seen.public[self.rows], unlabelled),
+        _agents_values(seen, plan.seed))
+    labels = np.asarray(output['labels'])
     return rounds_lib.Step(
-        state=collections.OrderedDict(labels=labels), suppressed=suppressed,
+        state=collections.OrderedDict(labels=labels),
+        suppressed=bool(output['measurements']['withheld']),
         metrics={'answered': float((labels >= 0).mean())})
 
 
-def build_student(prepared: Prepared, labels: np.ndarray,
+def build_student(task: VotingTask, rounds: VoteRounds, labels: np.ndarray,
                   settings: VoteSettings) -> student_lib.Student:
-  """The student of released labels, int [Q]."""
-  task, features, seed = prepared.task, prepared.features, settings.student_seed
-  name, images = settings.student_model, len(task.record_shape) == 2
-  if name is None:
-    name = 'cnn' if images else 'softmax'
-    if features.encoder_weights is not None:
-      name = 'encoder'
-  public, test = task.public, task.test
+  """The student of released labels, int [Q], -1 where a query was not answered."""
+  features, seed = rounds.features, settings.student_seed
+  images = len(task.record_shape) == 2
+  suitable = 'cnn' if images else 'softmax'
+  if features.kind == 'contrastive':
+    suitable = 'encoder'
+  name, public, test = settings.student_model or suitable, task.public, task.test
   if name == 'encoder':
     architecture = student_lib.encoder_architecture(
         features.encoder_weights, task.record_shape[0], task.num_classes, seed)
@@ -184,18 +121,15 @@ def build_student(prepared: Prepared, labels: np.ndarray,
         classifiers.build(name, task.record_shape, task.num_classes), seed)
   else:
     architecture = student_lib.network_architecture(
-        classifiers.build(name, prepared.public.shape[1:], task.num_classes), seed)
-    public = prepared.public
-    test = {'x': features_lib.flat(features(task.test['x'])), 'y': task.test['y']}
+        classifiers.build(name, rounds.public.shape[1:], task.num_classes), seed)
+    public, test = rounds.public, {**test, 'x': features_lib.flat(features(test['x']))}
   answered = labels >= 0
-  count = len(public) if settings.student == 'spread' else answered.sum()
+  count = len(public) if settings.student == 'spread' else max(1, answered.sum())
   epochs = preparation.number_of_epochs(
-      settings.student_epochs, max(1, int(count)), settings.student_batch_size,
-      _STUDENT_STEPS)
+      settings.student_epochs, int(count), settings.student_batch_size, _STUDENT_STEPS)
   return student_lib.Student(
-      architecture, public, prepared.public, prepared.rows[answered],
-      labels[answered], task.num_classes,
-      student_lib.StudentConfig(
+      architecture, public, rounds.public, rounds.rows[answered], labels[answered],
+      task.num_classes, student_lib.StudentConfig(
           method=settings.student, own_labels_after=settings.own_labels_after,
           training=adam.AdamConfig(
               learning_rate=settings.student_learning_rate, epochs=epochs,
@@ -206,10 +140,8 @@ def build_student(prepared: Prepared, labels: np.ndarray,
 def train_student(student: student_lib.Student,
                   folder: pathlib.Path) -> list[dict[str, float]]:
   """Trains a student, or continues with it; its test metrics after each epoch."""
-  curve: list[dict[str, float]] = []
-  kept = records.read_student(folder)
-  if kept is not None:
-    state, curve = kept
+  state, curve = records.read_student(folder)
+  if curve:
     student.restore(state, len(curve))
   with rounds_lib.progress(student.epochs, len(curve), 'epoch') as bar:
     while student.epochs_done < student.epochs:
@@ -225,43 +157,96 @@ class VoteExperiment(preparation.VotingExperiment):
   """One vote, and a student of its labels."""
 
   def build_task(self) -> VotingTask:
-    task, settings = super().build_task(), self.settings
-    compared_network(task, settings)  # Raises what does not fit.
-    if settings.student_model == 'encoder':
-      given = preparation.given_map(task, settings)
-      kind = (given or preparation.feature_config(settings, task)).kind
+    task = super().build_task()
+    self.network(task)  # Raises what does not fit.
+    if self.settings.student_model == 'encoder':
+      kind = (self.given_map(task) or self.feature_config(task)).kind
       if kind != 'contrastive':
         raise ValueError('student_model=encoder needs features=contrastive, found '
                          f'features={kind}')
     return task
 
-  def build_plan(self, task: VotingTask,
-                 recorded: Mapping[str, Any] | None) -> plan_lib.VotePlan:
-    return plan_lib.build(
-        self.settings, agents=len(task.agents.client_ids), classes=task.num_classes,
-        privacy_unit=preparation.privacy_unit(task, self.settings), recorded=recorded)
+  def build_plan(self, task, recorded) -> VotePlan:
+    settings = self.settings
+    return VotePlan.calibrate(
+        VotingParams(
+            queries=settings.queries, classes=task.num_classes,
+            agents=len(task.agents.client_ids), noise_stddev=1.0,
+            votes=settings.neighbours or 1, noise=settings.noise,
+            threshold=settings.threshold,
+            min_honest_fraction=settings.min_honest_fraction,
+            assumed_colluders=settings.assumed_colluders),
+        target_epsilon=None if recorded else settings.target_epsilon,
+        noise_stddev=settings.noise_stddev or (recorded and recorded['noise_stddev']),
+        allow_degenerate=settings.allow_degenerate, scheme=settings.algorithm,
+        level=settings.privacy_level, delta=settings.privacy_delta,
+        calibrated_by=settings.bound, seed=settings.seed,
+        privacy_unit=self.privacy_unit(task))
 
-  def describe(self, task: VotingTask,
-               plan: plan_lib.VotePlan) -> report_lib.Description:
+  def describe(self, task, plan) -> report_lib.Description:
+    params = plan.params
+    stddev, counts = (decimals.rounded_up(value) for value in (
+        params.noise_stddev, params.votes * params.noise_stddev))
+    noise = f'{params.noise}, standard deviation {stddev} agents'
+    noise += f' ({counts} counts)' if params.votes > 1 else ''
+    noise += f', sum modulo 2^{params.bits}' if params.is_integer else ''
     return report.describe(task, [
-        ('run', report.vote_line(plan)), *report.vote_mechanism(plan)])
+        ('run', self.run_line(plan, 1)), ('mechanism', noise),
+        ('published', f'epsilon {decimals.epsilon(plan.epsilon_published)} by the '
+                      'formula of the paper')])
 
-  def run_line(self, plan: plan_lib.VotePlan, rounds: int) -> str:
-    return report.vote_line(plan)
+  def run_line(self, plan: VotePlan, rounds: int) -> str:
+    by = (f'their {plan.params.votes} nearest records' if plan.scheme == 'knn' else
+          'models of their own')
+    return f'{plan.params.agents} agents vote on {plan.params.queries} queries by {by}'
 
-  def build_rounds(self, task: VotingTask, plan: plan_lib.VotePlan) -> VoteRounds:
-    return VoteRounds(prepare(task, self.settings, self.folder), plan, self.settings)
+  def build_rounds(self, task, plan) -> VoteRounds:
+    settings, features = self.settings, self.public_map(task)
+    public = features_lib.flat(features(task.public))
+    kept = files.read_arrays(self.folder / records.QUERIES)
+    if kept is None:
+      kept = {'rows': queries.choose(
+          public, settings.queries, settings.query_choice, settings.feature_seed)}
+      files.write_arrays(self.folder / records.QUERIES, kept)
+    return VoteRounds(task, plan, settings, network=self.network(task),
+                      features=features, public=public, rows=kept['rows'])
 
-  def outcome(self, task: VotingTask, plan: plan_lib.VotePlan, rounds: VoteRounds,
-              state: Any) -> report_lib.Outcome:
-    labels, prepared = np.asarray(state['labels']), rounds.prepared
-    student = build_student(prepared, labels, self.settings)
+  def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
+    settings, params, labels = self.settings, plan.params, np.asarray(state['labels'])
+    student = build_student(task, rounds, labels, settings)
     curve = train_student(student, self.folder)
-    return report.vote_outcome(
-        plan, task, self.settings, labels=labels,
-        truth=task.public_labels[prepared.rows], curve=curve,
-        features=prepared.features.kind, student=student.name,
-        network=compared_network(task, self.settings))
+    answered, is_ae = labels >= 0, plan.scheme == 'ae'
+    # By the true labels, for measurements alone.
+    right = float((labels == task.public_labels[rounds.rows])[answered].mean())
+    parameters = rounds.network.as_model().parameter_count()
+    title = fedavg_report.title(plan, f'{task.name}, {plan.scheme}', 1)
+    return report.outcome(
+        task, settings, {name: curve[-1][name] for name in ('accuracy', 'loss')},
+        labels=f'; {100 * right:.1f}% of {answered.sum()} labels right',
+        lines=[f'released labels: {100 * answered.mean():.1f}% of {params.queries} '
+               f'queries answered, {100 * right:.1f}% of them right'],
+        files=(files.METRICS, records.CURVE),
+        figures={files.FIGURE: lambda path: report_lib.draw(
+            path, [report_lib.Curve(
+                label='accuracy', x=[row['epoch'] for row in curve],
+                y=[row['accuracy'] for row in curve])],
+            title=title, xlabel='epoch of the student', ylabel='accuracy on test')},
+        fields={
+            'mechanism': f'{plan.scheme}_vote', 'cohort_size': params.agents,
+            'noise_stddev': params.noise_stddev,
+            'bits': params.bits if params.is_integer else None,
+            'model': rounds.network.name if is_ae else None,
+            'parameters': parameters if is_ae else None,
+            'details': {
+                'noise': params.noise, 'bound': plan.calibrated_by,
+                'queries': params.queries, 'answered': float(answered.mean()),
+                'labels_right': right, 'threshold': params.threshold,
+                'neighbours': settings.neighbours, 'features': rounds.features.kind,
+                'student': settings.student, 'student_model': student.name,
+                'epsilon_published': files.finite(plan.epsilon_published),
+                'uplink_bytes_per_agent': params.uplink_bytes,
+                'uplink_of_federated_averaging': 4.0 * parameters * settings.rounds,
+                'parameters_of_federated_averaging': parameters}})
 
 
 def vote(settings: VoteSettings) -> dict[str, Any]:
