@@ -53,7 +53,7 @@ def _records(plan, folder, starts=1, rounds=ROUNDS):
 
 def _reported(plan, records, task=TASK, results=RESULTS, counts=None):
   """The summary, the outcome and the full report of a run."""
-  description = report.describe(plan, task)
+  description = report.describe(task, plan)
   outcome = report.outcome(plan, task, results, counts or {}, 0)
   guarantee = plan.guarantee_of(records.ledger)
   caveats = [*guarantee.caveats, *description.caveats, *outcome.caveats]
@@ -179,7 +179,7 @@ def test_end_of_a_run_is_json_text_and_a_figure(tmp_path, mechanism, seed):
 
 def _plan_lines(plan, folder, task=TASK):
   return '\n'.join(report_lib.plan_lines(
-      report.describe(plan, task), plan.guarantee(ROUNDS), folder))
+      report.describe(task, plan), plan.guarantee(ROUNDS), folder))
 
 
 def test_plan_is_described_before_the_first_round(tmp_path):
@@ -191,7 +191,7 @@ def test_plan_is_described_before_the_first_round(tmp_path):
   assert 'epsilon     6.0000 at delta 0.02 against observers' in text
   assert 'secure aggregation simulated' in text
   assert str((tmp_path / 'run').name) in text
-  details = '\n'.join(report.describe(plan, TASK).details)
+  details = '\n'.join(report.describe(TASK, plan).details)
   assert 'sum modulo 2^18, scale ' in details and '16 coordinates' in details
 
 
@@ -211,7 +211,7 @@ def test_rounds_are_described_in_one_line(changes, expected):
 
 def test_adaptive_clip_is_described_and_reported(tmp_path):
   plan = _plan(adaptive_clipping=True, clip_count_stddev=3.0)
-  details = '\n'.join(report.describe(plan, TASK).details)
+  details = '\n'.join(report.describe(TASK, plan).details)
   assert ('adaptive clip: quantile 0.5 of the norms, learning rate 0.2, noise of 3 '
           'clients on the count') in details
   found = _summary(plan, tmp_path / 'run')

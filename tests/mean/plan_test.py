@@ -41,7 +41,7 @@ def test_skellam_noise_is_that_of_the_published_implementation(
     bits, epsilon, expected):
   cell = only_cell(bits=(bits,), epsilon=(epsilon,))
   assert cell.noise_mse == pytest.approx(expected, rel=1e-3)
-  event = events.DistributedSkellam.from_params(cell.params)
+  event = events.DistributedSkellam.from_params(cell.plan.params)
   assert epsilon * 0.9999 < accountant.epsilon(event, 1e-5) <= epsilon
 
 
@@ -95,7 +95,7 @@ def test_skellam_at_16_bits_is_within_5_percent_of_the_gaussian(n):
   assert len(cells) == 24
   for cell in cells:
     # Noise alone, and the whole error: vectors of norm c have a mean of c^2/n.
-    predicted = cell.predicted_mse(cell.clip**2 / n / cell.d)
+    predicted = cell.predicted_mse(10.0**2 / n / cell.d)
     assert 1 < cell.noise_mse / cell.gaussian_rdp_mse < 1.05
     assert 0.99 < predicted / cell.gaussian_rdp_mse < 1.05
 
@@ -129,7 +129,7 @@ def test_rounding_variance_against_simulation():
 def test_epsilon_of_a_plan_is_that_of_all_its_releases_together():
   cells, _ = plan_lib.cells(settings(
       epsilon=(1.0, 4.0), mechanisms=('skellam', 'gaussian_rdp'), repeats=3))
-  steps = tuple(combinators.SelfComposed(event=cell.release, count=3)
+  steps = tuple(combinators.SelfComposed(event=cell.plan.event(1), count=3)
                 for cell in cells)
   plan = plan_lib.MeanPlan(
       steps=steps, cells=tuple(cells), delta=1e-5,
@@ -145,8 +145,8 @@ def test_epsilon_of_a_plan_is_that_of_all_its_releases_together():
 def test_event_of_a_row_is_that_of_its_cell(mechanism):
   cell = only_cell(mechanisms=(mechanism,))
   row = {'mechanism': mechanism, 'n': cell.n, 'd': cell.d, 'bits': cell.bits,
-         'noise_multiplier': cell.noise_multiplier}
-  assert plan_lib.release_of_row(settings(), row) == cell.release
+         'noise_multiplier': cell.plan.mechanism.noise_multiplier}
+  assert plan_lib.release_of_row(settings(), row) == cell.plan.event(1)
 
 
 @pytest.mark.parametrize('changes, message', [

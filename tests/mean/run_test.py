@@ -70,8 +70,8 @@ def test_wrapping_of_identical_vectors_is_predicted():
 
 
 def test_intervals_cover_and_narrow():
-  low, high = run_lib.interval([1.0, 2.0, 3.0])
-  assert (low + high) / 2 == pytest.approx(2.0)
+  mean, low, high = report.interval([1.0, 2.0, 3.0])
+  assert mean == (low + high) / 2 == pytest.approx(2.0)
   # Student's t with two degrees of freedom, 4.303, times 1 / sqrt(3).
   assert (high - low) / 2 == pytest.approx(4.30265 / math.sqrt(3), rel=1e-5)
 

@@ -56,48 +56,41 @@ class ClientReader:
     self._seed = simulation_seed
     self._by_id = by_id
 
+  def _examples(self, client_id: str) -> task_lib.Examples:
+    """Those of a client; none if its data are bad and to be skipped."""
+    source = self._task.train
+    try:
+      return source.examples(client_id)
+    except task_lib.BadClientError as error:
+      self._task.skips.client(client_id, error)
+      return {name: np.zeros((0, *shape), dtype)
+              for name, (dtype, shape) in source.element_spec.items()}
+
   def read(self, client: int, round_index: int):
     """An OrderedDict of type `process.client_type` for a client's index.
-
-    Raises:
-      tasks.task.BadClientError: If its data are bad.
-    """
-    source = self._task.train
-    client_id = source.client_ids[client]
-    if self._by_id:
-      return self._value(client, round_index, client_id)
-    return self._value(client, round_index, source.examples(client_id))
-
-  def _value(self, client: int, round_index: int, data: str | task_lib.Examples):
-    value = collections.OrderedDict()
-    if self._by_id:
-      value['client_id'] = data
-    else:
-      value['examples'] = collections.OrderedDict(sorted(data.items()))
-    if self._seed is not None:
-      value['key'] = cohorts.client_key(self._seed, round_index, client)
-    return value
-
-  def _nothing(self) -> task_lib.Examples:
-    """What a source returns for a client without examples."""
-    return {name: np.zeros((0, *shape), dtype)
-            for name, (dtype, shape) in self._task.train.element_spec.items()}
-
-  def read_all(self, clients: np.ndarray, round_index: int,
-               clients_per_call: int) -> list:
-    """What the process takes: clients, or chunks of them of nearly equal size.
 
     A client whose data are bad, and to be skipped, participates without examples: its
     update is zero, and its share of the noise is there. Were it missing, the round
     could be suppressed, and that would tell of its data.
+
+    Raises:
+      tasks.task.BadClientError: If its data are bad and not to be skipped.
     """
-    values = []
-    for client in clients:
-      try:
-        values.append(self.read(int(client), round_index))
-      except task_lib.BadClientError as error:
-        self._task.skips.client(self._task.train.client_ids[client], error)
-        values.append(self._value(int(client), round_index, self._nothing()))
+    client_id = self._task.train.client_ids[client]
+    value = collections.OrderedDict()
+    if self._by_id:
+      value['client_id'] = client_id
+    else:
+      examples = self._examples(client_id)
+      value['examples'] = collections.OrderedDict(sorted(examples.items()))
+    if self._seed is not None:
+      value['key'] = cohorts.client_key(self._seed, round_index, client)
+    return value
+
+  def read_all(self, clients: np.ndarray, round_index: int,
+               clients_per_call: int) -> list:
+    """What the process takes: clients, or chunks of them of nearly equal size."""
+    values = [self.read(int(client), round_index) for client in clients]
     if clients_per_call == 1:
       return values
     chunks = -(-len(values) // clients_per_call)
@@ -161,7 +154,6 @@ class FedAvgRounds(rounds_lib.Rounds):
     self._results: dict[str, dict[str, float]] | None = None
 
   def initial_state(self, resumed: bool) -> dict[str, Any]:
-    del resumed
     return {'process': self._process.initialize(), 'scheme': self._scheme.state()}
 
   def step(self, state: dict[str, Any], index: int) -> rounds_lib.Step:
@@ -182,17 +174,16 @@ class FedAvgRounds(rounds_lib.Rounds):
     except Exception:
       self._reader.check(reporting)
       raise
-    public, diagnostics, suppressed = _split_metrics(output['metrics'])
+    metrics, suppressed = _measured(output['metrics'])
     # Checkpoints must not tell how many clients participated.
     new = self._set_cohort_size(output['state'], round(scheme.expected_cohort))
-    if not _is_finite(new['weights']):
+    if not all(np.all(np.isfinite(w)) for w in new['weights']):
       # The failure tells of the release, so the round counts; its model is of no
       # use, so the state of the process stays as it was.
       return rounds_lib.Step(
           state={**state, 'scheme': scheme.state()}, suppressed=suppressed, failure=(
               f'the model is not finite after round {index}, which counts but was not '
               'kept: lower --server_learning_rate or --client_learning_rate'))
-    metrics = {**public, **diagnostics}
     if index % config.rounds_per_evaluation == 0 or index == self.count:
       self._results = self._evaluator.evaluate(new['weights'])
       for name, values in self._results.items():
@@ -218,23 +209,16 @@ class FedAvgRounds(rounds_lib.Rounds):
     return self._evaluator.breakdown(list(state['process']['weights']))
 
 
-def _is_finite(weights) -> bool:
-  return all(np.all(np.isfinite(w)) for w in weights)
-
-
-def _split_metrics(metrics) -> tuple[dict, dict, bool]:
-  """Public measurements, diagnostics, and whether the round was suppressed."""
-  measured = metrics['aggregator']
-  raw = {}
-  if 'diagnostics' in measured:
-    raw['survivors'] = float(measured['diagnostics']['survivors'])
-    raw.update({k: float(v) for k, v in measured['diagnostics']['totals'].items()})
-    measured = measured.get('public', {})
+def _measured(metrics) -> tuple[dict[str, float], bool]:
+  """Public measurements and diagnostics, and whether the round was suppressed."""
+  public, raw = metrics['aggregator'], {}
+  if 'diagnostics' in public:
+    raw = {'survivors': public['diagnostics']['survivors'],
+           **public['diagnostics']['totals']}
+    public = public.get('public', {})
   if 'training' in metrics:
-    seen = float(metrics['training']['examples'])
-    raw['training_loss'] = (
-        float(metrics['training']['loss']) / seen if seen else math.nan)
-  public = dict(measured) if measured else {}
-  suppressed = bool(public.pop('withheld', False))
-  return ({f'public/{k}': float(v) for k, v in public.items()},
-          {f'diagnostics/{k}': v for k, v in raw.items()}, suppressed)
+    loss, seen = (float(metrics['training'][name]) for name in ('loss', 'examples'))
+    raw['training_loss'] = loss / seen if seen else math.nan
+  found = {f'public/{name}': float(value) for name, value in dict(public).items()}
+  found.update((f'diagnostics/{name}', float(value)) for name, value in raw.items())
+  return found, bool(found.pop('public/withheld', False))

@@ -16,7 +16,6 @@ from aggregators import validate
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import calibration
-from tff_pipelines.accounting import caveats
 from tff_pipelines.accounting import mechanisms
 from tff_pipelines.accounting import noise_budget
 from tff_pipelines.accounting import report as accounting_report
@@ -104,34 +103,33 @@ class FedAvgPlan(guarantee.Plan):
     plan = cls(mechanism=mechanism, delta=delta, target_epsilon=target_epsilon,
                **attributes)
     if recorded_noise is not None:
-      plan = plan._with_noise(recorded_noise)
+      plan = plan._with(noise_multiplier=recorded_noise)
     elif target_epsilon is not None:
       plan._check_clip_count()
       plan = plan._calibrated()
     validate.positive(noise_multiplier=plan.mechanism.needed('noise_multiplier'))
-    plan._check_generator()
     plan.scheme, plan.adaptive  # Raise what is out of range.
     if plan.params is not None:
+      plan._check_generator()
       plan.params.check_shares()
       if not plan.allow_degenerate:
         calibration.refuse_degenerate(plan.params)
     return plan
 
-  def _with_noise(self, noise_multiplier: float | None,
-                  **changes: Any) -> 'FedAvgPlan':
-    return dataclasses.replace(self, mechanism=self.mechanism.replace(
-        noise_multiplier=noise_multiplier, **changes))
+  def _with(self, **changes: Any) -> 'FedAvgPlan':
+    """The plan with these fields of its mechanism changed."""
+    return dataclasses.replace(self, mechanism=self.mechanism.replace(**changes))
 
   def _solved(self, **changes: Any) -> 'FedAvgPlan':
     """With the least noise that meets the target; `calibration.Unreachable` if none."""
-    start, rounds = self._with_noise(1.0, **changes), self.mechanism.rounds
+    start, rounds = self._with(**changes), self.mechanism.rounds
 
     def total_variation(z: float) -> float | None:
-      of_round = start._with_noise(z).total_variation
+      of_round = start._with(noise_multiplier=z).total_variation
       return of_round and rounds * of_round
 
-    return start._with_noise(calibration.noise_multiplier(
-        lambda z: start._with_noise(z).mechanism.event(),
+    return start._with(noise_multiplier=calibration.noise_multiplier(
+        lambda z: start.mechanism.replace(noise_multiplier=z).event(),
         epsilon=self.target_epsilon, delta=self.delta, accountant=self.accountant,
         amplification=self.amplification, total_variation=total_variation))
 
@@ -143,9 +141,8 @@ class FedAvgPlan(guarantee.Plan):
       if not self.mechanism.family.params:
         raise
       raise ValueError(calibration.unreachable_reason(
-          self._with_noise(1.0).mechanism.params(),
-          lambda trial: self._solved(bits=trial.bits).mechanism.params(),
-          error)) from None
+          self._with(noise_multiplier=1.0).params,
+          lambda trial: self._solved(bits=trial.bits).params, error)) from None
 
   def _check_clip_count(self) -> None:
     """Raises ValueError if the count of an adaptive clip alone is over the target.
@@ -165,10 +162,7 @@ class FedAvgPlan(guarantee.Plan):
 
   def _check_generator(self) -> None:
     """Raises ValueError if the generator asked for can't draw all the noise."""
-    if self.params is None or (
-        self.noise_generator == params_lib.NOISE_GENERATORS[0]):
-      return
-    if self.adaptive is not None:
+    if self.adaptive is not None and share_tables.is_cryptographic(self.params):
       raise ValueError(
           f'noise_generator={self.noise_generator} can\'t be had with '
           'adaptive_clipping: the noise of its count is drawn by TensorFlow\'s Poisson '
@@ -202,13 +196,7 @@ class FedAvgPlan(guarantee.Plan):
     return self.mechanism.mechanism != 'none'
 
   def event(self, index: int) -> base.Event:
-    if self.scheme.same_every_round:
-      return self._every_event
     return self.mechanism.round_event(index)
-
-  @functools.cached_property
-  def _every_event(self) -> base.Event:
-    return self.mechanism.round_event()
 
   def released(self, rounds: int) -> base.Event:
     return self.mechanism.replace(rounds=rounds).event()
@@ -236,30 +224,21 @@ class FedAvgPlan(guarantee.Plan):
                  if self.is_private else None),
         secure_aggregation=self.params is not None)
 
-  def notes(self) -> list[caveats.Caveat]:
-    found = []
-    if self.diagnostics:
-      found.append(caveats.Caveat(
-          'diagnostics outside the guarantee',
-          'diagnostics are on: what they measure comes from raw values and cohort sizes '
-          'and is outside the guarantee'))
-    if self.params is None:
-      return found
-    if self.params.degeneracy() is not None:
-      found.append(caveats.Caveat(
-          'degenerate grid', f'degenerate grid: {self.params.degeneracy()}'))
-    if self.mechanism.mechanism == 'discrete_gaussian' and (
-        self.mechanism.sampling == 'poisson'):
-      found.append(caveats.Caveat(
-          'approximate amplification',
-          'discrete Gaussian shares do not add up to one distribution as the cohort '
-          'varies: amplification by Poisson sampling holds approximately only'))
-    if self.params.rotation == 'none':
-      found.append(caveats.Caveat(
-          'no rotation',
-          'rotation=none does not spread updates over the coordinates: large '
-          'coordinates may wrap around, which costs accuracy but no privacy'))
-    return found
+  def notes(self) -> list[guarantee.Caveat]:
+    mechanism, params = self.mechanism, self.params
+    degenerate = params and params.degeneracy()
+    return [guarantee.Caveat(name, text) for holds, name, text in (
+        (self.diagnostics, 'diagnostics outside the guarantee',
+         'diagnostics are on: what they measure comes from raw values and cohort sizes '
+         'and is outside the guarantee'),
+        (degenerate, 'degenerate grid', f'degenerate grid: {degenerate}'),
+        (mechanism.mechanism == 'discrete_gaussian' and mechanism.sampling == 'poisson',
+         'approximate amplification',
+         'discrete Gaussian shares do not add up to one distribution as the cohort '
+         'varies: amplification by Poisson sampling holds approximately only'),
+        (params and params.rotation == 'none', 'no rotation',
+         'rotation=none does not spread updates over the coordinates: large '
+         'coordinates may wrap around, which costs accuracy but no privacy')) if holds]
 
   def configuration(self) -> dict[str, Any]:
     return {'noise_multiplier': self.mechanism.noise_multiplier, 'delta': self.delta,
@@ -268,9 +247,7 @@ class FedAvgPlan(guarantee.Plan):
 
 def _sources(event: base.Event) -> list[str]:
   """Where the bounds of the releases inside an event come from."""
-  inner = [value for field in dataclasses.fields(event)
-           for value in (lambda v: v if isinstance(v, tuple) else (v,))(
-               getattr(event, field.name)) if isinstance(value, base.Event)]
+  inner = [event.event] if hasattr(event, 'event') else getattr(event, 'events', ())
   return [source for part in inner for source in _sources(part)] or [event.source]
 
 

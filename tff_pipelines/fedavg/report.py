@@ -6,8 +6,6 @@ import math
 import pathlib
 from typing import Any
 
-import numpy as np
-
 from tasks.task import Task
 from tff_pipelines.accounting import caveats
 from tff_pipelines.accounting import decimals
@@ -31,7 +29,6 @@ _OUTSIDE = {
         'metrics on test are outside the guarantee: no epsilon protects those whose '
         'examples the test part has',
 }
-_EXACT_METRICS = 'held-out metrics not protected'
 
 Results = Mapping[str, Mapping[str, float]]
 
@@ -50,7 +47,7 @@ def _draws_clients(plan: FedAvgPlan, task: Task) -> bool:
       not task.test_of_files or plan.diagnostics)
 
 
-def describe(plan: FedAvgPlan, task: Task) -> report.Description:
+def describe(task: Task, plan: FedAvgPlan) -> report.Description:
   """What is about to run."""
   mechanism = plan.mechanism
   lines = [
@@ -68,7 +65,7 @@ def describe(plan: FedAvgPlan, task: Task) -> report.Description:
         f'sum modulo 2^{plan.params.bits}, scale {plan.params.scale:.4g} grid units '
         f'per model unit, {plan.params.padded_dimension:,} coordinates')
   notes = [caveats.Caveat(note.name, str(note)) for note in task.warnings]
-  notes += [caveats.Caveat(_EXACT_METRICS, _OUTSIDE.get(
+  notes += [caveats.Caveat('held-out metrics not protected', _OUTSIDE.get(
       name, f'metrics on {name} are outside the guarantee'))
             for name in task.held_out if _is_outside(name, task)]
   if _draws_clients(plan, task) and task.test_of_files:
@@ -85,9 +82,8 @@ def run_line(plan: FedAvgPlan, rounds: int) -> str:
   mechanism = plan.mechanism
   if mechanism.sampling == 'none':
     return f'{rounds} rounds of all {mechanism.population:,} clients'
-  exactly = plan.scheme.cohort_in_words
   return (f'{rounds} rounds, {mechanism.cohort_size:g} of {mechanism.population:,} '
-          f'clients {exactly}, {mechanism.sampling} sampling')
+          f'clients {plan.scheme.cohort_in_words}, {mechanism.sampling} sampling')
 
 
 def mechanism_line(plan: FedAvgPlan) -> str:
@@ -131,18 +127,16 @@ def draw_metrics(path: pathlib.Path, accuracy_of: str, title: str,
   """
   rows = records.read_metrics(path.parent / files.METRICS, key)
   name = f'{accuracy_of}/{metric}'
-  points = [(index, float(row[name])) for index, row in rows.items() if row.get(name)]
-  epsilon = 'epsilon'
-  if rows and epsilon not in next(iter(rows.values())):
-    epsilon = 'epsilon_if_unseeded'
-  spent = [(index, float(row[epsilon])) for index, row in rows.items()
-           if row.get(epsilon) and math.isfinite(float(row[epsilon]))]
+  points = {x: float(row[name]) for x, row in rows.items() if row.get(name)}
+  seeded = any('epsilon_if_unseeded' in row for row in rows.values())
+  epsilon = 'epsilon_if_unseeded' if seeded else 'epsilon'
+  spent = {x: float(row[epsilon]) for x, row in rows.items()
+           if math.isfinite(float(row.get(epsilon) or math.inf))}
   report.draw(
-      path, [report.Curve(label=metric, x=[x for x, _ in points],
-                          y=[y for _, y in points])],
+      path, [report.Curve(label=metric, x=list(points), y=list(points.values()))],
       title=title, xlabel=xlabel, ylabel=f'{metric.replace("_", " ")} on {accuracy_of}',
       right=report.Curve(label=f'{epsilon.replace("_", " ")}{of} so far',
-                         x=[x for x, _ in spent], y=[y for _, y in spent]))
+                         x=list(spent), y=list(spent.values())))
 
 
 def title(plan: FedAvgPlan, what: str, rounds: int) -> str:
@@ -174,8 +168,7 @@ def details(plan: FedAvgPlan) -> dict[str, Any]:
       'noise_generator': None if params is None else params.noise_generator}
 
 
-def outcome(plan: FedAvgPlan, task: Task, results: Results,
-            counts: Mapping[str, Mapping[str, np.ndarray]],
+def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str, Any],
             initial_weights_seed: int) -> report.Outcome:
   """What came of a run.
 
@@ -191,10 +184,7 @@ def outcome(plan: FedAvgPlan, task: Task, results: Results,
       name: breakdown_lib.describe(
           task.model.breakdown, of_set, outside_guarantee=_is_outside(name, task))
       for name, of_set in counts.items()}
-  headline = task.model.headline
-  notes, skipped = [], task.skips.describe()
-  if skipped is not None:
-    notes.append(caveats.Caveat('bad clients skipped', skipped))
+  headline, skipped = task.model.headline, task.skips.describe()
   name = f'{task.name} {task.model.name}, {plan.mechanism.mechanism}'
   figures = {files.FIGURE: lambda path: draw_metrics(
       path, first, title(plan, name, plan.mechanism.rounds), headline)}
@@ -202,8 +192,8 @@ def outcome(plan: FedAvgPlan, task: Task, results: Results,
     figures[partition_figure.FIGURE] = lambda path: partition_figure.draw(
         task.label_counts, path)
   return report.Outcome(
-      result=in_words(first, results[first]), figures=figures, caveats=notes,
-      files=(files.METRICS,),
+      result=in_words(first, results[first]), figures=figures, files=(files.METRICS,),
+      caveats=[caveats.Caveat('bad clients skipped', skipped)] if skipped else [],
       weakest=breakdown_lib.weakest(breakdown[first]) if first in breakdown else None,
       details=[in_words(name, values) + (
           ', outside the guarantee' if _is_outside(name, task) else '')

@@ -58,12 +58,6 @@ def fingerprint(task: Task) -> str:
   return digest.hexdigest()
 
 
-def default_clients_per_call(cohort_size: float) -> int:
-  """Enough calls a round to keep all cores busy, and calls of bounded size."""
-  cores = os.cpu_count() or 1
-  return max(2, min(math.ceil(cohort_size / cores), _MOST_CLIENTS_PER_CALL))
-
-
 def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
                  local: local_training.LocalConfig, server_learning_rate: float,
                  server_momentum: float, clients_per_call: int | None = None,
@@ -82,6 +76,10 @@ def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
     **config: Further attributes of LoopConfig.
   """
   factory, cohort_size = sum_factory(plan), plan.mechanism.cohort_size
+  if clients_per_call is None:
+    # Enough calls to keep all cores busy.
+    of_a_core = math.ceil(cohort_size / (os.cpu_count() or 1))
+    clients_per_call = max(2, min(of_a_core, _MOST_CLIENTS_PER_CALL))
   client_update = local_training.client_update(task.model.loss, local)
   common = dict(
       initial_weights=initial_weights,
@@ -102,10 +100,8 @@ def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
       headline=task.model.headline,
       set_cohort_size=lambda state, cohort: process_lib.tell_cohort_size(
           state, cohort, factory),
-      config=loop.LoopConfig(
-          rounds=plan.mechanism.rounds,
-          clients_per_call=clients_per_call or default_clients_per_call(cohort_size),
-          **config))
+      config=loop.LoopConfig(rounds=plan.mechanism.rounds,
+                             clients_per_call=clients_per_call, **config))
 
 
 class TrainExperiment(run_lib.Experiment):
@@ -113,6 +109,8 @@ class TrainExperiment(run_lib.Experiment):
 
   family = 'train'
   settings: TrainSettings
+  describe = staticmethod(report.describe)
+  run_line = staticmethod(report.run_line)
 
   def folder_words(self) -> tuple[str, ...]:
     return self.settings.task, self.settings.mechanism
@@ -130,16 +128,11 @@ class TrainExperiment(run_lib.Experiment):
   def identity(self, task: Task) -> dict[str, Any]:
     return {'data_fingerprint': fingerprint(task)}
 
-  def build_plan(self, task: Task,
-                 recorded: Mapping[str, Any] | None) -> plan_lib.FedAvgPlan:
+  def build_plan(self, task: Task, recorded) -> plan_lib.FedAvgPlan:
     return plan_lib.build(
         self.settings, dimension=task.model.parameter_count(),
         population=len(task.train.client_ids), privacy_unit=task.privacy_unit,
         recorded=recorded)
-
-  def describe(self, task: Task,
-               plan: plan_lib.FedAvgPlan) -> report_lib.Description:
-    return report.describe(plan, task)
 
   def keep(self, task: Task) -> None:
     for name, text in task.files.items():
@@ -148,11 +141,7 @@ class TrainExperiment(run_lib.Experiment):
   def planned_rounds(self, plan: plan_lib.FedAvgPlan) -> int:
     return plan.mechanism.rounds
 
-  def run_line(self, plan: plan_lib.FedAvgPlan, rounds: int) -> str:
-    return report.run_line(plan, rounds)
-
-  def build_rounds(self, task: Task,
-                   plan: plan_lib.FedAvgPlan) -> loop.FedAvgRounds:
+  def build_rounds(self, task: Task, plan) -> loop.FedAvgRounds:
     settings = self.settings
     return build_rounds(
         task, plan, task.model.initial_weights(settings.initial_weights_seed),
@@ -166,28 +155,24 @@ class TrainExperiment(run_lib.Experiment):
         dropout_rate=settings.simulated_dropout_rate,
         by_id=settings.clients_by_id and loop.reads_by_id(task))
 
-  def outcome(self, task: Task, plan: plan_lib.FedAvgPlan, rounds: loop.FedAvgRounds,
-              state: Any) -> report_lib.Outcome:
+  def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
     return report.outcome(plan, task, rounds.results(state), rounds.breakdown(state),
                           self.settings.initial_weights_seed)
 
   def upgraded(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
-    recorded = dict(recorded)
-    identity = {'data_fingerprint': recorded.pop('data_fingerprint')}
-    plan = {name: recorded.get(name)
-            for name in ('noise_multiplier', 'delta', 'dimension', 'population')}
-    options = recorded.pop('task_options')
-    settings = self.settings
-    if recorded['epsilon'] is not None:
+    identity = {'data_fingerprint': recorded['data_fingerprint']}
+    found, settings = {**recorded, **recorded['task_options']}, self.settings
+    if found['epsilon'] is not None:
       # The noise was calibrated.
-      recorded['noise_multiplier'] = None
-      if recorded['epsilon'] == settings.target_epsilon:
-        recorded['epsilon'] = settings.epsilon
-    if settings.delta is None and recorded['delta'] == 1 / recorded['population']:
-      recorded['delta'] = None
-    return {'identity': identity, 'plan': plan,
-            'settings': settings_lib.of_version_1(
-                TrainSettings, {**recorded, **options})}
+      found['noise_multiplier'] = None
+      if found['epsilon'] == settings.target_epsilon:
+        found['epsilon'] = settings.epsilon
+    if settings.delta is None and found['delta'] == 1 / found['population']:
+      found['delta'] = None
+    return {'identity': identity,
+            'plan': {name: recorded.get(name) for name in (
+                'noise_multiplier', 'delta', 'dimension', 'population')},
+            'settings': settings_lib.of_version_1(TrainSettings, found)}
 
 
 def train(settings: TrainSettings) -> dict[str, Any]:

@@ -13,60 +13,39 @@ from typing import Any
 
 from scipy import stats
 
-from aggregators import params as params_lib
 from tff_pipelines.accounting import analytic_gaussian
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import calibration
-from tff_pipelines.accounting import caveats as caveats_lib
 from tff_pipelines.accounting import events
-from tff_pipelines.accounting import ledger as ledger_lib
 from tff_pipelines.accounting import mechanisms
-from tff_pipelines.accounting import noise_budget
 from tff_pipelines.experiment import guarantee
-from tff_pipelines.mean import settings as settings_lib
+from tff_pipelines.fedavg.plan import FedAvgPlan
+from tff_pipelines.mean.settings import MeanSettings
+from tff_pipelines.mean.settings import SUMS
 
-# Sums of integers, and what each releases.
-_EVENTS = {
-    'skellam': events.DistributedSkellam.from_params,
-    'discrete_gaussian': events.DistributedDiscreteGaussian.from_params,
-    'skellam_central': events.CentralSkellam.from_params,
-}
-_IDEAL = caveats_lib.Caveat(
+_IDEAL = guarantee.Caveat(
     'ideal distributions',
-    'epsilon of all releases together is that of ideal distributions: sampling error of '
-    'the noise consumes nothing of delta there, as it does in the target of each')
-_MORE = caveats_lib.Caveat(
+    'epsilon of all releases together is that of ideal distributions: sampling error '
+    'of the noise consumes nothing of delta there, as it does in the target of each')
+_MORE = guarantee.Caveat(
     'later sweeps may add releases',
     'a later sweep may add releases of other mechanisms to this ledger, whose noise a '
     'trusted server adds or clients do')
 
 
-def _release(mechanism: str, params: params_lib.DistributedSumParams | None,
-             noise_multiplier: float) -> base.Event:
-  """The event of one release of a mechanism."""
-  if params is None:
-    return events.CentralGaussian(noise_multiplier=noise_multiplier)
-  return _EVENTS[mechanism](params)
+def _mechanism(settings: MeanSettings, name: str, n: int, d: int, bits: int | None,
+               noise_multiplier: float | None) -> mechanisms.SumMechanism:
+  """One sum of all clients' vectors."""
+  return mechanisms.SumMechanism(
+      mechanism=name.removesuffix('_rdp'), noise_multiplier=noise_multiplier,
+      clip=settings.clip, bits=bits, beta=settings.beta, k_stddevs=settings.k_stddevs,
+      dimension=d, cohort_size=n, population=n)
 
 
-def _params(settings: settings_lib.MeanSettings, mechanism: str, n: int, d: int,
-            bits: int | None,
-            noise_multiplier: float = 1.0) -> params_lib.DistributedSumParams | None:
-  """Parameters of a sum of integers; None for the Gaussian."""
-  if mechanism not in _EVENTS:
-    return None
-  return params_lib.DistributedSumParams(
-      clip=settings.clip, noise_multiplier=noise_multiplier, bits=bits, dimension=d,
-      cohort_size=n, beta=settings.beta, k_stddevs=settings.k_stddevs,
-      mechanism=mechanism)
-
-
-def release_of_row(settings: settings_lib.MeanSettings,
-                   row: Mapping[str, Any]) -> base.Event:
+def release_of_row(settings: MeanSettings, row: Mapping[str, Any]) -> base.Event:
   """The event of one release of a row of results, at the noise that it had."""
-  mechanism, noise = row['mechanism'], row['noise_multiplier']
-  return _release(mechanism, _params(
-      settings, mechanism, row['n'], row['d'], row['bits'], noise), noise)
+  return _mechanism(settings, row['mechanism'], row['n'], row['d'], row['bits'],
+                    row['noise_multiplier']).release()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,9 +59,7 @@ class Cell:
     bits: Of a coordinate of the sum; None for the Gaussian.
     epsilon: Target.
     accountant: 'rdp' or 'analytic', the one that calibrated it.
-    noise_multiplier: Standard deviation of the sum's noise over the clip.
-    clip: Model units.
-    params: Of the sum of integers; None for the Gaussian.
+    plan: Of one release, a round of all clients.
     gaussian_mse: Error per coordinate of the mean under the analytic Gaussian
       mechanism for the same epsilon and delta, model units squared.
     gaussian_rdp_mse: The same for Gaussian noise accounted by RDP.
@@ -94,9 +71,7 @@ class Cell:
   bits: int | None
   epsilon: float
   accountant: str
-  noise_multiplier: float
-  clip: float
-  params: params_lib.DistributedSumParams | None
+  plan: FedAvgPlan
   gaussian_mse: float
   gaussian_rdp_mse: float
 
@@ -106,21 +81,10 @@ class Cell:
     return self.mechanism, self.n, self.d, self.bits, self.epsilon
 
   @property
-  def release(self) -> base.Event:
-    """The event of one release."""
-    return _release(self.mechanism, self.params, self.noise_multiplier)
-
-  @property
-  def name(self) -> str:
-    """For people."""
-    bits = '' if self.bits is None else f' bits={self.bits}'
-    return (f'{self.mechanism} n={self.n} d={self.d}{bits} '
-            f'epsilon={self.epsilon:g}')
-
-  @property
   def noise_mse(self) -> float:
     """Variance of the noise per coordinate of the mean, model units squared."""
-    return _noise_mse(self.noise_multiplier, self.clip, self.n)
+    mechanism = self.plan.mechanism
+    return _noise_mse(mechanism.noise_multiplier, mechanism.clip, self.n)
 
   def predicted_mse(self, mean_square: float) -> float:
     """The error per coordinate of the mean that is to be expected.
@@ -132,9 +96,9 @@ class Cell:
     Args:
       mean_square: ||true mean||^2 / d, model units squared.
     """
-    if self.params is None:
+    params = self.plan.params
+    if params is None:
       return self.noise_mse
-    params = self.params
     to_grid = (self.n * params.scale)**2
     # The squared norm spreads over the padded coordinates.
     signal = mean_square * to_grid * self.d / params.padded_dimension
@@ -179,48 +143,43 @@ def _wrapped_error(total: float, signal: float, modulus: float) -> float:
 
 
 @functools.lru_cache(maxsize=None)
-def _gaussian_noise(epsilon: float, delta: float, kind: str) -> float:
-  """Noise multiplier of one Gaussian release."""
-  if kind == 'analytic':
-    return analytic_gaussian.noise_multiplier(epsilon=epsilon, delta=delta)
-  return calibration.noise_multiplier(
-      lambda z: events.CentralGaussian(noise_multiplier=z), epsilon=epsilon,
-      delta=delta, accountant='rdp')
+def _gaussian_noise(epsilon: float, delta: float) -> Mapping[str, float]:
+  """Accountant -> noise multiplier of one Gaussian release."""
+  return {
+      'analytic': analytic_gaussian.noise_multiplier(epsilon=epsilon, delta=delta),
+      'rdp': calibration.noise_multiplier(
+          lambda z: events.CentralGaussian(noise_multiplier=z), epsilon=epsilon,
+          delta=delta, accountant='rdp')}
 
 
-def _cell(settings: settings_lib.MeanSettings, mechanism: str, n: int, d: int,
-          bits: int | None, epsilon: float) -> Cell:
-  gaussian = {kind: _gaussian_noise(epsilon, settings.delta, kind)
-              for kind in ('analytic', 'rdp')}
-  kind, params = 'rdp', _params(settings, mechanism, n, d, bits)
-  if params is not None:
-    params = calibration.calibrated(
-        params, _EVENTS[mechanism], epsilon=epsilon, delta=settings.delta,
-        accountant='rdp', allow_degenerate=settings.allow_degenerate,
-        total_variation=lambda trial: noise_budget.of_sum(trial, n))
-  elif mechanism == 'gaussian' and settings.accountant == 'auto':
-    kind = 'analytic'
-  noise = gaussian[kind] if params is None else params.noise_multiplier
+def _cell(settings: MeanSettings, mechanism: str, n: int, d: int, bits: int | None,
+          epsilon: float) -> Cell:
+  gaussian, accountant = _gaussian_noise(epsilon, settings.delta), 'rdp'
+  if mechanism == 'gaussian' and settings.accountant == 'auto':
+    accountant = 'analytic'
+  # That of a sum of integers is still to be calibrated.
+  noise = gaussian[accountant] if bits is None else None
   return Cell(
-      mechanism=mechanism, n=n, d=d, bits=bits, epsilon=epsilon, accountant=kind,
-      noise_multiplier=noise, clip=settings.clip, params=params,
+      mechanism=mechanism, n=n, d=d, bits=bits, epsilon=epsilon, accountant=accountant,
+      plan=FedAvgPlan.calibrate(
+          _mechanism(settings, mechanism, n, d, bits, noise), delta=settings.delta,
+          target_epsilon=epsilon if noise is None else None, accountant='rdp',
+          allow_degenerate=settings.allow_degenerate),
       gaussian_mse=_noise_mse(gaussian['analytic'], settings.clip, n),
       gaussian_rdp_mse=_noise_mse(gaussian['rdp'], settings.clip, n))
 
 
-def cells(settings: settings_lib.MeanSettings
-          ) -> tuple[list[Cell], list[caveats_lib.Caveat]]:
+def cells(settings: MeanSettings) -> tuple[list[Cell], list[guarantee.Caveat]]:
   """All cells of a sweep, calibrated, and what a reader must know of them.
 
   Raises:
     ValueError: If a cell can't be done, or only on a degenerate grid, and
       degenerate grids are not allowed; or if no cell can be done.
   """
-  found, notes = [], []
-  degenerate: dict[str, list[Cell]] = {}
+  found, notes, degenerate = [], [], {}
   for n, d, mechanism in itertools.product(
       settings.num_clients, settings.dimension, settings.mechanisms):
-    all_bits = settings.bits if mechanism in _EVENTS else (None,)
+    all_bits = settings.bits if mechanism in SUMS else (None,)
     for bits, epsilon in itertools.product(all_bits, settings.epsilon):
       name = f'{mechanism} n={n} d={d} bits={bits}'
       try:
@@ -228,20 +187,19 @@ def cells(settings: settings_lib.MeanSettings
       except ValueError as error:
         if bits is None:
           raise
-        name += f' epsilon={epsilon:g}'
+        reason = f'{name} epsilon={epsilon:g}: {error}'
         if not settings.allow_degenerate:
-          raise ValueError(f'{name}: {error}') from error
-        notes.append(caveats_lib.Caveat(
-            'settings left out', f'left out {name}: {error}'))
+          raise ValueError(reason) from error
+        notes.append(guarantee.Caveat('settings left out', f'left out {reason}'))
         continue
       found.append(cell)
-      if cell.params is not None and cell.params.degeneracy() is not None:
+      if bits is not None and cell.plan.params.degeneracy() is not None:
         degenerate.setdefault(name, []).append(cell)
   for name, group in degenerate.items():
     epsilons = ','.join(f'{cell.epsilon:g}' for cell in group)
-    notes.append(caveats_lib.Caveat(
+    notes.append(guarantee.Caveat(
         'degenerate grid', f'degenerate grid at {name} epsilon={epsilons}: '
-        f'{group[-1].params.degeneracy()}'))
+        f'{group[-1].plan.params.degeneracy()}'))
   if not found:
     raise ValueError(f'nothing is left to do: {"; ".join(notes)}')
   return found, notes
@@ -262,10 +220,10 @@ class MeanPlan(guarantee.Plan):
     delta, seed, accountant: As in `guarantee.Plan`.
   """
 
-  steps: tuple[base.Event, ...]
+  steps: tuple[events.SelfComposed, ...]
   cells: tuple[Cell, ...]
   mechanisms: tuple[str, ...]
-  caveats: tuple[caveats_lib.Caveat, ...] = ()
+  caveats: tuple[guarantee.Caveat, ...] = ()
   delta: float
   seed: int | None = None
   accountant: str = 'auto'
@@ -276,29 +234,26 @@ class MeanPlan(guarantee.Plan):
   def configuration(self) -> dict[str, Any]:
     return {}  # A row that is there keeps its noise, and others have none yet.
 
-  def notes(self) -> list[caveats_lib.Caveat]:
+  def notes(self) -> list[guarantee.Caveat]:
     return [*self.caveats, _IDEAL]
-
-  def guarantee_of(self, ledger: ledger_lib.Ledger) -> guarantee.Guarantee:
-    charged = tuple(events.from_json(line['event']) for line in ledger.lines())
-    return dataclasses.replace(self, steps=charged).guarantee(len(charged))
 
   @property
   def terms(self) -> guarantee.Terms:
-    names = dict.fromkeys(name.removesuffix('_rdp') for name in self.mechanisms)
-    samplers = dict.fromkeys(
-        noise_budget.describe_sum(cell.params, False) for cell in self.cells)
+    families = [mechanisms.MECHANISMS[name.removesuffix('_rdp')]
+                for name in self.mechanisms]
+
+    def each(texts: Iterable[str]) -> str:
+      return '; '.join(dict.fromkeys(texts))
+
     return guarantee.Terms(
         privacy_unit='one client, with its vectors in all data sets of all settings',
         observers='those who see all estimates of all settings and data sets, of which '
         'a client is in each',
         against='observers of all estimates',
-        trust_model='; '.join(dict.fromkeys(
-            mechanisms.MECHANISMS[name].trust_model for name in names)),
-        source='; '.join(dict.fromkeys(
-            getattr(step, 'event', step).source for step in self.steps)),
-        sampler='; '.join(samplers), secure_aggregation=any(
-            mechanisms.MECHANISMS[name].params for name in names))
+        trust_model=each(family.trust_model for family in families),
+        source=each(step.event.source for step in self.steps),
+        sampler=each(cell.plan.terms.sampler for cell in self.cells),
+        secure_aggregation=any(family.params for family in families))
 
   def header(self, rounds: int, more: Iterable[str] = ()) -> dict[str, Any]:
     return super().header(rounds, (*more, _MORE))

@@ -31,6 +31,7 @@ COLUMNS = (
     'gaussian_rdp_mse', 'ratio_to_gaussian', 'ratio_to_gaussian_rdp', 'seconds')
 # A list, which a row of the JSON has besides.
 OF_REPEATS = 'mse_of_repeats'
+KEYS = (*COLUMNS, OF_REPEATS)
 
 Row = dict[str, Any]
 
@@ -40,12 +41,13 @@ def key(row: Row) -> tuple:
   return tuple(row[name] for name in _KEY)
 
 
-def interval(values: Sequence[float]) -> tuple[float, float]:
-  """95% confidence interval of the mean of at least two values, by Student's t."""
+def interval(values: Sequence[float]) -> tuple[float, float, float]:
+  """The mean of at least two values, and its 95% interval by Student's t."""
   values = np.asarray(values, np.float64)
+  mean = values.mean()
   half = stats.t.ppf(0.975, values.size - 1) * math.sqrt(
       values.var(ddof=1) / values.size)
-  return float(values.mean() - half), float(values.mean() + half)
+  return float(mean), float(mean - half), float(mean + half)
 
 
 def against_gaussian(rows: Iterable[Row]) -> list[Row]:
@@ -57,13 +59,9 @@ def against_gaussian(rows: Iterable[Row]) -> list[Row]:
   groups = collections.defaultdict(list)
   for row in rows:
     groups[key(row)[:-1]] += [mse / row['gaussian_rdp_mse'] for mse in row[OF_REPEATS]]
-  results = []
-  for names, ratios in groups.items():
-    low, high = interval(ratios)
-    results.append({
-        **dict(zip(_KEY, names)), 'ratio': float(np.mean(ratios)), 'ratio_low': low,
-        'ratio_high': high, 'releases': len(ratios)})
-  return results
+  names = (*_KEY[:-1], 'ratio', 'ratio_low', 'ratio_high', 'releases')
+  return [dict(zip(names, (*of_group, *interval(ratios), len(ratios))))
+          for of_group, ratios in groups.items()]
 
 
 def _listed(values: Iterable[Any]) -> str:

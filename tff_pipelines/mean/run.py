@@ -6,6 +6,7 @@ its pure functions, here with all clients in one graph. Each repeat is a round.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+import dataclasses
 import hashlib
 import json
 import pathlib
@@ -18,12 +19,8 @@ import tensorflow_federated as tff
 
 from aggregators import keys
 from aggregators import structures
-from aggregators.central_sum import CentralSumFactory
-from aggregators.client_sum import ClientSumFactory
-from aggregators.distributed_sum import DistributedSumFactory
 from tasks import mean_estimation
 from tff_pipelines.accounting import base
-from tff_pipelines.accounting import combinators
 from tff_pipelines.accounting import events
 from tff_pipelines.accounting import ledger as ledger_lib
 from tff_pipelines.experiment import files
@@ -31,10 +28,9 @@ from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.experiment import rounds as rounds_lib
 from tff_pipelines.experiment import run as run_lib
 from tff_pipelines.experiment import settings as settings_lib
+from tff_pipelines.fedavg import run as fedavg_run
 from tff_pipelines.mean import plan as plan_lib
 from tff_pipelines.mean import report
-from tff_pipelines.mean.report import interval
-from tff_pipelines.mean.report import Row
 from tff_pipelines.mean.settings import MeanSettings
 from tff_pipelines.mean.settings import RESULTS
 
@@ -44,38 +40,29 @@ _KEPT_AS = 'rows/{:06}.npz'
 _ROW = 'row'
 
 
-def _factory(settings: MeanSettings, cell: plan_lib.Cell) -> ClientSumFactory:
-  """Its simulation seed is this cell's alone, so that rows don't share noise."""
-  seed = settings.seed
-  if seed is not None:
-    text = json.dumps([seed, *cell.key])
-    seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], 'big')
-  if cell.params is not None:
-    return DistributedSumFactory(cell.params, simulation_seed=seed)
-  return CentralSumFactory(clip=cell.clip, noise_multiplier=cell.noise_multiplier,
-                           simulation_seed=seed)
-
-
-def release_mean(factory: ClientSumFactory, *, n: int, d: int) -> Callable:
-  """One release of the mean of n vectors, all clients in one graph.
+def _release(settings: MeanSettings, cell: plan_lib.Cell) -> tuple[Any, Callable]:
+  """One release of the mean of vectors, all clients in one graph.
 
   Args:
-    factory: Of the sum.
-    n: Clients.
-    d: Dimension.
+    settings: Of the sweep.
+    cell: The setting.
 
   Returns:
-    A function from the state of the sum, vectors float32 [n, d] and the index of
-    the repeat to the next state and the estimate, float32 [d].
+    The first state of the sum; and a function from a state, vectors float32 [n, d]
+    and the index of the repeat to the next state and the estimate, float32 [d].
   """
+  n, d, seed = cell.n, cell.d, settings.seed
+  if seed is not None:
+    # A seed of this cell's own, so that rows don't share noise.
+    text = json.dumps([seed, *cell.key])
+    seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], 'big')
+  factory = fedavg_run.sum_factory(dataclasses.replace(cell.plan, seed=seed))
   layout = structures.FlatLayout(tff.TensorType(np.float32, [d]))
-  factory.check_dimension(d)
 
   @tf.function(autograph=False)
   def released(state, vectors, repeat):
-    root = keys.derive(
-        structures.initial_key(factory.simulation_seed, _CLIENT_KEYS),
-        repeat) if factory.seeded else keys.fresh()
+    root = keys.fresh() if seed is None else keys.derive(
+        structures.initial_key(seed, _CLIENT_KEYS), repeat)
 
     def step(i, total):
       contribution, _ = factory.contribute(vectors[i], keys.derive(root, i), state)
@@ -88,10 +75,13 @@ def release_mean(factory: ClientSumFactory, *, n: int, d: int) -> Callable:
         state, total, tf.constant(n, tf.int32), layout)
     return state, vector / n
 
-  return released
+  state = factory.initial_state()
+  # Each setting has a graph of its own, on purpose: TensorFlow warns of many.
+  return state, released.get_concrete_function(
+      state, tf.TensorSpec([n, d], tf.float32), tf.TensorSpec([], tf.int32))
 
 
-def estimate(settings: MeanSettings, cell: plan_lib.Cell) -> Row:
+def estimate(settings: MeanSettings, cell: plan_lib.Cell) -> report.Row:
   """Executes one setting, all repeats, and measures its errors.
 
   Args:
@@ -102,16 +92,12 @@ def estimate(settings: MeanSettings, cell: plan_lib.Cell) -> Row:
     A row of results. Errors are of the mean, in model units: mse is per
     coordinate and squared, l2_error the norm of the whole error.
   """
-  start, params = time.monotonic(), cell.params
-  factory = _factory(settings, cell)
-  state = factory.initial_state()
-  # Each setting has a graph of its own, on purpose: TensorFlow warns of many.
-  released = release_mean(factory, n=cell.n, d=cell.d).get_concrete_function(
-      state, tf.TensorSpec([cell.n, cell.d], tf.float32), tf.TensorSpec([], tf.int32))
+  start, params = time.monotonic(), cell.plan.params
+  state, released = _release(settings, cell)
   errors, norms, mean_squares = [], [], []
   for repeat in range(settings.repeats):
     vectors = mean_estimation.clients(
-        num_clients=cell.n, dimension=cell.d, radius=cell.clip,
+        num_clients=cell.n, dimension=cell.d, radius=settings.clip,
         seed=settings.data_seed, repeat=repeat, vectors=settings.vectors)
     state, estimated = released(
         state, tf.constant(vectors), tf.constant(repeat, tf.int32))
@@ -120,22 +106,23 @@ def estimate(settings: MeanSettings, cell: plan_lib.Cell) -> Row:
     errors.append(float(np.mean(error**2)))
     norms.append(float(np.linalg.norm(error)))
     mean_squares.append(float(np.mean(truth**2)))
-  mse, (mse_low, mse_high), (l2_low, l2_high) = (
-      float(np.mean(errors)), interval(errors), interval(norms))
+  mse, mse_low, mse_high = report.interval(errors)
+  l2_error, l2_low, l2_high = report.interval(norms)
   found = {
       **vars(cell), 'delta': settings.delta, 'repeats': settings.repeats,
+      'noise_multiplier': cell.plan.mechanism.noise_multiplier,
       'scale': params and params.scale,
       'local_stddev_grid': params and params.local_stddev_grid,
       'dimension_padded': params and params.padded_dimension,
       'degenerate': params and params.degeneracy(),
       'mse': mse, 'mse_low': mse_low, 'mse_high': mse_high,
-      'l2_error': float(np.mean(norms)), 'l2_low': l2_low, 'l2_high': l2_high,
+      'l2_error': l2_error, 'l2_low': l2_low, 'l2_high': l2_high,
       'noise_mse': cell.noise_mse,
       'predicted_mse': cell.predicted_mse(float(np.mean(mean_squares))),
       'ratio_to_gaussian': mse / cell.gaussian_mse,
       'ratio_to_gaussian_rdp': mse / cell.gaussian_rdp_mse,
       'seconds': time.monotonic() - start, report.OF_REPEATS: errors}
-  return {name: found[name] for name in (*report.COLUMNS, report.OF_REPEATS)}
+  return {name: found[name] for name in report.KEYS}
 
 
 def _read(path: pathlib.Path) -> dict[str, Any]:
@@ -146,8 +133,7 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
     results = json.loads(path.read_text(encoding='utf-8'))
     if not isinstance(results['configuration'], dict):
       raise ValueError('it has no configuration')
-    columns = {*report.COLUMNS, report.OF_REPEATS}
-    if any(row.keys() != columns for row in results['rows']):
+    if any(row.keys() != set(report.KEYS) for row in results['rows']):
       raise ValueError('its rows have other columns')
   except (ValueError, KeyError, TypeError, AttributeError) as error:
     raise ValueError(f'{path} is damaged: {error!r}') from error
@@ -174,7 +160,7 @@ class Sweep(rounds_lib.ChargedRounds):
     self._earlier = {report.key(row): row for row in _read(folder / RESULTS)['rows']}
     self.keys = list(dict.fromkeys((*self._earlier, *self.cells)))
     self.total = len(self.keys)
-    self.rows: dict[tuple, Row] = {}
+    self.rows: dict[tuple, report.Row] = {}
     ledger, charged = ledger_lib.Ledger(folder / files.LEDGER), []
     if ledger.path.exists():
       ledger.drop_torn()
@@ -194,11 +180,10 @@ class Sweep(rounds_lib.ChargedRounds):
   def _event(self, key: tuple) -> base.Event:
     """Everything that a setting releases."""
     release = (plan_lib.release_of_row(self._settings, self._earlier[key])
-               if key in self._earlier else self.cells[key].release)
-    return combinators.SelfComposed(event=release, count=self._settings.repeats)
+               if key in self._earlier else self.cells[key].plan.event(1))
+    return events.SelfComposed(event=release, count=self._settings.repeats)
 
   def restore(self, lines, kept) -> None:
-    del lines
     # Steps are kept one after another: the rows of the first are known.
     self._take_over(step.arrays for step in kept[len(self.rows):])
 
@@ -207,7 +192,6 @@ class Sweep(rounds_lib.ChargedRounds):
     return self._event(left[0]) if left else None
 
   def draw(self, line) -> dict[str, np.ndarray]:
-    del line
     key = self._left()[0]
     row = self._earlier.get(key) or estimate(self._settings, self.cells[key])
     return {_ROW: np.array(json.dumps(row, allow_nan=False))}
@@ -244,8 +228,7 @@ class MeanExperiment(run_lib.ChargedExperiment):
     return Sweep(self.settings, self.folder)
 
   def build_plan(self, task, recorded) -> plan_lib.MeanPlan:
-    del recorded  # Rows keep their noise.
-    settings = self.settings
+    settings = self.settings  # Rows keep their noise: nothing else is recorded.
     return plan_lib.MeanPlan(
         steps=task.steps, cells=tuple(task.cells.values()),
         mechanisms=tuple(dict.fromkeys(key[0] for key in (*task.rows, *task.keys))),
