@@ -91,7 +91,7 @@ def test_noise_of_an_earlier_start_is_taken_over(noise):
                public_per_round=100)
   again = _plan(mode='ldp', noise=noise, subset_size=60, rounds=2, knowledge='softmax',
                 public_per_round=100, recorded=plan.configuration())
-  assert again.mean == plan.mean and again.round_event == plan.round_event
+  assert again.mean == plan.mean and again.event(1) == plan.event(1)
   other = _plan(mode='ldp', noise=noise, subset_size=60, rounds=2, knowledge='softmax',
                 recorded={'noise_multiplier': 7.0, 'public_per_round': 9})
   assert other.noise_multiplier == 7.0 and other.mean.records == 9

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import math
+import types
 
 import numpy as np
 import pytest
@@ -35,10 +36,10 @@ def _run(prepared, folder, algorithm='pate', **changes):
       **own, **changes), prepared)
 
 
-def _pate(num_clients, pool, recorded=None, **settings):
-  return baseline_plan.pate(
-      BaselineSettings(**settings), num_clients=num_clients, pool=pool, classes=10,
-      privacy_unit='one owner', recorded=recorded)
+def _pate(num_clients, pool, **settings):
+  return baseline_plan.pate(BaselineSettings(**settings), types.SimpleNamespace(
+      num_clients=num_clients, public=range(pool), num_classes=10,
+      privacy_unit='one owner'))
 
 
 def test_votes_are_charged_for_all_queries_and_the_most_answers():
@@ -57,22 +58,22 @@ def test_no_more_answers_than_queries_are_paid_for():
   assert _pate(50, 20, answers=300).answers == 20
 
 
-def test_what_an_earlier_start_calibrated_is_taken_over():
-  for plan_of, name in (
-      (lambda recorded: _pate(50, 20, recorded), 'noise_stddev'),
-      (lambda recorded: baseline_plan.dp_sgd(
-          BaselineSettings(algorithm='dp_sgd'), records=500, recorded=recorded),
-       'noise_multiplier'),
-      (lambda recorded: baseline_plan.dp_fl(
-          BaselineSettings(algorithm='dp_fl'), num_clients=50, dimension=100,
-          privacy_unit='one owner', recorded=recorded), 'noise_multiplier')):
-    first = plan_of(None)
-    assert 7.99 < first.epsilon(1 if name == 'noise_stddev' else first.rounds if (
-        hasattr(first, 'rounds')) else first.mechanism.rounds) <= 8.0
-    recorded = first.configuration()
-    assert plan_of(recorded) == first
-    more = {**recorded, name: 2 * recorded[name]}
-    assert plan_of(more).configuration()[name] == more[name]
+@pytest.mark.parametrize('algorithm, name', [
+    ('pate', 'noise_stddev'), ('dp_sgd', 'noise_multiplier'),
+    ('dp_fl', 'noise_multiplier')])
+def test_what_an_earlier_start_calibrated_is_taken_over(prepared, algorithm, name):
+  experiment = baselines.EXPERIMENTS[algorithm](
+      BaselineSettings(num_clients=NUM_CLIENTS, algorithm=algorithm))
+  first = experiment.build_plan(prepared, None)
+  assert 7.99 < first.epsilon(experiment.planned_rounds(first)) <= 8.0
+  recorded = first.configuration()
+  assert experiment.build_plan(prepared, recorded) == first
+  # Version 1 kept none.
+  del recorded[name]
+  assert experiment.build_plan(prepared, recorded) == first
+  recorded[name] = 2 * first.configuration()[name]
+  found = experiment.build_plan(prepared, recorded).configuration()
+  assert found[name] == recorded[name]
 
 
 def test_an_interrupted_vote_is_charged_again_and_counts_twice(

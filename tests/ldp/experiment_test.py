@@ -32,9 +32,9 @@ def _ldp(folder, **changes):
 
 
 def _baseline(folder, **changes):
-  return baselines.experiment(BaselineSettings(**{
-      'num_clients': 20, 'seed': 8, 'output_dir': str(folder), **changes}),
-                              _prepared(20))
+  settings = BaselineSettings(**{
+      'num_clients': 20, 'seed': 8, 'output_dir': str(folder), **changes})
+  return baselines.EXPERIMENTS[settings.algorithm](settings, _prepared(20))
 
 
 class TestLdp(contract.ExperimentContract):

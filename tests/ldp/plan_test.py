@@ -14,7 +14,7 @@ from tff_pipelines.ldp.settings import LdpSettings
 PURE = ['piecewise', 'duchi', 'laplace']
 
 
-def _plan(mechanism='piecewise', holdings=None, recorded=None, **settings):
+def _plan(mechanism='piecewise', holdings=40, recorded=None, **settings):
   return ldp_plan.build(
       LdpSettings(**{'mechanism': mechanism, 'num_clients': 40,
                      'clients_per_query': 2, **settings}),

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 
-from tasks.ldp import task as tasks_lib
 from tests import statistics_lib
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import ledger as ledger_lib
@@ -141,7 +140,7 @@ def test_a_run_stopped_between_steps_continues_as_if_nothing_had_been(
 
 
 @pytest.mark.parametrize('target, lost_at', [
-    (ldp_run.LdpRounds, 'ask'), (records_lib.ChargedRecords, 'keep')])
+    (ldp_run.LdpRounds, 'draw'), (records_lib.ChargedRecords, 'keep')])
 def test_answers_that_were_charged_and_lost_stay_charged(
     prepared, tmp_path, monkeypatch, target, lost_at):
   folder, calls = tmp_path / 'run', []
@@ -175,7 +174,7 @@ def test_a_run_that_lost_all_its_answers_says_so(prepared, tmp_path, monkeypatch
     raise Killed
 
   for resume in (False, True):
-    monkeypatch.setattr(ldp_run.LdpRounds, 'ask', fails)
+    monkeypatch.setattr(ldp_run.LdpRounds, 'draw', fails)
     with pytest.raises(Killed):
       _run(prepared, tmp_path / 'run', queries_per_step=8, resume=resume)
   monkeypatch.undo()
@@ -275,7 +274,9 @@ def test_every_mechanism_runs_and_its_answers_have_its_variance(
 
 
 def test_public_images_are_in_the_fingerprint():
-  one, other = (prepare.fingerprint(tasks_lib.build('digits', data_seed=seed))
-                for seed in (0, 1))
-  assert one != other
-  assert one == prepare.fingerprint(tasks_lib.build('digits'))
+  one, other, again = (
+      ldp_run.LdpExperiment(settings).identity(prepare.prepare(settings))
+      for settings in (LdpSettings(data_seed=0), LdpSettings(data_seed=1),
+                       LdpSettings()))
+  assert one['data_fingerprint'] != other['data_fingerprint']
+  assert one == again

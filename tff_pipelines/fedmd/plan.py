@@ -73,8 +73,7 @@ class FedMdPlan(guarantee.Plan):
     if not self.records or min(self.records) < 1:
       raise ValueError(
           f'every party must have at least one record, found {self.records}')
-    self.mean  # Raises for settings that don't fit together.
-    self.round_event
+    self.mean, self.event(1)  # Raise for settings that don't fit together.
 
   @property
   def seed(self) -> int | None:
@@ -117,15 +116,14 @@ class FedMdPlan(guarantee.Plan):
       ValueError: If it takes every record for certain.
     """
     settings, count = self.settings, self.records[party]
-    size = count if settings.subset_size is None else settings.subset_size
-    event = events.Nfdp(
-        records=count, subset_size=size, replacement=settings.replacement)
+    event = events.Nfdp(records=count, subset_size=settings.subset_size or count,
+                        replacement=settings.replacement)
     if event.draw_probability >= 1:
       instead = ('give --epsilon and --delta' if settings.mode == 'ldp' else
                  'draw fewer, or take mode=np')
       raise ValueError(
-          f'subset_size={size} of a party with {count} records draws each of them '
-          f'for certain, so delta is 1: {instead}')
+          f'subset_size={event.subset_size} of a party with {count} records draws each '
+          f'of them for certain, so delta is 1: {instead}')
     return event
 
   @functools.cached_property
@@ -136,7 +134,7 @@ class FedMdPlan(guarantee.Plan):
 
   @functools.cached_property
   def target(self) -> tuple[float, float]:
-    """(epsilon, delta) that the noise of mode=ldp is calibrated to."""
+    """(epsilon, delta) of the draw, or what the noise of mode=ldp is calibrated to."""
     if self.settings.epsilon is not None:
       return self.settings.epsilon, self.settings.delta
     return self.draw_event.published_epsilon, self.draw_event.draw_probability
@@ -162,10 +160,9 @@ class FedMdPlan(guarantee.Plan):
     Standard deviation over L2 sensitivity of Gaussian, scale over L1 sensitivity of
     Laplace noise.
     """
-    if self.settings.mode != 'ldp':
-      return None
-    if self.recorded.get('noise_multiplier') is not None:
-      return self.recorded['noise_multiplier']
+    recorded = self.recorded.get('noise_multiplier')
+    if recorded is not None or self.settings.mode != 'ldp':
+      return recorded
     epsilon, delta = self.target
     count = self.releases * self.public_per_round
     return calibration.noise_multiplier(
@@ -186,10 +183,9 @@ class FedMdPlan(guarantee.Plan):
         logit_bound=settings.logit_bound)
     if settings.mode != 'ldp':
       return bare
-    if settings.noise == 'gaussian':
-      scale = self.noise_multiplier * bare.l2_sensitivity
-    else:
-      scale = bare.l1_sensitivity / self._query_event(self.noise_multiplier).epsilon
+    scale = (self.noise_multiplier * bare.l2_sensitivity
+             if settings.noise == 'gaussian' else
+             bare.l1_sensitivity / self._query_event(self.noise_multiplier).epsilon)
     return bare.replace(noise=settings.noise, noise_scale=scale * _NOISE_EXCESS)
 
   def kinds_of_knowledge(self) -> dict[str, PredictionMeanParams | str]:
@@ -206,25 +202,16 @@ class FedMdPlan(guarantee.Plan):
         found[kind] = str(error)
     return found
 
-  @functools.cached_property
-  def round_event(self) -> base.Event:
-    """What the first round releases."""
+  def event(self, index: int) -> base.Event:
     if self.draws_subset:
-      return self.draw_event
+      return self.draw_event if index == 1 else events.PostProcessing()
     if self.settings.mode == 'ldp':
       return events.SelfComposed(event=self._query_event(self.noise_multiplier),
                                  count=self.public_per_round)
     return events.NoPrivacy()
 
-  def event(self, index: int) -> base.Event:
-    if self.draws_subset and index > 1:
-      return events.PostProcessing()
-    return self.round_event
-
   @property
   def delta(self) -> float | None:
-    if self.draws_subset:
-      return self.draw_event.draw_probability
     return self.target[1] if self.is_private else None
 
   def bound(self, event: base.Event, releases: int, *,
@@ -232,7 +219,7 @@ class FedMdPlan(guarantee.Plan):
     if self.draws_subset:
       # With the same delta 0 holds too, see `also`.
       return guarantee.Bound(
-          epsilon=self.draw_event.published_epsilon, accountant='theorem',
+          epsilon=self.target[0], accountant='theorem',
           caveats=self.draw_event.caveats())
     found = super().bound(event, releases, server=server)
     if releases <= self.releases or found.epsilon <= self.target[0]:
@@ -250,30 +237,25 @@ class FedMdPlan(guarantee.Plan):
 
   @property
   def terms(self) -> guarantee.Terms:
-    mode, event = self.settings.mode, self.round_event
+    mode, event = self.settings.mode, self.event(1)
     unit = 'all records of one party' if mode == 'ldp' else 'one record of one party'
-    noise = None
-    if self.mean.has_noise:
-      noise = (f'{self.mean.noise} numbers in floating point: no bound on their '
-               'deviation is proved')
     return guarantee.Terms(
         privacy_unit=f'{unit}; a party is {self.party}',
         observers=_OBSERVERS.get(mode, 'no one'), against='all but the party itself',
         trust_model=_TRUST[mode], source=getattr(event, 'event', event).source,
-        sampler=noise, secure_aggregation=self.has_consensus)
+        sampler=f'{self.mean.noise} numbers in floating point: no bound on their '
+        'deviation is proved' if self.mean.has_noise else None,
+        secure_aggregation=self.has_consensus)
 
   def notes(self) -> list[Caveat]:
-    settings, found = self.settings, []
-    if self.is_private:
-      found.append(Caveat(
-          'record counts public',
-          'the numbers of records of the parties are printed: the guarantee is for '
-          'records that are replaced, and for added or removed ones only as long as '
-          'those numbers stay secret'))
-    else:
-      found.append(Caveat(
-          'no privacy', 'no noise is added and all records are used: there is no '
-          'privacy guarantee'))
+    settings = self.settings
+    found = [Caveat(
+        'record counts public',
+        'the numbers of records of the parties are printed: the guarantee is for '
+        'records that are replaced, and for added or removed ones only as long as '
+        'those numbers stay secret') if self.is_private else Caveat(
+            'no privacy', 'no noise is added and all records are used: there is no '
+            'privacy guarantee')]
     if settings.mode == 'ldp':
       if settings.noise == 'gaussian':
         found.append(Caveat(

@@ -38,14 +38,13 @@ def communication_lines(plan: FedMdPlan) -> list[str]:
   lines = [f'communication of a party in a round, {plan.public_per_round} public '
            f'records of {plan.classes} classes:']
   for kind, mean in plan.kinds_of_knowledge().items():
-    if isinstance(mean, str):
-      text = f'not with these settings: {mean}'
-    else:
+    text = f'not with these settings: {mean}'
+    if not isinstance(mean, str):
+      moved = f'rounding moves the mean by at most {mean.rounding_error:.3g}'
       text = (f'sent {_kilobytes(mean.sent_bytes)} ({mean.wire_bits:g} bits an entry), '
               f'received {_kilobytes(mean.received_bytes)}; without secure aggregation '
-              f'sent {_kilobytes(mean.clear_bytes)}; ')
-      text += (f'rounding moves the mean by at most {mean.rounding_error:.3g}'
-               if mean.rounding_error else 'the mean is exact')
+              f'sent {_kilobytes(mean.clear_bytes)}; '
+              f'{moved if mean.rounding_error else "the mean is exact"}')
     mark = '*' if kind == plan.settings.knowledge else ' '
     lines.append(f' {mark} {kind:<8} {text}')
   return lines

@@ -4,8 +4,6 @@ import collections
 from collections.abc import Mapping
 import functools
 import hashlib
-import math
-import os
 import secrets
 from typing import Any
 
@@ -22,27 +20,22 @@ from tff_pipelines.experiment import settings as settings_lib
 from tff_pipelines.fedmd import party as party_lib
 from tff_pipelines.fedmd import process as process_lib
 from tff_pipelines.fedmd import report
-from tff_pipelines.fedmd.party import FitConfig
 from tff_pipelines.fedmd.plan import FedMdPlan
 from tff_pipelines.fedmd.settings import FedMdSettings
 
-# Name of an architecture -> weights after training on public labels, float32 [size].
-Pretrained = Mapping[str, np.ndarray]
+
+def _bits_of(*words: Any) -> bytes:
+  """128 bits that follow from words."""
+  return hashlib.sha256(' '.join(map(str, words)).encode()).digest()[:16]
 
 
-def _seed_of(*words: Any) -> int:
-  """A seed that follows from words, 128 bits."""
-  digest = hashlib.sha256(' '.join(map(str, words)).encode()).digest()
-  return int.from_bytes(digest[:16], 'big')
+def _key(bits: bytes) -> np.ndarray:
+  """128 bits as a key, int64[2]."""
+  return np.frombuffer(bits, np.int64).copy()
 
 
-def _key_of(*words: Any) -> np.ndarray:
-  """A key that follows from words, int64[2]."""
-  return np.frombuffer(_seed_of(*words).to_bytes(16, 'big'), np.int64).copy()
-
-
-def _fit(settings: FedMdSettings, what: str) -> FitConfig:
-  return FitConfig(
+def _fit(settings: FedMdSettings, what: str) -> party_lib.FitConfig:
+  return party_lib.FitConfig(
       learning_rate=getattr(settings, f'{what}_learning_rate'),
       batch_size=getattr(settings, f'{what}_batch_size'), mirror=settings.mirrors)
 
@@ -73,8 +66,8 @@ def draw_subset(records: int, draws: int, replacement: bool,
 def pretrain(task: FedMdTask, settings: FedMdSettings) -> dict[str, np.ndarray]:
   """Weights of every architecture, trained on the labels of the public records.
 
-  They depend on the public records, `initial_weights_seed` and the settings of
-  pretraining alone.
+  They are float32 [size], by name, and depend on the public records,
+  `initial_weights_seed` and the settings of pretraining alone.
 
   Raises:
     ValueError: If a training diverges.
@@ -85,9 +78,8 @@ def pretrain(task: FedMdTask, settings: FedMdSettings) -> dict[str, np.ndarray]:
         party_lib.fit, architecture, kind=party_lib.LABELS,
         config=_fit(settings, 'pretrain')), autograph=False)
     weights = train(
-        tf.constant(architecture.initial_weights(seed)), tf.constant(task.public.x),
-        tf.constant(task.public.y), tf.constant(settings.pretrain_epochs, tf.int32),
-        tf.constant(_key_of('pretraining', seed))).numpy()
+        architecture.initial_weights(seed), task.public.x, task.public.y,
+        np.int32(settings.pretrain_epochs), _key(_bits_of('pretraining', seed))).numpy()
     if not np.all(np.isfinite(weights)):
       raise ValueError(
           f'architecture {architecture.name} is not finite after training on '
@@ -105,7 +97,7 @@ class FedMdRounds(rounds_lib.Rounds):
   """
 
   def __init__(self, task: FedMdTask, plan: FedMdPlan,
-               pretrained: Pretrained | None = None):
+               pretrained: Mapping[str, np.ndarray] | None = None):
     """Initializes the rounds.
 
     Args:
@@ -118,7 +110,7 @@ class FedMdRounds(rounds_lib.Rounds):
     self._predict = [
         tf.function(functools.partial(party_lib.predict, architecture),
                     autograph=False) for architecture in task.architectures]
-    self._latest, self.count = math.nan, plan.releases
+    self.count = plan.releases
     self._process = process_lib.build(
         task.architectures, image_shape=task.image_shape, mean=plan.mean,
         config=process_lib.PartyConfig(
@@ -129,7 +121,7 @@ class FedMdRounds(rounds_lib.Rounds):
   def _seed(self, *words: Any) -> int | None:
     """A seed for one purpose; None where the operating system decides."""
     seed = self._settings.seed
-    return None if seed is None else _seed_of(*words, seed)
+    return None if seed is None else int.from_bytes(_bits_of(*words, seed), 'big')
 
   def initial_state(self, resumed: bool) -> Any:
     settings, pretrained = self._settings, self._pretrained
@@ -142,10 +134,10 @@ class FedMdRounds(rounds_lib.Rounds):
               for a in self._task.architectures]
     parties, subsets = [], []
     for number, party in enumerate(self._task.parties):
-      key = (np.frombuffer(os.urandom(16), np.int64).copy() if settings.seed is None
-             else _key_of('party', number, settings.seed))
+      bits = (secrets.token_bytes(16) if settings.seed is None
+              else _bits_of('party', number, settings.seed))
       parties.append(process_lib.new_party(
-          number, party.architecture, starts[party.architecture], key))
+          number, party.architecture, starts[party.architecture], _key(bits)))
       subsets.append(draw_subset(
           len(party.private), self._plan.draw(number).subset_size,
           settings.replacement, self._seed('subset', number))
@@ -165,10 +157,10 @@ class FedMdRounds(rounds_lib.Rounds):
         independently.
     """
     number, count = index - 1, len(self._task.parties)
-    rate = self._settings.simulated_dropout_rate
     if present is None:
-      present = list(range(count)) if rate == 0 else schemes.Poisson(
-          population=count, cohort_size=(1 - rate) * count,
+      expected = (1 - self._settings.simulated_dropout_rate) * count
+      present = schemes.Poisson(
+          population=count, cohort_size=expected,
           simulation_seed=self._seed('dropout')).sample(number).tolist()
     metrics = {'parties': 0, 'rejected': 0}
     if present:
@@ -228,17 +220,15 @@ class FedMdRounds(rounds_lib.Rounds):
     """
     images, labels = tf.constant(self._task.test.x), self._task.test.y
     return [float(np.mean(labels == np.argmax(self._predict[int(
-        party['architecture'])](tf.constant(party['weights']), images), axis=-1)))
+        party['architecture'])](party['weights'], images), axis=-1)))
             for party in state['parties']]
 
 
 def load_task(settings: FedMdSettings) -> FedMdTask:
   """The task of a run, with the parties that its mode has."""
-  task = fedmd_task.build(
-      settings.task, split=settings.split, num_clients=settings.num_clients,
-      architectures=settings.architectures,
-      records_per_client=settings.records_per_client, data_seed=settings.data_seed,
-      data_path=settings.data_path, cache_dir=settings.cache_dir)
+  task = fedmd_task.build(settings.task, **{name: getattr(settings, name) for name in (
+      'split', 'num_clients', 'architectures', 'records_per_client', 'data_seed',
+      'data_path', 'cache_dir')})
   if settings.mode == 'centralized':
     return task.pooled()
   if settings.public_records > len(task.public):
@@ -254,7 +244,7 @@ class FedMdExperiment(run_lib.Experiment):
   settings: FedMdSettings
 
   def __init__(self, settings: FedMdSettings, *, task: FedMdTask | None = None,
-               pretrained: Pretrained | None = None):
+               pretrained: Mapping[str, np.ndarray] | None = None):
     """Initializes the experiment.
 
     Args:

@@ -1,4 +1,4 @@
-"""The privacy plans of the baselines of local distillation. No TensorFlow."""
+"""The privacy plan of PATE, a baseline of local distillation. No TensorFlow."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -6,69 +6,13 @@ from typing import Any
 
 from aggregators import discrete_gaussian_table
 from aggregators import validate
+from tasks.ldp import task as tasks_lib
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import calibration
 from tff_pipelines.accounting import caveats
 from tff_pipelines.accounting import events
-from tff_pipelines.accounting import mechanisms
 from tff_pipelines.experiment import guarantee
-from tff_pipelines.fedavg.plan import FedAvgPlan
 from tff_pipelines.ldp.baseline_settings import BaselineSettings
-from tff_pipelines.learning.noisy_sgd_plan import NoisySgdPlan
-
-Recorded = Mapping[str, Any] | None
-
-_FL_BITS = 18
-_RDP = 'rdp'
-
-
-def _noise(recorded: Recorded, name: str) -> float | None:
-  """What an earlier start calibrated; None to calibrate. Version 1 kept none."""
-  return None if recorded is None else recorded.get(name)
-
-
-def dp_sgd(settings: BaselineSettings, *, records: int,
-           recorded: Recorded = None) -> NoisySgdPlan:
-  """The plan of DP-SGD on this number of records of one curator.
-
-  Args:
-    settings: Of the run.
-    records: Of all owners.
-    recorded: `configuration` of the plan of an earlier start; None for a new run.
-  """
-  noise = _noise(recorded, 'noise_multiplier')
-  return NoisySgdPlan.calibrate(
-      target_epsilon=settings.epsilon if noise is None else None,
-      noise_multiplier=noise, delta=settings.delta, clip=settings.clip,
-      sampling_rate=settings.record_rate, rounds=settings.rounds, clients=1,
-      records=records, seed=settings.seed, terms=guarantee.Terms(
-          privacy_unit='one record',
-          observers='those who see the model and do not learn which records were '
-          'sampled',
-          against='observers of the model', sampling='poisson, of records',
-          trust_model='a curator is trusted with all records',
-          source=events.NoisyGradients.source))
-
-
-def dp_fl(settings: BaselineSettings, *, num_clients: int, dimension: int,
-          privacy_unit: str, recorded: Recorded = None) -> FedAvgPlan:
-  """The plan of DP-FedAvg; all owners participate in every round.
-
-  Args:
-    settings: Of the run.
-    num_clients: Number of owners.
-    dimension: Coordinates of an update.
-    privacy_unit: What one owner is.
-    recorded: As for `dp_sgd`.
-  """
-  return FedAvgPlan.calibrate(
-      mechanisms.SumMechanism(
-          mechanism='skellam', clip=settings.clip, bits=_FL_BITS, dimension=dimension,
-          cohort_size=float(num_clients), population=num_clients,
-          rounds=settings.rounds),
-      delta=settings.delta, target_epsilon=settings.epsilon,
-      recorded_noise=_noise(recorded, 'noise_multiplier'), seed=settings.seed,
-      privacy_unit=privacy_unit)
 
 
 def pate_event(stddev: float, *, threshold_stddev: float, queries: int,
@@ -78,12 +22,11 @@ def pate_event(stddev: float, *, threshold_stddev: float, queries: int,
   Votes are charged as if one owner moved one of them, which covers any change of its
   records; the checks for agreement as well, which is more than they cost.
   """
-  def vote(noise_stddev):
-    return events.Vote(scheme='ae', level='instance', noise='discrete_gaussian',
-                       noise_stddev=noise_stddev)
-  return events.Composed(events=(
-      events.SelfComposed(event=vote(threshold_stddev), count=queries),
-      events.SelfComposed(event=vote(stddev), count=answers)))
+  return events.Composed(events=tuple(
+      events.SelfComposed(count=count, event=events.Vote(
+          scheme='ae', level='instance', noise='discrete_gaussian',
+          noise_stddev=noise_stddev))
+      for noise_stddev, count in ((threshold_stddev, queries), (stddev, answers))))
 
 
 def variance(stddev: float) -> float:
@@ -120,7 +63,7 @@ class PatePlan(guarantee.Plan):
   delta: float = 1e-5
   privacy_unit: str = 'one owner'
   seed: int | None = None
-  accountant: str = _RDP
+  accountant: str = 'rdp'
 
   def __post_init__(self):
     validate.finite(threshold=self.threshold)
@@ -164,28 +107,27 @@ class PatePlan(guarantee.Plan):
     return {'noise_stddev': self.stddev}
 
 
-def pate(settings: BaselineSettings, *, num_clients: int, pool: int, classes: int,
-         privacy_unit: str, recorded: Recorded = None) -> PatePlan:
+def pate(settings: BaselineSettings, task: tasks_lib.DistillationTask,
+         recorded: Mapping[str, Any] | None = None) -> PatePlan:
   """The plan of PATE; ValueError if the target can't be met.
 
   Args:
     settings: Of the run.
-    num_clients: Number of owners, each of whom has a vote.
-    pool: Number of public images.
-    classes: Of the labels.
-    privacy_unit: What one owner is.
-    recorded: As for `dp_sgd`.
+    task: Each of its owners has a vote.
+    recorded: `configuration` of the plan of an earlier start; None for a new run.
   """
-  ratio, queries = settings.threshold_noise, min(settings.queries, pool)
-  answers, stddev = min(settings.answers, queries), _noise(recorded, 'noise_stddev')
+  ratio, queries = settings.threshold_noise, min(settings.queries, len(task.public))
+  answers = min(settings.answers, queries)
+  # Version 1 recorded none.
+  stddev = (recorded or {}).get('noise_stddev')
   if stddev is None:
     stddev = calibration.noise_multiplier(
         lambda z: pate_event(z, threshold_stddev=ratio * z, queries=queries,
                              answers=answers),
-        epsilon=settings.epsilon, delta=settings.delta, accountant=_RDP,
-        total_variation=lambda z: _total_variation(queries, classes))
+        epsilon=settings.epsilon, delta=settings.delta, accountant=PatePlan.accountant,
+        total_variation=lambda z: _total_variation(queries, task.num_classes))
   return PatePlan(
-      threshold=settings.threshold * num_clients, stddev=stddev,
+      threshold=settings.threshold * task.num_clients, stddev=stddev,
       threshold_stddev=ratio * stddev, answers=answers, queries=queries,
-      classes=classes, delta=settings.delta, privacy_unit=privacy_unit,
+      classes=task.num_classes, delta=settings.delta, privacy_unit=task.privacy_unit,
       seed=settings.seed)

@@ -15,15 +15,17 @@ from tasks import task as task_lib
 from tasks.sources import arrays as sources
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import caveats
+from tff_pipelines.accounting import events
+from tff_pipelines.accounting import mechanisms
 from tff_pipelines.experiment import files
+from tff_pipelines.experiment import guarantee
 from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.experiment import rounds as rounds_lib
 from tff_pipelines.experiment import run as run_lib
 from tff_pipelines.fedavg import local_training
-from tff_pipelines.fedavg import loop
-from tff_pipelines.fedavg import plan as fedavg_plan
 from tff_pipelines.fedavg import report as fedavg_report
 from tff_pipelines.fedavg import run as fedavg_run
+from tff_pipelines.fedavg.plan import FedAvgPlan
 from tff_pipelines.ldp import baseline_plan
 from tff_pipelines.ldp import pate
 from tff_pipelines.ldp import prepare
@@ -31,23 +33,23 @@ from tff_pipelines.ldp import report
 from tff_pipelines.ldp import student as student_lib
 from tff_pipelines.ldp.baseline_settings import BaselineSettings
 from tff_pipelines.learning import noisy_sgd
-from tff_pipelines.learning import noisy_sgd_plan
+from tff_pipelines.learning.noisy_sgd_plan import NoisySgdPlan
 
-LABELS = 'labels.npz'
 # A label of a vote is taken for nearly sure: what the student counts as the variance
 # of an answer.
 _LABEL_VARIANCE = 0.05
+# Of a coordinate of a sum of updates.
+_SUM_BITS = 18
 
 
-def _key(settings: BaselineSettings) -> tf.Tensor:
+def _key(seed: int | None) -> tf.Tensor:
   """A key of the operating system, or of the seed."""
-  return (keys.fresh() if settings.seed is None
-          else tf.constant(keys.from_seed(settings.seed)))
+  return keys.fresh() if seed is None else tf.constant(keys.from_seed(seed))
 
 
 def _predicted(prepared: prepare.Prepared, weights) -> np.ndarray:
   """int64 [n], classes of the test records."""
-  logits = prepared.network.logits(weights, tf.constant(prepared.centred[1]))
+  logits = prepared.network.logits(weights, tf.constant(prepared.examples[1]['x']))
   return logits.numpy().argmax(axis=1)
 
 
@@ -63,16 +65,13 @@ class _Baseline(prepare.PreparedExperiment):
   def planned_rounds(self, plan) -> int:
     return self.settings.rounds or 1
 
-  def describe(self, task, plan) -> report_lib.Description:
+  def _description(self, task: prepare.Prepared, plan: guarantee.Plan,
+                   mechanism: str) -> report_lib.Description:
+    """What is about to run; `mechanism` says what makes it private, in one line."""
     run = self.run_line(plan, self.planned_rounds(plan))
     return report.description(
-        task.task, f'with {len(task.labels):,} records',
-        ('algorithm', f'{self.settings.algorithm}, {run}'),
-        ('mechanism', self.mechanism_line(plan)))
-
-  def mechanism_line(self, plan) -> str:
-    """What makes the run private, in one line."""
-    raise NotImplementedError
+        task.task, f'with {sum(map(len, task.task.holdings)):,} records',
+        ('algorithm', f'{self.settings.algorithm}, {run}'), ('mechanism', mechanism))
 
   def _outcome(self, prepared: prepare.Prepared, predicted: np.ndarray,
                fields: dict[str, Any], **attributes: Any) -> report_lib.Outcome:
@@ -92,13 +91,9 @@ class SgdRounds(rounds_lib.Rounds):
   unit = 'step'
 
   def __init__(self, settings: BaselineSettings, prepared: prepare.Prepared,
-               plan: noisy_sgd_plan.NoisySgdPlan):
+               plan: NoisySgdPlan):
     """Initializes the rounds."""
-    self.count = plan.rounds
-    self._settings = settings
-    self._prepared = prepared
-    examples = {'x': tf.constant(prepared.centred[0]),
-                'y': tf.constant(prepared.labels)}
+    self.count, self._seed, self._prepared = plan.rounds, plan.seed, prepared
     noise = noisy_sgd.NoisySgdConfig(
         clip=plan.clip, noise_multiplier=plan.noise_multiplier,
         sampling_rate=plan.sampling_rate, agents=1,
@@ -106,20 +101,20 @@ class SgdRounds(rounds_lib.Rounds):
     loss = prepared.network.as_model().loss
 
     @functools.partial(tf.function, autograph=False)
-    def step(weights, examples, key):
+    def step(weights, key, examples):
       total = noisy_sgd.contribution(loss, weights, examples, key, noise)
       scale = settings.learning_rate / noise.expected_records
       return [w - scale * g for w, g in zip(weights, total)]
 
-    self._step = lambda weights, key: step(
-        [tf.constant(w) for w in weights], examples, key)
+    self._step = functools.partial(
+        step, examples=tf.nest.map_structure(tf.constant, prepared.examples[0]))
 
   def initial_state(self, resumed: bool) -> list[np.ndarray]:
     return self._prepared.network.initial_weights(0)
 
   def step(self, state: list[np.ndarray], index: int) -> rounds_lib.Step:
-    key = keys.derive(_key(self._settings), index)
-    weights = [w.numpy() for w in self._step(state, key)]
+    key = keys.derive(_key(self._seed), index)
+    weights = [w.numpy() for w in self._step(list(map(tf.constant, state)), key)]
     right = _predicted(self._prepared, weights) == self._prepared.task.test.y
     return rounds_lib.Step(
         state=weights, metrics={'test/accuracy': float(np.mean(right))})
@@ -128,22 +123,33 @@ class SgdRounds(rounds_lib.Rounds):
 class SgdExperiment(_Baseline, run_lib.Experiment):
   """DP-SGD of a curator who has all records."""
 
-  def build_plan(self, task, recorded) -> noisy_sgd_plan.NoisySgdPlan:
-    return baseline_plan.dp_sgd(
-        self.settings, records=len(task.labels), recorded=recorded)
+  def build_plan(self, task, recorded) -> NoisySgdPlan:
+    # Version 1 recorded none: it is calibrated again.
+    settings, noise = self.settings, (recorded or {}).get('noise_multiplier')
+    terms = guarantee.Terms(
+        privacy_unit='one record', against='observers of the model',
+        observers='those who see the model and do not learn which records were sampled',
+        sampling='poisson, of records', source=events.NoisyGradients.source,
+        trust_model='a curator is trusted with all records')
+    return NoisySgdPlan.calibrate(
+        terms=terms, target_epsilon=settings.epsilon if noise is None else None,
+        noise_multiplier=noise, delta=settings.delta, clip=settings.clip,
+        sampling_rate=settings.record_rate, rounds=settings.rounds, clients=1,
+        records=sum(map(len, task.task.holdings)), seed=settings.seed)
 
   def run_line(self, plan, rounds: int) -> str:
     return (f'{rounds} steps of {plan.expected_records:,.0f} of {plan.records:,} '
             'records expected, poisson sampling')
 
-  def mechanism_line(self, plan) -> str:
+  def describe(self, task, plan) -> report_lib.Description:
     noise = report_lib.noise_in_words(plan.noise_multiplier, given=False)
-    return f'gaussian, noise multiplier {noise}, clip {plan.clip:g}'
+    return self._description(
+        task, plan, f'gaussian, noise multiplier {noise}, clip {plan.clip:g}')
 
   def build_rounds(self, task, plan) -> SgdRounds:
     return SgdRounds(self.settings, task, plan)
 
-  def outcome(self, task, plan, rounds: SgdRounds, state) -> report_lib.Outcome:
+  def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
     return self._outcome(task, _predicted(task, state), {
         'mechanism': 'gaussian', 'model': task.network.name, 'clip': plan.clip,
         'parameters': sum(w.size for w in state), 'details': {'records': plan.records},
@@ -151,31 +157,35 @@ class SgdExperiment(_Baseline, run_lib.Experiment):
 
 
 class FlExperiment(_Baseline, run_lib.Experiment):
-  """Federated averaging with distributed noise."""
+  """Federated averaging with distributed noise; all owners are in every round."""
 
-  def build_plan(self, task, recorded) -> fedavg_plan.FedAvgPlan:
-    return baseline_plan.dp_fl(
-        self.settings, num_clients=task.task.num_clients,
-        dimension=task.network.as_model().parameter_count(),
-        privacy_unit=task.task.privacy_unit, recorded=recorded)
+  def build_plan(self, task, recorded) -> FedAvgPlan:
+    settings, num_clients = self.settings, task.task.num_clients
+    return FedAvgPlan.calibrate(
+        mechanisms.SumMechanism(
+            mechanism='skellam', clip=settings.clip, bits=_SUM_BITS,
+            dimension=task.network.as_model().parameter_count(),
+            cohort_size=float(num_clients), population=num_clients,
+            rounds=settings.rounds),
+        delta=settings.delta, target_epsilon=settings.epsilon,
+        recorded_noise=(recorded or {}).get('noise_multiplier'), seed=settings.seed,
+        privacy_unit=task.task.privacy_unit)
 
   def run_line(self, plan, rounds: int) -> str:
     return fedavg_report.run_line(plan, rounds)
 
-  def mechanism_line(self, plan) -> str:
-    return fedavg_report.mechanism_line(plan)
+  def describe(self, task, plan) -> report_lib.Description:
+    return self._description(task, plan, fedavg_report.mechanism_line(plan))
 
-  def build_rounds(self, task, plan) -> loop.FedAvgRounds:
+  def build_rounds(self, task, plan) -> rounds_lib.Rounds:
     settings, holdings = self.settings, task.task.holdings
+    records, test = task.examples
     # The owners' features as a task of federated averaging.
-    features, test = task.centred
     federated = task_lib.Task(
         name=task.task.name, model=task.network.as_model(),
-        train=sources.ArraysByClient(
-            {'x': features, 'y': task.labels},
-            np.repeat(np.arange(len(holdings)), [len(held) for held in holdings])),
-        held_out={'test': {'x': test, 'y': task.task.test.y}},
-        privacy_unit=task.task.privacy_unit)
+        train=sources.ArraysByClient(records, np.repeat(
+            np.arange(len(holdings)), [len(held) for held in holdings])),
+        held_out={'test': test}, privacy_unit=task.task.privacy_unit)
     return fedavg_run.build_rounds(
         federated, plan, task.network.initial_weights(0),
         local=local_training.LocalConfig(
@@ -183,8 +193,7 @@ class FlExperiment(_Baseline, run_lib.Experiment):
             batch_size=settings.client_batch_size, epochs=settings.client_epochs),
         server_learning_rate=settings.learning_rate, server_momentum=0.0)
 
-  def outcome(self, task, plan, rounds: loop.FedAvgRounds,
-              state) -> report_lib.Outcome:
+  def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
     return self._outcome(
         task, _predicted(task, state['process']['weights']),
         {**fedavg_report.fields(plan), 'model': task.network.name,
@@ -198,13 +207,9 @@ class PateRounds(rounds_lib.ChargedRounds):
   unit = 'vote'
   total = 1
 
-  def __init__(self, settings: BaselineSettings, prepared: prepare.Prepared,
-               plan: baseline_plan.PatePlan):
+  def __init__(self, prepared: prepare.Prepared, plan: baseline_plan.PatePlan):
     """Initializes the rounds."""
-    self._settings = settings
-    self._prepared = prepared
-    self._plan = plan
-    self._kept = []
+    self._prepared, self._plan = prepared, plan
 
   def restore(self, lines, kept) -> None:
     self._kept = kept
@@ -225,34 +230,32 @@ class PateRounds(rounds_lib.ChargedRounds):
       `rows`: int64 [Q], the images in the pool; `labels`: int64 [Q], -1 where there
       was no answer.
     """
-    prepared = self._prepared
-    random = np.random.default_rng([self._settings.feature_seed, 2])
-    rows = random.permutation(len(prepared.public))[:self._plan.queries]
+    prepared, plan = self._prepared, self._plan
+    random = np.random.default_rng([prepared.settings.feature_seed, 2])
+    rows = random.permutation(len(prepared.public))[:plan.queries]
     votes = pate.count_votes(prepared.public[rows], prepared.teachers)
-    return {'rows': rows, 'labels': pate.answer(
-        votes, self._plan, _key(self._settings))}
+    return {'rows': rows, 'labels': pate.answer(votes, plan, _key(plan.seed))}
 
 
 class PateExperiment(_Baseline, run_lib.ChargedExperiment):
   """A noisy vote, and a student of its labels."""
 
-  kept_as = LABELS
+  kept_as = 'labels.npz'
 
   def build_plan(self, task, recorded) -> baseline_plan.PatePlan:
-    return baseline_plan.pate(
-        self.settings, num_clients=task.task.num_clients, pool=len(task.task.public),
-        classes=task.task.num_classes, privacy_unit=task.task.privacy_unit,
-        recorded=recorded)
+    return baseline_plan.pate(self.settings, task.task, recorded)
 
   def run_line(self, plan, rounds: int) -> str:
     return f'{plan.queries:,} queries, at most {plan.answers:,} answered'
 
-  def mechanism_line(self, plan) -> str:
+  def describe(self, task, plan) -> report_lib.Description:
     noise = report_lib.noise_in_words(plan.stddev, given=False)
-    return f'discrete gaussian, noise of {noise} votes, threshold {plan.threshold:g}'
+    return self._description(
+        task, plan, f'discrete gaussian, noise of {noise} votes, threshold '
+        f'{plan.threshold:g}')
 
   def build_rounds(self, task, plan) -> PateRounds:
-    return PateRounds(self.settings, task, plan)
+    return PateRounds(task, plan)
 
   def outcome(self, task, plan, rounds, records) -> report_lib.Outcome:
     kept, = records.kept
@@ -265,26 +268,19 @@ class PateExperiment(_Baseline, run_lib.ChargedExperiment):
         rows[answered], np.eye(task.task.num_classes)[labels[answered]],
         _LABEL_VARIANCE)
     votes, number = len(records.run.ledger.lines()), int(answered.sum())
-    interrupted = caveats.Caveat(
-        'vote repeated', f'the vote was interrupted and begun {votes} times; every '
-        'time counts')
     return self._outcome(
         task, student.predict(task.test),
         {'mechanism': 'discrete_gaussian', 'noise_stddev': plan.stddev,
          'model': 'ridge', 'parameters': student.weights.size,
          'details': {'queries': len(rows), 'answered': number}},
-        words=f', {number:,} of {len(rows):,} queries answered', files=(LABELS,),
-        caveats=(interrupted,) if votes > 1 else (),
+        words=f', {number:,} of {len(rows):,} queries answered', files=(self.kept_as,),
+        caveats=[caveats.Caveat(
+            'vote repeated', f'the vote was interrupted and begun {votes} times; every '
+            'time counts')] if votes > 1 else [],
         next=report.account_command(self.folder, f'--accountant={plan.accountant}'))
 
 
-_EXPERIMENTS = {'dp_sgd': SgdExperiment, 'dp_fl': FlExperiment, 'pate': PateExperiment}
-
-
-def experiment(settings: BaselineSettings,
-               prepared: prepare.Prepared | None = None) -> _Baseline:
-  """The experiment of an algorithm; arguments as for `run`."""
-  return _EXPERIMENTS[settings.algorithm](settings, prepared)
+EXPERIMENTS = {'dp_sgd': SgdExperiment, 'dp_fl': FlExperiment, 'pate': PateExperiment}
 
 
 def run(settings: BaselineSettings,
@@ -298,4 +294,4 @@ def run(settings: BaselineSettings,
   Returns:
     The summary, as it is written to summary.json.
   """
-  return experiment(settings, prepared).run()
+  return EXPERIMENTS[settings.algorithm](settings, prepared).run()

@@ -7,7 +7,6 @@ what all of them cost it. No TensorFlow.
 
 from collections.abc import Iterable, Mapping
 import dataclasses
-import functools
 import math
 from typing import Any
 
@@ -24,6 +23,7 @@ from tff_pipelines.ldp import settings as settings_lib
 
 _PURE = {'piecewise': events.Piecewise, 'duchi': events.Duchi,
          'laplace': events.LocalLaplace}
+_CALIBRATED = ('epsilon_per_query', 'noise_multiplier', 'answers_per_client', 'delta')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,62 +34,60 @@ class LdpPlan(guarantee.Plan):
   Events of the ledger are steps, `step_event`.
 
   Attributes:
-    mechanism: One of `settings.MECHANISMS`.
-    epsilon_per_query: Of one answer; None for the Gaussian mechanism.
-    noise_multiplier: Of the Gaussian mechanism; None for others.
+    settings: Of the run.
+    dimension: Coordinates of an answer, >= 2.
+    holdings: Sets of records behind the owners; fewer if they stand in.
     answers_per_client: Maximum number of answers of an owner.
     delta: Of all answers; 0 for a pure guarantee.
-    dimension: Coordinates of an answer, >= 2.
-    num_clients: Number of owners.
-    clients_per_query: Owners that answer a query together; divides `num_clients`.
-    holdings: Sets of records behind the owners; fewer if they stand in.
-    queries_per_step: Queries that a line of the ledger stands for, at most.
+    epsilon_per_query: Of one answer; None for the Gaussian mechanism.
+    noise_multiplier: Of the Gaussian mechanism; None for others.
     privacy_unit: What one owner is.
-    seed: A simulation seed voids the guarantee.
   """
 
-  mechanism: str
-  epsilon_per_query: float | None
-  noise_multiplier: float | None
+  settings: settings_lib.LdpSettings
+  dimension: int
+  holdings: int
   answers_per_client: int
   delta: float
-  dimension: int
-  num_clients: int
-  clients_per_query: int
-  holdings: int
-  queries_per_step: int = 100
+  epsilon_per_query: float | None = None
+  noise_multiplier: float | None = None
   privacy_unit: str = 'one data owner, with all its records'
-  seed: int | None = None
 
   def __post_init__(self):
     validate.integer(dimension=self.dimension, low=2)
-    validate.integer(holdings=self.holdings, low=1, high=self.num_clients)
+    validate.integer(holdings=self.holdings, low=1, high=self.settings.num_clients)
+
+  @property
+  def seed(self) -> int | None:
+    return self.settings.seed
+
+  @property
+  def is_gaussian(self) -> bool:
+    """Whether the noise has a noise multiplier in place of an epsilon."""
+    return self.settings.mechanism == 'gaussian'
 
   @property
   def groups(self) -> int:
     """Groups of owners that answer alternately."""
-    return self.num_clients // self.clients_per_query
+    return self.settings.num_clients // self.settings.clients_per_query
 
   @property
   def queries(self) -> int:
     """Number of queries that the budget allows."""
     return self.groups * self.answers_per_client
 
-  @functools.cached_property
-  def answer_event(self) -> base.Event:
-    """One answer of one owner."""
-    return _answer(self.mechanism, self.epsilon_per_query, self.noise_multiplier)
-
   def event(self, index: int) -> base.Event:
-    return self.answer_event
+    if self.is_gaussian:
+      return events.LocalDiscreteGaussian(noise_multiplier=self.noise_multiplier)
+    return _PURE[self.settings.mechanism](epsilon=self.epsilon_per_query)
 
   def released(self, rounds: int) -> base.Event:
-    return _composed(self.answer_event, rounds)
+    return events.SelfComposed(event=self.event(1), count=rounds)
 
   def step_event(self, before: int, after: int) -> base.Event:
     """The step that brings the number of queries from `before` to `after`."""
     return events.LocalAnswers(
-        event=self.answer_event, groups=self.groups, queries_before=before,
+        event=self.event(1), groups=self.groups, queries_before=before,
         queries_after=after)
 
   def most_answers(self, queries: int) -> int:
@@ -101,11 +99,10 @@ class LdpPlan(guarantee.Plan):
 
     Owners have sets alternately: owner i has set i modulo `holdings`.
     """
-    if self.holdings == self.num_clients:
-      return self.most_answers(queries)
     full, rest = divmod(queries, self.groups)
-    every_client = -(-self.num_clients // self.holdings)
-    return full * every_client + -(-rest * self.clients_per_query // self.holdings)
+    every_client = -(-self.settings.num_clients // self.holdings)
+    return full * every_client + -(
+        -rest * self.settings.clients_per_query // self.holdings)
 
   @property
   def total_variation(self) -> float:
@@ -114,7 +111,9 @@ class LdpPlan(guarantee.Plan):
     The distributions of the pure mechanisms are ratios of integers, and epsilon is
     that of these: nothing deviates. Random bits are taken as uniform.
     """
-    return _total_variation(self.mechanism, self.dimension)
+    if not self.is_gaussian:
+      return 0.0
+    return min(1.0, self.dimension * discrete_gaussian_table.TOTAL_VARIATION)
 
   def bound(self, event: base.Event, releases: int, *,
             server: bool = False) -> guarantee.Bound:
@@ -125,19 +124,18 @@ class LdpPlan(guarantee.Plan):
 
   def guarantee_of(self, ledger: ledger_lib.Ledger) -> guarantee.Guarantee:
     charged = charged_queries(ledger.lines())
-    answers = self.most_answers(charged)
-    also = {'answers_of_a_client': answers, 'answers_of_a_holding': None,
-            'epsilon_of_a_holding': None}
-    if self.holdings < self.num_clients and self.seed is None:
-      also['answers_of_a_holding'] = self.holding_answers(charged)
-      also['epsilon_of_a_holding'] = self.epsilon(also['answers_of_a_holding'])
-    return dataclasses.replace(self.guarantee(answers), also=also)
+    answers, of_holding = self.most_answers(charged), None
+    if self.holdings < self.settings.num_clients and self.seed is None:
+      of_holding = self.holding_answers(charged)
+    return dataclasses.replace(self.guarantee(answers), also={
+        'answers_of_a_client': answers, 'answers_of_a_holding': of_holding,
+        'epsilon_of_a_holding': of_holding and self.epsilon(of_holding)})
 
   def header(self, rounds: int, more: Iterable[str] = ()) -> dict[str, Any]:
     # A line of the ledger is a step.
-    step = min(1.0, self.most_answers(self.queries_per_step) * self.total_variation)
+    answers = self.most_answers(self.settings.queries_per_step)
     return {**super().header(rounds, more), 'delta': self.delta or None,
-            'deviation_per_round': step}
+            'deviation_per_round': min(1.0, answers * self.total_variation)}
 
   @property
   def terms(self) -> guarantee.Terms:
@@ -146,15 +144,31 @@ class LdpPlan(guarantee.Plan):
         observers='any observer, the data user who asks included',
         against='any observer',
         trust_model='no one is trusted: every owner perturbs its own answers',
-        source=self.answer_event.source,
-        sampler='integers on a public grid, from exact tables' if (
-            self.mechanism == 'gaussian') else 'integers on a public grid, exactly')
+        source=self.event(1).source, sampler='integers on a public grid, ' + (
+            'from exact tables' if self.is_gaussian else 'exactly'))
 
   def configuration(self) -> dict[str, Any]:
     return {name: getattr(self, name) for name in _CALIBRATED}
 
+  def with_least_noise(self, epsilon: float, answers: int) -> 'LdpPlan':
+    """The same with the least noise that keeps so many answers within epsilon."""
+    def noisy(z: float) -> 'LdpPlan':
+      changed = {'noise_multiplier': z} if self.is_gaussian else {
+          'epsilon_per_query': 1 / z}
+      return dataclasses.replace(self, **changed)
 
-_CALIBRATED = ('epsilon_per_query', 'noise_multiplier', 'answers_per_client', 'delta')
+    return noisy(calibration.noise_multiplier(
+        lambda z: noisy(z).released(answers), epsilon=epsilon, delta=self.delta,
+        total_variation=lambda z: answers * self.total_variation))
+
+  def with_most_answers(self, epsilon: float) -> 'LdpPlan':
+    """The same with as many answers of an owner as epsilon allows."""
+    if accountant.epsilon(self.event(1), self.delta) > epsilon:
+      raise ValueError(f'epsilon={epsilon:g} is less than one answer costs: lower '
+                       'epsilon_per_query')
+    return dataclasses.replace(self, answers_per_client=calibration.rounds(
+        self.released, epsilon=epsilon, delta=self.delta,
+        total_variation=lambda count: count * self.total_variation))
 
 
 def charged_queries(lines: list[dict[str, Any]]) -> int:
@@ -162,108 +176,43 @@ def charged_queries(lines: list[dict[str, Any]]) -> int:
   return lines[-1]['event']['queries_after'] if lines else 0
 
 
-def _answer(mechanism: str, epsilon: float | None,
-            noise_multiplier: float | None) -> base.Event:
-  if mechanism == 'gaussian':
-    return events.LocalDiscreteGaussian(noise_multiplier=noise_multiplier)
-  return _PURE[mechanism](epsilon=epsilon)
-
-
-def _total_variation(mechanism: str, dimension: int) -> float:
-  if mechanism != 'gaussian':
-    return 0.0
-  return min(1.0, dimension * discrete_gaussian_table.TOTAL_VARIATION)
-
-
-def _composed(event: base.Event, count: int) -> base.Event:
-  return events.SelfComposed(event=event, count=count)
-
-
-def _shared(total: float, answers: int) -> float:
-  """The largest epsilon of which `answers` sum to at most `total`."""
-  share = total / answers
-  while share * answers > total:
-    share = math.nextafter(share, 0.0)
-  return share
-
-
-def _affordable(event: base.Event, total: float, delta: float,
-                total_variation: float) -> int:
-  """How many such answers keep the total."""
-  if delta == 0:
-    one = event.pure_epsilon('none')
-    count = math.floor(total / one * (1 + 1e-12))
-    while count and count * one > total:
-      count -= 1
-  elif accountant.epsilon(event, delta) > total:
-    count = 0
-  else:
-    count = calibration.rounds(
-        lambda n: _composed(event, n), epsilon=total, delta=delta,
-        total_variation=lambda n: n * total_variation)
-  if count < 1:
-    raise ValueError(f'epsilon={total:g} is less than one answer costs: lower '
-                     'epsilon_per_query')
-  return count
-
-
-def _calibrated(settings: settings_lib.LdpSettings,
-                total_variation: float) -> dict[str, Any]:
-  """What of a plan is calibrated, by name.
+def build(settings: settings_lib.LdpSettings, *,
+          recorded: Mapping[str, Any] | None = None, **attributes: Any) -> LdpPlan:
+  """The calibrated plan of a distillation.
 
   Of the total, the cost of an answer and the number of answers, two are needed. The
   default is a total of DEFAULT_EPSILON and one answer of every owner.
-  """
-  mechanism, is_gaussian = settings.mechanism, settings.mechanism == 'gaussian'
-  delta = settings.delta
-  if delta is None:
-    delta = settings_lib.DEFAULT_GAUSSIAN_DELTA if is_gaussian else 0.0
-  total, each = settings.epsilon, settings.epsilon_per_query
-  if total is None and each is None:
-    total = settings_lib.DEFAULT_EPSILON
-  answers = settings.answers_per_client or 1
-  noise = None
-  if is_gaussian:
-    target, count = (total, answers) if each is None else (each, 1)
-    noise = calibration.noise_multiplier(
-        lambda z: _composed(_answer(mechanism, None, z), count), epsilon=target,
-        delta=delta, total_variation=lambda z: count * total_variation)
-    each = None
-  else:
-    if each is None and delta == 0:
-      each = _shared(total, answers)
-    elif each is None:
-      each = 1 / calibration.noise_multiplier(
-          lambda z: _composed(_answer(mechanism, 1 / z, None), answers),
-          epsilon=total, delta=delta)
-    local_dp_laws.check_epsilon(epsilon_per_query=each)
-  if total is not None and settings.epsilon_per_query is not None:
-    answers = _affordable(
-        _answer(mechanism, each, noise), total, delta, total_variation)
-  return dict(epsilon_per_query=each, noise_multiplier=noise,
-              answers_per_client=answers, delta=delta)
-
-
-def build(settings: settings_lib.LdpSettings, *, dimension: int,
-          holdings: int | None = None, recorded: Mapping[str, Any] | None = None,
-          **attributes: Any) -> LdpPlan:
-  """The calibrated plan of a distillation.
 
   Args:
     settings: Of the run.
-    dimension: Coordinates of an answer, >= 2.
-    holdings: Sets of records behind the owners; None for one each.
     recorded: `configuration` of the plan of an earlier start; None for a new run.
-    **attributes: Further attributes of the plan.
+    **attributes: Attributes of the plan that are not calibrated.
 
   Raises:
     ValueError: If the budget can't be met or an argument is out of range.
   """
-  calibrated = ({name: recorded[name] for name in _CALIBRATED} if recorded else
-                _calibrated(settings, _total_variation(settings.mechanism, dimension)))
-  return LdpPlan(
-      mechanism=settings.mechanism, dimension=dimension,
-      num_clients=settings.num_clients, clients_per_query=settings.clients_per_query,
-      holdings=settings.num_clients if holdings is None else holdings,
-      queries_per_step=settings.queries_per_step, seed=settings.seed, **calibrated,
-      **attributes)
+  if recorded:
+    return LdpPlan(settings=settings, **attributes,
+                   **{name: recorded[name] for name in _CALIBRATED})
+  is_gaussian, delta = settings.mechanism == 'gaussian', settings.delta
+  if delta is None:
+    delta = settings_lib.DEFAULT_GAUSSIAN_DELTA if is_gaussian else 0.0
+  each, answers = settings.epsilon_per_query, settings.answers_per_client or 1
+  total = settings.epsilon or (None if each else settings_lib.DEFAULT_EPSILON)
+  plan = LdpPlan(settings=settings, answers_per_client=answers, delta=delta,
+                 epsilon_per_query=None if is_gaussian else each, **attributes)
+  if each is None and (is_gaussian or delta):
+    plan = plan.with_least_noise(total, answers)
+  elif is_gaussian:
+    plan = plan.with_least_noise(each, 1)
+  elif each is None:
+    share = total / answers
+    # The largest of which so many sum to the total at most.
+    while share * answers > total:
+      share = math.nextafter(share, 0.0)
+    plan = dataclasses.replace(plan, epsilon_per_query=share)
+  if not is_gaussian:
+    local_dp_laws.check_epsilon(epsilon_per_query=plan.epsilon_per_query)
+  if None not in (total, each):
+    plan = plan.with_most_answers(total)
+  return plan

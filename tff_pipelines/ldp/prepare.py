@@ -48,23 +48,20 @@ class Prepared:
     return self.feature_map.transform(self.task.test.x)
 
   @functools.cached_property
-  def centred(self) -> tuple[np.ndarray, np.ndarray]:
-    """Features of all owners' records, owner by owner, and of the test records.
+  def examples(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """All owners' records, owner by owner, and the test records.
 
-    Both float32 [n, dimension], centred and scaled by public constants. Gradient
-    descent needs it: what all images share would hide what they do not.
+    `x`: float32 [n, dimension], features, centred and scaled by public constants.
+    Gradient descent needs it: what all images share would hide what they do not. `y`:
+    int32 [n], labels.
     """
-    records = self.feature_map.transform(
-        np.concatenate([held.x for held in self.task.holdings]))
+    x, y = (np.concatenate([getattr(held, name) for held in self.task.holdings])
+            for name in ('x', 'y'))
     mean = self.public.mean(axis=0)
-    scale = np.float32(1 / np.sqrt(np.mean(np.sum(
-        np.square(self.public - mean), axis=1))))
-    return (records - mean) * scale, (self.test - mean) * scale
-
-  @property
-  def labels(self) -> np.ndarray:
-    """int32 [n], labels of all owners' records, owner by owner."""
-    return np.concatenate([held.y for held in self.task.holdings])
+    spread = np.mean(np.sum(np.square(self.public - mean), axis=1))
+    scale = np.float32(1 / np.sqrt(spread))
+    return ({'x': (self.feature_map.transform(x) - mean) * scale, 'y': y},
+            {'x': (self.test - mean) * scale, 'y': self.task.test.y})
 
   @property
   def network(self) -> classifiers.Network:
@@ -85,14 +82,6 @@ def prepare(settings: DataSettings) -> Prepared:
   return Prepared(tasks_lib.build(settings.task, **settings.task_options), settings)
 
 
-def fingerprint(task: tasks_lib.DistillationTask) -> str:
-  """SHA-256 of the public images and of who the owners are, in hexadecimal."""
-  digest = hashlib.sha256(np.ascontiguousarray(task.public).tobytes())
-  digest.update(
-      repr((task.num_clients, len(task.holdings), task.num_classes)).encode())
-  return digest.hexdigest()
-
-
 class PreparedExperiment:
   """What experiments of this family share: their task and what identifies it.
 
@@ -111,10 +100,15 @@ class PreparedExperiment:
     self._prepared = prepared
 
   def build_task(self) -> Prepared:
-    return prepare(self.settings) if self._prepared is None else self._prepared
+    return self._prepared or prepare(self.settings)
 
   def identity(self, task: Prepared) -> dict[str, Any]:
-    return {'data_fingerprint': fingerprint(task.task)}
+    """SHA-256 of the public images and of who the owners are, in hexadecimal."""
+    data = task.task
+    digest = hashlib.sha256(data.public.tobytes())
+    digest.update(
+        repr((data.num_clients, len(data.holdings), data.num_classes)).encode())
+    return {'data_fingerprint': digest.hexdigest()}
 
   def upgraded(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
     if ('algorithm' in recorded) != (self.family == 'ldp_baselines'):

@@ -30,28 +30,29 @@ STUDENT = 'student.npz'
 def mechanism_of(plan: plan_lib.LdpPlan) -> local_dp.LocalMechanism:
   """The mechanism that executes a plan. Raises ValueError for what can't be drawn."""
   return local_dp.build(
-      plan.mechanism, dimension=plan.dimension, epsilon=plan.epsilon_per_query,
-      noise_multiplier=plan.noise_multiplier)
+      plan.settings.mechanism, dimension=plan.dimension,
+      epsilon=plan.epsilon_per_query, noise_multiplier=plan.noise_multiplier)
 
 
 class LdpRounds(rounds_lib.ChargedRounds):
-  """Steps of queries; all but the answers follows from them and from public data."""
+  """Steps of queries; all but the answers follows from them and from public data.
+
+  Attributes:
+    student: Of all answers that are kept; None if there are none.
+  """
 
   unit = 'query'
 
-  def __init__(self, settings: LdpSettings, prepared: prepare.Prepared,
-               plan: plan_lib.LdpPlan):
+  def __init__(self, prepared: prepare.Prepared, plan: plan_lib.LdpPlan):
     """Initializes the rounds.
 
     Args:
-      settings: Of the run.
       prepared: Features and teachers.
       plan: Says who answers which query, and how it is perturbed.
     """
+    self._prepared, self._plan = prepared, plan
+    self._settings = settings = plan.settings
     self.total = plan.queries
-    self._settings = settings
-    self._prepared = prepared
-    self._plan = plan
     self._mechanism = mechanism_of(plan)
     self._trainer = student_lib.Trainer(prepared.public, student_lib.StudentConfig(
         refine=settings.refine, steps=settings.refine_steps,
@@ -60,30 +61,24 @@ class LdpRounds(rounds_lib.ChargedRounds):
     self._asking = functools.cache(functools.partial(
         process.build_asking, self._mechanism, dimension=prepared.public.shape[1],
         temperature=settings.temperature, seeded=plan.seed is not None))
-    self.restore([], [])
 
   def restore(self, lines, kept) -> None:
     self._charged = plan_lib.charged_queries(lines)
-    self._kept = kept
     # The images that were asked about.
-    self._rows = np.concatenate(
-        [np.zeros(0, np.int64), *(k.arrays['rows'] for k in kept)])
-    self._student = None
+    self._rows, self.student = np.zeros(0, np.int64), None
+    if kept:
+      self._rows, means = (np.concatenate([k.arrays[name] for k in kept])
+                           for name in ('rows', 'means'))
+      self.student = self._trainer.train(
+          self._rows, means,
+          self._mechanism.worst_variance / 4 / self._settings.clients_per_query)
 
   def done(self) -> int:
     return self._charged
 
-  def student(self) -> student_lib.Student | None:
-    """The student of all answers that are kept; None if there are none."""
-    if self._student is None and self._kept:
-      self._student = self._trainer.train(
-          self._rows, np.concatenate([k.arrays['means'] for k in self._kept]),
-          self._mechanism.worst_variance / 4 / self._plan.clients_per_query)
-    return self._student
-
   def accuracy(self, name: str) -> float:
     """The student's accuracy on 'test' or 'validation'."""
-    predicted = self.student().predict(getattr(self._prepared, name))
+    predicted = self.student.predict(getattr(self._prepared, name))
     return float(np.mean(predicted == getattr(self._prepared.task, name).y))
 
   def metrics(self, kept) -> Mapping[str, float]:
@@ -91,8 +86,7 @@ class LdpRounds(rounds_lib.ChargedRounds):
     metrics = {
         'queries': float(len(self._rows)), 'queries_charged': float(charged),
         self._plan.epsilon_name: self._plan.epsilon(self._plan.most_answers(charged)),
-        'test/accuracy': self.accuracy('test'),
-        'refined': float(self.student().refined)}
+        'test/accuracy': self.accuracy('test'), 'refined': float(self.student.refined)}
     if len(self._prepared.task.validation):
       metrics['validation/accuracy'] = self.accuracy('validation')
     return metrics
@@ -102,13 +96,12 @@ class LdpRounds(rounds_lib.ChargedRounds):
 
   def _left(self) -> dict[str, int]:
     """Reason to stop, in words -> queries that it leaves to be asked."""
-    settings, answered = self._settings, len(self._rows)
-    left = {'every public image has been asked about':
-            len(self._prepared.public) - answered}
+    settings, public, answered = self._settings, self._prepared.public, len(self._rows)
+    left = {'every public image has been asked about': len(public) - answered}
     if settings.max_queries is not None:
       left[f'max_queries={settings.max_queries} have been answered'] = (
           settings.max_queries - answered)
-    if settings.target_accuracy is not None and self._kept:
+    if settings.target_accuracy is not None and self.student is not None:
       accuracy = self.accuracy('validation')
       if accuracy >= settings.target_accuracy:
         left[f'the student has an accuracy of {accuracy:.4f} on the '
@@ -135,47 +128,27 @@ class LdpRounds(rounds_lib.ChargedRounds):
       answers; `rows`: int64 [Q], the images in the pool; `means`: float32 [Q,
       classes], mean answers; `answers`: int32 [Q], how many owners answered.
     """
-    first = line['event']['queries_before']
-    rows = self._choose(first, line['event']['queries_after'] - first)
-    means, answers = self.ask(first, rows)
-    return {'first_query': np.array(first), 'rows': rows, 'means': means,
-            'answers': answers}
-
-  def _choose(self, first: int, count: int) -> np.ndarray:
-    """The images that the queries from number `first` on are about."""
     settings, public = self._settings, self._prepared.public
+    first, seed = line['event']['queries_before'], settings.seed
+    count = line['event']['queries_after'] - first
     candidates = np.setdiff1d(np.arange(len(public)), self._rows)
-    probabilities = None
-    if self._kept and settings.sampling == 'active':
-      probabilities = self.student().probabilities(public[candidates])
-    return process.choose_queries(
-        candidates, count, sampling=settings.sampling, probabilities=probabilities,
+    rows = process.choose_queries(
+        candidates, count, sampling=settings.sampling,
+        probabilities=self.student and self.student.probabilities(public[candidates]),
         random=np.random.default_rng([settings.sampling_seed, first]))
-
-  def ask(self, first_query: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Asks owners about images.
-
-    Args:
-      first_query: Number of the first query in the run; decides who answers.
-      rows: int64 [Q], the images.
-
-    Returns:
-      float32 [Q, classes], mean answers, and int32 [Q], numbers of answers.
-    """
-    plan, asked = self._plan, collections.defaultdict(list)
-    for index in range(len(rows)):
-      for owner in process.owners_of(
-          first_query + index, groups=plan.groups,
-          clients_per_query=plan.clients_per_query):
-        asked[owner].append(index)
-    teachers = self._prepared.teachers
+    teachers, groups = self._prepared.teachers, self._plan.groups
+    # A group that is asked one query is asked every so many after it, too.
     owners = [collections.OrderedDict(
-        weights=teachers[owner % len(teachers)], queries=np.array(queries, np.int32),
-        **({} if plan.seed is None else
-           {'key': cohorts.client_key(plan.seed, first_query, owner)}))
-              for owner, queries in asked.items()]
-    output = self._asking(num_queries=len(rows))(self._prepared.public[rows], owners)
-    return np.asarray(output['means']), np.asarray(output['answers'])
+        weights=teachers[owner % len(teachers)],
+        queries=np.arange(query, count, groups, dtype=np.int32),
+        **({} if seed is None else {'key': cohorts.client_key(seed, first, owner)}))
+              for query in range(min(count, groups))
+              for owner in process.owners_of(
+                  first + query, groups=groups,
+                  clients_per_query=settings.clients_per_query)]
+    output = self._asking(num_queries=count)(public[rows], owners)
+    return {'first_query': np.array(first), 'rows': rows,
+            **{name: np.asarray(output[name]) for name in ('means', 'answers')}}
 
 
 class LdpExperiment(prepare.PreparedExperiment, run_lib.ChargedExperiment):
@@ -198,28 +171,28 @@ class LdpExperiment(prepare.PreparedExperiment, run_lib.ChargedExperiment):
     return plan.answers_per_client
 
   def describe(self, task, plan) -> report_lib.Description:
+    settings = self.settings
     answer = (f'noise multiplier {decimals.rounded_up(plan.noise_multiplier)}'
-              if plan.mechanism == 'gaussian' else
+              if plan.is_gaussian else
               f'epsilon {decimals.rounded_up(plan.epsilon_per_query, 6)}')
     return report.description(
         task.task, f'in {plan.groups:,} groups',
-        ('queries', f'{self.settings.sampling}, {plan.queries_per_step} a step, of '
+        ('queries', f'{settings.sampling}, {settings.queries_per_step} a step, of '
          f'{len(task.public):,} public images; budget for {plan.queries:,}'),
-        ('mechanism', f'{plan.mechanism}, {answer} an answer, at most '
+        ('mechanism', f'{settings.mechanism}, {answer} an answer, at most '
          f'{plan.answers_per_client:,} an owner'))
 
   def run_line(self, plan: plan_lib.LdpPlan, rounds: int) -> str:
-    return (f'{rounds} steps of up to {plan.queries_per_step} queries, {plan.groups} '
-            f'groups of {plan.clients_per_query} owners')
+    return (f'{rounds} steps of up to {self.settings.queries_per_step} queries, '
+            f'{plan.groups} groups of {self.settings.clients_per_query} owners')
 
   def build_rounds(self, task, plan) -> LdpRounds:
-    return LdpRounds(self.settings, task, plan)
+    return LdpRounds(task, plan)
 
   def outcome(self, task, plan, rounds, records) -> report_lib.Outcome:
-    student, stopped = rounds.student(), rounds.reason_to_stop()
-    charged = plan_lib.charged_queries(records.run.ledger.lines())
+    settings, student, stopped = self.settings, rounds.student, rounds.reason_to_stop()
     answered = sum(len(kept.arrays['rows']) for kept in records.kept)
-    lost, sampling = charged - answered, self.settings.sampling
+    charged, lost = rounds.done(), rounds.done() - answered
     common = dict(
         # The ledger of a pure guarantee states no delta.
         next=None if plan.delta else report.account_command(self.folder, '--delta=0'),
@@ -229,30 +202,29 @@ class LdpExperiment(prepare.PreparedExperiment, run_lib.ChargedExperiment):
             'count as given')] if lost else [],
         fields={
             'task': task.task.name, 'algorithm': 'ldp_distillation', 'model': 'ridge',
-            'mechanism': plan.mechanism, 'noise_multiplier': plan.noise_multiplier,
-            'parameters': None if student is None else student.weights.size,
-            'population': plan.num_clients, 'cohort_size': plan.clients_per_query,
-            'details': {
+            'mechanism': settings.mechanism, 'noise_multiplier': plan.noise_multiplier,
+            'parameters': student and student.weights.size,
+            'population': settings.num_clients,
+            'cohort_size': settings.clients_per_query, 'details': {
                 'epsilon_per_query': plan.epsilon_per_query, 'stopped': stopped,
                 'groups': plan.groups, 'queries': answered, 'queries_charged': charged,
                 'queries_lost': lost, 'queries_of_budget': plan.queries,
-                'query_choice': sampling, 'public_records': len(task.public),
+                'query_choice': settings.sampling, 'public_records': len(task.public),
                 'test_examples': len(task.test), 'steps': len(records.kept),
-                'refined': None if student is None else student.refined}})
+                'refined': student and student.refined}})
     if student is None:
       return report_lib.Outcome(result='no answer was kept', **common)
     files.write_arrays(self.folder / STUDENT, {'weights': student.weights})
-    title = f'{task.task.name}, {plan.mechanism}, {sampling} queries'
+    title = f'{task.task.name}, {settings.mechanism}, {settings.sampling} queries'
     if plan.seed is None:
       delta = f'delta {decimals.rounded_up(plan.delta, 3)}' if plan.delta else 'pure'
       spent = plan.epsilon(plan.most_answers(charged))
       title += f', epsilon {decimals.epsilon(spent)}, {delta}'
-    metrics = records.metrics[records.kept[-1].line['round']]
     return report.outcome_of(
         task.task, student.predict(task.test),
         words=f' after {answered:,} queries of {plan.queries:,}; {stopped}',
-        results={name: {'accuracy': metrics[f'{name}/accuracy']}
-                 for name in ('test', 'validation') if f'{name}/accuracy' in metrics},
+        results={name: {'accuracy': rounds.accuracy(name)}
+                 for name in ('test', 'validation') if len(getattr(task, name))},
         files=(files.METRICS, STUDENT), figures={
             files.FIGURE: lambda path: fedavg_report.draw_metrics(
                 path, 'test', title, key='queries', xlabel='queries answered',
