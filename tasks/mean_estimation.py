@@ -4,21 +4,13 @@ They follow from a seed; NumPy only. There is nothing to learn, so this is not o
 the registry's tasks.
 """
 
-import numbers
-
 import numpy as np
+
+from tasks import checks
 
 # sphere: each client's vector uniform on the sphere, as in the paper. identical:
 # one such vector for all clients, the case that the modulus is sized for.
 VECTORS = ('sphere', 'identical')
-
-
-def _check_integer(low: int, **arguments) -> None:
-  for name, value in arguments.items():
-    if isinstance(value, bool) or not isinstance(
-        value, numbers.Integral) or value < low:
-      raise ValueError(
-          f'{name} must be an integer from {low} on, found {value!r}')
 
 
 def clients(*, num_clients: int, dimension: int, radius: float, seed: int,
@@ -39,15 +31,12 @@ def clients(*, num_clients: int, dimension: int, radius: float, seed: int,
   Raises:
     ValueError: If an argument is out of range.
   """
-  _check_integer(1, n=num_clients, d=dimension)
-  _check_integer(0, data_seed=seed, repeat=repeat)
-  if isinstance(radius, bool) or not isinstance(
-      radius, numbers.Real) or not 0 < radius < float('inf'):
-    raise ValueError(
-        f'radius must be a finite number greater than 0, found {radius!r}')
-  if vectors not in VECTORS:
-    raise ValueError(
-        f'vectors must be one of {", ".join(VECTORS)}, found {vectors!r}')
+  checks.integer('n', num_clients, 1)
+  checks.integer('d', dimension, 1)
+  checks.integer('data_seed', seed, 0)
+  checks.integer('repeat', repeat, 0)
+  checks.finite('radius', radius)
+  checks.choice('vectors', vectors, VECTORS)
   rng = np.random.default_rng(
       [seed, num_clients, dimension, repeat, VECTORS.index(vectors)])
   rows = num_clients if vectors == 'sphere' else 1

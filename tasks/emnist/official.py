@@ -5,13 +5,13 @@ training and test examples. Images are dark on light: 1 is paper.
 """
 
 import os
-import pathlib
 
 from tasks.emnist import image_records
 from tasks import official
 from tasks.sources import sqlite as source_sqlite
 
-FILE_NAME = 'emnist_all.sqlite'
+FILE = official.File(
+    what='federated EMNIST', name='emnist_all.sqlite', load='emnist.load_data')
 
 IMAGE_FIELD, LABEL_FIELD = 'pixels', 'label'
 
@@ -39,16 +39,3 @@ def open_split(path: str | os.PathLike[str], part: str, *,
   return source_sqlite.SqliteSource(
       path, f'{kind}_{part}',
       fields=image_records.fields(IMAGE_FIELD, LABEL_FIELD))
-
-
-def find_or_download(cache_dir: str | os.PathLike[str] | None) -> pathlib.Path:
-  """The path of the SQLite file; see official.find_or_download."""
-  return official.find_or_download(
-      cache_dir, what='federated EMNIST', file_name=FILE_NAME, load=_tff_load_data)
-
-
-def _tff_load_data(cache_dir: str) -> None:
-  """Lets TFF download the file into cache_dir and open it."""
-  # TFF takes seconds to import, and is not needed once the file is there.
-  import tensorflow_federated as tff  # pylint: disable=g-import-not-at-top
-  tff.simulation.datasets.emnist.load_data(cache_dir=cache_dir)

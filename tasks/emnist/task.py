@@ -11,9 +11,10 @@ from typing import Any, Callable
 import numpy as np
 import tensorflow as tf
 
+from tasks import checks
+from tasks import task
 from tasks.emnist import data as emnist_data
 from tasks.models import layers
-from tasks import task
 
 # What the convolutions leave of 28 x 28 pixels. cnn_1m: 26, pooled to 13, 11;
 # cnn_small: 22, pooled to 11, 8, pooled to 4.
@@ -149,11 +150,7 @@ def build(*, model: str | None = None, **data_options: Any) -> task.Task:
     ValueError: On an unknown model, options that the data source does not use,
       and data that are missing, corrupted or malformed.
   """
-  if model is None:
-    model = 'cnn_small'
-  if model not in MODELS:
-    raise ValueError(
-        f'model must be one of {", ".join(sorted(MODELS))}, found {model!r}')
+  model = checks.choice('model', model, MODELS, 'cnn_small')
   data = emnist_data.load(**data_options)
   return task.Task(
       name='emnist', model=MODELS[model](data.num_classes), train=data.train,

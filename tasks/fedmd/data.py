@@ -5,7 +5,7 @@ private images of other classes, which the parties hold. Everything here is a
 choice of real records by a seed; nothing is private except the records.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import math
 import os
@@ -13,7 +13,10 @@ import pathlib
 
 import numpy as np
 
-from tasks.sources import npz_file
+from tasks.sources import labelled
+
+# x is uint8 [n, height, width, channels]; clients are writers, where they are known.
+Labelled = labelled.Labelled
 
 SPLITS = ('iid', 'noniid')
 
@@ -30,21 +33,8 @@ CIFAR_CLASSES = (0, 2, 20, 63, 71, 82)
 CIFAR_SUPERCLASSES = (0, 1, 2, 3, 4, 5)
 _DIGITS_PUBLIC = (0, 1, 2, 3)
 _DIGIT_PAIRS = ((4, 5), (6, 7), (8, 9))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Labelled:
-  """Attributes: x uint8 [n, height, width, channels]; y int32 [n]."""
-
-  x: np.ndarray
-  y: np.ndarray
-
-  def __len__(self) -> int:
-    return len(self.y)
-
-  def rows(self, index) -> 'Labelled':
-    """Some of the records, in the order of `index`."""
-    return Labelled(x=self.x[index], y=self.y[index])
+# Labels of files are below this; most of them are of classes that nobody asks for.
+_MOST_LABELS = 2**15
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -156,19 +146,18 @@ def _one_kind_per_class(data: Labelled, kinds: np.ndarray, choice: Choice,
   return tuple(parties)
 
 
-def _one_writer_each(data: Labelled, writers: np.ndarray, choice: Choice
-                     ) -> tuple[Labelled, ...]:
+def _one_writer_each(data: Labelled, choice: Choice) -> tuple[Labelled, ...]:
   """The writers with the most records, a party each."""
   if choice.records_per_client is not None:
     raise ValueError(
         'records_per_client is not used by split=noniid of letters: a party has '
         'all letters of its writer')
-  names, counts = np.unique(writers, return_counts=True)
+  names, counts = np.unique(data.clients, return_counts=True)
   if len(names) < choice.num_clients:
     raise ValueError(
         f'num_clients={choice.num_clients} are more than the {len(names)} writers')
   order = np.argsort(-counts, kind='stable')[:choice.num_clients]
-  return tuple(data.rows(np.flatnonzero(writers == names[i])) for i in order)
+  return tuple(data.rows(np.flatnonzero(data.clients == names[i])) for i in order)
 
 
 def digits(choice: Choice) -> Data:
@@ -213,15 +202,13 @@ def mnist_letters(choice: Choice, *, data_path: str | os.PathLike[str],
       from it (the paper's FEMNIST).
   """
   folder = pathlib.Path(data_path)
-  path = folder / 'mnist.npz'
-  mnist = _arrays(path, ('x_train', 'y_train'))
-  public = _labelled(path, mnist['x_train'], mnist['y_train'])
+  public = _public(folder / 'mnist.npz')
   if cache_dir is None:
-    (held, writers), (test, _) = _unipen_letters(folder / 'unipen62_writers.npz')
+    held, test = _unipen_letters(folder / 'unipen62_writers.npz')
   else:
-    (held, writers), (test, _) = _official_letters(cache_dir)
+    held, test = _official_letters(cache_dir)
   if choice.split == 'noniid':
-    parties = _one_writer_each(held, writers, choice)
+    parties = _one_writer_each(held, choice)
   else:
     parties = _dealt(held, choice, _LETTERS_IN_ALL)
   return Data(
@@ -231,38 +218,31 @@ def mnist_letters(choice: Choice, *, data_path: str | os.PathLike[str],
       'a simulated party, with letters of many writers')
 
 
-def _unipen_letters(path: pathlib.Path):
-  """((training letters, their writers), (test letters, their writers))."""
+def _unipen_letters(path: pathlib.Path) -> list[Labelled]:
+  """Training and test letters with their writers."""
   names = [f'{array}_{part}' for array in ('x', 'y', 'writer')
-           for part in ('train', 'test')]
-  found = _arrays(path, (*names, 'class_names'))
+           for part in labelled.PARTS]
+  found = labelled.arrays(path, (*names, 'class_names'))
   known = found['class_names'].tolist()
   missing = [letter for letter in LETTERS if letter not in known]
   if missing:
     raise ValueError(f'{path}: class_names must have {", ".join(missing)}')
   numbers = [known.index(letter) for letter in LETTERS]
-  parts = []
-  for part in ('train', 'test'):
-    data = _labelled(path, found[f'x_{part}'], found[f'y_{part}'])
-    writers = found[f'writer_{part}']
-    if len(writers) != len(data):
-      raise ValueError(f'{path}: writer_{part} must have a row for each image')
-    chosen, rows = _classes(data, numbers, path)
-    parts.append((chosen, writers[rows]))
-  return parts
+  return [_classes(path, found, f'x_{part}', f'y_{part}', f'writer_{part}',
+                   numbers=numbers) for part in labelled.PARTS]
 
 
-def _official_letters(cache_dir: str | os.PathLike[str]):
+def _official_letters(cache_dir: str | os.PathLike[str]) -> list[Labelled]:
   """As `_unipen_letters`, from TFF's federated EMNIST."""
   # These import TensorFlow.
   from tasks.emnist import official as emnist_official  # pylint: disable=g-import-not-at-top
   from tasks.emnist import image_records  # pylint: disable=g-import-not-at-top
-  path = emnist_official.find_or_download(cache_dir)
+  path = emnist_official.FILE.find_or_download(cache_dir)
   count = emnist_official.num_classes(False)
   # Digits, upper case, lower case.
   numbers = [10 + 26 + ord(letter) - ord('a') for letter in LETTERS]
   parts = []
-  for part in ('train', 'test'):
+  for part in labelled.PARTS:
     source = image_records.images(
         emnist_official.open_split(path, part, only_digits=False),
         num_classes=count, dark_ink=True)
@@ -273,9 +253,9 @@ def _official_letters(cache_dir: str | os.PathLike[str]):
       images.append(examples['x'][rows])
       labels.append(examples['y'][rows])
       writers.extend([client] * int(rows.sum()))
-    data = _labelled(path, np.concatenate(images), np.concatenate(labels))
-    chosen, rows = _classes(data, numbers, path)
-    parts.append((chosen, np.array(writers)[rows]))
+    found = {'x': np.concatenate(images), 'y': np.concatenate(labels),
+             'writer': np.array(writers)}
+    parts.append(_classes(path, found, *found, numbers=numbers))
   return parts
 
 
@@ -289,24 +269,20 @@ def cifar(choice: Choice, *, data_path: str | os.PathLike[str]) -> Data:
     data_path: Folder with cifar10.npz or cifar10_subset.npz, and cifar100.npz or
       cifar100_subset.npz.
   """
-  path = _first(data_path, 'cifar10.npz', 'cifar10_subset.npz')
-  found = _arrays(path, ('x_train', 'y_train'))
-  public = _labelled(path, found['x_train'], found['y_train'])
+  public = _public(_first(data_path, 'cifar10.npz', 'cifar10_subset.npz'))
   path = _first(data_path, 'cifar100.npz', 'cifar100_subset.npz')
-  names = [f'{array}_{part}' for array in ('x', 'y_fine', 'y_coarse')
-           for part in ('train', 'test')]
-  found = _arrays(path, names)
+  found = labelled.arrays(path, [
+      f'{array}_{part}' for array in ('x', 'y_fine', 'y_coarse')
+      for part in labelled.PARTS])
   by_superclass = choice.split == 'noniid'
   kind, numbers = 'y_fine', CIFAR_CLASSES
   if by_superclass:
     kind, numbers = 'y_coarse', CIFAR_SUPERCLASSES
-  held, rows = _classes(
-      _labelled(path, found['x_train'], found[f'{kind}_train']), numbers, path)
-  test, _ = _classes(
-      _labelled(path, found['x_test'], found[f'{kind}_test']), numbers, path)
+  held, test = (_classes(path, found, f'x_{part}', f'{kind}_{part}', numbers=numbers)
+                for part in labelled.PARTS)
   if by_superclass:
-    parties = _one_kind_per_class(
-        held, found['y_fine_train'][rows], choice, _CIFAR_IN_ALL)
+    kinds = found['y_fine_train'][np.isin(found['y_coarse_train'], numbers)]
+    parties = _one_kind_per_class(held, kinds, choice, _CIFAR_IN_ALL)
   else:
     parties = _dealt(held, choice, _CIFAR_IN_ALL)
   return Data(
@@ -330,41 +306,30 @@ def _first(folder: str | os.PathLike[str], *names: str) -> pathlib.Path:
       f'data_path={os.fspath(folder)} must hold {" or ".join(names)}, found neither')
 
 
-def _arrays(path: pathlib.Path, wanted: Sequence[str]) -> dict[str, np.ndarray]:
-  """All the wanted arrays of a file. Raises ValueError."""
-  found = npz_file.read(path, wanted)
-  missing = [name for name in wanted if name not in found]
-  if missing:
-    raise ValueError(f'{path} has no array {", ".join(missing)}')
-  return found
+def _public(path: pathlib.Path) -> Labelled:
+  """The training part of a file."""
+  found = labelled.arrays(path, ('x_train', 'y_train'))
+  return labelled.checked(path, found, 'x_train', 'y_train', convert=labelled.pixels,
+                          below=_MOST_LABELS)
 
 
-def _labelled(path: pathlib.Path, x: np.ndarray, y: np.ndarray) -> Labelled:
-  """Checked images, with a dimension for the channels, and labels."""
-  if x.dtype != np.uint8 or x.ndim not in (3, 4) or not x.size:
-    raise ValueError(
-        f'{path}: images must be uint8 [n, height, width] or [n, height, width, '
-        f'channels], found {x.dtype} {list(x.shape)}')
-  if y.dtype.kind not in 'iu' or y.shape != x.shape[:1]:
-    raise ValueError(
-        f'{path}: labels must be one integer for each of {len(x)} images, found '
-        f'{y.dtype} {list(y.shape)}')
-  if y.min() < 0 or y.max() >= 2**15:
-    raise ValueError(f'{path}: labels must be in [0, 2^15), found {y.min()} to '
-                     f'{y.max()}')
-  return Labelled(x=x if x.ndim == 4 else x[..., np.newaxis],
-                  y=y.astype(np.int32))
+def _classes(path: pathlib.Path, found: Mapping[str, np.ndarray], *names: str,
+             numbers: Sequence[int]) -> Labelled:
+  """The records of some classes, numbered from 0 again.
 
-
-def _classes(data: Labelled, numbers: Sequence[int], path: pathlib.Path
-             ) -> tuple[Labelled, np.ndarray]:
-  """The records of these classes, numbered from 0 again; and where they were."""
-  new = np.full(2**15, -1, np.int32)
+  Args:
+    path: The file, for messages.
+    found: Name -> array.
+    *names: Those of records, labels and maybe writers.
+    numbers: The classes.
+  """
+  data = labelled.checked(
+      path, found, *names, convert=labelled.pixels, below=_MOST_LABELS)
+  new = np.full(_MOST_LABELS, -1, np.int32)
   new[list(numbers)] = np.arange(len(numbers))
-  rows = np.flatnonzero(new[data.y] >= 0)
-  labels = new[data.y[rows]]
-  missing = sorted(set(range(len(numbers))) - set(labels.tolist()))
+  data = dataclasses.replace(data, y=new[data.y])
+  missing = sorted(set(range(len(numbers))) - set(data.y.tolist()))
   if missing:
     raise ValueError(
         f'{path} has no image of class {", ".join(str(numbers[i]) for i in missing)}')
-  return Labelled(x=data.x[rows], y=labels), rows
+  return data.rows(np.flatnonzero(data.y >= 0))

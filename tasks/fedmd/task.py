@@ -8,13 +8,14 @@ from collections.abc import Sequence
 import dataclasses
 import functools
 import hashlib
-import inspect
 from typing import Any
 
 import numpy as np
 
+from tasks import checks
 from tasks.fedmd import data as fedmd_data
 from tasks.models import fedmd as fedmd_models
+from tasks.sources import labelled
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,9 +58,7 @@ class FedMdTask:
 
   def pooled(self) -> 'FedMdTask':
     """The same with one party of each architecture, that has all records."""
-    everything = fedmd_data.Labelled(
-        x=np.concatenate([party.private.x for party in self.parties]),
-        y=np.concatenate([party.private.y for party in self.parties]))
+    everything = labelled.joined([party.private for party in self.parties])
     used = sorted({party.architecture for party in self.parties})
     return dataclasses.replace(self, parties=tuple(
         Party(private=everything, architecture=number) for number in used))
@@ -99,24 +98,12 @@ def build(task: str, *, split: str, num_clients: int, architectures: Sequence[st
     ValueError: On an unknown name, an option that the task does not use or that
       it needs and lacks, and on bad data.
   """
-  for name, value, choices in (('task', task, tuple(fedmd_data.TASKS)),
-                               ('split', split, fedmd_data.SPLITS)):
-    if value not in choices:
-      raise ValueError(
-          f'{name} must be one of {", ".join(choices)}, found {value!r}')
+  checks.choice('task', task, fedmd_data.TASKS)
+  checks.choice('split', split, fedmd_data.SPLITS)
   for name in architectures:
     fedmd_models.check(name)
   load = fedmd_data.TASKS[task]
-  given = {key: value for key, value in options.items() if value is not None}
-  known = [p for p in inspect.signature(load).parameters.values()
-           if p.kind is p.KEYWORD_ONLY]
-  unused = sorted(set(given) - {p.name for p in known})
-  if unused:
-    raise ValueError(f'task={task} does not use {", ".join(unused)}')
-  lacking = [p.name for p in known
-             if p.default is p.empty and p.name not in given]
-  if lacking:
-    raise ValueError(f'task={task} needs {", ".join(lacking)}')
+  given = checks.options(f'task={task}', options, *checks.keywords(load))
   data = load(
       fedmd_data.Choice(split=split, num_clients=num_clients,
                         records_per_client=records_per_client, seed=data_seed),

@@ -6,29 +6,29 @@ labels, are the owners'. Nothing here is private but the owners' records.
 """
 
 import dataclasses
-import math
+import functools
 import os
 from typing import Any, Sequence
 
 import numpy as np
 
+from tasks import checks
 from tasks import task as task_lib
+from tasks.sources import labelled
 from tasks.sources import partition as partition_lib
 from tasks.voting import data as voting_data
 
-Labelled = voting_data.Labelled
+Labelled = labelled.Labelled
 
-# Name of the task -> name of the data set among Keras' loaders, None for what ships
-# with scikit-learn or is in a file of the user's.
-_KERAS = {'cifar10': 'cifar10', 'digits': None, 'fashion_mnist': 'fashion_mnist',
-          'mnist': 'mnist', 'npz': None}
-TASKS = tuple(sorted(_KERAS))
-# Classes of the data sets that are known by name, whatever file they come from.
+# Classes of the data sets that Keras has by these names, whatever file they come from.
 _CLASSES = {'cifar10': 10, 'fashion_mnist': 10, 'mnist': 10}
+# Further, what ships with scikit-learn, and a file of the user's.
+TASKS = tuple(sorted((*_CLASSES, 'digits', 'npz')))
 
-OPTIONS = ('data_path', 'num_classes', 'num_clients', 'public_records',
-           'validation_records', 'stand_ins', 'records_per_client', 'partition',
-           'dirichlet_alpha', 'labels_per_client', 'size_exponent', 'data_seed')
+_OF_ALL = ('num_clients', 'public_records', 'validation_records', 'stand_ins',
+           'records_per_client', 'partition', 'dirichlet_alpha', 'labels_per_client',
+           'size_exponent', 'data_seed')
+OPTIONS = ('data_path', 'num_classes', *_OF_ALL)
 # Owners where their number is not given.
 NUM_CLIENTS = 50
 
@@ -36,7 +36,6 @@ NUM_CLIENTS = 50
 # are of the same examples.
 _SPLIT_SEED = 20230817
 _EMBEDDED_TEST = 360
-_ARRAYS = ('x_train', 'y_train', 'x_test', 'y_test')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,7 +80,7 @@ def build(name: str, **options: Any) -> DistillationTask:
       x_train, y_train, x_test and y_test, images as uint8 [n, height, width] or
       [n, height, width, channels]; without it Keras' loader is asked, which may
       download. `num_classes`: labels are below; else what the file states
-      (`image_npz.stated_classes`), else 10 for the data sets that are known by
+      (`labelled.stated_classes`), else 10 for the data sets that are known by
       name. For others labels are counted, and the notes say so.
       `num_clients`: number of owners (50). `public_records`: images of the pool (a
       tenth of the training part). `validation_records`: test records that are set
@@ -94,52 +93,31 @@ def build(name: str, **options: Any) -> DistillationTask:
   Raises:
     ValueError: On an unknown task or option, one that is not used, and bad data.
   """
-  if name not in TASKS:
-    raise ValueError(f'task must be one of {", ".join(TASKS)}, found {name!r}')
-  given = {key: value for key, value in options.items() if value is not None}
-  unknown = sorted(set(given) - set(OPTIONS))
-  if unknown:
-    raise ValueError(f'task {name} has no option {", ".join(unknown)}; its options '
-                     f'are {", ".join(OPTIONS)}')
-  train, test, num_classes, notes = _load(
-      name, given.pop('data_path', None), given.pop('num_classes', None))
-  task = _divided(name, train, test, num_classes, **given)
-  return dataclasses.replace(task, notes=(*task.notes, *notes))
+  checks.choice('task', name, TASKS)
+  given = checks.options(
+      f'task {name}', options, _OF_ALL if name == 'digits' else OPTIONS,
+      ['data_path'] if name == 'npz' else [])
+  parts = _load(name, given.pop('data_path', None), given.pop('num_classes', None))
+  return _divided(name, parts, **given)
 
 
 def _load(name: str, data_path: str | os.PathLike[str] | None,
-          num_classes: int | None
-          ) -> tuple[Labelled, Labelled, int, tuple[task_lib.Note, ...]]:
-  """The training and the test part, the number of classes, and notes."""
+          num_classes: int | None) -> labelled.Parts:
+  """The training and the test part, x uint8 [n, height, width, channels]."""
   if name == 'digits':
-    for option, value in (('data_path', data_path), ('num_classes', num_classes)):
-      if value is not None:
-        raise ValueError(f'task digits does not use {option}: it is embedded')
     data = voting_data.embedded()
+    data = Labelled(x=data.x[..., np.newaxis], y=data.y)
     order = np.random.default_rng(_SPLIT_SEED).permutation(len(data))
     test, train = np.split(order, [_EMBEDDED_TEST])
-    data = _images('digits', data.x, data.y)
-    return data.rows(train), data.rows(test), 10, ()
+    return labelled.Parts(data.rows(train), data.rows(test), 10)
   if data_path is None:
-    if _KERAS[name] is None:
-      raise ValueError(f'task {name} needs data_path, an .npz file')
-    found, where = _from_keras(_KERAS[name]), f'Keras data set {name}'
+    where, found = f'Keras data set {name}', _from_keras(name)
   else:
-    found, where = voting_data.arrays(data_path, _ARRAYS), os.fspath(data_path)
-  if num_classes is not None or data_path is not None:
-    num_classes = voting_data.stated_classes(data_path, num_classes)
-  if num_classes is None:
-    num_classes = _CLASSES.get(name)
-  parts, notes = ('train', 'test'), ()
-  train, test = (_images(f'{where}, {part}', found[f'x_{part}'], found[f'y_{part}'],
-                         num_classes) for part in parts)
-  if num_classes is None:
-    num_classes, notes = voting_data.counted_classes(train, test)
-  if train.x.shape[1:] != test.x.shape[1:]:
-    raise ValueError(
-        f'{where}: x_train and x_test must have images of one shape, found '
-        f'{list(train.x.shape[1:])} and {list(test.x.shape[1:])}')
-  return train, test, num_classes, notes
+    where = data_path
+    found = labelled.arrays(data_path, labelled.ARRAYS, labelled.CLASS_ARRAYS)
+  return labelled.parts_of(
+      where, found, ('x', 'y'), functools.partial(labelled.pixels, least=8),
+      num_classes=num_classes, otherwise=_CLASSES.get(name))
 
 
 def _from_keras(name: str) -> dict[str, np.ndarray]:
@@ -152,42 +130,23 @@ def _from_keras(name: str) -> dict[str, np.ndarray]:
   except Exception as error:
     raise ValueError(
         f'Keras can\'t load {name}: {error}; pass data_path, an .npz file with '
-        f'{", ".join(_ARRAYS)}') from error
+        f'{", ".join(labelled.ARRAYS)}') from error
   # CIFAR-10's labels come as columns.
-  return dict(zip(_ARRAYS, (x, np.ravel(y), x_test, np.ravel(y_test))))
+  return dict(zip(labelled.ARRAYS, (x, np.ravel(y), x_test, np.ravel(y_test))))
 
 
-def _images(where: str, x: np.ndarray, y: np.ndarray,
-            num_classes: int | None = None) -> Labelled:
-  """Checked images, uint8 [n, height, width, channels], with labels."""
-  data = voting_data.checked(where, x, y, num_classes)
-  if x.dtype != np.uint8 or x.ndim not in (3, 4) or min(x.shape[1:3]) < 8:
-    raise ValueError(
-        f'{where}: images must be uint8 [n, height, width] or [n, height, width, '
-        f'channels] of 8 x 8 pixels or more, found {x.dtype} {list(x.shape)}')
-  return Labelled(x=x if x.ndim == 4 else x[..., np.newaxis], y=data.y)
-
-
-def _check_integer(low: int, high: float = math.inf, **arguments: Any) -> None:
-  for name, value in arguments.items():
-    if isinstance(value, bool) or not isinstance(
-        value, (int, np.integer)) or not low <= value <= high:
-      limit = '' if high == math.inf else f' to {high}'
-      raise ValueError(
-          f'{name} must be an integer from {low}{limit or " on"}, found {value!r}')
-
-
-def _divided(name: str, train: Labelled, test: Labelled, num_classes: int, *,
+def _divided(name: str, parts: labelled.Parts, *,
              num_clients: int = NUM_CLIENTS, public_records: int | None = None,
              validation_records: int = 0, stand_ins: int | None = None,
              records_per_client: int | None = None, data_seed: int = 0,
              **partition: Any) -> DistillationTask:
   """Divides a data set; arguments are those of `build`."""
-  _check_integer(0, data_seed=data_seed)
-  _check_integer(0, len(test) - 1, validation_records=validation_records)
+  train, test = parts.train, parts.test
+  checks.integer('data_seed', data_seed, 0)
+  checks.integer('validation_records', validation_records, 0, len(test) - 1)
   if public_records is None:
     public_records = max(2, len(train) // 10)
-  _check_integer(2, len(train) - 1, public_records=public_records)
+  checks.integer('public_records', public_records, 2, len(train) - 1)
   order = np.random.default_rng([data_seed, 0]).permutation(len(train))
   public, private = np.split(order, [public_records])
   records = train.rows(private)
@@ -195,7 +154,7 @@ def _divided(name: str, train: Labelled, test: Labelled, num_classes: int, *,
     if records_per_client is not None:
       raise ValueError('records_per_client needs stand_ins: owners of their own '
                        'records are dealt all that there are')
-    _check_integer(1, len(private), num_clients=num_clients)
+    checks.integer('num_clients', num_clients, 1, len(private))
     holdings = _dealt(records, num_clients, data_seed, **partition)
     unit = f'one of {num_clients} simulated data owners, with all its records'
     notes = ()
@@ -203,11 +162,11 @@ def _divided(name: str, train: Labelled, test: Labelled, num_classes: int, *,
     if partition:
       raise ValueError(f'{", ".join(sorted(partition))} can\'t be used with '
                        'stand_ins, whose records are drawn at random')
-    _check_integer(1, num_clients=num_clients)
-    _check_integer(1, num_clients, stand_ins=stand_ins)
+    checks.integer('num_clients', num_clients, 1)
+    checks.integer('stand_ins', stand_ins, 1, num_clients)
     if records_per_client is None:
       raise ValueError('stand_ins needs records_per_client, which each is drawn')
-    _check_integer(1, len(private), records_per_client=records_per_client)
+    checks.integer('records_per_client', records_per_client, 1, len(private))
     rng = np.random.default_rng([data_seed, 1])
     holdings = tuple(
         records.rows(rng.permutation(len(private))[:records_per_client])
@@ -223,10 +182,10 @@ def _divided(name: str, train: Labelled, test: Labelled, num_classes: int, *,
       np.random.default_rng([data_seed, 2]).permutation(len(test)),
       [validation_records])
   return DistillationTask(
-      name=name, num_classes=num_classes, public=train.x[public],
-      holdings=holdings, num_clients=num_clients,
+      name=name, num_classes=parts.num_classes, public=train.x[public],
+      holdings=holdings, num_clients=num_clients, notes=(*notes, *parts.notes),
       validation=test.rows(np.sort(validation)),
-      test=test.rows(np.sort(rest)), privacy_unit=unit, notes=notes)
+      test=test.rows(np.sort(rest)), privacy_unit=unit)
 
 
 def _dealt(records: Labelled, num_clients: int, data_seed: int,

@@ -7,7 +7,7 @@ counts: there is no mask inside.
 """
 
 import dataclasses
-from typing import Any, Mapping, Sequence
+from typing import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf

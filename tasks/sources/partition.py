@@ -1,16 +1,10 @@
 """Splits data that has no clients over simulated ones, by an explicit seed."""
 
-import math
-import numbers
 from typing import Any
 
 import numpy as np
 
-PARTITIONS = ('dirichlet', 'iid', 'labels', 'size')
-
-# The option that each partition has, and what it is where it is not given.
-_OPTIONS = {'dirichlet': ('dirichlet_alpha', 1.0), 'iid': (None, None),
-            'labels': ('labels_per_client', 2), 'size': ('size_exponent', 1.0)}
+from tasks import checks
 
 
 def split(labels: np.ndarray, *, partition: str, num_clients: int, seed: int,
@@ -32,23 +26,11 @@ def split(labels: np.ndarray, *, partition: str, num_clients: int, seed: int,
   Raises:
     ValueError: If an argument is out of range, or not one of this partition.
   """
-  if partition not in _OPTIONS:
-    raise ValueError(f'partition must be one of {", ".join(PARTITIONS)}, found '
-                     f'{partition!r}')
-  name, value = _OPTIONS[partition]
-  for option, given in options.items():
-    if given is not None and option != name:
-      raise ValueError(f'partition {partition} does not use {option}')
-  if options.get(name) is not None:
-    value = options[name]
-  if partition == 'dirichlet':
-    return dirichlet(labels, num_clients=num_clients, alpha=value, seed=seed)
-  if partition == 'labels':
-    return by_labels(
-        labels, num_clients=num_clients, labels_per_client=value, seed=seed)
-  if partition == 'size':
-    return by_size(labels, num_clients=num_clients, exponent=value, seed=seed)
-  return iid(labels, num_clients=num_clients, seed=seed)
+  checks.choice('partition', partition, PARTITIONS)
+  function, option, argument = _FUNCTIONS[partition]
+  given = checks.options(f'partition {partition}', options, [option] if option else [])
+  return function(labels, num_clients=num_clients, seed=seed,
+                  **{argument: value for value in given.values()})
 
 
 def label_counts(labels: np.ndarray, clients: np.ndarray) -> np.ndarray:
@@ -59,14 +41,8 @@ def label_counts(labels: np.ndarray, clients: np.ndarray) -> np.ndarray:
 
 
 def _check(labels: np.ndarray, num_clients: int, seed: int) -> None:
-  if isinstance(num_clients, bool) or not isinstance(
-      num_clients, numbers.Integral) or not 1 <= num_clients <= labels.size:
-    raise ValueError(
-        f'num_clients must be an integer from 1 to the {labels.size} examples, '
-        f'found {num_clients!r}')
-  if isinstance(seed, bool) or not isinstance(
-      seed, numbers.Integral) or seed < 0:
-    raise ValueError(f'data_seed must be an integer from 0 on, found {seed!r}')
+  checks.integer('num_clients', num_clients, 1, labels.size, 'examples')
+  checks.integer('data_seed', seed, 0)
 
 
 def _deal(sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -90,7 +66,7 @@ def iid(labels: np.ndarray, *, num_clients: int, seed: int) -> np.ndarray:
   return _deal(_even_sizes(labels.size, num_clients), np.random.default_rng(seed))
 
 
-def by_size(labels: np.ndarray, *, num_clients: int, exponent: float,
+def by_size(labels: np.ndarray, *, num_clients: int, exponent: float = 1.0,
             seed: int) -> np.ndarray:
   """Gives clients numbers of examples that follow a power law.
 
@@ -111,10 +87,7 @@ def by_size(labels: np.ndarray, *, num_clients: int, exponent: float,
     ValueError: If an argument is out of range.
   """
   _check(labels, num_clients, seed)
-  if isinstance(exponent, bool) or not isinstance(
-      exponent, numbers.Real) or not (math.isfinite(exponent) and exponent >= 0):
-    raise ValueError('size_exponent must be a finite number that is not negative, '
-                     f'found {exponent!r}')
+  checks.finite('size_exponent', exponent, or_zero=True)
   rng = np.random.default_rng(seed)
   ranks = np.arange(1, num_clients + 1, dtype=float)
   parts = np.cumsum(ranks ** -float(exponent))
@@ -122,7 +95,7 @@ def by_size(labels: np.ndarray, *, num_clients: int, exponent: float,
   return _deal(rng.permutation(1 + np.diff(ends, prepend=0)), rng)
 
 
-def by_labels(labels: np.ndarray, *, num_clients: int, labels_per_client: int,
+def by_labels(labels: np.ndarray, *, num_clients: int, labels_per_client: int = 2,
               seed: int) -> np.ndarray:
   """Gives every client examples of so many labels, and no others.
 
@@ -145,11 +118,7 @@ def by_labels(labels: np.ndarray, *, num_clients: int, labels_per_client: int,
   """
   _check(labels, num_clients, seed)
   classes, indices = np.unique(labels, return_inverse=True)
-  if isinstance(labels_per_client, bool) or not isinstance(
-      labels_per_client, numbers.Integral) or (
-          not 1 <= labels_per_client <= classes.size):
-    raise ValueError('labels_per_client must be an integer from 1 to the '
-                     f'{classes.size} labels, found {labels_per_client!r}')
+  checks.integer('labels_per_client', labels_per_client, 1, classes.size, 'labels')
   if num_clients * labels_per_client < classes.size:
     raise ValueError(
         f'num_clients={num_clients} with labels_per_client={labels_per_client} leave '
@@ -173,7 +142,7 @@ def by_labels(labels: np.ndarray, *, num_clients: int, labels_per_client: int,
   return clients
 
 
-def dirichlet(labels: np.ndarray, *, num_clients: int, alpha: float,
+def dirichlet(labels: np.ndarray, *, num_clients: int, alpha: float = 1.0,
               seed: int) -> np.ndarray:
   """Gives every client its own mixture of labels, drawn from Dirichlet(alpha).
 
@@ -194,11 +163,7 @@ def dirichlet(labels: np.ndarray, *, num_clients: int, alpha: float,
     ValueError: If an argument is out of range.
   """
   _check(labels, num_clients, seed)
-  if isinstance(alpha, bool) or not isinstance(
-      alpha, numbers.Real) or not (math.isfinite(alpha) and alpha > 0):
-    raise ValueError(
-        f'dirichlet_alpha must be a finite number greater than 0, found '
-        f'{alpha!r}')
+  checks.finite('dirichlet_alpha', alpha)
   rng = np.random.default_rng(seed)
   classes, label_indices = np.unique(labels, return_inverse=True)
   pools = [rng.permutation(np.flatnonzero(label_indices == c)).tolist()
@@ -222,3 +187,13 @@ def dirichlet(labels: np.ndarray, *, num_clients: int, alpha: float,
       left -= taken
       missing -= int(taken.sum())
   return clients
+
+
+# Partition -> its function, its option, and what the function calls that.
+_FUNCTIONS = {
+    'dirichlet': (dirichlet, 'dirichlet_alpha', 'alpha'), 'iid': (iid, None, None),
+    'labels': (by_labels, 'labels_per_client', 'labels_per_client'),
+    'size': (by_size, 'size_exponent', 'exponent')}
+PARTITIONS = tuple(_FUNCTIONS)
+# Those of all partitions.
+OPTIONS = ('dirichlet_alpha', 'labels_per_client', 'size_exponent')

@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tasks.sources import records
+from tasks import checks
+from tasks import official
 from tasks import task
-from tasks.text import data as text_data
 from tasks.models import text as text_models
-from tasks.text import official as text_official
+from tasks.sources import records
+from tasks.text import data as text_data
 from tasks.text import tokens as text_tokens
 
-OFFICIAL = text_official.File(
-    what='federated Shakespeare', name='shakespeare.sqlite', data_set='shakespeare')
+OFFICIAL = official.File(what='federated Shakespeare', name='shakespeare.sqlite',
+                         load='shakespeare.load_data')
 
 _SPECIAL = text_tokens.Special(len(text_tokens.CHARACTERS))
 _GROUPS = {
@@ -112,8 +113,8 @@ def build(*, model: str | None = None, sequence_length: int = 80,
     model: One of MODELS; None means 'lstm_small'.
     sequence_length: Characters that are predicted in a row; a speech has as many
       rows as it needs.
-    max_examples_per_client: See text_data.make_examples.
-    max_test_examples: See text_data.make_examples.
+    max_examples_per_client: See text_data.make_task.
+    max_test_examples: See text_data.make_task.
     text_field: The field of a speech's text; None means 'text', and 'snippets' in
       TFF's file.
     **data_options: See text_data.load.
@@ -121,15 +122,11 @@ def build(*, model: str | None = None, sequence_length: int = 80,
   Raises:
     ValueError: On an unknown model, an option out of range, and bad data.
   """
-  if model is None:
-    model = 'lstm_small'
-  if model not in MODELS:
-    raise ValueError(
-        f'model must be one of {", ".join(sorted(MODELS))}, found {model!r}')
-  text_data.check_limits(sequence_length=sequence_length)
+  model = checks.choice('model', model, MODELS, 'lstm_small')
+  checks.integer('sequence_length', sequence_length, 1)
   if text_field is None:
-    official = data_options.get('data_source') == 'official'
-    text_field = 'snippets' if official else 'text'
+    is_official = data_options.get('data_source') == 'official'
+    text_field = 'snippets' if is_official else 'text'
 
   def convert(raw: records.RawExamples) -> dict[str, np.ndarray]:
     rows = [text_tokens.character_rows(text, sequence_length)
@@ -145,10 +142,8 @@ def build(*, model: str | None = None, sequence_length: int = 80,
       fields=[records.Field(
           name='text', source_name=text_field, kind=records.TEXT)],
       **data_options)
-  train, held_out = text_data.make_examples(
-      data, convert, {'tokens': (np.dtype(np.uint8), (sequence_length + 1,))},
+  return text_data.make_task(
+      'shakespeare', MODELS[model](), data, convert,
+      {'tokens': (np.dtype(np.uint8), (sequence_length + 1,))},
       max_examples_per_client=max_examples_per_client,
       max_test_examples=max_test_examples, convert_in_graph=convert_in_graph)
-  return task.Task(
-      name='shakespeare', model=MODELS[model](), train=train, held_out=held_out,
-      privacy_unit=data.privacy_unit, skips=data.skips)

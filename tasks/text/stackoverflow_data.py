@@ -6,15 +6,17 @@ TFF's file, sentences whose tokens are separated by spaces already ('tokens').
 
 from typing import Any
 
+from tasks import checks
+from tasks import official
+from tasks import task
 from tasks.sources import records
 from tasks.text import data as text_data
-from tasks.text import official as text_official
 from tasks.text import tokens as text_tokens
 from tasks.text import vocabulary as text_vocabulary
 
-OFFICIAL = text_official.File(
+OFFICIAL = official.File(
     what='federated Stack Overflow', name='stackoverflow.sqlite',
-    data_set='stackoverflow', others_split='heldout')
+    load='stackoverflow.load_data', others_split='heldout')
 
 _TOKENS = 'tokens'
 
@@ -73,7 +75,7 @@ class Posts:
                  num_labels: int = 0) -> text_tokens.Vocabulary:
     """The given vocabulary, TFF's for TFF's file, or one of the training clients."""
     if path is None and self._is_official:
-      text_data.check_limits(vocabulary_size=num_words)
+      checks.integer('vocabulary_size', num_words, 1)
       return text_vocabulary.official(
           self._cache_dir, self._with_tags).first(num_words, num_labels)
     labels = None
@@ -82,3 +84,12 @@ class Posts:
     return text_vocabulary.obtain(
         self.data, vocabulary=path, words=self.words, num_words=num_words,
         labels=labels, num_labels=num_labels)
+
+  def make_task(self, name: str, model: task.Model,
+                vocabulary: text_tokens.Vocabulary, convert: text_data.Convert,
+                element_spec: records.ElementSpec, **limits: int | None) -> task.Task:
+    """The task of a vocabulary; other arguments are those of text_data.make_task."""
+    return text_data.make_task(
+        name, model, self.data, convert, element_spec,
+        files={text_vocabulary.FILE_NAME: vocabulary.dumps()},
+        warnings=text_vocabulary.warnings(vocabulary), **limits)

@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tasks import checks
+from tasks import task
 from tasks.models import layers
 from tasks.sources import records
 from tasks.text import stackoverflow_data
-from tasks import task
-from tasks.text import data as text_data
 from tasks.text import tokens as text_tokens
-from tasks.text import vocabulary as text_vocabulary
 
 # A post is cut to so many words of the vocabulary. No post has more tags than 5.
 MAX_WORDS = 128
@@ -144,20 +143,16 @@ def build(*, model: str | None = None, vocabulary: str | None = None,
     vocabulary: See text_vocabulary.obtain; its labels are the tags.
     vocabulary_size: Words at most; None leaves it to the model.
     num_labels: Tags at most; None leaves it to the model.
-    max_examples_per_client: See text_data.make_examples. Posts without tags in
+    max_examples_per_client: See text_data.make_task. Posts without tags in
       the vocabulary are examples too: they have none of them.
-    max_test_examples: See text_data.make_examples.
+    max_test_examples: See text_data.make_task.
     text_field: See stackoverflow_data.Posts.
     **data_options: See text_data.load.
 
   Raises:
     ValueError: On an unknown model, an option out of range, and bad data.
   """
-  if model is None:
-    model = 'logistic_small'
-  if model not in MODELS:
-    raise ValueError(
-        f'model must be one of {", ".join(sorted(MODELS))}, found {model!r}')
+  model = checks.choice('model', model, MODELS, 'logistic_small')
   size = MODELS[model]
   posts = stackoverflow_data.Posts(
       text_field=text_field, with_tags=True, **data_options)
@@ -180,15 +175,9 @@ def build(*, model: str | None = None, vocabulary: str | None = None,
       x[row, :len(known)], y[row, :len(labels)] = known, labels
     return {'x': x, 'y': y}
 
-  train, held_out = text_data.make_examples(
-      posts.data, convert,
+  return posts.make_task(
+      'stackoverflow_tag', make_model(model, words), words, convert,
       {'x': (np.dtype(np.int32), (MAX_WORDS,)),
        'y': (np.dtype(np.int32), (MAX_TAGS,))},
       max_examples_per_client=max_examples_per_client,
       max_test_examples=max_test_examples)
-  return task.Task(
-      name='stackoverflow_tag', model=make_model(model, words), train=train,
-      held_out=held_out, privacy_unit=posts.data.privacy_unit,
-      skips=posts.data.skips,
-      files={text_vocabulary.FILE_NAME: words.dumps()},
-      warnings=text_vocabulary.warnings(words))

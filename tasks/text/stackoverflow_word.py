@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from tasks import checks
+from tasks import task
+from tasks.models import text as text_models
 from tasks.sources import records
 from tasks.text import stackoverflow_data
-from tasks import task
-from tasks.text import data as text_data
-from tasks.models import text as text_models
 from tasks.text import tokens as text_tokens
-from tasks.text import vocabulary as text_vocabulary
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,20 +61,16 @@ def build(*, model: str | None = None, vocabulary: str | None = None,
     vocabulary_size: Words at most; None leaves it to the model.
     sequence_length: Words that are predicted in a sentence, which is one example;
       what is longer is cut off.
-    max_examples_per_client: See text_data.make_examples.
-    max_test_examples: See text_data.make_examples.
+    max_examples_per_client: See text_data.make_task.
+    max_test_examples: See text_data.make_task.
     text_field: See stackoverflow_data.Posts.
     **data_options: See text_data.load.
 
   Raises:
     ValueError: On an unknown model, an option out of range, and bad data.
   """
-  if model is None:
-    model = 'lstm_small'
-  if model not in MODELS:
-    raise ValueError(
-        f'model must be one of {", ".join(sorted(MODELS))}, found {model!r}')
-  text_data.check_limits(sequence_length=sequence_length)
+  model = checks.choice('model', model, MODELS, 'lstm_small')
+  checks.integer('sequence_length', sequence_length, 1)
   posts = stackoverflow_data.Posts(
       text_field=text_field, with_tags=False, **data_options)
   words = posts.vocabulary(
@@ -88,14 +83,8 @@ def build(*, model: str | None = None, vocabulary: str | None = None,
     # A client may have no sentence.
     return {'tokens': np.array(rows, np.int32).reshape([-1, sequence_length + 1])}
 
-  train, held_out = text_data.make_examples(
-      posts.data, convert,
+  return posts.make_task(
+      'stackoverflow_word', make_model(model, words), words, convert,
       {'tokens': (np.dtype(np.int32), (sequence_length + 1,))},
       max_examples_per_client=max_examples_per_client,
       max_test_examples=max_test_examples)
-  return task.Task(
-      name='stackoverflow_word', model=make_model(model, words), train=train,
-      held_out=held_out, privacy_unit=posts.data.privacy_unit,
-      skips=posts.data.skips,
-      files={text_vocabulary.FILE_NAME: words.dumps()},
-      warnings=text_vocabulary.warnings(words))

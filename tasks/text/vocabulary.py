@@ -8,9 +8,9 @@ is the way out.
 import collections
 import json
 import os
-import pathlib
 from typing import Callable, Iterable, Sequence
 
+from tasks import checks
 from tasks import official as official_files
 from tasks.sources import records
 from tasks import task
@@ -25,7 +25,11 @@ OUTSIDE = task.Note(
     'the vocabulary was built from the training clients\' own texts: which words and '
     'labels are in it is outside the guarantee; --vocabulary takes a public list')
 
-_WORD_COUNT, _TAG_COUNT = 'stackoverflow.word_count', 'stackoverflow.tag_count'
+_WORD_COUNT, _TAG_COUNT = (
+    official_files.File(
+        what='the vocabulary of federated Stack Overflow',
+        name=f'stackoverflow.{kind}_count', load=f'stackoverflow.load_{kind}_counts')
+    for kind in ('word', 'tag'))
 
 # Raw records of a client -> the words, or the labels, of each record.
 Read = Callable[[records.RawExamples], Iterable[Sequence[str]]]
@@ -49,9 +53,9 @@ def obtain(data: text_data.TextData, *, vocabulary: str | os.PathLike[str] | Non
     ValueError: If the file is bad or lacks labels that are needed, or if the
       clients have no words or labels.
   """
-  text_data.check_limits(vocabulary_size=num_words)
+  checks.integer('vocabulary_size', num_words, 1)
   if labels is not None:
-    text_data.check_limits(num_labels=num_labels)
+    checks.integer('num_labels', num_labels, 1)
   if vocabulary is None:
     found = _count(data, words, num_words, labels, num_labels)
   else:
@@ -102,10 +106,10 @@ def official(cache_dir: str | os.PathLike[str] | None,
   Raises:
     ValueError: If a file is neither there nor to be had, or is damaged.
   """
-  path = _find_or_download(cache_dir, _WORD_COUNT, 'load_word_counts')
+  path = _WORD_COUNT.find_or_download(cache_dir)
   labels: tuple[str, ...] = ()
   if with_labels:
-    tags = _find_or_download(cache_dir, _TAG_COUNT, 'load_tag_counts')
+    tags = _TAG_COUNT.find_or_download(cache_dir)
     try:
       counts = json.loads(tags.read_text(encoding='utf-8'))
       labels = text_tokens.most_frequent(counts, len(counts))
@@ -114,16 +118,3 @@ def official(cache_dir: str | os.PathLike[str] | None,
   return text_tokens.Vocabulary(
       words=text_tokens.read(path).words, labels=labels,
       made_from=text_tokens.TRAINING_CLIENTS)
-
-
-def _find_or_download(cache_dir, file_name: str, function: str) -> pathlib.Path:
-  def load(folder: str) -> None:
-    # TFF takes seconds to import, and is not needed once the file is there.
-    import tensorflow_federated as tff  # pylint: disable=g-import-not-at-top
-    getattr(tff.simulation.datasets.stackoverflow, function)(cache_dir=folder)
-    # Keras puts it into a folder of its own.
-    os.replace(pathlib.Path(folder) / 'datasets' / file_name,
-               pathlib.Path(folder) / file_name)
-  return official_files.find_or_download(
-      cache_dir, what='the vocabulary of federated Stack Overflow',
-      file_name=file_name, load=load)

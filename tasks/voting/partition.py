@@ -1,17 +1,8 @@
 """Deals labelled records to agents that hold some of the classes each."""
 
-import numbers
-
 import numpy as np
 
-
-def _check(low: int, high: float = np.inf, **arguments) -> None:
-  for name, value in arguments.items():
-    if isinstance(value, bool) or not isinstance(
-        value, numbers.Integral) or not low <= value <= high:
-      most = '' if high == np.inf else f' to {high:g}'
-      raise ValueError(
-          f'{name} must be an integer from {low}{most or " on"}, found {value!r}')
+from tasks import checks
 
 
 def _pool(rows: np.ndarray, needed: int, rng: np.random.Generator) -> np.ndarray:
@@ -103,10 +94,10 @@ def few_classes(labels: np.ndarray, *, num_clients: int, labels_per_client: int,
     ValueError: If an argument is out of range.
   """
   classes, found = np.unique(labels, return_inverse=True)
-  _check(1, num_clients=num_clients)
-  _check(1, classes.size, labels_per_client=labels_per_client)
-  _check(labels_per_client, records_per_client=records_per_client)
-  _check(0, data_seed=seed)
+  checks.integer('num_clients', num_clients, 1)
+  checks.integer('labels_per_client', labels_per_client, 1, classes.size)
+  checks.integer('records_per_client', records_per_client, labels_per_client)
+  checks.integer('data_seed', seed, 0)
   rng = np.random.default_rng(seed)
   rows = [np.flatnonzero(found == c) for c in range(classes.size)]
   sizes = np.array([pool.size for pool in rows])
@@ -136,6 +127,6 @@ def evenly(count: int, *, num_clients: int, seed: int) -> list[np.ndarray]:
   Raises:
     ValueError: If an argument is out of range.
   """
-  _check(0, data_seed=seed)
-  _check(1, count, num_clients=num_clients)
+  checks.integer('data_seed', seed, 0)
+  checks.integer('num_clients', num_clients, 1, count)
   return np.array_split(np.random.default_rng(seed).permutation(count), num_clients)

@@ -6,14 +6,15 @@ trained on the answers. Its labels serve to measure and nothing else.
 
 from collections.abc import Callable, Mapping
 import dataclasses
-import inspect
 import os
 import types
 from typing import Any
 
 import numpy as np
 
+from tasks import checks
 from tasks import task
+from tasks.sources import labelled
 from tasks.voting import data as voting_data
 from tasks.voting import partition as voting_partition
 
@@ -45,21 +46,21 @@ class AgentRecords:
     if not records:
       raise ValueError('there must be at least one agent, found none')
     self.client_ids = tuple(sorted(records))
-    self._records, specs = {}, {}
+    self._records, first = {}, None
     for agent in self.client_ids:
       views = {name: array.view() for name, array in records[agent].items()}
       for view in views.values():
         view.flags.writeable = False
-      self._records[agent] = views
-      specs[agent] = {name: (a.dtype, a.shape[1:]) for name, a in views.items()}
-      lengths = {len(a) for a in views.values()}
-      if len(lengths) != 1 or specs[agent] != specs[self.client_ids[0]]:
-        first = self.client_ids[0]
+      spec = {name: (view.dtype, view.shape[1:]) for name, view in views.items()}
+      first = first or spec
+      lengths = {len(view) for view in views.values()}
+      if len(lengths) != 1 or spec != first:
         raise ValueError(
             f'records of agent {agent} must be arrays of one length, of the types '
-            f'and shapes of agent {first}, {specs[first]}, found {specs[agent]} of '
+            f'and shapes of agent {self.client_ids[0]}, {first}, found {spec} of '
             f'lengths {sorted(lengths)}')
-    self.element_spec = types.MappingProxyType(specs[self.client_ids[0]])
+      self._records[agent] = views
+    self.element_spec = types.MappingProxyType(first)
 
   def examples(self, client_id: str) -> dict[str, np.ndarray]:
     """All examples of an agent. Raises ValueError for an unknown agent."""
@@ -113,8 +114,8 @@ class VotingTask:
     return tuple(self.public.shape[1:])
 
 
-def _task(name: str, agents: list[voting_data.Labelled], names: list[str],
-          server: voting_data.Labelled, public: int, num_classes: int,
+def _task(name: str, agents: Mapping[str, labelled.Labelled],
+          server: labelled.Labelled, public: int, num_classes: int = 10,
           **rest: Any) -> VotingTask:
   """The task of these agents; `public` of the server's records, rest for tests."""
   if not 0 <= public < len(server):
@@ -123,18 +124,21 @@ def _task(name: str, agents: list[voting_data.Labelled], names: list[str],
         f'server for tests, found {public}')
   order = np.random.default_rng(_SPLIT_SEED).permutation(len(server))
   unlabelled, test = server.rows(order[:public]), server.rows(order[public:])
-  dtype = np.result_type(*{part.x.dtype for part in agents})
+  dtype = np.result_type(*{part.x.dtype for part in agents.values()})
   source = AgentRecords({
       agent: {'x': part.x.astype(dtype, copy=False), 'y': part.y}
-      for agent, part in zip(names, agents)})
+      for agent, part in agents.items()})
   return VotingTask(
       name=name, num_classes=num_classes, agents=source, public=unlabelled.x,
       public_labels=unlabelled.y, test={'x': test.x, 'y': test.y}, **rest)
 
 
-def _names(prefix: str, count: int) -> list[str]:
-  """Names that sort as they are numbered."""
-  return [f'{prefix}{i:0{len(str(count - 1))}}' for i in range(count)]
+def _dealt(records: labelled.Labelled, deal: list[np.ndarray],
+           prefix: str = 'agent') -> dict[str, labelled.Labelled]:
+  """Agent -> its records. Names sort as they are numbered."""
+  digits_of_name = len(str(len(deal) - 1))
+  return {f'{prefix}{i:0{digits_of_name}}': records.rows(rows)
+          for i, rows in enumerate(deal)}
 
 
 def embedded(*, num_clients: int = 30, public_records: int = 300,
@@ -146,18 +150,17 @@ def embedded(*, num_clients: int = 30, public_records: int = 300,
     public_records: Unlabelled records of the server; 400 more are for tests.
     data_seed: Of the partition, not of the server's records.
   """
-  digits = voting_data.embedded()
-  order = np.random.default_rng(_SPLIT_SEED).permutation(len(digits))
+  records = voting_data.embedded()
+  order = np.random.default_rng(_SPLIT_SEED).permutation(len(records))
   held_back = public_records + 400
-  if held_back >= len(digits):
-    raise ValueError(f'public_records must be below {len(digits) - 400}, found '
+  if held_back >= len(records):
+    raise ValueError(f'public_records must be below {len(records) - 400}, found '
                      f'{public_records}')
-  server, rest = digits.rows(order[:held_back]), digits.rows(order[held_back:])
+  server, rest = records.rows(order[:held_back]), records.rows(order[held_back:])
   deal = voting_partition.evenly(
       len(rest), num_clients=num_clients, seed=data_seed)
   return _task(
-      'embedded', [rest.rows(rows) for rows in deal],
-      _names('agent', num_clients), server, public_records, 10,
+      'embedded', _dealt(rest, deal), server, public_records,
       privacy_unit=f'one of {num_clients} simulated agents, not people')
 
 
@@ -186,8 +189,7 @@ def mnist(*, data_path: str | os.PathLike[str], num_clients: int = 100,
         'agents need more records than there are: some have the same ones, and '
         'protecting an agent does not protect a record'),)
   return _task(
-      'mnist', [train.rows(rows) for rows in deal], _names('agent', num_clients),
-      server, public_records, 10, notes=notes,
+      'mnist', _dealt(train, deal), server, public_records, notes=notes,
       privacy_unit=f'one of {num_clients} simulated agents, each with digits of '
                    f'{labels_per_client} classes')
 
@@ -210,25 +212,19 @@ def digits(*, data_path: str | os.PathLike[str], num_clients: int = 200,
   if not 0 <= svhn_clients < num_clients:
     raise ValueError(f'svhn_clients must be in [0, num_clients={num_clients}), found '
                      f'{svhn_clients}')
-  agents, names = [], []
-  for domain, count in (('mnist', num_clients - svhn_clients),
-                        ('svhn', svhn_clients)):
+  agents = {}
+  for domain, count, frame in (('mnist', num_clients - svhn_clients, _MNIST_FRAME),
+                               ('svhn', svhn_clients, 0)):
     if count:
-      train, test = voting_data.digits_domain(
-          data_path, domain, image_size,
-          frame=_MNIST_FRAME if domain == 'mnist' else 0)
       # The whole of a domain that no test uses.
-      whole = voting_data.Labelled(x=np.concatenate([train.x, test.x]),
-                                   y=np.concatenate([train.y, test.y]))
+      whole = labelled.joined(
+          voting_data.digits_domain(data_path, domain, image_size, frame))
       deal = voting_partition.evenly(
           len(whole), num_clients=count, seed=data_seed)
-      agents += [whole.rows(rows) for rows in deal]
-      names += _names(f'{domain}-', count)
-  train, test = voting_data.digits_domain(data_path, 'usps', image_size)
-  server = voting_data.Labelled(x=np.concatenate([train.x, test.x]),
-                                y=np.concatenate([train.y, test.y]))
+      agents |= _dealt(whole, deal, f'{domain}-')
+  server = labelled.joined(voting_data.digits_domain(data_path, 'usps', image_size))
   return _task(
-      'digits', agents, names, server, public_records, 10,
+      'digits', agents, server, public_records,
       privacy_unit='one simulated agent with digits of one domain',
       notes=(task.Note(
           'a part of SVHN',
@@ -244,17 +240,12 @@ def office(*, data_path: str | os.PathLike[str],
     data_path: Folder that has office_caltech10_surf.npz.
     target: The server's domain, one of OFFICE_DOMAINS; 70% of it is public.
   """
-  if target not in voting_data.OFFICE_DOMAINS:
-    raise ValueError(
-        f'target must be one of {", ".join(voting_data.OFFICE_DOMAINS)}, found '
-        f'{target!r}')
+  checks.choice('target', target, voting_data.OFFICE_DOMAINS)
   domains = voting_data.office_caltech(
       os.path.join(data_path, 'office_caltech10_surf.npz'))
   server = domains.pop(target)
-  return _task(
-      'office', list(domains.values()), list(domains), server,
-      round(0.7 * len(server)), 10,
-      privacy_unit='one domain')
+  return _task('office', domains, server, round(0.7 * len(server)),
+               privacy_unit='one domain')
 
 
 def npz(*, data_path: str | os.PathLike[str], num_classes: int | None = None,
@@ -269,12 +260,12 @@ def npz(*, data_path: str | os.PathLike[str], num_classes: int | None = None,
   if not 0 <= public_fraction < 1:
     raise ValueError(
         f'public_fraction must be in [0, 1), found {public_fraction!r}')
-  file = voting_data.npz(data_path, num_classes)
+  parts, agents = voting_data.npz(data_path, num_classes)
+  train, test = parts.train, parts.test
   return _task(
-      'npz', [file.train.rows(file.owners == agent) for agent in file.agents],
-      [str(agent) for agent in file.agents], file.test,
-      int(public_fraction * len(file.test)), file.num_classes,
-      privacy_unit='one agent of the file', notes=file.notes)
+      'npz', {str(agent): train.rows(train.clients == agent) for agent in agents},
+      test, int(public_fraction * len(test)), parts.num_classes,
+      privacy_unit='one agent of the file', notes=parts.notes)
 
 
 _BUILDERS: Mapping[str, Callable[..., VotingTask]] = {
@@ -286,14 +277,12 @@ TASKS = tuple(_BUILDERS)
 
 def options(name: str) -> tuple[str, ...]:
   """The options of a task."""
-  return tuple(inspect.signature(_BUILDERS[name]).parameters)
+  return checks.keywords(_BUILDERS[name])[0]
 
 
 def required(name: str) -> tuple[str, ...]:
   """The options of a task that have no default."""
-  return tuple(
-      key for key, parameter in inspect.signature(_BUILDERS[name]).parameters.items()
-      if parameter.default is parameter.empty)
+  return checks.keywords(_BUILDERS[name])[1]
 
 
 ALL_OPTIONS = tuple(dict.fromkeys(o for name in TASKS for o in options(name)))
@@ -309,15 +298,6 @@ def build(name: str, **given: Any) -> VotingTask:
   Raises:
     ValueError: On an unknown task or option, one that is missing, or bad data.
   """
-  if name not in _BUILDERS:
-    raise ValueError(f'task must be one of {", ".join(TASKS)}, found {name!r}')
-  given = {key: value for key, value in given.items() if value is not None}
-  known = options(name)
-  unused = sorted(set(given) - set(known))
-  if unused:
-    raise ValueError(f'task {name} does not use {", ".join(unused)}; its options '
-                     f'are {", ".join(known)}')
-  lacking = [key for key in required(name) if key not in given]
-  if lacking:
-    raise ValueError(f'task {name} needs {", ".join(lacking)}')
-  return _BUILDERS[name](**given)
+  checks.choice('task', name, TASKS)
+  return _BUILDERS[name](**checks.options(
+      f'task {name}', given, options(name), required(name)))

@@ -5,7 +5,7 @@ import dataclasses
 from typing import Any
 
 from aggregators import voting_params
-from tasks.sources import image_npz
+from tasks.sources import labelled
 from tasks.voting import data as voting_data
 from tasks.voting import task as voting_tasks
 from tff_pipelines.accounting import vote_events
@@ -84,7 +84,7 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
   image_size: int | None = _data(None, 'Side of all images, for task=digits.', low=1,
       unit='pixels', otherwise='16')
   num_classes: int | None = _data(None, 'Number of classes, for task=npz; labels are '
-      'below it.', low=2, high=image_npz.MAX_CLASSES, otherwise='as the file says')
+      'below it.', low=2, high=labelled.MAX_CLASSES, otherwise='as the file says')
   public_records: int | None = _data(None, 'Unlabelled records of the server.', low=0,
       otherwise='300 embedded, 3000 mnist and digits')
   public_fraction: float | None = _data(None, 'Fraction of the test records that the '

@@ -199,9 +199,11 @@ def test_too_many_parties_or_records_are_named(choice, message):
 
 @pytest.mark.parametrize('changes, message', [
     (dict(x_train=np.zeros([48, 28, 28], np.float32)), 'images must be uint8'),
-    (dict(y_train=np.zeros([47], np.uint8)), 'labels must be one integer for each'),
-    (dict(y_train=np.full([48], -1)), r'labels must be in \[0, 2\^15\)'),
-    (dict(writer_train=np.zeros([3], int)), 'writer_train must have a row for each'),
+    (dict(y_train=np.zeros([47], np.uint8)),
+     'y_train: labels must be one integer for each'),
+    (dict(y_train=np.full([48], -1)),
+     r'y_train: labels must be in \[0, 32768\), found -1'),
+    (dict(writer_train=np.zeros([3], int)), 'writer_train must be .* for each of 48'),
     (dict(class_names=np.array(list('xyz'))), 'class_names must have a, b'),
     (dict(y_test=np.zeros([48], np.uint8)), 'has no image of class')])
 def test_bad_arrays_are_named_with_their_file(tmp_path, changes, message):

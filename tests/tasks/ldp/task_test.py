@@ -118,7 +118,7 @@ def test_classes_are_public_or_the_task_says_that_they_were_counted(
 
 
 @pytest.mark.parametrize('name, changes, options, message', [
-    ('npz', {}, dict(num_classes=2), r'a.npz, train: labels must be in \[0, 2\), '
+    ('npz', {}, dict(num_classes=2), r'a.npz: y_train: labels must be in \[0, 2\), '
      'found 2 in row 2'),
     ('npz', dict(num_classes=np.array(2)), {}, r'labels must be in \[0, 2\)'),
     ('npz', {}, dict(num_classes=1), 'num_classes must be an integer from 2'),
@@ -149,7 +149,7 @@ def test_embedded_digits_have_their_own_classes():
     (dict(stand_ins=7, records_per_client=5), 'stand_ins .*7'),
     (dict(stand_ins=3, records_per_client=271), 'records_per_client .*271'),
     (dict(stand_ins=3, records_per_client=5, partition='iid'), 'partition can.t'),
-    (dict(partition='odd'), 'partition'), (dict(epsilon=3), 'no option epsilon')])
+    (dict(partition='odd'), 'partition'), (dict(epsilon=3), 'does not use epsilon')])
 def test_bad_options_are_named(images_file, options, message):
   with pytest.raises(ValueError, match=message):
     _npz(images_file, **options)
@@ -163,7 +163,8 @@ def test_bad_options_are_named(images_file, options, message):
     (dict(y_train=np.array([0, 1, -1, 0])), 'labels must be in .*-1 in row 2'),
     (dict(y_test=np.array([0, 2]), num_classes=np.array(2)), 'found 2 in row 1'),
     (dict(class_names=np.array(['a'])), 'bad.npz: class_names must be a list of 2'),
-    (dict(y_train=np.arange(3)), 'one integer a record')])
+    (dict(y_train=np.arange(3)),
+     'bad.npz: y_train: labels must be one integer for each of 4')])
 def test_bad_files_are_named(tmp_path, changes, message):
   arrays = dict(x_train=np.zeros([4, 9, 8], np.uint8), y_train=np.arange(4) % 2,
                 x_test=np.zeros([2, 9, 8], np.uint8), y_test=np.arange(2))

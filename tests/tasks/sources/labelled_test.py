@@ -1,4 +1,4 @@
-"""Tests of tasks.sources.image_npz."""
+"""Tests of tasks.sources.labelled."""
 
 import pathlib
 
@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from tasks.sources import image_npz
+from tasks.sources import labelled
+from tasks.sources import npz_file
 from tests import data_dir
 
 
@@ -40,7 +41,7 @@ def _with(name, row, value, dtype=None):
 
 
 def test_a_correct_file_comes_back(tmp_path):
-  train, test, num_classes = image_npz.read(_save(tmp_path / 'f.npz'))
+  train, test, num_classes, _ = labelled.read(_save(tmp_path / 'f.npz'))
   expected = _arrays()
   for part, images in (('train', train), ('test', test)):
     np.testing.assert_array_equal(images.x, expected[f'x_{part}'])
@@ -51,13 +52,23 @@ def test_a_correct_file_comes_back(tmp_path):
 
 
 def test_writers_of_the_test_part_may_be_unknown(tmp_path):
-  _, test, _ = image_npz.read(_save(tmp_path / 'f.npz', writer_test=None))
+  _, test, *_ = labelled.read(_save(tmp_path / 'f.npz', writer_test=None))
   assert test.clients is None
+
+
+def test_the_test_part_may_be_absent(tmp_path):
+  path = _save(tmp_path / 'f.npz', x_test=None, y_test=None, writer_test=None)
+  train, test, num_classes, _ = labelled.read(path)
+  assert len(train.x) == 6 and test is None and num_classes == 3
+  for left in ('x_test', 'y_test', 'writer_test'):
+    gone = {name: None for name in ('x_test', 'y_test', 'writer_test') if name != left}
+    with pytest.raises(ValueError, match='has no array .*_test'):
+      labelled.read(_save(tmp_path / 'f.npz', **gone))
 
 
 def test_class_names_give_the_number_of_classes(tmp_path):
   path = _save(tmp_path / 'f.npz', class_names=np.array(list('abcde')))
-  assert image_npz.read(path)[2] == 5
+  assert labelled.read(path).num_classes == 5
 
 
 @pytest.mark.parametrize('changes, given, expected', [
@@ -72,18 +83,23 @@ def test_class_names_give_the_number_of_classes(tmp_path):
 def test_classes_are_those_that_are_given_or_stated_or_counted(
     tmp_path, changes, given, expected):
   path = _save(tmp_path / 'f.npz', **changes)
-  assert image_npz.read(path, num_classes=given)[2] == expected
+  assert labelled.read(path, num_classes=given).num_classes == expected
+
+
+def _stated(path):
+  return labelled.stated_classes(path, npz_file.read(path, labelled.CLASS_ARRAYS))
 
 
 def test_a_file_that_states_no_classes_says_so(tmp_path):
-  assert image_npz.stated_classes(_save(tmp_path / 'f.npz')) is None
+  path = _save(tmp_path / 'f.npz')
+  assert _stated(path) is None
+  note, = labelled.read(path).notes
   path = _save(tmp_path / 'f.npz', num_classes=np.array(7))
-  assert image_npz.stated_classes(path) == 7
+  assert _stated(path) == 7 and not labelled.read(path).notes
   # Whatever the labels are: no record can change it.
   path = _save(tmp_path / 'f.npz', num_classes=np.array(7),
                y_train=np.full(6, 900))
-  assert image_npz.stated_classes(path) == 7
-  note = image_npz.counted_note(3)
+  assert _stated(path) == 7
   assert 'number of classes, 3, was counted from labels, private ones' in note
   assert 'outside the guarantee' in note
 
@@ -92,14 +108,14 @@ def test_a_file_that_states_no_classes_says_so(tmp_path):
 def test_an_impossible_number_of_classes_is_named(tmp_path, num_classes):
   path = _save(tmp_path / 'f.npz')
   with pytest.raises(ValueError, match=f'num_classes must .*found {num_classes!r}'):
-    image_npz.read(path, num_classes=num_classes)
+    labelled.read(path, num_classes=num_classes)
 
 
 def test_labels_beyond_the_given_classes_are_named(tmp_path):
   path = _save(tmp_path / 'f.npz')
   with pytest.raises(ValueError, match=(
-      r'f.npz: y_train must be below 2 \(as num_classes says\), found 2 in row 2')):
-    image_npz.read(path, num_classes=2)
+      r'f.npz: y_train: labels must be in \[0, 2\), found 2 in row 2')):
+    labelled.read(path, num_classes=2)
 
 
 @pytest.mark.parametrize('changes, message', [
@@ -110,7 +126,7 @@ def test_labels_beyond_the_given_classes_are_named(tmp_path):
      'num_classes must be the number of class_names, 3, found 4')])
 def test_a_malformed_statement_of_classes_is_named(tmp_path, changes, message):
   path = _save(tmp_path / 'f.npz', **changes)
-  for read in (image_npz.stated_classes, image_npz.read):
+  for read in (_stated, labelled.read):
     with pytest.raises(ValueError, match=f'f.npz: {message}') as raised:
       read(path)
     assert '\n' not in str(raised.value)
@@ -119,7 +135,7 @@ def test_a_malformed_statement_of_classes_is_named(tmp_path, changes, message):
 def test_other_types_of_images_become_bytes(tmp_path):
   x = _arrays()['x_train']
   for other in (x / 255.0, (x / 255.0).astype(np.float32), x.astype(np.int64)):
-    train, _, _ = image_npz.read(_save(tmp_path / 'f.npz', x_train=other))
+    train, *_ = labelled.read(_save(tmp_path / 'f.npz', x_train=other))
     assert train.x.dtype == np.uint8
     np.testing.assert_array_equal(train.x, x)
 
@@ -136,7 +152,7 @@ def test_other_types_of_images_become_bytes(tmp_path):
     ({'x_test': np.zeros([3, 784], np.uint8)}, 'x_test must have the shape'),
     ({'x_train': np.zeros([0, 28, 28], np.uint8)}, 'x_train is empty'),
     ({'x_train': np.zeros([6, 28, 28], bool)},
-     'x_train must be integers .* bool'),
+     r'x_train must be numbers \[records, ...\], found bool'),
     ({'x_train': _with('x_train', (4, 0, 0), 256, np.int32)},
      r'x_train must be in \[0, 255\], found 256 in row 4'),
     ({'x_train': _with('x_train', (4, 0, 0), -1, np.int32)},
@@ -145,37 +161,37 @@ def test_other_types_of_images_become_bytes(tmp_path):
      'x_test must be finite, found nan in row 0'),
     ({'x_test': np.full([3, 28, 28], np.inf)}, 'x_test must be finite'),
     ({'x_test': np.full([3, 28, 28], 1.5)}, r'x_test must be in \[0, 1\]'),
-    ({'y_train': np.zeros([5], int)}, 'y_train has 5 rows but x_train has 6'),
-    ({'y_test': np.zeros([4], int)}, 'y_test has 4 rows but x_test has 3'),
-    ({'y_train': np.zeros([0], int)}, 'y_train is empty'),
-    ({'y_train': np.zeros([6, 1], int)}, 'y_train must be one integer per'),
-    ({'y_train': np.zeros([6])}, 'y_train must be one integer .* float64'),
-    ({'y_train': np.full([6], np.nan)}, 'y_train must be one integer'),
-    ({'y_train': np.array(list('abcdef'))}, 'y_train must be one integer'),
+    ({'y_train': np.zeros([5], int)}, 'y_train: .* integer for each of 6 records, .*5'),
+    ({'y_test': np.zeros([4], int)}, 'y_test: .* integer for each of 3 records, .*4'),
+    ({'y_train': np.zeros([0], int)}, 'y_train: .* for each of 6 records, .*0'),
+    ({'y_train': np.zeros([6, 1], int)}, 'y_train: labels must be one integer for'),
+    ({'y_train': np.zeros([6])}, 'y_train: labels must be one integer .* float64'),
+    ({'y_train': np.full([6], np.nan)}, 'y_train: labels must be one integer'),
+    ({'y_train': np.array(list('abcdef'))}, 'y_train: labels must be one integer'),
     ({'y_train': _with('y_train', 3, -2, int)},
-     'y_train must be at least 0, found -2 in row 3'),
+     r'y_train: labels must be in \[0, 1000\), found -2 in row 3'),
     ({'y_train': _with('y_train', 3, 10**12, int)},
-     'y_train must be below 1000, found 1000000000000 in row 3'),
+     r'y_train: labels must be in \[0, 1000\), found 1000000000000 in row 3'),
     ({'y_train': np.zeros([6], int), 'y_test': np.zeros([3], int)},
-     'y_train and y_test have only the label 0'),
+     'f.npz: y has only the label 0: nothing to learn'),
     ({'y_test': _with('y_test', 1, 3), 'num_classes': np.array(3)},
-     r'y_test must be below 3 \(as num_classes says\), found 3 in row 1'),
+     r'y_test: labels must be in \[0, 3\), found 3 in row 1'),
     ({'class_names': np.array(['a', 'b'])},
-     r'y_train must be below 2 \(there are as many class_names\), found 2'),
+     r'y_train: labels must be in \[0, 2\), found 2'),
     ({'class_names': np.array([['a', 'b', 'c']])},
      'class_names must be a list'),
     ({'writer_train': np.zeros([7], int)},
-     'writer_train has 7 rows but x_train'),
-    ({'writer_test': np.zeros([2], int)}, 'writer_test has 2 rows but x_test'),
+     'writer_train must be .* for each of 6 records, .*7'),
+    ({'writer_test': np.zeros([2], int)}, 'writer_test .* each of 3 records, .*2'),
     ({'writer_train': np.full([6], np.nan)},
-     'writer_train must be one integer or string per example, found float64'),
+     'writer_train must be one integer or string for each of 6 records, found float64'),
     ({'y_train': np.array([0, 'a', 2, 1, 1, 0], dtype=object)},
      'corrupted: .*allow_pickle'),
 ])
 def test_a_malformed_file_is_named_with_its_array(tmp_path, changes, message):
   path = _save(tmp_path / 'f.npz', **changes)
   with pytest.raises(ValueError, match=message) as raised:
-    image_npz.read(path)
+    labelled.read(path)
   assert str(path) in str(raised.value)
   assert '\n' not in str(raised.value)
 
@@ -186,16 +202,16 @@ def test_a_file_that_is_not_npz_is_named(tmp_path, content):
   path = tmp_path / 'f.npz'
   path.write_bytes(content)
   with pytest.raises(ValueError, match='f.npz is not an npz file, or corr'):
-    image_npz.read(path)
+    labelled.read(path)
 
 
 def test_a_single_array_or_folder_or_missing_file_is_named(tmp_path):
   np.save(tmp_path / 'one.npy', np.arange(5))
   with pytest.raises(ValueError, match='one.npy is not an npz file'):
-    image_npz.read(tmp_path / 'one.npy')
+    labelled.read(tmp_path / 'one.npy')
   for path in (tmp_path, tmp_path / 'gone.npz'):
     with pytest.raises(ValueError, match=f'{path} does not exist'):
-      image_npz.read(path)
+      labelled.read(path)
 
 
 @pytest.mark.parametrize('fraction', [0.1, 0.5, 0.99])
@@ -204,7 +220,7 @@ def test_a_truncated_file_is_named(tmp_path, fraction):
   path = tmp_path / 'cut.npz'
   path.write_bytes(content[:int(len(content) * fraction)])
   with pytest.raises(ValueError, match='cut.npz is not an npz file, or corr'):
-    image_npz.read(path)
+    labelled.read(path)
 
 
 @pytest.fixture(name='content', scope='module')
@@ -223,7 +239,7 @@ def test_one_wrong_byte_is_an_error_or_harmless(tmp_path, content, place, flip):
   path = pathlib.Path(tmp_path) / 'damaged.npz'
   path.write_bytes(damaged)
   try:
-    train, test, _ = image_npz.read(path)
+    train, test, *_ = labelled.read(path)
   except ValueError as error:
     assert 'damaged.npz' in str(error)
     assert '\n' not in str(error)
@@ -239,7 +255,7 @@ def test_damaged_lzma_member_of_a_real_file_is_an_error(tmp_path):
   path = tmp_path / 'damaged.npz'
   path.write_bytes(content)
   with pytest.raises(ValueError, match='damaged.npz is not an npz file'):
-    image_npz.read(path)
+    labelled.read(path)
 
 
 @pytest.mark.parametrize('name, examples, classes, writers', [
@@ -247,8 +263,17 @@ def test_damaged_lzma_member_of_a_real_file_is_an_error(tmp_path):
     ('unipen62_writers.npz', (58_338, 6_383), 62, (318, 318)),
 ])
 def test_real_files_are_read(name, examples, classes, writers):
-  train, test, num_classes = image_npz.read(data_dir.require(name))
+  train, test, num_classes, _ = labelled.read(data_dir.require(name))
   assert (len(train.x), len(test.x)) == examples
   assert num_classes == classes
   found = (np.unique(train.clients).size, np.unique(test.clients).size)
   assert found == writers
+
+
+def test_rows_keep_their_clients_and_joined_parts_lose_them():
+  data = labelled.Labelled(x=np.eye(3), y=np.arange(3), clients=np.array(list('abc')))
+  some = data.rows(np.array([2, 0]))
+  assert some.y.tolist() == [2, 0] and some.clients.tolist() == ['c', 'a']
+  both = labelled.joined([data, some])
+  assert len(both) == 5 and both.y.tolist() == [0, 1, 2, 2, 0] and both.clients is None
+  assert both.rows(both.y == 2).clients is None

@@ -1,0 +1,79 @@
+"""Checks of what callers choose; each raises a ValueError that names the argument."""
+
+from collections.abc import Callable, Collection, Mapping
+import inspect
+import math
+import numbers
+from typing import Any
+
+
+def integer(name: str, value: Any, low: int, high: float = math.inf,
+            of: str = '') -> None:
+  """Checks that a value is an integer in [low, high], and no bool.
+
+  Args:
+    name: Of the value, for the message.
+    value: What was given.
+    low: The least.
+    high: The largest.
+    of: What there are `high` of, for the message.
+
+  Raises:
+    ValueError: If it is not.
+  """
+  if isinstance(value, bool) or not isinstance(
+      value, numbers.Integral) or not low <= value <= high:
+    limit = f'to the {high} {of}' if of else f'to {high}'
+    raise ValueError(f'{name} must be an integer from {low} '
+                     f'{"on" if high == math.inf else limit}, found {value!r}')
+
+
+def finite(name: str, value: Any, *, or_zero: bool = False) -> None:
+  """Raises ValueError unless a value is a finite number above 0, or 0 if allowed."""
+  if isinstance(value, bool) or not isinstance(value, numbers.Real) or not (
+      0 < value < math.inf or or_zero and value == 0):
+    rule = 'that is not negative' if or_zero else 'greater than 0'
+    raise ValueError(f'{name} must be a finite number {rule}, found {value!r}')
+
+
+def choice(name: str, value: Any, choices: Collection[str],
+           otherwise: str | None = None) -> str:
+  """The value, or `otherwise` for None. Raises ValueError unless it is a choice."""
+  if value is None:
+    value = otherwise
+  if value not in choices:
+    raise ValueError(f'{name} must be one of {", ".join(choices)}, found {value!r}')
+  return value
+
+
+def options(what: str, given: Mapping[str, Any], known: Collection[str],
+            required: Collection[str] = ()) -> dict[str, Any]:
+  """Those options that are given, which None is not.
+
+  Args:
+    what: Whose options they are, for messages.
+    given: Name -> value.
+    known: The names that there are.
+    required: Of those that must be given.
+
+  Raises:
+    ValueError: If an option is given that is not known, or one is lacking.
+  """
+  found = {name: value for name, value in given.items() if value is not None}
+  unused = sorted(set(found) - set(known))
+  if unused:
+    raise ValueError(f'{what} does not use {", ".join(unused)}; its options are '
+                     f'{", ".join(known) or "none"}')
+  lacking = [name for name in required if name not in found]
+  if lacking:
+    raise ValueError(f'{what} needs {", ".join(lacking)}')
+  return found
+
+
+def keywords(function: Callable[..., Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+  """The keyword-only arguments of a function, and those that have no default."""
+  found = [parameter for parameter in inspect.signature(function).parameters.values()
+           if parameter.kind is parameter.KEYWORD_ONLY]
+  return (tuple(parameter.name for parameter in found),
+          tuple(parameter.name for parameter in found
+                if parameter.default is parameter.empty))
