@@ -1,0 +1,173 @@
+"""Damaged files are refused or copied, and the fuzzer sees whatever else happens."""
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import sqlite3
+import sys
+import time
+
+import pytest
+
+from tasks.sources import convert
+from tasks.sources import open_source
+from tests.tasks.sources import fuzz
+from tests.tasks.sources import fuzz_files
+from tests.tasks.sources import fuzz_inputs
+
+
+@pytest.mark.parametrize('format_', fuzz_inputs.FORMATS)
+def test_damaged_files_are_refused_or_copied(format_):
+  report = fuzz.run(format_, inputs=fuzz.QUICK, batch=fuzz.QUICK)
+  assert not report.findings, report.findings[0]
+  assert sum(report.counts.values()) == fuzz.QUICK
+  copied = sum(count for outcome, count in report.counts.items() if 'copied' in outcome)
+  assert fuzz.QUICK // 10 < copied < fuzz.QUICK * 9 // 10
+
+
+def test_inputs_follow_from_seed_and_number():
+  for format_ in fuzz_inputs.FORMATS:
+    made = [fuzz_inputs.make(format_, number) for number in range(100)]
+    fuzz_files.corpus.cache_clear()
+    assert made == [fuzz_inputs.make(format_, number) for number in range(100)]
+    assert made != [fuzz_inputs.make(format_, number, 1) for number in range(100)]
+    assert {given.options['fields'] is None for given in made} == {True, False}
+    assert {given.skip for given in made} == {True, False}
+    assert any(given.expected for given in made)
+
+
+def _read_by(rows):
+  """Rows are those of a function of the true ones."""
+  readers = open_source.readers
+
+  def changed(*args, **kwargs):
+    return {split: dataclasses.replace(
+        reader, rows=lambda progress, read=reader.rows: rows(read(progress)))
+            for split, reader in readers(*args, **kwargs).items()}
+
+  open_source.readers = changed
+
+
+def _instead(act):
+  """Readers do something else before the first row."""
+  def rows(found):
+    act()
+    yield from found
+
+  _read_by(rows)
+
+
+def _raises(error):
+  def act():
+    raise error
+  return act
+
+
+def _wrong_type():
+  _instead(_raises(KeyError('client')))
+
+
+def _exits():
+  _instead(lambda: sys.exit(0))
+
+
+def _hangs():
+  _instead(lambda: time.sleep(60))
+
+
+def _aborts():
+  _instead(os.abort)
+
+
+def _fills_memory():
+  _instead(lambda: b'x' * 1_500_000_000)
+
+
+def _executes():
+  _instead(lambda: os.mkdir(fuzz_files.MARKER))
+
+
+def _leaves_a_file():
+  _instead(lambda: pathlib.Path('tmp/left').write_bytes(b''))
+
+
+def _prints():
+  _instead(lambda: os.write(2, b'something'))
+
+
+def _says_two_lines():
+  _instead(_raises(ValueError('data/data.csv:\nline 1')))
+
+
+def _says_much():
+  _instead(_raises(ValueError('data/data.csv: ' + 'x' * 1000)))
+
+
+def _does_not_name_the_file():
+  _instead(_raises(ValueError('something is wrong')))
+
+
+def _refuses_what_is_good():
+  _instead(_raises(ValueError('data/data.csv: is wrong')))
+
+
+def _skips_what_is_good():
+  def rows(found):
+    first = next(found)
+    yield first._replace(record=ValueError('bad'), client=None)
+    yield first
+    yield from found
+
+  _read_by(rows)
+
+
+def _changes_values():
+  def rows(found):
+    for row in found:
+      if isinstance(row.record, dict) and 'text' in row.record:
+        row.record['text'] += 'x'
+      yield row
+
+  _read_by(rows)
+
+
+def _miscounts():
+  write = convert.write
+
+  def miscounted(*args, **kwargs):
+    clients, examples = write(*args, **kwargs)
+    return clients, examples + 1
+
+  convert.write = miscounted
+
+
+def _damages_the_copy():
+  write = convert.write
+
+  def damaged(path, *args, **kwargs):
+    counts = write(path, *args, **kwargs)
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+      connection.execute("UPDATE examples SET serialized_example_proto = x'ff'")
+    return counts
+
+  convert.write = damaged
+
+
+@pytest.mark.parametrize('prepare, kind', [
+    (_wrong_type, 'exception KeyError'), (_exits, 'exception SystemExit'),
+    (_aborts, 'crash'), (_hangs, 'hang'), (_fills_memory, 'memory'),
+    (_executes, 'executed'), (_leaves_a_file, 'files left'), (_prints, 'printed'),
+    (_says_two_lines, 'message of several lines'), (_says_much, 'long message'),
+    (_does_not_name_the_file, 'message without the file'),
+    (_refuses_what_is_good, 'refused, but valid'),
+    (_skips_what_is_good, 'skipped what is not to be skipped'),
+    (_changes_values, 'wrong values'), (_miscounts, 'wrong counts'),
+    (_damages_the_copy, 'copy that cannot be read')])
+def test_findings_are_seen_and_the_run_goes_on(prepare, kind):
+  inputs = 40 if 'valid' in kind or 'skip' in kind or 'values' in kind else 3
+  report = fuzz.run('csv', inputs=inputs, prepare=prepare,
+                    seconds=0.5 if kind == 'hang' else 10.0)
+  found = [finding for finding in report.findings if finding.kind == kind]
+  assert found and sum(report.counts.values()) == inputs
+  assert report.counts[f'finding: {kind}'] == len(found)
