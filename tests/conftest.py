@@ -13,6 +13,14 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile('repeatable')
 
 
+@pytest.fixture(scope='session', autouse=True)
+def _cache_of_the_session(tmp_path_factory):
+  """Copies of data go where the session's other files do, of its programs too."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setenv('XDG_CACHE_HOME', str(tmp_path_factory.mktemp('cache')))
+    yield
+
+
 @pytest.fixture(scope='session')
 def _in_process_context():
   from tff_pipelines.simulation import contexts  # pylint: disable=g-import-not-at-top

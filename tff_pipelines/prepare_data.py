@@ -8,24 +8,23 @@
 
 Without --task the fields are copied as they are; --task=emnist copies what the task
 makes of its data, and data that only the task knows (embedded, official) are there
-too; a task for texts copies the text that ships. Training with --data_source=sqlite
-then reads every client by its id, where it is trained.
-
-It may be stopped at any moment, in whatever way, and started again: clients that are
-complete stay, and no client is ever there in part. A finished file is left alone.
+too; a task for texts copies the text that ships. A copy that is stopped leaves
+nothing; a finished one is left alone. --purge deletes what training keeps of files.
 
 Exit codes: 0; 2 for a wrong flag, bad data or a file that can't be written.
 """
 
 from collections.abc import Sequence
 import dataclasses
+import json
+import os
 import sys
 
-import tqdm
-
 from tasks import registry
+from tasks import task as task_lib
 from tasks.sources import open_source
 from tasks.sources import records
+from tasks.sources import rows
 from tff_pipelines.experiment import cli
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import settings as settings_lib
@@ -46,29 +45,33 @@ class PrepareSettings(fedavg_settings.DataSettings):
       group='data', essential=True, otherwise='all fields of the first record')
   output: str | None = setting(
       None, 'The SQLite file to write.', group='run', essential=True)
+  purge: bool = setting(False, 'Delete all copies in --cache_dir, and write nothing.',
+                        group='run', essential=True)
 
   def check(self) -> None:
     super().check()
-    if self.output is None:
+    if not self.purge and self.output is None:
       raise ValueError('output must be the path of a file, found none')
-    if self.task is None and self.data_source is None:
+    if not self.purge and self.task is None and self.data_source is None:
       raise ValueError('data_source must be given, or a task')
 
   def check_paths(self) -> None:
-    files.check_writable(self.output, 'output')
+    if not self.purge:
+      files.check_writable(self.output, 'output')
 
   def unused(self):
     yield from super().unused()
     if self.task is not None:
       yield from (('fields', f'task={self.task}'), ('model', 'a copy of data'))
       return
-    for name in settings_lib.declared(fedavg_settings.DataSettings):
-      if name not in ('task', 'data_source', *open_source.OPTIONS):
-        yield name, 'a copy of fields as they are, without task'
+    known = {'task', 'data_source', *open_source.OPTIONS}
+    known -= {'no_cache'} if self.purge else {'no_cache', 'cache_dir'}
+    for name in settings_lib.declared(fedavg_settings.DataSettings).keys() - known:
+      yield name, 'a copy of fields as they are, without task'
 
 
 def prepare(settings: PrepareSettings) -> None:
-  """Writes the file, or what is missing of it.
+  """Writes the file, unless it is there.
 
   Args:
     settings: What is copied, and where to.
@@ -78,32 +81,43 @@ def prepare(settings: PrepareSettings) -> None:
     OSError: If the output can't be written.
   """
   from tasks.sources import convert  # pylint: disable=g-import-not-at-top
+  from tasks.sources import store  # pylint: disable=g-import-not-at-top
+  if settings.purge:
+    number, size = store.purge(settings.cache_dir)
+    print(f'{store.folder(settings.cache_dir)}: {number} copies deleted, {size:,} bytes')
+    return
   options, label_counts = settings.task_options, None
-  source = options.pop('data_source', None)
+  source, skips = options.pop('data_source', None), task_lib.Skips(
+      options.pop('skip_bad_clients', False))
+  fields = settings.fields and [records.parse_field(text) for text in settings.fields]
   if settings.task is not None:
     raw, label_counts = registry.open_raw(
-        settings.task, data_source=source, **options)
+        settings.task, data_source=source, skip_bad_clients=skips.enabled or None,
+        **options)
+    skips, parts = raw.skips, {
+        split: rows.of_source(part) for split, part in (
+            ('train', raw.train), ('test', raw.test)) if part is not None}
   else:
-    raw = open_source.open_raw(source, fields=settings.fields and [
-        convert.parse_field(text) for text in settings.fields], **options)
-  copied = convert.copy(
-      raw, settings.output, identifier=convert.identity(
-          raw, options=options, task=settings.task, data_source=source,
-          fields=settings.fields and list(settings.fields)),
-      progress=lambda ids, split: tqdm.tqdm(
-          ids, desc=split, unit='client', dynamic_ncols=True, mininterval=1.0))
-  if copied is None:
+    open_source.check_options(source, options)
+    parts = open_source.readers(source, fields=fields, **options)
+  identity = json.dumps([
+      settings.task, source, settings.fields, sorted(options.items()),
+      [part.states() for part in parts.values()]])
+  if os.path.exists(settings.output):
+    if convert.identity_of(settings.output) != identity:
+      raise ValueError(f'output={settings.output} exists already and is of other data')
     print(f'{settings.output} is complete already')
     return
+  clients, examples = convert.write(
+      settings.output, parts, fields=fields, skips=skips, identity=identity)
   if label_counts is not None:
     from tff_pipelines.fedavg import partition_figure  # pylint: disable=g-import-not-at-top
     figure = f'{settings.output}.{partition_figure.FIGURE}'
     partition_figure.draw(label_counts, figure)
     print(f'labels of the clients are drawn in {figure}')
-  clients, examples = copied
   print(f'{settings.output}: {clients:,} clients, {examples:,} examples')
-  if raw.skips.describe() is not None:
-    print(f'warning: {raw.skips.describe()}')
+  if skips.describe() is not None:
+    print(f'warning: {skips.describe()}')
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,15 +2,15 @@
 
 import dataclasses
 import functools
-import inspect
 import os
 from typing import Any, Callable, Mapping
 
 import numpy as np
 
+from tasks import checks
 from tasks.emnist import official as emnist_official
-from tasks.sources import image_npz
 from tasks.emnist import image_records
+from tasks.sources import labelled
 from tasks.sources import open_source
 from tasks.sources import partition as partition_lib
 from tasks.sources import records
@@ -88,6 +88,8 @@ def load(*, data_source: str | None = None, **options: Any) -> Data:
   test = None if raw.test is None else opened.to_examples(raw.test)
   if opened.test_is_of_nobody:
     held_out = {'test': records.gather(test)[0]}
+    if opened.held_out_fraction is not None:
+      raise ValueError('held_out_fraction is not used: the data have a test part')
   else:
     train, held_out = records.with_held_out(
         train, test, skips=raw.skips, held_out_fraction=opened.held_out_fraction)
@@ -118,56 +120,39 @@ def open_raw(*, data_source: str | None = None,
 
 def options_of(data_source: str) -> tuple[str, ...]:
   """The options of a source."""
-  if data_source in open_source.FORMATS and data_source not in _SOURCES:
-    own = inspect.signature(_files).parameters
-    return (*open_source.options(data_source),
-            *(name for name in own if name not in ('data_source', 'given')))
-  return tuple(inspect.signature(_SOURCES[data_source]).parameters)
+  if data_source in _SOURCES:
+    own = checks.keywords(_SOURCES[data_source])[0]
+    return (*own, *_OF_PARTITION.get(data_source, ()))
+  return (*open_source.options(data_source), *checks.keywords(_files)[0])
 
 
 def _open(data_source: str | None, options: Mapping[str, Any]) -> _Opened:
-  if data_source is None:
-    data_source = 'embedded'
-  if data_source not in SOURCES:
-    raise ValueError(
-        f'data_source must be one of {", ".join(SOURCES)}, found {data_source!r}')
+  data_source = checks.choice('data_source', data_source, SOURCES, 'embedded')
   known = options_of(data_source)
-  unused = sorted(set(options) - set(known))
-  if unused:
-    raise ValueError(
-        f'data_source {data_source} does not use {", ".join(unused)}; its '
-        f'options are {", ".join(known)}')
-  if 'data_path' in known and 'data_path' not in options:
-    raise ValueError(f'data_source {data_source} needs data_path')
+  given = checks.options(f'data_source {data_source}', options, known,
+                         {'data_path'}.intersection(known))
   if data_source in _SOURCES:
-    return _SOURCES[data_source](**options)
-  return _files(data_source, **options)
+    return _SOURCES[data_source](**given)
+  return _files(data_source, **given)
 
 
 def _embedded(*, num_clients: int = 200, partition: str = 'dirichlet',
-              dirichlet_alpha: float | None = None,
-              labels_per_client: int | None = None,
-              size_exponent: float | None = None, data_seed: int = 0) -> _Opened:
+              **of_partition: Any) -> _Opened:
   """The 1,797 digits that ship with scikit-learn, over simulated clients.
 
   Args:
     num_clients: From 1 to the 1,437 training examples.
-    partition: See partition.split, as of the next three.
-    dirichlet_alpha: Of 'dirichlet'.
-    labels_per_client: Of 'labels'.
-    size_exponent: Of 'size'.
-    data_seed: Of the division over clients, not of the test set.
+    partition: See partition.split.
+    **of_partition: data_seed, of the division over clients, not of the test set; and
+      partition.OPTIONS.
   """
   x, y = _embedded_digits()
   order = np.random.default_rng(_SPLIT_SEED).permutation(len(y))
-  test, train = np.split(order, [_EMBEDDED_TEST_EXAMPLES])
-  clients = partition_lib.split(
-      y[train], partition=partition, num_clients=num_clients, seed=data_seed,
-      dirichlet_alpha=dirichlet_alpha, labels_per_client=labels_per_client,
-      size_exponent=size_exponent)
-  return _in_memory(
-      {'x': x[train], 'y': y[train]}, clients, {'x': x[test], 'y': y[test]}, None,
-      num_classes=10, simulated=True)
+  test, train = (
+      labelled.Labelled(x=x[rows], y=y[rows])
+      for rows in np.split(order, [_EMBEDDED_TEST_EXAMPLES]))
+  return _in_memory(labelled.Parts(train, test, 10), partition=partition,
+                    num_clients=num_clients, **of_partition)
 
 
 @functools.lru_cache(maxsize=1)
@@ -195,71 +180,61 @@ def _bilinear(size: int, new_size: int) -> np.ndarray:
 def _npz(*, data_path: str | os.PathLike[str], image_field: str = 'x',
          label_field: str = 'y', client_field: str = 'writer',
          num_classes: int | None = None, partition: str | None = None,
-         num_clients: int | None = None,
-         dirichlet_alpha: float | None = None, labels_per_client: int | None = None,
-         size_exponent: float | None = None, data_seed: int | None = None) -> _Opened:
+         held_out_fraction: float | None = None, **of_partition: Any) -> _Opened:
   """An .npz file of images, by writer or over simulated clients.
 
   Args:
-    data_path: The file; see image_npz.read.
+    data_path: The file; see labelled.read.
     image_field: What its arrays are called, before _train and _test.
     label_field: The same of the labels.
     client_field: The same of the clients.
     num_classes: Labels are below; None for what the file says.
     partition: Divide the examples over simulated clients, whoever wrote them; None
       leaves them to the clients of the file. See partition.split.
-    num_clients: Needed for a partition.
-    dirichlet_alpha: Of 'dirichlet'.
-    labels_per_client: Of 'labels'.
-    size_exponent: Of 'size'.
-    data_seed: Of the partition; 0 if not given.
+    held_out_fraction: See records.with_held_out.
+    **of_partition: num_clients, which a partition needs; data_seed, 0 if not given;
+      and partition.OPTIONS.
   """
-  of_partition = dict(
-      dirichlet_alpha=dirichlet_alpha, labels_per_client=labels_per_client,
-      size_exponent=size_exponent)
+  names = (image_field, label_field)
   if partition is None:
-    for name, value in dict(
-        of_partition, num_clients=num_clients, data_seed=data_seed).items():
-      if value is not None:
-        raise ValueError(f'data_source npz does not use {name} without partition')
-  elif num_clients is None:
+    names = (*names, client_field)
+    for name in of_partition:
+      raise ValueError(f'data_source npz does not use {name} without partition')
+  elif 'num_clients' not in of_partition:
     raise ValueError('partition needs num_clients')
-  counted = num_classes is None and image_npz.stated_classes(data_path) is None
-  train, test, num_classes = image_npz.read(
-      data_path, names=image_npz.Names(
-          image=image_field, label=label_field, client=client_field),
-      needs_clients=partition is None, num_classes=num_classes)
-  clients = train.clients
+  return _in_memory(
+      labelled.read(data_path, names, num_classes=num_classes), partition=partition,
+      test_of_files=True, held_out_fraction=held_out_fraction, **of_partition)
+
+
+def _in_memory(parts: labelled.Parts, *, partition: str | None,
+               num_clients: int | None = None, data_seed: int = 0,
+               test_of_files: bool = False, held_out_fraction: float | None = None,
+               **of_partition: Any) -> _Opened:
+  """The task's own examples, in memory."""
+  train, test, unit, counts = parts.train, parts.test, 'one writer', None
   if partition is not None:
     clients = partition_lib.split(
-        train.y, partition=partition, num_clients=num_clients, seed=data_seed or 0,
+        train.y, partition=partition, num_clients=num_clients, seed=data_seed,
         **of_partition)
-  return _in_memory(
-      {'x': train.x, 'y': train.y}, clients, {'x': test.x, 'y': test.y},
-      test.clients, num_classes=num_classes, simulated=partition is not None,
-      of_files=True,
-      warnings=(image_npz.counted_note(num_classes),) if counted else ())
-
-
-def _in_memory(train: Mapping[str, np.ndarray], clients: np.ndarray,
-               test: Mapping[str, np.ndarray], test_clients: np.ndarray | None, *,
-               num_classes: int, simulated: bool, of_files: bool = False,
-               warnings: tuple[str, ...] = ()) -> _Opened:
-  """The task's own examples, in memory."""
-  known = test_clients is not None
-  unit = 'one writer'
-  if simulated:
-    unit = f'one of {int(clients.max()) + 1} simulated clients, not people'
+    train = dataclasses.replace(train, clients=clients)
+    unit = f'one of {num_clients} simulated clients, not people'
+    counts = partition_lib.label_counts(train.y, clients)
+  of_nobody = test is not None and test.clients is None
+  if of_nobody:
+    test = dataclasses.replace(test, clients=np.full(len(test), _NOBODY))
   return _Opened(
       raw=records.RawData(
-          train=sources.ArraysByClient(train, clients),
-          test=sources.ArraysByClient(
-              test, test_clients if known else np.full(len(test['y']), _NOBODY)),
+          train=_by_client(train), test=None if test is None else _by_client(test),
           skips=task.Skips()),
-      to_examples=lambda source: source, num_classes=num_classes, privacy_unit=unit,
-      test_is_of_nobody=not known, test_of_files=of_files, warnings=warnings,
-      label_counts=(
-          partition_lib.label_counts(train['y'], clients) if simulated else None))
+      to_examples=lambda source: source, num_classes=parts.num_classes,
+      privacy_unit=unit, held_out_fraction=held_out_fraction,
+      test_is_of_nobody=of_nobody, test_of_files=test_of_files,
+      warnings=parts.notes, label_counts=counts)
+
+
+def _by_client(part: labelled.Labelled) -> sources.ArraysByClient:
+  return sources.ArraysByClient({'x': part.x, 'y': part.y}, part.clients)
 
 
 def _official(*, cache_dir: str | os.PathLike[str] | None = None,
@@ -272,7 +247,7 @@ def _official(*, cache_dir: str | os.PathLike[str] | None = None,
     only_digits: 10 digits instead of all 62 classes.
     skip_bad_clients: See task.Skips.
   """
-  path = emnist_official.find_or_download(cache_dir)
+  path = emnist_official.FILE.find_or_download(cache_dir)
   train, test = (
       emnist_official.open_split(path, part, only_digits=only_digits)
       for part in ('train', 'test'))
@@ -302,7 +277,7 @@ def _files(data_source: str, *, image_field: str | None = None,
     held_out_fraction: See records.with_held_out.
     **given: See open_source.open_raw.
   """
-  image_npz.check_num_classes(num_classes)
+  checks.integer('num_classes', num_classes, 2, labelled.MAX_CLASSES)
   default_image, default_label = _FIELDS.get(data_source, (_IMAGE, _LABEL))
   image, label = image_field or default_image, label_field or default_label
   raw = open_source.open_raw(
@@ -322,5 +297,7 @@ def _files(data_source: str, *, image_field: str | None = None,
 
 
 _SOURCES = {'embedded': _embedded, 'npz': _npz, 'official': _official}
+_OF_PARTITION = {'embedded': ('data_seed', *partition_lib.OPTIONS),
+                 'npz': ('num_clients', 'data_seed', *partition_lib.OPTIONS)}
 
 SOURCES = tuple(sorted({*_SOURCES, *open_source.FORMATS}))

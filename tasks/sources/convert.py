@@ -1,146 +1,305 @@
-"""Copies clients' data of any source to an SQLite file in TFF's format.
+"""Converts clients' files to SQLite in TFF's format, once, as they are read.
 
-A copy may be stopped at any moment, in whatever way, and started again: clients that
-are complete stay, and no client is ever there in part. A finished file is left alone.
+Rows go into the file in their order, whatever clients they are of; an index then finds
+those of a client. What is written gets its name when it is complete: a conversion that
+is killed leaves nothing.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import hashlib
 import json
 import os
 import pathlib
 import sqlite3
+import subprocess
 from typing import Any
 
+import tqdm
+
 from tasks import task
-from tasks.sources import open_source
+from tasks.sources import columns as columns_lib
+from tasks.sources import example_proto
 from tasks.sources import records
+from tasks.sources import rows as rows_lib
 from tasks.sources import sqlite
-from tasks.sources import sqlite_writer
 
-# Options that do not define the copy: files are compared by size and time.
-_NOT_COMPARED = ('data_path', 'test_path', 'skip_bad_clients')
-
-# (ids of clients, name of their split) -> the same ids, with progress shown.
-Progress = Callable[[Sequence[str], str], Iterable[str]]
-
-
-def _no_progress(ids: Sequence[str], split: str) -> Iterable[str]:
-  del split
-  return ids
-
-
-def _files(options: Mapping[str, Any]) -> list[tuple[str, int, int]]:
-  """The files of the data, their sizes and times; folders by name only."""
-  files = []
-  for name in ('data_path', 'test_path'):
-    for path in open_source.paths(options[name]) if options.get(name) else ():
-      status = os.stat(path)
-      is_file = pathlib.Path(path).is_file()
-      files.append((os.path.abspath(path), status.st_size if is_file else 0,
-                    status.st_mtime_ns if is_file else 0))
-  return files
+_TABLES = """
+CREATE TABLE examples (
+    split_name TEXT NOT NULL, client_id TEXT NOT NULL,
+    serialized_example_proto BLOB NOT NULL);
+CREATE TABLE client_metadata (
+    client_id TEXT NOT NULL, split_name TEXT NOT NULL, num_examples INTEGER NOT NULL,
+    place TEXT NOT NULL);
+CREATE TABLE element_spec (
+    name TEXT NOT NULL, dtype TEXT NOT NULL, shape TEXT NOT NULL,
+    as_bytes INTEGER NOT NULL);
+CREATE TABLE skipped (client_id TEXT, message TEXT NOT NULL);
+CREATE TABLE preparation (identity TEXT NOT NULL, sha256 TEXT NOT NULL);
+"""
+_BATCH = 1000
+# TensorFlow takes a second to parse an example of so many.
+_MOST_FIELDS = 5000
 
 
-def _spec(source: task.ClientSource) -> list:
-  return sorted((name, str(dtype), list(shape))
-                for name, (dtype, shape) in source.element_spec.items())
-
-
-def identity(raw: records.RawData, *, options: Mapping[str, Any],
-             **how: Any) -> str:
-  """What identifies the data and their copy, as JSON.
-
-  Args:
-    raw: The data.
-    options: That they were opened with.
-    **how: What else decides what the copy holds, as JSON.
-  """
-  clients = hashlib.sha256()
-  for source in (raw.train, raw.test):
-    for client in () if source is None else source.client_ids:
-      clients.update(client.encode('utf-8', 'surrogateescape') + b'\0')
-    clients.update(b'\0')
-  compared = {key: value for key, value in options.items()
-              if key not in _NOT_COMPARED}
-  return json.dumps(dict(
-      how, options=compared, files=_files(options), element_spec=_spec(raw.train),
-      clients=clients.hexdigest()), sort_keys=True)
-
-
-def _is_complete(path: pathlib.Path, wanted: str) -> bool:
-  """Whether the output is there; raises ValueError if it is of other data."""
-  if not path.exists():
-    return False
+def identity_of(path: str | os.PathLike[str]) -> str | None:
+  """What `write` recorded of its data in a file; None if nothing is."""
   try:
     with sqlite.connected(path) as connection:
-      present = sqlite_writer.read_identity(connection)
-  except (ValueError, sqlite3.Error):
-    present = None
-  if present != wanted:
-    raise ValueError(f'output={os.fspath(path)} exists already and is of other data')
-  return True
+      return connection.execute('SELECT identity FROM preparation').fetchone()[0]
+  except (ValueError, TypeError):
+    return None
 
 
-def copy(raw: records.RawData, path: str | os.PathLike[str], *, identifier: str,
-         progress: Progress = _no_progress) -> tuple[int, int] | None:
-  """Writes the file, or what is missing of it.
-
-  Args:
-    raw: The data; bad clients that are skipped are counted in it.
-    path: Of the file.
-    identifier: Of the data and what is copied of them, see `identity`.
-    progress: Shows how far the copy is.
+def deleted_with_process(*paths: str | os.PathLike[str]) -> subprocess.Popen:
+  """Deletes files when this process ends, however it does.
 
   Returns:
-    The numbers of clients and of examples in the file; None if it was complete
-    already.
+    What waits for the end: closing its `stdin` makes it act at once.
+  """
+  return subprocess.Popen(
+      ['/bin/sh', '-c', 'cat > /dev/null; rm -f -- "$@"', 'sh', *map(os.fspath, paths)],
+      stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+      start_new_session=True)
+
+
+def write(path: str | os.PathLike[str], parts: Mapping[str, rows_lib.Reader], *,
+          fields: Sequence[records.Field] | None, skips: task.Skips,
+          identity: str = '', for_store: bool = False) -> tuple[int, int]:
+  """Converts populations into the splits of one new file.
+
+  Args:
+    path: Of the file; one that is there is replaced when the new one is complete.
+    parts: Name of a split -> what reads it.
+    fields: What to copy; None copies all fields of the first row, and then every row
+      must have the same.
+    skips: What to do about bad rows and their clients.
+    identity: Recorded in the file.
+    for_store: Whether only `store` reads the file: then it tells where each client
+      was read, for messages, and holds lists of numbers as bytes, for speed.
+
+  Returns:
+    The numbers of clients and of examples in the file.
 
   Raises:
-    ValueError: On bad data that are not to be skipped, or an output of other data.
-    OSError: If the output can't be written.
+    ValueError: On bad data that are not to be skipped. The message names the file,
+      the line, the client and the field.
+    OSError: If the file can't be written.
   """
-  if raw.test is not None and _spec(raw.test) != _spec(raw.train):
-    raise ValueError(f'fields of the test part must be those of the training part, '
-                     f'{_spec(raw.train)}, found {_spec(raw.test)}')
   path = pathlib.Path(path)
-  if _is_complete(path, identifier):
-    return None
-  with sqlite_writer.SqliteWriter(
-      path, element_spec=raw.train.element_spec, identity=identifier) as writer:
-    for split, source in (('train', raw.train), ('test', raw.test)):
-      if source is not None:
-        _copy_split(writer, split, source, raw.skips, progress)
-    return writer.finish()
+  partial = path.with_name(f'.{path.name}.{os.getpid()}.partial')
+  before = [reader.states() for reader in parts.values()]
+  janitor = deleted_with_process(partial, f'{partial}-journal')
+  try:
+    os.close(os.open(partial, os.O_CREAT | os.O_EXCL, 0o600))
+    conversion = _Conversion(partial, skips, for_store)
+    try:
+      for split, reader in parts.items():
+        conversion.part(split, reader, fields)
+      counts = conversion.finish(identity, _sha256(parts.values()))
+    finally:
+      conversion.close()
+    with open(partial, 'rb') as file:
+      os.fsync(file.fileno())
+    if before != [reader.states() for reader in parts.values()]:
+      raise ValueError(f'{path.name}: a file of the data has changed while it was read')
+    os.replace(partial, path)
+    return counts
+  except sqlite3.Error as error:
+    raise OSError(f'{path} cannot be written: {error}') from error
+  finally:
+    janitor.communicate()  # Deletes what is left.
 
 
-def _copy_split(writer: sqlite_writer.SqliteWriter, split: str,
-                source: task.ClientSource, skips: task.Skips,
-                progress: Progress) -> None:
-  """Copies the clients of a split that the file has not."""
-  written = 0
-  for client_id in progress(source.client_ids, split):
-    if writer.has(split, client_id):
-      written += 1
-      continue
+def _sha256(readers) -> str:
+  digests = {}
+  for reader in readers:
+    for path in filter(os.path.isfile, reader.paths):
+      with open(path, 'rb') as file:
+        digests[os.fspath(path)] = hashlib.file_digest(file, 'sha256').hexdigest()
+  return json.dumps(digests)
+
+
+class _Conversion:
+  """A file that is being written."""
+
+  def __init__(self, path: pathlib.Path, skips: task.Skips, for_store: bool):
+    self._skips, self._for_store = skips, for_store
+    self._spec: list[example_proto.Feature] | None = None
+    self._counts: dict[str, Mapping[str, int]] = {}
+    self._connection = sqlite3.connect(path, isolation_level=None)
+    # Nobody sees the file before it is complete, so it need not survive a crash.
+    for statement in ('PRAGMA journal_mode = OFF', 'PRAGMA synchronous = OFF',
+                      *_TABLES.split(';'), 'BEGIN'):
+      self._connection.execute(statement)
+
+  def close(self) -> None:
+    self._connection.close()
+
+  def part(self, split: str, reader: rows_lib.Reader,
+           fields: Sequence[records.Field] | None) -> None:
+    """Converts the rows of a split."""
+    columns = None if fields is None else [
+        columns_lib.Column(field)
+        for field in {field.column: field for field in fields}.values()]
+    while True:
+      attempt = _Attempt(self._connection, split, reader, columns,
+                         all_fields=fields is None, skip=self._skips.enabled,
+                         for_store=self._for_store)
+      try:
+        attempt.run()
+        break
+      except columns_lib.Again:
+        columns = attempt.columns
+        for table in ('examples', 'client_metadata'):
+          self._connection.execute(f'DELETE FROM {table} WHERE split_name = ?', [split])
+    for client, error in attempt.skipped:
+      if client is None:
+        self._skips.record(error)
+      else:
+        self._skips.client(client, error)
+    if not attempt.counts:
+      raise ValueError(f'{reader.name} has no client whose data are good')
+    self._counts[split] = attempt.counts
+    spec = attempt.features()
+    if self._spec not in (None, spec):
+      raise ValueError(f'fields of the {split} part must be those of the others, '
+                       f'{_in_words(self._spec)}, found {_in_words(spec)}')
+    self._spec = spec
+
+  def finish(self, identity: str, sha256: str) -> tuple[int, int]:
+    """Writes what is known at the end; the numbers of clients and of examples."""
+    execute, many = self._connection.execute, self._connection.executemany
+    execute('CREATE INDEX examples_by_client ON examples (split_name, client_id)')
+    execute('CREATE UNIQUE INDEX client_metadata_by_client ON client_metadata '
+            '(split_name, client_id)')
+    for split, counts in self._counts.items():
+      many('UPDATE client_metadata SET num_examples = ? WHERE split_name = ? AND '
+           'client_id = ?', ((n, split, client) for client, n in counts.items()))
+    # Clients with a bad row are left out as a whole.
+    execute('DELETE FROM examples WHERE (split_name, client_id) IN (SELECT split_name, '
+            'client_id FROM client_metadata WHERE num_examples = 0)')
+    execute('DELETE FROM client_metadata WHERE num_examples = 0')
+    many('INSERT INTO element_spec VALUES (?, ?, ?, ?)', (
+        (feature.name, feature.dtype.name, ','.join(map(str, feature.shape)),
+         feature.as_bytes)
+        for feature in self._spec))
+    many('INSERT INTO skipped VALUES (?, ?)', (
+        *self._skips.clients.items(), *((None, text) for text in self._skips.records)))
+    execute('INSERT INTO preparation VALUES (?, ?)', [identity, sha256])
+    counts = execute(
+        'SELECT count(*), sum(num_examples) FROM client_metadata').fetchone()
+    execute('COMMIT')
+    return counts
+
+
+def _in_words(spec: Sequence[example_proto.Feature]) -> str:
+  return _short(', '.join(f'{f.name!r} {f.dtype} {list(f.shape)}' for f in spec), 200)
+
+
+def _short(text: str, length: int = 500) -> str:
+  """One line of a message in which names in the data may be anything."""
+  text = ' '.join(text.encode('utf-8', 'backslashreplace').decode().splitlines())
+  return text if len(text) <= length else f'{text[:length - 3]}...'
+
+
+class _Attempt:
+  """One reading of the rows of a split.
+
+  Attributes:
+    columns: What is copied; None before the first row tells it.
+    counts: Client -> number of its examples; without bad clients.
+    skipped: Bad clients, or None for records of nobody, and what is wrong with them.
+  """
+
+  def __init__(self, connection: sqlite3.Connection, split: str,
+               reader: rows_lib.Reader, columns: list[columns_lib.Column] | None, *,
+               all_fields: bool, skip: bool, for_store: bool):
+    self.columns, self.counts, self.skipped = columns, {}, []
+    self._connection, self._split, self._reader = connection, split, reader
+    self._all_fields, self._skip, self._for_store = all_fields, skip, for_store
+    self._spec: list[example_proto.Feature] = []
+    self._bad: set[str] = set()
+    self._examples: list[tuple] = []
+    self._clients: list[tuple] = []
+
+  def run(self) -> None:
+    """Reads and writes all rows."""
+    total = sum(state[1] for state in self._reader.states())
+    with tqdm.tqdm(total=total or None, unit='B', unit_scale=True, dynamic_ncols=True,
+                   delay=1.0, desc=f'{self._reader.name} ({self._split})') as bar:
+      for row in self._reader.rows(bar.update):
+        self._add(row)
+    self._write()
+    for client in self._bad:
+      self.counts.pop(client, None)
+
+  def _add(self, row: rows_lib.Row) -> None:
+    place, client, record = row
     try:
-      examples = source.examples(client_id)
-    except task.BadClientError as error:
-      skips.client(client_id, error)
-      continue
-    try:
-      writer.write(split, client_id, examples)
+      if isinstance(record, ValueError):
+        raise record
+      serialized = example_proto.serialize(*self._values(record))
     except ValueError as error:
-      raise ValueError(f'{records.where(source, client_id)}: {error}') from error
-    written += 1
-  if not written:
-    raise ValueError(f'the {split} part has no client whose data are good')
+      self._is_bad(place, client, error)
+      return
+    if client not in self.counts:
+      self.counts[client] = 0
+      self._clients.append((client, self._split, 0, _short(place) if self._for_store else ''))
+    self.counts[client] += 1
+    self._examples.append((self._split, client, serialized))
+    if len(self._examples) >= _BATCH:
+      self._write()
 
+  def _values(self, record: Mapping[str, Any]
+             ) -> tuple[list[example_proto.Feature], dict[str, Any]]:
+    """What is stored of a record, and how. Raises ValueError or Again."""
+    if self.columns is None:
+      names = [name for name in record if name != self._reader.client_field]
+      if len(names) > _MOST_FIELDS:
+        raise ValueError(f'there are {len(names)} fields, more than {_MOST_FIELDS}: '
+                         'numbers of one kind belong into one list')
+      self.columns = [columns_lib.Column(records.Field(name=name)) for name in names]
+    if self._all_fields and len(record) != len(self.columns) + (
+        self._reader.client_field in record):
+      known = {column.field.column for column in self.columns}
+      for name in record:
+        if name not in known and name != self._reader.client_field:
+          raise ValueError(f'field {name!r} is not in the first record: name the '
+                           'fields to read')
+    values = {}
+    for column in self.columns:
+      name = column.field.column
+      if name not in record and not column.field.optional:
+        there = ', '.join(map(repr, record))
+        raise ValueError(
+            f'there is no field {name!r}; there are {there[:200] or "none"}')
+      values[name] = column.value(record.get(name))
+    self._spec = self._spec or self.features()
+    return self._spec, values
 
-def parse_field(text: str) -> records.Field:
-  """The field that NAME, NAME:KIND or NAME:KIND? stands for. Raises ValueError."""
-  name, _, kind = text.partition(':')
-  if not name:
-    raise ValueError(f'fields must be NAME, NAME:KIND or NAME:KIND?, found {text!r}')
-  return records.Field(name=name, kind=kind.removesuffix('?') or None,
-                       optional=kind.endswith('?'))
+  def features(self) -> list[example_proto.Feature]:
+    """How the columns, whose types are known, are stored."""
+    return example_proto.features({
+        column.field.column: (column.dtype, column.shape or ())
+        for column in self.columns}, as_bytes=self._for_store)
+
+  def _is_bad(self, place: str, client: str | None, error: ValueError) -> None:
+    if not isinstance(error, task.BadClientError):
+      kind, where = ValueError, [place]
+      if client is not None:
+        kind = task.BadClientError
+        where.append(f'client {_short(repr(client), 100)}')
+      error = kind(_short(f'{", ".join(filter(None, where))}: {error}'))
+    if not self._skip:
+      raise error
+    if client is not None:
+      self._bad.add(client)
+    self.skipped.append((client, error))
+
+  def _write(self) -> None:
+    for table, values in (('examples', self._examples),
+                          ('client_metadata', self._clients)):
+      if values:
+        marks = ', '.join('?' * len(values[0]))
+        self._connection.executemany(f'INSERT INTO {table} VALUES ({marks})', values)
+        values.clear()

@@ -5,18 +5,25 @@
       fields=[records.Field(name='text', kind=records.TEXT)])
 """
 
-import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+import functools
 import glob
 import inspect
+import os
 import pathlib
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any
 
-from tasks.sources import records
-from tasks.sources import npz as source_npz
+from tasks import checks
 from tasks import task
+from tasks.sources import folders
+from tasks.sources import npz_file
+from tasks.sources import records
+from tasks.sources import rows
 
 # What `client_field` is where it is not given.
 _CLIENT = 'client'
+# Options of every format that is copied.
+_OF_COPIES = ('skip_bad_clients', 'cache_dir', 'no_cache')
 
 _Fields = Sequence[records.Field] | None
 
@@ -40,107 +47,113 @@ def paths(pattern: str) -> list[str]:
   return found
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Request:
-  """What every opener below is given besides its options."""
-
-  fields: _Fields
-  skips: task.Skips
-
-
-def _both(open_files: Callable[[list[str]], task.ClientSource], data_path: str,
-          test_path: str | None) -> tuple[task.ClientSource, task.ClientSource | None]:
-  train = open_files(paths(data_path))
-  return train, None if test_path is None else open_files(paths(test_path))
+def _reader(data_path: str, files: Sequence[str | os.PathLike[str]],
+            read: Callable[..., Any], **identity: Any) -> rows.Reader:
+  for path in files if identity['format'] != 'folder' else ():
+    if not pathlib.Path(path).is_file():
+      raise ValueError(f'{path} does not exist or is not a file')
+  return rows.Reader(rows=read, paths=files, name=data_path, identity=identity,
+                     client_field=identity.get('client_field'))
 
 
-def _jsonl(request: _Request, *, data_path: str, test_path: str | None = None,
-           client_field: str = _CLIENT):
-  from tasks.sources import jsonl as source_jsonl  # pylint: disable=g-import-not-at-top
-  return _both(
-      lambda files: source_jsonl.open_files(
-          files, client_field=client_field, fields=request.fields,
-          skips=request.skips), data_path, test_path)
+def _by_field(read: Callable[..., Any], fields: _Fields, data_path: str, *,
+              client_field: str = _CLIENT) -> rows.Reader:
+  """Of files whose records name their client."""
+  del fields
+  files = paths(data_path)
+  return _reader(
+      data_path, files,
+      lambda progress: rows.by_field(read(files, progress), client_field),
+      format=read.__name__, client_field=client_field)
 
 
-def _csv(request: _Request, *, data_path: str, test_path: str | None = None,
-         client_field: str = _CLIENT):
-  from tasks.sources import csv_files as source_csv  # pylint: disable=g-import-not-at-top
-  return _both(
-      lambda files: source_csv.open_files(
-          files, client_field=client_field, fields=request.fields,
-          skips=request.skips), data_path, test_path)
+def _parquet(fields: _Fields, data_path: str, *,
+             client_field: str = _CLIENT) -> rows.Reader:
+  wanted = None if fields is None else {
+      client_field: False, **{field.column: field.optional for field in fields}}
+
+  def parquet(files, progress):
+    return rows.parquet(files, progress, wanted)
+
+  return _by_field(parquet, fields, data_path, client_field=client_field)
 
 
-def _parquet(request: _Request, *, data_path: str, test_path: str | None = None,
-             client_field: str = _CLIENT):
-  from tasks.sources import parquet as source_parquet  # pylint: disable=g-import-not-at-top
-  return _both(
-      lambda files: source_parquet.open_files(
-          files, client_field=client_field, fields=request.fields,
-          skips=request.skips), data_path, test_path)
+def _leaf(fields: _Fields, data_path: str) -> rows.Reader:
+  del fields
+  files = paths(data_path)
+  return _reader(data_path, files, lambda progress: rows.leaf(files, progress),
+                 format='leaf')
 
 
-def _leaf(request: _Request, *, data_path: str, test_path: str | None = None):
-  from tasks.sources import leaf as source_leaf  # pylint: disable=g-import-not-at-top
-  return _both(
-      lambda files: source_leaf.open_files(
-          files, fields=request.fields, skips=request.skips), data_path, test_path)
+def _folder(fields: _Fields, data_path: str) -> rows.Reader:
+  del fields
+  ids, files = folders.listed(data_path)
+  return _reader(
+      data_path, [file for client in ids for file in files(client)],
+      lambda progress: folders.read(data_path, progress), format='folder', clients=ids)
 
 
-def _folder(request: _Request, *, data_path: str, test_path: str | None = None):
-  from tasks.sources import folders as source_folder  # pylint: disable=g-import-not-at-top
-  return tuple(
-      None if path is None else source_folder.FolderSource(
-          path, fields=request.fields, skips=request.skips)
-      for path in (data_path, test_path))
+def _npz(fields: _Fields, data_path: str, *, client_field: str = _CLIENT,
+         suffix: str = '_train') -> rows.Reader:
+  return _reader(
+      data_path, [data_path], lambda progress: rows.npz(
+          data_path, suffix=suffix, client_field=client_field, fields=fields),
+      format='npz', client_field=client_field, suffix=suffix)
 
 
-def _npz(request: _Request, *, data_path: str, client_field: str = _CLIENT):
-  return source_npz.open_file(
-      data_path, client_field=client_field, fields=request.fields)
-
-
-def _sqlite(request: _Request, *, data_path: str, train_split: str | None = None,
-            test_split: str | None = None):
-  # TensorFlow takes seconds to import, which the other sources need not pay.
-  from tasks.sources import sqlite as source_sqlite  # pylint: disable=g-import-not-at-top
-  there = source_sqlite.split_names(data_path)
-  if train_split is None:
-    train_split = there[0] if len(there) == 1 else 'train'
-  for split in (train_split, test_split):
-    if split is not None and split not in there:
-      raise ValueError(f'{data_path} has no split {split!r}; it has '
-                       f'{", ".join(map(repr, there)) or "none"}')
-  if test_split is None and 'test' in there and train_split != 'test':
-    test_split = 'test'
-  return tuple(
-      None if split is None else source_sqlite.SqliteSource(
-          data_path, split, fields=request.fields)
-      for split in (train_split, test_split))
-
-
-_OPENERS: Mapping[str, Callable[..., Any]] = {
-    'csv': _csv, 'folder': _folder, 'jsonl': _jsonl, 'leaf': _leaf, 'npz': _npz,
-    'parquet': _parquet, 'sqlite': _sqlite}
+_READERS: Mapping[str, Callable[..., rows.Reader]] = {
+    'csv': functools.partial(_by_field, rows.csv), 'folder': _folder,
+    'jsonl': functools.partial(_by_field, rows.jsonl), 'leaf': _leaf, 'npz': _npz,
+    'parquet': _parquet}
+_OF_SQLITE = ('data_path', 'train_split', 'test_split')
 
 # The formats. Tasks add sources of their own: embedded and official.
-FORMATS = tuple(sorted(_OPENERS))
+FORMATS = tuple(sorted((*_READERS, 'sqlite')))
 
 
 def options(data_source: str) -> tuple[str, ...]:
   """The options of `open_raw` that a format uses; data_path is always needed."""
-  names = inspect.signature(_OPENERS[data_source]).parameters
-  return (*(name for name in names if name != 'request'), 'skip_bad_clients')
+  if data_source == 'sqlite':
+    return (*_OF_SQLITE, 'skip_bad_clients')
+  own = inspect.signature(_READERS[data_source]).parameters
+  parts = () if data_source == 'npz' else ('test_path',)
+  return (*(name for name in own if name not in ('fields', 'suffix')), *parts,
+          *_OF_COPIES)
 
 
 # All of them, for flags.
-OPTIONS = tuple(sorted({name for format_ in _OPENERS for name in options(format_)}))
+OPTIONS = tuple(sorted({name for format_ in FORMATS for name in options(format_)}))
 
 
-def open_raw(data_source: str, *, fields: _Fields,
-             skip_bad_clients: bool = False, **given: Any) -> records.RawData:
-  """Opens files.
+def readers(data_source: str, *, fields: _Fields, data_path: str,
+            test_path: str | None = None, **given: Any) -> dict[str, rows.Reader]:
+  """What reads the rows of a training part and, if there is one, of a test part.
+
+  Arguments are those of `open_raw`.
+  """
+  read = _READERS[data_source]
+  if data_source != 'npz':
+    parts = {'train': data_path, 'test': test_path}
+    return {split: read(fields, path, **given)
+            for split, path in parts.items() if path is not None}
+  there, client = npz_file.names(data_path), given.get('client_field', _CLIENT)
+  if f'{client}_train' not in there and client in there:
+    return {'train': read(fields, data_path, suffix='', **given)}
+  return {split: read(fields, data_path, suffix=f'_{split}', **given)
+          for split in ('train', 'test')
+          if split == 'train' or f'{client}_test' in there}
+
+
+def check_options(data_source: str, given: Mapping[str, Any]) -> None:
+  """Raises ValueError unless these are options of a format, data_path among them."""
+  checks.choice('data_source', data_source, FORMATS)
+  checks.options(f'data_source {data_source}', given, options(data_source),
+                 ['data_path'])
+
+
+def open_raw(data_source: str, *, fields: _Fields, skip_bad_clients: bool = False,
+             **given: Any) -> records.RawData:
+  """Opens files, of whose clients a copy in SQLite is made unless there is one.
 
   Args:
     data_source: One of FORMATS.
@@ -148,8 +161,9 @@ def open_raw(data_source: str, *, fields: _Fields,
     skip_bad_clients: Skip and count clients and records that are bad.
     **given: Some of `options(data_source)`. data_path: the files, between commas or
       as patterns. test_path: those of a test part. client_field: the field or
-      column that names the client. train_split, test_split: of SQLite; 'train',
-      or the only one, and 'test', if there is one.
+      column that names the client. cache_dir, no_cache: see `store.opened`.
+      train_split, test_split: of SQLite; 'train', or the only one, and 'test', if
+      there is one.
 
   Returns:
     The raw sources.
@@ -157,18 +171,35 @@ def open_raw(data_source: str, *, fields: _Fields,
   Raises:
     ValueError: On an unknown format, an option that it does not use, one that it
       needs and lacks, and bad data.
+    OSError: If the copy can't be written.
   """
-  if data_source not in _OPENERS:
-    raise ValueError(
-        f'data_source must be one of {", ".join(FORMATS)}, found {data_source!r}')
-  unused = sorted(set(given) - set(options(data_source)))
-  if unused:
-    raise ValueError(
-        f'data_source {data_source} does not use {", ".join(unused)}; its options '
-        f'are {", ".join(options(data_source))}')
-  if 'data_path' not in given:
-    raise ValueError(f'data_source {data_source} needs data_path')
+  check_options(data_source, given)
+  # TensorFlow takes seconds to import, which settings need not pay.
+  from tasks.sources import store  # pylint: disable=g-import-not-at-top
   skips = task.Skips(skip_bad_clients)
-  train, test = _OPENERS[data_source](
-      _Request(fields=fields, skips=skips), **given)
-  return records.RawData(train=train, test=test, skips=skips)
+  if data_source == 'sqlite':
+    parts = _splits(fields, **given)
+  else:
+    cache = {name: given.pop(name) for name in ('cache_dir', 'no_cache')
+             if name in given}
+    parts = {split: store.opened(reader, fields=fields, skips=skips, **cache)
+             for split, reader in readers(data_source, fields=fields, **given).items()}
+  return records.RawData(train=parts['train'], test=parts.get('test'), skips=skips)
+
+
+def _splits(fields: _Fields, data_path: str, train_split: str | None = None,
+            test_split: str | None = None) -> dict[str, task.ClientSource]:
+  """The parts of an SQLite file."""
+  from tasks.sources import sqlite  # pylint: disable=g-import-not-at-top
+  there = sqlite.split_names(data_path)
+  if train_split is None:
+    train_split = there[0] if len(there) == 1 else 'train'
+  if test_split is None and 'test' in there and train_split != 'test':
+    test_split = 'test'
+  chosen = {'train': train_split, 'test': test_split}
+  for split in filter(None, chosen.values()):
+    if split not in there:
+      raise ValueError(f'{data_path} has no split {split!r}; it has '
+                       f'{", ".join(map(repr, there)) or "none"}')
+  return {part: sqlite.SqliteSource(data_path, split, fields=fields)
+          for part, split in chosen.items() if split is not None}

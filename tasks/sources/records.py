@@ -71,6 +71,15 @@ class Field:
     return self.name if self.source_name is None else self.source_name
 
 
+def parse_field(text: str) -> Field:
+  """The field that NAME, NAME:KIND or NAME:KIND? stands for. Raises ValueError."""
+  name, _, kind = text.partition(':')
+  if not name:
+    raise ValueError(f'fields must be NAME, NAME:KIND or NAME:KIND?, found {text!r}')
+  return Field(name=name, kind=kind.removesuffix('?') or None,
+               optional=kind.endswith('?'))
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RawData:
   """What a data source has.
@@ -86,11 +95,29 @@ class RawData:
   skips: task.Skips
 
 
-class MappedSource:
-  """A task's examples, made of a raw source's, a client at a time.
+class Wrapping:
+  """A source of the same clients as another, made of what that one reads.
 
-  Implements tasks.task.ClientSource.
+  Implements tasks.task.ClientSource but for `examples`.
   """
+
+  def __init__(self, source: task.ClientSource):
+    self._source = source
+    self.client_ids: Sequence[str] = source.client_ids
+    self.element_spec: ElementSpec = source.element_spec
+
+  def where(self, client_id: str) -> str:
+    """The file and the client, for messages."""
+    return where(self._source, client_id)
+
+  @property
+  def read_in_graph(self) -> Callable[[Any], Mapping[str, Any]] | None:
+    """See task.reader_in_graph."""
+    return task.reader_in_graph(self._source)
+
+
+class MappedSource(Wrapping):
+  """A task's examples, made of a raw source's, a client at a time."""
 
   def __init__(
       self, source: task.ClientSource,
@@ -110,20 +137,12 @@ class MappedSource:
         the same results; texts are scalar strings, UTF-8. With it, and with a
         source that can be read in graph, clients are read where they train.
     """
-    self._source = source
+    super().__init__(source)
     self._convert = convert
     self._convert_in_graph = convert_in_graph
-    self.element_spec: ElementSpec = types.MappingProxyType({
+    self.element_spec = types.MappingProxyType({
         name: (np.dtype(dtype), tuple(shape))
         for name, (dtype, shape) in element_spec.items()})
-
-  @property
-  def client_ids(self) -> Sequence[str]:
-    return self._source.client_ids
-
-  def where(self, client_id: str) -> str:
-    """The file and the client, for messages."""
-    return where(self._source, client_id)
 
   def examples(self, client_id: str) -> dict[str, np.ndarray]:
     """The model examples of a client. Raises task.BadClientError."""
@@ -138,37 +157,26 @@ class MappedSource:
   @property
   def read_in_graph(self) -> Callable[[Any], Mapping[str, Any]] | None:
     """See task.reader_in_graph."""
-    read = task.reader_in_graph(self._source)
-    convert = self._convert_in_graph
+    read, convert = super().read_in_graph, self._convert_in_graph
     if read is None or convert is None:
       return None
     return lambda client_id: convert(read(client_id))
 
 
-class SubsetSource:
-  """Some clients of a source. Implements tasks.task.ClientSource."""
+class SubsetSource(Wrapping):
+  """Some clients of a source."""
 
   def __init__(self, source: task.ClientSource, client_ids: Iterable[str]):
     """Keeps the given clients, in the given order."""
-    self._source = source
-    self.client_ids: Sequence[str] = tuple(client_ids)
+    super().__init__(source)
+    self.client_ids = tuple(client_ids)
     self._known = frozenset(self.client_ids)
-    self.element_spec = source.element_spec
-
-  def where(self, client_id: str) -> str:
-    """The file and the client, for messages."""
-    return where(self._source, client_id)
 
   def examples(self, client_id: str) -> dict[str, np.ndarray]:
     """All examples of a client. Raises ValueError for an unknown client."""
     if client_id not in self._known:
       raise ValueError(f'there is no client {client_id!r}')
     return self._source.examples(client_id)
-
-  @property
-  def read_in_graph(self) -> Callable[[Any], Mapping[str, Any]] | None:
-    """See task.reader_in_graph."""
-    return task.reader_in_graph(self._source)
 
 
 def where(source: task.ClientSource, client_id: str) -> str:

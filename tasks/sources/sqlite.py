@@ -7,7 +7,6 @@ wrote have an index on examples(split_name, client_id), and the table
 told by the first example.
 """
 
-import bisect
 import contextlib
 import os
 import pathlib
@@ -68,25 +67,29 @@ class SqliteSource:
   """
 
   def __init__(self, path: str | os.PathLike[str], split_name: str, *,
-               fields: Sequence[records.Field] | None = None):
+               fields: Sequence[records.Field] | None = None,
+               copy_of: str | None = None):
     """Reads the client ids, and finds out what the examples hold.
 
     Args:
       path: The SQLite file.
       split_name: Which examples: 'train', say.
       fields: What to read; None reads everything.
+      copy_of: The files that this one is a copy of, for messages: its clients have
+        their order there. None for a file of its own, whose clients are sorted.
 
     Raises:
       ValueError: If the file is missing, is not SQLite or not in TFF's format, has
         no client in this split, or lacks a field or has it in another kind.
     """
     self._path = pathlib.Path(path).absolute()
-    self._split_name = split_name
+    self._split_name, self._copy_of = split_name, copy_of
+    order = 'rowid' if copy_of is not None else 'client_id COLLATE BINARY'
     with connected(path) as connection:
       # One by one: a list of rows would take as much memory as the ids.
       self.client_ids: Sequence[str] = tuple(row[0] for row in connection.execute(
-          'SELECT DISTINCT client_id FROM client_metadata WHERE split_name = ? '
-          'ORDER BY client_id COLLATE BINARY', [split_name]))
+          'SELECT client_id FROM client_metadata WHERE split_name = ? '
+          f'GROUP BY client_id ORDER BY {order}', [split_name]))
       # Naming the columns finds out now if the table is not what is expected.
       first = connection.execute(
           'SELECT client_id, serialized_example_proto FROM examples '
@@ -118,13 +121,13 @@ class SqliteSource:
     if connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND "
                           "name = 'element_spec'").fetchone() is None:
       return []
-    rows = connection.execute('SELECT name, dtype, shape FROM element_spec').fetchall()
+    rows = connection.execute('SELECT * FROM element_spec').fetchall()
     try:
       return [
           example_proto.Feature(
-              name=name, dtype=np.dtype(dtype),
+              name=name, dtype=np.dtype(dtype), as_bytes=any(as_bytes),
               shape=tuple(int(size) for size in shape.split(',') if size))
-          for name, dtype, shape in rows]
+          for name, dtype, shape, *as_bytes in rows]
     except (TypeError, ValueError, AttributeError) as error:
       raise ValueError(f'{self._path}: table element_spec is damaged: {error}') from error
 
@@ -132,8 +135,14 @@ class SqliteSource:
     return f'split {self._split_name!r}, client {client_id!r}'
 
   def where(self, client_id: str) -> str:
-    """The file, the split and the client, for messages."""
-    return f'{self._path}, {self._where(client_id)}'
+    """The file, the split or the line, and the client, for messages."""
+    if self._copy_of is None:
+      return f'{self._path}, {self._where(client_id)}'
+    with connected(self._path) as connection:
+      found = connection.execute(
+          'SELECT place FROM client_metadata WHERE split_name = ? AND client_id = ?',
+          [self._split_name, client_id]).fetchone()
+    return f'{found[0] if found else self._copy_of}, client {client_id!r}'
 
   def examples(self, client_id: str) -> dict[str, np.ndarray]:
     """All examples of a client, in the file's order.
@@ -142,10 +151,6 @@ class SqliteSource:
       task.BadClientError: If it has no examples, or they are damaged.
       ValueError: If the client is unknown, or the file can't be read.
     """
-    # Sorted by SQLite as Python does: UTF-8 has the order of its code points.
-    at = bisect.bisect_left(self.client_ids, client_id)
-    if self.client_ids[at:at + 1] != (client_id,):
-      raise ValueError(f'there is no client {client_id!r}')
     if not self._has_index and self._rows is None:
       self._rows = self._indexed()
     with connected(self._path) as connection:
@@ -154,6 +159,10 @@ class SqliteSource:
             _BY_CLIENT, [self._split_name, client_id]).fetchall()
       else:
         found = _by_rowid(connection, self._rows.get(client_id, ()))
+      if not found and connection.execute(
+          'SELECT 1 FROM client_metadata WHERE split_name = ? AND client_id = ?',
+          [self._split_name, client_id]).fetchone() is None:
+        raise ValueError(f'there is no client {client_id!r}')
     try:
       if not found:
         raise ValueError('no examples')

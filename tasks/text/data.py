@@ -5,12 +5,13 @@ from typing import Any, Callable, Mapping, Sequence
 
 import numpy as np
 
+from tasks import checks
+from tasks import official as official_files
+from tasks import task
+from tasks.sources import arrays as sources
 from tasks.sources import open_source
 from tasks.sources import records
-from tasks.sources import arrays as sources
-from tasks import task
 from tasks.text import embedded as text_embedded
-from tasks.text import official as text_official
 
 # Of a client's records, where a file has no test part: the last fifth.
 _TEST_PART = 5
@@ -100,6 +101,20 @@ def open_embedded(num_clients: int = 125, *, fields: Sequence[str] = _FIELDS
   return records.RawData(train=population, test=others, skips=task.Skips())
 
 
+def open_raw(*, data_source: str = 'embedded', **options: Any
+             ) -> tuple[records.RawData, None]:
+  """What prepare_data writes, the text that ships; it has no label counts.
+
+  Raises:
+    ValueError: On another source, or an option but num_clients.
+  """
+  if data_source != 'embedded':
+    raise ValueError('with a task for texts, data_source must be embedded: files are '
+                     f'copied as they are, without a task; found {data_source!r}')
+  return open_embedded(**checks.options(
+      'the copy of embedded texts', options, ['num_clients'])), None
+
+
 def _embedded(fields, *, num_clients: int = 125) -> TextData:
   raw = open_embedded(num_clients, fields=[field.name for field in fields])
   return TextData(
@@ -108,7 +123,7 @@ def _embedded(fields, *, num_clients: int = 125) -> TextData:
       skips=raw.skips)
 
 
-def _official(official: text_official.File, fields, privacy_unit: str, *,
+def _official(official: official_files.File, fields, privacy_unit: str, *,
               cache_dir: str | None = None) -> TextData:
   # TensorFlow takes seconds to import, which the other sources need not pay.
   from tasks.sources import sqlite as source_sqlite  # pylint: disable=g-import-not-at-top
@@ -116,10 +131,8 @@ def _official(official: text_official.File, fields, privacy_unit: str, *,
   open_split = lambda name: None if name is None else (
       source_sqlite.SqliteSource(path, name, fields=fields))
   return TextData(
-      population=open_split(official.train_split),
-      others=open_split(official.others_split),
-      test=open_split(official.test_split), privacy_unit=privacy_unit,
-      skips=task.Skips())
+      population=open_split('train'), others=open_split(official.others_split),
+      test=open_split('test'), privacy_unit=privacy_unit, skips=task.Skips())
 
 
 def _of_files(data_source: str, fields, privacy_unit: str,
@@ -138,7 +151,7 @@ def _of_files(data_source: str, fields, privacy_unit: str,
                   privacy_unit=privacy_unit, skips=raw.skips)
 
 
-def load(official: text_official.File, *, fields: Sequence[records.Field],
+def load(official: official_files.File, *, fields: Sequence[records.Field],
          privacy_unit: str, data_source: str | None = None,
          **options: Any) -> TextData:
   """Opens the data of a text task.
@@ -156,57 +169,47 @@ def load(official: text_official.File, *, fields: Sequence[records.Field],
     ValueError: On an unknown source, an option that it does not use, one that it
       needs and lacks, and bad data.
   """
-  if data_source is None:
-    data_source = 'embedded'
-  if data_source not in SOURCES:
-    raise ValueError(
-        f'data_source must be one of {", ".join(SOURCES)}, found {data_source!r}')
+  data_source = checks.choice('data_source', data_source, SOURCES, 'embedded')
   if data_source in open_source.FORMATS:
     return _of_files(data_source, fields, privacy_unit, options)
-  allowed = {'embedded': ('num_clients',), 'official': ('cache_dir',)}[data_source]
-  unused = sorted(set(options) - set(allowed))
-  if unused:
-    raise ValueError(
-        f'data_source {data_source} does not use {", ".join(unused)}; its options '
-        f'are {", ".join(allowed)}')
+  allowed = {'embedded': 'num_clients', 'official': 'cache_dir'}[data_source]
+  given = checks.options(f'data_source {data_source}', options, [allowed])
   if data_source == 'embedded':
-    return _embedded(fields, **options)
-  return _official(official, fields, privacy_unit, **options)
+    return _embedded(fields, **given)
+  return _official(official, fields, privacy_unit, **given)
 
 
-def check_limits(**limits: int | None) -> None:
-  """Raises ValueError unless every limit is None or an integer from 1 on."""
-  for name, value in limits.items():
-    if value is not None and (isinstance(value, bool) or value < 1):
-      raise ValueError(f'{name} must be at least 1, found {value!r}')
-
-
-def make_examples(
-    data: TextData, convert: Convert, element_spec: records.ElementSpec, *,
-    max_examples_per_client: int | None = None, max_test_examples: int = 2000,
-    convert_in_graph: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
-) -> tuple[task.ClientSource, dict[str, dict[str, np.ndarray]]]:
-  """A task's training source and held-out sets.
+def make_task(
+    name: str, model: task.Model, data: TextData, convert: Convert,
+    element_spec: records.ElementSpec, *,
+    max_examples_per_client: int | None = None, max_test_examples: int | None = None,
+    convert_in_graph: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
+    **rest: Any) -> task.Task:
+  """The task of raw sources.
 
   Args:
+    name: Of the task.
+    model: Of its examples.
     data: Raw sources.
     convert: Raw records -> model examples.
     element_spec: Of the examples.
     max_examples_per_client: A training client that has more keeps so many of them,
       evenly spaced; None keeps all.
     max_test_examples: A held-out set that has more keeps so many, drawn by a fixed
-      seed.
+      seed; None keeps all.
     convert_in_graph: As in records.MappedSource.
+    **rest: Further attributes of task.Task.
 
   Returns:
-    The source, which keeps small data in memory once they are made, and the sets
-    as in task.Task.
+    The task. Its training source keeps small data in memory once they are made.
 
   Raises:
     ValueError: If a limit is not at least 1, or data are bad.
   """
-  check_limits(max_examples_per_client=max_examples_per_client,
-               max_test_examples=max_test_examples)
+  for option, limit in (('max_examples_per_client', max_examples_per_client),
+                        ('max_test_examples', max_test_examples)):
+    if limit is not None:
+      checks.integer(option, limit, 1)
 
   def convert_for_training(raw):
     found = convert(data.train_records(raw))
@@ -258,7 +261,9 @@ def make_examples(
   train = records.MappedSource(
       data.population, convert_for_training, element_spec,
       convert_in_graph=convert_in_graph and convert_for_training_in_graph)
-  return CachedSource(train), sets
+  return task.Task(
+      name=name, model=model, train=CachedSource(train), held_out=sets,
+      privacy_unit=data.privacy_unit, skips=data.skips, **rest)
 
 
 def _some_clients(source: task.ClientSource) -> records.SubsetSource:
@@ -268,23 +273,14 @@ def _some_clients(source: task.ClientSource) -> records.SubsetSource:
   return records.SubsetSource(source, ids[np.sort(chosen[:_MOST_TEST_CLIENTS])])
 
 
-class CachedSource:
-  """Keeps the examples that were read, as long as they are few.
-
-  Implements tasks.task.ClientSource.
-  """
+class CachedSource(records.Wrapping):
+  """Keeps the examples that were read, as long as they are few."""
 
   def __init__(self, source: task.ClientSource, max_bytes: int = _CACHE_BYTES):
     """Wraps a source; what is beyond max_bytes is read anew every time."""
-    self._source = source
+    super().__init__(source)
     self._kept: dict[str, dict[str, np.ndarray]] = {}
     self._bytes_left = max_bytes
-    self.client_ids = source.client_ids
-    self.element_spec = source.element_spec
-
-  def where(self, client_id: str) -> str:
-    """See records.where."""
-    return records.where(self._source, client_id)
 
   def examples(self, client_id: str) -> dict[str, np.ndarray]:
     """All examples of a client."""
@@ -296,8 +292,3 @@ class CachedSource:
         self._bytes_left -= size
         self._kept[client_id] = found
     return dict(found)
-
-  @property
-  def read_in_graph(self):
-    """See task.reader_in_graph."""
-    return task.reader_in_graph(self._source)

@@ -11,9 +11,9 @@ from aggregators.expected_mean import ExpectedMeanFactory
 from aggregators.params import DistributedSumParams
 from tasks.sources import records
 from tasks.sources import sqlite as source_sqlite
-from tasks.sources import sqlite_writer
 from tasks import task as task_lib
 from tests import tiny_task
+from tests.tasks.sources import populations
 from tff_pipelines.accounting import mechanisms
 from tff_pipelines.experiment import records as records_lib
 from tff_pipelines.experiment import rounds as rounds_lib
@@ -49,16 +49,13 @@ def _convert_in_graph(raw):
 
 def _task(folder, bad=(), skip=False):
   """The tiny task from an SQLite file; clients differ in size, some are bad."""
-  path = folder / "tiny's.sqlite"
-  spec = {'x': (np.dtype(np.float64), (tiny_task.FEATURES,)),
-          'y': (np.dtype(np.int64), ())}
-  with sqlite_writer.SqliteWriter(path, element_spec=spec, identity='') as writer:
-    for number, client in enumerate(TINY.train.client_ids):
-      examples = TINY.train.examples(client)
-      y = np.where(number in bad, 9, examples['y'])
-      writer.write('train', client, {
-          'x': examples['x'][:number + 1], 'y': y[:number + 1]})
-    writer.finish()
+  found = {}
+  for number, client in enumerate(TINY.train.client_ids):
+    examples = TINY.train.examples(client)
+    y = np.where(number in bad, 9, examples['y']).astype(np.int64)
+    found[client] = {'x': examples['x'][:number + 1].astype(np.float64),
+                     'y': y[:number + 1]}
+  path = populations.prepared(folder / "tiny's.sqlite", populations.Clients(found))
   return task_lib.Task(
       name='tiny', model=TINY.model, train=records.MappedSource(
           source_sqlite.SqliteSource(path, 'train'), _convert,

@@ -223,7 +223,7 @@ def test_where_data_are_and_how_rounds_run_may_differ_between_starts():
   free = {name for name, field in settings_lib.declared(TrainSettings).items()
           if field.setting.free}
   assert free == {
-      'data_path', 'test_path', 'cache_dir', 'vocabulary', 'output_dir', 'resume',
+      'data_path', 'test_path', 'cache_dir', 'no_cache', 'vocabulary', 'output_dir', 'resume',
       'num_workers', 'verbose', 'rounds_per_evaluation', 'clients_per_call',
       'clients_by_id'}
 

@@ -150,7 +150,7 @@ def _absent(path):
 
 
 @pytest.mark.parametrize('make, message', [
-    (_without_arrays, 'has no array y_train, writer_train, x_test, y_test'),
+    (_without_arrays, 'has no array y_train, writer_train'),
     (_cut_off, 'is not an npz file, or corrupted'),
     (_flipped, 'is not an npz file, or corrupted'),
     (_text, 'is not an npz file, or corrupted'),

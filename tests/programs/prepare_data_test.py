@@ -1,8 +1,7 @@
-"""prepare_data: copies of every source, whatever stops it."""
+"""prepare_data: copies of every source, whole or not there."""
 
 import json
 import re
-import sqlite3
 import time
 
 import matplotlib.image
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 
 from tasks.emnist import data as emnist_data
-from tasks.sources import open_source
 from tasks.sources import sqlite as source_sqlite
 from tests.tasks.sources import populations
 from tff_pipelines import prepare_data
@@ -102,55 +100,50 @@ def test_bad_clients_are_skipped_and_counted(launcher, tmp_path):
   assert 'skipped 1 bad clients and 1 bad records of no known client' in run.stdout
 
 
-def _consistent_clients(path):
-  """The clients of a file that is not complete; asserts that each is whole."""
-  with sqlite3.connect(path) as connection:  # Rolls back what was not committed.
-    if not connection.execute('SELECT * FROM sqlite_master').fetchall():
-      return set()  # Killed before its first commit.
-    told = dict(connection.execute(
-        'SELECT client_id, num_examples FROM client_metadata').fetchall())
-    there = dict(connection.execute(
-        'SELECT client_id, count(*) FROM examples GROUP BY client_id').fetchall())
-  connection.close()
-  assert told == there
-  return set(told)
-
-
-def test_killed_copies_go_on_and_are_the_same_in_the_end(launcher, tmp_path):
-  clients = 1200
-  rng = np.random.default_rng(0)
+def test_killed_copies_leave_nothing_and_start_anew(launcher, tmp_path):
   path = tmp_path / 'f.jsonl'
+  rng = np.random.default_rng(0)
   with open(path, 'w', encoding='utf-8') as file:
-    for client in range(clients):
-      for _ in range(2 + client % 3):
-        file.write(json.dumps(
-            {'client': str(client), 'v': rng.integers(2**40, size=600).tolist()}) + '\n')
-  flags = ['--data_source=jsonl', f'--data_path={path}']
-  output = tmp_path / 'killed.sqlite'
-  partial = tmp_path / 'killed.sqlite.partial'
-  survived = []
-  for wanted_bytes in (1, 5_500_000):
-    run = launcher.start(PREPARE, *flags, f'--output={output}')
-    while run.poll() is None and not (
-        partial.exists() and partial.stat().st_size >= wanted_bytes):
-      time.sleep(0.002)
-    run.kill()
-    assert run.code == -9 and not output.exists(), run.stderr
-    survived.append(_consistent_clients(partial))
-  assert survived[0] <= survived[1]
-  assert 0 < len(survived[1]) < clients
-  for name in ('killed', 'whole'):
-    run = launcher.run(PREPARE, *flags, f'--output={tmp_path / name}.sqlite')
-    assert run.code == 0, run.stderr
-  assert not partial.exists()
-  killed, whole = (source_sqlite.SqliteSource(tmp_path / f'{name}.sqlite', 'train')
-                   for name in ('killed', 'whole'))
-  assert killed.client_ids == whole.client_ids and len(whole.client_ids) == clients
-  original = open_source.open_raw('jsonl', fields=None, data_path=str(path)).train
-  for client in whole.client_ids:
-    wanted = original.examples(client)
-    populations.assert_same(killed.examples(client), wanted)
-    populations.assert_same(whole.examples(client), wanted)
+    for i in range(4000):
+      file.write(json.dumps(
+          {'client': str(i % 900), 'v': rng.integers(2**40, size=600).tolist()}) + '\n')
+  flags = ['--data_source=jsonl', f'--data_path={path}',
+           f'--output={tmp_path / "out.sqlite"}']
+  run = launcher.start(PREPARE, *flags)
+  while run.poll() is None and not any(
+      partial.stat().st_size > 10**6 for partial in tmp_path.glob('.out*.partial')):
+    time.sleep(0.002)
+  run.kill()
+  assert run.code == -9, run.stderr
+  deadline = time.monotonic() + 60
+  while list(tmp_path.iterdir()) != [path]:
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
+  run = launcher.run(PREPARE, *flags)
+  assert run.code == 0 and '900 clients, 4,000 examples' in run.stdout, run.stderr
+  assert sorted(p.name for p in tmp_path.iterdir()) == ['f.jsonl', 'out.sqlite']
+
+
+def test_purge_deletes_the_copies_that_training_made(launcher, tmp_path):
+  options = populations.jsonl(tmp_path, {
+      f'c{i}': [dict(pixels=[i] * 784, label=i % 10)] * 3 for i in range(12)})
+  cache = tmp_path / 'cache'
+  flags = ['--rounds=1', '--cohort_size=4', '--mechanism=none', '--data_source=jsonl',
+           f'--data_path={options["data_path"]}']
+  run = launcher.run(TRAIN, *flags, f'--cache_dir={cache}',
+                     f'--output_dir={tmp_path / "cached"}')
+  assert run.code == 0 and f'copied to {cache}/copy-' in run.stderr, run.stderr
+  assert len(list(cache.glob('*.sqlite'))) == 1
+  run = launcher.run(PREPARE, '--purge', f'--cache_dir={cache}')
+  assert run.code == 0 and run.stdout.startswith(f'{cache}: 1 copies deleted, ')
+  assert not list(cache.iterdir())
+  run = launcher.run(TRAIN, *flags, '--no_cache', f'--cache_dir={cache}',
+                     f'--output_dir={tmp_path / "not_cached"}')
+  assert run.code == 0 and 'copied' not in run.stderr, run.stderr
+  assert not list(cache.iterdir())
+  one, other = ((tmp_path / name / 'metrics.csv').read_text().splitlines()[0]
+                for name in ('cached', 'not_cached'))
+  assert one == other
 
 
 def test_simulated_clients_are_copied_drawn_and_trained_on(launcher, tmp_path):

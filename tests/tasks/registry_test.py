@@ -24,7 +24,7 @@ def test_build_passes_options_on_and_leaves_out_those_not_given():
 @pytest.mark.parametrize('name, options, message', [
     ('mnist', {}, "task must be one of emnist, .*found 'mnist'"),
     ('emnist', {'modle': 'x', 'alpha': 1},
-     'task emnist has no option alpha, modle; its options are model, data_so'),
+     'task emnist does not use alpha, modle; its options are model, data_source'),
     ('emnist', {'model': 'resnet'},
      "model must be one of cnn_1m, cnn_small, found 'resnet'"),
     ('emnist', {'data_source': 'web'},
@@ -55,7 +55,7 @@ def test_bad_names_and_options_are_one_clear_line(name, options, message):
     ('stackoverflow_tag', {'num_labels': 3, 'num_clients': 5},
      'the copy of embedded texts does not use num_labels'),
     ('stackoverflow_word', {'num_clients': 1}, 'num_clients must be from 2 to the 375'),
-    ('shakespeare', {'partition': 'iid'}, 'task shakespeare has no option partition'),
+    ('shakespeare', {'partition': 'iid'}, 'task shakespeare does not use partition'),
 ])
 def test_copies_of_a_tasks_data_refuse_what_they_do_not_use(name, options, message):
   with pytest.raises(ValueError, match=message):

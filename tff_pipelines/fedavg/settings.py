@@ -67,7 +67,11 @@ class DataSettings(settings.TaskSettings):
       'data_source=sqlite.', otherwise='test, if there is one')
   skip_bad_clients: bool | None = _data(None, 'Skip and count clients whose data are '
       'bad, instead of stopping at the first.')
-  cache_dir: str | None = _data(None, 'Folder of the official data sets.', free=True)
+  cache_dir: str | None = _data(None, 'Folder of the copies that are made of data '
+      'files, as private as these, and of official data sets.', free=True,
+      otherwise='~/.cache/tff_pipelines; ~/.tff for official')
+  no_cache: bool | None = _data(None, 'Keep no copy of data files: one that is deleted '
+      'with the process.', free=True)
   only_digits: bool | None = _data(None, 'Only the 10 digits of the official data.')
   partition: str | None = _data(None, 'How data without clients are divided over '
       'simulated ones. labels: some labels each. size: sizes by a power law.',

@@ -6,7 +6,6 @@ import pytest
 from tasks.emnist import data as emnist_data
 from tasks.sources import open_source
 from tasks import registry
-from tasks.sources import sqlite_writer
 from tests import data_dir
 from tests.tasks.sources import populations
 
@@ -148,6 +147,28 @@ def test_every_format_gives_the_task_its_clients(tmp_path, format_):
         r['label'] for r in population[client]]
 
 
+@pytest.mark.parametrize('options', [
+    {}, {'partition': 'iid', 'num_clients': 10}, {'held_out_fraction': 0.3}])
+def test_npz_without_a_test_part_holds_clients_out(tmp_path, options):
+  rng = np.random.default_rng(0)
+  path = tmp_path / 'f.npz'
+  np.savez(path, x_train=rng.integers(256, size=[40, 28, 28]).astype(np.uint8),
+           y_train=rng.integers(10, size=40), writer_train=np.repeat(np.arange(10), 4))
+  data = emnist_data.load(data_source='npz', data_path=str(path), **options)
+  out = 3 if 'held_out_fraction' in options else 1
+  assert len(data.train.client_ids) == 10 - out
+  assert list(data.held_out) == ['test_clients']
+  assert len(data.held_out['test_clients']['y']) == 4 * out
+
+
+def test_npz_with_a_test_part_takes_no_held_out_fraction(tmp_path):
+  x, y = np.zeros([4, 28, 28], np.uint8), np.array([0, 1, 0, 1])
+  np.savez(tmp_path / 'f.npz', x_train=x, y_train=y, writer_train=y, x_test=x, y_test=y)
+  with pytest.raises(ValueError, match='held_out_fraction is not used: the data have'):
+    emnist_data.load(data_source='npz', data_path=str(tmp_path / 'f.npz'),
+                     held_out_fraction=0.5)
+
+
 def test_leaf_images_have_dark_ink(tmp_path):
   rows = [dict(x=[1.0] * 783 + [0.25], y=3)]
   options = populations.leaf(tmp_path, {'a': rows, 'b': rows})
@@ -161,12 +182,7 @@ def test_prepared_floats_need_to_be_told_their_ink(tmp_path):
   rows = [dict(pixels=[1.0] * 784, label=3)]
   raw = open_source.open_raw('jsonl', fields=None, data_path=populations.jsonl(
       tmp_path, {'a': rows, 'b': rows})['data_path']).train
-  path = tmp_path / 'f.sqlite'
-  with sqlite_writer.SqliteWriter(
-      path, element_spec=raw.element_spec, identity='') as writer:
-    for client in raw.client_ids:
-      writer.write('train', client, raw.examples(client))
-    writer.finish()
+  path = populations.prepared(tmp_path / 'f.sqlite', raw)
   options = dict(data_source='sqlite', data_path=str(path))
   with pytest.raises(ValueError, match='pass --dark_ink or --nodark_ink'):
     emnist_data.load(**options)
@@ -249,7 +265,7 @@ def test_classes_of_npz_files_are_told_or_counted_with_a_warning(tmp_path):
   assert 'counted from labels' in note and 'outside the guarantee' in note
   told = emnist_data.load(num_classes=5, **options)
   assert told.num_classes == 5 and not told.warnings
-  with pytest.raises(ValueError, match=r'f.npz: y_train must be below 2 .*found 2'):
+  with pytest.raises(ValueError, match=r'f.npz: y_train: .* in \[0, 2\), found 2'):
     emnist_data.load(num_classes=2, **options)
   np.savez(path, **arrays, class_names=np.array(list('abcd')))
   named = emnist_data.load(**options)

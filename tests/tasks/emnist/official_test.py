@@ -7,6 +7,7 @@ import urllib.error
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from tasks.emnist import data as emnist_data
 from tasks.emnist import official as emnist_official
@@ -26,7 +27,7 @@ def _example(pixels, label):
 
 def _write(folder, rows):
   """Writes emnist_all.sqlite with (split, client, serialized) rows."""
-  connection = sqlite3.connect(folder / emnist_official.FILE_NAME)
+  connection = sqlite3.connect(folder / emnist_official.FILE.name)
   with connection:
     connection.execute(
         'CREATE TABLE examples (split_name TEXT NOT NULL, client_id TEXT NOT '
@@ -53,7 +54,7 @@ def _paper(row, column, ink):
 def _train(folder, only_digits):
   """The task's training examples of a file in a folder."""
   raw = emnist_official.open_split(
-      folder / emnist_official.FILE_NAME, 'train', only_digits=only_digits)
+      folder / emnist_official.FILE.name, 'train', only_digits=only_digits)
   return image_records.images(
       raw, num_classes=emnist_official.num_classes(only_digits), dark_ink=True)
 
@@ -86,7 +87,6 @@ def test_ink_becomes_255_and_paper_0(cache):
 
 
 def test_tff_reads_the_same_examples(cache):
-  tff = pytest.importorskip('tensorflow_federated')
   theirs, _ = tff.simulation.datasets.emnist.load_data(
       only_digits=False, cache_dir=str(cache))
   ours = _train(cache, only_digits=False)
@@ -134,7 +134,7 @@ def test_bad_examples_name_file_and_client(tmp_path, name, serialized, message):
   source.examples('f0000_00')
   with pytest.raises(task.BadClientError, match=message) as raised:
     source.examples('f0007_00')
-  assert emnist_official.FILE_NAME in str(raised.value)
+  assert emnist_official.FILE.name in str(raised.value)
   assert 'f0007_00' in str(raised.value)
   assert '\n' not in str(raised.value)
 
@@ -156,9 +156,9 @@ def test_bad_clients_are_skipped_and_counted(tmp_path):
 
 
 def test_a_file_in_the_cache_is_not_downloaded(cache, monkeypatch):
-  monkeypatch.setattr(emnist_official, '_tff_load_data', None)
-  path = emnist_official.find_or_download(cache)
-  assert path == cache / emnist_official.FILE_NAME
+  monkeypatch.setattr(tff.simulation.datasets.emnist, 'load_data', None)
+  path = emnist_official.FILE.find_or_download(cache)
+  assert path == cache / emnist_official.FILE.name
 
 
 @pytest.mark.parametrize('error', [
@@ -166,17 +166,17 @@ def test_a_file_in_the_cache_is_not_downloaded(cache, monkeypatch):
     sqlite3.DatabaseError('malformed'), TimeoutError('timed out')])
 def test_a_failed_download_says_which_file_to_put_where(
     tmp_path, monkeypatch, error):
-  def fail(folder):
+  def fail(cache_dir):
     # What TFF leaves behind when the connection breaks.
-    with open(f'{folder}/{emnist_official.FILE_NAME}', 'wb') as f:
+    with open(f'{cache_dir}/{emnist_official.FILE.name}', 'wb') as f:
       f.write(b'half')
     raise error
 
-  monkeypatch.setattr(emnist_official, '_tff_load_data', fail)
+  monkeypatch.setattr(tff.simulation.datasets.emnist, 'load_data', fail)
   cache = tmp_path / 'cache'
   with pytest.raises(ValueError, match='cannot be downloaded') as raised:
     emnist_data.load(data_source='official', cache_dir=cache)
-  for part in (str(cache), 'https://', emnist_official.FILE_NAME + '.lzma',
+  for part in (str(cache), 'https://', emnist_official.FILE.name + '.lzma',
                str(error)):
     assert part in str(raised.value)
   assert '\n' not in str(raised.value)
@@ -184,14 +184,14 @@ def test_a_failed_download_says_which_file_to_put_where(
 
 
 def test_a_download_ends_up_in_the_cache(tmp_path, cache, monkeypatch):
-  content = (cache / emnist_official.FILE_NAME).read_bytes()
+  content = (cache / emnist_official.FILE.name).read_bytes()
 
-  def download(folder):
-    with open(f'{folder}/{emnist_official.FILE_NAME}', 'wb') as f:
+  def download(cache_dir):
+    with open(f'{cache_dir}/{emnist_official.FILE.name}', 'wb') as f:
       f.write(content)
 
-  monkeypatch.setattr(emnist_official, '_tff_load_data', download)
-  path = emnist_official.find_or_download(tmp_path / 'new')
+  monkeypatch.setattr(tff.simulation.datasets.emnist, 'load_data', download)
+  path = emnist_official.FILE.find_or_download(tmp_path / 'new')
   assert path.read_bytes() == content
   assert list((tmp_path / 'new').iterdir()) == [path]
 
@@ -199,4 +199,4 @@ def test_a_download_ends_up_in_the_cache(tmp_path, cache, monkeypatch):
 def test_a_cache_folder_that_cannot_be_made_is_named(tmp_path):
   (tmp_path / 'file').write_bytes(b'')
   with pytest.raises(ValueError, match='file/cache and cannot be downloaded'):
-    emnist_official.find_or_download(tmp_path / 'file' / 'cache')
+    emnist_official.FILE.find_or_download(tmp_path / 'file' / 'cache')

@@ -10,7 +10,6 @@ import pytest
 
 from tasks.sources import open_source
 from tasks.sources import records
-from tasks import task
 from tests.tasks.sources import populations
 
 FIELDS = (
@@ -228,7 +227,7 @@ def test_a_line_of_two_gigabytes_is_refused_without_reading_it(tmp_path):
   _error('jsonl', path, f'{path}, line 2: longer than 64 MiB')
   _error('csv', path, f'{path}, line 2: longer than 64 MiB')
   path.write_bytes(gzip.compress(b'{"users": ["a"], "user_data": {"a": "') + long)
-  _error('leaf', path, f'{path}: at byte 36: a value of more than 64 MiB')
+  _error('leaf', path, f'{path}: before byte [0-9]+: a value of more than 64')
 
 
 LEAF = {'users': ['a', 'b'], 'num_samples': [2, 1], 'user_data': {
@@ -272,9 +271,9 @@ def test_bad_leaf_user_is_named_or_skipped(tmp_path, changes, message):
      'users must not name a client twice'),
     (json.dumps({**LEAF, 'num_samples': [2]}), 'num_samples must be a list of one nu'),
     (json.dumps({'users': [], 'num_samples': []}), 'must have the lists users and num'),
-    (json.dumps(LEAF) + 'x', 'there is more after the end of the JSON'),
-    (json.dumps(LEAF)[:-3], 'cut off: not JSON at its end'),
-    ('[1]', "not the JSON expected: '\\[' where '{' should be, byte 0"),
+    (json.dumps(LEAF) + 'x', 'not JSON, or cut off: .* trailing garbage'),
+    (json.dumps(LEAF)[:-3], 'not JSON, or cut off: .* premature EOF'),
+    ('[1]', 'must have the lists users and num_samples'),
     ('{"users": 1 "user_data": {}}', 'must have|where|not JSON'),
     ('{"user_data": {"a": {"text": ["x"], "number": [1]}, "a": {}}}',
      "client 'a' is there twice"),
@@ -363,26 +362,24 @@ _JSONL = b'{"text": "x", "number": 1}\n'
 
 
 @pytest.mark.parametrize('name, content, message', [
-    ('b/f.jsonl', b'{"text": "x"}\n', "b/f.jsonl: there is no field 'number'; there"),
-    ('b/f.jsonl', b'{"text": "x", "number": "y"}\n', "b/f.jsonl: field 'number' must"),
-    ('b/f.jsonl', b'nothing\n', 'b/f.jsonl, line 1: not JSON'),
+    ('b/f.jsonl', b'{"text": "x"}\n', "line 1, client 'b': there is no field 'number'"),
+    ('b/f.jsonl', b'{"text": "x", "number": "y"}\n', "line 1, .*: field 'number' must"),
+    ('b/f.jsonl', b'nothing\n', "b/f.jsonl, line 1, client 'b': not JSON"),
     ('b/f.jsonl', b'', 'b/f.jsonl is empty'),
     ('b/f.dat', b'', 'b/f.dat is of no known kind: .jsonl, .csv'),
     ('b/f.npz', b'x', 'b/f.npz is not an npz file, or corrupted'),
     ('b/f.png', b'x', 'b/f.png is no image that can be read'),
-    ('b/.hidden', b'', 'b is empty: there are no examples'),
+    ('b/.hidden', b'', "b, client 'b': there are no examples"),
 ])
 def test_bad_client_folder_is_named_or_skipped(tmp_path, name, content, message):
   path = _folder(tmp_path, {
       'a/f.jsonl': _JSONL, name: content, 'c/f.jsonl': _JSONL})
-  raw = _open('folder', path)
-  assert raw.train.client_ids == ('a', 'b', 'c')
-  raw.train.examples('c')
-  with pytest.raises(task.BadClientError, match=message):
-    raw.train.examples('b')
-  examples, clients = records.gather(raw.train, skips=(skips := task.Skips(True)))
+  _error('folder', path, message)
+  raw = _open('folder', path, skip_bad_clients=True)
+  assert raw.train.client_ids == ('a', 'c')
+  examples, clients = records.gather(raw.train)
   assert clients.tolist() == ['a', 'c'] and examples['number'].tolist() == [1, 1]
-  assert list(skips.clients) == ['b']
+  assert list(raw.skips.clients) == ['b']
 
 
 @pytest.mark.parametrize('arrays, message', [

@@ -9,8 +9,10 @@ import numpy as np
 import pyarrow
 from pyarrow import parquet
 
+from tasks import task
+from tasks.sources import convert
 from tasks.sources import records
-from tasks.sources import sqlite_writer
+from tasks.sources import rows as rows_lib
 
 FIELDS = (
     records.Field(name='text', kind=records.TEXT),
@@ -115,19 +117,28 @@ def _array(values):
       values[0], str) else np.array(values)
 
 
+class Clients:
+  """A source of arrays: client -> field -> its values."""
+
+  def __init__(self, examples):
+    self.client_ids, self.examples = tuple(examples), examples.__getitem__
+
+
+def prepared(path, train, test=None):
+  """Writes sources to an SQLite file as prepare_data does; its path."""
+  convert.write(
+      path, {split: rows_lib.of_source(source)
+             for split, source in (('train', train), ('test', test)) if source},
+      fields=None, skips=task.Skips())
+  return path
+
+
 def sqlite(folder, population):
   """As prepare_data writes it."""
-  path = folder / 'data.sqlite'
   examples = {client: {key: _array([r[key] for r in rows]) for key in rows[0]}
               for client, rows in population.items()}
-  first = next(iter(examples.values()))
-  with sqlite_writer.SqliteWriter(path, identity='', element_spec={
-      name: (records.TEXT_DTYPE if array.dtype == object else array.dtype,
-             array.shape[1:]) for name, array in first.items()}) as writer:
-    for client, arrays in examples.items():
-      writer.write('train', client, arrays)
-    writer.finish()
-  return dict(data_source='sqlite', data_path=str(path))
+  return dict(data_source='sqlite', data_path=str(
+      prepared(folder / 'data.sqlite', Clients(examples))))
 
 
 WRITERS = {

@@ -1,4 +1,4 @@
-"""Tests of tasks.sources.sqlite and tasks.sources.sqlite_writer."""
+"""Tests of tasks.sources.sqlite and of what writes its files."""
 
 import concurrent.futures
 import sqlite3
@@ -10,14 +10,14 @@ import tensorflow as tf
 from tasks.sources import example_proto
 from tasks.sources import records
 from tasks.sources import sqlite as source_sqlite
-from tasks.sources import sqlite_writer
 from tasks import task
+from tests.tasks.sources import populations
 
 FEATURE = example_proto.Feature(name='v', dtype=np.dtype(np.int64), shape=())
 
 
 def _value(number):
-  return next(example_proto.serialize([FEATURE], {'v': np.array([number])}))
+  return example_proto.serialize([FEATURE], {'v': number})
 
 
 def _write(path, rows, metadata=None, index=False):
@@ -151,76 +151,53 @@ def test_fields_are_chosen_renamed_and_checked(tmp_path):
     source(name='v', kind='text')
 
 
-def _examples(*values):
-  return {'v': np.array(values)}
+def _source(**clients):
+  return populations.Clients(clients)
 
 
-def _writer(path, identity='x', spec=None):
-  return sqlite_writer.SqliteWriter(
-      path, element_spec=spec or {'v': (np.dtype(np.int64), ())}, identity=identity)
-
-
-def test_writer_goes_on_where_it_was_stopped(tmp_path):
+def test_written_files_have_tffs_tables_and_are_replaced_as_a_whole(tmp_path):
   path = tmp_path / 'f.sqlite'
-  with _writer(path) as writer:
-    writer.write('train', 'a', _examples(1, 2))
-    writer.commit()
-    writer.write('train', 'b', _examples(3))  # Not committed.
-  assert not path.exists()
-  with _writer(path) as writer:
-    assert writer.has('train', 'a') and not writer.has('test', 'a')
-    assert not writer.has('train', 'b')
-    writer.write('train', 'b', _examples(4))
-    writer.write('test', 'a', _examples(5))
-    assert writer.finish() == (3, 4)
+  path.write_text('of before')
+  populations.prepared(
+      path, _source(b={'v': np.array([1, 2])}, a={'v': np.array([3])}),
+      _source(a={'v': np.array([4])}))
   assert list(tmp_path.iterdir()) == [path]
+  assert path.stat().st_mode & 0o777 == 0o600
   source = source_sqlite.SqliteSource(path, 'train')
   assert source.is_prepared and source.read_in_graph is not None
-  assert source.examples('a')['v'].tolist() == [1, 2]
-  assert source.examples('b')['v'].tolist() == [4]
+  assert source.client_ids == ('a', 'b')
+  assert source.examples('b')['v'].tolist() == [1, 2]
   with sqlite3.connect(path) as connection:
     assert connection.execute(
-        'SELECT * FROM client_metadata ORDER BY 2, 1').fetchall() == [
-            ('a', 'test', 1), ('a', 'train', 2), ('b', 'train', 1)]
+        'SELECT client_id, split_name, num_examples FROM client_metadata '
+        'ORDER BY 2, 1').fetchall() == [
+            ('a', 'test', 1), ('a', 'train', 1), ('b', 'train', 2)]
+  # A copy that is only of this process tells the clients in their first order.
+  copy = source_sqlite.SqliteSource(path, 'train', copy_of='x')
+  assert copy.client_ids == ('b', 'a')
 
 
-def test_writer_refuses_what_it_may_not_touch(tmp_path):
-  path = tmp_path / 'f.sqlite'
-  with _writer(path) as writer:
-    writer.write('train', 'a', _examples(1))
-    with pytest.raises(OSError, match='f.sqlite.partial cannot be written: .*locked'):
-      _writer(path)
-    writer.commit()
-  with pytest.raises(ValueError, match='partial was begun from other data'):
-    _writer(path, identity='y')
-  with _writer(path) as writer:
-    writer.finish()
-  with pytest.raises(ValueError, match='f.sqlite exists already'):
-    _writer(path)
-  (tmp_path / 'file').write_text('')
-  with pytest.raises(OSError, match='file'):
-    _writer(tmp_path / 'file' / 'g.sqlite')
-  (tmp_path / 'h.sqlite.partial').write_text('not a database' * 100)
-  with pytest.raises(OSError, match='h.sqlite.partial cannot be written'):
-    _writer(tmp_path / 'h.sqlite')
-
-
-@pytest.mark.parametrize('spec, message', [
-    ({'v': (np.dtype('datetime64[s]'), ())}, "'v' is datetime64.*no file can hold"),
-    ({'v': (np.dtype(complex), ())}, "'v' is complex128, which no file can hold"),
-    ({'v': (np.dtype(object), (2,))}, "'v' must be one text per example"),
-    ({'v': (np.dtype(float), (2, 0))}, r"'v' has nothing in it: its shape is \[2, 0"),
+@pytest.mark.parametrize('values, message', [
+    (np.array(['2020-01-01'], 'datetime64[s]'), "'v' must be texts or numbers, found d"),
+    (np.array([1j]), "'v' must be texts or numbers, found complex128"),
+    (np.zeros([1, 2, 0]), r"'v' has nothing in it: its shape is \[2, 0"),
+    (np.zeros([0]), 'there are no examples'),
+    (np.array([np.nan]), "'v' must be finite, found nan"),
+    (np.array([np.inf], np.float32), "'v' must be finite, found inf"),
 ])
-def test_writer_names_fields_that_it_cannot_store(tmp_path, spec, message):
-  with pytest.raises(ValueError, match=message):
-    _writer(tmp_path / 'f.sqlite', spec=spec)
+def test_values_that_can_not_be_stored_are_named(tmp_path, values, message):
+  with pytest.raises(ValueError, match=f"client 'a': .*{message}"):
+    populations.prepared(tmp_path / 'f.sqlite', _source(a={'v': values}))
   assert not list(tmp_path.iterdir())
 
 
-def test_writer_refuses_clients_without_examples_and_ids_that_queries_cannot_have(
-    tmp_path):
-  with _writer(tmp_path / 'f.sqlite') as writer:
-    with pytest.raises(ValueError, match='no examples'):
-      writer.write('train', 'a', _examples())
-    with pytest.raises(ValueError, match='has the character 0'):
-      writer.write('train', 'a\0', _examples(1))
+def test_parts_must_have_the_same_fields(tmp_path):
+  with pytest.raises(ValueError, match='fields of the test part must be those of the o'):
+    populations.prepared(tmp_path / 'f', _source(a={'v': np.array([1])}),
+                         _source(a={'v': np.array([1.5])}))
+
+
+def test_a_file_that_can_not_be_written_is_named(tmp_path):
+  (tmp_path / 'file').write_text('')
+  with pytest.raises(OSError, match='file'):
+    populations.prepared(tmp_path / 'file' / 'g', _source(a={'v': np.array([1])}))

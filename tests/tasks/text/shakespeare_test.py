@@ -11,10 +11,10 @@ import tensorflow as tf
 
 from tasks.sources import open_source
 from tasks.text import shakespeare
-from tasks.sources import sqlite_writer
 from tasks import task
 from tasks.text import tokens as text_tokens
 from tests import data_dir
+from tests.tasks.sources import populations
 
 SPEECHES = {
     'hamlet/GHOST': ['Swear.'],
@@ -114,12 +114,7 @@ def test_test_part_makes_both_held_out_sets(tmp_path):
 def _sqlite(path, data_path):
   """The records of a file as prepare_data copies them."""
   raw = open_source.open_raw('jsonl', fields=None, data_path=data_path).train
-  with sqlite_writer.SqliteWriter(
-      path, element_spec=raw.element_spec, identity='') as writer:
-    for client in raw.client_ids:
-      writer.write('train', client, raw.examples(client))
-    writer.finish()
-  return str(path)
+  return str(populations.prepared(path, raw))
 
 
 # Compiled once: hypothesis gives it texts of every number and length.
@@ -155,15 +150,17 @@ def test_roles_of_sqlite_are_read_where_they_train(tmp_path, limit):
     np.testing.assert_array_equal(rows, wanted.examples(client)['tokens'])
     np.testing.assert_array_equal(
         tf.function(read)(tf.constant(client))['tokens'].numpy(), rows)
-  # Lines of a file can't be found by a graph.
-  assert task.reader_in_graph(wanted) is None
+  # Of files of lines, the copy is read.
+  rows = wanted.examples(client)['tokens']
+  np.testing.assert_array_equal(
+      tf.function(task.reader_in_graph(wanted))(tf.constant(client))['tokens'], rows)
 
 
 @pytest.mark.parametrize('options, message', [
     ({'model': 'gpt'}, "model must be one of lstm_256, lstm_small, found 'gpt'"),
-    ({'sequence_length': 0}, 'sequence_length must be at least 1, found 0'),
-    ({'max_examples_per_client': 0}, 'max_examples_per_client must be at least 1'),
-    ({'max_test_examples': -1}, 'max_test_examples must be at least 1, found -1'),
+    ({'sequence_length': 0}, 'sequence_length must be an integer from 1 on, found 0'),
+    ({'max_examples_per_client': 0}, 'max_examples_per_client must be an integer from'),
+    ({'max_test_examples': -1}, 'max_test_examples must be an integer .*, found -1'),
     ({'data_source': 'x'}, "data_source must be one of csv, embedded.*found 'x'"),
     ({'data_path': 'f'}, 'data_source embedded does not use data_path; its options'),
     ({'num_clients': 376}, 'num_clients must be from 2 to the 375 speeches'),

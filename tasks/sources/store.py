@@ -1,0 +1,121 @@
+"""The one store of clients' data: an SQLite copy of files, made once, read by client.
+
+A copy is as private as the files. Its folder is of mode 0700; it is found again by the
+path, size, time of change and inode of each file, and by what is read of them.
+"""
+
+from collections.abc import Sequence
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import weakref
+
+from tasks import task
+from tasks.sources import convert
+from tasks.sources import records
+from tasks.sources import rows
+from tasks.sources import sqlite
+
+# Of what a copy holds: a copy of another version is not found.
+_VERSION = 1
+_SPLIT = 'train'
+_COPY = 'copy-'
+
+
+def folder(cache_dir: str | os.PathLike[str] | None = None) -> pathlib.Path:
+  """The folder of copies; by default tff_pipelines in the user's cache."""
+  if cache_dir is not None:
+    return pathlib.Path(cache_dir)
+  return pathlib.Path(os.environ.get('XDG_CACHE_HOME') or '~/.cache').expanduser() / (
+      'tff_pipelines')
+
+
+def opened(reader: rows.Reader, *, fields: Sequence[records.Field] | None,
+           skips: task.Skips, cache_dir: str | os.PathLike[str] | None = None,
+           no_cache: bool = False) -> sqlite.SqliteSource:
+  """The clients of files, from their copy, which is made if there is none.
+
+  Args:
+    reader: Of the files.
+    fields: What to read; None reads all fields of the first row.
+    skips: What to do about bad clients; gets those that were left out.
+    cache_dir: See `folder`.
+    no_cache: Make a copy of this process's own, in the folder of temporary files,
+      that is deleted when the process ends, however it does.
+
+  Raises:
+    ValueError: On bad data that are not to be skipped.
+    OSError: If the copy can't be written.
+  """
+  if no_cache:
+    descriptor, name = tempfile.mkstemp(prefix=_COPY, suffix='.sqlite')
+    os.close(descriptor)
+    path, janitor = pathlib.Path(name), convert.deleted_with_process(name)
+    try:
+      _convert(reader, path, fields, skips.enabled, '')
+      source = _source(reader, path, fields, skips)
+    except BaseException:
+      janitor.communicate()
+      raise
+    weakref.finalize(source, janitor.communicate)
+    return source
+  identity = json.dumps([
+      _VERSION, reader.identity, reader.client_field, reader.states(), skips.enabled,
+      None if fields is None else [dataclasses.astuple(field) for field in fields]])
+  where = folder(cache_dir)
+  key = hashlib.sha256(identity.encode('utf-8', 'surrogateescape')).hexdigest()[:32]
+  path = where / f'{_COPY}{key}.sqlite'
+  try:
+    where.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = open(path.with_suffix('.lock'), 'w', encoding='utf-8')
+  except OSError as error:
+    raise OSError(f'cache_dir={where} can\'t be written: {error.strerror}; give '
+                  '--cache_dir, or --no_cache') from error
+  with lock:
+    # Another process that makes the same copy is waited for.
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    if not path.exists():
+      _convert(reader, path, fields, skips.enabled, identity)
+      print(f'{reader.name}: copied to {path}, {_size(path.stat().st_size)} of private '
+            'data. --no_cache keeps no copy, prepare_data --purge deletes all',
+            file=sys.stderr)
+  return _source(reader, path, fields, skips)
+
+
+def _convert(reader: rows.Reader, path: pathlib.Path,
+             fields: Sequence[records.Field] | None, skip: bool,
+             identity: str) -> None:
+  convert.write(path, {_SPLIT: reader}, fields=fields, skips=task.Skips(skip),
+                identity=identity, for_store=True)
+
+
+def _source(reader: rows.Reader, path: pathlib.Path,
+            fields: Sequence[records.Field] | None,
+            skips: task.Skips) -> sqlite.SqliteSource:
+  with sqlite.connected(path) as connection:
+    for client, message in connection.execute('SELECT * FROM skipped'):
+      if client is None:
+        skips.record(ValueError(message))
+      else:
+        skips.client(client, task.BadClientError(message))
+  return sqlite.SqliteSource(path, _SPLIT, fields=fields, copy_of=reader.name)
+
+
+def _size(count: int) -> str:
+  return f'{count / 1e9:.1f} GB' if count >= 1e9 else f'{count / 1e6:.1f} MB'
+
+
+def purge(cache_dir: str | os.PathLike[str] | None = None) -> tuple[int, int]:
+  """Deletes all copies in a folder, begun ones too; their number and bytes."""
+  number = size = 0
+  for path in sorted(folder(cache_dir).glob(f'*{_COPY}*')):
+    with contextlib.suppress(FileNotFoundError):
+      number, size = number + (path.suffix == '.sqlite'), size + path.stat().st_size
+      path.unlink()
+  return number, size
