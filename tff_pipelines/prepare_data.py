@@ -7,9 +7,8 @@
       --data_source=npz --data_path=mnist.npz
 
 Without --task the fields are copied as they are; --task=emnist copies what the task
-makes of its data, and data that only the task knows (embedded, official) are there
-too; a task for texts copies the text that ships. A copy that is stopped leaves
-nothing; a finished one is left alone. --purge deletes what training keeps of files.
+makes of its data, embedded and official ones too; a task for texts copies the text that
+ships. A copy that is stopped leaves nothing. --purge deletes what training keeps.
 
 Exit codes: 0; 2 for a wrong flag, bad data or a file that can't be written.
 """
@@ -83,8 +82,8 @@ def prepare(settings: PrepareSettings) -> None:
   from tasks.sources import convert  # pylint: disable=g-import-not-at-top
   from tasks.sources import store  # pylint: disable=g-import-not-at-top
   if settings.purge:
-    number, size = store.purge(settings.cache_dir)
-    print(f'{store.folder(settings.cache_dir)}: {number} copies deleted, {size:,} bytes')
+    print('{}: {} copies deleted, {:,} bytes'.format(
+        store.folder(settings.cache_dir), *store.purge(settings.cache_dir)))
     return
   options, label_counts = settings.task_options, None
   source, skips = options.pop('data_source', None), task_lib.Skips(
@@ -95,14 +94,15 @@ def prepare(settings: PrepareSettings) -> None:
         settings.task, data_source=source, skip_bad_clients=skips.enabled or None,
         **options)
     skips, parts = raw.skips, {
-        split: rows.of_source(part) for split, part in (
-            ('train', raw.train), ('test', raw.test)) if part is not None}
+        split: rows.of_source(part, open_source.files(options.get(path)))
+        for split, part, path in (('train', raw.train, 'data_path'),
+                                  ('test', raw.test, 'test_path')) if part is not None}
   else:
     open_source.check_options(source, options)
     parts = open_source.readers(source, fields=fields, **options)
   identity = json.dumps([
-      settings.task, source, settings.fields, sorted(options.items()),
-      [part.states() for part in parts.values()]])
+      settings.task, source, settings.fields, sorted(options.items()), skips.enabled,
+      [[part.identity, part.states()] for part in parts.values()]])
   if os.path.exists(settings.output):
     if convert.identity_of(settings.output) != identity:
       raise ValueError(f'output={settings.output} exists already and is of other data')
@@ -116,8 +116,8 @@ def prepare(settings: PrepareSettings) -> None:
     partition_figure.draw(label_counts, figure)
     print(f'labels of the clients are drawn in {figure}')
   print(f'{settings.output}: {clients:,} clients, {examples:,} examples')
-  if skips.describe() is not None:
-    print(f'warning: {skips.describe()}')
+  if (skipped := skips.describe()) is not None:
+    print(f'warning: {skipped}')
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

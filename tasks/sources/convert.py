@@ -11,7 +11,7 @@ import json
 import os
 import pathlib
 import sqlite3
-import subprocess
+import tempfile
 from typing import Any
 
 import tqdm
@@ -19,6 +19,7 @@ import tqdm
 from tasks import task
 from tasks.sources import columns as columns_lib
 from tasks.sources import example_proto
+from tasks.sources import janitor
 from tasks.sources import records
 from tasks.sources import rows as rows_lib
 from tasks.sources import sqlite
@@ -37,6 +38,7 @@ CREATE TABLE skipped (client_id TEXT, message TEXT NOT NULL);
 CREATE TABLE preparation (identity TEXT NOT NULL, sha256 TEXT NOT NULL);
 """
 _BATCH = 1000
+_ANOTHER = (None, ValueError('another bad record'))
 # TensorFlow takes a second to parse an example of so many.
 _MOST_FIELDS = 5000
 
@@ -50,21 +52,10 @@ def identity_of(path: str | os.PathLike[str]) -> str | None:
     return None
 
 
-def deleted_with_process(*paths: str | os.PathLike[str]) -> subprocess.Popen:
-  """Deletes files when this process ends, however it does.
-
-  Returns:
-    What waits for the end: closing its `stdin` makes it act at once.
-  """
-  return subprocess.Popen(
-      ['/bin/sh', '-c', 'cat > /dev/null; rm -f -- "$@"', 'sh', *map(os.fspath, paths)],
-      stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-      start_new_session=True)
-
-
 def write(path: str | os.PathLike[str], parts: Mapping[str, rows_lib.Reader], *,
           fields: Sequence[records.Field] | None, skips: task.Skips,
-          identity: str = '', for_store: bool = False) -> tuple[int, int]:
+          identity: str = '', states: Sequence | None = None,
+          for_store: bool = False) -> tuple[int, int]:
   """Converts populations into the splits of one new file.
 
   Args:
@@ -74,6 +65,8 @@ def write(path: str | os.PathLike[str], parts: Mapping[str, rows_lib.Reader], *,
       must have the same.
     skips: What to do about bad rows and their clients.
     identity: Recorded in the file.
+    states: Of the files of each part, that `identity` was made of; None for the present
+      ones. If they are others in the end, nothing is written.
     for_store: Whether only `store` reads the file: then it tells where each client
       was read, for messages, and holds lists of numbers as bytes, for speed.
 
@@ -86,11 +79,12 @@ def write(path: str | os.PathLike[str], parts: Mapping[str, rows_lib.Reader], *,
     OSError: If the file can't be written.
   """
   path = pathlib.Path(path)
-  partial = path.with_name(f'.{path.name}.{os.getpid()}.partial')
-  before = [reader.states() for reader in parts.values()]
-  janitor = deleted_with_process(partial, f'{partial}-journal')
+  states = [reader.states() for reader in parts.values()] if states is None else states
+  descriptor, partial = tempfile.mkstemp(
+      prefix=f'.{path.name}.', suffix='.partial', dir=path.parent)
+  os.close(descriptor)
+  deletion = janitor.deleted_with_process(partial)
   try:
-    os.close(os.open(partial, os.O_CREAT | os.O_EXCL, 0o600))
     conversion = _Conversion(partial, skips, for_store)
     try:
       for split, reader in parts.items():
@@ -100,14 +94,14 @@ def write(path: str | os.PathLike[str], parts: Mapping[str, rows_lib.Reader], *,
       conversion.close()
     with open(partial, 'rb') as file:
       os.fsync(file.fileno())
-    if before != [reader.states() for reader in parts.values()]:
+    if states != [reader.states() for reader in parts.values()]:
       raise ValueError(f'{path.name}: a file of the data has changed while it was read')
     os.replace(partial, path)
     return counts
   except sqlite3.Error as error:
     raise OSError(f'{path} cannot be written: {error}') from error
   finally:
-    janitor.communicate()  # Deletes what is left.
+    deletion.communicate()  # Deletes what is left.
 
 
 def _sha256(readers) -> str:
@@ -122,7 +116,7 @@ def _sha256(readers) -> str:
 class _Conversion:
   """A file that is being written."""
 
-  def __init__(self, path: pathlib.Path, skips: task.Skips, for_store: bool):
+  def __init__(self, path: str, skips: task.Skips, for_store: bool):
     self._skips, self._for_store = skips, for_store
     self._spec: list[example_proto.Feature] | None = None
     self._counts: dict[str, Mapping[str, int]] = {}
@@ -218,6 +212,7 @@ class _Attempt:
     self._connection, self._split, self._reader = connection, split, reader
     self._all_fields, self._skip, self._for_store = all_fields, skip, for_store
     self._spec: list[example_proto.Feature] = []
+    self._known = [(column.dtype, column.shape) for column in columns or ()]
     self._bad: set[str] = set()
     self._examples: list[tuple] = []
     self._clients: list[tuple] = []
@@ -240,6 +235,8 @@ class _Attempt:
         raise record
       serialized = example_proto.serialize(*self._values(record))
     except ValueError as error:
+      if not self._spec:
+        self._forget()
       self._is_bad(place, client, error)
       return
     if client not in self.counts:
@@ -249,6 +246,13 @@ class _Attempt:
     self._examples.append((self._split, client, serialized))
     if len(self._examples) >= _BATCH:
       self._write()
+
+  def _forget(self) -> None:
+    """A record that is bad decides nothing of those after it."""
+    if not self._known:
+      self.columns = None
+    for column, (dtype, shape) in zip(self.columns or (), self._known):
+      column.dtype, column.shape = dtype, shape
 
   def _values(self, record: Mapping[str, Any]
              ) -> tuple[list[example_proto.Feature], dict[str, Any]]:
@@ -292,9 +296,12 @@ class _Attempt:
       error = kind(_short(f'{", ".join(filter(None, where))}: {error}'))
     if not self._skip:
       raise error
-    if client is not None:
+    if client is None:
+      # Of many records of nobody, what is wrong is kept of the first alone.
+      self.skipped.append((None, error) if len(self.skipped) < _BATCH else _ANOTHER)
+    elif client not in self._bad:
       self._bad.add(client)
-    self.skipped.append((client, error))
+      self.skipped.append((client, error))
 
   def _write(self) -> None:
     for table, values in (('examples', self._examples),

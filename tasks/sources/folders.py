@@ -10,8 +10,8 @@ from tasks.sources import npz_file
 from tasks.sources import rows
 
 
-def listed(path: rows.Path) -> tuple[list[str], Callable[[str], list]]:
-  """The clients of a folder of folders, sorted, and what lists the files of one."""
+def listed(path: rows.Path) -> dict[str, list[pathlib.Path]]:
+  """The clients of a folder of folders, sorted, and the files of each."""
   path = pathlib.Path(path)
   if not path.is_dir():
     raise ValueError(f'{path} does not exist or is not a folder')
@@ -20,25 +20,32 @@ def listed(path: rows.Path) -> tuple[list[str], Callable[[str], list]]:
                  if entry.is_dir() and not entry.name.startswith('.'))
   if not ids:
     raise ValueError(f'{path} has no folder: each client must have its own')
+  seen: dict[str, str] = {}
   for client in ids:
     try:
       client.encode('utf-8')
     except UnicodeEncodeError as error:
-      raise ValueError(f'{path}: the name of the folder {client!r} is not UTF-8'
-                       ) from error
-
-  def files(client: str) -> list[pathlib.Path]:
-    found = []
-    for parent, folders, names in os.walk(path / client):
-      folders[:] = [name for name in folders if not name.startswith('.')]
-      found += [pathlib.Path(parent) / name for name in names
-                if not name.startswith('.')]
-    return sorted(found)
-
-  return ids, files
+      raise ValueError(
+          f'{path}: the name of the folder {client!r} is not UTF-8') from error
+    other = seen.setdefault(os.path.realpath(path / client), client)
+    if other != client:
+      raise ValueError(f'{path}: {other!r} and {client!r} are one folder, by a link: '
+                       'each client must have its own')
+  return {client: _files(path / client) for client in ids}
 
 
-def read(path: rows.Path, progress: rows.Progress) -> Iterator[rows.Row]:
+def _files(client: pathlib.Path) -> list[pathlib.Path]:
+  """All files below a client's folder, in the order of their paths."""
+  found = []
+  for parent, folders, names in os.walk(client):
+    folders[:] = [name for name in folders if not name.startswith('.')]
+    found += [pathlib.Path(parent) / name for name in names
+              if not name.startswith('.')]
+  return sorted(found)
+
+
+def read(path: rows.Path, clients: Mapping[str, list[pathlib.Path]],
+         progress: rows.Progress) -> Iterator[rows.Row]:
   """The rows of all clients of a folder of folders.
 
   Files are read in the order of their paths below the client's folder:
@@ -51,11 +58,10 @@ def read(path: rows.Path, progress: rows.Progress) -> Iterator[rows.Row]:
                         of its own below the client's, 'label', that folder's name
   Names with a dot in front are ignored.
   """
-  ids, files = listed(path)
-  for client in ids:
+  for client, listed_files in clients.items():
     count = 0
     try:
-      for file in files(client):
+      for file in listed_files:
         for place, record in _records(file, pathlib.Path(path) / client, progress):
           count += 1
           yield rows.Row(place, client, record)

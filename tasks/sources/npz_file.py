@@ -42,8 +42,10 @@ def mapped(path: str | os.PathLike[str], name: str, folder: str) -> np.ndarray:
     # Extracted to the end before it is mapped: only then is the checksum verified.
     file = archive.extract(f'{name}.npy', folder)
     found = np.load(file, mmap_mode='r', allow_pickle=False)
+    size = os.path.getsize(file)
+    os.unlink(file)  # The map stays.
     # NumPy multiplies sizes modulo 2^64, and then maps less than it reads.
-    if math.prod(found.shape) * found.itemsize > os.path.getsize(file):
+    if math.prod(found.shape) * found.itemsize > size:
       raise ValueError('an array is larger than its file')
     return _checked(found)
 

@@ -42,17 +42,27 @@ def paths(pattern: str) -> list[str]:
     if not part or not names:
       raise ValueError(f'data_path must name files, found {part!r}, which fits none')
     found += names
-  if len(set(found)) != len(found):
+  if len(set(map(os.path.realpath, found))) != len(found):
     raise ValueError(f'data_path must name every file once, found {pattern!r}')
   return found
 
 
-def _reader(data_path: str, files: Sequence[str | os.PathLike[str]],
+def files(pattern: str | None) -> list[str]:
+  """The same, with all files that are below folders; none for None."""
+  found = []
+  for path in () if pattern is None else paths(pattern):
+    below = (os.path.join(parent, name) for parent, _, names in os.walk(path)
+             for name in names)
+    found += sorted(below) if os.path.isdir(path) else [path]
+  return found
+
+
+def _reader(data_path: str, found: Sequence[str | os.PathLike[str]],
             read: Callable[..., Any], **identity: Any) -> rows.Reader:
-  for path in files if identity['format'] != 'folder' else ():
+  for path in found if identity['format'] != 'folder' else ():
     if not pathlib.Path(path).is_file():
       raise ValueError(f'{path} does not exist or is not a file')
-  return rows.Reader(rows=read, paths=files, name=data_path, identity=identity,
+  return rows.Reader(rows=read, paths=found, name=data_path, identity=identity,
                      client_field=identity.get('client_field'))
 
 
@@ -60,10 +70,10 @@ def _by_field(read: Callable[..., Any], fields: _Fields, data_path: str, *,
               client_field: str = _CLIENT) -> rows.Reader:
   """Of files whose records name their client."""
   del fields
-  files = paths(data_path)
+  found = paths(data_path)
   return _reader(
-      data_path, files,
-      lambda progress: rows.by_field(read(files, progress), client_field),
+      data_path, found,
+      lambda progress: rows.by_field(read(found, progress), client_field),
       format=read.__name__, client_field=client_field)
 
 
@@ -72,25 +82,26 @@ def _parquet(fields: _Fields, data_path: str, *,
   wanted = None if fields is None else {
       client_field: False, **{field.column: field.optional for field in fields}}
 
-  def parquet(files, progress):
-    return rows.parquet(files, progress, wanted)
+  def parquet(found, progress):
+    return rows.parquet(found, progress, wanted)
 
   return _by_field(parquet, fields, data_path, client_field=client_field)
 
 
 def _leaf(fields: _Fields, data_path: str) -> rows.Reader:
   del fields
-  files = paths(data_path)
-  return _reader(data_path, files, lambda progress: rows.leaf(files, progress),
+  found = paths(data_path)
+  return _reader(data_path, found, lambda progress: rows.leaf(found, progress),
                  format='leaf')
 
 
 def _folder(fields: _Fields, data_path: str) -> rows.Reader:
   del fields
-  ids, files = folders.listed(data_path)
+  clients = folders.listed(data_path)
   return _reader(
-      data_path, [file for client in ids for file in files(client)],
-      lambda progress: folders.read(data_path, progress), format='folder', clients=ids)
+      data_path, [file for of_client in clients.values() for file in of_client],
+      lambda progress: folders.read(data_path, clients, progress), format='folder',
+      clients=list(clients))
 
 
 def _npz(fields: _Fields, data_path: str, *, client_field: str = _CLIENT,
@@ -131,6 +142,14 @@ def readers(data_source: str, *, fields: _Fields, data_path: str,
 
   Arguments are those of `open_raw`.
   """
+  if data_source == 'sqlite':
+    return {split: rows.of_source(source, [data_path])
+            for split, source in _splits(fields, data_path, **given).items()}
+  common = set(map(os.path.realpath, files(data_path))) & set(
+      map(os.path.realpath, files(test_path)))
+  if common:
+    raise ValueError(f'test_path must name other files than data_path, found '
+                     f'{min(common)} in both')
   read = _READERS[data_source]
   if data_source != 'npz':
     parts = {'train': data_path, 'test': test_path}

@@ -10,12 +10,14 @@ import contextlib
 import csv as csv_lib
 import dataclasses
 import gzip
+import hashlib
 import io
 import json
 import os
 import pathlib
 import tempfile
-from typing import Any, BinaryIO, Callable, Iterator, Mapping, NamedTuple, Sequence
+from typing import Any, BinaryIO, Callable, Iterable, Iterator, Mapping, NamedTuple
+from typing import Sequence
 import warnings
 import zlib
 
@@ -23,6 +25,7 @@ import numpy as np
 
 from tasks import task
 from tasks.sources import columns
+from tasks.sources import janitor
 from tasks.sources import npz_file
 from tasks.sources import records
 
@@ -33,7 +36,11 @@ _GZIP_MAGIC = b'\x1f\x8b'
 _BYTE_ORDER_MARK = b'\xef\xbb\xbf'
 _PARQUET_ROWS = 4096
 # Deeper, each level would cost ijson as much memory as all levels above it.
-_MOST_LEVELS, _BLOCK = 2000, 4096
+_MOST_LEVELS = 1000
+# Signs that are no brackets or quotes, and what a bracket adds to the level.
+_OTHERS = bytes(set(range(256)) - set(b'"[]{}'))
+_STEPS = np.zeros(256, np.int8)
+_STEPS[list(b'[{')], _STEPS[list(b']}')] = 1, -1
 # What yajl is given at a time: it scans a text anew with each piece.
 _LEAF_BYTES = 4 * 2**20
 
@@ -80,10 +87,15 @@ class Reader:
   name: str = ''
 
   def states(self) -> list:
-    """Path, size, time of the last change and inode of each file that there is."""
-    return [(os.path.abspath(path), status.st_size, status.st_mtime_ns, status.st_ino)
-            for path in filter(os.path.isfile, self.paths)
-            for status in [os.stat(path)]]
+    """Path, size, times of change and inode of each file that there is."""
+    return states(self.paths)
+
+
+def states(paths: Iterable[Path]) -> list[list]:
+  """Path, size, times of change and inode of each of these files that there is."""
+  return [[os.path.abspath(path), status.st_size, status.st_mtime_ns,
+           status.st_ctime_ns, status.st_ino]
+          for path in filter(os.path.isfile, paths) for status in [os.stat(path)]]
 
 
 def client_id_of(value: Any, name: str) -> str:
@@ -245,7 +257,7 @@ def _csv_rows(path: Path, progress: Progress) -> Iterator[tuple[str, list[str]]]
           text if os.fspath(path) in text else f'{began or here}: {text}') from error
     if cells is None:
       return
-    if ''.join(cells).strip():
+    if len(cells) > 1 or ''.join(cells).strip():
       yield began, cells
 
 
@@ -312,14 +324,14 @@ def by_field(found: Records, client_field: str) -> Iterator[Row]:
 
 
 class _Bounded:
-  """A JSON file of which not too much is read between two calls of `next_value`."""
+  """A JSON file of bounded depth and, between two calls of `next_value`, length."""
 
   def __init__(self, file: BinaryIO, path: Path):
-    self._file, self._path, self._at = file, path, 0
-    self.next_value()
+    self._file, self._path, self._at, self._limit = file, path, 0, MAX_BYTES
+    self._level, self._in_text, self._rest = 0, 0, b''
 
   def next_value(self) -> None:
-    self._limit, self._level = self._at + MAX_BYTES, 0
+    self._limit = self._at + MAX_BYTES
 
   def read(self, size: int) -> bytes:
     # A piece may hold the ends of several values: one piece more than the limit.
@@ -328,14 +340,23 @@ class _Bounded:
                        f'{MAX_BYTES // 2**20} MiB')
     content = self._file.read(size)
     self._at += len(content)
-    for start in range(0, len(content), _BLOCK):
-      block = content[start:start + _BLOCK]
-      self._level += block.count(b'[') + block.count(b'{') - (
-          block.count(b']') + block.count(b'}'))
-      if self._level > _MOST_LEVELS:
-        raise ValueError(f'{self._path}: before byte {self._at}: nested too deeply, or '
-                         f'more than {_MOST_LEVELS} brackets without their ends')
+    if self._deepest(content) > _MOST_LEVELS:
+      raise ValueError(f'{self._path}: before byte {self._at}: not JSON that can be '
+                       'read: nested too deeply')
     return content
+
+  def _deepest(self, content: bytes) -> int:
+    """The deepest level in the next piece."""
+    # Escaped signs go first: then texts have no quotes but their own.
+    content = (self._rest + content).replace(b'\\\\', b'').replace(b'\\"', b'')
+    self._rest = b'\\' if content.endswith(b'\\') else b''
+    parts = content.translate(None, _OTHERS).split(b'"')
+    outside = b''.join(parts[self._in_text::2])
+    self._in_text ^= (len(parts) - 1) & 1
+    levels = self._level + np.cumsum(
+        _STEPS[np.frombuffer(outside, np.uint8)], dtype=np.int64)
+    before, self._level = self._level, int(levels[-1]) if levels.size else self._level
+    return int(levels.max(initial=before))
 
 
 def leaf(paths: Sequence[Path], progress: Progress) -> Iterator[Row]:
@@ -443,7 +464,9 @@ def npz(path: Path, *, suffix: str, client_field: str,
       raise ValueError(f'{path}: there is no array {name + suffix!r}{of}')
   if fields is not None:
     names = list(dict.fromkeys([client_field, *(field.column for field in fields)]))
-  with tempfile.TemporaryDirectory() as folder:
+  with contextlib.ExitStack() as stack:
+    folder = tempfile.mkdtemp()
+    stack.callback(janitor.deleted_with_process(folder).communicate)
     arrays = {name: npz_file.mapped(path, name + suffix, folder) for name in names}
     clients = arrays[client_field]
     if clients.ndim != 1 or clients.dtype.kind not in 'iuU' or not clients.size:
@@ -475,8 +498,8 @@ def npz(path: Path, *, suffix: str, client_field: str,
       yield Row(place, client, {name: array[row] for name, array in arrays.items()})
 
 
-def of_source(source: task.ClientSource) -> Reader:
-  """What reads the rows of a source of any kind."""
+def of_source(source: task.ClientSource, paths: Sequence[Path] = ()) -> Reader:
+  """What reads the rows of a source of any kind; paths: the files behind it."""
   def rows(progress: Progress) -> Iterator[Row]:
     del progress
     for client in source.client_ids:
@@ -491,4 +514,5 @@ def of_source(source: task.ClientSource) -> Reader:
       for row in range(count):
         yield Row('', client, {name: array[row] for name, array in examples.items()})
 
-  return Reader(rows=rows, name='the data')
+  ids = hashlib.sha256('\0'.join(source.client_ids).encode('utf-8', 'replace'))
+  return Reader(rows=rows, name='the data', paths=paths, identity=ids.hexdigest())

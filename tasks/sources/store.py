@@ -7,17 +7,20 @@ path, size, time of change and inode of each file, and by what is read of them.
 from collections.abc import Sequence
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import hashlib
 import json
 import os
 import pathlib
+import re
 import sys
 import tempfile
 import weakref
 
 from tasks import task
 from tasks.sources import convert
+from tasks.sources import janitor
 from tasks.sources import records
 from tasks.sources import rows
 from tasks.sources import sqlite
@@ -26,6 +29,8 @@ from tasks.sources import sqlite
 _VERSION = 1
 _SPLIT = 'train'
 _COPY = 'copy-'
+_OURS = re.compile(
+    _COPY + r'[0-9a-f]{32}\.(sqlite|lock)|\.' + _COPY + r'[0-9a-f]{32}\..*\.partial')
 
 
 def folder(cache_dir: str | os.PathLike[str] | None = None) -> pathlib.Path:
@@ -56,24 +61,28 @@ def opened(reader: rows.Reader, *, fields: Sequence[records.Field] | None,
   if no_cache:
     descriptor, name = tempfile.mkstemp(prefix=_COPY, suffix='.sqlite')
     os.close(descriptor)
-    path, janitor = pathlib.Path(name), convert.deleted_with_process(name)
+    path, deletion = pathlib.Path(name), janitor.deleted_with_process(name)
     try:
-      _convert(reader, path, fields, skips.enabled, '')
+      _convert(reader, path, fields, skips.enabled)
       source = _source(reader, path, fields, skips)
     except BaseException:
-      janitor.communicate()
+      deletion.communicate()
       raise
-    weakref.finalize(source, janitor.communicate)
+    weakref.finalize(source, deletion.communicate)
     return source
+  states = reader.states()
   identity = json.dumps([
-      _VERSION, reader.identity, reader.client_field, reader.states(), skips.enabled,
+      _VERSION, reader.identity, reader.client_field, states, skips.enabled,
       None if fields is None else [dataclasses.astuple(field) for field in fields]])
   where = folder(cache_dir)
   key = hashlib.sha256(identity.encode('utf-8', 'surrogateescape')).hexdigest()[:32]
   path = where / f'{_COPY}{key}.sqlite'
   try:
     where.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = open(path.with_suffix('.lock'), 'w', encoding='utf-8')
+    if where.stat().st_uid != os.geteuid():
+      raise PermissionError(errno.EPERM, 'it is another user\'s folder')
+    lock = open(os.open(path.with_suffix('.lock'),
+                        os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600), 'rb')
   except OSError as error:
     raise OSError(f'cache_dir={where} can\'t be written: {error.strerror}; give '
                   '--cache_dir, or --no_cache') from error
@@ -81,7 +90,7 @@ def opened(reader: rows.Reader, *, fields: Sequence[records.Field] | None,
     # Another process that makes the same copy is waited for.
     fcntl.flock(lock, fcntl.LOCK_EX)
     if not path.exists():
-      _convert(reader, path, fields, skips.enabled, identity)
+      _convert(reader, path, fields, skips.enabled, identity, states)
       print(f'{reader.name}: copied to {path}, {_size(path.stat().st_size)} of private '
             'data. --no_cache keeps no copy, prepare_data --purge deletes all',
             file=sys.stderr)
@@ -89,10 +98,10 @@ def opened(reader: rows.Reader, *, fields: Sequence[records.Field] | None,
 
 
 def _convert(reader: rows.Reader, path: pathlib.Path,
-             fields: Sequence[records.Field] | None, skip: bool,
-             identity: str) -> None:
+             fields: Sequence[records.Field] | None, skip: bool, identity: str = '',
+             states: list | None = None) -> None:
   convert.write(path, {_SPLIT: reader}, fields=fields, skips=task.Skips(skip),
-                identity=identity, for_store=True)
+                identity=identity, states=states and [states], for_store=True)
 
 
 def _source(reader: rows.Reader, path: pathlib.Path,
@@ -115,6 +124,8 @@ def purge(cache_dir: str | os.PathLike[str] | None = None) -> tuple[int, int]:
   """Deletes all copies in a folder, begun ones too; their number and bytes."""
   number = size = 0
   for path in sorted(folder(cache_dir).glob(f'*{_COPY}*')):
+    if not _OURS.fullmatch(path.name) or not path.is_file():
+      continue
     with contextlib.suppress(FileNotFoundError):
       number, size = number + (path.suffix == '.sqlite'), size + path.stat().st_size
       path.unlink()

@@ -91,8 +91,11 @@ def test_rounds_are_sampled_as_they_are_accounted(name, sampling):
   scheme = mechanism.sampling_scheme(simulation_seed=3)
   assert (scheme.name, scheme.simulation_seed) == (sampling, 3)
   assert (scheme.population, scheme.cohort_size) == (1000, 50.0)
-  assert mechanism.event() == events.SelfComposed(
-      event=mechanism.round_event(), count=20)
+  rounds = {mechanism.round_event(r) for r in range(1, 21)}
+  assert sampling not in ('poisson', 'fixed', 'none') or len(rounds) == 1
+  if len(rounds) == 1:
+    assert mechanism.event() == events.SelfComposed(
+        event=mechanism.round_event(), count=20)
   expected = mechanism.release()
   if name != 'none':
     expected = scheme.event(expected, 1)

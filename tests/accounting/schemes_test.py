@@ -228,26 +228,37 @@ class Turn(base.Event):
   """A round of `Groups`: a cost if it is the first of a pass over all groups.
 
   Attributes:
-    release: From one group.
+    event: From one group.
     is_first: Whether the groups before it in the pass are none.
   """
 
-  release: base.Event
+  event: base.Event
   is_first: bool
 
   @property
   def adjacency(self):
-    return self.release.adjacency
+    return self.event.adjacency
 
   @property
   def sensitivity(self):
-    return self.release.sensitivity
+    return self.event.sensitivity
 
   def curve(self, max_order, amplification):
-    return self.is_first * self.release.curve(max_order, amplification)
+    if not self.is_first:
+      return np.zeros(max_order - 1)
+    return self.event.curve(max_order, amplification)
+
+  def pure_epsilon(self, amplification):
+    return self.event.pure_epsilon(amplification) if self.is_first else 0.0
+
+  def factors(self, amplification):
+    return self.event.factors(amplification) if self.is_first else ()
+
+  def caveats(self):
+    return self.event.caveats()
 
   def repeated(self):
-    return self.release
+    return self.event
 
 
 class Groups(schemes.SamplingScheme):
@@ -269,7 +280,7 @@ class Groups(schemes.SamplingScheme):
 
   def event(self, release, round_index, pivotal_probability=0.0):
     del pivotal_probability  # The sizes of cohorts are public.
-    return Turn(release=release, is_first=round_index % self.groups == 1)
+    return Turn(event=release, is_first=round_index % self.groups == 1 % self.groups)
 
   def state(self):
     return {'deck': self._deck}

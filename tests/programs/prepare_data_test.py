@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+import sqlite3
 import time
 
 import matplotlib.image
@@ -122,6 +124,43 @@ def test_killed_copies_leave_nothing_and_start_anew(launcher, tmp_path):
   run = launcher.run(PREPARE, *flags)
   assert run.code == 0 and '900 clients, 4,000 examples' in run.stdout, run.stderr
   assert sorted(p.name for p in tmp_path.iterdir()) == ['f.jsonl', 'out.sqlite']
+
+
+def test_an_output_of_data_that_changed_is_not_complete(launcher, tmp_path):
+  rng = np.random.default_rng(0)
+  path, output = tmp_path / 'f.npz', tmp_path / 'out.sqlite'
+  flags = ['--task=emnist', '--data_source=npz', f'--data_path={path}',
+           f'--output={output}', '--num_classes=10']
+  for records, code in ((20, 0), (30, 2)):
+    np.savez(path, x_train=rng.integers(256, size=[records, 28, 28]).astype(np.uint8),
+             y_train=rng.integers(10, size=records), writer_train=np.arange(records) % 4)
+    run = launcher.run(PREPARE, *flags)
+    assert run.code == code, run.stderr
+  assert 'exists already and is of other data' in run.stderr
+  assert launcher.run(PREPARE, *flags).code == 2
+  # With bad clients left out it is another file.
+  lines = tmp_path / 'f.jsonl'
+  lines.write_text('{"client": "a", "v": 1}\n{"client": "b", "v": "x"}\n')
+  flags = ['--data_source=jsonl', f'--data_path={lines}',
+           f'--output={tmp_path / "two.sqlite"}']
+  assert launcher.run(PREPARE, *flags, '--skip_bad_clients').code == 0
+  assert launcher.run(PREPARE, *flags).code == 2
+
+
+def test_sqlite_files_without_an_index_get_one(launcher, tmp_path):
+  path, output = tmp_path / 'f.sqlite', tmp_path / 'out.sqlite'
+  options = populations.sqlite(tmp_path, populations.POPULATION)
+  shutil.copy(options['data_path'], path)
+  with sqlite3.connect(path) as connection:
+    connection.execute('DROP INDEX examples_by_client')
+  assert source_sqlite.SqliteSource(path, 'train').read_in_graph is None
+  run = launcher.run(PREPARE, '--data_source=sqlite', f'--data_path={path}',
+                     f'--output={output}')
+  assert run.code == 0, run.stderr
+  source = source_sqlite.SqliteSource(output, 'train')
+  assert source.read_in_graph is not None
+  for client, rows in populations.POPULATION.items():
+    populations.assert_same(source.examples(client), populations.expected(rows))
 
 
 def test_purge_deletes_the_copies_that_training_made(launcher, tmp_path):

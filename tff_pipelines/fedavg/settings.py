@@ -162,7 +162,8 @@ class TrainSettings(settings.RunSettings, DataSettings):
 
   client_learning_rate: float = _training(0.2, 'Learning rate of SGD on a client.',
       above=0, essential=True)
-  client_batch_size: int = _training(5, 'Examples of a step.', low=1, essential=True)
+  client_batch_size: int = _training(5, 'Examples of a step on a client.', low=1,
+      essential=True)
   client_epochs: int = _training(1, 'Passes over a client\'s data in a round.', low=1)
   server_learning_rate: float = _training(0.7, 'Learning rate of SGD on the server.',
       above=0, essential=True)

@@ -42,6 +42,7 @@ import tensorflow as tf
 
 from tasks import task
 from tasks.sources import convert
+from tasks.sources import janitor
 from tasks.sources import open_source
 from tasks.sources import sqlite
 from tests.tasks.sources import fuzz_files
@@ -62,14 +63,17 @@ class _Wrong(Exception):
 
 
 class _Deleter:
-  """Instead of convert.deleted_with_process, whose process takes a while to start."""
+  """Instead of janitor.deleted_with_process, whose process takes a while to start."""
 
   def __init__(self, *paths):
     self._paths = paths
 
   def communicate(self):
     for path in self._paths:
-      pathlib.Path(path).unlink(missing_ok=True)
+      if os.path.isdir(path):
+        shutil.rmtree(path)
+      else:
+        pathlib.Path(path).unlink(missing_ok=True)
 
 
 def _check_message(text: str, given: fuzz_inputs.Input, paths: Sequence[str]) -> None:
@@ -207,7 +211,7 @@ def _child(job: _Job) -> None:
   tqdm.tqdm.monitor_interval = 0
   _clear()
   fuzz_inputs.warm_up()
-  convert.deleted_with_process = _Deleter
+  janitor.deleted_with_process = _Deleter
   pages = int(pathlib.Path('/proc/self/statm').read_text(encoding='ascii').split()[0])
   limit = pages * resource.getpagesize() + 6 * 2**30
   resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

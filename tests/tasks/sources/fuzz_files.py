@@ -31,7 +31,7 @@ ESCAPED = '/var/tmp/tff_pipelines_fuzz_train.npy'
 
 _CLIENTS = ('ann', "o'ben\u00e9", '7', 'x y', '-1', 'a,"b', '\u20ac\U0001f600')
 _TEXTS = ('', 'x', 'a "b",\nc', '\u20ac', 'y|z', '12', "it's", '\U0001f600 \u2028',
-          '\t', ':[', '}')
+          '\t', ':[', '[' * 20)
 _INTEGERS = (0, 1, -3, 255, 2**31, -2**31, 2**53 + 1, 2**62, 2**63 - 1, -2**63 + 1)
 _FLOATS = (0.0, -0.0, 0.1, 5.0, -6.5, 1e300, 5e-324, 1e22, -1.7976931348623157e308)
 
@@ -385,7 +385,7 @@ def bomb(rng: random.Random, format_: str) -> bytes:
         b'client,text\na,' + b'x' * 2**21, b'client,text\na,"' + b'x\n' * 2**19,
         b',' * 2**21, b'client,text\n' * 2**16))
   piece = rng.choice((
-      b'[],', b'[[', b'[[],', b'{"a":', b'0,', b'"x",', b'1.5,', b'1', b'x'))
+      b'[],', b'[[', b'[[],', b'["]",', b'{"a":', b'0,', b'"x",', b'1.5,', b'1', b'x'))
   content = piece * (rng.choice((2**20, 2**22)) // len(piece))
   start, end = rng.choice(((b'[', b'0]'), (b'"', b'"'), (b'', b'0'), (b'{"a":', b'}')))
   if format_ == 'leaf':

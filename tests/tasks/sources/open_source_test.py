@@ -167,7 +167,7 @@ def test_patterns_and_commas_name_several_files(tmp_path):
 
 
 @pytest.mark.parametrize('data_source, options, message', [
-    ('xml', {}, 'data_source must be one of csv, folder, jsonl, leaf, npz, parquet, s'),
+    ('xml', {}, f'data_source must be one of {", ".join(open_source.FORMATS)}, found'),
     ('jsonl', {}, 'data_source jsonl needs data_path'),
     ('leaf', {'data_path': 'f', 'client_field': 'c'}, 'leaf does not use client_field'),
     ('sqlite', {'data_path': 'f', 'test_path': 'g'}, 'sqlite does not use test_path'),

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 from tasks import task
@@ -138,11 +139,14 @@ def test_a_folder_that_can_not_be_written_is_named(tmp_path):
 def test_purge_deletes_copies_and_nothing_else(tmp_path, cache):
   for format_ in ('jsonl', 'csv'):
     _open(populations.WRITERS[format_](tmp_path, populations.POPULATION), cache)
-  (cache / '.copy-1.sqlite.7.partial').write_bytes(b'123')
-  (cache / 'emnist_all.sqlite').write_bytes(b'4')
+  (cache / f'.copy-{"0" * 32}.sqlite.7.partial').write_bytes(b'123')
+  others = {'emnist_all.sqlite', 'my-copy-of-a-thesis.doc', 'copy-2024.sqlite'}
+  for name in others:
+    (cache / name).write_bytes(b'4')
+  (cache / f'copy-{"1" * 32}.sqlite').mkdir()
   number, size = store.purge(cache)
   assert number == 2 and size > 1000
-  assert [path.name for path in cache.iterdir()] == ['emnist_all.sqlite']
+  assert {path.name for path in cache.iterdir() if path.is_file()} == others
   assert store.purge(tmp_path / 'gone') == (0, 0)
 
 
@@ -150,16 +154,17 @@ def test_purge_deletes_copies_and_nothing_else(tmp_path, cache):
 _PROGRAM = '''
 import sys, time
 from tasks.sources import open_source
-raw = open_source.open_raw('jsonl', fields=None, data_path=sys.argv[1],
+raw = open_source.open_raw(sys.argv[5], fields=None, data_path=sys.argv[1],
                            cache_dir=sys.argv[2], no_cache=bool(sys.argv[3]))
 print(len(raw.train.client_ids), raw.train.examples('c7')['v'][0], flush=True)
 time.sleep(float(sys.argv[4]))
 '''
 
 
-def _start(path, cache, *, no_cache='', seconds=0, tmp):
+def _start(path, cache, *, no_cache='', seconds=0, tmp, format_='jsonl'):
   return subprocess.Popen(
-      [sys.executable, '-c', _PROGRAM, str(path), str(cache), no_cache, str(seconds)],
+      [sys.executable, '-c', _PROGRAM, str(path), str(cache), no_cache, str(seconds),
+       format_],
       cwd=launcher.ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
       env={**os.environ, 'TMPDIR': str(tmp)})
 
@@ -177,6 +182,62 @@ def _wait_for(condition, seconds=60):
   while not condition():
     assert time.monotonic() < deadline
     time.sleep(0.005)
+
+
+def test_files_that_come_while_a_folder_is_read_are_not_in_its_copy(
+    tmp_path, cache, monkeypatch):
+  options = populations.clients_folder(tmp_path, populations.POPULATION)
+  late = tmp_path / 'clients' / 'ann' / '3.jsonl'
+  digest = convert._sha256
+
+  def adding(readers):
+    late.write_text((tmp_path / 'clients' / 'ann' / '1.jsonl').read_text())
+    return digest(readers)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(convert, '_sha256', adding)
+    assert len(_open(options, cache).train.examples('ann')['number']) == 2
+  assert len(_open(options, cache).train.examples('ann')['number']) == 3
+
+
+def test_a_folder_that_is_two_clients_is_refused(tmp_path, cache):
+  options = populations.clients_folder(tmp_path, populations.POPULATION)
+  (tmp_path / 'clients' / 'bob').symlink_to(tmp_path / 'clients' / 'ann')
+  with pytest.raises(ValueError, match="'ann' and 'bob' are one folder, by a link"):
+    _open(options, cache)
+
+
+def test_a_file_is_not_given_twice(tmp_path, cache):
+  options = populations.plain_jsonl(tmp_path, populations.POPULATION)
+  path = options['data_path']
+  (tmp_path / 'link.jsonl').symlink_to(path)
+  with pytest.raises(ValueError, match='data_path must name every file once'):
+    _open({**options, 'data_path': f'{path},{tmp_path}/link.jsonl'}, cache)
+  with pytest.raises(ValueError, match='test_path must name other files than data_pa'):
+    _open(options, cache, test_path=f'{tmp_path}/link.jsonl')
+
+
+def test_a_bad_record_decides_nothing_of_others(tmp_path, cache):
+  path = tmp_path / 'f.jsonl'
+  path.write_text('{"client": "eve", "v": [1, 2, 3], "w": {}}\n'
+                  + '{"client": "a", "v": [1, 2], "w": 1}\n' * 2)
+  raw = open_source.open_raw('jsonl', fields=None, data_path=str(path),
+                             skip_bad_clients=True, cache_dir=str(cache))
+  assert raw.train.client_ids == ('a',)
+  assert raw.train.examples('a')['v'].tolist() == [[1, 2]] * 2
+  assert list(raw.skips.clients) == ['eve']
+
+
+def test_killed_conversions_of_arrays_leave_nothing(tmp_path, cache):
+  path, tmp = tmp_path / 'f.npz', tmp_path / 'tmp'
+  tmp.mkdir()
+  count = 400_000
+  np.savez(path, client_train=np.arange(count) % 500, v_train=np.arange(count))
+  with _start(path, cache, tmp=tmp, format_='npz') as process:
+    _wait_for(lambda: any(partial.stat().st_size > 100_000
+                          for partial in cache.glob('.*.partial')))
+    process.kill()
+  _wait_for(lambda: not list(cache.glob('.*.partial')) and not list(tmp.iterdir()))
 
 
 def test_killed_conversions_leave_nothing(tmp_path, cache):
