@@ -230,3 +230,15 @@ def test_reading_what_runs_left_needs_no_tensorflow():
   result = subprocess.run(
       [sys.executable, '-c', code], check=False, cwd=launcher_lib.ROOT)
   assert result.returncode == 0
+
+
+def test_table_fits_the_terminal_however_many_repeats_there_are(capsys, monkeypatch):
+  monkeypatch.setattr(sweep_runs, 'warnings', lambda results: [])
+  results = [sweep_runs.Result(
+      name=name, metric='test/accuracy', values=values, curves=[], epsilon=None,
+      epsilon_if_unseeded=7.99999, delta=0.005, noise_multiplier=0.548217)
+             for name, values in (('a', [0.1917]), ('Skellam, 16 bits', [0.95] * 9))]
+  sweep_report._print(results)
+  lines = capsys.readouterr().out.splitlines()
+  assert max(map(len, lines)) <= 80
+  assert lines[2].endswith('19.17: 19.17') and lines[3].endswith('95.00 +- 0.00')

@@ -23,17 +23,19 @@ def _epsilon(result: sweep_runs.Result) -> str:
 
 
 def _print(results: list[sweep_runs.Result]) -> None:
-  width = max(len(result.name) for result in results)
+  width = max(len('setting'), *(len(result.name) for result in results))
   print(f'\n{"setting":<{width}}  noise   epsilon   delta      '
-        f'{results[0].metric}, %: mean, standard deviation, repeats')
+        f'{results[0].metric}, % +- stddev: each')
   for result in results:
     noise, delta = (
         '-' if value is None else decimals.rounded_up(value)
         for value in (result.noise_multiplier, result.delta))
     repeats = ' '.join(f'{100 * value:.2f}' for value in result.values)
     spread = '' if math.isnan(result.stddev) else f' +- {100 * result.stddev:.2f}'
-    print(f'{result.name:<{width}}  {noise:<7} {_epsilon(result):<9} {delta:<10} '
-          f'{100 * result.mean:.2f}{spread}: {repeats}')
+    line = (f'{result.name:<{width}}  {noise:<7} {_epsilon(result):<9} {delta:<10} '
+            f'{100 * result.mean:.2f}{spread}')
+    # Many repeats are in sweep.json alone.
+    print(f'{line}: {repeats}' if len(line) + len(repeats) < 79 else line)
   if any(result.epsilon_if_unseeded is not None for result in results):
     print('(epsilon): what one run without a seed would guarantee, alone; these '
           'have none')
