@@ -121,9 +121,10 @@ class _Conversion:
     self._spec: list[example_proto.Feature] | None = None
     self._counts: dict[str, Mapping[str, int]] = {}
     self._connection = sqlite3.connect(path, isolation_level=None)
-    # Nobody sees the file before it is complete, so it need not survive a crash.
+    # Nobody sees the file before it is complete, so it need not survive a crash. What is
+    # deleted, of clients that are left out, must not stay in it.
     for statement in ('PRAGMA journal_mode = OFF', 'PRAGMA synchronous = OFF',
-                      *_TABLES.split(';'), 'BEGIN'):
+                      'PRAGMA secure_delete = ON', *_TABLES.split(';'), 'BEGIN'):
       self._connection.execute(statement)
 
   def close(self) -> None:
@@ -241,7 +242,8 @@ class _Attempt:
       return
     if client not in self.counts:
       self.counts[client] = 0
-      self._clients.append((client, self._split, 0, _short(place) if self._for_store else ''))
+      place = _short(place) if self._for_store else ''
+      self._clients.append((client, self._split, 0, place))
     self.counts[client] += 1
     self._examples.append((self._split, client, serialized))
     if len(self._examples) >= _BATCH:

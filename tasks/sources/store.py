@@ -1,7 +1,7 @@
 """The one store of clients' data: an SQLite copy of files, made once, read by client.
 
 A copy is as private as the files. Its folder is of mode 0700; it is found again by the
-path, size, time of change and inode of each file, and by what is read of them.
+path, size, times of change and inode of each file, and by what is read of them.
 """
 
 from collections.abc import Sequence
@@ -101,7 +101,8 @@ def _convert(reader: rows.Reader, path: pathlib.Path,
              fields: Sequence[records.Field] | None, skip: bool, identity: str = '',
              states: list | None = None) -> None:
   convert.write(path, {_SPLIT: reader}, fields=fields, skips=task.Skips(skip),
-                identity=identity, states=states and [states], for_store=True)
+                identity=identity, states=None if states is None else [states],
+                for_store=True)
 
 
 def _source(reader: rows.Reader, path: pathlib.Path,

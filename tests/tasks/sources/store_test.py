@@ -228,6 +228,18 @@ def test_a_bad_record_decides_nothing_of_others(tmp_path, cache):
   assert list(raw.skips.clients) == ['eve']
 
 
+def test_nothing_of_a_client_that_is_left_out_stays_in_the_copy(tmp_path, cache):
+  path = tmp_path / 'f.jsonl'
+  path.write_text(''.join(
+      json.dumps({'client': client, 'v': f'{word} {i}'}) + '\n' for i in range(500)
+      for client, word in (('good', 'kept'), ('bad', 'forgotten')))
+                  + '{"client": "bad", "v": 1}\n')
+  open_source.open_raw('jsonl', fields=None, data_path=str(path),
+                       skip_bad_clients=True, cache_dir=str(cache))
+  content = _copies(cache)[0].read_bytes()
+  assert b'kept 7' in content and b'forgotten' not in content
+
+
 def test_killed_conversions_of_arrays_leave_nothing(tmp_path, cache):
   path, tmp = tmp_path / 'f.npz', tmp_path / 'tmp'
   tmp.mkdir()
