@@ -105,8 +105,8 @@ class AdaptiveClipSumFactory(distributed_sum.DistributedSumFactory):
         clip=state['clip'])
     own = tf.cast(bit(encoded.diagnostics)[tf.newaxis], tf.int64)
     if self._count_variance > 0 and self._params.has_shares:
-      told = tf.maximum(tf.cast(state['cohort_size'], tf.float64), 1.0)
-      own += self._noise(keys.derive(key, _BIT), self._count_variance / told)
+      num_selected = tf.maximum(tf.cast(state['cohort_size'], tf.float64), 1.0)
+      own += self._noise(keys.derive(key, _BIT), self._count_variance / num_selected)
     own = modular_sum.wrap(own, self._params.bits)
     return (tf.concat([encoded.values, own], axis=0), encoded.diagnostics)
 
@@ -114,13 +114,13 @@ class AdaptiveClipSumFactory(distributed_sum.DistributedSumFactory):
     return tf.concat(
         [super().zero(dimension), tf.zeros([1], tf.int32)], axis=0)
 
-  def release(self, state, total, survivors, key):
+  def release(self, state, total, num_reporting, key):
     decoded = distributed_sum.decode(
-        total[:-1], survivors, state['cohort_size'],
+        total[:-1], num_reporting, state['cohort_size'],
         keys.derive(key, distributed_sum.SUM_AT_SERVER), state['rotation_key'],
         self._params, clip=state['clip'])
     fraction = self._fraction_below(
-        total[-1:], survivors, state['cohort_size'],
+        total[-1:], num_reporting, state['cohort_size'],
         keys.derive(key, _COUNT_AT_SERVER))
     new_state = collections.OrderedDict(
         state,
@@ -139,13 +139,13 @@ class AdaptiveClipSumFactory(distributed_sum.DistributedSumFactory):
         key, [1], variance * share_tables.SHARE_EXCESS,
         max_variance=self._count_variance * share_tables.SHARE_EXCESS)
 
-  def _fraction_below(self, total, survivors, cohort_size, key) -> tf.Tensor:
+  def _fraction_below(self, total, num_reporting, cohort_size, key) -> tf.Tensor:
     """The noisy part of the expected cohort that is at most the clip; float64.
 
-    A round that is withheld is noise about one half.
+    A round that is suppressed is noise about one half.
     """
     enough, present = distributed_sum.noise_present(
-        survivors, cohort_size, self._params)
+        num_reporting, cohort_size, self._params)
     total = tf.cast(tf.where(enough, total, tf.zeros_like(total)), tf.int64)
     if self._count_variance > 0:
       total += self._noise(key, self._count_variance * (1.0 - present))

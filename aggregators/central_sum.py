@@ -94,6 +94,6 @@ class CentralSumFactory(client_sum.ClientSumFactory):
   def federated_total(self, contributions):
     return tff.federated_sum(contributions)
 
-  def release(self, state, total, survivors, key):
-    del survivors  # The noise does not depend on it.
+  def release(self, state, total, num_reporting, key):
+    del num_reporting  # The noise does not depend on it.
     return state, add_noise(total, self._stddev, key), collections.OrderedDict()

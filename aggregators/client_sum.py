@@ -68,36 +68,42 @@ class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
     """The federated sum of contributions placed at clients."""
 
   @abc.abstractmethod
-  def release(self, state, total: tf.Tensor, survivors: tf.Tensor,
+  def release(self, state, total: tf.Tensor, num_reporting: tf.Tensor,
               key: tf.Tensor) -> tuple[Any, tf.Tensor, Any]:
     """In graph: new state (but for its key), vector, public measurements.
 
     Args:
       state: The state of the sum.
       total: The sum of all contributions.
-      survivors: int32, how many there are.
+      num_reporting: int32, how many there are.
       key: int64[2], of this round at the server.
     """
 
   def check_dimension(self, dimension: int) -> None:
     """Raises ValueError if vectors of this length can't be summed."""
 
-  def tell_cohort_size(self, state, cohort_size: int):
-    """The state for a round of so many clients that are told to take part."""
+  def set_cohort_size(self, state, cohort_size: int):
+    """The state for a round of this many selected clients."""
     del cohort_size  # Unused.
     return state
 
-  def server_step(self, state, total, survivors, layout: structures.FlatLayout):
+  def tell_cohort_size(self, state, cohort_size: int):
+    """Deprecated: the former name of `set_cohort_size`."""
+    warnings.warn('tell_cohort_size is deprecated: call set_cohort_size',
+                  DeprecationWarning, stacklevel=2)
+    return self.set_cohort_size(state, cohort_size)
+
+  def server_step(self, state, total, num_reporting, layout: structures.FlatLayout):
     """In graph: new state, released structure, public measurements."""
     root = structures.round_key(self.simulation_seed, state['server_key'])
     new_state, vector, measurements = self.release(
-        state, total, survivors, self.generator.derive(root, 0))
+        state, total, num_reporting, self.generator.derive(root, 0))
     new_state = collections.OrderedDict(
         new_state, server_key=structures.stored_key(
             self.simulation_seed, self.generator.derive(root, 1)))
     return new_state, layout.unflatten(vector), measurements
 
-  def measured(self, public, survivors, totals):
+  def measured(self, public, num_reporting, totals):
     """Federated measurements: the public ones, and diagnostics if asked for."""
     if not self.diagnostics:
       return public
@@ -105,7 +111,7 @@ class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
         collections.OrderedDict(
             public=public,
             diagnostics=collections.OrderedDict(
-                survivors=survivors, totals=totals)))
+                num_reporting=num_reporting, totals=totals)))
 
   def create(self, value_type) -> tff.templates.AggregationProcess:
     layout = structures.FlatLayout(
@@ -124,8 +130,8 @@ class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
 
     @tff.tensorflow.computation(
         state_type, contribute.type_signature.result[0], tf.int32)
-    def server_step(state, total, survivors):
-      return self.server_step(state, total, survivors, layout)
+    def server_step(state, total, num_reporting):
+      return self.server_step(state, total, num_reporting, layout)
 
     @tff.federated_computation
     def initialize():
@@ -138,11 +144,11 @@ class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
       sent = tff.federated_map(
           contribute, (value, tff.federated_broadcast(state)))
       total = self.federated_total(sent[0])
-      survivors = tff.federated_sum(tff.federated_value(1, tff.CLIENTS))
+      num_reporting = tff.federated_sum(tff.federated_value(1, tff.CLIENTS))
       state, result, public = tff.federated_map(
-          server_step, (state, total, survivors))
+          server_step, (state, total, num_reporting))
       totals = tff.federated_sum(sent[1]) if self.diagnostics else None
       return tff.templates.MeasuredProcessOutput(
-          state, result, self.measured(public, survivors, totals))
+          state, result, self.measured(public, num_reporting, totals))
 
     return tff.templates.AggregationProcess(initialize, next_fn)

@@ -109,7 +109,7 @@ def encode(vector: tf.Tensor, key: tf.Tensor, rotation_key: tf.Tensor,
       zero is sent in its place, with noise.
     key: int64[2], of this client and round alone.
     rotation_key: int64[2], shared by the round.
-    cohort_size: Clients that were told to take part in the round, m; scalar.
+    cohort_size: Selected clients in the round, m; scalar.
     params: The parameters of the sum.
     table: As `share_tables.noise_table` makes them. It is used if its variance is
       that which the share needs; otherwise the share is drawn by `sample_noise`,
@@ -173,58 +173,58 @@ def _is_table_of(table, share: tf.Tensor) -> tf.Operation:
   wanted = share / tf.cast(table['draws'], tf.float64)
   return tf.debugging.Assert(
       tf.equal(table['variance'], wanted),
-      ['noise_table must be that of cohort_size: tell_cohort_size sets both; its '
+      ['noise_table must be that of cohort_size: set_cohort_size sets both; its '
        'variance is', table['variance'], 'and must be', wanted])
 
 
-def noise_present(survivors, cohort_size, params: DistributedSumParams):
+def noise_present(num_reporting, cohort_size, params: DistributedSumParams):
   """Whether a round may be released, and how much of the noise is in its sum.
 
   Args:
-    survivors: Clients in the sum, m'; scalar.
-    cohort_size: Clients that were told to take part, m; scalar.
+    num_reporting: Clients in the sum, m'; scalar.
+    cohort_size: Selected clients, m; scalar.
     params: The parameters of the sum.
 
   Returns:
-    bool, and float64 in [0, 1], 0 for a round that is withheld. A server that
+    bool, and float64 in [0, 1], 0 for a round that is suppressed. A server that
     adds the noise itself withholds no round.
   """
   if not params.has_shares:
     return tf.constant(True), tf.constant(0.0, tf.float64)
-  survivors = tf.cast(survivors, tf.float64)
-  told = tf.cast(cohort_size, tf.float64)
+  num_reporting = tf.cast(num_reporting, tf.float64)
+  num_selected = tf.cast(cohort_size, tf.float64)
   enough = params_lib.has_enough(
-      survivors, told, params.min_honest_fraction, params.assumed_colluders)
-  shares = tf.maximum(told, 1.0)
+      num_reporting, num_selected, params.min_honest_fraction, params.assumed_colluders)
+  shares = tf.maximum(num_selected, 1.0)
   if share_tables.is_discrete_gaussian(params):
     shares = tf.minimum(shares, params.most_shares)
-  present = tf.minimum(survivors / shares, 1.0)
+  present = tf.minimum(num_reporting / shares, 1.0)
   return enough, tf.where(enough, present, tf.zeros_like(present))
 
 
-def _missing_shares(survivors, cohort_size, enough,
+def _missing_shares(num_reporting, cohort_size, enough,
                     params: DistributedSumParams) -> tf.Tensor:
   """How many clients' shares make up the noise that is not there; int32."""
   shares = tf.maximum(tf.cast(cohort_size, tf.float64), 1.0)
   if share_tables.is_discrete_gaussian(params):
     shares = tf.minimum(shares, params.most_shares)
-  present = tf.where(enough, tf.cast(survivors, tf.float64), 0.0)
+  present = tf.where(enough, tf.cast(num_reporting, tf.float64), 0.0)
   return tf.cast(tf.math.ceil(tf.maximum(shares - present, 0.0)), tf.int32)
 
 
-def decode(total: tf.Tensor, survivors, cohort_size, key: tf.Tensor,
+def decode(total: tf.Tensor, num_reporting, cohort_size, key: tf.Tensor,
            rotation_key: tf.Tensor, params: DistributedSumParams,
            clip=None, table=None) -> Decoded:
   """What the server releases. Pure.
 
   The noise is topped up to its constant total, so that the law of the release
-  does not tell how many clients took part. A round with too few survivors is
-  withheld: its release is noise alone.
+  does not tell how many clients took part. A round with too few reporting clients is
+  suppressed: its release is noise alone.
 
   Args:
     total: int32 [padded_dimension], the sum of the clients' values mod 2^bits.
-    survivors: Clients in the sum, m'; scalar.
-    cohort_size: Clients that were told to take part, m; scalar.
+    num_reporting: Clients in the sum, m'; scalar.
+    cohort_size: Selected clients, m; scalar.
     key: int64[2], of this round at the server.
     rotation_key: The one that the clients used.
     params: The parameters of the sum.
@@ -235,16 +235,16 @@ def decode(total: tf.Tensor, survivors, cohort_size, key: tf.Tensor,
   Returns:
     vector: float32 [dimension], model units. measurements: `scale` and
     `estimated_wrapped_fraction`, from the parameters and the released vector
-    alone, and `withheld` (bool), which tells of dropouts but of no data.
+    alone, and `suppressed` (bool), which tells of dropouts but of no data.
   """
-  enough, present = noise_present(survivors, cohort_size, params)
+  enough, present = noise_present(num_reporting, cohort_size, params)
   total = tf.where(enough, total, tf.zeros_like(total))
   if share_tables.is_cryptographic(params):
     generator = _GENERATORS[params.noise_generator]
     with tf.control_dependencies(
         [_is_table_of(table, _share_in_graph(params, cohort_size))]):
       draws = table['draws'] * _missing_shares(
-          survivors, cohort_size, enough, params)
+          num_reporting, cohort_size, enough, params)
     total = noisy_rounding.add_draws(
         total, generator.derive(key, 0), draws, table['packed'], table['tie'],
         params.bits, params.padded_dimension >= _LEAST_COMPILED, generator)
@@ -265,7 +265,7 @@ def decode(total: tf.Tensor, survivors, cohort_size, key: tf.Tensor,
   measurements = collections.OrderedDict(
       scale=scale,
       estimated_wrapped_fraction=_wrapped_fraction(grid, params.bits),
-      withheld=~enough)
+      suppressed=~enough)
   rotated = grid / scale
   vector = rotation.unrotate(rotated, rotation_key, params.rotation)
   return Decoded(vector[:params.dimension], measurements)
@@ -289,7 +289,7 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
   `params.l2_sensitivity` and `params.noise_variance`. For neighbouring cohorts
   under zero-out adjacency the result of one call of `next` satisfies (alpha,
   epsilon(alpha))-Renyi DP with the curve of arXiv 2110.04995, Corollary 3.6,
-  against everyone who sees results: too small rounds are withheld. Against the
+  against everyone who sees results: too small rounds are suppressed. Against the
   server the same holds for the sum that it is shown, as long as it tells
   clients the true size of the cohort, and secure aggregation refuses to open a
   sum of fewer than `params.min_honest_fraction` of it plus the assumed
@@ -304,7 +304,7 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
   noise too. Amplification by sampling is the caller's: it holds if clients are
   sampled as accounted for, if the number that came stays secret, if the
   sum is divided by nothing that depends on it (see `ExpectedMeanFactory`), and if
-  what withheld rounds tell of a client's taking part is accounted for, as
+  what suppressed rounds tell of a client's taking part is accounted for, as
   `accounting.sampling.pivotal_probability` says: with colluders, or with dropouts
   below a `min_honest_fraction` of 1, it is not nothing.
   With `simulation_seed` there is no guarantee.
@@ -320,7 +320,7 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
   (int64[2], used in seeded runs only) and `cohort_size` (int32), which the
   driver sets to the number of clients that it tells to take part; its value
   sizes each client's share of the noise. Where tables pay there is also the
-  `noise_table` of that cohort; `tell_cohort_size` sets both. A state whose
+  `noise_table` of that cohort; `set_cohort_size` sets both. A state whose
   cohort size was changed alone is as private, only slower; with 'chacha20' it is
   an error.
   """
@@ -332,7 +332,7 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
     Args:
       params: All parameters of the sum.
       diagnostics: Also measure what is computed from clients' raw values
-        (survivors, fraction clipped, rounding retries and fallbacks, updates
+        (reporting clients, fraction clipped, rounding retries and fallbacks, updates
         that were not finite). These are outside the guarantee.
       simulation_seed: None for randomness from the operating system. An integer
         makes a run repeatable and void of any guarantee; clients then bring
@@ -356,8 +356,8 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
   def generator(self):
     return _GENERATORS[self._params.noise_generator]
 
-  def tell_cohort_size(self, state, cohort_size: int):
-    """The state for a round of so many clients that are told to take part."""
+  def set_cohort_size(self, state, cohort_size: int):
+    """The state for a round of this many selected clients."""
     validate.integer(cohort_size=cohort_size, low=0)
     state = collections.OrderedDict(state, cohort_size=np.int32(cohort_size))
     if 'noise_table' in state:
@@ -397,9 +397,9 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
   def federated_total(self, contributions):
     return modular_sum.federated(contributions, self._params.bits)
 
-  def release(self, state, total, survivors, key):
+  def release(self, state, total, num_reporting, key):
     vector, measurements = decode(
-        total, survivors, state['cohort_size'],
+        total, num_reporting, state['cohort_size'],
         self.generator.derive(key, SUM_AT_SERVER), state['rotation_key'],
         self._params, table=state.get('noise_table'))
     new_state = collections.OrderedDict(

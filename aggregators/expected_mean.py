@@ -39,10 +39,16 @@ class ExpectedMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     self._sum_factory = sum_factory
     self._divisor = float(expected_cohort_size)
 
+  def set_cohort_size(self, state, cohort_size: int):
+    """The inner factory's state for a round of this many selected clients."""
+    inner = getattr(self._sum_factory, 'set_cohort_size', None)
+    return state if inner is None else inner(state, cohort_size)
+
   def tell_cohort_size(self, state, cohort_size: int):
-    """The inner factory's state for a round of so many clients."""
-    tell = getattr(self._sum_factory, 'tell_cohort_size', None)
-    return state if tell is None else tell(state, cohort_size)
+    """Deprecated: the former name of `set_cohort_size`."""
+    warnings.warn('tell_cohort_size is deprecated: call set_cohort_size',
+                  DeprecationWarning, stacklevel=2)
+    return self.set_cohort_size(state, cohort_size)
 
   def create(self, value_type) -> tff.templates.AggregationProcess:
     inner = self._sum_factory.create(value_type)

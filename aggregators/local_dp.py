@@ -2,7 +2,7 @@
 
 Pure TensorFlow functions of values and a key. A value is a row of `dimension`
 coordinates in [-1, 1], and every row is a release of its own: two rows of one
-client cost twice. The laws are those of `local_dp_laws`, drawn with integers only,
+client cost twice. The laws are those of `local_dp_distributions`, drawn with integers only,
 so that the guarantee is exact and not one of ideal arithmetic. Coordinates outside
 [-1, 1] are clipped; one that is not a number counts as 0.
 """
@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from aggregators import alias_draw
 from aggregators import keys
-from aggregators import local_dp_laws as laws
+from aggregators import local_dp_distributions as laws
 from aggregators import validate
 
 # Budget that one coordinate should have before another is sampled too

@@ -81,10 +81,10 @@ class LocalMeanFactory(client_sum.ClientSumFactory):
   def federated_total(self, contributions):
     return tff.federated_sum(contributions)
 
-  def release(self, state, total, survivors, key):
+  def release(self, state, total, num_reporting, key):
     del key  # The server draws nothing.
-    count = tf.cast(tf.maximum(survivors, 1), tf.float32)
-    return state, total / count, collections.OrderedDict(answers=survivors)
+    count = tf.cast(tf.maximum(num_reporting, 1), tf.float32)
+    return state, total / count, collections.OrderedDict(answers=num_reporting)
 
 
 class LocalAnswersFactory(tff.aggregators.UnweightedAggregationFactory):

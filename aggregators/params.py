@@ -38,7 +38,7 @@ _MIN_CLIP_GRID = 2.0**-60
 _MIN_CLIP, _MAX_CLIP = 1e-20, 1e20
 
 
-def has_enough(survivors, told, min_honest_fraction: float,
+def has_enough(num_reporting, num_selected, min_honest_fraction: float,
                assumed_colluders: int):
   """Whether a sum may be opened: honest shares hold the noise that is counted on.
 
@@ -46,8 +46,8 @@ def has_enough(survivors, told, min_honest_fraction: float,
   ask the same.
 
   Args:
-    survivors: Clients in the sum, m'.
-    told: Clients that were told to take part, m.
+    num_reporting: Clients in the sum, m'.
+    num_selected: Selected clients, m.
     min_honest_fraction: h in (0, 1].
     assumed_colluders: c >= 0.
 
@@ -55,7 +55,8 @@ def has_enough(survivors, told, min_honest_fraction: float,
     m' - c >= h m, bool. With a tolerance for an h m that is an integer but for
     rounding; `share_tables.SHARE_EXCESS` makes up for it.
   """
-  return survivors - assumed_colluders >= min_honest_fraction * told * (1 - 1e-9)
+  return (num_reporting - assumed_colluders
+          >= min_honest_fraction * num_selected * (1 - 1e-9))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,12 +80,12 @@ class DistributedSumParams:
     k_stddevs: Half the field of 2^b values holds this many standard deviations
       of a coordinate of the sum. > 0.
     rotation: 'hadamard', 'dft' or 'none'.
-    min_honest_fraction: h in (0, 1]. Of the clients that were told to take part,
+    min_honest_fraction: h in (0, 1]. Of the selected clients,
       the fraction whose noise the guarantee counts on; the rest may drop out or
       collude. Noise in all is 1/h times the noise of the guarantee.
     assumed_colluders: Clients of a round that are assumed to tell the server
-      their noise. A round is withheld when the survivors less these are fewer
-      than h times the clients that were told to take part.
+      their noise. A round is suppressed when the reporting clients less these are fewer
+      than h times the selected clients.
     max_cohort_size: The most clients that the modulus is sized for; None for
       `cohort_size`. Under Poisson sampling an upper quantile of the cohort.
       It bounds wrap-around only; privacy does not depend on it.
@@ -145,7 +146,7 @@ class DistributedSumParams:
       raise ValueError(
           f'assumed_colluders={self.assumed_colluders} leave fewer than '
           f'min_honest_fraction={self.min_honest_fraction:g} of cohort_size='
-          f'{self.cohort_size:g} honest: every round would be withheld')
+          f'{self.cohort_size:g} honest: every round would be suppressed')
     if self.max_cohort_size is not None:
       validate.finite(max_cohort_size=self.max_cohort_size)
       if self.max_cohort_size < self.cohort_size:

@@ -229,9 +229,9 @@ class PredictionMeanFactory(tff.aggregators.WeightedAggregationFactory):
           sent[0], params.modulus)
       total_weight = tff.federated_sum(sent[1])
       rejected = tff.federated_sum(sent[2])
-      came = tff.federated_sum(tff.federated_value(1, tff.CLIENTS))
+      num_reporting = tff.federated_sum(tff.federated_value(1, tff.CLIENTS))
       result = tff.federated_map(decode_total, (total, total_weight))
-      used = tff.federated_map(_difference, (came, rejected))
+      used = tff.federated_map(_difference, (num_reporting, rejected))
       return tff.templates.MeasuredProcessOutput(
           state, result, tff.federated_zip(collections.OrderedDict(
               parties=used, rejected=rejected, total_weight=total_weight)))

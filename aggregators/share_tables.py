@@ -91,7 +91,7 @@ def draws_of_cohort(params: DistributedSumParams, cohort_size: int) -> int:
 
   Args:
     params: Of a sum that `check_generator` accepts.
-    cohort_size: Clients that are told to take part.
+    cohort_size: Selected clients.
   """
   share = share_variance(params, cohort_size)
   log_size = table_log_size(params)
@@ -119,7 +119,7 @@ def noise_table(params: DistributedSumParams, cohort_size: int):
 
   Args:
     params: Of a sum whose `table_log_size` is not None.
-    cohort_size: Clients that are told to take part.
+    cohort_size: Selected clients.
 
   Returns:
     OrderedDict of `variance` (float64), `packed` and `tie` (int64 [cells]), and

@@ -119,16 +119,16 @@ def _gaussian(key: tf.Tensor, shape, variance: float) -> tf.Tensor:
   return tf.cast(variance**0.5 * normal.sample(key, shape), tf.float32)
 
 
-def is_withheld(survivors, params: VotingParams) -> tf.Tensor:
+def is_suppressed(num_reporting, params: VotingParams) -> tf.Tensor:
   """Whether too few agents answered for the noise that is counted on; bool."""
   if not params.has_shares:
     return tf.constant(False)
-  honest = tf.cast(survivors - params.assumed_colluders, tf.float64)
+  honest = tf.cast(num_reporting - params.assumed_colluders, tf.float64)
   # For h * N that is an integer but for rounding; _SHARE_EXCESS makes up for it.
   return honest < params.least_honest * (1 - 1e-9)
 
 
-def decide(total: tf.Tensor, survivors, key: tf.Tensor,
+def decide(total: tf.Tensor, num_reporting, key: tf.Tensor,
            params: VotingParams) -> tf.Tensor:
   """The labels that the server releases. Pure.
 
@@ -137,13 +137,13 @@ def decide(total: tf.Tensor, survivors, key: tf.Tensor,
 
   Args:
     total: [Q, C], the sum of ballots; modulo 2^bits for integer noise.
-    survivors: Agents in the sum; int32 scalar.
+    num_reporting: Agents in the sum; int32 scalar.
     key: int64[2], of this vote at the server.
     params: The parameters of the vote.
 
   Returns:
     int32 [Q], NO_LABEL where a query is not answered; with `params.attributes`
-    int32 [Q, C] of 0 and 1, or NO_LABEL. All NO_LABEL if the vote is withheld.
+    int32 [Q, C] of 0 and 1, or NO_LABEL. All NO_LABEL if the vote is suppressed.
   """
   if params.is_integer:
     counts = modular_sum.unwrap(total, params.bits)
@@ -164,7 +164,7 @@ def decide(total: tf.Tensor, survivors, key: tf.Tensor,
     labels = tf.argmax(draws, axis=1, output_type=tf.int32)
     if exceeds is not None:
       labels = tf.where(tf.reduce_any(exceeds, axis=1), labels, NO_LABEL)
-  return tf.where(is_withheld(survivors, params), NO_LABEL, labels)
+  return tf.where(is_suppressed(num_reporting, params), NO_LABEL, labels)
 
 
 class VotingFactory(tff.aggregators.UnweightedAggregationFactory):
@@ -173,7 +173,7 @@ class VotingFactory(tff.aggregators.UnweightedAggregationFactory):
   Formal guarantees. Let sigma be `params.noise_stddev` and k `params.votes`. The
   noisy sum of the votes, of which the result is post-processing, has at least
   the noise of variance (k sigma)^2 per label, independent of the votes, from
-  agents that neither dropped out nor collude; too small votes are withheld. At
+  agents that neither dropped out nor collude; too small votes are suppressed. At
   agent level (zero-out) one agent moves at most max_weight * k counts in one
   label, or max_weight in each of `attributes` labels. At instance level, if an
   agent's votes follow from its records by a rule that is public but for its own
@@ -191,7 +191,7 @@ class VotingFactory(tff.aggregators.UnweightedAggregationFactory):
   is no guarantee.
 
   The state is an OrderedDict of `server_key` (int64[2], used in seeded runs
-  only). The one measurement, `withheld`, tells of dropouts but of no votes.
+  only). The one measurement, `suppressed`, tells of dropouts but of no votes.
   """
 
   def __init__(self, params: VotingParams, *, simulation_seed: int | None = None):
@@ -251,14 +251,14 @@ class VotingFactory(tff.aggregators.UnweightedAggregationFactory):
     state_type = initial_state.type_signature.result
 
     @tff.tensorflow.computation(state_type, ballots_type, tf.int32)
-    def close(state, total, survivors):
+    def close(state, total, num_reporting):
       root = structures.round_key(self.simulation_seed, state['server_key'])
-      labels = decide(total, survivors, keys.derive(root, 0), params)
+      labels = decide(total, num_reporting, keys.derive(root, 0), params)
       new_state = collections.OrderedDict(
           server_key=structures.stored_key(
               self.simulation_seed, keys.derive(root, 1)))
       measurements = collections.OrderedDict(
-          withheld=is_withheld(survivors, params))
+          suppressed=is_suppressed(num_reporting, params))
       return new_state, labels, measurements
 
     @tff.federated_computation
@@ -275,9 +275,9 @@ class VotingFactory(tff.aggregators.UnweightedAggregationFactory):
             ballots, params.modulus)
       else:
         total = tff.federated_sum(ballots)
-      survivors = tff.federated_sum(tff.federated_value(1, tff.CLIENTS))
+      num_reporting = tff.federated_sum(tff.federated_value(1, tff.CLIENTS))
       state, labels, measurements = tff.federated_map(
-          close, (state, total, survivors))
+          close, (state, total, num_reporting))
       return tff.templates.MeasuredProcessOutput(
           state, labels, measurements)
 

@@ -38,7 +38,7 @@ class VotingParams:
   Attributes:
     queries: Q >= 1.
     classes: C >= 2 labels; with `attributes`, C >= 1 of them.
-    agents: N >= 1, that are told to take part. A constant of the run.
+    agents: N >= 1, that are selected. A constant of the run.
     noise_stddev: sigma >= 0, agents. The guarantee rests on noise of this
       standard deviation per label of the sum.
     votes: k >= 1 votes of an agent a query: 1 for its model's label, or its
@@ -54,10 +54,10 @@ class VotingParams:
       as present if its noisy count exceeds it, and None means half the agents.
       As it is the same noisy count, a threshold costs no privacy; queries that
       are not answered cost what the others do.
-    min_honest_fraction: h in (0, 1]. Of the agents that were told to take part,
+    min_honest_fraction: h in (0, 1]. Of the agents that were selected,
       the fraction whose noise the guarantee counts on; noise in all is 1/h of it.
     assumed_colluders: Agents that are assumed to tell the server their noise.
-      A vote is withheld when the survivors less these are fewer than h times N.
+      A vote is suppressed when the reporting clients less these are fewer than h times N.
   """
 
   queries: int
@@ -95,7 +95,7 @@ class VotingParams:
       raise ValueError(
           f'assumed_colluders={self.assumed_colluders} leave fewer than '
           f'min_honest_fraction={self.min_honest_fraction:g} of '
-          f'{self.agents} agents honest: every vote would be withheld')
+          f'{self.agents} agents honest: every vote would be suppressed')
     self.bits  # Raises when the modulus would be too large.
 
   @property

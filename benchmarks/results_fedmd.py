@@ -256,7 +256,7 @@ def main():
                       help='draw figures of what has been run, run nothing')
   parser.add_argument('--document', default='docs/fedmd.md',
                       help='where the tables go; empty for nowhere')
-  parser.add_argument('--pictures', default='docs/pictures',
+  parser.add_argument('--pictures', default='docs/figures',
                       help='folder of the figures')
   flags = parser.parse_args()
   folder = pathlib.Path(

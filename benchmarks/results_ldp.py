@@ -119,6 +119,6 @@ def main(argv: Sequence[str]) -> None:
 
 if __name__ == '__main__':
   results_flags.define(
-      'out/results_ldp', 'docs/ldp_distillation.md', 'docs/pictures/ldp_sampling.png',
+      'out/results_ldp', 'docs/ldp_distillation.md', 'docs/figures/ldp_sampling.png',
       'active against random sampling')
   sys.exit(app.run(main))

@@ -97,6 +97,6 @@ def main(argv: Sequence[str]) -> None:
 
 if __name__ == '__main__':
   results_flags.define(
-      'out/results_voting', 'docs/voting.md', 'docs/pictures/voting_ablations.png',
+      'out/results_voting', 'docs/voting.md', 'docs/figures/voting_ablations.png',
       'the ablations')
   app.run(main)

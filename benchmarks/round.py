@@ -134,7 +134,7 @@ def our_round(setting: Setting, clients, private: bool):
   calls = max(os.cpu_count() or 1, -(-len(clients) // MOST_CLIENTS_PER_CALL))
 
   def run():
-    state = fedavg.tell_cohort_size(holder[0], len(clients), factory)
+    state = fedavg.set_cohort_size(holder[0], len(clients), factory)
     edges = [len(clients) * i // calls for i in range(calls + 1)]
     chunks = [
         chunked.make_chunk([collections.OrderedDict(examples=c)

@@ -12,7 +12,7 @@ from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import curves
 from tff_pipelines.accounting import events
 from tff_pipelines.accounting import rdp
-from tff_pipelines.accounting import skellam_law
+from tff_pipelines.accounting import skellam_distribution
 
 GAUSSIAN = events.CentralGaussian(noise_multiplier=1.0)
 SKELLAM = events.DistributedSkellam(
@@ -127,10 +127,10 @@ more = strategies.floats(1.0, 10.0)
 QUICK = hypothesis.settings(max_examples=60, deadline=None, derandomize=True)
 
 
-def epsilon_of(z, rate, count, delta, survivors=1.0):
+def epsilon_of(z, rate, count, delta, num_reporting=1.0):
   event = events.DistributedSkellam(
       l1_sensitivity=1e4, l2_sensitivity=100.0,
-      noise_variance=1e4 * z**2 * survivors)
+      noise_variance=1e4 * z**2 * num_reporting)
   return accountant.epsilon(sampled(event, rate, count), delta)
 
 
@@ -174,7 +174,7 @@ def test_rdp_is_never_below_the_exact_delta_at_ten_thousand_settings():
         curves.skellam(l1=shift, l2=shift, variance=variance), delta)
     half = int(12 * math.sqrt(variance)) + 30
     k = np.arange(-half, half + 1, dtype=np.float64)
-    logs = skellam_law.log_pmf(
+    logs = skellam_distribution.log_pmf(
         np.arange(-half, half + 1 + shift, dtype=np.float64), variance)
     p, loss = np.exp(logs[:k.size]), logs[:k.size] - logs[shift:]
     exact = float(p @ -np.expm1(np.minimum(epsilon - loss, 0)))

@@ -27,8 +27,8 @@ def training(event):
           event=event, sampling_rate=COHORT / POPULATION), count=ROUNDS)
 
 
-def skellam_training(params, survivors=1.0):
-  return training(events.DistributedSkellam.from_params(params, survivors))
+def skellam_training(params, num_reporting=1.0):
+  return training(events.DistributedSkellam.from_params(params, num_reporting))
 
 
 @pytest.mark.parametrize('bits,amplification,expected', [
@@ -110,9 +110,9 @@ def test_dropouts_that_nothing_tops_up_cost_epsilon(amplification, expected):
   params = calibration.calibrated(
       emnist(), skellam_training, epsilon=6, delta=DELTA,
       amplification=amplification)
-  found = [accountant.epsilon(skellam_training(params, survivors), DELTA,
+  found = [accountant.epsilon(skellam_training(params, num_reporting), DELTA,
                               amplification=amplification)
-           for survivors in (0.9, 0.8, 0.7, 0.5)]
+           for num_reporting in (0.9, 0.8, 0.7, 0.5)]
   assert found == pytest.approx(expected, abs=6e-3)
 
 

@@ -8,7 +8,7 @@ import pytest
 from scipy import special
 
 from tff_pipelines.accounting import curves
-from tff_pipelines.accounting import skellam_law
+from tff_pipelines.accounting import skellam_distribution
 
 
 def divergence(log_p, log_q, alpha):
@@ -17,10 +17,10 @@ def divergence(log_p, log_q, alpha):
 
 def skellam_logs(variance, shift):
   """log-probabilities of shift + Sk and of Sk on a common support."""
-  reach = skellam_law.reach(variance) + shift
+  reach = skellam_distribution.reach(variance) + shift
   k = np.arange(-reach, reach + 1)
-  return (skellam_law.log_pmf(k - shift, variance),
-          skellam_law.log_pmf(k, variance))
+  return (skellam_distribution.log_pmf(k - shift, variance),
+          skellam_distribution.log_pmf(k, variance))
 
 
 @pytest.mark.parametrize('variance', [0.5, 4.0, 100.0])

@@ -55,7 +55,7 @@ def test_epsilon_of_the_ledger_is_that_of_the_composed_releases(tmp_path):
 
 def test_withheld_rounds_cost_as_much_as_released_ones(tmp_path):
   ledger = new(tmp_path)
-  for outcome in ('released', 'withheld', 'released'):
+  for outcome in ('released', 'suppressed', 'released'):
     ledger.append_line(following(ledger, outcome=outcome))
   assert ledger.event() == events.SelfComposed(event=EVENT, count=3)
 
@@ -88,7 +88,7 @@ def test_an_edit_with_a_recomputed_hash_breaks_the_next_link(tmp_path):
   text = ledger.path.read_text().splitlines()
   record = json.loads(text[1])
   del record['hash']
-  record['outcome'] = 'withheld'
+  record['outcome'] = 'suppressed'
   text[1] = ledger_lib._sealed(record)  # pylint: disable=protected-access
   ledger.path.write_text('\n'.join(text) + '\n')
   assert any('line 3' in problem for problem in ledger.verify())
@@ -168,7 +168,7 @@ def test_appending_checks_the_chain(tmp_path):
   with pytest.raises(ValueError, match='continue'):
     ledger.append_line(line)
   with pytest.raises(ValueError, match='edited'):
-    ledger.append_line(line.replace('released', 'withheld'))
+    ledger.append_line(line.replace('released', 'suppressed'))
   assert len(ledger.lines()) == 2
 
 

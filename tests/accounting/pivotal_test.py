@@ -23,9 +23,9 @@ def _by_enumeration(population, rate, fraction, colluders, dropout):
   found = 0.0
   chances = (1 - rate, rate * (1 - dropout), rate * dropout)
   for deeds in itertools.product(range(3), repeat=population - 1):
-    told = sum(deed != 0 for deed in deeds)
+    num_selected = sum(deed != 0 for deed in deeds)
     present = sum(deed == 1 for deed in deeds)
-    opened = [params_lib.has_enough(present + one, told + one, fraction, colluders)
+    opened = [params_lib.has_enough(present + one, num_selected + one, fraction, colluders)
               for one in (0, 1)]
     if opened == [False, True]:
       found += math.prod(chances[deed] for deed in deeds)
@@ -48,11 +48,11 @@ def test_the_probability_is_that_of_all_that_others_may_do(
 
 def test_probabilities_of_large_populations_are_those_of_a_simulation():
   rng = np.random.default_rng(3)
-  told = rng.binomial(10**5 - 1, 2e-3, size=400_000)
+  num_selected = rng.binomial(10**5 - 1, 2e-3, size=400_000)
   simulated = []
   for dropout in (0.03, 0.05, 0.06, 0.07):
-    present = rng.binomial(told, 1 - dropout)
-    opened = [params_lib.has_enough(present + one, told + one, 0.92, 3)
+    present = rng.binomial(num_selected, 1 - dropout)
+    opened = [params_lib.has_enough(present + one, num_selected + one, 0.92, 3)
               for one in (0, 1)]
     simulated.append(np.mean(~opened[0] & opened[1]))
   # The worst rate is about 0.06: 12 of 200 may be missing.

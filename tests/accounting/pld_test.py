@@ -10,7 +10,7 @@ from scipy import stats
 
 from tff_pipelines.accounting import pairs
 from tff_pipelines.accounting import pld
-from tff_pipelines.accounting import skellam_law
+from tff_pipelines.accounting import skellam_distribution
 
 
 def gaussian_delta(z, epsilon):
@@ -22,10 +22,10 @@ def gaussian_delta(z, epsilon):
 
 def skellam_delta(shift, variance, epsilon, rate=1.0):
   """Hockey-stick divergence of one release, summed; the worse direction."""
-  reach = skellam_law.reach(variance) + shift
+  reach = skellam_distribution.reach(variance) + shift
   k = np.arange(-reach, reach + 1)
-  moved = np.exp(skellam_law.log_pmf(k - shift, variance))
-  base = np.exp(skellam_law.log_pmf(k, variance))
+  moved = np.exp(skellam_distribution.log_pmf(k - shift, variance))
+  base = np.exp(skellam_distribution.log_pmf(k, variance))
   mixed = rate * moved + (1 - rate) * base
   return max(np.maximum(mixed - math.exp(epsilon) * base, 0).sum(),
              np.maximum(base - math.exp(epsilon) * mixed, 0).sum())
@@ -83,8 +83,8 @@ def test_composed_small_noise_agrees_with_brute_force():
   variance, count = 1.0, 3
   reach = 40
   k = np.arange(-reach, reach + 1)
-  log_p = skellam_law.log_pmf(k - 1, variance)
-  log_q = skellam_law.log_pmf(k, variance)
+  log_p = skellam_distribution.log_pmf(k - 1, variance)
+  log_q = skellam_distribution.log_pmf(k, variance)
   p = np.exp(log_p[:, None, None] + log_p[None, :, None] + log_p[None, None, :])
   q = np.exp(log_q[:, None, None] + log_q[None, :, None] + log_q[None, None, :])
   found = pld.epsilon(((skellam(variance), count),), 1e-3)

@@ -8,15 +8,15 @@ import pytest
 from scipy import special
 
 from tff_pipelines.accounting import curves
-from tff_pipelines.accounting import skellam_law
+from tff_pipelines.accounting import skellam_distribution
 from tff_pipelines.accounting import subsampling
 
 
 def skellam_logs(variance, shift):
-  reach = skellam_law.reach(variance) + shift
+  reach = skellam_distribution.reach(variance) + shift
   k = np.arange(-reach, reach + 1)
-  return (skellam_law.log_pmf(k - shift, variance),
-          skellam_law.log_pmf(k, variance))
+  return (skellam_distribution.log_pmf(k - shift, variance),
+          skellam_distribution.log_pmf(k, variance))
 
 
 def exact_curve(log_p, log_q, max_order):
@@ -94,9 +94,9 @@ def test_fixed_size_bound_is_not_below_the_one_for_gaussians_alone(fraction):
 def test_fixed_size_bound_holds_for_replaced_and_for_zeroed_clients(
     fraction, variance):
   """Clients hold -1, 0 or 1; the others' values are 0, sampled or not."""
-  reach = skellam_law.reach(variance)
+  reach = skellam_distribution.reach(variance)
   k = np.arange(-reach, reach + 1)
-  law = {shift: np.exp(skellam_law.log_pmf(k - shift, variance))
+  law = {shift: np.exp(skellam_distribution.log_pmf(k - shift, variance))
          for shift in (-1, 0, 1)}
 
   def released(value):

@@ -95,7 +95,7 @@ def test_one_step_is_the_geometric_update(one_worker):
   expected = [np.exp(-0.7 * (b - 0.3)) for b in (below, below + 1 / N)]
   assert any(output.state['clip'] == pytest.approx(e) for e in expected)
   assert output.measurements['clip'] == 1.0
-  assert 'survivors' not in output.measurements
+  assert 'num_reporting' not in output.measurements
 
 
 @pytest.mark.parametrize('mechanism', [
@@ -129,7 +129,7 @@ def test_clients_that_do_not_come_count_as_half_below():
   # Half of the expected cohort, nearly all of it below: a fraction of 3/4.
   factory = _factory(_params(min_honest_fraction=0.5))
   _, fractions = _in_graph_clips(factory, 1, _vectors(), lambda r: slice(0, 15))
-  assert fractions[0] == pytest.approx(0.5)  # 15 are too few: withheld.
+  assert fractions[0] == pytest.approx(0.5)  # 15 are too few: suppressed.
   shorter = [0.1 * v for v in _vectors()]
   _, fractions = _in_graph_clips(factory, 1, shorter, lambda r: slice(0, N // 2))
   assert fractions[0] == pytest.approx(0.75)
@@ -153,21 +153,21 @@ def test_a_bit_never_exceeds_its_sensitivity(bits):
     assert sent.shape == [2]
 
 
-def _count_noise(factory, survivors, told, rounds=20_000):
+def _count_noise(factory, num_reporting, num_selected, rounds=20_000):
   """Noise in the released count, in the sum of bits, clients' shares included."""
   state = factory.initial_state()
-  state['cohort_size'] = tf.constant(told, tf.int32)
+  state['cohort_size'] = tf.constant(num_selected, tf.int32)
   # What this test is about: one coordinate, without its neighbours.
   variance = factory._count_variance  # pylint: disable=protected-access
 
   @tf.function
   def one(key):
     total = tf.zeros([1], tf.int64)
-    for i in range(survivors):
+    for i in range(num_reporting):
       total += factory._noise(  # pylint: disable=protected-access
-          tf.stack([key[0], key[1] + i + 1]), variance / told)
+          tf.stack([key[0], key[1] + i + 1]), variance / num_selected)
     fraction = factory._fraction_below(  # pylint: disable=protected-access
-        modular_sum.wrap(total, 18), survivors, told, key)
+        modular_sum.wrap(total, 18), num_reporting, num_selected, key)
     return (fraction - 0.5) * 2 * N
 
   keys_ = tf.constant(np.random.default_rng(0).integers(2**62, size=(rounds, 2)))
@@ -175,10 +175,10 @@ def _count_noise(factory, survivors, told, rounds=20_000):
       one, keys_, fn_output_signature=tf.float64))().numpy()
 
 
-@pytest.mark.parametrize('survivors, told', [(4, 4), (3, 4), (1, 4), (0, 1)])
-def test_the_count_has_the_accounted_noise_whoever_comes(survivors, told):
+@pytest.mark.parametrize('reporting clients, told', [(4, 4), (3, 4), (1, 4), (0, 1)])
+def test_the_count_has_the_accounted_noise_whoever_comes(num_reporting, num_selected):
   factory = _factory(_params(min_honest_fraction=0.5), count_stddev=1.5)
-  noise = _count_noise(factory, survivors, told)
+  noise = _count_noise(factory, num_reporting, num_selected)
   assert factory._adaptive.noise_variance == 9.0  # pylint: disable=protected-access
   # Shares are sized so that half of them are the 9 of the guarantee.
   statistics_lib.check_variance(noise, 18.0, 1 / 18)
@@ -238,7 +238,7 @@ def test_a_withheld_round_moves_the_clip_by_noise_alone(in_process):
   params = _params(noise_multiplier=1.0, min_honest_fraction=0.8)
   process = _process(_factory(params, target_quantile=0.5, learning_rate=1.0))
   output = process.next(process.initialize(), _vectors()[:10])
-  assert output.measurements['withheld']
+  assert output.measurements['suppressed']
   # No noise is in this count: the fraction is one half exactly.
   assert output.state['clip'] == 1.0
   assert output.measurements['estimated_fraction_below_clip'] == 0.5

@@ -126,7 +126,7 @@ def test_nothing_is_measured_unless_diagnostics_are_asked_for(in_process):
   found = process.next(process.initialize(), list(vectors)).measurements
   norms = np.linalg.norm(vectors[1:], axis=1)
   assert found['diagnostics'] == collections.OrderedDict(
-      survivors=8, totals=collections.OrderedDict(
+      num_reporting=8, totals=collections.OrderedDict(
           clipped=int(np.sum(norms > 1)), not_finite=1))
 
 

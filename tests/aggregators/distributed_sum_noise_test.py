@@ -1,4 +1,4 @@
-"""Tests of aggregators.distributed_sum: shares, dropouts, withheld rounds.
+"""Tests of aggregators.distributed_sum: shares, dropouts, suppressed rounds.
 
 Whatever number of clients comes, the release carries the same law of noise.
 """
@@ -25,23 +25,23 @@ def _params(**changes):
       rotation='none'), **changes})
 
 
-def _release(params, survivors, told, value=0.0, seed=0):
+def _release(params, num_reporting, num_selected, value=0.0, seed=0):
   """The release of a round, grid units, and its measurements."""
   vector = np.full(D, value, np.float32)
   encode = tf.function(lambda k: distributed_sum.encode(
-      tf.constant(vector), k, [0, 0], told, params).values)
+      tf.constant(vector), k, [0, 0], num_selected, params).values)
   total = np.zeros(D, np.int32)
-  for i in range(survivors):
+  for i in range(num_reporting):
     sent = encode(tf.constant([seed, i], tf.int64))
     total = modular_sum.add(total, sent, params.bits)
   out = distributed_sum.decode(
-      tf.constant(total), survivors, told, tf.constant([seed, -1], tf.int64),
+      tf.constant(total), num_reporting, num_selected, tf.constant([seed, -1], tf.int64),
       [0, 0], params)
   return out.vector.numpy() * params.scale, out.measurements
 
 
 @pytest.mark.parametrize('honest', [1.0, 0.6])
-@pytest.mark.parametrize('survivors, told', [
+@pytest.mark.parametrize('reporting clients, told', [
     (20, 20),  # All came.
     (19, 20), (12, 20),  # Dropouts.
     (5, 5), (37, 37),  # Another cohort than was expected.
@@ -49,23 +49,23 @@ def _release(params, survivors, told, value=0.0, seed=0):
     (25, 20),  # More than were told.
     (0, 20), (7, 20), (0, 0)])  # Too few.
 def test_the_noise_of_a_release_is_the_same_whoever_comes(
-    honest, survivors, told):
+    honest, num_reporting, num_selected):
   params = _params(min_honest_fraction=honest)
-  errors, measurements = _release(params, survivors, told)
-  variance = params.total_noise_variance * max(1, survivors / max(1, told))
+  errors, measurements = _release(params, num_reporting, num_selected)
+  variance = params.total_noise_variance * max(1, num_reporting / max(1, num_selected))
   statistics_lib.check_variance(errors, variance)
   statistics_lib.check_mean(errors, 0, variance)
-  assert bool(measurements['withheld']) == (survivors < honest * told)
+  assert bool(measurements['suppressed']) == (num_reporting < honest * num_selected)
 
 
 def test_shares_are_of_the_cohort_that_was_told():
   params = _params(min_honest_fraction=0.5)
-  for told in (2, 20, 80):
+  for num_selected in (2, 20, 80):
     sent = distributed_sum.encode(
-        tf.zeros([D]), tf.constant([told, 1], tf.int64), [0, 0], told, params)
+        tf.zeros([D]), tf.constant([num_selected, 1], tf.int64), [0, 0], num_selected, params)
     statistics_lib.check_variance(
         modular_sum.unwrap(sent.values, params.bits).numpy(),
-        params.noise_variance / 0.5 / told)
+        params.noise_variance / 0.5 / num_selected)
 
 
 def test_survivors_at_the_honest_fraction_carry_the_noise_of_the_guarantee():
@@ -86,26 +86,26 @@ def test_survivors_at_the_honest_fraction_carry_the_noise_of_the_guarantee():
     (0.6, 3, 20, 15), (0.1, 2, 20, 4), (1 / 3, 0, 9, 3), (0.55, 0, 20, 11),
     (0.5, 0, 7, 4)])
 def test_a_round_is_withheld_below_the_least_number_and_not_at_it(
-    fraction, colluders, told, least):
+    fraction, colluders, num_selected, least):
   params = _params(min_honest_fraction=fraction, assumed_colluders=colluders,
                    bits=10)
-  for survivors, withheld in [(least, False), (least - 1, True), (told, False)]:
+  for num_reporting, suppressed in [(least, False), (least - 1, True), (num_selected, False)]:
     out = distributed_sum.decode(
-        tf.zeros([D], tf.int32), survivors, told, [1, 1], [0, 0], params)
-    assert bool(out.measurements['withheld']) == withheld, survivors
+        tf.zeros([D], tf.int32), num_reporting, num_selected, [1, 1], [0, 0], params)
+    assert bool(out.measurements['suppressed']) == suppressed, num_reporting
 
 
-@pytest.mark.parametrize('survivors', [0, 11, 14])
-def test_a_withheld_round_releases_noise_alone(survivors):
+@pytest.mark.parametrize('num_reporting', [0, 11, 14])
+def test_a_withheld_round_releases_noise_alone(num_reporting):
   params = _params(min_honest_fraction=0.6, assumed_colluders=3)
   value = D**-0.5
-  errors, measurements = _release(params, survivors, 20, value=value)
-  assert bool(measurements['withheld'])
+  errors, measurements = _release(params, num_reporting, 20, value=value)
+  assert bool(measurements['suppressed'])
   statistics_lib.check_mean(errors, 0, params.total_noise_variance)
   statistics_lib.check_variance(errors, params.total_noise_variance)
   # Power: the clients' values would have been seen.
-  if survivors:
-    shift = survivors * value * params.scale
+  if num_reporting:
+    shift = num_reporting * value * params.scale
     with pytest.raises(AssertionError):
       statistics_lib.check_mean(errors + shift, 0, params.total_noise_variance)
 
@@ -121,7 +121,7 @@ def test_a_round_that_is_not_withheld_releases_the_values():
 def test_without_noise_a_withheld_round_releases_zeros():
   params = _params(noise_multiplier=0.0)
   released, measurements = _release(params, 3, 20, value=0.01)
-  assert bool(measurements['withheld'])
+  assert bool(measurements['suppressed'])
   np.testing.assert_array_equal(released, np.zeros(D))
 
 
@@ -132,32 +132,32 @@ def test_the_top_up_is_drawn_anew_in_every_round():
   assert np.mean(first != second) > 0.9
 
 
-@pytest.mark.parametrize('survivors, told', [(6, 6), (4, 6), (1, 6), (0, 6)])
+@pytest.mark.parametrize('reporting clients, told', [(6, 6), (4, 6), (1, 6), (0, 6)])
 def test_the_factory_reads_the_cohort_from_its_state(
-    in_process, survivors, told):
+    in_process, num_reporting, num_selected):
   params = _params(min_honest_fraction=0.5, cohort_size=20, bits=12)
   factory = DistributedSumFactory(params)
   process = factory.create(tff.TensorType(np.float32, [D]))
   states = [
-      factory.tell_cohort_size(process.initialize(), told),
+      factory.set_cohort_size(process.initialize(), num_selected),
       # Written by hand the state has the table of another cohort.
       collections.OrderedDict(
-          process.initialize(), cohort_size=np.int32(told))]
+          process.initialize(), cohort_size=np.int32(num_selected))]
   for state in states:
-    output = process.next(state, [np.zeros(D, np.float32)] * survivors)
-    assert output.measurements['withheld'] == (survivors < told / 2)
-    assert output.state['cohort_size'] == told
+    output = process.next(state, [np.zeros(D, np.float32)] * num_reporting)
+    assert output.measurements['suppressed'] == (num_reporting < num_selected / 2)
+    assert output.state['cohort_size'] == num_selected
     statistics_lib.check_variance(
         output.result * params.scale, params.total_noise_variance)
 
 
-@pytest.mark.parametrize('survivors', [6, 4, 1, 0])
-def test_dropouts_under_several_workers_have_the_same_law(two_workers, survivors):
+@pytest.mark.parametrize('num_reporting', [6, 4, 1, 0])
+def test_dropouts_under_several_workers_have_the_same_law(two_workers, num_reporting):
   params = _params(min_honest_fraction=0.5, cohort_size=6, bits=12)
   process = DistributedSumFactory(params).create(tff.TensorType(np.float32, [D]))
   output = process.next(
-      process.initialize(), [np.zeros(D, np.float32)] * survivors)
-  assert output['measurements']['withheld'] == (survivors < 3)
+      process.initialize(), [np.zeros(D, np.float32)] * num_reporting)
+  assert output['measurements']['suppressed'] == (num_reporting < 3)
   statistics_lib.check_variance(
       output['result'] * params.scale, params.total_noise_variance)
 
@@ -167,17 +167,17 @@ def test_the_cohort_of_the_state_is_the_expected_one_until_told():
   factory = DistributedSumFactory(params)
   state = factory.initial_state()
   assert int(state['cohort_size']) == 20
-  told = factory.tell_cohort_size(state, 33)
-  assert told['cohort_size'] == 33 and int(state['cohort_size']) == 20
+  num_selected = factory.set_cohort_size(state, 33)
+  assert num_selected['cohort_size'] == 33 and int(state['cohort_size']) == 20
   for bad in (-1, 1.5, True):
     with pytest.raises(ValueError, match=f'cohort_size .*{bad}'):
-      factory.tell_cohort_size(state, bad)
+      factory.set_cohort_size(state, bad)
 
 
 def test_the_table_of_a_told_cohort_is_of_its_share():
   params = _params()
   factory = DistributedSumFactory(params)
-  state = factory.tell_cohort_size(factory.initial_state(), 25)
+  state = factory.set_cohort_size(factory.initial_state(), 25)
   assert state['noise_table']['variance'] == pytest.approx(
       params.total_noise_variance / 25, rel=1e-8)
   # A share is never short of what it should be.

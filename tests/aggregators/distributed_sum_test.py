@@ -112,7 +112,7 @@ def test_error_of_several_workers_has_the_same_law(two_workers):
   for _ in range(4):
     output = process.next(state, list(vectors))
     state = output['state']
-    assert not output['measurements']['withheld']
+    assert not output['measurements']['suppressed']
     errors.append((output['result'] - exact) * params.scale)
   variance = params.total_noise_variance + N / 6
   statistics_lib.check_variance(errors, variance)
@@ -432,7 +432,7 @@ def test_the_wrapped_fraction_tells_enough_bits_from_too_few(in_process):
   assert full == pytest.approx(1 / 12, abs=0.01)
 
 
-PUBLIC = ['scale', 'estimated_wrapped_fraction', 'withheld']
+PUBLIC = ['scale', 'estimated_wrapped_fraction', 'suppressed']
 
 
 def test_measurements_are_public_unless_diagnostics_are_asked_for():
@@ -440,7 +440,7 @@ def test_measurements_are_public_unless_diagnostics_are_asked_for():
       _params(), **k).next.type_signature.result.measurements
   public = tff.to_type(collections.OrderedDict(
       scale=np.float32, estimated_wrapped_fraction=np.float32,
-      withheld=np.bool_))
+      suppressed=np.bool_))
   off = measured()
   assert off.is_equivalent_to(tff.FederatedType(public, tff.SERVER))
   on = measured(diagnostics=True)
@@ -450,7 +450,7 @@ def test_measurements_are_public_unless_diagnostics_are_asked_for():
   assert on.is_equivalent_to(tff.FederatedType(
       tff.to_type(collections.OrderedDict(
           public=public, diagnostics=collections.OrderedDict(
-              survivors=np.int32, totals=totals))), tff.SERVER))
+              num_reporting=np.int32, totals=totals))), tff.SERVER))
 
 
 def test_diagnostics_count_what_happened_at_clients(in_process):
@@ -461,7 +461,7 @@ def test_diagnostics_count_what_happened_at_clients(in_process):
   vectors[5] = np.nan
   output = process.next(process.initialize(), list(vectors))
   found = output.measurements['diagnostics']
-  assert found['survivors'] == 6
+  assert found['num_reporting'] == 6
   assert found['totals']['clipped'] == 2
   assert found['totals']['not_finite'] == 1
   assert found['totals']['rounding_fallbacks'] == 0

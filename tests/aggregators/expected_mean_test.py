@@ -61,10 +61,10 @@ def test_the_cohort_is_told_to_the_sum_if_it_wants_to_know():
       clip=1.0, noise_multiplier=1.0, bits=14, dimension=3, cohort_size=4)
   factory = ExpectedMeanFactory(DistributedSumFactory(params), 4)
   state = DistributedSumFactory(params).initial_state()
-  assert factory.tell_cohort_size(state, 3)['cohort_size'] == 3
+  assert factory.set_cohort_size(state, 3)['cohort_size'] == 3
 
   plain = ExpectedMeanFactory(tff.aggregators.SumFactory(), 4)
-  assert plain.tell_cohort_size((), 3) == ()
+  assert plain.set_cohort_size((), 3) == ()
 
 
 @pytest.mark.parametrize('bad', [0, -1, float('nan'), float('inf'), None, True])

@@ -23,20 +23,20 @@ def _params(**changes):
       rotation='none'), **changes})
 
 
-def _sent(params, told=N, key=1, table=None, vector=None):
+def _sent(params, num_selected=N, key=1, table=None, vector=None):
   """A client's integers, unwrapped, int64."""
   if vector is None:
     vector = tf.zeros([params.dimension])
   values = distributed_sum.encode(
-      vector, tf.constant([key, 2], tf.int64), [0, 0], told, params, table).values
+      vector, tf.constant([key, 2], tf.int64), [0, 0], num_selected, params, table).values
   return modular_sum.unwrap(values, params.bits).numpy().astype(np.int64)
 
 
-def _released(params, total, survivors, told, key=3):
+def _released(params, total, num_reporting, num_selected, key=3):
   total = modular_sum.wrap(tf.constant(total, tf.int64), params.bits)
   out = distributed_sum.decode(
-      total, survivors, told, [0, key], [0, 0], params)
-  return out.vector.numpy() * params.scale, bool(out.measurements['withheld'])
+      total, num_reporting, num_selected, [0, key], [0, 0], params)
+  return out.vector.numpy() * params.scale, bool(out.measurements['suppressed'])
 
 
 @pytest.mark.parametrize('mechanism', MECHANISMS)
@@ -61,7 +61,7 @@ def test_the_sum_comes_back_with_the_noise_of_the_guarantee(
       1 + statistics_lib.Z * (4 / dimension)**0.5 + 20 / dimension)
   if dimension > 1000:
     assert np.sum(errors**2) > 0.7 * dimension * params.total_noise_variance
-  assert not output.measurements['withheld']
+  assert not output.measurements['suppressed']
 
 
 @pytest.mark.parametrize('noise_multiplier', [0.3, 1.0, 30.0])
@@ -84,26 +84,26 @@ def test_discrete_gaussian_shares_beyond_the_tables():
   assert share_tables.table_log_size(params) is None
   variance = params.total_noise_variance / 2
   assert variance > 1e12
-  statistics_lib.check_variance(_sent(params, told=2), variance)
+  statistics_lib.check_variance(_sent(params, num_selected=2), variance)
 
 
 @pytest.mark.parametrize('told', [N, 17, 1])
-def test_a_table_has_the_law_of_the_share_of_its_cohort(told):
+def test_a_table_has_the_law_of_the_share_of_its_cohort(num_selected):
   params = _params(mechanism='discrete_gaussian', bits=14)
-  table = share_tables.noise_table(params, told)
-  variance = share_tables.share_variance(params, told)
-  assert (table['variance'] == variance) == (told >= 0.75 * N)
-  statistics_lib.check_variance(_sent(params, told, table=table), variance)
+  table = share_tables.noise_table(params, num_selected)
+  variance = share_tables.share_variance(params, num_selected)
+  assert (table['variance'] == variance) == (num_selected >= 0.75 * N)
+  statistics_lib.check_variance(_sent(params, num_selected, table=table), variance)
 
 
 @pytest.mark.parametrize('mechanism', ['skellam', 'discrete_gaussian'])
-@pytest.mark.parametrize('survivors', [N, 15, 10, 1, 0])
-def test_missing_shares_are_topped_up_to_the_same_variance(mechanism, survivors):
+@pytest.mark.parametrize('num_reporting', [N, 15, 10, 1, 0])
+def test_missing_shares_are_topped_up_to_the_same_variance(mechanism, num_reporting):
   params = _params(mechanism=mechanism, min_honest_fraction=0.5, bits=16)
-  total = sum((_sent(params, key=i) for i in range(survivors)),
+  total = sum((_sent(params, key=i) for i in range(num_reporting)),
               start=np.zeros(params.dimension, np.int64))
-  noise, withheld = _released(params, total, survivors, N)
-  assert withheld == (survivors < 10)
+  noise, suppressed = _released(params, total, num_reporting, N)
+  assert suppressed == (num_reporting < 10)
   statistics_lib.check_variance(noise, params.total_noise_variance)
   assert params.total_noise_variance == pytest.approx(2 * params.noise_variance)
 
@@ -111,10 +111,10 @@ def test_missing_shares_are_topped_up_to_the_same_variance(mechanism, survivors)
 def test_no_cohort_has_smaller_discrete_gaussian_shares_than_accounted_for():
   params = _params(mechanism='discrete_gaussian', max_cohort_size=30)
   least = params.total_noise_variance / 30
-  for told in (0, 1, 20, 30, 31, 1000):
-    found = share_tables.share_variance(params, told)
+  for num_selected in (0, 1, 20, 30, 31, 1000):
+    found = share_tables.share_variance(params, num_selected)
     assert found >= least
-    statistics_lib.check_variance(_sent(params, told), found)
+    statistics_lib.check_variance(_sent(params, num_selected), found)
   # All of a larger cohort together have more noise, and nothing is added to it.
   noise, _ = _released(params, np.zeros(4096, np.int64), 40, 40)
   np.testing.assert_array_equal(noise, 0)
@@ -143,10 +143,10 @@ def test_a_trusted_server_adds_all_the_noise_and_clients_none():
   vector = tf.one_hot(5, params.dimension)
   assert _sent(params, vector=vector)[5] == pytest.approx(
       params.clip_grid, abs=2)
-  for survivors in (N, 3, 0):
-    noise, withheld = _released(
-        params, np.zeros(params.dimension, np.int64), survivors, N)
-    assert not withheld
+  for num_reporting in (N, 3, 0):
+    noise, suppressed = _released(
+        params, np.zeros(params.dimension, np.int64), num_reporting, N)
+    assert not suppressed
     statistics_lib.check_variance(noise, params.noise_variance)
 
 

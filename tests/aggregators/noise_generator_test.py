@@ -26,17 +26,17 @@ def _params(**changes):
       rotation='none', noise_generator='chacha20'), **changes})
 
 
-def _encode(params, told, key=(1, 2), vector=None):
-  table = share_tables.noise_table(params, told)
+def _encode(params, num_selected, key=(1, 2), vector=None):
+  table = share_tables.noise_table(params, num_selected)
   vector = np.zeros(params.dimension, np.float32) if vector is None else vector
   return distributed_sum.encode(
-      tf.constant(vector), tf.constant(key, tf.int64), [0, 0], told, params, table)
+      tf.constant(vector), tf.constant(key, tf.int64), [0, 0], num_selected, params, table)
 
 
-def _decode(total, survivors, told, params, key=(5, 6)):
+def _decode(total, num_reporting, num_selected, params, key=(5, 6)):
   return distributed_sum.decode(
-      total, survivors, told, tf.constant(key, tf.int64), [0, 0], params,
-      table=share_tables.noise_table(params, told))
+      total, num_reporting, num_selected, tf.constant(key, tf.int64), [0, 0], params,
+      table=share_tables.noise_table(params, num_selected))
 
 
 def test_nothing_is_drawn_from_another_generator(monkeypatch):
@@ -81,10 +81,10 @@ def test_ties_and_retries_are_of_the_generator(monkeypatch):
 
 @pytest.mark.parametrize('told', [100, 20, 15, 5, 2, 1])
 @pytest.mark.parametrize('mechanism', ['skellam', 'discrete_gaussian'])
-def test_shares_of_every_cohort_have_their_law(mechanism, told):
+def test_shares_of_every_cohort_have_their_law(mechanism, num_selected):
   params = _params(bits=16, mechanism=mechanism)
-  share = share_tables.share_variance(params, told)
-  noise = modular_sum.unwrap(_encode(params, told).values, params.bits).numpy()
+  share = share_tables.share_variance(params, num_selected)
+  noise = modular_sum.unwrap(_encode(params, num_selected).values, params.bits).numpy()
   statistics_lib.check_variance(noise, share)
   statistics_lib.check_mean(noise, 0, share)
 
@@ -92,13 +92,13 @@ def test_shares_of_every_cohort_have_their_law(mechanism, told):
 @pytest.mark.parametrize('bits, cohort_size, told, draws', [
     (18, 20, 20, 1), (18, 20, 2, 5), (20, 40, 3, 11)])
 def test_small_cohorts_take_as_many_draws_as_they_need(
-    bits, cohort_size, told, draws):
+    bits, cohort_size, num_selected, draws):
   params = _params(bits=bits, cohort_size=cohort_size, dimension=2**14)
-  table = share_tables.noise_table(params, told)
-  assert table['draws'] == share_tables.draws_of_cohort(params, told) == draws
-  share = share_tables.share_variance(params, told)
+  table = share_tables.noise_table(params, num_selected)
+  assert table['draws'] == share_tables.draws_of_cohort(params, num_selected) == draws
+  share = share_tables.share_variance(params, num_selected)
   assert table['variance'] == share / draws
-  noise = modular_sum.unwrap(_encode(params, told).values, bits).numpy()
+  noise = modular_sum.unwrap(_encode(params, num_selected).values, bits).numpy()
   statistics_lib.check_variance(noise, share)
   # Draws of the one share are not each other's copies: that would be the law of
   # a multiple, with gaps.
@@ -109,32 +109,32 @@ def test_small_cohorts_take_as_many_draws_as_they_need(
 
 def test_every_cohort_has_a_table_of_the_size_of_the_state():
   params = _params(bits=16, cohort_size=30)
-  cells = {share_tables.noise_table(params, told)['packed'].size
-           for told in (0, 1, 3, 22, 23, 300)}
+  cells = {share_tables.noise_table(params, num_selected)['packed'].size
+           for num_selected in (0, 1, 3, 22, 23, 300)}
   assert cells == {2**share_tables.table_log_size(params)}
 
 
 @pytest.mark.parametrize('mechanism', ['skellam', 'discrete_gaussian'])
-@pytest.mark.parametrize('survivors, told', [
+@pytest.mark.parametrize('reporting clients, told', [
     (12, 20), (1, 1), (3, 5), (7, 5), (7, 20), (0, 0)])
 def test_the_noise_of_a_release_is_the_same_whoever_comes(
-    mechanism, survivors, told):
+    mechanism, num_reporting, num_selected):
   params = _params(min_honest_fraction=0.6, mechanism=mechanism)
   factory = DistributedSumFactory(params)
-  state = factory.tell_cohort_size(factory.initial_state(), told)
+  state = factory.set_cohort_size(factory.initial_state(), num_selected)
   state['rotation_key'] = np.zeros([2], np.int64)
   contribute = tf.function(
       lambda key: factory.contribute(tf.zeros([D]), key, state)[0])
   total = factory.zero(D)
-  for i in range(survivors):
+  for i in range(num_reporting):
     total = factory.add(total, contribute(tf.constant([1, i], tf.int64)))
   _, vector, measurements = factory.release(
-      state, total, tf.constant(survivors), tf.constant([2, 2], tf.int64))
-  variance = params.total_noise_variance * max(1, survivors / max(1, told))
+      state, total, tf.constant(num_reporting), tf.constant([2, 2], tf.int64))
+  variance = params.total_noise_variance * max(1, num_reporting / max(1, num_selected))
   errors = vector.numpy() * params.scale
   statistics_lib.check_variance(errors, variance)
   statistics_lib.check_mean(errors, 0, variance)
-  assert bool(measurements['withheld']) == (survivors < 0.6 * told)
+  assert bool(measurements['suppressed']) == (num_reporting < 0.6 * num_selected)
 
 
 def test_compiled_and_uncompiled_clients_and_servers_send_the_same(monkeypatch):
@@ -201,18 +201,18 @@ def test_an_unknown_generator_is_refused():
     _params(noise_generator='aes')
 
 
-@pytest.mark.parametrize('survivors, told', [(4, 6), (0, 6), (1, 1)])
-def test_a_process_of_it_releases_the_sum(one_worker, survivors, told):
+@pytest.mark.parametrize('reporting clients, told', [(4, 6), (0, 6), (1, 1)])
+def test_a_process_of_it_releases_the_sum(one_worker, num_reporting, num_selected):
   params = _params(cohort_size=6, bits=14, min_honest_fraction=0.5,
                    rotation='hadamard')
   factory = DistributedSumFactory(params)
   process = factory.create(tff.TensorType(np.float32, [D]))
-  state = factory.tell_cohort_size(process.initialize(), told)
-  values = [np.full(D, 0.5 * D**-0.5, np.float32)] * survivors
+  state = factory.set_cohort_size(process.initialize(), num_selected)
+  values = [np.full(D, 0.5 * D**-0.5, np.float32)] * num_reporting
   output = process.next(state, values)
-  errors = (output.result - 0.5 * D**-0.5 * survivors) * params.scale
-  if output.measurements['withheld']:
+  errors = (output.result - 0.5 * D**-0.5 * num_reporting) * params.scale
+  if output.measurements['suppressed']:
     errors = output.result * params.scale
-  assert output.measurements['withheld'] == (survivors < told / 2)
+  assert output.measurements['suppressed'] == (num_reporting < num_selected / 2)
   statistics_lib.check_variance(
-      errors, params.total_noise_variance + survivors / 6)
+      errors, params.total_noise_variance + num_reporting / 6)

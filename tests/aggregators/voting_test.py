@@ -248,18 +248,18 @@ def test_votes_of_another_shape_or_dtype_are_refused(votes):
     voting.check_votes(votes, _params(queries=2, classes=3))
 
 
-@pytest.mark.parametrize('told, survivors, fraction, colluders, withheld', [
+@pytest.mark.parametrize('told, reporting clients, fraction, colluders, suppressed', [
     (5, 5, 1.0, 0, False), (5, 4, 1.0, 0, True), (10, 9, 0.9, 0, False),
     (10, 8, 0.9, 0, True), (10, 9, 0.8, 1, False), (10, 9, 0.9, 1, True),
     (9, 3, 1 / 3, 0, False)])
 def test_a_vote_of_too_few_agents_is_withheld(
-    in_process, told, survivors, fraction, colluders, withheld):
-  params = _params(agents=told, min_honest_fraction=fraction,
+    in_process, num_selected, num_reporting, fraction, colluders, suppressed):
+  params = _params(agents=num_selected, min_honest_fraction=fraction,
                    assumed_colluders=colluders)
-  output = _run(params, [_one_hot([3] * Q)] * survivors)
-  assert bool(output.measurements['withheld']) == withheld
+  output = _run(params, [_one_hot([3] * Q)] * num_reporting)
+  assert bool(output.measurements['suppressed']) == suppressed
   np.testing.assert_array_equal(
-      output.result, [NO_LABEL if withheld else 3] * Q)
+      output.result, [NO_LABEL if suppressed else 3] * Q)
 
 
 def test_only_labels_leave_the_server(in_process):
@@ -271,7 +271,7 @@ def test_only_labels_leave_the_server(in_process):
     assert found.result == _at_server(tff.TensorType(np.int32, shape))
     # Nor is there anything of the votes in what is measured or kept.
     assert found.measurements == _at_server(
-        tff.StructWithPythonType([('withheld', np.bool_)], collections.OrderedDict))
+        tff.StructWithPythonType([('suppressed', np.bool_)], collections.OrderedDict))
     assert found.state == _at_server(
         tff.StructWithPythonType(
             [('server_key', tff.TensorType(np.int64, [2]))],

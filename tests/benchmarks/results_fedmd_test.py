@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import fedmd_cases
 from benchmarks import results_fedmd
-from tests import build_file
+from tests import modules
 
 
 def _result(key, accuracy, seed=0, epsilon=0.19971):
@@ -109,7 +109,7 @@ def test_page_is_rewritten_once_all_is_done():
 
 
 def test_page_of_the_project_has_all_marks():
-  page = build_file.ROOT / 'docs' / 'fedmd.md'
+  page = modules.ROOT / 'docs' / 'fedmd.md'
   text = page.read_text(encoding='utf-8')
   for name in ('sizes', 'claims', *fedmd_cases.TABLES):
     assert f'<!-- fedmd {name}: begin -->' in text
@@ -120,7 +120,7 @@ def test_tables_need_no_tensorflow(tmp_path):
           f'"--output_dir={tmp_path}"]; from benchmarks import results_fedmd; '
           'results_fedmd.main(); assert "tensorflow" not in sys.modules')
   subprocess.run([sys.executable, '-c', code], check=True, timeout=120,
-                 cwd=build_file.ROOT)
+                 cwd=modules.ROOT)
 
 
 def _tiny(key='tiny', **changes):

@@ -242,7 +242,7 @@ def test_guarantee_of_a_ledger_counts_restarts_and_suppressed_rounds(tmp_path):
   assert restarted.server.epsilon == pytest.approx(
       accountant.epsilon(seen, DELTA, accountant='rdp', amplification='none'), rel=1e-9)
   suppressed = plan.guarantee_of(_ledger(
-      plan, tmp_path / 'three', ['released', 'withheld', 'released'], [1, 1, 1]))
+      plan, tmp_path / 'three', ['released', 'suppressed', 'released'], [1, 1, 1]))
   assert suppressed.server is None and guarantee.SUPPRESSED in suppressed.caveats
   assert suppressed.outsiders == found.outsiders
 

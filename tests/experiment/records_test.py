@@ -177,7 +177,7 @@ def test_suppressed_round_is_recorded_as_such_and_costs_the_same(two_rounds):
   records.restore(_state(0), {})
   _commit(records, 3, suppressed=True)
   lines = records.ledger.lines()
-  assert [line['outcome'] for line in lines] == ['released', 'released', 'withheld']
+  assert [line['outcome'] for line in lines] == ['released', 'released', 'suppressed']
   assert lines[2]['event'] == lines[1]['event'] == EVENT.to_json()
   assert lines[2]['configuration'] == records.configuration_hash
   assert [line['starts'] for line in lines] == [1, 1, 2]
@@ -325,7 +325,7 @@ def _without_first_round(lines):
 
 
 def _edited(lines):
-  return [line.replace('released', 'withheld') for line in lines]
+  return [line.replace('released', 'suppressed') for line in lines]
 
 
 def _empty(lines):

@@ -161,7 +161,7 @@ def _run(task, folder):
   found = []
   rounds_lib.run(
       rounds, plan, run_records,
-      on_commit=lambda _, metrics: found.append(metrics['diagnostics/survivors']))
+      on_commit=lambda _, metrics: found.append(metrics['diagnostics/num_reporting']))
   return found
 
 

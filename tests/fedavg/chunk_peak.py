@@ -49,7 +49,7 @@ def main(clients: int) -> None:
   with contexts.simulation():
     state = process.initialize()
     for _ in range(2):
-      state = process_lib.tell_cohort_size(state, 10, factory)
+      state = process_lib.set_cohort_size(state, 10, factory)
       state = process.next(state, [chunked.make_chunk(
           [collections.OrderedDict(examples=examples)] * clients)])['state']
   assert np.any(state['weights'][0] != 0)

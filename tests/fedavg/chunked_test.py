@@ -217,7 +217,7 @@ def test_diagnostics_add_up_to_those_of_the_plain_form(in_process):
   found = _run(_chunked(factory), _in_chunks([1, 2, 3]))
   for (_, a), (_, b) in zip(found, wanted):
     assert _bytes(a['aggregator']) == _bytes(b['aggregator'])
-    assert a['aggregator']['diagnostics']['survivors'] == COHORT
+    assert a['aggregator']['diagnostics']['num_reporting'] == COHORT
     assert a['training']['loss'] == pytest.approx(b['training']['loss'], rel=1e-6)
 
 
@@ -227,18 +227,18 @@ def test_the_size_of_the_cohort_reaches_clients_in_chunks(in_process):
   found = []
   for process, values in ((_plain(factory), clients),
                           (_chunked(factory), _in_chunks([2, 3])(clients))):
-    state = process_lib.tell_cohort_size(process.initialize(), 5, factory)
+    state = process_lib.set_cohort_size(process.initialize(), 5, factory)
     assert state['aggregator']['noise_table']['variance'] == (
         share_tables.share_variance(_params(), 5))
     found.append(process.next(state, values))
   assert _bytes(found[0]) == _bytes(found[1])
-  assert not found[0]['metrics']['aggregator']['withheld']
+  assert not found[0]['metrics']['aggregator']['suppressed']
 
 
 def test_a_round_without_clients_is_released_as_noise(in_process):
   factory = _factory('skellam')
   process = _chunked(factory)
-  state = process_lib.tell_cohort_size(process.initialize(), 0, factory)
+  state = process_lib.set_cohort_size(process.initialize(), 0, factory)
   output = process.next(state, [])
   assert _bytes(output['state']['weights']) != _bytes(state['weights'])
 

@@ -57,7 +57,7 @@ def _process(plan, client_learning_rate=0.3, server_learning_rate=1.0):
       initial_weights=tiny_task.initial_weights(0), mean_factory=mean_factory,
       server_learning_rate=server_learning_rate, server_momentum=0.5,
       seeded=plan.seed is not None, diagnostics=plan.diagnostics)
-  return process, lambda state, cohort: process_lib.tell_cohort_size(
+  return process, lambda state, cohort: process_lib.set_cohort_size(
       state, cohort, mean_factory)
 
 
@@ -148,7 +148,7 @@ def test_diagnostics_tell_how_many_clients_reported(tmp_path):
   process = _Spied(_process(plan)[0])
   _run(plan, tmp_path / 'run', process=process)
   rows = _rows(tmp_path / 'run')
-  assert [float(row['diagnostics/survivors']) for row in rows] == process.reporting
+  assert [float(row['diagnostics/num_reporting']) for row in rows] == process.reporting
   assert all(float(row['diagnostics/training_loss']) > 0 for row in rows)
   assert {'diagnostics/clipped', 'diagnostics/not_finite',
           'diagnostics/rounding_retries', 'diagnostics/rounding_fallbacks'
@@ -255,11 +255,11 @@ def test_rounds_with_too_many_dropouts_are_suppressed_and_accounted(tmp_path):
   records, _ = _run(plan, tmp_path / 'run', process=process, dropout_rate=0.3)
   rounds = list(zip(process.reporting, process.cohort_sizes))
   assert all(reporting <= selected for reporting, selected in rounds)
-  expected = ['released' if reporting >= 0.8 * selected else 'withheld'
+  expected = ['released' if reporting >= 0.8 * selected else 'suppressed'
               for reporting, selected in rounds]
   lines = records.ledger.lines()
   assert [line['outcome'] for line in lines] == expected
-  assert set(expected) == {'released', 'withheld'}
+  assert set(expected) == {'released', 'suppressed'}
   assert len({str(line['event']) for line in lines}) == 1
 
 

@@ -73,7 +73,7 @@ def test_run_meets_its_target_and_its_ledger_says_the_same(runs, name):
       found['epsilon'], rel=1e-9)
   # Who drops out differs from run to run: a round of too few is suppressed for
   # outsiders, and the server saw less noise than any epsilon would count on.
-  if any(line['outcome'] == 'withheld' for line in ledger.lines()):
+  if any(line['outcome'] == 'suppressed' for line in ledger.lines()):
     assert 'simulated_dropout_rate' in RUNS[name]
     assert found['epsilon_server'] is None
     assert 'suppressed rounds' in found['caveats']

@@ -78,7 +78,7 @@ def _names(type_signature):
 
 @pytest.mark.parametrize('mechanism, measured', [
     ('none', set()), ('gaussian', set()),
-    ('skellam', {'scale', 'estimated_wrapped_fraction', 'withheld'})])
+    ('skellam', {'scale', 'estimated_wrapped_fraction', 'suppressed'})])
 def test_nothing_of_a_client_is_measured_unless_asked_for(mechanism, measured):
   process = _process(_mean_factory(mechanism))
   metrics = process.next.type_signature.result['metrics'].member
@@ -89,7 +89,7 @@ def test_nothing_of_a_client_is_measured_unless_asked_for(mechanism, measured):
 def test_diagnostics_measure_survivors_and_training(mechanism):
   process = _process(_mean_factory(mechanism, diagnostics=True), diagnostics=True)
   metrics = process.next.type_signature.result['metrics'].member
-  assert {'training', 'loss', 'examples', 'diagnostics', 'survivors', 'clipped',
+  assert {'training', 'loss', 'examples', 'diagnostics', 'num_reporting', 'clipped',
           'not_finite'} <= _names(metrics)
 
 
@@ -134,7 +134,7 @@ def test_round_without_clients_releases_noise_alone(in_process, mechanism):
   del in_process
   factory = _mean_factory(mechanism)
   process = _process(factory)
-  state = process_lib.tell_cohort_size(process.initialize(), 0, factory)
+  state = process_lib.set_cohort_size(process.initialize(), 0, factory)
   weights = process.next(state, [])['state']['weights']
   noise = np.concatenate([
       (np.asarray(a) - b).ravel()
@@ -152,7 +152,7 @@ def test_client_that_is_not_finite_contributes_zero_and_its_noise(
   del in_process
   factory = _mean_factory(mechanism, seed=3)
   process = _process(factory, seeded=True)
-  state = process_lib.tell_cohort_size(process.initialize(), 3, factory)
+  state = process_lib.set_cohort_size(process.initialize(), 3, factory)
   good = _clients(2, seeded=True)
   bad = tiny_task.examples(5, 9)
   bad['x'][3, 2] = value
@@ -168,7 +168,7 @@ def test_unseeded_rounds_from_one_state_differ(in_process):
   del in_process
   factory = _mean_factory('skellam')
   process = _process(factory)
-  state = process_lib.tell_cohort_size(process.initialize(), 2, factory)
+  state = process_lib.set_cohort_size(process.initialize(), 2, factory)
   first, second = (process.next(state, _clients(2))['state'] for _ in range(2))
   # Both on the grid of one rotation: single weights may be equal.
   assert np.mean(np.asarray(first['weights'][0]) != second['weights'][0]) > 0.5
@@ -177,7 +177,7 @@ def test_unseeded_rounds_from_one_state_differ(in_process):
 def _seeded_rounds(factory, process, num_selected=6, rounds=2):
   state = process.initialize()
   for _ in range(rounds):
-    state = process_lib.tell_cohort_size(state, num_selected, factory)
+    state = process_lib.set_cohort_size(state, num_selected, factory)
     output = process.next(state, _clients(num_selected, seeded=True))
     state = output['state']
   return state, output['metrics']
@@ -202,11 +202,11 @@ def test_unseeded_rounds_run_on_two_workers(two_workers, mechanism):
   del two_workers
   factory = _mean_factory(mechanism, diagnostics=True)
   process = _process(factory, diagnostics=True, momentum=0.9)
-  state = process_lib.tell_cohort_size(process.initialize(), 5, factory)
+  state = process_lib.set_cohort_size(process.initialize(), 5, factory)
   output = process.next(state, _clients(5))
   assert all(np.all(np.isfinite(leaf)) for leaf in _arrays(output['state']['weights']))
   metrics = output['metrics']
-  assert int(metrics['aggregator']['diagnostics']['survivors']) == 5
+  assert int(metrics['aggregator']['diagnostics']['num_reporting']) == 5
   assert float(metrics['training']['examples']) == 5 * 5 * LOCAL.epochs
   assert float(metrics['training']['loss']) > 0
 

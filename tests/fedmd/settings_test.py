@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests import build_file
+from tests import modules
 from tff_pipelines.experiment import cli
 from tff_pipelines.experiment import settings as settings_lib
 from tff_pipelines.fedmd import __main__ as program
@@ -120,4 +120,4 @@ def test_settings_and_plan_need_no_tensorflow():
   code = ('import sys; from tff_pipelines.fedmd import plan, settings; '
           'settings.FedMdSettings(); assert "tensorflow" not in sys.modules')
   subprocess.run([sys.executable, '-c', code], check=True, timeout=120,
-                 cwd=build_file.ROOT)
+                 cwd=modules.ROOT)

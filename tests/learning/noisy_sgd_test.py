@@ -139,7 +139,7 @@ def test_a_round_is_a_step_along_the_mean_clipped_gradient(one_worker):
     total = [t + f for t, f in zip(total, found)]
   for new, old, step in zip(output['state']['weights'], WEIGHTS, total):
     np.testing.assert_allclose(new, old - step / 15, atol=1e-5)
-  assert not output['metrics']['aggregator']['withheld']
+  assert not output['metrics']['aggregator']['suppressed']
 
 
 def test_a_round_that_lacks_an_agent_releases_nothing(in_process):
@@ -147,7 +147,7 @@ def test_a_round_that_lacks_an_agent_releases_nothing(in_process):
   process = _process(task, _config(noise_multiplier=1.0), momentum=0.5)
   state = process.initialize()
   output = process.next(state, _agents(task)[:2])
-  assert output['metrics']['aggregator']['withheld']
+  assert output['metrics']['aggregator']['suppressed']
   for new, old in zip(output['state']['weights'], WEIGHTS):
     np.testing.assert_array_equal(new, old)
 

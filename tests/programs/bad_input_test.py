@@ -224,7 +224,7 @@ def test_folder_of_another_run_is_left_as_it_was(finished, arguments, message):
 
 @pytest.mark.parametrize('name, damage, message', [
     ('configuration.json', lambda text: text[:-5], 'configuration.json is damaged'),
-    ('ledger.jsonl', lambda text: text.replace('released', 'withheld'), 'ledger'),
+    ('ledger.jsonl', lambda text: text.replace('released', 'suppressed'), 'ledger'),
     ('ledger.jsonl', lambda text: '', 'ledger')])
 def test_damaged_run_is_not_resumed(finished, tmp_path, name, damage, message):
   folder = shutil.copytree(finished, tmp_path / 'run')

@@ -19,7 +19,7 @@ ACCOUNT = 'tff_pipelines.account'
 TINY = ('--rounds=2', '--num_clients=20', '--cohort_size=5')
 ROUNDS = 2
 # Words for what must not be told unless it was asked for.
-OUTSIDE = ('diagnostics', 'survivors', 'clipped', 'not_finite', 'rounding',
+OUTSIDE = ('diagnostics', 'num_reporting', 'clipped', 'not_finite', 'rounding',
            'training', 'examples')
 
 RUNS = {
@@ -236,12 +236,12 @@ def test_nothing_tells_who_participated_unless_asked_for(runs, name):
 def test_diagnostics_are_there_when_asked_for_and_warned_of(runs):
   run, folder = runs['diagnostics'][0], _folder(runs, 'diagnostics')
   rows = _rows(folder)
-  assert {'diagnostics/survivors', 'diagnostics/training_loss',
+  assert {'diagnostics/num_reporting', 'diagnostics/training_loss',
           'diagnostics/clipped', 'diagnostics/not_finite',
           'diagnostics/rounding_retries', 'diagnostics/rounding_fallbacks'
           } <= set(rows[0])
   for row in rows:
-    reporting = float(row['diagnostics/survivors'])
+    reporting = float(row['diagnostics/num_reporting'])
     assert 0 <= float(row['diagnostics/clipped']) <= reporting <= 20
   warnings = [text for text in _summary(folder)['warnings']
               if text.startswith('diagnostics are on')]

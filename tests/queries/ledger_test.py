@@ -135,7 +135,7 @@ def test_answers_that_are_charged_before_they_are_given_can_not_be_missing(tmp_p
 def test_a_withheld_round_leaves_no_epsilon_against_the_server(tmp_path):
   path = tmp_path / 'ledger.jsonl'
   ledger = ledger_lib.Ledger.create(path, delta=1e-5)
-  for outcome in ('released', 'withheld', 'released'):
+  for outcome in ('released', 'suppressed', 'released'):
     ledger.append_line(ledger.next_line(
         events.DistributedSkellam(
             l1_sensitivity=900.0, l2_sensitivity=30.0, noise_variance=2500.0,

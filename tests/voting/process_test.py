@@ -74,7 +74,7 @@ def test_agents_label_the_servers_queries(anywhere, kind, votes):
   output = process.next(process.initialize(), voting.public_value(queries['x']),
                         _agents(grid))
   assert np.mean(np.asarray(output['labels']) == queries['y']) > 0.9
-  assert not output['measurements']['withheld']
+  assert not output['measurements']['suppressed']
 
 
 def test_several_workers_vote_too(two_workers):
@@ -90,7 +90,7 @@ def test_a_dropout_withholds_the_vote(in_process):
   process = _process('knn', _params(votes=7))
   output = process.next(process.initialize(), voting.public_value(queries['x']),
                         _agents(grid=True)[:-1])
-  assert output['measurements']['withheld']
+  assert output['measurements']['suppressed']
   np.testing.assert_array_equal(output['labels'], [NO_LABEL] * Q)
 
 
@@ -120,7 +120,7 @@ def test_nothing_but_labels_reaches_the_server(kind):
   assert result['labels'] == tff.FederatedType(
       tff.TensorType(np.int32, [Q]), tff.SERVER)
   assert [name for name, _ in tff.structure.iter_elements(
-      result['measurements'].member)] == ['withheld']
+      result['measurements'].member)] == ['suppressed']
   assert [name for name, _ in tff.structure.iter_elements(
       result['state'].member)] == ['server_key']
   # Two sums and no more: ballots under secure aggregation, and the agents' count.

@@ -162,13 +162,13 @@ class PoissonSampled(base.Event):
       caveats.append(caveats_lib.Caveat(
           'suppression depends on single clients',
           'whether a round is opened tells of single clients with probability '
-          f'{probability} (counted in epsilon): rounds of too few shares are withheld; '
+          f'{probability} (counted in epsilon): rounds of too few shares are suppressed; '
           'this assumes that clients drop out independently of each other and of '
           'their data, anew in each round, and no more often than it was computed for'))
     elif _least_honest_fraction(self.to_json()) < 1:
       caveats.append(caveats_lib.Caveat(
           'no dropouts and no collusion assumed',
-          'withheld rounds are taken to tell nothing: this assumes that no client '
+          'suppressed rounds are taken to tell nothing: this assumes that no client '
           'drops out and that none colludes'))
     return _unique(caveats)
 

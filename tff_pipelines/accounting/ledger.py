@@ -36,7 +36,8 @@ from tff_pipelines.accounting import events as events_lib
 
 FORMAT = 'tff_pipelines privacy ledger'
 VERSION = 3
-OUTCOMES = ('released', 'withheld')
+OUTCOMES = ('released', 'suppressed')
+_FORMER_OUTCOMES = ('withheld',)  # Suppressed, in ledgers of earlier versions.
 
 _HEADER_KEYS_1 = {'format', 'version', 'time', 'population', 'delta', 'adjacency',
                   'trust_model', 'warnings', 'seeded', 'previous', 'hash'}
@@ -212,7 +213,7 @@ class Ledger:
     Args:
       event: The release with what was planned (expected cohort, guaranteed
         honest fraction), never with the cohort that reported.
-      outcome: 'released' or 'withheld'. A withheld (suppressed) round must look the
+      outcome: 'released' or 'suppressed'. A suppressed round must look the
         same to an outsider, and costs the same.
       configuration_hash: Of the run's configuration.
       starts: How many times the run has been started so far. Each start except the
@@ -336,7 +337,8 @@ class Ledger:
           key = _canonical(record['event'])
           if key not in kinds:
             kinds[key] = events_lib.from_json(record['event'])
-          validate.one_of(OUTCOMES, outcome=record['outcome'])
+          validate.one_of(
+              (*OUTCOMES, *_FORMER_OUTCOMES), outcome=record['outcome'])
           validate.integer(starts=record['starts'], low=1)
           if record['round'] != number - 1:
             problems.append(
@@ -363,7 +365,7 @@ class Ledger:
     return problems
 
   def event(self) -> base.Event:
-    """The event of everything that was released, withheld rounds included.
+    """The event of everything that was released, suppressed rounds included.
 
     Raises:
       ValueError: If the chain is broken or nothing has been released yet.

@@ -13,7 +13,7 @@ import numpy as np
 from scipy import special
 
 from aggregators import validate
-from tff_pipelines.accounting import skellam_law
+from tff_pipelines.accounting import skellam_distribution
 
 # Integer noise is listed value by value; beyond this many the list is refused.
 MAX_VALUES = 8_000_000
@@ -148,14 +148,14 @@ class Skellam(Pair):
 
   def atoms(self, cells: int, pessimistic: bool) -> tuple[Atoms, ...]:
     del cells, pessimistic  # Listed value by value: exact both ways.
-    reach = skellam_law.reach(self.variance)
+    reach = skellam_distribution.reach(self.variance)
     if 2 * reach + self.shift > MAX_VALUES:
       raise TooLarge(
           f'variance={self.variance!r} and shift={self.shift!r} are too large '
           'for a privacy loss distribution')
     k = np.arange(-reach, reach + 1, dtype=np.float64)
-    log_p = skellam_law.log_pmf(k, self.variance)
-    log_q = skellam_law.log_pmf(k + self.shift, self.variance)
+    log_p = skellam_distribution.log_pmf(k, self.variance)
+    log_q = skellam_distribution.log_pmf(k + self.shift, self.variance)
     # The mass beyond the reach, below 1e-300 a value, goes to infinite loss.
     p, q = np.exp(log_p), np.exp(log_q)
     return (Atoms(loss=log_p - log_q, p=p, q=q, p_only=2e-300 * reach,

@@ -15,7 +15,7 @@ from scipy import special
 from aggregators import validate
 from tff_pipelines.accounting import curves
 from tff_pipelines.accounting import rdp
-from tff_pipelines.accounting import skellam_law
+from tff_pipelines.accounting import skellam_distribution
 from tff_pipelines.accounting import vote_events
 
 DO_NOT_PUBLISH = (
@@ -86,7 +86,7 @@ def log_wrong_probability(event: vote_events.Vote, votes) -> float:
     logs = special.log_ndtr(-gaps / (stddev * math.sqrt(2)))
   else:
     with np.errstate(divide='ignore'):
-      logs = np.log([skellam_law.tail(int(gap), 2 * stddev**2) for gap in gaps])
+      logs = np.log([skellam_distribution.tail(int(gap), 2 * stddev**2) for gap in gaps])
   return min(0.0, float(special.logsumexp(logs)))
 
 

@@ -183,7 +183,7 @@ class RunRecords:
       metrics: Written to the CSV file and to TensorBoard.
     """
     line = self.ledger.next_line(
-        event, outcome='withheld' if suppressed else 'released',
+        event, outcome='suppressed' if suppressed else 'released',
         configuration_hash=self.configuration_hash, starts=self.starts)
     self._save(state, rounds, line, metrics)
     self.ledger.append_line(line)

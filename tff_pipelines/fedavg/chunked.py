@@ -122,8 +122,8 @@ def build(client_update: local_training.ClientUpdate, element_spec, *,
 
   @tff.tensorflow.computation(
       sum_type, train_chunk.type_signature.result[0], tf.int32)
-  def release(sum_state, total, survivors):
-    return sum_factory.server_step(sum_state, total, survivors, layout)
+  def release(sum_state, total, num_reporting):
+    return sum_factory.server_step(sum_state, total, num_reporting, layout)
 
   @tff.tensorflow.computation(server.weights_type, server.optimizer_type,
                               server.weights_type)
@@ -147,14 +147,14 @@ def build(client_update: local_training.ClientUpdate, element_spec, *,
         (chunks, tff.federated_broadcast(state['weights']),
          tff.federated_broadcast(sum_state)))
     total = sum_factory.federated_total(sent[0])
-    survivors = tff.federated_sum(sent[1])
+    num_reporting = tff.federated_sum(sent[1])
     sum_state, result, public = tff.federated_map(
-        release, (sum_state, total, survivors))
+        release, (sum_state, total, num_reporting))
     weights, optimizer_state = tff.federated_map(
         step_server, (state['weights'], state['optimizer'], result))
     totals = tff.federated_sum(sent[2]) if diagnostics else None
     metrics = collections.OrderedDict(
-        aggregator=sum_factory.measured(public, survivors, totals))
+        aggregator=sum_factory.measured(public, num_reporting, totals))
     if diagnostics:
       metrics['training'] = tff.federated_sum(sent[3])
     return collections.OrderedDict(

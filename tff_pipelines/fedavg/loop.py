@@ -213,7 +213,7 @@ def _measured(metrics) -> tuple[dict[str, float], bool]:
   """Public measurements and diagnostics, and whether the round was suppressed."""
   public, raw = metrics['aggregator'], {}
   if 'diagnostics' in public:
-    raw = {'survivors': public['diagnostics']['survivors'],
+    raw = {'num_reporting': public['diagnostics']['num_reporting'],
            **public['diagnostics']['totals']}
     public = public.get('public', {})
   if 'training' in metrics:
@@ -221,4 +221,4 @@ def _measured(metrics) -> tuple[dict[str, float], bool]:
     raw['training_loss'] = loss / seen if seen else math.nan
   found = {f'public/{name}': float(value) for name, value in dict(public).items()}
   found.update((f'diagnostics/{name}', float(value)) for name, value in raw.items())
-  return found, bool(found.pop('public/withheld', False))
+  return found, bool(found.pop('public/suppressed', False))

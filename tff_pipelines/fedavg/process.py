@@ -150,14 +150,14 @@ def build(client_update: local_training.ClientUpdate, element_spec, *,
   return tff.templates.IterativeProcess(initialize, next_fn)
 
 
-def tell_cohort_size(state, cohort_size: int, mean_factory):
-  """The process's state for a round of so many clients that are told to take part.
+def set_cohort_size(state, cohort_size: int, mean_factory):
+  """The process's state for a round of this many selected clients.
 
   Mechanisms that split their noise over the cohort size their shares by it; for
   others nothing changes.
   """
-  tell = getattr(mean_factory, 'tell_cohort_size', None)
-  if tell is None:
+  inner = getattr(mean_factory, 'set_cohort_size', None)
+  if inner is None:
     return state
   return collections.OrderedDict(
-      state, aggregator=tell(state['aggregator'], cohort_size))
+      state, aggregator=inner(state['aggregator'], cohort_size))

@@ -98,7 +98,7 @@ def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
       process, task=task, scheme=plan.scheme,
       evaluator=evaluation.Evaluator(task.model, task.held_out),
       headline=task.model.headline,
-      set_cohort_size=lambda state, cohort: process_lib.tell_cohort_size(
+      set_cohort_size=lambda state, cohort: process_lib.set_cohort_size(
           state, cohort, factory),
       config=loop.LoopConfig(rounds=plan.mechanism.rounds,
                              clients_per_call=clients_per_call, **config))

@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 from aggregators import discrete_gaussian_table
-from aggregators import local_dp_laws
+from aggregators import local_dp_distributions
 from aggregators import validate
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import base
@@ -212,7 +212,7 @@ def build(settings: settings_lib.LdpSettings, *,
       share = math.nextafter(share, 0.0)
     plan = dataclasses.replace(plan, epsilon_per_query=share)
   if not is_gaussian:
-    local_dp_laws.check_epsilon(epsilon_per_query=plan.epsilon_per_query)
+    local_dp_distributions.check_epsilon(epsilon_per_query=plan.epsilon_per_query)
   if None not in (total, each):
     plan = plan.with_most_answers(total)
   return plan

@@ -175,17 +175,17 @@ def build(model: Model, element_spec, *, initial_weights: list[np.ndarray],
 
   @tff.tensorflow.computation(
       weights_type, server.optimizer_type, weights_type, tf.int32)
-  def step(weights, optimizer_state, total, came):
+  def step(weights, optimizer_state, total, num_reporting):
     mean_update = [-g / config.expected_records for g in total]
     new_weights, new_state = server.step(weights, optimizer_state, mean_update)
     # Without all shares of the noise nothing may be released.
-    complete = came >= config.agents
+    complete = num_reporting >= config.agents
     kept = [tf.where(complete, new, old)
             for new, old in zip(new_weights, weights)]
     new_state = tf.nest.map_structure(
         lambda new, old: tf.where(complete, new, old), new_state,
         optimizer_state)
-    return kept, new_state, collections.OrderedDict(withheld=~complete)
+    return kept, new_state, collections.OrderedDict(suppressed=~complete)
 
   @tff.tensorflow.computation
   def nothing():
@@ -203,9 +203,9 @@ def build(model: Model, element_spec, *, initial_weights: list[np.ndarray],
     sent = tff.federated_map(
         contribute, (agents, tff.federated_broadcast(state['weights'])))
     total = tff.federated_sum(sent)
-    came = tff.federated_sum(tff.federated_value(1, tff.CLIENTS))
+    num_reporting = tff.federated_sum(tff.federated_value(1, tff.CLIENTS))
     weights, optimizer_state, measured = tff.federated_map(
-        step, (state['weights'], state['optimizer'], total, came))
+        step, (state['weights'], state['optimizer'], total, num_reporting))
     return collections.OrderedDict(
         state=tff.federated_zip(
             collections.OrderedDict(

@@ -81,7 +81,7 @@ def answer(path: str | os.PathLike[str], *, delta: float | None = None,
   server = accountant_lib.epsilon(
       unsampled, noise_budget.remaining(delta, consumed), accountant=accountant)
   notes += _ideal(consumed, delta, 'none')
-  if any(line['outcome'] == 'withheld' for line in lines):
+  if any(line['outcome'] != 'released' for line in lines):
     server = math.inf
     notes.append(_WITHHELD)
   elif not _charged_first(events.from_json(lines[-1]['event'])):

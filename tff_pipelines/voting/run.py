@@ -100,7 +100,7 @@ class VoteRounds(rounds_lib.Rounds):
     labels = np.asarray(output['labels'])
     return rounds_lib.Step(
         state=collections.OrderedDict(labels=labels),
-        suppressed=bool(output['measurements']['withheld']),
+        suppressed=bool(output['measurements']['suppressed']),
         metrics={'answered': float((labels >= 0).mean())})
 
 

@@ -1,4 +1,4 @@
-"""Tests of aggregators.local_dp_laws: the guarantee as ratios of exact chances."""
+"""Tests of aggregators.local_dp_distributions: the guarantee as ratios of exact chances."""
 
 import fractions
 import itertools
@@ -8,7 +8,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from aggregators import local_dp_laws as laws
+from aggregators import local_dp_distributions as laws
 
 Fraction = fractions.Fraction
 EPSILONS = [1e-3, 0.1, 0.5, 1.0, 1.29, 2.5, 5.0, 8.0, 12.0, 20.0, 36.0]

@@ -6,7 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from tff_pipelines.accounting import skellam_law
+from tff_pipelines.accounting import skellam_distribution
 
 
 @pytest.mark.parametrize('variance', [1e-8, 1e-3, 0.3, 1.0, 30.0, 59.0, 61.0,
@@ -19,28 +19,28 @@ def test_log_pmf_equals_mpmath_in_the_bulk_and_in_the_far_tails(variance):
       bessel = mpmath.besseli(int(value), mpmath.mpf(variance))
       expected.append(float(mpmath.log(bessel) - mpmath.mpf(variance)))
   np.testing.assert_allclose(
-      skellam_law.log_pmf(k, variance), expected, rtol=1e-13, atol=1e-13)
+      skellam_distribution.log_pmf(k, variance), expected, rtol=1e-13, atol=1e-13)
 
 
 def test_log_pmf_is_finite_where_the_scaled_bessel_function_underflows():
-  assert skellam_law.log_pmf(np.array([2000]), 625.0)[0] == pytest.approx(
+  assert skellam_distribution.log_pmf(np.array([2000]), 625.0)[0] == pytest.approx(
       -2294.08805701184, rel=1e-13)
 
 
 @pytest.mark.parametrize('variance', [0.01, 1.0, 60.0, 625.0, 1e6])
 def test_probabilities_sum_to_one_and_have_the_variance(variance):
-  reach = skellam_law.reach(variance)
+  reach = skellam_distribution.reach(variance)
   k = np.arange(-reach, reach + 1)
-  p = np.exp(skellam_law.log_pmf(k, variance))
+  p = np.exp(skellam_distribution.log_pmf(k, variance))
   assert p.sum() == pytest.approx(1, abs=1e-12)
   assert p @ k.astype(float)**2 == pytest.approx(variance, rel=1e-10)
 
 
 @pytest.mark.parametrize('variance', [0.01, 1.0, 625.0, 1e6])
 def test_values_beyond_the_reach_are_negligible(variance):
-  reach = skellam_law.reach(variance)
-  assert skellam_law.log_pmf(np.array([reach + 1]), variance)[0] < -700
-  assert skellam_law.log_pmf(np.array([reach // 2]), variance)[0] > -700
+  reach = skellam_distribution.reach(variance)
+  assert skellam_distribution.log_pmf(np.array([reach + 1]), variance)[0] < -700
+  assert skellam_distribution.log_pmf(np.array([reach // 2]), variance)[0] > -700
 
 
 def test_probabilities_match_a_convolution_of_poissons():
@@ -51,7 +51,7 @@ def test_probabilities_match_a_convolution_of_poissons():
   difference = np.convolve(poisson, poisson[::-1])
   k = np.arange(-20, 21)
   np.testing.assert_allclose(
-      np.exp(skellam_law.log_pmf(k, 2 * rate)), difference[79 - 20:79 + 21],
+      np.exp(skellam_distribution.log_pmf(k, 2 * rate)), difference[79 - 20:79 + 21],
       rtol=1e-12)
 
 
@@ -59,22 +59,22 @@ def test_probabilities_match_a_convolution_of_poissons():
 def test_tail_counts_ties(margin):
   variance = 242.0
   k = np.arange(margin, 900)
-  expected = np.exp(skellam_law.log_pmf(k, variance)).sum()
-  assert skellam_law.tail(margin, variance) == pytest.approx(expected, rel=1e-10)
+  expected = np.exp(skellam_distribution.log_pmf(k, variance)).sum()
+  assert skellam_distribution.tail(margin, variance) == pytest.approx(expected, rel=1e-10)
 
 
 def test_gaussian_tails_understate_the_skellam_tail():
   stddev = 11.0
   gaussian = 0.5 * math.erfc(100 / (2 * stddev))
-  assert skellam_law.tail(100, 2 * stddev**2) / gaussian == pytest.approx(
+  assert skellam_distribution.tail(100, 2 * stddev**2) / gaussian == pytest.approx(
       1.6, abs=0.05)
 
 
 def test_tail_far_beyond_the_reach_is_an_upper_bound_not_zero_or_nan():
-  assert 0 <= skellam_law.tail(10**6, 4.0) < 1e-300
+  assert 0 <= skellam_distribution.tail(10**6, 4.0) < 1e-300
 
 
 @pytest.mark.parametrize('variance', [0.0, -1.0, float('nan'), float('inf')])
 def test_impossible_variances_are_refused_by_name(variance):
   with pytest.raises(ValueError, match='variance'):
-    skellam_law.log_pmf(np.array([0]), variance)
+    skellam_distribution.log_pmf(np.array([0]), variance)

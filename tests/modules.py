@@ -1,0 +1,103 @@
+"""The project's modules and what they import, read from the source tree.
+
+Imports inside functions count. So does a string that is exactly a module's dotted
+name: that is how modules are run by `python -m` and imported by name.
+"""
+
+import ast
+from collections.abc import Iterator, Mapping
+import dataclasses
+import pathlib
+
+ROOT = pathlib.Path(__file__).absolute().parents[1]
+FOLDERS = ('aggregators', 'benchmarks', 'tasks', 'tff_pipelines', 'tests')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Module:
+  """One Python file.
+
+  Attributes:
+    name: Its path from the root, without .py.
+    tree: Its syntax tree.
+    lines: How many lines it has.
+    imports: The names of the first-party modules that it imports. A name that
+      no module has means a broken import.
+    third_party: The top-level names of all else that it imports.
+  """
+
+  name: str
+  tree: ast.Module
+  lines: int
+  imports: frozenset[str]
+  third_party: frozenset[str]
+
+  @property
+  def is_test(self) -> bool:
+    return self.name.startswith('tests/') and self.name.endswith('_test')
+
+  @property
+  def is_package(self) -> bool:
+    return self.name.endswith('/__init__')
+
+  @property
+  def is_binary(self) -> bool:
+    return not self.is_test and any(
+        isinstance(node, ast.If)
+        and ast.unparse(node.test) == "__name__ == '__main__'"
+        for node in self.tree.body)
+
+
+def _strings(tree: ast.Module) -> set[str]:
+  return {node.value for node in ast.walk(tree)
+          if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+
+def _import_statements(
+    name: str, tree: ast.Module) -> Iterator[tuple[str, str | None]]:
+  """Yields (path, None) for `import path`, (path, what) for `from path`."""
+  for node in ast.walk(tree):
+    if isinstance(node, ast.Import):
+      for alias in node.names:
+        yield alias.name.replace('.', '/'), None
+    elif isinstance(node, ast.ImportFrom):
+      # One dot is the package of this module, each further one its parent.
+      base = name.split('/')[:-node.level] if node.level else []
+      path = '/'.join(base + (node.module.split('.') if node.module else []))
+      for alias in node.names:
+        yield path, None if alias.name == '*' else alias.name
+
+
+def modules(root: pathlib.Path = ROOT) -> Mapping[str, Module]:
+  """All modules of the project by name, sorted."""
+  sources = {}
+  for folder in FOLDERS:
+    for path in (root / folder).rglob('*.py'):
+      name = path.relative_to(root).with_suffix('').as_posix()
+      sources[name] = path.read_text(encoding='utf-8')
+  packages = {
+      parent.as_posix() for name in sources
+      for parent in pathlib.PurePosixPath(name).parents}
+  dotted = {name.replace('/', '.'): name for name in sources}
+
+  def target(path: str, what: str | None) -> str:
+    if path in packages and what is not None:
+      path = f'{path}/{what}'
+    return f'{path}/__init__' if path in packages else path
+
+  result = {}
+  for name in sorted(sources):
+    tree = ast.parse(sources[name], filename=name)
+    first_party = {dotted[text] for text in _strings(tree) if text in dotted}
+    third_party = set()
+    for path, what in _import_statements(name, tree):
+      top = path.split('/')[0]
+      if top in FOLDERS:
+        first_party.add(target(path, what))
+      else:
+        third_party.add(top)
+    result[name] = Module(
+        name=name, tree=tree, lines=len(sources[name].splitlines()),
+        imports=frozenset(first_party - {name}),
+        third_party=frozenset(third_party))
+  return result
