@@ -9,6 +9,7 @@ handles many clients in one call uses the same functions and gets the same sums.
 import abc
 import collections
 from typing import Any
+import warnings
 
 import tensorflow as tf
 import tensorflow_federated as tff

@@ -3,6 +3,7 @@
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from aggregators import client_sum
 from aggregators import validate
 
 
@@ -44,11 +45,8 @@ class ExpectedMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     inner = getattr(self._sum_factory, 'set_cohort_size', None)
     return state if inner is None else inner(state, cohort_size)
 
-  def tell_cohort_size(self, state, cohort_size: int):
-    """Deprecated: the former name of `set_cohort_size`."""
-    warnings.warn('tell_cohort_size is deprecated: call set_cohort_size',
-                  DeprecationWarning, stacklevel=2)
-    return self.set_cohort_size(state, cohort_size)
+  # Deprecated: the former name of `set_cohort_size`.
+  tell_cohort_size = client_sum.ClientSumFactory.tell_cohort_size
 
   def create(self, value_type) -> tff.templates.AggregationProcess:
     inner = self._sum_factory.create(value_type)

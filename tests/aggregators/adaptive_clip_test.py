@@ -175,7 +175,7 @@ def _count_noise(factory, num_reporting, num_selected, rounds=20_000):
       one, keys_, fn_output_signature=tf.float64))().numpy()
 
 
-@pytest.mark.parametrize('reporting clients, told', [(4, 4), (3, 4), (1, 4), (0, 1)])
+@pytest.mark.parametrize('num_reporting, num_selected', [(4, 4), (3, 4), (1, 4), (0, 1)])
 def test_the_count_has_the_accounted_noise_whoever_comes(num_reporting, num_selected):
   factory = _factory(_params(min_honest_fraction=0.5), count_stddev=1.5)
   noise = _count_noise(factory, num_reporting, num_selected)

@@ -41,7 +41,7 @@ def _release(params, num_reporting, num_selected, value=0.0, seed=0):
 
 
 @pytest.mark.parametrize('honest', [1.0, 0.6])
-@pytest.mark.parametrize('reporting clients, told', [
+@pytest.mark.parametrize('num_reporting, num_selected', [
     (20, 20),  # All came.
     (19, 20), (12, 20),  # Dropouts.
     (5, 5), (37, 37),  # Another cohort than was expected.
@@ -81,7 +81,7 @@ def test_survivors_at_the_honest_fraction_carry_the_noise_of_the_guarantee():
       modular_sum.unwrap(total, params.bits).numpy(), params.noise_variance)
 
 
-@pytest.mark.parametrize('fraction, colluders, told, least', [
+@pytest.mark.parametrize('fraction, colluders, num_selected, least', [
     (1.0, 0, 20, 20), (0.9, 0, 20, 18), (0.7, 0, 10, 7), (0.3, 0, 10, 3),
     (0.6, 3, 20, 15), (0.1, 2, 20, 4), (1 / 3, 0, 9, 3), (0.55, 0, 20, 11),
     (0.5, 0, 7, 4)])
@@ -132,7 +132,7 @@ def test_the_top_up_is_drawn_anew_in_every_round():
   assert np.mean(first != second) > 0.9
 
 
-@pytest.mark.parametrize('reporting clients, told', [(6, 6), (4, 6), (1, 6), (0, 6)])
+@pytest.mark.parametrize('num_reporting, num_selected', [(6, 6), (4, 6), (1, 6), (0, 6)])
 def test_the_factory_reads_the_cohort_from_its_state(
     in_process, num_reporting, num_selected):
   params = _params(min_honest_fraction=0.5, cohort_size=20, bits=12)

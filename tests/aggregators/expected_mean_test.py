@@ -56,12 +56,14 @@ def test_state_and_measurements_are_those_of_the_sum():
         getattr(inner_process.next.type_signature.result, name))
 
 
-def test_the_cohort_is_told_to_the_sum_if_it_wants_to_know():
+def test_set_cohort_size_reaches_the_sum_if_it_has_one():
   params = DistributedSumParams(
       clip=1.0, noise_multiplier=1.0, bits=14, dimension=3, cohort_size=4)
   factory = ExpectedMeanFactory(DistributedSumFactory(params), 4)
   state = DistributedSumFactory(params).initial_state()
   assert factory.set_cohort_size(state, 3)['cohort_size'] == 3
+  with pytest.warns(DeprecationWarning, match='call set_cohort_size'):
+    assert factory.tell_cohort_size(state, 3)['cohort_size'] == 3
 
   plain = ExpectedMeanFactory(tff.aggregators.SumFactory(), 4)
   assert plain.set_cohort_size((), 3) == ()

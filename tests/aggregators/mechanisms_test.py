@@ -87,7 +87,7 @@ def test_discrete_gaussian_shares_beyond_the_tables():
   statistics_lib.check_variance(_sent(params, num_selected=2), variance)
 
 
-@pytest.mark.parametrize('told', [N, 17, 1])
+@pytest.mark.parametrize('num_selected', [N, 17, 1])
 def test_a_table_has_the_law_of_the_share_of_its_cohort(num_selected):
   params = _params(mechanism='discrete_gaussian', bits=14)
   table = share_tables.noise_table(params, num_selected)

@@ -79,7 +79,7 @@ def test_ties_and_retries_are_of_the_generator(monkeypatch):
   assert used.count((tf.int32, D)) == sum(n + (n > 0) for n in retries)
 
 
-@pytest.mark.parametrize('told', [100, 20, 15, 5, 2, 1])
+@pytest.mark.parametrize('num_selected', [100, 20, 15, 5, 2, 1])
 @pytest.mark.parametrize('mechanism', ['skellam', 'discrete_gaussian'])
 def test_shares_of_every_cohort_have_their_law(mechanism, num_selected):
   params = _params(bits=16, mechanism=mechanism)
@@ -89,7 +89,7 @@ def test_shares_of_every_cohort_have_their_law(mechanism, num_selected):
   statistics_lib.check_mean(noise, 0, share)
 
 
-@pytest.mark.parametrize('bits, cohort_size, told, draws', [
+@pytest.mark.parametrize('bits, cohort_size, num_selected, draws', [
     (18, 20, 20, 1), (18, 20, 2, 5), (20, 40, 3, 11)])
 def test_small_cohorts_take_as_many_draws_as_they_need(
     bits, cohort_size, num_selected, draws):
@@ -115,7 +115,7 @@ def test_every_cohort_has_a_table_of_the_size_of_the_state():
 
 
 @pytest.mark.parametrize('mechanism', ['skellam', 'discrete_gaussian'])
-@pytest.mark.parametrize('reporting clients, told', [
+@pytest.mark.parametrize('num_reporting, num_selected', [
     (12, 20), (1, 1), (3, 5), (7, 5), (7, 20), (0, 0)])
 def test_the_noise_of_a_release_is_the_same_whoever_comes(
     mechanism, num_reporting, num_selected):
@@ -201,7 +201,7 @@ def test_an_unknown_generator_is_refused():
     _params(noise_generator='aes')
 
 
-@pytest.mark.parametrize('reporting clients, told', [(4, 6), (0, 6), (1, 1)])
+@pytest.mark.parametrize('num_reporting, num_selected', [(4, 6), (0, 6), (1, 1)])
 def test_a_process_of_it_releases_the_sum(one_worker, num_reporting, num_selected):
   params = _params(cohort_size=6, bits=14, min_honest_fraction=0.5,
                    rotation='hadamard')

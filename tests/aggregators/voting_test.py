@@ -248,7 +248,7 @@ def test_votes_of_another_shape_or_dtype_are_refused(votes):
     voting.check_votes(votes, _params(queries=2, classes=3))
 
 
-@pytest.mark.parametrize('told, reporting clients, fraction, colluders, suppressed', [
+@pytest.mark.parametrize('num_selected, num_reporting, fraction, colluders, suppressed', [
     (5, 5, 1.0, 0, False), (5, 4, 1.0, 0, True), (10, 9, 0.9, 0, False),
     (10, 8, 0.9, 0, True), (10, 9, 0.8, 1, False), (10, 9, 0.9, 1, True),
     (9, 3, 1 / 3, 0, False)])
