@@ -42,9 +42,10 @@ def draw(low: tf.Tensor, high: tf.Tensor | None, tie_key: tf.Tensor,
   def broken_tie():
     shape = first.shape if first.shape.is_fully_defined() else tf.shape(first)
     # Long vectors are drawn for in compiled programs.
-    draw_words = chacha.words_in_pieces if generator is chacha else generator.words
-    words = draw_words(tie_key, shape, tf.int64)
-    return (first < threshold) | (is_tie & (words < tf.gather(tie, index)))
+    draw_bits = (chacha.random_bits_in_pieces if generator is chacha
+                 else generator.random_bits)
+    rest = draw_bits(tie_key, shape, tf.int64)
+    return (first < threshold) | (is_tie & (rest < tf.gather(tie, index)))
 
   keeps = branch.either(
       tf.reduce_any(is_tie), broken_tie, lambda: first < threshold)

@@ -21,7 +21,7 @@ _CONSTANTS = {
 }
 _ROTATIONS = (16, 12, 8, 7)
 # First words of the nonce: the streams of words and of keys never meet.
-_WORDS, _KEYS = 0, 1
+_BITS, _KEYS = 0, 1
 
 
 def _rotate_left(x: tf.Tensor, count: int) -> tf.Tensor:
@@ -126,7 +126,7 @@ def split(key: tf.Tensor, count: int) -> list[tf.Tensor]:
 _PIECE = 256
 
 
-def words(key: tf.Tensor, shape, dtype=tf.int32) -> tf.Tensor:
+def random_bits(key: tf.Tensor, shape, dtype=tf.int32) -> tf.Tensor:
   """Uniform words over the whole range of an integer `dtype`.
 
   Args:
@@ -134,29 +134,29 @@ def words(key: tf.Tensor, shape, dtype=tf.int32) -> tf.Tensor:
     shape: Of the result, static; at most 2^36 words of 32 bits.
     dtype: int32 or int64.
   """
-  return _words(key, shape, dtype, lambda counters: tf.transpose(
-      tf.reshape(_stream(key, counters, _WORDS), [16, -1, _PIECE]), [1, 0, 2]))
+  return _random_bits(key, shape, dtype, lambda counters: tf.transpose(
+      tf.reshape(_stream(key, counters, _BITS), [16, -1, _PIECE]), [1, 0, 2]))
 
 
-def words_in_pieces(key: tf.Tensor, shape, dtype=tf.int32) -> tf.Tensor:
+def random_bits_in_pieces(key: tf.Tensor, shape, dtype=tf.int32) -> tf.Tensor:
   """The same words, in the order that is best in a compiled program.
 
   Operation by operation it is many times slower.
   """
-  return _words(key, shape, dtype, lambda counters: tf.map_fn(
-      lambda piece: _stream(key, piece, _WORDS),
+  return _random_bits(key, shape, dtype, lambda counters: tf.map_fn(
+      lambda piece: _stream(key, piece, _BITS),
       tf.reshape(counters, [-1, _PIECE]), fn_output_signature=tf.uint32,
       parallel_iterations=1))
 
 
-def _words(key: tf.Tensor, shape, dtype, long_stream) -> tf.Tensor:
+def _random_bits(key: tf.Tensor, shape, dtype, long_stream) -> tf.Tensor:
   count = int(np.prod(shape, dtype=np.int64)) * dtype.size // 4
   number = -(-count // 16)
   if number > _PIECE:
     number = -(-number // _PIECE) * _PIECE
   counters = tf.cast(tf.range(number, dtype=tf.int64), tf.uint32)
   if number <= _PIECE:
-    stream = _stream(key, counters, _WORDS)
+    stream = _stream(key, counters, _BITS)
   else:
     stream = long_stream(counters)
   stream = tf.reshape(stream, [-1])[:count]

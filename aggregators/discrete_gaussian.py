@@ -55,7 +55,7 @@ def _below(key: tf.Tensor, count, bound) -> tf.Tensor:
 
   def words(index):
     return tf.bitwise.bitwise_and(
-        keys.words(keys.derive(key, index), [count], tf.int64), mask)
+        keys.random_bits(keys.derive(key, index), [count], tf.int64), mask)
 
   def again(tries, found):
     return tries + 1, tf.where(found < limit, found, words(tries))
@@ -110,7 +110,7 @@ def _proposals(key: tf.Tensor, count, top, bottom, table):
   Returns:
     int64 [count] values and bool [count], whether they are accepted.
   """
-  words = keys.words(keys.derive(key, 0), [2, count], tf.int32)
+  words = keys.random_bits(keys.derive(key, 0), [2, count], tf.int32)
   whole = tf.cast(
       alias_draw.draw(words[0], None, keys.derive(key, 1),
                       tf.constant(table.packed), tf.constant(table.tie)),

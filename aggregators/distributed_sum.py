@@ -86,7 +86,7 @@ def _rotated(vector: tf.Tensor, rotation_key: tf.Tensor,
   clipped, was_clipped, is_finite = rounding.clip_by_norm(vector, clip)
   signs = None
   if params.rotation == 'hadamard':
-    signs = rotation.sign_words(rotation_key, params.padded_dimension)
+    signs = rotation.sign_bits(rotation_key, params.padded_dimension)
   pad = _pad_and_flip if compiled else _pad_and_flip.python_function
   padded = pad(clipped, signs, params.padded_dimension)
   if params.rotation == 'hadamard':

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 _PHILOX = 1
 # Counters from here on are for words, those below for keys.
-_WORDS = 2**63
+_BITS = 2**63
 # The kernel prints a new random (version 4) UUID at every read: 122 bits each.
 _KERNEL_UUID = '/proc/sys/kernel/random/uuid'
 # Places of the 32 hexadecimal digits in a UUID's text: all but the hyphens.
@@ -85,9 +85,9 @@ def split(key: tf.Tensor, count: int) -> list[tf.Tensor]:
   return tf.unstack(_draw(key, tf.constant(0, tf.uint64), [count, 2], tf.int64))
 
 
-def words(key: tf.Tensor, shape, dtype=tf.int32) -> tf.Tensor:
+def random_bits(key: tf.Tensor, shape, dtype=tf.int32) -> tf.Tensor:
   """Uniform words over the whole range of an integer `dtype`."""
-  return _draw(key, tf.constant(_WORDS, tf.uint64), shape, dtype)
+  return _draw(key, tf.constant(_BITS, tf.uint64), shape, dtype)
 
 
 def uniform(key: tf.Tensor, shape, dtype=tf.float32) -> tf.Tensor:

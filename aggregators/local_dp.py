@@ -41,7 +41,7 @@ def _uniform(key: tf.Tensor, shape) -> tf.Tensor:
 def _is_true(key: tf.Tensor, shape, threshold: int) -> tf.Tensor:
   """Coins that are true with the chance threshold / 2^COIN_BITS, exactly."""
   words = tf.bitwise.bitwise_and(
-      keys.words(key, shape, tf.int64),
+      keys.random_bits(key, shape, tf.int64),
       tf.constant(2**laws.COIN_BITS - 1, tf.int64))
   return words < tf.constant(threshold, tf.int64)
 
@@ -49,7 +49,7 @@ def _is_true(key: tf.Tensor, shape, threshold: int) -> tf.Tensor:
 def _places(key: tf.Tensor, shape, count: int) -> tf.Tensor:
   """int64 in [0, count), nearly uniform; `PiecewiseLaw` knows how nearly."""
   words = tf.bitwise.bitwise_and(
-      keys.words(key, shape, tf.int64),
+      keys.random_bits(key, shape, tf.int64),
       tf.constant(2**laws.PLACE_BITS - 1, tf.int64))
   return tf.bitwise.right_shift(
       words * count, tf.constant(laws.PLACE_BITS, tf.int64))
@@ -160,7 +160,7 @@ class Piecewise(LocalMechanism):
     rows = tf.shape(values)[0]
     # The places of the largest of d random words: any m of d, equally likely.
     _, chosen = tf.math.top_k(
-        keys.words(choice_key, [rows, d], tf.int64), k=count, sorted=False)
+        keys.random_bits(choice_key, [rows, d], tf.int64), k=count, sorted=False)
     sent = self._one(tf.gather(values, chosen, batch_dims=1), noise_key)
     row = tf.broadcast_to(tf.range(rows)[:, tf.newaxis], tf.shape(chosen))
     return tf.scatter_nd(
@@ -197,7 +197,7 @@ class Duchi(LocalMechanism):
     sign_key, turn_key, coin_key = keys.split(key, 3)
     shape = tf.shape(values)
     up = _uniform(sign_key, shape) < (values + 1) / 2
-    drawn = keys.words(turn_key, shape, tf.int32) < 0
+    drawn = keys.random_bits(turn_key, shape, tf.int32) < 0
     # Signs as +1 and -1; the product decides on which side the drawn vector lies.
     signs, turned = (2 * tf.cast(x, tf.int32) - 1 for x in (up, drawn))
     product = tf.reduce_sum(signs * turned, axis=1, keepdims=True)
@@ -219,7 +219,7 @@ class _Additive(LocalMechanism):
     table = self.law.table
     word_key, tie_key = keys.split(key, 2)
     count = tf.reduce_prod(shape)
-    low, high = tf.unstack(keys.words(word_key, tf.stack([2, count]), tf.int32))
+    low, high = tf.unstack(keys.random_bits(word_key, tf.stack([2, count]), tf.int32))
     noise = alias_draw.draw(
         low, high, tie_key, tf.constant(table.packed), tf.constant(table.tie))
     return tf.cast(tf.reshape(noise, shape), tf.int64)

@@ -40,13 +40,13 @@ _TOWARDS_ZERO, _ALL_ZERO = -1, -2
 Rounded = collections.namedtuple('Rounded', ['values', 'retries', 'fell_back'])
 
 
-def words(key: tf.Tensor, dim: int, draws: int = 1, compiled: bool = True,
+def random_bits(key: tf.Tensor, dim: int, draws: int = 1, compiled: bool = True,
           generator=keys) -> tf.Tensor:
   """What a rounding draws under a key: int32 [2 * draws * dim], uniform."""
   if compiled:
-    drawn = _compiled_words(key, draws * dim, generator)
+    drawn = _compiled_bits(key, draws * dim, generator)
   else:
-    drawn = generator.words(key, [draws * dim], tf.int64)
+    drawn = generator.random_bits(key, [draws * dim], tf.int64)
   # The same bytes seen as two halves.
   return tf.reshape(tf.bitcast(drawn, tf.int32), [2 * draws * dim])
 
@@ -54,15 +54,15 @@ def words(key: tf.Tensor, dim: int, draws: int = 1, compiled: bool = True,
 # Twice as fast as the uncompiled operation. A program of its own, because in one
 # with its consumers XLA draws the words anew for each of them.
 @functools.partial(tf.function, jit_compile=True, autograph=False)
-def _compiled_words(key: tf.Tensor, dim: int, generator) -> tf.Tensor:
-  draw = chacha.words_in_pieces if generator is chacha else generator.words
+def _compiled_bits(key: tf.Tensor, dim: int, generator) -> tf.Tensor:
+  draw = chacha.random_bits_in_pieces if generator is chacha else generator.random_bits
   return draw(key, [dim], tf.int64)
 
 
 @functools.partial(tf.function, jit_compile=True, autograph=False)
 def _add_draw(total: tf.Tensor, drawn: tf.Tensor, tie_key: tf.Tensor,
               packed: tf.Tensor, tie: tf.Tensor, generator) -> tf.Tensor:
-  """One more draw from a table on int32 [D], from `words(key, D)`."""
+  """One more draw from a table on int32 [D], from `random_bits(key, D)`."""
   high, low = tf.unstack(tf.reshape(drawn, [2, -1]))
   return total + alias_draw.draw(
       low, tf.bitwise.right_shift(high, _ROUNDING_BITS), tie_key, packed, tie,
@@ -93,7 +93,7 @@ def add_draws(values: tf.Tensor, key: tf.Tensor, draws: tf.Tensor,
   def one_more(i, total):
     own = generator.derive(key, i)
     total = add(
-        total, words(own, dim, 1, compiled, generator), generator.derive(own, 0),
+        total, random_bits(own, dim, 1, compiled, generator), generator.derive(own, 0),
         packed, tie, generator)
     return i + 1, total
 
@@ -124,9 +124,9 @@ class TableNoise:
 
   def drawn(self, key: tf.Tensor, dim: int, compiled: bool) -> tf.Tensor:
     """All words of a block: int32 [2 * draws * dim]."""
-    return words(key, dim, self.draws, compiled, self.generator)
+    return random_bits(key, dim, self.draws, compiled, self.generator)
 
-  def rounding_words(self, drawn: tf.Tensor, dim: int) -> tf.Tensor:
+  def rounding_bits(self, drawn: tf.Tensor, dim: int) -> tf.Tensor:
     """int32 [dim], the odd numbers below 2^24."""
     return tf.bitwise.bitwise_or(
         tf.bitwise.bitwise_and(
@@ -169,7 +169,7 @@ def _first_by_table(block, factor, drawn, key, packed, tie, bits, draws, generat
   """A block's first try: what is sent, and `rounding.squared_norm_if_sure`."""
   noise = TableNoise(packed=packed, tie=tie, draws=draws, generator=generator)
   rounded = rounding.round_by(
-      block * factor, noise.rounding_words(drawn, block.shape[0]))
+      block * factor, noise.rounding_bits(drawn, block.shape[0]))
   values = modular_sum.wrap(noise.add(rounded, drawn, key), bits)
   return (values, *rounding.squared_norm_if_sure(rounded))
 
@@ -187,9 +187,9 @@ class SampledNoise:
 
   def drawn(self, key, dim, compiled):
     del compiled  # Samplers are not compiled.
-    return tf.bitwise.bitwise_and(keys.words(key, [dim], tf.int32), 2**24 - 1)
+    return tf.bitwise.bitwise_and(keys.random_bits(key, [dim], tf.int32), 2**24 - 1)
 
-  def rounding_words(self, drawn, dim):
+  def rounding_bits(self, drawn, dim):
     del dim  # Unused.
     return drawn
 
@@ -215,9 +215,9 @@ def _wrap(values: tf.Tensor, bits: int | None) -> tf.Tensor:
   return values if bits is None else modular_sum.wrap(values, bits)
 
 
-def _words_of_try(key: tf.Tensor, number, shape, generator) -> tf.Tensor:
+def _bits_of_try(key: tf.Tensor, number, shape, generator) -> tf.Tensor:
   """int32 in [0, 2^24), for a try beyond the first."""
-  drawn = generator.words(generator.derive(key, number), shape, tf.int32)
+  drawn = generator.random_bits(generator.derive(key, number), shape, tf.int32)
   return tf.bitwise.bitwise_and(drawn, 2**24 - 1)
 
 
@@ -328,11 +328,11 @@ def noisy_round(vector: tf.Tensor, key: tf.Tensor, l2_bound_squared: int,
       return rounding.round_by(grid, found)
 
     return tf.case([
-        (number > 0, lambda: by_words(_words_of_try(  # pylint: disable=g-long-lambda
+        (number > 0, lambda: by_words(_bits_of_try(  # pylint: disable=g-long-lambda
             retry_key, number, block.shape, noise.generator))),
         (tf.equal(number, _TOWARDS_ZERO), lambda: tf.cast(grid, tf.int32)),
         (tf.equal(number, _ALL_ZERO), lambda: tf.zeros(block.shape, tf.int32)),
-    ], default=lambda: by_words(noise.rounding_words(drawn, block.shape[0])))
+    ], default=lambda: by_words(noise.rounding_bits(drawn, block.shape[0])))
 
   def fits(number):
     def norm_of(block, own_key):

@@ -33,12 +33,12 @@ def sample(key: tf.Tensor, shape) -> tf.Tensor:
   """
   size = int(np.prod(shape, dtype=np.int64))
   pairs = -(-size // 2)
-  radius, angle = tf.unstack(keys.words(key, [2, pairs], tf.int64))
-  numbers = from_words(radius, angle)
+  radius, angle = tf.unstack(keys.random_bits(key, [2, pairs], tf.int64))
+  numbers = from_random_bits(radius, angle)
   return tf.reshape(numbers[:size], shape)
 
 
-def from_words(radius: tf.Tensor, angle: tf.Tensor) -> tf.Tensor:
+def from_random_bits(radius: tf.Tensor, angle: tf.Tensor) -> tf.Tensor:
   """What uniform words become: float64 [2 n] of two int64 [n]."""
   # 63 bits, in (0, 1]; a float64 is fine enough near 0, where it counts.
   low = tf.bitwise.bitwise_and(radius, tf.int64.max)

@@ -60,7 +60,7 @@ def add_noise(values: tf.Tensor, key: tf.Tensor,
   else:
     # A random sign on an exponential. The uniform number is never 0.
     uniform = 1.0 - keys.uniform(keys.derive(key, 0), values.shape, tf.float64)
-    negative = keys.words(keys.derive(key, 1), values.shape) < 0
+    negative = keys.random_bits(keys.derive(key, 1), values.shape) < 0
     size = -tf.math.log(uniform)
     noise = tf.where(negative, -size, size)
   noisy = tf.cast(values, tf.float64) + params.noise_scale * noise

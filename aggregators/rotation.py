@@ -50,9 +50,9 @@ def walsh_hadamard(vector: tf.Tensor, scale: float = 1.0) -> tf.Tensor:
   return tf.reshape(vector, [dim])
 
 
-def sign_words(key: tf.Tensor, dim: int) -> tf.Tensor:
+def sign_bits(key: tf.Tensor, dim: int) -> tf.Tensor:
   """The words whose bits are the signs of `dim` coordinates; int32."""
-  return keys.words(key, [-(-dim // 32)], tf.int32)
+  return keys.random_bits(key, [-(-dim // 32)], tf.int32)
 
 
 def flip(vector: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
@@ -69,7 +69,7 @@ def flip(vector: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
 
 def signs(key: tf.Tensor, dim: int) -> tf.Tensor:
   """Uniform signs +1 and -1, float32 [dim]; one random bit each."""
-  return flip(tf.ones([dim]), sign_words(key, dim))
+  return flip(tf.ones([dim]), sign_bits(key, dim))
 
 
 def _dft_phases(key: tf.Tensor, half: int) -> tf.Tensor:
@@ -107,7 +107,7 @@ def rotate(vector: tf.Tensor, key: tf.Tensor, kind: str) -> tf.Tensor:
   """
   dim = vector.shape[0]
   if kind == 'hadamard':
-    return rotate_flipped(flip(vector, sign_words(key, dim)))
+    return rotate_flipped(flip(vector, sign_bits(key, dim)))
   if kind == 'dft':
     phased = _to_complex(vector) * _dft_phases(key, dim // 2)
     return _to_real(tf.signal.fft(phased) * (dim // 2)**-0.5)
@@ -120,7 +120,7 @@ def unrotate(vector: tf.Tensor, key: tf.Tensor, kind: str) -> tf.Tensor:
   """The inverse of `rotate` for the same key and kind; float32 [D]."""
   dim = vector.shape[0]
   if kind == 'hadamard':
-    return flip(rotate_flipped(vector), sign_words(key, dim))
+    return flip(rotate_flipped(vector), sign_bits(key, dim))
   if kind == 'dft':
     spread = tf.signal.ifft(_to_complex(vector)) * (dim // 2)**0.5
     return _to_real(spread * tf.math.conj(_dft_phases(key, dim // 2)))

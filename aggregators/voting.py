@@ -62,7 +62,7 @@ def _within_sensitivity(votes: tf.Tensor, key: tf.Tensor,
   """
   if params.attributes is not None:
     # Ranks of the attributes in a random order of those that were named.
-    draws = keys.words(key, votes.shape, tf.int32)
+    draws = keys.random_bits(key, votes.shape, tf.int32)
     draws = tf.where(votes > 0, tf.bitwise.right_shift(draws, 1), tf.int32.min)
     _, places = tf.math.top_k(draws, params.attributes)
     kept = tf.reduce_max(tf.one_hot(places, params.classes, dtype=tf.int32), axis=1)
@@ -82,7 +82,7 @@ def _skellam_share(key: tf.Tensor, shape: tf.TensorShape,
     return skellam.sample(key, shape, variance)
   table = skellam_table.build(variance)
   words = tf.bitcast(
-      keys.words(keys.derive(key, 0), [shape.num_elements()], tf.int64), tf.int32)
+      keys.random_bits(keys.derive(key, 0), [shape.num_elements()], tf.int64), tf.int32)
   drawn = alias_draw.draw(
       words[:, 0], words[:, 1], keys.derive(key, 1), tf.constant(table.packed),
       tf.constant(table.tie))
@@ -159,7 +159,7 @@ def decide(total: tf.Tensor, num_reporting, key: tf.Tensor,
     labels = tf.cast(exceeds, tf.int32)
   else:
     best = tf.reduce_max(counts, axis=1, keepdims=True)
-    draws = keys.words(keys.derive(key, _TIES), counts.shape, tf.int64)
+    draws = keys.random_bits(keys.derive(key, _TIES), counts.shape, tf.int64)
     draws = tf.where(tf.equal(counts, best), draws, tf.int64.min)
     labels = tf.argmax(draws, axis=1, output_type=tf.int32)
     if exceeds is not None:

@@ -183,7 +183,7 @@ def kernel_pairs(params: DistributedSumParams):
         words[:dimension], high, key, table['packed'], table['tie'])
 
   def noise_only(values):
-    return draw(values, noisy_rounding.words(key, dimension))
+    return draw(values, noisy_rounding.random_bits(key, dimension))
 
   chosen = params.replace(noise_generator='chacha20')
   chosen_table = share_tables.noise_table(chosen, round(params.cohort_size))
@@ -195,8 +195,8 @@ def kernel_pairs(params: DistributedSumParams):
 
   return {
       'words, ChaCha20 (peer: Philox)': (
-          lambda x: noisy_rounding.words(x, dimension, generator=chacha),
-          lambda x: noisy_rounding.words(x, dimension), key),
+          lambda x: noisy_rounding.random_bits(x, dimension, generator=chacha),
+          lambda x: noisy_rounding.random_bits(x, dimension), key),
       'encoding, ChaCha20 (peer: Philox)': (
           lambda x: encoded(x, chosen, chosen_table),
           lambda x: encoded(x, params, table), vector[:params.dimension]),

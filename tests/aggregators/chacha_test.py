@@ -67,30 +67,30 @@ def test_children_are_blocks_of_a_nonce_of_their_own():
 
 def test_words_are_all_of_the_stream_and_none_twice():
   count = 16 * 256 * 2  # Two pieces.
-  found = chacha.words(tf.constant(KEY), [count]).numpy().view(np.uint32)
+  found = chacha.random_bits(tf.constant(KEY), [count]).numpy().view(np.uint32)
   blocks = [_block(i, [0, 0, 0]) for i in (0, 255, 256, 511)]
   for block in blocks:
     assert set(block) <= set(found)
   assert len(set(found)) > count - 5  # By chance 0.008 pairs are expected.
   # The words of a call that fits a piece are those of the stream too.
   np.testing.assert_array_equal(
-      chacha.words(tf.constant(KEY), [16]).numpy().view(np.uint32), blocks[0])
+      chacha.random_bits(tf.constant(KEY), [16]).numpy().view(np.uint32), blocks[0])
 
 
 @pytest.mark.parametrize('dtype', [tf.int32, tf.int64])
 @pytest.mark.parametrize('shape', [[5], [4096], [4097], [3, 3000]])
 def test_words_are_the_same_in_pieces_and_compiled(shape, dtype):
   key = tf.constant(KEY)
-  plain = chacha.words(key, shape, dtype).numpy()
+  plain = chacha.random_bits(key, shape, dtype).numpy()
   assert plain.shape == tuple(shape) and plain.dtype == dtype.as_numpy_dtype
   np.testing.assert_array_equal(
-      plain, chacha.words_in_pieces(key, shape, dtype))
+      plain, chacha.random_bits_in_pieces(key, shape, dtype))
   np.testing.assert_array_equal(plain, tf.function(
-      lambda k: chacha.words_in_pieces(k, shape, dtype), jit_compile=True)(key))
+      lambda k: chacha.random_bits_in_pieces(k, shape, dtype), jit_compile=True)(key))
 
 
 def test_words_of_different_keys_differ_and_are_balanced():
-  first = chacha.words(tf.constant([1, 2], tf.int64), [2**16]).numpy()
-  second = chacha.words(tf.constant([1, 3], tf.int64), [2**16]).numpy()
+  first = chacha.random_bits(tf.constant([1, 2], tf.int64), [2**16]).numpy()
+  second = chacha.random_bits(tf.constant([1, 3], tf.int64), [2**16]).numpy()
   assert np.mean(first == second) < 1e-3
   assert statistics_lib.bits_are_uniform(first.view(np.int64)[:, np.newaxis])

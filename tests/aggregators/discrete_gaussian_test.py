@@ -40,7 +40,7 @@ def _by_sampler(variance, count=COUNT, number=0):
 def _by_table(variance, count=COUNT, number=0):
   table = discrete_gaussian_table.build(variance)
   key = tf.constant(KEY + number)
-  words = keys.words(keys.derive(key, 0), [2, count], tf.int32)
+  words = keys.random_bits(keys.derive(key, 0), [2, count], tf.int32)
   high = tf.bitwise.bitwise_and(words[1], 255)
   return alias_draw.draw(
       words[0], high, keys.derive(key, 1), tf.constant(table.packed),

@@ -167,7 +167,7 @@ def test_every_bit_of_a_key_matters_to_what_is_derived_and_drawn():
       key = base.copy().view(np.uint64)
       key[half] = np.uint64(1 << bit)
       flipped.append(key.view(np.int64))
-  both = tf.function(lambda k: (keys.derive(k, 0), keys.words(k, [2], tf.int64)))
+  both = tf.function(lambda k: (keys.derive(k, 0), keys.random_bits(k, [2], tf.int64)))
   results = [both(tf.constant(k)) for k in flipped]
   assert _distinct([derived for derived, _ in results]) == 129
   assert _distinct([words for _, words in results]) == 129
@@ -208,18 +208,18 @@ def test_words_are_philox_blocks_that_no_derived_key_can_have(key):
   expected = np.array(blocks, np.uint32).reshape(-1)
   tensor = tf.constant(key, tf.int64)
   np.testing.assert_array_equal(
-      keys.words(tensor, [12]).numpy().view(np.uint32), expected)
+      keys.random_bits(tensor, [12]).numpy().view(np.uint32), expected)
   np.testing.assert_array_equal(
-      keys.words(tensor, [3, 2], tf.int64).numpy().view(np.uint64).reshape(-1),
+      keys.random_bits(tensor, [3, 2], tf.int64).numpy().view(np.uint64).reshape(-1),
       expected.view(np.uint64))
 
 
 @pytest.mark.parametrize('dtype', [tf.int32, tf.int64])
 def test_words_cover_their_whole_range_and_repeat_with_their_key(dtype):
   key = tf.constant([5, 6], tf.int64)
-  words = keys.words(key, [100_000], dtype).numpy()
+  words = keys.random_bits(key, [100_000], dtype).numpy()
   assert words.dtype == dtype.as_numpy_dtype
-  np.testing.assert_array_equal(words, keys.words(key, [100_000], dtype).numpy())
+  np.testing.assert_array_equal(words, keys.random_bits(key, [100_000], dtype).numpy())
   as_bytes = np.bincount(words.view(np.uint8), minlength=256)
   assert statistics_lib.fits(as_bytes, np.full(256, 1 / 256))
 

@@ -63,13 +63,13 @@ def test_nothing_is_drawn_from_another_generator(monkeypatch):
 
 def test_ties_and_retries_are_of_the_generator(monkeypatch):
   used = []
-  original = chacha.words
+  original = chacha.random_bits
 
   def spy(key, shape, dtype=tf.int32):
     used.append((dtype, int(np.prod(shape))))
     return original(key, shape, dtype)
 
-  monkeypatch.setattr(chacha, 'words', spy)
+  monkeypatch.setattr(chacha, 'random_bits', spy)
   # A bound so tight that the first tries fail: half of the coordinates are .5.
   params = _params(beta=0.999, fixed_scale=D**0.5 / 2 * (1 + 1e-6))
   retries = [int(_encode(params, 20, (i, 0), np.full(D, D**-0.5, np.float32))

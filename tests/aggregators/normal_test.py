@@ -39,7 +39,7 @@ def test_the_two_numbers_of_a_pair_are_independent():
     (2**63 - 1, 0.0), (2**62, np.sqrt(2 * np.log(2))), (-1, 0.0)])
 def test_a_word_is_a_radius_and_none_is_cut_off(word, radius):
   angles = np.array([0, 2**61, 2**62, -2**63], np.int64)
-  found = normal.from_words(
+  found = normal.from_random_bits(
       tf.fill([4], tf.constant(word, tf.int64)), tf.constant(angles)).numpy()
   expected = radius * np.concatenate([
       np.cos(angles * (np.pi / 2**63)), np.sin(angles * (np.pi / 2**63))])
@@ -50,7 +50,7 @@ def test_tails_go_beyond_where_tensorflow_cuts_them_off():
   # Words that are below 2^-25: one pair in 34 million has such a radius.
   words = np.random.default_rng(1).integers(0, 2**38, 100_000)
   angles = np.random.default_rng(2).integers(-2**63, 2**63, 100_000)
-  found = normal.from_words(tf.constant(words), tf.constant(angles)).numpy()
+  found = normal.from_random_bits(tf.constant(words), tf.constant(angles)).numpy()
   radii = np.hypot(*np.split(found, 2))
   assert radii.min() > 5.88 and radii.max() > 6.9
   # Given that it is beyond r, its square is r^2 + an exponential of mean 2.

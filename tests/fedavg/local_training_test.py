@@ -31,7 +31,7 @@ def _update(loss, weights, examples, config, key=KEY):
 
 def _order(epoch, count, key=KEY):
   """The documented order of an epoch's examples."""
-  words = keys.words(
+  words = keys.random_bits(
       keys.derive(keys.derive(key, epoch), 0), [count], tf.int64).numpy()
   return np.argsort(words, kind='stable')
 

@@ -56,7 +56,7 @@ def update(loss_fn: Callable, weights, examples, key: tf.Tensor,
 
   def train_epoch(epoch, current, total_loss):
     epoch_key = keys.derive(key, epoch)
-    order = tf.argsort(keys.words(keys.derive(epoch_key, 0), [count], tf.int64))
+    order = tf.argsort(keys.random_bits(keys.derive(epoch_key, 0), [count], tf.int64))
     dropout_key = keys.derive(epoch_key, 1)
 
     def train_step(step, current, total_loss):

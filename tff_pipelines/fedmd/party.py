@@ -91,7 +91,7 @@ def fit(architecture: Architecture, weights: tf.Tensor, images: tf.Tensor,
   steps_per_epoch = (count + batch_size - 1) // batch_size
 
   def train_epoch(epoch, *state):
-    random_bits = keys.words(keys.derive(key, epoch), [count], tf.int64)
+    random_bits = keys.random_bits(keys.derive(key, epoch), [count], tf.int64)
     order = tf.argsort(random_bits)
     # The order depends on the first bits, this on the last one.
     mirrored = tf.equal(tf.bitwise.bitwise_and(random_bits, 1), 1)

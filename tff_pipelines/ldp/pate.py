@@ -21,7 +21,7 @@ def _noise(stddev: float, key: tf.Tensor, shape: Sequence[int]) -> np.ndarray:
   table = discrete_gaussian_table.build(baseline_plan.variance(stddev))
   word_key, tie_key = keys.split(key, 2)
   low, high = tf.unstack(
-      keys.words(word_key, [2, int(np.prod(shape))], tf.int32))
+      keys.random_bits(word_key, [2, int(np.prod(shape))], tf.int32))
   drawn = alias_draw.draw(low, high, tie_key, tf.constant(table.packed),
                           tf.constant(table.tie))
   return np.reshape(drawn.numpy().astype(np.int64), shape)

@@ -66,7 +66,7 @@ def drawn_rows(key: tf.Tensor, count: tf.Tensor,
   Exact to 2^-63, rounded down.
   """
   words = tf.bitwise.bitwise_and(
-      keys.words(key, [count], tf.int64), tf.int64.max)
+      keys.random_bits(key, [count], tf.int64), tf.int64.max)
   threshold = min(math.floor(sampling_rate * 2.0**63), 2**63 - 1)
   chosen = words < threshold
   if sampling_rate == 1:

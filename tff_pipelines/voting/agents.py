@@ -58,7 +58,7 @@ def shifted(images: tf.Tensor, key: tf.Tensor, most: int) -> tf.Tensor:
   """All images shifted by the same offset of up to `most` pixels, zeros move in."""
   if most == 0:
     return images
-  offsets = tf.cast(keys.words(key, [2], tf.int32) % (2 * most + 1), tf.int32)
+  offsets = tf.cast(keys.random_bits(key, [2], tf.int32) % (2 * most + 1), tf.int32)
   padded = tf.pad(images, [[0, 0], [most, most], [most, most]])
   return tf.slice(
       padded, [0, offsets[0], offsets[1]],
