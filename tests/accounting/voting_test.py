@@ -69,17 +69,17 @@ def test_one_neighbour_is_one_vote():
 
 
 @pytest.mark.parametrize('noise', ['gaussian', 'skellam'])
-def test_wrong_probability_bounds_what_is_drawn(noise):
+def test_wrong_probability_bounds_what_is_sampled(noise):
   event = Vote(scheme='ae', noise=noise, noise_stddev=3.0)
   votes = np.array([20, 12, 9, 2])
   rng = np.random.default_rng(3)
   shape = (400_000, votes.size)
   if noise == 'gaussian':
-    drawn = votes + 3.0 * rng.standard_normal(shape)
+    noisy = votes + 3.0 * rng.standard_normal(shape)
   else:
-    drawn = votes + rng.poisson(4.5, shape) - rng.poisson(4.5, shape)
+    noisy = votes + rng.poisson(4.5, shape) - rng.poisson(4.5, shape)
   # Ties count against the winner.
-  wrong = (drawn[:, 1:].max(1) >= drawn[:, 0]).mean()
+  wrong = (noisy[:, 1:].max(1) >= noisy[:, 0]).mean()
   bound = math.exp(voting.log_wrong_probability(event, votes))
   assert wrong <= bound * 1.03 and wrong > bound * 0.7
 
@@ -122,13 +122,29 @@ def test_data_dependent_curve_falls_back_where_its_condition_fails():
     voting.data_dependent_curve(float('nan'), curve)
 
 
-def test_data_dependent_epsilon_is_smaller_and_not_to_be_published():
+@pytest.mark.parametrize('bound', ['tight', 'paper'])
+def test_data_dependent_epsilon_is_smaller_where_margins_are_wide(bound):
+  event = Vote(scheme='ae', noise='gaussian' if bound == 'paper' else 'skellam',
+               noise_stddev=11.0, bound=bound)
+  wide = voting.data_dependent_epsilon(event, [np.array([240, 5, 5])] * 40, 1e-3)
+  independent = accountant.epsilon(queries(event, 40), 1e-3, accountant='rdp')
+  assert wide < 0.1 * independent
+  close = voting.data_dependent_epsilon(event, [np.array([100, 99, 51])] * 40, 1e-3)
+  assert close == pytest.approx(independent)
+
+
+def test_data_dependent_epsilon_adds_queries_of_several_margins():
   event = Vote(scheme='ae', noise_stddev=11.0)
-  found = voting.data_dependent(event, [np.array([240, 5, 5])] * 40, 1e-3)
-  assert found.epsilon < 0.1 * found.independent_epsilon
-  assert 'do not publish' in found.warnings[0]
-  close = voting.data_dependent(event, [np.array([100, 99, 51])] * 40, 1e-3)
-  assert close.epsilon == pytest.approx(close.independent_epsilon)
+  votes = [[240, 5, 5], [100, 99, 51], [5, 240, 5], [180, 40, 30], [51, 99, 100]]
+  total = sum(
+      voting.data_dependent_curve(
+          voting.log_wrong_probability(event, counts), event.curve(1024, 'tight'))
+      for counts in votes)
+  expected = (total + np.log1p(-1 / np.arange(2, 1025)) - (
+      math.log(1e-3) + np.log(np.arange(2, 1025))) / np.arange(1, 1024)).min()
+  assert voting.data_dependent_epsilon(event, votes, 1e-3) == pytest.approx(expected)
+  with pytest.raises(ValueError, match='at least one query'):
+    voting.data_dependent_epsilon(event, [], 1e-3)
 
 
 @pytest.mark.parametrize('level', ['agent', 'instance'])
@@ -141,9 +157,9 @@ def test_published_formula_is_corrected(level):
   expected = 2 * labels * math.exp(-exponent / 8) + math.log1p(math.exp(
       (2 * alpha - 1) * alpha * squared / 200 - exponent / 16 +
       math.log(labels) / 2)) / (alpha - 1)
-  found = voting.published_curve(event, [160, 10, 3], 16)
-  assert found[alpha - 2] == pytest.approx(expected, rel=1e-9)
-  assert (found <= event.curve(16, 'tight')).all()
+  curve = voting.published_curve(event, [160, 10, 3], 16)
+  assert curve[alpha - 2] == pytest.approx(expected, rel=1e-9)
+  assert (curve <= event.curve(16, 'tight')).all()
 
 
 @pytest.mark.parametrize('votes', [[1], [1.5, 2], [-1, 4], 3, [[1, 2]]])
@@ -200,18 +216,19 @@ def test_data_dependent_cost_of_smooth_release_agrees_with_the_theorem():
 def test_smooth_release_is_noisy_centred_and_costs_something():
   votes = [(560, 400, 40)] * 20
   rng = np.random.default_rng(0)
-  released = [smooth_sensitivity.release(
-      SMOOTH, votes, order=ORDER, beta=0.02, noise=0.1, random=rng)
-              for _ in range(60)]
-  exact = 20 * cost_of(votes[0])
-  scale = 0.1 * released[0].smooth_sensitivity
+  exact, sensitivity = smooth_sensitivity.exact_cost(SMOOTH, votes, ORDER, 0.02)
+  assert exact == pytest.approx(20 * cost_of(votes[0]))
+  scale = 0.1 * sensitivity
   assert 0 < scale < exact / 4
-  values = np.array([one.cost for one in released])
-  assert values.std() == pytest.approx(scale, rel=0.4)
-  assert abs(values.mean() - exact) < 5 * scale / math.sqrt(60)
-  assert released[0].release_cost == pytest.approx(
+  own = smooth_sensitivity.release_cost(0.02, 0.1, ORDER)
+  assert own == pytest.approx(
       ORDER * math.exp(0.04) / 0.01 +
       (-0.5 * math.log(1 - 0.32) + 0.16) / (ORDER - 1))
+  values = np.array([smooth_sensitivity.release(
+      SMOOTH, votes, order=ORDER, beta=0.02, noise=0.1, random=rng)
+                     for _ in range(60)]) - own
+  assert values.std() == pytest.approx(scale, rel=0.4)
+  assert abs(values.mean() - exact) < 5 * scale / math.sqrt(60)
 
 
 @pytest.mark.parametrize('event', [

@@ -17,17 +17,18 @@ from tff_pipelines.accounting import pairs
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Nfdp(base.Event):
-  """Training on one random draw of a party's records, without noise.
+  """Training on one random sample of a party's records, without noise.
 
-  Everything after the draw is post-processing. Two statements hold with the
-  same delta: the published one with an epsilon above 0, and the stronger one
-  with epsilon 0, because delta is the probability that the record is drawn at
-  all. Accountants use the stronger.
+  Everything after sampling is post-processing. Two statements hold with the same
+  delta, and accountants use the stronger:
+
+  * the published one, with an epsilon above 0;
+  * one with epsilon 0, because delta is the probability that the record is sampled.
 
   Attributes:
     records: n >= 1 records of the party.
-    subset_size: k in [1, n] drawn, or k >= 1 with replacement.
-    replacement: Whether a record may be drawn more than once.
+    subset_size: k in [1, n] records sampled, or k >= 1 with replacement.
+    replacement: Whether a record may be sampled more than once.
   """
 
   records: int
@@ -37,6 +38,8 @@ class Nfdp(base.Event):
   source: ClassVar[str] = (
       'noise-free differential privacy, theorems on sampling with and without '
       'replacement (natural logarithms); total variation of the draw')
+  adjacency = base.RECORD
+  sensitivity = 'everything about a record that is drawn'
 
   def __post_init__(self):
     validate.integer(records=self.records, low=1)
@@ -45,14 +48,6 @@ class Nfdp(base.Event):
           f'replacement must be true or false, found {self.replacement!r}')
     validate.integer(subset_size=self.subset_size, low=1,
                      high=None if self.replacement else self.records)
-
-  @property
-  def adjacency(self) -> str:
-    return base.RECORD
-
-  @property
-  def sensitivity(self) -> str:
-    return 'everything about a record that is drawn'
 
   @property
   def published_epsilon(self) -> float:
@@ -64,27 +59,25 @@ class Nfdp(base.Event):
 
   @property
   def draw_probability(self) -> float:
-    """Delta: the probability that a given record is drawn."""
+    """Delta: the probability that a given record is sampled."""
     n, k = self.records, self.subset_size
-    if not self.replacement:
-      return k / n
-    if n == 1:
-      return 1.0
+    if not self.replacement or n == 1:
+      return min(1.0, k / n)
     return -math.expm1(k * math.log1p(-1 / n))
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     del amplification
-    return np.full(max_order - 1, np.inf)
+    return curves.no_guarantee(max_order)
 
   def factors(self, amplification: str) -> tuple[base.Factor, ...]:
     del amplification
     return ((pairs.Leak(probability=self.draw_probability), 1),)
 
   def repeated(self) -> 'PostProcessing':
-    """Nothing: the draw is kept in the checkpoint before the first round.
+    """Costs nothing: the sample is kept in the checkpoint before the first round.
 
-    A round that is repeated reads the same records, so it releases nothing that does
-    not follow from that draw.
+    A repeated round reads the same records, so everything that it releases follows
+    from that sample.
     """
     return PostProcessing()
 
@@ -109,20 +102,13 @@ class Nfdp(base.Event):
 class PostProcessing(base.Event):
   """A release that is computed from earlier ones alone: it costs nothing.
 
-  Rounds after a noise-free draw are of this kind: they read only the records that
-  were drawn.
+  Rounds after a noise-free sample are of this kind: they read only its records.
   """
 
   source: ClassVar[str] = (
       'post-processing, Dwork and Roth 2014, Proposition 2.1')
-
-  @property
-  def adjacency(self) -> str:
-    return base.ANY
-
-  @property
-  def sensitivity(self) -> str:
-    return 'none: nothing but earlier releases is read'
+  adjacency = base.ANY
+  sensitivity = 'none: nothing but earlier releases is read'
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     del amplification
@@ -140,9 +126,10 @@ class PostProcessing(base.Event):
 class _PureLocal(base.Event):
   """One value of one client, epsilon-DP without delta."""
 
-  @property
-  def adjacency(self) -> str:
-    return base.LOCAL
+  adjacency = base.LOCAL
+
+  def __post_init__(self):
+    validate.positive(epsilon=self.epsilon)
 
   @property
   def sensitivity(self) -> str:
@@ -180,9 +167,6 @@ class Piecewise(_PureLocal):
 
   source: ClassVar[str] = 'arXiv 1907.00782, section III; arXiv 1311.0776'
 
-  def __post_init__(self):
-    validate.positive(epsilon=self.epsilon)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Duchi(_PureLocal):
@@ -196,13 +180,10 @@ class Duchi(_PureLocal):
 
   source: ClassVar[str] = 'arXiv 1604.02390; arXiv 1311.0776'
 
-  def __post_init__(self):
-    validate.positive(epsilon=self.epsilon)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LocalLaplace(_PureLocal):
-  """Laplace noise of a scale of the L1 distance of any two inputs over epsilon.
+  """Laplace noise whose scale is the L1 distance of any two inputs over epsilon.
 
   That is 2d/epsilon on d coordinates in [-1, 1], and 2/epsilon on probabilities.
 
@@ -213,9 +194,6 @@ class LocalLaplace(_PureLocal):
   epsilon: float
 
   source: ClassVar[str] = 'Dwork et al. 2006, Proposition 1; arXiv 1311.0776'
-
-  def __post_init__(self):
-    validate.positive(epsilon=self.epsilon)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -230,17 +208,11 @@ class LocalGaussian(base.Event):
   noise_multiplier: float
 
   source: ClassVar[str] = 'arXiv 1702.07476, Corollary 3'
+  adjacency = base.LOCAL
+  sensitivity = 'L2 1, in units of the largest distance of two inputs'
 
   def __post_init__(self):
     validate.non_negative(noise_multiplier=self.noise_multiplier)
-
-  @property
-  def adjacency(self) -> str:
-    return base.LOCAL
-
-  @property
-  def sensitivity(self) -> str:
-    return 'L2 1, in units of the largest distance of two inputs'
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     del amplification
@@ -273,16 +245,16 @@ class LocalDiscreteGaussian(LocalGaussian):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LocalAnswers(base.Event):
-  """Answers of data owners to public queries, each perturbed on a public grid.
+  """Answers of clients to public queries, each perturbed on a public grid.
 
-  Owners answer in groups, alternately: query n, counted from 0 over the whole run,
-  goes to every owner of group n modulo `groups`. So no owner has given more than
+  Clients answer in groups, alternately: query n, counted from 0 over the whole run,
+  goes to every client of group n modulo `groups`. So no client has given more than
   ceil(n / groups) answers after n queries, and the steps of a run, composed, cost
-  what the owner with the maximum number of answers has spent. Owners protect
+  what the client with the maximum number of answers has spent. Clients protect
   themselves: what one of them spends does not depend on the others.
 
   Attributes:
-    event: One answer of one owner.
+    event: One answer of one client.
     groups: Number of groups, >= 1.
     queries_before: Queries of all earlier steps, >= 0, lost ones included.
     queries_after: The same after this step, more than before.
@@ -294,13 +266,14 @@ class LocalAnswers(base.Event):
   queries_after: int
 
   source: ClassVar[str] = (
-      'sequential composition for each owner, arXiv 1702.07476, Proposition 1')
+      'sequential composition for each client, arXiv 1702.07476, Proposition 1')
+  adjacency = base.LOCAL
 
   def __post_init__(self):
     base.check_event(event=self.event)
     if self.event.adjacency != base.LOCAL:
       raise ValueError(
-          'event must be an answer that an owner protects by itself, found '
+          'event must be an answer that a client protects independently, found '
           f'{type(self.event).__name__}')
     validate.integer(groups=self.groups, low=1)
     validate.integer(queries_before=self.queries_before, low=0)
@@ -309,39 +282,34 @@ class LocalAnswers(base.Event):
 
   @property
   def count(self) -> int:
-    """The growth of the maximum number of answers that one owner has given."""
-    return -(-self.queries_after // self.groups) + (
-        -self.queries_before // self.groups)
+    """The growth of the maximum number of answers that one client has given."""
+    return self._answers(self.queries_after) - self._answers(self.queries_before)
 
-  @property
-  def adjacency(self) -> str:
-    return base.LOCAL
+  def _answers(self, queries: int) -> int:
+    """The maximum number of answers that one client gives to this many queries."""
+    return -(-queries // self.groups)
+
+  def _composed(self, count: int) -> base.Event:
+    if count == 0:
+      return PostProcessing()
+    return combinators.SelfComposed(event=self.event, count=count)
 
   @property
   def sensitivity(self) -> str:
-    return (f'{self.event.sensitivity}; at most {self.count} more of one owner')
+    return f'{self.event.sensitivity}; at most {self.count} more of one client'
 
   def repeated(self) -> base.Event:
     """The queries of the step once more, to the same groups.
 
-    The maximum may have grown by less than an owner of the step has answered.
+    The maximum may have grown by less than a client of the step has answered.
     """
-    queries = self.queries_after - self.queries_before
-    return combinators.SelfComposed(
-        event=self.event, count=-(-queries // self.groups))
+    return self._composed(self._answers(self.queries_after - self.queries_before))
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    if self.count == 0:
-      return np.zeros(max_order - 1)
-    return self.count * self.event.curve(max_order, amplification)
+    return self._composed(self.count).curve(max_order, amplification)
 
   def pure_epsilon(self, amplification: str) -> float:
-    if self.count == 0:
-      return 0.0
-    return self.count * self.event.pure_epsilon(amplification)
+    return self._composed(self.count).pure_epsilon(amplification)
 
   def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
-    inner = self.event.factors(amplification)
-    if inner is None or self.count == 0:
-      return inner if self.count else ()
-    return tuple((pair, self.count * times) for pair, times in inner)
+    return self._composed(self.count).factors(amplification)

@@ -7,7 +7,8 @@ the proof on the order and the noise are checked numerically; where they fail, a
 ValueError says so.
 """
 
-import dataclasses
+import collections
+from collections.abc import Iterable, Sequence
 import functools
 import math
 
@@ -17,33 +18,7 @@ from scipy import special
 
 from aggregators import validate
 from tff_pipelines.accounting import vote_events
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class NoisyCost:
-  """A data-dependent Renyi cost that may be published.
-
-  Attributes:
-    cost: The released value, at `order`; at least 0. An estimate of the exact
-      cost, centred on it: the noise may put it below.
-    release_cost: What releasing it costs by itself, at the same order.
-    order: The Renyi order of both.
-    smooth_sensitivity: Of the exact cost; it is as private as the votes.
-  """
-
-  cost: float
-  release_cost: float
-  order: float
-  smooth_sensitivity: float
-
-  @property
-  def total(self) -> float:
-    """The Renyi cost of the votes and of the release of their cost."""
-    return self.cost + self.release_cost
-
-
-def _independent(stddev: float, order: float) -> float:
-  return order / stddev**2
+from tff_pipelines.accounting import voting
 
 
 def _dependent(log_q: float, stddev: float, order: float) -> float:
@@ -71,10 +46,9 @@ def _condition(log_q: float, stddev: float, order: float) -> bool:
 def threshold(stddev: float, order: float) -> float:
   """log q0, below which the data-dependent bound is the lower one."""
   def gap(log_q):
-    return _dependent(log_q, stddev, order) - _independent(stddev, order)
+    return _dependent(log_q, stddev, order) - order / stddev**2
 
-  upper = min(-(1 + 1 / stddev)**2, -((order - 0.99) / stddev)**2,
-              -1 / stddev**2)
+  upper = min(-(1 + 1 / stddev)**2, -((order - 0.99) / stddev)**2)
   for _ in range(200):
     if _condition(upper, stddev, order):
       break
@@ -98,12 +72,12 @@ def threshold(stddev: float, order: float) -> float:
 def cost(log_q: float, stddev: float, order: float) -> float:
   """The data-dependent cost of one query as the release uses it."""
   if log_q >= threshold(stddev, order):
-    return _independent(stddev, order)
+    return order / stddev**2  # Of any votes.
   return _dependent(log_q, stddev, order)
 
 
 def _moved(log_q: float, stddev: float, labels: int, way: int) -> float:
-  """log of the bound on q after one vote moved against or for the winner."""
+  """log of the bound on q after one vote moved against (1) or for (-1) the winner."""
   others = labels - 1
   # P = others * ndtr(-x); one moved vote shifts x by sqrt(2) / stddev.
   x = -special.ndtri_exp(log_q - math.log(others))
@@ -118,7 +92,7 @@ def _first_threshold(stddev: float, labels: int, order: float) -> float:
 
 def local_sensitivity(log_q: float, stddev: float, labels: int,
                       order: float) -> float:
-  """By how much one moved vote changes the cost (Proposition 13)."""
+  """Maximum change of the cost by one moved vote (Proposition 13)."""
   first = _first_threshold(stddev, labels, order)
   if first <= log_q <= threshold(stddev, order):
     log_q = first
@@ -157,32 +131,56 @@ def _log_q(votes: list[int], stddev: float) -> float:
              math.log1p(-1 / len(votes)))
 
 
-def sensitivities_at_distance(votes, stddev: float, order: float) -> np.ndarray:
+def sensitivities_at_distance(votes: Sequence[int], stddev: float,
+                              order: float) -> np.ndarray:
   """Local sensitivity after d moved votes, d = 0..number of voters - 1."""
-  ordered = sorted((int(vote) for vote in votes), reverse=True)
-  voters, labels = sum(ordered), len(ordered)
+  ordered = sorted(votes, reverse=True)
+  labels = len(ordered)
   last = threshold(stddev, order)
   first = _first_threshold(stddev, labels, order)
-  plateau = local_sensitivity(first, stddev, labels, order)
-  result = np.full(max(voters, 1), plateau)
+  result = np.full(
+      max(sum(ordered), 1), local_sensitivity(first, stddev, labels, order))
   log_q = _log_q(ordered, stddev)
   if first <= log_q <= last:
     return result
-  widening = log_q > last
+  step = 1 if log_q > last else -1  # Votes move to the winner, or away from it.
   for distance in range(result.size):
     result[distance] = local_sensitivity(log_q, stddev, labels, order)
-    if widening:
-      if log_q <= last or ordered[1] == 0:
-        break
-      ordered[0], ordered[1] = ordered[0] + 1, ordered[1] - 1
-      ordered[1:] = sorted(ordered[1:], reverse=True)
-    else:
-      if log_q >= first:
-        break
-      ordered[0], ordered[1] = ordered[0] - 1, ordered[1] + 1
-      ordered.sort(reverse=True)
+    if (log_q <= last or ordered[1] == 0) if step > 0 else log_q >= first:
+      break
+    ordered[0] += step
+    ordered[1] -= step
+    ordered.sort(reverse=True)
     log_q = _log_q(ordered, stddev)
   return result
+
+
+def exact_cost(event: vote_events.Vote, votes_of_queries: Iterable[Sequence[int]],
+               order: float, beta: float) -> tuple[float, float]:
+  """The data-dependent cost of many queries and its smooth sensitivity.
+
+  Both are as private as the votes. Arguments and errors are those of `release`.
+  """
+  if (event.noise, event.scheme, event.level, event.attributes,
+      event.max_weight) != ('gaussian', 'ae', 'instance', 1, 1):
+    raise ValueError(
+        'smooth sensitivity is proved for noise=gaussian, scheme=ae, '
+        'level=instance, one label and unweighted votes only, found '
+        f'{event!r}')
+  stddev = event.noise_stddev
+  validate.positive(noise_stddev=stddev, order=order)
+  times = collections.Counter(
+      tuple(np.sort(voting.checked_counts(votes))[::-1].tolist())
+      for votes in votes_of_queries)
+  exact, by_distance = 0.0, np.zeros(max([1, *map(sum, times)]))
+  for votes, count in times.items():
+    check_conditions(stddev, len(votes), order)
+    exact += count * cost(_log_q(votes, stddev), stddev, order)
+    bounds = sensitivities_at_distance(votes, stddev, order)
+    # Beyond its last entry a query keeps its plateau, an upper bound.
+    by_distance += count * np.pad(bounds, (0, by_distance.size - bounds.size), 'edge')
+  return exact, float(np.max(
+      by_distance * np.exp(-beta * np.arange(by_distance.size))))
 
 
 def release_cost(beta: float, noise: float, order: float) -> float:
@@ -202,9 +200,9 @@ def release_cost(beta: float, noise: float, order: float) -> float:
       -0.5 * math.log1p(-2 * order * beta) + beta * order) / (order - 1)
 
 
-def release(event: vote_events.Vote, votes_of_queries, *, order: float,
-            beta: float, noise: float,
-            random: np.random.Generator) -> NoisyCost:
+def release(event: vote_events.Vote, votes_of_queries: Iterable[Sequence[int]], *,
+            order: float, beta: float, noise: float,
+            random: np.random.Generator) -> float:
   """Releases the data-dependent cost of many queries with smooth noise.
 
   Args:
@@ -213,37 +211,16 @@ def release(event: vote_events.Vote, votes_of_queries, *, order: float,
     order: Renyi order > 1 of the cost.
     beta: Smoothness > 0, with order < 1 / (2 beta).
     noise: Noise over smooth sensitivity, > 0.
-    random: Where the noise comes from; unpredictable in earnest.
+    random: Source of the noise; it must be unpredictable for a private release.
+
+  Returns:
+    The Renyi cost, at `order`, of the votes and of this release together; it may be
+    published. It is an estimate, centred on the exact cost: the noise may put it
+    below. The part of the votes is at least 0.
 
   Raises:
     ValueError: For other votes, and where the proof's conditions fail.
   """
-  if (event.noise, event.scheme, event.level, event.attributes,
-      event.max_weight) != ('gaussian', 'ae', 'instance', 1, 1):
-    raise ValueError(
-        'smooth sensitivity is proved for noise=gaussian, scheme=ae, '
-        'level=instance, one label and unweighted votes only, found '
-        f'{event!r}')
-  validate.positive(noise_stddev=event.noise_stddev)
-  validate.finite(order=order)
   own = release_cost(beta, noise, order)
-  stddev = event.noise_stddev
-  exact, by_distance = 0.0, np.zeros(1)
-  known: dict[tuple[int, ...], np.ndarray] = {}
-  for votes in votes_of_queries:
-    check_conditions(stddev, len(votes), order)
-    ordered = sorted((int(vote) for vote in votes), reverse=True)
-    exact += cost(_log_q(ordered, stddev), stddev, order)
-    key = tuple(ordered)
-    if key not in known:
-      known[key] = sensitivities_at_distance(ordered, stddev, order)
-    found = known[key]
-    size = max(found.size, by_distance.size)
-    # Beyond its last entry a query keeps its plateau, an upper bound.
-    by_distance = np.pad(by_distance, (0, size - by_distance.size), 'edge'
-                        ) + np.pad(found, (0, size - found.size), 'edge')
-  smooth = float(np.max(by_distance * np.exp(
-      -beta * np.arange(by_distance.size))))
-  noisy = exact + smooth * noise * float(random.standard_normal())
-  return NoisyCost(cost=max(0.0, noisy), release_cost=own, order=order,
-                   smooth_sensitivity=smooth)
+  exact, smooth = exact_cost(event, votes_of_queries, order, beta)
+  return own + max(0.0, exact + smooth * noise * float(random.standard_normal()))

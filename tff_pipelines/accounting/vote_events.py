@@ -37,9 +37,12 @@ class Vote(base.Event):
   """One query answered by a noisy vote.
 
   Level 'agent' replaces all votes of one agent by zero. Level 'instance' adds,
-  removes or replaces one record of one agent; for 'knn' that holds, also with
-  fewer than k records, if k is a public constant, the division is always by k,
-  ties break in a fixed order, and features and their scaling are public.
+  removes or replaces one record of one agent. For 'knn', also with fewer than k
+  records, that needs
+
+  * a public constant k, by which counts are always divided;
+  * ties that break in a fixed order;
+  * public features with a public scaling.
 
   Attributes:
     scheme: 'ae' or 'knn'.
@@ -53,8 +56,9 @@ class Vote(base.Event):
     neighbours: k >= 1 for 'knn', None for 'ae'.
     bound: 'tight', or 'paper' for the sensitivity sqrt(2/k) that the paper
       states for 'knn' at instance level, stated for Gaussian noise.
-    attributes: The maximum tau >= 1 of labels that an agent names, for 'ae' only.
-    max_weight: The largest weight of a vote, an integer >= 1. Weights are
+    attributes: The maximum number tau >= 1 of labels that an agent names, for 'ae'
+      only.
+    max_weight: The maximum weight of a vote, an integer >= 1. Weights are
       public; an agent of weight w casts each vote w times.
   """
 
@@ -77,15 +81,15 @@ class Vote(base.Event):
     validate.one_of((*NOISES, 'discrete_gaussian'), noise=self.noise)
     validate.one_of(BOUNDS, bound=self.bound)
     validate.non_negative(noise_stddev=self.noise_stddev)
+    validate.integer(attributes=self.attributes, max_weight=self.max_weight, low=1)
     if self.scheme == 'knn':
       validate.integer(neighbours=self.neighbours, low=1)
+      if self.attributes > 1:
+        raise ValueError(
+            f'attributes must be 1 for scheme=knn, found {self.attributes!r}')
     elif self.neighbours is not None:
       raise ValueError(
           f'neighbours must be None for scheme=ae, found {self.neighbours!r}')
-    validate.integer(attributes=self.attributes, max_weight=self.max_weight, low=1)
-    if self.scheme == 'knn' and self.attributes > 1:
-      raise ValueError(
-          f'attributes must be 1 for scheme=knn, found {self.attributes!r}')
     if self.bound == 'paper' and self.noise != 'gaussian':
       raise ValueError(
           'bound=paper is stated for noise=gaussian only, found '
@@ -96,58 +100,55 @@ class Vote(base.Event):
     return base.ZERO_OUT if self.level == 'agent' else base.INSTANCE
 
   @property
+  def votes(self) -> int:
+    """Votes of an agent, by which its counts are divided."""
+    return self.neighbours or 1
+
+  @property
+  def count_stddev(self) -> float:
+    """Noise standard deviation of the integer counts, before any division."""
+    return self.votes * self.noise_stddev
+
+  @property
   def l2_sensitivity(self) -> float:
     """In units in which the votes of an agent of weight 1 for a label sum to 1."""
     moved = self.max_weight * math.sqrt(self.attributes)
     if self.level == 'agent':
       return moved
-    votes = 1 if self.scheme == 'ae' else self.neighbours
     if self.bound == 'paper':
-      return moved * math.sqrt(2.0 / votes)
-    return moved * math.sqrt(2.0) / votes
+      return moved * math.sqrt(2.0 / self.votes)
+    return moved * math.sqrt(2.0) / self.votes
 
   @property
   def sensitivity(self) -> str:
     return f'L2 {self.l2_sensitivity:.6g}, an agent\'s votes summing to 1'
 
   @property
-  def _count_variance(self) -> float:
-    """Noise variance of the integer counts, before any division."""
-    votes = 1 if self.scheme == 'ae' else self.neighbours
-    return (votes * self.noise_stddev)**2
+  def _moved_labels(self) -> int:
+    """Counts that change; at instance level as many go up as come down."""
+    return self.attributes * (2 if self.level == 'instance' else 1)
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     del amplification
     if self.noise != 'skellam':
       return curves.gaussian(
           self.noise_stddev / self.l2_sensitivity, max_order)
-    # Coordinates that move, each with noise of its own, and by how much.
-    count, most = self.attributes, self.max_weight
-    if self.level == 'instance':
-      count *= 2  # As many go up as come down.
-    elif self.scheme == 'knn':
-      most *= self.neighbours
-    return count * curves.skellam(
-        l1=most, l2=most, variance=self._count_variance, max_order=max_order)
+    most = self.max_weight * (self.votes if self.level == 'agent' else 1)
+    return self._moved_labels * curves.skellam(
+        l1=most, l2=most, variance=self.count_stddev**2, max_order=max_order)
 
   def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
     del amplification
     if self.noise_stddev == 0:
       return ((pairs.Leak(probability=1.0), 1),)
-    if self.noise == 'discrete_gaussian':
-      return None
     if self.noise == 'gaussian':
       return ((pairs.Gaussian(
           noise_multiplier=self.noise_stddev / self.l2_sensitivity), 1),)
-    one_vote = pairs.Skellam(
-        shift=self.max_weight, variance=self._count_variance)
-    if self.level == 'instance':
-      return ((one_vote, 2 * self.attributes),)
-    if self.scheme == 'ae':
-      return ((one_vote, self.attributes),)
-    if self.neighbours == 1:
-      return ((one_vote, 1),)
-    return None  # k votes spread over labels in unknown ways: no worst pair.
+    if self.noise == 'discrete_gaussian' or (
+        self.level == 'agent' and self.votes > 1):
+      return None  # How k votes spread over the labels is unknown: no worst pair.
+    return ((pairs.Skellam(shift=self.max_weight, variance=self.count_stddev**2),
+             self._moved_labels),)
 
   def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
     if self.bound == 'paper' and self.scheme == 'knn':

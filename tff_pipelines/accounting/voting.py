@@ -6,7 +6,8 @@ is itself sensitive and must not be published, unless it is released with noise
 (`smooth_sensitivity`).
 """
 
-import dataclasses
+import collections
+from collections.abc import Iterable, Sequence
 import math
 
 import numpy as np
@@ -18,33 +19,9 @@ from tff_pipelines.accounting import rdp
 from tff_pipelines.accounting import skellam_distribution
 from tff_pipelines.accounting import vote_events
 
-DO_NOT_PUBLISH = (
-    'do not publish: a data-dependent epsilon is computed from the private votes '
-    'and is itself sensitive')
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DataDependent:
-  """What the votes cost on the data at hand; not to be published.
-
-  Attributes:
-    epsilon: Data-dependent, at most `independent_epsilon`.
-    independent_epsilon: Of the same accountant, for any data.
-    delta: In (0, 1).
-    order: The Renyi order.
-    adjacency: What neighbours are.
-    warnings: In words, `DO_NOT_PUBLISH` first.
-  """
-
-  epsilon: float
-  independent_epsilon: float
-  delta: float
-  order: float | None
-  adjacency: str
-  warnings: tuple[str, ...] = (DO_NOT_PUBLISH,)
-
-
-def _counts(votes) -> np.ndarray:
+def checked_counts(votes: Sequence[int]) -> np.ndarray:
+  """The counts of one query; ValueError unless they are integers >= 0 of 2 labels."""
   counts = np.asarray(votes)
   if counts.ndim != 1 or counts.size < 2:
     raise ValueError(
@@ -54,16 +31,11 @@ def _counts(votes) -> np.ndarray:
   return counts
 
 
-def _count_stddev(event: vote_events.Vote) -> float:
-  """Noise standard deviation of the integer counts."""
-  return event.noise_stddev * (event.neighbours or 1)
-
-
-def log_wrong_probability(event: vote_events.Vote, votes) -> float:
-  """log of an upper bound on the chance that another label is released.
+def log_wrong_probability(event: vote_events.Vote, votes: Sequence[int]) -> float:
+  """log of an upper bound on the probability that another label is released.
 
   The union bound over the other labels of P[noise difference >= gap], by the
-  law that is drawn: for Skellam noise of variance mu the difference is
+  distribution that is sampled: for Skellam noise of variance mu the difference is
   Sk(2 mu), ties included. Gaussian tails understate it.
 
   Args:
@@ -77,8 +49,8 @@ def log_wrong_probability(event: vote_events.Vote, votes) -> float:
     raise ValueError(
         'attributes must be 1 for a bound that depends on the votes: with more '
         f'there is no one winner; found {event.attributes!r}')
-  counts = _counts(votes)
-  stddev = _count_stddev(event)
+  counts = checked_counts(votes)
+  stddev = event.count_stddev
   if stddev == 0:
     return -math.inf if (counts == counts.max()).sum() == 1 else 0.0
   gaps = counts.max() - np.delete(counts, int(counts.argmax()))
@@ -111,8 +83,8 @@ def data_dependent_curve(log_q: float, curve: np.ndarray) -> np.ndarray:
   # A larger q is a bound too, and keeps the cancellation below harmless.
   log_q = max(log_q, -2000.0)
   alpha = curves.orders(curve.size + 1)
-  # The two higher orders that the theorem is free to choose: mu1 for the least
-  # B, then mu2 for the least A among those that meet the condition.
+  # The theorem is free to choose two higher orders: mu1 for the minimum of B, then
+  # mu2 for the minimum of A among those that meet the condition.
   log_b = curve - log_q / (alpha - 1)
   mu1 = float(alpha[int(np.argmin(log_b))])
   log_b = float(log_b.min())
@@ -122,42 +94,40 @@ def data_dependent_curve(log_q: float, curve: np.ndarray) -> np.ndarray:
   allowed = (inner < 0) & (log_q <= limit)
   if not allowed.any():
     return curve
-  log_right = math.log1p(-math.exp(log_q)) if log_q > -700 else 0.0
-  log_a = float(np.min(
-      log_right - np.log(-np.expm1(inner[allowed]))))
+  log_right = math.log1p(-math.exp(log_q))
+  log_a = float(np.min(log_right - np.log(-np.expm1(inner[allowed]))))
   moment = np.logaddexp(log_right + (alpha - 1) * log_a,
                         log_q + (alpha - 1) * log_b)
   bound = np.maximum(moment, 0) / (alpha - 1)
   return np.where(alpha <= mu1, np.minimum(curve, bound), curve)
 
 
-def data_dependent(event: vote_events.Vote, votes_of_queries,
-                   delta: float) -> DataDependent:
-  """Epsilon of many queries on the votes that were cast.
+def data_dependent_epsilon(event: vote_events.Vote,
+                           votes_of_queries: Iterable[Sequence[int]],
+                           delta: float) -> float:
+  """Epsilon of many queries on the votes that were cast; not to be published.
 
   Args:
-    event: One query.
+    event: One query; with bound='paper' it counts by `published_curve`.
     votes_of_queries: For each query the integer counts of the labels.
     delta: Strictly between 0 and 1.
+
+  Returns:
+    At most the epsilon of the Renyi accountant for any votes.
   """
   validate.open_unit_interval(delta=delta)
-  curve = rdp.curve(event)
-  known: dict[float, np.ndarray] = {}
-  total = np.zeros_like(curve)
-  queries = 0
-  for votes in votes_of_queries:
-    log_q = log_wrong_probability(event, votes)
-    if log_q not in known:
-      known[log_q] = data_dependent_curve(log_q, curve)
-    total = total + known[log_q]
-    queries += 1
-  if queries == 0:
+  times = collections.Counter(
+      tuple(np.sort(checked_counts(votes)).tolist()) for votes in votes_of_queries)
+  if not times:
     raise ValueError('votes_of_queries must hold at least one query')
-  found, order = rdp.epsilon_of_curve(curves.checked(total, 'votes'), delta)
-  independent, _ = rdp.epsilon_of_curve(queries * curve, delta)
-  return DataDependent(
-      epsilon=found, independent_epsilon=independent, delta=delta, order=order,
-      adjacency=event.adjacency)
+  if event.bound == 'paper':
+    costs = {votes: published_curve(event, votes) for votes in times}
+  else:
+    curve = rdp.curve(event)
+    costs = {votes: data_dependent_curve(log_wrong_probability(event, votes), curve)
+             for votes in times}
+  total = sum(count * costs[votes] for votes, count in times.items())
+  return rdp.epsilon_of_curve(curves.checked(total, 'votes'), delta)[0]
 
 
 def published_epsilon(event: vote_events.Vote, queries: int,
@@ -175,7 +145,7 @@ def published_epsilon(event: vote_events.Vote, queries: int,
   return slope + 2 * math.sqrt(slope * math.log(1 / delta))
 
 
-def published_curve(event: vote_events.Vote, votes,
+def published_curve(event: vote_events.Vote, votes: Sequence[int],
                     max_order: int = curves.MAX_ORDER) -> np.ndarray:
   """Theorem 7 of Zhu et al. 2020, corrected, for one query; for comparison.
 
@@ -198,13 +168,11 @@ def published_curve(event: vote_events.Vote, votes,
     raise ValueError('attributes must be 1 for the published formula, found '
                      f'{event.attributes!r}')
   curve = event.curve(max_order, 'tight')
-  counts = np.sort(_counts(votes))[::-1] / (event.neighbours or 1)
-  moved = float(event.max_weight)
-  if event.level == 'instance':
-    moved *= 2.0 / (event.neighbours or 1)
-  margin = max(0.0, float(counts[0] - counts[1]) - moved)
+  counts = np.sort(checked_counts(votes))[::-1] / event.votes
   if event.noise_stddev == 0:
     return curve
+  moved = event.max_weight * (1 if event.level == 'agent' else 2 / event.votes)
+  margin = max(0.0, float(counts[0] - counts[1]) - moved)
   exponent = (margin / event.noise_stddev)**2
   labels = counts.size
   q = labels * math.exp(-exponent / 8)
