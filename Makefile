@@ -1,7 +1,7 @@
 # Two commands, each complete on a fresh machine with Python 3.11:
 #   make train [ARGS="--flag=value ..."]   sets up, trains on embedded data
 #   make test  [ARGS="pytest arguments"]   sets up, runs the tests
-# And: make figures, make results-voting, results-fedmd, results-ldp (see below).
+# And: make check (the tests that are not marked slow), make figures, make results-voting, results-fedmd, results-ldp (see below).
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
@@ -10,13 +10,16 @@ RUN := $(VENV)/bin/python
 PARALLEL ?= --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 READY := $(VENV)/.ready-$(shell sha256sum requirements.txt | cut -c1-16)
 
-.PHONY: train test figures results-voting results-fedmd results-ldp lock clean setup
+.PHONY: train test check figures results-voting results-fedmd results-ldp lock clean setup
 
 train: $(READY)
 	@$(RUN) -m tff_pipelines.train $(ARGS)
 
 test: $(READY)
 	@$(RUN) -m pytest $(PARALLEL) $(ARGS)
+
+check: $(READY)
+	@$(RUN) -m pytest $(PARALLEL) -m "not slow" $(ARGS)
 
 # Figures into out/figures: accounting, errors of local mechanisms, distributed mean
 # estimation, and FedMD (figures 2 to 4, of the runs of results-fedmd that there are;

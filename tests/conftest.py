@@ -82,6 +82,14 @@ def shared_context(_in_process_context):
     yield
 
 
+@pytest.fixture(scope='module')
+def programs(shared_context, tmp_path_factory):
+  """Runs programs in this process; see `tests.programs.in_process.Programs`."""
+  from tests.programs import in_process as in_process_lib  # pylint: disable=g-import-not-at-top
+  del shared_context  # Graphs that one program compiled serve the next.
+  return in_process_lib.Programs(tmp_path_factory.mktemp)
+
+
 @pytest.fixture(scope='session')
 def launcher(tmp_path_factory):
   """Starts programs as processes of their own; see `tests.programs.launcher`."""

@@ -1,5 +1,6 @@
 """Runs programs in this process, for tests that read what they print and write."""
 
+from collections.abc import Callable
 import contextlib
 import dataclasses
 import importlib
@@ -19,10 +20,23 @@ class Finished:
 
 
 def run(module: str, *arguments: str, folder: str | os.PathLike[str]) -> Finished:
-  """Runs the `main` of a program as if it had been started in a folder."""
-  main = importlib.import_module(module).main
+  """Runs the `main` of a program or package as if it had been started in a folder."""
+  program = importlib.import_module(module)
+  if hasattr(program, '__path__'):
+    program = importlib.import_module(f'{module}.__main__')
   stdout, stderr = io.StringIO(), io.StringIO()
   with (contextlib.chdir(folder), contextlib.redirect_stdout(stdout),
         contextlib.redirect_stderr(stderr)):
-    code = main(arguments)
+    code = program.main(arguments)
   return Finished(code, stdout.getvalue(), stderr.getvalue(), pathlib.Path(folder))
+
+
+class Programs:
+  """Runs programs one after the other, each in a new folder."""
+
+  def __init__(self, make_folder: Callable[[str], pathlib.Path]):
+    self._make_folder = make_folder
+
+  def run(self, module: str, *arguments: str) -> Finished:
+    """As `run`, in a folder of its own."""
+    return run(module, *arguments, folder=self._make_folder('started'))

@@ -31,28 +31,27 @@ def _check_figure(path):
 
 
 @pytest.fixture(scope='module')
-def finished(launcher, tmp_path_factory):
+def finished(programs, tmp_path_factory):
   """A finished run, and its folder."""
   folder = tmp_path_factory.mktemp('runs') / 'run'
-  run = launcher.run(LDP, *SMALL, f'--output_dir={folder}')
+  run = programs.run(LDP, *SMALL, f'--output_dir={folder}')
   assert run.code == 0, run.stderr
   return run, folder
 
 
-def test_run_leaves_all_its_files_and_no_worker(finished):
+def test_run_leaves_all_its_files(finished):
   run, folder = finished
   assert {path.name for path in folder.iterdir()} >= {
       'answers', 'configuration.json', 'ledger.jsonl', 'metrics.csv',
       'progress.png', 'report.txt', 'starts.log', 'student.npz', 'summary.json'}
   _check_figure(folder / 'progress.png')
   assert len(list((folder / 'answers').iterdir())) == 8
-  assert not launcher_lib.workers_of(run.mark)
   assert 'Traceback' not in run.stderr and 'Warning' not in run.stderr
 
 
-def test_epsilon_can_be_recomputed_from_the_ledger_alone(finished, launcher):
+def test_epsilon_can_be_recomputed_from_the_ledger_alone(finished, programs):
   _, folder = finished
-  run = launcher.run(ACCOUNT, f'--ledger={folder / "ledger.jsonl"}', '--delta=0',
+  run = programs.run(ACCOUNT, f'--ledger={folder / "ledger.jsonl"}', '--delta=0',
                      '--format=json')
   assert run.code == 0, run.stderr
   assert json.loads(run.stdout)['epsilon'] == pytest.approx(12.0)
@@ -132,22 +131,22 @@ def test_a_worker_process_gives_the_same_run(launcher, finished, tmp_path):
     (['--epsilom=3'], "Unknown command line flag 'epsilom'"),
     (['now'], "unexpected argument 'now'")])
 def test_mistakes_are_one_line_and_write_nothing(
-    launcher, tmp_path, arguments, message):
+    programs, tmp_path, arguments, message):
   folder = tmp_path / 'run'
-  run = launcher.run(LDP, f'--output_dir={folder}', *arguments) if (
-      '--resume' not in arguments) else launcher.run(LDP, *arguments)
+  run = programs.run(LDP, f'--output_dir={folder}', *arguments) if (
+      '--resume' not in arguments) else programs.run(LDP, *arguments)
   assert run.code == 2
   assert run.stderr.startswith('error: ') and run.stderr.count('\n') == 1
   assert message in run.stderr
   assert not folder.exists()
 
 
-def test_a_folder_that_holds_a_run_is_not_overwritten(launcher, finished):
+def test_a_folder_that_holds_a_run_is_not_overwritten(programs, finished):
   _, folder = finished
   before = (folder / 'ledger.jsonl').read_bytes()
-  run = launcher.run(LDP, *SMALL, f'--output_dir={folder}')
+  run = programs.run(LDP, *SMALL, f'--output_dir={folder}')
   assert run.code == 2 and 'pass --resume' in run.stderr
-  run = launcher.run(
+  run = programs.run(
       LDP, *SMALL[:-1], '--answers_per_client=3', f'--output_dir={folder}', '--resume')
   assert run.code == 2 and 'answers_per_client (2 then, 3 now) differ' in run.stderr
   assert (folder / 'ledger.jsonl').read_bytes() == before
@@ -186,12 +185,12 @@ BASELINES = {
 
 
 @pytest.fixture(scope='module')
-def baselines(launcher, tmp_path_factory):
+def baselines(programs, tmp_path_factory):
   """Algorithm -> (finished run, its folder)."""
   base, found = tmp_path_factory.mktemp('baselines'), {}
   for name, arguments in BASELINES.items():
     folder = base / name
-    run = launcher.run(BASELINE, f'--algorithm={name}', '--num_clients=20', *arguments,
+    run = programs.run(BASELINE, f'--algorithm={name}', '--num_clients=20', *arguments,
                        f'--output_dir={folder}')
     assert run.code == 0, run.stderr
     found[name] = (run, folder)
@@ -211,10 +210,10 @@ def test_a_baseline_stays_just_below_its_epsilon_and_says_of_what(
 
 
 @pytest.mark.parametrize('name', BASELINES)
-def test_epsilon_of_a_baseline_is_that_of_its_ledger(baselines, launcher, name):
+def test_epsilon_of_a_baseline_is_that_of_its_ledger(baselines, programs, name):
   _, folder = baselines[name]
   accountant = ['--accountant=rdp'] if name == 'pate' else []
-  run = launcher.run(ACCOUNT, f'--ledger={folder / "ledger.jsonl"}', '--format=json',
+  run = programs.run(ACCOUNT, f'--ledger={folder / "ledger.jsonl"}', '--format=json',
                      '--delta=1e-5', *accountant)
   assert run.code == 0, run.stderr
   assert json.loads(run.stdout)['epsilon'] == pytest.approx(
@@ -222,10 +221,10 @@ def test_epsilon_of_a_baseline_is_that_of_its_ledger(baselines, launcher, name):
 
 
 @pytest.mark.parametrize('name', ['dp_sgd', 'pate'])
-def test_a_finished_baseline_says_the_same_again(baselines, launcher, name):
+def test_a_finished_baseline_says_the_same_again(baselines, programs, name):
   _, folder = baselines[name]
   first = _summary(folder)
-  run = launcher.run(BASELINE, f'--algorithm={name}', '--num_clients=20', '--resume',
+  run = programs.run(BASELINE, f'--algorithm={name}', '--num_clients=20', '--resume',
                      *BASELINES[name], f'--output_dir={folder}')
   assert run.code == 0, run.stderr
   again = _summary(folder)
@@ -241,8 +240,8 @@ def test_labels_of_pate_are_limited_and_votes_are_not_kept(baselines):
   assert _summary(folder)['details']['answered'] <= 40
 
 
-def test_a_seeded_baseline_guarantees_nothing(launcher, tmp_path):
-  run = launcher.run(BASELINE, '--num_clients=20', '--seed=1', '--answers=40',
+def test_a_seeded_baseline_guarantees_nothing(programs, tmp_path):
+  run = programs.run(BASELINE, '--num_clients=20', '--seed=1', '--answers=40',
                      f'--output_dir={tmp_path / "run"}')
   assert run.code == 0, run.stderr
   found = _summary(tmp_path / 'run')
@@ -257,8 +256,8 @@ def test_a_seeded_baseline_guarantees_nothing(launcher, tmp_path):
      'answers is not used with algorithm=dp_sgd'),
     (['--threshold=0'], 'threshold must be greater than 0'),
     (['--stand_ins=2'], "Unknown command line flag 'stand_ins'")])
-def test_mistakes_about_baselines_are_one_line(launcher, tmp_path, arguments, message):
-  run = launcher.run(BASELINE, f'--output_dir={tmp_path / "run"}', *arguments)
+def test_mistakes_about_baselines_are_one_line(programs, tmp_path, arguments, message):
+  run = programs.run(BASELINE, f'--output_dir={tmp_path / "run"}', *arguments)
   assert run.code == 2 and run.stderr.count('\n') == 1
   assert message in run.stderr and not (tmp_path / 'run').exists()
 
@@ -266,9 +265,9 @@ def test_mistakes_about_baselines_are_one_line(launcher, tmp_path, arguments, me
 # The figure of the mechanisms.
 
 
-def test_the_figure_is_drawn(launcher, tmp_path):
+def test_the_figure_is_drawn(programs, tmp_path):
   path = tmp_path / 'figures' / 'mechanisms.png'
-  run = launcher.run(FIGURE, f'--output={path}', '--draws=2000', '--num_clients=500')
+  run = programs.run(FIGURE, f'--output={path}', '--draws=2000', '--num_clients=500')
   assert run.code == 0, run.stderr
   _check_figure(path)
 
@@ -278,6 +277,6 @@ def test_the_figure_is_drawn(launcher, tmp_path):
     (['--output='], 'output must be'),
     (['--draws=1'], 'draws must be at least 2'),
     (['--output=/dev/null/figure.png'], "can't be written")])
-def test_a_figure_that_can_not_be_drawn_is_one_line(launcher, arguments, message):
-  run = launcher.run(FIGURE, *arguments)
+def test_a_figure_that_can_not_be_drawn_is_one_line(programs, arguments, message):
+  run = programs.run(FIGURE, *arguments)
   assert run.code == 2 and message in run.stderr and run.stderr.count('\n') == 1

@@ -28,9 +28,9 @@ def _jsonl(folder):
           f'--data_path={options["data_path"]}', f'--test_path={test["data_path"]}')
 
 
-def test_fields_are_copied_and_a_second_start_leaves_them_alone(launcher, tmp_path):
+def test_fields_are_copied_and_a_second_start_leaves_them_alone(programs, tmp_path):
   flags = _jsonl(tmp_path)
-  run = launcher.run(PREPARE, *flags)
+  run = programs.run(PREPARE, *flags)
   assert run.code == 0, run.stderr
   path = tmp_path / 'out.sqlite'
   assert run.stdout == f'{path}: 4 clients, 7 examples\n'
@@ -41,13 +41,13 @@ def test_fields_are_copied_and_a_second_start_leaves_them_alone(launcher, tmp_pa
     for client, rows in population.items():
       populations.assert_same(source.examples(client), populations.expected(rows))
   before = path.read_bytes()
-  run = launcher.run(PREPARE, *flags)
+  run = programs.run(PREPARE, *flags)
   assert (run.code, run.stdout) == (0, f'{path} is complete already\n')
   assert path.read_bytes() == before
 
   for more in (['--fields=text'], ['--nodark_ink'], ['--task=emnist'],
                ['--test_path=']):
-    run = launcher.run(PREPARE, *flags, *more)
+    run = programs.run(PREPARE, *flags, *more)
     assert run.code == 2 and run.stderr.startswith('error: ')
     assert path.read_bytes() == before
 
@@ -65,38 +65,38 @@ def test_fields_are_copied_and_a_second_start_leaves_them_alone(launcher, tmp_pa
     (['--output=/proc/x', '--task=emnist', '--num_clients=3'],
      "output=/proc/x can't be written"),
 ])
-def test_wrong_flags_are_named(launcher, flags, message):
-  run = launcher.run(PREPARE, *flags)
+def test_wrong_flags_are_named(programs, flags, message):
+  run = programs.run(PREPARE, *flags)
   assert run.code == 2, run.stderr
   last = run.stderr.splitlines()[-1]
   assert last.startswith('error: ') and message in last, run.stderr
   assert sorted(p.name for p in run.folder.iterdir()) == ['stderr', 'stdout']
 
 
-def test_chosen_fields_have_their_kinds(launcher, tmp_path):
+def test_chosen_fields_have_their_kinds(programs, tmp_path):
   path = tmp_path / 'f.jsonl'
   path.write_text('{"client": "a", "v": 1, "w": 2}\n{"client": "a", "v": 3}\n')
   flags = ['--data_source=jsonl', f'--data_path={path}',
            f'--output={tmp_path / "out.sqlite"}']
-  assert 'there is no field' in launcher.run(PREPARE, *flags).stderr
-  assert 'kind must be one of' in launcher.run(
+  assert 'there is no field' in programs.run(PREPARE, *flags).stderr
+  assert 'kind must be one of' in programs.run(
       PREPARE, *flags, '--fields=v:word').stderr
-  run = launcher.run(PREPARE, *flags, '--fields=v:float,w:integer?')
+  run = programs.run(PREPARE, *flags, '--fields=v:float,w:integer?')
   assert run.code == 0, run.stderr
   found = source_sqlite.SqliteSource(tmp_path / 'out.sqlite', 'train').examples('a')
   assert found['v'].dtype == np.float64 and found['v'].tolist() == [1, 3]
   assert found['w'].dtype == np.int64 and found['w'].tolist() == [2, 0]
 
 
-def test_bad_clients_are_skipped_and_counted(launcher, tmp_path):
+def test_bad_clients_are_skipped_and_counted(programs, tmp_path):
   path = tmp_path / 'f.jsonl'
   path.write_text('{"client": "a", "v": 1}\n{"client": "b", "v": "x"}\nz\n')
   flags = ['--data_source=jsonl', f'--data_path={path}',
            f'--output={tmp_path / "out.sqlite"}']
-  run = launcher.run(PREPARE, *flags)
+  run = programs.run(PREPARE, *flags)
   assert run.code == 2 and "line 2, client 'b': field 'v'" in run.stderr
   assert sorted(p.name for p in tmp_path.iterdir()) == ['f.jsonl']
-  run = launcher.run(PREPARE, *flags, '--skip_bad_clients')
+  run = programs.run(PREPARE, *flags, '--skip_bad_clients')
   assert run.code == 0, run.stderr
   assert '1 clients, 1 examples' in run.stdout
   assert 'skipped 1 bad clients and 1 bad records of no known client' in run.stdout
@@ -126,7 +126,7 @@ def test_killed_copies_leave_nothing_and_start_anew(launcher, tmp_path):
   assert sorted(p.name for p in tmp_path.iterdir()) == ['f.jsonl', 'out.sqlite']
 
 
-def test_an_output_of_data_that_changed_is_not_complete(launcher, tmp_path):
+def test_an_output_of_data_that_changed_is_not_complete(programs, tmp_path):
   rng = np.random.default_rng(0)
   path, output = tmp_path / 'f.npz', tmp_path / 'out.sqlite'
   flags = ['--task=emnist', '--data_source=npz', f'--data_path={path}',
@@ -134,27 +134,27 @@ def test_an_output_of_data_that_changed_is_not_complete(launcher, tmp_path):
   for records, code in ((20, 0), (30, 2)):
     np.savez(path, x_train=rng.integers(256, size=[records, 28, 28]).astype(np.uint8),
              y_train=rng.integers(10, size=records), writer_train=np.arange(records) % 4)
-    run = launcher.run(PREPARE, *flags)
+    run = programs.run(PREPARE, *flags)
     assert run.code == code, run.stderr
   assert 'exists already and is of other data' in run.stderr
-  assert launcher.run(PREPARE, *flags).code == 2
+  assert programs.run(PREPARE, *flags).code == 2
   # With bad clients left out it is another file.
   lines = tmp_path / 'f.jsonl'
   lines.write_text('{"client": "a", "v": 1}\n{"client": "b", "v": "x"}\n')
   flags = ['--data_source=jsonl', f'--data_path={lines}',
            f'--output={tmp_path / "two.sqlite"}']
-  assert launcher.run(PREPARE, *flags, '--skip_bad_clients').code == 0
-  assert launcher.run(PREPARE, *flags).code == 2
+  assert programs.run(PREPARE, *flags, '--skip_bad_clients').code == 0
+  assert programs.run(PREPARE, *flags).code == 2
 
 
-def test_sqlite_files_without_an_index_get_one(launcher, tmp_path):
+def test_sqlite_files_without_an_index_get_one(programs, tmp_path):
   path, output = tmp_path / 'f.sqlite', tmp_path / 'out.sqlite'
   options = populations.sqlite(tmp_path, populations.POPULATION)
   shutil.copy(options['data_path'], path)
   with sqlite3.connect(path) as connection:
     connection.execute('DROP INDEX examples_by_client')
   assert source_sqlite.SqliteSource(path, 'train').read_in_graph is None
-  run = launcher.run(PREPARE, '--data_source=sqlite', f'--data_path={path}',
+  run = programs.run(PREPARE, '--data_source=sqlite', f'--data_path={path}',
                      f'--output={output}')
   assert run.code == 0, run.stderr
   source = source_sqlite.SqliteSource(output, 'train')
@@ -163,20 +163,20 @@ def test_sqlite_files_without_an_index_get_one(launcher, tmp_path):
     populations.assert_same(source.examples(client), populations.expected(rows))
 
 
-def test_purge_deletes_the_copies_that_training_made(launcher, tmp_path):
+def test_purge_deletes_the_copies_that_training_made(programs, tmp_path):
   options = populations.jsonl(tmp_path, {
       f'c{i}': [dict(pixels=[i] * 784, label=i % 10)] * 3 for i in range(12)})
   cache = tmp_path / 'cache'
   flags = ['--rounds=1', '--cohort_size=4', '--mechanism=none', '--data_source=jsonl',
            f'--data_path={options["data_path"]}']
-  run = launcher.run(TRAIN, *flags, f'--cache_dir={cache}',
+  run = programs.run(TRAIN, *flags, f'--cache_dir={cache}',
                      f'--output_dir={tmp_path / "cached"}')
   assert run.code == 0 and f'copied to {cache}/copy-' in run.stderr, run.stderr
   assert len(list(cache.glob('*.sqlite'))) == 1
-  run = launcher.run(PREPARE, '--purge', f'--cache_dir={cache}')
+  run = programs.run(PREPARE, '--purge', f'--cache_dir={cache}')
   assert run.code == 0 and run.stdout.startswith(f'{cache}: 1 copies deleted, ')
   assert not list(cache.iterdir())
-  run = launcher.run(TRAIN, *flags, '--no_cache', f'--cache_dir={cache}',
+  run = programs.run(TRAIN, *flags, '--no_cache', f'--cache_dir={cache}',
                      f'--output_dir={tmp_path / "not_cached"}')
   assert run.code == 0 and 'copied' not in run.stderr, run.stderr
   assert not list(cache.iterdir())
@@ -185,10 +185,10 @@ def test_purge_deletes_the_copies_that_training_made(launcher, tmp_path):
   assert one == other
 
 
-def test_simulated_clients_are_copied_drawn_and_trained_on(launcher, tmp_path):
+def test_simulated_clients_are_copied_drawn_and_trained_on(programs, tmp_path):
   output = tmp_path / 'digits.sqlite'
   flags = ['--partition=labels', '--labels_per_client=3', '--num_clients=30']
-  run = launcher.run(PREPARE, '--task=emnist', f'--output={output}', *flags)
+  run = programs.run(PREPARE, '--task=emnist', f'--output={output}', *flags)
   assert run.code == 0, run.stderr
   figure = matplotlib.image.imread(f'{output}.clients.png')
   assert len(np.unique(figure.reshape([-1, figure.shape[-1]]), axis=0)) > 10
@@ -204,7 +204,7 @@ def test_simulated_clients_are_copied_drawn_and_trained_on(launcher, tmp_path):
 
   metrics = []
   for name, more in (('by_id', []), ('sent', ['--noclients_by_id'])):
-    run = launcher.run(
+    run = programs.run(
         TRAIN, '--rounds=1', '--cohort_size=4', '--sampling=fixed', '--seed=1',
         '--mechanism=gaussian', '--data_source=sqlite', f'--data_path={output}',
         '--num_classes=10', f'--output_dir={tmp_path / name}', *more)
@@ -217,7 +217,7 @@ def test_simulated_clients_are_copied_drawn_and_trained_on(launcher, tmp_path):
   assert metrics[0] == metrics[1]
 
 
-def test_training_names_or_skips_the_bad_client_of_a_cohort(launcher, tmp_path):
+def test_training_names_or_skips_the_bad_client_of_a_cohort(programs, tmp_path):
   rng = np.random.default_rng(0)
   population = {f'c{i}': [
       dict(pixels=rng.integers(256, size=784).tolist(), label=int(label))
@@ -225,7 +225,7 @@ def test_training_names_or_skips_the_bad_client_of_a_cohort(launcher, tmp_path):
   population['c3'][1]['label'] = 77
   populations.jsonl(tmp_path, population)
   output = tmp_path / 'f.sqlite'
-  run = launcher.run(PREPARE, '--data_source=jsonl', f'--output={output}',
+  run = programs.run(PREPARE, '--data_source=jsonl', f'--output={output}',
                      f'--data_path={tmp_path / "data.jsonl.gz"}')
   assert run.code == 0, run.stderr
   flags = ['--rounds=1', '--cohort_size=10', '--mechanism=none', '--sampling=fixed',
@@ -235,7 +235,7 @@ def test_training_names_or_skips_the_bad_client_of_a_cohort(launcher, tmp_path):
   held_out = set()
   for seed in range(20):
     folder = tmp_path / f'run{seed}'
-    run = launcher.run(TRAIN, *flags, f'--seed={seed}', f'--output_dir={folder}')
+    run = programs.run(TRAIN, *flags, f'--seed={seed}', f'--output_dir={folder}')
     if run.code:
       break
     held_out.add(seed)
@@ -243,7 +243,7 @@ def test_training_names_or_skips_the_bad_client_of_a_cohort(launcher, tmp_path):
   last = run.stderr.splitlines()[-1]
   assert last.startswith('error: ') and 'Traceback' not in run.stderr
   assert f"{output}, split 'train', client 'c3': label must be in [0, 10), f" in last
-  run = launcher.run(TRAIN, *flags, f'--seed={seed}', '--skip_bad_clients',
+  run = programs.run(TRAIN, *flags, f'--seed={seed}', '--skip_bad_clients',
                      f'--output_dir={tmp_path / "skipping"}')
   assert run.code == 0, run.stderr
   assert 'bad clients skipped' in ' '.join(run.stdout.split())

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.programs import launcher as launcher_lib
 from tff_pipelines.accounting import decimals
 from tff_pipelines.accounting import ledger as ledger_lib
 from tff_pipelines.experiment import files
@@ -19,7 +18,7 @@ ACCOUNT = 'tff_pipelines.account'
 TINY = ('--num_clients=6', '--public_records=60', '--rounds=2')
 TINY_VOTE = (*TINY, '--queries=12', '--student_epochs=2', '--allow_degenerate')
 
-# Every run of this file, so that they can run side by side.
+# Every run of this file.
 RUNS = {
     'ae': [*TINY_VOTE, '--feature_epochs=1', '--epsilon=4'],
     # With former names of flags.
@@ -40,7 +39,6 @@ RUNS = {
 }
 VOTES = ['ae', 'knn', 'adversarial', 'gaussian', 'seeded']
 BASELINES = ['fedavg', 'dp_fedavg', 'dp_fedavg gaussian', 'dp_fedsgd']
-AT_ONCE = 2
 # Words for what is as private as the votes.
 PRIVATE = ('margin', 'count', 'histogram', 'ballot', 'tally')
 
@@ -48,21 +46,12 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope='module')
-def runs(launcher, tmp_path_factory):
+def runs(programs, tmp_path_factory):
   """Name -> (finished run, its output folder)."""
   base = tmp_path_factory.mktemp('runs')
-  found, running = {}, []
-  waiting = list(RUNS.items())
-  while waiting or running:
-    if waiting and len(running) < AT_ONCE:
-      name, arguments = waiting.pop(0)
-      folder = base / name.replace(' ', '_')
-      run = launcher.start(VOTE, *arguments, f'--output_dir={folder}')
-      running.append(run)
-      found[name] = (run, folder)
-    else:
-      running.pop(0).wait()
-  return found
+  folders = {name: base / name.replace(' ', '_') for name in RUNS}
+  return {name: (programs.run(VOTE, *arguments, f'--output_dir={folders[name]}'),
+                 folders[name]) for name, arguments in RUNS.items()}
 
 
 def _folder(runs, name):
@@ -114,7 +103,6 @@ def test_run_leaves_all_its_files(runs, name):
   assert {path.name for path in folder.iterdir()} == expected
   figure = matplotlib.image.imread(folder / 'progress.png')
   assert figure.ndim == 3 and figure.std() > 0.05
-  assert not launcher_lib.workers_of(runs[name][0].mark)
 
 
 def test_all_algorithms_report_the_same_fields(runs):
@@ -166,10 +154,10 @@ def test_epsilon_is_just_below_the_target(runs, name, epsilon, level, adjacency)
 
 
 @pytest.mark.parametrize('name', ['ae', 'knn', 'dp_fedavg', 'dp_fedsgd'])
-def test_epsilon_can_be_recomputed_from_the_ledger_alone(runs, launcher, name):
+def test_epsilon_can_be_recomputed_from_the_ledger_alone(runs, programs, name):
   folder = _folder(runs, name)
   found = _summary(folder)
-  run = launcher.run(ACCOUNT, f'--ledger={folder / "ledger.jsonl"}',
+  run = programs.run(ACCOUNT, f'--ledger={folder / "ledger.jsonl"}',
                      '--format=json')
   assert run.code == 0, run.stderr
   assert json.loads(run.stdout)['epsilon'] == pytest.approx(
@@ -285,10 +273,10 @@ def test_seeded_runs_repeat_and_guarantee_nothing(runs):
     np.testing.assert_array_equal(value, arrays[1][key])
 
 
-def test_a_finished_run_resumes_to_the_same_summary(runs, launcher):
+def test_a_finished_run_resumes_to_the_same_summary(runs, programs):
   folder = _folder(runs, 'knn')
   before = _summary(folder)
-  run = launcher.run(VOTE, *RUNS['knn'], f'--output_dir={folder}', '--resume')
+  run = programs.run(VOTE, *RUNS['knn'], f'--output_dir={folder}', '--resume')
   assert run.code == 0, run.stderr
   assert {**_summary(folder), 'starts': 1} == before
   assert ledger_lib.Ledger(folder / 'ledger.jsonl').verify(expected_count=1) == []
@@ -323,7 +311,7 @@ BAD = {
 
 
 @pytest.mark.parametrize('name', BAD)
-def test_bad_input_is_one_clear_line(launcher, tmp_path, name):
+def test_bad_input_is_one_clear_line(programs, tmp_path, name):
   paths = {'npz': tmp_path / 'unseen.npz', 'beyond': tmp_path / 'beyond.npz'}
   x = np.zeros((30, 4), np.float32)
   unseen = np.where(np.arange(30) % 2, 2, 0)
@@ -335,14 +323,14 @@ def test_bad_input_is_one_clear_line(launcher, tmp_path, name):
   arguments = [text.format(**paths) for text in arguments]
   base = () if any(a.startswith('--task=') for a in arguments) else (
       TINY if any(a.startswith('--algorithm=') for a in arguments) else TINY_VOTE)
-  run = launcher.run(VOTE, *base, *arguments, f'--output_dir={tmp_path / "out"}')
+  run = programs.run(VOTE, *base, *arguments, f'--output_dir={tmp_path / "out"}')
   assert run.code == 2, run.stderr
   lines = run.stderr.strip().splitlines()
   assert len(lines) == 1 and lines[0].startswith('error: ')
   assert message in lines[0]
 
 
-def test_a_folder_of_another_run_is_refused(runs, launcher):
+def test_a_folder_of_another_run_is_refused(runs, programs):
   folder = _folder(runs, 'knn')
-  run = launcher.run(VOTE, *RUNS['ae'], f'--output_dir={folder}', '--resume')
+  run = programs.run(VOTE, *RUNS['ae'], f'--output_dir={folder}', '--resume')
   assert run.code == 2 and 'another configuration' in run.stderr
