@@ -8,8 +8,9 @@
       --sampling=poisson --format=json
   python -m tff_pipelines.account --ledger=run/ledger.jsonl
 
-Numbers only: no data are read and no model is built. A flag that the mechanism does
-not use, or that is what the query finds, is an error.
+Numbers only: no model is built and no data are read, except for vote counts with
+--query=data_dependent. A flag that the mechanism does not use, or that the query finds,
+is an error.
 
 Which flags matter:
   skellam, discrete_gaussian, skellam_central: clip, bits (or scale), dimension,
@@ -19,7 +20,9 @@ Which flags matter:
     dropout_rate and surviving_fraction
   gaussian, skellam_count: noise_multiplier, rounds, delta, and to sample the
     clients: sampling, cohort_size, population
-  ae_vote, knn_vote: queries, noise_stddev, level, bound, noise, neighbours
+  ae_vote, knn_vote: queries, noise_stddev, level, bound, noise, neighbours; with
+    --query=data_dependent votes instead of queries, and to release the answer with
+    noise: release_order, release_smoothness and release_noise
   piecewise, duchi, laplace: epsilon (of one query), queries, delta (or none)
   nfdp: records, subset_size, replacement
 

@@ -27,8 +27,8 @@ class Answer:
   """One answer; the fields are the keys of its JSON, None where not applicable.
 
   Attributes:
-    epsilon: Achieved, against those who see the released models; None if no
-      finite epsilon is guaranteed.
+    epsilon: Achieved, against observers of the released models; None if no finite
+      epsilon is guaranteed.
     epsilon_server: Against the server and the participants, who know the
       cohort; None without rounds of clients.
     delta: Of both epsilons.
@@ -39,7 +39,7 @@ class Answer:
     bits: Bits of a coordinate of the sum.
     dimension_padded: Coordinates that a client sends.
     order: Renyi order; None for PLD and for pure DP.
-    accountant: 'rdp', 'pld' or 'theorem', the one that was used.
+    accountant: The one that was used: 'rdp', 'pld' or 'theorem'.
     amplification: Bound on sampling.
     adjacency: A key of `base.ADJACENCY_IN_WORDS`.
     sampling: How the clients of a round are selected.
@@ -74,14 +74,19 @@ def finite(value: float | None) -> float | None:
   return None if value is None or not math.isfinite(value) else float(value)
 
 
+def integer_order(order: float | None) -> int | None:
+  """A Renyi order for JSON: None for the infinite one."""
+  return None if order is None or math.isinf(order) else int(order)
+
+
 def _whole(epsilon: float) -> str:
   """A large epsilon in words, rounded up."""
   return str(math.ceil(epsilon)) if math.isfinite(epsilon) else 'infinite'
 
 
-def integer_order(order: float | None) -> int | None:
-  """A Renyi order for JSON: None for the infinite one."""
-  return None if order is None or math.isinf(order) else int(order)
+def _does_not_apply(query: Query, mechanism: Mechanism, reason: str) -> ValueError:
+  return ValueError(
+      f'query={query.kind} does not apply to mechanism={mechanism.mechanism}{reason}')
 
 
 def _target(query: Query) -> dict[str, Any]:
@@ -89,28 +94,18 @@ def _target(query: Query) -> dict[str, Any]:
               accountant=query.accountant, amplification=query.amplification)
 
 
-def _knob(query: Query, mechanism: Mechanism) -> str:
-  knob = mechanism.family.knob
-  if knob is None:
-    raise ValueError(
-        f'query={query.kind} does not apply to mechanism='
-        f'{mechanism.mechanism}, which has no noise to vary')
-  return knob
-
-
 def _solved(query: Query, mechanism: Mechanism) -> Mechanism:
   """The mechanism with the number that is asked for, if that is one of its fields."""
+  family = mechanism.family
   if query.kind == 'noise_multiplier':
     return _with_noise(query, mechanism)
   if query.kind == 'rounds':
-    _knob(query, mechanism)
-    counter = mechanism.family.counter
     most = calibration.rounds(
-        lambda count: mechanism.replace(**{counter: count}).event(),
+        lambda count: mechanism.replace(**{family.counter: count}).event(),
         **_target(query))
-    return mechanism.replace(**{counter: most})
+    return mechanism.replace(**{family.counter: most})
   if query.kind == 'bits':
-    if not mechanism.family.params or mechanism.scale is not None:
+    if not family.params or mechanism.scale is not None:
       raise ValueError(
           'query=bits needs a mechanism on a grid (skellam, discrete_gaussian, '
           'skellam_central) and no scale, found '
@@ -120,7 +115,7 @@ def _solved(query: Query, mechanism: Mechanism) -> Mechanism:
 
 
 def _with_noise(query: Query, mechanism: Mechanism) -> Mechanism:
-  knob = _knob(query, mechanism)
+  knob = mechanism.family.knob
 
   def solved(trial: Mechanism) -> Mechanism:
     return trial.replace(**{knob: calibration.noise_multiplier(
@@ -140,9 +135,8 @@ def _with_noise(query: Query, mechanism: Mechanism) -> Mechanism:
 def _with_bits(query: Query,
                mechanism: mechanisms.SumMechanism) -> mechanisms.SumMechanism:
   if mechanism.noise_multiplier is not None:
-    fewest = calibration.bits(
-        lambda bits: mechanism.replace(bits=bits).event(), **_target(query))
-    return mechanism.replace(bits=fewest)
+    return mechanism.replace(bits=calibration.bits(
+        lambda bits: mechanism.replace(bits=bits).event(), **_target(query)))
   params = calibration.suggest_bits(
       mechanism.replace(bits=30, noise_multiplier=1.0).params(),
       lambda trial: mechanism.replace(
@@ -159,7 +153,7 @@ def answer(query: Query, mechanism: Mechanism) -> Answer:
   """Answers every query but a table.
 
   Args:
-    query: What is asked.
+    query: The question.
     mechanism: What it is asked about; the field that is asked for is ignored.
 
   Raises:
@@ -167,12 +161,12 @@ def answer(query: Query, mechanism: Mechanism) -> Answer:
   """
   if isinstance(mechanism, mechanisms.NfdpMechanism):
     return _answer_nfdp(query, mechanism)
-  if isinstance(mechanism, mechanisms.LocalMechanism):
-    return _answer_local(query, mechanism)
   if mechanism.mechanism == 'none':
     return _answer_none(query, mechanism)
   if isinstance(mechanism, mechanisms.VoteMechanism) and mechanism.bound == 'paper':
     return _answer_published_vote(query, mechanism)
+  if isinstance(mechanism, mechanisms.LocalMechanism):
+    return _answer_local(query, mechanism)
   solved = _solved(query, mechanism)
   event = solved.event()
   if query.kind == 'delta':
@@ -189,46 +183,42 @@ def _described(query: Query, mechanism: Mechanism, event: base.Event,
                delta: float) -> Answer:
   """Describes an event at a delta."""
   family = mechanism.family
-  settings = dict(accountant=query.accountant)
   sums = mechanism if isinstance(mechanism, mechanisms.SumMechanism) else None
   if 0 < delta < 1:
     guarantee = accountant.guarantee(
-        event, delta, amplification=query.amplification,
-        population=sums.population if sums else None, **settings)
-    epsilon = guarantee.epsilon
-    if query.kind == 'delta':
-      epsilon = query.needed('epsilon')
+        event, delta, amplification=query.amplification, accountant=query.accountant,
+        population=sums.population if sums else None)
+    epsilon = guarantee.epsilon if query.kind != 'delta' else query.epsilon
     warnings = list(guarantee.warnings)
     used, order = guarantee.accountant, guarantee.order
   else:
     # Delta came out as 0 or 1: there is nothing more to optimise.
-    epsilon, order, warnings = query.needed('epsilon'), None, []
+    epsilon, order, warnings = query.epsilon, None, []
     used = 'pld' if event.factors(query.amplification) else 'rdp'
-  unamplified = None
+  fields = {}
   if sums:
     unamplified = accountant.epsilon(
-        event.without_sampling(), delta, **settings) if delta < 1 else 0.0
+        event.without_sampling(), delta,
+        accountant=query.accountant) if delta < 1 else 0.0
     if sums.sampling != 'none' and unamplified > accountant.LARGE_EPSILON:
       warnings.append(caveats.Caveat(
           'large epsilon against the server',
           'against the server and the participants '
           f'epsilon={_whole(unamplified)} says next to nothing'))
-  params = sums.params() if family.params else None
-  if params is not None:
+    fields = dict(epsilon_server=finite(unamplified), sampling=sums.sampling)
+  if family.params:
+    params = sums.params()
     warnings += _warnings_of_params(query, sums, params, delta)
+    fields |= dict(
+        scale=params.scale, local_stddev_grid=params.local_stddev_grid,
+        bits=sums.bits, dimension_padded=params.padded_dimension)
   return Answer(
-      epsilon=finite(epsilon), epsilon_server=finite(unamplified),
-      delta=delta, noise_multiplier=finite(
-          getattr(mechanism, family.knob) if family.knob else None),
-      rounds=getattr(mechanism, family.counter),
-      scale=params.scale if params else None,
-      local_stddev_grid=params.local_stddev_grid if params else None,
-      bits=sums.bits if params else None,
-      dimension_padded=params.padded_dimension if params else None,
-      order=integer_order(order), accountant=used,
-      amplification=query.amplification, adjacency=event.adjacency,
-      sampling=sums.sampling if sums else None, trust_model=mechanism.trust_model,
-      warnings=list(dict.fromkeys(warnings)))
+      epsilon=finite(epsilon), delta=delta,
+      noise_multiplier=finite(getattr(mechanism, family.knob)),
+      rounds=getattr(mechanism, family.counter), order=integer_order(order),
+      accountant=used, amplification=query.amplification, adjacency=event.adjacency,
+      trust_model=mechanism.trust_model, warnings=list(dict.fromkeys(warnings)),
+      **fields)
 
 
 def _warnings_of_params(
@@ -255,16 +245,14 @@ def _warnings_of_params(
   if mechanism.mechanism == 'discrete_gaussian' and mechanism.sampling == 'poisson':
     warnings.append(caveats.Caveat(
         'approximate amplification',
-        'discrete Gaussian shares do not add up to one law as the cohort '
+        'discrete Gaussian shares do not add up to one distribution as the cohort '
         'varies: amplification by Poisson sampling holds approximately only'))
   return warnings
 
 
 def _answer_none(query: Query, mechanism: mechanisms.SumMechanism) -> Answer:
   if query.kind not in ('epsilon', 'delta'):
-    raise ValueError(
-        f'query={query.kind} does not apply to mechanism=none, which has no '
-        'guarantee to reach')
+    raise _does_not_apply(query, mechanism, ', which has no guarantee to reach')
   event = mechanism.event()
   return Answer(
       delta=query.delta if query.kind == 'epsilon' else 1.0,
@@ -276,9 +264,9 @@ def _answer_none(query: Query, mechanism: mechanisms.SumMechanism) -> Answer:
 
 def _answer_nfdp(query: Query, mechanism: mechanisms.NfdpMechanism) -> Answer:
   if query.kind != 'epsilon':
-    raise ValueError(
-        f'query={query.kind} does not apply to mechanism=nfdp: records and '
-        'subset_size determine both epsilon and delta')
+    raise _does_not_apply(
+        query, mechanism,
+        ': records and subset_size determine both epsilon and delta')
   event = mechanism.release()
   warnings = [*event.caveats()]
   if query.delta is not None:
@@ -294,22 +282,17 @@ def _answer_nfdp(query: Query, mechanism: mechanisms.NfdpMechanism) -> Answer:
 
 def _answer_local(query: Query, mechanism: mechanisms.LocalMechanism) -> Answer:
   """The total over queries of a budget for each; delta 0 unless one is given."""
-  if query.kind not in ('epsilon', 'delta'):
-    raise ValueError(
-        f'query={query.kind} does not apply to mechanism='
-        f'{mechanism.mechanism}: epsilon is its parameter, for one query')
-  if query.kind == 'delta':
-    raise ValueError(
-        f'query=delta does not apply to mechanism={mechanism.mechanism}: epsilon '
-        'is its parameter; give delta and ask for the total epsilon')
-  event = mechanism.event()
-  delta = 0.0 if query.delta is None else query.delta
-  guarantee = accountant.guarantee(event, delta, accountant=query.accountant)
+  if query.kind != 'epsilon':
+    raise _does_not_apply(
+        query, mechanism, ': epsilon is its parameter, for one query; give delta and '
+        'ask for the total epsilon')
+  guarantee = accountant.guarantee(
+      mechanism.event(), query.delta or 0.0, accountant=query.accountant)
   return Answer(
-      epsilon=finite(guarantee.epsilon), delta=delta, rounds=mechanism.queries,
-      order=integer_order(guarantee.order), accountant=guarantee.accountant,
-      adjacency=guarantee.adjacency, trust_model=mechanism.trust_model,
-      warnings=list(guarantee.warnings))
+      epsilon=finite(guarantee.epsilon), delta=guarantee.delta,
+      rounds=mechanism.queries, order=integer_order(guarantee.order),
+      accountant=guarantee.accountant, adjacency=guarantee.adjacency,
+      trust_model=mechanism.trust_model, warnings=list(guarantee.warnings))
 
 
 def _answer_published_vote(query: Query,
@@ -321,17 +304,16 @@ def _answer_published_vote(query: Query,
   event = mechanism.release()
   delta = query.needed('delta')
   epsilon = voting.published_epsilon(event, mechanism.queries, delta)
-  warnings = [
-      *event.caveats(), *accountant.warnings_about(epsilon, delta, None),
-      caveats.Caveat(
-          'published conversion',
-          'bound=paper converts from Renyi DP as published, which is not tight')]
   return Answer(
       epsilon=finite(epsilon), delta=delta,
       noise_multiplier=mechanism.noise_stddev, rounds=mechanism.queries,
       accountant='rdp', amplification=query.amplification,
       adjacency=event.adjacency, trust_model=mechanism.trust_model,
-      warnings=warnings)
+      warnings=[
+          *event.caveats(), *accountant.warnings_about(epsilon, delta, None),
+          caveats.Caveat(
+              'published conversion', 'bound=paper converts from Renyi DP as '
+              'published, which is not tight')])
 
 
 def table(query: Query, mechanism: Mechanism) -> list[Answer]:

@@ -6,8 +6,8 @@ MAX_NAME_LENGTH = 40
 class Caveat(str):
   """A sentence that a reader of a guarantee must know.
 
-  It is its whole text everywhere: compared, hashed, printed, written to JSON and
-  pickled as such. What is read back is text without a name.
+  It is a string, its whole text: compared, hashed, printed, written to JSON and
+  pickled as such. Read back, it is text without a name.
 
   Attributes:
     name: A few words, at most `MAX_NAME_LENGTH` characters, for a list of caveats on
@@ -36,12 +36,11 @@ class Caveat(str):
     caveat.name = name
     return caveat
 
-  def __copy__(self) -> 'Caveat':
+  def __copy__(self, memo: dict | None = None) -> 'Caveat':
+    del memo
     return self  # Immutable.
 
-  def __deepcopy__(self, memo: dict) -> 'Caveat':
-    del memo
-    return self
+  __deepcopy__ = __copy__
 
   def __reduce__(self) -> tuple:
     return str, (str(self),)

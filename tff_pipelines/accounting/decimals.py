@@ -5,10 +5,10 @@ import math
 
 
 def rounded_up(value: float, digits: int = 5) -> str:
-  """At most so many digits, from 1 to 15, never below the value."""
+  """The value with at most `digits` digits, from 1 to 15, never below it."""
   if not math.isfinite(value):
     return f'{value:g}'
-  # What a float is printed as tells it from all others, so it stands for it.
+  # The repr of a float identifies it, so it stands for its value.
   context = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
   return f'{float(context.create_decimal(repr(float(value)))):.{digits}g}'
 

@@ -26,23 +26,22 @@ _COLOURS = {'gaussian': 'tab:green', 'skellam': 'tab:blue',
             'discrete': 'tab:orange'}
 
 
-def _series(make_event, xs, delta: float, kind: str) -> list[float]:
-  return [accountant.epsilon(make_event(x), delta, accountant=kind) for x in xs]
-
-
-def advanced_composition(epsilon: float, delta: float, count: int,
-                         slack: float) -> tuple[float, float]:
-  """(epsilon, delta) of `count` releases (Dwork, Rothblum, Vadhan 2010)."""
-  total = epsilon * math.sqrt(2 * count * math.log(1 / slack)) + (
-      count * epsilon * math.expm1(epsilon))
-  return min(total, count * epsilon), count * delta + slack
+def _plot(axes, name: str, event_of, xs, kind: str, style: str, label: str,
+          delta: float = _DELTA) -> None:
+  """Plots epsilon by the accountant `kind` of the events of `xs`."""
+  axes.plot(
+      xs, [accountant.epsilon(event_of(x), delta, accountant=kind) for x in xs], style,
+      color=_COLOURS[name], label=label)
 
 
 def _advanced(event: base.Event, count: int) -> float:
-  """Advanced composition of the exact guarantee of one release."""
-  each = _DELTA / (2 * count)
-  one = accountant.epsilon(event, each)
-  return advanced_composition(one, each, count, _DELTA / 2)[0]
+  """Advanced composition of one release (Dwork, Rothblum, Vadhan 2010).
+
+  One half of delta is that of the releases, the other its slack.
+  """
+  one = accountant.epsilon(event, _DELTA / (2 * count))
+  return min(count * one, one * math.sqrt(
+      2 * count * math.log(2 / _DELTA)) + count * one * math.expm1(one))
 
 
 def composition(axes, stddev: float = 10.0) -> None:
@@ -51,11 +50,10 @@ def composition(axes, stddev: float = 10.0) -> None:
   skellam = events.SkellamCount(noise_variance=stddev**2)
   gaussian = events.CentralGaussian(noise_multiplier=stddev)
   for event, name in ((skellam, 'skellam'), (gaussian, 'gaussian')):
-    def repeated(count, event=event):
-      return events.SelfComposed(event=event, count=count)
-    for kind, line in (('pld', '-'), ('rdp', '--')):
-      axes.plot(counts, _series(repeated, counts, _DELTA, kind), line,
-                color=_COLOURS[name], label=f'{name} ({kind.upper()})')
+    for kind, style in (('pld', '-'), ('rdp', '--')):
+      _plot(axes, name,
+            lambda count, event=event: events.SelfComposed(event=event, count=count),
+            counts, kind, style, f'{name} ({kind.upper()})')
   axes.plot(counts, [_advanced(skellam, count) for count in counts], ':',
             color='tab:red', label='skellam (advanced composition)')
   axes.set(xscale='log', yscale='log', xlabel='releases', ylabel='epsilon',
@@ -65,13 +63,10 @@ def composition(axes, stddev: float = 10.0) -> None:
 def scalar_scales(axes, noise: float, clients: int) -> None:
   """Epsilon of one sensitivity-1 query over the scale of its grid (figure 2)."""
   scales = [2**power for power in range(8)]
-  gaussian = accountant.epsilon(
-      events.CentralGaussian(noise_multiplier=noise), _DELTA)
-  axes.axhline(gaussian, color=_COLOURS['gaussian'], label='gaussian (PLD)')
-  axes.axhline(accountant.epsilon(
-      events.CentralGaussian(noise_multiplier=noise), _DELTA, accountant='rdp'),
-               color=_COLOURS['gaussian'], linestyle='--',
-               label='gaussian (RDP)')
+
+  def gaussian(scale):
+    del scale
+    return events.CentralGaussian(noise_multiplier=noise)
 
   def skellam(scale):
     return events.SkellamCount(
@@ -83,16 +78,14 @@ def scalar_scales(axes, noise: float, clients: int) -> None:
         noise_variance=(scale * noise)**2,
         local_variance=(scale * noise)**2 / clients, clients=clients, dimension=1)
 
-  axes.plot(scales, _series(skellam, scales, _DELTA, 'pld'), '-',
-            color=_COLOURS['skellam'], label='skellam (PLD)')
-  axes.plot(scales, _series(skellam, scales, _DELTA, 'rdp'), '--',
-            color=_COLOURS['skellam'], label='skellam (RDP)')
-  axes.plot(scales, _series(discrete, scales, _DELTA, 'rdp'), '--',
-            color=_COLOURS['discrete'],
-            label=f'discrete Gaussian, {clients} shares (RDP)')
+  for event_of, name in ((gaussian, 'gaussian'), (skellam, 'skellam')):
+    for kind, style in (('pld', '-'), ('rdp', '--')):
+      _plot(axes, name, event_of, scales, kind, style, f'{name} ({kind.upper()})')
+  _plot(axes, 'discrete', discrete, scales, 'rdp', '--',
+        f'discrete Gaussian, {clients} shares (RDP)')
   axes.set(xscale='log', xlabel='scale', ylabel='epsilon',
            title=f'One count, noise {noise:g}')
-  axes.set_ylim(0, 3 * gaussian)
+  axes.set_ylim(0, 3 * accountant.epsilon(gaussian(1), _DELTA))
 
 
 def vector_scales(axes, *, clip: float, dimension: int, cohort: int,
@@ -106,21 +99,17 @@ def vector_scales(axes, *, clip: float, dimension: int, cohort: int,
       event = events.PoissonSampled(event=event, sampling_rate=rate)
     return events.SelfComposed(event=event, count=rounds)
 
-  axes.plot(noises, _series(
-      lambda z: wrapped(events.CentralGaussian(noise_multiplier=z)), noises,
-      delta, 'rdp'), color=_COLOURS['gaussian'], label='gaussian')
+  _plot(axes, 'gaussian',
+        lambda z: wrapped(events.CentralGaussian(noise_multiplier=z)), noises, 'rdp',
+        '-', 'gaussian', delta)
   for scale, style in zip(scales, ('-', '--', ':')):
-    def params(z, scale=scale):
-      return params_lib.DistributedSumParams(
-          clip=clip, noise_multiplier=z, bits=30, dimension=dimension,
-          cohort_size=cohort, fixed_scale=scale)
     for name, kind in (('skellam', events.DistributedSkellam),
                        ('discrete', events.DistributedDiscreteGaussian)):
-      axes.plot(
-          noises, _series(
-              lambda z, p=params, k=kind: wrapped(k.from_params(p(z))), noises,
-              delta, 'rdp'), style, color=_COLOURS[name],
-          label=f'{name}, {scale * clip:g} grid units of clip')
+      _plot(axes, name, lambda z, scale=scale, kind=kind: wrapped(kind.from_params(
+          params_lib.DistributedSumParams(
+              clip=clip, noise_multiplier=z, bits=30, dimension=dimension,
+              cohort_size=cohort, fixed_scale=scale))), noises, 'rdp', style,
+            f'{name}, {scale * clip:g} grid units of clip', delta)
   axes.set(yscale='log', xlabel='noise multiplier', ylabel='epsilon',
            title=title)
 

@@ -7,17 +7,17 @@ from the checkpoint. A release is thus never forgotten, and never counted twice.
 
 Every line holds the hash of the line before it and its own; a missing, edited
 or reordered line breaks the chain. Lines cut off at the end leave an intact
-chain: only comparing with a known count or head, as kept in the checkpoint,
-shows them. The chain has no key: it shows accidents and careless edits, not
-somebody who forges the whole file.
+chain: only comparing with a known count, as kept in the checkpoint, shows them.
+The chain has no key: it shows accidents and careless edits, not the forgery of
+the whole file.
 
 A ledger is the operator's. Its outcomes and times reveal dropouts and cohorts,
 which observers of the amplified epsilon are assumed not to know.
 
-Every line holds how often the run had been started. A start that a line counts and
-the line before does not was followed by the round of that line, which a run that
-was interrupted may have released before, unseen by the ledger: `seen_event` counts
-one repetition of that round for each such start.
+Every line holds how often the run had been started. A run that was interrupted may
+have released the round of its next line before, unseen by the ledger: `seen_event`
+counts one repetition of that round for each start that its line counts and the line
+before does not.
 """
 
 import collections
@@ -39,19 +39,17 @@ VERSION = 3
 OUTCOMES = ('released', 'suppressed')
 _FORMER_OUTCOMES = ('withheld',)  # Suppressed, in ledgers of earlier versions.
 
-_HEADER_KEYS_1 = {'format', 'version', 'time', 'population', 'delta', 'adjacency',
-                  'trust_model', 'warnings', 'seeded', 'previous', 'hash'}
-# Of every version that is read.
-_HEADER_KEYS_2 = _HEADER_KEYS_1 | {'deviation_per_round'}
-_HEADER_KEYS = {1: _HEADER_KEYS_1, 2: _HEADER_KEYS_2, 3: _HEADER_KEYS_2}
+_HEADER_KEYS = {'format', 'version', 'time', 'population', 'delta', 'adjacency',
+                'trust_model', 'warnings', 'seeded', 'deviation_per_round', 'previous',
+                'hash'}
 _LINE_KEYS = {'round', 'event', 'outcome', 'starts', 'time', 'configuration',
               'previous', 'hash'}
 _NO_HASH = '0' * 64
 
 
 def _canonical(record: dict[str, Any]) -> str:
-  return json.dumps(record, sort_keys=True, separators=(',', ':'),
-                    allow_nan=False)
+  return json.dumps(
+      record, sort_keys=True, separators=(',', ':'), allow_nan=False)
 
 
 def _sealed(record: dict[str, Any]) -> str:
@@ -61,8 +59,8 @@ def _sealed(record: dict[str, Any]) -> str:
 
 
 def _now() -> str:
-  return datetime.datetime.now(datetime.timezone.utc).isoformat(
-      timespec='seconds')
+  """UTC, ISO 8601."""
+  return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds')
 
 
 def _parsed(line: str, what: str) -> dict[str, Any]:
@@ -76,7 +74,7 @@ def _parsed(line: str, what: str) -> dict[str, Any]:
   bare = {key: value for key, value in record.items() if key != 'hash'}
   try:
     sealed = _sealed(bare)
-  except ValueError:
+  except ValueError:  # NaN or infinite.
     sealed = None
   if sealed != line:
     raise ValueError(f'{what} must match its own hash: it was edited')
@@ -91,7 +89,7 @@ def _parsed_round(line: str, what: str) -> dict[str, Any]:
 
 
 def _sync_directory(path: pathlib.Path) -> None:
-  """Makes a created file survive a power cut, not only its content."""
+  """Lets a new file survive a power cut, not only its content."""
   handle = os.open(path.parent, os.O_RDONLY)
   try:
     os.fsync(handle)
@@ -115,8 +113,8 @@ class Ledger:
   def create(cls, path: str | os.PathLike, *, population: int | None = None,
              delta: float | None = None, adjacency: str | None = None,
              trust_model: str | None = None, warnings: Sequence[str] = (),
-             seeded: bool = False, deviation_per_round: float | None = None,
-             time: str | None = None) -> 'Ledger':
+             seeded: bool = False,
+             deviation_per_round: float | None = None) -> 'Ledger':
     """Starts a new file with its header line.
 
     Args:
@@ -127,9 +125,9 @@ class Ledger:
       trust_model: Who is trusted with what, in words.
       warnings: That belong to every epsilon computed from this file.
       seeded: Whether randomness follows from a seed: then nothing is guaranteed.
-      deviation_per_round: Total variation, in [0, 1], between a round's release and
-        that of the exact laws in its event; None if no bound is known.
-      time: UTC, ISO 8601; None for now.
+      deviation_per_round: Total variation distance, in [0, 1], between a round's
+        release and that of the ideal distributions in its event; None if no bound is
+        known.
 
     Raises:
       FileExistsError: If there is a file already.
@@ -147,7 +145,7 @@ class Ledger:
         raise ValueError('deviation_per_round must be at most 1, found '
                          f'{deviation_per_round!r}')
     line = _sealed({
-        'format': FORMAT, 'version': VERSION, 'time': time or _now(),
+        'format': FORMAT, 'version': VERSION, 'time': _now(),
         'population': population, 'delta': delta, 'adjacency': adjacency,
         'trust_model': trust_model, 'warnings': list(warnings),
         'seeded': bool(seeded), 'deviation_per_round': deviation_per_round,
@@ -166,16 +164,21 @@ class Ledger:
     _sync_directory(ledger.path)
     return ledger
 
-  def _text(self) -> str:
-    return self.path.read_bytes().decode('utf-8', errors='replace')
-
   def _split(self) -> tuple[list[str], str]:
     """(complete lines, what follows the last newline)."""
-    *complete, torn = self._text().split('\n')
+    text = self.path.read_bytes().decode('utf-8', errors='replace')
+    *complete, torn = text.split('\n')
     return complete, torn
 
+  def _intact(self) -> list[str]:
+    """All lines; ValueError unless the chain holds."""
+    problems = self.verify()
+    if problems:
+      raise ValueError(f'{self.path} must hold an intact chain: {problems[0]}')
+    return self._split()[0]
+
   def header(self) -> dict[str, Any]:
-    """The first line, as of the newest version; ValueError unless it is intact."""
+    """The first line in the newest format; ValueError unless it is intact."""
     with open(self.path, encoding='utf-8', errors='replace') as file:
       first = file.readline()
     if not first.endswith('\n'):
@@ -184,12 +187,12 @@ class Ledger:
 
   def _checked_header(self, line: str) -> dict[str, Any]:
     record = _parsed(line, f'{self.path} line 1')
-    if record.get('format') != FORMAT:
-      raise ValueError(f'{self.path} line 1 must be a header of {FORMAT!r}')
-    if record.get('version') not in _HEADER_KEYS:
+    version, is_header = record.get('version'), record.get('format') == FORMAT
+    if is_header and version not in range(1, VERSION + 1):
       raise ValueError(f'{self.path} must have format version 1 to {VERSION}, found '
-                       f'{record.get("version")!r}')
-    if set(record) != _HEADER_KEYS[record['version']]:
+                       f'{version!r}')
+    added = {'deviation_per_round'} if version == 1 else set()
+    if not is_header or set(record) != _HEADER_KEYS - added:
       raise ValueError(f'{self.path} line 1 must be a header of {FORMAT!r}')
     return {'deviation_per_round': None, **record}
 
@@ -197,28 +200,22 @@ class Ledger:
     """Size, rounds and last hash of an intact file; ValueError if it is not."""
     size = self.path.stat().st_size
     if self._head is None or self._head[0] != size:
-      problems = self.verify()
-      if problems:
-        raise ValueError(f'{self.path} must hold an intact chain: {problems[0]}')
-      lines = self._split()[0]
-      last = json.loads(lines[-1])
-      self._head = (size, len(lines) - 1, last['hash'])
+      lines = self._intact()
+      self._head = (size, len(lines) - 1, json.loads(lines[-1])['hash'])
     return self._head
 
   def next_line(self, event: base.Event, *, outcome: str,
-                configuration_hash: str, starts: int = 1,
-                time: str | None = None) -> str:
+                configuration_hash: str, starts: int = 1) -> str:
     """Forms the line of the next release; writes nothing.
 
     Args:
-      event: The release with what was planned (expected cohort, guaranteed
-        honest fraction), never with the cohort that reported.
+      event: The release as planned (expected cohort, guaranteed honest fraction),
+        never with the cohort that reported.
       outcome: 'released' or 'suppressed'. A suppressed round must look the
         same to an outsider, and costs the same.
       configuration_hash: Of the run's configuration.
       starts: How many times the run has been started so far. Each start except the
         first may have repeated a round that the server had already seen.
-      time: UTC, ISO 8601; None for now.
 
     Returns:
       One line without a newline.
@@ -232,8 +229,7 @@ class Ledger:
     _, count, previous = self._at_head()
     return _sealed({
         'round': count + 1, 'event': event.to_json(), 'outcome': outcome,
-        'starts': starts,
-        'time': time or _now(), 'configuration': configuration_hash,
+        'starts': starts, 'time': _now(), 'configuration': configuration_hash,
         'previous': previous})
 
   def append_line(self, line: str) -> None:
@@ -258,10 +254,13 @@ class Ledger:
       self._head = (file.tell(), count + 1, record['hash'])
 
   def drop_torn(self) -> bool:
-    """Removes a last line that was not written to its end; whether there was one.
+    """Removes a last line that was not written to its end.
 
     For callers who append a line before the release that it stands for, and release
     only when `append_line` has returned: what a torn line announces did not happen.
+
+    Returns:
+      Whether there was one.
     """
     complete, torn = self._split()
     if torn:
@@ -284,8 +283,8 @@ class Ledger:
     torn part of it, the line is written.
 
     Raises:
-      ValueError: If the file is neither, so that it does not belong to the
-        checkpoint, or releases are missing from it.
+      ValueError: If none of these holds: the file does not belong to the checkpoint,
+        or releases are missing from it.
     """
     record = _parsed_round(line, 'line')
     complete, torn = self._split()
@@ -307,18 +306,13 @@ class Ledger:
 
   def lines(self) -> list[dict[str, Any]]:
     """The records of all rounds. Raises ValueError if the chain is broken."""
-    problems = self.verify()
-    if problems:
-      raise ValueError(f'{self.path} must hold an intact chain: {problems[0]}')
-    return [json.loads(line) for line in self._split()[0][1:]]
+    return [json.loads(line) for line in self._intact()[1:]]
 
-  def verify(self, expected_count: int | None = None,
-             expected_head: str | None = None) -> list[str]:
-    """What is wrong with the file, with line numbers; empty if nothing is.
+  def verify(self, expected_count: int | None = None) -> list[str]:
+    """Describes the problems of the file, with line numbers; empty if it has none.
 
     Args:
       expected_count: How many rounds there must be, if known from elsewhere.
-      expected_head: The hash of the last line, if known from elsewhere.
     """
     complete, torn = self._split()
     problems = []
@@ -327,7 +321,7 @@ class Ledger:
     if not complete:
       return problems + ['line 1 must be a header, found none']
     previous = _NO_HASH
-    kinds = {}  # An event need only be checked once, however often it is there.
+    kinds = set()  # An event is checked once, however often it is there.
     for number, text in enumerate(complete, start=1):
       try:
         if number == 1:
@@ -336,7 +330,8 @@ class Ledger:
           record = _parsed_round(text, f'line {number}')
           key = _canonical(record['event'])
           if key not in kinds:
-            kinds[key] = events_lib.from_json(record['event'])
+            events_lib.from_json(record['event'])
+            kinds.add(key)
           validate.one_of(
               (*OUTCOMES, *_FORMER_OUTCOMES), outcome=record['outcome'])
           validate.integer(starts=record['starts'], low=1)
@@ -358,10 +353,6 @@ class Ledger:
     if expected_count is not None and count != expected_count:
       problems.append(
           f'the file must hold {expected_count} rounds, found {count}')
-    if expected_head is not None and previous != expected_head:
-      problems.append(
-          f'line {len(complete)} must have the hash {expected_head}, found '
-          f'{previous}')
     return problems
 
   def event(self) -> base.Event:
@@ -370,7 +361,7 @@ class Ledger:
     Raises:
       ValueError: If the chain is broken or nothing has been released yet.
     """
-    return self._composed(self._lines_with_repeats(), with_repeats=False)
+    return self._composed(with_repeats=False)
 
   def seen_event(self) -> base.Event:
     """The event of an observer who sees every attempt at a round.
@@ -381,7 +372,7 @@ class Ledger:
     Raises:
       ValueError: If the chain is broken or nothing has been released yet.
     """
-    return self._composed(self._lines_with_repeats(), with_repeats=True)
+    return self._composed(with_repeats=True)
 
   @property
   def repeats(self) -> int:
@@ -400,8 +391,8 @@ class Ledger:
       before = record['starts']
     return lines
 
-  def _composed(self, lines: Sequence[tuple[str, int]],
-                with_repeats: bool) -> base.Event:
+  def _composed(self, *, with_repeats: bool) -> base.Event:
+    lines = self._lines_with_repeats()
     if not lines:
       raise ValueError(f'{self.path} must hold at least one round, found none')
     kinds = {text: events_lib.from_json(json.loads(text)) for text in dict(lines)}

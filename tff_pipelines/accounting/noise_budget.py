@@ -1,19 +1,19 @@
-"""What sampling error of the noise consumes of delta: one policy for every run.
+"""Delta consumed by sampling error of the noise: one policy for every run.
 
 Every epsilon is computed for ideal distributions. If all releases of a run together
 are within a total variation distance t of the ideal ones, whatever the data, then
 (epsilon, delta) of the ideal mechanism is (epsilon, delta + (1 + e^epsilon) t) of the
 one that runs: one t for each of the two neighbours, the second times e^epsilon. So
-epsilon is computed at what is left of delta:
+epsilon is computed at the remaining delta:
 
 * Nothing is consumed where nothing deviates (t = 0), and no number is known where no
-  bound on t is proved (None); whoever prints it says so.
-* What is consumed is computed at an upper bound of epsilon, that of Renyi divergences
-  at half of delta or at what is left of it, so it is never too little.
-* At most half of delta is given to it. Beyond that epsilon is that of ideal
-  distributions and says so, and a target is refused.
+  bound on t is proved (None); whatever prints it says so.
+* The consumed delta is computed at an upper bound of epsilon, that of Renyi
+  divergences at half of delta or at the remaining delta, so it is never too small.
+* It is at most half of delta. Beyond that epsilon is that of ideal distributions and
+  says so, and a target is refused.
 
-Random bits are taken as uniform, which for a generator is an assumption.
+Random bits are assumed to be uniform.
 """
 
 import math
@@ -23,16 +23,14 @@ from aggregators import share_tables
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import rdp
 
-# exp of more than this is not a float.
-_LARGEST_EXPONENT = 700.0
-
 _POISSON = 'TensorFlow\'s Poisson sampler in float64'
 NO_BOUND = 'no bound on its deviation is proved, statistical tests find none'
 
 
 def consumed(total_variation: float, epsilon: float) -> float:
   """(1 + e^epsilon) times a total variation distance, at most 1."""
-  return min(1.0, total_variation * (1 + math.exp(min(epsilon, _LARGEST_EXPONENT))))
+  # exp of more than 700 is not a float.
+  return min(1.0, total_variation * (1 + math.exp(min(epsilon, 700.0))))
 
 
 def consumed_by(event: base.Event, total_variation: float | None, delta: float,
@@ -41,7 +39,7 @@ def consumed_by(event: base.Event, total_variation: float | None, delta: float,
 
   Args:
     event: Of all releases, under ideal distributions.
-    total_variation: Of all releases, at most 1; None where no bound is proved.
+    total_variation: Of all releases, above 1 as 1; None where no bound is proved.
     delta: Of the guarantee, in [0, 1).
     amplification: As for `accountant.epsilon`.
 
@@ -50,15 +48,17 @@ def consumed_by(event: base.Event, total_variation: float | None, delta: float,
   """
   if not total_variation:
     return total_variation
+
   def at(part: float) -> float:
+    """The consumed delta at the epsilon of what this part leaves."""
     return consumed(min(1.0, total_variation),
                     rdp.epsilon(event, delta - part, amplification)[0])
 
-  # If half of delta at least is left, epsilon is at most the one at half of it.
+  # If at least half of delta remains, epsilon is at most the one at half of it.
   most = at(delta / 2)
   if most <= delta / 2:
     return most
-  # Less may do: any part that covers what is consumed at what it leaves.
+  # Less may do: any part that covers the delta consumed at what it leaves.
   part = at(0.0)
   while part <= delta / 2:
     needed = at(part)
@@ -69,15 +69,13 @@ def consumed_by(event: base.Event, total_variation: float | None, delta: float,
 
 
 def is_too_much(part: float | None, delta: float) -> bool:
-  """Whether sampling error consumes more of delta than it is given."""
+  """Whether sampling error consumes more than half of delta."""
   return part is not None and part > delta / 2
 
 
 def remaining(delta: float, part: float | None) -> float:
-  """What is left of delta; all of it if too much is consumed, or nothing is known."""
-  if part is None or is_too_much(part, delta):
-    return delta
-  return delta - part
+  """The remaining delta; all of it if too much is consumed, or nothing is known."""
+  return delta if part is None or is_too_much(part, delta) else delta - part
 
 
 def of_sum(params: params_lib.DistributedSumParams | None,
@@ -86,15 +84,15 @@ def of_sum(params: params_lib.DistributedSumParams | None,
 
   A release is a vector of sums of draws, and total variation adds up over coordinates
   and draws: D * draws * 2^-86 with tables (2^-80 where the discrete Gaussian may be
-  drawn by rejection).
+  sampled by rejection).
 
   Args:
     params: Of the sum; None for Gaussian noise at the server.
-    largest_cohort: The number of clients that no cohort exceeds.
+    largest_cohort: Maximum number of clients in a cohort.
 
   Returns:
     At most 1; None where no bound is proved. For Skellam noise under Philox it is
-    that of all draws from tables, and `describe_sum` says what else there is.
+    that of all draws from tables, and `describe_sum` names the others.
   """
   if params is None or params.noise_multiplier == 0 or not params.has_shares:
     return None
@@ -107,7 +105,7 @@ def of_sum(params: params_lib.DistributedSumParams | None,
 
 def describe_sum(params: params_lib.DistributedSumParams | None,
                  adaptive: bool) -> str:
-  """What draws the noise, and what of it no bound is known for, in words.
+  """The samplers of the noise in words, and those without a proved bound.
 
   Args:
     params: Of the sum; None for Gaussian noise at the server.
@@ -121,12 +119,12 @@ def describe_sum(params: params_lib.DistributedSumParams | None,
   if share_tables.is_cryptographic(params):
     return 'exact tables alone, at clients and server; random bits by ChaCha20'
   if share_tables.is_discrete_gaussian(params):
-    found = 'exact tables, and rejection in integers'
+    sampler = 'exact tables, and rejection in integers'
   elif share_tables.table_draws(params) is None:
-    found = f'{_POISSON}: {NO_BOUND}'
+    sampler = f'{_POISSON}: {NO_BOUND}'
   else:
-    found = ('exact tables; for cohorts below three quarters of the expected one, '
-             f'and in place of clients that are missing, {_POISSON}: {NO_BOUND}')
+    sampler = ('exact tables; for cohorts below three quarters of the expected one, '
+               f'and in place of clients that are missing, {_POISSON}: {NO_BOUND}')
   if adaptive:
-    found += f'; for the count of the adaptive clip {_POISSON}'
-  return f'{found}; random bits by Philox'
+    sampler += f'; for the count of the adaptive clip {_POISSON}'
+  return f'{sampler}; random bits by Philox'

@@ -1,4 +1,4 @@
-"""Queries: what is asked of the accountant about a mechanism."""
+"""Queries: questions to the accountant about a mechanism."""
 
 import dataclasses
 from typing import Any
@@ -11,11 +11,12 @@ KINDS = ('epsilon', 'delta', 'noise_multiplier', 'rounds', 'bits', 'table')
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Query:
-  """A question to the accountant; what it is about is a mechanism.
+  """A question to the accountant about a mechanism.
 
   Attributes:
     kind: One of KINDS: the number that is asked for, or a table of several.
-    epsilon: Target, or for kind=delta where it is asked, > 0; None if not given.
+    epsilon: Target, or for kind=delta the epsilon of that delta, > 0; None if not
+      given.
     delta: Of the guarantee, strictly between 0 and 1; None if not given.
     accountant: 'auto', 'rdp' or 'pld'.
     amplification: Bound on sampling: 'tight', 'generic' or 'none'.

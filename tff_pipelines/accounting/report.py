@@ -14,11 +14,9 @@ from tff_pipelines.accounting import decimals
 FORMATS = ('text', 'json', 'csv')
 _WIDTH = 80
 
-
 # A participant knows the share of the noise that it added itself.
 OWN_SHARE = (
     'a participant who subtracts its own share of the noise counts as a colluder')
-
 
 # Printed rounded up, as every epsilon is: more promises less, or is more noise.
 _ROUNDED_UP = ('delta', 'noise_multiplier', 'local_stddev_grid')
@@ -29,27 +27,27 @@ def _number(value: float | None) -> str:
 
 
 def in_three_sentences(answer: answers.Answer) -> str:
-  """What the guarantee says, to someone who has not read a paper on it."""
+  """The guarantee in words, for a reader who has not read a paper on it."""
   neighbours = base.ADJACENCY_IN_WORDS.get(answer.adjacency, 'any two inputs')
   trust = answer.trust_model or 'the ledger does not say who is trusted'
   if answer.epsilon is None:
     return (
-        'There is no guarantee: what is released may reveal any input. '
+        'There is no guarantee: the release may reveal any input. '
         f'It would be stated for inputs that differ as follows: {neighbours}. '
         f'Trust: {trust}.')
   first = (
       'Nothing that can be released is more than '
       f'e^{decimals.rounded_up(answer.epsilon)} = {_odds(answer.epsilon)} times as '
-      'likely with one of two neighbouring inputs as with the other, but for a part of '
-      f'probability {decimals.rounded_up(answer.delta)}.')
+      'likely with one of two neighbouring inputs as with the other, except for a part '
+      f'of probability {decimals.rounded_up(answer.delta)}.')
   second = f'Neighbouring inputs differ as follows: {neighbours}.'
   if answer.sampling == 'none' or answer.epsilon_server in (
-      None, answer.epsilon):  # The same number against everybody.
+      None, answer.epsilon):  # The same number against any observer.
     third = f'Trust: {trust}.'
   else:
     shares = f' ({OWN_SHARE})' if 'noise is that of the clients' in trust else ''
     third = (
-        'That epsilon holds against those who do not learn who or how many '
+        'That epsilon holds against observers who do not learn who or how many '
         'participated, and against the server and the participants it is '
         f'{_number(answer.epsilon_server)}{shares}; trust: {trust}.')
   return ' '.join((first, second, third))
@@ -73,8 +71,7 @@ def as_text(answer: answers.Answer) -> str:
   if answer.adjacency is not None:
     lines += ['', *textwrap.wrap(in_three_sentences(answer), _WIDTH)]
   if answer.warnings:
-    lines += textwrap.wrap(
-        f'caveats: {_names(answer)}', _WIDTH)
+    lines += textwrap.wrap(f'caveats: {_names(answer)}', _WIDTH)
   return '\n'.join(lines)
 
 
@@ -107,21 +104,17 @@ def _plain(key: str, value) -> str:
 
 def as_json(rows: list[answers.Answer], is_table: bool) -> str:
   """One object; a table is {"rows": [...]}."""
-  found = [answer.to_json() for answer in rows]
-  return json.dumps({'rows': found} if is_table else found[0], allow_nan=False)
+  objects = [answer.to_json() for answer in rows]
+  return json.dumps({'rows': objects} if is_table else objects[0], allow_nan=False)
 
 
 def as_csv(rows: list[answers.Answer]) -> str:
   """A header and one line an answer; warnings joined by ' | '."""
   out = io.StringIO()
-  writer = None
-  for answer in rows:
-    record = answer.to_json()
-    record['warnings'] = ' | '.join(answer.warnings)
-    if writer is None:
-      writer = csv.DictWriter(out, fieldnames=list(record), lineterminator='\n')
-      writer.writeheader()
-    writer.writerow(record)
+  writer = csv.DictWriter(out, fieldnames=list(rows[0].to_json()), lineterminator='\n')
+  writer.writeheader()
+  writer.writerows({**answer.to_json(), 'warnings': ' | '.join(answer.warnings)}
+                   for answer in rows)
   return out.getvalue().rstrip('\n')
 
 

@@ -200,6 +200,12 @@ def release_cost(beta: float, noise: float, order: float) -> float:
       -0.5 * math.log1p(-2 * order * beta) + beta * order) / (order - 1)
 
 
+def epsilon_of_cost(renyi_cost: float, order: float, delta: float) -> float:
+  """Epsilon at delta of a Renyi cost at one order (arXiv 2004.00010, Prop. 12)."""
+  return max(0.0, renyi_cost + math.log1p(-1 / order) - (
+      math.log(delta) + math.log(order)) / (order - 1))
+
+
 def release(event: vote_events.Vote, votes_of_queries: Iterable[Sequence[int]], *,
             order: float, beta: float, noise: float,
             random: np.random.Generator) -> float:

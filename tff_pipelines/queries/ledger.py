@@ -8,14 +8,15 @@ from tff_pipelines.accounting import accountant as accountant_lib
 from tff_pipelines.accounting import answers
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import caveats
-from tff_pipelines.accounting import events
 from tff_pipelines.accounting import ledger as ledger_lib
 from tff_pipelines.accounting import noise_budget
 
-# As many problems of a broken chain are shown.
-_MOST_PROBLEMS = 5
+_MAX_SHOWN_PROBLEMS = 5  # Of a broken chain.
 
-_WITHHELD = caveats.Caveat(
+# Events that are charged before they happen, or once for a sample that is kept.
+_CHARGED_FIRST = ('LocalAnswers', 'PostProcessing')
+
+_SUPPRESSED = caveats.Caveat(
     'suppressed rounds',
     'rounds were suppressed for outsiders, but the server saw their sums with less '
     'noise than was planned: no epsilon holds against it')
@@ -31,7 +32,7 @@ def broken(problems: list[str]) -> answers.Answer:
   Args:
     problems: As `Ledger.verify` finds them, at least one.
   """
-  shown = problems[:_MOST_PROBLEMS]
+  shown = problems[:_MAX_SHOWN_PROBLEMS]
   if len(problems) > len(shown):
     shown.append(f'and {len(problems) - len(shown)} problems more')
   return answers.Answer(warnings=[caveats.Caveat(
@@ -68,23 +69,21 @@ def answer(path: str | os.PathLike[str], *, delta: float | None = None,
   if event.adjacency == base.LOCAL and repeats:
     event, seen_by_all = seen, repeats
   deviation = header['deviation_per_round']
-  consumed = noise_budget.consumed_by(
+  left, ideal = _left(
       event, deviation and (len(lines) + seen_by_all) * deviation, delta, amplification)
   result = accountant_lib.guarantee(
-      event, noise_budget.remaining(delta, consumed), accountant=accountant,
-      amplification=amplification, population=header['population'])
-  notes = [*header['warnings'], *result.warnings,
-           *_ideal(consumed, delta, amplification)]
+      event, left, accountant=accountant, amplification=amplification,
+      population=header['population'])
+  notes = [*header['warnings'], *result.warnings, *ideal]
   unsampled = seen.without_sampling()
-  consumed = noise_budget.consumed_by(
+  left, ideal = _left(
       unsampled, deviation and (len(lines) + repeats) * deviation, delta, 'none')
-  server = accountant_lib.epsilon(
-      unsampled, noise_budget.remaining(delta, consumed), accountant=accountant)
-  notes += _ideal(consumed, delta, 'none')
+  server = accountant_lib.epsilon(unsampled, left, accountant=accountant)
+  notes += ideal
   if any(line['outcome'] != 'released' for line in lines):
     server = math.inf
-    notes.append(_WITHHELD)
-  elif not _charged_first(events.from_json(lines[-1]['event'])):
+    notes.append(_SUPPRESSED)
+  elif lines[-1]['event']['kind'] not in _CHARGED_FIRST:
     notes.append(_UNENDED)
   if header['adjacency'] not in (None, result.adjacency):
     notes.append(caveats.Caveat(
@@ -102,19 +101,16 @@ def answer(path: str | os.PathLike[str], *, delta: float | None = None,
       amplification=result.amplification if sampled else None, **common)
 
 
-def _charged_first(event: base.Event) -> bool:
-  """Whether an event is charged before it happens, or once for a draw that is kept."""
-  return isinstance(event, (events.LocalAnswers, events.PostProcessing))
-
-
-def _ideal(consumed: float | None, delta: float,
-           amplification: str) -> list[caveats.Caveat]:
-  """Says that an epsilon is of ideal distributions if too much of delta is consumed."""
+def _left(event: base.Event, total_variation: float | None, delta: float,
+          amplification: str) -> tuple[float, list[caveats.Caveat]]:
+  """What sampling error leaves of delta, and a caveat if it would leave too little."""
+  consumed = noise_budget.consumed_by(event, total_variation, delta, amplification)
+  left = noise_budget.remaining(delta, consumed)
   if not noise_budget.is_too_much(consumed, delta):
-    return []
-  against = ('those who know who participated' if amplification == 'none'
-             else 'those who see the models')
-  return [caveats.Caveat(
+    return left, []
+  observers = ('those who know who participated' if amplification == 'none'
+               else 'observers of the models')
+  return left, [caveats.Caveat(
       'epsilon of ideal distributions',
-      f'epsilon against {against} is that of ideal distributions: the sampling error '
+      f'epsilon against {observers} is that of ideal distributions: the sampling error '
       f'of the noise would consume {consumed:.3g} of delta, more than half')]

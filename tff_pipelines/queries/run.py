@@ -1,12 +1,14 @@
 """Answers a question to the accountant, on standard output."""
 
 import sys
+import textwrap
 
 from tff_pipelines.accounting import answers
 from tff_pipelines.accounting import ledger as ledger_lib
 from tff_pipelines.accounting import report
 from tff_pipelines.queries import ledger as ledger_query
 from tff_pipelines.queries import settings as settings_lib
+from tff_pipelines.queries import votes as votes_query
 
 BROKEN = 1
 
@@ -25,9 +27,14 @@ def answer(settings: settings_lib.AccountSettings) -> int:
   """
   if settings.ledger is not None:
     return _answer_ledger(settings)
-  if settings.mechanism is not None:
+  is_table = settings.query == 'table'
+  if settings.query == settings_lib.DATA_DEPENDENT:
+    result = votes_query.answer(settings)
+    if settings.format == 'text' and result.epsilon_data_dependent is not None:
+      print(*textwrap.wrap(f'PRIVATE: {votes_query.DO_NOT_PUBLISH}', 80), '', sep='\n')
+    print(report.formatted([result], settings.format, is_table))
+  elif settings.mechanism is not None:
     query, mechanism = settings.question, settings.about
-    is_table = query.kind == 'table'
     rows = (answers.table(query, mechanism) if is_table
             else [answers.answer(query, mechanism)])
     print(report.formatted(rows, settings.format, is_table))

@@ -15,11 +15,13 @@ from tff_pipelines.experiment import files
 from tff_pipelines.experiment import settings
 from tff_pipelines.experiment.settings import setting
 
-# What a query is made of, by the name of its setting.
+# Fields of a query by the name of their setting.
 _OF_QUERY = {'query': 'kind', **{
     field.name: field.name for field in dataclasses.fields(query_lib.Query)
     if field.name != 'kind'}}
-_WITH_MECHANISM = {'query', 'mechanism', 'format', 'plot'}
+DATA_DEPENDENT = 'data_dependent'
+RELEASE = ('release_order', 'release_smoothness', 'release_noise')
+_WITH_MECHANISM = {'query', 'mechanism', 'format', 'plot', 'votes', *RELEASE}
 _WITH_LEDGER = {'ledger', 'delta', 'accountant', 'amplification', 'format'}
 _WITH_PLOT = {'plot'}
 
@@ -33,21 +35,25 @@ def _defaults() -> dict[str, Any]:
 
 
 def _of(name: str, help: str, **rest: Any) -> Any:  # pylint: disable=redefined-builtin
-  """A setting with the default that the accountant's own field of this name has."""
+  """A setting with the default of the accountant's field of this name."""
   return setting(_defaults()[name], help, **rest)
+
+
+_data_dependent = settings.group('votes and local answers', query=(DATA_DEPENDENT,))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AccountSettings(settings.Settings):
-  """A question: about a mechanism, about a ledger, or for figures alone."""
+  """A question: about a mechanism, votes or a ledger, or for figures alone."""
 
   query: str = setting(
       _defaults()['kind'], 'What to find: epsilon, delta, noise_multiplier, rounds, '
       'bits (the fewest that keep --epsilon or, without --noise_multiplier, that need '
-      'within 1% of the central Gaussian\'s noise) or table (a row for several bits, '
-      'or numbers of rounds).', group='query', choices=query_lib.KINDS, essential=True)
+      'within 1% of the central Gaussian\'s noise), table (a row for several bits, '
+      'or numbers of rounds) or data_dependent (epsilon on --votes; private).',
+      group='query', choices=(*query_lib.KINDS, DATA_DEPENDENT), essential=True)
   mechanism: str | None = setting(
-      None, 'What is released: ' + ', '.join(mechanisms.MECHANISMS) + '.',
+      None, 'Release to account for: ' + ', '.join(mechanisms.MECHANISMS) + '.',
       group='query', choices=tuple(mechanisms.MECHANISMS), essential=True)
   ledger: str | None = setting(
       None, 'Recompute epsilon from this ledger alone.', group='query', essential=True)
@@ -128,7 +134,8 @@ class AccountSettings(settings.Settings):
       'noise_stddev', 'Noise of a vote, where an agent\'s votes sum to 1.',
       group='votes and local answers', above=0)
   level: str = _of(
-      'level', 'Whom a vote protects: an agent with all its data, or one record.',
+      'level', 'The unit that a vote protects: an agent with all its data, or one '
+      'record.',
       group='votes and local answers', choices=('agent', 'instance'))
   bound: str = _of(
       'bound', 'Sensitivity and conversion of votes; paper is the published one.',
@@ -139,13 +146,25 @@ class AccountSettings(settings.Settings):
   neighbours: int | None = _of(
       'neighbours', 'Votes of an agent in knn_vote.', group='votes and local answers',
       low=1)
+  votes: str | None = _data_dependent(
+      None, 'CSV or .npz file of the vote counts: a line for each query, a column for '
+      'each label. What is computed from them is private.')
+  release_order: float | None = _data_dependent(
+      None, 'Release epsilon on the votes with noise (smooth sensitivity), at this '
+      'Renyi order, below 1 / (2 --release_smoothness). For ae_vote with '
+      '--level=instance and --noise=gaussian.', above=1)
+  release_smoothness: float | None = _data_dependent(
+      None, 'Smoothness beta of that release.', above=0)
+  release_noise: float | None = _data_dependent(
+      None, 'Noise standard deviation of that release over the smooth sensitivity.',
+      above=0)
   records: int | None = _of(
       'records', 'Records of a party in nfdp.', group='random subsets', low=1)
   subset_size: int | None = _of(
-      'subset_size', 'Records that a party draws in nfdp.', group='random subsets',
+      'subset_size', 'Records that a party samples in nfdp.', group='random subsets',
       low=1)
   replacement: bool = _of(
-      'replacement', 'Let nfdp draw with replacement.', group='random subsets')
+      'replacement', 'Let nfdp sample with replacement.', group='random subsets')
 
   format: str = setting(
       'text', 'Format of the answer.', group='run', choices=report.FORMATS,
@@ -158,6 +177,10 @@ class AccountSettings(settings.Settings):
     super().check()
     if not (self.mechanism or self.ledger or self.plot):
       raise ValueError('mechanism must be given (or ledger, or plot)')
+    if self.query == DATA_DEPENDENT and self.mechanism is not None and (
+        self._family.kind is not mechanisms.VoteMechanism):
+      raise ValueError('query=data_dependent needs mechanism=ae_vote or knn_vote, '
+                       f'found mechanism={self.mechanism}')
     if self.plot is not None and not self.plot.lower().endswith('.png'):
       raise ValueError(f'plot must end in .png, found {self.plot!r}')
 
@@ -165,6 +188,8 @@ class AccountSettings(settings.Settings):
     if self.ledger is not None and not os.path.isfile(self.ledger):
       raise ValueError(f'ledger must be the ledger.jsonl of a run, found '
                        f'{self.ledger!r}, which is no file')
+    if self.votes is not None and not os.path.isfile(self.votes):
+      raise ValueError(f'votes must be a file, found {self.votes!r}')
     if self.plot is not None:
       files.check_writable(self.plot, 'plot')
 
@@ -197,9 +222,11 @@ class AccountSettings(settings.Settings):
       if family.params and self.scale is None:
         varied += ['bits', 'allow_degenerate']
       return varied
-    found = {'epsilon': family.target, 'noise_multiplier': family.knob,
-             'rounds': family.counter}.get(self.query, self.query)
-    return [] if found is None else [found]
+    if self.query == DATA_DEPENDENT:
+      return ['epsilon', 'queries']
+    name = {'epsilon': family.target, 'noise_multiplier': family.knob,
+            'rounds': family.counter}.get(self.query, self.query)
+    return [] if name is None else [name]
 
   def _given(self, names: dict[str, str]) -> dict[str, Any]:
     """Those of these settings that the mechanism uses, by the names of fields."""
