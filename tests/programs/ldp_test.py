@@ -1,14 +1,12 @@
 """The binaries of local distillation as a user runs them, from flags to files."""
 
 import json
-import time
 
 import matplotlib.image
 import numpy as np
 import pytest
 
 from tests.programs import launcher as launcher_lib
-from tff_pipelines.accounting import ledger as ledger_lib
 
 LDP = 'tff_pipelines.ldp'
 BASELINE = 'tff_pipelines.ldp_baselines'
@@ -67,42 +65,6 @@ def test_nothing_on_disk_is_of_one_owner_alone(finished):
     assert found['means'].shape == (2, 10)
   with np.load(folder / 'student.npz') as found:
     assert found.files == ['weights']
-
-
-def test_runs_that_are_killed_continue_and_end_as_if_never_killed(launcher, tmp_path):
-  flags = (*SMALL, '--seed=11')
-  whole, folder = tmp_path / 'whole', tmp_path / 'run'
-  uninterrupted = launcher.start(LDP, *flags, f'--output_dir={whole}')
-  killed = 0
-  for steps in (0, 1, 4):
-    run = launcher.start(LDP, *flags, f'--output_dir={folder}', '--resume')
-    deadline = time.monotonic() + 400
-    answers = folder / 'answers'
-    while run.poll() is None and not (
-        answers.exists() and len(list(answers.glob('0*.npz'))) >= steps):
-      assert time.monotonic() < deadline, run.stderr
-      time.sleep(0.002)
-    run.kill()
-    killed += run.code == -9
-  assert killed >= 1
-  last = launcher.run(LDP, *flags, f'--output_dir={folder}', '--resume')
-  assert last.code == 0, last.stderr
-  assert uninterrupted.wait() == 0, uninterrupted.stderr
-  old, new = _summary(whole), _summary(folder)
-  assert new['starts'] > 1 and old['starts'] == 1
-  assert ledger_lib.Ledger(folder / 'ledger.jsonl').verify() == []
-  details = new['details']
-  assert details['queries_charged'] == old['details']['queries_charged'] == 16
-  assert new['epsilon_if_unseeded'] == old['epsilon_if_unseeded'] == 12.0
-  lost = details['queries_charged'] - details['queries']
-  if lost:  # Killed between a charge and its answers: they stay charged.
-    assert lost <= 2 * killed
-    assert any('were lost' in text for text in new['warnings'])
-  else:
-    assert {**new, 'starts': 1} == old
-    with np.load(whole / 'student.npz') as one, np.load(
-        folder / 'student.npz') as other:
-      np.testing.assert_array_equal(one['weights'], other['weights'])
 
 
 def test_a_worker_process_gives_the_same_run(launcher, finished, tmp_path):

@@ -314,7 +314,8 @@ def run(format_: str, *, inputs: int, first: int = 0, seed: int = 0,
     inputs: How many.
     first: The number of the first one.
     seed: Of all.
-    seconds: An input that takes longer hangs.
+    seconds: An input that takes longer is converted again; beyond six times as long
+      it hangs.
     megabytes: No process may have more memory.
     batch: The inputs of one process.
     prepare: Called in every child; a function of a module.
@@ -339,11 +340,13 @@ def run(format_: str, *, inputs: int, first: int = 0, seed: int = 0,
       (folder / 'findings').write_bytes(b'')
       (folder / 'state').write_bytes(b'')
       # What hung or took much memory may have come late to a busy machine or a used
-      # process: it gets another, alone.
-      until = number + 1 if repeated == number else min(end, number + batch)
+      # process: it gets another, alone, and more time.
+      alone = repeated == number
+      until = number + 1 if alone else min(end, number + batch)
       process = context.Process(target=_child, daemon=True, args=[_Job(
           folder=name, format_=format_, seed=seed, first=number, end=until,
-          seconds=seconds, megabytes=megabytes, prepare=prepare)])
+          seconds=seconds * (6 if alone else 1), megabytes=megabytes,
+          prepare=prepare)])
       process.start()
       try:
         process.join()

@@ -1,0 +1,28 @@
+"""Runs that are killed end as if they never were: the quick run of `tests.kills`."""
+
+import pytest
+
+from tests import kills
+from tests.programs import launcher as launcher_lib
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize('family', list(kills.FAMILIES))
+def test_killed_run_ends_as_if_never_killed(family, launcher, tmp_path):
+  assert kills.prove(family, launcher, tmp_path) == 1
+
+
+def test_interpreter_of_its_own_takes_its_workers_along(tmp_path):
+  family, mark = kills.FAMILIES['train'], f'killed {tmp_path}'
+  process = launcher_lib.python(
+      family.module, *family.flags, '--rounds=1000', f'--output_dir={tmp_path / "run"}',
+      '--num_workers=2', mark=mark)
+  kills.wait_until(
+      lambda: kills.committed(1)(tmp_path / 'run') or process.poll() is not None)
+  # Two workers, each with its supervisor.
+  assert len(launcher_lib.workers_of(mark)) == 4
+  process.kill()
+  # Reading to the end also shows that no process keeps the trainer's pipes open.
+  process.communicate(timeout=kills.WORKERS_END_SECONDS)
+  kills.assert_no_workers(mark)
