@@ -1,18 +1,19 @@
-"""How fast the accountant is, against the method of the reference code.
+"""Speed of the accountant, against the method of the reference code.
 
-  python -m benchmarks.accounting
+  python -m benchmarks.accounting [--json]
 
 The reference finds the noise of a subsampled Skellam run by two nested
 minimisations without brackets: an outer one over the local noise, an inner one
 over the scale, each step a loop in Python over the orders. That method is
-expressed anew here, with the same formulas, and timed on the same setting in
+reimplemented here, with the same formulas, and timed on the same setting in
 the same run. Prints seconds and ratios, as JSON with --json.
 """
 
+import argparse
+from collections.abc import Sequence
 import json
 import math
 import statistics
-import sys
 import time
 
 import numpy as np
@@ -45,7 +46,7 @@ def our_params(noise_multiplier=1.0):
 
 
 def rounded_norms(scale):
-  """Sensitivities of the rounded vector, model units."""
+  """Returns the L1 and L2 sensitivity of the rounded vector, model units."""
   clip = scale * CLIP
   bound = math.sqrt(min(
       (clip + math.sqrt(DIMENSION))**2,
@@ -54,7 +55,7 @@ def rounded_norms(scale):
   return min(bound * math.sqrt(DIMENSION), bound**2) / scale, bound / scale
 
 
-def one_rdp(order, scale, stddev, l1, l2):
+def release_rdp(order, scale, stddev, l1, l2):
   variance = stddev**2
   first = order * l2**2 / (2 * variance)
   return first + min(
@@ -63,7 +64,7 @@ def one_rdp(order, scale, stddev, l1, l2):
 
 
 def looped_epsilon(scale, local_stddev):
-  """Epsilon by a Python loop over orders and terms, generic subsampling."""
+  """Computes epsilon by a loop over orders and terms, generic subsampling."""
   l1, l2 = rounded_norms(scale)
   stddev = local_stddev * math.sqrt(COHORT)
   best = math.inf
@@ -74,17 +75,17 @@ def looped_epsilon(scale, local_stddev):
                 special.gammaln(order - l + 1))
       terms.append(
           choose + (order - l) * math.log1p(-RATE) + l * math.log(RATE) +
-          (l - 1) * one_rdp(l, scale, stddev, l1, l2) +
+          (l - 1) * release_rdp(l, scale, stddev, l1, l2) +
           (math.log(3) if l > 2 else 0))
     curve = min(special.logsumexp(terms) / (order - 1),
-                one_rdp(order, scale, stddev, l1, l2))
+                release_rdp(order, scale, stddev, l1, l2))
     best = min(best, ROUNDS * curve + math.log1p(-1 / order) -
                math.log(DELTA * order) / (order - 1))
   return best
 
 
 def heuristic_scale(local_stddev):
-  """The inner minimisation: the scale whose bits fit, without a bracket."""
+  """Inner minimisation: finds the scale that the bits allow, without a bracket."""
   def gap(scale):
     scale = abs(float(np.squeeze(scale)))
     variance = CLIP**2 * COHORT**2 * scale**2 / DIMENSION + COHORT * (
@@ -94,17 +95,18 @@ def heuristic_scale(local_stddev):
 
 
 def nested_minimisation():
-  """The outer minimisation: the squared gap to the target epsilon."""
+  """Outer minimisation, of the squared gap to the target epsilon."""
   def gap(local_stddev):
     local_stddev = max(abs(local_stddev), 1e-4)
-    found = looped_epsilon(heuristic_scale(local_stddev), local_stddev)
-    return (EPSILON - min(found, 1e6))**2
-  found = optimize.minimize_scalar(
+    epsilon = looped_epsilon(heuristic_scale(local_stddev), local_stddev)
+    return (EPSILON - min(epsilon, 1e6))**2
+  local_stddev = optimize.minimize_scalar(
       gap, bracket=(CLIP / 20, CLIP / 5), options={'maxiter': 60}).x
-  return abs(found) * math.sqrt(COHORT) / CLIP
+  return abs(local_stddev) * math.sqrt(COHORT) / CLIP
 
 
 def seconds(function, repeats):
+  """Returns the median time of a call, and the last result."""
   times = []
   for _ in range(repeats):
     start = time.perf_counter()
@@ -113,12 +115,14 @@ def seconds(function, repeats):
   return statistics.median(times), result
 
 
-def main():
+def main(arguments: Sequence[str] | None = None) -> None:
+  parser = argparse.ArgumentParser(description=__doc__.split('\n', maxsplit=1)[0])
+  parser.add_argument('--json', action='store_true', help='print JSON')
+  as_json = parser.parse_args(arguments).json
   event = skellam_run(our_params(0.9))
   accountant.epsilon(event, DELTA)  # Tables are built once.
   epsilon_time, _ = seconds(lambda: accountant.epsilon(event, DELTA), 15)
-  whole_time, _ = seconds(
-      lambda: event.curve(1024, 'tight'), 5)
+  curve_time, _ = seconds(lambda: event.curve(1024, 'tight'), 5)
   ours_time, ours = seconds(lambda: calibration.calibrated(
       our_params(), skellam_run, epsilon=EPSILON, delta=DELTA,
       amplification='generic').noise_multiplier, 5)
@@ -133,7 +137,7 @@ def main():
   pld_time, _ = seconds(lambda: accountant.epsilon(pld_event, DELTA), 5)
   result = {
       'epsilon_seconds': epsilon_time,
-      'curve_to_order_1024_seconds': whole_time,
+      'curve_to_order_1024_seconds': curve_time,
       'epsilon_seconds_looped': looped_time,
       'epsilon_ratio': looped_time / epsilon_time,
       'calibration_seconds': ours_time,
@@ -143,11 +147,8 @@ def main():
       'noise_multiplier_nested_minimisation': theirs,
       'pld_epsilon_seconds': pld_time,
   }
-  if '--json' in sys.argv[1:]:
-    print(json.dumps(result))
-    return
-  for name, value in result.items():
-    print(f'{name}: {value:.6g}')
+  print(json.dumps(result) if as_json else
+        '\n'.join(f'{name}: {value:.6g}' for name, value in result.items()))
 
 
 if __name__ == '__main__':

@@ -1,7 +1,7 @@
-"""What the scripts that fill tables share: lines of results, and pages with marks.
+"""Results of runs as lines of a file, and tables between the marks of a page.
 
 A line of results.jsonl is one run, written as soon as it is done, so that a script
-that was stopped goes on. A table stands in its page between two marks,
+that was stopped resumes. A table is in its page between two marks,
 `<!-- name: begin -->` and `<!-- name: end -->`.
 """
 
@@ -21,7 +21,7 @@ Results = Mapping[str, Mapping[str, Any]]
 
 
 def read(folder: pathlib.Path, key: str = 'name') -> dict[str, dict[str, Any]]:
-  """The lines of a folder by their names; one that was cut off does not count.
+  """Reads the lines of a folder by name; a line that was cut off does not count.
 
   Args:
     folder: That has, or will have, the file RESULTS.
@@ -31,8 +31,8 @@ def read(folder: pathlib.Path, key: str = 'name') -> dict[str, dict[str, Any]]:
   if not path.exists():
     return {}
   lines = path.read_text(encoding='utf-8').splitlines()
-  found = [json.loads(line) for line in lines if line.endswith('}')]
-  return {row[key]: row for row in found}
+  rows = [json.loads(line) for line in lines if line.endswith('}')]
+  return {row[key]: row for row in rows}
 
 
 def append(folder: pathlib.Path, line: Mapping[str, Any]) -> None:
@@ -46,12 +46,12 @@ def append(folder: pathlib.Path, line: Mapping[str, Any]) -> None:
 
 
 def of_row(results: Results, row: str) -> list[Mapping[str, Any]]:
-  """All repetitions of a row."""
-  return [found for found in results.values() if found['row'] == row]
+  """Returns all repetitions of a row."""
+  return [result for result in results.values() if result['row'] == row]
 
 
 def percent(values: Sequence[float]) -> str:
-  """Mean and, of several, standard deviation, in percent."""
+  """Formats the mean and, of several values, the standard deviation, in percent."""
   mean = 100 * statistics.fmean(values)
   if len(values) < 2:
     return f'{mean:.1f}'
@@ -59,17 +59,17 @@ def percent(values: Sequence[float]) -> str:
 
 
 def rewritten(document: str, name: str, content: str) -> str:
-  """A document with what stands between the marks of a name replaced."""
+  """Returns a document with new content between the marks of a name."""
   begin, end = _BEGIN.format(name), _END.format(name)
-  before, found, rest = document.partition(begin)
-  _, found_end, after = rest.partition(end)
-  if not found or not found_end:
+  before, has_begin, rest = document.partition(begin)
+  _, has_end, after = rest.partition(end)
+  if not has_begin or not has_end:
     raise ValueError(f'the document must have the marks {begin} and {end}')
   return f'{before}{begin}\n{content}\n{end}{after}'
 
 
 def put(path: str, contents: Mapping[str, str]) -> None:
-  """Rewrites what stands between the marks of all names; '' for no document."""
+  """Rewrites a document between the marks of all names; '' for no document."""
   if not path or not contents:
     return
   document = pathlib.Path(path)

@@ -1,19 +1,19 @@
-"""How fast a round of FedMD is, against Keras models fitted one after another.
+"""Speed of a round of FedMD, against Keras models fitted one after another.
 
   python -m benchmarks.fedmd [--quick] [--json=FILE] [--repeats=N]
 
 A round of parties with networks of three architectures: digest the consensus on
 public records, revisit the own ones, predict on new ones, average; epochs, batches
 and learning rates are the defaults of `fedmd`. Ours is the TFF process that
-`fedmd` runs, in this process, secure aggregation simulated. Images are not
-mirrored, as the peer would need a pipeline of its own for it. The peer does the same
+`fedmd` runs, in this process, secure aggregation simulated. The peer does the same
 with `tf.keras` models of the same layers, batches and optimizer, in this process too:
-`fit`, `fit`, `predict`, mean. Both on the same synthetic images. See
-benchmarks/README.md.
+`fit`, `fit`, `predict`, mean. Both use the same synthetic images, which are not
+mirrored: the peer would need an input pipeline for that. See benchmarks/README.md.
 """
 
 import argparse
 import collections
+from collections.abc import Sequence
 import dataclasses
 
 import numpy as np
@@ -39,8 +39,16 @@ ARCHITECTURES = ('conv2', 'conv3', 'mixed3')
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setting:
-  """Attributes: name; image shape; parties; records, private ones of each; public,
-  records of a round; and the ratio asked for, None if none was."""
+  """Sizes of a round.
+
+  Attributes:
+    name: Of the row.
+    image: Height, width, channels.
+    parties: Number of parties.
+    records: Private records of a party.
+    public: Public records of a round.
+    target: Target of the ratio; None for none.
+  """
 
   name: str
   image: tuple[int, int, int]
@@ -90,7 +98,7 @@ class Data:
 
 
 def our_round(setting: Setting, data: Data):
-  """One round of our process, as `fedmd` calls it."""
+  """Returns a function that runs a round of our process, as `fedmd` calls it."""
   architectures = [
       fedmd_models.build(name, setting.image, CLASSES) for name in ARCHITECTURES]
   process = fedmd.build(
@@ -98,17 +106,16 @@ def our_round(setting: Setting, data: Data):
       mean=PredictionMeanParams(
           knowledge='logits', records=setting.public, classes=CLASSES,
           max_total_weight=setting.parties),
-      config=fedmd.PartyConfig(
-          initial_epochs=0,
-          private=FitConfig(learning_rate=RATE, batch_size=PRIVATE_BATCH),
-          digest=FitConfig(learning_rate=RATE, batch_size=DIGEST_BATCH)))
+      initial_epochs=0,
+      private=FitConfig(learning_rate=RATE, batch_size=PRIVATE_BATCH),
+      digest=FitConfig(learning_rate=RATE, batch_size=DIGEST_BATCH))
   parties = [
       fedmd.new_party(i, i % len(architectures),
                       architectures[i % len(architectures)].initial_weights(i),
                       np.array([i, 1]))
       for i in range(setting.parties)]
-  own = [collections.OrderedDict(images=x, labels=y, weight=np.int32(1))
-         for x, y in data.private]
+  private = [collections.OrderedDict(images=x, labels=y, weight=np.int32(1))
+             for x, y in data.private]
   state = dict(server=process.initialize(), parties=parties, public=data.subset())
 
   def run():
@@ -117,7 +124,7 @@ def our_round(setting: Setting, data: Data):
         digest_images=state['public'], digest_epochs=np.int32(DIGEST_EPOCHS),
         revisit_epochs=np.int32(REVISIT_EPOCHS), rate_factor=np.float32(1),
         predict_images=chosen, share=np.bool_(True))
-    output = process.next(state['server'], announced, state['parties'], own)
+    output = process.next(state['server'], announced, state['parties'], private)
     state.update(server=output['state'], parties=list(output['parties']),
                  public=chosen)
 
@@ -125,7 +132,7 @@ def our_round(setting: Setting, data: Data):
 
 
 def keras_model(name: str, image) -> tf.keras.Model:
-  """The same network as ours of that name, compiled for the consensus."""
+  """Builds the same network as ours of this name."""
   keras = tf.keras.layers
   layers = [keras.Rescaling(1 / 255, offset=-0.5, input_shape=image)]
   for layer in fedmd_models.build(name, image, CLASSES).layers:
@@ -142,9 +149,9 @@ def keras_model(name: str, image) -> tf.keras.Model:
 
 
 def keras_round(setting: Setting, data: Data):
-  """One round of Keras models, a party after the other.
+  """Returns a function that runs a round of Keras models, party after party.
 
-  A compiled model has one loss, so a party has two that share their layers:
+  A compiled model has one loss, so a party has two models that share their layers:
   one that is compiled again in every round would be traced again.
   """
   parties = []
@@ -161,23 +168,23 @@ def keras_round(setting: Setting, data: Data):
 
   def run():
     chosen = data.subset()
-    found = []
+    predictions = []
     for (digest, revisit), (x, y) in zip(parties, data.private):
       digest.fit(state['public'], state['consensus'], epochs=DIGEST_EPOCHS,
                  batch_size=DIGEST_BATCH, verbose=0)
       revisit.fit(x, y, epochs=REVISIT_EPOCHS, batch_size=PRIVATE_BATCH, verbose=0)
-      found.append(digest.predict(chosen, batch_size=500, verbose=0))
-    state.update(public=chosen, consensus=np.mean(found, axis=0))
+      predictions.append(digest.predict(chosen, batch_size=500, verbose=0))
+    state.update(public=chosen, consensus=np.mean(predictions, axis=0))
 
   return run
 
 
-def rounds(setting: Setting, repeats: int) -> list[measure.Row]:
-  """Both alternately; wall and processor time of a round."""
+def rounds(setting: Setting, repeats: int, warm_ups: int) -> list[measure.Row]:
+  """Measures both alternately: wall and processor time of a round."""
   with contexts.simulation():
     times = measure.in_turns(
         {'ours': our_round(setting, Data(setting)),
-         'keras': keras_round(setting, Data(setting))}, repeats)
+         'keras': keras_round(setting, Data(setting))}, repeats, warm_ups)
   rows = []
   for i, unit in enumerate(('s/round', 'cpu-s/round')):
     rows.append(measure.Row(
@@ -188,20 +195,19 @@ def rounds(setting: Setting, repeats: int) -> list[measure.Row]:
   return rows
 
 
-def main():
+def main(arguments: Sequence[str] | None = None) -> None:
   parser = argparse.ArgumentParser(description=__doc__.split('\n', maxsplit=1)[0])
-  parser.add_argument('--quick', action='store_true', help='small, to see it run')
+  parser.add_argument('--quick', action='store_true', help='smoke test of tiny sizes')
   parser.add_argument('--json', help='file for the rows')
   parser.add_argument('--repeats', type=int, default=7, help='turns, >= 1')
-  parser.add_argument('--only', help='settings whose names start like this')
-  flags = parser.parse_args()
-  tf.get_logger().setLevel('CRITICAL')  # Of what Keras says of retracing.
-  repeats = 2 if flags.quick else flags.repeats
+  parser.add_argument('--only', help='prefix of the names of settings')
+  flags = parser.parse_args(arguments)
+  tf.get_logger().setLevel('CRITICAL')  # Silences Keras's warnings of retracing.
   measure.heading()
   rows = []
   for setting in QUICK_SETTINGS if flags.quick else SETTINGS:
     if setting.name.startswith(flags.only or ''):
-      rows += rounds(setting, repeats)
+      rows += rounds(setting, *((1, 0) if flags.quick else (flags.repeats, 2)))
   measure.write(rows, flags.json)
 
 

@@ -10,7 +10,7 @@ from tff_pipelines.accounting import events
 from tff_pipelines.fedmd.settings import FedMdSettings
 
 SEEDS = (0, 1, 2)
-# Where a difference is judged by one point, which single draws differ by.
+# For differences judged by one point, by which single draws differ.
 MORE_SEEDS = (0, 1, 2, 3, 4, 5)
 TASK_NAMES = {'cifar': 'CIFAR', 'mnist_letters': 'letters'}
 TABLES = ('2', '3', '4', '5', 'ldp', 'parties')
@@ -32,7 +32,7 @@ _REPEATED = {
     **dict.fromkeys((
         'cifar-np', 'cifar-kall', 'cifar-np-argmax', 'cifar-kall-argmax',
         'cifar-k16-logits-10', 'cifar-k16-argmax-10'), MORE_SEEDS)}
-# How many different records 300 draws with replacement have, in the mean.
+# Mean number of distinct records of 300 draws with replacement.
 _DIFFERENT = 190
 
 
@@ -46,8 +46,8 @@ class Case:
     name: Of the row.
     task: Of the settings.
     changes: Settings that are not the defaults of the task.
-    printed: Accuracy in the paper, per cent; None if it has none.
-    printed_epsilon: In the paper, a decimal logarithm; None if it has none.
+    printed: Accuracy in the paper, percent; None if it has none.
+    printed_epsilon: Epsilon in the paper, a decimal logarithm; None if it has none.
   """
 
   key: str
@@ -60,7 +60,7 @@ class Case:
 
   @property
   def seeds(self) -> tuple[int, ...]:
-    """Of the split and of the public models; never of a draw or of noise."""
+    """Seeds of the split and of the public models; never of a draw or of noise."""
     return _REPEATED.get(self.key, SEEDS[:1])
 
   @property
@@ -69,21 +69,21 @@ class Case:
     return self.changes.get('mode') != 'centralized'
 
   def settings(self, seed: int, **others) -> FedMdSettings:
-    """The settings of a run; table 2 names no kind of knowledge, it is softmax."""
+    """Returns the settings of a run; table 2 names no knowledge: softmax."""
     common = dict(task=self.task, initial_weights_seed=seed, data_seed=seed)
     if self.has_consensus:
       common['knowledge'] = 'softmax'
     if self.task != 'digits':
-      common['data_path'] = '.'  # Where they are is no part of a run.
+      common['data_path'] = '.'  # Does not define a run.
     return FedMdSettings(**{**common, **self.changes, **others})
 
   def run(self, seed: int) -> str:
-    """Name of a run."""
+    """Returns the name of a run."""
     return f'{self.key}-{seed}'
 
   @property
   def paper_epsilon(self) -> float | None:
-    """Of the paper's setting, in natural logarithms; None without a draw."""
+    """Epsilon of the paper's setting, natural logarithms; None without a draw."""
     settings = self.settings(0)
     if settings.mode != 'nfdp' or settings.split != 'iid':
       return None
@@ -97,15 +97,15 @@ def _table_2() -> Iterator[Case]:
   printed = {'cifar': dict(np=86.88, centralized=88.83),
              'mnist_letters': dict(np=96.15, centralized=98.00)}
   keys = {16: 'k16-softmax-10', 60: 'k60-with', 300: 'k300-with'}
-  for task, found in _PRINTED.items():
+  for task, rows in _PRINTED.items():
     for mode, name in (('np', 'FedMD-NP'), ('centralized', 'Centralized')):
       yield Case(key=f'{task}-{mode}', table='2', name=name, task=task,
                  changes=dict(mode=mode), printed=printed[task][mode])
-    if task == 'cifar':  # Not of the paper: what k = all is without its draw.
+    if task == 'cifar':  # Not in the paper: k = all without its draw.
       yield Case(key='cifar-np-190', table='2', task=task,
                  name=f'FedMD-NP, {_DIFFERENT} records of each party',
                  changes=dict(mode='np', records_per_client=_DIFFERENT))
-    for size, (accuracy, epsilon) in found.items():
+    for size, (accuracy, epsilon) in rows.items():
       key = keys.get(size, f'k{size or "all"}')
       yield Case(
           key=f'{task}-{key}', table='2', name=f'FedMD-NFDP, k = {size or "all"}',
@@ -117,15 +117,15 @@ def _table_3() -> Iterator[Case]:
   printed = {
       'cifar': {10: (74.55, 74.88, 75.12), 5: (69.79, 70.02, 70.01)},
       'mnist_letters': {10: (80.74, 80.64, 81.58), 5: (74.99, 75.02, 75.58)}}
-  for task, of_parties in printed.items():
-    for parties, accuracies in of_parties.items():
+  for task, by_parties in printed.items():
+    for parties, accuracies in by_parties.items():
       for kind, accuracy in zip(('logits', 'softmax', 'argmax'), accuracies):
         yield Case(
             key=f'{task}-k16-{kind}-{parties}', table='3',
             name=f'k = 16, {kind}, {parties} parties', task=task, printed=accuracy,
             changes=dict(subset_size=16, knowledge=kind, num_clients=parties),
             printed_epsilon=_PRINTED[task][16][1] if parties == 10 else None)
-  # Not of the paper: what table 2 would be, had it shared argmax predictions.
+  # Not in the paper: table 2 with argmax predictions.
   yield Case(key='cifar-np-argmax', table='3', name='FedMD-NP, argmax', task='cifar',
              changes=dict(mode='np', knowledge='argmax'))
   yield Case(key='cifar-kall-argmax', table='3', name='k = all, argmax',
@@ -178,7 +178,7 @@ def _ldp() -> Iterator[Case]:
 
 
 def _parties() -> Iterator[Case]:
-  """Figure 2 (d), beside table 3: k = 16 whatever the number of parties."""
+  """Figure 2 (d), in addition to table 3: k = 16 for any number of parties."""
   for parties in (1, 2):
     yield Case(
         key=f'cifar-k16-softmax-{parties}', table='parties', task='cifar',
@@ -187,19 +187,19 @@ def _parties() -> Iterator[Case]:
 
 
 def cases() -> list[Case]:
-  """All rows, in the order of the tables."""
+  """Returns all rows, in the order of the tables."""
   return [*_table_2(), *_table_3(), *_table_4(), *_table_5(), *_ldp(), *_parties()]
 
 
 def runs() -> list[tuple[Case, int]]:
-  """All runs, each once: those that matter most first, first seeds before others."""
+  """Returns all runs, each once: the important ones and first seeds first."""
   rank = ('2', '5', 'ldp', '3', '4', 'parties')
-  found = {}
+  by_name = {}
   for case in cases():
     for seed in case.seeds:
-      found.setdefault(case.run(seed), (case, seed))
+      by_name.setdefault(case.run(seed), (case, seed))
 
-  def place(item):
+  def order(item):
     case, seed = item
     if seed:
       stage = 2
@@ -209,4 +209,4 @@ def runs() -> list[tuple[Case, int]]:
       stage = 1 if case.table == '2' else 3
     return stage, rank.index(case.table), case.changes.get('num_clients', 10) != 10
 
-  return sorted(found.values(), key=place)
+  return sorted(by_name.values(), key=order)

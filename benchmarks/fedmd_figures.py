@@ -8,8 +8,8 @@ import pathlib
 import statistics
 from typing import Mapping
 
-import matplotlib
-import matplotlib.ticker
+from matplotlib import figure as figure_lib
+from matplotlib import ticker
 import numpy as np
 
 from tff_pipelines.accounting import calibration
@@ -22,21 +22,20 @@ PARTIES = (2, 5, 10, 20, 50, 100)
 FIGURES = {2: 'fedmd_budget.png', 3: 'fedmd_rounds.png', 4: 'fedmd_replacement.png'}
 
 
-def _pyplot():
-  matplotlib.use('Agg')
-  from matplotlib import pyplot  # pylint: disable=g-import-not-at-top
-  return pyplot
+def _panels(width: float, height: float, count: int):
+  """Creates a figure of `count` panels in a row; sizes are inches."""
+  figure = figure_lib.Figure(figsize=(width * count, height))
+  return figure, figure.subplots(1, count, squeeze=False)[0]
 
 
-def _save(figure, path: pathlib.Path) -> None:
+def _save(figure: figure_lib.Figure, path: pathlib.Path) -> None:
   figure.tight_layout()
   figure.savefig(path, dpi=80)
-  _pyplot().close(figure)
   print(f'drawn: {path}')
 
 
 def _ldp_stddev(event: events.Nfdp) -> float:
-  """Noise of softmax predictions at the epsilon and delta of a draw."""
+  """Returns the noise of softmax predictions at the epsilon and delta of a draw."""
   multiplier = calibration.noise_multiplier(
       lambda z: events.SelfComposed(
           event=events.LocalGaussian(noise_multiplier=z), count=QUERIES),
@@ -45,13 +44,12 @@ def _ldp_stddev(event: events.Nfdp) -> float:
 
 
 def draw_budget(path: pathlib.Path, results: Mapping[str, dict]) -> None:
-  """Figure 2: epsilon, delta, noise and accuracy against the number of parties."""
+  """Draws figure 2: epsilon, delta, noise and accuracy by the number of parties."""
   points = collections.defaultdict(list)
   for result in results.values():
     if result['case'].startswith('cifar-k16-softmax-'):
       points[len(result['records'])].append(100 * result['accuracy'])
-  panels = 4 if points else 3
-  figure, axes = _pyplot().subplots(1, panels, figsize=(3.75 * panels, 3.6))
+  figure, axes = _panels(3.75, 3.6, 4 if points else 3)
   for name, records in RECORDS.items():
     draws = [events.Nfdp(records=records // n, subset_size=DRAWS) for n in PARTIES]
     for axis, values in zip(axes, (
@@ -80,7 +78,7 @@ def draw_budget(path: pathlib.Path, results: Mapping[str, dict]) -> None:
 
 
 def draw_rounds(path: pathlib.Path, results: Mapping[str, dict]) -> None:
-  """Figure 3: the accuracy of every party over the rounds."""
+  """Draws figure 3: the accuracy of every party over the rounds."""
   chosen = [(title, results[run]) for title, run in (
       ('letters, all draws', 'mnist_letters-kall-0'),
       ('CIFAR, all draws', 'cifar-kall-0'), ('CIFAR, k = 16', 'cifar-k16-softmax-10-0'))
@@ -88,16 +86,14 @@ def draw_rounds(path: pathlib.Path, results: Mapping[str, dict]) -> None:
   if not chosen:
     print('figure 3 needs finished runs of table 2: there are none')
     return
-  figure, axes = _pyplot().subplots(
-      1, len(chosen), figsize=(5 * len(chosen), 3.8), squeeze=False)
-  for axis, (title, result) in zip(axes[0], chosen):
+  figure, axes = _panels(5, 3.8, len(chosen))
+  for axis, (title, result) in zip(axes, chosen):
     history = 100 * np.array(result['history'])
     axis.plot(history, linewidth=1, alpha=0.7)
     axis.plot(history.mean(axis=1), color='black', linewidth=2, label='mean')
     axis.set_title(title, fontsize=10)
     axis.set_xlabel('communication round')
-    axis.xaxis.set_major_locator(
-        matplotlib.ticker.MaxNLocator(integer=True))
+    axis.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
     axis.set_ylabel('test accuracy of each party (%)')
     axis.grid(alpha=0.3)
     axis.legend()
@@ -105,9 +101,9 @@ def draw_rounds(path: pathlib.Path, results: Mapping[str, dict]) -> None:
 
 
 def draw_replacement(path: pathlib.Path) -> None:
-  """Figure 4: epsilon and delta with and without replacement, 100 records."""
+  """Draws figure 4: epsilon and delta with and without replacement, 100 records."""
   sizes = np.arange(1, 100)
-  figure, axes = _pyplot().subplots(1, 2, figsize=(9, 3.6))
+  figure, axes = _panels(4.5, 3.6, 2)
   for replacement, name in ((True, 'with'), (False, 'without')):
     draws = [events.Nfdp(records=100, subset_size=int(k), replacement=replacement)
              for k in sizes]
@@ -123,7 +119,7 @@ def draw_replacement(path: pathlib.Path) -> None:
 
 
 def draw(folder: pathlib.Path, results: Mapping[str, dict]) -> None:
-  """Draws all that can be drawn into a folder."""
+  """Draws to a folder all figures that there are results for."""
   folder.mkdir(parents=True, exist_ok=True)
   draw_budget(folder / FIGURES[2], results)
   draw_rounds(folder / FIGURES[3], results)

@@ -1,26 +1,26 @@
-"""Runs the tables of arXiv 2009.05537 on the data that there is, and draws.
+"""Runs the tables of arXiv 2009.05537 on the available data, and draws figures.
 
   python -m benchmarks.results_fedmd --data_path=$DATA_DIR
   python -m benchmarks.results_fedmd --data_path=$DATA_DIR --only=cifar-np,cifar-kall
-  python -m benchmarks.results_fedmd --tables     # of what has been run so far
+  python -m benchmarks.results_fedmd --tables     # of the finished runs
   python -m benchmarks.results_fedmd --figures    # of the same
 
-Every setting is a run of `tff_pipelines.fedmd` under its real guarantee, in a
-folder of its own below --output_dir; its result is a line of results.jsonl as soon
-as it is there. Started again, the script continues where it stopped, within a run as
-well. --rounds and --public_per_round less than the paper's make it a matter of an
-hour; every size has a folder of its own. When all is done, or with --tables, the
-tables between the marks in --document are rewritten.
+Every setting is a run of `tff_pipelines.fedmd` under its real guarantee, in its own
+folder below --output_dir; its result is a line of results.jsonl as soon as it is
+finished. Started again, the script continues where it stopped, within a run as
+well. With --rounds and --public_per_round below the paper's it takes an hour; every
+size has its own folder. When all is done, or with --tables, the tables between the
+marks in --document are rewritten.
 """
 
 import argparse
+from collections.abc import Sequence
 import csv
 import math
 import os
 import pathlib
 import statistics
 import time
-from typing import Sequence
 
 from benchmarks import documents
 from benchmarks import fedmd_cases
@@ -32,7 +32,7 @@ _CLASSES = 6
 
 
 def _history(folder: pathlib.Path) -> list[list[float]]:
-  """Accuracies of the parties, a list for every round."""
+  """Reads the accuracies of the parties, a list for every round."""
   with open(folder / 'metrics.csv', encoding='utf-8') as file:
     rows = list(csv.DictReader(file))
   names = sorted((name for name in rows[0] if name.startswith('party_')),
@@ -52,14 +52,14 @@ class Runner:
     self._task = (None, None)
 
   def run(self, case: Case, seed: int) -> dict:
-    """The result of one run, from its beginning or continued."""
+    """Starts or continues a run, and returns its result."""
     # TensorFlow takes seconds to import: tables and figures need not wait.
     from tff_pipelines.fedmd import run as fedmd_run  # pylint: disable=g-import-not-at-top
     folder = self._folder / case.run(seed)
     sizes = dict(self._sizes)
     if not case.has_consensus:
       del sizes['public_per_round']
-    if self._data_path is not None:
+    if case.task != 'digits':
       sizes['data_path'] = self._data_path
     settings = case.settings(seed, output_dir=str(folder), resume=True, **sizes)
     start, start_cpu = time.monotonic(), time.process_time()
@@ -87,7 +87,7 @@ class Runner:
 
 
 def run_all(runner: Runner, folder: pathlib.Path, only: Sequence[str]) -> None:
-  """Runs what is not there yet, of the runs whose names start with one of `only`."""
+  """Runs what is not done yet, of the runs whose names start with one of `only`."""
   folder.mkdir(parents=True, exist_ok=True)
   done = documents.read(folder, 'run')
   for case, seed in fedmd_cases.runs():
@@ -100,14 +100,14 @@ def run_all(runner: Runner, folder: pathlib.Path, only: Sequence[str]) -> None:
 
 
 def _accuracies(done: Results, key: str) -> list[float]:
-  """Of the runs of a key, in percent, by their seeds."""
-  found = sorted((r for r in done.values() if r['case'] == key),
-                 key=lambda result: result['seed'])
-  return [100 * result['accuracy'] for result in found]
+  """Returns the accuracies of the runs of a key, in percent, by seed."""
+  results = sorted((r for r in done.values() if r['case'] == key),
+                   key=lambda result: result['seed'])
+  return [100 * result['accuracy'] for result in results]
 
 
 def _percent(values: Sequence[float]) -> str:
-  """Mean, and of several the single ones."""
+  """Formats the mean and, of several, the single values."""
   text = f'{statistics.fmean(values):.2f}'
   if len(values) > 1:
     text += ' (' + ', '.join(f'{value:.2f}' for value in values) + ')'
@@ -115,20 +115,20 @@ def _percent(values: Sequence[float]) -> str:
 
 
 def _up(value: float | None) -> str:
-  """Of a guarantee: 4 decimals, rounded up."""
+  """Formats epsilon or delta: 4 decimals, rounded up."""
   return '–' if value is None else f'{math.ceil(value * 1e4) / 1e4:.4f}'
 
 
 def _line(case: Case, done: Results) -> str | None:
-  """A row of a table in Markdown; None if nothing of it has been run."""
-  found = [done[case.run(seed)] for seed in case.seeds if case.run(seed) in done]
-  if not found:
+  """Formats a row of a table in Markdown; None if nothing of it has been run."""
+  results = [done[case.run(seed)] for seed in case.seeds if case.run(seed) in done]
+  if not results:
     return None
-  records = sorted({n for result in found for n in result['records']})
+  records = sorted({n for result in results for n in result['records']})
   size = f'{records[0]}' if len(records) == 1 else f'{records[0]}–{records[-1]}'
   guarantee = '–'
-  if found[0]['epsilon'] is not None:
-    guarantee = f'{_up(found[0]["epsilon"])}, {_up(found[0]["delta"])}'
+  if results[0]['epsilon'] is not None:
+    guarantee = f'{_up(results[0]["epsilon"])}, {_up(results[0]["delta"])}'
   printed = '–' if case.printed is None else f'{case.printed:.2f}'
   decimal = '–' if case.printed_epsilon is None else f'{case.printed_epsilon:.4f}'
   return (f'| {fedmd_cases.TASK_NAMES[case.task]} | {case.name} | {printed} | '
@@ -137,9 +137,9 @@ def _line(case: Case, done: Results) -> str | None:
 
 
 def table(done: Results, name: str) -> str | None:
-  """A table of what has been run so far as Markdown; None if that is nothing."""
+  """Formats a table of the finished runs in Markdown; None if there are none."""
   lines = [_line(case, done) for case in fedmd_cases.cases() if case.table == name]
-  lines = [line for line in lines if line]
+  lines = list(filter(None, lines))
   if not lines:
     return None
   return '\n'.join([
@@ -149,33 +149,33 @@ def table(done: Results, name: str) -> str | None:
 
 
 def _differences(done: Results, one: str, other: str) -> list[float]:
-  """Points that `one` is above the other, seed by seed of those that both have."""
+  """Returns the points that `one` is above the other, by seed that both have."""
   seeds = [{r['seed']: 100 * r['accuracy'] for r in done.values() if r['case'] == key}
            for key in (one, other)]
   both = sorted(seeds[0].keys() & seeds[1].keys())
   return [seeds[0][s] - seeds[1][s] for s in both]
 
 
-def _claim(name: str, found: str, met: bool) -> str:
-  return f'| {name} | {found} | {"yes" if met else "**no**"} |'
+def _claim(name: str, result: str, met: bool) -> str:
+  return f'| {name} | {result} | {"yes" if met else "**no**"} |'
 
 
 def _not_below(name: str, differences: Sequence[float]) -> list[str]:
-  """The line of a claim of at most 1 point below, in the mean of the seeds."""
+  """Formats a claim of at most 1 point below, in the mean of the seeds."""
   if not differences:
     return []
   mean = round(statistics.fmean(differences), 2)
-  found = f'{mean:+.2f} points'
+  result = f'{mean:+.2f} points'
   if len(differences) > 1:
-    found += ' (' + ', '.join(f'{value:+.2f}' for value in differences) + ')'
-  return [_claim(f'{name} at most 1 point below', found, mean >= -1)]
+    result += ' (' + ', '.join(f'{value:+.2f}' for value in differences) + ')'
+  return [_claim(f'{name} at most 1 point below', result, mean >= -1)]
 
 
 def claims(done: Results) -> str | None:
-  """What the paper claims, judged by our numbers; None without them."""
+  """Judges the claims of the paper by our numbers; None without them."""
   lines = []
-  of = {key: _accuracies(done, key) for key in {r['case'] for r in done.values()}}
-  mean = {key: statistics.fmean(values) for key, values in of.items()}
+  values = {key: _accuracies(done, key) for key in {r['case'] for r in done.values()}}
+  mean = {key: statistics.fmean(accuracies) for key, accuracies in values.items()}
   for kind, end in (('softmax', ''), ('argmax', '-argmax')):
     lines += _not_below(
         f'CIFAR, {kind}: NFDP at full k against NP,',
@@ -187,13 +187,13 @@ def claims(done: Results) -> str | None:
       'CIFAR, k = 16: argmax against logits,',
       _differences(done, 'cifar-k16-argmax-10', 'cifar-k16-logits-10'))
   drawn = ('cifar-k60-with', 'cifar-k60-without')
-  if all(len(of.get(key, ())) > 1 for key in drawn):
+  if all(len(values.get(key, ())) > 1 for key in drawn):
     difference = abs(mean[drawn[0]] - mean[drawn[1]])
-    spread = max(max(of[key]) - min(of[key]) for key in drawn)
+    spread = max(max(values[key]) - min(values[key]) for key in drawn)
     lines.append(_claim(
         'CIFAR, k = 60: with and without replacement differ by less than the seeds '
         'do', f'{difference:.2f} points; seeds {spread:.2f}', difference <= spread))
-  if 'cifar-ldp-digest' in of:
+  if 'cifar-ldp-digest' in values:
     chance = 100 / _CLASSES
     lines.append(_claim(
         'CIFAR: parties that learn from the consensus of FedMD-LDP alone, at the '
@@ -206,24 +206,24 @@ def claims(done: Results) -> str | None:
 
 
 def sizes(done: Results) -> str | None:
-  """What was run, and how long it took; None if nothing was."""
+  """Describes the finished runs and their times; None if there are none."""
   if not done:
     return None
-  found = list(done.values())
-  seconds = [result['seconds'] for result in found]
-  rounds, public = ('/'.join(map(str, sorted({result[name] for result in found})))
-                    for name in ('rounds', 'public_per_round'))
-  return (f'Runs: {len(found)}, of {rounds} rounds with {public} public records each '
+  seconds = [result['seconds'] for result in done.values()]
+  rounds, public = (
+      '/'.join(map(str, sorted({result[name] for result in done.values()})))
+      for name in ('rounds', 'public_per_round'))
+  return (f'Runs: {len(done)}, of {rounds} rounds with {public} public records each '
           f'(paper: {_PAPER_ROUNDS} and {_PAPER_PUBLIC}). A run took '
           f'{statistics.median(seconds):.0f} s (median; longest '
           f'{max(seconds):.0f} s), all together {sum(seconds) / 60:.0f} minutes.')
 
 
 def tables(done: Results) -> dict[str, str]:
-  """Name of a mark -> Markdown, of what has been run so far."""
-  found = {'sizes': sizes(done), 'claims': claims(done),
+  """Returns the Markdown of the finished runs by name of the mark."""
+  texts = {'sizes': sizes(done), 'claims': claims(done),
            **{name: table(done, name) for name in fedmd_cases.TABLES}}
-  return {name: text for name, text in found.items() if text is not None}
+  return {name: text for name, text in texts.items() if text is not None}
 
 
 def is_complete(done: Results) -> bool:
@@ -232,14 +232,14 @@ def is_complete(done: Results) -> bool:
 
 
 def report(done: Results, document: str) -> None:
-  """Prints the tables and puts them into a document, '' for none."""
-  found = tables(done)
-  for name, text in found.items():
+  """Prints the tables and writes them to a document, '' for none."""
+  texts = tables(done)
+  for name, text in texts.items():
     print(f'\n{name}\n\n{text}')
-  documents.put(document, {f'fedmd {name}': text for name, text in found.items()})
+  documents.put(document, {f'fedmd {name}': text for name, text in texts.items()})
 
 
-def main():
+def main(arguments: Sequence[str] | None = None) -> None:
   parser = argparse.ArgumentParser(description=__doc__.split('\n', maxsplit=1)[0])
   parser.add_argument('--data_path', '--data_dir', default=os.environ.get('DATA_DIR'),
                       help='folder of the .npz files')
@@ -249,16 +249,16 @@ def main():
   parser.add_argument('--public_per_round', type=int, default=_PAPER_PUBLIC,
                       help='public records of a round')
   parser.add_argument('--only', default='',
-                      help='runs whose names start like one of these, by commas')
+                      help='prefixes of the names of runs, separated by commas')
   parser.add_argument('--tables', action='store_true',
-                      help='tables of what has been run, run nothing')
+                      help='tables of the finished runs, run nothing')
   parser.add_argument('--figures', action='store_true',
-                      help='draw figures of what has been run, run nothing')
+                      help='draw figures of the finished runs, run nothing')
   parser.add_argument('--document', default='docs/fedmd.md',
-                      help='where the tables go; empty for nowhere')
+                      help='page of the tables; empty for none')
   parser.add_argument('--pictures', default='docs/figures',
                       help='folder of the figures')
-  flags = parser.parse_args()
+  flags = parser.parse_args(arguments)
   folder = pathlib.Path(
       flags.output_dir, f'r{flags.rounds}-p{flags.public_per_round}')
   if flags.figures:
@@ -271,9 +271,9 @@ def main():
     run_all(runner, folder, flags.only.split(','))
   if not flags.figures or flags.tables:
     done = documents.read(folder, 'run')
-    # Rows of a page are not exchanged for fewer ones unless asked for.
-    whole = flags.tables or is_complete(done)
-    report(done, flags.document if whole else '')
+    # A page is only rewritten with fewer rows if asked for.
+    rewrite = flags.tables or is_complete(done)
+    report(done, flags.document if rewrite else '')
 
 
 if __name__ == '__main__':

@@ -1,11 +1,11 @@
-"""Lines of results, and what goes between the marks of a page."""
+"""Lines of results, and texts between the marks of a page."""
 
 import pytest
 
 from benchmarks import documents
 
 
-def test_only_what_stands_between_the_marks_is_rewritten():
+def test_only_the_text_between_the_marks_is_rewritten():
   text = 'a\n<!-- x: begin -->\nold\n<!-- x: end -->\nb\n'
   new = documents.rewritten(text, 'x', 'new')
   assert new == 'a\n<!-- x: begin -->\nnew\n<!-- x: end -->\nb\n'
@@ -24,10 +24,10 @@ def test_a_page_without_one_of_the_marks_is_left_as_it_was(tmp_path):
   assert page.read_text(encoding='utf-8') == text
   documents.put(str(page), {'x': '±'})
   assert page.read_text(encoding='utf-8') == text.replace('old', '±')
-  documents.put('', {'x': 'new'})  # For nowhere.
+  documents.put('', {'x': 'new'})  # No document.
 
 
-def test_a_run_that_was_cut_off_is_run_again_and_the_last_of_a_name_counts(tmp_path):
+def test_line_that_was_cut_off_is_ignored_and_the_last_of_a_name_counts(tmp_path):
   assert documents.read(tmp_path) == {}
   documents.append(tmp_path, {'name': 'a', 'row': 'a', 'n': 1})
   with open(tmp_path / documents.RESULTS, 'a', encoding='utf-8') as file:
@@ -35,10 +35,10 @@ def test_a_run_that_was_cut_off_is_run_again_and_the_last_of_a_name_counts(tmp_p
   assert list(documents.read(tmp_path)) == ['a']
   documents.append(tmp_path, {'name': 'b', 'row': 'b', 'n': 2})
   documents.append(tmp_path, {'name': 'a', 'row': 'a', 'n': 3})
-  found = documents.read(tmp_path)
-  assert {name: line['n'] for name, line in found.items()} == {'a': 3, 'b': 2}
+  results = documents.read(tmp_path)
+  assert {name: line['n'] for name, line in results.items()} == {'a': 3, 'b': 2}
   assert documents.read(tmp_path, key='n')[2]['name'] == 'b'
-  assert documents.of_row(found, 'b') == [{'name': 'b', 'row': 'b', 'n': 2}]
+  assert documents.of_row(results, 'b') == [{'name': 'b', 'row': 'b', 'n': 2}]
 
 
 def test_percent_has_the_deviation_of_a_sample():

@@ -1,4 +1,4 @@
-"""Figures are drawn of whatever has been run."""
+"""Figures are drawn of all finished runs."""
 
 import matplotlib.image
 
@@ -11,15 +11,15 @@ def _result(run, parties):
               records=[300] * parties, history=[[0.5] * parties, [0.7] * parties])
 
 
-def test_every_figure_is_a_picture(tmp_path, monkeypatch):
+def test_every_figure_is_an_image(tmp_path, monkeypatch):
   monkeypatch.setattr(fedmd_figures, 'PARTIES', (10,))  # Noise takes seconds.
   results = {run: _result(run, parties) for run, parties in (
       ('cifar-k16-softmax-10-0', 10), ('cifar-k16-softmax-5-0', 5),
       ('cifar-kall-0', 10))}
   fedmd_figures.draw(tmp_path, results)
   for name in fedmd_figures.FIGURES.values():
-    picture = matplotlib.image.imread(tmp_path / name)
-    assert min(picture.shape[:2]) > 250 and picture.std() > 0.05
+    image = matplotlib.image.imread(tmp_path / name)
+    assert min(image.shape[:2]) > 250 and image.std() > 0.05
     # They are checked in.
     assert (tmp_path / name).stat().st_size < 150_000
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks import fedmd
+from benchmarks import measure
 from tasks.models import fedmd as fedmd_models
 
 
@@ -13,13 +14,11 @@ def test_keras_models_are_the_same_networks(name, image):
   ours = fedmd_models.build(name, image, fedmd.CLASSES)
   theirs = fedmd.keras_model(name, image)
   weights = ours.initial_weights(0)
-  parts, start = [], 0
-  for shape in (w.shape for w in theirs.get_weights()):
-    end = start + int(np.prod(shape))
-    parts.append(weights[start:end].reshape(shape))
-    start = end
-  assert start == ours.size
-  theirs.set_weights(parts)
+  shapes = [w.shape for w in theirs.get_weights()]
+  ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
+  assert ends[-1] == ours.size
+  theirs.set_weights([part.reshape(shape) for part, shape in zip(
+      np.split(weights, ends[:-1]), shapes)])
   images = np.random.default_rng(1).integers(0, 256, (2, *image), dtype=np.uint8)
   np.testing.assert_allclose(
       theirs(images).numpy(), ours.logits(weights, images).numpy(), atol=1e-4)
@@ -30,5 +29,17 @@ def test_rounds_of_both_have_the_same_work():
   data = fedmd.Data(setting)
   assert [len(x) for x, _ in data.private] == [setting.records] * setting.parties
   assert data.subset().shape == (setting.public, *setting.image)
-  # New ones for every round.
+  # Each round has new ones.
   assert np.any(data.subset() != data.subset())
+
+
+def test_quick_run_measures_both(tmp_path, shared_context, capsys):
+  del shared_context
+  path = str(tmp_path / 'rows.json')
+  fedmd.main(['--quick', f'--json={path}'])
+  rows = measure.read(path)
+  assert [row.unit for row in rows] == ['s/round', 'cpu-s/round']
+  assert all(row.ours > 0 and row.peer > 0 for row in rows)
+  assert capsys.readouterr().out.count('FedMD, tiny') == 2
+  fedmd.main(['--quick', '--only=CIFAR'])
+  assert 'FedMD' not in capsys.readouterr().out

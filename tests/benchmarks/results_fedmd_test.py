@@ -1,4 +1,4 @@
-"""The tables of FedMD: which runs they need, and what is computed from them."""
+"""The tables of FedMD: the runs that they need, and their contents."""
 
 import json
 import math
@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from benchmarks import documents
 from benchmarks import fedmd_cases
 from benchmarks import results_fedmd
 from tests import modules
@@ -20,8 +21,8 @@ def _result(key, accuracy, seed=0, epsilon=0.19971):
       seconds=60.0, cpu_seconds=60.0, warnings=[])
 
 
-def _results(*found):
-  return {result['run']: result for result in found}
+def _results(*results):
+  return {result['run']: result for result in results}
 
 
 def test_rows_of_one_key_are_of_one_setting_and_run_once():
@@ -31,7 +32,7 @@ def test_rows_of_one_key_are_of_one_setting_and_run_once():
   names = [case.run(seed) for case, seed in fedmd_cases.runs()]
   assert len(set(names)) == len(names)
   assert {case.key for case, _ in fedmd_cases.runs()} == settings.keys()
-  # As many different settings as keys.
+  # Different keys have different settings.
   assert len(set(settings.values())) == len(settings)
 
 
@@ -45,9 +46,9 @@ def test_what_is_compared_is_repeated():
 
 
 def test_epsilons_of_the_paper_are_decimal_logarithms():
-  found = [case for case in fedmd_cases.cases() if case.printed_epsilon is not None]
-  assert {case.changes['subset_size'] for case in found} == {16, 60, 120, 300, None}
-  for case in found:
+  cases = [case for case in fedmd_cases.cases() if case.printed_epsilon is not None]
+  assert {case.changes['subset_size'] for case in cases} == {16, 60, 120, 300, None}
+  for case in cases:
     decimal = case.paper_epsilon / math.log(10)
     if case.changes['subset_size'] == 16:
       # Its rows have the values of k = 18.
@@ -125,31 +126,48 @@ def test_tables_need_no_tensorflow(tmp_path):
 
 def _tiny(key='tiny', **changes):
   return fedmd_cases.Case(
-      key=key, table='2', name='tiny', task='digits', changes={**dict(
-          num_clients=2, pretrain_epochs=1, initial_epochs=1, architectures=('dense2',)),
-                                                               **changes})
+      key=key, table='2', name='tiny', task='digits', changes={
+          'num_clients': 2, 'pretrain_epochs': 1, 'initial_epochs': 1,
+          'architectures': ('dense2',), **changes})
 
 
-def test_runs_of_other_records_or_models_do_not_share_a_task(tmp_path):
+def test_runs_of_other_records_or_models_do_not_share_a_task(
+    tmp_path, shared_context):
+  del shared_context
   runner = results_fedmd.Runner(tmp_path, None, rounds=1, public_per_round=40)
-  found = [runner.run(case, 0) for case in (
+  few, everything, other = (runner.run(case, 0) for case in (
       _tiny('few', records_per_client=20), _tiny('all'),
-      _tiny('other', architectures=('dense2', 'dense3')))]
-  assert found[0]['records'] == [20, 20] and found[1]['records'][0] > 400
-  assert found[2]['records'] == found[1]['records']
+      _tiny('other', architectures=('dense2', 'dense3'))))
+  assert few['records'] == [20, 20] and everything['records'][0] > 400
+  assert other['records'] == everything['records']
   models = [json.loads((tmp_path / f'{key}-0' / 'summary.json').read_text())
             ['details']['parties'] for key in ('all', 'other')]
   assert [[party['architecture'] for party in run] for run in models] == [
       ['dense2', 'dense2'], ['dense2', 'dense3']]
 
 
-def test_run_is_done_once_and_continued(tmp_path, capsys):
-  case = _tiny()
-  runner = results_fedmd.Runner(tmp_path, None, rounds=1, public_per_round=40)
-  first = runner.run(case, 0)
-  assert first['run'] == 'tiny-0' and first['starts'] == 1
-  assert first['rounds'] == 1 and len(first['history']) == 2
-  assert first['accuracy'] == pytest.approx(sum(first['history'][-1]) / 2)
-  second = runner.run(case, 0)
-  assert second['starts'] == 2 and second['history'] == first['history']
+def test_script_fills_the_page_and_continues_its_runs(
+    tmp_path, capsys, monkeypatch, shared_context):
+  del shared_context
+  case = _tiny(mode='np')
+  monkeypatch.setattr(fedmd_cases, 'cases', lambda: [case])
+  monkeypatch.setattr(fedmd_cases, 'runs', lambda: [(case, 0)])
+  monkeypatch.setitem(fedmd_cases.TASK_NAMES, 'digits', 'digits')
+  page = tmp_path / 'page.md'
+  page.write_text(''.join(
+      f'<!-- fedmd {name}: begin -->\n<!-- fedmd {name}: end -->\n'
+      for name in ('sizes', '2')), encoding='utf-8')
+  flags = ['--rounds=1', '--public_per_round=40', '--data_path=.',
+           f'--document={page}', f'--output_dir={tmp_path}']
+  results_fedmd.main(flags)
   assert 'mean accuracy' in capsys.readouterr().out
+  assert '| digits | tiny |' in page.read_text(encoding='utf-8')
+  folder = tmp_path / 'r1-p40'
+  first = documents.read(folder, 'run')['tiny-0']
+  assert first['starts'] == first['rounds'] == 1 and len(first['history']) == 2
+  assert first['accuracy'] == pytest.approx(sum(first['history'][-1]) / 2)
+  # What is done is not run again.
+  results_fedmd.main(flags)
+  assert 'mean accuracy' not in capsys.readouterr().out
+  second = results_fedmd.Runner(folder, None, 1, 40).run(case, 0)
+  assert second['starts'] == 2 and second['history'] == first['history']

@@ -1,4 +1,4 @@
-"""FedMD keeps the contract of all experiments; folders of version 1 are continued."""
+"""FedMD meets the contract of all experiments; folders of version 1 are continued."""
 
 import json
 import shutil
@@ -99,7 +99,7 @@ def _finished(start, tmp_path_factory):
 
 
 def _resumed(finished, start, folder, **changes):
-  """Resumes a copy of it whose configuration is that of version 1, with changes."""
+  """Resumes a copy of the run with a configuration of version 1, with changes."""
   shutil.copytree(finished, folder)
   (folder / files.CONFIGURATION).write_text(json.dumps(
       {**_VERSION_1, 'data_fingerprint': start[0].fingerprint, **changes}))
@@ -133,7 +133,7 @@ def test_another_configuration_of_version_1_is_refused(
     _resumed(finished, start, tmp_path / 'run', **changes)
 
 
-def test_what_version_1_let_be_given_in_vain_is_no_matter(finished, start, tmp_path):
+def test_settings_that_version_1_ignored_may_differ(finished, start, tmp_path):
   summary = _resumed(finished, start, tmp_path / 'run', bits=12, epsilon=3.0,
                      noise='laplace')
   assert summary['starts'] == 2

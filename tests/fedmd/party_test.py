@@ -1,11 +1,11 @@
-"""What a party does with its model, against Keras and NumPy."""
+"""Training and predictions of a party, against Keras and NumPy."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tasks.models import fedmd as fedmd_models
-from tff_pipelines.fedmd import party as fedmd_training
+from tff_pipelines.fedmd import party as party_lib
 from tff_pipelines.fedmd.party import FitConfig
 
 SHAPE, CLASSES = (8, 8, 1), 5
@@ -26,7 +26,7 @@ def _fit(images, targets, epochs, *, kind='labels', weights=None, key=KEY,
          rate=0.01, batch=1000, factor=1.0):
   if weights is None:
     weights = ARCHITECTURE.initial_weights(0)
-  return fedmd_training.fit(
+  return party_lib.fit(
       ARCHITECTURE, tf.constant(weights), tf.constant(images),
       tf.constant(targets), tf.constant(epochs), key, kind=kind,
       config=FitConfig(learning_rate=rate, batch_size=batch),
@@ -52,21 +52,21 @@ def test_fit_takes_the_steps_of_keras_adam(kind):
     with tf.GradientTape() as tape:
       value = loss(targets, ARCHITECTURE.logits(weights, images))
     optimizer.apply_gradients([(tape.gradient(value, weights), weights)])
-  # One batch has all examples, so their order plays no part.
-  found = _fit(images, targets, 6, kind=kind)
-  moved = np.abs(found - ARCHITECTURE.initial_weights(0)).max()
-  assert moved > 0.01
-  np.testing.assert_allclose(found, weights.numpy(), atol=1e-3 * moved)
+  # One batch has all examples, so their order does not matter.
+  trained = _fit(images, targets, 6, kind=kind)
+  change = np.abs(trained - ARCHITECTURE.initial_weights(0)).max()
+  assert change > 0.01
+  np.testing.assert_allclose(trained, weights.numpy(), atol=1e-3 * change)
 
 
 def test_rate_factor_multiplies_the_learning_rate():
   images, labels = _images(12), _labels(12)
-  found = _fit(images, labels, 3, rate=0.04, factor=0.25)
-  np.testing.assert_array_equal(found, _fit(images, labels, 3, rate=0.01))
-  assert np.any(found != _fit(images, labels, 3, rate=0.04))
+  weights = _fit(images, labels, 3, rate=0.04, factor=0.25)
+  np.testing.assert_array_equal(weights, _fit(images, labels, 3, rate=0.01))
+  assert np.any(weights != _fit(images, labels, 3, rate=0.04))
 
 
-def test_every_example_is_seen_once_an_epoch_in_an_order_of_its_own():
+def test_every_example_is_seen_once_an_epoch_in_an_order_of_the_key():
   # One example a step: weights depend on the order, and all examples count.
   images, labels = _images(5), _labels(5)
   first = _fit(images, labels, 1, batch=1)
@@ -92,7 +92,7 @@ def test_half_of_the_images_are_mirrored_left_to_right_and_keep_their_targets():
   seen = []
 
   class Recorder:
-    """In the place of an architecture: notes what it is shown."""
+    """A stand-in for an architecture that records the images it reads."""
 
     @staticmethod
     def logits(weights, images):
@@ -104,7 +104,7 @@ def test_half_of_the_images_are_mirrored_left_to_right_and_keep_their_targets():
   images[:, 0, 0, 0] = images[:, 0, 7, 0] = np.arange(400) % 200
   for mirror in (True, False):
     seen.clear()
-    fedmd_training.fit(
+    party_lib.fit(
         Recorder, tf.zeros([3]), tf.constant(images), tf.zeros([400], tf.int32),
         tf.constant(2), KEY, kind='labels',
         config=FitConfig(learning_rate=0.1, batch_size=100, mirror=mirror))
@@ -118,21 +118,21 @@ def test_half_of_the_images_are_mirrored_left_to_right_and_keep_their_targets():
   labels = (np.arange(60) % 2).astype(np.int32)
   halves = np.zeros([60, 8, 8, 1], np.uint8)
   halves[labels == 1, :4] = 255  # The upper half: the same in a mirror.
-  fitted = fedmd_training.fit(
+  fitted = party_lib.fit(
       ARCHITECTURE, tf.constant(ARCHITECTURE.initial_weights(0)),
       tf.constant(halves), tf.constant(labels), tf.constant(30), KEY, kind='labels',
       config=FitConfig(learning_rate=0.01, batch_size=10, mirror=True))
-  predicted = fedmd_training.predict(ARCHITECTURE, fitted, tf.constant(halves))
+  predicted = party_lib.predict(ARCHITECTURE, fitted, tf.constant(halves))
   np.testing.assert_array_equal(np.argmax(predicted, axis=-1), labels)
 
 
 @pytest.mark.parametrize('count, epochs', [(0, 3), (4, 0)])
-def test_nothing_to_learn_changes_nothing(count, epochs):
-  found = _fit(_images(count), _labels(count), epochs)
-  np.testing.assert_array_equal(found, ARCHITECTURE.initial_weights(0))
+def test_no_examples_or_no_epochs_change_nothing(count, epochs):
+  weights = _fit(_images(count), _labels(count), epochs)
+  np.testing.assert_array_equal(weights, ARCHITECTURE.initial_weights(0))
 
 
-def test_fit_learns_what_there_is_to_learn():
+def test_fit_learns_separable_classes():
   images = np.zeros([20, *SHAPE], np.uint8)
   labels = (np.arange(20) % CLASSES).astype(np.int32)
   images[np.arange(20), labels, 0, 0] = 255
@@ -144,35 +144,35 @@ def test_fit_learns_what_there_is_to_learn():
 @pytest.mark.parametrize('count', [1, 500, 501, 1203])
 def test_predictions_in_pieces_are_predictions_of_the_whole(count):
   weights, images = ARCHITECTURE.initial_weights(3), _images(count)
-  found = fedmd_training.predict(ARCHITECTURE, weights, tf.constant(images))
-  assert found.shape == [count, CLASSES]
+  logits = party_lib.predict(ARCHITECTURE, weights, tf.constant(images))
+  assert logits.shape == [count, CLASSES]
   np.testing.assert_allclose(
-      found, ARCHITECTURE.logits(weights, images), atol=1e-5)
+      logits, ARCHITECTURE.logits(weights, images), atol=1e-5)
 
 
-def test_agreement_is_the_part_of_equal_classes():
+def test_agreement_is_the_fraction_of_equal_classes():
   weights, images = ARCHITECTURE.initial_weights(3), _images(700)
   own = ARCHITECTURE.logits(weights, images).numpy().argmax(-1)
   consensus = np.eye(CLASSES, dtype=np.float32)[own]
   consensus[:70] = np.roll(consensus[:70], 1, axis=-1)
-  found = fedmd_training.agreement(
+  agreement = party_lib.agreement(
       ARCHITECTURE, weights, tf.constant(images), tf.constant(consensus))
-  assert float(found) == pytest.approx(630 / 700)
+  assert float(agreement) == pytest.approx(630 / 700)
 
 
-def test_losses_are_by_formula():
+def test_losses_agree_with_their_formulas():
   logits = np.array([[1.0, -2.0, 0.5]], np.float32)
   log_p = logits - np.log(np.exp(logits).sum())
   targets = np.array([[0.2, 0.3, 0.5]], np.float32)
   for kind, wanted in (('logits', np.abs(logits - targets).mean()),
                        ('softmax', -(targets * log_p).sum()),
                        ('argmax', -(targets * log_p).sum())):
-    found = fedmd_training.losses(kind, tf.constant(logits), tf.constant(targets))
-    np.testing.assert_allclose(found, [wanted], rtol=1e-6)
-  found = fedmd_training.losses('labels', tf.constant(logits), tf.constant([1]))
-  np.testing.assert_allclose(found, -log_p[:, 1], rtol=1e-6)
+    losses = party_lib.losses(kind, tf.constant(logits), tf.constant(targets))
+    np.testing.assert_allclose(losses, [wanted], rtol=1e-6)
+  losses = party_lib.losses('labels', tf.constant(logits), tf.constant([1]))
+  np.testing.assert_allclose(losses, -log_p[:, 1], rtol=1e-6)
   with pytest.raises(ValueError, match='kind must be one of'):
-    fedmd_training.losses('hints', tf.constant(logits), tf.constant(targets))
+    party_lib.losses('hints', tf.constant(logits), tf.constant(targets))
 
 
 @pytest.mark.parametrize('changes, message', [

@@ -1,4 +1,4 @@
-"""Plans of FedMD: the numbers of the guarantee, and the words around them."""
+"""Plans of FedMD: the numbers of the guarantee, and their caveats."""
 
 import dataclasses
 import math
@@ -63,7 +63,7 @@ def test_noise_of_all_rounds_meets_the_guarantee_of_the_draw(noise, knowledge):
   assert plan.target == (draw.published_epsilon, draw.draw_probability)
   assert 0.99 * draw.published_epsilon < plan.epsilon(5) <= draw.published_epsilon
   assert plan.epsilon(2) < plan.epsilon(5)
-  # Recomputed from the noise that parties really add, apart from the plan.
+  # Recomputed from the noise that parties really add, independently of the plan.
   mean = plan.mean
   if noise == 'gaussian':
     query = events.LocalGaussian(
@@ -78,7 +78,7 @@ def test_noise_of_all_rounds_meets_the_guarantee_of_the_draw(noise, knowledge):
   assert 'outside the guarantee' in texts
 
 
-def test_ldp_takes_an_epsilon_of_its_own():
+def test_ldp_can_have_its_own_epsilon():
   plan = _plan(mode='ldp', epsilon=8.0, delta=1e-5, rounds=2, public_per_round=100)
   assert plan.target == (8.0, 1e-5)
   assert plan.epsilon(3) <= 8.0
@@ -103,15 +103,15 @@ def test_noise_of_an_earlier_start_is_taken_over(noise):
 def test_without_protection_nothing_is_claimed(mode):
   plan = _plan(mode=mode)
   assert plan.epsilon(1) == math.inf and plan.delta is None
-  found = plan.guarantee(1)
-  assert found.outsiders is found.adjacency is None
-  assert any('no privacy guarantee' in text for text in found.caveats)
+  guarantee = plan.guarantee(1)
+  assert guarantee.outsiders is guarantee.adjacency is None
+  assert any('no privacy guarantee' in text for text in guarantee.caveats)
   assert not plan.mean.has_noise
 
 
 @pytest.mark.parametrize('size', [1, 16, None])
 @pytest.mark.parametrize('replacement', [True, False])
-def test_meaning_of_delta_is_said_whenever_a_record_may_be_exposed(size, replacement):
+def test_meaning_of_delta_is_stated_whenever_a_record_may_be_exposed(size, replacement):
   if size is None and not replacement:
     return
   plan = _plan(subset_size=size, replacement=replacement)
@@ -121,17 +121,17 @@ def test_meaning_of_delta_is_said_whenever_a_record_may_be_exposed(size, replace
   assert 'holds with epsilon 0' in texts
 
 
-def test_seeded_run_is_said_to_have_no_guarantee():
+def test_seeded_run_is_reported_to_have_no_guarantee():
   assert 'no privacy guarantee' in _warnings(_plan(seed=3))[0]
   assert _plan(seed=3).guarantee(2).to_json()['epsilon'] is None
 
 
 def test_tighter_epsilon_of_a_draw_is_stated_as_well():
   plan = _plan(subset_size=16)
-  found = plan.guarantee(21)
-  assert found.also == {'epsilon_tighter': 0.0}
-  assert found.outsiders.epsilon == plan.draw_event.published_epsilon
-  assert found.outsiders.accountant == 'theorem' and found.server is None
+  guarantee = plan.guarantee(21)
+  assert guarantee.also == {'epsilon_tighter': 0.0}
+  assert guarantee.outsiders.epsilon == plan.draw_event.published_epsilon
+  assert guarantee.outsiders.accountant == 'theorem' and guarantee.server is None
   assert _plan(subset_size=16, seed=1).guarantee(21).also == {}
   noisy = _plan(mode='ldp', epsilon=3.0, delta=1e-3, rounds=1, public_per_round=10)
   assert noisy.guarantee(2).also == {}
@@ -146,9 +146,9 @@ def test_weights_are_hundredths_of_the_heaviest():
 
 
 def test_every_kind_of_knowledge_has_its_bytes():
-  found = {kind: mean.sent_bytes for kind, mean in
-           _plan(knowledge='logits').kinds_of_knowledge().items()}
-  assert found == {'logits': 75_000, 'softmax': 75_000, 'argmax': 15_000}
+  sent_bytes = {kind: mean.sent_bytes for kind, mean in
+                _plan(knowledge='logits').kinds_of_knowledge().items()}
+  assert sent_bytes == {'logits': 75_000, 'softmax': 75_000, 'argmax': 15_000}
 
 
 def test_drawing_everything_without_replacement_is_refused():
@@ -162,28 +162,28 @@ def test_drawing_everything_without_replacement_is_refused():
 
 
 @pytest.mark.parametrize('records, size', [(1, None), (300, 12_000)])
-def test_so_many_draws_that_nobody_is_left_out_are_refused(records, size):
+def test_draws_that_leave_no_record_out_are_refused(records, size):
   with pytest.raises(ValueError, match='for certain, so delta is 1: draw fewer'):
     _plan(records=(records,) * 2, subset_size=size)
 
 
 def test_meaning_of_delta_is_that_for_the_party_with_the_most_records():
-  for delta, said in ((0.005, True), (0.0009, False)):
+  for delta, warned in ((0.005, True), (0.0009, False)):
     texts = ' '.join(_warnings(_plan(
         records=(100, 1000), mode='ldp', epsilon=1.0, delta=delta)))
-    assert ('allows to expose single records entirely' in texts) == said
+    assert ('allows to expose single records entirely' in texts) == warned
 
 
-def test_every_start_but_the_first_may_have_repeated_a_round():
+def test_every_start_except_the_first_may_have_repeated_a_round():
   plan = _plan(mode='ldp', epsilon=3.0, delta=1e-3, rounds=2, public_per_round=10)
   assert plan.epsilon(2, repeats=1) == plan.epsilon(3) > plan.epsilon(2)
   assert plan.epsilon(0, repeats=4) == 0.0
   assert not any('restarts' in text for text in _warnings(plan, 3))
   seen = plan.released(5)
-  found = plan.guarantee(3, 2, seen=seen)
-  assert found.outsiders.epsilon == plan.epsilon(5)
+  guarantee = plan.guarantee(3, 2, seen=seen)
+  assert guarantee.outsiders.epsilon == plan.epsilon(5)
   assert any('repeated 2 rounds' in text and 'not the 3 ' in text
-             for text in found.caveats)
+             for text in guarantee.caveats)
   drawn = _plan(subset_size=9)
   assert drawn.epsilon(2, repeats=8) == drawn.epsilon(1)
   assert _warnings(drawn, 2, repeats=8, seen=drawn.released(2)) == _warnings(drawn)

@@ -1,4 +1,4 @@
-"""What a run says of itself where its rounds did not go as planned."""
+"""The report of a run, also where its rounds did not go as planned."""
 
 import matplotlib.image
 import numpy as np
@@ -26,7 +26,7 @@ def _task():
 
 
 def _summary(task, folder, *, starts, **changes):
-  """Of a run with one round committed in each of so many starts."""
+  """The summary of a run with one round committed in each of `starts` starts."""
   plan = _plan(task, rounds=2, **changes)
   for _ in range(starts):
     records = records_lib.RunRecords(folder, {'a': 1}, resume=True)
@@ -42,39 +42,39 @@ def _summary(task, folder, *, starts, **changes):
 
 
 def test_noisy_predictions_that_may_have_been_seen_twice_count_twice(task, tmp_path):
-  plan, found = _summary(
+  plan, summary = _summary(
       task, tmp_path / 'run', starts=2, mode='ldp', epsilon=3.0, delta=1e-3)
-  assert found['starts'] == found['rounds'] == 2
-  assert found['epsilon'] == plan.epsilon(3) > plan.epsilon(2)
-  assert found['accuracy'] == pytest.approx(0.6)
+  assert summary['starts'] == summary['rounds'] == 2
+  assert summary['epsilon'] == plan.epsilon(3) > plan.epsilon(2)
+  assert summary['accuracy'] == pytest.approx(0.6)
 
 
-def test_whether_a_partys_training_failed_is_not_told_under_noise(task, tmp_path):
-  _, found = _summary(
+def test_failed_training_of_a_party_is_not_reported_under_noise(task, tmp_path):
+  _, summary = _summary(
       task, tmp_path / 'ldp', starts=1, mode='ldp', epsilon=3.0, delta=1e-3)
-  assert [party['rounds'] for party in found['details']['parties']] == [None, None]
-  _, found = _summary(task, tmp_path / 'draw', starts=1, subset_size=9)
-  assert [party['rounds'] for party in found['details']['parties']] == [1, 1]
+  assert [party['rounds'] for party in summary['details']['parties']] == [None, None]
+  _, summary = _summary(task, tmp_path / 'draw', starts=1, subset_size=9)
+  assert [party['rounds'] for party in summary['details']['parties']] == [1, 1]
 
 
-def test_seeded_run_promises_nothing_before_it_starts_nor_of_a_party(task, tmp_path):
-  plan, found = _summary(task, tmp_path / 'run', starts=1, subset_size=9, seed=3)
+def test_seeded_run_guarantees_nothing_in_the_plan_nor_for_a_party(task, tmp_path):
+  plan, summary = _summary(task, tmp_path / 'run', starts=1, subset_size=9, seed=3)
   lines = report_lib.plan_lines(
-      report.describe(plan, task), plan.guarantee(plan.releases), tmp_path)
+      report.describe(task, plan), plan.guarantee(plan.releases), tmp_path)
   line, = [line for line in lines if line.startswith('epsilon')]
   assert line.split(maxsplit=1)[1].startswith('none, the run is seeded')
-  assert found['epsilon'] is None
-  assert 'epsilon_tighter' not in found['details']
-  for party in found['details']['parties']:
+  assert summary['epsilon'] is None
+  assert 'epsilon_tighter' not in summary['details']
+  for party in summary['details']['parties']:
     assert not {'epsilon', 'delta'} & party.keys()
     assert party['epsilon_if_unseeded'] == plan.epsilon(1)
 
 
-def test_predictions_of_a_draw_may_be_seen_as_often_as_one_likes(task, tmp_path):
-  plan, found = _summary(task, tmp_path / 'run', starts=2, subset_size=9)
-  assert found['epsilon'] == plan.epsilon(1) == plan.draw_event.published_epsilon
-  assert found['details']['epsilon_tighter'] == 0 and found['delta'] == plan.delta
-  assert 'may be exposed entirely' in found['details']['delta_in_words']
+def test_restarts_cost_nothing_after_a_draw(task, tmp_path):
+  plan, summary = _summary(task, tmp_path / 'run', starts=2, subset_size=9)
+  assert summary['epsilon'] == plan.epsilon(1) == plan.draw_event.published_epsilon
+  assert summary['details']['epsilon_tighter'] == 0 and summary['delta'] == plan.delta
+  assert 'may be exposed entirely' in summary['details']['delta_in_words']
 
 
 def test_weakest_party_is_named_where_there_are_several(task):
@@ -85,7 +85,7 @@ def test_weakest_party_is_named_where_there_are_several(task):
   assert report.outcome(plan, task, states[:1], [0.5]).weakest is None
 
 
-def test_kind_that_the_settings_do_not_allow_is_told_and_stops_nothing():
+def test_kind_of_knowledge_that_the_settings_do_not_allow_is_reported_only():
   plan = FedMdPlan(settings=_settings(weighting='agreement'), records=(9,) * 700,
                    classes=6)
   lines = report.communication_lines(plan)
@@ -109,11 +109,11 @@ def test_figure_has_every_party_and_the_epsilon_that_was_spent(tmp_path, monkeyp
       'round,communication_round,epsilon,mean/accuracy,party_0/accuracy,'
       'party_1/accuracy\n1,0,0.25,0.3,0.2,0.4\n2,1,0.50001,0.5,0.4,0.6\n')
   report.draw(tmp_path / 'progress.png', ['0: a', '1: b'], 'x', 0.01)
-  picture = matplotlib.image.imread(tmp_path / 'progress.png')
-  assert min(picture.shape[:2]) > 300 and picture.std() > 0.05
+  image = matplotlib.image.imread(tmp_path / 'progress.png')
+  assert min(image.shape[:2]) > 300 and image.std() > 0.05
   drawn = {}
-  monkeypatch.setattr(report_lib, 'draw', lambda path, curves, **words: drawn.update(
-      words, curves=curves))
+  monkeypatch.setattr(report_lib, 'draw', lambda path, curves, **texts: drawn.update(
+      texts, curves=curves))
   report.draw(tmp_path / 'progress.png', ['0: a', '1: b'], 'x', 0.01)
   assert drawn['title'] == 'x, epsilon 0.5001, delta 0.01'
   assert [(c.label, list(c.x), c.y, c.main) for c in drawn['curves']] == [

@@ -1,4 +1,4 @@
-"""Settings of FedMD: what is refused, what the task decides, former names of flags."""
+"""Settings of FedMD: checks, defaults of the task, former names of flags."""
 
 import math
 import subprocess
@@ -13,10 +13,11 @@ from tff_pipelines.fedmd import __main__ as program
 from tff_pipelines.fedmd.settings import FedMdSettings
 
 
-def test_a_task_is_all_that_must_be_given():
-  assert FedMdSettings() == FedMdSettings(task='digits')
-  found = FedMdSettings()
-  assert (found.mode, found.knowledge, found.num_clients) == ('nfdp', 'argmax', 10)
+def test_defaults_make_a_run():
+  settings = FedMdSettings()
+  assert settings == FedMdSettings(task='digits')
+  assert (settings.mode, settings.knowledge, settings.num_clients) == (
+      'nfdp', 'argmax', 10)
   assert FedMdSettings(task='cifar', data_path='x').architectures == (
       'conv2', 'conv3', 'mixed3')
 
@@ -87,16 +88,16 @@ def test_noisy_votes_have_a_grid():
     (dict(knowledge='logits', logit_bound=0.0), 'logit_bound must be from 0.001'),
     (dict(task='cifar'), 'task=cifar needs data_path'),
     (dict(resume=True), 'resume needs output_dir')])
-def test_what_cannot_be_is_named(changes, message):
+def test_impossible_settings_are_named(changes, message):
   with pytest.raises(ValueError, match=message):
     FedMdSettings(**changes)
 
 
 def test_former_names_of_flags_stand_for_the_new_ones(capsys):
-  found = cli.parsed(FedMdSettings, [
+  settings = cli.parsed(FedMdSettings, [
       '--pair=cifar', '--data_dir=x', '--parties=3', '--records_per_party=7',
       '--private_learning_rate=0.5', '--private_batch_size=4', '--noreplacement'])
-  assert found == FedMdSettings(
+  assert settings == FedMdSettings(
       task='cifar', data_path='x', num_clients=3, records_per_client=7,
       client_learning_rate=0.5, client_batch_size=4, replacement=False)
   lines = capsys.readouterr().err.splitlines()
@@ -104,11 +105,11 @@ def test_former_names_of_flags_stand_for_the_new_ones(capsys):
 
 
 def test_architectures_are_separated_by_commas():
-  found = cli.parsed(FedMdSettings, ['--architectures=dense2, conv3'])
-  assert found.architectures == ('dense2', 'conv3')
+  settings = cli.parsed(FedMdSettings, ['--architectures=dense2, conv3'])
+  assert settings.architectures == ('dense2', 'conv3')
 
 
-def test_help_has_one_screen():
+def test_help_fits_on_a_screen():
   lines = cli.help_text(program.__doc__, FedMdSettings, full=False).splitlines()
   assert len(lines) <= 45 and max(map(len, lines)) <= 80
   text = cli.help_text(program.__doc__, FedMdSettings, full=True)

@@ -14,10 +14,9 @@ from tasks.models import layers
 from tasks.models.fedmd import Architecture
 from tff_pipelines.learning import adam
 
-# Images that one forward pass takes; bounds the memory of its activations.
+# Images of one forward pass; bounds the memory of its activations.
 _PREDICTED_AT_ONCE = 500
-# Of Adam (arXiv 1412.6980), its published defaults except for epsilon, which is
-# that of Keras.
+# Adam (arXiv 1412.6980) with its published defaults, except for Keras's epsilon.
 _BETA_1, _BETA_2, _EPSILON = 0.9, 0.999, 1e-7
 
 LABELS = 'labels'
@@ -25,14 +24,14 @@ LABELS = 'labels'
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FitConfig:
-  """How examples are fitted.
+  """Settings of a training.
 
   Attributes:
     learning_rate: Of Adam, > 0.
     batch_size: >= 1; the last batch of an epoch is smaller where the examples do not
       fill it.
-    mirror: Whether half of the images, others in each epoch, are mirrored left to
-      right. For images that mean the same then, as letters don't.
+    mirror: Whether a random half of the images of each epoch is mirrored left to
+      right; for images that keep their meaning then, unlike letters.
   """
 
   learning_rate: float
@@ -45,10 +44,10 @@ class FitConfig:
 
 
 def losses(kind: str, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-  """One loss per example.
+  """Computes one loss per example.
 
   Args:
-    kind: 'labels' for classes; else the knowledge that the consensus is a mean of:
+    kind: 'labels' for classes; else the knowledge that the consensus averages:
       'logits' (mean absolute difference), 'softmax' or 'argmax' (cross entropy with
       the mean probabilities, or with the fractions of the votes).
     logits: float32 [batch, classes].
@@ -74,18 +73,17 @@ def fit(architecture: Architecture, weights: tf.Tensor, images: tf.Tensor,
     architecture: Of the model.
     weights: float32 [size].
     images: uint8 [examples, height, width, channels]; there may be none.
-    targets: As `losses` takes them, one row for each image.
+    targets: As for `losses`, one row for each image.
     epochs: int32 scalar >= 0.
-    key: int64[2]; all that is random in it derives from it.
+    key: int64[2]; all randomness of the training derives from it.
     kind: Of the loss.
-    config: Learning rate, batch size and whether images are mirrored.
+    config: Settings of the training.
     rate_factor: float32 scalar that the learning rate is multiplied by.
 
   Returns:
-    The weights after it, float32 [size].
+    The trained weights, float32 [size].
   """
-  count = tf.shape(images)[0]
-  batch_size = config.batch_size
+  count, batch_size = tf.shape(images)[0], config.batch_size
   learning_rate = config.learning_rate * tf.convert_to_tensor(
       rate_factor, tf.float32)
   steps_per_epoch = (count + batch_size - 1) // batch_size
@@ -93,7 +91,7 @@ def fit(architecture: Architecture, weights: tf.Tensor, images: tf.Tensor,
   def train_epoch(epoch, *state):
     random_bits = keys.random_bits(keys.derive(key, epoch), [count], tf.int64)
     order = tf.argsort(random_bits)
-    # The order depends on the first bits, this on the last one.
+    # The order depends on the first bits, mirroring on the last one.
     mirrored = tf.equal(tf.bitwise.bitwise_and(random_bits, 1), 1)
 
     def train_step(step, weights, mean, square, decay_1, decay_2):
@@ -120,8 +118,7 @@ def fit(architecture: Architecture, weights: tf.Tensor, images: tf.Tensor,
         (tf.constant(0), *state), parallel_iterations=1)
     return epoch + 1, *state
 
-  zeros = tf.zeros_like(weights)
-  one = tf.constant(1.0)
+  zeros, one = tf.zeros_like(weights), tf.constant(1.0)
   _, trained, *_ = tf.while_loop(
       lambda epoch, *_: epoch < epochs, train_epoch,
       (tf.constant(0), weights, zeros, zeros, one, one), parallel_iterations=1)
@@ -130,7 +127,7 @@ def fit(architecture: Architecture, weights: tf.Tensor, images: tf.Tensor,
 
 def predict(architecture: Architecture, weights: tf.Tensor,
             images: tf.Tensor) -> tf.Tensor:
-  """Logits of a model, computed for a bounded number of images at once.
+  """Computes logits of a model, for a bounded number of images at a time.
 
   Args:
     architecture: Of the model.
@@ -140,16 +137,17 @@ def predict(architecture: Architecture, weights: tf.Tensor,
   Returns:
     float32 [examples, classes].
   """
-  pieces = tf.TensorArray(
-      tf.float32, size=_calls(images), infer_shape=False,
-      element_shape=[None, architecture.classes])
+  calls = (tf.shape(images)[0] + _PREDICTED_AT_ONCE - 1) // _PREDICTED_AT_ONCE
 
-  def step(start, i, pieces):
-    logits = architecture.logits(
-        weights, images[start:start + _PREDICTED_AT_ONCE])
-    return pieces.write(i, logits)
+  def step(i, logits):
+    rows = slice(i * _PREDICTED_AT_ONCE, (i + 1) * _PREDICTED_AT_ONCE)
+    return i + 1, logits.write(i, architecture.logits(weights, images[rows]))
 
-  return _in_pieces(step, images, pieces).concat()
+  _, logits = tf.while_loop(
+      lambda i, _: i < calls, step, (tf.constant(0), tf.TensorArray(
+          tf.float32, size=calls, infer_shape=False,
+          element_shape=[None, architecture.classes])), parallel_iterations=1)
+  return logits.concat()
 
 
 def agreement(architecture: Architecture, weights: tf.Tensor, images: tf.Tensor,
@@ -165,27 +163,6 @@ def agreement(architecture: Architecture, weights: tf.Tensor, images: tf.Tensor,
   Returns:
     float32 scalar in [0, 1].
   """
-
-  def step(start, i, agreed):
-    del i  # Unused.
-    rows = slice(start, start + _PREDICTED_AT_ONCE)
-    own = tf.argmax(architecture.logits(weights, images[rows]), axis=-1)
-    return agreed + tf.reduce_sum(tf.cast(
-        tf.equal(own, tf.argmax(consensus[rows], axis=-1)), tf.int32))
-
-  agreed = _in_pieces(step, images, tf.constant(0))
-  return tf.cast(agreed, tf.float32) / tf.cast(tf.shape(images)[0], tf.float32)
-
-
-def _calls(images: tf.Tensor) -> tf.Tensor:
-  return (tf.shape(images)[0] + _PREDICTED_AT_ONCE - 1) // _PREDICTED_AT_ONCE
-
-
-def _in_pieces(step, images: tf.Tensor, value):
-  """Applies `step`, (first image, index of the piece, value) -> value, to all."""
-  calls = _calls(images)
-  _, value = tf.while_loop(
-      lambda i, _: i < calls,
-      lambda i, value: (i + 1, step(i * _PREDICTED_AT_ONCE, i, value)),
-      (tf.constant(0), value), parallel_iterations=1)
-  return value
+  own = tf.argmax(predict(architecture, weights, images), axis=-1)
+  agreed = tf.equal(own, tf.argmax(consensus, axis=-1))
+  return tf.reduce_mean(tf.cast(agreed, tf.float32))

@@ -1,8 +1,8 @@
-"""The privacy plan of FedMD: what is promised for a record of a party.
+"""The privacy plan of FedMD: the guarantee of a record of a party.
 
 One object says how parties protect their records, what that costs, and with which
-parameters their predictions are averaged; the run executes what it says. No
-TensorFlow: wrong settings are refused at once.
+parameters their predictions are averaged; the run executes it. No TensorFlow: wrong
+settings are refused at once.
 """
 
 from collections.abc import Mapping
@@ -21,11 +21,10 @@ from tff_pipelines.accounting.caveats import Caveat
 from tff_pipelines.experiment import guarantee
 from tff_pipelines.fedmd.settings import FedMdSettings
 
-# Noise is this much larger than calibrated, so that no rounding of a product
-# leaves it short of what is accounted for.
+# Noise is this much larger than calibrated, so that no rounding of a product leaves
+# it below what is accounted for.
 _NOISE_EXCESS = 1.0 + 1e-9
-# Parties that are not weighted equally have weights from 0 to this: hundredths
-# spend few of the bits of a sum.
+# Maximum of unequal weights: hundredths take few of the bits of a sum.
 FULL_WEIGHT = 100
 
 _TRUST = {
@@ -51,15 +50,15 @@ DELTA_IN_WORDS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FedMdPlan(guarantee.Plan):
-  """What a run promises for every single record of every party.
+  """The guarantee of a run for every single record of every party.
 
-  Its rounds are counted from 1, the first being the parties' own training.
+  Rounds are counted from 1; the first one is the parties' own training.
 
   Attributes:
     settings: Of the run.
     records: Number of private records of each party, each >= 1.
     classes: Outputs of a party's model.
-    party: What a party is, in words.
+    party: Description of a party.
     recorded: `configuration` of an earlier start, whose numbers are taken over.
   """
 
@@ -95,14 +94,14 @@ class FedMdPlan(guarantee.Plan):
 
   @property
   def public_per_round(self) -> int:
-    """Public records of a round."""
+    """Number of public records of a round."""
     return self.recorded.get('public_per_round', self.settings.public_records)
 
   def weight(self, party: int) -> int:
     """Weight of a party in the consensus; negative where its agreement decides.
 
-    By records it is that of the largest party times the fraction of its records,
-    rounded up.
+    weighting=records: `FULL_WEIGHT` times the party's number of records over the
+    largest party's, rounded up.
     """
     weighting = self.settings.weighting
     if weighting == 'records':
@@ -110,7 +109,7 @@ class FedMdPlan(guarantee.Plan):
     return 1 if weighting == 'equal' else -FULL_WEIGHT
 
   def draw(self, party: int) -> events.Nfdp:
-    """The draw of a party.
+    """The event of a party's draw.
 
     Raises:
       ValueError: If it takes every record for certain.
@@ -128,27 +127,27 @@ class FedMdPlan(guarantee.Plan):
 
   @functools.cached_property
   def draw_event(self) -> events.Nfdp:
-    """The draw of the party whose records are the most exposed."""
+    """The draw of the party with the most exposed records."""
     return max(map(self.draw, range(len(self.records))),
                key=lambda event: event.draw_probability)
 
   @functools.cached_property
   def target(self) -> tuple[float, float]:
-    """(epsilon, delta) of the draw, or what the noise of mode=ldp is calibrated to."""
+    """(epsilon, delta) of the draw, or the target of the noise of mode=ldp."""
     if self.settings.epsilon is not None:
       return self.settings.epsilon, self.settings.delta
     return self.draw_event.published_epsilon, self.draw_event.draw_probability
 
   @property
   def releases(self) -> int:
-    """Rounds that are accounted for: the first training, and those after it.
+    """Number of rounds that are accounted for, the first training included.
 
-    Nothing is shared in the last one, which counts like the others.
+    The last one shares nothing and counts like the others.
     """
     return self.settings.rounds + 1
 
   def _query_event(self, noise_multiplier: float) -> base.Event:
-    """A party's noisy prediction on one record, for mode=ldp."""
+    """The event of a party's noisy prediction on one record, for mode=ldp."""
     if self.settings.noise == 'gaussian':
       return events.LocalGaussian(noise_multiplier=noise_multiplier)
     return events.LocalLaplace(epsilon=1 / noise_multiplier)
@@ -157,8 +156,8 @@ class FedMdPlan(guarantee.Plan):
   def noise_multiplier(self) -> float | None:
     """Noise of a prediction over its sensitivity; None for other modes than ldp.
 
-    Standard deviation over L2 sensitivity of Gaussian, scale over L1 sensitivity of
-    Laplace noise.
+    Gaussian noise: standard deviation over L2 sensitivity. Laplace noise: scale over
+    L1 sensitivity.
     """
     recorded = self.recorded.get('noise_multiplier')
     if recorded is not None or self.settings.mode != 'ldp':
@@ -171,36 +170,36 @@ class FedMdPlan(guarantee.Plan):
 
   @functools.cached_property
   def mean(self) -> PredictionMeanParams:
-    """How predictions are averaged, with the noise of each party."""
+    """Parameters of the mean of predictions, with the noise of each party."""
     return self._mean_of(self.settings.knowledge)
 
   def _mean_of(self, knowledge: str) -> PredictionMeanParams:
     settings = self.settings
-    heaviest = 1 if settings.weighting == 'equal' else FULL_WEIGHT
-    bare = PredictionMeanParams(
+    max_weight = 1 if settings.weighting == 'equal' else FULL_WEIGHT
+    noiseless = PredictionMeanParams(
         knowledge=knowledge, records=self.public_per_round, classes=self.classes,
-        max_total_weight=heaviest * len(self.records), bits=settings.bits,
+        max_total_weight=max_weight * len(self.records), bits=settings.bits,
         logit_bound=settings.logit_bound)
     if settings.mode != 'ldp':
-      return bare
-    scale = (self.noise_multiplier * bare.l2_sensitivity
-             if settings.noise == 'gaussian' else
-             bare.l1_sensitivity / self._query_event(self.noise_multiplier).epsilon)
-    return bare.replace(noise=settings.noise, noise_scale=scale * _NOISE_EXCESS)
+      return noiseless
+    multiplier = self.noise_multiplier
+    scale = (multiplier * noiseless.l2_sensitivity if settings.noise == 'gaussian' else
+             noiseless.l1_sensitivity / self._query_event(multiplier).epsilon)
+    return noiseless.replace(noise=settings.noise, noise_scale=scale * _NOISE_EXCESS)
 
   def kinds_of_knowledge(self) -> dict[str, PredictionMeanParams | str]:
-    """The mean of this run for each kind of knowledge that parties may share.
+    """Parameters of the mean for each kind of knowledge that parties may share.
 
-    A sentence instead for a kind that these settings, its own noise included, do not
-    allow: too few bits, or more noise than the grid can hold.
+    The reason instead where these settings, the noise of that kind included, do not
+    allow it: too few bits, or more noise than the grid can hold.
     """
-    found = {}
+    params = {}
     for kind in prediction_params.KNOWLEDGE:
       try:
-        found[kind] = self._mean_of(kind)
+        params[kind] = self._mean_of(kind)
       except ValueError as error:
-        found[kind] = str(error)
-    return found
+        params[kind] = str(error)
+    return params
 
   def event(self, index: int) -> base.Event:
     if self.draws_subset:
@@ -221,13 +220,13 @@ class FedMdPlan(guarantee.Plan):
       return guarantee.Bound(
           epsilon=self.target[0], accountant='theorem',
           caveats=self.draw_event.caveats())
-    found = super().bound(event, releases, server=server)
-    if releases <= self.releases or found.epsilon <= self.target[0]:
-      return found
-    return dataclasses.replace(found, caveats=(*found.caveats, Caveat(
+    bound = super().bound(event, releases, server=server)
+    if releases <= self.releases or bound.epsilon <= self.target[0]:
+      return bound
+    return dataclasses.replace(bound, caveats=(*bound.caveats, Caveat(
         'restarts cost epsilon',
         f'restarts may have repeated {releases - self.releases} rounds before the eyes '
-        f'of those who see predictions: epsilon is {decimals.epsilon(found.epsilon)} '
+        f'of those who see predictions: epsilon is {decimals.epsilon(bound.epsilon)} '
         f'and not the {self.target[0]:.6g} that the noise was calibrated to')))
 
   def also(self, released: base.Event) -> dict[str, Any]:
@@ -248,35 +247,28 @@ class FedMdPlan(guarantee.Plan):
         secure_aggregation=self.has_consensus)
 
   def notes(self) -> list[Caveat]:
-    settings = self.settings
-    found = [Caveat(
-        'record counts public',
-        'the numbers of records of the parties are printed: the guarantee is for '
-        'records that are replaced, and for added or removed ones only as long as '
-        'those numbers stay secret') if self.is_private else Caveat(
-            'no privacy', 'no noise is added and all records are used: there is no '
-            'privacy guarantee')]
-    if settings.mode == 'ldp':
-      if settings.noise == 'gaussian':
-        found.append(Caveat(
-            'floating-point arithmetic', 'Gaussian noise in floating point carries '
-            'the guarantee of ideal arithmetic only'))
-      found.append(Caveat(
-          'accuracies outside the guarantee',
-          'accuracies of parties are those of their own models, which stay with them: '
-          'they are outside the guarantee'))
-      worst = max(self.records)
-      if self.delta >= 1 / worst:
-        found.append(Caveat(
-            'delta not below 1/records',
-            f'delta {self.delta:.6g} is not below 1/records = {1 / worst:.6g}: such a '
-            'delta allows to expose single records entirely; this is not a meaningful '
-            'guarantee'))
-    if settings.weighting == 'records' and self.has_consensus:
-      found.append(Caveat(
-          'weights are public', 'weighting=records makes the number of records of '
-          'every party public'))
-    return found
+    settings, worst = self.settings, 1 / max(self.records)
+    is_ldp = settings.mode == 'ldp'
+    return [Caveat(name, text) for holds, name, text in (
+        (self.is_private, 'record counts public',
+         'the numbers of records of the parties are printed: the guarantee is for '
+         'records that are replaced, and for added or removed ones only as long as '
+         'those numbers stay secret'),
+        (not self.is_private, 'no privacy',
+         'no noise is added and all records are used: there is no privacy guarantee'),
+        (is_ldp and settings.noise == 'gaussian', 'floating-point arithmetic',
+         'Gaussian noise in floating point carries the guarantee of ideal arithmetic '
+         'only'),
+        (is_ldp, 'accuracies outside the guarantee',
+         'accuracies of parties are those of their own models, which stay with them: '
+         'they are outside the guarantee'),
+        (is_ldp and self.delta >= worst, 'delta not below 1/records',
+         f'delta {self.delta or 0:.6g} is not below 1/records = {worst:.6g}: such a '
+         'delta allows to expose single records entirely; this is not a meaningful '
+         'guarantee'),
+        (settings.weighting == 'records' and self.has_consensus, 'weights are public',
+         'weighting=records makes the number of records of every party public'),
+    ) if holds]
 
   def configuration(self) -> dict[str, Any]:
     return {'public_per_round': self.public_per_round,

@@ -1,19 +1,18 @@
 """FedMD as a TFF process (arXiv 2009.05537, algorithm 1; arXiv 1910.03581).
 
 Parties keep their models, which may be of different architectures, and share
-what these predict on public records. In a round a party *digests* the consensus
+their predictions on public records. In a round a party *digests* the consensus
 on the public records of the round before, *revisits* its own records, and
-predicts on new public records, those that the next round digests. All of that
-is one graph; the index of a party's architecture chooses within it.
+predicts on new public records, which the next round digests. All of that
+is one graph; the index of a party's architecture selects a branch of it.
 
-A party's state is placed at clients before and after a round. Everything random that
+A party's state is placed at clients before and after a round. All randomness that
 leads to it derives from a key in it, because contexts of several workers run the
 clients' part twice, once for the sums and once for the state.
 """
 
 import collections
 from collections.abc import Sequence
-import dataclasses
 
 import numpy as np
 import tensorflow as tf
@@ -21,52 +20,29 @@ import tensorflow_federated as tff
 
 from aggregators import keys
 from aggregators import structures
-from aggregators import validate
 from aggregators.prediction_mean import PredictionMeanFactory
 from aggregators.prediction_params import PredictionMeanParams
 from tasks.models.fedmd import Architecture
 from tff_pipelines.fedmd import party as party_lib
 from tff_pipelines.fedmd.party import FitConfig
 
-# What a party's key of a round is derived for.
+# Purposes that a party's key of a round is derived for.
 _INITIAL, _DIGEST, _REVISIT, _NOISE = range(4)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PartyConfig:
-  """What parties do, the same for all of them.
-
-  Attributes:
-    initial_epochs: Epochs on a party's own records when it first participates, >= 0.
-    private: How a party fits its own records.
-    digest: How it fits the consensus.
-  """
-
-  initial_epochs: int
-  private: FitConfig
-  digest: FitConfig
-
-  def __post_init__(self):
-    validate.integer(initial_epochs=self.initial_epochs, low=0)
-
-
 def party_type() -> tff.StructType:
-  """The state of a party: see `new_party`."""
-  return tff.StructWithPythonType([
-      ('architecture', tff.TensorType(np.int32)),
-      ('key', tff.TensorType(np.int64, [2])),
-      ('number', tff.TensorType(np.int32)),
-      ('rounds', tff.TensorType(np.int32)),
-      ('weights', tff.TensorType(np.float32, [None])),
-  ], collections.OrderedDict)
+  """Returns the type of a party's state, see `new_party`."""
+  return tff.to_type(collections.OrderedDict(
+      architecture=np.int32, key=(np.int64, [2]), number=np.int32, rounds=np.int32,
+      weights=(np.float32, [None])))
 
 
 def new_party(number: int, architecture: int, weights: np.ndarray,
               key: np.ndarray):
-  """The state of a party that has not participated yet.
+  """Builds the state of a party that has not participated yet.
 
   Args:
-    number: Index of the party, to tell its new state from others'.
+    number: Index of the party; tells its new state from those of others.
     architecture: Its index in the list that the process is built for.
     weights: float32 [size], of a model trained on public data alone.
     key: int64[2], from the operating system, or of a simulation seed.
@@ -78,41 +54,37 @@ def new_party(number: int, architecture: int, weights: np.ndarray,
 
 
 def data_type(image_shape: Sequence[int]) -> tff.StructType:
-  """What a party brings in addition to its state: its records and its weight.
+  """Returns the type of a party's input besides its state: its records and weight.
 
   A negative weight -w stands for w times the fraction of the public records of the
   last round on which the party's model, before it digests, agrees with the
   consensus, rounded; or for w where there is no consensus yet.
   """
-  return tff.StructWithPythonType([
-      ('images', tff.TensorType(np.uint8, [None, *image_shape])),
-      ('labels', tff.TensorType(np.int32, [None])),
-      ('weight', tff.TensorType(np.int32)),
-  ], collections.OrderedDict)
+  return tff.to_type(collections.OrderedDict(
+      images=(np.uint8, [None, *image_shape]), labels=(np.int32, [None]),
+      weight=np.int32))
 
 
 def round_type(image_shape: Sequence[int], records: int) -> tff.StructType:
-  """What the server announces of a round.
+  """Returns the type of the server's announcement of a round.
 
-  `digest_images` are the public records that the consensus is about,
-  `predict_images` those to predict on. `rate_factor` multiplies the learning rates of
-  digest and revisit, and not that of a party's first training.
-  Without `share` parties send nothing of their predictions, as in the last round.
+  * `digest_images`: public records that the consensus is about.
+  * `predict_images`: public records to predict on.
+  * `rate_factor`: multiplies the learning rates of digest and revisit, and not that
+    of a party's first training.
+  * `share`: False where parties send nothing of their predictions, as in the last
+    round.
   """
-  return tff.StructWithPythonType([
-      ('digest_images', tff.TensorType(np.uint8, [None, *image_shape])),
-      ('digest_epochs', tff.TensorType(np.int32)),
-      ('revisit_epochs', tff.TensorType(np.int32)),
-      ('rate_factor', tff.TensorType(np.float32)),
-      ('predict_images', tff.TensorType(np.uint8, [records, *image_shape])),
-      ('share', tff.TensorType(np.bool_)),
-  ], collections.OrderedDict)
+  return tff.to_type(collections.OrderedDict(
+      digest_images=(np.uint8, [None, *image_shape]), digest_epochs=np.int32,
+      revisit_epochs=np.int32, rate_factor=np.float32,
+      predict_images=(np.uint8, [records, *image_shape]), share=np.bool_))
 
 
 def participate(state, data, server, round_, *,
-                architectures: Sequence[Architecture], config: PartyConfig,
-                knowledge: str, records: int):
-  """In graph: a round of one party.
+                architectures: Sequence[Architecture], mean: PredictionMeanParams,
+                initial_epochs: int, private: FitConfig, digest: FitConfig):
+  """Runs a round of one party, in the graph.
 
   A party that participates for the first time, in whatever round, first fits its
   own records. If its weights or predictions become NaN or infinite, it keeps the
@@ -124,19 +96,19 @@ def participate(state, data, server, round_, *,
     server: The server's state.
     round_: Of `round_type`.
     architectures: That `state` chooses from.
-    config: What parties do.
-    knowledge: What the consensus is a mean of.
-    records: Public records that are predicted on.
+    mean: Says what is shared, of how many public records.
+    initial_epochs: As in `build`.
+    private: As in `build`.
+    digest: As in `build`.
 
   Returns:
     The new state; logits, float32 [records, classes]; the weight, int32; and an
     int64[2] key for the noise.
   """
   key = keys.derive(state['key'], 0)
-  is_new = tf.equal(state['rounds'], 0)
-  initial_epochs = tf.where(is_new, config.initial_epochs, 0)
+  initial_epochs = tf.where(tf.equal(state['rounds'], 0), initial_epochs, 0)
   digest_epochs = tf.where(server['known'], round_['digest_epochs'], 0)
-  shape = [records, architectures[0].classes]
+  shape = [mean.records, mean.classes]
 
   def branch(architecture):
 
@@ -144,8 +116,7 @@ def participate(state, data, server, round_, *,
     def fit_own(weights, epochs, key, rate_factor):
       return party_lib.fit(
           architecture, weights, data['images'], data['labels'], epochs, key,
-          kind=party_lib.LABELS, config=config.private,
-          rate_factor=rate_factor)
+          kind=party_lib.LABELS, config=private, rate_factor=rate_factor)
 
     def run():
       weights = tf.ensure_shape(state['weights'], [architecture.size])
@@ -159,8 +130,8 @@ def participate(state, data, server, round_, *,
           lambda: tf.constant(1.0))
       weights = party_lib.fit(
           architecture, weights, round_['digest_images'], server['consensus'],
-          digest_epochs, keys.derive(key, _DIGEST), kind=knowledge,
-          config=config.digest, rate_factor=round_['rate_factor'])
+          digest_epochs, keys.derive(key, _DIGEST), kind=mean.knowledge,
+          config=digest, rate_factor=round_['rate_factor'])
       weights = fit_own(
           weights, round_['revisit_epochs'], keys.derive(key, _REVISIT),
           round_['rate_factor'])
@@ -193,22 +164,24 @@ def participate(state, data, server, round_, *,
 
 def build(architectures: Sequence[Architecture], *,
           image_shape: Sequence[int], mean: PredictionMeanParams,
-          config: PartyConfig, simulation_seed: int | None = None
-          ) -> tff.templates.IterativeProcess:
+          initial_epochs: int, private: FitConfig, digest: FitConfig,
+          simulation_seed: int | None = None) -> tff.templates.IterativeProcess:
   """Builds the process.
 
   Args:
     architectures: All that parties may have; their classes are equal.
     image_shape: Height, width, channels of every image.
     mean: How predictions are averaged; `records` of them a round.
-    config: What parties do.
+    initial_epochs: Epochs on a party's own records when it first participates, >= 0.
+    private: How parties fit their own records.
+    digest: How parties fit the consensus.
     simulation_seed: Given for seeded runs, whose noise derives from the parties'
       keys; unseeded noise is drawn again whenever it is computed.
 
   Returns:
     A process with the server's state, an OrderedDict of `consensus` (float32
     [records, classes]) and `known` (bool, whether there is one). `next` takes
-    it, what the server announces of the round (`round_type`), and the states
+    it, the announcement of the round (`round_type`), and the states
     (`party_type`) and data (`data_type`) of the parties that participate; it
     returns an OrderedDict of `state`, `parties` (their new states; several
     workers may change the order) and `metrics` (`parties`, the number of those
@@ -243,12 +216,11 @@ def build(architectures: Sequence[Architecture], *,
   @tff.tensorflow.computation(
       party_type(), data_type(image_shape), server_type, announced_type)
   def party_round(state, data, server, announced):
-    new_state, logits, weight, noise_key = participate(
-        state, data, server, announced, architectures=architectures, config=config,
-        knowledge=mean.knowledge, records=mean.records)
-    value = logits
+    new_state, value, weight, noise_key = participate(
+        state, data, server, announced, architectures=architectures, mean=mean,
+        initial_epochs=initial_epochs, private=private, digest=digest)
     if seeded:
-      value = collections.OrderedDict(value=logits, key=noise_key)
+      value = collections.OrderedDict(value=value, key=noise_key)
     return collections.OrderedDict(state=new_state, value=value, weight=weight)
 
   @tff.tensorflow.computation(
@@ -264,20 +236,20 @@ def build(architectures: Sequence[Architecture], *,
   @tff.federated_computation(
       initialize.type_signature.result,
       tff.FederatedType(announced_type, tff.SERVER),
-      # TFF's context for several workers divides the clients over them by the last
-      # argument, which must be one that is placed at clients.
+      # Several workers share the clients by the last argument, which must be one
+      # that is placed at clients.
       tff.FederatedType(party_type(), tff.CLIENTS),
       tff.FederatedType(data_type(image_shape), tff.CLIENTS))
   def next_fn(server, announced, parties, data):
-    done = tff.federated_map(
+    outputs = tff.federated_map(
         party_round, (parties, data, tff.federated_broadcast(server),
                       tff.federated_broadcast(announced)))
     averaged = aggregator.next(
-        tff.federated_value((), tff.SERVER), done['value'], done['weight'])
+        tff.federated_value((), tff.SERVER), outputs['value'], outputs['weight'])
     new_server = tff.federated_map(
         know, (averaged.result, averaged.measurements['total_weight'],
                announced['share']))
     return collections.OrderedDict(
-        state=new_server, parties=done['state'], metrics=averaged.measurements)
+        state=new_server, parties=outputs['state'], metrics=averaged.measurements)
 
   return tff.templates.IterativeProcess(initialize, next_fn)

@@ -1,4 +1,4 @@
-"""What a run of FedMD says of itself, besides its guarantee."""
+"""The report of a run of FedMD, besides its guarantee."""
 
 from collections.abc import Mapping, Sequence
 import math
@@ -24,8 +24,10 @@ def _range(values: Sequence[float]) -> str:
 
 
 def communication(plan: FedMdPlan) -> dict[str, dict[str, float] | None]:
-  """Bytes of a party in a round, by kind of knowledge; None for one that the settings
-  do not allow."""
+  """Returns the bytes of a party in a round by kind of knowledge.
+
+  None for a kind that the settings do not allow.
+  """
   return {kind: None if isinstance(mean, str) else {
       'sent': mean.sent_bytes, 'received': mean.received_bytes,
       'sent_in_clear': mean.clear_bytes, 'bits': mean.wire_bits,
@@ -34,19 +36,18 @@ def communication(plan: FedMdPlan) -> dict[str, dict[str, float] | None]:
 
 
 def communication_lines(plan: FedMdPlan) -> list[str]:
-  """What a round costs a party, a line for each kind of knowledge."""
+  """Returns the cost of a round for a party, a line for each kind of knowledge."""
   lines = [f'communication of a party in a round, {plan.public_per_round} public '
            f'records of {plan.classes} classes:']
   for kind, mean in plan.kinds_of_knowledge().items():
     text = f'not with these settings: {mean}'
     if not isinstance(mean, str):
-      moved = f'rounding moves the mean by at most {mean.rounding_error:.3g}'
+      error = (f'rounding moves the mean by at most {mean.rounding_error:.3g}'
+               if mean.rounding_error else 'the mean is exact')
       text = (f'sent {_kilobytes(mean.sent_bytes)} ({mean.wire_bits:g} bits an entry), '
               f'received {_kilobytes(mean.received_bytes)}; without secure aggregation '
-              f'sent {_kilobytes(mean.clear_bytes)}; '
-              f'{moved if mean.rounding_error else "the mean is exact"}')
-    mark = '*' if kind == plan.settings.knowledge else ' '
-    lines.append(f' {mark} {kind:<8} {text}')
+              f'sent {_kilobytes(mean.clear_bytes)}; {error}')
+    lines.append(f' {"*" if kind == plan.settings.knowledge else " "} {kind:<8} {text}')
   return lines
 
 
@@ -57,14 +58,14 @@ def _mechanism(plan: FedMdPlan) -> str:
     return (f'nfdp: a party draws {_range(sizes)} of its records once, '
             f'{"with" if settings.replacement else "without"} replacement')
   if plan.mean.has_noise:
-    what = 'standard deviation' if settings.noise == 'gaussian' else 'scale'
-    return (f'ldp: {settings.noise} noise of {what} {plan.mean.noise_scale:.4g} on '
+    scale = 'standard deviation' if settings.noise == 'gaussian' else 'scale'
+    return (f'ldp: {settings.noise} noise of {scale} {plan.mean.noise_scale:.4g} on '
             'every entry of a prediction')
   return f'{settings.mode}: all records, no noise'
 
 
-def describe(plan: FedMdPlan, task: FedMdTask) -> report.Description:
-  """What is about to run."""
+def describe(task: FedMdTask, plan: FedMdPlan) -> report.Description:
+  """Describes the run before its first round."""
   settings, mean = plan.settings, plan.mean
   rounds, details = f'{settings.rounds} after the first training', []
   if plan.has_consensus:
@@ -85,27 +86,26 @@ def describe(plan: FedMdPlan, task: FedMdTask) -> report.Description:
       ('rounds', rounds)])
 
 
-def _party(plan: FedMdPlan, task: FedMdTask, number: int, rounds: int,
+def _party(plan: FedMdPlan, task: FedMdTask, index: int, rounds: int,
            accuracy: float) -> dict[str, Any]:
-  """What the summary has of a party that participated in so many rounds."""
-  party = task.parties[number]
-  found = {
+  """Returns the summary of a party that participated in this many rounds."""
+  party = task.parties[index]
+  fields = {
       'architecture': task.architectures[party.architecture].name,
       'records': len(party.private), 'accuracy': accuracy,
-      # Whether training failed is of the data, which noise hides.
+      # Whether training failed depends on the records: noise hides it.
       'rounds': None if plan.settings.mode == 'ldp' else rounds}
-  if plan.draws_subset:
-    event = plan.draw(number)
-    seeded = '' if plan.seed is None else '_if_unseeded'
-    found.update({'draws': event.subset_size,
-                  f'epsilon{seeded}': event.published_epsilon,
-                  f'delta{seeded}': event.draw_probability})
-  return found
+  if not plan.draws_subset:
+    return fields
+  event, seeded = plan.draw(index), '' if plan.seed is None else '_if_unseeded'
+  return {**fields, 'draws': event.subset_size,
+          f'epsilon{seeded}': event.published_epsilon,
+          f'delta{seeded}': event.draw_probability}
 
 
 def draw(path: pathlib.Path, names: Sequence[str], title: str,
          delta: float | None) -> None:
-  """Draws the accuracy of every party over the rounds, from the table alongside.
+  """Draws the accuracy of every party over the rounds from the metrics of the run.
 
   Args:
     path: Of the figure, in the folder of the run.
@@ -114,24 +114,22 @@ def draw(path: pathlib.Path, names: Sequence[str], title: str,
     delta: Of that epsilon.
   """
   rows = records_lib.read_metrics(path.parent / files.METRICS, 'communication_round')
-  # A seeded run has none.
-  epsilon = float(rows[max(rows)].get('epsilon', math.inf))
+  epsilon = float(rows[max(rows)].get('epsilon', math.inf))  # Seeded runs have none.
   if math.isfinite(epsilon):
     title += (f', epsilon {decimals.epsilon(epsilon)}, delta '
               f'{decimals.rounded_up(delta, 3)}')
-  columns = {f'party_{i}': name for i, name in enumerate(names)}
+  columns = {f'party_{i}': name for i, name in enumerate(names)} | {'mean': 'mean'}
   report.draw(
       path, [report.Curve(
           label=label, x=list(rows), main=column == 'mean',
           y=[float(row[f'{column}/accuracy']) for row in rows.values()])
-             for column, label in {**columns, 'mean': 'mean'}.items()],
-      title=title, xlabel='communication round (0: own records only)',
-      ylabel='test accuracy')
+             for column, label in columns.items()], title=title,
+      xlabel='communication round (0: own records only)', ylabel='test accuracy')
 
 
 def outcome(plan: FedMdPlan, task: FedMdTask, states: Sequence[Mapping[str, Any]],
             accuracies: Sequence[float]) -> report.Outcome:
-  """What came of a run.
+  """Returns the result of a run.
 
   Args:
     plan: Of the run.
@@ -154,10 +152,10 @@ def outcome(plan: FedMdPlan, task: FedMdTask, states: Sequence[Mapping[str, Any]
       figures={files.FIGURE: lambda path: draw(
           path, names, ', '.join(filter(None, (task.name, settings.mode, shared))),
           plan.delta)},
-      details=[f'party {i}: {party["architecture"]}, {party["records"]:,} records'
+      details=[f'party {name}, {party["records"]:,} records'
                + (f', {party["draws"]:,} draws' if 'draws' in party else '')
                + f', accuracy {party["accuracy"]:.4f}'
-               for i, party in enumerate(parties)],
+               for name, party in zip(names, parties)],
       fields={
           'task': settings.task, 'algorithm': 'fedmd',
           'model': ', '.join(a.name for a in task.architectures), 'accuracy': average,

@@ -24,50 +24,51 @@ from tff_pipelines.fedmd.plan import FedMdPlan
 from tff_pipelines.fedmd.settings import FedMdSettings
 
 
-def _bits_of(*words: Any) -> bytes:
-  """128 bits that follow from words."""
-  return hashlib.sha256(' '.join(map(str, words)).encode()).digest()[:16]
+def _bits(*purpose: Any) -> bytes:
+  """Derives 128 bits from a purpose and a seed."""
+  return hashlib.sha256(' '.join(map(str, purpose)).encode()).digest()[:16]
 
 
 def _key(bits: bytes) -> np.ndarray:
-  """128 bits as a key, int64[2]."""
+  """Converts 128 bits to a key, int64[2]."""
   return np.frombuffer(bits, np.int64).copy()
 
 
-def _fit(settings: FedMdSettings, what: str) -> party_lib.FitConfig:
+def _fit_config(settings: FedMdSettings, prefix: str) -> party_lib.FitConfig:
   return party_lib.FitConfig(
-      learning_rate=getattr(settings, f'{what}_learning_rate'),
-      batch_size=getattr(settings, f'{what}_batch_size'), mirror=settings.mirrors)
+      learning_rate=getattr(settings, f'{prefix}_learning_rate'),
+      batch_size=getattr(settings, f'{prefix}_batch_size'), mirror=settings.mirrors)
 
 
 def draw_subset(records: int, draws: int, replacement: bool,
                 seed: int | None) -> np.ndarray:
-  """Draws the records that a party trains on, once for the whole run.
+  """Draws the indices of the records that a party trains on.
 
   Args:
     records: Of the party, >= 1.
     draws: Number of draws; at most `records` without replacement.
     replacement: Whether a record may be drawn more than once.
-    seed: None for the operating system's entropy, the only draw with a
+    seed: None for the operating system's entropy; only such a draw has a privacy
       guarantee.
 
   Returns:
     int64 [draws] in [0, records).
   """
   if seed is not None:
-    drawn = np.random.default_rng(seed).choice(records, draws, replace=replacement)
+    indices = np.random.default_rng(seed).choice(records, draws, replace=replacement)
   elif replacement:
-    drawn = [secrets.randbelow(records) for _ in range(draws)]
+    indices = [secrets.randbelow(records) for _ in range(draws)]
   else:
-    drawn = secrets.SystemRandom().sample(range(records), draws)
-  return np.array(drawn, np.int64)
+    indices = secrets.SystemRandom().sample(range(records), draws)
+  return np.array(indices, np.int64)
 
 
 def pretrain(task: FedMdTask, settings: FedMdSettings) -> dict[str, np.ndarray]:
-  """Weights of every architecture, trained on the labels of the public records.
+  """Trains a model of every architecture on the labels of the public records.
 
-  They are float32 [size], by name, and depend on the public records,
-  `initial_weights_seed` and the settings of pretraining alone.
+  Returns:
+    Weights, float32 [size], by name of the architecture. They depend on the public
+    records, `initial_weights_seed` and the settings of pretraining alone.
 
   Raises:
     ValueError: If a training diverges.
@@ -76,14 +77,14 @@ def pretrain(task: FedMdTask, settings: FedMdSettings) -> dict[str, np.ndarray]:
   for architecture in task.public_architectures:
     train = tf.function(functools.partial(
         party_lib.fit, architecture, kind=party_lib.LABELS,
-        config=_fit(settings, 'pretrain')), autograph=False)
+        config=_fit_config(settings, 'pretrain')), autograph=False)
     weights = train(
         architecture.initial_weights(seed), task.public.x, task.public.y,
-        np.int32(settings.pretrain_epochs), _key(_bits_of('pretraining', seed))).numpy()
+        np.int32(settings.pretrain_epochs), _key(_bits('pretraining', seed))).numpy()
     if not np.all(np.isfinite(weights)):
       raise ValueError(
-          f'architecture {architecture.name} is not finite after training on '
-          'public records: lower --pretrain_learning_rate')
+          f'architecture {architecture.name} has NaN or infinite weights after '
+          'training on public records: lower --pretrain_learning_rate')
     pretrained[architecture.name] = weights
   return pretrained
 
@@ -91,9 +92,9 @@ def pretrain(task: FedMdTask, settings: FedMdSettings) -> dict[str, np.ndarray]:
 class FedMdRounds(rounds_lib.Rounds):
   """The rounds of a run; the first one is the parties' own training.
 
-  The state, as it is checkpointed, is an OrderedDict of `server`, `parties` (a
-  list of their states), `subsets` (a list of the indices of the records that they
-  train on) and `digest` (indices of the public records that the consensus is about).
+  The checkpointed state is an OrderedDict of `server`, `parties` (a list of their
+  states), `subsets` (a list of the indices of the records that they train on) and
+  `digest` (indices of the public records that the consensus is about).
   """
 
   def __init__(self, task: FedMdTask, plan: FedMdPlan,
@@ -106,22 +107,21 @@ class FedMdRounds(rounds_lib.Rounds):
       pretrained: As from `pretrain`; None to train them where they are needed.
     """
     self._task, self._plan, self._pretrained = task, plan, pretrained
-    self._settings = settings = plan.settings
+    self._settings, self.count = plan.settings, plan.releases
     self._predict = [
         tf.function(functools.partial(party_lib.predict, architecture),
                     autograph=False) for architecture in task.architectures]
-    self.count = plan.releases
     self._process = process_lib.build(
         task.architectures, image_shape=task.image_shape, mean=plan.mean,
-        config=process_lib.PartyConfig(
-            initial_epochs=settings.initial_epochs, private=_fit(settings, 'client'),
-            digest=_fit(settings, 'digest')),
-        simulation_seed=settings.seed)
+        initial_epochs=self._settings.initial_epochs,
+        private=_fit_config(self._settings, 'client'),
+        digest=_fit_config(self._settings, 'digest'),
+        simulation_seed=self._settings.seed)
 
-  def _seed(self, *words: Any) -> int | None:
-    """A seed for one purpose; None where the operating system decides."""
+  def _seed(self, *purpose: Any) -> int | None:
+    """Derives a seed for a purpose; None where the operating system decides."""
     seed = self._settings.seed
-    return None if seed is None else int.from_bytes(_bits_of(*words, seed), 'big')
+    return None if seed is None else int.from_bytes(_bits(*purpose, seed), 'big')
 
   def initial_state(self, resumed: bool) -> Any:
     settings, pretrained = self._settings, self._pretrained
@@ -130,17 +130,18 @@ class FedMdRounds(rounds_lib.Rounds):
                     for a in self._task.public_architectures}
     elif pretrained is None:
       pretrained = pretrain(self._task, settings)
-    starts = [a.transferred(pretrained[a.name], settings.initial_weights_seed)
-              for a in self._task.architectures]
+    initial_weights = [
+        a.transferred(pretrained[a.name], settings.initial_weights_seed)
+        for a in self._task.architectures]
     parties, subsets = [], []
-    for number, party in enumerate(self._task.parties):
-      bits = (secrets.token_bytes(16) if settings.seed is None
-              else _bits_of('party', number, settings.seed))
+    for i, party in enumerate(self._task.parties):
+      key = _key(secrets.token_bytes(16) if settings.seed is None else
+                 _bits('party', i, settings.seed))
       parties.append(process_lib.new_party(
-          number, party.architecture, starts[party.architecture], _key(bits)))
+          i, party.architecture, initial_weights[party.architecture], key))
       subsets.append(draw_subset(
-          len(party.private), self._plan.draw(number).subset_size,
-          settings.replacement, self._seed('subset', number))
+          len(party.private), self._plan.draw(i).subset_size, settings.replacement,
+          self._seed('subset', i))
                      if self._plan.draws_subset else np.arange(len(party.private)))
     return collections.OrderedDict(
         digest=np.zeros([self._plan.public_per_round], np.int64), parties=parties,
@@ -166,7 +167,7 @@ class FedMdRounds(rounds_lib.Rounds):
     if present:
       state, metrics = self._round(state, number, present)
     else:
-      # TFF returns no states of no clients. Nothing is known of the next records.
+      # TFF returns no states of no clients. The next round has no consensus.
       state = collections.OrderedDict(state, server=collections.OrderedDict(
           state['server'], known=np.bool_(False)))
     accuracies = self.accuracies(state)
@@ -177,7 +178,7 @@ class FedMdRounds(rounds_lib.Rounds):
 
   def _round(self, state: Any, number: int,
              present: list[int]) -> tuple[Any, dict[str, int]]:
-    """The state after a round of these parties, and the process's metrics."""
+    """Returns the state after a round of these parties, and the process's metrics."""
     settings, public = self._settings, self._task.public
     shares = number < settings.rounds and self._plan.has_consensus
     chosen = draw_subset(
@@ -193,28 +194,27 @@ class FedMdRounds(rounds_lib.Rounds):
     records = [self._task.parties[i].private.rows(state['subsets'][i]) for i in present]
     output = self._process.next(
         state['server'], announced, [state['parties'][i] for i in present],
-        [collections.OrderedDict(images=of.x, labels=of.y,
+        [collections.OrderedDict(images=own.x, labels=own.y,
                                  weight=np.int32(self._plan.weight(i)))
-         for i, of in zip(present, records)])
+         for i, own in zip(present, records)])
     # Several workers may change their order.
     new = {int(party['number']): party for party in output['parties']}
     if sorted(new) != sorted(present):
       raise RuntimeError(f'parties {present} participated, {sorted(new)} reported')
-
-    def plain(old, found):
-      """Without TFF's containers, whatever context it ran in."""
-      return collections.OrderedDict((name, found[name]) for name in old)
-
-    return collections.OrderedDict(
-        state, digest=chosen, server=plain(state['server'], output['state']),
-        parties=[plain(old, new.get(i, old)) for i, old in enumerate(state['parties'])]
-    ), {name: int(output['metrics'][name]) for name in ('parties', 'rejected')}
+    # OrderedDicts instead of the containers of TFF's context.
+    parties = [collections.OrderedDict((name, new.get(i, old)[name]) for name in old)
+               for i, old in enumerate(state['parties'])]
+    server = collections.OrderedDict(
+        (name, output['state'][name]) for name in state['server'])
+    return (collections.OrderedDict(state, digest=chosen, server=server,
+                                    parties=parties),
+            {name: int(output['metrics'][name]) for name in ('parties', 'rejected')})
 
   def shown(self) -> Mapping[str, str]:
     return {'accuracy': f'{self._latest:.4f}'}
 
   def accuracies(self, state: Any) -> list[float]:
-    """Accuracies of the parties' own models on the test records.
+    """Computes the accuracies of the parties' own models on the test records.
 
     A party that never participated has the public weights.
     """
@@ -225,7 +225,7 @@ class FedMdRounds(rounds_lib.Rounds):
 
 
 def load_task(settings: FedMdSettings) -> FedMdTask:
-  """The task of a run, with the parties that its mode has."""
+  """Builds the task of a run, with the parties that its mode has."""
   task = fedmd_task.build(settings.task, **{name: getattr(settings, name) for name in (
       'split', 'num_clients', 'architectures', 'records_per_client', 'data_seed',
       'data_path', 'cache_dir')})
@@ -242,6 +242,7 @@ class FedMdExperiment(run_lib.Experiment):
 
   family = 'fedmd'
   settings: FedMdSettings
+  describe = staticmethod(report.describe)
 
   def __init__(self, settings: FedMdSettings, *, task: FedMdTask | None = None,
                pretrained: Mapping[str, np.ndarray] | None = None):
@@ -249,8 +250,8 @@ class FedMdExperiment(run_lib.Experiment):
 
     Args:
       settings: Of the run.
-      task: As from `load_task` of these settings, where it is there already.
-      pretrained: As from `pretrain` of these settings, where it is there already.
+      task: From `load_task` of these settings; None to build it.
+      pretrained: From `pretrain` of these settings; None to train them.
     """
     super().__init__(settings)
     self._task, self._pretrained = task, pretrained
@@ -262,7 +263,7 @@ class FedMdExperiment(run_lib.Experiment):
     return self._task or load_task(self.settings)
 
   def identity(self, task: FedMdTask) -> dict[str, Any]:
-    # Numbers of records are printed, and subsets index these.
+    # Numbers of records are printed, and subsets are indices of records.
     return {'data_fingerprint': task.fingerprint,
             'records': [len(party.private) for party in task.parties]}
 
@@ -271,9 +272,6 @@ class FedMdExperiment(run_lib.Experiment):
         settings=self.settings, classes=task.classes, party=task.party,
         records=tuple(len(party.private) for party in task.parties),
         recorded=recorded or {})
-
-  def describe(self, task, plan) -> report_lib.Description:
-    return report.describe(plan, task)
 
   def planned_rounds(self, plan: FedMdPlan) -> int:
     return plan.releases
@@ -290,8 +288,8 @@ class FedMdExperiment(run_lib.Experiment):
 
   def upgraded(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
     settings = self.settings
-    present = {'public_per_round': settings.public_records, 'mirror': settings.mirrors}
-    same = {name: getattr(settings, name) for name, value in present.items()
+    defaults = {'public_per_round': settings.public_records, 'mirror': settings.mirrors}
+    same = {name: getattr(settings, name) for name, value in defaults.items()
             if recorded[name] == value}
     return {
         'settings': settings_lib.of_version_1(FedMdSettings, {**recorded, **same}),
@@ -300,7 +298,7 @@ class FedMdExperiment(run_lib.Experiment):
 
 
 def distill(settings: FedMdSettings, **prepared: Any) -> dict[str, Any]:
-  """Runs, or resumes a run, and reports.
+  """Starts or resumes a run, and reports.
 
   Args:
     settings: Of the run.

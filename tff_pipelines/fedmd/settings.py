@@ -7,18 +7,12 @@ from aggregators import prediction_params
 from tasks.fedmd import data as fedmd_data
 from tff_pipelines.experiment import settings
 
-MODES = ('nfdp', 'np', 'centralized', 'ldp')
-
 _SHARED = {'mode': ('nfdp', 'np', 'ldp')}
 _WITH_FILES = {'task': ('mnist_letters', 'cifar')}
 
-# Public records of a round where none are given: of small data sets fewer.
-_PUBLIC_PER_ROUND = {'digits': 200}
-_MOST_PUBLIC_PER_ROUND = 5000
-
 _data, _privacy, _rounds, _training = settings.groups(
     'data', 'privacy', 'rounds', 'training')
-# Of privacy by random draws, and by noise; of rounds and training with a consensus.
+# Privacy by random draws, and by noise; rounds and training with a consensus.
 _drawn = settings.group('privacy', mode=('nfdp', 'ldp'))
 _noisy = settings.group('privacy', mode=('ldp',))
 _shared = settings.group('rounds', **_SHARED)
@@ -27,7 +21,7 @@ _digest = settings.group('training', **_SHARED)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FedMdSettings(settings.RunSettings):
-  """Everything that a run of FedMD can be asked for."""
+  """All settings of a run of FedMD."""
 
   task: str = _data('digits', 'Public and private images. digits: embedded. '
       'mnist_letters: MNIST and letters a to f. cifar: CIFAR-10 and CIFAR-100.',
@@ -47,7 +41,7 @@ class FedMdSettings(settings.RunSettings):
 
   mode: str = _privacy('nfdp', 'nfdp: a party trains on a random draw of its records. '
       'ldp: it adds noise to its predictions. np: no privacy. centralized: all records '
-      'in one place.', choices=MODES, essential=True)
+      'in one place.', choices=('nfdp', 'np', 'centralized', 'ldp'), essential=True)
   subset_size: int | None = _drawn(None, 'Draws of a party, once for the whole run.',
       low=1, unit='records', essential=True, otherwise='as many as it has records')
   replacement: bool = _drawn(True, 'A record may be drawn more than once.')
@@ -70,7 +64,7 @@ class FedMdSettings(settings.RunSettings):
   revisit_epochs: int = _rounds(2, 'Epochs of a round on own records.', low=0)
   public_per_round: int | None = _shared(None, 'Public records that parties predict on '
       'in a round.', low=1, unit='records',
-      otherwise=f'{_MOST_PUBLIC_PER_ROUND}; {_PUBLIC_PER_ROUND["digits"]} of digits')
+      otherwise='5000; 200 of digits')
   weighting: str = _shared('equal', 'Weights of parties in the consensus: equal, by '
       'their numbers of records, or by their agreement with the last consensus.',
       choices=('equal', 'records', 'agreement'))
@@ -127,18 +121,17 @@ class FedMdSettings(settings.RunSettings):
   @property
   def public_records(self) -> int:
     """Public records of a round, the default of the task filled in."""
-    if self.public_per_round is not None:
-      return self.public_per_round
-    return _PUBLIC_PER_ROUND.get(self.task, _MOST_PUBLIC_PER_ROUND)
+    default = 200 if self.task == 'digits' else 5000
+    return default if self.public_per_round is None else self.public_per_round
 
   @property
   def mirrors(self) -> bool:
     """Whether images are mirrored, the default of the task filled in."""
-    # Its images mean the same in a mirror.
+    # Images of CIFAR keep their meaning in a mirror.
     return self.task == 'cifar' if self.mirror is None else self.mirror
 
   def rate_factor(self, number: int) -> float:
-    """Factor of a round's learning rates.
+    """Returns the factor of a round's learning rates.
 
     It falls from 1 in the first round to `final_rate_factor` in the last, in equal
     steps.

@@ -1,7 +1,6 @@
-"""The settings of a sweep of mean estimations, calibrated, and what they cost.
+"""The calibrated settings of a sweep of mean estimations, and their guarantee.
 
-Numbers only, no TensorFlow: a sweep that can't be done fails before anything
-runs.
+Numbers only, no TensorFlow: a sweep that can't be done fails before anything runs.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,6 +8,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import operator
 from typing import Any
 
 from scipy import stats
@@ -20,6 +20,7 @@ from tff_pipelines.accounting import events
 from tff_pipelines.accounting import mechanisms
 from tff_pipelines.experiment import guarantee
 from tff_pipelines.fedavg.plan import FedAvgPlan
+from tff_pipelines.mean.settings import KEY
 from tff_pipelines.mean.settings import MeanSettings
 from tff_pipelines.mean.settings import SUMS
 
@@ -35,7 +36,7 @@ _MORE = guarantee.Caveat(
 
 def _mechanism(settings: MeanSettings, name: str, n: int, d: int, bits: int | None,
                noise_multiplier: float | None) -> mechanisms.SumMechanism:
-  """One sum of all clients' vectors."""
+  """Builds the mechanism of one sum of all clients' vectors."""
   return mechanisms.SumMechanism(
       mechanism=name.removesuffix('_rdp'), noise_multiplier=noise_multiplier,
       clip=settings.clip, bits=bits, beta=settings.beta, k_stddevs=settings.k_stddevs,
@@ -43,7 +44,7 @@ def _mechanism(settings: MeanSettings, name: str, n: int, d: int, bits: int | No
 
 
 def release_of_row(settings: MeanSettings, row: Mapping[str, Any]) -> base.Event:
-  """The event of one release of a row of results, at the noise that it had."""
+  """Returns the event of one release of a row of results, at the noise that it had."""
   return _mechanism(settings, row['mechanism'], row['n'], row['d'], row['bits'],
                     row['noise_multiplier']).release()
 
@@ -53,13 +54,13 @@ class Cell:
   """One calibrated setting.
 
   Attributes:
-    mechanism: One of MECHANISMS.
-    n: Clients.
+    mechanism: One of the choices of `MeanSettings.mechanisms`.
+    n: Number of clients.
     d: Dimension.
     bits: Of a coordinate of the sum; None for the Gaussian.
     epsilon: Target.
     accountant: 'rdp' or 'analytic', the one that calibrated it.
-    plan: Of one release, a round of all clients.
+    plan: The plan of one release, a round of all clients.
     gaussian_mse: Error per coordinate of the mean under the analytic Gaussian
       mechanism for the same epsilon and delta, model units squared.
     gaussian_rdp_mse: The same for Gaussian noise accounted by RDP.
@@ -75,10 +76,7 @@ class Cell:
   gaussian_mse: float
   gaussian_rdp_mse: float
 
-  @property
-  def key(self) -> tuple:
-    """Identifies it among the cells of a folder."""
-    return self.mechanism, self.n, self.d, self.bits, self.epsilon
+  key = property(operator.attrgetter(*KEY))  # Identifies it in a folder.
 
   @property
   def noise_mse(self) -> float:
@@ -87,11 +85,11 @@ class Cell:
     return _noise_mse(mechanism.noise_multiplier, mechanism.clip, self.n)
 
   def predicted_mse(self, mean_square: float) -> float:
-    """The error per coordinate of the mean that is to be expected.
+    """Returns the expected error per coordinate of the mean, model units squared.
 
-    Noise and, on a grid, rounding and wrap-around, with coordinates taken as
-    Gaussian, as the rotation makes them nearly, and without what the condition
-    on the rounding changes, which is less than 1%.
+    Noise and, on a grid, rounding and wrap-around. Coordinates are taken as Gaussian,
+    which they nearly are after the rotation; the effect of the condition on the
+    rounding is left out, which is less than 1%.
 
     Args:
       mean_square: ||true mean||^2 / d, model units squared.
@@ -113,10 +111,10 @@ def _noise_mse(noise_multiplier: float, clip: float, n: int) -> float:
 
 
 def _rounding_variance(variance: float) -> float:
-  """Of one stochastically rounded coordinate x of N(0, variance), grid units^2.
+  """Returns the variance of rounding a coordinate x of N(0, variance), grid units^2.
 
-  E[f (1 - f)] for the fractional part f of x; the Fourier series of f (1 - f)
-  is 1/6 - sum of cos(2 pi k x) / (pi k)^2.
+  Stochastic rounding: E[f (1 - f)] for the fractional part f of x; the Fourier
+  series of f (1 - f) is 1/6 - sum of cos(2 pi k x) / (pi k)^2.
   """
   return 1 / 6 - math.fsum(
       math.exp(-2 * (math.pi * k)**2 * variance) / (math.pi * k)**2
@@ -124,16 +122,15 @@ def _rounding_variance(variance: float) -> float:
 
 
 def _wrapped_error(total: float, signal: float, modulus: float) -> float:
-  """E[(w - t)^2] of the wrapped sum w = x - m M of x = t + error, grid units^2.
+  """Returns E[(w - t)^2] of the wrapped sum w = x - m M of x = t + error, grid units^2.
 
   t has variance `signal` and x has variance `total`, both Gaussian of mean 0, so
-  E[t | x] = x signal / total, and what is needed are the moments of x over the
+  E[t | x] = x signal / total, and the moments needed are those of x over the
   intervals ((m - 1/2) M, (m + 1/2) M).
   """
   stddev = math.sqrt(total)
-  most = math.ceil(12 * stddev / modulus)
   crossed = squared = 0.0  # E[m x] and E[m^2].
-  for m in range(1, most + 1):
+  for m in range(1, math.ceil(12 * stddev / modulus) + 1):
     low, high = (m - 0.5) * modulus / stddev, (m + 0.5) * modulus / stddev
     crossed += 2 * m * stddev * (stats.norm.pdf(low) - stats.norm.pdf(high))
     squared += 2 * m * m * (stats.norm.sf(low) - stats.norm.sf(high))
@@ -144,7 +141,7 @@ def _wrapped_error(total: float, signal: float, modulus: float) -> float:
 
 @functools.lru_cache(maxsize=None)
 def _gaussian_noise(epsilon: float, delta: float) -> Mapping[str, float]:
-  """Accountant -> noise multiplier of one Gaussian release."""
+  """Returns the noise multiplier of one Gaussian release by accountant."""
   return {
       'analytic': analytic_gaussian.noise_multiplier(epsilon=epsilon, delta=delta),
       'rdp': calibration.noise_multiplier(
@@ -157,8 +154,7 @@ def _cell(settings: MeanSettings, mechanism: str, n: int, d: int, bits: int | No
   gaussian, accountant = _gaussian_noise(epsilon, settings.delta), 'rdp'
   if mechanism == 'gaussian' and settings.accountant == 'auto':
     accountant = 'analytic'
-  # That of a sum of integers is still to be calibrated.
-  noise = gaussian[accountant] if bits is None else None
+  noise = gaussian[accountant] if bits is None else None  # None: calibrated below.
   return Cell(
       mechanism=mechanism, n=n, d=d, bits=bits, epsilon=epsilon, accountant=accountant,
       plan=FedAvgPlan.calibrate(
@@ -170,13 +166,16 @@ def _cell(settings: MeanSettings, mechanism: str, n: int, d: int, bits: int | No
 
 
 def cells(settings: MeanSettings) -> tuple[list[Cell], list[guarantee.Caveat]]:
-  """All cells of a sweep, calibrated, and what a reader must know of them.
+  """Calibrates all cells of a sweep.
+
+  Returns:
+    The cells, and what a reader must know of them.
 
   Raises:
     ValueError: If a cell can't be done, or only on a degenerate grid, and
       degenerate grids are not allowed; or if no cell can be done.
   """
-  found, notes, degenerate = [], [], {}
+  calibrated, notes, degenerate = [], [], {}
   for n, d, mechanism in itertools.product(
       settings.num_clients, settings.dimension, settings.mechanisms):
     all_bits = settings.bits if mechanism in SUMS else (None,)
@@ -192,7 +191,7 @@ def cells(settings: MeanSettings) -> tuple[list[Cell], list[guarantee.Caveat]]:
           raise ValueError(reason) from error
         notes.append(guarantee.Caveat('settings left out', f'left out {reason}'))
         continue
-      found.append(cell)
+      calibrated.append(cell)
       if bits is not None and cell.plan.params.degeneracy() is not None:
         degenerate.setdefault(name, []).append(cell)
   for name, group in degenerate.items():
@@ -200,23 +199,23 @@ def cells(settings: MeanSettings) -> tuple[list[Cell], list[guarantee.Caveat]]:
     notes.append(guarantee.Caveat(
         'degenerate grid', f'degenerate grid at {name} epsilon={epsilons}: '
         f'{group[-1].plan.params.degeneracy()}'))
-  if not found:
+  if not calibrated:
     raise ValueError(f'nothing is left to do: {"; ".join(notes)}')
-  return found, notes
+  return calibrated, notes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeanPlan(guarantee.Plan):
-  """All releases of a folder: those of earlier sweeps and those to come.
+  """All releases of a folder, of earlier sweeps and of this one.
 
   Epsilon is that of all of them together, for a client that is in all data sets.
   Each setting has a smaller one, of one release of one data set: its target.
 
   Attributes:
-    steps: What each charged setting releases, all data sets of it.
-    cells: The settings asked for now.
+    steps: The event of each setting, all its data sets.
+    cells: The settings of this sweep.
     mechanisms: Of these and of all earlier settings of the folder.
-    caveats: Of the settings asked for now.
+    caveats: Of the settings of this sweep.
     delta, seed, accountant: As in `guarantee.Plan`.
   """
 
@@ -232,7 +231,7 @@ class MeanPlan(guarantee.Plan):
     return self.steps[index - 1]
 
   def configuration(self) -> dict[str, Any]:
-    return {}  # A row that is there keeps its noise, and others have none yet.
+    return {}  # Rows have their own noise multipliers.
 
   def notes(self) -> list[guarantee.Caveat]:
     return [*self.caveats, _IDEAL]

@@ -1,8 +1,9 @@
-"""What a sweep of mean estimations reports: its table, its words, its figure."""
+"""The report of a sweep of mean estimations: table, text and figure."""
 
 import collections
 from collections.abc import Iterable, Mapping, Sequence
 import math
+import operator
 import pathlib
 from typing import Any
 
@@ -16,33 +17,26 @@ from tff_pipelines.experiment import guarantee
 from tff_pipelines.experiment import report
 from tff_pipelines.mean import figure
 from tff_pipelines.mean import plan as plan_lib
+from tff_pipelines.mean.settings import KEY
 from tff_pipelines.mean.settings import MeanSettings
 from tff_pipelines.mean.settings import RESULTS
 
-TABLE = 'results.csv'
-FIGURE = 'mean_estimation.png'
-
-# What identifies a row; a mechanism is compared by all but the last.
-_KEY = ('mechanism', 'n', 'd', 'bits', 'epsilon')
+TABLE, FIGURE = 'results.csv', 'mean_estimation.png'
 COLUMNS = (
-    *_KEY, 'delta', 'accountant', 'noise_multiplier', 'scale', 'local_stddev_grid',
+    *KEY, 'delta', 'accountant', 'noise_multiplier', 'scale', 'local_stddev_grid',
     'dimension_padded', 'degenerate', 'repeats', 'mse', 'mse_low', 'mse_high',
     'l2_error', 'l2_low', 'l2_high', 'noise_mse', 'predicted_mse', 'gaussian_mse',
     'gaussian_rdp_mse', 'ratio_to_gaussian', 'ratio_to_gaussian_rdp', 'seconds')
-# A list, which a row of the JSON has besides.
+# A list, which rows have in JSON only.
 OF_REPEATS = 'mse_of_repeats'
 KEYS = (*COLUMNS, OF_REPEATS)
 
 Row = dict[str, Any]
-
-
-def key(row: Row) -> tuple:
-  """Identifies a row among those of a folder, as `Cell.key` does."""
-  return tuple(row[name] for name in _KEY)
+key = operator.itemgetter(*KEY)  # Of a row, as `Cell.key` of a setting.
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
-  """The mean of at least two values, and its 95% interval by Student's t."""
+  """Returns the mean of at least two values, and its 95% interval by Student's t."""
   values = np.asarray(values, np.float64)
   mean = values.mean()
   half = stats.t.ppf(0.975, values.size - 1) * math.sqrt(
@@ -51,17 +45,17 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def against_gaussian(rows: Iterable[Row]) -> list[Row]:
-  """Error over the Gaussian's, accounted by RDP like Skellam, over all epsilon.
+  """Returns the error over the Gaussian's, accounted by RDP, over all epsilon.
 
-  The Gaussian's error is exact, that of the mechanism measured; pooling the
-  repeats of all epsilon makes its interval small enough to see a few percent.
+  The Gaussian's error is exact, that of the mechanism measured; the repeats of all
+  epsilon are pooled, so that the interval is small enough to show a few percent.
   """
   groups = collections.defaultdict(list)
   for row in rows:
     groups[key(row)[:-1]] += [mse / row['gaussian_rdp_mse'] for mse in row[OF_REPEATS]]
-  names = (*_KEY[:-1], 'ratio', 'ratio_low', 'ratio_high', 'releases')
-  return [dict(zip(names, (*of_group, *interval(ratios), len(ratios))))
-          for of_group, ratios in groups.items()]
+  names = (*KEY[:-1], 'ratio', 'ratio_low', 'ratio_high', 'releases')
+  return [dict(zip(names, (*group, *interval(ratios), len(ratios))))
+          for group, ratios in groups.items()]
 
 
 def _listed(values: Iterable[Any]) -> str:
@@ -75,7 +69,7 @@ def _release(settings: MeanSettings) -> str:
 
 
 def describe(settings: MeanSettings, plan: plan_lib.MeanPlan) -> report.Description:
-  """What is about to run."""
+  """Describes the sweep before its first release."""
   bits = dict.fromkeys(cell.bits for cell in plan.cells if cell.bits is not None)
   at_bits = f'; {_listed(bits)} bits' if bits else ''
   return report.Description(
@@ -100,7 +94,7 @@ def _line(row: Row) -> str:
 
 
 def _group(group: Row, groups: Sequence[Row]) -> str:
-  """The error of a mechanism over the Gaussian's; n and d where they vary."""
+  """Describes the error over the Gaussian's; n and d where they vary."""
   bits = '' if group['bits'] is None else f', {group["bits"]} bits'
   sizes = ''.join(f', {name}={group[name]}' for name in ('n', 'd')
                   if len({other[name] for other in groups}) > 1)
@@ -111,13 +105,16 @@ def _group(group: Row, groups: Sequence[Row]) -> str:
 
 def outcome(folder: pathlib.Path, settings: MeanSettings, plan: plan_lib.MeanPlan,
             rows: Mapping[tuple, Row]) -> report.Outcome:
-  """Writes all rows, as JSON and as CSV; the results of those that were asked for.
+  """Writes all rows as JSON and as CSV.
 
   Args:
     folder: Of the run.
     settings: Of the sweep.
     plan: Of the sweep.
     rows: Of the folder, by key, as `run.estimate` returns them.
+
+  Returns:
+    The results of the settings of this sweep.
   """
   files.write_table(folder / TABLE, [
       {name: row[name] for name in COLUMNS} for row in rows.values()])
@@ -144,9 +141,10 @@ def outcome(folder: pathlib.Path, settings: MeanSettings, plan: plan_lib.MeanPla
   return report.Outcome(
       result=_group(nearest, groups),
       weakest=_group(farthest, groups) if farthest != nearest else None,
-      details=[*map(_line, asked), *(
-          f'{_group(group, groups)}, by RDP, over all epsilon' for group in groups),
-               f'each setting: {_release(settings)}'],
+      details=[
+          *map(_line, asked),
+          *(f'{_group(group, groups)}, by RDP, over all epsilon' for group in groups),
+          f'each setting: {_release(settings)}'],
       files=(RESULTS, TABLE),
       figures={FIGURE: lambda path: figure.draw(path, asked, delta=settings.delta)},
       fields={

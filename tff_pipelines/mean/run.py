@@ -1,8 +1,8 @@
-"""A sweep of mean estimations: executed setting by setting, each charged first.
+"""A sweep of mean estimations: each setting is charged, then executed.
 
-A setting is executed by the factory that a training run would use: what a
-client contributes, how contributions add up and what the server releases are
-its pure functions, here with all clients in one graph. Each repeat is a round.
+A setting is executed by the factory that a training run would use: its pure
+functions say what a client contributes, how contributions add up and what the
+server releases, here with all clients in one graph. Each repeat is a round.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -34,33 +34,33 @@ from tff_pipelines.mean import report
 from tff_pipelines.mean.settings import MeanSettings
 from tff_pipelines.mean.settings import RESULTS
 
-# Of a simulation seed's purposes, 0 is the factory's.
+# A purpose of the simulation seed; the factory's is 0.
 _CLIENT_KEYS = 1
 _KEPT_AS = 'rows/{:06}.npz'
 _ROW = 'row'
 
 
 def _release(settings: MeanSettings, cell: plan_lib.Cell) -> tuple[Any, Callable]:
-  """One release of the mean of vectors, all clients in one graph.
+  """Builds one release of the mean of vectors, all clients in one graph.
 
   Args:
     settings: Of the sweep.
     cell: The setting.
 
   Returns:
-    The first state of the sum; and a function from a state, vectors float32 [n, d]
+    The initial state of the sum; and a function from a state, vectors float32 [n, d]
     and the index of the repeat to the next state and the estimate, float32 [d].
   """
   n, d, seed = cell.n, cell.d, settings.seed
   if seed is not None:
-    # A seed of this cell's own, so that rows don't share noise.
+    # Each cell has its own seed, so that rows don't share noise.
     text = json.dumps([seed, *cell.key])
     seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], 'big')
   factory = fedavg_run.sum_factory(dataclasses.replace(cell.plan, seed=seed))
   layout = structures.FlatLayout(tff.TensorType(np.float32, [d]))
 
   @tf.function(autograph=False)
-  def released(state, vectors, repeat):
+  def release(state, vectors, repeat):
     root = keys.fresh() if seed is None else keys.derive(
         structures.initial_key(seed, _CLIENT_KEYS), repeat)
 
@@ -76,13 +76,13 @@ def _release(settings: MeanSettings, cell: plan_lib.Cell) -> tuple[Any, Callable
     return state, vector / n
 
   state = factory.initial_state()
-  # Each setting has a graph of its own, on purpose: TensorFlow warns of many.
-  return state, released.get_concrete_function(
+  # Each setting has its own graph, on purpose: TensorFlow warns of many.
+  return state, release.get_concrete_function(
       state, tf.TensorSpec([n, d], tf.float32), tf.TensorSpec([], tf.int32))
 
 
 def estimate(settings: MeanSettings, cell: plan_lib.Cell) -> report.Row:
-  """Executes one setting, all repeats, and measures its errors.
+  """Executes all repeats of a setting and measures its errors.
 
   Args:
     settings: Of the sweep.
@@ -93,22 +93,22 @@ def estimate(settings: MeanSettings, cell: plan_lib.Cell) -> report.Row:
     coordinate and squared, l2_error the norm of the whole error.
   """
   start, params = time.monotonic(), cell.plan.params
-  state, released = _release(settings, cell)
+  state, release = _release(settings, cell)
   errors, norms, mean_squares = [], [], []
   for repeat in range(settings.repeats):
     vectors = mean_estimation.clients(
         num_clients=cell.n, dimension=cell.d, radius=settings.clip,
         seed=settings.data_seed, repeat=repeat, vectors=settings.vectors)
-    state, estimated = released(
+    state, mean = release(
         state, tf.constant(vectors), tf.constant(repeat, tf.int32))
     truth = vectors.mean(axis=0, dtype=np.float64)
-    error = estimated.numpy().astype(np.float64) - truth
+    error = mean.numpy().astype(np.float64) - truth
     errors.append(float(np.mean(error**2)))
     norms.append(float(np.linalg.norm(error)))
     mean_squares.append(float(np.mean(truth**2)))
   mse, mse_low, mse_high = report.interval(errors)
   l2_error, l2_low, l2_high = report.interval(norms)
-  found = {
+  row = {
       **vars(cell), 'delta': settings.delta, 'repeats': settings.repeats,
       'noise_multiplier': cell.plan.mechanism.noise_multiplier,
       'scale': params and params.scale,
@@ -122,11 +122,11 @@ def estimate(settings: MeanSettings, cell: plan_lib.Cell) -> report.Row:
       'ratio_to_gaussian': mse / cell.gaussian_mse,
       'ratio_to_gaussian_rdp': mse / cell.gaussian_rdp_mse,
       'seconds': time.monotonic() - start, report.OF_REPEATS: errors}
-  return {name: found[name] for name in report.KEYS}
+  return {name: row[name] for name in report.KEYS}
 
 
 def _read(path: pathlib.Path) -> dict[str, Any]:
-  """An earlier results.json; without rows if there is none."""
+  """Reads an earlier results.json; no rows if there is none."""
   if not path.exists():
     return {'rows': []}
   try:
@@ -141,14 +141,14 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
 
 
 class Sweep(rounds_lib.ChargedRounds):
-  """The settings asked for, what the folder has, and a charged step for each left.
+  """A charged step for each setting of this and earlier sweeps that has no row yet.
 
   Attributes:
-    cells: Asked for, by key.
-    keys: Of these and of earlier ones that the folder has.
-    caveats: Of these.
+    cells: The settings of this sweep, by key.
+    keys: Of these and of the earlier ones of the folder.
+    caveats: Of the settings of this sweep.
     rows: Those that charges have kept, by key.
-    steps: All events of the ledger, and those that are to come.
+    steps: The events of the ledger, followed by those of the remaining settings.
   """
 
   unit = 'setting'
@@ -167,18 +167,18 @@ class Sweep(rounds_lib.ChargedRounds):
       charged = [events.from_json(line['event']) for line in ledger.lines()]
       paths = sorted((folder / _KEPT_AS).parent.glob('[0-9]*.npz'))
       self._take_over(map(files.read_arrays, paths))
-    self.steps = (*charged, *map(self._event, self._left()))
+    self.steps = (*charged, *map(self._event, self._remaining()))
     self.header_rounds = len(self.steps)
 
   def _take_over(self, kept: Iterable[Mapping[str, np.ndarray]]) -> None:
     rows = [json.loads(str(arrays[_ROW])) for arrays in kept]
     self.rows.update((report.key(row), row) for row in rows)
 
-  def _left(self) -> list[tuple]:
+  def _remaining(self) -> list[tuple]:
     return [key for key in self.keys if key not in self.rows]
 
   def _event(self, key: tuple) -> base.Event:
-    """Everything that a setting releases."""
+    """Returns the event of all data sets of a setting."""
     release = (plan_lib.release_of_row(self._settings, self._earlier[key])
                if key in self._earlier else self.cells[key].plan.event(1))
     return events.SelfComposed(event=release, count=self._settings.repeats)
@@ -188,20 +188,19 @@ class Sweep(rounds_lib.ChargedRounds):
     self._take_over(step.arrays for step in kept[len(self.rows):])
 
   def next_event(self) -> base.Event | None:
-    left = self._left()
-    return self._event(left[0]) if left else None
+    return next(map(self._event, self._remaining()), None)
 
   def draw(self, line) -> dict[str, np.ndarray]:
-    key = self._left()[0]
+    key = self._remaining()[0]
     row = self._earlier.get(key) or estimate(self._settings, self.cells[key])
     return {_ROW: np.array(json.dumps(row, allow_nan=False))}
 
   def done(self) -> int:
-    return self.total - len(self._left())
+    return self.total - len(self._remaining())
 
 
 class MeanExperiment(run_lib.ChargedExperiment):
-  """A sweep of mean estimations; a folder takes the settings of several."""
+  """A sweep of mean estimations; a folder can have the settings of several."""
 
   family = 'estimate_mean'
   kept_as = _KEPT_AS
@@ -228,7 +227,7 @@ class MeanExperiment(run_lib.ChargedExperiment):
     return Sweep(self.settings, self.folder)
 
   def build_plan(self, task, recorded) -> plan_lib.MeanPlan:
-    settings = self.settings  # Rows keep their noise: nothing else is recorded.
+    settings = self.settings
     return plan_lib.MeanPlan(
         steps=task.steps, cells=tuple(task.cells.values()),
         mechanisms=tuple(dict.fromkeys(key[0] for key in (*task.rows, *task.keys))),
@@ -253,7 +252,7 @@ class MeanExperiment(run_lib.ChargedExperiment):
 
 
 def estimate_means(settings: MeanSettings) -> dict[str, Any]:
-  """Runs a sweep, or what is left of it, and reports.
+  """Starts or continues a sweep, and reports.
 
   Args:
     settings: Of the sweep.

@@ -13,10 +13,9 @@ from tff_pipelines.fedavg import settings as train
 
 RESULTS = 'results.json'
 
-# Sums of integers. gaussian: noise at the server, by the tightest accounting there is.
-# gaussian_rdp: the same mechanism, accounted as the sums of integers are.
-SUMS = params_lib.MECHANISMS
-MECHANISMS = (*SUMS, 'gaussian', 'gaussian_rdp')
+# Names of the fields that identify a setting, and its row of results, in a folder.
+KEY = ('mechanism', 'n', 'd', 'bits', 'epsilon')
+SUMS = params_lib.MECHANISMS  # Sums of integers.
 
 _data, _privacy = settings.groups('data', 'privacy')
 
@@ -25,7 +24,7 @@ _data, _privacy = settings.groups('data', 'privacy')
 class MeanSettings(settings.FolderSettings):
   """A sweep: every combination of the values of its lists is a setting.
 
-  The lists are free: a folder takes settings of several sweeps.
+  The lists are free: a folder can have settings of several sweeps.
   """
 
   num_clients: tuple[int, ...] = _data((100,), 'Numbers of clients, separated by '
@@ -44,7 +43,8 @@ class MeanSettings(settings.FolderSettings):
       'Mechanisms, separated by commas. skellam, discrete_gaussian: clients add noise '
       'under secure aggregation. skellam_central, gaussian: the server adds noise; '
       'gaussian is accounted analytically. gaussian_rdp: the same, accounted as '
-      'skellam is.', choices=MECHANISMS, essential=True, free=True)
+      'skellam is.', choices=(*SUMS, 'gaussian', 'gaussian_rdp'), essential=True,
+      free=True)
   epsilon: tuple[float, ...] = _privacy((1.0, 2.0, 4.0, 8.0), 'Targets of one release, '
       'separated by commas.', above=0, essential=True, free=True)
   bits: tuple[int, ...] = _privacy((10, 12, 16), 'Numbers of bits of a coordinate of '
@@ -69,7 +69,7 @@ class MeanSettings(settings.FolderSettings):
       values = getattr(self, name)
       if len(set(values)) < len(values):
         raise ValueError(f'{name} must not name a value twice, found '
-                         f'{",".join(str(value) for value in values)}')
+                         f'{",".join(map(str, values))}')
 
   def unused(self):
     yield from super().unused()
@@ -78,7 +78,7 @@ class MeanSettings(settings.FolderSettings):
         yield name, f'mechanisms={",".join(self.mechanisms)}'
 
   def differences(self, recorded: Mapping[str, Any]) -> list[str]:
-    # Rows of sums that the folder has depend on these, whatever is asked for now.
+    # Earlier rows of sums depend on these, whatever the mechanisms are now.
     return sorted({*super().differences(recorded), *(
         name for name in ('beta', 'k_stddevs')
         if recorded.get(name, getattr(self, name)) != getattr(self, name))})
@@ -93,5 +93,6 @@ class MeanSettings(settings.FolderSettings):
   def continues_version_1(self) -> bool:
     """Whether to continue results of the version that wrote no configuration."""
     folder = pathlib.Path(self.output_dir or '')
-    return bool(self.resume and self.output_dir) and (folder / RESULTS).is_file() and (
-        not (folder / files.CONFIGURATION).exists())
+    return (self.resume and self.output_dir is not None and
+            (folder / RESULTS).is_file() and
+            not (folder / files.CONFIGURATION).exists())

@@ -1,4 +1,4 @@
-"""A sweep, run and reported: a table, printed and as JSON, and a figure."""
+"""The report of a sweep: a table, printed and as JSON, and a figure."""
 
 import dataclasses
 import json
@@ -45,32 +45,30 @@ def _print(results: list[sweep_runs.Result]) -> None:
 
 def _draw(results: list[sweep_runs.Result], path: pathlib.Path,
           title: str | None) -> None:
-  """One line for each setting, the mean; and the range of the repeats."""
-  import matplotlib  # pylint: disable=g-import-not-at-top
+  """Draws the mean of each setting as a line, and the range of its repeats."""
+  from matplotlib import figure as figure_lib  # pylint: disable=g-import-not-at-top
   import pandas  # pylint: disable=g-import-not-at-top
-  matplotlib.use('Agg')
-  from matplotlib import pyplot  # pylint: disable=g-import-not-at-top
-  figure, axes = pyplot.subplots(figsize=(7, 4.2))
+  figure = figure_lib.Figure(figsize=(7, 4.2))
+  axes = figure.subplots()
   for result in results:
     # A row for each round, a column for each repeat.
     table = 100 * pandas.DataFrame(map(dict, result.curves)).T.sort_index()
     line, = axes.plot(table.index, table.mean(axis=1), label=result.name)
     axes.fill_between(table.index, table.min(axis=1), table.max(axis=1),
                       color=line.get_color(), alpha=0.15, linewidth=0)
-  axes.set_xlabel('round')
   held_out, metric = results[0].metric.split('/')
+  axes.set_xlabel('round')
   axes.set_ylabel(f'{metric.replace("_", " ")} on {held_out} (%)')
+  axes.set_title(title or '', fontsize=10)
   axes.grid(alpha=0.3)
   axes.legend(fontsize=9)
-  axes.set_title(title or '', fontsize=10)
   figure.tight_layout()
   figure.savefig(path, dpi=120)
-  pyplot.close(figure)
 
 
 def write(results: list[sweep_runs.Result], folder: pathlib.Path,
           title: str | None) -> None:
-  """Writes the table and the figure into a folder, and prints the table."""
+  """Writes the table and the figure to a folder, and prints the table."""
   warnings = sweep_runs.warnings(results)
   files.write_atomically(folder / TABLE, json.dumps([
       {**dataclasses.asdict(result), 'mean': result.mean,
@@ -82,7 +80,7 @@ def write(results: list[sweep_runs.Result], folder: pathlib.Path,
 
 
 def sweep(settings: settings_lib.SweepSettings) -> None:
-  """Runs what is left of a sweep, and reports.
+  """Runs the runs of a sweep that are not done yet, and reports.
 
   Args:
     settings: Of the sweep.
