@@ -16,7 +16,6 @@ from tests.mean import plan_test
 from tff_pipelines import estimate_mean
 from tff_pipelines.accounting import ledger as ledger_lib
 from tff_pipelines.experiment import files
-from tff_pipelines.mean import figure
 from tff_pipelines.mean import plan as plan_lib
 from tff_pipelines.mean import report
 from tff_pipelines.mean import run as run_lib
@@ -234,7 +233,7 @@ def test_program_runs_under_former_names_and_says_that_a_seed_voids(tmp_path, la
 def test_figure_of_a_single_point(tmp_path):
   chosen = settings(num_clients=(10,), dimension=(3,), mechanisms=('gaussian',))
   (cell,), _ = plan_lib.cells(chosen)
-  figure.draw(tmp_path / 'one.png', [run_lib.estimate(chosen, cell)], delta=1e-5)
+  report.draw(tmp_path / 'one.png', [run_lib.estimate(chosen, cell)], delta=1e-5)
   assert matplotlib.image.imread(tmp_path / 'one.png').size > 0
 
 
