@@ -47,12 +47,12 @@ def test_pld_is_refused_where_no_worst_pair_is_known(event):
 
 
 def test_generic_amplification_of_a_gaussian_is_by_rdp():
-  found = accountant.guarantee(
+  guarantee = accountant.guarantee(
       sampled(GAUSSIAN, 0.1, 5), 1e-3, amplification='generic')
-  assert found.accountant == 'rdp' and found.order is not None
+  assert guarantee.accountant == 'rdp' and guarantee.order is not None
 
 
-def test_delta_zero_is_infinite_but_for_pure_dp():
+def test_delta_zero_is_infinite_except_for_pure_dp():
   assert accountant.epsilon(GAUSSIAN, 0.0) == math.inf
   assert accountant.epsilon(SKELLAM, 0) == math.inf
   local = events.SelfComposed(event=events.Piecewise(epsilon=0.5), count=4)
@@ -111,11 +111,11 @@ def test_extreme_noise_gives_the_right_limits():
 def test_order_stops_at_the_block_of_the_best_one_without_losing_it():
   for noise in (0.3, 1.0, 30.0, 1e3):
     event = events.CentralGaussian(noise_multiplier=noise)
-    found, order = rdp.epsilon(event, 1e-6)
+    epsilon, order = rdp.epsilon(event, 1e-6)
     alpha = curves.orders()
     every = (curves.gaussian(noise) + np.log1p(-1 / alpha) -
              (np.log(1e-6) + np.log(alpha)) / (alpha - 1))
-    assert found == pytest.approx(max(0, every.min()), rel=1e-12)
+    assert epsilon == pytest.approx(max(0, every.min()), rel=1e-12)
     assert order == np.argmin(every) + 2
 
 
@@ -192,7 +192,7 @@ def test_rdp_is_never_below_the_exact_delta_at_ten_thousand_settings():
             special.ndtr(a - b))
     worst = max(worst, exact / delta)
     assert exact <= delta * (1 + 1e-9), (z, delta, times)
-  assert worst > 0.1  # The comparison has teeth: RDP comes near.
+  assert worst > 0.1  # The comparison has power: RDP comes near.
 
 
 @pytest.mark.slow
@@ -210,27 +210,27 @@ def test_rdp_is_never_below_pld_at_composed_settings():
 
 
 def test_warnings_say_where_a_guarantee_is_weak_or_misread():
-  def words(event, delta, **options):
+  def text(event, delta, **options):
     return ' '.join(accountant.guarantee(event, delta, **options).warnings)
 
   strong = events.CentralGaussian(noise_multiplier=10.0)
-  assert words(strong, 1e-5, population=1000) == ''
-  assert '1/population' in words(strong, 1e-2, population=1000)
+  assert text(strong, 1e-5, population=1000) == ''
+  assert '1/population' in text(strong, 1e-2, population=1000)
   weak = events.CentralGaussian(noise_multiplier=0.1)
-  assert 'above 20' in words(weak, 1e-5)
-  assert 'cohort' in words(sampled(strong, 0.1, 3), 1e-5)
-  assert 'cohort' not in words(sampled(strong, 0.1, 3), 1e-5,
-                               amplification='none')
-  assert 'no finite epsilon' in words(events.NoPrivacy(), 1e-5)
-  assert 'not a meaningful guarantee' in words(
+  assert 'above 20' in text(weak, 1e-5)
+  assert 'cohort' in text(sampled(strong, 0.1, 3), 1e-5)
+  assert 'cohort' not in text(sampled(strong, 0.1, 3), 1e-5,
+                              amplification='none')
+  assert 'no finite epsilon' in text(events.NoPrivacy(), 1e-5)
+  assert 'not a meaningful guarantee' in text(
       events.Nfdp(records=100, subset_size=10), 0.5)
 
 
-def test_epsilon_of_a_long_subsampled_run_looks_at_the_first_orders_only(
+def test_epsilon_of_a_long_subsampled_run_needs_the_first_orders_only(
     monkeypatch):
-  looked_at = []
+  max_orders = []
   curve = rdp.curve
   monkeypatch.setattr(rdp, 'curve', lambda event, max_order, amplification: (
-      looked_at.append(max_order) or curve(event, max_order, amplification)))
+      max_orders.append(max_order) or curve(event, max_order, amplification)))
   assert accountant.epsilon(sampled(SKELLAM, 100 / 3400, 1500), 1e-4) > 0
-  assert looked_at == [128]
+  assert max_orders == [128]

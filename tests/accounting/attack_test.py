@@ -1,10 +1,10 @@
 """An attack on the samplers that run in the graph.
 
 A distinguisher sees 10^6 releases of a count, with the client and without, and
-estimates P[E] - e^epsilon Q[E] for every threshold event E. It must never get
-above a claimed delta, and must get above a claim that is 20% smaller, in delta
-or in epsilon. Seeds are fixed; margins are 5 standard errors, so that with
-other seeds a correct sampler would fail less than once in 10^5 runs.
+estimates P[E] - e^epsilon Q[E] for every threshold event E. It must never exceed
+a claimed delta, and must exceed a claim that is 20% smaller, in delta or in
+epsilon. Seeds are fixed; margins are 5 standard errors, so that with other seeds a
+correct sampler would fail less than once in 10^5 runs.
 """
 
 import math
@@ -25,7 +25,7 @@ BITS = 20
 
 
 def by_poisson(value, variance, seed):
-  """Releases of `value` by the sampler made of Poisson draws."""
+  """Releases of `value` by the sampler of Poisson draws."""
   return value + skellam.sample(
       tf.constant(keys.from_seed(seed)), [DRAWS], variance).numpy()
 
@@ -33,13 +33,13 @@ def by_poisson(value, variance, seed):
 def by_table(value, variance, seed):
   """Releases of `value` by the kernel that rounds, adds noise and wraps."""
   table = skellam_table.build(variance)
-  found, _, fell_back = noisy_rounding.noisy_round(
+  released, _, fell_back = noisy_rounding.noisy_round(
       tf.fill([DRAWS], float(value)), tf.constant(keys.from_seed(seed)),
       DRAWS * value**2, noisy_rounding.TableNoise(
           packed=tf.constant(table.packed), tie=tf.constant(table.tie)), BITS)
   assert not bool(fell_back)
-  found = found.numpy().astype(np.int64)
-  return np.where(found >= 2**(BITS - 1), found - 2**BITS, found)
+  released = released.numpy().astype(np.int64)
+  return np.where(released >= 2**(BITS - 1), released - 2**BITS, released)
 
 
 def attack(with_client, without_client, epsilon):

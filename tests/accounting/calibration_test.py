@@ -27,62 +27,62 @@ def training(event):
           event=event, sampling_rate=COHORT / POPULATION), count=ROUNDS)
 
 
-def skellam_training(params, num_reporting=1.0):
-  return training(events.DistributedSkellam.from_params(params, num_reporting))
+def skellam_training(params, surviving_fraction=1.0):
+  return training(events.DistributedSkellam.from_params(params, surviving_fraction))
 
 
 @pytest.mark.parametrize('bits,amplification,expected', [
     (14, 'tight', 0.8681), (16, 'tight', 0.8492), (18, 'tight', 0.8480),
     (14, 'generic', 0.9159), (16, 'generic', 0.8938), (18, 'generic', 0.8924)])
 def test_federated_emnist_noise_multipliers(bits, amplification, expected):
-  found = calibration.calibrated(
+  params = calibration.calibrated(
       emnist(bits), skellam_training, epsilon=10, delta=DELTA,
       amplification=amplification)
-  assert found.noise_multiplier == pytest.approx(expected, abs=5e-5)
+  assert params.noise_multiplier == pytest.approx(expected, abs=5e-5)
 
 
 def test_federated_emnist_gaussian_noise_multipliers():
-  def make(z):
+  def event_of(z):
     return training(events.CentralGaussian(noise_multiplier=z))
   by_rdp = calibration.noise_multiplier(
-      make, epsilon=10, delta=DELTA, accountant='rdp')
+      event_of, epsilon=10, delta=DELTA, accountant='rdp')
   assert by_rdp == pytest.approx(0.8479, abs=5e-5)
-  by_pld = calibration.noise_multiplier(make, epsilon=10, delta=DELTA)
+  by_pld = calibration.noise_multiplier(event_of, epsilon=10, delta=DELTA)
   assert by_pld < by_rdp
-  assert accountant.epsilon(make(0.848), DELTA) == pytest.approx(8.49, abs=0.01)
+  assert accountant.epsilon(event_of(0.848), DELTA) == pytest.approx(8.49, abs=0.01)
 
 
 @pytest.mark.parametrize('amplification', ['tight', 'generic'])
 @pytest.mark.parametrize('epsilon', [1.5, 3.0, 10.0, 50.0])
 def test_result_meets_the_target_and_a_little_less_noise_does_not(
     amplification, epsilon):
-  def make(z):
+  def event_of(z):
     return skellam_training(emnist(noise_multiplier=z))
   z = calibration.noise_multiplier(
-      make, epsilon=epsilon, delta=DELTA, amplification=amplification)
-  assert accountant.epsilon(make(z), DELTA, amplification=amplification) <= epsilon
+      event_of, epsilon=epsilon, delta=DELTA, amplification=amplification)
+  assert accountant.epsilon(event_of(z), DELTA, amplification=amplification) <= epsilon
   assert accountant.epsilon(
-      make(z * (1 - 2e-6)), DELTA, amplification=amplification) > epsilon
+      event_of(z * (1 - 2e-6)), DELTA, amplification=amplification) > epsilon
 
 
 def test_pld_calibration_meets_its_target():
-  def make(sigma):
+  def event_of(sigma):
     return events.SelfComposed(
         event=events.Vote(scheme='ae', noise_stddev=sigma), count=100)
-  sigma = calibration.noise_multiplier(make, epsilon=1.0, delta=1e-4)
-  assert accountant.epsilon(make(sigma), 1e-4) <= 1.0
-  assert accountant.epsilon(make(sigma * 0.999), 1e-4) > 1.0
+  sigma = calibration.noise_multiplier(event_of, epsilon=1.0, delta=1e-4)
+  assert accountant.epsilon(event_of(sigma), 1e-4) <= 1.0
+  assert accountant.epsilon(event_of(sigma * 0.999), 1e-4) > 1.0
 
 
 def test_published_local_noise_is_reproduced():
   params = params_lib.DistributedSumParams(
       clip=3.0, noise_multiplier=1.0, bits=30, dimension=2**24, cohort_size=16,
       fixed_scale=350.0)
-  found = calibration.calibrated(
+  calibrated = calibration.calibrated(
       params, lambda p: events.SelfComposed(
           event=events.DistributedSkellam.from_params(p), count=150),
       epsilon=6, delta=0.01, allow_degenerate=True)
-  assert found.local_stddev_grid / 350 == pytest.approx(11.435854, rel=1e-6)
+  assert calibrated.local_stddev_grid / 350 == pytest.approx(11.435854, rel=1e-6)
 
 
 @pytest.mark.parametrize('epsilon,gaussian,bits10,bits16', [
@@ -98,10 +98,10 @@ def test_mean_estimation_noise_variances(epsilon, gaussian, bits10, bits16):
     params = params_lib.DistributedSumParams(
         clip=10.0, noise_multiplier=1.0, bits=bits, dimension=250,
         cohort_size=100, k_stddevs=2.0)
-    found = calibration.calibrated(
+    calibrated = calibration.calibrated(
         params, events.DistributedSkellam.from_params, epsilon=epsilon,
         delta=1e-5)
-    assert variance(found.noise_multiplier) == pytest.approx(expected, rel=1e-3)
+    assert variance(calibrated.noise_multiplier) == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize('amplification,expected', [
@@ -110,57 +110,45 @@ def test_dropouts_that_nothing_tops_up_cost_epsilon(amplification, expected):
   params = calibration.calibrated(
       emnist(), skellam_training, epsilon=6, delta=DELTA,
       amplification=amplification)
-  found = [accountant.epsilon(skellam_training(params, num_reporting), DELTA,
-                              amplification=amplification)
-           for num_reporting in (0.9, 0.8, 0.7, 0.5)]
-  assert found == pytest.approx(expected, abs=6e-3)
+  epsilons = [accountant.epsilon(skellam_training(params, fraction), DELTA,
+                                 amplification=amplification)
+              for fraction in (0.9, 0.8, 0.7, 0.5)]
+  assert epsilons == pytest.approx(expected, abs=6e-3)
 
 
-def test_calibration_of_a_long_run_asks_for_few_epsilons(monkeypatch):
-  asked = []
+def test_calibration_of_a_long_run_computes_few_epsilons(monkeypatch):
+  calls = []
   epsilon = accountant.epsilon
   monkeypatch.setattr(accountant, 'epsilon', lambda *arguments, **options: (
-      asked.append(arguments) or epsilon(*arguments, **options)))
+      calls.append(arguments) or epsilon(*arguments, **options)))
   calibration.calibrated(emnist(), skellam_training, epsilon=10, delta=DELTA)
-  assert 5 < len(asked) < 60
+  assert 5 < len(calls) < 60
 
 
-def test_rounds_are_the_most_that_keep_the_target():
+def test_rounds_are_the_maximum_that_keeps_the_target():
   params = emnist(noise_multiplier=0.9)
-  def make(count):
+  def event_of(count):
     return events.SelfComposed(
         event=skellam_training(params).event, count=count)
-  found = calibration.rounds(make, epsilon=8, delta=DELTA)
-  assert accountant.epsilon(make(found), DELTA) <= 8
-  assert accountant.epsilon(make(found + 1), DELTA) > 8
+  rounds = calibration.rounds(event_of, epsilon=8, delta=DELTA)
+  assert accountant.epsilon(event_of(rounds), DELTA) <= 8
+  assert accountant.epsilon(event_of(rounds + 1), DELTA) > 8
 
 
-def test_cohort_is_the_largest_that_keeps_the_target():
-  def make(cohort):
-    return events.SelfComposed(
-        event=events.PoissonSampled(
-            event=events.CentralGaussian(noise_multiplier=0.9),
-            sampling_rate=cohort / POPULATION), count=200)
-  found = calibration.cohort(
-      make, population=POPULATION, epsilon=4, delta=DELTA, accountant='rdp')
-  assert accountant.epsilon(make(found), DELTA, accountant='rdp') <= 4
-  assert accountant.epsilon(make(found + 1), DELTA, accountant='rdp') > 4
-
-
-def test_bits_are_the_fewest_that_keep_the_target():
-  def make(bits):
+def test_bits_are_the_minimum_that_keeps_the_target():
+  def event_of(bits):
     return skellam_training(emnist(bits, noise_multiplier=0.855))
-  found = calibration.bits(make, epsilon=10, delta=DELTA)
-  assert accountant.epsilon(make(found), DELTA) <= 10
-  assert accountant.epsilon(make(found - 1), DELTA) > 10
+  fewest = calibration.bits(event_of, epsilon=10, delta=DELTA)
+  assert accountant.epsilon(event_of(fewest), DELTA) <= 10
+  assert accountant.epsilon(event_of(fewest - 1), DELTA) > 10
 
 
-def test_suggested_bits_are_the_fewest_within_one_percent_of_the_gaussian():
-  found = calibration.suggest_bits(
+def test_suggested_bits_are_the_minimum_within_one_percent_of_the_gaussian():
+  params = calibration.suggest_bits(
       emnist(), skellam_training, epsilon=10, delta=DELTA)
-  assert found.noise_multiplier <= 1.01 * 0.84794
+  assert params.noise_multiplier <= 1.01 * 0.84794
   fewer = calibration.calibrated(
-      emnist(found.bits - 1), skellam_training, epsilon=10, delta=DELTA,
+      emnist(params.bits - 1), skellam_training, epsilon=10, delta=DELTA,
       allow_degenerate=True)
   assert fewer.noise_multiplier > 1.01 * 0.84793
 
@@ -211,13 +199,16 @@ def test_targets_out_of_reach_are_refused():
     calibration.rounds(
         lambda n: events.SelfComposed(event=events.NoPrivacy(), count=n),
         epsilon=1.0, delta=0.1)
+  with pytest.raises(ValueError, match='unbounded'):
+    calibration.rounds(lambda _: events.PostProcessing(), epsilon=1.0, delta=0.1)
 
 
 def test_cohort_quantile_is_exceeded_once_in_a_thousand_rounds():
-  found = sampling.cohort_upper_quantile(POPULATION, COHORT / POPULATION)
-  draws = np.random.default_rng(1).binomial(
+  quantile = sampling.cohort_upper_quantile(POPULATION, COHORT / POPULATION)
+  cohorts = np.random.default_rng(1).binomial(
       POPULATION, COHORT / POPULATION, 10**6)
-  assert (draws > found).mean() <= 1e-3 < (draws > found - 1).mean() * 1.2
+  assert (cohorts > quantile).mean() <= 1e-3
+  assert 1e-3 < (cohorts > quantile - 1).mean() * 1.2
   assert sampling.cohort_upper_quantile(7, 1.0) == 7
   assert sampling.cohort_upper_quantile(10, 1e-9) == 1
   with pytest.raises(ValueError, match='sampling_rate'):

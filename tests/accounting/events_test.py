@@ -111,10 +111,10 @@ def test_epsilon_falls_with_delta_and_rises_with_composition(event):
 @BY_NAME
 def test_delta_undoes_epsilon(event):
   for kind in ('auto', 'rdp'):
-    found = accountant.epsilon(event, 1e-4, accountant=kind)
-    if math.isfinite(found):
+    epsilon = accountant.epsilon(event, 1e-4, accountant=kind)
+    if math.isfinite(epsilon):
       assert accountant.delta(
-          event, found, accountant=kind) <= 1e-4 * (1 + 1e-2)
+          event, epsilon, accountant=kind) <= 1e-4 * (1 + 1e-2)
 
 
 @BY_NAME
@@ -139,11 +139,11 @@ def test_a_repetition_is_an_event_of_the_same_neighbours(event):
 
 
 def test_repetitions_of_wrapped_events_are_those_of_what_they_wrap():
-  draw, free = events.Nfdp(records=100, subset_size=10), events.PostProcessing()
-  assert draw.repeated() == free and free.repeated() == free
-  assert events.SelfComposed(event=draw, count=3).repeated() == (
+  subset, free = events.Nfdp(records=100, subset_size=10), events.PostProcessing()
+  assert subset.repeated() == free and free.repeated() == free
+  assert events.SelfComposed(event=subset, count=3).repeated() == (
       events.SelfComposed(event=free, count=3))
-  assert events.Composed(events=(draw, free)).repeated() == (
+  assert events.Composed(events=(subset, free)).repeated() == (
       events.Composed(events=(free, free)))
   assert COMBINED[0].repeated() == COMBINED[0]
 
@@ -182,7 +182,7 @@ def test_amplification_orders_tight_generic_none(event):
   assert tight <= generic <= none
 
 
-def test_without_sampling_is_what_participants_see():
+def test_without_sampling_is_the_release_that_participants_see():
   sampled = events.SelfComposed(event=COMBINED[0], count=10)
   assert sampled.without_sampling() == events.SelfComposed(
       event=SKELLAM, count=10)
@@ -223,8 +223,8 @@ def test_surviving_fraction_scales_the_noise_and_nothing_else():
   assert half.noise_variance == SKELLAM.noise_variance / 2
   assert (half.l1_sensitivity, half.l2_sensitivity) == (
       SKELLAM.l1_sensitivity, SKELLAM.l2_sensitivity)
-  nobody = events.DistributedSkellam.from_params(PARAMS, surviving_fraction=0.0)
-  assert accountant.epsilon(nobody, 1e-5) == math.inf
+  none = events.DistributedSkellam.from_params(PARAMS, surviving_fraction=0.0)
+  assert accountant.epsilon(none, 1e-5) == math.inf
 
 
 def test_no_privacy_is_infinite_wherever_it_is():
@@ -240,7 +240,7 @@ def test_no_privacy_is_infinite_wherever_it_is():
   assert accountant.delta(events.NoPrivacy(), 10.0) == 1.0
 
 
-@pytest.mark.parametrize('make', [
+@pytest.mark.parametrize('build', [
     lambda: events.CentralGaussian(noise_multiplier=float('nan')),
     lambda: events.CentralGaussian(noise_multiplier=-1.0),
     lambda: events.CentralGaussian(noise_multiplier=math.inf),
@@ -290,11 +290,12 @@ def test_no_privacy_is_infinite_wherever_it_is():
     lambda: events.from_json({'kind': 'CentralGaussian', 'noise_multiplier': 1.0,
                               'extra': 2}),
     lambda: events.from_json({'kind': 'Event'}),
+    lambda: events.from_json({**SKELLAM.to_json(), 'kind': '_Shares'}),
     lambda: events.from_json([1]),
 ])
-def test_impossible_events_are_refused(make):
+def test_impossible_events_are_refused(build):
   with pytest.raises(ValueError, match='found|must|cannot'):
-    make()
+    build()
 
 
 def test_events_cannot_be_changed():

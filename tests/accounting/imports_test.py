@@ -11,18 +11,18 @@ for module in pkgutil.iter_modules(package.__path__):
     importlib.import_module('tff_pipelines.accounting.' + module.name)
 importlib.import_module('tff_pipelines.account')
 importlib.import_module('tff_pipelines.queries.run')
-found = {name.split('.')[0] for name in sys.modules}
-print(sorted(found & {'tensorflow', 'tensorflow_federated', 'matplotlib',
+imported = {name.split('.')[0] for name in sys.modules}
+print(sorted(imported & {'tensorflow', 'tensorflow_federated', 'matplotlib',
                       'tasks'}))
 print(sorted(name for name in sys.modules if name.startswith('aggregators.')))
 '''
 
 
 def test_no_tensorflow_and_of_the_aggregators_only_numbers():
-  found = subprocess.run(
+  lines = subprocess.run(
       [sys.executable, '-c', _CHECK], capture_output=True, text=True, check=True,
       timeout=60).stdout.splitlines()
-  # Of the aggregators the parameters, and the tables that noise is drawn from.
+  # Of the aggregators the parameters, and the tables of noise.
   names = ('alias_table', 'discrete_gaussian_table', 'params', 'share_tables',
            'skellam_table', 'validate')
-  assert found == ['[]', str([f'aggregators.{name}' for name in names])]
+  assert lines == ['[]', str([f'aggregators.{name}' for name in names])]

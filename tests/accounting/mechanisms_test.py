@@ -1,4 +1,4 @@
-"""Mechanisms and queries: one table, one event, nothing that is asked is dropped."""
+"""Mechanisms and queries: one table, one event, no setting is dropped."""
 
 import dataclasses
 
@@ -40,7 +40,6 @@ def test_rows_name_fields_of_their_kind_or_of_a_query(name):
   assert family.uses <= fields | asked
   assert family.knob is None or family.knob in fields & family.uses
   assert family.counter is None or family.counter in fields & family.uses
-  assert family.params == ('bits' in family.uses)
   assert (family.target is None) == ('epsilon' in fields)
 
 

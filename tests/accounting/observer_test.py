@@ -1,4 +1,4 @@
-"""Whom the amplified epsilon holds against: what a published cohort costs.
+"""The observers that the amplified epsilon covers: the cost of a published cohort.
 
 Others hold the clip along one direction, the client twice as far against it or
 zero: the true releases of 1,500 rounds of the federated EMNIST setting with
@@ -24,11 +24,11 @@ RATE, DELTA = COHORT / POPULATION, 1 / POPULATION
 class Cells(pairs.Pair):
   """A pair given by its masses on the same fine cells, with and without."""
 
-  law: str
+  release: str
 
-  def atoms(self, cells, pessimistic):
-    del cells, pessimistic
-    p, q = (LAWS[self.law](shift) for shift in SHIFTS[self.law])
+  def atoms(self, cells):
+    del cells
+    p, q = (RELEASES[self.release](shift) for shift in SHIFTS[self.release])
     seen = (p > 1e-280) & (q > 1e-280)
     p, q = p[seen], q[seen]
     loss = np.log(p) - np.log(q)
@@ -61,28 +61,26 @@ def divided_by_size(shift):
   return total
 
 
-LAWS = {'hidden': size_hidden, 'published': size_hidden,
-        'divided': divided_by_size}
-# Hidden: the sum moves by what the client sends. Otherwise its place among the
-# known number of participants is what another would have filled.
+RELEASES = {'hidden': size_hidden, 'published': size_hidden,
+            'divided': divided_by_size}
+# Hidden: the sum moves by what the client sends. Otherwise another client would have
+# its place among the known number of participants.
 SHIFTS = {'hidden': (1, 0), 'published': (2, 1), 'divided': (2, 1)}
 
 
-def epsilon_of(law):
-  return pld.epsilon(((Cells(law=law), ROUNDS),), DELTA)
+def epsilon_of(release):
+  return pld.epsilon(((Cells(release=release), ROUNDS),), DELTA)
 
 
 def test_amplified_epsilon_is_that_of_a_release_that_hides_the_cohort():
-  claimed = accountant.epsilon(events.SelfComposed(
+  event = events.SelfComposed(
       event=events.PoissonSampled(
           event=events.CentralGaussian(noise_multiplier=NOISE),
-          sampling_rate=RATE), count=ROUNDS), DELTA)
+          sampling_rate=RATE), count=ROUNDS)
+  claimed = accountant.epsilon(event, DELTA)
   assert epsilon_of('hidden') == pytest.approx(claimed, rel=2e-3)
   assert claimed == pytest.approx(8.57, rel=1e-2)
-  by_rdp = accountant.epsilon(events.SelfComposed(
-      event=events.PoissonSampled(
-          event=events.CentralGaussian(noise_multiplier=NOISE),
-          sampling_rate=RATE), count=ROUNDS), DELTA, accountant='rdp')
+  by_rdp = accountant.epsilon(event, DELTA, accountant='rdp')
   assert claimed < by_rdp == pytest.approx(10.0, abs=0.01)
 
 

@@ -1,4 +1,4 @@
-"""Suppressed rounds reveal participation: the probability of it and its price."""
+"""Suppressed rounds reveal participation: its probability and its cost."""
 
 import itertools
 import math
@@ -19,31 +19,31 @@ GAUSSIAN_CURVE = 0.4 * np.arange(2, 130)
 
 
 def _by_enumeration(population, rate, fraction, colluders, dropout):
-  """Over what each of the others does: stays away, comes, or drops out."""
-  found = 0.0
+  """Sums over the others: each is not selected, reports, or drops out."""
+  total = 0.0
   chances = (1 - rate, rate * (1 - dropout), rate * dropout)
-  for deeds in itertools.product(range(3), repeat=population - 1):
-    num_selected = sum(deed != 0 for deed in deeds)
-    present = sum(deed == 1 for deed in deeds)
-    opened = [params_lib.has_enough(present + one, num_selected + one, fraction, colluders)
-              for one in (0, 1)]
+  for outcomes in itertools.product(range(3), repeat=population - 1):
+    selected = sum(outcome != 0 for outcome in outcomes)
+    reporting = sum(outcome == 1 for outcome in outcomes)
+    opened = [params_lib.has_enough(
+        reporting + one, selected + one, fraction, colluders) for one in (0, 1)]
     if opened == [False, True]:
-      found += math.prod(chances[deed] for deed in deeds)
-  return found
+      total += math.prod(chances[outcome] for outcome in outcomes)
+  return total
 
 
 @pytest.mark.parametrize('fraction, colluders', [
     (0.9, 1), (0.5, 0), (0.5, 1), (0.75, 1), (0.3, 2), (0.7, 0), (2 / 3, 1)])
 @pytest.mark.parametrize('rate', [0.2, 0.6, 1.0])
 @pytest.mark.parametrize('dropout', [0.0, 0.1, 0.6])
-def test_the_probability_is_that_of_all_that_others_may_do(
+def test_the_probability_is_that_of_an_enumeration_of_the_others(
     fraction, colluders, rate, dropout):
-  found = sampling.pivotal_probability(7, rate, fraction, colluders, dropout)
+  probability = sampling.pivotal_probability(7, rate, fraction, colluders, dropout)
   # For any rate of dropouts up to the one that was given.
   expected = max(_by_enumeration(7, rate, fraction, colluders, lower)
                  for lower in np.linspace(0, dropout, 13 if dropout else 1))
-  assert found >= expected * (1 - 1e-12)
-  assert found <= 1.05 * expected + 1e-15
+  assert probability >= expected * (1 - 1e-12)
+  assert probability <= 1.05 * expected + 1e-15
 
 
 def test_probabilities_of_large_populations_are_those_of_a_simulation():
@@ -56,30 +56,31 @@ def test_probabilities_of_large_populations_are_those_of_a_simulation():
               for one in (0, 1)]
     simulated.append(np.mean(~opened[0] & opened[1]))
   # The worst rate is about 0.06: 12 of 200 may be missing.
-  for most, worst in ((0.03, simulated[0]), (0.07, max(simulated)),
+  for largest, worst in ((0.03, simulated[0]), (0.07, max(simulated)),
                       (0.5, max(simulated))):
-    found = sampling.pivotal_probability(10**5, 2e-3, 0.92, 3, most)
-    assert 0.95 * worst < found < 1.15 * worst and worst > 1e-4
+    probability = sampling.pivotal_probability(10**5, 2e-3, 0.92, 3, largest)
+    assert 0.95 * worst < probability < 1.15 * worst and worst > 1e-4
 
 
-def test_a_rate_that_is_given_too_high_promises_less():
-  found = [sampling.pivotal_probability(1000, 0.1, 0.9, 0, rate)
-           for rate in (0.0, 1e-9, 0.02, 0.05, 0.1, 0.3, 0.99)]
-  assert found[0] == 0 and np.all(np.diff(found) >= 0) and found[3] < found[4]
-  assert found[5] == pytest.approx(found[4], rel=0.1)
+def test_a_dropout_rate_that_is_too_high_promises_less():
+  probabilities = [sampling.pivotal_probability(1000, 0.1, 0.9, 0, rate)
+                   for rate in (0.0, 1e-9, 0.02, 0.05, 0.1, 0.3, 0.99)]
+  assert probabilities[0] == 0 and np.all(np.diff(probabilities) >= 0)
+  assert probabilities[3] < probabilities[4]
+  assert probabilities[5] == pytest.approx(probabilities[4], rel=0.1)
 
 
 @pytest.mark.parametrize('fraction, dropout', [
     (1.0, 0.0), (1.0, 0.5), (0.6, 0.0)])
-def test_without_colluders_others_alone_decide_if_nobody_may_drop_out(
+def test_without_colluders_others_alone_decide_if_no_client_may_drop_out(
     fraction, dropout):
   assert sampling.pivotal_probability(50, 0.1, fraction, 0, dropout) == 0
   assert _by_enumeration(7, 0.3, fraction, 0, dropout) == 0 or fraction == 1
 
 
-def test_the_price_lies_between_hidden_and_shown():
+def test_the_cost_lies_between_hidden_and_shown():
   rate = 0.02
-  hidden = subsampling.poisson_tight(GAUSSIAN_CURVE, rate)
+  hidden = subsampling.poisson(GAUSSIAN_CURVE, rate)
   shown = subsampling.revealed(GAUSSIAN_CURVE, rate)
   assert np.all(hidden < shown) and np.all(shown < GAUSSIAN_CURVE)
   last = hidden
@@ -97,8 +98,9 @@ def test_the_price_lies_between_hidden_and_shown():
 
 def test_infinite_and_huge_losses_stay_what_they_are():
   curve = np.array([3.0, 1e4, np.inf])
-  found = subsampling.revealed(curve, 0.1)
-  assert np.isinf(found[2]) and found[1] == pytest.approx(1e4 + math.log(0.1) / 2)
+  revealed = subsampling.revealed(curve, 0.1)
+  assert np.isinf(revealed[2])
+  assert revealed[1] == pytest.approx(1e4 + math.log(0.1) / 2)
   both = subsampling.pivotal(np.array([1.0, np.inf]), np.array([2.0, np.inf]), 0.5)
   assert np.isinf(both[1]) and 1 < both[0] < 2
 
@@ -128,11 +130,11 @@ def _divergences(mechanism, epsilon):
   for m in range(int(others.isf(1e-14)) + 1):
     opened = [params_lib.has_enough(m + one, m + one, mechanism.min_honest_fraction,
                                     mechanism.assumed_colluders) for one in (0, 1)]
-    away = stats.norm.pdf(x, m if opened[0] else 0, deviation)
-    there, zero = (stats.norm.pdf(x, m - sent if opened[1] else 0, deviation)
+    absent = stats.norm.pdf(x, m if opened[0] else 0, deviation)
+    present, zero = (stats.norm.pdf(x, m - sent if opened[1] else 0, deviation)
                    for sent in (1, 0))
-    with_it += others.pmf(m) * ((1 - rate) * away + rate * there)
-    without += others.pmf(m) * ((1 - rate) * away + rate * zero)
+    with_it += others.pmf(m) * ((1 - rate) * absent + rate * present)
+    without += others.pmf(m) * ((1 - rate) * absent + rate * zero)
   return [step * np.maximum(p - math.exp(epsilon) * q, 0).sum()
           for p, q in ((with_it, without), (without, with_it))]
 
@@ -149,7 +151,7 @@ def test_epsilon_covers_a_client_that_opens_rounds(changes):
       events.PoissonSampled(
           event=mechanism.release(),
           sampling_rate=mechanism.sampling_scheme().sampling_rate), DELTA)
-  # As if the size of the cohort decided nothing: less than what is lost.
+  # As if the size of the cohort decided nothing: less than the true loss.
   assert max(_divergences(mechanism, blind)) > 2 * DELTA
   assert max(_divergences(mechanism, counted)) <= DELTA
   assert blind < counted < accountant.epsilon(
@@ -160,24 +162,24 @@ def test_epsilon_covers_a_client_that_opens_rounds(changes):
     dict(assumed_colluders=0), dict(sampling='fixed'),
     dict(mechanism='skellam_central'), dict(min_honest_fraction=1.0,
                                             assumed_colluders=0, dropout_rate=0.3)])
-def test_where_nothing_is_told_nothing_is_paid(changes):
+def test_where_nothing_is_revealed_nothing_is_paid(changes):
   event = _mechanism(**changes).event().event
   assert getattr(event, 'pivotal_probability', 0.0) == 0
   assert not any('whether a round is opened' in text for text in event.caveats())
 
 
-def test_dropouts_below_a_whole_cohort_are_paid_for_and_told():
+def test_dropouts_below_a_whole_cohort_are_paid_for_and_reported():
   event = _mechanism(assumed_colluders=0, dropout_rate=0.1).event()
   assert 0 < event.event.pivotal_probability < 0.5
-  found = accountant.guarantee(event, 1e-3)
+  guarantee = accountant.guarantee(event, 1e-3)
   assert any('whether a round is opened' in text and 'drop out' in text
-             for text in found.warnings)
+             for text in guarantee.warnings)
   assert base.from_json(event.to_json()) == event
   assert event.event.pure_epsilon('tight') == event.event.event.pure_epsilon('none')
   assert event.factors('tight') is None
 
 
-def test_a_count_beside_the_sum_is_withheld_with_it():
+def test_a_count_is_suppressed_with_its_sum():
   mechanism = _mechanism(adaptive_clipping=True, clip_count_stddev=3.0)
   count = mechanism.sampled(mechanism.clip_count()).event
   assert count.pivotal_probability == mechanism.event().event.pivotal_probability > 0.1
@@ -203,21 +205,21 @@ def test_events_of_earlier_ledgers_are_read_on_the_safe_side(fraction, expected)
     base.from_json({**data, 'event': {'kind': 'PoissonSampled'}})
 
 
-def test_an_event_made_by_hand_says_what_it_assumes():
+def test_an_event_built_directly_states_its_assumptions():
   sums = {h: events.DistributedSkellam.from_params(
       _mechanism(min_honest_fraction=h, assumed_colluders=0).params())
           for h in (0.9, 1.0)}
-  found = {h: ' '.join(events.PoissonSampled(
+  caveats = {h: ' '.join(events.PoissonSampled(
       event=events.Together(events=(event,)), sampling_rate=0.01).caveats())
-           for h, event in sums.items()}
-  assert 'no client drops out and that none colludes' in found[0.9]
-  assert 'colludes' not in found[1.0]
+             for h, event in sums.items()}
+  assert 'no client drops out and that none colludes' in caveats[0.9]
+  assert 'colludes' not in caveats[1.0]
   central = _mechanism(mechanism='skellam_central', assumed_colluders=0).event()
   assert not any('colludes' in text for text in central.caveats())
 
 
 @pytest.mark.parametrize('bad', [-0.1, 1.1, float('nan')])
-def test_a_probability_is_one(bad):
+def test_pivotal_probabilities_outside_of_0_to_1_are_refused(bad):
   with pytest.raises(ValueError, match='pivotal_probability must be'):
     events.PoissonSampled(
         event=events.CentralGaussian(noise_multiplier=1.0), sampling_rate=0.1,

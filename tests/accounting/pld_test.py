@@ -5,6 +5,7 @@ import math
 from dp_accounting.pld import privacy_loss_distribution as dp_pld
 import numpy as np
 import pytest
+from scipy import optimize
 from scipy import special
 from scipy import stats
 
@@ -22,13 +23,57 @@ def gaussian_delta(z, epsilon):
 
 def skellam_delta(shift, variance, epsilon, rate=1.0):
   """Hockey-stick divergence of one release, summed; the worse direction."""
-  reach = skellam_distribution.reach(variance) + shift
-  k = np.arange(-reach, reach + 1)
-  moved = np.exp(skellam_distribution.log_pmf(k - shift, variance))
-  base = np.exp(skellam_distribution.log_pmf(k, variance))
+  moved, base = np.exp(skellam_logs(variance, shift))
   mixed = rate * moved + (1 - rate) * base
   return max(np.maximum(mixed - math.exp(epsilon) * base, 0).sum(),
              np.maximum(base - math.exp(epsilon) * mixed, 0).sum())
+
+
+def inverted_delta(log_p, log_q, count, epsilon):
+  """Delta of `count` releases, by inversion of the moments of their total loss.
+
+  With M(s) = E[e^(s loss)] it is the integral of M(s)^count e^(-s epsilon) /
+  (s (s + 1)) over s = theta + it, theta > 0, over 2 pi i.
+  """
+  loss = log_p - log_q
+
+  def log_moment(theta):
+    return special.logsumexp(log_p + theta * loss)
+
+  theta = math.exp(optimize.minimize_scalar(
+      lambda x: count * log_moment(math.exp(x)) - math.exp(x) * epsilon,
+      bounds=(-5, 7), method='bounded').x)
+  log_peak = log_moment(theta)
+  tilted = np.exp(log_p + theta * loss - log_peak)
+  kept = tilted > 1e-20
+  tilted, loss = tilted[kept], loss[kept]
+  mean = tilted @ loss
+  width = 1 / math.sqrt(count * (tilted @ (loss - mean)**2))
+  t = np.linspace(-12 * width, 12 * width, 401)
+  s = theta + 1j * t
+  moments = np.exp(1j * np.outer(t, loss - mean)) @ tilted
+  values = moments**count * np.exp(1j * t * (count * mean - epsilon)) / (s * (s + 1))
+  return math.exp(count * log_peak - theta * epsilon) * (
+      values.real.sum() * (t[1] - t[0]) / (2 * math.pi))
+
+
+def gaussian_logs(z):
+  """log-probabilities of N(1, z^2) and of N(0, z^2) on the same fine cells."""
+  edges = np.linspace(-20 * z, 20 * z + 1, 20_001)
+  middles, log_cell = (edges[1:] + edges[:-1]) / 2, math.log(edges[1] - edges[0])
+  return [stats.norm.logpdf(middles, mean, z) + log_cell for mean in (1, 0)]
+
+
+def skellam_logs(variance, shift=1):
+  """log-probabilities of shift + Sk(variance) and of Sk(variance)."""
+  reach = skellam_distribution.reach(variance) + shift
+  k = np.arange(-reach, reach + 1)
+  return [skellam_distribution.log_pmf(k - moved, variance) for moved in (shift, 0)]
+
+
+def sampled_logs(logs, rate):
+  moved, base = logs
+  return [np.logaddexp(np.log(rate) + moved, np.log1p(-rate) + base), base]
 
 
 def gaussian(z):
@@ -47,11 +92,11 @@ def poisson(pair, rate):
 @pytest.mark.parametrize('count', [1, 100])
 @pytest.mark.parametrize('delta', [0.1, 1e-5, 1e-12])
 def test_gaussian_epsilon_agrees_with_the_closed_form(z, count, delta):
-  found = pld.epsilon(((gaussian(z), count),), delta)
+  epsilon = pld.epsilon(((gaussian(z), count),), delta)
   joint = z / math.sqrt(count)
-  assert gaussian_delta(joint, found) <= delta * (1 + 1e-6)
-  if found > 1e-6:
-    assert gaussian_delta(joint, found * 0.998) > delta
+  assert gaussian_delta(joint, epsilon) <= delta * (1 + 1e-6)
+  if epsilon > 1e-6:
+    assert gaussian_delta(joint, epsilon * 0.998) > delta
 
 
 @pytest.mark.parametrize('z,rate,count,delta', [
@@ -61,8 +106,8 @@ def test_sampled_gaussian_agrees_with_dp_accounting(z, rate, count, delta):
   oracle = dp_pld.from_gaussian_mechanism(
       z, sampling_prob=rate, value_discretization_interval=1e-4
   ).self_compose(count).get_epsilon_for_delta(delta)
-  found = pld.epsilon(((poisson(gaussian(z), rate), count),), delta)
-  assert found == pytest.approx(oracle, rel=1e-3)
+  epsilon = pld.epsilon(((poisson(gaussian(z), rate), count),), delta)
+  assert epsilon == pytest.approx(oracle, rel=1e-3)
 
 
 @pytest.mark.parametrize('variance', [0.05, 1.0, 30.0, 1e4])
@@ -73,10 +118,10 @@ def test_one_skellam_release_agrees_with_its_sum(variance, shift, rate, delta):
   pair = skellam(variance, shift)
   if rate < 1:
     pair = poisson(pair, rate)
-  found = pld.epsilon(((pair, 1),), delta)
-  assert skellam_delta(shift, variance, found, rate) <= delta * (1 + 1e-6)
-  if found > 1e-6:
-    assert skellam_delta(shift, variance, found * 0.997, rate) > delta
+  epsilon = pld.epsilon(((pair, 1),), delta)
+  assert skellam_delta(shift, variance, epsilon, rate) <= delta * (1 + 1e-6)
+  if epsilon > 1e-6:
+    assert skellam_delta(shift, variance, epsilon * 0.997, rate) > delta
 
 
 def test_composed_small_noise_agrees_with_brute_force():
@@ -87,9 +132,9 @@ def test_composed_small_noise_agrees_with_brute_force():
   log_q = skellam_distribution.log_pmf(k, variance)
   p = np.exp(log_p[:, None, None] + log_p[None, :, None] + log_p[None, None, :])
   q = np.exp(log_q[:, None, None] + log_q[None, :, None] + log_q[None, None, :])
-  found = pld.epsilon(((skellam(variance), count),), 1e-3)
-  assert np.maximum(p - math.exp(found) * q, 0).sum() <= 1e-3
-  assert np.maximum(p - math.exp(found * 0.998) * q, 0).sum() > 1e-3
+  epsilon = pld.epsilon(((skellam(variance), count),), 1e-3)
+  assert np.maximum(p - math.exp(epsilon) * q, 0).sum() <= 1e-3
+  assert np.maximum(p - math.exp(epsilon * 0.998) * q, 0).sum() > 1e-3
 
 
 @pytest.mark.parametrize('epsilon,count', [(0.1, 100), (1.0, 10), (2.0, 1)])
@@ -98,13 +143,13 @@ def test_randomized_response_composes_as_a_binomial(epsilon, count):
   lies = np.arange(count + 1)
   p = stats.binom.pmf(lies, count, 1 - truth)
   loss = epsilon * (count - 2 * lies)
-  found = pld.epsilon(((pairs.RandomizedResponse(epsilon=epsilon), count),), 1e-4)
+  spent = pld.epsilon(((pairs.RandomizedResponse(epsilon=epsilon), count),), 1e-4)
 
   def delta(at):
     return np.sum(p * -np.expm1(np.minimum(at - loss, 0)))
 
-  assert delta(found) <= 1e-4 * (1 + 1e-9)
-  assert delta(found * 0.997) > 1e-4
+  assert delta(spent) <= 1e-4 * (1 + 1e-9)
+  assert delta(spent * 0.997) > 1e-4
 
 
 def test_a_leak_is_exact_at_and_around_its_probability():
@@ -121,27 +166,31 @@ def test_a_leak_is_exact_at_and_around_its_probability():
 def test_different_mechanisms_compose():
   z = 3.0
   leak = 1e-4
-  found = pld.epsilon(
+  epsilon = pld.epsilon(
       ((gaussian(z), 2), (pairs.Leak(probability=leak), 1)), 1e-3)
   # A leak on top: delta = leak + (1 - leak) delta_gaussian.
   inner = (1e-3 - leak) / (1 - leak)
-  assert gaussian_delta(z / math.sqrt(2), found) <= inner * (1 + 1e-6)
-  assert gaussian_delta(z / math.sqrt(2), found * 0.998) > inner
+  assert gaussian_delta(z / math.sqrt(2), epsilon) <= inner * (1 + 1e-6)
+  assert gaussian_delta(z / math.sqrt(2), epsilon * 0.998) > inner
 
 
-@pytest.mark.parametrize('factors,delta', [
-    (((skellam(625.0), 500),), 1e-3),
-    (((skellam(625.0), 1000),), 1e-3),
-    (((skellam(750.0**2), 412),), 1e-4),
-    (((poisson(gaussian(0.848), 100 / 3400), 1500),), 1 / 3400),
-    (((poisson(skellam(4.0), 0.1), 50),), 1e-5),
-    (((gaussian(1.0), 1),), 1e-50),
+@pytest.mark.parametrize('pair,count,delta,logs', [
+    (skellam(625.0), 500, 1e-3, skellam_logs(625.0)),
+    (skellam(625.0), 1000, 1e-3, skellam_logs(625.0)),
+    (skellam(750.0**2), 412, 1e-4, skellam_logs(750.0**2)),
+    (poisson(gaussian(0.848), 100 / 3400), 1500, 1 / 3400,
+     sampled_logs(gaussian_logs(0.848), 100 / 3400)),
+    (poisson(skellam(4.0), 0.1), 50, 1e-5, sampled_logs(skellam_logs(4.0), 0.1)),
+    (gaussian(1.0), 1, 1e-50, gaussian_logs(1.0)),
 ])
-def test_optimistic_and_pessimistic_agree_to_a_tenth_of_a_percent(factors, delta):
-  low, high = pld.epsilon_bounds(factors, delta)
-  assert low <= high
-  assert high - low <= 1e-3 * high
-  assert high == pld.epsilon(factors, delta)
+def test_epsilon_is_safe_and_within_a_tenth_of_a_percent(pair, count, delta, logs):
+  epsilon = pld.epsilon(((pair, count),), delta)
+
+  def exact(at):
+    return max(inverted_delta(*logs, count, at), inverted_delta(*logs[::-1], count, at))
+
+  assert exact(epsilon) <= delta * (1 + 1e-6)
+  assert exact(epsilon * 0.999) > delta
 
 
 @pytest.mark.parametrize('factors', [
@@ -153,10 +202,12 @@ def test_delta_and_epsilon_are_inverse(factors, epsilon):
   assert pld.epsilon(factors, delta) == pytest.approx(epsilon, rel=2e-3)
 
 
-def test_delta_bounds_hold_the_closed_form():
-  for epsilon in (0.0, 0.5, 3.0, 12.0):
-    low, high = pld.delta_bounds(((gaussian(1.0), 1),), epsilon)
-    assert low <= gaussian_delta(1.0, epsilon) <= high
+@pytest.mark.parametrize('epsilon', [0.0, 0.5, 3.0, 12.0])
+def test_delta_is_safe_and_near_the_closed_form(epsilon):
+  exact = gaussian_delta(1.0, epsilon)
+  assert exact <= pld.delta(((gaussian(1.0), 1),), epsilon) <= 1.002 * exact
+  assert inverted_delta(*gaussian_logs(1.0), 1, epsilon) == pytest.approx(
+      exact, rel=1e-5)
 
 
 def test_too_many_values_are_refused_by_name():

@@ -1,4 +1,4 @@
-"""The Skellam law against mpmath and against itself."""
+"""The Skellam distribution against mpmath and against itself."""
 
 import math
 
@@ -56,11 +56,12 @@ def test_probabilities_match_a_convolution_of_poissons():
 
 
 @pytest.mark.parametrize('margin', [-40, -1, 0, 1, 7, 100])
-def test_tail_counts_ties(margin):
+def test_tail_includes_ties(margin):
   variance = 242.0
   k = np.arange(margin, 900)
   expected = np.exp(skellam_distribution.log_pmf(k, variance)).sum()
-  assert skellam_distribution.tail(margin, variance) == pytest.approx(expected, rel=1e-10)
+  assert skellam_distribution.tail(margin, variance) == pytest.approx(
+      expected, rel=1e-10)
 
 
 def test_gaussian_tails_understate_the_skellam_tail():

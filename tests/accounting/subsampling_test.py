@@ -1,5 +1,7 @@
 """Amplification against exact mixtures and against dp_accounting."""
 
+import functools
+
 import dp_accounting
 from dp_accounting import rdp as dp_rdp
 import mpmath
@@ -34,10 +36,10 @@ def test_tight_bound_is_the_divergence_of_the_mixture(variance, rate, shift):
   moved, base = skellam_logs(variance, shift)
   mixed = np.logaddexp(np.log(rate) + moved, np.log1p(-rate) + base)
   exact = exact_curve(mixed, base, 20)
-  found = subsampling.poisson_tight(exact_curve(moved, base, 20), rate)
-  np.testing.assert_allclose(found, exact, rtol=1e-7, atol=1e-12)
+  amplified = subsampling.poisson(exact_curve(moved, base, 20), rate)
+  np.testing.assert_allclose(amplified, exact, rtol=1e-7, atol=1e-12)
   # The other direction is the smaller one.
-  assert (exact_curve(base, mixed, 20) <= found * (1 + 1e-9) + 1e-13).all()
+  assert (exact_curve(base, mixed, 20) <= amplified * (1 + 1e-9) + 1e-13).all()
 
 
 @pytest.mark.parametrize('rate', [1e-4, 0.03, 0.5])
@@ -47,15 +49,20 @@ def test_tight_bound_equals_dp_accounting_for_gaussians(rate):
   oracle.compose(dp_accounting.PoissonSampledDpEvent(
       rate, dp_accounting.GaussianDpEvent(0.9)))
   np.testing.assert_allclose(
-      subsampling.poisson_tight(curves.gaussian(0.9, 128), rate), oracle._rdp,  # pylint: disable=protected-access
+      subsampling.poisson(curves.gaussian(0.9, 128), rate), oracle._rdp,  # pylint: disable=protected-access
       rtol=1e-8)
+
+
+BOUNDS = pytest.mark.parametrize('bound', [
+    subsampling.poisson, functools.partial(subsampling.poisson, generic=True),
+    subsampling.fixed_size])
 
 
 def test_generic_bound_is_between_tight_and_three_times_its_moment():
   curve = curves.skellam(l1=20, l2=4, variance=25.0)
   alpha = curves.orders()
-  tight = subsampling.poisson_tight(curve, 0.03)
-  generic = subsampling.poisson_generic(curve, 0.03)
+  tight = subsampling.poisson(curve, 0.03)
+  generic = subsampling.poisson(curve, 0.03, generic=True)
   assert (generic >= tight).all() and (generic > tight * 1.01).any()
   assert (generic * (alpha - 1) <= tight * (alpha - 1) + np.log(3) + 1e-9).all()
 
@@ -63,7 +70,7 @@ def test_generic_bound_is_between_tight_and_three_times_its_moment():
 @pytest.mark.parametrize('fraction', [0.001, 0.03, 0.5])
 def test_fixed_size_bound_equals_its_sum_in_exact_arithmetic(fraction):
   curve = curves.gaussian(3.0, 40)
-  found = subsampling.fixed_size(curve, fraction)
+  amplified = subsampling.fixed_size(curve, fraction)
   with mpmath.workdps(50):
     for alpha in (2, 3, 10, 40):
       gamma = mpmath.mpf(fraction)
@@ -74,7 +81,7 @@ def test_fixed_size_bound_equals_its_sum_in_exact_arithmetic(fraction):
         total += 2 * gamma**j * mpmath.binomial(alpha, j) * mpmath.exp(
             (j - 1) * mpmath.mpf(curve[j - 2]))
       bound = min(float(mpmath.log(total) / (alpha - 1)), curve[alpha - 2])
-      assert found[alpha - 2] == pytest.approx(bound, rel=1e-9)
+      assert amplified[alpha - 2] == pytest.approx(bound, rel=1e-9)
 
 
 @pytest.mark.parametrize('fraction', [0.001, 0.03, 0.5])
@@ -84,8 +91,8 @@ def test_fixed_size_bound_is_not_below_the_one_for_gaussians_alone(fraction):
       orders, dp_rdp.rdp_privacy_accountant.NeighborRel.REPLACE_ONE)
   oracle.compose(dp_accounting.SampledWithoutReplacementDpEvent(
       1000, int(1000 * fraction), dp_accounting.GaussianDpEvent(3.0)))
-  found = subsampling.fixed_size(curves.gaussian(3.0, 64), fraction)
-  assert (found >= np.minimum(oracle._rdp, curves.gaussian(3.0, 64))  # pylint: disable=protected-access
+  amplified = subsampling.fixed_size(curves.gaussian(3.0, 64), fraction)
+  assert (amplified >= np.minimum(oracle._rdp, curves.gaussian(3.0, 64))  # pylint: disable=protected-access
           * (1 - 1e-9)).all()
 
 
@@ -96,11 +103,11 @@ def test_fixed_size_bound_holds_for_replaced_and_for_zeroed_clients(
   """Clients hold -1, 0 or 1; the others' values are 0, sampled or not."""
   reach = skellam_distribution.reach(variance)
   k = np.arange(-reach, reach + 1)
-  law = {shift: np.exp(skellam_distribution.log_pmf(k - shift, variance))
-         for shift in (-1, 0, 1)}
+  moved = {shift: np.exp(skellam_distribution.log_pmf(k - shift, variance))
+           for shift in (-1, 0, 1)}
 
   def released(value):
-    return np.log(fraction * law[value] + (1 - fraction) * law[0])
+    return np.log(fraction * moved[value] + (1 - fraction) * moved[0])
 
   bound = subsampling.fixed_size(
       curves.skellam(l1=2, l2=2, variance=variance, max_order=16), fraction)
@@ -110,37 +117,33 @@ def test_fixed_size_bound_holds_for_replaced_and_for_zeroed_clients(
       assert (exact <= bound * (1 + 1e-9) + 1e-12).all()
 
 
-@pytest.mark.parametrize('bound', [
-    subsampling.poisson_tight, subsampling.poisson_generic,
-    subsampling.fixed_size])
+@BOUNDS
 def test_amplified_is_never_above_unamplified_nor_nan(bound):
   rng = np.random.default_rng(5)
   for _ in range(30):
     curve = np.sort(rng.lognormal(0, 3, 255))
-    found = bound(curve, float(10**rng.uniform(-6, 0)))
-    assert (found <= curve).all() and (found >= 0).all()
+    amplified = bound(curve, float(10**rng.uniform(-6, 0)))
+    assert (amplified <= curve).all() and (amplified >= 0).all()
 
 
-@pytest.mark.parametrize('bound', [
-    subsampling.poisson_tight, subsampling.poisson_generic,
-    subsampling.fixed_size])
+@BOUNDS
 def test_infinite_orders_stay_infinite_and_spare_the_lower_ones(bound):
   curve = np.arange(1.0, 64.0)
   curve[40:] = np.inf
-  found = bound(curve, 0.01)
-  assert np.isfinite(found[:40]).all()
-  assert np.isinf(found[40:]).all()
+  amplified = bound(curve, 0.01)
+  assert np.isfinite(amplified[:40]).all()
+  assert np.isinf(amplified[40:]).all()
   assert np.isinf(bound(np.full(63, np.inf), 0.01)).all()
 
 
 def test_huge_divergences_do_not_overflow():
-  found = subsampling.poisson_tight(np.linspace(1e5, 1e8, 1023), 1e-9)
-  assert np.isfinite(found).all() and (found > 1e4).all()
+  amplified = subsampling.poisson(np.linspace(1e5, 1e8, 1023), 1e-9)
+  assert np.isfinite(amplified).all() and (amplified > 1e4).all()
 
 
 def test_rate_one_is_no_amplification():
   curve = curves.gaussian(1.0)
-  np.testing.assert_array_equal(subsampling.poisson_tight(curve, 1.0), curve)
+  np.testing.assert_array_equal(subsampling.poisson(curve, 1.0), curve)
 
 
 @pytest.mark.parametrize('rate', [1e-6, 0.1, 1.0])
@@ -159,7 +162,7 @@ def test_tiny_sampling_rates_lose_nothing_to_rounding(rate):
   curve = alpha / (2 * 10.0**2)
   leading = alpha / 2 * rate**2 * np.expm1(curve[0])
   np.testing.assert_allclose(
-      subsampling.poisson_tight(curve, rate), leading, rtol=1e-2)
-  found = subsampling.fixed_size(curve, rate)
+      subsampling.poisson(curve, rate), leading, rtol=1e-2)
+  amplified = subsampling.fixed_size(curve, rate)
   second = min(4 * np.expm1(curve[0]), 2 * np.exp(curve[0]))
-  np.testing.assert_allclose(found, alpha / 2 * rate**2 * second, rtol=1e-2)
+  np.testing.assert_allclose(amplified, alpha / 2 * rate**2 * second, rtol=1e-2)

@@ -62,7 +62,7 @@ def test_a_ledger_of_a_draw_speaks_of_no_shares_and_no_sampling(tmp_path):
         event, outcome='released', configuration_hash='x'))
   found = account_test.run(f'--ledger={path}').stdout
   assert 'epsilon: 0' in found and 'Trust: nobody.' in found
-  for words in ('colluder', 'took part', 'never ended', 'amplification'):
+  for words in ('colluder', 'participated', 'never ended', 'amplification'):
     assert words not in found
 
 

@@ -1,5 +1,6 @@
-"""From events to guarantees: epsilon, delta, and what stands behind them."""
+"""From events to guarantees: epsilon, delta, and how they were computed."""
 
+from collections.abc import Callable
 import dataclasses
 import math
 
@@ -21,7 +22,7 @@ class Guarantee:
   Attributes:
     epsilon: >= 0, `inf` if nothing is guaranteed.
     delta: In [0, 1].
-    order: The Renyi order that gave it, `inf` for pure DP; None for PLD and
+    order: The Renyi order of this epsilon, `inf` for pure DP; None for PLD and
       where no order gives a finite value.
     accountant: 'rdp' or 'pld', the one that was used.
     amplification: 'tight', 'generic' or 'none'.
@@ -38,21 +39,22 @@ class Guarantee:
   warnings: tuple[caveats_lib.Caveat, ...] = ()
 
 
+def check_delta(delta: float) -> None:
+  """Raises ValueError unless delta is in [0, 1)."""
+  validate.finite(delta=delta)
+  if not 0 <= delta < 1:
+    raise ValueError(f'delta must be in [0, 1), found {delta!r}')
+
+
 def _check(event: base.Event, accountant: str, amplification: str) -> None:
   base.check_event(event=event)
   validate.one_of(base.ACCOUNTANTS, accountant=accountant)
   validate.one_of(base.AMPLIFICATIONS, amplification=amplification)
 
 
-def _check_delta(delta: float) -> None:
-  validate.finite(delta=delta)
-  if not 0 <= delta < 1:
-    raise ValueError(f'delta must be in [0, 1), found {delta!r}')
-
-
-def _factors(event: base.Event, accountant: str,
-             amplification: str) -> tuple[base.Factor, ...] | None:
-  """The worst pairs if PLD is to be used, None for RDP."""
+def _by_pld(event: base.Event, accountant: str, amplification: str,
+            query: Callable[[tuple[base.Factor, ...]], float | None]) -> float | None:
+  """The result of a query about the worst pairs; None if RDP is to be used."""
   if accountant == 'rdp':
     return None
   factors = event.factors(amplification)
@@ -62,42 +64,26 @@ def _factors(event: base.Event, accountant: str,
         'scalar Skellam, votes, pure or noise-free DP; Poisson sampling with '
         f'amplification=tight), found {type(event).__name__}; use accountant='
         'rdp or auto')
-  return factors
+  try:
+    return None if factors is None else query(factors)
+  except pairs.TooLarge:
+    if accountant == 'pld':
+      raise
+    return None
 
 
 def _epsilon(event: base.Event, delta: float, accountant: str,
              amplification: str) -> tuple[float, float | None, str]:
   """(epsilon, order, accountant used)."""
-  factors = _factors(event, accountant, amplification)
-  if factors is not None and delta > 0:
-    try:
-      value = pld.epsilon(factors, delta)
-    except pairs.TooLarge:
-      if accountant == 'pld':
-        raise
-    else:
-      # Basic composition of pure DP may be exactly tight: never report more.
-      return min(value, event.pure_epsilon(amplification)), None, 'pld'
-  value, order = rdp.epsilon(event, delta, amplification)
-  return value, order, 'rdp'
-
-
-def _delta(event: base.Event, epsilon_: float, accountant: str,
-           amplification: str) -> tuple[float, float | None, str]:
-  """(delta, order, accountant used)."""
-  factors = _factors(event, accountant, amplification)
-  if factors is not None:
-    try:
-      value = pld.delta(factors, epsilon_)
-    except pairs.TooLarge:
-      if accountant == 'pld':
-        raise
-    else:
-      if event.pure_epsilon(amplification) <= epsilon_:
-        value = 0.0
-      return value, None, 'pld'
-  value, order = rdp.delta(event, epsilon_, amplification)
-  return value, order, 'rdp'
+  value = _by_pld(
+      event, accountant, amplification,
+      lambda factors: pld.epsilon(factors, delta) if delta > 0 else None)
+  if value is None:
+    value, order = rdp.epsilon(event, delta, amplification)
+    return _checked_result('epsilon', value), order, 'rdp'
+  # Basic composition of pure DP may be exactly tight: never report more.
+  value = min(value, event.pure_epsilon(amplification))
+  return _checked_result('epsilon', value), None, 'pld'
 
 
 def _checked_result(name: str, value: float) -> float:
@@ -109,7 +95,7 @@ def _checked_result(name: str, value: float) -> float:
 
 def epsilon(event: base.Event, delta: float, *, accountant: str = 'auto',
             amplification: str = 'tight') -> float:
-  """The least epsilon that is proved for the event at this delta.
+  """The minimum epsilon that is proved for the event at this delta.
 
   Args:
     event: Everything that was released.
@@ -126,15 +112,14 @@ def epsilon(event: base.Event, delta: float, *, accountant: str = 'auto',
     ValueError: If an argument is out of range or the arithmetic fails.
   """
   _check(event, accountant, amplification)
-  _check_delta(delta)
-  return _checked_result(
-      'epsilon', _epsilon(event, delta, accountant, amplification)[0])
+  check_delta(delta)
+  return _epsilon(event, delta, accountant, amplification)[0]
 
 
 # pylint: disable=redefined-outer-name
 def delta(event: base.Event, epsilon: float, *, accountant: str = 'auto',
           amplification: str = 'tight') -> float:
-  """The least delta that is proved for the event at this epsilon.
+  """The minimum delta that is proved for the event at this epsilon.
 
   Args:
     event: Everything that was released.
@@ -150,8 +135,13 @@ def delta(event: base.Event, epsilon: float, *, accountant: str = 'auto',
   """
   _check(event, accountant, amplification)
   validate.non_negative(epsilon=epsilon)
-  return _checked_result(
-      'delta', _delta(event, epsilon, accountant, amplification)[0])
+  value = _by_pld(
+      event, accountant, amplification, lambda factors: pld.delta(factors, epsilon))
+  if value is None:
+    value, _ = rdp.delta(event, epsilon, amplification)
+  elif event.pure_epsilon(amplification) <= epsilon:
+    value = 0.0
+  return _checked_result('delta', value)
 
 
 def guarantee(event: base.Event, delta: float, *, accountant: str = 'auto',
@@ -173,23 +163,22 @@ def guarantee(event: base.Event, delta: float, *, accountant: str = 'auto',
     ValueError: If an argument is out of range or the arithmetic fails.
   """
   _check(event, accountant, amplification)
-  _check_delta(delta)
+  check_delta(delta)
   if population is not None:
     validate.integer(population=population, low=1)
   value, order, used = _epsilon(event, delta, accountant, amplification)
   caveats = event.caveats()
   if amplification == 'none':
     caveats = event.without_sampling().caveats()
-  warnings = [*caveats, *warnings_about(value, delta, population)]
   return Guarantee(
-      epsilon=_checked_result('epsilon', value), delta=delta, order=order,
-      accountant=used, amplification=amplification, adjacency=event.adjacency,
-      warnings=tuple(warnings))
+      epsilon=value, delta=delta, order=order, accountant=used,
+      amplification=amplification, adjacency=event.adjacency,
+      warnings=(*caveats, *warnings_about(value, delta, population)))
 
 
 def warnings_about(epsilon: float, delta: float,
                    population: int | None) -> list[caveats_lib.Caveat]:
-  """Caveats about the two numbers themselves."""
+  """Caveats about the values of epsilon and delta."""
   caveats = []
   shown = decimals.rounded_up(delta, 6)
   if epsilon == math.inf:

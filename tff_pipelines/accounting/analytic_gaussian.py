@@ -12,14 +12,9 @@ from scipy import special
 from aggregators import validate
 from tff_pipelines.accounting import roots
 
-# Of a delta whose logarithm is taken.
-_SMALLEST = 1e-320
-# What floating point loses in the difference below, relative to its terms.
-_SLACK = 1e-12
-
 
 def delta(noise_multiplier: float, epsilon: float) -> float:
-  """The least delta of one release at this epsilon (Theorem 8 there).
+  """The minimum delta of one release at this epsilon (Theorem 8 there).
 
   Phi(1/(2 z) - epsilon z) - e^epsilon Phi(-1/(2 z) - epsilon z), rounded up by
   1e-12 of its first term, which is more than the arithmetic loses.
@@ -37,24 +32,24 @@ def _delta(z: float, epsilon: float) -> float:
   centre, shift = 1 / (2 * z), epsilon * z
   first = special.log_ndtr(centre - shift)
   second = epsilon + special.log_ndtr(-centre - shift)
-  found = math.exp(first) * (-math.expm1(min(0.0, second - first)) + _SLACK)
-  return min(1.0, found)
+  # 1e-12 is more than floating point loses in the difference.
+  return min(1.0, math.exp(first) * (-math.expm1(min(0.0, second - first)) + 1e-12))
 
 
 # pylint: disable=redefined-outer-name
 def noise_multiplier(*, epsilon: float, delta: float) -> float:
-  """The least noise multiplier of one release for (epsilon, delta).
+  """The minimum noise multiplier of one release for (epsilon, delta).
 
   Args:
     epsilon: Target > 0.
     delta: Strictly between 0 and 1.
 
   Returns:
-    z that meets the target, at most 1e-6 (relative) above the least one.
+    z that meets the target, at most 1e-6 (relative) above the minimum.
 
   Raises:
-    ValueError: If an argument is out of range, or no z in [1e-6, 1e12] is the
-      least that meets the target.
+    ValueError: If an argument is out of range, or the minimum z is outside of
+      [1e-6, 1e12].
   """
   validate.positive(epsilon=epsilon)
   validate.open_unit_interval(delta=delta)
@@ -70,4 +65,5 @@ def noise_multiplier(*, epsilon: float, delta: float) -> float:
           f'epsilon={epsilon!r} at delta={delta!r} cannot be reached by any '
           'noise multiplier up to 1e12')
   return roots.least_meeting(
-      lambda z: math.log(max(_delta(z, epsilon), _SMALLEST) / delta), low, high)
+      # Above 0, for its logarithm.
+      lambda z: math.log(max(_delta(z, epsilon), 1e-320) / delta), low, high)

@@ -9,6 +9,7 @@ import abc
 import dataclasses
 from typing import Any, ClassVar
 
+from dp_accounting import dp_event
 import numpy as np
 
 from aggregators import validate
@@ -29,8 +30,8 @@ LOCAL = 'local'
 
 ADJACENCY_IN_WORDS = {
     ANY: 'any two inputs',
-    ZERO_OUT: 'one client\'s contribution is replaced by zero; it still takes '
-              'part and still adds its noise share',
+    ZERO_OUT: 'one client\'s contribution is replaced by zero; it still '
+              'participates and still adds its noise share',
     REPLACE_ONE: 'one client\'s contribution is replaced by any other',
     INSTANCE: 'one record of one agent is added, removed or replaced',
     RECORD_ZERO_OUT: 'one record of one agent is added or removed',
@@ -48,14 +49,15 @@ class Event(abc.ABC):
   """A release, as accountants see it.
 
   Class attributes:
-    source: Where the bound comes from, with the theorem's number.
+    source: Publication of the bound, with the theorem's number.
   """
 
   source: ClassVar[str] = ''
 
   def __init_subclass__(cls, **kwargs):
     super().__init_subclass__(**kwargs)
-    _KINDS[cls.__name__] = cls
+    if not cls.__name__.startswith('_'):
+      _KINDS[cls.__name__] = cls
 
   @property
   @abc.abstractmethod
@@ -67,6 +69,18 @@ class Event(abc.ABC):
   def sensitivity(self) -> str:
     """The sensitivity in words, with its unit."""
 
+  def to_dp_accounting(self) -> dp_event.DpEvent:
+    """The same release as an event of dp_accounting, for its accountants.
+
+    They are to be asked about the same neighbours: ADD_OR_REMOVE_ONE where adjacency
+    is zero-out (a removed client), REPLACE_ONE where it is replace-one.
+
+    Raises:
+      NotImplementedError: If dp_accounting has no event that says the same.
+    """
+    raise NotImplementedError(
+        f'event {type(self).__name__} has no equivalent in dp_accounting')
+
   @abc.abstractmethod
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     """Renyi divergence in both directions at the orders 2..max_order."""
@@ -77,7 +91,7 @@ class Event(abc.ABC):
     return np.inf
 
   def factors(self, amplification: str) -> tuple[Factor, ...] | None:
-    """Pairs whose product dominates the release, or None if not known."""
+    """The pairs whose product dominates the release, or None if not known."""
     del amplification
     return None
 
@@ -100,13 +114,13 @@ class Event(abc.ABC):
     """The event that is added if the same release is repeated.
 
     A run that is restarted may repeat a round that was seen but not committed, with
-    noise and a sample of its own. That costs what the release costs, unless an event
+    fresh noise and a fresh sample. That costs what the release costs, unless an event
     says otherwise.
     """
     return self
 
   def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
-    """Sentences that a reader of the guarantee must know."""
+    """The sentences that a reader of the guarantee must know."""
     return ()
 
   @classmethod
@@ -170,18 +184,8 @@ def check_event(**arguments: Any) -> None:
       raise ValueError(f'{name} must be an event, found {value!r}')
 
 
-def common_adjacency(events: tuple[Event, ...]) -> str:
-  """The adjacency that all share; composing across adjacencies is an error."""
-  adjacencies = {event.adjacency for event in events} - {ANY}
-  if len(adjacencies) > 1:
-    raise ValueError(
-        'events can only be composed under one adjacency, found '
-        f'{", ".join(sorted(adjacencies))}')
-  return adjacencies.pop() if adjacencies else ANY
-
-
 def scaled(noise_variance: float, surviving_fraction: float) -> float:
-  """Variance of the noise that is there when only a fraction of the shares is."""
+  """The variance of the noise if only a fraction of its shares is present."""
   validate.finite(surviving_fraction=surviving_fraction)
   if not 0 <= surviving_fraction <= 1:
     raise ValueError(

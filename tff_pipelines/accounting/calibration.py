@@ -1,11 +1,11 @@
-"""Finding the noise, rounds, cohort or bits for a target, on the private side.
+"""Searches for the noise, rounds or bits of a target, on the private side.
 
 Every search keeps a bracket: one end that meets the target and one that does
-not. What is returned is always an end that was seen to meet it.
+not. The result is always an end at which the target was checked.
 """
 
+from collections.abc import Callable
 import math
-from typing import Callable
 
 from aggregators import params as params_lib
 from aggregators import validate
@@ -16,24 +16,16 @@ from tff_pipelines.accounting import roots
 
 _LARGEST_NOISE = 1e9
 _SMALLEST_NOISE = 1e-6
-_MOST_BITS = 30
-# Fraction of a target that noise must not stay below.
-_WASTED = 0.99
+_MAX_BITS = 30
 
 
 class Unreachable(ValueError):
   """No noise meets the target, at this grid or at all."""
 
 
-EventOf = Callable[[float], base.Event]
-EventOfInt = Callable[[int], base.Event]
-
-
 def _check_target(epsilon: float, delta: float) -> None:
   validate.positive(epsilon=epsilon)
-  validate.finite(delta=delta)
-  if not 0 <= delta < 1:
-    raise ValueError(f'delta must be in [0, 1), found {delta!r}')
+  accountant_lib.check_delta(delta)
 
 
 def _epsilon(event: base.Event, total_variation: float | None, delta: float,
@@ -54,15 +46,16 @@ def _beyond(total_variation: float, epsilon: float, delta: float) -> ValueError:
       'noise_multiplier in place of epsilon')
 
 
-def noise_multiplier(make_event: EventOf, *, epsilon: float, delta: float,
-                     accountant: str = 'auto', amplification: str = 'tight',
+def noise_multiplier(build_event: Callable[[float], base.Event], *, epsilon: float,
+                     delta: float, accountant: str = 'auto',
+                     amplification: str = 'tight',
                      total_variation: Callable[[float], float | None] = lambda z: 0.0
                      ) -> float:
-  """The least noise multiplier that meets the target.
+  """The minimum noise multiplier that meets the target.
 
   Args:
-    make_event: From a noise multiplier > 0 to everything that is released.
-      Epsilon must fall as the noise grows. A DistributedSumParams made for each
+    build_event: From a noise multiplier > 0 to everything that is released.
+      Epsilon must fall as the noise grows. A DistributedSumParams built for each
       noise multiplier takes care of the scale, which depends on it.
     epsilon: Target > 0.
     delta: In [0, 1).
@@ -73,8 +66,8 @@ def noise_multiplier(make_event: EventOf, *, epsilon: float, delta: float,
       consumes of delta (`noise_budget`); None where no bound is known.
 
   Returns:
-    z with epsilon(make_event(z)) <= epsilon at what is left of delta, at most 1e-6
-    (relative) above the least such z.
+    z with epsilon(build_event(z)) <= epsilon at the remaining delta, at most 1e-6
+    (relative) above the minimum such z.
 
   Raises:
     ValueError: If an argument is out of range, no noise meets the target, next to
@@ -84,12 +77,12 @@ def noise_multiplier(make_event: EventOf, *, epsilon: float, delta: float,
 
   def excess(z: float) -> float:
     """log of the epsilon at z over the target: > 0 is not private enough."""
-    event, deviation = make_event(z), total_variation(z)
+    event, deviation = build_event(z), total_variation(z)
     if noise_budget.is_too_much(noise_budget.consumed_by(
         event, deviation, delta, amplification), delta):
       return math.inf
-    found = _epsilon(event, deviation, delta, accountant, amplification)
-    return math.log(found / epsilon) if found > 0 else -math.inf
+    achieved = _epsilon(event, deviation, delta, accountant, amplification)
+    return math.log(achieved / epsilon) if achieved > 0 else -math.inf
 
   if noise_budget.is_too_much(noise_budget.consumed(
       total_variation(1.0) or 0.0, epsilon), delta):
@@ -113,49 +106,24 @@ def noise_multiplier(make_event: EventOf, *, epsilon: float, delta: float,
       raise ValueError(
           f'epsilon={epsilon!r} at delta={delta!r} is met without noise: there '
           'is nothing to calibrate')
-    found = excess(trial)
-    if found > 0:
+    at_trial = excess(trial)
+    if at_trial > 0:
       low = trial
     else:
-      high, at_high = trial, found
+      high, at_high = trial, at_trial
   z = roots.least_meeting(excess, low, high)
-  if excess(z) < math.log(_WASTED):  # Sampling error decides, not the target.
+  if excess(z) < math.log(0.99):  # Sampling error decides, not the target.
     raise _beyond(total_variation(z), epsilon, delta)
   return z
 
 
-def _largest(meets: Callable[[int], bool], low: int, high: int | None,
-             what: str) -> int:
-  """The largest integer of [low, high] that meets a target that falls away."""
-  if not meets(low):
-    raise ValueError(f'{what}: not even {low} meets the target')
-  good, bad = low, None
-  while bad is None:
-    trial = 2 * good if high is None else min(2 * good, high)
-    if high is not None and good == high:
-      return good
-    if trial > 2**40:
-      raise ValueError(f'{what} is unbounded: {good} still meets the target')
-    if meets(trial):
-      good = trial
-    else:
-      bad = trial
-  while bad - good > 1:
-    middle = (good + bad) // 2
-    if meets(middle):
-      good = middle
-    else:
-      bad = middle
-  return good
-
-
-def rounds(make_event: EventOfInt, *, epsilon: float, delta: float,
+def rounds(build_event: Callable[[int], base.Event], *, epsilon: float, delta: float,
            accountant: str = 'auto', amplification: str = 'tight',
            total_variation: Callable[[int], float | None] = lambda count: 0.0) -> int:
-  """The most rounds that keep epsilon within the target.
+  """The maximum number of rounds that keep epsilon within the target.
 
   Args:
-    make_event: From a number of rounds >= 1 to everything that is released.
+    build_event: From a number of rounds >= 1 to everything that is released.
     epsilon: Target > 0.
     delta: In [0, 1).
     accountant: As in `accountant.epsilon`.
@@ -168,48 +136,33 @@ def rounds(make_event: EventOfInt, *, epsilon: float, delta: float,
   _check_target(epsilon, delta)
 
   def meets(count: int) -> bool:
-    event, deviation = make_event(count), total_variation(count)
+    event, deviation = build_event(count), total_variation(count)
     part = noise_budget.consumed_by(event, deviation, delta, amplification)
     return not noise_budget.is_too_much(part, delta) and _epsilon(
         event, deviation, delta, accountant, amplification) <= epsilon
 
-  return _largest(meets, 1, None, 'rounds')
+  if not meets(1):
+    raise ValueError('rounds: not even 1 meets the target')
+  good, bad = 1, 2
+  while meets(bad):
+    good, bad = bad, 2 * bad
+    if bad > 2**40:
+      raise ValueError(f'rounds is unbounded: {good} still meets the target')
+  while bad - good > 1:
+    middle = (good + bad) // 2
+    if meets(middle):
+      good = middle
+    else:
+      bad = middle
+  return good
 
 
-def cohort(make_event: EventOfInt, *, population: int, epsilon: float,
-           delta: float, accountant: str = 'auto',
-           amplification: str = 'tight') -> int:
-  """The largest cohort in [1, population] that keeps epsilon within the target.
-
-  At a given noise multiplier a larger cohort means a larger sampling rate: less
-  amplification, but also less noise in the mean.
-
-  Args:
-    make_event: From a cohort size to everything that is released.
-    population: Number of clients.
-    epsilon: Target > 0.
-    delta: In [0, 1).
-    accountant: As in `accountant.epsilon`.
-    amplification: As in `accountant.epsilon`.
-
-  Raises:
-    ValueError: If not even a cohort of one meets the target.
-  """
-  _check_target(epsilon, delta)
-  validate.integer(population=population, low=1)
-  return _largest(
-      lambda size: accountant_lib.epsilon(
-          make_event(size), delta, accountant=accountant,
-          amplification=amplification) <= epsilon,
-      1, population, 'cohort')
-
-
-def bits(make_event: EventOfInt, *, epsilon: float, delta: float,
+def bits(build_event: Callable[[int], base.Event], *, epsilon: float, delta: float,
          accountant: str = 'auto', amplification: str = 'tight') -> int:
-  """The fewest bits whose epsilon is within the target, at a given noise.
+  """The minimum bits whose epsilon is within the target, at a given noise.
 
   Args:
-    make_event: From a number of bits to everything that is released; a
+    build_event: From a number of bits to everything that is released; its
       ValueError means that the bits are too few.
     epsilon: Target > 0.
     delta: In [0, 1).
@@ -221,9 +174,9 @@ def bits(make_event: EventOfInt, *, epsilon: float, delta: float,
   """
   _check_target(epsilon, delta)
   last = None
-  for count in range(2, _MOST_BITS + 1):
+  for count in range(2, _MAX_BITS + 1):
     try:
-      event = make_event(count)
+      event = build_event(count)
     except ValueError as error:
       last = error
       continue
@@ -231,22 +184,22 @@ def bits(make_event: EventOfInt, *, epsilon: float, delta: float,
                               amplification=amplification) <= epsilon:
       return count
   raise ValueError(
-      f'bits: not even {_MOST_BITS} meet epsilon={epsilon!r} at '
+      f'bits: not even {_MAX_BITS} meet epsilon={epsilon!r} at '
       f'delta={delta!r}') from last
 
 
 def calibrated(params: params_lib.DistributedSumParams,
-               make_event: Callable[[params_lib.DistributedSumParams], base.Event],
+               build_event: Callable[[params_lib.DistributedSumParams], base.Event],
                *, epsilon: float, delta: float, accountant: str = 'auto',
                amplification: str = 'tight', allow_degenerate: bool = False,
                total_variation: Callable[
                    [params_lib.DistributedSumParams], float | None] = lambda _: 0.0
                ) -> params_lib.DistributedSumParams:
-  """`params` with the least noise multiplier that meets the target.
+  """`params` with the minimum noise multiplier that meets the target.
 
   Args:
     params: Everything but the noise multiplier, which is ignored.
-    make_event: From parameters to everything that is released.
+    build_event: From parameters to everything that is released.
     epsilon: Target > 0.
     delta: In [0, 1).
     accountant: As in `accountant.epsilon`.
@@ -260,18 +213,18 @@ def calibrated(params: params_lib.DistributedSumParams,
   """
   def solved(trial: params_lib.DistributedSumParams):
     return trial.replace(noise_multiplier=noise_multiplier(
-        lambda z: make_event(trial.replace(noise_multiplier=z)),
+        lambda z: build_event(trial.replace(noise_multiplier=z)),
         epsilon=epsilon, delta=delta, accountant=accountant,
         amplification=amplification, total_variation=lambda z: total_variation(
             trial.replace(noise_multiplier=z))))
 
   try:
-    found = solved(params)
+    solution = solved(params)
   except Unreachable as error:
     raise ValueError(unreachable_reason(params, solved, error)) from None
   if not allow_degenerate:
-    refuse_degenerate(found)
-  return found
+    refuse_degenerate(solution)
+  return solution
 
 
 def unreachable_reason(
@@ -281,7 +234,7 @@ def unreachable_reason(
     error: Unreachable) -> str:
   """Names the bits that would do, if any, for a target that cannot be met."""
   if params.fixed_scale is None:
-    for count in range(params.bits + 1, _MOST_BITS + 1):
+    for count in range(params.bits + 1, _MAX_BITS + 1):
       try:
         if solve(params.replace(bits=count)).degeneracy() is None:
           return (f'degenerate setting: bits={params.bits} are too few for '
@@ -292,37 +245,32 @@ def unreachable_reason(
 
 
 def refuse_degenerate(params: params_lib.DistributedSumParams) -> None:
-  """Raises ValueError where the grid is too coarse, naming bits that do."""
+  """Raises ValueError where the grid is too coarse, naming bits that would do."""
   reason = params.degeneracy()
   if reason is None:
     return
-  raise ValueError(f'degenerate setting: {reason}; {_cure(params)}, or allow it '
+  cure = 'a larger scale'
+  if params.fixed_scale is None:
+    cure = next((f'bits={count}' for count in range(params.bits + 1, _MAX_BITS + 1)
+                 if params.replace(bits=count).degeneracy() is None),
+                f'not even bits={_MAX_BITS}')
+  raise ValueError(f'degenerate setting: {reason}; {cure} would do, or allow it '
                    'with --allow_degenerate')
-
-
-def _cure(params: params_lib.DistributedSumParams) -> str:
-  if params.fixed_scale is not None:
-    return 'a larger scale would do'
-  for count in range(params.bits + 1, _MOST_BITS + 1):
-    if params.replace(bits=count).degeneracy() is None:
-      return f'bits={count} would do'
-  return f'not even bits={_MOST_BITS} would do'
 
 
 def suggest_bits(
     params: params_lib.DistributedSumParams,
-    make_event: Callable[[params_lib.DistributedSumParams], base.Event],
+    build_event: Callable[[params_lib.DistributedSumParams], base.Event],
     *, epsilon: float, delta: float, within: float = 0.01,
     amplification: str = 'tight') -> params_lib.DistributedSumParams:
-  """The fewest bits whose noise multiplier is near the central Gaussian's.
+  """The minimum bits whose noise multiplier is near the central Gaussian's.
 
   Both are accounted by RDP, so that mechanisms are compared, not accountants.
 
   Args:
     params: Everything but bits and noise multiplier, which are ignored.
-    make_event: From parameters to everything that is released. It is also asked
-      about the Gaussian, by parameters of so fine a grid that rounding and
-      discreteness are lost.
+    build_event: From parameters to everything that is released. It also receives
+      the parameters of a grid so fine that it stands for the Gaussian.
     epsilon: Target > 0.
     delta: In [0, 1).
     within: Largest relative excess over the Gaussian's noise multiplier, > 0.
@@ -339,14 +287,14 @@ def suggest_bits(
                 amplification=amplification)
   finest = params.replace(
       fixed_scale=params_lib.MAX_CLIP_GRID * (1 - 1e-12) / params.clip)
-  gaussian = calibrated(finest, make_event, **target).noise_multiplier
-  for count in range(2, _MOST_BITS + 1):
+  gaussian = calibrated(finest, build_event, **target).noise_multiplier
+  for count in range(2, _MAX_BITS + 1):
     try:
-      found = calibrated(params.replace(bits=count), make_event, **target)
+      trial = calibrated(params.replace(bits=count), build_event, **target)
     except ValueError:
       continue  # Too few bits for the cohort, or a degenerate grid.
-    if found.noise_multiplier <= (1 + within) * gaussian:
-      return found
+    if trial.noise_multiplier <= (1 + within) * gaussian:
+      return trial
   raise ValueError(
-      f'bits: not even {_MOST_BITS} come within {within:g} of the central '
+      f'bits: not even {_MAX_BITS} come within {within:g} of the central '
       f'Gaussian\'s noise multiplier {gaussian:.6g}')

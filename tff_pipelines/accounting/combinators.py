@@ -1,10 +1,12 @@
 """Events that wrap events: sampling, composition, releases from one sample."""
 
+import abc
 import collections
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any
 
+from dp_accounting import dp_event
 import numpy as np
 
 from aggregators import validate
@@ -17,7 +19,7 @@ from tff_pipelines.accounting import subsampling
 _HIDDEN_COHORT = caveats_lib.Caveat(
     'cohorts assumed to be hidden',
     'amplification by sampling holds against those who see the released models '
-    'and learn neither who nor how many took part; against a server or '
+    'and learn neither which nor how many clients participated; against a server or '
     'participants who know the cohort, the unamplified epsilon is the guarantee')
 
 
@@ -25,8 +27,7 @@ def _least_honest_fraction(data: Any) -> float:
   """The smallest min_honest_fraction in an event's JSON; 1 if there is none."""
   if isinstance(data, list):
     return min(map(_least_honest_fraction, data), default=1.0)
-  # A server that adds the noise itself suppresses nothing.
-  if not isinstance(data, dict) or data.get('kind') == 'CentralSkellam':
+  if not isinstance(data, dict):
     return 1.0
   own = data.get('min_honest_fraction')
   return min(1.0 if own is None else own, _least_honest_fraction([*data.values()]))
@@ -40,15 +41,9 @@ def _unique(texts: Iterable[str]) -> tuple[str, ...]:
 class NoPrivacy(base.Event):
   """A release without noise: epsilon is infinite."""
 
-  source: ClassVar[str] = 'nothing is claimed'
-
-  @property
-  def adjacency(self) -> str:
-    return base.ANY
-
-  @property
-  def sensitivity(self) -> str:
-    return 'unbounded'
+  adjacency = base.ANY
+  sensitivity = 'unbounded'
+  source = 'nothing is claimed'
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     del amplification
@@ -63,6 +58,9 @@ class NoPrivacy(base.Event):
 
   def check_sampled(self) -> None:
     pass
+
+  def to_dp_accounting(self) -> dp_event.DpEvent:
+    return dp_event.NonPrivateDpEvent()
 
   def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
     return (caveats_lib.Caveat(
@@ -80,18 +78,17 @@ class PoissonSampled(base.Event):
   Attributes:
     event: The release from the sample.
     sampling_rate: q in (0, 1].
-    pivotal_probability: rho in [0, 1]: of the rounds, those in which others are so
-      many that a release shows that a client participates. Amplification of the
-      client's loss is lost there, except for a loss of nothing in the rounds without
-      it. See `sampling.pivotal_probability`.
+    pivotal_probability: rho in [0, 1], the fraction of the rounds in which the number
+      of other clients is such that a release shows that a client participates.
+      Amplification of the client's loss is lost there, except for a loss of nothing
+      in the rounds without it. See `sampling.pivotal_probability`.
   """
 
   event: base.Event
   sampling_rate: float
   pivotal_probability: float = 0.0
 
-  source: ClassVar[str] = (
-      'arXiv 2210.00597 (tight); Zhu and Wang 2019, Theorem 5 (generic)')
+  source = 'arXiv 2210.00597 (tight); Zhu and Wang 2019, Theorem 5 (generic)'
 
   @classmethod
   def completed(cls, data: dict[str, Any]) -> dict[str, Any]:
@@ -121,10 +118,8 @@ class PoissonSampled(base.Event):
     curve = self.event.curve(max_order, amplification)
     if amplification == 'none':
       return curve
-    amplify = subsampling.poisson_tight
-    if amplification == 'generic':
-      amplify = subsampling.poisson_generic
-    hidden = amplify(curve, self.sampling_rate)
+    hidden = subsampling.poisson(
+        curve, self.sampling_rate, generic=amplification == 'generic')
     if self.pivotal_probability == 0:
       return hidden
     return subsampling.pivotal(
@@ -153,6 +148,15 @@ class PoissonSampled(base.Event):
   def without_sampling(self) -> base.Event:
     return self.event
 
+  def to_dp_accounting(self) -> dp_event.DpEvent:
+    if self.pivotal_probability:
+      raise NotImplementedError(
+          'event PoissonSampled has no equivalent in dp_accounting with '
+          f'pivotal_probability={self.pivotal_probability!r}: there, suppressed '
+          'rounds reveal nothing')
+    return dp_event.PoissonSampledDpEvent(
+        self.sampling_rate, self.event.to_dp_accounting())
+
   def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
     if self.sampling_rate == 1:
       return self.event.caveats()
@@ -161,15 +165,16 @@ class PoissonSampled(base.Event):
       probability = decimals.rounded_up(self.pivotal_probability, 2)
       caveats.append(caveats_lib.Caveat(
           'suppression depends on single clients',
-          'whether a round is opened tells of single clients with probability '
-          f'{probability} (counted in epsilon): rounds of too few shares are suppressed; '
-          'this assumes that clients drop out independently of each other and of '
-          'their data, anew in each round, and no more often than it was computed for'))
+          'whether a round is opened reveals a single client with probability '
+          f'{probability} (counted in epsilon): rounds of too few shares are '
+          'suppressed; this assumes that clients drop out independently of each '
+          'other, of their data and of other rounds, and no more often than it was '
+          'computed for'))
     elif _least_honest_fraction(self.to_json()) < 1:
       caveats.append(caveats_lib.Caveat(
           'no dropouts and no collusion assumed',
-          'suppressed rounds are taken to tell nothing: this assumes that no client '
-          'drops out and that none colludes'))
+          'suppressed rounds are assumed to reveal nothing: this assumes that no '
+          'client drops out and that none colludes'))
     return _unique(caveats)
 
 
@@ -191,7 +196,8 @@ class FixedSizeSampled(base.Event):
   cohort_size: int
   population: int
 
-  source: ClassVar[str] = 'arXiv 1808.00087, Theorem 9'
+  adjacency = base.REPLACE_ONE
+  source = 'arXiv 1808.00087, Theorem 9'
 
   def __post_init__(self):
     base.check_event(event=self.event)
@@ -200,29 +206,20 @@ class FixedSizeSampled(base.Event):
     validate.integer(cohort_size=self.cohort_size, low=1, high=self.population)
 
   @property
-  def adjacency(self) -> str:
-    return base.REPLACE_ONE
-
-  @property
   def sensitivity(self) -> str:
     return self.event.replace_one().sensitivity
-
-  @property
-  def sampling_fraction(self) -> float:
-    """gamma = cohort_size / population."""
-    return self.cohort_size / self.population
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     curve = self.event.replace_one().curve(max_order, amplification)
     if amplification == 'none' or self.cohort_size == self.population:
       return curve
-    return subsampling.fixed_size(curve, self.sampling_fraction)
+    return subsampling.fixed_size(curve, self.cohort_size / self.population)
 
   def pure_epsilon(self, amplification: str) -> float:
     epsilon = self.event.replace_one().pure_epsilon(amplification)
     if amplification == 'none':
       return epsilon
-    return subsampling.pure_poisson(epsilon, self.sampling_fraction)
+    return subsampling.pure_poisson(epsilon, self.cohort_size / self.population)
 
   def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
     if amplification == 'none' or self.cohort_size == self.population:
@@ -233,14 +230,76 @@ class FixedSizeSampled(base.Event):
     # Not the bare event: the unamplified number is for the same neighbours.
     return dataclasses.replace(self, cohort_size=self.population)
 
+  def to_dp_accounting(self) -> dp_event.DpEvent:
+    return dp_event.SampledWithoutReplacementDpEvent(
+        self.population, self.cohort_size,
+        self.event.replace_one().to_dp_accounting())
+
   def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
     if self.cohort_size == self.population:
       return self.event.caveats()
     return _unique((*self.event.caveats(), _HIDDEN_COHORT))
 
 
+class _Product(base.Event):
+  """Several releases: their curves add, their dominating pairs multiply."""
+
+  source = 'arXiv 1702.07476, Proposition 1'
+
+  @abc.abstractmethod
+  def _counts(self) -> Mapping[base.Event, int]:
+    """The events, and how often each is released."""
+
+  @abc.abstractmethod
+  def _mapped(self, change: Callable[[base.Event], base.Event]) -> '_Product':
+    """The same product of changed events."""
+
+  @property
+  def adjacency(self) -> str:
+    adjacencies = {event.adjacency for event in self._counts()} - {base.ANY}
+    if len(adjacencies) > 1:
+      raise ValueError(
+          'events can only be composed under one adjacency, found '
+          f'{", ".join(sorted(adjacencies))}')
+    return adjacencies.pop() if adjacencies else base.ANY
+
+  def curve(self, max_order: int, amplification: str) -> np.ndarray:
+    return sum(count * event.curve(max_order, amplification)
+               for event, count in self._counts().items())
+
+  def pure_epsilon(self, amplification: str) -> float:
+    return sum(count * event.pure_epsilon(amplification)
+               for event, count in self._counts().items())
+
+  def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
+    factors = []
+    for event, times in self._counts().items():
+      inner = event.factors(amplification)
+      if inner is None:
+        return None
+      factors.extend((pair, count * times) for pair, count in inner)
+    return tuple(factors)
+
+  def replace_one(self) -> base.Event:
+    return self._mapped(lambda event: event.replace_one())
+
+  def check_sampled(self) -> None:
+    for event in self._counts():
+      event.check_sampled()
+
+  def without_sampling(self) -> base.Event:
+    return self._mapped(lambda event: event.without_sampling())
+
+  def repeated(self) -> base.Event:
+    return self._mapped(lambda event: event.repeated())
+
+  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
+    return _unique(
+        caveat for event in self._counts() for caveat in event.caveats())
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SelfComposed(base.Event):
+class SelfComposed(_Product):
   """The same event, `count` times in a row, adaptively.
 
   Attributes:
@@ -251,107 +310,22 @@ class SelfComposed(base.Event):
   event: base.Event
   count: int
 
-  source: ClassVar[str] = 'arXiv 1702.07476, Proposition 1'
-
   def __post_init__(self):
     base.check_event(event=self.event)
     validate.integer(count=self.count, low=1)
 
-  @property
-  def adjacency(self) -> str:
-    return self.event.adjacency
+  def _counts(self) -> Mapping[base.Event, int]:
+    return {self.event: self.count}
+
+  def _mapped(self, change: Callable[[base.Event], base.Event]) -> 'SelfComposed':
+    return dataclasses.replace(self, event=change(self.event))
 
   @property
   def sensitivity(self) -> str:
     return f'{self.event.sensitivity}, {self.count} times'
 
-  def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    return self.count * self.event.curve(max_order, amplification)
-
-  def pure_epsilon(self, amplification: str) -> float:
-    return self.count * self.event.pure_epsilon(amplification)
-
-  def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
-    inner = self.event.factors(amplification)
-    if inner is None:
-      return None
-    return tuple((pair, count * self.count) for pair, count in inner)
-
-  def replace_one(self) -> 'SelfComposed':
-    return dataclasses.replace(self, event=self.event.replace_one())
-
-  def check_sampled(self) -> None:
-    self.event.check_sampled()
-
-  def without_sampling(self) -> base.Event:
-    return dataclasses.replace(self, event=self.event.without_sampling())
-
-  def repeated(self) -> base.Event:
-    return dataclasses.replace(self, event=self.event.repeated())
-
-  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
-    return self.event.caveats()
-
-
-class _Product(base.Event):
-  """Several events: their curves add, their dominating pairs multiply."""
-
-  def _counted(self) -> dict[base.Event, int]:
-    return collections.Counter(self.events)
-
-  @property
-  def adjacency(self) -> str:
-    return base.common_adjacency(self.events)
-
-  @property
-  def sensitivity(self) -> str:
-    return '; '.join(_unique(event.sensitivity for event in self.events))
-
-  def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    return sum(count * event.curve(max_order, amplification)
-               for event, count in self._counted().items())
-
-  def pure_epsilon(self, amplification: str) -> float:
-    return sum(count * event.pure_epsilon(amplification)
-               for event, count in self._counted().items())
-
-  def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
-    factors = []
-    for event, times in self._counted().items():
-      inner = event.factors(amplification)
-      if inner is None:
-        return None
-      factors.extend((pair, count * times) for pair, count in inner)
-    return tuple(factors)
-
-  def replace_one(self) -> base.Event:
-    return dataclasses.replace(
-        self, events=tuple(event.replace_one() for event in self.events))
-
-  def check_sampled(self) -> None:
-    for event in self.events:
-      event.check_sampled()
-
-  def without_sampling(self) -> base.Event:
-    return dataclasses.replace(
-        self, events=tuple(event.without_sampling() for event in self.events))
-
-  def repeated(self) -> base.Event:
-    return dataclasses.replace(
-        self, events=tuple(event.repeated() for event in self.events))
-
-  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
-    return _unique(
-        caveat for event in self._counted() for caveat in event.caveats())
-
-  def _check_events(self) -> None:
-    if not isinstance(self.events, (tuple, list)) or not self.events:
-      raise ValueError(
-          f'events must be a non-empty tuple of events, found {self.events!r}')
-    object.__setattr__(self, 'events', tuple(self.events))
-    for event in self.events:
-      base.check_event(events=event)
-    base.common_adjacency(self.events)
+  def to_dp_accounting(self) -> dp_event.DpEvent:
+    return dp_event.SelfComposedDpEvent(self.event.to_dp_accounting(), self.count)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -364,14 +338,32 @@ class Composed(_Product):
 
   events: tuple[base.Event, ...]
 
-  source: ClassVar[str] = 'arXiv 1702.07476, Proposition 1'
-
   def __post_init__(self):
-    self._check_events()
+    if not isinstance(self.events, (tuple, list)) or not self.events:
+      raise ValueError(
+          f'events must be a non-empty tuple of events, found {self.events!r}')
+    object.__setattr__(self, 'events', tuple(self.events))
+    for event in self.events:
+      base.check_event(events=event)
+    _ = self.adjacency  # Raises ValueError if there are several.
+
+  def _counts(self) -> Mapping[base.Event, int]:
+    return collections.Counter(self.events)
+
+  def _mapped(self, change: Callable[[base.Event], base.Event]) -> 'Composed':
+    return dataclasses.replace(self, events=tuple(map(change, self.events)))
+
+  @property
+  def sensitivity(self) -> str:
+    return '; '.join(_unique(event.sensitivity for event in self.events))
+
+  def to_dp_accounting(self) -> dp_event.DpEvent:
+    return dp_event.ComposedDpEvent(
+        [event.to_dp_accounting() for event in self.events])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Together(_Product):
+class Together(Composed):
   """Several releases from one sample, such as a sum and a bit about its clip.
 
   Under `PoissonSampled` or `FixedSizeSampled` their curves are added before the
@@ -381,14 +373,17 @@ class Together(_Product):
     events: At least one, all of one adjacency, none of them sampled on its own.
   """
 
-  events: tuple[base.Event, ...]
-
-  source: ClassVar[str] = 'arXiv 1702.07476, Proposition 1'
-
   def __post_init__(self):
-    self._check_events()
+    super().__post_init__()
     for event in self.events:
       if event.without_sampling() != event:
         raise ValueError(
             'events of Together must not be sampled one by one: sample the '
             f'whole, found {type(event).__name__}')
+
+
+def composed(counts: Mapping[base.Event, int]) -> base.Event:
+  """The composition of at least one event, each released as often as counted."""
+  parts = tuple(SelfComposed(event=event, count=count)
+                for event, count in counts.items())
+  return parts[0] if len(parts) == 1 else Composed(events=parts)

@@ -2,10 +2,11 @@
 
 A curve is a float64 array; entry i belongs to the order i + 2, so a curve to
 the order m has m - 1 entries. Values are natural logarithms, at least 0,
-`inf` where nothing is guaranteed. At a real order take the next integer's
-value: the divergence grows with the order.
+`inf` where nothing is guaranteed. At a real order the next integer's value
+applies: the divergence grows with the order.
 """
 
+import functools
 import math
 
 import numpy as np
@@ -20,10 +21,10 @@ def orders(max_order: int = MAX_ORDER) -> np.ndarray:
 
 
 def checked(curve: np.ndarray, what: str) -> np.ndarray:
-  """`curve`, unless it has a NaN or a negative value: then ValueError.
+  """Returns `curve`; raises ValueError if it has a NaN or a negative value.
 
-  A divergence that came out as NaN or below 0 is an arithmetic fault, and
-  must never be read as a small epsilon.
+  A divergence that is NaN or below 0 is an arithmetic fault, and must never be read
+  as a small epsilon.
   """
   if np.isnan(curve).any() or (curve < 0).any():
     raise ValueError(
@@ -74,7 +75,7 @@ def gaussian(noise_multiplier: float, max_order: int = MAX_ORDER) -> np.ndarray:
 
 
 def discrete_gaussian_sum_gap(local_variance: float, clients: int) -> float:
-  """How far a sum of discrete Gaussian shares is from a discrete Gaussian.
+  """Distance of a sum of discrete Gaussian shares from a discrete Gaussian.
 
   tau = 10 sum_{k=1}^{n-1} exp(-2 pi^2 v k / (k+1)) (arXiv 2102.06387, Theorem
   1), v the variance of one share in grid units squared.
@@ -100,12 +101,12 @@ def distributed_discrete_gaussian(
     l2: L2 sensitivity, grid units.
     variance: Variance of the sum of the shares, grid units squared.
     local_variance: Variance of one share, grid units squared.
-    clients: How many shares there are.
+    clients: Number of shares.
     dimension: Number of coordinates.
     max_order: Largest order.
 
   Returns:
-    The least of the three bounds; infinite when a share's standard deviation is
+    The minimum of the three bounds; infinite when a share's standard deviation is
     below half a grid unit, for which the theorem says nothing.
   """
   if variance == 0 or local_variance < 0.25:
@@ -125,8 +126,8 @@ def distributed_discrete_gaussian(
 def pure(epsilon: float, max_order: int = MAX_ORDER) -> np.ndarray:
   """Any mechanism that is epsilon-DP without delta.
 
-  The worst is a coin that tells the truth with odds e^epsilon (Kairouz, Oh and
-  Viswanath, arXiv 1311.0776); its divergence bounds every other.
+  The worst is randomized response that tells the truth with odds e^epsilon (Kairouz,
+  Oh and Viswanath, arXiv 1311.0776); its divergence bounds every other.
   """
   alpha = orders(max_order)
   if epsilon == 0:
@@ -138,21 +139,16 @@ def pure(epsilon: float, max_order: int = MAX_ORDER) -> np.ndarray:
   return np.clip(moment / (alpha - 1), 0.0, epsilon)
 
 
-_LOG_BINOMIALS: dict[int, np.ndarray] = {}
-
-
+@functools.cache
 def log_binomials(max_order: int) -> np.ndarray:
   """log C(alpha, l) for alpha = 2..max_order (rows) and l = 0..max_order.
 
-  -inf above the diagonal. Kept: it depends on the largest order alone.
+  -inf above the diagonal.
   """
-  if max_order not in _LOG_BINOMIALS:
-    alpha = orders(max_order)[:, None]
-    chosen = np.arange(max_order + 1, dtype=np.float64)[None, :]
-    inside = chosen <= alpha
-    log_factorial = special.gammaln(np.arange(max_order + 1, dtype=np.float64) + 1)
-    rest = np.where(inside, alpha - chosen, 0).astype(int)
-    table = (log_factorial[2:, None] - log_factorial[None, :] -
-             log_factorial[rest])
-    _LOG_BINOMIALS[max_order] = np.where(inside, table, -np.inf)
-  return _LOG_BINOMIALS[max_order]
+  alpha = orders(max_order)[:, None]
+  chosen = np.arange(max_order + 1, dtype=np.float64)
+  inside = chosen <= alpha
+  log_factorial = special.gammaln(chosen + 1)
+  rest = np.where(inside, alpha - chosen, 0).astype(int)
+  table = log_factorial[2:, None] - log_factorial - log_factorial[rest]
+  return np.where(inside, table, -np.inf)

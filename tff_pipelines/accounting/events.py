@@ -7,7 +7,6 @@ cohort; `SelfComposed(event=..., count=1500)` the training run.
 
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import combinators
-from tff_pipelines.accounting import gradient_events
 from tff_pipelines.accounting import local_events
 from tff_pipelines.accounting import sum_events
 from tff_pipelines.accounting import vote_events
@@ -21,7 +20,7 @@ CentralGaussian = sum_events.CentralGaussian
 SkellamCount = sum_events.SkellamCount
 
 Vote = vote_events.Vote
-NoisyGradients = gradient_events.NoisyGradients
+NoisyGradients = sum_events.NoisyGradients
 
 Nfdp = local_events.Nfdp
 PostProcessing = local_events.PostProcessing

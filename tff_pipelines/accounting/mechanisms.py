@@ -1,13 +1,14 @@
-"""Mechanisms: what a run releases, by the parameters that decide its privacy.
+"""Mechanisms: the releases of a run, by the parameters that determine their privacy.
 
 A mechanism is one frozen object; `event` is everything that it releases, and
 `release` one release before clients are sampled. Names of fields are those of the
-flags. `MECHANISMS` is the table of them all: what each releases, which settings matter
-to it, and who is trusted.
+flags. `MECHANISMS` is the table of them all: the releases of each, the settings that
+matter to it, and who is trusted.
 """
 
 import abc
 import dataclasses
+import functools
 from typing import Any, Callable, TypeVar
 
 from aggregators import params as params_lib
@@ -16,18 +17,12 @@ from tff_pipelines.accounting import base
 from tff_pipelines.accounting import events
 from tff_pipelines.accounting import schemes
 
-# Bits that stand in where a fixed scale makes them irrelevant to privacy.
-_ANY_BITS = 30
-# Noise of the count of an adaptive clip, for each client of the expected cohort
-# (arXiv 1905.03871).
-_COUNT_STDDEV_OF_COHORT = 1 / 20
-
 Self = TypeVar('Self', bound='Mechanism')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mechanism(abc.ABC):
-  """A mechanism with its parameters; those that are not given are None.
+  """A mechanism and its parameters; those that are not given are None.
 
   Attributes:
     mechanism: A key of MECHANISMS.
@@ -40,12 +35,12 @@ class Mechanism(abc.ABC):
 
   @property
   def family(self) -> 'Family':
-    """The row of the table."""
+    """The mechanism's row of the table."""
     return MECHANISMS[self.mechanism]
 
   @property
   def trust_model(self) -> str:
-    """Who is trusted with what, in words."""
+    """A description of who is trusted with what."""
     return self.family.trust_model
 
   def replace(self: Self, **changes) -> Self:
@@ -88,13 +83,13 @@ class SumMechanism(Mechanism):
     population: Number of clients.
     rounds: Number of releases, >= 1.
     sampling: How clients are selected, a key of `schemes.SCHEMES`.
-    min_honest_fraction: Fraction of the noise shares that is counted on, in (0, 1].
+    min_honest_fraction: Fraction of the noise shares counted on, in (0, 1].
     assumed_colluders: Clients of a round that are assumed to collude, >= 0.
     dropout_rate: Upper bound on the probability that a selected client drops out, in
       [0, 1), independently of other clients, of rounds and of its data.
-    surviving_fraction: Fraction of the planned noise that is there when nothing tops it
-      up, in [0, 1].
-    rotation: Of an update before it is rounded.
+    surviving_fraction: Fraction of the planned noise that is present when nothing tops
+      it up, in [0, 1].
+    rotation: Name of the rotation of an update before it is rounded.
     adaptive_clipping: Whether each round also releases the count of clients at most
       the clip.
     clip_count_stddev: Noise of that count, in clients; None for a twentieth of
@@ -122,7 +117,7 @@ class SumMechanism(Mechanism):
 
   def __post_init__(self):
     super().__post_init__()
-    schemes.check_name(self.sampling)
+    validate.one_of(schemes.SCHEMES, sampling=self.sampling)
     validate.one_of(params_lib.ROTATIONS, rotation=self.rotation)
     validate.integer(rounds=self.rounds, low=1)
     validate.integer(assumed_colluders=self.assumed_colluders, low=0)
@@ -137,7 +132,7 @@ class SumMechanism(Mechanism):
 
   def sampling_scheme(
       self, simulation_seed: int | None = None) -> schemes.SamplingScheme:
-    """The scheme that selects the clients of each round, as `event` accounts it.
+    """The scheme that selects the clients of each round, as `event` accounts for it.
 
     Args:
       simulation_seed: None for the operating system's entropy.
@@ -152,7 +147,7 @@ class SumMechanism(Mechanism):
     planned = self.sampling_scheme().planned_cohort
     bits = self.bits
     if self.scale is not None:
-      bits = _ANY_BITS
+      bits = 30  # Irrelevant to privacy where the scale is fixed.
     elif bits is None:
       raise ValueError(
           f'bits or scale must be given for mechanism={self.mechanism}')
@@ -174,7 +169,7 @@ class SumMechanism(Mechanism):
       return None
     stddev = self.clip_count_stddev
     if stddev is None:
-      stddev = self.needed('cohort_size') * _COUNT_STDDEV_OF_COHORT
+      stddev = 0.05 * self.needed('cohort_size')  # arXiv 1905.03871.
     validate.positive(clip_count_stddev=stddev)
     return params_lib.AdaptiveClipParams(count_stddev=stddev, **settings)
 
@@ -183,12 +178,11 @@ class SumMechanism(Mechanism):
     adaptive = self.adaptive_clip()
     if adaptive is None:
       return None
-    fraction = 1.0  # A server that adds all noise itself misses none.
-    if 'surviving_fraction' in self.family.uses:
-      fraction = self.surviving_fraction
+    # A server that adds all the noise misses none.
+    shares = 'surviving_fraction' in self.family.uses
     return events.SkellamCount(
-        l1_sensitivity=adaptive.sensitivity,
-        noise_variance=base.scaled(adaptive.noise_variance, fraction))
+        l1_sensitivity=adaptive.sensitivity, noise_variance=base.scaled(
+            adaptive.noise_variance, self.surviving_fraction if shares else 1.0))
 
   def release(self) -> base.Event:
     """The event of one round before clients are sampled.
@@ -197,12 +191,9 @@ class SumMechanism(Mechanism):
     curves add before it amplifies them.
     """
     released = super().release()
-    if 'adaptive_clipping' not in self.family.uses:
+    if 'adaptive_clipping' not in self.family.uses or not self.adaptive_clipping:
       return released
-    count = self.clip_count()
-    if count is None:
-      return released
-    return events.Together(events=(released, count))
+    return events.Together(events=(released, self.clip_count()))
 
   def round_event(self, round_index: int = 1) -> base.Event:
     """The event of one round, counted from 1, sampling included."""
@@ -223,12 +214,11 @@ class SumMechanism(Mechanism):
 
   @property
   def _samples(self) -> bool:
-    """Whether sampling clients matters to what is released."""
-    schemes.check_name(self.sampling)
+    """Whether sampling clients matters to the release."""
     return 'sampling' in self.family.uses
 
   def _pivotal_probability(self, scheme: schemes.SamplingScheme) -> float:
-    """How often one client decides whether a round is suppressed."""
+    """The probability that one client decides whether a round is suppressed."""
     if 'min_honest_fraction' not in self.family.uses:
       return 0.0  # Nothing is suppressed where the server adds the noise.
     return scheme.pivotal_probability(
@@ -236,7 +226,25 @@ class SumMechanism(Mechanism):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class VoteMechanism(Mechanism):
+class _Queries(Mechanism):
+  """Queries with one release each.
+
+  Attributes:
+    queries: Number of releases, >= 1.
+  """
+
+  queries: int = 1
+
+  def __post_init__(self):
+    super().__post_init__()
+    validate.integer(queries=self.queries, low=1)
+
+  def event(self) -> base.Event:
+    return events.SelfComposed(event=self.release(), count=self.queries)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VoteMechanism(_Queries):
   """Queries that agents answer by a noisy vote.
 
   Attributes:
@@ -249,30 +257,22 @@ class VoteMechanism(Mechanism):
     neighbours: Votes of an agent in knn_vote.
   """
 
-  queries: int = 1
   noise_stddev: float | None = None
   level: str = 'agent'
   bound: str = 'tight'
   noise: str | None = None
   neighbours: int | None = None
 
-  def __post_init__(self):
-    super().__post_init__()
-    validate.integer(queries=self.queries, low=1)
-
-  def event(self) -> base.Event:
-    return events.SelfComposed(event=self.release(), count=self.queries)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NfdpMechanism(Mechanism):
-  """Training on one random draw of a party's records, without noise.
+  """Training on one random subset of a party's records, without noise.
 
   Attributes:
     mechanism: 'nfdp'.
-    records: Of the party.
-    subset_size: Records that are drawn.
-    replacement: Whether a record may be drawn more than once.
+    records: Number of records of the party.
+    subset_size: Number of sampled records.
+    replacement: Whether a record may be sampled more than once.
   """
 
   mechanism: str = 'nfdp'
@@ -285,34 +285,20 @@ class NfdpMechanism(Mechanism):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LocalMechanism(Mechanism):
+class LocalMechanism(_Queries):
   """Queries that a client answers with noise of its own.
 
   Attributes:
     mechanism: 'piecewise', 'duchi' or 'laplace'.
-    epsilon: Of one query, > 0.
     queries: Number of answers of a client, >= 1.
+    epsilon: Of one query, > 0.
   """
 
   epsilon: float | None = None
-  queries: int = 1
-
-  def __post_init__(self):
-    super().__post_init__()
-    validate.integer(queries=self.queries, low=1)
-
-  def event(self) -> base.Event:
-    return events.SelfComposed(event=self.release(), count=self.queries)
 
 
-def _skellam(mechanism: SumMechanism) -> base.Event:
-  return events.DistributedSkellam.from_params(
-      mechanism.params(), mechanism.surviving_fraction)
-
-
-def _discrete_gaussian(mechanism: SumMechanism) -> base.Event:
-  return events.DistributedDiscreteGaussian.from_params(
-      mechanism.params(), mechanism.surviving_fraction)
+def _shares(kind: Any, mechanism: SumMechanism) -> base.Event:
+  return kind.from_params(mechanism.params(), mechanism.surviving_fraction)
 
 
 def _skellam_central(mechanism: SumMechanism) -> base.Event:
@@ -321,11 +307,6 @@ def _skellam_central(mechanism: SumMechanism) -> base.Event:
 
 def _gaussian(mechanism: SumMechanism) -> base.Event:
   return events.CentralGaussian(noise_multiplier=mechanism.needed('noise_multiplier'))
-
-
-def _none(mechanism: SumMechanism) -> base.Event:
-  del mechanism
-  return events.NoPrivacy()
 
 
 def _count(mechanism: SumMechanism) -> base.Event:
@@ -354,8 +335,8 @@ def _nfdp(mechanism: NfdpMechanism) -> base.Event:
       replacement=mechanism.replacement)
 
 
-def _local(kind: type[base.Event]) -> Callable[[LocalMechanism], base.Event]:
-  return lambda mechanism: kind(epsilon=mechanism.needed('epsilon'))
+def _local(kind: Any, mechanism: LocalMechanism) -> base.Event:
+  return kind(epsilon=mechanism.needed('epsilon'))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -367,21 +348,27 @@ class Family:
     release: From the parameters to the event of one release, before clients are
       sampled; without the count of an adaptive clip.
     uses: Names of the settings that matter to it, those of a query included.
+    trust_model: A description of who is trusted with what.
     knob: The setting that is the noise, or None.
-    counter: The setting that counts releases; None if there is one only.
-    target: 'epsilon', unless epsilon is a parameter of it: then None.
-    params: Whether a DistributedSumParams stands behind it.
-    trust_model: Who is trusted with what, in words.
+    counter: The setting that counts releases; None if there is only one.
   """
 
   kind: type[Mechanism]
   release: Callable[[Any], base.Event]
   uses: frozenset[str]
-  knob: str | None
-  counter: str | None
-  target: str | None = 'epsilon'
-  params: bool = False
   trust_model: str
+  knob: str | None = None
+  counter: str | None = None
+
+  @property
+  def target(self) -> str | None:
+    """'epsilon', unless epsilon is a parameter of the mechanism: then None."""
+    return None if self.kind is LocalMechanism else 'epsilon'
+
+  @property
+  def params(self) -> bool:
+    """Whether the mechanism has a DistributedSumParams."""
+    return 'bits' in self.uses
 
 
 _ALWAYS = {'delta', 'accountant', 'epsilon'}
@@ -403,48 +390,45 @@ _CENTRAL = (
 _BALLOT = (
     'agents add shares of the noise and the votes meet in secure aggregation; '
     'only the winning label leaves it')
-_NO_SERVER = 'nobody is trusted: every client protects itself'
+_NO_SERVER = 'no server is trusted: every client protects itself'
 
 
-def _sum(release, *uses, knob='noise_multiplier', **rest) -> Family:
+def _sum(release, trust_model, *uses, knob='noise_multiplier') -> Family:
   return Family(
       kind=SumMechanism, release=release, uses=frozenset(_ALWAYS.union(*uses)),
-      knob=knob, counter='rounds', **rest)
+      trust_model=trust_model, knob=knob, counter='rounds')
 
 
 def _votes(*uses) -> Family:
   return Family(
       kind=VoteMechanism, release=_vote, uses=frozenset(_ALWAYS.union(_VOTE, *uses)),
-      knob='noise_stddev', counter='queries', trust_model=_BALLOT)
+      trust_model=_BALLOT, knob='noise_stddev', counter='queries')
 
 
 def _answers(kind: type[base.Event]) -> Family:
   return Family(
-      kind=LocalMechanism, release=_local(kind), uses=frozenset(_ALWAYS | {'queries'}),
-      knob=None, counter='queries', target=None, trust_model=_NO_SERVER)
+      kind=LocalMechanism, release=functools.partial(_local, kind),
+      uses=frozenset(_ALWAYS | {'queries'}), trust_model=_NO_SERVER, counter='queries')
 
 
 MECHANISMS: dict[str, Family] = {
-    'skellam': _sum(
-        _skellam, _ROUNDS, _GRID, _SHARES, params=True, trust_model=_DISTRIBUTED),
+    'skellam': _sum(functools.partial(_shares, events.DistributedSkellam),
+                    _DISTRIBUTED, _ROUNDS, _GRID, _SHARES),
     'discrete_gaussian': _sum(
-        _discrete_gaussian, _ROUNDS, _GRID, _SHARES, params=True,
-        trust_model=_DISTRIBUTED),
-    'skellam_central': _sum(
-        _skellam_central, _ROUNDS, _GRID, params=True, trust_model=_CENTRAL),
-    'gaussian': _sum(_gaussian, _ROUNDS, trust_model=_CENTRAL),
+        functools.partial(_shares, events.DistributedDiscreteGaussian),
+        _DISTRIBUTED, _ROUNDS, _GRID, _SHARES),
+    'skellam_central': _sum(_skellam_central, _CENTRAL, _ROUNDS, _GRID),
+    'gaussian': _sum(_gaussian, _CENTRAL, _ROUNDS),
     'none': _sum(
-        _none, {'rounds'}, knob=None,
-        trust_model='everybody who sees the models is trusted with the data'),
-    'skellam_count': _sum(
-        _count, _ROUNDS, {'surviving_fraction'}, trust_model=_DISTRIBUTED),
+        lambda _: events.NoPrivacy(),
+        'everyone who sees the models is trusted with the data', {'rounds'}, knob=None),
+    'skellam_count': _sum(_count, _DISTRIBUTED, _ROUNDS, {'surviving_fraction'}),
     'ae_vote': _votes(),
     'knn_vote': _votes({'neighbours'}),
     'nfdp': Family(
         kind=NfdpMechanism, release=_nfdp,
         uses=frozenset({'records', 'subset_size', 'replacement'}),
-        knob=None, counter=None,
-        trust_model='no noise: the draw of a subset is all the protection'),
+        trust_model='no noise: sampling a subset is all the protection'),
     'piecewise': _answers(events.Piecewise),
     'duchi': _answers(events.Duchi),
     'laplace': _answers(events.LocalLaplace),
@@ -452,7 +436,7 @@ MECHANISMS: dict[str, Family] = {
 
 
 def names(kind: type[Mechanism]) -> tuple[str, ...]:
-  """The mechanisms whose parameters are of this class."""
+  """The names of the mechanisms whose parameters are of this class."""
   return tuple(name for name, family in MECHANISMS.items() if family.kind is kind)
 
 
@@ -466,5 +450,5 @@ def build(mechanism: str, **settings) -> Mechanism:
   Raises:
     ValueError: If the name is unknown or a setting is out of range.
   """
-  validate.one_of(tuple(MECHANISMS), mechanism=mechanism)
+  validate.one_of(MECHANISMS, mechanism=mechanism)
   return MECHANISMS[mechanism].kind(mechanism=mechanism, **settings)

@@ -1,9 +1,9 @@
-"""Dominating pairs: two laws that are as far apart as neighbours can be.
+"""Dominating pairs: two distributions as far apart as those of neighbours can be.
 
-A release with a known worst pair (P, Q) of output laws is accounted by the law
-of its privacy loss log(P/Q). Here the pairs are turned into atoms: finitely
-many losses with their masses under P and under Q. Pessimistic atoms dominate
-the pair, optimistic ones are dominated by it (arXiv 2207.04380).
+A release with a known worst pair (P, Q) of output distributions is accounted by the
+distribution of its privacy loss log(P/Q). Here the pairs are turned into atoms:
+finitely many losses with their masses under P and under Q, which dominate the pair
+(arXiv 2207.04380).
 """
 
 import abc
@@ -27,14 +27,14 @@ class TooLarge(ValueError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Atoms:
-  """A pair of laws on finitely many outcomes, in one direction.
+  """A pair of distributions on finitely many outcomes, in one direction.
 
   Attributes:
     loss: float64 [n], log(p/q) of each outcome, finite.
-    p: float64 [n], masses under the first law.
-    q: float64 [n], masses under the second law.
-    p_only: Mass under the first law where the second has none.
-    q_only: Mass under the second law where the first has none.
+    p: float64 [n], masses under the first distribution.
+    q: float64 [n], masses under the second distribution.
+    p_only: Mass under the first distribution where the second has none.
+    q_only: Mass under the second distribution where the first has none.
   """
 
   loss: np.ndarray
@@ -45,15 +45,14 @@ class Atoms:
 
 
 class Pair(abc.ABC):
-  """Two laws, P with the client and Q without."""
+  """Two distributions, P with the client and Q without."""
 
   @abc.abstractmethod
-  def atoms(self, cells: int, pessimistic: bool) -> tuple[Atoms, ...]:
-    """P against Q and, unless it is the same, Q against P.
+  def atoms(self, cells: int) -> tuple[Atoms, ...]:
+    """Dominating atoms of P against Q and, unless they are the same, of Q against P.
 
     Args:
       cells: Cells for a standard deviation of continuous noise.
-      pessimistic: Whether to dominate the pair or be dominated by it.
     """
 
 
@@ -70,14 +69,11 @@ class Gaussian(Pair):
   def __post_init__(self):
     validate.positive(noise_multiplier=self.noise_multiplier)
 
-  def atoms(self, cells: int, pessimistic: bool) -> tuple[Atoms, ...]:
+  def atoms(self, cells: int) -> tuple[Atoms, ...]:
     # The loss is N(m, 2m) under P and N(-m, 2m) under Q.
-    stddev = 1.0 / self.noise_multiplier
+    # Cut where there are too many values anyway: larger ones may overflow.
+    stddev = min(1.0 / self.noise_multiplier, float(MAX_VALUES))
     mean = stddev**2 / 2
-    if not np.isfinite(mean) or mean > 1e12:
-      raise TooLarge(
-          f'noise_multiplier={self.noise_multiplier!r} is too small for a '
-          'privacy loss distribution')
     reach = mean + _NORMAL_REACH * stddev
     count = 2 * int(np.ceil(reach / stddev * cells)) + 1
     if count > MAX_VALUES:
@@ -89,14 +85,7 @@ class Gaussian(Pair):
     q = _normal_masses((nodes + mean) / stddev)
     left_p = special.ndtr((nodes[0] - mean) / stddev)
     right_p = special.ndtr((mean - nodes[-1]) / stddev)
-    if pessimistic:
-      return (_at_nodes(nodes, p, q, left_p, right_p),)
-    keep = p > 0
-    with np.errstate(divide='ignore'):
-      loss = np.log(p[keep]) - np.log(q[keep])
-    # Where q underflows, the lower end of the cell is a lower bound.
-    loss = np.where(np.isfinite(loss), loss, nodes[:-1][keep])
-    return (Atoms(loss=loss, p=p[keep], q=q[keep]),)
+    return (_at_nodes(nodes, p, q, left_p, right_p),)
 
 
 def _normal_masses(edges: np.ndarray) -> np.ndarray:
@@ -146,8 +135,8 @@ class Skellam(Pair):
     validate.integer(shift=self.shift, low=1)
     validate.positive(variance=self.variance)
 
-  def atoms(self, cells: int, pessimistic: bool) -> tuple[Atoms, ...]:
-    del cells, pessimistic  # Listed value by value: exact both ways.
+  def atoms(self, cells: int) -> tuple[Atoms, ...]:
+    del cells  # Listed value by value: exact both ways.
     reach = skellam_distribution.reach(self.variance)
     if 2 * reach + self.shift > MAX_VALUES:
       raise TooLarge(
@@ -177,8 +166,8 @@ class RandomizedResponse(Pair):
   def __post_init__(self):
     validate.positive(epsilon=self.epsilon)
 
-  def atoms(self, cells: int, pessimistic: bool) -> tuple[Atoms, ...]:
-    del cells, pessimistic
+  def atoms(self, cells: int) -> tuple[Atoms, ...]:
+    del cells
     truth = special.expit(self.epsilon)
     lie = special.expit(-self.epsilon)
     return (Atoms(loss=np.array([-self.epsilon, self.epsilon]),
@@ -198,8 +187,8 @@ class Leak(Pair):
   def __post_init__(self):
     validate.fraction(probability=self.probability)
 
-  def atoms(self, cells: int, pessimistic: bool) -> tuple[Atoms, ...]:
-    del cells, pessimistic
+  def atoms(self, cells: int) -> tuple[Atoms, ...]:
+    del cells
     kept = np.array([1.0 - self.probability])
     return (Atoms(loss=np.zeros(1), p=kept, q=kept, p_only=self.probability,
                   q_only=self.probability),)
@@ -207,9 +196,9 @@ class Leak(Pair):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Poisson(Pair):
-  """A pair whose client takes part with a probability.
+  """A pair whose client participates with a probability.
 
-  P is drawn with the chance q and Q otherwise, against Q: amplification keeps
+  P with probability q and Q otherwise, against Q: amplification keeps
   domination (arXiv 2106.08567, Theorem 11), so atoms may be mixed one by one.
 
   Attributes:
@@ -223,8 +212,8 @@ class Poisson(Pair):
   def __post_init__(self):
     validate.open_unit_interval(sampling_rate=self.sampling_rate)
 
-  def atoms(self, cells: int, pessimistic: bool) -> tuple[Atoms, ...]:
-    (base,) = self.pair.atoms(cells, pessimistic)
+  def atoms(self, cells: int) -> tuple[Atoms, ...]:
+    (base,) = self.pair.atoms(cells)
     rate = self.sampling_rate
     # log(1 - q + q e^loss), from the side that does not overflow.
     mixed = np.where(
@@ -232,10 +221,9 @@ class Poisson(Pair):
         np.log1p(rate * np.expm1(np.minimum(base.loss, 1.0))),
         base.loss + np.log(rate + (1 - rate) * np.exp(-np.maximum(
             base.loss, 1.0))))
-    blend = rate * base.p + (1 - rate) * base.q
-    lowest = np.log1p(-rate)
-    loss = np.append(mixed, lowest)
-    blend = np.append(blend, (1 - rate) * base.q_only)
+    loss = np.append(mixed, np.log1p(-rate))
+    blend = np.append(
+        rate * base.p + (1 - rate) * base.q, (1 - rate) * base.q_only)
     plain = np.append(base.q, base.q_only)
     return (
         Atoms(loss=loss, p=blend, q=plain, p_only=rate * base.p_only),
@@ -256,13 +244,12 @@ def simplified(
       ratio += count / pair.noise_multiplier**2
     else:
       counts[pair] = counts.get(pair, 0) + count
-  found = list(counts.items())
   if ratio > 0:
-    found.append((Gaussian(noise_multiplier=ratio**-0.5), 1))
-  return tuple(found)
+    counts[Gaussian(noise_multiplier=ratio**-0.5)] = 1
+  return tuple(counts.items())
 
 
 def merged(factors: tuple[tuple[Pair, int], ...]) -> Pair | None:
   """One pair for several releases from one sample, or None if not known."""
-  found = simplified(factors)
-  return found[0][0] if len(found) == 1 and found[0][1] == 1 else None
+  product = simplified(factors)
+  return product[0][0] if len(product) == 1 and product[0][1] == 1 else None

@@ -5,7 +5,7 @@ import numpy as np
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import curves
 
-# Orders are looked at in growing blocks; most answers lie in the first.
+# Orders are searched in growing blocks; most answers lie in the first.
 _BLOCKS = (128, 256, 512, curves.MAX_ORDER)
 
 
@@ -31,7 +31,7 @@ def _log_deltas(curve_: np.ndarray, epsilon: float) -> np.ndarray:
 
 def epsilon_of_curve(curve_: np.ndarray,
                      delta: float) -> tuple[float, float | None]:
-  """The least epsilon over the orders of a curve, and its order."""
+  """The minimum epsilon over the orders of a curve, and its order."""
   candidates = _epsilons(curve_, delta)
   index = int(np.argmin(candidates))
   if candidates[index] == np.inf:
@@ -41,11 +41,11 @@ def epsilon_of_curve(curve_: np.ndarray,
 
 def epsilon(event: base.Event, delta: float,
             amplification: str = 'tight') -> tuple[float, float | None]:
-  """The least epsilon over the orders, and its order.
+  """The minimum epsilon over the orders, and its order.
 
   Args:
-    event: What was released.
-    delta: In [0, 1). At 0 only the infinite order speaks.
+    event: Everything that was released.
+    delta: In [0, 1). At 0 only the infinite order counts.
     amplification: 'tight', 'generic' or 'none'.
 
   Returns:
@@ -57,14 +57,14 @@ def epsilon(event: base.Event, delta: float,
   if delta == 0:
     return best, order
   for block in _BLOCKS:
-    found = curve(event, block, amplification)
-    candidates = _epsilons(found, delta)
+    divergences = curve(event, block, amplification)
+    candidates = _epsilons(divergences, delta)
     index = int(np.argmin(candidates))
     if candidates[index] < best:
       best, order = float(candidates[index]), float(index + 2)
-    # Divergence grows with the order, so that of the later orders is at least
-    # the last one seen; what the conversion adds to it is known exactly.
-    later = _epsilons(np.full(curves.MAX_ORDER - 1, found[-1]), delta)
+    # Divergence grows with the order, so that of the later orders is at least the
+    # last one here; what the conversion adds to it is known exactly.
+    later = _epsilons(np.full(curves.MAX_ORDER - 1, divergences[-1]), delta)
     if later[block - 1:].min(initial=np.inf) >= best:
       break
   return max(best, 0.0), order
@@ -72,7 +72,7 @@ def epsilon(event: base.Event, delta: float,
 
 def delta(event: base.Event, epsilon_: float,
           amplification: str = 'tight') -> tuple[float, float | None]:
-  """The least delta over the orders, and its order; 1 if nothing is known."""
+  """The minimum delta over the orders, and its order; 1 if nothing is known."""
   if event.pure_epsilon(amplification) <= epsilon_:
     return 0.0, np.inf
   candidates = _log_deltas(curve(event, amplification=amplification), epsilon_)

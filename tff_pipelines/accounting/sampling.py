@@ -1,7 +1,8 @@
-"""How many clients a random cohort has, and what that decides."""
+"""The number of clients of a random cohort, and what depends on it."""
 
 from collections.abc import Iterator
 import functools
+import itertools
 import math
 
 import numpy as np
@@ -10,35 +11,30 @@ from scipy import stats
 from aggregators import params as params_lib
 from aggregators import validate
 
-COHORT_QUANTILE = 0.999
 
-
-def cohort_upper_quantile(population: int, sampling_rate: float,
-                          quantile: float = COHORT_QUANTILE) -> int:
+def cohort_upper_quantile(population: int, sampling_rate: float) -> int:
   """The cohort that Poisson sampling exceeds once in a thousand rounds.
 
-  The modulus of a sum is sized for it. Wrap-around beyond costs accuracy, never
+  The modulus of a sum is sized for it. Wrap-around beyond it costs accuracy, never
   privacy.
 
   Args:
     population: N >= 1 clients.
     sampling_rate: q in (0, 1].
-    quantile: Strictly between 0 and 1.
 
   Returns:
-    The minimum m with P[Binomial(N, q) <= m] >= quantile, at least 1.
+    The minimum m with P[Binomial(N, q) <= m] >= 0.999, at least 1.
   """
   validate.integer(population=population, low=1)
   validate.fraction(sampling_rate=sampling_rate)
-  validate.open_unit_interval(quantile=quantile)
-  return max(1, int(stats.binom.ppf(quantile, population, sampling_rate)))
+  return max(1, int(stats.binom.ppf(0.999, population, sampling_rate)))
 
 
 @functools.lru_cache(maxsize=256)
 def pivotal_probability(population: int, sampling_rate: float,
                         min_honest_fraction: float, assumed_colluders: int,
                         dropout_rate: float) -> float:
-  """How often one client's participation decides that a round is opened.
+  """The probability that one client's participation decides that a round is opened.
 
   A round that is suppressed (too few shares for its sum to be opened) without a
   client, and opened with it, reveals that the client participates, and amplification
@@ -54,13 +50,13 @@ def pivotal_probability(population: int, sampling_rate: float,
     sampling_rate: q in (0, 1].
     min_honest_fraction: h in (0, 1].
     assumed_colluders: c >= 0.
-    dropout_rate: In [0, 1). Selected clients drop out with some probability, the same
-      for all, that is not larger.
+    dropout_rate: In [0, 1). Upper bound on the probability, the same for all clients,
+      that a selected client drops out.
 
   Returns:
     The largest probability over the other clients for any such rate of dropouts, in
-    [0, 1], rounded up: a higher rate among them need not be the worse one. 0 for
-    c = 0 if no client drops out, or if none may (h = 1): others alone then decide.
+    [0, 1], rounded up: a higher rate need not be the worse one. 0 for c = 0 if no
+    client drops out, or if none may (h = 1): others alone then decide.
   """
   validate.integer(population=population, low=1)
   validate.fraction(sampling_rate=sampling_rate,
@@ -73,14 +69,14 @@ def pivotal_probability(population: int, sampling_rate: float,
                    min(population - 1.0, np.ceil(others.mean() + reach)) + 1)
   chances = others.pmf(selected)
   beyond = others.cdf(selected[0] - 1) + others.sf(selected[-1])
-  # m' that are pivotal lie in an interval that is shorter than 1.
-  least = np.floor(min_honest_fraction * (selected + 1)) + assumed_colluders - 1
+  # Pivotal values of m' lie in an interval shorter than 1.
+  lowest = np.floor(min_honest_fraction * (selected + 1)) + assumed_colluders - 1
   pivots = []
-  for present in (least, least + 1):
-    without, beside = (
+  for present in (lowest, lowest + 1):
+    without, together = (
         params_lib.has_enough(present + one, selected + one, min_honest_fraction,
                               assumed_colluders) for one in (0, 1))
-    at = beside & ~without & (present >= 0) & (present <= selected)
+    at = together & ~without & (present >= 0) & (present <= selected)
     pivots.append((present[at], selected[at], chances[at]))
   present, selected, chances = (np.concatenate(parts) for parts in zip(*pivots))
   worst = max((
@@ -91,11 +87,10 @@ def pivotal_probability(population: int, sampling_rate: float,
 
 def _intervals(dropout_rate: float,
                selected: np.ndarray) -> Iterator[tuple[float, float]]:
-  """[0, dropout_rate] in parts within which probabilities hardly change."""
+  """Intervals of [0, dropout_rate] within which probabilities hardly change."""
   largest = float(selected.max(initial=1.0))
   count = min(2000, 1 + math.ceil(16 * dropout_rate * largest**0.5))
-  edges = np.linspace(0, dropout_rate, count + 1)
-  return zip(edges[:-1], edges[1:])
+  return itertools.pairwise(np.linspace(0, dropout_rate, count + 1))
 
 
 def _most_likely(present: np.ndarray, selected: np.ndarray, low: float,

@@ -29,14 +29,15 @@ class SamplingScheme(abc.ABC):
   """A rule by which rounds select clients.
 
   Rounds of a run are counted from 1. A scheme may keep a state between rounds: the
-  checkpoint of a round holds what `state` returns after the round was sampled, and a
-  run that resumes hands it to `restore`.
+  checkpoint of a round holds the result of `state` after the round was sampled, and
+  `restore` receives it when the run resumes.
 
   Class attributes:
     name: Of the scheme, as in the flags.
-    summary: What it does in a few words, for the help of the flags.
-    cohort_in_words: What `cohort_size` of a round is: 'expected' or 'exactly'.
-    same_every_round: Whether `event` and `repeated` are the same in all rounds.
+    summary: A few words for the help of the flags.
+    cohort_in_words: 'expected' or 'exactly', for the `cohort_size` of a round.
+    same_every_round: Whether `event` is the same in all rounds.
+    needs_sizes: Whether population and cohort size must be given.
 
   Attributes:
     population: Number of clients, >= 1.
@@ -48,9 +49,10 @@ class SamplingScheme(abc.ABC):
   summary: ClassVar[str] = ''
   cohort_in_words: ClassVar[str] = 'expected'
   same_every_round: ClassVar[bool] = False
+  needs_sizes: ClassVar[bool] = True
 
-  def __init__(self, *, population: int | None, cohort_size: float | None,
-               simulation_seed: int | None = None):
+  def __init__(self, *, population: int | None = None,
+               cohort_size: float | None = None, simulation_seed: int | None = None):
     """Initializes the scheme.
 
     Args:
@@ -62,9 +64,15 @@ class SamplingScheme(abc.ABC):
       ValueError: If an argument is missing or out of range.
     """
     for name, value in (('cohort_size', cohort_size), ('population', population)):
-      if value is None:
+      if value is None and self.needs_sizes:
         raise ValueError(f'{name} must be given for sampling={self.name}')
-    _check_sizes(population, cohort_size)
+    if population is not None:
+      validate.integer(population=population, low=1)
+    if cohort_size is not None:
+      validate.positive(cohort_size=cohort_size)
+      if population is not None and cohort_size > population:
+        raise ValueError(f'cohort_size must be at most population={population!r}, '
+                         f'found {cohort_size!r}')
     self.population = population
     self.cohort_size = cohort_size
     self.simulation_seed = simulation_seed
@@ -85,43 +93,33 @@ class SamplingScheme(abc.ABC):
             pivotal_probability: float = 0.0) -> base.Event:
     """The event of one round.
 
+    A ledger knows the events of its lines and no scheme. So a scheme whose repeated
+    rounds, after a restart, cost something else than the round itself returns an
+    event whose own `repeated` says so.
+
     Args:
       release: The release from the clients that the round selected.
       round_index: Index of the round.
-      pivotal_probability: Of the rounds, those in which one client decides whether
+      pivotal_probability: Fraction of the rounds in which one client decides whether
         the release is seen, in [0, 1]; see the method of this name.
     """
-
-  def repeated(self, release: base.Event, round_index: int,
-               pivotal_probability: float = 0.0) -> base.Event:
-    """The event that is added if a round is run once more after a restart.
-
-    A ledger knows the events of its lines and no scheme. So a scheme whose repeated
-    rounds cost something else than the round itself returns from `event` an event
-    whose own `repeated` says so.
-    """
-    return self.event(release, round_index, pivotal_probability).repeated()
 
   def events(self, release: base.Event, rounds: int,
              pivotal_probability: float = 0.0) -> base.Event:
     """The events of the rounds 1 to `rounds`, composed."""
     validate.integer(rounds=rounds, low=1)
     if self.same_every_round:
-      counts = {self.event(release, 1, pivotal_probability): rounds}
-    else:
-      counts = collections.Counter(
-          self.event(release, round_index, pivotal_probability)
-          for round_index in range(1, rounds + 1))
-    composed = tuple(combinators.SelfComposed(event=event, count=count)
-                     for event, count in counts.items())
-    return composed[0] if len(composed) == 1 else combinators.Composed(
-        events=composed)
+      return combinators.composed(
+          {self.event(release, 1, pivotal_probability): rounds})
+    return combinators.composed(collections.Counter(
+        self.event(release, round_index, pivotal_probability)
+        for round_index in range(1, rounds + 1)))
 
   def pivotal_probability(self, min_honest_fraction: float, assumed_colluders: int,
                           dropout_rate: float) -> float:
-    """How often one client decides whether a round of too few shares is suppressed.
+    """The probability that one client decides whether a round is suppressed.
 
-    1, the safe side, unless a scheme knows better.
+    Rounds of too few shares are. 1, the safe side, unless a scheme knows better.
 
     Args:
       min_honest_fraction: Fraction of the shares that a round needs, in (0, 1].
@@ -135,11 +133,11 @@ class SamplingScheme(abc.ABC):
     return 1.0
 
   def state(self) -> dict[str, np.ndarray]:
-    """The arrays that the checkpoint of a round keeps; none unless overridden."""
+    """The arrays that the checkpoint of a round keeps; by default none."""
     return {}
 
   def restore(self, state: Mapping[str, np.ndarray]) -> None:
-    """Resumes from what `state` returned.
+    """Restores the state that `state` returned.
 
     Raises:
       ValueError: If it is the state of another scheme.
@@ -155,7 +153,7 @@ class SamplingScheme(abc.ABC):
 
   @property
   def largest_cohort(self) -> int:
-    """The number of clients that no round exceeds."""
+    """The largest number of clients in a round."""
     return self.population
 
   @property
@@ -176,17 +174,6 @@ class SamplingScheme(abc.ABC):
     return generator.random_raw(self.population).astype(np.uint64)
 
 
-def _check_sizes(population: int | None, cohort_size: float | None) -> None:
-  """Raises ValueError for sizes that are out of range; None is not checked."""
-  if population is not None:
-    validate.integer(population=population, low=1)
-  if cohort_size is not None:
-    validate.positive(cohort_size=cohort_size)
-  if population is not None and cohort_size is not None and cohort_size > population:
-    raise ValueError(f'cohort_size must be at most population={population!r}, found '
-                     f'{cohort_size!r}')
-
-
 class Poisson(SamplingScheme):
   """Selects every client independently with one probability.
 
@@ -194,8 +181,9 @@ class Poisson(SamplingScheme):
 
   * Every client is in a round with probability at most `cohort_size / population`,
     exact to 2^-64 and rounded down, independently of all others and of other rounds.
-  * `event` is amplified against observers who learn neither who nor how many were
-    selected; a client that decides whether the round is suppressed is paid for.
+  * `event` is amplified against observers who learn neither which nor how many
+    clients were selected; it pays for clients that decide whether a round is
+    suppressed.
   """
 
   name = 'poisson'
@@ -234,34 +222,44 @@ class Poisson(SamplingScheme):
         self.population, self.sampling_rate))
 
 
-class FixedSize(SamplingScheme):
+class _Exact(SamplingScheme):
+  """Selects a public number of clients: none decides whether a round is suppressed."""
+
+  cohort_in_words = 'exactly'
+  same_every_round = True
+  planned_cohort = None
+
+  def pivotal_probability(self, min_honest_fraction: float, assumed_colluders: int,
+                          dropout_rate: float) -> float:
+    del min_honest_fraction, assumed_colluders, dropout_rate
+    return 0.0
+
+
+class FixedSize(_Exact):
   """Selects a uniform subset of exactly `cohort_size` clients, an integer.
 
   Formal guarantees:
 
   * Every subset of that size is equally probable, independently of other rounds.
-  * `event` is for replace-one neighbours, against observers who do not learn who was
-    selected. The size is public: no client decides whether a round is suppressed.
+  * `event` is for replace-one neighbours, against observers who do not learn which
+    clients were selected. The size is public: no client decides whether a round is
+    suppressed.
   """
 
   name = 'fixed'
   summary = 'a subset of exactly --cohort_size'
-  cohort_in_words = 'exactly'
-  same_every_round = True
 
-  def __init__(self, *, population: int | None, cohort_size: float | None,
-               simulation_seed: int | None = None):
-    super().__init__(population=population, cohort_size=cohort_size,
-                     simulation_seed=simulation_seed)
-    if cohort_size != int(cohort_size):
+  def __init__(self, **arguments):
+    super().__init__(**arguments)
+    if self.cohort_size != int(self.cohort_size):
       raise ValueError('cohort_size must be an integer for sampling=fixed, '
-                       f'found {cohort_size!r}')
+                       f'found {self.cohort_size!r}')
 
   def sample(self, round_index: int) -> np.ndarray:
     if self.cohort_size == self.population:
       return np.arange(self.population)
-    # The subset with the smallest numbers; a tie among numbers of 64 bits does not
-    # happen, and would only prefer the lower index.
+    # The subset with the smallest random bits; a tie among 64 bits does not happen,
+    # and would only prefer the lower index.
     order = np.argsort(self._random_bits(round_index), kind='stable')
     return np.sort(order[:self.largest_cohort])
 
@@ -271,21 +269,12 @@ class FixedSize(SamplingScheme):
     return combinators.FixedSizeSampled(
         event=release, cohort_size=self.largest_cohort, population=self.population)
 
-  def pivotal_probability(self, min_honest_fraction: float, assumed_colluders: int,
-                          dropout_rate: float) -> float:
-    del min_honest_fraction, assumed_colluders, dropout_rate
-    return 0.0
-
   @property
   def largest_cohort(self) -> int:
     return int(self.cohort_size)
 
-  @property
-  def planned_cohort(self) -> None:
-    return None
 
-
-class Everyone(SamplingScheme):
+class Everyone(_Exact):
   """Selects all clients in every round.
 
   Accounting needs no number of clients, so both sizes may be None; sampling needs the
@@ -299,16 +288,7 @@ class Everyone(SamplingScheme):
 
   name = 'none'
   summary = 'all clients'
-  cohort_in_words = 'exactly'
-  same_every_round = True
-
-  def __init__(self, *, population: int | None = None,
-               cohort_size: float | None = None, simulation_seed: int | None = None):
-    # pylint: disable=super-init-not-called
-    _check_sizes(population, cohort_size)
-    self.population = population
-    self.cohort_size = cohort_size
-    self.simulation_seed = simulation_seed
+  needs_sizes = False
 
   def sample(self, round_index: int) -> np.ndarray:
     del round_index
@@ -318,11 +298,6 @@ class Everyone(SamplingScheme):
             pivotal_probability: float = 0.0) -> base.Event:
     del round_index, pivotal_probability
     return release
-
-  def pivotal_probability(self, min_honest_fraction: float, assumed_colluders: int,
-                          dropout_rate: float) -> float:
-    del min_honest_fraction, assumed_colluders, dropout_rate
-    return 0.0
 
   @property
   def expected_cohort(self) -> float:
@@ -334,21 +309,12 @@ class Everyone(SamplingScheme):
       raise ValueError('population must be given for sampling=none')
     return self.population
 
-  @property
-  def planned_cohort(self) -> None:
-    return None
-
 
 SCHEMES: dict[str, type[SamplingScheme]] = {
     scheme.name: scheme for scheme in (Poisson, FixedSize, Everyone)}
-# Names offered by flags, and what they mean.
+# The names that flags offer, and their meanings.
 SAMPLINGS = tuple(SCHEMES)
 IN_WORDS = '; '.join(f'{name}: {scheme.summary}' for name, scheme in SCHEMES.items())
-
-
-def check_name(name: str) -> None:
-  """Raises ValueError unless a scheme has this name."""
-  validate.one_of(tuple(SCHEMES), sampling=name)
 
 
 def build(name: str, *, population: int | None, cohort_size: float | None,
@@ -364,6 +330,6 @@ def build(name: str, *, population: int | None, cohort_size: float | None,
   Raises:
     ValueError: If the name is unknown, or an argument is out of range.
   """
-  check_name(name)
+  validate.one_of(SCHEMES, sampling=name)
   return SCHEMES[name](population=population, cohort_size=cohort_size,
                        simulation_seed=simulation_seed)

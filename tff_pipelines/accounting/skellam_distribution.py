@@ -1,4 +1,4 @@
-"""The symmetric Skellam law: log-probabilities that hold in the far tails.
+"""The symmetric Skellam distribution: log-probabilities accurate in the far tails.
 
 Sk(mu) = Poisson(mu/2) - Poisson(mu/2) has P[k] = e^-mu I_|k|(mu). The usual
 scaled Bessel function underflows in the tails and is NaN for large mu.
@@ -10,16 +10,19 @@ from scipy import special
 from aggregators import validate
 from tff_pipelines.accounting import roots
 
-# Where the asymptotic expansion takes over, in terms of sqrt(k^2 + mu^2); its
+# The asymptotic expansion is used from here on, in terms of sqrt(k^2 + mu^2); its
 # first neglected term is then below 1e-15.
 _EXPANSION_FROM = 60.0
 _SERIES_TERMS = 160
 
 
-def _debye_polynomials(count: int) -> list[np.polynomial.Polynomial]:
-  """u_0..u_count of the uniform expansion (DLMF 10.41.9).
+def _corrections(count: int) -> list[np.ndarray]:
+  """The polynomials u_0..u_count of the uniform expansion (DLMF 10.41.9).
 
   u_{j+1}(t) = t^2 (1 - t^2) u_j'(t) / 2 + (1/8) int_0^t (1 - 5 s^2) u_j(s) ds.
+
+  Returns:
+    The coefficients of each u_j(t) / t^j as a polynomial in t^2.
   """
   poly = np.polynomial.Polynomial
   result = [poly([1.0])]
@@ -27,15 +30,10 @@ def _debye_polynomials(count: int) -> list[np.polynomial.Polynomial]:
     last = result[-1]
     result.append(poly([0, 0, 0.5, 0, -0.5]) * last.deriv() +
                   (poly([0.125, 0, -0.625]) * last).integ())
-  return result
+  return [u.coef[j::2] for j, u in enumerate(result)]
 
 
-def _reduced(poly: np.polynomial.Polynomial, power: int) -> np.ndarray:
-  """Coefficients of u_j(t) / t^j as a polynomial in t^2."""
-  return poly.coef[power::2]
-
-
-_CORRECTIONS = [_reduced(p, j) for j, p in enumerate(_debye_polynomials(9))]
+_CORRECTIONS = _corrections(9)
 
 
 def _expansion(k: np.ndarray, mu: float) -> np.ndarray:
@@ -49,9 +47,8 @@ def _expansion(k: np.ndarray, mu: float) -> np.ndarray:
   rise = k * (k / (radius + mu))
   t2 = (k / radius)**2
   series = np.zeros_like(radius)
-  for j in range(len(_CORRECTIONS) - 1, 0, -1):
-    series = (series + np.polynomial.polynomial.polyval(t2, _CORRECTIONS[j])
-              ) / radius
+  for coefficients in reversed(_CORRECTIONS[1:]):
+    series = (series + np.polynomial.polynomial.polyval(t2, coefficients)) / radius
   return (rise - k * np.arcsinh(k / mu) - 0.5 * np.log(2 * np.pi * radius) +
           np.log1p(series))
 
@@ -75,7 +72,7 @@ def log_pmf(k: np.ndarray, variance: float) -> np.ndarray:
     variance: mu > 0, finite.
 
   Returns:
-    float64 of the shape of k, right to a relative 1e-13 or so of the value.
+    float64 of the shape of k, with a relative error of about 1e-13.
   """
   validate.positive(variance=variance)
   k = np.abs(np.asarray(k, dtype=np.float64))
@@ -90,22 +87,24 @@ def log_pmf(k: np.ndarray, variance: float) -> np.ndarray:
   return result.reshape(shape)
 
 
-def reach(variance: float, log_probability: float = -700.0) -> int:
-  """A K with P[Sk(variance) = k] < e^log_probability for every k > K."""
+def _chernoff(k: float, variance: float) -> float:
+  """R - mu - K asinh(K/mu), R = sqrt(K^2 + mu^2), at least log P[Sk(mu) >= K]."""
+  return k * (k / (np.hypot(k, variance) + variance)) - k * np.arcsinh(
+      k / variance)
+
+
+def reach(variance: float) -> int:
+  """A K with P[Sk(variance) = k] < e^-700 for every k > K."""
   validate.positive(variance=variance)
-  # Chernoff: log P[Sk >= K] <= R - mu - K asinh(K/mu), R = sqrt(K^2 + mu^2).
   low, high = 2.0**-20, 64.0
-  def exponent(k):
-    return k * (k / (np.hypot(k, variance) + variance)) - k * np.arcsinh(
-        k / variance)
-  while exponent(high) > log_probability:
+  while _chernoff(high, variance) > -700:
     low, high = high, 2 * high
   return int(np.ceil(roots.least_meeting(
-      lambda k: exponent(k) - log_probability, low, high)))
+      lambda k: _chernoff(k, variance) + 700, low, high)))
 
 
 def tail(margin: int, variance: float) -> float:
-  """P[Sk(variance) >= margin], summed from the far end; ties count.
+  """P[Sk(variance) >= margin], summed from the far end; includes ties.
 
   Args:
     margin: An integer.
@@ -114,10 +113,7 @@ def tail(margin: int, variance: float) -> float:
   validate.integer(margin=margin)
   last = reach(variance)
   if margin > last:
-    # Beyond the reach only the Chernoff bound, an upper bound, is left.
-    k = float(margin)
-    return float(np.exp(k * (k / (np.hypot(k, variance) + variance)) -
-                        k * np.arcsinh(k / variance)))
+    return float(np.exp(_chernoff(float(margin), variance)))
   if margin <= -last:
     return 1.0
   if margin <= 0:

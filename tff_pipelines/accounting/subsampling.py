@@ -14,8 +14,8 @@ def _log_excess_terms(curve: np.ndarray, log_odds: float,
   """log of odds^l (f e^((l-1) eps(l)) - 1) for l = 0..max_order.
 
   f is 1 for l = 2 and `factor_from_3` from 3 on. The terms of 0 and 1 vanish.
-  What is summed is the excess of the moment over 1, so that a tiny excess, as
-  of a small sampling rate, is not lost beside the 1.
+  The sum is the excess of the moment over 1, so that a tiny excess, as of a small
+  sampling rate, is not lost in the 1.
   """
   chosen = np.arange(curve.size + 2, dtype=np.float64)
   terms = np.full(chosen.size, -np.inf)
@@ -49,51 +49,40 @@ def _log_sum_rows(terms: np.ndarray, max_order: int) -> np.ndarray:
   return result
 
 
-def _poisson(curve: np.ndarray, sampling_rate: float,
-             factor_from_3: float) -> np.ndarray:
+def poisson(curve: np.ndarray, sampling_rate: float, *,
+            generic: bool = False) -> np.ndarray:
+  """Poisson sampling: the tight theorem for Renyi DP (arXiv 2210.00597).
+
+  Each client participates independently with probability q; neighbours differ by
+  zero-out; which clients participated, and how many, is hidden. The curve must hold
+  in both directions, as it does for noise that is symmetric about 0.
+
+  Args:
+    curve: Of one release from all the clients.
+    sampling_rate: q in (0, 1].
+    generic: Whether to use the generic bound (Zhu and Wang 2019, Theorem 5), in which
+      the terms of l >= 3 are three times as large, to reproduce published numbers.
+
+  Returns:
+    1/(alpha-1) ln{(1-q)^(alpha-1) (1 + (alpha-1) q) + sum_{l=2}^alpha
+    C(alpha, l) (1-q)^(alpha-l) q^l e^((l-1) eps(l))}.
+  """
   if sampling_rate == 1:
     return curve
   max_order = curve.size + 1
   alpha = curves.orders(max_order)
   log_keep = np.log1p(-sampling_rate)
   terms = _log_excess_terms(
-      curve, np.log(sampling_rate) - log_keep, factor_from_3)
+      curve, np.log(sampling_rate) - log_keep, 3.0 if generic else 1.0)
   log_excess = alpha * log_keep + _log_sum_rows(terms, max_order)
   return np.minimum(curve, np.logaddexp(0, log_excess) / (alpha - 1))
 
 
-def poisson_tight(curve: np.ndarray, sampling_rate: float) -> np.ndarray:
-  """Poisson sampling (arXiv 2210.00597, the tight theorem for Renyi DP).
-
-  Each client takes part independently with probability q; neighbours differ by
-  zero-out; who, and how many, took part is hidden. The curve must hold in both
-  directions, as it does for noise that is symmetric about 0.
-
-  Args:
-    curve: Of one release from all the clients.
-    sampling_rate: q in (0, 1].
-
-  Returns:
-    1/(alpha-1) ln{(1-q)^(alpha-1) (1 + (alpha-1) q) + sum_{l=2}^alpha
-    C(alpha, l) (1-q)^(alpha-l) q^l e^((l-1) eps(l))}.
-  """
-  return _poisson(curve, sampling_rate, 1.0)
-
-
-def poisson_generic(curve: np.ndarray, sampling_rate: float) -> np.ndarray:
-  """Poisson sampling by the generic bound (Zhu and Wang 2019, Theorem 5).
-
-  As `poisson_tight` with the terms of l >= 3 three times as large. For the
-  reproduction of published numbers.
-  """
-  return _poisson(curve, sampling_rate, 3.0)
-
-
 def revealed(curve: np.ndarray, sampling_rate: float) -> np.ndarray:
-  """Poisson sampling of a client that shows when it takes part.
+  """Poisson sampling of a client whose participation shows.
 
-  By joint convexity of the moments: with probability q the release is there to
-  see, and else nothing of the client.
+  By joint convexity of the moments: with probability q the release is seen, and
+  otherwise nothing of the client.
 
   Args:
     curve: Of one release from all the clients.
@@ -107,14 +96,14 @@ def revealed(curve: np.ndarray, sampling_rate: float) -> np.ndarray:
 
 def pivotal(hidden: np.ndarray, shown: np.ndarray,
             probability: float) -> np.ndarray:
-  """A round in which a client's taking part shows with some probability.
+  """A round in which a client's participation shows with some probability.
 
-  Whether it does is decided by others alone, so by joint convexity the moments
-  are at most the mean of those of the two cases.
+  Only others decide whether it does, so by joint convexity the moments are at most
+  the mean of those of the two cases.
 
   Args:
-    hidden: Curve where it stays hidden.
-    shown: Curve where it shows, at least `hidden`.
+    hidden: Curve where participation stays hidden.
+    shown: Curve where participation shows, at least `hidden`.
     probability: rho in [0, 1].
 
   Returns:
@@ -165,7 +154,7 @@ def fixed_size(replace_one_curve: np.ndarray,
   terms[2] = 2 * log_fraction + second
   terms[3:] = (np.log(2.0) + chosen[3:] * log_fraction +
                (chosen[3:] - 1) * curve[1:])
-  # The 1 is added last, so that a tiny sum is not lost beside it.
+  # The 1 is added last, so that a tiny sum is not lost in it.
   log_excess = _log_sum_rows(terms, max_order)
   return np.minimum(curve, np.logaddexp(0, log_excess) / (alpha - 1))
 

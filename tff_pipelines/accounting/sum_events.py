@@ -1,54 +1,64 @@
-"""Events of sums over clients: Skellam, discrete Gaussian, Gaussian, counts."""
+"""Events of sums over clients or records: Skellam, Gaussian and discrete Gaussian."""
 
 import dataclasses
 import math
-from typing import ClassVar
+from typing import Any
 
+from dp_accounting import dp_event
 import numpy as np
 
 from aggregators import params as params_lib
 from aggregators import validate
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import caveats as caveats_lib
+from tff_pipelines.accounting import combinators
 from tff_pipelines.accounting import curves
 from tff_pipelines.accounting import pairs
-
-
-def _check_norms(l1_sensitivity: float, l2_sensitivity: float) -> None:
-  """For integer vectors l2 <= l1 <= l2^2: a lower l1 is an impossible input."""
-  validate.positive(l1_sensitivity=l1_sensitivity, l2_sensitivity=l2_sensitivity)
-  if l1_sensitivity < l2_sensitivity * (1 - 1e-12):
-    raise ValueError(
-        f'l1_sensitivity must be at least l2_sensitivity={l2_sensitivity!r}, '
-        f'found {l1_sensitivity!r}')
 
 
 class ClientSum(base.Event):
   """A sum over clients with noise that is symmetric about 0."""
 
-  @property
-  def adjacency(self) -> str:
-    return base.ZERO_OUT
+  adjacency = base.ZERO_OUT
 
   def check_sampled(self) -> None:
     pass
 
 
-class _SkellamSum(ClientSum):
-  """Base class of the distributed and the central Skellam sum."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _IntegerSum(ClientSum):
+  """A sum of integer vectors with integer noise.
+
+  Attributes:
+    l1_sensitivity: Grid units, zero-out, > 0.
+    l2_sensitivity: Grid units, zero-out, > 0. For integer vectors l2 <= l1 <= l2^2.
+    noise_variance: Variance per coordinate of the honest noise, grid units squared,
+      >= 0 (0: no guarantee).
+    cohort_size: Expected number of clients, for the record; None if unknown.
+  """
+
+  l1_sensitivity: float
+  l2_sensitivity: float
+  noise_variance: float
+  cohort_size: float | None = None
+
+  def __post_init__(self):
+    validate.positive(l1_sensitivity=self.l1_sensitivity,
+                      l2_sensitivity=self.l2_sensitivity)
+    if self.l1_sensitivity < self.l2_sensitivity * (1 - 1e-12):
+      raise ValueError(
+          f'l1_sensitivity must be at least l2_sensitivity={self.l2_sensitivity!r}, '
+          f'found {self.l1_sensitivity!r}')
+    validate.non_negative(noise_variance=self.noise_variance)
+    if self.cohort_size is not None:
+      validate.positive(cohort_size=self.cohort_size)
 
   @property
   def sensitivity(self) -> str:
     return (f'L1 {self.l1_sensitivity:.6g}, L2 {self.l2_sensitivity:.6g} grid '
             'units')
 
-  def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    del amplification
-    return curves.skellam(
-        l1=self.l1_sensitivity, l2=self.l2_sensitivity,
-        variance=self.noise_variance, max_order=max_order)
-
-  def replace_one(self) -> 'ClientSum':
+  def replace_one(self) -> '_IntegerSum':
     # Twice the bound of a rounded vector, not the bound of a doubled clip: the
     # difference of two rounded vectors is what moves the sum.
     return dataclasses.replace(
@@ -57,7 +67,55 @@ class _SkellamSum(ClientSum):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DistributedSkellam(_SkellamSum):
+class _SkellamSum(_IntegerSum):
+  """Base class of the distributed and the central Skellam sum."""
+
+  source = 'arXiv 2110.04995, Theorem 3.5 and Corollary 3.6'
+
+  def curve(self, max_order: int, amplification: str) -> np.ndarray:
+    del amplification
+    return curves.skellam(
+        l1=self.l1_sensitivity, l2=self.l2_sensitivity,
+        variance=self.noise_variance, max_order=max_order)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Shares(_IntegerSum):
+  """A sum of integer vectors to which clients add shares of the noise.
+
+  Attributes:
+    min_honest_fraction: Fraction of the shares counted on, for the record.
+  """
+
+  min_honest_fraction: float | None = None
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.min_honest_fraction is not None:
+      validate.fraction(min_honest_fraction=self.min_honest_fraction)
+
+  @classmethod
+  def from_params(cls, params: params_lib.DistributedSumParams,
+                  surviving_fraction: float = 1.0, **more: Any) -> '_Shares':
+    """The event of one round.
+
+    Args:
+      params: Of the sum.
+      surviving_fraction: Fraction of the planned noise that is present, in
+        [0, 1], when clients drop out and nothing tops the noise up. Scale and
+        sensitivities stay: they were fixed before.
+      **more: Fields that only this distribution of the noise has.
+    """
+    return cls(
+        l1_sensitivity=params.l1_sensitivity,
+        l2_sensitivity=params.l2_sensitivity,
+        noise_variance=base.scaled(params.noise_variance, surviving_fraction),
+        cohort_size=params.cohort_size,
+        min_honest_fraction=params.min_honest_fraction, **more)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DistributedSkellam(_SkellamSum, _Shares):
   """A sum of integer vectors to which clients add shares of Skellam noise.
 
   Attributes:
@@ -69,60 +127,13 @@ class DistributedSkellam(_SkellamSum):
     min_honest_fraction: Fraction of the shares counted on, for the record.
   """
 
-  l1_sensitivity: float
-  l2_sensitivity: float
-  noise_variance: float
-  cohort_size: float | None = None
-  min_honest_fraction: float | None = None
-
-  source: ClassVar[str] = 'arXiv 2110.04995, Theorem 3.5 and Corollary 3.6'
-
-  def __post_init__(self):
-    _check_norms(self.l1_sensitivity, self.l2_sensitivity)
-    validate.non_negative(noise_variance=self.noise_variance)
-    if self.cohort_size is not None:
-      validate.positive(cohort_size=self.cohort_size)
-    if self.min_honest_fraction is not None:
-      validate.fraction(min_honest_fraction=self.min_honest_fraction)
-
-  @classmethod
-  def from_params(cls, params: params_lib.DistributedSumParams,
-                  surviving_fraction: float = 1.0) -> 'DistributedSkellam':
-    """The event of one round.
-
-    Args:
-      params: Of the sum.
-      surviving_fraction: Fraction of the planned noise that is there, in
-        [0, 1], when clients drop out and nothing tops the noise up. Scale and
-        sensitivities stay: they were fixed before.
-    """
-    return cls(
-        l1_sensitivity=params.l1_sensitivity,
-        l2_sensitivity=params.l2_sensitivity,
-        noise_variance=base.scaled(params.noise_variance, surviving_fraction),
-        cohort_size=params.cohort_size,
-        min_honest_fraction=params.min_honest_fraction)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CentralSkellam(_SkellamSum):
   """A sum of integer vectors; the server adds all the Skellam noise, once.
 
-  Attributes: as those of `DistributedSkellam`.
+  Attributes: as those of `DistributedSkellam`, without min_honest_fraction.
   """
-
-  l1_sensitivity: float
-  l2_sensitivity: float
-  noise_variance: float
-  cohort_size: float | None = None
-
-  source: ClassVar[str] = 'arXiv 2110.04995, Theorem 3.5 and Corollary 3.6'
-
-  def __post_init__(self):
-    _check_norms(self.l1_sensitivity, self.l2_sensitivity)
-    validate.non_negative(noise_variance=self.noise_variance)
-    if self.cohort_size is not None:
-      validate.positive(cohort_size=self.cohort_size)
 
   @classmethod
   def from_params(
@@ -136,43 +147,26 @@ class CentralSkellam(_SkellamSum):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DistributedDiscreteGaussian(ClientSum):
+class DistributedDiscreteGaussian(_Shares):
   """A sum of integer vectors with shares of discrete Gaussian noise.
 
-  Attributes:
-    l1_sensitivity: Grid units, zero-out, > 0.
-    l2_sensitivity: Grid units, zero-out, > 0.
-    noise_variance: Variance per coordinate of the honest noise, grid units
-      squared, >= 0.
+  Attributes, in addition to those of `DistributedSkellam`:
     local_variance: Variance of one share, grid units squared, >= 0. Below 1/4
       the theorem says nothing, and epsilon is infinite.
     clients: Number of shares, >= 1; an upper bound is safe.
     dimension: Number of coordinates (padded), >= 1.
-    cohort_size: Expected number of clients, for the record; None if unknown.
-    min_honest_fraction: Fraction of the shares counted on, for the record.
   """
 
-  l1_sensitivity: float
-  l2_sensitivity: float
-  noise_variance: float
   local_variance: float
   clients: int
   dimension: int
-  cohort_size: float | None = None
-  min_honest_fraction: float | None = None
 
-  source: ClassVar[str] = 'arXiv 2102.06387, Theorem 1 and Proposition 14'
+  source = 'arXiv 2102.06387, Theorem 1 and Proposition 14'
 
   def __post_init__(self):
-    _check_norms(self.l1_sensitivity, self.l2_sensitivity)
-    validate.non_negative(noise_variance=self.noise_variance,
-                          local_variance=self.local_variance)
-    validate.integer(clients=self.clients, low=1)
-    validate.integer(dimension=self.dimension, low=1)
-    if self.cohort_size is not None:
-      validate.positive(cohort_size=self.cohort_size)
-    if self.min_honest_fraction is not None:
-      validate.fraction(min_honest_fraction=self.min_honest_fraction)
+    super().__post_init__()
+    validate.non_negative(local_variance=self.local_variance)
+    validate.integer(clients=self.clients, dimension=self.dimension, low=1)
 
   @classmethod
   def from_params(
@@ -182,20 +176,10 @@ class DistributedDiscreteGaussian(ClientSum):
     cohort = params.max_cohort_size
     if cohort is None:
       cohort = params.cohort_size
-    return cls(
-        l1_sensitivity=params.l1_sensitivity,
-        l2_sensitivity=params.l2_sensitivity,
-        noise_variance=base.scaled(params.noise_variance, surviving_fraction),
+    return super().from_params(
+        params, surviving_fraction,
         local_variance=params.total_noise_variance / cohort,
-        clients=math.ceil(cohort),
-        dimension=params.padded_dimension,
-        cohort_size=params.cohort_size,
-        min_honest_fraction=params.min_honest_fraction)
-
-  @property
-  def sensitivity(self) -> str:
-    return (f'L1 {self.l1_sensitivity:.6g}, L2 {self.l2_sensitivity:.6g} grid '
-            'units')
+        clients=math.ceil(cohort), dimension=params.padded_dimension)
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     del amplification
@@ -203,11 +187,6 @@ class DistributedDiscreteGaussian(ClientSum):
         l1=self.l1_sensitivity, l2=self.l2_sensitivity,
         variance=self.noise_variance, local_variance=self.local_variance,
         clients=self.clients, dimension=self.dimension, max_order=max_order)
-
-  def replace_one(self) -> 'DistributedDiscreteGaussian':
-    return dataclasses.replace(
-        self, l1_sensitivity=2 * self.l1_sensitivity,
-        l2_sensitivity=2 * self.l2_sensitivity)
 
   def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
     if self.local_variance < 0.25:
@@ -233,15 +212,11 @@ class CentralGaussian(ClientSum):
 
   noise_multiplier: float
 
-  source: ClassVar[str] = (
-      'arXiv 1702.07476, Corollary 3; PLD of N(0, z^2) against N(1, z^2)')
+  sensitivity = 'L2 1, in units of the clip'
+  source = 'arXiv 1702.07476, Corollary 3; PLD of N(0, z^2) against N(1, z^2)'
 
   def __post_init__(self):
     validate.non_negative(noise_multiplier=self.noise_multiplier)
-
-  @property
-  def sensitivity(self) -> str:
-    return 'L2 1, in units of the clip'
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     del amplification
@@ -255,6 +230,9 @@ class CentralGaussian(ClientSum):
 
   def replace_one(self) -> 'CentralGaussian':
     return CentralGaussian(noise_multiplier=self.noise_multiplier / 2)
+
+  def to_dp_accounting(self) -> dp_event.DpEvent:
+    return dp_event.GaussianDpEvent(self.noise_multiplier)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -271,8 +249,7 @@ class SkellamCount(ClientSum):
   l1_sensitivity: int = 1
   noise_variance: float
 
-  source: ClassVar[str] = (
-      'arXiv 2110.04995, Theorem 3.5; PLD of section 3.1 there')
+  source = 'arXiv 2110.04995, Theorem 3.5; PLD of section 3.1 there'
 
   def __post_init__(self):
     validate.integer(l1_sensitivity=self.l1_sensitivity, low=1)
@@ -297,3 +274,57 @@ class SkellamCount(ClientSum):
 
   def replace_one(self) -> 'SkellamCount':
     return dataclasses.replace(self, l1_sensitivity=2 * self.l1_sensitivity)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NoisyGradients(base.Event):
+  """The sum of clipped gradients of randomly sampled records, with Gaussian noise.
+
+  Every agent participates in every step, samples each of its own records
+  independently and in secret, clips each gradient, and adds a share of the
+  noise. Real-valued noise in floating point carries the guarantee of ideal
+  arithmetic only.
+
+  Attributes:
+    noise_multiplier: Standard deviation of the honest noise in the sum over the
+      clip of one gradient, >= 0 (0: no guarantee).
+    sampling_rate: In (0, 1], of a record, the same in all agents.
+  """
+
+  noise_multiplier: float
+  sampling_rate: float
+
+  adjacency = base.RECORD_ZERO_OUT
+  sensitivity = 'L2 1, in units of the clip of one gradient'
+  source = (
+      'arXiv 1607.00133; arXiv 2210.00597 (tight), Zhu and Wang 2019, Theorem 5 '
+      '(generic); arXiv 2106.08567, Theorem 11 (PLD)')
+
+  def __post_init__(self):
+    _ = self._sampled  # Raises ValueError unless the parameters are valid.
+
+  @property
+  def _sampled(self) -> combinators.PoissonSampled:
+    return combinators.PoissonSampled(
+        event=CentralGaussian(noise_multiplier=self.noise_multiplier),
+        sampling_rate=self.sampling_rate)
+
+  def curve(self, max_order: int, amplification: str) -> np.ndarray:
+    return self._sampled.curve(max_order, amplification)
+
+  def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
+    return self._sampled.factors(amplification)
+
+  def without_sampling(self) -> 'NoisyGradients':
+    return dataclasses.replace(self, sampling_rate=1.0)
+
+  def to_dp_accounting(self) -> dp_event.DpEvent:
+    return self._sampled.to_dp_accounting()
+
+  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
+    if self.sampling_rate == 1:
+      return ()
+    return (caveats_lib.Caveat(
+        'batches assumed to be hidden',
+        'amplification holds against everyone who does not learn which, or how '
+        'many, records an agent drew for a step; the agent itself does'),)
