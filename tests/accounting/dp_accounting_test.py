@@ -1,7 +1,7 @@
 """Epsilon against the accountants of dp_accounting, on the same events.
 
 For every setting ours must not be below theirs beyond numerical error, and must equal
-it within a stated tolerance: 0.2% with PLD, 1e-8 with Renyi divergences of the same
+it within a stated tolerance: 0.1% with PLD, 1e-8 with Renyi divergences of the same
 orders.
 """
 
@@ -48,23 +48,24 @@ def by_pld(event, delta):
   return oracle.compose(event.to_dp_accounting()).get_epsilon(delta)
 
 
-GAUSSIANS = [
-    gaussian(0.6), composed(gaussian(4.0), 30),
-    composed(sampled(gaussian(0.848), 100 / 3400), 1500),
-    composed(sampled(gaussian(1.5), 0.3), 20),
-    composed(sampled(gaussian(3.0), 1.0), 10),
-    events.Composed(events=(
+@pytest.mark.parametrize('event, delta', [
+    (gaussian(0.6), 1e-3), (gaussian(0.6), 1e-9),
+    (composed(gaussian(4.0), 30), 1e-6),
+    (composed(sampled(gaussian(0.848), 100 / 3400), 1500), 1 / 3400),
+    (composed(sampled(gaussian(0.6), 0.01), 200), 1e-6),
+    (composed(sampled(gaussian(2.0), 0.3), 50), 1e-5),
+    (composed(sampled(gaussian(0.5), 1e-5), 1000), 1e-6),
+    (composed(sampled(gaussian(3.0), 1.0), 10), 1e-6),
+    (events.Composed(events=(
         sampled(gaussian(1.0), 0.01), sampled(gaussian(2.0), 0.2), gaussian(5.0))),
-    composed(events.NoisyGradients(noise_multiplier=1.1, sampling_rate=0.02), 200)]
-
-
-@pytest.mark.parametrize('event', GAUSSIANS)
-@pytest.mark.parametrize('delta', [1e-3, 1e-6])
+     1e-5),
+    (composed(events.NoisyGradients(noise_multiplier=1.1, sampling_rate=0.02), 200),
+     1e-5)])
 def test_epsilon_equals_that_of_dp_accounting(event, delta):
   ours = accountant.epsilon(event, delta, accountant='pld')
   theirs = by_pld(event, delta)
   # Theirs is rounded up on a grid of 1e-4 of the loss.
-  assert 0.998 * theirs <= ours <= 1.002 * theirs
+  assert (1 - 1e-5) * theirs <= ours <= (1 + 1e-3) * theirs
   ours = accountant.epsilon(event, delta, accountant='rdp')
   assert ours == pytest.approx(by_rdp(event, delta), rel=1e-8)
 
@@ -76,7 +77,7 @@ def test_releases_from_one_sample_are_one_gaussian():
       by_rdp(event, 1e-5), rel=1e-8)
   same = composed(sampled(gaussian(2.4), 0.1), 50)
   assert accountant.epsilon(event, 1e-5) == pytest.approx(
-      by_pld(same, 1e-5), rel=2e-3)
+      by_pld(same, 1e-5), rel=1e-3)
 
 
 @pytest.mark.parametrize('noise_multiplier, cohort_size, count', [

@@ -7,24 +7,16 @@ from dp_accounting import rdp as dp_rdp
 import mpmath
 import numpy as np
 import pytest
-from scipy import special
 
+from tests.accounting import curves_test
 from tff_pipelines.accounting import curves
 from tff_pipelines.accounting import skellam_distribution
 from tff_pipelines.accounting import subsampling
 
 
-def skellam_logs(variance, shift):
-  reach = skellam_distribution.reach(variance) + shift
-  k = np.arange(-reach, reach + 1)
-  return (skellam_distribution.log_pmf(k - shift, variance),
-          skellam_distribution.log_pmf(k, variance))
-
-
 def exact_curve(log_p, log_q, max_order):
-  return np.array([
-      special.logsumexp(a * log_p + (1 - a) * log_q) / (a - 1)
-      for a in range(2, max_order + 1)])
+  return np.array([curves_test.divergence(log_p, log_q, alpha)
+                   for alpha in range(2, max_order + 1)])
 
 
 CASES = [(variance, rate, shift) for variance in (0.5, 4.0, 50.0)
@@ -33,7 +25,7 @@ CASES = [(variance, rate, shift) for variance in (0.5, 4.0, 50.0)
 
 @pytest.mark.parametrize('variance,rate,shift', CASES)
 def test_tight_bound_is_the_divergence_of_the_mixture(variance, rate, shift):
-  moved, base = skellam_logs(variance, shift)
+  moved, base = curves_test.skellam_logs(variance, shift)
   mixed = np.logaddexp(np.log(rate) + moved, np.log1p(-rate) + base)
   exact = exact_curve(mixed, base, 20)
   amplified = subsampling.poisson(exact_curve(moved, base, 20), rate)

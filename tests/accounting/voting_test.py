@@ -9,7 +9,6 @@ from scipy import special
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import curves
 from tff_pipelines.accounting import events
-from tff_pipelines.accounting import pld
 from tff_pipelines.accounting import smooth_sensitivity
 from tff_pipelines.accounting import voting
 
@@ -33,8 +32,6 @@ def test_epsilon_of_500_queries(level, stddev, published, rdp, exact):
                               accountant='rdp') == pytest.approx(rdp, abs=5e-3)
   assert accountant.epsilon(queries(skellam, 500), 1e-3) == pytest.approx(
       exact, rel=1e-3)
-  low, high = pld.epsilon_bounds(queries(skellam, 500).factors('tight'), 1e-3)
-  assert high - low <= 1e-3 * high
 
 
 def test_epsilon_of_neighbour_votes():

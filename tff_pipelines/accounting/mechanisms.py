@@ -6,10 +6,10 @@ flags. `MECHANISMS` is the table of them all: the releases of each, the settings
 matter to it, and who is trusted.
 """
 
-import abc
+from collections.abc import Callable
 import dataclasses
 import functools
-from typing import Any, Callable, TypeVar
+from typing import Any, Self
 
 from aggregators import params as params_lib
 from aggregators import validate
@@ -17,11 +17,9 @@ from tff_pipelines.accounting import base
 from tff_pipelines.accounting import events
 from tff_pipelines.accounting import schemes
 
-Self = TypeVar('Self', bound='Mechanism')
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Mechanism(abc.ABC):
+class Mechanism:
   """A mechanism and its parameters; those that are not given are None.
 
   Attributes:
@@ -43,7 +41,7 @@ class Mechanism(abc.ABC):
     """A description of who is trusted with what."""
     return self.family.trust_model
 
-  def replace(self: Self, **changes) -> Self:
+  def replace(self, **changes) -> Self:
     """A copy with these fields changed, validated."""
     return dataclasses.replace(self, **changes)
 
@@ -58,9 +56,9 @@ class Mechanism(abc.ABC):
     """The event of one release, before clients are sampled."""
     return self.family.release(self)
 
-  @abc.abstractmethod
   def event(self) -> base.Event:
     """The event of everything that is released."""
+    return self.release()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -197,7 +195,7 @@ class SumMechanism(Mechanism):
 
   def round_event(self, round_index: int = 1) -> base.Event:
     """The event of one round, counted from 1, sampling included."""
-    if not self._samples:
+    if 'sampling' not in self.family.uses:
       return self.release()
     scheme = self.sampling_scheme()
     return scheme.event(self.release(), round_index, self._pivotal_probability(scheme))
@@ -207,15 +205,10 @@ class SumMechanism(Mechanism):
 
   def sampled(self, release: base.Event) -> base.Event:
     """The event of all rounds of a release from the selected clients."""
-    if not self._samples:
+    if 'sampling' not in self.family.uses:
       return events.SelfComposed(event=release, count=self.rounds)
     scheme = self.sampling_scheme()
     return scheme.events(release, self.rounds, self._pivotal_probability(scheme))
-
-  @property
-  def _samples(self) -> bool:
-    """Whether sampling clients matters to the release."""
-    return 'sampling' in self.family.uses
 
   def _pivotal_probability(self, scheme: schemes.SamplingScheme) -> float:
     """The probability that one client decides whether a round is suppressed."""
@@ -279,9 +272,6 @@ class NfdpMechanism(Mechanism):
   records: int | None = None
   subset_size: int | None = None
   replacement: bool = True
-
-  def event(self) -> base.Event:
-    return self.release()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -23,12 +23,6 @@ def _epsilons(curve_: np.ndarray, delta: float) -> np.ndarray:
       alpha - 1)
 
 
-def _log_deltas(curve_: np.ndarray, epsilon: float) -> np.ndarray:
-  """Log delta from each order, the same proposition solved for delta."""
-  alpha = curves.orders(curve_.size + 1)
-  return (alpha - 1) * (curve_ - epsilon + np.log1p(-1 / alpha)) - np.log(alpha)
-
-
 def epsilon_of_curve(curve_: np.ndarray,
                      delta: float) -> tuple[float, float | None]:
   """The minimum epsilon over the orders of a curve, and its order."""
@@ -75,7 +69,10 @@ def delta(event: base.Event, epsilon_: float,
   """The minimum delta over the orders, and its order; 1 if nothing is known."""
   if event.pure_epsilon(amplification) <= epsilon_:
     return 0.0, np.inf
-  candidates = _log_deltas(curve(event, amplification=amplification), epsilon_)
+  alpha = curves.orders()
+  # The conversion of `_epsilons`, solved for the logarithm of delta.
+  candidates = (alpha - 1) * (curve(event, amplification=amplification) - epsilon_ +
+                              np.log1p(-1 / alpha)) - np.log(alpha)
   index = int(np.argmin(candidates))
   if candidates[index] >= 0:
     return 1.0, None

@@ -1,6 +1,5 @@
 """The number of clients of a random cohort, and what depends on it."""
 
-from collections.abc import Iterator
 import functools
 import itertools
 import math
@@ -79,22 +78,13 @@ def pivotal_probability(population: int, sampling_rate: float,
     at = together & ~without & (present >= 0) & (present <= selected)
     pivots.append((present[at], selected[at], chances[at]))
   present, selected, chances = (np.concatenate(parts) for parts in zip(*pivots))
-  worst = max((
-      np.sum(chances * _most_likely(present, selected, low, high))
-      for low, high in _intervals(dropout_rate, selected)), default=0.0)
+  # Within each of these intervals of the rate, probabilities hardly change.
+  count = min(2000, 1 + math.ceil(
+      16 * dropout_rate * float(selected.max(initial=1.0))**0.5))
+  worst = 0.0
+  for low, high in itertools.pairwise(np.linspace(0, dropout_rate, count + 1)):
+    # The rate of [low, high] at which `present` of `selected` is most probable.
+    rate = np.clip(1 - present / np.maximum(selected, 1), low, high)
+    worst = max(worst, np.sum(
+        chances * stats.binom.pmf(present, selected, 1 - rate)))
   return min(1.0, float(worst + beyond) * (1 + 1e-9))
-
-
-def _intervals(dropout_rate: float,
-               selected: np.ndarray) -> Iterator[tuple[float, float]]:
-  """Intervals of [0, dropout_rate] within which probabilities hardly change."""
-  largest = float(selected.max(initial=1.0))
-  count = min(2000, 1 + math.ceil(16 * dropout_rate * largest**0.5))
-  return itertools.pairwise(np.linspace(0, dropout_rate, count + 1))
-
-
-def _most_likely(present: np.ndarray, selected: np.ndarray, low: float,
-                 high: float) -> np.ndarray:
-  """The largest P[Binomial(selected, 1 - p) = present] for p in [low, high]."""
-  rate = np.clip(1 - present / np.maximum(selected, 1), low, high)
-  return stats.binom.pmf(present, selected, 1 - rate)

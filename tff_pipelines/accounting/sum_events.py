@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, Self
 
 from dp_accounting import dp_event
 import numpy as np
@@ -53,6 +53,24 @@ class _IntegerSum(ClientSum):
     if self.cohort_size is not None:
       validate.positive(cohort_size=self.cohort_size)
 
+  @classmethod
+  def from_params(cls, params: params_lib.DistributedSumParams,
+                  surviving_fraction: float = 1.0, **more: Any) -> Self:
+    """The event of one round.
+
+    Args:
+      params: Of the sum.
+      surviving_fraction: Fraction of the planned noise that is present, in
+        [0, 1], when clients drop out and nothing tops the noise up. Scale and
+        sensitivities stay: they were fixed before.
+      **more: Fields that only this kind of sum has.
+    """
+    return cls(
+        l1_sensitivity=params.l1_sensitivity,
+        l2_sensitivity=params.l2_sensitivity,
+        noise_variance=base.scaled(params.noise_variance, surviving_fraction),
+        cohort_size=params.cohort_size, **more)
+
   @property
   def sensitivity(self) -> str:
     return (f'L1 {self.l1_sensitivity:.6g}, L2 {self.l2_sensitivity:.6g} grid '
@@ -96,21 +114,9 @@ class _Shares(_IntegerSum):
 
   @classmethod
   def from_params(cls, params: params_lib.DistributedSumParams,
-                  surviving_fraction: float = 1.0, **more: Any) -> '_Shares':
-    """The event of one round.
-
-    Args:
-      params: Of the sum.
-      surviving_fraction: Fraction of the planned noise that is present, in
-        [0, 1], when clients drop out and nothing tops the noise up. Scale and
-        sensitivities stay: they were fixed before.
-      **more: Fields that only this distribution of the noise has.
-    """
-    return cls(
-        l1_sensitivity=params.l1_sensitivity,
-        l2_sensitivity=params.l2_sensitivity,
-        noise_variance=base.scaled(params.noise_variance, surviving_fraction),
-        cohort_size=params.cohort_size,
+                  surviving_fraction: float = 1.0, **more: Any) -> Self:
+    return super().from_params(
+        params, surviving_fraction,
         min_honest_fraction=params.min_honest_fraction, **more)
 
 
@@ -132,18 +138,9 @@ class DistributedSkellam(_SkellamSum, _Shares):
 class CentralSkellam(_SkellamSum):
   """A sum of integer vectors; the server adds all the Skellam noise, once.
 
-  Attributes: as those of `DistributedSkellam`, without min_honest_fraction.
+  No share of the noise can be missing. Attributes are those of `DistributedSkellam`
+  without min_honest_fraction.
   """
-
-  @classmethod
-  def from_params(
-      cls, params: params_lib.DistributedSumParams) -> 'CentralSkellam':
-    """The event of one round; no share can be missing."""
-    return cls(
-        l1_sensitivity=params.l1_sensitivity,
-        l2_sensitivity=params.l2_sensitivity,
-        noise_variance=params.noise_variance,
-        cohort_size=params.cohort_size)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -169,17 +166,16 @@ class DistributedDiscreteGaussian(_Shares):
     validate.integer(clients=self.clients, dimension=self.dimension, low=1)
 
   @classmethod
-  def from_params(
-      cls, params: params_lib.DistributedSumParams,
-      surviving_fraction: float = 1.0) -> 'DistributedDiscreteGaussian':
-    """The event of one round; shares sized for the largest cohort."""
+  def from_params(cls, params: params_lib.DistributedSumParams,
+                  surviving_fraction: float = 1.0, **more: Any) -> Self:
+    """The event of one round; shares are sized for the largest cohort."""
     cohort = params.max_cohort_size
     if cohort is None:
       cohort = params.cohort_size
     return super().from_params(
         params, surviving_fraction,
         local_variance=params.total_noise_variance / cohort,
-        clients=math.ceil(cohort), dimension=params.padded_dimension)
+        clients=math.ceil(cohort), dimension=params.padded_dimension, **more)
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     del amplification
