@@ -1,17 +1,18 @@
-"""The experiments of local distillation, and the tables that are made of them."""
+"""The experiments of local distillation, and the tables of their results."""
 
+from collections.abc import Iterator, Mapping
 import csv
 import dataclasses
 import os
 import pathlib
-from typing import Any, Iterator, Mapping, Sequence
+from typing import Any
 
 import matplotlib
 import numpy as np
 
 from benchmarks import documents
 from benchmarks.documents import Results
-from tff_pipelines.ldp.baseline_settings import BaselineSettings
+from tff_pipelines.ldp.settings import BaselineSettings
 from tff_pipelines.ldp.settings import LdpSettings
 
 LDP, BASELINE = 'tff_pipelines.ldp', 'tff_pipelines.ldp_baselines'
@@ -34,8 +35,8 @@ class Experiment:
   """One run.
 
   Attributes:
-    row: What its repetitions share.
-    seed: Of the deal of the records, the features and random queries; never of
+    row: Name that its repetitions share.
+    seed: Of the partition of the records, the features and random queries; never of
       noise.
     module: The program.
     flags: Of the program, except for seeds and folders.
@@ -54,24 +55,25 @@ class Experiment:
   def task(self) -> str:
     return self.flags['task']
 
-  def values(self, folder: pathlib.Path, data_dir: str) -> dict[str, Any]:
-    """All flags; the run goes to a folder of its own below `folder`."""
-    seeds = dict(data_seed=self.seed, feature_seed=self.seed)
+  def values(self, folder: pathlib.Path, data_dir: str | None) -> dict[str, Any]:
+    """All flags; the run gets a folder of its own below `folder`."""
+    values = dict(self.flags, data_seed=self.seed, feature_seed=self.seed, resume=True,
+                  output_dir=os.fspath(folder / self.name))
     if self.module == LDP:
-      seeds['sampling_seed'] = self.seed
-    return {**self.flags, **seeds,
-            'data_path': os.path.join(data_dir, FILES[self.task]), 'resume': True,
-            'output_dir': os.fspath(folder / self.name)}
+      values['sampling_seed'] = self.seed
+    if self.task in FILES:
+      values['data_path'] = os.path.join(data_dir, FILES[self.task])
+    return values
 
-  def command(self, folder: pathlib.Path, data_dir: str) -> str:
+  def command(self, folder: pathlib.Path, data_dir: str | None) -> list[str]:
     """The command line that does the same."""
     given = [f'--{name}' if value is True else f'--{name}={value}'
              for name, value in self.values(folder, data_dir).items()]
-    return ' '.join(['python', '-m', self.module, *given])
+    return ['python', '-m', self.module, *given]
 
 
-# Owners that are as good as a fair split can be, and a budget that holds for all
-# that an owner ever says: each answers once.
+# Owners that are as good as a fair split can be, and a budget of all answers of an
+# owner: each answers once.
 HONEST = {'mnist': dict(num_clients=1000, clients_per_query=2, queries_per_step=250),
           'fashion_mnist': dict(num_clients=1000, clients_per_query=2,
                                 queries_per_step=250),
@@ -82,8 +84,8 @@ PER_QUERY = dict(num_clients=50, clients_per_query=50, max_queries=1000,
 # The same questions to the same owners, with the budget of one answer for all.
 SPLIT = dict(num_clients=50, clients_per_query=50, answers_per_client=1000,
              queries_per_step=250)
-# So many owners that one answer of each is enough, each with enough records for a good
-# teacher: more than there are, so sets of records stand in for them.
+# Enough owners for one answer of each, with enough records for a good teacher: more
+# than there are, so sets of records stand in for them.
 CROWD = dict(num_clients=10_000, clients_per_query=10, queries_per_step=250,
              stand_ins=12, records_per_client=4000)
 # The budget of a single answer, step by step.
@@ -122,21 +124,34 @@ def _baselines(task: str) -> Iterator[Experiment]:
 
 def experiments() -> list[Experiment]:
   """All of them, those on the same owners one after the other."""
-  found = []
+  runs = []
   for seed in SEEDS:
-    found += [_ldp('mnist', seed, 'total', epsilon) for epsilon in EPSILONS]
-    found += [_ldp('mnist', seed, 'query', epsilon) for epsilon in EPSILONS]
-    found += [_curve(seed, sampling) for sampling in ('active', 'random')]
+    runs += [_ldp('mnist', seed, 'total', epsilon) for epsilon in EPSILONS]
+    runs += [_ldp('mnist', seed, 'query', epsilon) for epsilon in EPSILONS]
+    runs += [_curve(seed, sampling) for sampling in ('active', 'random')]
     if seed == 0:
-      found += [_curve(seed, sampling, 'refined') for sampling in ('active', 'random')]
-      found += [_ldp('mnist', 0, 'split', epsilon) for epsilon in EPSILONS]
-  found += _baselines('mnist')
-  found += [_ldp('mnist', 0, 'crowd', epsilon) for epsilon in EPSILONS]
+      runs += [_curve(seed, sampling, 'refined') for sampling in ('active', 'random')]
+      runs += [_ldp('mnist', 0, 'split', epsilon) for epsilon in EPSILONS]
+  runs += _baselines('mnist')
+  runs += [_ldp('mnist', 0, 'crowd', epsilon) for epsilon in EPSILONS]
   for task in ('fashion_mnist', 'cifar10'):
-    found += [_ldp(task, 0, 'query', epsilon) for epsilon in EPSILONS]
-    found += [_ldp(task, 0, 'total', epsilon) for epsilon in EPSILONS]
-    found += _baselines(task)
-  return found
+    runs += [_ldp(task, 0, 'query', epsilon) for epsilon in EPSILONS]
+    runs += [_ldp(task, 0, 'total', epsilon) for epsilon in EPSILONS]
+    runs += _baselines(task)
+  return runs
+
+
+_TINY = dict(task='digits', num_clients=6, epsilon=40.0)
+_TINY_LDP = dict(_TINY, clients_per_query=3, answers_per_client=5, refine='never',
+                 queries_per_step=5)
+# Tiny experiments that fill tables and a figure with numbers of no meaning.
+QUICK = (
+    Experiment(row='mnist-ldp-total-5', seed=0, module=LDP, flags=_TINY_LDP),
+    *(Experiment(row=f'curve-{sampling}', seed=0, module=LDP,
+                 flags=dict(_TINY_LDP, sampling=sampling))
+      for sampling in ('active', 'random')),
+    Experiment(row='mnist-dp_sgd-8', seed=0, module=BASELINE, flags=dict(
+        _TINY, algorithm='dp_sgd', epsilon=8.0, rounds=2)))
 
 
 def curve_of(folder: pathlib.Path) -> list[tuple[int, float]]:
@@ -170,14 +185,14 @@ def table(results: Results, task: str) -> str:
   lines = ['| | ε | accuracy | ε of an owner in all | δ | owners | printed |',
            '|---|---|---|---|---|---|---|']
   for name, printed, what in _ROWS:
-    for place, epsilon in enumerate(EPSILONS):
-      found = documents.of_row(results, f'{task}-{name}-{epsilon}')
-      if not found:
+    for i, epsilon in enumerate(EPSILONS):
+      runs = documents.of_row(results, f'{task}-{name}-{epsilon}')
+      if not runs:
         continue
-      first = found[0]
+      first = runs[0]
       of_owner = '–' if name == 'dp_sgd' else f"{first['epsilon']:,.4g}"
-      theirs = PRINTED[task].get(printed, (None, None))[place]
-      accuracy = documents.percent([line['accuracy'] for line in found])
+      theirs = PRINTED[task].get(printed, (None, None))[i]
+      accuracy = documents.percent([run['accuracy'] for run in runs])
       lines.append(
           f'| {what} | {epsilon} | {accuracy} | {of_owner} | '
           f"{first['delta'] or 0:g} | {first['population']:,} | "
@@ -188,12 +203,12 @@ def table(results: Results, task: str) -> str:
 def mean_curve(results: Results, sampling: str,
                kind: str = 'curve') -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
   """Queries, mean accuracy, standard deviation, over the seeds; None if missing."""
-  found = [row['curve'] for row in documents.of_row(results, f'{kind}-{sampling}')]
-  if not found:
+  curves = [row['curve'] for row in documents.of_row(results, f'{kind}-{sampling}')]
+  if not curves:
     return None
-  queries = np.array([point[0] for point in found[0]])
-  values = np.array([[point[1] for point in curve] for curve in found])
-  spread = values.std(axis=0, ddof=1) if len(found) > 1 else np.zeros(len(queries))
+  queries = np.array([point[0] for point in curves[0]])
+  values = np.array([[point[1] for point in curve] for curve in curves])
+  spread = values.std(axis=0, ddof=1) if len(curves) > 1 else np.zeros(len(queries))
   return queries, values.mean(axis=0), spread
 
 
@@ -206,7 +221,7 @@ def queries_for(queries: np.ndarray, accuracy: np.ndarray,
 
 
 def savings(results: Results, kind: str = 'curve') -> str:
-  """What active sampling saves of the queries, and so of the budget, as Markdown."""
+  """Queries, and so budget, that active sampling saves, as Markdown."""
   curves = {name: mean_curve(results, name, kind) for name in ('active', 'random')}
   lines = ['| accuracy | active: queries | random: queries | '
            'saved | ε of an owner, active | random |', '|---|---|---|---|---|---|']
@@ -238,10 +253,10 @@ def draw(results: Results, path: str) -> None:
   from matplotlib import pyplot  # pylint: disable=g-import-not-at-top
   figure, axes = pyplot.subplots(figsize=(7.5, 4.4))
   for sampling, style in (('active', 'o-'), ('random', 's--')):
-    found = mean_curve(results, sampling)
-    if found is None:
+    curve = mean_curve(results, sampling)
+    if curve is None:
       continue
-    queries, mean, spread = found
+    queries, mean, spread = curve
     (line,) = axes.plot(queries, 100 * mean, style, markersize=4, label=sampling)
     axes.fill_between(queries, 100 * (mean - spread), 100 * (mean + spread),
                       alpha=0.2, color=line.get_color())

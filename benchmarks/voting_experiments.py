@@ -1,10 +1,10 @@
 """The experiments behind the tables of docs/voting.md: runs of tff_pipelines.vote."""
 
+from collections.abc import Iterator
 import dataclasses
 import pathlib
 import shlex
 import sys
-from typing import Iterator
 
 SEEDS = (0, 1, 2)
 
@@ -14,7 +14,7 @@ class Experiment:
   """One run.
 
   Attributes:
-    row: What its repetitions share.
+    row: Name that its repetitions share.
     seed: Of the partition, the public map, the queries and all weights; never of
       noise.
     flags: Of the program, one string.
@@ -30,8 +30,8 @@ class Experiment:
   def name(self) -> str:
     return f'{self.row}-{self.seed}'
 
-  def command(self, folder: pathlib.Path, data_dir: str) -> list[str]:
-    """The command line; the run goes to a folder of its own below `folder`."""
+  def command(self, folder: pathlib.Path, data_dir: str | None) -> list[str]:
+    """The command line; the run gets a folder of its own below `folder`."""
     names = ['feature_seed']
     if '--task=office' not in self.flags:  # Its agents are the domains.
       names.append('data_seed')
@@ -42,9 +42,10 @@ class Experiment:
     seeds = [f'--{name}={self.seed}' for name in names]
     if self.map_of is not None:
       seeds.append(f'--features_from={folder / self.map_of}')
+    if data_dir is not None:
+      seeds.append(f'--data_path={data_dir}')
     return [sys.executable, '-m', 'tff_pipelines.vote', *shlex.split(self.flags),
-            *seeds, f'--data_path={data_dir}', '--resume',
-            f'--output_dir={folder / self.name}']
+            *seeds, '--resume', f'--output_dir={folder / self.name}']
 
 
 _AE = '--algorithm=ae --client_confidence=0.9 --delta=1e-3 '
@@ -72,7 +73,7 @@ def _mnist() -> Iterator[Experiment]:
         task + _DP_IMAGES + '--epsilon=4.3'))
     yield Experiment(row='mnist-fedavg', seed=seed, flags=(
         task + _FEDAVG + '--rounds=30'))
-  # So many networks take minutes: one seed.
+  # One seed: 100 networks take minutes.
   yield Experiment(row='mnist-ae-own', seed=0, map_of='mnist-ae-0', flags=(
       task + _AE + _OWN + '--queries=50 --epsilon=4.3 --bound=paper'))
   yield Experiment(row='mnist-ae-random', seed=0, flags=(
@@ -147,3 +148,14 @@ def experiments() -> list[Experiment]:
   """
   return sorted([*_mnist(), *_digits(), *_office(), *_ablations()],
                 key=lambda experiment: experiment.seed)
+
+
+_TINY = '--task=embedded --num_clients=3 --public_records=30 --features=pca '
+_TINY_AE = _TINY + ('--algorithm=ae --queries=5 --client_epochs=1 --student_epochs=1 '
+                    '--student_model=softmax --allow_degenerate')
+# Tiny experiments that fill a table and a figure with numbers of no meaning.
+QUICK = (
+    Experiment(row='mnist-ae', seed=0, flags=_TINY_AE),
+    Experiment(row='mnist-fedavg', seed=0, map_of='mnist-ae-0',
+               flags=_TINY + '--algorithm=fedavg --rounds=1'),
+    Experiment(row='ablation-ae-records50', seed=0, flags=_TINY_AE))

@@ -3,23 +3,15 @@
 A line is what `results_voting` keeps of a run: row, seed, and fields of its summary.
 """
 
+from collections.abc import Mapping, Sequence
 import math
-from typing import Any, Mapping, Sequence
+from typing import Any
 
 import matplotlib
 
 from benchmarks import documents
 from benchmarks.documents import Results
 from benchmarks.voting_experiments import AGENTS, RECORDS
-
-
-def _epsilons(found: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-  """By the published formula, and the one that is proved; of all seeds alike."""
-  first = found[0]
-  texts = []
-  for key in ('epsilon_published', 'epsilon'):
-    texts.append('–' if first[key] is None else f'{first[key]:.2f}')
-  return texts[0], texts[1]
 
 
 # Row -> what it is, and the paper's accuracy and epsilon.
@@ -58,22 +50,22 @@ TABLES = {
 
 
 def _bytes(count: float) -> str:
-  """A number of bytes for people."""
+  """A number of bytes for the reader of a table."""
   for unit, size in (('MB', 1e6), ('kB', 1e3)):
     if count >= size:
       return f'{count / size:.3g} {unit}'
   return f'{count:.3g} bytes'
 
 
-def _measured(found: Sequence[Mapping[str, Any]]) -> str:
-  """Where and when, and what it took."""
-  minutes = math.ceil(sum(f['cpu_seconds'] for f in found) / 60)
-  days = sorted({f['date'] for f in found})
-  commits = sorted({str(f['commit']) for f in found})
-  runs = '1 run' if len(found) == 1 else f'{len(found)} runs'
+def _measured(lines: Sequence[Mapping[str, Any]]) -> str:
+  """Machine, dates, commits and processor time of runs."""
+  minutes = math.ceil(sum(line['cpu_seconds'] for line in lines) / 60)
+  days = sorted({line['date'] for line in lines})
+  commits = sorted({str(line['commit']) for line in lines})
+  runs = '1 run' if len(lines) == 1 else f'{len(lines)} runs'
   time = '1 minute' if minutes == 1 else f'{minutes} minutes'
   return (f"{runs}, {time} of processor time on "
-          f"{found[0]['cpu']}, {found[0]['cores']} cores; {' to '.join(days)}, on "
+          f"{lines[0]['cpu']}, {lines[0]['cores']} cores; {' to '.join(days)}, on "
           f"top of commit {', '.join(commits)}.")
 
 
@@ -87,22 +79,25 @@ def table(results: Results, name: str) -> str:
   """A table as Markdown; rows without results are left out."""
   lines = ['| | accuracy | labels right | ε, published formula | ε | uplink of an '
            'agent | paper: accuracy | paper: ε |', '|---|---|---|---|---|---|---|---|']
-  all_found = []
+  shown_runs = []
   for row, what, accuracy, epsilon in TABLES[name]:
-    found = documents.of_row(results, row)
-    if not found:
+    runs = documents.of_row(results, row)
+    if not runs:
       continue
-    all_found += found
-    published, proved = _epsilons(found)
-    labels = '–'
-    if found[0]['labels_right'] is not None:
-      labels = documents.percent([f['labels_right'] for f in found])
+    shown_runs += runs
+    first, labels = runs[0], '–'
+    # By the published formula, and the one that is proved; the same for all seeds.
+    published, proved = (
+        '–' if first[key] is None else f'{first[key]:.2f}'
+        for key in ('epsilon_published', 'epsilon'))
+    if first['labels_right'] is not None:
+      labels = documents.percent([run['labels_right'] for run in runs])
     lines.append(
-        f"| {what} | {documents.percent([f['accuracy'] for f in found])} | {labels} | "
-        f"{published} | {proved} | {_bytes(found[0]['uplink_bytes_per_agent'])} | "
+        f"| {what} | {documents.percent([run['accuracy'] for run in runs])} | {labels} "
+        f"| {published} | {proved} | {_bytes(first['uplink_bytes_per_agent'])} | "
         f'{accuracy} | {epsilon} |')
-  if all_found:
-    lines += ['', _measured(all_found)]
+  if shown_runs:
+    lines += ['', _measured(shown_runs)]
   return '\n'.join(lines)
 
 
@@ -122,9 +117,9 @@ def draw(results: Results, path: str) -> None:
       points = []
       for value in values:
         key = f'{kind}{value}' if (kind, value) != ('agents', 100) else 'records600'
-        found = documents.of_row(results, f'ablation-{curve}-{key}')
-        if found:
-          points.append((value, 100 * found[0]['accuracy']))
+        runs = documents.of_row(results, f'ablation-{curve}-{key}')
+        if runs:
+          points.append((value, 100 * runs[0]['accuracy']))
       if points:
         panel.plot(*zip(*points), style, label=name)
     panel.set(xlabel=label, xscale='log', xticks=values)

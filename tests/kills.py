@@ -25,7 +25,9 @@ import tensorflow as tf
 
 from tests.programs import launcher as launcher_lib
 from tff_pipelines.accounting import ledger as ledger_lib
-from tff_pipelines.voting import records as voting_records
+from tff_pipelines.voting import features
+from tff_pipelines.voting import run as vote_run
+from tff_pipelines.voting import student
 
 WORKERS_END_SECONDS = 15
 _TIMEOUT = 400
@@ -82,7 +84,7 @@ def _fedmd_left(folder: pathlib.Path) -> Any:
 
 
 def _vote_left(folder: pathlib.Path) -> Any:
-  weights, curve = voting_records.read_student(folder)
+  weights, curve = student.read(folder)
   assert len(curve) == 25
   return [array.tobytes() for array in weights], curve
 
@@ -144,11 +146,11 @@ FAMILIES = {
                '--seed=5', '--allow_degenerate'),
         lines=1,
         moments=(
-            _exists('configuration.json'), _exists(voting_records.MAP),
-            _exists(voting_records.QUERIES),  # While agents vote.
+            _exists('configuration.json'), _exists(features.MAP),
+            _exists(vote_run.QUERIES),  # While agents vote.
             # The checkpoint is there; ledger and metrics may not be.
             _exists('checkpoints/round_1'),
-            _lines(voting_records.CURVE, 2), _lines(voting_records.CURVE, 10)),
+            _lines(student.CURVE, 2), _lines(student.CURVE, 10)),
         quick=(2, 4), left=_vote_left),
     'fedmd': Family(
         module='tff_pipelines.fedmd',

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import sys
 
 from tff_pipelines.experiment import cli
-from tff_pipelines.ldp.baseline_settings import BaselineSettings
+from tff_pipelines.ldp.settings import BaselineSettings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

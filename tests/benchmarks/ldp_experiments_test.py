@@ -14,14 +14,14 @@ def _settings(experiment):
 
 
 def test_every_experiment_is_a_run_of_a_program():
-  found = ldp_experiments.experiments()
-  assert len({experiment.name for experiment in found}) == len(found)
-  for experiment in found:
+  experiments = ldp_experiments.experiments()
+  assert len({experiment.name for experiment in experiments}) == len(experiments)
+  for experiment in experiments:
     settings = _settings(experiment)
     assert settings.resume and settings.seed is None  # Noise is never seeded.
     assert settings.task_options['data_seed'] == experiment.seed
-    assert f'-m {experiment.module} ' in experiment.command(
-        pathlib.Path('out'), 'data')
+    assert experiment.command(pathlib.Path('out'), 'data')[1:3] == [
+        '-m', experiment.module]
 
 
 def test_runs_on_the_same_owners_follow_one_another():
@@ -43,13 +43,13 @@ def _results(*rows):
   return {row['name']: row for row in rows}
 
 
-def test_tables_have_means_of_seeds_and_the_printed_figures():
-  found = ldp_experiments.table(_results(
+def test_tables_have_means_of_seeds_and_the_printed_numbers():
+  table = ldp_experiments.table(_results(
       *(_result('mnist-ldp-total-5', seed, accuracy=accuracy)
         for seed, accuracy in enumerate((0.91, 0.92, 0.93))),
       _result('mnist-ldp-query-8', epsilon=8000.0),
       _result('mnist-dp_sgd-8', delta=1e-5)), 'mnist')
-  lines = found.splitlines()[2:]
+  lines = table.splitlines()[2:]
   assert len(lines) == 3
   assert lines[0].endswith('| 8 | 50.0 | 8,000 | 0 | 1,000 | 98.8 |')
   assert lines[1].endswith('| 5 | 92.0 ± 1.0 | 5 | 0 | 1,000 | 98.1 |')
@@ -64,23 +64,23 @@ def test_a_curve_is_at_a_target_when_it_stays_there():
     assert ldp_experiments.queries_for(queries, np.array(accuracy), 0.9) == expected
 
 
-def test_savings_are_shares_of_the_queries_of_random_sampling():
+def test_savings_are_fractions_of_the_queries_of_random_sampling():
   def curves(sampling, *accuracies):
     return [_result(f'curve-{sampling}', seed, curve=[
         [50 * (i + 1), a] for i, a in enumerate(accuracies)]) for seed in range(2)]
 
-  found = ldp_experiments.savings(_results(
+  table = ldp_experiments.savings(_results(
       *curves('active', 0.94, 0.955, 0.975, 0.976),
       *curves('random', 0.92, 0.94, 0.94, 0.955)))
   rows = {line.split(' | ')[0]: line.split(' | ')[1:]
-          for line in found.splitlines()[2:]}
+          for line in table.splitlines()[2:]}
   assert rows['| 95%'] == ['100', '200', '50%', '500', '1,000 |']
   assert rows['| 96%'][:3] == ['150', 'over 200', 'over 25%']
   assert '| 98%' not in rows  # Neither gets there.
   assert ldp_experiments.savings({}).count('\n') == 1
 
 
-def test_the_picture_is_drawn_of_what_is_there(tmp_path):
+def test_the_figure_shows_the_curves_that_there_are(tmp_path):
   ldp_experiments.draw(_results(_result(
       'curve-active', curve=[[50, 0.9], [100, 0.95]])), str(tmp_path / 'a.png'))
   assert (tmp_path / 'a.png').stat().st_size > 1000

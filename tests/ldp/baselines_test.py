@@ -12,10 +12,10 @@ from tasks.task import Note
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import ledger as ledger_lib
 from tff_pipelines.experiment import files
-from tff_pipelines.ldp import baseline_plan
 from tff_pipelines.ldp import baselines
+from tff_pipelines.ldp import pate
 from tff_pipelines.ldp import prepare
-from tff_pipelines.ldp.baseline_settings import BaselineSettings
+from tff_pipelines.ldp.settings import BaselineSettings
 
 NUM_CLIENTS = 20
 
@@ -36,10 +36,10 @@ def _run(prepared, folder, algorithm='pate', **changes):
       **own, **changes), prepared)
 
 
-def _pate(num_clients, pool, **settings):
-  return baseline_plan.pate(BaselineSettings(**settings), types.SimpleNamespace(
+def _pate(num_clients, pool, recorded=None, **settings):
+  return pate.PatePlan.calibrate(BaselineSettings(**settings), types.SimpleNamespace(
       num_clients=num_clients, public=range(pool), num_classes=10,
-      privacy_unit='one owner'))
+      privacy_unit='one owner'), recorded)
 
 
 def test_votes_are_charged_for_all_queries_and_the_most_answers():
@@ -56,6 +56,11 @@ def test_votes_are_charged_for_all_queries_and_the_most_answers():
 
 def test_no_more_answers_than_queries_are_paid_for():
   assert _pate(50, 20, answers=300).answers == 20
+
+
+def test_noise_that_has_no_table_is_refused():
+  with pytest.raises(ValueError, match='stddev=.* is too large'):
+    _pate(50, 20, recorded={'noise_stddev': 1e9})
 
 
 @pytest.mark.parametrize('algorithm, name', [

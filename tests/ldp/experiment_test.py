@@ -14,7 +14,7 @@ from tff_pipelines.experiment import files
 from tff_pipelines.ldp import baselines
 from tff_pipelines.ldp import prepare
 from tff_pipelines.ldp import run
-from tff_pipelines.ldp.baseline_settings import BaselineSettings
+from tff_pipelines.ldp.settings import BaselineSettings
 from tff_pipelines.ldp.settings import LdpSettings
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_pipelines.ldp import baseline_plan
 from tff_pipelines.ldp import pate
 from tests import statistics_lib
 
@@ -14,8 +13,8 @@ KEY = tf.constant([2018, 2], tf.int64)
 
 
 def _plan(**changes):
-  return baseline_plan.PatePlan(**{
-      'threshold': 60.0, 'threshold_stddev': 8.0, 'stddev': 5.0, 'answers': 10**6,
+  return pate.PatePlan(**{
+      'threshold': 60.0, 'threshold_noise': 1.6, 'stddev': 5.0, 'answers': 10**6,
       'queries': 50, 'classes': 3, **changes})
 
 
@@ -83,7 +82,8 @@ def test_another_key_gives_other_noise_and_the_same_key_the_same():
 
 @pytest.mark.parametrize('changes, message', [
     (dict(stddev=0.0), 'stddev .*0'), (dict(threshold=math.nan), 'threshold .*nan'),
-    (dict(answers=0), 'answers .*0'), (dict(stddev=1e9), 'too large')])
+    (dict(answers=0), 'answers .*0'),
+    (dict(threshold_noise=-1.0), 'threshold_noise .*-1')])
 def test_bad_settings_are_named(changes, message):
   with pytest.raises(ValueError, match=message):
     _plan(**changes)

@@ -31,7 +31,7 @@ def _features(count, dimension=D):
 
 
 @pytest.mark.parametrize('count', [3, 40])  # Fewer and more than coordinates.
-def test_ridge_is_where_the_penalised_error_is_least(count):
+def test_ridge_minimises_the_penalised_error(count):
   x, targets = _features(count), RNG.normal(size=[count, K])
   weights = algorithm.ridge(x, targets, 0.5).astype(np.float64)
   gradient = x.T.astype(np.float64) @ (
@@ -42,32 +42,33 @@ def test_ridge_is_where_the_penalised_error_is_least(count):
 @pytest.mark.parametrize('count', [3, 40])
 def test_a_path_is_ridge_at_each_penalty(count):
   x, targets = _features(count), RNG.normal(size=[count, K])
-  for strength, found in zip((0.1, 1.0, 7.0), algorithm.ridge_path(
-      x, targets, (0.1, 1.0, 7.0))):
+  strengths = (0.1, 1.0, 7.0)
+  for strength, weights in zip(
+      strengths, algorithm.ridge_path(x, targets, strengths)):
     np.testing.assert_allclose(
-        found, algorithm.ridge(x, targets, strength), atol=1e-5)
+        weights, algorithm.ridge(x, targets, strength), atol=1e-5)
 
 
 def test_a_teacher_knows_its_records_and_gives_soft_labels_of_them():
   labels = np.arange(40) % K
   x = np.eye(D, dtype=np.float32)[labels] + 0.1 * _features(40)
-  weights = algorithm.teacher(x, labels, K, 0.01)
-  found = algorithm.scores(x, weights)
-  np.testing.assert_array_equal(found.argmax(axis=1), labels)
+  weights = algorithm.ridge(x, np.eye(K)[labels], 0.01)
+  scores = algorithm.scores(x, weights)
+  np.testing.assert_array_equal(scores.argmax(axis=1), labels)
   soft = algorithm.soft_labels(tf.constant(x), tf.constant(weights), 0.2).numpy()
   np.testing.assert_allclose(soft.sum(axis=1), 1, rtol=1e-5)
   np.testing.assert_array_equal(soft.argmax(axis=1), labels)
   # The offset of the scores is the same for all classes.
-  expected = np.exp(found / 0.2)
+  expected = np.exp(scores / 0.2)
   np.testing.assert_allclose(
       soft, expected / expected.sum(axis=1, keepdims=True), rtol=1e-3)
 
 
-# Turns.
+# Alternation.
 
 
 @pytest.mark.parametrize('groups, size', [(5, 1), (4, 3), (1, 6)])
-def test_owners_take_turns_and_nobody_answers_more_than_one_query_ahead(
+def test_owners_alternate_and_none_answers_more_than_one_query_ahead(
     groups, size):
   counts = np.zeros(groups * size, int)
   for query in range(4 * groups + 2):
@@ -108,16 +109,6 @@ def test_active_choice_takes_the_least_sure_and_random_choice_any():
       candidates, 5, sampling='active', probabilities=None,
       random=np.random.default_rng(0))
   np.testing.assert_array_equal(first, one)
-
-
-def test_bad_choices_are_named():
-  arguments = dict(probabilities=None, random=np.random.default_rng(0))
-  with pytest.raises(ValueError, match='sampling must be one of'):
-    algorithm.choose_queries(np.arange(3), 1, sampling='best', **arguments)
-  for count in (0, 4):
-    with pytest.raises(ValueError, match=f'queries .*{count}'):
-      algorithm.choose_queries(
-          np.arange(3), count, sampling='random', **arguments)
 
 
 # Asking.
@@ -168,7 +159,7 @@ def test_noisy_answers_are_unbiased_and_their_variance_is_what_students_are_told
     assert 0.75 < np.mean(column**2) / variance < 1.33
 
 
-def test_every_call_and_every_owner_draws_anew(in_process):
+def test_every_call_and_every_owner_has_its_own_noise(in_process):
   mechanism = local_dp.Laplace(epsilon=4.0, dimension=K)
   x, weights = _features(8), _features(D, K)
   ask = _asking(mechanism, 8)
@@ -190,9 +181,9 @@ def test_nothing_leaves_an_owner_but_what_the_mechanism_gave(in_process):
   x = _features(50)
   output = _asking(mechanism, 50)(
       x, [_owner(_features(D, K), range(50)) for _ in range(2)])
-  found = np.unique(np.round(2 * np.asarray(output['means']) - 1, 3))
+  values = np.unique(np.round(2 * np.asarray(output['means']) - 1, 3))
   np.testing.assert_allclose(
-      found, [-mechanism.law.bound, 0, mechanism.law.bound], atol=2e-3)
+      values, [-mechanism.law.bound, 0, mechanism.law.bound], atol=2e-3)
 
 
 def test_keys_are_of_owners_and_not_of_the_graph():

@@ -3,10 +3,8 @@
 import pytest
 
 from tff_pipelines.experiment import cli
-from tff_pipelines.ldp import process
-from tff_pipelines.ldp import settings as ldp_settings
 from tff_pipelines.ldp import student
-from tff_pipelines.ldp.baseline_settings import BaselineSettings
+from tff_pipelines.ldp.settings import BaselineSettings
 from tff_pipelines.ldp.settings import LdpSettings
 
 
@@ -18,9 +16,7 @@ def _parse_baseline(*arguments):
   return cli.parsed(BaselineSettings, arguments)
 
 
-def test_names_are_those_of_the_algorithms():
-  assert ldp_settings.SAMPLINGS == process.SAMPLINGS
-  assert ldp_settings.REFINEMENTS == student.REFINEMENTS
+def test_defaults_are_those_of_the_student():
   config, settings = student.StudentConfig(), LdpSettings()
   assert (config.refine, config.steps, config.strength, config.sharpness,
           config.trust) == (settings.refine, settings.refine_steps,
@@ -101,7 +97,11 @@ def test_settings_prepare_the_same_for_the_same_data():
     (['--sampling_seed=-1'], 'sampling_seed .*-1'),
     (['--temperature=0'], 'temperature .*0'),
     (['--teacher_strength=inf'], 'teacher_strength .*inf'),
-    (['--trust=1.1'], 'trust .*1.1'), (['--sharpness=-1'], 'sharpness .*-1'),
+    (['--trust=1.1'], 'trust .*1.1'), (['--sharpness=nan'], 'sharpness .*nan'),
+    (['--sharpness=-1'], 'sharpness .*-1'), (['--refine=maybe'], 'refine must be one'),
+    (['--refine_steps=0'], 'refine_steps .*0'),
+    (['--refine_strength=0'], 'refine_strength .*0'),
+    (['--sampling=best'], 'sampling must be one of'),
     (['--num_workers=65'], 'num_workers .*65'), (['--seed=-1'], 'seed .*-1'),
     (['--output_dir='], 'output_dir must be a non-empty text'),
     (['--task=npz'], 'task npz needs data_path'),

@@ -6,7 +6,7 @@ import pytest
 
 from tests import kills
 from tff_pipelines.accounting import ledger as ledger_lib
-from tff_pipelines.voting import records
+from tff_pipelines.voting import run as vote_run
 
 VOTE = kills.FAMILIES['vote']
 
@@ -18,7 +18,7 @@ def test_votes_that_the_server_may_have_seen_twice_count_twice(launcher, tmp_pat
            f'--output_dir={folder}']
   run = launcher.start(VOTE.module, *flags)
   kills.wait_until(
-      lambda: (folder / records.QUERIES).exists() or run.poll() is not None)
+      lambda: (folder / vote_run.QUERIES).exists() or run.poll() is not None)
   run.kill()
   assert run.code in (0, -9), run.stderr  # On a busy machine it may have ended.
   assert launcher.run(VOTE.module, *flags, '--resume').code == 0

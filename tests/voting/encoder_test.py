@@ -14,8 +14,8 @@ SHORT = voting_training.AdamConfig(
 
 @pytest.fixture(scope='module')
 def digits():
-  found = voting_data.embedded()
-  return found.rows(np.random.default_rng(0).permutation(len(found))[:320])
+  records = voting_data.embedded()
+  return records.rows(np.random.default_rng(0).permutation(len(records))[:320])
 
 
 @pytest.fixture(scope='module')
@@ -37,7 +37,7 @@ def _purity(features, labels):
 def test_training_makes_records_of_a_class_neighbours(digits, trained):
   images, labels = digits.x[:256], digits.y[:256]
   untrained = voting_encoder.FeatureMap(
-      voting_encoder.Encoder(16).initial_weights(3), images)(images)
+      voting_encoder.initial_weights(16, 3), images)(images)
   learnt = voting_encoder.FeatureMap(trained, images)(images)
   assert _purity(learnt, labels) > max(0.9, _purity(untrained, labels))
   np.testing.assert_allclose(np.linalg.norm(learnt, axis=1), 1, rtol=1e-4)

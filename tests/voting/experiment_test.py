@@ -9,8 +9,8 @@ from tasks.voting import task as voting_tasks
 from tests.experiment import contract
 from tff_pipelines.experiment import files
 from tff_pipelines.voting import baselines
-from tff_pipelines.voting import records
 from tff_pipelines.voting import run
+from tff_pipelines.voting import student
 from tff_pipelines.voting.settings import VoteSettings
 
 AGENTS, CLASSES, FEATURES = 5, 3, 4
@@ -179,7 +179,7 @@ def test_noise_that_was_calibrated_is_taken_over(tmp_path):
 
 def test_a_student_that_was_stopped_continues_where_it_was(tmp_path, monkeypatch):
   whole = _vote(tmp_path / 'whole', student_epochs=4).run()
-  original, written = records.write_student, []
+  original, written = student.write, []
 
   def stops_at_the_second(*arguments):
     original(*arguments)
@@ -187,13 +187,13 @@ def test_a_student_that_was_stopped_continues_where_it_was(tmp_path, monkeypatch
     if len(written) == 2:
       raise KeyboardInterrupt
 
-  monkeypatch.setattr(records, 'write_student', stops_at_the_second)
+  monkeypatch.setattr(student, 'write', stops_at_the_second)
   with pytest.raises(KeyboardInterrupt):
     _vote(tmp_path / 'run', student_epochs=4).run()
   resumed = _vote(tmp_path / 'run', student_epochs=4, resume=True).run()
   assert len(written) == 4 and resumed == {
       **whole, 'starts': 2, 'configuration': resumed['configuration']}
-  states = [records.read_student(tmp_path / name) for name in ('whole', 'run')]
+  states = [student.read(tmp_path / name) for name in ('whole', 'run')]
   assert states[0][1] == states[1][1]
   for left, right in zip(states[0][0], states[1][0]):
     np.testing.assert_array_equal(left, right)

@@ -5,7 +5,6 @@ import pytest
 
 from tasks.voting import task as voting
 from tff_pipelines.voting import features as vote_features
-from tff_pipelines.voting import records as vote_records
 from tff_pipelines.voting import knn as voting_knn
 from tff_pipelines.learning import adam as voting_training
 
@@ -34,7 +33,7 @@ def test_a_task_through_a_map_has_vectors(task, kind, size):
   for agent in task.agents.client_ids:
     before, after = (t.agents.examples(agent) for t in (task, seen))
     np.testing.assert_array_equal(before['y'], after['y'])
-    # Each record by itself: alone it has the same features.
+    # Each record independently: alone it has the same features.
     alone = np.concatenate([features(x[None]) for x in before['x'][:5]])
     np.testing.assert_allclose(alone, after['x'][:5], atol=2e-3)
   assert np.isfinite(seen.test['x']).all()
@@ -56,7 +55,7 @@ def test_components_that_public_records_do_not_have_are_left_out(task):
   assert _fit(task, 'pca', dimensions=500)(task.public).shape == (60, 59)
 
 
-def test_coordinates_that_never_vary_in_public_tell_nothing():
+def test_coordinates_that_never_vary_in_public_are_ignored():
   public = np.array([[1.0, 5.0], [3.0, 5.0]], np.float32)
   features = vote_features.fit(
       public, vote_features.FeatureConfig(kind='standard'))
@@ -66,16 +65,16 @@ def test_coordinates_that_never_vary_in_public_tell_nothing():
 
 def test_a_map_that_was_kept_is_the_same(task, tmp_path):
   features = _fit(task, 'contrastive')
-  assert vote_records.read_map(tmp_path, task.public) is None
-  vote_records.write_map(tmp_path, features, task.public)
-  kept = vote_records.read_map(tmp_path, task.public)
+  assert vote_features.read_map(tmp_path, task.public) is None
+  vote_features.write_map(tmp_path, features, task.public)
+  kept = vote_features.read_map(tmp_path, task.public)
   np.testing.assert_array_equal(kept(task.public), features(task.public))
   with pytest.raises(ValueError, match='is of other public records than these'):
-    vote_records.read_map(tmp_path, task.public[:-1])
-  path = tmp_path / vote_records.MAP
+    vote_features.read_map(tmp_path, task.public[:-1])
+  path = tmp_path / vote_features.MAP
   path.write_bytes(path.read_bytes()[:-200])
   with pytest.raises(ValueError, match='features.npz is damaged'):
-    vote_records.read_map(tmp_path, task.public)
+    vote_features.read_map(tmp_path, task.public)
 
 
 def test_a_grid_has_small_integers_and_keeps_neighbours(task):
@@ -102,9 +101,8 @@ def test_the_grid_follows_from_public_records(task):
 @pytest.mark.parametrize('kind, public, message', [
     ('contrastive', np.zeros((5, 3), np.float32), 'for square images, .* shape'),
     ('contrastive', np.zeros((5, 8, 9), np.uint8), 'for square images'),
-    ('pca', np.zeros((1, 3), np.float32), 'needs 2 public records or more'),
-    ('sift', np.zeros((5, 3), np.float32), 'features must be one of')])
-def test_maps_that_cannot_be_made_are_refused(kind, public, message):
+    ('pca', np.zeros((1, 3), np.float32), 'needs 2 public records or more')])
+def test_maps_that_cannot_be_fitted_are_refused(kind, public, message):
   with pytest.raises(ValueError, match=message):
     vote_features.fit(public, vote_features.FeatureConfig(kind=kind))
 
@@ -114,10 +112,10 @@ def test_a_record_more_changes_no_bit_of_the_others(task, kind):
   features = _fit(task, kind)
   x = np.concatenate([task.agents.examples(agent)['x']
                       for agent in task.agents.client_ids])[:60]
-  everybody = features(x, alone=True)
+  together = features(x, alone=True)
   for missing in (0, 7, 31, 59):
     others = np.delete(np.arange(60), missing)
     np.testing.assert_array_equal(
-        features(x[others], alone=True), everybody[others])
-  np.testing.assert_array_equal(features(x[::-1], alone=True), everybody[::-1])
-  np.testing.assert_allclose(everybody, features(x), atol=1e-3, rtol=1e-3)
+        features(x[others], alone=True), together[others])
+  np.testing.assert_array_equal(features(x[::-1], alone=True), together[::-1])
+  np.testing.assert_allclose(together, features(x), atol=1e-3, rtol=1e-3)

@@ -4,6 +4,7 @@ import dataclasses
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from tasks.models import classifiers
@@ -11,9 +12,7 @@ from tasks.voting import task as voting_tasks
 from tff_pipelines.experiment import cli
 from tff_pipelines.experiment import settings as settings_lib
 from tff_pipelines.voting import features
-from tff_pipelines.voting import queries
 from tff_pipelines.voting import settings as voting_settings
-from tff_pipelines.voting import student
 from tff_pipelines.voting.settings import VoteSettings
 
 DECLARED = settings_lib.declared(VoteSettings)
@@ -136,6 +135,13 @@ def test_settings_without_effect_are_refused(arguments, name, why):
      'num_classes must be from 2 to 1000, found 0'),
     (['--student_model=encoder', '--features=pca'],
      'student_model=encoder needs features=contrastive, found features=pca'),
+    (['--features=sift'], 'features must be one of contrastive, none, pca, standard'),
+    (['--query_choice=best'], "query_choice must be one of .*, found 'best'"),
+    (['--student=guess'], "student must be one of labels, spread, found 'guess'"),
+    (['--own_labels_after=1.1'], 'own_labels_after must be from 0 to 1, found 1.1'),
+    (['--client_confidence=1'], 'client_confidence must be .* less than 1, found 1.0'),
+    (['--client_confidence=nan'], 'client_confidence must be a finite number'),
+    (['--adversarial_strength=-1'], 'adversarial_strength must be at least 0'),
     (['--resume'], 'resume needs output_dir'),
     (['--output_dir='], 'output_dir must be a non-empty text')])
 def test_values_out_of_range_are_refused(arguments, message):
@@ -174,9 +180,10 @@ def test_settings_offer_what_there_is():
 
   assert choices('task') == voting_tasks.TASKS
   assert choices('model') == tuple(classifiers.MODELS)
-  assert choices('features') == features.KINDS
-  assert choices('query_choice') == queries.CHOICES
-  assert choices('student') == student.METHODS
+  for kind in choices('features'):
+    expected = {'none': (8, 8), 'standard': (64,), 'pca': (7,), 'contrastive': (64,)}
+    assert features.check(np.zeros((8, 8, 8), np.uint8), features.FeatureConfig(
+        kind=kind)) == expected[kind]
   assert set(voting_tasks.ALL_OPTIONS) <= DECLARED.keys()
 
 

@@ -1,7 +1,7 @@
 """Runs of the baselines of local distillation.
 
-All of them end in a linear classifier of the public features, so what differs is who
-is trusted and where the noise goes.
+All of them end in a linear classifier of the public features: they differ in who is
+trusted and where the noise is added.
 """
 
 import functools
@@ -26,17 +26,15 @@ from tff_pipelines.fedavg import local_training
 from tff_pipelines.fedavg import report as fedavg_report
 from tff_pipelines.fedavg import run as fedavg_run
 from tff_pipelines.fedavg.plan import FedAvgPlan
-from tff_pipelines.ldp import baseline_plan
 from tff_pipelines.ldp import pate
 from tff_pipelines.ldp import prepare
 from tff_pipelines.ldp import report
 from tff_pipelines.ldp import student as student_lib
-from tff_pipelines.ldp.baseline_settings import BaselineSettings
+from tff_pipelines.ldp.settings import BaselineSettings
 from tff_pipelines.learning import noisy_sgd
 from tff_pipelines.learning.noisy_sgd_plan import NoisySgdPlan
 
-# A label of a vote is taken for nearly sure: what the student counts as the variance
-# of an answer.
+# A label of a vote is taken for nearly sure: the variance of an answer, to the student.
 _LABEL_VARIANCE = 0.05
 # Of a coordinate of a sum of updates.
 _SUM_BITS = 18
@@ -54,7 +52,7 @@ def _predicted(prepared: prepare.Prepared, weights) -> np.ndarray:
 
 
 class _Baseline(prepare.PreparedExperiment):
-  """What the baselines share; a base class besides one of `experiment.run`."""
+  """A baseline; a base class in addition to one of `experiment.run`."""
 
   family = 'ldp_baselines'
   settings: BaselineSettings
@@ -67,7 +65,7 @@ class _Baseline(prepare.PreparedExperiment):
 
   def _description(self, task: prepare.Prepared, plan: guarantee.Plan,
                    mechanism: str) -> report_lib.Description:
-    """What is about to run; `mechanism` says what makes it private, in one line."""
+    """The run that is about to start; `mechanism` is one line of the report."""
     run = self.run_line(plan, self.planned_rounds(plan))
     return report.description(
         task.task, f'with {sum(map(len, task.task.holdings)):,} records',
@@ -98,12 +96,12 @@ class SgdRounds(rounds_lib.Rounds):
         clip=plan.clip, noise_multiplier=plan.noise_multiplier,
         sampling_rate=plan.sampling_rate, agents=1,
         expected_records=plan.expected_records)
+    scale = settings.learning_rate / noise.expected_records
     loss = prepared.network.as_model().loss
 
     @functools.partial(tf.function, autograph=False)
     def step(weights, key, examples):
       total = noisy_sgd.contribution(loss, weights, examples, key, noise)
-      scale = settings.learning_rate / noise.expected_records
       return [w - scale * g for w, g in zip(weights, total)]
 
     self._step = functools.partial(
@@ -207,7 +205,7 @@ class PateRounds(rounds_lib.ChargedRounds):
   unit = 'vote'
   total = 1
 
-  def __init__(self, prepared: prepare.Prepared, plan: baseline_plan.PatePlan):
+  def __init__(self, prepared: prepare.Prepared, plan: pate.PatePlan):
     """Initializes the rounds."""
     self._prepared, self._plan = prepared, plan
 
@@ -242,8 +240,8 @@ class PateExperiment(_Baseline, run_lib.ChargedExperiment):
 
   kept_as = 'labels.npz'
 
-  def build_plan(self, task, recorded) -> baseline_plan.PatePlan:
-    return baseline_plan.pate(self.settings, task.task, recorded)
+  def build_plan(self, task, recorded) -> pate.PatePlan:
+    return pate.PatePlan.calibrate(self.settings, task.task, recorded)
 
   def run_line(self, plan, rounds: int) -> str:
     return f'{plan.queries:,} queries, at most {plan.answers:,} answered'

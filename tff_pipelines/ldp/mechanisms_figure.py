@@ -1,5 +1,6 @@
 """The figure of the local mechanisms: formulas as lines, draws as points."""
 
+from collections.abc import Sequence
 import os
 import pathlib
 import sys
@@ -13,16 +14,12 @@ from aggregators import local_dp
 from tff_pipelines.ldp.settings import FigureSettings
 
 NAMES = ('piecewise', 'duchi', 'laplace')
-LEAST, MOST = 0.5, 8.0
 _POINTS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
-_COLOURS = {'piecewise': 'tab:blue', 'duchi': 'tab:orange', 'laplace': 'tab:green'}
-# Standard deviations of a normal distribution to either side.
-_INTERVAL = 1.96
 
 
-def worst_variance(name: str, epsilon: float, dimension: int = 1) -> float:
-  """Of one coordinate, over all inputs."""
-  return local_dp.build(name, epsilon=epsilon, dimension=dimension).worst_variance
+def worst_variance(name: str, epsilon: float) -> float:
+  """Variance of one coordinate, maximum over all inputs."""
+  return local_dp.build(name, epsilon=epsilon, dimension=1).worst_variance
 
 
 def crossing() -> float:
@@ -32,15 +29,18 @@ def crossing() -> float:
           'duchi', epsilon), 1.0, 2.0, xtol=1e-3)
 
 
-def measured_variance(name: str, epsilon: float,
-                      draws: int) -> tuple[float, float]:
+def _mean(samples: Sequence[float]) -> tuple[float, float]:
+  """The mean of samples, and half its 95% interval."""
+  half = 1.96 * np.std(samples, ddof=1) / np.sqrt(len(samples))
+  return float(np.mean(samples)), float(half)
+
+
+def measured_variance(name: str, epsilon: float, draws: int) -> tuple[float, float]:
   """Worst-case variance of one coordinate by drawing, and half its interval."""
   z = 1.0 if name == 'piecewise' else 0.0
   mechanism = local_dp.build(name, epsilon=epsilon, dimension=1)
   drawn = mechanism.perturb(tf.fill([draws, 1], z), keys.fresh()).numpy()
-  squares = (drawn.astype(np.float64) - z)**2
-  return float(squares.mean()), float(
-      _INTERVAL * squares.std(ddof=1) / np.sqrt(draws))
+  return _mean((drawn.astype(np.float64)[:, 0] - z)**2)
 
 
 def measured_error(name: str, epsilon: float, *, clients: int, dimension: int,
@@ -48,12 +48,9 @@ def measured_error(name: str, epsilon: float, *, clients: int, dimension: int,
   """Squared error of the mean a coordinate, and half its interval."""
   mechanism = local_dp.build(name, epsilon=epsilon, dimension=dimension)
   values = np.random.default_rng(0).uniform(-1, 1, [clients, dimension])
-  errors = []
-  for _ in range(repeats):
-    drawn = mechanism.perturb(tf.constant(values), keys.fresh()).numpy()
-    errors.append(np.mean((drawn.mean(axis=0) - values.mean(axis=0))**2))
-  return float(np.mean(errors)), float(
-      _INTERVAL * np.std(errors, ddof=1) / np.sqrt(repeats))
+  drawn = (mechanism.perturb(tf.constant(values), keys.fresh()).numpy()
+           for _ in range(repeats))
+  return _mean([np.mean((d.mean(axis=0) - values.mean(axis=0))**2) for d in drawn])
 
 
 def expected_error(name: str, epsilon: float, *, clients: int,
@@ -69,7 +66,7 @@ def draw(path: pathlib.Path, *, clients: int, dimension: int, draws: int) -> Non
 
   Args:
     path: Of the file.
-    clients: Whose mean is estimated.
+    clients: Number of clients whose mean is estimated.
     dimension: Coordinates of their vectors.
     draws: Outputs behind each point on the left, vectors behind one on the right.
   """
@@ -77,10 +74,10 @@ def draw(path: pathlib.Path, *, clients: int, dimension: int, draws: int) -> Non
   matplotlib.use('Agg')
   from matplotlib import pyplot  # pylint: disable=g-import-not-at-top
   figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.6))
-  epsilons = np.linspace(LEAST, MOST, 46)
+  epsilons = np.linspace(_POINTS[0], _POINTS[-1], 46)
   sizes = dict(clients=clients, dimension=dimension)
   repeats = max(2, draws // clients)
-  for name in NAMES:
+  for i, name in enumerate(NAMES):
     panels = (
         (left, [worst_variance(name, e) for e in epsilons],
          [measured_variance(name, e, draws) for e in _POINTS]),
@@ -88,9 +85,9 @@ def draw(path: pathlib.Path, *, clients: int, dimension: int, draws: int) -> Non
          [measured_error(name, e, repeats=repeats, **sizes) for e in _POINTS]))
     for axes, formula, measured in panels:
       means, halves = np.transpose(measured)
-      axes.plot(epsilons, formula, label=name, linewidth=1.3, color=_COLOURS[name])
+      axes.plot(epsilons, formula, label=name, linewidth=1.3, color=f'C{i}')
       axes.errorbar(_POINTS, means, yerr=halves, linestyle='none', marker='o',
-                    markersize=3.5, linewidth=1, color=_COLOURS[name])
+                    markersize=3.5, linewidth=1, color=f'C{i}')
   meeting = crossing()
   left.axvline(meeting, color='grey', linestyle=':', linewidth=1)
   left.annotate(
@@ -100,7 +97,8 @@ def draw(path: pathlib.Path, *, clients: int, dimension: int, draws: int) -> Non
   right.set(title=f'mean of {clients:,} clients, {dimension} coordinates',
             ylabel='squared error a coordinate')
   for axes in (left, right):
-    axes.set(yscale='log', xlabel='epsilon of a client', xlim=(LEAST, MOST))
+    axes.set(yscale='log', xlabel='epsilon of a client',
+             xlim=(epsilons[0], epsilons[-1]))
     axes.grid(True, which='both', alpha=0.2)
     axes.legend(fontsize=9)
   figure.tight_layout()

@@ -4,7 +4,9 @@ The Confident-GNMax aggregator (arXiv 1802.08908, Algorithm 1) of a curator who 
 all votes. Noise is discrete Gaussian, drawn by integers, and so are the votes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+import dataclasses
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -12,23 +14,148 @@ import tensorflow as tf
 from aggregators import alias_draw
 from aggregators import discrete_gaussian_table
 from aggregators import keys
-from tff_pipelines.ldp import baseline_plan
+from aggregators import validate
+from tasks.ldp import task as tasks_lib
+from tff_pipelines.accounting import base
+from tff_pipelines.accounting import calibration
+from tff_pipelines.accounting import caveats
+from tff_pipelines.accounting import events
+from tff_pipelines.experiment import guarantee
 from tff_pipelines.ldp import process
+from tff_pipelines.ldp.settings import BaselineSettings
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PatePlan(guarantee.Plan):
+  """A calibrated plan of Confident-GNMax, whose one round is the vote on all queries.
+
+  Attributes:
+    threshold: Votes of the winner, with noise, that an answer takes.
+    threshold_noise: Noise of the check for agreement over that of a label's votes.
+    stddev: Of the noise on each label's votes, > 0.
+    answers: Maximum number of queries that are answered, >= 1.
+    queries: Number of public images that are asked about, >= 1.
+    classes: Of the labels.
+    delta: Of the guarantee.
+    privacy_unit: What one owner is.
+    seed: A simulation seed voids the guarantee.
+  """
+
+  threshold: float
+  threshold_noise: float
+  stddev: float
+  answers: int
+  queries: int
+  classes: int
+  delta: float = 1e-5
+  privacy_unit: str = 'one owner'
+  seed: int | None = None
+  accountant: str = 'rdp'
+
+  def __post_init__(self):
+    validate.finite(threshold=self.threshold)
+    validate.positive(threshold_noise=self.threshold_noise, stddev=self.stddev)
+    validate.integer(answers=self.answers, queries=self.queries, low=1)
+
+  @classmethod
+  def calibrate(cls, settings: BaselineSettings, task: tasks_lib.DistillationTask,
+                recorded: Mapping[str, Any] | None = None) -> 'PatePlan':
+    """Builds the plan of a run.
+
+    Args:
+      settings: Of the run.
+      task: Each of its owners has a vote.
+      recorded: `configuration` of the plan of an earlier start; None for a new run.
+
+    Raises:
+      ValueError: If the target can't be met.
+    """
+    queries = min(settings.queries, len(task.public))
+    plan = cls(
+        threshold=settings.threshold * task.num_clients, stddev=1.0,
+        threshold_noise=settings.threshold_noise, queries=queries,
+        answers=min(settings.answers, queries), classes=task.num_classes,
+        delta=settings.delta, privacy_unit=task.privacy_unit, seed=settings.seed)
+    # Version 1 recorded none.
+    stddev = (recorded or {}).get('noise_stddev')
+    if stddev is None:
+      stddev = calibration.noise_multiplier(
+          lambda z: dataclasses.replace(plan, stddev=z).event(1),
+          epsilon=settings.epsilon, delta=settings.delta, accountant=cls.accountant,
+          total_variation=lambda z: plan.total_variation)
+    plan = dataclasses.replace(plan, stddev=stddev)
+    for name in ('threshold_stddev', 'stddev'):
+      if not discrete_gaussian_table.fits(_variance(getattr(plan, name))):
+        raise ValueError(f'{name}={getattr(plan, name)!r} is too large: its table '
+                         'of the noise would be')
+    return plan
+
+  @property
+  def threshold_stddev(self) -> float:
+    """Noise of the check for agreement, votes."""
+    return self.threshold_noise * self.stddev
+
+  def event(self, index: int) -> base.Event:
+    """All that the vote releases, at most.
+
+    Votes are charged as if one owner moved one of them, which covers any change of its
+    records; the checks for agreement as well, which is more than they cost.
+    """
+    return events.Composed(events=tuple(
+        events.SelfComposed(count=count, event=events.Vote(
+            scheme='ae', level='instance', noise='discrete_gaussian',
+            noise_stddev=stddev))
+        for stddev, count in ((self.threshold_stddev, self.queries),
+                              (self.stddev, self.answers))))
+
+  @property
+  def total_variation(self) -> float:
+    """Distance of all draws of a vote from their ideal distributions.
+
+    Noise is drawn for the labels of every query, answered or not. Random bits are
+    taken as uniform.
+    """
+    return min(1.0, self.queries * (1 + self.classes) *
+               discrete_gaussian_table.TOTAL_VARIATION)
+
+  @property
+  def terms(self) -> guarantee.Terms:
+    return guarantee.Terms(
+        privacy_unit=f'{self.privacy_unit}: whatever it may be replaced by',
+        observers='all who see the labels or what is computed from them',
+        against='observers of the labels', sampler='exact tables',
+        trust_model='a curator is trusted with all votes',
+        source='arXiv 1802.08908, Algorithm 1; arXiv 2004.00010, Proposition 5',
+        adjacency='any change of one owner\'s records, which moves its vote')
+
+  def notes(self) -> list[caveats.Caveat]:
+    return [caveats.Caveat(
+        'epsilon independent of the votes',
+        'what is paid for does not depend on the votes; the data-dependent epsilon of '
+        'publications is itself private')]
+
+  def configuration(self) -> dict[str, Any]:
+    return {'noise_stddev': self.stddev}
+
+
+def _variance(stddev: float) -> float:
+  """The variance of what is drawn: rounded up, as what is accounted for is not."""
+  return stddev**2 * (1 + 2.0**-40)
 
 
 def _noise(stddev: float, key: tf.Tensor, shape: Sequence[int]) -> np.ndarray:
   """int64 draws of the discrete Gaussian."""
-  table = discrete_gaussian_table.build(baseline_plan.variance(stddev))
-  word_key, tie_key = keys.split(key, 2)
+  table = discrete_gaussian_table.build(_variance(stddev))
+  cell_key, tie_key = keys.split(key, 2)
   low, high = tf.unstack(
-      keys.random_bits(word_key, [2, int(np.prod(shape))], tf.int32))
+      keys.random_bits(cell_key, [2, int(np.prod(shape))], tf.int32))
   drawn = alias_draw.draw(low, high, tie_key, tf.constant(table.packed),
                           tf.constant(table.tie))
   return np.reshape(drawn.numpy().astype(np.int64), shape)
 
 
 def count_votes(features: np.ndarray, teachers: Sequence[np.ndarray]) -> np.ndarray:
-  """int64 [n, classes]: how many teachers name each class; private.
+  """int64 [n, classes]: number of teachers that name each class; private.
 
   Args:
     features: float32 [n, dimension].
@@ -41,15 +168,16 @@ def count_votes(features: np.ndarray, teachers: Sequence[np.ndarray]) -> np.ndar
   return votes
 
 
-def answer(votes: np.ndarray, plan: baseline_plan.PatePlan,
-           key: tf.Tensor) -> np.ndarray:
+def answer(votes: np.ndarray, plan: PatePlan, key: tf.Tensor) -> np.ndarray:
   """Answers queries, in their order.
 
-  Formal guarantees. One owner moves one vote of a query: the largest count by at
-  most 1, the counts by sqrt(2) in L2. So a query costs at most a Gaussian release
-  of the sensitivity 1 and noise `threshold_stddev`, and, if it is answered, one of
-  sqrt(2) and `stddev`. What is not answered for lack of agreement or because
-  the maximum number of answers is reached shows as -1.
+  Formal guarantees:
+    * One owner moves one vote of a query: the largest count by at most 1, the counts
+      by sqrt(2) in L2.
+    * So a query costs at most a Gaussian release of the sensitivity 1 and noise
+      `threshold_stddev`, and, if it is answered, one of sqrt(2) and `stddev`.
+    * What is not answered for lack of agreement or because the maximum number of
+      answers is reached shows as -1.
 
   Args:
     votes: int64 [n, classes].

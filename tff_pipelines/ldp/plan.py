@@ -1,8 +1,8 @@
-"""The plan of a distillation: what an answer costs and how many there may be.
+"""The plan of a distillation: the cost of an answer, and the number of answers.
 
-Owners answer in groups, alternately, so that no owner answers more often than others;
-the plan says how many answers an owner gives at most, what each is perturbed by, and
-what all of them cost it. No TensorFlow.
+Owners answer in groups, alternately, so that no owner answers more often than others.
+The plan has the maximum number of answers of an owner, the parameters of the mechanism
+that perturbs each, and the cost of all of them. No TensorFlow.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,7 +30,7 @@ _CALIBRATED = ('epsilon_per_query', 'noise_multiplier', 'answers_per_client', 'd
 class LdpPlan(guarantee.Plan):
   """A calibrated plan.
 
-  Its guarantee is that of one owner: what it calls a round is an answer of that owner.
+  Its guarantee is that of one owner, and its rounds are the answers of that owner.
   Events of the ledger are steps, `step_event`.
 
   Attributes:
@@ -151,18 +151,18 @@ class LdpPlan(guarantee.Plan):
     return {name: getattr(self, name) for name in _CALIBRATED}
 
   def with_least_noise(self, epsilon: float, answers: int) -> 'LdpPlan':
-    """The same with the least noise that keeps so many answers within epsilon."""
+    """The same with the minimum noise that keeps `answers` answers within epsilon."""
     def noisy(z: float) -> 'LdpPlan':
-      changed = {'noise_multiplier': z} if self.is_gaussian else {
-          'epsilon_per_query': 1 / z}
-      return dataclasses.replace(self, **changed)
+      if self.is_gaussian:
+        return dataclasses.replace(self, noise_multiplier=z)
+      return dataclasses.replace(self, epsilon_per_query=1 / z)
 
     return noisy(calibration.noise_multiplier(
         lambda z: noisy(z).released(answers), epsilon=epsilon, delta=self.delta,
         total_variation=lambda z: answers * self.total_variation))
 
   def with_most_answers(self, epsilon: float) -> 'LdpPlan':
-    """The same with as many answers of an owner as epsilon allows."""
+    """The same with the maximum number of answers of an owner within epsilon."""
     if accountant.epsilon(self.event(1), self.delta) > epsilon:
       raise ValueError(f'epsilon={epsilon:g} is less than one answer costs: lower '
                        'epsilon_per_query')
@@ -207,7 +207,7 @@ def build(settings: settings_lib.LdpSettings, *,
     plan = plan.with_least_noise(each, 1)
   elif each is None:
     share = total / answers
-    # The largest of which so many sum to the total at most.
+    # The largest whose sum over the answers is at most the total.
     while share * answers > total:
       share = math.nextafter(share, 0.0)
     plan = dataclasses.replace(plan, epsilon_per_query=share)

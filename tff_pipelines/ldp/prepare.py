@@ -1,4 +1,4 @@
-"""What distillation and its baselines work on: features, teachers, their experiment."""
+"""Features and teachers of distillation and its baselines, and their experiment."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -21,7 +21,7 @@ class Prepared:
 
   Attributes:
     task: Raw records.
-    settings: Say how features and teachers are made.
+    settings: Of features and teachers.
   """
 
   task: tasks_lib.DistillationTask
@@ -70,11 +70,11 @@ class Prepared:
 
   @functools.cached_property
   def teachers(self) -> list[np.ndarray]:
-    """The weights of a teacher of each holding."""
-    return [
-        process.teacher(self.feature_map.transform(held.x), held.y,
-                        self.task.num_classes, self.settings.teacher_strength)
-        for held in self.task.holdings]
+    """The weights of a teacher of each holding, float32 [dimension, classes]."""
+    classes = np.eye(self.task.num_classes)
+    return [process.ridge(self.feature_map.transform(held.x), classes[held.y],
+                          self.settings.teacher_strength)
+            for held in self.task.holdings]
 
 
 def prepare(settings: DataSettings) -> Prepared:
@@ -83,9 +83,9 @@ def prepare(settings: DataSettings) -> Prepared:
 
 
 class PreparedExperiment:
-  """What experiments of this family share: their task and what identifies it.
+  """The task of an experiment of this family, and what identifies it.
 
-  A base class besides one of `experiment.run`.
+  A base class in addition to one of `experiment.run`.
   """
 
   def __init__(self, settings: DataSettings, prepared: Prepared | None = None):
@@ -103,7 +103,7 @@ class PreparedExperiment:
     return self._prepared or prepare(self.settings)
 
   def identity(self, task: Prepared) -> dict[str, Any]:
-    """SHA-256 of the public images and of who the owners are, in hexadecimal."""
+    """SHA-256 of the public images and the number of owners, in hexadecimal."""
     data = task.task
     digest = hashlib.sha256(data.public.tobytes())
     digest.update(

@@ -18,14 +18,11 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from aggregators import local_dp
-from aggregators import validate
 from aggregators.local_dp_mean import LocalAnswersFactory
-
-SAMPLINGS = ('active', 'random')
 
 
 def _normal_equations(features: np.ndarray, targets: np.ndarray):
-  """Features, float64; the smaller of their two products; what it is solved for."""
+  """Features, float64; the smaller of their two products; the right-hand side."""
   x, residual = features.astype(np.float64), targets - 1 / targets.shape[1]
   # The products in the features' own precision, which takes half the time.
   if len(x) <= x.shape[1]:
@@ -67,45 +64,19 @@ def scores(features: np.ndarray, weights: np.ndarray) -> np.ndarray:
   return features @ weights + np.float32(1 / weights.shape[1])
 
 
-def teacher(features: np.ndarray, labels: np.ndarray, num_classes: int,
-            strength: float) -> np.ndarray:
-  """The weights of an owner's teacher; float32 [dimension, classes].
-
-  Args:
-    features: float32 [n, dimension], of the owner's records.
-    labels: int32 [n].
-    num_classes: k.
-    strength: Ridge penalty, > 0.
-  """
-  return ridge(features, np.eye(num_classes)[labels], strength)
-
-
 def soft_labels(features: tf.Tensor, weights: tf.Tensor,
                 temperature: float) -> tf.Tensor:
   """In graph: a teacher's probabilities, float32 [n, classes]."""
-  found = tf.matmul(features, weights)
-  return tf.nn.softmax(found / temperature, axis=-1)
-
-
-def owner_type(dimension: int, num_classes: int, *,
-               seeded: bool) -> tff.StructType:
-  """The type of an owner's input: weights, the queries that it answers, and a key if
-  the run is seeded."""
-  members = [
-      ('weights', tff.TensorType(np.float32, [dimension, num_classes])),
-      ('queries', tff.TensorType(np.int32, [None]))]
-  if seeded:
-    members.append(('key', tff.TensorType(np.int64, [2])))
-  return tff.StructWithPythonType(members, collections.OrderedDict)
+  return tf.nn.softmax(tf.matmul(features, weights) / temperature, axis=-1)
 
 
 def build_asking(mechanism: local_dp.LocalMechanism, *, num_queries: int,
                  dimension: int, temperature: float,
                  seeded: bool = False) -> tff.Computation:
-  """A computation that asks owners about public images.
+  """Builds a computation that asks owners about public images.
 
   Args:
-    mechanism: What an owner does to each answer.
+    mechanism: Perturbs each answer of an owner.
     num_queries: Of one call.
     dimension: Of the features.
     temperature: Of the teachers' soft labels.
@@ -113,14 +84,19 @@ def build_asking(mechanism: local_dp.LocalMechanism, *, num_queries: int,
 
   Returns:
     A computation of the features of the queries at the server, float32
-    [num_queries, dimension], and of owners (`owner_type`) at the clients. Its
-    result is that of `LocalAnswersFactory`, in terms of probabilities: `means`,
-    float32 [num_queries, classes], unbiased, and `answers`, int32 [num_queries].
+    [num_queries, dimension], and of owners at the clients: `weights` of the teacher,
+    float32 [dimension, classes]; `queries`, int32 [any], those that it answers; and
+    `key`, int64 [2], if seeded. Its result is that of `LocalAnswersFactory`, in terms
+    of probabilities: `means`, float32 [num_queries, classes], unbiased, and `answers`,
+    int32 [num_queries].
   """
-  classes = mechanism.dimension
   factory = LocalAnswersFactory(mechanism, num_queries, seeded=seeded)
   process = factory.create(factory.value_type)
-  clients_type = owner_type(dimension, classes, seeded=seeded)
+  clients_type = tff.StructWithPythonType(
+      [('weights', tff.TensorType(np.float32, [dimension, mechanism.dimension])),
+       ('queries', tff.TensorType(np.int32, [None])),
+       *([('key', tff.TensorType(np.int64, [2]))] if seeded else [])],
+      collections.OrderedDict)
   features_type = tff.TensorType(np.float32, [num_queries, dimension])
 
   @tff.tensorflow.computation(clients_type, features_type)
@@ -152,7 +128,7 @@ def build_asking(mechanism: local_dp.LocalMechanism, *, num_queries: int,
 
 
 def owners_of(query: int, *, groups: int, clients_per_query: int) -> range:
-  """The owners that answer query number `query` of a run; groups alternate."""
+  """The owners that answer the query of this index in a run; groups alternate."""
   first = query % groups * clients_per_query
   return range(first, first + clients_per_query)
 
@@ -181,7 +157,7 @@ def choose_queries(candidates: np.ndarray, count: int, *, sampling: str,
 
   Args:
     candidates: int64 [n], images that have not been asked about.
-    count: Number of images, at most n.
+    count: Number of images, from 1 to n.
     sampling: 'active': those that the student is least sure of; 'random'.
     probabilities: The student's, [n, k]; None before there is one, when the choice
       is random.
@@ -190,8 +166,6 @@ def choose_queries(candidates: np.ndarray, count: int, *, sampling: str,
   Returns:
     int64 [count], of the candidates.
   """
-  validate.one_of(SAMPLINGS, sampling=sampling)
-  validate.integer(queries=count, low=1, high=len(candidates))
   if sampling == 'active' and probabilities is not None:
     return candidates[np.argsort(margins(probabilities), kind='stable')[:count]]
   return random.permutation(candidates)[:count]

@@ -1,4 +1,4 @@
-"""What distillation and its baselines say of themselves, besides their guarantees."""
+"""The run report of distillation and its baselines, besides their guarantees."""
 
 from collections.abc import Mapping
 import pathlib
@@ -18,13 +18,13 @@ def outcome_of(task: DistillationTask, predicted: np.ndarray, *,
                fields: Mapping[str, Any], words: str = '',
                results: Mapping[str, Mapping[str, float]] | None = None,
                **attributes: Any) -> report.Outcome:
-  """What came of a run that trained a classifier.
+  """The outcome of a run that trained a classifier.
 
   Args:
     task: Of the run.
     predicted: int64 [n], classes of the test records.
     fields: Further fields of the summary, `details` among them.
-    words: What to say after the accuracy.
+    words: Text that follows the accuracy.
     results: Held-out set -> metric -> value, 'test' among them; None for the accuracy
       of `predicted`.
     **attributes: Further attributes of the outcome.
@@ -60,11 +60,11 @@ def account_command(folder: pathlib.Path, flag: str) -> str:
 
 def description(task: DistillationTask, owners: str,
                 *lines: tuple[str, str]) -> report.Description:
-  """What is about to run.
+  """The description of a run that is about to start.
 
   Args:
     task: Of the run.
-    owners: What the owners have or do, in words.
+    owners: Text that follows the number of owners.
     *lines: Label and text, besides those of the task.
   """
   return report.Description(

@@ -24,6 +24,7 @@ from tff_pipelines.ldp import student as student_lib
 from tff_pipelines.ldp.settings import LdpSettings
 from tff_pipelines.simulation import cohorts
 
+# File of a run's folder that keeps the student.
 STUDENT = 'student.npz'
 
 
@@ -35,7 +36,7 @@ def mechanism_of(plan: plan_lib.LdpPlan) -> local_dp.LocalMechanism:
 
 
 class LdpRounds(rounds_lib.ChargedRounds):
-  """Steps of queries; all but the answers follows from them and from public data.
+  """Steps of queries; all except the answers follows from them and from public data.
 
   Attributes:
     student: Of all answers that are kept; None if there are none.
@@ -48,7 +49,7 @@ class LdpRounds(rounds_lib.ChargedRounds):
 
     Args:
       prepared: Features and teachers.
-      plan: Says who answers which query, and how it is perturbed.
+      plan: Groups of owners, and the parameters of the mechanism.
     """
     self._prepared, self._plan = prepared, plan
     self._settings = settings = plan.settings
@@ -64,7 +65,7 @@ class LdpRounds(rounds_lib.ChargedRounds):
 
   def restore(self, lines, kept) -> None:
     self._charged = plan_lib.charged_queries(lines)
-    # The images that were asked about.
+    # Indices of the images that were asked about.
     self._rows, self.student = np.zeros(0, np.int64), None
     if kept:
       self._rows, means = (np.concatenate([k.arrays[name] for k in kept])
@@ -95,7 +96,7 @@ class LdpRounds(rounds_lib.ChargedRounds):
     return {'accuracy': f"{self.accuracy('test'):.4f}"}
 
   def _left(self) -> dict[str, int]:
-    """Reason to stop, in words -> queries that it leaves to be asked."""
+    """Reason to stop, in words -> number of queries that are left until then."""
     settings, public, answered = self._settings, self._prepared.public, len(self._rows)
     left = {'every public image has been asked about': len(public) - answered}
     if settings.max_queries is not None:
@@ -124,9 +125,9 @@ class LdpRounds(rounds_lib.ChargedRounds):
       line: Of the ledger, which charged the step.
 
     Returns:
-      `first_query`: number of the first query in the run, from which follows who
-      answers; `rows`: int64 [Q], the images in the pool; `means`: float32 [Q,
-      classes], mean answers; `answers`: int32 [Q], how many owners answered.
+      `first_query`: index of the first query in the run, which decides who answers;
+      `rows`: int64 [Q], the images in the pool; `means`: float32 [Q, classes], mean
+      answers; `answers`: int32 [Q], number of owners that answered.
     """
     settings, public = self._settings, self._prepared.public
     first, seed = line['event']['queries_before'], settings.seed
@@ -137,7 +138,7 @@ class LdpRounds(rounds_lib.ChargedRounds):
         probabilities=self.student and self.student.probabilities(public[candidates]),
         random=np.random.default_rng([settings.sampling_seed, first]))
     teachers, groups = self._prepared.teachers, self._plan.groups
-    # A group that is asked one query is asked every so many after it, too.
+    # A group answers every query whose index leaves the same remainder.
     owners = [collections.OrderedDict(
         weights=teachers[owner % len(teachers)],
         queries=np.arange(query, count, groups, dtype=np.int32),

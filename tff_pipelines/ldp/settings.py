@@ -1,4 +1,4 @@
-"""Settings of local distillation, of the data that its baselines share, of a figure."""
+"""Settings of local distillation, of its baselines and of the mechanisms' figure."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -9,25 +9,36 @@ from tff_pipelines.experiment import files
 from tff_pipelines.experiment import settings
 from tff_pipelines.fedavg import settings as train
 
-MECHANISMS = ('piecewise', 'duchi', 'laplace', 'gaussian')
-SAMPLINGS = ('active', 'random')
-REFINEMENTS = ('auto', 'always', 'never')
-
 DEFAULT_EPSILON = 8.0
 DEFAULT_GAUSSIAN_DELTA = 1e-5
 
 # Test records that are set aside for a target accuracy.
 _VALIDATION, _VALIDATION_DIGITS = 1000, 60
 _FILES = {'task': tuple(task for task in tasks_lib.TASKS if task != 'digits')}
+# Defaults that differ by the algorithm of a baseline.
+_DEFAULTS = {'rounds': {'dp_sgd': 60, 'dp_fl': 15},
+             'clip': {'dp_sgd': 1.0, 'dp_fl': 0.3},
+             'learning_rate': {'dp_sgd': 8.0, 'dp_fl': 15.0}}
 
 _data, _clients, _privacy, _queries, _student, _run, _figure = settings.groups(
     'data', 'clients', 'privacy', 'queries', 'student', 'run', 'figure')
 _refined = settings.group('student', refine=('auto', 'always'))
+_dp_sgd = settings.group('privacy', algorithm=('dp_sgd',))
+_pate = settings.group('privacy', algorithm=('pate',))
+_dp_fl = settings.group('training', algorithm=('dp_fl',))
+
+
+def _by_algorithm(name: str, text: str, **rest: Any) -> Any:
+  """A field that the algorithms of `_DEFAULTS` use, each with its own default."""
+  values = _DEFAULTS[name]
+  return settings.setting(
+      None, text, when={'algorithm': tuple(values)}, otherwise=', '.join(
+          f'{value:g} for {algorithm}' for algorithm, value in values.items()), **rest)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataSettings(settings.TaskSettings):
-  """The data owners' records, the public images and what is computed from them."""
+  """Settings of the data owners' records, the public images and the features."""
 
   options_by_task = dict.fromkeys(tasks_lib.TASKS, tasks_lib.OPTIONS)
 
@@ -68,17 +79,17 @@ class DataSettings(settings.TaskSettings):
 
   def upgraded(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
     """The settings in a configuration of version 1, as the present ones record them."""
-    found = settings.of_version_1(
+    fields = settings.of_version_1(
         type(self), {**recorded, **recorded.get('budget', {}),
                      **recorded['task_options']})
     # Version 1 recorded what a target sets aside.
     aside = self.task_options.items() - self.configuration().items()
-    return dict(found.items() - aside)
+    return dict(fields.items() - aside)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LdpSettings(settings.RunSettings, DataSettings):
-  """Everything that a distillation can be asked for."""
+  """Settings of a distillation."""
 
   stand_ins: int | None = _data(None, 'Sets of records that stand in for the owners '
       'alternately, for the reproduction of published experiments.', low=1)
@@ -86,7 +97,7 @@ class LdpSettings(settings.RunSettings, DataSettings):
       low=1, aliases=('records_per_owner',))
 
   mechanism: str = _privacy('piecewise', 'Mechanism that an owner perturbs its answers '
-      'by.', choices=MECHANISMS, essential=True)
+      'by.', choices=('piecewise', 'duchi', 'laplace', 'gaussian'), essential=True)
   epsilon: float | None = _privacy(None, 'Target of all answers of an owner together, '
       'never exceeded.', above=0, essential=True, aliases=('epsilon_total',),
       otherwise=f'{DEFAULT_EPSILON:g}, without --epsilon_per_query')
@@ -107,12 +118,13 @@ class LdpSettings(settings.RunSettings, DataSettings):
   target_accuracy: float | None = _queries(None, 'Stop when the student has it on '
       '--validation_records.', above=0, high=1)
   sampling: str = _queries('active', 'active: images that the student is least sure '
-      'of. random: any.', choices=SAMPLINGS, essential=True)
+      'of. random: any.', choices=('active', 'random'), essential=True)
   sampling_seed: int = _queries(0, 'Public seed of random choices of queries.', low=0)
   temperature: float = _clients(0.05, 'Temperature of an owner\'s soft labels; small '
       'is hard.', above=0)
   refine: str = _student('auto', 'Train the student also on its own labels of public '
-      'images. auto: unless held-out answers speak against it.', choices=REFINEMENTS)
+      'images. auto: unless held-out answers speak against it.',
+      choices=('auto', 'always', 'never'))
   refine_steps: int = _refined(40, 'Steps of the refinement.', low=1)
   refine_strength: float = _refined(0.3, 'Ridge penalty of the refinement.', above=0)
   sharpness: float = _student(8.0, 'Factor from the student\'s scores to the '
@@ -155,8 +167,53 @@ class LdpSettings(settings.RunSettings, DataSettings):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class BaselineSettings(settings.RunSettings, DataSettings):
+  """Settings of a baseline.
+
+  Attributes without a value get the default of the algorithm; None if it does not use
+  them.
+  """
+
+  algorithm: str = settings.setting('pate', 'dp_sgd: noisy gradients of records that a '
+      'curator holds. pate: noisy votes of the owners\' teachers, counted by a '
+      'curator. dp_fl: federated averaging with distributed Skellam noise.',
+      group='algorithm', choices=('dp_sgd', 'pate', 'dp_fl'), essential=True)
+  epsilon: float = train.like('epsilon', 8.0, when={})
+  delta: float = train.like('delta', 1e-05, when={})
+  rounds: int | None = _by_algorithm('rounds', 'Steps of dp_sgd, rounds of dp_fl.',
+      group='privacy', low=1, essential=True)
+  clip: float | None = _by_algorithm('clip', 'L2 clip: of a gradient in dp_sgd, of an '
+      'owner\'s update in dp_fl.', group='privacy', above=0, unit='model units')
+  record_rate: float = _dp_sgd(0.2, 'Probability that a record is sampled for a step '
+      'of dp_sgd.', above=0, high=1)
+  queries: int = _pate(1000, 'Public images that pate asks about at most.', low=1,
+      essential=True)
+  answers: int = _pate(500, 'Queries that pate answers at most.', low=1, essential=True)
+  threshold: float = _pate(0.5, 'Fraction of the owners that must agree, in pate.',
+      above=0, high=1)
+  threshold_noise: float = _pate(2.0, 'Noise of the check for agreement over the noise '
+      'of votes, in pate.', above=0)
+  learning_rate: float | None = _by_algorithm('learning_rate', 'Learning rate of '
+      'dp_sgd, of the server in dp_fl.', group='training', above=0)
+  client_learning_rate: float = _dp_fl(0.2, 'Learning rate of SGD at an owner, in '
+      'dp_fl.', above=0)
+  client_batch_size: int = _dp_fl(20, 'Records of a step at an owner, in dp_fl.', low=1)
+  client_epochs: int = _dp_fl(1, 'Passes over own records in a round of dp_fl.', low=1)
+
+  teacher_strength: float = settings.changed(
+      DataSettings, 'teacher_strength', when={'algorithm': ('pate',)})
+  num_workers: int = train.like('num_workers', when={'algorithm': ('dp_fl',)})
+
+  def __post_init__(self):
+    for name, values in _DEFAULTS.items():
+      if getattr(self, name) is None:
+        object.__setattr__(self, name, values.get(self.algorithm))
+    super().__post_init__()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class FigureSettings(settings.Settings):
-  """What the figure of the mechanisms shows, and where it goes."""
+  """Settings of the figure of the mechanisms."""
 
   output: str = _run('out/figures/local_mechanisms.png', 'PNG file.', essential=True)
   num_clients: int = _figure(1000, 'Clients whose mean is estimated, on the right.',

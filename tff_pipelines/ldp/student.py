@@ -9,23 +9,23 @@ which are noisy but unbiased too, speak against it. Everything here is computed 
 answers and public images, and costs no privacy.
 """
 
+from collections.abc import Iterator
 import dataclasses
 import functools
 import math
 
 import numpy as np
+from scipy import special
 
-from aggregators import validate
 from tff_pipelines.ldp import process
 
-REFINEMENTS = ('auto', 'always', 'never')
 # Penalties of the first student that held-out answers choose from.
 _STRENGTHS = (0.3, 1.0, 3.0, 10.0)
 _FOLDS = 5
 # Fewer answers are not divided: this penalty is taken.
 _FEWEST_ANSWERS = 50
 _USUAL_STRENGTH = 1.0
-# What a refinement is tried by.
+# Of the trial that decides whether the student is refined.
 _REFINE_FOLDS, _TRIAL_STEPS, _DOUBTS = 3, 20, 2.0
 
 
@@ -34,7 +34,7 @@ class StudentConfig:
   """How the student learns.
 
   Attributes:
-    refine: One of REFINEMENTS: whether it continues with its own labels.
+    refine: 'auto', 'always' or 'never': whether it continues with its own labels.
     steps: Number of steps of the refinement, >= 1.
     strength: Ridge penalty of the refinement, > 0.
     sharpness: Factor from its scores to the logarithms of its probabilities, > 0.
@@ -46,12 +46,6 @@ class StudentConfig:
   strength: float = 0.3
   sharpness: float = 8.0
   trust: float = 0.6
-
-  def __post_init__(self):
-    validate.one_of(REFINEMENTS, refine=self.refine)
-    validate.integer(refine_steps=self.steps, low=1)
-    validate.positive(refine_strength=self.strength, sharpness=self.sharpness)
-    validate.fraction(trust=self.trust)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,16 +80,14 @@ class Student:
 
 
 def _softmax(x: np.ndarray) -> np.ndarray:
-  x = x.astype(np.float64)
-  powers = np.exp(x - x.max(axis=1, keepdims=True))
-  return powers / powers.sum(axis=1, keepdims=True)
+  return special.softmax(x.astype(np.float64), axis=1)
 
 
-def _folds(count: int, number: int):
+def _folds(count: int, folds: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
   """Yields indices of answers to train on, and of those held out; deterministic."""
-  indices = np.arange(count)
-  for i in range(number):
-    yield indices[indices % number != i], indices[indices % number == i]
+  fold = np.arange(count) % folds
+  for i in range(folds):
+    yield np.flatnonzero(fold != i), np.flatnonzero(fold == i)
 
 
 def _spread(scores: np.ndarray) -> float:
@@ -133,28 +125,22 @@ class Trainer:
       variance: Of the noise, at most.
     """
     answers = answers.astype(np.float64)
+    refine, refined = self._config.refine, False
     strength = self._strength(rows, answers)
-    weights, refined = self._first(rows, answers, strength), False
-    if self._config.refine == 'always' or (
-        self._config.refine == 'auto' and
-        self._helps(rows, answers, strength, variance)):
+    weights = self._first(rows, answers, strength)
+    if refine == 'always' or (
+        refine == 'auto' and self._helps(rows, answers, strength, variance)):
       weights, refined = self._refined(
           rows, answers, weights, variance, self._config.steps), True
-    found = process.scores(self._features, weights)
     return Student(
-        weights=weights, spread=_spread(found), sharpness=self._config.sharpness,
-        refined=refined, strength=strength)
+        weights=weights, spread=_spread(process.scores(self._features, weights)),
+        sharpness=self._config.sharpness, refined=refined, strength=strength)
 
   def _first(self, rows: np.ndarray, answers: np.ndarray,
              strength: float) -> np.ndarray:
     return process.ridge(self._features[rows], answers, strength)
 
-  def _agreement(self, weights: np.ndarray, rows: np.ndarray,
-                 answers: np.ndarray) -> float:
-    """Unbiased estimate of how many answers mean what the student says."""
-    return float(answers[np.arange(len(rows)), self._said(weights, rows)].sum())
-
-  def _said(self, weights: np.ndarray, rows: np.ndarray) -> np.ndarray:
+  def _named(self, weights: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """int64, the classes that a student names."""
     return (self._features[rows] @ weights).argmax(axis=1)
 
@@ -164,10 +150,11 @@ class Trainer:
       return _USUAL_STRENGTH
     totals = np.zeros(len(_STRENGTHS))
     for kept, out in _folds(len(rows), _FOLDS):
-      path = process.ridge_path(
-          self._features[rows[kept]], answers[kept], _STRENGTHS)
-      totals += [self._agreement(weights, rows[out], answers[out])
-                 for weights in path]
+      # Unbiased estimates of the number of answers that mean what the student names.
+      totals += [
+          answers[out, self._named(weights, rows[out])].sum()
+          for weights in process.ridge_path(
+              self._features[rows[kept]], answers[kept], _STRENGTHS)]
     return _STRENGTHS[int(totals.argmax())]
 
   def _helps(self, rows: np.ndarray, answers: np.ndarray, strength: float,
@@ -179,15 +166,14 @@ class Trainer:
     """
     if len(rows) < _FEWEST_ANSWERS:
       return False
+    steps = min(self._config.steps, _TRIAL_STEPS)
     gain, differing = 0.0, 0
     for kept, out in _folds(len(rows), _REFINE_FOLDS):
-      first = self._first(rows[kept], answers[kept], strength)
-      second = self._refined(rows[kept], answers[kept], first, variance,
-                             min(self._config.steps, _TRIAL_STEPS))
-      said = [self._said(weights, rows[out]) for weights in (first, second)]
-      agreed = [answers[out, labels].sum() for labels in said]
-      gain += float(agreed[1] - agreed[0])
-      differing += int(np.sum(said[0] != said[1]))
+      weights = self._first(rows[kept], answers[kept], strength)
+      refined = self._refined(rows[kept], answers[kept], weights, variance, steps)
+      first, second = (self._named(w, rows[out]) for w in (weights, refined))
+      gain += float(answers[out, second].sum() - answers[out, first].sum())
+      differing += int(np.sum(first != second))
     # Where they differ, two coordinates of an answer are compared.
     return gain > -_DOUBTS * math.sqrt(2 * variance * differing)
 
@@ -200,10 +186,10 @@ class Trainer:
     evidence = np.zeros((len(along), answers.shape[1]))
     evidence[rows] = config.trust * answers / variance
     offset = np.float32(1 / answers.shape[1])
-    found = process.scores(self._features, weights)
+    scores = process.scores(self._features, weights)
     for _ in range(steps):
-      labels = _softmax(config.sharpness / _spread(found) * found + evidence)
+      labels = _softmax(config.sharpness / _spread(scores) * scores + evidence)
       inner = along.T @ (labels.astype(np.float32) - offset)
       inner /= (spreads + np.float32(config.strength))[:, np.newaxis]
-      found = along @ inner + offset
+      scores = along @ inner + offset
     return axes @ inner

@@ -1,24 +1,31 @@
 """An agent of AE-DPFL: it trains a model of its own and votes by it.
 
 Pure TensorFlow functions of explicit arguments; TFF maps them over agents.
+
+Training may be domain-adversarial (Ganin et al., arXiv 1505.07818): a discriminator
+learns to tell from the features whether a record is the agent's or the server's, while
+the gradient that reaches the features is reversed, so that they come to be the same in
+both domains. The server's records are public and need no labels.
 """
 
+from collections.abc import Callable
 import dataclasses
 
+import numpy as np
 import tensorflow as tf
 
 from aggregators import keys
-from aggregators import validate
 from tasks.models import layers
 from tasks.models.classifiers import Network
 from tff_pipelines.learning import adam
-from tff_pipelines.voting import domain_adversarial
 
 # Logits of classes that an agent has no record of.
 _NEVER = -1e9
 # Number of queries that are answered in one call.
 _BLOCK = 500
 _BATCHES, _PUBLIC_BATCHES, _SHIFTS = 0, 1, 2
+# Units of the discriminator, and how fast its strength grows, as in the paper.
+_HIDDEN, _GROWTH = 64, 10.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,14 +46,6 @@ class AgentConfig:
   adversarial: float = 0.0
   shift: int = 0
 
-  def __post_init__(self):
-    validate.finite(client_confidence=self.confidence)
-    if not 0 <= self.confidence < 1:
-      raise ValueError(
-          f'client_confidence must be in [0, 1), found {self.confidence!r}')
-    validate.non_negative(adversarial_strength=self.adversarial)
-    validate.integer(client_shift=self.shift, low=0)
-
 
 def own_classes(labels: tf.Tensor, num_classes: int) -> tf.Tensor:
   """Which classes occur among labels; bool [classes]."""
@@ -65,6 +64,54 @@ def shifted(images: tf.Tensor, key: tf.Tensor, most: int) -> tf.Tensor:
       [-1, images.shape[1], images.shape[2]])
 
 
+def initial_discriminator(feature_size: int, seed: int) -> list[np.ndarray]:
+  """Weights of the discriminator: one hidden layer, one logit."""
+  rng = np.random.default_rng([seed, feature_size])
+  return [layers.glorot_uniform(rng, feature_size, _HIDDEN),
+          layers.zeros(_HIDDEN), layers.glorot_uniform(rng, _HIDDEN, 1),
+          layers.zeros(1)]
+
+
+@tf.custom_gradient
+def reverse_gradient(x: tf.Tensor, strength: tf.Tensor):
+  """Returns x; the gradient that goes back through it is -strength times as large."""
+  return tf.identity(x), lambda upstream: (
+      -strength * upstream, tf.zeros_like(strength))
+
+
+def adversarial_strength(progress: tf.Tensor, largest: float) -> tf.Tensor:
+  """Strength of the reversed gradient: 0 at the start, `largest` at the end.
+
+  Args:
+    progress: In [0, 1], the fraction of the training that is done.
+    largest: >= 0.
+  """
+  return largest * (2.0 / (1.0 + tf.exp(-_GROWTH * progress)) - 1.0)
+
+
+def domain_loss(weights, own: tf.Tensor, public: tf.Tensor,
+                strength: tf.Tensor) -> tf.Tensor:
+  """Mean cross-entropy of the domains, seen by the features in reverse.
+
+  Args:
+    weights: Of the discriminator.
+    own: float32 [n, feature_size], features of the agent's records.
+    public: float32 [m, feature_size], of the server's.
+    strength: float32 scalar, of the reversed gradient.
+
+  Returns:
+    float32 scalar; both domains weigh the same.
+  """
+  features = reverse_gradient(tf.concat([own, public], axis=0), strength)
+  hidden = tf.nn.relu(layers.dense(features, weights[0], weights[1]))
+  logits = layers.dense(hidden, weights[2], weights[3])[:, 0]
+  count = tf.shape(own)[0]
+  is_public = tf.cast(tf.range(tf.shape(logits)[0]) >= count, tf.float32)
+  losses = tf.nn.sigmoid_cross_entropy_with_logits(
+      labels=is_public, logits=logits)
+  return (tf.reduce_mean(losses[:count]) + tf.reduce_mean(losses[count:])) / 2
+
+
 def train(network: Network, initial_weights, examples, unlabelled,
           key: tf.Tensor, config: AgentConfig) -> list[tf.Tensor]:
   """Trains an agent's model on its records, with logits of its own classes only.
@@ -75,7 +122,7 @@ def train(network: Network, initial_weights, examples, unlabelled,
     examples: 'x' and 'y' of the agent, any number of records.
     unlabelled: [m, ...] public records, for domain-adversarial training.
     key: int64[2]; the order of the records and all else derives from it.
-    config: How.
+    config: Of the training.
 
   Returns:
     The weights, a list of float32 tensors.
@@ -85,12 +132,9 @@ def train(network: Network, initial_weights, examples, unlabelled,
   batch_size = config.training.batch_size
   total = adam.steps_of(count, config.training)
   own = own_classes(y, network.num_classes)
-  weights = [tf.convert_to_tensor(w) for w in initial_weights]
-  network_weights = len(weights)
+  size, weights = len(initial_weights), list(initial_weights)
   if config.adversarial > 0:
-    weights += [tf.convert_to_tensor(w) for w in
-                domain_adversarial.initial_discriminator(
-                    network.feature_size, 0)]
+    weights += initial_discriminator(network.feature_size, 0)
 
   def batch_of(records, which, step, of):
     rows = adam.batch_rows(
@@ -102,25 +146,23 @@ def train(network: Network, initial_weights, examples, unlabelled,
 
   def loss(weights, step):
     rows, batch = batch_of(x, _BATCHES, step, count)
-    features = network.features(weights[:network_weights], batch)
-    logits = network.classify(weights[:network_weights], features)
+    features = network.features(weights[:size], batch)
+    logits = network.classify(weights[:size], features)
     value = tf.reduce_mean(layers.softmax_cross_entropy(
         tf.where(own, logits, _NEVER), tf.gather(y, rows)))
     if config.adversarial > 0:
       _, public = batch_of(
           unlabelled, _PUBLIC_BATCHES, step, tf.shape(unlabelled)[0])
-      value += domain_adversarial.domain_loss(
-          weights[network_weights:], features,
-          network.features(weights[:network_weights], public),
-          domain_adversarial.strength(
+      value += domain_loss(
+          weights[size:], features, network.features(weights[:size], public),
+          adversarial_strength(
               tf.cast(step, tf.float32) / tf.cast(total, tf.float32),
               config.adversarial))
     return value
 
   trained = adam.run_steps(
-      loss, adam.initial_state(weights), 0, total, total,
-      config.training)
-  return trained[0][:network_weights]
+      loss, adam.initial_state(weights), 0, total, total, config.training)
+  return trained[0][:size]
 
 
 def votes(network: Network, weights, queries: tf.Tensor, labels: tf.Tensor,
@@ -138,20 +180,19 @@ def votes(network: Network, weights, queries: tf.Tensor, labels: tf.Tensor,
     int32 [Q, C]. An agent without records abstains from all.
   """
   own = own_classes(labels, network.num_classes)
-  found = []
-  for start in range(0, queries.shape[0], _BLOCK):
-    logits = network.logits(weights, queries[start:start + _BLOCK])
-    found.append(tf.nn.softmax(tf.where(own, logits, _NEVER)))
-  probabilities = tf.concat(found, axis=0)
+  probabilities = tf.concat([
+      tf.nn.softmax(tf.where(
+          own, network.logits(weights, queries[start:start + _BLOCK]), _NEVER))
+      for start in range(0, queries.shape[0], _BLOCK)], axis=0)
   best = tf.argmax(probabilities, axis=1)
-  # A model that is not finite has no opinion.
+  # A model with NaN or infinite outputs has no opinion.
   sure = (tf.reduce_max(probabilities, axis=1) > confidence) & tf.reduce_all(
       tf.math.is_finite(probabilities), axis=1) & tf.reduce_any(own)
   ballot = tf.one_hot(best, network.num_classes, dtype=tf.int32)
   return ballot * tf.cast(sure, tf.int32)[:, tf.newaxis]
 
 
-def trained_votes(network: Network, initial_weights, config: AgentConfig):
+def trained_votes(network: Network, initial_weights, config: AgentConfig) -> Callable:
   """An agent's answer, as `process.build` takes it."""
 
   def answer(public, examples, key):

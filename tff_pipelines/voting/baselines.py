@@ -1,6 +1,5 @@
 """Baselines of voting on the same tasks: FedAvg, DP-FedAvg and DP-FedSGD."""
 
-import abc
 from typing import Any
 
 from tasks import task as task_lib
@@ -22,7 +21,6 @@ from tff_pipelines.learning import noisy_sgd
 from tff_pipelines.learning.noisy_sgd_plan import NoisySgdPlan
 from tff_pipelines.voting import features as features_lib
 from tff_pipelines.voting import preparation
-from tff_pipelines.voting import records
 from tff_pipelines.voting import report
 
 _SHARED_NOISE = (
@@ -45,26 +43,16 @@ class SgdPlan(NoisySgdPlan):
 class _BaselineExperiment(preparation.VotingExperiment):
   """Rounds of a baseline on the agents' records, seen through the public map."""
 
-  @abc.abstractmethod
-  def mechanism_line(self, plan) -> str:
-    """What makes the run private, in one line."""
-
-  @abc.abstractmethod
-  def fields(self, plan, parameters: int) -> dict[str, Any]:
-    """Fields of the summary that follow from the plan and the size of the model.
-
-    `details` among them: kind of noise, and bytes that an agent sends in all.
-    """
-
   def planned_rounds(self, plan) -> int:
     return self.settings.rounds
 
-  def describe(self, task, plan) -> report_lib.Description:
+  def _description(self, task: VotingTask, plan: guarantee.Plan,
+                   mechanism: str) -> report_lib.Description:
+    """The run that is about to start; `mechanism` is one line of the report."""
     model = self.network(task).as_model()
     return report.describe(task, [
         ('model', f'{model.name} with {model.parameter_count():,} parameters'),
-        ('run', self.run_line(plan, self.settings.rounds)),
-        ('mechanism', self.mechanism_line(plan))])
+        ('run', self.run_line(plan, self.settings.rounds)), ('mechanism', mechanism)])
 
   def federated(self, task: VotingTask) -> task_lib.Task:
     """The records through the public map, as a task of federated averaging."""
@@ -73,19 +61,19 @@ class _BaselineExperiment(preparation.VotingExperiment):
         name=task.name, model=self.network(task).as_model(), train=seen.agents,
         held_out={'test': seen.test}, privacy_unit=task.privacy_unit)
 
-  def outcome(self, task, plan, rounds: loop.FedAvgRounds,
-              state) -> report_lib.Outcome:
-    settings, model = self.settings, self.network(task).as_model()
+  def _outcome(self, task: VotingTask, plan: guarantee.Plan,
+               metrics: fedavg_report.Results, details: dict[str, Any],
+               **fields: Any) -> report_lib.Outcome:
+    settings = self.settings
     title = fedavg_report.title(
         plan, f'{task.name}, {settings.algorithm}', settings.rounds)
-    fields = self.fields(plan, model.parameter_count())
-    kind = records.read_map(self.folder, task.public).kind
+    kind = features_lib.read_map(self.folder, task.public).kind
     return report.outcome(
-        task, settings, rounds.results(state)['test'], files=(files.METRICS,),
+        task, settings, metrics['test'], files=(files.METRICS,),
         figures={files.FIGURE: lambda path: fedavg_report.draw_metrics(
             path, 'test', title)},
-        fields={**fields, 'model': model.name,
-                'details': {**fields['details'], 'features': kind}})
+        fields={**fields, 'model': self.network(task).name,
+                'details': {**details, 'features': kind}})
 
 
 class AveragingExperiment(_BaselineExperiment):
@@ -110,8 +98,8 @@ class AveragingExperiment(_BaselineExperiment):
   def run_line(self, plan: FedAvgPlan, rounds: int) -> str:
     return f'{self.settings.algorithm}: {fedavg_report.run_line(plan, rounds)}'
 
-  def mechanism_line(self, plan: FedAvgPlan) -> str:
-    return fedavg_report.mechanism_line(plan)
+  def describe(self, task, plan) -> report_lib.Description:
+    return self._description(task, plan, fedavg_report.mechanism_line(plan))
 
   def build_rounds(self, task, plan) -> loop.FedAvgRounds:
     settings, task = self.settings, self.federated(task)
@@ -123,14 +111,16 @@ class AveragingExperiment(_BaselineExperiment):
         clients_per_call=settings.clients_per_call,
         rounds_per_evaluation=settings.rounds_per_evaluation)
 
-  def fields(self, plan: FedAvgPlan, parameters: int) -> dict[str, Any]:
-    params, mechanism, sent = plan.params, plan.mechanism, parameters * 4.0
+  def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
+    params, mechanism = plan.params, plan.mechanism
+    sent = mechanism.dimension * 4.0
     if params is not None:
       sent = params.padded_dimension * params.bits / 8
-    return {**fedavg_report.fields(plan), 'details': {
+    return self._outcome(task, plan, rounds.results(state), {
         'noise': self.settings.noise if plan.is_private else None,
         'uplink_bytes_per_agent': (
-            sent * mechanism.rounds * mechanism.cohort_size / mechanism.population)}}
+            sent * mechanism.rounds * mechanism.cohort_size / mechanism.population)},
+                         **fedavg_report.fields(plan))
 
 
 class FedSgdExperiment(_BaselineExperiment):
@@ -161,10 +151,11 @@ class FedSgdExperiment(_BaselineExperiment):
     return (f'dp_fedsgd: {rounds} rounds of all {plan.clients:,} agents, '
             f'{plan.expected_records:.6g} of {plan.records:,} records expected')
 
-  def mechanism_line(self, plan: SgdPlan) -> str:
+  def describe(self, task, plan) -> report_lib.Description:
     noise = report_lib.noise_in_words(
         plan.noise_multiplier, given=self.settings.noise_multiplier is not None)
-    return f'noisy_sgd, noise multiplier {noise}, clip {plan.clip:g}'
+    return self._description(
+        task, plan, f'noisy_sgd, noise multiplier {noise}, clip {plan.clip:g}')
 
   def build_rounds(self, task, plan) -> loop.FedAvgRounds:
     settings, task = self.settings, self.federated(task)
@@ -186,9 +177,10 @@ class FedSgdExperiment(_BaselineExperiment):
         config=loop.LoopConfig(rounds=plan.rounds,
                                rounds_per_evaluation=settings.rounds_per_evaluation))
 
-  def fields(self, plan: SgdPlan, parameters: int) -> dict[str, Any]:
-    return {
-        'mechanism': 'noisy_sgd', 'noise_multiplier': plan.noise_multiplier,
-        'clip': plan.clip, 'parameters': parameters, 'cohort_size': plan.clients,
-        'details': {'noise': 'gaussian',
-                    'uplink_bytes_per_agent': parameters * 4.0 * plan.rounds}}
+  def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
+    size = self.network(task).as_model().parameter_count()
+    return self._outcome(
+        task, plan, rounds.results(state),
+        {'noise': 'gaussian', 'uplink_bytes_per_agent': size * 4.0 * plan.rounds},
+        mechanism='noisy_sgd', noise_multiplier=plan.noise_multiplier, clip=plan.clip,
+        parameters=size, cohort_size=plan.clients)

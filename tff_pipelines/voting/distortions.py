@@ -1,16 +1,14 @@
 """Random distortions of images, under which a digit stays a digit. Pure, by keys.
 
-They make a few thousand public images enough to learn features, or a student,
+With them a few thousand public images are enough to learn features, or a student,
 from. Images are float32 [batch, size, size, 1], ink near 1 on 0.
 """
-
-import math
 
 import tensorflow as tf
 
 from aggregators import keys
 
-# Nodes a side of the grid that elastic displacements are drawn on.
+# Nodes a side of the grid of elastic displacements.
 _NODES = 5
 
 
@@ -33,8 +31,8 @@ def affine(images: tf.Tensor, key: tf.Tensor, *, turn: float, log_scale: float,
   """
   batch, size = tf.shape(images)[0], images.shape[1]
 
-  def draw(number, most):
-    return _between(keys.derive(key, number), [batch], most)
+  def draw(index, most):
+    return _between(keys.derive(key, index), [batch], most)
 
   angle, lean = draw(0, turn), draw(1, shear)
   across, along = tf.exp(draw(2, log_scale)), tf.exp(draw(3, log_scale))
@@ -59,9 +57,9 @@ def elastic(images: tf.Tensor, key: tf.Tensor, stddev: float) -> tf.Tensor:
   moved = tf.image.resize(coarse, [size, size], 'bicubic')
   line = tf.range(size, dtype=tf.float32)
   grid = tf.stack(tf.meshgrid(line, line, indexing='ij'), axis=-1)
-  places = tf.clip_by_value(grid + moved, 0.0, size - 1.001)
-  corner = tf.floor(places)
-  rest = tf.reshape(places - corner, [batch, size * size, 2])
+  positions = tf.clip_by_value(grid + moved, 0.0, size - 1.001)
+  corner = tf.floor(positions)
+  rest = tf.reshape(positions - corner, [batch, size * size, 2])
   corner = tf.cast(corner, tf.int32)
   index = tf.reshape(corner[..., 0] * size + corner[..., 1], [batch, -1])
   flat = tf.reshape(images, [batch, size * size])
@@ -98,8 +96,3 @@ def weak(images: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
   pixel = images.shape[1] / 28
   return affine(images, key, turn=0.12, log_scale=0.06, shear=0.1,
                 shift=1.0 * pixel)
-
-
-def largest_turn() -> float:
-  """Degrees by which `strong` turns at most."""
-  return math.degrees(0.35)

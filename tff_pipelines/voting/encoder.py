@@ -3,11 +3,13 @@
 Two distorted views of an image shall be nearer to each other than to views of other
 images (SimCLR, arXiv 2002.05709). Training sees the server's public images only, so
 features are public, and agents may use them without a cost in privacy.
+
+The encoder is three convolutions and a dense layer, each with batch normalisation. Its
+weights are a list: kernel, scale and offset of each layer.
 """
 
 from collections.abc import Callable, Sequence
 import dataclasses
-import math
 
 import numpy as np
 import tensorflow as tf
@@ -18,10 +20,11 @@ from tasks.models import layers
 from tff_pipelines.learning import adam
 from tff_pipelines.voting import distortions
 
-_WIDTHS = (24, 48, 64)
-_KERNELS = (5, 3, 3)
-_STRIDES = (2, 2, 1)
 FEATURES = 64
+DEFAULT_TRAINING = adam.AdamConfig(learning_rate=2e-3, batch_size=256, epochs=20)
+
+_WIDTHS, _KERNELS, _STRIDES = (24, 48, 64), (5, 3, 3), (2, 2, 1)
+_WEIGHTS = 12
 _PROJECTED = 64
 _TEMPERATURE = 0.2
 _EPSILON = 1e-3
@@ -30,69 +33,45 @@ _BLOCK = 1000
 # Means and variances of all normalised layers, in their order.
 Statistics = Sequence[tuple[tf.Tensor, tf.Tensor]]
 
-DEFAULT_TRAINING = adam.AdamConfig(
-    learning_rate=2e-3, batch_size=256, epochs=20)
+
+def initial_weights(size: int, seed: int) -> list[np.ndarray]:
+  """Weights for images of `size` pixels a side."""
+  rng = np.random.default_rng(seed)
+  kernels, inputs = [], 1
+  for kernel, width, stride in zip(_KERNELS, _WIDTHS, _STRIDES):
+    kernels.append((kernel, kernel, inputs, width))
+    size, inputs = -(-size // stride), width
+  return [array for shape in (*kernels, (size * size * inputs, FEATURES)) for array in (
+      layers.glorot_uniform(rng, *shape), np.ones(shape[-1:], np.float32),
+      layers.zeros(shape[-1]))]
 
 
-@dataclasses.dataclass(frozen=True)
-class Encoder:
-  """Three convolutions and a dense layer, each with batch normalisation.
+def apply(weights, images: tf.Tensor, statistics: Statistics | None = None
+          ) -> tuple[tf.Tensor, Statistics]:
+  """Computes features, and the statistics that they were normalised by.
 
-  Attributes:
-    size: Of the images, a side.
+  Args:
+    weights: Of `initial_weights`; further ones are ignored.
+    images: float32 [batch, size, size, 1].
+    statistics: To normalise by; None for those of this batch.
+
+  Returns:
+    float32 [batch, FEATURES], and a list of (mean, variance).
   """
+  used = []
 
-  size: int
+  def normalised(x, scale, offset):
+    used.append(tf.nn.moments(x, list(range(x.shape.rank - 1)))
+                if statistics is None else statistics[len(used)])
+    return tf.nn.batch_normalization(x, *used[-1], offset, scale, _EPSILON)
 
-  def initial_weights(self, seed: int) -> list[np.ndarray]:
-    """Kernel, scale and offset of each layer."""
-    rng = np.random.default_rng(seed)
-    found, inputs = [], 1
-    for kernel, width in zip(_KERNELS, _WIDTHS):
-      found += [layers.glorot_uniform(rng, kernel, kernel, inputs, width),
-                np.ones([width], np.float32), layers.zeros(width)]
-      inputs = width
-    side = self.size
-    for stride in _STRIDES:
-      side = math.ceil(side / stride)
-    return [*found, layers.glorot_uniform(rng, side * side * inputs, FEATURES),
-            np.ones([FEATURES], np.float32), layers.zeros(FEATURES)]
-
-  def apply(self, weights, images: tf.Tensor,
-            statistics: Statistics | None = None):
-    """Features, and the statistics that they were normalised by.
-
-    Args:
-      weights: Of `initial_weights`; further ones are ignored.
-      images: float32 [batch, size, size, 1].
-      statistics: To normalise by; None for those of this batch.
-
-    Returns:
-      float32 [batch, FEATURES], and a list of (mean, variance).
-    """
-    used = []
-
-    def normalised(x, scale, offset):
-      if statistics is None:
-        axes = list(range(x.shape.rank - 1))
-        mean, variance = tf.nn.moments(x, axes)
-      else:
-        mean, variance = statistics[len(used)]
-      used.append((mean, variance))
-      return tf.nn.batch_normalization(x, mean, variance, offset, scale, _EPSILON)
-
-    x = images
-    for i, stride in enumerate(_STRIDES):
-      kernel, scale, offset = weights[3 * i:3 * i + 3]
-      x = tf.nn.conv2d(x, kernel, stride, 'SAME')
-      x = tf.nn.relu(normalised(x, scale, offset))
-    kernel, scale, offset = weights[9:12]
-    return normalised(tf.matmul(layers.flatten(x), kernel), scale, offset), used
-
-
-def float_images(images: np.ndarray) -> tf.Tensor:
-  """uint8 [n, size, size] as float32 [n, size, size, 1] in [0, 1]."""
-  return classifiers.to_float(tf.constant(images))
+  x = images
+  for i, stride in enumerate(_STRIDES):
+    kernel, scale, offset = weights[3 * i:3 * i + 3]
+    x = tf.nn.conv2d(x, kernel, stride, 'SAME')
+    x = tf.nn.relu(normalised(x, scale, offset))
+  kernel, scale, offset = weights[9:_WEIGHTS]
+  return normalised(tf.matmul(layers.flatten(x), kernel), scale, offset), used
 
 
 def contrast(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
@@ -108,7 +87,7 @@ def contrast(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
 
 def train(images: np.ndarray, *, seed: int,
           config: adam.AdamConfig = DEFAULT_TRAINING,
-          on_epoch: Callable[[int], None] | None = None) -> list[np.ndarray]:
+          on_epoch: Callable[[int], object] | None = None) -> list[np.ndarray]:
   """Trains an encoder.
 
   Args:
@@ -121,55 +100,47 @@ def train(images: np.ndarray, *, seed: int,
     The weights.
 
   Raises:
-    ValueError: For fewer than 2 images, or if the weights stop being finite.
+    ValueError: For fewer than 2 images, or if a weight becomes NaN or infinite.
   """
   if len(images) < 2:
     raise ValueError('public images must be 2 or more to learn features from, '
                      f'found {len(images)}')
-  encoder = Encoder(images.shape[1])
   rng = np.random.default_rng([seed, 1])
-  weights = encoder.initial_weights(seed) + [
-      layers.glorot_uniform(rng, FEATURES, _PROJECTED), layers.zeros(_PROJECTED)]
-  config = dataclasses.replace(
-      config, batch_size=min(config.batch_size, len(images)))
-  records = float_images(images)
+  state = adam.initial_state([
+      *initial_weights(images.shape[1], seed),
+      layers.glorot_uniform(rng, FEATURES, _PROJECTED), layers.zeros(_PROJECTED)])
+  size = min(config.batch_size, len(images))
+  config = dataclasses.replace(config, batch_size=size)
+  records = classifiers.to_float(tf.constant(images))
   key = tf.constant(keys.from_seed(seed))
   total = adam.steps_of(len(images), config)
 
   def loss(weights, step):
-    rows = adam.batch_rows(
-        keys.derive(key, 0), step, len(images), config.batch_size)
-    batch = tf.ensure_shape(
-        tf.gather(records, rows), [config.batch_size, *records.shape[1:]])
+    rows = adam.batch_rows(keys.derive(key, 0), step, len(images), size)
+    batch = tf.ensure_shape(tf.gather(records, rows), [size, *records.shape[1:]])
     step_key = keys.derive(keys.derive(key, 1), step)
     views = tf.concat([
         distortions.strong(batch, keys.derive(step_key, i))
         for i in range(2)], axis=0)
-    features, _ = encoder.apply(weights, views)
-    projected = layers.dense(tf.nn.relu(features), *weights[12:])
-    return contrast(projected[:config.batch_size], projected[config.batch_size:])
+    features, _ = apply(weights, views)
+    projected = layers.dense(tf.nn.relu(features), *weights[_WEIGHTS:])
+    return contrast(projected[:size], projected[size:])
 
   @tf.function(autograph=False)
   def steps(state, first, last):
     return adam.run_steps(loss, state, first, last, total, config)
 
-  state = adam.initial_state(weights)
   per_epoch = total // config.epochs
   for epoch in range(config.epochs):
     state = steps(state, tf.constant(epoch * per_epoch),
                   tf.constant((epoch + 1) * per_epoch))
     if on_epoch is not None:
       on_epoch(epoch + 1)
-  found = [w.numpy() for w in state[0][:12]]
-  if not all(np.isfinite(w).all() for w in found):
+  weights = [w.numpy() for w in state[0][:_WEIGHTS]]
+  if not all(np.isfinite(w).all() for w in weights):
     raise ValueError('the public feature map is not finite: lower '
                      '--feature_learning_rate')
-  return found
-
-
-def statistics_of(encoder: Encoder, weights, images: tf.Tensor) -> Statistics:
-  """Statistics of all images at once, by which features are normalised afterwards."""
-  return encoder.apply([tf.constant(w) for w in weights], images)[1]
+  return weights
 
 
 class FeatureMap:
@@ -180,17 +151,15 @@ class FeatureMap:
 
     Args:
       weights: Of `train`.
-      public: uint8 [n, size, size], the images that give the statistics.
+      public: uint8 [n, size, size]; their statistics normalise all features.
     """
-    encoder = Encoder(public.shape[1])
-    statistics = statistics_of(encoder, weights, float_images(public))
     constants = [tf.constant(w) for w in weights]
+    _, statistics = apply(constants, classifiers.to_float(tf.constant(public)))
 
     @tf.function(autograph=False, reduce_retracing=True)
     def features(images):
-      found, _ = encoder.apply(
-          constants, classifiers.to_float(images), statistics)
-      return tf.math.l2_normalize(found, axis=1)
+      mapped, _ = apply(constants, classifiers.to_float(images), statistics)
+      return tf.math.l2_normalize(mapped, axis=1)
 
     @tf.function(autograph=False, reduce_retracing=True)
     def features_alone(images):
@@ -201,7 +170,7 @@ class FeatureMap:
     self._features, self._features_alone = features, features_alone
 
   def __call__(self, images: np.ndarray, alone: bool = False) -> np.ndarray:
-    """Features of length 1, float32 [n, FEATURES].
+    """Computes features of length 1, float32 [n, FEATURES].
 
     Args:
       images: uint8 [n, size, size].

@@ -1,82 +1,79 @@
-"""Public feature maps of a voting task, and the task seen through one.
+"""Public feature maps of a voting task, the task seen through one, and its queries.
 
-A map follows from the server's public records alone, so it is public, and what
-an agent computes of a record by it depends on that record alone.
+A map follows from the server's public records alone, so it is public, and what an agent
+computes of a record by it depends on that record alone. The choice of the public
+records that agents are asked about costs no privacy either.
 """
 
 from collections.abc import Callable
 import dataclasses
+import hashlib
 import math
+import pathlib
 
 import numpy as np
 
-from aggregators import validate
 from tasks.voting.task import AgentRecords
 from tasks.voting.task import VotingTask
+from tff_pipelines.experiment import files
 from tff_pipelines.learning import adam
 from tff_pipelines.voting import encoder
 from tff_pipelines.voting import knn
 
-# none: records as they are. standard: each coordinate by the mean and standard
-# deviation of the public records. pca: their principal components. contrastive:
-# a network that was trained on them (`voting.encoder`).
-KINDS = ('none', 'standard', 'pca', 'contrastive')
+# File of a run's folder that keeps its map.
+MAP = 'features.npz'
+
 # Features of pca and contrastive have this length: a scale at which models train
 # well by rates around 0.1.
 _LENGTH = 8.0
-# Beyond, counted in steps of the grid, features are cut off.
+# Percentile of absolute features, beyond which they are cut off.
 _OUTLIERS = 99.9
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FeatureConfig:
-  """Attributes: kind, one of KINDS; dimensions >= 1, of pca; training, of the
-  encoder; seed >= 0."""
+  """Parameters of a feature map.
+
+  Attributes:
+    kind: 'none': records as they are. 'standard': each coordinate by the mean and
+      standard deviation of the public records. 'pca': their principal components.
+      'contrastive': a network that was trained on them (`voting.encoder`).
+    dimensions: Of pca, >= 1.
+    training: Of the encoder.
+    seed: >= 0.
+  """
 
   kind: str
   dimensions: int = 50
   training: adam.AdamConfig = encoder.DEFAULT_TRAINING
   seed: int = 0
 
-  def __post_init__(self):
-    validate.one_of(KINDS, features=self.kind)
-    validate.integer(pca_dimensions=self.dimensions, low=1)
-    validate.integer(feature_seed=self.seed, low=0)
-
 
 def flat(x: np.ndarray) -> np.ndarray:
   """Records as float32 [n, d], images in [0, 1]."""
-  flat = x.reshape(len(x), math.prod(x.shape[1:])).astype(np.float32)
-  return flat / 255 if x.dtype == np.uint8 else flat
+  rows = x.reshape(len(x), math.prod(x.shape[1:])).astype(np.float32)
+  return rows / 255 if x.dtype == np.uint8 else rows
 
 
 class PublicFeatures:
   """A feature map.
 
   Attributes:
-    kind: One of KINDS.
-    arrays: All that the map is made of, by name; to be kept, and public.
+    kind: As of FeatureConfig.
+    arrays: The parameters of the map, by name; public.
+    encoder_weights: Of a contrastive map; None for others.
   """
 
   def __init__(self, kind: str, arrays: dict[str, np.ndarray],
                public: np.ndarray):
     """Initializes the map from its arrays; `public` are the public records."""
-    self.kind = kind
-    self.arrays = arrays
-    self._encoder = None
+    self.kind, self.arrays, self.encoder_weights = kind, arrays, None
     if kind == 'contrastive':
-      weights = [arrays[f'weight_{i:02}'] for i in range(len(arrays))]
-      self._encoder = encoder.FeatureMap(weights, public)
-
-  @property
-  def encoder_weights(self) -> list[np.ndarray] | None:
-    """Of a contrastive map; None for others."""
-    if self._encoder is None:
-      return None
-    return [self.arrays[name] for name in sorted(self.arrays)]
+      self.encoder_weights = [arrays[name] for name in sorted(arrays)]
+      self._encoder = encoder.FeatureMap(self.encoder_weights, public)
 
   def __call__(self, x: np.ndarray, alone: bool = False) -> np.ndarray:
-    """float32 [n, d]; for 'none' the records themselves.
+    """Computes features, float32 [n, d]; for 'none' the records themselves.
 
     Args:
       x: [n, ...], records.
@@ -86,7 +83,7 @@ class PublicFeatures:
     """
     if self.kind == 'none':
       return x
-    if self._encoder is not None:
+    if self.kind == 'contrastive':
       return _LENGTH * self._encoder(x, alone)
     centred = (flat(x) - self.arrays['mean']) / self.arrays['scale']
     if self.kind == 'standard':
@@ -94,11 +91,11 @@ class PublicFeatures:
     if not alone or not len(x):
       return self._projected(centred)
     # Always the same address in memory too.
-    row, found = np.empty_like(centred[:1]), []
+    row, projected = np.empty_like(centred[:1]), []
     for record in centred:
       row[0] = record
-      found.append(self._projected(row))
-    return np.concatenate(found)
+      projected.append(self._projected(row))
+    return np.concatenate(projected)
 
   def _projected(self, centred: np.ndarray) -> np.ndarray:
     projected = centred @ self.arrays['components']
@@ -107,10 +104,10 @@ class PublicFeatures:
 
 
 def check(public: np.ndarray, config: FeatureConfig) -> tuple[int, ...]:
-  """The shape of a record seen through a map, before the map is made.
+  """The shape of a record seen through a map, before the map is fitted.
 
   Raises:
-    ValueError: If the map can't be made of these records.
+    ValueError: If the map can't be fitted to these records.
   """
   if config.kind == 'none':
     return public.shape[1:]
@@ -122,11 +119,10 @@ def check(public: np.ndarray, config: FeatureConfig) -> tuple[int, ...]:
   size = math.prod(public.shape[1:])
   if config.kind == 'standard':
     return (size,)
-  most = min(size, len(public) - 1)
-  if most < 1:
+  if len(public) < 2:
     raise ValueError('features=pca needs 2 public records or more, found '
                      f'{len(public)}')
-  return (min(config.dimensions, most),)
+  return (min(config.dimensions, size, len(public) - 1),)
 
 
 def fit(public: np.ndarray, config: FeatureConfig,
@@ -139,31 +135,59 @@ def fit(public: np.ndarray, config: FeatureConfig,
     on_epoch: Called with the number of epochs that are done, where there are any.
 
   Raises:
-    ValueError: If the map can't be made of these records.
+    ValueError: If the map can't be fitted to these records.
   """
-  shape = check(public, config)
-  if config.kind == 'none':
-    return PublicFeatures('none', {}, public)
+  shape, arrays = check(public, config), {}
   if config.kind == 'contrastive':
     weights = encoder.train(
         public, seed=config.seed, config=config.training, on_epoch=on_epoch)
-    return PublicFeatures('contrastive', {
-        f'weight_{i:02}': w for i, w in enumerate(weights)}, public)
-  records = flat(public)
-  mean = records.mean(axis=0)
+    arrays = {f'weight_{i:02}': w for i, w in enumerate(weights)}
+  elif config.kind != 'none':
+    records = flat(public)
+    arrays['mean'] = records.mean(axis=0)
   if config.kind == 'standard':
     stddev = records.std(axis=0)
-    # A coordinate that never varies in public tells nothing there.
-    return PublicFeatures('standard', {
-        'mean': mean, 'scale': np.where(stddev > 0, stddev, np.inf)}, public)
-  from sklearn import decomposition  # pylint: disable=g-import-not-at-top
-  found = decomposition.PCA(shape[0], svd_solver='full').fit(records)
-  return PublicFeatures('pca', {
-      'mean': mean, 'scale': np.ones_like(mean),
-      'components': found.components_.T.astype(np.float32)}, public)
+    # A coordinate that never varies in public says nothing there.
+    arrays['scale'] = np.where(stddev > 0, stddev, np.inf)
+  elif config.kind == 'pca':
+    from sklearn import decomposition  # pylint: disable=g-import-not-at-top
+    pca = decomposition.PCA(shape[0], svd_solver='full').fit(records)
+    arrays.update(scale=np.ones_like(arrays['mean']),
+                  components=pca.components_.T.astype(np.float32))
+  return PublicFeatures(config.kind, arrays, public)
 
 
-def _with_records(task: VotingTask, convert) -> VotingTask:
+def _digest(public: np.ndarray) -> str:
+  return hashlib.sha256(
+      f'{public.dtype} {public.shape}'.encode() + public.tobytes()).hexdigest()
+
+
+def write_map(folder: pathlib.Path, features: PublicFeatures,
+              public: np.ndarray) -> None:
+  """Keeps a feature map of public records."""
+  files.write_arrays(folder / MAP, {
+      'kind': np.array(features.kind), 'public': np.array(_digest(public)),
+      **{f'map_{name}': array for name, array in features.arrays.items()}})
+
+
+def read_map(folder: pathlib.Path, public: np.ndarray) -> PublicFeatures | None:
+  """The feature map that `write_map` kept; None if there is none.
+
+  Raises:
+    ValueError: If it is damaged, or is of other public records.
+  """
+  path = folder / MAP
+  arrays = files.read_arrays(path)
+  if arrays is None:
+    return None
+  if str(arrays['public']) != _digest(public):
+    raise ValueError(f'{path} is of other public records than these')
+  return PublicFeatures(str(arrays['kind']), {
+      name.removeprefix('map_'): array for name, array in arrays.items()
+      if name.startswith('map_')}, public)
+
+
+def _with_records(task: VotingTask, convert: Callable) -> VotingTask:
   """The task with all records converted, each independently."""
   converted = {}
   for agent in task.agents.client_ids:
@@ -183,10 +207,10 @@ def map_records(task: VotingTask, features: PublicFeatures,
 
 
 def as_grid(task: VotingTask) -> VotingTask:
-  """The task with vectors on a grid of small integers, for exact distances.
+  """The task with vectors on a grid of small integers, for exact distances; int8.
 
   The step is that of the public records: all but one in a thousand of their
-  coordinates fit; the others, and agents', are cut off. int8.
+  coordinates fit; the others, and agents', are cut off.
   """
   public = flat(task.public)
   most = knn.largest_feature(public.shape[1])
@@ -195,8 +219,34 @@ def as_grid(task: VotingTask) -> VotingTask:
                      f'distances, found {public.shape[1]}')
   reach = float(np.percentile(np.abs(public), _OUTLIERS))
   step = (reach or 1.0) / most
+  return _with_records(task, lambda x: np.clip(
+      np.rint(flat(x) / step), -most, most).astype(np.int8))
 
-  def convert(x):
-    return np.clip(np.rint(flat(x) / step), -most, most).astype(np.int8)
 
-  return _with_records(task, convert)
+def choose_queries(features: np.ndarray, count: int, choice: str,
+                   seed: int) -> np.ndarray:
+  """Chooses the public records that agents are asked about.
+
+  Args:
+    features: float [n, d] of all public records.
+    count: Q in [1, n].
+    choice: 'random'; or 'spread', the records nearest to the centres of as many
+      clusters, so that few answers speak for all records.
+    seed: >= 0.
+
+  Returns:
+    int64 [Q], distinct, sorted.
+  """
+  if choice == 'random' or count == len(features):
+    return np.sort(np.random.default_rng(seed).permutation(len(features))[:count])
+  # scikit-learn takes a second to import.
+  from sklearn import cluster  # pylint: disable=g-import-not-at-top
+  clusters = cluster.KMeans(count, n_init=4, random_state=seed).fit(features)
+  labels = clusters.labels_
+  distances = ((features - clusters.cluster_centers_[labels])**2).sum(axis=1)
+  # The first of each cluster in the order of distances is its medoid.
+  order = np.argsort(distances, kind='stable')
+  chosen = order[np.unique(labels[order], return_index=True)[1]]
+  # Clusters stay empty where records are repeated.
+  others = np.setdiff1d(np.arange(len(features)), chosen)
+  return np.sort(np.concatenate([chosen, others[:count - chosen.size]]))

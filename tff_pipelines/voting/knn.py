@@ -8,6 +8,7 @@ guarantee for one record needs. With rounded distances that would not be so,
 since fast matrix products round by the index of a row.
 """
 
+from collections.abc import Callable
 import math
 from typing import Any
 
@@ -31,7 +32,7 @@ def neighbour_votes(queries: tf.Tensor, examples: Any, neighbours: int,
 
   Args:
     queries: int8 [Q, d], |x| <= largest_feature(d); Q static.
-    examples: 'x' int8 [n, d] likewise, and 'y' int32 [n] in [0, C).
+    examples: 'x' int8 [n, d] in the same range, and 'y' int32 [n] in [0, C).
     neighbours: k >= 1. An agent with fewer records has as many votes as records.
     num_classes: C.
 
@@ -43,19 +44,18 @@ def neighbour_votes(queries: tf.Tensor, examples: Any, neighbours: int,
   records = tf.cast(x, tf.float32)
   squares = tf.cast(tf.reduce_sum(tf.square(records), axis=1), tf.int32)
   one_hot = tf.one_hot(y, num_classes, dtype=tf.int32)
-  found = []
+  counts = []
   for start in range(0, queries.shape[0], _BLOCK):
     block = tf.cast(queries[start:start + _BLOCK], tf.float32)
     products = tf.cast(
         tf.matmul(block, records, transpose_b=True), tf.int32)
     # Without the term that all records of a query share; at most 3 * 2^24.
-    nearness = 2 * products - squares
-    _, places = tf.math.top_k(nearness, k)
-    found.append(tf.reduce_sum(tf.gather(one_hot, places), axis=1))
-  return tf.concat(found, axis=0)
+    _, nearest = tf.math.top_k(2 * products - squares, k)
+    counts.append(tf.reduce_sum(tf.gather(one_hot, nearest), axis=1))
+  return tf.concat(counts, axis=0)
 
 
-def nearest_votes(neighbours: int, num_classes: int):
+def nearest_votes(neighbours: int, num_classes: int) -> Callable:
   """An agent's answer, as `process.build` takes it."""
 
   def answer(public, examples, key):

@@ -1,7 +1,7 @@
-"""The privacy plan of a vote: what is accounted is what is executed.
+"""The privacy plan of a vote: what is accounted for is what is executed.
 
-One object holds the parameters that the factory counts by and the event that the
-ledger and the report take their numbers from.
+One object holds the parameters of the factory, and the event that the ledger and the
+report take their numbers from.
 """
 
 import bisect
@@ -116,7 +116,7 @@ class VotePlan(guarantee.Plan):
         secure_aggregation=shares)
 
   def degeneracy(self) -> str | None:
-    """Why labels would be of the noise alone; None if they are not."""
+    """Reason why labels would be of the noise alone; None if they are not."""
     params = self.params
     most = params.agents * params.max_weight
     if params.noise_stddev < most:
@@ -126,18 +126,18 @@ class VotePlan(guarantee.Plan):
             'agents')
 
   def notes(self) -> list[caveats.Caveat]:
-    found = []
-    if self.degeneracy() is not None:
-      found.append(caveats.Caveat('noise drowns the votes', self.degeneracy()))
+    notes, degenerate = [], self.degeneracy()
+    if degenerate is not None:
+      notes.append(caveats.Caveat('noise drowns the votes', degenerate))
     if not self.params.is_integer:
-      found.append(caveats.Caveat(
+      notes.append(caveats.Caveat(
           'floating-point Gaussian noise',
           'Gaussian noise in floating point carries the guarantee of ideal arithmetic '
           'only' + ('; the sum of real ballots is taken as if secure aggregation had '
                     'real numbers' if self.params.has_shares else '')))
     if self.epsilon(1) > self.epsilon_published:
-      found.append(_NO_BOUND)
-    return found
+      notes.append(_NO_BOUND)
+    return notes
 
   def header(self, rounds: int, more: Iterable[str] = ()) -> dict[str, Any]:
     return {**super().header(rounds, more), 'population': self.params.agents}
@@ -190,12 +190,14 @@ class VotePlan(guarantee.Plan):
     Raises:
       ValueError: If the target can't be met; the message says how many queries fit.
     """
-    given = {'epsilon': target_epsilon, 'noise_stddev': noise_stddev}
-    given = {name: value for name, value in given.items() if value is not None}
+    given = {name: value for name, value in (
+        ('epsilon', target_epsilon), ('noise_stddev', noise_stddev))
+             if value is not None}
     if not given:
       raise ValueError('epsilon or noise_stddev must be given, found neither')
     validate.positive(**given)
-    plan = cls(params=params.replace(noise_stddev=noise_stddev or 1.0), **attributes)
+    plan = cls(params=params.replace(noise_stddev=given.get('noise_stddev', 1.0)),
+               **attributes)
     if noise_stddev is None:
       plan = plan._calibrated(target_epsilon)
     elif target_epsilon is not None and plan.epsilon_planned > target_epsilon:

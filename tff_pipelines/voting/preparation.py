@@ -1,4 +1,4 @@
-"""What the experiments of the vote and of its baselines have in common."""
+"""The experiment that a vote and its baselines share."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -14,7 +14,6 @@ from tff_pipelines.experiment import run as run_lib
 from tff_pipelines.experiment import settings as settings_lib
 from tff_pipelines.voting import encoder
 from tff_pipelines.voting import features as features_lib
-from tff_pipelines.voting import records
 from tff_pipelines.voting.settings import VoteSettings
 
 # Steps that the public feature map takes, unless its epochs are given.
@@ -38,9 +37,9 @@ class VotingExperiment(run_lib.Experiment):
   def build_task(self) -> VotingTask:
     """The task; ValueError for bad data, or settings that do not fit the task.
 
-    Whether they fit is told by public numbers alone: whether a run starts must not
-    depend on a record of an agent. How many records an agent has, and of which classes,
-    is not looked at.
+    Whether they fit is decided by public numbers alone: whether a run starts must not
+    depend on a record of an agent. The number and the classes of an agent's records are
+    not looked at.
     """
     settings = self.settings
     task = voting_tasks.build(settings.task, **settings.task_options)
@@ -63,21 +62,20 @@ class VotingExperiment(run_lib.Experiment):
     return {'data_fingerprint': digest.hexdigest()}
 
   def privacy_unit(self, task: VotingTask) -> str:
-    """What one of two neighbouring inputs lacks, at the level of the run."""
+    """The difference of two neighbouring inputs, at the level of the run."""
     if self.settings.privacy_level == 'instance':
       return f'one record of an agent (an agent is {task.privacy_unit})'
     return task.privacy_unit
 
   def feature_config(self, task: VotingTask) -> features_lib.FeatureConfig:
-    """How the feature map is fitted; its kind suits the records if none is given."""
+    """Parameters of the feature map; its kind suits the records if none is given."""
     settings, training = self.settings, encoder.DEFAULT_TRAINING
+    suitable = 'none'
     if len(task.record_shape) == 1:
       suitable = 'standard'
     elif settings.is_vote:
       height, width = task.record_shape
       suitable = 'contrastive' if height == width else 'pca'
-    else:
-      suitable = 'none'
     return features_lib.FeatureConfig(
         kind=settings.features or suitable, dimensions=settings.pca_dimensions,
         seed=settings.feature_seed, training=dataclasses.replace(
@@ -90,7 +88,7 @@ class VotingExperiment(run_lib.Experiment):
     folder = self.settings.features_from
     if folder is None:
       return None
-    features = records.read_map(pathlib.Path(folder), task.public)
+    features = features_lib.read_map(pathlib.Path(folder), task.public)
     if features is None:
       raise ValueError(f'features_from={folder} holds no feature map')
     return features
@@ -113,27 +111,28 @@ class VotingExperiment(run_lib.Experiment):
 
     Where none is given, a baseline has one of few parameters.
     """
-    shape = self.seen_shape(task)
+    shape, settings = self.seen_shape(task), self.settings
     if len(shape) == 2:
-      suitable = 'cnn' if self.settings.is_vote else 'cnn_small'
+      suitable = 'cnn' if settings.is_vote else 'cnn_small'
     else:
-      suitable = 'mlp' if self.settings.algorithm == 'knn' else 'softmax'
-    return classifiers.build(self.settings.model or suitable, shape, task.num_classes)
+      suitable = 'mlp' if settings.algorithm == 'knn' else 'softmax'
+    return classifiers.build(settings.model or suitable, shape, task.num_classes)
 
   def public_map(self, task: VotingTask) -> features_lib.PublicFeatures:
     """The feature map: that of the folder, of another run's folder, or a new one."""
-    features = records.read_map(self.folder, task.public)
+    features = features_lib.read_map(self.folder, task.public)
+    if features is not None:
+      return features
+    features = self.given_map(task)
     if features is None:
-      features = self.given_map(task) or self._fitted_map(task)
-      records.write_map(self.folder, features, task.public)
+      config = self.feature_config(task)
+      if config.kind == 'contrastive':
+        with rounds_lib.progress(config.training.epochs, 0, 'feature epoch') as bar:
+          features = features_lib.fit(task.public, config, lambda _: bar.update())
+      else:
+        features = features_lib.fit(task.public, config)
+    features_lib.write_map(self.folder, features, task.public)
     return features
-
-  def _fitted_map(self, task: VotingTask) -> features_lib.PublicFeatures:
-    config = self.feature_config(task)
-    if config.kind != 'contrastive':
-      return features_lib.fit(task.public, config)
-    with rounds_lib.progress(config.training.epochs, 0, 'feature epoch') as bar:
-      return features_lib.fit(task.public, config, lambda _: bar.update())
 
   def upgraded(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
     # None stood for the default.

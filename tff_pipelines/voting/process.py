@@ -27,11 +27,11 @@ def public_type(element_spec, queries: int) -> tff.StructType:
       collections.OrderedDict)
 
 
-def public_value(queries: np.ndarray, unlabelled: np.ndarray | None = None):
+def public_value(queries: np.ndarray, unlabelled: np.ndarray | None = None
+                 ) -> collections.OrderedDict:
   """A value of `public_type`; without unlabelled records none are sent."""
-  if unlabelled is None:
-    unlabelled = queries[:0]
-  return collections.OrderedDict(queries=queries, unlabelled=unlabelled)
+  return collections.OrderedDict(
+      queries=queries, unlabelled=queries[:0] if unlabelled is None else unlabelled)
 
 
 def build(answer: Callable, factory: VotingFactory,
@@ -60,20 +60,19 @@ def build(answer: Callable, factory: VotingFactory,
   @tff.tensorflow.computation(broadcast_type, agents_type)
   def vote(public, agent):
     key = agent['key'] if seeded else keys.fresh()
-    found = tf.ensure_shape(
-        answer(public, agent['examples'], keys.derive(key, 0)),
-        [params.queries, params.classes])
+    votes = tf.ensure_shape(
+        answer(public, agent['examples'], keys.derive(key, 0)), votes_type.shape)
     if seeded:
-      return collections.OrderedDict(value=found, key=keys.derive(key, 1))
-    return found
+      return collections.OrderedDict(value=votes, key=keys.derive(key, 1))
+    return votes
 
   @tff.federated_computation(
       aggregator.initialize.type_signature.result,
       tff.FederatedType(broadcast_type, tff.SERVER),
       tff.FederatedType(agents_type, tff.CLIENTS))
   def next_fn(state, public, agents):
-    found = tff.federated_map(vote, (tff.federated_broadcast(public), agents))
-    output = aggregator.next(state, found)
+    votes = tff.federated_map(vote, (tff.federated_broadcast(public), agents))
+    output = aggregator.next(state, votes)
     return collections.OrderedDict(
         state=output.state, labels=output.result,
         measurements=output.measurements)

@@ -1,4 +1,4 @@
-"""What a vote and its baselines say of themselves, besides their guarantees.
+"""The run report of a vote and its baselines, besides their guarantees.
 
 All algorithms report the same fields, so that they can be compared. Vote counts and
 margins are never among them: they are as private as the votes.
@@ -27,7 +27,7 @@ DETAILS = (
 
 
 def _bytes(count: float) -> str:
-  """A number of bytes for people."""
+  """A number of bytes for the reader of a report."""
   for unit, size in (('MB', 1e6), ('kB', 1e3)):
     if count >= size:
       return f'{count / size:.4g} {unit}'
@@ -59,7 +59,7 @@ def outcome(task: VotingTask, settings: VoteSettings, metrics: Mapping[str, floa
     settings: Of the run.
     metrics: On the test examples.
     fields: Further fields of the summary, `details` among them.
-    labels: Further words of the result.
+    labels: Text that follows the metrics in the result.
     lines: Further lines of the full report.
     **attributes: Further attributes of the outcome.
   """

@@ -1,7 +1,6 @@
 """A run of AE-DPFL or kNN-DPFL: public features, the vote, the student."""
 
 import collections
-import pathlib
 from typing import Any
 
 import numpy as np
@@ -23,30 +22,18 @@ from tff_pipelines.voting import features as features_lib
 from tff_pipelines.voting import knn
 from tff_pipelines.voting import preparation
 from tff_pipelines.voting import process
-from tff_pipelines.voting import queries
-from tff_pipelines.voting import records
 from tff_pipelines.voting import report
 from tff_pipelines.voting import student as student_lib
 from tff_pipelines.voting.plan import VotePlan
 from tff_pipelines.voting.settings import VoteSettings
 
+# File of a run's folder that keeps the queries.
+QUERIES = 'queries.npz'
 # Stands for a label before the vote.
 _NOT_YET = -2
 # Steps that the student takes, unless its epochs are given.
 _STUDENT_STEPS = 180
 _STUDENT_DECAY = 1e-3
-
-
-def _agents_values(task: VotingTask, seed: int | None) -> list:
-  """The agents as values of `fedavg.process.client_type`."""
-  values = []
-  for number, agent in enumerate(task.agents.client_ids):
-    value = collections.OrderedDict(examples=collections.OrderedDict(
-        sorted(task.agents.examples(agent).items())))
-    if seed is not None:
-      value['key'] = cohorts.client_key(seed, 1, number)
-    values.append(value)
-  return values
 
 
 class VoteRounds(rounds_lib.Rounds):
@@ -65,7 +52,7 @@ class VoteRounds(rounds_lib.Rounds):
   def __init__(self, task: VotingTask, plan: VotePlan, settings: VoteSettings, *,
                network: classifiers.Network, features: features_lib.PublicFeatures,
                public: np.ndarray, rows: np.ndarray):
-    """Initializes the rounds; attributes of the class, and what the run is."""
+    """Initializes the rounds with the parts of the run."""
     self.network, self.features = network, features
     self.public, self.rows = public, rows
     self._task, self._plan, self._settings = task, plan, settings
@@ -74,7 +61,7 @@ class VoteRounds(rounds_lib.Rounds):
     return collections.OrderedDict(labels=np.full(len(self.rows), _NOT_YET, np.int32))
 
   def step(self, state: Any, index: int) -> rounds_lib.Step:
-    settings, plan, seen = self._settings, self._plan, self._task
+    settings, seen, seed = self._settings, self._task, self._plan.seed
     if settings.clients_see_features:
       # One record more or less must not move the others' features, not by a bit.
       seen = features_lib.map_records(
@@ -91,12 +78,18 @@ class VoteRounds(rounds_lib.Rounds):
                   **settings.client_training(self.network.name)),
               confidence=settings.client_confidence, shift=settings.client_shift,
               adversarial=settings.adversarial_strength))
-    factory = VotingFactory(plan.params, simulation_seed=plan.seed)
-    voting = process.build(answer, factory, seen.agents.element_spec)
+    voting = process.build(
+        answer, VotingFactory(self._plan.params, simulation_seed=seed),
+        seen.agents.element_spec)
+    # Values of `fedavg.process.client_type`.
+    values = [collections.OrderedDict(
+        examples=collections.OrderedDict(sorted(seen.agents.examples(agent).items())),
+        **({} if seed is None else {'key': cohorts.client_key(seed, 1, number)}))
+              for number, agent in enumerate(seen.agents.client_ids)]
     unlabelled = seen.public if settings.adversarial_strength > 0 else None
     output = voting.next(
         voting.initialize(), process.public_value(seen.public[self.rows], unlabelled),
-        _agents_values(seen, plan.seed))
+        values)
     labels = np.asarray(output['labels'])
     return rounds_lib.Step(
         state=collections.OrderedDict(labels=labels),
@@ -115,42 +108,23 @@ def build_student(task: VotingTask, rounds: VoteRounds, labels: np.ndarray,
   name, public, test = settings.student_model or suitable, task.public, task.test
   if name == 'encoder':
     architecture = student_lib.encoder_architecture(
-        features.encoder_weights, task.record_shape[0], task.num_classes, seed)
-  elif images and name in ('cnn', 'cnn_small'):
-    architecture = student_lib.image_architecture(
-        classifiers.build(name, task.record_shape, task.num_classes), seed)
+        features.encoder_weights, task.num_classes, seed)
   else:
+    if not images or name not in ('cnn', 'cnn_small'):
+      public = rounds.public
+      test = {**test, 'x': features_lib.flat(features(test['x']))}
     architecture = student_lib.network_architecture(
-        classifiers.build(name, rounds.public.shape[1:], task.num_classes), seed)
-    public, test = rounds.public, {**test, 'x': features_lib.flat(features(test['x']))}
+        classifiers.build(name, public.shape[1:], task.num_classes), seed)
   answered = labels >= 0
   count = len(public) if settings.student == 'spread' else max(1, answered.sum())
   epochs = preparation.number_of_epochs(
       settings.student_epochs, int(count), settings.student_batch_size, _STUDENT_STEPS)
   return student_lib.Student(
       architecture, public, rounds.public, rounds.rows[answered], labels[answered],
-      task.num_classes, student_lib.StudentConfig(
-          method=settings.student, own_labels_after=settings.own_labels_after,
-          training=adam.AdamConfig(
-              learning_rate=settings.student_learning_rate, epochs=epochs,
-              batch_size=settings.student_batch_size, weight_decay=_STUDENT_DECAY)),
-      seed, test)
-
-
-def train_student(student: student_lib.Student,
-                  folder: pathlib.Path) -> list[dict[str, float]]:
-  """Trains a student, or continues with it; its test metrics after each epoch."""
-  state, curve = records.read_student(folder)
-  if curve:
-    student.restore(state, len(curve))
-  with rounds_lib.progress(student.epochs, len(curve), 'epoch') as bar:
-    while student.epochs_done < student.epochs:
-      student.run_epoch()
-      curve.append({'epoch': student.epochs_done, **student.test_metrics()})
-      records.write_student(folder, adam.state_arrays(student.state), curve)
-      bar.set_postfix(accuracy=f"{curve[-1]['accuracy']:.4f}", refresh=False)
-      bar.update()
-  return curve
+      task.num_classes, method=settings.student, seed=seed, test=test,
+      own_labels_after=settings.own_labels_after, training=adam.AdamConfig(
+          learning_rate=settings.student_learning_rate, epochs=epochs,
+          batch_size=settings.student_batch_size, weight_decay=_STUDENT_DECAY))
 
 
 class VoteExperiment(preparation.VotingExperiment):
@@ -203,18 +177,18 @@ class VoteExperiment(preparation.VotingExperiment):
   def build_rounds(self, task, plan) -> VoteRounds:
     settings, features = self.settings, self.public_map(task)
     public = features_lib.flat(features(task.public))
-    kept = files.read_arrays(self.folder / records.QUERIES)
+    kept = files.read_arrays(self.folder / QUERIES)
     if kept is None:
-      kept = {'rows': queries.choose(
+      kept = {'rows': features_lib.choose_queries(
           public, settings.queries, settings.query_choice, settings.feature_seed)}
-      files.write_arrays(self.folder / records.QUERIES, kept)
+      files.write_arrays(self.folder / QUERIES, kept)
     return VoteRounds(task, plan, settings, network=self.network(task),
                       features=features, public=public, rows=kept['rows'])
 
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
     settings, params, labels = self.settings, plan.params, np.asarray(state['labels'])
     student = build_student(task, rounds, labels, settings)
-    curve = train_student(student, self.folder)
+    curve = student_lib.train(student, self.folder)
     answered, is_ae = labels >= 0, plan.scheme == 'ae'
     # By the true labels, for measurements alone.
     right = float((labels == task.public_labels[rounds.rows])[answered].mean())
@@ -225,7 +199,7 @@ class VoteExperiment(preparation.VotingExperiment):
         labels=f'; {100 * right:.1f}% of {answered.sum()} labels right',
         lines=[f'released labels: {100 * answered.mean():.1f}% of {params.queries} '
                f'queries answered, {100 * right:.1f}% of them right'],
-        files=(files.METRICS, records.CURVE),
+        files=(files.METRICS, student_lib.CURVE),
         figures={files.FIGURE: lambda path: report_lib.draw(
             path, [report_lib.Curve(
                 label='accuracy', x=[row['epoch'] for row in curve],

@@ -29,6 +29,7 @@ _AGENTS = {
     'cnn': dict(learning_rate=2e-3, batch_size=50, epochs=10)}
 _IN_BASELINES = dict(learning_rate=0.1, batch_size=20, epochs=1)
 
+# When a setting has an effect.
 _ROUNDS = {'algorithm': BASELINES}
 _AVERAGING = {'algorithm': ('fedavg', 'dp_fedavg')}
 _MODELLED = {'algorithm': ('ae', *BASELINES)}
@@ -36,13 +37,17 @@ _GUARANTEED = {'algorithm': (*VOTES, 'dp_fedavg', 'dp_fedsgd')}
 _CLIPPED = {'algorithm': ('dp_fedavg', 'dp_fedsgd')}
 _DISTRIBUTED = {'algorithm': ('dp_fedavg',), 'noise': ('skellam',)}
 _SHARES = {'algorithm': VOTES, 'noise': ('skellam', 'gaussian')}
+_OF_LOCAL = {'algorithm': ('ae', 'fedavg', 'dp_fedavg')}
+_CONTRASTIVE = {'features': (None, 'contrastive')}
 
 
-def _by_model(name: str) -> str:
-  """The defaults of a client's training setting in words."""
-  of_models = ', '.join(
+def _of_client(name: str, text: str, **attributes: Any) -> Any:
+  """A field of a client's training, whose default depends on the model."""
+  by_model = ', '.join(
       f'{values[name]:g} {model}' for model, values in _AGENTS.items())
-  return f'{of_models}; {_IN_BASELINES[name]:g} in baselines'
+  return settings.setting(
+      None, text, group='training', when=_OF_LOCAL, aliases=(f'agent_{name}',),
+      otherwise=f'{by_model}; {_IN_BASELINES[name]:g} in baselines', **attributes)
 
 
 _data, _privacy, _features, _training = settings.groups(
@@ -51,15 +56,12 @@ _data, _privacy, _features, _training = settings.groups(
 _noise = settings.group('privacy', algorithm=VOTES)
 _vote = settings.group('vote', algorithm=VOTES)
 _student = settings.group('student', algorithm=VOTES)
-_contrastive = settings.group('vote', features=(None, 'contrastive'))
-# Of agents that train models.
-_local = settings.group('training', algorithm=('ae', 'fedavg', 'dp_fedavg'))
 _ae = settings.group('training', algorithm=('ae',))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VoteSettings(settings.RunSettings, settings.TaskSettings):
-  """Everything that a vote or one of its baselines can be asked for.
+  """Settings of a vote or of one of its baselines.
 
   Settings of the data are None where the task decides.
   """
@@ -89,7 +91,7 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
       otherwise='300 embedded, 3000 mnist and digits')
   public_fraction: float | None = _data(None, 'Fraction of the test records that the '
       'server has unlabelled, for task=npz.', low=0, below=1, otherwise='0.3')
-  data_seed: int | None = train.like('data_seed', help='Seed of how records are dealt.')
+  data_seed: int | None = train.like('data_seed', help='Seed of the partition.')
 
   algorithm: str = _privacy('ae', 'ae: agents vote by models of their own. knn: by '
       'their nearest records. fedavg, dp_fedavg, dp_fedsgd: baselines without votes.',
@@ -137,10 +139,10 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
       otherwise='standard for vectors; contrastive for images, none in baselines')
   pca_dimensions: int = _features(50, 'Number of principal components.', low=1,
       when={'features': (None, 'pca')})
-  feature_epochs: int | None = _contrastive(None, 'Epochs of the contrastive network.',
-      low=1, otherwise='by the number of public records')
-  feature_learning_rate: float = _contrastive(0.002, 'Learning rate of Adam for the '
-      'contrastive network.', above=0)
+  feature_epochs: int | None = _features(None, 'Epochs of the contrastive network.',
+      low=1, when=_CONTRASTIVE, otherwise='by the number of public records')
+  feature_learning_rate: float = _features(0.002, 'Learning rate of Adam for the '
+      'contrastive network.', above=0, when=_CONTRASTIVE)
   features_from: str | None = _features(None, 'Folder of another run on the same '
       'public records, whose feature map is taken.', free=True)
   feature_seed: int = _features(0, 'Public seed of feature map and queries.', low=0)
@@ -148,13 +150,12 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
   model: str | None = _training(None, 'Model of an agent, or of a baseline.',
       choices=MODELS, when=_MODELLED,
       otherwise='softmax for vectors; cnn for images, cnn_small in baselines')
-  client_epochs: int | None = _local(None, 'Passes over agents\' records in a round.',
-      low=1, aliases=('agent_epochs',), otherwise=_by_model('epochs'))
-  client_batch_size: int | None = _local(None, 'Records of a step of an agent.', low=1,
-      aliases=('agent_batch_size',), otherwise=_by_model('batch_size'))
-  client_learning_rate: float | None = _local(None, 'Learning rate of an agent: of '
-      'Adam in ae, of SGD in a baseline.', above=0, aliases=('agent_learning_rate',),
-      otherwise=_by_model('learning_rate'))
+  client_epochs: int | None = _of_client(
+      'epochs', 'Passes over agents\' records in a round.', low=1)
+  client_batch_size: int | None = _of_client(
+      'batch_size', 'Records of a step of an agent.', low=1)
+  client_learning_rate: float | None = _of_client('learning_rate',
+      'Learning rate of an agent: of Adam in ae, of SGD in a baseline.', above=0)
   client_weight_decay: float = _ae(0.001, 'Weight decay of Adam on an agent.', low=0,
       aliases=('agent_weight_decay',))
   client_confidence: float = _ae(0.0, 'Agents abstain where no class has more than '
@@ -193,8 +194,9 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
     super().check()
     if self.algorithm == 'knn' and self.neighbours is None:
       raise ValueError('neighbours must be given for algorithm=knn')
-    only = {'dp_fedavg': 'agent', 'dp_fedsgd': 'instance'}.get(self.algorithm)
-    if only is not None and self.level not in (None, only):
+    only = {'dp_fedavg': 'agent', 'dp_fedsgd': 'instance'}.get(
+        self.algorithm, self.level)
+    if self.level not in (None, only):
       raise ValueError(f'level must be {only} for algorithm={self.algorithm}, found '
                        f'{self.level!r}')
     if self.algorithm == 'dp_fedavg' and self.noise == 'gaussian':
@@ -228,8 +230,8 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
   @property
   def privacy_level(self) -> str:
     """'agent' or 'instance': given, or the one that suits the algorithm."""
-    of_algorithm = 'instance' if self.algorithm in ('knn', 'dp_fedsgd') else 'agent'
-    return self.level or of_algorithm
+    return self.level or (
+        'instance' if self.algorithm in ('knn', 'dp_fedsgd') else 'agent')
 
   @property
   def privacy_delta(self) -> float:
@@ -239,11 +241,9 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
   @property
   def target_epsilon(self) -> float | None:
     """The target; None where the noise is given instead, or there is none."""
-    if self.algorithm == 'fedavg':
-      return None
-    if self.noise_stddev is None and self.noise_multiplier is None:
-      return DEFAULT_EPSILON if self.epsilon is None else self.epsilon
-    return self.epsilon
+    given = self.epsilon, self.noise_stddev, self.noise_multiplier
+    is_default = self.algorithm != 'fedavg' and given == (None, None, None)
+    return DEFAULT_EPSILON if is_default else self.epsilon
 
   def client_training(self, model: str) -> dict[str, Any]:
     """`learning_rate`, `batch_size` and `epochs` of an agent with a model."""

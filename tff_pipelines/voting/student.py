@@ -1,139 +1,138 @@
 """The student: the server's model, trained on released labels.
 
-It sees public records and labels that agents' votes gave them, so training it costs
-no further privacy, however long it takes. With 'spread' it learns from all public
-records: labels are spread over them along their features, and later in the training
-the student's own labels of them take over.
+It sees public records and labels that agents' votes gave them, so training it is
+post-processing: it costs no further privacy, however long it takes. With 'spread' it
+learns from all public records: labels are spread over them along their features, and
+later in the training the student's own labels of them take over.
 """
 
 from collections.abc import Callable, Mapping
 import dataclasses
+import json
+import pathlib
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 import tensorflow as tf
 
 from aggregators import keys
-from aggregators import validate
+from tasks.models import classifiers
 from tasks.models import layers
-from tasks.models.classifiers import Network
+from tff_pipelines.experiment import files
+from tff_pipelines.experiment import rounds as rounds_lib
 from tff_pipelines.learning import adam
 from tff_pipelines.voting import distortions
-from tff_pipelines.voting import encoder as encoder_lib
-from tff_pipelines.voting import student_labels
+from tff_pipelines.voting import encoder
 
-# labels: on the answered queries alone. spread: on all public records.
-METHODS = ('labels', 'spread')
+# Files of a run's folder.
+STATE, CURVE = 'student.npz', 'student.csv'
+
 _BLOCK = 1000
 # Views of a record that the student's own labels are the mean over.
 _VIEWS = 2
+# Of the graph along which labels are spread, and of the spreading.
+_NEIGHBOURS, _TEMPERATURE, _ROUNDS = 10, 0.1, 60
+_KEPT = 0.95  # Fraction of a record's label that comes from its neighbours.
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class StudentConfig:
-  """How the student is trained.
+def _graph(features: np.ndarray) -> sparse.csr_matrix:
+  """Symmetric, normalised weights between each record and the most similar ones."""
+  from sklearn import neighbors  # pylint: disable=g-import-not-at-top
+  lengths = np.linalg.norm(features, axis=1, keepdims=True)
+  unit = features / np.maximum(lengths, 1e-12)
+  count = min(_NEIGHBOURS, len(features) - 1)
+  distances, columns = neighbors.NearestNeighbors(
+      n_neighbors=count, algorithm='brute').fit(unit).kneighbors()
+  # Of unit vectors, the cosine is 1 - distance^2 / 2.
+  weights = np.exp(-distances**2 / 2 / _TEMPERATURE)
+  rows = np.repeat(np.arange(len(unit)), count)
+  one_way = sparse.csr_matrix(
+      (weights.ravel(), (rows, columns.ravel())), shape=(len(unit),) * 2)
+  both = one_way.maximum(one_way.T)
+  degrees = np.asarray(both.sum(axis=1)).ravel()
+  inverse = sparse.diags(1 / np.sqrt(np.maximum(degrees, 1e-12)))
+  return inverse @ both @ inverse
 
-  Attributes:
-    method: One of METHODS.
-    training: Adam's configuration.
-    own_labels_after: In [0, 1], the fraction of the epochs after which the student's
-      own labels take over, for method 'spread'; 1 for never.
-    distort: Whether images are distorted at random.
+
+def spread_labels(features: np.ndarray, rows: np.ndarray, labels: np.ndarray,
+                  num_classes: int) -> np.ndarray:
+  """Spreads labels along a graph of nearest neighbours (Zhou et al. 2004).
+
+  Each class starts with the same mass, however many labels it has.
+
+  Args:
+    features: float [n, d] of all public records, n >= 2.
+    rows: int [q], q >= 1, the records that have a label.
+    labels: int [q] in [0, num_classes).
+    num_classes: C.
+
+  Returns:
+    float32 [n, C], non-negative, each row of sum 1. Records that no label reaches have
+    equal weights for all classes.
+
+  Raises:
+    ValueError: For fewer than 2 records.
   """
-
-  method: str
-  training: adam.AdamConfig
-  own_labels_after: float = 1 / 3
-  distort: bool = True
-
-  def __post_init__(self):
-    validate.one_of(METHODS, student=self.method)
-    validate.finite(own_labels_after=self.own_labels_after)
-    if not 0 <= self.own_labels_after <= 1:
-      raise ValueError('own_labels_after must be in [0, 1], found '
-                       f'{self.own_labels_after!r}')
+  if len(features) < 2:
+    raise ValueError('public records must be 2 or more to spread labels over, '
+                     f'found {len(features)}')
+  graph = _graph(np.asarray(features, np.float64))
+  start = np.zeros((len(features), num_classes))
+  np.add.at(start, (rows, labels), 1.0)
+  start /= np.maximum(start.sum(axis=0, keepdims=True), 1.0)
+  masses = start
+  for _ in range(_ROUNDS):
+    masses = _KEPT * (graph @ masses) + (1 - _KEPT) * start
+  totals = masses.sum(axis=1, keepdims=True)
+  return np.where(totals > 0, masses / np.maximum(totals, 1e-300),
+                  1 / num_classes).astype(np.float32)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Architecture:
-  """A student's network, and how it is frozen for use after training.
+  """A student's network.
 
   Attributes:
     name: For the report.
     initial_weights: List of arrays.
-    training_logits: (weights, x) -> float32 [batch, C].
-    frozen: (weights, public x) -> list of tensors, for `logits`.
-    logits: (frozen, x) -> float32 [batch, C].
-    prepare: Public or test records as arrays -> x, a tensor.
-    distort: Whether x are images that can be distorted.
+    logits: (weights, x, statistics=None) -> float32 [batch, C]. Without statistics x
+      is normalised by its own, as in training.
+    statistics: (weights, x) -> those of x, for `logits`.
   """
 
   name: str
   initial_weights: list[np.ndarray]
-  training_logits: Callable[[Any, tf.Tensor], tf.Tensor]
-  frozen: Callable[[Any, tf.Tensor], list[tf.Tensor]]
-  logits: Callable[[Any, tf.Tensor], tf.Tensor]
-  prepare: Callable[[np.ndarray], tf.Tensor]
-  distort: bool
+  logits: Callable[..., tf.Tensor]
+  statistics: Callable[[Any, tf.Tensor], encoder.Statistics | None]
 
 
-def network_architecture(network: Network, seed: int) -> Architecture:
-  """A network trained from its initial weights."""
-  return Architecture(
-      name=network.name, initial_weights=network.initial_weights(seed),
-      training_logits=network.logits, frozen=lambda weights, x: list(weights),
-      logits=network.logits,
-      prepare=lambda x: tf.constant(x, tf.float32) / (
-          255.0 if x.dtype == np.uint8 else 1.0),
-      distort=False)
+def network_architecture(network: classifiers.Network, seed: int) -> Architecture:
+  """A network of vectors or images, trained from its initial weights."""
 
-
-def image_architecture(network: Network, seed: int) -> Architecture:
-  """A network of images, distorted while it is trained."""
-
-  def without_channel(x):
-    return x[..., 0] if x.shape.rank == 4 else x
-
-  def logits(weights, x):
-    return network.logits(weights, without_channel(x))
+  def logits(weights, x, statistics=None):
+    del statistics
+    return network.logits(weights, x[..., 0] if x.shape.rank == 4 else x)
 
   return Architecture(
-      name=network.name, initial_weights=network.initial_weights(seed),
-      training_logits=logits, frozen=lambda weights, x: list(weights),
-      logits=logits, prepare=encoder_lib.float_images, distort=True)
+      name=network.name, initial_weights=network.initial_weights(seed), logits=logits,
+      statistics=lambda weights, x: None)
 
 
-def encoder_architecture(weights: list[np.ndarray], size: int, num_classes: int,
+def encoder_architecture(weights: list[np.ndarray], num_classes: int,
                          seed: int) -> Architecture:
   """A public encoder, trained further, and a classifier on its features."""
-  encoder = encoder_lib.Encoder(size)
   rng = np.random.default_rng([seed, 2])
-  count = len(weights)
 
-  def classify(weights, features):
-    return layers.dense(tf.nn.relu(features), weights[count], weights[count + 1])
-
-  def training_logits(weights, x):
-    return classify(weights, encoder.apply(weights, x)[0])
-
-  def frozen(weights, x):
-    statistics = encoder.apply(weights, x)[1]
-    return [*weights, *(part for pair in statistics for part in pair)]
-
-  def logits(frozen_weights, x):
-    rest = frozen_weights[count + 2:]
-    statistics = list(zip(rest[0::2], rest[1::2]))
-    return classify(
-        frozen_weights, encoder.apply(frozen_weights, x, statistics)[0])
+  def logits(weights, x, statistics=None):
+    features, _ = encoder.apply(weights, x, statistics)
+    return layers.dense(tf.nn.relu(features), *weights[-2:])
 
   return Architecture(
-      name='encoder',
-      initial_weights=[
-          *weights, layers.glorot_uniform(
-              rng, encoder_lib.FEATURES, num_classes),
+      name='encoder', logits=logits, initial_weights=[
+          *weights, layers.glorot_uniform(rng, encoder.FEATURES, num_classes),
           layers.zeros(num_classes)],
-      training_logits=training_logits, frozen=frozen, logits=logits,
-      prepare=encoder_lib.float_images, distort=True)
+      statistics=lambda weights, x: encoder.apply(weights, x)[1])
 
 
 class Student:
@@ -142,26 +141,31 @@ class Student:
   Attributes:
     name: Of the architecture.
     state: Of the training; see `learning.adam`.
-    epochs_done: How many epochs are in it.
-    epochs: How many there will be.
+    epochs_done: Number of epochs that the state has seen.
+    epochs: Number of epochs of the whole training.
   """
 
   def __init__(self, architecture: Architecture, public: np.ndarray,
                features: np.ndarray, rows: np.ndarray, labels: np.ndarray,
-               num_classes: int, config: StudentConfig, seed: int,
-               test: Mapping[str, np.ndarray]):
+               num_classes: int, *, method: str, training: adam.AdamConfig,
+               test: Mapping[str, np.ndarray], seed: int = 0,
+               own_labels_after: float = 1 / 3):
     """Initializes the training.
 
     Args:
-      architecture: What is trained.
-      public: [P, ...] all public records.
+      architecture: The network that is trained.
+      public: [P, ...] all public records; images are distorted at random.
       features: float [P, d], along which labels are spread.
       rows: int [q], the answered queries among them.
-      labels: int [q] in [0, num_classes), what was released.
+      labels: int [q] in [0, num_classes), as released.
       num_classes: C.
-      config: How.
-      seed: >= 0, of the order and the distortions.
+      method: 'labels' to train on the answered queries alone, or 'spread' on all
+        public records.
+      training: Adam's configuration.
       test: Labelled examples 'x' and 'y', for `test_metrics`.
+      seed: >= 0, of the order and the distortions.
+      own_labels_after: In [0, 1], the fraction of the epochs after which the student's
+        own labels take over, for method 'spread'; 1 for never.
 
     Raises:
       ValueError: If no query was answered.
@@ -169,51 +173,39 @@ class Student:
     if not len(rows):
       raise ValueError('labels must be at least one to train a student, found '
                        'none: no query was answered')
-    self.name = architecture.name
-    self._architecture = architecture
-    self._config = config
-    self._test = test
-    self.epochs = config.training.epochs
-    self._distort = config.distort and architecture.distort
-    self._public = architecture.prepare(public)
+    self.name, self.epochs, self.epochs_done = architecture.name, training.epochs, 0
+    self._architecture, self._test = architecture, test
+    self._public = classifiers.to_float(tf.constant(public))
+    self._is_image = self._public.shape.rank == 4
     self._key = tf.constant(keys.from_seed(seed))
-    if config.method == 'labels':
-      self._rows = np.asarray(rows, np.int32)
+    if method == 'labels':
+      rows = np.asarray(rows, np.int32)
       self._given = np.eye(num_classes, dtype=np.float32)[labels]
+      self._own_labels_from = self.epochs
     else:
-      self._rows = np.arange(len(public), dtype=np.int32)
-      self._given = student_labels.spread(features, rows, labels, num_classes)
+      self._given = spread_labels(features, rows, labels, num_classes)
+      rows = np.arange(len(public), dtype=np.int32)
+      self._own_labels_from = own_labels_after * self.epochs
     self._targets = np.eye(num_classes, dtype=np.float32)[
         self._given.argmax(axis=1)]
-    self._records = tf.gather(self._public, self._rows)
+    self._records = tf.gather(self._public, rows)
     self.state = adam.initial_state(architecture.initial_weights)
-    self.epochs_done = 0
-    self._steps = self._build()
-
-  @property
-  def training_labels(self) -> tuple[np.ndarray, np.ndarray]:
-    """The public records that training starts with, and their labels."""
-    return self._rows, self._targets.argmax(axis=1)
-
-  def _build(self):
-    architecture, config = self._architecture, self._config
     training = dataclasses.replace(
-        config.training,
-        batch_size=min(config.training.batch_size, len(self._rows)))
-    self._total = adam.steps_of(len(self._rows), training)
+        training, batch_size=min(training.batch_size, len(rows)))
+    self._total = adam.steps_of(len(rows), training)
+    self._steps = self._build(len(rows), training)
+
+  def _build(self, count: int, training: adam.AdamConfig) -> Callable:
     records, key = self._records, self._key
 
     def loss(targets, weights, step):
-      rows = adam.batch_rows(
-          keys.derive(key, 0), step, len(self._rows), training.batch_size)
+      rows = adam.batch_rows(keys.derive(key, 0), step, count, training.batch_size)
       batch = tf.ensure_shape(
           tf.gather(records, rows), [training.batch_size, *records.shape[1:]])
-      if self._distort:
-        batch = distortions.strong(
-            batch, keys.derive(keys.derive(key, 1), step))
+      if self._is_image:
+        batch = distortions.strong(batch, keys.derive(keys.derive(key, 1), step))
       return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(
-          tf.gather(targets, rows),
-          architecture.training_logits(weights, batch)))
+          tf.gather(targets, rows), self._architecture.logits(weights, batch)))
 
     @tf.function(autograph=False)
     def steps(state, targets, first, last):
@@ -225,34 +217,32 @@ class Student:
 
   def _own_labels(self) -> np.ndarray:
     """The student's sharpened opinion of all training records."""
-    weights = self.state[0]
     total = 0.0
     for view in range(_VIEWS):
       x = self._records
-      if self._distort:
+      if self._is_image:
         x = distortions.weak(x, keys.derive(
             keys.derive(self._key, 2), self.epochs_done * _VIEWS + view))
-      frozen = self._architecture.frozen(weights, x)
-      total += self._probabilities(frozen, x)
+      total += self._probabilities(x, x)
     # Half of it stays what the released labels say: on their own, the student's
     # labels of few records drift.
     sharp = ((total / _VIEWS + self._given) / 2)**2
     return (sharp / sharp.sum(axis=1, keepdims=True)).astype(np.float32)
 
-  def _probabilities(self, frozen, x: tf.Tensor) -> np.ndarray:
+  def _probabilities(self, x: tf.Tensor, normalised_by: tf.Tensor) -> np.ndarray:
+    weights = self.state[0]
+    statistics = self._architecture.statistics(weights, normalised_by)
     return np.concatenate([
         tf.nn.softmax(self._architecture.logits(
-            frozen, x[i:i + _BLOCK])).numpy()
+            weights, x[i:i + _BLOCK], statistics)).numpy()
         for i in range(0, x.shape[0], _BLOCK)])
 
   def run_epoch(self) -> None:
-    """One more epoch. Raises ValueError if the weights stop being finite."""
-    config = self._config
+    """Trains one more epoch. Raises ValueError if a weight becomes NaN or infinite."""
     targets = self._targets
-    if config.method == 'spread' and (
-        self.epochs_done >= config.own_labels_after * config.training.epochs):
+    if self.epochs_done >= self._own_labels_from:
       targets = self._own_labels()
-    per_epoch = self._total // config.training.epochs
+    per_epoch = self._total // self.epochs
     first = self.epochs_done * per_epoch
     self.state = self._steps(
         self.state, tf.constant(targets), tf.constant(first),
@@ -269,13 +259,43 @@ class Student:
 
   def predict(self, x: np.ndarray) -> np.ndarray:
     """Probabilities, float32 [n, C], of records like the public ones."""
-    frozen = self._architecture.frozen(self.state[0], self._public)
-    return self._probabilities(frozen, self._architecture.prepare(x))
+    return self._probabilities(classifiers.to_float(tf.constant(x)), self._public)
 
   def test_metrics(self) -> dict[str, float]:
     """'accuracy' and 'loss' on the test examples."""
     y = self._test['y']
-    found = self.predict(self._test['x'])
-    chances = found[np.arange(len(y)), y].astype(np.float64)
-    return {'accuracy': float((found.argmax(axis=1) == y).mean()),
+    predicted = self.predict(self._test['x'])
+    chances = predicted[np.arange(len(y)), y].astype(np.float64)
+    return {'accuracy': float((predicted.argmax(axis=1) == y).mean()),
             'loss': float(-np.log(np.maximum(chances, 1e-12)).mean())}
+
+
+def write(folder: pathlib.Path, state: list[np.ndarray],
+          curve: list[dict[str, float]]) -> None:
+  """Keeps the student after an epoch, and its metrics of all epochs so far."""
+  files.write_arrays(folder / STATE, {
+      'curve': np.array(json.dumps(curve)),
+      **{f'state_{i:03}': array for i, array in enumerate(state)}})
+  files.write_table(folder / CURVE, curve)
+
+
+def read(folder: pathlib.Path) -> tuple[list[np.ndarray], list[dict[str, float]]]:
+  """State and metrics that `write` kept; both empty before the first epoch."""
+  arrays = files.read_arrays(folder / STATE) or {'curve': '[]'}
+  state = [arrays[name] for name in sorted(arrays) if name.startswith('state_')]
+  return state, json.loads(str(arrays['curve']))
+
+
+def train(student: Student, folder: pathlib.Path) -> list[dict[str, float]]:
+  """Trains a student, or resumes its training; test metrics after each epoch."""
+  state, curve = read(folder)
+  if curve:
+    student.restore(state, len(curve))
+  with rounds_lib.progress(student.epochs, len(curve), 'epoch') as bar:
+    while student.epochs_done < student.epochs:
+      student.run_epoch()
+      curve.append({'epoch': student.epochs_done, **student.test_metrics()})
+      write(folder, adam.state_arrays(student.state), curve)
+      bar.set_postfix(accuracy=f"{curve[-1]['accuracy']:.4f}", refresh=False)
+      bar.update()
+  return curve

@@ -1,0 +1,59 @@
+"""Quick runs of the scripts about voting and local distillation, in this process."""
+
+import json
+
+import pytest
+
+from benchmarks import documents
+from benchmarks import results_ldp
+from benchmarks import results_voting
+from benchmarks import voting
+
+
+def test_voting_is_compared_in_every_row(tmp_path, capsys):
+  path = tmp_path / 'rows.json'
+  voting.main(['--quick', f'--json={path}'])
+  rows = json.loads(path.read_text(encoding='utf-8'))['rows']
+  assert [row['name'].partition(',')[0] for row in rows] == [
+      'neighbours', 'neighbours', 'ballots', 'agents of softmax',
+      'agents of cnn_small']
+  assert all(row['ours'] > 0 and row['peer'] > 0 for row in rows)
+  printed = capsys.readouterr().out
+  assert all(row['name'] in printed for row in rows)
+
+
+@pytest.mark.parametrize('script, runs, rows', [
+    (results_voting, 3, ('AE-DPFL, agents on public features', 'FedAvg, no privacy')),
+    (results_ldp, 4, ('LDP-DL, ε of the one answer', 'DP-SGD, ε of a record'))])
+def test_results_are_kept_and_fill_a_page_and_a_figure(
+    script, runs, rows, tmp_path, capsys):
+  page, picture = tmp_path / 'page.md', tmp_path / 'a.png'
+  names = ('mnist', 'sampling')
+  page.write_text(''.join(f'<!-- {name}: begin -->\n<!-- {name}: end -->\n'
+                          for name in names), encoding='utf-8')
+  flags = ['--quick', f'--output_dir={tmp_path}', f'--document={page}',
+           f'--picture={picture}']
+  script.main(flags)
+  first = capsys.readouterr().out
+  assert f'{runs}/{runs} ' in first
+  text = page.read_text(encoding='utf-8')
+  assert all(f'| {row}' in text for row in rows)
+  assert picture.stat().st_size > 1000
+  lines = documents.read(tmp_path)
+  assert len(lines) == runs and all(0 <= line['accuracy'] <= 1
+                                    for line in lines.values())
+  # What is done is not run again, and gives the same page.
+  script.main(flags)
+  assert f'{runs}/{runs} ' not in capsys.readouterr().out
+  assert page.read_text(encoding='utf-8') == text
+  script.main([*flags, '--list', '--only=mnist'])
+  commands = capsys.readouterr().out.splitlines()
+  assert len(commands) == 2 and all(' -m tff_pipelines.' in line for line in commands)
+
+
+@pytest.mark.parametrize('script', [results_voting, results_ldp])
+def test_a_full_run_needs_the_data(script, capsys, monkeypatch):
+  monkeypatch.delenv('DATA_DIR', raising=False)
+  with pytest.raises(SystemExit):
+    script.main([])
+  assert '--data_dir must name the folder' in capsys.readouterr().err
