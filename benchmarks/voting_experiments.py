@@ -151,11 +151,11 @@ def experiments() -> list[Experiment]:
 
 
 _TINY = '--task=embedded --num_clients=3 --public_records=30 --features=pca '
-_TINY_AE = _TINY + ('--algorithm=ae --queries=5 --client_epochs=1 --student_epochs=1 '
-                    '--student_model=softmax --allow_degenerate')
 # Tiny experiments that fill a table and a figure with numbers of no meaning.
 QUICK = (
-    Experiment(row='mnist-ae', seed=0, flags=_TINY_AE),
-    Experiment(row='mnist-fedavg', seed=0, map_of='mnist-ae-0',
-               flags=_TINY + '--algorithm=fedavg --rounds=1'),
-    Experiment(row='ablation-ae-records50', seed=0, flags=_TINY_AE))
+    Experiment(row='mnist-ae', seed=0, flags=_TINY + (
+        '--algorithm=ae --queries=5 --client_epochs=1 --student_epochs=1 '
+        '--student_model=softmax --allow_degenerate')),
+    *(Experiment(row=row, seed=0, map_of='mnist-ae-0',
+                 flags=_TINY + '--algorithm=fedavg --rounds=1')
+      for row in ('mnist-fedavg', 'ablation-dp_fedavg-records50')))

@@ -21,7 +21,7 @@ NUM_CLIENTS = 20
 
 
 class Killed(Exception):
-  """In the place of a kill."""
+  """Stands for a kill."""
 
 
 @pytest.fixture(scope='module')
@@ -77,8 +77,8 @@ def test_what_an_earlier_start_calibrated_is_taken_over(prepared, algorithm, nam
   del recorded[name]
   assert experiment.build_plan(prepared, recorded) == first
   recorded[name] = 2 * first.configuration()[name]
-  found = experiment.build_plan(prepared, recorded).configuration()
-  assert found[name] == recorded[name]
+  assert experiment.build_plan(
+      prepared, recorded).configuration()[name] == recorded[name]
 
 
 def test_an_interrupted_vote_is_charged_again_and_counts_twice(
@@ -92,21 +92,21 @@ def test_an_interrupted_vote_is_charged_again_and_counts_twice(
   with pytest.raises(Killed):
     _run(prepared, folder)
   monkeypatch.undo()
-  found = _run(prepared, folder, resume=True)
+  summary = _run(prepared, folder, resume=True)
   assert len(ledger_lib.Ledger(folder / 'ledger.jsonl').lines()) == 2
-  assert 1.3 * 8 < found['epsilon'] < 2 * 8
-  assert 'vote repeated' in found['caveats']
-  assert any('begun 2 times' in text for text in found['warnings'])
+  assert 1.3 * 8 < summary['epsilon'] < 2 * 8
+  assert 'vote repeated' in summary['caveats']
+  assert any('begun 2 times' in text for text in summary['warnings'])
 
 
 def test_what_the_draws_of_a_vote_deviate_comes_out_of_delta(prepared, tmp_path):
-  found = _run(prepared, tmp_path / 'run')
+  summary = _run(prepared, tmp_path / 'run')
   ledger = ledger_lib.Ledger(tmp_path / 'run' / 'ledger.jsonl')
   drift = ledger.header()['deviation_per_round']
-  assert drift == found['details']['queries'] * 11 * 2.0**-86
+  assert drift == summary['details']['queries'] * 11 * 2.0**-86
   # (1 + e^epsilon) t, of an epsilon that is no less than the one found.
-  assert found['delta'] > 1e9 * found['consumed_delta']
-  assert found['consumed_delta'] >= (1 + math.exp(found['epsilon'])) * drift
+  assert summary['delta'] > 1e9 * summary['consumed_delta']
+  assert summary['consumed_delta'] >= (1 + math.exp(summary['epsilon'])) * drift
   with pytest.raises(ValueError, match='epsilon=50 at delta=1e-05 is beyond'):
     _run(prepared, tmp_path / 'large', epsilon=50.0)
 
@@ -115,9 +115,9 @@ def test_notes_on_the_data_are_among_the_warnings(prepared, tmp_path):
   noted = copy.copy(prepared)
   noted.task = dataclasses.replace(
       prepared.task, notes=(Note('classes', 'classes counted'),))
-  found = _run(noted, tmp_path / 'run')
-  assert 'classes counted' in found['warnings'] and 'classes' in found['caveats']
-  assert len(found['warnings']) > 1
+  summary = _run(noted, tmp_path / 'run')
+  assert 'classes counted' in summary['warnings'] and 'classes' in summary['caveats']
+  assert len(summary['warnings']) > 1
 
 
 def test_no_answer_at_all_says_what_to_change(prepared, tmp_path, monkeypatch):

@@ -124,9 +124,9 @@ def test_distillation_of_version_1_continues_with_its_noise(tmp_path):
   folder = tmp_path / 'run'
   first = _ldp(folder).run()
   _as_version_1(folder, _LDP_1)
-  found = _ldp(folder, resume=True).run()
-  assert found['starts'] == 2 and found['accuracy'] == first['accuracy']
-  assert found['noise_multiplier'] == 0.75 != first['noise_multiplier']
+  resumed = _ldp(folder, resume=True).run()
+  assert resumed['starts'] == 2 and resumed['accuracy'] == first['accuracy']
+  assert resumed['noise_multiplier'] == 0.75 != first['noise_multiplier']
   with pytest.raises(ValueError, match="sampling .*'active' then, 'random' now"):
     _ldp(folder, sampling='random', resume=True).run()
   with pytest.raises(ValueError, match='clients_per_query .*5 then, 8 now.* differ'):
@@ -159,9 +159,9 @@ def test_baselines_of_version_1_continue(tmp_path, algorithm):
              if name in ('answers', 'rounds')}
   first = _baseline(folder, algorithm=algorithm, **changes).run()
   _as_version_1(folder, {**_BASELINES_1, **_OWN_1[algorithm], 'algorithm': algorithm})
-  found = _baseline(folder, algorithm=algorithm, **changes, resume=True).run()
-  assert found['starts'] == 2
-  assert {**found, 'starts': 1, 'configuration': first['configuration']} == first
+  resumed = _baseline(folder, algorithm=algorithm, **changes, resume=True).run()
+  assert resumed['starts'] == 2
+  assert {**resumed, 'starts': 1, 'configuration': first['configuration']} == first
   with pytest.raises(ValueError, match='epsilon .* differ'):
     _baseline(folder, algorithm=algorithm, **changes, resume=True, epsilon=3.0).run()
 

@@ -14,9 +14,9 @@ def test_the_piecewise_mechanism_is_better_from_the_published_epsilon_on():
 @pytest.mark.parametrize('name', figure.NAMES)
 @pytest.mark.parametrize('epsilon', [0.5, 2.0, 8.0])
 def test_lines_are_what_is_drawn(name, epsilon):
-  found, half = figure.measured_variance(name, epsilon, 20_000)
+  variance, half = figure.measured_variance(name, epsilon, 20_000)
   # Three of the half widths, which are 1.96 standard errors: one in 10^8.
-  assert found == pytest.approx(
+  assert variance == pytest.approx(
       figure.worst_variance(name, epsilon), abs=3 * half, rel=1e-6)
   # More here: the errors are few and skewed, and so is their standard error.
   sizes = dict(clients=200, dimension=10)

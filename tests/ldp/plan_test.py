@@ -137,8 +137,8 @@ def test_where_the_sampler_matters_a_total_is_kept_or_refused(total):
 def test_the_ledgers_events_say_who_answered_how_often():
   plan = _plan(epsilon=6.0, answers_per_client=3)
   steps = [(0, 15), (15, 40), (40, 60)]
-  found = events.Composed(events=tuple(plan.step_event(*step) for step in steps))
-  assert accountant.epsilon(found, 0.0) == pytest.approx(plan.epsilon(3))
+  whole = events.Composed(events=tuple(plan.step_event(*step) for step in steps))
+  assert accountant.epsilon(whole, 0.0) == pytest.approx(plan.epsilon(3))
   half = events.Composed(events=tuple(plan.step_event(*s) for s in steps[:2]))
   assert accountant.epsilon(half, 0.0) == pytest.approx(plan.epsilon(2))
   assert [plan.most_answers(n) for n in (0, 1, 20, 21, 60)] == [0, 1, 1, 2, 3]
@@ -152,14 +152,15 @@ def test_guarantee_of_a_ledger_is_that_of_the_client_with_most_answers(
   for step in ((0, 15), (15, 33)):
     ledger.append_line(ledger.next_line(
         plan.step_event(*step), outcome='released', configuration_hash='c'))
-  found = plan.guarantee_of(ledger)
-  assert found.outsiders.epsilon == plan.epsilon(2) == 4.0
-  assert found.server is None and found.delta == 0 and found.adjacency == 'local'
+  guarantee = plan.guarantee_of(ledger)
+  assert guarantee.outsiders.epsilon == plan.epsilon(2) == 4.0
+  assert guarantee.server is None and guarantee.delta == 0
+  assert guarantee.adjacency == 'local'
   # The five owners of each holding answered, then four of them once more.
-  assert found.also == {
+  assert guarantee.also == {
       'answers_of_a_client': 2, 'answers_of_a_holding': of_a_holding,
       'epsilon_of_a_holding': of_a_holding and 2.0 * of_a_holding}
-  assert 'answers of a client: 2' in found.details()
+  assert 'answers of a client: 2' in guarantee.details()
 
 
 @pytest.mark.parametrize('holdings', [1, 3, 7, 40])

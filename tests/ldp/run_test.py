@@ -19,7 +19,7 @@ VALUES = dict(num_clients=40, clients_per_query=5, queries_per_step=4,
 
 
 class Killed(Exception):
-  """In the place of a kill."""
+  """Stands for a kill."""
 
 
 @pytest.fixture(scope='module')
@@ -36,11 +36,11 @@ def _run(prepared, folder, **changes):
 
 
 def _answers(folder):
-  found = []
+  answers = []
   for path in sorted((folder / 'answers').iterdir()):
     with np.load(path) as arrays:
-      found.append((arrays['rows'], arrays['means']))
-  return found
+      answers.append((arrays['rows'], arrays['means']))
+  return answers
 
 
 def _ledger(folder):
@@ -49,23 +49,24 @@ def _ledger(folder):
 
 def test_a_run_spends_its_budget_and_reports_what_the_ledger_says(
     prepared, tmp_path, capsys):
-  found = _run(prepared, tmp_path / 'run')
-  details = found['details']
+  summary = _run(prepared, tmp_path / 'run')
+  details = summary['details']
   assert details['queries'] == details['queries_charged'] == 16
   assert details['answers_of_a_client'] == 2 and details['stopped'] == (
       'the budget is used up')
-  assert found['epsilon'] == 12.0 and found['delta'] == 0
+  assert summary['epsilon'] == 12.0 and summary['delta'] == 0
   ledger = _ledger(tmp_path / 'run')
   assert ledger.verify(expected_count=4) == []
   assert accountant.epsilon(ledger.event(), 0.0) == pytest.approx(12.0)
-  assert found['adjacency'] == 'local' and 'no one is trusted' in found['trust_model']
-  assert found['warnings'] == [] and found['amplification'] is None
-  assert (found['population'], found['cohort_size']) == (40, 5)
+  assert summary['adjacency'] == 'local'
+  assert 'no one is trusted' in summary['trust_model']
+  assert summary['warnings'] == [] and summary['amplification'] is None
+  assert (summary['population'], summary['cohort_size']) == (40, 5)
   printed = capsys.readouterr().out
   assert 'epsilon     12.0000 at delta 0 against any observer' in printed
   assert 'any two inputs' in printed and '--delta=0' in printed
   written = json.loads((tmp_path / 'run' / 'summary.json').read_text())
-  assert written == found
+  assert written == summary
   text = (tmp_path / 'run' / 'report.txt').read_text()
   assert 'answers of a client: 2' in text and 'data user who asks' in text
   # No image is asked about twice.
@@ -73,7 +74,7 @@ def test_a_run_spends_its_budget_and_reports_what_the_ledger_says(
   assert len(set(rows)) == 16
 
 
-def test_epsilon_grows_with_the_turns_of_the_owners(prepared, tmp_path):
+def test_epsilon_grows_with_the_answers_of_the_owners(prepared, tmp_path):
   _run(prepared, tmp_path / 'run')
   lines = (tmp_path / 'run' / 'metrics.csv').read_text().splitlines()
   names = lines[0].split(',')
@@ -126,9 +127,9 @@ def test_a_run_stopped_between_steps_continues_as_if_nothing_had_been(
   with pytest.raises(Killed):
     _run(prepared, folder, seed=5)
   monkeypatch.undo()
-  found = _run(prepared, folder, seed=5, resume=True)
-  assert (found.pop('starts'), whole.pop('starts')) == (2, 1)
-  assert found == whole
+  summary = _run(prepared, folder, seed=5, resume=True)
+  assert (summary.pop('starts'), whole.pop('starts')) == (2, 1)
+  assert summary == whole
   for kept, expected in zip(_answers(folder), _answers(tmp_path / 'whole')):
     np.testing.assert_array_equal(kept[0], expected[0])
     np.testing.assert_array_equal(kept[1], expected[1])
@@ -156,16 +157,16 @@ def test_answers_that_were_charged_and_lost_stay_charged(
   with pytest.raises(Killed):
     _run(prepared, folder)
   monkeypatch.undo()
-  found = _run(prepared, folder, resume=True)
-  details = found['details']
+  summary = _run(prepared, folder, resume=True)
+  details = summary['details']
   assert [details[name] for name in ('queries', 'queries_charged', 'queries_lost')] == [
       12, 16, 4]
-  assert found['epsilon'] == 12.0 and found['caveats'] == ['answers lost']
-  assert any('answers to 4 queries were lost' in text for text in found['warnings'])
+  assert summary['epsilon'] == 12.0 and summary['caveats'] == ['answers lost']
+  assert any('answers to 4 queries were lost' in text for text in summary['warnings'])
   ledger = _ledger(folder)
   assert ledger.verify(expected_count=4) == []
   assert accountant.epsilon(ledger.event(), 0.0) == pytest.approx(12.0)
-  # A loss moves the turns on: no owner answers more often than planned.
+  # After a loss the next groups answer: no owner answers more often than planned.
   assert details['answers_of_a_client'] == 2
 
 
@@ -178,9 +179,9 @@ def test_a_run_that_lost_all_its_answers_says_so(prepared, tmp_path, monkeypatch
     with pytest.raises(Killed):
       _run(prepared, tmp_path / 'run', queries_per_step=8, resume=resume)
   monkeypatch.undo()
-  found = _run(prepared, tmp_path / 'run', queries_per_step=8, resume=True)
-  assert found['accuracy'] is None and found['epsilon'] == 12.0
-  assert found['details']['queries_lost'] == 16
+  summary = _run(prepared, tmp_path / 'run', queries_per_step=8, resume=True)
+  assert summary['accuracy'] is None and summary['epsilon'] == 12.0
+  assert summary['details']['queries_lost'] == 16
   assert not (tmp_path / 'run' / 'student.npz').exists()
 
 
@@ -229,28 +230,28 @@ def test_a_run_stops_at_its_target_and_at_the_end_of_the_images(tmp_path):
       answers_per_client=200, queries_per_step=20, target_accuracy=0.5,
       output_dir=str(tmp_path / 'target'))
   prepared = prepare.prepare(settings)
-  found = ldp_run.run(settings, prepared)
-  assert 'on the 60 validation records' in found['details']['stopped']
-  assert found['held_out']['validation']['accuracy'] >= 0.5
-  assert found['details']['queries'] < 140
-  assert found['details']['test_examples'] == 300
-  found = ldp_run.run(settings.replace(
+  summary = ldp_run.run(settings, prepared)
+  assert 'on the 60 validation records' in summary['details']['stopped']
+  assert summary['held_out']['validation']['accuracy'] >= 0.5
+  assert summary['details']['queries'] < 140
+  assert summary['details']['test_examples'] == 300
+  summary = ldp_run.run(settings.replace(
       target_accuracy=1.0, queries_per_step=100, output_dir=str(tmp_path / 'all')),
                       prepared)
-  assert found['details']['stopped'] == 'every public image has been asked about'
-  assert found['details']['queries'] == len(prepared.public) == 143
+  assert summary['details']['stopped'] == 'every public image has been asked about'
+  assert summary['details']['queries'] == len(prepared.public) == 143
 
 
 def test_supposed_owners_cost_their_sets_of_records_more(tmp_path):
-  found = ldp_run.run(LdpSettings(
+  summary = ldp_run.run(LdpSettings(
       num_clients=60, stand_ins=4, records_per_client=300, clients_per_query=3,
       epsilon=2.0, queries_per_step=20, output_dir=str(tmp_path / 'run')))
-  details = found['details']
-  assert found['epsilon'] == 2.0 and details['answers_of_a_client'] == 1
+  details = summary['details']
+  assert summary['epsilon'] == 2.0 and details['answers_of_a_client'] == 1
   assert details['answers_of_a_holding'] == 15
   assert details['epsilon_of_a_holding'] == pytest.approx(30.0)
-  assert 'stand-ins for clients' in found['caveats']
-  assert any('60 owners are supposed' in text for text in found['warnings'])
+  assert 'stand-ins for clients' in summary['caveats']
+  assert any('60 owners are supposed' in text for text in summary['warnings'])
   text = (tmp_path / 'run' / 'report.txt').read_text()
   assert 'epsilon of a holding: 30' in text
 
@@ -261,8 +262,8 @@ def test_every_mechanism_runs_and_its_answers_have_its_variance(
   # Seeded: Laplace's answers vary too much for so few of them.
   settings = _settings(tmp_path / 'run', mechanism=mechanism, seed=6)
   experiment = ldp_run.LdpExperiment(settings, prepared)
-  found = experiment.run()
-  assert 11.9 < found['epsilon_if_unseeded'] <= 12.0
+  summary = experiment.run()
+  assert 11.9 < summary['epsilon_if_unseeded'] <= 12.0
   built = ldp_run.mechanism_of(experiment.build_plan(prepared, None))
   means = np.concatenate([means for _, means in _answers(tmp_path / 'run')])
   # 160 coordinates; means of 5 owners around numbers in [0, 1].

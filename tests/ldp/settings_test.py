@@ -33,20 +33,20 @@ def test_without_flags_digits_are_learned_by_the_piecewise_mechanism():
 
 
 def test_flags_and_values_give_the_same_settings():
-  found = _parse('--task=mnist', '--data_path=m.npz', '--num_clients=20',
+  settings = _parse('--task=mnist', '--data_path=m.npz', '--num_clients=20',
                  '--delta=1e-6', '--mechanism=duchi', '--epsilon_per_query=1',
                  '--epsilon=4', '--clients_per_query=2', '--sampling=random',
                  '--seed=3', '--output_dir=o', '--resume')
-  assert found == LdpSettings(
+  assert settings == LdpSettings(
       task='mnist', data_path='m.npz', num_clients=20, delta=1e-6, mechanism='duchi',
       epsilon_per_query=1.0, epsilon=4.0, clients_per_query=2,
       sampling='random', seed=3, output_dir='o', resume=True)
 
 
 def test_former_names_of_flags_work_and_say_the_new_ones(capsys):
-  found = _parse('--owners=40', '--owners_per_query=5', '--epsilon_total=2',
+  settings = _parse('--owners=40', '--owners_per_query=5', '--epsilon_total=2',
                  '--answers_per_owner=3', '--stand_ins=2', '--records_per_owner=9')
-  assert found == LdpSettings(
+  assert settings == LdpSettings(
       num_clients=40, clients_per_query=5, epsilon=2.0, answers_per_client=3,
       stand_ins=2, records_per_client=9)
   lines = capsys.readouterr().err.splitlines()

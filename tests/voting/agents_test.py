@@ -109,12 +109,12 @@ def test_shifted_images_move_as_a_whole(most):
   images[:, 4, 4] = 7
   seen = set()
   for i in range(30):
-    found = voting_agents.shifted(
+    moved = voting_agents.shifted(
         tf.constant(images), tf.constant([i, 3], tf.int64), most).numpy()
-    np.testing.assert_array_equal(found[0], found[1])
-    place = np.argwhere(found[0] == 7)
-    assert len(place) == 1 and found.sum() == 14
-    seen.add(tuple(place[0] - 4))
+    np.testing.assert_array_equal(moved[0], moved[1])
+    position = np.argwhere(moved[0] == 7)
+    assert len(position) == 1 and moved.sum() == 14
+    seen.add(tuple(position[0] - 4))
   reach = set(range(-most, most + 1))
   assert {a for a, _ in seen} == reach and {b for _, b in seen} == reach
 

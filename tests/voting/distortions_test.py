@@ -40,19 +40,19 @@ def test_nothing_asked_for_changes_nothing():
 
 
 def test_shifts_move_each_image_by_its_own_within_the_limit():
-  found = distortions.affine(
+  distorted = distortions.affine(
       _images(200), _key(1), turn=0.0, log_scale=0.0, shear=0.0, shift=3.0)
-  moved = _centres(found) - _centres(_images(1))
+  moved = _centres(distorted) - _centres(_images(1))
   assert np.abs(moved).max() <= 3.01 and np.abs(moved).max() > 2.7
   assert np.abs(moved.mean(axis=0)).max() < 0.5
   assert np.unique(np.round(moved, 3), axis=0).shape[0] == 200
 
 
 def test_turns_and_scales_keep_the_centre():
-  found = distortions.affine(
+  distorted = distortions.affine(
       _images(200), _key(2), turn=0.5, log_scale=0.2, shear=0.0, shift=0.0)
-  assert np.abs(_centres(found) - _centres(_images(1))).max() < 0.1
-  masses = np.asarray(found).sum(axis=(1, 2, 3)) / np.asarray(
+  assert np.abs(_centres(distorted) - _centres(_images(1))).max() < 0.1
+  masses = np.asarray(distorted).sum(axis=(1, 2, 3)) / np.asarray(
       _images(1)).sum()
   # Each axis by up to e^0.2 either way.
   assert masses.min() > 0.6 and masses.max() < 1.6 and masses.std() > 0.1
@@ -60,17 +60,17 @@ def test_turns_and_scales_keep_the_centre():
 
 def test_elastic_bends_and_keeps_most():
   images = _images(100)
-  found = distortions.elastic(images, _key(3), 1.0).numpy()
-  difference = np.abs(found - images).mean(axis=(1, 2, 3))
+  distorted = distortions.elastic(images, _key(3), 1.0).numpy()
+  difference = np.abs(distorted - images).mean(axis=(1, 2, 3))
   assert (difference > 0.005).all() and difference.mean() < 0.1
-  assert found.min() >= 0 and found.max() <= 1
+  assert distorted.min() >= 0 and distorted.max() <= 1
 
 
 def test_thickness_goes_both_ways():
-  found = distortions.thickness(_images(200), _key(4), 1.0).numpy()
-  masses = found.sum(axis=(1, 2, 3)) / np.asarray(_images(1)).sum()
+  distorted = distortions.thickness(_images(200), _key(4), 1.0).numpy()
+  masses = distorted.sum(axis=(1, 2, 3)) / np.asarray(_images(1)).sum()
   assert masses.min() < 0.85 and masses.max() > 1.2
-  assert found.min() >= 0 and found.max() <= 1
+  assert distorted.min() >= 0 and distorted.max() <= 1
 
 
 @pytest.mark.parametrize('distort', [distortions.strong, distortions.weak])

@@ -19,9 +19,10 @@ def test_reversed_gradients_are_minus_the_strength():
 
 
 def test_strength_grows_from_nothing_to_the_largest():
-  found = [float(agents.adversarial_strength(tf.constant(p), 0.7)) for p in (0.0, 0.1, 0.5, 1.0)]
-  assert found[0] == 0 and found[-1] == pytest.approx(0.7, abs=1e-3)
-  assert found == sorted(found)
+  strengths = [float(agents.adversarial_strength(tf.constant(p), 0.7))
+               for p in (0.0, 0.1, 0.5, 1.0)]
+  assert strengths[0] == 0 and strengths[-1] == pytest.approx(0.7, abs=1e-3)
+  assert strengths == sorted(strengths)
 
 
 def _training(own, public, strength, steps=150):

@@ -24,12 +24,12 @@ def _votes(q, x, y, k):
 
 def _oracle(q, x, y, k):
   """By integers of 64 bits, ties to the earlier record."""
-  found = np.zeros((len(q), C), int)
+  votes = np.zeros((len(q), C), int)
   for i, query in enumerate(q.astype(np.int64)):
     distances = ((x.astype(np.int64) - query)**2).sum(axis=1)
-    for place in np.argsort(distances, kind='stable')[:k]:
-      found[i, y[place]] += 1
-  return found
+    for index in np.argsort(distances, kind='stable')[:k]:
+      votes[i, y[index]] += 1
+  return votes
 
 
 @pytest.mark.parametrize('n, d, k, most', [
@@ -69,16 +69,16 @@ def test_records_at_the_same_distance_count_in_their_order():
 
 
 @pytest.mark.parametrize('d, most', [(64, None), (2, 2)])
-def test_one_record_more_moves_one_vote_a_query_whatever_its_place(d, most):
+def test_one_record_more_moves_one_vote_a_query_whatever_its_index(d, most):
   # Few values, so that ties abound, in the second case.
   k = 5
   x, y, q = _data(48, d, most=most, queries=300)
   before = _votes(q, x, y, k)
   extra, label = q[0:1], np.array([4], np.int32)
   moved = 0
-  for place in (0, 1, 17, 47, 48):
-    after = _votes(q, np.insert(x, place, extra, axis=0),
-                   np.insert(y, place, label), k)
+  for index in (0, 1, 17, 47, 48):
+    after = _votes(q, np.insert(x, index, extra, axis=0),
+                   np.insert(y, index, label), k)
     difference = after - before
     assert np.abs(difference).sum(axis=1).max() <= 2
     assert difference.max() <= 1 and difference.min() >= -1
@@ -97,8 +97,8 @@ def test_a_replaced_record_moves_one_vote_a_query():
 
 def test_an_agent_with_fewer_records_has_as_many_votes():
   x, y, q = _data(3, 4)
-  found = _votes(q, x, y, 8)
-  np.testing.assert_array_equal(found.sum(axis=1), 3)
+  votes = _votes(q, x, y, 8)
+  np.testing.assert_array_equal(votes.sum(axis=1), 3)
   none = _votes(q, x[:0], y[:0], 8)
   np.testing.assert_array_equal(none, 0)
 

@@ -46,9 +46,9 @@ def test_numbers_of_the_paper_stand_beside_those_that_are_proved():
   plan = _plan()
   assert plan.epsilon_published == pytest.approx(3.72, abs=5e-3)
   assert plan.epsilon(1) == pytest.approx(2.736, rel=2e-3)
-  found = plan.guarantee(1)
-  assert found.delta == 1e-3 and found.outsiders.accountant == 'pld'
-  assert found.also['epsilon_published'] == plan.epsilon_published
+  result = plan.guarantee(1)
+  assert result.delta == 1e-3 and result.outsiders.accountant == 'pld'
+  assert result.also['epsilon_published'] == plan.epsilon_published
 
 
 def test_many_labels_of_an_agent_cost_as_in_the_paper():
@@ -235,8 +235,8 @@ def test_noisy_gradients_are_calibrated_from_below():
   plan = _sgd()
   assert 3.99 < plan.epsilon(200) <= 4.0 and plan.delta == 1e-4
   assert plan.epsilon(0) == 0 and plan.epsilon(100) < plan.epsilon(200)
-  found = plan.guarantee(200)
-  assert found.adjacency == 'record-zero-out'
+  result = plan.guarantee(200)
+  assert result.adjacency == 'record-zero-out'
   # Records sampled in secret: as in DP-SGD on all records together.
   central = events.SelfComposed(
       event=events.PoissonSampled(
@@ -244,16 +244,16 @@ def test_noisy_gradients_are_calibrated_from_below():
           sampling_rate=0.02), count=200)
   assert plan.epsilon(200) == accountant.epsilon(central, 1e-4)
   assert plan.expected_records == 40
-  texts = ' '.join(found.caveats)
+  texts = ' '.join(result.caveats)
   assert 'taken as public' in texts and 'records an agent drew' in texts
   assert plan.header(200)['population'] == 4
 
 
 def test_the_server_of_noisy_gradients_sees_repeated_rounds_amplified():
   plan = _sgd()
-  found = plan.guarantee(200, repeats=7, seen=plan.released(207))
-  assert found.server.epsilon == plan.epsilon(207) > found.outsiders.epsilon
-  assert found.server.epsilon < 1.1 * found.outsiders.epsilon
+  result = plan.guarantee(200, repeats=7, seen=plan.released(207))
+  assert result.server.epsilon == plan.epsilon(207) > result.outsiders.epsilon
+  assert result.server.epsilon < 1.1 * result.outsiders.epsilon
 
 
 def _averaged(recorded=None, **changes):

@@ -85,7 +85,7 @@ def test_several_workers_vote_too(two_workers):
   assert np.mean(np.asarray(output['labels']) == queries['y']) > 0.9
 
 
-def test_a_dropout_withholds_the_vote(in_process):
+def test_a_dropout_suppresses_the_vote(in_process):
   queries = _examples(Q, 99, grid=True)
   process = _process('knn', _params(votes=7))
   output = process.next(process.initialize(), voting.public_value(queries['x']),
@@ -143,7 +143,7 @@ def test_queries_that_are_not_as_many_as_planned_are_refused(in_process):
 def test_unlabelled_records_reach_agents_that_ask_for_them(in_process):
   def answer(public, examples, key):
     del examples, key
-    # Votes for the class that tells how many records were told.
+    # Votes for the class that is the number of unlabelled records.
     return tf.one_hot(tf.fill([Q], tf.shape(public['unlabelled'])[0]), C,
                       dtype=tf.int32)
 

@@ -58,8 +58,8 @@ def test_tables_have_means_over_seeds_and_leave_out_what_was_not_run():
   lines = [_line('mnist-ae', seed, 0.96 + 0.01 * seed) for seed in range(3)]
   lines.append(_line('mnist-fedavg', 0, 0.975, epsilon=None, epsilon_published=None,
                      labels_right=None, uplink_bytes_per_agent=440760.0))
-  found = voting_tables.table({line['name']: line for line in lines}, 'mnist')
-  rows = found.splitlines()
+  table = voting_tables.table({line['name']: line for line in lines}, 'mnist')
+  rows = table.splitlines()
   assert rows[2] == (
       '| AE-DPFL, agents on public features, 50 queries | 97.0 ± 1.0 | 98.0 ± 0.0 | '
       '4.30 | 3.20 | 562 bytes | 95.1 | 4.3 |')

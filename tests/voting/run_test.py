@@ -103,7 +103,7 @@ def test_no_record_decides_if_a_run_starts_and_what_is_public(
   assert public[0] == public[1]
 
 
-def test_a_class_that_nobody_has_is_nobodys_business(check_task):
+def test_a_class_that_no_agent_has_does_not_matter(check_task):
   for label in (0, 2):
     last = {**_records(1, 5), 'y': np.array([label], np.int32)}
     task = _task(_records(9, 1, label=0), _records(2, 2, label=1), last)
@@ -134,7 +134,7 @@ def test_a_record_more_moves_one_vote_up_and_one_down_at_most(name):
   assert difference.max() <= 1 and difference.min() >= -1
   assert np.abs(difference).sum(axis=1).max() <= 2
   assert (difference != 0).any()
-  if name != 'more than k':  # There is nobody whose place it takes.
+  if name != 'more than k':  # It replaces no other neighbour.
     assert (difference.sum(axis=1) == 1).all()
 
 

@@ -4,6 +4,7 @@ All of them end in a linear classifier of the public features: they differ in wh
 trusted and where the noise is added.
 """
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -199,15 +200,20 @@ class FlExperiment(_Baseline, run_lib.Experiment):
         results=fedavg_report.finite_results(rounds.results(state)))
 
 
+@dataclasses.dataclass(eq=False)
 class PateRounds(rounds_lib.ChargedRounds):
-  """One vote on all queries; its labels are kept."""
+  """One vote on all queries; its labels are kept.
+
+  Attributes:
+    prepared: Features and teachers.
+    plan: Of the run.
+  """
+
+  prepared: prepare.Prepared
+  plan: pate.PatePlan
 
   unit = 'vote'
   total = 1
-
-  def __init__(self, prepared: prepare.Prepared, plan: pate.PatePlan):
-    """Initializes the rounds."""
-    self._prepared, self._plan = prepared, plan
 
   def restore(self, lines, kept) -> None:
     self._kept = kept
@@ -216,7 +222,7 @@ class PateRounds(rounds_lib.ChargedRounds):
     return len(self._kept)
 
   def next_event(self) -> base.Event | None:
-    return None if self._kept else self._plan.event(1)
+    return None if self._kept else self.plan.event(1)
 
   def draw(self, line) -> dict[str, np.ndarray]:
     """Asks the teachers.
@@ -228,7 +234,7 @@ class PateRounds(rounds_lib.ChargedRounds):
       `rows`: int64 [Q], the images in the pool; `labels`: int64 [Q], -1 where there
       was no answer.
     """
-    prepared, plan = self._prepared, self._plan
+    prepared, plan = self.prepared, self.plan
     random = np.random.default_rng([prepared.settings.feature_seed, 2])
     rows = random.permutation(len(prepared.public))[:plan.queries]
     votes = pate.count_votes(prepared.public[rows], prepared.teachers)

@@ -18,18 +18,9 @@ from aggregators.voting import VotingFactory
 from tff_pipelines.fedavg import process as fedavg_process
 
 
-def public_type(element_spec, queries: int) -> tff.StructType:
-  """The type of what the server broadcasts: queries, and unlabelled records."""
-  dtype, shape = element_spec['x']
-  return tff.StructWithPythonType(
-      [('queries', tff.TensorType(dtype, [queries, *shape])),
-       ('unlabelled', tff.TensorType(dtype, [None, *shape]))],
-      collections.OrderedDict)
-
-
 def public_value(queries: np.ndarray, unlabelled: np.ndarray | None = None
                  ) -> collections.OrderedDict:
-  """A value of `public_type`; without unlabelled records none are sent."""
+  """The value that the server broadcasts; without unlabelled records none are sent."""
   return collections.OrderedDict(
       queries=queries, unlabelled=queries[:0] if unlabelled is None else unlabelled)
 
@@ -46,12 +37,16 @@ def build(answer: Callable, factory: VotingFactory,
 
   Returns:
     A process whose state is the factory's. `next` takes the state, a value of
-    `public_type` at the server, and the agents, of `fedavg.process.client_type`;
+    `public_value` at the server, and the agents, of `fedavg.process.client_type`;
     it returns an OrderedDict of `state`, `labels` (as the factory releases them)
     and `measurements`.
   """
   params, seeded = factory.params, factory.seeded
-  broadcast_type = public_type(element_spec, params.queries)
+  dtype, shape = element_spec['x']
+  broadcast_type = tff.StructWithPythonType(
+      [('queries', tff.TensorType(dtype, [params.queries, *shape])),
+       ('unlabelled', tff.TensorType(dtype, [None, *shape]))],
+      collections.OrderedDict)
   agents_type = fedavg_process.client_type(element_spec, seeded=seeded)
   votes_type = tff.TensorType(np.int32, [params.queries, params.classes])
   aggregator = factory.create(

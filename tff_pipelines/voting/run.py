@@ -1,6 +1,7 @@
 """A run of AE-DPFL or kNN-DPFL: public features, the vote, the student."""
 
 import collections
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -36,32 +37,36 @@ _STUDENT_STEPS = 180
 _STUDENT_DECAY = 1e-3
 
 
+@dataclasses.dataclass(kw_only=True, eq=False)
 class VoteRounds(rounds_lib.Rounds):
   """The one round of a vote; its state is the labels and no more.
 
   Attributes:
+    task: Of the run.
+    plan: Of the run.
+    settings: Of the run.
     network: The model of an agent; see `VotingExperiment.network`.
     features: Public feature map.
     public: float32 [P, d], the public records through it.
     rows: int64 [Q], the queries among them.
   """
 
+  task: VotingTask
+  plan: VotePlan
+  settings: VoteSettings
+  network: classifiers.Network
+  features: features_lib.PublicFeatures
+  public: np.ndarray
+  rows: np.ndarray
+
   count = 1
   unit = 'vote'
-
-  def __init__(self, task: VotingTask, plan: VotePlan, settings: VoteSettings, *,
-               network: classifiers.Network, features: features_lib.PublicFeatures,
-               public: np.ndarray, rows: np.ndarray):
-    """Initializes the rounds with the parts of the run."""
-    self.network, self.features = network, features
-    self.public, self.rows = public, rows
-    self._task, self._plan, self._settings = task, plan, settings
 
   def initial_state(self, resumed: bool) -> Any:
     return collections.OrderedDict(labels=np.full(len(self.rows), _NOT_YET, np.int32))
 
   def step(self, state: Any, index: int) -> rounds_lib.Step:
-    settings, seen, seed = self._settings, self._task, self._plan.seed
+    settings, seen, seed = self.settings, self.task, self.plan.seed
     if settings.clients_see_features:
       # One record more or less must not move the others' features, not by a bit.
       seen = features_lib.map_records(
@@ -79,7 +84,7 @@ class VoteRounds(rounds_lib.Rounds):
               confidence=settings.client_confidence, shift=settings.client_shift,
               adversarial=settings.adversarial_strength))
     voting = process.build(
-        answer, VotingFactory(self._plan.params, simulation_seed=seed),
+        answer, VotingFactory(self.plan.params, simulation_seed=seed),
         seen.agents.element_spec)
     # Values of `fedavg.process.client_type`.
     values = [collections.OrderedDict(
@@ -97,10 +102,10 @@ class VoteRounds(rounds_lib.Rounds):
         metrics={'answered': float((labels >= 0).mean())})
 
 
-def build_student(task: VotingTask, rounds: VoteRounds, labels: np.ndarray,
-                  settings: VoteSettings) -> student_lib.Student:
+def build_student(rounds: VoteRounds, labels: np.ndarray) -> student_lib.Student:
   """The student of released labels, int [Q], -1 where a query was not answered."""
-  features, seed = rounds.features, settings.student_seed
+  task, settings, features = rounds.task, rounds.settings, rounds.features
+  seed = settings.student_seed
   images = len(task.record_shape) == 2
   suitable = 'cnn' if images else 'softmax'
   if features.kind == 'contrastive':
@@ -182,12 +187,13 @@ class VoteExperiment(preparation.VotingExperiment):
       kept = {'rows': features_lib.choose_queries(
           public, settings.queries, settings.query_choice, settings.feature_seed)}
       files.write_arrays(self.folder / QUERIES, kept)
-    return VoteRounds(task, plan, settings, network=self.network(task),
-                      features=features, public=public, rows=kept['rows'])
+    return VoteRounds(
+        task=task, plan=plan, settings=settings, network=self.network(task),
+        features=features, public=public, rows=kept['rows'])
 
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
     settings, params, labels = self.settings, plan.params, np.asarray(state['labels'])
-    student = build_student(task, rounds, labels, settings)
+    student = build_student(rounds, labels)
     curve = student_lib.train(student, self.folder)
     answered, is_ae = labels >= 0, plan.scheme == 'ae'
     # By the true labels, for measurements alone.
