@@ -3,7 +3,6 @@
 import pytest
 
 from tff_pipelines.experiment import cli
-from tff_pipelines.ldp import student
 from tff_pipelines.ldp.settings import BaselineSettings
 from tff_pipelines.ldp.settings import LdpSettings
 
@@ -14,14 +13,6 @@ def _parse(*arguments):
 
 def _parse_baseline(*arguments):
   return cli.parsed(BaselineSettings, arguments)
-
-
-def test_defaults_are_those_of_the_student():
-  config, settings = student.StudentConfig(), LdpSettings()
-  assert (config.refine, config.steps, config.strength, config.sharpness,
-          config.trust) == (settings.refine, settings.refine_steps,
-                            settings.refine_strength, settings.sharpness,
-                            settings.trust)
 
 
 def test_without_flags_digits_are_learned_by_the_piecewise_mechanism():

@@ -3,6 +3,7 @@
 import numpy as np
 
 from tff_pipelines.ldp import student as student_lib
+from tff_pipelines.ldp.settings import LdpSettings
 
 K, D, POOL = 4, 12, 600
 
@@ -28,7 +29,7 @@ def _accuracy(student, x, labels):
 
 def _trained(x, labels, count, stddev, **config):
   rows = np.random.default_rng(2).permutation(POOL)[:count]
-  trainer = student_lib.Trainer(x, student_lib.StudentConfig(**config))
+  trainer = student_lib.Trainer(x, LdpSettings(**config))
   return trainer.train(rows, _answers(labels, rows, stddev), stddev**2)
 
 
@@ -71,7 +72,7 @@ def test_few_answers_are_not_divided():
 def test_more_noise_asks_for_a_larger_penalty():
   x, labels = _pool(spread=0.2)
   strengths = [
-      np.mean([student_lib.Trainer(x, student_lib.StudentConfig(refine='never')).train(
+      np.mean([student_lib.Trainer(x, LdpSettings(refine='never')).train(
           np.arange(200), _answers(labels, np.arange(200), stddev, seed),
           stddev**2).strength for seed in range(12)]) for stddev in (0.3, 4.0)]
   assert strengths[0] < strengths[1]

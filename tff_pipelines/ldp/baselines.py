@@ -32,6 +32,7 @@ from tff_pipelines.ldp import prepare
 from tff_pipelines.ldp import report
 from tff_pipelines.ldp import student as student_lib
 from tff_pipelines.ldp.settings import BaselineSettings
+from tff_pipelines.ldp.settings import LdpSettings
 from tff_pipelines.learning import noisy_sgd
 from tff_pipelines.learning.noisy_sgd_plan import NoisySgdPlan
 
@@ -268,7 +269,7 @@ class PateExperiment(_Baseline, run_lib.ChargedExperiment):
     if not answered.any():
       raise ValueError('no query was answered: lower --threshold or --answers, or '
                        'raise --epsilon')
-    student = student_lib.Trainer(task.public, student_lib.StudentConfig()).train(
+    student = student_lib.Trainer(task.public, LdpSettings()).train(
         rows[answered], np.eye(task.task.num_classes)[labels[answered]],
         _LABEL_VARIANCE)
     votes, number = len(records.run.ledger.lines()), int(answered.sum())

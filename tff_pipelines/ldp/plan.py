@@ -161,15 +161,6 @@ class LdpPlan(guarantee.Plan):
         lambda z: noisy(z).released(answers), epsilon=epsilon, delta=self.delta,
         total_variation=lambda z: answers * self.total_variation))
 
-  def with_most_answers(self, epsilon: float) -> 'LdpPlan':
-    """The same with the maximum number of answers of an owner within epsilon."""
-    if accountant.epsilon(self.event(1), self.delta) > epsilon:
-      raise ValueError(f'epsilon={epsilon:g} is less than one answer costs: lower '
-                       'epsilon_per_query')
-    return dataclasses.replace(self, answers_per_client=calibration.rounds(
-        self.released, epsilon=epsilon, delta=self.delta,
-        total_variation=lambda count: count * self.total_variation))
-
 
 def charged_queries(lines: list[dict[str, Any]]) -> int:
   """Queries that the lines of a ledger charge, whether answers are kept or lost."""
@@ -213,6 +204,11 @@ def build(settings: settings_lib.LdpSettings, *,
     plan = dataclasses.replace(plan, epsilon_per_query=share)
   if not is_gaussian:
     local_dp_distributions.check_epsilon(epsilon_per_query=plan.epsilon_per_query)
-  if None not in (total, each):
-    plan = plan.with_most_answers(total)
-  return plan
+  if None in (total, each):
+    return plan
+  if accountant.epsilon(plan.event(1), delta) > total:
+    raise ValueError(f'epsilon={total:g} is less than one answer costs: lower '
+                     'epsilon_per_query')
+  return dataclasses.replace(plan, answers_per_client=calibration.rounds(
+      plan.released, epsilon=total, delta=delta,
+      total_variation=lambda count: count * plan.total_variation))

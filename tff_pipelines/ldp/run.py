@@ -55,10 +55,7 @@ class LdpRounds(rounds_lib.ChargedRounds):
     self._settings = settings = plan.settings
     self.total = plan.queries
     self._mechanism = mechanism_of(plan)
-    self._trainer = student_lib.Trainer(prepared.public, student_lib.StudentConfig(
-        refine=settings.refine, steps=settings.refine_steps,
-        strength=settings.refine_strength, sharpness=settings.sharpness,
-        trust=settings.trust))
+    self._trainer = student_lib.Trainer(prepared.public, settings)
     self._asking = functools.cache(functools.partial(
         process.build_asking, self._mechanism, dimension=prepared.public.shape[1],
         temperature=settings.temperature, seeded=plan.seed is not None))

@@ -18,6 +18,7 @@ import numpy as np
 from scipy import special
 
 from tff_pipelines.ldp import process
+from tff_pipelines.ldp.settings import LdpSettings
 
 # Penalties of the first student that held-out answers choose from.
 _STRENGTHS = (0.3, 1.0, 3.0, 10.0)
@@ -27,25 +28,6 @@ _FEWEST_ANSWERS = 50
 _USUAL_STRENGTH = 1.0
 # Of the trial that decides whether the student is refined.
 _REFINE_FOLDS, _TRIAL_STEPS, _DOUBTS = 3, 20, 2.0
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class StudentConfig:
-  """How the student learns.
-
-  Attributes:
-    refine: 'auto', 'always' or 'never': whether it continues with its own labels.
-    steps: Number of steps of the refinement, >= 1.
-    strength: Ridge penalty of the refinement, > 0.
-    sharpness: Factor from its scores to the logarithms of its probabilities, > 0.
-    trust: Fraction of what the answers say that is believed, in (0, 1]; teachers err.
-  """
-
-  refine: str = 'auto'
-  steps: int = 40
-  strength: float = 0.3
-  sharpness: float = 8.0
-  trust: float = 0.6
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,15 +79,15 @@ def _spread(scores: np.ndarray) -> float:
 class Trainer:
   """Trains students on one pool."""
 
-  def __init__(self, features: np.ndarray, config: StudentConfig):
+  def __init__(self, features: np.ndarray, settings: LdpSettings):
     """Initializes the trainer.
 
     Args:
       features: float32 [P, dimension], of all public images.
-      config: How students learn.
+      settings: Of the group 'student'.
     """
     self._features = features
-    self._config = config
+    self._settings = settings
 
   @functools.cached_property
   def _axes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -125,16 +107,16 @@ class Trainer:
       variance: Of the noise, at most.
     """
     answers = answers.astype(np.float64)
-    refine, refined = self._config.refine, False
+    refine, refined = self._settings.refine, False
     strength = self._strength(rows, answers)
     weights = self._first(rows, answers, strength)
     if refine == 'always' or (
         refine == 'auto' and self._helps(rows, answers, strength, variance)):
       weights, refined = self._refined(
-          rows, answers, weights, variance, self._config.steps), True
+          rows, answers, weights, variance, self._settings.refine_steps), True
     return Student(
         weights=weights, spread=_spread(process.scores(self._features, weights)),
-        sharpness=self._config.sharpness, refined=refined, strength=strength)
+        sharpness=self._settings.sharpness, refined=refined, strength=strength)
 
   def _first(self, rows: np.ndarray, answers: np.ndarray,
              strength: float) -> np.ndarray:
@@ -166,7 +148,7 @@ class Trainer:
     """
     if len(rows) < _FEWEST_ANSWERS:
       return False
-    steps = min(self._config.steps, _TRIAL_STEPS)
+    steps = min(self._settings.refine_steps, _TRIAL_STEPS)
     gain, differing = 0.0, 0
     for kept, out in _folds(len(rows), _REFINE_FOLDS):
       weights = self._first(rows[kept], answers[kept], strength)
@@ -180,16 +162,16 @@ class Trainer:
   def _refined(self, rows: np.ndarray, answers: np.ndarray, weights: np.ndarray,
                variance: float, steps: int) -> np.ndarray:
     """Trains further from `weights` with labels of all public images."""
-    config = self._config
+    settings = self._settings
     along, axes, spreads = self._axes
     # log P[answer | class] of Gaussian noise, up to a constant.
     evidence = np.zeros((len(along), answers.shape[1]))
-    evidence[rows] = config.trust * answers / variance
+    evidence[rows] = settings.trust * answers / variance
     offset = np.float32(1 / answers.shape[1])
     scores = process.scores(self._features, weights)
     for _ in range(steps):
-      labels = _softmax(config.sharpness / _spread(scores) * scores + evidence)
+      labels = _softmax(settings.sharpness / _spread(scores) * scores + evidence)
       inner = along.T @ (labels.astype(np.float32) - offset)
-      inner /= (spreads + np.float32(config.strength))[:, np.newaxis]
+      inner /= (spreads + np.float32(settings.refine_strength))[:, np.newaxis]
       scores = along @ inner + offset
     return axes @ inner
