@@ -143,7 +143,7 @@ class LdpSettings(settings.RunSettings, DataSettings):
                        f'found {self.clients_per_query!r}')
     if self.stand_ins is not None:
       if self.records_per_client is None:
-        raise ValueError('stand_ins needs records_per_client, which each is drawn')
+        raise ValueError('stand_ins needs records_per_client, the size of each set')
       if self.stand_ins > self.num_clients:
         raise ValueError(f'stand_ins must be at most num_clients={self.num_clients}, '
                          f'found {self.stand_ins!r}')
