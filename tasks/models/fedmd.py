@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tasks.models import layers
 
-# Smaller images than this get layers of a shorter reach.
+# Images of fewer pixels a side get layers with a smaller receptive field.
 _LARGE_IMAGE = 20
 
 
@@ -48,7 +48,7 @@ class Architecture:
 
   Attributes:
     name: As given to --architectures.
-    layers: From the image on, without the output layer.
+    layers: From the image to the last hidden layer.
     size: Length of the weight vector.
     classes: Number of outputs.
   """
@@ -59,7 +59,7 @@ class Architecture:
 
     Args:
       name: Of the architecture.
-      hidden_layers: From the image on.
+      hidden_layers: From the image to the last hidden layer.
       image_shape: Height, width, channels.
       classes: Number of outputs, >= 2.
 
@@ -103,14 +103,11 @@ class Architecture:
 
   def initial_weights(self, seed: int) -> np.ndarray:
     """Glorot's uniform weights and biases of zero; float32 [size]."""
-    rng = np.random.default_rng(seed)
-    return np.concatenate([
-        part for shape in self._shapes
-        for part in (layers.glorot_uniform(rng, *shape).ravel(),
-                     layers.zeros(shape[-1]))])
+    return np.concatenate([array.ravel() for array in layers.layer_weights(
+        np.random.default_rng(seed), *self._shapes)])
 
   def transferred(self, weights: np.ndarray, seed: int) -> np.ndarray:
-    """Initial weights whose layers but the last are those of another model.
+    """Initial weights with all layers except the last taken from another model.
 
     Args:
       weights: Of the same architecture with another number of classes.
@@ -123,7 +120,7 @@ class Architecture:
     return np.concatenate([weights[:body], self.initial_weights(seed)[body:]])
 
   def logits(self, weights: tf.Tensor, images: tf.Tensor) -> tf.Tensor:
-    """The outputs of the last layer.
+    """Computes the outputs of the last layer.
 
     Args:
       weights: float32 [size].
@@ -133,29 +130,19 @@ class Architecture:
       float32 [batch, classes].
     """
     parts = iter(tf.split(weights, self._sizes))
-    kernels = [(tf.reshape(next(parts), shape), next(parts))
-               for shape in self._shapes]
-    unused = iter(kernels)
+    unused = ((tf.reshape(next(parts), shape), next(parts)) for shape in self._shapes)
     x = tf.cast(images, tf.float32) * (1.0 / 255.0) - 0.5
     for layer in self.layers:
       if isinstance(layer, Shrink):
         x = tf.nn.avg_pool2d(x, ksize=2, strides=2, padding='VALID')
       elif isinstance(layer, Hidden):
-        x = tf.nn.relu(layers.dense(_flat(x), *next(unused)))
+        x = tf.nn.relu(layers.dense(layers.flatten(x), *next(unused)))
       else:
         x = layers.conv2d(x, *next(unused), stride=layer.stride)
         x = layers.max_pool(x, layer.pool) if layer.pool > 1 else x
         # After the maximum, where fewer values are left: it commutes with ReLU.
         x = tf.nn.relu(x)
-    return layers.dense(_flat(x), *next(unused))
-
-
-def _flat(x: tf.Tensor) -> tf.Tensor:
-  return x if x.shape.rank == 2 else layers.flatten(x)
-
-
-def _conv2(image_shape) -> Sequence[Layer]:
-  return (*_shrunk(image_shape), Convolution(size=3, filters=24, pool=2))
+    return layers.dense(layers.flatten(x), *next(unused))
 
 
 def _conv3(image_shape) -> Sequence[Layer]:
@@ -165,30 +152,20 @@ def _conv3(image_shape) -> Sequence[Layer]:
           Convolution(size=3, filters=24))
 
 
-def _mixed3(image_shape) -> Sequence[Layer]:
-  return (*_shrunk(image_shape), Convolution(size=3, filters=24, pool=2),
-          Hidden(units=48))
+def _shrunk(*hidden_layers: Layer) -> Callable[
+    [tuple[int, int, int]], Sequence[Layer]]:
+  """These layers, on large images at half their resolution: a quarter of the work."""
+  return lambda shape: (
+      (Shrink(),) if min(shape[:2]) >= _LARGE_IMAGE else ()) + hidden_layers
 
 
-def _dense2(image_shape) -> Sequence[Layer]:
-  return (*_shrunk(image_shape), Hidden(units=128))
-
-
-def _dense3(image_shape) -> Sequence[Layer]:
-  return (*_shrunk(image_shape), Hidden(units=128), Hidden(units=64))
-
-
-def _shrunk(image_shape) -> Sequence[Layer]:
-  """Large images at half their resolution: a quarter of the work."""
-  return (Shrink(),) if min(image_shape[:2]) >= _LARGE_IMAGE else ()
-
-
-# Name -> hidden layers for images of a shape. conv2: a convolution and the
-# output layer; conv3: two and the output layer; mixed3: a convolution, a fully
-# connected layer and the output layer; dense2, dense3: fully connected only.
+# Name -> hidden layers for images of a shape.
 _REGISTRY = {
-    'conv2': _conv2, 'conv3': _conv3, 'mixed3': _mixed3, 'dense2': _dense2,
-    'dense3': _dense3,
+    'conv2': _shrunk(Convolution(size=3, filters=24, pool=2)),
+    'conv3': _conv3,
+    'mixed3': _shrunk(Convolution(size=3, filters=24, pool=2), Hidden(units=48)),
+    'dense2': _shrunk(Hidden(units=128)),
+    'dense3': _shrunk(Hidden(units=128), Hidden(units=64)),
 }
 
 
@@ -197,9 +174,9 @@ def register(name: str, hidden_layers: Callable[
   """Adds an architecture under a new name.
 
   Args:
-    name: As --architectures will call it; letters, digits and underscores.
+    name: For --architectures; letters, digits and underscores.
     hidden_layers: Function from an image shape (height, width, channels) to the
-      layers from the image on, without the output layer.
+      layers from the image to the last hidden layer.
 
   Raises:
     ValueError: If the name is taken or no name.
@@ -226,7 +203,7 @@ def check(name: str) -> None:
 
 def build(name: str, image_shape: tuple[int, int, int],
           classes: int) -> Architecture:
-  """The architecture `name` for images of a shape.
+  """Builds the architecture `name` for images of a shape.
 
   Raises:
     ValueError: If there is no such architecture or it does not fit the images.

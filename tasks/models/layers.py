@@ -61,7 +61,7 @@ def max_pool(x: tf.Tensor, size: int) -> tf.Tensor:
   height, width, channels = (int(n) for n in x.shape[1:])
   if height % 2 or width % 2:
     x = x[:, :height // 2 * 2, :width // 2 * 2]
-  # Neighbours in a row stand side by side, and then rows do.
+  # First neighbours in a row are halves of a longer row, and then rows are.
   for row in (2 * channels, width // 2 * 2 * channels):
     left, right = tf.split(tf.reshape(x, [-1, row]), 2, axis=1)
     x = _larger(left, right)
@@ -78,15 +78,10 @@ def dense(x: tf.Tensor, kernel: Any, bias: Any) -> tf.Tensor:
   return tf.nn.bias_add(tf.matmul(x, kernel), bias)
 
 
-def embedding(table: Any, ids: tf.Tensor) -> tf.Tensor:
-  """Rows of a table: integers [...] to float32 [..., table's columns]."""
-  return tf.gather(table, tf.cast(ids, tf.int32))
-
-
 def layer_seed(seed: tf.Tensor, layer: int) -> tf.Tensor:
   """The int64 [2] seed of one layer, derived from the int64 [2] seed of a step.
 
-  The number of the layer is the counter: two layers never share a mask, and
+  The index of the layer is the counter: two layers never share a mask, and
   adding a layer at the end leaves the masks of the others as they were.
   """
   # int64, as the result has no more bits than the type of the counter.
@@ -117,22 +112,22 @@ def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None) -> tf.Tensor:
   if seed is None:
     return x
   # Rates that are multiples of 1/256, as the usual ones are, take a byte each.
-  drawn = tf.uint8 if (rate * 256).is_integer() else tf.uint32
+  dtype = tf.uint8 if (rate * 256).is_integer() else tf.uint32
   size = tf.size(x)
   # Philox by name: 'auto_select' takes another generator on other devices. And
   # integers, since XLA makes other floats of the same bits.
-  words = tf.random.stateless_uniform(
-      [(size * drawn.size + 3) // 4], seed, minval=None, maxval=None,
+  bits = tf.random.stateless_uniform(
+      [(size * dtype.size + 3) // 4], seed, minval=None, maxval=None,
       dtype=tf.uint32, alg='philox')
-  bits = words if drawn == tf.uint32 else tf.reshape(
-      tf.bitcast(words, drawn), [-1])[:size]
-  threshold = tf.constant(round(rate * 2**(8 * drawn.size)), drawn)
+  if dtype == tf.uint8:
+    bits = tf.reshape(tf.bitcast(bits, dtype), [-1])[:size]
+  threshold = tf.constant(round(rate * 2**(8 * dtype.size)), dtype)
   kept = tf.cast(tf.reshape(bits, tf.shape(x)) >= threshold, tf.float32)
   return x * (kept * (1.0 / (1.0 - rate)))
 
 
 def softmax_cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-  """One loss per example.
+  """Computes one loss per example.
 
   Args:
     logits: float32 [batch, classes].
@@ -148,7 +143,7 @@ def softmax_cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 def classification_metrics(
     logits: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor
 ) -> Mapping[str, tuple[tf.Tensor, tf.Tensor]]:
-  """'accuracy' and 'loss' as (sum, weight) over the rows that count.
+  """Computes 'accuracy' and 'loss' as (sum, weight) over the rows that count.
 
   Args:
     logits: float32 [batch, classes].
@@ -173,7 +168,7 @@ def class_counts(
     logits: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor, *,
     confusion: bool = False
 ) -> Mapping[str, tf.Tensor]:
-  """What task.Breakdown counts, of a classifier.
+  """Counts a classifier's predictions for task.Breakdown.
 
   Args:
     logits: float32 [batch, classes].
@@ -201,18 +196,17 @@ def glorot_uniform(rng: np.random.Generator, *shape: int) -> np.ndarray:
   By NumPy, whose bits do not depend on the device or the number of threads.
 
   Args:
-    rng: Consumed by the draw.
+    rng: Consumed.
     *shape: [inputs, outputs] or [kernel height, kernel width, inputs, outputs].
   """
-  window = math.prod(shape[:-2])
-  limit = math.sqrt(6.0 / (window * (shape[-2] + shape[-1])))
-  return rng.uniform(-limit, limit, size=shape).astype(np.float32)
+  limit = math.sqrt(6.0 / (math.prod(shape[:-2]) * (shape[-2] + shape[-1])))
+  return uniform(rng, *shape, limit=limit)
 
 
 def he_normal(rng: np.random.Generator, inputs: int, outputs: int) -> np.ndarray:
-  """He's initial weights [inputs, outputs], float32, as Keras draws them.
+  """He's initial weights [inputs, outputs], float32, as in Keras.
 
-  Normal, what is beyond two standard deviations drawn again, and scaled up to a
+  Normal, values beyond two standard deviations drawn again, and scaled up to a
   variance of 2 / inputs after that.
   """
   values = rng.standard_normal([inputs, outputs])
@@ -231,3 +225,10 @@ def uniform(rng: np.random.Generator, *shape: int, limit: float) -> np.ndarray:
 def zeros(size: int) -> np.ndarray:
   """The initial bias of `size` units, float32."""
   return np.zeros([size], np.float32)
+
+
+def layer_weights(rng: np.random.Generator,
+                  *shapes: tuple[int, ...]) -> list[np.ndarray]:
+  """Initial kernels of these shapes by glorot_uniform, each before its bias of zeros."""
+  return [array for shape in shapes
+          for array in (glorot_uniform(rng, *shape), zeros(shape[-1]))]

@@ -1,9 +1,9 @@
 """A long short-term memory layer as a pure function, with its own gradient.
 
 Equal to tf.keras.layers.LSTM without a mask. TensorFlow's own gradient of a loop
-over time adds up a matrix as large as the weights at every step; here all steps'
-parts of it are one product after the loop, and so is the input's projection
-before it. On a client's few rows that is what takes the time.
+over time adds a matrix as large as the weights at every step; here the parts of all
+steps are one product after the loop, and so is the input's projection before it. On a
+client's few rows those additions take most of the time.
 """
 
 from typing import Any
@@ -11,33 +11,32 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-# So many steps are laid out in the body of a loop: enough that the loop itself
-# costs little, and few enough that the graph stays small and is built fast.
-_MOST_UNROLLED = 10
+# Maximum number of steps in the body of a loop: enough that the loop itself costs
+# little, and few enough that the graph stays small and is built fast.
+_MAX_UNROLLED = 10
 
 
 def initial_weights(kernel: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
-  """Weights of a layer as Keras starts them, from its input kernel.
+  """Initial weights of a layer as in Keras, from its input kernel.
 
   Args:
     kernel: float32 [inputs, 4 * units].
-    rng: Consumed by the draw of the recurrent kernel, which is orthogonal.
+    rng: Consumed by the recurrent kernel, which is orthogonal.
 
   Returns:
-    Kernel, recurrent kernel [units, 4 * units] and bias [4 * units], where that
-    of the forget gate is 1; in the order of Keras: input, forget, cell, output.
+    Kernel, recurrent kernel [units, 4 * units] and bias [4 * units], which is 1 for
+    the forget gate; in the order of Keras: input, forget, cell, output.
   """
   units = kernel.shape[1] // 4
   square, triangle = np.linalg.qr(rng.standard_normal([4 * units, units]))
-  # With these signs the law does not depend on the library's choice of them.
+  # With these signs the distribution does not depend on the library's choice of them.
   recurrent = (square * np.sign(np.diag(triangle))).T
-  bias = np.zeros([4, units], np.float32)
-  bias[1] = 1.0
-  return [kernel, recurrent.astype(np.float32), bias.reshape(-1)]
+  bias = np.repeat(np.array([0, 1, 0, 0], np.float32), units)
+  return [kernel, recurrent.astype(np.float32), bias]
 
 
 def lstm(x: tf.Tensor, kernel: Any, recurrent: Any, bias: Any) -> tf.Tensor:
-  """The layer's outputs at all steps, from a state of zeros.
+  """Computes the layer's outputs at all steps, from a state of zeros.
 
   Args:
     x: float32 [batch, steps, inputs]; steps and inputs are known.
@@ -50,7 +49,7 @@ def lstm(x: tf.Tensor, kernel: Any, recurrent: Any, bias: Any) -> tf.Tensor:
   """
   steps, inputs = x.shape[1], x.shape[2]
   units = recurrent.shape[0]
-  unrolled = max(n for n in range(1, _MOST_UNROLLED + 1) if steps % n == 0)
+  unrolled = max(n for n in range(1, _MAX_UNROLLED + 1) if steps % n == 0)
 
   @tf.custom_gradient
   def layer(x, kernel, recurrent, bias):
@@ -81,7 +80,7 @@ def lstm(x: tf.Tensor, kernel: Any, recurrent: Any, bias: Any) -> tf.Tensor:
       i, f, g, o = tf.split(gates, 4, axis=2)
       i, f, g, o = tf.sigmoid(i), tf.sigmoid(f), tf.tanh(g), tf.sigmoid(o)
       tanh_c = tf.tanh(cells)
-      # What the chain rule multiplies by, for all steps at once.
+      # Factors of the chain rule, for all steps at once.
       h_to_c = o * (1.0 - tanh_c * tanh_c)
       to_gates = tf.concat(
           [g * i * (1.0 - i), before(cells) * f * (1.0 - f), i * (1.0 - g * g),

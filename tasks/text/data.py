@@ -1,6 +1,8 @@
-"""The data of the text tasks: whose records train, and whose are held out."""
+"""Data of the text tasks: whose records train, and whose are held out."""
 
 import dataclasses
+import functools
+import importlib.resources
 from typing import Any, Callable, Mapping, Sequence
 
 import numpy as np
@@ -11,17 +13,13 @@ from tasks import task
 from tasks.sources import arrays as sources
 from tasks.sources import open_source
 from tasks.sources import records
-from tasks.text import embedded as text_embedded
 
-# Of a client's records, where a file has no test part: the last fifth.
+# Where a file has no test part: the last fifth of a client's records.
 _TEST_PART = 5
-# A held-out set is read from at most so many clients.
-_MOST_TEST_CLIENTS = 500
-# Training examples up to so many bytes are kept once they are made.
+_MAX_TEST_CLIENTS = 500
+# Training examples are kept in memory up to this size.
 _CACHE_BYTES = 256 * 2**20
 _SUBSET_SEED = 20230817
-# Of the text that ships.
-_FIELDS = ('text', 'tags', 'title')
 
 SOURCES = tuple(sorted(('embedded', 'official', *open_source.FORMATS)))
 
@@ -35,8 +33,8 @@ class TextData:
   Attributes:
     population: The training clients, with all their records.
     others: Clients that are not in the population; None if there are none.
-    test: Records of a test part, whoever's they are; None if there is none.
-    others_name: What the held-out set of `others` is called.
+    test: Records of a test part, of any clients; None if there is none.
+    others_name: Name of the held-out set of `others`.
     divided: Whether the last of a training client's records are for tests.
     privacy_unit: What one client is.
     skips: What to do about bad clients.
@@ -50,29 +48,26 @@ class TextData:
   privacy_unit: str
   skips: task.Skips
 
-  def train_records(self, raw: records.RawExamples) -> records.RawExamples:
-    """Those records of a training client that it trains on."""
-    return _slice(raw, slice(0, _count(raw) - self._test_count(raw)))
-
-  def test_records(self, raw: records.RawExamples) -> records.RawExamples:
-    """Those records of a training client that are for tests."""
-    return _slice(raw, slice(_count(raw) - self._test_count(raw), None))
+  def split(self, raw: records.RawExamples
+            ) -> tuple[records.RawExamples, records.RawExamples]:
+    """The records of a training client that it trains on, and those for tests."""
+    count = _count(raw)
+    end = count - (count // _TEST_PART if self.divided else 0)
+    return ({name: array[:end] for name, array in raw.items()},
+            {name: array[end:] for name, array in raw.items()})
 
   def has_test_records(self, client_id: str) -> bool:
-    """Whether `test_records` of a client has any; not if its data are bad."""
+    """Whether a training client has records for tests; not if its data are bad."""
     try:
-      return self._test_count(self.population.examples(client_id)) > 0
+      return _count(self.split(self.population.examples(client_id))[1]) > 0
     except task.BadClientError as error:
       self.skips.client(client_id, error)
       return False
 
-  def _test_count(self, raw: records.RawExamples) -> int:
-    return _count(raw) // _TEST_PART if self.divided else 0
 
-
-def _count(raw):
-  """How many rows there are; a tensor in a graph."""
-  first = next(iter(raw.values()))
+def _count(examples):
+  """Number of rows; a tensor in a graph."""
+  first = next(iter(examples.values()))
   if isinstance(first, np.ndarray):
     return len(first)
   # TensorFlow takes seconds to import; here it has been.
@@ -80,33 +75,57 @@ def _count(raw):
   return tf.shape(first)[0]
 
 
-def _slice(raw: records.RawExamples, rows: slice) -> records.RawExamples:
-  return {name: array[rows] for name, array in raw.items()}
+@functools.lru_cache(maxsize=1)
+def speeches() -> tuple[tuple[str, str], ...]:
+  """(text, tags separated by '|': play, genre, role) of each speech that ships.
+
+  They are of eight plays of Shakespeare, in the public domain: enough to see that a
+  run works, and far too little to learn English from. In the file, a line
+  "# play genre" precedes a play's speeches, "ROLE: text".
+  """
+  rows, play = [], ''
+  lines = importlib.resources.files('tasks.text').joinpath('embedded.txt')
+  for line in lines.read_text(encoding='utf-8').splitlines():
+    if line.startswith('# '):
+      play = line[2:].replace(' ', '|')
+    else:
+      role, text = line.split(': ', 1)
+      rows.append((text, f'{play}|{role.lower().replace(" ", "-")}'))
+  return tuple(rows)
 
 
-def open_embedded(num_clients: int = 125, *, fields: Sequence[str] = _FIELDS
-                  ) -> records.RawData:
+def open_embedded(
+    num_clients: int = 125, *, fields: Sequence[str] = ('text', 'tags', 'title')
+) -> records.RawData:
   """The text that ships, of simulated clients.
 
+  A client has consecutive speeches, mostly of one role.
+
   Args:
-    num_clients: See text_embedded.records_by_client.
-    fields: Some of 'text', 'tags' and 'title'.
+    num_clients: From 2 to the number of speeches, 375.
+    fields: Some of 'text', 'tags' and 'title' (empty).
 
   Raises:
     ValueError: If num_clients is out of range.
   """
-  arrays, clients = text_embedded.records_by_client(num_clients)
+  count = len(speeches())
+  if not 2 <= num_clients <= count:
+    raise ValueError(
+        f'num_clients must be from 2 to the {count} speeches, found {num_clients!r}')
+  texts, tags = zip(*speeches())
+  columns = {'text': texts, 'tags': tags, 'title': ('',) * count}
   population, others = records.split_clients(sources.ArraysByClient(
-      {name: arrays[name] for name in fields}, clients))
+      {name: np.array(columns[name], object) for name in fields},
+      np.arange(count) * num_clients // count))
   return records.RawData(train=population, test=others, skips=task.Skips())
 
 
 def open_raw(*, data_source: str = 'embedded', **options: Any
              ) -> tuple[records.RawData, None]:
-  """What prepare_data writes, the text that ships; it has no label counts.
+  """Opens what prepare_data writes: the text that ships; it has no label counts.
 
   Raises:
-    ValueError: On another source, or an option but num_clients.
+    ValueError: On another source, or an option other than num_clients.
   """
   if data_source != 'embedded':
     raise ValueError('with a task for texts, data_source must be embedded: files are '
@@ -128,27 +147,27 @@ def _official(official: official_files.File, fields, privacy_unit: str, *,
   # TensorFlow takes seconds to import, which the other sources need not pay.
   from tasks.sources import sqlite as source_sqlite  # pylint: disable=g-import-not-at-top
   path = official.find_or_download(cache_dir)
-  open_split = lambda name: None if name is None else (
-      source_sqlite.SqliteSource(path, name, fields=fields))
+  open_split = lambda name: name and source_sqlite.SqliteSource(
+      path, name, fields=fields)
   return TextData(
       population=open_split('train'), others=open_split(official.others_split),
       test=open_split('test'), privacy_unit=privacy_unit, skips=task.Skips())
 
 
-def _of_files(data_source: str, fields, privacy_unit: str,
-              options: Mapping[str, Any]) -> TextData:
-  options = dict(options)
-  fraction = options.pop('held_out_fraction', None)
+def _files(data_source: str, fields, privacy_unit: str, *,
+           held_out_fraction: float | None = None, **options: Any) -> TextData:
   raw = open_source.open_raw(data_source, fields=fields, **options)
   if raw.test is not None:
-    if fraction is not None:
+    if held_out_fraction is not None:
       raise ValueError('held_out_fraction is not used where there is a test part')
-    return TextData(population=raw.train, others=None, test=raw.test,
-                    privacy_unit=privacy_unit, skips=raw.skips)
-  split = {} if fraction is None else {'held_out_fraction': fraction}
-  population, others = records.split_clients(raw.train, **split)
-  return TextData(population=population, others=others, divided=True,
-                  privacy_unit=privacy_unit, skips=raw.skips)
+    population, others = raw.train, None
+  else:
+    given = {} if held_out_fraction is None else {
+        'held_out_fraction': held_out_fraction}
+    population, others = records.split_clients(raw.train, **given)
+  return TextData(
+      population=population, others=others, test=raw.test, divided=raw.test is None,
+      privacy_unit=privacy_unit, skips=raw.skips)
 
 
 def load(official: official_files.File, *, fields: Sequence[records.Field],
@@ -171,7 +190,7 @@ def load(official: official_files.File, *, fields: Sequence[records.Field],
   """
   data_source = checks.choice('data_source', data_source, SOURCES, 'embedded')
   if data_source in open_source.FORMATS:
-    return _of_files(data_source, fields, privacy_unit, options)
+    return _files(data_source, fields, privacy_unit, **options)
   allowed = {'embedded': 'num_clients', 'official': 'cache_dir'}[data_source]
   given = checks.options(f'data_source {data_source}', options, [allowed])
   if data_source == 'embedded':
@@ -179,13 +198,13 @@ def load(official: official_files.File, *, fields: Sequence[records.Field],
   return _official(official, fields, privacy_unit, **given)
 
 
-def make_task(
+def build_task(
     name: str, model: task.Model, data: TextData, convert: Convert,
     element_spec: records.ElementSpec, *,
     max_examples_per_client: int | None = None, max_test_examples: int | None = None,
     convert_in_graph: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
     **rest: Any) -> task.Task:
-  """The task of raw sources.
+  """Builds the task of raw sources.
 
   Args:
     name: Of the task.
@@ -193,15 +212,16 @@ def make_task(
     data: Raw sources.
     convert: Raw records -> model examples.
     element_spec: Of the examples.
-    max_examples_per_client: A training client that has more keeps so many of them,
+    max_examples_per_client: A training client that has more keeps this many of them,
       evenly spaced; None keeps all.
-    max_test_examples: A held-out set that has more keeps so many, drawn by a fixed
-      seed; None keeps all.
+    max_test_examples: A held-out set that has more keeps this many, sampled by a
+      fixed seed; None keeps all.
     convert_in_graph: As in records.MappedSource.
     **rest: Further attributes of task.Task.
 
   Returns:
-    The task. Its training source keeps small data in memory once they are made.
+    The task. Its training source keeps examples in memory once they have been read,
+    as long as they are few.
 
   Raises:
     ValueError: If a limit is not at least 1, or data are bad.
@@ -212,30 +232,29 @@ def make_task(
       checks.integer(option, limit, 1)
 
   def convert_for_training(raw):
-    found = convert(data.train_records(raw))
-    count = _count(found)
+    examples = convert(data.split(raw)[0])
+    count = _count(examples)
     if max_examples_per_client is None or count <= max_examples_per_client:
-      return found
+      return examples
     rows = np.arange(max_examples_per_client) * count // max_examples_per_client
-    return {name: array[rows] for name, array in found.items()}
+    return {name: array[rows] for name, array in examples.items()}
 
   def convert_for_training_in_graph(raw):
     import tensorflow as tf  # pylint: disable=g-import-not-at-top
-    found = convert_in_graph(data.train_records(raw))
+    examples = convert_in_graph(data.split(raw)[0])
     if max_examples_per_client is None:
-      return found
-    count = tf.cast(_count(found), tf.int64)
+      return examples
+    count = tf.cast(_count(examples), tf.int64)
     # All of them, in order, if there are no more.
     kept = tf.minimum(count, max_examples_per_client)
     rows = tf.range(kept) * count // tf.maximum(kept, 1)
-    return {name: tf.gather(tensor, rows) for name, tensor in found.items()}
+    return {name: tf.gather(tensor, rows) for name, tensor in examples.items()}
 
   def held_out(source, convert):
-    mapped = records.MappedSource(source, convert, element_spec)
-    found, _ = records.gather(mapped, skips=data.skips)
-    rows = np.random.default_rng(_SUBSET_SEED).permutation(_count(found))
-    rows = np.sort(rows[:max_test_examples])
-    return {name: array[rows] for name, array in found.items()}
+    examples, _ = records.gather(
+        records.MappedSource(source, convert, element_spec), skips=data.skips)
+    rows = _subset(_count(examples), max_test_examples)
+    return {name: array[rows] for name, array in examples.items()}
 
   sets = {}
   others, same = data.others, None
@@ -243,9 +262,9 @@ def make_task(
     known = frozenset(data.population.client_ids)
     ids = data.test.client_ids
     same = [client for client in ids if client in known]
-    unknown = [client for client in ids if client not in known]
-    if unknown and others is None:
-      others = records.SubsetSource(data.test, unknown)
+    if others is None and len(same) < len(ids):
+      others = records.SubsetSource(
+          data.test, [client for client in ids if client not in known])
   if others is not None:
     sets[data.others_name] = held_out(_some_clients(others), convert)
   if same:
@@ -256,8 +275,7 @@ def make_task(
     enough = [client for client in some.client_ids if data.has_test_records(client)]
     if enough:
       sets['test_examples'] = held_out(
-          records.SubsetSource(some, enough),
-          lambda raw: convert(data.test_records(raw)))
+          records.SubsetSource(some, enough), lambda raw: convert(data.split(raw)[1]))
   train = records.MappedSource(
       data.population, convert_for_training, element_spec,
       convert_in_graph=convert_in_graph and convert_for_training_in_graph)
@@ -266,29 +284,32 @@ def make_task(
       privacy_unit=data.privacy_unit, skips=data.skips, **rest)
 
 
+def _subset(count: int, limit: int | None) -> np.ndarray:
+  """At most `limit` of `count` indices, sampled by a fixed seed, in order."""
+  return np.sort(np.random.default_rng(_SUBSET_SEED).permutation(count)[:limit])
+
+
 def _some_clients(source: task.ClientSource) -> records.SubsetSource:
-  """At most _MOST_TEST_CLIENTS, drawn by a fixed seed."""
   ids = np.array(source.client_ids, object)
-  chosen = np.random.default_rng(_SUBSET_SEED).permutation(len(ids))
-  return records.SubsetSource(source, ids[np.sort(chosen[:_MOST_TEST_CLIENTS])])
+  return records.SubsetSource(source, ids[_subset(len(ids), _MAX_TEST_CLIENTS)])
 
 
 class CachedSource(records.Wrapping):
   """Keeps the examples that were read, as long as they are few."""
 
   def __init__(self, source: task.ClientSource, max_bytes: int = _CACHE_BYTES):
-    """Wraps a source; what is beyond max_bytes is read anew every time."""
+    """Wraps a source; what is beyond max_bytes is read again every time."""
     super().__init__(source)
     self._kept: dict[str, dict[str, np.ndarray]] = {}
     self._bytes_left = max_bytes
 
   def examples(self, client_id: str) -> dict[str, np.ndarray]:
     """All examples of a client."""
-    found = self._kept.get(client_id)
-    if found is None:
-      found = self._source.examples(client_id)
-      size = sum(array.nbytes for array in found.values())
+    examples = self._kept.get(client_id)
+    if examples is None:
+      examples = self._source.examples(client_id)
+      size = sum(array.nbytes for array in examples.values())
       if size <= self._bytes_left:
         self._bytes_left -= size
-        self._kept[client_id] = found
-    return dict(found)
+        self._kept[client_id] = examples
+    return dict(examples)

@@ -1,4 +1,4 @@
-"""The Shakespeare task: predict the next character of what a role of a play says.
+"""Task: predict the next character of what a role of a play says.
 
 One client is one role. The vocabulary is TFF's list of 86 characters, which is
 public and the same for all data. Unlike TFF's, the metric 'accuracy' leaves out the
@@ -22,60 +22,46 @@ OFFICIAL = official.File(what='federated Shakespeare', name='shakespeare.sqlite'
                          load='shakespeare.load_data')
 
 _SPECIAL = text_tokens.Special(len(text_tokens.CHARACTERS))
+# Name of a group of characters -> whether a character is in it, unless in an earlier
+# one.
 _GROUPS = {
     'lower case': str.islower, 'upper case': str.isupper,
-    'space': ' '.__eq__, 'line end': lambda c: c in '\n\r',
-    'digit': str.isdigit,
+    'space': ' '.__eq__, 'line end': '\n\r'.__contains__,
+    'digit': str.isdigit, 'punctuation': lambda character: True,
+}
+
+# lstm_256 is the model of arXiv 2003.00295 and 1602.05629: 820,522 parameters.
+# lstm_small, for quick runs under differential privacy, has 28,026, just below 2^15,
+# the number to which a rotation pads.
+MODELS = {
+    'lstm_256': dict(embedding=8, units=(256, 256), he_normal=True),
+    'lstm_small': dict(embedding=16, units=(64,), embedding_limit=1.0),
 }
 
 
 def _groups() -> dict[str, list[int]]:
-  """Name of a kind of characters -> their tokens."""
-  found = {name: [] for name in (*_GROUPS, 'punctuation')}
+  """Group of characters -> their tokens."""
+  groups = {name: [] for name in _GROUPS}
   for token, character in enumerate(text_tokens.CHARACTERS, 1):
-    name = next((name for name, fits in _GROUPS.items() if fits(character)),
-                'punctuation')
-    found[name].append(token)
-  return found
+    name = next(name for name, contains in _GROUPS.items() if contains(character))
+    groups[name].append(token)
+  return groups
 
 
-def _model(name: str, embedding: int, units: tuple[int, ...],
-           **changes: Any) -> task.Model:
+def build_model(name: str) -> task.Model:
+  """Builds one of MODELS."""
   names = [repr(c)[1:-1] if c in '\n\r' else c for c in text_tokens.CHARACTERS]
   return text_models.next_token_model(
-      name,
-      text_models.Network(
-          tokens=_SPECIAL.count, embedding=embedding, units=units, **changes),
-      _SPECIAL, kind='character', names=_SPECIAL.names(names), confusion=True,
-      groups=_groups())
-
-
-def lstm_256() -> task.Model:
-  """The model of arXiv 2003.00295 and 1602.05629: 820,522 parameters.
-
-  Embedding of 8, two LSTM layers of 256, dense.
-  """
-  return _model('lstm_256', 8, (256, 256), he_normal=True)
-
-
-def lstm_small() -> task.Model:
-  """A model for quick runs under differential privacy: 28,026 parameters.
-
-  Embedding of 16, one LSTM layer of 64, dense; just below 2^15, the number to
-  which a rotation pads.
-  """
-  return _model('lstm_small', 16, (64,), embedding_limit=1.0)
-
-
-MODELS = {'lstm_256': lstm_256, 'lstm_small': lstm_small}
+      name, text_models.Network(tokens=_SPECIAL.count, **MODELS[name]), _SPECIAL,
+      kind='character', names=_SPECIAL.names(names), confusion=True, groups=_groups())
 
 
 def _rows_in_graph(texts: tf.Tensor, length: int) -> tf.Tensor:
-  """text_tokens.character_rows of every text, one after another.
+  """Computes text_tokens.character_rows of every text, one after another.
 
   Args:
-    texts: string [texts], UTF-8; what is not fails when it is run.
-    length: As there.
+    texts: string [texts], UTF-8; other bytes are an error when the graph runs.
+    length: As for text_tokens.character_rows.
 
   Returns:
     uint8 [rows, length + 1].
@@ -87,17 +73,17 @@ def _rows_in_graph(texts: tf.Tensor, length: int) -> tf.Tensor:
       tf.gather(tf.constant(text_tokens.character_table(), tf.int32),
                 tf.where(known, codes.flat_values, 0)),
       _SPECIAL.out_of_vocabulary)
-  # A text takes so many rows that its beginning and its end fit in too.
+  # The rows of a text also hold its beginning and its end.
   counts = tf.cast(codes.row_lengths(), tf.int32)
   rows = -(-(counts + 2) // (length + 1))
   starts = tf.cumsum(rows, exclusive=True) * (length + 1)
-  places = tf.cast(codes.value_rowids(), tf.int32)
+  text_of = tf.cast(codes.value_rowids(), tf.int32)
   first = tf.cumsum(counts, exclusive=True)
-  places = tf.gather(starts - first, places) + tf.range(tf.size(places)) + 1
+  positions = tf.gather(starts - first, text_of) + tf.range(tf.size(text_of)) + 1
   ends = starts + counts + 1
   total = tf.reduce_sum(rows) * (length + 1)
   flat = tf.scatter_nd(
-      tf.concat([starts, places, ends], 0)[:, tf.newaxis],
+      tf.concat([starts, positions, ends], 0)[:, tf.newaxis],
       tf.concat([tf.fill(tf.shape(starts), _SPECIAL.begin), tokens,
                  tf.fill(tf.shape(ends), _SPECIAL.end)], 0), [total])
   return tf.cast(tf.reshape(flat, [-1, length + 1]), tf.uint8)
@@ -107,14 +93,14 @@ def build(*, model: str | None = None, sequence_length: int = 80,
           max_examples_per_client: int | None = None,
           max_test_examples: int = 2000, text_field: str | None = None,
           **data_options: Any) -> task.Task:
-  """The Shakespeare task.
+  """Builds the Shakespeare task.
 
   Args:
     model: One of MODELS; None means 'lstm_small'.
     sequence_length: Characters that are predicted in a row; a speech has as many
       rows as it needs.
-    max_examples_per_client: See text_data.make_task.
-    max_test_examples: See text_data.make_task.
+    max_examples_per_client: See text_data.build_task.
+    max_test_examples: See text_data.build_task.
     text_field: The field of a speech's text; None means 'text', and 'snippets' in
       TFF's file.
     **data_options: See text_data.load.
@@ -142,8 +128,8 @@ def build(*, model: str | None = None, sequence_length: int = 80,
       fields=[records.Field(
           name='text', source_name=text_field, kind=records.TEXT)],
       **data_options)
-  return text_data.make_task(
-      'shakespeare', MODELS[model](), data, convert,
+  return text_data.build_task(
+      'shakespeare', build_model(model), data, convert,
       {'tokens': (np.dtype(np.uint8), (sequence_length + 1,))},
       max_examples_per_client=max_examples_per_client,
       max_test_examples=max_test_examples, convert_in_graph=convert_in_graph)

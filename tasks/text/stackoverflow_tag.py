@@ -1,14 +1,13 @@
-"""The task of predicting the tags of posts of Stack Overflow from their words.
+"""Task: predict the tags of posts of Stack Overflow from their words.
 
-Logistic regression on the share that each word of the vocabulary has in a post and
-its title, as in TFF's task. The metric 'recall_at_5' is the share of all tags that
-are among the five that the model holds likeliest for their post; 'accuracy' is the
-share of posts whose likeliest tag is right. A tag that all tagged posts have ('java',
-in posts about Java) is left out.
+Logistic regression on the frequency of each word of the vocabulary in a post and its
+title, as in TFF's task. The metric 'recall_at_5' is the fraction of all tags that are
+among the five to which the model gives the highest scores for their post; 'accuracy'
+is the fraction of posts whose highest-scoring tag is right. A tag that all tagged
+posts have ('java', in posts about Java) is left out.
 """
 
-import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -20,18 +19,21 @@ from tasks.sources import records
 from tasks.text import stackoverflow_data
 from tasks.text import tokens as text_tokens
 
-# A post is cut to so many words of the vocabulary. No post has more tags than 5.
+# A post is cut to this many words of the vocabulary. No post has more than 5 tags.
 MAX_WORDS = 128
 MAX_TAGS = 5
 _TOP = 5
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Size:
-  """Words and tags where --vocabulary_size and --num_labels are not given.
+class _Size(NamedTuple):
+  """Parameters of a model.
 
-  Also: whether words enter by the square roots of their shares, times which number;
-  and where biases start.
+  Attributes:
+    vocabulary: Words where --vocabulary_size is not given.
+    labels: Tags where --num_labels is not given.
+    root_scale: The square roots of the words' frequencies are multiplied by this and
+      used instead of them; None uses the frequencies.
+    first_bias: Initial bias.
   """
 
   vocabulary: int
@@ -40,10 +42,10 @@ class _Size:
   first_bias: float = 0.0
 
 
-# logistic is the model of arXiv 2003.00295: 5,000,500 parameters. Of its gradient
-# nearly all is the biases', as shares are small; it needs thousands of rounds.
+# logistic is the model of arXiv 2003.00295: 5,000,500 parameters. Its gradient is
+# nearly all in the biases, as frequencies are small; it needs thousands of rounds.
 # logistic_small, for quick runs under differential privacy: 50,050. Square roots of
-# shares have norm 1, so words learn as fast as biases do, or here faster; and
+# frequencies have norm 1, so words learn as fast as biases do, or here faster; and
 # biases start where few tags are likely.
 MODELS = {
     'logistic': _Size(vocabulary=10_000, labels=500),
@@ -52,8 +54,8 @@ MODELS = {
 }
 
 
-def make_model(name: str, vocabulary: text_tokens.Vocabulary) -> task.Model:
-  """One of MODELS for a vocabulary with labels.
+def build_model(name: str, vocabulary: text_tokens.Vocabulary) -> task.Model:
+  """Builds one of MODELS for a vocabulary with labels.
 
   Batches have 'x', int32 [batch, MAX_WORDS], words from 1 on, padded with 0; and
   'y', int32 [batch, MAX_TAGS], tags from 1 on, padded with 0. The loss is the sum
@@ -65,11 +67,13 @@ def make_model(name: str, vocabulary: text_tokens.Vocabulary) -> task.Model:
   def initial_weights(seed):
     rng = np.random.default_rng(seed)
     return [layers.glorot_uniform(rng, num_words, num_tags),
-            layers.zeros(num_tags) + np.float32(size.first_bias)]
+            np.full(num_tags, size.first_bias, np.float32)]
 
   def read(weights, batch):
     """Logits and truth, float32 [batch, tags]."""
-    words = _shares(batch['x'], num_words)
+    counts = _counts(batch['x'], num_words)
+    words = tf.math.divide_no_nan(
+        counts, tf.reduce_sum(counts, axis=1, keepdims=True))
     if size.root_scale is not None:
       words = size.root_scale * tf.sqrt(words)
     return layers.dense(words, *weights), _counts(batch['y'], num_tags)
@@ -91,22 +95,22 @@ def make_model(name: str, vocabulary: text_tokens.Vocabulary) -> task.Model:
     logits, truth = read(weights, batch)
     tagged = mask * tf.reduce_max(truth, axis=1)
     best = tf.one_hot(tf.argmax(logits, axis=1), num_tags)
-    column = mask[:, tf.newaxis]
+    true_tags = truth * mask[:, tf.newaxis]
     return {
-        'recall_at_5': (tf.reduce_sum(first_tags(logits) * truth * column),
-                        tf.reduce_sum(truth * column)),
-        'accuracy': (tf.reduce_sum(best * truth * column), tf.reduce_sum(tagged)),
+        'recall_at_5': (tf.reduce_sum(first_tags(logits) * true_tags),
+                        tf.reduce_sum(true_tags)),
+        'accuracy': (tf.reduce_sum(best * true_tags), tf.reduce_sum(tagged)),
         'loss': (tf.reduce_sum(tf.where(mask > 0, losses(logits, truth), 0.0)),
                  tf.reduce_sum(mask)),
     }
 
   def count(weights, batch, mask):
     logits, truth = read(weights, batch)
-    first, column = first_tags(logits), mask[:, tf.newaxis]
+    first, true_tags = first_tags(logits), truth * mask[:, tf.newaxis]
     # Only posts with a tag of the vocabulary count, as in recall_at_5.
-    tagged = column * tf.reduce_max(truth, axis=1, keepdims=True)
-    return {'occurred': tf.reduce_sum(truth * column, axis=0),
-            'right': tf.reduce_sum(first * truth * column, axis=0),
+    tagged = tf.reduce_max(true_tags, axis=1, keepdims=True)
+    return {'occurred': tf.reduce_sum(true_tags, axis=0),
+            'right': tf.reduce_sum(first * true_tags, axis=0),
             'predicted': tf.reduce_sum(first * tagged, axis=0)}
 
   return task.Model(
@@ -117,7 +121,7 @@ def make_model(name: str, vocabulary: text_tokens.Vocabulary) -> task.Model:
 
 
 def _counts(ids: tf.Tensor, size: int) -> tf.Tensor:
-  """How often each number from 1 to size stands in a row: float32 [batch, size]."""
+  """How often each number from 1 to size occurs in a row: float32 [batch, size]."""
   rows = tf.shape(ids)[0]
   columns = tf.range(rows)[:, tf.newaxis] * (size + 1) + ids
   counts = tf.math.unsorted_segment_sum(
@@ -125,27 +129,22 @@ def _counts(ids: tf.Tensor, size: int) -> tf.Tensor:
   return tf.reshape(counts, [rows, size + 1])[:, 1:]
 
 
-def _shares(ids: tf.Tensor, size: int) -> tf.Tensor:
-  """The share of each word in its row; zeros where there is none."""
-  counts = _counts(ids, size)
-  return tf.math.divide_no_nan(counts, tf.reduce_sum(counts, axis=1, keepdims=True))
-
-
 def build(*, model: str | None = None, vocabulary: str | None = None,
           vocabulary_size: int | None = None, num_labels: int | None = None,
           max_examples_per_client: int | None = None,
           max_test_examples: int = 2000, text_field: str | None = None,
           **data_options: Any) -> task.Task:
-  """The task.
+  """Builds the task.
 
   Args:
     model: One of MODELS; None means 'logistic_small'.
-    vocabulary: See text_vocabulary.obtain; its labels are the tags.
-    vocabulary_size: Words at most; None leaves it to the model.
-    num_labels: Tags at most; None leaves it to the model.
-    max_examples_per_client: See text_data.make_task. Posts without tags in
+    vocabulary: File of a vocabulary, whose labels are the tags; see
+      stackoverflow_data.Posts.vocabulary.
+    vocabulary_size: Maximum number of words; None leaves it to the model.
+    num_labels: Maximum number of tags; None leaves it to the model.
+    max_examples_per_client: See text_data.build_task. Posts without tags in
       the vocabulary are examples too: they have none of them.
-    max_test_examples: See text_data.make_task.
+    max_test_examples: See text_data.build_task.
     text_field: See stackoverflow_data.Posts.
     **data_options: See text_data.load.
 
@@ -161,7 +160,7 @@ def build(*, model: str | None = None, vocabulary: str | None = None,
       size.labels if num_labels is None else num_labels)
 
   def convert(raw: records.RawExamples) -> dict[str, np.ndarray]:
-    # Posts whose tags are not known at all say nothing.
+    # Posts whose tags are unknown are no examples.
     posts_with_tags = [
         (f'{title} {text}' if title else text, posts.tags(tags))
         for text, title, tags in zip(raw['text'], raw['title'], raw['tags'])
@@ -175,8 +174,8 @@ def build(*, model: str | None = None, vocabulary: str | None = None,
       x[row, :len(known)], y[row, :len(labels)] = known, labels
     return {'x': x, 'y': y}
 
-  return posts.make_task(
-      'stackoverflow_tag', make_model(model, words), words, convert,
+  return posts.build_task(
+      'stackoverflow_tag', build_model(model, words), words, convert,
       {'x': (np.dtype(np.int32), (MAX_WORDS,)),
        'y': (np.dtype(np.int32), (MAX_TAGS,))},
       max_examples_per_client=max_examples_per_client,

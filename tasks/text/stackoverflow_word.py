@@ -1,10 +1,9 @@
-"""The task of predicting the next word of posts of Stack Overflow.
+"""Task: predict the next word of posts of Stack Overflow.
 
 The metric 'accuracy' leaves out padding, words that are not in the vocabulary, and
 the beginning and end of sentences; 'accuracy_all_tokens' leaves out padding only.
 """
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -17,34 +16,22 @@ from tasks.text import stackoverflow_data
 from tasks.text import tokens as text_tokens
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Size:
-  """Of a model and of its vocabulary where --vocabulary_size is not given."""
-
-  vocabulary: int
-  embedding: int
-  units: int
-  tied: bool = False
-
-
-# lstm_670 is the model of arXiv 2003.00295: 4,050,748 parameters. lstm_small, for
-# quick runs under differential privacy, uses the embedding twice: 60,044, just
-# below 2^16, the number to which a rotation pads.
+# Name -> words where --vocabulary_size is not given, and the network. lstm_670 is the
+# model of arXiv 2003.00295: 4,050,748 parameters. lstm_small, for quick runs under
+# differential privacy, uses the embedding twice: 60,044, just below 2^16, the number
+# to which a rotation pads.
 MODELS = {
-    'lstm_670': _Size(vocabulary=10_000, embedding=96, units=670),
-    'lstm_small': _Size(vocabulary=1_000, embedding=32, units=64, tied=True),
+    'lstm_670': (10_000, dict(embedding=96, units=(670,))),
+    'lstm_small': (1_000, dict(embedding=32, units=(64,), tied=True)),
 }
 
 
-def make_model(name: str, vocabulary: text_tokens.Vocabulary) -> task.Model:
-  """One of MODELS for a vocabulary."""
-  size = MODELS[name]
+def build_model(name: str, vocabulary: text_tokens.Vocabulary) -> task.Model:
+  """Builds one of MODELS for a vocabulary."""
   special = vocabulary.special
   return text_models.next_token_model(
-      name,
-      text_models.Network(
-          tokens=special.count, embedding=size.embedding, units=(size.units,),
-          projected=True, tied=size.tied),
+      name, text_models.Network(
+          tokens=special.count, projected=True, **MODELS[name][1]),
       special, kind='word', names=special.names(vocabulary.words))
 
 
@@ -53,16 +40,16 @@ def build(*, model: str | None = None, vocabulary: str | None = None,
           max_examples_per_client: int | None = None,
           max_test_examples: int = 2000, text_field: str | None = None,
           **data_options: Any) -> task.Task:
-  """The task.
+  """Builds the task.
 
   Args:
     model: One of MODELS; None means 'lstm_small'.
-    vocabulary: See text_vocabulary.obtain.
-    vocabulary_size: Words at most; None leaves it to the model.
+    vocabulary: File of a vocabulary; see stackoverflow_data.Posts.vocabulary.
+    vocabulary_size: Maximum number of words; None leaves it to the model.
     sequence_length: Words that are predicted in a sentence, which is one example;
       what is longer is cut off.
-    max_examples_per_client: See text_data.make_task.
-    max_test_examples: See text_data.make_task.
+    max_examples_per_client: See text_data.build_task.
+    max_test_examples: See text_data.build_task.
     text_field: See stackoverflow_data.Posts.
     **data_options: See text_data.load.
 
@@ -74,8 +61,7 @@ def build(*, model: str | None = None, vocabulary: str | None = None,
   posts = stackoverflow_data.Posts(
       text_field=text_field, with_tags=False, **data_options)
   words = posts.vocabulary(
-      vocabulary,
-      MODELS[model].vocabulary if vocabulary_size is None else vocabulary_size)
+      vocabulary, MODELS[model][0] if vocabulary_size is None else vocabulary_size)
 
   def convert(raw: records.RawExamples) -> dict[str, np.ndarray]:
     rows = [words.sentence_row(sentence, sequence_length)
@@ -83,8 +69,8 @@ def build(*, model: str | None = None, vocabulary: str | None = None,
     # A client may have no sentence.
     return {'tokens': np.array(rows, np.int32).reshape([-1, sequence_length + 1])}
 
-  return posts.make_task(
-      'stackoverflow_word', make_model(model, words), words, convert,
+  return posts.build_task(
+      'stackoverflow_word', build_model(model, words), words, convert,
       {'tokens': (np.dtype(np.int32), (sequence_length + 1,))},
       max_examples_per_client=max_examples_per_client,
       max_test_examples=max_test_examples)

@@ -1,7 +1,7 @@
-"""Tokens: from texts to rows of numbers, and the vocabularies in between.
+"""Tokens: from texts to rows of token ids, and the vocabularies in between.
 
-The numbers are TFF's: 0 pads, 1 to `size` are the vocabulary proper, and the next
-three stand for what is not in it, for the beginning and for the end of a sentence.
+The ids are TFF's: 0 pads, 1 to `size` are the vocabulary proper, and the next three
+stand for what is not in it, for the beginning and for the end of a sentence.
 """
 
 import collections
@@ -20,49 +20,39 @@ CHARACTERS = (
     'dhlptx@DHLPTX $(,048cgkoswCGKOSW[_#\'/37;?bfjnrvzBFJNRVZ"&*.26:\n'
     'aeimquyAEIMQUY]!%)-159\r')
 
-# What vocabularies are made from. Whoever sees a run sees its vocabulary.
+# What vocabularies are built from. Any observer of a run sees its vocabulary.
 PUBLIC, TRAINING_CLIENTS = 'public', 'training clients'
 _FORMAT = 'vocabulary 1'
-_MOST_WORDS = 1_000_000
+_MAX_WORDS = 1_000_000
 
 _SENTENCE_END = re.compile(r'(?<=[.!?])\s+|\n+')
-# As in TFF's Stack Overflow: punctuation is a token, but for apostrophes and
+# As in TFF's Stack Overflow: punctuation is a token, except for apostrophes and
 # hyphens inside words; an address is one token.
 _TOKEN = re.compile(r"https?://\S+|[a-z0-9_]+(?:['-][a-z0-9_]+)*|[!-~]")
 _ADDRESS = '<URL>'
 
 
-@dataclasses.dataclass(frozen=True)
 class Special:
-  """The numbers of special tokens around a vocabulary of `size`."""
+  """The special tokens around a vocabulary proper.
 
-  size: int
+  Attributes:
+    size: Of the vocabulary proper.
+    padding, out_of_vocabulary, begin, end: The special tokens.
+    count: Number of all tokens, special ones included.
+  """
 
   padding = 0
 
-  @property
-  def out_of_vocabulary(self) -> int:
-    return self.size + 1
-
-  @property
-  def begin(self) -> int:
-    return self.size + 2
-
-  @property
-  def end(self) -> int:
-    return self.size + 3
-
-  @property
-  def count(self) -> int:
-    """All tokens, special ones included."""
-    return self.size + 4
+  def __init__(self, size: int):
+    self.size = size
+    self.out_of_vocabulary, self.begin, self.end, self.count = range(size + 1, size + 5)
 
   def is_proper(self, tokens: Any) -> Any:
     """Where tokens (an array or a tensor) are of the vocabulary proper."""
     return (tokens >= 1) & (tokens <= self.size)
 
   def names(self, words: Sequence[str]) -> tuple[str, ...]:
-    """Names of all tokens, from those of the vocabulary proper."""
+    """Names of all tokens; `words` are those of the vocabulary proper."""
     return ('<padding>', *words, '<unknown>', '<begin>', '<end>')
 
 
@@ -70,13 +60,12 @@ class Special:
 def character_table() -> np.ndarray:
   """uint8 [128], the token of each ASCII character."""
   table = np.full(128, Special(len(CHARACTERS)).out_of_vocabulary, np.uint8)
-  for number, character in enumerate(CHARACTERS, 1):
-    table[ord(character)] = number
+  table[list(CHARACTERS.encode())] = np.arange(1, len(CHARACTERS) + 1)
   return table
 
 
 def character_rows(text: str, length: int) -> np.ndarray:
-  """A text as rows of characters, as TFF's preprocessing has it.
+  """Tokens of a text's characters in rows, as TFF's preprocessing has them.
 
   The text between the tokens of its beginning and its end is padded to a multiple
   of a row and cut into rows, so that no character stands in two of them.
@@ -100,14 +89,14 @@ def character_rows(text: str, length: int) -> np.ndarray:
 
 
 def sentences(text: str) -> list[str]:
-  """A text's sentences, in lower case, their tokens separated by spaces."""
-  found = []
+  """Sentences of a text, in lower case, their tokens separated by spaces."""
+  result = []
   for sentence in _SENTENCE_END.split(text):
     tokens = [_ADDRESS if token.startswith(('http://', 'https://')) else token
               for token in _TOKEN.findall(sentence.lower())]
     if tokens:
-      found.append(' '.join(tokens))
-  return found
+      result.append(' '.join(tokens))
+  return result
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -117,7 +106,7 @@ class Vocabulary:
   Attributes:
     words: Without special tokens.
     labels: Such as tags; empty if the task has none.
-    made_from: PUBLIC or TRAINING_CLIENTS.
+    made_from: What it was built from, PUBLIC or TRAINING_CLIENTS.
   """
 
   words: tuple[str, ...]
@@ -130,21 +119,16 @@ class Vocabulary:
           f'made_from must be {PUBLIC!r} or {TRAINING_CLIENTS!r}, found '
           f'{self.made_from!r}')
     for name in ('words', 'labels'):
-      found = getattr(self, name)
-      bad = [word for word in found
-             if not isinstance(word, str) or not word or word != word.strip()
-             or len(word.split()) > 1]
-      if bad:
-        raise ValueError(
-            f'{name} must be texts without spaces, found {bad[0]!r}')
-      double = [word for word, count in collections.Counter(found).items()
-                if count > 1]
-      if double:
-        raise ValueError(f'{name} must differ from each other, found '
-                         f'{double[0]!r} twice')
-    if not 1 <= len(self.words) <= _MOST_WORDS:
-      raise ValueError(f'there must be 1 to {_MOST_WORDS} words, found '
-                       f'{len(self.words)}')
+      words = getattr(self, name)
+      for word in words:
+        if not isinstance(word, str) or word.split() != [word]:
+          raise ValueError(f'{name} must be texts without spaces, found {word!r}')
+      for word, count in collections.Counter(words).most_common(1):
+        if count > 1:
+          raise ValueError(f'{name} must differ from each other, found {word!r} twice')
+    if not 1 <= len(self.words) <= _MAX_WORDS:
+      raise ValueError(
+          f'there must be 1 to {_MAX_WORDS} words, found {len(self.words)}')
 
   @property
   def special(self) -> Special:
@@ -158,23 +142,18 @@ class Vocabulary:
   def _label_numbers(self) -> Mapping[str, int]:
     return {label: number for number, label in enumerate(self.labels, 1)}
 
-  def numbers(self, tokens: Iterable[str]) -> list[int]:
-    """Tokens of words; out_of_vocabulary for the others."""
-    unknown = self.special.out_of_vocabulary
-    return [self._word_numbers.get(token, unknown) for token in tokens]
-
   def known_numbers(self, tokens: Iterable[str]) -> list[int]:
-    """Tokens of those words that are in the vocabulary, from 1 on."""
+    """Numbers, from 1 on, of those words that are in the vocabulary."""
     return [self._word_numbers[token] for token in tokens
             if token in self._word_numbers]
 
   def label_numbers(self, labels: Iterable[str]) -> list[int]:
-    """Numbers of those labels that there are, from 1 on, each once."""
+    """Numbers, from 1 on, of those labels that are in the vocabulary, each once."""
     return sorted({self._label_numbers[label] for label in labels
                    if label in self._label_numbers})
 
   def sentence_row(self, sentence: str, length: int) -> np.ndarray:
-    """A sentence as a row of words, as TFF's preprocessing has it.
+    """Tokens of a sentence's words in a row, as TFF's preprocessing has them.
 
     Args:
       sentence: Tokens separated by spaces.
@@ -183,16 +162,16 @@ class Vocabulary:
     Returns:
       int32 [length + 1], with the token of the beginning, padded.
     """
+    special = self.special
+    words = [self._word_numbers.get(word, special.out_of_vocabulary)
+             for word in sentence.split(' ')[:length]]
     row = np.zeros(length + 1, np.int32)
-    words = self.numbers(sentence.split(' ')[:length])
-    row[0] = self.special.begin
-    row[1:len(words) + 1] = words
-    if len(words) < length:
-      row[len(words) + 1] = self.special.end
+    tokens = [special.begin, *words, special.end][:length + 1]
+    row[:len(tokens)] = tokens
     return row
 
   def first(self, words: int, labels: int | None = None) -> 'Vocabulary':
-    """At most so many of the most frequent words and labels."""
+    """The vocabulary of at most these numbers of the most frequent words and labels."""
     return dataclasses.replace(
         self, words=self.words[:words], labels=self.labels[:labels])
 
@@ -204,18 +183,17 @@ class Vocabulary:
 
 
 def most_frequent(counts: Mapping[str, int], number: int) -> tuple[str, ...]:
-  """The most frequent keys, ties in the order of the alphabet."""
-  ranked = sorted(counts, key=lambda key: (-counts[key], key))
-  return tuple(ranked[:number])
+  """The most frequent keys, ties in alphabetical order."""
+  return tuple(sorted(counts, key=lambda key: (-counts[key], key))[:number])
 
 
 def read(path: str | os.PathLike[str]) -> Vocabulary:
   """Reads a vocabulary.
 
   Args:
-    path: A JSON file as `Vocabulary.dumps` makes it, or with 'words' (and 'labels')
+    path: A JSON file as written by `Vocabulary.dumps`, or with 'words' (and 'labels')
       alone; or a text file with a word at the beginning of each line, the most
-      frequent first. One that does not say what it was made from is public.
+      frequent first. One that does not say what it was built from is public.
 
   Raises:
     ValueError: If the file is missing or malformed; the message names it.
@@ -234,16 +212,15 @@ def read(path: str | os.PathLike[str]) -> Vocabulary:
     raise ValueError(f'vocabulary {path}: {error}') from error
 
 
-def _from_json(found: Mapping[str, Any]) -> Vocabulary:
-  unknown = sorted(set(found) - {'format', 'made_from', 'words', 'labels'})
-  if unknown or found.get('format', _FORMAT) != _FORMAT:
+def _from_json(content: Mapping[str, Any]) -> Vocabulary:
+  unknown = set(content) - {'format', 'made_from', 'words', 'labels'}
+  if unknown or content.get('format', _FORMAT) != _FORMAT:
     raise ValueError(
         f'must have words, and may have labels, made_from and the format '
-        f'{_FORMAT!r}; found {", ".join(map(repr, found))}'[:300])
-  lists = {}
-  for name in ('words', 'labels'):
-    value = found.get(name, [])
+        f'{_FORMAT!r}; found {", ".join(map(repr, content))}'[:300])
+  lists = {name: content.get(name, []) for name in ('words', 'labels')}
+  for name, value in lists.items():
     if not isinstance(value, list):
       raise ValueError(f'{name} must be a list of texts')
-    lists[name] = tuple(value)
-  return Vocabulary(made_from=found.get('made_from', PUBLIC), **lists)
+  return Vocabulary(made_from=content.get('made_from', PUBLIC),
+                    **{name: tuple(value) for name, value in lists.items()})

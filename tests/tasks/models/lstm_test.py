@@ -113,7 +113,7 @@ def test_batch_without_rows_gives_none():
   assert all(np.all(g.numpy() == 0) for g in gradients[1:])
 
 
-def test_initial_weights_are_those_of_keras_in_law():
+def test_initial_weights_have_the_distribution_of_keras():
   rng = np.random.default_rng(5)
   kernel, recurrent, bias = lstm.initial_weights(
       layers.he_normal(rng, 300, 4 * 40), rng)
@@ -129,7 +129,7 @@ def test_initial_weights_are_those_of_keras_in_law():
   np.testing.assert_array_equal(repeated[1], recurrent)
 
 
-def test_he_normal_has_the_law_of_keras():
+def test_he_normal_has_the_distribution_of_keras():
   found = layers.he_normal(np.random.default_rng(2), 400, 500)
   expected = tf.keras.initializers.HeNormal(seed=1)([400, 500]).numpy()
   # 200,000 draws: five standard errors of a standard deviation are 0.8%.
@@ -139,19 +139,7 @@ def test_he_normal_has_the_law_of_keras():
   assert np.abs(found).max() == pytest.approx(np.abs(expected).max(), rel=0.01)
 
 
-def test_embedding_rows_and_their_gradient():
-  table = tf.constant(np.random.default_rng(0).normal(size=[5, 3]), tf.float32)
-  ids = tf.constant([[0, 4, 4]], tf.uint8)
-  with tf.GradientTape() as tape:
-    tape.watch(table)
-    rows = layers.embedding(table, ids)
-    loss = tf.reduce_sum(rows)
-  np.testing.assert_array_equal(rows, table.numpy()[[[0, 4, 4]]])
-  gradient = tf.convert_to_tensor(tape.gradient(loss, table))
-  np.testing.assert_array_equal(gradient[:, 0], [1, 0, 0, 0, 2])
-
-
-def test_uniform_has_the_law_of_keras_embeddings():
+def test_uniform_has_the_distribution_of_keras_embeddings():
   found = layers.uniform(np.random.default_rng(1), 300, 80, limit=0.05)
   expected = tf.keras.initializers.get('uniform')([300, 80]).numpy()
   # 24,000 draws: five standard errors of a standard deviation are 2%.

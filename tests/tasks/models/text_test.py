@@ -45,18 +45,18 @@ def _logits(network, weights, tokens):
 
 def test_character_model_of_the_papers_has_820522_parameters():
   keras = char_prediction_models.create_recurrent_model(90, 80)
-  assert shakespeare.lstm_256().parameter_count() == keras.count_params() == 820_522
+  assert shakespeare.build_model('lstm_256').parameter_count() == keras.count_params() == 820_522
 
 
 def test_word_model_of_the_papers_has_4050748_parameters():
   keras = word_prediction_models.create_recurrent_model(10_004)
-  model = stackoverflow_word.make_model('lstm_670', _vocabulary(10_000))
+  model = stackoverflow_word.build_model('lstm_670', _vocabulary(10_000))
   assert model.parameter_count() == keras.count_params() == 4_050_748
 
 
 def test_small_models_stay_below_a_power_of_two():
-  assert shakespeare.lstm_small().parameter_count() == 28_026
-  small = stackoverflow_word.make_model('lstm_small', _vocabulary(1_000))
+  assert shakespeare.build_model('lstm_small').parameter_count() == 28_026
+  small = stackoverflow_word.build_model('lstm_small', _vocabulary(1_000))
   keras = word_prediction_models.create_recurrent_model(
       1_004, 32, lstm_size=64, shared_embedding=True)
   # Keras' tied model has no bias of the logits.

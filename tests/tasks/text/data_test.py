@@ -9,11 +9,10 @@ from tasks.sources import open_source
 from tasks import registry
 from tasks.text import shakespeare
 from tasks.sources import arrays as sources
+from tasks.text import stackoverflow_data
 from tasks.text import stackoverflow_tag
 from tasks.text import stackoverflow_word
 from tasks.text import data as text_data
-from tasks.text import embedded as text_embedded
-from tasks.text import vocabulary as text_vocabulary
 
 TASKS = {'shakespeare': shakespeare, 'stackoverflow_tag': stackoverflow_tag,
          'stackoverflow_word': stackoverflow_word}
@@ -31,7 +30,7 @@ def test_registry_lists_what_the_task_has(name):
 
 
 def test_registry_knows_the_file_that_a_run_keeps():
-  assert registry.KEPT_FILES == {'vocabulary': text_vocabulary.FILE_NAME}
+  assert registry.KEPT_FILES == {'vocabulary': stackoverflow_data.VOCABULARY_FILE}
 
 
 class _Counting(sources.ArraysByClient):
@@ -63,18 +62,21 @@ def test_few_examples_are_kept_and_many_are_not():
     cached.examples('9')
 
 
-def test_a_reader_may_change_what_it_was_given():
+def test_a_reader_may_change_the_returned_examples():
   cached = text_data.CachedSource(_source())
   del cached.examples('1')['x']
   assert 'x' in cached.examples('1')
 
 
 def test_embedded_speeches_have_texts_and_three_tags():
-  speeches = text_embedded.speeches()
+  speeches = text_data.speeches()
   assert len(speeches) == 375 and len(set(speeches)) == 375
   for text, tags in speeches:
     assert text.isascii() and len(text) > 20 and '\n' not in text
     assert len(tags.split('|')) == 3 and ' ' not in tags
-  arrays, clients = text_embedded.records_by_client(50)
-  assert sorted(set(clients)) == list(range(50)) and np.all(np.diff(clients) >= 0)
-  assert [len(array) for array in arrays.values()] == [375] * 3
+  raw = text_data.open_embedded(50)
+  parts = {client: source.examples(client) for source in (raw.train, raw.test)
+           for client in source.client_ids}
+  assert set(parts) == {str(i) for i in range(50)}
+  for name, expected in zip(('text', 'tags', 'title'), (*zip(*speeches), ('',) * 375)):
+    assert [value for i in range(50) for value in parts[str(i)][name]] == list(expected)

@@ -96,7 +96,7 @@ def test_sentences_are_lower_case_tokens(text, expected):
 def test_vocabulary_numbers_words_from_one_and_labels_once_each():
   vocabulary = text_tokens.Vocabulary(
       words=WORDS, labels=('java', 'list'), made_from=text_tokens.PUBLIC)
-  assert vocabulary.numbers(['to', 'be', 'the']) == [2, 6, 1]
+  assert vocabulary.sentence_row('to be the', 3).tolist() == [7, 2, 6, 1]
   assert vocabulary.known_numbers(['to', 'be', 'the', 'to']) == [2, 1, 2]
   assert vocabulary.label_numbers(['list', 'x', 'list', 'java']) == [1, 2]
   assert vocabulary.first(2, 1).words == ('the', 'to')
