@@ -1,15 +1,17 @@
-"""Makes the EMNIST task's examples of raw images and labels, in Python or in graph.
+"""Converts raw images and labels to the EMNIST task's examples, in Python or in graph.
 
 Both give the same bytes: 'x', uint8 [28, 28] with ink near 255, and 'y', int32.
 """
 
-import math
+import os
 
 import numpy as np
 import tensorflow as tf
 
-from tasks.sources import records
+from tasks import official
 from tasks import task
+from tasks.sources import records
+from tasks.sources import sqlite as source_sqlite
 
 SIDE = 28
 ELEMENT_SPEC = {
@@ -19,19 +21,48 @@ ELEMENT_SPEC = {
 # Names of the raw fields.
 IMAGE, LABEL = 'image', 'label'
 
+OFFICIAL = official.File(
+    what='federated EMNIST', name='emnist_all.sqlite', load='emnist.load_data')
+# Names of the image and the label in that file.
+OFFICIAL_FIELDS = ('pixels', 'label')
+
 _SHAPES = ((SIDE, SIDE), (SIDE * SIDE,), (SIDE, SIDE, 1))
 
 
 def fields(image_field: str, label_field: str) -> list[records.Field]:
-  """The raw fields that the images are made of, by their names in the file."""
+  """Raw fields of images and labels that have these names in the file."""
   return [
       records.Field(name=IMAGE, source_name=image_field, kind=records.NUMBER),
       records.Field(name=LABEL, source_name=label_field, kind=records.INTEGER)]
 
 
+def open_official(path: str | os.PathLike[str], part: str, *,
+                  only_digits: bool) -> records.MappedSource:
+  """Opens one part of TFF's official federated EMNIST, an SQLite file.
+
+  3,400 writers and 62 classes, or 3,383 writers and 10 digits; every writer has
+  training and test examples. Images are dark on light: 1 is paper.
+
+  Args:
+    path: The decompressed file.
+    part: 'train' or 'test'.
+    only_digits: Whether to read the 10 digits, or all 62 classes.
+
+  Returns:
+    The task's examples.
+
+  Raises:
+    ValueError: If the file is missing, corrupted or in another format.
+  """
+  kind = 'digits_only' if only_digits else 'all'
+  source = source_sqlite.SqliteSource(
+      path, f'{kind}_{part}', fields=fields(*OFFICIAL_FIELDS))
+  return images(source, num_classes=10 if only_digits else 62, dark_ink=True)
+
+
 def images(source: task.ClientSource, *, num_classes: int,
            dark_ink: bool) -> records.MappedSource:
-  """The task's examples of a raw source.
+  """Converts a raw source to the task's examples.
 
   Args:
     source: Of the fields above. Images are integers in [0, 255] or floats in
@@ -52,8 +83,7 @@ def images(source: task.ClientSource, *, num_classes: int,
   if source.element_spec[LABEL][1] != ():
     raise ValueError(f'{where}: labels must be one integer per example, found the '
                      f'shape {list(source.element_spec[LABEL][1])}')
-  is_float = dtype.kind == 'f'
-  convert = _Conversion(is_float, math.prod(shape), num_classes, dark_ink)
+  convert = _Conversion(dtype.kind == 'f', num_classes, dark_ink)
   return records.MappedSource(
       source, convert.arrays, ELEMENT_SPEC, convert_in_graph=convert.tensors)
 
@@ -61,52 +91,48 @@ def images(source: task.ClientSource, *, num_classes: int,
 class _Conversion:
   """The two forms of one conversion."""
 
-  def __init__(self, is_float: bool, size: int, num_classes: int, dark_ink: bool):
-    self._is_float, self._size = is_float, size
-    self._num_classes, self._dark_ink = num_classes, dark_ink
-    self._most = 1 if is_float else 255
-    self._pixel_rule = f'{IMAGE}: pixels must be in [0, {self._most}]'
+  def __init__(self, is_float: bool, num_classes: int, dark_ink: bool):
+    self._is_float, self._dark_ink = is_float, dark_ink
+    self._num_classes = num_classes
+    self._max = 1 if is_float else 255
+    self._pixel_rule = f'{IMAGE}: pixels must be in [0, {self._max}]'
     self._label_rule = f'{LABEL} must be in [0, {num_classes})'
 
   def _type(self, dtype: np.dtype) -> np.dtype:
-    if not self._is_float:
-      return np.dtype(np.int64)
-    return np.promote_types(dtype, np.float32)
+    """A type in which 255 and differences of pixels are exact."""
+    return np.promote_types(dtype, np.float32) if self._is_float else np.dtype(np.int64)
+
+  def _good(self, pixels, labels):
+    """Masks of the pixels and labels in range; NaN is not."""
+    return ((pixels >= 0) & (pixels <= self._max),
+            (labels >= 0) & (labels < self._num_classes))
+
+  def _ink(self, pixels, rounded):
+    if self._dark_ink:
+      pixels = self._max - pixels
+    return rounded(pixels * 255) if self._is_float else pixels
 
   def arrays(self, raw: records.RawExamples) -> dict[str, np.ndarray]:
-    """Of one client. Raises ValueError."""
-    # Of types in which 255 and the differences below are exact.
+    """Converts the examples of one client. Raises ValueError."""
     pixels = raw[IMAGE].astype(self._type(raw[IMAGE].dtype))
-    label = raw[LABEL].astype(np.int64)
-    # Written so that NaN fails too.
-    if not np.all((pixels >= 0) & (pixels <= self._most)):
-      bad = ~((pixels >= 0) & (pixels <= self._most))
+    labels = raw[LABEL].astype(np.int64)
+    good_pixels, good_labels = self._good(pixels, labels)
+    if not good_pixels.all():
+      bad = ~good_pixels
       raise ValueError(f'{self._pixel_rule}, found {pixels[bad][0]!r} in example '
                        f'{np.argwhere(bad)[0][0]}')
-    bad = (label < 0) | (label >= self._num_classes)
-    if np.any(bad):
-      raise ValueError(f'{self._label_rule}, found {label[bad][0]} in example '
-                       f'{np.argmax(bad)}')
-    if self._dark_ink:
-      pixels = self._most - pixels
-    if self._is_float:
-      pixels = np.rint(pixels * 255)
-    return {'x': pixels.astype(np.uint8).reshape([-1, SIDE, SIDE]),
-            'y': label.astype(np.int32)}
+    if not good_labels.all():
+      raise ValueError(f'{self._label_rule}, found {labels[~good_labels][0]} in '
+                       f'example {np.argmin(good_labels)}')
+    x = self._ink(pixels, np.rint).astype(np.uint8)
+    return {'x': x.reshape([-1, SIDE, SIDE]), 'y': labels.astype(np.int32)}
 
   def tensors(self, raw) -> dict[str, tf.Tensor]:
-    """The same in a graph. Raises InvalidArgumentError when it is run."""
+    """Converts in a graph. Raises InvalidArgumentError when it is run."""
     pixels = tf.cast(raw[IMAGE], self._type(raw[IMAGE].dtype.as_numpy_dtype))
-    label = tf.cast(raw[LABEL], tf.int64)
-    good_pixels = tf.reduce_all((pixels >= 0) & (pixels <= self._most))
-    good_labels = tf.reduce_all((label >= 0) & (label < self._num_classes))
+    labels = tf.cast(raw[LABEL], tf.int64)
     with tf.control_dependencies([
-        tf.debugging.Assert(good_pixels, [self._pixel_rule]),
-        tf.debugging.Assert(good_labels, [self._label_rule])]):
-      pixels = tf.identity(pixels)
-    if self._dark_ink:
-      pixels = self._most - pixels
-    if self._is_float:
-      pixels = tf.round(pixels * 255)
-    return {'x': tf.reshape(tf.cast(pixels, tf.uint8), [-1, SIDE, SIDE]),
-            'y': tf.cast(label, tf.int32)}
+        tf.debugging.Assert(tf.reduce_all(good), [rule]) for good, rule in zip(
+            self._good(pixels, labels), (self._pixel_rule, self._label_rule))]):
+      x = tf.cast(self._ink(tf.identity(pixels), tf.round), tf.uint8)
+    return {'x': tf.reshape(x, [-1, SIDE, SIDE]), 'y': tf.cast(labels, tf.int32)}

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import dataclasses
 import functools
 import hashlib
+import itertools
 from typing import Any
 
 import numpy as np
@@ -28,18 +29,18 @@ class Party:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FedMdTask:
-  """A task of distillation between parties.
+  """A FedMD task: distillation between parties.
 
   Attributes:
     name: Of the data and of the split.
     public: Public records with their labels.
     public_architectures: The parties' networks with an output for every public
       class.
-    parties: Who participates.
+    parties: All parties.
     test: Private records that no party holds.
     architectures: The parties' networks, with `classes` outputs.
-    classes: Private classes.
-    party: What a party is, in words.
+    classes: Number of private classes.
+    party: Description of a party.
   """
 
   name: str
@@ -57,7 +58,7 @@ class FedMdTask:
     return self.public.x.shape[1:]
 
   def pooled(self) -> 'FedMdTask':
-    """The same with one party of each architecture, that has all records."""
+    """The same task with one party of each architecture, which has all records."""
     everything = labelled.joined([party.private for party in self.parties])
     used = sorted({party.architecture for party in self.parties})
     return dataclasses.replace(self, parties=tuple(
@@ -67,8 +68,8 @@ class FedMdTask:
   def fingerprint(self) -> str:
     """SHA-256 of the public and the test records, and of the architectures.
 
-    It is published with a run, so it must not depend on private records: whoever
-    knows all but one of them could try values for that one.
+    It is published with a run, so it must not depend on private records: an observer
+    who knows all except one of them could try values for that one.
     """
     digest = hashlib.sha256(repr([
         [(a.name, a.size) for a in self.architectures],
@@ -92,7 +93,7 @@ def build(task: str, *, split: str, num_clients: int, architectures: Sequence[st
     architectures: Names of registered ones, which the parties have alternately.
     records_per_client: Private records of each; None for the default of the task.
     data_seed: Of the split, >= 0.
-    **options: Of the task's data; those that are None count as not given.
+    **options: Those of the task's data; None counts as not given.
 
   Raises:
     ValueError: On an unknown name, an option that the task does not use or that
@@ -114,16 +115,13 @@ def build(task: str, *, split: str, num_clients: int, architectures: Sequence[st
         f'public and private images must have one shape, found {list(shape)} and '
         f'{list(data.test.x.shape[1:])}')
   names = tuple(dict.fromkeys(architectures))
+  of_public, of_private = (
+      tuple(fedmd_models.build(name, shape, classes) for name in names)
+      for classes in (data.public_classes, data.private_classes))
   return FedMdTask(
-      name=f'{task} {split}', public=data.public,
-      public_architectures=tuple(
-          fedmd_models.build(name, shape, data.public_classes) for name in names),
+      name=f'{task} {split}', public=data.public, test=data.test,
+      public_architectures=of_public, architectures=of_private,
       parties=tuple(
-          Party(private=records,
-                architecture=names.index(architectures[i % len(architectures)]))
-          for i, records in enumerate(data.parties)),
-      test=data.test,
-      architectures=tuple(
-          fedmd_models.build(name, shape, data.private_classes)
-          for name in names),
+          Party(private=records, architecture=names.index(name))
+          for records, name in zip(data.parties, itertools.cycle(architectures))),
       classes=data.private_classes, party=data.party)

@@ -1,83 +1,84 @@
 """A public feature map of images, fitted on unlabelled public images alone.
 
-Where published work starts from networks that were trained on other people's
-pictures, this starts from fixed filters, so that nothing has to be downloaded and
-nothing private goes in: the energy of oriented waves at two scales and some places
-(a first layer of scattering, arXiv 1203.1513), its principal components on the
-public images, and kernels around some of them (Nystroem's map), in which a linear
-classifier is a kernel machine.
+Where published work starts from networks that were trained on other people's images,
+this starts from fixed filters, so that nothing has to be downloaded and nothing
+private goes in: the energy of oriented waves at two scales and some positions (a first
+layer of scattering, arXiv 1203.1513), its principal components on the public images,
+and kernels around some of them (Nystroem's map), in which a linear classifier is a
+kernel machine.
 """
 
+from collections.abc import Callable
 import dataclasses
 import functools
 
 import numpy as np
 import tensorflow as tf
 
+from tasks.models import layers
+
 _ORIENTATIONS = 8
-_FILTER_SIZE = 7
+# Pixels from the centre of a filter to its edge.
+_REACH = 3
 _WAVELENGTH = 4.0
 _WIDTH = 1.2
 _ASPECT = 0.7
-# Places of an energy, in each direction, for every so many pixels.
+# Energies are averaged over tiles of this many pixels a side.
 _POOL = 4
 _COMPONENTS = 200
 _LANDMARKS = 1500
 _BATCH = 500
-# Keeps the inverse of a kernel matrix tame.
+# Bounds the inverse of a kernel matrix.
 _JITTER = 1e-4
-# What energies are compared with, so that flat images have a direction too.
+# Added to energies, so that flat images have a direction too.
 _FLOOR = 1e-6
 
 
 @functools.lru_cache(maxsize=1)
 def _filters() -> np.ndarray:
   """float32 [size, size, 1, 2 * orientations]: cosines and sines, of mean 0."""
-  reach = _FILTER_SIZE // 2
-  y, x = np.mgrid[-reach:reach + 1, -reach:reach + 1].astype(np.float64)
-  found = []
+  y, x = np.mgrid[-_REACH:_REACH + 1, -_REACH:_REACH + 1].astype(np.float64)
+  filters = []
   for angle in np.pi * np.arange(_ORIENTATIONS) / _ORIENTATIONS:
     along = x * np.cos(angle) + y * np.sin(angle)
     across = -x * np.sin(angle) + y * np.cos(angle)
     window = np.exp(-(along**2 + (_ASPECT * across)**2) / (2 * _WIDTH**2))
     window /= window.sum()
-    cosine = np.cos(2 * np.pi * along / _WAVELENGTH)
-    found += [window * (cosine - (window * cosine).sum()),
-              window * np.sin(2 * np.pi * along / _WAVELENGTH)]
-  return np.stack(found, axis=-1)[:, :, np.newaxis].astype(np.float32)
+    phase = 2 * np.pi * along / _WAVELENGTH
+    cosine = np.cos(phase)
+    filters += [window * (cosine - (window * cosine).sum()), window * np.sin(phase)]
+  return np.stack(filters, axis=-1)[:, :, np.newaxis].astype(np.float32)
 
 
 def _pooled(x: tf.Tensor, size: int) -> tf.Tensor:
   return tf.nn.avg_pool2d(x, size, size, 'VALID')
 
 
-def _energies(images: tf.Tensor) -> tf.Tensor:
-  """float32 [n, features], not negative, of uint8 [n, height, width, channels]."""
-  pixels = tf.cast(images, tf.float32) / 255.0
-  # Channels as images of their own.
-  channels = pixels.shape[-1]
-  grey = tf.reshape(
-      tf.transpose(pixels, [0, 3, 1, 2]), [-1, *pixels.shape[1:3], 1])
-  found = [_pooled(grey, _POOL)]
-  for scale in (1, 2):
-    waves = tf.nn.conv2d(
-        _pooled(grey, scale) if scale > 1 else grey, _filters(), 1, 'SAME')
-    size = tf.sqrt(tf.square(waves[..., ::2]) + tf.square(waves[..., 1::2]))
-    found.append(_pooled(size, _POOL // scale))
-  flat = tf.concat(
-      [tf.reshape(x, [tf.shape(x)[0], np.prod(x.shape[1:])]) for x in found], axis=1)
-  return tf.reshape(flat, [-1, channels * flat.shape[1]])
-
-
 @functools.lru_cache(maxsize=8)
-def _graph(height: int, width: int, channels: int):
-  """`_energies` for images of one shape and any number of them."""
-  return tf.function(_energies, autograph=False, input_signature=[
+def _graph(height: int, width: int, channels: int) -> Callable[[tf.Tensor], tf.Tensor]:
+  """uint8 [n, height, width, channels] -> float32 [n, features], not negative."""
+
+  @tf.function(autograph=False, input_signature=[
       tf.TensorSpec([None, height, width, channels], tf.uint8)])
+  def energies_of(images):
+    pixels = tf.cast(images, tf.float32) / 255.0
+    # Channels as images of their own.
+    grey = tf.reshape(
+        tf.transpose(pixels, [0, 3, 1, 2]), [-1, height, width, 1])
+    parts = [_pooled(grey, _POOL)]
+    for scale in (1, 2):
+      waves = tf.nn.conv2d(
+          _pooled(grey, scale) if scale > 1 else grey, _filters(), 1, 'SAME')
+      size = tf.sqrt(tf.square(waves[..., ::2]) + tf.square(waves[..., 1::2]))
+      parts.append(_pooled(size, _POOL // scale))
+    flat = tf.concat([layers.flatten(x) for x in parts], axis=1)
+    return tf.reshape(flat, [-1, channels * flat.shape[1]])
+
+  return energies_of
 
 
 def energies(images: np.ndarray) -> np.ndarray:
-  """Energies of each image, their roots scaled to length 1.
+  """Computes the energies of each image, their roots scaled to length 1.
 
   Args:
     images: uint8 [n, height, width, channels], at least 8 x 8.
@@ -103,7 +104,7 @@ def _squared_distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FeatureMap:
-  """The map, as `fit` makes it.
+  """A fitted map; see `fit`.
 
   Attributes:
     mean: float32 [energies].
@@ -126,17 +127,16 @@ class FeatureMap:
   def _projected(self, images: np.ndarray) -> np.ndarray:
     return (energies(images) - self.mean) @ self.components
 
-  def _kernel(self, x: np.ndarray) -> np.ndarray:
-    return np.exp(-_squared_distances(x, self.landmarks) / self.bandwidth)
-
   def transform(self, images: np.ndarray) -> np.ndarray:
-    """float32 [n, dimension], of uint8 [n, height, width, channels]."""
+    """Maps uint8 [n, height, width, channels] to float32 [n, dimension]."""
     if not len(images):
       return np.zeros([0, self.dimension], np.float32)
     x = self._projected(images)
+    kernels = (
+        np.exp(-_squared_distances(x[i:i + 10 * _BATCH], self.landmarks)
+               / self.bandwidth) for i in range(0, len(x), 10 * _BATCH))
     return np.concatenate([
-        (self._kernel(x[i:i + 10 * _BATCH]) @ self.whitening).astype(np.float32)
-        for i in range(0, len(x), 10 * _BATCH)])
+        (kernel @ self.whitening).astype(np.float32) for kernel in kernels])
 
 
 def fit(public: np.ndarray, *, seed: int = 0) -> FeatureMap:
@@ -144,7 +144,7 @@ def fit(public: np.ndarray, *, seed: int = 0) -> FeatureMap:
 
   Args:
     public: uint8 [n >= 2, height, width, channels].
-    seed: Of the choice of the landmarks, which is public.
+    seed: Of the landmarks, whose choice is public.
   """
   if len(public) < 2:
     raise ValueError(f'public images must be at least 2, found {len(public)}')

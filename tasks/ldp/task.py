@@ -1,8 +1,9 @@
-"""The task of distillation: data owners, unlabelled public images, a test set.
+"""Task of locally private distillation: clients, unlabelled public images, a test set.
 
 The training part of a labelled data set is divided once. Some of its images lose
 their labels and are the public pool, which queries are taken from. The others, with
-labels, are the owners'. Nothing here is private but the owners' records.
+labels, are the clients', which are called data owners. Nothing here is private except
+the clients' records.
 """
 
 import dataclasses
@@ -18,18 +19,16 @@ from tasks.sources import labelled
 from tasks.sources import partition as partition_lib
 from tasks.voting import data as voting_data
 
-Labelled = labelled.Labelled
-
 # Classes of the data sets that Keras has by these names, whatever file they come from.
 _CLASSES = {'cifar10': 10, 'fashion_mnist': 10, 'mnist': 10}
-# Further, what ships with scikit-learn, and a file of the user's.
+# In addition, the digits that ship with scikit-learn, and a file of the user's.
 TASKS = tuple(sorted((*_CLASSES, 'digits', 'npz')))
 
 _OF_ALL = ('num_clients', 'public_records', 'validation_records', 'stand_ins',
            'records_per_client', 'partition', 'dirichlet_alpha', 'labels_per_client',
            'size_exponent', 'data_seed')
 OPTIONS = ('data_path', 'num_classes', *_OF_ALL)
-# Owners where their number is not given.
+# Default number of clients.
 NUM_CLIENTS = 50
 
 # The embedded digits are split by this seed, so that accuracies of different runs
@@ -40,35 +39,30 @@ _EMBEDDED_TEST = 360
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DistillationTask:
-  """A task of distillation.
+  """A task of locally private distillation.
 
   Attributes:
     name: One of TASKS.
     num_classes: Of the labels.
     public: uint8 [P, height, width, channels], the pool of queries.
-    holdings: The labelled records behind the owners' teachers. One of each owner,
-      or, in a simulation, fewer, which stand in for owners alternately.
-    num_clients: Number of owners, at least as many as holdings.
-    validation: Public labelled records that a run may be stopped by; may be empty.
-    test: Labelled records that are no owner's.
-    privacy_unit: What an owner is, in words.
+    holdings: The labelled records behind the clients' teachers. One of each client,
+      or, in a simulation, fewer, which stand in for clients alternately.
+    num_clients: At least as many as holdings.
+    validation: Public labelled records for early stopping; may be empty.
+    test: Labelled records that are no client's.
+    privacy_unit: What a client is, for the report.
     notes: Notes about the data.
   """
 
   name: str
   num_classes: int
   public: np.ndarray
-  holdings: Sequence[Labelled]
+  holdings: Sequence[labelled.Labelled]
   num_clients: int
-  validation: Labelled
-  test: Labelled
+  validation: labelled.Labelled
+  test: labelled.Labelled
   privacy_unit: str
   notes: tuple[task_lib.Note, ...] = ()
-
-  @property
-  def shares_holdings(self) -> bool:
-    """Whether a holding answers for more than one owner."""
-    return len(self.holdings) < self.num_clients
 
 
 def build(name: str, **options: Any) -> DistillationTask:
@@ -76,19 +70,21 @@ def build(name: str, **options: Any) -> DistillationTask:
 
   Args:
     name: One of TASKS.
-    **options: Some of OPTIONS, None for not given. `data_path`: an .npz file with
-      x_train, y_train, x_test and y_test, images as uint8 [n, height, width] or
-      [n, height, width, channels]; without it Keras' loader is asked, which may
-      download. `num_classes`: labels are below; else what the file states
-      (`labelled.stated_classes`), else 10 for the data sets that are known by
-      name. For others labels are counted, and the notes say so.
-      `num_clients`: number of owners (50). `public_records`: images of the pool (a
-      tenth of the training part). `validation_records`: test records that are set
-      aside (0). `partition` and the three options after it: how the records are
-      dealt to the owners (iid), see `partition.split`. `stand_ins` and
-      `records_per_client`: instead, this number of sets of this number of random
-      records, which overlap and stand in for owners alternately. `data_seed`: of all
-      this (0).
+    **options: Some of OPTIONS, None for not given.
+      `data_path`: an .npz file with x_train, y_train, x_test and y_test, images as
+        uint8 [n, height, width] or [n, height, width, channels]; without it Keras'
+        loader is asked, which may download.
+      `num_classes`: labels are below; else what the file states
+        (`labelled.stated_classes`), else 10 for the data sets that are known by name.
+        For others labels are counted, and the notes say so.
+      `num_clients`: number of clients (50).
+      `public_records`: images of the pool (a tenth of the training part).
+      `validation_records`: test records that are set aside (0).
+      `partition` and its three options: how the records are dealt to the clients
+        (iid), see `partition.split`.
+      `stand_ins` and `records_per_client`: instead, this number of sets of this
+        number of random records, which overlap and stand in for clients alternately.
+      `data_seed`: of all this (0).
 
   Raises:
     ValueError: On an unknown task or option, one that is not used, and bad data.
@@ -103,25 +99,25 @@ def build(name: str, **options: Any) -> DistillationTask:
 
 def _load(name: str, data_path: str | os.PathLike[str] | None,
           num_classes: int | None) -> labelled.Parts:
-  """The training and the test part, x uint8 [n, height, width, channels]."""
+  """Loads the training and the test part, x uint8 [n, height, width, channels]."""
   if name == 'digits':
     data = voting_data.embedded()
-    data = Labelled(x=data.x[..., np.newaxis], y=data.y)
+    data = dataclasses.replace(data, x=data.x[..., np.newaxis])
     order = np.random.default_rng(_SPLIT_SEED).permutation(len(data))
-    test, train = np.split(order, [_EMBEDDED_TEST])
-    return labelled.Parts(data.rows(train), data.rows(test), 10)
+    test, train = map(data.rows, np.split(order, [_EMBEDDED_TEST]))
+    return labelled.Parts(train, test, 10)
   if data_path is None:
-    where, found = f'Keras data set {name}', _from_keras(name)
+    where, arrays = f'Keras data set {name}', _from_keras(name)
   else:
     where = data_path
-    found = labelled.arrays(data_path, labelled.ARRAYS, labelled.CLASS_ARRAYS)
+    arrays = labelled.arrays(data_path, labelled.ARRAYS, labelled.CLASS_ARRAYS)
   return labelled.parts_of(
-      where, found, ('x', 'y'), functools.partial(labelled.pixels, least=8),
+      where, arrays, ('x', 'y'), functools.partial(labelled.pixels, least=8),
       num_classes=num_classes, otherwise=_CLASSES.get(name))
 
 
 def _from_keras(name: str) -> dict[str, np.ndarray]:
-  """The arrays of one of Keras' data sets, downloaded unless they are cached."""
+  """Loads the arrays of a data set of Keras, downloaded unless they are cached."""
   # TensorFlow takes seconds to import, which files need not pay.
   import tensorflow as tf  # pylint: disable=g-import-not-at-top
   try:
@@ -149,7 +145,7 @@ def _divided(name: str, parts: labelled.Parts, *,
   checks.integer('public_records', public_records, 2, len(train) - 1)
   order = np.random.default_rng([data_seed, 0]).permutation(len(train))
   public, private = np.split(order, [public_records])
-  records = train.rows(private)
+  records, notes = train.rows(private), parts.notes
   if stand_ins is None:
     if records_per_client is not None:
       raise ValueError('records_per_client needs stand_ins: owners of their own '
@@ -157,7 +153,6 @@ def _divided(name: str, parts: labelled.Parts, *,
     checks.integer('num_clients', num_clients, 1, len(private))
     holdings = _dealt(records, num_clients, data_seed, **partition)
     unit = f'one of {num_clients} simulated data owners, with all its records'
-    notes = ()
   else:
     if partition:
       raise ValueError(f'{", ".join(sorted(partition))} can\'t be used with '
@@ -177,23 +172,24 @@ def _divided(name: str, parts: labelled.Parts, *,
         'stand-ins for clients',
         f'{num_clients} owners are supposed, but the records are those of {stand_ins} '
         'overlapping sets: each set answers for many owners, and epsilon of a holding '
-        'is what its answers cost together; a record in several sets spends in each'),)
-  validation, rest = np.split(
-      np.random.default_rng([data_seed, 2]).permutation(len(test)),
-      [validation_records])
+        'is what its answers cost together; a record in several sets spends in each'
+    ), *notes)
+  validation, test = (
+      test.rows(np.sort(rows)) for rows in np.split(
+          np.random.default_rng([data_seed, 2]).permutation(len(test)),
+          [validation_records]))
   return DistillationTask(
       name=name, num_classes=parts.num_classes, public=train.x[public],
-      holdings=holdings, num_clients=num_clients, notes=(*notes, *parts.notes),
-      validation=test.rows(np.sort(validation)),
-      test=test.rows(np.sort(rest)), privacy_unit=unit)
+      holdings=holdings, num_clients=num_clients, notes=notes,
+      validation=validation, test=test, privacy_unit=unit)
 
 
-def _dealt(records: Labelled, num_clients: int, data_seed: int,
-           partition: str = 'iid', **options: Any) -> tuple[Labelled, ...]:
-  """All records, dealt to owners."""
+def _dealt(records: labelled.Labelled, num_clients: int, data_seed: int,
+           partition: str = 'iid', **options: Any) -> tuple[labelled.Labelled, ...]:
+  """Deals all records to clients."""
   clients = partition_lib.split(
       records.y, partition=partition, num_clients=num_clients, seed=data_seed,
       **options)
   order = np.argsort(clients, kind='stable')
   ends = np.cumsum(np.bincount(clients, minlength=num_clients))
-  return tuple(records.rows(rows) for rows in np.split(order, ends[:-1]))
+  return tuple(map(records.rows, np.split(order, ends[:-1])))

@@ -6,25 +6,24 @@ pure function of such a vector. `register` adds further architectures.
 """
 
 from collections.abc import Callable, Sequence
-import dataclasses
 import math
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from tasks import checks
 from tasks.models import layers
 
 # Images of fewer pixels a side get layers with a smaller receptive field.
 _LARGE_IMAGE = 20
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Shrink:
+class Shrink(NamedTuple):
   """The mean of each 2 x 2 tile; has no weights."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Convolution:
+class Convolution(NamedTuple):
   """A convolution without padding, ReLU, and a maximum over pool x pool tiles."""
 
   size: int
@@ -33,8 +32,7 @@ class Convolution:
   pool: int = 1
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Hidden:
+class Hidden(NamedTuple):
   """A fully connected layer with ReLU."""
 
   units: int
@@ -189,16 +187,9 @@ def register(name: str, hidden_layers: Callable[
   _REGISTRY[name] = hidden_layers
 
 
-def names() -> tuple[str, ...]:
-  """The registered architectures, in the order of their registration."""
-  return tuple(_REGISTRY)
-
-
 def check(name: str) -> None:
   """Raises ValueError unless an architecture of that name is registered."""
-  if name not in _REGISTRY:
-    raise ValueError(
-        f'architectures must be of {", ".join(_REGISTRY)}, found {name!r}')
+  checks.choice('architectures', name, _REGISTRY)
 
 
 def build(name: str, image_shape: tuple[int, int, int],

@@ -229,6 +229,6 @@ def zeros(size: int) -> np.ndarray:
 
 def layer_weights(rng: np.random.Generator,
                   *shapes: tuple[int, ...]) -> list[np.ndarray]:
-  """Initial kernels of these shapes by glorot_uniform, each before its bias of zeros."""
+  """Kernels of these shapes by glorot_uniform, each before its bias of zeros."""
   return [array for shape in shapes
           for array in (glorot_uniform(rng, *shape), zeros(shape[-1]))]

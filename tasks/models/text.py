@@ -44,7 +44,7 @@ class Network:
   embedding_limit: float = 0.05
 
   def initial_weights(self, seed: int) -> list[np.ndarray]:
-    """As Keras starts them: embedding, layers from input to output, logits."""
+    """Initial weights as in Keras: embedding, layers from input to output, logits."""
     rng = np.random.default_rng(seed)
     kernel = layers.he_normal if self.he_normal else layers.glorot_uniform
     weights = [layers.uniform(

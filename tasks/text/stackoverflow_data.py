@@ -158,7 +158,7 @@ class Posts:
   def build_task(self, name: str, model: task.Model,
                  vocabulary: text_tokens.Vocabulary, convert: text_data.Convert,
                  element_spec: records.ElementSpec, **limits: int | None) -> task.Task:
-    """Builds the task of a vocabulary; the other arguments are text_data.build_task's."""
+    """Builds the task of a vocabulary; see text_data.build_task."""
     public = vocabulary.made_from == text_tokens.PUBLIC
     return text_data.build_task(
         name, model, self.data, convert, element_spec,

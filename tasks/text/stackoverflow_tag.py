@@ -121,7 +121,7 @@ def build_model(name: str, vocabulary: text_tokens.Vocabulary) -> task.Model:
 
 
 def _counts(ids: tf.Tensor, size: int) -> tf.Tensor:
-  """How often each number from 1 to size occurs in a row: float32 [batch, size]."""
+  """Counts each number from 1 to size in a row: float32 [batch, size]."""
   rows = tf.shape(ids)[0]
   columns = tf.range(rows)[:, tf.newaxis] * (size + 1) + ids
   counts = tf.math.unsorted_segment_sum(

@@ -48,7 +48,7 @@ class Special:
     self.out_of_vocabulary, self.begin, self.end, self.count = range(size + 1, size + 5)
 
   def is_proper(self, tokens: Any) -> Any:
-    """Where tokens (an array or a tensor) are of the vocabulary proper."""
+    """Mask of the tokens (an array or a tensor) of the vocabulary proper."""
     return (tokens >= 1) & (tokens <= self.size)
 
   def names(self, words: Sequence[str]) -> tuple[str, ...]:
@@ -171,12 +171,12 @@ class Vocabulary:
     return row
 
   def first(self, words: int, labels: int | None = None) -> 'Vocabulary':
-    """The vocabulary of at most these numbers of the most frequent words and labels."""
+    """Keeps at most these numbers of the most frequent words and labels."""
     return dataclasses.replace(
         self, words=self.words[:words], labels=self.labels[:labels])
 
   def dumps(self) -> str:
-    """The text of a file that `read` reads."""
+    """Serializes for a file that `read` reads."""
     return json.dumps(
         dict(format=_FORMAT, made_from=self.made_from, words=self.words,
              labels=self.labels), indent=0, ensure_ascii=False) + '\n'

@@ -9,12 +9,9 @@ import numpy as np
 from tasks import task
 from tasks.sources import labelled
 
-Labelled = labelled.Labelled
-
 OFFICE_DOMAINS = ('amazon', 'caltech10', 'dslr', 'webcam')
-_EMBEDDED_SIZE = 16
 
-# What a reader must know where a file does not list its agents.
+# For files that do not list their agents.
 _UNLISTED = task.Note(
     'population taken as public',
     'the agents are those that have a record in the file; who they are is taken as '
@@ -22,7 +19,7 @@ _UNLISTED = task.Note(
 
 
 def _triangle(size: int, new_size: int) -> np.ndarray:
-  """[new_size, size]: linear interpolation, widened where it makes smaller."""
+  """[new_size, size]: linear interpolation, widened where it shrinks."""
   scale = size / new_size
   centres = (np.arange(new_size) + 0.5) * scale - 0.5
   weights = np.maximum(0.0, 1.0 - np.abs(
@@ -31,33 +28,32 @@ def _triangle(size: int, new_size: int) -> np.ndarray:
 
 
 def resized(images: np.ndarray, size: int) -> np.ndarray:
-  """uint8 [n, height, width] images as uint8 [n, size, size]."""
+  """Resizes uint8 [n, height, width] images to uint8 [n, size, size]."""
   _, height, width = images.shape
   down, across = _triangle(height, size), _triangle(width, size)
   return np.rint(down @ images.astype(np.float64) @ across.T).astype(np.uint8)
 
 
 def grey(images: np.ndarray) -> np.ndarray:
-  """uint8 [n, height, width, 3] as its luma (ITU-R BT.601), uint8."""
+  """Converts uint8 [n, height, width, 3] to its luma (ITU-R BT.601), uint8."""
   return np.rint(images @ np.array([0.299, 0.587, 0.114])).astype(np.uint8)
 
 
-def embedded() -> Labelled:
-  """The 1,797 digits that ship with scikit-learn, as images of 16 x 16."""
+def embedded(size: int = 16) -> labelled.Labelled:
+  """Loads the 1,797 digits that ship with scikit-learn, images of 8 x 8, resized."""
   # scikit-learn takes a second to import, which the other sources need not pay.
   from sklearn import datasets  # pylint: disable=g-import-not-at-top
   digits = datasets.load_digits()
   images = np.rint(digits.images * (255 / 16)).astype(np.uint8)
-  return Labelled(x=resized(images, _EMBEDDED_SIZE),
-                  y=digits.target.astype(np.int32))
+  return labelled.Labelled(x=resized(images, size), y=digits.target.astype(np.int32))
 
 
 def digits_domain(folder: str | os.PathLike[str], domain: str, size: int,
-                  frame: int = 0) -> tuple[Labelled, Labelled]:
-  """The training and test part of a domain of digits, grey images [size, size].
+                  frame: int = 0) -> tuple[labelled.Labelled, labelled.Labelled]:
+  """Reads the training and test part of a domain of digits, grey images [size, size].
 
   Args:
-    folder: That holds mnist.npz, usps.npz and svhn_1000.npz.
+    folder: The folder of mnist.npz, usps.npz and svhn_1000.npz.
     domain: 'mnist', 'usps' or 'svhn'.
     size: Of the images.
     frame: Pixels that are cut off at each side first.
@@ -70,16 +66,16 @@ def digits_domain(folder: str | os.PathLike[str], domain: str, size: int,
 
   name = {'svhn': 'svhn_1000'}.get(domain, domain)
   path = pathlib.Path(folder) / f'{name}.npz'
-  found = labelled.parts_of(
+  parts = labelled.parts_of(
       path, labelled.arrays(path, labelled.ARRAYS), ('x', 'y'), convert, num_classes=10)
-  return found.train, found.test
+  return parts.train, parts.test
 
 
-def office_caltech(path: str | os.PathLike[str]) -> dict[str, Labelled]:
-  """Domain -> SURF words, the square roots of their shares; float32 [n, 800].
+def office_caltech(path: str | os.PathLike[str]) -> dict[str, labelled.Labelled]:
+  """Reads SURF features by domain: square roots of frequencies, float32 [n, 800].
 
-  Roots make every vector one of length 1, and distances those of Hellinger, which
-  suit counts better. Each image's follow from that image alone.
+  Every vector of roots has length 1, and distances are those of Hellinger, which
+  suit counts better. An image's features follow from that image alone.
   """
   def roots(name, x):
     if x.ndim != 2:
@@ -88,50 +84,50 @@ def office_caltech(path: str | os.PathLike[str]) -> dict[str, Labelled]:
     labelled.check_each(name, x, (x >= 0) & (x < np.inf), 'finite and at least 0')
     return np.sqrt(x / np.maximum(x.sum(axis=1, keepdims=True), 1.0))
 
-  found = labelled.arrays(
+  arrays = labelled.arrays(
       path, [f'{domain}_{kind}' for domain in OFFICE_DOMAINS for kind in 'xy'])
-  return {domain: labelled.checked(path, found, f'{domain}_x', f'{domain}_y',
+  return {domain: labelled.checked(path, arrays, f'{domain}_x', f'{domain}_y',
                                    convert=roots, below=10)
           for domain in OFFICE_DOMAINS}
 
 
 def npz(path: str | os.PathLike[str],
         num_classes: int | None = None) -> tuple[labelled.Parts, np.ndarray]:
-  """Any file with x_train, y_train, writer_train, x_test and y_test.
+  """Reads any file with x_train, y_train, writer_train, x_test and y_test.
 
   Args:
     path: x_* are images [n, height, width], as for `labelled.images`, or feature
-      vectors [n, d], which become float32; writer_train says whose each record is. It
-      may have writers, all agents, and num_classes or class_names.
+      vectors [n, d], which become float32; writer_train is the agent of each record.
+      It may have writers, all agents, and num_classes or class_names.
     num_classes: Labels are below; None for what the file says.
 
   Returns:
     The parts, and all agents, sorted: integers or strings [agents].
 
   Raises:
-    ValueError: For what is wrong; it names the file.
+    ValueError: If an array is missing or malformed; it names the file.
   """
-  found = labelled.arrays(path, (*labelled.ARRAYS, 'writer_train'), (
+  arrays = labelled.arrays(path, (*labelled.ARRAYS, 'writer_train'), (
       'writer_test', 'writers', *labelled.CLASS_ARRAYS))
-  shape = found['x_train'].shape[1:]
+  shape = arrays['x_train'].shape[1:]
   convert = lambda name, x: x.astype(np.float32)
   if len(shape) == 2:
     convert = functools.partial(labelled.images, shape=shape)
   parts = labelled.parts_of(
-      path, found, ('x', 'y', 'writer'), convert, num_classes=num_classes)
-  owners, listed = parts.train.clients, found.get('writers')
+      path, arrays, ('x', 'y', 'writer'), convert, num_classes=num_classes)
+  writers, listed = parts.train.clients, arrays.get('writers')
   if listed is None:
-    return parts._replace(notes=(*parts.notes, _UNLISTED)), np.unique(owners)
-  kinds = {'i': 'iu', 'u': 'iu', 'U': 'U'}[owners.dtype.kind]
+    return parts._replace(notes=(*parts.notes, _UNLISTED)), np.unique(writers)
+  kinds = {'i': 'iu', 'u': 'iu', 'U': 'U'}[writers.dtype.kind]
   agents = np.unique(listed)
   if listed.shape != agents.shape or listed.dtype.kind not in kinds:
     raise ValueError(
         f'{path}: writers must list each agent once, in the type of writer_train '
-        f'({owners.dtype}), found {listed.dtype} {list(listed.shape)} of '
+        f'({writers.dtype}), found {listed.dtype} {list(listed.shape)} of '
         f'{agents.size} different values')
-  unknown = ~np.isin(owners, agents)
+  unknown = ~np.isin(writers, agents)
   if unknown.any():
     row = int(np.argmax(unknown))
     raise ValueError(f'{path}: writer_train must be one of writers, found '
-                     f'{owners[row]!r} in row {row}')
+                     f'{writers[row]!r} in row {row}')
   return parts, agents

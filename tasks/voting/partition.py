@@ -6,20 +6,20 @@ from tasks import checks
 
 
 def _pool(rows: np.ndarray, needed: int, rng: np.random.Generator) -> np.ndarray:
-  """`needed` of these records at random, some several times if they are too few."""
+  """Samples `needed` of these records, some several times if they are too few."""
   rounds = [rng.permutation(rows) for _ in range(-(-needed // rows.size))]
   return np.concatenate(rounds)[:needed] if rounds else rows[:0]
 
 
 def _holders(sizes: np.ndarray, num_clients: int, each: int) -> np.ndarray:
-  """How many agents hold each class: in proportion, `each` classes an agent."""
+  """Number of agents that hold each class: in proportion, `each` classes an agent."""
   exact = sizes / sizes.sum() * num_clients * each
-  found = np.minimum(np.floor(exact).astype(int), num_clients)
-  while (missing := num_clients * each - found.sum()) > 0:
-    room = np.flatnonzero(found < num_clients)
-    best = room[np.argsort(found[room] - exact[room], kind='stable')]
-    found[best[:missing]] += 1
-  return found
+  counts = np.minimum(np.floor(exact).astype(int), num_clients)
+  while (missing := num_clients * each - counts.sum()) > 0:
+    room = np.flatnonzero(counts < num_clients)
+    best = room[np.argsort(counts[room] - exact[room], kind='stable')]
+    counts[best[:missing]] += 1
+  return counts
 
 
 def _classes_of_agents(holders: np.ndarray, num_clients: int, each: int,
@@ -28,11 +28,11 @@ def _classes_of_agents(holders: np.ndarray, num_clients: int, each: int,
   held = np.zeros((num_clients, holders.size), bool)
   left = holders.copy()
   for agent in rng.permutation(num_clients):
-    # Those with the most holders yet to be found, so that none is left over.
+    # Those that still lack most holders, so that none is left over.
     order = np.lexsort((rng.random(holders.size), -left))[:each]
     held[agent, order] = True
     left[order] -= 1
-  # Mixed, as agents dealt one after the other hold complements.
+  # Swaps between agents, as consecutive ones would hold complements.
   for _ in range(20 * num_clients):
     first, second = rng.integers(num_clients, size=2)
     gives = np.flatnonzero(held[first] & ~held[second])
@@ -45,15 +45,18 @@ def _classes_of_agents(holders: np.ndarray, num_clients: int, each: int,
 
 
 def _counts(held: np.ndarray, sizes: np.ndarray, each: int) -> np.ndarray:
-  """int [agents, classes]: what each agent gets, `each` records in all.
+  """Number of records that an agent gets of each class, `each` in all.
 
-  As many of each of its classes, and where a class has too few records, some more
-  of another class of the same agent.
+  Equally many of each of its classes, and where a class has too few records, some
+  more of another class of the same agent.
 
   Args:
     held: bool [agents, classes].
-    sizes: Records of each class.
-    each: Records of an agent.
+    sizes: Number of records of each class.
+    each: Number of records of an agent.
+
+  Returns:
+    int [agents, classes].
   """
   counts = np.zeros(held.shape, int)
   for agent, classes in enumerate(held):
@@ -82,9 +85,8 @@ def few_classes(labels: np.ndarray, *, num_clients: int, labels_per_client: int,
     labels: [records] integers.
     num_clients: >= 1.
     labels_per_client: From 1 to the number of classes.
-    records_per_client: >= labels_per_client, exactly those of each agent.
-      Where all agents together need more records than there are, records are
-      given to several of them.
+    records_per_client: >= labels_per_client, the exact number of each agent. Where
+      all agents together need more records than there are, some go to several.
     seed: >= 0. The same arguments give the same deal on every machine.
 
   Returns:
@@ -93,13 +95,13 @@ def few_classes(labels: np.ndarray, *, num_clients: int, labels_per_client: int,
   Raises:
     ValueError: If an argument is out of range.
   """
-  classes, found = np.unique(labels, return_inverse=True)
+  classes, indices = np.unique(labels, return_inverse=True)
   checks.integer('num_clients', num_clients, 1)
   checks.integer('labels_per_client', labels_per_client, 1, classes.size)
   checks.integer('records_per_client', records_per_client, labels_per_client)
   checks.integer('data_seed', seed, 0)
   rng = np.random.default_rng(seed)
-  rows = [np.flatnonzero(found == c) for c in range(classes.size)]
+  rows = [np.flatnonzero(indices == c) for c in range(classes.size)]
   sizes = np.array([pool.size for pool in rows])
   if num_clients * labels_per_client < classes.size:
     raise ValueError(
@@ -113,12 +115,9 @@ def few_classes(labels: np.ndarray, *, num_clients: int, labels_per_client: int,
   counts = _counts(held, sizes, records_per_client)
   pools = [_pool(pool, needed, rng)
            for pool, needed in zip(rows, counts.sum(axis=0))]
-  starts = np.cumsum(counts, axis=0) - counts
-  return [
-      rng.permutation(np.concatenate([
-          pools[c][starts[agent, c]:starts[agent, c] + counts[agent, c]]
-          for c in range(classes.size)]))
-      for agent in range(num_clients)]
+  parts = [np.split(pool, np.cumsum(column)[:-1])
+           for pool, column in zip(pools, counts.T)]
+  return [rng.permutation(np.concatenate(own)) for own in zip(*parts)]
 
 
 def evenly(count: int, *, num_clients: int, seed: int) -> list[np.ndarray]:

@@ -1,7 +1,7 @@
 """Tasks of voting: agents with labelled records, a server with unlabelled ones.
 
 The server's records are public: agents vote on some of them, and a student is
-trained on the answers. Its labels serve to measure and nothing else.
+trained on the answers. Their labels serve for measurements and nothing else.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,19 +18,18 @@ from tasks.sources import labelled
 from tasks.voting import data as voting_data
 from tasks.voting import partition as voting_partition
 
-# Width in pixels of the empty frame of MNIST's digits, which those of USPS have not.
-_MNIST_FRAME = 4
-
 # The server's records are divided by this seed whatever the agents, so that
 # accuracies of different agents are of the same examples.
 _SPLIT_SEED = 20231117
+# Records of the embedded digits that are for tests.
+_EMBEDDED_TEST = 400
 
 
 class AgentRecords:
   """Records by agent, in memory; implements tasks.task.ClientSource.
 
-  The agents are given, not found in the records: one may have none. The arrays that
-  `examples` returns are read-only views.
+  The agents are given, not inferred from the records: one may have none. The arrays
+  that `examples` returns are read-only views.
   """
 
   def __init__(self, records: Mapping[str, Mapping[str, np.ndarray]]):
@@ -41,7 +40,8 @@ class AgentRecords:
         dimension, which may be 0, and features are the same for all agents.
 
     Raises:
-      ValueError: If there is no agent, or records differ in what they hold.
+      ValueError: If there is no agent, or records differ in features, types, shapes
+        or lengths.
     """
     if not records:
       raise ValueError('there must be at least one agent, found none')
@@ -53,7 +53,7 @@ class AgentRecords:
         view.flags.writeable = False
       spec = {name: (view.dtype, view.shape[1:]) for name, view in views.items()}
       first = first or spec
-      lengths = {len(view) for view in views.values()}
+      lengths = set(map(len, views.values()))
       if len(lengths) != 1 or spec != first:
         raise ValueError(
             f'records of agent {agent} must be arrays of one length, of the types '
@@ -82,7 +82,7 @@ class VotingTask:
     public_labels: int32, their true labels, for measurements alone.
     test: Labelled examples of the server's distribution.
     privacy_unit: What an agent is, for the report.
-    notes: What a reader of results must know of the data.
+    notes: Notes about the data.
   """
 
   name: str
@@ -111,13 +111,13 @@ class VotingTask:
   @property
   def record_shape(self) -> tuple[int, ...]:
     """The shape of one record."""
-    return tuple(self.public.shape[1:])
+    return self.public.shape[1:]
 
 
 def _task(name: str, agents: Mapping[str, labelled.Labelled],
           server: labelled.Labelled, public: int, num_classes: int = 10,
           **rest: Any) -> VotingTask:
-  """The task of these agents; `public` of the server's records, rest for tests."""
+  """Builds the task; `public` of the server's records, the others for tests."""
   if not 0 <= public < len(server):
     raise ValueError(
         f'public_records must leave some of the {len(server)} records of the '
@@ -135,15 +135,14 @@ def _task(name: str, agents: Mapping[str, labelled.Labelled],
 
 def _dealt(records: labelled.Labelled, deal: list[np.ndarray],
            prefix: str = 'agent') -> dict[str, labelled.Labelled]:
-  """Agent -> its records. Names sort as they are numbered."""
-  digits_of_name = len(str(len(deal) - 1))
-  return {f'{prefix}{i:0{digits_of_name}}': records.rows(rows)
-          for i, rows in enumerate(deal)}
+  """Agent -> its records. The order of the names is that of their numbers."""
+  width = len(str(len(deal) - 1))
+  return {f'{prefix}{i:0{width}}': records.rows(rows) for i, rows in enumerate(deal)}
 
 
 def embedded(*, num_clients: int = 30, public_records: int = 300,
              data_seed: int = 0) -> VotingTask:
-  """The digits that ship with scikit-learn, dealt to simulated agents.
+  """Builds the task of the digits that ship with scikit-learn, over simulated agents.
 
   Args:
     num_clients: >= 1.
@@ -151,12 +150,12 @@ def embedded(*, num_clients: int = 30, public_records: int = 300,
     data_seed: Of the partition, not of the server's records.
   """
   records = voting_data.embedded()
+  most = len(records) - _EMBEDDED_TEST
+  if public_records >= most:
+    raise ValueError(f'public_records must be below {most}, found {public_records}')
   order = np.random.default_rng(_SPLIT_SEED).permutation(len(records))
-  held_back = public_records + 400
-  if held_back >= len(records):
-    raise ValueError(f'public_records must be below {len(records) - 400}, found '
-                     f'{public_records}')
-  server, rest = records.rows(order[:held_back]), records.rows(order[held_back:])
+  server, rest = map(
+      records.rows, np.split(order, [public_records + _EMBEDDED_TEST]))
   deal = voting_partition.evenly(
       len(rest), num_clients=num_clients, seed=data_seed)
   return _task(
@@ -167,13 +166,13 @@ def embedded(*, num_clients: int = 30, public_records: int = 300,
 def mnist(*, data_path: str | os.PathLike[str], num_clients: int = 100,
           records_per_client: int = 600, labels_per_client: int = 6,
           public_records: int = 3000, data_seed: int = 0) -> VotingTask:
-  """MNIST, each agent with records of a few digits only.
+  """Builds the task of MNIST, each agent with records of a few digits only.
 
   Args:
-    data_path: Folder that has mnist.npz.
+    data_path: Folder of mnist.npz.
     num_clients: >= 1.
-    records_per_client: Where all agents need more than there are, records are
-      given to several of them.
+    records_per_client: Where all agents need more than there are, some records go to
+      several of them.
     labels_per_client: Digits of an agent, from 1 to 10.
     public_records: Of the 10,000 test digits, at the server; the rest for tests.
     data_seed: Of the partition, not of the server's records.
@@ -197,26 +196,27 @@ def mnist(*, data_path: str | os.PathLike[str], num_clients: int = 100,
 def digits(*, data_path: str | os.PathLike[str], num_clients: int = 200,
            svhn_clients: int = 10, public_records: int = 3000, image_size: int = 16,
            data_seed: int = 0) -> VotingTask:
-  """Agents with MNIST or SVHN digits, a server with those of USPS.
+  """Builds the task of agents with MNIST or SVHN digits, a server with those of USPS.
 
   All digits fill their images: MNIST's come without their frame.
 
   Args:
-    data_path: Folder that has mnist.npz, svhn_1000.npz and usps.npz.
+    data_path: Folder of mnist.npz, svhn_1000.npz and usps.npz.
     num_clients: Of both kinds.
-    svhn_clients: Those that have SVHN digits.
+    svhn_clients: Agents with SVHN digits.
     public_records: Of the 9,298 USPS digits, at the server; the rest for tests.
-    image_size: All images are brought to this many pixels a side; 16 is USPS's.
+    image_size: All images are resized to this many pixels a side; 16 is USPS's.
     data_seed: Of the partition, not of the server's records.
   """
   if not 0 <= svhn_clients < num_clients:
     raise ValueError(f'svhn_clients must be in [0, num_clients={num_clients}), found '
                      f'{svhn_clients}')
   agents = {}
-  for domain, count, frame in (('mnist', num_clients - svhn_clients, _MNIST_FRAME),
+  # The frame of MNIST's digits, 4 pixels wide, is empty.
+  for domain, count, frame in (('mnist', num_clients - svhn_clients, 4),
                                ('svhn', svhn_clients, 0)):
     if count:
-      # The whole of a domain that no test uses.
+      # All of a domain that no test uses.
       whole = labelled.joined(
           voting_data.digits_domain(data_path, domain, image_size, frame))
       deal = voting_partition.evenly(
@@ -234,10 +234,10 @@ def digits(*, data_path: str | os.PathLike[str], num_clients: int = 200,
 
 def office(*, data_path: str | os.PathLike[str],
            target: str = 'webcam') -> VotingTask:
-  """Office-Caltech-10 by SURF features: one domain the server, three the agents.
+  """Builds Office-Caltech-10 by SURF features: a domain the server, three the agents.
 
   Args:
-    data_path: Folder that has office_caltech10_surf.npz.
+    data_path: Folder of office_caltech10_surf.npz.
     target: The server's domain, one of OFFICE_DOMAINS; 70% of it is public.
   """
   checks.choice('target', target, voting_data.OFFICE_DOMAINS)
@@ -250,7 +250,7 @@ def office(*, data_path: str | os.PathLike[str],
 
 def npz(*, data_path: str | os.PathLike[str], num_classes: int | None = None,
         public_fraction: float = 0.3) -> VotingTask:
-  """A file of records by agent; a part of its test records are the server's.
+  """Builds the task of a file by agent; some of its test records are the server's.
 
   Args:
     data_path: See voting_data.npz.
@@ -276,16 +276,13 @@ TASKS = tuple(_BUILDERS)
 
 
 def options(name: str) -> tuple[str, ...]:
-  """The options of a task."""
+  """Names of the options of a task."""
   return checks.keywords(_BUILDERS[name])[0]
 
 
 def required(name: str) -> tuple[str, ...]:
-  """The options of a task that have no default."""
+  """Names of the options of a task that have no default."""
   return checks.keywords(_BUILDERS[name])[1]
-
-
-ALL_OPTIONS = tuple(dict.fromkeys(o for name in TASKS for o in options(name)))
 
 
 def build(name: str, **given: Any) -> VotingTask:

@@ -34,9 +34,9 @@ def test_steps_are_those_of_adam():
         np.sqrt(v / (1 - 0.99**(i + 1))) + 1e-12)
     w = w - rate * unbiased - rate * 0.05 * w
   state = voting_training.initial_state([np.zeros(3)])
-  found = _run(state, 0, total, total)[0][0].numpy()
-  np.testing.assert_allclose(found, w, atol=2e-4)
-  assert np.abs(found - TARGET)[:2].max() < 0.35
+  actual = _run(state, 0, total, total)[0][0].numpy()
+  np.testing.assert_allclose(actual, w, atol=2e-4)
+  assert np.abs(actual - TARGET)[:2].max() < 0.35
 
 
 def test_a_training_in_pieces_is_that_in_one_to_the_last_bit():

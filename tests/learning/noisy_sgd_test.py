@@ -45,13 +45,13 @@ def _summed(clip):
 
 
 def _sum(examples, rows, clip):
-  found = _summed(clip)(
+  actual = _summed(clip)(
       examples['x'], examples['y'], np.asarray(list(rows), np.int32))
-  return [g.numpy() for g in found]
+  return [g.numpy() for g in actual]
 
 
 @pytest.mark.parametrize('count', [0, 1, 5, 64, 65, 150])
-def test_each_gradient_is_clipped_by_itself(count):
+def test_each_gradient_is_clipped_independently(count):
   examples = tiny_task.examples(150, 3)
   rows = list(range(count))
   expected = [np.zeros_like(w) for w in WEIGHTS]
@@ -61,8 +61,8 @@ def test_each_gradient_is_clipped_by_itself(count):
     norm = np.sqrt(sum(np.sum(g**2) for g in gradient))
     clipped += norm > 1.5
     expected = [e + g * min(1, 1.5 / norm) for e, g in zip(expected, gradient)]
-  for found, wanted in zip(_sum(examples, rows, 1.5), expected):
-    np.testing.assert_allclose(found, wanted, atol=5e-4)
+  for actual, wanted in zip(_sum(examples, rows, 1.5), expected):
+    np.testing.assert_allclose(actual, wanted, atol=5e-4)
   assert count < 60 or 0 < clipped < count
 
 
@@ -71,32 +71,32 @@ def test_one_record_moves_the_sum_by_no_more_than_the_clip():
   for scale in (1.0, 1e10):
     big = {'x': examples['x'] * np.float32(scale), 'y': examples['y']}
     for i in range(20):
-      found = _sum(big, [i], 0.25)
-      norm = np.sqrt(sum(np.sum(np.float64(g)**2) for g in found))
+      actual = _sum(big, [i], 0.25)
+      norm = np.sqrt(sum(np.sum(np.float64(g)**2) for g in actual))
       assert norm <= 0.25
 
 
-def test_a_gradient_that_is_not_finite_counts_as_nothing():
+def test_nan_or_infinite_gradients_count_as_zero():
   examples = tiny_task.examples(5, 3)
   examples['x'][2] = np.nan
-  for found, wanted in zip(_sum(examples, range(5), 0.5),
+  for actual, wanted in zip(_sum(examples, range(5), 0.5),
                            _sum(examples, [0, 1, 3, 4], 0.5)):
-    np.testing.assert_allclose(found, wanted, atol=1e-6)
+    np.testing.assert_allclose(actual, wanted, atol=1e-6)
 
 
-def test_records_are_drawn_each_by_itself_at_the_rate():
+def test_records_are_sampled_independently_at_the_rate():
   count, rate, rounds = 400, 0.05, 200
-  draw = tf.function(lambda k: sgd.drawn_rows(k, tf.constant(count), rate))
-  drawn = np.zeros((rounds, count))
+  sample = tf.function(lambda k: sgd.sampled_rows(k, tf.constant(count), rate))
+  sampled = np.zeros((rounds, count))
   for i in range(rounds):
-    drawn[i, draw(tf.constant([i, 8], tf.int64)).numpy()] = 1
-  statistics_lib.check_mean(drawn, rate, rate * (1 - rate))
+    sampled[i, sample(tf.constant([i, 8], tf.int64)).numpy()] = 1
+  statistics_lib.check_mean(sampled, rate, rate * (1 - rate))
   # Sizes vary as those of independent draws.
   statistics_lib.check_mean(
-      (drawn.sum(axis=1) - count * rate)**2, count * rate * (1 - rate),
+      (sampled.sum(axis=1) - count * rate)**2, count * rate * (1 - rate),
       2 * (count * rate)**2 * 1.2)
   np.testing.assert_array_equal(
-      sgd.drawn_rows(KEY, tf.constant(7), 1.0), np.arange(7))
+      sgd.sampled_rows(KEY, tf.constant(7), 1.0), np.arange(7))
 
 
 def test_noise_of_all_agents_is_that_of_the_multiplier():
@@ -135,14 +135,14 @@ def test_a_round_is_a_step_along_the_mean_clipped_gradient(one_worker):
   output = process.next(process.initialize(), _agents(task))
   total = [np.zeros_like(w) for w in WEIGHTS]
   for agent in task.train.client_ids:
-    found = _sum(task.train.examples(agent), range(5), 0.5)
-    total = [t + f for t, f in zip(total, found)]
+    actual = _sum(task.train.examples(agent), range(5), 0.5)
+    total = [t + f for t, f in zip(total, actual)]
   for new, old, step in zip(output['state']['weights'], WEIGHTS, total):
     np.testing.assert_allclose(new, old - step / 15, atol=1e-5)
   assert not output['metrics']['aggregator']['suppressed']
 
 
-def test_a_round_that_lacks_an_agent_releases_nothing(in_process):
+def test_round_that_lacks_a_client_is_suppressed(in_process):
   task = tiny_task.task(num_clients=3, examples_per_client=5)
   process = _process(task, _config(noise_multiplier=1.0), momentum=0.5)
   state = process.initialize()
@@ -165,7 +165,7 @@ def test_training_learns(in_process):
       noise_multiplier=0.5, sampling_rate=0.5, expected_records=60.0),
                      momentum=0.8, seeded=True)
   state = process.initialize()
-  # Nobody does better than 0.87: the classes overlap.
+  # No classifier does better than 0.87: the classes overlap.
   assert _accuracy(task, state['weights']) < 0.5
   for i in range(15):
     state = process.next(state, _agents(task, True, i))['state']

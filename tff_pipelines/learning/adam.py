@@ -1,8 +1,8 @@
 """Training by Adam as pure functions: agents, students and public networks.
 
-The same steps run inside TFF at an agent and in plain TensorFlow at the server.
-What a step sees follows from its number and a key, so a training that is
-interrupted between steps goes on as if it had not been.
+The same steps run inside TFF at a client and in plain TensorFlow at the server.
+The examples of a step follow from its index and a key, so a training that is
+interrupted between steps resumes with the same results.
 """
 
 import dataclasses
@@ -22,8 +22,11 @@ _SMALL = 1e-8
 class AdamConfig:
   """Adam with decoupled weight decay; the rate falls to 0 by half a cosine.
 
-  Attributes: learning_rate > 0; weight_decay >= 0, of the weights a step in units
-  of the rate; batch_size >= 1; epochs >= 1.
+  Attributes:
+    learning_rate: > 0.
+    batch_size: >= 1.
+    epochs: >= 1.
+    weight_decay: >= 0; a step subtracts this times the rate times the weights.
   """
 
   learning_rate: float
@@ -44,12 +47,12 @@ def initial_state(weights: Sequence) -> list[list[tf.Tensor]]:
 
 
 def state_arrays(state) -> list[np.ndarray]:
-  """The state as a flat list of arrays, to be kept."""
+  """The state as a flat list of arrays, for a file."""
   return [np.asarray(array) for array in tf.nest.flatten(state)]
 
 
 def state_of_arrays(arrays: Sequence[np.ndarray]) -> list[list[tf.Tensor]]:
-  """The state that `state_arrays` made a list of."""
+  """The state whose `state_arrays` these are."""
   size = len(arrays) // 3
   return [[tf.constant(a) for a in arrays[i * size:(i + 1) * size]]
           for i in range(3)]
@@ -58,7 +61,7 @@ def state_of_arrays(arrays: Sequence[np.ndarray]) -> list[list[tf.Tensor]]:
 def moved(weights: Sequence, gradients: Sequence, moments: Sequence,
           squares: Sequence, rate, *, first_decay: float, second_decay: float,
           first_power, second_power, small: float) -> tuple[list, list, list]:
-  """One step of Adam (arXiv 1412.6980): new weights, first and second moments.
+  """Computes one step of Adam (arXiv 1412.6980).
 
   Args:
     weights, gradients, moments, squares: Lists of float32 tensors, of equal shapes.
@@ -67,6 +70,9 @@ def moved(weights: Sequence, gradients: Sequence, moments: Sequence,
     first_power, second_power: These to the power of the number of steps, this one
       included: both moments start at zero, which is corrected for in the step's length.
     small: Added to the root of the second moments.
+
+  Returns:
+    New weights, first and second moments.
   """
   length = rate * tf.sqrt(1.0 - second_power) / (1.0 - first_power)
   moments = [m + (1 - first_decay) * (g - m) for m, g in zip(moments, gradients)]
@@ -78,7 +84,7 @@ def moved(weights: Sequence, gradients: Sequence, moments: Sequence,
 
 def run_steps(loss: Callable, state, first, last, total,
               config: AdamConfig):
-  """Steps first .. last - 1 of a training of `total` steps.
+  """Runs steps first .. last - 1 of a training of `total` steps.
 
   Args:
     loss: (weights, step) -> float32 scalar.
@@ -91,8 +97,6 @@ def run_steps(loss: Callable, state, first, last, total,
   Returns:
     The new state.
   """
-  pi = np.float32(np.pi)
-
   def step(i, weights, moments, squares):
     with tf.GradientTape() as tape:
       tape.watch(weights)
@@ -101,7 +105,7 @@ def run_steps(loss: Callable, state, first, last, total,
         value, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
     done = tf.cast(i, tf.float32)
     rate = config.learning_rate * 0.5 * (
-        1.0 + tf.cos(pi * done / tf.cast(total, tf.float32)))
+        1.0 + tf.cos(np.float32(np.pi) * done / tf.cast(total, tf.float32)))
     new, moments, squares = moved(
         weights, gradients, moments, squares, rate, first_decay=_FIRST_DECAY,
         second_decay=_SECOND_DECAY, first_power=tf.pow(_FIRST_DECAY, done + 1.0),
@@ -118,20 +122,20 @@ def run_steps(loss: Callable, state, first, last, total,
 
 
 def steps_of(count: tf.Tensor, config: AdamConfig) -> tf.Tensor:
-  """Steps of a whole training on `count` examples, 0 if there are none."""
+  """Number of steps of a whole training on `count` examples, 0 if there are none."""
   return config.epochs * (-(-count // config.batch_size))
 
 
 def batch_rows(key: tf.Tensor, step: tf.Tensor, count: tf.Tensor,
                batch_size: int) -> tf.Tensor:
-  """Which examples a step sees: int32 [batch_size] in [0, count).
+  """Rows of the examples of a step: int32 [batch_size] in [0, count).
 
-  Every epoch goes through all of them in another order; its last batch is
-  filled up with the first ones of the order.
+  Every epoch has all of them in another order; its last batch is filled up with the
+  first ones of the order.
   """
   count = tf.cast(count, tf.int32)
   steps = -(-count // batch_size)
   order = tf.argsort(
       keys.random_bits(keys.derive(key, step // steps), [count], tf.int64))
-  places = (step % steps) * batch_size + tf.range(batch_size)
-  return tf.gather(order, places % count)
+  positions = (step % steps) * batch_size + tf.range(batch_size)
+  return tf.gather(order, positions % count)

@@ -1,8 +1,8 @@
-"""DP-FedSGD: NoisySGD on records that lie with several agents.
+"""DP-FedSGD: NoisySGD on the records of several clients.
 
-In a round every agent draws some of its own records at random and in secret,
-clips the gradient of each, and adds a share of the noise to their sum; the server
-learns the sum over agents and takes one step. The unit of privacy is one record.
+In a round every client samples some of its own records in secret, clips the gradient
+of each, and adds a share of the noise to their sum; the server learns the sum over
+clients and takes one step. The privacy unit is one record.
 """
 
 import collections
@@ -22,20 +22,21 @@ from tff_pipelines.fedavg import process as fedavg
 
 # As for shares of other sums: no rounding leaves the sum of shares short.
 _SHARE_EXCESS = 1.0 + 1e-9
-# Records whose gradients are held at a time.
+# Number of records whose gradients are in memory at a time.
 _BLOCK = 64
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NoisySgdConfig:
-  """How records are drawn and gradients made private.
+  """Sampling of records, and clipping and noise of their gradients.
 
   Attributes:
     clip: L2 clip of one record's gradient, > 0.
     noise_multiplier: Standard deviation of the noise in the sum over the clip,
       >= 0.
     sampling_rate: In (0, 1], of a record.
-    agents: N >= 1, that take part in every round and share the noise.
+    agents: Number of clients, >= 1; all participate in every round and share the
+      noise.
     expected_records: > 0, the constant that the sum is divided by. Of the order
       of the sampling rate times all records; taken as public.
   """
@@ -52,38 +53,31 @@ class NoisySgdConfig:
     validate.fraction(sampling_rate=self.sampling_rate)
     validate.integer(agents=self.agents, low=1)
 
-  @property
-  def share_stddev(self) -> float:
-    """Of one agent's noise on each coordinate, model units."""
-    return self.clip * self.noise_multiplier * math.sqrt(
-        _SHARE_EXCESS / self.agents)
 
-
-def drawn_rows(key: tf.Tensor, count: tf.Tensor,
-               sampling_rate: float) -> tf.Tensor:
-  """The records of a round: each of `count` with the rate, by itself; int32.
+def sampled_rows(key: tf.Tensor, count: tf.Tensor,
+                 sampling_rate: float) -> tf.Tensor:
+  """Samples the records of a round, each of `count` independently at the rate; int32.
 
   Exact to 2^-63, rounded down.
   """
-  words = tf.bitwise.bitwise_and(
-      keys.random_bits(key, [count], tf.int64), tf.int64.max)
-  threshold = min(math.floor(sampling_rate * 2.0**63), 2**63 - 1)
-  chosen = words < threshold
   if sampling_rate == 1:
-    chosen = tf.ones_like(chosen)
-  return tf.cast(tf.where(chosen)[:, 0], tf.int32)
+    return tf.range(count)
+  bits = tf.bitwise.bitwise_and(
+      keys.random_bits(key, [count], tf.int64), tf.int64.max)
+  is_sampled = bits < min(math.floor(sampling_rate * 2.0**63), 2**63 - 1)
+  return tf.cast(tf.where(is_sampled)[:, 0], tf.int32)
 
 
 def clipped_gradient_sum(loss: Callable, weights, examples, rows: tf.Tensor,
                          clip: float) -> list[tf.Tensor]:
-  """The sum of clipped gradients of single records.
+  """Sums the clipped gradients of single records.
 
   Args:
     loss: (weights, batch, seed) -> float32 [batch].
     weights: List of float32 tensors.
-    examples: Feature name -> tensor, the agent's records.
+    examples: Feature name -> tensor, the client's records.
     rows: int32, those that count.
-    clip: L2, model units. Gradients that are not finite count as zero.
+    clip: L2, model units. Gradients with NaN or infinite values count as zero.
 
   Returns:
     List of float32 tensors like the weights.
@@ -92,30 +86,30 @@ def clipped_gradient_sum(loss: Callable, weights, examples, rows: tf.Tensor,
   # A float32 rounding or two must not leave a gradient beyond the clip.
   bound = clip * (1.0 - 2.0**-20)
 
-  def of_one(example):
+  def clipped_gradient(record_and_mask):
+    record, counts = record_and_mask
     with tf.GradientTape() as tape:
       tape.watch(weights)
-      batch = {name: value[tf.newaxis] for name, value in example.items()
-               if name != 'counts'}
+      batch = {name: value[tf.newaxis] for name, value in record.items()}
       value = loss(weights, batch, None)[0]
     gradients = tape.gradient(
         value, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
     # Not tf.linalg.global_norm, which can't be vectorised.
     norm = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(g)) for g in gradients]))
-    good = tf.math.is_finite(norm) & example['counts']
+    good = tf.math.is_finite(norm) & counts
     factor = tf.where(good, bound / tf.maximum(norm, bound), 0.0)
     return [tf.where(good, g * factor, 0.0) for g in gradients]
 
   def block(start, totals):
-    places = start + tf.range(_BLOCK)
-    chosen = tf.gather(rows, tf.minimum(places, tf.size(rows) - 1))
-    examples_ = {name: tf.gather(x, chosen) for name, x in examples.items()}
-    examples_['counts'] = places < tf.size(rows)
-    # What has no vectorised form, such as the gradient of a convolution's kernel,
-    # is computed record by record; TensorFlow would warn of that.
-    found = tf.vectorized_map(of_one, examples_, warn=False)
+    positions = start + tf.range(_BLOCK)
+    chosen = tf.gather(rows, tf.minimum(positions, tf.size(rows) - 1))
+    of_block = {name: tf.gather(x, chosen) for name, x in examples.items()}
+    # Operations without a vectorised form, such as the gradient of a convolution's
+    # kernel, run record by record; TensorFlow would warn of that.
+    gradients = tf.vectorized_map(
+        clipped_gradient, (of_block, positions < tf.size(rows)), warn=False)
     return start + _BLOCK, [
-        total + tf.reduce_sum(g, axis=0) for total, g in zip(totals, found)]
+        total + tf.reduce_sum(g, axis=0) for total, g in zip(totals, gradients)]
 
   _, totals = tf.while_loop(
       lambda start, _: start < tf.size(rows), block,
@@ -126,16 +120,18 @@ def clipped_gradient_sum(loss: Callable, weights, examples, rows: tf.Tensor,
 
 def contribution(loss: Callable, weights, examples, key: tf.Tensor,
                  config: NoisySgdConfig) -> list[tf.Tensor]:
-  """What an agent adds to a round: its drawn gradients, and its share of noise."""
+  """A client's contribution to a round: clipped gradients and its share of noise."""
   count = tf.shape(tf.nest.flatten(examples)[0])[0]
-  rows = drawn_rows(keys.derive(key, 0), count, config.sampling_rate)
+  rows = sampled_rows(keys.derive(key, 0), count, config.sampling_rate)
   totals = clipped_gradient_sum(loss, weights, examples, rows, config.clip)
   if config.noise_multiplier == 0:
     return totals
   noise_key = keys.derive(key, 1)
+  stddev = config.clip * config.noise_multiplier * math.sqrt(
+      _SHARE_EXCESS / config.agents)
   return [
-      total + tf.cast(config.share_stddev * normal.sample(
-          keys.derive(noise_key, i), total.shape), tf.float32)
+      total + tf.cast(
+          stddev * normal.sample(keys.derive(noise_key, i), total.shape), tf.float32)
       for i, total in enumerate(totals)]
 
 
@@ -144,34 +140,37 @@ def build(model: Model, element_spec, *, initial_weights: list[np.ndarray],
           seeded: bool = False) -> tff.templates.IterativeProcess:
   """Builds the process.
 
-  Formal guarantees. One round is the `NoisyGradients` event of the configuration
-  against everyone who sees models and does not learn which records were drawn,
-  the server included, as long as secure aggregation shows it sums only. The noise
-  is floating point, with the guarantee of ideal arithmetic; the sum of reals is
-  taken as if secure aggregation had them. A round that lacks an agent is an
-  error: it would lack its noise. With `seeded` there is no guarantee.
+  Formal guarantees:
+
+  * One round is the `NoisyGradients` event of the configuration against any observer
+    who sees models and does not learn which records were sampled, the server
+    included, as long as secure aggregation shows it sums only.
+  * The noise is floating point, with the guarantee of ideal arithmetic; the sum of
+    reals is taken as if secure aggregation had them.
+  * A round that lacks a client is suppressed, as it would lack that client's noise:
+    the state stays, and nothing is released.
+  * With `seeded` there is no privacy guarantee (noise is predictable).
 
   Args:
     model: The model to train.
-    element_spec: Feature name -> (dtype, shape), of the agents' source.
+    element_spec: Feature name -> (dtype, shape), of the clients' source.
     initial_weights: List of float32 arrays.
     config: Of the rounds.
     learning_rate: Of the server's SGD on the mean gradient.
     momentum: Of that SGD, in [0, 1).
-    seeded: Agents bring a key of a simulation seed.
+    seeded: Whether clients bring a key of a simulation seed.
 
   Returns:
     A process like those of `fedavg.build`.
   """
   server = fedavg.Server(initial_weights, learning_rate, momentum)
   weights_type = server.weights_type
-  agents_type = fedavg.client_type(element_spec, seeded=seeded)
+  clients_type = fedavg.client_type(element_spec, seeded=seeded)
 
-  @tff.tensorflow.computation(agents_type, weights_type)
-  def contribute(agent, weights):
-    key = agent['key'] if seeded else keys.fresh()
-    return contribution(
-        model.loss, weights, agent['examples'], key, config)
+  @tff.tensorflow.computation(clients_type, weights_type)
+  def contribute(client, weights):
+    key = client['key'] if seeded else keys.fresh()
+    return contribution(model.loss, weights, client['examples'], key, config)
 
   @tff.tensorflow.computation(
       weights_type, server.optimizer_type, weights_type, tf.int32)
@@ -180,12 +179,10 @@ def build(model: Model, element_spec, *, initial_weights: list[np.ndarray],
     new_weights, new_state = server.step(weights, optimizer_state, mean_update)
     # Without all shares of the noise nothing may be released.
     complete = num_reporting >= config.agents
-    kept = [tf.where(complete, new, old)
-            for new, old in zip(new_weights, weights)]
-    new_state = tf.nest.map_structure(
-        lambda new, old: tf.where(complete, new, old), new_state,
-        optimizer_state)
-    return kept, new_state, collections.OrderedDict(suppressed=~complete)
+    kept = lambda new, old: tf.where(complete, new, old)
+    return (list(map(kept, new_weights, weights)),
+            tf.nest.map_structure(kept, new_state, optimizer_state),
+            collections.OrderedDict(suppressed=~complete))
 
   @tff.tensorflow.computation
   def nothing():
@@ -198,10 +195,10 @@ def build(model: Model, element_spec, *, initial_weights: list[np.ndarray],
   state_type = initialize.type_signature.result
 
   @tff.federated_computation(
-      state_type, tff.FederatedType(agents_type, tff.CLIENTS))
-  def next_fn(state, agents):
+      state_type, tff.FederatedType(clients_type, tff.CLIENTS))
+  def next_fn(state, clients):
     sent = tff.federated_map(
-        contribute, (agents, tff.federated_broadcast(state['weights'])))
+        contribute, (clients, tff.federated_broadcast(state['weights'])))
     total = tff.federated_sum(sent)
     num_reporting = tff.federated_sum(tff.federated_value(1, tff.CLIENTS))
     weights, optimizer_state, measured = tff.federated_map(

@@ -1,6 +1,6 @@
 """The privacy plan of rounds of noisy gradients on Poisson-sampled records.
 
-What DP-SGD of a curator and DP-FedSGD of clients have in common: every round releases
+DP-SGD of a curator and DP-FedSGD of clients have it in common: every round releases
 the noisy sum of clipped gradients of the records that the round samples.
 """
 
@@ -29,7 +29,7 @@ class NoisySgdPlan(guarantee.Plan):
   """A calibrated plan.
 
   Attributes:
-    terms: What the numbers are about.
+    terms: See guarantee.Terms.
     noise_multiplier: Of the noise in a round's sum over the clip of a record.
     sampling_rate: Of a record, in (0, 1].
     clip: L2 clip of a record's gradient.
@@ -37,7 +37,7 @@ class NoisySgdPlan(guarantee.Plan):
     delta: Strictly between 0 and 1.
     clients: That participate in every round.
     records: Of all clients together; taken as public.
-    seed: A simulation seed voids the guarantee.
+    seed: With a simulation seed there is no privacy guarantee (noise is predictable).
   """
 
   terms: guarantee.Terms
@@ -53,7 +53,7 @@ class NoisySgdPlan(guarantee.Plan):
   @classmethod
   def calibrate(cls, *, target_epsilon: float | None, noise_multiplier: float | None,
                 **rest: Any) -> 'NoisySgdPlan':
-    """The plan for a target epsilon, or for a given noise multiplier."""
+    """Builds the plan for a target epsilon, or for a given noise multiplier."""
     if (target_epsilon is None) == (noise_multiplier is None):
       raise ValueError(
           'one of epsilon and noise_multiplier must be given, found '

@@ -137,11 +137,11 @@ def test_every_format_gives_the_task_its_clients(tmp_path, format_):
   held_out = set(population) - set(data.train.client_ids)
   assert len(held_out) == (0 if format_ == 'npz' else 1)
   for client in data.train.client_ids:
-    found = data.train.examples(client)
-    assert found['x'].dtype == np.uint8 and found['y'].dtype == np.int32
+    actual = data.train.examples(client)
+    assert actual['x'].dtype == np.uint8 and actual['y'].dtype == np.int32
     np.testing.assert_array_equal(
-        found['x'].reshape([-1, 784]), [r['pixels'] for r in population[client]])
-    assert found['y'].tolist() == [r['label'] for r in population[client]]
+        actual['x'].reshape([-1, 784]), [r['pixels'] for r in population[client]])
+    assert actual['y'].tolist() == [r['label'] for r in population[client]]
   for client in held_out:
     assert data.held_out['test_clients']['y'].tolist() == [
         r['label'] for r in population[client]]
@@ -178,7 +178,7 @@ def test_leaf_images_have_dark_ink(tmp_path):
     assert data.train.examples(client)['x'][0, 27, 27] == ink
 
 
-def test_prepared_floats_need_to_be_told_their_ink(tmp_path):
+def test_prepared_floats_need_dark_ink_to_be_given(tmp_path):
   rows = [dict(pixels=[1.0] * 784, label=3)]
   raw = open_source.open_raw('jsonl', fields=None, data_path=populations.jsonl(
       tmp_path, {'a': rows, 'b': rows})['data_path']).train
@@ -253,7 +253,7 @@ def test_npz_files_without_clients_are_partitioned(tmp_path, partition, options)
                               **options).test_of_files
 
 
-def test_classes_of_npz_files_are_told_or_counted_with_a_warning(tmp_path):
+def test_classes_of_npz_files_are_given_or_counted_with_a_warning(tmp_path):
   arrays = dict(x_train=np.zeros([6, 28, 28], np.uint8), y_train=np.arange(6) % 3,
                 writer_train=np.arange(6) % 2, x_test=np.zeros([1, 28, 28], np.uint8),
                 y_test=np.zeros(1, int))
@@ -263,8 +263,8 @@ def test_classes_of_npz_files_are_told_or_counted_with_a_warning(tmp_path):
   counted = registry.build('emnist', **options)
   note, = counted.warnings
   assert 'counted from labels' in note and 'outside the guarantee' in note
-  told = emnist_data.load(num_classes=5, **options)
-  assert told.num_classes == 5 and not told.warnings
+  given = emnist_data.load(num_classes=5, **options)
+  assert given.num_classes == 5 and not given.warnings
   with pytest.raises(ValueError, match=r'f.npz: y_train: .* in \[0, 2\), found 2'):
     emnist_data.load(num_classes=2, **options)
   np.savez(path, **arrays, class_names=np.array(list('abcd')))

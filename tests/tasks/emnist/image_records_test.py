@@ -23,10 +23,10 @@ def _images(pixels, labels, dark_ink=False, num_classes=10):
 
 def _in_graph(pixels, labels, dark_ink):
   conversion = image_records._Conversion(
-      pixels.dtype.kind == 'f', 784, 10, dark_ink)
-  found = tf.function(conversion.tensors)(
+      pixels.dtype.kind == 'f', 10, dark_ink)
+  actual = tf.function(conversion.tensors)(
       {'image': tf.constant(pixels), 'label': tf.constant(labels)})
-  return {name: tensor.numpy() for name, tensor in found.items()}
+  return {name: tensor.numpy() for name, tensor in actual.items()}
 
 
 @hypothesis.settings(deadline=None, max_examples=60)
@@ -46,12 +46,12 @@ def test_graphs_make_the_bytes_that_python_makes(
     pixels = np.floor(256 * pixels)
   pixels = pixels.astype(dtype)
   labels = rng.integers(10, size=3).astype(label_dtype)
-  found = _images(pixels, labels, dark_ink).examples('c')
+  actual = _images(pixels, labels, dark_ink).examples('c')
   in_graph = _in_graph(pixels, labels, dark_ink)
   for name, (dtype, shape) in image_records.ELEMENT_SPEC.items():
-    assert found[name].dtype == in_graph[name].dtype == dtype
-    assert found[name].shape == in_graph[name].shape == (3, *shape)
-    np.testing.assert_array_equal(found[name], in_graph[name])
+    assert actual[name].dtype == in_graph[name].dtype == dtype
+    assert actual[name].shape == in_graph[name].shape == (3, *shape)
+    np.testing.assert_array_equal(actual[name], in_graph[name])
 
 
 @pytest.mark.parametrize('dtype, paper, ink', [

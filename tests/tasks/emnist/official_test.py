@@ -1,4 +1,4 @@
-"""Tests of tasks.emnist.official, on a small file in TFF's own format."""
+"""Tests of TFF's official EMNIST, on a small file in its format."""
 
 import lzma
 import sqlite3
@@ -10,38 +10,20 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tasks.emnist import data as emnist_data
-from tasks.emnist import official as emnist_official
 from tasks.emnist import image_records
 from tasks import registry
 from tasks import task
+from tests.tasks import official_file
 
 
 def _example(pixels, label):
-  """Serializes one example as TFF's files have it: 1.0 is the white paper."""
-  return tf.train.Example(features=tf.train.Features(feature={
-      'pixels': tf.train.Feature(
-          float_list=tf.train.FloatList(value=np.ravel(pixels))),
-      'label': tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
-  })).SerializeToString()
+  """Serializes one example: 1.0 is the white paper."""
+  return official_file.example({'pixels': pixels, 'label': label})
 
 
 def _write(folder, rows):
   """Writes emnist_all.sqlite with (split, client, serialized) rows."""
-  connection = sqlite3.connect(folder / emnist_official.FILE.name)
-  with connection:
-    connection.execute(
-        'CREATE TABLE examples (split_name TEXT NOT NULL, client_id TEXT NOT '
-        'NULL, serialized_example_proto BLOB NOT NULL)')
-    connection.execute(
-        'CREATE TABLE client_metadata (client_id TEXT NOT NULL, split_name '
-        'TEXT NOT NULL, num_examples INTEGER NOT NULL)')
-    connection.executemany('INSERT INTO examples VALUES (?, ?, ?)', rows)
-    for client, split in sorted({(row[1], row[0]) for row in rows}):
-      count = sum(row[:2] == (split, client) for row in rows)
-      connection.execute(
-          'INSERT INTO client_metadata VALUES (?, ?, ?)',
-          (client, split, count))
-  connection.close()
+  official_file.write(folder / image_records.OFFICIAL.name, rows)
 
 
 def _paper(row, column, ink):
@@ -53,10 +35,8 @@ def _paper(row, column, ink):
 
 def _train(folder, only_digits):
   """The task's training examples of a file in a folder."""
-  raw = emnist_official.open_split(
-      folder / emnist_official.FILE.name, 'train', only_digits=only_digits)
-  return image_records.images(
-      raw, num_classes=emnist_official.num_classes(only_digits), dark_ink=True)
+  return image_records.open_official(
+      folder / image_records.OFFICIAL.name, 'train', only_digits=only_digits)
 
 
 @pytest.fixture(name='cache')
@@ -134,7 +114,7 @@ def test_bad_examples_name_file_and_client(tmp_path, name, serialized, message):
   source.examples('f0000_00')
   with pytest.raises(task.BadClientError, match=message) as raised:
     source.examples('f0007_00')
-  assert emnist_official.FILE.name in str(raised.value)
+  assert image_records.OFFICIAL.name in str(raised.value)
   assert 'f0007_00' in str(raised.value)
   assert '\n' not in str(raised.value)
 
@@ -157,18 +137,18 @@ def test_bad_clients_are_skipped_and_counted(tmp_path):
 
 def test_a_file_in_the_cache_is_not_downloaded(cache, monkeypatch):
   monkeypatch.setattr(tff.simulation.datasets.emnist, 'load_data', None)
-  path = emnist_official.FILE.find_or_download(cache)
-  assert path == cache / emnist_official.FILE.name
+  path = image_records.OFFICIAL.find_or_download(cache)
+  assert path == cache / image_records.OFFICIAL.name
 
 
 @pytest.mark.parametrize('error', [
     urllib.error.URLError('no network'), lzma.LZMAError('corrupt input'),
     sqlite3.DatabaseError('malformed'), TimeoutError('timed out')])
-def test_a_failed_download_says_which_file_to_put_where(
+def test_failed_download_names_the_file_and_its_folder(
     tmp_path, monkeypatch, error):
   def fail(cache_dir):
     # What TFF leaves behind when the connection breaks.
-    with open(f'{cache_dir}/{emnist_official.FILE.name}', 'wb') as f:
+    with open(f'{cache_dir}/{image_records.OFFICIAL.name}', 'wb') as f:
       f.write(b'half')
     raise error
 
@@ -176,7 +156,7 @@ def test_a_failed_download_says_which_file_to_put_where(
   cache = tmp_path / 'cache'
   with pytest.raises(ValueError, match='cannot be downloaded') as raised:
     emnist_data.load(data_source='official', cache_dir=cache)
-  for part in (str(cache), 'https://', emnist_official.FILE.name + '.lzma',
+  for part in (str(cache), 'https://', image_records.OFFICIAL.name + '.lzma',
                str(error)):
     assert part in str(raised.value)
   assert '\n' not in str(raised.value)
@@ -184,14 +164,14 @@ def test_a_failed_download_says_which_file_to_put_where(
 
 
 def test_a_download_ends_up_in_the_cache(tmp_path, cache, monkeypatch):
-  content = (cache / emnist_official.FILE.name).read_bytes()
+  content = (cache / image_records.OFFICIAL.name).read_bytes()
 
   def download(cache_dir):
-    with open(f'{cache_dir}/{emnist_official.FILE.name}', 'wb') as f:
+    with open(f'{cache_dir}/{image_records.OFFICIAL.name}', 'wb') as f:
       f.write(content)
 
   monkeypatch.setattr(tff.simulation.datasets.emnist, 'load_data', download)
-  path = emnist_official.FILE.find_or_download(tmp_path / 'new')
+  path = image_records.OFFICIAL.find_or_download(tmp_path / 'new')
   assert path.read_bytes() == content
   assert list((tmp_path / 'new').iterdir()) == [path]
 
@@ -199,4 +179,4 @@ def test_a_download_ends_up_in_the_cache(tmp_path, cache, monkeypatch):
 def test_a_cache_folder_that_cannot_be_made_is_named(tmp_path):
   (tmp_path / 'file').write_bytes(b'')
   with pytest.raises(ValueError, match='file/cache and cannot be downloaded'):
-    emnist_official.FILE.find_or_download(tmp_path / 'file' / 'cache')
+    image_records.OFFICIAL.find_or_download(tmp_path / 'file' / 'cache')

@@ -1,13 +1,11 @@
-"""Data of the FedMD tasks: who gets what, and that nothing is given twice."""
-
-import sqlite3
+"""Data of the FedMD tasks: the parties' records, and that none is dealt twice."""
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from tasks.fedmd import data as fedmd_data
 from tests import data_dir
+from tests.tasks import official_file
 
 Choice = fedmd_data.Choice
 
@@ -43,9 +41,9 @@ def test_digits_noniid_have_one_digit_of_every_class():
   data = fedmd_data.digits(Choice(split='noniid', num_clients=4))
   assert data.private_classes == 3 and set(data.test.y) == {0, 1, 2}
   from sklearn import datasets  # pylint: disable=g-import-not-at-top
-  found = datasets.load_digits()
-  images = np.rint(found.images * (255 / 16)).astype(np.uint8)
-  kind = {image.tobytes(): int(y) for image, y in zip(images, found.target)}
+  digits = datasets.load_digits()
+  images = np.rint(digits.images * (255 / 16)).astype(np.uint8)
+  kind = {image.tobytes(): int(y) for image, y in zip(images, digits.target)}
   kinds = [{kind[x.tobytes()] for x in party.x} for party in data.parties]
   assert kinds == [{4, 6, 8}, {5, 7, 9}, {4, 6, 8}, {5, 7, 9}]
   for party in data.parties:
@@ -99,30 +97,13 @@ def test_letters_noniid_are_of_the_writers_with_the_most(tmp_path):
   assert data.party == 'one writer'
 
 
-def _example(pixels, label):
-  return tf.train.Example(features=tf.train.Features(feature={
-      'pixels': tf.train.Feature(float_list=tf.train.FloatList(value=pixels)),
-      'label': tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
-  })).SerializeToString()
-
-
 def test_letters_come_from_the_official_emnist_where_it_is_given(tmp_path):
-  connection = sqlite3.connect(tmp_path / 'emnist_all.sqlite')
-  with connection:
-    connection.execute('CREATE TABLE examples (split_name TEXT, client_id TEXT, '
-                       'serialized_example_proto BLOB)')
-    connection.execute('CREATE TABLE client_metadata (client_id TEXT, split_name '
-                       'TEXT, num_examples INTEGER)')
-    for split in ('all_train', 'all_test'):
-      for writer in ('f0', 'f1'):
-        # Digits and upper case are left out; 36 is the small a.
-        for label in (3, 10, 36, 37, 38, 39, 40, 41, 42):
-          pixels = np.full(784, (label + (writer == 'f1')) / 100)
-          connection.execute('INSERT INTO examples VALUES (?, ?, ?)',
-                             (split, writer, _example(pixels, label)))
-        connection.execute('INSERT INTO client_metadata VALUES (?, ?, ?)',
-                           (writer, split, 9))
-  connection.close()
+  official_file.write(tmp_path / 'emnist_all.sqlite', [
+      # Digits and upper case are left out; 36 is the small a.
+      (split, writer, official_file.example({
+          'pixels': np.full(784, (label + (writer == 'f1')) / 100), 'label': label}))
+      for split in ('all_train', 'all_test') for writer in ('f0', 'f1')
+      for label in (3, 10, 36, 37, 38, 39, 40, 41, 42)])
   _write_letters(tmp_path)
   (tmp_path / 'unipen62_writers.npz').unlink()
   data = fedmd_data.mnist_letters(
@@ -154,9 +135,9 @@ def test_cifar_iid_has_the_six_fine_classes(tmp_path):
   arrays = _write_cifar(tmp_path)
   data = fedmd_data.cifar(Choice(split='iid', num_clients=4), data_path=tmp_path)
   fine = {x.tobytes(): y for x, y in zip(arrays['x_train'], arrays['y_fine_train'])}
-  found = [(fine[x.tobytes()], y) for p in data.parties for x, y in zip(p.x, p.y)]
-  assert len(found) == 48
-  assert set(found) == set(zip(fedmd_data.CIFAR_CLASSES, range(6)))
+  actual = [(fine[x.tobytes()], y) for p in data.parties for x, y in zip(p.x, p.y)]
+  assert len(actual) == 48
+  assert set(actual) == set(zip(fedmd_data.CIFAR_CLASSES, range(6)))
   _assert_disjoint(data)
 
 
@@ -174,7 +155,7 @@ def test_cifar_noniid_has_one_fine_class_of_every_superclass(tmp_path, parties, 
   _assert_disjoint(data)
 
 
-def test_paper_has_no_more_than_so_many_records_in_all(tmp_path, monkeypatch):
+def test_default_records_in_all_are_at_most_those_of_the_paper(tmp_path, monkeypatch):
   _write_cifar(tmp_path)
   monkeypatch.setattr(fedmd_data, '_CIFAR_IN_ALL', 40)
   for split, size in (('iid', 10), ('noniid', 6)):
@@ -213,7 +194,7 @@ def test_bad_arrays_are_named_with_their_file(tmp_path, changes, message):
   assert 'unipen62_writers.npz' in str(caught.value)
 
 
-def test_letters_noniid_refuse_what_they_cannot_give(tmp_path):
+def test_letters_noniid_refuse_impossible_choices(tmp_path):
   _write_letters(tmp_path)
   for choice, message in (
       (Choice(split='noniid', num_clients=5),
@@ -231,7 +212,7 @@ def test_missing_files_are_named(tmp_path):
 
 
 @pytest.mark.parametrize('split', fedmd_data.SPLITS)
-def test_real_letters_are_given_once(split):
+def test_real_letters_are_dealt_once(split):
   folder = data_dir.require('unipen62_writers.npz').parent
   data_dir.require('mnist.npz')
   data = fedmd_data.mnist_letters(Choice(split=split, num_clients=10), data_path=folder)

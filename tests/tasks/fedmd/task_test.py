@@ -36,7 +36,7 @@ def test_pooled_task_has_a_party_of_each_architecture_with_all_records():
         party.private.x[:len(task.parties[0].private)], task.parties[0].private.x)
 
 
-def test_fingerprint_knows_public_records_and_parties_and_nothing_private():
+def test_fingerprint_depends_on_public_records_and_parties_and_nothing_private():
   task = _build()
   assert task.fingerprint == _build().fingerprint
   others = [_build(num_clients=3), _build(architectures=NAMES[:2]),
@@ -48,7 +48,7 @@ def test_fingerprint_knows_public_records_and_parties_and_nothing_private():
     others.append(dataclasses.replace(
         task, **{name: fedmd_data.Labelled(x=x, y=part.y)}))
   assert len({task.fingerprint, *(other.fingerprint for other in others)}) == 7
-  # It is published: a record that was not drawn must not change it.
+  # It is published, so private records must not change it.
   party = task.parties[0]
   y = party.private.y.copy()
   y[0] = (y[0] + 1) % 2
@@ -61,12 +61,12 @@ def test_fingerprint_knows_public_records_and_parties_and_nothing_private():
 @pytest.mark.parametrize('changes, message', [
     (dict(task='cats'), "task must be one of digits, mnist_letters, cifar, found"),
     (dict(split='halves'), "split must be one of iid, noniid, found 'halves'"),
-    (dict(architectures=('vgg',)), "architectures must be of conv2"),
+    (dict(architectures=('vgg',)), "architectures must be one of conv2"),
     (dict(data_path='x'), 'task=digits does not use data_path'),
     (dict(task='cifar'), 'task=cifar needs data_path'),
     (dict(task='cifar', data_path='x', cache_dir='y'),
      'task=cifar does not use cache_dir')])
-def test_what_is_unknown_unused_or_lacking_is_named(changes, message):
+def test_unknown_unused_or_lacking_options_are_named(changes, message):
   with pytest.raises(ValueError, match=message):
     _build(**changes)
 

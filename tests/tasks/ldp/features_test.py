@@ -14,39 +14,39 @@ def _images(count, seed=0, channels=1):
 
 def test_energies_have_length_one_and_do_not_depend_on_the_batch():
   images = _images(7)
-  found = features.energies(images)
-  np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-5)
+  actual = features.energies(images)
+  np.testing.assert_allclose(np.linalg.norm(actual, axis=1), 1, rtol=1e-5)
   np.testing.assert_allclose(
       np.concatenate([features.energies(images[:3]), features.energies(images[3:])]),
-      found, atol=1e-6)
+      actual, atol=1e-6)
 
 
 def test_channels_are_features_of_their_own():
   images = _images(4, channels=3)
   assert features.energies(images).shape[1] == 3 * features.energies(
       images[..., :1]).shape[1]
-  # A flat picture has no waves but still a direction.
+  # A flat image has no waves but still a direction.
   flat = features.energies(np.zeros([2, 12, 10, 1], np.uint8))
   assert np.isfinite(flat).all()
 
 
 def test_inner_products_on_the_landmarks_are_the_kernel():
   public = _images(30)
-  found = features.fit(public)
-  x = found.transform(public)
-  assert x.shape == (30, found.dimension) == (30, 30) and x.dtype == np.float32
-  projected = found._projected(public)
+  fitted = features.fit(public)
+  x = fitted.transform(public)
+  assert x.shape == (30, fitted.dimension) == (30, 30) and x.dtype == np.float32
+  projected = fitted._projected(public)
   distances = np.sum((projected[:, np.newaxis] - projected)**2, axis=-1)
   np.testing.assert_allclose(
-      x @ x.T, np.exp(-distances / found.bandwidth), atol=5e-3)
+      x @ x.T, np.exp(-distances / fitted.bandwidth), atol=5e-3)
 
 
 def test_features_of_a_record_follow_from_it_and_public_images_alone():
-  found = features.fit(_images(30))
+  fitted = features.fit(_images(30))
   others = _images(20, seed=5)
-  whole = found.transform(others)
-  np.testing.assert_allclose(found.transform(others[7:8]), whole[7:8], atol=1e-5)
-  assert found.transform(others[:0]).shape == (0, 30)
+  whole = fitted.transform(others)
+  np.testing.assert_allclose(fitted.transform(others[7:8]), whole[7:8], atol=1e-5)
+  assert fitted.transform(others[:0]).shape == (0, 30)
   again = features.fit(_images(30)).transform(others)
   np.testing.assert_array_equal(whole, again)
 
@@ -61,14 +61,14 @@ def test_the_seed_chooses_the_landmarks(monkeypatch):
 
 def test_a_linear_classifier_of_them_reads_digits():
   task = tasks_lib.build('digits')
-  found = features.fit(task.public)
+  fitted = features.fit(task.public)
   records = np.concatenate([held.x for held in task.holdings])
   labels = np.concatenate([held.y for held in task.holdings])
-  x = found.transform(records).astype(np.float64)
+  x = fitted.transform(records).astype(np.float64)
   weights = np.linalg.solve(
       x.T @ x + 0.03 * np.eye(x.shape[1]), x.T @ (np.eye(10)[labels] - 0.1))
-  said = (found.transform(task.test.x) @ weights).argmax(axis=1)
-  assert np.mean(said == task.test.y) > 0.95
+  predicted = (fitted.transform(task.test.x) @ weights).argmax(axis=1)
+  assert np.mean(predicted == task.test.y) > 0.95
 
 
 @pytest.mark.parametrize('images', [

@@ -1,4 +1,4 @@
-"""Tasks of local distillation: who has which records, and what everybody sees."""
+"""Tasks of locally private distillation: the records of clients, and public ones."""
 
 import numpy as np
 import pytest
@@ -33,11 +33,11 @@ def test_embedded_digits_need_no_file():
   assert task.public.shape == (143, 16, 16, 1) and task.public.dtype == np.uint8
   assert len(task.test) == 360 and len(task.validation) == 0
   assert sum(len(held) for held in task.holdings) == 1797 - 360 - 143
-  assert not task.shares_holdings and task.notes == ()
+  assert task.notes == ()
   assert 'not people' in task.privacy_unit or 'simulated' in task.privacy_unit
 
 
-def test_every_training_record_is_public_or_of_one_owner(images_file):
+def test_every_training_record_is_public_or_of_one_client(images_file):
   task = _npz(images_file)
   assert task.num_classes == 5 and task.public.shape == (30, 9, 8, 1)
   held = [part.x for part in task.holdings]
@@ -80,7 +80,7 @@ def test_partitions_deal_records_unevenly(images_file):
 
 def test_stand_ins_overlap_and_say_so(images_file):
   task = _npz(images_file, num_clients=40, stand_ins=5, records_per_client=100)
-  assert (task.num_clients, len(task.holdings)) == (40, 5) and task.shares_holdings
+  assert (task.num_clients, len(task.holdings)) == (40, 5)
   assert all(len(held) == 100 == len(_rows([held.x])) for held in task.holdings)
   assert len(_rows([held.x for held in task.holdings])) < 500
   assert '40 owners are supposed' in task.notes[0]
@@ -114,7 +114,7 @@ def test_classes_are_public_or_the_task_says_that_they_were_counted(
   supposed = tasks_lib.build(
       name, data_path=tmp_path / 'a.npz', num_clients=9, stand_ins=2,
       records_per_client=5, num_classes=given)
-  assert len(supposed.notes) == 1 + counted  # Beside what is said of stand-ins.
+  assert len(supposed.notes) == 1 + counted  # One is about stand-ins.
 
 
 @pytest.mark.parametrize('name, changes, options, message', [

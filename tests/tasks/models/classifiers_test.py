@@ -1,10 +1,9 @@
-"""Networks of the voting tasks."""
+"""Networks of classifiers."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tasks.emnist import task as emnist
 from tasks.models import classifiers as voting_models
 
 
@@ -27,26 +26,12 @@ def test_networks_classify_features(name, shape):
     assert left.dtype == np.float32
 
 
-def test_small_network_of_28_pixels_is_that_of_emnist():
-  ours = voting_models.build('cnn_small', (28, 28), 10)
-  theirs = emnist.cnn_small(10)
-  assert ours.as_model().parameter_count() == theirs.parameter_count() == 7346
-  weights = theirs.initial_weights(3)
-  rng = np.random.default_rng(0)
-  batch = {'x': rng.integers(0, 255, (4, 28, 28)).astype(np.uint8),
-           'y': rng.integers(10, size=4).astype(np.int32)}
-  batch = {name: tf.constant(value) for name, value in batch.items()}
-  np.testing.assert_allclose(
-      ours.as_model().loss(weights, batch, None),
-      theirs.loss(weights, batch, None), rtol=1e-5)
-
-
 def test_models_have_the_metrics_of_a_task():
   network = voting_models.build('mlp', (4,), 3)
   batch = {'x': tf.ones([2, 4]), 'y': tf.constant([0, 1])}
-  found = network.as_model().metrics(
+  actual = network.as_model().metrics(
       network.initial_weights(0), batch, tf.ones([2]))
-  assert set(found) == {'accuracy', 'loss'} and float(found['loss'][1]) == 2
+  assert set(actual) == {'accuracy', 'loss'} and float(actual['loss'][1]) == 2
 
 
 @pytest.mark.parametrize('shape, expected', [((28, 28), 'cnn'), ((9,), 'mlp')])

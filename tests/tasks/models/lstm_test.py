@@ -61,9 +61,9 @@ def test_outputs_and_gradients_are_those_of_keras(sizes, in_graph):
   expected, expected_gradients = _outputs_and_gradients(
       _keras(units), x, weights, upstream)
   np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-5)
-  for found, wanted in zip(gradients, expected_gradients):
+  for actual, wanted in zip(gradients, expected_gradients):
     scale = np.abs(wanted).max()
-    np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-4 * scale)
+    np.testing.assert_allclose(actual, wanted, rtol=1e-3, atol=1e-4 * scale)
 
 
 def test_outputs_are_those_of_the_keras_layer_with_its_own_weights():
@@ -80,9 +80,9 @@ def test_rows_that_end_early_equal_the_masked_layer_of_keras_up_to_their_end():
   layer = tf.keras.layers.LSTM(6, return_sequences=True)
   mask = np.arange(10)[np.newaxis] < np.array(lengths)[:, np.newaxis]
   expected = layer(x, mask=tf.constant(mask)).numpy()
-  found = lstm.lstm(x, *layer.get_weights()).numpy()
-  np.testing.assert_allclose(found[mask], expected[mask], rtol=1e-4, atol=1e-5)
-  assert not np.allclose(found[~mask], expected[~mask])
+  actual = lstm.lstm(x, *layer.get_weights()).numpy()
+  np.testing.assert_allclose(actual[mask], expected[mask], rtol=1e-4, atol=1e-5)
+  assert not np.allclose(actual[~mask], expected[~mask])
 
 
 def test_gradients_inside_a_loop_of_training_steps_are_the_same():
@@ -101,8 +101,8 @@ def test_gradients_inside_a_loop_of_training_steps_are_the_same():
   for _ in range(2):
     _, gradients = _outputs_and_gradients(_keras(4), x, current, upstream)
     current = [w - 0.1 * g for w, g in zip(current, gradients[1:])]
-  for found, wanted in zip(second_step()[1:], current):
-    np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-4)
+  for actual, wanted in zip(second_step()[1:], current):
+    np.testing.assert_allclose(actual, wanted, rtol=1e-3, atol=1e-4)
 
 
 def test_batch_without_rows_gives_none():
@@ -130,19 +130,19 @@ def test_initial_weights_have_the_distribution_of_keras():
 
 
 def test_he_normal_has_the_distribution_of_keras():
-  found = layers.he_normal(np.random.default_rng(2), 400, 500)
+  actual = layers.he_normal(np.random.default_rng(2), 400, 500)
   expected = tf.keras.initializers.HeNormal(seed=1)([400, 500]).numpy()
   # 200,000 draws: five standard errors of a standard deviation are 0.8%.
-  assert found.std() == pytest.approx(np.sqrt(2 / 400), rel=0.008)
-  assert expected.std() == pytest.approx(found.std(), rel=0.016)
-  assert abs(found.mean()) < 5 * found.std() / np.sqrt(found.size)
-  assert np.abs(found).max() == pytest.approx(np.abs(expected).max(), rel=0.01)
+  assert actual.std() == pytest.approx(np.sqrt(2 / 400), rel=0.008)
+  assert expected.std() == pytest.approx(actual.std(), rel=0.016)
+  assert abs(actual.mean()) < 5 * actual.std() / np.sqrt(actual.size)
+  assert np.abs(actual).max() == pytest.approx(np.abs(expected).max(), rel=0.01)
 
 
 def test_uniform_has_the_distribution_of_keras_embeddings():
-  found = layers.uniform(np.random.default_rng(1), 300, 80, limit=0.05)
+  actual = layers.uniform(np.random.default_rng(1), 300, 80, limit=0.05)
   expected = tf.keras.initializers.get('uniform')([300, 80]).numpy()
   # 24,000 draws: five standard errors of a standard deviation are 2%.
-  assert found.std() == pytest.approx(0.05 / np.sqrt(3), rel=0.02)
-  assert expected.std() == pytest.approx(found.std(), rel=0.04)
-  assert 0.0499 < np.abs(found).max() <= 0.05
+  assert actual.std() == pytest.approx(0.05 / np.sqrt(3), rel=0.02)
+  assert expected.std() == pytest.approx(actual.std(), rel=0.04)
+  assert 0.0499 < np.abs(actual).max() <= 0.05

@@ -39,13 +39,8 @@ def _vocabulary(size):
 def _logits(network, weights, tokens):
   """All of them: [batch, steps, tokens]."""
   count = tokens.size
-  found = network.logits(weights, tf.constant(tokens), tf.range(count))
-  return np.reshape(found, [*tokens.shape, -1])
-
-
-def test_character_model_of_the_papers_has_820522_parameters():
-  keras = char_prediction_models.create_recurrent_model(90, 80)
-  assert shakespeare.build_model('lstm_256').parameter_count() == keras.count_params() == 820_522
+  actual = network.logits(weights, tf.constant(tokens), tf.range(count))
+  return np.reshape(actual, [*tokens.shape, -1])
 
 
 def test_word_model_of_the_papers_has_4050748_parameters():
@@ -63,9 +58,11 @@ def test_small_models_stay_below_a_power_of_two():
   assert small.parameter_count() == keras.count_params() + 1_004 == 60_044
 
 
-def test_character_logits_are_those_of_tff():
+def test_character_model_of_the_papers_has_the_parameters_and_logits_of_tff():
   seed = 3
   keras = char_prediction_models.create_recurrent_model(90, 10, mask_zero=True)
+  model = shakespeare.build_model('lstm_256')
+  assert model.parameter_count() == keras.count_params() == 820_522
   network = text_models.Network(
       tokens=90, embedding=8, units=(256, 256), he_normal=True)
   weights = network.initial_weights(seed)
@@ -127,17 +124,17 @@ def _token_losses(model, weights):
   logits -= logits.max(axis=2, keepdims=True)
   logits -= np.log(np.exp(logits).sum(axis=2, keepdims=True))
   targets = ROWS[:, 1:]
-  found = -np.take_along_axis(logits, targets[:, :, np.newaxis], axis=2)[:, :, 0]
-  return found, logits.argmax(axis=2), targets
+  actual = -np.take_along_axis(logits, targets[:, :, np.newaxis], axis=2)[:, :, 0]
+  return actual, logits.argmax(axis=2), targets
 
 
 def test_loss_of_a_row_is_the_sum_over_its_tokens_by_the_constant_length():
   model = _model()
   weights = model.initial_weights(2)
   losses, _, targets = _token_losses(model, weights)
-  found = model.loss(weights, {'tokens': tf.constant(ROWS)}, None)
+  actual = model.loss(weights, {'tokens': tf.constant(ROWS)}, None)
   np.testing.assert_allclose(
-      found, np.where(targets != PADDING, losses, 0).sum(axis=1) / 5, rtol=1e-5)
+      actual, np.where(targets != PADDING, losses, 0).sum(axis=1) / 5, rtol=1e-5)
 
 
 def test_metrics_leave_out_what_they_say_and_rows_that_do_not_count():
@@ -149,12 +146,12 @@ def test_metrics_leave_out_what_they_say_and_rows_that_do_not_count():
   mask = np.array([1, 1, 1, 0], np.float32)
   every = (targets != PADDING) & (mask[:, np.newaxis] > 0)
   proper = every & (targets >= 1) & (targets <= SPECIAL.size)
-  found = {name: (float(total), float(weight)) for name, (total, weight) in
+  actual = {name: (float(total), float(weight)) for name, (total, weight) in
            model.metrics(weights, {'tokens': tf.constant(ROWS)}, mask).items()}
   right = guesses == targets
-  assert found['accuracy'] == (right[proper].sum(), proper.sum())
-  assert found['accuracy_all_tokens'] == (right[every].sum(), every.sum())
-  assert found['loss'] == pytest.approx((losses[every].sum(), every.sum()), rel=1e-4)
+  assert actual['accuracy'] == (right[proper].sum(), proper.sum())
+  assert actual['accuracy_all_tokens'] == (right[every].sum(), every.sum())
+  assert actual['loss'] == pytest.approx((losses[every].sum(), every.sum()), rel=1e-4)
   assert proper.sum() == 4 + 1 + 5 and every.sum() == 5 + 3 + 5
 
 
@@ -177,17 +174,17 @@ def test_breakdown_counts_what_accuracy_counts(confusion):
   weights = model.initial_weights(8)
   batch, mask = {'tokens': tf.constant(ROWS)}, tf.constant([1.0, 1.0, 1.0, 0.0])
   total, weight = model.metrics(weights, batch, mask)['accuracy']
-  found = {name: value.numpy() for name, value in
+  actual = {name: value.numpy() for name, value in
            model.breakdown.count(weights, batch, mask).items()}
   if confusion:
-    matrix = found['confusion']
+    matrix = actual['confusion']
     assert matrix.shape == (10, 10) and matrix.sum() == float(weight)
     assert np.trace(matrix) == float(total)
     occurred = matrix.sum(axis=1)
   else:
-    assert found['right'].sum() == float(total)
-    assert found['predicted'].sum() == float(weight)
-    occurred = found['occurred']
+    assert actual['right'].sum() == float(total)
+    assert actual['predicted'].sum() == float(weight)
+    occurred = actual['occurred']
   # Of targets in rows that count: one of 2 to 6 each, but four of 1.
   assert occurred.tolist() == [0, 5, 1, 1, 1, 1, 1, 0, 0, 0]
   assert len(model.breakdown.names) == SPECIAL.count

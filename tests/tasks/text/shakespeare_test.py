@@ -130,10 +130,10 @@ _IN_GRAPH = tf.function(
 @hypothesis.example(texts=['', 'abcd', 'abcde', 'abcdef', '\u20ac\0\x7f\x80'])
 def test_graphs_make_the_rows_that_python_makes(texts):
   wanted = [text_tokens.character_rows(text, 6) for text in texts]
-  found = _IN_GRAPH(tf.constant([text.encode() for text in texts], tf.string)).numpy()
-  assert found.dtype == np.uint8
+  actual = _IN_GRAPH(tf.constant([text.encode() for text in texts], tf.string)).numpy()
+  assert actual.dtype == np.uint8
   np.testing.assert_array_equal(
-      found, np.concatenate([np.zeros([0, 7], np.uint8), *wanted]))
+      actual, np.concatenate([np.zeros([0, 7], np.uint8), *wanted]))
 
 
 @pytest.mark.parametrize('limit', [None, 1, 3, 100])

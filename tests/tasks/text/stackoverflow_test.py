@@ -1,7 +1,6 @@
 """Tests of the two Stack Overflow tasks."""
 
 import json
-import sqlite3
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from tasks.text import stackoverflow_tag
 from tasks.text import stackoverflow_word
 from tasks.text import tokens as text_tokens
 from tests import data_dir
+from tests.tasks import official_file
 
 # Client -> posts of (text, title, tags). Two clients are held out of twelve.
 POSTS = {
@@ -111,15 +111,15 @@ def test_tag_of_all_clients_is_no_tag_and_posts_without_tags_are_no_examples(pat
   vocabulary = _vocabulary(built)
   assert vocabulary['labels'] == ['list', 'sorting', 'string']
   client = next(c for c in built.train.client_ids if int(c[4:]) % 2 == 0)
-  found = built.train.examples(client)
-  words = [[vocabulary['words'][i - 1] for i in row if i] for row in found['x']]
+  actual = built.train.examples(client)
+  words = [[vocabulary['words'][i - 1] for i in row if i] for row in actual['x']]
   assert words == [
       ['how', 'to', 'sort', '?', 'use', 'the', 'list', '.', 'it', 'is',
        f'only{client[4:]}', '!'],
       ['how', 'to', 'sort', '?', 'no', '.'],
       ['what', 'is', 'a', 'string', 'the', 'the', 'string']]
   # The last has 'java' alone.
-  assert found['y'].tolist() == [[1, 0, 0, 0, 0], [1, 2, 0, 0, 0], [0, 0, 0, 0, 0]]
+  assert actual['y'].tolist() == [[1, 0, 0, 0, 0], [1, 2, 0, 0, 0], [0, 0, 0, 0, 0]]
 
 
 def test_client_whose_posts_have_no_tags_has_no_examples(tmp_path):
@@ -206,8 +206,8 @@ def test_tag_losses_are_the_cross_entropies_of_keras():
   words, truth = _dense(batch)
   expected = 8 * tf.keras.losses.binary_crossentropy(  # Keras takes the mean.
       truth, words @ weights[0] + weights[1], from_logits=True)
-  found = _tag_model().loss(weights, tf.nest.map_structure(tf.constant, batch), None)
-  np.testing.assert_allclose(found, expected, rtol=1e-4)
+  actual = _tag_model().loss(weights, tf.nest.map_structure(tf.constant, batch), None)
+  np.testing.assert_allclose(actual, expected, rtol=1e-4)
 
 
 def test_small_tag_model_takes_roots_of_shares_and_starts_where_tags_are_rare():
@@ -217,8 +217,8 @@ def test_small_tag_model_takes_roots_of_shares_and_starts_where_tags_are_rare():
   model = _tag_model(name='logistic_small')
   expected = 8 * tf.keras.losses.binary_crossentropy(
       truth, 4 * np.sqrt(words) @ weights[0] + weights[1], from_logits=True)
-  found = model.loss(weights, tf.nest.map_structure(tf.constant, batch), None)
-  np.testing.assert_allclose(found, expected, rtol=1e-4)
+  actual = model.loss(weights, tf.nest.map_structure(tf.constant, batch), None)
+  np.testing.assert_allclose(actual, expected, rtol=1e-4)
   kernel, bias = model.initial_weights(0)
   np.testing.assert_array_equal(bias, np.full(8, -4, np.float32))
   assert bias.dtype == np.float32
@@ -234,18 +234,18 @@ def test_recall_at_5_is_that_of_keras_and_rows_that_do_not_count_do_not():
   logits = words @ weights[0] + weights[1]
   recall = tf.keras.metrics.Recall(top_k=5)
   recall.update_state(truth[mask > 0], tf.sigmoid(logits[mask > 0]))
-  found = {name: (float(total), float(weight)) for name, (total, weight) in
+  actual = {name: (float(total), float(weight)) for name, (total, weight) in
            _tag_model().metrics(
                weights, tf.nest.map_structure(tf.constant, batch), mask).items()}
-  total, weight = found['recall_at_5']
+  total, weight = actual['recall_at_5']
   assert weight == truth[mask > 0].sum()
   assert 0 < total < weight
   assert total / weight == pytest.approx(float(recall.result()))
   best = logits.argmax(axis=1)
   tagged = (truth.sum(axis=1) > 0) & (mask > 0)
-  assert found['accuracy'] == (
+  assert actual['accuracy'] == (
       truth[np.arange(9), best][tagged].sum(), tagged.sum())
-  assert found['loss'][1] == mask.sum()
+  assert actual['loss'][1] == mask.sum()
 
 
 def test_tag_breakdown_adds_up_to_recall_at_5():
@@ -254,11 +254,11 @@ def test_tag_breakdown_adds_up_to_recall_at_5():
   model = _tag_model()
   mask = tf.constant([1.0] * 8 + [0.0])
   total, weight = model.metrics(weights, batch, mask)['recall_at_5']
-  found = model.breakdown.count(weights, batch, mask)
-  assert float(tf.reduce_sum(found['right'])) == float(total)
-  assert float(tf.reduce_sum(found['occurred'])) == float(weight)
+  actual = model.breakdown.count(weights, batch, mask)
+  assert float(tf.reduce_sum(actual['right'])) == float(total)
+  assert float(tf.reduce_sum(actual['occurred'])) == float(weight)
   # Posts 2, 3, 5, 6 and 7 have tags.
-  assert float(tf.reduce_sum(found['predicted'])) == 5 * 5
+  assert float(tf.reduce_sum(actual['predicted'])) == 5 * 5
   assert (model.headline, model.breakdown.guesses) == ('recall_at_5', 5)
 
 
@@ -273,30 +273,15 @@ def test_tag_model_of_few_tags_guesses_them_all():
 # Official files.
 
 
-def _official(folder, *, name='stackoverflow.sqlite', vocabulary=True):
+def _official(folder, *, vocabulary=True):
   """Files as TFF downloads them."""
-  connection = sqlite3.connect(folder / name)
-  connection.execute('CREATE TABLE examples (split_name TEXT, client_id TEXT, '
-                     'serialized_example_proto BLOB)')
-  connection.execute('CREATE TABLE client_metadata (client_id TEXT, split_name TEXT, '
-                     'num_examples INTEGER)')
-  for split, clients in {
-      'train': ['1', '2', '3'], 'heldout': ['10'], 'test': ['2', '7']}.items():
-    for client in clients:
-      connection.execute(
-          'INSERT INTO client_metadata VALUES (?, ?, 2)', [client, split])
-      for tokens in (f'is the {split} .', "i don't"):
-        fields = {'tokens': tokens, 'title': 'sort a list', 'tags': 'java|list',
-                  'type': 'answer', 'creation_date': '2010'}
-        example = tf.train.Example(features=tf.train.Features(feature={
-            key: tf.train.Feature(
-                bytes_list=tf.train.BytesList(value=[value.encode()]))
-            for key, value in fields.items()}))
-        example.features.feature['score'].int64_list.value.append(3)
-        connection.execute('INSERT INTO examples VALUES (?, ?, ?)', [
-            split, client, example.SerializeToString()])
-  connection.commit()
-  connection.close()
+  official_file.write(folder / 'stackoverflow.sqlite', [
+      (split, client, official_file.example({
+          'tokens': tokens, 'title': 'sort a list', 'tags': 'java|list',
+          'type': 'answer', 'creation_date': '2010', 'score': 3}))
+      for split, clients in {
+          'train': ['1', '2', '3'], 'heldout': ['10'], 'test': ['2', '7']}.items()
+      for client in clients for tokens in (f'is the {split} .', "i don't")])
   if vocabulary:
     (folder / 'stackoverflow.word_count').write_text('the 90\nis 50\n. 20\nlist 3\n')
     (folder / 'stackoverflow.tag_count').write_text('{"list": 3, "java": 7}')
@@ -320,9 +305,9 @@ def test_official_sentences_are_as_they_are_and_words_those_of_tff(tmp_path):
 def test_official_tags_come_by_their_counts(tmp_path):
   built = stackoverflow_tag.build(data_source='official', cache_dir=_official(tmp_path))
   assert _vocabulary(built)['labels'] == ['java', 'list']
-  found = built.train.examples('1')
-  assert found['y'].tolist() == [[1, 2, 0, 0, 0]] * 2
-  assert found['x'][0, :4].tolist() == [4, 2, 1, 3]
+  actual = built.train.examples('1')
+  assert actual['y'].tolist() == [[1, 2, 0, 0, 0]] * 2
+  assert actual['x'][0, :4].tolist() == [4, 2, 1, 3]
 
 
 def test_official_vocabulary_that_is_not_to_be_had_says_what_to_put_where(

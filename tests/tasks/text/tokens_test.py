@@ -39,17 +39,17 @@ def test_character_rows_are_those_of_tff(length):
   expected = _tff(
       char_prediction_preprocessing.create_preprocess_fn(_PLAIN, length),
       snippets=snippets)
-  found = np.concatenate(
+  actual = np.concatenate(
       [text_tokens.character_rows(text, length) for text in snippets])
-  assert found.dtype == np.uint8
-  np.testing.assert_array_equal(found, expected)
+  assert actual.dtype == np.uint8
+  np.testing.assert_array_equal(actual, expected)
 
 
 def test_characters_outside_ascii_are_each_out_of_vocabulary():
-  found = text_tokens.character_rows('é\U0001f600a\x00', 7)[0]
+  actual = text_tokens.character_rows('é\U0001f600a\x00', 7)[0]
   special = text_tokens.Special(len(text_tokens.CHARACTERS))
   unknown = special.out_of_vocabulary
-  assert found.tolist() == [
+  assert actual.tolist() == [
       special.begin, unknown, unknown, text_tokens.CHARACTERS.index('a') + 1, unknown,
       special.end, 0, 0]
 
@@ -61,9 +61,9 @@ def test_sentence_rows_are_those_of_tff(length):
       word_prediction_preprocessing.create_preprocess_fn(
           _PLAIN, list(WORDS), sequence_length=length), tokens=sentences)
   vocabulary = text_tokens.Vocabulary(words=WORDS, made_from=text_tokens.PUBLIC)
-  found = np.stack([vocabulary.sentence_row(s, length) for s in sentences])
-  assert found.dtype == np.int32
-  np.testing.assert_array_equal(found, expected)
+  actual = np.stack([vocabulary.sentence_row(s, length) for s in sentences])
+  assert actual.dtype == np.int32
+  np.testing.assert_array_equal(actual, expected)
   special = word_prediction_preprocessing.get_special_tokens(len(WORDS))
   assert vocabulary.special.out_of_vocabulary == special.out_of_vocab[0]
   assert vocabulary.special.begin == special.beginning_of_sentence

@@ -19,7 +19,7 @@ def _deal(**changes):
 @pytest.mark.parametrize('num_clients, classes, records', [
     (100, 6, 60), (100, 6, 7), (50, 6, 60), (100, 10, 60), (10, 1, 50), (3, 4, 100),
     (200, 6, 60), (7, 5, 999)])
-def test_every_agent_has_so_many_records_of_so_many_classes(
+def test_every_agent_has_the_given_numbers_of_records_and_classes(
     num_clients, classes, records):
   deal = _deal(num_clients=num_clients, labels_per_client=classes,
                records_per_client=records)
@@ -59,7 +59,7 @@ def test_agents_hold_many_different_combinations():
   assert len({tuple(np.unique(LABELS[rows])) for rows in _deal()}) > 50
 
 
-def test_the_deal_follows_from_the_seed():
+def test_deal_follows_from_the_seed():
   first, again, other = (_deal(seed=seed) for seed in (1, 1, 2))
   for left, right in zip(first, again):
     np.testing.assert_array_equal(left, right)
@@ -79,7 +79,7 @@ def test_impossible_deals_are_refused(changes, message):
 
 
 @pytest.mark.parametrize('num_clients', [1, 7, 20])
-def test_an_even_deal_gives_everybody_as_many(num_clients):
+def test_even_deal_gives_every_agent_equally_many(num_clients):
   deal = voting_partition.evenly(20, num_clients=num_clients, seed=3)
   sizes = [len(rows) for rows in deal]
   assert max(sizes) - min(sizes) <= 1

@@ -1,4 +1,4 @@
-"""Tasks of voting: who has which records, and what the server sees."""
+"""Tasks of voting: the records of agents and of the server."""
 
 import numpy as np
 import pytest
@@ -51,13 +51,13 @@ def test_the_servers_records_stay_whatever_the_agents():
   assert other.agents.client_ids[0] == 'agent00'
 
 
-def test_nobodys_records_are_the_servers():
+def test_no_agents_records_are_the_servers():
   task = voting.build('embedded')
   of_agents = {task.agents.examples(a)['x'][i].tobytes()
                for a in task.agents.client_ids
                for i in range(len(task.agents.examples(a)['y']))}
   of_server = {x.tobytes() for x in (*task.public, *task.test['x'])}
-  # Two of scikit-learn's digits may be the same picture.
+  # Two of scikit-learn's digits may be the same image.
   assert len(of_agents & of_server) <= 5
 
 
@@ -176,7 +176,7 @@ def test_records_of_agents_are_read_only():
   agents = voting.AgentRecords({'a': records})
   with pytest.raises(ValueError):
     agents.examples('a')['y'][0] = 3
-  records['y'][0] = 0  # Whoever made them may write.
+  records['y'][0] = 0  # The original arrays stay writeable.
 
 
 @pytest.mark.parametrize('records, message', [
@@ -276,17 +276,17 @@ def test_options_that_are_none_count_as_not_given():
 
 
 @pytest.mark.parametrize('size', [8, 16, 24, 28, 40])
-def test_resizing_keeps_mass_and_place(size):
+def test_resizing_keeps_mass_and_position(size):
   images = np.zeros((1, 24, 24), np.uint8)
   images[0, 6:12, 12:18] = 200
-  found = voting_data.resized(images, size).astype(float)[0]
-  assert found.shape == (size, size)
-  assert found.sum() == pytest.approx(images.sum() * (size / 24)**2, rel=0.03)
-  rows, columns = np.indices(found.shape)
+  actual = voting_data.resized(images, size).astype(float)[0]
+  assert actual.shape == (size, size)
+  assert actual.sum() == pytest.approx(images.sum() * (size / 24)**2, rel=0.03)
+  rows, columns = np.indices(actual.shape)
   scale = 24 / size
-  assert (found * rows).sum() / found.sum() * scale == pytest.approx(
+  assert (actual * rows).sum() / actual.sum() * scale == pytest.approx(
       9 - scale / 2, abs=0.15)
-  assert (found * columns).sum() / found.sum() * scale == pytest.approx(
+  assert (actual * columns).sum() / actual.sum() * scale == pytest.approx(
       15 - scale / 2, abs=0.15)
 
 
