@@ -30,8 +30,10 @@ def _check_target(epsilon: float, delta: float) -> None:
 
 def _epsilon(event: base.Event, total_variation: float | None, delta: float,
              accountant: str, amplification: str) -> float:
-  """Epsilon at what sampling error leaves of delta."""
+  """Epsilon at the delta that sampling error leaves; infinite if too little is left."""
   part = noise_budget.consumed_by(event, total_variation, delta, amplification)
+  if noise_budget.is_too_much(part, delta):
+    return math.inf
   return accountant_lib.epsilon(
       event, noise_budget.remaining(delta, part), accountant=accountant,
       amplification=amplification)
@@ -77,11 +79,8 @@ def noise_multiplier(build_event: Callable[[float], base.Event], *, epsilon: flo
 
   def excess(z: float) -> float:
     """log of the epsilon at z over the target: > 0 is not private enough."""
-    event, deviation = build_event(z), total_variation(z)
-    if noise_budget.is_too_much(noise_budget.consumed_by(
-        event, deviation, delta, amplification), delta):
-      return math.inf
-    achieved = _epsilon(event, deviation, delta, accountant, amplification)
+    achieved = _epsilon(
+        build_event(z), total_variation(z), delta, accountant, amplification)
     return math.log(achieved / epsilon) if achieved > 0 else -math.inf
 
   if noise_budget.is_too_much(noise_budget.consumed(
@@ -136,10 +135,8 @@ def rounds(build_event: Callable[[int], base.Event], *, epsilon: float, delta: f
   _check_target(epsilon, delta)
 
   def meets(count: int) -> bool:
-    event, deviation = build_event(count), total_variation(count)
-    part = noise_budget.consumed_by(event, deviation, delta, amplification)
-    return not noise_budget.is_too_much(part, delta) and _epsilon(
-        event, deviation, delta, accountant, amplification) <= epsilon
+    return _epsilon(build_event(count), total_variation(count), delta, accountant,
+                    amplification) <= epsilon
 
   if not meets(1):
     raise ValueError('rounds: not even 1 meets the target')

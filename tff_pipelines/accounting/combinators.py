@@ -138,12 +138,13 @@ class PoissonSampled(base.Event):
       return inner
     if amplification == 'generic' or inner is None or self.pivotal_probability:
       return None
-    merged = pairs.merged(inner)
-    if merged is None:
-      return None
-    if isinstance(merged, pairs.Leak):
+    product = pairs.simplified(inner)
+    if len(product) != 1 or product[0][1] != 1:
+      return None  # The worst pair of several pairs from one sample is not known.
+    if isinstance(product[0][0], pairs.Leak):
       return inner  # Nothing is claimed for being left out of a bare release.
-    return ((pairs.Poisson(pair=merged, sampling_rate=self.sampling_rate), 1),)
+    return ((pairs.Poisson(
+        pair=product[0][0], sampling_rate=self.sampling_rate), 1),)
 
   def without_sampling(self) -> base.Event:
     return self.event

@@ -291,14 +291,6 @@ def _shares(kind: Any, mechanism: SumMechanism) -> base.Event:
   return kind.from_params(mechanism.params(), mechanism.surviving_fraction)
 
 
-def _skellam_central(mechanism: SumMechanism) -> base.Event:
-  return events.CentralSkellam.from_params(mechanism.params())
-
-
-def _gaussian(mechanism: SumMechanism) -> base.Event:
-  return events.CentralGaussian(noise_multiplier=mechanism.needed('noise_multiplier'))
-
-
 def _count(mechanism: SumMechanism) -> base.Event:
   stddev = mechanism.needed('noise_multiplier')
   validate.non_negative(noise_multiplier=stddev)
@@ -407,8 +399,13 @@ MECHANISMS: dict[str, Family] = {
     'discrete_gaussian': _sum(
         functools.partial(_shares, events.DistributedDiscreteGaussian),
         _DISTRIBUTED, _ROUNDS, _GRID, _SHARES),
-    'skellam_central': _sum(_skellam_central, _CENTRAL, _ROUNDS, _GRID),
-    'gaussian': _sum(_gaussian, _CENTRAL, _ROUNDS),
+    'skellam_central': _sum(
+        lambda mechanism: events.CentralSkellam.from_params(mechanism.params()),
+        _CENTRAL, _ROUNDS, _GRID),
+    'gaussian': _sum(
+        lambda mechanism: events.CentralGaussian(
+            noise_multiplier=mechanism.needed('noise_multiplier')),
+        _CENTRAL, _ROUNDS),
     'none': _sum(
         lambda _: events.NoPrivacy(),
         'everyone who sees the models is trusted with the data', {'rounds'}, knob=None),

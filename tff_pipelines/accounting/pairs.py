@@ -247,9 +247,3 @@ def simplified(
   if ratio > 0:
     counts[Gaussian(noise_multiplier=ratio**-0.5)] = 1
   return tuple(counts.items())
-
-
-def merged(factors: tuple[tuple[Pair, int], ...]) -> Pair | None:
-  """One pair for several releases from one sample, or None if not known."""
-  product = simplified(factors)
-  return product[0][0] if len(product) == 1 and product[0][1] == 1 else None
