@@ -1,4 +1,4 @@
-"""Caveats are their text, and have a name besides."""
+"""Caveats are their text, and have a name in addition."""
 
 import copy
 import dataclasses
@@ -61,8 +61,8 @@ def test_numbers_of_a_guarantee_are_judged_by_name():
       'no finite epsilon']
   sampled = events.PoissonSampled(
       event=events.CentralGaussian(noise_multiplier=1.0), sampling_rate=0.1)
-  found = accountant.guarantee(sampled, 1e-2, population=1000)
-  assert _names(found.warnings) == [
+  guarantee = accountant.guarantee(sampled, 1e-2, population=1000)
+  assert _names(guarantee.warnings) == [
       'cohorts assumed to be hidden', 'delta above 1/population']
   assert accountant.guarantee(sampled, 1e-6, amplification='none').warnings == ()
 

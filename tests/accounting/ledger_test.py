@@ -341,7 +341,7 @@ def test_a_cheap_last_round_does_not_make_earlier_repetitions_free(tmp_path, las
         accountant.epsilon(ledger.event(), delta))
 
 
-def test_the_draw_of_noise_free_training_is_never_repeated(tmp_path):
+def test_the_sample_of_noise_free_training_is_never_repeated(tmp_path):
   draw = events.Nfdp(records=100, subset_size=10)
   ledger = with_starts(
       tmp_path, (draw, 3), (events.PostProcessing(), 3), (events.PostProcessing(), 5))

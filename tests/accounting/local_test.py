@@ -32,7 +32,7 @@ def test_noise_free_without_replacement():
 
 
 @pytest.mark.parametrize('replacement', [True, False])
-def test_draw_probability_is_enough_with_epsilon_zero(replacement):
+def test_draw_probability_is_a_valid_delta_with_epsilon_zero(replacement):
   event = events.Nfdp(records=50, subset_size=5, replacement=replacement)
   delta = event.draw_probability
   assert accountant.epsilon(event, delta) == 0
@@ -42,7 +42,7 @@ def test_draw_probability_is_enough_with_epsilon_zero(replacement):
   assert any('not a meaningful' in text for text in event.caveats())
 
 
-def test_drawing_everything_protects_nothing():
+def test_sampling_all_records_protects_nothing():
   event = events.Nfdp(records=1, subset_size=3)
   assert event.draw_probability == 1.0
   assert accountant.epsilon(event, 0.999) == math.inf

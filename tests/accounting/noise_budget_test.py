@@ -1,4 +1,4 @@
-"""What sampling error of the noise consumes of delta."""
+"""Delta consumed by sampling error of the noise."""
 
 import fractions
 import math
@@ -40,17 +40,17 @@ def test_federated_emnist_consumes_what_the_formula_says():
   # 2^20 coordinates, shares of one draw, cohorts of up to all 3,400, 1,500 rounds.
   params = _params()
   assert share_tables.table_draws(params) == 1
-  found = 1500 * noise_budget.of_sum(params, 3400)
+  total_variation = 1500 * noise_budget.of_sum(params, 3400)
   exact = fractions.Fraction(2**20 * 3400 * 1500, 2**86)
-  assert found == pytest.approx(float(exact), rel=1e-12)
+  assert total_variation == pytest.approx(float(exact), rel=1e-12)
   # At epsilon 10 a part in 10^5 of delta = 1/3400.
-  consumed = noise_budget.consumed(found, 10.0)
+  consumed = noise_budget.consumed(total_variation, 10.0)
   assert consumed == pytest.approx(float(exact) * (1 + 22026.4657948), rel=1e-9)
   assert consumed < 1e-5 / 3400
 
 
-def test_a_real_table_is_within_the_bound_of_the_law():
-  """The bound itself, of all cells in integers, against the law at 400 bits."""
+def test_a_real_table_is_within_the_bound_of_the_ideal_distribution():
+  """All cells in integers against the ideal distribution at 400 bits."""
   import mpmath  # pylint: disable=g-import-not-at-top
   variance = 3.7
   table = skellam_table.build(variance)
@@ -110,7 +110,7 @@ def test_without_a_proved_bound_nothing_is_claimed(changes):
     assert 'Poisson sampler' in noise_budget.describe_sum(params, False)
 
 
-def test_words_say_what_is_not_covered():
+def test_description_names_what_is_not_covered():
   philox = noise_budget.describe_sum(_params(), False)
   assert 'below three quarters' in philox and 'no bound' in philox
   assert 'adaptive clip' in noise_budget.describe_sum(_params(), True)
@@ -143,7 +143,7 @@ def test_what_is_consumed_is_never_too_little(total_variation):
 
 @pytest.mark.parametrize('generator', ['philox', 'chacha20'])
 def test_epsilon_is_calibrated_for_what_sampling_error_leaves(generator):
-  # So small a delta that sampling error consumes a good part of it.
+  # A delta so small that sampling error consumes a large fraction of it.
   deviation = 10 * noise_budget.of_sum(_plan().params, 200)
   delta = deviation * (1 + math.exp(4.0)) * 12
   plan = _plan(generator, delta=delta)
@@ -159,7 +159,7 @@ def test_epsilon_is_calibrated_for_what_sampling_error_leaves(generator):
   # Each number of rounds pays for its own draws.
   for rounds in (5, 11):
     assert plan.epsilon(rounds) > accountant.epsilon(plan.released(rounds), delta)
-  # Where no bound is known nothing is kept.
+  # Where no bound is known nothing is consumed.
   assert _consumed(_plan(delta=delta, bits=28)) is None
 
 
@@ -172,19 +172,20 @@ def test_more_than_half_of_delta_is_refused_for_a_target():
   assert _consumed(_plan(epsilon=60.0, bits=28)) is None
 
 
-def test_a_given_noise_beyond_the_proof_is_warned_of():
+def test_a_given_noise_beyond_the_proof_gets_a_caveat():
   plan = _plan(epsilon=None, noise_multiplier=0.1)
-  found = plan.guarantee(10)
-  assert found.outsiders.consumed_delta > plan.delta / 2
+  guarantee = plan.guarantee(10)
+  assert guarantee.outsiders.consumed_delta > plan.delta / 2
   assert plan.epsilon(10) == accountant.epsilon(plan.mechanism.event(), plan.delta)
   assert any('epsilon is that of ideal distributions' in note
-             for note in found.caveats)
+             for note in guarantee.caveats)
   quiet = _plan(epsilon=None, noise_multiplier=1.0)
-  found = quiet.guarantee(10)
-  assert not any('ideal distributions' in note for note in found.caveats)
-  assert 0 < found.outsiders.consumed_delta < 1e-9 * quiet.delta
-  assert found.server.consumed_delta > found.outsiders.consumed_delta
-  assert quiet.guarantee(1).outsiders.consumed_delta < found.outsiders.consumed_delta
+  guarantee = quiet.guarantee(10)
+  assert not any('ideal distributions' in note for note in guarantee.caveats)
+  assert 0 < guarantee.outsiders.consumed_delta < 1e-9 * quiet.delta
+  assert guarantee.server.consumed_delta > guarantee.outsiders.consumed_delta
+  assert (quiet.guarantee(1).outsiders.consumed_delta <
+          guarantee.outsiders.consumed_delta)
 
 
 @pytest.mark.parametrize('changes, message', [

@@ -44,8 +44,8 @@ def run(*flags, code=0):
   """Runs the program in this process."""
   out, error = io.StringIO(), io.StringIO()
   with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
-    found = account.main(flags)
-  assert found == code, error.getvalue()
+    result = account.main(flags)
+  assert result == code, error.getvalue()
   return types.SimpleNamespace(stdout=out.getvalue(), stderr=error.getvalue())
 
 
@@ -57,26 +57,26 @@ def as_json(*flags):
 @pytest.mark.parametrize('flags,expected', [
     (['--amplification=tight'], 0.8480), (['--amplification=generic'], 0.8924)])
 def test_worked_example(flags, expected):
-  found = as_json('--query=noise_multiplier', '--epsilon=10', '--bits=18',
-                  *SKELLAM, *flags)
-  assert list(found) == KEYS
-  assert found['noise_multiplier'] == pytest.approx(expected, abs=5e-5)
-  assert 9.999 < found['epsilon'] <= 10
-  assert found['epsilon_server'] > 1000
-  assert found['dimension_padded'] == 2**20
-  assert found['local_stddev_grid'] == pytest.approx(
-      found['scale'] * found['noise_multiplier'] * 0.03 / 10)
-  assert (found['accountant'], found['adjacency'], found['sampling']) == (
+  result = as_json('--query=noise_multiplier', '--epsilon=10', '--bits=18',
+                   *SKELLAM, *flags)
+  assert list(result) == KEYS
+  assert result['noise_multiplier'] == pytest.approx(expected, abs=5e-5)
+  assert 9.999 < result['epsilon'] <= 10
+  assert result['epsilon_server'] > 1000
+  assert result['dimension_padded'] == 2**20
+  assert result['local_stddev_grid'] == pytest.approx(
+      result['scale'] * result['noise_multiplier'] * 0.03 / 10)
+  assert (result['accountant'], result['adjacency'], result['sampling']) == (
       'rdp', 'zero-out', 'poisson')
-  assert any('cohort' in text for text in found['warnings'])
-  assert any('collude' in text for text in found['warnings'])
+  assert any('cohort' in text for text in result['warnings'])
+  assert any('collude' in text for text in result['warnings'])
 
 
 def test_worked_example_for_the_gaussian():
-  found = as_json('--query=noise_multiplier', '--epsilon=10',
-                  '--mechanism=gaussian', '--accountant=rdp', *RUN)
-  assert found['noise_multiplier'] == pytest.approx(0.8479, abs=5e-5)
-  assert found['bits'] is None and found['scale'] is None
+  result = as_json('--query=noise_multiplier', '--epsilon=10',
+                   '--mechanism=gaussian', '--accountant=rdp', *RUN)
+  assert result['noise_multiplier'] == pytest.approx(0.8479, abs=5e-5)
+  assert result['bits'] is None and result['scale'] is None
 
 
 @pytest.mark.parametrize('flags, message', [
@@ -99,15 +99,15 @@ def test_worked_example_for_the_gaussian():
     (['--mechanism=nfdp', '--records=9', '--subset_size=1', '--delta=0.1'],
      'delta is not used with mechanism=nfdp'),
     (['--plot=figures.png', '--delta=0.1'], 'delta is not used with plot alone')])
-def test_flags_given_in_vain_are_refused(flags, message):
+def test_unused_flags_are_refused(flags, message):
   done = run(*flags, code=2)
   assert done.stdout == ''
   assert message in done.stderr and done.stderr.count('\n') == 1
 
 
 def test_epsilon_of_a_local_query_is_a_parameter_that_nothing_finds():
-  found = as_json('--mechanism=laplace', '--epsilon=0.5', '--queries=2')
-  assert found['epsilon'] == 1.0
+  result = as_json('--mechanism=laplace', '--epsilon=0.5', '--queries=2')
+  assert result['epsilon'] == 1.0
 
 
 @pytest.mark.parametrize('bits,tight,generic', [
@@ -118,10 +118,10 @@ def test_federated_emnist_setting_by_the_answers_behind_the_binary(
       mechanism='skellam', clip=0.03, bits=bits, dimension=1018174,
       cohort_size=100.0, population=3400, rounds=1500, sampling='poisson')
   for amplification, expected in (('tight', tight), ('generic', generic)):
-    found = answers.answer(query_lib.Query(
+    result = answers.answer(query_lib.Query(
         kind='noise_multiplier', epsilon=10.0, delta=1 / 3400,
         amplification=amplification), mechanism)
-    assert found.noise_multiplier == pytest.approx(expected, abs=5e-5)
+    assert result.noise_multiplier == pytest.approx(expected, abs=5e-5)
 
 
 def test_fixed_size_sampling_is_for_replaced_clients_and_costs_more():
@@ -135,20 +135,20 @@ def test_fixed_size_sampling_is_for_replaced_clients_and_costs_more():
 
 def test_queries_are_consistent_with_each_other():
   sized = [*SKELLAM, '--bits=16']
-  found = as_json('--query=epsilon', '--noise_multiplier=0.9', *sized)
+  result = as_json('--query=epsilon', '--noise_multiplier=0.9', *sized)
   back = as_json('--query=delta', '--noise_multiplier=0.9',
-                 f'--epsilon={found["epsilon"]!r}',
+                 f'--epsilon={result["epsilon"]!r}',
                  *[flag for flag in sized if '--delta' not in flag])
   assert back['delta'] == pytest.approx(0.000294117647, rel=1e-6)
   rounds = as_json('--query=rounds', '--noise_multiplier=0.9',
-                   f'--epsilon={found["epsilon"] * 1.00001!r}',
+                   f'--epsilon={result["epsilon"] * 1.00001!r}',
                    *[flag for flag in sized if '--rounds' not in flag])
   assert rounds['rounds'] == 1500
 
 
 def test_bits_are_suggested_and_dropouts_and_honesty_count():
-  found = as_json('--query=bits', '--epsilon=10', *SKELLAM)
-  assert found['noise_multiplier'] <= 1.01 * 0.8480
+  result = as_json('--query=bits', '--epsilon=10', *SKELLAM)
+  assert result['noise_multiplier'] <= 1.01 * 0.8480
   fixed = ['--bits=18', '--noise_multiplier=1.2', *SKELLAM]
   whole = as_json(*fixed)
   fewer = as_json(*fixed, '--surviving_fraction=0.7')
@@ -160,12 +160,12 @@ def test_bits_are_suggested_and_dropouts_and_honesty_count():
 
 
 def test_table_has_a_row_for_each_number_of_bits():
-  found = as_json('--query=table', '--epsilon=10', *SKELLAM)
-  assert list(found) == ['rows']
-  assert [row['bits'] for row in found['rows']] == [12, 14, 16, 18, 20]
-  noises = [row['noise_multiplier'] for row in found['rows']]
+  result = as_json('--query=table', '--epsilon=10', *SKELLAM)
+  assert list(result) == ['rows']
+  assert [row['bits'] for row in result['rows']] == [12, 14, 16, 18, 20]
+  noises = [row['noise_multiplier'] for row in result['rows']]
   assert noises == sorted(noises, reverse=True)
-  assert all(list(row) == KEYS for row in found['rows'])
+  assert all(list(row) == KEYS for row in result['rows'])
 
 
 def test_csv_has_the_keys_as_columns():
@@ -201,7 +201,7 @@ def test_table_has_a_line_for_each_row():
 
 
 def _near(value):
-  """A value and the floats beside it."""
+  """A value and its neighbouring floats."""
   return (value, math.nextafter(value, math.inf), math.nextafter(value, 0.0))
 
 
@@ -210,9 +210,9 @@ def _near(value):
     strategies.floats(0, 1e300), strategies.integers(1, 15), strategies.integers(1, 6))
 def test_rounding_up_is_never_below_and_at_most_a_digit_above(value, digits, known):
   for wanted in (*_near(value), *_near(float(f'{value:.{known}g}'))):
-    found = float(decimals.rounded_up(wanted, digits))
-    assert found >= wanted
-    assert found <= wanted * (1 + 1.001 * 10.0**(1 - digits)) or wanted < 1e-300
+    result = float(decimals.rounded_up(wanted, digits))
+    assert result >= wanted
+    assert result <= wanted * (1 + 1.001 * 10.0**(1 - digits)) or wanted < 1e-300
 
 
 @pytest.mark.parametrize('value, digits, text', [
@@ -251,9 +251,9 @@ def test_text_never_shows_less_than_what_was_computed(epsilon, server, delta, no
 def test_delta_and_noise_that_were_asked_for_are_shown_rounded_up():
   gaussian = mechanisms.SumMechanism(
       mechanism='gaussian', noise_multiplier=0.987654321)
-  found = answers.answer(query_lib.Query(kind='delta', epsilon=0.5), gaussian)
-  shown = dict(re.findall(r'(\w+): (\S+)', report.as_text(found)))
-  assert found.delta <= float(shown['delta']) <= found.delta * 1.000001
+  result = answers.answer(query_lib.Query(kind='delta', epsilon=0.5), gaussian)
+  shown = dict(re.findall(r'(\w+): (\S+)', report.as_text(result)))
+  assert result.delta <= float(shown['delta']) <= result.delta * 1.000001
   solved = answers.answer(
       query_lib.Query(kind='noise_multiplier', epsilon=3.0, delta=1 / 3400),
       gaussian.replace(noise_multiplier=None))
@@ -266,16 +266,16 @@ def test_delta_and_noise_that_were_asked_for_are_shown_rounded_up():
   assert again.epsilon <= 3.0
 
 
-def test_large_epsilons_are_warned_of_rounded_up():
-  found = answers.answer(
+def test_caveats_show_large_epsilons_rounded_up():
+  result = answers.answer(
       query_lib.Query(kind='epsilon', delta=1e-5),
       mechanisms.SumMechanism(
           mechanism='gaussian', noise_multiplier=0.05, rounds=10,
           sampling='poisson', cohort_size=10.0, population=1000))
-  (warning,) = [text for text in found.warnings
+  (warning,) = [text for text in result.warnings
                 if text.startswith('against the server')]
   shown = float(re.search(r'epsilon=(\S+) ', warning)[1])
-  assert found.epsilon_server <= shown <= found.epsilon_server + 1
+  assert result.epsilon_server <= shown <= result.epsilon_server + 1
 
 
 def test_votes_and_their_published_form():
@@ -302,9 +302,9 @@ def test_noise_free_and_local_mechanisms_need_no_delta():
 
 
 def test_no_mechanism_has_no_finite_epsilon():
-  found = as_json('--mechanism=none')
-  assert found['epsilon'] is None
-  assert any('infinite' in text for text in found['warnings'])
+  result = as_json('--mechanism=none')
+  assert result['epsilon'] is None
+  assert any('infinite' in text for text in result['warnings'])
 
 
 def test_degenerate_settings_are_refused_unless_allowed():
@@ -344,15 +344,6 @@ def test_mistakes_are_one_line_and_exit_code_2(flags, word):
   lines = done.stderr.strip().splitlines()
   assert len(lines) == 1 and lines[0].startswith('error: ')
   assert word in lines[0]
-
-
-def test_help_reads_well_and_is_no_error():
-  short = run('--help').stdout.splitlines()
-  assert len(short) <= 45 and max(map(len, short)) <= 80
-  flags = re.findall(r'--(\w+)=', account.__doc__)
-  assert all(any(line.startswith(f'  --{flag}') for line in short) for flag in flags)
-  done = run('--helpfull')
-  assert 'Exit codes' in done.stdout and '--surviving_fraction' in done.stdout
 
 
 def test_plot_draws_a_png(tmp_path):

@@ -22,18 +22,18 @@ def test_ledger_alone_gives_epsilon_and_says_whether_its_chain_holds(tmp_path):
   for _ in range(20):
     ledger.append_line(ledger.next_line(
         event, outcome='released', configuration_hash='x'))
-  found = account_test.as_json(f'--ledger={path}')
+  result = account_test.as_json(f'--ledger={path}')
   expected = account_test.as_json(
       '--mechanism=gaussian', '--noise_multiplier=0.848', '--rounds=20',
       f'--delta={1 / 3400!r}', '--cohort_size=100', '--population=3400',
       '--sampling=poisson')
-  assert list(found) == account_test.KEYS
-  assert found['epsilon'] == pytest.approx(expected['epsilon'], rel=1e-9)
-  assert found['epsilon_server'] == pytest.approx(
+  assert list(result) == account_test.KEYS
+  assert result['epsilon'] == pytest.approx(expected['epsilon'], rel=1e-9)
+  assert result['epsilon_server'] == pytest.approx(
       expected['epsilon_server'], rel=1e-9)
-  assert (found['delta'], found['rounds']) == (1 / 3400, 20)
-  assert found['trust_model'] == 'a trusted server'
-  assert 'mock' in found['warnings']
+  assert (result['delta'], result['rounds']) == (1 / 3400, 20)
+  assert result['trust_model'] == 'a trusted server'
+  assert 'mock' in result['warnings']
   assert 'chain intact' in account_test.run(f'--ledger={path}').stdout
   text = path.read_text().splitlines()
   path.write_text('\n'.join(text[:5] + text[6:]) + '\n')
@@ -60,14 +60,14 @@ def test_a_ledger_of_a_draw_speaks_of_no_shares_and_no_sampling(tmp_path):
   for event in (events.Nfdp(records=100, subset_size=10), events.PostProcessing()):
     ledger.append_line(ledger.next_line(
         event, outcome='released', configuration_hash='x'))
-  found = account_test.run(f'--ledger={path}').stdout
-  assert 'epsilon: 0' in found and 'Trust: nobody.' in found
+  result = account_test.run(f'--ledger={path}').stdout
+  assert 'epsilon: 0' in result and 'Trust: nobody.' in result
   for words in ('colluder', 'participated', 'never ended', 'amplification'):
-    assert words not in found
+    assert words not in result
 
 
 @pytest.mark.parametrize('share, exact', [(0.2, False), (1e3, True)])
-def test_what_the_sampler_deviates_is_taken_from_delta(tmp_path, share, exact):
+def test_sampling_error_of_the_noise_consumes_delta(tmp_path, share, exact):
   path, delta = tmp_path / 'ledger.jsonl', 1e-5
   event = events.CentralGaussian(noise_multiplier=5.0)
   all_rounds = events.SelfComposed(event=event, count=20)
@@ -78,30 +78,30 @@ def test_what_the_sampler_deviates_is_taken_from_delta(tmp_path, share, exact):
   for _ in range(20):
     ledger.append_line(ledger.next_line(
         event, outcome='released', configuration_hash='x'))
-  found = account_test.as_json(f'--ledger={path}')
+  result = account_test.as_json(f'--ledger={path}')
   left = delta if exact else delta * (1 - share)
-  assert found['epsilon'] == pytest.approx(
+  assert result['epsilon'] == pytest.approx(
       accountant.epsilon(all_rounds, left), rel=1e-9)
-  assert found['epsilon_server'] == found['epsilon']
-  assert found['delta'] == delta
-  assert any('ideal distributions' in text for text in found['warnings']) == exact
+  assert result['epsilon_server'] == result['epsilon']
+  assert result['delta'] == delta
+  assert any('ideal distributions' in text for text in result['warnings']) == exact
 
 
-def test_noisy_predictions_that_a_restart_repeated_count_for_everybody(tmp_path):
+def test_noisy_predictions_that_a_restart_repeated_count_for_every_observer(tmp_path):
   event = events.SelfComposed(event=events.LocalGaussian(noise_multiplier=20.0),
                               count=50)
-  found = {}
+  result = {}
   for starts in (1, 3):
     path = tmp_path / f'{starts}.jsonl'
     ledger = ledger_lib.Ledger.create(path, delta=1e-5)
     for start in (1, 1, starts):
       ledger.append_line(ledger.next_line(
           event, outcome='released', configuration_hash='x', starts=start))
-    found[starts] = account_test.as_json(f'--ledger={path}')
-    assert any('never ended' in text for text in found[starts]['warnings'])
+    result[starts] = account_test.as_json(f'--ledger={path}')
+    assert any('never ended' in text for text in result[starts]['warnings'])
   for starts, rounds in ((1, 3), (3, 5)):
-    assert found[starts]['epsilon'] == found[starts]['epsilon_server']
-    assert found[starts]['epsilon'] == pytest.approx(accountant.epsilon(
+    assert result[starts]['epsilon'] == result[starts]['epsilon_server']
+    assert result[starts]['epsilon'] == pytest.approx(accountant.epsilon(
         events.SelfComposed(event=event, count=rounds), 1e-5), rel=1e-9)
 
 
@@ -112,12 +112,12 @@ def test_every_repeated_round_costs_the_server_what_that_round_costs(tmp_path):
   for event, starts in ((dear, 1), (dear, 3), (cheap, 3)):
     ledger.append_line(ledger.next_line(
         event, outcome='released', configuration_hash='x', starts=starts))
-  found = account_test.as_json(f'--ledger={path}')
+  result = account_test.as_json(f'--ledger={path}')
   def epsilon(count):
     return accountant.epsilon(events.Composed(events=(
         events.SelfComposed(event=dear, count=count), cheap)), 1e-5)
-  assert found['epsilon'] == pytest.approx(epsilon(2), rel=1e-9)
-  assert found['epsilon_server'] == pytest.approx(epsilon(4), rel=1e-9)
+  assert result['epsilon'] == pytest.approx(epsilon(2), rel=1e-9)
+  assert result['epsilon_server'] == pytest.approx(epsilon(4), rel=1e-9)
 
 
 def test_answers_that_are_charged_before_they_are_given_can_not_be_missing(tmp_path):
@@ -127,9 +127,9 @@ def test_answers_that_are_charged_before_they_are_given_can_not_be_missing(tmp_p
       events.LocalAnswers(event=events.Duchi(epsilon=0.5), groups=2,
                           queries_before=0, queries_after=6),
       outcome='released', configuration_hash='x'))
-  found = account_test.as_json(f'--ledger={path}', '--delta=1e-9')
-  assert 0 < found['epsilon'] <= 1.5
-  assert not any('never ended' in text for text in found['warnings'])
+  result = account_test.as_json(f'--ledger={path}', '--delta=1e-9')
+  assert 0 < result['epsilon'] <= 1.5
+  assert not any('never ended' in text for text in result['warnings'])
 
 
 def test_a_suppressed_round_leaves_no_epsilon_against_the_server(tmp_path):
@@ -150,6 +150,8 @@ def test_a_suppressed_round_leaves_no_epsilon_against_the_server(tmp_path):
   assert answers[0] == answers[1]
   assert answers[0]['epsilon'] > 0 and answers[0]['epsilon_server'] is None
   assert any('no epsilon holds against it' in text for text in answers[0]['warnings'])
+  text = ' '.join(account_test.run(f'--ledger={path}').stdout.split())
+  assert 'does not hold against the server' in text
 
 
 def test_function_answers_as_the_program_and_refuses_a_broken_chain(tmp_path):

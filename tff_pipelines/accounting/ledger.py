@@ -179,11 +179,10 @@ class Ledger:
 
   def header(self) -> dict[str, Any]:
     """The first line in the newest format; ValueError unless it is intact."""
-    with open(self.path, encoding='utf-8', errors='replace') as file:
-      first = file.readline()
-    if not first.endswith('\n'):
+    complete, _ = self._split()
+    if not complete:
       raise ValueError(f'{self.path} must begin with a header line')
-    return self._checked_header(first[:-1])
+    return self._checked_header(complete[0])
 
   def _checked_header(self, line: str) -> dict[str, Any]:
     record = _parsed(line, f'{self.path} line 1')

@@ -22,10 +22,6 @@ OWN_SHARE = (
 _ROUNDED_UP = ('delta', 'noise_multiplier', 'local_stddev_grid')
 
 
-def _number(value: float | None) -> str:
-  return 'unbounded' if value is None else decimals.rounded_up(value)
-
-
 def in_three_sentences(answer: answers.Answer) -> str:
   """The guarantee in words, for a reader who has not read a paper on it."""
   neighbours = base.ADJACENCY_IN_WORDS.get(answer.adjacency, 'any two inputs')
@@ -41,7 +37,10 @@ def in_three_sentences(answer: answers.Answer) -> str:
       'likely with one of two neighbouring inputs as with the other, except for a part '
       f'of probability {decimals.rounded_up(answer.delta)}.')
   second = f'Neighbouring inputs differ as follows: {neighbours}.'
-  if answer.sampling == 'none' or answer.epsilon_server in (
+  if 'suppressed rounds' in _names(answer):
+    third = ('That epsilon does not hold against the server, against which none is '
+             f'guaranteed; trust: {trust}.')
+  elif answer.sampling == 'none' or answer.epsilon_server in (
       None, answer.epsilon):  # The same number against any observer.
     third = f'Trust: {trust}.'
   else:
@@ -49,7 +48,7 @@ def in_three_sentences(answer: answers.Answer) -> str:
     third = (
         'That epsilon holds against observers who do not learn who or how many '
         'participated, and against the server and the participants it is '
-        f'{_number(answer.epsilon_server)}{shares}; trust: {trust}.')
+        f'{decimals.rounded_up(answer.epsilon_server)}{shares}; trust: {trust}.')
   return ' '.join((first, second, third))
 
 
@@ -71,13 +70,12 @@ def as_text(answer: answers.Answer) -> str:
   if answer.adjacency is not None:
     lines += ['', *textwrap.wrap(in_three_sentences(answer), _WIDTH)]
   if answer.warnings:
-    lines += textwrap.wrap(f'caveats: {_names(answer)}', _WIDTH)
+    lines += textwrap.wrap(f'caveats: {"; ".join(_names(answer))}', _WIDTH)
   return '\n'.join(lines)
 
 
-def _names(answer: answers.Answer) -> str:
-  return '; '.join(dict.fromkeys(
-      getattr(text, 'name', text) for text in answer.warnings))
+def _names(answer: answers.Answer) -> list[str]:
+  return list(dict.fromkeys(getattr(text, 'name', text) for text in answer.warnings))
 
 
 def as_table(rows: list[answers.Answer]) -> str:
@@ -92,7 +90,7 @@ def as_table(rows: list[answers.Answer]) -> str:
                     for value in (answer.bits, answer.rounds))
     line = f'{bits:>4} {rounds:>12} {noise:>11} {epsilon:>11} {server:>11}  '
     lines.append(line + textwrap.shorten(
-        _names(answer), _WIDTH - len(line), placeholder='...'))
+        '; '.join(_names(answer)), _WIDTH - len(line), placeholder='...'))
   return '\n'.join(line.rstrip() for line in lines)
 
 

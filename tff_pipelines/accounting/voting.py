@@ -58,7 +58,8 @@ def log_wrong_probability(event: vote_events.Vote, votes: Sequence[int]) -> floa
     logs = special.log_ndtr(-gaps / (stddev * math.sqrt(2)))
   else:
     with np.errstate(divide='ignore'):
-      logs = np.log([skellam_distribution.tail(int(gap), 2 * stddev**2) for gap in gaps])
+      logs = np.log([
+          skellam_distribution.tail(int(gap), 2 * stddev**2) for gap in gaps])
   return min(0.0, float(special.logsumexp(logs)))
 
 

@@ -11,19 +11,15 @@ from tff_pipelines.accounting import mechanisms
 from tff_pipelines.accounting import query as query_lib
 from tff_pipelines.accounting import report
 from tff_pipelines.accounting import schemes
+from tff_pipelines.accounting import vote_events
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import settings
 from tff_pipelines.experiment.settings import setting
 
-# Fields of a query by the name of their setting.
-_OF_QUERY = {'query': 'kind', **{
-    field.name: field.name for field in dataclasses.fields(query_lib.Query)
-    if field.name != 'kind'}}
 DATA_DEPENDENT = 'data_dependent'
 RELEASE = ('release_order', 'release_smoothness', 'release_noise')
 _WITH_MECHANISM = {'query', 'mechanism', 'format', 'plot', 'votes', *RELEASE}
 _WITH_LEDGER = {'ledger', 'delta', 'accountant', 'amplification', 'format'}
-_WITH_PLOT = {'plot'}
 
 
 @functools.lru_cache(maxsize=None)
@@ -136,13 +132,13 @@ class AccountSettings(settings.Settings):
   level: str = _of(
       'level', 'The unit that a vote protects: an agent with all its data, or one '
       'record.',
-      group='votes and local answers', choices=('agent', 'instance'))
+      group='votes and local answers', choices=vote_events.LEVELS)
   bound: str = _of(
       'bound', 'Sensitivity and conversion of votes; paper is the published one.',
-      group='votes and local answers', choices=('tight', 'paper'))
+      group='votes and local answers', choices=vote_events.BOUNDS)
   noise: str | None = _of(
       'noise', 'Noise of votes.', group='votes and local answers',
-      choices=('skellam', 'gaussian'), otherwise='skellam; gaussian with --bound=paper')
+      choices=vote_events.NOISES, otherwise='skellam; gaussian with --bound=paper')
   neighbours: int | None = _of(
       'neighbours', 'Votes of an agent in knn_vote.', group='votes and local answers',
       low=1)
@@ -201,20 +197,20 @@ class AccountSettings(settings.Settings):
       used = self._family.uses | _WITH_MECHANISM
       why = f'mechanism={self.mechanism}'
     elif self.plot is not None:
-      used, why = _WITH_PLOT, 'plot alone'
+      used, why = {'plot'}, 'plot alone'
     else:
       return  # Nothing is asked.
     yield from ((name, why) for name in settings.declared(type(self))
                 if name not in used)
     if self.mechanism is not None:
-      for name in self._found():
-        yield name, f'query={self.query}, which finds it'
+      yield from ((name, f'query={self.query}, which finds it')
+                  for name in self._found())
 
   @property
   def _family(self) -> mechanisms.Family:
     return mechanisms.MECHANISMS[self.mechanism]
 
-  def _found(self) -> list[str]:
+  def _found(self) -> list[str | None]:
     """The settings that the query finds or varies itself."""
     family = self._family
     if self.query == 'table':
@@ -224,25 +220,20 @@ class AccountSettings(settings.Settings):
       return varied
     if self.query == DATA_DEPENDENT:
       return ['epsilon', 'queries']
-    name = {'epsilon': family.target, 'noise_multiplier': family.knob,
-            'rounds': family.counter}.get(self.query, self.query)
-    return [] if name is None else [name]
+    return [{'epsilon': family.target, 'noise_multiplier': family.knob,
+             'rounds': family.counter}.get(self.query, self.query)]
 
-  def _given(self, names: dict[str, str]) -> dict[str, Any]:
-    """Those of these settings that the mechanism uses, by the names of fields."""
-    used = self._family.uses | {'query'}
-    return {field: getattr(self, name) for name, field in names.items()
-            if name in used}
+  def _given(self, kind: type) -> dict[str, Any]:
+    """Those fields of a class that the mechanism uses."""
+    return {field.name: getattr(self, field.name) for field in dataclasses.fields(kind)
+            if field.name in self._family.uses}
 
   @property
   def question(self) -> query_lib.Query:
-    """What is asked about the mechanism."""
-    return query_lib.Query(**self._given(_OF_QUERY))
+    """The question about the mechanism."""
+    return query_lib.Query(kind=self.query, **self._given(query_lib.Query))
 
   @property
   def about(self) -> mechanisms.Mechanism:
     """The mechanism that the question is about."""
-    kind = self._family.kind
-    return mechanisms.build(self.mechanism, **self._given(
-        {field.name: field.name for field in dataclasses.fields(kind)
-         if field.name != 'mechanism'}))
+    return mechanisms.build(self.mechanism, **self._given(self._family.kind))

@@ -84,19 +84,19 @@ def answer(settings: settings_lib.AccountSettings) -> VotesAnswer:
     OSError: If the file can't be read.
     ValueError: If a setting is missing, or the votes have no such bound.
   """
-  names = ['delta', 'votes']
-  release = [name for name in settings_lib.RELEASE if getattr(settings, name) is not None]
-  for name in names + list(settings_lib.RELEASE if release else ()):
+  is_release = any(getattr(settings, name) is not None for name in settings_lib.RELEASE)
+  for name in ('delta', 'votes', *(settings_lib.RELEASE if is_release else ())):
     if getattr(settings, name) is None:
-      raise ValueError(f'{name} must be given for query={settings.query}'
-                       + (f' with {release[0]}' if name not in names else ''))
+      raise ValueError(
+          f'{name} must be given for query=data_dependent'
+          + (' and a release with noise' if name in settings_lib.RELEASE else ''))
   votes = read(settings.votes)
   mechanism = settings.about.replace(queries=len(votes))
   event = mechanism.release()
   independent = answers.answer(query_lib.Query(
       delta=settings.delta, accountant=settings.accountant), mechanism)
   fields = dict(vars(independent))
-  if release:
+  if is_release:
     order = settings.release_order
     cost = smooth_sensitivity.release(
         event, votes, order=order, beta=settings.release_smoothness,
