@@ -2,18 +2,21 @@
 
   python -m benchmarks.sources [--quick] [--json=FILE] [--repeats=N] [--megabytes=N]
 
-First: a file of so many megabytes of each format, of synthetic texts or images of some
-thousand clients. Seconds to open it the first time, when it is converted, beside one
+First: a file of --megabytes of each format, of synthetic texts or images of some
+thousand clients. Seconds to open it the first time, when it is converted, against one
 plain pass of the format's own library over it; seconds to open it again; milliseconds
-to read a client drawn at random, in Python and by a graph; by how much all of that
-raises the peak of the memory.
+to read a client drawn at random, in Python and by a graph; the increase of the peak
+memory by all of that.
 
 Then: populations of 1,000, 10,000 and 100,000 synthetic clients with ten examples of 50
-integers each, written as prepare_data writes them. Of each, in a process of its own:
-seconds to open it, milliseconds to read a client drawn at random (in Python, and by
-a graph), and by how much opening it and reading 300 clients raises the peak of the
-memory. The peer is TFF's own SqlClientData on the same file, which has no numbers of
-its own for Python. `growth` rows compare the largest with the smallest population.
+integers each, written as prepare_data writes them. For each: seconds to open it,
+milliseconds to read a client drawn at random (in Python, and by a graph), and the
+increase of the peak memory by opening it and reading clients. The peer is TFF's own
+SqlClientData on the same file, which has no numbers of its own for Python. `growth`
+rows compare the largest with the smallest population.
+
+Each file is measured in a process of its own; with --quick, which takes seconds for
+small files, in this one.
 """
 
 import argparse
@@ -37,10 +40,10 @@ from tasks.sources import rows as rows_lib
 SIZES = (1_000, 10_000, 100_000)
 QUICK_SIZES = (100, 400)
 EXAMPLES, NUMBERS = 10, 50
-READS = 300
+READS = 30  # In each repeat.
 
-# Asked for: opening in less than a second; reading independent of the population,
-# that is within what the depth of the index and the disk cache change.
+# Targets: opening in less than a second; reading independent of the population, up to
+# the depth of the index and the disk cache.
 OPEN_SECONDS = 1.0
 SAME_TIME = 0.5
 
@@ -59,7 +62,7 @@ class _Population:
 
 
 def write(path: pathlib.Path, clients: int) -> float:
-  """Writes a population; seconds that it took."""
+  """Writes a population; returns the seconds it takes."""
   from tasks.sources import convert  # pylint: disable=g-import-not-at-top
   started = time.perf_counter()
   convert.write(path, {'train': rows_lib.of_source(_Population(clients))},
@@ -155,7 +158,7 @@ def _pass_npz(path: pathlib.Path) -> None:
       arrays[name].sum() if arrays[name].dtype.kind != 'U' else None
 
 
-# Format -> what writes a file, what passes over it once, and the fields to read.
+# Format -> the function that writes a file, the plain pass, and the fields to read.
 FORMATS = {
     'jsonl': (_write_jsonl, _pass_jsonl, ('text', 'score')),
     'csv': (_write_csv, _pass_csv, ('pixels', 'label')),
@@ -165,7 +168,7 @@ FORMATS = {
 
 
 def probe_format(path: str, format_: str, repeats: int) -> dict[str, float]:
-  """What is measured of one file, in this process."""
+  """Measures one file of a format, in this process."""
   import tensorflow as tf  # pylint: disable=g-import-not-at-top
   from tasks.sources import open_source  # pylint: disable=g-import-not-at-top
   kinds = {'text': 'text', 'score': 'integer', 'label': 'integer', 'y': 'integer'}
@@ -179,28 +182,24 @@ def probe_format(path: str, format_: str, repeats: int) -> dict[str, float]:
       return time.perf_counter() - started, raw.train
 
     before = _peak_bytes()
-    found = {'first_s': opened()[0]}
-    found['again_s'], source = opened()
-    found['read_ms'] = _median_ms(source.examples, source.client_ids, repeats)
-    in_graph = tf.function(source.read_in_graph)
-    in_graph(tf.constant(source.client_ids[0]))
-    found['graph_ms'] = _median_ms(
-        lambda client: in_graph(tf.constant(client)), source.client_ids, repeats)
-    found['memory_mb'] = (_peak_bytes() - before) / 2**20
+    result = {'first_s': opened()[0]}
+    result['again_s'], source = opened()
+    result.update(_read_ms(source, repeats))
+    result['memory_mb'] = (_peak_bytes() - before) / 2**20
   started = time.perf_counter()
   FORMATS[format_][1](pathlib.Path(path))
-  found['pass_s'] = time.perf_counter() - started
-  return found
+  result['pass_s'] = time.perf_counter() - started
+  return result
 
 
 def _rows_of_format(format_: str, size: str,
-                    found: dict[str, float]) -> list[measure.Row]:
+                    result: dict[str, float]) -> list[measure.Row]:
   def row(name, key, unit, peer=None):
-    return measure.Row(name=f'{format_}: {name}', sizes=size, ours=found[key],
-                       peer=found.get(peer), unit=unit)
+    return measure.Row(name=f'{format_}: {name}', sizes=size, ours=result[key],
+                       peer=result.get(peer), unit=unit)
 
-  return [row('open first, a plain pass beside', 'first_s', 's', 'pass_s'),
-          row('open again, the first time beside', 'again_s', 's', 'first_s'),
+  return [row('open first, against a plain pass', 'first_s', 's', 'pass_s'),
+          row('open again, against the first time', 'again_s', 's', 'first_s'),
           row('read one', 'read_ms', 'ms'), row('read one in graph', 'graph_ms', 'ms'),
           row('peak memory', 'memory_mb', 'MB more')]
 
@@ -210,9 +209,10 @@ def _peak_bytes() -> int:
 
 
 def _median_ms(read, client_ids, repeats: int) -> float:
-  """Of the middle of the turns, each reading clients that were not read before."""
+  """The median of repeats, each of which reads clients that were not read before."""
   rng = np.random.default_rng(1)
-  chosen = rng.choice(len(client_ids), size=min(READS, len(client_ids)), replace=False)
+  chosen = rng.choice(
+      len(client_ids), size=min(READS * repeats, len(client_ids)), replace=False)
   times = []
   for turn in np.array_split(chosen, repeats):
     started = time.perf_counter()
@@ -222,13 +222,24 @@ def _median_ms(read, client_ids, repeats: int) -> float:
   return 1000 * statistics.median(times)
 
 
+def _read_ms(source, repeats: int) -> dict[str, float]:
+  """The times of reading one client, in Python and by a graph."""
+  import tensorflow as tf  # pylint: disable=g-import-not-at-top
+  result = {'read_ms': _median_ms(source.examples, source.client_ids, repeats)}
+  in_graph = tf.function(source.read_in_graph)
+  in_graph(tf.constant(source.client_ids[0]))
+  result['graph_ms'] = _median_ms(
+      lambda client: in_graph(tf.constant(client)), source.client_ids, repeats)
+  return result
+
+
 def probe(path: str, repeats: int) -> dict[str, float]:
-  """What is measured of one file, in this process."""
+  """Measures one file of a population, in this process."""
   import tensorflow as tf  # pylint: disable=g-import-not-at-top
   import tensorflow_federated as tff  # pylint: disable=g-import-not-at-top
   from tasks.sources import sqlite as source_sqlite  # pylint: disable=g-import-not-at-top
   with tempfile.TemporaryDirectory() as folder:
-    # Once with two clients: what TensorFlow needs the first time is not theirs.
+    # Two clients first, so that TensorFlow's own memory is not counted.
     small = pathlib.Path(folder) / 'small.sqlite'
     write(small, 2)
     source = source_sqlite.SqliteSource(small, 'train')
@@ -237,28 +248,23 @@ def probe(path: str, repeats: int) -> dict[str, float]:
   before = _peak_bytes()
   started = time.perf_counter()
   source = source_sqlite.SqliteSource(path, 'train')
-  found = dict(open_s=time.perf_counter() - started)
-  found['read_ms'] = _median_ms(source.examples, source.client_ids, repeats)
-  in_graph = tf.function(source.read_in_graph)
-  in_graph(tf.constant(source.client_ids[0]))
-  found['graph_ms'] = _median_ms(
-      lambda client: in_graph(tf.constant(client)), source.client_ids, repeats)
-  found['memory_mb'] = (_peak_bytes() - before) / 2**20
+  result = dict(open_s=time.perf_counter() - started, **_read_ms(source, repeats))
+  result['memory_mb'] = (_peak_bytes() - before) / 2**20
 
   started = time.perf_counter()
   theirs = tff.simulation.datasets.load_and_parse_sql_client_data(
       path, {'x': tf.TensorSpec([NUMBERS], tf.int64), 'y': tf.TensorSpec([], tf.int64)},
       'train')
-  found['tff_open_s'] = time.perf_counter() - started
-  found['tff_read_ms'] = _median_ms(
+  result['tff_open_s'] = time.perf_counter() - started
+  result['tff_read_ms'] = _median_ms(
       lambda client: list(
           theirs.create_tf_dataset_for_client(client).as_numpy_iterator()),
       theirs.client_ids, repeats)
-  return found
+  return result
 
 
-def _probed(path: pathlib.Path, repeats: int, *more: str) -> dict[str, float]:
-  """The same in a fresh process."""
+def _measured(path: pathlib.Path, repeats: int, *more: str) -> dict[str, float]:
+  """The results of this program for one file, in a process of its own."""
   output = subprocess.run(
       [sys.executable, '-m', 'benchmarks.sources', f'--probe={path}',
        f'--repeats={repeats}', *more], check=True, stdout=subprocess.PIPE,
@@ -266,31 +272,32 @@ def _probed(path: pathlib.Path, repeats: int, *more: str) -> dict[str, float]:
   return json.loads(output.splitlines()[-1])
 
 
-def _rows(clients: int, seconds: float, found: dict[str, float]) -> list[measure.Row]:
+def _rows(clients: int, seconds: float, result: dict[str, float]) -> list[measure.Row]:
   sizes = f'{clients:,} clients'
   return [
       measure.Row(name='write', sizes=sizes, ours=1000 * seconds / clients, peer=None,
                   unit='ms a client'),
-      measure.Row(name='open', sizes=sizes, ours=found['open_s'],
-                  peer=found['tff_open_s'], unit='s'),
-      measure.Row(name='open, against the limit', sizes=sizes, ours=found['open_s'],
+      measure.Row(name='open', sizes=sizes, ours=result['open_s'],
+                  peer=result['tff_open_s'], unit='s'),
+      measure.Row(name='open, against the limit', sizes=sizes, ours=result['open_s'],
                   peer=OPEN_SECONDS, unit='s', target=1.0),
-      measure.Row(name='read one', sizes=sizes, ours=found['read_ms'],
-                  peer=found['tff_read_ms'], unit='ms'),
-      measure.Row(name='read one in graph', sizes=sizes, ours=found['graph_ms'],
-                  peer=found['tff_read_ms'], unit='ms'),
-      measure.Row(name='peak memory', sizes=sizes, ours=found['memory_mb'], peer=None,
+      measure.Row(name='read one', sizes=sizes, ours=result['read_ms'],
+                  peer=result['tff_read_ms'], unit='ms'),
+      measure.Row(name='read one in graph', sizes=sizes, ours=result['graph_ms'],
+                  peer=result['tff_read_ms'], unit='ms'),
+      measure.Row(name='peak memory', sizes=sizes, ours=result['memory_mb'], peer=None,
                   unit='MB more')]
 
 
-def _growth(sizes: tuple[int, ...], found: list[dict[str, float]]) -> list[measure.Row]:
-  """The largest population, and the smallest as its peer."""
+def _growth(sizes: tuple[int, ...],
+            results: list[dict[str, float]]) -> list[measure.Row]:
+  """Rows of the largest population with the smallest as its peer."""
   text = f'{sizes[-1]:,} against {sizes[0]:,}'
-  rows = [measure.Row(name=f'growth of {what}', sizes=text, ours=found[-1][key],
-                      peer=found[0][key], unit='ms', target=SAME_TIME)
+  rows = [measure.Row(name=f'growth of {what}', sizes=text, ours=results[-1][key],
+                      peer=results[0][key], unit='ms', target=SAME_TIME)
           for what, key in (('read one', 'read_ms'),
                             ('read one in graph', 'graph_ms'))]
-  more = 2**20 * (found[-1]['memory_mb'] - found[0]['memory_mb'])
+  more = 2**20 * (results[-1]['memory_mb'] - results[0]['memory_mb'])
   return rows + [measure.Row(
       name='growth of peak memory', sizes=text, ours=more / (sizes[-1] - sizes[0]),
       peer=None, unit='bytes a client')]
@@ -300,40 +307,42 @@ def main(arguments=None):
   parser = argparse.ArgumentParser(description=__doc__.split('\n', maxsplit=1)[0])
   parser.add_argument('--quick', action='store_true')
   parser.add_argument('--json')
-  parser.add_argument('--repeats', type=int, default=10)
-  parser.add_argument('--megabytes', type=int, default=1000)
+  parser.add_argument('--repeats', type=int)
+  parser.add_argument('--megabytes', type=int)
   parser.add_argument('--probe', help=argparse.SUPPRESS)
   parser.add_argument('--format', help=argparse.SUPPRESS)
   flags = parser.parse_args(arguments)
-  if flags.probe:
-    print(json.dumps(
-        probe_format(flags.probe, flags.format, flags.repeats) if flags.format
-        else probe(flags.probe, flags.repeats)))
-    return
+  repeats = flags.repeats or (1 if flags.quick else 10)
+  megabytes = flags.megabytes or (1 if flags.quick else 1000)
   sizes = QUICK_SIZES if flags.quick else SIZES
+  if flags.probe:
+    print(json.dumps(probe_format(flags.probe, flags.format, repeats) if flags.format
+                     else probe(flags.probe, repeats)))
+    return
   rows, results = [], []
+
+  def show(more):
+    for row in more:
+      measure.show(row)
+    rows.extend(more)
+
   measure.heading()
-  megabytes = 1 if flags.quick else flags.megabytes
   with tempfile.TemporaryDirectory() as folder:
     for format_, (write_file, _, _) in FORMATS.items():
       path = pathlib.Path(folder) / f'data.{format_}'
       write_file(path, megabytes * 10**6)
       size = f'{path.stat().st_size / 1e6:,.0f} MB'
-      found = _probed(path, flags.repeats, f'--format={format_}')
+      show(_rows_of_format(
+          format_, size, probe_format(str(path), format_, repeats) if flags.quick
+          else _measured(path, repeats, f'--format={format_}')))
       path.unlink()
-      for row in _rows_of_format(format_, size, found):
-        measure.show(row)
-        rows.append(row)
     for clients in sizes:
       path = pathlib.Path(folder) / f'{clients}.sqlite'
       seconds = write(path, clients)
-      results.append(_probed(path, flags.repeats))
-      rows += _rows(clients, seconds, results[-1])
-      for row in rows[-6:]:
-        measure.show(row)
-  for row in _growth(sizes, results):
-    measure.show(row)
-    rows.append(row)
+      results.append(probe(str(path), repeats) if flags.quick
+                     else _measured(path, repeats))
+      show(_rows(clients, seconds, results[-1]))
+  show(_growth(sizes, results))
   measure.write(rows, flags.json)
 
 

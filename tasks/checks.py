@@ -1,4 +1,4 @@
-"""Checks of what callers choose; each raises a ValueError that names the argument."""
+"""Checks of arguments; each raises a ValueError that names the argument."""
 
 from collections.abc import Callable, Collection, Mapping
 import inspect
@@ -12,11 +12,11 @@ def integer(name: str, value: Any, low: int, high: float = math.inf,
   """Checks that a value is an integer in [low, high], and no bool.
 
   Args:
-    name: Of the value, for the message.
-    value: What was given.
-    low: The least.
-    high: The largest.
-    of: What there are `high` of, for the message.
+    name: The name of the value, for the message.
+    value: The value.
+    low: The minimum.
+    high: The maximum.
+    of: The things whose number is `high`, for the message.
 
   Raises:
     ValueError: If it is not.
@@ -48,32 +48,31 @@ def choice(name: str, value: Any, choices: Collection[str],
 
 def options(what: str, given: Mapping[str, Any], known: Collection[str],
             required: Collection[str] = ()) -> dict[str, Any]:
-  """Those options that are given, which None is not.
+  """Selects the options that are given; None counts as not given.
 
   Args:
-    what: Whose options they are, for messages.
+    what: The thing that has the options, for messages.
     given: Name -> value.
-    known: The names that there are.
-    required: Of those that must be given.
+    known: The names of all options.
+    required: The names of the options that must be given.
 
   Raises:
-    ValueError: If an option is given that is not known, or one is lacking.
+    ValueError: If an option is given that is not known, or one is missing.
   """
-  found = {name: value for name, value in given.items() if value is not None}
-  unused = sorted(set(found) - set(known))
+  result = {name: value for name, value in given.items() if value is not None}
+  unused = sorted(set(result) - set(known))
   if unused:
     raise ValueError(f'{what} does not use {", ".join(unused)}; its options are '
                      f'{", ".join(known) or "none"}')
-  lacking = [name for name in required if name not in found]
-  if lacking:
-    raise ValueError(f'{what} needs {", ".join(lacking)}')
-  return found
+  missing = [name for name in required if name not in result]
+  if missing:
+    raise ValueError(f'{what} needs {", ".join(missing)}')
+  return result
 
 
 def keywords(function: Callable[..., Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
   """The keyword-only arguments of a function, and those that have no default."""
-  found = [parameter for parameter in inspect.signature(function).parameters.values()
-           if parameter.kind is parameter.KEYWORD_ONLY]
-  return (tuple(parameter.name for parameter in found),
-          tuple(parameter.name for parameter in found
-                if parameter.default is parameter.empty))
+  parameters = inspect.getfullargspec(function)
+  return tuple(parameters.kwonlyargs), tuple(
+      name for name in parameters.kwonlyargs
+      if name not in (parameters.kwonlydefaults or {}))

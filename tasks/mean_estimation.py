@@ -1,15 +1,15 @@
 """Clients' vectors for distributed mean estimation (arXiv 2110.04995, 5.1).
 
-They follow from a seed; NumPy only. There is nothing to learn, so this is not one of
-the registry's tasks.
+They follow from a seed; NumPy only. Nothing is learned, so this is not one of the
+registry's tasks.
 """
 
 import numpy as np
 
 from tasks import checks
 
-# sphere: each client's vector uniform on the sphere, as in the paper. identical:
-# one such vector for all clients, the case that the modulus is sized for.
+# sphere: each client's vector uniform on the sphere, as in the paper. identical: one
+# such vector for all clients, the case for which the modulus is sized.
 VECTORS = ('sphere', 'identical')
 
 
@@ -40,7 +40,6 @@ def clients(*, num_clients: int, dimension: int, radius: float, seed: int,
   rng = np.random.default_rng(
       [seed, num_clients, dimension, repeat, VECTORS.index(vectors)])
   rows = num_clients if vectors == 'sphere' else 1
-  found = rng.standard_normal([rows, dimension])
-  found *= radius / np.linalg.norm(found, axis=1, keepdims=True)
-  return np.broadcast_to(
-      found.astype(np.float32), [num_clients, dimension])
+  result = rng.standard_normal([rows, dimension])
+  result *= radius / np.linalg.norm(result, axis=1, keepdims=True)
+  return np.broadcast_to(result.astype(np.float32), [num_clients, dimension])

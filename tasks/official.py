@@ -1,4 +1,4 @@
-"""TFF's official data sets: files that are found, or downloaded by TFF."""
+"""TFF's official data sets: existing files, or downloaded by TFF."""
 
 import dataclasses
 import lzma
@@ -19,10 +19,10 @@ class File:
 
   Attributes:
     what: The data set, in messages.
-    name: Of the decompressed file.
+    name: The name of the decompressed file.
     load: The function of tff.simulation.datasets that downloads the file to a
       cache_dir, and opens it.
-    others_split: Of clients that are not in the population; None if there are none.
+    others_split: The split of clients outside the population; None without any.
   """
 
   what: str
@@ -47,10 +47,10 @@ class File:
     timeout = socket.getdefaulttimeout()
     try:
       folder.mkdir(parents=True, exist_ok=True)
-      # TFF writes to the final name from the first byte on, and would take the
-      # remains of a broken download for the data. Hence a folder of our own.
+      # TFF writes to the final name from the first byte on, and would accept the
+      # remains of a broken download. Hence a scratch folder.
       with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        # TFF takes seconds to import, and is not needed once the file is there.
+        # TFF takes seconds to import, and is needed for downloads only.
         import tensorflow_federated as tff  # pylint: disable=g-import-not-at-top
         socket.setdefaulttimeout(_TIMEOUT_SECONDS)
         operator.attrgetter(self.load)(tff.simulation.datasets)(cache_dir=scratch)

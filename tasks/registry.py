@@ -14,7 +14,7 @@ from tasks import task
 from tasks.sources import open_source
 from tasks.sources import records
 
-# Task -> the module that builds it, and the module that opens its data as they are.
+# Task -> the module that builds it, and the module that opens its raw data.
 _MODULES = {
     'emnist': ('tasks.emnist.task', 'tasks.emnist.data'),
     'shakespeare': ('tasks.text.shakespeare', 'tasks.text.data'),
@@ -24,7 +24,7 @@ _MODULES = {
 
 TASKS = tuple(_MODULES)
 
-# What flags offer as choices, without importing the tasks.
+# The choices of flags, without importing the tasks.
 MODELS = {
     'emnist': ('cnn_1m', 'cnn_small'),
     'shakespeare': ('lstm_256', 'lstm_small'),
@@ -34,7 +34,7 @@ MODELS = {
 _SOURCES = tuple(sorted({'embedded', 'official', *open_source.FORMATS}))
 DATA_SOURCES = {name: _SOURCES for name in TASKS}
 
-# Of all tasks that learn from texts.
+# The options of all tasks that learn from texts.
 _TEXT = ('model', 'data_source', *open_source.OPTIONS, 'held_out_fraction',
          'num_clients', 'text_field', 'max_examples_per_client', 'max_test_examples')
 
@@ -49,8 +49,8 @@ OPTIONS = {
     'stackoverflow_word': (*_TEXT, 'vocabulary', 'vocabulary_size', 'sequence_length'),
 }
 
-# Options that name a file of which a run keeps its own copy, which takes the place
-# of the option when the run is resumed -> the name in task.Task.files.
+# Option that names a file of which a run keeps its own copy, to be used instead when
+# the run is resumed -> the name in task.Task.files.
 KEPT_FILES = {'vocabulary': 'vocabulary.json'}
 
 
@@ -59,9 +59,8 @@ def build(name: str, **options: Any) -> task.Task:
 
   Args:
     name: One of TASKS.
-    **options: Some of OPTIONS[name]; None leaves an option to its default. An
-      option that the chosen data source does not use is an error, never
-      silently dropped.
+    **options: Some of OPTIONS[name]; None stands for the default. An option that
+      the chosen data source does not use is an error, never silently dropped.
 
   Returns:
     The task.
@@ -75,7 +74,7 @@ def build(name: str, **options: Any) -> task.Task:
 
 
 def open_raw(name: str, **options: Any) -> tuple[records.RawData, np.ndarray | None]:
-  """What prepare_data writes of a task's data, and label_counts of task.Task.
+  """The data of a task that prepare_data writes, and label_counts of task.Task.
 
   Arguments and errors are those of `build`; `model` is none of them.
   """

@@ -1,8 +1,8 @@
-"""What a learning task is: a model, clients' data, held-out data, metrics.
+"""A learning task: a model, clients' data, held-out data, metrics.
 
 Everything that a client computes is a pure TensorFlow function of explicit
 arguments, randomness included, so that the same client can be mapped by TFF or
-trained inside one graph call with many others, and gives the same numbers.
+trained inside one graph call with many others, with the same numbers.
 """
 
 import dataclasses
@@ -18,17 +18,17 @@ Weights = Sequence[Any]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Breakdown:
-  """How a model's predictions divide over classes, for the report.
+  """The counts of a model's predictions by class, for the report.
 
   Attributes:
-    kind: What a class is, in the singular: 'digit', 'word'.
-    names: Of the classes.
+    kind: A class, in the singular: 'digit', 'word'.
+    names: The names of the classes.
     count: (weights, batch, mask) -> mapping of float32 counts over the rows that
-      count; either 'confusion' [classes, classes], a row for what is true and a
-      column for what was predicted, or the vectors [classes] of 'occurred',
+      count; either 'confusion' [classes, classes], a row for each true class and a
+      column for each predicted one, or the vectors [classes] of 'occurred',
       'right' and 'predicted'.
-    groups: Name of a group -> numbers of its classes; may be empty.
-    guesses: Classes that are guessed at a time: what is 'right' is among them.
+    groups: Name of a group -> indices of its classes; may be empty.
+    guesses: Classes that are predicted at a time: one of them must be the true one.
   """
 
   kind: str
@@ -52,8 +52,8 @@ class Model:
       float32 scalars (sum, weight); the metric over a set is the ratio of the
       totals. `mask` is float32 [batch], 0 for padding that must not count.
       'accuracy' and 'loss' are always there.
-    headline: The metric that heads the report and is drawn.
-    breakdown: How predictions divide over classes; None if they don't.
+    headline: The metric that heads the report and is plotted.
+    breakdown: The counts of predictions by class; None without classes.
     evaluation_batch: Examples that one evaluation call may hold in memory.
   """
 
@@ -70,7 +70,7 @@ class Model:
 
 
 class Note(str):
-  """A sentence that a reader of results must know about the data.
+  """A caveat about the data, for readers of results.
 
   Attributes:
     name: The same in a few words, at most 40 characters.
@@ -89,12 +89,12 @@ class BadClientError(ValueError):
 
 
 class Skips:
-  """What to do about bad clients: raise at the first, or skip and count them.
+  """The treatment of bad clients: raise at the first, or skip and count them.
 
   Attributes:
     enabled: Whether to skip.
     clients: Client id -> why it was skipped.
-    records: Why records were skipped that can't be said to be any client's.
+    records: Why records of unknown clients were skipped.
   """
 
   def __init__(self, enabled: bool = False):
@@ -102,26 +102,26 @@ class Skips:
     self.clients: dict[str, str] = {}
     self.records: list[str] = []
 
-  def client(self, client_id: str, error: Exception) -> None:
-    """Notes a bad client, or raises the error where nothing is skipped."""
+  def client(self, client_id: str | None, error: Exception) -> None:
+    """Skips a bad client, or a record of an unknown one (None), or raises the error."""
     if not self.enabled:
       raise error
-    self.clients.setdefault(client_id, str(error))
+    if client_id is None:
+      self.records.append(str(error))
+    else:
+      self.clients.setdefault(client_id, str(error))
 
-  def record(self, error: Exception) -> None:
-    """Notes a record of nobody, or raises the error where nothing is skipped."""
-    if not self.enabled:
-      raise error
-    self.records.append(str(error))
+  def items(self) -> list[tuple[str | None, str]]:
+    """(client, message) of all that were skipped; None for an unknown client."""
+    return [*self.clients.items(), *((None, message) for message in self.records)]
 
   def describe(self) -> str | None:
     """One line that counts what was skipped; None if nothing was."""
-    if not self.clients and not self.records:
+    if not self.items():
       return None
-    first = next(iter(self.clients.values()), None) or self.records[0]
     return (f'skipped {len(self.clients)} bad clients and {len(self.records)} bad '
             'records of no known client, which is outside the guarantee; the first: '
-            f'{first}')
+            f'{self.items()[0][1]}')
 
 
 class ClientSource(Protocol):
@@ -149,11 +149,11 @@ class ClientSource(Protocol):
 
 def reader_in_graph(
     source: ClientSource) -> Callable[[Any], Mapping[str, Any]] | None:
-  """How a graph reads a client of this source by itself, if it can.
+  """The function by which a graph reads a client of this source, if there is one.
 
   Returns:
     A pure TensorFlow function of a client id, a scalar string tensor, to the
-    tensors of what `examples` returns (texts as UTF-8 strings), wherever the
+    tensors of the result of `examples` (texts as UTF-8 strings), wherever the
     graph runs, as long as the source's file is there. None if the examples must
     be sent.
   """
@@ -172,15 +172,15 @@ class Task:
       whose accuracy heads the report. 'test_clients' are clients that are not
       in the population, 'test_examples' further examples of clients that are,
       'test' examples of clients that are not known or only simulated.
-    privacy_unit: What one client is, for the report.
+    privacy_unit: The meaning of one client, for the report.
     test_of_files: Whether 'test' and label_counts are of the user's files; else
       they are of data that ship, which are public.
-    skips: What to do about clients whose data are bad, and their count so far.
+    skips: The treatment of clients whose data are bad, and their count so far.
     label_counts: int64 [clients, classes], how often each client has each label.
-      Of simulated clients only, because it may be drawn: of real ones it is
+      Of simulated clients only, because a figure may show it: of real ones it is
       private.
-    files: Name -> text of what the task was made with and a run must keep, such
-      as a vocabulary; part of what identifies the data.
+    files: Name -> text of the files that the task was built with and a run must
+      keep, such as a vocabulary; they identify the data, too.
     warnings: Notes about the data.
   """
 

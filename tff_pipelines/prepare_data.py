@@ -6,9 +6,9 @@
   python -m tff_pipelines.prepare_data --output=digits.sqlite --task=emnist \\
       --data_source=npz --data_path=mnist.npz
 
-Without --task the fields are copied as they are; --task=emnist copies what the task
-makes of its data, embedded and official ones too; a task for texts copies the text that
-ships. A copy that is stopped leaves nothing. --purge deletes what training keeps.
+Without --task the fields are copied as they are; --task=emnist copies the task's
+examples, of embedded and official data too; a task for texts copies the text that
+ships. A copy that is stopped leaves nothing. --purge deletes the copies of training.
 
 Exit codes: 0; 2 for a wrong flag, bad data or a file that can't be written.
 """
@@ -33,13 +33,13 @@ from tff_pipelines.fedavg import settings as fedavg_settings
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrepareSettings(fedavg_settings.DataSettings):
-  """What is copied, and where to."""
+  """Settings of a copy."""
 
   task: str | None = settings_lib.changed(
       fedavg_settings.DataSettings, 'task', None,
       otherwise='none, fields are copied as they are')
   fields: tuple[str, ...] | None = setting(
-      None, 'What to copy without --task: NAME, NAME:KIND or, where it may be missing, '
+      None, 'Fields to copy without --task: NAME, NAME:KIND or, if it may be missing, '
       f'NAME:KIND?, separated by commas; KIND is one of {", ".join(records.KINDS)}.',
       group='data', essential=True, otherwise='all fields of the first record')
   output: str | None = setting(
@@ -73,7 +73,7 @@ def prepare(settings: PrepareSettings) -> None:
   """Writes the file, unless it is there.
 
   Args:
-    settings: What is copied, and where to.
+    settings: The settings of the copy.
 
   Raises:
     ValueError: On bad data that are not to be skipped, or an output of other data.
@@ -86,9 +86,9 @@ def prepare(settings: PrepareSettings) -> None:
         store.folder(settings.cache_dir), *store.purge(settings.cache_dir)))
     return
   options, label_counts = settings.task_options, None
-  source, skips = options.pop('data_source', None), task_lib.Skips(
-      options.pop('skip_bad_clients', False))
-  fields = settings.fields and [records.parse_field(text) for text in settings.fields]
+  source = options.pop('data_source', None)
+  skips = task_lib.Skips(options.pop('skip_bad_clients', False))
+  fields = settings.fields and list(map(records.parse_field, settings.fields))
   if settings.task is not None:
     raw, label_counts = registry.open_raw(
         settings.task, data_source=source, skip_bad_clients=skips.enabled or None,

@@ -13,8 +13,7 @@ class ArraysByClient:
   read-only views.
   """
 
-  def __init__(self, examples: Mapping[str, np.ndarray],
-               clients: np.ndarray):
+  def __init__(self, examples: Mapping[str, np.ndarray], clients: np.ndarray):
     """Sorts the examples by client; a client keeps the order of its examples.
 
     Args:
@@ -37,18 +36,16 @@ class ArraysByClient:
             f'{name} has shape {list(array.shape)} but there are '
             f'{clients.size} clients: they must have the same length')
     order = np.argsort(clients, kind='stable')
-    ids, starts = np.unique(clients[order], return_index=True)
-    self._arrays = {}
-    for name, array in examples.items():
-      # Already sorted data, as many files are, need no second copy.
-      in_order = bool(np.all(order[1:] > order[:-1]))
-      array = array.view() if in_order else array[order]
+    # Sorted data, as many files have, need no second copy.
+    is_sorted = bool(np.all(order[1:] > order[:-1]))
+    self._arrays = {name: array.view() if is_sorted else array[order]
+                    for name, array in examples.items()}
+    for array in self._arrays.values():
       array.flags.writeable = False
-      self._arrays[name] = array
-    ends = [*starts[1:].tolist(), clients.size]
+    ids, starts = np.unique(clients[order], return_index=True)
     self._slices = {
-        str(client): slice(start, end)
-        for client, start, end in zip(ids.tolist(), starts.tolist(), ends)}
+        str(client): slice(start, end) for client, start, end in zip(
+            ids.tolist(), starts, [*starts[1:], clients.size])}
     self.client_ids: Sequence[str] = tuple(self._slices)
     self.element_spec = types.MappingProxyType(
         {name: (a.dtype, a.shape[1:]) for name, a in self._arrays.items()})

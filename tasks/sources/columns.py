@@ -6,7 +6,7 @@ has them, or as cells of text files (`Cell`).
 
 import math
 import re
-from typing import Any, Iterable
+from typing import Any
 
 import numpy as np
 
@@ -14,8 +14,8 @@ from tasks.sources import records
 
 _PYTHON = {records.TEXT: records.TEXT_DTYPE, records.INTEGER: np.dtype(np.int64),
            records.FLOAT: np.dtype(np.float64)}
-_WORDS = {records.TEXT: 'a text', records.INTEGER: 'an integer',
-          records.FLOAT: 'a float', records.NUMBER: 'a number'}
+_PHRASES = {records.TEXT: 'a text', records.INTEGER: 'an integer',
+            records.FLOAT: 'a float', records.NUMBER: 'a number'}
 _SEPARATOR = '|'
 # No leading zeros: '007' is a name. Neither 'nan' nor 'inf'.
 _INTEGER_CELL = re.compile(r'[+-]?(0|[1-9][0-9]*)')
@@ -24,20 +24,20 @@ _FLOAT_CELL = re.compile(
 
 
 class Cell(str):
-  """A cell of a text file: what it is follows from its text and its column."""
+  """A cell of a text file: its text and its column decide its type."""
 
 
 class Again(Exception):
-  """What earlier values were taken for was wrong: they must be read again."""
+  """Earlier values were taken for another type or shape: they must be read again."""
 
 
 class Column:
-  """A field; its first value tells its type and shape, where the field does not.
+  """A field; its first value decides type and shape where the field does not.
 
   Attributes:
     field: See records.Field.
-    dtype: NumPy's type of the values; None as long as nothing tells it.
-    shape: Of one value; None as long as nothing tells it.
+    dtype: NumPy's type of the values; None while it is not known.
+    shape: The shape of one value; None while it is not known.
   """
 
   def __init__(self, field: records.Field):
@@ -48,11 +48,11 @@ class Column:
 
   @property
   def kind(self) -> str | None:
-    """Of records.KINDS; None if it may still be any."""
+    """One of records.KINDS; None if it may still be any."""
     return self.field.kind if self.dtype is None else kind_of(self.dtype)
 
-  def value(self, found: Any) -> Any:
-    """The value of one record, as this column has it.
+  def value(self, given: Any) -> Any:
+    """Converts the value of one record to the column's type.
 
     Raises:
       ValueError: If it can't be of the field, or not together with those before.
@@ -60,57 +60,54 @@ class Column:
         from now on.
     """
     name = self.field.column
-    if isinstance(found, Cell):
-      found = _parsed(found, self.kind)
-    if found is None:
+    if isinstance(given, Cell):
+      given = _parsed(given, self.kind)
+    if given is None:
       if not self.field.optional:
         raise ValueError(f'field {name!r} is missing, null or empty')
       self._had_nothing |= self.shape is None
       return '' if self.kind == records.TEXT else np.zeros(self.shape or (), self.dtype)
-    dtype, shape, found = _classify(name, found)
+    dtype, shape, value = _classify(name, given)
     kind = kind_of(dtype)
     if not is_of(kind, self.field.kind):
-      raise ValueError(f'field {name!r} must be {_WORDS[self.field.kind]}, found '
-                       f'{_WORDS[kind]}: {_short(found)}')
+      raise ValueError(f'field {name!r} must be {_PHRASES[self.field.kind]}, found '
+                       f'{_PHRASES[kind]}: {_short(value)}')
     if self.shape not in (None, shape):
       raise ValueError(f'field {name!r} must have the shape {list(self.shape)}, as '
                        f'before, found {list(shape)}')
-    widened = False
+    again = self._had_nothing and self.shape is None and shape
     if self.dtype is None:
       self.dtype = dtype
     elif dtype != self.dtype:
-      found, widened = self._as_before(dtype, found)
-    again = widened or (self._had_nothing and self.shape is None and shape)
+      self._check_type(dtype, value)
+      if kind == records.FLOAT:
+        self.dtype, again = dtype, True
     self.shape = shape
     if again:
       raise Again
-    return found
+    return value
 
-  def _as_before(self, dtype: np.dtype, found: Any) -> tuple[Any, bool]:
-    """A value of another type, and whether the column becomes one of floats."""
-    name, kinds = self.field.column, {self.kind, kind_of(dtype)}
-    if records.TEXT in kinds or not {self.dtype, dtype} <= set(_PYTHON.values()):
-      texts = records.TEXT in kinds
-      raise ValueError(
-          f'field {name!r} must be {_WORDS[self.kind] if texts else self.dtype}, as '
-          f'before, found {_WORDS[kind_of(dtype)] if texts else dtype}: '
-          f'{_short(found)}')
-    if dtype == _PYTHON[records.FLOAT]:
-      self.dtype = dtype
-      return found, True
-    if np.any(np.abs(np.asarray(found, float)) > 2.0**53):
+  def _check_type(self, dtype: np.dtype, value: Any) -> None:
+    """Raises ValueError unless a value of another type can be in the column."""
+    name, kind = self.field.column, kind_of(dtype)
+    is_text = records.TEXT in (self.kind, kind)
+    if is_text or not {self.dtype, dtype} <= set(_PYTHON.values()):
+      before, now = (_PHRASES[self.kind], _PHRASES[kind]) if is_text else (
+          self.dtype, dtype)
+      raise ValueError(f'field {name!r} must be {before}, as before, found {now}: '
+                       f'{_short(value)}')
+    if kind == records.INTEGER and np.any(np.abs(np.asarray(value, float)) > 2.0**53):
       raise ValueError(f'field {name!r} must be a float, found an integer too large to '
-                       f'be one: {_short(found)}')
-    return found, False
+                       f'be one: {_short(value)}')
 
 
 def kind_of(dtype: np.dtype) -> str:
-  """Of records.KINDS."""
+  """One of records.KINDS."""
   return {'O': records.TEXT, 'f': records.FLOAT}.get(dtype.kind, records.INTEGER)
 
 
 def is_of(kind: str, wanted: str | None) -> bool:
-  """Whether a value of a kind may stand where another is asked for."""
+  """Whether a value of a kind is accepted where another is wanted."""
   if wanted == records.NUMBER:
     return kind != records.TEXT
   return wanted in (None, kind) or (
@@ -118,10 +115,10 @@ def is_of(kind: str, wanted: str | None) -> bool:
 
 
 def _parsed(cell: str, kind: str | None) -> Any:
-  """A cell as a value; kind is what is known of its column.
+  """Parses a cell of a column of a kind, which may be unknown.
 
-  Empty cells are None but for texts. Cells of unknown kind are numbers if they look
-  like one. Where numbers must be, several with spaces between are a list.
+  Empty cells are None except for texts. Cells of unknown kind are numbers if they look
+  like one. Where numbers are expected, several with spaces between are a list.
   """
   if kind == records.TEXT:
     return str(cell)
@@ -134,75 +131,64 @@ def _parsed(cell: str, kind: str | None) -> Any:
   return float(cell) if _FLOAT_CELL.fullmatch(cell) else str(cell)
 
 
-def _classify(name: str, found: Any) -> tuple[np.dtype, tuple[int, ...], Any]:
-  """Type, shape and value of what a record has."""
-  if isinstance(found, str):
-    return _PYTHON[records.TEXT], (), _text(name, found)
-  if isinstance(found, (bool, int)):
-    if not -2**63 <= found < 2**63:
-      raise ValueError(f'field {name!r} must be a 64-bit integer, found {_short(found)}')
-    return _PYTHON[records.INTEGER], (), int(found)
-  if isinstance(found, list) and all(isinstance(item, str) for item in found):
-    for item in found:
+def _classify(name: str, given: Any) -> tuple[np.dtype, tuple[int, ...], Any]:
+  """Type, shape and value of the entry of a record."""
+  if isinstance(given, list) and all(isinstance(item, str) for item in given):
+    for item in given:
       if _SEPARATOR in item:
         raise ValueError(
             f'field {name!r} has a list of texts that can\'t be joined by '
             f'{_SEPARATOR!r}: {_short(item)} contains it')
-    return _PYTHON[records.TEXT], (), _text(name, _SEPARATOR.join(found))
-  if type(found) is float and math.isfinite(found):  # pylint: disable=unidiomatic-typecheck
-    return _PYTHON[records.FLOAT], (), found
-  if isinstance(found, list):
-    array = _numbers(name, found)
-  elif isinstance(found, (float, np.ndarray, np.generic)):
-    array = np.asarray(found)
+    given = _SEPARATOR.join(given)
+  if isinstance(given, str):
+    try:
+      given.encode('utf-8')
+    except UnicodeEncodeError as error:
+      raise ValueError(f'field {name!r} is not valid Unicode: {error}') from error
+    return _PYTHON[records.TEXT], (), given
+  if isinstance(given, (bool, int)):
+    if not -2**63 <= given < 2**63:
+      raise ValueError(
+          f'field {name!r} must be a 64-bit integer, found {_short(given)}')
+    return _PYTHON[records.INTEGER], (), int(given)
+  if type(given) is float and math.isfinite(given):  # pylint: disable=unidiomatic-typecheck
+    return _PYTHON[records.FLOAT], (), given
+  if isinstance(given, list):
+    array = _numbers(name, given)
+  elif isinstance(given, (float, np.ndarray, np.generic)):
+    array = np.asarray(given)
     if array.dtype.kind not in 'biuf':
       rule = 'one text per example' if array.dtype.kind == 'U' else 'texts or numbers'
       raise ValueError(f'field {name!r} must be {rule}, found {array.dtype} '
                        f'{list(array.shape)}')
   else:
     raise ValueError(f'field {name!r} must be a text, a number or a list of one kind, '
-                     f'found {type(found).__name__}: {_short(found)}')
+                     f'found {type(given).__name__}: {_short(given)}')
   if array.dtype.kind == 'f' and not np.all(np.isfinite(array)):
-    raise ValueError(f'field {name!r} must be finite, found {_short(found)}')
+    raise ValueError(f'field {name!r} must be finite, found {_short(given)}')
   return array.dtype, array.shape, array
 
 
-def _numbers(name: str, found: list) -> np.ndarray:
+def _numbers(name: str, given: list) -> np.ndarray:
   """Nested lists of numbers as int64 or float64."""
   try:
-    array = np.array(found)
+    array = np.array(given)
   except (ValueError, RecursionError, OverflowError):  # Ragged, or too deep.
     array = np.array(None)
   if array.dtype.kind in 'bi' and array.size:
     return array.astype(np.int64)
-  # NumPy makes floats of integers that are too large.
-  if array.dtype.kind == 'f' and array.size and any(
-      isinstance(item, float) for item in _leaves(found)):
+  # NumPy turns integers that are too large into floats.
+  if array.dtype.kind == 'f' and array.size and (
+      np.abs(array).max() < 2.0**63 or
+      any(isinstance(item, float) for item in np.array(given, object).flat)):
     return array
   raise ValueError(
       f'field {name!r} must be a list of texts, or of numbers, of lists of one '
-      f'length, found {_short(found)}')
-
-
-def _leaves(value: Any) -> Iterable[Any]:
-  if isinstance(value, list):
-    for item in value:
-      yield from _leaves(item)
-  else:
-    yield value
-
-
-def _text(name: str, text: str) -> str:
-  if not text.isascii():
-    try:
-      text.encode('utf-8')
-    except UnicodeEncodeError as error:
-      raise ValueError(f'field {name!r} is not valid Unicode: {error}') from error
-  return text
+      f'length, found {_short(given)}')
 
 
 def _short(value: Any) -> str:
-  """A value in a message."""
+  """A value as it is shown in a message."""
   if isinstance(value, np.ndarray):
     value = value.ravel()[:4].tolist() if value.ndim else value.item()
   if isinstance(value, (list, str)) and len(value) > 40:

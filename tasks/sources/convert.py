@@ -1,11 +1,12 @@
 """Converts clients' files to SQLite in TFF's format, once, as they are read.
 
-Rows go into the file in their order, whatever clients they are of; an index then finds
-those of a client. What is written gets its name when it is complete: a conversion that
-is killed leaves nothing.
+Rows go into the file in their order, whatever their clients; an index then finds those
+of a client. The file gets its name when it is complete: a conversion that is killed
+leaves nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+import contextlib
 import hashlib
 import json
 import os
@@ -24,7 +25,12 @@ from tasks.sources import records
 from tasks.sources import rows as rows_lib
 from tasks.sources import sqlite
 
-_TABLES = """
+# The file is not visible before it is complete, so it need not survive a crash. The
+# deleted rows, of clients that are left out, must not stay in it.
+_SETUP = """
+PRAGMA journal_mode = OFF;
+PRAGMA synchronous = OFF;
+PRAGMA secure_delete = ON;
 CREATE TABLE examples (
     split_name TEXT NOT NULL, client_id TEXT NOT NULL,
     serialized_example_proto BLOB NOT NULL);
@@ -36,15 +42,16 @@ CREATE TABLE element_spec (
     as_bytes INTEGER NOT NULL);
 CREATE TABLE skipped (client_id TEXT, message TEXT NOT NULL);
 CREATE TABLE preparation (identity TEXT NOT NULL, sha256 TEXT NOT NULL);
+BEGIN;
 """
 _BATCH = 1000
-_ANOTHER = (None, ValueError('another bad record'))
-# TensorFlow takes a second to parse an example of so many.
-_MOST_FIELDS = 5000
+_ANOTHER = ValueError('another bad record')
+# TensorFlow takes a second to parse an example with this many.
+_MAX_FIELDS = 5000
 
 
 def identity_of(path: str | os.PathLike[str]) -> str | None:
-  """What `write` recorded of its data in a file; None if nothing is."""
+  """The identity of its data that `write` recorded in a file; None without one."""
   try:
     with sqlite.connected(path) as connection:
       return connection.execute('SELECT identity FROM preparation').fetchone()[0]
@@ -53,22 +60,21 @@ def identity_of(path: str | os.PathLike[str]) -> str | None:
 
 
 def write(path: str | os.PathLike[str], parts: Mapping[str, rows_lib.Reader], *,
-          fields: Sequence[records.Field] | None, skips: task.Skips,
-          identity: str = '', states: Sequence | None = None,
-          for_store: bool = False) -> tuple[int, int]:
+          fields: records.Fields, skips: task.Skips, identity: str = '',
+          states: Sequence | None = None, for_store: bool = False) -> tuple[int, int]:
   """Converts populations into the splits of one new file.
 
   Args:
-    path: Of the file; one that is there is replaced when the new one is complete.
-    parts: Name of a split -> what reads it.
-    fields: What to copy; None copies all fields of the first row, and then every row
-      must have the same.
-    skips: What to do about bad rows and their clients.
+    path: The file; an existing one is replaced when the new one is complete.
+    parts: Name of a split -> its reader.
+    fields: The fields to copy; None copies all fields of the first row, and then every
+      row must have the same.
+    skips: The treatment of bad rows and their clients.
     identity: Recorded in the file.
-    states: Of the files of each part, that `identity` was made of; None for the present
-      ones. If they are others in the end, nothing is written.
-    for_store: Whether only `store` reads the file: then it tells where each client
-      was read, for messages, and holds lists of numbers as bytes, for speed.
+    states: The states of the files of each part that belong to `identity`; None for the
+      present ones. If they differ in the end, nothing is written.
+    for_store: Whether only `store` reads the file: then it says where each client was
+      read, for messages, and holds lists of numbers as bytes, for speed.
 
   Returns:
     The numbers of clients and of examples in the file.
@@ -85,13 +91,13 @@ def write(path: str | os.PathLike[str], parts: Mapping[str, rows_lib.Reader], *,
   os.close(descriptor)
   deletion = janitor.deleted_with_process(partial)
   try:
-    conversion = _Conversion(partial, skips, for_store)
-    try:
-      for split, reader in parts.items():
-        conversion.part(split, reader, fields)
-      counts = conversion.finish(identity, _sha256(parts.values()))
-    finally:
-      conversion.close()
+    with contextlib.closing(
+        sqlite3.connect(partial, isolation_level=None)) as connection:
+      connection.executescript(_SETUP)
+      attempts = {split: _read(connection, split, reader, fields, skips, for_store)
+                  for split, reader in parts.items()}
+      counts = _finish(
+          connection, attempts, skips, [identity, _sha256(parts.values())])
     with open(partial, 'rb') as file:
       os.fsync(file.fileno())
     if states != [reader.states() for reader in parts.values()]:
@@ -101,10 +107,10 @@ def write(path: str | os.PathLike[str], parts: Mapping[str, rows_lib.Reader], *,
   except sqlite3.Error as error:
     raise OSError(f'{path} cannot be written: {error}') from error
   finally:
-    deletion.communicate()  # Deletes what is left.
+    deletion.communicate()  # Deletes the partial file, if there is one.
 
 
-def _sha256(readers) -> str:
+def _sha256(readers: Iterable[rows_lib.Reader]) -> str:
   digests = {}
   for reader in readers:
     for path in filter(os.path.isfile, reader.paths):
@@ -113,82 +119,56 @@ def _sha256(readers) -> str:
   return json.dumps(digests)
 
 
-class _Conversion:
-  """A file that is being written."""
+def _read(connection: sqlite3.Connection, split: str, reader: rows_lib.Reader,
+          fields: records.Fields, skips: task.Skips, for_store: bool) -> '_Attempt':
+  """Converts the rows of a split, in as many attempts as it takes."""
+  columns = None if fields is None else list(map(
+      columns_lib.Column, {field.column: field for field in fields}.values()))
+  while True:
+    attempt = _Attempt(connection, split, reader, columns, all_fields=fields is None,
+                       skip=skips.enabled, for_store=for_store)
+    try:
+      attempt.run()
+      break
+    except columns_lib.Again:
+      columns = attempt.columns
+      for table in ('examples', 'client_metadata'):
+        connection.execute(f'DELETE FROM {table} WHERE split_name = ?', [split])
+  for client, message in attempt.skips.items():
+    skips.client(client, task.BadClientError(message))
+  if not attempt.counts:
+    raise ValueError(f'{reader.name} has no client whose data are good')
+  return attempt
 
-  def __init__(self, path: str, skips: task.Skips, for_store: bool):
-    self._skips, self._for_store = skips, for_store
-    self._spec: list[example_proto.Feature] | None = None
-    self._counts: dict[str, Mapping[str, int]] = {}
-    self._connection = sqlite3.connect(path, isolation_level=None)
-    # Nobody sees the file before it is complete, so it need not survive a crash. What is
-    # deleted, of clients that are left out, must not stay in it.
-    for statement in ('PRAGMA journal_mode = OFF', 'PRAGMA synchronous = OFF',
-                      'PRAGMA secure_delete = ON', *_TABLES.split(';'), 'BEGIN'):
-      self._connection.execute(statement)
 
-  def close(self) -> None:
-    self._connection.close()
-
-  def part(self, split: str, reader: rows_lib.Reader,
-           fields: Sequence[records.Field] | None) -> None:
-    """Converts the rows of a split."""
-    columns = None if fields is None else [
-        columns_lib.Column(field)
-        for field in {field.column: field for field in fields}.values()]
-    while True:
-      attempt = _Attempt(self._connection, split, reader, columns,
-                         all_fields=fields is None, skip=self._skips.enabled,
-                         for_store=self._for_store)
-      try:
-        attempt.run()
-        break
-      except columns_lib.Again:
-        columns = attempt.columns
-        for table in ('examples', 'client_metadata'):
-          self._connection.execute(f'DELETE FROM {table} WHERE split_name = ?', [split])
-    for client, error in attempt.skipped:
-      if client is None:
-        self._skips.record(error)
-      else:
-        self._skips.client(client, error)
-    if not attempt.counts:
-      raise ValueError(f'{reader.name} has no client whose data are good')
-    self._counts[split] = attempt.counts
-    spec = attempt.features()
-    if self._spec not in (None, spec):
+def _finish(connection: sqlite3.Connection, attempts: Mapping[str, '_Attempt'],
+            skips: task.Skips, preparation: Sequence[str]) -> tuple[int, int]:
+  """Writes indices and counts; returns the numbers of clients and of examples."""
+  spec = next(iter(attempts.values())).spec
+  for split, attempt in attempts.items():
+    if attempt.spec != spec:
+      wanted, found = (_short(', '.join(
+          f'{f.name!r} {f.dtype} {list(f.shape)}' for f in features), 200)
+                       for features in (spec, attempt.spec))
       raise ValueError(f'fields of the {split} part must be those of the others, '
-                       f'{_in_words(self._spec)}, found {_in_words(spec)}')
-    self._spec = spec
-
-  def finish(self, identity: str, sha256: str) -> tuple[int, int]:
-    """Writes what is known at the end; the numbers of clients and of examples."""
-    execute, many = self._connection.execute, self._connection.executemany
-    execute('CREATE INDEX examples_by_client ON examples (split_name, client_id)')
-    execute('CREATE UNIQUE INDEX client_metadata_by_client ON client_metadata '
-            '(split_name, client_id)')
-    for split, counts in self._counts.items():
-      many('UPDATE client_metadata SET num_examples = ? WHERE split_name = ? AND '
-           'client_id = ?', ((n, split, client) for client, n in counts.items()))
-    # Clients with a bad row are left out as a whole.
-    execute('DELETE FROM examples WHERE (split_name, client_id) IN (SELECT split_name, '
-            'client_id FROM client_metadata WHERE num_examples = 0)')
-    execute('DELETE FROM client_metadata WHERE num_examples = 0')
-    many('INSERT INTO element_spec VALUES (?, ?, ?, ?)', (
-        (feature.name, feature.dtype.name, ','.join(map(str, feature.shape)),
-         feature.as_bytes)
-        for feature in self._spec))
-    many('INSERT INTO skipped VALUES (?, ?)', (
-        *self._skips.clients.items(), *((None, text) for text in self._skips.records)))
-    execute('INSERT INTO preparation VALUES (?, ?)', [identity, sha256])
-    counts = execute(
-        'SELECT count(*), sum(num_examples) FROM client_metadata').fetchone()
-    execute('COMMIT')
-    return counts
-
-
-def _in_words(spec: Sequence[example_proto.Feature]) -> str:
-  return _short(', '.join(f'{f.name!r} {f.dtype} {list(f.shape)}' for f in spec), 200)
+                       f'{wanted}, found {found}')
+  execute, many = connection.execute, connection.executemany
+  execute('CREATE INDEX examples_by_client ON examples (split_name, client_id)')
+  execute('CREATE UNIQUE INDEX client_metadata_by_client ON client_metadata '
+          '(split_name, client_id)')
+  for split, attempt in attempts.items():
+    many('UPDATE client_metadata SET num_examples = ? WHERE split_name = ? AND '
+         'client_id = ?', ((n, split, client) for client, n in attempt.counts.items()))
+  # Clients with a bad row are left out as a whole.
+  execute('DELETE FROM examples WHERE (split_name, client_id) IN (SELECT split_name, '
+          'client_id FROM client_metadata WHERE num_examples = 0)')
+  execute('DELETE FROM client_metadata WHERE num_examples = 0')
+  many('INSERT INTO element_spec VALUES (?, ?, ?, ?)', (
+      (f.name, f.dtype.name, ','.join(map(str, f.shape)), f.as_bytes) for f in spec))
+  many('INSERT INTO skipped VALUES (?, ?)', skips.items())
+  execute('INSERT INTO preparation VALUES (?, ?)', preparation)
+  execute('COMMIT')
+  return execute('SELECT count(*), sum(num_examples) FROM client_metadata').fetchone()
 
 
 def _short(text: str, length: int = 500) -> str:
@@ -201,20 +181,21 @@ class _Attempt:
   """One reading of the rows of a split.
 
   Attributes:
-    columns: What is copied; None before the first row tells it.
+    columns: The columns to copy; None before the first row decides them.
+    spec: The features that store the columns; empty before the first good row.
     counts: Client -> number of its examples; without bad clients.
-    skipped: Bad clients, or None for records of nobody, and what is wrong with them.
+    skips: Bad clients, and bad records of unknown clients.
   """
 
   def __init__(self, connection: sqlite3.Connection, split: str,
                reader: rows_lib.Reader, columns: list[columns_lib.Column] | None, *,
                all_fields: bool, skip: bool, for_store: bool):
-    self.columns, self.counts, self.skipped = columns, {}, []
+    self.columns, self.skips = columns, task.Skips(skip)
+    self.spec: list[example_proto.Feature] = []
+    self.counts: dict[str, int] = {}
     self._connection, self._split, self._reader = connection, split, reader
-    self._all_fields, self._skip, self._for_store = all_fields, skip, for_store
-    self._spec: list[example_proto.Feature] = []
+    self._all_fields, self._for_store = all_fields, for_store
     self._known = [(column.dtype, column.shape) for column in columns or ()]
-    self._bad: set[str] = set()
     self._examples: list[tuple] = []
     self._clients: list[tuple] = []
 
@@ -226,31 +207,33 @@ class _Attempt:
       for row in self._reader.rows(bar.update):
         self._add(row)
     self._write()
-    for client in self._bad:
+    for client in self.skips.clients:
       self.counts.pop(client, None)
 
   def _add(self, row: rows_lib.Row) -> None:
-    place, client, record = row
+    location, client, record = row
     try:
       if isinstance(record, ValueError):
         raise record
+      if client is None:
+        client = rows_lib.client_of(record, self._reader.client_field)
       serialized = example_proto.serialize(*self._values(record))
     except ValueError as error:
-      if not self._spec:
+      if not self.spec:
         self._forget()
-      self._is_bad(place, client, error)
+      self._add_bad(location, client, error)
       return
     if client not in self.counts:
       self.counts[client] = 0
-      place = _short(place) if self._for_store else ''
-      self._clients.append((client, self._split, 0, place))
+      location = _short(location) if self._for_store else ''
+      self._clients.append((client, self._split, 0, location))
     self.counts[client] += 1
     self._examples.append((self._split, client, serialized))
     if len(self._examples) >= _BATCH:
       self._write()
 
   def _forget(self) -> None:
-    """A record that is bad decides nothing of those after it."""
+    """Undoes what a bad record decided about the columns."""
     if not self._known:
       self.columns = None
     for column, (dtype, shape) in zip(self.columns or (), self._known):
@@ -258,57 +241,47 @@ class _Attempt:
 
   def _values(self, record: Mapping[str, Any]
              ) -> tuple[list[example_proto.Feature], dict[str, Any]]:
-    """What is stored of a record, and how. Raises ValueError or Again."""
+    """The features and their values in a record. Raises ValueError or Again."""
+    client_field = self._reader.client_field
     if self.columns is None:
-      names = [name for name in record if name != self._reader.client_field]
-      if len(names) > _MOST_FIELDS:
-        raise ValueError(f'there are {len(names)} fields, more than {_MOST_FIELDS}: '
+      names = [name for name in record if name != client_field]
+      if len(names) > _MAX_FIELDS:
+        raise ValueError(f'there are {len(names)} fields, more than {_MAX_FIELDS}: '
                          'numbers of one kind belong into one list')
       self.columns = [columns_lib.Column(records.Field(name=name)) for name in names]
-    if self._all_fields and len(record) != len(self.columns) + (
-        self._reader.client_field in record):
-      known = {column.field.column for column in self.columns}
+    if self._all_fields and len(record) != len(self.columns) + (client_field in record):
+      known = {client_field, *(column.field.column for column in self.columns)}
       for name in record:
-        if name not in known and name != self._reader.client_field:
+        if name not in known:
           raise ValueError(f'field {name!r} is not in the first record: name the '
                            'fields to read')
     values = {}
     for column in self.columns:
       name = column.field.column
       if name not in record and not column.field.optional:
-        there = ', '.join(map(repr, record))
-        raise ValueError(
-            f'there is no field {name!r}; there are {there[:200] or "none"}')
+        raise ValueError(f'there is no field {name!r}; there are '
+                         f'{records.names(record)}')
       values[name] = column.value(record.get(name))
-    self._spec = self._spec or self.features()
-    return self._spec, values
-
-  def features(self) -> list[example_proto.Feature]:
-    """How the columns, whose types are known, are stored."""
-    return example_proto.features({
+    self.spec = self.spec or example_proto.features({
         column.field.column: (column.dtype, column.shape or ())
         for column in self.columns}, as_bytes=self._for_store)
+    return self.spec, values
 
-  def _is_bad(self, place: str, client: str | None, error: ValueError) -> None:
+  def _add_bad(self, location: str, client: str | None, error: ValueError) -> None:
     if not isinstance(error, task.BadClientError):
-      kind, where = ValueError, [place]
+      kind, source = ValueError, [location]
       if client is not None:
         kind = task.BadClientError
-        where.append(f'client {_short(repr(client), 100)}')
-      error = kind(_short(f'{", ".join(filter(None, where))}: {error}'))
-    if not self._skip:
-      raise error
-    if client is None:
-      # Of many records of nobody, what is wrong is kept of the first alone.
-      self.skipped.append((None, error) if len(self.skipped) < _BATCH else _ANOTHER)
-    elif client not in self._bad:
-      self._bad.add(client)
-      self.skipped.append((client, error))
+        source.append(f'client {_short(repr(client), 100)}')
+      error = kind(_short(f'{", ".join(filter(None, source))}: {error}'))
+    # Of many records of unknown clients, only the first keep their messages.
+    if client is None and len(self.skips.records) >= _BATCH:
+      error = _ANOTHER
+    self.skips.client(client, error)
 
   def _write(self) -> None:
-    for table, values in (('examples', self._examples),
-                          ('client_metadata', self._clients)):
-      if values:
-        marks = ', '.join('?' * len(values[0]))
-        self._connection.executemany(f'INSERT INTO {table} VALUES ({marks})', values)
-        values.clear()
+    for statement, values in (
+        ('INSERT INTO examples VALUES (?, ?, ?)', self._examples),
+        ('INSERT INTO client_metadata VALUES (?, ?, ?, ?)', self._clients)):
+      self._connection.executemany(statement, values)
+      values.clear()

@@ -1,4 +1,4 @@
-"""A folder per client: what is in it are the client's examples."""
+"""A folder per client: the files in it are the client's examples."""
 
 import os
 import pathlib
@@ -36,12 +36,12 @@ def listed(path: rows.Path) -> dict[str, list[pathlib.Path]]:
 
 def _files(client: pathlib.Path) -> list[pathlib.Path]:
   """All files below a client's folder, in the order of their paths."""
-  found = []
+  files = []
   for parent, folders, names in os.walk(client):
     folders[:] = [name for name in folders if not name.startswith('.')]
-    found += [pathlib.Path(parent) / name for name in names
+    files += [pathlib.Path(parent) / name for name in names
               if not name.startswith('.')]
-  return sorted(found)
+  return sorted(files)
 
 
 def read(path: rows.Path, clients: Mapping[str, list[pathlib.Path]],
@@ -58,21 +58,21 @@ def read(path: rows.Path, clients: Mapping[str, list[pathlib.Path]],
                         of its own below the client's, 'label', that folder's name
   Names with a dot in front are ignored.
   """
-  for client, listed_files in clients.items():
-    count = 0
+  for client, files in clients.items():
+    folder, is_empty = pathlib.Path(path) / client, True
     try:
-      for file in listed_files:
-        for place, record in _records(file, pathlib.Path(path) / client, progress):
-          count += 1
-          yield rows.Row(place, client, record)
-      if not count:
+      for file in files:
+        for row in _rows(file, folder, progress):
+          is_empty = False
+          yield row._replace(client=client)
+      if is_empty:
         raise ValueError('there are no examples')
     except (ValueError, OSError) as error:
-      yield rows.Row(os.fspath(pathlib.Path(path) / client), client, ValueError(error))
+      yield rows.Row(os.fspath(folder), client, ValueError(error))
 
 
-def _records(path: pathlib.Path, client: pathlib.Path,
-             progress: rows.Progress) -> rows.Records:
+def _rows(path: pathlib.Path, client: pathlib.Path,
+          progress: rows.Progress) -> Iterator[rows.Row]:
   if not path.is_file():  # Reading a pipe would not end.
     raise ValueError(f'{path} does not exist or is not a file')
   name = path.name.lower().removesuffix('.gz')
@@ -82,43 +82,42 @@ def _records(path: pathlib.Path, client: pathlib.Path,
   raise ValueError(f'{path} is of no known kind: {", ".join(_READERS)}')
 
 
-def _arrays(path: pathlib.Path, client: pathlib.Path,
-            progress: rows.Progress) -> rows.Records:
-  del client
+def _arrays(path: pathlib.Path, _: pathlib.Path,
+            progress: rows.Progress) -> Iterator[rows.Row]:
   progress(path.stat().st_size)
   arrays = npz_file.read(path, npz_file.names(path))
-  for name, array in arrays.items():
-    if not array.ndim:
-      raise ValueError(f'{path}: field {name!r} must have one value per example, found '
-                       'a scalar')
   try:
-    count = rows.one_length(arrays)
+    for name, array in arrays.items():
+      if not array.ndim:
+        raise ValueError(
+            f'field {name!r} must have one value per example, found a scalar')
+    count = rows.common_length(arrays)
   except ValueError as error:
     raise ValueError(f'{path}: {error}') from error
   for row in range(count):
-    yield f'{path}, row {row}', {name: array[row] for name, array in arrays.items()}
+    yield rows.Row(f'{path}, row {row}', None,
+                   {name: array[row] for name, array in arrays.items()})
 
 
-def _text(path: pathlib.Path, client: pathlib.Path,
-          progress: rows.Progress) -> rows.Records:
-  del client
+def _text(path: pathlib.Path, _: pathlib.Path,
+          progress: rows.Progress) -> Iterator[rows.Row]:
   with rows.opened(path, progress) as file:
     content = file.read(rows.MAX_BYTES + 1)
   if len(content) > rows.MAX_BYTES:
     raise ValueError(f'{path}: longer than {rows.MAX_BYTES // 2**20} MiB')
   try:
-    yield os.fspath(path), {'text': rows.decoded(content)}
+    yield rows.Row(os.fspath(path), None, {'text': rows.decoded(content)})
   except ValueError as error:
     raise ValueError(f'{path}: {error}') from error
 
 
 def _image(path: pathlib.Path, client: pathlib.Path,
-           progress: rows.Progress) -> rows.Records:
-  # Comes with matplotlib; not needed for other kinds.
+           progress: rows.Progress) -> Iterator[rows.Row]:
+  # Not needed for other files.
   from PIL import Image  # pylint: disable=g-import-not-at-top
   progress(path.stat().st_size)
   try:
-    # Whatever its name says, a file may be of a format that starts programs.
+    # Despite its name, a file may be of a format that starts programs.
     with Image.open(path, formats=('PNG', 'JPEG', 'BMP')) as image:
       pixels = np.asarray(image.convert('L' if image.mode in ('1', 'L') else 'RGB'))
   # Damage shows as OSError, SyntaxError, ValueError and DecompressionBombError.
@@ -128,10 +127,10 @@ def _image(path: pathlib.Path, client: pathlib.Path,
   if path.parent != client:
     label = path.parent.name
     record['label'] = int(label) if label.isdecimal() else label
-  yield os.fspath(path), record
+  yield rows.Row(os.fspath(path), None, record)
 
 
-_READERS: Mapping[str, Callable[..., rows.Records]] = {
+_READERS: Mapping[str, Callable[..., Iterator[rows.Row]]] = {
     '.jsonl': lambda path, client, progress: rows.jsonl([path], progress),
     '.csv': lambda path, client, progress: rows.csv([path], progress),
     '.npz': _arrays, '.txt': _text, '.png': _image, '.jpg': _image, '.jpeg': _image,

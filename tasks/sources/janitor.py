@@ -8,7 +8,7 @@ def deleted_with_process(*paths: str | os.PathLike[str]) -> subprocess.Popen:
   """Deletes files and folders when this process ends.
 
   Returns:
-    What waits for the end; its `communicate` makes it act at once.
+    The process that waits for the end; its `communicate` deletes at once.
   """
   return subprocess.Popen(
       ['/bin/sh', '-c', 'cat > /dev/null; rm -rf -- "$@"', 'sh',

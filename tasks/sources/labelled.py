@@ -1,7 +1,7 @@
 """Records with labels: read from .npz files, checked, and their classes counted.
 
-Every family that takes labelled arrays takes them from here, so that the same fault is
-refused in all of them, by one line that names the file, the array and the row.
+Every family reads labelled arrays here, so that the same error gives the same message,
+one line that names the file, the array and the row.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,16 +16,16 @@ from tasks import task
 from tasks.sources import npz_file
 
 PARTS = ('train', 'test')
-# What most files have.
+# The arrays of most files.
 ARRAYS = ('x_train', 'y_train', 'x_test', 'y_test')
-# What states the number of classes, beside the arrays of records.
+# The arrays that state the number of classes.
 CLASS_ARRAYS = ('num_classes', 'class_names')
 
-# A label beyond is a mistake in the file; it would size the last layer.
+# A larger label is an error in the file; it would size the last layer.
 MAX_CLASSES = 1000
 
 Path = str | os.PathLike[str]
-# The name of an array, for messages, and the array -> records as a task has them.
+# The name of an array, for messages, and the array -> the records of a task.
 Convert = Callable[[str, np.ndarray], np.ndarray]
 
 
@@ -59,13 +59,13 @@ def joined(parts: Sequence[Labelled]) -> Labelled:
 
 
 class Parts(NamedTuple):
-  """What a file of labelled records has.
+  """The parts of a file of labelled records.
 
   Attributes:
     train: The training part.
     test: The test part; None if there is none.
-    num_classes: Labels of both are below.
-    notes: What a reader of results must know of the data.
+    num_classes: The exclusive upper bound of the labels of both.
+    notes: Caveats for readers of results.
   """
 
   train: Labelled
@@ -76,31 +76,31 @@ class Parts(NamedTuple):
 
 def arrays(path: Path, wanted: Sequence[str], optional: Sequence[str] = (),
            hint: str = '') -> dict[str, np.ndarray]:
-  """Arrays of an .npz file by their names.
+  """Reads arrays of an .npz file by their names.
 
   Args:
     path: The file.
-    wanted: Those that must be there.
-    optional: Those that may be.
+    wanted: The arrays that must be there.
+    optional: The arrays that may be there.
     hint: The end of the message about missing ones.
 
   Raises:
     ValueError: If the file is missing or damaged, or lacks a wanted array.
   """
-  found = npz_file.read(path, [*wanted, *optional])
-  missing = [name for name in wanted if name not in found]
+  by_name = npz_file.read(path, [*wanted, *optional])
+  missing = [name for name in wanted if name not in by_name]
   if missing:
     raise ValueError(f'{path} has no array {", ".join(missing)}; needed are '
                      f'{", ".join(wanted)}{hint}')
-  return found
+  return by_name
 
 
-def stated_classes(where: Path, found: Mapping[str, np.ndarray]) -> int | None:
+def stated_classes(path: Path, by_name: Mapping[str, np.ndarray]) -> int | None:
   """The number of classes that arrays state, whatever the labels are.
 
   Args:
-    where: The file, for messages.
-    found: Name -> array; maybe num_classes, an integer, or class_names, one a class.
+    path: The file, for messages.
+    by_name: Name -> array; maybe num_classes, an integer, or class_names, one a class.
 
   Returns:
     The number; None if there is neither array, so that all that is said of classes
@@ -109,37 +109,37 @@ def stated_classes(where: Path, found: Mapping[str, np.ndarray]) -> int | None:
   Raises:
     ValueError: If one of them is malformed, or they differ.
   """
-  names, number = (found.get(name) for name in ('class_names', 'num_classes'))
+  number, names = map(by_name.get, CLASS_ARRAYS)
   if names is not None and (names.ndim != 1 or not 2 <= names.size <= MAX_CLASSES):
-    raise ValueError(f'{where}: class_names must be a list of 2 to {MAX_CLASSES} '
+    raise ValueError(f'{path}: class_names must be a list of 2 to {MAX_CLASSES} '
                      f'names, found shape {list(names.shape)}')
   if number is None:
     return None if names is None else names.size
   if number.size != 1 or number.dtype.kind not in 'iu':
-    raise ValueError(f'{where}: num_classes must be one integer, found {number.dtype} '
+    raise ValueError(f'{path}: num_classes must be one integer, found {number.dtype} '
                      f'{list(number.shape)}')
   stated = number.item()
-  checks.integer(f'{where}: num_classes', stated, 2, MAX_CLASSES)
+  checks.integer(f'{path}: num_classes', stated, 2, MAX_CLASSES)
   if names is not None and names.size != stated:
-    raise ValueError(f'{where}: num_classes must be the number of class_names, '
+    raise ValueError(f'{path}: num_classes must be the number of class_names, '
                      f'{names.size}, found {stated}')
   return stated
 
 
-def parts_of(where: Path, found: Mapping[str, np.ndarray], names: Sequence[str],
+def parts_of(path: Path, by_name: Mapping[str, np.ndarray], names: Sequence[str],
              convert: Convert, *, num_classes: int | None = None,
              otherwise: int | None = None) -> Parts:
   """Checks a training part and a test part, if there is one.
 
   Args:
-    where: The file, for messages.
-    found: Name -> array. With IMAGE, LABEL and CLIENT of `names`: IMAGE_*, records
+    path: The file, for messages.
+    by_name: Name -> array. With IMAGE, LABEL and CLIENT of `names`: IMAGE_*, records
       [n, ...]; LABEL_*, integers [n] from 0 on; and CLIENT_*, integers or strings
       [n], if it is there; * being train and test. See also `stated_classes`.
     names: IMAGE, LABEL and, if they are to be read, CLIENT.
-    convert: Makes the records of both parts.
-    num_classes: Labels are below; None for what the file says.
-    otherwise: The same where the file does not say it; None counts labels.
+    convert: Converts the records of both parts.
+    num_classes: The exclusive upper bound of labels; None for the file's own.
+    otherwise: The same where the file states none; None counts labels.
 
   Returns:
     The parts. The number of classes is that which is given or stated, or the largest
@@ -149,23 +149,23 @@ def parts_of(where: Path, found: Mapping[str, np.ndarray], names: Sequence[str],
     ValueError: If an array is malformed. The message names it and the file.
   """
   if num_classes is None:
-    num_classes = stated_classes(where, found) or otherwise
+    num_classes = stated_classes(path, by_name) or otherwise
   else:
     checks.integer('num_classes', num_classes, 2, MAX_CLASSES)
   train, test = (
-      checked(where, found, *(f'{name}_{part}' for name in names), convert=convert,
+      checked(path, by_name, *(f'{name}_{part}' for name in names), convert=convert,
               below=num_classes or MAX_CLASSES)
-      if f'{names[0]}_{part}' in found else None for part in PARTS)
+      if f'{names[0]}_{part}' in by_name else None for part in PARTS)
   if test is not None and test.x.shape[1:] != train.x.shape[1:]:
     raise ValueError(
-        f'{where}: {names[0]}_train and {names[0]}_test must have records of one '
+        f'{path}: {names[0]}_train and {names[0]}_test must have records of one '
         f'shape, found {list(train.x.shape[1:])} and {list(test.x.shape[1:])}')
   if num_classes is not None:
     return Parts(train, test, num_classes)
   # Of both parts, so that no private label decides if the test part is in range.
   num_classes = 1 + max(int(part.y.max()) for part in (train, test) if part is not None)
   if num_classes < 2:
-    raise ValueError(f'{where}: {names[1]} has only the label 0: nothing to learn')
+    raise ValueError(f'{path}: {names[1]} has only the label 0: nothing to learn')
   return Parts(train, test, num_classes, (task.Note(
       'classes counted in private labels',
       f'the number of classes, {num_classes}, was counted from labels, private ones '
@@ -173,26 +173,26 @@ def parts_of(where: Path, found: Mapping[str, np.ndarray], names: Sequence[str],
       '--num_classes, or an array num_classes or class_names in the file'),))
 
 
-def checked(where: Path, found: Mapping[str, np.ndarray], x: str, y: str,
+def checked(path: Path, by_name: Mapping[str, np.ndarray], x: str, y: str,
             clients: str = '', *, convert: Convert, below: int = MAX_CLASSES
             ) -> Labelled:
-  """Records and labels of arrays that go together.
+  """Records and labels of arrays that belong together.
 
   Args:
-    where: The file, for messages.
-    found: Name -> array.
+    path: The file, for messages.
+    by_name: Name -> array.
     x: The name of the records, finite numbers [n, ...].
     y: The name of the labels, integers [n].
     clients: The name of the clients, which may be absent: integers or strings [n].
-    convert: Makes the records, once they are known to be finite.
-    below: Labels are.
+    convert: Converts the records, after the check that they are finite.
+    below: The exclusive upper bound of labels.
 
   Raises:
     ValueError: If an array is malformed. The message names it, the file and the
       first bad row.
   """
-  records, labels, owners = found[x], found[y], found.get(clients)
-  of_x, of_y = f'{where}: {x}', f'{where}: {y}: labels'
+  records, labels = by_name[x], by_name[y]
+  of_x, of_y = f'{path}: {x}', f'{path}: {y}: labels'
   if records.dtype.kind not in 'iuf' or records.ndim < 2:
     raise ValueError(f'{of_x} must be numbers [records, ...], found {records.dtype} '
                      f'{list(records.shape)}')
@@ -200,19 +200,16 @@ def checked(where: Path, found: Mapping[str, np.ndarray], x: str, y: str,
     raise ValueError(f'{of_x} is empty: there must be at least one record')
   if records.dtype.kind == 'f':
     check_each(of_x, records, np.isfinite(records), 'finite')
-  _check_one_each(of_y, labels, 'integer', 'iu', len(records))
+  for name, array, kinds, rule in (
+      (of_y, labels, 'iu', 'integer'),
+      (f'{path}: {clients}', by_name.get(clients), 'iuU', 'integer or string')):
+    if array is not None and (
+        array.shape != records.shape[:1] or array.dtype.kind not in kinds):
+      raise ValueError(f'{name} must be one {rule} for each of {len(records)} records, '
+                       f'found {array.dtype} {list(array.shape)}')
   check_each(of_y, labels, (labels >= 0) & (labels < below), f'in [0, {below})')
-  if owners is not None:
-    _check_one_each(
-        f'{where}: {clients}', owners, 'integer or string', 'iuU', len(records))
-  return Labelled(x=convert(of_x, records), y=labels.astype(np.int32), clients=owners)
-
-
-def _check_one_each(name: str, array: np.ndarray, what: str, kinds: str,
-                    count: int) -> None:
-  if array.shape != (count,) or array.dtype.kind not in kinds:
-    raise ValueError(f'{name} must be one {what} for each of {count} records, found '
-                     f'{array.dtype} {list(array.shape)}')
+  return Labelled(x=convert(of_x, records), y=labels.astype(np.int32),
+                  clients=by_name.get(clients))
 
 
 def check_each(name: str, array: np.ndarray, good: np.ndarray, rule: str) -> None:
@@ -227,9 +224,9 @@ def images(name: str, x: np.ndarray, shape: tuple[int, int] = (28, 28)) -> np.nd
   """Grey images as uint8 [n, *shape].
 
   Args:
-    name: Of the array, for messages.
+    name: The name of the array, for messages.
     x: [n, *shape], integers in [0, 255] or floats in [0, 1].
-    shape: What every image must measure.
+    shape: Height and width of every image.
 
   Raises:
     ValueError: If they have another shape, or values are out of range.
@@ -249,9 +246,9 @@ def pixels(name: str, x: np.ndarray, least: int = 1) -> np.ndarray:
   """Images with channels or without as uint8 [n, height, width, channels].
 
   Args:
-    name: Of the array, for messages.
+    name: The name of the array, for messages.
     x: uint8 [n, height, width] or [n, height, width, channels].
-    least: What height and width must be at least.
+    least: The minimum of height and width.
 
   Raises:
     ValueError: If they have another shape or type.
@@ -265,9 +262,9 @@ def pixels(name: str, x: np.ndarray, least: int = 1) -> np.ndarray:
   return x if x.ndim == 4 else x[..., np.newaxis]
 
 
-def read(path: Path, names: Sequence[str] = ('x', 'y', 'writer'),
-         convert: Convert = images, *, num_classes: int | None = None) -> Parts:
-  """Reads the parts of a file; all of the test part may be absent, or its clients.
+def read(path: Path, names: Sequence[str] = ('x', 'y', 'writer'), *,
+         num_classes: int | None = None) -> Parts:
+  """Reads the parts of a file of images; the test part may be absent, or its clients.
 
   Arguments, result and errors are those of `parts_of`; the clients of the training
   part must be there if they are to be read.
@@ -276,6 +273,6 @@ def read(path: Path, names: Sequence[str] = ('x', 'y', 'writer'),
   has_test = not set(test).isdisjoint(npz_file.names(path))
   hint = ('; without clients, pass --partition to divide the examples over simulated '
           'ones') if len(names) > 2 else ''
-  found = arrays(path, [*train, *(test[:2] if has_test else ())],
-                 [*test[2:], *CLASS_ARRAYS], hint)
-  return parts_of(path, found, names, convert, num_classes=num_classes)
+  by_name = arrays(path, [*train, *(test[:2] if has_test else ())],
+                   [*test[2:], *CLASS_ARRAYS], hint)
+  return parts_of(path, by_name, names, images, num_classes=num_classes)

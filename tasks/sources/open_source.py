@@ -20,12 +20,8 @@ from tasks.sources import npz_file
 from tasks.sources import records
 from tasks.sources import rows
 
-# What `client_field` is where it is not given.
+# The default of `client_field`.
 _CLIENT = 'client'
-# Options of every format that is copied.
-_OF_COPIES = ('skip_bad_clients', 'cache_dir', 'no_cache')
-
-_Fields = Sequence[records.Field] | None
 
 
 def paths(pattern: str) -> list[str]:
@@ -34,80 +30,75 @@ def paths(pattern: str) -> list[str]:
   Raises:
     ValueError: If a pattern fits no file, or a file is named twice.
   """
-  found = []
+  result = []
   for part in pattern.split(','):
-    # A file whose name looks like a pattern is taken for itself.
+    # A file may have a name that looks like a pattern.
     names = [part] if pathlib.Path(part).exists() or not glob.has_magic(part) else (
         sorted(glob.glob(part, recursive=True)))
     if not part or not names:
       raise ValueError(f'data_path must name files, found {part!r}, which fits none')
-    found += names
-  if len(set(map(os.path.realpath, found))) != len(found):
+    result += names
+  if len(set(map(os.path.realpath, result))) != len(result):
     raise ValueError(f'data_path must name every file once, found {pattern!r}')
-  return found
+  return result
 
 
 def files(pattern: str | None) -> list[str]:
   """The same, with all files that are below folders; none for None."""
-  found = []
+  result = []
   for path in () if pattern is None else paths(pattern):
     below = (os.path.join(parent, name) for parent, _, names in os.walk(path)
              for name in names)
-    found += sorted(below) if os.path.isdir(path) else [path]
-  return found
+    result += sorted(below) if os.path.isdir(path) else [path]
+  return result
 
 
-def _reader(data_path: str, found: Sequence[str | os.PathLike[str]],
-            read: Callable[..., Any], **identity: Any) -> rows.Reader:
-  for path in found if identity['format'] != 'folder' else ():
+def _reader(data_path: str, files_: Sequence[str], read: Callable[..., Any],
+            **identity: Any) -> rows.Reader:
+  for path in files_:
     if not pathlib.Path(path).is_file():
       raise ValueError(f'{path} does not exist or is not a file')
-  return rows.Reader(rows=read, paths=found, name=data_path, identity=identity,
-                     client_field=identity.get('client_field'))
+  return rows.Reader(rows=functools.partial(read, files_), paths=files_, name=data_path,
+                     identity=identity, client_field=identity.get('client_field'))
 
 
-def _by_field(read: Callable[..., Any], fields: _Fields, data_path: str, *,
+def _by_field(read: Callable[..., Any], fields: records.Fields, data_path: str, *,
               client_field: str = _CLIENT) -> rows.Reader:
-  """Of files whose records name their client."""
+  """A reader of files whose records name their client."""
   del fields
-  found = paths(data_path)
-  return _reader(
-      data_path, found,
-      lambda progress: rows.by_field(read(found, progress), client_field),
-      format=read.__name__, client_field=client_field)
+  return _reader(data_path, paths(data_path), read, format=read.__name__,
+                 client_field=client_field)
 
 
-def _parquet(fields: _Fields, data_path: str, *,
+def _parquet(fields: records.Fields, data_path: str, *,
              client_field: str = _CLIENT) -> rows.Reader:
   wanted = None if fields is None else {
       client_field: False, **{field.column: field.optional for field in fields}}
 
-  def parquet(found, progress):
-    return rows.parquet(found, progress, wanted)
+  def parquet(files_, progress):
+    return rows.parquet(files_, progress, wanted)
 
   return _by_field(parquet, fields, data_path, client_field=client_field)
 
 
-def _leaf(fields: _Fields, data_path: str) -> rows.Reader:
+def _leaf(fields: records.Fields, data_path: str) -> rows.Reader:
   del fields
-  found = paths(data_path)
-  return _reader(data_path, found, lambda progress: rows.leaf(found, progress),
-                 format='leaf')
+  return _reader(data_path, paths(data_path), rows.leaf, format='leaf')
 
 
-def _folder(fields: _Fields, data_path: str) -> rows.Reader:
+def _folder(fields: records.Fields, data_path: str) -> rows.Reader:
   del fields
   clients = folders.listed(data_path)
-  return _reader(
-      data_path, [file for of_client in clients.values() for file in of_client],
-      lambda progress: folders.read(data_path, clients, progress), format='folder',
-      clients=list(clients))
+  return rows.Reader(
+      rows=functools.partial(folders.read, data_path, clients), name=data_path,
+      paths=[file for files_ in clients.values() for file in files_],
+      identity={'format': 'folder', 'clients': list(clients)})
 
 
-def _npz(fields: _Fields, data_path: str, *, client_field: str = _CLIENT,
+def _npz(fields: records.Fields, data_path: str, *, client_field: str = _CLIENT,
          suffix: str = '_train') -> rows.Reader:
   return _reader(
-      data_path, [data_path], lambda progress: rows.npz(
+      data_path, [data_path], lambda files_, progress: rows.npz(
           data_path, suffix=suffix, client_field=client_field, fields=fields),
       format='npz', client_field=client_field, suffix=suffix)
 
@@ -116,7 +107,6 @@ _READERS: Mapping[str, Callable[..., rows.Reader]] = {
     'csv': functools.partial(_by_field, rows.csv), 'folder': _folder,
     'jsonl': functools.partial(_by_field, rows.jsonl), 'leaf': _leaf, 'npz': _npz,
     'parquet': _parquet}
-_OF_SQLITE = ('data_path', 'train_split', 'test_split')
 
 # The formats. Tasks add sources of their own: embedded and official.
 FORMATS = tuple(sorted((*_READERS, 'sqlite')))
@@ -125,20 +115,20 @@ FORMATS = tuple(sorted((*_READERS, 'sqlite')))
 def options(data_source: str) -> tuple[str, ...]:
   """The options of `open_raw` that a format uses; data_path is always needed."""
   if data_source == 'sqlite':
-    return (*_OF_SQLITE, 'skip_bad_clients')
+    return 'data_path', 'train_split', 'test_split', 'skip_bad_clients'
   own = inspect.signature(_READERS[data_source]).parameters
   parts = () if data_source == 'npz' else ('test_path',)
   return (*(name for name in own if name not in ('fields', 'suffix')), *parts,
-          *_OF_COPIES)
+          'skip_bad_clients', 'cache_dir', 'no_cache')
 
 
-# All of them, for flags.
+# Those of all formats, for flags.
 OPTIONS = tuple(sorted({name for format_ in FORMATS for name in options(format_)}))
 
 
-def readers(data_source: str, *, fields: _Fields, data_path: str,
+def readers(data_source: str, *, fields: records.Fields, data_path: str,
             test_path: str | None = None, **given: Any) -> dict[str, rows.Reader]:
-  """What reads the rows of a training part and, if there is one, of a test part.
+  """Readers of the rows of a training part and, if there is one, of a test part.
 
   Arguments are those of `open_raw`.
   """
@@ -155,12 +145,12 @@ def readers(data_source: str, *, fields: _Fields, data_path: str,
     parts = {'train': data_path, 'test': test_path}
     return {split: read(fields, path, **given)
             for split, path in parts.items() if path is not None}
-  there, client = npz_file.names(data_path), given.get('client_field', _CLIENT)
-  if f'{client}_train' not in there and client in there:
+  names, client = npz_file.names(data_path), given.get('client_field', _CLIENT)
+  if f'{client}_train' not in names and client in names:
     return {'train': read(fields, data_path, suffix='', **given)}
   return {split: read(fields, data_path, suffix=f'_{split}', **given)
           for split in ('train', 'test')
-          if split == 'train' or f'{client}_test' in there}
+          if split == 'train' or f'{client}_test' in names}
 
 
 def check_options(data_source: str, given: Mapping[str, Any]) -> None:
@@ -170,13 +160,13 @@ def check_options(data_source: str, given: Mapping[str, Any]) -> None:
                  ['data_path'])
 
 
-def open_raw(data_source: str, *, fields: _Fields, skip_bad_clients: bool = False,
-             **given: Any) -> records.RawData:
-  """Opens files, of whose clients a copy in SQLite is made unless there is one.
+def open_raw(data_source: str, *, fields: records.Fields,
+             skip_bad_clients: bool = False, **given: Any) -> records.RawData:
+  """Opens files, of whose clients a copy in SQLite is written unless there is one.
 
   Args:
     data_source: One of FORMATS.
-    fields: What to read; None reads everything.
+    fields: The fields to read; None reads all.
     skip_bad_clients: Skip and count clients and records that are bad.
     **given: Some of `options(data_source)`. data_path: the files, between commas or
       as patterns. test_path: those of a test part. client_field: the field or
@@ -193,7 +183,7 @@ def open_raw(data_source: str, *, fields: _Fields, skip_bad_clients: bool = Fals
     OSError: If the copy can't be written.
   """
   check_options(data_source, given)
-  # TensorFlow takes seconds to import, which settings need not pay.
+  # Imports TensorFlow, which takes seconds and settings do not need.
   from tasks.sources import store  # pylint: disable=g-import-not-at-top
   skips = task.Skips(skip_bad_clients)
   if data_source == 'sqlite':
@@ -206,19 +196,19 @@ def open_raw(data_source: str, *, fields: _Fields, skip_bad_clients: bool = Fals
   return records.RawData(train=parts['train'], test=parts.get('test'), skips=skips)
 
 
-def _splits(fields: _Fields, data_path: str, train_split: str | None = None,
+def _splits(fields: records.Fields, data_path: str, train_split: str | None = None,
             test_split: str | None = None) -> dict[str, task.ClientSource]:
   """The parts of an SQLite file."""
   from tasks.sources import sqlite  # pylint: disable=g-import-not-at-top
-  there = sqlite.split_names(data_path)
+  names = sqlite.split_names(data_path)
   if train_split is None:
-    train_split = there[0] if len(there) == 1 else 'train'
-  if test_split is None and 'test' in there and train_split != 'test':
+    train_split = names[0] if len(names) == 1 else 'train'
+  if test_split is None and 'test' in names and train_split != 'test':
     test_split = 'test'
   chosen = {'train': train_split, 'test': test_split}
   for split in filter(None, chosen.values()):
-    if split not in there:
+    if split not in names:
       raise ValueError(f'{data_path} has no split {split!r}; it has '
-                       f'{", ".join(map(repr, there)) or "none"}')
+                       f'{records.names(names)}')
   return {part: sqlite.SqliteSource(data_path, split, fields=fields)
           for part, split in chosen.items() if split is not None}

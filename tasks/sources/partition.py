@@ -9,15 +9,14 @@ from tasks import checks
 
 def split(labels: np.ndarray, *, partition: str, num_clients: int, seed: int,
           **options: Any) -> np.ndarray:
-  """Splits by the partition of a name.
+  """Splits examples over simulated clients.
 
   Args:
     labels: [examples] integers.
     partition: One of PARTITIONS, the functions below.
     num_clients: In [1, examples].
     seed: >= 0. The same arguments give the same split on every machine.
-    **options: dirichlet_alpha, labels_per_client or size_exponent; an option of
-      another partition must be None.
+    **options: Keywords of the partition's function; None counts as not given.
 
   Returns:
     int64 [examples] in [0, num_clients), the client of each example. Every client
@@ -27,10 +26,12 @@ def split(labels: np.ndarray, *, partition: str, num_clients: int, seed: int,
     ValueError: If an argument is out of range, or not one of this partition.
   """
   checks.choice('partition', partition, PARTITIONS)
-  function, option, argument = _FUNCTIONS[partition]
-  given = checks.options(f'partition {partition}', options, [option] if option else [])
-  return function(labels, num_clients=num_clients, seed=seed,
-                  **{argument: value for value in given.values()})
+  function = PARTITIONS[partition]
+  given = checks.options(
+      f'partition {partition}', options, checks.keywords(function)[0])
+  checks.integer('num_clients', num_clients, 1, labels.size, 'examples')
+  checks.integer('data_seed', seed, 0)
+  return function(labels, num_clients, np.random.default_rng(seed), **given)
 
 
 def label_counts(labels: np.ndarray, clients: np.ndarray) -> np.ndarray:
@@ -40,13 +41,8 @@ def label_counts(labels: np.ndarray, clients: np.ndarray) -> np.ndarray:
   return counts
 
 
-def _check(labels: np.ndarray, num_clients: int, seed: int) -> None:
-  checks.integer('num_clients', num_clients, 1, labels.size, 'examples')
-  checks.integer('data_seed', seed, 0)
-
-
-def _deal(sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-  """Gives clients so many examples each, of all examples in random order."""
+def _assign(sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+  """Gives each client its number of examples, of all examples in random order."""
   clients = np.empty(int(sizes.sum()), np.int64)
   clients[rng.permutation(clients.size)] = np.repeat(np.arange(sizes.size), sizes)
   return clients
@@ -57,143 +53,90 @@ def _even_sizes(total: int, parts: int) -> np.ndarray:
   return np.diff(np.arange(parts + 1) * total // parts)
 
 
-def iid(labels: np.ndarray, *, num_clients: int, seed: int) -> np.ndarray:
-  """Gives every client equally many examples (up to one), whatever their labels.
-
-  Arguments, result and errors are those of `split`.
-  """
-  _check(labels, num_clients, seed)
-  return _deal(_even_sizes(labels.size, num_clients), np.random.default_rng(seed))
+def _iid(labels: np.ndarray, num_clients: int, rng: np.random.Generator) -> np.ndarray:
+  """Gives every client equally many examples (up to one), whatever their labels."""
+  return _assign(_even_sizes(labels.size, num_clients), rng)
 
 
-def by_size(labels: np.ndarray, *, num_clients: int, exponent: float = 1.0,
-            seed: int) -> np.ndarray:
+def _by_size(labels: np.ndarray, num_clients: int, rng: np.random.Generator, *,
+             size_exponent: float = 1.0) -> np.ndarray:
   """Gives clients numbers of examples that follow a power law.
 
-  The client of rank r, from 1, has one example and its part of the rest in
-  proportion to r ** -exponent, rounded; which client has which rank is random, and
-  labels do not matter.
-
-  Args:
-    labels: [examples] integers.
-    num_clients: In [1, examples].
-    exponent: >= 0, finite. 0: all have equally many; large: one has nearly all.
-    seed: >= 0.
-
-  Returns:
-    See split.
-
-  Raises:
-    ValueError: If an argument is out of range.
+  The client of rank r, from 1, has one example and a fraction of the rest in
+  proportion to r ** -size_exponent, rounded; which client has which rank is random,
+  and labels do not matter. An exponent of 0 gives all equally many; a large one gives
+  one client nearly all.
   """
-  _check(labels, num_clients, seed)
-  checks.finite('size_exponent', exponent, or_zero=True)
-  rng = np.random.default_rng(seed)
+  checks.finite('size_exponent', size_exponent, or_zero=True)
   ranks = np.arange(1, num_clients + 1, dtype=float)
-  parts = np.cumsum(ranks ** -float(exponent))
-  ends = np.rint((labels.size - num_clients) * parts / parts[-1]).astype(np.int64)
-  return _deal(rng.permutation(1 + np.diff(ends, prepend=0)), rng)
+  weights = np.cumsum(ranks ** -float(size_exponent))
+  ends = np.rint((labels.size - num_clients) * weights / weights[-1]).astype(np.int64)
+  return _assign(rng.permutation(1 + np.diff(ends, prepend=0)), rng)
 
 
-def by_labels(labels: np.ndarray, *, num_clients: int, labels_per_client: int = 2,
-              seed: int) -> np.ndarray:
-  """Gives every client examples of so many labels, and no others.
+def _by_labels(labels: np.ndarray, num_clients: int, rng: np.random.Generator, *,
+               labels_per_client: int = 2) -> np.ndarray:
+  """Gives every client examples of `labels_per_client` labels, and no others.
 
-  Labels are dealt so that each goes to equally many clients (up to one), and its
-  examples are divided evenly among them.
-
-  Args:
-    labels: [examples] integers.
-    num_clients: In [1, examples].
-    labels_per_client: From 1 to the number of labels; together the clients must
-      have every label.
-    seed: >= 0.
-
-  Returns:
-    See split.
-
-  Raises:
-    ValueError: If an argument is out of range, or a label has fewer examples than
-      clients that it goes to.
+  Each label goes to equally many clients (up to one), and its examples are divided
+  evenly among them. Raises ValueError if the clients together cannot have every label,
+  or a label has fewer examples than clients that it goes to.
   """
-  _check(labels, num_clients, seed)
   classes, indices = np.unique(labels, return_inverse=True)
   checks.integer('labels_per_client', labels_per_client, 1, classes.size, 'labels')
+  given = f'num_clients={num_clients} with labels_per_client={labels_per_client}'
   if num_clients * labels_per_client < classes.size:
-    raise ValueError(
-        f'num_clients={num_clients} with labels_per_client={labels_per_client} leave '
-        f'some of the {classes.size} labels to nobody')
-  rng = np.random.default_rng(seed)
-  holders: list[list[int]] = [[] for _ in classes]
+    raise ValueError(f'{given} leave some of the {classes.size} labels to no client')
+  clients_of_label: list[list[int]] = [[] for _ in classes]
   for client in range(num_clients):
-    # Those that the fewest have so far, at random among equals.
-    order = np.lexsort((rng.random(classes.size), [len(h) for h in holders]))
+    # The labels with the fewest clients so far, at random among equals.
+    order = np.lexsort((rng.random(classes.size), list(map(len, clients_of_label))))
     for label in order[:labels_per_client]:
-      holders[label].append(client)
+      clients_of_label[label].append(client)
   clients = np.empty(labels.size, np.int64)
-  for label, those in enumerate(holders):
+  for label, chosen in enumerate(clients_of_label):
     rows = rng.permutation(np.flatnonzero(indices == label))
-    if rows.size < len(those):
-      raise ValueError(
-          f'num_clients={num_clients} with labels_per_client={labels_per_client} need '
-          f'{len(those)} examples of label {classes[label]}, which has {rows.size}')
+    if rows.size < len(chosen):
+      raise ValueError(f'{given} need {len(chosen)} examples of label '
+                       f'{classes[label]}, which has {rows.size}')
     clients[rows] = np.repeat(
-        rng.permutation(those), _even_sizes(rows.size, len(those)))
+        rng.permutation(chosen), _even_sizes(rows.size, len(chosen)))
   return clients
 
 
-def dirichlet(labels: np.ndarray, *, num_clients: int, alpha: float = 1.0,
-              seed: int) -> np.ndarray:
+def _dirichlet(labels: np.ndarray, num_clients: int, rng: np.random.Generator, *,
+               dirichlet_alpha: float = 1.0) -> np.ndarray:
   """Gives every client its own mixture of labels, drawn from Dirichlet(alpha).
 
-  Clients have equally many examples (up to one), so each has at least one. A
-  client draws its mixture, then its examples without replacement; a label that
-  runs out is replaced by the client's others, or by what is left.
-
-  Args:
-    labels: [examples] integers.
-    num_clients: In [1, examples].
-    alpha: > 0. Small: few labels a client; large: each client like the whole.
-    seed: >= 0. The same arguments give the same split on every machine.
-
-  Returns:
-    int64 [examples] in [0, num_clients), the client of each example.
-
-  Raises:
-    ValueError: If an argument is out of range.
+  Clients have equally many examples (up to one), so each has at least one. A client
+  draws its mixture, then its examples without replacement; a label that runs out is
+  replaced by the client's others, or by what is left. A small alpha gives a client few
+  labels; with a large one each client is like the whole.
   """
-  _check(labels, num_clients, seed)
-  checks.finite('dirichlet_alpha', alpha)
-  rng = np.random.default_rng(seed)
-  classes, label_indices = np.unique(labels, return_inverse=True)
-  pools = [rng.permutation(np.flatnonzero(label_indices == c)).tolist()
+  checks.finite('dirichlet_alpha', dirichlet_alpha)
+  classes, indices = np.unique(labels, return_inverse=True)
+  pools = [rng.permutation(np.flatnonzero(indices == c)).tolist()
            for c in range(classes.size)]
   left = np.array([len(pool) for pool in pools])
   clients = np.empty(labels.size, np.int64)
-  mixtures = rng.dirichlet(np.full(classes.size, float(alpha)), num_clients)
-  for client, mixture in enumerate(mixtures):
-    # Sizes n // k and n // k + 1, summing to n.
-    missing = (labels.size * (client + 1) // num_clients
-               - labels.size * client // num_clients)
+  mixtures = rng.dirichlet(np.full(classes.size, float(dirichlet_alpha)), num_clients)
+  sizes = _even_sizes(labels.size, num_clients)
+  for client, (mixture, missing) in enumerate(zip(mixtures, sizes)):
     while missing > 0:
       weights = np.where(left > 0, mixture, 0.0)
       if weights.sum() < 1e-12:
         weights = left.astype(float)
-      taken = np.minimum(
-          rng.multinomial(missing, weights / weights.sum()), left)
-      for label in np.flatnonzero(taken):
-        for _ in range(taken[label]):
+      counts = np.minimum(rng.multinomial(missing, weights / weights.sum()), left)
+      for label in np.flatnonzero(counts):
+        for _ in range(counts[label]):
           clients[pools[label].pop()] = client
-      left -= taken
-      missing -= int(taken.sum())
+      left -= counts
+      missing -= counts.sum()
   return clients
 
 
-# Partition -> its function, its option, and what the function calls that.
-_FUNCTIONS = {
-    'dirichlet': (dirichlet, 'dirichlet_alpha', 'alpha'), 'iid': (iid, None, None),
-    'labels': (by_labels, 'labels_per_client', 'labels_per_client'),
-    'size': (by_size, 'size_exponent', 'exponent')}
-PARTITIONS = tuple(_FUNCTIONS)
-# Those of all partitions.
-OPTIONS = ('dirichlet_alpha', 'labels_per_client', 'size_exponent')
+PARTITIONS = {
+    'dirichlet': _dirichlet, 'iid': _iid, 'labels': _by_labels, 'size': _by_size}
+# The options of all partitions.
+OPTIONS = tuple(name for function in PARTITIONS.values()
+                for name in checks.keywords(function)[0])

@@ -1,14 +1,14 @@
-"""Records: what files hold of clients, before a task makes examples of them.
+"""Records: the contents of clients' files, before a task turns them into examples.
 
 A *raw source* is a task.ClientSource whose examples are the file's own fields.
 They share their first dimension; numbers are numeric arrays, texts object arrays
 of str of the shape [examples]. Its element_spec gives dtype(object) and () for
-texts. A task makes model examples of it:
+texts. A task converts it to model examples:
 
   raw = open_source.open_raw(data_source, fields=[...], data_path=..., ...)
   train = records.MappedSource(raw.train, convert, element_spec)
 
-Nothing is read before it is asked for. No TensorFlow here.
+Clients are read lazily. No TensorFlow here.
 """
 
 import dataclasses
@@ -19,23 +19,23 @@ import numpy as np
 
 from tasks import task
 
-# Kinds of fields: str; a signed 64-bit integer; a 64-bit float; and, of a field that
-# may be either of the latter as long as all of it is, a number.
+# Kinds of fields: str; a signed 64-bit integer; a 64-bit float; and a number, which is
+# one of the latter two, the same in all records.
 TEXT, INTEGER, FLOAT, NUMBER = 'text', 'integer', 'float', 'number'
 KINDS = (TEXT, INTEGER, FLOAT, NUMBER)
 
-# An element_spec's dtype of texts.
+# The dtype of texts in an element_spec.
 TEXT_DTYPE = np.dtype(object)
 
 ElementSpec = Mapping[str, tuple[np.dtype, tuple[int, ...]]]
 RawExamples = Mapping[str, np.ndarray]
 
-# Held-out clients are read into memory: no more of them than this, of training
-# clients that are held out and of a test part.
+# Held-out clients are read into memory: at most this many training clients that are
+# held out, and clients of a test part.
 MAX_HELD_OUT_CLIENTS = 1000
 MAX_TEST_CLIENTS = 10_000
-# Held-out clients are chosen by this seed whatever the run, so that accuracies of
-# different runs are of the same clients.
+# Selects the held-out clients in every run, so that accuracies of different runs are
+# of the same clients.
 _HELD_OUT_SEED = 20230817
 
 
@@ -46,8 +46,8 @@ class Field:
   Attributes:
     name: Its key in the raw examples.
     source_name: Its name in the file; None means the same.
-    kind: One of KINDS, and anything else is an error; None means what is found.
-      Integers are taken for floats, but never the reverse. A list of texts is one
+    kind: One of KINDS, and values of other kinds are errors; None means any kind.
+      Integers are accepted as floats, but never the reverse. A list of texts is one
       text joined by '|', as in TFF's Stack Overflow.
     optional: A record may lack it or have null: '' for a text, 0 for a number.
   """
@@ -71,8 +71,11 @@ class Field:
     return self.name if self.source_name is None else self.source_name
 
 
+Fields = Sequence[Field] | None  # None means all.
+
+
 def parse_field(text: str) -> Field:
-  """The field that NAME, NAME:KIND or NAME:KIND? stands for. Raises ValueError."""
+  """Parses NAME, NAME:KIND or NAME:KIND?. Raises ValueError."""
   name, _, kind = text.partition(':')
   if not name:
     raise ValueError(f'fields must be NAME, NAME:KIND or NAME:KIND?, found {text!r}')
@@ -80,14 +83,19 @@ def parse_field(text: str) -> Field:
                optional=kind.endswith('?'))
 
 
+def names(known: Iterable[str]) -> str:
+  """The names that there are, for messages."""
+  return ', '.join(map(repr, known))[:200] or 'none'
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RawData:
-  """What a data source has.
+  """The parts of a data source.
 
   Attributes:
     train: Raw source of the training population.
     test: Raw source of the test part; None if there is none.
-    skips: Counts what was skipped; give it to the task.Task.
+    skips: Counts bad clients and records; give it to the task.Task.
   """
 
   train: task.ClientSource
@@ -96,9 +104,9 @@ class RawData:
 
 
 class Wrapping:
-  """A source of the same clients as another, made of what that one reads.
+  """A source of the same clients as another, from which it reads.
 
-  Implements tasks.task.ClientSource but for `examples`.
+  Implements tasks.task.ClientSource except for `examples`.
   """
 
   def __init__(self, source: task.ClientSource):
@@ -117,7 +125,7 @@ class Wrapping:
 
 
 class MappedSource(Wrapping):
-  """A task's examples, made of a raw source's, a client at a time."""
+  """A task's examples, converted from a raw source's, a client at a time."""
 
   def __init__(
       self, source: task.ClientSource,
@@ -131,7 +139,7 @@ class MappedSource(Wrapping):
       convert: All raw examples of one client -> its model examples, arrays as
         in `element_spec` that share their first dimension, which need not be
         that of the raw ones, and may be 0. Raises ValueError on bad data; the
-        message gets the file and the client.
+        message then names the file and the client.
       element_spec: Feature name -> (NumPy dtype, shape of one example).
       convert_in_graph: `convert` as a pure TensorFlow function of tensors, with
         the same results; texts are scalar strings, UTF-8. With it, and with a
@@ -148,11 +156,26 @@ class MappedSource(Wrapping):
     """The model examples of a client. Raises task.BadClientError."""
     raw = self._source.examples(client_id)
     try:
-      found = dict(self._convert(raw))
-      _check_against(found, self.element_spec)
+      examples = dict(self._convert(raw))
+      self._check(examples)
     except ValueError as error:
       raise task.BadClientError(f'{self.where(client_id)}: {error}') from error
-    return found
+    return examples
+
+  def _check(self, examples: RawExamples) -> None:
+    """Raises ValueError unless examples agree with the element_spec."""
+    if set(examples) != set(self.element_spec):
+      raise ValueError(
+          f'the features must be {", ".join(sorted(self.element_spec))}, found '
+          f'{", ".join(sorted(examples))}')
+    counts = {name: len(array) for name, array in examples.items()}
+    if len(set(counts.values())) > 1:
+      raise ValueError(f'features differ in their number of examples: {counts}')
+    for name, (dtype, shape) in self.element_spec.items():
+      array = examples[name]
+      if array.dtype != dtype or array.shape[1:] != shape:
+        raise ValueError(f'{name} must be {dtype} {list(shape)} per example, found '
+                         f'{array.dtype} {list(array.shape[1:])}')
 
   @property
   def read_in_graph(self) -> Callable[[Any], Mapping[str, Any]] | None:
@@ -164,10 +187,9 @@ class MappedSource(Wrapping):
 
 
 class SubsetSource(Wrapping):
-  """Some clients of a source."""
+  """Some clients of a source, in the given order."""
 
   def __init__(self, source: task.ClientSource, client_ids: Iterable[str]):
-    """Keeps the given clients, in the given order."""
     super().__init__(source)
     self.client_ids = tuple(client_ids)
     self._known = frozenset(self.client_ids)
@@ -180,33 +202,15 @@ class SubsetSource(Wrapping):
 
 
 def where(source: task.ClientSource, client_id: str) -> str:
-  """Where a client of a source comes from, for messages."""
+  """The file and the client, as far as the source knows them, for messages."""
   describe = getattr(source, 'where', None)
   return f'client {client_id!r}' if describe is None else describe(client_id)
-
-
-def _check_against(examples: Mapping[str, np.ndarray],
-                   element_spec: ElementSpec) -> None:
-  """Raises ValueError unless examples are what the element_spec says."""
-  if set(examples) != set(element_spec):
-    raise ValueError(
-        f'the features must be {", ".join(sorted(element_spec))}, found '
-        f'{", ".join(sorted(examples))}')
-  counts = {name: len(array) for name, array in examples.items()}
-  if len(set(counts.values())) > 1:
-    raise ValueError(f'features differ in their number of examples: {counts}')
-  for name, (dtype, shape) in element_spec.items():
-    array = examples[name]
-    if array.dtype != dtype or array.shape[1:] != shape:
-      raise ValueError(
-          f'{name} must be {dtype} {list(shape)} per example, found '
-          f'{array.dtype} {list(array.shape[1:])}')
 
 
 def split_clients(
     source: task.ClientSource, *, held_out_fraction: float = 0.1
 ) -> tuple[SubsetSource, SubsetSource | None]:
-  """Keeps some clients out of the population, to test on.
+  """Holds some clients out of the population, to test on.
 
   Args:
     source: All clients; two or more unless held_out_fraction is 0.
@@ -236,7 +240,7 @@ def split_clients(
   chosen[rng.permutation(len(ids))[:count]] = True
   # Sorted, so that the choice is of ids and not of their order in a file.
   ids = np.array(sorted(ids), dtype=object)
-  return (SubsetSource(source, ids[~chosen]), SubsetSource(source, ids[chosen]))
+  return SubsetSource(source, ids[~chosen]), SubsetSource(source, ids[chosen])
 
 
 def gather(
@@ -246,9 +250,9 @@ def gather(
   """Reads clients into memory, to be a held-out set.
 
   Args:
-    source: Of the clients; usually a MappedSource.
-    skips: What to do about bad clients; None raises at the first.
-    max_clients: Read at most so many, chosen by a fixed seed; None reads all.
+    source: The clients; usually a MappedSource.
+    skips: The treatment of bad clients; None raises at the first.
+    max_clients: Read at most this many, selected by a fixed seed; None reads all.
 
   Returns:
     Feature name -> array, of all clients end to end; and the client id of each
@@ -258,6 +262,7 @@ def gather(
     ValueError: On a bad client that is not to be skipped, or if no example is
       left.
   """
+  skips = skips or task.Skips()
   ids = list(source.client_ids)
   if max_clients is not None and max_clients < len(ids):
     rng = np.random.default_rng(_HELD_OUT_SEED)
@@ -265,60 +270,53 @@ def gather(
   parts, clients = [], []
   for client_id in ids:
     try:
-      part = source.examples(client_id)
+      parts.append(source.examples(client_id))
     except task.BadClientError as error:
-      if skips is None:
-        raise
       skips.client(client_id, error)
       continue
-    parts.append(part)
-    clients.append(np.full(len(next(iter(part.values()))), client_id, object))
-  if not sum(len(rows) for rows in clients):
+    clients += [client_id] * len(next(iter(parts[-1].values())))
+  if not clients:
     raise ValueError(f'there is no example in the {len(ids)} clients')
   examples = {name: np.concatenate([part[name] for part in parts])
               for name in source.element_spec}
-  return examples, np.concatenate(clients).astype(str)
+  return examples, np.array(clients, str)
 
 
 def held_out_sets(
-    examples: RawExamples, clients: np.ndarray | None,
-    population: task.ClientSource) -> dict[str, dict[str, np.ndarray]]:
-  """Held-out examples under the names that say whose they are.
+    examples: RawExamples, clients: np.ndarray, population: task.ClientSource
+) -> dict[str, dict[str, np.ndarray]]:
+  """Names held-out examples after their clients.
 
   Args:
     examples: Feature name -> array.
-    clients: [examples], whose they are; None if not known.
+    clients: [examples], the client of each.
     population: The training clients.
 
   Returns:
     'test_clients', examples of clients outside the population, and
-    'test_examples', further examples of the population's clients; only those
-    that there are. 'test' if the clients are not known.
+    'test_examples', further examples of the population's clients; without empty
+    sets.
   """
-  if clients is None:
-    return {'test': dict(examples)}
   known = np.isin(clients.astype(str), list(population.client_ids))
   sets = {}
   for name, rows in (('test_clients', ~known), ('test_examples', known)):
-    if np.all(rows):
-      sets[name] = dict(examples)
-    elif np.any(rows):
-      sets[name] = {key: array[rows] for key, array in examples.items()}
+    if np.any(rows):
+      index = ... if np.all(rows) else rows  # All need no copy.
+      sets[name] = {key: array[index] for key, array in examples.items()}
   return sets
 
 
 def with_held_out(
     train: task.ClientSource, test: task.ClientSource | None, *, skips: task.Skips,
-    held_out_fraction: float | None = None, max_test_clients: int = MAX_TEST_CLIENTS
+    held_out_fraction: float | None = None
 ) -> tuple[task.ClientSource, dict[str, dict[str, np.ndarray]]]:
-  """The population and the held-out sets of data with a test part or without.
+  """Divides data with a test part or without into population and held-out sets.
 
   Args:
     train: All training clients; usually a MappedSource.
-    test: The test part, its like; None holds some training clients out.
-    skips: What to do about bad clients of the held-out sets.
+    test: The test part, of the same kind; None holds some training clients out.
+    skips: The treatment of bad clients of the held-out sets.
     held_out_fraction: See split_clients; only without a test part. None means 0.1.
-    max_test_clients: See gather; of the test part.
 
   Raises:
     ValueError: If held_out_fraction is given with a test part or leaves nothing on
@@ -327,7 +325,7 @@ def with_held_out(
   if test is not None:
     if held_out_fraction is not None:
       raise ValueError('held_out_fraction is not used: the data have a test part')
-    examples, clients = gather(test, skips=skips, max_clients=max_test_clients)
+    examples, clients = gather(test, skips=skips, max_clients=MAX_TEST_CLIENTS)
     return train, held_out_sets(examples, clients, train)
   fraction = 0.1 if held_out_fraction is None else held_out_fraction
   population, held_out = split_clients(train, held_out_fraction=fraction)

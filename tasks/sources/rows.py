@@ -1,10 +1,11 @@
 """Rows of clients' files, one after another, with bounded memory.
 
-A reader yields a `Row` for each example of a client, and checks nothing of its values.
-What is wrong with one row is the row's; what is wrong with a file is a ValueError that
-names the file and, where lines count, the line.
+A reader yields a `Row` for each example of a client, and does not check its values. A
+bad row carries its own error; a bad file raises a ValueError that names the file and,
+where lines count, the line.
 """
 
+import codecs
 import collections
 import contextlib
 import csv as csv_lib
@@ -16,7 +17,7 @@ import json
 import os
 import pathlib
 import tempfile
-from typing import Any, BinaryIO, Callable, Iterable, Iterator, Mapping, NamedTuple
+from typing import Any, BinaryIO, Callable, Iterator, Mapping, NamedTuple
 from typing import Sequence
 import warnings
 import zlib
@@ -29,91 +30,84 @@ from tasks.sources import janitor
 from tasks.sources import npz_file
 from tasks.sources import records
 
-# A longer line, or user of LEAF, is a mistake: no more than this is read of one.
+# A line, or a user of LEAF, that is longer is an error, found without reading it all.
 MAX_BYTES = 64 * 2**20
 
-_GZIP_MAGIC = b'\x1f\x8b'
-_BYTE_ORDER_MARK = b'\xef\xbb\xbf'
-_PARQUET_ROWS = 4096
 # Deeper, each level would cost ijson as much memory as all levels above it.
-_MOST_LEVELS = 1000
-# Signs that are no brackets or quotes, and what a bracket adds to the level.
+_MAX_LEVELS = 1000
+# The bytes that are neither bracket nor quote, and what a bracket adds to the level.
 _OTHERS = bytes(set(range(256)) - set(b'"[]{}'))
 _STEPS = np.zeros(256, np.int8)
 _STEPS[list(b'[{')], _STEPS[list(b']}')] = 1, -1
-# What yajl is given at a time: it scans a text anew with each piece.
+# The piece that yajl gets: it scans a text from its start with each one.
 _LEAF_BYTES = 4 * 2**20
 
 Path = str | os.PathLike[str]
-# Told how many bytes of the files were read since it was last told.
+# Called with the number of bytes that were read since the last call.
 Progress = Callable[[int], Any]
-
-
-def _ignored(count: int) -> None:
-  del count
 
 
 class Row(NamedTuple):
   """One example of one client.
 
   Attributes:
-    place: The file and, where lines count, the line.
-    client: The client; None if that can't be told.
-    record: Name of a column -> its value; or what is wrong.
+    location: The file and, where lines count, the line.
+    client: The client; None if the record names it, or it is not known.
+    record: Name of a column -> its value; or the error.
   """
 
-  place: str
+  location: str
   client: str | None
   record: Mapping[str, Any] | ValueError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reader:
-  """What reads the rows of one population.
+  """Reads the rows of one population.
 
   Attributes:
     rows: Yields all rows; called again if a field turns out to be of another type.
     paths: The files, whose states are part of the identity.
-    identity: What else decides what the rows are, as JSON.
-    client_field: The column of the clients, which is not copied unless it is asked
-      for; None if there is none.
-    name: Of the files, for messages.
+    identity: The options that decide what the rows are, as JSON.
+    client_field: The column of the clients, which is copied only if it is asked for;
+      None if rows have their clients.
+    name: The name of the files in messages.
   """
 
   rows: Callable[[Progress], Iterator[Row]]
-  paths: Sequence[str | os.PathLike[str]] = ()
+  paths: Sequence[Path] = ()
   identity: Any = None
   client_field: str | None = None
   name: str = ''
 
-  def states(self) -> list:
+  def states(self) -> list[list]:
     """Path, size, times of change and inode of each file that there is."""
-    return states(self.paths)
+    return [[os.path.abspath(path), status.st_size, status.st_mtime_ns,
+             status.st_ctime_ns, status.st_ino]
+            for path in filter(os.path.isfile, self.paths)
+            for status in [os.stat(path)]]
 
 
-def states(paths: Iterable[Path]) -> list[list]:
-  """Path, size, times of change and inode of each of these files that there is."""
-  return [[os.path.abspath(path), status.st_size, status.st_mtime_ns,
-           status.st_ctime_ns, status.st_ino]
-          for path in filter(os.path.isfile, paths) for status in [os.stat(path)]]
-
-
-def client_id_of(value: Any, name: str) -> str:
-  """The id of a client from what a record has. Raises ValueError."""
+def client_of(record: Mapping[str, Any], name: str) -> str:
+  """The id of the client that a field of a record names. Raises ValueError."""
+  if name not in record:
+    raise ValueError(f'there is no field {name!r} of the client; there are '
+                     f'{records.names(record)}')
+  value = record[name]
   if isinstance(value, bool) or not isinstance(
       value, (str, int, np.integer)) or value == '':
     raise ValueError(
         f'field {name!r} must name the client by a text or an integer, found '
         f'{value!r}'[:200])
-  found = str(value)
-  if '\0' in found:
+  client = str(value)
+  if '\0' in client:
     raise ValueError(f'field {name!r} must not contain the character 0')
-  found.encode('utf-8')  # UnicodeEncodeError is a ValueError.
-  return found
+  client.encode('utf-8')  # UnicodeEncodeError is a ValueError.
+  return client
 
 
-class _Read(io.FileIO):
-  """A file that tells how much of it was read."""
+class _CountedFile(io.FileIO):
+  """A file that reports how much of it was read."""
 
   def __init__(self, path: Path, progress: Progress):
     super().__init__(path)
@@ -126,15 +120,15 @@ class _Read(io.FileIO):
 
 
 @contextlib.contextmanager
-def opened(path: Path, progress: Progress = _ignored) -> Iterator[BinaryIO]:
-  """A file for reading decompressed bytes.
+def opened(path: Path, progress: Progress) -> Iterator[BinaryIO]:
+  """Opens a file for reading decompressed bytes.
 
-  Damaged compression is a ValueError in the block; it names the file.
+  Damaged compression raises a ValueError in the block; it names the file.
   """
   if not pathlib.Path(path).is_file():
     raise ValueError(f'{path} does not exist or is not a file')
-  with io.BufferedReader(_Read(path, progress), 2**20) as file:
-    if file.peek(2)[:2] != _GZIP_MAGIC:
+  with io.BufferedReader(_CountedFile(path, progress), 2**20) as file:
+    if file.peek(2)[:2] != b'\x1f\x8b':  # gzip's first bytes.
       yield file
       return
     try:
@@ -146,7 +140,7 @@ def opened(path: Path, progress: Progress = _ignored) -> Iterator[BinaryIO]:
 
 
 def _lines(path: Path, progress: Progress) -> Iterator[tuple[str, bytes]]:
-  """Each line of a file, and its place."""
+  """The location and the content of every line."""
   number = 0
   try:
     with opened(path, progress) as file:
@@ -157,7 +151,7 @@ def _lines(path: Path, progress: Progress) -> Iterator[tuple[str, bytes]]:
           raise ValueError(f'{path}, line {number}: longer than '
                            f'{MAX_BYTES // 2**20} MiB')
         if number == 1:
-          content = content.removeprefix(_BYTE_ORDER_MARK)
+          content = content.removeprefix(codecs.BOM_UTF8)
         yield f'{path}, line {number}', content
   except ValueError as error:
     if 'damaged' in str(error):
@@ -168,6 +162,7 @@ def _lines(path: Path, progress: Progress) -> Iterator[tuple[str, bytes]]:
 
 
 def decoded(content: bytes) -> str:
+  """The text that is encoded in UTF-8. Raises ValueError."""
   try:
     return content.decode('utf-8')
   except UnicodeDecodeError as error:
@@ -181,70 +176,64 @@ def _no_constant(name: str) -> None:
 _JSON = json.JSONDecoder(parse_constant=_no_constant)
 
 
-def _parse_json(content: bytes) -> Mapping[str, Any]:
+def _parsed(content: bytes) -> Mapping[str, Any] | ValueError:
+  """The record of a line of JSON, or the error."""
   try:
-    found = _JSON.decode(decoded(content))
+    record = _JSON.decode(decoded(content))
   except json.JSONDecodeError as error:
-    raise ValueError(f'not JSON: {error.msg} at character {error.pos}') from error
+    return ValueError(f'not JSON: {error.msg} at character {error.pos}')
   except RecursionError:
-    raise ValueError('not JSON that can be read: nested too deeply') from None
-  if not isinstance(found, dict):
-    raise ValueError(f'must be a JSON object, found {type(found).__name__}')
-  return found
+    return ValueError('not JSON that can be read: nested too deeply')
+  except ValueError as error:
+    return error
+  return record if isinstance(record, dict) else ValueError(
+      f'must be a JSON object, found {type(record).__name__}')
 
 
-Records = Iterator[tuple[str, Mapping[str, Any] | ValueError]]
-
-
-def jsonl(paths: Sequence[Path], progress: Progress) -> Records:
-  """The place and the record of every line that is not empty."""
+def jsonl(paths: Sequence[Path], progress: Progress) -> Iterator[Row]:
+  """A row for every line that is not empty."""
   for path in paths:
-    for place, content in _lines(path, progress):
-      if not content.strip():
-        continue
-      try:
-        yield place, _parse_json(content)
-      except ValueError as error:
-        yield place, error
+    for location, content in _lines(path, progress):
+      if content.strip():
+        yield Row(location, None, _parsed(content))
 
 
-def csv(paths: Sequence[Path], progress: Progress) -> Records:
-  """The place and the record of every row; RFC 4180 in UTF-8, with one header."""
+def csv(paths: Sequence[Path], progress: Progress) -> Iterator[Row]:
+  """A row for every row of cells; RFC 4180 in UTF-8, with one header."""
   # A cell left open by a missing quote would otherwise end as too long at 128 kB.
   csv_lib.field_size_limit(MAX_BYTES)
   header = None
   for path in paths:
     rows = _csv_rows(path, progress)
-    place, found = next(rows, (f'{path}, line 1', None))
-    if found is None:
-      raise ValueError(f'{place}: there is no header')
-    names = collections.Counter(found)
-    for name, count in names.items():
+    location, names = next(rows, (f'{path}, line 1', None))
+    if names is None:
+      raise ValueError(f'{location}: there is no header')
+    for name, count in collections.Counter(names).items():
       if not name or count > 1:
         raise ValueError(
-            f'{place}: columns must have names of their own, found {name[:100]!r}')
-    header = header or found
-    if found != header:
-      raise ValueError(f'{place}: the header must be that of {paths[0]}')
-    for place, cells in rows:
-      yield place, dict(zip(header, map(columns.Cell, cells))) if len(
+            f'{location}: columns must have names of their own, found {name[:100]!r}')
+    header = header or names
+    if names != header:
+      raise ValueError(f'{location}: the header must be that of {paths[0]}')
+    for location, cells in rows:
+      yield Row(location, None, dict(zip(header, map(columns.Cell, cells))) if len(
           cells) == len(header) else ValueError(
-              f'there are {len(cells)} cells, but {len(header)} columns in the header')
+              f'there are {len(cells)} cells, but {len(header)} columns in the header'))
 
 
 def _csv_rows(path: Path, progress: Progress) -> Iterator[tuple[str, list[str]]]:
-  """The place and the cells of every row that is not empty."""
-  here = began = ''
+  """The location of the first line and the cells of every row that is not empty."""
+  current = first = ''
 
   def lines():
-    nonlocal here, began
-    for here, content in _lines(path, progress):
-      began = began or here
+    nonlocal current, first
+    for current, content in _lines(path, progress):
+      first = first or current
       yield decoded(content)
 
   reader = csv_lib.reader(lines(), strict=True)
   while True:
-    began = ''
+    first = ''
     try:
       cells = next(reader, None)
     except (csv_lib.Error, ValueError) as error:
@@ -254,45 +243,43 @@ def _csv_rows(path: Path, progress: Progress) -> Iterator[tuple[str, list[str]]]
       elif isinstance(error, csv_lib.Error):
         text = f'not CSV: {text}'
       raise ValueError(
-          text if os.fspath(path) in text else f'{began or here}: {text}') from error
+          text if os.fspath(path) in text else f'{first or current}: {text}') from error
     if cells is None:
       return
     if len(cells) > 1 or ''.join(cells).strip():
-      yield began, cells
+      yield first, cells
 
 
 def parquet(paths: Sequence[Path], progress: Progress,
-            wanted: Mapping[str, bool] | None = None) -> Records:
-  """The place and the record of every row.
+            wanted: Mapping[str, bool] | None = None) -> Iterator[Row]:
+  """A row for every row of the tables.
 
   Args:
     paths: The files.
     progress: See `Progress`.
-    wanted: The columns to read, and whether a file may lack them; None reads all.
+    wanted: Column to read -> whether a file may lack it; None reads all.
   """
-  # A quarter of a second to import, which other formats need not pay.
+  # Takes a quarter of a second to import.
   from pyarrow import parquet as parquet_lib  # pylint: disable=g-import-not-at-top
   for path in paths:
     try:
       with opened(path, progress) as raw:
-        # Arrow warns on the terminal of types that it does not load.
+        # Arrow prints warnings about types that it does not load.
         with warnings.catch_warnings(action='ignore'):
           file = parquet_lib.ParquetFile(raw)
           schema = file.schema_arrow
           extended = [field.name for field in schema if _is_extended(field.type)]
         if extended:
-          raise ValueError(
-              f'column {extended[0]!r} must be of a type of Arrow\'s own')
+          raise ValueError(f'column {extended[0]!r} must be of a type of Arrow\'s own')
         for name, optional in (wanted or {}).items():
           if name not in schema.names and not optional:
             raise ValueError(f'there is no column {name!r}; there are '
                              f'{", ".join(map(repr, schema.names))}')
-        number = 0
-        for batch in file.iter_batches(_PARQUET_ROWS, columns=wanted and [
-            name for name in schema.names if name in wanted]):
-          for record in batch.to_pylist():
-            number += 1
-            yield f'{path}, row {number}', record
+        batches = file.iter_batches(4096, columns=wanted and [
+            name for name in schema.names if name in wanted])
+        for number, record in enumerate(
+            (record for batch in batches for record in batch.to_pylist()), start=1):
+          yield Row(f'{path}, row {number}', None, record)
     # Damage shows as ArrowException, OSError, OverflowError and more.
     except Exception as error:
       detail = ' '.join(str(error).split())[:300] or type(error).__name__
@@ -301,26 +288,10 @@ def parquet(paths: Sequence[Path], progress: Progress,
 
 
 def _is_extended(arrow_type) -> bool:
-  """Whether a type of Arrow, or one in it, is not Arrow's own: it may end the process."""
+  """Whether a type or one in it is an extension, which may end the process."""
   import pyarrow  # pylint: disable=g-import-not-at-top
   return isinstance(arrow_type, pyarrow.BaseExtensionType) or any(
       _is_extended(arrow_type.field(i).type) for i in range(arrow_type.num_fields))
-
-
-def by_field(found: Records, client_field: str) -> Iterator[Row]:
-  """Rows of records that name their client."""
-  for place, record in found:
-    client = None
-    if not isinstance(record, ValueError):
-      try:
-        if client_field not in record:
-          there = ', '.join(map(repr, record))
-          raise ValueError(f'there is no field {client_field!r} of the client; there '
-                           f'are {there[:200] or "none"}')
-        client = client_id_of(record[client_field], client_field)
-      except ValueError as error:
-        record = error
-    yield Row(place, client, record)
 
 
 class _Bounded:
@@ -340,14 +311,14 @@ class _Bounded:
                        f'{MAX_BYTES // 2**20} MiB')
     content = self._file.read(size)
     self._at += len(content)
-    if self._deepest(content) > _MOST_LEVELS:
+    if self._max_level(content) > _MAX_LEVELS:
       raise ValueError(f'{self._path}: before byte {self._at}: not JSON that can be '
                        'read: nested too deeply')
     return content
 
-  def _deepest(self, content: bytes) -> int:
-    """The deepest level in the next piece."""
-    # Escaped signs go first: then texts have no quotes but their own.
+  def _max_level(self, content: bytes) -> int:
+    """The maximum level in the next piece."""
+    # Escaped characters go first: the quotes that remain begin and end texts.
     content = (self._rest + content).replace(b'\\\\', b'').replace(b'\\"', b'')
     self._rest = b'\\' if content.endswith(b'\\') else b''
     parts = content.translate(None, _OTHERS).split(b'"')
@@ -362,56 +333,46 @@ class _Bounded:
 def leaf(paths: Sequence[Path], progress: Progress) -> Iterator[Row]:
   """LEAF's JSON: objects of `users`, `num_samples` and `user_data`.
 
-  `user_data` is an object of user -> field -> list with one item per example; no more
-  than one user is in memory. A user is in one file only.
+  `user_data` is an object of user -> field -> list with one item per example; one user
+  is in memory at a time. A user is in one file only.
   """
   seen: set[str] = set()
   for path in paths:
-    counts: dict[str, int] = {}
-    for user, found in _leaf_values(path, progress, 'kvitems', 'user_data'):
+    counts: dict[str, int | None] = {}  # None for a bad user.
+    for user, fields in _leaf_values(path, progress, 'kvitems', 'user_data'):
       if user in seen:
         raise ValueError(f'{path}: client {user[:100]!r} is there twice')
       seen.add(user)
-      counts[user] = -1
+      counts[user] = None
       try:
-        client_id_of(user, 'user_data')
-        counts[user] = _lengths(found)
+        client_of({'user_data': user}, 'user_data')
+        counts[user] = _num_examples(fields)
       except ValueError as error:
         yield Row(os.fspath(path), user, error)
         continue
-      for values in zip(*found.values()):
-        yield Row(os.fspath(path), user, dict(zip(found, values)))
-    try:
-      wrong = _wrong_counts(counts, *(
-          next(_leaf_values(path, _ignored, 'items', name), None)
-          for name in ('users', 'num_samples')))
-    except ValueError as error:
-      raise ValueError(f'{path}: {error}') from error
-    for user, error in wrong.items():
-      yield Row(os.fspath(path), user, error)
-
-
-def _wrong_counts(counts: Mapping[str, int], users: Any,
-                  numbers: Any) -> dict[str, ValueError]:
-  """User -> what is wrong with its num_samples. Raises ValueError for the lists."""
-  if not isinstance(users, list) or not counts:
-    raise ValueError('must have the lists users and num_samples, and user_data of at '
-                     'least one user')
-  if not isinstance(numbers, list) or len(numbers) != len(users):
-    raise ValueError('num_samples must be a list of one number per user')
-  users = [str(user) for user in users]
-  for user in set(users) ^ set(counts):
-    raise ValueError(
-        f'client {user[:100]!r} is in users or in user_data, but not in both')
-  if len(set(users)) != len(users):
-    raise ValueError('users must not name a client twice')
-  return {user: ValueError(f'num_samples is {number!r}, but there are {counts[user]} '
-                           'examples')
-          for user, number in zip(users, numbers) if counts[user] not in (-1, number)}
+      for values in zip(*fields.values()):
+        yield Row(os.fspath(path), user, dict(zip(fields, values)))
+    users, numbers = (next(_leaf_values(path, lambda _: None, 'items', name), None)
+                      for name in ('users', 'num_samples'))
+    if not isinstance(users, list) or not counts:
+      raise ValueError(f'{path}: must have the lists users and num_samples, and '
+                       'user_data of at least one user')
+    if not isinstance(numbers, list) or len(numbers) != len(users):
+      raise ValueError(f'{path}: num_samples must be a list of one number per user')
+    users = [str(user) for user in users]
+    for user in set(users) ^ set(counts):
+      raise ValueError(f'{path}: client {user[:100]!r} is in users or in user_data, '
+                       'but not in both')
+    if len(set(users)) != len(users):
+      raise ValueError(f'{path}: users must not name a client twice')
+    for user, number in zip(users, numbers):
+      if counts[user] not in (None, number):
+        yield Row(os.fspath(path), user, ValueError(
+            f'num_samples is {number!r}, but there are {counts[user]} examples'))
 
 
 def _leaf_values(path: Path, progress: Progress, what: str, prefix: str) -> Iterator:
-  """Values below a key of the outer object, as ijson reads them."""
+  """Values below a key of the outer object, by the function of ijson of that name."""
   import ijson  # pylint: disable=g-import-not-at-top
   with opened(path, progress) as file:
     bounded = _Bounded(file, path)
@@ -426,19 +387,20 @@ def _leaf_values(path: Path, progress: Progress, what: str, prefix: str) -> Iter
       ) from error
 
 
-def _lengths(found: Any) -> int:
+def _num_examples(fields: Any) -> int:
   """The number of examples of a user of LEAF. Raises ValueError."""
-  if not isinstance(found, dict):
-    raise ValueError(f'must be an object of lists, found {type(found).__name__}')
-  for name, values in found.items():
+  if not isinstance(fields, dict):
+    raise ValueError(f'must be an object of lists, found {type(fields).__name__}')
+  for name, values in fields.items():
     if not isinstance(values, list):
       raise ValueError(f'field {name!r} must be a list of one item per example, found '
                        f'{type(values).__name__}')
-  return one_length(found)
+  return common_length(fields)
 
 
-def one_length(found: Mapping[str, Sequence]) -> int:
-  lengths = {name: len(values) for name, values in found.items()}
+def common_length(fields: Mapping[str, Sequence]) -> int:
+  """The length of all fields. Raises ValueError if they differ or are empty."""
+  lengths = {name: len(values) for name, values in fields.items()}
   if len(set(lengths.values())) > 1:
     raise ValueError(f'fields differ in length: {lengths}')
   if not any(lengths.values()):
@@ -448,69 +410,62 @@ def one_length(found: Mapping[str, Sequence]) -> int:
 
 def npz(path: Path, *, suffix: str, client_field: str,
         fields: Sequence[records.Field] | None) -> Iterator[Row]:
-  """Arrays of one part of an .npz file, sorted by client.
+  """Rows of the arrays of one part of an .npz file, sorted by client.
 
   Args:
     path: The file.
-    suffix: Of the names of the part's arrays: '_train', '_test' or ''.
+    suffix: The end of the names of the part's arrays: '_train', '_test' or ''.
     client_field: The array of the clients, without the suffix.
-    fields: What is wanted; None takes all arrays with a value per example.
+    fields: The arrays to read; None reads all that have a value per example.
   """
-  there = npz_file.names(path)
-  names = [name.removesuffix(suffix) for name in there if name.endswith(suffix)]
-  for name in (client_field, *(field.column for field in fields or ())):
+  names = [name.removesuffix(suffix) for name in npz_file.names(path)
+           if name.endswith(suffix)]
+  wanted = dict.fromkeys([client_field, *(field.column for field in fields or ())])
+  for name in wanted:
     if name not in names:
       of = ' of the clients' if name == client_field else ''
       raise ValueError(f'{path}: there is no array {name + suffix!r}{of}')
-  if fields is not None:
-    names = list(dict.fromkeys([client_field, *(field.column for field in fields)]))
   with contextlib.ExitStack() as stack:
     folder = tempfile.mkdtemp()
     stack.callback(janitor.deleted_with_process(folder).communicate)
-    arrays = {name: npz_file.mapped(path, name + suffix, folder) for name in names}
+    arrays = {name: npz_file.mapped(path, name + suffix, folder)
+              for name in (names if fields is None else wanted)}
     clients = arrays[client_field]
     if clients.ndim != 1 or clients.dtype.kind not in 'iuU' or not clients.size:
       raise ValueError(
           f'{path}: clients must be one integer or string per example, at least one, '
           f'found {clients.dtype} {list(clients.shape)}')
-    for name, array in list(arrays.items()):
-      if array.shape[:1] == clients.shape and (fields is not None or (
-          name != client_field)):
-        continue
-      if fields is None or name == client_field:
-        del arrays[name]  # The clients, names of classes and the like.
-      elif not array.ndim:
+    if fields is None:  # Without names of classes and the like.
+      arrays = {name: array for name, array in arrays.items()
+                if array.shape[:1] == clients.shape}
+      if len(arrays) == 1:  # The clients.
+        raise ValueError(
+            f'{path}: no array has as many rows as {client_field + suffix!r}')
+    for name, array in arrays.items():
+      if not array.ndim:
         raise ValueError(f'{path}: field {name!r} must have one value per example, '
                          'found a scalar')
-      else:
+      if array.shape[:1] != clients.shape:
         raise ValueError(f'{path}: {name} has shape {list(array.shape)} but there are '
                          f'{clients.size} clients: they must have the same length')
-    if not arrays:
-      raise ValueError(f'{path}: no array has as many rows as '
-                       f'{client_field + suffix!r}')
     for row in np.argsort(clients, kind='stable').tolist():
-      place = f'{path}, row {row}'
-      try:
-        client = client_id_of(clients[row], client_field)
-      except ValueError as error:
-        yield Row(place, None, error)
-        continue
-      yield Row(place, client, {name: array[row] for name, array in arrays.items()})
+      yield Row(f'{path}, row {row}', None,
+                {name: array[row] for name, array in arrays.items()})
 
 
 def of_source(source: task.ClientSource, paths: Sequence[Path] = ()) -> Reader:
-  """What reads the rows of a source of any kind; paths: the files behind it."""
+  """A reader of the rows of any source; paths: the files behind it."""
   def rows(progress: Progress) -> Iterator[Row]:
     del progress
     for client in source.client_ids:
       try:
         examples = source.examples(client)
+        count = len(next(iter(examples.values())))
+        if not count:
+          raise ValueError('there are no examples')
       except ValueError as error:
         yield Row('', client, error)
         continue
-      count = len(next(iter(examples.values())))
-      if not count:
-        yield Row('', client, ValueError('there are no examples'))
       for row in range(count):
         yield Row('', client, {name: array[row] for name, array in examples.items()})
 

@@ -3,8 +3,8 @@
 The tables are `examples(split_name, client_id, serialized_example_proto)` and
 `client_metadata(client_id, split_name, num_examples)`. Files that prepare_data
 wrote have an index on examples(split_name, client_id), and the table
-`element_spec(name, dtype, shape)` of what the examples hold; of other files that is
-told by the first example.
+`element_spec(name, dtype, shape)`, which describes the examples; in other files the
+first example does.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import os
 import pathlib
 import sqlite3
 import types
-from typing import Any, Iterator, Mapping, Sequence
+from typing import Any, Iterator, Sequence
 
 from absl import logging
 import numpy as np
@@ -23,18 +23,18 @@ from tasks.sources import example_proto
 from tasks.sources import records
 from tasks import task
 
-# No client has more examples; TensorFlow must be told some number.
-_MOST_EXAMPLES = 2**31 - 1
-# SQLite's own limit on parameters of a query is 999 in old versions.
-_PARAMETERS = 500
+# No client has more examples; TensorFlow needs some number.
+_MAX_EXAMPLES = 2**31 - 1
 
 _BY_CLIENT = ('SELECT serialized_example_proto FROM examples '
               'WHERE split_name = ? AND client_id = ? ORDER BY rowid')
+_BY_ROWS = ('SELECT serialized_example_proto FROM examples '
+            'WHERE rowid IN (SELECT value FROM json_each(?)) ORDER BY rowid')
 
 
 @contextlib.contextmanager
 def connected(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
-  """A connection for reading. SQLite's errors become ValueErrors."""
+  """Connects for reading. SQLite's errors become ValueErrors."""
   path = pathlib.Path(path)
   if not path.is_file():
     raise ValueError(f'{path} does not exist or is not a file')
@@ -51,32 +51,32 @@ def connected(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
 def split_names(path: str | os.PathLike[str]) -> list[str]:
   """The splits that a file has, sorted. Raises ValueError."""
   with connected(path) as connection:
-    rows = connection.execute(
-        'SELECT DISTINCT split_name FROM client_metadata ORDER BY 1').fetchall()
-  return [row[0] for row in rows]
+    return [name for name, in connection.execute(
+        'SELECT DISTINCT split_name FROM client_metadata ORDER BY 1')]
 
 
 class SqliteSource:
   """One split of a file. Implements tasks.task.ClientSource.
 
-  Nothing but the ids is kept in memory, and no connection is kept open, so a
-  source may be used from any thread or process.
+  Only the ids are kept in memory, and no connection is kept open, so a source may be
+  used from any thread or process. Without an index of clients, the rows of each client
+  are kept too.
 
   Attributes:
-    is_prepared: Whether the file is of prepare_data.
+    is_prepared: Whether prepare_data wrote the file.
   """
 
   def __init__(self, path: str | os.PathLike[str], split_name: str, *,
-               fields: Sequence[records.Field] | None = None,
+               fields: records.Fields = None,
                copy_of: str | None = None):
-    """Reads the client ids, and finds out what the examples hold.
+    """Reads the client ids, and the types and shapes of the examples.
 
     Args:
       path: The SQLite file.
-      split_name: Which examples: 'train', say.
-      fields: What to read; None reads everything.
+      split_name: The split to read: 'train', for example.
+      fields: The fields to read; None reads all.
       copy_of: The files that this one is a copy of, for messages: its clients have
-        their order there. None for a file of its own, whose clients are sorted.
+        their order there. None for a file that is no copy, whose clients are sorted.
 
     Raises:
       ValueError: If the file is missing, is not SQLite or not in TFF's format, has
@@ -87,10 +87,10 @@ class SqliteSource:
     order = 'rowid' if copy_of is not None else 'client_id COLLATE BINARY'
     with connected(path) as connection:
       # One by one: a list of rows would take as much memory as the ids.
-      self.client_ids: Sequence[str] = tuple(row[0] for row in connection.execute(
+      self.client_ids: Sequence[str] = tuple(client for client, in connection.execute(
           'SELECT client_id FROM client_metadata WHERE split_name = ? '
           f'GROUP BY client_id ORDER BY {order}', [split_name]))
-      # Naming the columns finds out now if the table is not what is expected.
+      # With names of columns, a table of another form is an error now.
       first = connection.execute(
           'SELECT client_id, serialized_example_proto FROM examples '
           'WHERE split_name = ? LIMIT 1', [split_name]).fetchone()
@@ -110,14 +110,14 @@ class SqliteSource:
     if not all(isinstance(client_id, str) for client_id in self.client_ids):
       raise ValueError(f'{path}: every client_id must be a text')
     self._has_index = any('client_id=?' in str(row[-1]) for row in plan)
-    self._rows: Mapping[str, np.ndarray] | None = None
+    self._rows: dict[str, str] | None = None
     if not self._has_index:
       logging.warning(
           '%s has no index of clients, so all of it is read once, and workers do not '
-          'read it themselves: prepare_data makes one that has', self._path)
+          'read it themselves: prepare_data writes one that has', self._path)
 
   def _stored(self, connection: sqlite3.Connection) -> list[example_proto.Feature]:
-    """The features by the file's own account; empty if it gives none."""
+    """The features that the file describes; empty if it has no description."""
     if connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND "
                           "name = 'element_spec'").fetchone() is None:
       return []
@@ -129,7 +129,8 @@ class SqliteSource:
               shape=tuple(int(size) for size in shape.split(',') if size))
           for name, dtype, shape, *as_bytes in rows]
     except (TypeError, ValueError, AttributeError) as error:
-      raise ValueError(f'{self._path}: table element_spec is damaged: {error}') from error
+      raise ValueError(
+          f'{self._path}: table element_spec is damaged: {error}') from error
 
   def _where(self, client_id: str) -> str:
     return f'split {self._split_name!r}, client {client_id!r}'
@@ -139,10 +140,10 @@ class SqliteSource:
     if self._copy_of is None:
       return f'{self._path}, {self._where(client_id)}'
     with connected(self._path) as connection:
-      found = connection.execute(
+      location, = connection.execute(
           'SELECT place FROM client_metadata WHERE split_name = ? AND client_id = ?',
-          [self._split_name, client_id]).fetchone()
-    return f'{found[0] if found else self._copy_of}, client {client_id!r}'
+          [self._split_name, client_id]).fetchone() or [self._copy_of]
+    return f'{location}, client {client_id!r}'
 
   def examples(self, client_id: str) -> dict[str, np.ndarray]:
     """All examples of a client, in the file's order.
@@ -151,47 +152,35 @@ class SqliteSource:
       task.BadClientError: If it has no examples, or they are damaged.
       ValueError: If the client is unknown, or the file can't be read.
     """
-    if not self._has_index and self._rows is None:
-      self._rows = self._indexed()
     with connected(self._path) as connection:
-      if self._rows is None:
-        found = connection.execute(
-            _BY_CLIENT, [self._split_name, client_id]).fetchall()
+      if self._has_index:
+        query = _BY_CLIENT, [self._split_name, client_id]
       else:
-        found = _by_rowid(connection, self._rows.get(client_id, ()))
-      if not found and connection.execute(
+        # Client -> the numbers of its rows, as JSON.
+        self._rows = self._rows or dict(connection.execute(
+            'SELECT client_id, json_group_array(rowid) FROM examples '
+            'WHERE split_name = ? GROUP BY client_id', [self._split_name]))
+        query = _BY_ROWS, [self._rows.get(client_id, '[]')]
+      serialized = [value for value, in connection.execute(*query)]
+      if not serialized and connection.execute(
           'SELECT 1 FROM client_metadata WHERE split_name = ? AND client_id = ?',
           [self._split_name, client_id]).fetchone() is None:
         raise ValueError(f'there is no client {client_id!r}')
     try:
-      if not found:
+      if not serialized:
         raise ValueError('no examples')
-      return self._parser.arrays([_blob(row[0]) for row in found])
+      return self._parser.arrays(list(map(_blob, serialized)))
     except ValueError as error:
       raise task.BadClientError(f'{self.where(client_id)}: {error}') from error
 
-  def _indexed(self) -> Mapping[str, np.ndarray]:
-    """Client id -> the rows of its examples."""
-    with connected(self._path) as connection:
-      found = connection.execute(
-          'SELECT client_id, rowid FROM examples WHERE split_name = ? ORDER BY rowid',
-          [self._split_name])
-      numbers: dict[str, int] = {}
-      pairs = np.fromiter(
-          ((numbers.setdefault(client, len(numbers)), row) for client, row in found),
-          np.dtype((np.int64, 2)))
-    order = np.argsort(pairs[:, 0], kind='stable')
-    ends = np.searchsorted(pairs[order, 0], np.arange(1, len(numbers)))
-    return dict(zip(numbers, np.split(pairs[order, 1], ends)))
-
   @property
   def read_in_graph(self):
-    """See task.reader_in_graph; None if every reading would go through the file."""
+    """See task.reader_in_graph; None without an index of clients."""
     return self._in_graph if self._has_index else None
 
   def _in_graph(self, client_id: tf.Tensor) -> dict[str, tf.Tensor]:
-    # TensorFlow's SQLite takes no parameters, but standard SQL has only one way
-    # out of a text.
+    # TensorFlow's SQLite takes no parameters, but in standard SQL only a quote ends a
+    # text.
     split_name = self._split_name.replace("'", "''")
     query = tf.strings.join([
         'SELECT serialized_example_proto FROM examples WHERE '
@@ -200,13 +189,13 @@ class SqliteSource:
     rows = tf.data.experimental.SqlDataset(
         'sqlite', os.fspath(self._path), query, (tf.string,))
     # Fails if there are none, as `examples` does.
-    serialized, = rows.batch(_MOST_EXAMPLES).get_single_element()
+    serialized, = rows.batch(_MAX_EXAMPLES).get_single_element()
     return self._parser.tensors(serialized)
 
 
 def _parser(stored: Sequence[example_proto.Feature],
-            fields: Sequence[records.Field] | None) -> example_proto.Parser:
-  """Of the chosen fields."""
+            fields: records.Fields) -> example_proto.Parser:
+  """The parser of the chosen fields, or of all."""
   by_name = {feature.name: feature for feature in stored}
   if fields is None:
     fields = [records.Field(name=name) for name in by_name]
@@ -216,30 +205,20 @@ def _parser(stored: Sequence[example_proto.Feature],
     if feature is None:
       if not field.optional:
         raise ValueError(f'there is no field {field.column!r}; there are '
-                         f'{", ".join(map(repr, by_name))}')
+                         f'{records.names(by_name)}')
       feature = example_proto.Feature(
           name=field.column, shape=(), dtype={
               records.TEXT: records.TEXT_DTYPE, records.INTEGER: np.dtype(np.int64),
               records.FLOAT: np.dtype(np.float32)}[field.kind])
-    elif not columns.is_of(feature.kind, field.kind):
-      raise ValueError(f'field {field.column!r} must be {field.kind}, found '
-                       f'{feature.kind} ({feature.dtype})')
+    elif not columns.is_of(kind := columns.kind_of(feature.dtype), field.kind):
+      raise ValueError(f'field {field.column!r} must be {field.kind}, found {kind} '
+                       f'({feature.dtype})')
     chosen.append((field, feature))
   return example_proto.Parser(chosen)
 
 
 def _blob(value: Any) -> bytes:
-  # SQLite columns take values of any type, whatever the table declares.
+  # SQLite columns take values of any type, despite the table's declaration.
   if not isinstance(value, bytes):
     raise ValueError('serialized_example_proto is not a blob')
   return value
-
-
-def _by_rowid(connection: sqlite3.Connection, rows: Sequence[int]) -> list[tuple]:
-  found = []
-  for start in range(0, len(rows), _PARAMETERS):
-    some = [int(row) for row in rows[start:start + _PARAMETERS]]
-    found += connection.execute(
-        'SELECT serialized_example_proto FROM examples WHERE rowid IN '
-        f'({", ".join("?" * len(some))}) ORDER BY rowid', some).fetchall()
-  return found

@@ -102,7 +102,7 @@ def test_bad_clients_are_skipped_and_counted(programs, tmp_path):
   assert 'skipped 1 bad clients and 1 bad records of no known client' in run.stdout
 
 
-def test_killed_copies_leave_nothing_and_start_anew(launcher, tmp_path):
+def test_killed_copies_leave_nothing_and_start_again(launcher, tmp_path):
   path = tmp_path / 'f.jsonl'
   rng = np.random.default_rng(0)
   with open(path, 'w', encoding='utf-8') as file:

@@ -27,7 +27,7 @@ def test_other_integers_are_refused(value, limits, message):
     (1, False, True), (0.5, True, True), (0, True, True), (0, False, False),
     (-1.0, True, False), (math.nan, True, False), (math.inf, False, False),
     (True, False, False), ('1', False, False)])
-def test_finite_numbers_are_told_from_others(value, or_zero, passes):
+def test_only_finite_numbers_pass(value, or_zero, passes):
   if passes:
     checks.finite('a', value, or_zero=or_zero)
     return

@@ -67,7 +67,7 @@ OF_A_CLIENT = [
     (b'{"client": "b", "text": ' + b'[' * 50 + b'1' + b']' * 50 + b', "number": 1}',
      "'b': field 'text' must be a"),
 ]
-OF_NOBODY = [
+OF_UNKNOWN_CLIENTS = [
     (b'{"client": "b", "text": "y"', 'line 2: not JSON: .* at character'),
     (b'garbage', 'line 2: not JSON'),
     (b'[1, 2]', 'line 2: must be a JSON object, found list'),
@@ -94,8 +94,8 @@ def test_bad_record_is_named_or_its_client_skipped(tmp_path, name, line, message
   assert 'skipped 1 bad clients and 0 bad records' in raw.skips.describe()
 
 
-@pytest.mark.parametrize('line, message', OF_NOBODY)
-def test_bad_record_of_nobody_is_named_or_skipped(tmp_path, line, message):
+@pytest.mark.parametrize('line, message', OF_UNKNOWN_CLIENTS)
+def test_bad_record_of_an_unknown_client_is_named_or_skipped(tmp_path, line, message):
   path = _lines(tmp_path / 'f.jsonl', [GOOD[0], line, GOOD[2]])
   assert f'{path}, line 2: ' in _error('jsonl', path, message)
   raw = _open('jsonl', path, skip_bad_clients=True)
@@ -148,9 +148,9 @@ def test_optional_fields_may_be_missing_or_null(tmp_path):
                           optional=True))
   path = _lines(tmp_path / 'f.jsonl', [
       _with(text=None), _with(number=...), GOOD[1]])
-  found = _open('jsonl', path, fields).train.examples('b')
-  assert found['t'].tolist() == ['', 'y', 'y']
-  assert found['n'].tolist() == [2.0, 0.0, 2.0]
+  examples = _open('jsonl', path, fields).train.examples('b')
+  assert examples['t'].tolist() == ['', 'y', 'y']
+  assert examples['n'].tolist() == [2.0, 0.0, 2.0]
 
 
 @pytest.mark.parametrize('data_source, name', [
@@ -219,8 +219,8 @@ def test_damaged_compression_is_named(tmp_path, name):
 def test_a_line_of_two_gigabytes_is_refused_without_reading_it(tmp_path):
   path = tmp_path / 'f.jsonl.gz'
   good = gzip.compress((json.dumps(GOOD[0]) + '\n').encode())
-  # Members of a gzip file follow each other: one that is made once, 128 times. After
-  # eight it is damaged, which whoever reads on would find first.
+  # The members of a gzip file: the same one 128 times. After eight there is damage,
+  # which a reader that continues would report instead.
   piece = gzip.compress(b'x' * 2**24)
   long = piece * 8 + b'damage' + piece * 120
   path.write_bytes(good + gzip.compress(b'{"client": "b", "text": "') + long)
@@ -318,13 +318,13 @@ def test_csv_files_must_have_one_header(tmp_path):
   _error('csv', tmp_path / '*.csv', 'b.csv, line 1: the header must be that of')
 
 
-def test_csv_column_that_begins_with_numbers_must_go_on_with_them(tmp_path):
+def test_csv_column_that_begins_with_numbers_must_continue_with_them(tmp_path):
   path = tmp_path / 'f.csv'
   path.write_text('client,v\na,12\nb,007\n')
   _error('csv', path, "line 3, client 'b': field 'v' must be an integer, as before, f",
          fields=None)
-  found = _open('csv', path, [records.Field(name='v', kind='text')]).train
-  assert found.examples('b')['v'].tolist() == ['007']
+  source = _open('csv', path, [records.Field(name='v', kind='text')]).train
+  assert source.examples('b')['v'].tolist() == ['007']
 
 
 @pytest.mark.parametrize('rows, message', [

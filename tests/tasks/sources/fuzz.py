@@ -4,11 +4,11 @@
       [--seed=N] [--first=N]
 
 An input is a valid file with some damage, or without; it follows from seed, format and
-number. Its conversion may succeed, and then the copy must be what it says it is; or
-fail with a ValueError of one short line that names the file. All else is a finding:
+number. Its conversion may succeed, and then the copy must agree with its own counts; or
+fail with a ValueError of one short line that names the file. Anything else is a finding:
 another exception, a process that dies, hangs or takes too much memory, files that are
-left, text that is printed, something executed. Conversions run in child processes; one
-that dies is followed by another.
+left, text that is printed, code that is executed. Conversions run in child processes;
+one that dies is followed by another.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from typing import Any, Callable, Sequence
 import tqdm
 
 if __name__ == '__main__':
-  # TensorFlow tells much when it is imported, and has little to do in parallel.
+  # TensorFlow prints much when it is imported, and has little to do in parallel.
   os.environ.update(TF_CPP_MIN_LOG_LEVEL='3', TF_NUM_INTRAOP_THREADS='1')
 
 # pylint: disable=g-import-not-at-top, wrong-import-position
@@ -83,7 +83,7 @@ def _check_message(text: str, given: fuzz_inputs.Input, paths: Sequence[str]) ->
   if len(text) >= _MESSAGE:
     raise _Wrong('long message',
                  f'{len(text)} characters: {text[:200]} ... {text[-100:]}')
-  # That two parts differ is said of both.
+  # A difference between two parts is named for both.
   if not any(path in text for path in paths) and 'part must be those of' not in text:
     raise _Wrong('message without the file', text)
 
@@ -94,7 +94,7 @@ def _check_copy(given: fuzz_inputs.Input, splits: Sequence[str],
   clients = examples = 0
   fields = given.options['fields']
   with sqlite.connected('out/copy.sqlite') as connection:
-    told = {(split, client): number for split, client, number in connection.execute(
+    stored = {(split, client): number for split, client, number in connection.execute(
         'SELECT split_name, client_id, num_examples FROM client_metadata')}
     skipped = connection.execute('SELECT count(*) FROM skipped').fetchone()[0]
   if skipped != len(skips.clients) + len(skips.records):
@@ -105,23 +105,23 @@ def _check_copy(given: fuzz_inputs.Input, splits: Sequence[str],
                                    copy_of=given.options['data_path'])
       for client in source.client_ids:
         clients += 1
-        examples += told[split, client]
+        examples += stored[split, client]
         arrays = source.examples(client)
         if given.expected is not None:
           populations.assert_same(arrays, populations.expected(given.expected[client]))
-        if {len(array) for array in arrays.values()} - {told[split, client]}:
-          raise _Wrong('wrong counts', f'{told} of {client!r}')
+        if {len(array) for array in arrays.values()} - {stored[split, client]}:
+          raise _Wrong('wrong counts', f'{stored} of {client!r}')
     except ValueError as error:
       raise _Wrong('copy that cannot be read', repr(error)) from error
     except AssertionError as error:
       raise _Wrong('wrong values', repr(error)) from error
-  if (clients, examples) != counts or len(told) != clients or (
+  if (clients, examples) != counts or len(stored) != clients or (
       given.expected is not None and clients != len(given.expected)):
-    raise _Wrong('wrong counts', f'{counts}, but {told}')
+    raise _Wrong('wrong counts', f'{counts}, but {stored}')
 
 
 def _converted(given: fuzz_inputs.Input) -> str:
-  """Converts an input; what became of it."""
+  """Converts an input; returns the outcome."""
   skips = task.Skips(given.skip)
   paths = [path for name in ('data_path', 'test_path')
            for path in given.options.get(name, '').split(',') if path]
@@ -146,7 +146,7 @@ def _converted(given: fuzz_inputs.Input) -> str:
 
 
 def _check_rest(copied: bool) -> None:
-  """Nothing was executed, nothing is left but the copy."""
+  """Checks that nothing was executed, and that only the copy is left."""
   if os.path.exists(fuzz_files.MARKER):
     raise _Wrong('executed', fuzz_files.MARKER)
   if os.path.lexists(fuzz_files.ESCAPED):
@@ -166,7 +166,7 @@ def _clear() -> None:
     os.mkdir(name)
 
 
-def _found(error: BaseException) -> dict[str, str]:
+def _finding(error: BaseException) -> dict[str, str]:
   """A finding; those of one group have the same cause."""
   if isinstance(error, _Wrong):
     kind, detail = error.args
@@ -182,7 +182,7 @@ def _found(error: BaseException) -> dict[str, str]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Job:
-  """What a child process does: the inputs [first, end)."""
+  """The work of a child process: the inputs [first, end)."""
 
   folder: str
   format_: str
@@ -195,14 +195,14 @@ class _Job:
 
 
 def _child(job: _Job) -> None:
-  """Converts inputs, keeping files of what was found and how far it came."""
+  """Converts inputs; keeps files of the findings and of the progress."""
   folder = pathlib.Path(job.folder)
   files = {name: os.open(folder / name, os.O_CREAT | os.O_RDWR | os.O_TRUNC)
            for name in ('state', 'output', 'trace')}
   for descriptor in (1, 2):
     os.dup2(files['output'], descriptor)
   faulthandler.enable(files['trace'])
-  # Whoever lets Ghostscript run an image gets this one.
+  # Code that lets Ghostscript run an image starts this program.
   os.environ['PATH'] = f'{folder / "bin"}:{os.environ["PATH"]}'
   os.chdir(folder / 'work')
   tempfile.tempdir = os.fspath(folder / 'work/tmp')
@@ -219,21 +219,21 @@ def _child(job: _Job) -> None:
   if job.prepare is not None:
     job.prepare()
   counts: dict[str, int] = collections.Counter()
-  tf.constant(0)  # Whatever TensorFlow says, it says now.
+  tf.constant(0)  # TensorFlow prints its messages now.
   printed = os.fstat(files['output']).st_size
   with open(folder / 'findings', 'a', encoding='utf-8') as findings:
     for number in range(job.first, job.end):
       state = json.dumps(dict(number=number, counts=counts))
       os.pwrite(files['state'], state.ljust(_STATE).encode(), 0)
       faulthandler.dump_traceback_later(job.seconds, exit=True, file=files['trace'])
-      began, outcome, found = time.monotonic(), '', None
+      began, outcome, finding = time.monotonic(), '', None
       try:
-        given = fuzz_inputs.make(job.format_, number, job.seed)
-        given.make()
+        given = fuzz_inputs.build(job.format_, number, job.seed)
+        given.write()
         outcome = _converted(given)
       except BaseException as error:  # pylint: disable=broad-exception-caught
-        found = _found(error)
-      # Now that the exception is gone, so is what it held.
+        finding = _finding(error)
+      # With the exception, the objects that it held are gone.
       try:
         _check_rest(outcome.startswith('copied'))
         # A progress bar may be there after a second.
@@ -244,14 +244,15 @@ def _child(job: _Job) -> None:
         printed = now
       except _Wrong as error:
         printed = os.fstat(files['output']).st_size
-        found = _found(error) if found is None or error.args[0] == 'executed' else found
+        if finding is None or error.args[0] == 'executed':
+          finding = _finding(error)
       if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > job.megabytes * 1000:
         os._exit(_TOO_MUCH_MEMORY)
       _clear()
-      if found:
-        findings.write(json.dumps(dict(number=number, **found)) + '\n')
+      if finding:
+        findings.write(json.dumps(dict(number=number, **finding)) + '\n')
         findings.flush()
-      counts[f'finding: {found["kind"]}' if found else outcome] += 1
+      counts[f'finding: {finding["kind"]}' if finding else outcome] += 1
     faulthandler.cancel_dump_traceback_later()
   state = json.dumps(dict(number=job.end, counts=counts))
   os.pwrite(files['state'], state.ljust(_STATE).encode(), 0)
@@ -259,13 +260,13 @@ def _child(job: _Job) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Finding:
-  """Something that must not be.
+  """A fault of a conversion.
 
   Attributes:
-    number: Of the input.
-    kind: What it is, in general.
-    detail: What is known of it.
-    group: Findings of one group have the same cause, as far as one can tell.
+    number: The number of the input.
+    kind: The kind of fault.
+    detail: The error, or its location.
+    group: Findings of one group probably have the same cause.
   """
 
   number: int
@@ -276,12 +277,12 @@ class Finding:
 
 @dataclasses.dataclass
 class Report:
-  """What became of the inputs of a format.
+  """The outcomes of the inputs of a format.
 
   Attributes:
     counts: Outcome -> number of inputs.
     findings: All findings.
-    seconds: How long it took.
+    seconds: The time of the run.
   """
 
   counts: dict[str, int] = dataclasses.field(default_factory=collections.Counter)
@@ -310,16 +311,16 @@ def run(format_: str, *, inputs: int, first: int = 0, seed: int = 0,
   """Converts inputs of a format in child processes.
 
   Args:
-    format_: Of fuzz_inputs.FORMATS.
-    inputs: How many.
+    format_: One of fuzz_inputs.FORMATS.
+    inputs: The number of inputs.
     first: The number of the first one.
-    seed: Of all.
-    seconds: An input that takes longer is converted again; beyond six times as long
+    seed: The seed of all inputs.
+    seconds: The time after which an input is converted again; after six times as long
       it hangs.
-    megabytes: No process may have more memory.
+    megabytes: The maximum of memory of a process.
     batch: The inputs of one process.
     prepare: Called in every child; a function of a module.
-    tell: Gets lines of what is going on.
+    tell: Gets lines about the progress.
   """
   context = multiprocessing.get_context('forkserver')
   # Children are forked from a process that has TensorFlow, but no threads of it.
@@ -339,8 +340,8 @@ def run(format_: str, *, inputs: int, first: int = 0, seed: int = 0,
       (folder / 'work').mkdir()
       (folder / 'findings').write_bytes(b'')
       (folder / 'state').write_bytes(b'')
-      # What hung or took much memory may have come late to a busy machine or a used
-      # process: it gets another, alone, and more time.
+      # An input that hung or took much memory on a busy machine or in a used process
+      # gets another process, alone, and more time.
       alone = repeated == number
       until = number + 1 if alone else min(end, number + batch)
       process = context.Process(target=_child, daemon=True, args=[_Job(

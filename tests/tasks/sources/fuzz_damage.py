@@ -47,10 +47,10 @@ def _slice(rng: random.Random, content: bytes) -> tuple[int, int]:
 
 def _flip(rng, content, other):
   del other
-  found = bytearray(content or b'\0')
+  result = bytearray(content or b'\0')
   for _ in range(rng.choice((1, 1, 2, 8))):
-    found[min(_slice(rng, content)[0], len(found) - 1)] ^= 1 << rng.randrange(8)
-  return bytes(found)
+    result[min(_slice(rng, content)[0], len(result) - 1)] ^= 1 << rng.randrange(8)
+  return bytes(result)
 
 
 def _set(rng, content, other):
@@ -112,7 +112,7 @@ def _replace(rng, content, other):
 
 
 def _move(rng, content, other):
-  """Lines or fields change places, or are there twice or never."""
+  """Swaps, repeats or deletes lines or fields."""
   del other
   sign = rng.choice((b'\n', b'\n', b',', b', '))
   parts = content.split(sign)
@@ -151,23 +151,23 @@ NAMES = ('client', 'text', 'number', 'real', 'vector', 'extra', '', 'a b', '\0',
          '\ud800', 'n' * 1500, '\u20ac', '../x', "'; --", 'users', 'x\ny', '{', '7')
 
 
-def odd_json(rng: random.Random, found: Any) -> Any:
+def odd_json(rng: random.Random, value: Any) -> Any:
   """A JSON value with one part replaced, renamed, repeated or left out."""
-  if isinstance(found, dict) and found and rng.random() < 0.93:
-    name = rng.choice(list(found))
+  if isinstance(value, dict) and value and rng.random() < 0.93:
+    name = rng.choice(list(value))
     action = rng.random()
     if action < 0.8:
-      return {**found, name: odd_json(rng, found[name])}
-    changed = {key: value for key, value in found.items() if key != name}
+      return {**value, name: odd_json(rng, value[name])}
+    changed = {key: item for key, item in value.items() if key != name}
     if action < 0.9:
-      changed[rng.choice(NAMES)] = found[name]
+      changed[rng.choice(NAMES)] = value[name]
     elif action < 0.95:
-      changed = {**found, rng.choice(NAMES): rng.choice(_VALUES)}
+      changed = {**value, rng.choice(NAMES): rng.choice(_VALUES)}
     return changed
-  if isinstance(found, list) and found and rng.random() < 0.85:
-    at = rng.randrange(len(found))
+  if isinstance(value, list) and value and rng.random() < 0.85:
+    at = rng.randrange(len(value))
     return rng.choice((
-        [*found[:at], odd_json(rng, found[at]), *found[at + 1:]],
-        [*found[:at], odd_json(rng, found[at]), *found[at + 1:]],
-        [*found[:at], found[at], *found[at:]], [*found[:at], *found[at + 1:]]))
+        [*value[:at], odd_json(rng, value[at]), *value[at + 1:]],
+        [*value[:at], odd_json(rng, value[at]), *value[at + 1:]],
+        [*value[:at], value[at], *value[at:]], [*value[:at], *value[at + 1:]]))
   return rng.choice(_VALUES)

@@ -24,7 +24,7 @@ from pyarrow import parquet
 from tests.tasks.sources import fuzz_damage
 from tests.tasks.sources import populations
 
-# Whatever executes a part of an input makes this folder; whatever believes the name of
+# Code that executes a part of an input creates this folder; code that trusts the name of
 # an archive's member, the file.
 MARKER = 'marker'
 ESCAPED = '/var/tmp/tff_pipelines_fuzz_train.npy'
@@ -54,7 +54,7 @@ class Valid:
 
   Attributes:
     files: Path -> content.
-    population: What is in the files.
+    population: The records in the files.
   """
 
   files: Mapping[str, bytes]
@@ -69,7 +69,7 @@ class Valid:
 @functools.cache
 def corpus(format_: str) -> tuple[Valid, ...]:
   """The valid inputs, the last one with many rows."""
-  found = []
+  result = []
   for number in range(13):
     population = _population(random.Random(number), 4 if number < 12 else 1500)
     if number == 0:
@@ -81,11 +81,11 @@ def corpus(format_: str) -> tuple[Valid, ...]:
       files = {}
       for path in [root] if root.is_file() else sorted(root.rglob('*.*')):
         content = path.read_bytes()
-        # Compressed anew: gzip's header has the time.
+        # Decompressed: gzip's header has the time.
         files[os.fspath(path.relative_to(folder)).removesuffix('.gz')] = (
             gzip.decompress(content) if path.suffix == '.gz' else content)
-    found.append(Valid(files, population))
-  return tuple(found)
+    result.append(Valid(files, population))
+  return tuple(result)
 
 
 def small(rng: random.Random, format_: str) -> Valid:
@@ -93,8 +93,8 @@ def small(rng: random.Random, format_: str) -> Valid:
   return rng.choice(corpus(format_)[:-1])
 
 
-def _dumped(rng: random.Random, found: Any) -> bytes:
-  return json.dumps(found, ensure_ascii=rng.random() < 0.7, separators=rng.choice(
+def _dumped(rng: random.Random, value: Any) -> bytes:
+  return json.dumps(value, ensure_ascii=rng.random() < 0.7, separators=rng.choice(
       ((',', ':'), (', ', ': ')))).encode('utf-8', 'surrogatepass')
 
 
@@ -133,7 +133,7 @@ def _odd_csv(rng: random.Random, valid: Valid) -> bytes:
 
 
 class _Executed:
-  """Whoever unpickles it makes the marker."""
+  """Creates the marker when it is unpickled."""
 
   def __reduce__(self):
     return os.mkdir, (MARKER,)
@@ -253,7 +253,7 @@ def _invalid_utf8(count: int) -> pyarrow.Array:
 
 
 def _typed(kind: pyarrow.DataType, *values: Any) -> Callable[[int], pyarrow.Array]:
-  """Makes columns of so many rows with values that come again and again."""
+  """A function that builds a column of `count` rows with repeated values."""
   return lambda count: pyarrow.array(
       list(itertools.islice(itertools.cycle(values), count)), kind)
 
@@ -299,7 +299,7 @@ _COLUMNS: tuple[Callable[[int], pyarrow.Array], ...] = (
 
 
 def _schema_metadata(rng: random.Random) -> dict[bytes, bytes] | None:
-  """Of a column: what may make Arrow look for a type of its own."""
+  """Metadata of a column that may select an extension type of Arrow."""
   return rng.choice((None, None, None, {
       b'ARROW:extension:name': rng.choice((
           b'arrow.py_extension_type', b'arrow.fixed_shape_tensor', b'x',
@@ -358,7 +358,7 @@ ODD: Mapping[str, Callable[[random.Random, Valid], bytes]] = {
 
 @functools.cache
 def zeros(count: int) -> bytes:
-  """An archive of arrays of one row of so many zeros."""
+  """An archive of arrays of one row of `count` zeros."""
   file, content = io.BytesIO(), _npy(np.zeros([1, count]))
   with zipfile.ZipFile(file, 'w') as archive:
     for name in ('client_train.npy', 'text_train.npy'):

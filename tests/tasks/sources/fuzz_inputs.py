@@ -28,7 +28,7 @@ _EPS = (b'%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 4 5\n%%EndComments\n'
 @functools.cache
 def _images() -> tuple[bytes, ...]:
   """Small images of many kinds."""
-  found = [_EPS]
+  result = [_EPS]
   gray = Image.fromarray(np.arange(20, dtype=np.uint8).reshape(4, 5))
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')
@@ -45,8 +45,8 @@ def _images() -> tuple[bytes, ...]:
           gray.convert(mode).save(file, kind)
         except (ValueError, OSError, KeyError):  # Not built with it.
           continue
-        found.append(file.getvalue())
-  return tuple(found)
+        result.append(file.getvalue())
+  return tuple(result)
 
 
 def _file_of(rng: random.Random, suffix: str) -> bytes:
@@ -77,7 +77,7 @@ def _file_of(rng: random.Random, suffix: str) -> bytes:
   return content
 
 
-# What a path becomes: the content of a file, or 'link TARGET', 'fifo', 'folder'.
+# Path -> the content of a file, or 'link TARGET', 'fifo', 'folder'.
 _Files = dict[str, bytes | str]
 
 
@@ -115,8 +115,8 @@ def _odd_folder(rng: random.Random, valid: fuzz_files.Valid) -> _Files:
   return files
 
 
-def _make(path: str, content: bytes | str) -> None:
-  """Makes a file; nothing where another file is in its way."""
+def _write(path: str, content: bytes | str) -> None:
+  """Writes a file, unless another file is in its way."""
   try:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     if isinstance(content, bytes):
@@ -134,14 +134,14 @@ def _make(path: str, content: bytes | str) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Input:
-  """What is converted, and how.
+  """Files to convert, and the options.
 
   Attributes:
     files: Path -> content.
-    options: Of open_source.readers, without the fields.
+    options: Arguments of open_source.readers.
     skip: Whether to skip bad clients.
     for_store: See convert.write.
-    expected: What must be read of the training part; None if that is open.
+    expected: The expected records of the training part; None if they are open.
   """
 
   files: Mapping[str, bytes | str]
@@ -150,10 +150,10 @@ class Input:
   for_store: bool
   expected: Mapping[str, list[dict]] | None
 
-  def make(self) -> None:
-    """Makes the files, below the working directory."""
+  def write(self) -> None:
+    """Writes the files, below the working directory."""
     for path, content in self.files.items():
-      _make(path, content)
+      _write(path, content)
 
 
 def _compressed(rng: random.Random, content: bytes, share: float) -> bytes:
@@ -181,8 +181,8 @@ def _content(rng: random.Random, format_: str, valid: fuzz_files.Valid) -> bytes
   return content
 
 
-def make(format_: str, number: int, seed: int = 0) -> Input:
-  """The input of a number."""
+def build(format_: str, number: int, seed: int = 0) -> Input:
+  """Builds the input of a number."""
   rng = random.Random(f'{seed} {format_} {number}')
   valid = fuzz_files.corpus(format_)[-1] if rng.random() < 0.003 else (
       fuzz_files.small(rng, format_))
@@ -216,7 +216,7 @@ def make(format_: str, number: int, seed: int = 0) -> Input:
 
 
 def warm_up() -> None:
-  """Makes what inputs are made of, which takes a while."""
+  """Builds the parts of inputs, which takes a while."""
   _images()
   for format_ in FORMATS:
     fuzz_files.corpus(format_)

@@ -1,4 +1,4 @@
-"""Damaged files are refused or copied, and the fuzzer sees whatever else happens."""
+"""Damaged files are refused or copied, and the fuzzer reports anything else."""
 
 import contextlib
 import dataclasses
@@ -28,17 +28,17 @@ def test_damaged_files_are_refused_or_copied(format_):
 
 def test_inputs_follow_from_seed_and_number():
   for format_ in fuzz_inputs.FORMATS:
-    made = [fuzz_inputs.make(format_, number) for number in range(100)]
+    inputs = [fuzz_inputs.build(format_, number) for number in range(100)]
     fuzz_files.corpus.cache_clear()
-    assert made == [fuzz_inputs.make(format_, number) for number in range(100)]
-    assert made != [fuzz_inputs.make(format_, number, 1) for number in range(100)]
-    assert {given.options['fields'] is None for given in made} == {True, False}
-    assert {given.skip for given in made} == {True, False}
-    assert any(given.expected for given in made)
+    assert inputs == [fuzz_inputs.build(format_, number) for number in range(100)]
+    assert inputs != [fuzz_inputs.build(format_, number, 1) for number in range(100)]
+    assert {given.options['fields'] is None for given in inputs} == {True, False}
+    assert {given.skip for given in inputs} == {True, False}
+    assert any(given.expected for given in inputs)
 
 
 def _read_by(rows):
-  """Rows are those of a function of the true ones."""
+  """Replaces the rows by a function of the true ones."""
   readers = open_source.readers
 
   def changed(*args, **kwargs):
@@ -50,10 +50,10 @@ def _read_by(rows):
 
 
 def _instead(act):
-  """Readers do something else before the first row."""
-  def rows(found):
+  """Calls a function before the first row."""
+  def rows(true):
     act()
-    yield from found
+    yield from true
 
   _read_by(rows)
 
@@ -113,18 +113,18 @@ def _refuses_what_is_good():
 
 
 def _skips_what_is_good():
-  def rows(found):
-    first = next(found)
+  def rows(true):
+    first = next(true)
     yield first._replace(record=ValueError('bad'), client=None)
     yield first
-    yield from found
+    yield from true
 
   _read_by(rows)
 
 
 def _changes_values():
-  def rows(found):
-    for row in found:
+  def rows(true):
+    for row in true:
       if isinstance(row.record, dict) and 'text' in row.record:
         row.record['text'] += 'x'
       yield row
@@ -164,10 +164,10 @@ def _damages_the_copy():
     (_skips_what_is_good, 'skipped what is not to be skipped'),
     (_changes_values, 'wrong values'), (_miscounts, 'wrong counts'),
     (_damages_the_copy, 'copy that cannot be read')])
-def test_findings_are_seen_and_the_run_goes_on(prepare, kind):
+def test_findings_are_reported_and_the_run_continues(prepare, kind):
   inputs = 40 if 'valid' in kind or 'skip' in kind or 'values' in kind else 3
   report = fuzz.run('csv', inputs=inputs, prepare=prepare,
                     seconds=0.5 if kind == 'hang' else 10.0)
-  found = [finding for finding in report.findings if finding.kind == kind]
-  assert found and sum(report.counts.values()) == inputs
-  assert report.counts[f'finding: {kind}'] == len(found)
+  findings = [finding for finding in report.findings if finding.kind == kind]
+  assert findings and sum(report.counts.values()) == inputs
+  assert report.counts[f'finding: {kind}'] == len(findings)

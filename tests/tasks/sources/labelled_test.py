@@ -96,7 +96,7 @@ def test_a_file_that_states_no_classes_says_so(tmp_path):
   note, = labelled.read(path).notes
   path = _save(tmp_path / 'f.npz', num_classes=np.array(7))
   assert _stated(path) == 7 and not labelled.read(path).notes
-  # Whatever the labels are: no record can change it.
+  # It does not depend on the labels: no record can change it.
   path = _save(tmp_path / 'f.npz', num_classes=np.array(7),
                y_train=np.full(6, 900))
   assert _stated(path) == 7
@@ -231,11 +231,11 @@ def _content(tmp_path_factory):
 @hypothesis.settings(
     deadline=None, max_examples=300,
     suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
-@hypothesis.given(place=st.floats(0, 1, exclude_max=True),
+@hypothesis.given(position=st.floats(0, 1, exclude_max=True),
                   flip=st.integers(1, 255))
-def test_one_wrong_byte_is_an_error_or_harmless(tmp_path, content, place, flip):
+def test_one_wrong_byte_is_an_error_or_harmless(tmp_path, content, position, flip):
   damaged = bytearray(content)
-  damaged[int(place * len(content))] ^= flip
+  damaged[int(position * len(content))] ^= flip
   path = pathlib.Path(tmp_path) / 'damaged.npz'
   path.write_bytes(damaged)
   try:
@@ -266,8 +266,7 @@ def test_real_files_are_read(name, examples, classes, writers):
   train, test, num_classes, _ = labelled.read(data_dir.require(name))
   assert (len(train.x), len(test.x)) == examples
   assert num_classes == classes
-  found = (np.unique(train.clients).size, np.unique(test.clients).size)
-  assert found == writers
+  assert (np.unique(train.clients).size, np.unique(test.clients).size) == writers
 
 
 def test_rows_keep_their_clients_and_joined_parts_lose_them():

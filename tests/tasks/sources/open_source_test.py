@@ -1,4 +1,4 @@
-"""Tests of tasks.sources.open_source and of what formats leave open."""
+"""Tests of tasks.sources.open_source and of the options of formats."""
 
 import io
 import json
@@ -96,13 +96,14 @@ def test_folders_may_have_texts_tables_arrays_and_images(tmp_path):
   path = folder('tables')
   (path / 'a.csv').write_text('v,t\n1,x\n2,y\n')
   (path / 'b.csv').write_text('t,v\nz,3\n')
-  found = read('tables')
-  assert found['v'].tolist() == [1, 2, 3] and found['t'].tolist() == ['x', 'y', 'z']
+  examples = read('tables')
+  assert examples['v'].tolist() == [1, 2, 3]
+  assert examples['t'].tolist() == ['x', 'y', 'z']
 
   path = folder('arrays')
   np.savez(path / 'a.npz', x=np.ones([2, 3], np.uint8), y=['u', 'v'])
-  found = read('arrays')
-  assert found['x'].dtype == np.uint8 and found['y'].tolist() == ['u', 'v']
+  examples = read('arrays')
+  assert examples['x'].dtype == np.uint8 and examples['y'].tolist() == ['u', 'v']
 
   path = folder('images')
   for label, shade in ((3, 10), (4, 20)):
@@ -110,10 +111,10 @@ def test_folders_may_have_texts_tables_arrays_and_images(tmp_path):
     Image.fromarray(np.full([5, 4], shade, np.uint8)).save(content, 'png')
     (path / str(label)).mkdir()
     (path / str(label) / 'a.png').write_bytes(content.getvalue())
-  found = read('images')
-  assert found['image'].shape == (2, 5, 4) and found['image'].dtype == np.uint8
-  assert found['image'][:, 0, 0].tolist() == [10, 20]
-  assert found['label'].tolist() == [3, 4]
+  examples = read('images')
+  assert examples['image'].shape == (2, 5, 4) and examples['image'].dtype == np.uint8
+  assert examples['image'][:, 0, 0].tolist() == [10, 20]
+  assert examples['label'].tolist() == [3, 4]
 
 
 def test_clients_of_a_folder_must_have_the_fields_of_the_first(tmp_path):
@@ -136,9 +137,9 @@ def test_cells_of_a_folder_are_of_the_kind_of_the_first_client(tmp_path):
     (tmp_path / client).mkdir()
     (tmp_path / client / 'f.csv').write_text(f't,v\n{rows}\n')
   source = _open(dict(data_source='folder', data_path=str(tmp_path)), fields=None).train
-  found = source.examples('b')
-  assert found['t'].tolist() == ['12']
-  assert found['v'].dtype == np.float64 and found['v'].tolist() == [3.0]
+  examples = source.examples('b')
+  assert examples['t'].tolist() == ['12']
+  assert examples['v'].dtype == np.float64 and examples['v'].tolist() == [3.0]
 
 
 def test_bad_clients_before_the_first_good_one_are_skipped(tmp_path):

@@ -8,15 +8,19 @@ import pytest
 from tasks.sources import partition
 
 
+def _dirichlet(labels, num_clients, alpha, seed):
+  return partition.split(labels, partition='dirichlet', num_clients=num_clients,
+                         dirichlet_alpha=alpha, seed=seed)
+
+
 @hypothesis.settings(deadline=None, max_examples=60)
 @hypothesis.given(
     labels=st.lists(st.integers(0, 5), min_size=1, max_size=60),
     data=st.data(), alpha=st.sampled_from([1e-3, 0.1, 1.0, 100.0]),
     seed=st.integers(0, 2**40))
-def test_every_client_gets_its_share_of_examples(labels, data, alpha, seed):
+def test_every_client_gets_equally_many_examples(labels, data, alpha, seed):
   num_clients = data.draw(st.integers(1, len(labels)))
-  clients = partition.dirichlet(
-      np.array(labels), num_clients=num_clients, alpha=alpha, seed=seed)
+  clients = _dirichlet(np.array(labels), num_clients, alpha, seed)
   sizes = np.bincount(clients, minlength=num_clients)
   assert sizes.size == num_clients
   assert sizes.sum() == len(labels)
@@ -26,20 +30,19 @@ def test_every_client_gets_its_share_of_examples(labels, data, alpha, seed):
 
 def test_the_split_repeats_with_its_seed_and_differs_with_another():
   labels = np.arange(500) % 10
-  split = lambda seed: partition.dirichlet(
-      labels, num_clients=50, alpha=1.0, seed=seed)
+  split = lambda seed: _dirichlet(labels, 50, 1.0, seed)
   np.testing.assert_array_equal(split(3), split(3))
   assert np.mean(split(3) != split(4)) > 0.9
 
 
 def _mean_labels_per_client(alpha):
   labels = np.arange(10_000) % 10
-  clients = partition.dirichlet(labels, num_clients=100, alpha=alpha, seed=0)
+  clients = _dirichlet(labels, 100, alpha, 0)
   return np.mean([np.unique(labels[clients == c]).size for c in range(100)])
 
 
 def test_alpha_sets_how_mixed_the_clients_are():
-  # Of 10 labels, 100 examples a client. The last clients get what is left.
+  # Of 10 labels, 100 examples a client. The last clients get the rest.
   assert _mean_labels_per_client(0.05) < 3.5
   assert 5 < _mean_labels_per_client(0.5) < 9
   assert _mean_labels_per_client(1000.0) > 9.8
@@ -60,7 +63,7 @@ def test_alpha_sets_how_mixed_the_clients_are():
 def test_bad_arguments_are_named(arguments, message):
   good = {'num_clients': 4, 'alpha': 1.0, 'seed': 0}
   with pytest.raises(ValueError, match=message):
-    partition.dirichlet(np.arange(20) % 3, **{**good, **arguments})
+    _dirichlet(np.arange(20) % 3, **{**good, **arguments})
 
 
 _LABELS = np.random.default_rng(0).integers(10, size=1000)
@@ -68,29 +71,26 @@ _LABELS = np.random.default_rng(0).integers(10, size=1000)
 
 @pytest.mark.parametrize('partition_name', partition.PARTITIONS)
 @pytest.mark.parametrize('num_clients', [5, 60, 1000])
-def test_every_partition_gives_every_example_to_one_client_and_all_clients_some(
+def test_every_partition_assigns_every_example_and_leaves_no_client_empty(
     partition_name, num_clients):
   # A thousand clients with two labels each would need two thousand examples.
   options = {'labels_per_client': 1} if (
       partition_name == 'labels' and num_clients == 1000) else {}
   if options and np.bincount(_LABELS).min() < 100:
     num_clients = 10 * int(np.bincount(_LABELS).min())
-  found = partition.split(
-      _LABELS, partition=partition_name, num_clients=num_clients, seed=1, **options)
-  assert found.shape == _LABELS.shape and found.dtype == np.int64
-  assert np.array_equal(np.unique(found), np.arange(num_clients))
-  again = partition.split(
-      _LABELS, partition=partition_name, num_clients=num_clients, seed=1, **options)
-  other = partition.split(
-      _LABELS, partition=partition_name, num_clients=num_clients, seed=2, **options)
-  assert np.array_equal(found, again)
-  assert not np.array_equal(found, other)
+  first, again, other = (
+      partition.split(_LABELS, partition=partition_name, num_clients=num_clients,
+                      seed=seed, **options) for seed in (1, 1, 2))
+  assert first.shape == _LABELS.shape and first.dtype == np.int64
+  assert np.array_equal(np.unique(first), np.arange(num_clients))
+  assert np.array_equal(first, again)
+  assert not np.array_equal(first, other)
 
 
 def test_iid_clients_are_alike():
   labels = np.arange(20_000) % 10
-  counts = partition.label_counts(
-      labels, partition.iid(labels, num_clients=10, seed=0))
+  counts = partition.label_counts(labels, partition.split(
+      labels, partition='iid', num_clients=10, seed=0))
   assert counts.sum(axis=1).tolist() == [2000] * 10
   # 200 of each label, standard deviation 13: five of them.
   assert np.all(np.abs(counts - 200) < 65)
@@ -99,32 +99,34 @@ def test_iid_clients_are_alike():
 @hypothesis.settings(deadline=None, max_examples=60)
 @hypothesis.given(each=st.integers(1, 10), num_clients=st.integers(1, 60),
                   seed=st.integers(0, 2**40))
-def test_clients_have_as_many_labels_as_asked_for(each, num_clients, seed):
+def test_clients_have_the_given_number_of_labels(each, num_clients, seed):
   hypothesis.assume(each * num_clients >= 10)
-  counts = partition.label_counts(_LABELS, partition.by_labels(
-      _LABELS, num_clients=num_clients, labels_per_client=each, seed=seed))
+  counts = partition.label_counts(_LABELS, partition.split(
+      _LABELS, partition='labels', num_clients=num_clients, labels_per_client=each,
+      seed=seed))
   assert np.all(np.count_nonzero(counts, axis=1) == each)
-  holders = np.count_nonzero(counts, axis=0)
-  assert holders.max() - holders.min() <= 1
+  clients_of_label = np.count_nonzero(counts, axis=0)
+  assert clients_of_label.max() - clients_of_label.min() <= 1
   for column in counts.T:
-    held = column[column > 0]
-    assert held.max() - held.min() <= 1  # Divided evenly.
+    sizes = column[column > 0]
+    assert sizes.max() - sizes.min() <= 1  # Divided evenly.
   assert counts.sum() == _LABELS.size
 
 
 @pytest.mark.parametrize('exponent', [0.0, 0.5, 1.0, 2.0, 30.0])
 def test_sizes_follow_the_power_law(exponent):
   labels = np.zeros(100_000, int)
-  found = partition.by_size(labels, num_clients=50, exponent=exponent, seed=3)
-  sizes = np.sort(np.bincount(found))[::-1]
+  clients = partition.split(labels, partition='size', num_clients=50,
+                            size_exponent=exponent, seed=3)
+  sizes = np.sort(np.bincount(clients))[::-1]
   weights = np.arange(1, 51) ** -exponent
   expected = 1 + (100_000 - 50) * weights / weights.sum()
   assert np.all(np.abs(sizes - expected) <= 1.0)
   if exponent:
-    assert int(np.argmax(np.bincount(found))) != 0  # Ranks are dealt at random.
+    assert int(np.argmax(np.bincount(clients))) != 0  # Ranks are random.
 
 
-def test_partitions_but_dirichlet_and_labels_ignore_the_labels():
+def test_iid_and_size_ignore_the_labels():
   for name in ('iid', 'size'):
     splits = [partition.split(labels, partition=name, num_clients=7, seed=0)
               for labels in (_LABELS, np.zeros_like(_LABELS))]
@@ -142,7 +144,7 @@ def test_partitions_but_dirichlet_and_labels_ignore_the_labels():
     ({'partition': 'labels', 'labels_per_client': 0}, 'labels_per_client must be an'),
     ({'partition': 'labels', 'labels_per_client': 11}, 'from 1 to the 10 labels'),
     ({'partition': 'labels', 'labels_per_client': 1, 'num_clients': 9},
-     'leave some of the 10 labels to nobody'),
+     'leave some of the 10 labels to no client'),
     ({'partition': 'labels', 'labels_per_client': 10, 'num_clients': 200},
      'need 200 examples of label'),
 ])

@@ -156,14 +156,14 @@ def expected(rows):
       'vector': np.array([r['vector'] for r in rows])}
 
 
-def assert_same(found, wanted) -> None:
+def assert_same(arrays, expected_arrays) -> None:
   """Both have the same arrays, to the last bit."""
-  assert set(found) == set(wanted)
-  for name, array in wanted.items():
-    assert found[name].shape == array.shape, name
+  assert set(arrays) == set(expected_arrays)
+  for name, array in expected_arrays.items():
+    assert arrays[name].shape == array.shape, name
     if array.dtype == object:
-      assert found[name].dtype == object
-      assert found[name].tolist() == array.tolist(), name
+      assert arrays[name].dtype == object
+      assert arrays[name].tolist() == array.tolist(), name
     else:
-      assert found[name].dtype == array.dtype, name
-      assert found[name].tobytes() == array.tobytes(), name
+      assert arrays[name].dtype == array.dtype, name
+      assert arrays[name].tobytes() == array.tobytes(), name

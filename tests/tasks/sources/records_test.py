@@ -43,14 +43,14 @@ def test_mapped_source_names_the_client_in_errors():
   assert not isinstance(raised.value, task.BadClientError)
 
 
-@pytest.mark.parametrize('found, message', [
+@pytest.mark.parametrize('examples, message', [
     ({'z': np.zeros(1, np.int32)}, 'the features must be y, found z'),
     ({'y': np.zeros(1, np.int64)}, r'y must be int32 \[\] per example, found int64'),
     ({'y': np.zeros([1, 2], np.int32)}, r'found int32 \[2\]'),
     ({'y': np.zeros(1, np.int32), 'x': np.zeros(1)}, 'the features must be y, found'),
 ])
-def test_mapped_source_checks_what_conversions_give(found, message):
-  mapped = records.MappedSource(_source(), lambda raw: found, _SPEC)
+def test_mapped_source_checks_the_results_of_conversions(examples, message):
+  mapped = records.MappedSource(_source(), lambda raw: examples, _SPEC)
   with pytest.raises(task.BadClientError, match=message):
     mapped.examples('a')
 
@@ -158,12 +158,12 @@ def test_skips_count_a_client_once():
   assert skips.describe() is None
   skips.client('a', ValueError('first'))
   skips.client('a', ValueError('second'))
-  skips.record(ValueError('third'))
+  skips.client(None, ValueError('third'))
   assert skips.describe() == (
       'skipped 1 bad clients and 1 bad records of no known client, which is outside '
       'the guarantee; the first: first')
   with pytest.raises(ValueError, match='other'):
-    task.Skips().record(ValueError('other'))
+    task.Skips().client(None, ValueError('other'))
 
 
 def test_held_out_comes_from_the_test_part_or_from_the_clients():
@@ -198,11 +198,9 @@ def _population(*clients):
     ([8, 9, 8], {'test_clients': [0, 1, 2]}),
     ([8, 1, 2], {'test_clients': [0], 'test_examples': [1, 2]}),
     (['8', '1', '2'], {'test_clients': [0], 'test_examples': [1, 2]}),
-    (None, {'test': [0, 1, 2]}),
 ])
 def test_held_out_sets_say_whose_examples_they_are(writers, expected):
-  clients = None if writers is None else np.array(writers)
   sets = records.held_out_sets(
-      {'y': np.arange(3)}, clients, _population(1, 2, 3))
+      {'y': np.arange(3)}, np.array(writers), _population(1, 2, 3))
   assert {name: s['y'].tolist() for name, s in sets.items()} == expected
   assert list(sets) == list(expected)  # The first heads the report.

@@ -1,4 +1,4 @@
-"""Every format gives back what was written, and SQLite gives it back once more."""
+"""Every format returns the records that were written, and so does an SQLite copy."""
 
 import pathlib
 import tempfile
@@ -14,7 +14,7 @@ from tasks import registry
 from tasks.sources import sqlite as source_sqlite
 from tests.tasks.sources import populations
 
-# What all formats can hold: NumPy's texts end at their last character that is not 0.
+# Texts that all formats can hold: NumPy's end at their last character that is not 0.
 _TEXTS = st.text(st.characters(exclude_characters='\0', exclude_categories=['Cs']),
                  max_size=12)
 _INTEGERS = st.integers(-2**63, 2**63 - 1)
@@ -50,13 +50,13 @@ def _copied(folder, source):
 
 def _read_in_graph(source, client):
   tensors = source.read_in_graph(tf.constant(client))
-  found = {}
+  arrays = {}
   for name, tensor in tensors.items():
     array = tensor.numpy()
     if array.dtype == object:
       array = np.array([text.decode() for text in array] + [None], object)[:-1]
-    found[name] = array
-  return found
+    arrays[name] = array
+  return arrays
 
 
 @pytest.mark.parametrize('format_', sorted(populations.WRITERS))

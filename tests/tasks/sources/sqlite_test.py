@@ -1,4 +1,4 @@
-"""Tests of tasks.sources.sqlite and of what writes its files."""
+"""Tests of tasks.sources.sqlite and of the files that convert writes."""
 
 import concurrent.futures
 import sqlite3
@@ -67,12 +67,12 @@ def test_many_examples_without_an_index_come_in_order(tmp_path):
   assert source.examples('c1')['v'].tolist() == list(range(1, 3000, 2))
 
 
-def test_examples_are_read_by_the_index(tmp_path, monkeypatch):
+def test_examples_are_read_by_the_index(tmp_path, index):
   path = _write(tmp_path / 'f', [
-      ('a', str(i), _value(i)) for i in range(50)], index=True)
+      ('a', str(i), _value(i)) for i in range(50)], index=index)
   source = source_sqlite.SqliteSource(path, 'a')
-  monkeypatch.setattr(source, '_indexed', None)  # Would be an error if called.
   assert source.examples('7')['v'].tolist() == [7]
+  assert (source._rows is None) == index  # The rows of each client.
 
 
 def test_sqlite_is_read_from_many_threads(tmp_path, index):

@@ -1,4 +1,4 @@
-"""Copies of clients' data: made once, found again, private, whole or not there."""
+"""Copies of clients' data: written once, found again, private, complete or absent."""
 
 import json
 import os
@@ -107,7 +107,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, cache, monkey
   assert not _copies(cache)
 
 
-def test_bad_clients_of_a_copy_are_told_each_time(tmp_path, cache):
+def test_bad_clients_of_a_copy_are_reported_each_time(tmp_path, cache):
   path = tmp_path / 'f.jsonl'
   path.write_text('{"client": "a", "v": 1}\n{"client": "b", "v": "x"}\nz\n')
   for _ in range(2):
