@@ -198,8 +198,8 @@ def _rows_of_format(format_: str, size: str,
     return measure.Row(name=f'{format_}: {name}', sizes=size, ours=result[key],
                        peer=result.get(peer), unit=unit)
 
-  return [row('open first, against a plain pass', 'first_s', 's', 'pass_s'),
-          row('open again, against the first time', 'again_s', 's', 'first_s'),
+  return [row('open first / plain pass', 'first_s', 's', 'pass_s'),
+          row('open again / open first', 'again_s', 's', 'first_s'),
           row('read one', 'read_ms', 'ms'), row('read one in graph', 'graph_ms', 'ms'),
           row('peak memory', 'memory_mb', 'MB more')]
 
