@@ -6,26 +6,23 @@ as secure aggregation would give, without the cryptography. Every report says
 "secure aggregation: simulated".
 """
 
+from collections.abc import Iterator
 import contextlib
 import os
-from typing import Iterator
 
 import tensorflow_federated as tff
 
 from tff_pipelines.simulation import in_process
 from tff_pipelines.simulation import workers
 
-SECURE_AGGREGATION = 'simulated'
+_TRANSFORMS = dict(transform_args=tff.tensorflow.transform_args,
+                   transform_result=tff.tensorflow.transform_result)
 
 
-def _compile_native(comp):
-  comp = tff.backends.test.replace_secure_intrinsics_with_bodies(comp)
-  return tff.backends.native.desugar_and_transform_to_native(comp)
-
-
-def _compile_mergeable(comp):
-  comp = tff.backends.test.replace_secure_intrinsics_with_bodies(comp)
-  return tff.backends.native.compile_to_mergeable_comp_form(comp)
+def _compiler(compile_native):
+  """Compiles secure sums as plain sums, and then by one of TFF's compilers."""
+  return lambda comp: compile_native(
+      tff.backends.test.replace_secure_intrinsics_with_bodies(comp))
 
 
 @contextlib.contextmanager
@@ -41,39 +38,34 @@ def started(*, num_workers: int = 0) -> Iterator[tff.framework.SyncContext]:
   """
   if num_workers < 0:
     raise ValueError(f'num_workers must be at least 0, found {num_workers}')
+  native = tff.backends.native
   with contextlib.ExitStack() as stack:
     if num_workers == 0:
       factory = in_process.InProcessExecutorFactory(os.cpu_count() or 1)
       stack.callback(factory.close)
-      yield tff.framework.SyncExecutionContext(
-          factory, transform_args=tff.tensorflow.transform_args,
-          transform_result=tff.tensorflow.transform_result)
+      yield tff.framework.SyncExecutionContext(factory, **_TRANSFORMS)
       return
-    processes = []
+    factories = []
     for _ in range(num_workers):
       worker = workers.Worker()
       stack.callback(worker.stop)
-      processes.append(worker)
-    transforms = dict(
-        transform_args=tff.tensorflow.transform_args,
-        transform_result=tff.tensorflow.transform_result)
+      factories.append(worker.executor_factory())
     if num_workers == 1:
       yield tff.framework.SyncExecutionContext(
-          processes[0].executor_factory(), _compile_native, **transforms)
+          factories[0], _compiler(native.desugar_and_transform_to_native),
+          **_TRANSFORMS)
     else:
-      asynchronous = [
-          tff.framework.AsyncExecutionContext(
-              worker.executor_factory(),
-              tff.backends.native.desugar_and_transform_to_native, **transforms)
-          for worker in processes
-      ]
       yield tff.framework.MergeableCompExecutionContext(
-          asynchronous, compiler_fn=_compile_mergeable, **transforms)
+          [tff.framework.AsyncExecutionContext(
+              factory, native.desugar_and_transform_to_native, **_TRANSFORMS)
+           for factory in factories],
+          compiler_fn=_compiler(native.compile_to_mergeable_comp_form),
+          **_TRANSFORMS)
 
 
 @contextlib.contextmanager
 def installed(context: tff.framework.SyncContext) -> Iterator[None]:
-  """Makes `context` TFF's default within the block, and then the former one."""
+  """TFF's default context is `context` within the block, then the former one."""
   previous = tff.framework.get_context_stack().current
   tff.framework.set_default_context(context)
   try:
@@ -84,6 +76,6 @@ def installed(context: tff.framework.SyncContext) -> Iterator[None]:
 
 @contextlib.contextmanager
 def simulation(*, num_workers: int = 0) -> Iterator[None]:
-  """Makes a context as `started` describes it TFF's default within the block."""
+  """TFF's default context is one by `started` within the block."""
   with started(num_workers=num_workers) as context, installed(context):
     yield

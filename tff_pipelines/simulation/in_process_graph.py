@@ -7,8 +7,10 @@ import threading
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
+import tree
 
 from aggregators import keys
+from tff_pipelines.simulation import in_process_values
 
 # The operation that gives a key of `keys.fresh`.
 _FRESH_KEY = re.compile(rf'(^|/){keys.FRESH}(_\d+)?/key$')
@@ -18,13 +20,6 @@ _FRESH_KEY = re.compile(rf'(^|/){keys.FRESH}(_\d+)?/key$')
 _KEEPS_STATE = re.compile(
     r'Mutable\w*HashTable|Queue|Barrier|Accumulator|'
     r'^(OneShotIterator|Iterator|IteratorV2|Stack|StackV2|\w*Stage)$')
-
-
-def _operation_types(graph_def) -> set[str]:
-  found = {node.op for node in graph_def.node}
-  for function in graph_def.library.function:
-    found.update(node.op for node in function.node_def)
-  return found
 
 
 class Graph:
@@ -43,7 +38,9 @@ class Graph:
     """
     graph_def = tf.compat.v1.GraphDef()
     proto.graph_def.Unpack(graph_def)
-    types = _operation_types(graph_def)
+    functions = graph_def.library.function
+    types = {node.op for nodes in (graph_def.node, *(f.node_def for f in functions))
+             for node in nodes}
     self._graph = tf.Graph()
     self._feeds: list[str] = []
     self._fetches: list[str] = []
@@ -58,7 +55,7 @@ class Graph:
     # What the graph does not use has no name.
     self._used = [i for i, name in enumerate(self._feeds) if name]
     self._initialize = proto.initialize_op
-    self._keeps_state = any(_KEEPS_STATE.search(name) for name in types)
+    self._keeps_state = any(map(_KEEPS_STATE.search, types))
     self._sessions: set[tf.compat.v1.Session] = set()
     self._per_thread = threading.local()
     self._shared = None
@@ -102,8 +99,7 @@ class Graph:
       return tuple(self._plan_result(element) for element in binding.struct.element)
     if which == 'tensor':
       name = binding.tensor.tensor_name
-    elif binding.sequence.variant_tensor_name:
-      name = binding.sequence.variant_tensor_name
+    elif name := binding.sequence.variant_tensor_name:
       dataset = self._datasets.get(name)
       if dataset is None:
         dataset = self._graph.get_tensor_by_name(name)
@@ -118,22 +114,21 @@ class Graph:
 
   def _start(self):
     """A session, and what calls the graph and its initialization, or None."""
-    # Operations run in the thread that calls: clients are what runs side by side,
+    # Operations run in the thread that calls: clients are what runs in parallel,
     # and handing single operations from thread to thread doubles their cost.
     session = tf.compat.v1.Session(
         graph=self._graph,
         config=tf.compat.v1.ConfigProto(inter_op_parallelism_threads=-1))
     self._sessions.add(session)
-    options = config_pb2.CallableOptions(
-        feed=[self._feeds[i] for i in self._used] + self._fresh_keys,
-        fetch=self._fetches)
-    # A tenth of the cost of `Session.run`.
-    call = session._make_callable_from_options(options)  # pylint: disable=protected-access
-    initialize = None
-    if self._initialize:
-      initialize = session._make_callable_from_options(  # pylint: disable=protected-access
-          config_pb2.CallableOptions(target=[self._initialize]))
-    return session, call, initialize
+
+    def callable_of(**options):
+      # A tenth of the cost of `Session.run`.
+      return session._make_callable_from_options(  # pylint: disable=protected-access
+          config_pb2.CallableOptions(**options))
+
+    feeds = [self._feeds[i] for i in self._used] + self._fresh_keys
+    return (session, callable_of(feed=feeds, fetch=self._fetches),
+            callable_of(target=[self._initialize]) if self._initialize else None)
 
   def _initialized(self):
     """What calls the graph, with nothing left from calls before."""
@@ -150,30 +145,15 @@ class Graph:
 
   def __call__(self, argument=None):
     call = self._shared or self._initialized()
-    feeds = []
-    _flatten(argument, feeds)
+    feeds = () if argument is None else tree.flatten(argument)
+    # As a scalar of NumPy's own type bytes would lose zeros at their end.
+    feeds = [np.array(feed, object) if isinstance(feed, bytes) else feed
+             for feed in feeds]
     fresh = (np.frombuffer(os.urandom(16), np.int64) for _ in self._fresh_keys)
-    return _assembled(
-        self._result, call(*(feeds[i] for i in self._used), *fresh))
+    fetched = call(*(feeds[i] for i in self._used), *fresh)
+    return in_process_values.map_leaves(fetched.__getitem__, self._result)
 
   def close(self) -> None:
-    """Ends the sessions; calls that are under way are cancelled."""
+    """Ends the sessions; calls that are running are cancelled."""
     for session in tuple(self._sessions):
       session.close()
-
-
-def _flatten(value, found: list) -> None:
-  if isinstance(value, tuple):
-    for element in value:
-      _flatten(element, found)
-  elif isinstance(value, bytes):
-    # As a number of NumPy's own type it would lose zeros at its end.
-    found.append(np.array(value, object))
-  elif value is not None:
-    found.append(value)
-
-
-def _assembled(plan, fetched):
-  if isinstance(plan, tuple):
-    return tuple(_assembled(element, fetched) for element in plan)
-  return fetched[plan]

@@ -5,8 +5,9 @@ graphs (bytes) for sequences, Python functions for functions, and AtServer,
 AllEqual or AtClients for federated values.
 """
 
+from collections.abc import Callable, Iterable, Sequence
 import dataclasses
-from typing import Any, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -35,6 +36,13 @@ class AtClients:
   values: list
 
 
+def map_leaves(function: Callable[[Any], Any], value):
+  """The structure of a value with its leaves mapped, in their order."""
+  if isinstance(value, tuple):
+    return tuple([map_leaves(function, element) for element in value])
+  return function(value)
+
+
 def ingested(value, type_spec):
   """A value that a user gave, as it is inside.
 
@@ -43,10 +51,9 @@ def ingested(value, type_spec):
       widened, scalars of Python must fit. Names of elements must agree, too.
   """
   if isinstance(type_spec, tff.FederatedType):
-    at_server = type_spec.placement is tff.SERVER
     if type_spec.all_equal:
-      member = ingested(value, type_spec.member)
-      return AtServer(member) if at_server else AllEqual(member)
+      placed = AtServer if type_spec.placement is tff.SERVER else AllEqual
+      return placed(ingested(value, type_spec.member))
     if not isinstance(value, (list, tuple)):
       raise TypeError(
           f'clients\' values must be a list, found {type(value).__name__}')
@@ -56,16 +63,16 @@ def ingested(value, type_spec):
     if len(value) != len(type_spec):
       raise TypeError(
           f'a structure must have {len(type_spec)} elements, found {len(value)}')
-    found = []
+    elements = []
     for (name, element), (wanted, element_type) in zip(
         structure.iter_elements(value), structure.iter_elements(type_spec)):
       if name not in (wanted, None):
         raise TypeError(f'an element must be named {wanted!r}, found {name!r}')
       try:
-        found.append(ingested(element, element_type))
+        elements.append(ingested(element, element_type))
       except TypeError as error:
-        raise TypeError(f'{wanted or len(found)}: {error}') from error
-    return tuple(found)
+        raise TypeError(f'{wanted or len(elements)}: {error}') from error
+    return tuple(elements)
   if isinstance(type_spec, tff.SequenceType):
     serialized = tff_internals.serialized_sequence(value, type_spec)
     return serialized.sequence.serialized_graph_def
@@ -78,8 +85,7 @@ def as_array(value, type_spec: tff.TensorType) -> np.ndarray:
   if isinstance(value, (np.ndarray, np.generic)) and value.dtype == wanted:
     array = np.asarray(value)
   else:
-    leaves = tree.flatten(value) if isinstance(value, (list, tuple)) else [value]
-    for leaf in leaves:
+    for leaf in tree.flatten(value) if isinstance(value, (list, tuple)) else [value]:
       if not tff_internals.is_compatible_dtype(leaf, wanted.type):
         dtype = getattr(leaf, 'dtype', type(leaf).__name__)
         raise TypeError(f'a tensor must be {type_spec}, found {leaf!r} ({dtype})')
@@ -88,8 +94,7 @@ def as_array(value, type_spec: tff.TensorType) -> np.ndarray:
     array = _encoded(array, type_spec)
   shape = type_spec.shape
   if shape is not None and (len(shape) != array.ndim or any(
-      size is not None and size != found
-      for size, found in zip(shape, array.shape))):
+      size not in (None, actual) for size, actual in zip(shape, array.shape))):
     raise TypeError(
         f'a tensor must be {type_spec}, found the shape {list(array.shape)}')
   return array
@@ -117,8 +122,7 @@ def returned(value, type_spec):
         for element, (name, element_type) in zip(
             value, structure.iter_elements(type_spec)))
   if isinstance(type_spec, tff.SequenceType):
-    return tff_internals.dataset_of(
-        value, type_spec.element)
+    return tff_internals.dataset_of(value, type_spec.element)
   if isinstance(value, np.ndarray):
     # What TensorFlow returns may share memory with what it was fed.
     return value.copy() if value.ndim else value[()]
@@ -145,11 +149,12 @@ def total(type_spec, values: Sequence, modulus=None):
   return _modular_total(values, int(modulus), zero)
 
 
-def _added(values: Iterable, found: np.ndarray) -> np.ndarray:
+def _added(values: Iterable, start: np.ndarray) -> np.ndarray:
+  """`start`, to which the values have been added in place."""
   for value in values:
     # NumPy makes scalars of arrays without dimensions, and warns of overflow.
-    np.add(found, value, out=found)
-  return found
+    np.add(start, value, out=start)
+  return start
 
 
 def _modular_total(values: Sequence, modulus: int, zero: np.ndarray) -> np.ndarray:
@@ -158,13 +163,13 @@ def _modular_total(values: Sequence, modulus: int, zero: np.ndarray) -> np.ndarr
   modulus_of_type = zero.dtype.type(modulus)
   if modulus & (modulus - 1) == 0:
     # It divides the modulus at which the type overflows.
-    found = _added(values, zero)
-    return np.bitwise_and(found, modulus_of_type - zero.dtype.type(1), out=found)
-  found = np.zeros(zero.shape, np.uint64)
-  # So many residues, and one more, fit 64 bits.
-  many = (2**64 - 1) // modulus - 1
-  for start in range(0, len(values), many):
+    mask = modulus_of_type - zero.dtype.type(1)
+    return np.bitwise_and(_added(values, zero), mask, out=zero)
+  result = np.zeros(zero.shape, np.uint64)
+  # This many residues, and one more, fit 64 bits.
+  count = (2**64 - 1) // modulus - 1
+  for start in range(0, len(values), count):
     residues = (np.remainder(value, modulus_of_type).astype(np.uint64)
-                for value in values[start:start + many])
-    np.remainder(_added(residues, found), np.uint64(modulus), out=found)
-  return found.astype(zero.dtype)
+                for value in values[start:start + count])
+    np.remainder(_added(residues, result), np.uint64(modulus), out=result)
+  return result.astype(zero.dtype)

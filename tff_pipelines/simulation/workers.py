@@ -4,8 +4,8 @@ Every local TFF context is a child process that speaks gRPC. Left to itself it
 survives a killed driver and keeps the driver's pipes open. Here a small
 supervisor process stands between: it holds the read end of a pipe whose write
 end only the driver has, so it sees the driver end in whatever way, SIGKILL
-included, and then ends the worker. The worker in turn is told by the kernel if
-the supervisor dies.
+included, and then ends the worker. The kernel in turn ends the worker if the
+supervisor dies.
 """
 
 import atexit
@@ -29,11 +29,6 @@ _START_TIMEOUT_SECONDS = 60
 _ATTEMPTS = 3
 # Vectors of a million floats exceed gRPC's default limit; 2 GB is its maximum.
 _MESSAGE_BYTES = 2_000_000_000
-_CHANNEL_OPTIONS = [
-    ('grpc.max_message_length', _MESSAGE_BYTES),
-    ('grpc.max_receive_message_length', _MESSAGE_BYTES),
-    ('grpc.max_send_message_length', _MESSAGE_BYTES),
-]
 
 # Run by `python -S -c`, so it imports the standard library only.
 _SUPERVISOR = r'''
@@ -97,44 +92,6 @@ def _held_port() -> Iterator[int]:
         path.unlink(missing_ok=True)
 
 
-class _Unwatched(grpc.Channel):
-  """A channel without connectivity callbacks.
-
-  TFF's stub subscribes for good, and gRPC's watcher thread then races with the
-  closing of the channel. Nobody here reads what the callback records.
-  """
-
-  def __init__(self, channel: grpc.Channel):
-    self._channel = channel
-
-  def subscribe(self, callback, try_to_connect=False):
-    pass
-
-  def unsubscribe(self, callback):
-    pass
-
-  def unary_unary(self, *args, **kwargs):
-    return self._channel.unary_unary(*args, **kwargs)
-
-  def unary_stream(self, *args, **kwargs):
-    return self._channel.unary_stream(*args, **kwargs)
-
-  def stream_unary(self, *args, **kwargs):
-    return self._channel.stream_unary(*args, **kwargs)
-
-  def stream_stream(self, *args, **kwargs):
-    return self._channel.stream_stream(*args, **kwargs)
-
-  def close(self):
-    self._channel.close()
-
-  def __enter__(self):
-    return self
-
-  def __exit__(self, *exception):
-    self.close()
-
-
 class Worker:
   """One local TFF worker process and the channel to it."""
 
@@ -157,8 +114,12 @@ class Worker:
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL, start_new_session=True)
         _live.add(self)
-        self._channel = _Unwatched(
-            grpc.insecure_channel(f'localhost:{port}', _CHANNEL_OPTIONS))
+        self._channel = grpc.insecure_channel(f'localhost:{port}', [
+            (f'grpc.{name}message_length', _MESSAGE_BYTES)
+            for name in ('max_', 'max_receive_', 'max_send_')])
+        # TFF's stub subscribes for good to a status that nothing here reads, and
+        # gRPC's watcher thread then races with the closing of the channel.
+        self._channel.subscribe = lambda *_, **__: None
         if self._wait_until_it_listens(port):
           break
       self.stop()
@@ -167,7 +128,7 @@ class Worker:
     self._stub = tff.framework.RemoteExecutorGrpcStub(self._channel)
 
   def _wait_until_it_listens(self, port: int) -> bool:
-    """Whether the worker came up before it ended or time ran out."""
+    """Whether the worker listened before it ended or time ran out."""
     deadline = time.monotonic() + _START_TIMEOUT_SECONDS
     while time.monotonic() < deadline and self._process.poll() is None:
       try:
@@ -191,8 +152,7 @@ class Worker:
     """Ends the process. Idempotent."""
     _live.discard(self)
     self._channel.close()
-    if self._process.stdin is not None:
-      self._process.stdin.close()
+    self._process.stdin.close()
     try:
       self._process.wait(timeout=10)
     except subprocess.TimeoutExpired:
