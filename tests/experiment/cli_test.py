@@ -226,7 +226,7 @@ def test_full_help_of_every_program_lists_all_flags_with_a_sentence(capsys, name
   out = capsys.readouterr().out
   for flag, field in settings_lib.declared(_settings_of(module)).items():
     assert re.search(rf'^  --(no)?{flag}\b', out, re.M), flag
-    assert field.setting.help.endswith('.'), flag
+    assert field.help.endswith('.'), flag
 
 
 WITHOUT_TENSORFLOW = '''

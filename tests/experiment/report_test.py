@@ -199,7 +199,7 @@ def test_report_on_the_terminal_is_short_and_complete(tmp_path, suppressed):
   caveats = report.ordered([*guarantee.caveats, GRID, HELD_OUT])
   outcome = _outcome(weakest="digit '7' 0%", figures={'progress.png': None})
   lines = report.report_lines(
-      _summary(guarantee), guarantee, outcome, caveats, tmp_path, '3 rounds')
+      guarantee, outcome, caveats, tmp_path, '3 rounds')
   assert len(lines) <= 10 and max(map(len, lines)) <= 80
   labels = [line[:12].strip() for line in lines if line[:12].strip()]
   assert labels == ['result', 'weakest', 'epsilon', 'neighbours', 'run', 'caveats',
@@ -212,7 +212,7 @@ def test_report_on_the_terminal_is_short_and_complete(tmp_path, suppressed):
   assert 'report.txt, summary.json, ledger.jsonl, metrics.csv, progress.png' in text
   assert re.search(r'python -m tff_pipelines.account (\\ )?--ledger=\S*', text)
   other = report.report_lines(
-      {}, guarantee, _outcome(next='python -m tff_pipelines.train'), [], tmp_path, '')
+      guarantee, _outcome(next='python -m tff_pipelines.train'), [], tmp_path, '')
   assert other[-1] == 'next        python -m tff_pipelines.train'
   assert not any(line.startswith(('weakest', 'caveats')) for line in other)
 

@@ -15,6 +15,7 @@ from tasks import task as task_lib
 from tests import tiny_task
 from tests.tasks.sources import populations
 from tff_pipelines.accounting import mechanisms
+from tff_pipelines.experiment import files
 from tff_pipelines.experiment import records as records_lib
 from tff_pipelines.experiment import rounds as rounds_lib
 from tff_pipelines.fedavg import chunked
@@ -158,11 +159,9 @@ def _run(task, folder):
       **SETTINGS)
   run_records = records_lib.RunRecords(
       folder / 'run', plan.configuration(), resume=False)
-  found = []
-  rounds_lib.run(
-      rounds, plan, run_records,
-      on_commit=lambda _, metrics: found.append(metrics['diagnostics/num_reporting']))
-  return found
+  rounds_lib.run(rounds, plan, run_records)
+  rows = records_lib.read_metrics(run_records.folder / files.METRICS, 'round')
+  return [float(row['diagnostics/num_reporting']) for row in rows.values()]
 
 
 def test_bad_client_that_a_worker_reads_is_named(tmp_path, one_worker):

@@ -85,10 +85,25 @@ def _rounds(plan, process=None, rates=(), **config):
 
 
 def _run(plan, folder, *, resume=False, on_commit=None, **config):
-  """Runs what is left to run; returns the records and the final results."""
+  """Runs the remaining rounds; returns the records and the final results.
+
+  Args:
+    plan: Plan of the run.
+    folder: Folder of the run.
+    resume: Whether to resume.
+    on_commit: Called with the index of a round after its commit.
+    **config: Attributes of LoopConfig.
+  """
   records = records_lib.RunRecords(folder, plan.configuration(), resume=resume)
-  rounds = _rounds(plan, **config)
-  state = rounds_lib.run(rounds, plan, records, on_commit=on_commit)
+  rounds, commit = _rounds(plan, **config), records.commit
+
+  def commit_and_call(state, index, event, **how):
+    commit(state, index, event, **how)
+    if on_commit is not None:
+      on_commit(index)
+
+  records.commit = commit_and_call
+  state = rounds_lib.run(rounds, plan, records)
   return records, rounds.results(state)
 
 
@@ -211,9 +226,8 @@ def test_run_stopped_anywhere_continues_to_the_same_bits(
     whole, tmp_path, monkeypatch, window):
   plan = _plan(**SEEDED)
 
-  def stop_at_round_two(rounds, metrics):
-    del metrics
-    if rounds == 1:
+  def stop_at_round_two(index):
+    if index == 1:
       if window == 'before the rename':
         patch.setattr(tf.io.gfile, 'rename', _stop)
       elif window == 'between rename and ledger':
@@ -228,8 +242,7 @@ def test_run_stopped_anywhere_continues_to_the_same_bits(
       _run(plan, tmp_path / 'run', on_commit=stop_at_round_two)
   seen = []
   records, results = _run(
-      plan, tmp_path / 'run', resume=True,
-      on_commit=lambda rounds, metrics: seen.append(rounds))
+      plan, tmp_path / 'run', resume=True, on_commit=seen.append)
   assert seen == ([2, 3] if window == 'before the rename' else [3])
   assert records.starts == 2
   assert results == whole[1]

@@ -85,7 +85,7 @@ def test_every_setting_of_privacy_reaches_the_plan():
           'delta', 'target_quantile', 'clip_learning_rate', 'amplification',
           'accountant', 'allow_degenerate', 'diagnostics', 'noise_generator')}}
   names = {name for name, field in settings_lib.declared(TrainSettings).items()
-           if field.setting.group == 'privacy'}
+           if field.group == 'privacy'}
   assert len(names) > 20
   for name in names - {'epsilon'}:
     assert reached[name] == getattr(settings, name), name
@@ -221,7 +221,7 @@ def test_cohort_of_fixed_size_is_an_integer(mechanism):
 
 def test_where_data_are_and_how_rounds_run_may_differ_between_starts():
   free = {name for name, field in settings_lib.declared(TrainSettings).items()
-          if field.setting.free}
+          if field.free}
   assert free == {
       'data_path', 'test_path', 'cache_dir', 'no_cache', 'vocabulary', 'output_dir', 'resume',
       'num_workers', 'verbose', 'rounds_per_evaluation', 'clients_per_call',

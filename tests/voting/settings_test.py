@@ -176,7 +176,7 @@ def test_training_of_clients_suits_algorithm_and_model():
 
 def test_settings_offer_what_there_is():
   def choices(name):
-    return DECLARED[name].setting.choices
+    return DECLARED[name].choices
 
   assert choices('task') == voting_tasks.TASKS
   assert choices('model') == tuple(classifiers.MODELS)
@@ -189,7 +189,7 @@ def test_settings_offer_what_there_is():
 
 def test_every_setting_is_used_by_some_algorithm():
   for name, field in DECLARED.items():
-    algorithms = field.setting.when.get('algorithm', voting_settings.ALGORITHMS)
+    algorithms = field.when.get('algorithm', voting_settings.ALGORITHMS)
     assert set(algorithms) <= set(voting_settings.ALGORITHMS) and algorithms, name
 
 

@@ -1,9 +1,9 @@
-"""The guarantee of a run: every number of it, each with whom it holds against.
+"""The guarantee of a run: all of its numbers, each with the observers it holds against.
 
-A family says what each round releases (`Plan.event`) and in whose eyes (`Terms`).
-Here its events become numbers, in one way for all: the same object feeds the plan that
-is printed before the first round, the metrics of each round, the ledger's header and
-the summary.
+A family says what each round releases (`Plan.event`) and to whom (`Terms`). Here its
+events become numbers, in one way for all: the same object feeds the plan that is
+printed before the first round, the metrics of each round, the ledger's header and the
+summary.
 """
 
 import abc
@@ -21,6 +21,7 @@ from tff_pipelines.accounting import combinators
 from tff_pipelines.accounting import decimals
 from tff_pipelines.accounting import ledger as ledger_lib
 from tff_pipelines.accounting import noise_budget
+from tff_pipelines.experiment import files
 
 Caveat = caveats.Caveat
 
@@ -40,21 +41,21 @@ SUPPRESSED = Caveat(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Terms:
-  """What the numbers of a guarantee are about, in words.
+  """The terms of a guarantee, in words.
 
   Attributes:
-    privacy_unit: What one of two neighbouring inputs lacks, or has otherwise.
-    observers: Against whom epsilon holds.
+    privacy_unit: Unit that is added, removed or changed between neighbouring inputs.
+    observers: Observers against whom epsilon holds.
     against: The same in a few words, for one line.
-    observers_server: Against whom the number for the server holds; None if no such
-      number is stated, because the server is trusted or sees what all see.
+    observers_server: Observers against whom the number for the server holds; None if
+      no such number is stated, because the server is trusted or sees what all see.
     against_server: The same in a few words.
-    sampling: How the participants of a round are sampled.
+    sampling: Sampling of the participants of a round.
     trust_model: Who is trusted with what.
-    source: Where the bounds come from, with theorems' numbers.
-    sampler: What draws the noise; None if there is none.
-    adjacency: What neighbouring inputs are, where the event's own words are too
-      general; None to take them.
+    source: Source of the bounds, with theorems' numbers.
+    sampler: Sampler of the noise; None if there is no noise.
+    adjacency: Neighbouring inputs, where the event's own words are too general; None
+      to take those.
     secure_aggregation: Whether sums are meant to be computed under it.
   """
 
@@ -77,12 +78,12 @@ class Bound:
 
   Attributes:
     epsilon: >= 0, `inf` if no finite one is proved.
-    consumed_delta: Part of delta consumed by sampling error of the noise; None where
-      no bound on that error is proved.
+    consumed_delta: Delta consumed by sampling error of the noise; None where no bound
+      on that error is proved.
     order: Renyi order that gave it, `inf` for pure DP; None for PLD.
-    accountant: What computed it.
-    amplification: The bound on sampling; None where nothing is sampled.
-    caveats: What weakens it.
+    accountant: Accountant that computed it.
+    amplification: Bound on amplification by sampling; None where nothing is sampled.
+    caveats: Caveats that weaken it.
   """
 
   epsilon: float
@@ -95,17 +96,17 @@ class Bound:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Guarantee:
-  """All numbers of a guarantee and what they are about.
+  """All numbers of a guarantee and their terms.
 
   Attributes:
     terms: In words.
-    delta: Of all numbers; None without a guarantee.
+    delta: Delta of all numbers; None without a guarantee.
     adjacency: A key of `base.ADJACENCY_IN_WORDS`; None without a guarantee.
-    outsiders: Against the observers; None if nothing is guaranteed to anybody.
-    server: Against the server; None if no number holds, or none is stated.
+    outsiders: Bound against the observers; None if nothing is guaranteed.
+    server: Bound against the server; None if no number holds, or none is stated.
     seeded: Whether the numbers would hold only without the seed.
-    also: Further numbers that go with these, by their key in the summary.
-    caveats: What a reader of the numbers must know.
+    also: Further numbers that belong to these, by their key in the summary.
+    caveats: Caveats of the numbers.
   """
 
   terms: Terms
@@ -119,7 +120,7 @@ class Guarantee:
 
   @property
   def adjacency_in_words(self) -> str | None:
-    """What neighbouring inputs are."""
+    """Neighbouring inputs, in a sentence."""
     if self.adjacency is None:
       return None
     return self.terms.adjacency or base.ADJACENCY_IN_WORDS[self.adjacency]
@@ -136,10 +137,10 @@ class Guarantee:
     holds = self.outsiders is not None and not self.seeded
     outsiders = self.outsiders or Bound(epsilon=math.inf, consumed_delta=None)
     server = self.server if holds else None
-    epsilon = _finite(outsiders.epsilon)
+    epsilon = files.finite(outsiders.epsilon)
     return {
         'epsilon': epsilon if holds else None,
-        'epsilon_server': _finite(server.epsilon) if server else None,
+        'epsilon_server': files.finite(server.epsilon) if server else None,
         'epsilon_if_unseeded': epsilon if self.seeded else None,
         'delta': self.delta,
         'consumed_delta': outsiders.consumed_delta if holds else None,
@@ -152,7 +153,7 @@ class Guarantee:
         'sampling': self.terms.sampling, 'trust_model': self.terms.trust_model,
         'source': self.terms.source, 'sampler': self.terms.sampler,
         'accountant': outsiders.accountant if holds else None,
-        'order': _finite(outsiders.order) if holds else None,
+        'order': files.finite(outsiders.order) if holds else None,
         'amplification': outsiders.amplification if holds else None,
         'secure_aggregation': 'simulated' if self.terms.secure_aggregation else None,
     }
@@ -175,66 +176,49 @@ class Guarantee:
 
   def details(self) -> list[str]:
     """Everything, in sentences, for the full report."""
-    terms, lines = self.terms, []
-    if self.outsiders is None:
+    terms, outsiders = self.terms, self.outsiders
+    if outsiders is None:
       return ['epsilon: none, nothing is guaranteed',
               f'trust model: {terms.trust_model}']
     delta = decimals.rounded_up(self.delta)
     how = ', '.join(filter(None, (
-        self.outsiders.accountant, self.outsiders.amplification and
-        f'{self.outsiders.amplification} amplification')))
-    number = (f'epsilon {decimals.epsilon(self.outsiders.epsilon)} at delta {delta} '
+        outsiders.accountant,
+        outsiders.amplification and f'{outsiders.amplification} amplification')))
+    number = (f'epsilon {decimals.epsilon(outsiders.epsilon)} at delta {delta} '
               f'against {terms.observers} ({how})')
-    lines.append(f'epsilon: none, the run is seeded; without the seed {number}'
-                 if self.seeded else number)
+    lines = [f'epsilon: none, the run is seeded; without the seed {number}'
+             if self.seeded else number]
     if self.server is not None and not self.seeded:
       lines.append(f'epsilon {decimals.epsilon(self.server.epsilon)} at delta {delta} '
                    f'against {terms.observers_server}')
-    lines += [f'{key.replace("_", " ")}: {_shown(value)}'
-              for key, value in self.also.items() if value is not None]
+    for key, value in self.also.items():
+      if value is not None:
+        shown = decimals.rounded_up(value) if isinstance(value, float) else value
+        lines.append(f'{key.replace("_", " ")}: {shown}')
     lines += [f'adjacency {self.adjacency}: {self.adjacency_in_words}',
               f'privacy unit: {terms.privacy_unit}', f'sampling: {terms.sampling}',
               f'trust model: {terms.trust_model}', f'source: {terms.source}']
     if terms.sampler is not None:
-      lines.append(f'noise: {terms.sampler}{self._consumed()}')
+      consumed = ''
+      if outsiders.consumed_delta:
+        at_least = 'at least ' if 'no bound' in terms.sampler else ''
+        consumed = (f'; sampling error consumes {at_least}'
+                    f'{decimals.rounded_up(outsiders.consumed_delta, 3)} of delta')
+      lines.append(f'noise: {terms.sampler}{consumed}')
     if terms.secure_aggregation:
       lines.append('secure aggregation: simulated')
     return lines
 
-  def _consumed(self) -> str:
-    part = self.outsiders.consumed_delta
-    if not part:
-      return ''
-    at_least = 'at least ' if 'no bound' in self.terms.sampler else ''
-    return (f'; sampling error consumes {at_least}{decimals.rounded_up(part, 3)} '
-            'of delta')
-
-
-def _finite(value: float | None) -> float | None:
-  return None if value is None or not math.isfinite(value) else float(value)
-
-
-def _shown(value: Any) -> str:
-  return decimals.rounded_up(value) if isinstance(value, float) else f'{value}'
-
-
-def composed(released: Iterable[base.Event]) -> base.Event:
-  """The composition of events, equal ones counted."""
-  counts = collections.Counter(released)
-  parts = tuple(combinators.SelfComposed(event=event, count=count)
-                for event, count in counts.items())
-  return parts[0] if len(parts) == 1 else combinators.Composed(events=parts)
-
 
 class Plan(abc.ABC):
-  """What a run promises, before, while and after it runs.
+  """The guarantee that a run plans, spends and reports.
 
   A subclass has the parameters that its mechanism executes and says by `event` what a
   round releases; epsilon, the ledger and the report follow from that.
 
   Attributes:
-    terms: What the numbers are about.
-    delta: Of the guarantee; None without one.
+    terms: Terms of the guarantee.
+    delta: Delta of the guarantee; None without one.
     seed: A simulation seed voids the guarantee; None for none.
     accountant: As for `accountant.epsilon`.
     amplification: As for `accountant.epsilon`.
@@ -253,7 +237,7 @@ class Plan(abc.ABC):
 
   @abc.abstractmethod
   def event(self, index: int) -> base.Event:
-    """What the round of this index, from 1, releases."""
+    """The event that the round of this index, from 1, releases."""
 
   @abc.abstractmethod
   def configuration(self) -> dict[str, Any]:
@@ -265,7 +249,7 @@ class Plan(abc.ABC):
     return True
 
   def notes(self) -> list[Caveat]:
-    """What a reader must know of this plan, besides what its numbers say."""
+    """Caveats of this plan, in addition to those of its numbers."""
     return []
 
   def also(self, released: base.Event) -> dict[str, Any]:
@@ -275,7 +259,10 @@ class Plan(abc.ABC):
 
   def released(self, rounds: int) -> base.Event:
     """Everything that the first `rounds` rounds release."""
-    return composed(self.event(index) for index in range(1, rounds + 1))
+    counts = collections.Counter(map(self.event, range(1, rounds + 1)))
+    events = tuple(combinators.SelfComposed(event=event, count=count)
+                   for event, count in counts.items())
+    return events[0] if len(events) == 1 else combinators.Composed(events=events)
 
   @functools.cached_property
   def adjacency(self) -> str:
@@ -287,11 +274,11 @@ class Plan(abc.ABC):
     return 'epsilon' if self.seed is None else 'epsilon_if_unseeded'
 
   def bound(self, event: base.Event, releases: int, *, server: bool = False) -> Bound:
-    """The number of an event of so many releases.
+    """The epsilon of an event.
 
     Args:
       event: Everything that an observer sees.
-      releases: How many rounds those are, for what sampling error consumes of delta.
+      releases: Number of its rounds; sampling error consumes delta in each.
       server: Whether the observer knows the cohorts, so that sampling clients does
         not amplify.
     """
@@ -303,24 +290,25 @@ class Plan(abc.ABC):
     result = accountant.guarantee(
         event, noise_budget.remaining(self.delta, consumed), accountant=self.accountant,
         amplification=amplification, population=self.population)
-    found = list(result.warnings)
+    caveats_of_bound = list(result.warnings)
     if noise_budget.is_too_much(consumed, self.delta):
-      found.append(Caveat(
+      caveats_of_bound.append(Caveat(
           'epsilon of ideal distributions',
           'epsilon is that of ideal distributions: at such an epsilon the sampling '
           f'error of the noise would consume {consumed:.3g} of delta, more than half'))
     return Bound(
         epsilon=result.epsilon, consumed_delta=consumed, order=result.order,
-        accountant=result.accountant, caveats=tuple(found),
+        accountant=result.accountant, caveats=tuple(caveats_of_bound),
         amplification=(
             None if event.without_sampling() == event else result.amplification))
 
   def epsilon(self, rounds: int, repeats: int = 0) -> float:
-    """Epsilon against the observers after so many rounds; 0 after none.
+    """Epsilon against the observers; 0 after no rounds.
 
     Args:
-      rounds: That were committed.
-      repeats: Of them by restarts, which count where clients protect themselves.
+      rounds: Number of committed rounds.
+      repeats: Number of rounds that restarts repeated; they count where clients
+        protect themselves.
     """
     if not rounds or not self.is_private:
       return math.inf if rounds else 0.0
@@ -331,23 +319,22 @@ class Plan(abc.ABC):
   def guarantee(self, rounds: int, repeats: int = 0, *, suppressed: bool = False,
                 seen: base.Event | None = None,
                 released: base.Event | None = None) -> Guarantee:
-    """All numbers after so many rounds.
+    """All numbers of the guarantee.
 
     Args:
-      rounds: >= 1, those that were committed.
-      repeats: How many of them restarts may have repeated in the eyes of the server.
+      rounds: Number of committed rounds, >= 1.
+      repeats: Number of rounds that the server may have seen again after restarts.
       suppressed: Whether any was suppressed: the server saw less noise there.
       seen: Everything that the server may have seen; None if nothing was repeated.
-      released: What these rounds released; None for what the plan says of them.
+      released: Everything that these rounds released; None for `released(rounds)`.
     """
     notes = [SEEDED] if self.seed is not None else []
     if self.terms.secure_aggregation:
       notes.append(SIMULATED)
     if not self.is_private:
-      return Guarantee(
-          terms=self.terms, delta=self.delta, adjacency=None, outsiders=None,
-          seeded=False, caveats=(*notes, *self.notes()))
-    released = self.released(rounds) if released is None else released
+      return Guarantee(terms=self.terms, delta=self.delta, adjacency=None,
+                       outsiders=None, caveats=(*notes, *self.notes()))
+    released = released or self.released(rounds)
     if released.adjacency == base.LOCAL and seen is not None:
       # Every observer sees the answers that a restart repeats.
       released, rounds = seen, rounds + repeats
@@ -369,7 +356,7 @@ class Plan(abc.ABC):
         also=self.also(released), caveats=tuple(dict.fromkeys(notes)))
 
   def guarantee_of(self, ledger: ledger_lib.Ledger) -> Guarantee:
-    """All numbers of what a ledger says was released, restarts included."""
+    """All numbers of the releases in a ledger, restarts included."""
     lines = ledger.lines()
     return self.guarantee(
         len(lines), ledger.repeats, seen=ledger.seen_event(), released=ledger.event(),
@@ -379,8 +366,8 @@ class Plan(abc.ABC):
     """Keyword arguments of the ledger's header.
 
     Args:
-      rounds: Of the whole run.
-      more: Further caveats that belong to every number computed from the ledger.
+      rounds: Number of rounds of the whole run.
+      more: Further caveats of every number that is computed from the ledger.
     """
     guarantee = self.guarantee(rounds)
     return dict(

@@ -1,14 +1,13 @@
-"""What a run leaves on disk, and how it survives being killed at any moment.
+"""Records of a run on disk, which survive its being killed at any moment.
 
 `RunRecords` commits a round by one atomic rename: the checkpoint, which holds the
 state together with the round's ledger line and metrics. The line is appended to the
 ledger, and the metrics are released, only after that. A run that was killed before
-the rename repeats the round as if it had not been; one that was killed after it
-completes ledger and metrics from the checkpoint. So no round is lost and none is
-counted twice.
+the rename repeats the round; one that was killed after it completes ledger and metrics
+from the checkpoint. So no round is lost and none is counted twice.
 
-`ChargedRecords` is for answers that, once drawn, can't be taken back: the ledger line
-is durable before anything is drawn, and what a crash loses stays charged.
+`ChargedRecords` is for answers that can't be taken back once they are drawn: the
+ledger line is durable before anything is drawn, and what a crash loses stays charged.
 """
 
 import asyncio
@@ -36,14 +35,11 @@ _CHECKPOINTS = 'checkpoints'
 _TENSORBOARD = 'tensorboard'
 _STARTS = 'starts.log'
 
-# What TensorBoard expects to find in a file's first event.
-_FILE_VERSION = 'brain.Event:2'
-
 
 class _Events:
   """A file of TensorBoard events whose times are the indices of the rounds.
 
-  The writers of TensorFlow note when an event was written, and how long a round took
+  The writers of TensorFlow note when an event was written, and the duration of a round
   tells of how many clients participated.
   """
 
@@ -51,7 +47,8 @@ class _Events:
     """Starts a new file; its folder is created if it does not exist."""
     path.parent.mkdir(exist_ok=True)
     self._writer = tf.io.TFRecordWriter(os.fspath(path))
-    self._write(event_pb2.Event(wall_time=0.0, file_version=_FILE_VERSION))
+    # TensorBoard reads the version from a file's first event.
+    self._write(event_pb2.Event(wall_time=0.0, file_version='brain.Event:2'))
 
   def _write(self, event: event_pb2.Event) -> None:
     self._writer.write(event.SerializeToString())
@@ -70,9 +67,9 @@ class RunRecords:
 
   Attributes:
     folder: The output folder.
-    configuration: What defines the run, as it was recorded when it first started.
-    configuration_hash: Of that.
-    starts: How many times the run was started, this time included.
+    configuration: Definition of the run, as it was recorded at its first start.
+    configuration_hash: Hash of `configuration`.
+    starts: Number of times that the run was started, this time included.
     ledger: The run's ledger.
   """
 
@@ -83,8 +80,8 @@ class RunRecords:
     Args:
       folder: Created if it does not exist.
       configuration: Everything that defines the run, as JSON; recorded if the run is
-        new. Whether it agrees with what an earlier start recorded is for the caller.
-      resume: Continue the run that is there, if one is.
+        new. The caller compares it with that of an earlier start.
+      resume: Continue the run in the folder, if there is one.
 
     Raises:
       OSError: If the folder can't be written.
@@ -93,11 +90,11 @@ class RunRecords:
     self.folder = pathlib.Path(folder)
     files.check_folder(folder, resume=resume)
     files.create_folder(self.folder)
-    recorded = files.read_configuration(self.folder)
-    if recorded is None:
+    self.configuration = files.read_configuration(self.folder)
+    if self.configuration is None:
+      self.configuration = configuration
       files.write_atomically(self.folder / files.CONFIGURATION, json.dumps(
           configuration, indent=2, sort_keys=True, allow_nan=False))
-    self.configuration = configuration if recorded is None else recorded
     self.configuration_hash = files.configuration_hash(self.configuration)
     with open(self.folder / _STARTS, 'a+', encoding='utf-8') as file:
       now = datetime.datetime.now(datetime.timezone.utc)
@@ -110,24 +107,25 @@ class RunRecords:
     self._states = tff.program.FileProgramStateManager(
         self.folder / _CHECKPOINTS, prefix='round_', keep_total=2)
     self._events = self._table = None
+    # A crash left these rounds half committed: they were never released.
+    for path in (self.folder / _CHECKPOINTS).glob('*_temp*'):
+      shutil.rmtree(path, ignore_errors=True)
 
   def has_checkpoint(self) -> bool:
     """Whether there is a state to continue from."""
-    self._remove_uncommitted()
     return asyncio.run(self._states.get_versions()) is not None
 
   def restore(self, initial_state: Any, header: dict[str, Any]) -> tuple[Any, int]:
     """The state to continue from and the number of rounds that are committed.
 
     Args:
-      initial_state: The state of a new run; gives the structure, and is
+      initial_state: The state of a new run; defines the structure, and is
         committed as round 0 if nothing was.
       header: Keyword arguments of the ledger's header, for a new run.
 
     Raises:
       ValueError: If checkpoint and ledger do not belong together.
     """
-    self._remove_uncommitted()
     versions = asyncio.run(self._states.get_versions())
     if versions is None:
       if not self.ledger.path.exists():
@@ -149,16 +147,11 @@ class RunRecords:
       raise ValueError(
           f'{self.ledger.path} has {recorded} rounds, the checkpoint {rounds}: '
           'they do not belong together')
-    if rounds and rounds not in self._released():
+    if rounds and rounds not in read_metrics(self.folder / files.METRICS, 'round'):
       self._release(json.loads(saved['metrics']), rounds)
     state = tf.nest.pack_sequence_as(initial_state, [
         np.asarray(leaf) for leaf in saved['leaves']])
     return state, rounds
-
-  def _remove_uncommitted(self) -> None:
-    """Removes rounds that a crash left half committed: they were never released."""
-    for path in (self.folder / _CHECKPOINTS).glob('*_temp*'):
-      shutil.rmtree(path, ignore_errors=True)
 
   def _program_state(self, state: Any, rounds: int, line: str,
                      metrics: dict[str, float]) -> dict[str, Any]:
@@ -176,10 +169,10 @@ class RunRecords:
     """Makes a round permanent: all of it in one file, then ledger and metrics.
 
     Args:
-      state: After the round.
-      rounds: Number of this round, from 1.
-      event: What the round released.
-      suppressed: Whether its result was suppressed.
+      state: State after the round.
+      rounds: Index of this round, from 1.
+      event: Event that the round released.
+      suppressed: Whether the round was suppressed.
       metrics: Written to the CSV file and to TensorBoard.
     """
     line = self.ledger.next_line(
@@ -188,10 +181,6 @@ class RunRecords:
     self._save(state, rounds, line, metrics)
     self.ledger.append_line(line)
     self._release(metrics, rounds)
-
-  def _released(self) -> set[int]:
-    """The rounds whose metrics are in the CSV file."""
-    return set(read_metrics(self.folder / files.METRICS, 'round'))
 
   def _release(self, metrics: dict[str, float], rounds: int) -> None:
     """Writes metrics to TensorBoard and then, atomically, to the CSV file."""
@@ -217,11 +206,11 @@ def read_metrics(path: pathlib.Path, key: str) -> dict[int, dict[str, str]]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Kept:
-  """What one charge paid for.
+  """The answers that one charge paid for.
 
   Attributes:
-    line: The ledger line of the charge, as JSON.
-    arrays: What was drawn, by name.
+    line: Ledger line of the charge, as JSON.
+    arrays: Name -> drawn answers.
   """
 
   line: dict[str, Any]
@@ -231,14 +220,14 @@ class Kept:
 class ChargedRecords:
   """A run whose releases are charged before they are drawn.
 
-  A step first writes its line to the ledger, durably, then draws, then keeps what was
-  drawn. A run that is killed between the two has lost what was drawn, or may have
-  been: it stays charged. Nothing is ever drawn without a charge, and nothing that is
-  kept is drawn a second time.
+  A step first writes its line to the ledger, durably, then draws, then keeps the
+  answers. A run that is killed between charge and keeping loses what it drew, or may
+  have drawn: it stays charged. Nothing is ever drawn without a charge, and nothing
+  that is kept is drawn a second time.
 
   Attributes:
     run: Configuration, ledger and number of starts.
-    kept: What was kept, in the order of the charges.
+    kept: Kept answers, in the order of the charges.
     metrics: Round of a charge -> its metrics.
   """
 
@@ -246,8 +235,8 @@ class ChargedRecords:
     """Initializes the records.
 
     Args:
-      run: The folder.
-      path_of: Round of a charge -> name of the .npz file that keeps what it paid for,
+      run: Records of the folder.
+      path_of: Round of a charge -> name of the .npz file that keeps its answers,
         relative to the folder.
     """
     self.run = run
@@ -255,11 +244,11 @@ class ChargedRecords:
     self.metrics: dict[int, dict[str, float]] = {}
     self._path_of = path_of
 
-  def _path(self, number: int) -> pathlib.Path:
-    return self.run.folder / self._path_of(number)
+  def _path(self, index: int) -> pathlib.Path:
+    return self.run.folder / self._path_of(index)
 
   def restore(self, header: dict[str, Any]) -> None:
-    """Reads what is there, or starts the ledger.
+    """Reads the records that there are, or starts the ledger.
 
     Args:
       header: Keyword arguments of the ledger's header, for a new run.
@@ -274,15 +263,14 @@ class ChargedRecords:
             f'{ledger.path} is missing, but {self._path(1)} is there: what it cost is '
             'not known, so the run can\'t be continued')
       ledger.create(ledger.path, **header)
-    # It announced a step in which nothing had been drawn yet.
+    # A torn line announced a step that had drawn nothing yet.
     ledger.drop_torn()
     folder.mkdir(exist_ok=True)
-    lines = ledger.lines()
-    known = {self._path(line['round']): line for line in lines}
+    known = {self._path(line['round']): line for line in ledger.lines()}
     if folder != self.run.folder:
       for path in sorted(folder.iterdir()):
         if path.name.startswith('.'):
-          path.unlink()  # Left behind in the middle of writing.
+          path.unlink()  # A crash left it while it was written.
         elif path not in known:
           raise ValueError(f'{path} belongs to no line of {ledger.path}')
     for path, line in known.items():
@@ -293,11 +281,12 @@ class ChargedRecords:
         raise ValueError(
             f'{path} must belong to round {line["round"]} of {ledger.path}')
       self.kept.append(Kept(line=line, arrays=arrays))
-    for number, row in read_metrics(self.run.folder / files.METRICS, 'step').items():
-      self.metrics[number] = {name: float(value) for name, value in row.items()}
+    rows = read_metrics(self.run.folder / files.METRICS, 'step')
+    self.metrics = {step: {name: float(value) for name, value in row.items()}
+                    for step, row in rows.items()}
 
   def charge(self, event: base.Event) -> dict[str, Any]:
-    """Writes the line of a step that is about to be drawn, durably; the line."""
+    """Writes the line of a step that is about to be drawn, durably; returns it."""
     ledger = self.run.ledger
     # Starts are not counted: a repeated step has a line of its own.
     ledger.append_line(ledger.next_line(
@@ -306,15 +295,15 @@ class ChargedRecords:
     return ledger.lines()[-1]
 
   def keep(self, line: dict[str, Any], arrays: dict[str, np.ndarray]) -> Kept:
-    """Keeps what a charge paid for, durably."""
+    """Keeps the answers that a charge paid for, durably."""
     kept = Kept(line=line, arrays=arrays)
     files.write_arrays(
         self._path(line['round']), {'line': np.array(line['hash']), **arrays})
     self.kept.append(kept)
     return kept
 
-  def measure(self, number: int, metrics: dict[str, float]) -> None:
+  def measure(self, index: int, metrics: dict[str, float]) -> None:
     """Writes the metrics after the step of a charge's round."""
-    self.metrics[number] = metrics
+    self.metrics[index] = metrics
     files.write_table(self.run.folder / files.METRICS, [
         {'step': step, **self.metrics[step]} for step in sorted(self.metrics)])

@@ -11,7 +11,7 @@ import json
 import os
 import pathlib
 import textwrap
-from typing import Any
+from typing import Any, NamedTuple
 
 from tff_pipelines.accounting import caveats as caveats_lib
 from tff_pipelines.accounting import decimals
@@ -33,77 +33,82 @@ _FIRST = (
     'restarts cost epsilon', 'vote repeated', 'delta not below 1/records',
     'published epsilon is no bound', 'large epsilon')
 
-_NUMBER, _TEXT, _TEXTS = (int, float), (str,), (list,)
-_OPTIONAL = (type(None),)
+_TYPES = {'integer': (int,), 'number': (int, float), 'text': (str,), 'list': (list,),
+          'object': (dict,), 'null': (type(None),)}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Key:
-  """Attributes: types of the value; meaning, a line for docs/summary.md."""
+class Key(NamedTuple):
+  """A key of the summary.
 
-  types: tuple[type, ...]
+  Attributes:
+    kinds: JSON types of its value, names of `_TYPES` joined by 'or'.
+    meaning: A line for docs/summary.md.
+  """
+
+  kinds: str
   meaning: str
 
-
-def _optional(types: tuple[type, ...], meaning: str) -> Key:
-  return Key(types=(*types, *_OPTIONAL), meaning=meaning)
+  @property
+  def types(self) -> tuple[type, ...]:
+    return sum((_TYPES[kind] for kind in self.kinds.split(' or ')), ())
 
 
 # Every summary has all of these keys and no others; null where one does not apply.
 SCHEMA: Mapping[str, Key] = {
-    'version': Key(types=(int,), meaning='Version of the schema.'),
-    'family': Key(types=_TEXT, meaning='train, vote, fedmd, ldp, ldp_baselines or '
+    'version': Key('integer', 'Version of the schema.'),
+    'family': Key('text', 'Program: train, vote, fedmd, ldp, ldp_baselines or '
                   'estimate_mean.'),
-    'task': Key(types=_TEXT, meaning='As given by --task.'),
-    'algorithm': Key(types=_TEXT, meaning='What ran.'),
-    'model': _optional(_TEXT, 'Name of the trained model.'),
-    'parameters': _optional((int,), 'Number of parameters of that model.'),
-    'headline': _optional(_TEXT, 'The metric that heads the report.'),
-    'headline_of': _optional(_TEXT, 'The held-out set, or what is averaged.'),
-    'value': _optional(_NUMBER, 'Value of that metric there.'),
-    'accuracy': _optional(_NUMBER, 'Accuracy there, where the task has one.'),
-    'held_out': Key(types=(dict,), meaning='Held-out set -> metric -> value.'),
-    'outside_guarantee': Key(types=_TEXTS, meaning='Held-out sets of people whom no '
-                             'epsilon protects.'),
-    'breakdown': Key(types=(dict,), meaning='Held-out set -> how predictions divide '
-                     'over classes.'),
-    'mechanism': Key(types=_TEXT, meaning='What makes releases private; none.'),
-    'noise_multiplier': _optional(_NUMBER, 'Noise standard deviation over the '
-                                  'sensitivity.'),
-    'noise_stddev': _optional(_NUMBER, 'Of votes: noise of a sum, in clients.'),
-    'clip': _optional(_NUMBER, 'L2 clip, model units.'),
-    'bits': _optional((int,), 'Bits of a coordinate of a sum.'),
-    'epsilon': _optional(_NUMBER, 'Against the observers.'),
-    'epsilon_server': _optional(_NUMBER, 'Against the server and whoever knows the '
-                                'cohorts; restarts counted.'),
-    'epsilon_if_unseeded': _optional(_NUMBER, 'What epsilon would be without the '
-                                     'seed.'),
-    'delta': _optional(_NUMBER, 'Delta of all epsilons here.'),
-    'consumed_delta': _optional(_NUMBER, 'Part of delta consumed by sampling error of '
-                                'the noise, at epsilon; a lower bound where `sampler` '
-                                'says that no bound is known for a part.'),
-    'consumed_delta_server': _optional(_NUMBER, 'The same at epsilon_server.'),
-    'adjacency': _optional(_TEXT, 'What neighbouring inputs are.'),
-    'adjacency_in_words': _optional(_TEXT, 'The same in a sentence.'),
-    'privacy_unit': Key(types=_TEXT, meaning='The unit that is protected.'),
-    'observers': _optional(_TEXT, 'Against whom epsilon holds.'),
-    'observers_server': _optional(_TEXT, 'Against whom epsilon_server holds.'),
-    'sampling': Key(types=_TEXT, meaning='How participants are sampled.'),
-    'trust_model': Key(types=_TEXT, meaning='Who is trusted with what.'),
-    'source': _optional(_TEXT, 'Where the bounds come from.'),
-    'sampler': _optional(_TEXT, 'What draws the noise.'),
-    'accountant': _optional(_TEXT, 'What computed epsilon.'),
-    'order': _optional(_NUMBER, 'Renyi order that gave epsilon.'),
-    'amplification': _optional(_TEXT, 'The bound on sampling.'),
-    'secure_aggregation': _optional(_TEXT, 'simulated, or null.'),
-    'population': _optional((int,), 'Number of clients.'),
-    'cohort_size': _optional(_NUMBER, 'Clients of a round, expected.'),
-    'rounds': Key(types=(int,), meaning='Number of rounds released or suppressed.'),
-    'starts': Key(types=(int,), meaning='How often the run was started.'),
-    'configuration': Key(types=_TEXT, meaning='SHA-256 of configuration.json.'),
-    'caveats': Key(types=_TEXTS, meaning='Names of the warnings.'),
-    'warnings': Key(types=_TEXTS, meaning='What a reader must know, in sentences.'),
-    'details': Key(types=(dict,), meaning='What only this family reports.'),
+    'task': Key('text', 'Name of the task, as given by --task.'),
+    'algorithm': Key('text', 'Name of the algorithm.'),
+    'model': Key('text or null', 'Name of the trained model.'),
+    'parameters': Key('integer or null', 'Number of parameters of that model.'),
+    'headline': Key('text or null', 'Metric that heads the report.'),
+    'headline_of': Key('text or null', 'Held-out set of that metric, or what is '
+                       'averaged.'),
+    'value': Key('number or null', 'Value of that metric.'),
+    'accuracy': Key('number or null', 'Accuracy on that set, where the task has one.'),
+    'held_out': Key('object', 'Held-out set -> metric -> value.'),
+    'outside_guarantee': Key('list', 'Held-out sets whose people no epsilon protects.'),
+    'breakdown': Key('object', 'Held-out set -> how predictions divide over classes.'),
+    'mechanism': Key('text', 'Mechanism that makes releases private, or none.'),
+    'noise_multiplier': Key('number or null', 'Noise standard deviation / '
+                            'sensitivity.'),
+    'noise_stddev': Key('number or null', 'Noise of a sum of votes, clients.'),
+    'clip': Key('number or null', 'L2 clip, model units.'),
+    'bits': Key('integer or null', 'Bits of a coordinate of a sum.'),
+    'epsilon': Key('number or null', 'Epsilon against the observers.'),
+    'epsilon_server': Key('number or null', 'Epsilon against the server and all others '
+                          'who know the cohorts; restarts are counted.'),
+    'epsilon_if_unseeded': Key('number or null', 'Epsilon that the run would have '
+                               'without its seed.'),
+    'delta': Key('number or null', 'Delta of all epsilons here.'),
+    'consumed_delta': Key('number or null', 'Delta consumed by sampling error of the '
+                          'noise, at epsilon; a lower bound where `sampler` says that '
+                          'no bound is known for a part.'),
+    'consumed_delta_server': Key('number or null', 'The same at epsilon_server.'),
+    'adjacency': Key('text or null', 'Name of the adjacency: what neighbouring inputs '
+                     'are.'),
+    'adjacency_in_words': Key('text or null', 'Adjacency in a sentence.'),
+    'privacy_unit': Key('text', 'Unit that is protected.'),
+    'observers': Key('text or null', 'Observers against whom epsilon holds.'),
+    'observers_server': Key('text or null', 'Observers against whom epsilon_server '
+                            'holds.'),
+    'sampling': Key('text', 'Sampling of the participants.'),
+    'trust_model': Key('text', 'Trust model: who is trusted with what.'),
+    'source': Key('text or null', 'Source of the bounds.'),
+    'sampler': Key('text or null', 'Sampler of the noise.'),
+    'accountant': Key('text or null', 'Accountant that computed epsilon.'),
+    'order': Key('number or null', 'Renyi order that gave epsilon.'),
+    'amplification': Key('text or null', 'Bound on amplification by sampling.'),
+    'secure_aggregation': Key('text or null', 'simulated, or null.'),
+    'population': Key('integer or null', 'Number of clients.'),
+    'cohort_size': Key('number or null', 'Expected number of clients of a round.'),
+    'rounds': Key('integer', 'Number of rounds, suppressed ones included.'),
+    'starts': Key('integer', 'Number of times that the run was started.'),
+    'configuration': Key('text', 'SHA-256 of configuration.json.'),
+    'caveats': Key('list', 'Names of the warnings.'),
+    'warnings': Key('list', 'What a reader must know, in sentences.'),
+    'details': Key('object', 'Fields that only this family has.'),
 }
 
 _FORMER = {
@@ -120,7 +125,7 @@ class Description:
   Attributes:
     lines: Label and text, short; at most six.
     details: Further lines for the full report.
-    caveats: What a reader must know besides the caveats of the guarantee.
+    caveats: What a reader must know in addition to the caveats of the guarantee.
   """
 
   lines: Sequence[tuple[str, str]]
@@ -137,8 +142,8 @@ class Outcome:
     fields: Keys of the summary that are not about privacy.
     weakest: The weakest classes or clients in one line; None for none.
     details: Further lines for the full report.
-    caveats: What a reader must know besides the caveats of plan and guarantee.
-    figures: Name of a file -> what draws it into a path.
+    caveats: What a reader must know in addition to those of plan and guarantee.
+    figures: Name of a file -> function that draws it into a path.
     files: Further files that the run wrote.
     next: The command to do next; None for the account of the ledger.
   """
@@ -163,8 +168,7 @@ def validate_summary(summary: Mapping[str, Any]) -> None:
         f'{sorted(missing)}, unknown: {sorted(unknown)}')
   for name, key in SCHEMA.items():
     value = summary[name]
-    is_bool = isinstance(value, bool)
-    if is_bool or not isinstance(value, key.types):
+    if isinstance(value, bool) or not isinstance(value, key.types):
       raise ValueError(f'summary: {name} must be of type '
                        f'{" or ".join(t.__name__ for t in key.types)}, found {value!r}')
   json.dumps(summary, allow_nan=False)
@@ -177,9 +181,9 @@ def summary_of(family: str, guarantee: guarantee_lib.Guarantee, outcome: Outcome
 
   Args:
     family: Name of the program.
-    guarantee: All its numbers.
-    outcome: The fields that are the family's.
-    caveats: All of them.
+    guarantee: All numbers of the guarantee.
+    outcome: Fields of the family.
+    caveats: All caveats of the run.
     **run: rounds, starts and configuration.
   """
   values = {
@@ -189,17 +193,17 @@ def summary_of(family: str, guarantee: guarantee_lib.Guarantee, outcome: Outcome
       'warnings': [str(caveat) for caveat in caveats], 'details': {},
       **outcome.fields}
   held_out = values['held_out']
-  # What a family averages itself has one set, under another name.
+  # A family that averages its metrics itself has one set, under another name.
   measured = {} if not isinstance(held_out, dict) else held_out.get(
       values.get('headline_of')) or next(iter(held_out.values()), {})
   values = {'value': measured.get(values.get('headline')),
             'accuracy': measured.get('accuracy'), **values}
   values['details'] = {**guarantee.also, **values['details']}
-  found = {name: values.pop(name, None) for name in SCHEMA}
+  summary = {name: values.pop(name, None) for name in SCHEMA}
   if values:
     raise ValueError(f'summary has no keys {sorted(values)}')
-  validate_summary(found)
-  return found
+  validate_summary(summary)
+  return summary
 
 
 def read_summary(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -208,18 +212,17 @@ def read_summary(path: str | os.PathLike[str]) -> dict[str, Any]:
   Keys that version 1 had and the present one has not are in `details`; keys that it
   did not have are None.
   """
-  found = json.loads(pathlib.Path(path).read_text(encoding='utf-8'))
-  if found.get('version', 1) == VERSION:
-    return found
-  found = {_FORMER.get(name, name): value for name, value in found.items()}
-  summary = {name: found.pop(name, None) for name in SCHEMA}
-  return {**summary, 'version': 1, 'details': {**found, **(summary['details'] or {})}}
+  recorded = json.loads(pathlib.Path(path).read_text(encoding='utf-8'))
+  if recorded.get('version', 1) == VERSION:
+    return recorded
+  rest = {_FORMER.get(name, name): value for name, value in recorded.items()}
+  summary = {name: rest.pop(name, None) for name in SCHEMA}
+  return {**summary, 'version': 1, 'details': {**rest, **(summary['details'] or {})}}
 
 
 def ordered(caveats: Iterable[caveats_lib.Caveat]) -> list[caveats_lib.Caveat]:
-  """Each once, the gravest first."""
-  found = list(dict.fromkeys(caveats))
-  return sorted(found, key=lambda caveat: (
+  """Each caveat once, the gravest first."""
+  return sorted(dict.fromkeys(caveats), key=lambda caveat: (
       _FIRST.index(caveat.name) if caveat.name in _FIRST else len(_FIRST)))
 
 
@@ -232,16 +235,16 @@ def _short(text: str, width: int) -> str:
 
 
 def folder_name(folder: pathlib.Path) -> str:
-  """A folder as a person would write it: relative to this one if that is shorter."""
+  """The path of a folder, relative to the working directory if that is shorter."""
   return min(os.path.relpath(folder), os.fspath(folder), key=len)
 
 
 def lines_of(entries: Iterable[tuple[str, str]], most: int) -> list[str]:
   """Labelled lines within 80 columns, at most `most` of them.
 
-  Texts are wrapped at blanks; what is wider even so loses its middle. Where the lines
-  are too many, the longest entries are cut, the last of them first, each to one line
-  at the least.
+  Texts are wrapped at blanks; a word that is wider than a line loses its middle. If
+  there are too many lines, the longest entries are cut, the last of them first, each
+  to one line at the minimum.
   """
   blocks = []
   for label, text in entries:
@@ -270,42 +273,34 @@ def _cut(row: str) -> str:
 
 
 def _names(caveats: Sequence[caveats_lib.Caveat]) -> list[tuple[str, str]]:
-  if not caveats:
-    return []
-  return [('caveats', '; '.join(dict.fromkeys(c.name for c in ordered(caveats))))]
+  names = '; '.join(dict.fromkeys(caveat.name for caveat in ordered(caveats)))
+  return [('caveats', names)] if names else []
 
 
 def plan_lines(description: Description, guarantee: guarantee_lib.Guarantee,
                folder: pathlib.Path) -> list[str]:
-  """What the terminal shows before the first round, caveats included."""
-  entries = [*description.lines]
-  entries += [('epsilon' if i == 0 else '', line)
-              for i, line in enumerate(guarantee.lines()[:1])]
-  entries += _names([*guarantee.caveats, *description.caveats])
-  entries.append(('folder', folder_name(folder)))
-  return lines_of(entries, _MOST_PLAN_LINES)
+  """The plan on the terminal, before the first round, caveats included."""
+  return lines_of([
+      *description.lines, ('epsilon', guarantee.lines()[0]),
+      *_names([*guarantee.caveats, *description.caveats]),
+      ('folder', folder_name(folder))], _MOST_PLAN_LINES)
 
 
-def report_lines(summary: Mapping[str, Any], guarantee: guarantee_lib.Guarantee,
-                 outcome: Outcome, caveats: Sequence[caveats_lib.Caveat],
-                 folder: pathlib.Path, run: str) -> list[str]:
-  """What the terminal shows at the end."""
-  del summary
-  entries = [('result', outcome.result)]
-  if outcome.weakest:
-    entries.append(('weakest', outcome.weakest))
-  entries += [('epsilon' if i == 0 else '', line)
-              for i, line in enumerate(guarantee.lines())]
-  if guarantee.neighbours:
-    entries.append(('neighbours', guarantee.neighbours))
-  entries.append(('run', run))
-  entries += _names(caveats)
-  name = folder_name(folder)
-  entries.append(('files', ', '.join(
-      (files.REPORT, files.SUMMARY, files.LEDGER, *outcome.files, *outcome.figures))))
-  entries.append(('next', outcome.next or
-                  f'python -m tff_pipelines.account --ledger={name}/{files.LEDGER}'))
-  return lines_of(entries, _MOST_LINES)
+def report_lines(guarantee: guarantee_lib.Guarantee, outcome: Outcome,
+                 caveats: Sequence[caveats_lib.Caveat], folder: pathlib.Path,
+                 run: str) -> list[str]:
+  """The report on the terminal, at the end."""
+  epsilon, *more = guarantee.lines()
+  written = (
+      files.REPORT, files.SUMMARY, files.LEDGER, *outcome.files, *outcome.figures)
+  account = ('python -m tff_pipelines.account '
+             f'--ledger={folder_name(folder)}/{files.LEDGER}')
+  entries = [
+      ('result', outcome.result), ('weakest', outcome.weakest), ('epsilon', epsilon),
+      *(('', line) for line in more), ('neighbours', guarantee.neighbours),
+      ('run', run), *_names(caveats), ('files', ', '.join(written)),
+      ('next', outcome.next or account)]
+  return lines_of([entry for entry in entries if entry[1]], _MOST_LINES)
 
 
 def full_report(description: Description, guarantee: guarantee_lib.Guarantee,
@@ -321,14 +316,19 @@ def full_report(description: Description, guarantee: guarantee_lib.Guarantee,
 
 
 def noise_in_words(noise_multiplier: float, *, given: bool) -> str:
-  """A noise multiplier as it was given, or rounded up where it was calibrated."""
+  """A noise multiplier as it was given, or rounded up if it was calibrated."""
   return f'{noise_multiplier:.15g}' if given else decimals.rounded_up(noise_multiplier)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Curve:
-  """Attributes: label; x and y, of equal length; main, whether it is the one that
-  stands out."""
+  """A curve of a figure.
+
+  Attributes:
+    label: Text of the legend, or of the axis on the right.
+    x, y: Coordinates of its points, of equal length.
+    main: Whether it stands out.
+  """
 
   label: str
   x: Sequence[float]
@@ -338,7 +338,16 @@ class Curve:
 
 def draw(path: pathlib.Path, curves: Sequence[Curve], *, title: str, xlabel: str,
          ylabel: str, right: Curve | None = None) -> None:
-  """Draws curves, from 0 to 1 if all of them lie there; and one more on the right."""
+  """Draws curves into a PNG file, over 0 to 1 if all of them lie there.
+
+  Args:
+    path: Path of the file, overwritten.
+    curves: Curves against the left axis.
+    title: Title of the figure.
+    xlabel: Label of the common axis.
+    ylabel: Label of the left axis.
+    right: A curve against an axis of its own; None for none.
+  """
   import matplotlib  # pylint: disable=g-import-not-at-top
   matplotlib.use('Agg')
   from matplotlib import pyplot  # pylint: disable=g-import-not-at-top

@@ -1,13 +1,12 @@
 """The loops of all runs: restore, step, commit, show progress.
 
-A family yields states and never writes them: `Rounds` for runs whose rounds are
+A family returns states and never writes them: `Rounds` for runs whose rounds are
 committed when they are over, `ChargedRounds` for those whose steps are charged before
 they are drawn.
 """
 
 import abc
-from collections.abc import Callable, Iterable, Mapping
-import contextlib
+from collections.abc import Iterable, Mapping
 import dataclasses
 from typing import Any
 
@@ -22,14 +21,14 @@ from tff_pipelines.experiment import records as records_lib
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Step:
-  """What a round came to.
+  """The result of a round.
 
   Attributes:
-    state: After the round, to be committed.
-    metrics: Released with it.
-    suppressed: Whether its result was suppressed.
-    failure: Why the run can't continue, in words; the round is committed first, since
-      it was released. None if it can.
+    state: State after the round, to be committed.
+    metrics: Metrics that are released with it.
+    suppressed: Whether the round was suppressed.
+    failure: Reason why the run can't continue; the round is committed first, since it
+      was released. None if it can.
   """
 
   state: Any
@@ -39,11 +38,11 @@ class Step:
 
 
 class Rounds(abc.ABC):
-  """What a family does in its rounds; it writes no file.
+  """The rounds of a family; they write no file.
 
   Attributes:
-    count: Rounds of the whole run.
-    unit: What one is called.
+    count: Number of rounds of the whole run.
+    unit: Name of one in the progress bar.
   """
 
   count: int
@@ -63,17 +62,17 @@ class Rounds(abc.ABC):
     """Runs the round of this index, from 1."""
 
   def shown(self) -> Mapping[str, str]:
-    """What the progress bar says after the latest round, by name."""
+    """Name -> value that the progress bar shows after the latest round."""
     return {}
 
 
 class ChargedRounds(abc.ABC):
-  """What a family draws in its charged steps; it writes no file.
+  """The charged steps of a family; they write no file.
 
   Attributes:
-    unit: What progress counts.
-    total: Of those, at most.
-    header_rounds: Steps that the caveats of the ledger's header are computed for.
+    unit: Unit that the progress bar counts.
+    total: Maximum number of units.
+    header_rounds: Number of steps that the caveats of the ledger's header are for.
   """
 
   unit: str = 'step'
@@ -87,45 +86,40 @@ class ChargedRounds(abc.ABC):
 
   @abc.abstractmethod
   def next_event(self) -> base.Event | None:
-    """What the next step will release; None if the run is over."""
+    """Event that the next step will release; None if the run is over."""
 
   @abc.abstractmethod
   def draw(self, line: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Draws what the charge of a ledger line paid for, by name."""
+    """Draws the answers that the charge of a ledger line paid for, by name."""
 
   def done(self) -> int:
-    """How much of `total` is charged."""
+    """Number of units of `total` that are charged."""
     return 0
 
   def metrics(self, kept: list[records_lib.Kept]) -> Mapping[str, float] | None:
     """Metrics after these steps; None if there are none to keep."""
-    del kept
     return None
 
   def shown(self) -> Mapping[str, str]:
-    """What the progress bar says after the latest step, by name."""
+    """Name -> value that the progress bar shows after the latest step."""
     return {}
 
 
-@contextlib.contextmanager
-def progress(total: int, done: int, unit: str):
-  """A progress bar on standard error."""
-  with tqdm.tqdm(total=total, initial=done, unit=unit, dynamic_ncols=True,
-                 mininterval=1.0) as bar:
-    yield bar
+def progress(total: int, done: int, unit: str) -> tqdm.tqdm:
+  """A progress bar on standard error, for a `with` block."""
+  return tqdm.tqdm(
+      total=total, initial=done, unit=unit, dynamic_ncols=True, mininterval=1.0)
 
 
 def run(rounds: Rounds, plan: guarantee_lib.Plan, records: records_lib.RunRecords,
-        caveats: Iterable[str] = (),
-        on_commit: Callable[[int, Mapping[str, float]], None] | None = None) -> Any:
+        caveats: Iterable[str] = ()) -> Any:
   """Runs the rounds that are not committed yet, and commits each.
 
   Args:
-    rounds: Of the family.
-    plan: Says what each round releases, and what that costs.
-    records: The folder of the run.
-    caveats: For the ledger's header, besides those of the plan.
-    on_commit: Called with the index of a round and its metrics after its commit.
+    rounds: Rounds of the family.
+    plan: Plan of the run: what each round releases and costs.
+    records: Records of the run's folder.
+    caveats: Caveats of the ledger's header in addition to those of the plan.
 
   Returns:
     The last state.
@@ -151,21 +145,19 @@ def run(rounds: Rounds, plan: guarantee_lib.Plan, records: records_lib.RunRecord
            plan.epsilon_name: decimals.epsilon(metrics[plan.epsilon_name])},
           refresh=False)
       bar.update()
-      if on_commit is not None:
-        on_commit(index, metrics)
   return state
 
 
 def run_charged(rounds: ChargedRounds, plan: guarantee_lib.Plan,
                 records: records_lib.ChargedRecords,
                 caveats: Iterable[str] = ()) -> None:
-  """Charges, draws and keeps the steps that are left, and measures those kept.
+  """Charges, draws and keeps the remaining steps, and measures the kept ones.
 
   Args:
-    rounds: Of the family.
-    plan: Of the run.
-    records: The folder of the run.
-    caveats: For the ledger's header, besides those of the plan.
+    rounds: Steps of the family.
+    plan: Plan of the run.
+    records: Records of the run's folder.
+    caveats: Caveats of the ledger's header in addition to those of the plan.
   """
   records.restore(plan.header(rounds.header_rounds, caveats))
   _measure(rounds, records)

@@ -1,12 +1,12 @@
 """One experiment for all families: settings, task, plan, rounds, report.
 
-A family subclasses `Experiment` (or `ChargedExperiment`) and says what is its own; the
+A family subclasses `Experiment` (or `ChargedExperiment`) and adds what is its own; the
 folder, the configuration check, the ledger's header, the context, the loop of commits,
 summary, report and figures are here.
 """
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 import pathlib
 import sys
 from typing import Any, ClassVar
@@ -23,14 +23,14 @@ _VERSION = 2
 
 
 class _Experiment(abc.ABC):
-  """What every family supplies.
+  """The part that every family supplies.
 
   Class attributes:
     family: Name of its program.
 
   Attributes:
-    settings: What was asked for.
-    folder: Of the run; exists once the run has started.
+    settings: Settings of the run.
+    folder: Folder of the run; exists once the run has started.
   """
 
   family: ClassVar[str]
@@ -50,8 +50,7 @@ class _Experiment(abc.ABC):
     """Data and models. Raises ValueError for bad data."""
 
   def identity(self, task: Any) -> dict[str, Any]:
-    """What identifies the data, as JSON; a run is only resumed on the same."""
-    del task
+    """Identity of the data, as JSON; a run is only resumed on the same."""
     return {}
 
   @abc.abstractmethod
@@ -67,7 +66,7 @@ class _Experiment(abc.ABC):
 
   @abc.abstractmethod
   def describe(self, task: Any, plan: guarantee_lib.Plan) -> report.Description:
-    """What is about to run."""
+    """Description of the run before its first round."""
 
   def keep(self, task: Any) -> None:
     """Writes files that the run needs when it is resumed, before the first round."""
@@ -75,8 +74,8 @@ class _Experiment(abc.ABC):
   def upgraded(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
     """A configuration that version 1 recorded, in the form of the present version.
 
-    Version 1 filled in defaults before it recorded them: where what it recorded is
-    what the present settings come to, they are the same.
+    Version 1 filled in defaults before it recorded them: a recorded value that the
+    present settings resolve to counts as the same setting.
 
     Args:
       recorded: Flat, as version 1 wrote it.
@@ -90,21 +89,19 @@ class _Experiment(abc.ABC):
   def _execute(self, task: Any, plan: guarantee_lib.Plan,
                records: records_lib.RunRecords,
                description: report.Description) -> report.Outcome:
-    """Runs what is left to run."""
+    """Runs the remaining rounds."""
 
   def planned_rounds(self, plan: guarantee_lib.Plan) -> int:
-    """For how many rounds the plan is printed."""
-    del plan
+    """Number of rounds that the plan is printed for."""
     return 1
 
   def run_line(self, plan: guarantee_lib.Plan, rounds: int) -> str:
     """The run in one line, for the report."""
-    del plan
     return f'{rounds} rounds'
 
   def final_guarantee(self, plan: guarantee_lib.Plan,
                       records: records_lib.RunRecords) -> guarantee_lib.Guarantee:
-    """All numbers of what was released."""
+    """All numbers of the releases."""
     return plan.guarantee_of(records.ledger)
 
   def run(self) -> dict[str, Any]:
@@ -121,9 +118,8 @@ class _Experiment(abc.ABC):
     task = self.build_task()
     identity = self.identity(task)
     if recorded is not None:
-      self._check(recorded, 'identity', [
-          name for name, value in identity.items()
-          if recorded['identity'].get(name, value) != value])
+      self._check_same(name for name, value in identity.items()
+                       if recorded['identity'].get(name, value) != value)
     plan = self.build_plan(task, None if recorded is None else recorded['plan'])
     description = self.describe(task, plan)
     records = records_lib.RunRecords(self.folder, {
@@ -139,7 +135,7 @@ class _Experiment(abc.ABC):
     return self._finish(plan, records, description, outcome)
 
   def _recorded(self) -> dict[str, Any] | None:
-    """What an earlier start recorded; ValueError if it had other settings."""
+    """The record of an earlier start; ValueError if it had other settings."""
     recorded = files.read_configuration(self.folder)
     if recorded is None:
       return None
@@ -154,20 +150,16 @@ class _Experiment(abc.ABC):
       raise ValueError(
           f'output_dir={self.folder} holds a run of another program, '
           f'{recorded.get("family")}')
-    self._check(recorded, 'settings',
-                self.settings.differences(recorded['settings']))
+    then, now = recorded['settings'], self.settings.configuration()
+    self._check_same(f'{name} ({then.get(name)!r} then, {now.get(name)!r} now)'
+                     for name in self.settings.differences(then))
     return recorded
 
-  def _check(self, recorded: Mapping[str, Any], what: str, names: list[str]) -> None:
-    if not names:
-      return
-    if what == 'settings':
-      now = self.settings.configuration()
-      names = [f'{name} ({recorded[what].get(name)!r} then, {now.get(name)!r} now)'
-               for name in names]
-    raise ValueError(
-        f'output_dir={self.folder} holds a checkpoint of another configuration: '
-        f'{", ".join(names)} differ')
+  def _check_same(self, differences: Iterable[str]) -> None:
+    """Raises ValueError if an earlier start recorded something else."""
+    if names := ', '.join(differences):
+      raise ValueError(f'output_dir={self.folder} holds a checkpoint of another '
+                       f'configuration: {names} differ')
 
   def _finish(self, plan: guarantee_lib.Plan, records: records_lib.RunRecords,
               description: report.Description,
@@ -192,7 +184,7 @@ class _Experiment(abc.ABC):
       sys.stdout.write(text)
     else:
       print('\n'.join(report.report_lines(
-          summary, guarantee, outcome, caveats, self.folder, line)))
+          guarantee, outcome, caveats, self.folder, line)))
     return summary
 
 
@@ -201,12 +193,12 @@ class Experiment(_Experiment):
 
   @abc.abstractmethod
   def build_rounds(self, task: Any, plan: guarantee_lib.Plan) -> rounds_lib.Rounds:
-    """What happens in the rounds."""
+    """The rounds of the run."""
 
   @abc.abstractmethod
   def outcome(self, task: Any, plan: guarantee_lib.Plan, rounds: rounds_lib.Rounds,
               state: Any) -> report.Outcome:
-    """What came out of the last state; may train further on what was released."""
+    """Outcome of the last state; may train further on what was released."""
 
   def _execute(self, task, plan, records, description):
     rounds = self.build_rounds(task, plan)
@@ -226,13 +218,13 @@ class ChargedExperiment(_Experiment):
   @abc.abstractmethod
   def build_rounds(self, task: Any,
                    plan: guarantee_lib.Plan) -> rounds_lib.ChargedRounds:
-    """What happens in the steps."""
+    """The steps of the run."""
 
   @abc.abstractmethod
   def outcome(self, task: Any, plan: guarantee_lib.Plan,
               rounds: rounds_lib.ChargedRounds,
               records: records_lib.ChargedRecords) -> report.Outcome:
-    """What came out of all that is kept."""
+    """Outcome of all kept answers."""
 
   def _execute(self, task, plan, records, description):
     rounds = self.build_rounds(task, plan)

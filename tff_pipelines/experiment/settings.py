@@ -8,14 +8,15 @@ A field carries its default, help, unit, range, choices and group:
     class MySettings(Settings):
       rounds: int = _run(50, 'Rounds of training.', low=1)
 
-From it follow the constructor (`MySettings(rounds=20)`, validated), the flag
-(`--rounds=20`), the help and the entry in a run's configuration. Nothing else in the
-project defines flags. No TensorFlow here: wrong flags are refused at once.
+The constructor (`MySettings(rounds=20)`, validated), the flag (`--rounds=20`), the
+help and the entry in a run's configuration follow from it. Nothing else in the project
+defines flags. No TensorFlow here: wrong flags are refused at once.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import functools
+import operator
 import textwrap
 import types
 import typing
@@ -31,29 +32,42 @@ _WIDTH = 80
 # Where the text of a flag begins in the help.
 _COLUMN = 29
 
+_DEFINE = {bool: flags.DEFINE_bool, int: flags.DEFINE_integer,
+           float: flags.DEFINE_float, str: flags.DEFINE_string}
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setting:
-  """What is known of one field, apart from its name and default.
+  """A field of settings; the first five attributes follow from its declaration.
 
   Attributes:
+    name: Name of the field and its flag.
+    default: Python value.
+    kind: str, int, float or bool; of a tuple, that of its elements.
+    is_tuple: Whether the value is a tuple.
+    optional: Whether None is a value.
     help: A sentence or two that a reader understands without the others.
     group: Heading under which the help lists it.
     choices: Allowed values; None for any.
     low, high: Bounds of a number, included.
     above, below: Bounds of a number, excluded.
-    unit: Of a number: 'model units', 'clients'.
+    unit: Unit of a number: 'model units', 'clients'.
     essential: Whether --help lists it; --helpfull lists all.
     aliases: Former names of the flag, which keep working.
     when: Name of another field -> its values with which this one is used. Given
       with other values, it is an error.
     free: Whether it may differ between a run and its resumption.
-    otherwise: What None stands for, in words.
+    otherwise: Meaning of None, in words.
     repeated: Whether the flag may be given several times; else values of a tuple
       are separated by commas.
     instead_of: Name of another field. Given both, it is an error.
   """
 
+  name: str = ''
+  default: Any = None
+  kind: type = str
+  is_tuple: bool = False
+  optional: bool = False
   help: str
   group: str
   choices: tuple[str, ...] | None = None
@@ -70,23 +84,41 @@ class Setting:
   repeated: bool = False
   instead_of: str | None = None
 
-  def check(self, name: str, value: Any, kind: type) -> None:
+  def check(self, value: Any) -> None:
     """Raises ValueError, naming the setting, its value and the rule."""
-    if kind is bool:
+    if value is None and self.optional:
+      return
+    if not self.is_tuple:
+      self._check_element(value)
+      return
+    if not isinstance(value, tuple):
+      raise ValueError(f'{self.name} must be a tuple, found {value!r}')
+    if not value and not self.repeated:
+      raise ValueError(f'{self.name} must name at least one value, found none')
+    for element in value:
+      self._check_element(element)
+
+  def _check_element(self, value: Any) -> None:
+    name = self.name
+    if self.kind is bool:
       if not isinstance(value, bool):
         raise ValueError(f'{name} must be true or false, found {value!r}')
-    elif kind is str:
+    elif self.kind is str:
       if not isinstance(value, str) or not value:
         raise ValueError(f'{name} must be a non-empty text, found {value!r}')
       if self.choices is not None:
         validate.one_of(self.choices, **{name: value})
     else:
-      (validate.integer if kind is int else validate.finite)(**{name: value})
-      for bound, holds in (
-          (self.low, lambda b: value >= b), (self.high, lambda b: value <= b),
-          (self.above, lambda b: value > b), (self.below, lambda b: value < b)):
-        if bound is not None and not holds(bound):
-          raise ValueError(f'{name} must be {self.range}, found {value!r}')
+      (validate.integer if self.kind is int else validate.finite)(**{name: value})
+      if not all(holds(value, bound) for bound, _, holds in self._bounds()):
+        raise ValueError(f'{name} must be {self.range}, found {value!r}')
+
+  def _bounds(self) -> list[tuple[float, str, Callable[[Any, Any], bool]]]:
+    """Each bound that there is, its rule in words and as a function."""
+    return [(bound, words, holds) for bound, words, holds in (
+        (self.low, 'at least', operator.ge), (self.above, 'greater than', operator.gt),
+        (self.high, 'at most', operator.le), (self.below, 'less than', operator.lt))
+            if bound is not None]
 
   @property
   def range(self) -> str:
@@ -95,16 +127,52 @@ class Setting:
       return f'from {self.low:g} to {self.high:g}'
     if None not in (self.above, self.below):
       return f'strictly between {self.above:g} and {self.below:g}'
-    words = []
-    if self.low is not None:
-      words.append(f'at least {self.low:g}')
-    if self.above is not None:
-      words.append(f'greater than {self.above:g}')
-    if self.high is not None:
-      words.append(f'at most {self.high:g}')
-    if self.below is not None:
-      words.append(f'less than {self.below:g}')
-    return ' and '.join(words)
+    return ' and '.join(f'{words} {bound:g}' for bound, words, _ in self._bounds())
+
+  def parse(self, value: Any) -> Any:
+    """The value that a parsed flag stands for."""
+    if self.repeated:
+      return tuple(value)
+    if not self.is_tuple:
+      return value
+    kinds = {int: 'integers', float: 'numbers', str: 'names'}
+    try:
+      return tuple(self.kind(text.strip()) for text in value.split(',') if text.strip())
+    except ValueError:
+      raise ValueError(f'{self.name} must be a comma-separated list of '
+                       f'{kinds[self.kind]}, found {value!r}') from None
+
+  def describe_default(self) -> str:
+    """The default for the help; empty if there is none."""
+    if self.default is None:
+      return self.otherwise
+    elements = self.default if self.is_tuple else (self.default,)
+    return ','.join(f'{element:.9g}' if isinstance(element, float) else f'{element}'
+                    for element in elements)
+
+  def help_lines(self, *, full: bool) -> list[str]:
+    """Its lines of the help, with its range if `full`."""
+    flag, default, text = f'  --{self.name}', self.describe_default(), self.help
+    if self.kind is bool and not self.is_tuple:
+      default = ''
+      if self.default:
+        flag, text = f'  --no{self.name}', f'Turn this off: {text}'
+    elif self.default is not None and default and (
+        len(flag) + len(default) < _COLUMN + 6):
+      flag, default = f'{flag}={default}', ''
+    if default:
+      text += f' Default: {default}.'
+    details = '; '.join(filter(None, (
+        ', '.join(self.choices or ()), self.unit, self.range)))
+    if full and details:
+      text += f' [{details}]'
+    indent = ' ' * _COLUMN
+    first, lines = flag.ljust(_COLUMN), []
+    if len(flag) >= _COLUMN - 1:
+      first, lines = indent, [flag]
+    return lines + textwrap.wrap(
+        text, _WIDTH, initial_indent=first, subsequent_indent=indent,
+        break_on_hyphens=False)
 
 
 def setting(default: Any, help: str, **rest: Any) -> Any:  # pylint: disable=redefined-builtin
@@ -129,78 +197,24 @@ def changed(cls: type['Settings'], name: str, default: Any = dataclasses.MISSING
   field = declared(cls)[name]
   return dataclasses.field(
       default=field.default if default is dataclasses.MISSING else default,
-      metadata={_METADATA: dataclasses.replace(field.setting, **changes)})
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Declared:
-  """A field of a class as it was declared.
-
-  Attributes:
-    name: Of the field and its flag.
-    default: Python value.
-    kind: str, int, float or bool; of a tuple, that of its elements.
-    is_tuple: Whether the value is a tuple.
-    optional: Whether None is a value.
-    setting: All else.
-  """
-
-  name: str
-  default: Any
-  kind: type
-  is_tuple: bool
-  optional: bool
-  setting: Setting
-
-  def check(self, value: Any) -> None:
-    """Raises ValueError unless `value` is of the kind and in the range."""
-    if value is None and self.optional:
-      return
-    if not self.is_tuple:
-      self.setting.check(self.name, value, self.kind)
-      return
-    if not isinstance(value, tuple):
-      raise ValueError(f'{self.name} must be a tuple, found {value!r}')
-    if not value and not self.setting.repeated:
-      raise ValueError(f'{self.name} must name at least one value, found none')
-    for element in value:
-      self.setting.check(self.name, element, self.kind)
-
-  def parse(self, text: str) -> Any:
-    """The value that a comma-separated list in a flag stands for."""
-    kinds = {int: 'integers', float: 'numbers', str: 'names'}
-    try:
-      return tuple(self.kind(part.strip()) for part in text.split(',') if part.strip())
-    except ValueError:
-      raise ValueError(f'{self.name} must be a comma-separated list of '
-                       f'{kinds[self.kind]}, found {text!r}') from None
-
-  def describe_default(self) -> str:
-    """The default for the help; empty if there is none."""
-    if self.default is None:
-      return self.setting.otherwise
-    elements = self.default if self.is_tuple else (self.default,)
-    return ','.join(f'{element:.9g}' if isinstance(element, float) else f'{element}'
-                    for element in elements)
+      metadata={_METADATA: dataclasses.replace(field, **changes)})
 
 
 @functools.lru_cache(maxsize=None)
-def declared(cls: type['Settings']) -> Mapping[str, Declared]:
+def declared(cls: type['Settings']) -> Mapping[str, Setting]:
   """All fields of a class by name, in the order of their declaration."""
-  hints = typing.get_type_hints(cls)
-  found = {}
+  hints, fields = typing.get_type_hints(cls), {}
   for field in dataclasses.fields(cls):
-    hint, optional = hints[field.name], False
-    if isinstance(hint, types.UnionType):
+    hint = hints[field.name]
+    optional = isinstance(hint, types.UnionType)
+    if optional:
       hint, = (part for part in typing.get_args(hint) if part is not type(None))
-      optional = True
     is_tuple = typing.get_origin(hint) is tuple
-    if is_tuple:
-      hint = typing.get_args(hint)[0]
-    found[field.name] = Declared(
-        name=field.name, default=field.default, kind=hint, is_tuple=is_tuple,
-        optional=optional, setting=field.metadata[_METADATA])
-  return found
+    fields[field.name] = dataclasses.replace(
+        field.metadata[_METADATA], name=field.name, default=field.default,
+        kind=typing.get_args(hint)[0] if is_tuple else hint, is_tuple=is_tuple,
+        optional=optional)
+  return fields
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -208,28 +222,29 @@ class Settings:
   """Base of all settings; a subclass declares fields by `setting`.
 
   A value that is out of range, that contradicts another, or that was given although
-  the other settings leave it without effect, is a ValueError when the object is made.
+  the other settings leave it without effect, is a ValueError of the constructor.
 
   Attributes:
-    given: Names of the fields that the caller gave, which None does not count as.
+    given: Names of the fields that the caller gave; None does not count as given.
   """
 
   def __new__(cls, **values: Any):
-    found = super().__new__(cls)
-    object.__setattr__(found, 'given', frozenset(
+    settings = super().__new__(cls)
+    object.__setattr__(settings, 'given', frozenset(
         name for name, value in values.items() if value is not None))
-    return found
+    return settings
 
   def __post_init__(self):
-    for name, field in declared(type(self)).items():
+    fields = declared(type(self))
+    for name, field in fields.items():
       field.check(getattr(self, name))
     for name, why in self.unused():
       if name in self.given:
         raise ValueError(
             f'{name} is not used with {why}: leave it out, found '
             f'{getattr(self, name)!r}')
-    for name, field in declared(type(self)).items():
-      other, value = field.setting.instead_of, getattr(self, name)
+    for name, field in fields.items():
+      other, value = field.instead_of, getattr(self, name)
       if other is not None and None not in (value, getattr(self, other)):
         raise ValueError(
             f'{other} and {name} must not both be given: one follows from the other; '
@@ -248,10 +263,11 @@ class Settings:
     The base class yields those whose `when` does not hold.
     """
     for name, field in declared(type(self)).items():
-      for other, values in field.setting.when.items():
+      for other, values in field.when.items():
         value = getattr(self, other)
         if value not in values:
-          yield name, f'{other}={_plain(value)}'
+          shown = str(value).lower() if isinstance(value, bool) else value
+          yield name, f'{other}={shown}'
           break
 
   def replace(self, **changes: Any) -> typing.Self:
@@ -262,27 +278,19 @@ class Settings:
   def configuration(self) -> dict[str, Any]:
     """The fields that define a run, as JSON."""
     return {name: _json(getattr(self, name))
-            for name, field in declared(type(self)).items()
-            if not field.setting.free}
+            for name, field in declared(type(self)).items() if not field.free}
 
   def differences(self, recorded: Mapping[str, Any]) -> list[str]:
     """Names of the fields that differ from a recorded `configuration`.
 
-    A field that an older version did not have counts as its default then. What a
-    field was that is without effect now, and may have been given then, is no matter.
+    A field that an older version did not have counts as its default then. The
+    recorded value of a field that has no effect now is not compared.
     """
     fields, unused = declared(type(self)), {name for name, _ in self.unused()}
-    found = []
-    for name, value in self.configuration().items():
-      if name not in unused and value != recorded.get(
-          name, _json(fields[name].default)):
-        found.append(name)
-    found += [name for name in recorded if name not in fields]
-    return sorted(found)
-
-
-def _plain(value: Any) -> str:
-  return str(value).lower() if isinstance(value, bool) else f'{value}'
+    names = [name for name, value in self.configuration().items()
+             if name not in unused
+             and value != recorded.get(name, _json(fields[name].default))]
+    return sorted(names + [name for name in recorded if name not in fields])
 
 
 def _json(value: Any) -> Any:
@@ -291,108 +299,60 @@ def _json(value: Any) -> Any:
 
 def renamed(cls: type[Settings]) -> dict[str, str]:
   """Former name of a flag -> its name."""
-  return {old: name for name, field in declared(cls).items()
-          for old in field.setting.aliases}
+  return {old: name for name, field in declared(cls).items() for old in field.aliases}
 
 
 def of_version_1(cls: type[Settings], recorded: Mapping[str, Any]) -> dict[str, Any]:
   """The fields of a `configuration` in what version 1 recorded under former names."""
   names, fields = renamed(cls), declared(cls)
-  found = {names.get(name, name): value for name, value in recorded.items()}
-  return {name: value for name, value in found.items()
-          if name in fields and not fields[name].setting.free}
+  present = {names.get(name, name): value for name, value in recorded.items()}
+  return {name: value for name, value in present.items()
+          if name in fields and not fields[name].free}
 
 
 def define_flags(cls: type[Settings], values: flags.FlagValues) -> None:
   """Defines a flag for each field in `values`."""
   for name, field in declared(cls).items():
-    common = dict(name=name, default=None, help=field.setting.help,
-                  flag_values=values)
-    if field.setting.repeated:
-      flags.DEFINE_multi_string(**common)
-    elif field.is_tuple:
-      flags.DEFINE_string(**common)
-    elif field.kind is bool:
-      flags.DEFINE_bool(**common)
-    elif field.kind is int:
-      flags.DEFINE_integer(**common)
-    elif field.kind is float:
-      flags.DEFINE_float(**common)
-    else:
-      flags.DEFINE_string(**common)
+    define = (flags.DEFINE_multi_string if field.repeated else
+              _DEFINE[str if field.is_tuple else field.kind])
+    define(name, None, field.help, flag_values=values)
 
 
 def from_flags(cls: type[Settings], values: flags.FlagValues) -> Settings:
   """The settings that parsed flags stand for."""
-  found = {}
-  for name, field in declared(cls).items():
-    if not values[name].present:
-      continue
-    value = values[name].value
-    if field.setting.repeated:
-      value = tuple(value)
-    elif field.is_tuple:
-      value = field.parse(value)
-    found[name] = value
-  return cls(**found)
+  return cls(**{name: field.parse(values[name].value)
+                for name, field in declared(cls).items() if values[name].present})
 
 
 def without_former_names(cls: type[Settings], arguments: Iterable[str]
                          ) -> tuple[list[str], list[str]]:
   """Arguments with former names of flags replaced, and a line about each."""
-  names, found, lines = renamed(cls), [], []
+  names, replaced, lines = renamed(cls), [], []
   for argument in arguments:
     dashes = argument[:len(argument) - len(argument.lstrip('-'))]
     name, equals, value = argument[len(dashes):].partition('=')
     negated = 'no' if name.startswith('no') and name[2:] in names else ''
-    new = names.get(name.removeprefix(negated))
-    if dashes and new is not None:
-      argument = f'{dashes}{negated}{new}{equals}{value}'
-      lines.append(f'--{name.removeprefix(negated)} is now called --{new}')
-    found.append(argument)
-  return found, list(dict.fromkeys(lines))
+    old = name.removeprefix(negated)
+    if dashes and old in names:
+      argument = f'{dashes}{negated}{names[old]}{equals}{value}'
+      lines.append(f'--{old} is now called --{names[old]}')
+    replaced.append(argument)
+  return replaced, list(dict.fromkeys(lines))
 
 
 def help_lines(cls: type[Settings], *, full: bool) -> list[str]:
   """The flags by group, none of the lines longer than 80 columns.
 
   Args:
-    cls: Whose fields they are.
+    cls: Class of the settings.
     full: Whether to list all of them, with ranges; else the essential ones.
   """
   listed: dict[str, list[str]] = {}
-  for name, field in declared(cls).items():
-    if full or field.setting.essential:
-      listed.setdefault(field.setting.group, []).extend(
-          _help_of(name, field, full=full))
+  for field in declared(cls).values():
+    if full or field.essential:
+      listed.setdefault(field.group, []).extend(field.help_lines(full=full))
   order = sorted(listed, key=lambda heading: heading == 'run')  # That one last.
   return [line for heading in order for line in ('', f'{heading}:', *listed[heading])]
-
-
-def _help_of(name: str, field: Declared, *, full: bool) -> Sequence[str]:
-  flag, default = f'  --{name}', field.describe_default()
-  if field.kind is bool and not field.is_tuple:
-    flag = f'  --no{name}' if field.default else flag
-    default = ''
-  elif field.default is not None and default and (
-      len(flag) + len(default) < _COLUMN + 6):
-    flag, default = f'{flag}={default}', ''
-  text = field.setting.help
-  if field.kind is bool and not field.is_tuple and field.default:
-    text = f'Turn this off: {text}'
-  if default:
-    text += f' Default: {default}.'
-  if full:
-    details = [', '.join(field.setting.choices) if field.setting.choices else '',
-               field.setting.unit, field.setting.range]
-    details = '; '.join(detail for detail in details if detail)
-    if details:
-      text += f' [{details}]'
-  lines = textwrap.wrap(text, _WIDTH - _COLUMN, break_on_hyphens=False)
-  if len(flag) >= _COLUMN - 1:
-    return [flag, *(' ' * _COLUMN + line for line in lines)]
-  return [flag.ljust(_COLUMN) + lines[0],
-          *(' ' * _COLUMN + line for line in lines[1:])]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -400,7 +360,7 @@ class TaskSettings(Settings):
   """Settings with a `task`, which takes some of the others as its options.
 
   Attributes:
-    options_by_task: Names of the options that each task has.
+    options_by_task: Task -> names of its options.
   """
 
   options_by_task: ClassVar[Mapping[str, Sequence[str]]]
@@ -415,8 +375,8 @@ class TaskSettings(Settings):
   @property
   def task_options(self) -> dict[str, Any]:
     """The options that are not left to the task."""
-    return {name: getattr(self, name) for name in self._options
-            if getattr(self, name) is not None}
+    return {name: value for name in self._options
+            if (value := getattr(self, name)) is not None}
 
   @property
   def _options(self) -> list[str]:
