@@ -243,14 +243,17 @@ def test_version_1_is_read_under_former_names():
   assert Plain().differences(found) == ['kind', 'noise', 'quick', 'rounds']
 
 
-def test_former_names_of_flags_are_replaced_and_told():
-  found, lines = settings_lib.without_former_names(Plain, [
-      '--sort=slow', '--nohurry', '-sigma', '2', '--name=--stddev', '--rounds=3',
-      'sort', '--sort=fast', '--nonsense'])
-  assert found == ['--kind=slow', '--noquick', '-noise', '2', '--name=--stddev',
-                   '--rounds=3', 'sort', '--kind=fast', '--nonsense']
-  assert lines == ['--sort is now called --kind', '--hurry is now called --quick',
-                   '--sigma is now called --noise']
+def test_former_names_of_flags_are_aliases():
+  found = _from(Plain, '--sort=slow', '--nohurry', '-sigma', '2', '--name=--stddev',
+                '--rounds=3')
+  assert found == Plain(
+      kind='slow', quick=False, noise=2.0, name='--stddev', rounds=3)
+  assert found.given == {'kind', 'quick', 'noise', 'name', 'rounds'}
+  assert _from(Plain, '--kind=fast', '--sort=slow').kind == 'slow'
+  with pytest.raises(flags.Error, match='nonsense'):
+    _from(Plain, '--nonsense')
+  with pytest.raises(flags.Error, match='--noise=many'):
+    _from(Plain, '--sigma=many')
 
 
 def test_help_has_essential_flags_short_and_all_flags_with_their_ranges():

@@ -29,22 +29,21 @@ _MORE = 'All flags: --helpfull. Flags from a file: --flagfile=FILE.'
 
 
 def quiet() -> None:
-  """Silences what TensorFlow and its dependencies say while they are imported.
+  """Silences the messages of TensorFlow and its dependencies at their import.
 
-  It would stand around the one line of an error. Their errors that matter are
-  exceptions.
+  They would hide the one line of an error. Their errors that matter are exceptions.
   """
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   warnings.filterwarnings('ignore', message='pkg_resources is deprecated')
 
 
 def help_text(doc: str, cls: type[settings_lib.Settings], *, full: bool) -> str:
-  """What --help or --helpfull prints.
+  """The text that --help or --helpfull prints.
 
   Args:
-    doc: The docstring of the program: what it does, examples, and more, which only
+    doc: Docstring of the program: a summary, examples, and more, which only
       --helpfull shows.
-    cls: Of its settings.
+    cls: Class of its settings.
     full: Whether to list all flags.
   """
   parts = re.split(r'\n\n+', doc.strip())
@@ -76,13 +75,12 @@ def parsed(cls: type[settings_lib.Settings],
       delattr(values, name)
   settings_lib.define_flags(cls, values)
   try:
-    arguments = values.read_flags_from_files(list(arguments), force_gnu=False)
-    arguments, notes = settings_lib.without_former_names(cls, arguments)
-    for note in notes:
-      print(note, file=sys.stderr)
     rest = values(['', *arguments])
   except flags.Error as error:
     raise ValueError(str(error)) from None
+  for old, name in settings_lib.renamed(cls).items():
+    if values[old].present:
+      print(f'--{old} is now called --{name}', file=sys.stderr)
   if len(rest) > 1:
     raise ValueError(
         f'unexpected argument {rest[1]!r}: every argument is a --flag=value')
@@ -97,12 +95,12 @@ def start(doc: str, cls: type[settings_lib.Settings], run: str,
   """Runs a program and returns its exit code.
 
   Args:
-    doc: The docstring of the program.
-    cls: Of its settings.
-    run: 'module:function' of what to do with them, imported only when the settings
-      are known to be right, since TensorFlow takes seconds to import. The function
-      may return an exit code; anything else that it returns is no matter here.
-    arguments: Those of the program; None for those of this process.
+    doc: Docstring of the program.
+    cls: Class of its settings.
+    run: 'module:function' that takes the settings, imported only when they are known
+      to be right, since TensorFlow takes seconds to import. An integer that it
+      returns is the exit code; anything else is ignored.
+    arguments: Arguments of the program; None for those of this process.
   """
   arguments = sys.argv[1:] if arguments is None else arguments
   for argument in arguments:
@@ -124,6 +122,6 @@ def start(doc: str, cls: type[settings_lib.Settings], run: str,
 
 
 def moved(old: str, new: str, main: Any) -> NoReturn:
-  """Runs a program under its former name, with a line that tells the new one."""
+  """Runs a program under its former name, with a line that names the new one."""
   print(f'{old} is now called {new}', file=sys.stderr)
   sys.exit(main())

@@ -1,8 +1,8 @@
 """One experiment for all families: settings, task, plan, rounds, report.
 
-A family subclasses `Experiment` (or `ChargedExperiment`) and adds what is its own; the
-folder, the configuration check, the ledger's header, the context, the loop of commits,
-summary, report and figures are here.
+A family subclasses `Experiment` and adds what is its own; the folder, the configuration
+check, the ledger's header, the context, the loop of commits, summary, report and figures
+are here.
 """
 
 import abc
@@ -22,11 +22,13 @@ from tff_pipelines.simulation import contexts
 _VERSION = 2
 
 
-class _Experiment(abc.ABC):
-  """The part that every family supplies.
+class Experiment(abc.ABC):
+  """A family's experiment.
 
   Class attributes:
     family: Name of its program.
+    kept_as: Name of the file that keeps the answers of a charged step, with its round
+      in braces.
 
   Attributes:
     settings: Settings of the run.
@@ -34,6 +36,7 @@ class _Experiment(abc.ABC):
   """
 
   family: ClassVar[str]
+  kept_as: ClassVar[str] = 'answers/{:06}.npz'
 
   def __init__(self, settings: settings_lib.FolderSettings):
     self.settings = settings
@@ -86,10 +89,21 @@ class _Experiment(abc.ABC):
     raise ValueError('configuration of an unknown version')
 
   @abc.abstractmethod
-  def _execute(self, task: Any, plan: guarantee_lib.Plan,
-               records: records_lib.RunRecords,
-               description: report.Description) -> report.Outcome:
-    """Runs the remaining rounds."""
+  def build_rounds(self, task: Any, plan: guarantee_lib.Plan
+                   ) -> rounds_lib.Rounds | rounds_lib.ChargedRounds:
+    """The rounds, or the charged steps, of the run."""
+
+  @abc.abstractmethod
+  def outcome(self, task: Any, plan: guarantee_lib.Plan, rounds: Any,
+              last: Any) -> report.Outcome:
+    """Outcome of the run; may train further on what was released.
+
+    Args:
+      task: From `build_task`.
+      plan: From `build_plan`.
+      rounds: From `build_rounds`.
+      last: The last state of rounds; the `ChargedRecords` of charged steps.
+    """
 
   def planned_rounds(self, plan: guarantee_lib.Plan) -> int:
     """Number of rounds that the plan is printed for."""
@@ -131,7 +145,13 @@ class _Experiment(abc.ABC):
     print('\n'.join(report.plan_lines(description, planned, self.folder)), flush=True)
     with contexts.simulation(
         num_workers=getattr(self.settings, 'num_workers', 0)):
-      outcome = self._execute(task, plan, records, description)
+      rounds = self.build_rounds(task, plan)
+      if isinstance(rounds, rounds_lib.ChargedRounds):
+        last = records_lib.ChargedRecords(records, self.kept_as.format)
+        rounds_lib.run_charged(rounds, plan, last, description.caveats)
+      else:
+        last = rounds_lib.run(rounds, plan, records, description.caveats)
+      outcome = self.outcome(task, plan, rounds, last)
     return self._finish(plan, records, description, outcome)
 
   def _recorded(self) -> dict[str, Any] | None:
@@ -186,48 +206,3 @@ class _Experiment(abc.ABC):
       print('\n'.join(report.report_lines(
           guarantee, outcome, caveats, self.folder, line)))
     return summary
-
-
-class Experiment(_Experiment):
-  """A family whose rounds are committed when they are over."""
-
-  @abc.abstractmethod
-  def build_rounds(self, task: Any, plan: guarantee_lib.Plan) -> rounds_lib.Rounds:
-    """The rounds of the run."""
-
-  @abc.abstractmethod
-  def outcome(self, task: Any, plan: guarantee_lib.Plan, rounds: rounds_lib.Rounds,
-              state: Any) -> report.Outcome:
-    """Outcome of the last state; may train further on what was released."""
-
-  def _execute(self, task, plan, records, description):
-    rounds = self.build_rounds(task, plan)
-    state = rounds_lib.run(rounds, plan, records, description.caveats)
-    return self.outcome(task, plan, rounds, state)
-
-
-class ChargedExperiment(_Experiment):
-  """A family whose steps are charged before they are drawn.
-
-  Class attributes:
-    kept_as: Name of the file that keeps a step, with its round in braces.
-  """
-
-  kept_as: ClassVar[str] = 'answers/{:06}.npz'
-
-  @abc.abstractmethod
-  def build_rounds(self, task: Any,
-                   plan: guarantee_lib.Plan) -> rounds_lib.ChargedRounds:
-    """The steps of the run."""
-
-  @abc.abstractmethod
-  def outcome(self, task: Any, plan: guarantee_lib.Plan,
-              rounds: rounds_lib.ChargedRounds,
-              records: records_lib.ChargedRecords) -> report.Outcome:
-    """Outcome of all kept answers."""
-
-  def _execute(self, task, plan, records, description):
-    rounds = self.build_rounds(task, plan)
-    charged = records_lib.ChargedRecords(records, self.kept_as.format)
-    rounds_lib.run_charged(rounds, plan, charged, description.caveats)
-    return self.outcome(task, plan, rounds, charged)

@@ -13,7 +13,7 @@ help and the entry in a run's configuration follow from it. Nothing else in the 
 defines flags. No TensorFlow here: wrong flags are refused at once.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import functools
 import operator
@@ -311,33 +311,19 @@ def of_version_1(cls: type[Settings], recorded: Mapping[str, Any]) -> dict[str, 
 
 
 def define_flags(cls: type[Settings], values: flags.FlagValues) -> None:
-  """Defines a flag for each field in `values`."""
+  """Defines a flag for each field in `values`, under its former names too."""
   for name, field in declared(cls).items():
     define = (flags.DEFINE_multi_string if field.repeated else
               _DEFINE[str if field.is_tuple else field.kind])
     define(name, None, field.help, flag_values=values)
+    for old in field.aliases:
+      flags.DEFINE_alias(old, name, flag_values=values)
 
 
 def from_flags(cls: type[Settings], values: flags.FlagValues) -> Settings:
   """The settings that parsed flags stand for."""
   return cls(**{name: field.parse(values[name].value)
                 for name, field in declared(cls).items() if values[name].present})
-
-
-def without_former_names(cls: type[Settings], arguments: Iterable[str]
-                         ) -> tuple[list[str], list[str]]:
-  """Arguments with former names of flags replaced, and a line about each."""
-  names, replaced, lines = renamed(cls), [], []
-  for argument in arguments:
-    dashes = argument[:len(argument) - len(argument.lstrip('-'))]
-    name, equals, value = argument[len(dashes):].partition('=')
-    negated = 'no' if name.startswith('no') and name[2:] in names else ''
-    old = name.removeprefix(negated)
-    if dashes and old in names:
-      argument = f'{dashes}{negated}{names[old]}{equals}{value}'
-      lines.append(f'--{old} is now called --{names[old]}')
-    replaced.append(argument)
-  return replaced, list(dict.fromkeys(lines))
 
 
 def help_lines(cls: type[Settings], *, full: bool) -> list[str]:

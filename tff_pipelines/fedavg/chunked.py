@@ -1,15 +1,15 @@
 """Federated averaging with many clients in one graph call.
 
-A chunk is a list of clients whose data lie end to end. One call trains them one
-after another; each client's update is clipped, rotated, rounded and noised by
-itself and added to one running sum, which is all that a call returns. So the
-fixed costs of TFF are paid once a chunk, and memory does not grow with the
+A chunk is a list of clients whose data are concatenated. One call trains them one
+after another; each client's update is clipped, rotated, rounded and noised
+independently and added to one running sum, which is all that a call returns. So
+the fixed costs of TFF are paid once a chunk, and memory does not grow with the
 cohort. The functions are those of the plain form (`fedavg.process`), and with
 the same keys the sums are the same integers.
 """
 
 import collections
-from typing import Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -25,12 +25,14 @@ from tff_pipelines.fedavg import local_training
 
 
 def chunk_type(element_spec, *, seeded: bool, by_id: bool = False) -> tff.StructType:
-  """The type of a chunk: examples end to end and numbers of them, or clients' ids;
-  and keys if seeded."""
+  """The type of a chunk.
+
+  Its examples, concatenated, and their number by client; or clients' ids. And keys if
+  seeded.
+  """
   members = [('client_ids', tff.TensorType(np.str_, [None]))] if by_id else [
       ('examples', fedavg.examples_type(element_spec)),
-      ('lengths', tff.TensorType(np.int32, [None])),
-  ]
+      ('lengths', tff.TensorType(np.int32, [None]))]
   if seeded:
     members.append(('keys', tff.TensorType(np.int64, [None, 2])))
   return tff.StructWithPythonType(members, collections.OrderedDict)
@@ -42,11 +44,10 @@ def make_chunk(clients: Sequence):
     chunk = collections.OrderedDict(
         client_ids=np.array([c['client_id'] for c in clients], object))
   else:
-    names = clients[0]['examples'].keys()
     chunk = collections.OrderedDict(
         examples=collections.OrderedDict(
             (name, np.concatenate([c['examples'][name] for c in clients]))
-            for name in names),
+            for name in clients[0]['examples']),
         lengths=np.array(
             [len(next(iter(c['examples'].values()))) for c in clients], np.int32))
   if 'key' in clients[0]:
@@ -62,11 +63,11 @@ def build(client_update: local_training.ClientUpdate, element_spec, *,
   """Builds the process; its clients are chunks.
 
   Args:
-    client_update: What a client does with weights, its examples and its key.
+    client_update: Maps weights, a client's examples and its key to its update.
     element_spec: Feature name -> (dtype, shape), of the clients' source.
     initial_weights: List of float32 arrays.
-    sum_factory: What a client contributes and how contributions add up. It
-      also says whether the run is seeded and whether diagnostics are measured.
+    sum_factory: Contribution of a client and sum of contributions. It also says
+      whether the run is seeded and whether diagnostics are measured.
     expected_cohort_size: The constant that the sum is divided by.
     server_learning_rate: As in `fedavg.build`.
     server_momentum: As in `fedavg.build`.
@@ -90,7 +91,7 @@ def build(client_update: local_training.ClientUpdate, element_spec, *,
     count = tf.size(chunk['client_ids'] if by_id else chunk['lengths'])
     ends = None if by_id else tf.cumsum(chunk['lengths'])
     root = None if seeded else keys.fresh()
-    # Clients share a root here: who knows one key must not find the others.
+    # Clients share a root here: an observer of one key must not find the others.
     derive = keys.derive if seeded else sum_factory.generator.derive
 
     def one_client(i):
@@ -146,10 +147,9 @@ def build(client_update: local_training.ClientUpdate, element_spec, *,
         train_chunk,
         (chunks, tff.federated_broadcast(state['weights']),
          tff.federated_broadcast(sum_state)))
-    total = sum_factory.federated_total(sent[0])
     num_reporting = tff.federated_sum(sent[1])
     sum_state, result, public = tff.federated_map(
-        release, (sum_state, total, num_reporting))
+        release, (sum_state, sum_factory.federated_total(sent[0]), num_reporting))
     weights, optimizer_state = tff.federated_map(
         step_server, (state['weights'], state['optimizer'], result))
     totals = tff.federated_sum(sent[2]) if diagnostics else None
@@ -158,10 +158,7 @@ def build(client_update: local_training.ClientUpdate, element_spec, *,
     if diagnostics:
       metrics['training'] = tff.federated_sum(sent[3])
     return collections.OrderedDict(
-        state=tff.federated_zip(
-            collections.OrderedDict(
-                weights=weights, optimizer=optimizer_state,
-                aggregator=sum_state)),
+        state=fedavg.zipped_state(weights, optimizer_state, sum_state),
         metrics=tff.federated_zip(metrics))
 
   return tff.templates.IterativeProcess(initialize, next_fn)

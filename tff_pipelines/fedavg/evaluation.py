@@ -1,6 +1,6 @@
 """Metrics of released weights on held-out examples, computed in the driver."""
 
-from typing import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -24,10 +24,8 @@ class Evaluator:
     }
     self._batch = model.evaluation_batch
     self._batch_metrics = tf.function(model.metrics, reduce_retracing=True)
-    self._batch_counts = None
-    if model.breakdown is not None:
-      self._batch_counts = tf.function(
-          model.breakdown.count, reduce_retracing=True)
+    self._batch_counts = model.breakdown and tf.function(
+        model.breakdown.count, reduce_retracing=True)
 
   @property
   def sets(self) -> list[str]:
@@ -35,19 +33,11 @@ class Evaluator:
 
   def evaluate(self, weights) -> dict[str, dict[str, float]]:
     """Name of the set -> metric -> value, a mean over its examples."""
-    weights = [tf.constant(w) for w in weights]
     results = {}
-    for name in self._held_out:
-      totals = {}
-      for batch, mask in self._batches(name):
-        for metric, (total, weight) in self._batch_metrics(
-            weights, batch, mask).items():
-          old_total, old_weight = totals.get(metric, (0.0, 0.0))
-          totals[metric] = (old_total + float(total), old_weight + float(weight))
+    for name, totals in self._totals(self._batch_metrics, weights).items():
       results[name] = {
-          metric: total / weight if weight > 0 else float('nan')
-          for metric, (total, weight) in totals.items()
-      }
+          metric: float(total / weight) if weight > 0 else float('nan')
+          for metric, (total, weight) in totals.items()}
     return results
 
   def breakdown(self, weights) -> dict[str, dict[str, np.ndarray]]:
@@ -60,19 +50,22 @@ class Evaluator:
     """
     if self._batch_counts is None:
       return {}
-    weights = [tf.constant(w) for w in weights]
-    results = {}
-    for name in self._held_out:
-      totals: dict[str, np.ndarray] = {}
-      for batch, mask in self._batches(name):
-        for key, value in self._batch_counts(weights, batch, mask).items():
-          totals[key] = totals.get(key, 0.0) + value.numpy().astype(np.float64)
-      if 'confusion' in totals:
-        confusion = totals['confusion']
-        totals.update(occurred=confusion.sum(axis=1), right=np.diag(confusion),
+    results = self._totals(self._batch_counts, weights)
+    for counts in results.values():
+      if 'confusion' in counts:
+        confusion = counts['confusion']
+        counts.update(occurred=confusion.sum(axis=1), right=np.diag(confusion),
                       predicted=confusion.sum(axis=0))
-      if totals:
-        results[name] = totals
+    return {name: counts for name, counts in results.items() if counts}
+
+  def _totals(self, function: Callable, weights) -> dict[str, dict[str, np.ndarray]]:
+    """Name of the set -> float64 sums of what `function` returns of its batches."""
+    weights = [tf.constant(w) for w in weights]
+    results = {name: {} for name in self._held_out}
+    for name, totals in results.items():
+      for batch, mask in self._batches(name):
+        for key, value in function(weights, batch, mask).items():
+          totals[key] = totals.get(key, 0.0) + np.array(value, np.float64)
     return results
 
   def _batches(self, name: str):

@@ -1,13 +1,14 @@
-"""What a client does with its examples: SGD from the weights it was sent.
+"""Local training of a client: SGD on its examples from the server's weights.
 
 Pure TensorFlow functions of explicit arguments. TFF maps them over clients, one
-call each; the chunked engine calls them for many clients in one graph. Same
-keys, same update.
+call each; the chunked form calls them for many clients in one graph. Same keys,
+same update.
 """
 
 import collections
+from collections.abc import Callable
 import dataclasses
-from typing import Any, Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -17,7 +18,13 @@ from aggregators import validate
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LocalConfig:
-  """Local SGD. Attributes: learning_rate > 0, batch_size and epochs >= 1."""
+  """Parameters of local SGD.
+
+  Attributes:
+    learning_rate: > 0.
+    batch_size: Examples of a step, >= 1.
+    epochs: Passes over a client's examples, >= 1.
+  """
 
   learning_rate: float
   batch_size: int
@@ -52,7 +59,7 @@ def update(loss_fn: Callable, weights, examples, key: tf.Tensor,
   count = tf.shape(tf.nest.flatten(examples)[0])[0]
   batch_size = config.batch_size
   steps_per_epoch = (count + batch_size - 1) // batch_size
-  positions = tf.range(batch_size)
+  offsets = tf.range(batch_size)
 
   def train_epoch(epoch, current, total_loss):
     epoch_key = keys.derive(key, epoch)
@@ -60,9 +67,9 @@ def update(loss_fn: Callable, weights, examples, key: tf.Tensor,
     dropout_key = keys.derive(epoch_key, 1)
 
     def train_step(step, current, total_loss):
-      places = step * batch_size + positions
-      mask = tf.cast(places < count, tf.float32)
-      rows = tf.gather(order, tf.minimum(places, count - 1))
+      positions = step * batch_size + offsets
+      mask = tf.cast(positions < count, tf.float32)
+      rows = tf.gather(order, tf.minimum(positions, count - 1))
       batch = {name: tf.gather(x, rows) for name, x in examples.items()}
       with tf.GradientTape() as tape:
         tape.watch(current)
@@ -83,10 +90,9 @@ def update(loss_fn: Callable, weights, examples, key: tf.Tensor,
         (tf.constant(0), current, total_loss), parallel_iterations=1)
     return epoch + 1, current, total_loss
 
-  state = (tf.constant(0), weights, tf.constant(0.0))
   _, trained, total_loss = tf.while_loop(
-      lambda epoch, *_: epoch < config.epochs, train_epoch, state,
-      parallel_iterations=1)
+      lambda epoch, *_: epoch < config.epochs, train_epoch,
+      (tf.constant(0), weights, tf.constant(0.0)), parallel_iterations=1)
   delta = [new - old for new, old in zip(trained, weights)]
   return delta, collections.OrderedDict(
       loss=total_loss, examples=tf.cast(count * config.epochs, tf.float32))
@@ -98,6 +104,6 @@ ClientUpdate = Callable[[Any, Any, tf.Tensor], tuple[list[tf.Tensor], Any]]
 
 
 def client_update(loss_fn: Callable, config: LocalConfig) -> ClientUpdate:
-  """What a client does by `update` with this loss, for a process to be built of."""
+  """Local training by `update` with this loss, for the process that runs it."""
   return lambda weights, examples, key: update(
       loss_fn, weights, examples, key, config)

@@ -21,11 +21,11 @@ from tff_pipelines.simulation import cohorts
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoopConfig:
-  """How rounds are executed.
+  """Execution of the rounds.
 
   Attributes:
-    rounds: Of the whole run, >= 1.
-    rounds_per_evaluation: >= 1.
+    rounds: Number of rounds of the whole run, >= 1.
+    rounds_per_evaluation: Rounds between evaluations, >= 1.
     dropout_rate: Fraction of the selected clients that do not report, in [0, 1).
     clients_per_call: >= 1; more than 1 for a process of `fedavg.chunked`.
     by_id: Whether the process reads the clients itself.
@@ -48,23 +48,13 @@ def reads_by_id(task: Task) -> bool:
 
 
 class ClientReader:
-  """Reads what a client brings into a round."""
+  """Reads the values of clients in a round."""
 
   def __init__(self, task: Task, simulation_seed: int | None, by_id: bool = False):
     """Initializes the reader; see LoopConfig for by_id."""
     self._task = task
     self._seed = simulation_seed
     self._by_id = by_id
-
-  def _examples(self, client_id: str) -> task_lib.Examples:
-    """Those of a client; none if its data are bad and to be skipped."""
-    source = self._task.train
-    try:
-      return source.examples(client_id)
-    except task_lib.BadClientError as error:
-      self._task.skips.client(client_id, error)
-      return {name: np.zeros((0, *shape), dtype)
-              for name, (dtype, shape) in source.element_spec.items()}
 
   def read(self, client: int, round_index: int):
     """An OrderedDict of type `process.client_type` for a client's index.
@@ -76,12 +66,18 @@ class ClientReader:
     Raises:
       tasks.task.BadClientError: If its data are bad and not to be skipped.
     """
-    client_id = self._task.train.client_ids[client]
+    source = self._task.train
+    client_id = source.client_ids[client]
     value = collections.OrderedDict()
     if self._by_id:
       value['client_id'] = client_id
     else:
-      examples = self._examples(client_id)
+      try:
+        examples = source.examples(client_id)
+      except task_lib.BadClientError as error:
+        self._task.skips.client(client_id, error)
+        examples = {name: np.zeros((0, *shape), dtype)
+                    for name, (dtype, shape) in source.element_spec.items()}
       value['examples'] = collections.OrderedDict(sorted(examples.items()))
     if self._seed is not None:
       value['key'] = cohorts.client_key(self._seed, round_index, client)
@@ -89,7 +85,7 @@ class ClientReader:
 
   def read_all(self, clients: np.ndarray, round_index: int,
                clients_per_call: int) -> list:
-    """What the process takes: clients, or chunks of them of nearly equal size."""
+    """Values for the process: of clients, or of chunks of nearly equal size."""
     values = [self.read(int(client), round_index) for client in clients]
     if clients_per_call == 1:
       return values
@@ -101,7 +97,7 @@ class ClientReader:
   def check(self, clients: np.ndarray) -> None:
     """Raises BadClientError if one of the clients is bad, where graphs read them.
 
-    Their errors have neither the file nor the client.
+    Errors of graphs name neither the file nor the client.
     """
     if self._by_id:
       for client in clients:
@@ -137,11 +133,11 @@ class FedAvgRounds(rounds_lib.Rounds):
 
     Args:
       process: Built by `fedavg.process`, or with the same state and results.
-      task: The clients.
+      task: Task with the clients.
       scheme: Samples the clients; its seed is that of the run.
-      config: Number of rounds and evaluations.
-      evaluator: Of the released weights on held-out examples.
-      headline: The metric that progress shows, on the evaluator's first set.
+      config: Execution of the rounds.
+      evaluator: Evaluates the released weights on held-out examples.
+      headline: Metric of the progress bar, on the evaluator's first set.
       set_cohort_size: (state of the process, number of selected clients) -> state.
     """
     self.count = config.rounds
@@ -178,7 +174,7 @@ class FedAvgRounds(rounds_lib.Rounds):
     # Checkpoints must not tell how many clients participated.
     new = self._set_cohort_size(output['state'], round(scheme.expected_cohort))
     if not all(np.all(np.isfinite(w)) for w in new['weights']):
-      # The failure tells of the release, so the round counts; its model is of no
+      # The failure reveals the release, so the round counts; its model is of no
       # use, so the state of the process stays as it was.
       return rounds_lib.Step(
           state={**state, 'scheme': scheme.state()}, suppressed=suppressed, failure=(
@@ -219,6 +215,6 @@ def _measured(metrics) -> tuple[dict[str, float], bool]:
   if 'training' in metrics:
     loss, seen = (float(metrics['training'][name]) for name in ('loss', 'examples'))
     raw['training_loss'] = loss / seen if seen else math.nan
-  found = {f'public/{name}': float(value) for name, value in dict(public).items()}
-  found.update((f'diagnostics/{name}', float(value)) for name, value in raw.items())
-  return found, bool(found.pop('public/suppressed', False))
+  measured = {f'{kind}/{name}': float(value) for kind, values in (
+      ('public', dict(public)), ('diagnostics', raw)) for name, value in values.items()}
+  return measured, bool(measured.pop('public/suppressed', False))

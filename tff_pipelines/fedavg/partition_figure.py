@@ -27,23 +27,23 @@ def draw(label_counts: np.ndarray, path: str | os.PathLike[str]) -> None:
   clients, classes = label_counts.shape
   shown = label_counts[:_MAX_BARS]
   figure, axes = pyplot.subplots(figsize=(9, 4.2))
-  if classes <= _MAX_LEGEND:
+  if has_legend := classes <= _MAX_LEGEND:
     colors = pyplot.get_cmap('tab10' if classes <= 10 else 'tab20').colors
   else:
     colors = pyplot.get_cmap('turbo')(np.linspace(0.0, 1.0, classes))
   edges = np.arange(len(shown) + 1) - 0.5
   tops = np.cumsum(shown, axis=1)
   for label in range(classes):
-    # One shape a label: bars of their own would take seconds.
+    # One shape a label: separate bars would take seconds.
     axes.stairs(tops[:, label], edges, baseline=tops[:, label] - shown[:, label],
                 fill=True, color=colors[label], label=str(label))
   axes.set_xlim(edges[0], edges[-1])
   axes.set_ylim(0, 1.02 * tops.max())
   axes.set_xlabel('client' if len(shown) == clients else
                   f'client (the first {len(shown)} of {clients:,})')
-  axes.set_ylabel('examples, by label' if classes <= _MAX_LEGEND else
+  axes.set_ylabel('examples, by label' if has_legend else
                   f'examples, by label, 0 (blue) to {classes - 1} (red)')
-  if classes <= _MAX_LEGEND:
+  if has_legend:
     axes.legend(fontsize=7, ncol=2, loc='center left', bbox_to_anchor=(1.0, 0.5))
   figure.tight_layout()
   figure.savefig(path, dpi=120)

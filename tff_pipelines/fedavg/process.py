@@ -2,11 +2,11 @@
 
 Composed by hand, because `tff.learning.algorithms.build_*` always sends
 clients' training metrics to the server in the clear. Here nothing but the
-aggregated update leaves a client unless diagnostics are asked for.
+aggregated update leaves a client unless diagnostics are on.
 """
 
 import collections
-from typing import Callable
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -27,7 +27,7 @@ def examples_type(element_spec) -> tff.StructType:
 
 def client_type(element_spec, *, seeded: bool,
                 by_id: bool = False) -> tff.StructType:
-  """The type of what a client brings: its examples or its id, and its key if seeded."""
+  """The type of a client's value: its examples or its id, and its key if seeded."""
   members = [('client_id', tff.TensorType(np.str_)) if by_id else
              ('examples', examples_type(element_spec))]
   if seeded:
@@ -36,11 +36,11 @@ def client_type(element_spec, *, seeded: bool,
 
 
 class Server:
-  """The server's side: weights, and SGD on minus the mean update.
+  """The server's part: weights, and SGD on minus the mean update.
 
   Attributes:
-    weights_type: A list of tensors.
-    optimizer_type: The state of the optimizer.
+    weights_type: Type of the weights, a list of tensors.
+    optimizer_type: Type of the optimizer's state.
   """
 
   def __init__(self, initial_weights: list[np.ndarray], learning_rate: float,
@@ -64,12 +64,15 @@ class Server:
     return weights, optimizer_state
 
   def federated_state(self, aggregator_state):
-    """In a federated computation: the state of a process, at the server."""
+    """In a federated computation: the initial state of a process, at the server."""
     weights, optimizer_state = tff.federated_eval(self._initial, tff.SERVER)
-    return tff.federated_zip(
-        collections.OrderedDict(
-            weights=weights, optimizer=optimizer_state,
-            aggregator=aggregator_state))
+    return zipped_state(weights, optimizer_state, aggregator_state)
+
+
+def zipped_state(weights, optimizer_state, aggregator_state):
+  """In a federated computation: the state of a process, at the server."""
+  return tff.federated_zip(collections.OrderedDict(
+      weights=weights, optimizer=optimizer_state, aggregator=aggregator_state))
 
 
 def build(client_update: local_training.ClientUpdate, element_spec, *,
@@ -81,43 +84,39 @@ def build(client_update: local_training.ClientUpdate, element_spec, *,
   """Builds the process.
 
   Args:
-    client_update: What a client does with weights, its examples and its key.
+    client_update: Maps weights, a client's examples and its key to its update.
     element_spec: Feature name -> (dtype, shape), of the clients' source.
     initial_weights: List of float32 arrays.
     mean_factory: Aggregates the list of clients' updates to their mean. Seeded
-      runs wrap it for values that bring their key.
-    server_learning_rate: The server applies SGD to minus the mean update.
-    server_momentum: Of that SGD, in [0, 1).
-    seeded: Clients bring a key of a simulation seed; otherwise they draw one
-      from the operating system.
+      runs wrap it for values with keys.
+    server_learning_rate: Learning rate of SGD on minus the mean update.
+    server_momentum: Momentum of that SGD, in [0, 1).
+    seeded: Clients' values have keys of a simulation seed; otherwise clients draw
+      keys from the operating system.
     diagnostics: Also sum the clients' training losses; outside the guarantee.
-    read_in_graph: See `tasks.task.reader_in_graph`. With it, clients bring their
+    read_in_graph: See `tasks.task.reader_in_graph`. With it, clients' values are
       ids, and their examples are read where they train.
 
   Returns:
     A process whose state is an OrderedDict of `weights`, `optimizer` and
     `aggregator`, and whose `next` returns an OrderedDict of `state` and
-    `metrics` (the aggregator's measurements, and diagnostics if asked for).
+    `metrics` (the aggregator's measurements, and diagnostics if they are on).
   """
   server = Server(initial_weights, server_learning_rate, server_momentum)
   weights_type = server.weights_type
   by_id = read_in_graph is not None
   clients_type = client_type(element_spec, seeded=seeded, by_id=by_id)
-  value_type = (
+  aggregator = mean_factory.create(
       structures.keyed_type(weights_type) if seeded else weights_type)
-  aggregator = mean_factory.create(value_type)
 
   @tff.tensorflow.computation(clients_type, weights_type)
   def train_client(client, weights):
     key = client['key'] if seeded else keys.fresh()
     examples = read_in_graph(client['client_id']) if by_id else client['examples']
-    delta, training = client_update(weights, examples, keys.derive(key, 0))
-    value = delta
+    value, training = client_update(weights, examples, keys.derive(key, 0))
     if seeded:
-      value = collections.OrderedDict(value=delta, key=keys.derive(key, 1))
-    if diagnostics:
-      return value, training
-    return value
+      value = collections.OrderedDict(value=value, key=keys.derive(key, 1))
+    return (value, training) if diagnostics else value
 
   step_server = tff.tensorflow.computation(
       server.step, (weights_type, server.optimizer_type, weights_type))
@@ -141,10 +140,7 @@ def build(client_update: local_training.ClientUpdate, element_spec, *,
     if diagnostics:
       metrics['training'] = tff.federated_sum(trained[1])
     return collections.OrderedDict(
-        state=tff.federated_zip(
-            collections.OrderedDict(
-                weights=weights, optimizer=optimizer_state,
-                aggregator=aggregated.state)),
+        state=zipped_state(weights, optimizer_state, aggregated.state),
         metrics=tff.federated_zip(metrics))
 
   return tff.templates.IterativeProcess(initialize, next_fn)

@@ -242,7 +242,7 @@ class PateRounds(rounds_lib.ChargedRounds):
     return {'rows': rows, 'labels': pate.answer(votes, plan, _key(plan.seed))}
 
 
-class PateExperiment(_Baseline, run_lib.ChargedExperiment):
+class PateExperiment(_Baseline, run_lib.Experiment):
   """A noisy vote, and a student of its labels."""
 
   kept_as = 'labels.npz'

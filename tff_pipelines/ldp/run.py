@@ -149,7 +149,7 @@ class LdpRounds(rounds_lib.ChargedRounds):
             **{name: np.asarray(output[name]) for name in ('means', 'answers')}}
 
 
-class LdpExperiment(prepare.PreparedExperiment, run_lib.ChargedExperiment):
+class LdpExperiment(prepare.PreparedExperiment, run_lib.Experiment):
   """Distillation from locally private answers."""
 
   family = 'ldp'

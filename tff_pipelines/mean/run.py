@@ -199,7 +199,7 @@ class Sweep(rounds_lib.ChargedRounds):
     return self.total - len(self._remaining())
 
 
-class MeanExperiment(run_lib.ChargedExperiment):
+class MeanExperiment(run_lib.Experiment):
   """A sweep of mean estimations; a folder can have the settings of several."""
 
   family = 'estimate_mean'
