@@ -133,15 +133,7 @@ def build(client_update: local_training.ClientUpdate, element_spec, *,
     mean = expected_mean.divide(list(total), expected_cohort_size)
     return server.step(weights, optimizer_state, mean)
 
-  @tff.federated_computation
-  def initialize():
-    return server.federated_state(tff.federated_eval(initial_sum, tff.SERVER))
-
-  state_type = initialize.type_signature.result
-
-  @tff.federated_computation(
-      state_type, tff.FederatedType(chunks_type, tff.CLIENTS))
-  def next_fn(state, chunks):
+  def run_round(state, chunks):
     sum_state = state['aggregator']
     sent = tff.federated_map(
         train_chunk,
@@ -157,8 +149,7 @@ def build(client_update: local_training.ClientUpdate, element_spec, *,
         aggregator=sum_factory.measured(public, num_reporting, totals))
     if diagnostics:
       metrics['training'] = tff.federated_sum(sent[3])
-    return collections.OrderedDict(
-        state=fedavg.zipped_state(weights, optimizer_state, sum_state),
-        metrics=tff.federated_zip(metrics))
+    return weights, optimizer_state, sum_state, metrics
 
-  return tff.templates.IterativeProcess(initialize, next_fn)
+  return server.process(
+      chunks_type, lambda: tff.federated_eval(initial_sum, tff.SERVER), run_round)

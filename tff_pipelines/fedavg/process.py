@@ -63,16 +63,35 @@ class Server:
         optimizer_state, list(weights), [-x for x in mean_update])
     return weights, optimizer_state
 
-  def federated_state(self, aggregator_state):
-    """In a federated computation: the initial state of a process, at the server."""
-    weights, optimizer_state = tff.federated_eval(self._initial, tff.SERVER)
-    return zipped_state(weights, optimizer_state, aggregator_state)
+  def process(self, clients_type: tff.Type, initialize_aggregator: Callable,
+              run_round: Callable) -> tff.templates.IterativeProcess:
+    """The process of these rounds.
 
+    Args:
+      clients_type: Type of a client's value.
+      initialize_aggregator: In a federated computation: () -> the aggregator's
+        initial state.
+      run_round: In a federated computation: (state, clients) -> new weights, state
+        of the optimizer, state of the aggregator, and an OrderedDict of metrics.
+    """
 
-def zipped_state(weights, optimizer_state, aggregator_state):
-  """In a federated computation: the state of a process, at the server."""
-  return tff.federated_zip(collections.OrderedDict(
-      weights=weights, optimizer=optimizer_state, aggregator=aggregator_state))
+    def zipped(weights, optimizer_state, aggregator_state):
+      return tff.federated_zip(collections.OrderedDict(
+          weights=weights, optimizer=optimizer_state, aggregator=aggregator_state))
+
+    @tff.federated_computation
+    def initialize():
+      weights, optimizer_state = tff.federated_eval(self._initial, tff.SERVER)
+      return zipped(weights, optimizer_state, initialize_aggregator())
+
+    @tff.federated_computation(
+        initialize.type_signature.result, tff.FederatedType(clients_type, tff.CLIENTS))
+    def next_fn(state, clients):
+      *parts, metrics = run_round(state, clients)
+      return collections.OrderedDict(
+          state=zipped(*parts), metrics=tff.federated_zip(metrics))
+
+    return tff.templates.IterativeProcess(initialize, next_fn)
 
 
 def build(client_update: local_training.ClientUpdate, element_spec, *,
@@ -121,15 +140,7 @@ def build(client_update: local_training.ClientUpdate, element_spec, *,
   step_server = tff.tensorflow.computation(
       server.step, (weights_type, server.optimizer_type, weights_type))
 
-  @tff.federated_computation
-  def initialize():
-    return server.federated_state(aggregator.initialize())
-
-  state_type = initialize.type_signature.result
-
-  @tff.federated_computation(
-      state_type, tff.FederatedType(clients_type, tff.CLIENTS))
-  def next_fn(state, clients):
+  def run_round(state, clients):
     trained = tff.federated_map(
         train_client, (clients, tff.federated_broadcast(state['weights'])))
     value = trained[0] if diagnostics else trained
@@ -139,11 +150,9 @@ def build(client_update: local_training.ClientUpdate, element_spec, *,
     metrics = collections.OrderedDict(aggregator=aggregated.measurements)
     if diagnostics:
       metrics['training'] = tff.federated_sum(trained[1])
-    return collections.OrderedDict(
-        state=zipped_state(weights, optimizer_state, aggregated.state),
-        metrics=tff.federated_zip(metrics))
+    return weights, optimizer_state, aggregated.state, metrics
 
-  return tff.templates.IterativeProcess(initialize, next_fn)
+  return server.process(clients_type, aggregator.initialize, run_round)
 
 
 def set_cohort_size(state, cohort_size: int, mean_factory):

@@ -188,27 +188,15 @@ def build(model: Model, element_spec, *, initial_weights: list[np.ndarray],
   def nothing():
     return collections.OrderedDict(unused=tf.zeros([], tf.int64))
 
-  @tff.federated_computation
-  def initialize():
-    return server.federated_state(tff.federated_eval(nothing, tff.SERVER))
-
-  state_type = initialize.type_signature.result
-
-  @tff.federated_computation(
-      state_type, tff.FederatedType(clients_type, tff.CLIENTS))
-  def next_fn(state, clients):
+  def run_round(state, clients):
     sent = tff.federated_map(
         contribute, (clients, tff.federated_broadcast(state['weights'])))
     total = tff.federated_sum(sent)
     num_reporting = tff.federated_sum(tff.federated_value(1, tff.CLIENTS))
     weights, optimizer_state, measured = tff.federated_map(
         step, (state['weights'], state['optimizer'], total, num_reporting))
-    return collections.OrderedDict(
-        state=tff.federated_zip(
-            collections.OrderedDict(
-                weights=weights, optimizer=optimizer_state,
-                aggregator=state['aggregator'])),
-        metrics=tff.federated_zip(
-            collections.OrderedDict(aggregator=measured)))
+    return weights, optimizer_state, state['aggregator'], collections.OrderedDict(
+        aggregator=measured)
 
-  return tff.templates.IterativeProcess(initialize, next_fn)
+  return server.process(
+      clients_type, lambda: tff.federated_eval(nothing, tff.SERVER), run_round)
