@@ -1,8 +1,8 @@
 """The privacy plan of federated averaging: what is accounted is what is executed.
 
 One object holds the mechanism, the sampling scheme and the trust model. The run takes
-its cohorts and its aggregation factory from it, the ledger and the report take their
-numbers from it; none of them is told a privacy parameter by anything else.
+its cohorts and its aggregation factory from it, the ledger and the report their
+numbers; no privacy parameter reaches them in another way.
 """
 
 from collections.abc import Mapping
@@ -38,16 +38,17 @@ class FedAvgPlan(guarantee.Plan):
 
   Attributes:
     mechanism: Noise, clip, grid, sampling and rounds.
-    delta: Of the guarantee; without one it only goes into the ledger, None for a
-      population of 1.
-    target_epsilon: That the noise was calibrated to; None where it was given.
+    delta: Delta of the guarantee; without one it only goes into the ledger, None for
+      a population of 1.
+    target_epsilon: Epsilon that the noise was calibrated to; None where the noise was
+      given.
     accountant, amplification, seed: As in `guarantee.Plan`.
     allow_degenerate: Whether a uselessly coarse grid is accepted.
     diagnostics: Whether values outside the guarantee are measured.
-    target_quantile: Of the norms, for an adaptive clip.
-    clip_learning_rate: Of an adaptive clip.
+    target_quantile: Quantile of the norms, for an adaptive clip.
+    clip_learning_rate: Learning rate of an adaptive clip.
     noise_generator: As in DistributedSumParams.
-    privacy_unit: What one client is.
+    privacy_unit: Unit that one client is.
   """
 
   mechanism: mechanisms.SumMechanism
@@ -71,12 +72,12 @@ class FedAvgPlan(guarantee.Plan):
     """Builds the plan that meets a target, or has the mechanism's own noise.
 
     Args:
-      mechanism: Its dimension and population are known.
+      mechanism: With known dimension and population.
       delta: None for 1/population.
       target_epsilon: Never exceeded; None where the mechanism has a noise multiplier,
-        or none at all.
+        or no noise.
       recorded_noise: Noise multiplier that an earlier start of the run was calibrated
-        to and that is taken over; None to calibrate.
+        to, to be used again; None to calibrate.
       **attributes: Further attributes of the plan.
 
     Raises:
@@ -95,7 +96,7 @@ class FedAvgPlan(guarantee.Plan):
     if mechanism.mechanism == 'none':
       plan = cls(mechanism=mechanism.replace(noise_multiplier=None),
                  delta=delta if delta < 1 else None, **attributes)
-      plan.scheme  # Raises what sampling can't be done.
+      plan.scheme  # Raises if clients can't be sampled so.
       return plan
     if not 0 < delta < 1:
       raise ValueError(
@@ -105,12 +106,16 @@ class FedAvgPlan(guarantee.Plan):
     if recorded_noise is not None:
       plan = plan._with(noise_multiplier=recorded_noise)
     elif target_epsilon is not None:
-      plan._check_clip_count()
       plan = plan._calibrated()
     validate.positive(noise_multiplier=plan.mechanism.needed('noise_multiplier'))
-    plan.scheme, plan.adaptive  # Raise what is out of range.
+    plan.scheme, plan.adaptive  # Raise if a value is out of range.
     if plan.params is not None:
-      plan._check_generator()
+      if plan.adaptive is not None and share_tables.is_cryptographic(plan.params):
+        raise ValueError(
+            f'noise_generator={plan.noise_generator} can\'t be had with '
+            'adaptive_clipping: the noise of its count is drawn by TensorFlow\'s '
+            'Poisson sampler')
+      share_tables.check_generator(plan.params)
       plan.params.check_shares()
       if not plan.allow_degenerate:
         calibration.refuse_degenerate(plan.params)
@@ -121,7 +126,7 @@ class FedAvgPlan(guarantee.Plan):
     return dataclasses.replace(self, mechanism=self.mechanism.replace(**changes))
 
   def _solved(self, **changes: Any) -> 'FedAvgPlan':
-    """With the least noise that meets the target; `calibration.Unreachable` if none."""
+    """With the minimum noise for the target; `calibration.Unreachable` if none."""
     start, rounds = self._with(**changes), self.mechanism.rounds
 
     def total_variation(z: float) -> float | None:
@@ -135,6 +140,16 @@ class FedAvgPlan(guarantee.Plan):
 
   def _calibrated(self) -> 'FedAvgPlan':
     """As `_solved`; a ValueError that names the bits that would do if there are any."""
+    if self.adaptive is not None:
+      # No noise of the sum could make up for the noisy count of an adaptive clip.
+      alone = accountant.epsilon(
+          self.mechanism.sampled(self.mechanism.clip_count()), self.delta,
+          accountant=self.accountant, amplification=self.amplification)
+      if alone >= self.target_epsilon:
+        raise ValueError(
+            f'clip_count_stddev={self.adaptive.count_stddev:g} is too little: the '
+            f'count of the adaptive clip alone costs epsilon={alone:.4g} of the '
+            f'target {self.target_epsilon:g}')
     try:
       return self._solved()
     except calibration.Unreachable as error:
@@ -143,31 +158,6 @@ class FedAvgPlan(guarantee.Plan):
       raise ValueError(calibration.unreachable_reason(
           self._with(noise_multiplier=1.0).params,
           lambda trial: self._solved(bits=trial.bits).params, error)) from None
-
-  def _check_clip_count(self) -> None:
-    """Raises ValueError if the count of an adaptive clip alone is over the target.
-
-    No noise of the sum could make up for it.
-    """
-    if self.adaptive is None:
-      return
-    alone = accountant.epsilon(
-        self.mechanism.sampled(self.mechanism.clip_count()), self.delta,
-        accountant=self.accountant, amplification=self.amplification)
-    if alone >= self.target_epsilon:
-      raise ValueError(
-          f'clip_count_stddev={self.adaptive.count_stddev:g} is too little: the count '
-          f'of the adaptive clip alone costs epsilon={alone:.4g} of the target '
-          f'{self.target_epsilon:g}')
-
-  def _check_generator(self) -> None:
-    """Raises ValueError if the generator asked for can't draw all the noise."""
-    if self.adaptive is not None and share_tables.is_cryptographic(self.params):
-      raise ValueError(
-          f'noise_generator={self.noise_generator} can\'t be had with '
-          'adaptive_clipping: the noise of its count is drawn by TensorFlow\'s Poisson '
-          'sampler')
-    share_tables.check_generator(self.params)
 
   @functools.cached_property
   def params(self) -> params_lib.DistributedSumParams | None:
@@ -178,13 +168,13 @@ class FedAvgPlan(guarantee.Plan):
 
   @functools.cached_property
   def adaptive(self) -> params_lib.AdaptiveClipParams | None:
-    """How the clip adapts; None if it stays."""
+    """Parameters of an adaptive clip; None if the clip is fixed."""
     return self.mechanism.adaptive_clip(
         target_quantile=self.target_quantile, learning_rate=self.clip_learning_rate)
 
   @functools.cached_property
   def scheme(self) -> schemes.SamplingScheme:
-    """Samples the clients of each round, as `event` says."""
+    """Samples the clients of each round, as `event` accounts for it."""
     return self.mechanism.sampling_scheme(self.seed)
 
   @property
@@ -227,7 +217,7 @@ class FedAvgPlan(guarantee.Plan):
   def notes(self) -> list[guarantee.Caveat]:
     mechanism, params = self.mechanism, self.params
     degenerate = params and params.degeneracy()
-    return [guarantee.Caveat(name, text) for holds, name, text in (
+    return [guarantee.Caveat(name, text) for applies, name, text in (
         (self.diagnostics, 'diagnostics outside the guarantee',
          'diagnostics are on: what they measure comes from raw values and cohort sizes '
          'and is outside the guarantee'),
@@ -238,7 +228,8 @@ class FedAvgPlan(guarantee.Plan):
          'varies: amplification by Poisson sampling holds approximately only'),
         (params and params.rotation == 'none', 'no rotation',
          'rotation=none does not spread updates over the coordinates: large '
-         'coordinates may wrap around, which costs accuracy but no privacy')) if holds]
+         'coordinates may wrap around, which costs accuracy but no privacy'))
+            if applies]
 
   def configuration(self) -> dict[str, Any]:
     return {'noise_multiplier': self.mechanism.noise_multiplier, 'delta': self.delta,
@@ -246,7 +237,7 @@ class FedAvgPlan(guarantee.Plan):
 
 
 def _sources(event: base.Event) -> list[str]:
-  """Where the bounds of the releases inside an event come from."""
+  """Sources of the bounds of the releases inside an event."""
   inner = [event.event] if hasattr(event, 'event') else getattr(event, 'events', ())
   return [source for part in inner for source in _sources(part)] or [event.source]
 
@@ -257,10 +248,10 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
   """The calibrated plan of a training run.
 
   Args:
-    settings: Of the run.
+    settings: Settings of the run.
     dimension: Coordinates of an update.
     population: Number of clients.
-    privacy_unit: What one client is.
+    privacy_unit: Unit that one client is.
     recorded: `configuration` of the plan of an earlier start; None for a new run.
   """
   target = settings.target_epsilon

@@ -1,4 +1,4 @@
-"""What a run of federated averaging says of itself, besides its guarantee."""
+"""The run report of federated averaging: its own lines, fields and figures."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -16,19 +16,14 @@ from tff_pipelines.fedavg import breakdown as breakdown_lib
 from tff_pipelines.fedavg import partition_figure
 from tff_pipelines.fedavg.plan import FedAvgPlan
 
-# Whose examples a held-out set has, and what that means for its metrics, which are
-# exact.
+# Why metrics on a held-out set, which are exact, are outside the guarantee.
 _OUTSIDE = {
-    'test_clients':
-        'metrics on test_clients are outside the guarantee: held-out clients are '
-        'not part of the population, so no epsilon protects them',
-    'test_examples':
-        'metrics on test_examples are computed from further examples of the '
-        'clients themselves and are outside the guarantee',
-    'test':
-        'metrics on test are outside the guarantee: no epsilon protects those whose '
-        'examples the test part has',
-}
+    'test_clients': 'are outside the guarantee: held-out clients are not part of the '
+                    'population, so no epsilon protects them',
+    'test_examples': 'are computed from further examples of the clients themselves and '
+                     'are outside the guarantee',
+    'test': 'are outside the guarantee: no epsilon protects those whose examples the '
+            'test part has'}
 
 Results = Mapping[str, Mapping[str, float]]
 
@@ -42,13 +37,13 @@ def _is_outside(set_name: str, task: Task) -> bool:
 
 
 def _draws_clients(plan: FedAvgPlan, task: Task) -> bool:
-  """Whether labels by client are drawn: they are exact counts."""
+  """Whether labels by client, which are exact counts, are drawn."""
   return task.label_counts is not None and (
       not task.test_of_files or plan.diagnostics)
 
 
 def describe(task: Task, plan: FedAvgPlan) -> report.Description:
-  """What is about to run."""
+  """Description of the run before its first round."""
   mechanism = plan.mechanism
   lines = [
       ('task', f'{task.name}, {task.model.name} with {mechanism.dimension:,} '
@@ -65,8 +60,8 @@ def describe(task: Task, plan: FedAvgPlan) -> report.Description:
         f'sum modulo 2^{plan.params.bits}, scale {plan.params.scale:.4g} grid units '
         f'per model unit, {plan.params.padded_dimension:,} coordinates')
   notes = [caveats.Caveat(note.name, str(note)) for note in task.warnings]
-  notes += [caveats.Caveat('held-out metrics not protected', _OUTSIDE.get(
-      name, f'metrics on {name} are outside the guarantee'))
+  notes += [caveats.Caveat('held-out metrics not protected', (
+      f'metrics on {name} {_OUTSIDE.get(name, "are outside the guarantee")}'))
             for name in task.held_out if _is_outside(name, task)]
   if _draws_clients(plan, task) and task.test_of_files:
     notes.append(caveats.Caveat(
@@ -87,7 +82,7 @@ def run_line(plan: FedAvgPlan, rounds: int) -> str:
 
 
 def mechanism_line(plan: FedAvgPlan) -> str:
-  """What makes the run private, in one line."""
+  """The mechanism that makes the run private, in one line."""
   if not plan.is_private:
     return 'none: no clipping, no noise, no guarantee'
   mechanism = plan.mechanism
@@ -114,16 +109,16 @@ def in_words(set_name: str, values: Mapping[str, float]) -> str:
 def draw_metrics(path: pathlib.Path, accuracy_of: str, title: str,
                  metric: str = 'accuracy', *, key: str = 'round',
                  xlabel: str = 'round', of: str = '') -> None:
-  """Draws a metric and epsilon from the table beside the figure.
+  """Draws a metric and epsilon from the table in the figure's folder.
 
   Args:
-    path: Of the figure.
+    path: Path of the figure.
     accuracy_of: Held-out set of the metric.
-    title: Of the figure.
-    metric: Name.
-    key: Column that they are drawn over.
-    xlabel: What that is.
-    of: Whose epsilon it is, if it is not that of all.
+    title: Title of the figure.
+    metric: Name of the metric.
+    key: Column of the horizontal axis.
+    xlabel: Label of that axis.
+    of: Whose epsilon it is, if it is not that of all clients.
   """
   rows = records.read_metrics(path.parent / files.METRICS, key)
   name = f'{accuracy_of}/{metric}'
@@ -140,7 +135,7 @@ def draw_metrics(path: pathlib.Path, accuracy_of: str, title: str,
 
 
 def title(plan: FedAvgPlan, what: str, rounds: int) -> str:
-  """What a figure of a run is headed by."""
+  """Title of a figure of a run."""
   if not plan.is_private or plan.seed is not None:
     return what
   return (f'{what}, epsilon {decimals.epsilon(plan.epsilon(rounds))}, delta '
@@ -148,7 +143,7 @@ def title(plan: FedAvgPlan, what: str, rounds: int) -> str:
 
 
 def fields(plan: FedAvgPlan) -> dict[str, Any]:
-  """The fields of a summary that follow from the plan."""
+  """Fields of a summary that follow from the plan."""
   mechanism = plan.mechanism
   return {
       'mechanism': mechanism.mechanism, 'population': mechanism.population,
@@ -159,27 +154,27 @@ def fields(plan: FedAvgPlan) -> dict[str, Any]:
 
 
 def details(plan: FedAvgPlan) -> dict[str, Any]:
-  """What only this family reports, of the plan."""
-  params = plan.params
+  """Details of a summary, of this family only, that follow from the plan."""
   return {
-      'adaptive_clip': dataclasses.asdict(plan.adaptive) if plan.adaptive else None,
-      'scale': None if params is None else params.scale,
-      'dimension_padded': None if params is None else params.padded_dimension,
-      'noise_generator': None if params is None else params.noise_generator}
+      'adaptive_clip': plan.adaptive and dataclasses.asdict(plan.adaptive),
+      'scale': plan.params and plan.params.scale,
+      'dimension_padded': plan.params and plan.params.padded_dimension,
+      'noise_generator': plan.params and plan.params.noise_generator}
 
 
 def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str, Any],
             initial_weights_seed: int) -> report.Outcome:
-  """What came of a run.
+  """Outcome of a run.
 
   Args:
-    plan: Of the run.
-    task: Of the run.
+    plan: Plan of the run.
+    task: Task of the run.
     results: Held-out set -> metric -> value.
     counts: As Evaluator.breakdown returns it.
-    initial_weights_seed: Of the run.
+    initial_weights_seed: Seed of the initial weights.
   """
   first = next(iter(results))
+  outside = [name for name in results if _is_outside(name, task)]
   breakdown = {
       name: breakdown_lib.describe(
           task.model.breakdown, of_set, outside_guarantee=_is_outside(name, task))
@@ -191,20 +186,18 @@ def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str,
   if _draws_clients(plan, task):
     figures[partition_figure.FIGURE] = lambda path: partition_figure.draw(
         task.label_counts, path)
+  lines = [in_words(set_name, values) + ', outside the guarantee' * (
+      set_name in outside) for set_name, values in results.items()]
+  for set_name, described in breakdown.items():
+    lines += breakdown_lib.lines(set_name, described)
   return report.Outcome(
       result=in_words(first, results[first]), figures=figures, files=(files.METRICS,),
       caveats=[caveats.Caveat('bad clients skipped', skipped)] if skipped else [],
       weakest=breakdown_lib.weakest(breakdown[first]) if first in breakdown else None,
-      details=[in_words(name, values) + (
-          ', outside the guarantee' if _is_outside(name, task) else '')
-               for name, values in results.items()]
-      + [line for name, of_set in breakdown.items()
-         for line in breakdown_lib.lines(name, of_set)],
-      fields={
+      details=lines, fields={
           **fields(plan), 'task': task.name, 'algorithm': 'fedavg',
           'model': task.model.name, 'headline': headline, 'headline_of': first,
-          'held_out': finite_results(results),
-          'outside_guarantee': [name for name in results if _is_outside(name, task)],
+          'held_out': finite_results(results), 'outside_guarantee': outside,
           'breakdown': breakdown, 'details': {
               **details(plan), 'initial_weights_seed': initial_weights_seed,
               'skipped_clients': len(task.skips.clients),

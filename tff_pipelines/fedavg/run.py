@@ -1,6 +1,7 @@
 """A training run: one task, one plan, federated averaging, one folder."""
 
 from collections.abc import Mapping
+import functools
 import hashlib
 import math
 import os
@@ -27,7 +28,7 @@ from tff_pipelines.fedavg import process as process_lib
 from tff_pipelines.fedavg import report
 from tff_pipelines.fedavg.settings import TrainSettings
 
-# What one call holds of clients' data stays bounded.
+# So that the data in one call stay bounded.
 _MOST_CLIENTS_PER_CALL = 64
 
 
@@ -38,16 +39,14 @@ def sum_factory(plan: plan_lib.FedAvgPlan) -> ClientSumFactory:
     return AdaptiveClipSumFactory(plan.params, plan.adaptive, **common)
   if plan.params is not None:
     return DistributedSumFactory(plan.params, **common)
-  if plan.is_private:
-    return CentralSumFactory(
-        clip=plan.mechanism.clip, noise_multiplier=plan.mechanism.noise_multiplier,
-        **common)
-  return CentralSumFactory(clip=None, noise_multiplier=0.0, **common)
+  mechanism = plan.mechanism
+  return CentralSumFactory(
+      clip=mechanism.clip if plan.is_private else None,
+      noise_multiplier=mechanism.noise_multiplier if plan.is_private else 0.0, **common)
 
 
 def fingerprint(task: Task) -> str:
-  """SHA-256 of which clients there are, what an example looks like, and of files that
-  examples are made with."""
+  """SHA-256 of clients' ids, element spec and the files that examples depend on."""
   digest = hashlib.sha256(repr(sorted(
       (name, str(dtype), tuple(shape))
       for name, (dtype, shape) in task.train.element_spec.items())).encode())
@@ -66,9 +65,9 @@ def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
 
   Args:
     task: Clients, model and held-out examples.
-    plan: Says how sums are computed and which clients are sampled.
+    plan: Plan of sums and of the sampling of clients.
     initial_weights: List of float32 arrays.
-    local: What clients do.
+    local: Parameters of local training.
     server_learning_rate: As in `process.build`.
     server_momentum: As in `process.build`.
     clients_per_call: None to choose by the cohort; 1 for the plain form, in which
@@ -80,20 +79,18 @@ def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
     # Enough calls to keep all cores busy.
     of_a_core = math.ceil(cohort_size / (os.cpu_count() or 1))
     clients_per_call = max(2, min(of_a_core, _MOST_CLIENTS_PER_CALL))
-  client_update = local_training.client_update(task.model.loss, local)
-  common = dict(
-      initial_weights=initial_weights,
-      server_learning_rate=server_learning_rate, server_momentum=server_momentum,
-      read_in_graph=reader_in_graph(task.train) if config.get('by_id') else None)
   if clients_per_call == 1:
-    process = process_lib.build(
-        client_update, task.train.element_spec,
-        mean_factory=ExpectedMeanFactory(factory, cohort_size), seeded=factory.seeded,
-        diagnostics=factory.diagnostics, **common)
+    build = functools.partial(
+        process_lib.build, mean_factory=ExpectedMeanFactory(factory, cohort_size),
+        seeded=factory.seeded, diagnostics=factory.diagnostics)
   else:
-    process = chunked.build(
-        client_update, task.train.element_spec, sum_factory=factory,
-        expected_cohort_size=cohort_size, **common)
+    build = functools.partial(
+        chunked.build, sum_factory=factory, expected_cohort_size=cohort_size)
+  process = build(
+      local_training.client_update(task.model.loss, local), task.train.element_spec,
+      initial_weights=initial_weights, server_learning_rate=server_learning_rate,
+      server_momentum=server_momentum,
+      read_in_graph=reader_in_graph(task.train) if config.get('by_id') else None)
   return loop.FedAvgRounds(
       process, task=task, scheme=plan.scheme,
       evaluator=evaluation.Evaluator(task.model, task.held_out),
@@ -118,7 +115,7 @@ class TrainExperiment(run_lib.Experiment):
   def build_task(self) -> Task:
     options = self.settings.task_options
     if self.settings.resume:
-      # With the files that the run kept.
+      # The files that the run kept take the place of its first start's.
       for option, name in registry.KEPT_FILES.items():
         path = self.folder / name
         if path.is_file() and option in registry.OPTIONS[self.settings.task]:
@@ -160,26 +157,25 @@ class TrainExperiment(run_lib.Experiment):
                           self.settings.initial_weights_seed)
 
   def upgraded(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
-    identity = {'data_fingerprint': recorded['data_fingerprint']}
-    found, settings = {**recorded, **recorded['task_options']}, self.settings
-    if found['epsilon'] is not None:
+    given, settings = {**recorded, **recorded['task_options']}, self.settings
+    if given['epsilon'] is not None:
       # The noise was calibrated.
-      found['noise_multiplier'] = None
-      if found['epsilon'] == settings.target_epsilon:
-        found['epsilon'] = settings.epsilon
-    if settings.delta is None and found['delta'] == 1 / found['population']:
-      found['delta'] = None
-    return {'identity': identity,
+      given['noise_multiplier'] = None
+      if given['epsilon'] == settings.target_epsilon:
+        given['epsilon'] = settings.epsilon
+    if settings.delta is None and given['delta'] == 1 / given['population']:
+      given['delta'] = None
+    return {'identity': {'data_fingerprint': recorded['data_fingerprint']},
             'plan': {name: recorded.get(name) for name in (
                 'noise_multiplier', 'delta', 'dimension', 'population')},
-            'settings': settings_lib.of_version_1(TrainSettings, found)}
+            'settings': settings_lib.of_version_1(TrainSettings, given)}
 
 
 def train(settings: TrainSettings) -> dict[str, Any]:
   """Trains, or resumes training, and reports.
 
   Args:
-    settings: Of the run.
+    settings: Settings of the run.
 
   Returns:
     The summary, as it is written to summary.json.

@@ -22,7 +22,7 @@ _SOURCES = tuple(sorted({s for names in registry.DATA_SOURCES.values() for s in 
 _FORMATS = [name for name in _SOURCES if name not in ('embedded', 'official')]
 
 _data, _privacy, _training, _run = settings.groups('data', 'privacy', 'training', 'run')
-# Of privacy, by what there is: noise, a grid, noise of clients, a clip that adapts.
+# Headings of privacy by mechanism: noise, a grid, noise of clients, an adaptive clip.
 _noise = settings.group('privacy', mechanism=_PRIVATE)
 _grid = settings.group('privacy', mechanism=_GRID)
 _shares = settings.group('privacy', mechanism=_SHARES)
@@ -31,20 +31,21 @@ _adaptive = settings.group('privacy', mechanism=_GRID, adaptive_clipping=(True,)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataSettings(settings.TaskSettings):
-  """Where clients' data are and what of them is read.
+  """The clients' data and the options of their reader.
 
   All but `task` are None where the task decides.
   """
 
   options_by_task = registry.OPTIONS
 
-  task: str | None = _data('emnist', 'emnist: digits and letters. shakespeare: next '
-      'character. stackoverflow_word: next word. stackoverflow_tag: tags of a post.',
-      choices=registry.TASKS, essential=True)
+  task: str | None = _data('emnist', 'Task. emnist: digits and letters. shakespeare: '
+      'next character. stackoverflow_word: next word. stackoverflow_tag: tags of a '
+      'post.', choices=registry.TASKS, essential=True)
   model: str | None = _data(None, 'Model of the task.', choices=_MODELS,
       otherwise='the small one of the task')
-  data_source: str | None = _data(None, f'{", ".join(_FORMATS)}; official: TFF\'s data '
-      'sets.', choices=_SOURCES, essential=True, otherwise='embedded, a built-in set')
+  data_source: str | None = _data(None,
+      f'Data source: {", ".join(_FORMATS)}; official: TFF\'s data sets.',
+      choices=_SOURCES, essential=True, otherwise='embedded, a built-in set')
   data_path: str | None = _data(None, 'Data files: paths and patterns, separated by '
       'commas; for folder, that of the clients\' folders.', essential=True, free=True)
   test_path: str | None = _data(None, 'Files of a test part, given like --data_path.',
@@ -57,8 +58,8 @@ class DataSettings(settings.TaskSettings):
       otherwise='pixels; image for folder, x for leaf and npz')
   label_field: str | None = _data(None, 'Field of the labels.',
       otherwise='label; y for leaf and npz')
-  dark_ink: bool | None = _data(None, 'Ink is near 0, as in LEAF\'s and TFF\'s images, '
-      'and not near the maximum, as in MNIST\'s.')
+  dark_ink: bool | None = _data(None, 'Dark ink: it is near 0, as in LEAF\'s and '
+      'TFF\'s images, not near the maximum, as in MNIST\'s.')
   num_classes: int | None = _data(None, 'Number of classes; labels are below it.',
       low=2, otherwise='62; as the file says, for npz')
   train_split: str | None = _data(None, 'split_name of the training part, for '
@@ -67,13 +68,13 @@ class DataSettings(settings.TaskSettings):
       'data_source=sqlite.', otherwise='test, if there is one')
   skip_bad_clients: bool | None = _data(None, 'Skip and count clients whose data are '
       'bad, instead of stopping at the first.')
-  cache_dir: str | None = _data(None, 'Folder of the copies that are made of data '
-      'files, as private as these, and of official data sets.', free=True,
+  cache_dir: str | None = _data(None, 'Folder of the copies of data files, which are '
+      'as private as these, and of official data sets.', free=True,
       otherwise='~/.cache/tff_pipelines; ~/.tff for official')
   no_cache: bool | None = _data(None, 'Keep no copy of data files: one that is deleted '
       'with the process.', free=True)
   only_digits: bool | None = _data(None, 'Only the 10 digits of the official data.')
-  partition: str | None = _data(None, 'How data without clients are divided over '
+  partition: str | None = _data(None, 'Partition of data without clients over '
       'simulated ones. labels: some labels each. size: sizes by a power law.',
       choices=tuple(partition.PARTITIONS), otherwise='dirichlet, for embedded data')
   num_clients: int | None = _data(None, 'Number of simulated clients.', low=1,
@@ -111,12 +112,12 @@ class DataSettings(settings.TaskSettings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainSettings(settings.RunSettings, DataSettings):
-  """Everything that a training run can be asked for."""
+  """All settings of a training run."""
 
-  mechanism: str = _privacy('skellam', 'skellam, discrete_gaussian: clients add noise '
-      'under secure aggregation; skellam_central, gaussian: the server does; none: no '
-      'privacy.', choices=MECHANISMS, essential=True)
-  epsilon: float | None = _noise(None, 'Target of the whole run; the noise is '
+  mechanism: str = _privacy('skellam', 'Mechanism. skellam, discrete_gaussian: clients '
+      'add noise under secure aggregation; skellam_central, gaussian: the server does; '
+      'none: no privacy.', choices=MECHANISMS, essential=True)
+  epsilon: float | None = _noise(None, 'Target epsilon of the whole run; the noise is '
       'calibrated to it.', above=0, essential=True,
       otherwise=f'{DEFAULT_EPSILON:g}, without --noise_multiplier')
   noise_multiplier: float | None = _noise(None, 'Noise standard deviation over the '
@@ -128,7 +129,7 @@ class TrainSettings(settings.RunSettings, DataSettings):
   cohort_size: float = _privacy(100.0, 'Expected number of clients in a round.', low=1,
       unit='clients', essential=True)
   rounds: int = _privacy(50, 'Number of rounds.', low=1, essential=True)
-  sampling: str = _privacy('poisson', f'Clients of a round. {schemes.IN_WORDS}.',
+  sampling: str = _privacy('poisson', f'Sampling of the clients. {schemes.IN_WORDS}.',
       choices=schemes.SAMPLINGS)
   adaptive_clipping: bool = _grid(False, 'Let the clip follow a quantile of the '
       'updates\' norms, from --clip on; epsilon includes what that costs.')
@@ -152,12 +153,13 @@ class TrainSettings(settings.RunSettings, DataSettings):
   noise_generator: str = _shares('philox', 'Generator of the random bits of rounding '
       'and noise. chacha20: cryptographic, slower, and refused where noise is not '
       'drawn from tables.', choices=params_lib.NOISE_GENERATORS)
-  amplification: str = _noise('tight', 'Bound on sampling; generic is the published '
-      'one.', choices=base.AMPLIFICATIONS)
-  accountant: str = _noise('auto', 'auto: privacy loss distributions (pld) where the '
-      'worst case is known, else Renyi divergences (rdp).', choices=base.ACCOUNTANTS)
+  amplification: str = _noise('tight', 'Bound on amplification by sampling; generic '
+      'is the published one.', choices=base.AMPLIFICATIONS)
+  accountant: str = _noise('auto', 'Accountant. auto: privacy loss distributions '
+      '(pld) where the worst case is known, else Renyi divergences (rdp).',
+      choices=base.ACCOUNTANTS)
   allow_degenerate: bool = _grid(False, 'Only warn of a grid too coarse to be useful.')
-  diagnostics: bool = _privacy(False, 'Also measure what is outside the guarantee: '
+  diagnostics: bool = _privacy(False, 'Also measure values outside the guarantee: '
       'reporting clients, training loss, fraction clipped, rounding retries.')
 
   client_learning_rate: float = _training(0.2, 'Learning rate of SGD on a client.',
@@ -192,5 +194,5 @@ class TrainSettings(settings.RunSettings, DataSettings):
     return DEFAULT_EPSILON if self.epsilon is None else self.epsilon
 
 
-# A field of another family that is like one of these: `like('bits', 20, low=4)`.
+# A field of another family that copies one of these: `like('bits', 20, low=4)`.
 like = functools.partial(settings.changed, TrainSettings)
