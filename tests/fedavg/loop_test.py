@@ -81,7 +81,7 @@ def _rounds(plan, process=None, rates=(), **config):
   return loop.FedAvgRounds(
       process or built, task=TASK, scheme=plan.scheme, set_cohort_size=set_cohort_size,
       evaluator=evaluation.Evaluator(TASK.model, TASK.held_out), headline='accuracy',
-      config=loop.LoopConfig(**{'rounds': ROUNDS, **config}))
+      **{'rounds': ROUNDS, **config})
 
 
 def _run(plan, folder, *, resume=False, on_commit=None, **config):
@@ -92,7 +92,7 @@ def _run(plan, folder, *, resume=False, on_commit=None, **config):
     folder: Folder of the run.
     resume: Whether to resume.
     on_commit: Called with the index of a round after its commit.
-    **config: Attributes of LoopConfig.
+    **config: Arguments of FedAvgRounds.
   """
   records = records_lib.RunRecords(folder, plan.configuration(), resume=resume)
   rounds, commit = _rounds(plan, **config), records.commit
@@ -333,7 +333,7 @@ def test_state_of_the_sampling_scheme_is_committed_with_a_round(tmp_path):
         process, task=TASK, set_cohort_size=set_cohort_size,
         scheme=_Counting(population=POPULATION, cohort_size=4.0),
         evaluator=evaluation.Evaluator(TASK.model, TASK.held_out), headline='accuracy',
-        config=loop.LoopConfig(rounds=rounds)), plan, records))
+        rounds=rounds), plan, records))
   assert [int(state['scheme']['count']) for state in states] == [2, 3]
 
 

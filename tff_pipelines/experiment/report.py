@@ -348,10 +348,9 @@ def draw(path: pathlib.Path, curves: Sequence[Curve], *, title: str, xlabel: str
     ylabel: Label of the left axis.
     right: A curve against an axis of its own; None for none.
   """
-  import matplotlib  # pylint: disable=g-import-not-at-top
-  matplotlib.use('Agg')
-  from matplotlib import pyplot  # pylint: disable=g-import-not-at-top
-  figure, axes = pyplot.subplots(figsize=(7, 4.2))
+  from matplotlib import figure as figure_lib  # pylint: disable=g-import-not-at-top
+  figure = figure_lib.Figure(figsize=(7, 4.2))
+  axes = figure.subplots()
   for curve in curves:
     style = dict(color='black', linewidth=2) if curve.main and len(curves) > 1 else (
         dict(color='tab:blue', marker='.') if curve.main else
@@ -372,4 +371,3 @@ def draw(path: pathlib.Path, curves: Sequence[Curve], *, title: str, xlabel: str
   axes.set_title(title, fontsize=10)
   figure.tight_layout()
   figure.savefig(path, dpi=120)
-  pyplot.close(figure)

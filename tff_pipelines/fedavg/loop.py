@@ -2,7 +2,6 @@
 
 import collections
 from collections.abc import Callable, Mapping
-import dataclasses
 import hashlib
 import math
 from typing import Any
@@ -19,25 +18,6 @@ from tff_pipelines.fedavg import evaluation
 from tff_pipelines.simulation import cohorts
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LoopConfig:
-  """Execution of the rounds.
-
-  Attributes:
-    rounds: Number of rounds of the whole run, >= 1.
-    rounds_per_evaluation: Rounds between evaluations, >= 1.
-    dropout_rate: Fraction of the selected clients that do not report, in [0, 1).
-    clients_per_call: >= 1; more than 1 for a process of `fedavg.chunked`.
-    by_id: Whether the process reads the clients itself.
-  """
-
-  rounds: int
-  rounds_per_evaluation: int = 1
-  dropout_rate: float = 0.0
-  clients_per_call: int = 1
-  by_id: bool = False
-
-
 def reads_by_id(task: Task) -> bool:
   """Whether clients of a task travel as ids and are read where they train.
 
@@ -51,7 +31,13 @@ class ClientReader:
   """Reads the values of clients in a round."""
 
   def __init__(self, task: Task, simulation_seed: int | None, by_id: bool = False):
-    """Initializes the reader; see LoopConfig for by_id."""
+    """Initializes the reader.
+
+    Args:
+      task: Task with the clients.
+      simulation_seed: Seed of the clients' keys; None for none.
+      by_id: Whether the process reads the clients itself.
+    """
     self._task = task
     self._seed = simulation_seed
     self._by_id = by_id
@@ -126,8 +112,10 @@ class FedAvgRounds(rounds_lib.Rounds):
   """
 
   def __init__(self, process: tff.templates.IterativeProcess, *, task: Task,
-               scheme: schemes.SamplingScheme, config: LoopConfig,
-               evaluator: evaluation.Evaluator, headline: str,
+               scheme: schemes.SamplingScheme, evaluator: evaluation.Evaluator,
+               headline: str, rounds: int, rounds_per_evaluation: int = 1,
+               dropout_rate: float = 0.0, clients_per_call: int = 1,
+               by_id: bool = False,
                set_cohort_size: Callable[[Any, int], Any] = lambda state, _: state):
     """Initializes the rounds.
 
@@ -135,17 +123,23 @@ class FedAvgRounds(rounds_lib.Rounds):
       process: Built by `fedavg.process`, or with the same state and results.
       task: Task with the clients.
       scheme: Samples the clients; its seed is that of the run.
-      config: Execution of the rounds.
       evaluator: Evaluates the released weights on held-out examples.
       headline: Metric of the progress bar, on the evaluator's first set.
+      rounds: Number of rounds of the whole run, >= 1.
+      rounds_per_evaluation: Rounds between evaluations, >= 1.
+      dropout_rate: Fraction of the selected clients that do not report, in [0, 1).
+      clients_per_call: >= 1; more than 1 for a process of `fedavg.chunked`.
+      by_id: Whether the process reads the clients itself.
       set_cohort_size: (state of the process, number of selected clients) -> state.
     """
-    self.count = config.rounds
+    self.count = rounds
     self._process = process
     self._scheme = scheme
-    self._config = config
+    self._rounds_per_evaluation = rounds_per_evaluation
+    self._dropout_rate = dropout_rate
+    self._clients_per_call = clients_per_call
     self._set_cohort_size = set_cohort_size
-    self._reader = ClientReader(task, scheme.simulation_seed, config.by_id)
+    self._reader = ClientReader(task, scheme.simulation_seed, by_id)
     self._evaluator, self._headline = evaluator, headline
     self._results: dict[str, dict[str, float]] | None = None
 
@@ -158,12 +152,11 @@ class FedAvgRounds(rounds_lib.Rounds):
     Raises:
       ValueError: If a client's data are bad and not to be skipped.
     """
-    config, scheme = self._config, self._scheme
+    scheme = self._scheme
     scheme.restore(state['scheme'])
     selected = scheme.sample(index)
-    reporting = _reporting(
-        selected, config.dropout_rate, index, scheme.simulation_seed)
-    clients = self._reader.read_all(reporting, index, config.clients_per_call)
+    reporting = _reporting(selected, self._dropout_rate, index, scheme.simulation_seed)
+    clients = self._reader.read_all(reporting, index, self._clients_per_call)
     try:
       output = self._process.next(
           self._set_cohort_size(state['process'], len(selected)), clients)
@@ -180,7 +173,7 @@ class FedAvgRounds(rounds_lib.Rounds):
           state={**state, 'scheme': scheme.state()}, suppressed=suppressed, failure=(
               f'the model is not finite after round {index}, which counts but was not '
               'kept: lower --server_learning_rate or --client_learning_rate'))
-    if index % config.rounds_per_evaluation == 0 or index == self.count:
+    if index % self._rounds_per_evaluation == 0 or index == self.count:
       self._results = self._evaluator.evaluate(new['weights'])
       for name, values in self._results.items():
         metrics.update({f'{name}/{key}': value for key, value in values.items()})

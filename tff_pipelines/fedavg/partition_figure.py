@@ -3,6 +3,7 @@
 import os
 
 import matplotlib
+from matplotlib import figure as figure_lib
 import numpy as np
 
 FIGURE = 'clients.png'
@@ -22,15 +23,14 @@ def draw(label_counts: np.ndarray, path: str | os.PathLike[str]) -> None:
       as the examples that they have.
     path: The file, overwritten.
   """
-  matplotlib.use('Agg')
-  from matplotlib import pyplot  # pylint: disable=g-import-not-at-top
   clients, classes = label_counts.shape
   shown = label_counts[:_MAX_BARS]
-  figure, axes = pyplot.subplots(figsize=(9, 4.2))
+  figure = figure_lib.Figure(figsize=(9, 4.2))
+  axes = figure.subplots()
   if has_legend := classes <= _MAX_LEGEND:
-    colors = pyplot.get_cmap('tab10' if classes <= 10 else 'tab20').colors
+    colors = matplotlib.colormaps['tab10' if classes <= 10 else 'tab20'].colors
   else:
-    colors = pyplot.get_cmap('turbo')(np.linspace(0.0, 1.0, classes))
+    colors = matplotlib.colormaps['turbo'](np.linspace(0.0, 1.0, classes))
   edges = np.arange(len(shown) + 1) - 0.5
   tops = np.cumsum(shown, axis=1)
   for label in range(classes):
@@ -47,4 +47,3 @@ def draw(label_counts: np.ndarray, path: str | os.PathLike[str]) -> None:
     axes.legend(fontsize=7, ncol=2, loc='center left', bbox_to_anchor=(1.0, 0.5))
   figure.tight_layout()
   figure.savefig(path, dpi=120)
-  pyplot.close(figure)

@@ -72,7 +72,7 @@ def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
     server_momentum: As in `process.build`.
     clients_per_call: None to choose by the cohort; 1 for the plain form, in which
       each client is one of TFF's.
-    **config: Further attributes of LoopConfig.
+    **config: Further arguments of FedAvgRounds.
   """
   factory, cohort_size = sum_factory(plan), plan.mechanism.cohort_size
   if clients_per_call is None:
@@ -97,8 +97,7 @@ def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
       headline=task.model.headline,
       set_cohort_size=lambda state, cohort: process_lib.set_cohort_size(
           state, cohort, factory),
-      config=loop.LoopConfig(rounds=plan.mechanism.rounds,
-                             clients_per_call=clients_per_call, **config))
+      rounds=plan.mechanism.rounds, clients_per_call=clients_per_call, **config)
 
 
 class TrainExperiment(run_lib.Experiment):

@@ -63,15 +63,10 @@ def started(*, num_workers: int = 0) -> Iterator[tff.framework.SyncContext]:
           **_TRANSFORMS)
 
 
-@contextlib.contextmanager
-def installed(context: tff.framework.SyncContext) -> Iterator[None]:
+def installed(context: tff.framework.SyncContext
+              ) -> contextlib.AbstractContextManager[tff.framework.SyncContext]:
   """TFF's default context is `context` within the block, then the former one."""
-  previous = tff.framework.get_context_stack().current
-  tff.framework.set_default_context(context)
-  try:
-    yield
-  finally:
-    tff.framework.set_default_context(previous)
+  return tff.framework.get_context_stack().install(context)
 
 
 @contextlib.contextmanager

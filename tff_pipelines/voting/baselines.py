@@ -174,8 +174,7 @@ class FedSgdExperiment(_BaselineExperiment):
         scheme=schemes.Everyone(
             population=plan.clients, cohort_size=plan.clients,
             simulation_seed=plan.seed),
-        config=loop.LoopConfig(rounds=plan.rounds,
-                               rounds_per_evaluation=settings.rounds_per_evaluation))
+        rounds=plan.rounds, rounds_per_evaluation=settings.rounds_per_evaluation)
 
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
     size = self.network(task).as_model().parameter_count()
