@@ -1,9 +1,10 @@
-"""Times of things that are compared, taken in turns, and the rows made of them.
+"""Times of compared functions, measured alternately, and the rows of their table.
 
   python -m benchmarks.measure FILE...    the tables of --json=FILE, as Markdown
 """
 
 import collections
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import gc
 import json
@@ -13,7 +14,6 @@ import statistics
 import subprocess
 import sys
 import time
-from typing import Callable, Mapping, Sequence
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,12 +21,12 @@ class Row:
   """One line of a table.
 
   Attributes:
-    name: What was measured.
-    sizes: What it was measured on.
+    name: Name of the measurement.
+    sizes: Sizes of its input.
     ours: Our number, in `unit`.
-    peer: The number that it is compared with, in `unit`; None if there is none.
-    unit: Of both.
-    target: The ratio asked for; None if none was.
+    peer: The peer's number, in `unit`; None if there is none.
+    unit: Unit of both.
+    target: Ratio to be met; None for none.
     smaller_is_met: Whether the target is met by ratios below it.
   """
 
@@ -40,7 +40,7 @@ class Row:
 
   @property
   def ratio(self) -> float | None:
-    """peer / ours: how many times faster (or smaller) ours is."""
+    """peer / ours: the factor by which ours is faster (or smaller)."""
     if self.peer is None or self.ours <= 0:
       return None
     return self.peer / self.ours
@@ -49,21 +49,32 @@ class Row:
   def met(self) -> bool | None:
     if self.target is None or self.ratio is None:
       return None
-    if self.smaller_is_met:
-      return self.ratio <= self.target
-    return self.ratio >= self.target
+    return (self.ratio <= self.target if self.smaller_is_met else
+            self.ratio >= self.target)
+
+  def describe_target(self) -> str:
+    """The target and whether it is met; empty without one."""
+    if self.target is None:
+      return ''
+    return (f'{"at most" if self.smaller_is_met else "at least"} {self.target:g}: '
+            f'{"met" if self.met else "not met"}')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Times:
-  """Attributes: wall and cpu, seconds of each call; cpu is that of all processes
-  of the benchmark together, and hardly depends on what else the machine does."""
+  """Times of calls, in seconds.
+
+  Attributes:
+    wall: Elapsed time of each call.
+    cpu: Processor time of each call, of all processes of the benchmark together; it
+      hardly depends on what else the machine does.
+  """
 
   wall: list[float] = dataclasses.field(default_factory=list)
   cpu: list[float] = dataclasses.field(default_factory=list)
 
   def net(self, base: 'Times') -> tuple[float, float]:
-    """Medians of what is above measurements of the same turns: wall, cpu."""
+    """Medians of the differences to another function's times: wall, cpu."""
     return tuple(
         statistics.median(s - b for s, b in zip(mine, other))
         for mine, other in ((self.wall, base.wall), (self.cpu, base.cpu)))
@@ -83,10 +94,10 @@ def descendants() -> list[int]:
       except OSError:  # It ended meanwhile.
         continue
       children[parent].append(int(name))
-  found = [os.getpid()]
-  for pid in found:
-    found.extend(children[pid])
-  return found
+  pids = [os.getpid()]
+  for pid in pids:
+    pids.extend(children[pid])
+  return pids
 
 
 def cpu_seconds(pids: Sequence[int]) -> float:
@@ -120,7 +131,7 @@ def in_turns(functions: Mapping[str, Callable[[], object]], repeats: int,
              warm_ups: int = 2) -> dict[str, Times]:
   """Times of each call, every function once per turn.
 
-  What disturbs the machine for a while then disturbs all of them alike.
+  A disturbance of the machine then affects all of them alike.
   """
   for _ in range(warm_ups):
     for function in functions.values():
@@ -139,7 +150,7 @@ def in_turns(functions: Mapping[str, Callable[[], object]], repeats: int,
 
 
 def machine() -> dict[str, object]:
-  """What a table must say about where it was measured."""
+  """The machine and the version that a table was measured on."""
   model = platform.processor()
   try:
     with open('/proc/cpuinfo', encoding='utf-8') as file:
@@ -156,20 +167,16 @@ def machine() -> dict[str, object]:
 
 
 def show(row: Row) -> None:
-  """Prints a row as soon as it is there."""
-  peer = '' if row.peer is None else f'{row.peer:11.3f}'
-  ratio = '' if row.ratio is None else f'{row.ratio:7.2f}'
-  target = ''
-  if row.target is not None:
-    target = f"{'<=' if row.smaller_is_met else '>='} {row.target:g} " + (
-        'met' if row.met else 'NOT MET')
+  """Prints a row as soon as it is measured."""
+  peer = '' if row.peer is None else f'{row.peer:.3f}'
+  ratio = '' if row.ratio is None else f'{row.ratio:.2f}'
   print(f'{row.name:<34} {row.sizes:<24} {row.ours:11.3f} {peer:>11} {ratio:>7} '
-        f'{row.unit:<17} {target}'.rstrip(), flush=True)
+        f'{row.unit:<17} {row.describe_target()}'.rstrip(), flush=True)
 
 
 def heading() -> None:
-  described = ', '.join(f'{k}: {v}' for k, v in machine().items())
-  print(described)
+  """Prints the machine and the columns' names."""
+  print(', '.join(f'{k}: {v}' for k, v in machine().items()))
   print(f"{'name':<34} {'sizes':<24} {'ours':>11} {'peer':>11} {'ratio':>7} unit",
         flush=True)
 
@@ -177,44 +184,41 @@ def heading() -> None:
 def read(path: str) -> list[Row]:
   """The rows that `write` wrote."""
   with open(path, encoding='utf-8') as file:
-    found = json.load(file)['rows']
-  return [
-      Row(name=r['name'], sizes=r['sizes'], ours=r['ours'], peer=r['peer'],
-          unit=r['unit'], target=r['target'],
-          smaller_is_met=r['smaller_is_met']) for r in found]
+    rows = json.load(file)['rows']
+  names = [field.name for field in dataclasses.fields(Row)]
+  return [Row(**{name: row[name] for name in names}) for row in rows]
 
 
 def write(rows: Sequence[Row], path: str | None) -> None:
   """Writes the rows as JSON, if there is a path."""
   if not path:
     return
-  found = [dict(name=r.name, sizes=r.sizes, ours=r.ours, peer=r.peer,
-                ratio=r.ratio, unit=r.unit, target=r.target,
-                smaller_is_met=r.smaller_is_met, met=r.met)
-           for r in rows]
+  values = [{**dataclasses.asdict(row), 'ratio': row.ratio, 'met': row.met}
+            for row in rows]
   with open(path, 'w', encoding='utf-8') as file:
-    json.dump(dict(machine=machine(), rows=found), file, indent=1)
+    json.dump(dict(machine=machine(), rows=values), file, indent=1)
     file.write('\n')
 
 
 def markdown(path: str) -> str:
   """The table that `write` wrote, for a document."""
   with open(path, encoding='utf-8') as file:
-    found = json.load(file)
-  lines = [', '.join(f'{k} {v}' for k, v in found['machine'].items()), '',
+    of_machine = json.load(file)['machine']
+  lines = [', '.join(f'{k} {v}' for k, v in of_machine.items()), '',
            '| what | sizes | ours | peer | ratio | unit | target |',
            '|---|---|---|---|---|---|---|']
-  for row in found['rows']:
-    numbers = ('' if row[name] is None else f'{row[name]:.4g}'
-               for name in ('ours', 'peer', 'ratio'))
-    target = ''
-    if row['target'] is not None:
-      target = (f"{'at most' if row['smaller_is_met'] else 'at least'} "
-                f"{row['target']:g}: {'met' if row['met'] else 'not met'}")
-    lines.append(f"| {row['name']} | {row['sizes']} | {' | '.join(numbers)} | "
-                 f"{row['unit']} | {target} |")
+  for row in read(path):
+    numbers = ' | '.join('' if number is None else f'{number:.4g}'
+                         for number in (row.ours, row.peer, row.ratio))
+    lines.append(f'| {row.name} | {row.sizes} | {numbers} | {row.unit} | '
+                 f'{row.describe_target()} |')
   return '\n'.join(lines) + '\n'
 
 
+def main(arguments: Sequence[str] | None = None) -> None:
+  paths = sys.argv[1:] if arguments is None else arguments
+  print('\n'.join(markdown(path) for path in paths))
+
+
 if __name__ == '__main__':
-  print('\n'.join(markdown(path) for path in sys.argv[1:]))
+  main()

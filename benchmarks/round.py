@@ -1,16 +1,17 @@
-"""How fast a round of federated averaging is, against TFF and pfl.
+"""Speed of a round of federated averaging, against TFF and pfl.
 
   python -m benchmarks.round [--quick] [--json=FILE] [--repeats=N] [--no_pfl]
 
 Milliseconds a client of a plain federated mean and of a mean under distributed
 Skellam noise: ours (many clients in a call), TFF's `build_unweighted_fed_avg`
 (plain, and with `tff.learning.ddp_secure_aggregator`) and pfl 0.6 with its
-central Gaussian mechanism, in turns, with the same synthetic clients; and the
+central Gaussian mechanism, alternately, with the same synthetic clients; and the
 peak memory of the worker. See benchmarks/README.md.
 """
 
 import argparse
 import collections
+from collections.abc import Sequence
 import contextlib
 import dataclasses
 import json
@@ -19,7 +20,7 @@ import pathlib
 import subprocess
 import sys
 
-# TFF's factory makes computations deeper than the parser's default limit.
+# TFF's factory builds computations deeper than the parser's default limit.
 from google._upb import _message
 import numpy as np
 import tensorflow as tf
@@ -48,9 +49,16 @@ PFL_FOLDER = '.venv-pfl'
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setting:
-  """Attributes: model ('cnn' or 'softmax'), clients, examples of each; and the
-  ratios asked for against TFF and pfl, and of Skellam over our plain mean, None if
-  none was."""
+  """A model and its clients.
+
+  Attributes:
+    model: 'cnn' or 'softmax'.
+    clients: Number of clients.
+    examples: Examples of each client.
+    target_tff: Ratio to be met against TFF; None for none.
+    target_pfl: Ratio to be met against pfl; None for none.
+    target_plain: Maximum ratio of Skellam over our plain mean; None for none.
+  """
 
   model: str
   clients: int
@@ -104,7 +112,7 @@ def keras_model(name: str) -> tf.keras.Model:
       keras.Dense(62)])
 
 
-def make_clients(setting: Setting) -> list[dict[str, np.ndarray]]:
+def build_clients(setting: Setting) -> list[dict[str, np.ndarray]]:
   rng = np.random.default_rng(0)
   classes = 62 if setting.model == 'cnn' else 10
   return [
@@ -115,7 +123,7 @@ def make_clients(setting: Setting) -> list[dict[str, np.ndarray]]:
 
 
 def our_round(setting: Setting, clients, private: bool):
-  """One round of ours, what the round loop does with clients' data included."""
+  """One round of ours, with the round loop's handling of clients' data."""
   model = softmax() if setting.model == 'softmax' else emnist.cnn_1m(62)
   initial = model.initial_weights(0)
   factory = CentralSumFactory(clip=None, noise_multiplier=0.0)
@@ -202,13 +210,21 @@ class PflRound:
     self._process.wait(timeout=30)
 
 
-def pfl_python(given: str | None) -> str | None:
-  """The Python with pfl; makes its environment if none is given."""
+def pfl_python(given: str | None, *, install: bool = True) -> str | None:
+  """The Python with pfl; None if there is none.
+
+  Args:
+    given: Path of one; None for an environment of the project's own.
+    install: Whether to create that environment if it does not exist.
+  """
   if given:
     return given
   folder = pathlib.Path(__file__).absolute().parents[1] / PFL_FOLDER
   python = folder / 'bin' / 'python'
   if not (folder / 'ready').exists():
+    if not install:
+      print('pfl is left out, as it is not installed', flush=True)
+      return None
     print(f'installing {" ".join(PFL)} into {PFL_FOLDER}', flush=True)
     try:
       subprocess.run([sys.executable, '-m', 'venv', str(folder)], check=True)
@@ -225,8 +241,8 @@ def rows_of(setting: Setting, times: dict[str, measure.Times]) -> list[measure.R
   """The table of one setting, in wall and in processor time."""
   rows = []
   for i, unit in enumerate(('ms/client', 'cpu-ms/client')):
-    of = {name: found.medians()[i] / setting.clients * 1e3
-          for name, found in times.items()}
+    of = {name: of_name.medians()[i] / setting.clients * 1e3
+          for name, of_name in times.items()}
 
     def row(name, ours, peer, **target):
       rows.append(measure.Row(
@@ -238,16 +254,16 @@ def rows_of(setting: Setting, times: dict[str, measure.Times]) -> list[measure.R
     if 'pfl' in times:
       row('Skellam, pfl central Gaussian', 'skellam', 'pfl',
           target=setting.target_pfl)
-    # The other way round: the ratio is to be small.
+    # Inverted: the ratio is to be small.
     row('Skellam over our plain mean', 'plain', 'skellam',
         target=setting.target_plain, smaller_is_met=True)
   return rows
 
 
-def _within(context, make, *arguments, **keywords):
-  """What `make` makes and what that does, in a context."""
+def _within(context, build, *arguments, **keywords):
+  """The function that `build` returns; both are called in a context."""
   with contexts.installed(context):
-    run = make(*arguments, **keywords)
+    run = build(*arguments, **keywords)
 
   def run_within():
     with contexts.installed(context):
@@ -257,7 +273,8 @@ def _within(context, make, *arguments, **keywords):
 
 
 def rounds(setting: Setting, repeats: int, python: str | None) -> list[measure.Row]:
-  clients = make_clients(setting)
+  """The rows of one setting, with pfl if there is a Python for it."""
+  clients = build_clients(setting)
   with contextlib.ExitStack() as stack:
     # Each as its users run it: ours in this process, TFF's in TFF's worker.
     ours, theirs = (
@@ -271,39 +288,37 @@ def rounds(setting: Setting, repeats: int, python: str | None) -> list[measure.R
     if python:
       functions['pfl'] = PflRound(python, setting)
       stack.callback(functions['pfl'].stop)
-    rows = rows_of(setting, measure.in_turns(functions, repeats))
+    rows = rows_of(setting, measure.in_turns(
+        functions, repeats, warm_ups=min(repeats, 2)))
   for row in rows:
     measure.show(row)
   return rows
 
 
-def _memory_alone(whose: str, repeats: int, quick: bool) -> float:
-  """GB of what `memory_of` measures, in a process of its own."""
-  command = [sys.executable, '-m', 'benchmarks.round', f'--memory_of={whose}',
-             f'--repeats={repeats}'] + ['--quick'] * quick
-  done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-  return float(done.stdout.split()[-1])
-
-
 def memory_of(whose: str, setting: Setting, repeats: int) -> float:
-  """Peak GB of what runs private rounds and nothing else.
+  """Peak GB of a process that runs private rounds and nothing else.
 
   'ours' and 'tff' are of the worker alone; 'process' is ours without a worker, with
   Python, TensorFlow and the clients' data.
   """
-  clients = make_clients(setting)
+  clients = build_clients(setting)
   worker = whose != 'process'
   with contexts.simulation(num_workers=int(worker)):
-    make = their_round if whose == 'tff' else our_round
-    run = make(setting, clients, private=True)
+    build = their_round if whose == 'tff' else our_round
+    run = build(setting, clients, private=True)
     for _ in range(repeats):
       run()
     return measure.peak_bytes(worker) / 1e9
 
 
 def memory(setting: Setting, repeats: int, quick: bool) -> list[measure.Row]:
-  of = {whose: _memory_alone(whose, repeats, quick)
-        for whose in ('ours', 'tff', 'process')}
+  """The rows of `memory_of`, each in a process of its own."""
+  of = {}
+  for whose in ('ours', 'tff', 'process'):
+    command = [sys.executable, '-m', 'benchmarks.round', f'--memory_of={whose}',
+               f'--repeats={repeats}'] + ['--quick'] * quick
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    of[whose] = float(done.stdout.split()[-1])
   rows = [
       measure.Row(name='peak memory of the worker', sizes=setting.sizes,
                   ours=of['ours'], peer=of['tff'], unit='GB'),
@@ -314,9 +329,10 @@ def memory(setting: Setting, repeats: int, quick: bool) -> list[measure.Row]:
   return rows
 
 
-def main():
+def main(arguments: Sequence[str] | None = None) -> None:
   parser = argparse.ArgumentParser(description=__doc__.split('\n', maxsplit=1)[0])
-  parser.add_argument('--quick', action='store_true', help='small, to see it run')
+  parser.add_argument('--quick', action='store_true', help='small, to see it run; '
+                      'with pfl only if it is installed')
   parser.add_argument('--json', help='file for the rows')
   parser.add_argument('--repeats', type=int, default=7, help='turns, >= 1')
   parser.add_argument('--pfl_python', help='a Python that has pfl installed')
@@ -325,23 +341,23 @@ def main():
   parser.add_argument('--memory_of', choices=('ours', 'tff', 'process'),
                       help='print this alone')
   parser.add_argument('--only', help='settings whose sizes start like this')
-  flags = parser.parse_args()
+  flags = parser.parse_args(arguments)
   _message.SetAllowOversizeProtos(True)
   tf.get_logger().setLevel('CRITICAL')  # Of what the peers leave unused.
   of_memory = QUICK_SETTINGS[0] if flags.quick else SETTINGS[1]
   if flags.memory_of:
     print(memory_of(flags.memory_of, of_memory, flags.repeats))
     return
-  python = None if flags.no_pfl else pfl_python(flags.pfl_python)
-  repeats = 2 if flags.quick else flags.repeats
+  python = None if flags.no_pfl else pfl_python(
+      flags.pfl_python, install=not flags.quick)
+  repeats = 1 if flags.quick else flags.repeats
   measure.heading()
   rows = []
   for setting in QUICK_SETTINGS if flags.quick else SETTINGS:
     if setting.sizes.startswith(flags.only or ''):
       rows += rounds(setting, repeats, python)
   if not flags.no_memory:
-    rows += memory(
-        of_memory, 2 if flags.quick else 3, flags.quick)
+    rows += memory(of_memory, 2 if flags.quick else 3, flags.quick)
   measure.write(rows, flags.json)
 
 
