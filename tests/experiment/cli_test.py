@@ -196,9 +196,9 @@ def test_program_under_its_former_name_says_so_and_runs(capsys):
 
 
 def _settings_of(module):
-  found, = {value for value in vars(module).values() if isinstance(value, type)
+  result, = {value for value in vars(module).values() if isinstance(value, type)
             and issubclass(value, settings_lib.Settings)}
-  return found
+  return result
 
 
 @pytest.mark.parametrize('name', PROGRAMS)

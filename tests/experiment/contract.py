@@ -1,4 +1,4 @@
-"""What holds for every family's experiment: a test class that each inherits.
+"""Contract of every family's experiment: a test class that each inherits.
 
 A family's test file has one class:
 
@@ -51,7 +51,7 @@ class ExperimentContract:
     raise NotImplementedError
 
   def settings_class(self):
-    """Of the experiment."""
+    """Settings of the experiment."""
     raise NotImplementedError
 
   @pytest.fixture(scope='class')

@@ -19,8 +19,8 @@ class ExamplePlan(guarantee.Plan):
 
   Attributes:
     noise: Noise multiplier.
-    period: The noise doubles after so many rounds; None for the same in all rounds.
-    sampling_rate: Of the clients.
+    period: The noise doubles after this many rounds; None for the same in all rounds.
+    sampling_rate: Sampling rate of the clients.
     caveats: What `notes` returns.
     event_kind: 'sum', or 'local' for clients that protect themselves.
     private: Whether anything is guaranteed.

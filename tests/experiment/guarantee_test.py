@@ -35,27 +35,29 @@ def test_rounds_of_one_event_are_one_composition():
 
 def test_both_numbers_are_those_of_the_accountant():
   plan = ExamplePlan()
-  found = plan.guarantee(7)
-  assert found.outsiders.epsilon == _epsilon(plan, 7) == plan.epsilon(7)
-  assert found.server.epsilon == _epsilon(plan, 7, amplification='none')
-  assert found.server.epsilon > found.outsiders.epsilon
-  assert (found.delta, found.adjacency, found.seeded) == (DELTA, base.ZERO_OUT, False)
-  assert (found.outsiders.accountant, found.outsiders.amplification) == ('rdp', 'tight')
-  assert found.server.amplification is None  # Nothing is sampled in its eyes.
-  assert found.outsiders.consumed_delta is None
+  result = plan.guarantee(7)
+  assert result.outsiders.epsilon == _epsilon(plan, 7) == plan.epsilon(7)
+  assert result.server.epsilon == _epsilon(plan, 7, amplification='none')
+  assert result.server.epsilon > result.outsiders.epsilon
+  assert (result.delta, result.adjacency) == (DELTA, base.ZERO_OUT)
+  assert not result.seeded
+  assert result.outsiders.accountant == 'rdp'
+  assert result.outsiders.amplification == 'tight'
+  assert result.server.amplification is None  # Nothing is sampled in its eyes.
+  assert result.outsiders.consumed_delta is None
   assert plan.epsilon(0) == 0 < plan.epsilon(1) < plan.epsilon(2)
 
 
 def test_accountant_and_amplification_are_those_of_the_plan():
   plan = ExamplePlan(amplification='generic')
-  found = plan.guarantee(3)
-  assert found.outsiders.epsilon == _epsilon(plan, 3, amplification='generic')
-  assert found.outsiders.amplification == 'generic' and found.outsiders.order > 1
-  assert found.server.epsilon == _epsilon(plan, 3, amplification='none')
+  result = plan.guarantee(3)
+  assert result.outsiders.epsilon == _epsilon(plan, 3, amplification='generic')
+  assert result.outsiders.amplification == 'generic' and result.outsiders.order > 1
+  assert result.server.epsilon == _epsilon(plan, 3, amplification='none')
   plan = ExamplePlan(accountant='auto', sampling_rate=1.0)
-  found = plan.guarantee(3)
-  assert found.outsiders.epsilon == _epsilon(plan, 3, accountant='auto')
-  assert (found.outsiders.accountant, found.outsiders.order) == ('pld', None)
+  result = plan.guarantee(3)
+  assert result.outsiders.epsilon == _epsilon(plan, 3, accountant='auto')
+  assert (result.outsiders.accountant, result.outsiders.order) == ('pld', None)
 
 
 def test_without_a_number_for_the_server_none_is_stated():
@@ -82,11 +84,11 @@ def test_repeated_rounds_cost_the_server_and_those_who_protect_themselves():
 
 
 def test_suppressed_rounds_leave_no_number_for_the_server():
-  found = ExamplePlan().guarantee(3, suppressed=True)
-  assert found.server is None and guarantee.SUPPRESSED in found.caveats
-  assert found.lines()[1] == 'none against the server: rounds suppressed'
-  assert found.to_json()['epsilon_server'] is None
-  assert found.outsiders.epsilon == ExamplePlan().epsilon(3)
+  result = ExamplePlan().guarantee(3, suppressed=True)
+  assert result.server is None and guarantee.SUPPRESSED in result.caveats
+  assert result.lines()[1] == 'none against the server: rounds suppressed'
+  assert result.to_json()['epsilon_server'] is None
+  assert result.outsiders.epsilon == ExamplePlan().epsilon(3)
 
 
 def test_sampling_error_is_taken_from_delta():
@@ -106,44 +108,44 @@ def test_sampling_error_is_taken_from_delta():
 
 def test_sampling_error_beyond_half_of_delta_is_a_caveat():
   plan = ExamplePlan(total_variation=1e-3)
-  found = plan.guarantee(10)
-  assert found.outsiders.consumed_delta > DELTA / 2
-  assert found.outsiders.epsilon == ExamplePlan().epsilon(10)
-  names = [note.name for note in found.caveats]
+  result = plan.guarantee(10)
+  assert result.outsiders.consumed_delta > DELTA / 2
+  assert result.outsiders.epsilon == ExamplePlan().epsilon(10)
+  names = [note.name for note in result.caveats]
   assert names.count('epsilon of ideal distributions') == 1
-  note = next(n for n in found.caveats if n.name == 'epsilon of ideal distributions')
-  assert f'{found.outsiders.consumed_delta:.3g} of delta' in note
+  note = next(n for n in result.caveats if n.name == 'epsilon of ideal distributions')
+  assert f'{result.outsiders.consumed_delta:.3g} of delta' in note
   assert any(n.startswith('against the server: epsilon is that of ideal')
-             for n in found.caveats)
+             for n in result.caveats)
   # A total variation is at most 1.
   assert ExamplePlan(total_variation=1.0).guarantee(10).outsiders.consumed_delta == 1
 
 
 def test_seeded_plan_guarantees_nothing():
   plan = ExamplePlan(seed=0)
-  found = plan.guarantee(3)
-  assert found.seeded and found.server is None
-  assert found.caveats[0] == guarantee.SEEDED
+  result = plan.guarantee(3)
+  assert result.seeded and result.server is None
+  assert result.caveats[0] == guarantee.SEEDED
   assert plan.epsilon_name == 'epsilon_if_unseeded'
   assert ExamplePlan().epsilon_name == 'epsilon'
-  values = found.to_json()
+  values = result.to_json()
   for name in ('epsilon', 'epsilon_server', 'consumed_delta'):
     assert values[name] is None, name
   assert values['epsilon_if_unseeded'] == ExamplePlan().epsilon(3)
-  line, = found.lines()
+  line, = result.lines()
   assert line.startswith('none, the run is seeded (without the seed: ')
-  assert found.details()[0].startswith('epsilon: none, the run is seeded')
-  assert not any('the server and the clients' in line for line in found.details())
+  assert result.details()[0].startswith('epsilon: none, the run is seeded')
+  assert not any('the server and the clients' in line for line in result.details())
 
 
 def test_plan_without_privacy_guarantees_nothing():
   plan = ExamplePlan(private=False, delta=None)
-  found = plan.guarantee(3)
-  assert found.outsiders is found.server is found.adjacency is None
+  result = plan.guarantee(3)
+  assert result.outsiders is result.server is result.adjacency is None
   assert plan.epsilon(3) == math.inf and plan.epsilon(0) == 0
-  assert found.lines() == ['none: nothing is guaranteed']
-  assert 'epsilon: none, nothing is guaranteed' in found.details()
-  values = found.to_json()
+  assert result.lines() == ['none: nothing is guaranteed']
+  assert 'epsilon: none, nothing is guaranteed' in result.details()
+  values = result.to_json()
   for name in ('epsilon', 'epsilon_server', 'epsilon_if_unseeded', 'delta', 'adjacency',
                'adjacency_in_words', 'observers', 'observers_server', 'accountant'):
     assert values[name] is None, name
@@ -152,10 +154,10 @@ def test_plan_without_privacy_guarantees_nothing():
 
 
 def test_infinite_epsilon_is_null_in_json_and_said():
-  found = dataclasses.replace(
+  result = dataclasses.replace(
       ExamplePlan().guarantee(2), outsiders=guarantee.Bound(epsilon=math.inf))
-  assert found.to_json()['epsilon'] is None
-  assert found.lines()[0].startswith('inf at delta 0.001')
+  assert result.to_json()['epsilon'] is None
+  assert result.lines()[0].startswith('inf at delta 0.001')
 
 
 def test_caveats_are_those_of_plan_events_and_numbers_each_once():
@@ -163,13 +165,13 @@ def test_caveats_are_those_of_plan_events_and_numbers_each_once():
   plan = ExamplePlan(
       noise=0.1, caveats=(note, note), delta=0.5,
       terms=dataclasses.replace(TERMS, secure_aggregation=True))
-  found = plan.guarantee(30)
-  names = [caveat.name for caveat in found.caveats]
+  result = plan.guarantee(30)
+  names = [caveat.name for caveat in result.caveats]
   assert names == [
       'secure aggregation simulated', 'grid', 'cohorts assumed to be hidden',
       'large epsilon', 'delta above 1/population']
-  assert found.to_json()['secure_aggregation'] == 'simulated'
-  assert 'secure aggregation: simulated' in found.details()
+  assert result.to_json()['secure_aggregation'] == 'simulated'
+  assert 'secure aggregation: simulated' in result.details()
 
 
 def test_details_say_everything_in_sentences():
@@ -190,10 +192,10 @@ def test_details_say_everything_in_sentences():
 
 
 def test_further_numbers_are_shown_and_go_into_the_summary():
-  found = dataclasses.replace(
+  result = dataclasses.replace(
       ExamplePlan().guarantee(1), also={'epsilon_published': 1.00000001, 'none': None})
-  assert 'epsilon published: 1.0001' in found.details()
-  assert not any(line.startswith('none') for line in found.details())
+  assert 'epsilon published: 1.0001' in result.details()
+  assert not any(line.startswith('none') for line in result.details())
 
 
 @pytest.mark.parametrize('seed', range(4))
@@ -203,11 +205,11 @@ def test_nothing_that_is_guaranteed_is_printed_below_what_it_is(seed):
   for _ in range(100):
     epsilon, server, published = 10**rng.uniform(-6, 5, size=3)
     delta, consumed = 10**rng.uniform(-12, 0, size=2)
-    found = dataclasses.replace(
+    result = dataclasses.replace(
         template, delta=delta, also={'epsilon_published': float(published)},
         outsiders=guarantee.Bound(epsilon=epsilon, consumed_delta=consumed),
         server=guarantee.Bound(epsilon=server))
-    for lines in (found.lines(), found.details()):
+    for lines in (result.lines(), result.details()):
       shown = [re.search(r'^(?:epsilon )?(\S+) (?:at delta (\S+) )?against', line)
                for line in lines[:2]]
       assert epsilon <= float(shown[0][1]) <= epsilon + 1.01e-4
@@ -216,26 +218,26 @@ def test_nothing_that_is_guaranteed_is_printed_below_what_it_is(seed):
     text = '\n'.join(lines)
     assert consumed <= float(re.search(r'consumes (\S+) of delta', text)[1])
     assert published <= float(re.search(r'published: (\S+)', text)[1])
-    seeded = dataclasses.replace(found, seeded=True).lines()[0]
+    seeded = dataclasses.replace(result, seeded=True).lines()[0]
     assert epsilon <= float(re.search(r'without the seed: (\S+) at', seeded)[1])
 
 
 def _ledger(plan, path, outcomes, starts, more=()):
-  found = ledger_lib.Ledger.create(path, **plan.header(len(outcomes), more))
+  result = ledger_lib.Ledger.create(path, **plan.header(len(outcomes), more))
   for index, (outcome, start) in enumerate(zip(outcomes, starts), start=1):
-    found.append_line(found.next_line(
+    result.append_line(result.next_line(
         plan.event(index), outcome=outcome, starts=start, configuration_hash='abc'))
-  return found
+  return result
 
 
 def test_guarantee_of_a_ledger_counts_restarts_and_suppressed_rounds(tmp_path):
   plan = ExamplePlan(period=1)
-  found = plan.guarantee_of(_ledger(
+  result = plan.guarantee_of(_ledger(
       plan, tmp_path / 'one', ['released'] * 3, [1, 1, 1]))
-  assert found == plan.guarantee(3)
+  assert result == plan.guarantee(3)
   restarted = plan.guarantee_of(_ledger(
       plan, tmp_path / 'two', ['released'] * 3, [1, 3, 3]))
-  assert restarted.outsiders == found.outsiders
+  assert restarted.outsiders == result.outsiders
   # The second round, which is cheaper than the first, may have been run thrice.
   seen = events.Composed(events=(
       plan.event(1), events.SelfComposed(event=plan.event(2), count=3), plan.event(3)))
@@ -244,7 +246,7 @@ def test_guarantee_of_a_ledger_counts_restarts_and_suppressed_rounds(tmp_path):
   suppressed = plan.guarantee_of(_ledger(
       plan, tmp_path / 'three', ['released', 'suppressed', 'released'], [1, 1, 1]))
   assert suppressed.server is None and guarantee.SUPPRESSED in suppressed.caveats
-  assert suppressed.outsiders == found.outsiders
+  assert suppressed.outsiders == result.outsiders
 
 
 def test_header_of_a_ledger_has_the_caveats_of_the_whole_run(tmp_path):

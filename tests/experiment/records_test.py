@@ -1,4 +1,4 @@
-"""What a run leaves on disk, and how it is taken up again."""
+"""Records of a run on disk, and how a run resumes from them."""
 
 import collections
 import csv
@@ -79,8 +79,8 @@ def test_new_run_starts_from_its_initial_state(folder):
   np.testing.assert_array_equal(state['weights'][0], np.full([2, 3], 7))
   assert records.ledger.header()['warnings'] == ['one']
   assert records.ledger.lines() == []
-  found = json.loads((folder / files.CONFIGURATION).read_text())
-  assert found == CONFIGURATION
+  loaded = json.loads((folder / files.CONFIGURATION).read_text())
+  assert loaded == CONFIGURATION
 
 
 def test_resumed_run_goes_on_from_the_last_round(two_rounds):
@@ -112,9 +112,9 @@ def test_metrics_have_a_row_a_round_and_events_are_flushed(folder):
       {'round': 1, 'epsilon': 0.5, 'test/accuracy': 0.1},
       {'round': 2, 'epsilon': 1.0, 'test/accuracy': 0.2}]
   # The writer is still open: a run that is killed must not lose its events.
-  found = {(tag, step): value for step, _, values in _events(folder)
+  result = {(tag, step): value for step, _, values in _events(folder)
            for tag, value in values.items()}
-  assert found == pytest.approx({
+  assert result == pytest.approx({
       ('epsilon', 1): 0.5, ('test/accuracy', 1): 0.1,
       ('epsilon', 2): 1.0, ('test/accuracy', 2): 0.2})
   assert records.starts == 1  # Also keeps the writer from being closed.
@@ -145,9 +145,9 @@ def test_times_of_events_do_not_tell_how_long_rounds_took(tmp_path):
     written.append({path.name: path.read_bytes()
                     for path in (folder / 'tensorboard').iterdir()})
   assert written[0] == written[1] and len(written[0]) == 2
-  found = [(step, wall_time) for step, wall_time, _ in _events(folder)]
+  result = [(step, wall_time) for step, wall_time, _ in _events(folder)]
   # Each file begins with its version.
-  assert found == [(0, 0), (1, 1), (2, 2), (0, 0), (3, 3)]
+  assert result == [(0, 0), (1, 1), (2, 2), (0, 0), (3, 3)]
 
 
 def test_tensorboard_reads_all_rounds_of_a_run_that_was_resumed(two_rounds):
@@ -277,11 +277,11 @@ def test_configuration_of_a_resumed_run_is_the_recorded_one(two_rounds):
 
 
 def test_hash_of_a_configuration_depends_on_all_of_it_and_no_order():
-  found = files.configuration_hash(CONFIGURATION)
-  assert len(found) == 64
-  assert found == files.configuration_hash(dict(reversed(CONFIGURATION.items())))
+  result = files.configuration_hash(CONFIGURATION)
+  assert len(result) == 64
+  assert result == files.configuration_hash(dict(reversed(CONFIGURATION.items())))
   for name in CONFIGURATION:
-    assert found != files.configuration_hash({**CONFIGURATION, name: 7})
+    assert result != files.configuration_hash({**CONFIGURATION, name: 7})
   with pytest.raises(ValueError):
     files.configuration_hash({'clip': float('nan')})
 
@@ -363,10 +363,10 @@ def test_atomic_write_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):
 
 
 def _charged(folder, resume=False):
-  found = records_lib.ChargedRecords(
+  result = records_lib.ChargedRecords(
       _open(folder, resume=resume), 'answers/{:06}.npz'.format)
-  found.restore(HEADER)
-  return found
+  result.restore(HEADER)
+  return result
 
 
 @pytest.fixture

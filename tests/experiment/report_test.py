@@ -1,4 +1,4 @@
-"""What a run says of itself, whatever its family."""
+"""The run report, common to all families."""
 
 import dataclasses
 import json
@@ -40,18 +40,20 @@ def _summary(guarantee=None, outcome=None, caveats=()):
 
 def test_summary_has_the_keys_of_the_schema_and_the_numbers_of_the_guarantee():
   guarantee = ExamplePlan(total_variation=1e-9).guarantee(3)
-  found = _summary(guarantee, caveats=[GRID])
-  assert list(found) == list(report.SCHEMA)
-  report.validate_summary(found)
-  assert found['version'] == report.VERSION == 2
-  assert {**found, **guarantee.to_json()} == found
-  assert found['epsilon'] == guarantee.outsiders.epsilon
-  assert found['epsilon_server'] == guarantee.server.epsilon
-  assert (found['rounds'], found['starts'], found['configuration']) == (3, 1, 'abc')
-  assert (found['caveats'], found['warnings']) == (['coarse grid'], [str(GRID)])
-  assert (found['accuracy'], found['model'], found['breakdown']) == (0.75, None, {})
-  assert json.loads(json.dumps(found)) == found
-  assert type(found['warnings'][0]) is str
+  summary = _summary(guarantee, caveats=[GRID])
+  assert list(summary) == list(report.SCHEMA)
+  report.validate_summary(summary)
+  assert summary['version'] == report.VERSION == 2
+  assert {**summary, **guarantee.to_json()} == summary
+  assert summary['epsilon'] == guarantee.outsiders.epsilon
+  assert summary['epsilon_server'] == guarantee.server.epsilon
+  assert (summary['rounds'], summary['starts']) == (3, 1)
+  assert summary['configuration'] == 'abc'
+  assert (summary['caveats'], summary['warnings']) == (['coarse grid'], [str(GRID)])
+  assert (summary['accuracy'], summary['model']) == (0.75, None)
+  assert summary['breakdown'] == {}
+  assert json.loads(json.dumps(summary)) == summary
+  assert type(summary['warnings'][0]) is str
 
 
 def test_further_numbers_of_guarantee_and_family_are_details():
@@ -74,8 +76,8 @@ def test_fields_that_the_schema_does_not_allow_are_refused(changes, message):
 
 
 def test_summary_with_missing_or_unknown_keys_is_invalid():
-  found = _summary()
-  missing = {name: value for name, value in found.items() if name != 'delta'}
+  summary = _summary()
+  missing = {name: value for name, value in summary.items() if name != 'delta'}
   with pytest.raises(ValueError, match=r"missing: \['delta'\], unknown: \['more'\]"):
     report.validate_summary({**missing, 'more': 1})
 
@@ -87,9 +89,9 @@ def test_every_key_of_the_schema_has_a_meaning():
 
 def test_present_summary_is_read_as_it_is(tmp_path):
   path = tmp_path / 'summary.json'
-  found = _summary()
-  path.write_text(json.dumps(found))
-  assert report.read_summary(path) == found
+  summary = _summary()
+  path.write_text(json.dumps(summary))
+  assert report.read_summary(path) == summary
 
 
 def test_summary_of_version_1_is_read_under_the_present_keys(tmp_path):
@@ -100,14 +102,14 @@ def test_summary_of_version_1_is_read_under_the_present_keys(tmp_path):
       'epsilon_unamplified': 9.0, 'delta_sampler': 1e-15,
       'delta_sampler_unamplified': 2e-15, 'observers_unamplified': 'the server',
       'scale': 73452.6, 'adaptive_clip': None, 'rounds': 3, 'warnings': ['one']}))
-  found = report.read_summary(path)
-  assert list(found) == list(report.SCHEMA)
-  assert found['version'] == 1
-  assert (found['epsilon'], found['epsilon_server']) == (4.0, 9.0)
-  assert (found['consumed_delta'], found['consumed_delta_server']) == (1e-15, 2e-15)
-  assert found['observers_server'] == 'the server' and found['warnings'] == ['one']
-  assert found['caveats'] is found['population'] is None
-  assert found['details'] == {'scale': 73452.6, 'adaptive_clip': None}
+  summary = report.read_summary(path)
+  assert list(summary) == list(report.SCHEMA)
+  assert summary['version'] == 1
+  assert (summary['epsilon'], summary['epsilon_server']) == (4.0, 9.0)
+  assert (summary['consumed_delta'], summary['consumed_delta_server']) == (1e-15, 2e-15)
+  assert summary['observers_server'] == 'the server' and summary['warnings'] == ['one']
+  assert summary['caveats'] is summary['population'] is None
+  assert summary['details'] == {'scale': 73452.6, 'adaptive_clip': None}
   path.write_text('{"agents": 250, "epsilon": 1.0}')
   assert report.read_summary(path)['population'] == 250
   path.write_text('{"owners": 40}')
@@ -123,11 +125,11 @@ def test_caveats_come_once_and_the_gravest_first():
 
 
 def test_lines_are_labelled_and_wrapped_at_blanks():
-  found = report.lines_of([('task', 'one two ' * 12), ('', 'three'), ('end', '')], 10)
-  assert found[0].startswith('task        one two one')
-  assert found[1].startswith(' ' * 12 + 'one') or found[1].startswith(' ' * 12 + 'two')
-  assert found[2:] == [' ' * 12 + 'three', 'end         ']
-  assert ''.join(line[12:] + ' ' for line in found[:2]).split() == ['one', 'two'] * 12
+  lines = report.lines_of([('task', 'one two ' * 12), ('', 'three'), ('end', '')], 10)
+  assert lines[0].startswith('task        one two one')
+  assert lines[1].startswith(' ' * 12 + 'one') or lines[1].startswith(' ' * 12 + 'two')
+  assert lines[2:] == [' ' * 12 + 'three', 'end         ']
+  assert ''.join(line[12:] + ' ' for line in lines[:2]).split() == ['one', 'two'] * 12
   # Names of flags stay whole.
   line, = report.lines_of([('x', 'a-b --flag=a-b')], 1)
   assert line == 'x           a-b --flag=a-b'
@@ -139,28 +141,28 @@ def test_lines_never_exceed_what_a_terminal_shows(most, seed):
   rng = np.random.default_rng(seed)
   entries = [(f'label {i}', ' '.join('w' * n for n in rng.integers(1, 120, size=12)))
              for i in range(3)]
-  found = report.lines_of(entries, most)
-  assert len(found) <= most and max(map(len, found)) <= 80
+  lines = report.lines_of(entries, most)
+  assert len(lines) <= most and max(map(len, lines)) <= 80
   # Every entry keeps a line.
-  assert [line[:7] for line in found if line.startswith('label')] == [
+  assert [line[:7] for line in lines if line.startswith('label')] == [
       'label 0', 'label 1', 'label 2']
   whole = report.lines_of(entries, 1000)
-  if len(found) < len(whole):
-    assert any(line.endswith(' ...') for line in found)
+  if len(lines) < len(whole):
+    assert any(line.endswith(' ...') for line in lines)
 
 
 def test_the_last_of_the_longest_entries_is_cut_first():
   entries = [('caveats', 'caveat ' * 12), ('files', 'file ' * 18), ('next', 'it')]
   assert len(report.lines_of(entries, 9)) == 5
-  found = report.lines_of(entries, 4)
-  assert [line[:7].strip() for line in found] == ['caveats', '', 'files', 'next']
-  assert found[2].endswith(' file ...') and not found[1].endswith('...')
+  lines = report.lines_of(entries, 4)
+  assert [line[:7].strip() for line in lines] == ['caveats', '', 'files', 'next']
+  assert lines[2].endswith(' file ...') and not lines[1].endswith('...')
 
 
 def test_a_command_is_not_cut_and_goes_on_as_in_a_shell():
   entries = [('files', 'file ' * 18), ('next', f'python -m program --x={"y" * 60}')]
-  found = report.lines_of(entries, 3)
-  assert found[0].endswith(' file ...') and found[1:] == [
+  lines = report.lines_of(entries, 3)
+  assert lines[0].endswith(' file ...') and lines[1:] == [
       'next        python -m program \\', f'            --x={"y" * 60}']
 
 

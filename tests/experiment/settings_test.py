@@ -65,10 +65,10 @@ def _from(cls, *arguments):
 
 
 def test_every_field_has_its_default_and_none_counts_as_given():
-  found = Plain()
-  assert (found.kind, found.rounds, found.sizes, found.noise) == (
+  settings = Plain()
+  assert (settings.kind, settings.rounds, settings.sizes, settings.noise) == (
       'fast', 5, (1, 2), None)
-  assert found.given == frozenset()
+  assert settings.given == frozenset()
   assert Plain(rounds=5, noise=None).given == {'rounds'}
   assert Strict().rounds == 7 and Strict(rounds=20).rounds == 20
 
@@ -122,8 +122,8 @@ def test_value_out_of_range_is_refused_by_name_value_and_rule(values, message):
     {'words': ()}, {'words': ('b', 'b')}, {'weights': None}, {'polite': False},
     {'seed': 0}, {'resume': True, 'output_dir': 'run'}])
 def test_values_at_the_bounds_are_accepted(values):
-  found = Plain(**values)
-  assert {name: getattr(found, name) for name in values} == values
+  settings = Plain(**values)
+  assert {name: getattr(settings, name) for name in values} == values
 
 
 def test_setting_that_has_no_effect_is_refused_if_it_was_given():
@@ -152,29 +152,29 @@ def test_settings_that_contradict_each_other_are_refused():
 
 
 def test_replacing_keeps_what_was_given_and_validates():
-  found = Plain(rounds=3, kind='slow', depth=4).replace(rate=0.5)
-  assert (found.rounds, found.rate, found.depth) == (3, 0.5, 4)
-  assert found.given == {'rounds', 'rate', 'kind', 'depth'}
+  settings = Plain(rounds=3, kind='slow', depth=4).replace(rate=0.5)
+  assert (settings.rounds, settings.rate, settings.depth) == (3, 0.5, 4)
+  assert settings.given == {'rounds', 'rate', 'kind', 'depth'}
   assert type(Strict().replace(rounds=1)) is Strict
   with pytest.raises(ValueError, match='depth is not used with kind=fast'):
-    found.replace(kind='fast')
+    settings.replace(kind='fast')
   # None takes a value back.
   assert Plain(noise=1.0).replace(noise=None).given == frozenset()
   with pytest.raises(ValueError, match='rounds must be from 1 to 9'):
-    found.replace(rounds=10)
+    settings.replace(rounds=10)
 
 
 def test_flags_give_the_settings_that_arguments_of_the_class_do():
-  found = _from(
+  settings = _from(
       Plain, '--kind=slow', '--name=x', '--rounds=2', '--rate=0.5', '--noise=2',
       '--sizes=3, 4', '--weights=1,2.5', '--words=a', '--words=b', '--quick',
       '--noloud', '--nopolite', '--depth=1', '--seed=0')
-  assert found == Plain(
+  assert settings == Plain(
       kind='slow', name='x', rounds=2, rate=0.5, noise=2.0, sizes=(3, 4),
       weights=(1.0, 2.5), words=('a', 'b'), quick=True, loud=False, polite=False,
       depth=1, seed=0)
-  assert isinstance(found.noise, float) and isinstance(found.weights[0], float)
-  assert found.given == {
+  assert isinstance(settings.noise, float) and isinstance(settings.weights[0], float)
+  assert settings.given == {
       'kind', 'name', 'rounds', 'rate', 'noise', 'sizes', 'weights', 'words', 'quick',
       'loud', 'polite', 'depth', 'seed'}
   assert _from(Plain) == Plain() and not _from(Plain).given
@@ -203,8 +203,8 @@ def test_value_that_is_no_number_is_refused_by_the_parser(argument):
 
 
 def test_configuration_is_json_and_has_what_defines_a_run():
-  found = Plain(seed=3, output_dir='run', weights=(1.0,)).configuration()
-  assert found == {
+  settings = Plain(seed=3, output_dir='run', weights=(1.0,)).configuration()
+  assert settings == {
       'seed': 3, 'kind': 'fast', 'name': None, 'rounds': 5, 'rate': 0.25,
       'momentum': 0.5, 'share': 1.0, 'noise': None, 'sizes': [1, 2], 'weights': [1.0],
       'words': [], 'quick': False, 'loud': True, 'polite': None, 'depth': 3}
@@ -236,19 +236,19 @@ def test_recorded_value_without_effect_is_no_difference():
 def test_version_1_is_read_under_former_names():
   recorded = {'sort': 'slow', 'stddev': 2.0, 'hurry': True, 'rounds': 4, 'folder': 'x',
               'unknown': 1, 'num_workers': 2}
-  found = settings_lib.of_version_1(Plain, recorded)
-  assert found == {'kind': 'slow', 'noise': 2.0, 'quick': True, 'rounds': 4}
+  result = settings_lib.of_version_1(Plain, recorded)
+  assert result == {'kind': 'slow', 'noise': 2.0, 'quick': True, 'rounds': 4}
   same = Plain(kind='slow', noise=2.0, quick=True, rounds=4)
-  assert same.differences(found) == []
-  assert Plain().differences(found) == ['kind', 'noise', 'quick', 'rounds']
+  assert same.differences(result) == []
+  assert Plain().differences(result) == ['kind', 'noise', 'quick', 'rounds']
 
 
 def test_former_names_of_flags_are_aliases():
-  found = _from(Plain, '--sort=slow', '--nohurry', '-sigma', '2', '--name=--stddev',
+  settings = _from(Plain, '--sort=slow', '--nohurry', '-sigma', '2', '--name=--stddev',
                 '--rounds=3')
-  assert found == Plain(
+  assert settings == Plain(
       kind='slow', quick=False, noise=2.0, name='--stddev', rounds=3)
-  assert found.given == {'kind', 'quick', 'noise', 'name', 'rounds'}
+  assert settings.given == {'kind', 'quick', 'noise', 'name', 'rounds'}
   assert _from(Plain, '--kind=fast', '--sort=slow').kind == 'slow'
   with pytest.raises(flags.Error, match='nonsense'):
     _from(Plain, '--nonsense')

@@ -22,9 +22,9 @@ def _breakdown(names='abcd', **changes):
 
 
 def _described(counts=COUNTS, outside=False, **changes):
-  found = breakdown_report.describe(
+  result = breakdown_report.describe(
       _breakdown(**changes), counts, outside_guarantee=outside)
-  return json.loads(json.dumps(found, allow_nan=False))
+  return json.loads(json.dumps(result, allow_nan=False))
 
 
 def test_classes_come_by_how_often_they_occur():
@@ -57,24 +57,25 @@ def test_constant_is_what_the_best_constant_guesses_would_get(guesses, constant)
 
 def test_counts_without_pairs_have_no_mistakes():
   counts = {name: value for name, value in COUNTS.items() if name != 'confusion'}
-  found = _described(counts)
-  assert found['confusions'] == []
-  assert found['classes'] == _described()['classes']
-  assert 'taken_for' not in found['groups'][0]
+  described = _described(counts)
+  assert described['confusions'] == []
+  assert described['classes'] == _described()['classes']
+  assert 'taken_for' not in described['groups'][0]
 
 
 def test_many_classes_are_cut_to_the_most_frequent():
   counts = {name: np.arange(500.0) for name in ('occurred', 'right', 'predicted')}
-  found = _described(counts, names=[f'w{i}' for i in range(500)], groups={})
-  assert len(found['classes']) == 100 and found['classes'][0]['name'] == 'w499'
-  assert found['count'] == 500 * 499 // 2
+  described = _described(counts, names=[f'w{i}' for i in range(500)], groups={})
+  assert len(described['classes']) == 100 and described['classes'][0]['name'] == 'w499'
+  assert described['count'] == 500 * 499 // 2
 
 
 def test_set_without_examples_has_nothing_to_say():
   counts = {name: np.zeros(4) for name in ('occurred', 'right', 'predicted')}
-  found = _described(counts)
-  assert (found['count'], found['constant'], found['classes']) == (0, None, [])
-  assert breakdown_report.lines('test', found) == []
+  described = _described(counts)
+  assert (described['count'], described['constant']) == (0, None)
+  assert described['classes'] == []
+  assert breakdown_report.lines('test', described) == []
 
 
 def test_lines_for_people_name_the_set_and_what_is_outside_the_guarantee():
@@ -92,9 +93,9 @@ def test_lines_for_people_name_the_set_and_what_is_outside_the_guarantee():
 
 def test_lines_leave_out_groups_that_never_occurred():
   # 'c' is in the summary, as it was predicted, but has no share that was right.
-  found = _described(groups={'early': [0, 1], 'c': [2]})
-  assert [group['name'] for group in found['groups']] == ['early', 'c']
-  lines = breakdown_report.lines('test', found)
+  described = _described(groups={'early': [0, 1], 'c': [2]})
+  assert [group['name'] for group in described['groups']] == ['early', 'c']
+  lines = breakdown_report.lines('test', described)
   assert lines[0] == "test, right by group: 'early' 70% of 10"
 
 
@@ -103,7 +104,7 @@ def test_weakest_classes_are_named_in_one_line():
       "letter 'd' 0% of 2, 'b' 67% of 6, 'a' 75% of 4")
   # Classes that never occurred have no accuracy.
   unseen = {name: np.array([0.0, 2.0, 5.0, 9.0]) for name in ('occurred', 'right')}
-  found = _described({**unseen, 'predicted': np.ones(4)})
-  assert "'a'" not in breakdown_report.weakest(found)
+  described = _described({**unseen, 'predicted': np.ones(4)})
+  assert "'a'" not in breakdown_report.weakest(described)
   nothing = {name: np.zeros(4) for name in ('occurred', 'right', 'predicted')}
   assert breakdown_report.weakest(_described(nothing)) is None

@@ -50,13 +50,13 @@ def _convert_in_graph(raw):
 
 def _task(folder, bad=(), skip=False):
   """The tiny task from an SQLite file; clients differ in size, some are bad."""
-  found = {}
+  result = {}
   for number, client in enumerate(TINY.train.client_ids):
     examples = TINY.train.examples(client)
     y = np.where(number in bad, 9, examples['y']).astype(np.int64)
-    found[client] = {'x': examples['x'][:number + 1].astype(np.float64),
+    result[client] = {'x': examples['x'][:number + 1].astype(np.float64),
                      'y': y[:number + 1]}
-  path = populations.prepared(folder / "tiny's.sqlite", populations.Clients(found))
+  path = populations.prepared(folder / "tiny's.sqlite", populations.Clients(result))
   return task_lib.Task(
       name='tiny', model=TINY.model, train=records.MappedSource(
           source_sqlite.SqliteSource(path, 'train'), _convert,

@@ -109,12 +109,12 @@ def _chunked(factory):
 
 def _run(process, group, rounds=ROUNDS):
   """State and metrics after each round; `group` makes a round's values."""
-  state, found = process.initialize(), []
+  state, result = process.initialize(), []
   for r in range(rounds):
     output = process.next(state, group([_client(i, r) for i in range(COHORT)]))
     state = output['state']
-    found.append((state, output['metrics']))
-  return found
+    result.append((state, output['metrics']))
+  return result
 
 
 def _in_chunks(sizes):
@@ -134,9 +134,9 @@ def test_chunks_give_the_bits_of_the_plain_form(in_process, name):
   wanted = _run(_plain(factory), list)
   process = _chunked(factory)
   for sizes in groupings:
-    found = _run(process, _in_chunks(sizes))
+    result = _run(process, _in_chunks(sizes))
     # Weights, optimizer, keys, the clip, tables, and what is measured.
-    assert _bytes(found) == _bytes(wanted), sizes
+    assert _bytes(result) == _bytes(wanted), sizes
   assert _bytes(wanted[0][0]['weights']) != _bytes(wanted[1][0]['weights'])
 
 
@@ -144,12 +144,12 @@ def test_chunks_give_the_bits_of_the_plain_form(in_process, name):
 def test_a_worker_gives_the_bits_of_this_process(
     name, _in_process_context, _one_worker_context):
   factory, groupings = _factory(name), CASES[name][1]
-  found = []
+  result = []
   for context in (_in_process_context, _one_worker_context):
     with contexts.installed(context):
-      found.append(_bytes(_run(_chunked(factory), _in_chunks(groupings[-1]))))
-      found.append(_bytes(_run(_plain(factory), list)))
-  assert all(other == found[0] for other in found)
+      result.append(_bytes(_run(_chunked(factory), _in_chunks(groupings[-1]))))
+      result.append(_bytes(_run(_plain(factory), list)))
+  assert all(other == result[0] for other in result)
 
 
 @pytest.mark.parametrize('name', ['skellam', 'discrete gaussian',
@@ -189,8 +189,8 @@ def test_chunks_give_the_integers_of_the_plain_form(in_process, name):
   assert wanted.dtype == np.int32 and wanted.min() >= 0
   for sizes in ([6], [2, 4], [1, 2, 3]):
     ends = np.cumsum(sizes)
-    found = in_chunks([values[end - size:end] for size, end in zip(sizes, ends)])
-    np.testing.assert_array_equal(found, wanted)
+    result = in_chunks([values[end - size:end] for size, end in zip(sizes, ends)])
+    np.testing.assert_array_equal(result, wanted)
   extra = 1 if name == 'adaptive clipping' else 0
   assert wanted.shape == (16 + extra,)
 
@@ -199,23 +199,23 @@ def test_chunks_give_the_integers_of_the_plain_form(in_process, name):
 def test_another_seed_gives_another_sum(in_process, name):
   process = _chunked(_factory(name))
   clients = _in_chunks(CASES[name][1][-1])([_client(i, 0) for i in range(COHORT)])
-  found = []
+  result = []
   for seed in (7, 8):
     # All that a seed decides is the first state.
     state = collections.OrderedDict(process.initialize())
     state['aggregator'] = tf.nest.map_structure(
         lambda x: x.numpy(), _factory(name, seed).initial_state())
-    found.append(_bytes(process.next(state, clients)['state']['weights']))
-  assert found[0] != found[1]
+    result.append(_bytes(process.next(state, clients)['state']['weights']))
+  assert result[0] != result[1]
   wanted = process.next(process.initialize(), clients)['state']['weights']
-  assert found[0] == _bytes(wanted)
+  assert result[0] == _bytes(wanted)
 
 
 def test_diagnostics_add_up_to_those_of_the_plain_form(in_process):
   factory = _factory('adaptive clipping', diagnostics=True)
   wanted = _run(_plain(factory), list)
-  found = _run(_chunked(factory), _in_chunks([1, 2, 3]))
-  for (_, a), (_, b) in zip(found, wanted):
+  result = _run(_chunked(factory), _in_chunks([1, 2, 3]))
+  for (_, a), (_, b) in zip(result, wanted):
     assert _bytes(a['aggregator']) == _bytes(b['aggregator'])
     assert a['aggregator']['diagnostics']['num_reporting'] == COHORT
     assert a['training']['loss'] == pytest.approx(b['training']['loss'], rel=1e-6)
@@ -224,15 +224,15 @@ def test_diagnostics_add_up_to_those_of_the_plain_form(in_process):
 def test_the_size_of_the_cohort_reaches_clients_in_chunks(in_process):
   factory = _factory('adaptive clipping')
   clients = [_client(i, 0) for i in range(5)]
-  found = []
+  result = []
   for process, values in ((_plain(factory), clients),
                           (_chunked(factory), _in_chunks([2, 3])(clients))):
     state = process_lib.set_cohort_size(process.initialize(), 5, factory)
     assert state['aggregator']['noise_table']['variance'] == (
         share_tables.share_variance(_params(), 5))
-    found.append(process.next(state, values))
-  assert _bytes(found[0]) == _bytes(found[1])
-  assert not found[0]['metrics']['aggregator']['suppressed']
+    result.append(process.next(state, values))
+  assert _bytes(result[0]) == _bytes(result[1])
+  assert not result[0]['metrics']['aggregator']['suppressed']
 
 
 def test_a_round_without_clients_is_released_as_noise(in_process):

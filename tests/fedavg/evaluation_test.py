@@ -26,19 +26,19 @@ def _expected(examples):
 def test_metrics_are_means_over_all_examples(count):
   examples = tiny_task.examples(count, 8)
   evaluator = evaluation.Evaluator(tiny_task.MODEL, {'test': examples})
-  found = evaluator.evaluate(WEIGHTS)['test']
-  assert found == pytest.approx(_expected(examples), rel=1e-4)
-  assert all(isinstance(value, float) for value in found.values())
+  metrics = evaluator.evaluate(WEIGHTS)['test']
+  assert metrics == pytest.approx(_expected(examples), rel=1e-4)
+  assert all(isinstance(value, float) for value in metrics.values())
 
 
 def test_sets_are_kept_apart_and_in_order():
   sets = {'test_clients': tiny_task.examples(600, 1),
           'test_examples': tiny_task.examples(20, 2)}
   evaluator = evaluation.Evaluator(tiny_task.MODEL, sets)
-  found = evaluator.evaluate(WEIGHTS)
-  assert evaluator.sets == list(found) == ['test_clients', 'test_examples']
+  metrics = evaluator.evaluate(WEIGHTS)
+  assert evaluator.sets == list(metrics) == ['test_clients', 'test_examples']
   for name, examples in sets.items():
-    assert found[name] == pytest.approx(_expected(examples), rel=1e-4)
+    assert metrics[name] == pytest.approx(_expected(examples), rel=1e-4)
 
 
 def test_set_without_examples_has_no_metrics():
@@ -50,9 +50,9 @@ def test_set_without_examples_has_no_metrics():
 def test_weights_that_overflow_give_a_loss_that_is_not_finite():
   evaluator = evaluation.Evaluator(
       tiny_task.MODEL, {'test': tiny_task.examples(10, 1)})
-  found = evaluator.evaluate([np.full_like(w, 3e38) for w in WEIGHTS])['test']
-  assert not np.isfinite(found['loss'])
-  assert 0 <= found['accuracy'] <= 1
+  metrics = evaluator.evaluate([np.full_like(w, 3e38) for w in WEIGHTS])['test']
+  assert not np.isfinite(metrics['loss'])
+  assert 0 <= metrics['accuracy'] <= 1
 
 
 def _count(confusion):
@@ -74,17 +74,17 @@ def test_breakdown_counts_every_example_once(count, confusion):
           kind='class', names='abc', count=_count(confusion)))
   examples = tiny_task.examples(count, 8)
   evaluator = evaluation.Evaluator(model, {'test': examples})
-  found = evaluator.breakdown(WEIGHTS)['test']
+  counts = evaluator.breakdown(WEIGHTS)['test']
   true, guesses = examples['y'], _guesses(examples)
-  assert found['occurred'].tolist() == np.bincount(true, minlength=3).tolist()
-  assert found['predicted'].tolist() == np.bincount(guesses, minlength=3).tolist()
-  assert found['right'].tolist() == np.bincount(
+  assert counts['occurred'].tolist() == np.bincount(true, minlength=3).tolist()
+  assert counts['predicted'].tolist() == np.bincount(guesses, minlength=3).tolist()
+  assert counts['right'].tolist() == np.bincount(
       true[true == guesses], minlength=3).tolist()
-  assert ('confusion' in found) == confusion
+  assert ('confusion' in counts) == confusion
   if confusion:
     expected = np.zeros([3, 3])
     np.add.at(expected, (true, guesses), 1)
-    np.testing.assert_array_equal(found['confusion'], expected)
+    np.testing.assert_array_equal(counts['confusion'], expected)
 
 
 def test_model_without_a_breakdown_has_none():
@@ -97,5 +97,5 @@ def test_model_without_a_breakdown_has_none():
 def test_metrics_do_not_depend_on_the_batch(batch):
   examples = tiny_task.examples(50, 8)
   model = dataclasses.replace(tiny_task.MODEL, evaluation_batch=batch)
-  found = evaluation.Evaluator(model, {'test': examples}).evaluate(WEIGHTS)
-  assert found['test'] == pytest.approx(_expected(examples), rel=1e-4)
+  metrics = evaluation.Evaluator(model, {'test': examples}).evaluate(WEIGHTS)
+  assert metrics['test'] == pytest.approx(_expected(examples), rel=1e-4)

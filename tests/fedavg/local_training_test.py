@@ -1,4 +1,4 @@
-"""What a client computes, against a plain loop in NumPy."""
+"""Local training, against a plain loop in NumPy."""
 
 import numpy as np
 import pytest
@@ -66,8 +66,8 @@ def test_update_is_that_of_a_plain_loop(count, batch_size, epochs):
   delta, training = _update(
       tiny_task.loss, tiny_task.initial_weights(0), examples, config)
   expected, loss = _plain_loop(examples, config)
-  for found, wanted in zip(delta, expected):
-    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
+  for result, wanted in zip(delta, expected):
+    np.testing.assert_allclose(result, wanted, rtol=1e-4, atol=1e-6)
     assert np.abs(wanted).max() > 1e-3
   assert training['loss'] == pytest.approx(loss, rel=1e-5)
   assert training['examples'] == count * epochs
@@ -78,8 +78,8 @@ def test_padding_of_the_last_batch_carries_no_weight():
   weights = tiny_task.initial_weights(0)
   exact, _ = _update(tiny_task.loss, weights, examples, _config(batch_size=3))
   padded, _ = _update(tiny_task.loss, weights, examples, _config(batch_size=64))
-  for found, wanted in zip(padded, exact):
-    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-7)
+  for result, wanted in zip(padded, exact):
+    np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-7)
 
 
 def test_client_without_examples_changes_nothing():
@@ -129,10 +129,10 @@ def test_dropout_key_is_new_in_every_step_and_repeats():
     delta, _ = _update(_random_loss, [np.zeros(8, np.float32)], examples,
                        _config(learning_rate=1.0, batch_size=1), key=key)
     return delta[0]
-  found = draws(KEY)
-  assert len(set(found.tolist())) == 8
-  np.testing.assert_array_equal(found, draws(KEY))
-  assert not set(found.tolist()) & set(draws(KEY + 1).tolist())
+  result = draws(KEY)
+  assert len(set(result.tolist())) == 8
+  np.testing.assert_array_equal(result, draws(KEY))
+  assert not set(result.tolist()) & set(draws(KEY + 1).tolist())
 
 
 def test_dropout_differs_between_epochs():

@@ -297,8 +297,8 @@ def test_model_that_is_not_finite_is_not_kept_but_its_round_counts(tmp_path):
   state, rounds = _committed(tmp_path / 'run', plan)
   # The failure itself is a release.
   assert rounds == 1
-  for found, initial in zip(state['process']['weights'], tiny_task.initial_weights(0)):
-    np.testing.assert_array_equal(found, initial)
+  for result, initial in zip(state['process']['weights'], tiny_task.initial_weights(0)):
+    np.testing.assert_array_equal(result, initial)
   assert [sorted(row) for row in _rows(tmp_path / 'run')] == [
       ['epsilon_if_unseeded', 'round']]
   records, results = _run(plan, tmp_path / 'run', resume=True)

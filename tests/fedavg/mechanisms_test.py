@@ -44,13 +44,13 @@ ADAPTING = [name for name in RUNS if name.startswith('adaptive')]
 @pytest.fixture(scope='module')
 def runs(shared_context, tmp_path_factory):
   """Name -> (summary, output folder), each run when it is first asked for."""
-  folder, found = tmp_path_factory.mktemp('mechanisms'), {}
+  folder, result = tmp_path_factory.mktemp('mechanisms'), {}
 
   def run(name):
-    if name not in found:
+    if name not in result:
       path = folder / name.replace(' ', '_')
-      found[name] = tiny_run.experiment(path, **TINY, **RUNS[name]).run(), path
-    return found[name]
+      result[name] = tiny_run.experiment(path, **TINY, **RUNS[name]).run(), path
+    return result[name]
 
   return run
 
@@ -63,36 +63,36 @@ def _rows(folder):
 @pytest.mark.slow
 @pytest.mark.parametrize('name', RUNS)
 def test_run_meets_its_target_and_its_ledger_says_the_same(runs, name):
-  found, folder = runs(name)
-  assert 0 < found['epsilon'] <= 6 and found['rounds'] == 2
-  assert found['epsilon'] > 5.99
+  result, folder = runs(name)
+  assert 0 < result['epsilon'] <= 6 and result['rounds'] == 2
+  assert result['epsilon'] > 5.99
   ledger = ledger_lib.Ledger(folder / 'ledger.jsonl')
   assert not ledger.verify()
   event = ledger.event()
-  assert accountant.epsilon(event, found['delta']) == pytest.approx(
-      found['epsilon'], rel=1e-9)
+  assert accountant.epsilon(event, result['delta']) == pytest.approx(
+      result['epsilon'], rel=1e-9)
   # Who drops out differs from run to run: a round of too few is suppressed for
   # outsiders, and the server saw less noise than any epsilon would count on.
   if any(line['outcome'] == 'suppressed' for line in ledger.lines()):
     assert 'simulated_dropout_rate' in RUNS[name]
-    assert found['epsilon_server'] is None
-    assert 'suppressed rounds' in found['caveats']
+    assert result['epsilon_server'] is None
+    assert 'suppressed rounds' in result['caveats']
   else:
-    assert found['epsilon_server'] > found['epsilon']
-  assert found['adjacency'] == base.ZERO_OUT
+    assert result['epsilon_server'] > result['epsilon']
+  assert result['adjacency'] == base.ZERO_OUT
   assert ('count' in json.dumps(event.to_json()).lower()) or name not in ADAPTING
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', RUNS)
 def test_the_trust_model_is_that_of_the_mechanism(runs, name):
-  found, _ = runs(name)
-  central = found['mechanism'] == 'skellam_central'
-  assert ('the server is trusted: it sees' in found['trust_model']) == central
-  assert ('the server is trusted' in found['observers_server']) == central
-  caveats = set(found['caveats'])
+  result, _ = runs(name)
+  central = result['mechanism'] == 'skellam_central'
+  assert ('the server is trusted: it sees' in result['trust_model']) == central
+  assert ('the server is trusted' in result['observers_server']) == central
+  caveats = set(result['caveats'])
   assert ('approximate amplification' in caveats) == (
-      found['mechanism'] == 'discrete_gaussian')
+      result['mechanism'] == 'discrete_gaussian')
   assert ('no rotation' in caveats) == ('none' in name)
 
 
@@ -100,8 +100,8 @@ def test_the_trust_model_is_that_of_the_mechanism(runs, name):
 @pytest.mark.parametrize('name, padded', [
     ('skellam dft', 16), ('skellam none', 15), ('skellam_central', 16)])
 def test_the_rotation_decides_the_padding(runs, name, padded):
-  found, _ = runs(name)
-  assert (found['parameters'], found['details']['dimension_padded']) == (15, padded)
+  result, _ = runs(name)
+  assert (result['parameters'], result['details']['dimension_padded']) == (15, padded)
   model = _plan(epsilon=None, noise_multiplier=1.0, dimension=7346, **{
       key: RUNS[name].get(key, 'hadamard') for key in ('mechanism', 'rotation')})
   assert model.params.padded_dimension == (8192 if 'central' in name else 7346)
@@ -110,21 +110,21 @@ def test_the_rotation_decides_the_padding(runs, name, padded):
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ADAPTING)
 def test_an_adaptive_clip_is_published_and_moves(runs, name):
-  found, folder = runs(name)
+  result, folder = runs(name)
   rows = _rows(folder)
   clips = [float(row['public/clip']) for row in rows]
   assert clips[0] == 0.3 and clips[1] != 0.3 and 0.1 < clips[1] < 1
   grid = [float(row['public/scale']) * clip for row, clip in zip(rows, clips)]
   assert grid[0] == pytest.approx(grid[1], rel=1e-6)
-  assert found['details']['adaptive_clip']['count_stddev'] == 2
-  assert 'Theorem 3.5; PLD' in found['source']
+  assert result['details']['adaptive_clip']['count_stddev'] == 2
+  assert 'Theorem 3.5; PLD' in result['source']
   assert not [key for key in rows[0] if 'diagnostics' in key]
 
 
 @pytest.mark.slow
 def test_a_fixed_clip_is_not_published_as_a_measurement(runs):
-  found, folder = runs('skellam dft')
-  assert found['details']['adaptive_clip'] is None
+  result, folder = runs('skellam dft')
+  assert result['details']['adaptive_clip'] is None
   assert 'public/clip' not in _rows(folder)[0]
 
 

@@ -10,9 +10,9 @@ from tff_pipelines.fedavg import partition_figure
 def _colours(path):
   """The share of the figure that each colour has."""
   figure = (255 * matplotlib.image.imread(path)[:, :, :3]).astype(int)
-  found, counts = np.unique(
+  result, counts = np.unique(
       figure.reshape([-1, 3]), axis=0, return_counts=True)
-  return {tuple(colour): count / counts.sum() for colour, count in zip(found, counts)}
+  return {tuple(colour): count / counts.sum() for colour, count in zip(result, counts)}
 
 
 def test_bars_are_as_long_as_the_counts_are_large(tmp_path):

@@ -1,4 +1,4 @@
-"""What is accounted is what is executed."""
+"""The plan accounts for what is executed."""
 
 import json
 import math
@@ -235,17 +235,17 @@ def test_degenerate_grid_needs_a_flag_and_then_warns():
   coarse = {'bits': 6, 'noise_multiplier': 1.0}
   with pytest.raises(ValueError, match='degenerate setting.*bits=7 would do'):
     _plan(**coarse)
-  found = _caveats(_plan(**coarse, attributes={'allow_degenerate': True}))
-  assert 'degenerate grid' in found['degenerate grid']
+  result = _caveats(_plan(**coarse, attributes={'allow_degenerate': True}))
+  assert 'degenerate grid' in result['degenerate grid']
 
 
 def test_seed_and_diagnostics_are_warned_of():
   seeded, measured = 'seeded: not private', 'diagnostics outside the guarantee'
   assert not {seeded, measured} & set(_caveats(_plan()))
-  found = _caveats(_plan(attributes={'seed': 0, 'diagnostics': True}))
-  assert found[seeded].startswith('seeded run: no privacy guarantee')
-  assert found[measured].startswith('diagnostics are on')
-  assert 'outside the guarantee' in found[measured]
+  result = _caveats(_plan(attributes={'seed': 0, 'diagnostics': True}))
+  assert result[seeded].startswith('seeded run: no privacy guarantee')
+  assert result[measured].startswith('diagnostics are on')
+  assert 'outside the guarantee' in result[measured]
 
 
 @pytest.mark.parametrize('mechanism', MECHANISMS)
@@ -258,9 +258,9 @@ def test_simulated_secure_aggregation_is_warned_of(mechanism):
 def test_what_mechanism_and_rotation_do_not_promise_is_warned_of():
   approximate, unrotated = 'approximate amplification', 'no rotation'
   assert not {approximate, unrotated} & set(_caveats(_plan()))
-  found = _caveats(_plan(
+  result = _caveats(_plan(
       mechanism='discrete_gaussian', rotation='none', beta=0.0, noise_multiplier=2.0))
-  assert {approximate, unrotated} <= set(found)
+  assert {approximate, unrotated} <= set(result)
   fixed = _caveats(_plan(mechanism='discrete_gaussian', sampling='fixed'))
   assert approximate not in fixed
 

@@ -60,20 +60,20 @@ def _arrays(structure):
   return [np.asarray(leaf) for leaf in tf.nest.flatten(structure)]
 
 
-def _assert_identical(found, wanted):
-  found, wanted = _arrays(found), _arrays(wanted)
-  assert len(found) == len(wanted)
-  for a, b in zip(found, wanted):
+def _assert_identical(result, wanted):
+  result, wanted = _arrays(result), _arrays(wanted)
+  assert len(result) == len(wanted)
+  for a, b in zip(result, wanted):
     assert a.tobytes() == b.tobytes()
 
 
 def _names(type_signature):
   """All names of fields in a TFF type."""
-  found = set()
+  result = set()
   if isinstance(type_signature, tff.StructType):
     for name, member in tff.structure.iter_elements(type_signature):
-      found |= {name} | _names(member)
-  return found
+      result |= {name} | _names(member)
+  return result
 
 
 @pytest.mark.parametrize('mechanism, measured', [
@@ -86,7 +86,7 @@ def test_nothing_of_a_client_is_measured_unless_asked_for(mechanism, measured):
 
 
 @pytest.mark.parametrize('mechanism', ['none', 'gaussian', 'skellam'])
-def test_diagnostics_measure_survivors_and_training(mechanism):
+def test_diagnostics_measure_reporting_clients_and_training(mechanism):
   process = _process(_mean_factory(mechanism, diagnostics=True), diagnostics=True)
   metrics = process.next.type_signature.result['metrics'].member
   assert {'training', 'loss', 'examples', 'diagnostics', 'num_reporting', 'clipped',
@@ -116,8 +116,8 @@ def test_server_is_sgd_with_momentum_on_the_mean_update(one_worker, momentum):
     velocity = [momentum * v - m for v, m in zip(velocity, mean)]
     weights = [(w - 0.5 * v).astype(np.float32) for w, v in zip(weights, velocity)]
     state = process.next(state, clients)['state']
-    for found, wanted in zip(state['weights'], weights):
-      np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
+    for result, wanted in zip(state['weights'], weights):
+      np.testing.assert_allclose(result, wanted, rtol=1e-4, atol=1e-6)
   moved = np.abs(weights[0] - tiny_task.initial_weights(0)[0]).max()
   assert moved > 0.1
 
@@ -157,11 +157,11 @@ def test_client_that_is_not_finite_contributes_zero_and_its_noise(
   bad = tiny_task.examples(5, 9)
   bad['x'][3, 2] = value
   # The noise follows from the client's key, not from its examples.
-  found = process.next(state, [*good, _client(bad, 9)])['state']
+  result = process.next(state, [*good, _client(bad, 9)])['state']
   silent = process.next(state, [*good, _client(tiny_task.examples(0, 9), 9)])['state']
-  _assert_identical(found, silent)
+  _assert_identical(result, silent)
   without = process.next(state, [_client(tiny_task.examples(0, 9), 9)])['state']
-  assert np.any(np.asarray(found['weights'][0]) != without['weights'][0])
+  assert np.any(np.asarray(result['weights'][0]) != without['weights'][0])
 
 
 def test_unseeded_rounds_from_one_state_differ(in_process):

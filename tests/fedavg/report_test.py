@@ -1,4 +1,4 @@
-"""What a training run says of itself."""
+"""The run report of training."""
 
 import dataclasses
 import json
@@ -37,7 +37,7 @@ def _plan(mechanism='skellam', epsilon=6.0, seed=None, diagnostics=False, **chan
 
 
 def _records(plan, folder, starts=1, rounds=ROUNDS):
-  """The folder of a run that was started so many times."""
+  """The folder of a run after this many starts."""
   state = {'weights': np.zeros(3, np.float32)}
   for number in range(starts):
     records = records_lib.RunRecords(
@@ -76,22 +76,24 @@ def _server(plan, rounds):
 
 def test_summary_states_what_was_guaranteed_to_whom(tmp_path):
   plan = _plan()
-  found = _summary(plan, tmp_path / 'run')
-  assert 5.99 < found['epsilon'] <= 6.0
-  assert found['epsilon_server'] > found['epsilon']
-  assert (found['delta'], found['rounds'], found['starts']) == (1 / 50, 3, 1)
-  assert (found['adjacency'], found['sampling']) == ('zero-out', 'poisson')
-  assert found['secure_aggregation'] == 'simulated'
-  assert found['details']['scale'] == plan.params.scale and found['bits'] == 18
-  assert found['details']['dimension_padded'] == 16
-  assert found['accuracy'] == 0.75 and found['headline_of'] == 'test_clients'
-  assert found['trust_model'] and '2110.04995' in found['source']
-  assert found['configuration']
-  assert found['privacy_unit'] == 'one client'
-  assert (found['family'], found['algorithm']) == ('train', 'fedavg')
-  assert (found['task'], found['model'], found['parameters']) == ('tiny', 'softmax', 15)
-  assert (found['population'], found['cohort_size'], found['clip']) == (50, 10, 0.5)
-  assert found['noise_multiplier'] == plan.mechanism.noise_multiplier
+  summary = _summary(plan, tmp_path / 'run')
+  assert 5.99 < summary['epsilon'] <= 6.0
+  assert summary['epsilon_server'] > summary['epsilon']
+  assert (summary['delta'], summary['rounds'], summary['starts']) == (1 / 50, 3, 1)
+  assert (summary['adjacency'], summary['sampling']) == ('zero-out', 'poisson')
+  assert summary['secure_aggregation'] == 'simulated'
+  assert summary['details']['scale'] == plan.params.scale and summary['bits'] == 18
+  assert summary['details']['dimension_padded'] == 16
+  assert summary['accuracy'] == 0.75 and summary['headline_of'] == 'test_clients'
+  assert summary['trust_model'] and '2110.04995' in summary['source']
+  assert summary['configuration']
+  assert summary['privacy_unit'] == 'one client'
+  assert (summary['family'], summary['algorithm']) == ('train', 'fedavg')
+  assert (summary['task'], summary['model']) == ('tiny', 'softmax')
+  assert summary['parameters'] == 15
+  assert (summary['population'], summary['cohort_size']) == (50, 10)
+  assert summary['clip'] == 0.5
+  assert summary['noise_multiplier'] == plan.mechanism.noise_multiplier
 
 
 def test_every_start_may_have_shown_the_server_a_round_more(tmp_path):
@@ -117,36 +119,36 @@ def test_start_after_the_last_round_has_shown_nothing(tmp_path):
 
 def test_unfinished_run_is_accounted_for_the_rounds_that_it_released(tmp_path):
   plan = _plan()
-  found = _summary(plan, tmp_path / 'run', rounds=2)
-  assert found['rounds'] == 2
-  assert found['epsilon'] == plan.epsilon(2) < plan.epsilon(3)
+  summary = _summary(plan, tmp_path / 'run', rounds=2)
+  assert summary['rounds'] == 2
+  assert summary['epsilon'] == plan.epsilon(2) < plan.epsilon(3)
 
 
 def test_seeded_run_has_no_epsilon(tmp_path):
-  found = _summary(_plan(seed=3), tmp_path / 'run')
-  assert found['epsilon'] is found['epsilon_server'] is None
-  assert 5.99 < found['epsilon_if_unseeded'] <= 6.0
-  assert found['warnings'][0].startswith('seeded run: no privacy guarantee')
+  summary = _summary(_plan(seed=3), tmp_path / 'run')
+  assert summary['epsilon'] is summary['epsilon_server'] is None
+  assert 5.99 < summary['epsilon_if_unseeded'] <= 6.0
+  assert summary['warnings'][0].startswith('seeded run: no privacy guarantee')
 
 
 def test_run_without_privacy_has_no_epsilon(tmp_path):
-  found = _summary(_plan('none'), tmp_path / 'run')
-  assert found['epsilon'] is found['epsilon_server'] is None
-  assert found['adjacency'] is found['noise_multiplier'] is found['clip'] is None
-  assert found['secure_aggregation'] is found['details']['scale'] is None
+  summary = _summary(_plan('none'), tmp_path / 'run')
+  assert summary['epsilon'] is summary['epsilon_server'] is None
+  assert summary['adjacency'] is summary['noise_multiplier'] is summary['clip'] is None
+  assert summary['secure_aggregation'] is summary['details']['scale'] is None
 
 
 def test_central_baseline_claims_no_secure_aggregation(tmp_path):
-  found = _summary(_plan('gaussian'), tmp_path / 'run')
-  assert found['secure_aggregation'] is found['bits'] is None
-  assert found['clip'] == 0.5 and 5.99 < found['epsilon'] <= 6.0
-  assert found['accountant'] == 'pld'
-  assert 'trusted' in found['trust_model']
+  summary = _summary(_plan('gaussian'), tmp_path / 'run')
+  assert summary['secure_aggregation'] is summary['bits'] is None
+  assert summary['clip'] == 0.5 and 5.99 < summary['epsilon'] <= 6.0
+  assert summary['accountant'] == 'pld'
+  assert 'trusted' in summary['trust_model']
 
 
 def test_diagnostics_are_warned_of(tmp_path):
-  found = _summary(_plan(diagnostics=True), tmp_path / 'run')
-  assert any('outside the guarantee' in text for text in found['warnings'])
+  summary = _summary(_plan(diagnostics=True), tmp_path / 'run')
+  assert any('outside the guarantee' in text for text in summary['warnings'])
 
 
 @pytest.mark.parametrize('mechanism', ['none', 'gaussian', 'skellam'])
@@ -154,9 +156,9 @@ def test_diagnostics_are_warned_of(tmp_path):
 def test_end_of_a_run_is_json_text_and_a_figure(tmp_path, mechanism, seed):
   plan = _plan(mechanism, seed=seed)
   records = _records(plan, tmp_path / 'run')
-  found, outcome, text = _reported(plan, records)
-  assert found == json.loads(json.dumps(found, allow_nan=False))
-  assert found['held_out']['test_examples'] == {'accuracy': 0.5, 'loss': None}
+  result, outcome, text = _reported(plan, records)
+  assert result == json.loads(json.dumps(result, allow_nan=False))
+  assert result['held_out']['test_examples'] == {'accuracy': 0.5, 'loss': None}
   assert set(outcome.figures) == {files.FIGURE}
   outcome.figures[files.FIGURE](records.folder / files.FIGURE)
   figure = matplotlib.image.imread(records.folder / files.FIGURE)
@@ -173,7 +175,7 @@ def test_end_of_a_run_is_json_text_and_a_figure(tmp_path, mechanism, seed):
   else:
     assert 'epsilon 6.0000 at delta 0.02' in text
     assert 'adjacency zero-out' in text and 'trust model: ' in text
-  for warning in found['warnings']:
+  for warning in result['warnings']:
     assert f'warning: {warning}' in text
 
 
@@ -214,16 +216,16 @@ def test_adaptive_clip_is_described_and_reported(tmp_path):
   details = '\n'.join(report.describe(TASK, plan).details)
   assert ('adaptive clip: quantile 0.5 of the norms, learning rate 0.2, noise of 3 '
           'clients on the count') in details
-  found = _summary(plan, tmp_path / 'run')
-  assert found['details']['adaptive_clip']['count_stddev'] == 3
+  summary = _summary(plan, tmp_path / 'run')
+  assert summary['details']['adaptive_clip']['count_stddev'] == 3
   assert _summary(_plan(), tmp_path / 'fixed')['details']['adaptive_clip'] is None
 
 
 def test_what_a_reader_must_know_of_the_data_is_passed_on(tmp_path):
   plan = _plan()
   task = dataclasses.replace(TASK, warnings=(Note('words', 'words are counted'),))
-  found, _, text = _reported(plan, _records(plan, tmp_path / 'run'), task)
-  assert 'words' in found['caveats'] and 'words are counted' in found['warnings']
+  result, _, text = _reported(plan, _records(plan, tmp_path / 'run'), task)
+  assert 'words' in result['caveats'] and 'words are counted' in result['warnings']
   assert 'warning: words are counted' in text
 
 
@@ -243,18 +245,18 @@ def test_metrics_of_people_whom_no_epsilon_protects_are_said_to_be(
     tmp_path, name, of_files, words):
   plan = _plan()
   task, results = _of(name, test_of_files=of_files)
-  found, _, text = _reported(plan, _records(plan, tmp_path / 'run'), task, results)
-  assert found['epsilon'] is not None
-  assert found['outside_guarantee'] == ([name] if words else [])
-  warnings = [note for note in found['warnings'] if f'metrics on {name} ' in note]
+  result, _, text = _reported(plan, _records(plan, tmp_path / 'run'), task, results)
+  assert result['epsilon'] is not None
+  assert result['outside_guarantee'] == ([name] if words else [])
+  warnings = [note for note in result['warnings'] if f'metrics on {name} ' in note]
   if words is None:
     assert not warnings and 'test: accuracy' in text
-    assert 'held-out metrics not protected' not in found['caveats']
+    assert 'held-out metrics not protected' not in result['caveats']
     return
   warning, = warnings
   assert 'outside the guarantee' in warning and words in warning
   assert f'warning: {warning}' in text
-  assert 'held-out metrics not protected' in found['caveats']
+  assert 'held-out metrics not protected' in result['caveats']
   assert f'{name}: accuracy 0.7500, loss 0.5000, outside the guarantee' in text
 
 
@@ -267,10 +269,10 @@ def test_counts_of_people_whom_no_epsilon_protects_are_marked(
   model = dataclasses.replace(task.model, breakdown=Breakdown(
       kind='class', names='abc', count=lambda *_: {}))
   counts = {key: np.ones(3) for key in ('occurred', 'right', 'predicted')}
-  found, outcome, _ = _reported(
+  summary, outcome, _ = _reported(
       plan, _records(plan, tmp_path / 'run'), dataclasses.replace(task, model=model),
       results, {name: counts})
-  assert found['breakdown'][name]['outside_guarantee'] is outside
+  assert summary['breakdown'][name]['outside_guarantee'] is outside
   assert outcome.weakest == "class 'a' 100% of 1, 'b' 100% of 1, 'c' 100% of 1"
 
 
@@ -282,7 +284,7 @@ def test_labels_of_a_users_clients_are_drawn_under_diagnostics_only(
   plan = _plan(diagnostics=diagnostics)
   task, results = _of(
       'test', test_of_files=of_files, label_counts=np.array([[1, 2, 3], [3, 2, 1]]))
-  found, outcome, _ = _reported(
+  result, outcome, _ = _reported(
       plan, _records(plan, tmp_path / 'run'), task, results)
   name = partition_figure.FIGURE
   assert (name in outcome.figures) == drawn
@@ -291,7 +293,7 @@ def test_labels_of_a_users_clients_are_drawn_under_diagnostics_only(
     assert matplotlib.image.imread(tmp_path / name).std() > 0.05
   warned = any(
       name in text and 'diagnostics' in text and 'outside the guarantee' in text
-      for text in found['warnings'])
+      for text in result['warnings'])
   assert warned == (of_files and drawn)
 
 
@@ -300,10 +302,10 @@ def test_skipped_clients_are_counted_and_said(tmp_path):
   task = tiny_task.task(num_clients=50)
   task.skips.enabled = True
   task.skips.client('7', ValueError('bad'))
-  found, _, _ = _reported(plan, _records(plan, tmp_path / 'run'), task)
-  assert found['details']['skipped_clients'] == 1
-  assert found['details']['skipped_records'] == 0
-  assert 'bad clients skipped' in found['caveats']
+  result, _, _ = _reported(plan, _records(plan, tmp_path / 'run'), task)
+  assert result['details']['skipped_clients'] == 1
+  assert result['details']['skipped_records'] == 0
+  assert 'bad clients skipped' in result['caveats']
 
 
 def test_delta_of_the_plan_is_shown_rounded_up_and_noise_as_it_was_given(tmp_path):

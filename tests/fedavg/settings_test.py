@@ -1,4 +1,4 @@
-"""What a training run can be asked for, and what is refused at once."""
+"""Settings of training: defaults, options of tasks, refusals."""
 
 import dataclasses
 import math
@@ -20,21 +20,21 @@ def _parse(*arguments):
 
 
 def test_without_flags_the_plan_is_skellam_at_epsilon_eight():
-  found = _parse()
-  assert (found.mechanism, found.target_epsilon) == ('skellam', 8.0)
-  assert found.epsilon is found.noise_multiplier is found.delta is None
-  assert (found.sampling, found.bits, found.rounds) == ('poisson', 18, 50)
-  assert found.given == frozenset()
-  assert (found.task, found.task_options) == ('emnist', {})
-  assert found.seed is found.output_dir is None
-  assert not found.diagnostics and not found.resume
-  assert found == TrainSettings()
+  settings = _parse()
+  assert (settings.mechanism, settings.target_epsilon) == ('skellam', 8.0)
+  assert settings.epsilon is settings.noise_multiplier is settings.delta is None
+  assert (settings.sampling, settings.bits, settings.rounds) == ('poisson', 18, 50)
+  assert settings.given == frozenset()
+  assert (settings.task, settings.task_options) == ('emnist', {})
+  assert settings.seed is settings.output_dir is None
+  assert not settings.diagnostics and not settings.resume
+  assert settings == TrainSettings()
 
 
 def test_given_noise_multiplier_replaces_the_default_epsilon():
-  found = _parse('--noise_multiplier=1.5')
-  assert (found.target_epsilon, found.noise_multiplier) == (None, 1.5)
-  assert found.given == {'noise_multiplier'}
+  settings = _parse('--noise_multiplier=1.5')
+  assert (settings.target_epsilon, settings.noise_multiplier) == (None, 1.5)
+  assert settings.given == {'noise_multiplier'}
 
 
 def test_epsilon_that_was_given_is_the_target():
@@ -49,13 +49,13 @@ def test_epsilon_and_noise_multiplier_together_are_refused():
 
 
 def test_none_has_no_target_and_takes_no_noise():
-  found = TrainSettings(mechanism='none')
-  assert found.target_epsilon is found.noise_multiplier is None
+  settings = TrainSettings(mechanism='none')
+  assert settings.target_epsilon is settings.noise_multiplier is None
 
 
 def test_options_that_were_not_given_are_left_to_the_task():
-  found = _parse('--model=cnn_1m', '--num_clients=7', '--data_seed=0')
-  assert found.task_options == {'model': 'cnn_1m', 'num_clients': 7, 'data_seed': 0}
+  settings = _parse('--model=cnn_1m', '--num_clients=7', '--data_seed=0')
+  assert settings.task_options == {'model': 'cnn_1m', 'num_clients': 7, 'data_seed': 0}
 
 
 def test_every_option_of_every_task_is_a_setting():

@@ -76,10 +76,10 @@ def _upgraded(recorded, **settings):
 def test_settings_of_version_1_are_those_that_were_given(name):
   given, recorded = CASES[name]
   recorded = {**DEFAULT, **recorded}
-  settings, found = _upgraded(recorded, **given)
-  assert settings.differences(found['settings']) == []
-  assert found['identity'] == {'data_fingerprint': recorded['data_fingerprint']}
-  assert found['plan'] == {
+  settings, result = _upgraded(recorded, **given)
+  assert settings.differences(result['settings']) == []
+  assert result['identity'] == {'data_fingerprint': recorded['data_fingerprint']}
+  assert result['plan'] == {
       key: recorded[key]
       for key in ('noise_multiplier', 'delta', 'dimension', 'population')}
 
@@ -98,8 +98,8 @@ def test_settings_of_version_1_are_those_that_were_given(name):
     ('options of the task', {'task': 'stackoverflow_tag', 'num_labels': 6},
      ['num_clients'])])
 def test_other_settings_than_those_of_version_1_are_named(name, given, expected):
-  settings, found = _upgraded({**DEFAULT, **CASES[name][1]}, **given)
-  assert settings.differences(found['settings']) == expected
+  settings, result = _upgraded({**DEFAULT, **CASES[name][1]}, **given)
+  assert settings.differences(result['settings']) == expected
 
 
 def test_data_of_version_1_are_recognised():
@@ -151,24 +151,24 @@ def test_run_of_version_1_ends_as_if_it_had_never_stopped(started, tmp_path):
   whole = tiny_run.experiment(tmp_path / 'whole', seed=8).run()
   folder = _copy(started, tmp_path / 'run', **NOISE_GIVEN)
   before = (folder / files.CONFIGURATION).read_bytes()
-  found = tiny_run.experiment(folder, seed=8, resume=True).run()
-  assert found['starts'] == 2 and found['rounds'] == 3
-  assert found['held_out'] == whole['held_out']
+  result = tiny_run.experiment(folder, seed=8, resume=True).run()
+  assert result['starts'] == 2 and result['rounds'] == 3
+  assert result['held_out'] == whole['held_out']
   assert (folder / files.METRICS).read_bytes() == (
       tmp_path / 'whole' / files.METRICS).read_bytes()
   # What was recorded stays as it is, and so does what lines of the ledger refer to.
   assert (folder / files.CONFIGURATION).read_bytes() == before
-  assert found['configuration'] == files.configuration_hash(json.loads(before))
+  assert result['configuration'] == files.configuration_hash(json.loads(before))
 
 
 def test_calibrated_noise_of_version_1_is_taken_over(started, tmp_path):
   # Another number than the present calibration gives for epsilon 8.
   folder = _copy(started, tmp_path / 'run', noise_multiplier=1.0, seed=8,
                  simulation_seed=8)
-  found = tiny_run.experiment(
+  result = tiny_run.experiment(
       folder, seed=8, resume=True, noise_multiplier=None).run()
-  assert found['noise_multiplier'] == 1.0
-  assert found['epsilon_if_unseeded'] < 7
+  assert result['noise_multiplier'] == 1.0
+  assert result['epsilon_if_unseeded'] < 7
 
 
 @pytest.mark.parametrize('recorded, settings, message', [

@@ -109,7 +109,7 @@ def _looked_up(word):
 
 @tff.tensorflow.computation(np.int32)
 def _counted(x):
-  """What a variable holds that is 0 at first."""
+  """The value of a variable that is 0 at first."""
   variable = tf.Variable(0)
   return variable.assign_add(x)
 
@@ -118,11 +118,11 @@ def _counted(x):
 def _remembered(x):
   """Whether a table, which nothing initializes, knows x already; enters it."""
   table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, -1)
-  found = table.lookup(x)
-  with tf.control_dependencies([found]):
+  result = table.lookup(x)
+  with tf.control_dependencies([result]):
     insert = table.insert([x], [x])
   with tf.control_dependencies([insert]):
-    return found >= 0
+    return result >= 0
 
 
 @tff.federated_computation(_clients(np.int32), _server(np.int32))
@@ -163,7 +163,7 @@ def _sum_of_structures(values):
 
 
 @tff.federated_computation
-def _of_nobody():
+def _of_no_clients():
   return (tff.federated_sum(tff.federated_value(1, tff.CLIENTS)),
           tff.federated_eval(_three, tff.SERVER), tff.federated_value(
               'text', tff.SERVER))
@@ -221,13 +221,13 @@ CASES = {
     'zip of equal and other values': (_mixed_zip, [[1, 2], 5]),
     'values equal at all clients': (_all_equal, [3, [1, 2]]),
     'mean, extremes, fold': (_summaries, [[1.0, 2.5, -4.0], [3.0, 1.0, 0.5]]),
-    'mean, extremes, fold of nobody': (_summaries, [[], []]),
+    'mean, extremes, fold of no clients': (_summaries, [[], []]),
     'secure sums': (_secure, [[11, 22, -3]]),
-    'secure sums of nobody': (_secure, [[]]),
+    'secure sums of no clients': (_secure, [[]]),
     'sums of structures': (_sum_of_structures, [
         [(100, collections.OrderedDict(y=0.5, x=[1.0, 2.0]))] * 3]),
-    'sums of structures of nobody': (_sum_of_structures, [[]]),
-    'without an argument': (_of_nobody, []),
+    'sums of structures of no clients': (_sum_of_structures, [[]]),
+    'without an argument': (_of_no_clients, []),
     'evaluation at clients': (_threes_and_sum, [[1, 2]]),
     'many clients': (_at_each(_plus_one), [list(range(1000))]),
 }
@@ -237,12 +237,12 @@ CASES = {
 def test_results_and_their_types_are_those_of_the_worker(
     name, _in_process_context, _one_worker_context):
   computation, arguments = CASES[name]
-  found = []
+  result = []
   for context in (_in_process_context, _one_worker_context):
     with contexts.installed(context):
       # Twice: nothing is left from the first call.
-      found.append([_described(computation(*arguments)) for _ in range(2)])
-  assert found[0] == found[1]
+      result.append([_described(computation(*arguments)) for _ in range(2)])
+  assert result[0] == result[1]
 
 
 def test_a_result_at_no_client_is_an_empty_list(in_process):
@@ -285,18 +285,18 @@ def test_an_error_tells_the_place_the_rule_and_what_was_found(
 def test_modular_sums_are_those_of_python_integers(bits, modulus, dtype):
   values = np.random.default_rng(0).integers(
       -2**bits, 2**bits, size=[50, 2], dtype=np.int64).astype(dtype)
-  found = in_process_values.total(
+  result = in_process_values.total(
       tff.TensorType(dtype, [2]), list(values), np.int64(modulus))
-  assert found.dtype == dtype
-  assert found.tolist() == [
+  assert result.dtype == dtype
+  assert result.tolist() == [
       sum(int(v) for v in column) % modulus for column in values.T]
 
 
 def test_modular_sums_of_large_moduli_do_not_overflow():
   modulus = 2**63 - 1
-  found = in_process_values.total(
+  result = in_process_values.total(
       tff.TensorType(np.int64), [np.int64(modulus - 1)] * 5, modulus)
-  assert found.dtype == np.int64 and found == 5 * (modulus - 1) % modulus
+  assert result.dtype == np.int64 and result == 5 * (modulus - 1) % modulus
   for bad in (0, -4):
     with pytest.raises(ValueError, match=f'modulus must be in .* found {bad}'):
       in_process_values.total(tff.TensorType(np.int64), [], bad)
@@ -353,7 +353,7 @@ def _fresh_keys(unused):
   """Keys of all places of a graph: int64 [4 + 3 + 2, 2]."""
   del unused
   loop = tf.while_loop(
-      lambda i, found: i < 4, lambda i, found: (i + 1, found.write(i, keys.fresh())),
+      lambda i, result: i < 4, lambda i, result: (i + 1, result.write(i, keys.fresh())),
       [0, tf.TensorArray(tf.int64, 4, element_shape=[2])])[1].stack()
   mapped = tf.map_fn(lambda _: keys.fresh(), tf.range(3), fn_output_signature=tf.int64)
   return tf.concat([loop, mapped, [keys.fresh(), keys.fresh()]], axis=0)
@@ -393,7 +393,7 @@ def test_contexts_used_by_several_threads_draw_different_keys(in_process):
 
   with concurrent.futures.ThreadPoolExecutor(3) as threads:
     rows = np.concatenate(
-        [keys_ for found in threads.map(draw, range(3)) for keys_ in found])
+        [keys_ for result in threads.map(draw, range(3)) for keys_ in result])
   _assert_distinct(rows, 3 * 30 * 9)
 
 
@@ -409,7 +409,7 @@ def test_loops_of_the_old_kind_draw_a_fresh_key_in_each_round(in_process, monkey
     try:
       return tf.while_loop(
           lambda i, _: i < 4,
-          lambda i, found: (i + 1, found.write(i, keys.fresh())),
+          lambda i, result: (i + 1, result.write(i, keys.fresh())),
           [0, tf.TensorArray(tf.int64, 4, element_shape=[2])])[1].stack()
     finally:
       tf.compat.v1.enable_control_flow_v2()
@@ -429,11 +429,11 @@ def test_kernel_entropy_is_fed_where_it_can_be(in_process, monkeypatch):
   real = os.urandom
   monkeypatch.setattr(
       in_process_graph.os, 'urandom', lambda n: drawn.append(real(n)) or drawn[-1])
-  found = tff.tensorflow.computation(
+  result = tff.tensorflow.computation(
       lambda: (keys.fresh(), keys.derive(keys.fresh(), 3)))()
   first, second = (np.frombuffer(x, np.int64) for x in drawn)
-  np.testing.assert_array_equal(found[0], first)
-  np.testing.assert_array_equal(found[1], keys.derive(second, 3))
+  np.testing.assert_array_equal(result[0], first)
+  np.testing.assert_array_equal(result[1], keys.derive(second, 3))
 
 
 def _learning_process():

@@ -23,28 +23,28 @@ _PROC = pathlib.Path('/proc')
 
 def _processes():
   """Process id -> (parent, state, when it started), of all there are."""
-  found = {}
+  result = {}
   for path in _PROC.iterdir():
     if path.name.isdigit():
       try:
         fields = (path / 'stat').read_text().rpartition(')')[2].split()
       except OSError:
         continue  # It has just ended.
-      found[int(path.name)] = (int(fields[1]), fields[0], fields[19])
-  return found
+      result[int(path.name)] = (int(fields[1]), fields[0], fields[19])
+  return result
 
 
 def _descendants(pid):
   """Ids, with the times of start, of the processes that `pid` has started."""
   processes = _processes()
-  found, fresh = {}, [pid]
+  result, fresh = {}, [pid]
   while fresh:
     parent = fresh.pop()
     for child, (its_parent, _, started) in processes.items():
       if its_parent == parent:
-        found[child] = started
+        result[child] = started
         fresh.append(child)
-  return found
+  return result
 
 
 def _workers_below(pid):
@@ -136,9 +136,9 @@ def test_workers_die_with_a_driver_that_is_killed_in_a_round(number):
         endless_round([1, 2, 3])
   ''')
   driver.wait_for('running')
-  below, found = _descendants(driver.pid), _workers_below(driver.pid)
+  below, workers_found = _descendants(driver.pid), _workers_below(driver.pid)
   # One from a thread that has ended long ago, one from the main thread.
-  assert len(found) == 2 and len(_alive(found)) == 2
+  assert len(workers_found) == 2 and len(_alive(workers_found)) == 2
   driver.kill(number)
   _wait_until_gone(below, seconds=6)
   code, _ = driver.finish(seconds=10)
@@ -196,13 +196,13 @@ def test_a_worker_that_is_stopped_is_gone_at_once_and_may_be_stopped_again():
 def test_a_worker_dies_with_its_supervisor():
   before = set(_workers_below(os.getpid()))
   worker = workers.Worker()
-  found = {pid: started for pid, started in _workers_below(os.getpid()).items()
+  workers_found = {pid: started for pid, started in _workers_below(os.getpid()).items()
            if pid not in before}
-  (pid,) = found
+  (pid,) = workers_found
   supervisor = _processes()[pid][0]
   assert supervisor != os.getpid()
   os.kill(supervisor, signal.SIGKILL)
-  _wait_until_gone(found, seconds=3)
+  _wait_until_gone(workers_found, seconds=3)
   time.sleep(0.5)
   worker.stop()
 

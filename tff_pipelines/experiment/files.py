@@ -4,7 +4,6 @@ Without TensorFlow, for programs that only read what runs have left.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-import contextlib
 import csv
 import datetime
 import hashlib
@@ -76,7 +75,7 @@ def read_arrays(path: pathlib.Path) -> dict[str, np.ndarray] | None:
 
 
 def new_folder(*words: str) -> pathlib.Path:
-  """A folder below out/, named by words and the present time; not created."""
+  """The path of a new folder below out/, named by words and the present time."""
   now = datetime.datetime.now().strftime('%Y%m%d-%H%M%S')
   return pathlib.Path('out') / '-'.join((*words, now))
 
@@ -85,22 +84,20 @@ def check_writable(path: str | os.PathLike[str], name: str) -> None:
   """Raises ValueError unless a file or folder can be created at `path`.
 
   Args:
-    path: Of what will be written; folders above it are created on the way.
-    name: Of the setting, for the message.
+    path: Path to be written; missing folders above it count as creatable.
+    name: Name of the setting, for the message.
   """
   target = pathlib.Path(path).absolute()
-  if target.exists() and target.is_file():
+  if target.is_file():
     return
   while not target.exists():
     target = target.parent
-  if not target.is_dir():
-    raise ValueError(
-        f'{name}={os.fspath(path)} can\'t be written: {target} is not a folder')
   try:
     tempfile.TemporaryFile(dir=target).close()
   except OSError as error:
-    raise ValueError(f'{name}={os.fspath(path)} can\'t be written: {target}: '
-                     f'{error.strerror}') from None
+    reason = f': {error.strerror}' if target.is_dir() else ' is not a folder'
+    raise ValueError(
+        f'{name}={os.fspath(path)} can\'t be written: {target}{reason}') from None
 
 
 def check_folder(folder: str | os.PathLike[str], *, resume: bool,
@@ -115,29 +112,26 @@ def check_folder(folder: str | os.PathLike[str], *, resume: bool,
       raise ValueError(
           f'{name}={os.fspath(folder)} holds a run already: pass --resume to '
           'continue it, or choose another folder')
-  elif path.exists() and any(
-      not _is_partial(entry.name) for entry in path.iterdir()):
+  elif path.exists() and not all(_is_partial(entry) for entry in path.iterdir()):
     raise ValueError(
         f'{name}={os.fspath(folder)} is not empty and holds no run: choose another '
         'folder')
 
 
-def _is_partial(name: str) -> bool:
-  """Whether a run that was killed in its first moments left it behind."""
-  return name.startswith(f'.{CONFIGURATION}.')
+def _is_partial(path: pathlib.Path) -> bool:
+  """Whether a run that was killed in its first moments left a file behind."""
+  return path.name.startswith(f'.{CONFIGURATION}.')
 
 
 def create_folder(folder: pathlib.Path) -> None:
   """Creates the folder of a new run; removes what a killed start left in it."""
   folder.mkdir(parents=True, exist_ok=True)
-  for entry in folder.iterdir():
-    if _is_partial(entry.name):
-      with contextlib.suppress(FileNotFoundError):
-        entry.unlink()
+  for entry in filter(_is_partial, folder.iterdir()):
+    entry.unlink(missing_ok=True)
 
 
 def read_configuration(folder: pathlib.Path) -> dict[str, Any] | None:
-  """What was recorded when a run started; None if the folder has no run."""
+  """The configuration that a run's first start recorded; None without a run."""
   path = folder / CONFIGURATION
   if not path.exists():
     return None

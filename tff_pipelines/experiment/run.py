@@ -113,11 +113,6 @@ class Experiment(abc.ABC):
     """The run in one line, for the report."""
     return f'{rounds} rounds'
 
-  def final_guarantee(self, plan: guarantee_lib.Plan,
-                      records: records_lib.RunRecords) -> guarantee_lib.Guarantee:
-    """All numbers of the releases."""
-    return plan.guarantee_of(records.ledger)
-
   def run(self) -> dict[str, Any]:
     """Runs, or resumes, and reports.
 
@@ -185,7 +180,7 @@ class Experiment(abc.ABC):
               description: report.Description,
               outcome: report.Outcome) -> dict[str, Any]:
     """Writes summary, report and figures, and prints the report."""
-    guarantee = self.final_guarantee(plan, records)
+    guarantee = plan.guarantee_of(records.ledger)
     caveats = report.ordered(
         [*guarantee.caveats, *description.caveats, *outcome.caveats])
     rounds = len(records.ledger.lines())

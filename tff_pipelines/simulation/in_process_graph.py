@@ -131,7 +131,7 @@ class Graph:
             callable_of(target=[self._initialize]) if self._initialize else None)
 
   def _initialized(self):
-    """What calls the graph, with nothing left from calls before."""
+    """The callable of the graph, with nothing left from calls before."""
     started = getattr(self._per_thread, 'started', None)
     if started is not None and self._keeps_state:
       started[0].close()
