@@ -51,7 +51,7 @@ class ExperimentContract:
     raise NotImplementedError
 
   def settings_class(self):
-    """Settings of the experiment."""
+    """Class of the experiment's settings."""
     raise NotImplementedError
 
   @pytest.fixture(scope='class')

@@ -134,29 +134,26 @@ class Guarantee:
 
   def to_json(self) -> dict[str, Any]:
     """The fields of a summary that are about privacy."""
-    holds = self.outsiders is not None and not self.seeded
-    outsiders = self.outsiders or Bound(epsilon=math.inf, consumed_delta=None)
-    server = self.server if holds else None
-    epsilon = files.finite(outsiders.epsilon)
+    terms, nothing = self.terms, Bound(epsilon=math.inf, consumed_delta=None)
+    outsiders = self.outsiders or nothing
+    stated, server = (nothing, nothing) if self.seeded else (
+        outsiders, self.server or nothing)
     return {
-        'epsilon': epsilon if holds else None,
-        'epsilon_server': files.finite(server.epsilon) if server else None,
-        'epsilon_if_unseeded': epsilon if self.seeded else None,
-        'delta': self.delta,
-        'consumed_delta': outsiders.consumed_delta if holds else None,
-        'consumed_delta_server': server.consumed_delta if server else None,
-        'adjacency': self.adjacency,
+        'epsilon': files.finite(stated.epsilon),
+        'epsilon_server': files.finite(server.epsilon),
+        'epsilon_if_unseeded': (
+            files.finite(outsiders.epsilon) if self.seeded else None),
+        'delta': self.delta, 'consumed_delta': stated.consumed_delta,
+        'consumed_delta_server': server.consumed_delta, 'adjacency': self.adjacency,
         'adjacency_in_words': self.adjacency_in_words,
-        'privacy_unit': self.terms.privacy_unit,
-        'observers': self.terms.observers if self.outsiders else None,
-        'observers_server': self.terms.observers_server if self.outsiders else None,
-        'sampling': self.terms.sampling, 'trust_model': self.terms.trust_model,
-        'source': self.terms.source, 'sampler': self.terms.sampler,
-        'accountant': outsiders.accountant if holds else None,
-        'order': files.finite(outsiders.order) if holds else None,
-        'amplification': outsiders.amplification if holds else None,
-        'secure_aggregation': 'simulated' if self.terms.secure_aggregation else None,
-    }
+        'privacy_unit': terms.privacy_unit,
+        'observers': terms.observers if self.outsiders else None,
+        'observers_server': terms.observers_server if self.outsiders else None,
+        'sampling': terms.sampling, 'trust_model': terms.trust_model,
+        'source': terms.source, 'sampler': terms.sampler,
+        'accountant': stated.accountant, 'order': files.finite(stated.order),
+        'amplification': stated.amplification,
+        'secure_aggregation': 'simulated' if terms.secure_aggregation else None}
 
   def lines(self) -> list[str]:
     """Both epsilons with delta and observers, short, for the terminal."""
