@@ -94,6 +94,6 @@ def programs(shared_context, tmp_path_factory):
 def launcher(tmp_path_factory):
   """Starts programs as processes of their own; see `tests.programs.launcher`."""
   from tests.programs import launcher as launcher_lib  # pylint: disable=g-import-not-at-top
-  found = launcher_lib.Launcher(tmp_path_factory.mktemp('launcher'))
-  yield found
-  found.stop()
+  started = launcher_lib.Launcher(tmp_path_factory.mktemp('launcher'))
+  yield started
+  started.stop()

@@ -5,16 +5,16 @@
   python -m tests.recorder --base=REV --digests
 
 The programs run on tiny data, seeded, by the same command lines in both trees, and
-what their folders hold is compared bit by bit: states and models, labels, answers,
-cohorts, partitions, ledgers, metrics. Folders of the base are also rolled back to an
+their folders are compared bit by bit: states and models, labels, answers, cohorts,
+partitions, ledgers, metrics. Folders of the base are also rolled back to an
 early state and resumed by the present tree. Runs of the base are kept below
 out/recorder, so that only the present tree runs the next time.
 
 --digests writes tests/recorded.json: digests of cohorts, partitions and ledger
-events, on which no float of a model has a bearing.
+events, which no float of a model affects.
 
-Not compared: what is printed, prose, figures, TensorBoard, times, how settings are
-written down. Numbers of a summary may move to other keys.
+Not compared: printed text, prose, figures, TensorBoard, times, the form of the
+settings. Numbers of a summary may move to other keys.
 
 Exit codes: 0; 1 if a case differs or fails; 2 for a wrong flag.
 """
@@ -43,11 +43,11 @@ DIGESTS = pathlib.Path(__file__).absolute().with_name('recorded.json')
 
 # Groups of cases of one program beyond this length are halved.
 _LONGEST_GROUP = 8
-_SHOWN = 5  # Differences of a case, before the rest is counted.
+_SHOWN = 5  # Differences of a case that are printed; the rest is counted.
 _WORK, _COMMAND = 'work', 'command.json'
 
 
-# What is run.
+# Cases.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,8 +58,8 @@ class Case:
     name: Of the case and of its folder.
     command: A module and its flags. {work} stands for the folder of the case, {base}
       for that of all cases of the base.
-    resumes: Case of which the base's folder is rolled back and resumed.
-    ignored: Patterns of what is not compared because it is random.
+    resumes: Case whose folder of the base is rolled back and resumed.
+    ignored: Patterns of random values, which are not compared.
     reads_stdout: Whether the program prints numbers as JSON.
   """
 
@@ -71,7 +71,7 @@ class Case:
 
   @property
   def needs(self) -> set[str]:
-    """Cases of the base whose folders this one reads."""
+    """Names of the cases of the base whose folders this one reads."""
     result = {name for word in self.command
              for name in re.findall(r'\{base\}/([^/]+)/', word)}
     return result | ({self.resumes} if self.resumes else set())
@@ -215,7 +215,7 @@ _RESUMED = ('train-skellam', 'train-adaptive-plain', 'train-tag', 'train-dropout
 
 
 def cases() -> dict[str, Case]:
-  """All cases by name."""
+  """Returns all cases by name."""
   result = {}
 
   def add(name: str, *command: str, **attributes):
@@ -261,9 +261,11 @@ def _keep_lines(path: pathlib.Path, count: int) -> None:
 
 
 def roll_back(folder: pathlib.Path) -> None:
-  """Brings a finished run back to an early state, as if it had been killed there:
-  before the first round, or after the first step that has answers. A vote keeps its
-  features and queries, PATE its labels, means their first row, a sweep all."""
+  """Brings a finished run back to an early state, as if it had been killed there.
+
+  That is before the first round, or after the first step that has answers. A vote
+  keeps its features and queries, PATE its labels, means their first row, a sweep all.
+  """
   summary, table = folder / 'summary.json', folder / 'metrics.csv'
   answers, states = (sorted((folder / name).glob('*'), key=lambda path: (
       recording.natural(path.name))) for name in ('answers', 'checkpoints'))
@@ -289,12 +291,12 @@ def roll_back(folder: pathlib.Path) -> None:
 
 
 def _command(case: Case) -> str:
-  """What a kept run must have been started with."""
+  """Returns the command and environment that a kept run must have had."""
   return json.dumps([case.command, os.cpu_count(), sys.version])
 
 
 def _groups(requests: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-  """Cases of one program together, which saves time; the longest groups first."""
+  """Groups the cases by program, which saves time; the longest groups first."""
   by_program = {}
   for request in requests:
     by_program.setdefault(request['command'][0], []).append(request)
@@ -307,11 +309,11 @@ def _groups(requests: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 def _run(tree: pathlib.Path, chosen: Sequence[Case], base: pathlib.Path,
          where: pathlib.Path) -> dict[str, int]:
-  """Runs cases in a tree; name -> exit code.
+  """Runs cases in a tree; returns exit codes by name.
 
   Args:
     tree: With the packages.
-    chosen: What to run.
+    chosen: The cases.
     base: Folder of the base's cases.
     where: Folder of these cases.
   """
@@ -363,7 +365,7 @@ def _git(*arguments: str) -> str:
 
 
 def _unpack(revision: str, folder: pathlib.Path) -> None:
-  """The tree of a revision, in a folder of its own."""
+  """Unpacks the tree of a revision to a new folder."""
   if folder.exists():
     return
   partial = folder.with_name(f'{folder.name}.{os.getpid()}')
@@ -396,14 +398,14 @@ def _chosen(patterns: Sequence[str]) -> list[Case]:
 
 def _complete_base(chosen: Sequence[Case], revision: str,
                    base: pathlib.Path) -> list[str]:
-  """Runs what the base lacks; what failed, a line each."""
+  """Runs the missing cases of the base; returns the failed ones, a line each."""
   everything = cases()
   names = {name for case in chosen
            for name in ({case.name} if case.resumes is None else set()) | case.needs}
   names |= {need for name in names for need in everything[name].needs}
   _unpack(revision, base / 'tree')
   failed = []
-  for is_first in (True, False):  # Some read what others leave.
+  for is_first in (True, False):  # Some read the folders of others.
     missing = [case for name, case in everything.items()
                if name in names and bool(case.needs) != is_first
                and not _is_kept(base, case)]
@@ -418,7 +420,7 @@ def _complete_base(chosen: Sequence[Case], revision: str,
 def _compared(case: Case, base: pathlib.Path, where: pathlib.Path,
               ignored: Sequence[str], expected: dict[str, str]
               ) -> tuple[list[str], str]:
-  """What differs in a case that ran in both trees, and how much was compared."""
+  """Returns the differences of a case in both trees, and the size of the base's."""
   ignored = [*ignored, *case.ignored]
   if case.resumes is not None:
     ignored += ['*ledger.jsonl:starts', '*summary.json.starts']
@@ -444,16 +446,17 @@ def _write_digests(chosen: Sequence[Case], base: pathlib.Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-  """Runs what is asked for and reports; the exit code."""
+  """Runs the chosen cases and reports; returns the exit code."""
   parser = argparse.ArgumentParser(
       prog='python -m tests.recorder', description=__doc__.splitlines()[0])
   parser.add_argument('--base', help='Revision to compare with.')
-  parser.add_argument('--only', default='*', help='Patterns of cases, comma between.')
+  parser.add_argument('--only', default='*',
+                      help='Patterns of cases, separated by commas.')
   parser.add_argument('--keep', help='Folder for the runs of the present tree.')
   parser.add_argument('--tree', default=ROOT, type=pathlib.Path,
                       help='Folder of another tree instead of the present one.')
   parser.add_argument('--ignore', default='', help='Patterns of arrays, texts and '
-                      'numbers that are not compared, comma between.')
+                      'numbers that are not compared, separated by commas.')
   parser.add_argument('--digests', action='store_true',
                       help=f'Write {DIGESTS.name} of the base; nothing is compared.')
   parser.add_argument('--list', action='store_true', help='Print the cases.')
@@ -470,7 +473,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
   except (ValueError, subprocess.CalledProcessError) as error:
     parser.error(str(error))
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')  # Before states are read.
-  began = time.monotonic()
+  start = time.monotonic()
   base = ROOT / 'out' / 'recorder' / revision[:12]
   if failed := _complete_base(chosen, revision, base):
     print(f'programs of {options.base} fail', *failed, sep='\n  ')
@@ -497,7 +500,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
       text = '; '.join(lines[:_SHOWN]) + more if lines else f'equal ({size})'
       print(f'{case.name}: {text}', flush=True)
   print(f'{len(chosen) - different} cases equal, {different} not, '
-        f'{math.ceil(time.monotonic() - began)} s')
+        f'{math.ceil(time.monotonic() - start)} s')
   return 1 if different else 0
 
 

@@ -26,7 +26,7 @@ import warnings
 import numpy as np
 
 AT_ONCE = 2
-PROBE = 'probe'  # In place of a program: what no program writes to a file.
+PROBE = 'probe'  # Instead of a program: values that no program writes to a file.
 _SECONDS = 300  # A case that takes longer is stopped, with its process.
 
 
@@ -34,8 +34,10 @@ _SECONDS = 300  # A case that takes longer is stopped, with its process.
 
 
 def _looked_up(name: str, modules: Sequence[str], also: str = '') -> Any:
-  """A function or class: of the first of the modules that has it, else of the file
-  that defines it and contains `also`, wherever it was moved."""
+  """Finds a function or class in the first of the modules that has it.
+
+  Otherwise in the file that defines it and contains `also`, wherever it was moved.
+  """
   for module in modules:
     with contextlib.suppress(ImportError, AttributeError):
       return getattr(importlib.import_module(module), name)
@@ -57,7 +59,7 @@ _RENAMED = {
 
 
 def _called(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
-  """The result with arguments by their old names, or else by their new ones."""
+  """Calls a function with arguments by their old names, or else by their new ones."""
   try:
     return function(*args, **named)
   except (TypeError, ValueError):
@@ -81,7 +83,7 @@ def _digest_of_lines(lines: Sequence[str]) -> str:
 
 
 def _sampler(sampling: str, **arguments: Any) -> Any:
-  """What samples the clients of rounds."""
+  """Returns the sampler of the clients of rounds."""
   with contextlib.suppress(ImportError):
     from tff_pipelines.accounting import schemes  # pylint: disable=g-import-not-at-top
     return schemes.build(sampling, **arguments)
@@ -224,7 +226,7 @@ class _Program:
   def __init__(self, name: str):
     """Initializes it; `name` is its module or PROBE."""
     self._name = name
-    # What absl was given: a main function, a parser and flags as they were defined.
+    # The arguments of absl's run: main function, parser, and flags as defined.
     self._main = None
 
   def run(self, command: Sequence[str]) -> None:
@@ -240,7 +242,7 @@ class _Program:
       self._start()
 
   def _execute(self) -> None:
-    """Runs the module, short of a main function that absl would run."""
+    """Runs the module, except for a main function that absl would run."""
     # pylint: disable=g-import-not-at-top
     from absl import app
     from absl.testing import flagsaver
@@ -272,7 +274,7 @@ class _Program:
 
 
 def _redirect(folder: pathlib.Path) -> None:
-  """Gives what the process prints to files of a folder."""
+  """Redirects the output of the process to files of a folder."""
   for number, path, mode in (
       (0, os.devnull, os.O_RDONLY),
       (1, folder / 'stdout', os.O_WRONLY | os.O_CREAT),
@@ -286,7 +288,7 @@ def _redirect(folder: pathlib.Path) -> None:
 
 
 def _code_of(program: _Program, command: Sequence[str]) -> int:
-  """The exit code of a program, whose traceback is printed."""
+  """Runs a program and returns its exit code; prints its traceback."""
   try:
     program.run(command)
   except SystemExit as ending:
@@ -302,25 +304,25 @@ def _become(group: Sequence[dict[str, Any]], results: int) -> None:
 
   Args:
     group: The cases: name, folder and command.
-    results: Where a line is written for each that ended.
+    results: File descriptor; gets a line for each case that ended.
   """
   program = _Program(group[0]['command'][0])
   for case in group:
     signal.alarm(_SECONDS)
-    began = time.monotonic()
+    start = time.monotonic()
     os.chdir(case['folder'])
     _redirect(pathlib.Path(case['folder']))
     code = _code_of(program, case['command'])
     sys.stdout.flush()
     sys.stderr.flush()
     line = json.dumps({'name': case['name'], 'code': code,
-                       'seconds': time.monotonic() - began})
+                       'seconds': time.monotonic() - start})
     os.write(results, line.encode() + b'\n')
-  os._exit(0)  # Taking the inherited interpreter apart would last a second.
+  os._exit(0)  # Finalizing the inherited interpreter would take a second.
 
 
 def _import() -> None:
-  """Imports what programs use, short of what defines flags."""
+  """Imports the modules that programs use, except for those that define flags."""
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')

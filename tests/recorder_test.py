@@ -1,4 +1,4 @@
-"""The recorder notices what differs, and cohorts and partitions are those recorded."""
+"""The recorder reports differences; cohorts and partitions are those recorded."""
 
 import copy
 import json
@@ -23,7 +23,7 @@ def _ledger(events, time='2026-01-01', starts=1, population=20):
 
 def _fill(folder, *, labels=(1, 0, 2), events=(EVENT, EVENT), accuracy=0.5,
           cohort='[1, 3]', **ledger):
-  """Files as a run leaves them."""
+  """Writes the files of a run, and reads them."""
   folder.mkdir()
   (folder / 'ledger.jsonl').write_text(_ledger(events, **ledger))
   np.savez(folder / 'labels.npz', labels=np.array(labels), line=np.array('any hash'))
@@ -31,7 +31,7 @@ def _fill(folder, *, labels=(1, 0, 2), events=(EVENT, EVENT), accuracy=0.5,
   (folder / 'probes.json').write_text(json.dumps({'cohorts': [f'round 1: {cohort}']}))
   (folder / 'summary.json').write_text(
       json.dumps({'accuracy': accuracy, 'words': 'any', 'starts': 1, 'seconds': 3.0}))
-  (folder / 'progress.png').write_bytes(b'any picture')
+  (folder / 'progress.png').write_bytes(b'any figure')
   return recording.read(folder)
 
 
@@ -65,7 +65,7 @@ def test_a_single_difference_is_reported_and_nothing_else(tmp_path, change, expe
     assert line.startswith(start)
 
 
-def test_what_is_missing_or_new_is_reported(tmp_path):
+def test_missing_and_new_entries_are_reported(tmp_path):
   one = _fill(tmp_path / 'one')
   other = copy.deepcopy(one)
   other.arrays['state/000'] = other.arrays.pop('labels.npz/labels')

@@ -1,7 +1,7 @@
-"""What a run left in its folder, read without the project's modules, and compared.
+"""Reads and compares the folders of runs without the project's modules.
 
-Files are read by their names alone, so that revisions whose modules differ can be
-compared. See tests/recorder.
+Files are read by name alone, so that revisions whose modules differ can be compared.
+See tests/recorder.
 """
 
 import contextlib
@@ -21,13 +21,13 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recording:
-  """What a case left.
+  """The contents of a case's folder.
 
   Attributes:
     arrays: Name -> array, compared bit by bit.
     texts: Name -> lines, compared exactly.
-    numbers: Name -> path -> number. A path that is gone is no difference if its
-      value is there under another.
+    numbers: Name -> path -> number. A missing path is no difference if its value
+      is present under another.
   """
 
   arrays: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
@@ -35,7 +35,7 @@ class Recording:
   numbers: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
 
   def without(self, patterns: Sequence[str]) -> 'Recording':
-    """All but what matches one of the patterns; a number's name is name.path."""
+    """Leaves out what matches one of the patterns; a number's name is name.path."""
     def kept(name):
       return not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
@@ -47,7 +47,7 @@ class Recording:
                  for name, numbers in self.numbers.items()})
 
   def size(self) -> str:
-    """How much there is."""
+    """Describes the numbers of entries."""
     entries = sum(array.size for array in self.arrays.values())
     lines = sum(map(len, self.texts.values()))
     numbers = sum(map(len, self.numbers.values()))
@@ -55,11 +55,10 @@ class Recording:
             f'{numbers} numbers')
 
 
-# Fields of a ledger that follow from the time or from how settings are written down,
-# and prose.
+# Fields of a ledger that depend on the time or on the form of the settings, and prose.
 _UNCOMPARED = frozenset({'time', 'previous', 'hash', 'warnings', 'trust_model',
                          'format', 'version', 'starts', 'configuration'})
-# What no program writes to a file, see recorder_runs.
+# Values that no program writes to a file, see recorder_runs.
 _PROBES = 'probes: '
 
 
@@ -97,7 +96,7 @@ def _read_table(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def _numbers(value: Any, path: str = '') -> Iterator[tuple[str, float]]:
-  """All numbers of a JSON value, but for booleans and times."""
+  """Yields all numbers of a JSON value, except for booleans and times."""
   if isinstance(value, dict):
     for name, part in value.items():
       if name != 'seconds':
@@ -110,7 +109,7 @@ def _numbers(value: Any, path: str = '') -> Iterator[tuple[str, float]]:
 
 
 def _read_state(folder: pathlib.Path) -> list[np.ndarray]:
-  """The arrays of a SavedModel, in the natural order of their names."""
+  """Reads the arrays of a SavedModel, in the natural order of their names."""
   import tensorflow as tf  # pylint: disable=g-import-not-at-top
   reader = tf.train.load_checkpoint(str(folder / 'variables' / 'variables'))
   result = [np.asarray(reader.get_tensor(name)) for name in sorted(
@@ -119,7 +118,7 @@ def _read_state(folder: pathlib.Path) -> list[np.ndarray]:
 
 
 def _read_checkpoints(folder: pathlib.Path) -> dict[str, np.ndarray]:
-  """The first and the last state, 'initial/i' and 'state/i'."""
+  """Reads the first and the last state, 'initial/i' and 'state/i'."""
   states = sorted((path for path in folder.iterdir() if path.is_dir()),
                   key=lambda path: natural(path.name))
   result = {}
@@ -137,7 +136,7 @@ def _read_database(path: pathlib.Path) -> list[str]:
 
 
 def read(folder: pathlib.Path, reads_stdout: bool = False) -> Recording:
-  """All of a folder that is compared."""
+  """Reads everything in a folder that is compared."""
   result = Recording()
   for path in sorted(folder.rglob('*')):
     name = path.relative_to(folder).as_posix()
@@ -204,10 +203,10 @@ def _text_difference(old: list[str], new: list[str]) -> str | None:
 
 
 def _number_difference(old: dict[str, float], new: dict[str, float]) -> str | None:
-  texts, there = [], {repr(float(value)) for value in new.values()}
+  texts, values = [], {repr(float(value)) for value in new.values()}
   for path, value in old.items():
     if path not in new:
-      if repr(float(value)) not in there:
+      if repr(float(value)) not in values:
         texts.append(f'{path}={value!r} is gone')
     elif repr(float(value)) != repr(float(new[path])):
       texts.append(f'{path}={value!r} became {new[path]!r}')
@@ -215,7 +214,7 @@ def _number_difference(old: dict[str, float], new: dict[str, float]) -> str | No
 
 
 def differences(old: Recording, new: Recording) -> list[str]:
-  """What differs, a line each; empty if the recordings are equal."""
+  """Returns the differences, a line each; empty if the recordings are equal."""
   result = []
   for kind, compare in (('arrays', _array_difference), ('texts', _text_difference),
                         ('numbers', _number_difference)):
@@ -235,6 +234,6 @@ def lines_digest(lines: Sequence[str]) -> str:
 
 
 def digests(recording: Recording) -> dict[str, str]:
-  """Digests of what no float of a model decides: ledgers, cohorts, partitions."""
+  """Digests what no float of a model affects: ledgers, cohorts, partitions."""
   return {name: lines_digest(lines) for name, lines in recording.texts.items()
           if name.endswith('ledger.jsonl') or name.startswith(_PROBES)}

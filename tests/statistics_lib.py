@@ -1,9 +1,9 @@
 """Statistical checks with power, shared by tests of random mechanisms.
 
-Every check accepts the right law but for a false-alarm rate of about 1e-6, and
-those of a scale also show that they would have rejected 2/3 and 3/2 of it.
-Tests fix their seeds, so that a false alarm cannot come and go; only tests of
-the operating system's entropy can't, and those may fail once in a million.
+Every check accepts the right distribution except for a false-alarm rate of about
+1e-6, and those of a scale also show that they would have rejected 2/3 and 3/2 of it.
+Tests fix their seeds, so that false alarms are repeatable; only tests of the
+operating system's entropy can't, and those may fail once in a million.
 """
 
 import math
@@ -49,8 +49,8 @@ def fits(counts, probabilities) -> bool:
 
   Args:
     counts: Observed, one per bin.
-    probabilities: Of the bins, in the order of the counts; the bins' remainder
-      to 1, if any, must have been observed never.
+    probabilities: Of the bins, in the order of the counts; outcomes outside the
+      bins, if any, must never have been observed.
   """
   counts = np.asarray(counts, np.float64)
   expected = np.asarray(probabilities, np.float64) * counts.sum()
@@ -71,10 +71,10 @@ def fits(counts, probabilities) -> bool:
   return stats.chi2.sf(statistic, len(joined) - 1) > FALSE_ALARM
 
 
-def bits_are_uniform(words) -> bool:
-  """Whether every bit of 64-bit words [n, k] is 0 and 1 equally often."""
-  words = np.asarray(words).view(np.uint64)
+def bits_are_uniform(samples) -> bool:
+  """Whether every bit of 64-bit samples [n, k] is 0 and 1 equally often."""
+  samples = np.asarray(samples).view(np.uint64)
   shifts = np.arange(64, dtype=np.uint64)
-  ones = np.sum((words[..., np.newaxis] >> shifts) & np.uint64(1), axis=0)
-  errors = np.abs(ones - len(words) / 2.0) / (math.sqrt(len(words)) / 2)
+  ones = np.sum((samples[..., np.newaxis] >> shifts) & np.uint64(1), axis=0)
+  errors = np.abs(ones - len(samples) / 2.0) / (math.sqrt(len(samples)) / 2)
   return bool(np.max(errors) <= stats.norm.isf(FALSE_ALARM / 2 / errors.size))

@@ -12,8 +12,8 @@ and the bits of a coordinate, alongside the Gaussian mechanism.
 Every setting is calibrated before anything runs, then really executed: each
 client's vector is clipped, rotated, rounded and noised, and added modulo 2^bits.
 The output folder gets results.csv, results.json, mean_estimation.png, a privacy
-ledger, a summary and a report. A setting that is there already is not run again:
-the same command continues a sweep that was stopped, another one adds to it.
+ledger, a summary and a report. A finished setting is not run again: the same
+command continues a sweep that was stopped, another one adds to it.
 
 Exit codes: 0; 2 for a wrong flag or a folder that can't be used.
 """

@@ -1,4 +1,4 @@
-"""Trains under several settings, several times each, and draws all curves.
+"""Trains with several settings, several times each, and draws all curves.
 
   python -m tff_pipelines.sweep --output_dir=out/sweep --repeats=3 --seeded \\
       --common="--task=emnist --rounds=20" \\
@@ -9,11 +9,11 @@
       --flagfile=tff_pipelines/configs/sweep_shakespeare.flags \\
       --common=--data_path=shakespeare_roles.jsonl.gz
 
-Every run is a process of its own in a folder of its own. A sweep that was stopped, in
-whatever way, continues where it ended when it is started again with the same flags.
-Repeat i has the initial weights of seed i. --seeded gives it the same cohorts under
-all settings too, for comparisons, and then no run has a guarantee. Without it each
-run has an epsilon of its own; all together spend more, which is not computed.
+Every run has its own process and its own folder. A sweep that was stopped, in
+whatever way, resumes when it is started again with the same flags. Repeat i has the
+initial weights of seed i. --seeded gives it the same cohorts with all settings too,
+for comparisons, and then no run has a privacy guarantee. Without it each run has its
+own epsilon; all together spend more, which is not computed.
 
 Exit codes: 0; 2 for a wrong flag, a run that failed or a folder of other runs.
 """

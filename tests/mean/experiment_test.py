@@ -1,4 +1,4 @@
-"""A sweep of mean estimations keeps the contract of all experiments."""
+"""A sweep of mean estimations meets the contract of all experiments."""
 
 import types
 
@@ -10,8 +10,8 @@ from tff_pipelines.mean.settings import MeanSettings
 
 
 @pytest.fixture(scope='module', autouse=True)
-def _no_time_passes():
-  """Rows say how many seconds they took."""
+def _stopped_clock():
+  """Rows contain the seconds that they took."""
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(run, 'time', types.SimpleNamespace(monotonic=lambda: 0.0))
     yield
@@ -32,7 +32,7 @@ class TestExperiment(contract.ExperimentContract):
     return when == 'before'
 
   def experiment(self, folder, **changes):
-    # The program resumes unless it is told not to.
+    # The program resumes by default.
     return run.MeanExperiment(MeanSettings(**{
         'num_clients': (6,), 'dimension': (4,), 'epsilon': (8.0,),
         'mechanisms': ('skellam', 'gaussian', 'gaussian_rdp'), 'repeats': 2, 'seed': 8,

@@ -1,4 +1,4 @@
-"""The plan of mean estimations: noise, prediction, mistakes."""
+"""The plan of mean estimations: noise, predicted error, refused settings."""
 
 import math
 
@@ -54,7 +54,7 @@ def test_analytic_gaussian_noise(epsilon, expected):
 
 @pytest.mark.parametrize('epsilon', [1e-4, 0.1, 1.0, 8.0, 50.0])
 @pytest.mark.parametrize('delta', [1e-2, 1e-5, 1e-12])
-def test_analytic_gaussian_meets_delta_and_wastes_nothing(epsilon, delta):
+def test_analytic_gaussian_meets_delta_with_minimum_noise(epsilon, delta):
   def exact(z):
     with mpmath.workdps(50):
       z = mpmath.mpf(z)
@@ -67,7 +67,7 @@ def test_analytic_gaussian_meets_delta_and_wastes_nothing(epsilon, delta):
   assert exact(noise) <= analytic_gaussian.delta(noise, epsilon)
 
 
-def test_analytic_gaussian_is_what_the_loss_distribution_gives():
+def test_analytic_gaussian_agrees_with_the_loss_distribution():
   event = events.CentralGaussian(noise_multiplier=analytic_gaussian
                                  .noise_multiplier(epsilon=2.0, delta=1e-5))
   assert accountant.epsilon(event, 1e-5, accountant='pld') == pytest.approx(
@@ -100,7 +100,7 @@ def test_skellam_at_16_bits_is_within_5_percent_of_the_gaussian(n):
     assert 0.99 < predicted / cell.gaussian_rdp_mse < 1.05
 
 
-def test_rounding_adds_what_is_predicted_to_the_noise():
+def test_predicted_error_contains_the_rounding():
   cell = only_cell(bits=(10,), num_clients=(300,), epsilon=(8.0,))
   assert cell.predicted_mse(0.0) > 1.3 * cell.noise_mse
 

@@ -1,4 +1,4 @@
-"""Mean estimations that are really executed: errors, files, resuming."""
+"""Executed mean estimations: errors, files, resuming."""
 
 import csv
 import json
@@ -27,7 +27,7 @@ settings, only_cell = plan_test.settings, plan_test.only_cell
 
 
 def _agrees(row, spread=0.0):
-  """Whether the measured error is the predicted one, except for chance."""
+  """Whether the measured error agrees with the predicted one, except for chance."""
   count = row['repeats'] * row['d']
   allowed = statistics_lib.Z * math.sqrt(2 / count) + spread
   return abs(row['mse'] / row['predicted_mse'] - 1) <= allowed
@@ -49,7 +49,7 @@ def test_measured_error_is_the_predicted_one(changes):
   (cell,), _ = plan_lib.cells(chosen)
   row = run_lib.estimate(chosen, cell)
   assert _agrees(row)
-  # It would have been seen if the error were a quarter off.
+  # An error that is off by a quarter would be rejected.
   assert not _agrees({**row, 'mse': row['mse'] * 1.25})
   assert not _agrees({**row, 'mse': row['mse'] * 0.75})
   assert row['mse_low'] < row['mse'] < row['mse_high']
@@ -58,9 +58,9 @@ def test_measured_error_is_the_predicted_one(changes):
 
 
 def test_wrapping_of_identical_vectors_is_predicted():
-  # All clients alike fill the field: at one standard deviation a third of the
-  # coordinates wrap around. Too few vectors a data set for the chance of the
-  # data to be left out, so the agreement is rougher.
+  # Equal vectors of all clients fill the modulus: at one standard deviation a third
+  # of the coordinates wrap around. A data set has too few vectors to neglect the
+  # variance of the data, so the agreement is rougher.
   chosen = settings(vectors='identical', k_stddevs=1.0, repeats=30, epsilon=(8.0,))
   (cell,), _ = plan_lib.cells(chosen)
   row = run_lib.estimate(chosen, cell)
@@ -75,7 +75,7 @@ def test_intervals_cover_and_narrow():
   assert (high - low) / 2 == pytest.approx(4.30265 / math.sqrt(3), rel=1e-5)
 
 
-def test_seed_repeats_a_row_and_its_absence_does_not():
+def test_only_a_seed_repeats_a_row():
   def mse(**changes):
     chosen = settings(num_clients=(5,), dimension=(8,), epsilon=(8.0,), **changes)
     (cell,), _ = plan_lib.cells(chosen)
@@ -95,7 +95,7 @@ _SMALL = dict(num_clients=(20,), dimension=(5,), epsilon=(2.0, 4.0), seed=None,
 
 
 def _run(folder, capsys, **changes):
-  """The rows that results.json has, and what was printed."""
+  """The summary, results.json, and the printed text."""
   chosen = settings(**{**_SMALL, 'output_dir': os.fspath(folder), **changes})
   summary = run_lib.estimate_means(chosen)
   results = json.loads((folder / RESULTS).read_text(encoding='utf-8'),
@@ -138,7 +138,7 @@ def test_sweep_is_extended_and_nothing_is_computed_again(finished, folder, capsy
   assert results['epsilon_is_of'].startswith('one release')
   assert {group['releases'] for group in results['against_gaussian']} == {6}
   assert summary['details']['epsilon_of_one_release'] == [2.0, 4.0, 6.0]
-  # Both numbers are said.
+  # Both numbers are printed.
   assert 'epsilon 2,4,6 at delta 1e-05 of one release of one data set' in printed
   assert 'against observers of all estimates' in printed
   image = matplotlib.image.imread(folder / report.FIGURE)
@@ -146,13 +146,13 @@ def test_sweep_is_extended_and_nothing_is_computed_again(finished, folder, capsy
   assert len(np.unique(image.reshape(-1, image.shape[2]), axis=0)) > 100
 
 
-def test_epsilon_is_of_all_that_the_folder_released(folder, capsys):
+def test_epsilon_is_of_all_releases_of_the_folder(folder, capsys):
   alone, _, _ = _run(folder, capsys)
   summary, _, printed = _run(folder, capsys, epsilon=(6.0,), bits=(18,))
   assert summary['epsilon'] > alone['epsilon'] > 4.0
   answer = ledger_query.answer(folder / files.LEDGER)
   assert answer.epsilon == pytest.approx(summary['epsilon'], rel=1e-9)
-  # The plan that is printed first counts what the folder has released before.
+  # The plan that is printed first counts the earlier releases of the folder.
   epsilons = [line.split()[1] for line in printed.splitlines()
               if line.startswith('epsilon')]
   assert len(epsilons) == 2 and epsilons[0] == epsilons[1]
@@ -171,7 +171,7 @@ def test_folder_of_the_version_without_a_ledger_is_continued_and_charged(
       'delta': 1e-5, 'clip': 10.0, 'k_stddevs': 2.0, 'beta': math.exp(-0.5),
       'accountant': 'auto', 'vectors': 'sphere', 'repeats': 2, 'data_seed': 0,
       'seed': None}
-  # What an interrupted run left.
+  # The results of an interrupted run.
   results['rows'] = results['rows'][:5]
   results['rows'][4]['noise_multiplier'] *= 1.5
   (folder / RESULTS).write_text(json.dumps(results), encoding='utf-8')
@@ -189,7 +189,7 @@ def test_folder_of_the_version_without_a_ledger_is_continued_and_charged(
   assert len(events) == 6
   assert summary['epsilon'] == pytest.approx(
       ledger_query.answer(folder / files.LEDGER).epsilon, rel=1e-9)
-  # Once they are charged they stay so.
+  # They are charged once.
   again, _, _ = _run(folder, capsys)
   assert again['epsilon'] == summary['epsilon'] and len(_lines(folder)) == 6
 
@@ -218,7 +218,8 @@ def test_a_wrong_flag_is_one_line_and_code_2(flags, message, capsys):
   assert printed.err.startswith('error: ') and printed.err.count('\n') == 1
 
 
-def test_program_runs_under_former_names_and_says_that_a_seed_voids(tmp_path, launcher):
+def test_program_runs_with_former_names_and_reports_that_a_seed_voids(
+    tmp_path, launcher):
   flags = ('--mechanisms=gaussian', '--epsilon=1', '--n=10', '--d=3', '--repeats=2',
            '--seed=1', f'--output_dir={tmp_path}')
   done = launcher.run('tff_pipelines.estimate_mean', *flags)

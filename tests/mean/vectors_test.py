@@ -16,22 +16,22 @@ def test_vectors_have_the_norm_and_follow_from_the_seed(vectors):
         num_clients=50, dimension=20, radius=3.0, seed=7, vectors=vectors),
                                   **changes})
 
-  found = build()
-  assert found.shape == (50, 20) and found.dtype == np.float32
-  np.testing.assert_allclose(np.linalg.norm(found, axis=1), 3.0, rtol=1e-6)
-  np.testing.assert_array_equal(found, build())
-  assert np.any(found != build(repeat=1))
-  assert np.any(found != build(seed=8))
-  assert (len(np.unique(found, axis=0)) == 1) == (vectors == 'identical')
+  built = build()
+  assert built.shape == (50, 20) and built.dtype == np.float32
+  np.testing.assert_allclose(np.linalg.norm(built, axis=1), 3.0, rtol=1e-6)
+  np.testing.assert_array_equal(built, build())
+  assert np.any(built != build(repeat=1))
+  assert np.any(built != build(seed=8))
+  assert (len(np.unique(built, axis=0)) == 1) == (vectors == 'identical')
 
 
 def test_vectors_are_uniform_on_the_sphere():
-  found = vectors_lib.clients(num_clients=40_000, dimension=4, radius=2.0, seed=0)
+  vectors = vectors_lib.clients(num_clients=40_000, dimension=4, radius=2.0, seed=0)
   # A coordinate has mean 0 and variance radius^2 / d, and E[x^4] that of the
   # sphere, 3 radius^4 / (d (d + 2)).
-  statistics_lib.check_mean(found[:, 1], 0.0, 1.0)
-  assert np.mean(found[:, 2]**2) == pytest.approx(1.0, abs=0.03)
-  assert np.mean(found[:, 3]**4) == pytest.approx(2.0, abs=0.1)
+  statistics_lib.check_mean(vectors[:, 1], 0.0, 1.0)
+  assert np.mean(vectors[:, 2]**2) == pytest.approx(1.0, abs=0.03)
+  assert np.mean(vectors[:, 3]**4) == pytest.approx(2.0, abs=0.1)
 
 
 @pytest.mark.parametrize('changes, message', [

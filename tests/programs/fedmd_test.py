@@ -67,7 +67,7 @@ def _checkpoint(folder, number):
 
 
 def _subsets(leaves):
-  """The record numbers that parties train on: the last leaves of a state."""
+  """The indices of the records that parties train on: the last leaves of a state."""
   return leaves[-PARTIES:]
 
 
@@ -77,8 +77,8 @@ def test_run_leaves_all_its_files(runs, name):
   assert sorted(path.name for path in folder.iterdir()) == [
       'checkpoints', 'configuration.json', 'ledger.jsonl', 'metrics.csv',
       'progress.png', 'report.txt', 'starts.log', 'summary.json', 'tensorboard']
-  picture = matplotlib.image.imread(folder / 'progress.png')
-  assert picture.ndim == 3 and min(picture.shape[:2]) > 300 and picture.std() > 0.05
+  image = matplotlib.image.imread(folder / 'progress.png')
+  assert image.ndim == 3 and min(image.shape[:2]) > 300 and image.std() > 0.05
   with open(folder / 'metrics.csv', encoding='utf-8') as file:
     rows = list(csv.DictReader(file))
   assert [int(row['communication_round']) for row in rows] == [0, 1, 2]
@@ -117,10 +117,10 @@ def test_guarantee_of_a_draw_is_reported_in_numbers_and_words(runs):
 
 def test_communication_is_reported_for_every_kind_of_knowledge(runs):
   folder = _folder(runs, 'nfdp')
-  found = _summary(folder)['details']['communication_bytes']
-  assert found['logits']['sent'] == 40 * 6 * 20 / 8
-  assert found['argmax']['sent'] == 40 * 6 * 2 / 8
-  assert found['argmax']['sent_in_clear'] == 40 * 3 / 8
+  by_kind = _summary(folder)['details']['communication_bytes']
+  assert by_kind['logits']['sent'] == 40 * 6 * 20 / 8
+  assert by_kind['argmax']['sent'] == 40 * 6 * 2 / 8
+  assert by_kind['argmax']['sent_in_clear'] == 40 * 3 / 8
   lines = (folder / 'report.txt').read_text(encoding='utf-8').splitlines()
   for kind in ('logits', 'softmax', 'argmax'):
     line, = [line for line in lines if f' {kind} ' in line and 'received' in line]
@@ -210,15 +210,15 @@ def test_run_on_a_worker_ends_where_one_in_this_process_does(
   run = programs.run(FEDMD, *RUNS['seeded'], '--num_workers=1',
                      f'--output_dir={tmp_path / "a"}')
   assert run.code == 0, run.stderr
-  found, wanted = (_checkpoint(folder, ROUNDS + 1)
+  arrays, wanted = (_checkpoint(folder, ROUNDS + 1)
                    for folder in (tmp_path / 'a', _folder(runs, 'seeded')))
-  assert len(found) == len(wanted) > PARTIES
+  assert len(arrays) == len(wanted) > PARTIES
   # Sums of float32 are taken in another order.
-  for a, b in zip(found, wanted):
+  for a, b in zip(arrays, wanted):
     np.testing.assert_allclose(a, b, atol=1e-2)
-  np.testing.assert_array_equal(_subsets(found), _subsets(wanted))
+  np.testing.assert_array_equal(_subsets(arrays), _subsets(wanted))
   start = _checkpoint(tmp_path / 'a', 0)
-  assert max(np.abs(a - b).max() for a, b in zip(found, start)
+  assert max(np.abs(a - b).max() for a, b in zip(arrays, start)
              if a.dtype == np.float32 and a.shape == b.shape) > 0.02
 
 
@@ -258,7 +258,7 @@ def test_folder_of_another_configuration_is_refused(runs, capsys):
   assert 'subset_size (20 then, 21 now) differ' in capsys.readouterr().err
 
 
-def test_former_name_of_program_and_flags_is_told_on_one_line_each(launcher):
+def test_former_names_of_program_and_flags_are_reported_in_one_line_each(launcher):
   run = launcher.run('tff_pipelines.distill', '--parties=0')
   assert run.code == 2
   assert run.stderr.splitlines() == [
@@ -313,14 +313,14 @@ def _default_rounds(start):
   return _rounds(start)
 
 
-def test_a_run_is_of_so_many_records_of_each_party(start):
+def test_a_run_is_identified_by_the_number_of_records_of_each_party(start):
   experiment = fedmd_run.FedMdExperiment(_settings())
-  found = [experiment.identity(task) for task in (
+  identities = [experiment.identity(task) for task in (
       start[0], fedmd_run.load_task(_settings(records_per_client=30)))]
-  assert found[0]['records'] == [286] * 3
-  assert found[1]['records'] == [30] * 3
+  assert identities[0]['records'] == [286] * 3
+  assert identities[1]['records'] == [30] * 3
   # Nothing else of private records is published.
-  assert found[0]['data_fingerprint'] == found[1]['data_fingerprint']
+  assert identities[0]['data_fingerprint'] == identities[1]['data_fingerprint']
 
 
 def test_public_models_depend_on_public_records_and_their_seed_alone(start):
@@ -406,7 +406,7 @@ def test_absent_parties_keep_their_state_and_late_ones_join(
   assert np.any(last['parties'][1]['weights'] != state['parties'][1]['weights'])
 
 
-def test_party_that_is_not_finite_does_not_stop_the_others(
+def test_party_with_nan_weights_does_not_stop_the_others(
     default_rounds, in_process):
   del in_process
   rounds, state = default_rounds, default_rounds.initial_state(resumed=False)
@@ -421,21 +421,21 @@ def test_party_that_is_not_finite_does_not_stop_the_others(
 def test_step_measures_the_models_of_all_parties(start, default_rounds, in_process):
   del in_process
   step = default_rounds.step(default_rounds.initial_state(resumed=False), 1)
-  found = default_rounds.accuracies(step.state)
-  assert found == [step.metrics[f'party_{i}/accuracy'] for i in range(3)]
-  assert step.metrics['mean/accuracy'] == pytest.approx(sum(found) / 3)
+  accuracies = default_rounds.accuracies(step.state)
+  assert accuracies == [step.metrics[f'party_{i}/accuracy'] for i in range(3)]
+  assert step.metrics['mean/accuracy'] == pytest.approx(sum(accuracies) / 3)
   assert step.metrics['communication_round'] == 0
   task = start[0]
   party = step.state['parties'][2]
   logits = task.architectures[int(party['architecture'])].logits(
       tf.constant(party['weights']), task.test.x)
-  assert found[2] == np.mean(logits.numpy().argmax(-1) == task.test.y)
+  assert accuracies[2] == np.mean(logits.numpy().argmax(-1) == task.test.y)
 
 
-def test_noisy_consensus_says_next_to_nothing(start, in_process):
+def test_noisy_consensus_reveals_almost_nothing(start, in_process):
   del in_process
   task, _ = start
-  found = {}
+  agreement = {}
   for mode in ('nfdp', 'ldp'):
     rounds = _rounds(start, mode=mode, seed=11)
     state = rounds.step(rounds.initial_state(resumed=False), 1).state
@@ -443,6 +443,6 @@ def test_noisy_consensus_says_next_to_nothing(start, in_process):
     own = task.architectures[0].logits(
         tf.constant(state['parties'][0]['weights']), task.public.x[state['digest']])
     consensus = np.asarray(state['server']['consensus'])
-    found[mode] = np.mean(own.numpy().argmax(-1) == consensus.argmax(-1))
-  assert found['nfdp'] > 0.5
-  assert found['ldp'] < 0.3  # Chance is 1/6.
+    agreement[mode] = np.mean(own.numpy().argmax(-1) == consensus.argmax(-1))
+  assert agreement['nfdp'] > 0.5
+  assert agreement['ldp'] < 0.3  # Chance is 1/6.

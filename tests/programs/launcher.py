@@ -34,9 +34,9 @@ MARK = 'TFF_PIPELINES_TEST_MARK'
 
 def environment(mark: str) -> dict[str, str]:
   """The environment of a user who set nothing."""
-  found = {**os.environ, 'PYTHONPATH': str(ROOT), MARK: mark}
-  found.pop('TF_CPP_MIN_LOG_LEVEL', None)
-  return found
+  environment = {**os.environ, 'PYTHONPATH': str(ROOT), MARK: mark}
+  environment.pop('TF_CPP_MIN_LOG_LEVEL', None)
+  return environment
 
 
 def python(module: str, *arguments: str, mark: str = '') -> subprocess.Popen:
@@ -49,15 +49,15 @@ def python(module: str, *arguments: str, mark: str = '') -> subprocess.Popen:
 
 def workers_of(mark: str) -> list[psutil.Process]:
   """The TFF workers of a marked process that still live, and their supervisors."""
-  found = []
+  processes = []
   for process in psutil.process_iter(['name', 'cmdline']):
     try:
       is_worker = any('worker_binary' in text for text in process.cmdline())
       if is_worker and process.environ().get(MARK) == mark:
-        found.append(process)
+        processes.append(process)
     except psutil.Error:
       continue  # It ended, or belongs to someone else.
-  return found
+  return processes
 
 
 class Run:

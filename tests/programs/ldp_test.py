@@ -58,13 +58,13 @@ def test_epsilon_can_be_recomputed_from_the_ledger_alone(finished, programs):
 
 def test_nothing_on_disk_is_of_one_owner_alone(finished):
   _, folder = finished
-  with np.load(folder / 'answers' / '000001.npz') as found:
-    assert set(found.files) == {'line', 'first_query', 'rows', 'means', 'answers'}
+  with np.load(folder / 'answers' / '000001.npz') as arrays:
+    assert set(arrays.files) == {'line', 'first_query', 'rows', 'means', 'answers'}
     # Five owners a query: what is kept is their mean.
-    np.testing.assert_array_equal(found['answers'], [5, 5])
-    assert found['means'].shape == (2, 10)
-  with np.load(folder / 'student.npz') as found:
-    assert found.files == ['weights']
+    np.testing.assert_array_equal(arrays['answers'], [5, 5])
+    assert arrays['means'].shape == (2, 10)
+  with np.load(folder / 'student.npz') as arrays:
+    assert arrays.files == ['weights']
 
 
 def test_a_worker_process_gives_the_same_run(launcher, finished, tmp_path):
@@ -149,14 +149,14 @@ BASELINES = {
 @pytest.fixture(scope='module')
 def baselines(programs, tmp_path_factory):
   """Algorithm -> (finished run, its folder)."""
-  base, found = tmp_path_factory.mktemp('baselines'), {}
+  base, finished = tmp_path_factory.mktemp('baselines'), {}
   for name, arguments in BASELINES.items():
     folder = base / name
     run = programs.run(BASELINE, f'--algorithm={name}', '--num_clients=20', *arguments,
                        f'--output_dir={folder}')
     assert run.code == 0, run.stderr
-    found[name] = (run, folder)
-  return found
+    finished[name] = (run, folder)
+  return finished
 
 
 @pytest.mark.parametrize('name, adjacency', [
@@ -164,11 +164,11 @@ def baselines(programs, tmp_path_factory):
 def test_a_baseline_stays_just_below_its_epsilon_and_says_of_what(
     baselines, name, adjacency):
   run, folder = baselines[name]
-  found = _summary(folder)
-  assert 7.9 < found['epsilon'] <= 8.0 and found['adjacency'] == adjacency
-  assert found['trust_model'] and found['privacy_unit'] and found['source']
-  assert f"epsilon     {found['epsilon']:.2f}"[:-1] in run.stdout
-  assert 0 < found['accuracy'] <= 1 and found['details']['test_examples'] == 360
+  summary = _summary(folder)
+  assert 7.9 < summary['epsilon'] <= 8.0 and summary['adjacency'] == adjacency
+  assert summary['trust_model'] and summary['privacy_unit'] and summary['source']
+  assert f"epsilon     {summary['epsilon']:.2f}"[:-1] in run.stdout
+  assert 0 < summary['accuracy'] <= 1 and summary['details']['test_examples'] == 360
 
 
 @pytest.mark.parametrize('name', BASELINES)
@@ -191,14 +191,14 @@ def test_a_finished_baseline_says_the_same_again(baselines, programs, name):
   assert run.code == 0, run.stderr
   again = _summary(folder)
   assert again.pop('starts') > first.pop('starts')
-  assert again == first  # Labels are not drawn anew, and nothing is charged.
+  assert again == first  # Labels are not drawn again, and nothing is charged.
 
 
 def test_labels_of_pate_are_limited_and_votes_are_not_kept(baselines):
   _, folder = baselines['pate']
-  with np.load(folder / 'labels.npz') as found:
-    assert set(found.files) == {'line', 'rows', 'labels'}
-    assert 1 <= np.sum(found['labels'] >= 0) <= 40
+  with np.load(folder / 'labels.npz') as arrays:
+    assert set(arrays.files) == {'line', 'rows', 'labels'}
+    assert 1 <= np.sum(arrays['labels'] >= 0) <= 40
   assert _summary(folder)['details']['answered'] <= 40
 
 
@@ -206,9 +206,9 @@ def test_a_seeded_baseline_guarantees_nothing(programs, tmp_path):
   run = programs.run(BASELINE, '--num_clients=20', '--seed=1', '--answers=40',
                      f'--output_dir={tmp_path / "run"}')
   assert run.code == 0, run.stderr
-  found = _summary(tmp_path / 'run')
-  assert found['epsilon'] is None and found['epsilon_if_unseeded'] > 7.9
-  assert any('no privacy guarantee' in text for text in found['warnings'])
+  summary = _summary(tmp_path / 'run')
+  assert summary['epsilon'] is None and summary['epsilon_if_unseeded'] > 7.9
+  assert any('no privacy guarantee' in text for text in summary['warnings'])
   assert 'none, the run is seeded' in run.stdout
 
 

@@ -83,9 +83,9 @@ def test_chosen_fields_have_their_kinds(programs, tmp_path):
       PREPARE, *flags, '--fields=v:word').stderr
   run = programs.run(PREPARE, *flags, '--fields=v:float,w:integer?')
   assert run.code == 0, run.stderr
-  found = source_sqlite.SqliteSource(tmp_path / 'out.sqlite', 'train').examples('a')
-  assert found['v'].dtype == np.float64 and found['v'].tolist() == [1, 3]
-  assert found['w'].dtype == np.int64 and found['w'].tolist() == [2, 0]
+  examples = source_sqlite.SqliteSource(tmp_path / 'out.sqlite', 'train').examples('a')
+  assert examples['v'].dtype == np.float64 and examples['v'].tolist() == [1, 3]
+  assert examples['w'].dtype == np.int64 and examples['w'].tolist() == [2, 0]
 
 
 def test_bad_clients_are_skipped_and_counted(programs, tmp_path):

@@ -26,9 +26,9 @@ COMMON = ('--rounds=2 --num_clients=20 --cohort_size=5',)
     ("path: '--data_path=a b: c.npz'", 'path', ('--data_path=a b: c.npz',)),
 ])
 def test_setting_is_a_name_and_flags_after_the_common_ones(text, name, flags):
-  found = sweep_runs.Setting.parse(text, ['--rounds=2 --clip=1'])
-  assert found.name == name
-  assert found.flags == ('--rounds=2', '--clip=1', *flags)
+  setting = sweep_runs.Setting.parse(text, ['--rounds=2 --clip=1'])
+  assert setting.name == name
+  assert setting.flags == ('--rounds=2', '--clip=1', *flags)
 
 
 @pytest.mark.parametrize('settings, common, message', [
@@ -77,7 +77,7 @@ def test_spread_of_repeats():
 
 
 def _finished(folder, repeats, *, seeded, epsilons):
-  """The runs of settings whose runs have been, with such epsilons."""
+  """Finished runs of settings with these epsilons."""
   settings = sweep_runs.parse_settings([f'{name}:' for name in epsilons], [])
   runs = sweep_runs.build_runs(settings, folder, repeats=repeats, seeded=seeded)
   for run in runs:
@@ -96,7 +96,7 @@ def _finished(folder, repeats, *, seeded, epsilons):
 
 
 def _reported(folder, runs):
-  """What a sweep of these runs writes."""
+  """The table that a sweep of these runs writes."""
   sweep_report.write(sweep_runs.results(runs), folder, 'title')
   return json.loads((folder / sweep_report.TABLE).read_text())
 
@@ -106,7 +106,7 @@ def _reported(folder, runs):
     ({'a': 8.0}, 2, 'the 2 runs together spend more'),
     ({'a': 8.0, 'none': None}, 1, 'runs without an epsilon protect no client'),
     ({'a': 8.0}, 1, None), ({'none': None}, 2, None)])
-def test_epsilons_of_a_sweep_are_said_to_be_of_each_run_alone(
+def test_epsilons_of_a_sweep_are_reported_to_be_of_each_run_alone(
     tmp_path, capsys, epsilons, repeats, words):
   runs = _finished(tmp_path, repeats, seeded=False, epsilons=epsilons)
   table = _reported(tmp_path, runs)
@@ -132,7 +132,7 @@ def test_epsilons_of_a_sweep_are_said_to_be_of_each_run_alone(
     assert ' 5.0001 ' in printed
 
 
-def test_seeded_sweep_says_whose_its_epsilons_would_be(tmp_path, capsys):
+def test_seeded_sweep_reports_the_epsilons_of_unseeded_runs(tmp_path, capsys):
   runs = _finished(tmp_path, 2, seeded=True, epsilons={'a': 8.0})
   row, = _reported(tmp_path, runs)
   assert row['epsilon'] is None and row['epsilon_if_unseeded'] == 9.0
@@ -224,7 +224,7 @@ def test_sweep_runs_all_settings_once_and_draws_them(tmp_path):
       path: path.stat().st_mtime_ns for path in tmp_path.rglob('summary.json')}
 
 
-def test_reading_what_runs_left_needs_no_tensorflow():
+def test_reading_finished_runs_needs_no_tensorflow():
   code = ('import sys; from tff_pipelines import sweep; '
           'sys.exit("tensorflow" in sys.modules)')
   result = subprocess.run(

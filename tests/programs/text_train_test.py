@@ -27,11 +27,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('shared_context')]
 def _runs(shared_context, tmp_path_factory):
   """Name -> (finished run, its output folder)."""
   base = tmp_path_factory.mktemp('texts')
-  found = {}
+  finished = {}
   for name, arguments in RUNS.items():
-    found[name] = _train(*arguments, folder=base / name), base / name
-    assert found[name][0].code == 0, found[name][0].stderr
-  return found
+    finished[name] = _train(*arguments, folder=base / name), base / name
+    assert finished[name][0].code == 0, finished[name][0].stderr
+  return finished
 
 
 def _train(*arguments, folder):
@@ -54,16 +54,16 @@ def _summary(folder):
 ])
 def test_texts_that_ship_are_learnt_from(runs, name, metrics):
   run, folder = runs[name]
-  found = _summary(folder)
-  assert set(found['held_out']['test']) == metrics
+  summary = _summary(folder)
+  assert set(summary['held_out']['test']) == metrics
   headline = 'recall_at_5' if name == 'tag' else 'accuracy'
-  assert found['headline'] == headline
+  assert summary['headline'] == headline
   assert f'{headline}=' in run.stderr  # The progress bar.
-  assert 'simulated' in found['privacy_unit']
-  breakdown = found['breakdown']['test']
+  assert 'simulated' in summary['privacy_unit']
+  breakdown = summary['breakdown']['test']
   right = sum(entry['right'] for entry in breakdown['classes'])
   assert right / breakdown['count'] == pytest.approx(
-      found['held_out']['test'][headline], abs=1e-6)
+      summary['held_out']['test'][headline], abs=1e-6)
   assert not breakdown['outside_guarantee']
   assert f'test, right by {breakdown["kind"]}' in _report(folder)
   assert f'\nweakest     {breakdown["kind"]} ' in run.stdout
@@ -168,9 +168,9 @@ def test_bad_role_is_named_or_skipped_and_counted(tmp_path):
   assert ('skipped 1 bad clients and 1 bad records of no known client'
           in _report(tmp_path / 'run'))
   assert 'bad clients skipped' in run.stdout
-  found = _summary(tmp_path / 'run')
-  details = found['details']
+  summary = _summary(tmp_path / 'run')
+  details = summary['details']
   assert (details['skipped_clients'], details['skipped_records']) == (1, 1)
-  assert found['population'] == 4  # Of six, one is bad and one is held out.
+  assert summary['population'] == 4  # Of six, one is bad and one is held out.
   for name in ('test_clients', 'test_examples'):
-    assert np.isfinite(found['held_out'][name]['loss'])
+    assert np.isfinite(summary['held_out'][name]['loss'])

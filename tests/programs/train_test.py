@@ -18,7 +18,7 @@ TRAIN = 'tff_pipelines.train'
 ACCOUNT = 'tff_pipelines.account'
 TINY = ('--rounds=2', '--num_clients=20', '--cohort_size=5')
 ROUNDS = 2
-# Words for what must not be told unless it was asked for.
+# Words for what must not be printed unless it was asked for.
 OUTSIDE = ('diagnostics', 'num_reporting', 'clipped', 'not_finite', 'rounding',
            'training', 'examples')
 
@@ -42,17 +42,17 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('shared_context')]
 @pytest.fixture(scope='module')
 def runs(shared_context, tmp_path_factory):
   """Name -> (finished run, its output folder)."""
-  base, found = tmp_path_factory.mktemp('runs'), {}
+  base, finished = tmp_path_factory.mktemp('runs'), {}
   for name, arguments in RUNS.items():
     folder = base / name.replace(' ', '_')
     # One has a folder of its own choice.
     where = [] if name == 'none' else [f'--output_dir={folder}']
-    found[name] = (in_process.run(
+    finished[name] = (in_process.run(
         TRAIN, *TINY, *arguments, *where, folder=base), folder)
-  run, _ = found['none']
+  run, _ = finished['none']
   built, = (base / 'out').iterdir()
-  found['none'] = (run, built)
-  return found
+  finished['none'] = (run, built)
+  return finished
 
 
 def _folder(runs, name) -> pathlib.Path:
@@ -128,26 +128,27 @@ def test_metrics_have_a_row_a_round_in_csv_and_tensorboard(runs, name):
     ('diagnostics', None, 1.5, 0.01)])
 def test_summary_states_the_guarantee(runs, name, target, multiplier, delta):
   folder = _folder(runs, name)
-  found = _summary(folder)
+  summary = _summary(folder)
   if target is not None:
-    assert 0.999 * target < found['epsilon'] <= target
+    assert 0.999 * target < summary['epsilon'] <= target
   if multiplier is not None:
-    assert found['noise_multiplier'] == multiplier
-  assert found['delta'] == delta
-  assert found['epsilon_server'] > found['epsilon'] > 0
-  assert (found['task'], found['model'], found['parameters']) == (
+    assert summary['noise_multiplier'] == multiplier
+  assert summary['delta'] == delta
+  assert summary['epsilon_server'] > summary['epsilon'] > 0
+  assert (summary['task'], summary['model'], summary['parameters']) == (
       'emnist', 'cnn_small', 7346)
-  assert (found['population'], found['cohort_size'], found['rounds']) == (20, 5, 2)
-  assert (found['sampling'], found['adjacency']) == ('poisson', 'zero-out')
-  assert 'simulated clients' in found['privacy_unit']
+  assert (summary['population'], summary['cohort_size'], summary['rounds']) == (
+      20, 5, 2)
+  assert (summary['sampling'], summary['adjacency']) == ('poisson', 'zero-out')
+  assert 'simulated clients' in summary['privacy_unit']
   expected = None if name == 'gaussian' else 'simulated'
-  assert found['secure_aggregation'] == expected
-  assert float(_rows(folder)[-1]['epsilon']) == found['epsilon']
+  assert summary['secure_aggregation'] == expected
+  assert float(_rows(folder)[-1]['epsilon']) == summary['epsilon']
   assert f'at delta {delta:.3g} against observers' in runs[name][0].stdout
   text = (folder / 'report.txt').read_text()
   assert ('secure aggregation: simulated' in text) == (expected is not None)
-  assert f'trust model: {found["trust_model"]}' in text
-  for warning in found['warnings']:
+  assert f'trust model: {summary["trust_model"]}' in text
+  for warning in summary['warnings']:
     assert f'warning: {warning}' in text
 
 
@@ -159,13 +160,13 @@ def test_terminal_gets_a_short_plan_and_a_short_report(runs, name):
   plan, report = run.stdout.split('\n\n')
   assert plan.startswith(
       'task        emnist, cnn_small with 7,346 parameters, 20 clients')
-  found = _summary(folder)
-  assert report.startswith(f'result      test: accuracy {found["accuracy"]:.4f}, ')
+  summary = _summary(folder)
+  assert report.startswith(f'result      test: accuracy {summary["accuracy"]:.4f}, ')
   assert "\nweakest     digit '" in report
-  if found['epsilon'] is not None:
+  if summary['epsilon'] is not None:
     for text in (plan, report):
       shown = float(text.split('\nepsilon     ')[1].split()[0])
-      assert found['epsilon'] <= shown <= found['epsilon'] + 1.01e-4
+      assert summary['epsilon'] <= shown <= summary['epsilon'] + 1.01e-4
   command = ' '.join(report.split('\nnext        ')[1].replace(' \\\n', '').split())
   assert command.startswith('python -m tff_pipelines.account --ledger=')
   for file in ('report.txt', 'summary.json', 'ledger.jsonl'):
@@ -183,26 +184,26 @@ def test_verbose_run_prints_the_whole_report(runs):
 @pytest.mark.parametrize('name', PRIVATE)
 def test_ledger_alone_gives_the_epsilon_of_the_summary(runs, name):
   folder = _folder(runs, name)
-  found = _summary(folder)
+  summary = _summary(folder)
   ledger = ledger_lib.Ledger(folder / 'ledger.jsonl')
   assert ledger.verify(expected_count=ROUNDS) == []
   assert [line['round'] for line in ledger.lines()] == [1, 2]
   assert {line['configuration'] for line in ledger.lines()} == {
-      found['configuration']}
+      summary['configuration']}
   run = in_process.run(
       ACCOUNT, f'--ledger={ledger.path}', '--format=json', folder=folder)
   assert run.code == 0, run.stderr
   accounted = json.loads(run.stdout)
   for name in ('delta', 'rounds', 'adjacency', 'accountant', 'order', 'trust_model'):
-    assert accounted[name] == found[name]
+    assert accounted[name] == summary[name]
   # The summary keeps a part of delta, here 1e-15 of it, for the noise's sampler.
   for name in ('epsilon', 'epsilon_server'):
-    assert accounted[name] == pytest.approx(found[name], rel=1e-9)
+    assert accounted[name] == pytest.approx(summary[name], rel=1e-9)
 
 
 def test_run_without_privacy_claims_none(runs):
-  found = _summary(_folder(runs, 'none'))
-  assert found['epsilon'] is found['epsilon_server'] is None
+  summary = _summary(_folder(runs, 'none'))
+  assert summary['epsilon'] is summary['epsilon_server'] is None
   assert 'epsilon     none: nothing is guaranteed' in runs['none'][0].stdout
   assert runs['none'][1].name.startswith('emnist-none-')
   lines = ledger_lib.Ledger(runs['none'][1] / 'ledger.jsonl').lines()
@@ -254,9 +255,9 @@ def test_diagnostics_are_there_when_asked_for_and_warned_of(runs):
 
 def test_seeded_run_is_void(runs):
   folder = _folder(runs, 'seeded')
-  found = _summary(folder)
-  assert found['epsilon'] is found['epsilon_server'] is None
-  assert any('seeded run: no privacy guarantee' in text for text in found['warnings'])
+  summary = _summary(folder)
+  assert summary['epsilon'] is summary['epsilon_server'] is None
+  assert any('seeded run: no privacy guarantee' in text for text in summary['warnings'])
   assert 'epsilon' not in _rows(folder)[0]
   printed = runs['seeded'][0].stdout
   assert printed.count('epsilon     none, the run is seeded') == 2
@@ -325,9 +326,9 @@ def test_run_with_dropouts_keeps_its_target(tmp_path):
       TRAIN, *TINY, '--output_dir=run', '--simulated_dropout_rate=0.2',
       '--min_honest_fraction=0.5', folder=tmp_path)
   assert run.code == 0, run.stderr
-  found = _summary(tmp_path / 'run')
-  assert 7.99 < found['epsilon'] <= 8
-  assert 'suppression depends on single clients' in found['caveats']
+  summary = _summary(tmp_path / 'run')
+  assert 7.99 < summary['epsilon'] <= 8
+  assert 'suppression depends on single clients' in summary['caveats']
   assert 'epsilon=' in run.stderr
 
 
@@ -339,12 +340,12 @@ def test_real_digits_are_learnt_under_privacy(tmp_path):
       '--client_learning_rate=0.1', '--output_dir=run',
       '--rounds_per_evaluation=5', folder=tmp_path)
   assert run.code == 0, run.stderr
-  found = _summary(tmp_path / 'run')
-  assert 7.99 < found['epsilon'] <= 8 and found['delta'] == 1 / 539
+  summary = _summary(tmp_path / 'run')
+  assert 7.99 < summary['epsilon'] <= 8 and summary['delta'] == 1 / 539
   # Chance is 0.1; three runs reached 0.73, 0.73 and 0.74.
-  assert found['accuracy'] > 0.6
-  assert found['headline_of'] == 'test_clients'
-  assert found['outside_guarantee'] == ['test_clients']
+  assert summary['accuracy'] > 0.6
+  assert summary['headline_of'] == 'test_clients'
+  assert summary['outside_guarantee'] == ['test_clients']
   assert 'held-out metrics not protected' in run.stdout
   assert 'held-out clients are not part of the population' in (
       tmp_path / 'run' / 'report.txt').read_text()

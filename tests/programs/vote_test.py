@@ -81,10 +81,10 @@ def _leaves(folder):
 def _tags(folder):
   """Names of what TensorBoard has."""
   (path,) = (folder / 'tensorboard').iterdir()
-  found = {value.tag for event in tf.compat.v1.train.summary_iterator(str(path))
+  tags = {value.tag for event in tf.compat.v1.train.summary_iterator(str(path))
            for value in event.summary.value}
-  assert found
-  return found
+  assert tags
+  return tags
 
 
 def _rows(path):
@@ -107,13 +107,13 @@ def test_run_leaves_all_its_files(runs, name):
 
 def test_all_algorithms_report_the_same_fields(runs):
   summaries = {name: _summary(_folder(runs, name)) for name in RUNS}
-  assert len({frozenset(found['details']) for found in summaries.values()}) == 1
-  for name, found in summaries.items():
-    report.validate_summary(found)
-    details = found['details']
-    assert 0 <= found['accuracy'] <= 1 and details['test_examples'] == 400
-    assert details['uplink_bytes_per_agent'] > 0 and found['population'] == 6
-    assert (found['sampler'] is None) == (name == 'fedavg')
+  assert len({frozenset(summary['details']) for summary in summaries.values()}) == 1
+  for name, summary in summaries.items():
+    report.validate_summary(summary)
+    details = summary['details']
+    assert 0 <= summary['accuracy'] <= 1 and details['test_examples'] == 400
+    assert details['uplink_bytes_per_agent'] > 0 and summary['population'] == 6
+    assert (summary['sampler'] is None) == (name == 'fedavg')
 
 
 @pytest.mark.parametrize('name', RUNS)
@@ -123,9 +123,9 @@ def test_what_is_printed_is_short_and_the_rest_is_in_the_report(runs, name):
   assert len(lines) <= 20 and max(map(len, lines)) <= 80
   assert 'epochs of' not in run.stdout  # The feature map's bar is on stderr.
   text = _report(folder)
-  found = _summary(folder)
-  assert all(f'warning: {warning}' in text for warning in found['warnings'])
-  assert any('classes are taken as public' in w for w in found['warnings'])
+  summary = _summary(folder)
+  assert all(f'warning: {warning}' in text for warning in summary['warnings'])
+  assert any('classes are taken as public' in w for w in summary['warnings'])
   assert 'uplink of an agent:' in text
   assert ('privacy unit:' in text) == (name != 'fedavg')
 
@@ -143,25 +143,25 @@ def test_former_names_of_flags_work_and_are_named_on_stderr(runs):
     ('dp_fedavg gaussian', 4.3, 'agent', 'zero-out'),
     ('dp_fedsgd', 4.3, 'instance', 'record-zero-out')])
 def test_epsilon_is_just_below_the_target(runs, name, epsilon, level, adjacency):
-  found = _summary(_folder(runs, name))
-  assert 0.99 * epsilon < found['epsilon'] <= epsilon
-  assert (found['details']['level'], found['adjacency']) == (level, adjacency)
+  summary = _summary(_folder(runs, name))
+  assert 0.99 * epsilon < summary['epsilon'] <= epsilon
+  assert (summary['details']['level'], summary['adjacency']) == (level, adjacency)
   for key in ('adjacency_in_words', 'trust_model', 'observers', 'source',
               'accountant'):
-    assert found[key]
-  shown = f"epsilon     {decimals.epsilon(found['epsilon'])} at delta"
+    assert summary[key]
+  shown = f"epsilon     {decimals.epsilon(summary['epsilon'])} at delta"
   assert runs[name][0].stdout.count(shown) == 2
 
 
 @pytest.mark.parametrize('name', ['ae', 'knn', 'dp_fedavg', 'dp_fedsgd'])
 def test_epsilon_can_be_recomputed_from_the_ledger_alone(runs, programs, name):
   folder = _folder(runs, name)
-  found = _summary(folder)
+  summary = _summary(folder)
   run = programs.run(ACCOUNT, f'--ledger={folder / "ledger.jsonl"}',
                      '--format=json')
   assert run.code == 0, run.stderr
   assert json.loads(run.stdout)['epsilon'] == pytest.approx(
-      found['epsilon'], rel=1e-4)
+      summary['epsilon'], rel=1e-4)
 
 
 @pytest.mark.parametrize('name', VOTES)
@@ -175,8 +175,8 @@ def test_a_vote_is_one_release_of_all_queries(runs, name):
 @pytest.mark.parametrize('name', VOTES)
 def test_nothing_of_the_votes_but_labels_is_printed_or_kept(runs, name):
   run, folder = runs[name]
-  found = _summary(folder)
-  said = ' '.join((run.stdout, run.stderr, *found, *found['details'])).lower()
+  summary = _summary(folder)
+  said = ' '.join((run.stdout, run.stderr, *summary, *summary['details'])).lower()
   said = said.replace(' counts)', '').replace('account', '')
   assert not [word for word in PRIVATE if word in said]
   assert set(_rows(folder / 'metrics.csv')[0]) == {
@@ -195,31 +195,31 @@ def test_nothing_of_the_votes_but_labels_is_printed_or_kept(runs, name):
 @pytest.mark.parametrize('name', VOTES)
 def test_summary_says_what_the_labels_are_worth(runs, name):
   folder = _folder(runs, name)
-  found = _summary(folder)
-  details = found['details']
+  summary = _summary(folder)
+  details = summary['details']
   assert details['queries'] == 12 and 0 < details['answered'] <= 1
   assert 0 <= details['labels_right'] <= 1
   assert details['uplink_of_federated_averaging'] > details['uplink_bytes_per_agent']
   curve = _rows(folder / 'student.csv')
   assert [int(row['epoch']) for row in curve] == [1, 2]
-  assert float(curve[-1]['accuracy']) == found['accuracy']
+  assert float(curve[-1]['accuracy']) == summary['accuracy']
   text = _report(folder)
   assert 'released labels:' in text and 'times as much' in text
 
 
 def test_uplink_is_that_of_what_is_sent(runs):
-  found = _summary(_folder(runs, 'ae'))
-  assert found['details']['uplink_bytes_per_agent'] == 12 * 10 * found['bits'] / 8
+  summary = _summary(_folder(runs, 'ae'))
+  assert summary['details']['uplink_bytes_per_agent'] == 12 * 10 * summary['bits'] / 8
   averaging = _summary(_folder(runs, 'dp_fedsgd'))
   assert averaging['details']['uplink_bytes_per_agent'] == (
       averaging['parameters'] * 4 * 2)
 
 
-def test_the_published_epsilon_stands_beside_the_proved_one(runs):
+def test_the_published_epsilon_is_reported_alongside_the_proved_one(runs):
   for name in VOTES:
-    found = _summary(_folder(runs, name))
-    proved = found['epsilon'] or found['epsilon_if_unseeded']
-    published = found['details']['epsilon_published']
+    summary = _summary(_folder(runs, name))
+    proved = summary['epsilon'] or summary['epsilon_if_unseeded']
+    published = summary['details']['epsilon_published']
     assert published > proved
     assert f'epsilon {decimals.epsilon(published)} by the formula of the paper' in (
         runs[name][0].stdout)
@@ -228,8 +228,8 @@ def test_the_published_epsilon_stands_beside_the_proved_one(runs):
 def test_the_part_of_delta_that_sampling_error_consumes_is_reported(runs):
   for name in ('ae', 'knn'):
     folder = _folder(runs, name)
-    found = _summary(folder)
-    assert 0 < found['consumed_delta'] < 1e-15 * found['delta']
+    summary = _summary(folder)
+    assert 0 < summary['consumed_delta'] < 1e-15 * summary['delta']
     assert 'noise: exact tables' in _report(folder)
     assert 'sampling error consumes' in _report(folder)
     header = ledger_lib.Ledger(folder / 'ledger.jsonl').header()
@@ -241,33 +241,35 @@ def test_the_part_of_delta_that_sampling_error_consumes_is_reported(runs):
 
 
 def test_fedavg_guarantees_nothing(runs):
-  found = _summary(_folder(runs, 'fedavg'))
-  assert found['epsilon'] is found['adjacency'] is found['details']['noise'] is None
+  summary = _summary(_folder(runs, 'fedavg'))
+  assert summary['epsilon'] is summary['adjacency'] is None
+  assert summary['details']['noise'] is None
   assert 'nothing is guaranteed' in runs['fedavg'][0].stdout
 
 
 def test_a_trusted_server_has_no_epsilon_of_its_own(runs):
-  found = _summary(_folder(runs, 'gaussian'))
-  assert found['epsilon_server'] is None and 'server is trusted' in found['trust_model']
+  summary = _summary(_folder(runs, 'gaussian'))
+  assert summary['epsilon_server'] is None
+  assert 'server is trusted' in summary['trust_model']
   # That of the participants, who know the cohorts.
-  found = _summary(_folder(runs, 'dp_fedavg gaussian'))
-  assert 'server is trusted' in found['trust_model']
-  assert found['epsilon_server'] > found['epsilon']
-  assert 'participants' in found['observers_server']
+  summary = _summary(_folder(runs, 'dp_fedavg gaussian'))
+  assert 'server is trusted' in summary['trust_model']
+  assert summary['epsilon_server'] > summary['epsilon']
+  assert 'participants' in summary['observers_server']
 
 
 def test_the_server_of_dp_fedsgd_does_not_know_the_sampled_records(runs):
-  found = _summary(_folder(runs, 'dp_fedsgd'))
-  assert found['epsilon_server'] == found['epsilon']
-  assert found['sampling'] == 'poisson, of records, rate 0.05'
+  summary = _summary(_folder(runs, 'dp_fedsgd'))
+  assert summary['epsilon_server'] == summary['epsilon']
+  assert summary['sampling'] == 'poisson, of records, rate 0.05'
 
 
 def test_seeded_runs_repeat_and_guarantee_nothing(runs):
   folders = [_folder(runs, name) for name in ('seeded', 'seeded again')]
-  found = [_summary(folder) for folder in folders]
-  assert found[0]['epsilon'] is None and found[0]['epsilon_if_unseeded'] > 0
-  assert any('no privacy guarantee' in text for text in found[0]['warnings'])
-  assert found[0] == found[1]
+  summaries = [_summary(folder) for folder in folders]
+  assert summaries[0]['epsilon'] is None and summaries[0]['epsilon_if_unseeded'] > 0
+  assert any('no privacy guarantee' in text for text in summaries[0]['warnings'])
+  assert summaries[0] == summaries[1]
   arrays = [files.read_arrays(folder / 'student.npz') for folder in folders]
   for key, value in arrays[0].items():
     np.testing.assert_array_equal(value, arrays[1][key])
