@@ -10,16 +10,16 @@ from aggregators import keys
 
 def draw(low: tf.Tensor, high: tf.Tensor | None, tie_key: tf.Tensor,
          packed: tf.Tensor, tie: tf.Tensor, generator=keys) -> tf.Tensor:
-  """Draws from the law of a table.
+  """Draws from the distribution of a table.
 
   Args:
-    low: int32 [n], uniform words: 22 bits for the threshold, 10 for the cell.
+    low: int32 [n], uniform: 22 bits for the threshold, 10 for the cell.
     high: int32 [n], 9 uniform low bits: further bits of the cell; None for a
       table of at most 2^10 cells.
     tie_key: int64[2], decides the comparisons that 22 bits leave open.
     packed: int64 [N], of an `alias_table.AliasTable`.
     tie: int64 [N], likewise.
-    generator: `aggregators.keys` or `aggregators.chacha`: where words come from.
+    generator: `aggregators.keys` or `aggregators.chacha`: source of random bits.
 
   Returns:
     int32 [n].
@@ -28,8 +28,7 @@ def draw(low: tf.Tensor, high: tf.Tensor | None, tie_key: tf.Tensor,
   first_bits = alias_table.FIRST_BITS
   index = tf.bitwise.right_shift(low, first_bits)
   if high is not None:
-    # Where the shift brought in copies of the sign they are xored with uniform
-    # bits, and so uniform.
+    # Copies of the sign that the shift brought in are xored with uniform bits.
     index = tf.bitwise.bitwise_xor(
         index, tf.bitwise.left_shift(high, 32 - first_bits))
   index = tf.bitwise.bitwise_and(index, size - 1)
@@ -41,7 +40,7 @@ def draw(low: tf.Tensor, high: tf.Tensor | None, tie_key: tf.Tensor,
 
   def broken_tie():
     shape = first.shape if first.shape.is_fully_defined() else tf.shape(first)
-    # Long vectors are drawn for in compiled programs.
+    # Long vectors are drawn in compiled programs.
     draw_bits = (chacha.random_bits_in_pieces if generator is chacha
                  else generator.random_bits)
     rest = draw_bits(tie_key, shape, tf.int64)
@@ -52,3 +51,9 @@ def draw(low: tf.Tensor, high: tf.Tensor | None, tie_key: tf.Tensor,
   # A select, by arithmetic: TensorFlow's own takes five times as long.
   chosen = alias + (index - alias) * tf.cast(keeps, tf.int32)
   return chosen - size // 2
+
+
+def draw_constant(low: tf.Tensor, high: tf.Tensor | None, tie_key: tf.Tensor,
+                  table: alias_table.AliasTable) -> tf.Tensor:
+  """Draws, as `draw`, from a table that is a constant of the graph."""
+  return draw(low, high, tie_key, tf.constant(table.packed), tf.constant(table.tie))

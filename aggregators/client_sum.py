@@ -1,9 +1,9 @@
 """Sums over clients, in pieces that compose in two ways.
 
-A `ClientSumFactory` says what a client contributes, how contributions add up and
-what the server makes of their sum, as pure TensorFlow functions. `create` maps
-them over clients, one call each, as an aggregation process. An engine that
-handles many clients in one call uses the same functions and gets the same sums.
+A `ClientSumFactory` says what a client contributes and what the server releases of the
+sum, as pure TensorFlow functions. `create` maps them over clients, one call each, as an
+aggregation process. An engine that handles many clients in one call (`fedavg.chunked`)
+uses the same functions and gets the same sums. `plain_sum` is the smallest example.
 """
 
 import abc
@@ -15,20 +15,33 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from aggregators import keys
-from aggregators import rounding
+from aggregators import modular_sum
 from aggregators import structures
 
 
 class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
-  """A sum of flat vectors over clients; subclasses say which.
+  """A sum of tensors over clients; subclasses define what clients send.
 
   Attributes:
+    bits: Clients send integers modulo 2^bits, summed under secure aggregation; None
+      for floats and a plain sum.
     diagnostics: Whether values outside the guarantee are measured.
     seeded: Whether this is a seeded run, whose clients bring their keys: values
       then are OrderedDicts of `value` and `key` (`structures.keyed_type`).
   """
 
-  def __init__(self, *, diagnostics: bool, simulation_seed: int | None):
+  def __init__(self, *, bits: int | None = None, diagnostics: bool = False,
+               simulation_seed: int | None = None):
+    """Initializes the factory.
+
+    Args:
+      bits: See the attributes.
+      diagnostics: Also measure what is computed from clients' raw values, and the
+        number of reporting clients. These are outside the guarantee.
+      simulation_seed: None for randomness from the operating system. An integer makes
+        a run repeatable and void of any guarantee, as its noise is predictable.
+    """
+    self.bits = bits
     self.diagnostics = diagnostics
     self.simulation_seed = simulation_seed
 
@@ -41,14 +54,16 @@ class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
     """The module that derives clients' and the server's keys from others."""
     return keys
 
-  @abc.abstractmethod
   def initial_state(self) -> Any:
     """In graph: the state, an OrderedDict with a `server_key` (int64[2])."""
+    seed = self.simulation_seed
+    return collections.OrderedDict(
+        server_key=structures.stored_key(seed, structures.initial_key(seed, 0)))
 
   @abc.abstractmethod
   def contribute(self, vector: tf.Tensor, key: tf.Tensor,
                  state) -> tuple[tf.Tensor, Any]:
-    """In graph: what a client adds, and int32 scalars computed from raw values.
+    """In graph: a client's contribution, and int32 scalars computed from raw values.
 
     Args:
       vector: float32 or float64 [dimension], model units.
@@ -57,31 +72,41 @@ class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
     """
 
   @abc.abstractmethod
-  def zero(self, dimension: int) -> tf.Tensor:
-    """In graph: the contribution of nobody."""
-
-  @abc.abstractmethod
-  def add(self, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
-    """In graph: the sum of two contributions."""
-
-  @abc.abstractmethod
-  def federated_total(self, contributions):
-    """The federated sum of contributions placed at clients."""
-
-  @abc.abstractmethod
   def release(self, state, total: tf.Tensor, num_reporting: tf.Tensor,
               key: tf.Tensor) -> tuple[Any, tf.Tensor, Any]:
-    """In graph: new state (but for its key), vector, public measurements.
+    """In graph: new state (except for its key), result, public measurements.
 
     Args:
       state: The state of the sum.
       total: The sum of all contributions.
-      num_reporting: int32, how many there are.
+      num_reporting: int32, the number of contributions.
       key: int64[2], of this round at the server.
     """
 
+  def zero(self, dimension: int) -> tf.Tensor:
+    """In graph: the contribution of no client, for vectors of this length."""
+    return tf.zeros([dimension], tf.float32 if self.bits is None else tf.int32)
+
+  def add(self, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    """In graph: the sum of two contributions."""
+    if self.bits is None:
+      return left + right
+    return modular_sum.add(left, right, self.bits)
+
+  def federated_total(self, contributions):
+    """The federated sum of contributions placed at clients."""
+    if self.bits is None:
+      return tff.federated_sum(contributions)
+    return modular_sum.federated(contributions, self.bits)
+
   def check_dimension(self, dimension: int) -> None:
     """Raises ValueError if vectors of this length can't be summed."""
+
+  def layout(self, value_type: tff.Type) -> structures.FlatLayout:
+    """How values become vectors. Raises TypeError or ValueError for other types."""
+    layout = structures.FlatLayout(value_type)
+    self.check_dimension(layout.size)
+    return layout
 
   def set_cohort_size(self, state, cohort_size: int):
     """The state for a round of this many selected clients."""
@@ -115,9 +140,8 @@ class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
                 num_reporting=num_reporting, totals=totals)))
 
   def create(self, value_type) -> tff.templates.AggregationProcess:
-    layout = structures.FlatLayout(
-        value_type['value'] if self.seeded else value_type)
-    self.check_dimension(layout.size)
+    """Builds the process: `contribute` at clients, the sum, `release` at the server."""
+    layout = self.layout(value_type['value'] if self.seeded else value_type)
     initial_state = tff.tensorflow.computation(self.initial_state)
     state_type = initial_state.type_signature.result
 
@@ -125,8 +149,7 @@ class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
     def contribute(value, state):
       key = value['key'] if self.seeded else keys.fresh()
       value = value['value'] if self.seeded else value
-      contribution, diagnostics = self.contribute(
-          rounding.flatten(value), key, state)
+      contribution, diagnostics = self.contribute(layout.flatten(value), key, state)
       return (contribution, diagnostics) if self.diagnostics else (contribution,)
 
     @tff.tensorflow.computation(

@@ -349,7 +349,8 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
     if params.cohort_size >= _MAX_COHORT:
       raise ValueError(
           f'cohort_size must be below 2^31, found {params.cohort_size!r}')
-    super().__init__(diagnostics=diagnostics, simulation_seed=simulation_seed)
+    super().__init__(bits=params.bits, diagnostics=diagnostics,
+                     simulation_seed=simulation_seed)
     self._params = params
 
   @property
@@ -388,14 +389,7 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
                   self._params, state.get('noise_table'))
 
   def zero(self, dimension: int) -> tf.Tensor:
-    del dimension  # What is sent is padded.
-    return tf.zeros([self._params.padded_dimension], tf.int32)
-
-  def add(self, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
-    return modular_sum.add(left, right, self._params.bits)
-
-  def federated_total(self, contributions):
-    return modular_sum.federated(contributions, self._params.bits)
+    return super().zero(self._params.padded_dimension)
 
   def release(self, state, total, num_reporting, key):
     vector, measurements = decode(

@@ -8,9 +8,9 @@ from aggregators import validate
 
 
 def divide(total, divisor: float):
-  """In graph: a structure of float tensors divided by a constant.
+  """In graph: divides a structure of float tensors by a constant, in float64.
 
-  In float64, as the divisor may be beyond a float16.
+  The divisor may be beyond a float16.
   """
   return tf.nest.map_structure(
       lambda x: tf.cast(tf.cast(x, tf.float64) / divisor, x.dtype), total)
@@ -19,13 +19,13 @@ def divide(total, divisor: float):
 class ExpectedMeanFactory(tff.aggregators.UnweightedAggregationFactory):
   """Divides the result of a sum factory by the expected number of clients.
 
-  Dividing by the number that came would break amplification by sampling: a
-  release that depends on it lets an observer tell how many took part (in a
-  federated EMNIST setting, a claimed epsilon of 10 becomes 32). The constant
-  is an argument, not a measurement.
+  Dividing by the number of reporting clients would break amplification by sampling: a
+  release that depends on it lets an observer tell how many clients participated (in a
+  federated EMNIST setting, a claimed epsilon of 10 becomes 32). The constant is an
+  argument, not a measurement.
 
-  Formal guarantees. Post-processing of the inner factory's result by a
-  constant: the guarantee is the inner factory's.
+  Formal guarantees: those of the inner factory, as dividing its result by a constant is
+  post-processing.
   """
 
   def __init__(self, sum_factory: tff.aggregators.UnweightedAggregationFactory,

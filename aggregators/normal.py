@@ -1,13 +1,13 @@
-"""Normal numbers whose tails reach as far as those of the law.
+"""Gaussian noise in floating point whose tails are not cut off.
 
 TensorFlow's own sampler takes the logarithm of a number that it keeps from 1e-7
 up, so nothing it draws is beyond 5.68 standard deviations, and one pair in some ten
 million lies exactly on the circle of that radius around the origin: seen around the
 wrong mean it gives the data away. Here a pair's radius comes from 63 random bits:
-it reaches to 9.34, and what is cut off there has a chance of 2^-63.
+it reaches to 9.34, and what is cut off there has a probability of 2^-63.
 
 These are floating point numbers all the same. Guarantees that rest on them are
-those of ideal arithmetic: low bits tell of the data (Mironov, CCS 2012).
+those of ideal arithmetic: low bits reveal something of the data (Mironov, CCS 2012).
 """
 
 import math
@@ -39,10 +39,18 @@ def sample(key: tf.Tensor, shape) -> tf.Tensor:
 
 
 def from_random_bits(radius: tf.Tensor, angle: tf.Tensor) -> tf.Tensor:
-  """What uniform words become: float64 [2 n] of two int64 [n]."""
+  """Normal numbers, float64 [2 n], from uniform int64 [n] and [n]."""
   # 63 bits, in (0, 1]; a float64 is fine enough near 0, where it counts.
   low = tf.bitwise.bitwise_and(radius, tf.int64.max)
   uniform = (tf.cast(low, tf.float64) + 1.0) * 2.0**-63
   length = tf.sqrt(-2.0 * tf.math.log(uniform))
   turn = tf.cast(angle, tf.float64) * (math.pi * 2.0**-63)
   return tf.concat([length * tf.cos(turn), length * tf.sin(turn)], axis=0)
+
+
+def add(values: tf.Tensor, stddev: float, key: tf.Tensor) -> tf.Tensor:
+  """Adds noise of a standard deviation to float32 values; float32."""
+  if stddev == 0:
+    return values
+  noisy = tf.cast(values, tf.float64) + stddev * sample(key, values.shape)
+  return tf.cast(noisy, tf.float32)

@@ -103,18 +103,6 @@ def _float64(number) -> tf.Tensor:
       tf.convert_to_tensor(number, dtype_hint=tf.float64), tf.float64)
 
 
-def flatten(value) -> tf.Tensor:
-  """Concatenates a structure of float tensors to one vector.
-
-  float32, but float64 if any tensor is: a finite float64 beyond float32's range
-  is still a direction, and clipping brings it into range.
-  """
-  leaves = tf.nest.flatten(value)
-  wide = any(leaf.dtype == tf.float64 for leaf in leaves)
-  dtype = tf.float64 if wide else tf.float32
-  return tf.concat([tf.reshape(tf.cast(x, dtype), [-1]) for x in leaves], axis=0)
-
-
 def clip_by_norm(vector: tf.Tensor, clip) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
   """Clips to an L2 norm; a vector that is not finite becomes zero.
 

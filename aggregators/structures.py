@@ -36,11 +36,10 @@ class FlatLayout:
     if not _in_python_containers(value_type):
       raise TypeError(
           f'values must be structures of Python containers, found {value_type!r}')
-    tensor_types = tff.types.structure_from_tensor_type_tree(
+    self._structure = tff.types.structure_from_tensor_type_tree(
         lambda tensor_type: tf.TensorSpec(tensor_type.shape, tensor_type.dtype),
         value_type)
-    self._structure = tensor_types
-    self._specs = tf.nest.flatten(tensor_types)
+    self._specs = tf.nest.flatten(self._structure)
     for spec in self._specs:
       if not spec.dtype.is_floating:
         raise TypeError(f'values must be float tensors, found {value_type}')
@@ -49,6 +48,17 @@ class FlatLayout:
             f'values must be tensors of known shape, found {value_type}')
     self._sizes = [spec.shape.num_elements() for spec in self._specs]
     self.size = sum(self._sizes)
+
+  def flatten(self, value) -> tf.Tensor:
+    """Concatenates a structure of float tensors to one vector.
+
+    float32, but float64 if any tensor is: a finite float64 beyond float32's range
+    is still a direction, and clipping brings it into range.
+    """
+    leaves = tf.nest.flatten(value)
+    wide = any(leaf.dtype == tf.float64 for leaf in leaves)
+    dtype = tf.float64 if wide else tf.float32
+    return tf.concat([tf.reshape(tf.cast(x, dtype), [-1]) for x in leaves], axis=0)
 
   def unflatten(self, vector: tf.Tensor):
     """The structure whose coordinates are `vector`, float32 [size]."""
@@ -61,7 +71,7 @@ class FlatLayout:
 
 
 def keyed_type(value_type: tff.Type) -> tff.StructType:
-  """The type of values that bring the key of a seeded run."""
+  """The type of values with their client's key, for a seeded run."""
   return tff.StructWithPythonType(
       [('value', value_type), ('key', tff.TensorType(np.int64, [2]))],
       collections.OrderedDict)
@@ -75,7 +85,7 @@ def initial_key(simulation_seed: int | None, purpose: int) -> tf.Tensor:
 
 
 def stored_key(simulation_seed: int | None, key: tf.Tensor) -> tf.Tensor:
-  """What a server's state holds of a key: the key of a seeded run, else zero.
+  """The key as a server's state holds it: that of a seeded run, else zero.
 
   Unseeded runs draw their keys when they need them; a key that is never used
   need not lie in checkpoints.
@@ -84,11 +94,11 @@ def stored_key(simulation_seed: int | None, key: tf.Tensor) -> tf.Tensor:
 
 
 def independent_key(simulation_seed: int | None, key: tf.Tensor) -> tf.Tensor:
-  """A key that becomes public, independent of secret keys beside `key`.
+  """A key that becomes public, independent of the secret siblings of `key`.
 
-  Who knows one of a key's children and searches 2^64 Philox keys finds the
-  others, so what clients are told is drawn anew. Seeded runs, which keep no
-  secrets, take `key`.
+  An attacker who knows one of a key's children and searches 2^64 Philox keys finds the
+  others, so keys that are broadcast come from the operating system. Seeded runs, which
+  keep no secrets, take `key`.
   """
   return keys.fresh() if simulation_seed is None else key
 

@@ -26,9 +26,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from aggregators.central_sum import CentralSumFactory
 from aggregators.distributed_sum import DistributedSumFactory
 from aggregators.params import DistributedSumParams
+from aggregators.plain_sum import PlainSumFactory
 from benchmarks import measure
 from tasks.emnist import task as emnist
 from tasks.models import layers
@@ -126,7 +126,7 @@ def our_round(setting: Setting, clients, private: bool):
   """One round of ours, with the round loop's handling of clients' data."""
   model = softmax() if setting.model == 'softmax' else emnist.cnn_1m(62)
   initial = model.initial_weights(0)
-  factory = CentralSumFactory(clip=None, noise_multiplier=0.0)
+  factory = PlainSumFactory()
   if private:
     factory = DistributedSumFactory(DistributedSumParams(
         clip=CLIP, noise_multiplier=NOISE_MULTIPLIER, bits=BITS,

@@ -297,6 +297,21 @@ def test_structures_come_back_in_their_shape_and_dtype(one_worker, name):
         atol=0.02 + 8 * 3 / params.scale)
 
 
+def test_flatten_concatenates_in_order_and_widens_only_for_float64():
+  narrow = {
+      'a': tf.constant([[1, 2], [3, 4]], tf.float16),
+      'b': [tf.constant(5, tf.bfloat16), tf.constant([6, 7], tf.float32)]}
+
+  def flattened(value):
+    return structures.FlatLayout(tff.to_type(tf.nest.map_structure(
+        lambda x: (x.dtype.as_numpy_dtype, x.shape), value))).flatten(value)
+
+  assert flattened(narrow).dtype == tf.float32
+  np.testing.assert_array_equal(flattened(narrow), [1, 2, 3, 4, 5, 6, 7])
+  wide = flattened([narrow, tf.constant(1e300, tf.float64)])
+  assert wide.dtype == tf.float64 and float(wide[-1]) == 1e300
+
+
 @pytest.mark.parametrize('value_type, message', [
     (tff.TensorType(np.int32, [D]), 'float .*int32'),
     (tff.to_type([(np.float32, [D]), np.bool_]), 'float .*bool'),

@@ -7,20 +7,16 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from aggregators.central_sum import CentralSumFactory
 from aggregators.distributed_sum import DistributedSumFactory
 from aggregators.expected_mean import ExpectedMeanFactory
 from aggregators.params import DistributedSumParams
-
-
-def _sum_factory():
-  return CentralSumFactory(clip=None, noise_multiplier=0.0)
+from aggregators.plain_sum import PlainSumFactory
 
 
 @pytest.mark.parametrize('clients', [0, 1, 4, 9])
-def test_the_divisor_is_the_constant_and_not_the_number_that_came(
+def test_the_divisor_is_the_constant_and_not_the_number_reporting(
     in_process, clients):
-  process = ExpectedMeanFactory(_sum_factory(), 4.5).create(
+  process = ExpectedMeanFactory(PlainSumFactory(), 4.5).create(
       tff.TensorType(np.float32, [2]))
   result = process.next(
       process.initialize(), [np.array([1.0, -2.0], np.float32)] * clients).result
@@ -33,7 +29,7 @@ def test_structures_and_dtypes_are_kept_even_where_the_divisor_exceeds_them(
   value_type = tff.to_type(collections.OrderedDict(
       a=[(np.float16, [2]), (np.float64, [])],
       b=(tf.bfloat16.as_numpy_dtype, [1])))
-  process = ExpectedMeanFactory(_sum_factory(), 100_000).create(value_type)
+  process = ExpectedMeanFactory(PlainSumFactory(), 100_000).create(value_type)
   value = collections.OrderedDict(
       a=[np.array([1000, -3000], np.float16), np.float64(7)],
       b=np.array([512], tf.bfloat16.as_numpy_dtype))
@@ -72,7 +68,7 @@ def test_set_cohort_size_reaches_the_sum_if_it_has_one():
 @pytest.mark.parametrize('bad', [0, -1, float('nan'), float('inf'), None, True])
 def test_impossible_cohorts_are_named(bad):
   with pytest.raises(ValueError, match=f'expected_cohort_size .*{bad}'):
-    ExpectedMeanFactory(_sum_factory(), bad)
+    ExpectedMeanFactory(PlainSumFactory(), bad)
 
 
 def test_a_round_of_tffs_federated_averaging_runs_with_it(one_worker):

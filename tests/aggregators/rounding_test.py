@@ -332,14 +332,3 @@ def test_grid_factor_scales_and_never_exceeds_the_clip_in_float64():
     assert np.linalg.norm(grid.numpy().astype(np.float64)) <= scale
   short = _to_grid(tf.constant(vector / 2), scale, scale).numpy()
   np.testing.assert_allclose(short, vector / 2 * scale, rtol=2e-7)
-
-
-def test_flatten_concatenates_in_order_and_widens_only_for_float64():
-  value = {
-      'a': tf.constant([[1, 2], [3, 4]], tf.float16),
-      'b': [tf.constant(5, tf.bfloat16), tf.constant([6, 7], tf.float32)]}
-  flat = rounding.flatten(value)
-  assert flat.dtype == tf.float32
-  np.testing.assert_array_equal(flat, [1, 2, 3, 4, 5, 6, 7])
-  wide = rounding.flatten([value, tf.constant(1e300, tf.float64)])
-  assert wide.dtype == tf.float64 and float(wide[-1]) == 1e300

@@ -17,8 +17,6 @@ import tensorflow_federated as tff
 
 from aggregators import expected_mean
 from aggregators import keys
-from aggregators import rounding
-from aggregators import structures
 from aggregators.client_sum import ClientSumFactory
 from tff_pipelines.fedavg import process as fedavg
 from tff_pipelines.fedavg import local_training
@@ -79,8 +77,7 @@ def build(client_update: local_training.ClientUpdate, element_spec, *,
   """
   seeded, diagnostics = sum_factory.seeded, sum_factory.diagnostics
   server = fedavg.Server(initial_weights, server_learning_rate, server_momentum)
-  layout = structures.FlatLayout(server.weights_type)
-  sum_factory.check_dimension(layout.size)
+  layout = sum_factory.layout(server.weights_type)
   initial_sum = tff.tensorflow.computation(sum_factory.initial_state)
   sum_type = initial_sum.type_signature.result
   by_id = read_in_graph is not None
@@ -103,7 +100,7 @@ def build(client_update: local_training.ClientUpdate, element_spec, *,
         examples = {name: x[rows] for name, x in chunk['examples'].items()}
       delta, training = client_update(weights, examples, derive(key, 0))
       contribution, measured = sum_factory.contribute(
-          rounding.flatten(delta), derive(key, 1), sum_state)
+          layout.flatten(delta), derive(key, 1), sum_state)
       return contribution, (measured, training)
 
     def step(i, total, measured):

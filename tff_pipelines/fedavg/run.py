@@ -12,6 +12,7 @@ from aggregators.central_sum import CentralSumFactory
 from aggregators.client_sum import ClientSumFactory
 from aggregators.distributed_sum import DistributedSumFactory
 from aggregators.expected_mean import ExpectedMeanFactory
+from aggregators.plain_sum import PlainSumFactory
 from tasks import registry
 from tasks.task import reader_in_graph
 from tasks.task import Task
@@ -39,10 +40,11 @@ def sum_factory(plan: plan_lib.FedAvgPlan) -> ClientSumFactory:
     return AdaptiveClipSumFactory(plan.params, plan.adaptive, **common)
   if plan.params is not None:
     return DistributedSumFactory(plan.params, **common)
-  mechanism = plan.mechanism
-  return CentralSumFactory(
-      clip=mechanism.clip if plan.is_private else None,
-      noise_multiplier=mechanism.noise_multiplier if plan.is_private else 0.0, **common)
+  if plan.is_private:
+    return CentralSumFactory(
+        clip=plan.mechanism.clip, noise_multiplier=plan.mechanism.noise_multiplier,
+        **common)
+  return PlainSumFactory(**common)
 
 
 def fingerprint(task: Task) -> str:

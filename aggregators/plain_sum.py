@@ -1,0 +1,51 @@
+"""The sum of clients' vectors as they are: no clip, no noise, no privacy.
+
+The smallest complete factory; read it first. A factory says what a client sends and
+what the server releases of the sum. `client_sum` builds the process around the two,
+`central_sum` adds a clip and the server's noise, and `distributed_sum` lets clients add
+the noise.
+"""
+
+import collections
+import math
+
+import tensorflow as tf
+
+from aggregators import client_sum
+from aggregators import rounding
+
+
+def clipped(vector: tf.Tensor, clip: float = math.inf) -> tuple[tf.Tensor, dict]:
+  """A client's vector as it is summed: clipped, or zero if it has NaN or infinities.
+
+  Args:
+    vector: float32 or float64 [dimension], model units.
+    clip: L2 clip, model units.
+
+  Returns:
+    float32 [dimension], and int32 diagnostics computed from the raw vector.
+  """
+  result, was_clipped, is_finite = rounding.clip_by_norm(vector, clip)
+  return result, collections.OrderedDict(
+      clipped=tf.cast(was_clipped, tf.int32),
+      not_finite=tf.cast(~is_finite, tf.int32))
+
+
+class PlainSumFactory(client_sum.ClientSumFactory):
+  """Sums structures of float tensors: the baseline without privacy.
+
+  Formal guarantees: none. Clients' vectors reach the server in the clear.
+
+  The state is an OrderedDict of `server_key`, which nothing is drawn from. A client
+  whose values are NaN or infinite counts as zero.
+  """
+
+  def contribute(self, vector, key, state):
+    """What a client sends: float32 [dimension], and diagnostics."""
+    del key, state  # Nothing is random here.
+    return clipped(vector)
+
+  def release(self, state, total, num_reporting, key):
+    """What the server releases: the next state, the sum, no measurements."""
+    del num_reporting, key  # Unused.
+    return state, total, collections.OrderedDict()
