@@ -17,8 +17,8 @@ def draw(low: tf.Tensor, high: tf.Tensor | None, tie_key: tf.Tensor,
     high: int32 [n], 9 uniform low bits: further bits of the cell; None for a
       table of at most 2^10 cells.
     tie_key: int64[2], decides the comparisons that 22 bits leave open.
-    packed: int64 [N], of an `alias_table.AliasTable`.
-    tie: int64 [N], likewise.
+    packed: int64 [N], tensor or array, of an `alias_table.AliasTable`.
+    tie: int64 [N], of the same.
     generator: `aggregators.keys` or `aggregators.chacha`: source of random bits.
 
   Returns:
@@ -53,7 +53,19 @@ def draw(low: tf.Tensor, high: tf.Tensor | None, tie_key: tf.Tensor,
   return chosen - size // 2
 
 
-def draw_constant(low: tf.Tensor, high: tf.Tensor | None, tie_key: tf.Tensor,
-                  table: alias_table.AliasTable) -> tf.Tensor:
-  """Draws, as `draw`, from a table that is a constant of the graph."""
-  return draw(low, high, tie_key, tf.constant(table.packed), tf.constant(table.tie))
+def sample(key: tf.Tensor, shape, table: alias_table.AliasTable) -> tf.Tensor:
+  """Samples from a table that is a constant of the graph.
+
+  Args:
+    key: int64[2], of this call alone.
+    shape: Of the result; a tensor, or static.
+    table: Of the distribution.
+
+  Returns:
+    int64 of the shape.
+  """
+  bits_key, tie_key = keys.split(key, 2)
+  low, high = tf.unstack(keys.random_bits(
+      bits_key, tf.stack([2, tf.reduce_prod(shape)]), tf.int32))
+  values = draw(low, high, tie_key, table.packed, table.tie)
+  return tf.reshape(tf.cast(values, tf.int64), shape)

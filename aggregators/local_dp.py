@@ -1,10 +1,10 @@
 """Local mechanisms: what leaves a client is private whoever sees it.
 
 Pure TensorFlow functions of values and a key. A value is a row of `dimension`
-coordinates in [-1, 1], and every row is a release of its own: two rows of one
-client cost twice. The laws are those of `local_dp_distributions`, drawn with integers only,
-so that the guarantee is exact and not one of ideal arithmetic. Coordinates outside
-[-1, 1] are clipped; one that is not a number counts as 0.
+coordinates in [-1, 1], and every row is a separate release: two rows of one client
+cost twice. Outputs follow the distributions of `local_dp_distributions`, drawn with
+integers only, so that the guarantee is exact and not one of ideal arithmetic.
+Coordinates outside [-1, 1] are clipped; NaN counts as 0.
 """
 
 import abc
@@ -17,42 +17,35 @@ import tensorflow as tf
 
 from aggregators import alias_draw
 from aggregators import keys
-from aggregators import local_dp_distributions as laws
+from aggregators import local_dp_distributions as distributions
 from aggregators import validate
 
 # Budget that one coordinate should have before another is sampled too
 # (arXiv 1907.00782, section IV-B).
 _EPSILON_A_COORDINATE = 2.5
 
-MECHANISMS = ('piecewise', 'duchi', 'laplace', 'gaussian')
-
-
-def clipped(values: tf.Tensor) -> tf.Tensor:
-  """float64 values in [-1, 1], 0 for what is not a number."""
-  values = tf.cast(values, tf.float64)
-  values = tf.where(tf.math.is_nan(values), tf.zeros_like(values), values)
-  return tf.clip_by_value(values, -1.0, 1.0)
-
 
 def _uniform(key: tf.Tensor, shape) -> tf.Tensor:
   return keys.uniform(key, shape, tf.float64)
 
 
+def _low_bits(key: tf.Tensor, shape, count: int) -> tf.Tensor:
+  """int64, uniform below 2^count."""
+  return tf.bitwise.bitwise_and(
+      keys.random_bits(key, shape, tf.int64), tf.constant(2**count - 1, tf.int64))
+
+
 def _is_true(key: tf.Tensor, shape, threshold: int) -> tf.Tensor:
-  """Coins that are true with the chance threshold / 2^COIN_BITS, exactly."""
-  words = tf.bitwise.bitwise_and(
-      keys.random_bits(key, shape, tf.int64),
-      tf.constant(2**laws.COIN_BITS - 1, tf.int64))
-  return words < tf.constant(threshold, tf.int64)
+  """Coins that are true with probability threshold / 2^COIN_BITS, exactly."""
+  return _low_bits(key, shape, distributions.COIN_BITS) < tf.constant(
+      threshold, tf.int64)
 
 
-def _places(key: tf.Tensor, shape, count: int) -> tf.Tensor:
-  """int64 in [0, count), nearly uniform; `PiecewiseLaw` knows how nearly."""
-  words = tf.bitwise.bitwise_and(
-      keys.random_bits(key, shape, tf.int64),
-      tf.constant(2**laws.PLACE_BITS - 1, tf.int64))
+def _indices(key: tf.Tensor, shape, count: int) -> tf.Tensor:
+  """int64 in [0, count), uniform up to what `PiecewiseDistribution` accounts for."""
   return tf.bitwise.right_shift(
-      words * count, tf.constant(laws.PLACE_BITS, tf.int64))
+      _low_bits(key, shape, distributions.INDEX_BITS) * count,
+      tf.constant(distributions.INDEX_BITS, tf.int64))
 
 
 def _on_grid(values: tf.Tensor, key: tf.Tensor, steps: int) -> tf.Tensor:
@@ -73,7 +66,7 @@ class LocalMechanism(abc.ABC):
   dimension: int
 
   def perturb(self, values: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-    """What may leave the client.
+    """Perturbs rows; the result may leave the client.
 
     Args:
       values: float32 or float64 [rows, dimension].
@@ -86,7 +79,10 @@ class LocalMechanism(abc.ABC):
       raise ValueError(
           f'values must have the shape [rows, {self.dimension}], found '
           f'{list(values.shape)}')
-    return tf.cast(self._perturb(clipped(values), key), tf.float32)
+    values = tf.cast(values, tf.float64)
+    values = tf.where(tf.math.is_nan(values), tf.zeros_like(values), values)
+    return tf.cast(
+        self._perturb(tf.clip_by_value(values, -1.0, 1.0), key), tf.float32)
 
   @abc.abstractmethod
   def _perturb(self, values: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
@@ -94,7 +90,7 @@ class LocalMechanism(abc.ABC):
 
   @abc.abstractmethod
   def variance(self, z: float) -> float:
-    """Of a coordinate of the output, for one of the input; model units squared."""
+    """Variance of a coordinate of the output, for one of the input."""
 
   @property
   def worst_variance(self) -> float:
@@ -111,7 +107,7 @@ class Piecewise(LocalMechanism):
   are 0.
 
   Formal guarantees. A row is epsilon-DP for any two inputs, exactly: see
-  `laws.PiecewiseLaw.worst_ratio`. Unbiased but for 2^-20 of the largest output.
+  `PiecewiseDistribution.worst_ratio`. Unbiased up to 2^-20 of the largest output.
 
   Attributes:
     epsilon: Of a row.
@@ -124,7 +120,7 @@ class Piecewise(LocalMechanism):
   def __post_init__(self):
     validate.positive(epsilon=self.epsilon)
     validate.integer(dimension=self.dimension, low=1)
-    self.law  # Raises for an epsilon that can't be had.
+    self.distribution  # Raises for an epsilon that is out of range.
 
   @property
   def sampled(self) -> int:
@@ -133,24 +129,24 @@ class Piecewise(LocalMechanism):
         self.dimension, math.floor(self.epsilon / _EPSILON_A_COORDINATE)))
 
   @functools.cached_property
-  def law(self) -> laws.PiecewiseLaw:
-    """Of one coordinate that is sent."""
-    return laws.PiecewiseLaw(self.epsilon / self.sampled)
+  def distribution(self) -> distributions.PiecewiseDistribution:
+    """The distribution of one coordinate that is sent."""
+    return distributions.PiecewiseDistribution(self.epsilon / self.sampled)
 
   def _one(self, values: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-    """Perturbs every value, with the whole budget of `law`."""
-    law = self.law
+    """Perturbs every value, with the whole budget of `distribution`."""
+    dist = self.distribution
     grid_key, coin_key, in_key, out_key = keys.split(key, 4)
     shape = tf.shape(values)
     start = tf.minimum(
-        _on_grid((values + 1) / 2, grid_key, law.starts),
-        tf.constant(law.starts, tf.int64))
-    inside = _is_true(coin_key, shape, law.threshold)
-    outside = _places(out_key, shape, law.starts)
-    outside += tf.where(outside < start, tf.zeros_like(outside), law.window)
-    place = tf.where(
-        inside, start + _places(in_key, shape, law.window), outside)
-    return (tf.cast(place, tf.float64) - law.centre) * law.unit
+        _on_grid((values + 1) / 2, grid_key, dist.starts),
+        tf.constant(dist.starts, tf.int64))
+    outside = _indices(out_key, shape, dist.starts)
+    outside += tf.where(outside < start, tf.zeros_like(outside), dist.window)
+    output = tf.where(
+        _is_true(coin_key, shape, dist.threshold),
+        start + _indices(in_key, shape, dist.window), outside)
+    return (tf.cast(output, tf.float64) - dist.centre) * dist.unit
 
   def _perturb(self, values, key):
     count, d = self.sampled, self.dimension
@@ -158,7 +154,7 @@ class Piecewise(LocalMechanism):
       return self._one(values, key)
     choice_key, noise_key = keys.split(key, 2)
     rows = tf.shape(values)[0]
-    # The places of the largest of d random words: any m of d, equally likely.
+    # Where the largest of d random integers are: any m of d, equally likely.
     _, chosen = tf.math.top_k(
         keys.random_bits(choice_key, [rows, d], tf.int64), k=count, sorted=False)
     sent = self._one(tf.gather(values, chosen, batch_dims=1), noise_key)
@@ -168,140 +164,79 @@ class Piecewise(LocalMechanism):
 
   def variance(self, z: float) -> float:
     scale = self.dimension / self.sampled
-    return scale * (self.law.variance(z) + z * z) - z * z
+    return scale * (self.distribution.variance(z) + z * z) - z * z
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Duchi(LocalMechanism):
-  """The mechanism of Duchi, Jordan and Wainwright; see `laws.DuchiLaw`.
+class Duchi(distributions.DuchiDistribution, LocalMechanism):
+  """The mechanism of Duchi, Jordan and Wainwright; see `DuchiDistribution`.
 
-  Formal guarantees. A row is epsilon-DP for any two inputs, exactly. Unbiased but
-  for the last digits of floating point.
-
-  Attributes:
-    epsilon: Of a row.
-    dimension: Coordinates of a row.
+  Formal guarantees. A row is epsilon-DP for any two inputs, exactly. Unbiased up
+  to the last digits of floating point.
   """
-
-  epsilon: float
-  dimension: int = 1
-
-  def __post_init__(self):
-    self.law  # Raises for what is out of range.
-
-  @functools.cached_property
-  def law(self) -> laws.DuchiLaw:
-    return laws.DuchiLaw(self.epsilon, self.dimension)
 
   def _perturb(self, values, key):
     sign_key, turn_key, coin_key = keys.split(key, 3)
     shape = tf.shape(values)
     up = _uniform(sign_key, shape) < (values + 1) / 2
-    drawn = keys.random_bits(turn_key, shape, tf.int32) < 0
-    # Signs as +1 and -1; the product decides on which side the drawn vector lies.
-    signs, turned = (2 * tf.cast(x, tf.int32) - 1 for x in (up, drawn))
+    uniform = keys.random_bits(turn_key, shape, tf.int32) < 0
+    # Signs as +1 and -1; the product decides on which side the uniform vector lies.
+    signs, turned = (2 * tf.cast(x, tf.int32) - 1 for x in (up, uniform))
     product = tf.reduce_sum(signs * turned, axis=1, keepdims=True)
     agree = 2 * tf.cast(
-        _is_true(coin_key, tf.shape(product), self.law.threshold), tf.int32) - 1
+        _is_true(coin_key, tf.shape(product), self.threshold), tf.int32) - 1
     turn = tf.where(tf.equal(product, 0), tf.ones_like(product),
                     tf.sign(product) * agree)
-    return tf.cast(turned * turn, tf.float64) * self.law.bound
-
-  def variance(self, z: float) -> float:
-    return self.law.variance(z)
+    return tf.cast(turned * turn, tf.float64) * self.bound
 
 
 class _Additive(LocalMechanism):
   """Noise from a table, added on a grid."""
 
-  def _noise(self, key: tf.Tensor, shape) -> tf.Tensor:
-    """int64 of a static rank, units of the grid."""
-    table = self.law.table
-    word_key, tie_key = keys.split(key, 2)
-    count = tf.reduce_prod(shape)
-    low, high = tf.unstack(keys.random_bits(word_key, tf.stack([2, count]), tf.int32))
-    noise = alias_draw.draw(
-        low, high, tie_key, tf.constant(table.packed), tf.constant(table.tie))
-    return tf.cast(tf.reshape(noise, shape), tf.int64)
-
   def _perturb(self, values, key):
     grid_key, noise_key = keys.split(key, 2)
-    noisy = _on_grid(values, grid_key, self.law.steps) + self._noise(
-        noise_key, tf.shape(values))
-    return tf.cast(self._released(noisy), tf.float64) / self.law.steps
+    noisy = _on_grid(values, grid_key, self.steps) + alias_draw.sample(
+        noise_key, tf.shape(values), self.table)
+    return tf.cast(self._released(noisy), tf.float64) / self.steps
 
   def _released(self, noisy: tf.Tensor) -> tf.Tensor:
     return noisy
 
-  def variance(self, z: float) -> float:
-    return self.law.variance(z)
-
   @property
   def worst_variance(self) -> float:
     # Rounding adds most halfway between two points of the grid.
-    return self.variance(0.5 / self.law.steps)
+    return self.variance(0.5 / self.steps)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Laplace(_Additive):
-  """Laplace noise of scale 2 d / epsilon on a grid; see `laws.LaplaceLaw`.
+class Laplace(distributions.LaplaceDistribution, _Additive):
+  """Laplace noise of scale 2 d / epsilon on a grid; see `LaplaceDistribution`.
 
-  Formal guarantees. A row is epsilon-DP for any two inputs, exactly. Unbiased but
-  for what is cut off, less than e^-29 of the scale.
-
-  Attributes:
-    epsilon: Of a row.
-    dimension: Coordinates of a row.
+  Formal guarantees. A row is epsilon-DP for any two inputs, exactly. Unbiased up
+  to clipping, less than e^-29 of the scale.
   """
-
-  epsilon: float
-  dimension: int = 1
-
-  def __post_init__(self):
-    self.law  # Raises for what is out of range.
-
-  @functools.cached_property
-  def law(self) -> laws.LaplaceLaw:
-    return laws.LaplaceLaw(self.epsilon, self.dimension)
 
   def _released(self, noisy):
-    return tf.clip_by_value(noisy, -self.law.cut, self.law.cut)
+    return tf.clip_by_value(noisy, -self.limit, self.limit)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Gaussian(_Additive):
-  """Discrete Gaussian noise; see `laws.GaussianLaw`.
+class Gaussian(distributions.GaussianDistribution, _Additive):
+  """Discrete Gaussian noise on a grid; see `GaussianDistribution`.
 
   Formal guarantees. A row has the Renyi divergence alpha / (2 z^2) at most, for any
-  two inputs, z being the noise multiplier (the table is within 2^-86 of the law).
-  Unbiased.
-
-  Attributes:
-    noise_multiplier: Standard deviation over 2 sqrt(dimension), the largest L2
-      distance of two rows.
-    dimension: Coordinates of a row.
+  two inputs, z being the noise multiplier (the table is within 2^-86 of the
+  distribution). Unbiased.
   """
 
-  noise_multiplier: float
-  dimension: int = 1
 
-  def __post_init__(self):
-    self.law  # Raises for what is out of range.
-
-  @functools.cached_property
-  def law(self) -> laws.GaussianLaw:
-    return laws.GaussianLaw(self.noise_multiplier, self.dimension)
-
-
-_PURE = {'piecewise': Piecewise, 'duchi': Duchi, 'laplace': Laplace}
+_CLASSES = {'piecewise': Piecewise, 'duchi': Duchi, 'laplace': Laplace,
+            'gaussian': Gaussian}
 
 
 def build(name: str, *, dimension: int, epsilon: float | None = None,
           noise_multiplier: float | None = None) -> LocalMechanism:
-  """The mechanism of a name.
+  """Builds the mechanism of a name.
 
   Args:
-    name: One of MECHANISMS.
+    name: 'piecewise', 'duchi', 'laplace' or 'gaussian'.
     dimension: Coordinates of a row, >= 1.
     epsilon: Of a row, for all but 'gaussian'.
     noise_multiplier: Of 'gaussian' alone.
@@ -309,7 +244,7 @@ def build(name: str, *, dimension: int, epsilon: float | None = None,
   Raises:
     ValueError: For an unknown name, or what is missing, unused or out of range.
   """
-  validate.one_of(MECHANISMS, mechanism=name)
+  validate.one_of(_CLASSES, mechanism=name)
   given = {'epsilon': epsilon, 'noise_multiplier': noise_multiplier}
   wanted = 'noise_multiplier' if name == 'gaussian' else 'epsilon'
   for field, value in given.items():
@@ -317,15 +252,13 @@ def build(name: str, *, dimension: int, epsilon: float | None = None,
       raise ValueError(
           f'mechanism={name} needs {wanted} and nothing else, found {field}='
           f'{value!r}')
-  if name == 'gaussian':
-    return Gaussian(noise_multiplier=noise_multiplier, dimension=dimension)
-  return _PURE[name](epsilon=epsilon, dimension=dimension)
+  return _CLASSES[name](**{wanted: given[wanted]}, dimension=dimension)
 
 
 def scaled_probabilities(probabilities: tf.Tensor) -> tf.Tensor:
   """Probabilities as coordinates in [-1, 1], by public constants alone.
 
-  By the least and the largest of a row, as some do, would tell of the row.
+  Scaling by the smallest and the largest of a row would reveal something of the row.
   """
   return 2 * probabilities - 1
 

@@ -1,8 +1,8 @@
-"""Exact laws of local mechanisms: integers and fractions, no TensorFlow.
+"""Exact distributions of local mechanisms: integers and fractions, no TensorFlow.
 
 A client maps a coordinate in [-1, 1] to a point of a public grid, at random, and
-then draws the output from a law that depends on that point alone. Which point it
-is may be decided by any arithmetic: what counts for privacy is how much the laws
+then draws the output from a distribution that depends on that point alone. Any
+arithmetic may decide the point: what counts for privacy is how much the distributions
 of two points differ, and those are ratios of integers here. They never exceed
 e^epsilon, point masses included; floating point plays no part in it.
 
@@ -13,6 +13,7 @@ below is the distance of two inputs 1 apart on the grid of the input.
 import dataclasses
 import fractions
 import functools
+import itertools
 import math
 
 import numpy as np
@@ -25,34 +26,34 @@ Fraction = fractions.Fraction
 
 # A coin is an integer below 2^this, compared with a threshold.
 COIN_BITS = 62
-# A place is an integer below 2^this times the number of places, shifted down.
-PLACE_BITS = 40
-# epsilon of one coordinate or coin. Below, the signal is lost in how finely chances
-# are cut; beyond, a lie is too rare for 62 bits, and nothing is protected anyway.
+# An index is an integer below 2^this times the number of indices, shifted down.
+INDEX_BITS = 40
+# epsilon of one coordinate or coin. Below, the signal is lost in the rounding of
+# probabilities; beyond, a lie is too rare for 62 bits, and nothing is protected anyway.
 MIN_EPSILON, MAX_EPSILON = 1e-4, 36.0
 
 # Room for the last digits of epsilon and of its exponential.
 _SLACK = Fraction(1, 2**40)
-# The piecewise window: places, as many as there is room for.
+# Outputs of the piecewise mechanism: those of the window, where there is room, and all.
 _WINDOW = 1024
-_MAX_PLACES = 2**20
+_MAX_OUTPUTS = 2**20
 # The scale of Laplace noise, and the standard deviation of Gaussian noise, in units
 # of the grid, at least.
 _FINENESS = 64
-# Laplace noise beyond so many scales is moved there: less than e^-30 of it.
+# Laplace noise beyond this many scales is moved there: less than e^-30 of it.
 _REACH = 30
 _LAPLACE_BITS = 120
 # What the table of Laplace noise leaves of epsilon, for its last digits. With E =
-# epsilon / d and x = E / 2 + _REACH, the least chance is x e^-x 2^86 units of the
-# table or more, and a chance is off by half a unit (that of 0 by less than e^-x of
-# itself). So the log of a ratio is off by e^x / (x 2^86) at most: 1.9e-7 at the
-# largest E, 36, which has 5.4e-7 left; 5e-15 at the least that there is a table for,
+# epsilon / d and x = E / 2 + _REACH, the smallest probability is x e^-x 2^86 units of
+# the table or more, and a probability is off by half a unit (that of 0 by less than
+# e^-x of itself). So the log of a ratio is off by e^x / (x 2^86) at most: 1.9e-7 at the
+# largest E, 36, which has 5.4e-7 left; 5e-15 at the smallest that there is a table for,
 # 2e-4, which has 3e-12 left; and in between too, as the quotient by E is convex.
 _LAPLACE_SLACK = 2.0**-26
 
 
 def check_epsilon(**arguments: float) -> None:
-  """Raises ValueError unless every argument is an epsilon that can be had."""
+  """Raises ValueError unless every argument is an epsilon that mechanisms support."""
   validate.positive(**arguments)
   for name, value in arguments.items():
     if not MIN_EPSILON <= value <= MAX_EPSILON:
@@ -61,40 +62,46 @@ def check_epsilon(**arguments: float) -> None:
           f'coordinate, found {value!r}')
 
 
-def odds(epsilon: float) -> Fraction:
-  """At most e^epsilon, and not below it by more than one part in 2^39."""
-  return Fraction(math.exp(epsilon)) * (1 - _SLACK)
+def _coin_threshold(epsilon: float, rounding: Fraction = Fraction(1)) -> int:
+  """The largest t such that t / (2^62 - t) is at most e^epsilon / rounding.
 
-
-def truth_threshold(limit: Fraction) -> int:
-  """The largest t such that t / (2^62 - t) is at most `limit`."""
+  e^epsilon is rounded down by no more than one part in 2^39.
+  """
+  limit = Fraction(math.exp(epsilon)) * (1 - _SLACK) / rounding
   return math.floor(limit * 2**COIN_BITS / (1 + limit))
 
 
-def _part(threshold: int) -> Fraction:
-  return Fraction(threshold, 2**COIN_BITS)
+def _index_probabilities(count: int) -> tuple[Fraction, Fraction]:
+  """The smallest and the largest probability of one of `count` indices."""
+  whole = 2**INDEX_BITS
+  return Fraction(whole // count, whole), Fraction(-(-whole // count), whole)
 
 
-def _place_chances(places: int) -> tuple[Fraction, Fraction]:
-  """The least and the largest chance of one of so many places."""
-  whole = 2**PLACE_BITS
-  return (Fraction(whole // places, whole), Fraction(-(-whole // places), whole))
+class _Coin:
+  """A distribution that a coin with a threshold decides."""
+
+  threshold: int
+
+  @property
+  def heads(self) -> Fraction:
+    """The probability that the coin is below the threshold."""
+    return Fraction(self.threshold, 2**COIN_BITS)
 
 
 @dataclasses.dataclass(frozen=True)
-class PiecewiseLaw:
+class PiecewiseDistribution(_Coin):
   """The piecewise mechanism on one coordinate (arXiv 1907.00782, section III-B).
 
-  There are `window + starts` places. The input, as one of the starts 0..starts,
-  says where a window of places begins; the output is a place of the window with
-  the chance e^(epsilon/2) / (e^(epsilon/2) + 1), else one of the others. That is
+  Outputs are the integers below `window + starts`. The input, as one of the starts
+  0..starts, says where a window of outputs begins; the output is in the window with
+  probability e^(epsilon/2) / (e^(epsilon/2) + 1), else one of the others. That is
   the published mechanism on a grid instead of an interval, and its mean is still
   a linear function of the start.
 
   Attributes:
     epsilon: Of this coordinate.
-    window: Places in the window.
-    starts: Places outside, and the last start.
+    window: Outputs in the window.
+    starts: Outputs outside, and the last start.
     threshold: Of the coin that says "in the window".
   """
 
@@ -106,55 +113,54 @@ class PiecewiseLaw:
   def __post_init__(self):
     check_epsilon(epsilon=self.epsilon)
     growth = math.exp(self.epsilon / 2)
-    window = max(1, min(_WINDOW, int(_MAX_PLACES / (1 + growth))))
-    starts = max(1, min(_MAX_PLACES - window, round(window * growth)))
-    # A place inside is likelier than one outside by this part at most.
-    rounding = _place_chances(window)[1] / _place_chances(starts)[0]
+    window = max(1, min(_WINDOW, int(_MAX_OUTPUTS / (1 + growth))))
+    starts = max(1, min(_MAX_OUTPUTS - window, round(window * growth)))
+    # An output inside is likelier than one outside by this factor at most.
+    rounding = _index_probabilities(window)[1] / _index_probabilities(starts)[0]
     object.__setattr__(self, 'window', window)
     object.__setattr__(self, 'starts', starts)
-    object.__setattr__(
-        self, 'threshold', truth_threshold(odds(self.epsilon) / rounding))
+    object.__setattr__(self, 'threshold', _coin_threshold(self.epsilon, rounding))
 
   @property
-  def places(self) -> int:
+  def outputs(self) -> int:
+    """The number of outputs."""
     return self.window + self.starts
 
   @property
   def worst_ratio(self) -> Fraction:
-    """The largest ratio of an output's chances under two inputs."""
-    inside = _part(self.threshold)
-    return (inside * _place_chances(self.window)[1]) / (
-        (1 - inside) * _place_chances(self.starts)[0])
+    """The largest ratio of an output's probabilities under two inputs."""
+    return (self.heads * _index_probabilities(self.window)[1]) / (
+        (1 - self.heads) * _index_probabilities(self.starts)[0])
 
-  def chances(self, start: int) -> np.ndarray:
-    """float64 [places]: of each output, for an input at `start`."""
-    inside = float(_part(self.threshold))
-    found = np.full(self.places, (1 - inside) / self.starts)
-    found[start:start + self.window] = inside / self.window
-    return found
+  def probabilities(self, start: int) -> np.ndarray:
+    """float64 [outputs], for an input at `start`."""
+    inside = float(self.heads)
+    result = np.full(self.outputs, (1 - inside) / self.starts)
+    result[start:start + self.window] = inside / self.window
+    return result
 
   @functools.cached_property
   def unit(self) -> float:
-    """What one place is worth, so that outputs are unbiased."""
-    inside = float(_part(self.threshold))
+    """The distance of two outputs, model units, for which outputs are unbiased."""
+    inside = float(self.heads)
     per_start = inside - (1 - inside) * self.window / self.starts
     return 2.0 / (self.starts * per_start)
 
   @property
   def centre(self) -> float:
-    """The place that means 0."""
-    return (self.places - 1) / 2
+    """The output that means 0."""
+    return (self.outputs - 1) / 2
 
   @property
   def bound(self) -> float:
-    """No output is farther from 0."""
+    """The largest absolute value of an output, model units."""
     return self.centre * self.unit
 
   def variance(self, z: float) -> float:
-    """Of the output for an input in [-1, 1]."""
-    inside = float(_part(self.threshold))
-    n, w = self.places, self.window
-    everywhere = (n * n - 1) / 12  # Mean square of a place about the centre, all n.
+    """Variance of the output for an input in [-1, 1], model units squared."""
+    inside = float(self.heads)
+    n, w = self.outputs, self.window
+    everywhere = (n * n - 1) / 12  # Mean square of an output about the centre.
     position = (z + 1) / 2 * self.starts
     low = math.floor(position)
 
@@ -164,19 +170,19 @@ class PiecewiseLaw:
       others = (n * everywhere - w * window) / self.starts
       return inside * window + (1 - inside) * others
 
-    share = position - low
-    mean_square = (1 - share) * square(low)
-    if share > 0:
-      mean_square += share * square(low + 1)
+    fraction = position - low
+    mean_square = (1 - fraction) * square(low)
+    if fraction > 0:
+      mean_square += fraction * square(low + 1)
     return mean_square * self.unit**2 - z * z
 
 
 @dataclasses.dataclass(frozen=True)
-class DuchiLaw:
+class DuchiDistribution(_Coin):
   """The mechanism of Duchi, Jordan and Wainwright on d coordinates.
 
   Coordinates are rounded to signs v; a uniform sign vector t is turned so that it
-  agrees with v, in the sense of t.v > 0, with the chance
+  agrees with v, in the sense of t.v > 0, with probability
   e^epsilon / (e^epsilon + 1). Where t.v = 0, which only an even d allows, t stays
   as it is. (The published form, arXiv 1907.00782, Algorithm 3, puts such t into both
   halves, where they are twice as likely: as private, but B is larger, 5.06 instead
@@ -189,49 +195,47 @@ class DuchiLaw:
   """
 
   epsilon: float
-  dimension: int
+  dimension: int = 1
   threshold: int = dataclasses.field(init=False)
 
   def __post_init__(self):
     check_epsilon(epsilon=self.epsilon)
     validate.integer(dimension=self.dimension, low=1)
-    object.__setattr__(self, 'threshold', truth_threshold(odds(self.epsilon)))
+    object.__setattr__(self, 'threshold', _coin_threshold(self.epsilon))
 
   @property
   def worst_ratio(self) -> Fraction:
-    """The largest ratio of an output's chances under two inputs."""
-    agree = _part(self.threshold)
-    return agree / (1 - agree)
+    """The largest ratio of an output's probabilities under two inputs."""
+    return self.heads / (1 - self.heads)
 
   @functools.cached_property
   def bound(self) -> float:
     """B: every coordinate of an output is B or -B."""
-    # E|t.v| / d is the chance that a walk of 2 m steps ends where it began.
+    # E|t.v| / d is the probability that a walk of 2 m steps ends where it began.
     m = self.dimension // 2
     agreement = math.exp(
         math.lgamma(2 * m + 1) - 2 * math.lgamma(m + 1) - 2 * m * math.log(2))
-    return 1.0 / (float(2 * _part(self.threshold) - 1) * agreement)
+    return 1.0 / (float(2 * self.heads - 1) * agreement)
 
-  def chance(self, product: int) -> Fraction:
-    """Of one output t, given its product t.v with the signs of the input."""
-    agree = _part(self.threshold)
-    side = {1: 2 * agree, 0: Fraction(1), -1: 2 * (1 - agree)}
+  def probability(self, product: int) -> Fraction:
+    """The probability of one output t, given t.v with the signs v of the input."""
+    side = {1: 2 * self.heads, 0: Fraction(1), -1: 2 * (1 - self.heads)}
     return side[(product > 0) - (product < 0)] / 2**self.dimension
 
   def variance(self, z: float) -> float:
-    """Of a coordinate of the output, for a coordinate of the input."""
+    """Variance of a coordinate of the output, for a coordinate z of the input."""
     return self.bound**2 - z * z
 
 
 @dataclasses.dataclass(frozen=True)
-class LaplaceLaw:
+class LaplaceDistribution:
   """Two-sided geometric noise on a grid: Laplace noise of scale 2 d / epsilon.
 
   An input is rounded at random to the grid, `steps` units to 1, and P[X = k] is
   proportional to r^|k| with r = e^(-epsilon / (2 d steps)), so that inputs as far
-  apart as they can be differ by epsilon in all d coordinates together. What lies
-  beyond `reach` is drawn as `reach`, and outputs are cut off `steps` before it: a
-  cut-off output has exactly the chance of all that it stands for.
+  apart as they can be differ by epsilon in all d coordinates together. Noise beyond
+  `reach` is drawn as `reach`, and outputs are clipped `steps` before it: a clipped
+  output has exactly the probability of all that it stands for.
 
   Attributes:
     epsilon: Of the whole vector.
@@ -241,7 +245,7 @@ class LaplaceLaw:
   """
 
   epsilon: float
-  dimension: int
+  dimension: int = 1
   steps: int = dataclasses.field(init=False)
   reach: int = dataclasses.field(init=False)
 
@@ -259,37 +263,37 @@ class LaplaceLaw:
 
   @property
   def scale(self) -> float:
-    """Of the noise, for inputs in [-1, 1]."""
+    """Scale of the noise, for inputs in [-1, 1]."""
     return 2 * self.dimension / self.epsilon
 
   @property
-  def cut(self) -> int:
+  def limit(self) -> int:
     """The largest output, units."""
     return self.reach - self.steps
 
   @functools.cached_property
   def table(self) -> alias_table.AliasTable:
-    """Of the noise, units."""
+    """The table of the noise, units."""
     exponent = self.epsilon * (1 - _LAPLACE_SLACK) / (
         2 * self.dimension * self.steps)
     ratio = Fraction(math.exp(-exponent)) * (1 + _SLACK / 2**10)
-    whole = 1 << _LAPLACE_BITS
-    powers = [whole]
-    for _ in range(self.reach - 1):
-      powers.append(powers[-1] * ratio.numerator // ratio.denominator)
+    powers = list(itertools.accumulate(
+        range(self.reach - 1),
+        lambda power, _: power * ratio.numerator // ratio.denominator,
+        initial=1 << _LAPLACE_BITS))
     last = powers[-1] * ratio / (1 - ratio)
     return alias_table.symmetric(
         self.scale, [*powers, math.floor(last)], alias_table.log_size(self.reach))
 
   def variance(self, z: float) -> float:
-    """Of a coordinate of the output (but for what is cut off)."""
+    """Variance of a coordinate of the output (except for clipping)."""
     ratio = math.exp(-1.0 / (self.scale * self.steps))
     noise = 2 * ratio / (1 - ratio)**2
     return (noise + _rounding_variance(z, self.steps)) / self.steps**2
 
 
 @dataclasses.dataclass(frozen=True)
-class GaussianLaw:
+class GaussianDistribution:
   """Discrete Gaussian noise on a grid, on d coordinates.
 
   An input is rounded at random to the grid, `steps` units to 1. Any two are at most
@@ -304,14 +308,13 @@ class GaussianLaw:
   """
 
   noise_multiplier: float
-  dimension: int
+  dimension: int = 1
   steps: int = dataclasses.field(init=False)
 
   def __post_init__(self):
     validate.positive(noise_multiplier=self.noise_multiplier)
     validate.integer(dimension=self.dimension, low=1)
-    steps = max(1, math.ceil(_FINENESS / self.stddev))
-    object.__setattr__(self, 'steps', steps)
+    object.__setattr__(self, 'steps', max(1, math.ceil(_FINENESS / self.stddev)))
     if not discrete_gaussian_table.fits(self.parameter):
       raise ValueError(
           f'noise_multiplier={self.noise_multiplier!r} is too large for '
@@ -319,7 +322,7 @@ class GaussianLaw:
 
   @property
   def stddev(self) -> float:
-    """Of the noise, for inputs in [-1, 1]."""
+    """Standard deviation of the noise, for inputs in [-1, 1]."""
     return self.noise_multiplier * 2 * math.sqrt(self.dimension)
 
   @property
@@ -329,27 +332,15 @@ class GaussianLaw:
 
   @functools.cached_property
   def table(self) -> alias_table.AliasTable:
-    """Of the noise, units."""
+    """The table of the noise, units."""
     return discrete_gaussian_table.build(self.parameter)
 
   def variance(self, z: float) -> float:
-    """Of a coordinate of the output."""
+    """Variance of a coordinate of the output."""
     return self.stddev**2 + _rounding_variance(z, self.steps) / self.steps**2
 
 
 def _rounding_variance(z: float, steps: int) -> float:
-  """Of rounding z to a grid at random, units squared."""
-  share = z * steps - math.floor(z * steps)
-  return share * (1 - share)
-
-
-def table_chances(table: alias_table.AliasTable) -> list[Fraction]:
-  """The exact chances of all values of a table, from the least value on."""
-  size = table.packed.size
-  capacity = 1 << (alias_table.FIRST_BITS + alias_table.TIE_BITS)
-  found = [0] * size
-  for cell, (packed, tie) in enumerate(zip(table.packed, table.tie)):
-    threshold = (int(packed) >> 32 << alias_table.TIE_BITS) + int(tie) + (1 << 63)
-    found[cell] += threshold
-    found[int(packed) & 0xffffffff] += capacity - threshold
-  return [Fraction(share, size * capacity) for share in found]
+  """Variance of rounding z at random to a grid of `steps` units to 1, units squared."""
+  fraction = z * steps - math.floor(z * steps)
+  return fraction * (1 - fraction)

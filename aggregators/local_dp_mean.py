@@ -1,4 +1,4 @@
-"""Means over clients of values that each client perturbs by itself.
+"""Means over clients of values that each client perturbs independently.
 
 `LocalMeanFactory` takes a structure of tensors from every client. In
 `LocalAnswersFactory` every client answers some of many queries, and the result is
@@ -15,26 +15,35 @@ import tensorflow_federated as tff
 from aggregators import client_sum
 from aggregators import keys
 from aggregators import local_dp
-from aggregators import structures
 from aggregators import validate
-
-
-def _outside(values: tf.Tensor) -> tf.Tensor:
-  """int32: how many coordinates had to be clipped or were no numbers."""
-  values = tf.cast(values, tf.float64)
-  return tf.reduce_sum(tf.cast(~(tf.abs(values) <= 1), tf.int32))
 
 
 class LocalMeanFactory(client_sum.ClientSumFactory):
   """The mean of clients' structures of floats in [-1, 1], locally private.
 
-  A client's tensors are flattened and cut into rows of the mechanism's dimension.
+  A client's tensors are flattened and cut into rows of the mechanism's dimension;
+  each row costs the mechanism's budget. Here a client sends one row of two
+  coordinates and is 2-DP (outside of a test, first `with contexts.simulation():`, see
+  docs/noise.md):
 
-  Formal guarantees. What a client sends is as private as the mechanism is for one
-  row, times the number of rows, against everybody, for any two inputs. That there
-  is a client and that it answered is public, so the sum is divided by the number of
-  clients that came. The result is an unbiased estimate of their mean; with nobody
-  it is 0. With `simulation_seed` there is no guarantee.
+  >>> mechanism = local_dp.build('laplace', epsilon=2.0, dimension=2)
+  >>> process = LocalMeanFactory(mechanism).create(tff.TensorType(np.float32, [2]))
+  >>> vectors = [np.array([0.5, -0.25], np.float32)] * 400
+  >>> output = process.next(process.initialize(), vectors)
+  >>> int(output.measurements['answers'])
+  400
+  >>> error = np.linalg.norm(output.result - vectors[0])
+  >>> bool(error < 6 * (2 * mechanism.worst_variance / 400)**0.5)
+  True
+
+  Formal guarantees:
+
+  * What a client sends is as private as the mechanism is for one row, times the
+    number of rows, against any observer, for any two inputs.
+  * That a client exists and that it answered is public, so the sum is divided by the
+    number of reporting clients. The result is an unbiased estimate of their mean, 0 if
+    there is none.
+  * With `simulation_seed` there is no guarantee.
   """
 
   def __init__(self, mechanism: local_dp.LocalMechanism, *,
@@ -42,18 +51,12 @@ class LocalMeanFactory(client_sum.ClientSumFactory):
     """Initializes the factory.
 
     Args:
-      mechanism: What a client does to each row.
+      mechanism: Perturbs each row.
       diagnostics: Also count coordinates outside [-1, 1]; outside the guarantee.
-      simulation_seed: Values then are OrderedDicts of `value` and `key`.
+      simulation_seed: As for `ClientSumFactory`.
     """
     super().__init__(diagnostics=diagnostics, simulation_seed=simulation_seed)
     self._mechanism = mechanism
-
-  def initial_state(self):
-    return collections.OrderedDict(
-        server_key=structures.stored_key(
-            self.simulation_seed,
-            structures.initial_key(self.simulation_seed, 0)))
 
   def check_dimension(self, dimension: int) -> None:
     if dimension % self._mechanism.dimension:
@@ -61,25 +64,14 @@ class LocalMeanFactory(client_sum.ClientSumFactory):
           f'values must have a multiple of {self._mechanism.dimension} coordinates, '
           f'the rows of the mechanism, found {dimension}')
 
-  def rows(self, dimension: int) -> int:
-    """Rows of a value, each of which costs the mechanism's budget."""
-    self.check_dimension(dimension)
-    return dimension // self._mechanism.dimension
-
   def contribute(self, vector, key, state):
     del state  # Unused.
     rows = tf.reshape(vector, [-1, self._mechanism.dimension])
     sent = tf.reshape(self._mechanism.perturb(rows, key), vector.shape)
-    return sent, collections.OrderedDict(outside=_outside(vector))
-
-  def zero(self, dimension: int) -> tf.Tensor:
-    return tf.zeros([dimension], tf.float32)
-
-  def add(self, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
-    return left + right
-
-  def federated_total(self, contributions):
-    return tff.federated_sum(contributions)
+    # NaN is outside too.
+    outside = ~(tf.abs(tf.cast(vector, tf.float64)) <= 1)
+    return sent, collections.OrderedDict(
+        outside=tf.reduce_sum(tf.cast(outside, tf.int32)))
 
   def release(self, state, total, num_reporting, key):
     del key  # The server draws nothing.
@@ -91,13 +83,16 @@ class LocalAnswersFactory(tff.aggregators.UnweightedAggregationFactory):
   """The mean answer to each of many queries, over the clients that answered it.
 
   A client brings `values`, float32 [answers, dimension] in [-1, 1], and `queries`,
-  int32 [answers], the number of the query that each row answers, and `key` if the
+  int32 [answers], the index of the query that each row answers, and `key` if the
   run is seeded. The result is an OrderedDict of `means`, float32 [queries,
   dimension], 0 for a query without answers, and `answers`, int32 [queries].
 
-  Formal guarantees. Each row costs its client the mechanism's budget, and no row is
-  released twice: who answers m rows in a round spends m budgets. Which queries a
-  client answers must not depend on its data. With `seeded` there is no guarantee.
+  Formal guarantees:
+
+  * Each row costs its client the mechanism's budget, and no row is released twice: a
+    client that answers m rows in a round spends m budgets.
+  * Which queries a client answers must not depend on its data.
+  * With `seeded` there is no guarantee.
   """
 
   def __init__(self, mechanism: local_dp.LocalMechanism, num_queries: int, *,
@@ -105,7 +100,7 @@ class LocalAnswersFactory(tff.aggregators.UnweightedAggregationFactory):
     """Initializes the factory.
 
     Args:
-      mechanism: What a client does to each row.
+      mechanism: Perturbs each row.
       num_queries: >= 1.
       seeded: Whether clients bring the keys of a simulation seed.
     """
@@ -116,7 +111,7 @@ class LocalAnswersFactory(tff.aggregators.UnweightedAggregationFactory):
 
   @property
   def value_type(self) -> tff.StructType:
-    """The type of what a client brings."""
+    """The type of a client's value."""
     members = [
         ('values', tff.TensorType(np.float32, [None, self._mechanism.dimension])),
         ('queries', tff.TensorType(np.int32, [None]))]
@@ -125,17 +120,18 @@ class LocalAnswersFactory(tff.aggregators.UnweightedAggregationFactory):
     return tff.StructWithPythonType(members, collections.OrderedDict)
 
   def answer(self, value):
-    """In graph: what leaves a client, its rows at the places of their queries."""
+    """In graph: a client's perturbed rows and their counts, at their queries."""
     key = value['key'] if self._seeded else keys.fresh()
     sent = self._mechanism.perturb(value['values'], key)
-    places = value['queries'][:, tf.newaxis]
+    queries = value['queries'][:, tf.newaxis]
     return (
         tf.scatter_nd(
-            places, sent, [self._num_queries, self._mechanism.dimension]),
+            queries, sent, [self._num_queries, self._mechanism.dimension]),
         tf.scatter_nd(
-            places, tf.ones_like(value['queries']), [self._num_queries]))
+            queries, tf.ones_like(value['queries']), [self._num_queries]))
 
   def create(self, value_type) -> tff.templates.AggregationProcess:
+    """Builds the process. Raises TypeError for values of another type."""
     if not self.value_type.is_assignable_from(value_type):
       raise TypeError(
           f'values must be of the type {self.value_type}, found {value_type}')

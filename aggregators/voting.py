@@ -52,11 +52,11 @@ def _skellam_share(key: tf.Tensor, shape: tf.TensorShape,
   variance = params.share_variance
   if not params.has_table:
     return skellam.sample(key, shape, variance)
+  table = skellam_table.build(variance)
   random_bits = tf.bitcast(
       keys.random_bits(keys.derive(key, 0), [shape.num_elements()], tf.int64), tf.int32)
-  noise = alias_draw.draw_constant(
-      random_bits[:, 0], random_bits[:, 1], keys.derive(key, 1),
-      skellam_table.build(variance))
+  noise = alias_draw.draw(random_bits[:, 0], random_bits[:, 1], keys.derive(key, 1),
+                          table.packed, table.tie)
   return tf.reshape(tf.cast(noise, tf.int64), shape)
 
 

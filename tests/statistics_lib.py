@@ -6,10 +6,13 @@ Tests fix their seeds, so that false alarms are repeatable; only tests of the
 operating system's entropy can't, and those may fail once in a million.
 """
 
+import fractions
 import math
 
 import numpy as np
 from scipy import stats
+
+from aggregators import alias_table
 
 FALSE_ALARM = 1e-6
 # Standard errors that a Gaussian statistic exceeds with that probability.
@@ -78,3 +81,15 @@ def bits_are_uniform(samples) -> bool:
   ones = np.sum((samples[..., np.newaxis] >> shifts) & np.uint64(1), axis=0)
   errors = np.abs(ones - len(samples) / 2.0) / (math.sqrt(len(samples)) / 2)
   return bool(np.max(errors) <= stats.norm.isf(FALSE_ALARM / 2 / errors.size))
+
+
+def table_probabilities(table: alias_table.AliasTable) -> list[fractions.Fraction]:
+  """The exact probabilities of all values of a table, from the smallest value on."""
+  size = table.packed.size
+  capacity = 1 << (alias_table.FIRST_BITS + alias_table.TIE_BITS)
+  shares = [0] * size
+  for cell, (packed, tie) in enumerate(zip(table.packed, table.tie)):
+    threshold = (int(packed) >> 32 << alias_table.TIE_BITS) + int(tie) + (1 << 63)
+    shares[cell] += threshold
+    shares[int(packed) & 0xffffffff] += capacity - threshold
+  return [fractions.Fraction(share, size * capacity) for share in shares]

@@ -1,6 +1,8 @@
 """Tests of aggregators.local_dp_mean."""
 
 import collections
+import doctest
+import re
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from aggregators import local_dp
 from aggregators import structures
 from aggregators.local_dp_mean import LocalAnswersFactory
 from aggregators.local_dp_mean import LocalMeanFactory
+from tests import modules
 from tests import statistics_lib
 
 D = 20
@@ -27,7 +30,7 @@ def _mean(process, values):
     PIECEWISE, local_dp.Duchi(epsilon=2.0, dimension=5),
     local_dp.Laplace(epsilon=5.0, dimension=4),
     local_dp.Gaussian(noise_multiplier=0.5, dimension=D)])
-def test_mean_is_unbiased_with_the_variance_of_so_many_clients(
+def test_mean_is_unbiased_with_the_variance_of_its_clients(
     in_process, mechanism):
   clients, rounds = 20, 60
   process = LocalMeanFactory(mechanism).create(VECTOR)
@@ -50,15 +53,14 @@ def test_structures_are_cut_into_rows_and_put_together_again(in_process):
       a=tff.TensorType(np.float32, [2, 5]), b=tff.TensorType(np.float64, [10])))
   value = collections.OrderedDict(
       a=np.full([2, 5], 0.5, np.float32), b=np.full([10], -0.5))
-  factory = LocalMeanFactory(PIECEWISE)
-  result = _mean(factory.create(value_type), [value] * 300).result
+  result = _mean(
+      LocalMeanFactory(PIECEWISE).create(value_type), [value] * 300).result
   assert result['a'].shape == (2, 5) and result['b'].dtype == np.float64
   assert np.mean(result['a']) == pytest.approx(0.5, abs=0.35)
   assert np.mean(result['b']) == pytest.approx(-0.5, abs=0.35)
-  assert factory.rows(20) == 2
 
 
-def test_every_client_draws_anew_in_every_round(in_process):
+def test_noise_is_fresh_for_every_client_and_round(in_process):
   process = LocalMeanFactory(local_dp.Laplace(epsilon=1.0, dimension=D)).create(VECTOR)
   one, other = (_mean(process, [ROW]).result for _ in range(2))
   # On this grid two draws of a coordinate are equal once in 320 times.
@@ -66,11 +68,11 @@ def test_every_client_draws_anew_in_every_round(in_process):
   # Two clients with the same value: were their draws equal, the mean would be on
   # the grid of a single draw.
   two = _mean(process, [ROW, ROW]).result
-  steps = local_dp.Laplace(epsilon=1.0, dimension=D).law.steps
+  steps = local_dp.Laplace(epsilon=1.0, dimension=D).steps
   assert np.any(np.rint(two * steps) != two * steps)
 
 
-def test_nobody_gives_zero(in_process):
+def test_no_client_gives_zero(in_process):
   output = _mean(LocalMeanFactory(PIECEWISE).create(VECTOR), [])
   np.testing.assert_array_equal(output.result, np.zeros(D))
   assert output.measurements['answers'] == 0
@@ -85,17 +87,38 @@ def test_seeded_runs_repeat(in_process):
       _mean(process, values).result, _mean(process, values).result)
 
 
-def test_what_was_clipped_is_told_only_when_asked_for(in_process):
+def test_clipping_is_measured_only_when_asked_for(in_process):
   assert list(_mean(LocalMeanFactory(PIECEWISE).create(VECTOR), [ROW]
                     ).measurements) == ['answers']
-  found = _mean(LocalMeanFactory(PIECEWISE, diagnostics=True).create(VECTOR),
-                [3 * ROW]).measurements
-  assert found['diagnostics']['totals']['outside'] == np.sum(np.abs(3 * ROW) > 1)
+  values = np.append(3 * ROW[1:], np.float32(np.nan))
+  measured = _mean(LocalMeanFactory(PIECEWISE, diagnostics=True).create(VECTOR),
+                   [values]).measurements
+  assert measured['diagnostics']['totals']['outside'] == np.sum(~(np.abs(values) <= 1))
 
 
 def test_coordinates_that_do_not_fill_rows_are_refused():
   with pytest.raises(ValueError, match='multiple of 10 coordinates.*found 7'):
     LocalMeanFactory(PIECEWISE).create(tff.TensorType(np.float32, [7]))
+
+
+def test_the_example_of_the_docstring_runs(in_process):
+  examples = doctest.DocTestFinder(recurse=False).find(
+      LocalMeanFactory, globs={'LocalMeanFactory': LocalMeanFactory,
+                               'local_dp': local_dp, 'np': np, 'tff': tff})
+  outcome = doctest.DocTestRunner().run(*examples)
+  assert outcome.failed == 0 and outcome.attempted > 3
+
+
+def test_the_example_of_the_page_runs():
+  page = (modules.ROOT / 'docs' / 'noise.md').read_text(encoding='utf-8')
+  code, = re.findall(r'^```python\n(.*?)^```$', page, re.DOTALL | re.MULTILINE)
+  scope = {}
+  exec(code, scope)  # pylint: disable=exec-used
+  output, mechanism = scope['output'], scope['mechanism']
+  assert output.measurements['answers'] == 1000
+  error = (mechanism.worst_variance / 1000)**0.5
+  assert f'{error:.2f}' in page.splitlines()[-1]
+  np.testing.assert_allclose(output.result, scope['vector'], atol=6 * error)
 
 
 # Answers to queries.

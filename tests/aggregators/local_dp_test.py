@@ -1,4 +1,4 @@
-"""Tests of aggregators.local_dp: what is drawn follows the exact laws."""
+"""Tests of aggregators.local_dp: outputs follow the exact distributions."""
 
 import itertools
 import math
@@ -54,53 +54,47 @@ def test_outputs_are_unbiased_and_have_the_stated_variance(mechanism):
 
 @pytest.mark.parametrize('epsilon', [0.5, 5.0])
 @pytest.mark.parametrize('z', [-1.0, 0.0, 0.2, 1.0])
-def test_piecewise_draws_follow_the_exact_law(epsilon, z):
+def test_piecewise_outputs_follow_the_exact_distribution(epsilon, z):
   mechanism = local_dp.Piecewise(epsilon=epsilon)
-  law = mechanism.law
-  places = np.rint(draw(mechanism, [z])[:, 0] / law.unit + law.centre).astype(int)
-  assert places.min() >= 0 and places.max() < law.places
-  counts = np.bincount(places, minlength=law.places)
-  position = (np.float64(np.float32(z)) + 1) / 2 * law.starts
+  dist = mechanism.distribution
+  outputs = np.rint(draw(mechanism, [z])[:, 0] / dist.unit + dist.centre).astype(int)
+  assert outputs.min() >= 0 and outputs.max() < dist.outputs
+  counts = np.bincount(outputs, minlength=dist.outputs)
+  position = (np.float64(np.float32(z)) + 1) / 2 * dist.starts
   low = math.floor(position)
-  chances = law.chances(low)
+  expected = dist.probabilities(low)
   if position > low:
-    chances = (low + 1 - position) * chances + (
-        position - low) * law.chances(low + 1)
-  assert statistics_lib.fits(counts, chances)
-  # A few wide bins see what is spread too thin over thousands of places.
-  counts, chances, other = (
-      in_wide_bins(x, law, low) for x in (
-          counts, chances, laws_of_another_epsilon(law, epsilon * 1.1, low)))
-  assert statistics_lib.fits(counts, chances)
+    expected = (low + 1 - position) * expected + (
+        position - low) * dist.probabilities(low + 1)
+  assert statistics_lib.fits(counts, expected)
+  # The same window, as likely as at another epsilon.
+  odds = math.exp(epsilon * 1.1) * dist.window / dist.starts
+  other = np.full(dist.outputs, 1 / (1 + odds) / dist.starts)
+  other[low:low + dist.window] = odds / (1 + odds) / dist.window
+  # A few wide bins see what is spread too thin over thousands of outputs.
+  counts, expected, other = (
+      in_wide_bins(x, dist, low) for x in (counts, expected, other))
+  assert statistics_lib.fits(counts, expected)
   assert not statistics_lib.fits(counts, other)
 
 
-def in_wide_bins(values, law, start):
+def in_wide_bins(values, dist, start):
   """Sums over some bins inside the window of `start` and some outside."""
-  parts = np.split(np.asarray(values, float), [start, start + law.window])
+  parts = np.split(np.asarray(values, float), [start, start + dist.window])
   return np.array([
       chunk.sum() for part in parts if part.size
       for chunk in np.array_split(part, min(8, part.size))])
 
 
-def laws_of_another_epsilon(law, epsilon, start):
-  """The same window, as likely as at another epsilon."""
-  odds = math.exp(epsilon) * law.window / law.starts
-  inside = odds / (1 + odds)
-  found = np.full(law.places, (1 - inside) / law.starts)
-  found[start:start + law.window] = inside / law.window
-  return found
-
-
 def test_an_input_at_the_end_has_nothing_beyond_its_window():
   # Where published code put half of what is outside the window.
   mechanism = local_dp.Piecewise(epsilon=1.0)
-  law = mechanism.law
-  places = np.rint(draw(mechanism, [1.0])[:, 0] / law.unit + law.centre).astype(int)
-  inside = np.mean(places >= law.starts)
-  assert inside == pytest.approx(law.threshold / 2**62, abs=0.01)
-  # One of the last places is not likelier than any other of the window.
-  assert np.mean(places == law.places - 1) < 3 * inside / law.window
+  dist = mechanism.distribution
+  outputs = np.rint(draw(mechanism, [1.0])[:, 0] / dist.unit + dist.centre).astype(int)
+  inside = np.mean(outputs >= dist.starts)
+  assert inside == pytest.approx(dist.threshold / 2**62, abs=0.01)
+  # One of the last outputs is not likelier than any other of the window.
+  assert np.mean(outputs == dist.outputs - 1) < 3 * inside / dist.window
 
 
 @pytest.mark.parametrize('dimension, epsilon, sampled', [
@@ -110,7 +104,7 @@ def test_piecewise_sends_as_many_coordinates_as_the_rule_says(
   mechanism = local_dp.Piecewise(epsilon=epsilon, dimension=dimension)
   assert mechanism.sampled == sampled
   drawn = draw(mechanism, np.zeros(dimension), 5000)
-  # A coordinate that is sent may be 0 too, where the number of places is odd.
+  # A coordinate that is sent may be 0 too, where the number of outputs is odd.
   assert np.max(np.sum(drawn != 0, axis=1)) == sampled
   assert np.mean(np.sum(drawn != 0, axis=1) == sampled) > 0.99
 
@@ -121,7 +115,7 @@ def test_all_coordinates_that_are_sent_keep_the_budget_of_the_row(
     dimension, epsilon):
   # Which are sent is chosen by chance alone, so the ratios of those that are multiply.
   mechanism = local_dp.Piecewise(epsilon=epsilon, dimension=dimension)
-  worst = mechanism.law.worst_ratio**mechanism.sampled
+  worst = mechanism.distribution.worst_ratio**mechanism.sampled
   with mpmath.workdps(60):
     ratio = mpmath.mpf(worst.numerator) / worst.denominator
     assert mpmath.exp(epsilon) * (1 - 1e-3) < ratio <= mpmath.exp(epsilon)
@@ -143,41 +137,39 @@ def test_which_coordinates_are_sent_does_not_depend_on_the_input():
 
 
 @pytest.mark.parametrize('dimension', [3, 4])
-def test_duchi_draws_follow_the_exact_law(dimension):
+def test_duchi_outputs_follow_the_exact_distribution(dimension):
   mechanism = local_dp.Duchi(epsilon=1.0, dimension=dimension)
   signs = np.array([1, -1, 1, 1][:dimension])
   drawn = draw(mechanism, signs)
-  np.testing.assert_allclose(np.abs(drawn), mechanism.law.bound, rtol=1e-6)
+  np.testing.assert_allclose(np.abs(drawn), mechanism.bound, rtol=1e-6)
   outputs = np.array(list(itertools.product((-1, 1), repeat=dimension)))
   codes = ((drawn > 0) * 2**np.arange(dimension - 1, -1, -1)).sum(axis=1)
   counts = np.bincount(codes, minlength=2**dimension)
-  chances = [float(mechanism.law.chance(int(t @ signs))) for t in outputs]
-  assert statistics_lib.fits(counts, chances)
-  assert not statistics_lib.fits(counts, chances[::-1])
+  expected = [float(mechanism.probability(int(t @ signs))) for t in outputs]
+  assert statistics_lib.fits(counts, expected)
+  assert not statistics_lib.fits(counts, expected[::-1])
 
 
-def test_laplace_draws_follow_the_law_on_the_grid_and_are_cut_off():
+def test_laplace_noise_is_on_the_grid_of_its_distribution_and_clipped():
   mechanism = local_dp.Laplace(epsilon=4.0, dimension=2)
-  law = mechanism.law
-  drawn = draw(mechanism, [1.0, -1.0])[:, 0] * law.steps
+  drawn = draw(mechanism, [1.0, -1.0])[:, 0] * mechanism.steps
   np.testing.assert_array_equal(drawn, np.rint(drawn))
-  assert np.abs(drawn).max() <= law.cut
+  assert np.abs(drawn).max() <= mechanism.limit
   edges = np.quantile(drawn, np.linspace(0, 1, 41)[1:-1])
   edges = np.unique(np.rint(edges)) + 0.5
   counts = np.histogram(drawn, [-np.inf, *edges, np.inf])[0]
-  scale = law.scale * law.steps
+  scale = mechanism.scale * mechanism.steps
   expected = np.diff(stats.laplace.cdf(
-      [-np.inf, *edges, np.inf], loc=law.steps, scale=scale))
+      [-np.inf, *edges, np.inf], loc=mechanism.steps, scale=scale))
   assert statistics_lib.fits(counts, expected)
 
 
-def test_gaussian_draws_follow_the_law():
+def test_gaussian_noise_follows_its_distribution():
   mechanism = local_dp.Gaussian(noise_multiplier=0.5, dimension=2)
   drawn = draw(mechanism, [0.5, -0.5])[:, 0]
   stddev = 0.5 * 2 * math.sqrt(2)
-  edges = 0.5 + stddev * np.linspace(-3, 3, 31) + 0.5 / mechanism.law.steps
-  edges = np.floor(edges * mechanism.law.steps) / mechanism.law.steps + (
-      0.5 / mechanism.law.steps)
+  edges = 0.5 + stddev * np.linspace(-3, 3, 31) + 0.5 / mechanism.steps
+  edges = (np.floor(edges * mechanism.steps) + 0.5) / mechanism.steps
   counts = np.histogram(drawn, [-np.inf, *edges, np.inf])[0]
   expected = np.diff(stats.norm.cdf([-np.inf, *edges, np.inf], 0.5, stddev))
   assert statistics_lib.fits(counts, expected)
@@ -205,7 +197,7 @@ def test_rows_are_independent(mechanism):
 @ANY
 @pytest.mark.parametrize('bad, stands_for', [
     (7.0, 1.0), (-7.0, -1.0), (math.inf, 1.0), (-math.inf, -1.0), (math.nan, 0.0)])
-def test_what_is_outside_counts_as_the_nearest_and_what_is_no_number_as_zero(
+def test_coordinates_outside_are_clipped_and_nan_counts_as_zero(
     mechanism, bad, stands_for):
   row = np.zeros(mechanism.dimension)
   row[0] = bad

@@ -183,7 +183,7 @@ def test_nothing_leaves_an_owner_but_what_the_mechanism_gave(in_process):
       x, [_owner(_features(D, K), range(50)) for _ in range(2)])
   values = np.unique(np.round(2 * np.asarray(output['means']) - 1, 3))
   np.testing.assert_allclose(
-      values, [-mechanism.law.bound, 0, mechanism.law.bound], atol=2e-3)
+      values, [-mechanism.bound, 0, mechanism.bound], atol=2e-3)
 
 
 def test_keys_are_of_owners_and_not_of_the_graph():

@@ -146,12 +146,7 @@ def _variance(stddev: float) -> float:
 def _noise(stddev: float, key: tf.Tensor, shape: Sequence[int]) -> np.ndarray:
   """int64 draws of the discrete Gaussian."""
   table = discrete_gaussian_table.build(_variance(stddev))
-  cell_key, tie_key = keys.split(key, 2)
-  low, high = tf.unstack(
-      keys.random_bits(cell_key, [2, int(np.prod(shape))], tf.int32))
-  drawn = alias_draw.draw(low, high, tie_key, tf.constant(table.packed),
-                          tf.constant(table.tie))
-  return np.reshape(drawn.numpy().astype(np.int64), shape)
+  return alias_draw.sample(key, shape, table).numpy()
 
 
 def count_votes(features: np.ndarray, teachers: Sequence[np.ndarray]) -> np.ndarray:
