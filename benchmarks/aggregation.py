@@ -1,17 +1,18 @@
-"""How fast the distributed sum is, against TFF's own.
+"""Speed of the distributed sum, against TFF's own.
 
   python -m benchmarks.aggregation [--quick] [--json=FILE] [--repeats=N] \
       [--num_workers=1]
 
 Whole: our DistributedSumFactory (conditional rounding) and TFF's
 DistributedDpSumFactory (Hadamard, Skellam, beta = 0 as it recommends) in the same
-process and context, in turns. The vectors are made in the graph, and a plain
+process and context, alternately. The vectors are computed in the graph, and a plain
 federated sum of the same vectors is subtracted. Kernels: nanoseconds a
-coordinate on one thread, beside the time of a copy of a vector beyond the cache.
+coordinate on one thread, next to the time of a copy of a vector beyond the cache.
 See benchmarks/README.md.
 """
 
 import argparse
+from collections.abc import Sequence
 import functools
 import statistics
 import subprocess
@@ -44,9 +45,9 @@ CLIP = 1.0
 NOISE_MULTIPLIER = 1.0
 # (dimension, clients, bits)
 SIZES = ((2**12, 1000, 16), (2**16, 100, 16), (1_018_174, 10, 18), (2**20, 10, 16))
-QUICK_SIZES = ((2**10, 20, 16),)
+QUICK_SIZES = ((2**10, 4, 16),)
 KERNEL_DIMENSION, KERNEL_COHORT, KERNEL_BITS = 2**20, 10, 16
-QUICK_KERNEL_DIMENSION = 2**12
+QUICK_KERNEL_DIMENSION = 2 * noisy_rounding.BLOCK
 TARGET = 5.0
 
 
@@ -63,7 +64,7 @@ def their_factory(clients: int, bits: int):
       rotation_type='hd')
 
 
-def make_vector(seed, dimension: int) -> tf.Tensor:
+def client_vector(seed, dimension: int) -> tf.Tensor:
   """A client's vector, in the worker: twice as long as the clip."""
   vector = keys.uniform(tf.stack([seed, 0]), [dimension]) - 0.5
   return vector * tf.constant(2 * CLIP * (12 / dimension)**0.5, tf.float32)
@@ -73,7 +74,7 @@ def round_of(factory, dimension: int, clients: int):
   """A function that runs one round of a factory from clients' seeds."""
   process = factory.create(tff.TensorType(np.float32, [dimension]))
   client = tff.tensorflow.computation(
-      lambda seed: make_vector(seed, dimension), tff.TensorType(np.int64))
+      lambda seed: client_vector(seed, dimension), tff.TensorType(np.int64))
   state_type = process.initialize.type_signature.result
 
   @tff.federated_computation(
@@ -124,9 +125,9 @@ def whole(dimension: int, clients: int, bits: int,
   return rows
 
 
-def copy_floor() -> float:
-  """Nanoseconds to read and write one float32 far beyond the caches."""
-  source = np.ones([2**26], np.float32)
+def copy_floor(size: int) -> float:
+  """Nanoseconds to read and write one float32 of a vector."""
+  source = np.ones([size], np.float32)
   target = np.empty_like(source)
   times = []
   for _ in range(5):
@@ -144,7 +145,7 @@ def their_noise(vector, stddev: float):
 
 
 def their_encoding(vector, params: DistributedSumParams):
-  """What a client of TFF's factory computes, from the functions it is made of."""
+  """The encoding of a client of TFF's factory, from the functions it consists of."""
   sign = tf.where(
       tf.random.stateless_uniform([params.padded_dimension], seed=[1, 2]) < 0.5,
       1.0, -1.0)
@@ -171,19 +172,24 @@ def kernel_pairs(params: DistributedSumParams):
   key = tf.constant([1, 2], tf.int64)
   table = share_tables.noise_table(params, round(params.cohort_size))
   table = {name: tf.constant(value) for name, value in table.items()}
-  vector = make_vector(tf.constant(1, tf.int64), dimension)
+  vector = client_vector(tf.constant(1, tf.int64), dimension)
   grid = vector * np.float32(0.45 * params.scale)
   integers = tf.zeros([dimension], tf.int32)
-  bound = params.l2_sensitivity_squared
 
   @functools.partial(tf.function, jit_compile=True, autograph=False)
-  def draw(values, words):
-    high = tf.bitwise.bitwise_and(words[dimension:], 255)
-    return values + alias_draw.draw(
-        words[:dimension], high, key, table['packed'], table['tie'])
+  def draw(values, random_bits):
+    low, high = tf.unstack(tf.reshape(random_bits, [2, dimension]))
+    high = tf.bitwise.bitwise_and(high, 255)
+    return values + alias_draw.draw(low, high, key, table['packed'], table['tie'])
 
   def noise_only(values):
     return draw(values, noisy_rounding.random_bits(key, dimension))
+
+  @functools.partial(tf.function, jit_compile=True, autograph=False)
+  def conditional_round(values):
+    return noisy_rounding.noisy_round(
+        values, key, params.l2_sensitivity_squared,
+        noisy_rounding.SampledNoise(sample=None), None, compiled=False).values
 
   chosen = params.replace(noise_generator='chacha20')
   chosen_table = share_tables.noise_table(chosen, round(params.cohort_size))
@@ -194,7 +200,7 @@ def kernel_pairs(params: DistributedSumParams):
         x, key, key, round(params.cohort_size), params, table).values
 
   return {
-      'words, ChaCha20 (peer: Philox)': (
+      'random bits, ChaCha20 (peer: Philox)': (
           lambda x: noisy_rounding.random_bits(x, dimension, generator=chacha),
           lambda x: noisy_rounding.random_bits(x, dimension), key),
       'encoding, ChaCha20 (peer: Philox)': (
@@ -204,9 +210,7 @@ def kernel_pairs(params: DistributedSumParams):
           rotation.walsh_hadamard,
           lambda x: hadamard.fast_walsh_hadamard_transform(x[tf.newaxis]), vector),
       'rounding (ours conditional)': (
-          tf.function(
-              lambda x: noisy_rounding.conditional_round(x, key, bound).values,
-              jit_compile=True, autograph=False),
+          conditional_round,
           lambda x: discretization._discretize_struct(  # pylint: disable=protected-access
               x, tf.constant(1.0), True, 0.0, tf.constant(params.clip_grid)), grid),
       'Skellam noise': (
@@ -231,8 +235,8 @@ def _two_poissons(key, dimension, params):
 def kernels(dimension: int, repeats: int) -> list[measure.Row]:
   params = our_params(dimension, KERNEL_COHORT, KERNEL_BITS)
   sizes = f'd={dimension} n={KERNEL_COHORT} b={KERNEL_BITS}'
-  floor = copy_floor()
-  rows = [measure.Row(name='copy of a vector (floor)', sizes='d=2^26',
+  floor = copy_floor(64 * dimension)  # Beyond the caches.
+  rows = [measure.Row(name='copy of a vector (floor)', sizes=f'd={64 * dimension}',
                       ours=floor, peer=None, unit='ns/coordinate')]
   measure.show(rows[0])
   for name, (ours, theirs, argument) in kernel_pairs(params).items():
@@ -243,8 +247,8 @@ def kernels(dimension: int, repeats: int) -> list[measure.Row]:
         dict(ours=lambda: compiled[0](argument),  # pylint: disable=cell-var-from-loop
              theirs=lambda: compiled[1](argument)), repeats)  # pylint: disable=cell-var-from-loop
     per_coordinate = {
-        which: found.medians()[0] / dimension * 1e9
-        for which, found in times.items()}
+        which: measured.medians()[0] / dimension * 1e9
+        for which, measured in times.items()}
     rows.append(measure.Row(
         name=name, sizes=sizes, ours=per_coordinate['ours'],
         peer=per_coordinate['theirs'], unit='ns/coordinate'))
@@ -252,42 +256,46 @@ def kernels(dimension: int, repeats: int) -> list[measure.Row]:
   return rows
 
 
-def _kernels_alone(flags) -> list[measure.Row]:
+def _kernels_alone(repeats: int) -> list[measure.Row]:
   """`kernels` in a process of its own, as it may use one thread only."""
   with tempfile.NamedTemporaryFile('r', suffix='.json') as file:
-    command = [sys.executable, '-m', 'benchmarks.aggregation', '--only=kernels',
-               f'--json={file.name}', f'--repeats={flags.repeats}']
-    subprocess.run(command + ['--quick'] * flags.quick, check=True)
+    subprocess.run(
+        [sys.executable, '-m', 'benchmarks.aggregation', '--only=kernels',
+         f'--json={file.name}', f'--repeats={repeats}'], check=True)
     return measure.read(file.name)
 
 
-def main():
+def main(arguments: Sequence[str] | None = None) -> list[measure.Row]:
+  """Runs the benchmark; returns the rows that it printed and wrote."""
   parser = argparse.ArgumentParser(description=__doc__.split('\n', maxsplit=1)[0])
-  parser.add_argument('--quick', action='store_true', help='small, to see it run')
+  parser.add_argument('--quick', action='store_true',
+                      help='smoke test in this process: its numbers mean nothing')
   parser.add_argument('--json', help='file for the rows')
   parser.add_argument('--repeats', type=int, default=15, help='turns, >= 1')
   parser.add_argument('--only', choices=('whole', 'kernels'))
   parser.add_argument('--num_workers', type=int, default=0, choices=(0, 1),
                       help='1: both factories in a worker of TFF')
-  flags = parser.parse_args()
-  repeats = 2 if flags.quick else flags.repeats
+  flags = parser.parse_args(arguments)
+  repeats = 1 if flags.quick else flags.repeats
   _message.SetAllowOversizeProtos(True)
   tf.get_logger().setLevel('CRITICAL')  # Of what the peers leave unused.
   rows = []
-  if flags.only == 'kernels':
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
+  if flags.only is None and not flags.quick:
+    rows = _kernels_alone(repeats)
+  elif flags.only != 'whole':
     measure.heading()
+    if not flags.quick:
+      tf.config.threading.set_intra_op_parallelism_threads(1)
+      tf.config.threading.set_inter_op_parallelism_threads(1)
     rows = kernels(
         QUICK_KERNEL_DIMENSION if flags.quick else KERNEL_DIMENSION, repeats)
-  else:
-    if flags.only is None:
-      rows = _kernels_alone(flags)
+  if flags.only != 'kernels':
     measure.heading()
     with contexts.simulation(num_workers=flags.num_workers):
       for sizes in QUICK_SIZES if flags.quick else SIZES:
         rows += whole(*sizes, repeats)
   measure.write(rows, flags.json)
+  return rows
 
 
 if __name__ == '__main__':
