@@ -1,9 +1,8 @@
 """A clip that follows a quantile of the clients' norms, privately.
 
 Clients send one more coordinate, +1 if their norm is at most the clip and -1 if
-it is above, with Skellam noise of its own and in the same secure sum. What the
-server makes of the noisy count moves the clip for the next round (arXiv
-1905.03871, Algorithm 1, geometric update).
+it is above, with Skellam noise of its own and in the same secure sum. The noisy count
+moves the clip for the next round (arXiv 1905.03871, Algorithm 1, geometric update).
 """
 
 import collections
@@ -14,29 +13,28 @@ import tensorflow as tf
 from aggregators import distributed_sum
 from aggregators import keys
 from aggregators import modular_sum
+from aggregators import params as params_lib
 from aggregators import share_tables
 from aggregators import skellam
 from aggregators import structures
 from aggregators.params import AdaptiveClipParams
 from aggregators.params import DistributedSumParams
 
-# The clip stays within these parts of the initial one: a public rule that keeps
+# The clip stays within these multiples of the initial one: a public rule that keeps
 # scale and sums inside what float32 holds.
-LEAST_PART, LARGEST_PART = 1e-9, 1e9
-# The clips for which everything else was checked (see aggregators.params).
-_MIN_CLIP, _MAX_CLIP = 1e-20, 1e20
+_MIN_FACTOR, _MAX_FACTOR = 1e-9, 1e9
 # The count and this many standard deviations of its noise must fit the field.
 _FIELD_STDDEVS = 8.0
 
-# What keys are derived for: of a client, and of the server beyond the sum.
+# Purposes of derived keys: of a client, and of the server beyond the sum.
 _VECTOR, _BIT = 0, 1
 _COUNT_AT_SERVER = 2
 
 
 def bit(diagnostics) -> tf.Tensor:
-  """What a client adds to the count: +1, or -1 if its vector had to be clipped.
+  """A client's part of the count: +1, or -1 if its vector had to be clipped.
 
-  0 for a vector that is not finite, of whose norm nothing is known. The absolute
+  0 for a vector with NaN or infinities, of whose norm nothing is known. The absolute
   value never exceeds 1, the sensitivity that the accountant counts on.
   """
   return (1 - 2 * diagnostics['clipped']) * (1 - diagnostics['not_finite'])
@@ -49,14 +47,18 @@ class AdaptiveClipSumFactory(distributed_sum.DistributedSumFactory):
   times clip, sensitivities and noise in grid units are those of `params` in every
   round, and a smaller clip means a finer grid and less noise in model units.
 
-  Formal guarantees. One call of `next` releases the sum, as
-  `DistributedSumFactory` does, together with a count of sensitivity 1 (zero-out)
-  and Skellam noise of variance `adaptive.noise_variance`: their Renyi curves add,
-  before any amplification by sampling. What makes up the count's noise is what
-  makes up the sum's: shares of the clients, topped up by the server, or the
-  server's alone. The clip of a round is a function of earlier releases, hence
-  public. The quantile is estimated with the expected cohort, a constant: clients
-  that do not come count as half a client below the clip.
+  Formal guarantees:
+
+  * One call of `next` releases the sum, as `DistributedSumFactory` does, together with
+    a count of sensitivity 1 (zero-out) and Skellam noise of variance
+    `adaptive.noise_variance`: their Renyi curves add, before any amplification by
+    sampling.
+  * The count's noise is made up as the sum's is: of shares of the clients, topped up by
+    the server, or by the server alone.
+  * The clip of a round is a function of earlier releases, hence public.
+
+  The quantile is estimated with the expected cohort, a constant: clients that do not
+  report count as half a client below the clip.
 
   The state is that of `DistributedSumFactory` and the `clip` (float64, model
   units) of the next round.
@@ -68,14 +70,14 @@ class AdaptiveClipSumFactory(distributed_sum.DistributedSumFactory):
 
     Args:
       params: All parameters of the sum; its clip is the initial one.
-      adaptive: How the clip moves and what hides the count.
+      adaptive: How the clip moves, and the noise of the count.
       diagnostics: As for `DistributedSumFactory`.
-      simulation_seed: As for `DistributedSumFactory`.
+      simulation_seed: As for `ClientSumFactory`.
 
     Raises:
       ValueError: If the count and its noise do not fit the field of the sum, or
-        the noise generator is not Philox: the count's noise is of TensorFlow's
-        Poisson sampler, which has no other.
+        the noise generator is not Philox: TensorFlow's Poisson sampler, which draws
+        the count's noise, has no other.
     """
     if share_tables.is_cryptographic(params):
       raise ValueError(
@@ -85,12 +87,11 @@ class AdaptiveClipSumFactory(distributed_sum.DistributedSumFactory):
                      simulation_seed=simulation_seed)
     self._adaptive = adaptive
     self._count_variance = adaptive.noise_variance / params.counted_on
-    most = float(params.max_cohort_size or params.cohort_size)
-    needed = most + _FIELD_STDDEVS * self._count_variance**0.5
+    needed = params.most_shares + _FIELD_STDDEVS * self._count_variance**0.5
     if needed > params.modulus / 2:
       raise ValueError(
           f'bits={params.bits} are too few for the count of the adaptive clip: '
-          f'a cohort of up to {most:g} and noise of count_stddev='
+          f'a cohort of up to {params.most_shares:g} and noise of count_stddev='
           f'{adaptive.count_stddev:g} need a field of {2 * needed:.4g} values')
 
   def initial_state(self):
@@ -107,12 +108,11 @@ class AdaptiveClipSumFactory(distributed_sum.DistributedSumFactory):
     if self._count_variance > 0 and self._params.has_shares:
       num_selected = tf.maximum(tf.cast(state['cohort_size'], tf.float64), 1.0)
       own += self._noise(keys.derive(key, _BIT), self._count_variance / num_selected)
-    own = modular_sum.wrap(own, self._params.bits)
-    return (tf.concat([encoded.values, own], axis=0), encoded.diagnostics)
+    own = modular_sum.wrap(own, self.bits)
+    return tf.concat([encoded.values, own], axis=0), encoded.diagnostics
 
   def zero(self, dimension: int) -> tf.Tensor:
-    return tf.concat(
-        [super().zero(dimension), tf.zeros([1], tf.int32)], axis=0)
+    return tf.pad(super().zero(dimension), [[0, 1]])
 
   def release(self, state, total, num_reporting, key):
     decoded = distributed_sum.decode(
@@ -134,13 +134,13 @@ class AdaptiveClipSumFactory(distributed_sum.DistributedSumFactory):
     return new_state, decoded.vector, measurements
 
   def _noise(self, key, variance) -> tf.Tensor:
-    """Skellam noise of a part of the count's variance; int64 [1]."""
+    """Skellam noise of a fraction of the count's variance; int64 [1]."""
     return skellam.sample(
         key, [1], variance * share_tables.SHARE_EXCESS,
         max_variance=self._count_variance * share_tables.SHARE_EXCESS)
 
   def _fraction_below(self, total, num_reporting, cohort_size, key) -> tf.Tensor:
-    """The noisy part of the expected cohort that is at most the clip; float64.
+    """The noisy fraction of the expected cohort that is at most the clip; float64.
 
     A round that is suppressed is noise about one half.
     """
@@ -149,8 +149,7 @@ class AdaptiveClipSumFactory(distributed_sum.DistributedSumFactory):
     total = tf.cast(tf.where(enough, total, tf.zeros_like(total)), tf.int64)
     if self._count_variance > 0:
       total += self._noise(key, self._count_variance * (1.0 - present))
-    count = modular_sum.unwrap(
-        modular_sum.wrap(total, self._params.bits), self._params.bits)[0]
+    count = modular_sum.unwrap(modular_sum.wrap(total, self.bits), self.bits)[0]
     return 0.5 + tf.cast(count, tf.float64) / (2 * self._params.cohort_size)
 
   def _next_clip(self, clip, fraction) -> tf.Tensor:
@@ -159,5 +158,5 @@ class AdaptiveClipSumFactory(distributed_sum.DistributedSumFactory):
         -adaptive.learning_rate * (fraction - adaptive.target_quantile))
     return tf.clip_by_value(
         moved,
-        np.float64(max(_MIN_CLIP, LEAST_PART * initial)),
-        np.float64(min(_MAX_CLIP, LARGEST_PART * initial)))
+        np.float64(max(params_lib.MIN_CLIP, _MIN_FACTOR * initial)),
+        np.float64(min(params_lib.MAX_CLIP, _MAX_FACTOR * initial)))

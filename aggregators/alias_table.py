@@ -1,17 +1,19 @@
-"""Alias tables of integer laws, exact to far below 2^-64.
+"""Alias tables of integer distributions, exact to far below 2^-64.
 
-NumPy and integers of any size, no TensorFlow. A law comes as integer weights;
+NumPy and integers of any size, no TensorFlow. A distribution comes as integer weights;
 its probabilities are rounded to multiples of 2^-(22 + 64 + log2 of the table's
-length), so that what a draw deviates from the law is beneath any delta, even
-times dimension, cohort, rounds and e^epsilon.
+length), so that the total variation distance of a draw from the ideal distribution is
+negligible against any delta, even times dimension, cohort, rounds and e^epsilon.
 
 A table of N = 2^log_size cells holds, for cell i, the value i - N/2, another
 value (the alias), and the probability of the first of them as an integer of
-22 + 64 bits. The first 22 bits stand with the alias in one int64, so that a draw
+22 + 64 bits. The first 22 bits are stored with the alias in one int64, so that a draw
 costs one look-up; the other 64 matter once in 2^22 draws.
 """
 
+from collections.abc import Callable
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -19,16 +21,16 @@ import numpy as np
 # it is a tie.
 FIRST_BITS = 22
 TIE_BITS = 64
-# A word of 64 bits has 23 for rounding, 22 for the threshold and 19 for the cell.
+# Of 64 random bits 23 are for rounding, 22 for the threshold and 19 for the cell.
 MAX_LOG_SIZE = 19
 _CAPACITY = 1 << (FIRST_BITS + TIE_BITS)
 
-# Bound on the total variation distance between a draw and a law whose weights
+# Bound on the total variation distance between a draw and a distribution whose weights
 # are exact to 2^-88 in all and cut off where less than 2^-88 is left. Rounding of
 # the thresholds adds at most 2^-87: N cells are off by half a unit each, the mode
 # by the sum of that, and a unit is 1 / (N 2^86).
 TOTAL_VARIATION = 2.0**-86
-# Laws are cut off where the mass beyond, per side, falls below 2^-this.
+# Distributions are cut off where the mass beyond, per side, falls below 2^-this.
 TAIL_LOG2 = 100
 
 
@@ -37,7 +39,7 @@ class AliasTable:
   """An alias table.
 
   Attributes:
-    variance: The parameter of the law, grid units squared.
+    variance: The parameter of the distribution, grid units squared.
     packed: int64 [2^log_size]: alias in the low 32 bits, and above them the
       first 22 bits of the threshold (2^22 where the cell always wins).
     tie: int64 [2^log_size]: the other 64 bits, shifted by 2^63 so that signed
@@ -58,31 +60,23 @@ def log_size(reach: int) -> int:
   return max(2, (2 * reach).bit_length())
 
 
-def symmetric(variance: float, weights: list[int], size_log: int) -> AliasTable:
-  """The table of a law that is symmetric about 0.
+def build(variance: float, weights: list[int], size_log: int, *,
+          symmetric: bool = True) -> AliasTable:
+  """Builds the table of a distribution on the integers.
 
   Args:
-    variance: For the record.
+    variance: Kept in the table.
     weights: Integers proportional to P[X = k] for k = 0, 1, ...
     size_log: log2 of the cells.
+    symmetric: Whether -k is as likely as k; otherwise there are no negative values.
   """
-  return _table(variance, weights, True, size_log)
-
-
-def one_sided(variance: float, weights: list[int], size_log: int) -> AliasTable:
-  """The table of a law on 0, 1, ... with integer weights; as `symmetric`."""
-  return _table(variance, weights, False, size_log)
-
-
-def _table(variance: float, weights: list[int], mirrored: bool,
-           size_log: int) -> AliasTable:
   size = 1 << size_log
   half = size // 2
   if size_log > MAX_LOG_SIZE or len(weights) > half:
     raise ValueError(
         f'weights must be at most {half} for a table of 2^{size_log} cells and '
         f'the table at most 2^{MAX_LOG_SIZE}, found {len(weights)} weights')
-  sides = 2 if mirrored else 1
+  sides = 2 if symmetric else 1
   total = weights[0] + sides * sum(weights[1:])
   # Each value gets an integer share of size * capacity; the first, which is the
   # mode, takes the rest.
@@ -91,7 +85,7 @@ def _table(variance: float, weights: list[int], mirrored: bool,
   cells = [0] * size
   for k, share in enumerate(shares):
     cells[half + k] = share
-    if mirrored:
+    if symmetric:
       cells[half - k] = share
   thresholds, aliases = _alias(cells, _CAPACITY)
   low_mask = (1 << TIE_BITS) - 1
@@ -116,3 +110,42 @@ def _alias(cells: list[int], capacity: int) -> tuple[list[int], list[int]]:
       if thresholds[high] < capacity:
         small.append(high)
   return thresholds, aliases
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+  """Tables of symmetric distributions that are known by their variance.
+
+  Attributes:
+    reach: variance -> a k with P[X >= k] < 2^-TAIL_LOG2.
+    weights: variance -> integers proportional to P[X = k] for k = 0 .. reach.
+  """
+
+  reach: Callable[[float], int]
+  weights: Callable[[float], list[int]]
+
+  def log_size(self, variance: float) -> int:
+    """log2 of the cells that a table of this variance needs."""
+    return log_size(self.reach(variance))
+
+  def fits(self, variance: float) -> bool:
+    """Whether there is a table for a variance (grid units squared)."""
+    return 0 < variance < 1e12 and self.log_size(variance) <= MAX_LOG_SIZE
+
+  @functools.lru_cache(maxsize=128)
+  def build(self, variance: float, min_log_size: int = 2) -> AliasTable:
+    """Builds the table of a variance.
+
+    Args:
+      variance: > 0, grid units squared, such that `fits(variance)`.
+      min_log_size: The table has at least 2^min_log_size cells: graphs of static
+        shapes take tables of different variances.
+
+    Raises:
+      ValueError: If the table would be too large.
+    """
+    if not self.fits(variance):
+      raise ValueError(
+          f'variance must be in (0, {MAX_LOG_SIZE} bits of table), found {variance!r}')
+    return build(variance, self.weights(variance),
+                 max(min_log_size, self.log_size(variance)))

@@ -9,16 +9,16 @@ _LOWERED = '_lower_using_switch_merge'
 
 def either(predicate: tf.Tensor, then: Callable[[], Any],
            otherwise: Callable[[], Any]) -> Any:
-  """What `then()` gives if the predicate holds, and `otherwise()` if not.
+  """Returns `then()` if the predicate holds, and `otherwise()` if not.
 
-  As `tf.cond`, but in a graph the branches stay functions. TensorFlow puts the
-  operations of both into the graph around them, and visits those of the branch
+  As `tf.cond`, except that in a graph the branches stay functions. TensorFlow puts
+  the operations of both into the graph around them, and visits those of the branch
   that is not taken too, which takes as long as encoding thousands of coordinates.
 
   Args:
     predicate: bool scalar.
     then: A function of no arguments; it may use tensors of the graph around it.
-    otherwise: Likewise, with results of the same structure, dtypes and shapes.
+    otherwise: Another, with results of the same structure, dtypes and shapes.
   """
   if tf.executing_eagerly():
     return tf.cond(predicate, then, otherwise)

@@ -6,8 +6,6 @@ reach the server in the clear.
 
 import collections
 
-import tensorflow as tf
-
 from aggregators import normal
 from aggregators import plain_sum
 from aggregators import validate

@@ -1,9 +1,9 @@
 """ChaCha20 (RFC 8439) in integer operations: a cryptographic counter generator.
 
-For noise that must stay unpredictable even to somebody who sees a great part of
-it. Philox, the default, passes statistical tests but was not made to withstand
+For noise that must stay unpredictable even to an observer of a great part of it.
+Philox, the default, passes statistical tests but was not designed to withstand
 cryptanalysis. The functions are those of `aggregators.keys`, under the same keys:
-either module is a generator to those that take one.
+either module is a generator where one is an argument.
 
 A key is 128 bits, which ChaCha takes as they are: twice, with constants of their
 own (D. J. Bernstein, ChaCha, a variant of Salsa20, 2008). RFC 8439 has the form
@@ -20,7 +20,7 @@ _CONSTANTS = {
     8: np.frombuffer(b'expand 32-byte k', '<u4'),
 }
 _ROTATIONS = (16, 12, 8, 7)
-# First words of the nonce: the streams of words and of keys never meet.
+# First 32 bits of the nonce: the streams of random bits and of keys never meet.
 _BITS, _KEYS = 0, 1
 
 
@@ -105,33 +105,33 @@ def _child(key: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
 
 
 def derive(key: tf.Tensor, index) -> tf.Tensor:
-  """The key number `index` (an integer in [0, 2^63)) below `key`; int64[2].
+  """The child of a key at an index, an integer in [0, 2^63); int64[2].
 
-  Who knows children learns neither `key` nor their siblings, short of a search of
-  all keys. Words of `key` and its children are of different nonces.
+  Children reveal neither `key` nor their siblings, short of a search of all keys.
+  Random bits of `key` and its children are of different nonces.
   """
   return _child(
       tf.convert_to_tensor(key, tf.int64), tf.cast(index, tf.int64))
 
 
 def split(key: tf.Tensor, count: int) -> list[tf.Tensor]:
-  """The keys number 0 to count - 1 below `key`, in one operation."""
+  """The children of a key at the indices 0 to count - 1, in one operation."""
   stream = _stream(key, tf.cast(tf.range(count), tf.uint32), _KEYS)
   halves = tf.reshape(tf.transpose(stream[:4]), [count, 2, 2])
   return tf.unstack(tf.bitcast(halves, tf.int64), count)
 
 
-# So many blocks at a time stay in the cache nearest to the processor, which
-# makes a compiled program three times as fast.
+# This many blocks at a time stay in the cache nearest to the processor, which makes a
+# compiled program three times as fast.
 _PIECE = 256
 
 
 def random_bits(key: tf.Tensor, shape, dtype=tf.int32) -> tf.Tensor:
-  """Uniform words over the whole range of an integer `dtype`.
+  """Uniform integers over the whole range of an integer `dtype`.
 
   Args:
     key: int64[2].
-    shape: Of the result, static; at most 2^36 words of 32 bits.
+    shape: Of the result, static; at most 2^36 times 32 bits.
     dtype: int32 or int64.
   """
   return _random_bits(key, shape, dtype, lambda counters: tf.transpose(
@@ -139,7 +139,7 @@ def random_bits(key: tf.Tensor, shape, dtype=tf.int32) -> tf.Tensor:
 
 
 def random_bits_in_pieces(key: tf.Tensor, shape, dtype=tf.int32) -> tf.Tensor:
-  """The same words, in the order that is best in a compiled program.
+  """The same as `random_bits`, in the order that is best in a compiled program.
 
   Operation by operation it is many times slower.
   """
@@ -151,11 +151,11 @@ def random_bits_in_pieces(key: tf.Tensor, shape, dtype=tf.int32) -> tf.Tensor:
 
 def _random_bits(key: tf.Tensor, shape, dtype, long_stream) -> tf.Tensor:
   count = int(np.prod(shape, dtype=np.int64)) * dtype.size // 4
-  number = -(-count // 16)
-  if number > _PIECE:
-    number = -(-number // _PIECE) * _PIECE
-  counters = tf.cast(tf.range(number, dtype=tf.int64), tf.uint32)
-  if number <= _PIECE:
+  num_blocks = -(-count // 16)
+  if num_blocks > _PIECE:
+    num_blocks = -(-num_blocks // _PIECE) * _PIECE
+  counters = tf.cast(tf.range(num_blocks, dtype=tf.int64), tf.uint32)
+  if num_blocks <= _PIECE:
     stream = _stream(key, counters, _BITS)
   else:
     stream = long_stream(counters)

@@ -1,4 +1,4 @@
-"""The discrete Gaussian law N_Z(0, v): P[X = k] proportional to exp(-k^2 / (2 v)).
+"""The discrete Gaussian N_Z(0, v): P[X = k] proportional to exp(-k^2 / (2 v)).
 
 An exact sampler for any variance, in the graph, in integers. `noisy_rounding`
 with a table of `discrete_gaussian_table` is faster where a table fits.
@@ -17,13 +17,13 @@ from aggregators import keys
 
 # Variances up to this can be sampled: all integers below fit an int64.
 MAX_VARIANCE = 2.0**52
-# A try succeeds with probability above 0.28, whatever the variance.
+# A try succeeds with probability above 0.28 for any variance.
 _MAX_TRIES = 512
-# 1/k! is beneath any delta.
+# 1/k! is negligible against any delta.
 _MAX_TERMS = 64
-# One word of 62 bits is outside the largest multiple of a bound of up to 2^53
+# An integer of 62 bits is outside the largest multiple of a bound of up to 2^53
 # with probability below 2^-9.
-_WORD_BITS = 62
+_UNIFORM_BITS = 62
 _MAX_REDRAWS = 32
 # Bits of the standard deviation, as a fraction.
 _SIGMA_BITS = 24
@@ -41,31 +41,24 @@ def check_variance(variance: float, bits: int, what: str) -> None:
         f'{MAX_VARIANCE:.3g}: use fewer bits or more clients')
 
 
-def _whole_table() -> alias_table.AliasTable:
-  """k = 0, 1, ... with probability proportional to exp(-k^2 / 2)."""
-  weights = discrete_gaussian_table.weights(1.0)[:_MOST_WHOLE + 1]
-  return alias_table.one_sided(1.0, weights, alias_table.log_size(_MOST_WHOLE + 1))
-
-
 def _below(key: tf.Tensor, count, bound) -> tf.Tensor:
   """int64 [count], uniform in [0, bound) for an int64 scalar bound <= 2^53."""
   bound = tf.cast(bound, tf.int64)
-  mask = tf.constant(2**_WORD_BITS - 1, tf.int64)
-  limit = 2**_WORD_BITS - 2**_WORD_BITS % bound
+  mask = tf.constant(2**_UNIFORM_BITS - 1, tf.int64)
+  limit = 2**_UNIFORM_BITS - 2**_UNIFORM_BITS % bound
 
-  def words(index):
+  def draw(index):
     return tf.bitwise.bitwise_and(
         keys.random_bits(keys.derive(key, index), [count], tf.int64), mask)
 
-  def again(tries, found):
-    return tries + 1, tf.where(found < limit, found, words(tries))
-
-  _, found = tf.while_loop(
-      lambda tries, found: (tries < _MAX_REDRAWS) & tf.reduce_any(found >= limit),
-      again, (tf.constant(1), words(0)),
+  _, uniform = tf.while_loop(
+      lambda tries, uniform: (tries < _MAX_REDRAWS) & tf.reduce_any(uniform >= limit),
+      lambda tries, uniform: (
+          tries + 1, tf.where(uniform < limit, uniform, draw(tries))),
+      (tf.constant(1), draw(0)),
       shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
       parallel_iterations=1)
-  return found % bound
+  return uniform % bound
 
 
 def _bernoulli_exp(key: tf.Tensor, numerator: tf.Tensor, denominator) -> tf.Tensor:
@@ -83,15 +76,15 @@ def _bernoulli_exp(key: tf.Tensor, numerator: tf.Tensor, denominator) -> tf.Tens
     step_key = keys.derive(key, term)
     count = tf.size(active)
     # Bernoulli(x / k) as one of x and one of 1 / k, so that integers stay small.
-    goes_on = (
+    resumes = (
         (_below(keys.derive(step_key, 0), count, denominator) <
          tf.gather(numerator, active)) &
         tf.equal(_below(keys.derive(step_key, 1), count, term), 0))
-    ended = tf.boolean_mask(active, ~goes_on)
+    ended = tf.boolean_mask(active, ~resumes)
     is_odd = tf.fill([tf.size(ended)], tf.equal(term % 2, 1))
     result = tf.tensor_scatter_nd_update(
         result, ended[:, tf.newaxis], is_odd)
-    return term + 1, tf.boolean_mask(active, goes_on), result
+    return term + 1, tf.boolean_mask(active, resumes), result
 
   # Where x is 0 the first term fails for sure.
   active = tf.where(numerator > 0)[:, 0]
@@ -110,12 +103,11 @@ def _proposals(key: tf.Tensor, count, top, bottom, table):
   Returns:
     int64 [count] values and bool [count], whether they are accepted.
   """
-  words = keys.random_bits(keys.derive(key, 0), [2, count], tf.int32)
+  random_bits = keys.random_bits(keys.derive(key, 0), [2, count], tf.int32)
   whole = tf.cast(
-      alias_draw.draw(words[0], None, keys.derive(key, 1),
-                      tf.constant(table.packed), tf.constant(table.tie)),
-      tf.int64)
-  negative = words[1] < 0
+      alias_draw.draw(random_bits[0], None, keys.derive(key, 1), table.packed,
+                      table.tie), tf.int64)
+  negative = random_bits[1] < 0
   # The magnitude is one of the integers from whole * sigma on; x / top is how
   # far it is beyond, in standard deviations, and must be below 1.
   start = -(-whole * top // bottom)
@@ -144,7 +136,7 @@ def _proposals(key: tf.Tensor, count, top, bottom, table):
 
 
 def sample(key: tf.Tensor, shape, variance) -> tf.Tensor:
-  """Draws from the discrete Gaussian law.
+  """Samples the discrete Gaussian.
 
   Rejection as in arXiv 1303.6257, Algorithm D: a magnitude i is proposed as
   (k + x) standard deviations, with k a whole number of probability proportional
@@ -152,15 +144,15 @@ def sample(key: tf.Tensor, shape, variance) -> tf.Tensor:
   so that its weight is exp(-i^2 / (2 sigma^2)). All in integers, with
   exponentials of rational numbers as in arXiv 2004.00010, Algorithm 1.
 
-  The law is that of a standard deviation rounded up to a multiple of 2^-24, or
+  The distribution is that of a standard deviation rounded up to a multiple of 2^-24, or
   of 2^-23 of itself where that is more; within a total variation of 2^-80 of it.
 
   Args:
     key: int64[2].
     shape: Shape of the result, static.
     variance: v, scalar in [0, 2^52], grid units squared; float64 or convertible.
-      0 gives zeros exactly. Beyond the range no draw ends: zeros would be noise
-      that is not there, so the call fails.
+      0 gives zeros exactly. Beyond the range no draw ends: zeros would be missing
+      noise, so the call fails.
 
   Returns:
     int64 tensor of `shape`, grid units.
@@ -171,7 +163,10 @@ def sample(key: tf.Tensor, shape, variance) -> tf.Tensor:
   in_range = tf.debugging.Assert(
       (variance >= 0) & (variance <= MAX_VARIANCE),
       ['variance must be in [0, 2^52], found', variance])
-  table = _whole_table()
+  # k = 0, 1, ... with probability proportional to exp(-k^2 / 2).
+  table = alias_table.build(
+      1.0, discrete_gaussian_table.weights(1.0)[:_MOST_WHOLE + 1],
+      alias_table.log_size(_MOST_WHOLE + 1), symmetric=False)
   size = tf.TensorShape(shape).num_elements()
   with tf.control_dependencies([in_range]):
     sigma = tf.sqrt(variance) * (1 + 2.0**-50)
@@ -192,10 +187,10 @@ def sample(key: tf.Tensor, shape, variance) -> tf.Tensor:
     return tries + 1, tf.boolean_mask(pending, ~accepted), result
 
   # Of a length that the graph optimiser does not know, which changes in the loop.
-  everyone = tf.cast(tf.where(tf.fill([size], variance > 0))[:, 0], tf.int32)
+  pending = tf.cast(tf.where(tf.fill([size], variance > 0))[:, 0], tf.int32)
   _, _, result = tf.while_loop(
       lambda tries, pending, _: (tries < _MAX_TRIES) & (tf.size(pending) > 0),
-      again, (tf.constant(0), everyone, tf.zeros([size], tf.int64)),
+      again, (tf.constant(0), pending, tf.zeros([size], tf.int64)),
       shape_invariants=(tf.TensorShape([]), tf.TensorShape([None]),
                         tf.TensorShape([size])),
       parallel_iterations=1)

@@ -1,21 +1,18 @@
-"""Alias tables of the discrete Gaussian law, exact to far below 2^-64.
+"""Alias tables of the discrete Gaussian, exact to far below 2^-64.
 
 N_Z(0, v): P[X = k] proportional to exp(-k^2 / (2 v)) (arXiv 2004.00010,
 Definition 1). Its variance is below v: by less than 1e-6 of it from v = 1 on, by
-a seventh at v = 1/4. Probabilities are computed in integers; `TOTAL_VARIATION`
-states what a draw deviates from the law.
+a seventh at v = 1/4. Probabilities are computed in integers; `TOTAL_VARIATION` bounds
+the distance of a draw from the distribution.
 """
 
 import decimal
-import functools
 import math
 
 from aggregators import alias_table
 
-MAX_LOG_SIZE = alias_table.MAX_LOG_SIZE
-
-# Bound on the total variation distance between a draw and the law: mass outside
-# the table, rounding of the weights and of the thresholds are each below 2^-88
+# Bound on the total variation distance between a draw and the distribution: mass
+# outside the table, rounding of the weights and of the thresholds are each below 2^-88
 # for tables of up to 2^19 cells.
 TOTAL_VARIATION = alias_table.TOTAL_VARIATION
 # The same of `discrete_gaussian.sample`, which draws where no table fits.
@@ -33,16 +30,6 @@ def reach(variance: float) -> int:
       math.sqrt(2 * variance * alias_table.TAIL_LOG2 * math.log(2)))
 
 
-def log_size(variance: float) -> int:
-  """log2 of the cells that a table of this variance needs."""
-  return alias_table.log_size(reach(variance))
-
-
-def fits(variance: float) -> bool:
-  """Whether there is a table for a variance (grid units squared)."""
-  return 0 < variance < 1e12 and log_size(variance) <= MAX_LOG_SIZE
-
-
 def weights(variance: float) -> list[int]:
   """Integers proportional to P[X = k] for k = 0 .. reach.
 
@@ -55,26 +42,12 @@ def weights(variance: float) -> list[int]:
     base = (decimal.Decimal(-denominator) / (2 * decimal.Decimal(numerator))).exp()
     factor = int(base * (1 << _FRACTION_BITS))
   ratio = (factor * factor) >> _FRACTION_BITS
-  found = [1 << _FRACTION_BITS]
+  result = [1 << _FRACTION_BITS]
   for _ in range(reach(variance)):
-    found.append((found[-1] * factor) >> _FRACTION_BITS)
+    result.append((result[-1] * factor) >> _FRACTION_BITS)
     factor = (factor * ratio) >> _FRACTION_BITS
-  return found
+  return result
 
 
-@functools.lru_cache(maxsize=64)
-def build(variance: float, min_log_size: int = 2) -> alias_table.AliasTable:
-  """Builds the table of a variance; as `skellam_table.build`.
-
-  Args:
-    variance: v > 0, grid units squared, such that `fits(variance)`.
-    min_log_size: The table has at least 2^min_log_size cells.
-
-  Raises:
-    ValueError: If the table would be too large.
-  """
-  if not fits(variance):
-    raise ValueError(
-        f'variance must be in (0, {MAX_LOG_SIZE} bits of table), found {variance!r}')
-  return alias_table.symmetric(
-      variance, weights(variance), max(min_log_size, log_size(variance)))
+_FAMILY = alias_table.Family(reach, weights)
+log_size, fits, build = _FAMILY.log_size, _FAMILY.fits, _FAMILY.build

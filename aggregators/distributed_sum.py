@@ -1,9 +1,9 @@
 """The sum of clients' vectors as integers, with integer noise.
 
-What a client sends is an integer vector with its share of the noise; what the
-server learns from secure aggregation is the sum modulo 2^bits; what leaves the
-server carries the same amount of noise in every round. The noise is Skellam or
-discrete Gaussian, or Skellam noise that a trusted server adds alone.
+A client sends an integer vector with its share of the noise; the server learns the sum
+modulo 2^bits from secure aggregation, and its release carries the same amount of noise
+in every round. The noise is Skellam or discrete Gaussian, or Skellam noise that a
+trusted server adds alone.
 """
 
 import collections
@@ -20,6 +20,7 @@ from aggregators import keys
 from aggregators import modular_sum
 from aggregators import noisy_rounding
 from aggregators import params as params_lib
+from aggregators import plain_sum
 from aggregators import rotation
 from aggregators import rounding
 from aggregators import share_tables
@@ -28,9 +29,9 @@ from aggregators import structures
 from aggregators import validate
 from aggregators.params import DistributedSumParams
 
-# What the server's key of a round is derived for.
+# Purposes of the keys derived from the server's key of a round.
 SUM_AT_SERVER, NEXT_ROTATION = 0, 1
-# No cohort is larger; shares of so many clients would be empty.
+# No cohort is larger; shares of so large a cohort would be empty.
 _MAX_COHORT = 2.0**31
 
 _GENERATORS = {'philox': keys, 'chacha20': chacha}
@@ -41,7 +42,7 @@ Decoded = collections.namedtuple('Decoded', ['vector', 'measurements'])
 
 def sample_noise(key: tf.Tensor, shape, variance,
                  params: DistributedSumParams) -> tf.Tensor:
-  """Noise of a variance up to the total one, by the law of the mechanism.
+  """Samples noise of a variance up to the total one, as the mechanism does.
 
   Args:
     key: int64[2].
@@ -59,18 +60,24 @@ def sample_noise(key: tf.Tensor, shape, variance,
       max_variance=params.total_noise_variance * share_tables.SHARE_EXCESS)
 
 
+def _num_shares(cohort_size, params: DistributedSumParams) -> tf.Tensor:
+  """The number of shares that all of a cohort's noise consists of; float64."""
+  shares = tf.maximum(tf.cast(cohort_size, tf.float64), 1.0)
+  if share_tables.is_discrete_gaussian(params):
+    shares = tf.minimum(shares, params.most_shares)
+  return shares
+
+
 def _share_in_graph(params: DistributedSumParams, cohort_size) -> tf.Tensor:
   """`share_tables.share_variance`, by the very same operations; float64."""
-  cohort_size = tf.maximum(tf.cast(cohort_size, tf.float64), 1.0)
-  if share_tables.is_discrete_gaussian(params):
-    cohort_size = tf.minimum(cohort_size, params.most_shares)
-  return params.total_noise_variance * share_tables.SHARE_EXCESS / cohort_size
+  return params.total_noise_variance * share_tables.SHARE_EXCESS / _num_shares(
+      cohort_size, params)
 
 
 # XLA is worth a factor of two where there is XLA, and where a vector takes longer
 # than the start of a compiled program. The transform is faster without. TFF's worker
 # has no XLA: there all runs operation by operation, with the same results.
-_LEAST_COMPILED = 2**14
+_MIN_COMPILED = 2**14
 
 
 @functools.partial(tf.function, jit_compile=True, autograph=False)
@@ -80,38 +87,32 @@ def _pad_and_flip(vector: tf.Tensor, signs: tf.Tensor | None,
   return padded if signs is None else rotation.flip(padded, signs)
 
 
-def _rotated(vector: tf.Tensor, rotation_key: tf.Tensor,
-             params: DistributedSumParams, clip, compiled: bool):
-  """Clips, pads and rotates; and what `rounding.clip_by_norm` returns besides."""
-  clipped, was_clipped, is_finite = rounding.clip_by_norm(vector, clip)
-  signs = None
-  if params.rotation == 'hadamard':
-    signs = rotation.sign_bits(rotation_key, params.padded_dimension)
+def _rotated(clipped: tf.Tensor, key: tf.Tensor, params: DistributedSumParams,
+             compiled: bool) -> tf.Tensor:
+  """Pads and rotates a clipped vector; float32 [padded_dimension]."""
   pad = _pad_and_flip if compiled else _pad_and_flip.python_function
-  padded = pad(clipped, signs, params.padded_dimension)
+  dim = params.padded_dimension
   if params.rotation == 'hadamard':
-    rotated = rotation.rotate_flipped(padded)
-  else:
-    rotated = rotation.rotate(padded, rotation_key, params.rotation)
-  return rotated, was_clipped, is_finite
+    return rotation.rotate_flipped(pad(clipped, rotation.sign_bits(key, dim), dim))
+  return rotation.rotate(pad(clipped, None, dim), key, params.rotation)
 
 
 def encode(vector: tf.Tensor, key: tf.Tensor, rotation_key: tf.Tensor,
            cohort_size, params: DistributedSumParams, table=None,
            clip=None) -> Encoded:
-  """What one client sends. Pure: the same arguments give the same integers.
+  """Encodes a client's vector. Pure: the same arguments give the same integers.
 
   At its peak a call holds 6 vectors of `padded_dimension` 32-bit numbers, the
-  client's own included, besides the table and what a block of it takes.
+  client's own included, in addition to the table and what a block of it takes.
 
   Args:
-    vector: float32 or float64 [dimension], model units. If it is not finite,
+    vector: float32 or float64 [dimension], model units. If it has NaN or infinities,
       zero is sent in its place, with noise.
     key: int64[2], of this client and round alone.
     rotation_key: int64[2], shared by the round.
     cohort_size: Selected clients in the round, m; scalar.
     params: The parameters of the sum.
-    table: As `share_tables.noise_table` makes them. It is used if its variance is
+    table: As `share_tables.noise_table` builds them. It is used if its variance is
       that which the share needs; otherwise the share is drawn by `sample_noise`,
       or, if `params.noise_generator` is 'chacha20', the call fails.
     clip: The clip of this round, model units, where it is not `params.clip`. It
@@ -122,13 +123,13 @@ def encode(vector: tf.Tensor, key: tf.Tensor, rotation_key: tf.Tensor,
     computed from raw values; they are outside the guarantee.
   """
   scale = params.scale if clip is None else params.clip_grid / clip
-  compiled = params.padded_dimension >= _LEAST_COMPILED
-  rotated, was_clipped, is_finite = _rotated(
-      vector, rotation_key, params, params.clip if clip is None else clip, compiled)
+  compiled = params.padded_dimension >= _MIN_COMPILED
+  clipped, diagnostics = plain_sum.clipped(
+      vector, params.clip if clip is None else clip)
+  rotated = _rotated(clipped, rotation_key, params, compiled)
   squared_norm = rounding.squared_norm(rotated)
   factor = rounding.grid_factor(squared_norm, scale, params.clip_grid)
   share = _share_in_graph(params, cohort_size)
-  draws = share_tables.table_draws(params)
 
   def noised(noise):
     return noisy_rounding.noisy_round(
@@ -136,37 +137,34 @@ def encode(vector: tf.Tensor, key: tf.Tensor, rotation_key: tf.Tensor,
         factor=factor, squared_norm=squared_norm, compiled=compiled)
 
   def by_sampler():
-    if params.noise_multiplier == 0 or not params.has_shares:
-      return noised(noisy_rounding.SampledNoise(sample=None))
-    return noised(noisy_rounding.SampledNoise(
-        sample=lambda own, dim: sample_noise(own, [dim], share, params)))
+    sample = None
+    if params.noise_multiplier > 0 and params.has_shares:
+      sample = lambda own, dim: sample_noise(own, [dim], share, params)
+    return noised(noisy_rounding.SampledNoise(sample=sample))
 
-  def by_table(**changes):
-    return noised(noisy_rounding.TableNoise(**{**dict(
-        packed=table['packed'], tie=table['tie'], draws=draws), **changes}))
+  def by_table(draws, more_draws=None):
+    return noised(noisy_rounding.TableNoise(
+        packed=table['packed'], tie=table['tie'], draws=draws, more_draws=more_draws,
+        generator=_GENERATORS[params.noise_generator]))
 
   if share_tables.is_cryptographic(params):
     with tf.control_dependencies([_is_table_of(table, share)]):
-      values, retries, fell_back = by_table(
-          draws=1, more_draws=table['draws'] - 1,
-          generator=_GENERATORS[params.noise_generator])
+      values, retries, fell_back = by_table(1, table['draws'] - 1)
   elif table is None:
     values, retries, fell_back = by_sampler()
   else:
+    draws = share_tables.table_draws(params)
     values, retries, fell_back = branch.either(
-        tf.equal(table['variance'], share / draws), by_table, by_sampler)
-  diagnostics = collections.OrderedDict(
-      clipped=tf.cast(was_clipped, tf.int32),
-      not_finite=tf.cast(~is_finite, tf.int32),
-      rounding_retries=retries,
-      rounding_fallbacks=tf.cast(fell_back, tf.int32))
+        tf.equal(table['variance'], share / draws), lambda: by_table(draws), by_sampler)
+  diagnostics.update(
+      rounding_retries=retries, rounding_fallbacks=tf.cast(fell_back, tf.int32))
   return Encoded(tf.ensure_shape(values, [params.padded_dimension]), diagnostics)
 
 
 def _is_table_of(table, share: tf.Tensor) -> tf.Operation:
   """Fails unless shares of a variance can be drawn from a table.
 
-  Whatever else there is to draw from has not the generator that was asked for.
+  No other source of noise has the generator that was requested.
   """
   if table is None:
     raise ValueError('noise_generator=chacha20 needs a noise_table, found none')
@@ -178,7 +176,7 @@ def _is_table_of(table, share: tf.Tensor) -> tf.Operation:
 
 
 def noise_present(num_reporting, cohort_size, params: DistributedSumParams):
-  """Whether a round may be released, and how much of the noise is in its sum.
+  """Whether a round may be released, and the fraction of the noise in its sum.
 
   Args:
     num_reporting: Clients in the sum, m'; scalar.
@@ -187,39 +185,34 @@ def noise_present(num_reporting, cohort_size, params: DistributedSumParams):
 
   Returns:
     bool, and float64 in [0, 1], 0 for a round that is suppressed. A server that
-    adds the noise itself withholds no round.
+    adds the noise itself suppresses no round.
   """
   if not params.has_shares:
     return tf.constant(True), tf.constant(0.0, tf.float64)
   num_reporting = tf.cast(num_reporting, tf.float64)
-  num_selected = tf.cast(cohort_size, tf.float64)
   enough = params_lib.has_enough(
-      num_reporting, num_selected, params.min_honest_fraction, params.assumed_colluders)
-  shares = tf.maximum(num_selected, 1.0)
-  if share_tables.is_discrete_gaussian(params):
-    shares = tf.minimum(shares, params.most_shares)
-  present = tf.minimum(num_reporting / shares, 1.0)
+      num_reporting, tf.cast(cohort_size, tf.float64), params.min_honest_fraction,
+      params.assumed_colluders)
+  present = tf.minimum(num_reporting / _num_shares(cohort_size, params), 1.0)
   return enough, tf.where(enough, present, tf.zeros_like(present))
 
 
 def _missing_shares(num_reporting, cohort_size, enough,
                     params: DistributedSumParams) -> tf.Tensor:
-  """How many clients' shares make up the noise that is not there; int32."""
-  shares = tf.maximum(tf.cast(cohort_size, tf.float64), 1.0)
-  if share_tables.is_discrete_gaussian(params):
-    shares = tf.minimum(shares, params.most_shares)
+  """The number of clients' shares that make up the missing noise; int32."""
   present = tf.where(enough, tf.cast(num_reporting, tf.float64), 0.0)
-  return tf.cast(tf.math.ceil(tf.maximum(shares - present, 0.0)), tf.int32)
+  missing = tf.maximum(_num_shares(cohort_size, params) - present, 0.0)
+  return tf.cast(tf.math.ceil(missing), tf.int32)
 
 
 def decode(total: tf.Tensor, num_reporting, cohort_size, key: tf.Tensor,
            rotation_key: tf.Tensor, params: DistributedSumParams,
            clip=None, table=None) -> Decoded:
-  """What the server releases. Pure.
+  """Decodes the sum to what the server releases. Pure.
 
-  The noise is topped up to its constant total, so that the law of the release
-  does not tell how many clients took part. A round with too few reporting clients is
-  suppressed: its release is noise alone.
+  The noise is topped up to its constant total, so that the distribution of the release
+  does not reveal how many clients participated. A round with too few reporting clients
+  is suppressed: its release is noise alone.
 
   Args:
     total: int32 [padded_dimension], the sum of the clients' values mod 2^bits.
@@ -228,14 +221,14 @@ def decode(total: tf.Tensor, num_reporting, cohort_size, key: tf.Tensor,
     key: int64[2], of this round at the server.
     rotation_key: The one that the clients used.
     params: The parameters of the sum.
-    clip: As the clients were told.
-    table: As the clients were told; needed if `params.noise_generator` is
+    clip: The one that the clients used.
+    table: The one that the clients used; needed if `params.noise_generator` is
       'chacha20', when the server adds whole shares for clients that are missing.
 
   Returns:
     vector: float32 [dimension], model units. measurements: `scale` and
     `estimated_wrapped_fraction`, from the parameters and the released vector
-    alone, and `suppressed` (bool), which tells of dropouts but of no data.
+    alone, and `suppressed` (bool), which reveals dropouts but no data.
   """
   enough, present = noise_present(num_reporting, cohort_size, params)
   total = tf.where(enough, total, tf.zeros_like(total))
@@ -247,7 +240,7 @@ def decode(total: tf.Tensor, num_reporting, cohort_size, key: tf.Tensor,
           num_reporting, cohort_size, enough, params)
     total = noisy_rounding.add_draws(
         total, generator.derive(key, 0), draws, table['packed'], table['tie'],
-        params.bits, params.padded_dimension >= _LEAST_COMPILED, generator)
+        params.bits, params.padded_dimension >= _MIN_COMPILED, generator)
   elif params.noise_multiplier > 0:
     missing = params.total_noise_variance * (1.0 - present)
     noise = tf.cond(
@@ -257,8 +250,7 @@ def decode(total: tf.Tensor, num_reporting, cohort_size, key: tf.Tensor,
             params),
         lambda: tf.zeros(total.shape, tf.int64))
     total = modular_sum.wrap(tf.cast(total, tf.int64) + noise, params.bits)
-  grid = modular_sum.unwrap(total, params.bits)
-  grid = tf.cast(grid, tf.float32)
+  grid = tf.cast(modular_sum.unwrap(total, params.bits), tf.float32)
   scale = tf.constant(params.scale, tf.float32)
   if clip is not None:
     scale = tf.cast(params.clip_grid / clip, tf.float32)
@@ -266,13 +258,12 @@ def decode(total: tf.Tensor, num_reporting, cohort_size, key: tf.Tensor,
       scale=scale,
       estimated_wrapped_fraction=_wrapped_fraction(grid, params.bits),
       suppressed=~enough)
-  rotated = grid / scale
-  vector = rotation.unrotate(rotated, rotation_key, params.rotation)
+  vector = rotation.unrotate(grid / scale, rotation_key, params.rotation)
   return Decoded(vector[:params.dimension], measurements)
 
 
 def _wrapped_fraction(grid: tf.Tensor, bits: int) -> tf.Tensor:
-  """Expected part of coordinates outside the field, from the noisy sum.
+  """The expected fraction of coordinates outside the field, from the noisy sum.
 
   Taken as Gaussian with the measured second moment; a sum that fills the field
   evenly gives 0.08, so anything above 0.01 says that the bits are too few.
@@ -286,43 +277,44 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
   """Sums structures of float tensors under a mechanism of integer noise.
 
   Formal guarantees. Let Delta_1, Delta_2 and mu be `params.l1_sensitivity`,
-  `params.l2_sensitivity` and `params.noise_variance`. For neighbouring cohorts
-  under zero-out adjacency the result of one call of `next` satisfies (alpha,
-  epsilon(alpha))-Renyi DP with the curve of arXiv 2110.04995, Corollary 3.6,
-  against everyone who sees results: too small rounds are suppressed. Against the
-  server the same holds for the sum that it is shown, as long as it tells
-  clients the true size of the cohort, and secure aggregation refuses to open a
-  sum of fewer than `params.min_honest_fraction` of it plus the assumed
-  colluders; that is the protocol's to enforce, since withholding comes after
-  it. A participant who subtracts its own share of the noise is a colluder of
-  this count. That is for 'skellam'. With 'discrete_gaussian' the curve is that of
-  arXiv 2102.06387, Theorem 1 and Proposition 14, and as shares of different
-  cohorts add up to slightly different laws, amplification by Poisson sampling
-  holds approximately only; what tops missing shares up is one discrete Gaussian
-  draw of their variance. With 'skellam_central' the curve is that of 'skellam',
-  against those who see results; the server is trusted, with the sum before the
-  noise too. Amplification by sampling is the caller's: it holds if clients are
-  sampled as accounted for, if the number that came stays secret, if the
-  sum is divided by nothing that depends on it (see `ExpectedMeanFactory`), and if
-  what suppressed rounds tell of a client's taking part is accounted for, as
-  `accounting.sampling.pivotal_probability` says: with colluders, or with dropouts
-  below a `min_honest_fraction` of 1, it is not nothing.
-  With `simulation_seed` there is no guarantee.
+  `params.l2_sensitivity` and `params.noise_variance`. For neighbouring cohorts under
+  zero-out adjacency the result of one call of `next` satisfies (alpha,
+  epsilon(alpha))-Renyi DP:
 
-  All that decides rounding and noise is drawn by counter, under a key of the
-  client and round alone, which the operating system gave. `params.noise_generator`
-  says by which generator. With 'chacha20' everything between such a key and a
-  share is ChaCha20, as is what the server adds: whole shares, one for each client
-  that is missing. The only Philox block is the one in which `keys.fresh` spreads
-  the random bits of a key; the key is its only output, and never shown.
+  * With 'skellam' the curve is that of arXiv 2110.04995, Corollary 3.6, against any
+    observer of the results: rounds of too few clients are suppressed.
+  * Against the server the same holds for the sum that it is shown, as long as it
+    tells clients the true size of the cohort, and secure aggregation refuses to open
+    a sum of fewer than `params.min_honest_fraction` of it plus the assumed colluders;
+    that is the protocol's to enforce, since suppression comes after it. A participant
+    who subtracts its own share of the noise is a colluder of this count.
+  * With 'discrete_gaussian' the curve is that of arXiv 2102.06387, Theorem 1 and
+    Proposition 14. As shares of different cohorts add up to slightly different
+    distributions, amplification by Poisson sampling holds approximately only; missing
+    shares are topped up by one discrete Gaussian draw of their variance.
+  * With 'skellam_central' the curve is that of 'skellam', against those who see
+    results; the server is trusted, with the sum before the noise too.
+  * Amplification by sampling is the caller's. It holds if clients are sampled as
+    accounted for, if the number of reporting clients stays secret, if the sum is
+    divided by nothing that depends on it (see `ExpectedMeanFactory`), and if what
+    suppressed rounds reveal of a client's participation is accounted for, as
+    `accounting.sampling.pivotal_probability` says: with colluders, or with dropouts
+    below a `min_honest_fraction` of 1, it is not nothing.
+  * With `simulation_seed` there is no guarantee.
+
+  All random bits that decide rounding and noise are drawn by counter, under a key of
+  the client and round alone, from the operating system, by the generator
+  `params.noise_generator`. With 'chacha20' everything between such a key and a share is
+  ChaCha20, as is what the server adds: whole shares, one for each client that is
+  missing. The only Philox block is the one in which `keys.fresh` spreads the random
+  bits of a key; the key is its only output, and never shown.
 
   The state is an OrderedDict of `rotation_key` (int64[2]), `server_key`
   (int64[2], used in seeded runs only) and `cohort_size` (int32), which the
-  driver sets to the number of clients that it tells to take part; its value
-  sizes each client's share of the noise. Where tables pay there is also the
-  `noise_table` of that cohort; `set_cohort_size` sets both. A state whose
-  cohort size was changed alone is as private, only slower; with 'chacha20' it is
-  an error.
+  driver sets to the number of selected clients; its value sizes each client's share of
+  the noise. Where tables pay there is also the `noise_table` of that cohort;
+  `set_cohort_size` sets both. A state whose cohort size was changed alone is as
+  private, only slower; with 'chacha20' it is an error.
   """
 
   def __init__(self, params: DistributedSumParams, *, diagnostics: bool = False,
@@ -332,16 +324,14 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
     Args:
       params: All parameters of the sum.
       diagnostics: Also measure what is computed from clients' raw values
-        (reporting clients, fraction clipped, rounding retries and fallbacks, updates
-        that were not finite). These are outside the guarantee.
-      simulation_seed: None for randomness from the operating system. An integer
-        makes a run repeatable and void of any guarantee; clients then bring
-        their keys: values are OrderedDicts of `value` and `key` (int64[2], see
-        `structures.keyed_type`), and the result is the sum of `value`.
+        (reporting clients, clipped updates, rounding retries and fallbacks, updates
+        with NaN or infinities). These are outside the guarantee.
+      simulation_seed: As for `ClientSumFactory`.
     """
     if params.noise_multiplier > 0:
-      law = discrete_gaussian if share_tables.is_discrete_gaussian(params) else skellam
-      law.check_variance(
+      sampler = (discrete_gaussian if share_tables.is_discrete_gaussian(params)
+                 else skellam)
+      sampler.check_variance(
           params.total_noise_variance * share_tables.SHARE_EXCESS, params.bits,
           'the noise of the sum')
       params.check_shares()

@@ -1,10 +1,10 @@
-"""Keys: where every random bit of a graph comes from.
+"""Keys: the source of every random bit of a graph.
 
 A key is an int64[2] tensor, 128 bits. A key is used either to derive further
 keys or to draw numbers, never for both. Draws are counter based (Philox), so a
 key and a shape give the same numbers on every machine.
 
-Fresh keys come from the kernel's generator, read anew whenever the graph runs.
+Fresh keys come from the kernel's generator, read again whenever the graph runs.
 TensorFlow's own non-deterministic ops do not qualify: they are Mersenne
 Twisters seeded once per process with 32 bits.
 """
@@ -15,17 +15,17 @@ import numpy as np
 import tensorflow as tf
 
 _PHILOX = 1
-# Counters from here on are for words, those below for keys.
+# Counters from here on are for random bits, those below for keys.
 _BITS = 2**63
 # The kernel prints a new random (version 4) UUID at every read: 122 bits each.
 _KERNEL_UUID = '/proc/sys/kernel/random/uuid'
-# Places of the 32 hexadecimal digits in a UUID's text: all but the hyphens.
+# Positions of the 32 hexadecimal digits in a UUID's text: all but the hyphens.
 _UUID_DIGITS = np.reshape(
     [i for i in range(36) if i not in (8, 13, 18, 23)], [2, 16]).astype(np.int32)
 
 
-# Name scope of the operations of `fresh`; the last of them is called 'key'. Who
-# runs graphs may put other random bits of the kernel in its place.
+# Name scope of the operations of `fresh`; the last of them is called 'key'. Executors
+# of graphs may put other random bits of the kernel in its place.
 FRESH = 'fresh_kernel_key'
 
 
@@ -70,23 +70,23 @@ def _draw(key: tf.Tensor, counter, shape, dtype) -> tf.Tensor:
 
 
 def derive(key: tf.Tensor, index) -> tf.Tensor:
-  """The key number `index` (an integer >= 0) below `key`; int64[2].
+  """The child of a key at an index, an integer >= 0; int64[2].
 
   One Philox block at a counter of its own; all 128 bits of `key` count. Philox is
-  not a cryptographic generator: who knows one child and finds the first word of
-  `key`, by a search of some 2^60 blocks, knows the siblings. So a key whose child
-  becomes public has no secret children (`structures.independent_key`).
+  not a cryptographic generator: an attacker who knows one child and finds the first
+  half of `key`, by a search of some 2^60 blocks, knows the siblings. So a key whose
+  child becomes public has no secret children (`structures.independent_key`).
   """
   return _draw(key, tf.cast(index, tf.uint64), [2], tf.int64)
 
 
 def split(key: tf.Tensor, count: int) -> list[tf.Tensor]:
-  """The keys number 0 to count - 1 below `key`, in one operation."""
+  """The children of a key at the indices 0 to count - 1, in one operation."""
   return tf.unstack(_draw(key, tf.constant(0, tf.uint64), [count, 2], tf.int64))
 
 
 def random_bits(key: tf.Tensor, shape, dtype=tf.int32) -> tf.Tensor:
-  """Uniform words over the whole range of an integer `dtype`."""
+  """Uniform integers over the whole range of an integer `dtype`."""
   return _draw(key, tf.constant(_BITS, tf.uint64), shape, dtype)
 
 

@@ -282,7 +282,7 @@ class LaplaceDistribution:
         lambda power, _: power * ratio.numerator // ratio.denominator,
         initial=1 << _LAPLACE_BITS))
     last = powers[-1] * ratio / (1 - ratio)
-    return alias_table.symmetric(
+    return alias_table.build(
         self.scale, [*powers, math.floor(last)], alias_table.log_size(self.reach))
 
   def variance(self, z: float) -> float:

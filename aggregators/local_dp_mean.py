@@ -68,10 +68,10 @@ class LocalMeanFactory(client_sum.ClientSumFactory):
     del state  # Unused.
     rows = tf.reshape(vector, [-1, self._mechanism.dimension])
     sent = tf.reshape(self._mechanism.perturb(rows, key), vector.shape)
-    # NaN is outside too.
-    outside = ~(tf.abs(tf.cast(vector, tf.float64)) <= 1)
-    return sent, collections.OrderedDict(
-        outside=tf.reduce_sum(tf.cast(outside, tf.int32)))
+    # NaN is outside too; of a negation TensorFlow would make a > that NaN fails.
+    inside = tf.math.count_nonzero(
+        tf.abs(tf.cast(vector, tf.float64)) <= 1, dtype=tf.int32)
+    return sent, collections.OrderedDict(outside=tf.size(vector) - inside)
 
   def release(self, state, total, num_reporting, key):
     del key  # The server draws nothing.

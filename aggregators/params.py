@@ -16,10 +16,10 @@ from aggregators import validate
 
 ROTATIONS = ('hadamard', 'dft', 'none')
 
-# Laws of the noise, and who adds it: clients their shares, or the server all.
+# Distributions of the noise, which clients add as shares, or the server alone.
 MECHANISMS = ('skellam', 'discrete_gaussian', 'skellam_central')
 
-# Where the words that decide rounding and noise come from.
+# Generators of the random bits that decide rounding and noise.
 NOISE_GENERATORS = ('philox', 'chacha20')
 
 # The discrete Gaussian's bound is stated for shares of this standard deviation
@@ -31,11 +31,11 @@ MIN_DISCRETE_GAUSSIAN_SHARE = 0.5
 # no more than 24 bits, so a finer grid would buy nothing.
 MAX_CLIP_GRID = 2.0**30
 # The smallest: on a coarser grid nothing of a client is left, and float32 could
-# not go back to model units.
+# not return to model units.
 _MIN_CLIP_GRID = 2.0**-60
 # Clients and the server compute in float32; within these bounds no norm, scale
 # or sum of coordinates overflows or loses bits to subnormal numbers.
-_MIN_CLIP, _MAX_CLIP = 1e-20, 1e20
+MIN_CLIP, MAX_CLIP = 1e-20, 1e20
 
 
 def has_enough(num_reporting, num_selected, min_honest_fraction: float,
@@ -52,8 +52,8 @@ def has_enough(num_reporting, num_selected, min_honest_fraction: float,
     assumed_colluders: c >= 0.
 
   Returns:
-    m' - c >= h m, bool. With a tolerance for an h m that is an integer but for
-    rounding; `share_tables.SHARE_EXCESS` makes up for it.
+    m' - c >= h m, bool. With a tolerance for the rounding of an integer h m;
+    `share_tables.SHARE_EXCESS` makes up for it.
   """
   return (num_reporting - assumed_colluders
           >= min_honest_fraction * num_selected * (1 - 1e-9))
@@ -64,7 +64,7 @@ class DistributedSumParams:
   """A sum of integer vectors with integer noise (arXiv 2110.04995, 2102.06387).
 
   Adjacency is zero-out: neighbouring inputs differ in one client, whose vector
-  is replaced by zero; it still takes part and still adds its noise share.
+  is replaced by zero; it still participates and still adds its noise share.
 
   Attributes:
     clip: L2 clip c of one client's vector, model units, in [1e-20, 1e20].
@@ -73,20 +73,20 @@ class DistributedSumParams:
     bits: b in [2, 30]. The sum is taken modulo 2^b.
     dimension: Number of coordinates of a client's vector, before padding.
     cohort_size: Expected number of clients n >= 1 in a round. A constant of the
-      run: under Poisson sampling it is q * N, never the number that came.
+      run: under Poisson sampling it is q * N, never the number of reporting clients.
     beta: In [0, 1). The inflation of the norm by rounding is bounded so that one
       try of the conditional rounding fails with probability at most beta; 0
       bounds it deterministically.
     k_stddevs: Half the field of 2^b values holds this many standard deviations
       of a coordinate of the sum. > 0.
     rotation: 'hadamard', 'dft' or 'none'.
-    min_honest_fraction: h in (0, 1]. Of the selected clients,
-      the fraction whose noise the guarantee counts on; the rest may drop out or
-      collude. Noise in all is 1/h times the noise of the guarantee.
+    min_honest_fraction: h in (0, 1]. The fraction of the selected clients whose
+      noise the guarantee counts on; the rest may drop out or collude. Noise in all
+      is 1/h times the noise of the guarantee.
     assumed_colluders: Clients of a round that are assumed to tell the server
-      their noise. A round is suppressed when the reporting clients less these are fewer
-      than h times the selected clients.
-    max_cohort_size: The most clients that the modulus is sized for; None for
+      their noise. A round is suppressed when the reporting clients less these are
+      fewer than h times the selected clients.
+    max_cohort_size: Maximum number of clients that the modulus holds; None for
       `cohort_size`. Under Poisson sampling an upper quantile of the cohort.
       It bounds wrap-around only; privacy does not depend on it.
     sqrtn_norm_growth: Size the modulus for client vectors that are nearly
@@ -123,9 +123,9 @@ class DistributedSumParams:
       if hasattr(value, 'item'):  # A NumPy scalar, which would wrap around.
         object.__setattr__(self, field.name, value.item())
     validate.positive(clip=self.clip, k_stddevs=self.k_stddevs)
-    if not _MIN_CLIP <= self.clip <= _MAX_CLIP:
+    if not MIN_CLIP <= self.clip <= MAX_CLIP:
       raise ValueError(
-          f'clip must be in [{_MIN_CLIP:g}, {_MAX_CLIP:g}], found {self.clip!r}')
+          f'clip must be in [{MIN_CLIP:g}, {MAX_CLIP:g}], found {self.clip!r}')
     validate.non_negative(noise_multiplier=self.noise_multiplier)
     validate.integer(bits=self.bits, low=2, high=30)
     validate.integer(dimension=self.dimension, low=1, high=2**30)
@@ -168,7 +168,7 @@ class DistributedSumParams:
 
   @property
   def counted_on(self) -> float:
-    """The part of the noise that the guarantee counts on, in (0, 1]."""
+    """The fraction of the noise that the guarantee counts on, in (0, 1]."""
     return self.min_honest_fraction if self.has_shares else 1.0
 
   @property
@@ -195,7 +195,7 @@ class DistributedSumParams:
     """
     if self.fixed_scale is not None:
       return float(self.fixed_scale)
-    cohort = float(self.max_cohort_size or self.cohort_size)
+    cohort = self.most_shares
     k = float(self.k_stddevs)
     z = float(self.noise_multiplier)
     # Products and not powers, which raise OverflowError.
@@ -270,30 +270,29 @@ class DistributedSumParams:
 
   @property
   def most_shares(self) -> float:
-    """Shares of discrete Gaussian noise are never cut smaller than for so many."""
+    """The largest planned cohort; discrete Gaussian shares are never smaller."""
     return float(self.max_cohort_size or self.cohort_size)
 
   def check_shares(self) -> None:
     """Raises ValueError if shares are too small for the mechanism's bound."""
     if self.mechanism != 'discrete_gaussian' or self.noise_multiplier == 0:
       return
-    least = math.sqrt(self.total_noise_variance / self.most_shares)
-    if least < MIN_DISCRETE_GAUSSIAN_SHARE:
+    smallest = math.sqrt(self.total_noise_variance / self.most_shares)
+    if smallest < MIN_DISCRETE_GAUSSIAN_SHARE:
       raise ValueError(
           f'mechanism=discrete_gaussian needs a noise share of a standard '
           f'deviation of at least {MIN_DISCRETE_GAUSSIAN_SHARE:g} grid units in '
-          f'cohorts of up to {self.most_shares:g}, found {least:.3g} at '
+          f'cohorts of up to {self.most_shares:g}, found {smallest:.3g} at '
           f'bits={self.bits}: use more bits, more noise or fewer clients')
 
   def degeneracy(self) -> str | None:
-    """Why the grid is too coarse to be of use, or None.
+    """The reason why the grid is too coarse to be of use, or None.
 
     Below one grid unit of clip, or when rounding more than doubles the norm, a
     run is still private but the noise pays for the rounding.
     """
-    where = f'bits={self.bits}'
-    if self.fixed_scale is not None:
-      where = f'scale={self.fixed_scale:g}'
+    where = (f'bits={self.bits}' if self.fixed_scale is None
+             else f'scale={self.fixed_scale:g}')
     if self.clip_grid < 1:
       return (f'the clip is {self.clip_grid:.3g} grid units, less than one, at '
               f'{where}')
@@ -304,13 +303,13 @@ class DistributedSumParams:
     return None
 
   def replace(self, **changes) -> 'DistributedSumParams':
-    """A copy with these fields changed, validated anew."""
+    """A copy with these fields changed, validated again."""
     return dataclasses.replace(self, **changes)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AdaptiveClipParams:
-  """How a clip follows a quantile of the norms (arXiv 1905.03871).
+  """Parameters of a clip that follows a quantile of the norms (arXiv 1905.03871).
 
   Each client adds +1 to a count if its norm is at most the clip and -1 if it is
   above; zero-out adjacency moves that count by 1. Half of it, plus half the
@@ -336,7 +335,7 @@ class AdaptiveClipParams:
 
   @property
   def sensitivity(self) -> int:
-    """By how much one client moves the sum of the bits, zero-out."""
+    """Sensitivity of the sum of the +1 and -1 to one client, zero-out."""
     return 1
 
   @property

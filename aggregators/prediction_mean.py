@@ -1,9 +1,8 @@
 """The mean of parties' predictions on public records, under secure aggregation.
 
-What a party sends is an integer matrix; what the server learns is the sum of
-the matrices modulo 2^bits, and from it the consensus: a mean, weighted if asked
-for. Weights are public. A party may add noise to its own predictions, which
-then need no trust in anybody else.
+A party sends an integer matrix; the server learns the sum of the matrices modulo
+2^bits, and from it the consensus: a mean, weighted if asked for. Weights are public. A
+party may add noise to its own predictions, which then need no trust in anyone else.
 """
 
 import collections
@@ -15,18 +14,17 @@ import tensorflow_federated as tff
 from aggregators import keys
 from aggregators import modular_sum
 from aggregators import normal
-from aggregators import structures
 from aggregators.prediction_params import PredictionMeanParams
 
 Encoded = collections.namedtuple('Encoded', ['values', 'weight', 'rejected'])
 
 
 def as_knowledge(logits: tf.Tensor, params: PredictionMeanParams) -> tf.Tensor:
-  """What is shared of finite logits, before noise.
+  """Converts finite logits to what is shared of them, before noise.
 
   Args:
     logits: float32 [records, classes].
-    params: `knowledge` says what; for logits also how they are clipped.
+    params: `knowledge` is what is shared; for logits also how they are clipped.
 
   Returns:
     float32 [records, classes], such that for any two inputs each row is within
@@ -48,31 +46,30 @@ def as_knowledge(logits: tf.Tensor, params: PredictionMeanParams) -> tf.Tensor:
 
 def add_noise(values: tf.Tensor, key: tf.Tensor,
               params: PredictionMeanParams) -> tf.Tensor:
-  """A party's own noise on its predictions; float32 of the shape of `values`.
+  """Adds a party's own noise to its predictions; float32 of the shape of `values`.
 
   Args:
     values: float32.
     key: int64[2], of this party and round alone.
-    params: Law and scale of the noise.
+    params: Distribution and scale of the noise.
   """
   if params.noise == 'gaussian':
-    noise = normal.sample(key, values.shape)
-  else:
-    # A random sign on an exponential. The uniform number is never 0.
-    uniform = 1.0 - keys.uniform(keys.derive(key, 0), values.shape, tf.float64)
-    negative = keys.random_bits(keys.derive(key, 1), values.shape) < 0
-    size = -tf.math.log(uniform)
-    noise = tf.where(negative, -size, size)
+    return normal.add(values, params.noise_scale, key)
+  # A random sign on an exponential. The uniform number is never 0.
+  uniform = 1.0 - keys.uniform(keys.derive(key, 0), values.shape, tf.float64)
+  negative = keys.random_bits(keys.derive(key, 1), values.shape) < 0
+  size = -tf.math.log(uniform)
+  noise = tf.where(negative, -size, size)
   noisy = tf.cast(values, tf.float64) + params.noise_scale * noise
   return tf.cast(noisy, tf.float32)
 
 
 def encode(logits: tf.Tensor, weight: tf.Tensor, key: tf.Tensor | None,
            params: PredictionMeanParams) -> Encoded:
-  """What one party sends. Pure: the same arguments give the same integers.
+  """Encodes a party's predictions. Pure: the same arguments give the same integers.
 
-  Predictions that are not finite are rejected: zero is sent, with the weight 0.
-  Under noise that would tell of the data, so they count as logits of zero
+  Predictions with NaN or infinities are rejected: zero is sent, with the weight 0.
+  Under noise that would reveal something of the data, so they count as logits of zero
   instead and are sent with noise, like any others.
 
   Args:
@@ -95,19 +92,19 @@ def encode(logits: tf.Tensor, weight: tf.Tensor, key: tf.Tensor | None,
   weight = tf.clip_by_value(weight, 0, params.max_total_weight)
   weight = tf.where(is_finite, weight, tf.zeros_like(weight))
   # In float64, which holds every step of a grid of 2^30.
-  places = ((tf.cast(values, tf.float64) - params.low) *
-            (params.levels / (params.high - params.low)))
+  steps = ((tf.cast(values, tf.float64) - params.low) *
+           (params.levels / (params.high - params.low)))
   grid = tf.cast(tf.round(
-      tf.clip_by_value(places, 0.0, float(params.levels))), tf.int32)
+      tf.clip_by_value(steps, 0.0, float(params.levels))), tf.int32)
   return Encoded(
       values=modular_sum.wrap(grid * weight, params.wire_bits), weight=weight,
       rejected=1 - tf.cast(is_finite, tf.int32))
 
 
 def nearest_probabilities(values: tf.Tensor) -> tf.Tensor:
-  """For each row the nearest vector of probabilities, in Euclidean distance.
+  """Projects each row on the nearest vector of probabilities, in Euclidean distance.
 
-  Held, Wolfe and Crowder 1974: a constant is taken off every entry, and what is
+  Held, Wolfe and Crowder 1974: a constant is subtracted from every entry, and what is
   negative then becomes 0.
 
   Args:
@@ -116,7 +113,7 @@ def nearest_probabilities(values: tf.Tensor) -> tf.Tensor:
   classes = values.shape[-1]
   falling = tf.sort(values, axis=-1, direction='DESCENDING')
   count = tf.range(1, classes + 1, dtype=values.dtype)
-  # What would be taken off if so many entries stayed positive.
+  # The constant if this many entries stayed positive.
   excess = (tf.cumsum(falling, axis=-1) - 1) / count
   stay = tf.reduce_sum(tf.cast(falling > excess, tf.int32), axis=-1)
   threshold = tf.gather(excess, stay - 1, batch_dims=1)
@@ -125,9 +122,9 @@ def nearest_probabilities(values: tf.Tensor) -> tf.Tensor:
 
 def decode(total: tf.Tensor, total_weight: tf.Tensor,
            params: PredictionMeanParams) -> tf.Tensor:
-  """The consensus, float32 [records, classes]; zero if all weights are 0.
+  """Decodes the consensus, float32 [records, classes]; zero if all weights are 0.
 
-  A noisy mean is taken back to what predictions can be: logits within their
+  A noisy mean is projected on what predictions can be: logits within their
   bound, otherwise the nearest probabilities.
 
   Args:
@@ -144,8 +141,8 @@ def decode(total: tf.Tensor, total_weight: tf.Tensor,
       'weights must sum up to at most max_total_weight')]):
     total = tf.identity(total)
   divisor = tf.cast(tf.maximum(total_weight, 1), tf.float64) * params.levels
-  part = tf.cast(total, tf.float64) / divisor
-  mean = params.low + (params.high - params.low) * part
+  fraction = tf.cast(total, tf.float64) / divisor
+  mean = params.low + (params.high - params.low) * fraction
   if params.has_noise and params.knowledge == 'logits':
     mean = tf.clip_by_value(mean, -params.logit_bound, params.logit_bound)
   elif params.has_noise:
@@ -157,26 +154,27 @@ def decode(total: tf.Tensor, total_weight: tf.Tensor,
 class PredictionMeanFactory(tff.aggregators.WeightedAggregationFactory):
   """Averages predictions of parties on the same public records.
 
-  Values are logits, float32 [records, classes]; `params.knowledge` says what of
+  Values are logits, float32 [records, classes]; `params.knowledge` is what of
   them is shared. Weights are int32 >= 0 and public; the mean is normalised by
-  the weights that came, so a party that is absent, or whose predictions are not
-  finite, changes nothing but its own part. Without noise an entry of the mean is
-  within `params.rounding_error` of the mean of what parties share.
+  the weights of the reporting parties, so a party that is absent, or whose predictions
+  have NaN or infinities, changes nothing but its own part. Without noise an entry of
+  the mean is within `params.rounding_error` of the mean of what parties share.
 
-  Formal guarantees. The server is shown the sum alone, as long as the secure
-  aggregation protocol opens no sum of too few parties. Without noise nothing
-  more is promised: the predictions of a single party, alone or by subtracting
-  those of colluders, are whatever its model says. With noise each record's row
-  of one party is a Gaussian mechanism of L2 sensitivity
-  `params.l2_sensitivity`, or a Laplace mechanism of L1 sensitivity
-  `params.l1_sensitivity`, against everybody and for any two data sets of the
-  party: local differential privacy. The guarantee is that of ideal arithmetic;
-  rounding to the grid comes after the noise. With `simulation_seed` there is no
-  guarantee.
+  Formal guarantees:
 
-  The state is empty. Measurements are `parties`, how many took part in the
-  mean, `rejected`, how many sent predictions that were not finite, and
-  `total_weight`.
+  * The server is shown the sum alone, as long as the secure aggregation protocol opens
+    no sum of too few parties.
+  * Without noise nothing more is promised: the predictions of a single party, alone or
+    by subtracting those of colluders, are whatever its model says.
+  * With noise each record's row of one party is a Gaussian mechanism of L2 sensitivity
+    `params.l2_sensitivity`, or a Laplace mechanism of L1 sensitivity
+    `params.l1_sensitivity`, against any observer and for any two data sets of the
+    party: local differential privacy. The guarantee is that of ideal arithmetic;
+    rounding to the grid comes after the noise.
+  * With `simulation_seed` there is no guarantee.
+
+  The state is empty. Measurements are `parties`, the number in the mean, `rejected`,
+  the number whose predictions had NaN or infinities, and `total_weight`.
   """
 
   def __init__(self, params: PredictionMeanParams, *,
@@ -194,10 +192,10 @@ class PredictionMeanFactory(tff.aggregators.WeightedAggregationFactory):
 
   def create(self, value_type, weight_type) -> tff.templates.AggregationProcess:
     params = self._params
-    wanted = tff.TensorType(np.float32, [params.records, params.classes])
-    found = value_type['value'] if self._keyed else value_type
-    if found != wanted:
-      raise TypeError(f'values must be {wanted}, found {found}')
+    expected = tff.TensorType(np.float32, [params.records, params.classes])
+    logits_type = value_type['value'] if self._keyed else value_type
+    if logits_type != expected:
+      raise TypeError(f'values must be {expected}, found {logits_type}')
     if weight_type != tff.TensorType(np.int32):
       raise TypeError(f'weights must be int32 scalars, found {weight_type}')
 
@@ -225,8 +223,7 @@ class PredictionMeanFactory(tff.aggregators.WeightedAggregationFactory):
         tff.FederatedType(weight_type, tff.CLIENTS))
     def next_fn(state, value, weight):
       sent = tff.federated_map(encode_value, (value, weight))
-      total = tff.backends.mapreduce.federated_secure_modular_sum(
-          sent[0], params.modulus)
+      total = modular_sum.federated(sent[0], params.wire_bits)
       total_weight = tff.federated_sum(sent[1])
       rejected = tff.federated_sum(sent[2])
       num_reporting = tff.federated_sum(tff.federated_value(1, tff.CLIENTS))

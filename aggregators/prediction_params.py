@@ -1,7 +1,7 @@
 """Parameters of a mean of predictions, and every number that follows from them.
 
-No TensorFlow: what parties send, what the accountant reads and what a round
-costs in bytes follow from the same object.
+No TensorFlow: the messages of parties, the accountant's numbers and a round's bytes
+follow from the same object.
 """
 
 import dataclasses
@@ -9,23 +9,23 @@ import math
 
 from aggregators import validate
 
-# What parties share of their predictions: the outputs of the last layer, class
-# probabilities, or the most likely class alone.
+# Knowledge that parties share: the outputs of the last layer, class probabilities, or
+# the most likely class alone.
 KNOWLEDGE = ('logits', 'softmax', 'argmax')
 NOISES = ('none', 'gaussian', 'laplace')
 
-# Noisy values this far out are cut off, which is post-processing: beyond it lies
-# less than 2e-15 of a Gaussian (8 standard deviations) and 3e-16 of a Laplace law
-# (36 scales).
+# Noisy values this far out are clipped, which is post-processing: beyond it lies
+# less than 2e-15 of a Gaussian (8 standard deviations) and 3e-16 of a Laplace
+# distribution (36 scales).
 _GAUSSIAN_REACH = 8.0
 _LAPLACE_REACH = 36.0
-# A grid of fewer steps than this over the range of a prediction tells too little.
-_LEAST_LEVELS = 16
-# Norms and probabilities are computed in float32, which may exceed the bound
-# that they are clipped to by some of these: sensitivities have them on top.
-FLOAT_SLACK = 1.0 + 1e-5
+# A grid of fewer steps than this over the range of a prediction is of no use.
+_MIN_LEVELS = 16
+# Norms and probabilities are computed in float32, which may exceed the bound that they
+# are clipped to: sensitivities are larger by this factor.
+_FLOAT_SLACK = 1.0 + 1e-5
 
-_RECORD_NUMBER_BYTES = 4
+_INDEX_BYTES = 4
 _FLOAT_BYTES = 4
 
 
@@ -41,14 +41,14 @@ class PredictionMeanParams:
     knowledge: 'logits', 'softmax' or 'argmax' (one-hot votes).
     records: Public records that are predicted on, >= 1.
     classes: Outputs of a party's model, >= 2.
-    max_total_weight: The most that the weights of a round, integers >= 0, sum
-      up to; >= 1. The number of parties if all have the weight 1.
+    max_total_weight: Maximum sum of the weights of a round, which are integers >= 0;
+      >= 1. The number of parties if all have the weight 1.
     bits: Of an entry of the sum, 4 to 30. Votes without noise take fewer.
     logit_bound: B > 0. Without noise every logit is clipped to [-B, B]; with
       Gaussian noise the logits of a record to the L2 norm B, with Laplace noise
       to the L1 norm B. Logits only.
-    noise: That every party adds to its own predictions, by itself: 'none',
-      'gaussian' or 'laplace'.
+    noise: Noise that every party adds to its own predictions, independently:
+      'none', 'gaussian' or 'laplace'.
     noise_scale: Standard deviation of the Gaussian, or scale of the Laplace
       noise (its standard deviation over sqrt 2), in units of a prediction; > 0
       with noise, 0 without.
@@ -82,8 +82,8 @@ class PredictionMeanParams:
     if self.noise_scale > 1e12:
       raise ValueError(
           f'noise_scale must be at most 1e12, found {self.noise_scale!r}')
-    if not self.sends_votes and self.levels < _LEAST_LEVELS:
-      needed = (_LEAST_LEVELS * self.max_total_weight).bit_length()
+    if not self.sends_votes and self.levels < _MIN_LEVELS:
+      needed = (_MIN_LEVELS * self.max_total_weight).bit_length()
       raise ValueError(
           f'bits={self.bits} leave {self.levels} steps to a prediction when the '
           f'weights of a round sum up to {self.max_total_weight}: at least '
@@ -100,21 +100,21 @@ class PredictionMeanParams:
 
   @property
   def noise_reach(self) -> float:
-    """Noisy predictions are cut off this far beyond the range of clean ones."""
+    """Noisy predictions are clipped this far beyond the range of clean ones."""
     reach = {'none': 0.0, 'gaussian': _GAUSSIAN_REACH, 'laplace': _LAPLACE_REACH}
     return reach[self.noise] * self.noise_scale
 
   @property
   def low(self) -> float:
-    """The least value of an entry that is sent, in units of a prediction."""
-    least = -self.logit_bound if self.knowledge == 'logits' else 0.0
-    return least - self.noise_reach
+    """The smallest value of an entry that is sent, in units of a prediction."""
+    smallest = -self.logit_bound if self.knowledge == 'logits' else 0.0
+    return smallest - self.noise_reach
 
   @property
   def high(self) -> float:
     """The largest value of an entry that is sent."""
-    most = self.logit_bound if self.knowledge == 'logits' else 1.0
-    return most + self.noise_reach
+    largest = self.logit_bound if self.knowledge == 'logits' else 1.0
+    return largest + self.noise_reach
 
   @property
   def levels(self) -> int:
@@ -137,12 +137,12 @@ class PredictionMeanParams:
 
   @property
   def rounding_error(self) -> float:
-    """By how much rounding may move an entry of the mean.
+    """Maximum error of an entry of the mean by rounding.
 
     Half a step of the grid, as values are each at most that far off, whatever their
     weights, and half of a last digit of float32, which the mean is returned in. 0
-    for votes, whose shares are exact but for that digit. With noise the mean is
-    moved besides, back to what predictions can be.
+    for votes, whose fractions are exact except for that digit. With noise the mean is
+    also projected on what predictions can be.
     """
     if self.sends_votes:
       return 0.0
@@ -153,7 +153,7 @@ class PredictionMeanParams:
   def l2_sensitivity(self) -> float:
     """L2 distance of a party's predictions on one record, for any two inputs."""
     clean = 2 * self.logit_bound if self.knowledge == 'logits' else math.sqrt(2)
-    return clean * FLOAT_SLACK
+    return clean * _FLOAT_SLACK
 
   @property
   def l1_sensitivity(self) -> float:
@@ -162,25 +162,25 @@ class PredictionMeanParams:
     For logits that of rows clipped in L1, as they are under Laplace noise.
     """
     clean = 2 * self.logit_bound if self.knowledge == 'logits' else 2.0
-    return clean * FLOAT_SLACK
+    return clean * _FLOAT_SLACK
 
   @property
   def sent_bytes(self) -> float:
-    """That a party sends in a round under secure aggregation."""
+    """Bytes that a party sends in a round under secure aggregation."""
     return self.records * self.classes * self.wire_bits / 8
 
   @property
   def clear_bytes(self) -> float:
-    """That a party would send without secure aggregation: floats, or labels."""
+    """Bytes that a party would send without secure aggregation: floats, or labels."""
     if self.sends_votes:
       return self.records * (self.classes - 1).bit_length() / 8
     return self.records * self.classes * _FLOAT_BYTES
 
   @property
   def received_bytes(self) -> float:
-    """That a party receives in a round: the sums, and the numbers of records."""
-    return self.sent_bytes + self.records * _RECORD_NUMBER_BYTES
+    """Bytes that a party receives in a round: the sums, and the records' indices."""
+    return self.sent_bytes + self.records * _INDEX_BYTES
 
   def replace(self, **changes) -> 'PredictionMeanParams':
-    """A copy with these fields changed, validated anew."""
+    """A copy with these fields changed, validated again."""
     return dataclasses.replace(self, **changes)

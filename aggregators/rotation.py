@@ -9,6 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from aggregators import keys
+from aggregators import params
+from aggregators import validate
 
 # One pass multiplies by a 16 x 16 matrix at most. Measured at 2^20: passes of
 # 16 take 1.3 ns a coordinate, of 32 1.4, of 128 3.0, of 1024 16.
@@ -51,25 +53,20 @@ def walsh_hadamard(vector: tf.Tensor, scale: float = 1.0) -> tf.Tensor:
 
 
 def sign_bits(key: tf.Tensor, dim: int) -> tf.Tensor:
-  """The words whose bits are the signs of `dim` coordinates; int32."""
+  """Random bits, one for the sign of each of `dim` coordinates; int32 [dim / 32]."""
   return keys.random_bits(key, [-(-dim // 32)], tf.int32)
 
 
-def flip(vector: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
-  """Negates the coordinates of float32 [dim] whose bit in `words` is set."""
+def flip(vector: tf.Tensor, signs: tf.Tensor) -> tf.Tensor:
+  """Negates the coordinates of float32 [dim] whose bit of `sign_bits` is set."""
   dim = vector.shape[0]
   # Moves bit k to the sign bit, which is then xored into the coordinate's.
   shifts = np.arange(31, -1, -1, dtype=np.int32)
-  moved = tf.bitwise.left_shift(words[:, tf.newaxis], shifts)
+  moved = tf.bitwise.left_shift(signs[:, tf.newaxis], shifts)
   sign_bits = tf.bitwise.bitwise_and(moved, np.int32(-2**31))
   flipped = tf.bitwise.bitwise_xor(
       tf.bitcast(vector, tf.int32), tf.reshape(sign_bits, [-1])[:dim])
   return tf.bitcast(flipped, tf.float32)
-
-
-def signs(key: tf.Tensor, dim: int) -> tf.Tensor:
-  """Uniform signs +1 and -1, float32 [dim]; one random bit each."""
-  return flip(tf.ones([dim]), sign_bits(key, dim))
 
 
 def _dft_phases(key: tf.Tensor, half: int) -> tf.Tensor:
@@ -105,25 +102,23 @@ def rotate(vector: tf.Tensor, key: tf.Tensor, kind: str) -> tf.Tensor:
   Returns:
     float32 [D].
   """
+  validate.one_of(params.ROTATIONS, rotation=kind)
   dim = vector.shape[0]
   if kind == 'hadamard':
     return rotate_flipped(flip(vector, sign_bits(key, dim)))
   if kind == 'dft':
     phased = _to_complex(vector) * _dft_phases(key, dim // 2)
     return _to_real(tf.signal.fft(phased) * (dim // 2)**-0.5)
-  if kind == 'none':
-    return vector
-  raise ValueError(f"rotation must be 'hadamard', 'dft' or 'none', found {kind!r}")
+  return vector
 
 
 def unrotate(vector: tf.Tensor, key: tf.Tensor, kind: str) -> tf.Tensor:
   """The inverse of `rotate` for the same key and kind; float32 [D]."""
+  validate.one_of(params.ROTATIONS, rotation=kind)
   dim = vector.shape[0]
   if kind == 'hadamard':
     return flip(rotate_flipped(vector), sign_bits(key, dim))
   if kind == 'dft':
     spread = tf.signal.ifft(_to_complex(vector)) * (dim // 2)**0.5
     return _to_real(spread * tf.math.conj(_dft_phases(key, dim // 2)))
-  if kind == 'none':
-    return vector
-  raise ValueError(f"rotation must be 'hadamard', 'dft' or 'none', found {kind!r}")
+  return vector

@@ -31,10 +31,9 @@ _MAX_SQUARED_NORM = 2.0**61
 
 
 def _sum_of_squares(vector: tf.Tensor, dtype) -> tf.Tensor:
-  size = vector.shape[0]
   return tf.add_n([
       tf.reduce_sum(tf.square(tf.cast(vector[i:i + _BLOCK], dtype)))
-      for i in range(0, size, _BLOCK)
+      for i in range(0, vector.shape[0], _BLOCK)
   ])
 
 
@@ -68,11 +67,13 @@ _compiled_by_rows = tf.function(_by_rows, jit_compile=True, autograph=False)
 
 
 def squared_norm_if_sure(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-  """The squared norm of int32 values, if it is easily found.
+  """The squared norm of int32 values, by float32.
 
   Returns:
     int32, 0 if the other is exact: if no row of the vector is too long to be summed
-    exactly in float32, see `integer_squared_norm`; else 1. int64, the squared norm.
+    exactly in float32; else 1. int64, the squared norm. Sums of squares that stay
+    below 2^24 are exact in float32, whatever the order; a sum that left the exact
+    range comes out as 2^24 or more, as rounding is monotonic.
   """
   if values.shape[0] < 2 * _ROW:
     return tf.constant(0), _sum_of_squares(values, tf.int64)
@@ -82,18 +83,10 @@ def squared_norm_if_sure(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def integer_squared_norm(values: tf.Tensor) -> tf.Tensor:
-  """The exact squared norm of int32 values as int64, up to 2^62.
-
-  Sums of squares that stay below 2^24 are exact in float32, whatever the order;
-  a sum that left the exact range comes out as 2^24 or more, as rounding is
-  monotonic.
-  """
-  if values.shape[0] < 2 * _ROW:
-    return _sum_of_squares(values, tf.int64)
-  rows = _row_sums(tf.cast(values, tf.float32))
+  """The exact squared norm of int32 values as int64, up to 2^62."""
+  unsure, norm = squared_norm_if_sure(values)
   return branch.either(
-      tf.reduce_max(rows) < _EXACT,
-      lambda: tf.reduce_sum(tf.cast(rows, tf.int64)),
+      tf.equal(unsure, 0), lambda: tf.identity(norm),
       lambda: _sum_of_squares(values, tf.int64))
 
 
@@ -104,7 +97,7 @@ def _float64(number) -> tf.Tensor:
 
 
 def clip_by_norm(vector: tf.Tensor, clip) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-  """Clips to an L2 norm; a vector that is not finite becomes zero.
+  """Clips to an L2 norm; a vector with NaN or infinities becomes zero.
 
   Args:
     vector: float32 or float64 [d], model units. Any finite value is allowed:
@@ -148,7 +141,7 @@ def _clip_extreme(vector: tf.Tensor, clip: tf.Tensor):
 
 
 def grid_factor(squared_norm: tf.Tensor, scale, clip_grid: float) -> tf.Tensor:
-  """What takes a vector to grid units and holds its norm at `clip_grid`.
+  """The factor that takes a vector to grid units and holds its norm at `clip_grid`.
 
   A float32 rotation may lengthen a vector by a few units in the last place.
   Near the bound that would make every try of the rounding fail, so the norm is
@@ -175,13 +168,13 @@ def is_in_range(squared_norm: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
   return of_grid <= _MAX_SQUARED_NORM
 
 
-def round_by(vector: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
-  """Rounds up where the fraction exceeds a word; int32.
+def round_by(vector: tf.Tensor, thresholds: tf.Tensor) -> tf.Tensor:
+  """Rounds up where the fraction exceeds a random threshold; int32.
 
   Args:
     vector: float32 [D], grid units.
-    words: int32 [D] in [0, 2^24).
+    thresholds: int32 [D] in [0, 2^24), units of 2^-24.
   """
   floor = tf.floor(vector)
   fraction = tf.cast((vector - floor) * 2.0**24, tf.int32)
-  return tf.cast(floor, tf.int32) + tf.cast(words < fraction, tf.int32)
+  return tf.cast(floor, tf.int32) + tf.cast(thresholds < fraction, tf.int32)

@@ -1,10 +1,12 @@
 """Shares of the noise of a distributed sum, and the tables they are drawn from.
 
-Numbers only, no TensorFlow: the graph draws by what stands here, and the
-accountant bounds by it how far the draws are from the law.
+Numbers only, no TensorFlow: the graph draws by these numbers, and the accountant
+bounds by them the distance of the draws from their ideal distribution.
 """
 
+import bisect
 import collections
+import functools
 import math
 
 import numpy as np
@@ -17,13 +19,13 @@ from aggregators.params import DistributedSumParams
 # division leaves the sum of shares short of what the accountant counts on.
 SHARE_EXCESS = 1.0 + 1e-9
 
-# A table is made large enough for cohorts down to this part of the expected one;
+# A table is large enough for cohorts down to this fraction of the expected one;
 # smaller cohorts have larger shares: see `draws_of_cohort`.
 _SMALLEST_COHORT = 0.75
 # Skellam draws of variance v/k add up to one of variance v, exactly, so that k
 # draws from a table reach k times as far. A draw from a table costs a tenth of
 # two Poisson draws.
-MAX_DRAWS = 4
+_MAX_DRAWS = 4
 
 
 def is_discrete_gaussian(params: DistributedSumParams) -> bool:
@@ -36,7 +38,7 @@ def is_cryptographic(params: DistributedSumParams) -> bool:
 
 
 def tables(params: DistributedSumParams):
-  """The module that makes tables of the law."""
+  """The module that builds tables of the noise's distribution."""
   if is_discrete_gaussian(params):
     return discrete_gaussian_table
   return skellam_table
@@ -45,8 +47,8 @@ def tables(params: DistributedSumParams):
 def share_variance(params: DistributedSumParams, cohort_size: float) -> float:
   """Variance of one client's share of the noise, grid units squared.
 
-  Shares of Skellam noise are cut for any cohort, as they add up to one law. The
-  bound on discrete Gaussian shares is for shares of a least size: cohorts beyond
+  Skellam noise can be divided by any cohort, as its shares add up to one distribution.
+  The bound on discrete Gaussian shares is for shares of a minimum size: cohorts beyond
   `params.most_shares` have more noise in all.
   """
   cohort_size = max(float(cohort_size), 1.0)
@@ -55,36 +57,45 @@ def share_variance(params: DistributedSumParams, cohort_size: float) -> float:
   return params.total_noise_variance * SHARE_EXCESS / cohort_size
 
 
+def _largest_share(params: DistributedSumParams) -> float:
+  """The variance of a share in the smallest cohort that tables are sized for."""
+  return share_variance(params, _SMALLEST_COHORT * params.cohort_size)
+
+
 def table_draws(params: DistributedSumParams) -> int | None:
-  """How many draws from a table make a share; None if tables don't pay.
+  """The draws from a table that make a share; None if tables don't pay.
 
   Clients without noise have nothing to draw, and large variances would need
   tables beyond the cache.
   """
   if params.noise_multiplier == 0 or not params.has_shares:
     return None
-  largest = share_variance(params, _SMALLEST_COHORT * params.cohort_size)
-  # Discrete Gaussian draws do not add up to one of their law.
-  most = 1 if is_discrete_gaussian(params) else MAX_DRAWS
-  for draws in range(1, most + 1):
-    if tables(params).fits(largest / draws):
-      return draws
-  return None
+  # Discrete Gaussian draws do not add up to one of their distribution.
+  most = 1 if is_discrete_gaussian(params) else _MAX_DRAWS
+  return next((draws for draws in range(1, most + 1)
+               if tables(params).fits(_largest_share(params) / draws)), None)
 
 
+@functools.lru_cache(maxsize=64)
 def table_log_size(params: DistributedSumParams) -> int | None:
   """log2 of the cells of a run's noise tables; None if tables don't pay."""
   draws = table_draws(params)
   if draws is None:
     return None
-  largest = share_variance(params, _SMALLEST_COHORT * params.cohort_size)
+  largest = _largest_share(params)
   if is_cryptographic(params) and is_discrete_gaussian(params):
     largest = share_variance(params, 1)  # It must do for every cohort.
   return tables(params).log_size(largest / draws)
 
 
+def _fits(params: DistributedSumParams, variance: float) -> bool:
+  """Whether a run's tables are large enough for a draw's variance."""
+  module = tables(params)
+  return module.fits(variance) and module.log_size(variance) <= table_log_size(params)
+
+
 def draws_of_cohort(params: DistributedSumParams, cohort_size: int) -> int:
-  """How many draws from a table make a share of a cohort of any size.
+  """The draws from a table that make a share of a cohort of any size.
 
   Under a cryptographic generator nothing but tables draws noise, so that small
   cohorts, with their large shares, take as many draws as it needs.
@@ -93,29 +104,17 @@ def draws_of_cohort(params: DistributedSumParams, cohort_size: int) -> int:
     params: Of a sum that `check_generator` accepts.
     cohort_size: Selected clients.
   """
-  share = share_variance(params, cohort_size)
-  log_size = table_log_size(params)
-
-  def fits(draws):
-    return (tables(params).fits(share / draws) and
-            tables(params).log_size(share / draws) <= log_size)
-
   if is_discrete_gaussian(params):
-    return 1  # What check_generator made sure of.
-  largest = share_variance(params, _SMALLEST_COHORT * params.cohort_size)
-  # So many draws fit: each has a variance that the table was sized for.
-  high = max(1, math.ceil(share / (largest / table_draws(params))))
-  while not fits(high):  # For the rounding of divisions.
-    high += 1
-  low = 0
-  while high - low > 1:
-    middle = (low + high) // 2
-    low, high = (low, middle) if fits(middle) else (middle, high)
-  return high
+    return 1  # `check_generator` requires it.
+  share = share_variance(params, cohort_size)
+  # This many draws fit, up to rounding: the table was sized for their variance.
+  enough = math.ceil(share / (_largest_share(params) / table_draws(params)))
+  return 1 + bisect.bisect_left(
+      range(1, enough + 1), True, key=lambda draws: _fits(params, share / draws))
 
 
 def noise_table(params: DistributedSumParams, cohort_size: int):
-  """The table that a cohort's shares are drawn from, as it stands in the state.
+  """The table that a cohort's shares are drawn from, as the state holds it.
 
   Args:
     params: Of a sum whose `table_log_size` is not None.
@@ -128,30 +127,26 @@ def noise_table(params: DistributedSumParams, cohort_size: int):
     gets the table of the expected cohort, whose variance is not that of its
     share, so that it is not used.
   """
-  module = tables(params)
-  log_size = table_log_size(params)
-  if is_cryptographic(params):
-    draws = draws_of_cohort(params, cohort_size)
-    variance = share_variance(params, cohort_size) / draws
-  else:
-    draws = table_draws(params)
-    variance = share_variance(params, cohort_size) / draws
-    if not module.fits(variance) or module.log_size(variance) > log_size:
-      variance = share_variance(params, params.cohort_size) / draws
-  table = module.build(variance, log_size)
-  found = collections.OrderedDict(
+  cryptographic = is_cryptographic(params)
+  draws = (draws_of_cohort(params, cohort_size) if cryptographic
+           else table_draws(params))
+  variance = share_variance(params, cohort_size) / draws
+  if not _fits(params, variance):
+    variance = share_variance(params, params.cohort_size) / draws
+  table = tables(params).build(variance, table_log_size(params))
+  result = collections.OrderedDict(
       variance=np.float64(table.variance), packed=table.packed, tie=table.tie)
-  if is_cryptographic(params):
-    found['draws'] = np.int32(draws)
-  return found
+  if cryptographic:
+    result['draws'] = np.int32(draws)
+  return result
 
 
 def check_generator(params: DistributedSumParams) -> None:
-  """Raises ValueError if the generator asked for can't draw all the noise.
+  """Raises ValueError if the requested generator can't draw all the noise.
 
   A cryptographic one draws from tables alone: TensorFlow's Poisson sampler has a
-  generator of its own, and the rejection sampler of the discrete Gaussian is
-  not made for another.
+  generator of its own, and the rejection sampler of the discrete Gaussian supports
+  Philox alone.
   """
   if not is_cryptographic(params):
     return
@@ -174,9 +169,8 @@ def check_generator(params: DistributedSumParams) -> None:
         + ('' if is_discrete_gaussian(params) else ' or more clients'))
 
 
-def most_draws(params: DistributedSumParams, most_clients: int,
-               draws: int | None = None) -> int | None:
-  """The most draws that a coordinate of a released sum is made of.
+def most_draws(params: DistributedSumParams, most_clients: int) -> int | None:
+  """The maximum number of draws in a coordinate of a released sum.
 
   What the server adds for clients that are missing included, where it is drawn
   as the clients' shares are.
@@ -184,14 +178,13 @@ def most_draws(params: DistributedSumParams, most_clients: int,
   Args:
     params: Of the sum.
     most_clients: No cohort is larger.
-    draws: For a share; None for `table_draws`.
 
   Returns:
-    A bound; None if not every law that is drawn from has a proved sampler.
+    A bound; None if the distance of some draws from their distribution is unknown.
   """
   if is_discrete_gaussian(params):
-    return most_clients + 1  # What tops shares up is one draw.
-  draws = table_draws(params) if draws is None else draws
+    return most_clients + 1  # The server tops missing shares up by one draw.
+  draws = table_draws(params)
   if draws is None:
     return None
   # A cohort of m below the smallest takes less than m draws more than those of
@@ -201,7 +194,7 @@ def most_draws(params: DistributedSumParams, most_clients: int,
 
 
 def total_variation(params: DistributedSumParams) -> float:
-  """How far a draw is from its law at most, in total variation."""
+  """Bound on the total variation distance of a draw from its distribution."""
   if is_discrete_gaussian(params) and not is_cryptographic(params):
     return discrete_gaussian_table.REJECTION_TOTAL_VARIATION
   return tables(params).TOTAL_VARIATION

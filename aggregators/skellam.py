@@ -1,4 +1,4 @@
-"""The symmetric Skellam law: Sk(v) = Poisson(v/2) - Poisson(v/2), variance v.
+"""The symmetric Skellam distribution: Sk(v) = Poisson(v/2) - Poisson(v/2), variance v.
 
 Sums of independent Skellam draws are Skellam with the variances added, exactly,
 which is why clients can each add a share (arXiv 2110.04995, section 3).
@@ -11,7 +11,7 @@ from aggregators import keys
 # TensorFlow's Poisson sampler decides by an expression in double precision whose
 # error grows with the rate: 6e-6 at 10^9, 6e-5 at 10^10, 5e-3 at 10^12, and from
 # 10^13 on its mean and tails are visibly wrong. Larger rates are sums of draws at
-# smaller ones: the law is infinitely divisible, so that step is exact.
+# smaller ones: the distribution is infinitely divisible, so that step is exact.
 _MAX_POISSON_RATE = 1e10
 _MAX_DRAWS = 1024
 
@@ -30,7 +30,7 @@ def check_variance(variance: float, bits: int, what: str) -> None:
 
 def sample(key: tf.Tensor, shape, variance, *,
            max_variance: float | None = None) -> tf.Tensor:
-  """Draws from the symmetric Skellam law.
+  """Samples the symmetric Skellam distribution.
 
   Args:
     key: int64[2].
@@ -62,9 +62,8 @@ def sample(key: tf.Tensor, shape, variance, *,
 
   if draws == 1:
     return difference(0)
-  _, total = tf.while_loop(
+  return tf.while_loop(
       lambda i, _: i < draws,
       lambda i, total: (i + 1, total + difference(i)),
       (tf.constant(0), tf.zeros(shape, tf.int64)),
-      parallel_iterations=1)
-  return total
+      parallel_iterations=1)[1]

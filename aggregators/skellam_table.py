@@ -1,20 +1,15 @@
-"""Alias tables of the symmetric Skellam law, exact to far below 2^-64.
+"""Alias tables of the symmetric Skellam distribution, exact to far below 2^-64.
 
-Probabilities are computed by integer arithmetic from the recurrence of the
-Bessel functions. `TOTAL_VARIATION` states what a draw deviates from the law.
+Probabilities are computed by integer arithmetic from the recurrence of the Bessel
+functions. `TOTAL_VARIATION` bounds the distance of a draw from the distribution.
 """
 
-import functools
+import bisect
 import math
 
 from aggregators import alias_table
 
-FIRST_BITS = alias_table.FIRST_BITS
-TIE_BITS = alias_table.TIE_BITS
-MAX_LOG_SIZE = alias_table.MAX_LOG_SIZE
-AliasTable = alias_table.AliasTable
-
-# Bound on the total variation distance between a draw and the Skellam law:
+# Bound on the total variation distance between a draw and the Skellam distribution:
 # mass outside the table, start of the recurrence and its rounding are below 2^-88
 # together, rounding of the thresholds below 2^-87.
 TOTAL_VARIATION = alias_table.TOTAL_VARIATION
@@ -29,29 +24,10 @@ def _log_tail(k: float, variance: float) -> float:
 
 
 def reach(variance: float) -> int:
-  """The least k with P[X >= k] < 2^-100 by the Chernoff bound."""
+  """The smallest k with P[X >= k] < 2^-100 by the Chernoff bound."""
   limit = -alias_table.TAIL_LOG2 * math.log(2)
-  high = 1
-  while _log_tail(high, variance) > limit:
-    high *= 2
-  low = high // 2
-  while high - low > 1:
-    middle = (low + high) // 2
-    if _log_tail(middle, variance) > limit:
-      low = middle
-    else:
-      high = middle
-  return high
-
-
-def log_size(variance: float) -> int:
-  """log2 of the cells that a table of this variance needs."""
-  return alias_table.log_size(reach(variance))
-
-
-def fits(variance: float) -> bool:
-  """Whether there is a table for a variance (grid units squared)."""
-  return 0 < variance < 1e12 and log_size(variance) <= MAX_LOG_SIZE
+  return bisect.bisect_left(
+      range(2**62), True, key=lambda k: _log_tail(k, variance) <= limit)
 
 
 def weights(variance: float) -> list[int]:
@@ -65,29 +41,14 @@ def weights(variance: float) -> list[int]:
   top = reach(variance)
   start = 2 * top + 8  # The start's error at k is (p_start / p_k)^2.
   above, here = 0, 1 << _GUARD_BITS
-  found = [0] * (top + 1)
+  result = [0] * (top + 1)
   step = 2 * denominator
   for k in range(start, 0, -1):
     above, here = here, (step * k * here) // numerator + above
     if k - 1 <= top:
-      found[k - 1] = here
-  return found
+      result[k - 1] = here
+  return result
 
 
-@functools.lru_cache(maxsize=64)
-def build(variance: float, min_log_size: int = 2) -> AliasTable:
-  """Builds the table of a variance.
-
-  Args:
-    variance: > 0, grid units squared, such that `fits(variance)`.
-    min_log_size: The table has at least 2^min_log_size cells: graphs of static
-      shapes take tables of different variances.
-
-  Raises:
-    ValueError: If the table would be too large.
-  """
-  if not fits(variance):
-    raise ValueError(
-        f'variance must be in (0, {MAX_LOG_SIZE} bits of table), found {variance!r}')
-  return alias_table.symmetric(
-      variance, weights(variance), max(min_log_size, log_size(variance)))
+_FAMILY = alias_table.Family(reach, weights)
+log_size, fits, build = _FAMILY.log_size, _FAMILY.fits, _FAMILY.build

@@ -28,7 +28,7 @@ from tensorflow_federated.python.core.impl.federated_context import value_impl
 Executor = executor_base.Executor
 ExecutorFactory = executor_factory.ExecutorFactory
 ExecutorValue = executor_value_base.ExecutorValue
-# Modules whose classes take part in `isinstance` and in containers of values.
+# Modules of the classes that values and building blocks are instances of.
 BUILDING_BLOCKS = building_blocks
 STRUCTURE = structure
 

@@ -4,36 +4,35 @@ No TensorFlow here: the accountant, the tasks' numbers and the aggregators use
 the same checks. NaN, infinities and booleans are never numbers.
 """
 
+from collections.abc import Callable, Collection
 import math
 import numbers
-from typing import Any, Collection
-
-
-def _is_real(value: Any) -> bool:
-  return isinstance(value, numbers.Real) and not isinstance(value, bool)
+from typing import Any
 
 
 def finite(**arguments: Any) -> None:
   """Raises ValueError unless every argument is a finite real number."""
   for name, value in arguments.items():
-    if not _is_real(value) or not math.isfinite(value):
+    if (not isinstance(value, numbers.Real) or isinstance(value, bool)
+        or not math.isfinite(value)):
       raise ValueError(f'{name} must be a finite number, found {value!r}')
+
+
+def _finite_and(holds: Callable[[Any], bool], rule: str, arguments: dict) -> None:
+  finite(**arguments)
+  for name, value in arguments.items():
+    if not holds(value):
+      raise ValueError(f'{name} must {rule}, found {value!r}')
 
 
 def positive(**arguments: Any) -> None:
   """Raises ValueError unless every argument is a finite number above 0."""
-  finite(**arguments)
-  for name, value in arguments.items():
-    if value <= 0:
-      raise ValueError(f'{name} must be greater than 0, found {value!r}')
+  _finite_and(lambda x: x > 0, 'be greater than 0', arguments)
 
 
 def non_negative(**arguments: Any) -> None:
   """Raises ValueError unless every argument is a finite number from 0 on."""
-  finite(**arguments)
-  for name, value in arguments.items():
-    if value < 0:
-      raise ValueError(f'{name} must not be negative, found {value!r}')
+  _finite_and(lambda x: x >= 0, 'not be negative', arguments)
 
 
 def integer(*, low: int | None = None, high: int | None = None,
@@ -50,19 +49,12 @@ def integer(*, low: int | None = None, high: int | None = None,
 
 def open_unit_interval(**arguments: Any) -> None:
   """Raises ValueError unless every argument is strictly between 0 and 1."""
-  finite(**arguments)
-  for name, value in arguments.items():
-    if not 0 < value < 1:
-      raise ValueError(
-          f'{name} must be strictly between 0 and 1, found {value!r}')
+  _finite_and(lambda x: 0 < x < 1, 'be strictly between 0 and 1', arguments)
 
 
 def fraction(**arguments: Any) -> None:
   """Raises ValueError unless every argument is in (0, 1]."""
-  finite(**arguments)
-  for name, value in arguments.items():
-    if not 0 < value <= 1:
-      raise ValueError(f'{name} must be in (0, 1], found {value!r}')
+  _finite_and(lambda x: 0 < x <= 1, 'be in (0, 1]', arguments)
 
 
 def one_of(choices: Collection[str], **arguments: Any) -> None:

@@ -18,6 +18,7 @@ from aggregators import normal
 from aggregators import skellam
 from aggregators import skellam_table
 from aggregators import structures
+from aggregators.params import has_enough
 from aggregators.voting_params import NO_LABEL, VotingParams
 
 # Purposes of the keys derived from an agent's, and the server's, key of a vote.
@@ -94,9 +95,9 @@ def is_suppressed(num_reporting, params: VotingParams) -> tf.Tensor:
   """Whether fewer agents are reporting than the noise of the guarantee needs; bool."""
   if not params.has_shares:
     return tf.constant(False)
-  honest = tf.cast(num_reporting - params.assumed_colluders, tf.float64)
-  # Tolerates the rounding of an integer h * N; _SHARE_EXCESS makes up for it.
-  return honest < params.least_honest * (1 - 1e-9)
+  return ~has_enough(
+      tf.cast(num_reporting, tf.float64), params.agents, params.min_honest_fraction,
+      params.assumed_colluders)
 
 
 def decide(total: tf.Tensor, num_reporting, key: tf.Tensor,

@@ -12,6 +12,7 @@ import math
 
 from aggregators import skellam_table
 from aggregators import validate
+from aggregators.params import has_enough
 
 # skellam, gaussian: agents add shares. gaussian_central: the server, which is
 # trusted, adds all the noise.
@@ -20,7 +21,7 @@ NOISES = ('skellam', 'gaussian', 'gaussian_central')
 # The label of a query that is not answered.
 NO_LABEL = -1
 
-_MOST_BITS = 30
+_MAX_BITS = 30
 
 # A share is this much larger than 1/N of the noise, so that no rounding of a
 # division leaves the sum of shares short of what the accountant counts on.
@@ -32,13 +33,13 @@ class VotingParams:
   """A vote of agents on public queries (Zhu et al. 2020).
 
   Adjacency is zero-out at agent level, all votes of one agent replaced by zero;
-  it still takes part and still adds its noise share. At instance level one
+  it still participates and still adds its noise share. At instance level one
   record of one agent is added, removed or replaced.
 
   Attributes:
     queries: Q >= 1.
     classes: C >= 2 labels; with `attributes`, C >= 1 of them.
-    agents: N >= 1, that are selected. A constant of the run.
+    agents: N >= 1, the selected agents. A constant of the run.
     noise_stddev: sigma >= 0, agents. The guarantee rests on noise of this
       standard deviation per label of the sum.
     votes: k >= 1 votes of an agent a query: 1 for its model's label, or its
@@ -54,10 +55,11 @@ class VotingParams:
       as present if its noisy count exceeds it, and None means half the agents.
       As it is the same noisy count, a threshold costs no privacy; queries that
       are not answered cost what the others do.
-    min_honest_fraction: h in (0, 1]. Of the agents that were selected,
-      the fraction whose noise the guarantee counts on; noise in all is 1/h of it.
+    min_honest_fraction: h in (0, 1]. The fraction of the selected agents whose noise
+      the guarantee counts on; noise in all is 1/h of it.
     assumed_colluders: Agents that are assumed to tell the server their noise.
-      A vote is suppressed when the reporting clients less these are fewer than h times N.
+      A vote is suppressed when the reporting agents less these are fewer than h times
+      N.
   """
 
   queries: int
@@ -89,9 +91,8 @@ class VotingParams:
             f'{self.votes!r}')
     if self.threshold is not None:
       validate.finite(threshold=self.threshold)
-    # With a tolerance for fractions like 0.9 that float64 has not.
-    if self.has_shares and self.agents - self.assumed_colluders < (
-        self.least_honest * (1 - 1e-9)):
+    if self.has_shares and not has_enough(
+        self.agents, self.agents, self.min_honest_fraction, self.assumed_colluders):
       raise ValueError(
           f'assumed_colluders={self.assumed_colluders} leave fewer than '
           f'min_honest_fraction={self.min_honest_fraction:g} of '
@@ -110,13 +111,8 @@ class VotingParams:
 
   @property
   def counted_on(self) -> float:
-    """The part of the noise that the guarantee counts on, in (0, 1]."""
+    """The fraction of the noise that the guarantee counts on, in (0, 1]."""
     return self.min_honest_fraction if self.has_shares else 1.0
-
-  @property
-  def least_honest(self) -> float:
-    """h times N: fewer honest agents have less noise than is counted on."""
-    return self.min_honest_fraction * self.agents
 
   @property
   def noise_variance(self) -> float:
@@ -135,15 +131,15 @@ class VotingParams:
 
   @property
   def has_table(self) -> bool:
-    """Whether shares are drawn from an exact table of their law."""
+    """Whether shares are drawn from an exact table of their distribution."""
     return self.is_integer and skellam_table.fits(self.share_variance)
 
   @property
   def sampler_deviation(self) -> float | None:
-    """Total variation between the noise of all counts and its exact law.
+    """Total variation distance of the noise of all counts from the ideal one.
 
     None where no bound is proved: for floating point noise, and Skellam noise too
-    large for a table. Random words are taken as uniform.
+    large for a table. Random bits are taken as uniform.
     """
     if not self.has_table:
       return None
@@ -152,22 +148,22 @@ class VotingParams:
 
   @property
   def sampler_in_words(self) -> str:
-    """What draws the noise."""
+    """The sampler of the noise, in words."""
     if self.has_table:
-      return 'exact tables; words by Philox'
+      return 'exact tables; random bits by Philox'
     kind = "TensorFlow's Poisson sampler in float64" if self.is_integer else (
         'Gaussian noise in floating point')
     return (f'{kind}: no bound on its deviation is proved, statistical tests find '
-            'none; words by Philox')
+            'none; random bits by Philox')
 
   @property
   def most_counts(self) -> int:
-    """The most counts that one agent gives to one label."""
+    """The maximum count that one agent gives to one label."""
     return self.votes * self.max_weight
 
   @property
   def most_counts_of_query(self) -> int:
-    """The most counts that one agent gives to all labels of a query."""
+    """The maximum count that one agent gives to all labels of a query."""
     return self.most_counts * (self.attributes or 1)
 
   @property
@@ -181,18 +177,17 @@ class VotingParams:
   def bits(self) -> int:
     """Bits of a label's count: sums are known modulo 2^bits.
 
-    They hold all votes of all agents and noise that is not exceeded but once in
-    10^9 counts, with room for Skellam's heavier tails. Privacy does not depend
-    on it.
+    They hold all votes of all agents and noise that is exceeded only once in 10^9
+    counts, with room for Skellam's heavier tails. Privacy does not depend on it.
     """
     most = self.agents * self.most_counts + 64 + 12 * math.sqrt(
         self.total_noise_variance)
     bits = math.ceil(math.log2(most)) + 1
-    if bits > _MOST_BITS:
+    if bits > _MAX_BITS:
       raise ValueError(
           f'agents={self.agents}, votes={self.votes}, max_weight='
           f'{self.max_weight} and noise_stddev={self.noise_stddev:g} need sums '
-          f'of {bits} bits; at most {_MOST_BITS} are there')
+          f'of {bits} bits; at most {_MAX_BITS} are there')
     return bits
 
   @property
@@ -202,10 +197,10 @@ class VotingParams:
 
   @property
   def uplink_bytes(self) -> float:
-    """What one agent sends for all queries: `bits` a count, or 4 bytes."""
+    """Bytes that one agent sends for all queries: `bits` a count, or 4 bytes."""
     bits = self.bits if self.is_integer else 32
     return self.queries * self.classes * bits / 8
 
   def replace(self, **changes) -> 'VotingParams':
-    """A copy with these fields changed, validated anew."""
+    """A copy with these fields changed, validated again."""
     return dataclasses.replace(self, **changes)

@@ -47,7 +47,7 @@ def _vectors(count=N, seed=0):
 
 
 def _in_graph_clips(factory, rounds, vectors, present=lambda r: slice(None)):
-  """Clips of so many rounds of the pure functions, seeded by the round."""
+  """Clips of `rounds` rounds of the pure functions, seeded by the round."""
   state = factory.initial_state()
 
   @tf.function
@@ -140,9 +140,8 @@ def test_clients_that_do_not_come_count_as_half_below():
     pytest.param((0, 1, 0), id='not finite')])
 def test_a_bit_never_exceeds_its_sensitivity(bits):
   clipped, not_finite, expected = bits
-  found = adaptive_clip.bit(
-      dict(clipped=tf.constant(clipped), not_finite=tf.constant(not_finite)))
-  assert int(found) == expected
+  assert expected == int(adaptive_clip.bit(
+      dict(clipped=tf.constant(clipped), not_finite=tf.constant(not_finite))))
   for vector, value in (([0.5], 1), ([1.0], 1), ([1.001], -1), ([np.nan], 0),
                         ([np.inf], 0), ([3e38], -1), ([0.0], 1)):
     factory = _factory(_params(dimension=1))
@@ -175,8 +174,9 @@ def _count_noise(factory, num_reporting, num_selected, rounds=20_000):
       one, keys_, fn_output_signature=tf.float64))().numpy()
 
 
-@pytest.mark.parametrize('num_reporting, num_selected', [(4, 4), (3, 4), (1, 4), (0, 1)])
-def test_the_count_has_the_accounted_noise_whoever_comes(num_reporting, num_selected):
+@pytest.mark.parametrize(
+    'num_reporting, num_selected', [(4, 4), (3, 4), (1, 4), (0, 1)])
+def test_the_count_has_the_accounted_noise_for_any_cohort(num_reporting, num_selected):
   factory = _factory(_params(min_honest_fraction=0.5), count_stddev=1.5)
   noise = _count_noise(factory, num_reporting, num_selected)
   assert factory._adaptive.noise_variance == 9.0  # pylint: disable=protected-access
@@ -234,7 +234,7 @@ def test_the_clip_stays_within_its_bounds():
   assert clips[-1] == pytest.approx(1e20)
 
 
-def test_a_withheld_round_moves_the_clip_by_noise_alone(in_process):
+def test_a_suppressed_round_moves_the_clip_by_noise_alone(in_process):
   params = _params(noise_multiplier=1.0, min_honest_fraction=0.8)
   process = _process(_factory(params, target_quantile=0.5, learning_rate=1.0))
   output = process.next(process.initialize(), _vectors()[:10])
@@ -270,10 +270,10 @@ def test_two_workers_give_the_clip_and_the_sum_of_one(two_workers):
   process = _process(_factory(_params(noise_multiplier=1.0), 2.0, seed=5))
   values = [collections.OrderedDict(value=v, key=np.array([i, 9], np.int64))
             for i, v in enumerate(_vectors())]
-  found = process.next(process.initialize(), values)
+  result = process.next(process.initialize(), values)
   from tff_pipelines.simulation import contexts  # pylint: disable=g-import-not-at-top
   with contexts.simulation(num_workers=1):
     wanted = process.next(process.initialize(), values)
   # Several workers return results without their Python containers.
-  np.testing.assert_array_equal(found['result'], wanted.result)
-  assert found['state']['clip'] == wanted.state['clip'] != 1.0
+  np.testing.assert_array_equal(result['result'], wanted.result)
+  assert result['state']['clip'] == wanted.state['clip'] != 1.0

@@ -1,4 +1,4 @@
-"""Tests of aggregators.branch: `tf.cond`, but for what is not taken."""
+"""Tests of aggregators.branch: `tf.cond`, except for the branch that is not taken."""
 
 import collections
 
@@ -31,9 +31,9 @@ TAKEN, NOT_TAKEN = [[4.0], [6.0], 1], [[-4.0], [3.0], 0]
 def test_the_branch_that_the_predicate_names_is_taken(wrapper):
   both = wrapper(_both)
   for predicate, expected in ((True, TAKEN), (False, NOT_TAKEN)):
-    found = both(tf.constant(predicate), tf.constant([3.0]))
-    assert isinstance(found, collections.OrderedDict)
-    assert _flat(found) == expected
+    result = both(tf.constant(predicate), tf.constant([3.0]))
+    assert isinstance(result, collections.OrderedDict)
+    assert _flat(result) == expected
 
 
 @pytest.mark.parametrize('context', ['in_process', 'one_worker'])

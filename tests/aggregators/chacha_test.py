@@ -1,4 +1,4 @@
-"""ChaCha20 against published vectors, and the words and keys made of it."""
+"""ChaCha20 against published vectors, its random bits and keys."""
 
 import numpy as np
 import pytest
@@ -22,25 +22,25 @@ _ZERO_BLOCKS = [np.frombuffer(bytes.fromhex(text), '<u4') for text in (
 
 
 def test_block_function_gives_the_published_block():
-  found = chacha.blocks(
+  result = chacha.blocks(
       tf.constant(_KEY, tf.uint32), tf.constant([1], tf.uint32),
       tf.constant(_NONCE, tf.uint32)).numpy()
-  np.testing.assert_array_equal(found[:, 0], _BLOCK)
+  np.testing.assert_array_equal(result[:, 0], _BLOCK)
 
 
 def test_counters_are_blocks_of_one_stream():
   zero_key, zero_nonce = tf.zeros([8], tf.uint32), tf.zeros([3], tf.uint32)
-  found = chacha.blocks(zero_key, tf.constant([0, 1], tf.uint32), zero_nonce)
+  result = chacha.blocks(zero_key, tf.constant([0, 1], tf.uint32), zero_nonce)
   for i, block in enumerate(_ZERO_BLOCKS):
-    np.testing.assert_array_equal(found.numpy()[:, i], block)
+    np.testing.assert_array_equal(result.numpy()[:, i], block)
 
 
 def test_a_key_of_128_bits_gives_the_published_block():
   # draft-strombergson-chacha-test-vectors-01, TC1, 128 bits, 20 rounds.
-  found = chacha.blocks(
+  result = chacha.blocks(
       tf.zeros([4], tf.uint32), tf.constant([0], tf.uint32),
       tf.zeros([3], tf.uint32)).numpy()
-  np.testing.assert_array_equal(found[:, 0], np.frombuffer(bytes.fromhex(
+  np.testing.assert_array_equal(result[:, 0], np.frombuffer(bytes.fromhex(
       '89670952608364fd00b2f90936f031c8e756e15dba04b8493d00429259b20f46'
       'cc04f111246b6c2ce066be3bfb32d9aa0fddfbc12123d4b9e44f34dca05a103f'), '<u4'))
 
@@ -65,21 +65,21 @@ def test_children_are_blocks_of_a_nonce_of_their_own():
   assert len({tuple(key.numpy()) for key in several}) == 6
 
 
-def test_words_are_all_of_the_stream_and_none_twice():
+def test_random_bits_are_all_of_the_stream_and_none_twice():
   count = 16 * 256 * 2  # Two pieces.
-  found = chacha.random_bits(tf.constant(KEY), [count]).numpy().view(np.uint32)
+  result = chacha.random_bits(tf.constant(KEY), [count]).numpy().view(np.uint32)
   blocks = [_block(i, [0, 0, 0]) for i in (0, 255, 256, 511)]
   for block in blocks:
-    assert set(block) <= set(found)
-  assert len(set(found)) > count - 5  # By chance 0.008 pairs are expected.
-  # The words of a call that fits a piece are those of the stream too.
+    assert set(block) <= set(result)
+  assert len(set(result)) > count - 5  # By chance 0.008 pairs are expected.
+  # The bits of a call that fits a piece are those of the stream too.
   np.testing.assert_array_equal(
       chacha.random_bits(tf.constant(KEY), [16]).numpy().view(np.uint32), blocks[0])
 
 
 @pytest.mark.parametrize('dtype', [tf.int32, tf.int64])
 @pytest.mark.parametrize('shape', [[5], [4096], [4097], [3, 3000]])
-def test_words_are_the_same_in_pieces_and_compiled(shape, dtype):
+def test_random_bits_are_the_same_in_pieces_and_compiled(shape, dtype):
   key = tf.constant(KEY)
   plain = chacha.random_bits(key, shape, dtype).numpy()
   assert plain.shape == tuple(shape) and plain.dtype == dtype.as_numpy_dtype
@@ -89,7 +89,7 @@ def test_words_are_the_same_in_pieces_and_compiled(shape, dtype):
       lambda k: chacha.random_bits_in_pieces(k, shape, dtype), jit_compile=True)(key))
 
 
-def test_words_of_different_keys_differ_and_are_balanced():
+def test_random_bits_of_different_keys_differ_and_are_balanced():
   first = chacha.random_bits(tf.constant([1, 2], tf.int64), [2**16]).numpy()
   second = chacha.random_bits(tf.constant([1, 3], tf.int64), [2**16]).numpy()
   assert np.mean(first == second) < 1e-3

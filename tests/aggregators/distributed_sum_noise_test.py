@@ -1,6 +1,6 @@
 """Tests of aggregators.distributed_sum: shares, dropouts, suppressed rounds.
 
-Whatever number of clients comes, the release carries the same law of noise.
+The release carries the same noise for any number of reporting clients.
 """
 
 import collections
@@ -35,20 +35,20 @@ def _release(params, num_reporting, num_selected, value=0.0, seed=0):
     sent = encode(tf.constant([seed, i], tf.int64))
     total = modular_sum.add(total, sent, params.bits)
   out = distributed_sum.decode(
-      tf.constant(total), num_reporting, num_selected, tf.constant([seed, -1], tf.int64),
-      [0, 0], params)
+      tf.constant(total), num_reporting, num_selected,
+      tf.constant([seed, -1], tf.int64), [0, 0], params)
   return out.vector.numpy() * params.scale, out.measurements
 
 
 @pytest.mark.parametrize('honest', [1.0, 0.6])
 @pytest.mark.parametrize('num_reporting, num_selected', [
-    (20, 20),  # All came.
+    (20, 20),  # All report.
     (19, 20), (12, 20),  # Dropouts.
     (5, 5), (37, 37),  # Another cohort than was expected.
     (1, 1), (3, 5),
-    (25, 20),  # More than were told.
+    (25, 20),  # More than were selected.
     (0, 20), (7, 20), (0, 0)])  # Too few.
-def test_the_noise_of_a_release_is_the_same_whoever_comes(
+def test_the_noise_of_a_release_is_the_same_for_any_cohort(
     honest, num_reporting, num_selected):
   params = _params(min_honest_fraction=honest)
   errors, measurements = _release(params, num_reporting, num_selected)
@@ -58,17 +58,18 @@ def test_the_noise_of_a_release_is_the_same_whoever_comes(
   assert bool(measurements['suppressed']) == (num_reporting < honest * num_selected)
 
 
-def test_shares_are_of_the_cohort_that_was_told():
+def test_shares_are_of_the_selected_cohort():
   params = _params(min_honest_fraction=0.5)
   for num_selected in (2, 20, 80):
     sent = distributed_sum.encode(
-        tf.zeros([D]), tf.constant([num_selected, 1], tf.int64), [0, 0], num_selected, params)
+        tf.zeros([D]), tf.constant([num_selected, 1], tf.int64), [0, 0], num_selected,
+        params)
     statistics_lib.check_variance(
         modular_sum.unwrap(sent.values, params.bits).numpy(),
         params.noise_variance / 0.5 / num_selected)
 
 
-def test_survivors_at_the_honest_fraction_carry_the_noise_of_the_guarantee():
+def test_reporting_clients_at_the_honest_fraction_carry_the_noise_of_the_guarantee():
   # What the server sees before it adds anything.
   params = _params(min_honest_fraction=0.6)
   encode = tf.function(lambda k: distributed_sum.encode(
@@ -81,22 +82,23 @@ def test_survivors_at_the_honest_fraction_carry_the_noise_of_the_guarantee():
       modular_sum.unwrap(total, params.bits).numpy(), params.noise_variance)
 
 
-@pytest.mark.parametrize('fraction, colluders, num_selected, least', [
+@pytest.mark.parametrize('fraction, colluders, num_selected, minimum', [
     (1.0, 0, 20, 20), (0.9, 0, 20, 18), (0.7, 0, 10, 7), (0.3, 0, 10, 3),
     (0.6, 3, 20, 15), (0.1, 2, 20, 4), (1 / 3, 0, 9, 3), (0.55, 0, 20, 11),
     (0.5, 0, 7, 4)])
-def test_a_round_is_withheld_below_the_least_number_and_not_at_it(
-    fraction, colluders, num_selected, least):
+def test_a_round_is_suppressed_below_the_minimum_and_not_at_it(
+    fraction, colluders, num_selected, minimum):
   params = _params(min_honest_fraction=fraction, assumed_colluders=colluders,
                    bits=10)
-  for num_reporting, suppressed in [(least, False), (least - 1, True), (num_selected, False)]:
+  for num_reporting, suppressed in [
+      (minimum, False), (minimum - 1, True), (num_selected, False)]:
     out = distributed_sum.decode(
         tf.zeros([D], tf.int32), num_reporting, num_selected, [1, 1], [0, 0], params)
     assert bool(out.measurements['suppressed']) == suppressed, num_reporting
 
 
 @pytest.mark.parametrize('num_reporting', [0, 11, 14])
-def test_a_withheld_round_releases_noise_alone(num_reporting):
+def test_a_suppressed_round_releases_noise_alone(num_reporting):
   params = _params(min_honest_fraction=0.6, assumed_colluders=3)
   value = D**-0.5
   errors, measurements = _release(params, num_reporting, 20, value=value)
@@ -110,7 +112,7 @@ def test_a_withheld_round_releases_noise_alone(num_reporting):
       statistics_lib.check_mean(errors + shift, 0, params.total_noise_variance)
 
 
-def test_a_round_that_is_not_withheld_releases_the_values():
+def test_a_round_that_is_not_suppressed_releases_the_values():
   params = _params(min_honest_fraction=0.6)
   value = D**-0.5
   errors, _ = _release(params, 12, 20, value=value)
@@ -118,21 +120,22 @@ def test_a_round_that_is_not_withheld_releases_the_values():
       errors, 12 * value * params.scale, params.total_noise_variance)
 
 
-def test_without_noise_a_withheld_round_releases_zeros():
+def test_without_noise_a_suppressed_round_releases_zeros():
   params = _params(noise_multiplier=0.0)
   released, measurements = _release(params, 3, 20, value=0.01)
   assert bool(measurements['suppressed'])
   np.testing.assert_array_equal(released, np.zeros(D))
 
 
-def test_the_top_up_is_drawn_anew_in_every_round():
+def test_the_top_up_of_every_round_is_fresh():
   params = _params()
   first, _ = _release(params, 0, 20, seed=1)
   second, _ = _release(params, 0, 20, seed=2)
   assert np.mean(first != second) > 0.9
 
 
-@pytest.mark.parametrize('num_reporting, num_selected', [(6, 6), (4, 6), (1, 6), (0, 6)])
+@pytest.mark.parametrize(
+    'num_reporting, num_selected', [(6, 6), (4, 6), (1, 6), (0, 6)])
 def test_the_factory_reads_the_cohort_from_its_state(
     in_process, num_reporting, num_selected):
   params = _params(min_honest_fraction=0.5, cohort_size=20, bits=12)
@@ -152,7 +155,8 @@ def test_the_factory_reads_the_cohort_from_its_state(
 
 
 @pytest.mark.parametrize('num_reporting', [6, 4, 1, 0])
-def test_dropouts_under_several_workers_have_the_same_law(two_workers, num_reporting):
+def test_dropouts_under_several_workers_have_the_same_noise(
+    two_workers, num_reporting):
   params = _params(min_honest_fraction=0.5, cohort_size=6, bits=12)
   process = DistributedSumFactory(params).create(tff.TensorType(np.float32, [D]))
   output = process.next(
@@ -162,19 +166,19 @@ def test_dropouts_under_several_workers_have_the_same_law(two_workers, num_repor
       output['result'] * params.scale, params.total_noise_variance)
 
 
-def test_the_cohort_of_the_state_is_the_expected_one_until_told():
+def test_the_cohort_of_the_state_is_the_expected_one_until_set():
   params = _params(cohort_size=20.4)
   factory = DistributedSumFactory(params)
   state = factory.initial_state()
   assert int(state['cohort_size']) == 20
-  num_selected = factory.set_cohort_size(state, 33)
-  assert num_selected['cohort_size'] == 33 and int(state['cohort_size']) == 20
+  assert factory.set_cohort_size(state, 33)['cohort_size'] == 33
+  assert int(state['cohort_size']) == 20
   for bad in (-1, 1.5, True):
     with pytest.raises(ValueError, match=f'cohort_size .*{bad}'):
       factory.set_cohort_size(state, bad)
 
 
-def test_the_table_of_a_told_cohort_is_of_its_share():
+def test_the_table_of_a_selected_cohort_is_of_its_share():
   params = _params()
   factory = DistributedSumFactory(params)
   state = factory.set_cohort_size(factory.initial_state(), 25)

@@ -29,7 +29,7 @@ def main(dimension: int, generator: str) -> None:
     assert values.shape == [params.padded_dimension]
     assert 0 <= int(tf.reduce_min(values))
     assert int(tf.reduce_max(values)) < params.modulus
-    del values  # Or it would be there beside the next one.
+    del values  # Or it would be there with the next one.
   with open('/proc/self/status', encoding='utf-8') as file:
     fields = dict(line.split(':', 1) for line in file)
   print(int(fields['VmHWM'].split()[0]) * 1024)

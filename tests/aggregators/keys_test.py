@@ -35,7 +35,7 @@ def test_fresh_keys_come_from_the_kernels_generator():
   graph = tf.function(keys.fresh).get_concrete_function().graph
   read = [op for op in graph.get_operations() if op.type == 'ReadFile']
   assert len(read) == 1
-  # What names the file is drawn anew, so that no optimisation may read it once.
+  # The name of the file is drawn at every call, so that no optimisation reads it once.
   names = []
   pending = [read[0]]
   while pending:
@@ -72,12 +72,12 @@ def test_every_client_of_every_round_draws_its_own_keys(request, context):
 
 def test_clients_on_different_workers_draw_different_keys(two_workers):
   @tff.tensorflow.computation(np.int32)
-  def one_hot_keys(place):
-    return tf.scatter_nd([[place]], [keys.fresh()], [20, 2])
+  def one_hot_keys(index):
+    return tf.scatter_nd([[index]], [keys.fresh()], [20, 2])
 
   @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
-  def collect(places):
-    return tff.federated_sum(tff.federated_map(one_hot_keys, places))
+  def collect(indices):
+    return tff.federated_sum(tff.federated_map(one_hot_keys, indices))
 
   drawn = np.concatenate([collect(list(range(20))) for _ in range(2)])
   assert drawn.shape == (40, 2)
@@ -115,15 +115,15 @@ def _philox_4x32_10(counter, key):
   return x
 
 
-def _halves(word):
-  return [int(word) & (2**32 - 1), (int(word) >> 32) & (2**32 - 1)]
+def _halves(x):
+  return [int(x) & (2**32 - 1), (int(x) >> 32) & (2**32 - 1)]
 
 
 @pytest.mark.parametrize('key', [
     (0, 0), (1, 2), (-1, -1), (2**63 - 1, -2**63),
     (0x0123456789ABCDEF, 0x1020304050607080)])
 @pytest.mark.parametrize('index', [0, 1, 2**31 - 1, 2**40])
-def test_derive_is_one_philox_block_at_the_index_and_the_keys_second_word(
+def test_derive_is_one_philox_block_at_the_index_and_the_keys_second_half(
     key, index):
   x = _philox_4x32_10(_halves(index) + _halves(key[1]), _halves(key[0]))
   expected = np.array([x[0] | x[1] << 32, x[2] | x[3] << 32], np.uint64)
@@ -170,13 +170,13 @@ def test_every_bit_of_a_key_matters_to_what_is_derived_and_drawn():
   both = tf.function(lambda k: (keys.derive(k, 0), keys.random_bits(k, [2], tf.int64)))
   results = [both(tf.constant(k)) for k in flipped]
   assert _distinct([derived for derived, _ in results]) == 129
-  assert _distinct([words for _, words in results]) == 129
+  assert _distinct([bits for _, bits in results]) == 129
 
 
 def test_the_key_of_a_seed_is_fixed():
   # The first half of SHA-256 of the text 'simulation seed 0'.
   np.testing.assert_array_equal(
-      keys.from_seed(0), np.array([3587628922523968576, -5604511284892746529], np.int64))
+      keys.from_seed(0), np.array([3587628922523968576, -5604511284892746529]))
 
 
 def test_keys_of_seeds_differ():
@@ -200,8 +200,8 @@ def test_split_gives_the_keys_that_derive_gives(key):
 
 
 @pytest.mark.parametrize('key', [(0, 0), (1, -2), (2**63 - 1, -2**63)])
-def test_words_are_philox_blocks_that_no_derived_key_can_have(key):
-  # Indices of keys end below 2^63, where the blocks of words begin.
+def test_random_bits_are_philox_blocks_that_no_derived_key_can_have(key):
+  # Indices of keys end below 2^63, where the blocks of random bits begin.
   blocks = [
       _philox_4x32_10(_halves(2**63 + i) + _halves(key[1]), _halves(key[0]))
       for i in range(3)]
@@ -215,12 +215,12 @@ def test_words_are_philox_blocks_that_no_derived_key_can_have(key):
 
 
 @pytest.mark.parametrize('dtype', [tf.int32, tf.int64])
-def test_words_cover_their_whole_range_and_repeat_with_their_key(dtype):
+def test_random_bits_cover_their_whole_range_and_repeat_with_their_key(dtype):
   key = tf.constant([5, 6], tf.int64)
-  words = keys.random_bits(key, [100_000], dtype).numpy()
-  assert words.dtype == dtype.as_numpy_dtype
-  np.testing.assert_array_equal(words, keys.random_bits(key, [100_000], dtype).numpy())
-  as_bytes = np.bincount(words.view(np.uint8), minlength=256)
+  bits = keys.random_bits(key, [100_000], dtype).numpy()
+  assert bits.dtype == dtype.as_numpy_dtype
+  np.testing.assert_array_equal(bits, keys.random_bits(key, [100_000], dtype).numpy())
+  as_bytes = np.bincount(bits.view(np.uint8), minlength=256)
   assert statistics_lib.fits(as_bytes, np.full(256, 1 / 256))
 
 

@@ -10,7 +10,6 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from aggregators import distributed_sum
-from aggregators import share_tables
 from aggregators import structures
 from aggregators.distributed_sum import DistributedSumFactory
 from aggregators.params import DistributedSumParams
@@ -43,11 +42,11 @@ def test_fifty_layers_of_odd_sizes_come_back_with_their_noise(
               for dtype, shape in FIFTY] for _ in range(3)]
   output = process.next(process.initialize(), clients)
   errors = []
-  for (dtype, shape), found, *parts in zip(FIFTY, output.result, *clients):
-    assert np.asarray(found).dtype == dtype and np.shape(found) == tuple(shape)
+  for (dtype, shape), total, *parts in zip(FIFTY, output.result, *clients):
+    assert np.asarray(total).dtype == dtype and np.shape(total) == tuple(shape)
     exact = sum(np.asarray(part, np.float64) for part in parts)
     if dtype in (np.float32, np.float64):  # The others round the result itself.
-      errors.append(np.ravel(np.asarray(found, np.float64) - exact))
+      errors.append(np.ravel(np.asarray(total, np.float64) - exact))
   errors = np.concatenate(errors) * params.scale
   # Too few for the power of check_variance: noise of a standard deviation of 1.
   assert errors.size > 400

@@ -5,9 +5,11 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from aggregators import alias_table
 from aggregators import distributed_sum
 from aggregators import modular_sum
 from aggregators import share_tables
+from aggregators import skellam_table
 from aggregators.distributed_sum import DistributedSumFactory
 from aggregators.params import DistributedSumParams
 from aggregators.params import MECHANISMS
@@ -28,7 +30,8 @@ def _sent(params, num_selected=N, key=1, table=None, vector=None):
   if vector is None:
     vector = tf.zeros([params.dimension])
   values = distributed_sum.encode(
-      vector, tf.constant([key, 2], tf.int64), [0, 0], num_selected, params, table).values
+      vector, tf.constant([key, 2], tf.int64), [0, 0], num_selected, params,
+      table).values
   return modular_sum.unwrap(values, params.bits).numpy().astype(np.int64)
 
 
@@ -64,17 +67,19 @@ def test_the_sum_comes_back_with_the_noise_of_the_guarantee(
   assert not output.measurements['suppressed']
 
 
-@pytest.mark.parametrize('noise_multiplier', [0.3, 1.0, 30.0])
-def test_discrete_gaussian_shares_by_table_and_by_sampler(noise_multiplier):
-  params = _params(
-      mechanism='discrete_gaussian', noise_multiplier=noise_multiplier, bits=14)
+@pytest.mark.parametrize('mechanism, noise_multiplier', [
+    ('skellam', 1.0), ('skellam', 60.0), ('discrete_gaussian', 0.3),
+    ('discrete_gaussian', 1.0), ('discrete_gaussian', 30.0)])
+def test_shares_by_table_and_by_sampler(mechanism, noise_multiplier):
+  params = _params(mechanism=mechanism, noise_multiplier=noise_multiplier, bits=14)
   assert share_tables.table_log_size(params) is not None
   variance = params.total_noise_variance / N
   drawn = [_sent(params, table=table)
            for table in (None, share_tables.noise_table(params, N))]
   for noise in drawn:
-    statistics_lib.check_variance(noise, variance)
+    statistics_lib.check_variance(noise, variance, 1 / variance)
     statistics_lib.check_mean(noise, 0, variance)
+  # The table was used: other integers from the same key.
   assert np.mean(drawn[0] != drawn[1]) > 0.3
 
 
@@ -88,7 +93,7 @@ def test_discrete_gaussian_shares_beyond_the_tables():
 
 
 @pytest.mark.parametrize('num_selected', [N, 17, 1])
-def test_a_table_has_the_law_of_the_share_of_its_cohort(num_selected):
+def test_a_table_is_that_of_the_share_of_its_cohort(num_selected):
   params = _params(mechanism='discrete_gaussian', bits=14)
   table = share_tables.noise_table(params, num_selected)
   variance = share_tables.share_variance(params, num_selected)
@@ -110,11 +115,11 @@ def test_missing_shares_are_topped_up_to_the_same_variance(mechanism, num_report
 
 def test_no_cohort_has_smaller_discrete_gaussian_shares_than_accounted_for():
   params = _params(mechanism='discrete_gaussian', max_cohort_size=30)
-  least = params.total_noise_variance / 30
+  smallest = params.total_noise_variance / 30
   for num_selected in (0, 1, 20, 30, 31, 1000):
-    found = share_tables.share_variance(params, num_selected)
-    assert found >= least
-    statistics_lib.check_variance(_sent(params, num_selected), found)
+    share = share_tables.share_variance(params, num_selected)
+    assert share >= smallest
+    statistics_lib.check_variance(_sent(params, num_selected), share)
   # All of a larger cohort together have more noise, and nothing is added to it.
   noise, _ = _released(params, np.zeros(4096, np.int64), 40, 40)
   np.testing.assert_array_equal(noise, 0)
@@ -148,6 +153,46 @@ def test_a_trusted_server_adds_all_the_noise_and_clients_none():
         params, np.zeros(params.dimension, np.int64), num_reporting, N)
     assert not suppressed
     statistics_lib.check_variance(noise, params.noise_variance)
+
+
+def _wide(**changes):
+  """Parameters whose shares may need several draws from a table."""
+  return _params(**{**dict(dimension=2**16, cohort_size=2), **changes})
+
+
+def test_tables_of_one_draw_are_used_as_far_as_they_reach():
+  # 2^19 cells reach 2^18, and the tail of 2^-100 begins at 11.77 standard
+  # deviations: variances up to 4.96e8.
+  assert skellam_table.fits(4.9e8) and not skellam_table.fits(5.0e8)
+  assert skellam_table.log_size(4.9e8) == alias_table.MAX_LOG_SIZE == 19
+  for cohort_size, draws in ((10, 1), (5, 1), (2, 2), (1, 3)):
+    assert share_tables.table_draws(_wide(cohort_size=cohort_size)) == draws
+  assert share_tables.table_draws(_wide(bits=20, cohort_size=1)) is None
+
+
+@pytest.mark.parametrize('cohort_size, draws', [(2, 2), (1, 3)])
+def test_shares_beyond_one_table_are_sums_of_independent_draws(cohort_size, draws):
+  params = _wide(cohort_size=cohort_size)
+  share = share_tables.share_variance(params, cohort_size)
+  assert not skellam_table.fits(share / 0.75)
+  table = share_tables.noise_table(params, cohort_size)
+  assert table['variance'] == share / draws
+  noise = _sent(params, cohort_size, table=table)
+  # Twice the same draw would have twice the variance of two draws.
+  statistics_lib.check_variance(noise, share, 1 / share)
+  statistics_lib.check_mean(noise, 0, share)
+  first, second = noise[::2].astype(float), noise[1::2].astype(float)
+  assert abs(np.corrcoef(first, second)[0, 1]) < 6 / len(first)**0.5
+  assert abs(np.var(noise) / share - 1) < 0.05
+  # It was the table: the Poisson sampler gives other integers from the same key.
+  assert np.mean(noise != _sent(params, cohort_size)) > 0.9
+
+
+def test_discrete_gaussian_shares_are_never_sums_of_draws():
+  params = _wide(mechanism='discrete_gaussian')
+  assert not share_tables.tables(params).fits(
+      share_tables.share_variance(params, 2) / 0.75)
+  assert share_tables.table_log_size(params) is None
 
 
 def test_an_unknown_mechanism_is_named():

@@ -67,8 +67,8 @@ def test_overflow_of_int32_is_harmless(bits):
   # 500 of the largest values: up to 2^39, far beyond an int32.
   count, largest = 500, 2**bits - 1
   total = tf.reduce_sum(tf.fill([count], tf.constant(largest, tf.int32)))
-  found = modular_sum.unwrap(modular_sum.wrap(total, bits), bits)
-  assert int(found) == _centred(count * largest, bits) == _centred(-count, bits)
+  result = modular_sum.unwrap(modular_sum.wrap(total, bits), bits)
+  assert int(result) == _centred(count * largest, bits) == _centred(-count, bits)
 
 
 @pytest.mark.parametrize('context', ['in_process', 'one_worker', 'two_workers'])

@@ -30,7 +30,8 @@ def _encode(params, num_selected, key=(1, 2), vector=None):
   table = share_tables.noise_table(params, num_selected)
   vector = np.zeros(params.dimension, np.float32) if vector is None else vector
   return distributed_sum.encode(
-      tf.constant(vector), tf.constant(key, tf.int64), [0, 0], num_selected, params, table)
+      tf.constant(vector), tf.constant(key, tf.int64), [0, 0], num_selected, params,
+      table)
 
 
 def _decode(total, num_reporting, num_selected, params, key=(5, 6)):
@@ -75,13 +76,13 @@ def test_ties_and_retries_are_of_the_generator(monkeypatch):
   retries = [int(_encode(params, 20, (i, 0), np.full(D, D**-0.5, np.float32))
                  .diagnostics['rounding_retries']) for i in range(5)]
   assert sum(retries) > 0
-  # The words of the try that fits are drawn again where it is sent.
+  # The bits of the try that fits are drawn again where it is sent.
   assert used.count((tf.int32, D)) == sum(n + (n > 0) for n in retries)
 
 
 @pytest.mark.parametrize('num_selected', [100, 20, 15, 5, 2, 1])
 @pytest.mark.parametrize('mechanism', ['skellam', 'discrete_gaussian'])
-def test_shares_of_every_cohort_have_their_law(mechanism, num_selected):
+def test_shares_of_every_cohort_have_their_variance(mechanism, num_selected):
   params = _params(bits=16, mechanism=mechanism)
   share = share_tables.share_variance(params, num_selected)
   noise = modular_sum.unwrap(_encode(params, num_selected).values, params.bits).numpy()
@@ -100,8 +101,8 @@ def test_small_cohorts_take_as_many_draws_as_they_need(
   assert table['variance'] == share / draws
   noise = modular_sum.unwrap(_encode(params, num_selected).values, bits).numpy()
   statistics_lib.check_variance(noise, share)
-  # Draws of the one share are not each other's copies: that would be the law of
-  # a multiple, with gaps.
+  # Draws of the one share are not each other's copies: that would be a
+  # multiple, with gaps.
   edges = np.concatenate([[-np.inf], np.linspace(-3, 3, 41), [np.inf]])
   counts, _ = np.histogram(noise / share**0.5, np.nan_to_num(edges))
   assert statistics_lib.fits(counts, np.diff(stats.norm.cdf(edges)))
@@ -117,7 +118,7 @@ def test_every_cohort_has_a_table_of_the_size_of_the_state():
 @pytest.mark.parametrize('mechanism', ['skellam', 'discrete_gaussian'])
 @pytest.mark.parametrize('num_reporting, num_selected', [
     (12, 20), (1, 1), (3, 5), (7, 5), (7, 20), (0, 0)])
-def test_the_noise_of_a_release_is_the_same_whoever_comes(
+def test_the_noise_of_a_release_is_the_same_for_any_cohort(
     mechanism, num_reporting, num_selected):
   params = _params(min_honest_fraction=0.6, mechanism=mechanism)
   factory = DistributedSumFactory(params)
@@ -146,9 +147,9 @@ def test_compiled_and_uncompiled_clients_and_servers_send_the_same(monkeypatch):
     return sent.numpy(), _decode(sent, 1, 4, params).vector.numpy()
 
   compiled = both()
-  monkeypatch.setattr(distributed_sum, '_LEAST_COMPILED', 2**30)
-  for found, wanted in zip(both(), compiled):
-    np.testing.assert_array_equal(found, wanted)
+  monkeypatch.setattr(distributed_sum, '_MIN_COMPILED', 2**30)
+  for uncompiled, wanted in zip(both(), compiled):
+    np.testing.assert_array_equal(uncompiled, wanted)
   assert share_tables.draws_of_cohort(params, 1) > 1
 
 

@@ -125,9 +125,9 @@ def test_rounding_of_any_clipped_vector_stays_within_the_bound_of_beta_zero():
     ('min_honest_fraction', [0.1, 0.5, 1.0], 'total_noise_variance', -1)])
 def test_monotonicity(field, values, quantity, sign):
   fixed = {} if quantity != 'total_noise_variance' else {'fixed_scale': 1000.0}
-  found = [getattr(_params(**{field: v}, **fixed), quantity) for v in values]
-  steps = np.diff(found) * sign
-  assert np.all(steps >= 0) and np.any(steps > 0), found
+  quantities = [getattr(_params(**{field: v}, **fixed), quantity) for v in values]
+  steps = np.diff(quantities) * sign
+  assert np.all(steps >= 0) and np.any(steps > 0), quantities
 
 
 @pytest.mark.parametrize('changes', [
@@ -221,7 +221,7 @@ def test_parameters_are_frozen_hashable_and_by_keyword_only():
   assert hash(params) == hash(_params())
 
 
-def test_replace_validates_and_derives_anew():
+def test_replace_validates_and_derives_again():
   params = _params()
   wider = params.replace(bits=20)
   assert wider.scale > 3.9 * params.scale

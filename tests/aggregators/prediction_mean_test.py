@@ -56,12 +56,12 @@ def test_mean_is_within_the_stated_error(kind, weights, bits):
   logits = _logits(4)
   wanted = np.average(
       [_shared(x, params) for x in logits], axis=0, weights=weights)
-  found = _consensus(logits, weights, params)
+  result = _consensus(logits, weights, params)
   # float32 of the softmax comes on top.
   slack = 0.0 if kind == 'logits' else 1e-6
-  assert np.abs(found - wanted).max() <= params.rounding_error + slack
+  assert np.abs(result - wanted).max() <= params.rounding_error + slack
   if kind == 'softmax' and bits == 12:
-    assert np.abs(found - wanted).max() > params.rounding_error / 10
+    assert np.abs(result - wanted).max() > params.rounding_error / 10
 
 
 def test_votes_travel_as_whole_numbers_and_lose_nothing():
@@ -81,8 +81,8 @@ def test_sum_of_extreme_predictions_does_not_wrap_around(kind, value):
   params = _params(knowledge=kind, bits=30)
   logits = np.zeros([3, RECORDS, CLASSES], np.float32)
   logits[..., 1] = value
-  found = _consensus(logits, (20, 20, 20), params)
-  np.testing.assert_allclose(found, _shared(logits[0], params), atol=1e-6)
+  result = _consensus(logits, (20, 20, 20), params)
+  np.testing.assert_allclose(result, _shared(logits[0], params), atol=1e-6)
 
 
 def test_weights_that_sum_up_to_too_much_give_no_consensus():
@@ -93,7 +93,7 @@ def test_weights_that_sum_up_to_too_much_give_no_consensus():
 
 
 @pytest.mark.parametrize('value', [np.nan, np.inf, -np.inf])
-def test_predictions_that_are_not_finite_change_nothing_but_their_part(value):
+def test_predictions_of_nan_or_infinities_change_nothing_but_their_part(value):
   params = _params()
   logits = _logits(3)
   bad = logits.copy()
@@ -115,10 +115,10 @@ def test_weights_beyond_their_range_are_cut():
     assert 0 <= np.min(sent.values) and np.max(sent.values) <= 4 * params.levels
 
 
-def test_mean_of_nobody_is_zero():
-  found = prediction_mean.decode(
+def test_mean_of_no_party_is_zero():
+  result = prediction_mean.decode(
       tf.zeros([RECORDS, CLASSES], tf.int32), tf.constant(0), _params())
-  np.testing.assert_array_equal(found, np.zeros([RECORDS, CLASSES]))
+  np.testing.assert_array_equal(result, np.zeros([RECORDS, CLASSES]))
 
 
 def _extreme_rows():
@@ -142,7 +142,7 @@ def test_any_two_inputs_are_within_the_sensitivity(kind, noise):
 
 
 @pytest.mark.parametrize('noise, kurtosis', [('gaussian', 0.0), ('laplace', 3.0)])
-def test_noise_has_its_law(noise, kurtosis):
+def test_noise_has_its_distribution(noise, kurtosis):
   params = _params(noise=noise, noise_scale=2.5)
   values = tf.fill([400, 100], 0.25)
   added = prediction_mean.add_noise(
@@ -150,14 +150,14 @@ def test_noise_has_its_law(noise, kurtosis):
   variance = 2.5**2 * (1 if noise == 'gaussian' else 2)
   statistics_lib.check_variance(added.ravel(), variance, kurtosis)
   statistics_lib.check_mean(added, 0.0, variance)
-  # A Laplace law has more in the middle and in the tails than a Gaussian one.
+  # A Laplace distribution has more in the middle and in the tails than a Gaussian one.
   within = np.mean(np.abs(added) < 0.5 * np.sqrt(variance))
   assert within == pytest.approx(0.383 if noise == 'gaussian' else 0.507, abs=0.02)
 
 
 @pytest.mark.parametrize('noise', ['gaussian', 'laplace'])
 @pytest.mark.parametrize('kind', KINDS)
-def test_under_noise_what_is_not_finite_looks_like_any_other(kind, noise):
+def test_under_noise_nan_and_infinities_look_like_any_other(kind, noise):
   params = _params(knowledge=kind, noise=noise, noise_scale=1.0, bits=24)
   key = tf.constant([1, 2], tf.int64)
   bad = np.full([RECORDS, CLASSES], np.nan, np.float32)
@@ -180,14 +180,14 @@ def test_noise_follows_from_the_key():
 def test_nearest_probabilities_are_what_a_search_finds():
   rng = np.random.default_rng(4)
   rows = rng.normal(size=(30, 3), scale=2)
-  found = prediction_mean.nearest_probabilities(tf.constant(rows)).numpy()
-  np.testing.assert_allclose(found.sum(-1), 1, atol=1e-12)
-  assert found.min() >= 0
+  result = prediction_mean.nearest_probabilities(tf.constant(rows)).numpy()
+  np.testing.assert_allclose(result.sum(-1), 1, atol=1e-12)
+  assert result.min() >= 0
   # All probabilities on a grid.
   steps = np.arange(0, 1.0001, 0.02)
   grid = np.array([(a, b, 1 - a - b) for a in steps for b in steps if a + b <= 1])
   best = np.linalg.norm(rows[:, np.newaxis] - grid, axis=-1).min(-1)
-  distances = np.linalg.norm(rows - found, axis=-1)
+  distances = np.linalg.norm(rows - result, axis=-1)
   assert np.all(distances <= best + 1e-12)
   assert np.all(distances >= best - 0.03)
 
@@ -196,9 +196,9 @@ def test_noisy_mean_is_taken_back_to_probabilities():
   params = _params(noise='gaussian', noise_scale=50.0)
   key = tf.constant([3, 4], tf.int64)
   sent = prediction_mean.encode(_logits(1)[0], tf.constant(1), key, params)
-  found = prediction_mean.decode(sent.values, sent.weight, params).numpy()
-  np.testing.assert_allclose(found.sum(-1), 1, atol=1e-5)
-  assert found.min() >= 0
+  result = prediction_mean.decode(sent.values, sent.weight, params).numpy()
+  np.testing.assert_allclose(result.sum(-1), 1, atol=1e-5)
+  assert result.min() >= 0
 
 
 def _process(params, seed=None):

@@ -16,6 +16,12 @@ DIMENSIONS = (
     [('none', d) for d in (1, 7, 1000)])
 
 
+def _signs(key, dim):
+  """+1 and -1, float32 [dim]."""
+  return rotation.flip(
+      tf.ones([dim]), rotation.sign_bits(tf.constant(key, tf.int64), dim)).numpy()
+
+
 def _vector(dim, seed=0):
   return np.random.default_rng(seed).normal(size=dim).astype(np.float32)
 
@@ -46,8 +52,9 @@ def test_rotation_is_an_orthogonal_matrix(kind, dim):
 def test_transform_is_the_sylvester_matrix(dim):
   vector = _vector(dim)
   expected = linalg.hadamard(dim).astype(np.float64) @ vector
-  found = rotation.walsh_hadamard(tf.constant(vector)).numpy()
-  np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * dim**0.5)
+  np.testing.assert_allclose(
+      rotation.walsh_hadamard(tf.constant(vector)), expected, rtol=0,
+      atol=1e-5 * dim**0.5)
   # Of integers it is exact.
   integers = np.arange(dim, dtype=np.float32) % 7
   np.testing.assert_array_equal(
@@ -58,7 +65,7 @@ def test_transform_is_the_sylvester_matrix(dim):
 @pytest.mark.parametrize('dim', [2, 64, 1024])
 def test_hadamard_rotation_is_the_matrix_after_the_signs(dim):
   vector = _vector(dim)
-  signs = rotation.signs(tf.constant(KEY), dim).numpy()
+  signs = _signs(KEY, dim)
   expected = linalg.hadamard(dim) @ (signs * vector) / dim**0.5
   np.testing.assert_allclose(
       rotation.rotate(tf.constant(vector), KEY, 'hadamard'), expected, atol=1e-5)
@@ -66,23 +73,23 @@ def test_hadamard_rotation_is_the_matrix_after_the_signs(dim):
 
 @pytest.mark.parametrize('dim', [1, 31, 32, 33, 1000, 2**16])
 def test_signs_are_plus_and_minus_one_and_follow_from_the_key(dim):
-  signs = rotation.signs(tf.constant(KEY), dim).numpy()
+  signs = _signs(KEY, dim)
   assert signs.shape == (dim,) and signs.dtype == np.float32
   assert set(np.unique(signs)) <= {-1.0, 1.0}
-  np.testing.assert_array_equal(signs, rotation.signs(tf.constant(KEY), dim))
+  np.testing.assert_array_equal(signs, _signs(KEY, dim))
   if dim >= 1000:
-    other = rotation.signs(tf.constant([11, -13], tf.int64), dim).numpy()
+    other = _signs([11, -13], dim)
     statistics_lib.check_mean(signs * other, 0, 1)
 
 
 def test_signs_are_fair_and_independent_of_their_neighbours():
   # 2^22 signs: a probability of 0.5 + 0.0013 would be seen.
-  signs = rotation.signs(tf.constant(KEY), 2**22).numpy()
+  signs = _signs(KEY, 2**22)
   for lag in (1, 2, 31, 32, 33, 64, 128):
     statistics_lib.check_mean(signs[lag:] * signs[:-lag], 0, 1)
-  # Of each place in a word of 32, and with power.
-  for place in range(32):
-    statistics_lib.check_mean(signs[place::32], 0, 1)
+  # Of each bit in an integer of 32, and with power.
+  for bit in range(32):
+    statistics_lib.check_mean(signs[bit::32], 0, 1)
   with pytest.raises(AssertionError):
     biased = np.where(np.arange(2**22) % 200 == 0, 1.0, signs)
     statistics_lib.check_mean(biased, 0, 1)

@@ -19,6 +19,13 @@ def _params(**changes):
       rotation='none'), **changes})
 
 
+def _conditional_round(vector, key, bound):
+  """The rounding alone: no noise, not wrapped."""
+  return noisy_rounding.noisy_round(
+      vector, key, bound, noisy_rounding.SampledNoise(sample=None), None,
+      compiled=False)
+
+
 def _to_grid(vector, scale, clip_grid):
   return vector * rounding.grid_factor(
       rounding.squared_norm(vector), scale, clip_grid)
@@ -92,7 +99,7 @@ def test_no_adversarial_vector_exceeds_the_bound(changes):
     vector, index = arguments
     clipped, _, is_finite = rounding.clip_by_norm(vector, params.clip)
     grid = _to_grid(clipped, params.scale, params.clip_grid)
-    rounded = noisy_rounding.conditional_round(
+    rounded = _conditional_round(
         grid, keys.derive(KEY, index), params.l2_sensitivity_squared)
     return rounded.values, rounded.fell_back, is_finite
 
@@ -114,7 +121,7 @@ def test_no_adversarial_vector_exceeds_the_bound(changes):
 def test_beta_zero_bounds_every_rounding_so_that_none_is_repeated():
   params = _params(beta=0.0, fixed_scale=5.0, dimension=100)
   vectors = _adversarial_vectors(100, 1.0, 300, seed=2)
-  round_once = tf.function(lambda v, k: noisy_rounding.conditional_round(
+  round_once = tf.function(lambda v, k: _conditional_round(
       _to_grid(rounding.clip_by_norm(v, 1.0)[0], params.scale, params.clip_grid),
       k, params.l2_sensitivity_squared))
   retries = [int(round_once(v, keys.derive(KEY, i)).retries)
@@ -133,18 +140,18 @@ def test_a_vector_of_more_coordinates_than_a_float32_counts_stays_in_bounds(beta
   grid = _to_grid(clipped, params.scale, params.clip_grid)
   assert np.linalg.norm(grid.numpy().astype(np.float64)) == pytest.approx(
       1000.0, rel=1e-5)
-  rounded = noisy_rounding.conditional_round(
+  rounded = _conditional_round(
       grid, KEY, params.l2_sensitivity_squared)
-  found = int(np.sum(rounded.values.numpy().astype(np.int64)**2))
+  squared_norm = int(np.sum(rounded.values.numpy().astype(np.int64)**2))
   assert not bool(rounded.fell_back)
-  assert 0 < found <= params.l2_sensitivity_squared
+  assert 0 < squared_norm <= params.l2_sensitivity_squared
 
 
 def test_rounding_is_unbiased_with_the_variance_of_the_fraction():
   patterns, repeats = 200, 2000
   x = np.random.default_rng(3).uniform(-20, 20, patterns).astype(np.float32)
   x[:6] = [0.5, -0.5, 0.001, -0.001, 0.999, 3.0]
-  rounded = noisy_rounding.conditional_round(
+  rounded = _conditional_round(
       tf.constant(np.tile(x, repeats)), KEY, 2**60)
   values = rounded.values.numpy().reshape(repeats, patterns)
   assert int(rounded.retries) == 0
@@ -169,14 +176,14 @@ def test_rounding_is_unbiased_with_the_variance_of_the_fraction():
 
 def test_integers_are_left_alone():
   x = np.array([0, -0.0, 1, -7, 2**23 + 1, -2**24, 2**29], np.float32)
-  rounded = noisy_rounding.conditional_round(tf.constant(x), KEY, 2**60)
+  rounded = _conditional_round(tf.constant(x), KEY, 2**60)
   np.testing.assert_array_equal(rounded.values, x.astype(np.int64))
 
 
-def test_the_law_is_conditioned_on_the_bound():
+def test_the_distribution_is_conditioned_on_the_bound():
   # Of (0,0) (0,1) (1,0) (1,1), all equally likely, the last one is too long.
   draw = tf.function(lambda: tf.map_fn(
-      lambda i: noisy_rounding.conditional_round(
+      lambda i: _conditional_round(
           tf.constant([0.5, 0.5]), keys.derive(KEY, i), 1),
       tf.range(3000), fn_output_signature=noisy_rounding.Rounded(
           tf.int32, tf.int32, tf.bool)))
@@ -193,23 +200,23 @@ def test_the_law_is_conditioned_on_the_bound():
   assert not np.any(rounded.fell_back)
 
 
-def test_words_below_the_fraction_round_up():
+def test_random_bits_below_the_fraction_round_up():
   x = tf.constant([0.25, 0.5, 0.75, 0.5])
-  words = np.array([0, 2**23 - 1, 2**24 - 1, 2**23], np.int32)
-  np.testing.assert_array_equal(
-      rounding.round_by(x, tf.constant(words)), [1, 1, 0, 0])
+  bits = np.array([0, 2**23 - 1, 2**24 - 1, 2**23], np.int32)
+  np.testing.assert_array_equal(rounding.round_by(x, tf.constant(bits)), [1, 1, 0, 0])
 
 
-@pytest.mark.parametrize('extra', [-1, 0, 1, noisy_rounding.BLOCK, noisy_rounding.BLOCK + 3])
+@pytest.mark.parametrize(
+    'extra', [-1, 0, 1, noisy_rounding.BLOCK, noisy_rounding.BLOCK + 3])
 def test_vectors_of_several_blocks_are_rounded_under_one_bound(extra):
   dim = noisy_rounding.BLOCK + extra
   integers = np.arange(dim) % 5 - 2
-  rounded = noisy_rounding.conditional_round(
+  rounded = _conditional_round(
       tf.constant(integers, tf.float32), KEY, 2**40)
   np.testing.assert_array_equal(rounded.values, integers)
   # Half of the tries are too long: of ones there are dim / 2, give or take.
   half = tf.fill([dim], 0.5)
-  round_half = tf.function(lambda key: noisy_rounding.conditional_round(
+  round_half = tf.function(lambda key: _conditional_round(
       half, key, dim // 2))
   retries, means = [], []
   for i in range(40):
@@ -222,24 +229,31 @@ def test_vectors_of_several_blocks_are_rounded_under_one_bound(extra):
              for start in range(0, dim, noisy_rounding.BLOCK)]
     means += [part.mean() for part in parts if len(part) > 1000]
     if len(parts) > 1 and len(parts[0]) == len(parts[1]):
-      assert np.mean(parts[0] == parts[1]) < 0.55  # Words of their own.
+      assert np.mean(parts[0] == parts[1]) < 0.55  # Random bits of their own.
   # Of 40 geometric numbers with mean 1, 1e-12 are all zero.
   assert 0 < sum(retries) < 150
   assert np.all(np.abs(np.array(means) - 0.5) < 0.03)
-  fallback = noisy_rounding.conditional_round(half, KEY, 0)
+  fallback = _conditional_round(half, KEY, 0)
   assert bool(fallback.fell_back) and not np.any(fallback.values)
+
+
+def test_several_blocks_are_rounded_alike_in_a_compiled_program():
+  half = tf.fill([2 * noisy_rounding.BLOCK + 5], 0.5)
+  call = lambda: _conditional_round(half, KEY, 2**40)
+  compiled = tf.function(call, jit_compile=True, autograph=False)()
+  np.testing.assert_array_equal(compiled.values, call().values)
 
 
 def test_a_bound_that_no_try_meets_falls_back_towards_zero():
   x = np.array([2.9, -2.9, 2.9, -2.9] * 100, np.float32)
-  rounded = noisy_rounding.conditional_round(tf.constant(x), KEY, 1600)
+  rounded = _conditional_round(tf.constant(x), KEY, 1600)
   np.testing.assert_array_equal(rounded.values, np.trunc(x))
   assert bool(rounded.fell_back) and int(rounded.retries) == 63
 
 
 def test_a_bound_below_the_fallback_sends_zero():
   x = np.array([2.9, -2.9, 2.9, -2.9] * 100, np.float32)
-  rounded = noisy_rounding.conditional_round(tf.constant(x), KEY, 1599)
+  rounded = _conditional_round(tf.constant(x), KEY, 1599)
   np.testing.assert_array_equal(rounded.values, np.zeros(400))
   assert bool(rounded.fell_back)
 
@@ -250,7 +264,7 @@ def test_a_bound_below_the_fallback_sends_zero():
 @pytest.mark.parametrize('bound', [0, 100, 2**61])
 def test_vectors_outside_the_documented_range_keep_the_bound(x, bound):
   # Cast to int32 they would be -2^31, whose squares add up to 0 modulo 2^64.
-  rounded = noisy_rounding.conditional_round(
+  rounded = _conditional_round(
       tf.constant(x, tf.float32), KEY, bound)
   assert _squared_norm(rounded.values.numpy()) <= bound
   assert bool(rounded.fell_back)
@@ -307,7 +321,7 @@ def test_extreme_finite_values_are_clipped(values, dtype, expected):
     [np.nan], [1.0, np.nan], [np.inf, 1.0], [-np.inf, np.inf], [np.nan, np.inf],
     [1e30, np.nan, 0.0]])
 @pytest.mark.parametrize('dtype', [np.float32, np.float64])
-def test_a_vector_that_is_not_finite_becomes_zero(values, dtype):
+def test_a_vector_with_nan_or_infinities_becomes_zero(values, dtype):
   clipped, was_clipped, is_finite = rounding.clip_by_norm(
       tf.constant(np.array(values, dtype)), 1.0)
   np.testing.assert_array_equal(clipped, np.zeros(len(values)))

@@ -1,4 +1,4 @@
-"""Draws from tables of the Skellam law, and rounding with them, against the law.
+"""Draws from tables of Skellam noise, and rounding with them, against the distribution.
 
 From the smallest variances that are of use to those of the largest table. Seeds
 are fixed; every test also shows what it would have rejected.
@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 import tensorflow as tf
 
+from aggregators import alias_table
 from aggregators import modular_sum
 from aggregators import noisy_rounding
 from aggregators import skellam_table
@@ -36,7 +37,7 @@ def _noise(variance, **arguments):
 
 
 def test_the_largest_table_has_the_cells_it_should():
-  assert skellam_table.log_size(LARGEST) == skellam_table.MAX_LOG_SIZE == 19
+  assert skellam_table.log_size(LARGEST) == alias_table.MAX_LOG_SIZE == 19
   assert skellam_table.build(LARGEST).packed.size == 2**19
 
 
@@ -55,26 +56,26 @@ def test_variance_and_kurtosis_of_a_table(variance):
 
 
 def _bulk(noise, variance):
-  """Counts of values in bins, and the law that gives their probabilities."""
+  """Counts of values in bins, and the function that gives their probabilities."""
   width = max(1, int(variance**0.5 / 8))
   reach = int(np.ceil(4 * variance**0.5 / width)) + 1
   edges = np.arange(-reach, reach + 2) * width  # Bins [edge, next edge).
-  places = np.clip(np.searchsorted(edges, noise, side='right'), 0, edges.size)
-  counts = np.bincount(places, minlength=edges.size + 1)
+  indices = np.clip(np.searchsorted(edges, noise, side='right'), 0, edges.size)
+  counts = np.bincount(indices, minlength=edges.size + 1)
 
   def probabilities(v):
-    law = stats.skellam(v / 2, v / 2)
+    dist = stats.skellam(v / 2, v / 2)
     if v > 1e6:  # SciPy's is not exact there; Gaussian up to 1 / v.
       below = stats.norm.cdf((edges - 0.5) / v**0.5)
     else:
-      below = law.cdf(edges - 1)
+      below = dist.cdf(edges - 1)
     return np.diff(np.concatenate([[0.0], below, [1.0]]))
 
   return counts, probabilities
 
 
 @pytest.mark.parametrize('variance', VARIANCES)
-def test_frequencies_are_those_of_the_law_and_of_no_other(variance):
+def test_frequencies_are_those_of_the_distribution_and_of_no_other(variance):
   counts, probabilities = _bulk(_noise(variance), variance)
   assert counts.sum() == D
   assert statistics_lib.fits(counts, probabilities(variance))
@@ -84,7 +85,7 @@ def test_frequencies_are_those_of_the_law_and_of_no_other(variance):
 
 @pytest.mark.parametrize('variance, threshold', [
     (0.05, 2), (0.7, 4), (12.0, 12), (LARGEST, 3.3 * LARGEST**0.5)])
-def test_tails_have_the_mass_of_the_law(variance, threshold):
+def test_tails_have_the_mass_of_the_distribution(variance, threshold):
   noise = np.concatenate([_noise(variance, key=(3, i)) for i in range(4)])
   count = np.sum(np.abs(noise) >= threshold)
   if variance > 1e6:
@@ -108,7 +109,7 @@ def test_coordinates_and_keys_are_independent():
 @pytest.mark.parametrize('variance', [0.05, 12.0, LARGEST])
 @pytest.mark.parametrize('fraction', [0.125, 0.5])
 def test_rounding_is_unbiased_and_independent_of_the_noise(variance, fraction):
-  # The same word decides the rounding, the cell and the alias.
+  # The same random bits decide the rounding, the cell and the alias.
   vector = np.full(D, 5 + fraction, np.float32)
   errors = _rounded(vector, variance) - (5 + fraction)
   whole = variance + fraction * (1 - fraction)
@@ -118,7 +119,7 @@ def test_rounding_is_unbiased_and_independent_of_the_noise(variance, fraction):
               / whole**2 - 3)
   statistics_lib.check_variance(errors, whole, kurtosis)
   statistics_lib.check_mean(errors, 0, whole)
-  # Fewer words than noise can hide: the noise of the same key, taken off.
+  # Fewer bits than noise can hide: the noise of the same key, taken off.
   ups = _rounded(vector, variance) - _noise(variance) - 5
   assert set(np.unique(ups)) == {0, 1}
   statistics_lib.check_mean(ups, fraction, fraction * (1 - fraction))

@@ -126,15 +126,15 @@ def test_shares_too_large_for_a_table_have_their_variance_too(stddev, has_table)
 
 
 @pytest.mark.parametrize('noise', NOISES)
-def test_labels_in_the_graph_follow_the_law_of_the_noisy_winner(in_process, noise):
+def test_labels_follow_the_distribution_of_the_noisy_winner(in_process, noise):
   queries, gap, sigma = 20000, 3, 4.0
   params = _params(queries=queries, classes=2, agents=5, noise_stddev=sigma,
                    noise=noise)
   votes = [_one_hot([0] * queries, 2)] * 4 + [_one_hot([1] * queries, 2)]
   labels = np.asarray(_run(params, votes).result)
   if noise == 'skellam':  # Ties are broken evenly.
-    law = stats.skellam(sigma**2, sigma**2)
-    wrong = law.sf(gap) + law.pmf(gap) / 2
+    dist = stats.skellam(sigma**2, sigma**2)
+    wrong = dist.sf(gap) + dist.pmf(gap) / 2
   else:
     wrong = stats.norm.sf(gap / (sigma * 2**0.5))
   statistics_lib.check_mean(labels, wrong, wrong * (1 - wrong))
@@ -144,7 +144,7 @@ def test_labels_in_the_graph_follow_the_law_of_the_noisy_winner(in_process, nois
     statistics_lib.check_mean(labels, other, other * (1 - other))
 
 
-def test_ties_are_broken_evenly_among_the_tied_and_nobody_else(in_process):
+def test_ties_are_broken_evenly_among_the_tied_and_no_others(in_process):
   queries = 20000
   params = _params(queries=queries, classes=5, agents=3)
   votes = [_one_hot([label] * queries, 5) for label in (4, 1, 2)]
@@ -154,7 +154,7 @@ def test_ties_are_broken_evenly_among_the_tied_and_nobody_else(in_process):
     statistics_lib.check_mean(labels == label, 1 / 3, 2 / 9)
 
 
-def test_an_abstention_counts_for_nobody(in_process):
+def test_an_abstention_counts_for_no_label(in_process):
   params = _params(agents=3, threshold=1.0)
   votes = np.zeros((Q, C), np.int32)
   votes[:100, 4] = 1
@@ -187,7 +187,7 @@ def test_a_threshold_refers_to_the_noisy_count(in_process):
   statistics_lib.check_mean(labels == NO_LABEL, missed, missed * (1 - missed))
 
 
-def test_attributes_are_released_each_by_itself(in_process):
+def test_attributes_are_released_independently(in_process):
   params = _params(agents=5, attributes=4)
   votes = np.zeros((5, Q, C), np.int32)
   votes[:3, :, 1] = votes[:2, :, 2] = votes[:5, :, 7] = 1
@@ -239,11 +239,12 @@ def test_weights_count_up_to_the_one_that_is_accounted_for():
       voting.cast(tf.constant(beyond), _key(1), params), [[0, 0, 0], [4, 0, 4]])
 
 
-@pytest.mark.parametrize('num_selected, num_reporting, fraction, colluders, suppressed', [
+@pytest.mark.parametrize(
+    'num_selected, num_reporting, fraction, colluders, suppressed', [
     (5, 5, 1.0, 0, False), (5, 4, 1.0, 0, True), (10, 9, 0.9, 0, False),
     (10, 8, 0.9, 0, True), (10, 9, 0.8, 1, False), (10, 9, 0.9, 1, True),
     (9, 3, 1 / 3, 0, False)])
-def test_a_vote_of_too_few_agents_is_withheld(
+def test_a_vote_of_too_few_agents_is_suppressed(
     in_process, num_selected, num_reporting, fraction, colluders, suppressed):
   params = _params(agents=num_selected, min_honest_fraction=fraction,
                    assumed_colluders=colluders)
@@ -257,13 +258,13 @@ def test_only_labels_leave_the_server(in_process):
   for params in (_params(), _params(attributes=2), _params(noise='gaussian'),
                  _params(noise='gaussian_central', threshold=3.0)):
     process = VotingFactory(params).create(_type(params))
-    found = process.next.type_signature.result
+    types = process.next.type_signature.result
     shape = [Q, C] if params.attributes else [Q]
-    assert found.result == _at_server(tff.TensorType(np.int32, shape))
+    assert types.result == _at_server(tff.TensorType(np.int32, shape))
     # Nor is there anything of the votes in what is measured or kept.
-    assert found.measurements == _at_server(
+    assert types.measurements == _at_server(
         tff.StructWithPythonType([('suppressed', np.bool_)], collections.OrderedDict))
-    assert found.state == _at_server(
+    assert types.state == _at_server(
         tff.StructWithPythonType(
             [('server_key', tff.TensorType(np.int64, [2]))],
             collections.OrderedDict))
@@ -311,13 +312,13 @@ def test_seeded_votes_are_the_same_wherever_they_are_counted(
   votes = [collections.OrderedDict(
       value=np.zeros((Q, C), np.int32), key=np.array([i, 5], np.int64))
            for i in range(5)]
-  found = []
+  results = []
   for context in (_in_process_context, _one_worker_context):
     with contexts.installed(context):
       process = VotingFactory(params, simulation_seed=4).create(
           structures.keyed_type(_type(params)))
-      found.append(process.next(process.initialize(), votes).result)
-  np.testing.assert_array_equal(*found)
+      results.append(process.next(process.initialize(), votes).result)
+  np.testing.assert_array_equal(*results)
 
 
 def test_unseeded_votes_differ(anywhere):
