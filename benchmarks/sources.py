@@ -63,9 +63,9 @@ class _Population:
 
 def write(path: pathlib.Path, clients: int) -> float:
   """Writes a population; returns the seconds it takes."""
-  from tasks.sources import convert  # pylint: disable=g-import-not-at-top
+  from tasks.sources import store  # pylint: disable=g-import-not-at-top
   started = time.perf_counter()
-  convert.write(path, {'train': rows_lib.of_source(_Population(clients))},
+  store.write(path, {'train': rows_lib.of_source(_Population(clients))},
                 fields=None, skips=task.Skips())
   return time.perf_counter() - started
 

@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from tasks.models import layers
-from tasks.sources import arrays as sources
+from tasks.sources import records
 from tasks import task as task_lib
 
 FEATURES, CLASSES = 4, 3
@@ -48,7 +48,7 @@ def task(num_clients: int = 8, examples_per_client: int = 5) -> task_lib.Task:
   count = num_clients * examples_per_client
   return task_lib.Task(
       name='tiny', model=MODEL,
-      train=sources.ArraysByClient(
+      train=records.ArraysByClient(
           examples(count, 1), np.repeat(np.arange(num_clients), examples_per_client)),
       held_out={'test_clients': examples(700, 2), 'test_examples': examples(9, 3)},
       privacy_unit='one client')

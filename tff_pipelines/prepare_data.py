@@ -79,7 +79,6 @@ def prepare(settings: PrepareSettings) -> None:
     ValueError: On bad data that are not to be skipped, or an output of other data.
     OSError: If the output can't be written.
   """
-  from tasks.sources import convert  # pylint: disable=g-import-not-at-top
   from tasks.sources import store  # pylint: disable=g-import-not-at-top
   if settings.purge:
     print('{}: {} copies deleted, {:,} bytes'.format(
@@ -104,11 +103,11 @@ def prepare(settings: PrepareSettings) -> None:
       settings.task, source, settings.fields, sorted(options.items()), skips.enabled,
       [[part.identity, part.states()] for part in parts.values()]])
   if os.path.exists(settings.output):
-    if convert.identity_of(settings.output) != identity:
+    if store.identity_of(settings.output) != identity:
       raise ValueError(f'output={settings.output} exists already and is of other data')
     print(f'{settings.output} is complete already')
     return
-  clients, examples = convert.write(
+  clients, examples = store.write(
       settings.output, parts, fields=fields, skips=skips, identity=identity)
   if label_counts is not None:
     from tff_pipelines.fedavg import partition_figure  # pylint: disable=g-import-not-at-top

@@ -10,7 +10,6 @@ import numpy as np
 from tasks import checks
 from tasks import task
 from tasks.emnist import image_records
-from tasks.sources import arrays as sources
 from tasks.sources import labelled
 from tasks.sources import open_source
 from tasks.sources import partition as partition_lib
@@ -203,7 +202,7 @@ def _in_memory(parts: labelled.Parts, *, partition: str | None,
   if is_test_unowned:
     test = dataclasses.replace(test, clients=np.full(len(test), _NOBODY))
   train, test = (
-      None if part is None else sources.ArraysByClient(
+      None if part is None else records.ArraysByClient(
           {'x': part.x, 'y': part.y}, part.clients) for part in (train, test))
   return Data(
       train=train, test=test, skips=task.Skips(), num_classes=parts.num_classes,

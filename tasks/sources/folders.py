@@ -6,7 +6,7 @@ from typing import Callable, Iterator, Mapping
 
 import numpy as np
 
-from tasks.sources import npz_file
+from tasks.sources import labelled
 from tasks.sources import rows
 
 
@@ -85,7 +85,7 @@ def _rows(path: pathlib.Path, client: pathlib.Path,
 def _arrays(path: pathlib.Path, _: pathlib.Path,
             progress: rows.Progress) -> Iterator[rows.Row]:
   progress(path.stat().st_size)
-  arrays = npz_file.read(path, npz_file.names(path))
+  arrays = labelled.arrays(path, labelled.array_names(path))
   try:
     for name, array in arrays.items():
       if not array.ndim:

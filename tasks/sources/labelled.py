@@ -4,16 +4,22 @@ Every family reads labelled arrays here, so that the same error gives the same m
 one line that names the file, the array and the row.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
 import dataclasses
+import io
+import math
 import os
+import pathlib
+import sys
 from typing import NamedTuple
+import warnings
+import zipfile
 
 import numpy as np
 
 from tasks import checks
 from tasks import task
-from tasks.sources import npz_file
 
 PARTS = ('train', 'test')
 # The arrays of most files.
@@ -74,6 +80,28 @@ class Parts(NamedTuple):
   notes: tuple[task.Note, ...] = ()
 
 
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
+  if not pathlib.Path(path).is_file():
+    raise ValueError(f'{path} does not exist or is not a file')
+  try:
+    # NumPy prints warnings about odd headers.
+    with warnings.catch_warnings(action='ignore'), zipfile.ZipFile(path) as archive:
+      yield archive
+  # Damage shows as BadZipFile, LZMAError, zlib.error, EOFError, ValueError,
+  # NotImplementedError and more, depending on the byte that it hits.
+  except Exception as error:
+    detail = ' '.join(str(error).split()) or type(error).__name__
+    raise ValueError(
+        f'{path} is not an npz file, or corrupted: {detail[:200]}') from error
+
+
+def array_names(path: Path) -> list[str]:
+  """The names of the arrays in a file, in its order. Raises ValueError."""
+  with _opened(path) as archive:
+    return [name.removesuffix('.npy') for name in archive.namelist()]
+
+
 def arrays(path: Path, wanted: Sequence[str], optional: Sequence[str] = (),
            hint: str = '') -> dict[str, np.ndarray]:
   """Reads arrays of an .npz file by their names.
@@ -87,12 +115,41 @@ def arrays(path: Path, wanted: Sequence[str], optional: Sequence[str] = (),
   Raises:
     ValueError: If the file is missing or damaged, or lacks a wanted array.
   """
-  by_name = npz_file.read(path, [*wanted, *optional])
+  with _opened(path) as archive:
+    present = set(archive.namelist())
+    # Read to the end before parsing: only then is the checksum verified.
+    by_name = {name: _checked(np.load(io.BytesIO(archive.read(f'{name}.npy')),
+                                      allow_pickle=False))
+               for name in [*wanted, *optional] if f'{name}.npy' in present}
   missing = [name for name in wanted if name not in by_name]
   if missing:
     raise ValueError(f'{path} has no array {", ".join(missing)}; needed are '
                      f'{", ".join(wanted)}{hint}')
   return by_name
+
+
+def mapped(path: Path, name: str, folder: str) -> np.ndarray:
+  """One array, mapped into memory from its own file in a folder. Raises ValueError."""
+  with _opened(path) as archive:
+    # Extracted to the end before it is mapped: only then is the checksum verified.
+    file = archive.extract(f'{name}.npy', folder)
+    array = np.load(file, mmap_mode='r', allow_pickle=False)
+    size = os.path.getsize(file)
+    os.unlink(file)  # The map stays.
+    # NumPy multiplies sizes modulo 2^64, and then maps less than it reads.
+    if math.prod(array.shape) * array.itemsize > size:
+      raise ValueError('an array is larger than its file')
+    return _checked(array)
+
+
+def _checked(array: np.ndarray) -> np.ndarray:
+  """The array; ValueError if it has invalid characters, which NumPy does not check."""
+  if array.dtype.kind == 'U' and array.size and array.itemsize:
+    codes = np.ascontiguousarray(array).reshape(-1).view(
+        np.dtype(np.uint32).newbyteorder(array.dtype.byteorder))
+    if codes.max() > sys.maxunicode:
+      raise ValueError(f'a text has the character {codes.max():#x}, which is none')
+  return array
 
 
 def stated_classes(path: Path, by_name: Mapping[str, np.ndarray]) -> int | None:
@@ -270,7 +327,7 @@ def read(path: Path, names: Sequence[str] = ('x', 'y', 'writer'), *,
   part must be there if they are to be read.
   """
   train, test = ([f'{name}_{part}' for name in names] for part in PARTS)
-  has_test = not set(test).isdisjoint(npz_file.names(path))
+  has_test = not set(test).isdisjoint(array_names(path))
   hint = ('; without clients, pass --partition to divide the examples over simulated '
           'ones') if len(names) > 2 else ''
   by_name = arrays(path, [*train, *(test[:2] if has_test else ())],

@@ -16,7 +16,7 @@ from typing import Any
 from tasks import checks
 from tasks import task
 from tasks.sources import folders
-from tasks.sources import npz_file
+from tasks.sources import labelled
 from tasks.sources import records
 from tasks.sources import rows
 
@@ -145,7 +145,7 @@ def readers(data_source: str, *, fields: records.Fields, data_path: str,
     parts = {'train': data_path, 'test': test_path}
     return {split: read(fields, path, **given)
             for split, path in parts.items() if path is not None}
-  names, client = npz_file.names(data_path), given.get('client_field', _CLIENT)
+  names, client = labelled.array_names(data_path), given.get('client_field', _CLIENT)
   if f'{client}_train' not in names and client in names:
     return {'train': read(fields, data_path, suffix='', **given)}
   return {split: read(fields, data_path, suffix=f'_{split}', **given)

@@ -16,6 +16,7 @@ import io
 import json
 import os
 import pathlib
+import subprocess
 import tempfile
 from typing import Any, BinaryIO, Callable, Iterator, Mapping, NamedTuple
 from typing import Sequence
@@ -25,9 +26,7 @@ import zlib
 import numpy as np
 
 from tasks import task
-from tasks.sources import columns
-from tasks.sources import janitor
-from tasks.sources import npz_file
+from tasks.sources import labelled
 from tasks.sources import records
 
 # A line, or a user of LEAF, that is longer is an error, found without reading it all.
@@ -88,6 +87,19 @@ class Reader:
             for status in [os.stat(path)]]
 
 
+def deleted_with_process(*paths: Path) -> subprocess.Popen:
+  """Deletes files and folders when this process ends.
+
+  Returns:
+    The process that waits for the end; its `communicate` deletes at once.
+  """
+  return subprocess.Popen(
+      ['/bin/sh', '-c', 'cat > /dev/null; rm -rf -- "$@"', 'sh',
+       *map(os.fspath, paths)],
+      stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+      start_new_session=True)
+
+
 def client_of(record: Mapping[str, Any], name: str) -> str:
   """The id of the client that a field of a record names. Raises ValueError."""
   if name not in record:
@@ -104,6 +116,10 @@ def client_of(record: Mapping[str, Any], name: str) -> str:
     raise ValueError(f'field {name!r} must not contain the character 0')
   client.encode('utf-8')  # UnicodeEncodeError is a ValueError.
   return client
+
+
+class Cell(str):
+  """A cell of a text file: its text and its column decide its type."""
 
 
 class _CountedFile(io.FileIO):
@@ -216,7 +232,7 @@ def csv(paths: Sequence[Path], progress: Progress) -> Iterator[Row]:
     if names != header:
       raise ValueError(f'{location}: the header must be that of {paths[0]}')
     for location, cells in rows:
-      yield Row(location, None, dict(zip(header, map(columns.Cell, cells))) if len(
+      yield Row(location, None, dict(zip(header, map(Cell, cells))) if len(
           cells) == len(header) else ValueError(
               f'there are {len(cells)} cells, but {len(header)} columns in the header'))
 
@@ -418,7 +434,7 @@ def npz(path: Path, *, suffix: str, client_field: str,
     client_field: The array of the clients, without the suffix.
     fields: The arrays to read; None reads all that have a value per example.
   """
-  names = [name.removesuffix(suffix) for name in npz_file.names(path)
+  names = [name.removesuffix(suffix) for name in labelled.array_names(path)
            if name.endswith(suffix)]
   wanted = dict.fromkeys([client_field, *(field.column for field in fields or ())])
   for name in wanted:
@@ -427,8 +443,8 @@ def npz(path: Path, *, suffix: str, client_field: str,
       raise ValueError(f'{path}: there is no array {name + suffix!r}{of}')
   with contextlib.ExitStack() as stack:
     folder = tempfile.mkdtemp()
-    stack.callback(janitor.deleted_with_process(folder).communicate)
-    arrays = {name: npz_file.mapped(path, name + suffix, folder)
+    stack.callback(deleted_with_process(folder).communicate)
+    arrays = {name: labelled.mapped(path, name + suffix, folder)
               for name in (names if fields is None else wanted)}
     clients = arrays[client_field]
     if clients.ndim != 1 or clients.dtype.kind not in 'iuU' or not clients.size:

@@ -19,7 +19,6 @@ import numpy as np
 import tensorflow as tf
 
 from tasks.sources import columns
-from tasks.sources import example_proto
 from tasks.sources import records
 from tasks import task
 
@@ -102,7 +101,8 @@ class SqliteSource:
     if first is None:
       raise ValueError(f'{path} has no examples in split {split_name!r}')
     try:
-      self._parser = _parser(stored or example_proto.inferred(_blob(first[1])), fields)
+      self._parser = columns.Parser(
+          stored or columns.inferred(_blob(first[1])), fields)
     except ValueError as error:
       raise ValueError(f'{path}, {self._where(first[0])}: {error}') from error
     self.is_prepared = bool(stored)
@@ -116,7 +116,7 @@ class SqliteSource:
           '%s has no index of clients, so all of it is read once, and workers do not '
           'read it themselves: prepare_data writes one that has', self._path)
 
-  def _stored(self, connection: sqlite3.Connection) -> list[example_proto.Feature]:
+  def _stored(self, connection: sqlite3.Connection) -> list[columns.Feature]:
     """The features that the file describes; empty if it has no description."""
     if connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND "
                           "name = 'element_spec'").fetchone() is None:
@@ -124,7 +124,7 @@ class SqliteSource:
     rows = connection.execute('SELECT * FROM element_spec').fetchall()
     try:
       return [
-          example_proto.Feature(
+          columns.Feature(
               name=name, dtype=np.dtype(dtype), as_bytes=any(as_bytes),
               shape=tuple(int(size) for size in shape.split(',') if size))
           for name, dtype, shape, *as_bytes in rows]
@@ -191,30 +191,6 @@ class SqliteSource:
     # Fails if there are none, as `examples` does.
     serialized, = rows.batch(_MAX_EXAMPLES).get_single_element()
     return self._parser.tensors(serialized)
-
-
-def _parser(stored: Sequence[example_proto.Feature],
-            fields: records.Fields) -> example_proto.Parser:
-  """The parser of the chosen fields, or of all."""
-  by_name = {feature.name: feature for feature in stored}
-  if fields is None:
-    fields = [records.Field(name=name) for name in by_name]
-  chosen = []
-  for field in fields:
-    feature = by_name.get(field.column)
-    if feature is None:
-      if not field.optional:
-        raise ValueError(f'there is no field {field.column!r}; there are '
-                         f'{records.names(by_name)}')
-      feature = example_proto.Feature(
-          name=field.column, shape=(), dtype={
-              records.TEXT: records.TEXT_DTYPE, records.INTEGER: np.dtype(np.int64),
-              records.FLOAT: np.dtype(np.float32)}[field.kind])
-    elif not columns.is_of(kind := columns.kind_of(feature.dtype), field.kind):
-      raise ValueError(f'field {field.column!r} must be {field.kind}, found {kind} '
-                       f'({feature.dtype})')
-    chosen.append((field, feature))
-  return example_proto.Parser(chosen)
 
 
 def _blob(value: Any) -> bytes:

@@ -1,10 +1,16 @@
-"""The store of clients' data: an SQLite copy of files, written once, read by client.
+"""Writes clients' data to SQLite in TFF's format, and keeps copies of files in it.
+
+Rows go into a file in their order, whatever their clients; an index then finds those of
+a client. The file gets its name when it is complete: a conversion that is killed leaves
+nothing.
 
 A copy is as private as the files. Its folder has mode 0700; it is found again by the
 path, size, times of change and inode of each file, and by the options of reading them.
 """
 
+from collections.abc import Iterable, Mapping, Sequence
 import contextlib
+import copy
 import dataclasses
 import errno
 import fcntl
@@ -13,15 +19,18 @@ import json
 import os
 import pathlib
 import re
+import sqlite3
 import sys
 import tempfile
+from typing import Any
 import weakref
 
+import tqdm
+
 from tasks import task
-from tasks.sources import convert
-from tasks.sources import janitor
+from tasks.sources import columns as columns_lib
 from tasks.sources import records
-from tasks.sources import rows
+from tasks.sources import rows as rows_lib
 from tasks.sources import sqlite
 
 # Of a copy's content: a copy of another version is not found.
@@ -30,6 +39,259 @@ _SPLIT = 'train'
 _COPY = 'copy-'
 _NAMES = re.compile(
     _COPY + r'[0-9a-f]{32}\.(sqlite|lock)|\.' + _COPY + r'[0-9a-f]{32}\..*\.partial')
+
+# The file is not visible before it is complete, so it need not survive a crash. The
+# deleted rows, of clients that are left out, must not stay in it.
+_SETUP = """
+PRAGMA journal_mode = OFF;
+PRAGMA synchronous = OFF;
+PRAGMA secure_delete = ON;
+CREATE TABLE examples (
+    split_name TEXT NOT NULL, client_id TEXT NOT NULL,
+    serialized_example_proto BLOB NOT NULL);
+CREATE TABLE client_metadata (
+    client_id TEXT NOT NULL, split_name TEXT NOT NULL, num_examples INTEGER NOT NULL,
+    place TEXT NOT NULL);
+CREATE TABLE element_spec (
+    name TEXT NOT NULL, dtype TEXT NOT NULL, shape TEXT NOT NULL,
+    as_bytes INTEGER NOT NULL);
+CREATE TABLE skipped (client_id TEXT, message TEXT NOT NULL);
+CREATE TABLE preparation (identity TEXT NOT NULL, sha256 TEXT NOT NULL);
+BEGIN;
+"""
+_BATCH = 1000
+_ANOTHER = ValueError('another bad record')
+# TensorFlow takes a second to parse an example with this many.
+_MAX_FIELDS = 5000
+
+
+def identity_of(path: str | os.PathLike[str]) -> str | None:
+  """The identity of its data that `write` recorded in a file; None without one."""
+  try:
+    with sqlite.connected(path) as connection:
+      return connection.execute('SELECT identity FROM preparation').fetchone()[0]
+  except (ValueError, TypeError):
+    return None
+
+
+def write(path: str | os.PathLike[str], parts: Mapping[str, rows_lib.Reader], *,
+          fields: records.Fields, skips: task.Skips, identity: str = '',
+          states: Sequence | None = None, for_store: bool = False) -> tuple[int, int]:
+  """Converts populations into the splits of one new file.
+
+  Args:
+    path: The file; an existing one is replaced when the new one is complete.
+    parts: Name of a split -> its reader.
+    fields: The fields to copy; None copies all fields of the first row, and then every
+      row must have the same.
+    skips: The treatment of bad rows and their clients.
+    identity: Recorded in the file.
+    states: The states of the files of each part that belong to `identity`; None for the
+      present ones. If they differ in the end, nothing is written.
+    for_store: Whether only `store` reads the file: then it says where each client was
+      read, for messages, and holds lists of numbers as bytes, for speed.
+
+  Returns:
+    The numbers of clients and of examples in the file.
+
+  Raises:
+    ValueError: On bad data that are not to be skipped. The message names the file,
+      the line, the client and the field.
+    OSError: If the file can't be written.
+  """
+  path = pathlib.Path(path)
+  states = [reader.states() for reader in parts.values()] if states is None else states
+  descriptor, partial = tempfile.mkstemp(
+      prefix=f'.{path.name}.', suffix='.partial', dir=path.parent)
+  os.close(descriptor)
+  deletion = rows_lib.deleted_with_process(partial)
+  try:
+    with contextlib.closing(
+        sqlite3.connect(partial, isolation_level=None)) as connection:
+      connection.executescript(_SETUP)
+      splits = [_Split(connection, split, reader, fields, skips, for_store)
+                for split, reader in parts.items()]
+      counts = _finish(connection, splits, skips, [identity, _sha256(parts.values())])
+    with open(partial, 'rb') as file:
+      os.fsync(file.fileno())
+    if states != [reader.states() for reader in parts.values()]:
+      raise ValueError(f'{path.name}: a file of the data has changed while it was read')
+    os.replace(partial, path)
+    return counts
+  except sqlite3.Error as error:
+    raise OSError(f'{path} cannot be written: {error}') from error
+  finally:
+    deletion.communicate()  # Deletes the partial file, if there is one.
+
+
+def _sha256(readers: Iterable[rows_lib.Reader]) -> str:
+  digests = {}
+  for reader in readers:
+    for path in filter(os.path.isfile, reader.paths):
+      with open(path, 'rb') as file:
+        digests[os.fspath(path)] = hashlib.file_digest(file, 'sha256').hexdigest()
+  return json.dumps(digests)
+
+
+def _finish(connection: sqlite3.Connection, splits: Sequence['_Split'],
+            skips: task.Skips, preparation: Sequence[str]) -> tuple[int, int]:
+  """Writes indices and counts; returns the numbers of clients and of examples."""
+  spec = splits[0].spec
+  for split in splits:
+    if split.spec != spec:
+      wanted, found = (_short(', '.join(
+          f'{f.name!r} {f.dtype} {list(f.shape)}' for f in features), 200)
+                       for features in (spec, split.spec))
+      raise ValueError(f'fields of the {split.name} part must be those of the others, '
+                       f'{wanted}, found {found}')
+  execute, many = connection.execute, connection.executemany
+  execute('CREATE INDEX examples_by_client ON examples (split_name, client_id)')
+  execute('CREATE UNIQUE INDEX client_metadata_by_client ON client_metadata '
+          '(split_name, client_id)')
+  for split in splits:
+    many('UPDATE client_metadata SET num_examples = ? WHERE split_name = ? AND '
+         'client_id = ?',
+         ((n, split.name, client) for client, n in split.counts.items()))
+  # Clients with a bad row are left out as a whole.
+  execute('DELETE FROM examples WHERE (split_name, client_id) IN (SELECT split_name, '
+          'client_id FROM client_metadata WHERE num_examples = 0)')
+  execute('DELETE FROM client_metadata WHERE num_examples = 0')
+  many('INSERT INTO element_spec VALUES (?, ?, ?, ?)', (
+      (f.name, f.dtype.name, ','.join(map(str, f.shape)), f.as_bytes) for f in spec))
+  many('INSERT INTO skipped VALUES (?, ?)', skips.items())
+  execute('INSERT INTO preparation VALUES (?, ?)', preparation)
+  execute('COMMIT')
+  return execute('SELECT count(*), sum(num_examples) FROM client_metadata').fetchone()
+
+
+def _short(text: str, length: int = 500) -> str:
+  """One line of a message in which names in the data may be anything."""
+  text = ' '.join(text.encode('utf-8', 'backslashreplace').decode().splitlines())
+  return text if len(text) <= length else f'{text[:length - 3]}...'
+
+
+def _copied(columns: list[columns_lib.Column] | None
+           ) -> list[columns_lib.Column] | None:
+  return columns and list(map(copy.copy, columns))
+
+
+class _Split:
+  """The rows of one split, written to the file in as many readings as it takes.
+
+  Attributes:
+    name: The name of the split.
+    spec: The features that store the columns; empty before the first good row.
+    counts: Client -> number of its examples; without bad clients.
+  """
+
+  def __init__(self, connection: sqlite3.Connection, name: str,
+               reader: rows_lib.Reader, fields: records.Fields, skips: task.Skips,
+               for_store: bool):
+    self.name, self._connection, self._reader = name, connection, reader
+    self._fields, self._for_store = fields, for_store
+    # None before the first row decides them.
+    self._columns = None if fields is None else list(map(
+        columns_lib.Column, {field.column: field for field in fields}.values()))
+    while True:
+      self._first_columns = _copied(self._columns)
+      # Bad clients, and bad records of unknown clients, of this reading.
+      self._skips = task.Skips(skips.enabled)
+      self.spec: list[columns_lib.Feature] = []
+      self.counts: dict[str, int] = {}
+      self._examples: list[tuple] = []
+      self._clients: list[tuple] = []
+      try:
+        self._read()
+        break
+      except columns_lib.Again:
+        for table in ('examples', 'client_metadata'):
+          connection.execute(f'DELETE FROM {table} WHERE split_name = ?', [name])
+    for client, message in self._skips.items():
+      skips.client(client, task.BadClientError(message))
+    if not self.counts:
+      raise ValueError(f'{reader.name} has no client whose data are good')
+
+  def _read(self) -> None:
+    """Reads and writes all rows. Raises columns_lib.Again."""
+    total = sum(state[1] for state in self._reader.states())
+    with tqdm.tqdm(total=total or None, unit='B', unit_scale=True, dynamic_ncols=True,
+                   delay=1.0, desc=f'{self._reader.name} ({self.name})') as bar:
+      for row in self._reader.rows(bar.update):
+        self._add(row)
+    self._write()
+    for client in self._skips.clients:
+      self.counts.pop(client, None)
+
+  def _add(self, row: rows_lib.Row) -> None:
+    location, client, record = row
+    try:
+      if isinstance(record, ValueError):
+        raise record
+      if client is None:
+        client = rows_lib.client_of(record, self._reader.client_field)
+      serialized = columns_lib.serialize(*self._values(record))
+    except ValueError as error:
+      if not self.spec:  # What a bad record decided about the columns does not count.
+        self._columns = _copied(self._first_columns)
+      self._add_bad(location, client, error)
+      return
+    if client not in self.counts:
+      self.counts[client] = 0
+      location = _short(location) if self._for_store else ''
+      self._clients.append((client, self.name, 0, location))
+    self.counts[client] += 1
+    self._examples.append((self.name, client, serialized))
+    if len(self._examples) >= _BATCH:
+      self._write()
+
+  def _values(self, record: Mapping[str, Any]
+             ) -> tuple[list[columns_lib.Feature], dict[str, Any]]:
+    """The features and their values in a record. Raises ValueError or Again."""
+    client_field = self._reader.client_field
+    if self._columns is None:
+      names = [name for name in record if name != client_field]
+      if len(names) > _MAX_FIELDS:
+        raise ValueError(f'there are {len(names)} fields, more than {_MAX_FIELDS}: '
+                         'numbers of one kind belong into one list')
+      self._columns = [
+          columns_lib.Column(records.Field(name=name)) for name in names]
+    if self._fields is None and (
+        len(record) != len(self._columns) + (client_field in record)):
+      known = {client_field, *(column.field.column for column in self._columns)}
+      for name in record:
+        if name not in known:
+          raise ValueError(f'field {name!r} is not in the first record: name the '
+                           'fields to read')
+    values = {}
+    for column in self._columns:
+      name = column.field.column
+      if name not in record and not column.field.optional:
+        raise ValueError(f'there is no field {name!r}; there are '
+                         f'{records.names(record)}')
+      values[name] = column.value(record.get(name))
+    self.spec = self.spec or [
+        column.feature(as_bytes=self._for_store)
+        for column in sorted(self._columns, key=lambda column: column.field.column)]
+    return self.spec, values
+
+  def _add_bad(self, location: str, client: str | None, error: ValueError) -> None:
+    if not isinstance(error, task.BadClientError):
+      kind, source = ValueError, [location]
+      if client is not None:
+        kind = task.BadClientError
+        source.append(f'client {_short(repr(client), 100)}')
+      error = kind(_short(f'{", ".join(filter(None, source))}: {error}'))
+    # Of many records of unknown clients, only the first keep their messages.
+    if client is None and len(self._skips.records) >= _BATCH:
+      error = _ANOTHER
+    self._skips.client(client, error)
+
+  def _write(self) -> None:
+    for statement, values in (
+        ('INSERT INTO examples VALUES (?, ?, ?)', self._examples),
+        ('INSERT INTO client_metadata VALUES (?, ?, ?, ?)', self._clients)):
+      self._connection.executemany(statement, values)
+      values.clear()
 
 
 def folder(cache_dir: str | os.PathLike[str] | None = None) -> pathlib.Path:
@@ -40,7 +302,7 @@ def folder(cache_dir: str | os.PathLike[str] | None = None) -> pathlib.Path:
       'tff_pipelines')
 
 
-def opened(reader: rows.Reader, *, fields: records.Fields,
+def opened(reader: rows_lib.Reader, *, fields: records.Fields,
            skips: task.Skips, cache_dir: str | os.PathLike[str] | None = None,
            no_cache: bool = False) -> sqlite.SqliteSource:
   """Opens the clients of files from their copy, which is written if there is none.
@@ -57,16 +319,16 @@ def opened(reader: rows.Reader, *, fields: records.Fields,
     ValueError: On bad data that are not to be skipped.
     OSError: If the copy can't be written.
   """
-  def write(path, **recorded):
-    convert.write(path, {_SPLIT: reader}, fields=fields,
-                  skips=task.Skips(skips.enabled), for_store=True, **recorded)
+  def write_copy(path, **recorded):
+    write(path, {_SPLIT: reader}, fields=fields, skips=task.Skips(skips.enabled),
+          for_store=True, **recorded)
 
   if no_cache:
     descriptor, name = tempfile.mkstemp(prefix=_COPY, suffix='.sqlite')
     os.close(descriptor)
-    path, deletion = pathlib.Path(name), janitor.deleted_with_process(name)
+    path, deletion = pathlib.Path(name), rows_lib.deleted_with_process(name)
     try:
-      write(path)
+      write_copy(path)
       source = _source(reader, path, fields, skips)
     except BaseException:
       deletion.communicate()
@@ -93,7 +355,7 @@ def opened(reader: rows.Reader, *, fields: records.Fields,
     # Waits for another process that writes the same copy.
     fcntl.flock(lock, fcntl.LOCK_EX)
     if not path.exists():
-      write(path, identity=identity, states=[states])
+      write_copy(path, identity=identity, states=[states])
       size = path.stat().st_size
       size = f'{size / 1e9:.1f} GB' if size >= 1e9 else f'{size / 1e6:.1f} MB'
       print(f'{reader.name}: copied to {path}, {size} of private data. --no_cache '
@@ -101,7 +363,7 @@ def opened(reader: rows.Reader, *, fields: records.Fields,
   return _source(reader, path, fields, skips)
 
 
-def _source(reader: rows.Reader, path: pathlib.Path, fields: records.Fields,
+def _source(reader: rows_lib.Reader, path: pathlib.Path, fields: records.Fields,
             skips: task.Skips) -> sqlite.SqliteSource:
   with sqlite.connected(path) as connection:
     for client, message in connection.execute('SELECT * FROM skipped'):

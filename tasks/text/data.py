@@ -10,7 +10,6 @@ import numpy as np
 from tasks import checks
 from tasks import official as official_files
 from tasks import task
-from tasks.sources import arrays as sources
 from tasks.sources import open_source
 from tasks.sources import records
 
@@ -114,7 +113,7 @@ def open_embedded(
         f'num_clients must be from 2 to the {count} speeches, found {num_clients!r}')
   texts, tags = zip(*speeches())
   columns = {'text': texts, 'tags': tags, 'title': ('',) * count}
-  population, others = records.split_clients(sources.ArraysByClient(
+  population, others = records.split_clients(records.ArraysByClient(
       {name: np.array(columns[name], object) for name in fields},
       np.arange(count) * num_clients // count))
   return records.RawData(train=population, test=others, skips=task.Skips())

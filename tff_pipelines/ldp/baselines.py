@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from aggregators import keys
 from tasks import task as task_lib
-from tasks.sources import arrays as sources
+from tasks.sources import records
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import caveats
 from tff_pipelines.accounting import events
@@ -183,7 +183,7 @@ class FlExperiment(_Baseline, run_lib.Experiment):
     # The owners' features as a task of federated averaging.
     federated = task_lib.Task(
         name=task.task.name, model=task.network.as_model(),
-        train=sources.ArraysByClient(records, np.repeat(
+        train=records.ArraysByClient(records, np.repeat(
             np.arange(len(holdings)), [len(held) for held in holdings])),
         held_out={'test': test}, privacy_unit=task.task.privacy_unit)
     return fedavg_run.build_rounds(

@@ -7,12 +7,12 @@ import pytest
 import tensorflow as tf
 
 from tasks.emnist import image_records
-from tasks.sources import arrays as sources
+from tasks.sources import records
 from tasks import task
 
 
 def _raw(pixels, labels):
-  return sources.ArraysByClient(
+  return records.ArraysByClient(
       {'image': pixels, 'label': np.asarray(labels)}, np.full(len(pixels), 'c'))
 
 

@@ -41,10 +41,10 @@ if __name__ == '__main__':
 import tensorflow as tf
 
 from tasks import task
-from tasks.sources import convert
-from tasks.sources import janitor
 from tasks.sources import open_source
+from tasks.sources import rows
 from tasks.sources import sqlite
+from tasks.sources import store
 from tests.tasks.sources import fuzz_files
 from tests.tasks.sources import fuzz_inputs
 from tests.tasks.sources import populations
@@ -63,7 +63,7 @@ class _Wrong(Exception):
 
 
 class _Deleter:
-  """Instead of janitor.deleted_with_process, whose process takes a while to start."""
+  """Instead of rows.deleted_with_process, whose process takes a while to start."""
 
   def __init__(self, *paths):
     self._paths = paths
@@ -127,8 +127,8 @@ def _converted(given: fuzz_inputs.Input) -> str:
            for path in given.options.get(name, '').split(',') if path]
   try:
     parts = open_source.readers(**given.options)
-    counts = convert.write('out/copy.sqlite', parts, fields=given.options['fields'],
-                           skips=skips, for_store=given.for_store)
+    counts = store.write('out/copy.sqlite', parts, fields=given.options['fields'],
+                         skips=skips, for_store=given.for_store)
   except ValueError as error:
     # yajl takes one integer, -2^63, for an overflow.
     if given.expected is not None and 'integer overflow' not in str(error):
@@ -211,7 +211,7 @@ def _child(job: _Job) -> None:
   tqdm.tqdm.monitor_interval = 0
   _clear()
   fuzz_inputs.warm_up()
-  janitor.deleted_with_process = _Deleter
+  rows.deleted_with_process = _Deleter
   pages = int(pathlib.Path('/proc/self/statm').read_text(encoding='ascii').split()[0])
   limit = pages * resource.getpagesize() + 6 * 2**30
   resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

@@ -140,7 +140,7 @@ class Input:
     files: Path -> content.
     options: Arguments of open_source.readers.
     skip: Whether to skip bad clients.
-    for_store: See convert.write.
+    for_store: See store.write.
     expected: The expected records of the training part; None if they are open.
   """
 

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from tasks.sources import convert
 from tasks.sources import open_source
+from tasks.sources import store
 from tests.tasks.sources import fuzz
 from tests.tasks.sources import fuzz_files
 from tests.tasks.sources import fuzz_inputs
@@ -133,17 +133,17 @@ def _changes_values():
 
 
 def _miscounts():
-  write = convert.write
+  write = store.write
 
   def miscounted(*args, **kwargs):
     clients, examples = write(*args, **kwargs)
     return clients, examples + 1
 
-  convert.write = miscounted
+  store.write = miscounted
 
 
 def _damages_the_copy():
-  write = convert.write
+  write = store.write
 
   def damaged(path, *args, **kwargs):
     counts = write(path, *args, **kwargs)
@@ -151,7 +151,7 @@ def _damages_the_copy():
       connection.execute("UPDATE examples SET serialized_example_proto = x'ff'")
     return counts
 
-  convert.write = damaged
+  store.write = damaged
 
 
 @pytest.mark.parametrize('prepare, kind', [

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tasks.sources import labelled
-from tasks.sources import npz_file
 from tests import data_dir
 
 
@@ -87,7 +86,7 @@ def test_classes_are_those_that_are_given_or_stated_or_counted(
 
 
 def _stated(path):
-  return labelled.stated_classes(path, npz_file.read(path, labelled.CLASS_ARRAYS))
+  return labelled.stated_classes(path, labelled.arrays(path, (), labelled.CLASS_ARRAYS))
 
 
 def test_a_file_that_states_no_classes_says_so(tmp_path):

@@ -10,9 +10,9 @@ import pyarrow
 from pyarrow import parquet
 
 from tasks import task
-from tasks.sources import convert
 from tasks.sources import records
 from tasks.sources import rows as rows_lib
+from tasks.sources import store
 
 FIELDS = (
     records.Field(name='text', kind=records.TEXT),
@@ -126,7 +126,7 @@ class Clients:
 
 def prepared(path, train, test=None):
   """Writes sources to an SQLite file as prepare_data does; its path."""
-  convert.write(
+  store.write(
       path, {split: rows_lib.of_source(source)
              for split, source in (('train', train), ('test', test)) if source},
       fields=None, skips=task.Skips())

@@ -1,4 +1,4 @@
-"""Tests of tasks.sources.sqlite and of the files that convert writes."""
+"""Tests of tasks.sources.sqlite and of the files that store writes."""
 
 import concurrent.futures
 import sqlite3
@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tasks.sources import example_proto
+from tasks.sources import columns
 from tasks.sources import records
 from tasks.sources import sqlite as source_sqlite
 from tasks import task
 from tests.tasks.sources import populations
 
-FEATURE = example_proto.Feature(name='v', dtype=np.dtype(np.int64), shape=())
+FEATURE = columns.Feature(name='v', dtype=np.dtype(np.int64), shape=())
 
 
 def _value(number):
-  return example_proto.serialize([FEATURE], {'v': number})
+  return columns.serialize([FEATURE], {'v': number})
 
 
 def _write(path, rows, metadata=None, index=False):

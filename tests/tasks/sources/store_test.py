@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from tasks import task
-from tasks.sources import convert
 from tasks.sources import open_source
 from tasks.sources import store
 from tests.programs import launcher
@@ -45,7 +44,7 @@ def test_a_copy_is_private_and_found_again(tmp_path, cache, monkeypatch, capsys,
   said = capsys.readouterr()
   assert not said.out and f'copied to {copy}, ' in said.err
   assert 'MB of private data' in said.err and said.err.count('\n') == 1
-  monkeypatch.setattr(convert, 'write', None)  # Would be an error if called.
+  monkeypatch.setattr(store, 'write', None)  # Would be an error if called.
   again = _open(options, cache).train
   assert again.client_ids == first.client_ids
   for client, rows in populations.POPULATION.items():
@@ -95,13 +94,13 @@ def test_what_changes_the_files_or_what_is_read_makes_a_copy_of_its_own(tmp_path
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, cache, monkeypatch):
   options = populations.plain_jsonl(tmp_path, populations.POPULATION)
   path = pathlib.Path(options['data_path'])
-  digest = convert._sha256
+  digest = store._sha256
 
   def changing(readers):
     path.write_text(path.read_text() + '\n')
     return digest(readers)
 
-  monkeypatch.setattr(convert, '_sha256', changing)
+  monkeypatch.setattr(store, '_sha256', changing)
   with pytest.raises(ValueError, match='has changed while it was read'):
     _open(options, cache)
   assert not _copies(cache)
@@ -188,14 +187,14 @@ def test_files_that_come_while_a_folder_is_read_are_not_in_its_copy(
     tmp_path, cache, monkeypatch):
   options = populations.clients_folder(tmp_path, populations.POPULATION)
   late = tmp_path / 'clients' / 'ann' / '3.jsonl'
-  digest = convert._sha256
+  digest = store._sha256
 
   def adding(readers):
     late.write_text((tmp_path / 'clients' / 'ann' / '1.jsonl').read_text())
     return digest(readers)
 
   with monkeypatch.context() as patch:
-    patch.setattr(convert, '_sha256', adding)
+    patch.setattr(store, '_sha256', adding)
     assert len(_open(options, cache).train.examples('ann')['number']) == 2
   assert len(_open(options, cache).train.examples('ann')['number']) == 3
 

@@ -8,7 +8,7 @@ import pytest
 from tasks.sources import open_source
 from tasks import registry
 from tasks.text import shakespeare
-from tasks.sources import arrays as sources
+from tasks.sources import records
 from tasks.text import stackoverflow_data
 from tasks.text import stackoverflow_tag
 from tasks.text import stackoverflow_word
@@ -33,7 +33,7 @@ def test_registry_knows_the_file_that_a_run_keeps():
   assert registry.KEPT_FILES == {'vocabulary': stackoverflow_data.VOCABULARY_FILE}
 
 
-class _Counting(sources.ArraysByClient):
+class _Counting(records.ArraysByClient):
   """Counts how often clients are read."""
 
   reads = 0
