@@ -11,7 +11,6 @@ from scipy import special
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import curves
 from tff_pipelines.accounting import events
-from tff_pipelines.accounting import rdp
 from tff_pipelines.accounting import skellam_distribution
 
 GAUSSIAN = events.CentralGaussian(noise_multiplier=1.0)
@@ -111,7 +110,7 @@ def test_extreme_noise_gives_the_right_limits():
 def test_order_stops_at_the_block_of_the_best_one_without_losing_it():
   for noise in (0.3, 1.0, 30.0, 1e3):
     event = events.CentralGaussian(noise_multiplier=noise)
-    epsilon, order = rdp.epsilon(event, 1e-6)
+    epsilon, order = accountant.renyi_epsilon(event, 1e-6)
     alpha = curves.orders()
     every = (curves.gaussian(noise) + np.log1p(-1 / alpha) -
              (np.log(1e-6) + np.log(alpha)) / (alpha - 1))
@@ -170,7 +169,7 @@ def test_rdp_is_never_below_the_exact_delta_at_ten_thousand_settings():
     variance = float(10**rng.uniform(-2, 4))
     shift = int(rng.integers(1, 6))
     delta = float(10**rng.uniform(-10, -0.5))
-    epsilon, _ = rdp.epsilon_of_curve(
+    epsilon, _ = accountant.epsilon_of_curve(
         curves.skellam(l1=shift, l2=shift, variance=variance), delta)
     half = int(12 * math.sqrt(variance)) + 30
     k = np.arange(-half, half + 1, dtype=np.float64)
@@ -184,7 +183,7 @@ def test_rdp_is_never_below_the_exact_delta_at_ten_thousand_settings():
   target = 10**rng.uniform(-10, -0.5, 5000)
   count = rng.integers(1, 2000, 5000)
   for z, delta, times in zip(noise, target, count):
-    epsilon, _ = rdp.epsilon_of_curve(times * curves.gaussian(float(z)), delta)
+    epsilon, _ = accountant.epsilon_of_curve(times * curves.gaussian(float(z)), delta)
     joint = z / math.sqrt(times)
     a, b = 0.5 / joint, epsilon * joint
     exact = special.ndtr(a - b) - math.exp(
@@ -229,8 +228,8 @@ def test_warnings_say_where_a_guarantee_is_weak_or_misread():
 def test_epsilon_of_a_long_subsampled_run_needs_the_first_orders_only(
     monkeypatch):
   max_orders = []
-  curve = rdp.curve
-  monkeypatch.setattr(rdp, 'curve', lambda event, max_order, amplification: (
+  curve = accountant.curve
+  monkeypatch.setattr(accountant, 'curve', lambda event, max_order, amplification: (
       max_orders.append(max_order) or curve(event, max_order, amplification)))
   assert accountant.epsilon(sampled(SKELLAM, 100 / 3400, 1500), 1e-4) > 0
   assert max_orders == [128]

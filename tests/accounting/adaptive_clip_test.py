@@ -15,7 +15,6 @@ from tff_pipelines.accounting import calibration
 from tff_pipelines.accounting import events
 from tff_pipelines.accounting import ledger as ledger_lib
 from tff_pipelines.accounting import mechanisms
-from tff_pipelines.accounting import query as query_lib
 
 MECHANISMS = params_lib.MECHANISMS
 ROOT = pathlib.Path(__file__).parents[2]
@@ -152,7 +151,7 @@ def test_account_takes_the_flags_of_the_clip_and_the_rotation():
 
 
 def test_honest_fraction_means_nothing_to_a_trusted_server():
-  query = query_lib.Query(kind='epsilon', delta=1e-3)
+  query = answers.Query(kind='epsilon', delta=1e-3)
   whole = answers.answer(query, _mechanism('skellam_central'))
   half = answers.answer(
       query, _mechanism('skellam_central', min_honest_fraction=0.5))

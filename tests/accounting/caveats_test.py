@@ -13,7 +13,6 @@ from tff_pipelines.accounting import answers
 from tff_pipelines.accounting import caveats
 from tff_pipelines.accounting import events
 from tff_pipelines.accounting import mechanisms
-from tff_pipelines.accounting import query as query_lib
 
 CAVEAT = caveats.Caveat('large epsilon', 'epsilon=40 says next to nothing')
 
@@ -96,6 +95,6 @@ GRID = dict(clip=10.0, dimension=250, cohort_size=100.0, population=1000, bits=8
         'published sensitivity', 'published conversion'])])
 def test_answers_name_their_warnings(mechanism, settings, names):
   answer = answers.answer(
-      query_lib.Query(delta=1e-5, allow_degenerate=True),
+      answers.Query(delta=1e-5, allow_degenerate=True),
       mechanisms.build(mechanism, **settings))
   assert _names(answer.warnings) == names

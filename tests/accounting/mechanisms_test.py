@@ -8,7 +8,6 @@ from tff_pipelines.accounting import answers
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import events
 from tff_pipelines.accounting import mechanisms
-from tff_pipelines.accounting import query as query_lib
 from tff_pipelines.accounting import schemes
 
 SUMS = mechanisms.names(mechanisms.SumMechanism)
@@ -36,7 +35,7 @@ def test_the_table_is_complete():
 def test_rows_name_fields_of_their_kind_or_of_a_query(name):
   family = mechanisms.MECHANISMS[name]
   fields = {field.name for field in dataclasses.fields(family.kind)}
-  asked = {field.name for field in dataclasses.fields(query_lib.Query)}
+  asked = {field.name for field in dataclasses.fields(answers.Query)}
   assert family.uses <= fields | asked
   assert family.knob is None or family.knob in fields & family.uses
   assert family.counter is None or family.counter in fields & family.uses

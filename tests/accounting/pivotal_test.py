@@ -10,10 +10,10 @@ from scipy import stats
 from aggregators import params as params_lib
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import base
+from tff_pipelines.accounting import curves
 from tff_pipelines.accounting import events
 from tff_pipelines.accounting import mechanisms
-from tff_pipelines.accounting import sampling
-from tff_pipelines.accounting import subsampling
+from tff_pipelines.accounting import schemes
 
 GAUSSIAN_CURVE = 0.4 * np.arange(2, 130)
 
@@ -38,7 +38,7 @@ def _by_enumeration(population, rate, fraction, colluders, dropout):
 @pytest.mark.parametrize('dropout', [0.0, 0.1, 0.6])
 def test_the_probability_is_that_of_an_enumeration_of_the_others(
     fraction, colluders, rate, dropout):
-  probability = sampling.pivotal_probability(7, rate, fraction, colluders, dropout)
+  probability = schemes.pivotal_probability(7, rate, fraction, colluders, dropout)
   # For any rate of dropouts up to the one that was given.
   expected = max(_by_enumeration(7, rate, fraction, colluders, lower)
                  for lower in np.linspace(0, dropout, 13 if dropout else 1))
@@ -58,12 +58,12 @@ def test_probabilities_of_large_populations_are_those_of_a_simulation():
   # The worst rate is about 0.06: 12 of 200 may be missing.
   for largest, worst in ((0.03, simulated[0]), (0.07, max(simulated)),
                       (0.5, max(simulated))):
-    probability = sampling.pivotal_probability(10**5, 2e-3, 0.92, 3, largest)
+    probability = schemes.pivotal_probability(10**5, 2e-3, 0.92, 3, largest)
     assert 0.95 * worst < probability < 1.15 * worst and worst > 1e-4
 
 
 def test_a_dropout_rate_that_is_too_high_promises_less():
-  probabilities = [sampling.pivotal_probability(1000, 0.1, 0.9, 0, rate)
+  probabilities = [schemes.pivotal_probability(1000, 0.1, 0.9, 0, rate)
                    for rate in (0.0, 1e-9, 0.02, 0.05, 0.1, 0.3, 0.99)]
   assert probabilities[0] == 0 and np.all(np.diff(probabilities) >= 0)
   assert probabilities[3] < probabilities[4]
@@ -74,22 +74,22 @@ def test_a_dropout_rate_that_is_too_high_promises_less():
     (1.0, 0.0), (1.0, 0.5), (0.6, 0.0)])
 def test_without_colluders_others_alone_decide_if_no_client_may_drop_out(
     fraction, dropout):
-  assert sampling.pivotal_probability(50, 0.1, fraction, 0, dropout) == 0
+  assert schemes.pivotal_probability(50, 0.1, fraction, 0, dropout) == 0
   assert _by_enumeration(7, 0.3, fraction, 0, dropout) == 0 or fraction == 1
 
 
 def test_the_cost_lies_between_hidden_and_shown():
   rate = 0.02
-  hidden = subsampling.poisson(GAUSSIAN_CURVE, rate)
-  shown = subsampling.revealed(GAUSSIAN_CURVE, rate)
+  hidden = curves.poisson(GAUSSIAN_CURVE, rate)
+  shown = curves.revealed(GAUSSIAN_CURVE, rate)
   assert np.all(hidden < shown) and np.all(shown < GAUSSIAN_CURVE)
   last = hidden
   for probability in (1e-9, 1e-3, 0.3, 0.999):
-    curve = subsampling.pivotal(hidden, shown, probability)
+    curve = curves.pivotal(hidden, shown, probability)
     assert np.all(curve >= last) and np.all(curve < shown)
     last = curve
-  np.testing.assert_array_equal(subsampling.pivotal(hidden, shown, 0.0), hidden)
-  np.testing.assert_array_equal(subsampling.pivotal(hidden, shown, 1.0), shown)
+  np.testing.assert_array_equal(curves.pivotal(hidden, shown, 0.0), hidden)
+  np.testing.assert_array_equal(curves.pivotal(hidden, shown, 1.0), shown)
   # The definition, where nothing overflows.
   alpha = np.arange(2, 20)
   np.testing.assert_allclose(shown[:18], np.log(
@@ -98,10 +98,10 @@ def test_the_cost_lies_between_hidden_and_shown():
 
 def test_infinite_and_huge_losses_stay_what_they_are():
   curve = np.array([3.0, 1e4, np.inf])
-  revealed = subsampling.revealed(curve, 0.1)
+  revealed = curves.revealed(curve, 0.1)
   assert np.isinf(revealed[2])
   assert revealed[1] == pytest.approx(1e4 + math.log(0.1) / 2)
-  both = subsampling.pivotal(np.array([1.0, np.inf]), np.array([2.0, np.inf]), 0.5)
+  both = curves.pivotal(np.array([1.0, np.inf]), np.array([2.0, np.inf]), 0.5)
   assert np.isinf(both[1]) and 1 < both[0] < 2
 
 

@@ -13,7 +13,6 @@ from tff_pipelines.accounting import base
 from tff_pipelines.accounting import events
 from tff_pipelines.accounting import ledger as ledger_lib
 from tff_pipelines.accounting import mechanisms
-from tff_pipelines.accounting import sampling as sampling_lib
 from tff_pipelines.accounting import schemes
 
 POPULATION = 400
@@ -163,7 +162,7 @@ def test_cohorts_of_a_seed_are_always_the_same(sampling, expected):
 
 
 @pytest.mark.parametrize('sampling, expected, largest, planned', [
-    ('poisson', 100, 400, sampling_lib.cohort_upper_quantile(400, 0.25)),
+    ('poisson', 100, 400, schemes.cohort_upper_quantile(400, 0.25)),
     ('fixed', 100, 100, None), ('none', 400, 400, None)])
 def test_cohorts_are_expected_planned_for_and_bounded(
     sampling, expected, largest, planned):
@@ -206,7 +205,7 @@ def test_the_event_of_a_round_is_that_of_its_sampling(sampling, expected):
 def test_pivotal_clients_are_those_of_random_cohorts():
   settings = (0.9, 1, 0.1)
   assert _scheme('poisson').pivotal_probability(*settings) == (
-      sampling_lib.pivotal_probability(POPULATION, 0.25, *settings)) > 0
+      schemes.pivotal_probability(POPULATION, 0.25, *settings)) > 0
   assert _scheme('fixed').pivotal_probability(*settings) == 0
   assert _scheme('none').pivotal_probability(*settings) == 0
 

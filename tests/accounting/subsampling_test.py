@@ -11,7 +11,6 @@ import pytest
 from tests.accounting import curves_test
 from tff_pipelines.accounting import curves
 from tff_pipelines.accounting import skellam_distribution
-from tff_pipelines.accounting import subsampling
 
 
 def exact_curve(log_p, log_q, max_order):
@@ -28,7 +27,7 @@ def test_tight_bound_is_the_divergence_of_the_mixture(variance, rate, shift):
   moved, base = curves_test.skellam_logs(variance, shift)
   mixed = np.logaddexp(np.log(rate) + moved, np.log1p(-rate) + base)
   exact = exact_curve(mixed, base, 20)
-  amplified = subsampling.poisson(exact_curve(moved, base, 20), rate)
+  amplified = curves.poisson(exact_curve(moved, base, 20), rate)
   np.testing.assert_allclose(amplified, exact, rtol=1e-7, atol=1e-12)
   # The other direction is the smaller one.
   assert (exact_curve(base, mixed, 20) <= amplified * (1 + 1e-9) + 1e-13).all()
@@ -41,20 +40,20 @@ def test_tight_bound_equals_dp_accounting_for_gaussians(rate):
   oracle.compose(dp_accounting.PoissonSampledDpEvent(
       rate, dp_accounting.GaussianDpEvent(0.9)))
   np.testing.assert_allclose(
-      subsampling.poisson(curves.gaussian(0.9, 128), rate), oracle._rdp,  # pylint: disable=protected-access
+      curves.poisson(curves.gaussian(0.9, 128), rate), oracle._rdp,  # pylint: disable=protected-access
       rtol=1e-8)
 
 
 BOUNDS = pytest.mark.parametrize('bound', [
-    subsampling.poisson, functools.partial(subsampling.poisson, generic=True),
-    subsampling.fixed_size])
+    curves.poisson, functools.partial(curves.poisson, generic=True),
+    curves.fixed_size])
 
 
 def test_generic_bound_is_between_tight_and_three_times_its_moment():
   curve = curves.skellam(l1=20, l2=4, variance=25.0)
   alpha = curves.orders()
-  tight = subsampling.poisson(curve, 0.03)
-  generic = subsampling.poisson(curve, 0.03, generic=True)
+  tight = curves.poisson(curve, 0.03)
+  generic = curves.poisson(curve, 0.03, generic=True)
   assert (generic >= tight).all() and (generic > tight * 1.01).any()
   assert (generic * (alpha - 1) <= tight * (alpha - 1) + np.log(3) + 1e-9).all()
 
@@ -62,7 +61,7 @@ def test_generic_bound_is_between_tight_and_three_times_its_moment():
 @pytest.mark.parametrize('fraction', [0.001, 0.03, 0.5])
 def test_fixed_size_bound_equals_its_sum_in_exact_arithmetic(fraction):
   curve = curves.gaussian(3.0, 40)
-  amplified = subsampling.fixed_size(curve, fraction)
+  amplified = curves.fixed_size(curve, fraction)
   with mpmath.workdps(50):
     for alpha in (2, 3, 10, 40):
       gamma = mpmath.mpf(fraction)
@@ -83,7 +82,7 @@ def test_fixed_size_bound_is_not_below_the_one_for_gaussians_alone(fraction):
       orders, dp_rdp.rdp_privacy_accountant.NeighborRel.REPLACE_ONE)
   oracle.compose(dp_accounting.SampledWithoutReplacementDpEvent(
       1000, int(1000 * fraction), dp_accounting.GaussianDpEvent(3.0)))
-  amplified = subsampling.fixed_size(curves.gaussian(3.0, 64), fraction)
+  amplified = curves.fixed_size(curves.gaussian(3.0, 64), fraction)
   assert (amplified >= np.minimum(oracle._rdp, curves.gaussian(3.0, 64))  # pylint: disable=protected-access
           * (1 - 1e-9)).all()
 
@@ -101,7 +100,7 @@ def test_fixed_size_bound_holds_for_replaced_and_for_zeroed_clients(
   def released(value):
     return np.log(fraction * moved[value] + (1 - fraction) * moved[0])
 
-  bound = subsampling.fixed_size(
+  bound = curves.fixed_size(
       curves.skellam(l1=2, l2=2, variance=variance, max_order=16), fraction)
   for first in (-1, 0, 1):
     for second in (-1, 0, 1):
@@ -129,22 +128,22 @@ def test_infinite_orders_stay_infinite_and_spare_the_lower_ones(bound):
 
 
 def test_huge_divergences_do_not_overflow():
-  amplified = subsampling.poisson(np.linspace(1e5, 1e8, 1023), 1e-9)
+  amplified = curves.poisson(np.linspace(1e5, 1e8, 1023), 1e-9)
   assert np.isfinite(amplified).all() and (amplified > 1e4).all()
 
 
 def test_rate_one_is_no_amplification():
   curve = curves.gaussian(1.0)
-  np.testing.assert_array_equal(subsampling.poisson(curve, 1.0), curve)
+  np.testing.assert_array_equal(curves.poisson(curve, 1.0), curve)
 
 
 @pytest.mark.parametrize('rate', [1e-6, 0.1, 1.0])
 def test_pure_amplification_has_its_closed_form(rate):
-  assert subsampling.pure_poisson(0.7, rate) == pytest.approx(
+  assert curves.pure_poisson(0.7, rate) == pytest.approx(
       np.log(1 + rate * (np.exp(0.7) - 1)), rel=1e-9)
-  assert subsampling.pure_poisson(1000.0, rate) == pytest.approx(
+  assert curves.pure_poisson(1000.0, rate) == pytest.approx(
       1000 + np.log(rate))
-  assert subsampling.pure_poisson(np.inf, rate) == np.inf
+  assert curves.pure_poisson(np.inf, rate) == np.inf
 
 
 @pytest.mark.parametrize('rate', [1e-6, 1e-8, 1e-10, 1e-14])
@@ -154,7 +153,7 @@ def test_tiny_sampling_rates_lose_nothing_to_rounding(rate):
   curve = alpha / (2 * 10.0**2)
   leading = alpha / 2 * rate**2 * np.expm1(curve[0])
   np.testing.assert_allclose(
-      subsampling.poisson(curve, rate), leading, rtol=1e-2)
-  amplified = subsampling.fixed_size(curve, rate)
+      curves.poisson(curve, rate), leading, rtol=1e-2)
+  amplified = curves.fixed_size(curve, rate)
   second = min(4 * np.expm1(curve[0]), 2 * np.exp(curve[0]))
   np.testing.assert_allclose(amplified, alpha / 2 * rate**2 * second, rtol=1e-2)

@@ -9,7 +9,6 @@ from scipy import special
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import curves
 from tff_pipelines.accounting import events
-from tff_pipelines.accounting import smooth_sensitivity
 from tff_pipelines.accounting import voting
 
 Vote = events.Vote
@@ -172,14 +171,14 @@ SMOOTH = Vote(scheme='ae', level='instance', noise='gaussian',
 
 def cost_of(votes):
   ordered = sorted(votes, reverse=True)
-  log_q = smooth_sensitivity._log_q(ordered, STDDEV)  # pylint: disable=protected-access
-  return smooth_sensitivity.cost(log_q, STDDEV, ORDER)
+  log_q = voting._log_q(ordered, STDDEV)  # pylint: disable=protected-access
+  return voting.cost(log_q, STDDEV, ORDER)
 
 
 @pytest.mark.parametrize('votes', [(700, 200, 100), (990, 5, 5), (420, 300, 280),
                                    (600, 350, 50)])
 def test_local_sensitivity_bounds_every_moved_vote(votes):
-  bounds = smooth_sensitivity.sensitivities_at_distance(votes, STDDEV, ORDER)
+  bounds = voting.sensitivities_at_distance(votes, STDDEV, ORDER)
   here = cost_of(votes)
   for giver in range(3):
     for taker in range(3):
@@ -191,7 +190,7 @@ def test_local_sensitivity_bounds_every_moved_vote(votes):
 
 def test_sensitivity_at_a_distance_covers_that_of_reachable_votes():
   votes = (700, 200, 100)
-  bounds = smooth_sensitivity.sensitivities_at_distance(votes, STDDEV, ORDER)
+  bounds = voting.sensitivities_at_distance(votes, STDDEV, ORDER)
   moved = list(votes)
   for distance in range(1, 200):
     moved[0] -= 1
@@ -206,22 +205,22 @@ def test_sensitivity_at_a_distance_covers_that_of_reachable_votes():
 def test_data_dependent_cost_of_smooth_release_agrees_with_the_theorem():
   log_q = -60.0
   integer = voting.data_dependent_curve(log_q, SMOOTH.curve(1024, 'tight'))
-  real = smooth_sensitivity.cost(log_q, STDDEV, ORDER)
+  real = voting.cost(log_q, STDDEV, ORDER)
   assert real == pytest.approx(integer[int(ORDER) - 2], rel=0.05)
 
 
 def test_smooth_release_is_noisy_centred_and_costs_something():
   votes = [(560, 400, 40)] * 20
   rng = np.random.default_rng(0)
-  exact, sensitivity = smooth_sensitivity.exact_cost(SMOOTH, votes, ORDER, 0.02)
+  exact, sensitivity = voting.exact_cost(SMOOTH, votes, ORDER, 0.02)
   assert exact == pytest.approx(20 * cost_of(votes[0]))
   scale = 0.1 * sensitivity
   assert 0 < scale < exact / 4
-  own = smooth_sensitivity.release_cost(0.02, 0.1, ORDER)
+  own = voting.release_cost(0.02, 0.1, ORDER)
   assert own == pytest.approx(
       ORDER * math.exp(0.04) / 0.01 +
       (-0.5 * math.log(1 - 0.32) + 0.16) / (ORDER - 1))
-  values = np.array([smooth_sensitivity.release(
+  values = np.array([voting.release(
       SMOOTH, votes, order=ORDER, beta=0.02, noise=0.1, random=rng)
                      for _ in range(60)]) - own
   assert values.std() == pytest.approx(scale, rel=0.4)
@@ -233,8 +232,8 @@ def test_smooth_release_is_noisy_centred_and_costs_something():
     Vote(scheme='ae', noise='gaussian', noise_stddev=40.0)])
 def test_smooth_release_is_refused_beyond_its_proof(event):
   with pytest.raises(ValueError, match='smooth sensitivity is proved'):
-    smooth_sensitivity.release(
+    voting.release(
         event, [(9, 1)], order=4.0, beta=0.01, noise=1.0,
         random=np.random.default_rng(0))
   with pytest.raises(ValueError, match='order'):
-    smooth_sensitivity.release_cost(0.1, 1.0, 5.1)
+    voting.release_cost(0.1, 1.0, 5.1)

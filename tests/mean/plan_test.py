@@ -8,7 +8,7 @@ import pytest
 
 from tests import statistics_lib
 from tff_pipelines.accounting import accountant
-from tff_pipelines.accounting import analytic_gaussian
+from tff_pipelines.accounting import calibration
 from tff_pipelines.accounting import combinators
 from tff_pipelines.accounting import events
 from tff_pipelines.mean import plan as plan_lib
@@ -62,14 +62,14 @@ def test_analytic_gaussian_meets_delta_with_minimum_noise(epsilon, delta):
       return mpmath.ncdf(centre - shift) - mpmath.exp(epsilon) * mpmath.ncdf(
           -centre - shift)
 
-  noise = analytic_gaussian.noise_multiplier(epsilon=epsilon, delta=delta)
+  noise = calibration.analytic_noise_multiplier(epsilon=epsilon, delta=delta)
   assert exact(noise) <= delta < exact(noise * (1 - 1e-6))
-  assert exact(noise) <= analytic_gaussian.delta(noise, epsilon)
+  assert exact(noise) <= calibration.analytic_delta(noise, epsilon)
 
 
 def test_analytic_gaussian_agrees_with_the_loss_distribution():
-  event = events.CentralGaussian(noise_multiplier=analytic_gaussian
-                                 .noise_multiplier(epsilon=2.0, delta=1e-5))
+  event = events.CentralGaussian(
+      noise_multiplier=calibration.analytic_noise_multiplier(epsilon=2.0, delta=1e-5))
   assert accountant.epsilon(event, 1e-5, accountant='pld') == pytest.approx(
       2.0, rel=1e-3)
 
@@ -79,7 +79,7 @@ def test_analytic_gaussian_agrees_with_the_loss_distribution():
     (1.0, 1.0, 'delta'), (1e-300, 1e-300, 'cannot be reached')])
 def test_analytic_gaussian_refuses(epsilon, delta, message):
   with pytest.raises(ValueError, match=message):
-    analytic_gaussian.noise_multiplier(epsilon=epsilon, delta=delta)
+    calibration.analytic_noise_multiplier(epsilon=epsilon, delta=delta)
 
 
 def test_accountant_rdp_accounts_the_gaussian_as_skellam():

@@ -23,9 +23,8 @@ from tff_pipelines.accounting import answers
 from tff_pipelines.accounting import decimals
 from tff_pipelines.accounting import events
 from tff_pipelines.accounting import mechanisms
-from tff_pipelines.accounting import query as query_lib
-from tff_pipelines.accounting import report
 from tff_pipelines.experiment import settings as settings_lib
+from tff_pipelines.queries import run as run_lib
 from tff_pipelines.queries import settings
 
 KEYS = ['epsilon', 'epsilon_server', 'delta', 'noise_multiplier', 'rounds',
@@ -118,7 +117,7 @@ def test_federated_emnist_setting_by_the_answers_behind_the_binary(
       mechanism='skellam', clip=0.03, bits=bits, dimension=1018174,
       cohort_size=100.0, population=3400, rounds=1500, sampling='poisson')
   for amplification, expected in (('tight', tight), ('generic', generic)):
-    result = answers.answer(query_lib.Query(
+    result = answers.answer(answers.Query(
         kind='noise_multiplier', epsilon=10.0, delta=1 / 3400,
         amplification=amplification), mechanism)
     assert result.noise_multiplier == pytest.approx(expected, abs=5e-5)
@@ -234,7 +233,7 @@ def test_text_never_shows_less_than_what_was_computed(epsilon, server, delta, no
       epsilon=epsilon, epsilon_server=server, delta=delta, rounds=3,
       noise_multiplier=noise, local_stddev_grid=noise, adjacency='zero-out',
       sampling='poisson', trust_model='the noise is that of the clients')
-  text = report.as_text(answer)
+  text = run_lib.as_text(answer)
   numbers = dict(re.findall(r'(\w+): (\S+)', text))
   text = ' '.join(text.split())
   for key, value in (('epsilon', epsilon), ('epsilon_server', server),
@@ -251,24 +250,24 @@ def test_text_never_shows_less_than_what_was_computed(epsilon, server, delta, no
 def test_delta_and_noise_that_were_asked_for_are_shown_rounded_up():
   gaussian = mechanisms.SumMechanism(
       mechanism='gaussian', noise_multiplier=0.987654321)
-  result = answers.answer(query_lib.Query(kind='delta', epsilon=0.5), gaussian)
-  shown = dict(re.findall(r'(\w+): (\S+)', report.as_text(result)))
+  result = answers.answer(answers.Query(kind='delta', epsilon=0.5), gaussian)
+  shown = dict(re.findall(r'(\w+): (\S+)', run_lib.as_text(result)))
   assert result.delta <= float(shown['delta']) <= result.delta * 1.000001
   solved = answers.answer(
-      query_lib.Query(kind='noise_multiplier', epsilon=3.0, delta=1 / 3400),
+      answers.Query(kind='noise_multiplier', epsilon=3.0, delta=1 / 3400),
       gaussian.replace(noise_multiplier=None))
-  shown = dict(re.findall(r'(\w+): (\S+)', report.as_text(solved)))
+  shown = dict(re.findall(r'(\w+): (\S+)', run_lib.as_text(solved)))
   assert float(shown['noise_multiplier']) >= solved.noise_multiplier
   # So what is shown keeps the target.
   again = answers.answer(
-      query_lib.Query(kind='epsilon', delta=1 / 3400),
+      answers.Query(kind='epsilon', delta=1 / 3400),
       gaussian.replace(noise_multiplier=float(shown['noise_multiplier'])))
   assert again.epsilon <= 3.0
 
 
 def test_caveats_show_large_epsilons_rounded_up():
   result = answers.answer(
-      query_lib.Query(kind='epsilon', delta=1e-5),
+      answers.Query(kind='epsilon', delta=1e-5),
       mechanisms.SumMechanism(
           mechanism='gaussian', noise_multiplier=0.05, rounds=10,
           sampling='poisson', cohort_size=10.0, population=1000))
@@ -365,7 +364,7 @@ def test_plot_that_can_not_be_written_is_refused_before_anything_is_computed(
 
 def test_every_setting_of_a_mechanism_and_a_query_is_a_flag_with_its_default():
   flags = settings_lib.declared(settings.AccountSettings)
-  kinds = [query_lib.Query,
+  kinds = [answers.Query,
            *(family.kind for family in mechanisms.MECHANISMS.values())]
   for kind in kinds:
     for field in dataclasses.fields(kind):

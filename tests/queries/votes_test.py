@@ -9,7 +9,6 @@ import pytest
 from tests.queries import account_test
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import events
-from tff_pipelines.accounting import smooth_sensitivity
 from tff_pipelines.accounting import voting
 from tff_pipelines.queries import votes as votes_query
 
@@ -73,12 +72,12 @@ def test_release_is_noisy_and_pays_for_itself(tmp_path, monkeypatch):
   answer = account_test.as_json(*flags)
   event = events.Vote(
       scheme='ae', noise='gaussian', level='instance', noise_stddev=40.0)
-  exact, sensitivity = smooth_sensitivity.exact_cost(event, VOTES, 8.0, 0.02)
+  exact, sensitivity = voting.exact_cost(event, VOTES, 8.0, 0.02)
   noise = float(np.random.default_rng().standard_normal())
-  cost = exact + 10 * sensitivity * noise + smooth_sensitivity.release_cost(
+  cost = exact + 10 * sensitivity * noise + voting.release_cost(
       0.02, 10.0, 8.0)
   assert answer['epsilon_released'] == pytest.approx(
-      smooth_sensitivity.epsilon_of_cost(cost, 8.0, 1e-3), rel=1e-12)
+      voting.epsilon_of_cost(cost, 8.0, 1e-3), rel=1e-12)
   # Nothing in it is private: neither the exact number nor the sensitivity.
   assert answer['epsilon_data_dependent'] is None
   assert not any('do not publish' in text for text in answer['warnings'])
@@ -93,7 +92,7 @@ def test_releases_differ(tmp_path):
 
 def test_epsilon_of_a_cost_is_that_of_the_renyi_accountant():
   curve = events.CentralGaussian(noise_multiplier=2.0).curve(64, 'tight')
-  epsilons = [smooth_sensitivity.epsilon_of_cost(cost, order, 1e-5)
+  epsilons = [voting.epsilon_of_cost(cost, order, 1e-5)
               for order, cost in enumerate(curve, start=2)]
   assert min(epsilons) == pytest.approx(accountant.epsilon(
       events.CentralGaussian(noise_multiplier=2.0), 1e-5, accountant='rdp'))

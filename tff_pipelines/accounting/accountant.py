@@ -4,15 +4,19 @@ from collections.abc import Callable
 import dataclasses
 import math
 
+import numpy as np
+
 from aggregators import validate
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import caveats as caveats_lib
+from tff_pipelines.accounting import curves
 from tff_pipelines.accounting import decimals
 from tff_pipelines.accounting import pairs
 from tff_pipelines.accounting import pld
-from tff_pipelines.accounting import rdp
 
 LARGE_EPSILON = 20.0
+# Orders are searched in growing blocks; most answers lie in the first.
+_BLOCKS = (128, 256, 512, curves.MAX_ORDER)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,6 +48,61 @@ def check_delta(delta: float) -> None:
   validate.finite(delta=delta)
   if not 0 <= delta < 1:
     raise ValueError(f'delta must be in [0, 1), found {delta!r}')
+
+
+def curve(event: base.Event, max_order: int = curves.MAX_ORDER,
+          amplification: str = 'tight') -> np.ndarray:
+  """Renyi divergence of the event at the orders 2..max_order, checked."""
+  return curves.checked(
+      event.curve(max_order, amplification), type(event).__name__)
+
+
+def _epsilons(curve_: np.ndarray, delta: float) -> np.ndarray:
+  """Epsilon from each order (arXiv 2004.00010, Proposition 12)."""
+  alpha = curves.orders(curve_.size + 1)
+  return curve_ + np.log1p(-1 / alpha) - (np.log(delta) + np.log(alpha)) / (
+      alpha - 1)
+
+
+def epsilon_of_curve(curve_: np.ndarray,
+                     delta: float) -> tuple[float, float | None]:
+  """The minimum epsilon over the orders of a curve, and its order."""
+  candidates = _epsilons(curve_, delta)
+  index = int(np.argmin(candidates))
+  if candidates[index] == np.inf:
+    return np.inf, None
+  return max(float(candidates[index]), 0.0), float(index + 2)
+
+
+def renyi_epsilon(event: base.Event, delta: float,
+                  amplification: str = 'tight') -> tuple[float, float | None]:
+  """The minimum epsilon over the Renyi orders, and its order.
+
+  Args:
+    event: Everything that was released.
+    delta: In [0, 1). At 0 only the infinite order counts.
+    amplification: 'tight', 'generic' or 'none'.
+
+  Returns:
+    (epsilon >= 0, order): `inf` as order for pure DP, None if epsilon is
+    infinite.
+  """
+  best = float(event.pure_epsilon(amplification))
+  order = None if best == np.inf else np.inf
+  if delta == 0:
+    return best, order
+  for block in _BLOCKS:
+    divergences = curve(event, block, amplification)
+    candidates = _epsilons(divergences, delta)
+    index = int(np.argmin(candidates))
+    if candidates[index] < best:
+      best, order = float(candidates[index]), float(index + 2)
+    # Divergence grows with the order, so that of the later orders is at least the
+    # last one here; what the conversion adds to it is known exactly.
+    later = _epsilons(np.full(curves.MAX_ORDER - 1, divergences[-1]), delta)
+    if later[block - 1:].min(initial=np.inf) >= best:
+      break
+  return max(best, 0.0), order
 
 
 def _check(event: base.Event, accountant: str, amplification: str) -> None:
@@ -79,7 +138,7 @@ def _epsilon(event: base.Event, delta: float, accountant: str,
       event, accountant, amplification,
       lambda factors: pld.epsilon(factors, delta) if delta > 0 else None)
   if value is None:
-    value, order = rdp.epsilon(event, delta, amplification)
+    value, order = renyi_epsilon(event, delta, amplification)
     return _checked_result('epsilon', value), order, 'rdp'
   # Basic composition of pure DP may be exactly tight: never report more.
   value = min(value, event.pure_epsilon(amplification))
@@ -137,10 +196,14 @@ def delta(event: base.Event, epsilon: float, *, accountant: str = 'auto',
   validate.non_negative(epsilon=epsilon)
   value = _by_pld(
       event, accountant, amplification, lambda factors: pld.delta(factors, epsilon))
+  if event.pure_epsilon(amplification) <= epsilon:
+    return 0.0
   if value is None:
-    value, _ = rdp.delta(event, epsilon, amplification)
-  elif event.pure_epsilon(amplification) <= epsilon:
-    value = 0.0
+    alpha = curves.orders()
+    # The conversion of `_epsilons`, solved for the logarithm of delta.
+    logs = (alpha - 1) * (curve(event, amplification=amplification) - epsilon +
+                          np.log1p(-1 / alpha)) - np.log(alpha)
+    value = float(np.exp(np.minimum(logs.min(), 0.0)))
   return _checked_result('delta', value)
 
 

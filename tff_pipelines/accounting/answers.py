@@ -11,15 +11,51 @@ from tff_pipelines.accounting import base
 from tff_pipelines.accounting import calibration
 from tff_pipelines.accounting import caveats
 from tff_pipelines.accounting import mechanisms
-from tff_pipelines.accounting import query as query_lib
-from tff_pipelines.accounting import rdp
 from tff_pipelines.accounting import sum_events
 from tff_pipelines.accounting import voting
 
 Mechanism = mechanisms.Mechanism
-Query = query_lib.Query
 
+KINDS = ('epsilon', 'delta', 'noise_multiplier', 'rounds', 'bits', 'table')
 _TABLE_BITS = (12, 14, 16, 18, 20)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Query:
+  """A question to the accountant about a mechanism.
+
+  Attributes:
+    kind: One of KINDS: the number that is asked for, or a table of several.
+    epsilon: Target, or for kind=delta the epsilon of that delta, > 0; None if not
+      given.
+    delta: Of the guarantee, strictly between 0 and 1; None if not given.
+    accountant: 'auto', 'rdp' or 'pld'.
+    amplification: Bound on sampling: 'tight', 'generic' or 'none'.
+    allow_degenerate: Whether a grid too coarse to be useful is a warning only.
+  """
+
+  kind: str = 'epsilon'
+  epsilon: float | None = None
+  delta: float | None = None
+  accountant: str = 'auto'
+  amplification: str = 'tight'
+  allow_degenerate: bool = False
+
+  def __post_init__(self):
+    validate.one_of(KINDS, query=self.kind)
+    validate.one_of(base.AMPLIFICATIONS, amplification=self.amplification)
+    validate.one_of(base.ACCOUNTANTS, accountant=self.accountant)
+
+  def replace(self, **changes) -> 'Query':
+    """A copy with these fields changed, validated."""
+    return dataclasses.replace(self, **changes)
+
+  def needed(self, name: str) -> Any:
+    """The field `name`; ValueError if it was not given."""
+    value = getattr(self, name)
+    if value is None:
+      raise ValueError(f'{name} must be given for query={self.kind}')
+    return value
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -236,7 +272,7 @@ def _warnings_of_params(
   share = sum_events.DistributedSkellam(
       l1_sensitivity=params.l1_sensitivity, l2_sensitivity=params.l2_sensitivity,
       noise_variance=params.local_stddev_grid**2)
-  alone, _ = rdp.epsilon(share, delta)
+  alone, _ = accountant.renyi_epsilon(share, delta)
   if alone > accountant.LARGE_EPSILON:
     warnings.append(caveats.Caveat(
         'little noise if all others collude',

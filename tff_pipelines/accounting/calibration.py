@@ -7,6 +7,8 @@ not. The result is always an end at which the target was checked.
 from collections.abc import Callable
 import math
 
+from scipy import special
+
 from aggregators import params as params_lib
 from aggregators import validate
 from tff_pipelines.accounting import accountant as accountant_lib
@@ -295,3 +297,56 @@ def suggest_bits(
   raise ValueError(
       f'bits: not even {_MAX_BITS} come within {within:g} of the central '
       f'Gaussian\'s noise multiplier {gaussian:.6g}')
+
+
+def analytic_delta(noise_multiplier: float, epsilon: float) -> float:
+  """The minimum delta of one Gaussian release at this epsilon, exactly.
+
+  Phi(1/(2 z) - epsilon z) - e^epsilon Phi(-1/(2 z) - epsilon z), rounded up by
+  1e-12 of its first term, which is more than the arithmetic loses (arXiv 1805.06530,
+  Theorem 8).
+
+  Args:
+    noise_multiplier: z > 0, noise standard deviation over L2 sensitivity.
+    epsilon: >= 0, finite.
+  """
+  validate.positive(noise_multiplier=noise_multiplier)
+  validate.non_negative(epsilon=epsilon)
+  centre, shift = 1 / (2 * noise_multiplier), epsilon * noise_multiplier
+  first = special.log_ndtr(centre - shift)
+  second = epsilon + special.log_ndtr(-centre - shift)
+  return min(1.0, math.exp(first) * (-math.expm1(min(0.0, second - first)) + 1e-12))
+
+
+def analytic_noise_multiplier(*, epsilon: float, delta: float) -> float:
+  """The minimum noise multiplier of one Gaussian release, without discretisation.
+
+  For composition and sampling use `noise_multiplier`.
+
+  Args:
+    epsilon: Target > 0.
+    delta: Strictly between 0 and 1.
+
+  Returns:
+    z that meets the target, at most 1e-6 (relative) above the minimum.
+
+  Raises:
+    ValueError: If an argument is out of range, or the minimum z is outside of
+      [1e-6, 1e12].
+  """
+  validate.positive(epsilon=epsilon)
+  validate.open_unit_interval(delta=delta)
+  low, high = 1e-6, 1.0
+  if analytic_delta(low, epsilon) <= delta:
+    raise ValueError(
+        f'epsilon={epsilon!r} at delta={delta!r} is met without noise: there is '
+        'nothing to calibrate')
+  while analytic_delta(high, epsilon) > delta:
+    low, high = high, 4 * high
+    if high > 1e12:
+      raise ValueError(
+          f'epsilon={epsilon!r} at delta={delta!r} cannot be reached by any '
+          'noise multiplier up to 1e12')
+  return roots.least_meeting(
+      # Above 0, for its logarithm.
+      lambda z: math.log(max(analytic_delta(z, epsilon), 1e-320) / delta), low, high)

@@ -12,9 +12,9 @@ import numpy as np
 from aggregators import validate
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import caveats as caveats_lib
+from tff_pipelines.accounting import curves
 from tff_pipelines.accounting import decimals
 from tff_pipelines.accounting import pairs
-from tff_pipelines.accounting import subsampling
 
 _HIDDEN_COHORT = caveats_lib.Caveat(
     'cohorts assumed to be hidden',
@@ -81,7 +81,7 @@ class PoissonSampled(base.Event):
     pivotal_probability: rho in [0, 1], the fraction of the rounds in which the number
       of other clients is such that a release shows that a client participates.
       Amplification of the client's loss is lost there, except for a loss of nothing
-      in the rounds without it. See `sampling.pivotal_probability`.
+      in the rounds without it. See `schemes.pivotal_probability`.
   """
 
   event: base.Event
@@ -118,19 +118,19 @@ class PoissonSampled(base.Event):
     curve = self.event.curve(max_order, amplification)
     if amplification == 'none':
       return curve
-    hidden = subsampling.poisson(
+    hidden = curves.poisson(
         curve, self.sampling_rate, generic=amplification == 'generic')
     if self.pivotal_probability == 0:
       return hidden
-    return subsampling.pivotal(
-        hidden, np.maximum(hidden, subsampling.revealed(curve, self.sampling_rate)),
+    return curves.pivotal(
+        hidden, np.maximum(hidden, curves.revealed(curve, self.sampling_rate)),
         self.pivotal_probability)
 
   def pure_epsilon(self, amplification: str) -> float:
     epsilon = self.event.pure_epsilon(amplification)
     if amplification == 'none' or self.pivotal_probability:
       return epsilon
-    return subsampling.pure_poisson(epsilon, self.sampling_rate)
+    return curves.pure_poisson(epsilon, self.sampling_rate)
 
   def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
     inner = self.event.factors(amplification)
@@ -214,13 +214,13 @@ class FixedSizeSampled(base.Event):
     curve = self.event.replace_one().curve(max_order, amplification)
     if amplification == 'none' or self.cohort_size == self.population:
       return curve
-    return subsampling.fixed_size(curve, self.cohort_size / self.population)
+    return curves.fixed_size(curve, self.cohort_size / self.population)
 
   def pure_epsilon(self, amplification: str) -> float:
     epsilon = self.event.replace_one().pure_epsilon(amplification)
     if amplification == 'none':
       return epsilon
-    return subsampling.pure_poisson(epsilon, self.cohort_size / self.population)
+    return curves.pure_poisson(epsilon, self.cohort_size / self.population)
 
   def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
     if amplification == 'none' or self.cohort_size == self.population:

@@ -152,3 +152,166 @@ def log_binomials(max_order: int) -> np.ndarray:
   rest = np.where(inside, alpha - chosen, 0).astype(int)
   table = log_factorial[2:, None] - log_factorial - log_factorial[rest]
   return np.where(inside, table, -np.inf)
+
+
+def _log_excess_terms(curve: np.ndarray, log_odds: float,
+                      factor_from_3: float) -> np.ndarray:
+  """log of odds^l (f e^((l-1) eps(l)) - 1) for l = 0..max_order.
+
+  f is 1 for l = 2 and `factor_from_3` from 3 on. The terms of 0 and 1 vanish.
+  The sum is the excess of the moment over 1, so that a tiny excess, as of a small
+  sampling rate, is not lost in the 1.
+  """
+  chosen = np.arange(curve.size + 2, dtype=np.float64)
+  terms = np.full(chosen.size, -np.inf)
+  exponents = (chosen[2:] - 1) * curve
+  factors = np.full(curve.size, factor_from_3)
+  factors[:1] = 1.0
+  with np.errstate(divide='ignore'):
+    terms[2:] = chosen[2:] * log_odds + exponents + np.log(
+        (factors - 1) - np.expm1(-exponents))
+  return terms
+
+
+def _log_sum_rows(terms: np.ndarray, max_order: int) -> np.ndarray:
+  """log sum_l C(alpha, l) e^terms[l] for alpha = 2..max_order.
+
+  An infinite term makes every row that holds it infinite.
+  """
+  finite = np.isfinite(terms) | (terms == -np.inf)
+  first_infinite = terms.size if finite.all() else int(np.argmin(finite))
+  # Rows whose largest l is below the first infinite term.
+  rows = min(max_order, first_infinite - 1) - 1
+  result = np.full(max_order - 1, np.inf)
+  if rows > 0:
+    table = log_binomials(max_order)[:rows, :rows + 2]
+    exponents = table + terms[None, :rows + 2]
+    peak = np.maximum(exponents.max(axis=1), -1e300)  # Not -inf - -inf.
+    exponents -= peak[:, None]
+    np.exp(exponents, out=exponents)
+    with np.errstate(divide='ignore'):
+      result[:rows] = peak + np.log(exponents.sum(axis=1))
+  return result
+
+
+def poisson(curve: np.ndarray, sampling_rate: float, *,
+            generic: bool = False) -> np.ndarray:
+  """Poisson sampling: the tight theorem for Renyi DP (arXiv 2210.00597).
+
+  Each client participates independently with probability q; neighbours differ by
+  zero-out; which clients participated, and how many, is hidden. The curve must hold
+  in both directions, as it does for noise that is symmetric about 0.
+
+  Args:
+    curve: Of one release from all the clients.
+    sampling_rate: q in (0, 1].
+    generic: Whether to use the generic bound (Zhu and Wang 2019, Theorem 5), in which
+      the terms of l >= 3 are three times as large, to reproduce published numbers.
+
+  Returns:
+    1/(alpha-1) ln{(1-q)^(alpha-1) (1 + (alpha-1) q) + sum_{l=2}^alpha
+    C(alpha, l) (1-q)^(alpha-l) q^l e^((l-1) eps(l))}.
+  """
+  if sampling_rate == 1:
+    return curve
+  max_order = curve.size + 1
+  alpha = orders(max_order)
+  log_keep = np.log1p(-sampling_rate)
+  terms = _log_excess_terms(
+      curve, np.log(sampling_rate) - log_keep, 3.0 if generic else 1.0)
+  log_excess = alpha * log_keep + _log_sum_rows(terms, max_order)
+  return np.minimum(curve, np.logaddexp(0, log_excess) / (alpha - 1))
+
+
+def revealed(curve: np.ndarray, sampling_rate: float) -> np.ndarray:
+  """Poisson sampling of a client whose participation shows.
+
+  By joint convexity of the moments: with probability q the release is seen, and
+  otherwise nothing of the client.
+
+  Args:
+    curve: Of one release from all the clients.
+    sampling_rate: q in (0, 1].
+
+  Returns:
+    1/(alpha-1) ln{1 - q + q e^((alpha-1) eps(alpha))}.
+  """
+  return _mixed(np.zeros_like(curve), curve, sampling_rate)
+
+
+def pivotal(hidden: np.ndarray, shown: np.ndarray,
+            probability: float) -> np.ndarray:
+  """A round in which a client's participation shows with some probability.
+
+  Only others decide whether it does, so by joint convexity the moments are at most
+  the mean of those of the two cases.
+
+  Args:
+    hidden: Curve where participation stays hidden.
+    shown: Curve where participation shows, at least `hidden`.
+    probability: rho in [0, 1].
+
+  Returns:
+    1/(alpha-1) ln{(1-rho) e^((alpha-1) hidden) + rho e^((alpha-1) shown)}.
+  """
+  return _mixed(hidden, shown, probability)
+
+
+def _mixed(low: np.ndarray, high: np.ndarray, weight: float) -> np.ndarray:
+  """The curve of (1-w) e^((alpha-1) low) + w e^((alpha-1) high), low <= high."""
+  if weight == 0:
+    return low
+  if weight == 1:
+    return high
+  factor = orders(low.size + 1) - 1
+  finite = np.isfinite(low)
+  apart = np.zeros_like(low)
+  apart[finite] = factor[finite] * (high[finite] - low[finite])
+  # ln(1 + w (e^x - 1)): for a large x by its logarithm, as e^x overflows.
+  small = np.log1p(weight * np.expm1(np.minimum(apart, 30.0)))
+  large = np.logaddexp(np.log1p(-weight), np.log(weight) + apart)
+  return low + np.where(apart < 30, small, large) / factor
+
+
+def fixed_size(replace_one_curve: np.ndarray,
+               sampling_fraction: float) -> np.ndarray:
+  """Sampling without replacement (arXiv 1808.00087, Theorem 9).
+
+  Args:
+    replace_one_curve: Of one release when one client's contribution is replaced
+      by another, which doubles the sensitivities of zero-out.
+    sampling_fraction: gamma = cohort / population in (0, 1].
+
+  Returns:
+    1/(alpha-1) ln{1 + gamma^2 C(alpha,2) min(4 (e^eps(2) - 1), 2 e^eps(2)) +
+    sum_{j=3}^alpha 2 gamma^j C(alpha,j) e^((j-1) eps(j))}: for replace-one and
+    for zero-out neighbours alike.
+  """
+  curve = replace_one_curve
+  max_order = curve.size + 1
+  alpha = orders(max_order)
+  chosen = np.arange(curve.size + 2, dtype=np.float64)
+  terms = np.full(chosen.size, -np.inf)
+  log_fraction = np.log(sampling_fraction)
+  with np.errstate(divide='ignore', over='ignore'):
+    second = np.minimum(np.log(4.0) + np.log(np.expm1(curve[0])),
+                        np.log(2.0) + curve[0])
+  terms[2] = 2 * log_fraction + second
+  terms[3:] = (np.log(2.0) + chosen[3:] * log_fraction +
+               (chosen[3:] - 1) * curve[1:])
+  # The 1 is added last, so that a tiny sum is not lost in it.
+  log_excess = _log_sum_rows(terms, max_order)
+  return np.minimum(curve, np.logaddexp(0, log_excess) / (alpha - 1))
+
+
+def pure_poisson(epsilon: float, sampling_rate: float) -> float:
+  """log(1 + q (e^epsilon - 1)): pure DP under Poisson or fixed-size sampling.
+
+  arXiv 1807.01647, Theorems 8 and 9; infinite stays infinite.
+  """
+  if epsilon == np.inf:
+    return np.inf
+  if epsilon < 700:
+    return float(np.log1p(sampling_rate * np.expm1(epsilon)))
+  # q (e^eps - 1) + 1 <= q e^eps + 1 with q e^eps far above 1 or lost in it.
+  return float(np.logaddexp(0.0, np.log(sampling_rate) + epsilon))

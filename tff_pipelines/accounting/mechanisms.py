@@ -353,6 +353,10 @@ class Family:
     return 'bits' in self.uses
 
 
+# A participant knows the share of the noise that it added itself.
+OWN_SHARE = (
+    'a participant who subtracts its own share of the noise counts as a colluder')
+
 _ALWAYS = {'delta', 'accountant', 'epsilon'}
 _ROUNDS = {'cohort_size', 'population', 'rounds', 'sampling', 'noise_multiplier',
            'amplification'}

@@ -20,8 +20,8 @@ import math
 
 from aggregators import params as params_lib
 from aggregators import share_tables
+from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import base
-from tff_pipelines.accounting import rdp
 
 _POISSON = 'TensorFlow\'s Poisson sampler in float64'
 NO_BOUND = 'no bound on its deviation is proved, statistical tests find none'
@@ -52,7 +52,7 @@ def consumed_by(event: base.Event, total_variation: float | None, delta: float,
   def at(part: float) -> float:
     """The consumed delta at the epsilon of what this part leaves."""
     return consumed(min(1.0, total_variation),
-                    rdp.epsilon(event, delta - part, amplification)[0])
+                    accountant.renyi_epsilon(event, delta - part, amplification)[0])
 
   # If at least half of delta remains, epsilon is at most the one at half of it.
   most = at(delta / 2)

@@ -18,7 +18,6 @@ from tff_pipelines.accounting import base
 from tff_pipelines.accounting import calibration
 from tff_pipelines.accounting import mechanisms
 from tff_pipelines.accounting import noise_budget
-from tff_pipelines.accounting import report as accounting_report
 from tff_pipelines.accounting import schemes
 from tff_pipelines.experiment import guarantee
 from tff_pipelines.fedavg import settings as settings_lib
@@ -204,7 +203,7 @@ class FedAvgPlan(guarantee.Plan):
         against='observers of the released models',
         observers_server=(
             f'the server and the participants, who know the cohorts '
-            f'({accounting_report.OWN_SHARE})' if shares else
+            f'({mechanisms.OWN_SHARE})' if shares else
             'participants, who know the cohorts (the server is trusted)'),
         against_server=('the server and the participants' if shares else
                         'the participants (the server is trusted)'),

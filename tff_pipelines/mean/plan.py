@@ -13,7 +13,6 @@ from typing import Any
 
 from scipy import stats
 
-from tff_pipelines.accounting import analytic_gaussian
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import calibration
 from tff_pipelines.accounting import events
@@ -143,7 +142,7 @@ def _wrapped_error(total: float, signal: float, modulus: float) -> float:
 def _gaussian_noise(epsilon: float, delta: float) -> Mapping[str, float]:
   """Returns the noise multiplier of one Gaussian release by accountant."""
   return {
-      'analytic': analytic_gaussian.noise_multiplier(epsilon=epsilon, delta=delta),
+      'analytic': calibration.analytic_noise_multiplier(epsilon=epsilon, delta=delta),
       'rdp': calibration.noise_multiplier(
           lambda z: events.CentralGaussian(noise_multiplier=z), epsilon=epsilon,
           delta=delta, accountant='rdp')}

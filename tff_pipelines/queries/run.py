@@ -1,16 +1,27 @@
 """Answers a question to the accountant, on standard output."""
 
+import csv
+import io
+import itertools
+import json
+import math
 import sys
 import textwrap
 
 from tff_pipelines.accounting import answers
+from tff_pipelines.accounting import base
+from tff_pipelines.accounting import decimals
 from tff_pipelines.accounting import ledger as ledger_lib
-from tff_pipelines.accounting import report
+from tff_pipelines.accounting import mechanisms
 from tff_pipelines.queries import ledger as ledger_query
 from tff_pipelines.queries import settings as settings_lib
 from tff_pipelines.queries import votes as votes_query
 
 BROKEN = 1
+_WIDTH = 80
+
+# Printed rounded up, as every epsilon is: more promises less, or is more noise.
+_ROUNDED_UP = ('delta', 'noise_multiplier', 'local_stddev_grid')
 
 
 def answer(settings: settings_lib.AccountSettings) -> int:
@@ -25,34 +36,129 @@ def answer(settings: settings_lib.AccountSettings) -> int:
   Raises:
     OSError, ValueError: For a mistake of the user; the message is one line.
   """
+  code, rows, is_table = 0, [], settings.query == 'table'
   if settings.ledger is not None:
-    return _answer_ledger(settings)
-  is_table = settings.query == 'table'
-  if settings.query == settings_lib.DATA_DEPENDENT:
-    result = votes_query.answer(settings)
-    if settings.format == 'text' and result.epsilon_data_dependent is not None:
+    problems = ledger_lib.Ledger(settings.ledger).verify()
+    rows = [ledger_query.broken(problems) if problems else ledger_query.answer(
+        settings.ledger, delta=settings.delta, accountant=settings.accountant,
+        amplification=settings.amplification)]
+    code = BROKEN if problems else 0
+    if settings.format == 'text':
+      print(f'ledger: {settings.ledger}, chain {"broken" if problems else "intact"}')
+  elif settings.query == settings_lib.DATA_DEPENDENT:
+    rows = [votes_query.answer(settings)]
+    if settings.format == 'text' and rows[0].epsilon_data_dependent is not None:
       print(*textwrap.wrap(f'PRIVATE: {votes_query.DO_NOT_PUBLISH}', 80), '', sep='\n')
-    print(report.formatted([result], settings.format, is_table))
   elif settings.mechanism is not None:
-    query, mechanism = settings.question, settings.about
-    rows = (answers.table(query, mechanism) if is_table
-            else [answers.answer(query, mechanism)])
-    print(report.formatted(rows, settings.format, is_table))
+    find = answers.table if is_table else answers.answer
+    rows = find(settings.question, settings.about)
+    rows = rows if is_table else [rows]
+  if rows:
+    print(formatted(rows, settings.format, is_table))
   if settings.plot is not None:
     # Drawing needs matplotlib; the numbers do not.
     from tff_pipelines.accounting import figures  # pylint: disable=g-import-not-at-top
     figures.draw(settings.plot)
     print(f'figures written to {settings.plot}', file=sys.stderr)
-  return 0
+  return code
 
 
-def _answer_ledger(settings: settings_lib.AccountSettings) -> int:
-  """Epsilon of a ledger, from the ledger alone."""
-  problems = ledger_lib.Ledger(settings.ledger).verify()
-  result = ledger_query.broken(problems) if problems else ledger_query.answer(
-      settings.ledger, delta=settings.delta, accountant=settings.accountant,
-      amplification=settings.amplification)
-  if settings.format == 'text':
-    print(f'ledger: {settings.ledger}, chain {"broken" if problems else "intact"}')
-  print(report.formatted([result], settings.format, False))
-  return BROKEN if problems else 0
+def in_three_sentences(row: answers.Answer) -> str:
+  """The guarantee in words, for a reader who has not read a paper on it."""
+  neighbours = base.ADJACENCY_IN_WORDS.get(row.adjacency, 'any two inputs')
+  trust = row.trust_model or 'the ledger does not say who is trusted'
+  if row.epsilon is None:
+    return (
+        'There is no guarantee: the release may reveal any input. '
+        f'It would be stated for inputs that differ as follows: {neighbours}. '
+        f'Trust: {trust}.')
+  first = (
+      'Nothing that can be released is more than '
+      f'e^{decimals.rounded_up(row.epsilon)} = {_odds(row.epsilon)} times as '
+      'likely with one of two neighbouring inputs as with the other, except for a part '
+      f'of probability {decimals.rounded_up(row.delta)}.')
+  second = f'Neighbouring inputs differ as follows: {neighbours}.'
+  if 'suppressed rounds' in _names(row):
+    third = ('That epsilon does not hold against the server, against which none is '
+             f'guaranteed; trust: {trust}.')
+  elif row.sampling == 'none' or row.epsilon_server in (
+      None, row.epsilon):  # The same number against any observer.
+    third = f'Trust: {trust}.'
+  else:
+    shares = (f' ({mechanisms.OWN_SHARE})'
+              if 'noise is that of the clients' in trust else '')
+    third = (
+        'That epsilon holds against observers who do not learn who or how many '
+        'participated, and against the server and the participants it is '
+        f'{decimals.rounded_up(row.epsilon_server)}{shares}; trust: {trust}.')
+  return ' '.join((first, second, third))
+
+
+def _odds(epsilon: float) -> str:
+  return decimals.rounded_up(math.exp(epsilon), 3) if epsilon < 700 else 'any number of'
+
+
+def as_text(row: answers.Answer) -> str:
+  """Numbers, the guarantee in words, and the names of the caveats; 80 columns."""
+  values = {key: value for key, value in row.to_json().items()
+            if value is not None and key not in (
+                'warnings', 'trust_model', 'adjacency', 'sampling')}
+  cells = [f'{key}: {_plain(key, value)}' for key, value in values.items()]
+  if row.epsilon is None:
+    cells.insert(0, 'epsilon: none')
+  half = -(-len(cells) // 2)
+  lines = [f'{left:<{_WIDTH // 2}}{right}'.rstrip() for left, right in
+           itertools.zip_longest(cells[:half], cells[half:], fillvalue='')]
+  if row.adjacency is not None:
+    lines += ['', *textwrap.wrap(in_three_sentences(row), _WIDTH)]
+  if row.warnings:
+    lines += textwrap.wrap(f'caveats: {"; ".join(_names(row))}', _WIDTH)
+  return '\n'.join(lines)
+
+
+def _names(row: answers.Answer) -> list[str]:
+  return list(dict.fromkeys(getattr(text, 'name', text) for text in row.warnings))
+
+
+def as_table(rows: list[answers.Answer]) -> str:
+  """A line for each answer, in 80 columns."""
+  lines = [f'{"bits":>4} {"rounds":>12} {"noise":>11} {"epsilon":>11} '
+           f'{"server":>11}  caveats']
+  for row in rows:
+    noise, epsilon, server = (
+        '-' if value is None else decimals.rounded_up(value, 6) for value in (
+            row.noise_multiplier, row.epsilon, row.epsilon_server))
+    bits, rounds = ('-' if value is None else f'{value}'
+                    for value in (row.bits, row.rounds))
+    line = f'{bits:>4} {rounds:>12} {noise:>11} {epsilon:>11} {server:>11}  '
+    lines.append(line + textwrap.shorten(
+        '; '.join(_names(row)), _WIDTH - len(line), placeholder='...'))
+  return '\n'.join(line.rstrip() for line in lines)
+
+
+def _plain(key: str, value) -> str:
+  if key.startswith('epsilon') or key in _ROUNDED_UP:
+    return decimals.rounded_up(value, 7)
+  return f'{value:.7g}' if isinstance(value, float) else str(value)
+
+
+def formatted(rows: list[answers.Answer], how: str, is_table: bool) -> str:
+  """The rows as text, as JSON or as CSV.
+
+  Args:
+    rows: One answer, or those of a table.
+    how: 'text', 'json' (one object; a table is {"rows": [...]}) or 'csv' (a header and
+      one line an answer; warnings joined by ' | ').
+    is_table: Whether the rows are those of a table.
+  """
+  if how == 'text':
+    return as_table(rows) if is_table else as_text(rows[0])
+  objects = [row.to_json() for row in rows]
+  if how == 'json':
+    return json.dumps({'rows': objects} if is_table else objects[0], allow_nan=False)
+  out = io.StringIO()
+  writer = csv.DictWriter(out, fieldnames=list(objects[0]), lineterminator='\n')
+  writer.writeheader()
+  writer.writerows({**fields, 'warnings': ' | '.join(fields['warnings'])}
+                   for fields in objects)
+  return out.getvalue().rstrip('\n')

@@ -6,10 +6,9 @@ import os
 from typing import Any
 
 from aggregators import params as params_lib
+from tff_pipelines.accounting import answers
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import mechanisms
-from tff_pipelines.accounting import query as query_lib
-from tff_pipelines.accounting import report
 from tff_pipelines.accounting import schemes
 from tff_pipelines.accounting import vote_events
 from tff_pipelines.experiment import files
@@ -24,7 +23,7 @@ _WITH_LEDGER = {'ledger', 'delta', 'accountant', 'amplification', 'format'}
 
 @functools.lru_cache(maxsize=None)
 def _defaults() -> dict[str, Any]:
-  kinds = (query_lib.Query, *dict.fromkeys(
+  kinds = (answers.Query, *dict.fromkeys(
       family.kind for family in mechanisms.MECHANISMS.values()))
   return {field.name: field.default for kind in kinds
           for field in dataclasses.fields(kind)}
@@ -47,7 +46,7 @@ class AccountSettings(settings.Settings):
       'bits (the fewest that keep --epsilon or, without --noise_multiplier, that need '
       'within 1% of the central Gaussian\'s noise), table (a row for several bits, '
       'or numbers of rounds) or data_dependent (epsilon on --votes; private).',
-      group='query', choices=(*query_lib.KINDS, DATA_DEPENDENT), essential=True)
+      group='query', choices=(*answers.KINDS, DATA_DEPENDENT), essential=True)
   mechanism: str | None = setting(
       None, 'Release to account for: ' + ', '.join(mechanisms.MECHANISMS) + '.',
       group='query', choices=tuple(mechanisms.MECHANISMS), essential=True)
@@ -163,7 +162,7 @@ class AccountSettings(settings.Settings):
       'replacement', 'Let nfdp sample with replacement.', group='random subsets')
 
   format: str = setting(
-      'text', 'Format of the answer.', group='run', choices=report.FORMATS,
+      'text', 'Format of the answer.', group='run', choices=('text', 'json', 'csv'),
       essential=True)
   plot: str | None = setting(
       None, 'Draw the figures that compare the mechanisms into this PNG file.',
@@ -229,9 +228,9 @@ class AccountSettings(settings.Settings):
             if field.name in self._family.uses}
 
   @property
-  def question(self) -> query_lib.Query:
+  def question(self) -> answers.Query:
     """The question about the mechanism."""
-    return query_lib.Query(kind=self.query, **self._given(query_lib.Query))
+    return answers.Query(kind=self.query, **self._given(answers.Query))
 
   @property
   def about(self) -> mechanisms.Mechanism:

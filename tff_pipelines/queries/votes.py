@@ -7,8 +7,6 @@ import numpy as np
 
 from tff_pipelines.accounting import answers
 from tff_pipelines.accounting import caveats
-from tff_pipelines.accounting import query as query_lib
-from tff_pipelines.accounting import smooth_sensitivity
 from tff_pipelines.accounting import voting
 from tff_pipelines.queries import settings as settings_lib
 
@@ -93,16 +91,16 @@ def answer(settings: settings_lib.AccountSettings) -> VotesAnswer:
   votes = read(settings.votes)
   mechanism = settings.about.replace(queries=len(votes))
   event = mechanism.release()
-  independent = answers.answer(query_lib.Query(
+  independent = answers.answer(answers.Query(
       delta=settings.delta, accountant=settings.accountant), mechanism)
   fields = dict(vars(independent))
   if is_release:
     order = settings.release_order
-    cost = smooth_sensitivity.release(
+    cost = voting.release(
         event, votes, order=order, beta=settings.release_smoothness,
         noise=settings.release_noise, random=np.random.default_rng())
     fields |= dict(
-        epsilon_released=smooth_sensitivity.epsilon_of_cost(
+        epsilon_released=voting.epsilon_of_cost(
             cost, order, settings.delta),
         warnings=[_ESTIMATE, _ONCE, _FLOATING_POINT, *independent.warnings])
   else:

@@ -17,7 +17,6 @@ from tff_pipelines.accounting import calibration
 from tff_pipelines.accounting import caveats
 from tff_pipelines.accounting import events
 from tff_pipelines.accounting import mechanisms
-from tff_pipelines.accounting import report as accounting_report
 from tff_pipelines.accounting import vote_events
 from tff_pipelines.accounting import voting as voting_accounting
 from tff_pipelines.experiment import files
@@ -102,7 +101,7 @@ class VotePlan(guarantee.Plan):
   @property
   def terms(self) -> guarantee.Terms:
     shares = self.params.has_shares
-    own = f' ({accounting_report.OWN_SHARE})' if shares else ''
+    own = f' ({mechanisms.OWN_SHARE})' if shares else ''
     return guarantee.Terms(
         privacy_unit=self.privacy_unit, against='everyone who sees the labels',
         observers=f'everyone who sees the labels or what is made of them{own}',
