@@ -31,8 +31,8 @@ MODELS = {
     'stackoverflow_tag': ('logistic', 'logistic_small'),
     'stackoverflow_word': ('lstm_670', 'lstm_small'),
 }
-_SOURCES = tuple(sorted({'embedded', 'official', *open_source.FORMATS}))
-DATA_SOURCES = {name: _SOURCES for name in TASKS}
+# Those of all tasks.
+DATA_SOURCES = tuple(sorted({'embedded', 'official', *open_source.FORMATS}))
 
 # The options of all tasks that learn from texts.
 _TEXT = ('model', 'data_source', *open_source.OPTIONS, 'held_out_fraction',

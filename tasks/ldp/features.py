@@ -9,7 +9,6 @@ kernel machine.
 """
 
 from collections.abc import Callable
-import dataclasses
 import functools
 
 import numpy as np
@@ -102,30 +101,41 @@ def _squared_distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
       np.sum(x**2, axis=1)[:, np.newaxis] + np.sum(y**2, axis=1) - 2 * x @ y.T, 0)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class FeatureMap:
-  """A fitted map; see `fit`.
+  """A map that is fitted on public images; their labels are not used.
 
   Attributes:
-    mean: float32 [energies].
-    components: float32 [energies, components].
+    dimension: Number of features.
     landmarks: float32 [dimension, components].
-    whitening: float32 [dimension, dimension].
     bandwidth: Of the kernels.
   """
 
-  mean: np.ndarray
-  components: np.ndarray
-  landmarks: np.ndarray
-  whitening: np.ndarray
-  bandwidth: float
+  def __init__(self, public: np.ndarray, *, seed: int = 0):
+    """Fits the map.
 
-  @property
-  def dimension(self) -> int:
-    return len(self.landmarks)
+    Args:
+      public: uint8 [n >= 2, height, width, channels].
+      seed: Of the landmarks, whose choice is public.
+    """
+    if len(public) < 2:
+      raise ValueError(f'public images must be at least 2, found {len(public)}')
+    x = energies(public)
+    self._mean = x.mean(axis=0)
+    x = x - self._mean
+    _, axes = np.linalg.eigh((x.T @ x).astype(np.float64))
+    self._components = axes[:, ::-1][:, :_COMPONENTS].astype(np.float32)
+    x = x @ self._components
+    chosen = np.random.default_rng(seed).permutation(len(x))[:_LANDMARKS]
+    self.landmarks, self.dimension = x[chosen], len(chosen)
+    distances = _squared_distances(self.landmarks, self.landmarks).astype(np.float64)
+    self.bandwidth = max(float(np.median(distances)), 1e-12)
+    kernel = np.exp(-distances / self.bandwidth) + _JITTER * np.eye(self.dimension)
+    values, vectors = np.linalg.eigh(kernel)
+    self._whitening = ((vectors / np.sqrt(np.maximum(values, _JITTER))) @ vectors.T
+                      ).astype(np.float32)
 
   def _projected(self, images: np.ndarray) -> np.ndarray:
-    return (energies(images) - self.mean) @ self.components
+    return (energies(images) - self._mean) @ self._components
 
   def transform(self, images: np.ndarray) -> np.ndarray:
     """Maps uint8 [n, height, width, channels] to float32 [n, dimension]."""
@@ -136,30 +146,4 @@ class FeatureMap:
         np.exp(-_squared_distances(x[i:i + 10 * _BATCH], self.landmarks)
                / self.bandwidth) for i in range(0, len(x), 10 * _BATCH))
     return np.concatenate([
-        (kernel @ self.whitening).astype(np.float32) for kernel in kernels])
-
-
-def fit(public: np.ndarray, *, seed: int = 0) -> FeatureMap:
-  """Fits the map on public images; labels are not used.
-
-  Args:
-    public: uint8 [n >= 2, height, width, channels].
-    seed: Of the landmarks, whose choice is public.
-  """
-  if len(public) < 2:
-    raise ValueError(f'public images must be at least 2, found {len(public)}')
-  x = energies(public)
-  mean = x.mean(axis=0)
-  x = x - mean
-  _, axes = np.linalg.eigh((x.T @ x).astype(np.float64))
-  components = axes[:, ::-1][:, :_COMPONENTS].astype(np.float32)
-  x = x @ components
-  chosen = np.random.default_rng(seed).permutation(len(x))[:_LANDMARKS]
-  landmarks = x[chosen]
-  distances = _squared_distances(landmarks, landmarks).astype(np.float64)
-  bandwidth = max(float(np.median(distances)), 1e-12)
-  kernel = np.exp(-distances / bandwidth) + _JITTER * np.eye(len(landmarks))
-  values, vectors = np.linalg.eigh(kernel)
-  whitening = (vectors / np.sqrt(np.maximum(values, _JITTER))) @ vectors.T
-  return FeatureMap(mean=mean, components=components, landmarks=landmarks,
-                    whitening=whitening.astype(np.float32), bandwidth=bandwidth)
+        (kernel @ self._whitening).astype(np.float32) for kernel in kernels])

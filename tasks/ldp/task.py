@@ -151,7 +151,12 @@ def _divided(name: str, parts: labelled.Parts, *,
       raise ValueError('records_per_client needs stand_ins: owners of their own '
                        'records are dealt all that there are')
     checks.integer('num_clients', num_clients, 1, len(private))
-    holdings = _dealt(records, num_clients, data_seed, **partition)
+    clients = partition_lib.split(
+        records.y, num_clients=num_clients, seed=data_seed,
+        **{'partition': 'iid', **partition})
+    holdings = tuple(records.rows(rows) for rows in np.split(
+        np.argsort(clients, kind='stable'),
+        np.cumsum(np.bincount(clients, minlength=num_clients))[:-1]))
     unit = f'one of {num_clients} simulated data owners, with all its records'
   else:
     if partition:
@@ -182,14 +187,3 @@ def _divided(name: str, parts: labelled.Parts, *,
       name=name, num_classes=parts.num_classes, public=train.x[public],
       holdings=holdings, num_clients=num_clients, notes=notes,
       validation=validation, test=test, privacy_unit=unit)
-
-
-def _dealt(records: labelled.Labelled, num_clients: int, data_seed: int,
-           partition: str = 'iid', **options: Any) -> tuple[labelled.Labelled, ...]:
-  """Deals all records to clients."""
-  clients = partition_lib.split(
-      records.y, partition=partition, num_clients=num_clients, seed=data_seed,
-      **options)
-  order = np.argsort(clients, kind='stable')
-  ends = np.cumsum(np.bincount(clients, minlength=num_clients))
-  return tuple(map(records.rows, np.split(order, ends[:-1])))

@@ -5,10 +5,9 @@
       fields=[records.Field(name='text', kind=records.TEXT)])
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 import functools
 import glob
-import inspect
 import os
 import pathlib
 from typing import Any
@@ -20,8 +19,10 @@ from tasks.sources import labelled
 from tasks.sources import records
 from tasks.sources import rows
 
-# The default of `client_field`.
-_CLIENT = 'client'
+# Those with a field that names the client, and others; all but sqlite and folder are
+# functions of `rows`. Tasks add sources of their own: embedded and official.
+_BY_FIELD = ('csv', 'jsonl', 'npz', 'parquet')
+FORMATS = tuple(sorted((*_BY_FIELD, 'folder', 'leaf', 'sqlite')))
 
 
 def paths(pattern: str) -> list[str]:
@@ -53,72 +54,12 @@ def files(pattern: str | None) -> list[str]:
   return result
 
 
-def _reader(data_path: str, files_: Sequence[str], read: Callable[..., Any],
-            **identity: Any) -> rows.Reader:
-  for path in files_:
-    if not pathlib.Path(path).is_file():
-      raise ValueError(f'{path} does not exist or is not a file')
-  return rows.Reader(rows=functools.partial(read, files_), paths=files_, name=data_path,
-                     identity=identity, client_field=identity.get('client_field'))
-
-
-def _by_field(read: Callable[..., Any], fields: records.Fields, data_path: str, *,
-              client_field: str = _CLIENT) -> rows.Reader:
-  """A reader of files whose records name their client."""
-  del fields
-  return _reader(data_path, paths(data_path), read, format=read.__name__,
-                 client_field=client_field)
-
-
-def _parquet(fields: records.Fields, data_path: str, *,
-             client_field: str = _CLIENT) -> rows.Reader:
-  wanted = None if fields is None else {
-      client_field: False, **{field.column: field.optional for field in fields}}
-
-  def parquet(files_, progress):
-    return rows.parquet(files_, progress, wanted)
-
-  return _by_field(parquet, fields, data_path, client_field=client_field)
-
-
-def _leaf(fields: records.Fields, data_path: str) -> rows.Reader:
-  del fields
-  return _reader(data_path, paths(data_path), rows.leaf, format='leaf')
-
-
-def _folder(fields: records.Fields, data_path: str) -> rows.Reader:
-  del fields
-  clients = folders.listed(data_path)
-  return rows.Reader(
-      rows=functools.partial(folders.read, data_path, clients), name=data_path,
-      paths=[file for files_ in clients.values() for file in files_],
-      identity={'format': 'folder', 'clients': list(clients)})
-
-
-def _npz(fields: records.Fields, data_path: str, *, client_field: str = _CLIENT,
-         suffix: str = '_train') -> rows.Reader:
-  return _reader(
-      data_path, [data_path], lambda files_, progress: rows.npz(
-          data_path, suffix=suffix, client_field=client_field, fields=fields),
-      format='npz', client_field=client_field, suffix=suffix)
-
-
-_READERS: Mapping[str, Callable[..., rows.Reader]] = {
-    'csv': functools.partial(_by_field, rows.csv), 'folder': _folder,
-    'jsonl': functools.partial(_by_field, rows.jsonl), 'leaf': _leaf, 'npz': _npz,
-    'parquet': _parquet}
-
-# The formats. Tasks add sources of their own: embedded and official.
-FORMATS = tuple(sorted((*_READERS, 'sqlite')))
-
-
 def options(data_source: str) -> tuple[str, ...]:
   """The options of `open_raw` that a format uses; data_path is always needed."""
   if data_source == 'sqlite':
     return 'data_path', 'train_split', 'test_split', 'skip_bad_clients'
-  own = inspect.signature(_READERS[data_source]).parameters
-  parts = () if data_source == 'npz' else ('test_path',)
-  return (*(name for name in own if name not in ('fields', 'suffix')), *parts,
+  return ('data_path', *(['client_field'] if data_source in _BY_FIELD else []),
+          *([] if data_source == 'npz' else ['test_path']),
           'skip_bad_clients', 'cache_dir', 'no_cache')
 
 
@@ -140,17 +81,42 @@ def readers(data_source: str, *, fields: records.Fields, data_path: str,
   if common:
     raise ValueError(f'test_path must name other files than data_path, found '
                      f'{min(common)} in both')
-  read = _READERS[data_source]
+  read = functools.partial(_reader, data_source, fields)
+  if data_source in _BY_FIELD:
+    given.setdefault('client_field', 'client')
   if data_source != 'npz':
-    parts = {'train': data_path, 'test': test_path}
-    return {split: read(fields, path, **given)
-            for split, path in parts.items() if path is not None}
-  names, client = labelled.array_names(data_path), given.get('client_field', _CLIENT)
+    return {split: read(path, **given) for split, path in (
+        ('train', data_path), ('test', test_path)) if path is not None}
+  names, client = labelled.array_names(data_path), given['client_field']
   if f'{client}_train' not in names and client in names:
-    return {'train': read(fields, data_path, suffix='', **given)}
-  return {split: read(fields, data_path, suffix=f'_{split}', **given)
+    return {'train': read(data_path, **given, suffix='')}
+  return {split: read(data_path, **given, suffix=f'_{split}')
           for split in ('train', 'test')
           if split == 'train' or f'{client}_test' in names}
+
+
+def _reader(data_source: str, fields: records.Fields, data_path: str,
+            **identity: str) -> rows.Reader:
+  """A reader of one part; identity: the options that decide what its rows are."""
+  client_field = identity.get('client_field')
+  if data_source == 'folder':
+    clients = folders.listed(data_path)
+    files_ = [file for files_ in clients.values() for file in files_]
+    read = functools.partial(folders.read, data_path, clients)
+    identity = {'clients': list(clients)}
+  else:
+    files_ = [data_path] if data_source == 'npz' else paths(data_path)
+    for path in files_:
+      if not pathlib.Path(path).is_file():
+        raise ValueError(f'{path} does not exist or is not a file')
+    read = functools.partial(getattr(rows, data_source), files_)
+  if data_source == 'npz':
+    read = functools.partial(read, fields=fields, **identity)
+  elif data_source == 'parquet' and fields is not None:
+    read = functools.partial(read, wanted={
+        client_field: False, **{field.column: field.optional for field in fields}})
+  return rows.Reader(rows=read, paths=files_, name=data_path, client_field=client_field,
+                     identity={'format': data_source, **identity})
 
 
 def check_options(data_source: str, given: Mapping[str, Any]) -> None:

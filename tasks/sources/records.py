@@ -209,25 +209,21 @@ class MappedSource(Wrapping):
     raw = self._source.examples(client_id)
     try:
       examples = dict(self._convert(raw))
-      self._check(examples)
+      if set(examples) != set(self.element_spec):
+        raise ValueError(
+            f'the features must be {", ".join(sorted(self.element_spec))}, found '
+            f'{", ".join(sorted(examples))}')
+      counts = {name: len(array) for name, array in examples.items()}
+      if len(set(counts.values())) > 1:
+        raise ValueError(f'features differ in their number of examples: {counts}')
+      for name, (dtype, shape) in self.element_spec.items():
+        array = examples[name]
+        if array.dtype != dtype or array.shape[1:] != shape:
+          raise ValueError(f'{name} must be {dtype} {list(shape)} per example, found '
+                           f'{array.dtype} {list(array.shape[1:])}')
     except ValueError as error:
       raise task.BadClientError(f'{self.where(client_id)}: {error}') from error
     return examples
-
-  def _check(self, examples: RawExamples) -> None:
-    """Raises ValueError unless examples agree with the element_spec."""
-    if set(examples) != set(self.element_spec):
-      raise ValueError(
-          f'the features must be {", ".join(sorted(self.element_spec))}, found '
-          f'{", ".join(sorted(examples))}')
-    counts = {name: len(array) for name, array in examples.items()}
-    if len(set(counts.values())) > 1:
-      raise ValueError(f'features differ in their number of examples: {counts}')
-    for name, (dtype, shape) in self.element_spec.items():
-      array = examples[name]
-      if array.dtype != dtype or array.shape[1:] != shape:
-        raise ValueError(f'{name} must be {dtype} {list(shape)} per example, found '
-                         f'{array.dtype} {list(array.shape[1:])}')
 
   @property
   def read_in_graph(self) -> Callable[[Any], Mapping[str, Any]] | None:

@@ -424,16 +424,19 @@ def common_length(fields: Mapping[str, Sequence]) -> int:
   return next(iter(lengths.values()))
 
 
-def npz(path: Path, *, suffix: str, client_field: str,
-        fields: Sequence[records.Field] | None) -> Iterator[Row]:
+def npz(paths: Sequence[Path], progress: Progress, *, suffix: str, client_field: str,
+        fields: records.Fields) -> Iterator[Row]:
   """Rows of the arrays of one part of an .npz file, sorted by client.
 
   Args:
-    path: The file.
+    paths: The one file.
+    progress: Not called: all is read before the first row.
     suffix: The end of the names of the part's arrays: '_train', '_test' or ''.
     client_field: The array of the clients, without the suffix.
     fields: The arrays to read; None reads all that have a value per example.
   """
+  del progress
+  path, = paths
   names = [name.removesuffix(suffix) for name in labelled.array_names(path)
            if name.endswith(suffix)]
   wanted = dict.fromkeys([client_field, *(field.column for field in fields or ())])

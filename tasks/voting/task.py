@@ -15,8 +15,8 @@ import numpy as np
 from tasks import checks
 from tasks import task
 from tasks.sources import labelled
+from tasks.sources import partition
 from tasks.voting import data as voting_data
-from tasks.voting import partition as voting_partition
 
 # The server's records are divided by this seed whatever the agents, so that
 # accuracies of different agents are of the same examples.
@@ -156,7 +156,7 @@ def embedded(*, num_clients: int = 30, public_records: int = 300,
   order = np.random.default_rng(_SPLIT_SEED).permutation(len(records))
   server, rest = map(
       records.rows, np.split(order, [public_records + _EMBEDDED_TEST]))
-  deal = voting_partition.evenly(
+  deal = partition.evenly(
       len(rest), num_clients=num_clients, seed=data_seed)
   return _task(
       'embedded', _dealt(rest, deal), server, public_records,
@@ -178,7 +178,7 @@ def mnist(*, data_path: str | os.PathLike[str], num_clients: int = 100,
     data_seed: Of the partition, not of the server's records.
   """
   train, server = voting_data.digits_domain(data_path, 'mnist', 28)
-  deal = voting_partition.few_classes(
+  deal = partition.few_classes(
       train.y, num_clients=num_clients, labels_per_client=labels_per_client,
       records_per_client=records_per_client, seed=data_seed)
   notes = ()
@@ -219,7 +219,7 @@ def digits(*, data_path: str | os.PathLike[str], num_clients: int = 200,
       # All of a domain that no test uses.
       whole = labelled.joined(
           voting_data.digits_domain(data_path, domain, image_size, frame))
-      deal = voting_partition.evenly(
+      deal = partition.evenly(
           len(whole), num_clients=count, seed=data_seed)
       agents |= _dealt(whole, deal, f'{domain}-')
   server = labelled.joined(voting_data.digits_domain(data_path, 'usps', image_size))
@@ -273,16 +273,10 @@ _BUILDERS: Mapping[str, Callable[..., VotingTask]] = {
     'npz': npz}
 
 TASKS = tuple(_BUILDERS)
-
-
-def options(name: str) -> tuple[str, ...]:
-  """Names of the options of a task."""
-  return checks.keywords(_BUILDERS[name])[0]
-
-
-def required(name: str) -> tuple[str, ...]:
-  """Names of the options of a task that have no default."""
-  return checks.keywords(_BUILDERS[name])[1]
+# Task -> the names of its options, and of those that have no default.
+OPTIONS, REQUIRED = (
+    {name: checks.keywords(builder)[i] for name, builder in _BUILDERS.items()}
+    for i in (0, 1))
 
 
 def build(name: str, **given: Any) -> VotingTask:
@@ -297,4 +291,4 @@ def build(name: str, **given: Any) -> VotingTask:
   """
   checks.choice('task', name, TASKS)
   return _BUILDERS[name](**checks.options(
-      f'task {name}', given, options(name), required(name)))
+      f'task {name}', given, OPTIONS[name], REQUIRED[name]))

@@ -64,10 +64,9 @@ def test_copies_of_a_tasks_data_refuse_what_they_do_not_use(name, options, messa
 
 def test_lists_agree_with_what_the_task_has():
   assert set(registry.MODELS) == set(registry.TASKS)
-  assert set(registry.DATA_SOURCES) == set(registry.TASKS)
   assert set(registry.OPTIONS) == set(registry.TASKS)
   assert registry.MODELS['emnist'] == tuple(sorted(emnist.MODELS))
-  assert registry.DATA_SOURCES['emnist'] == emnist_data.SOURCES
+  assert registry.DATA_SOURCES == emnist_data.SOURCES
   data_options = {
       name for source in emnist_data.SOURCES
       for name in emnist_data.options_of(source)}

@@ -184,7 +184,7 @@ def test_settings_offer_what_there_is():
     expected = {'none': (8, 8), 'standard': (64,), 'pca': (7,), 'contrastive': (64,)}
     assert features.check(np.zeros((8, 8, 8), np.uint8), features.FeatureConfig(
         kind=kind)) == expected[kind]
-  assert set().union(*map(voting_tasks.options, voting_tasks.TASKS)) <= DECLARED.keys()
+  assert set().union(*voting_tasks.OPTIONS.values()) <= DECLARED.keys()
 
 
 def test_every_setting_is_used_by_some_algorithm():

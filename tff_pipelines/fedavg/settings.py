@@ -5,6 +5,7 @@ import functools
 
 from aggregators import params as params_lib
 from tasks import registry
+from tasks.sources import open_source
 from tasks.sources import partition
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import schemes
@@ -18,8 +19,6 @@ MECHANISMS = (*_PRIVATE, 'none')
 DEFAULT_EPSILON = 8.0
 
 _MODELS = tuple(sorted({m for names in registry.MODELS.values() for m in names}))
-_SOURCES = tuple(sorted({s for names in registry.DATA_SOURCES.values() for s in names}))
-_FORMATS = [name for name in _SOURCES if name not in ('embedded', 'official')]
 
 _data, _privacy, _training, _run = settings.groups('data', 'privacy', 'training', 'run')
 # Headings of privacy by mechanism: noise, a grid, noise of clients, an adaptive clip.
@@ -44,8 +43,9 @@ class DataSettings(settings.TaskSettings):
   model: str | None = _data(None, 'Model of the task.', choices=_MODELS,
       otherwise='the small one of the task')
   data_source: str | None = _data(None,
-      f'Data source: {", ".join(_FORMATS)}; official: TFF\'s data sets.',
-      choices=_SOURCES, essential=True, otherwise='embedded, a built-in set')
+      f'Data source: {", ".join(open_source.FORMATS)}; '
+      'official: TFF\'s data sets.', choices=registry.DATA_SOURCES, essential=True,
+      otherwise='embedded, a built-in set')
   data_path: str | None = _data(None, 'Data files: paths and patterns, separated by '
       'commas; for folder, that of the clients\' folders.', essential=True, free=True)
   test_path: str | None = _data(None, 'Files of a test part, given like --data_path.',

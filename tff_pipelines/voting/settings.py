@@ -66,7 +66,7 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
   Settings of the data are None where the task decides.
   """
 
-  options_by_task = {name: voting_tasks.options(name) for name in voting_tasks.TASKS}
+  options_by_task = voting_tasks.OPTIONS
 
   task: str = _data('embedded', 'embedded: scikit-learn\'s digits. mnist: agents with '
       'few digits. digits: MNIST and SVHN for USPS. office: domains of Office-Caltech. '
@@ -208,7 +208,7 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
 
   def check_paths(self) -> None:
     super().check_paths()
-    if self.data_path is None and 'data_path' in voting_tasks.required(self.task):
+    if self.data_path is None and 'data_path' in voting_tasks.REQUIRED[self.task]:
       raise ValueError(f'data_path must be given for task={self.task}')
 
   def unused(self) -> Iterator[tuple[str, str]]:

@@ -32,7 +32,7 @@ def test_channels_are_features_of_their_own():
 
 def test_inner_products_on_the_landmarks_are_the_kernel():
   public = _images(30)
-  fitted = features.fit(public)
+  fitted = features.FeatureMap(public)
   x = fitted.transform(public)
   assert x.shape == (30, fitted.dimension) == (30, 30) and x.dtype == np.float32
   projected = fitted._projected(public)
@@ -42,26 +42,26 @@ def test_inner_products_on_the_landmarks_are_the_kernel():
 
 
 def test_features_of_a_record_follow_from_it_and_public_images_alone():
-  fitted = features.fit(_images(30))
+  fitted = features.FeatureMap(_images(30))
   others = _images(20, seed=5)
   whole = fitted.transform(others)
   np.testing.assert_allclose(fitted.transform(others[7:8]), whole[7:8], atol=1e-5)
   assert fitted.transform(others[:0]).shape == (0, 30)
-  again = features.fit(_images(30)).transform(others)
+  again = features.FeatureMap(_images(30)).transform(others)
   np.testing.assert_array_equal(whole, again)
 
 
 def test_the_seed_chooses_the_landmarks(monkeypatch):
   monkeypatch.setattr(features, '_LANDMARKS', 8)
   one, again, other = (
-      features.fit(_images(30), seed=seed).landmarks for seed in (0, 0, 1))
+      features.FeatureMap(_images(30), seed=seed).landmarks for seed in (0, 0, 1))
   np.testing.assert_array_equal(one, again)
   assert one.shape[0] == 8 and not np.array_equal(one, other)
 
 
 def test_a_linear_classifier_of_them_reads_digits():
   task = tasks_lib.build('digits')
-  fitted = features.fit(task.public)
+  fitted = features.FeatureMap(task.public)
   records = np.concatenate([held.x for held in task.holdings])
   labels = np.concatenate([held.y for held in task.holdings])
   x = fitted.transform(records).astype(np.float64)
@@ -81,4 +81,4 @@ def test_bad_images_are_named(images):
 
 def test_one_public_image_is_too_few():
   with pytest.raises(ValueError, match='at least 2, found 1'):
-    features.fit(_images(1))
+    features.FeatureMap(_images(1))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tasks.voting import partition as voting_partition
+from tasks.sources import partition
 
 # As uneven as MNIST's classes.
 SIZES = (592, 674, 596, 613, 584, 542, 592, 626, 585, 596)
@@ -11,7 +11,7 @@ LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), SIZES))
 
 
 def _deal(**changes):
-  return voting_partition.few_classes(LABELS, **{**dict(
+  return partition.few_classes(LABELS, **{**dict(
       num_clients=100, labels_per_client=6, records_per_client=60, seed=0),
                                                  **changes})
 
@@ -80,11 +80,11 @@ def test_impossible_deals_are_refused(changes, message):
 
 @pytest.mark.parametrize('num_clients', [1, 7, 20])
 def test_even_deal_gives_every_agent_equally_many(num_clients):
-  deal = voting_partition.evenly(20, num_clients=num_clients, seed=3)
+  deal = partition.evenly(20, num_clients=num_clients, seed=3)
   sizes = [len(rows) for rows in deal]
   assert max(sizes) - min(sizes) <= 1
   np.testing.assert_array_equal(np.sort(np.concatenate(deal)), np.arange(20))
-  again = voting_partition.evenly(20, num_clients=num_clients, seed=3)
+  again = partition.evenly(20, num_clients=num_clients, seed=3)
   np.testing.assert_array_equal(deal[0], again[0])
 
 
@@ -93,4 +93,4 @@ def test_even_deal_gives_every_agent_equally_many(num_clients):
     ({'seed': 0.5}, 'data_seed must be an integer')])
 def test_impossible_even_deals_are_refused(changes, message):
   with pytest.raises(ValueError, match=message):
-    voting_partition.evenly(20, **{**dict(num_clients=2, seed=0), **changes})
+    partition.evenly(20, **{**dict(num_clients=2, seed=0), **changes})
