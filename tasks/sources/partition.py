@@ -146,12 +146,6 @@ OPTIONS = tuple(name for function in PARTITIONS.values()
                 for name in checks.keywords(function)[0])
 
 
-def _pool(rows: np.ndarray, needed: int, rng: np.random.Generator) -> np.ndarray:
-  """Samples `needed` of these records, some several times if they are too few."""
-  rounds = [rng.permutation(rows) for _ in range(-(-needed // rows.size))]
-  return np.concatenate(rounds)[:needed] if rounds else rows[:0]
-
-
 def _holders(sizes: np.ndarray, num_clients: int, each: int) -> np.ndarray:
   """Number of agents that hold each class: in proportion, `each` classes an agent."""
   exact = sizes / sizes.sum() * num_clients * each
@@ -202,7 +196,7 @@ def _counts(held: np.ndarray, sizes: np.ndarray, each: int) -> np.ndarray:
   counts = np.zeros(held.shape, int)
   for agent, classes in enumerate(held):
     own = np.flatnonzero(classes)
-    counts[agent, own] = np.diff(np.arange(own.size + 1) * each // own.size)
+    counts[agent, own] = _even_sizes(each, own.size)
   while ((left := sizes - counts.sum(axis=0)) < 0).any():
     short = int(left.argmin())
     for other in np.argsort(-left, kind='stable'):
@@ -254,7 +248,9 @@ def few_classes(labels: np.ndarray, *, num_clients: int, labels_per_client: int,
   if num_clients * records_per_client > labels.size:
     sizes = np.full(classes.size, np.iinfo(np.int64).max)
   counts = _counts(held, sizes, records_per_client)
-  pools = [_pool(pool, needed, rng)
+  # Where a class has too few records, some are there several times.
+  pools = [np.concatenate([pool[:0], *(
+      rng.permutation(pool) for _ in range(-(-needed // pool.size)))])[:needed]
            for pool, needed in zip(rows, counts.sum(axis=0))]
   parts = [np.split(pool, np.cumsum(column)[:-1])
            for pool, column in zip(pools, counts.T)]

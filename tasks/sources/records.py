@@ -256,13 +256,13 @@ def where(source: task.ClientSource, client_id: str) -> str:
 
 
 def split_clients(
-    source: task.ClientSource, *, held_out_fraction: float = 0.1
+    source: task.ClientSource, *, held_out_fraction: float | None = None
 ) -> tuple[SubsetSource, SubsetSource | None]:
   """Holds some clients out of the population, to test on.
 
   Args:
     source: All clients; two or more unless held_out_fraction is 0.
-    held_out_fraction: In [0, 1); at least one client and at most
+    held_out_fraction: In [0, 1), None means 0.1; at least one client and at most
       MAX_HELD_OUT_CLIENTS are held out, unless it is 0.
 
   Returns:
@@ -272,6 +272,8 @@ def split_clients(
   Raises:
     ValueError: If the fraction is out of range or there are too few clients.
   """
+  if held_out_fraction is None:
+    held_out_fraction = 0.1
   if not 0 <= held_out_fraction < 1:
     raise ValueError(
         f'held_out_fraction must be in [0, 1), found {held_out_fraction!r}')
@@ -375,8 +377,7 @@ def with_held_out(
       raise ValueError('held_out_fraction is not used: the data have a test part')
     examples, clients = gather(test, skips=skips, max_clients=MAX_TEST_CLIENTS)
     return train, held_out_sets(examples, clients, train)
-  fraction = 0.1 if held_out_fraction is None else held_out_fraction
-  population, held_out = split_clients(train, held_out_fraction=fraction)
+  population, held_out = split_clients(train, held_out_fraction=held_out_fraction)
   if held_out is None:
     raise ValueError('held_out_fraction must be greater than 0 for data without a '
                      'test part')

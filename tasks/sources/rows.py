@@ -362,7 +362,13 @@ def leaf(paths: Sequence[Path], progress: Progress) -> Iterator[Row]:
       counts[user] = None
       try:
         client_of({'user_data': user}, 'user_data')
-        counts[user] = _num_examples(fields)
+        if not isinstance(fields, dict):
+          raise ValueError(f'must be an object of lists, found {type(fields).__name__}')
+        for name, values in fields.items():
+          if not isinstance(values, list):
+            raise ValueError(f'field {name!r} must be a list of one item per example, '
+                             f'found {type(values).__name__}')
+        counts[user] = common_length(fields)
       except ValueError as error:
         yield Row(os.fspath(path), user, error)
         continue
@@ -401,17 +407,6 @@ def _leaf_values(path: Path, progress: Progress, what: str, prefix: str) -> Iter
       raise ValueError(
           f'{path}: not JSON, or cut off: {" ".join(str(error).split())[:200]}'
       ) from error
-
-
-def _num_examples(fields: Any) -> int:
-  """The number of examples of a user of LEAF. Raises ValueError."""
-  if not isinstance(fields, dict):
-    raise ValueError(f'must be an object of lists, found {type(fields).__name__}')
-  for name, values in fields.items():
-    if not isinstance(values, list):
-      raise ValueError(f'field {name!r} must be a list of one item per example, found '
-                       f'{type(values).__name__}')
-  return common_length(fields)
 
 
 def common_length(fields: Mapping[str, Sequence]) -> int:

@@ -326,15 +326,12 @@ def opened(reader: rows_lib.Reader, *, fields: records.Fields,
   if no_cache:
     descriptor, name = tempfile.mkstemp(prefix=_COPY, suffix='.sqlite')
     os.close(descriptor)
-    path, deletion = pathlib.Path(name), rows_lib.deleted_with_process(name)
-    try:
-      write_copy(path)
-      source = _source(reader, path, fields, skips)
-    except BaseException:
-      deletion.communicate()
-      raise
-    weakref.finalize(source, deletion.communicate)
-    return source
+    with contextlib.ExitStack() as stack:
+      stack.callback(rows_lib.deleted_with_process(name).communicate)
+      write_copy(name)
+      source = _source(reader, pathlib.Path(name), fields, skips)
+      weakref.finalize(source, stack.pop_all().close)
+      return source
   states = reader.states()
   identity = json.dumps([
       _VERSION, reader.identity, reader.client_field, states, skips.enabled,
