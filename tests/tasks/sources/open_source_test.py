@@ -2,6 +2,7 @@
 
 import io
 import json
+import zipfile
 
 import numpy as np
 from PIL import Image
@@ -102,6 +103,8 @@ def test_folders_may_have_texts_tables_arrays_and_images(tmp_path):
 
   path = folder('arrays')
   np.savez(path / 'a.npz', x=np.ones([2, 3], np.uint8), y=['u', 'v'])
+  with zipfile.ZipFile(path / 'a.npz', 'a') as archive:
+    archive.writestr('readme.txt', 'Not an array: ignored.')
   examples = read('arrays')
   assert examples['x'].dtype == np.uint8 and examples['y'].tolist() == ['u', 'v']
 
