@@ -122,12 +122,17 @@ class AdaptiveClipSumFactory(distributed_sum.DistributedSumFactory):
     fraction = self._fraction_below(
         total[-1:], num_reporting, state['cohort_size'],
         keys.derive(key, _COUNT_AT_SERVER))
+    adaptive, initial = self._adaptive, self._params.clip
     new_state = collections.OrderedDict(
         state,
         rotation_key=structures.independent_key(
             self.simulation_seed,
             keys.derive(key, distributed_sum.NEXT_ROTATION)),
-        clip=self._next_clip(state['clip'], fraction))
+        clip=tf.clip_by_value(
+            state['clip'] * tf.exp(-adaptive.learning_rate * (
+                fraction - adaptive.target_quantile)),
+            np.float64(max(params_lib.MIN_CLIP, _MIN_FACTOR * initial)),
+            np.float64(min(params_lib.MAX_CLIP, _MAX_FACTOR * initial))))
     measurements = collections.OrderedDict(
         decoded.measurements, clip=state['clip'],
         estimated_fraction_below_clip=fraction)
@@ -151,12 +156,3 @@ class AdaptiveClipSumFactory(distributed_sum.DistributedSumFactory):
       total += self._noise(key, self._count_variance * (1.0 - present))
     count = modular_sum.unwrap(modular_sum.wrap(total, self.bits), self.bits)[0]
     return 0.5 + tf.cast(count, tf.float64) / (2 * self._params.cohort_size)
-
-  def _next_clip(self, clip, fraction) -> tf.Tensor:
-    adaptive, initial = self._adaptive, self._params.clip
-    moved = clip * tf.exp(
-        -adaptive.learning_rate * (fraction - adaptive.target_quantile))
-    return tf.clip_by_value(
-        moved,
-        np.float64(max(params_lib.MIN_CLIP, _MIN_FACTOR * initial)),
-        np.float64(min(params_lib.MAX_CLIP, _MAX_FACTOR * initial)))

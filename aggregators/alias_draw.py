@@ -4,7 +4,6 @@ import tensorflow as tf
 
 from aggregators import alias_table
 from aggregators import branch
-from aggregators import chacha
 from aggregators import keys
 
 
@@ -29,21 +28,18 @@ def draw(low: tf.Tensor, high: tf.Tensor | None, tie_key: tf.Tensor,
   index = tf.bitwise.right_shift(low, first_bits)
   if high is not None:
     # Copies of the sign that the shift brought in are xored with uniform bits.
-    index = tf.bitwise.bitwise_xor(
-        index, tf.bitwise.left_shift(high, 32 - first_bits))
-  index = tf.bitwise.bitwise_and(index, size - 1)
+    index ^= tf.bitwise.left_shift(high, 32 - first_bits)
+  index &= size - 1
   cell = tf.gather(packed, index)
   threshold = tf.cast(tf.bitwise.right_shift(cell, 32), tf.int32)
   alias = tf.cast(cell, tf.int32)  # The low half.
-  first = tf.bitwise.bitwise_and(low, (1 << first_bits) - 1)
+  first = low & ((1 << first_bits) - 1)
   is_tie = tf.equal(first, threshold)
 
   def broken_tie():
     shape = first.shape if first.shape.is_fully_defined() else tf.shape(first)
     # Long vectors are drawn in compiled programs.
-    draw_bits = (chacha.random_bits_in_pieces if generator is chacha
-                 else generator.random_bits)
-    rest = draw_bits(tie_key, shape, tf.int64)
+    rest = generator.random_bits_in_pieces(tie_key, shape, tf.int64)
     return (first < threshold) | (is_tie & (rest < tf.gather(tie, index)))
 
   keeps = branch.either(

@@ -1,9 +1,10 @@
 """Alias tables of integer distributions, exact to far below 2^-64.
 
-NumPy and integers of any size, no TensorFlow. A distribution comes as integer weights;
-its probabilities are rounded to multiples of 2^-(22 + 64 + log2 of the table's
-length), so that the total variation distance of a draw from the ideal distribution is
-negligible against any delta, even times dimension, cohort, rounds and e^epsilon.
+NumPy and integers of any size, no TensorFlow. A distribution comes as integer weights,
+for `SKELLAM` and `DISCRETE_GAUSSIAN` by integer arithmetic; its probabilities are
+rounded to multiples of 2^-(22 + 64 + log2 of the table's length), so that the total
+variation distance of a draw from the ideal distribution is negligible against any
+delta, even times dimension, cohort, rounds and e^epsilon.
 
 A table of N = 2^log_size cells holds, for cell i, the value i - N/2, another
 value (the alias), and the probability of the first of them as an integer of
@@ -11,9 +12,12 @@ value (the alias), and the probability of the first of them as an integer of
 costs one look-up; the other 64 matter once in 2^22 draws.
 """
 
+import bisect
 from collections.abc import Callable
 import dataclasses
+import decimal
 import functools
+import math
 
 import numpy as np
 
@@ -30,8 +34,14 @@ _CAPACITY = 1 << (FIRST_BITS + TIE_BITS)
 # the thresholds adds at most 2^-87: N cells are off by half a unit each, the mode
 # by the sum of that, and a unit is 1 / (N 2^86).
 TOTAL_VARIATION = 2.0**-86
-# Distributions are cut off where the mass beyond, per side, falls below 2^-this.
-TAIL_LOG2 = 100
+# Distributions are cut off where the mass beyond, per side, falls below 2^-100.
+_TAIL_LOG2 = 100
+# Relative precision of the weights of Skellam.
+_GUARD_BITS = 192
+# The weight of 0 of a discrete Gaussian is 2^this. Each step rounds twice, by less than
+# 1 each; over the 2^18 steps of the largest table that adds up to less than 2^-230.
+_FRACTION_BITS = 288
+_DIGITS = 110
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,32 +60,29 @@ class AliasTable:
   packed: np.ndarray
   tie: np.ndarray
 
-  @property
-  def log_size(self) -> int:
-    return int(self.packed.size).bit_length() - 1
-
 
 def log_size(reach: int) -> int:
   """log2 of the cells that a table of the values -reach .. reach needs."""
   return max(2, (2 * reach).bit_length())
 
 
-def build(variance: float, weights: list[int], size_log: int, *,
+def build(variance: float, weights: list[int], min_log_size: int = 2, *,
           symmetric: bool = True) -> AliasTable:
   """Builds the table of a distribution on the integers.
 
   Args:
     variance: Kept in the table.
     weights: Integers proportional to P[X = k] for k = 0, 1, ...
-    size_log: log2 of the cells.
+    min_log_size: The table has at least 2^min_log_size cells.
     symmetric: Whether -k is as likely as k; otherwise there are no negative values.
   """
+  size_log = max(min_log_size, log_size(len(weights) - 1))
+  if size_log > MAX_LOG_SIZE:
+    raise ValueError(
+        f'a table must have at most 2^{MAX_LOG_SIZE} cells, found 2^{size_log} for '
+        f'{len(weights)} weights')
   size = 1 << size_log
   half = size // 2
-  if size_log > MAX_LOG_SIZE or len(weights) > half:
-    raise ValueError(
-        f'weights must be at most {half} for a table of 2^{size_log} cells and '
-        f'the table at most 2^{MAX_LOG_SIZE}, found {len(weights)} weights')
   sides = 2 if symmetric else 1
   total = weights[0] + sides * sum(weights[1:])
   # Each value gets an integer share of size * capacity; the first, which is the
@@ -117,7 +124,7 @@ class Family:
   """Tables of symmetric distributions that are known by their variance.
 
   Attributes:
-    reach: variance -> a k with P[X >= k] < 2^-TAIL_LOG2.
+    reach: variance -> a k with P[X >= k] < 2^-100.
     weights: variance -> integers proportional to P[X = k] for k = 0 .. reach.
   """
 
@@ -147,5 +154,66 @@ class Family:
     if not self.fits(variance):
       raise ValueError(
           f'variance must be in (0, {MAX_LOG_SIZE} bits of table), found {variance!r}')
-    return build(variance, self.weights(variance),
-                 max(min_log_size, self.log_size(variance)))
+    return build(variance, self.weights(variance), min_log_size)
+
+
+def _skellam_reach(variance: float) -> int:
+  """The smallest k with P[X >= k] < 2^-100 by the Chernoff bound."""
+  def log_tail(k):  # With t = asinh(k / variance).
+    return math.hypot(variance, k) - variance - k * math.asinh(k / variance)
+
+  return bisect.bisect_left(
+      range(2**62), True, key=lambda k: log_tail(k) <= -_TAIL_LOG2 * math.log(2))
+
+
+def _skellam_weights(variance: float) -> list[int]:
+  """Weights for k = 0 .. reach, by Miller's method.
+
+  I_{k-1}(v) = (2 k / v) I_k(v) + I_{k+1}(v), run downwards, where it is stable.
+  A float is a ratio of integers, so the only error is that of the start and of
+  dividing, 2^-192 each relative to the smallest weight.
+  """
+  numerator, denominator = float(variance).as_integer_ratio()
+  top = _skellam_reach(variance)
+  above, here = 0, 1 << _GUARD_BITS
+  result = [0] * (top + 1)
+  # The start's error at k is (p_start / p_k)^2.
+  for k in range(2 * top + 8, 0, -1):
+    above, here = here, (2 * denominator * k * here) // numerator + above
+    if k - 1 <= top:
+      result[k - 1] = here
+  return result
+
+
+def _gaussian_reach(variance: float) -> int:
+  """A k with P[X >= k] < 2^-100: that of N(0, v) at k - 1 (Proposition 25)."""
+  return 1 + math.ceil(math.sqrt(2 * variance * _TAIL_LOG2 * math.log(2)))
+
+
+def _gaussian_weights(variance: float) -> list[int]:
+  """Weights for k = 0 .. reach.
+
+  With g = exp(-1 / (2 v)) the weight of k + 1 is g^(2k + 1) times that of k, and
+  the factor itself shrinks by g^2 a step.
+  """
+  numerator, denominator = float(variance).as_integer_ratio()
+  with decimal.localcontext() as context:
+    context.prec = _DIGITS
+    base = (decimal.Decimal(-denominator) / (2 * decimal.Decimal(numerator))).exp()
+    factor = int(base * (1 << _FRACTION_BITS))
+  ratio = (factor * factor) >> _FRACTION_BITS
+  result = [1 << _FRACTION_BITS]
+  for _ in range(_gaussian_reach(variance)):
+    result.append((result[-1] * factor) >> _FRACTION_BITS)
+    factor = (factor * ratio) >> _FRACTION_BITS
+  return result
+
+
+# The symmetric Skellam distribution. Mass outside the table, start of the recurrence
+# and its rounding are below 2^-88 together.
+SKELLAM = Family(_skellam_reach, _skellam_weights)
+# N_Z(0, v): P[X = k] proportional to exp(-k^2 / (2 v)) (arXiv 2004.00010,
+# Definition 1). Its variance is below v: by less than 1e-6 of it from v = 1 on, by
+# a seventh at v = 1/4. Mass outside the table and rounding of the weights are each
+# below 2^-88 for tables of up to 2^19 cells.
+DISCRETE_GAUSSIAN = Family(_gaussian_reach, _gaussian_weights)

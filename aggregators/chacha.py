@@ -19,34 +19,23 @@ _CONSTANTS = {
     4: np.frombuffer(b'expand 16-byte k', '<u4'),
     8: np.frombuffer(b'expand 32-byte k', '<u4'),
 }
-_ROTATIONS = (16, 12, 8, 7)
 # First 32 bits of the nonce: the streams of random bits and of keys never meet.
 _BITS, _KEYS = 0, 1
 
 
 def _rotate_left(x: tf.Tensor, count: int) -> tf.Tensor:
-  return tf.bitwise.bitwise_or(
-      tf.bitwise.left_shift(x, tf.constant(count, tf.uint32)),
-      tf.bitwise.right_shift(x, tf.constant(32 - count, tf.uint32)))
+  return (tf.bitwise.left_shift(x, tf.constant(count, tf.uint32)) |
+          tf.bitwise.right_shift(x, tf.constant(32 - count, tf.uint32)))
 
 
 def _quarter_rounds(a, b, c, d):
   """RFC 8439, section 2.1, on four columns at once; each is uint32 [4, n]."""
-  first, second, third, fourth = _ROTATIONS
-  a = a + b
-  d = _rotate_left(tf.bitwise.bitwise_xor(d, a), first)
-  c = c + d
-  b = _rotate_left(tf.bitwise.bitwise_xor(b, c), second)
-  a = a + b
-  d = _rotate_left(tf.bitwise.bitwise_xor(d, a), third)
-  c = c + d
-  b = _rotate_left(tf.bitwise.bitwise_xor(b, c), fourth)
+  for of_d, of_b in ((16, 12), (8, 7)):
+    a = a + b
+    d = _rotate_left(d ^ a, of_d)
+    c = c + d
+    b = _rotate_left(b ^ c, of_b)
   return a, b, c, d
-
-
-def _turn(x: tf.Tensor, count: int) -> tf.Tensor:
-  """Rolls the rows up by `count`."""
-  return tf.concat([x[count:], x[:count]], axis=0)
 
 
 def blocks(key: tf.Tensor, counters: tf.Tensor, nonce: tf.Tensor) -> tf.Tensor:
@@ -73,10 +62,13 @@ def blocks(key: tf.Tensor, counters: tf.Tensor, nonce: tf.Tensor) -> tf.Tensor:
       key[-4:, tf.newaxis] * ones,
       tf.concat([counters[tf.newaxis], nonce[:, tf.newaxis] * ones], axis=0))
 
+  def turned(x, count):
+    return tf.concat([x[count:], x[:count]], axis=0)
+
   def two_rounds(i, a, b, c, d):
     a, b, c, d = _quarter_rounds(a, b, c, d)
-    a, b, c, d = _quarter_rounds(a, _turn(b, 1), _turn(c, 2), _turn(d, 3))
-    return i + 1, a, _turn(b, 3), _turn(c, 2), _turn(d, 1)
+    a, b, c, d = _quarter_rounds(a, turned(b, 1), turned(c, 2), turned(d, 3))
+    return i + 1, a, turned(b, 3), turned(c, 2), turned(d, 1)
 
   _, *state = tf.while_loop(
       lambda i, *_: i < 10, two_rounds, (tf.constant(0), *rows),
@@ -154,12 +146,10 @@ def _random_bits(key: tf.Tensor, shape, dtype, long_stream) -> tf.Tensor:
   num_blocks = -(-count // 16)
   if num_blocks > _PIECE:
     num_blocks = -(-num_blocks // _PIECE) * _PIECE
-  counters = tf.cast(tf.range(num_blocks, dtype=tf.int64), tf.uint32)
-  if num_blocks <= _PIECE:
-    stream = _stream(key, counters, _BITS)
   else:
-    stream = long_stream(counters)
-  stream = tf.reshape(stream, [-1])[:count]
+    long_stream = lambda counters: _stream(key, counters, _BITS)
+  counters = tf.cast(tf.range(num_blocks, dtype=tf.int64), tf.uint32)
+  stream = tf.reshape(long_stream(counters), [-1])[:count]
   if dtype.size == 8:
     stream = tf.reshape(stream, [-1, 2])
   return tf.reshape(tf.bitcast(stream, dtype), shape)

@@ -121,7 +121,7 @@ class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
 
   def server_step(self, state, total, num_reporting, layout: structures.FlatLayout):
     """In graph: new state, released structure, public measurements."""
-    root = structures.round_key(self.simulation_seed, state['server_key'])
+    root = state['server_key'] if self.seeded else keys.fresh()
     new_state, vector, measurements = self.release(
         state, total, num_reporting, self.generator.derive(root, 0))
     new_state = collections.OrderedDict(

@@ -1,19 +1,21 @@
 """The discrete Gaussian N_Z(0, v): P[X = k] proportional to exp(-k^2 / (2 v)).
 
 An exact sampler for any variance, in the graph, in integers. `noisy_rounding`
-with a table of `discrete_gaussian_table` is faster where a table fits.
+with a table of `alias_table.DISCRETE_GAUSSIAN` is faster where a table fits.
 
 Sums of independent draws are not discrete Gaussian, only close to it; what that
 costs is in the accountant's bound (arXiv 2102.06387, Theorem 1), which is stated
 for shares of a standard deviation of at least half a grid unit.
 """
 
+import functools
+
 import tensorflow as tf
 
 from aggregators import alias_draw
 from aggregators import alias_table
-from aggregators import discrete_gaussian_table
 from aggregators import keys
+from aggregators import skellam
 
 # Variances up to this can be sampled: all integers below fit an int64.
 MAX_VARIANCE = 2.0**52
@@ -32,24 +34,18 @@ _SIGMA_BITS = 24
 _MOST_WHOLE = 13
 
 
-def check_variance(variance: float, bits: int, what: str) -> None:
-  """Raises ValueError for a variance (grid units squared) beyond the sampler."""
-  if not variance <= MAX_VARIANCE:  # NaN is refused too.
-    raise ValueError(
-        f'{what} has a variance of {variance:.3g} grid units squared at '
-        f'bits={bits}; exact discrete Gaussian noise is available up to '
-        f'{MAX_VARIANCE:.3g}: use fewer bits or more clients')
+check_variance = functools.partial(
+    skellam.check_variance, noise='exact discrete Gaussian', most=MAX_VARIANCE)
 
 
 def _below(key: tf.Tensor, count, bound) -> tf.Tensor:
   """int64 [count], uniform in [0, bound) for an int64 scalar bound <= 2^53."""
   bound = tf.cast(bound, tf.int64)
-  mask = tf.constant(2**_UNIFORM_BITS - 1, tf.int64)
   limit = 2**_UNIFORM_BITS - 2**_UNIFORM_BITS % bound
 
   def draw(index):
-    return tf.bitwise.bitwise_and(
-        keys.random_bits(keys.derive(key, index), [count], tf.int64), mask)
+    random_bits = keys.random_bits(keys.derive(key, index), [count], tf.int64)
+    return random_bits & (2**_UNIFORM_BITS - 1)
 
   _, uniform = tf.while_loop(
       lambda tries, uniform: (tries < _MAX_REDRAWS) & tf.reduce_any(uniform >= limit),
@@ -165,8 +161,8 @@ def sample(key: tf.Tensor, shape, variance) -> tf.Tensor:
       ['variance must be in [0, 2^52], found', variance])
   # k = 0, 1, ... with probability proportional to exp(-k^2 / 2).
   table = alias_table.build(
-      1.0, discrete_gaussian_table.weights(1.0)[:_MOST_WHOLE + 1],
-      alias_table.log_size(_MOST_WHOLE + 1), symmetric=False)
+      1.0, alias_table.DISCRETE_GAUSSIAN.weights(1.0)[:_MOST_WHOLE + 1],
+      symmetric=False)
   size = tf.TensorShape(shape).num_elements()
   with tf.control_dependencies([in_range]):
     sigma = tf.sqrt(variance) * (1 + 2.0**-50)

@@ -19,7 +19,6 @@ from aggregators import discrete_gaussian
 from aggregators import keys
 from aggregators import modular_sum
 from aggregators import noisy_rounding
-from aggregators import params as params_lib
 from aggregators import plain_sum
 from aggregators import rotation
 from aggregators import rounding
@@ -31,8 +30,6 @@ from aggregators.params import DistributedSumParams
 
 # Purposes of the keys derived from the server's key of a round.
 SUM_AT_SERVER, NEXT_ROTATION = 0, 1
-# No cohort is larger; shares of so large a cohort would be empty.
-_MAX_COHORT = 2.0**31
 
 _GENERATORS = {'philox': keys, 'chacha20': chacha}
 
@@ -190,19 +187,9 @@ def noise_present(num_reporting, cohort_size, params: DistributedSumParams):
   if not params.has_shares:
     return tf.constant(True), tf.constant(0.0, tf.float64)
   num_reporting = tf.cast(num_reporting, tf.float64)
-  enough = params_lib.has_enough(
-      num_reporting, tf.cast(cohort_size, tf.float64), params.min_honest_fraction,
-      params.assumed_colluders)
+  enough = params.has_enough(num_reporting, tf.cast(cohort_size, tf.float64))
   present = tf.minimum(num_reporting / _num_shares(cohort_size, params), 1.0)
   return enough, tf.where(enough, present, tf.zeros_like(present))
-
-
-def _missing_shares(num_reporting, cohort_size, enough,
-                    params: DistributedSumParams) -> tf.Tensor:
-  """The number of clients' shares that make up the missing noise; int32."""
-  present = tf.where(enough, tf.cast(num_reporting, tf.float64), 0.0)
-  missing = tf.maximum(_num_shares(cohort_size, params) - present, 0.0)
-  return tf.cast(tf.math.ceil(missing), tf.int32)
 
 
 def decode(total: tf.Tensor, num_reporting, cohort_size, key: tf.Tensor,
@@ -234,13 +221,15 @@ def decode(total: tf.Tensor, num_reporting, cohort_size, key: tf.Tensor,
   total = tf.where(enough, total, tf.zeros_like(total))
   if share_tables.is_cryptographic(params):
     generator = _GENERATORS[params.noise_generator]
+    shares = tf.where(enough, tf.cast(num_reporting, tf.float64), 0.0)
+    missing = tf.maximum(_num_shares(cohort_size, params) - shares, 0.0)
     with tf.control_dependencies(
         [_is_table_of(table, _share_in_graph(params, cohort_size))]):
-      draws = table['draws'] * _missing_shares(
-          num_reporting, cohort_size, enough, params)
-    total = noisy_rounding.add_draws(
-        total, generator.derive(key, 0), draws, table['packed'], table['tie'],
-        params.bits, params.padded_dimension >= _MIN_COMPILED, generator)
+      draws = table['draws'] * tf.cast(tf.math.ceil(missing), tf.int32)
+    noise = noisy_rounding.TableNoise(
+        packed=table['packed'], tie=table['tie'], more_draws=draws, generator=generator)
+    total = noise.add_more(total, generator.derive(key, 0), params.bits,
+                           params.padded_dimension >= _MIN_COMPILED)
   elif params.noise_multiplier > 0:
     missing = params.total_noise_variance * (1.0 - present)
     noise = tf.cond(
@@ -336,7 +325,7 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
           'the noise of the sum')
       params.check_shares()
     share_tables.check_generator(params)
-    if params.cohort_size >= _MAX_COHORT:
+    if params.cohort_size >= 2**31:  # The state holds it as int32.
       raise ValueError(
           f'cohort_size must be below 2^31, found {params.cohort_size!r}')
     super().__init__(bits=params.bits, diagnostics=diagnostics,

@@ -45,8 +45,8 @@ def fresh() -> tf.Tensor:
     characters = tf.gather(tf.io.decode_raw(uuid, tf.uint8), _UUID_DIGITS)
     characters = tf.cast(characters, tf.int64)
     # '0'..'9' are 48..57 and 'a'..'f' are 97..102.
-    nibbles = (tf.bitwise.bitwise_and(characters, 15) +
-               9 * tf.bitwise.right_shift(characters, tf.constant(6, tf.int64)))
+    nibbles = (characters & 15) + 9 * tf.bitwise.right_shift(
+        characters, tf.constant(6, tf.int64))
     shifts = np.arange(60, -4, -4, dtype=np.int64)
     halves = tf.reduce_sum(tf.bitwise.left_shift(nibbles, shifts), axis=-1)
     # Spreads the 6 fixed bits of a UUID over the whole key.
@@ -88,6 +88,10 @@ def split(key: tf.Tensor, count: int) -> list[tf.Tensor]:
 def random_bits(key: tf.Tensor, shape, dtype=tf.int32) -> tf.Tensor:
   """Uniform integers over the whole range of an integer `dtype`."""
   return _draw(key, tf.constant(_BITS, tf.uint64), shape, dtype)
+
+
+# The name of `chacha` for what is best in a compiled program.
+random_bits_in_pieces = random_bits
 
 
 def uniform(key: tf.Tensor, shape, dtype=tf.float32) -> tf.Tensor:

@@ -25,20 +25,14 @@ from aggregators import validate
 _EPSILON_A_COORDINATE = 2.5
 
 
-def _uniform(key: tf.Tensor, shape) -> tf.Tensor:
-  return keys.uniform(key, shape, tf.float64)
-
-
 def _low_bits(key: tf.Tensor, shape, count: int) -> tf.Tensor:
   """int64, uniform below 2^count."""
-  return tf.bitwise.bitwise_and(
-      keys.random_bits(key, shape, tf.int64), tf.constant(2**count - 1, tf.int64))
+  return keys.random_bits(key, shape, tf.int64) & (2**count - 1)
 
 
 def _is_true(key: tf.Tensor, shape, threshold: int) -> tf.Tensor:
   """Coins that are true with probability threshold / 2^COIN_BITS, exactly."""
-  return _low_bits(key, shape, distributions.COIN_BITS) < tf.constant(
-      threshold, tf.int64)
+  return _low_bits(key, shape, distributions.COIN_BITS) < threshold
 
 
 def _indices(key: tf.Tensor, shape, count: int) -> tf.Tensor:
@@ -52,7 +46,7 @@ def _on_grid(values: tf.Tensor, key: tf.Tensor, steps: int) -> tf.Tensor:
   """int64, values times `steps` rounded up or down at random, unbiased."""
   scaled = values * steps
   low = tf.floor(scaled)
-  up = _uniform(key, tf.shape(values)) < scaled - low
+  up = keys.uniform(key, tf.shape(values), tf.float64) < scaled - low
   return tf.cast(low, tf.int64) + tf.cast(up, tf.int64)
 
 
@@ -139,8 +133,7 @@ class Piecewise(LocalMechanism):
     grid_key, coin_key, in_key, out_key = keys.split(key, 4)
     shape = tf.shape(values)
     start = tf.minimum(
-        _on_grid((values + 1) / 2, grid_key, dist.starts),
-        tf.constant(dist.starts, tf.int64))
+        _on_grid((values + 1) / 2, grid_key, dist.starts), dist.starts)
     outside = _indices(out_key, shape, dist.starts)
     outside += tf.where(outside < start, tf.zeros_like(outside), dist.window)
     output = tf.where(
@@ -177,7 +170,7 @@ class Duchi(distributions.DuchiDistribution, LocalMechanism):
   def _perturb(self, values, key):
     sign_key, turn_key, coin_key = keys.split(key, 3)
     shape = tf.shape(values)
-    up = _uniform(sign_key, shape) < (values + 1) / 2
+    up = keys.uniform(sign_key, shape, tf.float64) < (values + 1) / 2
     uniform = keys.random_bits(turn_key, shape, tf.int32) < 0
     # Signs as +1 and -1; the product decides on which side the uniform vector lies.
     signs, turned = (2 * tf.cast(x, tf.int32) - 1 for x in (up, uniform))
@@ -192,14 +185,15 @@ class Duchi(distributions.DuchiDistribution, LocalMechanism):
 class _Additive(LocalMechanism):
   """Noise from a table, added on a grid."""
 
+  limit: int | None = None  # Of outputs, in units of the grid.
+
   def _perturb(self, values, key):
     grid_key, noise_key = keys.split(key, 2)
     noisy = _on_grid(values, grid_key, self.steps) + alias_draw.sample(
         noise_key, tf.shape(values), self.table)
-    return tf.cast(self._released(noisy), tf.float64) / self.steps
-
-  def _released(self, noisy: tf.Tensor) -> tf.Tensor:
-    return noisy
+    if self.limit is not None:
+      noisy = tf.clip_by_value(noisy, -self.limit, self.limit)
+    return tf.cast(noisy, tf.float64) / self.steps
 
   @property
   def worst_variance(self) -> float:
@@ -213,9 +207,6 @@ class Laplace(distributions.LaplaceDistribution, _Additive):
   Formal guarantees. A row is epsilon-DP for any two inputs, exactly. Unbiased up
   to clipping, less than e^-29 of the scale.
   """
-
-  def _released(self, noisy):
-    return tf.clip_by_value(noisy, -self.limit, self.limit)
 
 
 class Gaussian(distributions.GaussianDistribution, _Additive):

@@ -19,7 +19,6 @@ import math
 import numpy as np
 
 from aggregators import alias_table
-from aggregators import discrete_gaussian_table
 from aggregators import validate
 
 Fraction = fractions.Fraction
@@ -171,9 +170,7 @@ class PiecewiseDistribution(_Coin):
       return inside * window + (1 - inside) * others
 
     fraction = position - low
-    mean_square = (1 - fraction) * square(low)
-    if fraction > 0:
-      mean_square += fraction * square(low + 1)
+    mean_square = (1 - fraction) * square(low) + fraction * square(low + 1)
     return mean_square * self.unit**2 - z * z
 
 
@@ -282,8 +279,7 @@ class LaplaceDistribution:
         lambda power, _: power * ratio.numerator // ratio.denominator,
         initial=1 << _LAPLACE_BITS))
     last = powers[-1] * ratio / (1 - ratio)
-    return alias_table.build(
-        self.scale, [*powers, math.floor(last)], alias_table.log_size(self.reach))
+    return alias_table.build(self.scale, [*powers, math.floor(last)])
 
   def variance(self, z: float) -> float:
     """Variance of a coordinate of the output (except for clipping)."""
@@ -315,7 +311,7 @@ class GaussianDistribution:
     validate.positive(noise_multiplier=self.noise_multiplier)
     validate.integer(dimension=self.dimension, low=1)
     object.__setattr__(self, 'steps', max(1, math.ceil(_FINENESS / self.stddev)))
-    if not discrete_gaussian_table.fits(self.parameter):
+    if not alias_table.DISCRETE_GAUSSIAN.fits(self.parameter):
       raise ValueError(
           f'noise_multiplier={self.noise_multiplier!r} is too large for '
           f'dimension={self.dimension}: its table would be too large')
@@ -333,7 +329,7 @@ class GaussianDistribution:
   @functools.cached_property
   def table(self) -> alias_table.AliasTable:
     """The table of the noise, units."""
-    return discrete_gaussian_table.build(self.parameter)
+    return alias_table.DISCRETE_GAUSSIAN.build(self.parameter)
 
   def variance(self, z: float) -> float:
     """Variance of a coordinate of the output."""

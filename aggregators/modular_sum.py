@@ -11,8 +11,7 @@ from aggregators import tff_internals
 
 def wrap(values: tf.Tensor, bits: int) -> tf.Tensor:
   """The representatives in [0, 2^bits) of int32 or int64 values; int32."""
-  mask = tf.constant(2**bits - 1, values.dtype)
-  return tf.cast(tf.bitwise.bitwise_and(values, mask), tf.int32)
+  return tf.cast(values & (2**bits - 1), tf.int32)
 
 
 def add(left: tf.Tensor, right: tf.Tensor, bits: int) -> tf.Tensor:

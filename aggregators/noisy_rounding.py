@@ -17,7 +17,6 @@ import tensorflow as tf
 
 from aggregators import alias_draw
 from aggregators import branch
-from aggregators import chacha
 from aggregators import keys
 from aggregators import modular_sum
 from aggregators import rounding
@@ -55,8 +54,7 @@ def random_bits(key: tf.Tensor, dim: int, draws: int = 1, compiled: bool = True,
 # with its consumers XLA draws the bits again for each of them.
 @functools.partial(tf.function, jit_compile=True, autograph=False)
 def _compiled_bits(key: tf.Tensor, dim: int, generator) -> tf.Tensor:
-  draw = chacha.random_bits_in_pieces if generator is chacha else generator.random_bits
-  return draw(key, [dim], tf.int64)
+  return generator.random_bits_in_pieces(key, [dim], tf.int64)
 
 
 @functools.partial(tf.function, jit_compile=True, autograph=False)
@@ -67,40 +65,6 @@ def _add_draw(total: tf.Tensor, bits_of_draw: tf.Tensor, tie_key: tf.Tensor,
   return total + alias_draw.draw(
       low, tf.bitwise.right_shift(high, _ROUNDING_BITS), tie_key, packed, tie,
       generator)
-
-
-def add_draws(values: tf.Tensor, key: tf.Tensor, draws: tf.Tensor,
-              packed: tf.Tensor, tie: tf.Tensor, bits: int, compiled: bool = True,
-              generator=keys) -> tf.Tensor:
-  """Adds draws from a table, whose number is known only at run time.
-
-  Args:
-    values: int32 [D] in [0, 2^bits).
-    key: int64[2]; draw i has the child i of it.
-    draws: int32 scalar >= 0, draws added to each coordinate.
-    packed: As in `TableNoise`.
-    tie: As in `TableNoise`.
-    bits: The result is modulo 2^bits.
-    compiled: As in `random_bits`.
-    generator: As in `TableNoise`.
-
-  Returns:
-    int32 [D] in [0, 2^bits).
-  """
-  dim = values.shape[0]
-  add = _add_draw if compiled else _add_draw.python_function
-
-  def one_more(i, total):
-    own = generator.derive(key, i)
-    return i + 1, add(
-        total, random_bits(own, dim, 1, compiled, generator),
-        generator.derive(own, 0), packed, tie, generator)
-
-  # Wraps around at 2^32, which 2^bits divides.
-  _, total = tf.while_loop(
-      lambda i, _: i < draws, one_more, (tf.constant(0), values),
-      parallel_iterations=1)
-  return modular_sum.wrap(total, bits)
 
 
 def _wrap(values: tf.Tensor, bits: int | None) -> tf.Tensor:
@@ -147,9 +111,7 @@ class TableNoise:
 
   def rounding_bits(self, random: tf.Tensor, dim: int) -> tf.Tensor:
     """int32 [dim], the odd numbers below 2^24."""
-    return tf.bitwise.bitwise_or(
-        tf.bitwise.bitwise_and(
-            tf.bitwise.left_shift(random[:dim], 1), 2**(_ROUNDING_BITS + 1) - 1), 1)
+    return tf.bitwise.left_shift(random[:dim], 1) & (2**(_ROUNDING_BITS + 1) - 1) | 1
 
   def first_try(self, block, factor, random, key, bits, compiled):
     """`_first_try`, compiled or not."""
@@ -169,12 +131,22 @@ class TableNoise:
         for i in range(self.draws))
 
   def add_more(self, values, key, bits, compiled):
-    """int32 [dim] in [0, 2^bits), with the further draws."""
+    """int32 [dim] in [0, 2^bits), with the further draws, each of a child of `key`."""
     if self.more_draws is None:
       return values
-    return add_draws(
-        values, self.generator.derive(key, _MORE_DRAWS), self.more_draws,
-        self.packed, self.tie, bits, compiled, self.generator)
+    add = _add_draw if compiled else _add_draw.python_function
+
+    def one_more(i, total):
+      own = self.generator.derive(key, i)
+      return i + 1, add(
+          total, random_bits(own, values.shape[0], 1, compiled, self.generator),
+          self.generator.derive(own, 0), self.packed, self.tie, self.generator)
+
+    # Wraps around at 2^32, which 2^bits divides.
+    _, total = tf.while_loop(
+        lambda i, _: i < self.more_draws, one_more, (tf.constant(0), values),
+        parallel_iterations=1)
+    return modular_sum.wrap(total, bits)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -190,7 +162,7 @@ class SampledNoise:
 
   def random_bits(self, key, dim, compiled):
     del compiled  # Unused.
-    return tf.bitwise.bitwise_and(keys.random_bits(key, [dim], tf.int32), 2**24 - 1)
+    return keys.random_bits(key, [dim], tf.int32) & (2**24 - 1)
 
   def rounding_bits(self, random, dim):
     del dim  # Unused.
@@ -282,18 +254,22 @@ def noisy_round(vector: tf.Tensor, key: tf.Tensor, l2_bound_squared: int,
   bound = tf.constant(l2_bound_squared, tf.int64)
   if squared_norm is None:
     squared_norm = rounding.squared_norm(vector)
-  # Without this integers could wrap around.
-  in_range = rounding.is_in_range(squared_norm, factor)
+  # Squares of such a vector, rounded up, stay far inside an int64. False for NaN.
+  in_range = squared_norm * tf.square(tf.cast(factor, tf.float64)) <= 2.0**61
 
   def each(function):
     """`_in_blocks` of a function that takes the block's random bits too."""
     return _in_blocks(vector, key, noise.generator, lambda block, own_key: function(
         block, own_key, noise.random_bits(own_key, block.shape[0], compiled)))
 
+  def more(values, own_key):
+    return noise.add_more(
+        values, noise.generator.derive(own_key, _MORE_DRAWS), bits, compiled)
+
   def first_try(block, own_key, random):
     values, unsure, norm = noise.first_try(
         block, factor, random, own_key, bits, compiled)
-    return noise.add_more(values, own_key, bits, compiled), (unsure, norm)
+    return more(values, own_key), (unsure, norm)
 
   first, (unsure, norm) = each(first_try)
 
@@ -305,7 +281,7 @@ def noisy_round(vector: tf.Tensor, key: tf.Tensor, l2_bound_squared: int,
       retry_key = noise.generator.derive(own_key, _RETRIES)
       fresh = noise.generator.random_bits(
           noise.generator.derive(retry_key, index), block.shape, tf.int32)
-      return rounding.round_by(grid, tf.bitwise.bitwise_and(fresh, 2**24 - 1))
+      return rounding.round_by(grid, fresh & (2**24 - 1))
 
     return tf.case([
         (index > 0, retry),
@@ -333,7 +309,7 @@ def noisy_round(vector: tf.Tensor, key: tf.Tensor, l2_bound_squared: int,
 
     def sent(block, own_key, random):
       values = noise.add(rounded(block, own_key, random, index), random, own_key)
-      return noise.add_more(_wrap(values, bits), own_key, bits, compiled), ()
+      return more(_wrap(values, bits), own_key), ()
 
     return each(sent)[0], tries - 1, ~(success & in_range)
 

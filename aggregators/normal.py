@@ -41,8 +41,7 @@ def sample(key: tf.Tensor, shape) -> tf.Tensor:
 def from_random_bits(radius: tf.Tensor, angle: tf.Tensor) -> tf.Tensor:
   """Normal numbers, float64 [2 n], from uniform int64 [n] and [n]."""
   # 63 bits, in (0, 1]; a float64 is fine enough near 0, where it counts.
-  low = tf.bitwise.bitwise_and(radius, tf.int64.max)
-  uniform = (tf.cast(low, tf.float64) + 1.0) * 2.0**-63
+  uniform = (tf.cast(radius & tf.int64.max, tf.float64) + 1.0) * 2.0**-63
   length = tf.sqrt(-2.0 * tf.math.log(uniform))
   turn = tf.cast(angle, tf.float64) * (math.pi * 2.0**-63)
   return tf.concat([length * tf.cos(turn), length * tf.sin(turn)], axis=0)

@@ -59,8 +59,53 @@ def has_enough(num_reporting, num_selected, min_honest_fraction: float,
           >= min_honest_fraction * num_selected * (1 - 1e-9))
 
 
+class NoiseShares:
+  """Parameters of noise that clients add as shares, of which some may be missing.
+
+  Subclasses are dataclasses with `bits`, `min_honest_fraction`, `assumed_colluders`,
+  `noise_variance` and `has_shares`, whether clients add the noise.
+  """
+
+  def check_honest(self, selected: float, of: str, release: str) -> None:
+    """Raises ValueError if even a round without dropouts would be suppressed."""
+    validate.fraction(min_honest_fraction=self.min_honest_fraction)
+    validate.integer(assumed_colluders=self.assumed_colluders, low=0)
+    if self.has_shares and not self.has_enough(selected, selected):
+      raise ValueError(
+          f'assumed_colluders={self.assumed_colluders} leave fewer than '
+          f'min_honest_fraction={self.min_honest_fraction:g} of {of} honest: '
+          f'every {release} would be suppressed')
+
+  def has_enough(self, num_reporting, num_selected):
+    """`has_enough` by these parameters."""
+    return has_enough(num_reporting, num_selected, self.min_honest_fraction,
+                      self.assumed_colluders)
+
+  @property
+  def counted_on(self) -> float:
+    """The fraction of the noise that the guarantee counts on, in (0, 1]."""
+    return self.min_honest_fraction if self.has_shares else 1.0
+
+  @property
+  def total_noise_variance(self) -> float:
+    """Variance of all the noise, if no share is missing, grid units or counts squared.
+
+    That of the guarantee divided by `counted_on`.
+    """
+    return self.noise_variance / self.counted_on
+
+  @property
+  def modulus(self) -> int:
+    """2^bits; sums are known modulo this many grid units or counts."""
+    return 2**self.bits
+
+  def replace(self, **changes):
+    """A copy with these fields changed, validated again."""
+    return dataclasses.replace(self, **changes)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DistributedSumParams:
+class DistributedSumParams(NoiseShares):
   """A sum of integer vectors with integer noise (arXiv 2110.04995, 2102.06387).
 
   Adjacency is zero-out: neighbouring inputs differ in one client, whose vector
@@ -138,15 +183,8 @@ class DistributedSumParams:
     validate.one_of(ROTATIONS, rotation=self.rotation)
     validate.one_of(MECHANISMS, mechanism=self.mechanism)
     validate.one_of(NOISE_GENERATORS, noise_generator=self.noise_generator)
-    validate.fraction(min_honest_fraction=self.min_honest_fraction)
-    validate.integer(assumed_colluders=self.assumed_colluders, low=0)
-    if self.has_shares and not has_enough(
-        self.cohort_size, self.cohort_size, self.min_honest_fraction,
-        self.assumed_colluders):
-      raise ValueError(
-          f'assumed_colluders={self.assumed_colluders} leave fewer than '
-          f'min_honest_fraction={self.min_honest_fraction:g} of cohort_size='
-          f'{self.cohort_size:g} honest: every round would be suppressed')
+    self.check_honest(
+        self.cohort_size, f'cohort_size={self.cohort_size:g}', 'round')
     if self.max_cohort_size is not None:
       validate.finite(max_cohort_size=self.max_cohort_size)
       if self.max_cohort_size < self.cohort_size:
@@ -165,16 +203,6 @@ class DistributedSumParams:
   def has_shares(self) -> bool:
     """Whether clients add the noise, and some of it may be missing."""
     return self.mechanism != 'skellam_central'
-
-  @property
-  def counted_on(self) -> float:
-    """The fraction of the noise that the guarantee counts on, in (0, 1]."""
-    return self.min_honest_fraction if self.has_shares else 1.0
-
-  @property
-  def modulus(self) -> int:
-    """2^bits; sums are known modulo this many grid units."""
-    return 2**self.bits
 
   @property
   def padded_dimension(self) -> int:
@@ -259,11 +287,6 @@ class DistributedSumParams:
     return stddev * stddev
 
   @property
-  def total_noise_variance(self) -> float:
-    """Variance of all the noise in a released sum, mu / h, grid units^2."""
-    return self.noise_variance / self.counted_on
-
-  @property
   def local_stddev_grid(self) -> float:
     """Standard deviation of one client's share in an expected cohort."""
     return math.sqrt(self.total_noise_variance / self.cohort_size)
@@ -301,10 +324,6 @@ class DistributedSumParams:
               f'{self.l2_sensitivity:.4g} grid units, more than double, at '
               f'{where}')
     return None
-
-  def replace(self, **changes) -> 'DistributedSumParams':
-    """A copy with these fields changed, validated again."""
-    return dataclasses.replace(self, **changes)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -209,9 +209,11 @@ class PredictionMeanFactory(tff.aggregators.WeightedAggregationFactory):
       return tuple(encode(value, weight, key, params))
 
     @tff.tensorflow.computation(
-        encode_value.type_signature.result[0], tf.int32)
-    def decode_total(total, total_weight):
-      return decode(total, total_weight, params)
+        encode_value.type_signature.result[0], tf.int32, tf.int32, tf.int32)
+    def decode_total(total, total_weight, rejected, num_reporting):
+      return decode(total, total_weight, params), collections.OrderedDict(
+          parties=num_reporting - rejected, rejected=rejected,
+          total_weight=total_weight)
 
     @tff.federated_computation
     def initialize():
@@ -224,18 +226,9 @@ class PredictionMeanFactory(tff.aggregators.WeightedAggregationFactory):
     def next_fn(state, value, weight):
       sent = tff.federated_map(encode_value, (value, weight))
       total = modular_sum.federated(sent[0], params.wire_bits)
-      total_weight = tff.federated_sum(sent[1])
-      rejected = tff.federated_sum(sent[2])
-      num_reporting = tff.federated_sum(tff.federated_value(1, tff.CLIENTS))
-      result = tff.federated_map(decode_total, (total, total_weight))
-      used = tff.federated_map(_difference, (num_reporting, rejected))
-      return tff.templates.MeasuredProcessOutput(
-          state, result, tff.federated_zip(collections.OrderedDict(
-              parties=used, rejected=rejected, total_weight=total_weight)))
+      result, measurements = tff.federated_map(decode_total, (
+          total, tff.federated_sum(sent[1]), tff.federated_sum(sent[2]),
+          tff.federated_sum(tff.federated_value(1, tff.CLIENTS))))
+      return tff.templates.MeasuredProcessOutput(state, result, measurements)
 
     return tff.templates.AggregationProcess(initialize, next_fn)
-
-
-@tff.tensorflow.computation(tf.int32, tf.int32)
-def _difference(left, right):
-  return left - right

@@ -25,9 +25,6 @@ _MIN_LEVELS = 16
 # are clipped to: sensitivities are larger by this factor.
 _FLOAT_SLACK = 1.0 + 1e-5
 
-_INDEX_BYTES = 4
-_FLOAT_BYTES = 4
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PredictionMeanParams:
@@ -171,15 +168,15 @@ class PredictionMeanParams:
 
   @property
   def clear_bytes(self) -> float:
-    """Bytes that a party would send without secure aggregation: floats, or labels."""
+    """Bytes that a party would send without secure aggregation: float32, or labels."""
     if self.sends_votes:
       return self.records * (self.classes - 1).bit_length() / 8
-    return self.records * self.classes * _FLOAT_BYTES
+    return self.records * self.classes * 4
 
   @property
   def received_bytes(self) -> float:
-    """Bytes that a party receives in a round: the sums, and the records' indices."""
-    return self.sent_bytes + self.records * _INDEX_BYTES
+    """Bytes that a party receives in a round: the sums, and records' int32 indices."""
+    return self.sent_bytes + self.records * 4
 
   def replace(self, **changes) -> 'PredictionMeanParams':
     """A copy with these fields changed, validated again."""

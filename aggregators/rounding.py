@@ -26,9 +26,6 @@ _ORDINARY = (1e-15, 1e18)
 # vector shrunk to this part of the bound stays below the bound.
 _FLOAT_SLACK = 1.0 - 2.0**-22
 
-# Squared norms of vectors up to here, rounded up, stay far inside an int64.
-_MAX_SQUARED_NORM = 2.0**61
-
 
 def _sum_of_squares(vector: tf.Tensor, dtype) -> tf.Tensor:
   return tf.add_n([
@@ -160,12 +157,6 @@ def grid_factor(squared_norm: tf.Tensor, scale, clip_grid: float) -> tf.Tensor:
   factor = _float64(scale)
   factor = tf.where(norm * factor > limit, limit / tf.maximum(norm, 1e-300), factor)
   return tf.cast(factor, tf.float32)
-
-
-def is_in_range(squared_norm: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
-  """Whether a vector times a factor may be rounded; False for NaN."""
-  of_grid = squared_norm * tf.square(tf.cast(factor, tf.float64))
-  return of_grid <= _MAX_SQUARED_NORM
 
 
 def round_by(vector: tf.Tensor, thresholds: tf.Tensor) -> tf.Tensor:

@@ -11,8 +11,7 @@ import math
 
 import numpy as np
 
-from aggregators import discrete_gaussian_table
-from aggregators import skellam_table
+from aggregators import alias_table
 from aggregators.params import DistributedSumParams
 
 # A share is this much larger than 1/m of the noise, so that no rounding of a
@@ -26,6 +25,8 @@ _SMALLEST_COHORT = 0.75
 # draws from a table reach k times as far. A draw from a table costs a tenth of
 # two Poisson draws.
 _MAX_DRAWS = 4
+# As `alias_table.TOTAL_VARIATION`, of `discrete_gaussian.sample`.
+REJECTION_TOTAL_VARIATION = 2.0**-80
 
 
 def is_discrete_gaussian(params: DistributedSumParams) -> bool:
@@ -38,10 +39,10 @@ def is_cryptographic(params: DistributedSumParams) -> bool:
 
 
 def tables(params: DistributedSumParams):
-  """The module that builds tables of the noise's distribution."""
+  """The tables of the noise's distribution."""
   if is_discrete_gaussian(params):
-    return discrete_gaussian_table
-  return skellam_table
+    return alias_table.DISCRETE_GAUSSIAN
+  return alias_table.SKELLAM
 
 
 def share_variance(params: DistributedSumParams, cohort_size: float) -> float:
@@ -90,8 +91,8 @@ def table_log_size(params: DistributedSumParams) -> int | None:
 
 def _fits(params: DistributedSumParams, variance: float) -> bool:
   """Whether a run's tables are large enough for a draw's variance."""
-  module = tables(params)
-  return module.fits(variance) and module.log_size(variance) <= table_log_size(params)
+  family = tables(params)
+  return family.fits(variance) and family.log_size(variance) <= table_log_size(params)
 
 
 def draws_of_cohort(params: DistributedSumParams, cohort_size: int) -> int:
@@ -196,5 +197,5 @@ def most_draws(params: DistributedSumParams, most_clients: int) -> int | None:
 def total_variation(params: DistributedSumParams) -> float:
   """Bound on the total variation distance of a draw from its distribution."""
   if is_discrete_gaussian(params) and not is_cryptographic(params):
-    return discrete_gaussian_table.REJECTION_TOTAL_VARIATION
-  return tables(params).TOTAL_VARIATION
+    return REJECTION_TOTAL_VARIATION
+  return alias_table.TOTAL_VARIATION

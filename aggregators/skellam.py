@@ -19,13 +19,13 @@ _MAX_DRAWS = 1024
 MAX_VARIANCE = 2 * _MAX_POISSON_RATE * _MAX_DRAWS
 
 
-def check_variance(variance: float, bits: int, what: str) -> None:
+def check_variance(variance: float, bits: int, what: str, *,
+                   noise='Skellam', most: float = MAX_VARIANCE) -> None:
   """Raises ValueError for a variance (grid units squared) beyond the sampler."""
-  if not variance <= MAX_VARIANCE:  # NaN is refused too.
+  if not variance <= most:  # NaN is refused too.
     raise ValueError(
-        f'{what} has a variance of {variance:.3g} grid units squared at '
-        f'bits={bits}; Skellam noise is available up to '
-        f'{MAX_VARIANCE:.3g}: use fewer bits or more clients')
+        f'{what} has a variance of {variance:.3g} grid units squared at bits={bits}; '
+        f'{noise} noise is available up to {most:.3g}: use fewer bits or more clients')
 
 
 def sample(key: tf.Tensor, shape, variance, *,

@@ -101,8 +101,3 @@ def independent_key(simulation_seed: int | None, key: tf.Tensor) -> tf.Tensor:
   keep no secrets, take `key`.
   """
   return keys.fresh() if simulation_seed is None else key
-
-
-def round_key(simulation_seed: int | None, state_key: tf.Tensor) -> tf.Tensor:
-  """This round's key at the server: fresh, or the one that the state holds."""
-  return keys.fresh() if simulation_seed is None else state_key

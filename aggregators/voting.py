@@ -11,14 +11,13 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from aggregators import alias_draw
+from aggregators import alias_table
 from aggregators import client_sum
 from aggregators import keys
 from aggregators import modular_sum
 from aggregators import normal
 from aggregators import skellam
-from aggregators import skellam_table
 from aggregators import structures
-from aggregators.params import has_enough
 from aggregators.voting_params import NO_LABEL, VotingParams
 
 # Purposes of the keys derived from an agent's, and the server's, key of a vote.
@@ -53,7 +52,7 @@ def _skellam_share(key: tf.Tensor, shape: tf.TensorShape,
   variance = params.share_variance
   if not params.has_table:
     return skellam.sample(key, shape, variance)
-  table = skellam_table.build(variance)
+  table = alias_table.SKELLAM.build(variance)
   random_bits = tf.bitcast(
       keys.random_bits(keys.derive(key, 0), [shape.num_elements()], tf.int64), tf.int32)
   noise = alias_draw.draw(random_bits[:, 0], random_bits[:, 1], keys.derive(key, 1),
@@ -95,9 +94,7 @@ def is_suppressed(num_reporting, params: VotingParams) -> tf.Tensor:
   """Whether fewer agents are reporting than the noise of the guarantee needs; bool."""
   if not params.has_shares:
     return tf.constant(False)
-  return ~has_enough(
-      tf.cast(num_reporting, tf.float64), params.agents, params.min_honest_fraction,
-      params.assumed_colluders)
+  return ~params.has_enough(tf.cast(num_reporting, tf.float64), params.agents)
 
 
 def decide(total: tf.Tensor, num_reporting, key: tf.Tensor,

@@ -10,9 +10,10 @@ votes of one agent of weight 1 for a label sum to 1: k counts are one agent.
 import dataclasses
 import math
 
-from aggregators import skellam_table
+from aggregators import alias_table
 from aggregators import validate
-from aggregators.params import has_enough
+from aggregators.params import NoiseShares
+from aggregators.share_tables import SHARE_EXCESS
 
 # skellam, gaussian: agents add shares. gaussian_central: the server, which is
 # trusted, adds all the noise.
@@ -23,13 +24,9 @@ NO_LABEL = -1
 
 _MAX_BITS = 30
 
-# A share is this much larger than 1/N of the noise, so that no rounding of a
-# division leaves the sum of shares short of what the accountant counts on.
-_SHARE_EXCESS = 1.0 + 1e-9
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class VotingParams:
+class VotingParams(NoiseShares):
   """A vote of agents on public queries (Zhu et al. 2020).
 
   Adjacency is zero-out at agent level, all votes of one agent replaced by zero;
@@ -81,8 +78,7 @@ class VotingParams:
         classes=self.classes, low=2 if self.attributes is None else 1, high=2**30)
     validate.non_negative(noise_stddev=self.noise_stddev)
     validate.one_of(NOISES, noise=self.noise)
-    validate.fraction(min_honest_fraction=self.min_honest_fraction)
-    validate.integer(assumed_colluders=self.assumed_colluders, low=0)
+    self.check_honest(self.agents, f'{self.agents} agents', 'vote')
     if self.attributes is not None:
       validate.integer(attributes=self.attributes, low=1, high=self.classes)
       if self.votes != 1:
@@ -91,12 +87,6 @@ class VotingParams:
             f'{self.votes!r}')
     if self.threshold is not None:
       validate.finite(threshold=self.threshold)
-    if self.has_shares and not has_enough(
-        self.agents, self.agents, self.min_honest_fraction, self.assumed_colluders):
-      raise ValueError(
-          f'assumed_colluders={self.assumed_colluders} leave fewer than '
-          f'min_honest_fraction={self.min_honest_fraction:g} of '
-          f'{self.agents} agents honest: every vote would be suppressed')
     self.bits  # Raises when the modulus would be too large.
 
   @property
@@ -110,29 +100,19 @@ class VotingParams:
     return self.noise == 'skellam'
 
   @property
-  def counted_on(self) -> float:
-    """The fraction of the noise that the guarantee counts on, in (0, 1]."""
-    return self.min_honest_fraction if self.has_shares else 1.0
-
-  @property
   def noise_variance(self) -> float:
     """Variance per label that the guarantee rests on, counts squared."""
     return (self.votes * self.noise_stddev)**2
 
   @property
-  def total_noise_variance(self) -> float:
-    """Variance of the noise when all agents answer, counts squared."""
-    return self.noise_variance / self.counted_on
-
-  @property
   def share_variance(self) -> float:
     """Variance of one agent's share of the noise, counts squared."""
-    return self.total_noise_variance * _SHARE_EXCESS / self.agents
+    return self.total_noise_variance * SHARE_EXCESS / self.agents
 
   @property
   def has_table(self) -> bool:
     """Whether shares are drawn from an exact table of their distribution."""
-    return self.is_integer and skellam_table.fits(self.share_variance)
+    return self.is_integer and alias_table.SKELLAM.fits(self.share_variance)
 
   @property
   def sampler_deviation(self) -> float | None:
@@ -144,7 +124,7 @@ class VotingParams:
     if not self.has_table:
       return None
     draws = self.agents * self.queries * self.classes
-    return min(1.0, draws * skellam_table.TOTAL_VARIATION)
+    return min(1.0, draws * alias_table.TOTAL_VARIATION)
 
   @property
   def sampler_in_words(self) -> str:
@@ -191,16 +171,7 @@ class VotingParams:
     return bits
 
   @property
-  def modulus(self) -> int:
-    """2^bits."""
-    return 2**self.bits
-
-  @property
   def uplink_bytes(self) -> float:
     """Bytes that one agent sends for all queries: `bits` a count, or 4 bytes."""
     bits = self.bits if self.is_integer else 32
     return self.queries * self.classes * bits / 8
-
-  def replace(self, **changes) -> 'VotingParams':
-    """A copy with these fields changed, validated again."""
-    return dataclasses.replace(self, **changes)

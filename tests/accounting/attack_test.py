@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from aggregators import alias_table
 from aggregators import keys
 from aggregators import noisy_rounding
 from aggregators import skellam
-from aggregators import skellam_table
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import events
 
@@ -32,7 +32,7 @@ def by_poisson(value, variance, seed):
 
 def by_table(value, variance, seed):
   """Releases of `value` by the kernel that rounds, adds noise and wraps."""
-  table = skellam_table.build(variance)
+  table = alias_table.SKELLAM.build(variance)
   released, _, fell_back = noisy_rounding.noisy_round(
       tf.fill([DRAWS], float(value)), tf.constant(keys.from_seed(seed)),
       DRAWS * value**2, noisy_rounding.TableNoise(

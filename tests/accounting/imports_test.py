@@ -23,6 +23,5 @@ def test_no_tensorflow_and_of_the_aggregators_only_numbers():
       [sys.executable, '-c', _CHECK], capture_output=True, text=True, check=True,
       timeout=60).stdout.splitlines()
   # Of the aggregators the parameters, and the tables of noise.
-  names = ('alias_table', 'discrete_gaussian_table', 'params', 'share_tables',
-           'skellam_table', 'validate')
+  names = ('alias_table', 'params', 'share_tables', 'validate')
   assert lines == ['[]', str([f'aggregators.{name}' for name in names])]

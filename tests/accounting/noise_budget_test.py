@@ -6,9 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from aggregators import discrete_gaussian_table
+from aggregators import alias_table
 from aggregators import share_tables
-from aggregators import skellam_table
 from aggregators.params import DistributedSumParams
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import events
@@ -53,7 +52,7 @@ def test_a_real_table_is_within_the_bound_of_the_ideal_distribution():
   """All cells in integers against the ideal distribution at 400 bits."""
   import mpmath  # pylint: disable=g-import-not-at-top
   variance = 3.7
-  table = skellam_table.build(variance)
+  table = alias_table.SKELLAM.build(variance)
   size = table.packed.size
   capacity = 2**86
   shares = [0] * size
@@ -74,7 +73,7 @@ def test_a_real_table_is_within_the_bound_of_the_ideal_distribution():
       covered += exact
     distance = (distance + (1 - covered)) / 2
     assert 0 < distance < mpmath.mpf(2)**-86
-  assert skellam_table.TOTAL_VARIATION == 2.0**-86
+  assert alias_table.TOTAL_VARIATION == 2.0**-86
 
 
 @pytest.mark.parametrize('bits, cohort', [(14, 20), (18, 20), (20, 40), (18, 2)])
@@ -95,7 +94,7 @@ def test_the_discrete_gaussian_counts_the_weaker_of_its_samplers():
   params = _params(mechanism='discrete_gaussian', dimension=64, bits=14,
                    max_cohort_size=None, cohort_size=20)
   assert noise_budget.of_sum(params, 20) == 64 * 21 * 2.0**-80
-  assert discrete_gaussian_table.REJECTION_TOTAL_VARIATION == 2.0**-80
+  assert share_tables.REJECTION_TOTAL_VARIATION == 2.0**-80
   only_tables = params.replace(noise_generator='chacha20')
   assert noise_budget.of_sum(only_tables, 20) == 64 * 21 * 2.0**-86
 

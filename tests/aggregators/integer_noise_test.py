@@ -11,9 +11,7 @@ import tensorflow as tf
 from aggregators import alias_draw
 from aggregators import alias_table
 from aggregators import discrete_gaussian
-from aggregators import discrete_gaussian_table
 from aggregators import skellam
-from aggregators import skellam_table
 from tests import statistics_lib
 
 KEY = np.array([2025, 11], np.int64)
@@ -41,7 +39,7 @@ def _gaussian(variance, count=COUNT, number=0):
 
 @functools.cache
 def _by_table(variance, count=COUNT, number=0):
-  table = discrete_gaussian_table.build(variance)
+  table = alias_table.DISCRETE_GAUSSIAN.build(variance)
   return alias_draw.sample(tf.constant(KEY + number), [count], table).numpy()
 
 
@@ -266,29 +264,29 @@ def _distance(table, probability):
 @pytest.mark.parametrize('variance', [0.01, 0.25, 1.0, 2.7, 5000.3])
 def test_tables_are_exact_to_the_total_variation_that_they_state(variance):
   with mpmath.workdps(80):
-    table = discrete_gaussian_table.build(variance)
-    reach = 3 * discrete_gaussian_table.reach(variance)
+    table = alias_table.DISCRETE_GAUSSIAN.build(variance)
+    reach = 3 * alias_table.DISCRETE_GAUSSIAN.reach(variance)
     weights = [mpmath.exp(-mpmath.mpf(k)**2 / (2 * mpmath.mpf(variance)))
                for k in range(max(reach, table.packed.size))]
     total = weights[0] + 2 * mpmath.fsum(weights[1:])
     assert _distance(table, lambda k: weights[k] / total) < (
-        discrete_gaussian_table.TOTAL_VARIATION)
+        alias_table.TOTAL_VARIATION)
 
 
 @pytest.mark.parametrize('variance', [0.7, 30.0])
 def test_skellam_tables_are_exact_too(variance):
   with mpmath.workdps(80):
     distance = _distance(
-        skellam_table.build(variance),
+        alias_table.SKELLAM.build(variance),
         lambda k: mpmath.exp(-variance) * mpmath.besseli(k, variance))
-    assert distance < skellam_table.TOTAL_VARIATION
+    assert distance < alias_table.TOTAL_VARIATION
 
 
 def test_tables_refuse_what_does_not_fit():
   for bad in (0.0, -1.0, float('nan'), 1e11):
-    assert not discrete_gaussian_table.fits(bad)
+    assert not alias_table.DISCRETE_GAUSSIAN.fits(bad)
     with pytest.raises(ValueError, match='variance'):
-      discrete_gaussian_table.build(bad)
-  assert discrete_gaussian_table.build(5.0, 9).log_size == 9
+      alias_table.DISCRETE_GAUSSIAN.build(bad)
+  assert alias_table.DISCRETE_GAUSSIAN.build(5.0, 9).packed.size == 2**9
   with pytest.raises(ValueError, match='weights'):
-    alias_table.build(1.0, [1, 1, 1], 2)
+    alias_table.build(1.0, [1, 1, 1], alias_table.MAX_LOG_SIZE + 1)

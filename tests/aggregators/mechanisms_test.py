@@ -9,7 +9,6 @@ from aggregators import alias_table
 from aggregators import distributed_sum
 from aggregators import modular_sum
 from aggregators import share_tables
-from aggregators import skellam_table
 from aggregators.distributed_sum import DistributedSumFactory
 from aggregators.params import DistributedSumParams
 from aggregators.params import MECHANISMS
@@ -163,8 +162,8 @@ def _wide(**changes):
 def test_tables_of_one_draw_are_used_as_far_as_they_reach():
   # 2^19 cells reach 2^18, and the tail of 2^-100 begins at 11.77 standard
   # deviations: variances up to 4.96e8.
-  assert skellam_table.fits(4.9e8) and not skellam_table.fits(5.0e8)
-  assert skellam_table.log_size(4.9e8) == alias_table.MAX_LOG_SIZE == 19
+  assert alias_table.SKELLAM.fits(4.9e8) and not alias_table.SKELLAM.fits(5.0e8)
+  assert alias_table.SKELLAM.log_size(4.9e8) == alias_table.MAX_LOG_SIZE == 19
   for cohort_size, draws in ((10, 1), (5, 1), (2, 2), (1, 3)):
     assert share_tables.table_draws(_wide(cohort_size=cohort_size)) == draws
   assert share_tables.table_draws(_wide(bits=20, cohort_size=1)) is None
@@ -174,7 +173,7 @@ def test_tables_of_one_draw_are_used_as_far_as_they_reach():
 def test_shares_beyond_one_table_are_sums_of_independent_draws(cohort_size, draws):
   params = _wide(cohort_size=cohort_size)
   share = share_tables.share_variance(params, cohort_size)
-  assert not skellam_table.fits(share / 0.75)
+  assert not alias_table.SKELLAM.fits(share / 0.75)
   table = share_tables.noise_table(params, cohort_size)
   assert table['variance'] == share / draws
   noise = _sent(params, cohort_size, table=table)

@@ -12,7 +12,6 @@ import tensorflow as tf
 from aggregators import alias_table
 from aggregators import modular_sum
 from aggregators import noisy_rounding
-from aggregators import skellam_table
 from tests import statistics_lib
 
 D = 2**18
@@ -22,7 +21,7 @@ VARIANCES = (0.05, 0.7, 12.0, 3000.0, LARGEST)
 
 
 def _rounded(vector, variance, key=(7, 8), bits=30, draws=1):
-  table = skellam_table.build(variance)
+  table = alias_table.SKELLAM.build(variance)
   values, retries, fell_back = noisy_rounding.noisy_round(
       tf.constant(vector, tf.float32), tf.constant(key, tf.int64), 2**61,
       noisy_rounding.TableNoise(
@@ -37,8 +36,8 @@ def _noise(variance, **arguments):
 
 
 def test_the_largest_table_has_the_cells_it_should():
-  assert skellam_table.log_size(LARGEST) == alias_table.MAX_LOG_SIZE == 19
-  assert skellam_table.build(LARGEST).packed.size == 2**19
+  assert alias_table.SKELLAM.log_size(LARGEST) == alias_table.MAX_LOG_SIZE == 19
+  assert alias_table.SKELLAM.build(LARGEST).packed.size == 2**19
 
 
 @pytest.mark.parametrize('variance', VARIANCES)

@@ -10,7 +10,7 @@ import dataclasses
 import math
 from typing import Any
 
-from aggregators import discrete_gaussian_table
+from aggregators import alias_table
 from aggregators import local_dp_distributions
 from aggregators import validate
 from tff_pipelines.accounting import accountant
@@ -113,7 +113,7 @@ class LdpPlan(guarantee.Plan):
     """
     if not self.is_gaussian:
       return 0.0
-    return min(1.0, self.dimension * discrete_gaussian_table.TOTAL_VARIATION)
+    return min(1.0, self.dimension * alias_table.TOTAL_VARIATION)
 
   def bound(self, event: base.Event, releases: int, *,
             server: bool = False) -> guarantee.Bound:
