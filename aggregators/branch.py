@@ -4,8 +4,6 @@ from typing import Any, Callable
 
 import tensorflow as tf
 
-_LOWERED = '_lower_using_switch_merge'
-
 
 def either(predicate: tf.Tensor, then: Callable[[], Any],
            otherwise: Callable[[], Any]) -> Any:
@@ -27,5 +25,6 @@ def either(predicate: tf.Tensor, then: Callable[[], Any],
   result = tf.cond(predicate, then, otherwise)
   for operation in graph.get_operations()[before:]:
     if operation.type in ('If', 'StatelessIf'):
-      operation._set_attr(_LOWERED, tf.compat.v1.AttrValue(b=False))  # pylint: disable=protected-access
+      operation._set_attr(  # pylint: disable=protected-access
+          '_lower_using_switch_merge', tf.compat.v1.AttrValue(b=False))
   return result

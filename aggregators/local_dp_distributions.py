@@ -150,11 +150,6 @@ class PiecewiseDistribution(_Coin):
     """The output that means 0."""
     return (self.outputs - 1) / 2
 
-  @property
-  def bound(self) -> float:
-    """The largest absolute value of an output, model units."""
-    return self.centre * self.unit
-
   def variance(self, z: float) -> float:
     """Variance of the output for an input in [-1, 1], model units squared."""
     inside = float(self.heads)

@@ -42,7 +42,7 @@ def _within_sensitivity(votes: tf.Tensor, key: tf.Tensor,
   # In 64 bits, so that no sum of votes wraps around.
   total = tf.reduce_sum(tf.cast(votes, tf.int64), axis=1)
   good = tf.reduce_all((votes >= 0) & (votes <= params.most_counts), axis=1) & (
-      total <= params.most_counts_of_query)
+      total <= params.most_counts * (params.attributes or 1))
   return tf.where(good[:, tf.newaxis], votes, 0)
 
 

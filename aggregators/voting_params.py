@@ -142,11 +142,6 @@ class VotingParams(NoiseShares):
     return self.votes * self.max_weight
 
   @property
-  def most_counts_of_query(self) -> int:
-    """The maximum count that one agent gives to all labels of a query."""
-    return self.most_counts * (self.attributes or 1)
-
-  @property
   def threshold_counts(self) -> float | None:
     """The threshold in counts; None if there is none."""
     if self.threshold is not None:
