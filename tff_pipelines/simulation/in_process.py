@@ -19,7 +19,6 @@ from typing import Any
 import weakref
 
 import tensorflow_federated as tff
-import tree
 
 from aggregators import tff_internals
 from tff_pipelines.simulation import in_process_values as values_lib
@@ -150,7 +149,9 @@ class _Evaluator:
     return AtServer(argument)
 
   def federated_zip_at_clients(self, argument):
-    leaves = tree.flatten(argument)
+    # `tree` would keep their classes, and so all of TFF, beyond the interpreter's end.
+    leaves = []
+    values_lib.map_leaves(leaves.append, argument)
     if all(isinstance(leaf, AllEqual) for leaf in leaves):
       return AllEqual(values_lib.map_leaves(lambda leaf: leaf.value, argument))
     rows = map(iter, zip(*map(self._values, leaves)))
