@@ -75,6 +75,7 @@ def _in_graph_clips(factory, rounds, vectors, present=lambda r: slice(None)):
   return np.array(clips), np.array(fractions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('quantile', [0.1, 0.5, 0.9])
 @pytest.mark.parametrize('initial', [0.03, 30.0])
 def test_without_noise_the_clip_finds_the_quantile(quantile, initial):
@@ -98,6 +99,7 @@ def test_one_step_is_the_geometric_update(one_worker):
   assert 'num_reporting' not in output.measurements
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('mechanism', [
     'skellam', 'discrete_gaussian', 'skellam_central'])
 def test_with_noise_the_clip_stays_near_the_quantile(mechanism):
@@ -111,6 +113,7 @@ def test_with_noise_the_clip_stays_near_the_quantile(mechanism):
   assert 0.03 < fractions[40:].std() < 0.08
 
 
+@pytest.mark.slow
 def test_a_cohort_that_varies_does_not_move_the_median():
   # Half of the clients a round, drawn by chance, the expected cohort of N / 2.
   rng = np.random.default_rng(1)

@@ -1,5 +1,7 @@
 """Every mechanism, rotation and rounding bound of the distributed sum."""
 
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -41,10 +43,12 @@ def _released(params, total, num_reporting, num_selected, key=3):
   return out.vector.numpy() * params.scale, bool(out.measurements['suppressed'])
 
 
-@pytest.mark.parametrize('mechanism', MECHANISMS)
-@pytest.mark.parametrize('rotation', ROTATIONS)
-@pytest.mark.parametrize('beta', [0.0, 0.6])
-@pytest.mark.parametrize('dimension', [1, 7, 1001])
+# Every pair of a mechanism and a rotation, and every rotation at every odd dimension.
+@pytest.mark.slow
+@pytest.mark.parametrize('mechanism, rotation, beta, dimension', [
+    *((mechanism, rotation, beta, 1001) for (mechanism, rotation), beta in zip(
+        itertools.product(MECHANISMS, ROTATIONS), itertools.cycle([0.6, 0.0]))),
+    *itertools.product(['skellam'], ROTATIONS, [0.0], [1, 7])])
 def test_the_sum_comes_back_with_the_noise_of_the_guarantee(
     in_process, mechanism, rotation, beta, dimension):
   params = _params(
@@ -104,7 +108,8 @@ def test_a_table_is_that_of_the_share_of_its_cohort(num_selected):
 @pytest.mark.parametrize('num_reporting', [N, 15, 10, 1, 0])
 def test_missing_shares_are_topped_up_to_the_same_variance(mechanism, num_reporting):
   params = _params(mechanism=mechanism, min_honest_fraction=0.5, bits=16)
-  total = sum((_sent(params, key=i) for i in range(num_reporting)),
+  table = share_tables.noise_table(params, N)
+  total = sum((_sent(params, key=i, table=table) for i in range(num_reporting)),
               start=np.zeros(params.dimension, np.int64))
   noise, suppressed = _released(params, total, num_reporting, N)
   assert suppressed == (num_reporting < 10)
@@ -118,7 +123,8 @@ def test_no_cohort_has_smaller_discrete_gaussian_shares_than_accounted_for():
   for num_selected in (0, 1, 20, 30, 31, 1000):
     share = share_tables.share_variance(params, num_selected)
     assert share >= smallest
-    statistics_lib.check_variance(_sent(params, num_selected), share)
+    if num_selected in (1, 1000):
+      statistics_lib.check_variance(_sent(params, num_selected), share)
   # All of a larger cohort together have more noise, and nothing is added to it.
   noise, _ = _released(params, np.zeros(4096, np.int64), 40, 40)
   np.testing.assert_array_equal(noise, 0)

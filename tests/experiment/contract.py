@@ -66,6 +66,7 @@ class ExperimentContract:
     folder = tmp_path_factory.mktemp('private') / 'run'
     return folder, self.experiment(folder, seed=None).run()
 
+  @pytest.mark.slow
   @pytest.mark.parametrize('when', ['before', 'after'])
   def test_restored_at_every_commit_it_ends_the_same(
       self, seeded, tmp_path, monkeypatch, when):

@@ -128,7 +128,9 @@ def _bytes(structure):
   return [np.asarray(leaf).tobytes() for leaf in tf.nest.flatten(structure)]
 
 
-@pytest.mark.parametrize('name', sorted(CASES))
+@pytest.mark.parametrize('name', [
+    pytest.param(name, marks=[pytest.mark.slow] * (
+        name.startswith('discrete') or 'chacha20' in name)) for name in sorted(CASES)])
 def test_chunks_give_the_bits_of_the_plain_form(in_process, name):
   factory, groupings = _factory(name), CASES[name][1]
   wanted = _run(_plain(factory), list)
@@ -152,8 +154,7 @@ def test_a_worker_gives_the_bits_of_this_process(
   assert all(other == result[0] for other in result)
 
 
-@pytest.mark.parametrize('name', ['skellam', 'discrete gaussian',
-                                  'adaptive clipping'])
+@pytest.mark.parametrize('name', ['skellam', 'adaptive clipping'])
 def test_chunks_give_the_integers_of_the_plain_form(in_process, name):
   """The secure sums themselves, before anything is made of them."""
   factory = _factory(name)

@@ -193,6 +193,7 @@ def test_checkpoints_do_not_tell_the_size_of_a_cohort(tmp_path):
     assert _bits(aggregator[name]) == _bits(fresh[name])
 
 
+@pytest.mark.slow
 def test_seeded_runs_are_identical_and_others_are_not(tmp_path):
   states = []
   for name, seed in (('a', 5), ('b', 5), ('c', 6), ('d', None), ('e', None)):

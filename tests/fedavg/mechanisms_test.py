@@ -20,7 +20,6 @@ ADAPTIVE = dict(adaptive_clipping=True, clip_count_stddev=2.0, target_quantile=0
 
 RUNS = {
     'skellam': dict(mechanism='skellam'),
-    'discrete_gaussian': dict(mechanism='discrete_gaussian'),
     'skellam_central': dict(mechanism='skellam_central'),
     'skellam dft': dict(mechanism='skellam', rotation='dft', beta=0.0),
     'skellam none': dict(
@@ -33,9 +32,6 @@ RUNS = {
     'adaptive skellam': dict(mechanism='skellam', **ADAPTIVE),
     'adaptive plain form': dict(
         mechanism='skellam', clients_per_call=1, **ADAPTIVE),
-    'adaptive discrete_gaussian': dict(
-        mechanism='discrete_gaussian', **{**ADAPTIVE, 'target_quantile': 0.85},
-        clip_learning_rate=0.5),
     'adaptive skellam_central': dict(mechanism='skellam_central', **ADAPTIVE),
 }
 ADAPTING = [name for name in RUNS if name.startswith('adaptive')]

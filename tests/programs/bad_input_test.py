@@ -268,13 +268,9 @@ def test_finished_run_can_be_resumed_and_stays_the_same(finished, tmp_path):
 
 @pytest.mark.slow
 def test_interpreter_of_its_own_prints_the_same_one_line(tmp_path):
-  (tmp_path / 'file').write_text('')
   _flipped(tmp_path / 'digits.npz')
   cases = [
-      (['--clip=nan'], 'clip must be a finite number, found nan'),
       (['--unknown'], "Unknown command line flag 'unknown'"),
-      (['--bits=3'], 'bits=3 are too few'),
-      ([f'--output_dir={tmp_path / "file" / "run"}'], 'is not a folder'),
       (['--data_source=npz', f'--data_path={tmp_path / "digits.npz"}'],
        'corrupted')]
   where = f'--output_dir={tmp_path / "run"}'

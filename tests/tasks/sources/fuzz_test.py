@@ -17,6 +17,7 @@ from tests.tasks.sources import fuzz_files
 from tests.tasks.sources import fuzz_inputs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('format_', fuzz_inputs.FORMATS)
 def test_damaged_files_are_refused_or_copied(format_):
   report = fuzz.run(format_, inputs=fuzz.QUICK, batch=fuzz.QUICK)
