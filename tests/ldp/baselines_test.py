@@ -13,7 +13,6 @@ from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import ledger as ledger_lib
 from tff_pipelines.experiment import files
 from tff_pipelines.ldp import baselines
-from tff_pipelines.ldp import pate
 from tff_pipelines.ldp import prepare
 from tff_pipelines.ldp.settings import BaselineSettings
 
@@ -37,7 +36,7 @@ def _run(prepared, folder, algorithm='pate', **changes):
 
 
 def _pate(num_clients, pool, recorded=None, **settings):
-  return pate.PatePlan.calibrate(BaselineSettings(**settings), types.SimpleNamespace(
+  return baselines.PatePlan.calibrate(BaselineSettings(**settings), types.SimpleNamespace(
       num_clients=num_clients, public=range(pool), num_classes=10,
       privacy_unit='one owner'), recorded)
 
@@ -122,7 +121,7 @@ def test_notes_on_the_data_are_among_the_warnings(prepared, tmp_path):
 
 def test_no_answer_at_all_says_what_to_change(prepared, tmp_path, monkeypatch):
   monkeypatch.setattr(
-      baselines.pate, 'answer', lambda votes, *_: np.full(len(votes), -1))
+      baselines, 'answer', lambda votes, *_: np.full(len(votes), -1))
   with pytest.raises(ValueError, match='lower --threshold'):
     _run(prepared, tmp_path / 'run')
 

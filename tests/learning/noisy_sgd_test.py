@@ -1,4 +1,4 @@
-"""DP-FedSGD: clipped gradients of single records, secret batches, noise in shares."""
+"""NoisySGD: clipped gradients of single records, secret batches, noise in shares."""
 
 import collections
 import functools
@@ -15,10 +15,14 @@ KEY = tf.constant([4, 5], tf.int64)
 WEIGHTS = tiny_task.initial_weights(0)
 
 
-def _config(**changes):
-  return sgd.NoisySgdConfig(**{**dict(
-      clip=0.5, noise_multiplier=0.0, sampling_rate=1.0, agents=3,
-      expected_records=10.0), **changes})
+# Noise that no comparison below sees.
+FAINT = 1e-7
+
+
+def _plan(**changes):
+  return sgd.NoisySgdPlan(**{**dict(
+      terms=None, clip=0.5, noise_multiplier=FAINT, sampling_rate=1.0, rounds=1,
+      delta=0.5, clients=3, records=10), **changes})
 
 
 def _gradient(example):
@@ -103,10 +107,9 @@ def test_noise_of_all_agents_is_that_of_the_multiplier():
   loss = lambda weights, batch, seed: 0.0 * tf.reduce_sum(weights[0]) + (
       0.0 * tf.reduce_sum(batch['x'], axis=1))
   weights = [np.zeros([4000], np.float32)]
-  config = _config(noise_multiplier=3.0, clip=0.5, agents=7)
+  plan = _plan(noise_multiplier=3.0, clip=0.5, clients=7)
   examples = {'x': np.zeros((2, 3), np.float32)}
-  give = tf.function(lambda k: sgd.contribution(
-      loss, weights, examples, k, config))
+  give = tf.function(lambda k: sgd.contribution(loss, weights, examples, k, plan))
   total = sum(give(tf.constant([i, 6], tf.int64))[0].numpy() for i in range(7))
   statistics_lib.check_variance(total, 1.5**2)
   statistics_lib.check_mean(total, 0.0, 1.5**2)
@@ -123,15 +126,15 @@ def _agents(task, keyed=False, round_number=2):
   return values
 
 
-def _process(task, config, **changes):
+def _process(task, plan, **changes):
   return sgd.build(
-      task.model, task.train.element_spec, initial_weights=WEIGHTS, config=config,
+      task.model, task.train.element_spec, initial_weights=WEIGHTS, plan=plan,
       **{**dict(learning_rate=1.0, momentum=0.0), **changes})
 
 
 def test_a_round_is_a_step_along_the_mean_clipped_gradient(one_worker):
   task = tiny_task.task(num_clients=3, examples_per_client=5)
-  process = _process(task, _config(expected_records=15.0))
+  process = _process(task, _plan(records=15))
   output = process.next(process.initialize(), _agents(task))
   total = [np.zeros_like(w) for w in WEIGHTS]
   for agent in task.train.client_ids:
@@ -144,7 +147,7 @@ def test_a_round_is_a_step_along_the_mean_clipped_gradient(one_worker):
 
 def test_round_that_lacks_a_client_is_suppressed(in_process):
   task = tiny_task.task(num_clients=3, examples_per_client=5)
-  process = _process(task, _config(noise_multiplier=1.0), momentum=0.5)
+  process = _process(task, _plan(noise_multiplier=1.0), momentum=0.5)
   state = process.initialize()
   output = process.next(state, _agents(task)[:2])
   assert output['metrics']['aggregator']['suppressed']
@@ -161,9 +164,8 @@ def _accuracy(task, weights):
 
 def test_training_learns(in_process):
   task = tiny_task.task(num_clients=3, examples_per_client=40)
-  process = _process(task, _config(
-      noise_multiplier=0.5, sampling_rate=0.5, expected_records=60.0),
-                     momentum=0.8, seeded=True)
+  process = _process(task, _plan(
+      noise_multiplier=0.5, sampling_rate=0.5, records=120, seed=0), momentum=0.8)
   state = process.initialize()
   # No classifier does better than 0.87: the classes overlap.
   assert _accuracy(task, state['weights']) < 0.5
@@ -174,9 +176,8 @@ def test_training_learns(in_process):
 
 def test_seeded_rounds_repeat_and_unseeded_ones_do_not(in_process):
   task = tiny_task.task(num_clients=3, examples_per_client=5)
-  config = _config(noise_multiplier=1.0)
   for seeded in (True, False):
-    process = _process(task, config, seeded=seeded)
+    process = _process(task, _plan(noise_multiplier=1.0, seed=0 if seeded else None))
     state = process.initialize()
     first, again = (process.next(state, _agents(task, seeded))['state']
                     for _ in range(2))
@@ -186,10 +187,11 @@ def test_seeded_rounds_repeat_and_unseeded_ones_do_not(in_process):
 
 @pytest.mark.parametrize('changes, message', [
     ({'clip': 0.0}, 'clip must be greater than 0'),
-    ({'noise_multiplier': -1.0}, 'noise_multiplier must not be negative'),
+    ({'noise_multiplier': -1.0}, 'noise_multiplier must be greater than 0'),
+    ({'noise_multiplier': 0.0}, 'noise_multiplier must be greater than 0'),
     ({'sampling_rate': 1.5}, r'sampling_rate must be in \(0, 1\]'),
-    ({'agents': 0}, 'agents must be at least 1'),
-    ({'expected_records': 0.0}, 'expected_records must be greater than 0')])
+    ({'clients': 0}, 'clients must be at least 1'),
+    ({'records': 0}, 'records must be at least 1')])
 def test_impossible_rounds_are_refused(changes, message):
   with pytest.raises(ValueError, match=message):
-    _config(**changes)
+    _plan(**changes)

@@ -11,7 +11,6 @@ from tff_pipelines.simulation import contexts
 from tff_pipelines.voting import baselines
 from tff_pipelines.voting import features as vote_features
 from tff_pipelines.voting import knn as voting_knn
-from tff_pipelines.voting import preparation
 from tff_pipelines.voting import run as vote_run
 from tff_pipelines.voting.settings import VoteSettings
 
@@ -67,7 +66,7 @@ def check_task(monkeypatch):
   """Has an experiment start with a task, which raises where they do not fit."""
   def check(task, settings):
     with monkeypatch.context() as patch:
-      patch.setattr(preparation.voting_tasks, 'build', lambda *_, **__: task)
+      patch.setattr(baselines.voting_tasks, 'build', lambda *_, **__: task)
       assert _experiment(settings).build_task() is task
 
   return check

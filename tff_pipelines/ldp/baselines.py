@@ -2,8 +2,13 @@
 
 All of them end in a linear classifier of the public features: they differ in who is
 trusted and where the noise is added.
+
+PATE labels public images by a noisy vote of teachers, if they agree: the
+Confident-GNMax aggregator (arXiv 1802.08908, Algorithm 1) of a curator who sees all
+votes. Its noise is discrete Gaussian, drawn by integers, and so are the votes.
 """
 
+from collections.abc import Mapping, Sequence
 import dataclasses
 import functools
 from typing import Any
@@ -11,10 +16,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from aggregators import alias_draw
+from aggregators import discrete_gaussian_table
 from aggregators import keys
+from aggregators import validate
+from tasks.ldp import task as tasks_lib
 from tasks import task as task_lib
 from tasks.sources import records
 from tff_pipelines.accounting import base
+from tff_pipelines.accounting import calibration
 from tff_pipelines.accounting import caveats
 from tff_pipelines.accounting import events
 from tff_pipelines.accounting import mechanisms
@@ -27,19 +37,17 @@ from tff_pipelines.fedavg import local_training
 from tff_pipelines.fedavg import report as fedavg_report
 from tff_pipelines.fedavg import run as fedavg_run
 from tff_pipelines.fedavg.plan import FedAvgPlan
-from tff_pipelines.ldp import pate
 from tff_pipelines.ldp import prepare
+from tff_pipelines.ldp import process
 from tff_pipelines.ldp import report
 from tff_pipelines.ldp import student as student_lib
 from tff_pipelines.ldp.settings import BaselineSettings
 from tff_pipelines.ldp.settings import LdpSettings
 from tff_pipelines.learning import noisy_sgd
-from tff_pipelines.learning.noisy_sgd_plan import NoisySgdPlan
+from tff_pipelines.learning.noisy_sgd import NoisySgdPlan
 
 # A label of a vote is taken for nearly sure: the variance of an answer, to the student.
 _LABEL_VARIANCE = 0.05
-# Of a coordinate of a sum of updates.
-_SUM_BITS = 18
 
 
 def _key(seed: int | None) -> tf.Tensor:
@@ -53,8 +61,177 @@ def _predicted(prepared: prepare.Prepared, weights) -> np.ndarray:
   return logits.numpy().argmax(axis=1)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PatePlan(guarantee.Plan):
+  """A calibrated plan of Confident-GNMax, whose one round is the vote on all queries.
+
+  Attributes:
+    threshold: Votes of the winner, with noise, that an answer takes.
+    threshold_noise: Noise of the check for agreement over that of a label's votes.
+    stddev: Of the noise on each label's votes, > 0.
+    answers: Maximum number of queries that are answered, >= 1.
+    queries: Number of public images that are asked about, >= 1.
+    classes: Of the labels.
+    delta: Of the guarantee.
+    privacy_unit: What one owner is.
+    seed: A simulation seed voids the guarantee.
+  """
+
+  threshold: float
+  threshold_noise: float
+  stddev: float
+  answers: int
+  queries: int
+  classes: int
+  delta: float = 1e-5
+  privacy_unit: str = 'one owner'
+  seed: int | None = None
+  accountant: str = 'rdp'
+
+  def __post_init__(self):
+    validate.finite(threshold=self.threshold)
+    validate.positive(threshold_noise=self.threshold_noise, stddev=self.stddev)
+    validate.integer(answers=self.answers, queries=self.queries, low=1)
+
+  @classmethod
+  def calibrate(cls, settings: BaselineSettings, task: tasks_lib.DistillationTask,
+                recorded: Mapping[str, Any] | None = None) -> 'PatePlan':
+    """Builds the plan of a run.
+
+    Args:
+      settings: Of the run.
+      task: Each of its owners has a vote.
+      recorded: `configuration` of the plan of an earlier start; None for a new run.
+
+    Raises:
+      ValueError: If the target can't be met.
+    """
+    queries = min(settings.queries, len(task.public))
+    plan = cls(
+        threshold=settings.threshold * task.num_clients, stddev=1.0,
+        threshold_noise=settings.threshold_noise, queries=queries,
+        answers=min(settings.answers, queries), classes=task.num_classes,
+        delta=settings.delta, privacy_unit=task.privacy_unit, seed=settings.seed)
+    # Version 1 recorded none.
+    stddev = (recorded or {}).get('noise_stddev')
+    if stddev is None:
+      stddev = calibration.noise_multiplier(
+          lambda z: dataclasses.replace(plan, stddev=z).event(1),
+          epsilon=settings.epsilon, delta=settings.delta, accountant=cls.accountant,
+          total_variation=lambda z: plan.total_variation)
+    plan = dataclasses.replace(plan, stddev=stddev)
+    for name in ('threshold_stddev', 'stddev'):
+      if not discrete_gaussian_table.fits(_variance(getattr(plan, name))):
+        raise ValueError(f'{name}={getattr(plan, name)!r} is too large: its table '
+                         'of the noise would be')
+    return plan
+
+  @property
+  def threshold_stddev(self) -> float:
+    """Noise of the check for agreement, votes."""
+    return self.threshold_noise * self.stddev
+
+  def event(self, index: int) -> base.Event:
+    """All that the vote releases, at most.
+
+    Votes are charged as if one owner moved one of them, which covers any change of its
+    records; the checks for agreement as well, which is more than they cost.
+    """
+    return events.Composed(events=tuple(
+        events.SelfComposed(count=count, event=events.Vote(
+            scheme='ae', level='instance', noise='discrete_gaussian',
+            noise_stddev=stddev))
+        for stddev, count in ((self.threshold_stddev, self.queries),
+                              (self.stddev, self.answers))))
+
+  @property
+  def total_variation(self) -> float:
+    """Distance of all draws of a vote from their ideal distributions.
+
+    Noise is drawn for the labels of every query, answered or not. Random bits are
+    taken as uniform.
+    """
+    return min(1.0, self.queries * (1 + self.classes) *
+               discrete_gaussian_table.TOTAL_VARIATION)
+
+  @property
+  def terms(self) -> guarantee.Terms:
+    return guarantee.Terms(
+        privacy_unit=f'{self.privacy_unit}: whatever it may be replaced by',
+        observers='all who see the labels or what is computed from them',
+        against='observers of the labels', sampler='exact tables',
+        trust_model='a curator is trusted with all votes',
+        source='arXiv 1802.08908, Algorithm 1; arXiv 2004.00010, Proposition 5',
+        adjacency='any change of one owner\'s records, which moves its vote')
+
+  def notes(self) -> list[caveats.Caveat]:
+    return [caveats.Caveat(
+        'epsilon independent of the votes',
+        'what is paid for does not depend on the votes; the data-dependent epsilon of '
+        'publications is itself private')]
+
+  def configuration(self) -> dict[str, Any]:
+    return {'noise_stddev': self.stddev}
+
+
+def _variance(stddev: float) -> float:
+  """The variance of what is drawn: rounded up, as what is accounted for is not."""
+  return stddev**2 * (1 + 2.0**-40)
+
+
+def _noise(stddev: float, key: tf.Tensor, shape: Sequence[int]) -> np.ndarray:
+  """int64 draws of the discrete Gaussian."""
+  table = discrete_gaussian_table.build(_variance(stddev))
+  return alias_draw.sample(key, shape, table).numpy()
+
+
+def count_votes(features: np.ndarray, teachers: Sequence[np.ndarray]) -> np.ndarray:
+  """int64 [n, classes]: number of teachers that name each class; private.
+
+  Args:
+    features: float32 [n, dimension].
+    teachers: Weights, float32 [dimension, classes].
+  """
+  votes = np.zeros([len(features), teachers[0].shape[1]], np.int64)
+  for weights in teachers:
+    named = process.scores(features, weights).argmax(axis=1)
+    votes[np.arange(len(features)), named] += 1
+  return votes
+
+
+def answer(votes: np.ndarray, plan: PatePlan, key: tf.Tensor) -> np.ndarray:
+  """Answers queries, in their order.
+
+  Formal guarantees:
+    * One owner moves one vote of a query: the largest count by at most 1, the counts
+      by sqrt(2) in L2.
+    * So a query costs at most a Gaussian release of the sensitivity 1 and noise
+      `threshold_stddev`, and, if it is answered, one of sqrt(2) and `stddev`.
+    * What is not answered for lack of agreement or because the maximum number of
+      answers is reached shows as -1.
+
+  Args:
+    votes: int64 [n, classes].
+    plan: Noise, threshold and maximum number of answers.
+    key: int64[2], of this call alone.
+
+  Returns:
+    int64 [n], labels, or -1.
+  """
+  check_key, label_key = keys.split(key, 2)
+  agreed = votes.max(axis=1) + _noise(
+      plan.threshold_stddev, check_key, [len(votes)]) >= plan.threshold
+  named = np.argmax(
+      votes + _noise(plan.stddev, label_key, votes.shape), axis=1)
+  answered = agreed & (np.cumsum(agreed) <= plan.answers)
+  return np.where(answered, named, -1)
+
+
 class _Baseline(prepare.PreparedExperiment):
-  """A baseline; a base class in addition to one of `experiment.run`."""
+  """A baseline; a base class in addition to one of `experiment.run`.
+
+  A subclass has a `mechanism_line` of the plan, for the report.
+  """
 
   family = 'ldp_baselines'
   settings: BaselineSettings
@@ -65,13 +242,12 @@ class _Baseline(prepare.PreparedExperiment):
   def planned_rounds(self, plan) -> int:
     return self.settings.rounds or 1
 
-  def _description(self, task: prepare.Prepared, plan: guarantee.Plan,
-                   mechanism: str) -> report_lib.Description:
-    """The run that is about to start; `mechanism` is one line of the report."""
+  def describe(self, task, plan) -> report_lib.Description:
     run = self.run_line(plan, self.planned_rounds(plan))
     return report.description(
         task.task, f'with {sum(map(len, task.task.holdings)):,} records',
-        ('algorithm', f'{self.settings.algorithm}, {run}'), ('mechanism', mechanism))
+        ('algorithm', f'{self.settings.algorithm}, {run}'),
+        ('mechanism', self.mechanism_line(plan)))
 
   def _outcome(self, prepared: prepare.Prepared, predicted: np.ndarray,
                fields: dict[str, Any], **attributes: Any) -> report_lib.Outcome:
@@ -94,16 +270,12 @@ class SgdRounds(rounds_lib.Rounds):
                plan: NoisySgdPlan):
     """Initializes the rounds."""
     self.count, self._seed, self._prepared = plan.rounds, plan.seed, prepared
-    noise = noisy_sgd.NoisySgdConfig(
-        clip=plan.clip, noise_multiplier=plan.noise_multiplier,
-        sampling_rate=plan.sampling_rate, agents=1,
-        expected_records=plan.expected_records)
-    scale = settings.learning_rate / noise.expected_records
+    scale = settings.learning_rate / plan.expected_records
     loss = prepared.network.as_model().loss
 
     @functools.partial(tf.function, autograph=False)
     def step(weights, key, examples):
-      total = noisy_sgd.contribution(loss, weights, examples, key, noise)
+      total = noisy_sgd.contribution(loss, weights, examples, key, plan)
       return [w - scale * g for w, g in zip(weights, total)]
 
     self._step = functools.partial(
@@ -141,10 +313,9 @@ class SgdExperiment(_Baseline, run_lib.Experiment):
     return (f'{rounds} steps of {plan.expected_records:,.0f} of {plan.records:,} '
             'records expected, poisson sampling')
 
-  def describe(self, task, plan) -> report_lib.Description:
+  def mechanism_line(self, plan) -> str:
     noise = report_lib.noise_in_words(plan.noise_multiplier, given=False)
-    return self._description(
-        task, plan, f'gaussian, noise multiplier {noise}, clip {plan.clip:g}')
+    return f'gaussian, noise multiplier {noise}, clip {plan.clip:g}'
 
   def build_rounds(self, task, plan) -> SgdRounds:
     return SgdRounds(self.settings, task, plan)
@@ -159,23 +330,20 @@ class SgdExperiment(_Baseline, run_lib.Experiment):
 class FlExperiment(_Baseline, run_lib.Experiment):
   """Federated averaging with distributed noise; all owners are in every round."""
 
+  run_line = staticmethod(fedavg_report.run_line)
+  mechanism_line = staticmethod(fedavg_report.mechanism_line)
+
   def build_plan(self, task, recorded) -> FedAvgPlan:
     settings, num_clients = self.settings, task.task.num_clients
     return FedAvgPlan.calibrate(
         mechanisms.SumMechanism(
-            mechanism='skellam', clip=settings.clip, bits=_SUM_BITS,
+            mechanism='skellam', clip=settings.clip, bits=18,
             dimension=task.network.as_model().parameter_count(),
             cohort_size=float(num_clients), population=num_clients,
             rounds=settings.rounds),
         delta=settings.delta, target_epsilon=settings.epsilon,
         recorded_noise=(recorded or {}).get('noise_multiplier'), seed=settings.seed,
         privacy_unit=task.task.privacy_unit)
-
-  def run_line(self, plan, rounds: int) -> str:
-    return fedavg_report.run_line(plan, rounds)
-
-  def describe(self, task, plan) -> report_lib.Description:
-    return self._description(task, plan, fedavg_report.mechanism_line(plan))
 
   def build_rounds(self, task, plan) -> rounds_lib.Rounds:
     settings, holdings = self.settings, task.task.holdings
@@ -211,7 +379,7 @@ class PateRounds(rounds_lib.ChargedRounds):
   """
 
   prepared: prepare.Prepared
-  plan: pate.PatePlan
+  plan: PatePlan
 
   unit = 'vote'
   total = 1
@@ -238,29 +406,25 @@ class PateRounds(rounds_lib.ChargedRounds):
     prepared, plan = self.prepared, self.plan
     random = np.random.default_rng([prepared.settings.feature_seed, 2])
     rows = random.permutation(len(prepared.public))[:plan.queries]
-    votes = pate.count_votes(prepared.public[rows], prepared.teachers)
-    return {'rows': rows, 'labels': pate.answer(votes, plan, _key(plan.seed))}
+    votes = count_votes(prepared.public[rows], prepared.teachers)
+    return {'rows': rows, 'labels': answer(votes, plan, _key(plan.seed))}
 
 
 class PateExperiment(_Baseline, run_lib.Experiment):
   """A noisy vote, and a student of its labels."""
 
   kept_as = 'labels.npz'
+  build_rounds = staticmethod(PateRounds)
 
-  def build_plan(self, task, recorded) -> pate.PatePlan:
-    return pate.PatePlan.calibrate(self.settings, task.task, recorded)
+  def build_plan(self, task, recorded) -> PatePlan:
+    return PatePlan.calibrate(self.settings, task.task, recorded)
 
   def run_line(self, plan, rounds: int) -> str:
     return f'{plan.queries:,} queries, at most {plan.answers:,} answered'
 
-  def describe(self, task, plan) -> report_lib.Description:
+  def mechanism_line(self, plan) -> str:
     noise = report_lib.noise_in_words(plan.stddev, given=False)
-    return self._description(
-        task, plan, f'discrete gaussian, noise of {noise} votes, threshold '
-        f'{plan.threshold:g}')
-
-  def build_rounds(self, task, plan) -> PateRounds:
-    return PateRounds(task, plan)
+    return f'discrete gaussian, noise of {noise} votes, threshold {plan.threshold:g}'
 
   def outcome(self, task, plan, rounds, records) -> report_lib.Outcome:
     kept, = records.kept

@@ -1,7 +1,6 @@
 """The figure of the local mechanisms: formulas as lines, draws as points."""
 
 from collections.abc import Sequence
-import os
 import pathlib
 import sys
 
@@ -61,26 +60,19 @@ def expected_error(name: str, epsilon: float, *, clients: int,
   return float(np.mean([mechanism.variance(z) for z in grid])) / clients
 
 
-def draw(path: pathlib.Path, *, clients: int, dimension: int, draws: int) -> None:
-  """Draws the figure into a PNG file.
-
-  Args:
-    path: Of the file.
-    clients: Number of clients whose mean is estimated.
-    dimension: Coordinates of their vectors.
-    draws: Outputs behind each point on the left, vectors behind one on the right.
-  """
+def run(settings: FigureSettings) -> None:
+  """Draws the figure where the settings say."""
   import matplotlib  # pylint: disable=g-import-not-at-top
   matplotlib.use('Agg')
   from matplotlib import pyplot  # pylint: disable=g-import-not-at-top
   figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.6))
   epsilons = np.linspace(_POINTS[0], _POINTS[-1], 46)
-  sizes = dict(clients=clients, dimension=dimension)
-  repeats = max(2, draws // clients)
+  sizes = dict(clients=settings.num_clients, dimension=settings.dimension)
+  repeats = max(2, settings.draws // settings.num_clients)
   for i, name in enumerate(NAMES):
     panels = (
         (left, [worst_variance(name, e) for e in epsilons],
-         [measured_variance(name, e, draws) for e in _POINTS]),
+         [measured_variance(name, e, settings.draws) for e in _POINTS]),
         (right, [expected_error(name, e, **sizes) for e in epsilons],
          [measured_error(name, e, repeats=repeats, **sizes) for e in _POINTS]))
     for axes, formula, measured in panels:
@@ -94,22 +86,16 @@ def draw(path: pathlib.Path, *, clients: int, dimension: int, draws: int) -> Non
       f'epsilon = {meeting:.2f}', (meeting, worst_variance('duchi', meeting)),
       xytext=(12, 18), textcoords='offset points', fontsize=9)
   left.set(title='one coordinate, worst input', ylabel='variance')
-  right.set(title=f'mean of {clients:,} clients, {dimension} coordinates',
-            ylabel='squared error a coordinate')
+  right.set(ylabel='squared error a coordinate', title=(
+      f'mean of {settings.num_clients:,} clients, {settings.dimension} coordinates'))
   for axes in (left, right):
     axes.set(yscale='log', xlabel='epsilon of a client',
              xlim=(epsilons[0], epsilons[-1]))
     axes.grid(True, which='both', alpha=0.2)
     axes.legend(fontsize=9)
   figure.tight_layout()
-  figure.savefig(path, dpi=110)
-  pyplot.close(figure)
-
-
-def run(settings: FigureSettings) -> None:
-  """Draws the figure where the settings say."""
   path = pathlib.Path(settings.output)
   path.parent.mkdir(parents=True, exist_ok=True)
-  draw(path, clients=settings.num_clients, dimension=settings.dimension,
-       draws=settings.draws)
-  print(f'drawn into {os.fspath(path)}', file=sys.stderr)
+  figure.savefig(path, dpi=110)
+  pyplot.close(figure)
+  print(f'drawn into {path}', file=sys.stderr)

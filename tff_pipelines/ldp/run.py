@@ -154,6 +154,7 @@ class LdpExperiment(prepare.PreparedExperiment, run_lib.Experiment):
 
   family = 'ldp'
   settings: LdpSettings
+  build_rounds = staticmethod(LdpRounds)
 
   def folder_words(self) -> tuple[str, ...]:
     return self.family, self.settings.task, self.settings.mechanism
@@ -183,9 +184,6 @@ class LdpExperiment(prepare.PreparedExperiment, run_lib.Experiment):
   def run_line(self, plan: plan_lib.LdpPlan, rounds: int) -> str:
     return (f'{rounds} steps of up to {self.settings.queries_per_step} queries, '
             f'{plan.groups} groups of {self.settings.clients_per_query} owners')
-
-  def build_rounds(self, task, plan) -> LdpRounds:
-    return LdpRounds(task, plan)
 
   def outcome(self, task, plan, rounds, records) -> report_lib.Outcome:
     settings, student, stopped = self.settings, rounds.student, rounds.reason_to_stop()

@@ -109,7 +109,7 @@ class Trainer:
     answers = answers.astype(np.float64)
     refine, refined = self._settings.refine, False
     strength = self._strength(rows, answers)
-    weights = self._first(rows, answers, strength)
+    weights = process.ridge(self._features[rows], answers, strength)
     if refine == 'always' or (
         refine == 'auto' and self._helps(rows, answers, strength, variance)):
       weights, refined = self._refined(
@@ -117,10 +117,6 @@ class Trainer:
     return Student(
         weights=weights, spread=_spread(process.scores(self._features, weights)),
         sharpness=self._settings.sharpness, refined=refined, strength=strength)
-
-  def _first(self, rows: np.ndarray, answers: np.ndarray,
-             strength: float) -> np.ndarray:
-    return process.ridge(self._features[rows], answers, strength)
 
   def _named(self, weights: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """int64, the classes that a student names."""
@@ -151,7 +147,7 @@ class Trainer:
     steps = min(self._settings.refine_steps, _TRIAL_STEPS)
     gain, differing = 0.0, 0
     for kept, out in _folds(len(rows), _REFINE_FOLDS):
-      weights = self._first(rows[kept], answers[kept], strength)
+      weights = process.ridge(self._features[rows[kept]], answers[kept], strength)
       refined = self._refined(rows[kept], answers[kept], weights, variance, steps)
       first, second = (self._named(w, rows[out]) for w in (weights, refined))
       gain += float(answers[out, second].sum() - answers[out, first].sum())

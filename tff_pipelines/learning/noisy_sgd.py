@@ -1,14 +1,16 @@
-"""DP-FedSGD: NoisySGD on the records of several clients.
+"""NoisySGD: rounds of noisy gradients on Poisson-sampled records, and their plan.
 
-In a round every client samples some of its own records in secret, clips the gradient
+DP-SGD of a curator and DP-FedSGD of clients have them in common. In a round of
+DP-FedSGD every client samples some of its own records in secret, clips the gradient
 of each, and adds a share of the noise to their sum; the server learns the sum over
 clients and takes one step. The privacy unit is one record.
 """
 
 import collections
 import dataclasses
+import functools
 import math
-from typing import Callable
+from typing import Any, Callable
 
 import numpy as np
 import tensorflow as tf
@@ -18,6 +20,11 @@ from aggregators import keys
 from aggregators import normal
 from aggregators import validate
 from tasks.task import Model
+from tff_pipelines.accounting import base
+from tff_pipelines.accounting import calibration
+from tff_pipelines.accounting import caveats
+from tff_pipelines.accounting import events
+from tff_pipelines.experiment import guarantee
 from tff_pipelines.fedavg import process as fedavg
 
 # As for shares of other sums: no rounding leaves the sum of shares short.
@@ -27,31 +34,84 @@ _BLOCK = 64
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class NoisySgdConfig:
-  """Sampling of records, and clipping and noise of their gradients.
+class NoisySgdPlan(guarantee.Plan):
+  """A calibrated plan.
 
   Attributes:
-    clip: L2 clip of one record's gradient, > 0.
-    noise_multiplier: Standard deviation of the noise in the sum over the clip,
-      >= 0.
-    sampling_rate: In (0, 1], of a record.
-    agents: Number of clients, >= 1; all participate in every round and share the
-      noise.
-    expected_records: > 0, the constant that the sum is divided by. Of the order
-      of the sampling rate times all records; taken as public.
+    terms: See guarantee.Terms.
+    noise_multiplier: Of the noise in a round's sum over the clip of a record.
+    sampling_rate: Of a record, in (0, 1].
+    clip: L2 clip of a record's gradient.
+    rounds: Of the whole run.
+    delta: Strictly between 0 and 1.
+    clients: That participate in every round.
+    records: Of all clients together; taken as public.
+    seed: With a simulation seed there is no privacy guarantee (noise is predictable).
   """
 
-  clip: float
+  terms: guarantee.Terms
   noise_multiplier: float
   sampling_rate: float
-  agents: int
-  expected_records: float
+  clip: float
+  rounds: int
+  delta: float
+  clients: int
+  records: int
+  seed: int | None = None
+
+  @classmethod
+  def calibrate(cls, *, target_epsilon: float | None, noise_multiplier: float | None,
+                **rest: Any) -> 'NoisySgdPlan':
+    """Builds the plan for a target epsilon, or for a given noise multiplier."""
+    if (target_epsilon is None) == (noise_multiplier is None):
+      raise ValueError(
+          'one of epsilon and noise_multiplier must be given, found '
+          f'epsilon={target_epsilon!r} and noise_multiplier={noise_multiplier!r}')
+    plan = cls(noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier,
+               **rest)
+    if noise_multiplier is None:
+      plan = dataclasses.replace(
+          plan, noise_multiplier=calibration.noise_multiplier(
+              lambda z: dataclasses.replace(plan, noise_multiplier=z).released(
+                  plan.rounds), epsilon=target_epsilon, delta=plan.delta))
+    return plan
 
   def __post_init__(self):
-    validate.positive(clip=self.clip, expected_records=self.expected_records)
-    validate.non_negative(noise_multiplier=self.noise_multiplier)
-    validate.fraction(sampling_rate=self.sampling_rate)
-    validate.integer(agents=self.agents, low=1)
+    validate.open_unit_interval(delta=self.delta)
+    validate.positive(clip=self.clip, noise_multiplier=self.noise_multiplier)
+    validate.integer(rounds=self.rounds, clients=self.clients, records=self.records,
+                     low=1)
+    self.event(1)  # Raises what is out of range.
+
+  @property
+  def expected_records(self) -> float:
+    """Expected number of records of a round: the constant that sums are divided by."""
+    return self.sampling_rate * self.records
+
+  def event(self, index: int) -> base.Event:
+    return self._round_event
+
+  @functools.cached_property
+  def _round_event(self) -> base.Event:
+    return events.NoisyGradients(
+        noise_multiplier=self.noise_multiplier, sampling_rate=self.sampling_rate)
+
+  def released(self, rounds: int) -> base.Event:
+    return events.SelfComposed(event=self._round_event, count=rounds)
+
+  def notes(self) -> list[caveats.Caveat]:
+    return [
+        caveats.Caveat(
+            'number of records public',
+            'the number of all records is taken as public: it sets the sampling rate '
+            'and divides the sums'),
+        caveats.Caveat(
+            'floating-point Gaussian noise', 'Gaussian noise in floating point carries '
+            'the guarantee of ideal arithmetic only')]
+
+  def configuration(self) -> dict[str, Any]:
+    return {'noise_multiplier': self.noise_multiplier, 'delta': self.delta,
+            'records': self.records}
 
 
 def sampled_rows(key: tf.Tensor, count: tf.Tensor,
@@ -119,16 +179,13 @@ def clipped_gradient_sum(loss: Callable, weights, examples, rows: tf.Tensor,
 
 
 def contribution(loss: Callable, weights, examples, key: tf.Tensor,
-                 config: NoisySgdConfig) -> list[tf.Tensor]:
+                 plan: NoisySgdPlan) -> list[tf.Tensor]:
   """A client's contribution to a round: clipped gradients and its share of noise."""
   count = tf.shape(tf.nest.flatten(examples)[0])[0]
-  rows = sampled_rows(keys.derive(key, 0), count, config.sampling_rate)
-  totals = clipped_gradient_sum(loss, weights, examples, rows, config.clip)
-  if config.noise_multiplier == 0:
-    return totals
+  rows = sampled_rows(keys.derive(key, 0), count, plan.sampling_rate)
+  totals = clipped_gradient_sum(loss, weights, examples, rows, plan.clip)
   noise_key = keys.derive(key, 1)
-  stddev = config.clip * config.noise_multiplier * math.sqrt(
-      _SHARE_EXCESS / config.agents)
+  stddev = plan.clip * plan.noise_multiplier * math.sqrt(_SHARE_EXCESS / plan.clients)
   return [
       total + tf.cast(
           stddev * normal.sample(keys.derive(noise_key, i), total.shape), tf.float32)
@@ -136,49 +193,49 @@ def contribution(loss: Callable, weights, examples, key: tf.Tensor,
 
 
 def build(model: Model, element_spec, *, initial_weights: list[np.ndarray],
-          config: NoisySgdConfig, learning_rate: float, momentum: float,
-          seeded: bool = False) -> tff.templates.IterativeProcess:
+          plan: NoisySgdPlan, learning_rate: float, momentum: float
+          ) -> tff.templates.IterativeProcess:
   """Builds the process.
 
   Formal guarantees:
 
-  * One round is the `NoisyGradients` event of the configuration against any observer
-    who sees models and does not learn which records were sampled, the server
-    included, as long as secure aggregation shows it sums only.
+  * One round is the `NoisyGradients` event of the plan against any observer who sees
+    models and does not learn which records were sampled, the server included, as long
+    as secure aggregation shows it sums only.
   * The noise is floating point, with the guarantee of ideal arithmetic; the sum of
     reals is taken as if secure aggregation had them.
   * A round that lacks a client is suppressed, as it would lack that client's noise:
     the state stays, and nothing is released.
-  * With `seeded` there is no privacy guarantee (noise is predictable).
+  * With a seed there is no privacy guarantee (noise is predictable).
 
   Args:
     model: The model to train.
     element_spec: Feature name -> (dtype, shape), of the clients' source.
     initial_weights: List of float32 arrays.
-    config: Of the rounds.
+    plan: Of the run; with a seed, clients bring a key of it.
     learning_rate: Of the server's SGD on the mean gradient.
     momentum: Of that SGD, in [0, 1).
-    seeded: Whether clients bring a key of a simulation seed.
 
   Returns:
     A process like those of `fedavg.build`.
   """
   server = fedavg.Server(initial_weights, learning_rate, momentum)
+  seeded = plan.seed is not None
   weights_type = server.weights_type
   clients_type = fedavg.client_type(element_spec, seeded=seeded)
 
   @tff.tensorflow.computation(clients_type, weights_type)
   def contribute(client, weights):
     key = client['key'] if seeded else keys.fresh()
-    return contribution(model.loss, weights, client['examples'], key, config)
+    return contribution(model.loss, weights, client['examples'], key, plan)
 
   @tff.tensorflow.computation(
       weights_type, server.optimizer_type, weights_type, tf.int32)
   def step(weights, optimizer_state, total, num_reporting):
-    mean_update = [-g / config.expected_records for g in total]
+    mean_update = [-g / plan.expected_records for g in total]
     new_weights, new_state = server.step(weights, optimizer_state, mean_update)
     # Without all shares of the noise nothing may be released.
-    complete = num_reporting >= config.agents
+    complete = num_reporting >= plan.clients
     kept = lambda new, old: tf.where(complete, new, old)
     return (list(map(kept, new_weights, weights)),
             tf.nest.map_structure(kept, new_state, optimizer_state),

@@ -21,7 +21,6 @@ from tff_pipelines.voting import agents
 from tff_pipelines.voting import baselines
 from tff_pipelines.voting import features as features_lib
 from tff_pipelines.voting import knn
-from tff_pipelines.voting import preparation
 from tff_pipelines.voting import process
 from tff_pipelines.voting import report
 from tff_pipelines.voting import student as student_lib
@@ -122,7 +121,7 @@ def build_student(rounds: VoteRounds, labels: np.ndarray) -> student_lib.Student
         classifiers.build(name, public.shape[1:], task.num_classes), seed)
   answered = labels >= 0
   count = len(public) if settings.student == 'spread' else max(1, answered.sum())
-  epochs = preparation.number_of_epochs(
+  epochs = baselines.number_of_epochs(
       settings.student_epochs, int(count), settings.student_batch_size, _STUDENT_STEPS)
   return student_lib.Student(
       architecture, public, rounds.public, rounds.rows[answered], labels[answered],
@@ -132,7 +131,7 @@ def build_student(rounds: VoteRounds, labels: np.ndarray) -> student_lib.Student
           batch_size=settings.student_batch_size, weight_decay=_STUDENT_DECAY))
 
 
-class VoteExperiment(preparation.VotingExperiment):
+class VoteExperiment(baselines.VotingExperiment):
   """One vote, and a student of its labels."""
 
   def build_task(self) -> VotingTask:
