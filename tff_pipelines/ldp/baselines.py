@@ -221,8 +221,7 @@ def answer(votes: np.ndarray, plan: PatePlan, key: tf.Tensor) -> np.ndarray:
   check_key, label_key = keys.split(key, 2)
   agreed = votes.max(axis=1) + _noise(
       plan.threshold_stddev, check_key, [len(votes)]) >= plan.threshold
-  named = np.argmax(
-      votes + _noise(plan.stddev, label_key, votes.shape), axis=1)
+  named = np.argmax(votes + _noise(plan.stddev, label_key, votes.shape), axis=1)
   answered = agreed & (np.cumsum(agreed) <= plan.answers)
   return np.where(answered, named, -1)
 

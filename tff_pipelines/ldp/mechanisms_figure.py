@@ -52,8 +52,7 @@ def measured_error(name: str, epsilon: float, *, clients: int, dimension: int,
   return _mean([np.mean((d.mean(axis=0) - values.mean(axis=0))**2) for d in drawn])
 
 
-def expected_error(name: str, epsilon: float, *, clients: int,
-                   dimension: int) -> float:
+def expected_error(name: str, epsilon: float, *, clients: int, dimension: int) -> float:
   """The same by the formula, for values uniform on [-1, 1]."""
   mechanism = local_dp.build(name, epsilon=epsilon, dimension=dimension)
   grid = (np.arange(200) + 0.5) / 100 - 1

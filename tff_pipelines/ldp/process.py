@@ -30,8 +30,7 @@ def _normal_equations(features: np.ndarray, targets: np.ndarray):
   return x, (features.T @ features).astype(np.float64), x.T @ residual
 
 
-def ridge(features: np.ndarray, targets: np.ndarray,
-          strength: float) -> np.ndarray:
+def ridge(features: np.ndarray, targets: np.ndarray, strength: float) -> np.ndarray:
   """Weights of scores `features @ weights + 1 / classes` near the targets.
 
   Args:
@@ -119,8 +118,7 @@ def build_asking(mechanism: local_dp.LocalMechanism, *, num_queries: int,
       tff.FederatedType(features_type, tff.SERVER),
       tff.FederatedType(clients_type, tff.CLIENTS))
   def ask(features, owners):
-    values = tff.federated_map(
-        prepare, (owners, tff.federated_broadcast(features)))
+    values = tff.federated_map(prepare, (owners, tff.federated_broadcast(features)))
     output = process.next(process.initialize(), values)
     return tff.federated_map(unscale, output.result)
 

@@ -97,8 +97,7 @@ class Trainer:
     vectors = vectors.astype(np.float32)
     return x @ vectors, vectors, np.maximum(values, 0).astype(np.float32)
 
-  def train(self, rows: np.ndarray, answers: np.ndarray,
-            variance: float) -> Student:
+  def train(self, rows: np.ndarray, answers: np.ndarray, variance: float) -> Student:
     """Trains a student.
 
     Args:

@@ -54,8 +54,7 @@ def state_arrays(state) -> list[np.ndarray]:
 def state_of_arrays(arrays: Sequence[np.ndarray]) -> list[list[tf.Tensor]]:
   """The state whose `state_arrays` these are."""
   size = len(arrays) // 3
-  return [[tf.constant(a) for a in arrays[i * size:(i + 1) * size]]
-          for i in range(3)]
+  return [[tf.constant(a) for a in arrays[i * size:(i + 1) * size]] for i in range(3)]
 
 
 def moved(weights: Sequence, gradients: Sequence, moments: Sequence,
@@ -82,8 +81,7 @@ def moved(weights: Sequence, gradients: Sequence, moments: Sequence,
   return weights, moments, squares
 
 
-def run_steps(loss: Callable, state, first, last, total,
-              config: AdamConfig):
+def run_steps(loss: Callable, state, first, last, total, config: AdamConfig):
   """Runs steps first .. last - 1 of a training of `total` steps.
 
   Args:

@@ -114,16 +114,14 @@ class NoisySgdPlan(guarantee.Plan):
             'records': self.records}
 
 
-def sampled_rows(key: tf.Tensor, count: tf.Tensor,
-                 sampling_rate: float) -> tf.Tensor:
+def sampled_rows(key: tf.Tensor, count: tf.Tensor, sampling_rate: float) -> tf.Tensor:
   """Samples the records of a round, each of `count` independently at the rate; int32.
 
   Exact to 2^-63, rounded down.
   """
   if sampling_rate == 1:
     return tf.range(count)
-  bits = tf.bitwise.bitwise_and(
-      keys.random_bits(key, [count], tf.int64), tf.int64.max)
+  bits = tf.bitwise.bitwise_and(keys.random_bits(key, [count], tf.int64), tf.int64.max)
   is_sampled = bits < min(math.floor(sampling_rate * 2.0**63), 2**63 - 1)
   return tf.cast(tf.where(is_sampled)[:, 0], tf.int32)
 

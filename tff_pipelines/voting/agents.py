@@ -107,8 +107,7 @@ def domain_loss(weights, own: tf.Tensor, public: tf.Tensor,
   logits = layers.dense(hidden, weights[2], weights[3])[:, 0]
   count = tf.shape(own)[0]
   is_public = tf.cast(tf.range(tf.shape(logits)[0]) >= count, tf.float32)
-  losses = tf.nn.sigmoid_cross_entropy_with_logits(
-      labels=is_public, logits=logits)
+  losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=is_public, logits=logits)
   return (tf.reduce_mean(losses[:count]) + tf.reduce_mean(losses[count:])) / 2
 
 
@@ -129,20 +128,16 @@ def train(network: Network, initial_weights, examples, unlabelled,
   """
   x, y = examples['x'], examples['y']
   count = tf.shape(y)[0]
-  batch_size = config.training.batch_size
-  total = adam.steps_of(count, config.training)
+  batch_size, total = config.training.batch_size, adam.steps_of(count, config.training)
   own = own_classes(y, network.num_classes)
   size, weights = len(initial_weights), list(initial_weights)
   if config.adversarial > 0:
     weights += initial_discriminator(network.feature_size, 0)
 
   def batch_of(records, which, step, of):
-    rows = adam.batch_rows(
-        keys.derive(key, which), step, of, batch_size)
+    rows = adam.batch_rows(keys.derive(key, which), step, of, batch_size)
     shift_key = keys.derive(keys.derive(key, _SHIFTS + which), step)
-    batch = tf.ensure_shape(
-        tf.gather(records, rows), [batch_size, *records.shape[1:]])
-    return rows, shifted(batch, shift_key, config.shift)
+    return rows, shifted(tf.gather(records, rows), shift_key, config.shift)
 
   def loss(weights, step):
     rows, batch = batch_of(x, _BATCHES, step, count)
@@ -151,8 +146,7 @@ def train(network: Network, initial_weights, examples, unlabelled,
     value = tf.reduce_mean(layers.softmax_cross_entropy(
         tf.where(own, logits, _NEVER), tf.gather(y, rows)))
     if config.adversarial > 0:
-      _, public = batch_of(
-          unlabelled, _PUBLIC_BATCHES, step, tf.shape(unlabelled)[0])
+      _, public = batch_of(unlabelled, _PUBLIC_BATCHES, step, tf.shape(unlabelled)[0])
       value += domain_loss(
           weights[size:], features, network.features(weights[:size], public),
           adversarial_strength(
@@ -198,7 +192,6 @@ def trained_votes(network: Network, initial_weights, config: AgentConfig) -> Cal
   def answer(public, examples, key):
     weights = train(network, initial_weights, examples, public['unlabelled'],
                     key, config)
-    return votes(network, weights, public['queries'], examples['y'],
-                 config.confidence)
+    return votes(network, weights, public['queries'], examples['y'], config.confidence)
 
   return answer

@@ -94,5 +94,4 @@ def strong(images: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
 def weak(images: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
   """A little turned and shifted."""
   pixel = images.shape[1] / 28
-  return affine(images, key, turn=0.12, log_scale=0.06, shear=0.1,
-                shift=1.0 * pixel)
+  return affine(images, key, turn=0.12, log_scale=0.06, shear=0.1, shift=1.0 * pixel)

@@ -117,7 +117,7 @@ def train(images: np.ndarray, *, seed: int,
 
   def loss(weights, step):
     rows = adam.batch_rows(keys.derive(key, 0), step, len(images), size)
-    batch = tf.ensure_shape(tf.gather(records, rows), [size, *records.shape[1:]])
+    batch = tf.gather(records, rows)
     step_key = keys.derive(keys.derive(key, 1), step)
     views = tf.concat([
         distortions.strong(batch, keys.derive(step_key, i))

@@ -64,8 +64,7 @@ class PublicFeatures:
     encoder_weights: Of a contrastive map; None for others.
   """
 
-  def __init__(self, kind: str, arrays: dict[str, np.ndarray],
-               public: np.ndarray):
+  def __init__(self, kind: str, arrays: dict[str, np.ndarray], public: np.ndarray):
     """Initializes the map from its arrays; `public` are the public records."""
     self.kind, self.arrays, self.encoder_weights = kind, arrays, None
     if kind == 'contrastive':

@@ -47,8 +47,7 @@ def neighbour_votes(queries: tf.Tensor, examples: Any, neighbours: int,
   counts = []
   for start in range(0, queries.shape[0], _BLOCK):
     block = tf.cast(queries[start:start + _BLOCK], tf.float32)
-    products = tf.cast(
-        tf.matmul(block, records, transpose_b=True), tf.int32)
+    products = tf.cast(tf.matmul(block, records, transpose_b=True), tf.int32)
     # Without the term that all records of a query share; at most 3 * 2^24.
     _, nearest = tf.math.top_k(2 * products - squares, k)
     counts.append(tf.reduce_sum(tf.gather(one_hot, nearest), axis=1))
@@ -60,7 +59,6 @@ def nearest_votes(neighbours: int, num_classes: int) -> Callable:
 
   def answer(public, examples, key):
     del key  # Nothing is random.
-    return neighbour_votes(
-        public['queries'], examples, neighbours, num_classes)
+    return neighbour_votes(public['queries'], examples, neighbours, num_classes)
 
   return answer

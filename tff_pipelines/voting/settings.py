@@ -43,8 +43,7 @@ _CONTRASTIVE = {'features': (None, 'contrastive')}
 
 def _of_client(name: str, text: str, **attributes: Any) -> Any:
   """A field of a client's training, whose default depends on the model."""
-  by_model = ', '.join(
-      f'{values[name]:g} {model}' for model, values in _AGENTS.items())
+  by_model = ', '.join(f'{values[name]:g} {model}' for model, values in _AGENTS.items())
   return settings.setting(
       None, text, group='training', when=_OF_LOCAL, aliases=(f'agent_{name}',),
       otherwise=f'{by_model}; {_IN_BASELINES[name]:g} in baselines', **attributes)

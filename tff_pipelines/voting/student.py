@@ -186,8 +186,7 @@ class Student:
       self._given = spread_labels(features, rows, labels, num_classes)
       rows = np.arange(len(public), dtype=np.int32)
       self._own_labels_from = own_labels_after * self.epochs
-    self._targets = np.eye(num_classes, dtype=np.float32)[
-        self._given.argmax(axis=1)]
+    self._targets = np.eye(num_classes, dtype=np.float32)[self._given.argmax(axis=1)]
     self._records = tf.gather(self._public, rows)
     self.state = adam.initial_state(architecture.initial_weights)
     training = dataclasses.replace(
@@ -200,8 +199,7 @@ class Student:
 
     def loss(targets, weights, step):
       rows = adam.batch_rows(keys.derive(key, 0), step, count, training.batch_size)
-      batch = tf.ensure_shape(
-          tf.gather(records, rows), [training.batch_size, *records.shape[1:]])
+      batch = tf.gather(records, rows)
       if self._is_image:
         batch = distortions.strong(batch, keys.derive(keys.derive(key, 1), step))
       return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(
