@@ -38,7 +38,6 @@ class Runner:
     # TensorFlow takes seconds to import, which --list need not pay.
     # pylint: disable=g-import-not-at-top
     from tff_pipelines.ldp import baselines
-    from tff_pipelines.ldp import prepare
     from tff_pipelines.ldp import run
     start, cpu = time.monotonic(), time.process_time()
     settings = experiments_lib.SETTINGS[experiment.module](
@@ -48,7 +47,7 @@ class Runner:
       with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
         if settings.preparation_key != self._key:
           self._key = self._prepared = None  # Room for the next.
-          self._prepared = prepare.prepare(settings)
+          self._prepared = run.prepare(settings)
           self._key = settings.preparation_key
         program = run if experiment.module == experiments_lib.LDP else baselines
         summary = program.run(settings, self._prepared)

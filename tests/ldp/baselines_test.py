@@ -13,7 +13,7 @@ from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import ledger as ledger_lib
 from tff_pipelines.experiment import files
 from tff_pipelines.ldp import baselines
-from tff_pipelines.ldp import prepare
+from tff_pipelines.ldp import run as ldp_run
 from tff_pipelines.ldp.settings import BaselineSettings
 
 NUM_CLIENTS = 20
@@ -25,7 +25,7 @@ class Killed(Exception):
 
 @pytest.fixture(scope='module')
 def prepared():
-  return prepare.prepare(BaselineSettings(num_clients=NUM_CLIENTS))
+  return ldp_run.prepare(BaselineSettings(num_clients=NUM_CLIENTS))
 
 
 def _run(prepared, folder, algorithm='pate', **changes):

@@ -12,7 +12,6 @@ import pytest
 from tests.experiment import contract
 from tff_pipelines.experiment import files
 from tff_pipelines.ldp import baselines
-from tff_pipelines.ldp import prepare
 from tff_pipelines.ldp import run
 from tff_pipelines.ldp.settings import BaselineSettings
 from tff_pipelines.ldp.settings import LdpSettings
@@ -20,7 +19,7 @@ from tff_pipelines.ldp.settings import LdpSettings
 
 @functools.lru_cache(maxsize=None)
 def _prepared(num_clients):
-  return prepare.prepare(LdpSettings(num_clients=num_clients))
+  return run.prepare(LdpSettings(num_clients=num_clients))
 
 
 def _ldp(folder, **changes):

@@ -9,7 +9,6 @@ from tests import statistics_lib
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import ledger as ledger_lib
 from tff_pipelines.experiment import records as records_lib
-from tff_pipelines.ldp import prepare
 from tff_pipelines.ldp import run as ldp_run
 from tff_pipelines.ldp.settings import LdpSettings
 
@@ -24,7 +23,7 @@ class Killed(Exception):
 
 @pytest.fixture(scope='module')
 def prepared():
-  return prepare.prepare(LdpSettings(**VALUES))
+  return ldp_run.prepare(LdpSettings(**VALUES))
 
 
 def _settings(folder, **changes):
@@ -229,7 +228,7 @@ def test_a_run_stops_at_its_target_and_at_the_end_of_the_images(tmp_path):
       num_clients=5, clients_per_query=5, epsilon_per_query=30.0,
       answers_per_client=200, queries_per_step=20, target_accuracy=0.5,
       output_dir=str(tmp_path / 'target'))
-  prepared = prepare.prepare(settings)
+  prepared = ldp_run.prepare(settings)
   summary = ldp_run.run(settings, prepared)
   assert 'on the 60 validation records' in summary['details']['stopped']
   assert summary['held_out']['validation']['accuracy'] >= 0.5
@@ -276,7 +275,7 @@ def test_every_mechanism_runs_and_its_answers_have_its_variance(
 
 def test_public_images_are_in_the_fingerprint():
   one, other, again = (
-      ldp_run.LdpExperiment(settings).identity(prepare.prepare(settings))
+      ldp_run.LdpExperiment(settings).identity(ldp_run.prepare(settings))
       for settings in (LdpSettings(data_seed=0), LdpSettings(data_seed=1),
                        LdpSettings()))
   assert one['data_fingerprint'] != other['data_fingerprint']

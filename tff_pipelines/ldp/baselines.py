@@ -37,9 +37,9 @@ from tff_pipelines.fedavg import local_training
 from tff_pipelines.fedavg import report as fedavg_report
 from tff_pipelines.fedavg import run as fedavg_run
 from tff_pipelines.fedavg.plan import FedAvgPlan
-from tff_pipelines.ldp import prepare
 from tff_pipelines.ldp import process
 from tff_pipelines.ldp import report
+from tff_pipelines.ldp import run as ldp_run
 from tff_pipelines.ldp import student as student_lib
 from tff_pipelines.ldp.settings import BaselineSettings
 from tff_pipelines.ldp.settings import LdpSettings
@@ -55,7 +55,7 @@ def _key(seed: int | None) -> tf.Tensor:
   return keys.fresh() if seed is None else tf.constant(keys.from_seed(seed))
 
 
-def _predicted(prepared: prepare.Prepared, weights) -> np.ndarray:
+def _predicted(prepared: ldp_run.Prepared, weights) -> np.ndarray:
   """int64 [n], classes of the test records."""
   logits = prepared.network.logits(weights, tf.constant(prepared.examples[1]['x']))
   return logits.numpy().argmax(axis=1)
@@ -226,7 +226,7 @@ def answer(votes: np.ndarray, plan: PatePlan, key: tf.Tensor) -> np.ndarray:
   return np.where(answered, named, -1)
 
 
-class _Baseline(prepare.PreparedExperiment):
+class _Baseline(ldp_run.PreparedExperiment):
   """A baseline; a base class in addition to one of `experiment.run`.
 
   A subclass has a `mechanism_line` of the plan, for the report.
@@ -248,7 +248,7 @@ class _Baseline(prepare.PreparedExperiment):
         ('algorithm', f'{self.settings.algorithm}, {run}'),
         ('mechanism', self.mechanism_line(plan)))
 
-  def _outcome(self, prepared: prepare.Prepared, predicted: np.ndarray,
+  def _outcome(self, prepared: ldp_run.Prepared, predicted: np.ndarray,
                fields: dict[str, Any], **attributes: Any) -> report_lib.Outcome:
     """As `report.outcome_of`; with a figure where there are rounds."""
     task, algorithm = prepared.task, self.settings.algorithm
@@ -265,7 +265,7 @@ class SgdRounds(rounds_lib.Rounds):
 
   unit = 'step'
 
-  def __init__(self, settings: BaselineSettings, prepared: prepare.Prepared,
+  def __init__(self, settings: BaselineSettings, prepared: ldp_run.Prepared,
                plan: NoisySgdPlan):
     """Initializes the rounds."""
     self.count, self._seed, self._prepared = plan.rounds, plan.seed, prepared
@@ -377,7 +377,7 @@ class PateRounds(rounds_lib.ChargedRounds):
     plan: Of the run.
   """
 
-  prepared: prepare.Prepared
+  prepared: ldp_run.Prepared
   plan: PatePlan
 
   unit = 'vote'
@@ -452,12 +452,12 @@ EXPERIMENTS = {'dp_sgd': SgdExperiment, 'dp_fl': FlExperiment, 'pate': PateExper
 
 
 def run(settings: BaselineSettings,
-        prepared: prepare.Prepared | None = None) -> dict[str, Any]:
+        prepared: ldp_run.Prepared | None = None) -> dict[str, Any]:
   """Runs a baseline, or resumes it, and reports.
 
   Args:
     settings: Of the run.
-    prepared: As `prepare.prepare` returns it for these settings, if it did already.
+    prepared: As `ldp_run.prepare` returns it for these settings, if it did already.
 
   Returns:
     The summary, as it is written to summary.json.

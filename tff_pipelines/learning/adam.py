@@ -114,8 +114,7 @@ def run_steps(loss: Callable, state, first, last, total, config: AdamConfig):
 
   first, last = tf.cast(first, tf.int32), tf.cast(last, tf.int32)
   _, *state = tf.while_loop(
-      lambda i, *_: i < last, step, (first, *map(list, state)),
-      parallel_iterations=1)
+      lambda i, *_: i < last, step, (first, *map(list, state)), parallel_iterations=1)
   return state
 
 
@@ -137,3 +136,30 @@ def batch_rows(key: tf.Tensor, step: tf.Tensor, count: tf.Tensor,
       keys.random_bits(keys.derive(key, step // steps), [count], tf.int64))
   positions = (step % steps) * batch_size + tf.range(batch_size)
   return tf.gather(order, positions % count)
+
+
+def epoch_function(loss: Callable, key: tf.Tensor, count: int,
+                   config: AdamConfig) -> Callable:
+  """Builds the function that trains one epoch, as one graph.
+
+  Args:
+    loss: (weights, rows, step, *more) -> float32 scalar; `rows` are the indices of
+      the step's examples, a batch or, if they are fewer, all.
+    key: int64[2], of the order of the examples.
+    count: Number of examples, >= 1.
+    config: Of the whole training.
+
+  Returns:
+    (state, index of the epoch from 0, *more) -> the new state.
+  """
+  batch_size = min(config.batch_size, count)
+  steps = -(-count // batch_size)
+
+  @tf.function(autograph=False)
+  def run(state, epoch, *more):
+    return run_steps(
+        lambda weights, step: loss(
+            weights, batch_rows(key, step, count, batch_size), step, *more),
+        state, epoch * steps, (epoch + 1) * steps, config.epochs * steps, config)
+
+  return run

@@ -171,8 +171,7 @@ def clipped_gradient_sum(loss: Callable, weights, examples, rows: tf.Tensor,
 
   _, totals = tf.while_loop(
       lambda start, _: start < tf.size(rows), block,
-      (tf.constant(0), [tf.zeros_like(w) for w in weights]),
-      parallel_iterations=1)
+      (tf.constant(0), [tf.zeros_like(w) for w in weights]), parallel_iterations=1)
   return totals
 
 

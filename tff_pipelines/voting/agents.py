@@ -60,8 +60,7 @@ def shifted(images: tf.Tensor, key: tf.Tensor, most: int) -> tf.Tensor:
   offsets = tf.cast(keys.random_bits(key, [2], tf.int32) % (2 * most + 1), tf.int32)
   padded = tf.pad(images, [[0, 0], [most, most], [most, most]])
   return tf.slice(
-      padded, [0, offsets[0], offsets[1]],
-      [-1, images.shape[1], images.shape[2]])
+      padded, [0, offsets[0], offsets[1]], [-1, images.shape[1], images.shape[2]])
 
 
 def initial_discriminator(feature_size: int, seed: int) -> list[np.ndarray]:

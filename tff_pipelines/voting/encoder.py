@@ -9,7 +9,6 @@ weights are a list: kernel, scale and offset of each layer.
 """
 
 from collections.abc import Callable, Sequence
-import dataclasses
 
 import numpy as np
 import tensorflow as tf
@@ -109,14 +108,10 @@ def train(images: np.ndarray, *, seed: int,
   state = adam.initial_state([
       *initial_weights(images.shape[1], seed),
       layers.glorot_uniform(rng, FEATURES, _PROJECTED), layers.zeros(_PROJECTED)])
-  size = min(config.batch_size, len(images))
-  config = dataclasses.replace(config, batch_size=size)
   records = classifiers.to_float(tf.constant(images))
   key = tf.constant(keys.from_seed(seed))
-  total = adam.steps_of(len(images), config)
 
-  def loss(weights, step):
-    rows = adam.batch_rows(keys.derive(key, 0), step, len(images), size)
+  def loss(weights, rows, step):
     batch = tf.gather(records, rows)
     step_key = keys.derive(keys.derive(key, 1), step)
     views = tf.concat([
@@ -124,16 +119,11 @@ def train(images: np.ndarray, *, seed: int,
         for i in range(2)], axis=0)
     features, _ = apply(weights, views)
     projected = layers.dense(tf.nn.relu(features), *weights[_WEIGHTS:])
-    return contrast(projected[:size], projected[size:])
+    return contrast(*tf.split(projected, 2))
 
-  @tf.function(autograph=False)
-  def steps(state, first, last):
-    return adam.run_steps(loss, state, first, last, total, config)
-
-  per_epoch = total // config.epochs
+  run_epoch = adam.epoch_function(loss, keys.derive(key, 0), len(images), config)
   for epoch in range(config.epochs):
-    state = steps(state, tf.constant(epoch * per_epoch),
-                  tf.constant((epoch + 1) * per_epoch))
+    state = run_epoch(state, tf.constant(epoch))
     if on_epoch is not None:
       on_epoch(epoch + 1)
   weights = [w.numpy() for w in state[0][:_WEIGHTS]]

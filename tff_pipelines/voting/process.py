@@ -69,7 +69,6 @@ def build(answer: Callable, factory: VotingFactory,
     votes = tff.federated_map(vote, (tff.federated_broadcast(public), agents))
     output = aggregator.next(state, votes)
     return collections.OrderedDict(
-        state=output.state, labels=output.result,
-        measurements=output.measurements)
+        state=output.state, labels=output.result, measurements=output.measurements)
 
   return tff.templates.IterativeProcess(aggregator.initialize, next_fn)

@@ -189,29 +189,15 @@ class Student:
     self._targets = np.eye(num_classes, dtype=np.float32)[self._given.argmax(axis=1)]
     self._records = tf.gather(self._public, rows)
     self.state = adam.initial_state(architecture.initial_weights)
-    training = dataclasses.replace(
-        training, batch_size=min(training.batch_size, len(rows)))
-    self._total = adam.steps_of(len(rows), training)
-    self._steps = self._build(len(rows), training)
+    self._train = adam.epoch_function(
+        self._loss, keys.derive(self._key, 0), len(rows), training)
 
-  def _build(self, count: int, training: adam.AdamConfig) -> Callable:
-    records, key = self._records, self._key
-
-    def loss(targets, weights, step):
-      rows = adam.batch_rows(keys.derive(key, 0), step, count, training.batch_size)
-      batch = tf.gather(records, rows)
-      if self._is_image:
-        batch = distortions.strong(batch, keys.derive(keys.derive(key, 1), step))
-      return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(
-          tf.gather(targets, rows), self._architecture.logits(weights, batch)))
-
-    @tf.function(autograph=False)
-    def steps(state, targets, first, last):
-      return adam.run_steps(
-          lambda weights, step: loss(targets, weights, step), state, first, last,
-          self._total, training)
-
-    return steps
+  def _loss(self, weights, rows: tf.Tensor, step: tf.Tensor, targets) -> tf.Tensor:
+    batch = tf.gather(self._records, rows)
+    if self._is_image:
+      batch = distortions.strong(batch, keys.derive(keys.derive(self._key, 1), step))
+    return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(
+        tf.gather(targets, rows), self._architecture.logits(weights, batch)))
 
   def _own_labels(self) -> np.ndarray:
     """The student's sharpened opinion of all training records."""
@@ -240,11 +226,8 @@ class Student:
     targets = self._targets
     if self.epochs_done >= self._own_labels_from:
       targets = self._own_labels()
-    per_epoch = self._total // self.epochs
-    first = self.epochs_done * per_epoch
-    self.state = self._steps(
-        self.state, tf.constant(targets), tf.constant(first),
-        tf.constant(first + per_epoch))
+    self.state = self._train(
+        self.state, tf.constant(self.epochs_done), tf.constant(targets))
     self.epochs_done += 1
     if not all(np.isfinite(w).all() for w in self.state[0]):
       raise ValueError('the student is not finite after epoch '
