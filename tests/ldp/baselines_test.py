@@ -36,9 +36,10 @@ def _run(prepared, folder, algorithm='pate', **changes):
 
 
 def _pate(num_clients, pool, recorded=None, **settings):
-  return baselines.PatePlan.calibrate(BaselineSettings(**settings), types.SimpleNamespace(
+  task = types.SimpleNamespace(
       num_clients=num_clients, public=range(pool), num_classes=10,
-      privacy_unit='one owner'), recorded)
+      privacy_unit='one owner')
+  return baselines.PatePlan.calibrate(BaselineSettings(**settings), task, recorded)
 
 
 def test_votes_are_charged_for_all_queries_and_the_most_answers():

@@ -18,8 +18,9 @@ def _data(n, d, queries=40, most=None, seed=0):
 
 
 def _votes(q, x, y, k):
-  return voting_knn.neighbour_votes(
-      tf.constant(q), {'x': tf.constant(x), 'y': tf.constant(y)}, k, C).numpy()
+  return voting_knn.nearest_votes(k, C)(
+      {'queries': tf.constant(q)}, {'x': tf.constant(x), 'y': tf.constant(y)},
+      None).numpy()
 
 
 def _oracle(q, x, y, k):

@@ -120,11 +120,11 @@ def _sum_of_votes(task):
   """int [queries, C]: what all agents say, without noise."""
   seen = _seen(task)
   return sum(
-      voting_knn.neighbour_votes(
-          tf.constant(seen.public), {
+      voting_knn.nearest_votes(K, C)(
+          {'queries': tf.constant(seen.public)}, {
               name: tf.constant(array)
               for name, array in seen.agents.examples(agent).items()},
-          K, C).numpy() for agent in seen.agents.client_ids)
+          None).numpy() for agent in seen.agents.client_ids)
 
 
 @pytest.mark.parametrize('name', NEIGHBOURS)

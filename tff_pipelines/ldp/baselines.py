@@ -46,9 +46,6 @@ from tff_pipelines.ldp.settings import LdpSettings
 from tff_pipelines.learning import noisy_sgd
 from tff_pipelines.learning.noisy_sgd import NoisySgdPlan
 
-# A label of a vote is taken for nearly sure: the variance of an answer, to the student.
-_LABEL_VARIANCE = 0.05
-
 
 def _key(seed: int | None) -> tf.Tensor:
   """A key of the operating system, or of the seed."""
@@ -432,9 +429,9 @@ class PateExperiment(_Baseline, run_lib.Experiment):
     if not answered.any():
       raise ValueError('no query was answered: lower --threshold or --answers, or '
                        'raise --epsilon')
+    # A label of a vote is taken for nearly sure.
     student = student_lib.Trainer(task.public, LdpSettings()).train(
-        rows[answered], np.eye(task.task.num_classes)[labels[answered]],
-        _LABEL_VARIANCE)
+        rows[answered], np.eye(task.task.num_classes)[labels[answered]], variance=0.05)
     votes, number = len(records.run.ledger.lines()), int(answered.sum())
     return self._outcome(
         task, student.predict(task.test),

@@ -158,39 +158,34 @@ def train(network: Network, initial_weights, examples, unlabelled,
   return trained[0][:size]
 
 
-def votes(network: Network, weights, queries: tf.Tensor, labels: tf.Tensor,
-          confidence: float) -> tf.Tensor:
-  """One vote a query for the model's label, or none.
+def trained_votes(network: Network, initial_weights, config: AgentConfig) -> Callable:
+  """An agent's answer, as `process.build` takes it: one vote a query, or none.
+
+  The vote is for the label of a model that the agent trains, among the classes that it
+  has records of. An agent without records abstains from all queries.
 
   Args:
     network: The model.
-    weights: Of the agent.
-    queries: [Q, ...] public records, Q static.
-    labels: int32, of all the agent's records: it votes for no other class.
-    confidence: See AgentConfig.
+    initial_weights: Public, the same for all agents.
+    config: Of the training; see AgentConfig for when an agent abstains.
 
   Returns:
-    int32 [Q, C]. An agent without records abstains from all.
+    A function whose result is int32 [Q, C], of `queries` [Q, ...], Q static.
   """
-  own = own_classes(labels, network.num_classes)
-  probabilities = tf.concat([
-      tf.nn.softmax(tf.where(
-          own, network.logits(weights, queries[start:start + _BLOCK]), _NEVER))
-      for start in range(0, queries.shape[0], _BLOCK)], axis=0)
-  best = tf.argmax(probabilities, axis=1)
-  # A model with NaN or infinite outputs has no opinion.
-  sure = (tf.reduce_max(probabilities, axis=1) > confidence) & tf.reduce_all(
-      tf.math.is_finite(probabilities), axis=1) & tf.reduce_any(own)
-  ballot = tf.one_hot(best, network.num_classes, dtype=tf.int32)
-  return ballot * tf.cast(sure, tf.int32)[:, tf.newaxis]
-
-
-def trained_votes(network: Network, initial_weights, config: AgentConfig) -> Callable:
-  """An agent's answer, as `process.build` takes it."""
-
   def answer(public, examples, key):
-    weights = train(network, initial_weights, examples, public['unlabelled'],
-                    key, config)
-    return votes(network, weights, public['queries'], examples['y'], config.confidence)
+    queries = public['queries']
+    weights = train(
+        network, initial_weights, examples, public['unlabelled'], key, config)
+    own = own_classes(examples['y'], network.num_classes)
+    probabilities = tf.concat([
+        tf.nn.softmax(tf.where(
+            own, network.logits(weights, queries[start:start + _BLOCK]), _NEVER))
+        for start in range(0, queries.shape[0], _BLOCK)], axis=0)
+    best = tf.argmax(probabilities, axis=1)
+    # A model with NaN or infinite outputs has no opinion.
+    sure = (tf.reduce_max(probabilities, axis=1) > config.confidence) & tf.reduce_all(
+        tf.math.is_finite(probabilities), axis=1) & tf.reduce_any(own)
+    ballot = tf.one_hot(best, network.num_classes, dtype=tf.int32)
+    return ballot * tf.cast(sure, tf.int32)[:, tf.newaxis]
 
   return answer

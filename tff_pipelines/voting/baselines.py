@@ -32,8 +32,6 @@ from tff_pipelines.voting import features as features_lib
 from tff_pipelines.voting import report
 from tff_pipelines.voting.settings import VoteSettings
 
-# Steps that the public feature map takes, unless its epochs are given.
-_FEATURE_STEPS = 240
 _SHARED_NOISE = (
     'agents add shares of the noise and the server sees sums only; the agents sample '
     'their records in secret, and none of them subtracts its own share')
@@ -102,7 +100,7 @@ class VotingExperiment(run_lib.Experiment):
         seed=settings.feature_seed, training=dataclasses.replace(
             training, learning_rate=settings.feature_learning_rate,
             epochs=number_of_epochs(settings.feature_epochs, len(task.public),
-                                    training.batch_size, _FEATURE_STEPS)))
+                                    training.batch_size, steps=240)))
 
   def given_map(self, task: VotingTask) -> features_lib.PublicFeatures | None:
     """The map of the folder features_from; None if none is given."""

@@ -26,7 +26,6 @@ _WIDTHS, _KERNELS, _STRIDES = (24, 48, 64), (5, 3, 3), (2, 2, 1)
 _WEIGHTS = 12
 _PROJECTED = 64
 _TEMPERATURE = 0.2
-_EPSILON = 1e-3
 _BLOCK = 1000
 
 # Means and variances of all normalised layers, in their order.
@@ -62,7 +61,7 @@ def apply(weights, images: tf.Tensor, statistics: Statistics | None = None
   def normalised(x, scale, offset):
     used.append(tf.nn.moments(x, list(range(x.shape.rank - 1)))
                 if statistics is None else statistics[len(used)])
-    return tf.nn.batch_normalization(x, *used[-1], offset, scale, _EPSILON)
+    return tf.nn.batch_normalization(x, *used[-1], offset, scale, 1e-3)
 
   x = images
   for i, stride in enumerate(_STRIDES):

@@ -26,8 +26,6 @@ MAP = 'features.npz'
 # Features of pca and contrastive have this length: a scale at which models train
 # well by rates around 0.1.
 _LENGTH = 8.0
-# Percentile of absolute features, beyond which they are cut off.
-_OUTLIERS = 99.9
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -216,7 +214,7 @@ def as_grid(task: VotingTask) -> VotingTask:
   if most < 1:
     raise ValueError('features must have at most 2^24 coordinates for exact '
                      f'distances, found {public.shape[1]}')
-  reach = float(np.percentile(np.abs(public), _OUTLIERS))
+  reach = float(np.percentile(np.abs(public), 99.9))
   step = (reach or 1.0) / most
   return _with_records(task, lambda x: np.clip(
       np.rint(flat(x) / step), -most, most).astype(np.int8))

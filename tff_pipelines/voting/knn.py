@@ -10,55 +10,46 @@ since fast matrix products round by the index of a row.
 
 from collections.abc import Callable
 import math
-from typing import Any
 
 import tensorflow as tf
 
 # Number of queries that are answered in one call.
 _BLOCK = 1024
-_EXACT = 2**24
 
 
 def largest_feature(dimension: int) -> int:
   """The maximum absolute feature for which squared norms are below 2^24."""
-  return min(127, math.isqrt((_EXACT - 1) // dimension))
+  return min(127, math.isqrt((2**24 - 1) // dimension))
 
 
-def neighbour_votes(queries: tf.Tensor, examples: Any, neighbours: int,
-                    num_classes: int) -> tf.Tensor:
-  """Votes for the labels of the nearest records, each one vote.
+def nearest_votes(neighbours: int, num_classes: int) -> Callable:
+  """An agent's answer, as `process.build` takes it: the labels of nearest records.
 
   Of records at the same distance the earlier one is nearer.
 
   Args:
-    queries: int8 [Q, d], |x| <= largest_feature(d); Q static.
-    examples: 'x' int8 [n, d] in the same range, and 'y' int32 [n] in [0, C).
     neighbours: k >= 1. An agent with fewer records has as many votes as records.
     num_classes: C.
 
   Returns:
-    int32 [Q, C].
+    A function of `queries`, int8 [Q, d], |x| <= largest_feature(d), Q static, and of
+    an agent's `x`, int8 [n, d] in the same range, and `y`, int32 [n] in [0, C). Its
+    result is int32 [Q, C], each neighbour one vote.
   """
-  x, y = examples['x'], examples['y']
-  k = tf.minimum(neighbours, tf.shape(x)[0])
-  records = tf.cast(x, tf.float32)
-  squares = tf.cast(tf.reduce_sum(tf.square(records), axis=1), tf.int32)
-  one_hot = tf.one_hot(y, num_classes, dtype=tf.int32)
-  counts = []
-  for start in range(0, queries.shape[0], _BLOCK):
-    block = tf.cast(queries[start:start + _BLOCK], tf.float32)
-    products = tf.cast(tf.matmul(block, records, transpose_b=True), tf.int32)
-    # Without the term that all records of a query share; at most 3 * 2^24.
-    _, nearest = tf.math.top_k(2 * products - squares, k)
-    counts.append(tf.reduce_sum(tf.gather(one_hot, nearest), axis=1))
-  return tf.concat(counts, axis=0)
-
-
-def nearest_votes(neighbours: int, num_classes: int) -> Callable:
-  """An agent's answer, as `process.build` takes it."""
-
   def answer(public, examples, key):
     del key  # Nothing is random.
-    return neighbour_votes(public['queries'], examples, neighbours, num_classes)
+    queries, x, y = public['queries'], examples['x'], examples['y']
+    k = tf.minimum(neighbours, tf.shape(x)[0])
+    records = tf.cast(x, tf.float32)
+    squares = tf.cast(tf.reduce_sum(tf.square(records), axis=1), tf.int32)
+    one_hot = tf.one_hot(y, num_classes, dtype=tf.int32)
+    counts = []
+    for start in range(0, queries.shape[0], _BLOCK):
+      block = tf.cast(queries[start:start + _BLOCK], tf.float32)
+      products = tf.cast(tf.matmul(block, records, transpose_b=True), tf.int32)
+      # Without the term that all records of a query share; at most 3 * 2^24.
+      _, nearest = tf.math.top_k(2 * products - squares, k)
+      counts.append(tf.reduce_sum(tf.gather(one_hot, nearest), axis=1))
+    return tf.concat(counts, axis=0)
 
   return answer

@@ -29,11 +29,6 @@ from tff_pipelines.voting.settings import VoteSettings
 
 # File of a run's folder that keeps the queries.
 QUERIES = 'queries.npz'
-# Stands for a label before the vote.
-_NOT_YET = -2
-# Steps that the student takes, unless its epochs are given.
-_STUDENT_STEPS = 180
-_STUDENT_DECAY = 1e-3
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -62,7 +57,8 @@ class VoteRounds(rounds_lib.Rounds):
   unit = 'vote'
 
   def initial_state(self, resumed: bool) -> Any:
-    return collections.OrderedDict(labels=np.full(len(self.rows), _NOT_YET, np.int32))
+    # -2 stands for a label before the vote.
+    return collections.OrderedDict(labels=np.full(len(self.rows), -2, np.int32))
 
   def step(self, state: Any, index: int) -> rounds_lib.Step:
     settings, seen, seed = self.settings, self.task, self.plan.seed
@@ -122,13 +118,13 @@ def build_student(rounds: VoteRounds, labels: np.ndarray) -> student_lib.Student
   answered = labels >= 0
   count = len(public) if settings.student == 'spread' else max(1, answered.sum())
   epochs = baselines.number_of_epochs(
-      settings.student_epochs, int(count), settings.student_batch_size, _STUDENT_STEPS)
+      settings.student_epochs, int(count), settings.student_batch_size, steps=180)
   return student_lib.Student(
       architecture, public, rounds.public, rounds.rows[answered], labels[answered],
       task.num_classes, method=settings.student, seed=seed, test=test,
       own_labels_after=settings.own_labels_after, training=adam.AdamConfig(
           learning_rate=settings.student_learning_rate, epochs=epochs,
-          batch_size=settings.student_batch_size, weight_decay=_STUDENT_DECAY))
+          batch_size=settings.student_batch_size, weight_decay=1e-3))
 
 
 class VoteExperiment(baselines.VotingExperiment):
