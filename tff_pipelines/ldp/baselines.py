@@ -343,11 +343,11 @@ class FlExperiment(_Baseline, run_lib.Experiment):
 
   def build_rounds(self, task, plan) -> rounds_lib.Rounds:
     settings, holdings = self.settings, task.task.holdings
-    records, test = task.examples
+    examples, test = task.examples
     # The owners' features as a task of federated averaging.
     federated = task_lib.Task(
         name=task.task.name, model=task.network.as_model(),
-        train=records.ArraysByClient(records, np.repeat(
+        train=records.ArraysByClient(examples, np.repeat(
             np.arange(len(holdings)), [len(held) for held in holdings])),
         held_out={'test': test}, privacy_unit=task.task.privacy_unit)
     return fedavg_run.build_rounds(
