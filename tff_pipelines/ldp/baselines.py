@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from aggregators import alias_draw
-from aggregators import discrete_gaussian_table
+from aggregators import alias_table
 from aggregators import keys
 from aggregators import validate
 from tasks.ldp import task as tasks_lib
@@ -118,7 +118,7 @@ class PatePlan(guarantee.Plan):
           total_variation=lambda z: plan.total_variation)
     plan = dataclasses.replace(plan, stddev=stddev)
     for name in ('threshold_stddev', 'stddev'):
-      if not discrete_gaussian_table.fits(_variance(getattr(plan, name))):
+      if not alias_table.DISCRETE_GAUSSIAN.fits(_variance(getattr(plan, name))):
         raise ValueError(f'{name}={getattr(plan, name)!r} is too large: its table '
                          'of the noise would be')
     return plan
@@ -148,8 +148,7 @@ class PatePlan(guarantee.Plan):
     Noise is drawn for the labels of every query, answered or not. Random bits are
     taken as uniform.
     """
-    return min(1.0, self.queries * (1 + self.classes) *
-               discrete_gaussian_table.TOTAL_VARIATION)
+    return min(1.0, self.queries * (1 + self.classes) * alias_table.TOTAL_VARIATION)
 
   @property
   def terms(self) -> guarantee.Terms:
@@ -178,7 +177,7 @@ def _variance(stddev: float) -> float:
 
 def _noise(stddev: float, key: tf.Tensor, shape: Sequence[int]) -> np.ndarray:
   """int64 draws of the discrete Gaussian."""
-  table = discrete_gaussian_table.build(_variance(stddev))
+  table = alias_table.DISCRETE_GAUSSIAN.build(_variance(stddev))
   return alias_draw.sample(key, shape, table).numpy()
 
 

@@ -51,7 +51,7 @@ class Prepared:
   @functools.cached_property
   def feature_map(self) -> features.FeatureMap:
     """The public map, fitted on public images."""
-    return features.fit(self.task.public, seed=self.settings.feature_seed)
+    return features.FeatureMap(self.task.public, seed=self.settings.feature_seed)
 
   @functools.cached_property
   def public(self) -> np.ndarray:
