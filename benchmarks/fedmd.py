@@ -23,7 +23,7 @@ from aggregators.prediction_params import PredictionMeanParams
 from benchmarks import measure
 from tasks.models import fedmd as fedmd_models
 from tff_pipelines.fedmd import process as fedmd
-from tff_pipelines.fedmd.party import FitConfig
+from tff_pipelines.fedmd.process import FitConfig
 from tff_pipelines.fedmd.settings import FedMdSettings
 from tff_pipelines.simulation import contexts
 

@@ -31,6 +31,7 @@ from aggregators.params import DistributedSumParams
 from aggregators.plain_sum import PlainSumFactory
 from benchmarks import measure
 from tasks.emnist import task as emnist
+from tasks.models import classifiers
 from tasks.models import layers
 from tasks import task
 from tff_pipelines.fedavg import process as fedavg
@@ -92,7 +93,7 @@ def softmax() -> task.Model:
 
   def loss(weights, batch, seed):
     del seed  # No dropout.
-    x = tf.reshape(layers.images_to_float(batch['x']), [-1, 784])
+    x = tf.reshape(classifiers.to_float(batch['x']), [-1, 784])
     return layers.softmax_cross_entropy(
         layers.dense(x, weights[0], weights[1]), batch['y'])
 

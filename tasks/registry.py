@@ -16,7 +16,7 @@ from tasks.sources import records
 
 # Task -> the module that builds it, and the module that opens its raw data.
 _MODULES = {
-    'emnist': ('tasks.emnist.task', 'tasks.emnist.data'),
+    'emnist': ('tasks.emnist.task', 'tasks.emnist.task'),
     'shakespeare': ('tasks.text.shakespeare', 'tasks.text.data'),
     'stackoverflow_tag': ('tasks.text.stackoverflow_tag', 'tasks.text.data'),
     'stackoverflow_word': ('tasks.text.stackoverflow_word', 'tasks.text.data'),

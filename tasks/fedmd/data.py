@@ -226,13 +226,13 @@ def _unipen_letters(path: pathlib.Path) -> list[Labelled]:
 def _official_letters(cache_dir: str | os.PathLike[str]) -> list[Labelled]:
   """Loads the letters of `_unipen_letters` from TFF's federated EMNIST."""
   # This imports TensorFlow.
-  from tasks.emnist import image_records  # pylint: disable=g-import-not-at-top
-  path = image_records.OFFICIAL.find_or_download(cache_dir)
+  from tasks.emnist import task as emnist_task  # pylint: disable=g-import-not-at-top
+  path = emnist_task.OFFICIAL.find_or_download(cache_dir)
   # Digits, upper case, lower case.
   numbers = [10 + 26 + ord(letter) - ord('a') for letter in LETTERS]
   parts = []
   for part in labelled.PARTS:
-    source = image_records.open_official(path, part, only_digits=False)
+    source = emnist_task.open_official(path, part, only_digits=False)
     images, labels, writers = [], [], []
     for client in source.client_ids:
       examples = source.examples(client)

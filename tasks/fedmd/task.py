@@ -52,11 +52,6 @@ class FedMdTask:
   classes: int
   party: str
 
-  @property
-  def image_shape(self) -> tuple[int, int, int]:
-    """Height, width, channels."""
-    return self.public.x.shape[1:]
-
   def pooled(self) -> 'FedMdTask':
     """The same task with one party of each architecture, which has all records."""
     everything = labelled.joined([party.private for party in self.parties])

@@ -6,7 +6,6 @@ classifier last.
 """
 
 import dataclasses
-import math
 from typing import Any, Callable, Sequence
 
 import numpy as np
@@ -23,15 +22,14 @@ class Network:
 
   Attributes:
     name: As given to --model.
+    layers: From the record to the features.
     shapes: Of the kernels, from input to output, each of which has a bias. The last
       is that of the classifier, [feature_size, num_classes].
-    features: (weights, x) -> float32 [batch, feature_size]; of the weights, the
-      last two, which are the classifier's, are not used.
   """
 
   name: str
+  layers: Sequence[layers.Layer]
   shapes: Sequence[tuple[int, ...]]
-  features: Callable[[task.Weights, Any], tf.Tensor]
 
   @property
   def feature_size(self) -> int:
@@ -48,47 +46,49 @@ class Network:
               for shape in (self.shapes[0], (self.num_classes,))]
     return layers.layer_weights(np.random.default_rng(seed), *self.shapes)
 
+  def features(self, weights: task.Weights, x: Any,
+               seed: tf.Tensor | None = None) -> tf.Tensor:
+    """Features float32 [batch, feature_size] from records.
+
+    Args:
+      weights: The last two, which are the classifier's, are not used.
+      x: As for `to_float`.
+      seed: int64 [2] that dropout derives from; None for inference.
+    """
+    return layers.apply(self.layers, iter(weights), to_float(x), seed)
+
   def classify(self, weights: task.Weights, features: tf.Tensor) -> tf.Tensor:
     """Logits float32 [batch, classes] from features."""
     return layers.dense(features, weights[-2], weights[-1])
 
-  def logits(self, weights: task.Weights, x: Any) -> tf.Tensor:
-    """Logits float32 [batch, classes] from records."""
-    return self.classify(weights, self.features(weights, x))
+  def logits(self, weights: task.Weights, x: Any,
+             seed: tf.Tensor | None = None) -> tf.Tensor:
+    """Logits float32 [batch, classes] from records; arguments as for `features`."""
+    return self.classify(weights, self.features(weights, x, seed))
 
   def as_model(self, breakdown: Callable[[Callable], task.Breakdown] | None = None
                ) -> task.Model:
-    """The same network for training by federated averaging; see `model`."""
-    return model(self.name, self.initial_weights,
-                 lambda weights, x, seed: self.logits(weights, x), breakdown)
+    """Builds a task's model, for training by federated averaging.
 
+    Args:
+      breakdown: The count of a confusion matrix -> the model's breakdown; None for
+        none.
+    """
 
-def model(name: str, initial_weights: Callable[[int], list[np.ndarray]],
-          logits: Callable[[task.Weights, Any, Any], tf.Tensor],
-          breakdown: Callable[[Callable], task.Breakdown] | None = None) -> task.Model:
-  """Builds a classifier as a task has it.
+    def loss(weights, batch, seed):
+      return layers.softmax_cross_entropy(
+          self.logits(weights, batch['x'], seed), batch['y'])
 
-  Args:
-    name: See task.Model.
-    initial_weights: See task.Model.
-    logits: (weights, x, seed) -> float32 [batch, classes]; seed as for the loss.
-    breakdown: The count of a confusion matrix -> the model's breakdown; None for none.
-  """
+    def metrics(weights, batch, mask):
+      return layers.classification_metrics(
+          self.logits(weights, batch['x']), batch['y'], mask)
 
-  def loss(weights, batch, seed):
-    return layers.softmax_cross_entropy(
-        logits(weights, batch['x'], seed), batch['y'])
+    def count(weights, batch, mask):
+      return layers.class_counts(
+          self.logits(weights, batch['x']), batch['y'], mask, confusion=True)
 
-  def metrics(weights, batch, mask):
-    return layers.classification_metrics(
-        logits(weights, batch['x'], None), batch['y'], mask)
-
-  def count(weights, batch, mask):
-    return layers.class_counts(
-        logits(weights, batch['x'], None), batch['y'], mask, confusion=True)
-
-  return task.Model(name=name, initial_weights=initial_weights, loss=loss,
-                    metrics=metrics, breakdown=breakdown and breakdown(count))
+    return task.Model(name=self.name, initial_weights=self.initial_weights, loss=loss,
+                      metrics=metrics, breakdown=breakdown and breakdown(count))
 
 
 def to_float(x: Any) -> tf.Tensor:
@@ -99,37 +99,38 @@ def to_float(x: Any) -> tf.Tensor:
       [batch, height, width, 1]; vectors [batch, d] stay vectors.
   """
   if x.dtype == tf.uint8:
-    return layers.images_to_float(x)
+    # In the graph, so that images travel as bytes.
+    return tf.cast(x, tf.float32)[..., tf.newaxis] * (1.0 / 255.0)
   x = tf.cast(x, tf.float32)
   return x if x.shape.rank == 2 else x[..., tf.newaxis]
 
 
+def network(name: str, record_shape: tuple[int, ...], num_classes: int,
+            *hidden_layers: layers.Layer, min_side: int = 0) -> Network:
+  """Builds a network of these layers; of images, with one channel.
+
+  Raises:
+    ValueError: If there is a `min_side`, and records are no images that large.
+  """
+  if min_side and (len(record_shape) != 2 or min(record_shape) < min_side):
+    raise ValueError(
+        f'model {name} is for images of at least {min_side} x {min_side}, found '
+        f'records of shape {list(record_shape)}')
+  shape = (*record_shape, 1) if len(record_shape) > 1 else record_shape
+  return Network(
+      name=name, layers=hidden_layers,
+      shapes=layers.kernel_shapes(name, hidden_layers, shape, num_classes))
+
+
 def softmax(record_shape: tuple[int, ...], num_classes: int) -> Network:
   """Builds a logistic regression: its features are the record itself, flattened."""
-  size = math.prod(record_shape)
-  return Network(
-      name='softmax', shapes=[(size, num_classes)],
-      features=lambda weights, x: tf.reshape(to_float(x), [-1, size]))
+  return network('softmax', record_shape, num_classes)
 
 
 def mlp(record_shape: tuple[int, ...], num_classes: int,
         hidden: int = 128) -> Network:
   """Builds a network of one hidden layer of rectified units."""
-  size = math.prod(record_shape)
-
-  def features(weights, x):
-    x = tf.reshape(to_float(x), [-1, size])
-    return tf.nn.relu(layers.dense(x, weights[0], weights[1]))
-
-  return Network(name='mlp', shapes=[(size, hidden), (hidden, num_classes)],
-                 features=features)
-
-
-def _check_images(name: str, record_shape: tuple[int, ...], least: int) -> None:
-  if len(record_shape) != 2 or min(record_shape) < least:
-    raise ValueError(
-        f'model {name} is for images of at least {least} x {least}, found '
-        f'records of shape {list(record_shape)}')
+  return network('mlp', record_shape, num_classes, layers.Hidden(hidden))
 
 
 def cnn_small(record_shape: tuple[int, ...], num_classes: int) -> Network:
@@ -139,21 +140,11 @@ def cnn_small(record_shape: tuple[int, ...], num_classes: int) -> Network:
   pool 2 x 2, dense num_classes: on 28 x 28 images 7,346 parameters for 10 classes.
   On smaller images, such as 16 x 16, kernels are 5 x 5 and 3 x 3.
   """
-  _check_images('cnn_small', record_shape, 12)
   first, second = (7, 4) if min(record_shape) >= 24 else (5, 3)
-  sides = [((side - first + 1) // 2 - second + 1) // 2 for side in record_shape]
-
-  def features(weights, x):
-    x = to_float(x)
-    for kernel, bias in (weights[0:2], weights[2:4]):
-      # The maximum before the ReLU is the same, and a quarter of its work.
-      x = tf.nn.relu(layers.max_pool(layers.conv2d(x, kernel, bias), 2))
-    return layers.flatten(x)
-
-  return Network(
-      name='cnn_small', features=features,
-      shapes=[(first, first, 1, 8), (second, second, 8, 24),
-              (24 * math.prod(sides), num_classes)])
+  return network(
+      'cnn_small', record_shape, num_classes,
+      layers.Convolution(first, 8, pool=2), layers.Convolution(second, 24, pool=2),
+      min_side=12)
 
 
 def cnn(record_shape: tuple[int, ...], num_classes: int) -> Network:
@@ -162,20 +153,10 @@ def cnn(record_shape: tuple[int, ...], num_classes: int) -> Network:
   Strides instead of pooling make it cheap: 1.1 million multiplications for an
   image of 28 x 28.
   """
-  _check_images('cnn', record_shape, 8)
-  sides = [-(-side // 4) for side in record_shape]
-
-  def features(weights, x):
-    x = to_float(x)
-    for i, stride in enumerate((2, 2, 1)):
-      x = tf.nn.relu(layers.conv2d(
-          x, weights[2 * i], weights[2 * i + 1], stride=stride, padding='SAME'))
-    return tf.nn.relu(layers.dense(layers.flatten(x), weights[6], weights[7]))
-
-  return Network(
-      name='cnn', features=features,
-      shapes=[(5, 5, 1, 24), (3, 3, 24, 48), (3, 3, 48, 64),
-              (64 * math.prod(sides), 64), (64, num_classes)])
+  convolutions = (layers.Convolution(size, filters, stride, padding='SAME')
+                  for size, filters, stride in ((5, 24, 2), (3, 48, 2), (3, 64, 1)))
+  return network('cnn', record_shape, num_classes, *convolutions, layers.Hidden(64),
+                 min_side=8)
 
 
 MODELS = {'softmax': softmax, 'mlp': mlp, 'cnn_small': cnn_small, 'cnn': cnn}

@@ -7,7 +7,6 @@ pure function of such a vector. `register` adds further architectures.
 
 from collections.abc import Callable, Sequence
 import math
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -18,27 +17,7 @@ from tasks.models import layers
 # Images of fewer pixels a side get layers with a smaller receptive field.
 _LARGE_IMAGE = 20
 
-
-class Shrink(NamedTuple):
-  """The mean of each 2 x 2 tile; has no weights."""
-
-
-class Convolution(NamedTuple):
-  """A convolution without padding, ReLU, and a maximum over pool x pool tiles."""
-
-  size: int
-  filters: int
-  stride: int = 1
-  pool: int = 1
-
-
-class Hidden(NamedTuple):
-  """A fully connected layer with ReLU."""
-
-  units: int
-
-
-Layer = Shrink | Convolution | Hidden
+Shrink, Convolution, Hidden = layers.Shrink, layers.Convolution, layers.Hidden
 
 
 class Architecture:
@@ -51,7 +30,7 @@ class Architecture:
     classes: Number of outputs.
   """
 
-  def __init__(self, name: str, hidden_layers: Sequence[Layer],
+  def __init__(self, name: str, hidden_layers: Sequence[layers.Layer],
                image_shape: tuple[int, int, int], classes: int):
     """Computes the shapes; a fully connected output layer is added.
 
@@ -64,40 +43,11 @@ class Architecture:
     Raises:
       ValueError: If the image is too small for the layers.
     """
-    self.name = name
-    self.classes = classes
-    self.layers = tuple(hidden_layers)
-    self._shapes = []
-    shape = image_shape
-    for layer in self.layers:
-      shape = self._add(layer, shape, image_shape)
-    self._shapes.append((math.prod(shape), classes))
+    self.name, self.layers, self.classes = name, tuple(hidden_layers), classes
+    self._shapes = layers.kernel_shapes(name, self.layers, image_shape, classes)
     self._sizes = [
         count for shape in self._shapes for count in (math.prod(shape), shape[-1])]
     self.size = sum(self._sizes)
-
-  def _add(self, layer: Layer, shape: tuple[int, ...],
-           image_shape: tuple[int, int, int]) -> tuple[int, ...]:
-    """Adds the layer's kernel; returns the shape of its outputs."""
-    if isinstance(layer, Hidden):
-      self._shapes.append((math.prod(shape), layer.units))
-      return (layer.units,)
-    if len(shape) != 3:
-      raise ValueError(
-          f'architecture {self.name}: {layer} must stand before fully connected '
-          'layers')
-    height, width, channels = shape
-    if isinstance(layer, Shrink):
-      shape = (height // 2, width // 2, channels)
-    else:
-      self._shapes.append((layer.size, layer.size, channels, layer.filters))
-      shape = (*(((side - layer.size) // layer.stride + 1) // layer.pool
-                 for side in (height, width)), layer.filters)
-    if min(shape) < 1:
-      raise ValueError(
-          f'architecture {self.name} needs larger images than {image_shape}: '
-          f'nothing is left of them after {layer}')
-    return shape
 
   def initial_weights(self, seed: int) -> np.ndarray:
     """Glorot's uniform weights and biases of zero; float32 [size]."""
@@ -128,30 +78,21 @@ class Architecture:
       float32 [batch, classes].
     """
     parts = iter(tf.split(weights, self._sizes))
-    unused = ((tf.reshape(next(parts), shape), next(parts)) for shape in self._shapes)
+    arrays = (array for shape in self._shapes
+              for array in (tf.reshape(next(parts), shape), next(parts)))
     x = tf.cast(images, tf.float32) * (1.0 / 255.0) - 0.5
-    for layer in self.layers:
-      if isinstance(layer, Shrink):
-        x = tf.nn.avg_pool2d(x, ksize=2, strides=2, padding='VALID')
-      elif isinstance(layer, Hidden):
-        x = tf.nn.relu(layers.dense(layers.flatten(x), *next(unused)))
-      else:
-        x = layers.conv2d(x, *next(unused), stride=layer.stride)
-        x = layers.max_pool(x, layer.pool) if layer.pool > 1 else x
-        # After the maximum, where fewer values are left: it commutes with ReLU.
-        x = tf.nn.relu(x)
-    return layers.dense(layers.flatten(x), *next(unused))
+    return layers.dense(layers.apply(self.layers, arrays, x), *arrays)
 
 
-def _conv3(image_shape) -> Sequence[Layer]:
+def _conv3(image_shape) -> Sequence[layers.Layer]:
   if min(image_shape[:2]) < _LARGE_IMAGE:
     return (Convolution(size=3, filters=12), Convolution(size=3, filters=24, pool=2))
   return (Shrink(), Convolution(size=3, filters=12, pool=2),
           Convolution(size=3, filters=24))
 
 
-def _shrunk(*hidden_layers: Layer) -> Callable[
-    [tuple[int, int, int]], Sequence[Layer]]:
+def _shrunk(*hidden_layers: layers.Layer) -> Callable[
+    [tuple[int, int, int]], Sequence[layers.Layer]]:
   """These layers, on large images at half their resolution: a quarter of the work."""
   return lambda shape: (
       (Shrink(),) if min(shape[:2]) >= _LARGE_IMAGE else ()) + hidden_layers
@@ -168,7 +109,7 @@ _REGISTRY = {
 
 
 def register(name: str, hidden_layers: Callable[
-    [tuple[int, int, int]], Sequence[Layer]]) -> None:
+    [tuple[int, int, int]], Sequence[layers.Layer]]) -> None:
   """Adds an architecture under a new name.
 
   Args:

@@ -3,22 +3,16 @@
 Nothing here holds state. Weights are arguments, and so is the seed that dropout
 draws from, so that a client computes the same numbers wherever it runs: mapped
 by TFF, in a graph of many clients, or inside XLA. Images are NHWC. Recurrent
-layers are in lstm.py.
+layers are in text.py.
 """
 
+from collections.abc import Iterator, Mapping, Sequence
+import itertools
 import math
-from typing import Any, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-
-
-def images_to_float(images: tf.Tensor) -> tf.Tensor:
-  """Scales uint8 [batch, height, width] to float32 [batch, height, width, 1].
-
-  Values are in [0, 1]. Doing it in the graph lets the images travel as bytes.
-  """
-  return tf.cast(images, tf.float32)[..., tf.newaxis] * (1.0 / 255.0)
 
 
 def conv2d(x: tf.Tensor, kernel: Any, bias: Any, *, stride: int = 1,
@@ -232,3 +226,99 @@ def layer_weights(rng: np.random.Generator,
   """Kernels of these shapes by glorot_uniform, each before its bias of zeros."""
   return [array for shape in shapes
           for array in (glorot_uniform(rng, *shape), zeros(shape[-1]))]
+
+
+class Shrink(NamedTuple):
+  """The mean of each 2 x 2 tile; has no weights."""
+
+
+class Convolution(NamedTuple):
+  """A convolution, ReLU, and a maximum over pool x pool tiles."""
+
+  size: int
+  filters: int
+  stride: int = 1
+  pool: int = 1
+  padding: str = 'VALID'
+
+
+class Hidden(NamedTuple):
+  """A fully connected layer with ReLU."""
+
+  units: int
+
+
+class Dropout(NamedTuple):
+  """Dropout where there is a seed; has no weights."""
+
+  rate: float
+
+
+Layer = Shrink | Convolution | Hidden | Dropout
+
+
+def kernel_shapes(name: str, hidden_layers: Sequence[Layer],
+                  record_shape: tuple[int, ...], classes: int) -> list[tuple[int, ...]]:
+  """Computes the shapes of the kernels; a fully connected output layer is added.
+
+  Args:
+    name: Of the architecture.
+    hidden_layers: From the record to the last hidden layer.
+    record_shape: Height, width, channels; or one number, which fits layers that are
+      fully connected.
+    classes: Number of outputs.
+
+  Raises:
+    ValueError: If an image is too small for the layers.
+  """
+  shapes, shape = [], record_shape
+  for layer in hidden_layers:
+    if isinstance(layer, Dropout):
+      continue
+    if isinstance(layer, Hidden):
+      shapes.append((math.prod(shape), layer.units))
+      shape = (layer.units,)
+      continue
+    if len(shape) != 3:
+      raise ValueError(
+          f'architecture {name}: {layer} must stand before fully connected layers')
+    height, width, channels = shape
+    if isinstance(layer, Shrink):
+      shape = (height // 2, width // 2, channels)
+    else:
+      shapes.append((layer.size, layer.size, channels, layer.filters))
+      lost = layer.size if layer.padding == 'VALID' else 1
+      shape = (*(((side - lost) // layer.stride + 1) // layer.pool
+                 for side in (height, width)), layer.filters)
+    if min(shape) < 1:
+      raise ValueError(
+          f'architecture {name} needs larger images than {record_shape}: '
+          f'nothing is left of them after {layer}')
+  return [*shapes, (math.prod(shape), classes)]
+
+
+def apply(hidden_layers: Sequence[Layer], weights: Iterator[Any], x: tf.Tensor,
+          seed: tf.Tensor | None = None) -> tf.Tensor:
+  """Computes the outputs of the last hidden layer, float32 [batch, features].
+
+  Args:
+    hidden_layers: As for `kernel_shapes`.
+    weights: A kernel and its bias for each of them; consumed.
+    x: float32 [batch, *record_shape].
+    seed: int64 [2] that all dropout derives from; None for inference.
+  """
+  number = itertools.count()
+  for layer in hidden_layers:
+    if isinstance(layer, Shrink):
+      x = tf.nn.avg_pool2d(x, ksize=2, strides=2, padding='VALID')
+    elif isinstance(layer, Dropout):
+      x = x if seed is None else dropout(x, layer.rate, layer_seed(seed, next(number)))
+    elif isinstance(layer, Hidden):
+      x = tf.nn.relu(dense(flatten(x), next(weights), next(weights)))
+    else:
+      x = conv2d(x, next(weights), next(weights), stride=layer.stride,
+                 padding=layer.padding)
+      x = max_pool(x, layer.pool) if layer.pool > 1 else x
+      # After the maximum, where fewer values are left: it commutes with ReLU.
+      x = tf.nn.relu(x)
+  return flatten(x)

@@ -16,12 +16,18 @@ from tasks import task
 from tasks.models import text as text_models
 from tasks.sources import records
 from tasks.text import data as text_data
-from tasks.text import tokens as text_tokens
 
 OFFICIAL = official.File(what='federated Shakespeare', name='shakespeare.sqlite',
                          load='shakespeare.load_data')
 
-_SPECIAL = text_tokens.Special(len(text_tokens.CHARACTERS))
+# The characters of TFF's next-character task, in its order.
+CHARACTERS = (
+    'dhlptx@DHLPTX $(,048cgkoswCGKOSW[_#\'/37;?bfjnrvzBFJNRVZ"&*.26:\n'
+    'aeimquyAEIMQUY]!%)-159\r')
+_SPECIAL = text_models.Special(len(CHARACTERS))
+# The token of each ASCII character.
+_TABLE = np.full(128, _SPECIAL.out_of_vocabulary, np.uint8)
+_TABLE[list(CHARACTERS.encode())] = np.arange(1, len(CHARACTERS) + 1)
 # Name of a group of characters -> whether a character is in it, unless in an earlier
 # one.
 _GROUPS = {
@@ -39,29 +45,47 @@ MODELS = {
 }
 
 
-def _groups() -> dict[str, list[int]]:
-  """Group of characters -> their tokens."""
-  groups = {name: [] for name in _GROUPS}
-  for token, character in enumerate(text_tokens.CHARACTERS, 1):
-    name = next(name for name, contains in _GROUPS.items() if contains(character))
-    groups[name].append(token)
-  return groups
-
-
 def build_model(name: str) -> task.Model:
   """Builds one of MODELS."""
-  names = [repr(c)[1:-1] if c in '\n\r' else c for c in text_tokens.CHARACTERS]
+  groups = {name: [] for name in _GROUPS}
+  for token, character in enumerate(CHARACTERS, 1):
+    group = next(name for name, contains in _GROUPS.items() if contains(character))
+    groups[group].append(token)
+  names = [repr(c)[1:-1] if c in '\n\r' else c for c in CHARACTERS]
   return text_models.next_token_model(
       name, text_models.Network(tokens=_SPECIAL.count, **MODELS[name]), _SPECIAL,
-      kind='character', names=_SPECIAL.names(names), confusion=True, groups=_groups())
+      kind='character', names=_SPECIAL.names(names), confusion=True, groups=groups)
+
+
+def character_rows(text: str, length: int) -> np.ndarray:
+  """Tokens of a text's characters in rows, as TFF's preprocessing has them.
+
+  The text between the tokens of its beginning and its end is padded to a multiple
+  of a row and cut into rows, so that no character stands in two of them.
+
+  Args:
+    text: What is not ASCII is not in the vocabulary.
+    length: Characters that are predicted in a row.
+
+  Returns:
+    uint8 [rows, length + 1].
+  """
+  codes = np.frombuffer(text.encode('utf-32-le', 'surrogatepass'), np.uint32)
+  known = codes < 128
+  middle = np.where(known, _TABLE[np.where(known, codes, 0)],
+                    _SPECIAL.out_of_vocabulary)
+  count = len(codes) + 2
+  rows = np.zeros(-(-count // (length + 1)) * (length + 1), np.uint8)
+  rows[0], rows[1:count - 1], rows[count - 1] = _SPECIAL.begin, middle, _SPECIAL.end
+  return rows.reshape([-1, length + 1])
 
 
 def _rows_in_graph(texts: tf.Tensor, length: int) -> tf.Tensor:
-  """Computes text_tokens.character_rows of every text, one after another.
+  """Computes character_rows of every text, one after another.
 
   Args:
     texts: string [texts], UTF-8; other bytes are an error when the graph runs.
-    length: As for text_tokens.character_rows.
+    length: As for character_rows.
 
   Returns:
     uint8 [rows, length + 1].
@@ -70,7 +94,7 @@ def _rows_in_graph(texts: tf.Tensor, length: int) -> tf.Tensor:
   known = codes.flat_values < 128
   tokens = tf.where(
       known,
-      tf.gather(tf.constant(text_tokens.character_table(), tf.int32),
+      tf.gather(tf.constant(_TABLE, tf.int32),
                 tf.where(known, codes.flat_values, 0)),
       _SPECIAL.out_of_vocabulary)
   # The rows of a text also hold its beginning and its end.
@@ -115,7 +139,7 @@ def build(*, model: str | None = None, sequence_length: int = 80,
     text_field = 'snippets' if is_official else 'text'
 
   def convert(raw: records.RawExamples) -> dict[str, np.ndarray]:
-    rows = [text_tokens.character_rows(text, sequence_length)
+    rows = [character_rows(text, sequence_length)
             for text in raw['text']]
     empty = np.zeros([0, sequence_length + 1], np.uint8)
     return {'tokens': np.concatenate([empty, *rows])}

@@ -7,7 +7,7 @@ is the fraction of posts whose highest-scoring tag is right. A tag that all tagg
 posts have ('java', in posts about Java) is left out.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -16,66 +16,50 @@ from tasks import checks
 from tasks import task
 from tasks.models import layers
 from tasks.sources import records
-from tasks.text import stackoverflow_data
-from tasks.text import tokens as text_tokens
+from tasks.text import stackoverflow_word
 
 # A post is cut to this many words of the vocabulary. No post has more than 5 tags.
 MAX_WORDS = 128
 MAX_TAGS = 5
 _TOP = 5
 
-
-class _Size(NamedTuple):
-  """Parameters of a model.
-
-  Attributes:
-    vocabulary: Words where --vocabulary_size is not given.
-    labels: Tags where --num_labels is not given.
-    root_scale: The square roots of the words' frequencies are multiplied by this and
-      used instead of them; None uses the frequencies.
-    first_bias: Initial bias.
-  """
-
-  vocabulary: int
-  labels: int
-  root_scale: float | None = None
-  first_bias: float = 0.0
-
-
+# Name -> words and tags where their numbers are not given, root_scale and first_bias.
 # logistic is the model of arXiv 2003.00295: 5,000,500 parameters. Its gradient is
 # nearly all in the biases, as frequencies are small; it needs thousands of rounds.
 # logistic_small, for quick runs under differential privacy: 50,050. Square roots of
 # frequencies have norm 1, so words learn as fast as biases do, or here faster; and
 # biases start where few tags are likely.
 MODELS = {
-    'logistic': _Size(vocabulary=10_000, labels=500),
-    'logistic_small': _Size(
-        vocabulary=1_000, labels=50, root_scale=4.0, first_bias=-4.0),
+    'logistic': (10_000, 500, None, 0.0),
+    'logistic_small': (1_000, 50, 4.0, -4.0),
 }
 
 
-def build_model(name: str, vocabulary: text_tokens.Vocabulary) -> task.Model:
+def build_model(name: str, vocabulary: stackoverflow_word.Vocabulary) -> task.Model:
   """Builds one of MODELS for a vocabulary with labels.
 
   Batches have 'x', int32 [batch, MAX_WORDS], words from 1 on, padded with 0; and
   'y', int32 [batch, MAX_TAGS], tags from 1 on, padded with 0. The loss is the sum
   over the tags of their binary cross entropies.
+
+  `root_scale` multiplies the square roots of the words' frequencies, which are used
+  instead of them; None uses the frequencies. `first_bias` is the initial bias.
   """
-  size = MODELS[name]
+  *_, root_scale, first_bias = MODELS[name]
   num_words, num_tags = len(vocabulary.words), len(vocabulary.labels)
 
   def initial_weights(seed):
     rng = np.random.default_rng(seed)
     return [layers.glorot_uniform(rng, num_words, num_tags),
-            np.full(num_tags, size.first_bias, np.float32)]
+            np.full(num_tags, first_bias, np.float32)]
 
   def read(weights, batch):
     """Logits and truth, float32 [batch, tags]."""
     counts = _counts(batch['x'], num_words)
     words = tf.math.divide_no_nan(
         counts, tf.reduce_sum(counts, axis=1, keepdims=True))
-    if size.root_scale is not None:
-      words = size.root_scale * tf.sqrt(words)
+    if root_scale is not None:
+      words = root_scale * tf.sqrt(words)
     return layers.dense(words, *weights), _counts(batch['y'], num_tags)
 
   def losses(logits, truth):
@@ -139,30 +123,30 @@ def build(*, model: str | None = None, vocabulary: str | None = None,
   Args:
     model: One of MODELS; None means 'logistic_small'.
     vocabulary: File of a vocabulary, whose labels are the tags; see
-      stackoverflow_data.Posts.vocabulary.
+      stackoverflow_word.Posts.vocabulary.
     vocabulary_size: Maximum number of words; None leaves it to the model.
     num_labels: Maximum number of tags; None leaves it to the model.
     max_examples_per_client: See text_data.build_task. Posts without tags in
       the vocabulary are examples too: they have none of them.
     max_test_examples: See text_data.build_task.
-    text_field: See stackoverflow_data.Posts.
+    text_field: See stackoverflow_word.Posts.
     **data_options: See text_data.load.
 
   Raises:
     ValueError: On an unknown model, an option out of range, and bad data.
   """
   model = checks.choice('model', model, MODELS, 'logistic_small')
-  size = MODELS[model]
-  posts = stackoverflow_data.Posts(
+  num_words, num_tags, *_ = MODELS[model]
+  posts = stackoverflow_word.Posts(
       text_field=text_field, with_tags=True, **data_options)
   words = posts.vocabulary(
-      vocabulary, size.vocabulary if vocabulary_size is None else vocabulary_size,
-      size.labels if num_labels is None else num_labels)
+      vocabulary, num_words if vocabulary_size is None else vocabulary_size,
+      num_tags if num_labels is None else num_labels)
 
   def convert(raw: records.RawExamples) -> dict[str, np.ndarray]:
     # Posts whose tags are unknown are no examples.
     posts_with_tags = [
-        (f'{title} {text}' if title else text, posts.tags(tags))
+        (f'{title} {text}' if title else text, tags.split('|'))
         for text, title, tags in zip(raw['text'], raw['title'], raw['tags'])
         if tags]
     x = np.zeros([len(posts_with_tags), MAX_WORDS], np.int32)

@@ -1,20 +1,63 @@
-"""Task: predict the next word of posts of Stack Overflow.
+"""Task: predict the next word of posts of Stack Overflow; data of both of its tasks.
 
 The metric 'accuracy' leaves out padding, words that are not in the vocabulary, and
 the beginning and end of sentences; 'accuracy_all_tokens' leaves out padding only.
+
+One client is one user. Records are posts as people wrote them ('text'), or, as in
+TFF's file, sentences whose tokens are separated by spaces already ('tokens').
+
+A vocabulary built from clients' texts reveals something about them, and no noise is
+added to it. So it is outside the guarantee, and a run that uses one says so; a public
+list of words is the way out.
 """
 
-from typing import Any
+import collections
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+import re
+from typing import Any, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from tasks import checks
+from tasks import official
 from tasks import task
 from tasks.models import text as text_models
 from tasks.sources import records
-from tasks.text import stackoverflow_data
-from tasks.text import tokens as text_tokens
+from tasks.text import data as text_data
 
+OFFICIAL = official.File(
+    what='federated Stack Overflow', name='stackoverflow.sqlite',
+    load='stackoverflow.load_data', others_split='heldout')
+_WORD_COUNT, _TAG_COUNT = (
+    official.File(
+        what='the vocabulary of federated Stack Overflow',
+        name=f'stackoverflow.{kind}_count', load=f'stackoverflow.load_{kind}_counts')
+    for kind in ('word', 'tag'))
+
+# The file in which a run keeps its vocabulary.
+VOCABULARY_FILE = 'vocabulary.json'
+
+OUTSIDE = task.Note(
+    'vocabulary outside the guarantee',
+    'the vocabulary was built from the training clients\' own texts: which words and '
+    'labels are in it is outside the guarantee; --vocabulary takes a public list')
+
+_TOKENS = 'tokens'
+
+# What vocabularies are built from. Any observer of a run sees its vocabulary.
+PUBLIC, TRAINING_CLIENTS = 'public', 'training clients'
+_FORMAT = 'vocabulary 1'
+_MAX_WORDS = 1_000_000
+
+_SENTENCE_END = re.compile(r'(?<=[.!?])\s+|\n+')
+# As in TFF's Stack Overflow: punctuation is a token, except for apostrophes and
+# hyphens inside words; an address is one token.
+_TOKEN = re.compile(r"https?://\S+|[a-z0-9_]+(?:['-][a-z0-9_]+)*|[!-~]")
+_ADDRESS = '<URL>'
 
 # Name -> words where --vocabulary_size is not given, and the network. lstm_670 is the
 # model of arXiv 2003.00295: 4,050,748 parameters. lstm_small, for quick runs under
@@ -26,7 +69,261 @@ MODELS = {
 }
 
 
-def build_model(name: str, vocabulary: text_tokens.Vocabulary) -> task.Model:
+def sentences(text: str) -> list[str]:
+  """Sentences of a text, in lower case, their tokens separated by spaces."""
+  result = []
+  for sentence in _SENTENCE_END.split(text):
+    tokens = [_ADDRESS if token.startswith(('http://', 'https://')) else token
+              for token in _TOKEN.findall(sentence.lower())]
+    if tokens:
+      result.append(' '.join(tokens))
+  return result
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Vocabulary:
+  """Words, and labels if the task has them, the most frequent first.
+
+  Attributes:
+    words: Without special tokens.
+    labels: Such as tags; empty if the task has none.
+    made_from: What it was built from, PUBLIC or TRAINING_CLIENTS.
+  """
+
+  words: tuple[str, ...]
+  labels: tuple[str, ...] = ()
+  made_from: str
+
+  def __post_init__(self):
+    if self.made_from not in (PUBLIC, TRAINING_CLIENTS):
+      raise ValueError(
+          f'made_from must be {PUBLIC!r} or {TRAINING_CLIENTS!r}, found '
+          f'{self.made_from!r}')
+    for name in ('words', 'labels'):
+      words = getattr(self, name)
+      for word in words:
+        if not isinstance(word, str) or word.split() != [word]:
+          raise ValueError(f'{name} must be texts without spaces, found {word!r}')
+      for word, count in collections.Counter(words).most_common(1):
+        if count > 1:
+          raise ValueError(f'{name} must differ from each other, found {word!r} twice')
+    if not 1 <= len(self.words) <= _MAX_WORDS:
+      raise ValueError(
+          f'there must be 1 to {_MAX_WORDS} words, found {len(self.words)}')
+
+  @property
+  def special(self) -> text_models.Special:
+    return text_models.Special(len(self.words))
+
+  @functools.cached_property
+  def _word_numbers(self) -> Mapping[str, int]:
+    return {word: number for number, word in enumerate(self.words, 1)}
+
+  @functools.cached_property
+  def _label_numbers(self) -> Mapping[str, int]:
+    return {label: number for number, label in enumerate(self.labels, 1)}
+
+  def known_numbers(self, tokens: Iterable[str]) -> list[int]:
+    """Numbers, from 1 on, of those words that are in the vocabulary."""
+    return [self._word_numbers[token] for token in tokens
+            if token in self._word_numbers]
+
+  def label_numbers(self, labels: Iterable[str]) -> list[int]:
+    """Numbers, from 1 on, of those labels that are in the vocabulary, each once."""
+    return sorted({self._label_numbers[label] for label in labels
+                   if label in self._label_numbers})
+
+  def sentence_row(self, sentence: str, length: int) -> np.ndarray:
+    """Tokens of a sentence's words in a row, as TFF's preprocessing has them.
+
+    Args:
+      sentence: Tokens separated by spaces.
+      length: What is longer is cut off, and then has no end token.
+
+    Returns:
+      int32 [length + 1], with the token of the beginning, padded.
+    """
+    special = self.special
+    words = [self._word_numbers.get(word, special.out_of_vocabulary)
+             for word in sentence.split(' ')[:length]]
+    row = np.zeros(length + 1, np.int32)
+    tokens = [special.begin, *words, special.end][:length + 1]
+    row[:len(tokens)] = tokens
+    return row
+
+  def dumps(self) -> str:
+    """Serializes for a file that `read_vocabulary` reads."""
+    return json.dumps(
+        dict(format=_FORMAT, made_from=self.made_from, words=self.words,
+             labels=self.labels), indent=0, ensure_ascii=False) + '\n'
+
+
+def most_frequent(counts: Mapping[str, int], number: int) -> tuple[str, ...]:
+  """The most frequent keys, ties in alphabetical order."""
+  return tuple(sorted(counts, key=lambda key: (-counts[key], key))[:number])
+
+
+def read_vocabulary(path: str | os.PathLike[str]) -> Vocabulary:
+  """Reads a vocabulary.
+
+  Args:
+    path: A JSON file as written by `Vocabulary.dumps`, or with 'words' (and 'labels')
+      alone; or a text file with a word at the beginning of each line, the most
+      frequent first. One that does not say what it was built from is public.
+
+  Raises:
+    ValueError: If the file is missing or malformed; the message names it.
+  """
+  path = pathlib.Path(path)
+  if not path.is_file():
+    raise ValueError(f'vocabulary {path} does not exist or is not a file')
+  try:
+    text = path.read_text(encoding='utf-8')
+    if text.lstrip().startswith('{'):
+      return _from_json(json.loads(text))
+    return Vocabulary(
+        words=tuple(line.split()[0] for line in text.splitlines() if line.strip()),
+        made_from=PUBLIC)
+  except (ValueError, RecursionError) as error:
+    raise ValueError(f'vocabulary {path}: {error}') from error
+
+
+def _from_json(content: Mapping[str, Any]) -> Vocabulary:
+  unknown = set(content) - {'format', 'made_from', 'words', 'labels'}
+  if unknown or content.get('format', _FORMAT) != _FORMAT:
+    raise ValueError(
+        f'must have words, and may have labels, made_from and the format '
+        f'{_FORMAT!r}; found {", ".join(map(repr, content))}'[:300])
+  lists = {name: content.get(name, []) for name in ('words', 'labels')}
+  for name, value in lists.items():
+    if not isinstance(value, list):
+      raise ValueError(f'{name} must be a list of texts')
+  return Vocabulary(made_from=content.get('made_from', PUBLIC),
+                    **{name: tuple(value) for name, value in lists.items()})
+
+
+class Posts:
+  """The data of a task, opened.
+
+  Attributes:
+    data: Raw sources; see text_data.TextData.
+    sentences: Text of a record -> its sentences, tokens separated by spaces.
+  """
+
+  def __init__(self, *, text_field: str | None, with_tags: bool,
+               data_source: str | None = None, **data_options: Any):
+    """Opens the data.
+
+    Args:
+      text_field: The field of the text; None means 'text', and 'tokens' in TFF's
+        file. One of the name 'tokens' is taken as it is.
+      with_tags: Whether to read 'tags', between '|' or as a list, and 'title'.
+      data_source: See text_data.load.
+      **data_options: See text_data.load.
+    """
+    self._is_official = data_source == 'official'
+    self._cache_dir = data_options.get('cache_dir')
+    self._with_tags = with_tags
+    if text_field is None:
+      text_field = _TOKENS if self._is_official else 'text'
+    self.sentences = sentences if text_field != _TOKENS else (
+        lambda text: [text] if text else [])
+    fields = [records.Field(
+        name='text', source_name=text_field, kind=records.TEXT)]
+    if with_tags:
+      fields += [records.Field(name=name, kind=records.TEXT, optional=True)
+                 for name in ('tags', 'title')]
+    self.data = text_data.load(
+        OFFICIAL, fields=fields, privacy_unit='one user', data_source=data_source,
+        **data_options)
+
+  def vocabulary(self, path: str | None, num_words: int,
+                 num_labels: int = 0) -> Vocabulary:
+    """The given vocabulary, TFF's for TFF's file, or one of the training clients.
+
+    Args:
+      path: A file that read_vocabulary reads, or None.
+      num_words: Maximum number of words, >= 1.
+      num_labels: Maximum number of labels, >= 1 if there are tags. A label of every
+        record that has any is left out when clients are counted: there is nothing to
+        predict.
+
+    Raises:
+      ValueError: If a file is bad or can't be downloaded, if a number is out of range,
+        or if there are no words or lacking labels.
+    """
+    checks.integer('vocabulary_size', num_words, 1)
+    if self._with_tags:
+      checks.integer('num_labels', num_labels, 1)
+    if path is not None:
+      vocabulary = read_vocabulary(path)
+    elif self._is_official:
+      vocabulary = self._official_vocabulary()
+    else:
+      vocabulary = self._counted_vocabulary(num_words, num_labels)
+    if self._with_tags and not vocabulary.labels:
+      raise ValueError('there are no labels: ' + (
+          'the training clients have none' if path is None else
+          f'vocabulary {path} has none'))
+    return dataclasses.replace(
+        vocabulary, words=vocabulary.words[:num_words],
+        labels=vocabulary.labels[:num_labels])
+
+  def _official_vocabulary(self) -> Vocabulary:
+    """TFF's published counts, by training users; downloaded once."""
+    words = read_vocabulary(_WORD_COUNT.find_or_download(self._cache_dir)).words
+    labels = ()
+    if self._with_tags:
+      path = _TAG_COUNT.find_or_download(self._cache_dir)
+      try:
+        counts = json.loads(path.read_text(encoding='utf-8'))
+        labels = most_frequent(counts, len(counts))
+      except (ValueError, TypeError) as error:
+        raise ValueError(f'{path} is damaged: {error}') from error
+    return Vocabulary(
+        words=words, labels=labels, made_from=TRAINING_CLIENTS)
+
+  def _counted_vocabulary(self, num_words: int,
+                          num_labels: int) -> Vocabulary:
+    """Words and labels by the number of training clients that have them."""
+    # Not by occurrences: one client adds at most 1 to each count.
+    words, labels = collections.Counter(), collections.Counter()
+    labelled, with_label = 0, collections.Counter()  # Records.
+    for client in self.data.population.client_ids:
+      try:
+        raw, _ = self.data.split(self.data.population.examples(client))
+      except task.BadClientError as error:
+        self.data.skips.client(client, error)
+        continue
+      words.update({
+          word for text in (*raw['text'], *raw.get('title', ()))
+          for sentence in self.sentences(text) for word in sentence.split(' ')})
+      of_records = [set(filter(None, text.split('|')))
+                    for text in raw.get('tags', ())]
+      labels.update(set().union(*of_records))
+      labelled += sum(map(bool, of_records))
+      with_label.update(label for record in of_records for label in record)
+    if not words:
+      raise ValueError('the training clients have no words')
+    labels = {label: count for label, count in labels.items()
+              if with_label[label] < labelled}
+    return Vocabulary(
+        words=most_frequent(words, num_words),
+        labels=most_frequent(labels, num_labels),
+        made_from=TRAINING_CLIENTS)
+
+  def build_task(self, name: str, model: task.Model,
+                 vocabulary: Vocabulary, convert: text_data.Convert,
+                 element_spec: records.ElementSpec, **limits: int | None) -> task.Task:
+    """Builds the task of a vocabulary; see text_data.build_task."""
+    public = vocabulary.made_from == PUBLIC
+    return text_data.build_task(
+        name, model, self.data, convert, element_spec,
+        files={VOCABULARY_FILE: vocabulary.dumps()},
+        warnings=() if public else (OUTSIDE,), **limits)
+
+
+def build_model(name: str, vocabulary: Vocabulary) -> task.Model:
   """Builds one of MODELS for a vocabulary."""
   special = vocabulary.special
   return text_models.next_token_model(
@@ -44,13 +341,13 @@ def build(*, model: str | None = None, vocabulary: str | None = None,
 
   Args:
     model: One of MODELS; None means 'lstm_small'.
-    vocabulary: File of a vocabulary; see stackoverflow_data.Posts.vocabulary.
+    vocabulary: File of a vocabulary; see Posts.vocabulary.
     vocabulary_size: Maximum number of words; None leaves it to the model.
     sequence_length: Words that are predicted in a sentence, which is one example;
       what is longer is cut off.
     max_examples_per_client: See text_data.build_task.
     max_test_examples: See text_data.build_task.
-    text_field: See stackoverflow_data.Posts.
+    text_field: See Posts.
     **data_options: See text_data.load.
 
   Raises:
@@ -58,7 +355,7 @@ def build(*, model: str | None = None, vocabulary: str | None = None,
   """
   model = checks.choice('model', model, MODELS, 'lstm_small')
   checks.integer('sequence_length', sequence_length, 1)
-  posts = stackoverflow_data.Posts(
+  posts = Posts(
       text_field=text_field, with_tags=False, **data_options)
   words = posts.vocabulary(
       vocabulary, MODELS[model][0] if vocabulary_size is None else vocabulary_size)

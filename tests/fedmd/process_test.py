@@ -12,8 +12,7 @@ from aggregators import prediction_mean
 from aggregators.prediction_params import PredictionMeanParams
 from tasks.models import fedmd as fedmd_models
 from tff_pipelines.fedmd import process as fedmd
-from tff_pipelines.fedmd import party as fedmd_training
-from tff_pipelines.fedmd.party import FitConfig
+from tff_pipelines.fedmd.process import FitConfig
 
 SHAPE, CLASSES, RECORDS = (8, 8, 1), 3, 20
 ARCHITECTURES = tuple(
@@ -94,7 +93,7 @@ def _by_hand(mean, rounds):
 
       def own(weights, epochs, purpose, config, i=i, key=key,
               architecture=architecture):
-        return fedmd_training.fit(
+        return fedmd.fit(
             architecture, weights, tf.constant(data[i]['images']),
             tf.constant(data[i]['labels']), tf.constant(epochs),
             keys.derive(key, purpose), kind='labels', config=config)
@@ -103,7 +102,7 @@ def _by_hand(mean, rounds):
         models[i] = own(models[i], INITIAL_EPOCHS, 0, PRIVATE)
       else:
         # The consensus is about the records that were predicted on a round ago.
-        models[i] = fedmd_training.fit(
+        models[i] = fedmd.fit(
             architecture, models[i], tf.constant(_images(RECORDS, 1000 + number - 1)),
             consensus, tf.constant(DIGEST_EPOCHS), keys.derive(key, 1),
             kind=mean.knowledge, config=_slowed(DIGEST))

@@ -10,7 +10,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from tasks.emnist import data as emnist_data
+from tasks.emnist import task as emnist_task
 from tasks.sources import sqlite as source_sqlite
 from tests.tasks.sources import populations
 from tff_pipelines import prepare_data
@@ -192,8 +192,8 @@ def test_simulated_clients_are_copied_drawn_and_trained_on(programs, tmp_path):
   assert run.code == 0, run.stderr
   figure = matplotlib.image.imread(f'{output}.clients.png')
   assert len(np.unique(figure.reshape([-1, figure.shape[-1]]), axis=0)) > 10
-  direct = emnist_data.load(partition='labels', labels_per_client=3, num_clients=30)
-  copied = emnist_data.load(
+  direct = emnist_task.load(partition='labels', labels_per_client=3, num_clients=30)
+  copied = emnist_task.load(
       data_source='sqlite', data_path=str(output), num_classes=10)
   assert copied.train.read_in_graph is not None
   assert set(copied.train.client_ids) == set(direct.train.client_ids)

@@ -10,8 +10,9 @@ import pytest
 
 from tests.programs import launcher as launcher_lib
 from tff_pipelines import sweep
+from tff_pipelines.experiment import report
 from tff_pipelines.sweeps import report as sweep_report
-from tff_pipelines.sweeps import runs as sweep_runs
+from tff_pipelines.sweeps import settings as settings_lib
 from tff_pipelines.sweeps.settings import SweepSettings
 
 COMMON = ('--rounds=2 --num_clients=20 --cohort_size=5',)
@@ -25,7 +26,7 @@ COMMON = ('--rounds=2 --num_clients=20 --cohort_size=5',)
     ("path: '--data_path=a b: c.npz'", 'path', ('--data_path=a b: c.npz',)),
 ])
 def test_setting_is_a_name_and_flags_after_the_common_ones(text, name, flags):
-  setting = sweep_runs.Setting.parse(text, ['--rounds=2 --clip=1'])
+  setting = settings_lib.Setting.parse(text, ['--rounds=2 --clip=1'])
   assert setting.name == name
   assert setting.flags == ('--rounds=2', '--clip=1', *flags)
 
@@ -42,33 +43,33 @@ def test_setting_is_a_name_and_flags_after_the_common_ones(text, name, flags):
 ])
 def test_bad_settings_are_refused(settings, common, message):
   with pytest.raises(ValueError, match=message):
-    sweep_runs.parse_settings(settings, common)
+    settings_lib.parse_settings(settings, common)
 
 
 def test_repeats_go_through_all_settings_and_seeds_follow_the_repeat(tmp_path):
-  settings = sweep_runs.parse_settings(['a:', 'b: --clip=1'], [])
-  runs = sweep_runs.build_runs(settings, tmp_path, repeats=2, seeded=True)
+  settings = settings_lib.parse_settings(['a:', 'b: --clip=1'], [])
+  runs = sweep_report.build_runs(settings, tmp_path, repeats=2, seeded=True)
   assert [(run.setting.name, run.repeat) for run in runs] == [
       ('a', 0), ('b', 0), ('a', 1), ('b', 1)]
   assert runs[3].flags == ['--clip=1', '--initial_weights_seed=1', '--seed=1']
   assert runs[3].folder == tmp_path / 'b' / '1'
-  unseeded = sweep_runs.build_runs(settings, tmp_path, repeats=1, seeded=False)
+  unseeded = sweep_report.build_runs(settings, tmp_path, repeats=1, seeded=False)
   assert unseeded[0].flags == ['--initial_weights_seed=0']
   with pytest.raises(ValueError, match='repeats must be at least 1, found 0'):
-    sweep_runs.build_runs(settings, tmp_path, repeats=0, seeded=False)
+    SweepSettings(setting=('a:',), output_dir=tmp_path, repeats=0).check()
 
 
 def test_folder_of_other_flags_is_refused(tmp_path):
-  settings = sweep_runs.parse_settings(['a: --clip=1'], [])
-  sweep_runs.build_runs(settings, tmp_path, repeats=1, seeded=False)[0].prepare()
-  other = sweep_runs.parse_settings(['a: --clip=2'], [])
-  run = sweep_runs.build_runs(other, tmp_path, repeats=1, seeded=False)[0]
+  settings = settings_lib.parse_settings(['a: --clip=1'], [])
+  sweep_report.build_runs(settings, tmp_path, repeats=1, seeded=False)[0].prepare()
+  other = settings_lib.parse_settings(['a: --clip=2'], [])
+  run = sweep_report.build_runs(other, tmp_path, repeats=1, seeded=False)[0]
   with pytest.raises(ValueError, match='has a run of other flags, --clip=1'):
     run.prepare()
 
 
 def test_spread_of_repeats():
-  result = sweep_runs.Result(
+  result = sweep_report.Result(
       name='a', metric='test/accuracy', values=[0.5, 0.7], curves=[],
       epsilon=None, epsilon_if_unseeded=8.0, delta=0.01, noise_multiplier=1.0)
   assert result.mean == pytest.approx(0.6)
@@ -77,10 +78,10 @@ def test_spread_of_repeats():
 
 def _finished(folder, repeats, *, seeded, epsilons):
   """Finished runs of settings with these epsilons."""
-  settings = sweep_runs.parse_settings([f'{name}:' for name in epsilons], [])
-  runs = sweep_runs.build_runs(settings, folder, repeats=repeats, seeded=seeded)
+  settings = settings_lib.parse_settings([f'{name}:' for name in epsilons], [])
+  runs = sweep_report.build_runs(settings, folder, repeats=repeats, seeded=seeded)
   for run in runs:
-    (run.folder / sweep_runs.RUN).mkdir(parents=True)
+    (run.folder / sweep_report.RUN).mkdir(parents=True)
     epsilon = epsilons[run.setting.name]
     summary = {
         'headline_of': 'test', 'headline': 'accuracy', 'delta': 1 / 3400,
@@ -88,15 +89,15 @@ def _finished(folder, repeats, *, seeded, epsilons):
         'noise_multiplier': None if epsilon is None else 0.123456789}
     if epsilon is not None:
       summary['epsilon_if_unseeded' if seeded else 'epsilon'] = epsilon + run.repeat
-    (run.folder / sweep_runs.RUN / 'summary.json').write_text(json.dumps(summary))
-    (run.folder / sweep_runs.RUN / 'metrics.csv').write_text(
+    (run.folder / sweep_report.RUN / 'summary.json').write_text(json.dumps(summary))
+    (run.folder / sweep_report.RUN / 'metrics.csv').write_text(
         'round,test/accuracy\n1,0.5\n')
   return runs
 
 
 def _reported(folder, runs):
   """The table that a sweep of these runs writes."""
-  sweep_report.write(sweep_runs.results(runs), folder, 'title')
+  sweep_report.write(sweep_report.collect(runs), folder, 'title')
   return json.loads((folder / sweep_report.TABLE).read_text())
 
 
@@ -168,11 +169,11 @@ def test_settings_are_given_once_each_and_the_folder_is_needed(tmp_path, capsys)
 
 def test_summaries_of_earlier_versions_are_read(tmp_path):
   runs = _finished(tmp_path, 1, seeded=False, epsilons={'a': 8.0})
-  path = runs[0].folder / sweep_runs.RUN / 'summary.json'
+  path = runs[0].folder / sweep_report.RUN / 'summary.json'
   path.write_text(json.dumps(
       {**json.loads(path.read_text()), 'epsilon_unamplified': 100.0}))
-  assert runs[0].summary()['epsilon_server'] == 100.0
-  assert sweep_runs.results(runs)[0].epsilon == 8.0
+  assert report.read_summary(path)['epsilon_server'] == 100.0
+  assert sweep_report.collect(runs)[0].epsilon == 8.0
 
 
 def _sweep(folder, *settings):
@@ -231,8 +232,8 @@ def test_reading_finished_runs_needs_no_tensorflow():
 
 
 def test_table_fits_the_terminal_however_many_repeats_there_are(capsys, monkeypatch):
-  monkeypatch.setattr(sweep_runs, 'warnings', lambda results: [])
-  results = [sweep_runs.Result(
+  monkeypatch.setattr(sweep_report, 'warnings', lambda results: [])
+  results = [sweep_report.Result(
       name=name, metric='test/accuracy', values=values, curves=[], epsilon=None,
       epsilon_if_unseeded=7.99999, delta=0.005, noise_multiplier=0.548217)
              for name, values in (('a', [0.1917]), ('Skellam, 16 bits', [0.95] * 9))]

@@ -6,7 +6,6 @@ import sys
 import pytest
 
 from tasks.emnist import task as emnist
-from tasks.emnist import data as emnist_data
 from tasks import registry
 from tasks import task
 
@@ -66,10 +65,10 @@ def test_lists_agree_with_what_the_task_has():
   assert set(registry.MODELS) == set(registry.TASKS)
   assert set(registry.OPTIONS) == set(registry.TASKS)
   assert registry.MODELS['emnist'] == tuple(sorted(emnist.MODELS))
-  assert registry.DATA_SOURCES == emnist_data.SOURCES
+  assert registry.DATA_SOURCES == emnist.SOURCES
   data_options = {
-      name for source in emnist_data.SOURCES
-      for name in emnist_data.options_of(source)}
+      name for source in emnist.SOURCES
+      for name in emnist.options_of(source)}
   assert set(registry.OPTIONS['emnist']) == data_options | {
       'model', 'data_source'}
 

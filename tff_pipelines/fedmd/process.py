@@ -13,6 +13,7 @@ clients' part twice, once for the sums and once for the state.
 
 import collections
 from collections.abc import Sequence
+import dataclasses
 
 import numpy as np
 import tensorflow as tf
@@ -20,14 +21,163 @@ import tensorflow_federated as tff
 
 from aggregators import keys
 from aggregators import structures
+from aggregators import validate
 from aggregators.prediction_mean import PredictionMeanFactory
 from aggregators.prediction_params import PredictionMeanParams
+from tasks.models import layers
 from tasks.models.fedmd import Architecture
-from tff_pipelines.fedmd import party as party_lib
-from tff_pipelines.fedmd.party import FitConfig
+from tff_pipelines.learning import adam
 
 # Purposes that a party's key of a round is derived for.
 _INITIAL, _DIGEST, _REVISIT, _NOISE = range(4)
+# Images of one forward pass; bounds the memory of its activations.
+_PREDICTED_AT_ONCE = 500
+# Adam (arXiv 1412.6980) with its published defaults, except for Keras's epsilon.
+_BETA_1, _BETA_2, _EPSILON = 0.9, 0.999, 1e-7
+
+LABELS = 'labels'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FitConfig:
+  """Settings of a training.
+
+  Attributes:
+    learning_rate: Of Adam, > 0.
+    batch_size: >= 1; the last batch of an epoch is smaller where the examples do not
+      fill it.
+    mirror: Whether a random half of the images of each epoch is mirrored left to
+      right; for images that keep their meaning then, unlike letters.
+  """
+
+  learning_rate: float
+  batch_size: int
+  mirror: bool = False
+
+
+def losses(kind: str, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+  """Computes one loss per example.
+
+  Args:
+    kind: 'labels' for classes; else the knowledge that the consensus averages:
+      'logits' (mean absolute difference), 'softmax' or 'argmax' (cross entropy with
+      the mean probabilities, or with the fractions of the votes).
+    logits: float32 [batch, classes].
+    targets: int32 [batch] for labels, else float32 [batch, classes].
+
+  Returns:
+    float32 [batch].
+  """
+  if kind == LABELS:
+    return layers.softmax_cross_entropy(logits, targets)
+  if kind == 'logits':
+    return tf.reduce_mean(tf.abs(logits - targets), axis=-1)
+  validate.one_of(('softmax', 'argmax'), kind=kind)
+  return tf.nn.softmax_cross_entropy_with_logits(labels=targets, logits=logits)
+
+
+def fit(architecture: Architecture, weights: tf.Tensor, images: tf.Tensor,
+        targets: tf.Tensor, epochs: tf.Tensor, key: tf.Tensor, *, kind: str,
+        config: FitConfig, rate_factor=1.0) -> tf.Tensor:
+  """Trains a model by Adam, whose moments start at zero.
+
+  Args:
+    architecture: Of the model.
+    weights: float32 [size].
+    images: uint8 [examples, height, width, channels]; there may be none.
+    targets: As for `losses`, one row for each image.
+    epochs: int32 scalar >= 0.
+    key: int64[2]; all randomness of the training derives from it.
+    kind: Of the loss.
+    config: Settings of the training.
+    rate_factor: float32 scalar that the learning rate is multiplied by.
+
+  Returns:
+    The trained weights, float32 [size].
+  """
+  count, batch_size = tf.shape(images)[0], config.batch_size
+  learning_rate = config.learning_rate * tf.convert_to_tensor(
+      rate_factor, tf.float32)
+  steps_per_epoch = (count + batch_size - 1) // batch_size
+
+  def train_epoch(epoch, *state):
+    random_bits = keys.random_bits(keys.derive(key, epoch), [count], tf.int64)
+    order = tf.argsort(random_bits)
+    # The order depends on the first bits, mirroring on the last one.
+    mirrored = tf.equal(tf.bitwise.bitwise_and(random_bits, 1), 1)
+
+    def train_step(step, weights, mean, square, decay_1, decay_2):
+      rows = order[step * batch_size:(step + 1) * batch_size]
+      batch = tf.gather(images, rows)
+      if config.mirror:
+        batch = tf.where(
+            tf.gather(mirrored, rows)[:, tf.newaxis, tf.newaxis, tf.newaxis],
+            tf.reverse(batch, axis=[2]), batch)
+      with tf.GradientTape() as tape:
+        tape.watch(weights)
+        logits = architecture.logits(weights, batch)
+        loss = tf.reduce_mean(losses(kind, logits, tf.gather(targets, rows)))
+      gradient = tape.gradient(loss, weights)
+      decay_1, decay_2 = decay_1 * _BETA_1, decay_2 * _BETA_2
+      (weights,), (mean,), (square,) = adam.moved(
+          [weights], [gradient], [mean], [square], learning_rate,
+          first_decay=_BETA_1, second_decay=_BETA_2, first_power=decay_1,
+          second_power=decay_2, small=_EPSILON)
+      return step + 1, weights, mean, square, decay_1, decay_2
+
+    _, *state = tf.while_loop(
+        lambda step, *_: step < steps_per_epoch, train_step,
+        (tf.constant(0), *state), parallel_iterations=1)
+    return epoch + 1, *state
+
+  zeros, one = tf.zeros_like(weights), tf.constant(1.0)
+  _, trained, *_ = tf.while_loop(
+      lambda epoch, *_: epoch < epochs, train_epoch,
+      (tf.constant(0), weights, zeros, zeros, one, one), parallel_iterations=1)
+  return trained
+
+
+def predict(architecture: Architecture, weights: tf.Tensor,
+            images: tf.Tensor) -> tf.Tensor:
+  """Computes logits of a model, for a bounded number of images at a time.
+
+  Args:
+    architecture: Of the model.
+    weights: float32 [size].
+    images: uint8 [examples, height, width, channels]; at least one.
+
+  Returns:
+    float32 [examples, classes].
+  """
+  calls = (tf.shape(images)[0] + _PREDICTED_AT_ONCE - 1) // _PREDICTED_AT_ONCE
+
+  def step(i, logits):
+    rows = slice(i * _PREDICTED_AT_ONCE, (i + 1) * _PREDICTED_AT_ONCE)
+    return i + 1, logits.write(i, architecture.logits(weights, images[rows]))
+
+  _, logits = tf.while_loop(
+      lambda i, _: i < calls, step, (tf.constant(0), tf.TensorArray(
+          tf.float32, size=calls, infer_shape=False,
+          element_shape=[None, architecture.classes])), parallel_iterations=1)
+  return logits.concat()
+
+
+def agreement(architecture: Architecture, weights: tf.Tensor, images: tf.Tensor,
+              consensus: tf.Tensor) -> tf.Tensor:
+  """Fraction of the images on which the model's class is that of the consensus.
+
+  Args:
+    architecture: Of the model.
+    weights: float32 [size].
+    images: uint8 [examples, height, width, channels]; at least one.
+    consensus: float32 [examples, classes].
+
+  Returns:
+    float32 scalar in [0, 1].
+  """
+  own = tf.argmax(predict(architecture, weights, images), axis=-1)
+  agreed = tf.equal(own, tf.argmax(consensus, axis=-1))
+  return tf.reduce_mean(tf.cast(agreed, tf.float32))
 
 
 def party_type() -> tff.StructType:
@@ -114,9 +264,9 @@ def participate(state, data, server, round_, *,
 
     @tf.function(autograph=False)
     def fit_own(weights, epochs, key, rate_factor):
-      return party_lib.fit(
+      return fit(
           architecture, weights, data['images'], data['labels'], epochs, key,
-          kind=party_lib.LABELS, config=private, rate_factor=rate_factor)
+          kind=LABELS, config=private, rate_factor=rate_factor)
 
     def run():
       weights = tf.ensure_shape(state['weights'], [architecture.size])
@@ -124,11 +274,11 @@ def participate(state, data, server, round_, *,
           weights, initial_epochs, keys.derive(key, _INITIAL), tf.constant(1.0))
       agreed = tf.cond(
           server['known'] & (data['weight'] < 0),
-          lambda: party_lib.agreement(
+          lambda: agreement(
               architecture, weights, round_['digest_images'],
               server['consensus']),
           lambda: tf.constant(1.0))
-      weights = party_lib.fit(
+      weights = fit(
           architecture, weights, round_['digest_images'], server['consensus'],
           digest_epochs, keys.derive(key, _DIGEST), kind=mean.knowledge,
           config=digest, rate_factor=round_['rate_factor'])
@@ -137,7 +287,7 @@ def participate(state, data, server, round_, *,
           round_['rate_factor'])
       logits = tf.cond(
           round_['share'],
-          lambda: party_lib.predict(
+          lambda: predict(
               architecture, weights, round_['predict_images']),
           lambda: tf.zeros(shape))
       # Branches of different sizes must have results of one type.

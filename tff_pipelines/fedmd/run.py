@@ -17,7 +17,6 @@ from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.experiment import rounds as rounds_lib
 from tff_pipelines.experiment import run as run_lib
 from tff_pipelines.experiment import settings as settings_lib
-from tff_pipelines.fedmd import party as party_lib
 from tff_pipelines.fedmd import process as process_lib
 from tff_pipelines.fedmd import report
 from tff_pipelines.fedmd.plan import FedMdPlan
@@ -34,8 +33,8 @@ def _key(bits: bytes) -> np.ndarray:
   return np.frombuffer(bits, np.int64).copy()
 
 
-def _fit_config(settings: FedMdSettings, prefix: str) -> party_lib.FitConfig:
-  return party_lib.FitConfig(
+def _fit_config(settings: FedMdSettings, prefix: str) -> process_lib.FitConfig:
+  return process_lib.FitConfig(
       learning_rate=getattr(settings, f'{prefix}_learning_rate'),
       batch_size=getattr(settings, f'{prefix}_batch_size'), mirror=settings.mirrors)
 
@@ -76,7 +75,7 @@ def pretrain(task: FedMdTask, settings: FedMdSettings) -> dict[str, np.ndarray]:
   pretrained, seed = {}, settings.initial_weights_seed
   for architecture in task.public_architectures:
     train = tf.function(functools.partial(
-        party_lib.fit, architecture, kind=party_lib.LABELS,
+        process_lib.fit, architecture, kind=process_lib.LABELS,
         config=_fit_config(settings, 'pretrain')), autograph=False)
     weights = train(
         architecture.initial_weights(seed), task.public.x, task.public.y,
@@ -109,10 +108,10 @@ class FedMdRounds(rounds_lib.Rounds):
     self._task, self._plan, self._pretrained = task, plan, pretrained
     self._settings, self.count = plan.settings, plan.releases
     self._predict = [
-        tf.function(functools.partial(party_lib.predict, architecture),
+        tf.function(functools.partial(process_lib.predict, architecture),
                     autograph=False) for architecture in task.architectures]
     self._process = process_lib.build(
-        task.architectures, image_shape=task.image_shape, mean=plan.mean,
+        task.architectures, image_shape=task.public.x.shape[1:], mean=plan.mean,
         initial_epochs=self._settings.initial_epochs,
         private=_fit_config(self._settings, 'client'),
         digest=_fit_config(self._settings, 'digest'),

@@ -1,20 +1,196 @@
-"""The report of a sweep: a table, printed and as JSON, and a figure."""
+"""The runs of a sweep, started, resumed and compared: a table and a figure."""
 
+from collections.abc import Sequence
+import ctypes
 import dataclasses
 import json
 import math
 import os
 import pathlib
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+import time
 
 from tff_pipelines.accounting import decimals
 from tff_pipelines.experiment import files
-from tff_pipelines.sweeps import runs as sweep_runs
+from tff_pipelines.experiment import records as records_lib
+from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.sweeps import settings as settings_lib
 
+_COMMAND, _LOG, RUN = 'command.json', 'log.txt', 'run'
 TABLE, FIGURE = 'sweep.json', 'sweep.png'
+_PR_SET_PDEATHSIG = 1
 
 
-def _epsilon(result: sweep_runs.Result) -> str:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run:
+  """One run of a sweep.
+
+  Attributes:
+    setting: Of the run.
+    repeat: Its index, from 0; the seed of its initial weights.
+    folder: Of its command, its log and its output folder.
+    seeded: Whether cohorts and noise follow from the index too.
+  """
+
+  setting: settings_lib.Setting
+  repeat: int
+  folder: pathlib.Path
+  seeded: bool
+
+  @property
+  def flags(self) -> list[str]:
+    """Flags of the trainer, except for those that may differ when it is resumed."""
+    seeds = ('initial_weights_seed', 'seed') if self.seeded else (
+        'initial_weights_seed',)
+    return [*self.setting.flags, *(f'--{name}={self.repeat}' for name in seeds)]
+
+  def prepare(self) -> None:
+    """Creates the folder. Raises ValueError if it is that of other flags."""
+    self.folder.mkdir(parents=True, exist_ok=True)
+    path = self.folder / _COMMAND
+    if not path.exists():
+      files.write_atomically(path, json.dumps(self.flags) + '\n')
+    flags = json.loads(path.read_text(encoding='utf-8'))
+    if flags != self.flags:
+      raise ValueError(
+          f'{self.folder} has a run of other flags, {shlex.join(flags)}: choose '
+          'another output_dir or remove it')
+
+  def start(self) -> subprocess.Popen:
+    """Starts or resumes the trainer, which ends with this process."""
+    with open(self.folder / _LOG, 'ab') as log:
+      return subprocess.Popen(
+          [sys.executable, '-m', 'tff_pipelines.train', *self.flags, '--resume',
+           f'--output_dir={self.folder / RUN}'],
+          stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+          preexec_fn=lambda: ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM))
+
+
+def build_runs(settings: Sequence[settings_lib.Setting],
+               folder: str | os.PathLike[str], *, repeats: int,
+               seeded: bool) -> list[Run]:
+  """Builds all runs: every setting once, then every setting again, and so on."""
+  return [
+      Run(setting=setting, repeat=repeat, seeded=seeded,
+          folder=pathlib.Path(folder) / setting.folder_name / str(repeat))
+      for repeat in range(repeats) for setting in settings]
+
+
+def run_all(runs: Sequence[Run], at_once: int) -> None:
+  """Runs those that are not done yet, at most `at_once` >= 1 at a time.
+
+  Raises:
+    ValueError: If folders are of other flags, or a run fails; says which, and the
+      last line that it printed.
+  """
+  for run in runs:
+    run.prepare()
+  waiting = [run for run in runs if not (run.folder / RUN / files.SUMMARY).is_file()]
+  print(f'{len(runs)} runs, {len(runs) - len(waiting)} of them done',
+        file=sys.stderr)
+  running: dict[Run, tuple[subprocess.Popen, float]] = {}
+  try:
+    while waiting or running:
+      while waiting and len(running) < at_once:
+        run = waiting.pop(0)
+        running[run] = run.start(), time.monotonic()
+      time.sleep(0.2)
+      for run, (process, start) in list(running.items()):
+        if process.poll() is None:
+          continue
+        del running[run]
+        name = f'{run.setting.name}, repeat {run.repeat}'
+        if process.returncode:
+          log = (run.folder / _LOG).read_text(encoding='utf-8', errors='replace')
+          raise ValueError(f'{name} ended with {process.returncode}: '
+                           + log.rstrip().rpartition('\n')[2])
+        print(f'{name}: {time.monotonic() - start:.0f} s', file=sys.stderr)
+  finally:
+    for process, _ in running.values():
+      process.terminate()
+    for process, _ in running.values():
+      process.wait()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Result:
+  """The results of the repeats of one setting.
+
+  Attributes:
+    name: Of the setting.
+    metric: 'set/metric' that is compared.
+    values: Of the last round, one for each repeat.
+    curves: (round, value) of each repeat.
+    epsilon: Of each repeat alone, the maximum; None if nothing is guaranteed.
+    epsilon_if_unseeded: Epsilon that a run without a seed would have had, alone.
+    delta: Of either epsilon; None if there is neither.
+    noise_multiplier: None if there is no noise.
+  """
+
+  name: str
+  metric: str
+  values: list[float]
+  curves: list[list[tuple[int, float]]]
+  epsilon: float | None
+  epsilon_if_unseeded: float | None
+  delta: float | None
+  noise_multiplier: float | None
+
+  @property
+  def mean(self) -> float:
+    return statistics.fmean(self.values)
+
+  @property
+  def stddev(self) -> float:
+    """Of the repeats, as a sample; NaN for one."""
+    return statistics.stdev(self.values) if len(self.values) > 1 else math.nan
+
+
+def warnings(results: Sequence[Result]) -> list[str]:
+  """Returns what a reader of a sweep's numbers must know."""
+  runs = sum(len(result.values) for result in results)
+  private = [result.epsilon is not None for result in results]
+  if runs < 2 or not any(private):
+    return []
+  text = (f'epsilon and delta are of each run alone: the {runs} runs together spend '
+          'more, for the clients that they share, and how much is not computed')
+  if not all(private):
+    text += '; runs without an epsilon protect no client'
+  return [text]
+
+
+def collect(runs: Sequence[Run]) -> list[Result]:
+  """Returns the results of finished runs, in the order of their settings."""
+  by_setting = []
+  for setting in dict.fromkeys(run.setting for run in runs):
+    repeats = [run for run in runs if run.setting == setting]
+    summaries = [report_lib.read_summary(run.folder / RUN / files.SUMMARY)
+                 for run in repeats]
+    first = summaries[0]
+    held_out, metric = first['headline_of'], first['headline']
+    values = [summary['held_out'][held_out][metric] for summary in summaries]
+    name = f'{held_out}/{metric}'
+    tables = [records_lib.read_metrics(run.folder / RUN / files.METRICS, 'round')
+              for run in repeats]
+    largest = {}
+    for key in ('epsilon', 'epsilon_if_unseeded'):
+      epsilons = [summary[key] for summary in summaries]
+      largest[key] = None if None in epsilons else max(epsilons)
+    by_setting.append(Result(
+        name=setting.name, metric=name, **largest,
+        values=[math.nan if value is None else value for value in values],
+        curves=[[(number, float(row[name])) for number, row in table.items()
+                 if row.get(name)] for table in tables],
+        delta=None if set(largest.values()) == {None} else first['delta'],
+        noise_multiplier=first['noise_multiplier']))
+  return by_setting
+
+
+def _epsilon(result: Result) -> str:
   if result.epsilon is not None:
     return decimals.epsilon(result.epsilon)
   if result.epsilon_if_unseeded is not None:
@@ -22,7 +198,7 @@ def _epsilon(result: sweep_runs.Result) -> str:
   return 'none'
 
 
-def _print(results: list[sweep_runs.Result]) -> None:
+def _print(results: list[Result]) -> None:
   width = max(len('setting'), *(len(result.name) for result in results))
   print(f'\n{"setting":<{width}}  noise   epsilon   delta      '
         f'{results[0].metric}, % +- stddev: each')
@@ -39,11 +215,11 @@ def _print(results: list[sweep_runs.Result]) -> None:
   if any(result.epsilon_if_unseeded is not None for result in results):
     print('(epsilon): what one run without a seed would guarantee, alone; these '
           'have none')
-  for warning in sweep_runs.warnings(results):
+  for warning in warnings(results):
     print(f'warning: {warning}')
 
 
-def _draw(results: list[sweep_runs.Result], path: pathlib.Path,
+def _draw(results: list[Result], path: pathlib.Path,
           title: str | None) -> None:
   """Draws the mean of each setting as a line, and the range of its repeats."""
   from matplotlib import figure as figure_lib  # pylint: disable=g-import-not-at-top
@@ -66,14 +242,14 @@ def _draw(results: list[sweep_runs.Result], path: pathlib.Path,
   figure.savefig(path, dpi=120)
 
 
-def write(results: list[sweep_runs.Result], folder: pathlib.Path,
+def write(results: list[Result], folder: pathlib.Path,
           title: str | None) -> None:
   """Writes the table and the figure to a folder, and prints the table."""
-  warnings = sweep_runs.warnings(results)
+  texts = warnings(results)
   files.write_atomically(folder / TABLE, json.dumps([
       {**dataclasses.asdict(result), 'mean': result.mean,
        'epsilon_is_of': None if result.delta is None else 'each run alone',
-       'warnings': warnings} for result in results], indent=1) + '\n')
+       'warnings': texts} for result in results], indent=1) + '\n')
   _draw(results, folder / FIGURE, title)
   _print(results)
   print(f'written to {os.fspath(folder)}: {TABLE}, {FIGURE}')
@@ -89,8 +265,7 @@ def sweep(settings: settings_lib.SweepSettings) -> None:
     OSError, ValueError: For a mistake of the user, or a run that fails; the message
       is one line.
   """
-  runs = sweep_runs.build_runs(
-      settings.parsed, settings.output_dir, repeats=settings.repeats,
-      seeded=settings.seeded)
-  sweep_runs.run_all(runs, settings.at_once)
-  write(sweep_runs.results(runs), pathlib.Path(settings.output_dir), settings.title)
+  runs = build_runs(settings.parsed, settings.output_dir, repeats=settings.repeats,
+                    seeded=settings.seeded)
+  run_all(runs, settings.at_once)
+  write(collect(runs), pathlib.Path(settings.output_dir), settings.title)

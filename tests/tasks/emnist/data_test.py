@@ -1,9 +1,9 @@
-"""Tests of tasks.emnist.data."""
+"""Tests of the data of tasks.emnist.task."""
 
 import numpy as np
 import pytest
 
-from tasks.emnist import data as emnist_data
+from tasks.emnist import task as emnist_task
 from tasks.sources import open_source
 from tasks import registry
 from tests import data_dir
@@ -21,7 +21,7 @@ def _all_rows(source):
 
 
 def test_embedded_split_repeats_with_its_seed():
-  first, again = (emnist_data.load(data_seed=5) for _ in range(2))
+  first, again = (emnist_task.load(data_seed=5) for _ in range(2))
   assert first.train.client_ids == again.train.client_ids
   for client in first.train.client_ids:
     for name, array in first.train.examples(client).items():
@@ -29,7 +29,7 @@ def test_embedded_split_repeats_with_its_seed():
 
 
 def test_embedded_seed_moves_examples_between_clients_only():
-  first, other = (emnist_data.load(data_seed=seed) for seed in (0, 1))
+  first, other = (emnist_task.load(data_seed=seed) for seed in (0, 1))
   client = first.train.client_ids[0]
   assert not np.array_equal(first.train.examples(client)['x'],
                             other.train.examples(client)['x'])
@@ -41,7 +41,7 @@ def test_embedded_seed_moves_examples_between_clients_only():
 
 @pytest.mark.parametrize('num_clients', [1, 100, 1437])
 def test_embedded_population_has_the_clients_asked_for(num_clients):
-  data = emnist_data.load(num_clients=num_clients)
+  data = emnist_task.load(num_clients=num_clients)
   assert len(data.train.client_ids) == num_clients
   sizes = [len(data.train.examples(c)['y']) for c in data.train.client_ids]
   assert sum(sizes) == 1437 and min(sizes) >= 1
@@ -49,7 +49,7 @@ def test_embedded_population_has_the_clients_asked_for(num_clients):
 
 
 def test_embedded_images_are_like_mnist():
-  data = emnist_data.load(num_clients=1)
+  data = emnist_task.load(num_clients=1)
   x = data.train.examples('0')['x']
   assert x.dtype == np.uint8 and x.shape == (1437, 28, 28)
   assert x.max() == 255
@@ -65,7 +65,7 @@ def test_embedded_enlarging_keeps_mean_ink():
   # Bilinear interpolation leaves the mean of an image nearly as it was.
   from sklearn import datasets
   digits = datasets.load_digits()
-  x, y = emnist_data._embedded_digits()
+  x, y = emnist_task._embedded_digits()
   np.testing.assert_array_equal(y, digits.target)
   small = digits.images.mean(axis=(1, 2)) / 16
   large = x[:, 4:24, 4:24].mean(axis=(1, 2)) / 255
@@ -82,7 +82,7 @@ def test_embedded_enlarging_keeps_mean_ink():
     ('unipen62_writers.npz', 318, 62, {'test_examples': 6_383}),
 ])
 def test_real_files_become_clients(name, clients, classes, held_out):
-  data = emnist_data.load(data_source='npz', data_path=data_dir.require(name))
+  data = emnist_task.load(data_source='npz', data_path=data_dir.require(name))
   assert len(data.train.client_ids) == clients
   assert data.num_classes == classes
   assert {k: len(v['y']) for k, v in data.held_out.items()} == held_out
@@ -94,7 +94,7 @@ def test_real_clients_have_their_own_rows():
   path = data_dir.require('mnist.npz')
   with np.load(path, allow_pickle=False) as arrays:
     x, y, writers = (arrays[k] for k in ('x_train', 'y_train', 'writer_train'))
-  source = emnist_data.load(data_source='npz', data_path=path).train
+  source = emnist_task.load(data_source='npz', data_path=path).train
   for client in (source.client_ids[0], source.client_ids[-1]):
     rows = writers == int(client)
     np.testing.assert_array_equal(source.examples(client)['x'], x[rows])
@@ -132,7 +132,7 @@ def test_every_format_gives_the_task_its_clients(tmp_path, format_):
     options.update(image_field='pixels', label_field='label')
   if format_ == 'leaf':
     options.update(dark_ink=False)
-  data = emnist_data.load(**options)
+  data = emnist_task.load(**options)
   assert data.num_classes == 62
   held_out = set(population) - set(data.train.client_ids)
   assert len(held_out) == (0 if format_ == 'npz' else 1)
@@ -154,7 +154,7 @@ def test_npz_without_a_test_part_holds_clients_out(tmp_path, options):
   path = tmp_path / 'f.npz'
   np.savez(path, x_train=rng.integers(256, size=[40, 28, 28]).astype(np.uint8),
            y_train=rng.integers(10, size=40), writer_train=np.repeat(np.arange(10), 4))
-  data = emnist_data.load(data_source='npz', data_path=str(path), **options)
+  data = emnist_task.load(data_source='npz', data_path=str(path), **options)
   out = 3 if 'held_out_fraction' in options else 1
   assert len(data.train.client_ids) == 10 - out
   assert list(data.held_out) == ['test_clients']
@@ -165,7 +165,7 @@ def test_npz_with_a_test_part_takes_no_held_out_fraction(tmp_path):
   x, y = np.zeros([4, 28, 28], np.uint8), np.array([0, 1, 0, 1])
   np.savez(tmp_path / 'f.npz', x_train=x, y_train=y, writer_train=y, x_test=x, y_test=y)
   with pytest.raises(ValueError, match='held_out_fraction is not used: the data have'):
-    emnist_data.load(data_source='npz', data_path=str(tmp_path / 'f.npz'),
+    emnist_task.load(data_source='npz', data_path=str(tmp_path / 'f.npz'),
                      held_out_fraction=0.5)
 
 
@@ -173,7 +173,7 @@ def test_leaf_images_have_dark_ink(tmp_path):
   rows = [dict(x=[1.0] * 783 + [0.25], y=3)]
   options = populations.leaf(tmp_path, {'a': rows, 'b': rows})
   for more, ink in (({}, 191), ({'dark_ink': True}, 191), ({'dark_ink': False}, 64)):
-    data = emnist_data.load(**options, **more)
+    data = emnist_task.load(**options, **more)
     client, = data.train.client_ids
     assert data.train.examples(client)['x'][0, 27, 27] == ink
 
@@ -185,9 +185,9 @@ def test_prepared_floats_need_dark_ink_to_be_given(tmp_path):
   path = populations.prepared(tmp_path / 'f.sqlite', raw)
   options = dict(data_source='sqlite', data_path=str(path))
   with pytest.raises(ValueError, match='pass --dark_ink or --nodark_ink'):
-    emnist_data.load(**options)
+    emnist_task.load(**options)
   for dark_ink, ink in ((True, 0), (False, 255)):
-    data = emnist_data.load(**options, dark_ink=dark_ink)
+    data = emnist_task.load(**options, dark_ink=dark_ink)
     client, = data.train.client_ids
     assert np.all(data.train.examples(client)['x'] == ink)
 
@@ -199,7 +199,7 @@ def test_values_out_of_range_are_named_with_line_and_client(tmp_path, change, me
   population = _image_population()
   population['w4'][0].update(change)
   options = populations.jsonl(tmp_path, population)
-  train = emnist_data.load(**options).train
+  train = emnist_task.load(**options).train
   assert 'w4' in train.client_ids
   with pytest.raises(ValueError, match="line 5, client 'w4': .*" + message):
     train.examples('w4')
@@ -211,11 +211,11 @@ def test_wrong_image_shape_is_named(tmp_path):
   options = populations.jsonl(tmp_path, population)
   with pytest.raises(
       ValueError, match=r"client 'w4': field 'pixels' must have the shape \[784\]"):
-    emnist_data.load(**options)
+    emnist_task.load(**options)
   rows = [dict(pixels=[0] * 100, label=0)]
   options = populations.jsonl(tmp_path, {'a': rows, 'b': rows})
   with pytest.raises(ValueError, match=r'must have the shape .28, 28. or .784., found'):
-    emnist_data.load(**options)
+    emnist_task.load(**options)
 
 
 @pytest.mark.parametrize('partition, options', [
@@ -229,8 +229,8 @@ def test_npz_files_without_clients_are_partitioned(tmp_path, partition, options)
   path = tmp_path / 'f.npz'
   np.savez(path, **arrays)
   with pytest.raises(ValueError, match='no array writer_train.*pass --partition'):
-    emnist_data.load(data_source='npz', data_path=path)
-  data = emnist_data.load(data_source='npz', data_path=path, partition=partition,
+    emnist_task.load(data_source='npz', data_path=path)
+  data = emnist_task.load(data_source='npz', data_path=path, partition=partition,
                           num_clients=12, **options)
   assert len(data.train.client_ids) == 12 and 'simulated' in data.privacy_unit
   assert list(data.held_out) == ['test']
@@ -239,17 +239,17 @@ def test_npz_files_without_clients_are_partitioned(tmp_path, partition, options)
     counts = np.bincount(data.train.examples(client)['y'], minlength=4)
     np.testing.assert_array_equal(counts, data.label_counts[int(client)])
   np.savez(path, **arrays, writer_train=np.zeros(200, int))
-  again = emnist_data.load(data_source='npz', data_path=path, partition=partition,
+  again = emnist_task.load(data_source='npz', data_path=path, partition=partition,
                            num_clients=12, **options)
   assert again.train.client_ids == data.train.client_ids
-  unpartitioned = emnist_data.load(data_source='npz', data_path=path)
+  unpartitioned = emnist_task.load(data_source='npz', data_path=path)
   assert unpartitioned.label_counts is None and list(unpartitioned.held_out) == ['test']
   # What is of the file may be private; what ships is not.
   assert data.test_of_files and unpartitioned.test_of_files
   built = registry.build('emnist', data_source='npz', data_path=path,
                          partition=partition, num_clients=12, **options)
   assert built.test_of_files and built.label_counts is not None
-  assert not emnist_data.load(partition=partition, num_clients=12,
+  assert not emnist_task.load(partition=partition, num_clients=12,
                               **options).test_of_files
 
 
@@ -263,10 +263,10 @@ def test_classes_of_npz_files_are_given_or_counted_with_a_warning(tmp_path):
   counted = registry.build('emnist', **options)
   note, = counted.warnings
   assert 'counted from labels' in note and 'outside the guarantee' in note
-  given = emnist_data.load(num_classes=5, **options)
+  given = emnist_task.load(num_classes=5, **options)
   assert given.num_classes == 5 and not given.warnings
   with pytest.raises(ValueError, match=r'f.npz: y_train: .* in \[0, 2\), found 2'):
-    emnist_data.load(num_classes=2, **options)
+    emnist_task.load(num_classes=2, **options)
   np.savez(path, **arrays, class_names=np.array(list('abcd')))
-  named = emnist_data.load(**options)
+  named = emnist_task.load(**options)
   assert named.num_classes == 4 and not named.warnings

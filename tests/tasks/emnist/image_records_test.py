@@ -1,4 +1,4 @@
-"""Tests of tasks.emnist.image_records."""
+"""Tests of the conversion of images in tasks.emnist.task."""
 
 import hypothesis
 from hypothesis import strategies as st
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tasks.emnist import image_records
+from tasks.emnist import task as emnist_task
 from tasks.sources import records
 from tasks import task
 
@@ -17,14 +17,13 @@ def _raw(pixels, labels):
 
 
 def _images(pixels, labels, dark_ink=False, num_classes=10):
-  return image_records.images(
+  return emnist_task.images(
       _raw(pixels, labels), num_classes=num_classes, dark_ink=dark_ink)
 
 
 def _in_graph(pixels, labels, dark_ink):
-  conversion = image_records._Conversion(
-      pixels.dtype.kind == 'f', 10, dark_ink)
-  actual = tf.function(conversion.tensors)(
+  _, convert = emnist_task._conversions(pixels.dtype.kind == 'f', 10, dark_ink)
+  actual = tf.function(convert)(
       {'image': tf.constant(pixels), 'label': tf.constant(labels)})
   return {name: tensor.numpy() for name, tensor in actual.items()}
 
@@ -48,7 +47,7 @@ def test_graphs_make_the_bytes_that_python_makes(
   labels = rng.integers(10, size=3).astype(label_dtype)
   actual = _images(pixels, labels, dark_ink).examples('c')
   in_graph = _in_graph(pixels, labels, dark_ink)
-  for name, (dtype, shape) in image_records.ELEMENT_SPEC.items():
+  for name, (dtype, shape) in emnist_task.ELEMENT_SPEC.items():
     assert actual[name].dtype == in_graph[name].dtype == dtype
     assert actual[name].shape == in_graph[name].shape == (3, *shape)
     np.testing.assert_array_equal(actual[name], in_graph[name])

@@ -9,8 +9,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tasks.emnist import data as emnist_data
-from tasks.emnist import image_records
+from tasks.emnist import task as emnist_task
 from tasks import registry
 from tasks import task
 from tests.tasks import official_file
@@ -23,7 +22,7 @@ def _example(pixels, label):
 
 def _write(folder, rows):
   """Writes emnist_all.sqlite with (split, client, serialized) rows."""
-  official_file.write(folder / image_records.OFFICIAL.name, rows)
+  official_file.write(folder / emnist_task.OFFICIAL.name, rows)
 
 
 def _paper(row, column, ink):
@@ -35,8 +34,8 @@ def _paper(row, column, ink):
 
 def _train(folder, only_digits):
   """The task's training examples of a file in a folder."""
-  return image_records.open_official(
-      folder / image_records.OFFICIAL.name, 'train', only_digits=only_digits)
+  return emnist_task.open_official(
+      folder / emnist_task.OFFICIAL.name, 'train', only_digits=only_digits)
 
 
 @pytest.fixture(name='cache')
@@ -114,7 +113,7 @@ def test_bad_examples_name_file_and_client(tmp_path, name, serialized, message):
   source.examples('f0000_00')
   with pytest.raises(task.BadClientError, match=message) as raised:
     source.examples('f0007_00')
-  assert image_records.OFFICIAL.name in str(raised.value)
+  assert emnist_task.OFFICIAL.name in str(raised.value)
   assert 'f0007_00' in str(raised.value)
   assert '\n' not in str(raised.value)
 
@@ -125,9 +124,9 @@ def test_bad_clients_are_skipped_and_counted(tmp_path):
           for client, label in (('f0000_00', 1), ('f0007_00', 62))]
   _write(tmp_path, rows)
   with pytest.raises(task.BadClientError, match="'f0007_00'.* found 62"):
-    emnist_data.load(
+    emnist_task.load(
         data_source='official', cache_dir=tmp_path, only_digits=True)
-  data = emnist_data.load(
+  data = emnist_task.load(
       data_source='official', cache_dir=tmp_path, only_digits=True,
       skip_bad_clients=True)
   assert len(data.held_out['test_examples']['y']) == 1
@@ -137,8 +136,8 @@ def test_bad_clients_are_skipped_and_counted(tmp_path):
 
 def test_a_file_in_the_cache_is_not_downloaded(cache, monkeypatch):
   monkeypatch.setattr(tff.simulation.datasets.emnist, 'load_data', None)
-  path = image_records.OFFICIAL.find_or_download(cache)
-  assert path == cache / image_records.OFFICIAL.name
+  path = emnist_task.OFFICIAL.find_or_download(cache)
+  assert path == cache / emnist_task.OFFICIAL.name
 
 
 @pytest.mark.parametrize('error', [
@@ -148,15 +147,15 @@ def test_failed_download_names_the_file_and_its_folder(
     tmp_path, monkeypatch, error):
   def fail(cache_dir):
     # What TFF leaves behind when the connection breaks.
-    with open(f'{cache_dir}/{image_records.OFFICIAL.name}', 'wb') as f:
+    with open(f'{cache_dir}/{emnist_task.OFFICIAL.name}', 'wb') as f:
       f.write(b'half')
     raise error
 
   monkeypatch.setattr(tff.simulation.datasets.emnist, 'load_data', fail)
   cache = tmp_path / 'cache'
   with pytest.raises(ValueError, match='cannot be downloaded') as raised:
-    emnist_data.load(data_source='official', cache_dir=cache)
-  for part in (str(cache), 'https://', image_records.OFFICIAL.name + '.lzma',
+    emnist_task.load(data_source='official', cache_dir=cache)
+  for part in (str(cache), 'https://', emnist_task.OFFICIAL.name + '.lzma',
                str(error)):
     assert part in str(raised.value)
   assert '\n' not in str(raised.value)
@@ -164,14 +163,14 @@ def test_failed_download_names_the_file_and_its_folder(
 
 
 def test_a_download_ends_up_in_the_cache(tmp_path, cache, monkeypatch):
-  content = (cache / image_records.OFFICIAL.name).read_bytes()
+  content = (cache / emnist_task.OFFICIAL.name).read_bytes()
 
   def download(cache_dir):
-    with open(f'{cache_dir}/{image_records.OFFICIAL.name}', 'wb') as f:
+    with open(f'{cache_dir}/{emnist_task.OFFICIAL.name}', 'wb') as f:
       f.write(content)
 
   monkeypatch.setattr(tff.simulation.datasets.emnist, 'load_data', download)
-  path = image_records.OFFICIAL.find_or_download(tmp_path / 'new')
+  path = emnist_task.OFFICIAL.find_or_download(tmp_path / 'new')
   assert path.read_bytes() == content
   assert list((tmp_path / 'new').iterdir()) == [path]
 
@@ -179,4 +178,4 @@ def test_a_download_ends_up_in_the_cache(tmp_path, cache, monkeypatch):
 def test_a_cache_folder_that_cannot_be_made_is_named(tmp_path):
   (tmp_path / 'file').write_bytes(b'')
   with pytest.raises(ValueError, match='file/cache and cannot be downloaded'):
-    image_records.OFFICIAL.find_or_download(tmp_path / 'file' / 'cache')
+    emnist_task.OFFICIAL.find_or_download(tmp_path / 'file' / 'cache')

@@ -23,7 +23,7 @@ def test_parties_have_the_architectures_alternately():
   assert [party.architecture for party in task.parties] == [0, 1, 0, 0]
   assert {a.classes for a in task.architectures} == {6} == {task.classes}
   assert {a.classes for a in task.public_architectures} == {4}
-  assert task.image_shape == (8, 8, 1)
+  assert task.public.x.shape[1:] == (8, 8, 1)
 
 
 def test_pooled_task_has_a_party_of_each_architecture_with_all_records():

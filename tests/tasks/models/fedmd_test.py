@@ -1,8 +1,5 @@
 """Architectures of FedMD's parties."""
 
-import importlib
-import sys
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -101,12 +98,3 @@ def test_layers_that_do_not_fit_are_named(layers, message):
 def test_unknown_architecture_is_named():
   with pytest.raises(ValueError, match="conv2.*dense3, found 'resnet'"):
     fedmd_models.build('resnet', (8, 8, 1), 2)
-
-
-def test_former_name_of_the_module_names_the_new_one(monkeypatch):
-  monkeypatch.delitem(sys.modules, 'tasks.fedmd_models', raising=False)
-  with pytest.warns(DeprecationWarning, match='is now called tasks.models.fedmd'):
-    former = importlib.import_module('tasks.fedmd_models')
-  monkeypatch.setattr(fedmd_models, '_REGISTRY', dict(fedmd_models._REGISTRY))
-  former.register('tiny', lambda shape: (former.Hidden(units=shape[0]),))
-  assert fedmd_models.build('tiny', (3, 3, 1), 2).name == 'tiny'

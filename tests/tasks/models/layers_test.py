@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tasks.models import classifiers
 from tasks.models import layers
 
 
@@ -15,7 +16,7 @@ def _seed(*values):
 
 def test_images_are_scaled_to_the_unit_interval_with_a_channel():
   images = np.array([[[0, 51], [102, 255]]], np.uint8)
-  x = layers.images_to_float(tf.constant(images))
+  x = classifiers.to_float(tf.constant(images))
   assert x.dtype == tf.float32
   np.testing.assert_allclose(
       x.numpy(), [[[[0.0], [0.2]], [[0.4], [1.0]]]], rtol=1e-6)

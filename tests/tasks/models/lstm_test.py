@@ -1,11 +1,11 @@
-"""Tests of tasks.models.lstm, against the layer of Keras."""
+"""Tests of the LSTM of tasks.models.text, against the layer of Keras."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tasks.models import layers
-from tasks.models import lstm
+from tasks.models import text as text_models
 
 # Steps that are unrolled at once, that loop over blocks, and a prime number.
 SIZES = [(3, 1, 2, 4), (4, 7, 3, 5), (2, 20, 4, 8), (1, 23, 5, 3), (6, 80, 8, 16)]
@@ -54,9 +54,9 @@ def test_outputs_and_gradients_are_those_of_keras(sizes, in_graph):
   x, weights = _rows(batch, steps, inputs), _weights(inputs, units, scale=0.7)
   upstream = np.random.default_rng(3).normal(
       size=[batch, steps, units]).astype(np.float32)
-  layer = lstm.lstm
+  layer = text_models.lstm
   if in_graph:
-    layer = tf.function(lambda *a: lstm.lstm(*a))
+    layer = tf.function(lambda *a: text_models.lstm(*a))
   outputs, gradients = _outputs_and_gradients(layer, x, weights, upstream)
   expected, expected_gradients = _outputs_and_gradients(
       _keras(units), x, weights, upstream)
@@ -71,7 +71,7 @@ def test_outputs_are_those_of_the_keras_layer_with_its_own_weights():
   layer = tf.keras.layers.LSTM(6, return_sequences=True)
   expected = layer(x)
   np.testing.assert_allclose(
-      lstm.lstm(x, *layer.get_weights()), expected, rtol=1e-4, atol=1e-5)
+      text_models.lstm(x, *layer.get_weights()), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_rows_that_end_early_equal_the_masked_layer_of_keras_up_to_their_end():
@@ -80,7 +80,7 @@ def test_rows_that_end_early_equal_the_masked_layer_of_keras_up_to_their_end():
   layer = tf.keras.layers.LSTM(6, return_sequences=True)
   mask = np.arange(10)[np.newaxis] < np.array(lengths)[:, np.newaxis]
   expected = layer(x, mask=tf.constant(mask)).numpy()
-  actual = lstm.lstm(x, *layer.get_weights()).numpy()
+  actual = text_models.lstm(x, *layer.get_weights()).numpy()
   np.testing.assert_allclose(actual[mask], expected[mask], rtol=1e-4, atol=1e-5)
   assert not np.allclose(actual[~mask], expected[~mask])
 
@@ -93,7 +93,7 @@ def test_gradients_inside_a_loop_of_training_steps_are_the_same():
   def second_step():
     def body(step, *current):
       _, gradients = _outputs_and_gradients(
-          lstm.lstm, x, list(current), upstream)
+          text_models.lstm, x, list(current), upstream)
       return step + 1, *[w - 0.1 * g for w, g in zip(current, gradients[1:])]
     return tf.while_loop(lambda i, *_: i < 2, body, (0, *map(tf.constant, weights)))
 
@@ -107,7 +107,7 @@ def test_gradients_inside_a_loop_of_training_steps_are_the_same():
 
 def test_batch_without_rows_gives_none():
   outputs, gradients = _outputs_and_gradients(
-      lstm.lstm, np.zeros([0, 10, 3], np.float32), _weights(3, 4),
+      text_models.lstm, np.zeros([0, 10, 3], np.float32), _weights(3, 4),
       tf.zeros([0, 10, 4]))
   assert outputs.shape == [0, 10, 4]
   assert all(np.all(g.numpy() == 0) for g in gradients[1:])
@@ -115,7 +115,7 @@ def test_batch_without_rows_gives_none():
 
 def test_initial_weights_have_the_distribution_of_keras():
   rng = np.random.default_rng(5)
-  kernel, recurrent, bias = lstm.initial_weights(
+  kernel, recurrent, bias = text_models.lstm_weights(
       layers.he_normal(rng, 300, 4 * 40), rng)
   assert [w.shape for w in (kernel, recurrent, bias)] == [
       (300, 160), (40, 160), (160,)]
@@ -125,7 +125,7 @@ def test_initial_weights_have_the_distribution_of_keras():
   expected.build([None, 300])
   np.testing.assert_array_equal(bias, expected.bias.numpy())
   again = np.random.default_rng(5)
-  repeated = lstm.initial_weights(layers.he_normal(again, 300, 4 * 40), again)
+  repeated = text_models.lstm_weights(layers.he_normal(again, 300, 4 * 40), again)
   np.testing.assert_array_equal(repeated[1], recurrent)
 
 

@@ -10,9 +10,8 @@ from tensorflow_federated.python.simulation.baselines.stackoverflow import word_
 from tasks.text import shakespeare
 from tasks.text import stackoverflow_word
 from tasks.models import text as text_models
-from tasks.text import tokens as text_tokens
 
-SPECIAL = text_tokens.Special(6)
+SPECIAL = text_models.Special(6)
 PADDING, UNKNOWN, BEGIN, END = 0, 7, 8, 9
 ROWS = np.array([
     [BEGIN, 1, 2, 3, 4, END], [BEGIN, 5, UNKNOWN, END, PADDING, PADDING],
@@ -32,8 +31,8 @@ def _model(network=None, **options):
 
 
 def _vocabulary(size):
-  return text_tokens.Vocabulary(
-      words=tuple(f'w{i}' for i in range(size)), made_from=text_tokens.PUBLIC)
+  return stackoverflow_word.Vocabulary(
+      words=tuple(f'w{i}' for i in range(size)), made_from=stackoverflow_word.PUBLIC)
 
 
 def _logits(network, weights, tokens):

@@ -9,7 +9,6 @@ from tasks.sources import open_source
 from tasks import registry
 from tasks.text import shakespeare
 from tasks.sources import records
-from tasks.text import stackoverflow_data
 from tasks.text import stackoverflow_tag
 from tasks.text import stackoverflow_word
 from tasks.text import data as text_data
@@ -30,7 +29,7 @@ def test_registry_lists_what_the_task_has(name):
 
 
 def test_registry_knows_the_file_that_a_run_keeps():
-  assert registry.KEPT_FILES == {'vocabulary': stackoverflow_data.VOCABULARY_FILE}
+  assert registry.KEPT_FILES == {'vocabulary': stackoverflow_word.VOCABULARY_FILE}
 
 
 class _Counting(records.ArraysByClient):

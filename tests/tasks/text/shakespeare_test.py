@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tasks.models import text as text_models
 from tasks.sources import open_source
 from tasks.text import shakespeare
 from tasks import task
-from tasks.text import tokens as text_tokens
 from tests import data_dir
 from tests.tasks.sources import populations
 
@@ -34,7 +34,7 @@ def _file(path, speeches, field='text'):
 
 def _texts(rows):
   """Rows of tokens as text."""
-  names = text_tokens.Special(86).names(text_tokens.CHARACTERS)
+  names = text_models.Special(86).names(shakespeare.CHARACTERS)
   return [''.join(names[token] for token in row if token) for row in rows]
 
 
@@ -125,11 +125,11 @@ _IN_GRAPH = tf.function(
 
 @hypothesis.settings(deadline=None, max_examples=200)
 @hypothesis.given(texts=st.lists(st.one_of(
-    st.text(text_tokens.CHARACTERS, max_size=20),
+    st.text(shakespeare.CHARACTERS, max_size=20),
     st.text(st.characters(exclude_categories=['Cs']), max_size=20)), max_size=4))
 @hypothesis.example(texts=['', 'abcd', 'abcde', 'abcdef', '\u20ac\0\x7f\x80'])
 def test_graphs_make_the_rows_that_python_makes(texts):
-  wanted = [text_tokens.character_rows(text, 6) for text in texts]
+  wanted = [shakespeare.character_rows(text, 6) for text in texts]
   actual = _IN_GRAPH(tf.constant([text.encode() for text in texts], tf.string)).numpy()
   assert actual.dtype == np.uint8
   np.testing.assert_array_equal(
@@ -188,6 +188,6 @@ def test_roles_of_the_plays():
   assert {name: len(rows['tokens']) for name, rows in built.held_out.items()} == {
       'test_clients': 2000, 'test_examples': 2000}
   for rows in built.held_out.values():
-    known = text_tokens.Special(86).is_proper(rows['tokens'])
+    known = text_models.Special(86).is_proper(rows['tokens'])
     assert known.sum() > 0.7 * rows['tokens'].size
     assert np.mean(rows['tokens'] == 87) < 1e-4  # Nearly all characters are known.

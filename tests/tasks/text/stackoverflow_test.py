@@ -7,10 +7,9 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tasks.text import stackoverflow_data
+from tasks.models import text as text_models
 from tasks.text import stackoverflow_tag
 from tasks.text import stackoverflow_word
-from tasks.text import tokens as text_tokens
 from tests import data_dir
 from tests.tasks import official_file
 
@@ -46,11 +45,11 @@ def _tag(path, **options):
 
 
 def _vocabulary(built):
-  return json.loads(built.files[stackoverflow_data.VOCABULARY_FILE])
+  return json.loads(built.files[stackoverflow_word.VOCABULARY_FILE])
 
 
 def _sentences(built, rows):
-  names = text_tokens.Special(len(_vocabulary(built)['words'])).names(
+  names = text_models.Special(len(_vocabulary(built)['words'])).names(
       _vocabulary(built)['words'])
   return [' '.join(names[token] for token in row if token) for row in rows]
 
@@ -79,8 +78,8 @@ def test_vocabulary_is_of_what_training_clients_train_on(path):
   # By clients, and then by the alphabet; 'the' stands five times in each.
   assert words[:5] == ['!', '.', 'here', 'is', 'it']
   assert _vocabulary(built)['made_from'] == 'training clients'
-  assert built.warnings == (stackoverflow_data.OUTSIDE,)
-  assert 'outside the guarantee' in stackoverflow_data.OUTSIDE
+  assert built.warnings == (stackoverflow_word.OUTSIDE,)
+  assert 'outside the guarantee' in stackoverflow_word.OUTSIDE
 
 
 def test_public_vocabulary_takes_the_place_of_the_clients(path, tmp_path):
@@ -98,7 +97,7 @@ def test_public_vocabulary_takes_the_place_of_the_clients(path, tmp_path):
 def test_vocabulary_that_a_run_kept_makes_the_same_task(path, tmp_path):
   built = _tag(path)
   file = tmp_path / 'vocabulary.json'
-  file.write_text(built.files[stackoverflow_data.VOCABULARY_FILE])
+  file.write_text(built.files[stackoverflow_word.VOCABULARY_FILE])
   again = _tag(path, vocabulary=str(file))
   assert again.files == built.files and again.warnings == built.warnings
   for client in built.train.client_ids:
@@ -166,9 +165,10 @@ def test_runs_without_a_file_have_the_text_that_ships():
 
 
 def _tag_model(num_words=6, num_tags=8, name='logistic'):
-  return stackoverflow_tag.build_model(name, text_tokens.Vocabulary(
+  return stackoverflow_tag.build_model(name, stackoverflow_word.Vocabulary(
       words=tuple(f'w{i}' for i in range(num_words)),
-      labels=tuple(f't{i}' for i in range(num_tags)), made_from=text_tokens.PUBLIC))
+      labels=tuple(f't{i}' for i in range(num_tags)),
+      made_from=stackoverflow_word.PUBLIC))
 
 
 def _batch(rng, rows=9):
@@ -293,7 +293,7 @@ def test_official_sentences_are_as_they_are_and_words_those_of_tff(tmp_path):
       data_source='official', cache_dir=_official(tmp_path), vocabulary_size=3)
   assert built.train.client_ids == ('1', '2', '3')
   assert _vocabulary(built)['words'] == ['the', 'is', '.']
-  assert built.warnings == (stackoverflow_data.OUTSIDE,)
+  assert built.warnings == (stackoverflow_word.OUTSIDE,)
   # Every row of a client's is trained on: the file has a test part.
   assert _sentences(built, built.train.examples('2')['tokens']) == [
       '<begin> is the <unknown> . <end>', '<begin> <unknown> <unknown> <end>']

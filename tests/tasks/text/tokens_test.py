@@ -1,4 +1,4 @@
-"""Tests of tasks.text.tokens, against TFF's preprocessing."""
+"""Tests of tokens and vocabularies, against TFF's preprocessing."""
 
 import collections
 import json
@@ -9,8 +9,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow_federated.python.simulation.baselines.shakespeare import char_prediction_preprocessing
 from tensorflow_federated.python.simulation.baselines.stackoverflow import word_prediction_preprocessing
+from tasks.models import text as text_models
+from tasks.text import shakespeare
+from tasks.text import stackoverflow_word
 
-from tasks.text import tokens as text_tokens
 
 WORDS = ('the', 'to', '.', 'code', 'is')
 _PLAIN = tff.simulation.baselines.ClientSpec(
@@ -25,8 +27,8 @@ def _tff(preprocess, **columns):
 
 
 def test_characters_are_those_of_tff():
-  assert list(text_tokens.CHARACTERS) == char_prediction_preprocessing.CHAR_VOCAB
-  special = text_tokens.Special(len(text_tokens.CHARACTERS))
+  assert list(shakespeare.CHARACTERS) == char_prediction_preprocessing.CHAR_VOCAB
+  special = text_models.Special(len(shakespeare.CHARACTERS))
   assert (special.padding, special.out_of_vocabulary, special.begin,
           special.end) == char_prediction_preprocessing.get_special_tokens()
   assert special.count == 90
@@ -40,17 +42,17 @@ def test_character_rows_are_those_of_tff(length):
       char_prediction_preprocessing.create_preprocess_fn(_PLAIN, length),
       snippets=snippets)
   actual = np.concatenate(
-      [text_tokens.character_rows(text, length) for text in snippets])
+      [shakespeare.character_rows(text, length) for text in snippets])
   assert actual.dtype == np.uint8
   np.testing.assert_array_equal(actual, expected)
 
 
 def test_characters_outside_ascii_are_each_out_of_vocabulary():
-  actual = text_tokens.character_rows('é\U0001f600a\x00', 7)[0]
-  special = text_tokens.Special(len(text_tokens.CHARACTERS))
+  actual = shakespeare.character_rows('é\U0001f600a\x00', 7)[0]
+  special = text_models.Special(len(shakespeare.CHARACTERS))
   unknown = special.out_of_vocabulary
   assert actual.tolist() == [
-      special.begin, unknown, unknown, text_tokens.CHARACTERS.index('a') + 1, unknown,
+      special.begin, unknown, unknown, shakespeare.CHARACTERS.index('a') + 1, unknown,
       special.end, 0, 0]
 
 
@@ -60,7 +62,8 @@ def test_sentence_rows_are_those_of_tff(length):
   expected = _tff(
       word_prediction_preprocessing.create_preprocess_fn(
           _PLAIN, list(WORDS), sequence_length=length), tokens=sentences)
-  vocabulary = text_tokens.Vocabulary(words=WORDS, made_from=text_tokens.PUBLIC)
+  vocabulary = stackoverflow_word.Vocabulary(
+      words=WORDS, made_from=stackoverflow_word.PUBLIC)
   actual = np.stack([vocabulary.sentence_row(s, length) for s in sentences])
   assert actual.dtype == np.int32
   np.testing.assert_array_equal(actual, expected)
@@ -71,7 +74,7 @@ def test_sentence_rows_are_those_of_tff(length):
 
 
 def test_only_the_vocabulary_proper_is_proper():
-  special = text_tokens.Special(3)
+  special = text_models.Special(3)
   for tokens in (np.arange(7), tf.range(7)):
     assert np.asarray(special.is_proper(tokens)).tolist() == [
         False, True, True, True, False, False, False]
@@ -90,39 +93,38 @@ def test_only_the_vocabulary_proper_is_proper():
     ('', []),
 ])
 def test_sentences_are_lower_case_tokens(text, expected):
-  assert text_tokens.sentences(text) == expected
+  assert stackoverflow_word.sentences(text) == expected
 
 
 def test_vocabulary_numbers_words_from_one_and_labels_once_each():
-  vocabulary = text_tokens.Vocabulary(
-      words=WORDS, labels=('java', 'list'), made_from=text_tokens.PUBLIC)
+  vocabulary = stackoverflow_word.Vocabulary(
+      words=WORDS, labels=('java', 'list'), made_from=stackoverflow_word.PUBLIC)
   assert vocabulary.sentence_row('to be the', 3).tolist() == [7, 2, 6, 1]
   assert vocabulary.known_numbers(['to', 'be', 'the', 'to']) == [2, 1, 2]
   assert vocabulary.label_numbers(['list', 'x', 'list', 'java']) == [1, 2]
-  assert vocabulary.first(2, 1).words == ('the', 'to')
-  assert vocabulary.first(2, 1).labels == ('java',)
 
 
 def test_most_frequent_first_and_ties_by_the_alphabet():
-  assert text_tokens.most_frequent({'b': 2, 'c': 5, 'a': 2, 'd': 1}, 3) == (
+  assert stackoverflow_word.most_frequent({'b': 2, 'c': 5, 'a': 2, 'd': 1}, 3) == (
       'c', 'a', 'b')
 
 
 def test_vocabulary_file_keeps_what_it_was_made_from(tmp_path):
   path = tmp_path / 'vocabulary.json'
-  vocabulary = text_tokens.Vocabulary(
-      words=('naïve', '"'), labels=('c#',), made_from=text_tokens.TRAINING_CLIENTS)
+  vocabulary = stackoverflow_word.Vocabulary(
+      words=('naïve', '"'), labels=('c#',),
+      made_from=stackoverflow_word.TRAINING_CLIENTS)
   path.write_text(vocabulary.dumps(), encoding='utf-8')
-  assert text_tokens.read(path) == vocabulary
+  assert stackoverflow_word.read_vocabulary(path) == vocabulary
 
 
 def test_plain_lists_are_public(tmp_path):
   path = tmp_path / 'words'
   path.write_text('the 2300\n\nto 17\ncode\n', encoding='utf-8')
-  assert text_tokens.read(path) == text_tokens.Vocabulary(
-      words=('the', 'to', 'code'), made_from=text_tokens.PUBLIC)
+  assert stackoverflow_word.read_vocabulary(path) == stackoverflow_word.Vocabulary(
+      words=('the', 'to', 'code'), made_from=stackoverflow_word.PUBLIC)
   path.write_text(json.dumps({'words': ['a'], 'labels': ['b']}), encoding='utf-8')
-  assert text_tokens.read(path).made_from == text_tokens.PUBLIC
+  assert stackoverflow_word.read_vocabulary(path).made_from == stackoverflow_word.PUBLIC
 
 
 @pytest.mark.parametrize('content, message', [
@@ -144,5 +146,5 @@ def test_bad_vocabulary_files_are_one_clear_line(tmp_path, content, message):
   if content is not None:
     path.write_bytes(content)
   with pytest.raises(ValueError, match=message) as raised:
-    text_tokens.read(path)
+    stackoverflow_word.read_vocabulary(path)
   assert str(path) in str(raised.value)
