@@ -37,8 +37,6 @@ OFFICIAL = official.File(
 # Names of the image and the label in that file.
 OFFICIAL_FIELDS = ('pixels', 'label')
 
-_SHAPES = ((SIDE, SIDE), (SIDE * SIDE,), (SIDE, SIDE, 1))
-
 # The embedded data are split by this seed whatever the clients, so that
 # accuracies of different populations are of the same examples.
 _SPLIT_SEED = 20230817
@@ -47,9 +45,6 @@ _EMBEDDED_TEST_EXAMPLES = 360
 # Names of the image and the label in files of each format, where none are given;
 # OFFICIAL_FIELDS in others.
 _FIELDS = {'folder': ('image', 'label'), 'leaf': ('x', 'y')}
-
-# The client of test examples in memory that belong to no client.
-_NOBODY = 'nobody'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -215,7 +210,7 @@ def _in_memory(parts: labelled.Parts, *, partition: str | None,
     counts = partition_lib.label_counts(train.y, clients)
   is_test_unowned = test is not None and test.clients is None
   if is_test_unowned:
-    test = dataclasses.replace(test, clients=np.full(len(test), _NOBODY))
+    test = dataclasses.replace(test, clients=np.full(len(test), 'nobody'))
   train, test = (
       None if part is None else records.ArraysByClient(
           {'x': part.x, 'y': part.y}, part.clients) for part in (train, test))
@@ -329,7 +324,7 @@ def images(source: task.ClientSource, *, num_classes: int,
   """
   dtype, shape = source.element_spec[IMAGE]
   where = records.where(source, source.client_ids[0])
-  if shape not in _SHAPES:
+  if shape not in ((SIDE, SIDE), (SIDE * SIDE,), (SIDE, SIDE, 1)):
     raise ValueError(f'{where}: images must have the shape [28, 28] or [784], found '
                      f'{list(shape)}')
   if source.element_spec[LABEL][1] != ():

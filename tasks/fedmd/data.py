@@ -44,9 +44,9 @@ class Data:
   Attributes:
     public: Labelled public records; classes 0 to public_classes - 1.
     public_classes: Their number.
-    parties: The private records of each party; classes from 0 on.
+    parties: The private records of each party; labels from 0 to classes - 1.
     test: Private records that no party holds.
-    private_classes: Their number.
+    classes: Number of private classes.
     party: Description of a party.
   """
 
@@ -54,7 +54,7 @@ class Data:
   public_classes: int
   parties: tuple[Labelled, ...]
   test: Labelled
-  private_classes: int
+  classes: int
   party: str
 
 
@@ -179,7 +179,7 @@ def digits(choice: Choice) -> Data:
       public=Labelled(x=x[public], y=y[public]), public_classes=_PUBLIC_DIGITS,
       parties=(_one_kind_per_class(held, y[train], choice) if by_pair else
                _dealt(held, choice)),
-      test=Labelled(x=x[test], y=labels[test]), private_classes=3 if by_pair else 6,
+      test=Labelled(x=x[test], y=labels[test]), classes=3 if by_pair else 6,
       party='a simulated party, with digits of unknown writers')
 
 
@@ -202,7 +202,7 @@ def mnist_letters(choice: Choice, *, data_path: str | os.PathLike[str],
     held, test = _official_letters(cache_dir)
   by_writer = choice.split == 'noniid'
   return Data(
-      public=public, public_classes=10, test=test, private_classes=len(LETTERS),
+      public=public, public_classes=10, test=test, classes=len(LETTERS),
       parties=(_one_writer_each(held, choice) if by_writer else
                _dealt(held, choice, _LETTERS_IN_ALL)),
       party=('one writer' if by_writer else
@@ -273,7 +273,7 @@ def cifar(choice: Choice, *, data_path: str | os.PathLike[str]) -> Data:
     parties = _dealt(held, choice, _CIFAR_IN_ALL)
   return Data(
       public=public, public_classes=10, parties=parties, test=test,
-      private_classes=len(numbers), party='a simulated party, with ' + (
+      classes=len(numbers), party='a simulated party, with ' + (
           'one fine class of every superclass' if by_superclass else 'random images'))
 
 

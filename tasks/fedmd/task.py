@@ -28,29 +28,21 @@ class Party:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FedMdTask:
-  """A FedMD task: distillation between parties.
+class FedMdTask(fedmd_data.Data):
+  """A FedMD task: distillation between parties. Attributes in addition to its data's:
 
   Attributes:
     name: Of the data and of the split.
-    public: Public records with their labels.
+    parties: All parties, with their records.
     public_architectures: The parties' networks with an output for every public
       class.
-    parties: All parties.
-    test: Private records that no party holds.
     architectures: The parties' networks, with `classes` outputs.
-    classes: Number of private classes.
-    party: Description of a party.
   """
 
   name: str
-  public: fedmd_data.Labelled
-  public_architectures: tuple[fedmd_models.Architecture, ...]
   parties: tuple[Party, ...]
-  test: fedmd_data.Labelled
+  public_architectures: tuple[fedmd_models.Architecture, ...]
   architectures: tuple[fedmd_models.Architecture, ...]
-  classes: int
-  party: str
 
   def pooled(self) -> 'FedMdTask':
     """The same task with one party of each architecture, which has all records."""
@@ -112,11 +104,10 @@ def build(task: str, *, split: str, num_clients: int, architectures: Sequence[st
   names = tuple(dict.fromkeys(architectures))
   of_public, of_private = (
       tuple(fedmd_models.build(name, shape, classes) for name in names)
-      for classes in (data.public_classes, data.private_classes))
-  return FedMdTask(
-      name=f'{task} {split}', public=data.public, test=data.test,
-      public_architectures=of_public, architectures=of_private,
-      parties=tuple(
-          Party(private=records, architecture=names.index(name))
-          for records, name in zip(data.parties, itertools.cycle(architectures))),
-      classes=data.private_classes, party=data.party)
+      for classes in (data.public_classes, data.classes))
+  parties = tuple(
+      Party(private=records, architecture=names.index(name))
+      for records, name in zip(data.parties, itertools.cycle(architectures)))
+  return FedMdTask(**{
+      **vars(data), 'name': f'{task} {split}', 'parties': parties,
+      'public_architectures': of_public, 'architectures': of_private})

@@ -272,9 +272,7 @@ def kernel_shapes(name: str, hidden_layers: Sequence[Layer],
     ValueError: If an image is too small for the layers.
   """
   shapes, shape = [], record_shape
-  for layer in hidden_layers:
-    if isinstance(layer, Dropout):
-      continue
+  for layer in (layer for layer in hidden_layers if not isinstance(layer, Dropout)):
     if isinstance(layer, Hidden):
       shapes.append((math.prod(shape), layer.units))
       shape = (layer.units,)

@@ -46,8 +46,6 @@ OUTSIDE = task.Note(
     'the vocabulary was built from the training clients\' own texts: which words and '
     'labels are in it is outside the guarantee; --vocabulary takes a public list')
 
-_TOKENS = 'tokens'
-
 # What vocabularies are built from. Any observer of a run sees its vocabulary.
 PUBLIC, TRAINING_CLIENTS = 'public', 'training clients'
 _FORMAT = 'vocabulary 1'
@@ -179,27 +177,24 @@ def read_vocabulary(path: str | os.PathLike[str]) -> Vocabulary:
     raise ValueError(f'vocabulary {path} does not exist or is not a file')
   try:
     text = path.read_text(encoding='utf-8')
-    if text.lstrip().startswith('{'):
-      return _from_json(json.loads(text))
-    return Vocabulary(
-        words=tuple(line.split()[0] for line in text.splitlines() if line.strip()),
-        made_from=PUBLIC)
+    if not text.lstrip().startswith('{'):
+      return Vocabulary(
+          words=tuple(line.split()[0] for line in text.splitlines() if line.strip()),
+          made_from=PUBLIC)
+    content = json.loads(text)
+    unknown = set(content) - {'format', 'made_from', 'words', 'labels'}
+    if unknown or content.get('format', _FORMAT) != _FORMAT:
+      raise ValueError(
+          f'must have words, and may have labels, made_from and the format '
+          f'{_FORMAT!r}; found {", ".join(map(repr, content))}'[:300])
+    lists = {name: content.get(name, []) for name in ('words', 'labels')}
+    for name, value in lists.items():
+      if not isinstance(value, list):
+        raise ValueError(f'{name} must be a list of texts')
+    return Vocabulary(made_from=content.get('made_from', PUBLIC),
+                      **{name: tuple(value) for name, value in lists.items()})
   except (ValueError, RecursionError) as error:
     raise ValueError(f'vocabulary {path}: {error}') from error
-
-
-def _from_json(content: Mapping[str, Any]) -> Vocabulary:
-  unknown = set(content) - {'format', 'made_from', 'words', 'labels'}
-  if unknown or content.get('format', _FORMAT) != _FORMAT:
-    raise ValueError(
-        f'must have words, and may have labels, made_from and the format '
-        f'{_FORMAT!r}; found {", ".join(map(repr, content))}'[:300])
-  lists = {name: content.get(name, []) for name in ('words', 'labels')}
-  for name, value in lists.items():
-    if not isinstance(value, list):
-      raise ValueError(f'{name} must be a list of texts')
-  return Vocabulary(made_from=content.get('made_from', PUBLIC),
-                    **{name: tuple(value) for name, value in lists.items()})
 
 
 class Posts:
@@ -225,8 +220,8 @@ class Posts:
     self._cache_dir = data_options.get('cache_dir')
     self._with_tags = with_tags
     if text_field is None:
-      text_field = _TOKENS if self._is_official else 'text'
-    self.sentences = sentences if text_field != _TOKENS else (
+      text_field = 'tokens' if self._is_official else 'text'
+    self.sentences = sentences if text_field != 'tokens' else (
         lambda text: [text] if text else [])
     fields = [records.Field(
         name='text', source_name=text_field, kind=records.TEXT)]

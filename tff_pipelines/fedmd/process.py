@@ -34,7 +34,6 @@ _INITIAL, _DIGEST, _REVISIT, _NOISE = range(4)
 _PREDICTED_AT_ONCE = 500
 # Adam (arXiv 1412.6980) with its published defaults, except for Keras's epsilon.
 _BETA_1, _BETA_2, _EPSILON = 0.9, 0.999, 1e-7
-
 LABELS = 'labels'
 
 
@@ -231,87 +230,6 @@ def round_type(image_shape: Sequence[int], records: int) -> tff.StructType:
       predict_images=(np.uint8, [records, *image_shape]), share=np.bool_))
 
 
-def participate(state, data, server, round_, *,
-                architectures: Sequence[Architecture], mean: PredictionMeanParams,
-                initial_epochs: int, private: FitConfig, digest: FitConfig):
-  """Runs a round of one party, in the graph.
-
-  A party that participates for the first time, in whatever round, first fits its
-  own records. If its weights or predictions become NaN or infinite, it keeps the
-  weights that it had, and its predictions are NaN.
-
-  Args:
-    state: Of `party_type`.
-    data: Of `data_type`.
-    server: The server's state.
-    round_: Of `round_type`.
-    architectures: That `state` chooses from.
-    mean: Says what is shared, of how many public records.
-    initial_epochs: As in `build`.
-    private: As in `build`.
-    digest: As in `build`.
-
-  Returns:
-    The new state; logits, float32 [records, classes]; the weight, int32; and an
-    int64[2] key for the noise.
-  """
-  key = keys.derive(state['key'], 0)
-  initial_epochs = tf.where(tf.equal(state['rounds'], 0), initial_epochs, 0)
-  digest_epochs = tf.where(server['known'], round_['digest_epochs'], 0)
-  shape = [mean.records, mean.classes]
-
-  def branch(architecture):
-
-    @tf.function(autograph=False)
-    def fit_own(weights, epochs, key, rate_factor):
-      return fit(
-          architecture, weights, data['images'], data['labels'], epochs, key,
-          kind=LABELS, config=private, rate_factor=rate_factor)
-
-    def run():
-      weights = tf.ensure_shape(state['weights'], [architecture.size])
-      weights = fit_own(
-          weights, initial_epochs, keys.derive(key, _INITIAL), tf.constant(1.0))
-      agreed = tf.cond(
-          server['known'] & (data['weight'] < 0),
-          lambda: agreement(
-              architecture, weights, round_['digest_images'],
-              server['consensus']),
-          lambda: tf.constant(1.0))
-      weights = fit(
-          architecture, weights, round_['digest_images'], server['consensus'],
-          digest_epochs, keys.derive(key, _DIGEST), kind=mean.knowledge,
-          config=digest, rate_factor=round_['rate_factor'])
-      weights = fit_own(
-          weights, round_['revisit_epochs'], keys.derive(key, _REVISIT),
-          round_['rate_factor'])
-      logits = tf.cond(
-          round_['share'],
-          lambda: predict(
-              architecture, weights, round_['predict_images']),
-          lambda: tf.zeros(shape))
-      # Branches of different sizes must have results of one type.
-      return (tf.gather(weights, tf.range(tf.size(weights))),
-              tf.ensure_shape(logits, shape), agreed)
-
-    return run
-
-  weights, logits, agreed = tf.switch_case(
-      state['architecture'], [branch(a) for a in architectures])
-  is_good = (tf.reduce_all(tf.math.is_finite(weights)) &
-             tf.reduce_all(tf.math.is_finite(logits)))
-  new_state = collections.OrderedDict(
-      architecture=state['architecture'], key=keys.derive(state['key'], 1),
-      number=state['number'],
-      rounds=state['rounds'] + tf.cast(is_good, tf.int32),
-      weights=tf.where(is_good, weights, state['weights']))
-  logits = tf.where(is_good, logits, tf.fill(shape, np.float32(np.nan)))
-  by_agreement = tf.cast(
-      tf.round(agreed * tf.cast(-data['weight'], tf.float32)), tf.int32)
-  weight = tf.where(data['weight'] < 0, by_agreement, data['weight'])
-  return new_state, logits, weight, keys.derive(key, _NOISE)
-
-
 def build(architectures: Sequence[Architecture], *,
           image_shape: Sequence[int], mean: PredictionMeanParams,
           initial_epochs: int, private: FitConfig, digest: FitConfig,
@@ -365,13 +283,76 @@ def build(architectures: Sequence[Architecture], *,
 
   @tff.tensorflow.computation(
       party_type(), data_type(image_shape), server_type, announced_type)
-  def party_round(state, data, server, announced):
-    new_state, value, weight, noise_key = participate(
-        state, data, server, announced, architectures=architectures, mean=mean,
-        initial_epochs=initial_epochs, private=private, digest=digest)
+  def participate(state, data, server, round_):
+    """Runs a round of one party, in one graph.
+
+    A party that participates for the first time, in whatever round, first fits its
+    own records. If its weights or predictions become NaN or infinite, it keeps the
+    weights that it had, and its predictions are NaN.
+
+    Args:
+      state: Of `party_type`.
+      data: Of `data_type`.
+      server: The server's state.
+      round_: Of `round_type`.
+
+    Returns:
+      An OrderedDict of `state`, the new one; `value`, logits, float32 [records,
+      classes], in seeded runs with an int64[2] key for the noise; and `weight`, int32.
+    """
+    key = keys.derive(state['key'], 0)
+    own_epochs = tf.where(tf.equal(state['rounds'], 0), initial_epochs, 0)
+    digest_epochs = tf.where(server['known'], round_['digest_epochs'], 0)
+
+    def branch(architecture):
+
+      @tf.function(autograph=False)
+      def fit_own(weights, epochs, key, rate_factor):
+        return fit(
+            architecture, weights, data['images'], data['labels'], epochs, key,
+            kind=LABELS, config=private, rate_factor=rate_factor)
+
+      def run():
+        weights = tf.ensure_shape(state['weights'], [architecture.size])
+        weights = fit_own(
+            weights, own_epochs, keys.derive(key, _INITIAL), tf.constant(1.0))
+        agreed = tf.cond(
+            server['known'] & (data['weight'] < 0),
+            lambda: agreement(architecture, weights, round_['digest_images'],
+                              server['consensus']),
+            lambda: tf.constant(1.0))
+        weights = fit(
+            architecture, weights, round_['digest_images'], server['consensus'],
+            digest_epochs, keys.derive(key, _DIGEST), kind=mean.knowledge,
+            config=digest, rate_factor=round_['rate_factor'])
+        weights = fit_own(
+            weights, round_['revisit_epochs'], keys.derive(key, _REVISIT),
+            round_['rate_factor'])
+        logits = tf.cond(
+            round_['share'],
+            lambda: predict(architecture, weights, round_['predict_images']),
+            lambda: tf.zeros(shape))
+        # Branches of different sizes must have results of one type.
+        return (tf.gather(weights, tf.range(tf.size(weights))),
+                tf.ensure_shape(logits, shape), agreed)
+
+      return run
+
+    weights, logits, agreed = tf.switch_case(
+        state['architecture'], [branch(a) for a in architectures])
+    is_good = (tf.reduce_all(tf.math.is_finite(weights)) &
+               tf.reduce_all(tf.math.is_finite(logits)))
+    new_state = collections.OrderedDict(
+        state, key=keys.derive(state['key'], 1),
+        rounds=state['rounds'] + tf.cast(is_good, tf.int32),
+        weights=tf.where(is_good, weights, state['weights']))
+    logits = tf.where(is_good, logits, tf.fill(shape, np.float32(np.nan)))
+    by_agreement = tf.cast(
+        tf.round(agreed * tf.cast(-data['weight'], tf.float32)), tf.int32)
+    weight = tf.where(data['weight'] < 0, by_agreement, data['weight'])
     if seeded:
-      value = collections.OrderedDict(value=value, key=noise_key)
-    return collections.OrderedDict(state=new_state, value=value, weight=weight)
+      logits = collections.OrderedDict(value=logits, key=keys.derive(key, _NOISE))
+    return collections.OrderedDict(state=new_state, value=logits, weight=weight)
 
   @tff.tensorflow.computation(
       tff.TensorType(np.float32, shape), tf.int32, tf.bool)
@@ -392,7 +373,7 @@ def build(architectures: Sequence[Architecture], *,
       tff.FederatedType(data_type(image_shape), tff.CLIENTS))
   def next_fn(server, announced, parties, data):
     outputs = tff.federated_map(
-        party_round, (parties, data, tff.federated_broadcast(server),
+        participate, (parties, data, tff.federated_broadcast(server),
                       tff.federated_broadcast(announced)))
     averaged = aggregator.next(
         tff.federated_value((), tff.SERVER), outputs['value'], outputs['weight'])

@@ -28,11 +28,6 @@ def _bits(*purpose: Any) -> bytes:
   return hashlib.sha256(' '.join(map(str, purpose)).encode()).digest()[:16]
 
 
-def _key(bits: bytes) -> np.ndarray:
-  """Converts 128 bits to a key, int64[2]."""
-  return np.frombuffer(bits, np.int64).copy()
-
-
 def _fit_config(settings: FedMdSettings, prefix: str) -> process_lib.FitConfig:
   return process_lib.FitConfig(
       learning_rate=getattr(settings, f'{prefix}_learning_rate'),
@@ -79,7 +74,8 @@ def pretrain(task: FedMdTask, settings: FedMdSettings) -> dict[str, np.ndarray]:
         config=_fit_config(settings, 'pretrain')), autograph=False)
     weights = train(
         architecture.initial_weights(seed), task.public.x, task.public.y,
-        np.int32(settings.pretrain_epochs), _key(_bits('pretraining', seed))).numpy()
+        np.int32(settings.pretrain_epochs),
+        np.frombuffer(_bits('pretraining', seed), np.int64)).numpy()
     if not np.all(np.isfinite(weights)):
       raise ValueError(
           f'architecture {architecture.name} has NaN or infinite weights after '
@@ -134,10 +130,11 @@ class FedMdRounds(rounds_lib.Rounds):
         for a in self._task.architectures]
     parties, subsets = [], []
     for i, party in enumerate(self._task.parties):
-      key = _key(secrets.token_bytes(16) if settings.seed is None else
-                 _bits('party', i, settings.seed))
+      bits = (secrets.token_bytes(16) if settings.seed is None else
+              _bits('party', i, settings.seed))
       parties.append(process_lib.new_party(
-          i, party.architecture, initial_weights[party.architecture], key))
+          i, party.architecture, initial_weights[party.architecture],
+          np.frombuffer(bits, np.int64).copy()))
       subsets.append(draw_subset(
           len(party.private), self._plan.draw(i).subset_size, settings.replacement,
           self._seed('subset', i))

@@ -135,14 +135,6 @@ def _curves(rows: Sequence[Row],
   return curves
 
 
-def _draw_errors(axes, curves) -> None:
-  for style, rows in curves:
-    axes.plot(rows.epsilon, rows.mse, markersize=4, linewidth=1.3, **style)
-    axes.fill_between(rows.epsilon, rows.mse_low, rows.mse_high, alpha=0.25,
-                      color=style['color'], linewidth=0)
-  axes.set_yscale('log')
-
-
 def _draw_ratios(axes, curves) -> None:
   axes.axhspan(1 - _CLAIM, 1 + _CLAIM, color='tab:green', alpha=0.12, linewidth=0)
   axes.axhline(1, color='tab:green', linewidth=0.8)
@@ -192,7 +184,11 @@ def draw(path: pathlib.Path, rows: Sequence[Row], *, delta: float) -> None:
   legend = {}
   for (n, d), (top, bottom) in zip(panels, axes.T):
     curves = _curves([row for row in rows if (row['n'], row['d']) == (n, d)], all_bits)
-    _draw_errors(top, curves)
+    for style, own in curves:
+      top.plot(own.epsilon, own.mse, markersize=4, linewidth=1.3, **style)
+      top.fill_between(own.epsilon, own.mse_low, own.mse_high, alpha=0.25,
+                       color=style['color'], linewidth=0)
+    top.set_yscale('log')
     _draw_ratios(bottom, curves)
     top.set_title(f'{n:,} clients, {d:,} coordinates')
     bottom.set_xlabel('epsilon')

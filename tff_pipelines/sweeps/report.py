@@ -44,8 +44,7 @@ class Run:
   @property
   def flags(self) -> list[str]:
     """Flags of the trainer, except for those that may differ when it is resumed."""
-    seeds = ('initial_weights_seed', 'seed') if self.seeded else (
-        'initial_weights_seed',)
+    seeds = ('initial_weights_seed', 'seed')[:1 + self.seeded]
     return [*self.setting.flags, *(f'--{name}={self.repeat}' for name in seeds)]
 
   def prepare(self) -> None:

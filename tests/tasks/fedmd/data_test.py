@@ -33,13 +33,13 @@ def test_digits_are_dealt_out_evenly(parties):
   # Some of the little images are equal, so not by their bytes.
   assert sum(map(len, data.parties)) + len(data.test) <= 1797 - len(data.public)
   assert set(data.public.y) == {0, 1, 2, 3}
-  assert set(data.test.y) == set(range(6)) and data.private_classes == 6
+  assert set(data.test.y) == set(range(6)) and data.classes == 6
   assert data.public.x.shape[1:] == data.test.x.shape[1:] == (8, 8, 1)
 
 
 def test_digits_noniid_have_one_digit_of_every_class():
   data = fedmd_data.digits(Choice(split='noniid', num_clients=4))
-  assert data.private_classes == 3 and set(data.test.y) == {0, 1, 2}
+  assert data.classes == 3 and set(data.test.y) == {0, 1, 2}
   from sklearn import datasets  # pylint: disable=g-import-not-at-top
   digits = datasets.load_digits()
   images = np.rint(digits.images * (255 / 16)).astype(np.uint8)
