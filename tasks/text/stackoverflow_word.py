@@ -18,7 +18,7 @@ import json
 import os
 import pathlib
 import re
-from typing import Any, Iterable, Mapping, Sequence
+from typing import Any, Iterable, Mapping
 
 import numpy as np
 
