@@ -232,7 +232,7 @@ def test_run_on_a_worker_ends_where_one_in_this_process_does(
     (['--noreplacement', '--subset_size=287'], 'subset_size must be at most 286'),
     (['--rounds=0'], 'rounds must be at least 1'),
     (['--public_per_round=721'], 'public_per_round=721 is more than the 720'),
-    (['--architectures=dense2,vgg'], "architectures must be of conv2"),
+    (['--architectures=dense2,vgg'], 'architectures must be one of conv2'),
     (['--bits=4', '--knowledge=softmax'], 'bits=4 leave 5 steps'),
     (['--bits=4'], 'bits is not used with knowledge=argmax'),
     (['--digest_learning_rate=nan'], 'digest_learning_rate must be a finite number'),
