@@ -1,6 +1,7 @@
 """The runs of a sweep, started, resumed and compared: a table and a figure."""
 
 from collections.abc import Sequence
+import csv
 import ctypes
 import dataclasses
 import json
@@ -16,7 +17,6 @@ import time
 
 from tff_pipelines.accounting import decimals
 from tff_pipelines.experiment import files
-from tff_pipelines.experiment import records as records_lib
 from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.sweeps import settings as settings_lib
 
@@ -173,8 +173,8 @@ def collect(runs: Sequence[Run]) -> list[Result]:
     held_out, metric = first['headline_of'], first['headline']
     values = [summary['held_out'][held_out][metric] for summary in summaries]
     name = f'{held_out}/{metric}'
-    tables = [records_lib.read_metrics(run.folder / RUN / files.METRICS, 'round')
-              for run in repeats]
+    tables = [csv.DictReader((run.folder / RUN / files.METRICS).read_text(
+        encoding='utf-8').splitlines()) for run in repeats]
     largest = {}
     for key in ('epsilon', 'epsilon_if_unseeded'):
       epsilons = [summary[key] for summary in summaries]
@@ -182,7 +182,7 @@ def collect(runs: Sequence[Run]) -> list[Result]:
     by_setting.append(Result(
         name=setting.name, metric=name, **largest,
         values=[math.nan if value is None else value for value in values],
-        curves=[[(number, float(row[name])) for number, row in table.items()
+        curves=[[(int(row['round']), float(row[name])) for row in table
                  if row.get(name)] for table in tables],
         delta=None if set(largest.values()) == {None} else first['delta'],
         noise_multiplier=first['noise_multiplier']))
