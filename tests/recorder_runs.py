@@ -94,7 +94,8 @@ def _sampler(sampling: str, **arguments: Any) -> Any:
 
 def _probe_cohorts() -> list[str]:
   key = _looked_up('client_key', (
-      'tff_pipelines.simulation.cohorts', 'tff_pipelines.experiment.cohorts'))
+      'tff_pipelines.simulation.contexts', 'tff_pipelines.simulation.cohorts',
+      'tff_pipelines.experiment.cohorts'))
   lines = []
   for sampling, cohort in (('poisson', 6.5), ('fixed', 6), ('none', 20)):
     for seed in (0, 3):

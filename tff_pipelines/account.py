@@ -29,18 +29,12 @@ Which flags matter:
 Exit codes: 0; 1 if the chain of a ledger does not hold; 2 for a wrong flag.
 """
 
-from collections.abc import Sequence
 import sys
 
 from tff_pipelines.experiment import cli
 from tff_pipelines.queries.settings import AccountSettings
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-  """Runs the program; see `cli.start`."""
-  return cli.start(
-      __doc__, AccountSettings, 'tff_pipelines.queries.run:answer', arguments)
-
+main = cli.program(__doc__, AccountSettings, 'tff_pipelines.queries.run:answer')
 
 if __name__ == '__main__':
   sys.exit(main())

@@ -18,18 +18,12 @@ command continues a sweep that was stopped, another one adds to it.
 Exit codes: 0; 2 for a wrong flag or a folder that can't be used.
 """
 
-from collections.abc import Sequence
 import sys
 
 from tff_pipelines.experiment import cli
 from tff_pipelines.mean.settings import MeanSettings
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-  """Runs the program; see `cli.start`."""
-  return cli.start(
-      __doc__, MeanSettings, 'tff_pipelines.mean.run:estimate_means', arguments)
-
+main = cli.program(__doc__, MeanSettings, 'tff_pipelines.mean.run:estimate_means')
 
 if __name__ == '__main__':
   sys.exit(main())

@@ -15,18 +15,12 @@ dp_fl also leave checkpoints, metrics and a figure. --resume continues a run.
 Exit codes: 0; 2 for a wrong flag, bad data or a folder that can't be used.
 """
 
-from collections.abc import Sequence
 import sys
 
 from tff_pipelines.experiment import cli
 from tff_pipelines.ldp.settings import BaselineSettings
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-  """Runs the program; see `cli.start`."""
-  return cli.start(
-      __doc__, BaselineSettings, 'tff_pipelines.ldp.baselines:run', arguments)
-
+main = cli.program(__doc__, BaselineSettings, 'tff_pipelines.ldp.baselines:run')
 
 if __name__ == '__main__':
   sys.exit(main())

@@ -9,18 +9,12 @@ measured by drawing, with 95% intervals.
 Exit codes: 0; 2 for a wrong flag or a file that can't be written.
 """
 
-from collections.abc import Sequence
 import sys
 
 from tff_pipelines.experiment import cli
 from tff_pipelines.ldp.settings import FigureSettings
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-  """Runs the program; see `cli.start`."""
-  return cli.start(
-      __doc__, FigureSettings, 'tff_pipelines.ldp.mechanisms_figure:run', arguments)
-
+main = cli.program(__doc__, FigureSettings, 'tff_pipelines.ldp.mechanisms_figure:run')
 
 if __name__ == '__main__':
   sys.exit(main())

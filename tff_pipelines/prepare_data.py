@@ -13,7 +13,6 @@ ships. A copy that is stopped leaves nothing. --purge deletes the copies of trai
 Exit codes: 0; 2 for a wrong flag, bad data or a file that can't be written.
 """
 
-from collections.abc import Sequence
 import dataclasses
 import json
 import os
@@ -119,11 +118,7 @@ def prepare(settings: PrepareSettings) -> None:
     print(f'warning: {skipped}')
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-  """Runs the program; see `cli.start`."""
-  return cli.start(
-      __doc__, PrepareSettings, 'tff_pipelines.prepare_data:prepare', arguments)
-
+main = cli.program(__doc__, PrepareSettings, 'tff_pipelines.prepare_data:prepare')
 
 if __name__ == '__main__':
   sys.exit(main())

@@ -18,18 +18,12 @@ own epsilon; all together spend more, which is not computed.
 Exit codes: 0; 2 for a wrong flag, a run that failed or a folder of other runs.
 """
 
-from collections.abc import Sequence
 import sys
 
 from tff_pipelines.experiment import cli
 from tff_pipelines.sweeps.settings import SweepSettings
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-  """Runs the program; see `cli.start`."""
-  return cli.start(
-      __doc__, SweepSettings, 'tff_pipelines.sweeps.report:sweep', arguments)
-
+main = cli.program(__doc__, SweepSettings, 'tff_pipelines.sweeps.report:sweep')
 
 if __name__ == '__main__':
   sys.exit(main())

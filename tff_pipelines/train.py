@@ -12,17 +12,12 @@ that was stopped, in whatever way, continues with --resume.
 Exit codes: 0; 2 for a wrong flag, bad data or a folder that can't be used.
 """
 
-from collections.abc import Sequence
 import sys
 
 from tff_pipelines.experiment import cli
 from tff_pipelines.fedavg.settings import TrainSettings
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-  """Runs the program; see `cli.start`."""
-  return cli.start(__doc__, TrainSettings, 'tff_pipelines.fedavg.run:train', arguments)
-
+main = cli.program(__doc__, TrainSettings, 'tff_pipelines.fedavg.run:train')
 
 if __name__ == '__main__':
   sys.exit(main())

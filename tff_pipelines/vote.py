@@ -14,17 +14,12 @@ A run that was stopped, in whatever way, continues with --resume.
 Exit codes: 0; 2 for a wrong flag, bad data or a folder that can't be used.
 """
 
-from collections.abc import Sequence
 import sys
 
 from tff_pipelines.experiment import cli
 from tff_pipelines.voting.settings import VoteSettings
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-  """Runs the program; see `cli.start`."""
-  return cli.start(__doc__, VoteSettings, 'tff_pipelines.voting.run:vote', arguments)
-
+main = cli.program(__doc__, VoteSettings, 'tff_pipelines.voting.run:vote')
 
 if __name__ == '__main__':
   sys.exit(main())

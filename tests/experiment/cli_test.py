@@ -26,7 +26,7 @@ Exit codes: 0.
 PROGRAMS = sorted(
     '.'.join(path.relative_to(launcher.ROOT).with_suffix('').parts)
     for path in (launcher.ROOT / 'tff_pipelines').rglob('*.py')
-    if 'return cli.start(' in path.read_text(encoding='utf-8'))
+    if 'main = cli.program(' in path.read_text(encoding='utf-8'))
 
 _seen: list[settings_lib.Settings] = []
 

@@ -22,7 +22,7 @@ from tff_pipelines.experiment import rounds as rounds_lib
 from tff_pipelines.experiment import run
 from tff_pipelines.experiment import settings as settings_lib
 from tff_pipelines.experiment.settings import setting
-from tff_pipelines.simulation import cohorts
+from tff_pipelines.simulation import contexts
 
 _CLIP = 1.0
 
@@ -101,7 +101,7 @@ class MeanRounds(rounds_lib.Rounds):
         seed=0, repeat=0, vectors='sphere')
     if settings.seed is not None:  # Then every client brings the key of its noise.
       values = [collections.OrderedDict(
-          value=vector, key=cohorts.client_key(settings.seed, index, client))
+          value=vector, key=contexts.client_key(settings.seed, index, client))
                 for client, vector in enumerate(vectors)]
     output = self._process.next(state['sum'], list(values))
     mean = np.asarray(output.result, np.float32) / settings.num_clients
@@ -147,16 +147,13 @@ class MeanExperiment(run.Experiment):
 # The program: tff_pipelines/NAME.py.
 
 
-def main(arguments=None) -> int:
-  """Runs; the exit code."""
-  return cli.start(__doc__, MeanSettings,
-                   'tests.experiment.smallest_family:release_means', arguments)
-
-
 def release_means(settings: MeanSettings) -> dict[str, Any]:
   """Runs, or resumes, and reports; returns the summary."""
   return MeanExperiment(settings).run()
 
+
+main = cli.program(
+    __doc__, MeanSettings, 'tests.experiment.smallest_family:release_means')
 
 if __name__ == '__main__':
   sys.exit(main())

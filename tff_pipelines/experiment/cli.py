@@ -5,7 +5,8 @@ can't be used), as one line on standard error; 130 for an interrupt. Anything el
 a fault of the program and keeps its traceback.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+import functools
 import importlib
 import os
 import re
@@ -119,6 +120,12 @@ def start(doc: str, cls: type[settings_lib.Settings], run: str,
   except (ValueError, OSError) as error:
     print('error:', ' '.join(str(error).split()), file=sys.stderr)
     return USER_ERROR
+
+
+def program(doc: str, cls: type[settings_lib.Settings],
+            run: str) -> Callable[..., int]:
+  """The `main` of a program, which takes its arguments; see `start`."""
+  return functools.partial(start, doc, cls, run)
 
 
 def moved(old: str, new: str, main: Any) -> NoReturn:

@@ -15,7 +15,7 @@ from tff_pipelines.accounting import schemes
 from tff_pipelines.experiment import rounds as rounds_lib
 from tff_pipelines.fedavg import chunked
 from tff_pipelines.fedavg import evaluation
-from tff_pipelines.simulation import cohorts
+from tff_pipelines.simulation import contexts
 
 
 def reads_by_id(task: Task) -> bool:
@@ -66,7 +66,7 @@ class ClientReader:
                     for name, (dtype, shape) in source.element_spec.items()}
       value['examples'] = collections.OrderedDict(sorted(examples.items()))
     if self._seed is not None:
-      value['key'] = cohorts.client_key(self._seed, round_index, client)
+      value['key'] = contexts.client_key(self._seed, round_index, client)
     return value
 
   def read_all(self, clients: np.ndarray, round_index: int,

@@ -18,17 +18,12 @@ continues with --resume.
 Exit codes: 0; 2 for a wrong flag, bad data or a folder that can't be used.
 """
 
-from collections.abc import Sequence
 import sys
 
 from tff_pipelines.experiment import cli
 from tff_pipelines.fedmd.settings import FedMdSettings
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-  """Runs the program; see `cli.start`."""
-  return cli.start(__doc__, FedMdSettings, 'tff_pipelines.fedmd.run:distill', arguments)
-
+main = cli.program(__doc__, FedMdSettings, 'tff_pipelines.fedmd.run:distill')
 
 if __name__ == '__main__':
   sys.exit(main())

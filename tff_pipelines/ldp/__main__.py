@@ -20,17 +20,12 @@ for.
 Exit codes: 0; 2 for a wrong flag, bad data or a folder that can't be used.
 """
 
-from collections.abc import Sequence
 import sys
 
 from tff_pipelines.experiment import cli
 from tff_pipelines.ldp.settings import LdpSettings
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-  """Runs the program; see `cli.start`."""
-  return cli.start(__doc__, LdpSettings, 'tff_pipelines.ldp.run:run', arguments)
-
+main = cli.program(__doc__, LdpSettings, 'tff_pipelines.ldp.run:run')
 
 if __name__ == '__main__':
   sys.exit(main())

@@ -30,7 +30,7 @@ from tff_pipelines.ldp import report
 from tff_pipelines.ldp import student as student_lib
 from tff_pipelines.ldp.settings import DataSettings
 from tff_pipelines.ldp.settings import LdpSettings
-from tff_pipelines.simulation import cohorts
+from tff_pipelines.simulation import contexts
 
 # File of a run's folder that keeps the student.
 STUDENT = 'student.npz'
@@ -250,7 +250,7 @@ class LdpRounds(rounds_lib.ChargedRounds):
     owners = [collections.OrderedDict(
         weights=teachers[owner % len(teachers)],
         queries=np.arange(query, count, groups, dtype=np.int32),
-        **({} if seed is None else {'key': cohorts.client_key(seed, first, owner)}))
+        **({} if seed is None else {'key': contexts.client_key(seed, first, owner)}))
               for query in range(min(count, groups))
               for owner in process.owners_of(
                   first + query, groups=groups,

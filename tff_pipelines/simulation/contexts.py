@@ -8,8 +8,10 @@ as secure aggregation would give, without the cryptography. Every report says
 
 from collections.abc import Iterator
 import contextlib
+import hashlib
 import os
 
+import numpy as np
 import tensorflow_federated as tff
 
 from tff_pipelines.simulation import in_process
@@ -74,3 +76,13 @@ def simulation(*, num_workers: int = 0) -> Iterator[None]:
   """TFF's default context is one by `started` within the block."""
   with started(num_workers=num_workers) as context, installed(context):
     yield
+
+
+def client_key(simulation_seed: int, round_index: int, client: int) -> np.ndarray:
+  """The key of a client in a round of a seeded run, int64 of shape [2].
+
+  Clients of a run without a seed take their keys from the operating system.
+  """
+  digest = hashlib.sha256(
+      f'client {simulation_seed} {round_index} {client}'.encode()).digest()
+  return np.frombuffer(digest[:16], np.int64).copy()

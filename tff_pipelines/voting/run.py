@@ -16,7 +16,7 @@ from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.experiment import rounds as rounds_lib
 from tff_pipelines.fedavg import report as fedavg_report
 from tff_pipelines.learning import adam
-from tff_pipelines.simulation import cohorts
+from tff_pipelines.simulation import contexts
 from tff_pipelines.voting import agents
 from tff_pipelines.voting import baselines
 from tff_pipelines.voting import features as features_lib
@@ -84,7 +84,7 @@ class VoteRounds(rounds_lib.Rounds):
     # Values of `fedavg.process.client_type`.
     values = [collections.OrderedDict(
         examples=collections.OrderedDict(sorted(seen.agents.examples(agent).items())),
-        **({} if seed is None else {'key': cohorts.client_key(seed, 1, number)}))
+        **({} if seed is None else {'key': contexts.client_key(seed, 1, number)}))
               for number, agent in enumerate(seen.agents.client_ids)]
     unlabelled = seen.public if settings.adversarial_strength > 0 else None
     output = voting.next(
