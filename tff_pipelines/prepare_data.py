@@ -25,6 +25,7 @@ from tasks.sources import records
 from tasks.sources import rows
 from tff_pipelines.experiment import cli
 from tff_pipelines.experiment import files
+from tff_pipelines.experiment import report
 from tff_pipelines.experiment import settings as settings_lib
 from tff_pipelines.experiment.settings import setting
 from tff_pipelines.fedavg import settings as fedavg_settings
@@ -109,9 +110,8 @@ def prepare(settings: PrepareSettings) -> None:
   clients, examples = store.write(
       settings.output, parts, fields=fields, skips=skips, identity=identity)
   if label_counts is not None:
-    from tff_pipelines.fedavg import partition_figure  # pylint: disable=g-import-not-at-top
-    figure = f'{settings.output}.{partition_figure.FIGURE}'
-    partition_figure.draw(label_counts, figure)
+    figure = f'{settings.output}.{report.LABELS_FIGURE}'
+    report.draw_labels(label_counts, figure)
     print(f'labels of the clients are drawn in {figure}')
   print(f'{settings.output}: {clients:,} clients, {examples:,} examples')
   if (skipped := skips.describe()) is not None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tasks.task import Breakdown
-from tff_pipelines.fedavg import breakdown as breakdown_report
+from tff_pipelines.fedavg import report
 
 # Rows are true: 'a' 4, 'b' 6, 'c' never, 'd' 2.
 CONFUSION = np.array(
@@ -22,7 +22,7 @@ def _breakdown(names='abcd', **changes):
 
 
 def _described(counts=COUNTS, outside=False, **changes):
-  result = breakdown_report.describe(
+  result = report.describe_breakdown(
       _breakdown(**changes), counts, outside_guarantee=outside)
   return json.loads(json.dumps(result, allow_nan=False))
 
@@ -75,11 +75,11 @@ def test_set_without_examples_has_nothing_to_say():
   described = _described(counts)
   assert (described['count'], described['constant']) == (0, None)
   assert described['classes'] == []
-  assert breakdown_report.lines('test', described) == []
+  assert report.breakdown_lines('test', described) == []
 
 
 def test_lines_for_people_name_the_set_and_what_is_outside_the_guarantee():
-  lines = breakdown_report.lines('test_examples', _described(outside=True))
+  lines = report.breakdown_lines('test_examples', _described(outside=True))
   assert len(lines) == 3
   assert all(line.startswith('test_examples, outside the guarantee, ')
              for line in lines)
@@ -87,7 +87,7 @@ def test_lines_for_people_name_the_set_and_what_is_outside_the_guarantee():
   assert "'b' 67% of 6; 'a' 75% of 4; 'd' 0% of 2" in lines[1]
   assert 'the same for all would be 50.0%' in lines[1]
   assert "'b' taken for 'a' 2" in lines[2]
-  inside = breakdown_report.lines('test_clients', _described())
+  inside = report.breakdown_lines('test_clients', _described())
   assert not any('outside' in line for line in inside)
 
 
@@ -95,16 +95,16 @@ def test_lines_leave_out_groups_that_never_occurred():
   # 'c' is in the summary, as it was predicted, but has no share that was right.
   described = _described(groups={'early': [0, 1], 'c': [2]})
   assert [group['name'] for group in described['groups']] == ['early', 'c']
-  lines = breakdown_report.lines('test', described)
+  lines = report.breakdown_lines('test', described)
   assert lines[0] == "test, right by group: 'early' 70% of 10"
 
 
 def test_weakest_classes_are_named_in_one_line():
-  assert breakdown_report.weakest(_described()) == (
+  assert report.weakest(_described()) == (
       "letter 'd' 0% of 2, 'b' 67% of 6, 'a' 75% of 4")
   # Classes that never occurred have no accuracy.
   unseen = {name: np.array([0.0, 2.0, 5.0, 9.0]) for name in ('occurred', 'right')}
   described = _described({**unseen, 'predicted': np.ones(4)})
-  assert "'a'" not in breakdown_report.weakest(described)
+  assert "'a'" not in report.weakest(described)
   nothing = {name: np.zeros(4) for name in ('occurred', 'right', 'predicted')}
-  assert breakdown_report.weakest(_described(nothing)) is None
+  assert report.weakest(_described(nothing)) is None

@@ -15,7 +15,6 @@ from tff_pipelines.accounting import schemes
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import records as records_lib
 from tff_pipelines.experiment import rounds as rounds_lib
-from tff_pipelines.fedavg import evaluation
 from tff_pipelines.fedavg import local_training
 from tff_pipelines.fedavg import loop
 from tff_pipelines.fedavg import process as process_lib
@@ -80,7 +79,6 @@ def _rounds(plan, process=None, rates=(), **config):
   built, set_cohort_size = _process(plan, *rates)
   return loop.FedAvgRounds(
       process or built, task=TASK, scheme=plan.scheme, set_cohort_size=set_cohort_size,
-      evaluator=evaluation.Evaluator(TASK.model, TASK.held_out), headline='accuracy',
       **{'rounds': ROUNDS, **config})
 
 
@@ -333,7 +331,6 @@ def test_state_of_the_sampling_scheme_is_committed_with_a_round(tmp_path):
     states.append(rounds_lib.run(loop.FedAvgRounds(
         process, task=TASK, set_cohort_size=set_cohort_size,
         scheme=_Counting(population=POPULATION, cohort_size=4.0),
-        evaluator=evaluation.Evaluator(TASK.model, TASK.held_out), headline='accuracy',
         rounds=rounds), plan, records))
   assert [int(state['scheme']['count']) for state in states] == [2, 3]
 

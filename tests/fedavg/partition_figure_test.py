@@ -1,10 +1,10 @@
-"""Tests of tff_pipelines.fedavg.partition_figure."""
+"""Tests of the figure of simulated clients' labels."""
 
 import matplotlib.image
 import numpy as np
 import pytest
 
-from tff_pipelines.fedavg import partition_figure
+from tff_pipelines.experiment import report
 
 
 def _colours(path):
@@ -18,7 +18,7 @@ def _colours(path):
 def test_bars_are_as_long_as_the_counts_are_large(tmp_path):
   path = tmp_path / 'f.png'
   # Three quarters of the examples have label 0, drawn in matplotlib's first colour.
-  partition_figure.draw(np.array([[3, 0], [6, 3]]), path)
+  report.draw_labels(np.array([[3, 0], [6, 3]]), path)
   colours = _colours(path)
   first, second = (colours[tuple(colour)] for colour in (
       [31, 119, 180], [255, 127, 14]))
@@ -30,7 +30,7 @@ def test_bars_are_as_long_as_the_counts_are_large(tmp_path):
 def test_any_number_of_clients_and_labels_is_drawn(tmp_path, clients, classes):
   path = tmp_path / 'f.png'
   counts = np.random.default_rng(0).integers(1, 5, size=[clients, classes])
-  partition_figure.draw(counts, path)
+  report.draw_labels(counts, path)
   figure = matplotlib.image.imread(path)
   assert min(figure.shape[:2]) > 300 and figure[:, :, :3].std() > 0.05
   assert len(_colours(path)) > classes

@@ -16,7 +16,6 @@ from tff_pipelines.accounting import mechanisms
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import records as records_lib
 from tff_pipelines.experiment import report as report_lib
-from tff_pipelines.fedavg import partition_figure
 from tff_pipelines.fedavg import report
 from tff_pipelines.fedavg.plan import FedAvgPlan
 
@@ -286,7 +285,7 @@ def test_labels_of_a_users_clients_are_drawn_under_diagnostics_only(
       'test', test_of_files=of_files, label_counts=np.array([[1, 2, 3], [3, 2, 1]]))
   result, outcome, _ = _reported(
       plan, _records(plan, tmp_path / 'run'), task, results)
-  name = partition_figure.FIGURE
+  name = report_lib.LABELS_FIGURE
   assert (name in outcome.figures) == drawn
   if drawn:
     outcome.figures[name](tmp_path / name)

@@ -21,7 +21,6 @@ from aggregators import keys
 from tests import tiny_task
 from tff_pipelines.simulation import contexts
 from tff_pipelines.simulation import in_process
-from tff_pipelines.simulation import in_process_graph
 from tff_pipelines.simulation import in_process_values
 
 SEQUENCE = tff.SequenceType(np.int32)
@@ -399,9 +398,9 @@ def test_contexts_used_by_several_threads_draw_different_keys(in_process):
 
 def test_loops_of_the_old_kind_draw_a_fresh_key_in_each_round(in_process, monkeypatch):
   fed = []
-  find = in_process_graph.Graph._find_fresh_keys
+  find = in_process.Graph._find_fresh_keys
   monkeypatch.setattr(
-      in_process_graph.Graph, '_find_fresh_keys',
+      in_process.Graph, '_find_fresh_keys',
       lambda self, types: fed.append((types, find(self, types))) or fed[-1][1])
 
   def loop():
@@ -428,7 +427,7 @@ def test_kernel_entropy_is_fed_where_it_can_be(in_process, monkeypatch):
   drawn = []
   real = os.urandom
   monkeypatch.setattr(
-      in_process_graph.os, 'urandom', lambda n: drawn.append(real(n)) or drawn[-1])
+      in_process.os, 'urandom', lambda n: drawn.append(real(n)) or drawn[-1])
   result = tff.tensorflow.computation(
       lambda: (keys.fresh(), keys.derive(keys.fresh(), 3)))()
   first, second = (np.frombuffer(x, np.int64) for x in drawn)

@@ -100,22 +100,20 @@ def check_writable(path: str | os.PathLike[str], name: str) -> None:
         f'{name}={os.fspath(path)} can\'t be written: {target}{reason}') from None
 
 
-def check_folder(folder: str | os.PathLike[str], *, resume: bool,
-                 name: str = 'output_dir') -> None:
+def check_folder(folder: str | os.PathLike[str], *, resume: bool) -> None:
   """Raises ValueError unless a run can be started, or resumed, in `folder`."""
   path = pathlib.Path(folder)
   if path.exists() and not path.is_dir():
-    raise ValueError(f'{name}={os.fspath(folder)} must be a folder, found a file')
-  check_writable(folder, name)
+    raise ValueError(f'output_dir={folder} must be a folder, found a file')
+  check_writable(folder, 'output_dir')
   if (path / CONFIGURATION).exists():
     if not resume:
       raise ValueError(
-          f'{name}={os.fspath(folder)} holds a run already: pass --resume to '
-          'continue it, or choose another folder')
+          f'output_dir={folder} holds a run already: pass --resume to continue it, or '
+          'choose another folder')
   elif path.exists() and not all(_is_partial(entry) for entry in path.iterdir()):
     raise ValueError(
-        f'{name}={os.fspath(folder)} is not empty and holds no run: choose another '
-        'folder')
+        f'output_dir={folder} is not empty and holds no run: choose another folder')
 
 
 def _is_partial(path: pathlib.Path) -> bool:

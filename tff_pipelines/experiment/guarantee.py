@@ -256,10 +256,8 @@ class Plan(abc.ABC):
 
   def released(self, rounds: int) -> base.Event:
     """Everything that the first `rounds` rounds release."""
-    counts = collections.Counter(map(self.event, range(1, rounds + 1)))
-    events = tuple(combinators.SelfComposed(event=event, count=count)
-                   for event, count in counts.items())
-    return events[0] if len(events) == 1 else combinators.Composed(events=events)
+    return combinators.composed(
+        collections.Counter(map(self.event, range(1, rounds + 1))))
 
   @functools.cached_property
   def adjacency(self) -> str:
@@ -279,25 +277,23 @@ class Plan(abc.ABC):
       server: Whether the observer knows the cohorts, so that sampling clients does
         not amplify.
     """
-    amplification = 'none' if server else self.amplification
-    event = event.without_sampling() if server else event
+    amplification, unsampled = self.amplification, event.without_sampling()
+    if server:
+      amplification, event = 'none', unsampled
     consumed = noise_budget.consumed_by(
         event, self.total_variation and releases * self.total_variation, self.delta,
         amplification)
     result = accountant.guarantee(
         event, noise_budget.remaining(self.delta, consumed), accountant=self.accountant,
         amplification=amplification, population=self.population)
-    caveats_of_bound = list(result.warnings)
-    if noise_budget.is_too_much(consumed, self.delta):
-      caveats_of_bound.append(Caveat(
-          'epsilon of ideal distributions',
-          'epsilon is that of ideal distributions: at such an epsilon the sampling '
-          f'error of the noise would consume {consumed:.3g} of delta, more than half'))
+    ideal = () if not noise_budget.is_too_much(consumed, self.delta) else (Caveat(
+        'epsilon of ideal distributions',
+        'epsilon is that of ideal distributions: at such an epsilon the sampling '
+        f'error of the noise would consume {consumed:.3g} of delta, more than half'),)
     return Bound(
         epsilon=result.epsilon, consumed_delta=consumed, order=result.order,
-        accountant=result.accountant, caveats=tuple(caveats_of_bound),
-        amplification=(
-            None if event.without_sampling() == event else result.amplification))
+        accountant=result.accountant, caveats=(*result.warnings, *ideal),
+        amplification=None if unsampled == event else result.amplification)
 
   def epsilon(self, rounds: int, repeats: int = 0) -> float:
     """Epsilon against the observers; 0 after no rounds.

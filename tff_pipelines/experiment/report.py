@@ -13,12 +13,15 @@ import pathlib
 import textwrap
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from tff_pipelines.accounting import caveats as caveats_lib
 from tff_pipelines.accounting import decimals
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import guarantee as guarantee_lib
 
 VERSION = 2
+LABELS_FIGURE = 'clients.png'
 
 _WIDTH = 80
 _LABEL = 12
@@ -369,5 +372,42 @@ def draw(path: pathlib.Path, curves: Sequence[Curve], *, title: str, xlabel: str
     other.set_ylabel(right.label, color='tab:red')
     other.set_ylim(bottom=0)
   axes.set_title(title, fontsize=10)
+  figure.tight_layout()
+  figure.savefig(path, dpi=120)
+
+
+def draw_labels(label_counts: np.ndarray, path: str | os.PathLike[str]) -> None:
+  """Draws how often simulated clients have each label: a stacked bar per client.
+
+  Args:
+    label_counts: [clients, classes], how often each client has each label. Of
+      simulated clients only: of real ones it is private. The figure is as private
+      as the examples that they have.
+    path: Path of the PNG file, overwritten.
+  """
+  import matplotlib  # pylint: disable=g-import-not-at-top
+  from matplotlib import figure as figure_lib  # pylint: disable=g-import-not-at-top
+  clients, classes = label_counts.shape
+  shown = label_counts[:200]  # More bars would be thinner than a pixel.
+  figure = figure_lib.Figure(figsize=(9, 4.2))
+  axes = figure.subplots()
+  if has_legend := classes <= 20:  # One of more labels would cover the figure.
+    colors = matplotlib.colormaps['tab10' if classes <= 10 else 'tab20'].colors
+  else:
+    colors = matplotlib.colormaps['turbo'](np.linspace(0.0, 1.0, classes))
+  edges = np.arange(len(shown) + 1) - 0.5
+  tops = np.cumsum(shown, axis=1)
+  for label in range(classes):
+    # One shape a label: separate bars would take seconds.
+    axes.stairs(tops[:, label], edges, baseline=tops[:, label] - shown[:, label],
+                fill=True, color=colors[label], label=str(label))
+  axes.set_xlim(edges[0], edges[-1])
+  axes.set_ylim(0, 1.02 * tops.max())
+  axes.set_xlabel('client' if len(shown) == clients else
+                  f'client (the first {len(shown)} of {clients:,})')
+  axes.set_ylabel('examples, by label' if has_legend else
+                  f'examples, by label, 0 (blue) to {classes - 1} (red)')
+  if has_legend:
+    axes.legend(fontsize=7, ncol=2, loc='center left', bbox_to_anchor=(1.0, 0.5))
   figure.tight_layout()
   figure.savefig(path, dpi=120)

@@ -2,19 +2,22 @@
 
 import collections
 from collections.abc import Callable, Mapping
+import dataclasses
 import hashlib
 import math
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tasks import task as task_lib
+from tasks.task import Examples
+from tasks.task import Model
 from tasks.task import Task
 from tff_pipelines.accounting import schemes
 from tff_pipelines.experiment import rounds as rounds_lib
 from tff_pipelines.fedavg import chunked
-from tff_pipelines.fedavg import evaluation
 from tff_pipelines.simulation import contexts
 
 
@@ -27,20 +30,19 @@ def reads_by_id(task: Task) -> bool:
           and not task.skips.enabled)
 
 
+@dataclasses.dataclass(frozen=True)
 class ClientReader:
-  """Reads the values of clients in a round."""
+  """Reads the values of clients in a round.
 
-  def __init__(self, task: Task, simulation_seed: int | None, by_id: bool = False):
-    """Initializes the reader.
+  Attributes:
+    task: Task with the clients.
+    simulation_seed: Seed of the clients' keys; None for none.
+    by_id: Whether the process reads the clients itself.
+  """
 
-    Args:
-      task: Task with the clients.
-      simulation_seed: Seed of the clients' keys; None for none.
-      by_id: Whether the process reads the clients itself.
-    """
-    self._task = task
-    self._seed = simulation_seed
-    self._by_id = by_id
+  task: Task
+  simulation_seed: int | None
+  by_id: bool = False
 
   def read(self, client: int, round_index: int):
     """An OrderedDict of type `process.client_type` for a client's index.
@@ -52,21 +54,21 @@ class ClientReader:
     Raises:
       tasks.task.BadClientError: If its data are bad and not to be skipped.
     """
-    source = self._task.train
+    source = self.task.train
     client_id = source.client_ids[client]
     value = collections.OrderedDict()
-    if self._by_id:
+    if self.by_id:
       value['client_id'] = client_id
     else:
       try:
         examples = source.examples(client_id)
       except task_lib.BadClientError as error:
-        self._task.skips.client(client_id, error)
+        self.task.skips.client(client_id, error)
         examples = {name: np.zeros((0, *shape), dtype)
                     for name, (dtype, shape) in source.element_spec.items()}
       value['examples'] = collections.OrderedDict(sorted(examples.items()))
-    if self._seed is not None:
-      value['key'] = contexts.client_key(self._seed, round_index, client)
+    if self.simulation_seed is not None:
+      value['key'] = contexts.client_key(self.simulation_seed, round_index, client)
     return value
 
   def read_all(self, clients: np.ndarray, round_index: int,
@@ -85,9 +87,9 @@ class ClientReader:
 
     Errors of graphs name neither the file nor the client.
     """
-    if self._by_id:
+    if self.by_id:
       for client in clients:
-        self._task.train.examples(self._task.train.client_ids[client])
+        self.task.train.examples(self.task.train.client_ids[client])
 
 
 def _reporting(selected: np.ndarray, dropout_rate: float, round_index: int,
@@ -105,6 +107,76 @@ def _reporting(selected: np.ndarray, dropout_rate: float, round_index: int,
   return selected[scheme.sample(round_index)]
 
 
+class Evaluator:
+  """Evaluates weights on named sets of held-out examples."""
+
+  def __init__(self, model: Model, held_out: Mapping[str, Examples]):
+    """Initializes the evaluator.
+
+    Args:
+      model: Its `metrics` are computed.
+      held_out: Name of a set -> its examples, arrays.
+    """
+    self._held_out = {
+        name: {key: np.asarray(value) for key, value in examples.items()}
+        for name, examples in held_out.items()}
+    self._batch = model.evaluation_batch
+    self._batch_metrics = tf.function(model.metrics, reduce_retracing=True)
+    self._batch_counts = model.breakdown and tf.function(
+        model.breakdown.count, reduce_retracing=True)
+
+  def evaluate(self, weights) -> dict[str, dict[str, float]]:
+    """Name of the set -> metric -> value, a mean over its examples."""
+    return {
+        name: {metric: float(total / weight) if weight > 0 else math.nan
+               for metric, (total, weight) in totals.items()}
+        for name, totals in self._totals(self._batch_metrics, weights).items()}
+
+  def breakdown(self, weights) -> dict[str, dict[str, np.ndarray]]:
+    """How predictions divide over classes; empty if the model does not say.
+
+    Returns:
+      Name of the set -> float64 counts: 'occurred', 'right' and 'predicted'
+      [classes], and 'confusion' [classes, classes] if the model counts pairs.
+      Sets without examples are left out.
+    """
+    if self._batch_counts is None:
+      return {}
+    results = self._totals(self._batch_counts, weights)
+    for counts in results.values():
+      if 'confusion' in counts:
+        confusion = counts['confusion']
+        counts.update(occurred=confusion.sum(axis=1), right=np.diag(confusion),
+                      predicted=confusion.sum(axis=0))
+    return {name: counts for name, counts in results.items() if counts}
+
+  def _totals(self, function: Callable, weights) -> dict[str, dict[str, np.ndarray]]:
+    """Name of the set -> float64 sums of what `function` returns of its batches."""
+    weights = [tf.constant(w) for w in weights]
+    results = {name: {} for name in self._held_out}
+    for name, totals in results.items():
+      for batch, mask in self._batches(name):
+        for key, value in function(weights, batch, mask).items():
+          totals[key] = totals.get(key, 0.0) + np.array(value, np.float64)
+    return results
+
+  def _batches(self, name: str):
+    """Batches of one shape, and the mask of their rows that count."""
+    examples = self._held_out[name]
+    count = len(next(iter(examples.values())))
+    for start in range(0, count, self._batch):
+      batch = {key: _padded(value[start:start + self._batch], self._batch)
+               for key, value in examples.items()}
+      mask = np.arange(self._batch) < min(self._batch, count - start)
+      yield batch, tf.constant(mask, tf.float32)
+
+
+def _padded(rows: np.ndarray, size: int) -> tf.Tensor:
+  """Fills a batch up with zeros, so that all batches have one shape."""
+  missing = np.zeros((size - len(rows), *rows.shape[1:]), rows.dtype)
+  return tf.constant(np.concatenate([rows, missing]))
+
+
 class FedAvgRounds(rounds_lib.Rounds):
   """The rounds of a federated process.
 
@@ -112,19 +184,16 @@ class FedAvgRounds(rounds_lib.Rounds):
   """
 
   def __init__(self, process: tff.templates.IterativeProcess, *, task: Task,
-               scheme: schemes.SamplingScheme, evaluator: evaluation.Evaluator,
-               headline: str, rounds: int, rounds_per_evaluation: int = 1,
-               dropout_rate: float = 0.0, clients_per_call: int = 1,
-               by_id: bool = False,
+               scheme: schemes.SamplingScheme, rounds: int,
+               rounds_per_evaluation: int = 1, dropout_rate: float = 0.0,
+               clients_per_call: int = 1, by_id: bool = False,
                set_cohort_size: Callable[[Any, int], Any] = lambda state, _: state):
     """Initializes the rounds.
 
     Args:
       process: Built by `fedavg.process`, or with the same state and results.
-      task: Task with the clients.
+      task: Clients, and held-out examples to evaluate the released weights on.
       scheme: Samples the clients; its seed is that of the run.
-      evaluator: Evaluates the released weights on held-out examples.
-      headline: Metric of the progress bar, on the evaluator's first set.
       rounds: Number of rounds of the whole run, >= 1.
       rounds_per_evaluation: Rounds between evaluations, >= 1.
       dropout_rate: Fraction of the selected clients that do not report, in [0, 1).
@@ -140,7 +209,8 @@ class FedAvgRounds(rounds_lib.Rounds):
     self._clients_per_call = clients_per_call
     self._set_cohort_size = set_cohort_size
     self._reader = ClientReader(task, scheme.simulation_seed, by_id)
-    self._evaluator, self._headline = evaluator, headline
+    self._evaluator = Evaluator(task.model, task.held_out)
+    self._headline = task.model.headline
     self._results: dict[str, dict[str, float]] | None = None
 
   def initial_state(self, resumed: bool) -> dict[str, Any]:
@@ -184,7 +254,7 @@ class FedAvgRounds(rounds_lib.Rounds):
   def shown(self) -> Mapping[str, str]:
     if self._results is None:
       return {}
-    value = self._results[self._evaluator.sets[0]][self._headline]
+    value = next(iter(self._results.values()))[self._headline]
     return {self._headline: f'{value:.4f}'}
 
   def results(self, state: dict[str, Any]) -> dict[str, dict[str, float]]:

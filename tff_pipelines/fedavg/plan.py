@@ -29,6 +29,10 @@ _OF_MECHANISM = (
     'mechanism', 'noise_multiplier', 'clip', 'bits', 'beta', 'k_stddevs', 'cohort_size',
     'rounds', 'sampling', 'min_honest_fraction', 'assumed_colluders', 'rotation',
     'adaptive_clipping', 'clip_count_stddev')
+# Fields of the settings that are attributes of the plan.
+_OF_PLAN = ('delta', 'target_epsilon', 'accountant', 'amplification', 'seed',
+            'allow_degenerate', 'diagnostics', 'target_quantile', 'clip_learning_rate',
+            'noise_generator')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -253,16 +257,14 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
     privacy_unit: Unit that one client is.
     recorded: `configuration` of the plan of an earlier start; None for a new run.
   """
-  target = settings.target_epsilon
+  def fields(names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(settings, name) for name in names}
+
+  calibrated = recorded and settings.target_epsilon
   return FedAvgPlan.calibrate(
       mechanisms.SumMechanism(
           dimension=dimension, population=population,
           dropout_rate=settings.simulated_dropout_rate,
-          **{name: getattr(settings, name) for name in _OF_MECHANISM}),
-      delta=settings.delta, target_epsilon=target,
-      recorded_noise=recorded['noise_multiplier'] if recorded and target else None,
-      accountant=settings.accountant, amplification=settings.amplification,
-      seed=settings.seed, allow_degenerate=settings.allow_degenerate,
-      diagnostics=settings.diagnostics, target_quantile=settings.target_quantile,
-      clip_learning_rate=settings.clip_learning_rate,
-      noise_generator=settings.noise_generator, privacy_unit=privacy_unit)
+          **fields(_OF_MECHANISM)),
+      recorded_noise=recorded['noise_multiplier'] if calibrated else None,
+      privacy_unit=privacy_unit, **fields(_OF_PLAN))

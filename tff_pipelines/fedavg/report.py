@@ -1,19 +1,20 @@
 """The run report of federated averaging: its own lines, fields and figures."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import dataclasses
 import math
 import pathlib
 from typing import Any
 
+import numpy as np
+
+from tasks.task import Breakdown
 from tasks.task import Task
 from tff_pipelines.accounting import caveats
 from tff_pipelines.accounting import decimals
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import records
 from tff_pipelines.experiment import report
-from tff_pipelines.fedavg import breakdown as breakdown_lib
-from tff_pipelines.fedavg import partition_figure
 from tff_pipelines.fedavg.plan import FedAvgPlan
 
 # Why metrics on a held-out set, which are exact, are outside the guarantee.
@@ -24,6 +25,11 @@ _OUTSIDE = {
                      'are outside the guarantee',
     'test': 'are outside the guarantee: no epsilon protects those whose examples the '
             'test part has'}
+
+# Limits of a breakdown: in summary.json, where more classes are cut to the most frequent
+# ones, and in report.txt.
+_MAX_CLASSES, _MAX_PAIRS = 100, 20
+_SHOWN_CLASSES, _SHOWN_PAIRS, _SHOWN_WEAKEST = 10, 5, 3
 
 Results = Mapping[str, Mapping[str, float]]
 
@@ -66,7 +72,7 @@ def describe(task: Task, plan: FedAvgPlan) -> report.Description:
   if _draws_clients(plan, task) and task.test_of_files:
     notes.append(caveats.Caveat(
         'labels of clients drawn',
-        f'{partition_figure.FIGURE} is drawn because diagnostics are on: it shows '
+        f'{report.LABELS_FIGURE} is drawn because diagnostics are on: it shows '
         'exactly how often each simulated client has each label, and is outside the '
         'guarantee'))
   return report.Description(lines=lines, details=details, caveats=notes)
@@ -162,6 +168,95 @@ def details(plan: FedAvgPlan) -> dict[str, Any]:
       'noise_generator': plan.params and plan.params.noise_generator}
 
 
+def describe_breakdown(breakdown: Breakdown, counts: Mapping[str, np.ndarray], *,
+             outside_guarantee: bool) -> dict[str, Any]:
+  """A held-out set's breakdown as JSON.
+
+  Args:
+    breakdown: Breakdown of the model.
+    counts: As Evaluator.breakdown returns them.
+    outside_guarantee: Whether no epsilon protects those whose examples they are.
+
+  Returns:
+    `count`, the number of predictions; `constant`, the fraction that would be right
+    if they were always the same; `classes`, the most frequent first, and `groups`,
+    each with how often it occurred (`count`), was `right` and was `predicted`; and
+    where pairs were counted, `confusions`, the most frequent mistakes.
+  """
+  occurred, confusion = counts['occurred'], counts.get('confusion')
+  total = occurred.sum()
+  order = np.argsort(-occurred, kind='stable')
+  order = order[occurred[order] > 0]
+  most = occurred[order[:breakdown.guesses]].sum()
+
+  def entry(name: str, members: Sequence[int]) -> dict[str, Any]:
+    return dict(name=name, **{
+        key: int(counts[source][members].sum()) for key, source in (
+            ('count', 'occurred'), ('right', 'right'), ('predicted', 'predicted'))})
+
+  groups, confusions = [], []
+  for name, members in breakdown.groups.items():
+    members = list(members)
+    group = entry(name, members)
+    if confusion is not None:
+      group['taken_for'] = {
+          other: int(confusion[np.ix_(members, list(others))].sum())
+          for other, others in breakdown.groups.items()}
+    if group['count'] or group['predicted']:
+      groups.append(group)
+  if confusion is not None:
+    mistakes = confusion - np.diag(np.diag(confusion))
+    pairs = np.argsort(-mistakes, axis=None, kind='stable')[:_MAX_PAIRS]
+    confusions = [
+        dict(true=breakdown.names[true], predicted=breakdown.names[guess],
+             count=int(mistakes[true, guess]))
+        for true, guess in zip(*np.unravel_index(pairs, mistakes.shape))
+        if mistakes[true, guess] > 0]
+  return {
+      'kind': breakdown.kind, 'outside_guarantee': outside_guarantee,
+      'count': int(total), 'constant': float(most / total) if total else None,
+      'classes': [entry(breakdown.names[i], [i])
+                  for i in order[:_MAX_CLASSES].tolist()],
+      'groups': groups, 'confusions': confusions}
+
+
+def breakdown_lines(set_name: str, described: Mapping[str, Any]) -> list[str]:
+  """Lines for people: groups, the most frequent classes and mistakes of one set."""
+  if not described['count']:
+    return []
+  head = set_name + ', outside the guarantee' * described['outside_guarantee']
+  result = []
+  # Others were predicted only, which summary.json has.
+  groups = [group for group in described['groups'] if group['count']]
+  if groups:
+    result.append(f'{head}, right by group: ' + '; '.join(map(_share, groups)))
+  result.append(
+      f'{head}, right by {described["kind"]}, of {described["count"]:,}: ' + '; '.join(
+          map(_share, described['classes'][:_SHOWN_CLASSES]))
+      + f'; the same for all would be {100 * described["constant"]:.1f}%')
+  if described['confusions']:
+    result.append(f'{head}, most frequent mistakes: ' + '; '.join(
+        f'{pair["true"]!r} taken for {pair["predicted"]!r} {pair["count"]:,}'
+        for pair in described['confusions'][:_SHOWN_PAIRS]))
+  return result
+
+
+def _share(entry: Mapping[str, Any]) -> str:
+  return (f'{entry["name"]!r} {100 * entry["right"] / entry["count"]:.0f}% '
+          f'of {entry["count"]:,}')
+
+
+def weakest(described: Mapping[str, Any]) -> str | None:
+  """The classes with the lowest accuracy in one line; None if there are none.
+
+  Args:
+    described: A set's breakdown, from `describe_breakdown`; its classes have occurred.
+  """
+  worst = sorted(described['classes'],
+                 key=lambda entry: entry['right'] / entry['count'])[:_SHOWN_WEAKEST]
+  return f'{described["kind"]} ' + ', '.join(map(_share, worst)) if worst else None
+
+
 def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str, Any],
             initial_weights_seed: int) -> report.Outcome:
   """Outcome of a run.
@@ -176,7 +271,7 @@ def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str,
   first = next(iter(results))
   outside = [name for name in results if _is_outside(name, task)]
   breakdown = {
-      name: breakdown_lib.describe(
+      name: describe_breakdown(
           task.model.breakdown, of_set, outside_guarantee=_is_outside(name, task))
       for name, of_set in counts.items()}
   headline, skipped = task.model.headline, task.skips.describe()
@@ -184,16 +279,16 @@ def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str,
   figures = {files.FIGURE: lambda path: draw_metrics(
       path, first, title(plan, name, plan.mechanism.rounds), headline)}
   if _draws_clients(plan, task):
-    figures[partition_figure.FIGURE] = lambda path: partition_figure.draw(
+    figures[report.LABELS_FIGURE] = lambda path: report.draw_labels(
         task.label_counts, path)
   lines = [in_words(set_name, values) + ', outside the guarantee' * (
       set_name in outside) for set_name, values in results.items()]
   for set_name, described in breakdown.items():
-    lines += breakdown_lib.lines(set_name, described)
+    lines += breakdown_lines(set_name, described)
   return report.Outcome(
       result=in_words(first, results[first]), figures=figures, files=(files.METRICS,),
       caveats=[caveats.Caveat('bad clients skipped', skipped)] if skipped else [],
-      weakest=breakdown_lib.weakest(breakdown[first]) if first in breakdown else None,
+      weakest=weakest(breakdown[first]) if first in breakdown else None,
       details=lines, fields={
           **fields(plan), 'task': task.name, 'algorithm': 'fedavg',
           'model': task.model.name, 'headline': headline, 'headline_of': first,

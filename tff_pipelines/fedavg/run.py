@@ -21,7 +21,6 @@ from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.experiment import run as run_lib
 from tff_pipelines.experiment import settings as settings_lib
 from tff_pipelines.fedavg import chunked
-from tff_pipelines.fedavg import evaluation
 from tff_pipelines.fedavg import local_training
 from tff_pipelines.fedavg import loop
 from tff_pipelines.fedavg import plan as plan_lib
@@ -95,8 +94,6 @@ def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
       read_in_graph=reader_in_graph(task.train) if config.get('by_id') else None)
   return loop.FedAvgRounds(
       process, task=task, scheme=plan.scheme,
-      evaluator=evaluation.Evaluator(task.model, task.held_out),
-      headline=task.model.headline,
       set_cohort_size=lambda state, cohort: process_lib.set_cohort_size(
           state, cohort, factory),
       rounds=plan.mechanism.rounds, clients_per_call=clients_per_call, **config)

@@ -11,7 +11,7 @@ from tasks.task import Breakdown
 from tff_pipelines.accounting import caveats
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import report
-from tff_pipelines.fedavg import breakdown as breakdown_lib
+from tff_pipelines.fedavg import report as fedavg_report
 
 
 def outcome_of(task: DistillationTask, predicted: np.ndarray, *,
@@ -35,7 +35,7 @@ def outcome_of(task: DistillationTask, predicted: np.ndarray, *,
   accuracy = results['test']['accuracy']
   confusion = np.zeros([task.num_classes] * 2, np.int64)
   np.add.at(confusion, (task.test.y, predicted), 1)
-  breakdown = breakdown_lib.describe(
+  breakdown = fedavg_report.describe_breakdown(
       Breakdown(kind='class', names=[f'{i}' for i in range(task.num_classes)],
                 count=lambda *_: {}),
       {'confusion': confusion, 'occurred': confusion.sum(axis=1),
@@ -43,8 +43,8 @@ def outcome_of(task: DistillationTask, predicted: np.ndarray, *,
       outside_guarantee=bool(outside))
   return report.Outcome(
       result=f'test: accuracy {accuracy:.4f}{words}',
-      weakest=breakdown_lib.weakest(breakdown),
-      details=breakdown_lib.lines('test', breakdown), fields={
+      weakest=fedavg_report.weakest(breakdown),
+      details=fedavg_report.breakdown_lines('test', breakdown), fields={
           'task': task.name, 'accuracy': accuracy, 'headline_of': 'test',
           'headline': 'accuracy', 'held_out': results, 'outside_guarantee': outside,
           'breakdown': {'test': breakdown}, 'population': task.num_clients, **fields,

@@ -95,12 +95,8 @@ def _held_port() -> Iterator[int]:
 class Worker:
   """One local TFF worker process and the channel to it."""
 
-  def __init__(self, *, max_concurrent_calls: int = -1):
+  def __init__(self):
     """Starts the worker and waits until it answers.
-
-    Args:
-      max_concurrent_calls: Calls of one computation that run at once; no limit
-        if not positive.
 
     Raises:
       OSError: If it can't be started.
@@ -110,7 +106,7 @@ class Worker:
       with _held_port() as port:
         self._process = subprocess.Popen(
             [sys.executable, '-S', '-c', _SUPERVISOR, _binary(), f'--port={port}',
-             f'--max_concurrent_computation_calls={max_concurrent_calls}'],
+             '--max_concurrent_computation_calls=-1'],  # No limit.
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL, start_new_session=True)
         _live.add(self)

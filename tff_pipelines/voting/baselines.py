@@ -20,7 +20,6 @@ from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.experiment import rounds as rounds_lib
 from tff_pipelines.experiment import run as run_lib
 from tff_pipelines.experiment import settings as settings_lib
-from tff_pipelines.fedavg import evaluation
 from tff_pipelines.fedavg import local_training
 from tff_pipelines.fedavg import loop
 from tff_pipelines.fedavg import report as fedavg_report
@@ -307,9 +306,7 @@ class FedSgdExperiment(_BaselineExperiment):
         plan=plan, learning_rate=settings.server_learning_rate,
         momentum=settings.server_momentum)
     return loop.FedAvgRounds(
-        process, task=task, headline=task.model.headline,
-        evaluator=evaluation.Evaluator(task.model, task.held_out),
-        scheme=schemes.Everyone(
+        process, task=task, scheme=schemes.Everyone(
             population=plan.clients, cohort_size=plan.clients,
             simulation_seed=plan.seed),
         rounds=plan.rounds, rounds_per_evaluation=settings.rounds_per_evaluation)
