@@ -36,7 +36,6 @@ from tasks.models import layers
 from tasks import task
 from tff_pipelines.fedavg import process as fedavg
 from tff_pipelines.fedavg import local_training
-from tff_pipelines.fedavg import chunked
 from tff_pipelines.simulation import contexts
 
 BATCH = 20
@@ -132,7 +131,7 @@ def our_round(setting: Setting, clients, private: bool):
     factory = DistributedSumFactory(DistributedSumParams(
         clip=CLIP, noise_multiplier=NOISE_MULTIPLIER, bits=BITS,
         dimension=sum(w.size for w in initial), cohort_size=setting.clients))
-  process = chunked.build(
+  process = fedavg.build_chunked(
       local_training.client_update(model.loss, local_training.LocalConfig(
           learning_rate=LEARNING_RATE, batch_size=BATCH, epochs=1)),
       dict(x=(np.uint8, (28, 28)), y=(np.int32, ())),
@@ -146,8 +145,8 @@ def our_round(setting: Setting, clients, private: bool):
     state = fedavg.set_cohort_size(holder[0], len(clients), factory)
     edges = [len(clients) * i // calls for i in range(calls + 1)]
     chunks = [
-        chunked.make_chunk([collections.OrderedDict(examples=c)
-                            for c in clients[start:end]])
+        fedavg.make_chunk([collections.OrderedDict(examples=c)
+                           for c in clients[start:end]])
         for start, end in zip(edges, edges[1:])]
     holder[0] = process.next(state, chunks)['state']
 

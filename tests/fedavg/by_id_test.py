@@ -18,7 +18,6 @@ from tff_pipelines.accounting import mechanisms
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import records as records_lib
 from tff_pipelines.experiment import rounds as rounds_lib
-from tff_pipelines.fedavg import chunked
 from tff_pipelines.fedavg import local_training
 from tff_pipelines.fedavg import loop
 from tff_pipelines.fedavg import process as process_lib
@@ -95,7 +94,7 @@ def _process(task, clients_per_call, by_id):
         UPDATE, task.train.element_spec,
         mean_factory=ExpectedMeanFactory(_factory(), COHORT), seeded=True,
         diagnostics=False, read_in_graph=read, **SETTINGS)
-  return chunked.build(
+  return process_lib.build_chunked(
       UPDATE, task.train.element_spec, sum_factory=_factory(),
       expected_cohort_size=COHORT, read_in_graph=read, **SETTINGS)
 

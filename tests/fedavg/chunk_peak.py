@@ -15,7 +15,6 @@ import tensorflow as tf
 from aggregators.distributed_sum import DistributedSumFactory
 from aggregators.params import DistributedSumParams
 from tasks.models import layers
-from tff_pipelines.fedavg import chunked
 from tff_pipelines.fedavg import local_training
 from tff_pipelines.fedavg import process as process_lib
 from tff_pipelines.simulation import contexts
@@ -37,7 +36,7 @@ def main(clients: int) -> None:
   factory = DistributedSumFactory(DistributedSumParams(
       clip=1.0, noise_multiplier=1.0, bits=16, dimension=FEATURES * CLASSES,
       cohort_size=10))
-  process = chunked.build(
+  process = process_lib.build_chunked(
       local_training.client_update(_loss, local_training.LocalConfig(
           learning_rate=0.1, batch_size=1, epochs=1)),
       {'x': (np.float32, (FEATURES,)), 'y': (np.int32, ())},
@@ -50,7 +49,7 @@ def main(clients: int) -> None:
     state = process.initialize()
     for _ in range(2):
       state = process_lib.set_cohort_size(state, 10, factory)
-      state = process.next(state, [chunked.make_chunk(
+      state = process.next(state, [process_lib.make_chunk(
           [collections.OrderedDict(examples=examples)] * clients)])['state']
   assert np.any(state['weights'][0] != 0)
   with open('/proc/self/status', encoding='utf-8') as file:

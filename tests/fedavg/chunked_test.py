@@ -20,7 +20,6 @@ from aggregators.params import AdaptiveClipParams
 from aggregators.params import DistributedSumParams
 from aggregators.plain_sum import PlainSumFactory
 from tests import tiny_task
-from tff_pipelines.fedavg import chunked
 from tff_pipelines.fedavg import local_training
 from tff_pipelines.fedavg import process as process_lib
 from tff_pipelines.simulation import contexts
@@ -102,7 +101,7 @@ def _plain(factory):
 
 @functools.lru_cache(maxsize=None)
 def _chunked(factory):
-  return chunked.build(
+  return process_lib.build_chunked(
       UPDATE, TASK.train.element_spec, sum_factory=factory,
       expected_cohort_size=COHORT, **SETTINGS)
 
@@ -120,7 +119,7 @@ def _run(process, group, rounds=ROUNDS):
 def _in_chunks(sizes):
   ends = np.cumsum(sizes)
   return lambda clients: [
-      chunked.make_chunk(clients[end - size:end])
+      process_lib.make_chunk(clients[end - size:end])
       for size, end in zip(sizes, ends)]
 
 

@@ -17,7 +17,7 @@ from tasks.task import Model
 from tasks.task import Task
 from tff_pipelines.accounting import schemes
 from tff_pipelines.experiment import rounds as rounds_lib
-from tff_pipelines.fedavg import chunked
+from tff_pipelines.fedavg import process as process_lib
 from tff_pipelines.simulation import contexts
 
 
@@ -79,7 +79,7 @@ class ClientReader:
       return values
     chunks = -(-len(values) // clients_per_call)
     starts = [len(values) * i // max(1, chunks) for i in range(chunks + 1)]
-    return [chunked.make_chunk(values[start:end])
+    return [process_lib.make_chunk(values[start:end])
             for start, end in zip(starts, starts[1:])]
 
   def check(self, clients: np.ndarray) -> None:
@@ -197,7 +197,7 @@ class FedAvgRounds(rounds_lib.Rounds):
       rounds: Number of rounds of the whole run, >= 1.
       rounds_per_evaluation: Rounds between evaluations, >= 1.
       dropout_rate: Fraction of the selected clients that do not report, in [0, 1).
-      clients_per_call: >= 1; more than 1 for a process of `fedavg.chunked`.
+      clients_per_call: >= 1; more than 1 for one of `process.build_chunked`.
       by_id: Whether the process reads the clients itself.
       set_cohort_size: (state of the process, number of selected clients) -> state.
     """

@@ -24,15 +24,6 @@ from tff_pipelines.fedavg import settings as settings_lib
 
 _OBSERVERS = ('those who see the released models and learn neither who nor how many '
               'participated, nor how long rounds took')
-# Fields of the settings that are fields of the mechanism.
-_OF_MECHANISM = (
-    'mechanism', 'noise_multiplier', 'clip', 'bits', 'beta', 'k_stddevs', 'cohort_size',
-    'rounds', 'sampling', 'min_honest_fraction', 'assumed_colluders', 'rotation',
-    'adaptive_clipping', 'clip_count_stddev')
-# Fields of the settings that are attributes of the plan.
-_OF_PLAN = ('delta', 'target_epsilon', 'accountant', 'amplification', 'seed',
-            'allow_degenerate', 'diagnostics', 'target_quantile', 'clip_learning_rate',
-            'noise_generator')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -257,14 +248,18 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
     privacy_unit: Unit that one client is.
     recorded: `configuration` of the plan of an earlier start; None for a new run.
   """
-  def fields(names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: getattr(settings, name) for name in names}
-
+  mechanism = mechanisms.SumMechanism(
+      dimension=dimension, population=population,
+      dropout_rate=settings.simulated_dropout_rate,
+      **_shared(mechanisms.SumMechanism, settings))
   calibrated = recorded and settings.target_epsilon
   return FedAvgPlan.calibrate(
-      mechanisms.SumMechanism(
-          dimension=dimension, population=population,
-          dropout_rate=settings.simulated_dropout_rate,
-          **fields(_OF_MECHANISM)),
+      **{**_shared(FedAvgPlan, settings), 'mechanism': mechanism},
       recorded_noise=recorded['noise_multiplier'] if calibrated else None,
-      privacy_unit=privacy_unit, **fields(_OF_PLAN))
+      privacy_unit=privacy_unit)
+
+
+def _shared(cls: type, settings: settings_lib.TrainSettings) -> dict[str, Any]:
+  """The settings that are fields of this dataclass, under the same names."""
+  return {field.name: getattr(settings, field.name)
+          for field in dataclasses.fields(cls) if hasattr(settings, field.name)}

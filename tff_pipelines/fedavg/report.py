@@ -26,8 +26,8 @@ _OUTSIDE = {
     'test': 'are outside the guarantee: no epsilon protects those whose examples the '
             'test part has'}
 
-# Limits of a breakdown: in summary.json, where more classes are cut to the most frequent
-# ones, and in report.txt.
+# Limits of a breakdown: in summary.json, where more classes are cut to the most
+# frequent ones, and in report.txt.
 _MAX_CLASSES, _MAX_PAIRS = 100, 20
 _SHOWN_CLASSES, _SHOWN_PAIRS, _SHOWN_WEAKEST = 10, 5, 3
 

@@ -20,7 +20,6 @@ from tff_pipelines.experiment import files
 from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.experiment import run as run_lib
 from tff_pipelines.experiment import settings as settings_lib
-from tff_pipelines.fedavg import chunked
 from tff_pipelines.fedavg import local_training
 from tff_pipelines.fedavg import loop
 from tff_pipelines.fedavg import plan as plan_lib
@@ -86,7 +85,8 @@ def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
         seeded=factory.seeded, diagnostics=factory.diagnostics)
   else:
     build = functools.partial(
-        chunked.build, sum_factory=factory, expected_cohort_size=cohort_size)
+        process_lib.build_chunked, sum_factory=factory,
+        expected_cohort_size=cohort_size)
   process = build(
       local_training.client_update(task.model.loss, local), task.train.element_spec,
       initial_weights=initial_weights, server_learning_rate=server_learning_rate,
