@@ -1,4 +1,4 @@
-"""Tests of tff_pipelines.simulation.workers: no worker outlives its driver.
+"""Tests of tff_pipelines.simulation.contexts: no worker outlives its driver.
 
 Processes are followed by their ids, from the driver down.
 """
@@ -15,7 +15,7 @@ import time
 import portpicker
 import pytest
 
-from tff_pipelines.simulation import workers
+from tff_pipelines.simulation import contexts
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _PROC = pathlib.Path('/proc')
@@ -74,7 +74,6 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 from tff_pipelines.simulation import contexts
-from tff_pipelines.simulation import workers
 
 @tff.tensorflow.computation(np.int32)
 def double(x):
@@ -126,7 +125,7 @@ def test_workers_die_with_a_driver_that_is_killed_in_a_round(number):
   driver = _Driver('''
       thread_workers = []
       def start():
-        thread_workers.append(workers.Worker())
+        thread_workers.append(contexts.Worker())
       thread = threading.Thread(target=start)
       thread.start()
       thread.join()
@@ -149,7 +148,7 @@ def test_workers_die_with_a_driver_that_is_killed_in_a_round(number):
 def test_workers_end_with_a_driver_that_ends():
   # In a background job of a script SIGINT is ignored.
   driver = _Driver('''
-      left_over = workers.Worker()
+      left_over = contexts.Worker()
       with contexts.simulation(num_workers=1):
         assert double(21) == 42
         print('running', flush=True)
@@ -181,7 +180,7 @@ def test_a_driver_that_is_interrupted_in_a_round_ends_with_its_workers():
 
 def test_a_worker_that_is_stopped_is_gone_at_once_and_may_be_stopped_again():
   before = set(_descendants(os.getpid()))
-  worker = workers.Worker()
+  worker = contexts.Worker()
   below = {pid: started for pid, started in _descendants(os.getpid()).items()
            if pid not in before}
   assert len(below) == 2
@@ -195,7 +194,7 @@ def test_a_worker_that_is_stopped_is_gone_at_once_and_may_be_stopped_again():
 
 def test_a_worker_dies_with_its_supervisor():
   before = set(_workers_below(os.getpid()))
-  worker = workers.Worker()
+  worker = contexts.Worker()
   workers_found = {pid: started for pid, started in _workers_below(os.getpid()).items()
            if pid not in before}
   (pid,) = workers_found
@@ -211,22 +210,22 @@ def _picks(monkeypatch, *ports):
   """Makes these the ports that look free, one after the other."""
   remaining = iter(ports)
   monkeypatch.setattr(
-      workers.portpicker, 'pick_unused_port', lambda: next(remaining))
+      contexts.portpicker, 'pick_unused_port', lambda: next(remaining))
 
 
 def test_workers_that_start_at_once_take_different_ports(monkeypatch):
   first, second = (portpicker.pick_unused_port() for _ in range(2))
   _picks(monkeypatch, first, first, second, first)
   before = set(_workers_below(os.getpid()))
-  with workers._held_port() as held:  # pylint: disable=protected-access
+  with contexts._held_port() as held:  # pylint: disable=protected-access
     assert held == first
-    worker = workers.Worker()
+    worker = contexts.Worker()
   (pid,) = set(_workers_below(os.getpid())) - before
   command = (_PROC / str(pid) / 'cmdline').read_bytes().split(b'\0')
   assert f'--port={second}'.encode() in command
   worker.stop()
   # It was held for no longer than that.
-  with workers._held_port() as held:  # pylint: disable=protected-access
+  with contexts._held_port() as held:  # pylint: disable=protected-access
     assert held == first
 
 
@@ -234,20 +233,20 @@ def test_a_port_that_was_taken_meanwhile_is_not_held(monkeypatch):
   with socket.create_server(('localhost', 0)) as server:
     other = portpicker.pick_unused_port()
     _picks(monkeypatch, server.getsockname()[1], other)
-    with workers._held_port() as held:  # pylint: disable=protected-access
+    with contexts._held_port() as held:  # pylint: disable=protected-access
       assert held == other
 
 
 def test_a_binary_that_is_missing_is_named(monkeypatch, tmp_path):
-  monkeypatch.setattr(workers.tff, '__file__', str(tmp_path / '__init__.py'))
+  monkeypatch.setattr(contexts.tff, '__file__', str(tmp_path / '__init__.py'))
   with pytest.raises(OSError, match='worker binary: .*worker_binary is missing'):
-    workers.Worker()
+    contexts.Worker()
 
 
 def test_a_binary_that_does_not_start_is_an_error(monkeypatch):
   before = set(_descendants(os.getpid()))
-  monkeypatch.setattr(workers, '_binary', lambda: 'false')
+  monkeypatch.setattr(contexts, '_binary', lambda: 'false')
   with pytest.raises(OSError, match='did not start in 3 attempts'):
-    workers.Worker()
+    contexts.Worker()
   assert set(_descendants(os.getpid())) == before
   time.sleep(0.5)

@@ -20,13 +20,8 @@ from absl import logging
 
 from tff_pipelines.experiment import settings as settings_lib
 
-USER_ERROR = 2
-INTERRUPTED = 130
-
 _HELP = {'--help': False, '-h': False, '-help': False, '--helpshort': False,
          '--helpfull': True, '-helpfull': True}
-_WIDTH = 80
-_MORE = 'All flags: --helpfull. Flags from a file: --flagfile=FILE.'
 
 
 def quiet() -> None:
@@ -52,11 +47,11 @@ def help_text(doc: str, cls: type[settings_lib.Settings], *, full: bool) -> str:
     # The first paragraph and the examples.
     parts = [part for i, part in enumerate(parts) if i == 0 or part.startswith('  ')]
   # Source code is wider than a terminal.
-  parts = [part if '\n  ' in f'\n{part}' else textwrap.fill(part, _WIDTH)
+  parts = [part if '\n  ' in f'\n{part}' else textwrap.fill(part, 80)
            for part in parts]
   lines = ['\n\n'.join(parts), *settings_lib.help_lines(cls, full=full)]
   if not full:
-    lines += ['', _MORE]
+    lines += ['', 'All flags: --helpfull. Flags from a file: --flagfile=FILE.']
   return '\n'.join(lines)
 
 
@@ -116,10 +111,10 @@ def start(doc: str, cls: type[settings_lib.Settings], run: str,
     code = getattr(importlib.import_module(module), name)(settings)
     return code if isinstance(code, int) else 0
   except KeyboardInterrupt:
-    return INTERRUPTED
+    return 130
   except (ValueError, OSError) as error:
     print('error:', ' '.join(str(error).split()), file=sys.stderr)
-    return USER_ERROR
+    return 2
 
 
 def program(doc: str, cls: type[settings_lib.Settings],

@@ -32,8 +32,6 @@ from tff_pipelines.accounting import ledger as ledger_lib
 from tff_pipelines.experiment import files
 
 _CHECKPOINTS = 'checkpoints'
-_TENSORBOARD = 'tensorboard'
-_STARTS = 'starts.log'
 
 
 class _Events:
@@ -96,7 +94,7 @@ class RunRecords:
       files.write_atomically(self.folder / files.CONFIGURATION, json.dumps(
           configuration, indent=2, sort_keys=True, allow_nan=False))
     self.configuration_hash = files.configuration_hash(self.configuration)
-    with open(self.folder / _STARTS, 'a+', encoding='utf-8') as file:
+    with open(self.folder / 'starts.log', 'a+', encoding='utf-8') as file:
       now = datetime.datetime.now(datetime.timezone.utc)
       file.write(now.isoformat(timespec='seconds') + '\n')
       file.flush()
@@ -187,7 +185,7 @@ class RunRecords:
     if self._events is None:
       # TensorBoard reads files in the order of their names.
       self._events = _Events(
-          self.folder / _TENSORBOARD / f'events.out.tfevents.{self.starts:06d}')
+          self.folder / 'tensorboard' / f'events.out.tfevents.{self.starts:06d}')
       # Appending would leave part of a row if it were killed.
       self._table = tff.program.CSVFileReleaseManager(
           self.folder / files.METRICS, tff.program.CSVSaveMode.WRITE,

@@ -25,7 +25,6 @@ LABELS_FIGURE = 'clients.png'
 
 _WIDTH = 80
 _LABEL = 12
-_MOST_PLAN_LINES, _MOST_LINES = 9, 10
 # Commands: they stay as they are, to be copied into a shell.
 _WHOLE = ('next',)
 # These are named before any other, so that a short list has them.
@@ -286,7 +285,7 @@ def plan_lines(description: Description, guarantee: guarantee_lib.Guarantee,
   return lines_of([
       *description.lines, ('epsilon', guarantee.lines()[0]),
       *_names([*guarantee.caveats, *description.caveats]),
-      ('folder', folder_name(folder))], _MOST_PLAN_LINES)
+      ('folder', folder_name(folder))], 9)
 
 
 def report_lines(guarantee: guarantee_lib.Guarantee, outcome: Outcome,
@@ -303,7 +302,7 @@ def report_lines(guarantee: guarantee_lib.Guarantee, outcome: Outcome,
       *(('', line) for line in more), ('neighbours', guarantee.neighbours),
       ('run', run), *_names(caveats), ('files', ', '.join(written)),
       ('next', outcome.next or account)]
-  return lines_of([entry for entry in entries if entry[1]], _MOST_LINES)
+  return lines_of([entry for entry in entries if entry[1]], 10)
 
 
 def full_report(description: Description, guarantee: guarantee_lib.Guarantee,

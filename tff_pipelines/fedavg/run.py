@@ -27,9 +27,6 @@ from tff_pipelines.fedavg import process as process_lib
 from tff_pipelines.fedavg import report
 from tff_pipelines.fedavg.settings import TrainSettings
 
-# So that the data in one call stay bounded.
-_MOST_CLIENTS_PER_CALL = 64
-
 
 def sum_factory(plan: plan_lib.FedAvgPlan) -> ClientSumFactory:
   """The factory that executes a plan."""
@@ -76,9 +73,8 @@ def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
   """
   factory, cohort_size = sum_factory(plan), plan.mechanism.cohort_size
   if clients_per_call is None:
-    # Enough calls to keep all cores busy.
-    of_a_core = math.ceil(cohort_size / (os.cpu_count() or 1))
-    clients_per_call = max(2, min(of_a_core, _MOST_CLIENTS_PER_CALL))
+    # Enough calls to keep all cores busy, and bounded data in one call.
+    clients_per_call = max(2, min(math.ceil(cohort_size / (os.cpu_count() or 1)), 64))
   if clients_per_call == 1:
     build = functools.partial(
         process_lib.build, mean_factory=ExpectedMeanFactory(factory, cohort_size),
@@ -94,8 +90,8 @@ def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
       read_in_graph=reader_in_graph(task.train) if config.get('by_id') else None)
   return loop.FedAvgRounds(
       process, task=task, scheme=plan.scheme,
-      set_cohort_size=lambda state, cohort: process_lib.set_cohort_size(
-          state, cohort, factory),
+      set_cohort_size=functools.partial(
+          process_lib.set_cohort_size, mean_factory=factory),
       rounds=plan.mechanism.rounds, clients_per_call=clients_per_call, **config)
 
 
