@@ -1,7 +1,6 @@
 """Former name of `python -m tff_pipelines.fedmd`."""
 
 from tff_pipelines.experiment import cli
-from tff_pipelines.fedmd import __main__ as program
 
 if __name__ == '__main__':
-  cli.moved('tff_pipelines.distill', 'tff_pipelines.fedmd', program.main)
+  cli.moved('tff_pipelines.distill', 'tff_pipelines.fedmd.__main__')

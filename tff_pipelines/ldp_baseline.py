@@ -1,8 +1,6 @@
 """Former name of `python -m tff_pipelines.ldp_baselines`."""
 
-from tff_pipelines import ldp_baselines
 from tff_pipelines.experiment import cli
 
 if __name__ == '__main__':
-  cli.moved('tff_pipelines.ldp_baseline', 'tff_pipelines.ldp_baselines',
-            ldp_baselines.main)
+  cli.moved('tff_pipelines.ldp_baseline', 'tff_pipelines.ldp_baselines')

@@ -1,7 +1,6 @@
 """Former name of `python -m tff_pipelines.ldp`."""
 
 from tff_pipelines.experiment import cli
-from tff_pipelines.ldp import __main__ as ldp
 
 if __name__ == '__main__':
-  cli.moved('tff_pipelines.ldp_distill', 'tff_pipelines.ldp', ldp.main)
+  cli.moved('tff_pipelines.ldp_distill', 'tff_pipelines.ldp.__main__')

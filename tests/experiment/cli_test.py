@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -188,11 +189,13 @@ def test_full_help_has_everything(capsys, argument):
     assert f'  --{name}' in out
 
 
-def test_program_under_its_former_name_says_so_and_runs(capsys):
-  with pytest.raises(SystemExit) as ending:
-    cli.moved('old', 'new', lambda: 5)
-  assert ending.value.code == 5
-  assert capsys.readouterr() == ('', 'old is now called new\n')
+def test_program_under_its_former_name_says_so_and_runs(capsys, monkeypatch):
+  for module in ('new', 'new.__main__'):
+    monkeypatch.setitem(sys.modules, module, types.SimpleNamespace(main=lambda: 5))
+    with pytest.raises(SystemExit) as ending:
+      cli.moved('old', module)
+    assert ending.value.code == 5
+  assert capsys.readouterr() == ('', 2 * 'old is now called new\n')
 
 
 def _settings_of(module):

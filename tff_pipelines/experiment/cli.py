@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import textwrap
-from typing import Any, NoReturn
+from typing import NoReturn
 import warnings
 
 from absl import flags
@@ -123,7 +123,7 @@ def program(doc: str, cls: type[settings_lib.Settings],
   return functools.partial(start, doc, cls, run)
 
 
-def moved(old: str, new: str, main: Any) -> NoReturn:
-  """Runs a program under its former name, with a line that names the new one."""
-  print(f'{old} is now called {new}', file=sys.stderr)
-  sys.exit(main())
+def moved(old: str, module: str) -> NoReturn:
+  """Runs the program of a module under its former name, and names the new one."""
+  print(f'{old} is now called {module.removesuffix(".__main__")}', file=sys.stderr)
+  sys.exit(importlib.import_module(module).main())

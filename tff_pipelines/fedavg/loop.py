@@ -161,20 +161,16 @@ class Evaluator:
     return results
 
   def _batches(self, name: str):
-    """Batches of one shape, and the mask of their rows that count."""
+    """Batches of one shape, the last filled up with zeros, and masks of their rows."""
     examples = self._held_out[name]
     count = len(next(iter(examples.values())))
     for start in range(0, count, self._batch):
-      batch = {key: _padded(value[start:start + self._batch], self._batch)
-               for key, value in examples.items()}
-      mask = np.arange(self._batch) < min(self._batch, count - start)
-      yield batch, tf.constant(mask, tf.float32)
-
-
-def _padded(rows: np.ndarray, size: int) -> tf.Tensor:
-  """Fills a batch up with zeros, so that all batches have one shape."""
-  missing = np.zeros((size - len(rows), *rows.shape[1:]), rows.dtype)
-  return tf.constant(np.concatenate([rows, missing]))
+      missing = max(0, start + self._batch - count)
+      batch = {key: tf.constant(np.concatenate([
+          rows[start:start + self._batch],
+          np.zeros((missing, *rows.shape[1:]), rows.dtype)]))
+               for key, rows in examples.items()}
+      yield batch, tf.constant(np.arange(self._batch) < count - start, tf.float32)
 
 
 class FedAvgRounds(rounds_lib.Rounds):
