@@ -8,10 +8,15 @@ computes.
 
 Every leaf of a computation is a TensorFlow graph with sessions of its own, which
 keep the optimised graph. Secure sums are plain sums here (see `contexts`).
+
+Inside, values are NumPy arrays for tensors, tuples for structures, serialized dataset
+graphs (bytes) for sequences, Python functions for functions, and AtServer, AllEqual or
+AtClients for federated values.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent import futures
+import dataclasses
 import functools
 import itertools
 import os
@@ -27,10 +32,6 @@ import tensorflow_federated as tff
 
 from aggregators import keys
 from aggregators import tff_internals
-from tff_pipelines.simulation import in_process_values as values_lib
-from tff_pipelines.simulation.in_process_values import AllEqual
-from tff_pipelines.simulation.in_process_values import AtClients
-from tff_pipelines.simulation.in_process_values import AtServer
 
 building_blocks = tff_internals.BUILDING_BLOCKS
 structure = tff_internals.STRUCTURE
@@ -53,12 +54,168 @@ def _unsupported(what: str) -> NotImplementedError:
       f'{what} cannot run in this process: use workers (num_workers of at least 1)')
 
 
+@dataclasses.dataclass(frozen=True)
+class AtServer:
+  value: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class AllEqual:
+  """At clients, the same at each."""
+
+  value: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class AtClients:
+  values: list
+
+
+def map_leaves(function: Callable[[Any], Any], value):
+  """The structure of a value with its leaves mapped, in their order."""
+  if isinstance(value, tuple):
+    return tuple([map_leaves(function, element) for element in value])
+  return function(value)
+
+
+def ingested(value, type_spec):
+  """A value that a user gave, as it is inside.
+
+  Raises:
+    TypeError: If it is not of the type, by the rules of TFF: numbers are only
+      widened, scalars of Python must fit. Names of elements must agree, too.
+  """
+  if isinstance(type_spec, tff.FederatedType):
+    if type_spec.all_equal:
+      placed = AtServer if type_spec.placement is tff.SERVER else AllEqual
+      return placed(ingested(value, type_spec.member))
+    if not isinstance(value, (list, tuple)):
+      raise TypeError(
+          f'clients\' values must be a list, found {type(value).__name__}')
+    return AtClients([ingested(v, type_spec.member) for v in value])
+  if isinstance(type_spec, tff.StructType):
+    value = structure.from_container(value)
+    if len(value) != len(type_spec):
+      raise TypeError(
+          f'a structure must have {len(type_spec)} elements, found {len(value)}')
+    elements = []
+    for (name, element), (wanted, element_type) in zip(
+        structure.iter_elements(value), structure.iter_elements(type_spec)):
+      if name not in (wanted, None):
+        raise TypeError(f'an element must be named {wanted!r}, found {name!r}')
+      try:
+        elements.append(ingested(element, element_type))
+      except TypeError as error:
+        raise TypeError(f'{wanted or len(elements)}: {error}') from error
+    return tuple(elements)
+  if isinstance(type_spec, tff.SequenceType):
+    serialized = tff_internals.serialized_sequence(value, type_spec)
+    return serialized.sequence.serialized_graph_def
+  return as_array(value, type_spec)
+
+
+def as_array(value, type_spec: tff.TensorType) -> np.ndarray:
+  """A tensor of a type; see `ingested`."""
+  wanted = type_spec.dtype
+  if isinstance(value, (np.ndarray, np.generic)) and value.dtype == wanted:
+    array = np.asarray(value)
+  else:
+    for leaf in tree.flatten(value) if isinstance(value, (list, tuple)) else [value]:
+      if not tff_internals.is_compatible_dtype(leaf, wanted.type):
+        dtype = getattr(leaf, 'dtype', type(leaf).__name__)
+        raise TypeError(f'a tensor must be {type_spec}, found {leaf!r} ({dtype})')
+    array = np.asarray(value, object if wanted.kind == 'U' else wanted)
+  if wanted.kind == 'U':
+    array = _encoded(array, type_spec)
+  shape = type_spec.shape
+  if shape is not None and (len(shape) != array.ndim or any(
+      size not in (None, actual) for size, actual in zip(shape, array.shape))):
+    raise TypeError(
+        f'a tensor must be {type_spec}, found the shape {list(array.shape)}')
+  return array
+
+
+def _encoded(strings: np.ndarray, type_spec) -> np.ndarray:
+  """Strings as bytes, which keep their length as objects only."""
+  encoded = np.empty(strings.shape, object)
+  for i, string in enumerate(strings.flat):
+    if not isinstance(string, (str, bytes)):
+      raise TypeError(f'a tensor must be {type_spec}, found {string!r}')
+    encoded.flat[i] = tf.compat.as_bytes(string)
+  return encoded
+
+
+def returned(value, type_spec):
+  """A value from inside as users get it; arrays are their own."""
+  if isinstance(type_spec, tff.FederatedType):
+    if isinstance(value, AtClients):
+      return [returned(v, type_spec.member) for v in value.values]
+    return returned(value.value, type_spec.member)
+  if isinstance(type_spec, tff.StructType):
+    return structure.Struct(
+        (name, returned(element, element_type))
+        for element, (name, element_type) in zip(
+            value, structure.iter_elements(type_spec)))
+  if isinstance(type_spec, tff.SequenceType):
+    return tff_internals.dataset_of(value, type_spec.element)
+  if isinstance(value, np.ndarray):
+    # What TensorFlow returns may share memory with what it was fed.
+    return value.copy() if value.ndim else value[()]
+  return value
+
+
+def total(type_spec, values: Sequence, modulus=None):
+  """The sum of values of a type; modulo `modulus`, if there is one.
+
+  Without a modulus integers wrap around in their type, as in TensorFlow.
+  """
+  if isinstance(type_spec, tff.StructType):
+    return tuple(
+        total(element, [value[i] for value in values],
+              modulus[i] if isinstance(modulus, tuple) else modulus)
+        for i, (_, element) in enumerate(structure.iter_elements(type_spec)))
+  shape = type_spec.shape if isinstance(type_spec, tff.TensorType) else None
+  if shape is None or None in shape:
+    raise TypeError(
+        f'a federated sum needs tensors of known shapes, found {type_spec}')
+  zero = np.zeros(shape, type_spec.dtype)
+  if modulus is None:
+    return _added(values, zero)
+  return _modular_total(values, int(modulus), zero)
+
+
+def _added(values: Iterable, start: np.ndarray) -> np.ndarray:
+  """`start`, to which the values have been added in place."""
+  for value in values:
+    # NumPy makes scalars of arrays without dimensions, and warns of overflow.
+    np.add(start, value, out=start)
+  return start
+
+
+def _modular_total(values: Sequence, modulus: int, zero: np.ndarray) -> np.ndarray:
+  if not 1 <= modulus < 2**63:
+    raise ValueError(f'modulus must be in [1, 2^63), found {modulus}')
+  modulus_of_type = zero.dtype.type(modulus)
+  if modulus & (modulus - 1) == 0:
+    # It divides the modulus at which the type overflows.
+    mask = modulus_of_type - zero.dtype.type(1)
+    return np.bitwise_and(_added(values, zero), mask, out=zero)
+  result = np.zeros(zero.shape, np.uint64)
+  # This many residues, and one more, fit 64 bits.
+  count = (2**64 - 1) // modulus - 1
+  for start in range(0, len(values), count):
+    residues = (np.remainder(value, modulus_of_type).astype(np.uint64)
+                for value in values[start:start + count])
+    np.remainder(_added(residues, result), np.uint64(modulus), out=result)
+  return result.astype(zero.dtype)
+
+
 class Graph:
   """A graph that may be called from any thread.
 
-  Values are those of `in_process_values`. A graph with variables has a session for
-  each thread and is initialized before each call; one that keeps state otherwise
-  has a new session for each call. So no call sees what another left behind.
+  A graph with variables has a session for each thread and is initialized before each
+  call; one that keeps state otherwise has a new session for each call. So no call sees
+  what another left behind.
   """
 
   def __init__(self, proto):
@@ -182,7 +339,7 @@ class Graph:
              for feed in feeds]
     fresh = (np.frombuffer(os.urandom(16), np.int64) for _ in self._fresh_keys)
     fetched = call(*(feeds[i] for i in self._used), *fresh)
-    return values_lib.map_leaves(fetched.__getitem__, self._result)
+    return map_leaves(fetched.__getitem__, self._result)
 
   def close(self) -> None:
     """Ends the sessions; calls that are running are cancelled."""
@@ -230,7 +387,7 @@ class _Evaluator:
         env[name] = self.evaluate(value, env)
       return self.evaluate(block.result, env)
     if isinstance(block, building_blocks.Literal):
-      return values_lib.as_array(block.value, block.type_signature)
+      return as_array(block.value, block.type_signature)
     if not isinstance(block, building_blocks.Intrinsic):
       raise _unsupported(type(block).__name__)
     method = getattr(self, block.uri, None)
@@ -256,10 +413,10 @@ class _Evaluator:
 
   def federated_aggregate(self, argument):
     placed, zero, accumulate, _, report = argument
-    total = zero
+    result = zero
     for value in self._values(placed):
-      total = accumulate((total, value))
-    return AtServer(report(total))
+      result = accumulate((result, value))
+    return AtServer(report(result))
 
   def federated_broadcast(self, argument):
     return AllEqual(argument.value)
@@ -289,25 +446,25 @@ class _Evaluator:
 
   def federated_sum(self, member: tff.Type, argument):
     """Integers wrap around in their type, as in TensorFlow."""
-    return AtServer(values_lib.total(member, self._values(argument)))
+    return AtServer(total(member, self._values(argument)))
 
   def federated_secure_modular_sum(self, member: tff.Type, argument):
     """The result of a secure aggregation protocol, summed in the clear."""
     placed, modulus = argument
-    return AtServer(values_lib.total(member, self._values(placed), modulus))
+    return AtServer(total(member, self._values(placed), modulus))
 
   def federated_zip_at_clients(self, argument):
     # `tree` would keep their classes, and so all of TFF, beyond the interpreter's end.
     leaves = []
     values_lib.map_leaves(leaves.append, argument)
     if all(isinstance(leaf, AllEqual) for leaf in leaves):
-      return AllEqual(values_lib.map_leaves(lambda leaf: leaf.value, argument))
+      return AllEqual(map_leaves(lambda leaf: leaf.value, argument))
     rows = map(iter, zip(*map(self._values, leaves)))
     return AtClients([
-        values_lib.map_leaves(lambda _, row=row: next(row), argument) for row in rows])
+        map_leaves(lambda _, row=row: next(row), argument) for row in rows])
 
   def federated_zip_at_server(self, argument):
-    return AtServer(values_lib.map_leaves(lambda leaf: leaf.value, argument))
+    return AtServer(map_leaves(lambda leaf: leaf.value, argument))
 
 
 class _Compiled:
@@ -350,7 +507,7 @@ class _Value(tff_internals.ExecutorValue):
     self.type_signature = type_spec
 
   async def compute(self):
-    return values_lib.returned(self.reference, self.type_signature)
+    return returned(self.reference, self.type_signature)
 
 
 class _Executor(tff_internals.Executor):
@@ -368,7 +525,7 @@ class _Executor(tff_internals.Executor):
       compiled = self._factory.compiled(value)
       evaluator = _Evaluator(self._num_clients, compiled, self._factory)
       return _Value(evaluator.evaluate(compiled.block, {}), type_spec)
-    return _Value(values_lib.ingested(value, tff.to_type(type_spec)), type_spec)
+    return _Value(ingested(value, tff.to_type(type_spec)), type_spec)
 
   async def create_call(self, comp, arg=None):
     result = comp.reference() if arg is None else comp.reference(arg.reference)
