@@ -124,6 +124,7 @@ class RunRecords:
     Raises:
       ValueError: If checkpoint and ledger do not belong together.
     """
+    initial = _program_state(initial_state, 0, '', {})
     versions = asyncio.run(self._states.get_versions())
     if versions is None:
       if not self.ledger.path.exists():
@@ -132,11 +133,10 @@ class RunRecords:
         raise ValueError(
             f'{self.ledger.path} has rounds but there is no checkpoint: the run '
             "can't be continued; account for it by the ledger and start another")
-      self._save(initial_state, 0, '', {})
+      asyncio.run(self._states.save(initial, 0))
       return initial_state, 0
     rounds = versions[-1]
-    saved = asyncio.run(self._states.load(
-        rounds, self._program_state(initial_state, 0, '', {})))
+    saved = asyncio.run(self._states.load(rounds, initial))
     line = saved['ledger_line'].decode()
     if line:
       self.ledger.reconcile(line)
@@ -150,17 +150,6 @@ class RunRecords:
     state = tf.nest.pack_sequence_as(initial_state, [
         np.asarray(leaf) for leaf in saved['leaves']])
     return state, rounds
-
-  def _program_state(self, state: Any, rounds: int, line: str,
-                     metrics: dict[str, float]) -> dict[str, Any]:
-    leaves = [np.asarray(leaf) for leaf in tf.nest.flatten(state)]
-    return dict(leaves=leaves, rounds=np.int64(rounds), ledger_line=line,
-                metrics=json.dumps(metrics))
-
-  def _save(self, state: Any, rounds: int, line: str,
-            metrics: dict[str, float]) -> None:
-    asyncio.run(self._states.save(
-        self._program_state(state, rounds, line, metrics), rounds))
 
   def commit(self, state: Any, rounds: int, event: base.Event, *, suppressed: bool,
              metrics: dict[str, float]) -> None:
@@ -176,7 +165,8 @@ class RunRecords:
     line = self.ledger.next_line(
         event, outcome='suppressed' if suppressed else 'released',
         configuration_hash=self.configuration_hash, starts=self.starts)
-    self._save(state, rounds, line, metrics)
+    asyncio.run(self._states.save(
+        _program_state(state, rounds, line, metrics), rounds))
     self.ledger.append_line(line)
     self._release(metrics, rounds)
 
@@ -192,6 +182,12 @@ class RunRecords:
           key_fieldname='round')
     self._events.add(metrics, rounds)
     asyncio.run(self._table.release(metrics, rounds))
+
+
+def _program_state(state: Any, rounds: int, line: str,
+                   metrics: dict[str, float]) -> dict[str, Any]:
+  return dict(leaves=[np.asarray(leaf) for leaf in tf.nest.flatten(state)],
+              rounds=np.int64(rounds), ledger_line=line, metrics=json.dumps(metrics))
 
 
 def read_metrics(path: pathlib.Path, key: str) -> dict[int, dict[str, str]]:
@@ -292,13 +288,11 @@ class ChargedRecords:
         configuration_hash=self.run.configuration_hash))
     return ledger.lines()[-1]
 
-  def keep(self, line: dict[str, Any], arrays: dict[str, np.ndarray]) -> Kept:
+  def keep(self, line: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
     """Keeps the answers that a charge paid for, durably."""
-    kept = Kept(line=line, arrays=arrays)
     files.write_arrays(
         self._path(line['round']), {'line': np.array(line['hash']), **arrays})
-    self.kept.append(kept)
-    return kept
+    self.kept.append(Kept(line=line, arrays=arrays))
 
   def measure(self, index: int, metrics: dict[str, float]) -> None:
     """Writes the metrics after the step of a charge's round."""
