@@ -20,7 +20,7 @@ import tensorflow_federated as tff
 from aggregators import keys
 from tests import tiny_task
 from tff_pipelines.simulation import contexts
-from tff_pipelines.simulation import in_process
+from tff_pipelines.simulation import in_process as in_process_lib
 
 SEQUENCE = tff.SequenceType(np.int32)
 PAIR = tff.TensorType(np.float32, [2])
@@ -274,7 +274,7 @@ def test_what_the_worker_refuses_is_refused(
 def test_an_error_tells_the_place_the_rule_and_what_was_found(
     value, type_spec, message):
   with pytest.raises(TypeError, match=message):
-    in_process.ingested(value, tff.to_type(type_spec))
+    in_process_lib.ingested(value, tff.to_type(type_spec))
 
 
 @pytest.mark.parametrize('bits', [3, 31])
@@ -283,7 +283,7 @@ def test_an_error_tells_the_place_the_rule_and_what_was_found(
 def test_modular_sums_are_those_of_python_integers(bits, modulus, dtype):
   values = np.random.default_rng(0).integers(
       -2**bits, 2**bits, size=[50, 2], dtype=np.int64).astype(dtype)
-  result = in_process.total(
+  result = in_process_lib.total(
       tff.TensorType(dtype, [2]), list(values), np.int64(modulus))
   assert result.dtype == dtype
   assert result.tolist() == [
@@ -292,12 +292,12 @@ def test_modular_sums_are_those_of_python_integers(bits, modulus, dtype):
 
 def test_modular_sums_of_large_moduli_do_not_overflow():
   modulus = 2**63 - 1
-  result = in_process.total(
+  result = in_process_lib.total(
       tff.TensorType(np.int64), [np.int64(modulus - 1)] * 5, modulus)
   assert result.dtype == np.int64 and result == 5 * (modulus - 1) % modulus
   for bad in (0, -4):
     with pytest.raises(ValueError, match=f'modulus must be in .* found {bad}'):
-      in_process.total(tff.TensorType(np.int64), [], bad)
+      in_process_lib.total(tff.TensorType(np.int64), [], bad)
 
 
 @tff.tensorflow.computation(np.int32)
@@ -326,7 +326,7 @@ def test_what_cannot_run_here_is_named(in_process):
   with pytest.raises(NotImplementedError, match='sequence_reduce .*use workers'):
     reduced([1, 2])
   with pytest.raises(TypeError, match=r'known shapes, found int32\[\?\]'):
-    in_process.total(tff.TensorType(np.int32, [None]), [])
+    in_process_lib.total(tff.TensorType(np.int32, [None]), [])
 
 
 def test_results_share_no_memory_with_arguments_or_each_other(in_process):
@@ -397,9 +397,9 @@ def test_contexts_used_by_several_threads_draw_different_keys(in_process):
 
 def test_loops_of_the_old_kind_draw_a_fresh_key_in_each_round(in_process, monkeypatch):
   fed = []
-  find = in_process.Graph._find_fresh_keys
+  find = in_process_lib.Graph._find_fresh_keys
   monkeypatch.setattr(
-      in_process.Graph, '_find_fresh_keys',
+      in_process_lib.Graph, '_find_fresh_keys',
       lambda self, types: fed.append((types, find(self, types))) or fed[-1][1])
 
   def loop():
@@ -426,7 +426,7 @@ def test_kernel_entropy_is_fed_where_it_can_be(in_process, monkeypatch):
   drawn = []
   real = os.urandom
   monkeypatch.setattr(
-      in_process.os, 'urandom', lambda n: drawn.append(real(n)) or drawn[-1])
+      in_process_lib.os, 'urandom', lambda n: drawn.append(real(n)) or drawn[-1])
   result = tff.tensorflow.computation(
       lambda: (keys.fresh(), keys.derive(keys.fresh(), 3)))()
   first, second = (np.frombuffer(x, np.int64) for x in drawn)
@@ -523,7 +523,7 @@ def test_memory_does_not_grow_with_rounds(in_process):
 
 
 def test_the_end_of_a_computation_releases_its_graphs():
-  factory = in_process.InProcessExecutorFactory(2)
+  factory = in_process_lib.InProcessExecutorFactory(2)
   computation = tff.tensorflow.computation(lambda: keys.fresh())  # pylint: disable=unnecessary-lambda
   compiled = weakref.ref(factory.compiled(computation))
   assert factory.compiled(computation) is compiled()
