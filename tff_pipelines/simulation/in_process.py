@@ -29,6 +29,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 import tensorflow_federated as tff
+import tree
 
 from aggregators import keys
 from aggregators import tff_internals
@@ -456,7 +457,7 @@ class _Evaluator:
   def federated_zip_at_clients(self, argument):
     # `tree` would keep their classes, and so all of TFF, beyond the interpreter's end.
     leaves = []
-    values_lib.map_leaves(leaves.append, argument)
+    map_leaves(leaves.append, argument)
     if all(isinstance(leaf, AllEqual) for leaf in leaves):
       return AllEqual(map_leaves(lambda leaf: leaf.value, argument))
     rows = map(iter, zip(*map(self._values, leaves)))
