@@ -110,10 +110,18 @@ def test_releases_without_noise_are_infinite_in_both():
                                   noise_variance=9.0), 0.1), 5),
     events.PoissonSampled(event=gaussian(1.0), sampling_rate=0.1,
                           pivotal_probability=0.01),
+    events.LocalDiscreteGaussian(noise_multiplier=1.0),
     events.Nfdp(records=10, subset_size=1)])
 def test_events_without_an_equivalent_are_refused(event):
   with pytest.raises(NotImplementedError, match='has no equivalent in dp_accounting'):
     event.to_dp_accounting()
+
+
+def test_local_gaussian_noise_and_post_processing_are_those_of_dp_accounting():
+  event = events.Composed(events=(
+      composed(events.LocalGaussian(noise_multiplier=2.0), 3), events.PostProcessing()))
+  assert by_rdp(event, 1e-5) == pytest.approx(
+      accountant.epsilon(event, 1e-5, accountant='rdp'), rel=1e-8)
 
 
 def test_structure_is_kept():

@@ -253,7 +253,7 @@ def _described(query: Query, mechanism: Mechanism, event: base.Event,
       noise_multiplier=finite(getattr(mechanism, family.knob)),
       rounds=getattr(mechanism, family.counter), order=integer_order(order),
       accountant=used, amplification=query.amplification, adjacency=event.adjacency,
-      trust_model=mechanism.trust_model, warnings=list(dict.fromkeys(warnings)),
+      trust_model=mechanism.family.trust_model, warnings=list(dict.fromkeys(warnings)),
       **fields)
 
 
@@ -293,7 +293,7 @@ def _answer_none(query: Query, mechanism: mechanisms.SumMechanism) -> Answer:
   return Answer(
       delta=query.delta if query.kind == 'epsilon' else 1.0,
       noise_multiplier=0.0, rounds=mechanism.rounds, adjacency=event.adjacency,
-      trust_model=mechanism.trust_model,
+      trust_model=mechanism.family.trust_model,
       warnings=[caveats.Caveat('infinite epsilon', 'epsilon is infinite'),
                 *event.caveats()])
 
@@ -313,7 +313,7 @@ def _answer_nfdp(query: Query, mechanism: mechanisms.NfdpMechanism) -> Answer:
   return Answer(
       epsilon=event.published_epsilon, delta=event.draw_probability, rounds=1,
       accountant='theorem', adjacency=event.adjacency,
-      trust_model=mechanism.trust_model, warnings=warnings)
+      trust_model=mechanism.family.trust_model, warnings=warnings)
 
 
 def _answer_local(query: Query, mechanism: mechanisms.LocalMechanism) -> Answer:
@@ -328,7 +328,7 @@ def _answer_local(query: Query, mechanism: mechanisms.LocalMechanism) -> Answer:
       epsilon=finite(guarantee.epsilon), delta=guarantee.delta,
       rounds=mechanism.queries, order=integer_order(guarantee.order),
       accountant=guarantee.accountant, adjacency=guarantee.adjacency,
-      trust_model=mechanism.trust_model, warnings=list(guarantee.warnings))
+      trust_model=mechanism.family.trust_model, warnings=list(guarantee.warnings))
 
 
 def _answer_published_vote(query: Query,
@@ -344,7 +344,7 @@ def _answer_published_vote(query: Query,
       epsilon=finite(epsilon), delta=delta,
       noise_multiplier=mechanism.noise_stddev, rounds=mechanism.queries,
       accountant='rdp', amplification=query.amplification,
-      adjacency=event.adjacency, trust_model=mechanism.trust_model,
+      adjacency=event.adjacency, trust_model=mechanism.family.trust_model,
       warnings=[
           *event.caveats(), *accountant.warnings_about(epsilon, delta, None),
           caveats.Caveat(

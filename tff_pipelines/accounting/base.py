@@ -73,7 +73,8 @@ class Event(abc.ABC):
     """The same release as an event of dp_accounting, for its accountants.
 
     They are to be asked about the same neighbours: ADD_OR_REMOVE_ONE where adjacency
-    is zero-out (a removed client), REPLACE_ONE where it is replace-one.
+    is zero-out (a removed client), REPLACE_ONE where it is replace-one. Where it is local, the
+    events of a single release state the distance of any two inputs already.
 
     Raises:
       NotImplementedError: If dp_accounting has no event that says the same.

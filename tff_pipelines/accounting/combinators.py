@@ -46,11 +46,9 @@ class NoPrivacy(base.Event):
   source = 'nothing is claimed'
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    del amplification
     return np.full(max_order - 1, np.inf)
 
   def factors(self, amplification: str) -> tuple[base.Factor, ...]:
-    del amplification
     return ((pairs.Leak(probability=1.0), 1),)
 
   def replace_one(self) -> 'NoPrivacy':

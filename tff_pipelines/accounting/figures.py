@@ -64,8 +64,7 @@ def scalar_scales(axes, noise: float, clients: int) -> None:
   """Epsilon of one sensitivity-1 query over the scale of its grid (figure 2)."""
   scales = [2**power for power in range(8)]
 
-  def gaussian(scale):
-    del scale
+  def gaussian(_):
     return events.CentralGaussian(noise_multiplier=noise)
 
   def skellam(scale):

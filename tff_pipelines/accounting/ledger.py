@@ -400,7 +400,4 @@ class Ledger:
       counts[kinds[text]] += 1
       if with_repeats and repeats:
         counts[kinds[text].repeated()] += repeats
-    composed = tuple(combinators.SelfComposed(event=event, count=count)
-                     for event, count in counts.items())
-    return composed[0] if len(composed) == 1 else combinators.Composed(
-        events=composed)
+    return combinators.composed(counts)

@@ -2,8 +2,8 @@
 
 import dataclasses
 import math
-from typing import ClassVar
 
+from dp_accounting import dp_event
 import numpy as np
 
 from aggregators import validate
@@ -13,6 +13,7 @@ from tff_pipelines.accounting import combinators
 from tff_pipelines.accounting import curves
 from tff_pipelines.accounting import decimals
 from tff_pipelines.accounting import pairs
+from tff_pipelines.accounting import sum_events
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,7 @@ class Nfdp(base.Event):
   subset_size: int
   replacement: bool = True
 
-  source: ClassVar[str] = (
+  source = (
       'noise-free differential privacy, theorems on sampling with and without '
       'replacement (natural logarithms); total variation of the draw')
   adjacency = base.RECORD
@@ -66,11 +67,9 @@ class Nfdp(base.Event):
     return -math.expm1(k * math.log1p(-1 / n))
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    del amplification
     return curves.no_guarantee(max_order)
 
   def factors(self, amplification: str) -> tuple[base.Factor, ...]:
-    del amplification
     return ((pairs.Leak(probability=self.draw_probability), 1),)
 
   def repeated(self) -> 'PostProcessing':
@@ -105,22 +104,21 @@ class PostProcessing(base.Event):
   Rounds after a noise-free sample are of this kind: they read only its records.
   """
 
-  source: ClassVar[str] = (
-      'post-processing, Dwork and Roth 2014, Proposition 2.1')
+  source = 'post-processing, Dwork and Roth 2014, Proposition 2.1'
   adjacency = base.ANY
   sensitivity = 'none: nothing but earlier releases is read'
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    del amplification
     return np.zeros(max_order - 1)
 
   def pure_epsilon(self, amplification: str) -> float:
-    del amplification
     return 0.0
 
   def factors(self, amplification: str) -> tuple[base.Factor, ...]:
-    del amplification
     return ()
+
+  def to_dp_accounting(self) -> dp_event.DpEvent:
+    return dp_event.NoOpDpEvent()
 
 
 class _PureLocal(base.Event):
@@ -136,15 +134,12 @@ class _PureLocal(base.Event):
     return f'the whole input, at epsilon {decimals.rounded_up(self.epsilon, 6)} a query'
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    del amplification
     return curves.pure(self.epsilon, max_order)
 
   def pure_epsilon(self, amplification: str) -> float:
-    del amplification
     return self.epsilon
 
   def factors(self, amplification: str) -> tuple[base.Factor, ...]:
-    del amplification
     return ((pairs.RandomizedResponse(epsilon=self.epsilon), 1),)
 
   def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
@@ -165,7 +160,7 @@ class Piecewise(_PureLocal):
 
   epsilon: float
 
-  source: ClassVar[str] = 'arXiv 1907.00782, section III; arXiv 1311.0776'
+  source = 'arXiv 1907.00782, section III; arXiv 1311.0776'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -178,7 +173,7 @@ class Duchi(_PureLocal):
 
   epsilon: float
 
-  source: ClassVar[str] = 'arXiv 1604.02390; arXiv 1311.0776'
+  source = 'arXiv 1604.02390; arXiv 1311.0776'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -193,11 +188,11 @@ class LocalLaplace(_PureLocal):
 
   epsilon: float
 
-  source: ClassVar[str] = 'Dwork et al. 2006, Proposition 1; arXiv 1311.0776'
+  source = 'Dwork et al. 2006, Proposition 1; arXiv 1311.0776'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LocalGaussian(base.Event):
+class LocalGaussian(sum_events.GaussianNoise):
   """Gaussian noise on one vector of one client.
 
   Attributes:
@@ -207,22 +202,9 @@ class LocalGaussian(base.Event):
 
   noise_multiplier: float
 
-  source: ClassVar[str] = 'arXiv 1702.07476, Corollary 3'
+  source = 'arXiv 1702.07476, Corollary 3'
   adjacency = base.LOCAL
   sensitivity = 'L2 1, in units of the largest distance of two inputs'
-
-  def __post_init__(self):
-    validate.non_negative(noise_multiplier=self.noise_multiplier)
-
-  def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    del amplification
-    return curves.gaussian(self.noise_multiplier, max_order)
-
-  def factors(self, amplification: str) -> tuple[base.Factor, ...]:
-    del amplification
-    if self.noise_multiplier == 0:
-      return ((pairs.Leak(probability=1.0), 1),)
-    return ((pairs.Gaussian(noise_multiplier=self.noise_multiplier), 1),)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -237,10 +219,12 @@ class LocalDiscreteGaussian(LocalGaussian):
       inputs, >= 0 (0: no guarantee).
   """
 
-  source: ClassVar[str] = 'arXiv 2004.00010, Proposition 5'
+  source = 'arXiv 2004.00010, Proposition 5'
 
   def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
     return super().factors(amplification) if self.noise_multiplier == 0 else None
+
+  to_dp_accounting = base.Event.to_dp_accounting  # It is not the Gaussian's event.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -265,7 +249,7 @@ class LocalAnswers(base.Event):
   queries_before: int
   queries_after: int
 
-  source: ClassVar[str] = (
+  source = (
       'sequential composition for each client, arXiv 1702.07476, Proposition 1')
   adjacency = base.LOCAL
 

@@ -8,7 +8,6 @@ matter to it, and who is trusted.
 
 from collections.abc import Callable
 import dataclasses
-import functools
 from typing import Any, Self
 
 from aggregators import params as params_lib
@@ -35,11 +34,6 @@ class Mechanism:
   def family(self) -> 'Family':
     """The mechanism's row of the table."""
     return MECHANISMS[self.mechanism]
-
-  @property
-  def trust_model(self) -> str:
-    """A description of who is trusted with what."""
-    return self.family.trust_model
 
   def replace(self, **changes) -> Self:
     """A copy with these fields changed, validated."""
@@ -287,8 +281,17 @@ class LocalMechanism(_Queries):
   epsilon: float | None = None
 
 
-def _shares(kind: Any, mechanism: SumMechanism) -> base.Event:
-  return kind.from_params(mechanism.params(), mechanism.surviving_fraction)
+_Release = Callable[[Any], base.Event]
+
+
+def _shares(kind: Any) -> _Release:
+  return lambda mechanism: kind.from_params(
+      mechanism.params(), mechanism.surviving_fraction)
+
+
+def _with(kind: type[base.Event], *fields: str) -> _Release:
+  """The event of this kind, with these fields of the mechanism."""
+  return lambda mechanism: kind(**{name: mechanism.needed(name) for name in fields})
 
 
 def _count(mechanism: SumMechanism) -> base.Event:
@@ -310,17 +313,6 @@ def _vote(mechanism: VoteMechanism) -> base.Event:
       neighbours=mechanism.needed('neighbours') if knn else None)
 
 
-def _nfdp(mechanism: NfdpMechanism) -> base.Event:
-  return events.Nfdp(
-      records=mechanism.needed('records'),
-      subset_size=mechanism.needed('subset_size'),
-      replacement=mechanism.replacement)
-
-
-def _local(kind: Any, mechanism: LocalMechanism) -> base.Event:
-  return kind(epsilon=mechanism.needed('epsilon'))
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Family:
   """The row of a mechanism in the table.
@@ -336,16 +328,11 @@ class Family:
   """
 
   kind: type[Mechanism]
-  release: Callable[[Any], base.Event]
+  release: _Release
   uses: frozenset[str]
   trust_model: str
   knob: str | None = None
   counter: str | None = None
-
-  @property
-  def target(self) -> str | None:
-    """'epsilon', unless epsilon is a parameter of the mechanism: then None."""
-    return None if self.kind is LocalMechanism else 'epsilon'
 
   @property
   def params(self) -> bool:
@@ -393,23 +380,20 @@ def _votes(*uses) -> Family:
 
 def _answers(kind: type[base.Event]) -> Family:
   return Family(
-      kind=LocalMechanism, release=functools.partial(_local, kind),
+      kind=LocalMechanism, release=_with(kind, 'epsilon'),
       uses=frozenset(_ALWAYS | {'queries'}), trust_model=_NO_SERVER, counter='queries')
 
 
 MECHANISMS: dict[str, Family] = {
-    'skellam': _sum(functools.partial(_shares, events.DistributedSkellam),
-                    _DISTRIBUTED, _ROUNDS, _GRID, _SHARES),
-    'discrete_gaussian': _sum(
-        functools.partial(_shares, events.DistributedDiscreteGaussian),
-        _DISTRIBUTED, _ROUNDS, _GRID, _SHARES),
+    'skellam': _sum(_shares(events.DistributedSkellam), _DISTRIBUTED, _ROUNDS, _GRID,
+                    _SHARES),
+    'discrete_gaussian': _sum(_shares(events.DistributedDiscreteGaussian),
+                              _DISTRIBUTED, _ROUNDS, _GRID, _SHARES),
     'skellam_central': _sum(
         lambda mechanism: events.CentralSkellam.from_params(mechanism.params()),
         _CENTRAL, _ROUNDS, _GRID),
     'gaussian': _sum(
-        lambda mechanism: events.CentralGaussian(
-            noise_multiplier=mechanism.needed('noise_multiplier')),
-        _CENTRAL, _ROUNDS),
+        _with(events.CentralGaussian, 'noise_multiplier'), _CENTRAL, _ROUNDS),
     'none': _sum(
         lambda _: events.NoPrivacy(),
         'everyone who sees the models is trusted with the data', {'rounds'}, knob=None),
@@ -417,8 +401,8 @@ MECHANISMS: dict[str, Family] = {
     'ae_vote': _votes(),
     'knn_vote': _votes({'neighbours'}),
     'nfdp': Family(
-        kind=NfdpMechanism, release=_nfdp,
-        uses=frozenset({'records', 'subset_size', 'replacement'}),
+        kind=NfdpMechanism, uses=frozenset({'records', 'subset_size', 'replacement'}),
+        release=_with(events.Nfdp, 'records', 'subset_size', 'replacement'),
         trust_model='no noise: sampling a subset is all the protection'),
     'piecewise': _answers(events.Piecewise),
     'duchi': _answers(events.Duchi),

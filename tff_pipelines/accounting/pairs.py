@@ -136,7 +136,7 @@ class Skellam(Pair):
     validate.positive(variance=self.variance)
 
   def atoms(self, cells: int) -> tuple[Atoms, ...]:
-    del cells  # Listed value by value: exact both ways.
+    # Listed value by value, not by cells: exact both ways.
     reach = skellam_distribution.reach(self.variance)
     if 2 * reach + self.shift > MAX_VALUES:
       raise TooLarge(
@@ -167,7 +167,6 @@ class RandomizedResponse(Pair):
     validate.positive(epsilon=self.epsilon)
 
   def atoms(self, cells: int) -> tuple[Atoms, ...]:
-    del cells
     truth = special.expit(self.epsilon)
     lie = special.expit(-self.epsilon)
     return (Atoms(loss=np.array([-self.epsilon, self.epsilon]),
@@ -188,7 +187,6 @@ class Leak(Pair):
     validate.fraction(probability=self.probability)
 
   def atoms(self, cells: int) -> tuple[Atoms, ...]:
-    del cells
     kept = np.array([1.0 - self.probability])
     return (Atoms(loss=np.zeros(1), p=kept, q=kept, p_only=self.probability,
                   q_only=self.probability),)

@@ -287,7 +287,6 @@ class Poisson(SamplingScheme):
 
   def event(self, release: base.Event, round_index: int,
             pivotal_probability: float = 0.0) -> base.Event:
-    del round_index
     return combinators.PoissonSampled(
         event=release, sampling_rate=self.sampling_rate,
         pivotal_probability=pivotal_probability)
@@ -313,7 +312,6 @@ class _Exact(SamplingScheme):
 
   def pivotal_probability(self, min_honest_fraction: float, assumed_colluders: int,
                           dropout_rate: float) -> float:
-    del min_honest_fraction, assumed_colluders, dropout_rate
     return 0.0
 
 
@@ -347,7 +345,6 @@ class FixedSize(_Exact):
 
   def event(self, release: base.Event, round_index: int,
             pivotal_probability: float = 0.0) -> base.Event:
-    del round_index, pivotal_probability
     return combinators.FixedSizeSampled(
         event=release, cohort_size=self.largest_cohort, population=self.population)
 
@@ -373,12 +370,10 @@ class Everyone(_Exact):
   needs_sizes = False
 
   def sample(self, round_index: int) -> np.ndarray:
-    del round_index
     return np.arange(self.largest_cohort)
 
   def event(self, release: base.Event, round_index: int,
             pivotal_probability: float = 0.0) -> base.Event:
-    del round_index, pivotal_probability
     return release
 
   @property

@@ -91,7 +91,6 @@ class _SkellamSum(_IntegerSum):
   source = 'arXiv 2110.04995, Theorem 3.5 and Corollary 3.6'
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    del amplification
     return curves.skellam(
         l1=self.l1_sensitivity, l2=self.l2_sensitivity,
         variance=self.noise_variance, max_order=max_order)
@@ -178,7 +177,6 @@ class DistributedDiscreteGaussian(_Shares):
         clients=math.ceil(cohort), dimension=params.padded_dimension, **more)
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    del amplification
     return curves.distributed_discrete_gaussian(
         l1=self.l1_sensitivity, l2=self.l2_sensitivity,
         variance=self.noise_variance, local_variance=self.local_variance,
@@ -194,8 +192,31 @@ class DistributedDiscreteGaussian(_Shares):
     return ()
 
 
+class GaussianNoise(base.Event):
+  """One release with Gaussian noise.
+
+  Attributes:
+    noise_multiplier: Noise standard deviation over L2 sensitivity, >= 0 (0: no
+      guarantee).
+  """
+
+  def __post_init__(self):
+    validate.non_negative(noise_multiplier=self.noise_multiplier)
+
+  def curve(self, max_order: int, amplification: str) -> np.ndarray:
+    return curves.gaussian(self.noise_multiplier, max_order)
+
+  def factors(self, amplification: str) -> tuple[base.Factor, ...]:
+    if self.noise_multiplier == 0:
+      return ((pairs.Leak(probability=1.0), 1),)
+    return ((pairs.Gaussian(noise_multiplier=self.noise_multiplier), 1),)
+
+  def to_dp_accounting(self) -> dp_event.DpEvent:
+    return dp_event.GaussianDpEvent(self.noise_multiplier)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CentralGaussian(ClientSum):
+class CentralGaussian(GaussianNoise, ClientSum):
   """A sum of clipped vectors; the server adds all the Gaussian noise, once.
 
   Real-valued noise in floating point carries the guarantee of ideal
@@ -211,24 +232,8 @@ class CentralGaussian(ClientSum):
   sensitivity = 'L2 1, in units of the clip'
   source = 'arXiv 1702.07476, Corollary 3; PLD of N(0, z^2) against N(1, z^2)'
 
-  def __post_init__(self):
-    validate.non_negative(noise_multiplier=self.noise_multiplier)
-
-  def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    del amplification
-    return curves.gaussian(self.noise_multiplier, max_order)
-
-  def factors(self, amplification: str) -> tuple[base.Factor, ...]:
-    del amplification
-    if self.noise_multiplier == 0:
-      return ((pairs.Leak(probability=1.0), 1),)
-    return ((pairs.Gaussian(noise_multiplier=self.noise_multiplier), 1),)
-
   def replace_one(self) -> 'CentralGaussian':
     return CentralGaussian(noise_multiplier=self.noise_multiplier / 2)
-
-  def to_dp_accounting(self) -> dp_event.DpEvent:
-    return dp_event.GaussianDpEvent(self.noise_multiplier)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -256,13 +261,11 @@ class SkellamCount(ClientSum):
     return f'{self.l1_sensitivity} in one coordinate'
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    del amplification
     return curves.skellam(
         l1=self.l1_sensitivity, l2=self.l1_sensitivity,
         variance=self.noise_variance, max_order=max_order)
 
   def factors(self, amplification: str) -> tuple[base.Factor, ...]:
-    del amplification
     if self.noise_variance == 0:
       return ((pairs.Leak(probability=1.0), 1),)
     return ((pairs.Skellam(shift=self.l1_sensitivity,

@@ -16,7 +16,6 @@ and the release says of each label whether its noisy count is large enough.
 
 import dataclasses
 import math
-from typing import ClassVar
 
 import numpy as np
 
@@ -71,7 +70,7 @@ class Vote(base.Event):
   attributes: int = 1
   max_weight: int = 1
 
-  source: ClassVar[str] = (
+  source = (
       'Zhu et al. 2020, Theorem 5, with sensitivity sqrt(2)/k for neighbours; '
       'arXiv 2110.04995, Theorem 3.5 and section 3.1 for Skellam noise')
 
@@ -129,7 +128,6 @@ class Vote(base.Event):
     return self.attributes * (2 if self.level == 'instance' else 1)
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    del amplification
     if self.noise != 'skellam':
       return curves.gaussian(
           self.noise_stddev / self.l2_sensitivity, max_order)
@@ -138,7 +136,6 @@ class Vote(base.Event):
         l1=most, l2=most, variance=self.count_stddev**2, max_order=max_order)
 
   def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
-    del amplification
     if self.noise_stddev == 0:
       return ((pairs.Leak(probability=1.0), 1),)
     if self.noise == 'gaussian':

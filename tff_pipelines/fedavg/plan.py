@@ -202,7 +202,7 @@ class FedAvgPlan(guarantee.Plan):
             'participants, who know the cohorts (the server is trusted)'),
         against_server=('the server and the participants' if shares else
                         'the participants (the server is trusted)'),
-        sampling=mechanism.sampling, trust_model=mechanism.trust_model,
+        sampling=mechanism.sampling, trust_model=mechanism.family.trust_model,
         source='; '.join(filter(None, dict.fromkeys(_sources(self.event(1))))) or None,
         sampler=(noise_budget.describe_sum(self.params, self.adaptive is not None)
                  if self.is_private else None),

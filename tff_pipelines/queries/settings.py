@@ -219,7 +219,9 @@ class AccountSettings(settings.Settings):
       return varied
     if self.query == DATA_DEPENDENT:
       return ['epsilon', 'queries']
-    return [{'epsilon': family.target, 'noise_multiplier': family.knob,
+    # For local answers epsilon is a parameter.
+    epsilon = None if family.kind is mechanisms.LocalMechanism else 'epsilon'
+    return [{'epsilon': epsilon, 'noise_multiplier': family.knob,
              'rounds': family.counter}.get(self.query, self.query)]
 
   def _given(self, kind: type) -> dict[str, Any]:
