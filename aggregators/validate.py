@@ -52,6 +52,16 @@ def open_unit_interval(**arguments: Any) -> None:
   _finite_and(lambda x: 0 < x < 1, 'be strictly between 0 and 1', arguments)
 
 
+def unit_interval(**arguments: Any) -> None:
+  """Raises ValueError unless every argument is in [0, 1]."""
+  _finite_and(lambda x: 0 <= x <= 1, 'be in [0, 1]', arguments)
+
+
+def below_one(**arguments: Any) -> None:
+  """Raises ValueError unless every argument is in [0, 1)."""
+  _finite_and(lambda x: 0 <= x < 1, 'be in [0, 1)', arguments)
+
+
 def fraction(**arguments: Any) -> None:
   """Raises ValueError unless every argument is in (0, 1]."""
   _finite_and(lambda x: 0 < x <= 1, 'be in (0, 1]', arguments)

@@ -10,7 +10,7 @@ from tests.queries import account_test
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import events
 from tff_pipelines.accounting import voting
-from tff_pipelines.queries import votes as votes_query
+from tff_pipelines.queries import run as run_lib
 
 VOTES = [[560, 400, 40]] * 20 + [[990, 5, 5]] * 5
 QUERY = ['--query=data_dependent', '--mechanism=ae_vote', '--delta=1e-3']
@@ -124,7 +124,7 @@ def test_files_of_anything_else_are_refused(tmp_path, content):
   path = tmp_path / 'votes.csv'
   path.write_text(content)
   with pytest.raises(ValueError, match='votes must be a file of integer counts'):
-    votes_query.read(path)
+    run_lib.read_votes(path)
 
 
 @pytest.mark.parametrize('arrays', [
@@ -133,6 +133,6 @@ def test_files_of_anything_else_are_refused(tmp_path, content):
 def test_arrays_of_anything_else_are_refused(tmp_path, arrays):
   np.savez(tmp_path / 'votes.npz', **arrays)
   with pytest.raises(ValueError, match='votes must be a file of integer counts'):
-    votes_query.read(tmp_path / 'votes.npz')
+    run_lib.read_votes(tmp_path / 'votes.npz')
   with pytest.raises(OSError):
-    votes_query.read(tmp_path / 'missing.npz')
+    run_lib.read_votes(tmp_path / 'missing.npz')

@@ -43,13 +43,6 @@ class Guarantee:
   warnings: tuple[caveats_lib.Caveat, ...] = ()
 
 
-def check_delta(delta: float) -> None:
-  """Raises ValueError unless delta is in [0, 1)."""
-  validate.finite(delta=delta)
-  if not 0 <= delta < 1:
-    raise ValueError(f'delta must be in [0, 1), found {delta!r}')
-
-
 def curve(event: base.Event, max_order: int = curves.MAX_ORDER,
           amplification: str = 'tight') -> np.ndarray:
   """Renyi divergence of the event at the orders 2..max_order, checked."""
@@ -171,7 +164,7 @@ def epsilon(event: base.Event, delta: float, *, accountant: str = 'auto',
     ValueError: If an argument is out of range or the arithmetic fails.
   """
   _check(event, accountant, amplification)
-  check_delta(delta)
+  validate.below_one(delta=delta)
   return _epsilon(event, delta, accountant, amplification)[0]
 
 
@@ -226,7 +219,7 @@ def guarantee(event: base.Event, delta: float, *, accountant: str = 'auto',
     ValueError: If an argument is out of range or the arithmetic fails.
   """
   _check(event, accountant, amplification)
-  check_delta(delta)
+  validate.below_one(delta=delta)
   if population is not None:
     validate.integer(population=population, low=1)
   value, order, used = _epsilon(event, delta, accountant, amplification)

@@ -46,10 +46,6 @@ class Query:
     validate.one_of(base.AMPLIFICATIONS, amplification=self.amplification)
     validate.one_of(base.ACCOUNTANTS, accountant=self.accountant)
 
-  def replace(self, **changes) -> 'Query':
-    """A copy with these fields changed, validated."""
-    return dataclasses.replace(self, **changes)
-
   def needed(self, name: str) -> Any:
     """The field `name`; ValueError if it was not given."""
     value = getattr(self, name)
@@ -365,9 +361,10 @@ def table(query: Query, mechanism: Mechanism) -> list[Answer]:
   """
   family = mechanism.family
   calibrates = query.epsilon is not None and family.knob is not None
-  query = query.replace(kind='noise_multiplier' if calibrates else 'epsilon')
+  query = dataclasses.replace(
+      query, kind='noise_multiplier' if calibrates else 'epsilon')
   if family.params and mechanism.scale is None:
-    query = query.replace(allow_degenerate=True)
+    query = dataclasses.replace(query, allow_degenerate=True)
     return [_row(query, mechanism.replace(bits=bits), bits=bits)
             for bits in _TABLE_BITS]
   if family.counter is None:

@@ -39,8 +39,7 @@ ADJACENCY_IN_WORDS = {
     LOCAL: 'any two inputs of one client',
 }
 
-# A dominating pair and how often it is composed.
-Factor = tuple[pairs.Pair, int]
+Factor = pairs.Factor
 
 _KINDS: dict[str, type['Event']] = {}
 
@@ -73,8 +72,8 @@ class Event(abc.ABC):
     """The same release as an event of dp_accounting, for its accountants.
 
     They are to be asked about the same neighbours: ADD_OR_REMOVE_ONE where adjacency
-    is zero-out (a removed client), REPLACE_ONE where it is replace-one. Where it is local, the
-    events of a single release state the distance of any two inputs already.
+    is zero-out (a removed client), REPLACE_ONE where it is replace-one. Where it is
+    local, the event has the distance of any two inputs already.
 
     Raises:
       NotImplementedError: If dp_accounting has no event that says the same.
@@ -187,8 +186,5 @@ def check_event(**arguments: Any) -> None:
 
 def scaled(noise_variance: float, surviving_fraction: float) -> float:
   """The variance of the noise if only a fraction of its shares is present."""
-  validate.finite(surviving_fraction=surviving_fraction)
-  if not 0 <= surviving_fraction <= 1:
-    raise ValueError(
-        f'surviving_fraction must be in [0, 1], found {surviving_fraction!r}')
+  validate.unit_interval(surviving_fraction=surviving_fraction)
   return noise_variance * surviving_fraction

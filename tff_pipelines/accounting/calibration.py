@@ -4,6 +4,7 @@ Every search keeps a bracket: one end that meets the target and one that does
 not. The result is always an end at which the target was checked.
 """
 
+import bisect
 from collections.abc import Callable
 import math
 
@@ -19,6 +20,7 @@ from tff_pipelines.accounting import roots
 _LARGEST_NOISE = 1e9
 _SMALLEST_NOISE = 1e-6
 _MAX_BITS = 30
+_NEAR = 0.01
 
 
 class Unreachable(ValueError):
@@ -27,7 +29,7 @@ class Unreachable(ValueError):
 
 def _check_target(epsilon: float, delta: float) -> None:
   validate.positive(epsilon=epsilon)
-  accountant_lib.check_delta(delta)
+  validate.below_one(delta=delta)
 
 
 def _epsilon(event: base.Event, total_variation: float | None, delta: float,
@@ -147,13 +149,8 @@ def rounds(build_event: Callable[[int], base.Event], *, epsilon: float, delta: f
     good, bad = bad, 2 * bad
     if bad > 2**40:
       raise ValueError(f'rounds is unbounded: {good} still meets the target')
-  while bad - good > 1:
-    middle = (good + bad) // 2
-    if meets(middle):
-      good = middle
-    else:
-      bad = middle
-  return good
+  return good + bisect.bisect_left(
+      range(good + 1, bad), True, key=lambda count: not meets(count))
 
 
 def bits(build_event: Callable[[int], base.Event], *, epsilon: float, delta: float,
@@ -190,9 +187,7 @@ def bits(build_event: Callable[[int], base.Event], *, epsilon: float, delta: flo
 def calibrated(params: params_lib.DistributedSumParams,
                build_event: Callable[[params_lib.DistributedSumParams], base.Event],
                *, epsilon: float, delta: float, accountant: str = 'auto',
-               amplification: str = 'tight', allow_degenerate: bool = False,
-               total_variation: Callable[
-                   [params_lib.DistributedSumParams], float | None] = lambda _: 0.0
+               amplification: str = 'tight', allow_degenerate: bool = False
                ) -> params_lib.DistributedSumParams:
   """`params` with the minimum noise multiplier that meets the target.
 
@@ -204,7 +199,6 @@ def calibrated(params: params_lib.DistributedSumParams,
     accountant: As in `accountant.epsilon`.
     amplification: As in `accountant.epsilon`.
     allow_degenerate: Whether to return parameters of a uselessly coarse grid.
-    total_variation: From parameters, as in `noise_multiplier`.
 
   Raises:
     ValueError: As in `noise_multiplier`; and for a degenerate grid, naming the
@@ -214,8 +208,7 @@ def calibrated(params: params_lib.DistributedSumParams,
     return trial.replace(noise_multiplier=noise_multiplier(
         lambda z: build_event(trial.replace(noise_multiplier=z)),
         epsilon=epsilon, delta=delta, accountant=accountant,
-        amplification=amplification, total_variation=lambda z: total_variation(
-            trial.replace(noise_multiplier=z))))
+        amplification=amplification))
 
   try:
     solution = solved(params)
@@ -260,9 +253,9 @@ def refuse_degenerate(params: params_lib.DistributedSumParams) -> None:
 def suggest_bits(
     params: params_lib.DistributedSumParams,
     build_event: Callable[[params_lib.DistributedSumParams], base.Event],
-    *, epsilon: float, delta: float, within: float = 0.01,
-    amplification: str = 'tight') -> params_lib.DistributedSumParams:
-  """The minimum bits whose noise multiplier is near the central Gaussian's.
+    *, epsilon: float, delta: float, amplification: str = 'tight'
+    ) -> params_lib.DistributedSumParams:
+  """The minimum bits whose noise multiplier is within 1% of the central Gaussian's.
 
   Both are accounted by RDP, so that mechanisms are compared, not accountants.
 
@@ -272,7 +265,6 @@ def suggest_bits(
       the parameters of a grid so fine that it stands for the Gaussian.
     epsilon: Target > 0.
     delta: In [0, 1).
-    within: Largest relative excess over the Gaussian's noise multiplier, > 0.
     amplification: As in `accountant.epsilon`.
 
   Returns:
@@ -281,7 +273,6 @@ def suggest_bits(
   Raises:
     ValueError: If not even 30 bits come that near.
   """
-  validate.positive(within=within)
   target = dict(epsilon=epsilon, delta=delta, accountant='rdp',
                 amplification=amplification)
   finest = params.replace(
@@ -292,10 +283,10 @@ def suggest_bits(
       trial = calibrated(params.replace(bits=count), build_event, **target)
     except ValueError:
       continue  # Too few bits for the cohort, or a degenerate grid.
-    if trial.noise_multiplier <= (1 + within) * gaussian:
+    if trial.noise_multiplier <= (1 + _NEAR) * gaussian:
       return trial
   raise ValueError(
-      f'bits: not even {_MAX_BITS} come within {within:g} of the central '
+      f'bits: not even {_MAX_BITS} come within {_NEAR:g} of the central '
       f'Gaussian\'s noise multiplier {gaussian:.6g}')
 
 

@@ -46,7 +46,7 @@ class NoPrivacy(base.Event):
   source = 'nothing is claimed'
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    return np.full(max_order - 1, np.inf)
+    return curves.no_guarantee(max_order)
 
   def factors(self, amplification: str) -> tuple[base.Factor, ...]:
     return ((pairs.Leak(probability=1.0), 1),)
@@ -99,10 +99,7 @@ class PoissonSampled(base.Event):
     base.check_event(event=self.event)
     self.event.check_sampled()
     validate.fraction(sampling_rate=self.sampling_rate)
-    validate.finite(pivotal_probability=self.pivotal_probability)
-    if not 0 <= self.pivotal_probability <= 1:
-      raise ValueError('pivotal_probability must be in [0, 1], found '
-                       f'{self.pivotal_probability!r}')
+    validate.unit_interval(pivotal_probability=self.pivotal_probability)
 
   @property
   def adjacency(self) -> str:
@@ -120,9 +117,9 @@ class PoissonSampled(base.Event):
         curve, self.sampling_rate, generic=amplification == 'generic')
     if self.pivotal_probability == 0:
       return hidden
-    return curves.pivotal(
-        hidden, np.maximum(hidden, curves.revealed(curve, self.sampling_rate)),
-        self.pivotal_probability)
+    revealed = curves.mixed(np.zeros_like(curve), curve, self.sampling_rate)
+    return curves.mixed(
+        hidden, np.maximum(hidden, revealed), self.pivotal_probability)
 
   def pure_epsilon(self, amplification: str) -> float:
     epsilon = self.event.pure_epsilon(amplification)

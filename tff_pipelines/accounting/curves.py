@@ -223,42 +223,22 @@ def poisson(curve: np.ndarray, sampling_rate: float, *,
   return np.minimum(curve, np.logaddexp(0, log_excess) / (alpha - 1))
 
 
-def revealed(curve: np.ndarray, sampling_rate: float) -> np.ndarray:
-  """Poisson sampling of a client whose participation shows.
+def mixed(low: np.ndarray, high: np.ndarray, weight: float) -> np.ndarray:
+  """A release that is one of two at random, whatever a client's data are.
 
-  By joint convexity of the moments: with probability q the release is seen, and
-  otherwise nothing of the client.
-
-  Args:
-    curve: Of one release from all the clients.
-    sampling_rate: q in (0, 1].
-
-  Returns:
-    1/(alpha-1) ln{1 - q + q e^((alpha-1) eps(alpha))}.
-  """
-  return _mixed(np.zeros_like(curve), curve, sampling_rate)
-
-
-def pivotal(hidden: np.ndarray, shown: np.ndarray,
-            probability: float) -> np.ndarray:
-  """A round in which a client's participation shows with some probability.
-
-  Only others decide whether it does, so by joint convexity the moments are at most
-  the mean of those of the two cases.
+  By joint convexity the moments are at most the mean of those of the two cases. So it
+  bounds Poisson sampling of a client whose participation shows (with probability q
+  the release is seen, and otherwise nothing of the client), and a round in which
+  others decide whether a client's participation shows.
 
   Args:
-    hidden: Curve where participation stays hidden.
-    shown: Curve where participation shows, at least `hidden`.
-    probability: rho in [0, 1].
+    low: Curve of the one case.
+    high: Curve of the other, nowhere below `low`.
+    weight: w in [0, 1], the probability of the other case.
 
   Returns:
-    1/(alpha-1) ln{(1-rho) e^((alpha-1) hidden) + rho e^((alpha-1) shown)}.
+    1/(alpha-1) ln{(1-w) e^((alpha-1) low) + w e^((alpha-1) high)}.
   """
-  return _mixed(hidden, shown, probability)
-
-
-def _mixed(low: np.ndarray, high: np.ndarray, weight: float) -> np.ndarray:
-  """The curve of (1-w) e^((alpha-1) low) + w e^((alpha-1) high), low <= high."""
   if weight == 0:
     return low
   if weight == 1:

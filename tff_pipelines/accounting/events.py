@@ -15,4 +15,4 @@ from tff_pipelines.accounting.local_events import (
 from tff_pipelines.accounting.sum_events import (
     CentralGaussian, CentralSkellam, DistributedDiscreteGaussian, DistributedSkellam,
     NoisyGradients, SkellamCount)
-from tff_pipelines.accounting.vote_events import Vote
+from tff_pipelines.accounting.voting import Vote

@@ -44,8 +44,9 @@ def _advanced(event: base.Event, count: int) -> float:
       2 * count * math.log(2 / _DELTA)) + count * one * math.expm1(one))
 
 
-def composition(axes, stddev: float = 10.0) -> None:
+def composition(axes) -> None:
   """Epsilon over the number of releases of a count (figure 1)."""
+  stddev = 10.0
   counts = np.unique(np.round(np.logspace(0, 3, 13)).astype(int)).tolist()
   skellam = events.SkellamCount(noise_variance=stddev**2)
   gaussian = events.CentralGaussian(noise_multiplier=stddev)

@@ -88,15 +88,6 @@ def _parsed_round(line: str, what: str) -> dict[str, Any]:
   return record
 
 
-def _sync_directory(path: pathlib.Path) -> None:
-  """Lets a new file survive a power cut, not only its content."""
-  handle = os.open(path.parent, os.O_RDONLY)
-  try:
-    os.fsync(handle)
-  finally:
-    os.close(handle)
-
-
 class Ledger:
   """A ledger file. Opening one reads nothing and writes nothing.
 
@@ -161,7 +152,12 @@ class Ledger:
       os.link(partial, ledger.path)
     finally:
       os.unlink(partial)
-    _sync_directory(ledger.path)
+    # A new file survives a power cut only if its folder is written too.
+    handle = os.open(ledger.path.parent, os.O_RDONLY)
+    try:
+      os.fsync(handle)
+    finally:
+      os.close(handle)
     return ledger
 
   def _split(self) -> tuple[list[str], str]:

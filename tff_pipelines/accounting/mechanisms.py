@@ -113,10 +113,7 @@ class SumMechanism(Mechanism):
     validate.one_of(params_lib.ROTATIONS, rotation=self.rotation)
     validate.integer(rounds=self.rounds, low=1)
     validate.integer(assumed_colluders=self.assumed_colluders, low=0)
-    validate.finite(dropout_rate=self.dropout_rate)
-    if not 0 <= self.dropout_rate < 1:
-      raise ValueError(
-          f'dropout_rate must be in [0, 1), found {self.dropout_rate!r}')
+    validate.below_one(dropout_rate=self.dropout_rate)
     if self.bits is not None and self.scale is not None:
       raise ValueError(
           'bits and scale must not both be given: bits derive the scale, found '
@@ -238,7 +235,7 @@ class VoteMechanism(_Queries):
     mechanism: 'ae_vote' or 'knn_vote'.
     queries: Number of votes, >= 1.
     noise_stddev: Of the honest noise, in units in which an agent's votes sum to 1.
-    level: 'agent' or 'instance', as in `vote_events.Vote`.
+    level: 'agent' or 'instance', as in `voting.Vote`.
     bound: 'tight' or 'paper', as there.
     noise: 'skellam' or 'gaussian'; None for skellam, unless the bound is the paper's.
     neighbours: Votes of an agent in knn_vote.

@@ -7,6 +7,7 @@ finitely many losses with their masses under P and under Q, which dominate the p
 """
 
 import abc
+import collections
 import dataclasses
 
 import numpy as np
@@ -54,6 +55,10 @@ class Pair(abc.ABC):
     Args:
       cells: Cells for a standard deviation of continuous noise.
     """
+
+
+# A pair and how often it is composed.
+Factor = tuple[Pair, int]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -228,20 +233,19 @@ class Poisson(Pair):
         Atoms(loss=-loss, p=plain, q=blend, q_only=rate * base.p_only))
 
 
-def simplified(
-    factors: tuple[tuple[Pair, int], ...]) -> tuple[tuple[Pair, int], ...]:
+def simplified(factors: tuple[Factor, ...]) -> tuple[Factor, ...]:
   """The same product with equal pairs counted together and Gaussians merged.
 
   Of several Gaussians only the sum of the squared signal-to-noise ratios
   matters, so they are one Gaussian, exactly.
   """
-  counts: dict[Pair, int] = {}
+  counts = collections.Counter()
   ratio = 0.0
   for pair, count in factors:
     if isinstance(pair, Gaussian):
       ratio += count / pair.noise_multiplier**2
     else:
-      counts[pair] = counts.get(pair, 0) + count
+      counts[pair] += count
   if ratio > 0:
     counts[Gaussian(noise_multiplier=ratio**-0.5)] = 1
   return tuple(counts.items())

@@ -23,8 +23,6 @@ from scipy import optimize
 
 from tff_pipelines.accounting import pairs
 
-Factor = tuple[pairs.Pair, int]
-
 _MAX_GRID = 1 << 22
 _MAX_ROUNDS = 14
 # Grid step as a fraction of the spread of one release's loss.
@@ -220,7 +218,7 @@ def _best_theta(total: _Total, cost: Callable[[float], float]) -> float:
   return math.exp(minimum.x)
 
 
-def _directions(factors: tuple[Factor, ...],
+def _directions(factors: tuple[pairs.Factor, ...],
                 cells: int) -> list[list[tuple[pairs.Atoms, int]]]:
   """The atoms of every factor, first with the client, then without it."""
   listed = [(pair.atoms(cells), count) for pair, count in factors]
@@ -241,7 +239,7 @@ def _typical_spread(parts: list[tuple[pairs.Atoms, int]]) -> float:
   return math.sqrt(variance / count)
 
 
-def _converged(factors: tuple[Factor, ...],
+def _converged(factors: tuple[pairs.Factor, ...],
                query: Callable[[_Total], float]) -> float:
   """A dominating answer on a grid so fine that a finer one hardly matters.
 
@@ -271,7 +269,7 @@ def _converged(factors: tuple[Factor, ...],
   return best
 
 
-def _answer(factors: tuple[Factor, ...], fraction: float,
+def _answer(factors: tuple[pairs.Factor, ...], fraction: float,
             query: Callable[[_Total], float]) -> float:
   """The worse of the two directions, on a grid of `fraction` of the spread."""
   cells = math.ceil(min(max(4 / fraction, _FEWEST_CELLS), _MOST_CELLS))
@@ -342,7 +340,7 @@ def _delta_of(total: _Total, epsilon: float) -> float:
       lambda _: epsilon))
 
 
-def epsilon(factors: tuple[Factor, ...], delta: float) -> float:
+def epsilon(factors: tuple[pairs.Factor, ...], delta: float) -> float:
   """A safe epsilon of composed pairs, as a rule within 0.1% of the true one.
 
   Args:
@@ -359,7 +357,7 @@ def epsilon(factors: tuple[Factor, ...], delta: float) -> float:
 
 
 # pylint: disable=redefined-outer-name
-def delta(factors: tuple[Factor, ...], epsilon: float) -> float:
+def delta(factors: tuple[pairs.Factor, ...], epsilon: float) -> float:
   """A safe delta of composed pairs at epsilon >= 0."""
   if not factors:
     return 0.0

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any, Self
+from typing import Self
 
 from dp_accounting import dp_event
 import numpy as np
@@ -55,21 +55,22 @@ class _IntegerSum(ClientSum):
 
   @classmethod
   def from_params(cls, params: params_lib.DistributedSumParams,
-                  surviving_fraction: float = 1.0, **more: Any) -> Self:
-    """The event of one round.
+                  surviving_fraction: float = 1.0) -> Self:
+    """The event of one round; shares are sized for the largest cohort.
 
     Args:
       params: Of the sum.
       surviving_fraction: Fraction of the planned noise that is present, in
         [0, 1], when clients drop out and nothing tops the noise up. Scale and
         sensitivities stay: they were fixed before.
-      **more: Fields that only this kind of sum has.
     """
-    return cls(
-        l1_sensitivity=params.l1_sensitivity,
-        l2_sensitivity=params.l2_sensitivity,
+    values = dict(
+        l1_sensitivity=params.l1_sensitivity, l2_sensitivity=params.l2_sensitivity,
         noise_variance=base.scaled(params.noise_variance, surviving_fraction),
-        cohort_size=params.cohort_size, **more)
+        cohort_size=params.cohort_size, min_honest_fraction=params.min_honest_fraction,
+        local_variance=params.total_noise_variance / params.most_shares,
+        clients=math.ceil(params.most_shares), dimension=params.padded_dimension)
+    return cls(**{field.name: values[field.name] for field in dataclasses.fields(cls)})
 
   @property
   def sensitivity(self) -> str:
@@ -110,13 +111,6 @@ class _Shares(_IntegerSum):
     super().__post_init__()
     if self.min_honest_fraction is not None:
       validate.fraction(min_honest_fraction=self.min_honest_fraction)
-
-  @classmethod
-  def from_params(cls, params: params_lib.DistributedSumParams,
-                  surviving_fraction: float = 1.0, **more: Any) -> Self:
-    return super().from_params(
-        params, surviving_fraction,
-        min_honest_fraction=params.min_honest_fraction, **more)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -163,18 +157,6 @@ class DistributedDiscreteGaussian(_Shares):
     super().__post_init__()
     validate.non_negative(local_variance=self.local_variance)
     validate.integer(clients=self.clients, dimension=self.dimension, low=1)
-
-  @classmethod
-  def from_params(cls, params: params_lib.DistributedSumParams,
-                  surviving_fraction: float = 1.0, **more: Any) -> Self:
-    """The event of one round; shares are sized for the largest cohort."""
-    cohort = params.max_cohort_size
-    if cohort is None:
-      cohort = params.cohort_size
-    return super().from_params(
-        params, surviving_fraction,
-        local_variance=params.total_noise_variance / cohort,
-        clients=math.ceil(cohort), dimension=params.padded_dimension, **more)
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     return curves.distributed_discrete_gaussian(

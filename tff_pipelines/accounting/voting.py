@@ -1,13 +1,27 @@
-"""Data-dependent bounds for votes, and the published formulas to compare with.
+"""Events of releases by voting (Zhu et al., "Voting-based approaches", 2020).
 
-When the winner wins by a wide margin, the release hardly depends on any one
-voter. How little is a property of the private votes: an epsilon computed here
-is itself sensitive and must not be published, unless it is released with noise
-(`release`, arXiv 1802.08908).
+Every agent votes on a public query and adds its share of noise; the argmax of
+the noisy sum is released. The bounds are those of the noisy sum itself, of
+which the argmax is post-processing. One event is one query.
+
+Schemes, with k = `neighbours`:
+
+* 'ae': each agent casts one vote, for its own model's label;
+* 'knn': each agent casts k votes, for the labels of the k records of its own
+  nearest to the query, divided by the constant k at the end.
+
+Where labels do not exclude each other an agent names up to `attributes` of them,
+and the release says of each label whether its noisy count is large enough.
+
+Bounds that depend on the votes: when the winner wins by a wide margin, the release
+hardly depends on any one voter. How little is a property of the private votes: an
+epsilon computed from them is itself sensitive and must not be published, unless it is
+released with noise (`release`).
 """
 
 import collections
 from collections.abc import Iterable, Sequence
+import dataclasses
 import functools
 import math
 
@@ -17,9 +31,141 @@ from scipy import special
 
 from aggregators import validate
 from tff_pipelines.accounting import accountant
+from tff_pipelines.accounting import base
+from tff_pipelines.accounting import caveats as caveats_lib
 from tff_pipelines.accounting import curves
+from tff_pipelines.accounting import pairs
 from tff_pipelines.accounting import skellam_distribution
-from tff_pipelines.accounting import vote_events
+
+SCHEMES = ('ae', 'knn')
+LEVELS = ('agent', 'instance')
+NOISES = ('skellam', 'gaussian')
+BOUNDS = ('tight', 'paper')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Vote(base.Event):
+  """One query answered by a noisy vote.
+
+  Level 'agent' replaces all votes of one agent by zero. Level 'instance' adds,
+  removes or replaces one record of one agent. For 'knn', also with fewer than k
+  records, that needs
+
+  * a public constant k, by which counts are always divided;
+  * ties that break in a fixed order;
+  * public features with a public scaling.
+
+  Attributes:
+    scheme: 'ae' or 'knn'.
+    level: 'agent' or 'instance'.
+    noise: 'skellam' (integer counts), 'gaussian', or 'discrete_gaussian': its Renyi
+      divergences are those of the Gaussian or less (arXiv 2004.00010, Proposition
+      5), and its worst pair is not known.
+    noise_stddev: Of the honest noise on a coordinate of the sum, in units in
+      which an agent's votes sum to 1; >= 0 (0: no guarantee). Neighbour counts
+      carry k times as much, before the division.
+    neighbours: k >= 1 for 'knn', None for 'ae'.
+    bound: 'tight', or 'paper' for the sensitivity sqrt(2/k) that the paper
+      states for 'knn' at instance level, stated for Gaussian noise.
+    attributes: The maximum number tau >= 1 of labels that an agent names, for 'ae'
+      only.
+    max_weight: The maximum weight of a vote, an integer >= 1. Weights are
+      public; an agent of weight w casts each vote w times.
+  """
+
+  scheme: str
+  level: str = 'agent'
+  noise: str = 'skellam'
+  noise_stddev: float
+  neighbours: int | None = None
+  bound: str = 'tight'
+  attributes: int = 1
+  max_weight: int = 1
+
+  source = (
+      'Zhu et al. 2020, Theorem 5, with sensitivity sqrt(2)/k for neighbours; '
+      'arXiv 2110.04995, Theorem 3.5 and section 3.1 for Skellam noise')
+
+  def __post_init__(self):
+    validate.one_of(SCHEMES, scheme=self.scheme)
+    validate.one_of(LEVELS, level=self.level)
+    validate.one_of((*NOISES, 'discrete_gaussian'), noise=self.noise)
+    validate.one_of(BOUNDS, bound=self.bound)
+    validate.non_negative(noise_stddev=self.noise_stddev)
+    validate.integer(attributes=self.attributes, max_weight=self.max_weight, low=1)
+    if self.scheme == 'knn':
+      validate.integer(neighbours=self.neighbours, low=1)
+      if self.attributes > 1:
+        raise ValueError(
+            f'attributes must be 1 for scheme=knn, found {self.attributes!r}')
+    elif self.neighbours is not None:
+      raise ValueError(
+          f'neighbours must be None for scheme=ae, found {self.neighbours!r}')
+    if self.bound == 'paper' and self.noise != 'gaussian':
+      raise ValueError(
+          'bound=paper is stated for noise=gaussian only, found '
+          f'noise={self.noise!r}')
+
+  @property
+  def adjacency(self) -> str:
+    return base.ZERO_OUT if self.level == 'agent' else base.INSTANCE
+
+  @property
+  def votes(self) -> int:
+    """Votes of an agent, by which its counts are divided."""
+    return self.neighbours or 1
+
+  @property
+  def count_stddev(self) -> float:
+    """Noise standard deviation of the integer counts, before any division."""
+    return self.votes * self.noise_stddev
+
+  @property
+  def l2_sensitivity(self) -> float:
+    """In units in which the votes of an agent of weight 1 for a label sum to 1."""
+    moved = self.max_weight * math.sqrt(self.attributes)
+    if self.level == 'agent':
+      return moved
+    if self.bound == 'paper':
+      return moved * math.sqrt(2.0 / self.votes)
+    return moved * math.sqrt(2.0) / self.votes
+
+  @property
+  def sensitivity(self) -> str:
+    return f'L2 {self.l2_sensitivity:.6g}, an agent\'s votes summing to 1'
+
+  @property
+  def _moved_labels(self) -> int:
+    """Counts that change; at instance level as many go up as come down."""
+    return self.attributes * (2 if self.level == 'instance' else 1)
+
+  def curve(self, max_order: int, amplification: str) -> np.ndarray:
+    if self.noise != 'skellam':
+      return curves.gaussian(
+          self.noise_stddev / self.l2_sensitivity, max_order)
+    most = self.max_weight * (self.votes if self.level == 'agent' else 1)
+    return self._moved_labels * curves.skellam(
+        l1=most, l2=most, variance=self.count_stddev**2, max_order=max_order)
+
+  def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
+    if self.noise_stddev == 0:
+      return ((pairs.Leak(probability=1.0), 1),)
+    if self.noise == 'gaussian':
+      return ((pairs.Gaussian(
+          noise_multiplier=self.noise_stddev / self.l2_sensitivity), 1),)
+    if self.noise == 'discrete_gaussian' or (
+        self.level == 'agent' and self.votes > 1):
+      return None  # How k votes spread over the labels is unknown: no worst pair.
+    return ((pairs.Skellam(shift=self.max_weight, variance=self.count_stddev**2),
+             self._moved_labels),)
+
+  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
+    if self.bound == 'paper' and self.scheme == 'knn':
+      return (caveats_lib.Caveat(
+          'published sensitivity',
+          'bound=paper uses the sensitivity sqrt(2/k), larger than the true '
+          'sqrt(2)/k: for the reproduction of published numbers'),)
+    return ()
 
 
 def checked_counts(votes: Sequence[int]) -> np.ndarray:
@@ -33,7 +179,7 @@ def checked_counts(votes: Sequence[int]) -> np.ndarray:
   return counts
 
 
-def log_wrong_probability(event: vote_events.Vote, votes: Sequence[int]) -> float:
+def log_wrong_probability(event: Vote, votes: Sequence[int]) -> float:
   """log of an upper bound on the probability that another label is released.
 
   The union bound over the other labels of P[noise difference >= gap], by the
@@ -105,7 +251,7 @@ def data_dependent_curve(log_q: float, curve: np.ndarray) -> np.ndarray:
   return np.where(alpha <= mu1, np.minimum(curve, bound), curve)
 
 
-def data_dependent_epsilon(event: vote_events.Vote,
+def data_dependent_epsilon(event: Vote,
                            votes_of_queries: Iterable[Sequence[int]],
                            delta: float) -> float:
   """Epsilon of many queries on the votes that were cast; not to be published.
@@ -133,7 +279,7 @@ def data_dependent_epsilon(event: vote_events.Vote,
   return accountant.epsilon_of_curve(curves.checked(total, 'votes'), delta)[0]
 
 
-def published_epsilon(event: vote_events.Vote, queries: int,
+def published_epsilon(event: Vote, queries: int,
                       delta: float) -> float:
   """Epsilon by the published conversion, for the reproduction of its numbers.
 
@@ -148,7 +294,7 @@ def published_epsilon(event: vote_events.Vote, queries: int,
   return slope + 2 * math.sqrt(slope * math.log(1 / delta))
 
 
-def published_curve(event: vote_events.Vote, votes: Sequence[int],
+def published_curve(event: Vote, votes: Sequence[int],
                     max_order: int = curves.MAX_ORDER) -> np.ndarray:
   """Theorem 7 of Zhu et al. 2020, corrected, for one query; for comparison.
 
@@ -322,7 +468,7 @@ def sensitivities_at_distance(votes: Sequence[int], stddev: float,
   return result
 
 
-def exact_cost(event: vote_events.Vote, votes_of_queries: Iterable[Sequence[int]],
+def exact_cost(event: Vote, votes_of_queries: Iterable[Sequence[int]],
                order: float, beta: float) -> tuple[float, float]:
   """The data-dependent cost of many queries and its smooth sensitivity.
 
@@ -373,10 +519,15 @@ def epsilon_of_cost(renyi_cost: float, order: float, delta: float) -> float:
       math.log(delta) + math.log(order)) / (order - 1))
 
 
-def release(event: vote_events.Vote, votes_of_queries: Iterable[Sequence[int]], *,
+def release(event: Vote, votes_of_queries: Iterable[Sequence[int]], *,
             order: float, beta: float, noise: float,
             random: np.random.Generator) -> float:
   """Releases the data-dependent cost of many queries with smooth noise.
+
+  The Renyi cost of Gaussian votes at one order, summed over the queries, is released
+  as cost + SS * N(0, noise^2), SS being its smooth sensitivity (arXiv 1802.08908).
+  Proved for Gaussian noise, one vote moved from one label to another. The conditions
+  of the proof on the order and the noise are checked numerically.
 
   Args:
     event: One query: 'ae', instance level, Gaussian noise.

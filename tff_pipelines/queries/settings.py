@@ -10,7 +10,7 @@ from tff_pipelines.accounting import answers
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import mechanisms
 from tff_pipelines.accounting import schemes
-from tff_pipelines.accounting import vote_events
+from tff_pipelines.accounting import voting
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import settings
 from tff_pipelines.experiment.settings import setting
@@ -131,13 +131,13 @@ class AccountSettings(settings.Settings):
   level: str = _of(
       'level', 'The unit that a vote protects: an agent with all its data, or one '
       'record.',
-      group='votes and local answers', choices=vote_events.LEVELS)
+      group='votes and local answers', choices=voting.LEVELS)
   bound: str = _of(
       'bound', 'Sensitivity and conversion of votes; paper is the published one.',
-      group='votes and local answers', choices=vote_events.BOUNDS)
+      group='votes and local answers', choices=voting.BOUNDS)
   noise: str | None = _of(
       'noise', 'Noise of votes.', group='votes and local answers',
-      choices=vote_events.NOISES, otherwise='skellam; gaussian with --bound=paper')
+      choices=voting.NOISES, otherwise='skellam; gaussian with --bound=paper')
   neighbours: int | None = _of(
       'neighbours', 'Votes of an agent in knn_vote.', group='votes and local answers',
       low=1)

@@ -17,7 +17,6 @@ from tff_pipelines.accounting import calibration
 from tff_pipelines.accounting import caveats
 from tff_pipelines.accounting import events
 from tff_pipelines.accounting import mechanisms
-from tff_pipelines.accounting import vote_events
 from tff_pipelines.accounting import voting as voting_accounting
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import guarantee
@@ -55,7 +54,7 @@ class VotePlan(guarantee.Plan):
 
   def __post_init__(self):
     validate.open_unit_interval(delta=self.delta)
-    validate.one_of(vote_events.BOUNDS, bound=self.calibrated_by)
+    validate.one_of(voting_accounting.BOUNDS, bound=self.calibrated_by)
     self.event(1)  # Raises what is out of range.
 
   @property

@@ -8,7 +8,7 @@ from aggregators import voting_params
 from tasks.sources import labelled
 from tasks.voting import data as voting_data
 from tasks.voting import task as voting_tasks
-from tff_pipelines.accounting import vote_events
+from tff_pipelines.accounting import voting
 from tff_pipelines.experiment import settings
 from tff_pipelines.fedavg import settings as train
 
@@ -105,10 +105,10 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
   delta: float | None = train.like('delta', when=_GUARANTEED, otherwise=', '.join(
       f'{value:g} per {level}' for level, value in DEFAULT_DELTA.items()))
   level: str | None = _privacy(None, 'What is protected: an agent with all its '
-      'records, or one record.', choices=vote_events.LEVELS, essential=True,
+      'records, or one record.', choices=voting.LEVELS, essential=True,
       when=_GUARANTEED, otherwise='agent for ae and dp_fedavg, else instance')
   bound: str = _noise('tight', 'Bound that noise is calibrated by; paper is the '
-      'published formula. Both numbers are reported.', choices=vote_events.BOUNDS)
+      'published formula. Both numbers are reported.', choices=voting.BOUNDS)
   noise: str = _privacy('skellam', 'skellam: agents add shares in integers. gaussian: '
       'in floating point. gaussian_central: the server adds the noise.',
       choices=voting_params.NOISES, when={'algorithm': (*VOTES, 'dp_fedavg')})
