@@ -18,10 +18,8 @@ import pytest
 
 from tests.programs import launcher
 from tff_pipelines import account
-from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import answers
 from tff_pipelines.accounting import decimals
-from tff_pipelines.accounting import events
 from tff_pipelines.accounting import mechanisms
 from tff_pipelines.experiment import settings as settings_lib
 from tff_pipelines.queries import run as run_lib

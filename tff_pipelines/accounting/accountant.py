@@ -46,19 +46,16 @@ class Guarantee:
 def curve(event: base.Event, max_order: int = curves.MAX_ORDER,
           amplification: str = 'tight') -> np.ndarray:
   """Renyi divergence of the event at the orders 2..max_order, checked."""
-  return curves.checked(
-      event.curve(max_order, amplification), type(event).__name__)
+  return curves.checked(event.curve(max_order, amplification), type(event).__name__)
 
 
 def _epsilons(curve_: np.ndarray, delta: float) -> np.ndarray:
   """Epsilon from each order (arXiv 2004.00010, Proposition 12)."""
   alpha = curves.orders(curve_.size + 1)
-  return curve_ + np.log1p(-1 / alpha) - (np.log(delta) + np.log(alpha)) / (
-      alpha - 1)
+  return curve_ + np.log1p(-1 / alpha) - (np.log(delta) + np.log(alpha)) / (alpha - 1)
 
 
-def epsilon_of_curve(curve_: np.ndarray,
-                     delta: float) -> tuple[float, float | None]:
+def epsilon_of_curve(curve_: np.ndarray, delta: float) -> tuple[float, float | None]:
   """The minimum epsilon over the orders of a curve, and its order."""
   candidates = _epsilons(curve_, delta)
   index = int(np.argmin(candidates))

@@ -177,8 +177,7 @@ def _with_bits(query: Query,
           noise_multiplier=trial.noise_multiplier).event(),
       epsilon=query.needed('epsilon'), delta=query.needed('delta'),
       amplification=query.amplification)
-  return mechanism.replace(
-      bits=params.bits, noise_multiplier=params.noise_multiplier)
+  return mechanism.replace(bits=params.bits, noise_multiplier=params.noise_multiplier)
 
 
 def answer(query: Query, mechanism: Mechanism) -> Answer:
@@ -327,8 +326,7 @@ def _answer_local(query: Query, mechanism: mechanisms.LocalMechanism) -> Answer:
       trust_model=mechanism.family.trust_model, warnings=list(guarantee.warnings))
 
 
-def _answer_published_vote(query: Query,
-                           mechanism: mechanisms.VoteMechanism) -> Answer:
+def _answer_published_vote(query: Query, mechanism: mechanisms.VoteMechanism) -> Answer:
   """Votes by the published sensitivity and conversion, to reproduce numbers."""
   if query.kind != 'epsilon':
     raise ValueError(
@@ -380,5 +378,4 @@ def _row(query: Query, mechanism: Mechanism, **known: int) -> Answer:
   try:
     return answer(query, mechanism)
   except ValueError as error:
-    return Answer(
-        **known, warnings=[caveats.Caveat('impossible setting', str(error))])
+    return Answer(**known, warnings=[caveats.Caveat('impossible setting', str(error))])

@@ -94,8 +94,7 @@ def noise_multiplier(build_event: Callable[[float], base.Event], *, epsilon: flo
   at_high = excess(high)
   while at_high > 0:
     low = high
-    high *= 4 if math.isinf(at_high) else max(1.1, min(
-        4.0, 1.05 * math.exp(at_high)))
+    high *= 4 if math.isinf(at_high) else max(1.1, min(4.0, 1.05 * math.exp(at_high)))
     if high > _LARGEST_NOISE:
       raise Unreachable(
           f'epsilon={epsilon!r} cannot be reached at delta={delta!r}: not even '

@@ -118,8 +118,7 @@ class PoissonSampled(base.Event):
     if self.pivotal_probability == 0:
       return hidden
     revealed = curves.mixed(np.zeros_like(curve), curve, self.sampling_rate)
-    return curves.mixed(
-        hidden, np.maximum(hidden, revealed), self.pivotal_probability)
+    return curves.mixed(hidden, np.maximum(hidden, revealed), self.pivotal_probability)
 
   def pure_epsilon(self, amplification: str) -> float:
     epsilon = self.event.pure_epsilon(amplification)
@@ -290,8 +289,7 @@ class _Product(base.Event):
     return self._mapped(lambda event: event.repeated())
 
   def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
-    return _unique(
-        caveat for event in self._counts() for caveat in event.caveats())
+    return _unique(caveat for event in self._counts() for caveat in event.caveats())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -354,8 +352,7 @@ class Composed(_Product):
     return '; '.join(_unique(event.sensitivity for event in self.events))
 
   def to_dp_accounting(self) -> dp_event.DpEvent:
-    return dp_event.ComposedDpEvent(
-        [event.to_dp_accounting() for event in self.events])
+    return dp_event.ComposedDpEvent([event.to_dp_accounting() for event in self.events])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

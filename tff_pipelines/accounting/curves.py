@@ -1,9 +1,12 @@
-"""Renyi divergence bounds of the mechanisms, at integer orders.
+"""Renyi divergence bounds of mechanisms and sampled clients, at integer orders.
 
 A curve is a float64 array; entry i belongs to the order i + 2, so a curve to
 the order m has m - 1 entries. Values are natural logarithms, at least 0,
 `inf` where nothing is guaranteed. At a real order the next integer's value
 applies: the divergence grows with the order.
+
+Each bound on sampling is already the minimum with the unamplified curve; its sums are
+taken by logarithms, so nothing overflows.
 """
 
 import functools
@@ -253,8 +256,7 @@ def mixed(low: np.ndarray, high: np.ndarray, weight: float) -> np.ndarray:
   return low + np.where(apart < 30, small, large) / factor
 
 
-def fixed_size(replace_one_curve: np.ndarray,
-               sampling_fraction: float) -> np.ndarray:
+def fixed_size(replace_one_curve: np.ndarray, sampling_fraction: float) -> np.ndarray:
   """Sampling without replacement (arXiv 1808.00087, Theorem 9).
 
   Args:
@@ -277,8 +279,7 @@ def fixed_size(replace_one_curve: np.ndarray,
     second = np.minimum(np.log(4.0) + np.log(np.expm1(curve[0])),
                         np.log(2.0) + curve[0])
   terms[2] = 2 * log_fraction + second
-  terms[3:] = (np.log(2.0) + chosen[3:] * log_fraction +
-               (chosen[3:] - 1) * curve[1:])
+  terms[3:] = (np.log(2.0) + chosen[3:] * log_fraction + (chosen[3:] - 1) * curve[1:])
   # The 1 is added last, so that a tiny sum is not lost in it.
   log_excess = _log_sum_rows(terms, max_order)
   return np.minimum(curve, np.logaddexp(0, log_excess) / (alpha - 1))

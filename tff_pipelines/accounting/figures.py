@@ -22,8 +22,7 @@ from tff_pipelines.accounting import curves
 from tff_pipelines.accounting import events
 
 _DELTA = 1e-5
-_COLOURS = {'gaussian': 'tab:green', 'skellam': 'tab:blue',
-            'discrete': 'tab:orange'}
+_COLOURS = {'gaussian': 'tab:green', 'skellam': 'tab:blue', 'discrete': 'tab:orange'}
 
 
 def _plot(axes, name: str, event_of, xs, kind: str, style: str, label: str,
@@ -69,8 +68,7 @@ def scalar_scales(axes, noise: float, clients: int) -> None:
     return events.CentralGaussian(noise_multiplier=noise)
 
   def skellam(scale):
-    return events.SkellamCount(
-        l1_sensitivity=scale, noise_variance=(scale * noise)**2)
+    return events.SkellamCount(l1_sensitivity=scale, noise_variance=(scale * noise)**2)
 
   def discrete(scale):
     return events.DistributedDiscreteGaussian(
@@ -110,8 +108,7 @@ def vector_scales(axes, *, clip: float, dimension: int, cohort: int,
               clip=clip, noise_multiplier=z, bits=30, dimension=dimension,
               cohort_size=cohort, fixed_scale=scale))), noises, 'rdp', style,
             f'{name}, {scale * clip:g} grid units of clip', delta)
-  axes.set(yscale='log', xlabel='noise multiplier', ylabel='epsilon',
-           title=title)
+  axes.set(yscale='log', xlabel='noise multiplier', ylabel='epsilon', title=title)
 
 
 def draw(path: str | os.PathLike) -> None:

@@ -48,8 +48,7 @@ _NO_HASH = '0' * 64
 
 
 def _canonical(record: dict[str, Any]) -> str:
-  return json.dumps(
-      record, sort_keys=True, separators=(',', ':'), allow_nan=False)
+  return json.dumps(record, sort_keys=True, separators=(',', ':'), allow_nan=False)
 
 
 def _sealed(record: dict[str, Any]) -> str:
@@ -327,8 +326,7 @@ class Ledger:
           if key not in kinds:
             events_lib.from_json(record['event'])
             kinds.add(key)
-          validate.one_of(
-              (*OUTCOMES, *_FORMER_OUTCOMES), outcome=record['outcome'])
+          validate.one_of((*OUTCOMES, *_FORMER_OUTCOMES), outcome=record['outcome'])
           validate.integer(starts=record['starts'], low=1)
           if record['round'] != number - 1:
             problems.append(
@@ -346,8 +344,7 @@ class Ledger:
       previous = record['hash']
     count = len(complete) - 1
     if expected_count is not None and count != expected_count:
-      problems.append(
-          f'the file must hold {expected_count} rounds, found {count}')
+      problems.append(f'the file must hold {expected_count} rounds, found {count}')
     return problems
 
   def event(self) -> base.Event:

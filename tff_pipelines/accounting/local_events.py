@@ -45,8 +45,7 @@ class Nfdp(base.Event):
   def __post_init__(self):
     validate.integer(records=self.records, low=1)
     if not isinstance(self.replacement, bool):
-      raise ValueError(
-          f'replacement must be true or false, found {self.replacement!r}')
+      raise ValueError(f'replacement must be true or false, found {self.replacement!r}')
     validate.integer(subset_size=self.subset_size, low=1,
                      high=None if self.replacement else self.records)
 
@@ -249,8 +248,7 @@ class LocalAnswers(base.Event):
   queries_before: int
   queries_after: int
 
-  source = (
-      'sequential composition for each client, arXiv 1702.07476, Proposition 1')
+  source = ('sequential composition for each client, arXiv 1702.07476, Proposition 1')
   adjacency = base.LOCAL
 
   def __post_init__(self):
@@ -261,8 +259,7 @@ class LocalAnswers(base.Event):
           f'{type(self.event).__name__}')
     validate.integer(groups=self.groups, low=1)
     validate.integer(queries_before=self.queries_before, low=0)
-    validate.integer(
-        queries_after=self.queries_after, low=self.queries_before + 1)
+    validate.integer(queries_after=self.queries_after, low=self.queries_before + 1)
 
   @property
   def count(self) -> int:

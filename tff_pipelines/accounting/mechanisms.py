@@ -138,8 +138,7 @@ class SumMechanism(Mechanism):
     if self.scale is not None:
       bits = 30  # Irrelevant to privacy where the scale is fixed.
     elif bits is None:
-      raise ValueError(
-          f'bits or scale must be given for mechanism={self.mechanism}')
+      raise ValueError(f'bits or scale must be given for mechanism={self.mechanism}')
     return params_lib.DistributedSumParams(
         clip=self.needed('clip'), bits=bits, dimension=self.needed('dimension'),
         noise_multiplier=self.needed('noise_multiplier'), cohort_size=cohort,
@@ -355,8 +354,7 @@ _DISTRIBUTED = (
     'open a sum of fewer shares than min_honest_fraction counts on, and the '
     'server must tell clients the true cohort and top missing shares up; the '
     'noise is that of the clients')
-_CENTRAL = (
-    'the server is trusted: it sees the sum without noise and adds the noise')
+_CENTRAL = ('the server is trusted: it sees the sum without noise and adds the noise')
 _BALLOT = (
     'agents add shares of the noise and the votes meet in secure aggregation; '
     'only the winning label leaves it')

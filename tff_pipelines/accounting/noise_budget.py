@@ -103,8 +103,7 @@ def of_sum(params: params_lib.DistributedSumParams | None,
              share_tables.total_variation(params))
 
 
-def describe_sum(params: params_lib.DistributedSumParams | None,
-                 adaptive: bool) -> str:
+def describe_sum(params: params_lib.DistributedSumParams | None, adaptive: bool) -> str:
   """The samplers of the noise in words, and those without a proved bound.
 
   Args:

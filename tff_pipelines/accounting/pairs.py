@@ -225,8 +225,7 @@ class Poisson(Pair):
         base.loss + np.log(rate + (1 - rate) * np.exp(-np.maximum(
             base.loss, 1.0))))
     loss = np.append(mixed, np.log1p(-rate))
-    blend = np.append(
-        rate * base.p + (1 - rate) * base.q, (1 - rate) * base.q_only)
+    blend = np.append(rate * base.p + (1 - rate) * base.q, (1 - rate) * base.q_only)
     plain = np.append(base.q, base.q_only)
     return (
         Atoms(loss=loss, p=blend, q=plain, p_only=rate * base.p_only),

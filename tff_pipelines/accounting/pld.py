@@ -320,8 +320,7 @@ def _epsilon_of(total: _Total, delta: float) -> float:
   chance = total.cumulant(_best_theta(total, total.cumulant))
   if chance < math.log(delta) + 5 and _delta_of(total, 0.0) <= delta:
     return 0.0
-  theta = _best_theta(
-      total, lambda t: (total.cumulant(t) - math.log(delta)) / t)
+  theta = _best_theta(total, lambda t: (total.cumulant(t) - math.log(delta)) / t)
   answer = _best_of_tilts(
       total, theta, 30.0, lambda distribution: distribution.epsilon(delta),
       lambda answer: max(answer, 0.0))
@@ -352,8 +351,7 @@ def epsilon(factors: tuple[pairs.Factor, ...], delta: float) -> float:
   """
   if not factors:
     return 0.0
-  return _converged(
-      pairs.simplified(factors), lambda total: _epsilon_of(total, delta))
+  return _converged(pairs.simplified(factors), lambda total: _epsilon_of(total, delta))
 
 
 # pylint: disable=redefined-outer-name
@@ -361,5 +359,4 @@ def delta(factors: tuple[pairs.Factor, ...], epsilon: float) -> float:
   """A safe delta of composed pairs at epsilon >= 0."""
   if not factors:
     return 0.0
-  return _converged(
-      pairs.simplified(factors), lambda total: _delta_of(total, epsilon))
+  return _converged(pairs.simplified(factors), lambda total: _delta_of(total, epsilon))

@@ -10,8 +10,7 @@ TOLERANCE = 1e-6
 _LARGEST_EXCESS = 50.0
 
 
-def least_meeting(excess: Callable[[float], float], low: float,
-                  high: float) -> float:
+def least_meeting(excess: Callable[[float], float], low: float, high: float) -> float:
   """The minimum x that meets a target, from the side that meets it.
 
   Args:

@@ -102,8 +102,7 @@ def pivotal_probability(population: int, sampling_rate: float,
   for low, high in itertools.pairwise(np.linspace(0, dropout_rate, count + 1)):
     # The rate of [low, high] at which `present` of `selected` is most probable.
     rate = np.clip(1 - present / np.maximum(selected, 1), low, high)
-    worst = max(worst, np.sum(
-        chances * stats.binom.pmf(present, selected, 1 - rate)))
+    worst = max(worst, np.sum(chances * stats.binom.pmf(present, selected, 1 - rate)))
   return min(1.0, float(worst + beyond) * (1 + 1e-9))
 
 
@@ -191,8 +190,7 @@ class SamplingScheme(abc.ABC):
     """The events of the rounds 1 to `rounds`, composed."""
     validate.integer(rounds=rounds, low=1)
     if self.same_every_round:
-      return combinators.composed(
-          {self.event(release, 1, pivotal_probability): rounds})
+      return combinators.composed({self.event(release, 1, pivotal_probability): rounds})
     return combinators.composed(collections.Counter(
         self.event(release, round_index, pivotal_probability)
         for round_index in range(1, rounds + 1)))

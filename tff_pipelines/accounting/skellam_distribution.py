@@ -89,8 +89,7 @@ def log_pmf(k: np.ndarray, variance: float) -> np.ndarray:
 
 def _chernoff(k: float, variance: float) -> float:
   """R - mu - K asinh(K/mu), R = sqrt(K^2 + mu^2), at least log P[Sk(mu) >= K]."""
-  return k * (k / (np.hypot(k, variance) + variance)) - k * np.arcsinh(
-      k / variance)
+  return k * (k / (np.hypot(k, variance) + variance)) - k * np.arcsinh(k / variance)
 
 
 def reach(variance: float) -> int:

@@ -141,8 +141,7 @@ class Vote(base.Event):
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     if self.noise != 'skellam':
-      return curves.gaussian(
-          self.noise_stddev / self.l2_sensitivity, max_order)
+      return curves.gaussian(self.noise_stddev / self.l2_sensitivity, max_order)
     most = self.max_weight * (self.votes if self.level == 'agent' else 1)
     return self._moved_labels * curves.skellam(
         l1=most, l2=most, variance=self.count_stddev**2, max_order=max_order)
@@ -153,8 +152,7 @@ class Vote(base.Event):
     if self.noise == 'gaussian':
       return ((pairs.Gaussian(
           noise_multiplier=self.noise_stddev / self.l2_sensitivity), 1),)
-    if self.noise == 'discrete_gaussian' or (
-        self.level == 'agent' and self.votes > 1):
+    if self.noise == 'discrete_gaussian' or (self.level == 'agent' and self.votes > 1):
       return None  # How k votes spread over the labels is unknown: no worst pair.
     return ((pairs.Skellam(shift=self.max_weight, variance=self.count_stddev**2),
              self._moved_labels),)
@@ -245,8 +243,7 @@ def data_dependent_curve(log_q: float, curve: np.ndarray) -> np.ndarray:
     return curve
   log_right = math.log1p(-math.exp(log_q))
   log_a = float(np.min(log_right - np.log(-np.expm1(inner[allowed]))))
-  moment = np.logaddexp(log_right + (alpha - 1) * log_a,
-                        log_q + (alpha - 1) * log_b)
+  moment = np.logaddexp(log_right + (alpha - 1) * log_a, log_q + (alpha - 1) * log_b)
   bound = np.maximum(moment, 0) / (alpha - 1)
   return np.where(alpha <= mu1, np.minimum(curve, bound), curve)
 
@@ -279,8 +276,7 @@ def data_dependent_epsilon(event: Vote,
   return accountant.epsilon_of_curve(curves.checked(total, 'votes'), delta)[0]
 
 
-def published_epsilon(event: Vote, queries: int,
-                      delta: float) -> float:
+def published_epsilon(event: Vote, queries: int, delta: float) -> float:
   """Epsilon by the published conversion, for the reproduction of its numbers.
 
   min over real alpha of Q alpha / (2 z^2) + ln(1/delta) / (alpha - 1), z the
@@ -403,8 +399,7 @@ def _first_threshold(stddev: float, labels: int, order: float) -> float:
   return _moved(threshold(stddev, order), stddev, labels, -1)
 
 
-def local_sensitivity(log_q: float, stddev: float, labels: int,
-                      order: float) -> float:
+def local_sensitivity(log_q: float, stddev: float, labels: int, order: float) -> float:
   """Maximum change of the cost by one moved vote (Proposition 13)."""
   first = _first_threshold(stddev, labels, order)
   if first <= log_q <= threshold(stddev, order):
@@ -492,8 +487,7 @@ def exact_cost(event: Vote, votes_of_queries: Iterable[Sequence[int]],
     bounds = sensitivities_at_distance(votes, stddev, order)
     # Beyond its last entry a query keeps its plateau, an upper bound.
     by_distance += count * np.pad(bounds, (0, by_distance.size - bounds.size), 'edge')
-  return exact, float(np.max(
-      by_distance * np.exp(-beta * np.arange(by_distance.size))))
+  return exact, float(np.max(by_distance * np.exp(-beta * np.arange(by_distance.size))))
 
 
 def release_cost(beta: float, noise: float, order: float) -> float:

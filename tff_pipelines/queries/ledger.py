@@ -2,7 +2,6 @@
 
 import math
 import os
-from typing import Any
 
 from tff_pipelines.accounting import accountant as accountant_lib
 from tff_pipelines.accounting import answers

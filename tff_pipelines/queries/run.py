@@ -177,9 +177,11 @@ def in_three_sentences(row: answers.Answer) -> str:
         'There is no guarantee: the release may reveal any input. '
         f'It would be stated for inputs that differ as follows: {neighbours}. '
         f'Trust: {trust}.')
+  odds = (decimals.rounded_up(math.exp(row.epsilon), 3) if row.epsilon < 700
+          else 'any number of')
   first = (
       'Nothing that can be released is more than '
-      f'e^{decimals.rounded_up(row.epsilon)} = {_odds(row.epsilon)} times as '
+      f'e^{decimals.rounded_up(row.epsilon)} = {odds} times as '
       'likely with one of two neighbouring inputs as with the other, except for a part '
       f'of probability {decimals.rounded_up(row.delta)}.')
   second = f'Neighbouring inputs differ as follows: {neighbours}.'
@@ -197,10 +199,6 @@ def in_three_sentences(row: answers.Answer) -> str:
         'participated, and against the server and the participants it is '
         f'{decimals.rounded_up(row.epsilon_server)}{shares}; trust: {trust}.')
   return ' '.join((first, second, third))
-
-
-def _odds(epsilon: float) -> str:
-  return decimals.rounded_up(math.exp(epsilon), 3) if epsilon < 700 else 'any number of'
 
 
 def as_text(row: answers.Answer) -> str:

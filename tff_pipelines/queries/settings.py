@@ -34,6 +34,9 @@ def _of(name: str, help: str, **rest: Any) -> Any:  # pylint: disable=redefined-
   return setting(_defaults()[name], help, **rest)
 
 
+_sum = functools.partial(_of, group='sums')
+_vote = functools.partial(_of, group='votes and local answers')
+_subset = functools.partial(_of, group='random subsets')
 _data_dependent = settings.group('votes and local answers', query=(DATA_DEPENDENT,))
 
 
@@ -69,78 +72,71 @@ class AccountSettings(settings.Settings):
       'allow_degenerate', 'Accept a grid too coarse to be useful, with a warning.',
       group='query')
 
-  noise_multiplier: float | None = _of(
+  noise_multiplier: float | None = _sum(
       'noise_multiplier', 'Noise standard deviation over the clip, or of a count in '
-      'clients.', group='sums', low=0, essential=True)
-  rounds: int = _of('rounds', 'Number of rounds.', group='sums', low=1, essential=True)
-  cohort_size: float | None = _of(
-      'cohort_size', 'Expected number of clients in a round.', group='sums', above=0,
-      unit='clients', essential=True)
-  population: int | None = _of(
-      'population', 'Number of clients.', group='sums', low=1, essential=True)
-  sampling: str = _of(
-      'sampling', f'Clients of a round. {schemes.IN_WORDS}.', group='sums',
-      choices=schemes.SAMPLINGS, essential=True)
-  clip: float | None = _of(
-      'clip', 'L2 clip of a client\'s update.', group='sums', above=0,
-      unit='model units', essential=True)
-  bits: int | None = _of(
-      'bits', 'Bits of a coordinate of the sum.', group='sums', low=2, high=30,
+      'clients.', low=0, essential=True)
+  rounds: int = _sum('rounds', 'Number of rounds.', low=1, essential=True)
+  cohort_size: float | None = _sum(
+      'cohort_size', 'Expected number of clients in a round.', above=0, unit='clients',
       essential=True)
-  dimension: int | None = _of(
-      'dimension', 'Coordinates of an update, unpadded.', group='sums', low=1,
+  population: int | None = _sum(
+      'population', 'Number of clients.', low=1, essential=True)
+  sampling: str = _sum(
+      'sampling', f'Clients of a round. {schemes.IN_WORDS}.', choices=schemes.SAMPLINGS,
       essential=True)
-  scale: float | None = _of(
+  clip: float | None = _sum(
+      'clip', 'L2 clip of a client\'s update.', above=0, unit='model units',
+      essential=True)
+  bits: int | None = _sum(
+      'bits', 'Bits of a coordinate of the sum.', low=2, high=30, essential=True)
+  dimension: int | None = _sum(
+      'dimension', 'Coordinates of an update, unpadded.', low=1, essential=True)
+  scale: float | None = _sum(
       'scale', 'Grid units per model unit, fixed instead of derived from --bits.',
-      group='sums', above=0)
-  rotation: str = _of(
+      above=0)
+  rotation: str = _sum(
       'rotation', 'Rotation of an update before it is rounded; it decides the padding.',
-      group='sums', choices=params_lib.ROTATIONS)
-  beta: float = _of(
-      'beta', 'Bias of the conditional rounding; the default is exp(-1/2).',
-      group='sums', low=0, below=1)
-  k_stddevs: float = _of(
+      choices=params_lib.ROTATIONS)
+  beta: float = _sum(
+      'beta', 'Bias of the conditional rounding; the default is exp(-1/2).', low=0,
+      below=1)
+  k_stddevs: float = _sum(
       'k_stddevs', 'Standard deviations of a coordinate of the sum that fit into half '
-      'the modulus.', group='sums', above=0)
-  adaptive_clipping: bool = _of(
+      'the modulus.', above=0)
+  adaptive_clipping: bool = _sum(
       'adaptive_clipping', 'Each round also releases the noisy count of clients at '
-      'most the clip.', group='sums')
-  clip_count_stddev: float | None = _of(
-      'clip_count_stddev', 'Noise of that count of an adaptive clip.', group='sums',
-      above=0, unit='clients', otherwise='a twentieth of --cohort_size')
-  min_honest_fraction: float = _of(
+      'most the clip.')
+  clip_count_stddev: float | None = _sum(
+      'clip_count_stddev', 'Noise of that count of an adaptive clip.', above=0,
+      unit='clients', otherwise='a twentieth of --cohort_size')
+  min_honest_fraction: float = _sum(
       'min_honest_fraction', 'Fraction of the selected clients whose noise the '
-      'guarantee counts on.', group='sums', above=0, high=1)
-  assumed_colluders: int = _of(
+      'guarantee counts on.', above=0, high=1)
+  assumed_colluders: int = _sum(
       'assumed_colluders', 'Clients of a round that are assumed to tell the server '
-      'their noise.', group='sums', low=0, unit='clients')
-  dropout_rate: float = _of(
+      'their noise.', low=0, unit='clients')
+  dropout_rate: float = _sum(
       'dropout_rate', 'Upper bound on the probability that a selected client drops '
       'out, independently of other clients and rounds. What suppressed rounds reveal '
-      'under Poisson sampling depends on it.', group='sums', low=0, below=1)
-  surviving_fraction: float = _of(
+      'under Poisson sampling depends on it.', low=0, below=1)
+  surviving_fraction: float = _sum(
       'surviving_fraction', 'Fraction of the planned noise that is there when nothing '
-      'tops it up.', group='sums', low=0, high=1)
+      'tops it up.', low=0, high=1)
 
-  queries: int = _of(
-      'queries', 'Number of votes, or of a client\'s locally private answers.',
-      group='votes and local answers', low=1)
-  noise_stddev: float | None = _of(
-      'noise_stddev', 'Noise of a vote, where an agent\'s votes sum to 1.',
-      group='votes and local answers', above=0)
-  level: str = _of(
+  queries: int = _vote(
+      'queries', 'Number of votes, or of a client\'s locally private answers.', low=1)
+  noise_stddev: float | None = _vote(
+      'noise_stddev', 'Noise of a vote, where an agent\'s votes sum to 1.', above=0)
+  level: str = _vote(
       'level', 'The unit that a vote protects: an agent with all its data, or one '
-      'record.',
-      group='votes and local answers', choices=voting.LEVELS)
-  bound: str = _of(
+      'record.', choices=voting.LEVELS)
+  bound: str = _vote(
       'bound', 'Sensitivity and conversion of votes; paper is the published one.',
-      group='votes and local answers', choices=voting.BOUNDS)
-  noise: str | None = _of(
-      'noise', 'Noise of votes.', group='votes and local answers',
-      choices=voting.NOISES, otherwise='skellam; gaussian with --bound=paper')
-  neighbours: int | None = _of(
-      'neighbours', 'Votes of an agent in knn_vote.', group='votes and local answers',
-      low=1)
+      choices=voting.BOUNDS)
+  noise: str | None = _vote(
+      'noise', 'Noise of votes.', choices=voting.NOISES,
+      otherwise='skellam; gaussian with --bound=paper')
+  neighbours: int | None = _vote('neighbours', 'Votes of an agent in knn_vote.', low=1)
   votes: str | None = _data_dependent(
       None, 'CSV or .npz file of the vote counts: a line for each query, a column for '
       'each label. What is computed from them is private.')
@@ -153,13 +149,10 @@ class AccountSettings(settings.Settings):
   release_noise: float | None = _data_dependent(
       None, 'Noise standard deviation of that release over the smooth sensitivity.',
       above=0)
-  records: int | None = _of(
-      'records', 'Records of a party in nfdp.', group='random subsets', low=1)
-  subset_size: int | None = _of(
-      'subset_size', 'Records that a party samples in nfdp.', group='random subsets',
-      low=1)
-  replacement: bool = _of(
-      'replacement', 'Let nfdp sample with replacement.', group='random subsets')
+  records: int | None = _subset('records', 'Records of a party in nfdp.', low=1)
+  subset_size: int | None = _subset(
+      'subset_size', 'Records that a party samples in nfdp.', low=1)
+  replacement: bool = _subset('replacement', 'Let nfdp sample with replacement.')
 
   format: str = setting(
       'text', 'Format of the answer.', group='run', choices=('text', 'json', 'csv'),
