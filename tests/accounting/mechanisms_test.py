@@ -39,7 +39,7 @@ def test_rows_name_fields_of_their_kind_or_of_a_query(name):
   assert family.uses <= fields | asked
   assert family.knob is None or family.knob in fields & family.uses
   assert family.counter is None or family.counter in fields & family.uses
-  assert (family.target is None) == ('epsilon' in fields)
+  assert (family.kind is mechanisms.LocalMechanism) == ('epsilon' in fields)
 
 
 @BY_NAME
