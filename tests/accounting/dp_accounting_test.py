@@ -20,7 +20,9 @@ from tff_pipelines.accounting import events
 NEIGHBOURS = {
     base.ZERO_OUT: dp_accountant.NeighboringRelation.ADD_OR_REMOVE_ONE,
     base.RECORD_ZERO_OUT: dp_accountant.NeighboringRelation.ADD_OR_REMOVE_ONE,
-    base.REPLACE_ONE: dp_accountant.NeighboringRelation.REPLACE_ONE}
+    base.REPLACE_ONE: dp_accountant.NeighboringRelation.REPLACE_ONE,
+    # Of any two inputs: the noise multiplier has their distance already.
+    base.LOCAL: dp_accountant.NeighboringRelation.ADD_OR_REMOVE_ONE}
 
 
 def gaussian(noise_multiplier):
