@@ -133,7 +133,7 @@ _TRAIN = Family(
         _exists('configuration.json'), _exists('ledger.jsonl'), _saving_first_round,
         committed(2),  # The ledger does not have it yet.
         _lines('metrics.csv', 4), committed(4)),
-    quick=(3, 5), left=functools.partial(_rounds_left, rounds=5))
+    quick=(3,), left=functools.partial(_rounds_left, rounds=5))
 
 FAMILIES = {
     'train': _TRAIN,

@@ -16,6 +16,7 @@ from aggregators import structures
 from aggregators.distributed_sum import DistributedSumFactory
 from aggregators.params import DistributedSumParams
 from tests import statistics_lib
+from tff_pipelines.simulation import contexts
 
 N, D = 50, 1000
 
@@ -180,8 +181,8 @@ def test_with_noise_the_integers_of_several_workers_are_those_of_one(
   state = process.initialize()
   values = [_with_key(v, 8, 0, i) for i, v in enumerate(vectors)]
   one = process.next(state, values)
-  tff.framework.set_default_context(_two_worker_context)
-  two = process.next(state, values)
+  with contexts.installed(_two_worker_context):
+    two = process.next(state, values)
   np.testing.assert_array_equal(one.result, two['result'])
   for name, value in one.state.items():
     tf.nest.map_structure(

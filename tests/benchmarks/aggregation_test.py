@@ -2,10 +2,13 @@
 
 import math
 
+import pytest
+
 from benchmarks import aggregation
 from benchmarks import measure
 
 
+@pytest.mark.slow
 def test_a_quick_run_measures_every_kernel_and_both_factories(tmp_path, capsys):
   path = str(tmp_path / 'rows.json')
   rows = aggregation.main(['--quick', f'--json={path}'])

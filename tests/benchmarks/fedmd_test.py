@@ -33,6 +33,7 @@ def test_rounds_of_both_have_the_same_work():
   assert np.any(data.subset() != data.subset())
 
 
+@pytest.mark.slow
 def test_quick_run_measures_both(tmp_path, shared_context, capsys):
   del shared_context
   path = str(tmp_path / 'rows.json')

@@ -10,6 +10,7 @@ from benchmarks import results_voting
 from benchmarks import voting
 
 
+@pytest.mark.slow
 def test_voting_is_compared_in_every_row(tmp_path, capsys):
   path = tmp_path / 'rows.json'
   voting.main(['--quick', f'--json={path}'])
@@ -22,6 +23,7 @@ def test_voting_is_compared_in_every_row(tmp_path, capsys):
   assert all(row['name'] in printed for row in rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('script, runs, rows', [
     (results_voting, 3, ('AE-DPFL, agents on public features', 'FedAvg, no privacy')),
     (results_ldp, 4, ('LDP-DL, ε of the one answer', 'DP-SGD, ε of a record'))])

@@ -131,6 +131,7 @@ def _tiny(key='tiny', **changes):
           'architectures': ('dense2',), **changes})
 
 
+@pytest.mark.slow
 def test_runs_of_other_records_or_models_do_not_share_a_task(
     tmp_path, shared_context):
   del shared_context

@@ -61,6 +61,7 @@ def test_peak_of_this_process_is_measured():
   assert measure.peak_bytes(worker=False) > 50e6
 
 
+@pytest.mark.slow
 def test_quick_run_has_all_rows(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(round_lib, 'QUICK_SETTINGS', (SETTING,))
   monkeypatch.setattr(round_lib, 'PFL_FOLDER', tmp_path / 'no_pfl')

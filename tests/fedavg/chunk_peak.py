@@ -47,10 +47,9 @@ def main(clients: int) -> None:
       x=np.ones((1, FEATURES), np.float32), y=np.zeros(1, np.int32))
   with contexts.simulation():
     state = process.initialize()
-    for _ in range(2):
-      state = process_lib.set_cohort_size(state, 10, factory)
-      state = process.next(state, [process_lib.make_chunk(
-          [collections.OrderedDict(examples=examples)] * clients)])['state']
+    state = process_lib.set_cohort_size(state, 10, factory)
+    state = process.next(state, [process_lib.make_chunk(
+        [collections.OrderedDict(examples=examples)] * clients)])['state']
   assert np.any(state['weights'][0] != 0)
   with open('/proc/self/status', encoding='utf-8') as file:
     fields = dict(line.split(':', 1) for line in file)

@@ -65,9 +65,6 @@ CASES = {
     'discrete gaussian': (
         lambda **c: DistributedSumFactory(
             _params(mechanism='discrete_gaussian'), **c), [[6], [1, 5]]),
-    'discrete gaussian beyond tables': (
-        lambda **c: DistributedSumFactory(
-            _params(mechanism='discrete_gaussian', bits=29), **c), [[2, 4]]),
     'skellam central': (
         lambda **c: DistributedSumFactory(
             _params(mechanism='skellam_central'), **c), [[2, 4]]),

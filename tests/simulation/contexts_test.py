@@ -66,7 +66,7 @@ def test_a_negative_number_of_workers_is_refused():
 
 
 def test_no_workers_are_started_unless_they_are_asked_for(monkeypatch):
-  monkeypatch.setattr(contexts.workers, 'Worker', None)
+  monkeypatch.setattr(contexts, 'Worker', None)
   with contexts.simulation():
     assert _modular_total(VALUES) == 9 * (2**30 - 1) % 2**30
   with pytest.raises(TypeError):
