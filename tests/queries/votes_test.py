@@ -78,6 +78,12 @@ def test_release_is_noisy_and_pays_for_itself(tmp_path, monkeypatch):
       0.02, 10.0, 8.0)
   assert answer['epsilon_released'] == pytest.approx(
       voting.epsilon_of_cost(cost, 8.0, 1e-3), rel=1e-12)
+  # What holds for any votes is of the labels and the release together.
+  labels = len(VOTES) * event.curve(8, 'tight')[-1]
+  assert answer['epsilon'] == pytest.approx(voting.epsilon_of_cost(
+      labels + voting.release_cost(0.02, 10.0, 8.0), 8.0, 1e-3), rel=1e-12)
+  alone = account_test.as_json(*GAUSSIAN, flags[len(GAUSSIAN)])
+  assert answer['epsilon'] > alone['epsilon']
   # Nothing in it is private: neither the exact number nor the sensitivity.
   assert answer['epsilon_data_dependent'] is None
   assert not any('do not publish' in text for text in answer['warnings'])

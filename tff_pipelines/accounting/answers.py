@@ -318,7 +318,8 @@ def _answer_local(query: Query, mechanism: mechanisms.LocalMechanism) -> Answer:
         query, mechanism, ': epsilon is its parameter, for one query; give delta and '
         'ask for the total epsilon')
   guarantee = accountant.guarantee(
-      mechanism.event(), query.delta or 0.0, accountant=query.accountant)
+      mechanism.event(), 0.0 if query.delta is None else query.delta,
+      accountant=query.accountant)
   return Answer(
       epsilon=finite(guarantee.epsilon), delta=guarantee.delta,
       rounds=mechanism.queries, order=integer_order(guarantee.order),

@@ -34,7 +34,7 @@ DO_NOT_PUBLISH = caveats.Caveat(
 _ESTIMATE = caveats.Caveat(
     'noisy estimate',
     'epsilon_released is an estimate centred on the exact value: its noise may put it '
-    'below')
+    'below; epsilon is the guarantee, of the labels and the release together')
 _ONCE = caveats.Caveat(
     'publish one release only',
     'every run of this query is one more release, which costs as much again; '
@@ -91,7 +91,8 @@ class VotesAnswer(answers.Answer):
     epsilon_data_dependent: On these votes alone, as private as they are; None in an
       answer that may be published.
     epsilon_released: The same at the order `release_order`, released with noise, the
-      cost of the release included; None if it was not asked for.
+      cost of the release included; None if it was not asked for. `epsilon` then is of
+      the labels and this release together, whatever the votes are.
   """
 
   epsilon_data_dependent: float | None = None
@@ -151,14 +152,19 @@ def answer_votes(settings: settings_lib.AccountSettings) -> VotesAnswer:
       delta=settings.delta, accountant=settings.accountant), mechanism)
   fields = dict(vars(independent))
   if is_release:
-    order = settings.release_order
+    order, beta = settings.release_order, settings.release_smoothness
     cost = voting.release(
-        event, votes, order=order, beta=settings.release_smoothness,
-        noise=settings.release_noise, random=np.random.default_rng())
+        event, votes, order=order, beta=beta, noise=settings.release_noise,
+        random=np.random.default_rng())
+    # The labels and this release together. Divergences do not fall with their order.
+    labels = len(votes) * event.curve(math.ceil(order), 'tight')[-1]
+    both = labels + voting.release_cost(beta, settings.release_noise, order)
+    together = answers.finite(voting.epsilon_of_cost(both, order, settings.delta))
     fields |= dict(
-        epsilon_released=voting.epsilon_of_cost(
-            cost, order, settings.delta),
-        warnings=[_ESTIMATE, _ONCE, _FLOATING_POINT, *independent.warnings])
+        epsilon=together,
+        epsilon_server=None if independent.epsilon_server is None else together,
+        epsilon_released=voting.epsilon_of_cost(cost, order, settings.delta),
+        order=order, accountant='rdp', warnings=[_ESTIMATE, _ONCE, _FLOATING_POINT, *independent.warnings])
   else:
     epsilon = voting.data_dependent_epsilon(event, votes, settings.delta)
     if independent.epsilon is not None:
