@@ -56,7 +56,7 @@ CASES = {
         [[6], [2, 4], [1, 1, 1, 1, 1, 1]]),
     'skellam, chacha20': (
         lambda **c: DistributedSumFactory(
-            _params(noise_generator='chacha20'), **c), [[6], [2, 4]]),
+            _params(noise_generator='chacha20'), **c), [[2, 4]]),
     'skellam beyond tables': (
         lambda **c: DistributedSumFactory(_params(bits=26), **c), [[3, 3]]),
     'skellam, dft': (
@@ -64,13 +64,12 @@ CASES = {
         [[3, 3]]),
     'discrete gaussian': (
         lambda **c: DistributedSumFactory(
-            _params(mechanism='discrete_gaussian'), **c), [[6], [1, 5]]),
+            _params(mechanism='discrete_gaussian'), **c), [[1, 5]]),
     'skellam central': (
         lambda **c: DistributedSumFactory(
             _params(mechanism='skellam_central'), **c), [[2, 4]]),
-    'adaptive clipping': (_adaptive, [[6], [4, 2], [2, 2, 2]]),
+    'adaptive clipping': (_adaptive, [[4, 2], [2, 2, 2]]),
 }
-WITH_NOISE = sorted(set(CASES) - {'plain averaging'})
 
 
 def _client(number, round_number):
@@ -192,7 +191,7 @@ def test_chunks_give_the_integers_of_the_plain_form(in_process, name):
   assert wanted.shape == (16 + extra,)
 
 
-@pytest.mark.parametrize('name', WITH_NOISE)
+@pytest.mark.parametrize('name', ['gaussian', 'skellam', 'adaptive clipping'])
 def test_another_seed_gives_another_sum(in_process, name):
   process = _chunked(_factory(name))
   clients = _in_chunks(CASES[name][1][-1])([_client(i, 0) for i in range(COHORT)])
