@@ -54,8 +54,8 @@ def sample(key: tf.Tensor, shape, table: alias_table.AliasTable) -> tf.Tensor:
 
   Args:
     key: int64[2], of this call alone.
-    shape: Of the result; a tensor, or static.
-    table: Of the distribution.
+    shape: Shape of the result; a tensor, or static.
+    table: Table of the distribution.
 
   Returns:
     int64 of the shape.

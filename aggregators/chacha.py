@@ -123,7 +123,7 @@ def random_bits(key: tf.Tensor, shape, dtype=tf.int32) -> tf.Tensor:
 
   Args:
     key: int64[2].
-    shape: Of the result, static; at most 2^36 times 32 bits.
+    shape: Shape of the result, static; at most 2^36 times 32 bits.
     dtype: int32 or int64.
   """
   return _random_bits(key, shape, dtype, lambda counters: tf.transpose(

@@ -45,7 +45,7 @@ def sample_noise(key: tf.Tensor, shape, variance,
     key: int64[2].
     shape: Static.
     variance: float64 scalar >= 0, grid units squared.
-    params: Of the sum.
+    params: Parameters of the sum.
 
   Returns:
     int64 tensor of `shape`, grid units.

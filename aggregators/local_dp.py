@@ -104,7 +104,7 @@ class Piecewise(LocalMechanism):
   `PiecewiseDistribution.worst_ratio`. Unbiased up to 2^-20 of the largest output.
 
   Attributes:
-    epsilon: Of a row.
+    epsilon: Epsilon of a row.
     dimension: Coordinates of a row.
   """
 
@@ -229,8 +229,8 @@ def build(name: str, *, dimension: int, epsilon: float | None = None,
   Args:
     name: 'piecewise', 'duchi', 'laplace' or 'gaussian'.
     dimension: Coordinates of a row, >= 1.
-    epsilon: Of a row, for all but 'gaussian'.
-    noise_multiplier: Of 'gaussian' alone.
+    epsilon: Epsilon of a row, for all but 'gaussian'.
+    noise_multiplier: Noise multiplier of 'gaussian' alone.
 
   Raises:
     ValueError: For an unknown name, or what is missing, unused or out of range.

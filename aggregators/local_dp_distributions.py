@@ -98,10 +98,10 @@ class PiecewiseDistribution(_Coin):
   a linear function of the start.
 
   Attributes:
-    epsilon: Of this coordinate.
+    epsilon: Epsilon of this coordinate.
     window: Outputs in the window.
     starts: Outputs outside, and the last start.
-    threshold: Of the coin that says "in the window".
+    threshold: Threshold of the coin that says "in the window".
   """
 
   epsilon: float
@@ -181,9 +181,9 @@ class DuchiDistribution(_Coin):
   of 4.06 times (e^epsilon + 1)/(e^epsilon - 1) at d = 10.) Outputs are B t.
 
   Attributes:
-    epsilon: Of the whole vector.
+    epsilon: Epsilon of the whole vector.
     dimension: d.
-    threshold: Of the coin that says "agree".
+    threshold: Threshold of the coin that says "agree".
   """
 
   epsilon: float
@@ -230,7 +230,7 @@ class LaplaceDistribution:
   output has exactly the probability of all that it stands for.
 
   Attributes:
-    epsilon: Of the whole vector.
+    epsilon: Epsilon of the whole vector.
     dimension: d.
     steps: Units of the grid to 1.
     reach: Largest noise, units.

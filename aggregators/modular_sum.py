@@ -30,7 +30,7 @@ def federated(values, bits: int):
 
   Args:
     values: A federated value at clients, of one int32 tensor in [0, 2^bits).
-    bits: Of the modulus, at most 30.
+    bits: Bits of the modulus, at most 30.
 
   Returns:
     Their sum modulo 2^bits at the server, int32.

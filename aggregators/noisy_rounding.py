@@ -190,7 +190,7 @@ def _in_blocks(vector: tf.Tensor, key: tf.Tensor, generator, function):
   Args:
     vector: float32 [D].
     key: int64[2]; block i has the child i of it.
-    generator: Of the keys.
+    generator: Generator of the keys.
     function: (block, its key) -> (int32 of the block's shape, integer scalars).
 
   Returns:

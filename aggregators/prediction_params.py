@@ -40,7 +40,7 @@ class PredictionMeanParams:
     classes: Outputs of a party's model, >= 2.
     max_total_weight: Maximum sum of the weights of a round, which are integers >= 0;
       >= 1. The number of parties if all have the weight 1.
-    bits: Of an entry of the sum, 4 to 30. Votes without noise take fewer.
+    bits: Bits of an entry of the sum, 4 to 30. Votes without noise take fewer.
     logit_bound: B > 0. Without noise every logit is clipped to [-B, B]; with
       Gaussian noise the logits of a record to the L2 norm B, with Laplace noise
       to the L1 norm B. Logits only.

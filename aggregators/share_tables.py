@@ -102,7 +102,7 @@ def draws_of_cohort(params: DistributedSumParams, cohort_size: int) -> int:
   cohorts, with their large shares, take as many draws as it needs.
 
   Args:
-    params: Of a sum that `check_generator` accepts.
+    params: Parameters of a sum that `check_generator` accepts.
     cohort_size: Selected clients.
   """
   if is_discrete_gaussian(params):
@@ -118,7 +118,7 @@ def noise_table(params: DistributedSumParams, cohort_size: int):
   """The table that a cohort's shares are drawn from, as the state holds it.
 
   Args:
-    params: Of a sum whose `table_log_size` is not None.
+    params: Parameters of a sum whose `table_log_size` is not None.
     cohort_size: Selected clients.
 
   Returns:
@@ -177,7 +177,7 @@ def most_draws(params: DistributedSumParams, most_clients: int) -> int | None:
   as the clients' shares are.
 
   Args:
-    params: Of the sum.
+    params: Parameters of the sum.
     most_clients: No cohort is larger.
 
   Returns:

@@ -42,7 +42,7 @@ class Setting:
   """Sizes of a round.
 
   Attributes:
-    name: Of the row.
+    name: Name of the row.
     image: Height, width, channels.
     parties: Number of parties.
     records: Private records of a party.

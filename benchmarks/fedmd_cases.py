@@ -43,8 +43,8 @@ class Case:
   Attributes:
     key: Name of its runs.
     table: One of TABLES.
-    name: Of the row.
-    task: Of the settings.
+    name: Name of the row.
+    task: Task of the settings.
     changes: Settings that are not the defaults of the task.
     printed: Accuracy in the paper, percent; None if it has none.
     printed_epsilon: Epsilon in the paper, a decimal logarithm; None if it has none.

@@ -36,10 +36,10 @@ class Experiment:
 
   Attributes:
     row: Name that its repetitions share.
-    seed: Of the partition of the records, the features and random queries; never of
-      noise.
+    seed: Seed of the partition of the records, the features and random queries; never
+      of noise.
     module: The program.
-    flags: Of the program, except for seeds and folders.
+    flags: Flags of the program, except for seeds and folders.
   """
 
   row: str

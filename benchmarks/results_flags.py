@@ -16,7 +16,7 @@ def parse(doc: str, arguments: Sequence[str] | None, *, output_dir: str, documen
 
   Args:
     doc: Docstring of the script.
-    arguments: Of its command line; None for those of this process.
+    arguments: Arguments of its command line; None for those of this process.
     output_dir: Folder of the runs by default.
     document: Page of the tables.
     picture: File of the figure.
@@ -54,7 +54,7 @@ def results(flags: argparse.Namespace, experiments: Iterable[Any],
   """Runs the experiments that have no line in results.jsonl yet.
 
   Args:
-    flags: Of `parse`.
+    flags: Result of `parse`.
     experiments: With `name`, `row`, `seed`, `flags` and `command`.
     run: (experiment, folder) -> fields of its line.
 

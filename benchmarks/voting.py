@@ -38,9 +38,9 @@ class Sizes:
 
   Attributes:
     agents: Number of agents.
-    queries: Of neighbours and ballots.
-    records: Of an agent.
-    dimension: Of a record, for neighbours.
+    queries: Number of queries of neighbours and ballots.
+    records: Number of records of an agent.
+    dimension: Dimension of a record, for neighbours.
     neighbours: Number of them.
     asked: Queries of agents that train models.
     steps: Training steps of an agent of softmax.

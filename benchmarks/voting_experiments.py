@@ -15,9 +15,9 @@ class Experiment:
 
   Attributes:
     row: Name that its repetitions share.
-    seed: Of the partition, the public map, the queries and all weights; never of
+    seed: Seed of the partition, the public map, the queries and all weights; never of
       noise.
-    flags: Of the program, one string.
+    flags: Flags of the program, one string.
     map_of: Name of an earlier run whose public feature map is taken.
   """
 

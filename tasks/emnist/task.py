@@ -312,7 +312,7 @@ def images(source: task.ClientSource, *, num_classes: int,
   """Converts a raw source to the task's examples.
 
   Args:
-    source: Of the fields above. Images are integers in [0, 255] or floats in
+    source: Source of the fields above. Images are integers in [0, 255] or floats in
       [0, 1], of 28 x 28 or 784 pixels; labels are scalars.
     num_classes: Labels must be below.
     dark_ink: Ink is near 0 and paper near the maximum, as in TFF's EMNIST; else

@@ -67,7 +67,7 @@ class Choice:
     num_clients: Number of parties, >= 1.
     records_per_client: Records of each; None for as many as there are, up to the
       number that the paper had in all.
-    seed: Of all random choices, >= 0.
+    seed: Seed of all random choices, >= 0.
   """
 
   split: str

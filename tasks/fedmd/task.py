@@ -32,7 +32,7 @@ class FedMdTask(fedmd_data.Data):
   """A FedMD task: distillation between parties. Attributes in addition to its data's:
 
   Attributes:
-    name: Of the data and of the split.
+    name: Name of the data and of the split.
     parties: All parties, with their records.
     public_architectures: The parties' networks with an output for every public
       class.
@@ -79,7 +79,7 @@ def build(task: str, *, split: str, num_clients: int, architectures: Sequence[st
     num_clients: Number of parties, >= 1.
     architectures: Names of registered ones, which the parties have alternately.
     records_per_client: Private records of each; None for the default of the task.
-    data_seed: Of the split, >= 0.
+    data_seed: Seed of the split, >= 0.
     **options: Those of the task's data; None counts as not given.
 
   Raises:

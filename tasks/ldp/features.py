@@ -107,7 +107,7 @@ class FeatureMap:
   Attributes:
     dimension: Number of features.
     landmarks: float32 [dimension, components].
-    bandwidth: Of the kernels.
+    bandwidth: Bandwidth of the kernels.
   """
 
   def __init__(self, public: np.ndarray, *, seed: int = 0):
@@ -115,7 +115,7 @@ class FeatureMap:
 
     Args:
       public: uint8 [n >= 2, height, width, channels].
-      seed: Of the landmarks, whose choice is public.
+      seed: Seed of the landmarks, whose choice is public.
     """
     if len(public) < 2:
       raise ValueError(f'public images must be at least 2, found {len(public)}')

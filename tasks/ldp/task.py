@@ -43,7 +43,7 @@ class DistillationTask:
 
   Attributes:
     name: One of TASKS.
-    num_classes: Of the labels.
+    num_classes: Number of classes.
     public: uint8 [P, height, width, channels], the pool of queries.
     holdings: The labelled records behind the clients' teachers. One of each client,
       or, in a simulation, fewer, which stand in for clients alternately.

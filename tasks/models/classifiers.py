@@ -23,8 +23,8 @@ class Network:
   Attributes:
     name: As given to --model.
     layers: From the record to the features.
-    shapes: Of the kernels, from input to output, each of which has a bias. The last
-      is that of the classifier, [feature_size, num_classes].
+    shapes: Shapes of the kernels, from input to output, each of which has a bias. The
+      last is that of the classifier, [feature_size, num_classes].
   """
 
   name: str

@@ -35,7 +35,7 @@ class Architecture:
     """Computes the shapes; a fully connected output layer is added.
 
     Args:
-      name: Of the architecture.
+      name: Name of the architecture.
       hidden_layers: From the image to the last hidden layer.
       image_shape: Height, width, channels.
       classes: Number of outputs, >= 2.
@@ -58,8 +58,8 @@ class Architecture:
     """Initial weights with all layers except the last taken from another model.
 
     Args:
-      weights: Of the same architecture with another number of classes.
-      seed: Of the last layer.
+      weights: Weights of the same architecture with another number of classes.
+      seed: Seed of the last layer.
 
     Returns:
       float32 [size].

@@ -262,7 +262,7 @@ def kernel_shapes(name: str, hidden_layers: Sequence[Layer],
   """Computes the shapes of the kernels; a fully connected output layer is added.
 
   Args:
-    name: Of the architecture.
+    name: Name of the architecture.
     hidden_layers: From the record to the last hidden layer.
     record_shape: Height, width, channels; or one number, which fits layers that are
       fully connected.

@@ -32,7 +32,7 @@ class Special:
   not in it, for the beginning and for the end of a sentence.
 
   Attributes:
-    size: Of the vocabulary proper.
+    size: Size of the vocabulary proper.
     padding, out_of_vocabulary, begin, end: The special tokens.
     count: Number of all tokens, special ones included.
   """
@@ -59,7 +59,7 @@ class Network:
   Attributes:
     tokens: Number of tokens, special ones included.
     embedding: Width of the embedding.
-    units: Of each LSTM layer.
+    units: Number of units of each LSTM layer.
     projected: Whether each LSTM layer is followed by a dense layer as wide as the
       embedding, as in TFF's model of words.
     tied: Whether the logits are products with the embedding instead of a dense
@@ -143,7 +143,7 @@ def next_token_model(name: str, network: Network, special: Special, *,
     network: The network.
     special: The tokens that are not in the vocabulary proper.
     kind: What a token is, for the report.
-    names: Of the tokens, special ones included.
+    names: Names of the tokens, special ones included.
     confusion: Whether the report has the confusion matrix, of network.tokens^2
       entries.
     groups: See task.Breakdown.

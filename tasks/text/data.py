@@ -206,11 +206,11 @@ def build_task(
   """Builds the task of raw sources.
 
   Args:
-    name: Of the task.
-    model: Of its examples.
+    name: Name of the task.
+    model: Model of its examples.
     data: Raw sources.
     convert: Raw records -> model examples.
-    element_spec: Of the examples.
+    element_spec: Element spec of the examples.
     max_examples_per_client: A training client that has more keeps this many of them,
       evenly spaced; None keeps all.
     max_test_examples: A held-out set that has more keeps this many, sampled by a

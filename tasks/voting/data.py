@@ -55,7 +55,7 @@ def digits_domain(folder: str | os.PathLike[str], domain: str, size: int,
   Args:
     folder: The folder of mnist.npz, usps.npz and svhn_1000.npz.
     domain: 'mnist', 'usps' or 'svhn'.
-    size: Of the images.
+    size: Size of the images.
     frame: Pixels that are cut off at each side first.
   """
   def convert(name, x):

@@ -147,7 +147,7 @@ def embedded(*, num_clients: int = 30, public_records: int = 300,
   Args:
     num_clients: >= 1.
     public_records: Unlabelled records of the server; 400 more are for tests.
-    data_seed: Of the partition, not of the server's records.
+    data_seed: Seed of the partition, not of the server's records.
   """
   records = voting_data.embedded()
   most = len(records) - _EMBEDDED_TEST
@@ -174,8 +174,8 @@ def mnist(*, data_path: str | os.PathLike[str], num_clients: int = 100,
     records_per_client: Where all agents need more than there are, some records go to
       several of them.
     labels_per_client: Digits of an agent, from 1 to 10.
-    public_records: Of the 10,000 test digits, at the server; the rest for tests.
-    data_seed: Of the partition, not of the server's records.
+    public_records: Number of the 10,000 test digits at the server; others test.
+    data_seed: Seed of the partition, not of the server's records.
   """
   train, server = voting_data.digits_domain(data_path, 'mnist', 28)
   deal = partition.few_classes(
@@ -202,11 +202,11 @@ def digits(*, data_path: str | os.PathLike[str], num_clients: int = 200,
 
   Args:
     data_path: Folder of mnist.npz, svhn_1000.npz and usps.npz.
-    num_clients: Of both kinds.
+    num_clients: Number of clients of both kinds.
     svhn_clients: Agents with SVHN digits.
-    public_records: Of the 9,298 USPS digits, at the server; the rest for tests.
+    public_records: Number of the 9,298 USPS digits at the server; others test.
     image_size: All images are resized to this many pixels a side; 16 is USPS's.
-    data_seed: Of the partition, not of the server's records.
+    data_seed: Seed of the partition, not of the server's records.
   """
   if not 0 <= svhn_clients < num_clients:
     raise ValueError(f'svhn_clients must be in [0, num_clients={num_clients}), found '

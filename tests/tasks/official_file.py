@@ -25,9 +25,20 @@ def example(features: Mapping[str, Any]) -> bytes:
   return record.SerializeToString()
 
 
-def write(path: pathlib.Path, rows: Iterable[Row]) -> None:
-  """Writes (split, client, serialized record) rows to a new file."""
+def write(path: pathlib.Path, rows: Iterable[Row],
+          metadata: Iterable[tuple[str, str]] | None = None,
+          index: bool = False) -> pathlib.Path:
+  """Writes rows to a new file.
+
+  Args:
+    path: Path of the file, which is returned.
+    rows: (split, client, serialized record).
+    metadata: (client, split) pairs to list; None for those of the rows.
+    index: Whether the file gets an index by client.
+  """
   rows = list(rows)
+  if metadata is None:
+    metadata = {(client, split) for split, client, _ in rows}
   connection = sqlite3.connect(path)
   with connection:
     connection.execute(
@@ -37,8 +48,11 @@ def write(path: pathlib.Path, rows: Iterable[Row]) -> None:
         'CREATE TABLE client_metadata (client_id TEXT NOT NULL, split_name '
         'TEXT NOT NULL, num_examples INTEGER NOT NULL)')
     connection.executemany('INSERT INTO examples VALUES (?, ?, ?)', rows)
-    for client, split in sorted({(row[1], row[0]) for row in rows}):
+    for client, split in sorted(metadata):
       count = sum(row[:2] == (split, client) for row in rows)
       connection.execute(
           'INSERT INTO client_metadata VALUES (?, ?, ?)', (client, split, count))
+    if index:
+      connection.execute('CREATE INDEX i ON examples (client_id, split_name)')
   connection.close()
+  return path

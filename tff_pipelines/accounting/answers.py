@@ -28,7 +28,7 @@ class Query:
     kind: One of KINDS: the number that is asked for, or a table of several.
     epsilon: Target, or for kind=delta the epsilon of that delta, > 0; None if not
       given.
-    delta: Of the guarantee, strictly between 0 and 1; None if not given.
+    delta: Delta of the guarantee, strictly between 0 and 1; None if not given.
     accountant: 'auto', 'rdp' or 'pld'.
     amplification: Bound on sampling: 'tight', 'generic' or 'none'.
     allow_degenerate: Whether a grid too coarse to be useful is a warning only.
@@ -63,7 +63,7 @@ class Answer:
       epsilon is guaranteed.
     epsilon_server: Against the server and the participants, who know the
       cohort; None without rounds of clients.
-    delta: Of both epsilons.
+    delta: Delta of both epsilons.
     noise_multiplier: Noise of the guarantee over the sensitivity.
     rounds: Number of releases.
     scale: Grid units per model unit.
@@ -355,7 +355,7 @@ def table(query: Query, mechanism: Mechanism) -> list[Answer]:
   says so in its warnings.
 
   Args:
-    query: Of any kind, which is ignored.
+    query: Query of any kind, which is ignored.
     mechanism: What it is asked about, with its largest number of rounds.
   """
   family = mechanism.family

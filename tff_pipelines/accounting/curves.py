@@ -206,7 +206,7 @@ def poisson(curve: np.ndarray, sampling_rate: float, *,
   in both directions, as it does for noise that is symmetric about 0.
 
   Args:
-    curve: Of one release from all the clients.
+    curve: Renyi curve of one release from all the clients.
     sampling_rate: q in (0, 1].
     generic: Whether to use the generic bound (Zhu and Wang 2019, Theorem 5), in which
       the terms of l >= 3 are three times as large, to reproduce published numbers.
@@ -260,8 +260,8 @@ def fixed_size(replace_one_curve: np.ndarray, sampling_fraction: float) -> np.nd
   """Sampling without replacement (arXiv 1808.00087, Theorem 9).
 
   Args:
-    replace_one_curve: Of one release when one client's contribution is replaced
-      by another, which doubles the sensitivities of zero-out.
+    replace_one_curve: Renyi curve of one release when one client's contribution is
+      replaced by another, which doubles the sensitivities of zero-out.
     sampling_fraction: gamma = cohort / population in (0, 1].
 
   Returns:

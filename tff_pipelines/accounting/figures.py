@@ -115,7 +115,7 @@ def draw(path: str | os.PathLike) -> None:
   """Draws all panels into one PNG file.
 
   Args:
-    path: Of the file, overwritten if it is there; ends in .png.
+    path: Path of the file, overwritten if it is there; ends in .png.
 
   Raises:
     ValueError: If the name does not end in .png.

@@ -91,7 +91,7 @@ class Ledger:
   """A ledger file. Opening one reads nothing and writes nothing.
 
   Attributes:
-    path: Of the file.
+    path: Path of the file.
   """
 
   def __init__(self, path: str | os.PathLike):
@@ -108,10 +108,10 @@ class Ledger:
     """Starts a new file with its header line.
 
     Args:
-      path: Of a file that does not exist; its folder does.
+      path: Path of a file that does not exist; its folder does.
       population: Number of clients, for the default delta.
       delta: That the run was planned for, strictly between 0 and 1.
-      adjacency: Of all releases.
+      adjacency: Adjacency of all releases.
       trust_model: Who is trusted with what, in words.
       warnings: That belong to every epsilon computed from this file.
       seeded: Whether randomness follows from a seed: then nothing is guaranteed.
@@ -207,7 +207,7 @@ class Ledger:
         never with the cohort that reported.
       outcome: 'released' or 'suppressed'. A suppressed round must look the
         same to an outsider, and costs the same.
-      configuration_hash: Of the run's configuration.
+      configuration_hash: Hash of the run's configuration.
       starts: How many times the run has been started so far. Each start except the
         first may have repeated a round that the server had already seen.
 

@@ -154,7 +154,7 @@ class Piecewise(_PureLocal):
   """Piecewise mechanism on one vector (Wang et al., arXiv 1907.00782).
 
   Attributes:
-    epsilon: Of the whole vector, one query, > 0.
+    epsilon: Epsilon of the whole vector, one query, > 0.
   """
 
   epsilon: float
@@ -167,7 +167,7 @@ class Duchi(_PureLocal):
   """Mechanism of Duchi, Jordan and Wainwright on one vector.
 
   Attributes:
-    epsilon: Of the whole vector, one query, > 0.
+    epsilon: Epsilon of the whole vector, one query, > 0.
   """
 
   epsilon: float
@@ -182,7 +182,7 @@ class LocalLaplace(_PureLocal):
   That is 2d/epsilon on d coordinates in [-1, 1], and 2/epsilon on probabilities.
 
   Attributes:
-    epsilon: Of the whole vector, one query, > 0.
+    epsilon: Epsilon of the whole vector, one query, > 0.
   """
 
   epsilon: float

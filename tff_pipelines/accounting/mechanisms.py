@@ -66,7 +66,7 @@ class SumMechanism(Mechanism):
       'skellam_count'.
     noise_multiplier: Noise standard deviation over the clip, or of a count in clients.
     clip: L2 clip of a client's update, model units.
-    bits: Of a coordinate of the sum; not together with `scale`.
+    bits: Bits of a coordinate of the sum; not together with `scale`.
     scale: Grid units per model unit, fixed instead of derived from `bits`.
     beta: Bias of the conditional rounding, in [0, 1).
     k_stddevs: Standard deviations of the sum inside half the field.
@@ -233,7 +233,8 @@ class VoteMechanism(_Queries):
   Attributes:
     mechanism: 'ae_vote' or 'knn_vote'.
     queries: Number of votes, >= 1.
-    noise_stddev: Of the honest noise, in units in which an agent's votes sum to 1.
+    noise_stddev: Standard deviation of the honest noise, in units in which an
+      agent's votes sum to 1.
     level: 'agent' or 'instance', as in `voting.Vote`.
     bound: 'tight' or 'paper', as there.
     noise: 'skellam' or 'gaussian'; None for skellam, unless the bound is the paper's.
@@ -271,7 +272,7 @@ class LocalMechanism(_Queries):
   Attributes:
     mechanism: 'piecewise', 'duchi' or 'laplace'.
     queries: Number of answers of a client, >= 1.
-    epsilon: Of one query, > 0.
+    epsilon: Epsilon of one query, > 0.
   """
 
   epsilon: float | None = None

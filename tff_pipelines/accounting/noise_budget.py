@@ -38,9 +38,10 @@ def consumed_by(event: base.Event, total_variation: float | None, delta: float,
   """The part of delta that sampling error consumes.
 
   Args:
-    event: Of all releases, under ideal distributions.
-    total_variation: Of all releases, above 1 as 1; None where no bound is proved.
-    delta: Of the guarantee, in [0, 1).
+    event: Event of all releases, under ideal distributions.
+    total_variation: Distance of all releases together, above 1 as 1; None where no
+      bound is proved.
+    delta: Delta of the guarantee, in [0, 1).
     amplification: As for `accountant.epsilon`.
 
   Returns:
@@ -87,7 +88,7 @@ def of_sum(params: params_lib.DistributedSumParams | None,
   sampled by rejection).
 
   Args:
-    params: Of the sum; None for Gaussian noise at the server.
+    params: Parameters of the sum; None for Gaussian noise at the server.
     largest_cohort: Maximum number of clients in a cohort.
 
   Returns:
@@ -107,7 +108,7 @@ def describe_sum(params: params_lib.DistributedSumParams | None, adaptive: bool)
   """The samplers of the noise in words, and those without a proved bound.
 
   Args:
-    params: Of the sum; None for Gaussian noise at the server.
+    params: Parameters of the sum; None for Gaussian noise at the server.
     adaptive: Whether a noisy count moves the clip.
   """
   if params is None:

@@ -165,7 +165,7 @@ class _Distribution:
 
   Attributes:
     losses: Ascending, on the grid.
-    log_mass: Of each loss.
+    log_mass: Logarithm of the mass of each loss.
     peak: Mean of the tilted distribution.
     infinite: Mass of infinite loss, including all above the window.
   """

@@ -114,7 +114,7 @@ class SamplingScheme(abc.ABC):
   `restore` receives it when the run resumes.
 
   Class attributes:
-    name: Of the scheme, as in the flags.
+    name: Name of the scheme, as in the flags.
     summary: A few words for the help of the flags.
     cohort_in_words: 'expected' or 'exactly', for the `cohort_size` of a round.
     same_every_round: Whether `event` is the same in all rounds.
@@ -204,7 +204,7 @@ class SamplingScheme(abc.ABC):
     Args:
       min_honest_fraction: Fraction of the shares that a round needs, in (0, 1].
       assumed_colluders: Clients of a round that are assumed to collude, >= 0.
-      dropout_rate: Of selected clients, in [0, 1).
+      dropout_rate: Dropout rate of selected clients, in [0, 1).
 
     Returns:
       A probability in [0, 1], rounded up.

@@ -59,7 +59,7 @@ class _IntegerSum(ClientSum):
     """The event of one round; shares are sized for the largest cohort.
 
     Args:
-      params: Of the sum.
+      params: Parameters of the sum.
       surviving_fraction: Fraction of the planned noise that is present, in
         [0, 1], when clients drop out and nothing tops the noise up. Scale and
         sensitivities stay: they were fixed before.

@@ -61,8 +61,8 @@ class Vote(base.Event):
     noise: 'skellam' (integer counts), 'gaussian', or 'discrete_gaussian': its Renyi
       divergences are those of the Gaussian or less (arXiv 2004.00010, Proposition
       5), and its worst pair is not known.
-    noise_stddev: Of the honest noise on a coordinate of the sum, in units in
-      which an agent's votes sum to 1; >= 0 (0: no guarantee). Neighbour counts
+    noise_stddev: Standard deviation of the honest noise on a coordinate of the sum,
+      in units in which an agent's votes sum to 1; >= 0 (0: no guarantee). Neighbour counts
       carry k times as much, before the division.
     neighbours: k >= 1 for 'knn', None for 'ae'.
     bound: 'tight', or 'paper' for the sensitivity sqrt(2/k) that the paper

@@ -55,7 +55,7 @@ class FedMdPlan(guarantee.Plan):
   Rounds are counted from 1; the first one is the parties' own training.
 
   Attributes:
-    settings: Of the run.
+    settings: Settings of the run.
     records: Number of private records of each party, each >= 1.
     classes: Outputs of a party's model.
     party: Description of a party.

@@ -42,7 +42,7 @@ class FitConfig:
   """Settings of a training.
 
   Attributes:
-    learning_rate: Of Adam, > 0.
+    learning_rate: Learning rate of Adam, > 0.
     batch_size: >= 1; the last batch of an epoch is smaller where the examples do not
       fill it.
     mirror: Whether a random half of the images of each epoch is mirrored left to
@@ -81,13 +81,13 @@ def fit(architecture: Architecture, weights: tf.Tensor, images: tf.Tensor,
   """Trains a model by Adam, whose moments start at zero.
 
   Args:
-    architecture: Of the model.
+    architecture: Architecture of the model.
     weights: float32 [size].
     images: uint8 [examples, height, width, channels]; there may be none.
     targets: As for `losses`, one row for each image.
     epochs: int32 scalar >= 0.
     key: int64[2]; all randomness of the training derives from it.
-    kind: Of the loss.
+    kind: Kind of the loss.
     config: Settings of the training.
     rate_factor: float32 scalar that the learning rate is multiplied by.
 
@@ -141,7 +141,7 @@ def predict(architecture: Architecture, weights: tf.Tensor,
   """Computes logits of a model, for a bounded number of images at a time.
 
   Args:
-    architecture: Of the model.
+    architecture: Architecture of the model.
     weights: float32 [size].
     images: uint8 [examples, height, width, channels]; at least one.
 
@@ -166,7 +166,7 @@ def agreement(architecture: Architecture, weights: tf.Tensor, images: tf.Tensor,
   """Fraction of the images on which the model's class is that of the consensus.
 
   Args:
-    architecture: Of the model.
+    architecture: Architecture of the model.
     weights: float32 [size].
     images: uint8 [examples, height, width, channels]; at least one.
     consensus: float32 [examples, classes].
@@ -291,10 +291,10 @@ def build(architectures: Sequence[Architecture], *,
     weights that it had, and its predictions are NaN.
 
     Args:
-      state: Of `party_type`.
-      data: Of `data_type`.
+      state: Value of `party_type`.
+      data: Value of `data_type`.
       server: The server's state.
-      round_: Of `round_type`.
+      round_: Value of `round_type`.
 
     Returns:
       An OrderedDict of `state`, the new one; `value`, logits, float32 [records,

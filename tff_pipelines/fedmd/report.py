@@ -108,10 +108,10 @@ def draw(path: pathlib.Path, names: Sequence[str], title: str,
   """Draws the accuracy of every party over the rounds from the metrics of the run.
 
   Args:
-    path: Of the figure, in the folder of the run.
-    names: Of the parties.
-    title: Of the figure; epsilon is added where there is one.
-    delta: Of that epsilon.
+    path: Path of the figure, in the folder of the run.
+    names: Names of the parties.
+    title: Title of the figure; epsilon is added where there is one.
+    delta: Delta of that epsilon.
   """
   rows = records_lib.read_metrics(path.parent / files.METRICS, 'communication_round')
   epsilon = float(rows[max(rows)].get('epsilon', math.inf))  # Seeded runs have none.
@@ -132,10 +132,10 @@ def outcome(plan: FedMdPlan, task: FedMdTask, states: Sequence[Mapping[str, Any]
   """Returns the result of a run.
 
   Args:
-    plan: Of the run.
-    task: Of the run.
-    states: Of the parties, as from `process.new_party`.
-    accuracies: Of the parties' own models on the test records.
+    plan: Plan of the run.
+    task: Task of the run.
+    states: States of the parties, as from `process.new_party`.
+    accuracies: Accuracies of the parties' own models on the test records.
   """
   settings, mean = plan.settings, plan.mean
   parties = [_party(plan, task, i, int(state['rounds']), accuracy)

@@ -39,7 +39,7 @@ def draw_subset(records: int, draws: int, replacement: bool,
   """Draws the indices of the records that a party trains on.
 
   Args:
-    records: Of the party, >= 1.
+    records: Number of records of the party, >= 1.
     draws: Number of draws; at most `records` without replacement.
     replacement: Whether a record may be drawn more than once.
     seed: None for the operating system's entropy; only such a draw has a privacy
@@ -98,7 +98,7 @@ class FedMdRounds(rounds_lib.Rounds):
 
     Args:
       task: Public records, parties and their models.
-      plan: Of the run.
+      plan: Plan of the run.
       pretrained: As from `pretrain`; None to train them where they are needed.
     """
     self._task, self._plan, self._pretrained = task, plan, pretrained
@@ -149,7 +149,7 @@ class FedMdRounds(rounds_lib.Rounds):
 
     Args:
       state: Before the round.
-      index: Of the round, from 1, the parties' first training.
+      index: Index of the round, from 1, the parties' first training.
       present: Indices of the parties that participate; None to sample them, each
         independently.
     """
@@ -245,7 +245,7 @@ class FedMdExperiment(run_lib.Experiment):
     """Initializes the experiment.
 
     Args:
-      settings: Of the run.
+      settings: Settings of the run.
       task: From `load_task` of these settings; None to build it.
       pretrained: From `pretrain` of these settings; None to train them.
     """
@@ -297,7 +297,7 @@ def distill(settings: FedMdSettings, **prepared: Any) -> dict[str, Any]:
   """Starts or resumes a run, and reports.
 
   Args:
-    settings: Of the run.
+    settings: Settings of the run.
     **prepared: `task` and `pretrained`, as for `FedMdExperiment`.
 
   Returns:

@@ -65,11 +65,11 @@ class PatePlan(guarantee.Plan):
   Attributes:
     threshold: Votes of the winner, with noise, that an answer takes.
     threshold_noise: Noise of the check for agreement over that of a label's votes.
-    stddev: Of the noise on each label's votes, > 0.
+    stddev: Standard deviation of the noise on each label's votes, > 0.
     answers: Maximum number of queries that are answered, >= 1.
     queries: Number of public images that are asked about, >= 1.
-    classes: Of the labels.
-    delta: Of the guarantee.
+    classes: Number of labels.
+    delta: Delta of the guarantee.
     privacy_unit: What one owner is.
     seed: A simulation seed voids the guarantee.
   """
@@ -96,7 +96,7 @@ class PatePlan(guarantee.Plan):
     """Builds the plan of a run.
 
     Args:
-      settings: Of the run.
+      settings: Settings of the run.
       task: Each of its owners has a vote.
       recorded: `configuration` of the plan of an earlier start; None for a new run.
 
@@ -370,7 +370,7 @@ class PateRounds(rounds_lib.ChargedRounds):
 
   Attributes:
     prepared: Features and teachers.
-    plan: Of the run.
+    plan: Plan of the run.
   """
 
   prepared: ldp_run.Prepared
@@ -392,7 +392,7 @@ class PateRounds(rounds_lib.ChargedRounds):
     """Asks the teachers.
 
     Args:
-      line: Of the ledger, which charged the vote.
+      line: Line of the ledger, which charged the vote.
 
     Returns:
       `rows`: int64 [Q], the images in the pool; `labels`: int64 [Q], -1 where there
@@ -452,7 +452,7 @@ def run(settings: BaselineSettings,
   """Runs a baseline, or resumes it, and reports.
 
   Args:
-    settings: Of the run.
+    settings: Settings of the run.
     prepared: As `ldp_run.prepare` returns it for these settings, if it did already.
 
   Returns:

@@ -34,13 +34,13 @@ class LdpPlan(guarantee.Plan):
   Events of the ledger are steps, `step_event`.
 
   Attributes:
-    settings: Of the run.
+    settings: Settings of the run.
     dimension: Coordinates of an answer, >= 2.
     holdings: Sets of records behind the owners; fewer if they stand in.
     answers_per_client: Maximum number of answers of an owner.
-    delta: Of all answers; 0 for a pure guarantee.
-    epsilon_per_query: Of one answer; None for the Gaussian mechanism.
-    noise_multiplier: Of the Gaussian mechanism; None for others.
+    delta: Delta of all answers; 0 for a pure guarantee.
+    epsilon_per_query: Epsilon of one answer; None for the Gaussian mechanism.
+    noise_multiplier: Noise multiplier of the Gaussian mechanism; None for others.
     privacy_unit: What one owner is.
   """
 
@@ -175,7 +175,7 @@ def build(settings: settings_lib.LdpSettings, *,
   default is a total of DEFAULT_EPSILON and one answer of every owner.
 
   Args:
-    settings: Of the run.
+    settings: Settings of the run.
     recorded: `configuration` of the plan of an earlier start; None for a new run.
     **attributes: Attributes of the plan that are not calibrated.
 

@@ -76,9 +76,9 @@ def build_asking(mechanism: local_dp.LocalMechanism, *, num_queries: int,
 
   Args:
     mechanism: Perturbs each answer of an owner.
-    num_queries: Of one call.
-    dimension: Of the features.
-    temperature: Of the teachers' soft labels.
+    num_queries: Number of queries of one call.
+    dimension: Dimension of the features.
+    temperature: Temperature of the teachers' soft labels.
     seeded: Whether owners have keys of a simulation seed.
 
   Returns:

@@ -21,7 +21,7 @@ def outcome_of(task: DistillationTask, predicted: np.ndarray, *,
   """The outcome of a run that trained a classifier.
 
   Args:
-    task: Of the run.
+    task: Task of the run.
     predicted: int64 [n], classes of the test records.
     fields: Further fields of the summary, `details` among them.
     words: Text that follows the accuracy.
@@ -63,7 +63,7 @@ def description(task: DistillationTask, owners: str,
   """The description of a run that is about to start.
 
   Args:
-    task: Of the run.
+    task: Task of the run.
     owners: Text that follows the number of owners.
     *lines: Label and text, besides those of the task.
   """

@@ -42,7 +42,7 @@ class Prepared:
 
   Attributes:
     task: Raw records.
-    settings: Of features and teachers.
+    settings: Settings of features and teachers.
   """
 
   task: tasks_lib.DistillationTask
@@ -113,7 +113,7 @@ class PreparedExperiment:
     """Initializes the experiment.
 
     Args:
-      settings: Of the run.
+      settings: Settings of the run.
       prepared: As `prepare` returns it for settings of the same `preparation_key`, if
         it did already.
     """
@@ -150,7 +150,7 @@ class LdpRounds(rounds_lib.ChargedRounds):
   """Steps of queries; all except the answers follows from them and from public data.
 
   Attributes:
-    student: Of all answers that are kept; None if there are none.
+    student: Student of all answers that are kept; None if there are none.
   """
 
   unit = 'query'
@@ -230,7 +230,7 @@ class LdpRounds(rounds_lib.ChargedRounds):
     """Chooses queries and asks the owners.
 
     Args:
-      line: Of the ledger, which charged the step.
+      line: Line of the ledger, which charged the step.
 
     Returns:
       `first_query`: index of the first query in the run, which decides who answers;
@@ -348,7 +348,7 @@ def run(settings: LdpSettings,
   """Asks and learns, or resumes, and reports.
 
   Args:
-    settings: Of the run.
+    settings: Settings of the run.
     prepared: As `prepare` returns it for these settings, if it did already.
 
   Returns:

@@ -37,7 +37,7 @@ class Student:
   Attributes:
     weights: float32 [dimension, classes].
     spread: What its scores are divided by, the median of the largest on the pool.
-    sharpness: Of its probabilities.
+    sharpness: Sharpness of its probabilities.
     refined: Whether it is the second student.
     strength: Penalty of the first.
   """
@@ -84,7 +84,7 @@ class Trainer:
 
     Args:
       features: float32 [P, dimension], of all public images.
-      settings: Of the group 'student'.
+      settings: Settings of the group 'student'.
     """
     self._features = features
     self._settings = settings
@@ -103,7 +103,7 @@ class Trainer:
     Args:
       rows: int64 [Q], the images that were asked about, each once.
       answers: [Q, classes], mean soft labels plus noise, unbiased.
-      variance: Of the noise, at most.
+      variance: Upper bound on the variance of the noise.
     """
     answers = answers.astype(np.float64)
     refine, refined = self._settings.refine, False

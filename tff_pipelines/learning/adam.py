@@ -86,7 +86,7 @@ def run_steps(loss: Callable, state, first, last, total, config: AdamConfig):
 
   Args:
     loss: (weights, step) -> float32 scalar.
-    state: Of `initial_state`.
+    state: As from `initial_state`.
     first: int32 scalar.
     last: int32 scalar.
     total: int32 scalar, >= last.
@@ -147,7 +147,7 @@ def epoch_function(loss: Callable, key: tf.Tensor, count: int,
       the step's examples, a batch or, if they are fewer, all.
     key: int64[2], of the order of the examples.
     count: Number of examples, >= 1.
-    config: Of the whole training.
+    config: Configuration of the whole training.
 
   Returns:
     (state, index of the epoch from 0, *more) -> the new state.

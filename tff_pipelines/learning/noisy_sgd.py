@@ -39,13 +39,14 @@ class NoisySgdPlan(guarantee.Plan):
 
   Attributes:
     terms: See guarantee.Terms.
-    noise_multiplier: Of the noise in a round's sum over the clip of a record.
-    sampling_rate: Of a record, in (0, 1].
+    noise_multiplier: Standard deviation of the noise in a round's sum over the clip
+      of a record.
+    sampling_rate: Sampling rate of a record, in (0, 1].
     clip: L2 clip of a record's gradient.
-    rounds: Of the whole run.
+    rounds: Number of rounds of the whole run.
     delta: Strictly between 0 and 1.
     clients: That participate in every round.
-    records: Of all clients together; taken as public.
+    records: Number of records of all clients together; taken as public.
     seed: With a simulation seed there is no privacy guarantee (noise is predictable).
   """
 
@@ -209,9 +210,9 @@ def build(model: Model, element_spec, *, initial_weights: list[np.ndarray],
     model: The model to train.
     element_spec: Feature name -> (dtype, shape), of the clients' source.
     initial_weights: List of float32 arrays.
-    plan: Of the run; with a seed, clients bring a key of it.
-    learning_rate: Of the server's SGD on the mean gradient.
-    momentum: Of that SGD, in [0, 1).
+    plan: Plan of the run; with a seed, clients bring a key of it.
+    learning_rate: Learning rate of the server's SGD on the mean gradient.
+    momentum: Momentum of that SGD, in [0, 1).
 
   Returns:
     A process like those of `fedavg.build`.

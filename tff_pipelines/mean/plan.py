@@ -56,7 +56,7 @@ class Cell:
     mechanism: One of the choices of `MeanSettings.mechanisms`.
     n: Number of clients.
     d: Dimension.
-    bits: Of a coordinate of the sum; None for the Gaussian.
+    bits: Bits of a coordinate of the sum; None for the Gaussian.
     epsilon: Target.
     accountant: 'rdp' or 'analytic', the one that calibrated it.
     plan: The plan of one release, a round of all clients.
@@ -213,8 +213,8 @@ class MeanPlan(guarantee.Plan):
   Attributes:
     steps: The event of each setting, all its data sets.
     cells: The settings of this sweep.
-    mechanisms: Of these and of all earlier settings of the folder.
-    caveats: Of the settings of this sweep.
+    mechanisms: Mechanisms of these and of all earlier settings of the folder.
+    caveats: Caveats of the settings of this sweep.
     delta, seed, accountant: As in `guarantee.Plan`.
   """
 

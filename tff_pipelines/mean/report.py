@@ -169,9 +169,9 @@ def draw(path: pathlib.Path, rows: Sequence[Row], *, delta: float) -> None:
   expected values.
 
   Args:
-    path: Of the PNG file, overwritten if it exists.
+    path: Path of the PNG file, overwritten if it exists.
     rows: As `run.estimate` returns them, at least one.
-    delta: Of all of them, for the title.
+    delta: Delta of all of them, for the title.
 
   Raises:
     OSError: If it can't be written.
@@ -213,10 +213,10 @@ def outcome(folder: pathlib.Path, settings: MeanSettings, plan: plan_lib.MeanPla
   """Writes all rows as JSON and as CSV.
 
   Args:
-    folder: Of the run.
-    settings: Of the sweep.
-    plan: Of the sweep.
-    rows: Of the folder, by key, as `run.estimate` returns them.
+    folder: Folder of the run.
+    settings: Settings of the sweep.
+    plan: Plan of the sweep.
+    rows: Rows of the folder, by key, as `run.estimate` returns them.
 
   Returns:
     The results of the settings of this sweep.

@@ -44,7 +44,7 @@ def _release(settings: MeanSettings, cell: plan_lib.Cell) -> tuple[Any, Callable
   """Builds one release of the mean of vectors, all clients in one graph.
 
   Args:
-    settings: Of the sweep.
+    settings: Settings of the sweep.
     cell: The setting.
 
   Returns:
@@ -85,7 +85,7 @@ def estimate(settings: MeanSettings, cell: plan_lib.Cell) -> report.Row:
   """Executes all repeats of a setting and measures its errors.
 
   Args:
-    settings: Of the sweep.
+    settings: Settings of the sweep.
     cell: The setting.
 
   Returns:
@@ -145,8 +145,8 @@ class Sweep(rounds_lib.ChargedRounds):
 
   Attributes:
     cells: The settings of this sweep, by key.
-    keys: Of these and of the earlier ones of the folder.
-    caveats: Of the settings of this sweep.
+    keys: Keys of these and of the earlier ones of the folder.
+    caveats: Caveats of the settings of this sweep.
     rows: Those that charges have kept, by key.
     steps: The events of the ledger, followed by those of the remaining settings.
   """
@@ -255,7 +255,7 @@ def estimate_means(settings: MeanSettings) -> dict[str, Any]:
   """Starts or continues a sweep, and reports.
 
   Args:
-    settings: Of the sweep.
+    settings: Settings of the sweep.
 
   Returns:
     The summary, as it is written to summary.json.

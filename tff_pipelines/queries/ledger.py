@@ -44,7 +44,7 @@ def answer(path: str | os.PathLike[str], *, delta: float | None = None,
   """Epsilon of everything that a ledger says was released, restarts included.
 
   Args:
-    path: Of a ledger.jsonl.
+    path: Path of a ledger.jsonl.
     delta: In [0, 1); None for that of the header, or 1/population.
     accountant: 'auto', 'rdp' or 'pld'.
     amplification: Bound on sampling: 'tight', 'generic' or 'none'.

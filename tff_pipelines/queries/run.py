@@ -103,8 +103,8 @@ def read_votes(path: str | os.PathLike[str]) -> np.ndarray:
   """Vote counts of a file, [queries, labels], integers >= 0.
 
   Args:
-    path: Of an .npz file with one such array, else of a CSV file with one line a query
-      and no header.
+    path: Path of an .npz file with one such array, or of a CSV file with one line a
+      query and no header.
 
   Raises:
     OSError: If the file can't be read.

@@ -30,9 +30,9 @@ class Run:
   """One run of a sweep.
 
   Attributes:
-    setting: Of the run.
+    setting: Setting of the run.
     repeat: Its index, from 0; the seed of its initial weights.
-    folder: Of its command, its log and its output folder.
+    folder: Folder of its command, its log and its output folder.
     seeded: Whether cohorts and noise follow from the index too.
   """
 
@@ -120,13 +120,13 @@ class Result:
   """The results of the repeats of one setting.
 
   Attributes:
-    name: Of the setting.
+    name: Name of the setting.
     metric: 'set/metric' that is compared.
-    values: Of the last round, one for each repeat.
+    values: Values of the last round, one for each repeat.
     curves: (round, value) of each repeat.
-    epsilon: Of each repeat alone, the maximum; None if nothing is guaranteed.
+    epsilon: Epsilon of each repeat alone, the maximum; None if nothing is guaranteed.
     epsilon_if_unseeded: Epsilon that a run without a seed would have had, alone.
-    delta: Of either epsilon; None if there is neither.
+    delta: Delta of either epsilon; None if there is neither.
     noise_multiplier: None if there is no noise.
   """
 
@@ -258,7 +258,7 @@ def sweep(settings: settings_lib.SweepSettings) -> None:
   """Runs the runs of a sweep that are not done yet, and reports.
 
   Args:
-    settings: Of the sweep.
+    settings: Settings of the sweep.
 
   Raises:
     OSError, ValueError: For a mistake of the user, or a run that fails; the message

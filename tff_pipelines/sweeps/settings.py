@@ -23,7 +23,7 @@ class Setting:
 
   Attributes:
     name: As printed and drawn.
-    flags: Of the trainer.
+    flags: Flags of the trainer.
   """
 
   name: str

@@ -93,7 +93,7 @@ def domain_loss(weights, own: tf.Tensor, public: tf.Tensor,
   """Mean cross-entropy of the domains, seen by the features in reverse.
 
   Args:
-    weights: Of the discriminator.
+    weights: Weights of the discriminator.
     own: float32 [n, feature_size], features of the agent's records.
     public: float32 [m, feature_size], of the server's.
     strength: float32 scalar, of the reversed gradient.
@@ -120,7 +120,7 @@ def train(network: Network, initial_weights, examples, unlabelled,
     examples: 'x' and 'y' of the agent, any number of records.
     unlabelled: [m, ...] public records, for domain-adversarial training.
     key: int64[2]; the order of the records and all else derives from it.
-    config: Of the training.
+    config: Configuration of the training.
 
   Returns:
     The weights, a list of float32 tensors.
@@ -167,7 +167,7 @@ def trained_votes(network: Network, initial_weights, config: AgentConfig) -> Cal
   Args:
     network: The model.
     initial_weights: Public, the same for all agents.
-    config: Of the training; see AgentConfig for when an agent abstains.
+    config: Configuration of the training; see AgentConfig for when an agent abstains.
 
   Returns:
     A function whose result is int32 [Q, C], of `queries` [Q, ...], Q static.

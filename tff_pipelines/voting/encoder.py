@@ -49,7 +49,7 @@ def apply(weights, images: tf.Tensor, statistics: Statistics | None = None
   """Computes features, and the statistics that they were normalised by.
 
   Args:
-    weights: Of `initial_weights`; further ones are ignored.
+    weights: Weights of `initial_weights`; further ones are ignored.
     images: float32 [batch, size, size, 1].
     statistics: To normalise by; None for those of this batch.
 
@@ -91,7 +91,7 @@ def train(images: np.ndarray, *, seed: int,
   Args:
     images: uint8 [n, size, size], public.
     seed: >= 0; the result follows from it except for the order of sums of floats.
-    config: Of the training.
+    config: Configuration of the training.
     on_epoch: Called with the number of epochs that are done.
 
   Returns:
@@ -139,7 +139,7 @@ class FeatureMap:
     """Initializes the map.
 
     Args:
-      weights: Of `train`.
+      weights: Result of `train`.
       public: uint8 [n, size, size]; their statistics normalise all features.
     """
     constants = [tf.constant(w) for w in weights]

@@ -36,8 +36,8 @@ class FeatureConfig:
     kind: 'none': records as they are. 'standard': each coordinate by the mean and
       standard deviation of the public records. 'pca': their principal components.
       'contrastive': a network that was trained on them (`voting.encoder`).
-    dimensions: Of pca, >= 1.
-    training: Of the encoder.
+    dimensions: Number of dimensions of pca, >= 1.
+    training: Configuration of the encoder's training.
     seed: >= 0.
   """
 
@@ -59,7 +59,7 @@ class PublicFeatures:
   Attributes:
     kind: As of FeatureConfig.
     arrays: The parameters of the map, by name; public.
-    encoder_weights: Of a contrastive map; None for others.
+    encoder_weights: Weights of the encoder of a contrastive map; None for others.
   """
 
   def __init__(self, kind: str, arrays: dict[str, np.ndarray], public: np.ndarray):

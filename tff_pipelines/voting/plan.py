@@ -32,7 +32,7 @@ class VotePlan(guarantee.Plan):
   """A calibrated plan for one vote on Q queries, answered or not.
 
   Attributes:
-    params: Of the vote.
+    params: Parameters of the vote.
     scheme: 'ae' or 'knn'.
     level: 'agent' or 'instance'.
     delta: Strictly between 0 and 1.
@@ -181,7 +181,7 @@ class VotePlan(guarantee.Plan):
     Args:
       params: All but the noise, which is ignored.
       target_epsilon: Never exceeded; with `noise_stddev`, a limit.
-      noise_stddev: Of the noise, agents; None to calibrate it.
+      noise_stddev: Standard deviation of the noise, agents; None to calibrate it.
       allow_degenerate: Whether noise may drown the votes.
       **attributes: Further attributes of the plan.
 

@@ -32,7 +32,7 @@ def build(answer: Callable, factory: VotingFactory,
   Args:
     answer: (public, examples, key) -> int32 [Q, C], an agent's votes; `public`
       is an OrderedDict of `queries` and `unlabelled`, `examples` has 'x' and 'y'.
-    factory: Of the vote; its parameters give the number of queries.
+    factory: Factory of the vote; its parameters give the number of queries.
     element_spec: Feature name -> (dtype, shape), of the agents' source.
 
   Returns:

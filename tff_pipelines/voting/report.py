@@ -38,7 +38,7 @@ def describe(task: VotingTask, lines: Sequence[tuple[str, str]]) -> report.Descr
   """The description of a run that is about to start.
 
   Args:
-    task: Of the run.
+    task: Task of the run.
     lines: Labels and texts that follow that of the task.
   """
   return report.Description(
@@ -55,8 +55,8 @@ def outcome(task: VotingTask, settings: VoteSettings, metrics: Mapping[str, floa
   """The outcome of a run of any algorithm.
 
   Args:
-    task: Of the run.
-    settings: Of the run.
+    task: Task of the run.
+    settings: Settings of the run.
     metrics: On the test examples.
     fields: Further fields of the summary, `details` among them.
     labels: Text that follows the metrics in the result.

@@ -36,9 +36,9 @@ class VoteRounds(rounds_lib.Rounds):
   """The one round of a vote; its state is the labels and no more.
 
   Attributes:
-    task: Of the run.
-    plan: Of the run.
-    settings: Of the run.
+    task: Task of the run.
+    plan: Plan of the run.
+    settings: Settings of the run.
     network: The model of an agent; see `VotingExperiment.network`.
     features: Public feature map.
     public: float32 [P, d], the public records through it.
@@ -228,7 +228,7 @@ def vote(settings: VoteSettings) -> dict[str, Any]:
   """Votes and trains the student, or runs a baseline; or resumes either.
 
   Args:
-    settings: Of the run.
+    settings: Settings of the run.
 
   Returns:
     The summary, as it is written to summary.json.

@@ -139,8 +139,8 @@ class Student:
   """A training of a student, epoch by epoch.
 
   Attributes:
-    name: Of the architecture.
-    state: Of the training; see `learning.adam`.
+    name: Name of the architecture.
+    state: State of the training; see `learning.adam`.
     epochs_done: Number of epochs that the state has seen.
     epochs: Number of epochs of the whole training.
   """

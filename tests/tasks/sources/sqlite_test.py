@@ -11,6 +11,7 @@ from tasks.sources import columns
 from tasks.sources import records
 from tasks.sources import sqlite as source_sqlite
 from tasks import task
+from tests.tasks import official_file
 from tests.tasks.sources import populations
 
 FEATURE = columns.Feature(name='v', dtype=np.dtype(np.int64), shape=())
@@ -20,34 +21,13 @@ def _value(number):
   return columns.serialize([FEATURE], {'v': number})
 
 
-def _write(path, rows, metadata=None, index=False):
-  """Writes (split, client, serialized) rows in TFF's format."""
-  if metadata is None:
-    metadata = sorted({(client, split) for split, client, _ in rows})
-  connection = sqlite3.connect(path)
-  with connection:
-    connection.execute(
-        'CREATE TABLE examples (split_name TEXT NOT NULL, client_id TEXT NOT '
-        'NULL, serialized_example_proto BLOB NOT NULL)')
-    connection.execute(
-        'CREATE TABLE client_metadata (client_id TEXT NOT NULL, split_name '
-        'TEXT NOT NULL, num_examples INTEGER NOT NULL)')
-    connection.executemany('INSERT INTO examples VALUES (?, ?, ?)', rows)
-    connection.executemany(
-        'INSERT INTO client_metadata VALUES (?, ?, 1)', metadata)
-    if index:
-      connection.execute('CREATE INDEX i ON examples (client_id, split_name)')
-  connection.close()
-  return path
-
-
 @pytest.fixture(name='index', params=[False, True], ids=['no index', 'index'])
 def _index(request):
   return request.param
 
 
 def test_one_split_of_one_client_is_read(tmp_path, index):
-  path = _write(tmp_path / "it's 100%.sqlite", [
+  path = official_file.write(tmp_path / "it's 100%.sqlite", [
       ('a', "o'b", _value(3)), ('b', "o'b", _value(4)), ('a', 'c', _value(5)),
       ('a', "o'b", _value(2))], index=index)
   source = source_sqlite.SqliteSource(path, 'a')
@@ -61,14 +41,14 @@ def test_one_split_of_one_client_is_read(tmp_path, index):
 
 
 def test_many_examples_without_an_index_come_in_order(tmp_path):
-  path = _write(tmp_path / 'f', [
+  path = official_file.write(tmp_path / 'f', [
       ('a', f'c{i % 2}', _value(i)) for i in range(3000)])
   source = source_sqlite.SqliteSource(path, 'a')
   assert source.examples('c1')['v'].tolist() == list(range(1, 3000, 2))
 
 
 def test_examples_are_read_by_the_index(tmp_path, index):
-  path = _write(tmp_path / 'f', [
+  path = official_file.write(tmp_path / 'f', [
       ('a', str(i), _value(i)) for i in range(50)], index=index)
   source = source_sqlite.SqliteSource(path, 'a')
   assert source.examples('7')['v'].tolist() == [7]
@@ -76,7 +56,7 @@ def test_examples_are_read_by_the_index(tmp_path, index):
 
 
 def test_sqlite_is_read_from_many_threads(tmp_path, index):
-  path = _write(tmp_path / 'f', [
+  path = official_file.write(tmp_path / 'f', [
       ('a', str(i), _value(i)) for i in range(40)], index=index)
   source = source_sqlite.SqliteSource(path, 'a')
   with concurrent.futures.ThreadPoolExecutor(4) as pool:
@@ -97,7 +77,7 @@ def test_errors_name_the_file(tmp_path):
   with pytest.raises(ValueError, match='text.sqlite cannot be read'):
     source_sqlite.SqliteSource(text, 'a')
 
-  whole = _write(
+  whole = official_file.write(
       tmp_path / 'whole', [('a', str(i), _value(i) * 40) for i in range(99)])
   cut = tmp_path / 'cut.sqlite'
   cut.write_bytes(whole.read_bytes()[:-4096])
@@ -118,7 +98,7 @@ def test_errors_name_the_file(tmp_path):
 
 
 def test_bad_example_names_file_and_client(tmp_path, index):
-  path = _write(
+  path = official_file.write(
       tmp_path / 'f.sqlite',
       [('a', 'good', _value(1)), ('a', 'bad', b'x'), ('a', 'text', 'x')],
       metadata=[('good', 'a'), ('bad', 'a'), ('none', 'a'), ('text', 'a')],
@@ -135,7 +115,7 @@ def test_bad_example_names_file_and_client(tmp_path, index):
 
 
 def test_fields_are_chosen_renamed_and_checked(tmp_path):
-  path = _write(tmp_path / 'f.sqlite', [('a', 'c', _value(1))])
+  path = official_file.write(tmp_path / 'f.sqlite', [('a', 'c', _value(1))])
 
   def source(**field):
     return source_sqlite.SqliteSource(path, 'a', fields=[records.Field(**field)])
