@@ -55,6 +55,13 @@ class Model:
     headline: The metric that heads the report and is plotted.
     breakdown: The counts of predictions by class; None without classes.
     evaluation_batch: Examples that one evaluation call may hold in memory.
+    predict: (weights, batch without the label 'y') -> mapping of the name of an output
+      to a tensor whose first dimension is the batch: 'class' and 'probabilities' of a
+      classifier, 'value' of a regression. None if the model can't be exported.
+    weight_names: Name of each array of the weights, in their order: 'layer/kernel'.
+      Empty for 'weight_000', 'weight_001' and so on.
+    to_keras: weights -> a Keras model with these weights; None if the model is not
+      from Keras.
   """
 
   name: str
@@ -64,6 +71,9 @@ class Model:
   headline: str = 'accuracy'
   breakdown: Breakdown | None = None
   evaluation_batch: int = 512
+  predict: Callable[[Weights, Examples], Mapping[str, Any]] | None = None
+  weight_names: Sequence[str] = ()
+  to_keras: Callable[[Weights], Any] | None = None
 
   def parameter_count(self) -> int:
     return sum(int(w.size) for w in self.initial_weights(0))
