@@ -50,7 +50,7 @@ def _in_graph_clips(factory, rounds, vectors, present=lambda r: slice(None)):
   """Clips of `rounds` rounds of the pure functions, seeded by the round."""
   state = factory.initial_state()
 
-  @tf.function
+  @tf.function(autograph=False)
   def next_clip(clip, keys_of_round, chosen):
     now = collections.OrderedDict(state, clip=clip)
     total, _ = tf.while_loop(
@@ -162,7 +162,7 @@ def _count_noise(factory, num_reporting, num_selected, rounds=20_000):
   # What this test is about: one coordinate, without its neighbours.
   variance = factory._count_variance  # pylint: disable=protected-access
 
-  @tf.function
+  @tf.function(autograph=False)
   def one(key):
     total = tf.zeros([1], tf.int64)
     for i in range(num_reporting):
@@ -174,7 +174,7 @@ def _count_noise(factory, num_reporting, num_selected, rounds=20_000):
 
   keys_ = tf.constant(np.random.default_rng(0).integers(2**62, size=(rounds, 2)))
   return tf.function(lambda: tf.map_fn(
-      one, keys_, fn_output_signature=tf.float64))().numpy()
+      one, keys_, fn_output_signature=tf.float64), autograph=False)().numpy()
 
 
 @pytest.mark.parametrize(
@@ -192,13 +192,13 @@ def test_each_client_adds_its_share_of_the_counts_noise():
   factory = _factory(count_stddev=6.0)
   state = factory.initial_state()
 
-  @tf.function
+  @tf.function(autograph=False)
   def own(key):
     return factory.contribute(tf.zeros([D]), key, state)[0][-1:]
 
   keys_ = tf.constant(np.random.default_rng(0).integers(2**62, size=(20_000, 2)))
   sent = tf.function(lambda: tf.map_fn(
-      own, keys_, fn_output_signature=tf.int32))()
+      own, keys_, fn_output_signature=tf.int32), autograph=False)()
   noise = modular_sum.unwrap(sent, 18).numpy().ravel() - 1
   statistics_lib.check_variance(noise, 144 / N, N / 144)
   central = _factory(_params(mechanism='skellam_central'), count_stddev=6.0)

@@ -34,7 +34,7 @@ def _clipped_sum(vectors, clip):
   return np.sum(vectors * np.minimum(1, clip / norms), axis=0)
 
 
-def test_without_noise_it_is_the_clipped_sum(one_worker):
+def test_without_noise_it_is_the_clipped_sum(in_process):
   vectors = _updates()
   np.testing.assert_allclose(
       _sum(_process(), list(vectors)), _clipped_sum(vectors, 1.0), atol=1e-6)
@@ -58,7 +58,7 @@ def test_several_workers_add_the_same_noise(two_workers):
       output['result'] - _clipped_sum(vectors, 0.5), 1.5**2)
 
 
-def test_noise_of_every_round_is_fresh(one_worker):
+def test_noise_of_every_round_is_fresh(in_process):
   process = _process(noise_multiplier=1.0)
   state, zeros = process.initialize(), [np.zeros(D, np.float32)]
   results = [process.next(state, zeros).result for _ in range(2)]

@@ -29,7 +29,7 @@ def _release(params, num_reporting, num_selected, value=0.0, seed=0):
   """The release of a round, grid units, and its measurements."""
   vector = np.full(D, value, np.float32)
   encode = tf.function(lambda k: distributed_sum.encode(
-      tf.constant(vector), k, [0, 0], num_selected, params).values)
+      tf.constant(vector), k, [0, 0], num_selected, params).values, autograph=False)
   total = np.zeros(D, np.int32)
   for i in range(num_reporting):
     sent = encode(tf.constant([seed, i], tf.int64))
@@ -73,7 +73,7 @@ def test_reporting_clients_at_the_honest_fraction_carry_the_noise_of_the_guarant
   # What the server sees before it adds anything.
   params = _params(min_honest_fraction=0.6)
   encode = tf.function(lambda k: distributed_sum.encode(
-      tf.zeros([D]), k, [0, 0], 20, params).values)
+      tf.zeros([D]), k, [0, 0], 20, params).values, autograph=False)
   total = np.zeros(D, np.int32)
   for i in range(12):
     total = modular_sum.add(

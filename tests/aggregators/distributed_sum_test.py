@@ -124,7 +124,7 @@ def _integers(params, vectors, rotation_key, seed, round_number, cohort_size=N):
   """What the clients of a seeded round send, mapped to signed integers."""
   encode = tf.function(
       lambda v, k: distributed_sum.encode(
-          v, k, rotation_key, cohort_size, params).values)
+          v, k, rotation_key, cohort_size, params).values, autograph=False)
   sent = [encode(v, _with_key(0, seed, round_number, i)['key'])
           for i, v in enumerate(vectors)]
   return np.array([modular_sum.unwrap(s, params.bits).numpy() for s in sent])
@@ -245,7 +245,7 @@ STRUCTURES = {
 
 
 @pytest.mark.parametrize('name', sorted(STRUCTURES))
-def test_structures_come_back_in_their_shape_and_dtype(one_worker, name):
+def test_structures_come_back_in_their_shape_and_dtype(in_process, name):
   value_type = tff.to_type(STRUCTURES[name])
   layout = structures.FlatLayout(value_type)
   params = _params(
@@ -323,7 +323,7 @@ def test_a_cohort_beyond_int32_is_refused():
 
 
 @pytest.mark.parametrize('bad', [np.nan, np.inf, -np.inf])
-def test_a_client_of_nan_or_infinities_contributes_zero(one_worker, bad):
+def test_a_client_of_nan_or_infinities_contributes_zero(in_process, bad):
   params = _params(noise_multiplier=0.0, cohort_size=3)
   process = _process(params, diagnostics=True)
   vectors = _updates(3)
@@ -376,7 +376,7 @@ def test_seeded_runs_repeat_exactly_and_differ_by_their_seed(in_process):
   assert np.mean(first[0] != first[1]) > 0.9
 
 
-def test_unseeded_runs_never_repeat(one_worker):
+def test_unseeded_runs_never_repeat(in_process):
   params = _params(dimension=100)
   process = _process(params)
   vectors = list(_updates(5, 100))

@@ -31,7 +31,7 @@ def _params(dimension, **changes):
 @pytest.mark.slow
 @pytest.mark.parametrize('generator', ['philox', 'chacha20'])
 def test_fifty_layers_of_odd_sizes_come_back_with_their_noise(
-    one_worker, generator):
+    in_process, generator):
   value_type = tff.to_type(FIFTY)
   size = structures.FlatLayout(value_type).size
   assert size % 2 and len({tuple(shape) for _, shape in FIFTY}) > 25
@@ -89,14 +89,15 @@ def test_large_dimensions_come_back_with_their_noise(dimension, generator):
   statistics_lib.check_mean(errors, 0, variance)
 
 
-def _peak(module, *arguments) -> int:
+def _peaks(module, *arguments) -> list[int]:
   environment = {**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '3',
                  # Freed vectors go back to the system at once, and what is
                  # kept does not depend on which threads asked for it.
                  'MALLOC_MMAP_THRESHOLD_': str(2**20), 'MALLOC_ARENA_MAX': '1'}
-  return int(subprocess.run(
+  printed = subprocess.run(
       [sys.executable, '-W', 'ignore', '-m', module, *map(str, arguments)],
-      check=True, text=True, stdout=subprocess.PIPE, env=environment).stdout)
+      check=True, text=True, stdout=subprocess.PIPE, env=environment).stdout
+  return list(map(int, printed.split()))
 
 
 @pytest.mark.slow
@@ -104,15 +105,14 @@ def _peak(module, *arguments) -> int:
 def test_a_client_takes_the_vectors_that_the_docstring_says(generator):
   """Between two sizes, so that tables, programs and libraries do not count."""
   vectors, small, large = 6, 2**21, 2**22
-  module = 'tests.aggregators.encode_peak'
-  grown = _peak(module, large, generator) - _peak(module, small, generator)
-  assert large - small < grown / 4 < vectors * (large - small)
+  (before,), (after,) = (_peaks('tests.aggregators.encode_peak', size, generator)
+                         for size in (small, large))
+  assert large - small < (after - before) / 4 < vectors * (large - small)
   assert f'{vectors} vectors' in ' '.join(distributed_sum.encode.__doc__.split())
 
 
 @pytest.mark.slow
 def test_the_peak_of_a_chunk_does_not_grow_with_the_cohort():
-  module = 'tests.fedavg.chunk_peak'
-  few, many = _peak(module, 4), _peak(module, 16)
+  few, many = _peaks('tests.fedavg.chunk_peak', 4, 16)
   # 12 clients more, of 4 MB each: not even four vectors more.
   assert many - few < 16 * 2**20

@@ -125,7 +125,7 @@ def test_the_noise_of_a_release_is_the_same_for_any_cohort(
   state = factory.set_cohort_size(factory.initial_state(), num_selected)
   state['rotation_key'] = np.zeros([2], np.int64)
   contribute = tf.function(
-      lambda key: factory.contribute(tf.zeros([D]), key, state)[0])
+      lambda key: factory.contribute(tf.zeros([D]), key, state)[0], autograph=False)
   total = factory.zero(D)
   for i in range(num_reporting):
     total = factory.add(total, contribute(tf.constant([1, i], tf.int64)))
@@ -203,7 +203,7 @@ def test_an_unknown_generator_is_refused():
 
 
 @pytest.mark.parametrize('num_reporting, num_selected', [(4, 6), (0, 6), (1, 1)])
-def test_a_process_of_it_releases_the_sum(one_worker, num_reporting, num_selected):
+def test_a_process_of_it_releases_the_sum(in_process, num_reporting, num_selected):
   params = _params(cohort_size=6, bits=14, min_honest_fraction=0.5,
                    rotation='hadamard')
   factory = DistributedSumFactory(params)

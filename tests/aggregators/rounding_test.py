@@ -105,7 +105,8 @@ def test_no_adversarial_vector_exceeds_the_bound(changes):
 
   run = tf.function(lambda: tf.map_fn(
       one, (tf.constant(vectors), tf.range(len(vectors))),
-      fn_output_signature=(tf.int32, tf.bool, tf.bool), parallel_iterations=8))
+      fn_output_signature=(tf.int32, tf.bool, tf.bool), parallel_iterations=8),
+                    autograph=False)
   values, fell_back, is_finite = run()
   norms = [_squared_norm(v) for v in values.numpy()]
   assert max(norms) <= params.l2_sensitivity_squared
@@ -123,7 +124,7 @@ def test_beta_zero_bounds_every_rounding_so_that_none_is_repeated():
   vectors = _adversarial_vectors(100, 1.0, 300, seed=2)
   round_once = tf.function(lambda v, k: _conditional_round(
       _to_grid(rounding.clip_by_norm(v, 1.0)[0], params.scale, params.clip_grid),
-      k, params.l2_sensitivity_squared))
+      k, params.l2_sensitivity_squared), autograph=False)
   retries = [int(round_once(v, keys.derive(KEY, i)).retries)
              for i, v in enumerate(vectors)]
   assert retries == [0] * 300
@@ -186,7 +187,7 @@ def test_the_distribution_is_conditioned_on_the_bound():
       lambda i: _conditional_round(
           tf.constant([0.5, 0.5]), keys.derive(KEY, i), 1),
       tf.range(3000), fn_output_signature=noisy_rounding.Rounded(
-          tf.int32, tf.int32, tf.bool)))
+          tf.int32, tf.int32, tf.bool)), autograph=False)
   rounded = draw()
   outcome = rounded.values.numpy() @ [1, 2]
   counts = np.bincount(outcome, minlength=4)
@@ -217,7 +218,7 @@ def test_vectors_of_several_blocks_are_rounded_under_one_bound(extra):
   # Half of the tries are too long: of ones there are dim / 2, give or take.
   half = tf.fill([dim], 0.5)
   round_half = tf.function(lambda key: _conditional_round(
-      half, key, dim // 2))
+      half, key, dim // 2), autograph=False)
   retries, means = [], []
   for i in range(40):
     rounded = round_half(keys.derive(KEY, i))

@@ -57,7 +57,7 @@ def _run(params, votes):
 
 def _noisy_sum(params, votes, seed=0):
   """The sum of the ballots as secure aggregation opens it, int64 or float32."""
-  ballots = tf.function(lambda v, k: voting.cast(v, k, params))
+  ballots = tf.function(lambda v, k: voting.cast(v, k, params), autograph=False)
   total = sum(np.asarray(ballots(tf.constant(v), _key(seed, i)))
               for i, v in enumerate(votes))
   if not params.is_integer:
@@ -349,7 +349,7 @@ def test_noise_beyond_the_sampler_is_refused():
 def test_every_pair_of_ballots_differs_by_no_more_than_the_sensitivity():
   params = _params(queries=1, classes=3, votes=2)
   rows = [row for row in itertools.product(range(-1, 4), repeat=3)]
-  cast = tf.function(lambda v: voting.cast(v, _key(0), params))
+  cast = tf.function(lambda v: voting.cast(v, _key(0), params), autograph=False)
   sent = {tuple(cast(tf.constant([row], tf.int32)).numpy()[0]) for row in rows}
   assert max(sum(row) for row in sent) == 2 and (0, 0, 2) in sent
   assert max(np.linalg.norm(row) for row in sent) == 2

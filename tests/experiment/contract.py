@@ -72,23 +72,24 @@ class ExperimentContract:
       self, seeded, tmp_path, monkeypatch, when):
     folder, summary = seeded
     lines = _events(folder)
-    total = len(lines)
-    assert total >= self.commits
-    for number in range(1, total + 1):
-      copy = tmp_path / f'{when}_{number}'
+    assert len(lines) >= self.commits
+    copy, kills, resumed = tmp_path / when, 0, None
+    while resumed is None:
+      # Each start gets one commit further than the one before.
       with monkeypatch.context() as patch:
-        _kill_at(patch, number, when)
-        with pytest.raises(_Killed):
-          self.experiment(copy).run()
-      resumed = self.experiment(copy, resume=True).run()
-      assert resumed['starts'] == 2
-      if self.lost_when(when):
-        # What was charged and lost stays charged: the run has an end of its own.
-        assert len(_events(copy)) >= total
-        continue
-      assert _events(copy) == lines
-      assert _comparable(resumed) == _comparable(summary)
-      _assert_same_results(copy, folder)
+        _kill_at(patch, 2 if kills and when == 'before' else 1, when)
+        try:
+          resumed = self.experiment(copy, resume=kills > 0).run()
+        except _Killed:
+          kills += 1
+    assert kills >= self.commits and resumed['starts'] == kills + 1
+    if self.lost_when(when):
+      # What was charged and lost stays charged: the run has an end of its own.
+      assert len(_events(copy)) >= len(lines)
+      return
+    assert kills == len(lines) and _events(copy) == lines
+    assert _comparable(resumed) == _comparable(summary)
+    _assert_same_results(copy, folder)
 
   def lost_when(self, when) -> bool:
     """Whether a kill at that point loses what was charged."""

@@ -1,12 +1,13 @@
-"""Runs a round of one chunk of clients and prints the peak of this process.
+"""Runs rounds of one chunk of clients and prints the peak of this process after each.
 
-  python -m tests.fedavg.chunk_peak CLIENTS
+  python -m tests.fedavg.chunk_peak CLIENTS ...
 
 A model of a million parameters. A process of its own, as the peak of a process
-never falls.
+never falls; so chunks grow.
 """
 
 import collections
+from collections.abc import Sequence
 import sys
 
 import numpy as np
@@ -32,7 +33,7 @@ def _loss(weights, batch, seed):
   return layers.softmax_cross_entropy(tf.matmul(batch['x'], weights[0]), batch['y'])
 
 
-def main(clients: int) -> None:
+def main(sizes: Sequence[int]) -> None:
   factory = DistributedSumFactory(DistributedSumParams(
       clip=1.0, noise_multiplier=1.0, bits=16, dimension=FEATURES * CLASSES,
       cohort_size=10))
@@ -48,13 +49,14 @@ def main(clients: int) -> None:
   with contexts.simulation():
     state = process.initialize()
     state = process_lib.set_cohort_size(state, 10, factory)
-    state = process.next(state, [process_lib.make_chunk(
-        [collections.OrderedDict(examples=examples)] * clients)])['state']
-  assert np.any(state['weights'][0] != 0)
-  with open('/proc/self/status', encoding='utf-8') as file:
-    fields = dict(line.split(':', 1) for line in file)
-  print(int(fields['VmHWM'].split()[0]) * 1024)
+    for clients in sizes:
+      state = process.next(state, [process_lib.make_chunk(
+          [collections.OrderedDict(examples=examples)] * clients)])['state']
+      assert np.any(state['weights'][0] != 0)
+      with open('/proc/self/status', encoding='utf-8') as file:
+        fields = dict(line.split(':', 1) for line in file)
+      print(int(fields['VmHWM'].split()[0]) * 1024)
 
 
 if __name__ == '__main__':
-  main(int(sys.argv[1]))
+  main([int(size) for size in sys.argv[1:]])

@@ -18,7 +18,7 @@ def _loss(weights, step):
 
 def _run(state, first, last, total, config=CONFIG):
   return tf.function(lambda s, a, b: voting_training.run_steps(
-      _loss, s, a, b, total, config))(state, first, last)
+      _loss, s, a, b, total, config), autograph=False)(state, first, last)
 
 
 def test_steps_are_those_of_adam():

@@ -45,7 +45,7 @@ def _summed(clip):
           tiny_task.loss, WEIGHTS, {'x': x, 'y': y}, rows, clip),
       input_signature=[tf.TensorSpec([None, tiny_task.FEATURES]),
                        tf.TensorSpec([None], tf.int32),
-                       tf.TensorSpec([None], tf.int32)])
+                       tf.TensorSpec([None], tf.int32)], autograph=False)
 
 
 def _sum(examples, rows, clip):
@@ -90,7 +90,8 @@ def test_nan_or_infinite_gradients_count_as_zero():
 
 def test_records_are_sampled_independently_at_the_rate():
   count, rate, rounds = 400, 0.05, 200
-  sample = tf.function(lambda k: sgd.sampled_rows(k, tf.constant(count), rate))
+  sample = tf.function(
+      lambda k: sgd.sampled_rows(k, tf.constant(count), rate), autograph=False)
   sampled = np.zeros((rounds, count))
   for i in range(rounds):
     sampled[i, sample(tf.constant([i, 8], tf.int64)).numpy()] = 1
@@ -109,7 +110,8 @@ def test_noise_of_all_agents_is_that_of_the_multiplier():
   weights = [np.zeros([4000], np.float32)]
   plan = _plan(noise_multiplier=3.0, clip=0.5, clients=7)
   examples = {'x': np.zeros((2, 3), np.float32)}
-  give = tf.function(lambda k: sgd.contribution(loss, weights, examples, k, plan))
+  give = tf.function(
+      lambda k: sgd.contribution(loss, weights, examples, k, plan), autograph=False)
   total = sum(give(tf.constant([i, 6], tf.int64))[0].numpy() for i in range(7))
   statistics_lib.check_variance(total, 1.5**2)
   statistics_lib.check_mean(total, 0.0, 1.5**2)
@@ -132,7 +134,7 @@ def _process(task, plan, **changes):
       **{**dict(learning_rate=1.0, momentum=0.0), **changes})
 
 
-def test_a_round_is_a_step_along_the_mean_clipped_gradient(one_worker):
+def test_a_round_is_a_step_along_the_mean_clipped_gradient(in_process):
   task = tiny_task.task(num_clients=3, examples_per_client=5)
   process = _process(task, _plan(records=15))
   output = process.next(process.initialize(), _agents(task))

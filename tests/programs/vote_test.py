@@ -29,8 +29,6 @@ RUNS = {
     'gaussian': [*TINY_VOTE, '--noise=gaussian_central', '--features=pca',
                  '--student_model=softmax', '--threshold=0.5'],
     'seeded': [*TINY_VOTE, '--seed=3', '--features=pca', '--student_model=mlp'],
-    'seeded again': [*TINY_VOTE, '--seed=3', '--features=pca',
-                     '--student_model=mlp'],
     'fedavg': [*TINY, '--algorithm=fedavg'],
     'dp_fedavg': [*TINY, '--algorithm=dp_fedavg', '--features=pca'],
     'dp_fedavg gaussian': [*TINY, '--algorithm=dp_fedavg', '--features=pca',
@@ -264,15 +262,10 @@ def test_the_server_of_dp_fedsgd_does_not_know_the_sampled_records(runs):
   assert summary['sampling'] == 'poisson, of records, rate 0.05'
 
 
-def test_seeded_runs_repeat_and_guarantee_nothing(runs):
-  folders = [_folder(runs, name) for name in ('seeded', 'seeded again')]
-  summaries = [_summary(folder) for folder in folders]
-  assert summaries[0]['epsilon'] is None and summaries[0]['epsilon_if_unseeded'] > 0
-  assert any('no privacy guarantee' in text for text in summaries[0]['warnings'])
-  assert summaries[0] == summaries[1]
-  arrays = [files.read_arrays(folder / 'student.npz') for folder in folders]
-  for key, value in arrays[0].items():
-    np.testing.assert_array_equal(value, arrays[1][key])
+def test_seeded_run_guarantees_nothing(runs):
+  summary = _summary(_folder(runs, 'seeded'))
+  assert summary['epsilon'] is None and summary['epsilon_if_unseeded'] > 0
+  assert any('no privacy guarantee' in text for text in summary['warnings'])
 
 
 def test_a_finished_run_resumes_to_the_same_summary(runs, programs):

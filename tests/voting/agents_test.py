@@ -32,7 +32,7 @@ def _ballot(examples, queries, config=_config(), network=NETWORK, key=KEY,
       queries[:0] if unlabelled is None else unlabelled)}
   answer = voting_agents.trained_votes(
       network, network.initial_weights(0), config)
-  return tf.function(answer)(public, examples, key).numpy()
+  return tf.function(answer, autograph=False)(public, examples, key).numpy()
 
 
 def test_an_agent_votes_once_a_query_and_mostly_right():
@@ -77,7 +77,8 @@ def test_the_same_key_gives_the_same_ballot_and_model():
   examples, config = _examples(40), _config()
   weights = [tf.function(lambda k: voting_agents.train(
       NETWORK, NETWORK.initial_weights(0), examples, examples['x'][:0], k,
-      config))(tf.constant(key, tf.int64)) for key in ([5, 6], [5, 6], [5, 7])]
+      config), autograph=False)(tf.constant(key, tf.int64))
+             for key in ([5, 6], [5, 6], [5, 7])]
   for first, again, other in zip(*weights):
     np.testing.assert_array_equal(first, again)
     assert np.any(first != other)
@@ -94,7 +95,7 @@ def test_domain_adversarial_training_brings_the_domains_together():
             learning_rate=5e-3, batch_size=32, epochs=60))
     weights = tf.function(lambda: voting_agents.train(
         network, network.initial_weights(0), examples, tf.constant(public), KEY,
-        config))()
+        config), autograph=False)()
     assert len(weights) == 4
     own, other = (network.features(weights, tf.constant(x)).numpy()
                   for x in (examples['x'], public))

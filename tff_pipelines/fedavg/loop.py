@@ -121,9 +121,10 @@ class Evaluator:
         name: {key: np.asarray(value) for key, value in examples.items()}
         for name, examples in held_out.items()}
     self._batch = model.evaluation_batch
-    self._batch_metrics = tf.function(model.metrics, reduce_retracing=True)
+    self._batch_metrics = tf.function(
+        model.metrics, autograph=False, reduce_retracing=True)
     self._batch_counts = model.breakdown and tf.function(
-        model.breakdown.count, reduce_retracing=True)
+        model.breakdown.count, autograph=False, reduce_retracing=True)
 
   def evaluate(self, weights) -> dict[str, dict[str, float]]:
     """Name of the set -> metric -> value, a mean over its examples."""

@@ -249,18 +249,20 @@ def build_chunked(
 
     def step(i, total, measured):
       contribution, more = one_client(i)
-      measured = tf.nest.map_structure(tf.add, measured, more)
+      if diagnostics:
+        measured = tf.nest.map_structure(tf.add, measured, more)
       return i + 1, sum_factory.add(total, contribution), measured
 
-    nothing = tf.nest.map_structure(
+    # Only diagnostics need the structure of what is measured, which takes a trace.
+    nothing = () if not diagnostics else tf.nest.map_structure(
         lambda spec: tf.zeros([], spec.dtype),
-        tf.function(one_client).get_concrete_function(
+        tf.function(one_client, autograph=False).get_concrete_function(
             tf.TensorSpec([], tf.int32)).structured_outputs[1])
     _, total, measured = tf.while_loop(
         lambda i, *_: i < count, step,
         (tf.constant(0), sum_factory.zero(layout.size), nothing),
         parallel_iterations=1)
-    return (total, count, *(measured if diagnostics else ()))
+    return (total, count, *measured)
 
   @tff.tensorflow.computation(
       sum_type, train_chunk.type_signature.result[0], tf.int32)
