@@ -38,6 +38,8 @@ def _quarter_rounds(a, b, c, d):
   return a, b, c, d
 
 
+# Traced once for a number of blocks, however often a graph calls it.
+@functools.partial(tf.function, autograph=False)
 def blocks(key: tf.Tensor, counters: tf.Tensor, nonce: tf.Tensor) -> tf.Tensor:
   """The block function (RFC 8439, section 2.3) for many counters at once.
 

@@ -82,10 +82,10 @@ class ExperimentContract:
           resumed = self.experiment(copy, resume=kills > 0).run()
         except _Killed:
           kills += 1
-    assert kills >= self.commits and resumed['starts'] == kills + 1
+    assert resumed['starts'] == kills + 1
     if self.lost_when(when):
       # What was charged and lost stays charged: the run has an end of its own.
-      assert len(_events(copy)) >= len(lines)
+      assert kills and len(_events(copy)) >= len(lines)
       return
     assert kills == len(lines) and _events(copy) == lines
     assert _comparable(resumed) == _comparable(summary)
