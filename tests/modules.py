@@ -10,7 +10,7 @@ import dataclasses
 import pathlib
 
 ROOT = pathlib.Path(__file__).absolute().parents[1]
-FOLDERS = ('aggregators', 'benchmarks', 'tasks', 'tff_pipelines', 'tests')
+FOLDERS = ('aggregators', 'benchmarks', 'examples', 'tasks', 'tff_pipelines', 'tests')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

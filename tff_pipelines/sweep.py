@@ -6,7 +6,7 @@
       --setting="gaussian: --mechanism=gaussian" \\
       --setting="Skellam, 16 bits: --bits=16"
   python -m tff_pipelines.sweep --output_dir=out/sweep \\
-      --flagfile=tff_pipelines/configs/sweep_shakespeare.flags \\
+      --flagfile=sweep_shakespeare \\
       --common=--data_path=shakespeare_roles.jsonl.gz
 
 Every run has its own process and its own folder. A sweep that was stopped, in

@@ -41,6 +41,22 @@ def test_published_settings_are_calibrated_below_their_epsilon(name, capsys):
   assert plan.delta == 1 / population
 
 
+@pytest.mark.parametrize('argument', [
+    '--flagfile=emnist', '-flagfile=emnist.flags',
+    '--flagfile=tff_pipelines/configs/emnist.flags'])
+def test_flagfiles_of_the_project_are_found_from_any_folder(
+    argument, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  settings = cli.parsed(TrainSettings, [argument, '--rounds=3'])
+  assert settings.cohort_size == cli.parsed(
+      TrainSettings, [f'--flagfile={FOLDER / "emnist"}.flags']).cohort_size
+  # The user's own file comes first.
+  (tmp_path / 'emnist').write_text('--cohort_size=7\n')
+  assert cli.parsed(TrainSettings, ['--flagfile=emnist']).cohort_size == 7
+  with pytest.raises(ValueError, match='none.flags'):
+    cli.parsed(TrainSettings, ['--flagfile=../configs/none.flags'])
+
+
 @pytest.mark.parametrize('name', SWEEPS)
 def test_settings_of_sweeps_are_flags_of_the_trainer(name, capsys):
   sweep = cli.parsed(SweepSettings, [

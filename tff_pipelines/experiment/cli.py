@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import functools
 import importlib
 import os
+import pathlib
 import re
 import sys
 import textwrap
@@ -18,8 +19,11 @@ import warnings
 from absl import flags
 from absl import logging
 
+import tff_pipelines
 from tff_pipelines.experiment import settings as settings_lib
 
+# Flag files that come with the project.
+_CONFIGS = pathlib.Path(tff_pipelines.__file__).parent / 'configs'
 _HELP = {'--help': False, '-h': False, '-help': False, '--helpshort': False,
          '--helpfull': True, '-helpfull': True}
 
@@ -55,6 +59,20 @@ def help_text(doc: str, cls: type[settings_lib.Settings], *, full: bool) -> str:
   return '\n'.join(lines)
 
 
+def _found(argument: str) -> str:
+  """The argument, with the path of a flag file that comes with the project.
+
+  `--flagfile=emnist` is that file, unless the current folder has one of the name; so
+  is `--flagfile=tff_pipelines/configs/emnist.flags`, wherever the project is.
+  """
+  flag, equals, name = argument.partition('=')
+  if flag.lstrip('-') != 'flagfile' or not equals or os.path.exists(name):
+    return argument
+  stem = name.removeprefix('tff_pipelines/configs/').removesuffix('.flags')
+  path = _CONFIGS / f'{stem}.flags'
+  return f'{flag}={path}' if path.parent == _CONFIGS and path.is_file() else argument
+
+
 def parsed(cls: type[settings_lib.Settings],
            arguments: Sequence[str]) -> settings_lib.Settings:
   """The settings that the arguments of a program stand for.
@@ -71,7 +89,7 @@ def parsed(cls: type[settings_lib.Settings],
       delattr(values, name)
   settings_lib.define_flags(cls, values)
   try:
-    rest = values(['', *arguments])
+    rest = values(['', *map(_found, arguments)])
   except flags.Error as error:
     raise ValueError(str(error)) from None
   for old, name in settings_lib.renamed(cls).items():
@@ -102,6 +120,9 @@ def start(doc: str, cls: type[settings_lib.Settings], run: str,
   for argument in arguments:
     if argument in _HELP:
       print(help_text(doc, cls, full=_HELP[argument]))
+      return 0
+    if argument == '--version':
+      print(f'tff-pipelines {tff_pipelines.__version__}')
       return 0
   try:
     settings = parsed(cls, arguments)

@@ -1,0 +1,48 @@
+"""The examples, and the snippets of README.md, run as they are."""
+
+import ast
+import importlib
+import pathlib
+import re
+
+import pytest
+
+from tests import modules
+
+FOLDER = modules.ROOT / 'examples'
+NAMES = sorted(path.stem for path in FOLDER.glob('[!_]*.py'))
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_examples_are_short_and_say_how_to_run_them(name):
+  text = (FOLDER / f'{name}.py').read_text(encoding='utf-8')
+  assert len(text.splitlines()) < 60
+  assert f'python -m examples.{name}' in ast.get_docstring(ast.parse(text))
+
+
+def test_the_aggregator_trains_a_model_of_tff_learning(capsys):
+  losses = importlib.import_module('examples.aggregator_in_tff').main()
+  assert losses[-1] < 0.8 * losses[0]
+  assert len(capsys.readouterr().out.splitlines()) == len(losses)
+
+
+def test_a_run_done_elsewhere_is_accounted_for(capsys):
+  guarantee = importlib.import_module('examples.account_for_a_run').main()
+  assert 0 < guarantee.epsilon < 100 and guarantee.adjacency == 'zero-out'
+  first, twice = (float(re.search(r'epsilon.*? ([\d.]+)', line)[1])
+                  for line in capsys.readouterr().out.splitlines())
+  assert guarantee.epsilon <= first < twice < 2 * first
+
+
+def _snippets(name: str) -> list[str]:
+  text = (modules.ROOT / name).read_text(encoding='utf-8')
+  return re.findall(r'^```python\n(.*?)^```', text, flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('number', range(len(_snippets('README.md'))))
+def test_a_snippet_of_the_readme_runs_as_pasted(number, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  snippet = pathlib.Path(tmp_path / 'snippet.py')
+  snippet.write_text(_snippets('README.md')[number], encoding='utf-8')
+  exec(compile(snippet.read_text(), str(snippet), 'exec'), {'__name__': 'pasted'})  # pylint: disable=exec-used

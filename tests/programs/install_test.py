@@ -1,0 +1,79 @@
+"""The installed package: console command, version, flag files and type information."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import tff_pipelines
+from tests import modules
+from tff_pipelines import __main__ as console
+
+
+def _run(*arguments, code=0, **options):
+  run = subprocess.run(
+      list(map(str, arguments)), capture_output=True, text=True, check=False,
+      timeout=120, **options)
+  assert run.returncode == code, run.stderr
+  return run
+
+
+@pytest.fixture(scope='module')
+def installed(tmp_path_factory):
+  """Folder with the installed package, and an empty one to work in."""
+  base = tmp_path_factory.mktemp('installed')
+  target = base / 'site'
+  # From a copy: setuptools writes into the folder that it builds.
+  source = base / 'source'
+  source.mkdir()
+  for name in ('aggregators', 'tasks', 'tff_pipelines', 'pyproject.toml', 'README.md'):
+    _run('cp', '-r', modules.ROOT / name, source)
+  _run(sys.executable, '-m', 'pip', 'install', '--quiet', '--no-deps',
+       '--no-build-isolation', '--disable-pip-version-check', '--target', target,
+       source)
+  (base / 'work').mkdir()
+  return target, base / 'work'
+
+
+@pytest.mark.slow
+def test_console_command_runs_anywhere(installed):
+  target, work = installed
+  environment = {**os.environ, 'PYTHONPATH': str(target)}
+  command = target / 'bin' / 'tff-pipelines'
+  for arguments in ([command], [sys.executable, '-m', 'tff_pipelines']):
+    run = _run(*arguments, '--version', cwd=work, env=environment)
+    assert run.stdout == f'tff-pipelines {tff_pipelines.__version__}\n'
+  # A flag file that comes with the package; the wrong flag shows that it was read.
+  run = _run(command, 'train', '--flagfile=shakespeare', '--rounds=0', code=2,
+             cwd=work, env=environment)
+  assert run.stderr == 'error: rounds must be at least 1, found 0\n'
+
+
+@pytest.mark.slow
+def test_data_of_the_packages_are_installed(installed):
+  target, _ = installed
+  for name in ('aggregators/py.typed', 'tasks/py.typed', 'tff_pipelines/py.typed',
+               'tasks/text/embedded.txt', 'tff_pipelines/configs/emnist.flags'):
+    assert (target / name).is_file(), name
+  assert not (target / 'tests').exists()
+
+
+def test_every_program_has_a_name_and_a_line_of_help(capsys):
+  folder = pathlib.Path(tff_pipelines.__file__).parent
+  assert console.main([]) == console.main(['--help']) == 0
+  shown = capsys.readouterr().out
+  for name, module in console.PROGRAMS.items():
+    assert (folder / f'{module.replace(".", "/")}.py').is_file()
+    assert f'  {name} ' in shown
+  assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_arguments_go_to_the_program(capsys):
+  assert console.main(['train', '--rounds=0']) == 2
+  assert capsys.readouterr().err == 'error: rounds must be at least 1, found 0\n'
+  assert console.main(['trian']) == 2
+  assert "found 'trian'" in capsys.readouterr().err
+  assert console.main(['account', '--version']) == 0
+  assert capsys.readouterr().out == f'tff-pipelines {tff_pipelines.__version__}\n'
