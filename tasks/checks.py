@@ -1,10 +1,12 @@
 """Checks of arguments; each raises a ValueError that names the argument."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 import inspect
 import math
 import numbers
 from typing import Any
+
+import numpy as np
 
 
 def integer(name: str, value: Any, low: int, high: float = math.inf,
@@ -44,6 +46,36 @@ def choice(name: str, value: Any, choices: Collection[str],
   if value not in choices:
     raise ValueError(f'{name} must be one of {", ".join(choices)}, found {value!r}')
   return value
+
+
+def names(name: str, value: Any, low: int = 1) -> None:
+  """Raises ValueError unless a value is at least `low` texts, all different."""
+  if isinstance(value, str) or not all(isinstance(text, str) and text for text in value):
+    raise ValueError(f'{name} must be texts, found {value!r}')
+  if len(value) < low or len(set(value)) < len(value):
+    raise ValueError(f'{name} must be at least {low} texts that differ, found '
+                     f'{", ".join(value)[:100] or "none"}')
+
+
+def indices(name: str, values: np.ndarray, known: Sequence[str]) -> np.ndarray:
+  """The index of each text among the known ones, int64 [n].
+
+  Args:
+    name: Name of the field, for the message.
+    values: Texts [n].
+    known: All texts that are allowed.
+
+  Raises:
+    ValueError: If a text is none of them; the message has the first one.
+  """
+  index = {text: i for i, text in enumerate(known)}
+  result = np.array([index.get(text, -1) for text in values], np.int64)
+  if np.any(result < 0):
+    row = int(np.argmin(result))
+    found = repr(values[row])[:100] if values[row] else 'nothing'
+    raise ValueError(f'{name} must be one of {", ".join(map(repr, known))[:200]}, found '
+                     f'{found} in example {row}')
+  return result
 
 
 def options(what: str, given: Mapping[str, Any], known: Collection[str],

@@ -17,9 +17,12 @@ from tasks.sources import records
 # Task -> the module that builds it, and the module that opens its raw data.
 _MODULES = {
     'emnist': ('tasks.emnist.task', 'tasks.emnist.task'),
+    'images': ('tasks.images.task', 'tasks.images.task'),
     'shakespeare': ('tasks.text.shakespeare', 'tasks.text.data'),
     'stackoverflow_tag': ('tasks.text.stackoverflow_tag', 'tasks.text.data'),
     'stackoverflow_word': ('tasks.text.stackoverflow_word', 'tasks.text.data'),
+    'tabular': ('tasks.tabular.task', 'tasks.tabular.task'),
+    'text_classification': ('tasks.text.classification', 'tasks.text.data'),
 }
 
 TASKS = tuple(_MODULES)
@@ -27,9 +30,30 @@ TASKS = tuple(_MODULES)
 # The choices of flags, without importing the tasks.
 MODELS = {
     'emnist': ('cnn_1m', 'cnn_small'),
+    'images': ('cnn', 'cnn_small', 'mlp', 'softmax'),
     'shakespeare': ('lstm_256', 'lstm_small'),
     'stackoverflow_tag': ('logistic', 'logistic_small'),
     'stackoverflow_word': ('lstm_670', 'lstm_small'),
+    'tabular': ('linear', 'logistic', 'mlp'),
+    'text_classification': ('logistic', 'logistic_small'),
+}
+# The rates of training where none are given: those of the task's default model. They
+# were found for cohorts of a hundred or two at epsilon 8.
+DEFAULTS = {
+    'emnist': dict(clip=0.3, client_learning_rate=0.2, client_batch_size=5,
+                   server_learning_rate=0.7),
+    'images': dict(clip=0.3, client_learning_rate=0.1, client_batch_size=10,
+                   server_learning_rate=0.7),
+    'shakespeare': dict(clip=0.3, client_learning_rate=2.0, client_batch_size=4,
+                        server_learning_rate=1.0),
+    'stackoverflow_tag': dict(clip=1.0, client_learning_rate=0.5, client_batch_size=4,
+                              server_learning_rate=1.0),
+    'stackoverflow_word': dict(clip=0.3, client_learning_rate=2.0, client_batch_size=4,
+                               server_learning_rate=1.0),
+    'tabular': dict(clip=0.5, client_learning_rate=0.1, client_batch_size=8,
+                    server_learning_rate=0.5),
+    'text_classification': dict(clip=1.0, client_learning_rate=0.5,
+                                client_batch_size=4, server_learning_rate=1.0),
 }
 # Those of all tasks.
 DATA_SOURCES = tuple(sorted({'embedded', 'official', *open_source.FORMATS}))
@@ -38,20 +62,29 @@ DATA_SOURCES = tuple(sorted({'embedded', 'official', *open_source.FORMATS}))
 _TEXT = ('model', 'data_source', *open_source.OPTIONS, 'held_out_fraction',
          'num_clients', 'text_field', 'max_examples_per_client', 'max_test_examples')
 
+# Those of all that learn from images.
+_IMAGES = ('image_field', 'label_field', 'dark_ink', 'num_classes', 'class_names',
+           'held_out_fraction', 'partition', 'num_clients', 'dirichlet_alpha',
+           'labels_per_client', 'size_exponent', 'data_seed')
+
 # The options of each task. An option that is None counts as not given.
 OPTIONS = {
     'emnist': ('model', 'data_source', *open_source.OPTIONS, 'only_digits',
-               'image_field', 'label_field', 'dark_ink', 'num_classes',
-               'held_out_fraction', 'partition', 'num_clients', 'dirichlet_alpha',
-               'labels_per_client', 'size_exponent', 'data_seed'),
+               *_IMAGES),
+    'images': ('model', 'data_source', *open_source.OPTIONS, *_IMAGES),
     'shakespeare': (*_TEXT, 'sequence_length'),
     'stackoverflow_tag': (*_TEXT, 'vocabulary', 'vocabulary_size', 'num_labels'),
     'stackoverflow_word': (*_TEXT, 'vocabulary', 'vocabulary_size', 'sequence_length'),
+    'tabular': ('model', 'data_source', *open_source.OPTIONS, 'label_field',
+                'feature_fields', 'num_classes', 'class_names', 'held_out_fraction',
+                'num_clients', 'public_bounds', 'public_sample', 'missing'),
+    'text_classification': (*_TEXT, 'label_field', 'num_classes', 'class_names',
+                            'vocabulary', 'vocabulary_size'),
 }
 
 # Option that names a file of which a run keeps its own copy, to be used instead when
 # the run is resumed -> the name in task.Task.files.
-KEPT_FILES = {'vocabulary': 'vocabulary.json'}
+KEPT_FILES = {'vocabulary': 'vocabulary.json', 'public_bounds': 'columns.json'}
 
 
 def build(name: str, **options: Any) -> task.Task:

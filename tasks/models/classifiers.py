@@ -39,6 +39,13 @@ class Network:
   def num_classes(self) -> int:
     return self.shapes[-1][1]
 
+  @property
+  def weight_names(self) -> tuple[str, ...]:
+    """Name of each of the weights: 'convolution_1/kernel', 'dense_2/bias'."""
+    return tuple(
+        f'{"convolution" if len(shape) == 4 else "dense"}_{number}/{array}'
+        for number, shape in enumerate(self.shapes, 1) for array in ('kernel', 'bias'))
+
   def initial_weights(self, seed: int) -> list[np.ndarray]:
     """Float32 arrays: a kernel and its bias for each of the shapes."""
     if len(self.shapes) == 1:  # Convex, so every start is as good as zero.
@@ -87,8 +94,13 @@ class Network:
       return layers.class_counts(
           self.logits(weights, batch['x']), batch['y'], mask, confusion=True)
 
-    return task.Model(name=self.name, initial_weights=self.initial_weights, loss=loss,
-                      metrics=metrics, breakdown=breakdown and breakdown(count))
+    def predict(weights, batch):
+      return layers.classification_outputs(self.logits(weights, batch['x']))
+
+    return task.Model(
+        name=self.name, initial_weights=self.initial_weights, loss=loss,
+        metrics=metrics, breakdown=breakdown and breakdown(count), predict=predict,
+        weight_names=self.weight_names)
 
 
 def to_float(x: Any) -> tf.Tensor:
@@ -96,27 +108,29 @@ def to_float(x: Any) -> tf.Tensor:
 
   Args:
     x: uint8 images [batch, height, width], or float images in [0, 1], become
-      [batch, height, width, 1]; vectors [batch, d] stay vectors.
+      [batch, height, width, 1], and those with channels keep them; vectors [batch, d]
+      stay vectors.
   """
+  channels = ... if x.shape.rank in (2, 4) else (..., tf.newaxis)
   if x.dtype == tf.uint8:
     # In the graph, so that images travel as bytes.
-    return tf.cast(x, tf.float32)[..., tf.newaxis] * (1.0 / 255.0)
-  x = tf.cast(x, tf.float32)
-  return x if x.shape.rank == 2 else x[..., tf.newaxis]
+    return tf.cast(x, tf.float32)[channels] * (1.0 / 255.0)
+  return tf.cast(x, tf.float32)[channels]
 
 
 def network(name: str, record_shape: tuple[int, ...], num_classes: int,
             *hidden_layers: layers.Layer, min_side: int = 0) -> Network:
-  """Builds a network of these layers; of images, with one channel.
+  """Builds a network of these layers; images without channels have one.
 
   Raises:
     ValueError: If there is a `min_side`, and records are no images that large.
   """
-  if min_side and (len(record_shape) != 2 or min(record_shape) < min_side):
+  if min_side and (
+      len(record_shape) not in (2, 3) or min(record_shape[:2]) < min_side):
     raise ValueError(
         f'model {name} is for images of at least {min_side} x {min_side}, found '
         f'records of shape {list(record_shape)}')
-  shape = (*record_shape, 1) if len(record_shape) > 1 else record_shape
+  shape = (*record_shape, 1) if len(record_shape) == 2 else record_shape
   return Network(
       name=name, layers=hidden_layers,
       shapes=layers.kernel_shapes(name, hidden_layers, shape, num_classes))
@@ -140,7 +154,7 @@ def cnn_small(record_shape: tuple[int, ...], num_classes: int) -> Network:
   pool 2 x 2, dense num_classes: on 28 x 28 images 7,346 parameters for 10 classes.
   On smaller images, such as 16 x 16, kernels are 5 x 5 and 3 x 3.
   """
-  first, second = (7, 4) if min(record_shape) >= 24 else (5, 3)
+  first, second = (7, 4) if min(record_shape[:2]) >= 24 else (5, 3)
   return network(
       'cnn_small', record_shape, num_classes,
       layers.Convolution(first, 8, pool=2), layers.Convolution(second, 24, pool=2),
@@ -168,12 +182,12 @@ def build(name: str | None, record_shape: tuple[int, ...],
 
   Args:
     name: One of MODELS; None means 'cnn' for images, 'mlp' for vectors.
-    record_shape: [height, width] or [d].
+    record_shape: [height, width], [height, width, channels] or [d].
     num_classes: C >= 2.
 
   Raises:
     ValueError: On an unknown name, or images where vectors are needed.
   """
   name = checks.choice(
-      'model', name, MODELS, 'cnn' if len(record_shape) == 2 else 'mlp')
+      'model', name, MODELS, 'cnn' if len(record_shape) > 1 else 'mlp')
   return MODELS[name](record_shape, num_classes)

@@ -158,6 +158,19 @@ def classification_metrics(
   }
 
 
+def classification_outputs(logits: tf.Tensor) -> Mapping[str, tf.Tensor]:
+  """Computes what task.Model.predict gives for a classifier.
+
+  Args:
+    logits: float32 [batch, classes].
+
+  Returns:
+    'class', int32 [batch], and 'probabilities', float32 [batch, classes].
+  """
+  return {'class': tf.argmax(logits, axis=-1, output_type=tf.int32),
+          'probabilities': tf.nn.softmax(logits)}
+
+
 def class_counts(
     logits: tf.Tensor, labels: tf.Tensor, mask: tf.Tensor, *,
     confusion: bool = False

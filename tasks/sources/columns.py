@@ -19,9 +19,12 @@ from tasks.sources import records
 from tasks.sources import rows
 
 _PYTHON = {records.TEXT: records.TEXT_DTYPE, records.INTEGER: np.dtype(np.int64),
-           records.FLOAT: np.dtype(np.float64)}
+           records.FLOAT: np.dtype(np.float64),
+           records.CATEGORY: records.TEXT_DTYPE, records.MEASURE: np.dtype(np.float64)}
+_GAPS = {records.CATEGORY: '', records.MEASURE: math.nan}
 _PHRASES = {records.TEXT: 'a text', records.INTEGER: 'an integer',
-            records.FLOAT: 'a float', records.NUMBER: 'a number'}
+            records.FLOAT: 'a float', records.NUMBER: 'a number',
+            records.CATEGORY: 'a text or an integer', records.MEASURE: 'a number'}
 _SEPARATOR = '|'
 # No leading zeros: '007' is a name. Neither 'nan' nor 'inf'.
 _INTEGER_CELL = re.compile(r'[+-]?(0|[1-9][0-9]*)')
@@ -53,7 +56,7 @@ class Column:
   def __init__(self, field: records.Field):
     self.field = field
     self.dtype: np.dtype | None = _PYTHON.get(field.kind)
-    self.shape: tuple[int, ...] | None = None
+    self.shape: tuple[int, ...] | None = () if field.kind in _GAPS else None
     self._had_nothing = False
 
   @property
@@ -72,6 +75,10 @@ class Column:
     name = self.field.column
     if isinstance(given, rows.Cell):
       given = _parsed(given, self.kind)
+    if self.field.kind in _GAPS:
+      given = _of_table(given, self.field.kind)
+      if given is None:
+        return _GAPS[self.field.kind]
     if given is None:
       if not self.field.optional:
         raise ValueError(f'field {name!r} is missing, null or empty')
@@ -126,10 +133,27 @@ def _kind_of(dtype: np.dtype) -> str:
   return {'O': records.TEXT, 'f': records.FLOAT}.get(dtype.kind, records.INTEGER)
 
 
+def _of_table(given: Any, kind: str) -> Any:
+  """The value of a category or measure as a text or a number; None for a gap."""
+  if isinstance(given, np.generic):
+    given = given.item()
+  if given is None or isinstance(given, str) and not given or (
+      isinstance(given, float) and math.isnan(given)):
+    return None
+  if kind == records.CATEGORY:
+    if isinstance(given, bool):
+      return str(given).lower()
+    if isinstance(given, int) or isinstance(given, float) and given.is_integer():
+      return str(int(given))
+  return given
+
+
 def _is_of(kind: str, wanted: str | None) -> bool:
   """Whether a value of a kind is accepted where another is wanted."""
-  if wanted == records.NUMBER:
+  if wanted in (records.NUMBER, records.MEASURE):
     return kind != records.TEXT
+  if wanted == records.CATEGORY:
+    return kind != records.FLOAT
   return wanted in (None, kind) or (
       (kind, wanted) == (records.INTEGER, records.FLOAT))
 
@@ -355,7 +379,9 @@ class Parser:
     self._configuration = {feature.name: feature.configuration(field.optional)
                            for field, feature in self._chosen}
     self.element_spec: records.ElementSpec = {
-        field.name: (feature.dtype, feature.shape) for field, feature in self._chosen}
+        field.name: (records.TEXT_DTYPE if field.kind == records.CATEGORY else
+                     feature.dtype, feature.shape)
+        for field, feature in self._chosen}
 
   def tensors(self, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
     """String [examples] -> name of a field -> its tensor; pure TensorFlow."""
@@ -382,4 +408,6 @@ class Parser:
         except UnicodeDecodeError as error:
           raise ValueError(
               f'field {feature.name!r} is not UTF-8 text: {error}') from error
+      elif field.kind == records.CATEGORY:
+        arrays[field.name] = arrays[field.name].astype(str).astype(object)
     return arrays

@@ -277,18 +277,22 @@ def check_each(name: str, array: np.ndarray, good: np.ndarray, rule: str) -> Non
         f'{name} must be {rule}, found {array[first]!r} in row {first[0]}')
 
 
-def images(name: str, x: np.ndarray, shape: tuple[int, int] = (28, 28)) -> np.ndarray:
-  """Grey images as uint8 [n, *shape].
+def images(name: str, x: np.ndarray,
+           shape: tuple[int, ...] | None = (28, 28)) -> np.ndarray:
+  """Images as uint8 [n, *shape].
 
   Args:
     name: The name of the array, for messages.
     x: [n, *shape], integers in [0, 255] or floats in [0, 1].
-    shape: Height and width of every image.
+    shape: Height and width of every image; None for any, and channels.
 
   Raises:
     ValueError: If they have another shape, or values are out of range.
   """
-  if x.shape[1:] != shape:
+  if shape is None and x.ndim not in (3, 4):
+    raise ValueError(f'{name} must have the shape [examples, height, width] or '
+                     f'[examples, height, width, channels], found {list(x.shape)}')
+  if shape is not None and x.shape[1:] != shape:
     raise ValueError(f'{name} must have the shape [examples, {shape[0]}, {shape[1]}], '
                      f'found {list(x.shape)}')
   if x.dtype.kind == 'f':
@@ -320,7 +324,7 @@ def pixels(name: str, x: np.ndarray, least: int = 1) -> np.ndarray:
 
 
 def read(path: Path, names: Sequence[str] = ('x', 'y', 'writer'), *,
-         num_classes: int | None = None) -> Parts:
+         num_classes: int | None = None, convert: Convert = images) -> Parts:
   """Reads the parts of a file of images; the test part may be absent, or its clients.
 
   Arguments, result and errors are those of `parts_of`; the clients of the training
@@ -332,4 +336,4 @@ def read(path: Path, names: Sequence[str] = ('x', 'y', 'writer'), *,
           'ones') if len(names) > 2 else ''
   by_name = arrays(path, [*train, *(test[:2] if has_test else ())],
                    [*test[2:], *CLASS_ARRAYS], hint)
-  return parts_of(path, by_name, names, images, num_classes=num_classes)
+  return parts_of(path, by_name, names, convert, num_classes=num_classes)

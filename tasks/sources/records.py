@@ -22,7 +22,11 @@ from tasks import task
 # Kinds of fields: str; a signed 64-bit integer; a 64-bit float; and a number, which is
 # one of the latter two, the same in all records.
 TEXT, INTEGER, FLOAT, NUMBER = 'text', 'integer', 'float', 'number'
-KINDS = (TEXT, INTEGER, FLOAT, NUMBER)
+# Kinds of a table's columns, which may have gaps: a text, or an integer or truth value
+# as a text, '' for a gap; and a 64-bit float, NaN for a gap. An empty cell, null and
+# NaN are gaps; a column that is not there at all is an error.
+CATEGORY, MEASURE = 'category', 'measure'
+KINDS = (TEXT, INTEGER, FLOAT, NUMBER, CATEGORY, MEASURE)
 
 # The dtype of texts in an element_spec.
 TEXT_DTYPE = np.dtype(object)
@@ -61,7 +65,7 @@ class Field:
     if self.kind is not None and self.kind not in KINDS:
       raise ValueError(
           f'kind must be one of {", ".join(KINDS)}, found {self.kind!r}')
-    if self.optional and self.kind in (None, NUMBER):
+    if self.optional and self.kind not in (TEXT, INTEGER, FLOAT):
       raise ValueError(
           f'the optional field {self.name} must be of kind text, integer or float')
 

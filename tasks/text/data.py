@@ -94,7 +94,7 @@ def speeches() -> tuple[tuple[str, str], ...]:
 
 
 def open_embedded(
-    num_clients: int = 125, *, fields: Sequence[str] = ('text', 'tags', 'title')
+    num_clients: int = 125, *, fields: Sequence[str] = ('text', 'tags', 'title', 'label')
 ) -> records.RawData:
   """The text that ships, of simulated clients.
 
@@ -102,7 +102,7 @@ def open_embedded(
 
   Args:
     num_clients: From 2 to the number of speeches, 375.
-    fields: Some of 'text', 'tags' and 'title' (empty).
+    fields: Some of 'text', 'tags', 'title' (empty) and 'label' (the play).
 
   Raises:
     ValueError: If num_clients is out of range.
@@ -112,7 +112,8 @@ def open_embedded(
     raise ValueError(
         f'num_clients must be from 2 to the {count} speeches, found {num_clients!r}')
   texts, tags = zip(*speeches())
-  columns = {'text': texts, 'tags': tags, 'title': ('',) * count}
+  columns = {'text': texts, 'tags': tags, 'title': ('',) * count,
+             'label': [text.split('|')[0] for text in tags]}
   population, others = records.split_clients(records.ArraysByClient(
       {name: np.array(columns[name], object) for name in fields},
       np.arange(count) * num_clients // count))
@@ -176,8 +177,8 @@ def load(official: official_files.File, *, fields: Sequence[records.Field],
 
   Args:
     official: TFF's file of the task.
-    fields: What to read; their names are some of those of the embedded text
-      ('text', 'tags', 'title').
+    fields: Fields to read; their names are some of those of the embedded text
+      ('text', 'tags', 'title', 'label').
     privacy_unit: What one client of a file is.
     data_source: 'embedded' (None too), 'official' or one of open_source.FORMATS.
     **options: num_clients for 'embedded', cache_dir for 'official', else those of

@@ -55,11 +55,7 @@ def build_model(name: str, vocabulary: stackoverflow_word.Vocabulary) -> task.Mo
 
   def read(weights, batch):
     """Logits and truth, float32 [batch, tags]."""
-    counts = _counts(batch['x'], num_words)
-    words = tf.math.divide_no_nan(
-        counts, tf.reduce_sum(counts, axis=1, keepdims=True))
-    if root_scale is not None:
-      words = root_scale * tf.sqrt(words)
+    words = frequencies(batch['x'], num_words, root_scale)
     return layers.dense(words, *weights), _counts(batch['y'], num_tags)
 
   def losses(logits, truth):
@@ -102,6 +98,22 @@ def build_model(name: str, vocabulary: stackoverflow_word.Vocabulary) -> task.Mo
       headline='recall_at_5', evaluation_batch=256,
       breakdown=task.Breakdown(
           kind='tag', names=vocabulary.labels, count=count, guesses=_TOP))
+
+
+def frequencies(ids: tf.Tensor, num_words: int, root_scale: float | None) -> tf.Tensor:
+  """Computes the frequency of each word in a post.
+
+  Args:
+    ids: int32 [batch, MAX_WORDS], words from 1 on, padded with 0.
+    num_words: Number of words.
+    root_scale: As for `build_model`.
+
+  Returns:
+    float32 [batch, num_words].
+  """
+  counts = _counts(ids, num_words)
+  words = tf.math.divide_no_nan(counts, tf.reduce_sum(counts, axis=1, keepdims=True))
+  return words if root_scale is None else root_scale * tf.sqrt(words)
 
 
 def _counts(ids: tf.Tensor, size: int) -> tf.Tensor:

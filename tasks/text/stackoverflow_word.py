@@ -18,7 +18,7 @@ import json
 import os
 import pathlib
 import re
-from typing import Any, Iterable, Mapping
+from typing import Any, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -205,14 +205,18 @@ class Posts:
     sentences: Text of a record -> its sentences, tokens separated by spaces.
   """
 
-  def __init__(self, *, text_field: str | None, with_tags: bool,
-               data_source: str | None = None, **data_options: Any):
+  def __init__(self, *, text_field: str | None, with_tags: bool = False,
+               more_fields: Sequence[records.Field] = (),
+               privacy_unit: str = 'one user', data_source: str | None = None,
+               **data_options: Any):
     """Opens the data.
 
     Args:
       text_field: The field of the text; None means 'text', and 'tokens' in TFF's
         file. One of the name 'tokens' is taken as it is.
       with_tags: Whether to read 'tags', between '|' or as a list, and 'title'.
+      more_fields: Further fields to read.
+      privacy_unit: See text_data.load.
       data_source: See text_data.load.
       **data_options: See text_data.load.
     """
@@ -229,8 +233,8 @@ class Posts:
       fields += [records.Field(name=name, kind=records.TEXT, optional=True)
                  for name in ('tags', 'title')]
     self.data = text_data.load(
-        OFFICIAL, fields=fields, privacy_unit='one user', data_source=data_source,
-        **data_options)
+        OFFICIAL, fields=[*fields, *more_fields], privacy_unit=privacy_unit,
+        data_source=data_source, **data_options)
 
   def vocabulary(self, path: str | None, num_words: int,
                  num_labels: int = 0) -> Vocabulary:

@@ -168,6 +168,8 @@ class Experiment(abc.ABC):
     then, now = recorded['settings'], self.settings.configuration()
     self._check_same(f'{name} ({then.get(name)!r} then, {now.get(name)!r} now)'
                      for name in self.settings.differences(then))
+    if taken_over := self.settings.taken_over(then):
+      self.settings = self.settings.replace(**taken_over)
     return recorded
 
   def _check_same(self, differences: Iterable[str]) -> None:

@@ -275,6 +275,11 @@ class Settings:
     values = {name: getattr(self, name) for name in self.given}
     return type(self)(**{**values, **changes})
 
+  def taken_over(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a recorded `configuration` that a resumed run takes over."""
+    del recorded
+    return {}
+
   def configuration(self) -> dict[str, Any]:
     """The fields that define a run, as JSON."""
     return {name: _json(getattr(self, name))
@@ -284,9 +289,11 @@ class Settings:
     """Names of the fields that differ from a recorded `configuration`.
 
     A field that an older version did not have counts as its default then. The
-    recorded value of a field that has no effect now is not compared.
+    recorded value of a field that has no effect now, or that is taken over, is not
+    compared.
     """
     fields, unused = declared(type(self)), {name for name, _ in self.unused()}
+    unused.update(self.taken_over(recorded))
     names = [name for name, value in self.configuration().items()
              if name not in unused
              and value != recorded.get(name, _json(fields[name].default))]
@@ -347,9 +354,32 @@ class TaskSettings(Settings):
 
   Attributes:
     options_by_task: Task -> names of its options.
+    defaults_by_task: Task -> name of a field -> its value where none is given. The
+      constructor fills it in, so that it is recorded like a value that was given.
   """
 
   options_by_task: ClassVar[Mapping[str, Sequence[str]]]
+  defaults_by_task: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+
+  def __post_init__(self):
+    for name, value in self._defaults.items():
+      if getattr(self, name) is None:
+        object.__setattr__(self, name, value)
+    super().__post_init__()
+
+  @property
+  def _defaults(self) -> dict[str, Any]:
+    """The defaults of the task for the fields that there are."""
+    fields = declared(type(self))
+    return {name: value
+            for name, value in self.defaults_by_task.get(self.task, {}).items()
+            if name in fields}
+
+  def taken_over(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
+    # Another version may have had other defaults: the run goes on with its own.
+    kept = self.given.union(name for name, _ in self.unused())
+    return {name: recorded[name] for name in self._defaults
+            if name not in kept and recorded.get(name) is not None}
 
   def unused(self) -> Iterator[tuple[str, str]]:
     yield from super().unused()

@@ -16,6 +16,7 @@ from tff_pipelines.experiment import files
 from tff_pipelines.experiment import records
 from tff_pipelines.experiment import report
 from tff_pipelines.fedavg.plan import FedAvgPlan
+from tff_pipelines.fedavg.settings import TrainSettings
 
 # Why metrics on a held-out set, which are exact, are outside the guarantee.
 _OUTSIDE = {
@@ -76,6 +77,13 @@ def describe(task: Task, plan: FedAvgPlan) -> report.Description:
         'exactly how often each simulated client has each label, and is outside the '
         'guarantee'))
   return report.Description(lines=lines, details=details, caveats=notes)
+
+
+def rates_line(settings: TrainSettings) -> str:
+  """The rates of training in one line, those that the task decided included."""
+  return (f'rates: client {settings.client_learning_rate:g}, batches of '
+          f'{settings.client_batch_size}, {settings.client_epochs} epochs; server '
+          f'{settings.server_learning_rate:g}, momentum {settings.server_momentum:g}')
 
 
 def run_line(plan: FedAvgPlan, rounds: int) -> str:

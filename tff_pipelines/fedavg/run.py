@@ -1,6 +1,7 @@
 """A training run: one task, one plan, federated averaging, one folder."""
 
 from collections.abc import Mapping
+import dataclasses
 import functools
 import hashlib
 import math
@@ -100,7 +101,6 @@ class TrainExperiment(run_lib.Experiment):
 
   family = 'train'
   settings: TrainSettings
-  describe = staticmethod(report.describe)
   run_line = staticmethod(report.run_line)
 
   def folder_words(self) -> tuple[str, ...]:
@@ -124,6 +124,11 @@ class TrainExperiment(run_lib.Experiment):
         self.settings, dimension=task.model.parameter_count(),
         population=len(task.train.client_ids), privacy_unit=task.privacy_unit,
         recorded=recorded)
+
+  def describe(self, task: Task, plan) -> report_lib.Description:
+    description = report.describe(task, plan)
+    return dataclasses.replace(description, details=[
+        report.rates_line(self.settings), *description.details])
 
   def keep(self, task: Task) -> None:
     for name, text in task.files.items():

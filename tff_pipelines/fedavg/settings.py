@@ -20,6 +20,18 @@ DEFAULT_EPSILON = 8.0
 
 _MODELS = tuple(sorted({m for names in registry.MODELS.values() for m in names}))
 
+
+
+def _by_task(name: str) -> str:
+  """The defaults of the tasks, in words: '0.2; 2 for shakespeare, ...'."""
+  tasks: dict[float, list[str]] = {}
+  for task, values in registry.DEFAULTS.items():
+    tasks.setdefault(values[name], []).append(task)
+  first, *rest = tasks.items()
+  return '; '.join([f'{first[0]:g}', *(
+      f'{value:g} for {", ".join(names)}' for value, names in rest)])
+
+
 _data, _privacy, _training, _run = settings.groups('data', 'privacy', 'training', 'run')
 # Headings of privacy by mechanism: noise, a grid, noise of clients, an adaptive clip.
 _noise = settings.group('privacy', mechanism=_PRIVATE)
@@ -36,10 +48,12 @@ class DataSettings(settings.TaskSettings):
   """
 
   options_by_task = registry.OPTIONS
+  defaults_by_task = registry.DEFAULTS
 
-  task: str | None = _data('emnist', 'Task. emnist: digits and letters. shakespeare: '
-      'next character. stackoverflow_word: next word. stackoverflow_tag: tags of a '
-      'post.', choices=registry.TASKS, essential=True)
+  task: str | None = _data('emnist', 'Task. tabular: columns of a table. images: any '
+      'size and colour. text_classification: the class of a text. emnist: digits and '
+      'letters. shakespeare: next character. stackoverflow_word: next word. '
+      'stackoverflow_tag: tags of a post.', choices=registry.TASKS, essential=True)
   model: str | None = _data(None, 'Model of the task.', choices=_MODELS,
       otherwise='the small one of the task')
   data_source: str | None = _data(None,
@@ -57,11 +71,22 @@ class DataSettings(settings.TaskSettings):
   image_field: str | None = _data(None, 'Field of the images.',
       otherwise='pixels; image for folder, x for leaf and npz')
   label_field: str | None = _data(None, 'Field of the labels.',
-      otherwise='label; y for leaf and npz')
+      otherwise='label; y for images of leaf and npz')
   dark_ink: bool | None = _data(None, 'Dark ink: it is near 0, as in LEAF\'s and '
       'TFF\'s images, not near the maximum, as in MNIST\'s.')
   num_classes: int | None = _data(None, 'Number of classes; labels are below it.',
-      low=2, otherwise='62; as the file says, for npz')
+      low=2, otherwise='62 for emnist; as the file says, for npz')
+  class_names: tuple[str, ...] | None = _data(None, 'Names of the classes, separated by '
+      'commas; labels are these texts.', otherwise='labels are integers')
+  feature_fields: tuple[str, ...] | None = _data(None, 'Columns to learn from, '
+      'separated by commas.', otherwise='all that are publicly known, but the label')
+  public_bounds: str | None = _data(None, 'JSON file of what is publicly known of a '
+      'table: column -> [low, high], or a list of its categories.', free=True)
+  public_sample: str | None = _data(None, 'CSV or Parquet file of public rows, by which '
+      'columns are standardised where there are no public bounds.', free=True)
+  missing: str | None = _data(None, 'Missing values and categories that are not public: '
+      'error, or impute: the centre of the column, or none of the categories.',
+      choices=('error', 'impute'), otherwise='error')
   train_split: str | None = _data(None, 'split_name of the training part, for '
       'data_source=sqlite.', otherwise='train')
   test_split: str | None = _data(None, 'split_name of the test part, for '
@@ -124,8 +149,8 @@ class TrainSettings(settings.RunSettings, DataSettings):
       'clip, instead of --epsilon.', above=0, essential=True, instead_of='epsilon')
   delta: float | None = _noise(None, 'Delta of the guarantee.', above=0, below=1,
       essential=True, otherwise='1/number of clients')
-  clip: float = _noise(0.3, 'L2 clip of a client\'s update.', above=0,
-      unit='model units', essential=True)
+  clip: float | None = _noise(None, 'L2 clip of a client\'s update.', above=0,
+      unit='model units', essential=True, otherwise=_by_task('clip'))
   cohort_size: float = _privacy(100.0, 'Expected number of clients in a round.', low=1,
       unit='clients', essential=True)
   rounds: int = _privacy(50, 'Number of rounds.', low=1, essential=True)
@@ -162,13 +187,13 @@ class TrainSettings(settings.RunSettings, DataSettings):
   diagnostics: bool = _privacy(False, 'Also measure values outside the guarantee: '
       'reporting clients, training loss, fraction clipped, rounding retries.')
 
-  client_learning_rate: float = _training(0.2, 'Learning rate of SGD on a client.',
-      above=0, essential=True)
-  client_batch_size: int = _training(5, 'Examples of a step on a client.', low=1,
-      essential=True)
+  client_learning_rate: float | None = _training(None, 'Learning rate of SGD on a '
+      'client.', above=0, essential=True, otherwise=_by_task('client_learning_rate'))
+  client_batch_size: int | None = _training(None, 'Examples of a step on a client.',
+      low=1, essential=True, otherwise=_by_task('client_batch_size'))
   client_epochs: int = _training(1, 'Passes over a client\'s data in a round.', low=1)
-  server_learning_rate: float = _training(0.7, 'Learning rate of SGD on the server.',
-      above=0, essential=True)
+  server_learning_rate: float | None = _training(None, 'Learning rate of SGD on the '
+      'server.', above=0, essential=True, otherwise=_by_task('server_learning_rate'))
   server_momentum: float = _training(0.9, 'SGD momentum on the server.', low=0, below=1)
   initial_weights_seed: int = _training(0, 'Public seed of the initial weights.', low=0)
 

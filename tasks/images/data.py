@@ -1,0 +1,385 @@
+"""Data of the tasks that learn from images: whose images train, and which test.
+
+Images of a task have one shape, [height, width] or [height, width, channels]. The
+models take batches of the features 'x', uint8 with 255 for the maximum, and 'y', int32
+[batch] class numbers.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import functools
+import math
+import os
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tasks import checks
+from tasks import task
+from tasks.sources import labelled
+from tasks.sources import open_source
+from tasks.sources import partition as partition_lib
+from tasks.sources import records
+
+# Names of the raw fields.
+IMAGE, LABEL = 'image', 'label'
+
+# Names of the image and the label in files of each format, where none are given; of
+# others, those of TFF's EMNIST.
+OFFICIAL_FIELDS = ('pixels', 'label')
+_FIELDS = {'folder': ('image', 'label'), 'leaf': ('x', 'y')}
+
+MAX_CHANNELS = 4
+
+# [height, width] or [height, width, channels]; None for that of the data.
+Shape = tuple[int, ...] | None
+
+
+def element_spec(shape: tuple[int, ...]) -> records.ElementSpec:
+  """The features of images of a shape."""
+  return {'x': (np.dtype(np.uint8), shape), 'y': (np.dtype(np.int32), ())}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Data(task.Task):
+  """The task of a source before it has a model; `held_out` is empty until it is loaded.
+
+  Attributes:
+    train: All training clients; once loaded, those of the population.
+    test: The test part; None if there is none.
+    num_classes: Labels are below.
+    class_names: Names of the classes; empty if they are only numbers.
+    is_test_unowned: Whether the clients of `test` are not known.
+    held_out_fraction: See records.with_held_out.
+  """
+
+  name: str = ''
+  model: task.Model | None = None
+  held_out: Mapping[str, task.Examples] = dataclasses.field(default_factory=dict)
+  privacy_unit: str = 'one client of the files'
+  test: task.ClientSource | None
+  num_classes: int
+  class_names: Sequence[str] = ()
+  is_test_unowned: bool = False
+  held_out_fraction: float | None = None
+
+
+def with_held_out(data: Data) -> Data:
+  """The data with their held-out sets. Raises ValueError on bad data."""
+  if data.is_test_unowned:
+    train, held_out = data.train, {'test': records.gather(data.test)[0]}
+    if data.held_out_fraction is not None:
+      raise ValueError('held_out_fraction is not used: the data have a test part')
+  else:
+    train, held_out = records.with_held_out(
+        data.train, data.test, skips=data.skips,
+        held_out_fraction=data.held_out_fraction)
+  return dataclasses.replace(data, train=train, held_out=held_out)
+
+
+class Sources:
+  """The sources of a task: its own, and those of all tasks with images."""
+
+  def __init__(self, task_name: str, shape: Shape = None,
+               num_classes: int | None = None,
+               **own: Callable[..., Data]):
+    """Initializes the sources.
+
+    Args:
+      task_name: Name of the task.
+      shape: Shape of the images; None for that of the data.
+      num_classes: Number of classes of files that do not say; None if it must be
+        given.
+      **own: Name of a source of its own -> function from its options to its data; one
+        that takes `partition` also takes the options of `in_memory`.
+    """
+    self._task_name, self._shape, self._num_classes = task_name, shape, num_classes
+    self._own = own
+    self.names = tuple(sorted({*own, *open_source.FORMATS}))
+
+  def options(self, data_source: str) -> tuple[str, ...]:
+    """Names of the options of a source."""
+    of_partition = ('num_clients', 'data_seed', *partition_lib.OPTIONS)
+    if data_source in self._own:
+      names = checks.keywords(self._own[data_source])[0]
+      return (*names, *(of_partition[1:] if 'partition' in names else ()))
+    if data_source == 'npz':
+      return (*checks.keywords(self._npz)[0], *of_partition)
+    return (*open_source.options(data_source), *checks.keywords(self._files)[0])
+
+  def open(self, data_source: str | None, options: Mapping[str, Any]) -> Data:
+    """Opens a source; None means 'embedded'. Errors are those of `load`."""
+    data_source = checks.choice('data_source', data_source, self.names, 'embedded')
+    known = self.options(data_source)
+    given = checks.options(f'data_source {data_source}', options, known,
+                           {'data_path'}.intersection(known))
+    if data_source in self._own:
+      data = self._own[data_source](**given)
+    elif data_source == 'npz':
+      data = self._npz(**given)
+    else:
+      data = self._files(data_source, **given)
+    return dataclasses.replace(data, name=self._task_name)
+
+  def load(self, *, data_source: str | None = None, **options: Any) -> Data:
+    """Loads data from a source.
+
+    Args:
+      data_source: One of `names`; None means 'embedded'.
+      **options: Options of that source.
+
+    Raises:
+      ValueError: On an unknown source, an option that it does not use, one that
+        it needs and lacks, and bad data.
+    """
+    return with_held_out(self.open(data_source, options))
+
+  def open_raw(self, *, data_source: str | None = None, **options: Any
+               ) -> tuple[records.RawData, np.ndarray | None]:
+    """Opens what prepare_data writes: the data and their label_counts (see task.Task).
+
+    The fields are 'pixels', uint8 with 255 for the maximum, and 'label', int32; `load`
+    reads them back from an SQLite file as they are.
+    """
+    data = self.open(data_source, options)
+    names = dict(zip('xy', OFFICIAL_FIELDS))
+    train, test = (
+        None if source is None else records.MappedSource(
+            source, lambda examples: {names[key]: examples[key] for key in names},
+            {names[key]: spec for key, spec in source.element_spec.items()})
+        for source in (data.train, data.test))
+    return (records.RawData(train=train, test=test, skips=data.skips),
+            data.label_counts)
+
+  def _npz(self, *, data_path: str | os.PathLike[str], image_field: str = 'x',
+           label_field: str = 'y', client_field: str = 'writer',
+           num_classes: int | None = None, class_names: Sequence[str] = (),
+           partition: str | None = None, held_out_fraction: float | None = None,
+           **of_partition: Any) -> Data:
+    """Opens an .npz file of images, by client or over simulated clients.
+
+    Args:
+      data_path: The file; see labelled.read.
+      image_field: Name of its arrays of images, before _train and _test.
+      label_field: That of the labels.
+      client_field: That of the clients.
+      num_classes: Labels are below; None for what the file says.
+      class_names: Names of the classes; empty if they are only numbers.
+      partition: Divide the examples over simulated clients, regardless of whose they
+        are; None leaves them to the clients of the file. See partition.split.
+      held_out_fraction: See records.with_held_out.
+      **of_partition: num_clients, which a partition needs; data_seed, 0 if not given;
+        and partition.OPTIONS.
+    """
+    names = (image_field, label_field)
+    if partition is None:
+      names = (*names, client_field)
+      for name in of_partition:
+        raise ValueError(f'data_source npz does not use {name} without partition')
+    elif 'num_clients' not in of_partition:
+      raise ValueError('partition needs num_clients')
+    if class_names:
+      num_classes = _number_of(class_names, num_classes)
+    parts = labelled.read(
+        data_path, names, num_classes=num_classes,
+        convert=functools.partial(labelled.images, shape=self._shape))
+    return dataclasses.replace(in_memory(
+        parts, partition=partition, test_of_files=True,
+        held_out_fraction=held_out_fraction, **of_partition), class_names=class_names)
+
+  def _files(self, data_source: str, *, image_field: str | None = None,
+             label_field: str | None = None, dark_ink: bool | None = None,
+             num_classes: int | None = None, class_names: Sequence[str] = (),
+             held_out_fraction: float | None = None, **given: Any) -> Data:
+    """Opens files of a format of open_source.
+
+    Args:
+      data_source: The format.
+      image_field: Name of the images: integers in [0, 255] or floats in [0, 1].
+        Defaults to 'image' for folders, 'x' for leaf, else 'pixels'.
+      label_field: Name of the labels; 'label', or 'y' for leaf.
+      dark_ink: Whether images are negatives, ink near 0. For EMNIST the default is that
+        of LEAF's and TFF's data: so for leaf, and for sqlite files of floats that
+        prepare_data did not write.
+      num_classes: Labels are integers below.
+      class_names: Labels are these texts, instead.
+      held_out_fraction: See records.with_held_out.
+      **given: See open_source.open_raw.
+    """
+    if class_names:
+      num_classes = _number_of(class_names, num_classes)
+    elif num_classes is None:
+      num_classes = self._num_classes
+    if num_classes is None:
+      raise ValueError(f'task {self._task_name} needs num_classes, or class_names, for '
+                       f'data_source {data_source}: classes are not counted in labels, '
+                       'which are private')
+    checks.integer('num_classes', num_classes, 2, labelled.MAX_CLASSES)
+    default_image, default_label = _FIELDS.get(data_source, OFFICIAL_FIELDS)
+    image, label = image_field or default_image, label_field or default_label
+    raw = open_source.open_raw(
+        data_source, fields=fields(image, label, class_names), **given)
+    if dark_ink is None:
+      dark_ink = self._shape is not None and data_source == 'leaf'
+      if self._shape is not None and data_source == 'sqlite' and (
+          raw.train.element_spec[IMAGE][0].kind == 'f'):
+        if raw.train.is_prepared:
+          raise ValueError(f'{given["data_path"]} has images as they were in files: '
+                           'pass --dark_ink or --nodark_ink')
+        dark_ink = True
+    train, test = (
+        source and images(source, num_classes=num_classes, dark_ink=dark_ink,
+                          class_names=class_names, shape=self._shape)
+        for source in (raw.train, raw.test))
+    if test is not None and test.element_spec != train.element_spec:
+      raise ValueError('images of the test part must have the shape of the others, '
+                       f'{list(train.element_spec["x"][1])}, found '
+                       f'{list(test.element_spec["x"][1])}')
+    return Data(train=train, test=test, skips=raw.skips, num_classes=num_classes,
+                class_names=class_names, held_out_fraction=held_out_fraction)
+
+
+def _number_of(class_names: Sequence[str], num_classes: int | None) -> int:
+  """The number of classes. Raises ValueError unless names are different, 2 or more."""
+  checks.names('class_names', class_names, 2)
+  if num_classes not in (None, len(class_names)):
+    raise ValueError(f'num_classes must be the number of class_names, '
+                     f'{len(class_names)}, found {num_classes}')
+  return len(class_names)
+
+
+def in_memory(parts: labelled.Parts, *, partition: str | None,
+              num_clients: int | None = None, data_seed: int = 0,
+              held_out_fraction: float | None = None, test_of_files: bool = False,
+              **of_partition: Any) -> Data:
+  """Builds the data of arrays; options are those of `Sources._npz`.
+
+  Args:
+    parts: The arrays, with clients unless there is a partition.
+    partition: See partition.split.
+    num_clients: Number of simulated clients.
+    data_seed: Seed of the partition.
+    held_out_fraction: See records.with_held_out.
+    test_of_files: See task.Task.
+    **of_partition: Some of partition.OPTIONS.
+  """
+  train, test, unit, counts = parts.train, parts.test, 'one writer', None
+  if partition is not None:
+    clients = partition_lib.split(
+        train.y, partition=partition, num_clients=num_clients, seed=data_seed,
+        **of_partition)
+    train = dataclasses.replace(train, clients=clients)
+    unit = f'one of {num_clients} simulated clients, not people'
+    counts = partition_lib.label_counts(train.y, clients)
+  is_test_unowned = test is not None and test.clients is None
+  if is_test_unowned:
+    test = dataclasses.replace(test, clients=np.full(len(test), 'nobody'))
+  train, test = (
+      None if part is None else records.ArraysByClient(
+          {'x': part.x, 'y': part.y}, part.clients) for part in (train, test))
+  return Data(
+      train=train, test=test, skips=task.Skips(), num_classes=parts.num_classes,
+      privacy_unit=unit, held_out_fraction=held_out_fraction,
+      is_test_unowned=is_test_unowned, test_of_files=test_of_files,
+      warnings=parts.notes, label_counts=counts)
+
+
+def fields(image_field: str, label_field: str,
+           class_names: Sequence[str] = ()) -> list[records.Field]:
+  """Raw fields of images and labels that have these names in the file."""
+  return [
+      records.Field(name=IMAGE, source_name=image_field, kind=records.NUMBER),
+      records.Field(name=LABEL, source_name=label_field,
+                    kind=records.CATEGORY if class_names else records.INTEGER)]
+
+
+def images(source: task.ClientSource, *, num_classes: int, dark_ink: bool,
+           class_names: Sequence[str] = (), shape: Shape = None
+           ) -> records.MappedSource:
+  """Converts a raw source to the task's examples.
+
+  Args:
+    source: Source of the fields above. Images are integers in [0, 255] or floats in
+      [0, 1]; labels are scalars.
+    num_classes: Labels must be below.
+    dark_ink: Ink is near 0 and paper near the maximum, as in TFF's EMNIST; else
+      the reverse, as in MNIST.
+    class_names: Labels are these texts; empty if they are integers.
+    shape: Shape of the images, of which a list of all pixels is accepted too; None for
+      that of the source.
+
+  Raises:
+    ValueError: If the source's images have another shape, or its labels are no
+      scalars.
+  """
+  dtype, found = source.element_spec[IMAGE]
+  where = records.where(source, source.client_ids[0])
+  if shape is None:
+    if len(found) not in (2, 3) or len(found) == 3 and found[2] > MAX_CHANNELS:
+      raise ValueError(
+          f'{where}: images must have the shape [height, width] or [height, width, '
+          f'channels], with at most {MAX_CHANNELS} channels, found {list(found)}')
+    shape = found
+  elif found not in (shape, (math.prod(shape),), (*shape, 1)):
+    raise ValueError(f'{where}: images must have the shape {list(shape)} or '
+                     f'[{math.prod(shape)}], found {list(found)}')
+  if source.element_spec[LABEL][1] != ():
+    raise ValueError(f'{where}: labels must be one integer per example, found the '
+                     f'shape {list(source.element_spec[LABEL][1])}')
+  arrays, tensors = _conversions(
+      dtype.kind == 'f', num_classes, dark_ink, class_names, shape)
+  return records.MappedSource(
+      source, arrays, element_spec(shape),
+      convert_in_graph=None if class_names else tensors)
+
+
+def _conversions(is_float: bool, num_classes: int, dark_ink: bool,
+                 class_names: Sequence[str], shape: tuple[int, ...]
+                 ) -> tuple[Callable, Callable]:
+  """The conversion of a client's examples, in Python and in a graph.
+
+  The first raises ValueError, the other one InvalidArgumentError when it is run. The
+  other one is for integer labels.
+  """
+  limit = 1 if is_float else 255
+  pixel_rule = f'{IMAGE}: pixels must be in [0, {limit}]'
+  label_rule = f'{LABEL} must be in [0, {num_classes})'
+
+  def pixel_type(dtype):
+    """A type in which 255 and differences of pixels are exact."""
+    return np.promote_types(dtype, np.float32) if is_float else np.dtype(np.int64)
+
+  def good(pixels, labels):
+    """Masks of the pixels and labels in range; NaN is not."""
+    return (pixels >= 0) & (pixels <= limit), (labels >= 0) & (labels < num_classes)
+
+  def ink(pixels, rounded):
+    pixels = limit - pixels if dark_ink else pixels
+    return rounded(pixels * 255) if is_float else pixels
+
+  def arrays(raw):
+    pixels = raw[IMAGE].astype(pixel_type(raw[IMAGE].dtype))
+    labels = (checks.indices(LABEL, raw[LABEL], class_names) if class_names else
+              raw[LABEL].astype(np.int64))
+    good_pixels, good_labels = good(pixels, labels)
+    if not good_pixels.all():
+      bad = ~good_pixels
+      raise ValueError(f'{pixel_rule}, found {pixels[bad][0]!r} in example '
+                       f'{np.argwhere(bad)[0][0]}')
+    if not good_labels.all():
+      raise ValueError(f'{label_rule}, found {labels[~good_labels][0]} in example '
+                       f'{np.argmin(good_labels)}')
+    x = ink(pixels, np.rint).astype(np.uint8)
+    return {'x': x.reshape([-1, *shape]), 'y': labels.astype(np.int32)}
+
+  def tensors(raw):
+    pixels = tf.cast(raw[IMAGE], pixel_type(raw[IMAGE].dtype.as_numpy_dtype))
+    labels = tf.cast(raw[LABEL], tf.int64)
+    with tf.control_dependencies([
+        tf.debugging.Assert(tf.reduce_all(mask), [rule])
+        for mask, rule in zip(good(pixels, labels), (pixel_rule, label_rule))]):
+      x = tf.cast(ink(tf.identity(pixels), tf.round), tf.uint8)
+    return {'x': tf.reshape(x, [-1, *shape]), 'y': tf.cast(labels, tf.int32)}
+
+  return arrays, tensors

@@ -1,0 +1,190 @@
+"""Task: predict one column of a table from others.
+
+One client is one person: all rows in which --client_field has one value. Columns are
+encoded by what is publicly known of them; see tasks.tabular.columns.
+"""
+
+from collections.abc import Callable, Sequence
+import functools
+from typing import Any
+
+import numpy as np
+
+from tasks import checks
+from tasks import task
+from tasks.sources import labelled
+from tasks.sources import open_source
+from tasks.sources import records
+from tasks.tabular import columns as columns_lib
+from tasks.tabular import models
+
+SOURCES = tuple(sorted(('embedded', *open_source.FORMATS)))
+
+# The embedded table is divided by this seed: rows that are nobody's, test and clients.
+_SPLIT_SEED = 20230817
+_SAMPLE, _TEST = 100, 113
+_LABEL = 'diagnosis'
+
+_NOTHING_KNOWN = (
+    'task tabular needs what is publicly known of the columns: public_bounds, a JSON '
+    'file of bounds and categories; or public_sample, a file of public rows; or '
+    'public_bounds with statistics_epsilon, which also releases means and deviations '
+    'with noise. Private rows are never used in the clear')
+
+
+@functools.lru_cache(maxsize=1)
+def _embedded_table() -> dict[str, np.ndarray]:
+  """The 569 tumours that ship with scikit-learn: 30 measurements and the diagnosis."""
+  # scikit-learn takes a second to import, which the other sources need not pay.
+  from sklearn import datasets  # pylint: disable=g-import-not-at-top
+  data = datasets.load_breast_cancer()
+  order = np.random.default_rng(_SPLIT_SEED).permutation(len(data.target))
+  table = {str(name).replace(' ', '_'): column[order]
+           for name, column in zip(data.feature_names, data.data.T)}
+  return {**table, _LABEL: np.array(data.target_names, object)[data.target[order]]}
+
+
+def _embedded_rows(start: int, end: int | None = None) -> dict[str, np.ndarray]:
+  return {name: column[start:end] for name, column in _embedded_table().items()}
+
+
+def open_embedded(*, num_clients: int = 200) -> records.RawData:
+  """Opens the embedded table, over simulated clients with consecutive rows.
+
+  Args:
+    num_clients: From 1 to the 356 training rows.
+
+  Raises:
+    ValueError: If num_clients is out of range.
+  """
+  rows = _embedded_rows(_SAMPLE + _TEST)
+  count = len(rows[_LABEL])
+  checks.integer('num_clients', num_clients, 1, count, 'training rows')
+  train = records.ArraysByClient(rows, np.arange(count) * num_clients // count)
+  test = records.ArraysByClient(
+      _embedded_rows(_SAMPLE, _SAMPLE + _TEST), np.full(_TEST, 'nobody'))
+  return records.RawData(train=train, test=test, skips=task.Skips())
+
+
+def open_raw(*, data_source: str = 'embedded', **options: Any
+             ) -> tuple[records.RawData, None]:
+  """Opens what prepare_data writes: the table that ships; it has no label counts.
+
+  Raises:
+    ValueError: On another source, or an option other than num_clients.
+  """
+  if data_source != 'embedded':
+    raise ValueError('with task=tabular, data_source must be embedded: files are copied '
+                     f'as they are, without a task; found {data_source!r}')
+  return open_embedded(**checks.options(
+      'the copy of the embedded table', options, ['num_clients'])), None
+
+
+def _classes(num_classes: int | None,
+             class_names: Sequence[str] | None) -> tuple[str, ...]:
+  """The classes of a label that are given; empty for none. Raises ValueError."""
+  if num_classes is None:
+    return tuple(class_names or ())
+  checks.integer('num_classes', num_classes, 2, labelled.MAX_CLASSES)
+  if class_names and len(class_names) != num_classes:
+    raise ValueError(f'num_classes must be the number of class_names, '
+                     f'{len(class_names)}, found {num_classes}')
+  return tuple(class_names or map(str, range(num_classes)))
+
+
+def _known_columns(public_bounds: str | None, public_sample: str | None,
+                   **choice: Any) -> columns_lib.Columns:
+  """The columns that files describe; bounds take precedence over a sample."""
+  known, made_from = {}, columns_lib.BOUNDS
+  if public_bounds is not None:
+    known = columns_lib.read(public_bounds)
+    if isinstance(known, columns_lib.Columns):
+      return known
+  if public_sample is not None:
+    made_from = columns_lib.SAMPLE
+    known = {**columns_lib.read_sample(public_sample), **known}
+  if not known:
+    raise ValueError(_NOTHING_KNOWN)
+  return columns_lib.choose(known, made_from=made_from, **choice)
+
+
+def _convert(columns: columns_lib.Columns, missing: str) -> Callable:
+  """Raw rows -> examples."""
+  def convert(raw: records.RawExamples) -> dict[str, np.ndarray]:
+    return {'x': columns.encode(raw, missing),
+            'y': columns.label.target(raw[columns.label.name])}
+  return convert
+
+
+def element_spec(columns: columns_lib.Columns) -> records.ElementSpec:
+  """The features of examples."""
+  label = np.int32 if columns.is_classification else np.float32
+  return {'x': (np.dtype(np.float32), (columns.width,)), 'y': (np.dtype(label), ())}
+
+
+def build(*, model: str | None = None, data_source: str | None = None,
+          label_field: str = 'label', feature_fields: Sequence[str] | None = None,
+          num_classes: int | None = None, class_names: Sequence[str] | None = None,
+          public_bounds: str | None = None, public_sample: str | None = None,
+          missing: str | None = None, held_out_fraction: float | None = None,
+          **data_options: Any) -> task.Task:
+  """Builds the task.
+
+  Args:
+    model: One of models.MODELS; None means logistic or linear, by the label.
+    data_source: One of SOURCES; None means 'embedded'.
+    label_field: Column to predict.
+    feature_fields: Columns to learn from; None for all that are known but the label
+      and the clients.
+    num_classes: The label is an integer below.
+    class_names: The label is one of these texts. Without either it is what the public
+      bounds or the public sample say: a category or a number.
+    public_bounds: See columns.read; a file that a run kept decides alone.
+    public_sample: See columns.read_sample.
+    missing: One of columns.MISSING; None means 'error'.
+    held_out_fraction: See records.with_held_out.
+    **data_options: num_clients for 'embedded', else see open_source.open_raw.
+
+  Raises:
+    ValueError: On an unknown model, an option that the data source does not use,
+      nothing known of a column, and bad data.
+  """
+  data_source = checks.choice('data_source', data_source, SOURCES, 'embedded')
+  missing = checks.choice('missing', missing, columns_lib.MISSING, columns_lib.ERROR)
+  choice = dict(
+      label_field=label_field, feature_fields=feature_fields,
+      classes=_classes(num_classes, class_names),
+      client_field=data_options.get('client_field', 'client'))
+  if data_source == 'embedded':
+    given = checks.options('data_source embedded', data_options, ['num_clients'])
+    for name, value in (('label_field', label_field != 'label'), (
+        'num_classes', num_classes), ('class_names', class_names), (
+            'public_sample', public_sample), ('held_out_fraction', held_out_fraction)):
+      if value:
+        raise ValueError(f'data_source embedded does not use {name}')
+    raw = open_embedded(**given)
+    columns = None if public_bounds is None else columns_lib.read(public_bounds)
+    if not isinstance(columns, columns_lib.Columns):
+      sample = columns_lib.sampled(_embedded_rows(0, _SAMPLE))
+      columns = columns_lib.choose(
+          {**sample, **(columns or {})}, made_from=columns_lib.SAMPLE,
+          **{**choice, 'label_field': _LABEL})
+    num_clients = len(raw.train.client_ids)
+    unit = f'one of {num_clients} simulated clients, not people'
+  else:
+    columns = _known_columns(public_bounds, public_sample, **choice)
+    raw = open_source.open_raw(data_source, fields=columns.fields, **data_options)
+    unit = 'one client of the files, with all its rows'
+  train, test = (
+      source and records.MappedSource(
+          source, _convert(columns, missing), element_spec(columns))
+      for source in (raw.train, raw.test))
+  if data_source == 'embedded':
+    held_out = {'test': records.gather(test)[0]}
+  else:
+    train, held_out = records.with_held_out(
+        train, test, skips=raw.skips, held_out_fraction=held_out_fraction)
+  return task.Task(
+      name='tabular', model=models.build(model, columns), train=train,
+      held_out=held_out, privacy_unit=unit, skips=raw.skips,
+      files={columns_lib.FILE: columns.dumps()})
