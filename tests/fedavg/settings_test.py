@@ -64,6 +64,32 @@ def test_every_option_of_every_task_is_a_setting():
 
 
 @pytest.mark.parametrize('task', registry.TASKS)
+def test_task_brings_its_own_rates_which_are_recorded(task):
+  settings, defaults = TrainSettings(task=task), registry.DEFAULTS[task]
+  assert {name: settings.configuration()[name] for name in defaults} == defaults
+  assert settings.given == {'task'}
+  given = TrainSettings(task=task, clip=0.123, client_batch_size=17)
+  assert (given.clip, given.client_batch_size) == (0.123, 17)
+  assert given.server_learning_rate == defaults['server_learning_rate']
+
+
+def test_help_shows_the_rates_of_all_tasks():
+  lines = ' '.join(' '.join(settings_lib.help_lines(TrainSettings, full=False)).split())
+  assert 'Default: 0.3; 1 for stackoverflow_tag, text_classification; 0.5 for' in lines
+
+
+def test_resumed_run_keeps_rates_that_it_was_not_given_again():
+  recorded = {**TrainSettings(task='shakespeare').configuration(),
+              'client_learning_rate': 0.2, 'clip': 0.9}
+  settings = TrainSettings(task='shakespeare', clip=0.4)
+  assert settings.differences(recorded) == ['clip']
+  assert settings.taken_over(recorded) == {
+      'client_learning_rate': 0.2, 'client_batch_size': 4, 'server_learning_rate': 1.0}
+  # A clip has no effect there, and is not given by being taken over.
+  assert 'clip' not in TrainSettings(mechanism='none').taken_over(recorded)
+
+
+@pytest.mark.parametrize('task', registry.TASKS)
 def test_every_task_can_be_asked_for_with_each_of_its_models(task):
   assert TrainSettings(task=task).model is None
   for model in registry.MODELS[task]:
@@ -223,7 +249,8 @@ def test_where_data_are_and_how_rounds_run_may_differ_between_starts():
   free = {name for name, field in settings_lib.declared(TrainSettings).items()
           if field.free}
   assert free == {
-      'data_path', 'test_path', 'cache_dir', 'no_cache', 'vocabulary', 'output_dir', 'resume',
+      'data_path', 'test_path', 'cache_dir', 'no_cache', 'vocabulary', 'public_bounds',
+      'public_sample', 'output_dir', 'resume',
       'num_workers', 'verbose', 'rounds_per_evaluation', 'clients_per_call',
       'clients_by_id'}
 

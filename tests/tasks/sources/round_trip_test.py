@@ -12,6 +12,7 @@ import tensorflow as tf
 from tasks.sources import open_source
 from tasks import registry
 from tasks.sources import sqlite as source_sqlite
+from tasks.text import data as text_data
 from tests.tasks.sources import populations
 
 # Texts that all formats can hold: NumPy's end at their last character that is not 0.
@@ -122,12 +123,24 @@ def test_tff_reads_what_prepare_data_writes(tmp_path):
     np.testing.assert_array_equal([row['vector'] for row in rows], wanted['vector'])
 
 
+# What tasks know of the data that ship, and must be told of files.
+TOLD = {
+    'images': {'num_classes': 10}, 'tabular': {'public_bounds': 'columns.json'},
+    'text_classification': {'class_names': tuple(sorted(
+        {tags.split('|')[0] for _, tags in text_data.speeches()}))}}
+
+
 @pytest.mark.parametrize('name', [name for name in registry.TASKS if name != 'emnist'])
-def test_tasks_make_the_same_of_the_text_that_ships_and_of_its_copy(tmp_path, name):
+def test_tasks_make_the_same_of_the_data_that_ship_and_of_their_copy(
+    tmp_path, monkeypatch, name):
+  monkeypatch.chdir(tmp_path)
   raw, _ = registry.open_raw(name, num_clients=20)
   path = populations.prepared(tmp_path / 'copy.sqlite', raw.train, raw.test)
   direct = registry.build(name, num_clients=20)
-  copied = registry.build(name, data_source='sqlite', data_path=str(path))
+  for file, text in direct.files.items():
+    (tmp_path / file).write_text(text)
+  copied = registry.build(
+      name, data_source='sqlite', data_path=str(path), **TOLD.get(name, {}))
   assert set(copied.train.client_ids) == set(direct.train.client_ids)
   assert copied.files == direct.files  # The vocabulary.
   for client in direct.train.client_ids:

@@ -1,4 +1,4 @@
-"""Tests of the conversion of images in tasks.emnist.task."""
+"""Tests of the conversion of images in tasks.images.data."""
 
 import hypothesis
 from hypothesis import strategies as st
@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tasks.emnist import task as emnist_task
+from tasks.images import data as data_lib
 from tasks.sources import records
 from tasks import task
+
+SHAPE = (28, 28)
 
 
 def _raw(pixels, labels):
@@ -17,12 +19,13 @@ def _raw(pixels, labels):
 
 
 def _images(pixels, labels, dark_ink=False, num_classes=10):
-  return emnist_task.images(
-      _raw(pixels, labels), num_classes=num_classes, dark_ink=dark_ink)
+  return data_lib.images(
+      _raw(pixels, labels), num_classes=num_classes, dark_ink=dark_ink, shape=SHAPE)
 
 
 def _in_graph(pixels, labels, dark_ink):
-  _, convert = emnist_task._conversions(pixels.dtype.kind == 'f', 10, dark_ink)
+  _, convert = data_lib._conversions(
+      pixels.dtype.kind == 'f', 10, dark_ink, (), SHAPE)
   actual = tf.function(convert)(
       {'image': tf.constant(pixels), 'label': tf.constant(labels)})
   return {name: tensor.numpy() for name, tensor in actual.items()}
@@ -47,7 +50,7 @@ def test_graphs_make_the_bytes_that_python_makes(
   labels = rng.integers(10, size=3).astype(label_dtype)
   actual = _images(pixels, labels, dark_ink).examples('c')
   in_graph = _in_graph(pixels, labels, dark_ink)
-  for name, (dtype, shape) in emnist_task.ELEMENT_SPEC.items():
+  for name, (dtype, shape) in data_lib.element_spec(SHAPE).items():
     assert actual[name].dtype == in_graph[name].dtype == dtype
     assert actual[name].shape == in_graph[name].shape == (3, *shape)
     np.testing.assert_array_equal(actual[name], in_graph[name])

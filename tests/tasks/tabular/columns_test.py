@@ -1,0 +1,126 @@
+"""Columns: what is publicly known of them, and their encoding."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from tasks.tabular import columns as columns_lib
+
+AGE = columns_lib.Number.of_bounds('age', 10, 30)
+JOB = columns_lib.Category(name='job', categories=('a', 'b'))
+
+
+def test_bounds_are_encoded_as_minus_one_and_one_and_cut_off_what_is_beyond():
+  encoded = AGE.encode(np.array([10.0, 20.0, 30.0, -5.0, 99.0]), 'error')
+  assert encoded.dtype == np.float32 and encoded.shape == (5, 1)
+  np.testing.assert_array_equal(encoded[:, 0], [-1, 0, 1, -1, 1])
+
+
+def test_categories_are_encoded_as_ones_in_their_order():
+  encoded = JOB.encode(np.array(['b', 'a'], object), 'error')
+  np.testing.assert_array_equal(encoded, [[0, 1], [1, 0]])
+
+
+def test_gaps_are_refused_by_name_or_imputed():
+  ages, jobs = np.array([10.0, math.nan]), np.array(['a', ''], object)
+  for column, values in ((AGE, ages), (JOB, jobs)):
+    with pytest.raises(ValueError, match=f"column '{column.name}' must have a value in "
+                       'every row, found none in example 1'):
+      column.encode(values, 'error')
+  np.testing.assert_array_equal(AGE.encode(ages, 'impute'), [[-1], [0]])
+  np.testing.assert_array_equal(JOB.encode(jobs, 'impute'), [[1, 0], [0, 0]])
+
+
+def test_unseen_category_is_refused_by_name_or_is_none_of_the_others():
+  values = np.array(['a', 'zebra'], object)
+  with pytest.raises(ValueError, match="column 'job' must be one of 'a', 'b', found "
+                     "'zebra' in example 1"):
+    JOB.encode(values, 'error')
+  np.testing.assert_array_equal(JOB.encode(values, 'impute'), [[1, 0], [0, 0]])
+
+
+@pytest.mark.parametrize('column, values, message', [
+    (AGE, [20.0, 31.0], r"label 'age' must be in \[10, 30\], found 31 in example 1"),
+    (AGE, [math.nan], "column 'age' must have a value in every row"),
+    (JOB, ['a', 'c'], "label 'job' must be one of 'a', 'b', found 'c' in example 1"),
+    (JOB, [''], "column 'job' must have a value in every row")])
+def test_labels_are_neither_cut_off_nor_imputed(column, values, message):
+  values = np.array(values, object if column is JOB else float)
+  with pytest.raises(ValueError, match=message):
+    column.target(values)
+
+
+def test_sample_gives_mean_and_deviation_of_numbers_and_the_values_of_others():
+  known = columns_lib.sampled({
+      'x': np.array([1.0, 3.0, np.nan]), 'same': np.array([4, 4, 4]),
+      'b': np.array([True, False, True]), 't': np.array(['v', None, 'u'], object)})
+  x = known['x']
+  assert (x.center, x.scale, x.low, x.high) == (2.0, 1.0, -8.0, 12.0)
+  assert known['same'].scale == 1.0  # A constant column says nothing, and harms not.
+  assert known['b'].categories == ('false', 'true')
+  assert known['t'].categories == ('u', 'v')
+
+
+def test_kept_columns_are_read_as_they_were(tmp_path):
+  columns = columns_lib.Columns(features=(AGE, JOB), label=columns_lib.Category(
+      name='y', categories=('0', '1')), made_from='public sample')
+  path = tmp_path / columns_lib.FILE
+  path.write_text(columns.dumps())
+  assert columns_lib.read(path) == columns
+  assert columns.width == 3 and columns.is_classification
+
+
+@pytest.mark.parametrize('content, message', [
+    ('[1', 'Expecting'), ('[]', 'must be an object of columns'),
+    ({'age': [3, 1]}, "column 'age': bounds must be two finite numbers, the lower one "
+     r'first, found \[3, 1\]'),
+    ({'age': [1, 1]}, 'lower one first'),
+    ('{"age": [0, NaN]}', 'bounds must be two finite numbers'),
+    ('{"age": [0, Infinity]}', 'bounds must be two finite numbers'),
+    ({'age': [True, 2]}, 'bounds must be two finite numbers'),
+    ({'age': 'young'}, r"column 'age' must have \[low, high\], two numbers, or a list"),
+    ({'job': ['a', 1]}, 'bounds must be two finite numbers'),
+    ({'job': ['a', 'a']}, "column 'job': categories must be at least 1 texts that "
+     'differ'),
+    ({'format': 'columns 1', 'features': []}, 'label')])
+def test_malformed_bounds_are_one_line_that_names_file_and_column(
+    tmp_path, content, message):
+  path = tmp_path / 'bounds.json'
+  path.write_text(content if isinstance(content, str) else json.dumps(content))
+  with pytest.raises(ValueError, match=f'public_bounds=.*bounds.json: .*{message}'
+                     ) as raised:
+    columns_lib.read(path)
+  assert '\n' not in str(raised.value)
+
+
+def _chosen(known, **choice):
+  return columns_lib.choose(known, **{
+      'label_field': 'y', 'feature_fields': None, 'classes': (),
+      'client_field': 'client', 'made_from': 'public bounds', **choice})
+
+
+def test_features_are_all_known_columns_but_label_and_clients():
+  y = columns_lib.Number.of_bounds('y', 0, 1)
+  client = columns_lib.Number.of_bounds('client', 0, 1)
+  known = {'age': AGE, 'y': y, 'client': client, 'job': JOB}
+  assert _chosen(known).features == (AGE, JOB)
+  assert _chosen(known, feature_fields=('job', 'client')).features == (JOB, client)
+  assert _chosen(known, classes=('0', '1')).label.categories == ('0', '1')
+
+
+@pytest.mark.parametrize('choice, message', [
+    ({'feature_fields': ('wage',)}, "column 'wage' has no public bounds and is not in"),
+    ({}, "column 'y' has no public bounds .* with num_classes or class_names"),
+    ({'label_field': 'age', 'feature_fields': ('age',)},
+     "label_field 'age' must not be a feature"),
+    ({'label_field': 'one'}, "label 'one' has only one class, 'only': nothing to learn"),
+    ({'feature_fields': ('job', 'job'), 'classes': ('a', 'b')},
+     'features must be at least 1 texts that differ'),
+    ({'feature_fields': (), 'classes': ('a', 'b')}, 'features must be at least 1')])
+def test_columns_that_can_not_be_chosen_are_named(choice, message):
+  known = {'age': AGE, 'job': JOB,
+           'one': columns_lib.Category(name='one', categories=('only',))}
+  with pytest.raises(ValueError, match=message):
+    _chosen(known, **choice)

@@ -1,0 +1,211 @@
+"""The task of tables: its sources, examples and models."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tasks import registry
+from tasks import task as task_lib
+from tests.tasks.tabular import people
+
+
+def _build(folder, table=None, form='csv', label='pay', **options):
+  table = people.rows() if table is None else table
+  options = {'public_bounds': people.bounds(folder), **options}
+  return registry.build('tabular', **people.written(folder, table, form),
+                        label_field=label, **options)
+
+
+def _all(source):
+  examples = [source.examples(client) for client in sorted(source.client_ids)]
+  return {name: np.concatenate([e[name] for e in examples]) for name in ('x', 'y')}
+
+
+def test_every_format_gives_the_same_examples(tmp_path):
+  tasks = {form: _build(tmp_path, form=form) for form in ('csv', 'parquet', 'jsonl')}
+  first = _all(tasks['csv'].train)
+  assert first['x'].shape == (22, 4) and first['y'].dtype == np.float32
+  for task in tasks.values():
+    for name, values in _all(task.train).items():
+      np.testing.assert_allclose(values, first[name], atol=1e-6)
+    assert len(task.train.client_ids) == 11  # One of twelve is held out.
+    assert list(task.held_out) == ['test_clients']
+
+
+def test_public_sample_standardises_and_bounds_override_it(tmp_path):
+  sample = people.rows(seed=9).drop(columns='person')
+  sample.to_csv(tmp_path / 'sample.csv', index=False)
+  (tmp_path / 'bounds.json').write_text('{"pay": [0, 50], "job": ["7", "clerk", "cook"]}')
+  table = people.rows().assign(rich='no')
+  task = registry.build(
+      'tabular', **people.written(tmp_path, table), label_field='pay',
+      feature_fields=('age', 'job'), public_sample=str(tmp_path / 'sample.csv'),
+      public_bounds=str(tmp_path / 'bounds.json'))
+  client = task.train.client_ids[0]
+  ages = table[table.person == client].age
+  np.testing.assert_allclose(
+      task.train.examples(client)['x'][:, 0],
+      (ages - sample.age.mean()) / sample.age.std(ddof=0), rtol=1e-5)
+  assert '"public sample"' in task.files['columns.json']
+
+
+def test_no_private_row_changes_the_encoding(tmp_path):
+  table = people.rows()
+  before = _build(tmp_path, table)
+  table.loc[table.person == 'p1', 'age'] = 99.0
+  assert _build(tmp_path, table).files == before.files
+
+
+@pytest.mark.parametrize('form', ['csv', 'parquet', 'jsonl'])
+def test_gaps_stop_the_run_or_are_imputed(tmp_path, form):
+  table = people.rows()
+  table.loc[1, 'age'], table.loc[4, 'job'] = np.nan, None
+  task = _build(tmp_path, table, form, held_out_fraction=0.05)
+  for client, column in (('p0', 'age'), ('p2', 'job')):
+    with pytest.raises(task_lib.BadClientError, match=(
+        f"people.{form}.*client '{client}': column '{column}' must have a value in "
+        'every row, found none in example')):
+      task.train.examples(client)
+  task = _build(tmp_path, table, form, held_out_fraction=0.05, missing='impute')
+  assert task.train.examples('p0')['x'][1, 0] == 0
+  np.testing.assert_array_equal(task.train.examples('p2')['x'][0, 1:], [0, 0, 0])
+
+
+@pytest.mark.parametrize('change, message', [
+    (dict(age='old'), r"line 2, client 'p0': field 'age' must be a number, found a text: "
+     "'old'"),
+    (dict(age=np.inf), r"line 2, client 'p0': field 'age' must be a number, found a "
+     "text: 'inf'"),
+    (dict(job='king'), "client 'p0': column 'job' must be one of 'clerk', 'cook', '7', "
+     "found 'king' in example 0"),
+    (dict(pay=51.0), r"client 'p0': label 'pay' must be in \[0, 50\], found 51 in "
+     'example 0')])
+def test_bad_values_are_one_line_with_file_client_and_column(tmp_path, change, message):
+  table = people.rows().astype(object)
+  for name, value in change.items():
+    table.loc[0, name] = value
+  with pytest.raises(ValueError, match=f'people.csv, .*{message}') as raised:
+    task = _build(tmp_path, table)
+    for client in [*task.train.client_ids, 'p0']:
+      task.train.examples(client)
+  assert '\n' not in str(raised.value)
+
+
+def test_infinite_value_of_parquet_is_one_line(tmp_path):
+  table = people.rows()
+  table.loc[0, 'age'] = np.inf
+  with pytest.raises(ValueError, match="row 1, client 'p0': field 'age' must be finite"):
+    _build(tmp_path, table, 'parquet')
+
+
+@pytest.mark.parametrize('options, message', [
+    (dict(feature_fields=('age', 'job', 'height'), public_bounds=None),
+     'needs what is publicly known of the columns: public_bounds, .*; or public_sample, '
+     '.*; or public_bounds with statistics_epsilon'),
+    (dict(feature_fields=('age', 'height')), "column 'height' has no public bounds"),
+    (dict(label_field='rich'), "column 'rich' has no public bounds.*class_names"),
+    (dict(label_field='rich', class_names=('no',)), "label 'rich' has only one class"),
+    (dict(num_classes=1), 'num_classes must be an integer from 2'),
+    (dict(client_field='nobody'), "there is no field 'nobody' of the client"),
+    (dict(model='logistic'), 'model must be one of linear, mlp for a label that is a '
+     "number, found 'logistic'"),
+    (dict(label_field='rich', class_names=('no', 'yes'), model='linear'),
+     'model must be one of logistic, mlp for a label that is a class'),
+    (dict(missing='drop'), "missing must be one of error, impute, found 'drop'"),
+    (dict(public_sample='nowhere.csv'), 'public_sample=nowhere.csv does not exist'),
+    (dict(public_bounds='nowhere.json'), 'public_bounds=nowhere.json does not exist')])
+def test_wrong_choices_are_one_line(tmp_path, options, message):
+  with pytest.raises(ValueError, match=message) as raised:
+    registry.build('tabular', **{
+        **people.written(tmp_path, people.rows()), 'label_field': 'pay',
+        'public_bounds': people.bounds(tmp_path), **options})
+  assert '\n' not in str(raised.value)
+
+
+def test_column_that_the_file_lacks_is_named(tmp_path):
+  path = people.bounds(tmp_path, height=[0, 3])
+  with pytest.raises(ValueError, match="people.csv, .*: there is no field 'height'"):
+    _build(tmp_path, public_bounds=path)
+
+
+def test_sample_of_one_class_is_refused(tmp_path):
+  people.rows().assign(rich='no').to_csv(tmp_path / 'sample.csv', index=False)
+  with pytest.raises(ValueError, match="label 'rich' has only one class, 'no'"):
+    _build(tmp_path, label='rich', public_sample=str(tmp_path / 'sample.csv'))
+
+
+def test_kept_columns_take_the_place_of_the_sample_that_they_are_from(tmp_path):
+  first = _build(tmp_path, feature_fields=('job', 'age'))
+  kept = tmp_path / 'columns.json'
+  kept.write_text(first.files['columns.json'])
+  again = _build(tmp_path, public_bounds=str(kept), public_sample='nowhere.csv')
+  assert again.files == first.files
+
+
+def _fitted(task, steps=300, rate=0.5):
+  examples = {k: tf.constant(v) for k, v in _all(task.train).items()}
+  variables = [tf.Variable(w) for w in task.model.initial_weights(0)]
+
+  @tf.function
+  def step():
+    with tf.GradientTape() as tape:
+      loss = tf.reduce_mean(task.model.loss(variables, examples, None))
+    for variable, gradient in zip(variables, tape.gradient(loss, variables)):
+      variable.assign_sub(rate * gradient)
+
+  for _ in range(steps):
+    step()
+  return variables, examples
+
+
+@pytest.mark.parametrize('model', ['linear', 'mlp'])
+def test_regression_predicts_in_the_units_of_the_label(tmp_path, model):
+  task = _build(tmp_path, people.rows(60), model=model)
+  assert task.model.headline == 'mae'
+  weights, examples = _fitted(task)
+  metrics = {name: float(total / weight) for name, (total, weight) in task.model.metrics(
+      weights, examples, tf.ones(len(examples['y']))).items()}
+  label = people.BOUNDS['pay'][1] / 2
+  truth = label + label * examples['y'].numpy()
+  predicted = task.model.predict(weights, {'x': examples['x']})['value'].numpy()
+  error = predicted - truth
+  assert metrics['mae'] == pytest.approx(np.mean(np.abs(error)), rel=1e-4)
+  assert metrics['mae'] < 1.5
+  assert metrics['mse'] == pytest.approx(np.mean(error**2), rel=1e-4)
+  assert metrics['explained'] == pytest.approx(
+      1 - np.sum(error**2) / np.sum((truth - label)**2), rel=1e-4)
+  mask = np.zeros(len(truth), np.float32)
+  mask[:5] = 1
+  some = task.model.metrics(weights, examples, tf.constant(mask))
+  assert float(some['mae'][0] / 5) == pytest.approx(np.mean(np.abs(error[:5])), rel=1e-4)
+
+
+def test_classification_predicts_classes_and_probabilities(tmp_path):
+  task = _build(tmp_path, people.rows(60), label='rich', class_names=('no', 'yes'))
+  weights, examples = _fitted(task)
+  outputs = task.model.predict(weights, {'x': examples['x']})
+  right = outputs['class'].numpy() == examples['y'].numpy()
+  total, weight = task.model.metrics(
+      weights, examples, tf.ones(len(right)))['accuracy']
+  assert np.mean(right) == pytest.approx(float(total / weight)) and np.mean(right) > 0.8
+  np.testing.assert_allclose(np.sum(outputs['probabilities'], axis=1), 1, rtol=1e-5)
+  assert task.model.weight_names == ('dense_1/kernel', 'dense_1/bias')
+  assert task.model.breakdown.names == ('no', 'yes')
+
+
+def test_embedded_tumours_are_standardised_by_rows_that_are_nobodys():
+  task = registry.build('tabular', num_clients=50)
+  assert 'simulated' in task.privacy_unit
+  rows = _all(task.train)['x']
+  assert len(rows) + len(task.held_out['test']['y']) + 100 == 569
+  assert np.abs(rows.mean(axis=0)).max() < 0.5 and 0.5 < rows.std() < 2
+  for options in ({'label_field': 'x'}, {'data_path': 'f'}, {'num_clients': 357}):
+    with pytest.raises(ValueError, match=next(iter(options))):
+      registry.build('tabular', **options)
+
+
+def test_skipped_clients_are_those_whose_rows_are_bad(tmp_path):
+  table = people.rows().astype(object)
+  table.loc[6, 'age'] = 'old'
+  task = _build(tmp_path, table, skip_bad_clients=True)
+  assert list(task.skips.clients) == ['p3']
