@@ -106,6 +106,26 @@ def build(name: str, **options: Any) -> task.Task:
   return importlib.import_module(_MODULES[name][0]).build(**given)
 
 
+def serving(name: str, inputs: task.Spec, weights: task.Weights,
+            **options: Any) -> task.Serving:
+  """The trained model of a task, built without its data where the task can do that.
+
+  Args:
+    name: As for `build`.
+    inputs: Features that the model takes.
+    weights: Weights of the model.
+    **options: Options of the training, those of its files included.
+
+  Raises:
+    ValueError: As for `build`, if the task is built with its data.
+  """
+  given = _given(name, options)
+  module = importlib.import_module(_MODULES[name][0])
+  if hasattr(module, 'serving'):
+    return module.serving(inputs, weights, **given)
+  return module.build(**given).serving
+
+
 def open_raw(name: str, **options: Any) -> tuple[records.RawData, np.ndarray | None]:
   """The data of a task that prepare_data writes, and label_counts of task.Task.
 

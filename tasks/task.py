@@ -14,6 +14,8 @@ import numpy as np
 # of examples. Keys are feature names; 'y' is the label.
 Examples = Mapping[str, Any]
 Weights = Sequence[Any]
+# Feature name -> (NumPy dtype, shape of one example).
+Spec = Mapping[str, tuple[np.dtype, tuple[int, ...]]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,6 +80,18 @@ class Model:
   def parameter_count(self) -> int:
     return sum(int(w.size) for w in self.initial_weights(0))
 
+  def named(self, weights: Weights) -> dict[str, np.ndarray]:
+    """Name -> array of the weights, in their order.
+
+    Raises:
+      ValueError: If `weight_names` has another number of names.
+    """
+    names = self.weight_names or [f'weight_{i:03}' for i in range(len(weights))]
+    if len(set(names)) != len(weights):
+      raise ValueError(f'model {self.name}: weight_names must be {len(weights)} '
+                       f'different names, found {len(set(names))}')
+    return {name: np.asarray(array) for name, array in zip(names, weights)}
+
 
 class Note(str):
   """A caveat about the data, for readers of results.
@@ -138,7 +152,8 @@ class ClientSource(Protocol):
   """Examples by client, each client read lazily.
 
   A source may also have `where(client_id)`, a str that names file and client in
-  messages, and `read_in_graph`; see `reader_in_graph`.
+  messages, `read_in_graph`, see `reader_in_graph`, and `skips`, how bad clients of it
+  are treated.
 
   Attributes:
     client_ids: The population, in a fixed order.
@@ -170,6 +185,33 @@ def reader_in_graph(
   return getattr(source, 'read_in_graph', None)
 
 
+# Opens files for a model that is trained already: (labelled, **options) -> all clients
+# of these files, whose examples are converted as those of the training were. With
+# `labelled`, the examples have the label 'y'; without, they have none, and the files
+# need none. The options are data_source, data_path and further ones of that source;
+# what is not given is as it was in the training, if the source is the same.
+Reader = Callable[..., ClientSource]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Serving:
+  """Everything that the use of a trained model takes, except the training data.
+
+  Attributes:
+    model: The model.
+    inputs: Features of examples, without the label 'y'.
+    reader: See Task.
+    files: See Task.
+    not_private: See Task.
+  """
+
+  model: Model
+  inputs: Spec
+  reader: Reader | None = None
+  files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  not_private: Sequence[Note] = ()
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task:
   """A learning task.
@@ -192,6 +234,9 @@ class Task:
     files: Name -> text of the files that the task was built with and a run must
       keep, such as a vocabulary; they identify the data, too.
     warnings: Notes about the data.
+    reader: Opens further files for the trained model; None if there are none to open.
+    not_private: Reasons why the trained model reveals more than its guarantee says,
+      such as a vocabulary that was counted in private texts.
   """
 
   name: str
@@ -204,3 +249,14 @@ class Task:
   label_counts: np.ndarray | None = None
   files: Mapping[str, str] = dataclasses.field(default_factory=dict)
   warnings: Sequence[Note] = ()
+  reader: Reader | None = None
+  not_private: Sequence[Note] = ()
+
+  @property
+  def serving(self) -> Serving:
+    """Everything that the use of the trained model takes."""
+    return Serving(
+        model=self.model, reader=self.reader, files=self.files,
+        not_private=self.not_private, inputs={
+            name: spec for name, spec in self.train.element_spec.items()
+            if name != 'y'})

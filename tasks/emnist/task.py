@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import os
 import string
-from typing import Any, Callable
+from typing import Any, Callable, Mapping
 
 import numpy as np
 
@@ -181,4 +181,19 @@ def build(*, model: str | None = None, **data_options: Any) -> task.Task:
   """
   model = checks.choice('model', model, MODELS, 'cnn_small')
   data = load(**data_options)
-  return dataclasses.replace(data, model=MODELS[model](data.num_classes))
+  served = _serving(data.num_classes, model, data_options)
+  return dataclasses.replace(data, model=served.model, reader=served.reader)
+
+
+def serving(inputs: task.Spec, weights: task.Weights, *, model: str | None = None,
+            **options: Any) -> task.Serving:
+  """The trained model of these weights; see registry.serving."""
+  del inputs  # The same for all.
+  model = checks.choice('model', model, MODELS, 'cnn_small')
+  return _serving(len(weights[-1]), model, options)
+
+
+def _serving(num_classes: int, model: str, recorded: Mapping[str, Any]) -> task.Serving:
+  return task.Serving(
+      model=MODELS[model](num_classes), inputs={'x': (np.dtype(np.uint8), SHAPE)},
+      reader=_sources.reader(SHAPE, num_classes, recorded))

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from tasks import checks
 from tasks import task
+from tasks.sources import further
 from tasks.sources import labelled
 from tasks.sources import open_source
 from tasks.sources import partition as partition_lib
@@ -122,6 +123,32 @@ class Sources:
       data = self._files(data_source, **given)
     return dataclasses.replace(data, name=self._task_name)
 
+  def reader(self, shape: tuple[int, ...], num_classes: int,
+             recorded: Mapping[str, Any]) -> task.Reader:
+    """The reader of further files; see task.Reader.
+
+    Args:
+      shape: Shape of the images.
+      num_classes: Number of classes of the model.
+      recorded: Options of the training.
+    """
+
+    def read(*, labelled: bool, **given: Any) -> task.ClientSource:
+      source, options = further.source_of(
+          recorded, given, lambda source: further.OF_ARRAYS if source == 'npz' else
+          self.options(source))
+      if source == 'npz':
+        of_arrays = further.reader(shape, np.dtype(np.uint8), num_classes)
+        return of_arrays(labelled=labelled, data_source=source, **options)
+      if source in self._own:
+        data = self._own[source](**options)
+      else:
+        options['num_classes'] = num_classes
+        data = self._files(source, shape, labelled, **options)
+      return further.joined([data.train, data.test], data.skips)
+
+    return read
+
   def load(self, *, data_source: str | None = None, **options: Any) -> Data:
     """Loads data from a source.
 
@@ -188,14 +215,16 @@ class Sources:
         parts, partition=partition, test_of_files=True,
         held_out_fraction=held_out_fraction, **of_partition), class_names=class_names)
 
-  def _files(self, data_source: str, *, image_field: str | None = None,
-             label_field: str | None = None, dark_ink: bool | None = None,
-             num_classes: int | None = None, class_names: Sequence[str] = (),
+  def _files(self, data_source: str, shape: Shape = None, has_labels: bool = True, *,
+             image_field: str | None = None, label_field: str | None = None,
+             dark_ink: bool | None = None, num_classes: int | None = None, class_names: Sequence[str] = (),
              held_out_fraction: float | None = None, **given: Any) -> Data:
     """Opens files of a format of open_source.
 
     Args:
       data_source: The format.
+      shape: Shape of the images; None for that of the task, or of the data.
+      has_labels: Whether to read labels; without, examples have no 'y'.
       image_field: Name of the images: integers in [0, 255] or floats in [0, 1].
         Defaults to 'image' for folders, 'x' for leaf, else 'pixels'.
       label_field: Name of the labels; 'label', or 'y' for leaf.
@@ -219,7 +248,7 @@ class Sources:
     default_image, default_label = _FIELDS.get(data_source, OFFICIAL_FIELDS)
     image, label = image_field or default_image, label_field or default_label
     raw = open_source.open_raw(
-        data_source, fields=fields(image, label, class_names), **given)
+        data_source, fields=fields(image, label, class_names)[:1 + has_labels], **given)
     if dark_ink is None:
       dark_ink = self._shape is not None and data_source == 'leaf'
       if self._shape is not None and data_source == 'sqlite' and (
@@ -230,7 +259,7 @@ class Sources:
         dark_ink = True
     train, test = (
         source and images(source, num_classes=num_classes, dark_ink=dark_ink,
-                          class_names=class_names, shape=self._shape)
+                          class_names=class_names, shape=shape or self._shape)
         for source in (raw.train, raw.test))
     if test is not None and test.element_spec != train.element_spec:
       raise ValueError('images of the test part must have the shape of the others, '
@@ -301,7 +330,7 @@ def images(source: task.ClientSource, *, num_classes: int, dark_ink: bool,
 
   Args:
     source: Source of the fields above. Images are integers in [0, 255] or floats in
-      [0, 1]; labels are scalars.
+      [0, 1]; labels are scalars. Without labels, the examples have none.
     num_classes: Labels must be below.
     dark_ink: Ink is near 0 and paper near the maximum, as in TFF's EMNIST; else
       the reverse, as in MNIST.
@@ -324,14 +353,17 @@ def images(source: task.ClientSource, *, num_classes: int, dark_ink: bool,
   elif found not in (shape, (math.prod(shape),), (*shape, 1)):
     raise ValueError(f'{where}: images must have the shape {list(shape)} or '
                      f'[{math.prod(shape)}], found {list(found)}')
-  if source.element_spec[LABEL][1] != ():
+  spec, has_labels = element_spec(shape), LABEL in source.element_spec
+  if not has_labels:
+    del spec['y']
+  elif source.element_spec[LABEL][1] != ():
     raise ValueError(f'{where}: labels must be one integer per example, found the '
                      f'shape {list(source.element_spec[LABEL][1])}')
   arrays, tensors = _conversions(
       dtype.kind == 'f', num_classes, dark_ink, class_names, shape)
   return records.MappedSource(
-      source, arrays, element_spec(shape),
-      convert_in_graph=None if class_names else tensors)
+      source, arrays, spec,
+      convert_in_graph=tensors if has_labels and not class_names else None)
 
 
 def _conversions(is_float: bool, num_classes: int, dark_ink: bool,
@@ -360,8 +392,9 @@ def _conversions(is_float: bool, num_classes: int, dark_ink: bool,
 
   def arrays(raw):
     pixels = raw[IMAGE].astype(pixel_type(raw[IMAGE].dtype))
-    labels = (checks.indices(LABEL, raw[LABEL], class_names) if class_names else
-              raw[LABEL].astype(np.int64))
+    labels = raw.get(LABEL, np.zeros(len(pixels), np.int64))
+    labels = (checks.indices(LABEL, labels, class_names) if class_names and LABEL in raw
+              else labels.astype(np.int64))
     good_pixels, good_labels = good(pixels, labels)
     if not good_pixels.all():
       bad = ~good_pixels
@@ -370,8 +403,8 @@ def _conversions(is_float: bool, num_classes: int, dark_ink: bool,
     if not good_labels.all():
       raise ValueError(f'{label_rule}, found {labels[~good_labels][0]} in example '
                        f'{np.argmin(good_labels)}')
-    x = ink(pixels, np.rint).astype(np.uint8)
-    return {'x': x.reshape([-1, *shape]), 'y': labels.astype(np.int32)}
+    x = ink(pixels, np.rint).astype(np.uint8).reshape([-1, *shape])
+    return {'x': x, 'y': labels.astype(np.int32)} if LABEL in raw else {'x': x}
 
   def tensors(raw):
     pixels = tf.cast(raw[IMAGE], pixel_type(raw[IMAGE].dtype.as_numpy_dtype))

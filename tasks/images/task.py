@@ -6,7 +6,9 @@ with its own sources and models.
 
 import dataclasses
 import functools
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Mapping, Sequence
+
+import numpy as np
 
 from tasks import checks
 from tasks import task
@@ -41,7 +43,23 @@ def build(*, model: str | None = None, **data_options: Any) -> task.Task:
   """
   model = checks.choice('model', model, MODELS, 'cnn_small')
   data = load(**data_options)
-  names = data.class_names or [str(i) for i in range(data.num_classes)]
-  network = MODELS[model](data.train.element_spec['x'][1], data.num_classes)
-  return dataclasses.replace(
-      data, model=network.as_model(functools.partial(_breakdown, names)))
+  served = _serving(data.train.element_spec['x'][1], data.num_classes, model,
+                    {**data_options, 'class_names': data.class_names})
+  return dataclasses.replace(data, model=served.model, reader=served.reader)
+
+
+def serving(inputs: task.Spec, weights: task.Weights, *, model: str | None = None,
+            **options: Any) -> task.Serving:
+  """The trained model of these weights; see registry.serving."""
+  model = checks.choice('model', model, MODELS, 'cnn_small')
+  return _serving(inputs['x'][1], len(weights[-1]), model, options)
+
+
+def _serving(shape: tuple[int, ...], num_classes: int, model: str,
+             recorded: Mapping[str, Any]) -> task.Serving:
+  names = recorded.get('class_names') or [str(i) for i in range(num_classes)]
+  return task.Serving(
+      inputs={'x': (np.dtype(np.uint8), shape)},
+      model=MODELS[model](shape, num_classes).as_model(
+          functools.partial(_breakdown, names)),
+      reader=_sources.reader(shape, num_classes, recorded))

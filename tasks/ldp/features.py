@@ -8,8 +8,9 @@ and kernels around some of them (Nystroem's map), in which a linear classifier i
 kernel machine.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import functools
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -96,6 +97,25 @@ def energies(images: np.ndarray) -> np.ndarray:
   return roots / np.linalg.norm(roots, axis=1, keepdims=True)
 
 
+def mapped(arrays: Mapping[str, Any], images: tf.Tensor) -> tf.Tensor:
+  """Computes `FeatureMap.transform` as a pure TensorFlow function.
+
+  Args:
+    arrays: `FeatureMap.arrays` of the map.
+    images: uint8 [n, height, width, channels].
+
+  Returns:
+    float32 [n, dimension], equal up to the last digits.
+  """
+  roots = tf.sqrt(_graph(*images.shape[1:])(images) + _FLOOR)
+  x = tf.math.l2_normalize(roots, axis=1, epsilon=0.0) - arrays['mean']
+  x, landmarks = tf.matmul(x, arrays['components']), arrays['landmarks']
+  distances = tf.maximum(
+      tf.reduce_sum(x**2, axis=1, keepdims=True) + tf.reduce_sum(landmarks**2, axis=1)
+      - 2.0 * tf.matmul(x, landmarks, transpose_b=True), 0.0)
+  return tf.matmul(tf.exp(-distances / arrays['bandwidth']), arrays['whitening'])
+
+
 def _squared_distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
   return np.maximum(
       np.sum(x**2, axis=1)[:, np.newaxis] + np.sum(y**2, axis=1) - 2 * x @ y.T, 0)
@@ -133,6 +153,13 @@ class FeatureMap:
     values, vectors = np.linalg.eigh(kernel)
     self._whitening = ((vectors / np.sqrt(np.maximum(values, _JITTER))) @ vectors.T
                       ).astype(np.float32)
+
+  @property
+  def arrays(self) -> dict[str, np.ndarray]:
+    """The parameters of the map by name, for `mapped`."""
+    return {'mean': self._mean, 'components': self._components,
+            'landmarks': self.landmarks, 'bandwidth': np.float32(self.bandwidth),
+            'whitening': self._whitening}
 
   def _projected(self, images: np.ndarray) -> np.ndarray:
     return (energies(images) - self._mean) @ self._components

@@ -41,10 +41,8 @@ class Network:
 
   @property
   def weight_names(self) -> tuple[str, ...]:
-    """Name of each of the weights: 'convolution_1/kernel', 'dense_2/bias'."""
-    return tuple(
-        f'{"convolution" if len(shape) == 4 else "dense"}_{number}/{array}'
-        for number, shape in enumerate(self.shapes, 1) for array in ('kernel', 'bias'))
+    """Name of each of the weights: 'convolution_0/kernel', 'output/bias'."""
+    return layers.weight_names(self.layers)
 
   def initial_weights(self, seed: int) -> list[np.ndarray]:
     """Float32 arrays: a kernel and its bias for each of the shapes."""
@@ -81,26 +79,49 @@ class Network:
       breakdown: The count of a confusion matrix -> the model's breakdown; None for
         none.
     """
+    return model_of_logits(
+        self.name, self.initial_weights, self.logits, weight_names=self.weight_names,
+        breakdown=breakdown)
 
-    def loss(weights, batch, seed):
-      return layers.softmax_cross_entropy(
-          self.logits(weights, batch['x'], seed), batch['y'])
 
-    def metrics(weights, batch, mask):
-      return layers.classification_metrics(
-          self.logits(weights, batch['x']), batch['y'], mask)
+def model_of_logits(
+    name: str, initial_weights: Callable[[int], list[np.ndarray]],
+    logits: Callable[..., tf.Tensor], *, weight_names: Sequence[str],
+    breakdown: Callable[[Callable], task.Breakdown] | None = None) -> task.Model:
+  """Builds the model of a classifier of records 'x'.
 
-    def count(weights, batch, mask):
-      return layers.class_counts(
-          self.logits(weights, batch['x']), batch['y'], mask, confusion=True)
+  Args:
+    name: Name of the model.
+    initial_weights: As in task.Model.
+    logits: (weights, x, seed=None) -> float32 [batch, classes].
+    weight_names: As in task.Model.
+    breakdown: As for `Network.as_model`.
+  """
 
-    def predict(weights, batch):
-      return layers.classification_outputs(self.logits(weights, batch['x']))
+  def loss(weights, batch, seed):
+    return layers.softmax_cross_entropy(logits(weights, batch['x'], seed), batch['y'])
 
-    return task.Model(
-        name=self.name, initial_weights=self.initial_weights, loss=loss,
-        metrics=metrics, breakdown=breakdown and breakdown(count), predict=predict,
-        weight_names=self.weight_names)
+  def metrics(weights, batch, mask):
+    return layers.classification_metrics(
+        logits(weights, batch['x']), batch['y'], mask)
+
+  def count(weights, batch, mask):
+    return layers.class_counts(
+        logits(weights, batch['x']), batch['y'], mask, confusion=True)
+
+  def predict(weights, batch):
+    return layers.classification_outputs(logits(weights, batch['x']))
+
+  return task.Model(
+      name=name, initial_weights=initial_weights, loss=loss, metrics=metrics,
+      breakdown=breakdown and breakdown(count), predict=predict,
+      weight_names=weight_names)
+
+
+def numbered(num_classes: int, count: Callable) -> task.Breakdown:
+  """The breakdown of classes that have numbers instead of names."""
+  return task.Breakdown(
+      kind='class', names=[str(i) for i in range(num_classes)], count=count)
 
 
 def to_float(x: Any) -> tf.Tensor:

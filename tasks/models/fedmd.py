@@ -5,7 +5,7 @@ vector of weights and the index of its architecture, so everything here is a
 pure function of such a vector. `register` adds further architectures.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 import math
 
 import numpy as np
@@ -49,6 +49,17 @@ class Architecture:
         count for shape in self._shapes for count in (math.prod(shape), shape[-1])]
     self.size = sum(self._sizes)
 
+  @property
+  def weight_names(self) -> tuple[str, ...]:
+    """Names of the arrays in the weight vector, in their order."""
+    return layers.weight_names(self.layers)
+
+  def arrays(self, weights: np.ndarray) -> list[np.ndarray]:
+    """The arrays in a weight vector, float32 [size]: a kernel and a bias by layer."""
+    parts = np.split(weights, np.cumsum(self._sizes)[:-1])
+    shapes = [each for shape in self._shapes for each in (shape, shape[-1:])]
+    return [part.reshape(shape) for part, shape in zip(parts, shapes)]
+
   def initial_weights(self, seed: int) -> np.ndarray:
     """Glorot's uniform weights and biases of zero; float32 [size]."""
     return np.concatenate([array.ravel() for array in layers.layer_weights(
@@ -80,6 +91,11 @@ class Architecture:
     parts = iter(tf.split(weights, self._sizes))
     arrays = (array for shape in self._shapes
               for array in (tf.reshape(next(parts), shape), next(parts)))
+    return self.logits_of_arrays(arrays, images)
+
+  def logits_of_arrays(self, arrays: Iterable, images: tf.Tensor) -> tf.Tensor:
+    """The same, from the arrays in the vector."""
+    arrays = iter(arrays)
     x = tf.cast(images, tf.float32) * (1.0 / 255.0) - 0.5
     return layers.dense(layers.apply(self.layers, arrays, x), *arrays)
 

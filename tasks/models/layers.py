@@ -6,6 +6,7 @@ by TFF, in a graph of many clients, or inside XLA. Images are NHWC. Recurrent
 layers are in text.py.
 """
 
+import collections
 from collections.abc import Iterator, Mapping, Sequence
 import itertools
 import math
@@ -268,6 +269,18 @@ class Dropout(NamedTuple):
 
 
 Layer = Shrink | Convolution | Hidden | Dropout
+
+
+def weight_names(hidden_layers: Sequence[Layer]) -> tuple[str, ...]:
+  """Names of the kernels and biases of these layers and of the output layer."""
+  counts, names = collections.Counter(), []
+  for layer in hidden_layers:
+    if isinstance(layer, (Convolution, Hidden)):
+      kind = type(layer).__name__.lower()
+      names.append(f'{kind}_{counts[kind]}')
+      counts[kind] += 1
+  return tuple(f'{name}/{array}' for name in (*names, 'output')
+               for array in ('kernel', 'bias'))
 
 
 def kernel_shapes(name: str, hidden_layers: Sequence[Layer],

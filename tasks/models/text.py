@@ -94,6 +94,16 @@ class Network:
       weights.append(layers.glorot_uniform(rng, width, self.tokens))
     return [*weights, layers.zeros(self.tokens)]
 
+  @property
+  def weight_names(self) -> tuple[str, ...]:
+    """Names of the weights, in the order of `initial_weights`."""
+    names = ['embedding']
+    for i in range(len(self.units)):
+      names += [f'lstm_{i}/{array}' for array in ('kernel', 'recurrent', 'bias')]
+      if self.projected:
+        names += [f'projection_{i}/kernel', f'projection_{i}/bias']
+    return (*names, *([] if self.tied else ['output/kernel']), 'output/bias')
+
   def logits(self, weights: task.Weights, tokens: tf.Tensor,
              positions: tf.Tensor) -> tf.Tensor:
     """Logits of the tokens that follow.
@@ -137,6 +147,9 @@ def next_token_model(name: str, network: Network, special: Special, *,
   constant length of a row: every token weighs the same, in short rows and long ones.
   Of the metrics, 'accuracy' is over tokens of the vocabulary proper, and
   'accuracy_all_tokens' over all except padding; so is 'loss', per token.
+
+  `predict` takes a row as the beginning of a text: it reads all its tokens and gives
+  the distribution of the one that comes after the last which is not padding.
 
   Args:
     name: As given to --model.
@@ -184,9 +197,18 @@ def next_token_model(name: str, network: Network, special: Special, *,
     logits, targets, _, proper = masked(weights, batch, mask)
     return layers.class_counts(logits, targets, proper, confusion=confusion)
 
+  def predict(weights, batch):
+    tokens = tf.cast(batch['tokens'], tf.int32)
+    rows, steps = tf.shape(tokens)[0], tokens.shape[1]
+    length = tf.reduce_sum(tf.cast(tf.not_equal(tokens, special.padding), tf.int32), 1)
+    # Of a row of padding alone, its first token.
+    last = tf.range(rows) * steps + tf.maximum(length - 1, 0)
+    return layers.classification_outputs(network.logits(weights, tokens, last))
+
   return task.Model(
       name=name, initial_weights=network.initial_weights, loss=loss,
-      metrics=metrics, evaluation_batch=128,
+      metrics=metrics, evaluation_batch=128, predict=predict,
+      weight_names=network.weight_names,
       breakdown=task.Breakdown(
           kind=kind, names=names, count=count, groups=groups or {}))
 

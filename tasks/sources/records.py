@@ -169,6 +169,7 @@ class Wrapping:
     self._source = source
     self.client_ids: Sequence[str] = source.client_ids
     self.element_spec: ElementSpec = source.element_spec
+    self.skips: task.Skips = getattr(source, 'skips', None) or task.Skips()
 
   def where(self, client_id: str) -> str:
     """The file and the client, for messages."""
@@ -251,6 +252,38 @@ class SubsetSource(Wrapping):
     if client_id not in self._known:
       raise ValueError(f'there is no client {client_id!r}')
     return self._source.examples(client_id)
+
+
+class JoinedSource:
+  """The clients of several raw sources; one that is in several has all its examples.
+
+  Implements tasks.task.ClientSource.
+  """
+
+  def __init__(self, sources: Sequence[task.ClientSource],
+               skips: task.Skips | None = None):
+    """Joins one source or more, whose fields are the same."""
+    self.skips = skips or task.Skips()
+    self._of_client: dict[str, list[task.ClientSource]] = {}
+    for source in sources:
+      for client in source.client_ids:
+        self._of_client.setdefault(client, []).append(source)
+    self.client_ids: Sequence[str] = tuple(self._of_client)
+    self.element_spec: ElementSpec = sources[0].element_spec
+
+  def where(self, client_id: str) -> str:
+    """The file and the client, for messages."""
+    return where(self._of_client[client_id][0], client_id)
+
+  def examples(self, client_id: str) -> dict[str, np.ndarray]:
+    """All examples of a client. Raises ValueError for an unknown client."""
+    if client_id not in self._of_client:
+      raise ValueError(f'there is no client {client_id!r}')
+    parts = [source.examples(client_id) for source in self._of_client[client_id]]
+    if len(parts) == 1:
+      return parts[0]
+    return {name: np.concatenate([part[name] for part in parts])
+            for name in self.element_spec}
 
 
 def where(source: task.ClientSource, client_id: str) -> str:

@@ -4,7 +4,7 @@ One client is one person: all rows in which --client_field has one value. Column
 encoded by what is publicly known of them; see tasks.tabular.columns.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import functools
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from tasks import checks
 from tasks import task
+from tasks.sources import further
 from tasks.sources import labelled
 from tasks.sources import open_source
 from tasks.sources import records
@@ -108,12 +109,53 @@ def _known_columns(public_bounds: str | None, public_sample: str | None,
   return columns_lib.choose(known, made_from=made_from, **choice)
 
 
-def _convert(columns: columns_lib.Columns, missing: str) -> Callable:
-  """Raw rows -> examples."""
+def _convert(columns: columns_lib.Columns, missing: str,
+             has_labels: bool = True) -> Callable:
+  """Raw rows -> examples, with labels or without."""
   def convert(raw: records.RawExamples) -> dict[str, np.ndarray]:
-    return {'x': columns.encode(raw, missing),
-            'y': columns.label.target(raw[columns.label.name])}
+    x = columns.encode(raw, missing)
+    if not has_labels:
+      return {'x': x}
+    return {'x': x, 'y': columns.label.target(raw[columns.label.name])}
   return convert
+
+
+def _serving(columns: columns_lib.Columns, model: str | None, missing: str,
+             recorded: Mapping[str, Any]) -> task.Serving:
+  """The trained model of columns; `recorded` are the options of the training."""
+  spec = element_spec(columns)
+
+  def known(source: str) -> Sequence[str]:
+    return ['num_clients'] if source == 'embedded' else [
+        name for name in open_source.options(source) if name != 'test_path']
+
+  def read(*, labelled: bool, **given: Any) -> task.ClientSource:
+    source, options = further.source_of(recorded, given, known)
+    if source == 'embedded':
+      raw = open_embedded(**options)
+      raw = further.joined([raw.train, raw.test], raw.skips)
+    else:
+      wanted = columns.fields if labelled else columns.fields[:-1]
+      raw = further.opened(source, wanted, **options)
+    return records.MappedSource(
+        raw, _convert(columns, missing, labelled),
+        spec if labelled else {'x': spec['x']})
+
+  return task.Serving(
+      model=models.build(model, columns), inputs={'x': spec['x']}, reader=read,
+      files={columns_lib.FILE: columns.dumps()})
+
+
+def serving(inputs: task.Spec, weights: task.Weights, *, model: str | None = None,
+            public_bounds: str | None = None, missing: str | None = None,
+            **options: Any) -> task.Serving:
+  """The trained model, by the columns that the run kept; see registry.serving."""
+  del inputs, weights
+  columns = None if public_bounds is None else columns_lib.read(public_bounds)
+  if not isinstance(columns, columns_lib.Columns):
+    raise ValueError(f'the run has no {columns_lib.FILE}, which its model needs')
+  missing = checks.choice('missing', missing, columns_lib.MISSING, columns_lib.ERROR)
+  return _serving(columns, model, missing, options)
 
 
 def element_spec(columns: columns_lib.Columns) -> records.ElementSpec:
@@ -184,7 +226,8 @@ def build(*, model: str | None = None, data_source: str | None = None,
   else:
     train, held_out = records.with_held_out(
         train, test, skips=raw.skips, held_out_fraction=held_out_fraction)
+  served = _serving(
+      columns, model, missing, {'data_source': data_source, **data_options})
   return task.Task(
-      name='tabular', model=models.build(model, columns), train=train,
-      held_out=held_out, privacy_unit=unit, skips=raw.skips,
-      files={columns_lib.FILE: columns.dumps()})
+      name='tabular', model=served.model, train=train, held_out=held_out,
+      privacy_unit=unit, skips=raw.skips, files=served.files, reader=served.reader)

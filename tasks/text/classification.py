@@ -5,7 +5,8 @@ preprocessing and the vocabulary of tasks.text.stackoverflow_tag. The text that 
 is divided by the play that a speech is from.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+import functools
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,9 @@ from tasks.text import stackoverflow_tag
 from tasks.text import stackoverflow_word
 
 SOURCES = tuple(sorted(('embedded', *open_source.FORMATS)))
+
+_SPEC = {'x': (np.dtype(np.int32), (stackoverflow_tag.MAX_WORDS,)),
+         'y': (np.dtype(np.int32), ())}
 
 # Name -> words where their number is not given, and root_scale, as in
 # stackoverflow_tag.MODELS.
@@ -57,7 +61,7 @@ def build_model(name: str, num_words: int, class_names: Sequence[str]) -> task.M
 
   return task.Model(
       name=name, initial_weights=initial_weights, loss=loss, metrics=metrics,
-      evaluation_batch=256, weight_names=('dense/kernel', 'dense/bias'),
+      evaluation_batch=256, weight_names=('output/kernel', 'output/bias'),
       breakdown=task.Breakdown(kind='class', names=class_names, count=count),
       predict=lambda weights, batch: layers.classification_outputs(
           logits(weights, batch)))
@@ -115,25 +119,57 @@ def build(*, model: str | None = None, label_field: str | None = None,
     raise ValueError('data_source embedded does not use label_field')
   posts = stackoverflow_word.Posts(
       text_field=text_field, privacy_unit='one client of the files',
-      more_fields=[records.Field(name='label', source_name=label_field,
-                                 kind=records.CATEGORY)],
+      more_fields=[_label(label_field)],
       data_source=data_source, **data_options)
   words = posts.vocabulary(
       vocabulary, MODELS[model][0] if vocabulary_size is None else vocabulary_size)
 
-  def convert(raw: records.RawExamples) -> dict[str, np.ndarray]:
-    x = np.zeros([len(raw['text']), stackoverflow_tag.MAX_WORDS], np.int32)
-    for row, text in enumerate(raw['text']):
-      known = words.known_numbers(
-          word for sentence in posts.sentences(text) for word in sentence.split(' '))
-      known = known[:stackoverflow_tag.MAX_WORDS]
-      x[row, :len(known)] = known
-    y = checks.indices(label_field or 'label', raw['label'], names)
-    return {'x': x, 'y': y.astype(np.int32)}
-
+  recorded = {**data_options, 'data_source': data_source, 'text_field': text_field,
+              'label_field': label_field}
+  served = _serving(words, model, names, recorded)
+  field = stackoverflow_word.field_of_text(data_source, text_field)
   return posts.build_task(
-      'text_classification', build_model(model, len(words.words), names), words,
-      convert, {'x': (np.dtype(np.int32), (stackoverflow_tag.MAX_WORDS,)),
-                'y': (np.dtype(np.int32), ())},
+      'text_classification', served,
+      lambda raw: _examples(raw, field, True, words, names), _SPEC,
       max_examples_per_client=max_examples_per_client,
       max_test_examples=max_test_examples)
+
+
+def _label(name: str | None) -> records.Field:
+  return records.Field(name='label', source_name=name, kind=records.CATEGORY)
+
+
+def _examples(raw: records.RawExamples, field: str, labelled: bool,
+              vocabulary: stackoverflow_word.Vocabulary,
+              names: Sequence[str]) -> dict[str, np.ndarray]:
+  """An example for each text."""
+  x = np.zeros([len(raw['text']), stackoverflow_tag.MAX_WORDS], np.int32)
+  sentences = stackoverflow_word.sentences_of(field)
+  for row, text in enumerate(raw['text']):
+    known = vocabulary.known_numbers(
+        word for sentence in sentences(text) for word in sentence.split(' '))
+    known = known[:stackoverflow_tag.MAX_WORDS]
+    x[row, :len(known)] = known
+  if not labelled:
+    return {'x': x}
+  return {'x': x, 'y': checks.indices('label', raw['label'], names).astype(np.int32)}
+
+
+def _serving(vocabulary: stackoverflow_word.Vocabulary, model: str,
+             names: Sequence[str], recorded: Mapping[str, Any]) -> task.Serving:
+  return stackoverflow_word.serving_of(
+      vocabulary, build_model(model, len(vocabulary.words), names), _SPEC,
+      text_data.reader(
+          stackoverflow_word.OFFICIAL, stackoverflow_word.field_of_text,
+          functools.partial(_examples, vocabulary=vocabulary, names=names), _SPEC,
+          recorded, label_field=_label))
+
+
+def serving(inputs: task.Spec, weights: task.Weights, *, vocabulary: str | None = None,
+            model: str | None = None, num_classes: int | None = None,
+            class_names: Sequence[str] | None = None, **options: Any) -> task.Serving:
+  """The trained model, by the vocabulary that the run kept; see registry.serving."""
+  del inputs, weights
+  model = checks.choice('model', model, MODELS, 'logistic_small')
+  names = _class_names(options.get('data_source', 'embedded'), num_classes, class_names)
+  return _serving(stackoverflow_word.kept_vocabulary(vocabulary), model, names, options)

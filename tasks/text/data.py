@@ -10,6 +10,7 @@ import numpy as np
 from tasks import checks
 from tasks import official as official_files
 from tasks import task
+from tasks.sources import further
 from tasks.sources import open_source
 from tasks.sources import records
 
@@ -196,6 +197,54 @@ def load(official: official_files.File, *, fields: Sequence[records.Field],
   if data_source == 'embedded':
     return _embedded(fields, **given)
   return _official(official, fields, privacy_unit, **given)
+
+
+def reader(
+    official: official_files.File, text_field: Callable[[str, str | None], str],
+    convert: Callable[[records.RawExamples, str, bool], Mapping[str, np.ndarray]],
+    element_spec: records.ElementSpec, recorded: Mapping[str, Any],
+    more_fields: Sequence[records.Field] = (),
+    label_field: Callable[[str | None], records.Field] | None = None) -> task.Reader:
+  """The reader of further files; see task.Reader.
+
+  Args:
+    official: TFF's file of the task.
+    text_field: (data source, name that is given or None) -> name of the text's field.
+    convert: (raw records, name of the text's field, whether the examples are labelled)
+      -> examples.
+    element_spec: Element spec of labelled examples.
+    recorded: Options of the training.
+    more_fields: Further fields to read.
+    label_field: Name that is given, or None -> field of the label, which is read if
+      examples are labelled; None if there is none.
+  """
+  own = ['text_field', *(['label_field'] if label_field else [])]
+
+  def known(source: str) -> Sequence[str]:
+    if source not in open_source.FORMATS:
+      return [*own, 'num_clients' if source == 'embedded' else 'cache_dir']
+    return [*own, *(name for name in open_source.options(source)
+                    if name != 'test_path')]
+
+  def read(*, labelled: bool, **given: Any) -> task.ClientSource:
+    source, options = further.source_of(recorded, given, known)
+    name = text_field(source, options.pop('text_field', None))
+    fields = [records.Field(name='text', source_name=name, kind=records.TEXT),
+              *more_fields]
+    of_label = options.pop('label_field', None)
+    if label_field and labelled:
+      fields.append(label_field(of_label))
+    if source in open_source.FORMATS:
+      raw = further.opened(source, fields, **options)
+    else:
+      data = load(
+          official, fields=fields, privacy_unit='', data_source=source, **options)
+      raw = further.joined([data.population, data.others, data.test], data.skips)
+    spec = {feature: of for feature, of in element_spec.items()
+            if labelled or feature != 'y'}
+    return records.MappedSource(raw, lambda raw: convert(raw, name, labelled), spec)
+
+  return read
 
 
 def build_task(

@@ -57,7 +57,7 @@ def build_model(name: str) -> task.Model:
       kind='character', names=_SPECIAL.names(names), confusion=True, groups=groups)
 
 
-def character_rows(text: str, length: int) -> np.ndarray:
+def character_rows(text: str, length: int, ended: bool = True) -> np.ndarray:
   """Tokens of a text's characters in rows, as TFF's preprocessing has them.
 
   The text between the tokens of its beginning and its end is padded to a multiple
@@ -66,6 +66,7 @@ def character_rows(text: str, length: int) -> np.ndarray:
   Args:
     text: What is not ASCII is not in the vocabulary.
     length: Characters that are predicted in a row.
+    ended: Whether the text ends; else its last row ends with its last character.
 
   Returns:
     uint8 [rows, length + 1].
@@ -74,9 +75,11 @@ def character_rows(text: str, length: int) -> np.ndarray:
   known = codes < 128
   middle = np.where(known, _TABLE[np.where(known, codes, 0)],
                     _SPECIAL.out_of_vocabulary)
-  count = len(codes) + 2
+  count = len(codes) + 1 + ended
   rows = np.zeros(-(-count // (length + 1)) * (length + 1), np.uint8)
-  rows[0], rows[1:count - 1], rows[count - 1] = _SPECIAL.begin, middle, _SPECIAL.end
+  rows[0], rows[1:1 + len(codes)] = _SPECIAL.begin, middle
+  if ended:
+    rows[count - 1] = _SPECIAL.end
   return rows.reshape([-1, length + 1])
 
 
@@ -132,17 +135,9 @@ def build(*, model: str | None = None, sequence_length: int = 80,
   Raises:
     ValueError: On an unknown model, an option out of range, and bad data.
   """
-  model = checks.choice('model', model, MODELS, 'lstm_small')
-  checks.integer('sequence_length', sequence_length, 1)
-  if text_field is None:
-    is_official = data_options.get('data_source') == 'official'
-    text_field = 'snippets' if is_official else 'text'
-
-  def convert(raw: records.RawExamples) -> dict[str, np.ndarray]:
-    rows = [character_rows(text, sequence_length)
-            for text in raw['text']]
-    empty = np.zeros([0, sequence_length + 1], np.uint8)
-    return {'tokens': np.concatenate([empty, *rows])}
+  served = serving(
+      {}, [], model=model, sequence_length=sequence_length, text_field=text_field,
+      **data_options)
 
   def convert_in_graph(raw):
     return {'tokens': _rows_in_graph(raw['text'], sequence_length)}
@@ -150,10 +145,37 @@ def build(*, model: str | None = None, sequence_length: int = 80,
   data = text_data.load(
       OFFICIAL, privacy_unit='one role of a play',
       fields=[records.Field(
-          name='text', source_name=text_field, kind=records.TEXT)],
+          name='text', kind=records.TEXT,
+          source_name=_text_field(data_options.get('data_source'), text_field))],
       **data_options)
   return text_data.build_task(
-      'shakespeare', build_model(model), data, convert,
-      {'tokens': (np.dtype(np.uint8), (sequence_length + 1,))},
-      max_examples_per_client=max_examples_per_client,
+      'shakespeare', served.model, data,
+      lambda raw: _examples(raw, sequence_length), served.inputs,
+      max_examples_per_client=max_examples_per_client, reader=served.reader,
       max_test_examples=max_test_examples, convert_in_graph=convert_in_graph)
+
+
+def _text_field(data_source: str | None, text_field: str | None) -> str:
+  return text_field or ('snippets' if data_source == 'official' else 'text')
+
+
+def _examples(raw: records.RawExamples, length: int,
+              ended: bool = True) -> dict[str, np.ndarray]:
+  rows = [character_rows(text, length, ended) for text in raw['text']]
+  return {'tokens': np.concatenate([np.zeros([0, length + 1], np.uint8), *rows])}
+
+
+def serving(inputs: task.Spec, weights: task.Weights, *, model: str | None = None,
+            sequence_length: int = 80, **options: Any) -> task.Serving:
+  """The trained model, by the options of its task; see registry.serving.
+
+  Rows of a text that is read without labels go on: they have no token of its end.
+  """
+  del inputs, weights
+  model = checks.choice('model', model, MODELS, 'lstm_small')
+  checks.integer('sequence_length', sequence_length, 1)
+  inputs = {'tokens': (np.dtype(np.uint8), (sequence_length + 1,))}
+  return task.Serving(
+      model=build_model(model), inputs=inputs, reader=text_data.reader(
+          OFFICIAL, _text_field, recorded=options, element_spec=inputs,
+          convert=lambda raw, _, labelled: _examples(raw, sequence_length, labelled)))

@@ -7,7 +7,8 @@ is the fraction of posts whose highest-scoring tag is right. A tag that all tagg
 posts have ('java', in posts about Java) is left out.
 """
 
-from typing import Any
+import functools
+from typing import Any, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -16,12 +17,15 @@ from tasks import checks
 from tasks import task
 from tasks.models import layers
 from tasks.sources import records
+from tasks.text import data as text_data
 from tasks.text import stackoverflow_word
 
 # A post is cut to this many words of the vocabulary. No post has more than 5 tags.
 MAX_WORDS = 128
 MAX_TAGS = 5
 _TOP = 5
+_SPEC = {'x': (np.dtype(np.int32), (MAX_WORDS,)),
+         'y': (np.dtype(np.int32), (MAX_TAGS,))}
 
 # Name -> words and tags where their numbers are not given, root_scale and first_bias.
 # logistic is the model of arXiv 2003.00295: 5,000,500 parameters. Its gradient is
@@ -44,6 +48,7 @@ def build_model(name: str, vocabulary: stackoverflow_word.Vocabulary) -> task.Mo
 
   `root_scale` multiplies the square roots of the words' frequencies, which are used
   instead of them; None uses the frequencies. `first_bias` is the initial bias.
+  'probabilities' of `predict` are those of each tag alone; 'class' is the likeliest.
   """
   *_, root_scale, first_bias = MODELS[name]
   num_words, num_tags = len(vocabulary.words), len(vocabulary.labels)
@@ -53,10 +58,13 @@ def build_model(name: str, vocabulary: stackoverflow_word.Vocabulary) -> task.Mo
     return [layers.glorot_uniform(rng, num_words, num_tags),
             np.full(num_tags, first_bias, np.float32)]
 
+  def score(weights, x):
+    """Logits, float32 [batch, tags]."""
+    return layers.dense(frequencies(x, num_words, root_scale), *weights)
+
   def read(weights, batch):
     """Logits and truth, float32 [batch, tags]."""
-    words = frequencies(batch['x'], num_words, root_scale)
-    return layers.dense(words, *weights), _counts(batch['y'], num_tags)
+    return score(weights, batch['x']), _counts(batch['y'], num_tags)
 
   def losses(logits, truth):
     return tf.reduce_sum(tf.nn.sigmoid_cross_entropy_with_logits(
@@ -93,9 +101,15 @@ def build_model(name: str, vocabulary: stackoverflow_word.Vocabulary) -> task.Mo
             'right': tf.reduce_sum(first * true_tags, axis=0),
             'predicted': tf.reduce_sum(first * tagged, axis=0)}
 
+  def predict(weights, batch):
+    logits = score(weights, batch['x'])
+    return {'class': tf.argmax(logits, axis=1, output_type=tf.int32),
+            'probabilities': tf.sigmoid(logits)}
+
   return task.Model(
       name=name, initial_weights=initial_weights, loss=loss, metrics=metrics,
-      headline='recall_at_5', evaluation_batch=256,
+      headline='recall_at_5', evaluation_batch=256, predict=predict,
+      weight_names=('output/kernel', 'output/bias'),
       breakdown=task.Breakdown(
           kind='tag', names=vocabulary.labels, count=count, guesses=_TOP))
 
@@ -155,24 +169,43 @@ def build(*, model: str | None = None, vocabulary: str | None = None,
       vocabulary, num_words if vocabulary_size is None else vocabulary_size,
       num_tags if num_labels is None else num_labels)
 
-  def convert(raw: records.RawExamples) -> dict[str, np.ndarray]:
-    # Posts whose tags are unknown are no examples.
-    posts_with_tags = [
-        (f'{title} {text}' if title else text, tags.split('|'))
-        for text, title, tags in zip(raw['text'], raw['title'], raw['tags'])
-        if tags]
-    x = np.zeros([len(posts_with_tags), MAX_WORDS], np.int32)
-    y = np.zeros([len(posts_with_tags), MAX_TAGS], np.int32)
-    for row, (text, tags) in enumerate(posts_with_tags):
-      known = [number for sentence in posts.sentences(text)
-               for number in words.known_numbers(sentence.split(' '))][:MAX_WORDS]
-      labels = words.label_numbers(tags)[:MAX_TAGS]
-      x[row, :len(known)], y[row, :len(labels)] = known, labels
-    return {'x': x, 'y': y}
-
+  served = _serving(words, model, {**data_options, 'text_field': text_field})
+  field = stackoverflow_word.field_of_text(data_options.get('data_source'), text_field)
   return posts.build_task(
-      'stackoverflow_tag', build_model(model, words), words, convert,
-      {'x': (np.dtype(np.int32), (MAX_WORDS,)),
-       'y': (np.dtype(np.int32), (MAX_TAGS,))},
-      max_examples_per_client=max_examples_per_client,
+      'stackoverflow_tag', served, lambda raw: _examples(raw, field, True, words),
+      _SPEC, max_examples_per_client=max_examples_per_client,
       max_test_examples=max_test_examples)
+
+
+def _examples(raw: records.RawExamples, field: str, labelled: bool,
+              vocabulary: stackoverflow_word.Vocabulary) -> dict[str, np.ndarray]:
+  """An example for each post; posts whose tags are unknown have no labels."""
+  posts = [(f'{title} {text}' if title else text, tags.split('|'))
+           for text, title, tags in zip(raw['text'], raw['title'], raw['tags'])
+           if tags or not labelled]
+  x = np.zeros([len(posts), MAX_WORDS], np.int32)
+  y = np.zeros([len(posts), MAX_TAGS], np.int32)
+  sentences = stackoverflow_word.sentences_of(field)
+  for row, (text, tags) in enumerate(posts):
+    known = [number for sentence in sentences(text)
+             for number in vocabulary.known_numbers(sentence.split(' '))][:MAX_WORDS]
+    labels = vocabulary.label_numbers(tags)[:MAX_TAGS]
+    x[row, :len(known)], y[row, :len(labels)] = known, labels
+  return {'x': x, 'y': y} if labelled else {'x': x}
+
+
+def _serving(vocabulary: stackoverflow_word.Vocabulary, model: str,
+             recorded: Mapping[str, Any]) -> task.Serving:
+  return stackoverflow_word.serving_of(
+      vocabulary, build_model(model, vocabulary), _SPEC, text_data.reader(
+          stackoverflow_word.OFFICIAL, stackoverflow_word.field_of_text,
+          functools.partial(_examples, vocabulary=vocabulary), _SPEC, recorded,
+          stackoverflow_word.TAG_FIELDS))
+
+
+def serving(inputs: task.Spec, weights: task.Weights, *, vocabulary: str | None = None,
+            model: str | None = None, **options: Any) -> task.Serving:
+  """The trained model, by the vocabulary that the run kept; see registry.serving."""
+  del inputs, weights
+  model = checks.choice('model', model, MODELS, 'logistic_small')
+  return _serving(stackoverflow_word.kept_vocabulary(vocabulary), model, options)

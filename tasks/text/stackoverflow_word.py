@@ -18,7 +18,7 @@ import json
 import os
 import pathlib
 import re
-from typing import Any, Iterable, Mapping, Sequence
+from typing import Any, Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -65,6 +65,21 @@ MODELS = {
     'lstm_670': (10_000, dict(embedding=96, units=(670,))),
     'lstm_small': (1_000, dict(embedding=32, units=(64,), tied=True)),
 }
+
+
+# What posts with tags have besides their text.
+TAG_FIELDS = [records.Field(name=name, kind=records.TEXT, optional=True)
+              for name in ('tags', 'title')]
+
+
+def field_of_text(data_source: str | None, text_field: str | None) -> str:
+  """The field of the text: the one given, or 'text', and 'tokens' in TFF's file."""
+  return text_field or ('tokens' if data_source == 'official' else 'text')
+
+
+def sentences_of(field: str) -> Callable[[str], list[str]]:
+  """Text of a field -> its sentences; that of the field 'tokens' is one as it is."""
+  return sentences if field != 'tokens' else lambda text: [text] if text else []
 
 
 def sentences(text: str) -> list[str]:
@@ -131,21 +146,24 @@ class Vocabulary:
     return sorted({self._label_numbers[label] for label in labels
                    if label in self._label_numbers})
 
-  def sentence_row(self, sentence: str, length: int) -> np.ndarray:
+  def sentence_row(self, sentence: str, length: int,
+                   ended: bool = True) -> np.ndarray:
     """Tokens of a sentence's words in a row, as TFF's preprocessing has them.
 
     Args:
       sentence: Tokens separated by spaces.
       length: What is longer is cut off, and then has no end token.
+      ended: Whether the sentence ends. Else it has no end token, and of what is longer
+        the last words stay.
 
     Returns:
       int32 [length + 1], with the token of the beginning, padded.
     """
-    special = self.special
+    special, words = self.special, sentence.split(' ')
     words = [self._word_numbers.get(word, special.out_of_vocabulary)
-             for word in sentence.split(' ')[:length]]
+             for word in (words[:length] if ended else words[-length:])]
     row = np.zeros(length + 1, np.int32)
-    tokens = [special.begin, *words, special.end][:length + 1]
+    tokens = [special.begin, *words, *[special.end] * ended][:length + 1]
     row[:len(tokens)] = tokens
     return row
 
@@ -223,15 +241,11 @@ class Posts:
     self._is_official = data_source == 'official'
     self._cache_dir = data_options.get('cache_dir')
     self._with_tags = with_tags
-    if text_field is None:
-      text_field = 'tokens' if self._is_official else 'text'
-    self.sentences = sentences if text_field != 'tokens' else (
-        lambda text: [text] if text else [])
-    fields = [records.Field(
-        name='text', source_name=text_field, kind=records.TEXT)]
+    name = field_of_text(data_source, text_field)
+    self.sentences = sentences_of(name)
+    fields = [records.Field(name='text', source_name=name, kind=records.TEXT)]
     if with_tags:
-      fields += [records.Field(name=name, kind=records.TEXT, optional=True)
-                 for name in ('tags', 'title')]
+      fields += TAG_FIELDS
     self.data = text_data.load(
         OFFICIAL, fields=[*fields, *more_fields], privacy_unit=privacy_unit,
         data_source=data_source, **data_options)
@@ -311,15 +325,30 @@ class Posts:
         labels=most_frequent(labels, num_labels),
         made_from=TRAINING_CLIENTS)
 
-  def build_task(self, name: str, model: task.Model,
-                 vocabulary: Vocabulary, convert: text_data.Convert,
-                 element_spec: records.ElementSpec, **limits: int | None) -> task.Task:
+  def build_task(self, name: str, served: task.Serving,
+                 convert: text_data.Convert, element_spec: records.ElementSpec,
+                 **limits: int | None) -> task.Task:
     """Builds the task of a vocabulary; see text_data.build_task."""
-    public = vocabulary.made_from == PUBLIC
     return text_data.build_task(
-        name, model, self.data, convert, element_spec,
-        files={VOCABULARY_FILE: vocabulary.dumps()},
-        warnings=() if public else (OUTSIDE,), **limits)
+        name, served.model, self.data, convert, element_spec, files=served.files,
+        warnings=served.not_private, not_private=served.not_private,
+        reader=served.reader, **limits)
+
+
+def serving_of(vocabulary: Vocabulary, model: task.Model,
+               element_spec: records.ElementSpec, reader: task.Reader) -> task.Serving:
+  """The trained model of a vocabulary, which goes wherever the model goes."""
+  return task.Serving(
+      model=model, reader=reader, files={VOCABULARY_FILE: vocabulary.dumps()},
+      inputs={name: spec for name, spec in element_spec.items() if name != 'y'},
+      not_private=() if vocabulary.made_from == PUBLIC else (OUTSIDE,))
+
+
+def kept_vocabulary(path: str | None) -> Vocabulary:
+  """The vocabulary that a run kept. Raises ValueError."""
+  if path is None:
+    raise ValueError(f'the run has no {VOCABULARY_FILE}, which its model needs')
+  return read_vocabulary(path)
 
 
 def build_model(name: str, vocabulary: Vocabulary) -> task.Model:
@@ -359,14 +388,40 @@ def build(*, model: str | None = None, vocabulary: str | None = None,
   words = posts.vocabulary(
       vocabulary, MODELS[model][0] if vocabulary_size is None else vocabulary_size)
 
-  def convert(raw: records.RawExamples) -> dict[str, np.ndarray]:
-    rows = [words.sentence_row(sentence, sequence_length)
-            for text in raw['text'] for sentence in posts.sentences(text)]
-    # A client may have no sentence.
-    return {'tokens': np.array(rows, np.int32).reshape([-1, sequence_length + 1])}
-
+  served = _serving(words, model, sequence_length, {
+      **data_options, 'text_field': text_field})
+  field = field_of_text(data_options.get('data_source'), text_field)
   return posts.build_task(
-      'stackoverflow_word', build_model(model, words), words, convert,
-      {'tokens': (np.dtype(np.int32), (sequence_length + 1,))},
+      'stackoverflow_word', served,
+      lambda raw: _examples(raw, field, True, words, sequence_length), served.inputs,
       max_examples_per_client=max_examples_per_client,
       max_test_examples=max_test_examples)
+
+
+def _examples(raw: records.RawExamples, field: str, ended: bool,
+              vocabulary: Vocabulary, length: int) -> dict[str, np.ndarray]:
+  """An example for each sentence."""
+  rows = [vocabulary.sentence_row(sentence, length, ended)
+          for text in raw['text'] for sentence in sentences_of(field)(text)]
+  # A client may have no sentence.
+  return {'tokens': np.array(rows, np.int32).reshape([-1, length + 1])}
+
+
+def _serving(vocabulary: Vocabulary, model: str, length: int,
+             recorded: Mapping[str, Any]) -> task.Serving:
+  spec = {'tokens': (np.dtype(np.int32), (length + 1,))}
+  convert = functools.partial(_examples, vocabulary=vocabulary, length=length)
+  return serving_of(vocabulary, build_model(model, vocabulary), spec, text_data.reader(
+      OFFICIAL, field_of_text, convert, spec, recorded))
+
+
+def serving(inputs: task.Spec, weights: task.Weights, *, vocabulary: str | None = None,
+            model: str | None = None, sequence_length: int = 20,
+            **options: Any) -> task.Serving:
+  """The trained model, by the vocabulary that the run kept; see registry.serving.
+
+  Sentences that are read without labels go on: they have no token of their end.
+  """
+  del inputs, weights
+  model = checks.choice('model', model, MODELS, 'lstm_small')
+  return _serving(kept_vocabulary(vocabulary), model, sequence_length, options)

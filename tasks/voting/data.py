@@ -71,19 +71,21 @@ def digits_domain(folder: str | os.PathLike[str], domain: str, size: int,
   return parts.train, parts.test
 
 
+def roots(name: str, x: np.ndarray) -> np.ndarray:
+  """Square roots of the frequencies in counts [n, d], float32."""
+  if x.ndim != 2:
+    raise ValueError(f'{name} must be [images, words], found {list(x.shape)}')
+  x = x.astype(np.float32)
+  labelled.check_each(name, x, (x >= 0) & (x < np.inf), 'finite and at least 0')
+  return np.sqrt(x / np.maximum(x.sum(axis=1, keepdims=True), 1.0))
+
+
 def office_caltech(path: str | os.PathLike[str]) -> dict[str, labelled.Labelled]:
   """Reads SURF features by domain: square roots of frequencies, float32 [n, 800].
 
   Every vector of roots has length 1, and distances are those of Hellinger, which
   suit counts better. An image's features follow from that image alone.
   """
-  def roots(name, x):
-    if x.ndim != 2:
-      raise ValueError(f'{name} must be [images, words], found {list(x.shape)}')
-    x = x.astype(np.float32)
-    labelled.check_each(name, x, (x >= 0) & (x < np.inf), 'finite and at least 0')
-    return np.sqrt(x / np.maximum(x.sum(axis=1, keepdims=True), 1.0))
-
   arrays = labelled.arrays(
       path, [f'{domain}_{kind}' for domain in OFFICE_DOMAINS for kind in 'xy'])
   return {domain: labelled.checked(path, arrays, f'{domain}_x', f'{domain}_y',

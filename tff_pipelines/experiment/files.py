@@ -22,6 +22,8 @@ SUMMARY = 'summary.json'
 METRICS = 'metrics.csv'
 REPORT = 'report.txt'
 FIGURE = 'progress.png'
+# Paths of the data of the latest start, which no configuration has: they may change.
+PATHS = 'paths.json'
 
 
 def _write(path: pathlib.Path, write: Callable[[BinaryIO], Any]) -> None:
@@ -41,6 +43,11 @@ def _write(path: pathlib.Path, write: Callable[[BinaryIO], Any]) -> None:
 def write_atomically(path: pathlib.Path, text: str) -> None:
   """Writes a text file so that it is seen complete or not at all."""
   _write(path, lambda file: file.write(text.encode('utf-8')))
+
+
+def write_bytes(path: pathlib.Path, content: bytes) -> None:
+  """Writes a file so that it is seen complete or not at all."""
+  _write(path, lambda file: file.write(content))
 
 
 def write_json(path: pathlib.Path, value: Any) -> None:
@@ -135,6 +142,15 @@ def read_configuration(folder: pathlib.Path) -> dict[str, Any] | None:
     return None
   try:
     return json.loads(path.read_text(encoding='utf-8'))
+  except ValueError as error:
+    raise ValueError(f'{path} is damaged: {error}') from error
+
+
+def read_paths(folder: pathlib.Path) -> dict[str, str]:
+  """The paths of its data that a run recorded, by setting."""
+  path = folder / PATHS
+  try:
+    return json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
   except ValueError as error:
     raise ValueError(f'{path} is damaged: {error}') from error
 

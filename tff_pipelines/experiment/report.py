@@ -19,6 +19,7 @@ from tff_pipelines.accounting import caveats as caveats_lib
 from tff_pipelines.accounting import decimals
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import guarantee as guarantee_lib
+from tff_pipelines.experiment import models
 
 VERSION = 2
 LABELS_FIGURE = 'clients.png'
@@ -148,6 +149,8 @@ class Outcome:
     figures: Name of a file -> function that draws it into a path.
     files: Further files that the run wrote.
     next: The command to do next; None for the account of the ledger.
+    trained: Folder, relative to that of the run ('' for itself) -> the trained model
+      that is kept in it.
   """
 
   result: str
@@ -159,6 +162,7 @@ class Outcome:
       default_factory=dict)
   files: Sequence[str] = ()
   next: str | None = None
+  trained: Mapping[str, models.Trained] = dataclasses.field(default_factory=dict)
 
 
 def validate_summary(summary: Mapping[str, Any]) -> None:
@@ -294,7 +298,10 @@ def report_lines(guarantee: guarantee_lib.Guarantee, outcome: Outcome,
   """The report on the terminal, at the end."""
   epsilon, *more = guarantee.lines()
   written = (
-      files.REPORT, files.SUMMARY, files.LEDGER, *outcome.files, *outcome.figures)
+      files.REPORT, files.SUMMARY, files.LEDGER,
+      *dict.fromkeys(name.partition('/')[0] or models.ARRAYS
+                     for name in outcome.trained),
+      *outcome.files, *outcome.figures)
   account = ('python -m tff_pipelines.account '
              f'--ledger={folder_name(folder)}/{files.LEDGER}')
   entries = [

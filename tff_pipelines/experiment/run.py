@@ -1,8 +1,8 @@
 """One experiment for all families: settings, task, plan, rounds, report.
 
 A family subclasses `Experiment` and adds what is its own; the folder, the configuration
-check, the ledger's header, the context, the loop of commits, summary, report and figures
-are here.
+check, the ledger's header, the context, the loop of commits, the files of the trained
+model, summary, report and figures are here.
 """
 
 import abc
@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import guarantee as guarantee_lib
+from tff_pipelines.experiment import models
 from tff_pipelines.experiment import records as records_lib
 from tff_pipelines.experiment import report
 from tff_pipelines.experiment import rounds as rounds_lib
@@ -105,6 +106,26 @@ class Experiment(abc.ABC):
       last: The last state of rounds; the `ChargedRecords` of charged steps.
     """
 
+  def serving(self, trained: models.Trained) -> Any:
+    """The tasks.task.Serving of a model that a run of this family trained.
+
+    Built without the data of the training where that is possible.
+
+    Raises:
+      ValueError: If the family trains no model, or the model is of other settings.
+    """
+    raise ValueError(f'a run of {self.family} trains no model')
+
+  def evaluate(self, task: Any,
+               trained: models.Trained) -> Mapping[str, Mapping[str, float | None]]:
+    """Held-out set of the run -> metric -> value, as in the summary of the run.
+
+    Args:
+      task: From `build_task`.
+      trained: The model that the run trained.
+    """
+    raise ValueError(f'a run of {self.family} trains no model')
+
   def planned_rounds(self, plan: guarantee_lib.Plan) -> int:
     """Number of rounds that the plan is printed for."""
     return 1
@@ -135,6 +156,7 @@ class Experiment(abc.ABC):
         'version': _VERSION, 'family': self.family,
         'settings': self.settings.configuration(), 'identity': identity,
         'plan': plan.configuration()}, resume=self.settings.resume)
+    files.write_json(self.folder / files.PATHS, self.settings.paths())
     self.keep(task)
     planned = plan.guarantee(self.planned_rounds(plan))
     print('\n'.join(report.plan_lines(description, planned, self.folder)), flush=True)
@@ -189,6 +211,8 @@ class Experiment(abc.ABC):
     summary = report.summary_of(
         self.family, guarantee, outcome, caveats, rounds=rounds,
         starts=records.starts, configuration=records.configuration_hash)
+    for name, trained in outcome.trained.items():
+      trained.write(self.folder / name)
     files.write_json(self.folder / files.SUMMARY, summary)
     for name, draw in outcome.figures.items():
       draw(self.folder / name)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import functools
 import operator
+import os
 import textwrap
 import types
 import typing
@@ -285,6 +286,13 @@ class Settings:
     return {name: _json(getattr(self, name))
             for name, field in declared(type(self)).items() if not field.free}
 
+  def paths(self) -> dict[str, str]:
+    """The paths of the data, which do not define a run, by field; absolute."""
+    return {name: ','.join(map(os.path.abspath, value.split(',')))
+            for name, field in declared(type(self)).items()
+            if field.free and field.group == 'data'
+            and isinstance(value := getattr(self, name), str)}
+
   def differences(self, recorded: Mapping[str, Any]) -> list[str]:
     """Names of the fields that differ from a recorded `configuration`.
 
@@ -302,6 +310,27 @@ class Settings:
 
 def _json(value: Any) -> Any:
   return list(value) if isinstance(value, tuple) else value
+
+
+def of_configuration(cls: type[Settings], recorded: Mapping[str, Any],
+                     **free: Any) -> Settings:
+  """The settings whose `configuration` was recorded.
+
+  Args:
+    cls: Class of the settings.
+    recorded: Recorded configuration; fields that it lacks have their defaults.
+    **free: Fields that no configuration has.
+
+  Raises:
+    ValueError: If one of the fields does not exist, or a value is out of range.
+  """
+  fields, given = declared(cls), {}
+  for name, value in recorded.items():
+    if name not in fields:
+      raise ValueError(f'the configuration has the setting {name}, which is unknown')
+    if value != _json(fields[name].default):
+      given[name] = tuple(value) if fields[name].is_tuple else value
+  return cls(**given, **free)
 
 
 def renamed(cls: type[Settings]) -> dict[str, str]:

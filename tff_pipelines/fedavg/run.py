@@ -16,8 +16,10 @@ from aggregators.expected_mean import ExpectedMeanFactory
 from aggregators.plain_sum import PlainSumFactory
 from tasks import registry
 from tasks.task import reader_in_graph
+from tasks.task import Serving
 from tasks.task import Task
 from tff_pipelines.experiment import files
+from tff_pipelines.experiment import models
 from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.experiment import run as run_lib
 from tff_pipelines.experiment import settings as settings_lib
@@ -106,7 +108,7 @@ class TrainExperiment(run_lib.Experiment):
   def folder_words(self) -> tuple[str, ...]:
     return self.settings.task, self.settings.mechanism
 
-  def build_task(self) -> Task:
+  def _task_options(self) -> dict[str, Any]:
     options = self.settings.task_options
     if self.settings.resume:
       # The files that the run kept take the place of its first start's.
@@ -114,7 +116,18 @@ class TrainExperiment(run_lib.Experiment):
         path = self.folder / name
         if path.is_file() and option in registry.OPTIONS[self.settings.task]:
           options[option] = str(path)
-    return registry.build(self.settings.task, **options)
+    return options
+
+  def build_task(self) -> Task:
+    return registry.build(self.settings.task, **self._task_options())
+
+  def serving(self, trained: models.Trained) -> Serving:
+    return registry.serving(
+        self.settings.task, trained.inputs, trained.weights, **self._task_options())
+
+  def evaluate(self, task: Task, trained: models.Trained):
+    return report.finite_results(
+        loop.Evaluator(task.model, task.held_out).evaluate(trained.weights))
 
   def identity(self, task: Task) -> dict[str, Any]:
     return {'data_fingerprint': fingerprint(task)}
@@ -152,8 +165,10 @@ class TrainExperiment(run_lib.Experiment):
         by_id=settings.clients_by_id and loop.reads_by_id(task))
 
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
-    return report.outcome(plan, task, rounds.results(state), rounds.breakdown(state),
-                          self.settings.initial_weights_seed)
+    outcome = report.outcome(plan, task, rounds.results(state), rounds.breakdown(state),
+                             self.settings.initial_weights_seed)
+    return dataclasses.replace(outcome, trained={
+        '': models.Trained.of(task.serving, state['process']['weights'])})
 
   def upgraded(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
     given, settings = {**recorded, **recorded['task_options']}, self.settings
@@ -168,6 +183,9 @@ class TrainExperiment(run_lib.Experiment):
             'plan': {name: recorded.get(name) for name in (
                 'noise_multiplier', 'delta', 'dimension', 'population')},
             'settings': settings_lib.of_version_1(TrainSettings, given)}
+
+
+experiment = TrainExperiment
 
 
 def train(settings: TrainSettings) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import collections
 from collections.abc import Mapping
+import dataclasses
 import functools
 import hashlib
 import secrets
@@ -12,7 +13,12 @@ import tensorflow as tf
 
 from tasks.fedmd import task as fedmd_task
 from tasks.fedmd.task import FedMdTask
+from tasks.models import classifiers
+from tasks.models import fedmd as fedmd_models
+from tasks.sources import further
+from tasks.task import Serving
 from tff_pipelines.accounting import schemes
+from tff_pipelines.experiment import models
 from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.experiment import rounds as rounds_lib
 from tff_pipelines.experiment import run as run_lib
@@ -21,6 +27,10 @@ from tff_pipelines.fedmd import process as process_lib
 from tff_pipelines.fedmd import report
 from tff_pipelines.fedmd.plan import FedMdPlan
 from tff_pipelines.fedmd.settings import FedMdSettings
+
+
+# Folder of the parties' models, each of which is the party's own.
+PARTIES = 'parties'
 
 
 def _bits(*purpose: Any) -> bytes:
@@ -280,7 +290,37 @@ class FedMdExperiment(run_lib.Experiment):
     return FedMdRounds(task, plan, self._pretrained)
 
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
-    return report.outcome(plan, task, state['parties'], rounds.accuracies(state))
+    outcome = report.outcome(plan, task, state['parties'], rounds.accuracies(state))
+    inputs = {'x': (np.dtype(np.uint8), task.public.x.shape[1:])}
+    trained = {}
+    for i, party in enumerate(state['parties']):
+      architecture = task.architectures[int(party['architecture'])]
+      trained[f'{PARTIES}/party_{i}'] = models.Trained(
+          name=architecture.name, inputs=inputs, arrays=dict(zip(
+              architecture.weight_names, architecture.arrays(party['weights']))))
+    return dataclasses.replace(outcome, trained=trained)
+
+  def serving(self, trained: models.Trained) -> Serving:
+    dtype, shape = trained.inputs['x']
+    classes = len(trained.weights[-1])
+    architecture = fedmd_models.build(trained.name, shape, classes)
+    return Serving(
+        inputs=trained.inputs, reader=further.reader(shape, dtype, classes),
+        model=classifiers.model_of_logits(
+            trained.name, lambda seed: architecture.arrays(
+                architecture.initial_weights(seed)),
+            lambda weights, x, seed=None: architecture.logits_of_arrays(weights, x),
+            weight_names=architecture.weight_names,
+            breakdown=functools.partial(classifiers.numbered, classes)))
+
+  def evaluate(self, task: FedMdTask, trained: models.Trained):
+    architecture, = (a for a in task.architectures if a.name == trained.name)
+    predicted = tf.function(
+        functools.partial(process_lib.predict, architecture), autograph=False)(
+            np.concatenate([array.ravel() for array in trained.weights]),
+            tf.constant(task.test.x))
+    return {'test': {'accuracy': float(np.mean(
+        task.test.y == np.argmax(predicted, axis=-1)))}}
 
   def upgraded(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
     settings = self.settings
@@ -291,6 +331,9 @@ class FedMdExperiment(run_lib.Experiment):
         'settings': settings_lib.of_version_1(FedMdSettings, {**recorded, **same}),
         'plan': {'public_per_round': recorded['public_per_round']},
         'identity': {name: recorded[name] for name in ('data_fingerprint', 'records')}}
+
+
+experiment = FedMdExperiment
 
 
 def distill(settings: FedMdSettings, **prepared: Any) -> dict[str, Any]:

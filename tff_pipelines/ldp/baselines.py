@@ -30,16 +30,19 @@ from tff_pipelines.accounting import events
 from tff_pipelines.accounting import mechanisms
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import guarantee
+from tff_pipelines.experiment import models
 from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.experiment import rounds as rounds_lib
 from tff_pipelines.experiment import run as run_lib
 from tff_pipelines.fedavg import local_training
+from tff_pipelines.fedavg import loop
 from tff_pipelines.fedavg import report as fedavg_report
 from tff_pipelines.fedavg import run as fedavg_run
 from tff_pipelines.fedavg.plan import FedAvgPlan
 from tff_pipelines.ldp import process
 from tff_pipelines.ldp import report
 from tff_pipelines.ldp import run as ldp_run
+from tff_pipelines.ldp import serving
 from tff_pipelines.ldp import student as student_lib
 from tff_pipelines.ldp.settings import BaselineSettings
 from tff_pipelines.ldp.settings import LdpSettings
@@ -50,6 +53,13 @@ from tff_pipelines.learning.noisy_sgd import NoisySgdPlan
 def _key(seed: int | None) -> tf.Tensor:
   """A key of the operating system, or of the seed."""
   return keys.fresh() if seed is None else tf.constant(keys.from_seed(seed))
+
+
+def _kept(prepared: ldp_run.Prepared, weights) -> dict[str, models.Trained]:
+  """The model that was trained on the records' features."""
+  return {'': serving.of_network(
+      prepared.feature_map, prepared.task.public, prepared.network, weights,
+      *prepared.normalisation)}
 
 
 def _predicted(prepared: ldp_run.Prepared, weights) -> np.ndarray:
@@ -312,6 +322,10 @@ class SgdExperiment(_Baseline, run_lib.Experiment):
     noise = report_lib.noise_in_words(plan.noise_multiplier, given=False)
     return f'gaussian, noise multiplier {noise}, clip {plan.clip:g}'
 
+  def evaluate(self, task, trained):
+    right = _predicted(task, serving.own_weights(trained)) == task.task.test.y
+    return {'test': {'accuracy': float(np.mean(right))}}
+
   def build_rounds(self, task, plan) -> SgdRounds:
     return SgdRounds(self.settings, task, plan)
 
@@ -319,7 +333,7 @@ class SgdExperiment(_Baseline, run_lib.Experiment):
     return self._outcome(task, _predicted(task, state), {
         'mechanism': 'gaussian', 'model': task.network.name, 'clip': plan.clip,
         'parameters': sum(w.size for w in state), 'details': {'records': plan.records},
-        'noise_multiplier': plan.noise_multiplier})
+        'noise_multiplier': plan.noise_multiplier}, trained=_kept(task, state))
 
 
 class FlExperiment(_Baseline, run_lib.Experiment):
@@ -340,15 +354,23 @@ class FlExperiment(_Baseline, run_lib.Experiment):
         recorded_noise=(recorded or {}).get('noise_multiplier'), seed=settings.seed,
         privacy_unit=task.task.privacy_unit)
 
-  def build_rounds(self, task, plan) -> rounds_lib.Rounds:
-    settings, holdings = self.settings, task.task.holdings
-    examples, test = task.examples
-    # The owners' features as a task of federated averaging.
-    federated = task_lib.Task(
+  def _federated(self, task: ldp_run.Prepared) -> task_lib.Task:
+    """The owners' features as a task of federated averaging."""
+    holdings, (examples, test) = task.task.holdings, task.examples
+    return task_lib.Task(
         name=task.task.name, model=task.network.as_model(),
         train=records.ArraysByClient(examples, np.repeat(
             np.arange(len(holdings)), [len(held) for held in holdings])),
         held_out={'test': test}, privacy_unit=task.task.privacy_unit)
+
+  def evaluate(self, task, trained):
+    federated = self._federated(task)
+    return fedavg_report.finite_results(
+        loop.Evaluator(federated.model, federated.held_out).evaluate(
+            serving.own_weights(trained)))
+
+  def build_rounds(self, task, plan) -> rounds_lib.Rounds:
+    settings, federated = self.settings, self._federated(task)
     return fedavg_run.build_rounds(
         federated, plan, task.network.initial_weights(0),
         local=local_training.LocalConfig(
@@ -361,7 +383,8 @@ class FlExperiment(_Baseline, run_lib.Experiment):
         task, _predicted(task, state['process']['weights']),
         {**fedavg_report.fields(plan), 'model': task.network.name,
          'details': fedavg_report.details(plan)},
-        results=fedavg_report.finite_results(rounds.results(state)))
+        results=fedavg_report.finite_results(rounds.results(state)),
+        trained=_kept(task, state['process']['weights']))
 
 
 @dataclasses.dataclass(eq=False)
@@ -421,6 +444,10 @@ class PateExperiment(_Baseline, run_lib.Experiment):
     noise = report_lib.noise_in_words(plan.stddev, given=False)
     return f'discrete gaussian, noise of {noise} votes, threshold {plan.threshold:g}'
 
+  def evaluate(self, task, trained):
+    weights, = serving.own_weights(trained)
+    return {'test': {'accuracy': ldp_run.accuracy(weights, task, 'test')}}
+
   def outcome(self, task, plan, rounds, records) -> report_lib.Outcome:
     kept, = records.kept
     rows, labels = kept.arrays['rows'], kept.arrays['labels']
@@ -438,6 +465,7 @@ class PateExperiment(_Baseline, run_lib.Experiment):
          'model': 'ridge', 'parameters': student.weights.size,
          'details': {'queries': len(rows), 'answered': number}},
         words=f', {number:,} of {len(rows):,} queries answered', files=(self.kept_as,),
+        trained={'': serving.of_student(task.feature_map, task.task.public, student)},
         caveats=[caveats.Caveat(
             'vote repeated', f'the vote was interrupted and begun {votes} times; every '
             'time counts')] if votes > 1 else [],
@@ -445,6 +473,12 @@ class PateExperiment(_Baseline, run_lib.Experiment):
 
 
 EXPERIMENTS = {'dp_sgd': SgdExperiment, 'dp_fl': FlExperiment, 'pate': PateExperiment}
+
+
+def experiment(settings: BaselineSettings,
+               prepared: ldp_run.Prepared | None = None) -> _Baseline:
+  """The experiment of a baseline; arguments are those of `run`."""
+  return EXPERIMENTS[settings.algorithm](settings, prepared)
 
 
 def run(settings: BaselineSettings,
@@ -458,4 +492,4 @@ def run(settings: BaselineSettings,
   Returns:
     The summary, as it is written to summary.json.
   """
-  return EXPERIMENTS[settings.algorithm](settings, prepared).run()
+  return experiment(settings, prepared).run()

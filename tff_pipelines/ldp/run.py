@@ -16,10 +16,12 @@ from aggregators import local_dp
 from tasks.ldp import features
 from tasks.ldp import task as tasks_lib
 from tasks.models import classifiers
+from tasks.task import Serving
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import caveats
 from tff_pipelines.accounting import decimals
 from tff_pipelines.experiment import files
+from tff_pipelines.experiment import models
 from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.experiment import rounds as rounds_lib
 from tff_pipelines.experiment import run as run_lib
@@ -27,6 +29,7 @@ from tff_pipelines.fedavg import report as fedavg_report
 from tff_pipelines.ldp import plan as plan_lib
 from tff_pipelines.ldp import process
 from tff_pipelines.ldp import report
+from tff_pipelines.ldp import serving
 from tff_pipelines.ldp import student as student_lib
 from tff_pipelines.ldp.settings import DataSettings
 from tff_pipelines.ldp.settings import LdpSettings
@@ -69,6 +72,13 @@ class Prepared:
     return self.feature_map.transform(self.task.test.x)
 
   @functools.cached_property
+  def normalisation(self) -> tuple[np.ndarray, np.float32]:
+    """Public constants: the mean of the features, and what they are scaled by."""
+    mean = self.public.mean(axis=0)
+    spread = np.mean(np.sum(np.square(self.public - mean), axis=1))
+    return mean, np.float32(1 / np.sqrt(spread))
+
+  @functools.cached_property
   def examples(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """All owners' records, owner by owner, and the test records.
 
@@ -78,9 +88,7 @@ class Prepared:
     """
     x, y = (np.concatenate([getattr(held, name) for held in self.task.holdings])
             for name in ('x', 'y'))
-    mean = self.public.mean(axis=0)
-    spread = np.mean(np.sum(np.square(self.public - mean), axis=1))
-    scale = np.float32(1 / np.sqrt(spread))
+    mean, scale = self.normalisation
     return ({'x': (self.feature_map.transform(x) - mean) * scale, 'y': y},
             {'x': (self.test - mean) * scale, 'y': self.task.test.y})
 
@@ -123,6 +131,9 @@ class PreparedExperiment:
   def build_task(self) -> Prepared:
     return self._prepared or prepare(self.settings)
 
+  def serving(self, trained: models.Trained) -> Serving:
+    return serving.serving(trained)
+
   def identity(self, task: Prepared) -> dict[str, Any]:
     """SHA-256 of the public images and the number of owners, in hexadecimal."""
     data = task.task
@@ -137,6 +148,12 @@ class PreparedExperiment:
     return {'identity': {'data_fingerprint': recorded['data_fingerprint']},
             'settings': self.settings.upgraded(recorded),
             'plan': recorded.get('plan', {})}
+
+
+def accuracy(weights: np.ndarray, prepared: Prepared, name: str) -> float:
+  """Accuracy of a student on 'test' or 'validation'."""
+  predicted = process.scores(getattr(prepared, name), weights).argmax(axis=1)
+  return float(np.mean(predicted == getattr(prepared.task, name).y))
 
 
 def mechanism_of(plan: plan_lib.LdpPlan) -> local_dp.LocalMechanism:
@@ -187,8 +204,7 @@ class LdpRounds(rounds_lib.ChargedRounds):
 
   def accuracy(self, name: str) -> float:
     """The student's accuracy on 'test' or 'validation'."""
-    predicted = self.student.predict(getattr(self._prepared, name))
-    return float(np.mean(predicted == getattr(self._prepared.task, name).y))
+    return accuracy(self.student.weights, self._prepared, name)
 
   def metrics(self, kept) -> Mapping[str, float]:
     charged = kept[-1].line['event']['queries_after']
@@ -322,6 +338,7 @@ class LdpExperiment(PreparedExperiment, run_lib.Experiment):
     if student is None:
       return report_lib.Outcome(result='no answer was kept', **common)
     files.write_arrays(self.folder / STUDENT, {'weights': student.weights})
+    trained = serving.of_student(task.feature_map, task.task.public, student)
     title = f'{task.task.name}, {settings.mechanism}, {settings.sampling} queries'
     if plan.seed is None:
       delta = f'delta {decimals.rounded_up(plan.delta, 3)}' if plan.delta else 'pure'
@@ -332,15 +349,22 @@ class LdpExperiment(PreparedExperiment, run_lib.Experiment):
         words=f' after {answered:,} queries of {plan.queries:,}; {stopped}',
         results={name: {'accuracy': rounds.accuracy(name)}
                  for name in ('test', 'validation') if len(getattr(task, name))},
-        files=(files.METRICS, STUDENT), figures={
+        files=(files.METRICS, STUDENT), trained={'': trained}, figures={
             files.FIGURE: lambda path: fedavg_report.draw_metrics(
                 path, 'test', title, key='queries', xlabel='queries answered',
                 of=' of an owner')}, **common)
+
+  def evaluate(self, task: Prepared, trained: models.Trained):
+    weights, = serving.own_weights(trained)
+    return {name: {'accuracy': accuracy(weights, task, name)}
+            for name in ('test', 'validation') if len(getattr(task, name))}
 
   def upgraded(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
     plan = recorded['plan']
     return {**super().upgraded(recorded),
             'plan': {**plan, 'answers_per_client': plan['answers_per_owner']}}
+
+experiment = LdpExperiment
 
 
 def run(settings: LdpSettings,

@@ -16,6 +16,7 @@ from tff_pipelines.accounting import noise_budget
 from tff_pipelines.accounting import schemes
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import guarantee
+from tff_pipelines.experiment import models
 from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.experiment import rounds as rounds_lib
 from tff_pipelines.experiment import run as run_lib
@@ -29,6 +30,7 @@ from tff_pipelines.learning import noisy_sgd
 from tff_pipelines.voting import encoder
 from tff_pipelines.voting import features as features_lib
 from tff_pipelines.voting import report
+from tff_pipelines.voting import serving
 from tff_pipelines.voting.settings import VoteSettings
 
 _SHARED_NOISE = (
@@ -110,6 +112,9 @@ class VotingExperiment(run_lib.Experiment):
     if features is None:
       raise ValueError(f'features_from={folder} holds no feature map')
     return features
+
+  def serving(self, trained: models.Trained) -> task_lib.Serving:
+    return serving.serving(trained, self.settings.task)
 
   def seen_shape(self, task: VotingTask) -> tuple[int, ...]:
     """The shape of a record as models see it; the feature map need not be fitted yet.
@@ -204,19 +209,27 @@ class _BaselineExperiment(VotingExperiment):
         name=task.name, model=self.network(task).as_model(), train=seen.agents,
         held_out={'test': seen.test}, privacy_unit=task.privacy_unit)
 
-  def _outcome(self, task: VotingTask, plan: guarantee.Plan,
+  def evaluate(self, task, trained):
+    federated = self.federated(task)
+    return fedavg_report.finite_results(
+        loop.Evaluator(federated.model, federated.held_out).evaluate(
+            serving.own_weights(trained)))
+
+  def _outcome(self, task: VotingTask, plan: guarantee.Plan, state: Any,
                metrics: fedavg_report.Results, details: dict[str, Any],
                **fields: Any) -> report_lib.Outcome:
     settings = self.settings
     title = fedavg_report.title(
         plan, f'{task.name}, {settings.algorithm}', settings.rounds)
-    kind = features_lib.read_map(self.folder, task.public).kind
+    features = features_lib.read_map(self.folder, task.public)
+    name, weights = self.network(task).name, state['process']['weights']
     return report.outcome(
         task, settings, metrics['test'], files=(files.METRICS,),
+        trained={'': serving.trained(task, features, name, weights)},
         figures={files.FIGURE: lambda path: fedavg_report.draw_metrics(
             path, 'test', title)},
-        fields={**fields, 'model': self.network(task).name,
-                'details': {**details, 'features': kind}})
+        fields={**fields, 'model': name,
+                'details': {**details, 'features': features.kind}})
 
 
 class AveragingExperiment(_BaselineExperiment):
@@ -258,7 +271,7 @@ class AveragingExperiment(_BaselineExperiment):
     sent = mechanism.dimension * 4.0
     if params is not None:
       sent = params.padded_dimension * params.bits / 8
-    return self._outcome(task, plan, rounds.results(state), {
+    return self._outcome(task, plan, state, rounds.results(state), {
         'noise': self.settings.noise if plan.is_private else None,
         'uplink_bytes_per_agent': (
             sent * mechanism.rounds * mechanism.cohort_size / mechanism.population)},
@@ -314,7 +327,7 @@ class FedSgdExperiment(_BaselineExperiment):
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
     size = self.network(task).as_model().parameter_count()
     return self._outcome(
-        task, plan, rounds.results(state),
+        task, plan, state, rounds.results(state),
         {'noise': 'gaussian', 'uplink_bytes_per_agent': size * 4.0 * plan.rounds},
         mechanism='noisy_sgd', noise_multiplier=plan.noise_multiplier, clip=plan.clip,
         parameters=size, cohort_size=plan.clients)

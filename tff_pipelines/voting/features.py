@@ -25,7 +25,7 @@ MAP = 'features.npz'
 
 # Features of pca and contrastive have this length: a scale at which models train
 # well by rates around 0.1.
-_LENGTH = 8.0
+LENGTH = 8.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ class PublicFeatures:
     if self.kind == 'none':
       return x
     if self.kind == 'contrastive':
-      return _LENGTH * self._encoder(x, alone)
+      return LENGTH * self._encoder(x, alone)
     centred = (flat(x) - self.arrays['mean']) / self.arrays['scale']
     if self.kind == 'standard':
       return centred
@@ -97,7 +97,7 @@ class PublicFeatures:
   def _projected(self, centred: np.ndarray) -> np.ndarray:
     projected = centred @ self.arrays['components']
     lengths = np.linalg.norm(projected, axis=1, keepdims=True)
-    return _LENGTH * projected / np.maximum(lengths, 1e-12)
+    return LENGTH * projected / np.maximum(lengths, 1e-12)
 
 
 def check(public: np.ndarray, config: FeatureConfig) -> tuple[int, ...]:

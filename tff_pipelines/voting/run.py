@@ -5,6 +5,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from aggregators.voting import VotingFactory
 from aggregators.voting_params import VotingParams
@@ -23,6 +24,7 @@ from tff_pipelines.voting import features as features_lib
 from tff_pipelines.voting import knn
 from tff_pipelines.voting import process
 from tff_pipelines.voting import report
+from tff_pipelines.voting import serving
 from tff_pipelines.voting import student as student_lib
 from tff_pipelines.voting.plan import VotePlan
 from tff_pipelines.voting.settings import VoteSettings
@@ -97,9 +99,17 @@ class VoteRounds(rounds_lib.Rounds):
         metrics={'answered': float((labels >= 0).mean())})
 
 
-def build_student(rounds: VoteRounds, labels: np.ndarray) -> student_lib.Student:
-  """The student of released labels, int [Q], -1 where a query was not answered."""
-  task, settings, features = rounds.task, rounds.settings, rounds.features
+def student_view(task: VotingTask, settings: VoteSettings,
+                 features: features_lib.PublicFeatures, flat: np.ndarray
+                 ) -> tuple[student_lib.Architecture, np.ndarray, dict]:
+  """The student's network, and the public and the test records as it sees them.
+
+  Args:
+    task: Task of the run.
+    settings: Settings of the run.
+    features: Public feature map.
+    flat: float32 [P, d], the public records through it.
+  """
   seed = settings.student_seed
   images = len(task.record_shape) == 2
   suitable = 'cnn' if images else 'softmax'
@@ -111,17 +121,25 @@ def build_student(rounds: VoteRounds, labels: np.ndarray) -> student_lib.Student
         features.encoder_weights, task.num_classes, seed)
   else:
     if not images or name not in ('cnn', 'cnn_small'):
-      public = rounds.public
+      public = flat
       test = {**test, 'x': features_lib.flat(features(test['x']))}
     architecture = student_lib.network_architecture(
         classifiers.build(name, public.shape[1:], task.num_classes), seed)
+  return architecture, public, test
+
+
+def build_student(rounds: VoteRounds, labels: np.ndarray) -> student_lib.Student:
+  """The student of released labels, int [Q], -1 where a query was not answered."""
+  task, settings = rounds.task, rounds.settings
+  architecture, public, test = student_view(
+      task, settings, rounds.features, rounds.public)
   answered = labels >= 0
   count = len(public) if settings.student == 'spread' else max(1, answered.sum())
   epochs = baselines.number_of_epochs(
       settings.student_epochs, int(count), settings.student_batch_size, steps=180)
   return student_lib.Student(
       architecture, public, rounds.public, rounds.rows[answered], labels[answered],
-      task.num_classes, method=settings.student, seed=seed, test=test,
+      task.num_classes, method=settings.student, seed=settings.student_seed, test=test,
       own_labels_after=settings.own_labels_after, training=adam.AdamConfig(
           learning_rate=settings.student_learning_rate, epochs=epochs,
           batch_size=settings.student_batch_size, weight_decay=1e-3))
@@ -197,6 +215,8 @@ class VoteExperiment(baselines.VotingExperiment):
     title = fedavg_report.title(plan, f'{task.name}, {plan.scheme}', 1)
     return report.outcome(
         task, settings, {name: curve[-1][name] for name in ('accuracy', 'loss')},
+        trained={'': serving.trained(
+            task, rounds.features, student.name, student.state[0])},
         labels=f'; {100 * right:.1f}% of {answered.sum()} labels right',
         lines=[f'released labels: {100 * answered.mean():.1f}% of {params.queries} '
                f'queries answered, {100 * right:.1f}% of them right'],
@@ -223,6 +243,24 @@ class VoteExperiment(baselines.VotingExperiment):
                 'uplink_of_federated_averaging': 4.0 * parameters * settings.rounds,
                 'parameters_of_federated_averaging': parameters}})
 
+  def evaluate(self, task, trained):
+    features = self.public_map(task)
+    architecture, public, test = student_view(
+        task, self.settings, features, features_lib.flat(features(task.public)))
+    predicted = student_lib.probabilities(architecture, serving.own_weights(trained), *(
+        classifiers.to_float(tf.constant(x)) for x in (test['x'], public)))
+    return fedavg_report.finite_results(
+        {'test': student_lib.metrics(predicted, test['y'])})
+
+
+def experiment(settings: VoteSettings) -> baselines.VotingExperiment:
+  """The vote, or the baseline, of these settings."""
+  if settings.is_vote:
+    return VoteExperiment(settings)
+  if settings.algorithm == 'dp_fedsgd':
+    return baselines.FedSgdExperiment(settings)
+  return baselines.AveragingExperiment(settings)
+
 
 def vote(settings: VoteSettings) -> dict[str, Any]:
   """Votes and trains the student, or runs a baseline; or resumes either.
@@ -233,8 +271,4 @@ def vote(settings: VoteSettings) -> dict[str, Any]:
   Returns:
     The summary, as it is written to summary.json.
   """
-  if settings.is_vote:
-    return VoteExperiment(settings).run()
-  if settings.algorithm == 'dp_fedsgd':
-    return baselines.FedSgdExperiment(settings).run()
-  return baselines.AveragingExperiment(settings).run()
+  return experiment(settings).run()

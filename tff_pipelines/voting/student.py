@@ -135,6 +135,29 @@ def encoder_architecture(weights: list[np.ndarray], num_classes: int,
       statistics=lambda weights, x: encoder.apply(weights, x)[1])
 
 
+def probabilities(architecture: Architecture, weights, x: tf.Tensor,
+                  normalised_by: tf.Tensor) -> np.ndarray:
+  """Probabilities of the classes, float32 [n, C].
+
+  Args:
+    architecture: Network of the student.
+    weights: Weights of the student.
+    x: float32 records, as from `classifiers.to_float`.
+    normalised_by: Records whose statistics normalise them; as x.
+  """
+  statistics = architecture.statistics(weights, normalised_by)
+  return np.concatenate([
+      tf.nn.softmax(architecture.logits(weights, x[i:i + _BLOCK], statistics)).numpy()
+      for i in range(0, x.shape[0], _BLOCK)])
+
+
+def metrics(predicted: np.ndarray, y: np.ndarray) -> dict[str, float]:
+  """'accuracy' and 'loss' of probabilities [n, C] of labels [n]."""
+  chances = predicted[np.arange(len(y)), y].astype(np.float64)
+  return {'accuracy': float((predicted.argmax(axis=1) == y).mean()),
+          'loss': float(-np.log(np.maximum(chances, 1e-12)).mean())}
+
+
 class Student:
   """A training of a student, epoch by epoch.
 
@@ -214,12 +237,7 @@ class Student:
     return (sharp / sharp.sum(axis=1, keepdims=True)).astype(np.float32)
 
   def _probabilities(self, x: tf.Tensor, normalised_by: tf.Tensor) -> np.ndarray:
-    weights = self.state[0]
-    statistics = self._architecture.statistics(weights, normalised_by)
-    return np.concatenate([
-        tf.nn.softmax(self._architecture.logits(
-            weights, x[i:i + _BLOCK], statistics)).numpy()
-        for i in range(0, x.shape[0], _BLOCK)])
+    return probabilities(self._architecture, self.state[0], x, normalised_by)
 
   def run_epoch(self) -> None:
     """Trains one more epoch. Raises ValueError if a weight becomes NaN or infinite."""
@@ -244,11 +262,7 @@ class Student:
 
   def test_metrics(self) -> dict[str, float]:
     """'accuracy' and 'loss' on the test examples."""
-    y = self._test['y']
-    predicted = self.predict(self._test['x'])
-    chances = predicted[np.arange(len(y)), y].astype(np.float64)
-    return {'accuracy': float((predicted.argmax(axis=1) == y).mean()),
-            'loss': float(-np.log(np.maximum(chances, 1e-12)).mean())}
+    return metrics(self.predict(self._test['x']), self._test['y'])
 
 
 def write(folder: pathlib.Path, state: list[np.ndarray],

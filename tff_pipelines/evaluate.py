@@ -1,0 +1,21 @@
+"""Evaluates the model that a run trained: on the run's own test data, or on others.
+
+  python -m tff_pipelines.evaluate --run=out/run
+  python -m tff_pipelines.evaluate --run=out/run --data_source=csv \\
+      --data_path=digits.csv
+
+Without data the metrics are those of the run's summary, computed again. With data they
+are over all clients of the files, which are read and converted as in the training.
+
+Exit codes: 0; 2 for a run that is not finished, or bad data.
+"""
+
+import sys
+
+from tff_pipelines.experiment import cli
+from tff_pipelines.exports.settings import EvaluateSettings
+
+main = cli.program(__doc__, EvaluateSettings, 'tff_pipelines.exports.apply:evaluate')
+
+if __name__ == '__main__':
+  sys.exit(main())

@@ -1,0 +1,23 @@
+"""Exports the model that a run trained, with a privacy statement to publish.
+
+  python -m tff_pipelines.export --run=out/run --output_dir=out/model
+  python -m tff_pipelines.export --run=out/run --format=npz --output_dir=out/arrays
+
+The folder gets the model, model.json (its inputs, outputs and classes), the files of
+the task that it needs, and the statement: privacy.json, and PRIVACY.md in plain words.
+The statement has nothing that only the operator may know. A model that carries a
+vocabulary that was counted in private texts, one of a seeded run, and a party's own
+model say that they are not private.
+
+Exit codes: 0; 2 for a run that is not finished, or a folder that can't be used.
+"""
+
+import sys
+
+from tff_pipelines.experiment import cli
+from tff_pipelines.exports.settings import ExportSettings
+
+main = cli.program(__doc__, ExportSettings, 'tff_pipelines.exports.export:export')
+
+if __name__ == '__main__':
+  sys.exit(main())

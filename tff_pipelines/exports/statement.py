@@ -1,0 +1,104 @@
+"""The privacy statement of a model, in JSON and in plain words, to be published.
+
+Everything in it comes from the run's summary, key by key: nothing of the operator's
+(cohorts, times, paths, diagnostics) is among `KEYS`.
+"""
+
+from collections.abc import Mapping, Sequence
+import math
+from typing import Any
+
+from tff_pipelines.accounting import decimals
+
+VERSION = 1
+JSON, TEXT = 'privacy.json', 'PRIVACY.md'
+
+# Those of the summary, of the same meaning.
+_COPIED = (
+    'task', 'algorithm', 'model', 'mechanism', 'epsilon', 'epsilon_server', 'delta',
+    'adjacency', 'adjacency_in_words', 'privacy_unit', 'observers', 'observers_server',
+    'sampling', 'trust_model', 'secure_aggregation', 'accountant', 'amplification',
+    'source')
+KEYS = ('version', 'private', 'reasons', *_COPIED, 'caveats')
+
+# Caveats about files of the operator, which are no part of an export.
+_OF_THE_OPERATOR = (
+    'diagnostics outside the guarantee', 'held-out metrics not protected',
+    'labels of clients drawn')
+# Caveats that count or name, and their sentence in public.
+_IN_PUBLIC = {
+    'bad clients skipped': 'clients or records whose data were bad were left out; that '
+                           'they were is outside the guarantee',
+    'answers lost': 'answers were lost in an interruption; they count as given',
+    'vote repeated': 'the vote was interrupted and repeated; every time counts',
+}
+_SEEDED = 'seeded: not private'
+
+PARTY = ('it is the own model of one party, which trained it on its records without '
+         'noise: it is for the party alone; the guarantee is of what the party shared')
+
+
+def statement(summary: Mapping[str, Any],
+              not_private: Sequence[str] = ()) -> dict[str, Any]:
+  """The statement as JSON; its keys are KEYS.
+
+  Args:
+    summary: Summary of the finished run.
+    not_private: Reasons why the model reveals more than the run's guarantee says.
+  """
+  reasons = list(map(str, not_private))
+  if _SEEDED in summary['caveats']:
+    reasons.insert(0, 'the run was seeded: its noise is predictable')
+  elif summary['epsilon'] is None:
+    reasons.insert(0, 'no finite epsilon is guaranteed' if summary['adjacency'] else
+                   'it was trained without a mechanism that protects privacy')
+  caveats = [
+      {'name': name, 'text': _IN_PUBLIC.get(name, text)}
+      for name, text in zip(summary['caveats'], summary['warnings'], strict=True)
+      if name not in _OF_THE_OPERATOR]
+  return {'version': VERSION, 'private': not reasons, 'reasons': reasons,
+          **{name: summary[name] for name in _COPIED}, 'caveats': caveats}
+
+
+def in_words(content: Mapping[str, Any]) -> str:
+  """The statement as Markdown, for readers who know no paper on it."""
+  heading = ('Privacy of this model' if content['private'] else
+             'This model is not private')
+  lines = [f'# {heading}', '', f'Model `{content["model"]}` of the task '
+           f'`{content["task"]}`, trained by `{content["algorithm"]}`.', '']
+  if not content['private']:
+    lines += ['**Do not publish it as private.** Why:', '',
+              *(f'- {reason}' for reason in content['reasons']), '']
+  if content['epsilon'] is not None:
+    lines += _guarantee(content)
+  lines += [f'- {label}: {content[name]}' for label, name in (
+      ('Privacy unit', 'privacy_unit'), ('Mechanism', 'mechanism'),
+      ('Sampling', 'sampling'), ('Trust', 'trust_model'),
+      ('Secure aggregation', 'secure_aggregation'), ('Accountant', 'accountant'),
+      ('Source of the bounds', 'source')) if content[name] is not None]
+  if content['caveats']:
+    lines += ['', '## What to know', '', *(
+        f'- **{caveat["name"]}**: {caveat["text"]}' for caveat in content['caveats'])]
+  return '\n'.join(lines) + '\n'
+
+
+def _guarantee(content: Mapping[str, Any]) -> list[str]:
+  """Both epsilons and what they mean; rounded up, so that no digit promises more."""
+  epsilon, server = content['epsilon'], content['epsilon_server']
+  delta = decimals.rounded_up(content['delta'])
+  odds = decimals.rounded_up(math.exp(epsilon), 3) if epsilon < 700 else 'any number of'
+  lines = [] if content['private'] else [
+      'What the training guarantees apart from that:', '']
+  lines.append(f'- **epsilon {decimals.epsilon(epsilon)}, delta {delta}** against '
+               f'{content["observers"]}')
+  if server is not None:
+    lines.append(f'- **epsilon {decimals.epsilon(server)}, delta {delta}** against '
+                 f'{content["observers_server"]}; rounds that an interruption may have '
+                 'shown them twice count twice')
+  elif content['observers_server'] is not None:
+    lines.append(f'- **no epsilon** against {content["observers_server"]}')
+  return [*lines, '', (
+      f'Nothing that can be computed from what was released is more than {odds} times '
+      '(e to the epsilon) as likely with one of two neighbouring inputs as with the '
+      f'other, except for outcomes of total probability {delta}. Neighbouring inputs: '
+      f'{content["adjacency_in_words"]}.'), '']

@@ -1,0 +1,21 @@
+"""Predicts by the model that a run trained: one row for each example of the files.
+
+  python -m tff_pipelines.predict --run=out/run --data_source=csv \\
+      --data_path=digits.csv --output=predictions.csv
+
+A row has the client, the index of the example among the client's, and the outputs of
+the model: of a classifier the class and its probability. Files are read and converted
+as in the training; they need no labels.
+
+Exit codes: 0; 2 for a run that is not finished, bad data, or an output that exists.
+"""
+
+import sys
+
+from tff_pipelines.experiment import cli
+from tff_pipelines.exports.settings import PredictSettings
+
+main = cli.program(__doc__, PredictSettings, 'tff_pipelines.exports.apply:predict')
+
+if __name__ == '__main__':
+  sys.exit(main())

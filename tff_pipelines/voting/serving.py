@@ -1,0 +1,136 @@
+"""Models that a vote or a baseline trained, together with the public feature map.
+
+The arrays of the map stand before those of the network, so that `model.npz` is all that
+a prediction takes: the map was fitted to public records, which are not needed again.
+"""
+
+from collections.abc import Mapping
+import functools
+
+import numpy as np
+import tensorflow as tf
+
+from tasks.models import classifiers
+from tasks.models import layers
+from tasks.sources import further
+from tasks.task import Serving
+from tasks.voting import data as voting_data
+from tasks.voting.task import VotingTask
+from tff_pipelines.experiment import models
+from tff_pipelines.voting import encoder
+from tff_pipelines.voting import features as features_lib
+
+_ENCODER_LAYERS = ('convolution_0', 'convolution_1', 'convolution_2', 'dense_0')
+_ENCODER_ARRAYS = ('kernel', 'scale', 'offset')
+_OF_IMAGES = ('cnn', 'cnn_small')
+_MAP, _OUTPUT = 'features', ('output/kernel', 'output/bias')
+
+
+def _encoder_arrays(weights, public: np.ndarray) -> dict[str, np.ndarray]:
+  """Weights of an encoder, and statistics of the public images to normalise by."""
+  _, statistics = encoder.apply(weights, classifiers.to_float(tf.constant(public)))
+  arrays = {}
+  for i, (layer, (mean, variance)) in enumerate(zip(_ENCODER_LAYERS, statistics)):
+    arrays |= {f'{_MAP}/{layer}/{name}': np.asarray(array) for name, array in (
+        *zip(_ENCODER_ARRAYS, weights[3 * i:3 * i + 3]), ('mean', mean),
+        ('variance', variance))}
+  return arrays
+
+
+def _encoded(arrays: Mapping[str, tf.Tensor], x: tf.Tensor) -> tf.Tensor:
+  """Features of images, float32 [batch, encoder.FEATURES]."""
+  of_layer = lambda layer, *names: [arrays[f'{_MAP}/{layer}/{name}'] for name in names]
+  weights = [array for layer in _ENCODER_LAYERS
+             for array in of_layer(layer, *_ENCODER_ARRAYS)]
+  statistics = [of_layer(layer, 'mean', 'variance') for layer in _ENCODER_LAYERS]
+  return encoder.apply(weights, classifiers.to_float(x), statistics)[0]
+
+
+def trained(task: VotingTask, features: features_lib.PublicFeatures, name: str,
+            weights) -> models.Trained:
+  """The trained model, to be kept.
+
+  Args:
+    task: Task of the run.
+    features: Public feature map of the run.
+    name: Name of the network, or 'encoder'.
+    weights: Trained weights.
+  """
+  weights, arrays = [np.asarray(w) for w in weights], {}
+  if name == 'encoder':
+    arrays = _encoder_arrays(weights, task.public)
+    names = _OUTPUT
+  else:
+    names = classifiers.build(
+        name, task.record_shape if name in _OF_IMAGES else weights[0].shape[:1],
+        task.num_classes).as_model().weight_names
+    if name not in _OF_IMAGES:
+      arrays = _map_arrays(features, task.public)
+  return models.Trained(
+      name=name, inputs={'x': (task.public.dtype, task.record_shape)},
+      arrays={**arrays, **dict(zip(names, weights[-len(names):]))})
+
+
+def _map_arrays(features: features_lib.PublicFeatures,
+                public: np.ndarray) -> dict[str, np.ndarray]:
+  if features.kind == 'contrastive':
+    return _encoder_arrays(features.encoder_weights, public)
+  arrays = dict(features.arrays)
+  if 'scale' in arrays:
+    # Finite, where a coordinate that never varies has an infinite scale.
+    arrays['factor'] = (1 / arrays.pop('scale')).astype(np.float32)
+  return {f'{_MAP}/{name}': array for name, array in arrays.items()}
+
+
+def own_weights(kept: models.Trained) -> list[np.ndarray]:
+  """Weights of the network alone, as they were trained."""
+  if kept.name == 'encoder':
+    return [*(kept.arrays[f'{_MAP}/{layer}/{name}'] for layer in _ENCODER_LAYERS
+              for name in _ENCODER_ARRAYS), *(kept.arrays[name] for name in _OUTPUT)]
+  return [array for name, array in kept.arrays.items() if not name.startswith(_MAP)]
+
+
+def _mapped(arrays: Mapping[str, tf.Tensor], x: tf.Tensor) -> tf.Tensor:
+  """Records through the public map, float32 [batch, features]."""
+  if f'{_MAP}/{_ENCODER_LAYERS[0]}/kernel' in arrays:
+    return features_lib.LENGTH * tf.math.l2_normalize(_encoded(arrays, x), axis=1)
+  flat = layers.flatten(tf.cast(x, tf.float32))
+  flat = flat * (1.0 / 255.0) if x.dtype == tf.uint8 else flat
+  if f'{_MAP}/mean' not in arrays:
+    return flat
+  x = (flat - arrays[f'{_MAP}/mean']) * arrays[f'{_MAP}/factor']
+  if f'{_MAP}/components' not in arrays:
+    return x
+  return features_lib.LENGTH * tf.math.l2_normalize(
+      tf.matmul(x, arrays[f'{_MAP}/components']), axis=1)
+
+
+def serving(kept: models.Trained, task_name: str) -> Serving:
+  """Everything that the use of a kept model takes.
+
+  Args:
+    kept: From `trained`.
+    task_name: Name of the task: records of office are counts in files.
+  """
+  names, classes = list(kept.arrays), len(kept.weights[-1])
+  dtype, shape = kept.inputs['x']
+  network = None
+  if kept.name != 'encoder':
+    network = classifiers.build(
+        kept.name, shape if kept.name in _OF_IMAGES else own_weights(kept)[0].shape[:1],
+        classes)
+
+  def logits(weights, x, seed=None):
+    arrays = dict(zip(names, weights))
+    if network is None:
+      return layers.dense(
+          tf.nn.relu(_encoded(arrays, x)), *(arrays[name] for name in _OUTPUT))
+    own = [array for name, array in arrays.items() if not name.startswith(_MAP)]
+    seen = x if kept.name in _OF_IMAGES else _mapped(arrays, x)
+    return network.logits(own, seen, seed)
+
+  model = classifiers.model_of_logits(
+      kept.name, lambda seed: kept.weights, logits, weight_names=names,
+      breakdown=functools.partial(classifiers.numbered, classes))
+  return Serving(model=model, inputs=kept.inputs, reader=further.reader(
+      shape, dtype, classes, voting_data.roots if task_name == 'office' else None))
