@@ -31,8 +31,13 @@ def metrics(weights, batch, mask):
       _logits(weights, batch['x']), batch['y'], mask)
 
 
+def predict(weights, batch):
+  return layers.class_probabilities(_logits(weights, batch['x']))
+
+
 MODEL = task_lib.Model(
-    name='softmax', initial_weights=initial_weights, loss=loss, metrics=metrics)
+    name='softmax', initial_weights=initial_weights, loss=loss, metrics=metrics,
+    predict=predict, weight_names=('output/kernel', 'output/bias'))
 
 
 def examples(count: int, seed: int) -> dict[str, np.ndarray]:

@@ -1,7 +1,7 @@
 """Exports the model that a run trained, with a privacy statement to publish.
 
   python -m tff_pipelines.export --run=out/run --output_dir=out/model
-  python -m tff_pipelines.export --run=out/run --format=npz --output_dir=out/arrays
+  python -m tff_pipelines.export --run=out/run --output_dir=out/npz --format=npz
 
 The folder gets the model, model.json (its inputs, outputs and classes), the files of
 the task that it needs, and the statement: privacy.json, and PRIVACY.md in plain words.

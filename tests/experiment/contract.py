@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tff_pipelines.experiment import files
+from tff_pipelines.experiment import models
 from tff_pipelines.experiment import records as records_lib
 from tff_pipelines.experiment import report
 from tff_pipelines.queries import ledger as ledger_query
@@ -33,6 +34,7 @@ class ExperimentContract:
   Class attributes:
     commits: How many commits (or charges) a run of `experiment` makes, at least.
     accountant: Of the plan, which a ledger does not state.
+    trains: Whether a run trains a model, or several.
     in_vain: Settings that some other setting leaves without effect: (name, value,
       the settings that do so).
   """
@@ -40,6 +42,7 @@ class ExperimentContract:
   commits: int = 2
   in_vain: tuple = ()
   accountant: str = 'auto'
+  trains: bool = True
 
   def experiment(self, folder, **changes):
     """A small experiment, seeded unless `seed=None` is given, in a folder.
@@ -103,6 +106,39 @@ class ExperimentContract:
     assert seeded[1]['epsilon'] is seeded[1]['epsilon_server'] is None
     assert 'seeded: not private' in seeded[1]['caveats']
     assert 'seeded: not private' not in private[1]['caveats']
+
+  def test_kept_models_give_the_figures_of_the_run(self, seeded):
+    folder, summary = seeded
+    kept = [models.read(path.parent) for path in sorted(folder.rglob(models.ARRAYS))]
+    assert bool(kept) == self.trains
+    if not kept:
+      with pytest.raises(ValueError, match='trains no model'):
+        self.experiment(folder, resume=True).serving(None)
+      return
+    experiment = self.experiment(folder, resume=True)
+    task = experiment.build_task()
+    every = [experiment.evaluate(task, trained) for trained in kept]
+    means = {name: {metric: sum(one[name][metric] for one in every) / len(every)
+                    for metric in values} for name, values in every[0].items()}
+    assert means == summary['held_out']
+
+  def test_kept_models_serve_without_the_data(self, seeded):
+    folder, _ = seeded
+    for path in folder.rglob(models.ARRAYS):
+      trained = models.read(path.parent)
+      serving = self.experiment(folder, resume=True).serving(trained)
+      assert serving.inputs == trained.inputs
+      first = serving.model.named(serving.model.initial_weights(0))
+      assert {name: array.shape for name, array in trained.arrays.items()} == {
+          name: array.shape for name, array in first.items()}
+      assert list(first) == list(trained.arrays)
+      assert not any(name.startswith('weight_') for name in first)
+      batch = {name: np.ones([2, *shape], dtype)
+               for name, (dtype, shape) in trained.inputs.items()}
+      outputs = serving.model.predict(trained.weights, batch)
+      chances = outputs['probabilities'].numpy()
+      np.testing.assert_allclose(chances.sum(axis=1), 1, atol=1e-5)
+      np.testing.assert_array_equal(outputs['class'], chances.argmax(axis=1))
 
   def test_ledger_alone_gives_the_epsilon_of_the_summary(self, private):
     folder, summary = private

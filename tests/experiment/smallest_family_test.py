@@ -12,6 +12,7 @@ from tff_pipelines.experiment import files
 class TestExperiment(contract.ExperimentContract):
 
   commits = 3
+  trains = False
   in_vain = (('noise_multiplier', 3.0, {'noise': False}),)
 
   def settings_class(self):

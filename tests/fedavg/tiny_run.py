@@ -29,6 +29,9 @@ class TinyExperiment(run.TrainExperiment):
   def build_task(self):
     return tiny_task.task(num_clients=self.settings.num_clients or 8)
 
+  def serving(self, trained):
+    return tiny_task.task().serving
+
   def build_rounds(self, task, plan):
     values = dataclasses.asdict(self.settings)
     for name in ('output_dir', 'resume', 'verbose', 'delta', 'epsilon'):

@@ -20,6 +20,7 @@ def _stopped_clock():
 class TestExperiment(contract.ExperimentContract):
 
   commits = 3
+  trains = False
   in_vain = (
       ('bits', (12,), {'mechanisms': ('gaussian',)}),
       ('beta', 0.5, {'mechanisms': ('gaussian', 'gaussian_rdp')}),

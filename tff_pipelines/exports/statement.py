@@ -86,7 +86,10 @@ def _guarantee(content: Mapping[str, Any]) -> list[str]:
   """Both epsilons and what they mean; rounded up, so that no digit promises more."""
   epsilon, server = content['epsilon'], content['epsilon_server']
   delta = decimals.rounded_up(content['delta'])
-  odds = decimals.rounded_up(math.exp(epsilon), 3) if epsilon < 700 else 'any number of'
+  odds = 'more than a million'
+  if epsilon < math.log(1e6):
+    odds = (decimals.rounded_up(math.exp(epsilon), 3) if epsilon < 4 else
+            f'{math.ceil(math.exp(epsilon)):,}')
   lines = [] if content['private'] else [
       'What the training guarantees apart from that:', '']
   lines.append(f'- **epsilon {decimals.epsilon(epsilon)}, delta {delta}** against '
