@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.exports import checked
 from tests.programs import launcher as launcher_lib
 from tff_pipelines.accounting import events
 from tff_pipelines.accounting import ledger as ledger_lib
@@ -446,3 +447,20 @@ def test_noisy_consensus_reveals_almost_nothing(start, in_process):
     agreement[mode] = np.mean(own.numpy().argmax(-1) == consensus.argmax(-1))
   assert agreement['nfdp'] > 0.5
   assert agreement['ldp'] < 0.3  # Chance is 1/6.
+
+
+def test_model_of_a_party_leaves_the_run_as_its_own(runs, programs, tmp_path):
+  folder = _folder(runs, 'nfdp')
+  summary = _summary(folder)
+  assert checked.own_figures(programs, folder) == summary['held_out']
+  own = checked.own_figures(programs, folder, '--party=party_1')
+  assert own['test']['accuracy'] == summary['details']['parties'][1]['accuracy']
+  content = checked.images(programs, folder, (8, 8, 1), tmp_path, '--party=party_1')
+  assert not content['private'] and 'own model of one party' in content['reasons'][0]
+  assert content['model'] == 'dense2'
+  for party, message in (
+      ([], 'party must be given'), (['--party=party_9'], 'party must be one of party_0'),
+      (['--party=../parties/party_0'], 'party must be one of party_0')):
+    done = programs.run('tff_pipelines.export', f'--run={folder}', *party,
+                        '--output_dir=export')
+    assert done.code == 2 and message in done.stderr

@@ -6,6 +6,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 
+from tests.exports import checked
 from tests.programs import launcher as launcher_lib
 
 LDP = 'tff_pipelines.ldp'
@@ -242,3 +243,10 @@ def test_the_figure_is_drawn(programs, tmp_path):
 def test_a_figure_that_can_not_be_drawn_is_one_line(programs, arguments, message):
   run = programs.run(FIGURE, *arguments)
   assert run.code == 2 and message in run.stderr and run.stderr.count('\n') == 1
+
+
+def test_student_leaves_the_run_with_its_feature_map(finished, programs, tmp_path):
+  _, folder = finished
+  assert checked.own_figures(programs, folder) == _summary(folder)['held_out']
+  content = checked.images(programs, folder, (16, 16, 1), tmp_path)
+  assert content['private'] and content['adjacency'] == 'local'

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.exports import checked
 from tff_pipelines.accounting import decimals
 from tff_pipelines.accounting import ledger as ledger_lib
 from tff_pipelines.experiment import files
@@ -329,3 +330,14 @@ def test_a_folder_of_another_run_is_refused(runs, programs):
   folder = _folder(runs, 'knn')
   run = programs.run(VOTE, *RUNS['ae'], f'--output_dir={folder}', '--resume')
   assert run.code == 2 and 'another configuration' in run.stderr
+
+
+@pytest.mark.parametrize('name', [
+    'ae', 'knn', 'gaussian', 'seeded', 'fedavg', 'dp_fedavg gaussian', 'dp_fedsgd'])
+def test_model_leaves_the_run_with_its_feature_map(runs, name, programs, tmp_path):
+  folder = _folder(runs, name)
+  assert checked.own_figures(programs, folder) == _summary(folder)['held_out']
+  content = checked.images(programs, folder, (16, 16), tmp_path)
+  assert content['private'] == (name not in ('seeded', 'fedavg'))
+  details = _summary(folder)['details']
+  assert content['model'] == (details['student_model'] or _summary(folder)['model'])

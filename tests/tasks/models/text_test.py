@@ -42,6 +42,30 @@ def _logits(network, weights, tokens):
   return np.reshape(actual, [*tokens.shape, -1])
 
 
+@pytest.mark.parametrize('options', [
+    {}, {'projected': True, 'tied': True}, {'units': (5, 3), 'projected': True}])
+def test_weights_have_names_in_the_order_of_the_layers(options):
+  model = _model(_network(**options))
+  shapes = {name: array.shape
+            for name, array in model.named(model.initial_weights(0)).items()}
+  assert shapes['embedding'] == (SPECIAL.count, 4)
+  assert shapes['lstm_0/kernel'] == (4, 20) and shapes['lstm_0/recurrent'] == (5, 20)
+  assert shapes['lstm_0/bias'] == (20,) and shapes['output/bias'] == (SPECIAL.count,)
+  assert shapes.get('projection_0/kernel') == (
+      (5, 4) if options.get('projected') else None)
+  assert ('output/kernel' in shapes) != bool(options.get('tied'))
+
+
+def test_prediction_follows_the_last_token_that_is_no_padding():
+  network = _network()
+  weights = network.initial_weights(3)
+  outputs = _model(network).predict(weights, {'tokens': ROWS})
+  every = tf.nn.softmax(_logits(network, weights, ROWS)).numpy()
+  expected = every[np.arange(4), [5, 3, 5, 1]]
+  np.testing.assert_allclose(outputs['probabilities'], expected, rtol=1e-5)
+  np.testing.assert_array_equal(outputs['class'], expected.argmax(axis=1))
+
+
 def test_word_model_of_the_papers_has_4050748_parameters():
   keras = word_prediction_models.create_recurrent_model(10_004)
   model = stackoverflow_word.build_model('lstm_670', _vocabulary(10_000))

@@ -94,6 +94,44 @@ def test_public_vocabulary_takes_the_place_of_the_clients(path, tmp_path):
       '<begin> <unknown> the <unknown> <unknown> <end>')
 
 
+@pytest.mark.parametrize('build', [_word, _tag])
+def test_vocabulary_of_clients_is_a_reason_not_to_be_private(build, path, tmp_path):
+  words = tmp_path / 'words.json'
+  words.write_text(json.dumps(dict(words=['the', 'is'], labels=['list'])))
+  assert build(path).not_private == (stackoverflow_word.OUTSIDE,)
+  public = build(path, vocabulary=str(words))
+  assert public.not_private == ()
+  kept = tmp_path / 'vocabulary.json'
+  kept.write_text(build(path).files[stackoverflow_word.VOCABULARY_FILE])
+  module = stackoverflow_word if build is _word else stackoverflow_tag
+  served = module.serving([], vocabulary=str(kept))
+  assert served.not_private and served.files == build(path).files
+
+
+def test_unlabelled_sentences_go_on_and_keep_their_last_words(path):
+  built = _word(path)
+  read = lambda labelled: built.reader(labelled=labelled, data_path=path)
+  assert set(read(True).client_ids) == set(POSTS)  # Those held out, too.
+  client = built.train.client_ids[0]
+  rows = [_sentences(built, read(labelled).examples(client)['tokens'])
+          for labelled in (True, False)]
+  assert rows[0][-1].endswith(' <end>')
+  assert rows[1][-1] == rows[0][-1].removesuffix(' <end>')
+  long = 'one two three four five six seven eight nine'
+  vocabulary = stackoverflow_word.Vocabulary(
+      words=tuple(long.split()), made_from=stackoverflow_word.PUBLIC)
+  assert vocabulary.sentence_row(long, 3, ended=False).tolist() == [11, 7, 8, 9]
+
+
+def test_unlabelled_posts_need_no_tags(path):
+  built = _tag(path)
+  client = built.train.client_ids[0]
+  labelled, bare = (built.reader(labelled=labelled, data_path=path).examples(client)
+                    for labelled in (True, False))
+  assert set(bare) == {'x'} and len(bare['x']) == 5 and len(labelled['x']) == 4
+  np.testing.assert_array_equal(np.delete(bare['x'], 2, axis=0), labelled['x'])
+
+
 def test_vocabulary_that_a_run_kept_makes_the_same_task(path, tmp_path):
   built = _tag(path)
   file = tmp_path / 'vocabulary.json'
@@ -224,6 +262,17 @@ def test_small_tag_model_takes_roots_of_shares_and_starts_where_tags_are_rare():
   assert bias.dtype == np.float32
   # Else as the other one.
   np.testing.assert_array_equal(kernel, _tag_model().initial_weights(0)[0])
+
+
+def test_tag_predictions_are_probabilities_of_each_tag():
+  rng, model = np.random.default_rng(3), _tag_model()
+  batch, weights = _batch(rng), _weights(rng)
+  outputs = model.predict(weights, {'x': batch['x']})
+  x, _ = _dense(batch)
+  logits = x @ weights[0] + weights[1]
+  np.testing.assert_allclose(
+      outputs['probabilities'], 1 / (1 + np.exp(-logits)), rtol=1e-5)
+  np.testing.assert_array_equal(outputs['class'], logits.argmax(axis=1))
 
 
 def test_recall_at_5_is_that_of_keras_and_rows_that_do_not_count_do_not():
