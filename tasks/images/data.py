@@ -217,7 +217,8 @@ class Sources:
 
   def _files(self, data_source: str, shape: Shape = None, has_labels: bool = True, *,
              image_field: str | None = None, label_field: str | None = None,
-             dark_ink: bool | None = None, num_classes: int | None = None, class_names: Sequence[str] = (),
+             dark_ink: bool | None = None, num_classes: int | None = None,
+             class_names: Sequence[str] = (),
              held_out_fraction: float | None = None, **given: Any) -> Data:
     """Opens files of a format of open_source.
 

@@ -60,6 +60,34 @@ def test_texts_of_every_format_are_read_as_in_the_training(name, tmp_path):
   assert np.count_nonzero(row) == 9 and row[-3:].tolist() == [0, 0, 0]
 
 
+def test_tables_and_classes_of_texts_need_no_labels(tmp_path):
+  bounds = tmp_path / 'bounds.json'
+  bounds.write_text('{"real": [0, 2], "number": [0, 9]}')
+  population = {f'p{i}': [dict(text=f'a b{i}', number=i % 3, real=i / 4, vector=[1])]
+                for i in range(8)}
+  given = populations.jsonl(tmp_path, population)
+  table = registry.build('tabular', label_field='number', num_classes=3,
+                         feature_fields=('real',), public_bounds=str(bounds), **given)
+  words = tmp_path / 'words'
+  words.write_text('a\nb1\n')
+  texts = registry.build('text_classification', label_field='number', num_classes=3,
+                         vocabulary=str(words), **given)
+  (tmp_path / 'bare').mkdir()
+  bare = populations.jsonl(tmp_path / 'bare', {
+      client: [{'text': rows[0]['text'], 'real': rows[0]['real']}]
+      for client, rows in population.items()})['data_path']
+  for built in (table, texts):
+    labelled = built.reader(labelled=True, data_path=given['data_path'])
+    unlabelled = built.reader(labelled=False, data_path=bare)
+    assert set(labelled.client_ids) == set(unlabelled.client_ids) == set(population)
+    for client in population:
+      both = labelled.examples(client)
+      assert both.pop('y') == [int(client[1:]) % 3]
+      populations.assert_same(unlabelled.examples(client), both)
+    with pytest.raises(ValueError, match="there is no field 'number'"):
+      built.reader(labelled=True, data_path=bare)
+
+
 def test_sources_without_files_are_read_whole():
   built = registry.build('emnist', num_clients=7)
   source = built.reader(labelled=True)

@@ -104,7 +104,7 @@ def test_vocabulary_of_clients_is_a_reason_not_to_be_private(build, path, tmp_pa
   kept = tmp_path / 'vocabulary.json'
   kept.write_text(build(path).files[stackoverflow_word.VOCABULARY_FILE])
   module = stackoverflow_word if build is _word else stackoverflow_tag
-  served = module.serving([], vocabulary=str(kept))
+  served = module.serving({}, [], vocabulary=str(kept))
   assert served.not_private and served.files == build(path).files
 
 
