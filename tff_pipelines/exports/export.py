@@ -19,6 +19,11 @@ from tff_pipelines.exports.settings import ExportSettings
 SAVED_MODEL = 'saved_model'
 
 
+def _is_plain(name: str) -> bool:
+  """Whether TensorFlow takes a name as it is, for a feature or an output."""
+  return name.isascii() and name.isidentifier()
+
+
 def predict_function(serving: Serving, weights) -> Any:
   """A tf.function of the features of a batch, by name, to the outputs of `predict`.
 
@@ -27,13 +32,15 @@ def predict_function(serving: Serving, weights) -> Any:
     weights: Its weights, arrays or variables.
   """
   names = list(serving.inputs)
-  signature = [tf.TensorSpec([None, *shape], tf.as_dtype(dtype), name=name)
-               for name, (dtype, shape) in serving.inputs.items()]
+  signature = [
+      tf.TensorSpec([None, *shape], tf.as_dtype(dtype),
+                    name=name if _is_plain(name) else None)
+      for name, (dtype, shape) in serving.inputs.items()]
 
   @tf.function(autograph=False, input_signature=signature)
   def predict(*features):
     outputs = serving.model.predict(weights, dict(zip(names, features)))
-    return {name: tf.identity(output, name=name) for name, output in outputs.items()}
+    return {name: tf.convert_to_tensor(output) for name, output in outputs.items()}
 
   return predict
 
@@ -48,6 +55,10 @@ def class_names(serving: Serving, count: int | None) -> list[str] | None:
 
 def _write_saved_model(folder: pathlib.Path, serving: Serving,
                        trained: models.Trained) -> None:
+  for name in serving.inputs:
+    if not _is_plain(name):
+      raise ValueError('format=savedmodel needs features whose names are of ASCII '
+                       f'letters, digits and underscores, found {name!r}')
   module = tf.Module()
   module.variables_in_order = [
       tf.Variable(array, name=name, trainable=False)
