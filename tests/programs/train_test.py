@@ -93,7 +93,8 @@ def test_run_leaves_all_its_files(runs, name):
   folder = _folder(runs, name)
   assert sorted(path.name for path in folder.iterdir()) == [
       'checkpoints', 'clients.png', 'configuration.json', 'ledger.jsonl', 'metrics.csv',
-      'progress.png', 'report.txt', 'starts.log', 'summary.json', 'tensorboard']
+      'model.json', 'model.npz', 'paths.json', 'progress.png', 'report.txt',
+      'starts.log', 'summary.json', 'tensorboard']
   assert sorted(path.name for path in (folder / 'checkpoints').iterdir()) == [
       'round_0', 'round_2']
   for file in ('progress.png', 'clients.png'):
