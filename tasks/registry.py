@@ -73,14 +73,18 @@ OPTIONS = {
                *_IMAGES),
     'images': ('model', 'data_source', *open_source.OPTIONS, *_IMAGES),
     'shakespeare': (*_TEXT, 'sequence_length'),
-    'stackoverflow_tag': (*_TEXT, 'vocabulary', 'vocabulary_size', 'num_labels'),
-    'stackoverflow_word': (*_TEXT, 'vocabulary', 'vocabulary_size', 'sequence_length'),
+    'stackoverflow_tag': (*_TEXT, 'vocabulary', 'words_per_client', 'vocabulary_size', 'num_labels'),
+    'stackoverflow_word': (*_TEXT, 'vocabulary', 'words_per_client', 'vocabulary_size', 'sequence_length'),
     'tabular': ('model', 'data_source', *open_source.OPTIONS, 'label_field',
                 'feature_fields', 'num_classes', 'class_names', 'held_out_fraction',
-                'num_clients', 'public_bounds', 'public_sample', 'missing'),
+                'num_clients', 'public_bounds', 'public_sample', 'statistics_epsilon',
+                'missing'),
     'text_classification': (*_TEXT, 'label_field', 'num_classes', 'class_names',
-                            'vocabulary', 'vocabulary_size'),
+                            'vocabulary', 'words_per_client', 'vocabulary_size'),
 }
+
+# Value of the option `vocabulary` for one of noised counts.
+PRIVATE_COUNTS = 'private_counts'
 
 # Option that names a file of which a run keeps its own copy, to be used instead when
 # the run is resumed -> the name in task.Task.files.

@@ -213,6 +213,33 @@ class Serving:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Preliminary:
+  """A release with noise that a task needs before the first round.
+
+  The task that has it is complete except for what is released: its model, clients and
+  held-out sets have the right sizes.
+
+  Attributes:
+    file: Name of the file in which the run keeps the release.
+    totals: () -> key -> the sum of all clients' integers, without noise: private. Keys
+      are texts or tuples of texts.
+    l2_sensitivity: L2 norm of the integers that one client adds, at most.
+    items: Maximum number of keys to which a client adds, each by 1, where keys are
+      private, too; 0 where they are public.
+    dimension: Number of keys; None where they are private.
+    complete: Key -> noisy sum, of all keys or, where they are private, of those at or
+      above a threshold -> the complete task, which has the file among its `files`.
+  """
+
+  file: str
+  totals: Callable[[], Mapping[Any, int]]
+  l2_sensitivity: float
+  items: int = 0
+  dimension: int | None = None
+  complete: Callable[[Mapping[Any, int]], 'Task']
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Task:
   """A learning task.
 
@@ -233,6 +260,9 @@ class Task:
       private.
     files: Name -> text of the files that the task was built with and a run must
       keep, such as a vocabulary; they identify the data, too.
+    noised_files: Names of those files that were released with noise. They do not
+      identify the data: a run draws them itself.
+    preliminary: Release that the task needs before the first round; None for none.
     warnings: Notes about the data.
     reader: Opens further files for the trained model; None if there are none to open.
     not_private: Reasons why the trained model reveals more than its guarantee says,
@@ -248,6 +278,8 @@ class Task:
   skips: Skips = dataclasses.field(default_factory=Skips)
   label_counts: np.ndarray | None = None
   files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  noised_files: Sequence[str] = ()
+  preliminary: Preliminary | None = None
   warnings: Sequence[Note] = ()
   reader: Reader | None = None
   not_private: Sequence[Note] = ()

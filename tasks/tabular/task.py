@@ -5,6 +5,7 @@ encoded by what is publicly known of them; see tasks.tabular.columns.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+import dataclasses
 import functools
 from typing import Any
 
@@ -18,6 +19,7 @@ from tasks.sources import open_source
 from tasks.sources import records
 from tasks.tabular import columns as columns_lib
 from tasks.tabular import models
+from tasks.tabular import statistics
 
 SOURCES = tuple(sorted(('embedded', *open_source.FORMATS)))
 
@@ -168,8 +170,8 @@ def build(*, model: str | None = None, data_source: str | None = None,
           label_field: str = 'label', feature_fields: Sequence[str] | None = None,
           num_classes: int | None = None, class_names: Sequence[str] | None = None,
           public_bounds: str | None = None, public_sample: str | None = None,
-          missing: str | None = None, held_out_fraction: float | None = None,
-          **data_options: Any) -> task.Task:
+          statistics_epsilon: float | None = None, missing: str | None = None,
+          held_out_fraction: float | None = None, **data_options: Any) -> task.Task:
   """Builds the task.
 
   Args:
@@ -183,6 +185,8 @@ def build(*, model: str | None = None, data_source: str | None = None,
       bounds or the public sample say: a category or a number.
     public_bounds: See columns.read; a file that a run kept decides alone.
     public_sample: See columns.read_sample.
+    statistics_epsilon: Epsilon of the release of means and deviations between the
+      public bounds, by which columns are standardised then; None for none.
     missing: One of columns.MISSING; None means 'error'.
     held_out_fraction: See records.with_held_out.
     **data_options: num_clients for 'embedded', else see open_source.open_raw.
@@ -217,17 +221,33 @@ def build(*, model: str | None = None, data_source: str | None = None,
     columns = _known_columns(public_bounds, public_sample, **choice)
     raw = open_source.open_raw(data_source, fields=columns.fields, **data_options)
     unit = 'one client of the files, with all its rows'
-  train, test = (
-      source and records.MappedSource(
-          source, _convert(columns, missing), element_spec(columns))
-      for source in (raw.train, raw.test))
-  if data_source == 'embedded':
-    held_out = {'test': records.gather(test)[0]}
-  else:
-    train, held_out = records.with_held_out(
-        train, test, skips=raw.skips, held_out_fraction=held_out_fraction)
-  served = _serving(
-      columns, model, missing, {'data_source': data_source, **data_options})
-  return task.Task(
-      name='tabular', model=served.model, train=train, held_out=held_out,
-      privacy_unit=unit, skips=raw.skips, files=served.files, reader=served.reader)
+
+  def finish(columns: columns_lib.Columns) -> task.Task:
+    train, test = (
+        source and records.MappedSource(
+            source, _convert(columns, missing), element_spec(columns))
+        for source in (raw.train, raw.test))
+    if data_source == 'embedded':
+      held_out = {'test': records.gather(test)[0]}
+    else:
+      train, held_out = records.with_held_out(
+          train, test, skips=raw.skips, held_out_fraction=held_out_fraction)
+    served = _serving(
+        columns, model, missing, {'data_source': data_source, **data_options})
+    noised = columns.made_from == columns_lib.STATISTICS
+    return task.Task(
+        name='tabular', model=served.model, train=train, held_out=held_out,
+        privacy_unit=unit, skips=raw.skips, files=served.files, reader=served.reader,
+        noised_files=(columns_lib.FILE,) if noised else ())
+
+  result = finish(columns)
+  if statistics_epsilon is None or columns.made_from == columns_lib.STATISTICS:
+    return result
+  if public_sample is not None or data_source == 'embedded':
+    raise ValueError('statistics_epsilon is not used with a public sample, by which '
+                     'columns are standardised without cost')
+  clients = result.train.client_ids
+  return dataclasses.replace(
+      result, files={}, preliminary=statistics.release(
+          records.SubsetSource(raw.train, clients), columns, raw.skips, missing,
+          finish))

@@ -90,7 +90,8 @@ def _class_names(data_source: str, num_classes: int | None,
 
 def build(*, model: str | None = None, label_field: str | None = None,
           num_classes: int | None = None, class_names: Sequence[str] | None = None,
-          vocabulary: str | None = None, vocabulary_size: int | None = None,
+          vocabulary: str | None = None, words_per_client: int | None = None,
+          vocabulary_size: int | None = None,
           max_examples_per_client: int | None = None, max_test_examples: int = 2000,
           text_field: str | None = None, data_source: str | None = None,
           **data_options: Any) -> task.Task:
@@ -101,7 +102,9 @@ def build(*, model: str | None = None, label_field: str | None = None,
     label_field: Field of the class; None means 'label'.
     num_classes: Labels are integers below.
     class_names: Labels are these texts, instead.
-    vocabulary: File of a vocabulary; see stackoverflow_word.Posts.vocabulary.
+    vocabulary: File of a vocabulary, or PRIVATE_COUNTS; see
+      stackoverflow_word.Posts.build.
+    words_per_client: As there.
     vocabulary_size: Maximum number of words; None leaves it to the model.
     max_examples_per_client: See text_data.build_task.
     max_test_examples: See text_data.build_task.
@@ -121,18 +124,21 @@ def build(*, model: str | None = None, label_field: str | None = None,
       text_field=text_field, privacy_unit='one client of the files',
       more_fields=[_label(label_field)],
       data_source=data_source, **data_options)
-  words = posts.vocabulary(
-      vocabulary, MODELS[model][0] if vocabulary_size is None else vocabulary_size)
 
   recorded = {**data_options, 'data_source': data_source, 'text_field': text_field,
               'label_field': label_field}
-  served = _serving(words, model, names, recorded)
   field = stackoverflow_word.field_of_text(data_source, text_field)
-  return posts.build_task(
-      'text_classification', served,
-      lambda raw: _examples(raw, field, True, words, names), _SPEC,
-      max_examples_per_client=max_examples_per_client,
-      max_test_examples=max_test_examples)
+
+  def finish(words: stackoverflow_word.Vocabulary) -> task.Task:
+    return posts.build_task(
+        'text_classification', _serving(words, model, names, recorded),
+        lambda raw: _examples(raw, field, True, words, names), _SPEC,
+        max_examples_per_client=max_examples_per_client,
+        max_test_examples=max_test_examples)
+
+  return posts.build(
+      finish, vocabulary, MODELS[model][0] if vocabulary_size is None else
+      vocabulary_size, words_per_client=words_per_client)
 
 
 def _label(name: str | None) -> records.Field:

@@ -140,7 +140,8 @@ def _counts(ids: tf.Tensor, size: int) -> tf.Tensor:
 
 
 def build(*, model: str | None = None, vocabulary: str | None = None,
-          vocabulary_size: int | None = None, num_labels: int | None = None,
+          words_per_client: int | None = None, vocabulary_size: int | None = None,
+          num_labels: int | None = None,
           max_examples_per_client: int | None = None,
           max_test_examples: int = 2000, text_field: str | None = None,
           **data_options: Any) -> task.Task:
@@ -148,8 +149,9 @@ def build(*, model: str | None = None, vocabulary: str | None = None,
 
   Args:
     model: One of MODELS; None means 'logistic_small'.
-    vocabulary: File of a vocabulary, whose labels are the tags; see
-      stackoverflow_word.Posts.vocabulary.
+    vocabulary: File of a vocabulary, whose labels are the tags, or PRIVATE_COUNTS; see
+      stackoverflow_word.Posts.build.
+    words_per_client: As there.
     vocabulary_size: Maximum number of words; None leaves it to the model.
     num_labels: Maximum number of tags; None leaves it to the model.
     max_examples_per_client: See text_data.build_task. Posts without tags in
@@ -165,16 +167,20 @@ def build(*, model: str | None = None, vocabulary: str | None = None,
   num_words, num_tags, *_ = MODELS[model]
   posts = stackoverflow_word.Posts(
       text_field=text_field, with_tags=True, **data_options)
-  words = posts.vocabulary(
-      vocabulary, num_words if vocabulary_size is None else vocabulary_size,
-      num_tags if num_labels is None else num_labels)
 
-  served = _serving(words, model, {**data_options, 'text_field': text_field})
+  recorded = {**data_options, 'text_field': text_field}
   field = stackoverflow_word.field_of_text(data_options.get('data_source'), text_field)
-  return posts.build_task(
-      'stackoverflow_tag', served, lambda raw: _examples(raw, field, True, words),
-      _SPEC, max_examples_per_client=max_examples_per_client,
-      max_test_examples=max_test_examples)
+
+  def finish(words: stackoverflow_word.Vocabulary) -> task.Task:
+    return posts.build_task(
+        'stackoverflow_tag', _serving(words, model, recorded),
+        lambda raw: _examples(raw, field, True, words), _SPEC,
+        max_examples_per_client=max_examples_per_client,
+        max_test_examples=max_test_examples)
+
+  return posts.build(
+      finish, vocabulary, num_words if vocabulary_size is None else vocabulary_size,
+      num_tags if num_labels is None else num_labels, words_per_client)
 
 
 def _examples(raw: records.RawExamples, field: str, labelled: bool,

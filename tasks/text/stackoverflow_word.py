@@ -15,10 +15,11 @@ import collections
 import dataclasses
 import functools
 import json
+import math
 import os
 import pathlib
 import re
-from typing import Any, Callable, Iterable, Mapping, Sequence
+from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -48,6 +49,15 @@ OUTSIDE = task.Note(
 
 # What vocabularies are built from. Any observer of a run sees its vocabulary.
 PUBLIC, TRAINING_CLIENTS = 'public', 'training clients'
+NOISED_COUNTS = 'noised counts of training clients'
+_MADE_FROM = (PUBLIC, TRAINING_CLIENTS, NOISED_COUNTS)
+# The value of `vocabulary` for counts with noise, and the words that a client adds
+# to them where their number is not given.
+PRIVATE_COUNTS, WORDS_PER_CLIENT = 'private_counts', 64
+# A client adds to the counts of at most this many labels.
+_LABELS_PER_CLIENT = 8
+# Fills the places of words that were not released; no text has it as a token.
+_UNUSED = '<unused-{}>'
 _FORMAT = 'vocabulary 1'
 _MAX_WORDS = 1_000_000
 
@@ -100,7 +110,7 @@ class Vocabulary:
   Attributes:
     words: Without special tokens.
     labels: Such as tags; empty if the task has none.
-    made_from: What it was built from, PUBLIC or TRAINING_CLIENTS.
+    made_from: Origin: PUBLIC, TRAINING_CLIENTS or NOISED_COUNTS.
   """
 
   words: tuple[str, ...]
@@ -108,10 +118,7 @@ class Vocabulary:
   made_from: str
 
   def __post_init__(self):
-    if self.made_from not in (PUBLIC, TRAINING_CLIENTS):
-      raise ValueError(
-          f'made_from must be {PUBLIC!r} or {TRAINING_CLIENTS!r}, found '
-          f'{self.made_from!r}')
+    checks.choice('made_from', self.made_from, _MADE_FROM)
     for name in ('words', 'labels'):
       words = getattr(self, name)
       for word in words:
@@ -177,6 +184,20 @@ class Vocabulary:
 def most_frequent(counts: Mapping[str, int], number: int) -> tuple[str, ...]:
   """The most frequent keys, ties in alphabetical order."""
   return tuple(sorted(counts, key=lambda key: (-counts[key], key))[:number])
+
+
+def _built(finish: Callable[[Vocabulary], task.Task],
+           vocabulary: Vocabulary) -> task.Task:
+  """The task of a vocabulary, which says whether that was released with noise."""
+  built = finish(vocabulary)
+  if vocabulary.made_from != NOISED_COUNTS:
+    return built
+  return dataclasses.replace(built, noised_files=(VOCABULARY_FILE,))
+
+
+def _filled(words: Sequence[str], number: int) -> tuple[str, ...]:
+  """The words, and names for unused places up to a number."""
+  return (*words, *map(_UNUSED.format, range(len(words), number)))
 
 
 def read_vocabulary(path: str | os.PathLike[str]) -> Vocabulary:
@@ -265,9 +286,7 @@ class Posts:
       ValueError: If a file is bad or can't be downloaded, if a number is out of range,
         or if there are no words or lacking labels.
     """
-    checks.integer('vocabulary_size', num_words, 1)
-    if self._with_tags:
-      checks.integer('num_labels', num_labels, 1)
+    self._check_numbers(num_words, num_labels)
     if path is not None:
       vocabulary = read_vocabulary(path)
     elif self._is_official:
@@ -281,6 +300,85 @@ class Posts:
     return dataclasses.replace(
         vocabulary, words=vocabulary.words[:num_words],
         labels=vocabulary.labels[:num_labels])
+
+  def build(self, finish: Callable[[Vocabulary], task.Task], path: str | None,
+            num_words: int, num_labels: int = 0,
+            words_per_client: int | None = None) -> task.Task:
+    """Builds the task of a vocabulary, or one that needs it released first.
+
+    Args:
+      finish: Builds the task of a vocabulary.
+      path: A file that read_vocabulary reads, PRIVATE_COUNTS or None.
+      num_words: Maximum number of words; with PRIVATE_COUNTS it is filled up to this
+        number, so that the size of the model says nothing.
+      num_labels: Maximum number of labels, likewise.
+      words_per_client: With PRIVATE_COUNTS, maximum number of words that a client adds
+        to the counts: those that it uses most.
+
+    Raises:
+      ValueError: See `vocabulary`.
+    """
+    if path != PRIVATE_COUNTS:
+      return _built(finish, self.vocabulary(path, num_words, num_labels))
+    self._check_numbers(num_words, num_labels)
+    most = {'word': WORDS_PER_CLIENT if words_per_client is None else words_per_client,
+            'label': _LABELS_PER_CLIENT if self._with_tags else 0}
+    checks.integer('words_per_client', most['word'], 1)
+
+    def complete(counts: Mapping[tuple[str, str], int]) -> task.Task:
+      words, labels = ({key: count for (kind, key), count in counts.items()
+                        if kind == wanted} for wanted in ('word', 'label'))
+      if not words or self._with_tags and not labels:
+        raise ValueError(
+            f'the noised counts have {len(words)} words and {len(labels)} labels that '
+            'enough clients use: raise vocabulary_epsilon, or give a public list')
+      return _built(finish, Vocabulary(
+          words=_filled(most_frequent(words, num_words), num_words),
+          labels=_filled(most_frequent(labels, num_labels), num_labels),
+          made_from=NOISED_COUNTS))
+
+    items = sum(most.values())
+    placeholder = finish(Vocabulary(
+        words=_filled((), num_words), labels=_filled((), num_labels),
+        made_from=NOISED_COUNTS))
+    return dataclasses.replace(
+        placeholder, files={}, preliminary=task.Preliminary(
+            file=VOCABULARY_FILE, totals=lambda: self._bounded_counts(most),
+            l2_sensitivity=math.sqrt(items), items=items, complete=complete))
+
+  def _bounded_counts(self, most: Mapping[str, int]
+                      ) -> collections.Counter[tuple[str, str]]:
+    """The number of clients that add to each word and label.
+
+    Args:
+      most: Kind -> maximum number of keys of that kind that one client adds to.
+    """
+    totals = collections.Counter()
+    for of_kind in self._by_client():
+      for kind, counts in of_kind.items():
+        totals.update((kind, key) for key in most_frequent(counts, most[kind]))
+    return totals
+
+  def _by_client(self) -> Iterator[dict[str, collections.Counter[str]]]:
+    """Yields how often each training client has each of its words and labels."""
+    for client in self.data.population.client_ids:
+      try:
+        raw, _ = self.data.split(self.data.population.examples(client))
+      except task.BadClientError as error:
+        self.data.skips.client(client, error)
+        continue
+      yield {
+          'word': collections.Counter(
+              word for text in (*raw['text'], *raw.get('title', ()))
+              for sentence in self.sentences(text) for word in sentence.split(' ')),
+          'label': collections.Counter(
+              label for text in raw.get('tags', ())
+              for label in set(text.split('|')) if label.split() == [label])}
+
+  def _check_numbers(self, num_words: int, num_labels: int) -> None:
+    checks.integer('vocabulary_size', num_words, 1)
+    if self._with_tags:
+      checks.integer('num_labels', num_labels, 1)
 
   def _official_vocabulary(self) -> Vocabulary:
     """TFF's published counts, by training users; downloaded once."""
@@ -341,7 +439,7 @@ def serving_of(vocabulary: Vocabulary, model: task.Model,
   return task.Serving(
       model=model, reader=reader, files={VOCABULARY_FILE: vocabulary.dumps()},
       inputs={name: spec for name, spec in element_spec.items() if name != 'y'},
-      not_private=() if vocabulary.made_from == PUBLIC else (OUTSIDE,))
+      not_private=(OUTSIDE,) if vocabulary.made_from == TRAINING_CLIENTS else ())
 
 
 def kept_vocabulary(path: str | None) -> Vocabulary:
@@ -361,7 +459,8 @@ def build_model(name: str, vocabulary: Vocabulary) -> task.Model:
 
 
 def build(*, model: str | None = None, vocabulary: str | None = None,
-          vocabulary_size: int | None = None, sequence_length: int = 20,
+          words_per_client: int | None = None, vocabulary_size: int | None = None,
+          sequence_length: int = 20,
           max_examples_per_client: int | None = None,
           max_test_examples: int = 2000, text_field: str | None = None,
           **data_options: Any) -> task.Task:
@@ -369,7 +468,8 @@ def build(*, model: str | None = None, vocabulary: str | None = None,
 
   Args:
     model: One of MODELS; None means 'lstm_small'.
-    vocabulary: File of a vocabulary; see Posts.vocabulary.
+    vocabulary: File of a vocabulary, or PRIVATE_COUNTS; see Posts.build.
+    words_per_client: See Posts.build.
     vocabulary_size: Maximum number of words; None leaves it to the model.
     sequence_length: Words that are predicted in a sentence, which is one example;
       what is longer is cut off.
@@ -385,17 +485,21 @@ def build(*, model: str | None = None, vocabulary: str | None = None,
   checks.integer('sequence_length', sequence_length, 1)
   posts = Posts(
       text_field=text_field, with_tags=False, **data_options)
-  words = posts.vocabulary(
-      vocabulary, MODELS[model][0] if vocabulary_size is None else vocabulary_size)
 
-  served = _serving(words, model, sequence_length, {
-      **data_options, 'text_field': text_field})
+  recorded = {**data_options, 'text_field': text_field}
   field = field_of_text(data_options.get('data_source'), text_field)
-  return posts.build_task(
-      'stackoverflow_word', served,
-      lambda raw: _examples(raw, field, True, words, sequence_length), served.inputs,
-      max_examples_per_client=max_examples_per_client,
-      max_test_examples=max_test_examples)
+
+  def finish(words: Vocabulary) -> task.Task:
+    served = _serving(words, model, sequence_length, recorded)
+    return posts.build_task(
+        'stackoverflow_word', served,
+        lambda raw: _examples(raw, field, True, words, sequence_length), served.inputs,
+        max_examples_per_client=max_examples_per_client,
+        max_test_examples=max_test_examples)
+
+  return posts.build(
+      finish, vocabulary, MODELS[model][0] if vocabulary_size is None else
+      vocabulary_size, words_per_client=words_per_client)
 
 
 def _examples(raw: records.RawExamples, field: str, ended: bool,

@@ -70,13 +70,15 @@ def renyi_epsilon(event: base.Event, delta: float,
 
   Args:
     event: Everything that was released.
-    delta: In [0, 1). At 0 only the infinite order counts.
+    delta: In [0, 1). At 0 only the infinite order counts. What the event may fail
+      with is taken off it.
     amplification: 'tight', 'generic' or 'none'.
 
   Returns:
     (epsilon >= 0, order): `inf` as order for pure DP, None if epsilon is
     infinite.
   """
+  delta = max(0.0, delta - event.failure_probability())
   best = float(event.pure_epsilon(amplification))
   order = None if best == np.inf else np.inf
   if delta == 0:
@@ -193,7 +195,8 @@ def delta(event: base.Event, epsilon: float, *, accountant: str = 'auto',
     # The conversion of `_epsilons`, solved for the logarithm of delta.
     logs = (alpha - 1) * (curve(event, amplification=amplification) - epsilon +
                           np.log1p(-1 / alpha)) - np.log(alpha)
-    value = float(np.exp(np.minimum(logs.min(), 0.0)))
+    value = min(1.0, float(np.exp(np.minimum(logs.min(), 0.0)))
+                + event.failure_probability())
   return _checked_result('delta', value)
 
 

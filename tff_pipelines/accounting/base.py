@@ -90,6 +90,10 @@ class Event(abc.ABC):
     del amplification
     return np.inf
 
+  def failure_probability(self) -> float:
+    """The probability of outcomes that `curve` leaves out, which is added to delta."""
+    return 0.0
+
   def factors(self, amplification: str) -> tuple[Factor, ...] | None:
     """The pairs whose product dominates the release, or None if not known."""
     del amplification

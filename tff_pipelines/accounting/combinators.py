@@ -98,6 +98,9 @@ class PoissonSampled(base.Event):
   def __post_init__(self):
     base.check_event(event=self.event)
     self.event.check_sampled()
+    if self.event.failure_probability():
+      raise ValueError(f'event {type(self.event).__name__} cannot be amplified: it may '
+                       'fail')
     validate.fraction(sampling_rate=self.sampling_rate)
     validate.unit_interval(pivotal_probability=self.pivotal_probability)
 
@@ -199,6 +202,12 @@ class FixedSizeSampled(base.Event):
     self.event.check_sampled()
     validate.integer(population=self.population, low=1)
     validate.integer(cohort_size=self.cohort_size, low=1, high=self.population)
+    if self.failure_probability() and self.cohort_size < self.population:
+      raise ValueError(f'event {type(self.event).__name__} cannot be amplified: it may '
+                       'fail')
+
+  def failure_probability(self) -> float:
+    return self.event.replace_one().failure_probability()
 
   @property
   def sensitivity(self) -> str:
@@ -261,6 +270,10 @@ class _Product(base.Event):
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     return sum(count * event.curve(max_order, amplification)
                for event, count in self._counts().items())
+
+  def failure_probability(self) -> float:
+    return min(1.0, sum(count * event.failure_probability()
+                        for event, count in self._counts().items()))
 
   def pure_epsilon(self, amplification: str) -> float:
     return sum(count * event.pure_epsilon(amplification)

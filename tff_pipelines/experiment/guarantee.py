@@ -222,6 +222,8 @@ class Plan(abc.ABC):
     population: Number of clients, to judge delta by; None if that is not public.
     total_variation: Distance in [0, 1] between a release and that of the ideal
       distributions in its event; None where no bound is proved.
+    preliminary: Event of a release before the first round, in `released`; None for
+      none.
   """
 
   terms: Terms
@@ -231,6 +233,7 @@ class Plan(abc.ABC):
   amplification: str = 'tight'
   population: int | None = None
   total_variation: float | None = None
+  preliminary: base.Event | None = None
 
   @abc.abstractmethod
   def event(self, index: int) -> base.Event:
@@ -255,7 +258,7 @@ class Plan(abc.ABC):
     return {}
 
   def released(self, rounds: int) -> base.Event:
-    """Everything that the first `rounds` rounds release."""
+    """Everything that the first `rounds` rounds, and what is before them, release."""
     return combinators.composed(
         collections.Counter(map(self.event, range(1, rounds + 1))))
 
@@ -307,7 +310,11 @@ class Plan(abc.ABC):
       return math.inf if rounds else 0.0
     if self.adjacency == base.LOCAL:
       rounds += repeats
-    return self.bound(self.released(rounds), rounds).epsilon
+    return self.bound(self.released(rounds), self.releases(rounds)).epsilon
+
+  def releases(self, rounds: int) -> int:
+    """Number of releases of this many rounds, and of what is before them."""
+    return rounds + (self.preliminary is not None)
 
   def guarantee(self, rounds: int, repeats: int = 0, *, suppressed: bool = False,
                 seen: base.Event | None = None,
@@ -315,7 +322,8 @@ class Plan(abc.ABC):
     """All numbers of the guarantee.
 
     Args:
-      rounds: Number of committed rounds, >= 1.
+      rounds: Number of committed rounds, >= 1; of all releases, where `released` is
+        given.
       repeats: Number of rounds that the server may have seen again after restarts.
       suppressed: Whether any was suppressed: the server saw less noise there.
       seen: Everything that the server may have seen; None if nothing was repeated.
@@ -327,7 +335,8 @@ class Plan(abc.ABC):
     if not self.is_private:
       return Guarantee(terms=self.terms, delta=self.delta, adjacency=None,
                        outsiders=None, caveats=(*notes, *self.notes()))
-    released = released or self.released(rounds)
+    if released is None:
+      released, rounds = self.released(rounds), self.releases(rounds)
     if released.adjacency == base.LOCAL and seen is not None:
       # Every observer sees the answers that a restart repeats.
       released, rounds = seen, rounds + repeats

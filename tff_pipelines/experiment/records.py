@@ -102,6 +102,7 @@ class RunRecords:
       file.seek(0)
       self.starts = len(file.readlines())
     self.ledger = ledger_lib.Ledger(self.folder / files.LEDGER)
+    self._preliminary: dict[str, Any] | None = None
     self._states = tff.program.FileProgramStateManager(
         self.folder / _CHECKPOINTS, prefix='round_', keep_total=2)
     self._events = self._table = None
@@ -112,6 +113,43 @@ class RunRecords:
   def has_checkpoint(self) -> bool:
     """Whether there is a state to continue from."""
     return asyncio.run(self._states.get_versions()) is not None
+
+  def release_first(self, event: base.Event, header: dict[str, Any], name: str,
+                    draw: Callable[[], str]) -> None:
+    """Makes a release before the first round, unless it was made; keeps it in a file.
+
+    It is charged before it is drawn: a run that is killed between charge and file
+    loses what it may have drawn, which stays charged, and draws again for another
+    charge.
+
+    Args:
+      event: Event of the release, different from those of the rounds.
+      header: Keyword arguments of the ledger's header, for a new run.
+      name: Name of the file.
+      draw: Draws the content of the file.
+
+    Raises:
+      ValueError: If rounds were committed and the file is missing.
+    """
+    if not self.ledger.path.exists():
+      self.ledger.create(self.ledger.path, **header)
+    path = self.folder / name
+    if not path.exists():
+      if self.has_checkpoint():
+        raise ValueError(f'{path} is missing, and it is released once only: the run '
+                         'can\'t be continued')
+      self.ledger.drop_torn()
+      # Starts are not counted: a repeated release has a line of its own.
+      self.ledger.append_line(self.ledger.next_line(
+          event, outcome='released', starts=1,
+          configuration_hash=self.configuration_hash))
+      files.write_atomically(path, draw())
+    self._preliminary = json.loads(json.dumps(event.to_json()))
+
+  @property
+  def preliminary(self) -> int:
+    """Number of lines of the ledger before that of the first round."""
+    return sum(line['event'] == self._preliminary for line in self.ledger.lines())
 
   def restore(self, initial_state: Any, header: dict[str, Any]) -> tuple[Any, int]:
     """The state to continue from and the number of rounds that are committed.
@@ -129,7 +167,7 @@ class RunRecords:
     if versions is None:
       if not self.ledger.path.exists():
         self.ledger.create(self.ledger.path, **header)
-      if self.ledger.lines():
+      if len(self.ledger.lines()) != self.preliminary:
         raise ValueError(
             f'{self.ledger.path} has rounds but there is no checkpoint: the run '
             "can't be continued; account for it by the ledger and start another")
@@ -140,7 +178,7 @@ class RunRecords:
     line = saved['ledger_line'].decode()
     if line:
       self.ledger.reconcile(line)
-    recorded = len(self.ledger.lines())
+    recorded = len(self.ledger.lines()) - self.preliminary
     if recorded != rounds:
       raise ValueError(
           f'{self.ledger.path} has {recorded} rounds, the checkpoint {rounds}: '

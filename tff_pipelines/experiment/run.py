@@ -72,6 +72,12 @@ class Experiment(abc.ABC):
   def describe(self, task: Any, plan: guarantee_lib.Plan) -> report.Description:
     """Description of the run before its first round."""
 
+  def released(self, task: Any, plan: guarantee_lib.Plan,
+               records: records_lib.RunRecords, description: report.Description) -> Any:
+    """Makes the releases before the first round; returns the task that they complete."""
+    del plan, records, description
+    return task
+
   def keep(self, task: Any) -> None:
     """Writes files that the run needs when it is resumed, before the first round."""
 
@@ -157,9 +163,10 @@ class Experiment(abc.ABC):
         'settings': self.settings.configuration(), 'identity': identity,
         'plan': plan.configuration()}, resume=self.settings.resume)
     files.write_json(self.folder / files.PATHS, self.settings.paths())
-    self.keep(task)
     planned = plan.guarantee(self.planned_rounds(plan))
     print('\n'.join(report.plan_lines(description, planned, self.folder)), flush=True)
+    task = self.released(task, plan, records, description)
+    self.keep(task)
     with contexts.simulation(
         num_workers=getattr(self.settings, 'num_workers', 0)):
       rounds = self.build_rounds(task, plan)
@@ -207,7 +214,7 @@ class Experiment(abc.ABC):
     guarantee = plan.guarantee_of(records.ledger)
     caveats = report.ordered(
         [*guarantee.caveats, *description.caveats, *outcome.caveats])
-    rounds = len(records.ledger.lines())
+    rounds = len(records.ledger.lines()) - records.preliminary
     summary = report.summary_of(
         self.family, guarantee, outcome, caveats, rounds=rounds,
         starts=records.starts, configuration=records.configuration_hash)

@@ -13,11 +13,14 @@ from typing import Any
 from aggregators import params as params_lib
 from aggregators import share_tables
 from aggregators import validate
+from tasks.task import Preliminary
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import calibration
+from tff_pipelines.accounting import combinators
 from tff_pipelines.accounting import mechanisms
 from tff_pipelines.accounting import noise_budget
+from tff_pipelines.accounting import preliminary
 from tff_pipelines.accounting import schemes
 from tff_pipelines.experiment import guarantee
 from tff_pipelines.fedavg import settings as settings_lib
@@ -42,6 +45,7 @@ class FedAvgPlan(guarantee.Plan):
     target_quantile: Quantile of the norms, for an adaptive clip.
     clip_learning_rate: Learning rate of an adaptive clip.
     noise_generator: As in DistributedSumParams.
+    preliminary: Event of a release before the first round; None for none.
     privacy_unit: Unit that one client is.
   """
 
@@ -56,6 +60,7 @@ class FedAvgPlan(guarantee.Plan):
   target_quantile: float = 0.5
   clip_learning_rate: float = 0.2
   noise_generator: str = 'philox'
+  preliminary: base.Event | None = None
   privacy_unit: str = 'one client'
 
   @classmethod
@@ -88,6 +93,8 @@ class FedAvgPlan(guarantee.Plan):
           f'population, {population}, found {mechanism.cohort_size:g}')
     delta = 1 / population if delta is None else delta
     if mechanism.mechanism == 'none':
+      if attributes.get('preliminary') is not None:
+        raise ValueError('mechanism=none takes no release with noise before the rounds')
       plan = cls(mechanism=mechanism.replace(noise_multiplier=None),
                  delta=delta if delta < 1 else None, **attributes)
       plan.scheme  # Raises if clients can't be sampled so.
@@ -125,15 +132,21 @@ class FedAvgPlan(guarantee.Plan):
 
     def total_variation(z: float) -> float | None:
       of_round = start._with(noise_multiplier=z).total_variation
-      return of_round and rounds * of_round
+      return of_round and self.releases(rounds) * of_round
 
     return start._with(noise_multiplier=calibration.noise_multiplier(
-        lambda z: start.mechanism.replace(noise_multiplier=z).event(),
+        lambda z: start._with(noise_multiplier=z).released(rounds),
         epsilon=self.target_epsilon, delta=self.delta, accountant=self.accountant,
         amplification=self.amplification, total_variation=total_variation))
 
   def _calibrated(self) -> 'FedAvgPlan':
     """As `_solved`; a ValueError that names the bits that would do if there are any."""
+    if self.preliminary is not None:
+      alone = accountant.epsilon(self.preliminary, self.delta)
+      if alone >= self.target_epsilon:
+        raise ValueError(
+            f'the release before the first round costs epsilon={alone:.4g} alone, which '
+            f'leaves nothing of the target {self.target_epsilon:g}')
     if self.adaptive is not None:
       # No noise of the sum could make up for the noisy count of an adaptive clip.
       alone = accountant.epsilon(
@@ -183,16 +196,35 @@ class FedAvgPlan(guarantee.Plan):
     return self.mechanism.round_event(index)
 
   def released(self, rounds: int) -> base.Event:
-    return self.mechanism.replace(rounds=rounds).event()
+    event = self.mechanism.replace(rounds=rounds).event()
+    if self.preliminary is None:
+      return event
+    return combinators.Composed(events=(self.preliminary, event))
+
+  def also(self, released: base.Event) -> dict[str, Any]:
+    if self.preliminary is None:
+      return {}
+    return {'epsilon_preliminary': accountant.epsilon(self.preliminary, self.delta)}
 
   @functools.cached_property
   def total_variation(self) -> float | None:
-    return noise_budget.of_sum(self.params, self.scheme.largest_cohort)
+    of_round = noise_budget.of_sum(self.params, self.scheme.largest_cohort)
+    if of_round is None or self.preliminary is None:
+      return of_round
+    return max(of_round, preliminary.release_of(self.preliminary).total_variation)
 
   @property
   def terms(self) -> guarantee.Terms:
     mechanism = self.mechanism
-    shares = self.params is not None and self.params.has_shares
+    before = self.preliminary is not None
+    # Who adds up the release before the first round sees what clients contribute to it.
+    shares = self.params is not None and self.params.has_shares and not before
+    trust, sampler = mechanism.family.trust_model, None
+    if self.is_private:
+      sampler = noise_budget.describe_sum(self.params, self.adaptive is not None)
+    if before:
+      trust += f'; {preliminary.TRUST}'
+      sampler += f'; before the first round {preliminary.SAMPLER}'
     return guarantee.Terms(
         privacy_unit=self.privacy_unit, observers=_OBSERVERS,
         against='observers of the released models',
@@ -202,10 +234,9 @@ class FedAvgPlan(guarantee.Plan):
             'participants, who know the cohorts (the server is trusted)'),
         against_server=('the server and the participants' if shares else
                         'the participants (the server is trusted)'),
-        sampling=mechanism.sampling, trust_model=mechanism.family.trust_model,
-        source='; '.join(filter(None, dict.fromkeys(_sources(self.event(1))))) or None,
-        sampler=(noise_budget.describe_sum(self.params, self.adaptive is not None)
-                 if self.is_private else None),
+        sampling=mechanism.sampling, trust_model=trust,
+        source='; '.join(filter(None, dict.fromkeys(_sources(self.released(1))))) or None,
+        sampler=sampler,
         secure_aggregation=self.params is not None)
 
   def notes(self) -> list[guarantee.Caveat]:
@@ -226,8 +257,11 @@ class FedAvgPlan(guarantee.Plan):
             if applies]
 
   def configuration(self) -> dict[str, Any]:
-    return {'noise_multiplier': self.mechanism.noise_multiplier, 'delta': self.delta,
-            'dimension': self.mechanism.dimension, 'population': self.population}
+    result = {'noise_multiplier': self.mechanism.noise_multiplier, 'delta': self.delta,
+              'dimension': self.mechanism.dimension, 'population': self.population}
+    if self.preliminary is not None:
+      result['preliminary'] = self.preliminary.to_json()
+    return result
 
 
 def _sources(event: base.Event) -> list[str]:
@@ -236,8 +270,19 @@ def _sources(event: base.Event) -> list[str]:
   return [source for part in inner for source in _sources(part)] or [event.source]
 
 
+def _preliminary(settings: settings_lib.TrainSettings, needed: Preliminary,
+                 population: int) -> base.Event:
+  """The event of the release that a task needs, at its own part of epsilon."""
+  return preliminary.planned(
+      l2_sensitivity=needed.l2_sensitivity, items=needed.items,
+      dimension=needed.dimension or population * needed.items,
+      epsilon=settings.preliminary_epsilon,
+      delta=1 / population if settings.delta is None else settings.delta,
+      replace_one_of=population if settings.sampling == 'fixed' else None)
+
+
 def build(settings: settings_lib.TrainSettings, *, dimension: int, population: int,
-          privacy_unit: str = 'one client',
+          privacy_unit: str = 'one client', needed: Preliminary | None = None,
           recorded: Mapping[str, Any] | None = None) -> FedAvgPlan:
   """The calibrated plan of a training run.
 
@@ -246,6 +291,7 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
     dimension: Coordinates of an update.
     population: Number of clients.
     privacy_unit: Unit that one client is.
+    needed: Release that the task needs before the first round; None for none.
     recorded: `configuration` of the plan of an earlier start; None for a new run.
   """
   mechanism = mechanisms.SumMechanism(
@@ -253,10 +299,14 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
       dropout_rate=settings.simulated_dropout_rate,
       **_shared(mechanisms.SumMechanism, settings))
   calibrated = recorded and settings.target_epsilon
+  if recorded is not None:
+    first = recorded.get('preliminary') and base.from_json(recorded['preliminary'])
+  else:
+    first = needed and _preliminary(settings, needed, population)
   return FedAvgPlan.calibrate(
       **{**_shared(FedAvgPlan, settings), 'mechanism': mechanism},
       recorded_noise=recorded['noise_multiplier'] if calibrated else None,
-      privacy_unit=privacy_unit)
+      preliminary=first, privacy_unit=privacy_unit)
 
 
 def _shared(cls: type, settings: settings_lib.TrainSettings) -> dict[str, Any]:

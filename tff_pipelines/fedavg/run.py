@@ -26,6 +26,7 @@ from tff_pipelines.experiment import settings as settings_lib
 from tff_pipelines.fedavg import local_training
 from tff_pipelines.fedavg import loop
 from tff_pipelines.fedavg import plan as plan_lib
+from tff_pipelines.fedavg import preliminary
 from tff_pipelines.fedavg import process as process_lib
 from tff_pipelines.fedavg import report
 from tff_pipelines.fedavg.settings import TrainSettings
@@ -53,7 +54,8 @@ def fingerprint(task: Task) -> str:
   for client in task.train.client_ids:
     digest.update(client.encode() + b'\0')
   for name, text in sorted(task.files.items()):
-    digest.update(f'{name}\0{text}\0'.encode())
+    if name not in task.noised_files:
+      digest.update(f'{name}\0{text}\0'.encode())
   return digest.hexdigest()
 
 
@@ -98,6 +100,11 @@ def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
       rounds=plan.mechanism.rounds, clients_per_call=clients_per_call, **config)
 
 
+def _released_file(task: Task) -> str:
+  """The file of the release before the first round, drawn or to be drawn."""
+  return task.preliminary.file if task.preliminary else task.noised_files[0]
+
+
 class TrainExperiment(run_lib.Experiment):
   """Federated averaging of one of the registered tasks."""
 
@@ -136,12 +143,25 @@ class TrainExperiment(run_lib.Experiment):
     return plan_lib.build(
         self.settings, dimension=task.model.parameter_count(),
         population=len(task.train.client_ids), privacy_unit=task.privacy_unit,
-        recorded=recorded)
+        needed=task.preliminary, recorded=recorded)
 
   def describe(self, task: Task, plan) -> report_lib.Description:
     description = report.describe(task, plan)
     return dataclasses.replace(description, details=[
         report.rates_line(self.settings), *description.details])
+
+  def released(self, task: Task, plan, records, description) -> Task:
+    if plan.preliminary is None:
+      return task
+    completed = []
+
+    def draw() -> str:
+      completed.append(preliminary.draw(task.preliminary, plan.preliminary, plan.seed))
+      return completed[0].files[task.preliminary.file]
+
+    header = plan.header(plan.mechanism.rounds, description.caveats)
+    records.release_first(plan.preliminary, header, _released_file(task), draw)
+    return completed[0] if completed else task
 
   def keep(self, task: Task) -> None:
     for name, text in task.files.items():

@@ -84,6 +84,10 @@ class DataSettings(settings.TaskSettings):
       'table: column -> [low, high], or a list of its categories.', free=True)
   public_sample: str | None = _data(None, 'CSV or Parquet file of public rows, by which '
       'columns are standardised where there are no public bounds.', free=True)
+  statistics_epsilon: float | None = _data(None, 'Epsilon of means and deviations of '
+      'columns between public bounds, by which they are standardised; they are '
+      'released with noise before the first round, and epsilon includes them.', above=0,
+      otherwise='columns are standardised by bounds or sample')
   missing: str | None = _data(None, 'Missing values and categories that are not public: '
       'error, or impute: the centre of the column, or none of the categories.',
       choices=('error', 'impute'), otherwise='error')
@@ -113,8 +117,12 @@ class DataSettings(settings.TaskSettings):
   data_seed: int | None = _data(None, 'Seed of the partition.', low=0, otherwise='0')
   text_field: str | None = _data(None, 'Field of the text.',
       otherwise='text; snippets or tokens in official files')
-  vocabulary: str | None = _data(None, 'File of a public list of words.', free=True,
+  vocabulary: str | None = _data(None, 'File of a public list of words, or '
+      'private_counts: words are counted in the training texts, with noise that is in '
+      'epsilon.', free=True,
       otherwise='words are counted in the training texts, outside the guarantee')
+  words_per_client: int | None = _data(None, 'Maximum number of words that a client '
+      'adds to the counts of --vocabulary=private_counts.', low=1, otherwise='64')
   vocabulary_size: int | None = _data(None, 'Maximum number of words.', low=1,
       otherwise='10,000; 1,000 for small models')
   num_labels: int | None = _data(None, 'Maximum number of tags.', low=1,
@@ -205,11 +213,30 @@ class TrainSettings(settings.RunSettings, DataSettings):
   simulated_dropout_rate: float = _run(0.0, 'Fraction of selected clients dropping '
       'out independently. What suppressed rounds reveal is in epsilon.', low=0, below=1)
 
+  vocabulary_epsilon: float | None = _noise(None, 'Epsilon of the vocabulary alone, for '
+      '--vocabulary=private_counts; epsilon includes it.', above=0, otherwise='1')
+
+  def unused(self):
+    yield from super().unused()
+    if self.vocabulary != registry.PRIVATE_COUNTS:
+      for name in ('vocabulary_epsilon', 'words_per_client'):
+        yield name, f'vocabulary={self.vocabulary}'
+
   def check(self) -> None:
     super().check()
+    for name, value in (('vocabulary', self.vocabulary == registry.PRIVATE_COUNTS),
+                        ('statistics_epsilon', self.statistics_epsilon)):
+      if value and self.mechanism == 'none':
+        raise ValueError(f'{name}={getattr(self, name)} needs a mechanism with noise, '
+                         'found mechanism=none')
     if self.sampling == 'fixed' and self.cohort_size != int(self.cohort_size):
       raise ValueError('cohort_size must be an integer for sampling=fixed, found '
                        f'{self.cohort_size!r}')
+
+  @property
+  def preliminary_epsilon(self) -> float:
+    """Epsilon of what is released before the first round, alone."""
+    return self.statistics_epsilon or self.vocabulary_epsilon or 1.0
 
   @property
   def target_epsilon(self) -> float | None:

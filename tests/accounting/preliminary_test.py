@@ -1,0 +1,161 @@
+"""The release before the first round, against exact distributions."""
+
+import dataclasses
+import math
+
+from dp_accounting import dp_event
+from dp_accounting.rdp import rdp_privacy_accountant
+import mpmath
+import numpy as np
+import pytest
+
+from tff_pipelines.accounting import accountant
+from tff_pipelines.accounting import events
+from tff_pipelines.accounting import preliminary
+
+DELTA = 1e-3
+
+
+def _planned(items=1, epsilon=1.0, delta=DELTA, **more):
+  return preliminary.planned(l2_sensitivity=math.sqrt(items), items=items,
+                             dimension=100 * items, epsilon=epsilon, delta=delta, **more)
+
+
+def _exact_tail(variance, start):
+  weight = lambda k: mpmath.exp(-mpmath.mpf(k)**2 / (2 * variance))
+  reach = int(60 * math.sqrt(variance)) + 60
+  total = mpmath.fsum(weight(k) for k in range(-reach, reach + 1))
+  return mpmath.fsum(weight(k) for k in range(start, reach + 1)) / total
+
+
+@pytest.mark.parametrize('variance', [0.05, 0.7, 12.0, 400.0])
+@pytest.mark.parametrize('stddevs', [1, 4, 8])
+def test_tail_is_at_least_the_exact_one_and_close_to_it(variance, stddevs):
+  start = max(1, round(stddevs * math.sqrt(variance)))
+  exact = float(_exact_tail(variance, start))
+  assert exact <= preliminary.tail(variance, start) <= exact * 1.001 + 1e-300
+
+
+@pytest.mark.parametrize('variance, items, most', [
+    (0.3, 1, 1e-4), (30.0, 8, 1e-5), (700.0, 64, 2e-5)])
+def test_threshold_is_the_least_that_fails_rarely_enough(variance, items, most):
+  least = preliminary.threshold(variance, items, most)
+  assert preliminary.failure(variance, items, least) <= most
+  assert preliminary.failure(variance, items, least - 1) > most
+  one = float(_exact_tail(variance, least - 1))
+  assert 1 - (1 - one)**items <= most
+
+
+def _masses(variance, mean, threshold, reach=400):
+  """The distribution of a released count: index 0 is 'not released'."""
+  k = np.arange(mean - reach, mean + reach + 1)
+  mass = np.exp(-(k - mean)**2 / (2 * variance))
+  mass /= mass.sum()
+  kept = k >= threshold
+  return dict([(None, mass[~kept].sum()), *zip(k[kept].tolist(), mass[kept])])
+
+
+def _exact_delta(p, q, epsilon):
+  return sum(max(0.0, mass - math.exp(epsilon) * q.get(key, 0.0))
+             for key, mass in p.items())
+
+
+def _pair(first, second):
+  return {(a, b): p * q for a, p in first.items() for b, q in second.items()}
+
+
+def _worst_delta(release, epsilon, others):
+  """The exact delta of a client with a word of its own, and one that others have."""
+  v, t = release.noise_variance, release.threshold
+  own, absent = _masses(v, 1, t), {None: 1.0}
+  with_client, without = own, absent
+  if release.items == 2:
+    with_client = _pair(own, _masses(v, others + 1, t))
+    without = _pair(absent, _masses(v, others, t))
+  return max(_exact_delta(with_client, without, epsilon),
+             _exact_delta(without, with_client, epsilon))
+
+
+@pytest.mark.parametrize('items', [1, 2])
+@pytest.mark.parametrize('epsilon', [0.5, 2.0])
+def test_exact_distributions_are_within_the_guarantee(items, epsilon):
+  release = _planned(items, epsilon)
+  assert accountant.epsilon(release, DELTA) <= epsilon
+  for others in (0, 1, release.threshold - 2, release.threshold, 3 * release.threshold):
+    if items == 2 and others:
+      assert _worst_delta(release, epsilon, others) <= DELTA
+  v, t = release.noise_variance, release.threshold
+  assert _worst_delta(dataclasses.replace(
+      release, items=1, l2_sensitivity=1.0), epsilon, 0) <= DELTA
+  # What the threshold is there for.
+  low = dataclasses.replace(release, threshold=2, items=1, l2_sensitivity=1.0)
+  assert _worst_delta(low, epsilon, 0) > DELTA
+  assert t > 2 and v > 0
+
+
+def test_word_of_a_single_client_is_released_as_rarely_as_is_said():
+  release = _planned(8)
+  own = _masses(release.noise_variance, 1, release.threshold)
+  one = 1 - own[None]
+  assert 1 - (1 - one)**8 <= release.failure_probability() <= 0.1 * DELTA
+
+
+@pytest.mark.parametrize('z', [0.8, 3.0])
+def test_epsilon_is_that_of_dp_accounting_for_a_gaussian(z):
+  release = preliminary.PreliminaryRelease(
+      l2_sensitivity=5.0, noise_variance=(5 * z)**2, dimension=10)
+  orders = list(range(2, 1025))
+  oracle = rdp_privacy_accountant.RdpAccountant(orders)
+  oracle.compose(dp_event.GaussianDpEvent(z))
+  assert accountant.epsilon(release, 1e-5) == pytest.approx(
+      oracle.get_epsilon(1e-5), rel=1e-6)
+  assert release.failure_probability() == 0
+
+
+def test_failure_is_taken_off_delta():
+  release = _planned(4)
+  failed = release.failure_probability()
+  bare = dataclasses.replace(release, items=0, threshold=None)
+  assert accountant.epsilon(release, DELTA) == pytest.approx(
+      accountant.epsilon(bare, DELTA - failed), abs=2 * failed)
+  assert accountant.delta(release, 3.0) == pytest.approx(
+      accountant.delta(bare, 3.0) + failed, rel=1e-3)
+  assert accountant.epsilon(release, 0.9 * failed) == math.inf
+
+
+def test_release_and_rounds_are_composed_below_the_sum_of_their_epsilons():
+  release = _planned(4)
+  rounds = events.SelfComposed(count=20, event=events.PoissonSampled(
+      sampling_rate=0.1, event=events.CentralGaussian(noise_multiplier=1.2)))
+  both = events.Composed(events=(release, rounds))
+  assert both.failure_probability() == release.failure_probability()
+  alone = accountant.epsilon(rounds, DELTA, accountant='rdp')
+  assert alone < accountant.epsilon(both, DELTA) < 1 + alone
+  assert events.from_json(both.to_json()) == both
+
+
+def test_replaced_client_has_twice_the_sensitivity():
+  release = _planned(4, replace_one_of=50)
+  assert release.adjacency == 'replace-one'
+  assert accountant.epsilon(release, DELTA) <= 1
+  inner = preliminary.release_of(release)
+  assert inner.noise_multiplier == pytest.approx(
+      2 * _planned(4).noise_multiplier, rel=0.01)
+  assert events.from_json(release.to_json()) == release
+
+
+def test_sampling_does_not_amplify_what_may_fail():
+  for sampled in (dict(kind=events.PoissonSampled, sampling_rate=0.5),
+                  dict(kind=events.FixedSizeSampled, cohort_size=3, population=9)):
+    with pytest.raises(ValueError, match='cannot be amplified: it may fail'):
+      sampled.pop('kind')(event=_planned(), **sampled)
+
+
+@pytest.mark.parametrize('change, message', [
+    (dict(items=0), 'threshold must be given exactly where keys are private'),
+    (dict(threshold=1), 'threshold must be at least 2'),
+    (dict(items=9), 'l2_sensitivity must be at least the square root of items=9'),
+    (dict(noise_variance=0.0), 'noise_variance must be')])
+def test_parameters_that_contradict_each_other_are_refused(change, message):
+  with pytest.raises(ValueError, match=message):
+    dataclasses.replace(_planned(4), **change)

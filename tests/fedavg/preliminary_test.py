@@ -1,0 +1,225 @@
+"""Releases before the first round: drawn once, charged first, kept."""
+
+import json
+import math
+import shutil
+
+import numpy as np
+import pytest
+
+from tasks import registry
+from tasks import task as task_lib
+from tests.tasks.tabular import people
+from tff_pipelines.accounting import accountant
+from tff_pipelines.accounting import ledger as ledger_lib
+from tff_pipelines.accounting import preliminary as preliminary_lib
+from tff_pipelines.fedavg import preliminary
+from tff_pipelines.fedavg import run as run_lib
+from tff_pipelines.fedavg.settings import TrainSettings
+
+pytestmark = pytest.mark.usefixtures('shared_context')
+
+TEXTS = dict(task='text_classification', vocabulary='private_counts', num_clients=120,
+             vocabulary_size=40, words_per_client=8, vocabulary_epsilon=20.0,
+             epsilon=30.0, rounds=2, cohort_size=10.0, mechanism='gaussian')
+
+
+def _event(items=4, epsilon=5.0):
+  return preliminary_lib.planned(
+      l2_sensitivity=math.sqrt(items), items=items, dimension=10_000, epsilon=epsilon,
+      delta=1e-3)
+
+
+def _needed(totals, items=4, complete=dict):
+  return task_lib.Preliminary(
+      file='f', totals=lambda: totals, items=items, l2_sensitivity=math.sqrt(items),
+      complete=complete)
+
+
+def test_counts_have_the_noise_that_was_charged_and_rare_words_stay_out():
+  event = _event()
+  totals = {f'often {i}': 500 for i in range(2000)}
+  totals |= {f'once {i}': 1 for i in range(2000)}
+  drawn = preliminary.draw(_needed(totals), event, seed=1)
+  # A word of one client passes with probability failure / items.
+  assert not [word for word in drawn if word.startswith('once')]
+  noise = np.array(list(drawn.values())) - 500
+  assert len(noise) == 2000 and abs(noise.mean()) < 5 * math.sqrt(
+      event.noise_variance / 2000)
+  # Chi-squared of 2,000: within 5 standard deviations of its mean.
+  ratio = np.mean(noise**2.0) / event.noise_variance
+  assert abs(ratio - 1) < 5 * math.sqrt(2 / 2000)
+  assert drawn == preliminary.draw(_needed(totals), event, seed=1)
+  assert drawn != preliminary.draw(_needed(totals), event, seed=2)
+  assert drawn != preliminary.draw(_needed(totals), event, seed=None)
+
+
+def test_release_other_than_the_charged_one_is_refused():
+  with pytest.raises(ValueError, match='not the one that was charged'):
+    preliminary.draw(_needed({'a': 1}, items=9), _event(items=4), seed=1)
+
+
+def _run(folder, **changes):
+  settings = TrainSettings(**{**TEXTS, 'output_dir': str(folder), **changes})
+  return run_lib.train(settings)
+
+
+@pytest.fixture(name='whole', scope='module')
+def _whole(shared_context, tmp_path_factory):
+  """(summary, folder) of a finished run with a private vocabulary."""
+  del shared_context
+  folder = tmp_path_factory.mktemp('whole') / 'run'
+  return _run(folder), folder
+
+
+def _kinds(folder):
+  return [line['event']['kind']
+          for line in ledger_lib.Ledger(folder / 'ledger.jsonl').lines()]
+
+
+def test_vocabulary_is_the_first_line_and_epsilon_covers_it(whole):
+  summary, folder = whole
+  assert _kinds(folder) == ['PreliminaryRelease', 'PoissonSampled', 'PoissonSampled']
+  assert summary['rounds'] == 2
+  assert 20 < summary['epsilon'] <= 30
+  assert summary['details']['epsilon_preliminary'] == pytest.approx(20, rel=1e-4)
+  event = ledger_lib.Ledger(folder / 'ledger.jsonl').event()
+  assert accountant.epsilon(event, summary['delta']) == pytest.approx(
+      summary['epsilon'], rel=1e-9)
+  report = (folder / 'report.txt').read_text()
+  assert 'epsilon preliminary: ' in report and 'trusted party adds up' in report
+  assert 'participants' in summary['observers_server']
+  assert 'the server and' not in summary['observers_server']
+  vocabulary = json.loads((folder / 'vocabulary.json').read_text())
+  assert vocabulary['made_from'] == 'noised counts of training clients'
+  assert len(vocabulary['words']) == 40 and '<unused-39>' in vocabulary['words']
+  assert not any('outside the guarantee' in w and 'vocabulary' in w
+                 for w in summary['warnings'])
+
+
+def test_finished_run_resumes_with_the_words_that_it_kept(whole):
+  summary, folder = whole
+  before = (folder / 'vocabulary.json').read_bytes()
+  again = _run(folder, resume=True)
+  assert (folder / 'vocabulary.json').read_bytes() == before
+  assert again['epsilon'] == summary['epsilon'] and len(_kinds(folder)) == 3
+  assert again['held_out'] == summary['held_out']
+
+
+def test_release_that_a_crash_lost_stays_charged(tmp_path, monkeypatch, whole):
+  def killed(*_):
+    raise KeyboardInterrupt
+
+  folder = tmp_path / 'run'
+  with monkeypatch.context() as patch:
+    patch.setattr(preliminary, 'draw', killed)
+    with pytest.raises(KeyboardInterrupt):
+      _run(folder)
+  assert _kinds(folder) == ['PreliminaryRelease']
+  summary = _run(folder, resume=True)
+  assert _kinds(folder)[:3] == ['PreliminaryRelease', 'PreliminaryRelease',
+                                'PoissonSampled']
+  assert summary['rounds'] == 2 and summary['epsilon'] > whole[0]['epsilon']
+
+
+def test_release_that_is_lost_after_rounds_were_committed_is_not_drawn_again(
+    tmp_path, whole):
+  folder = tmp_path / 'run'
+  shutil.copytree(whole[1], folder)
+  (folder / 'vocabulary.json').unlink()
+  with pytest.raises(ValueError, match='vocabulary.json is missing, and it is released '
+                     'once only'):
+    _run(folder, resume=True)
+
+
+def test_contributions_of_a_client_are_bounded():
+  task = registry.build('text_classification', vocabulary='private_counts',
+                        num_clients=20, words_per_client=5)
+  totals = task.preliminary.totals()
+  assert task.preliminary.items == 5
+  assert sum(totals.values()) <= 5 * 18 and max(totals.values()) <= 18
+
+
+def test_tags_and_words_share_one_release():
+  task = registry.build('stackoverflow_tag', vocabulary='private_counts',
+                        num_clients=20, words_per_client=5, vocabulary_size=30,
+                        num_labels=6)
+  assert task.preliminary.items == 5 + 8
+  assert {kind for kind, _ in task.preliminary.totals()} == {'word', 'label'}
+  done = task.preliminary.complete({('word', 'the'): 9, ('label', 'hamlet'): 7})
+  kept = json.loads(done.files['vocabulary.json'])
+  assert kept['words'][0] == 'the' and kept['labels'][:2] == ['hamlet', '<unused-1>']
+  assert [w.shape for w in done.model.initial_weights(0)] == [
+      w.shape for w in task.model.initial_weights(0)]
+  with pytest.raises(ValueError, match='have 0 words and 0 labels that enough clients'):
+    task.preliminary.complete({})
+
+
+@pytest.mark.parametrize('changes, message', [
+    (dict(mechanism='none', epsilon=None, vocabulary_epsilon=None),
+     'vocabulary=private_counts needs a mechanism with noise'),
+    (dict(vocabulary=None), 'vocabulary_epsilon is not used with vocabulary=None'),
+    (dict(epsilon=19.0), 'costs epsilon=20 alone, which leaves nothing of the target')])
+def test_settings_that_leave_no_room_are_one_line(tmp_path, changes, message):
+  with pytest.raises(ValueError, match=message):
+    _run(tmp_path / 'run', **changes)
+
+
+def _tabular(folder, **options):
+  return registry.build('tabular', **people.written(folder, people.rows(80)),
+                        label_field='pay', public_bounds=people.bounds(folder),
+                        statistics_epsilon=1.0, **options)
+
+
+def test_statistics_are_bounded_by_client_and_standardise(tmp_path):
+  task = _tabular(tmp_path)
+  needed = task.preliminary
+  totals = needed.totals()
+  assert set(totals) == {('mean', 'age'), ('square', 'age')} and needed.dimension == 2
+  count = len(task.train.client_ids)
+  done = needed.complete(totals)
+  kept = json.loads(done.files['columns.json'])
+  assert kept['made_from'] == 'noised statistics'
+  age = next(c for c in kept['features'] if c['name'] == 'age')
+  table = people.rows(80)
+  ages = table[table.person.isin(task.train.client_ids)].age
+  assert count == 72 and abs(age['center'] - ages.mean()) < 0.1
+  assert age['scale'] == pytest.approx(ages.std(), rel=0.02)
+  x = np.concatenate([done.train.examples(c)['x'][:, 0] for c in done.train.client_ids])
+  assert abs(x.mean()) < 0.01 and x.std() == pytest.approx(1, abs=0.02)
+
+
+@pytest.mark.parametrize('ages', [(0.0, 0.0), (100.0, 100.0), (50.0, 50.0), (0.0, 90.0)])
+def test_no_rows_of_a_client_exceed_the_sensitivity_of_the_statistics(tmp_path, ages):
+  table = people.rows(2).assign(age=ages * 2)  # One of two clients is held out.
+  task = registry.build(
+      'tabular', **people.written(tmp_path, table), label_field='pay',
+      public_bounds=people.bounds(tmp_path), statistics_epsilon=1.0)
+  norm = np.linalg.norm(list(task.preliminary.totals().values()))
+  assert len(task.train.client_ids) == 1 and norm <= task.preliminary.l2_sensitivity
+  if ages[0] == ages[1] != 50:
+    assert norm > 0.99 * task.preliminary.l2_sensitivity
+
+
+def test_statistics_take_bounds_and_nothing_else(tmp_path):
+  with pytest.raises(ValueError, match='not used with a public sample'):
+    people.rows().to_csv(tmp_path / 'sample.csv', index=False)
+    _tabular(tmp_path, public_sample=str(tmp_path / 'sample.csv'))
+  with pytest.raises(ValueError, match='no feature is a number'):
+    _tabular(tmp_path, feature_fields=('job',))
+
+
+def test_run_with_statistics_says_what_they_cost_and_resumes(tmp_path):
+  folder = tmp_path / 'run'
+  settings = dict(
+      task='tabular', **people.written(tmp_path, people.rows(80)), label_field='pay',
+      public_bounds=people.bounds(tmp_path), statistics_epsilon=2.0, epsilon=8.0,
+      rounds=2, cohort_size=20.0, output_dir=str(folder))
+  summary = run_lib.train(TrainSettings(**settings))
+  assert summary['epsilon'] <= 8 and summary['headline'] == 'mae'
+  assert summary['details']['epsilon_preliminary'] == pytest.approx(2, rel=1e-4)
+  assert _kinds(folder)[0] == 'PreliminaryRelease'
+  kept = (folder / 'columns.json').read_text()
+  assert run_lib.train(TrainSettings(**settings, resume=True)) == {
+      **summary, 'starts': 2}
+  assert (folder / 'columns.json').read_text() == kept

@@ -1,0 +1,190 @@
+"""The event of a release before the first round, such as a vocabulary.
+
+A trusted party adds up integers of all clients and adds discrete Gaussian noise to each,
+once. Where the keys of the integers are private themselves, as words are, a client adds
+at most 1 to each of a bounded number of keys, and a key is released only if its noisy
+count reaches a threshold.
+
+Formal guarantees, zero-out adjacency:
+
+* Public keys: the Renyi divergence at order alpha is at most
+  alpha l2_sensitivity^2 / (2 noise_variance), arXiv 2004.00010, Theorem 14.
+* Private keys: let U be the keys that the client alone has, at most `items`. With the
+  client, no key of U is released except with probability `failure`, at most
+  1 - (1 - P[N >= threshold - 1])^items for the noise N; without it, none is. Where none
+  is, outputs are post-processed counts of the keys outside U, so their divergence is as
+  above, and conditioning moves no probability by a factor of more than
+  1 / (1 - failure), whose logarithm is added to it. The failure is added to delta. This
+  is the argument of arXiv 2002.09745, section 4, for integer noise.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from aggregators import validate
+from tff_pipelines.accounting import base
+from tff_pipelines.accounting import calibration
+from tff_pipelines.accounting import caveats as caveats_lib
+from tff_pipelines.accounting import combinators
+from tff_pipelines.accounting import curves
+
+# Fraction of a run's delta that keys of a single client may take.
+FAILURE_FRACTION = 0.1
+# The sampler's standard deviation is at most this much larger, relatively.
+_SIGMA_ERROR = 2.0**-22
+# Total variation of one draw from the discrete Gaussian.
+_DRAW_ERROR = 2.0**-80
+_REACH = 40.0
+
+TRUST = ('before the first round a trusted party adds up what clients contribute to '
+         'a release, which it sees, and adds the noise')
+SAMPLER = 'discrete Gaussian noise by rejection in integers'
+
+
+def tail(variance: float, start: int) -> float:
+  """An upper bound on the probability that discrete Gaussian noise is >= start.
+
+  Args:
+    variance: v > 0, grid units squared, as given to the sampler.
+    start: >= 1.
+  """
+  # The sampler rounds its standard deviation up.
+  variance *= (1 + _SIGMA_ERROR)**2
+  stddev = math.sqrt(variance)
+  end = start + math.ceil(_REACH * (stddev + 1))
+  k = np.arange(start, end, dtype=np.float64)
+  terms = np.exp(-k * k / (2 * variance))
+  # Beyond the end, each term is at most exp(-end / v) times the one before.
+  rest = math.exp(-end * end / (2 * variance)) / -math.expm1(-end / variance)
+  # Poisson summation: the sum over all integers is at least sqrt(2 pi v).
+  total = max(1.0, math.sqrt(2 * math.pi * variance))
+  return min(1.0, (float(terms.sum()) + rest) / total * (1 + 1e-9))
+
+
+def failure(variance: float, items: int, threshold: int) -> float:
+  """An upper bound on the probability that one of a client's own keys is released."""
+  return -math.expm1(items * math.log1p(-min(tail(variance, threshold - 1), 0.5)))
+
+
+def threshold(variance: float, items: int, most: float) -> int:
+  """The minimum threshold whose failure is at most `most`, in (0, 1/2)."""
+  low, high = 2, 4
+  while failure(variance, items, high) > most:
+    low, high = high, 2 * high
+  while low < high:
+    middle = (low + high) // 2
+    if failure(variance, items, middle) > most:
+      low = middle + 1
+    else:
+      high = middle
+  return low
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PreliminaryRelease(base.Event):
+  """Integers of all clients with discrete Gaussian noise, once; see the module.
+
+  Attributes:
+    l2_sensitivity: L2 norm of one client's integers, zero-out, > 0.
+    noise_variance: Variance of the noise of each integer, > 0.
+    dimension: Maximum number of integers, >= 1.
+    items: Maximum number of keys that a client adds to, each by 1; 0 if keys are
+      public.
+    threshold: Minimum noisy count of a key that is released, >= 2; None if keys are
+      public.
+  """
+
+  l2_sensitivity: float
+  noise_variance: float
+  dimension: int
+  items: int = 0
+  threshold: int | None = None
+
+  adjacency = base.ZERO_OUT
+  source = 'arXiv 2004.00010, Theorem 14; arXiv 2002.09745, section 4 (threshold)'
+
+  def __post_init__(self):
+    validate.positive(l2_sensitivity=self.l2_sensitivity,
+                      noise_variance=self.noise_variance)
+    validate.integer(dimension=self.dimension, low=1)
+    validate.integer(items=self.items, low=0)
+    if (self.items == 0) != (self.threshold is None):
+      raise ValueError('threshold must be given exactly where keys are private, '
+                       f'found items={self.items!r} and threshold={self.threshold!r}')
+    if self.items:
+      validate.integer(threshold=self.threshold, low=2)
+      if self.l2_sensitivity**2 < self.items * (1 - 1e-12):
+        raise ValueError(
+            f'l2_sensitivity must be at least the square root of items={self.items!r}, '
+            f'found {self.l2_sensitivity!r}')
+
+  @property
+  def sensitivity(self) -> str:
+    return f'L2 {self.l2_sensitivity:.6g} in integers'
+
+  @property
+  def noise_multiplier(self) -> float:
+    return math.sqrt(self.noise_variance) / self.l2_sensitivity
+
+  @property
+  def total_variation(self) -> float:
+    """Distance of the release from that of ideal noise."""
+    return min(1.0, self.dimension * _DRAW_ERROR)
+
+  def failure_probability(self) -> float:
+    if not self.items:
+      return 0.0
+    return failure(self.noise_variance, self.items, self.threshold)
+
+  def curve(self, max_order: int, amplification: str) -> np.ndarray:
+    return curves.gaussian(self.noise_multiplier, max_order) - math.log1p(
+        -self.failure_probability())
+
+  def replace_one(self) -> 'PreliminaryRelease':
+    # Either client's own keys may fail, each in one direction of the divergence.
+    return dataclasses.replace(self, l2_sensitivity=2 * self.l2_sensitivity)
+
+  def check_sampled(self) -> None:
+    """Passes: `FixedSizeSampled` of all clients states it for replaced clients."""
+
+  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
+    return (caveats_lib.Caveat(
+        'a release before training is central',
+        f'{TRUST}; no epsilon holds against it'),)
+
+
+def planned(*, l2_sensitivity: float, dimension: int, items: int, epsilon: float,
+            delta: float, replace_one_of: int | None = None) -> base.Event:
+  """The release with the minimum noise for an epsilon of its own.
+
+  Args:
+    l2_sensitivity: As in `PreliminaryRelease`.
+    dimension: As there.
+    items: As there.
+    epsilon: Of this release alone, at delta.
+    delta: Of the run; keys of a single client take FAILURE_FRACTION of it.
+    replace_one_of: Number of clients, to state it for a replaced client; None for
+      zero-out.
+
+  Raises:
+    ValueError: If the target can't be met.
+  """
+  def event(z: float) -> base.Event:
+    values: dict[str, Any] = dict(noise_variance=(z * l2_sensitivity)**2)
+    if items:
+      values['threshold'] = threshold(
+          values['noise_variance'], items, FAILURE_FRACTION * delta)
+    release = PreliminaryRelease(
+        l2_sensitivity=l2_sensitivity, dimension=dimension, items=items, **values)
+    return release if replace_one_of is None else combinators.FixedSizeSampled(
+        event=release, cohort_size=replace_one_of, population=replace_one_of)
+
+  return event(calibration.noise_multiplier(event, epsilon=epsilon, delta=delta))
+
+
+def release_of(event: base.Event) -> PreliminaryRelease:
+  """The release inside an event of `planned`."""
+  return event.event if isinstance(event, combinators.FixedSizeSampled) else event

@@ -1,0 +1,48 @@
+"""Draws a release before the first round, such as a vocabulary.
+
+The sums of all clients get exact discrete Gaussian noise from a key of the operating
+system. **The noise of that release is added here.**
+"""
+
+import numpy as np
+import tensorflow as tf
+
+from aggregators import discrete_gaussian
+from aggregators import structures
+from tasks.task import Preliminary
+from tasks.task import Task
+from tff_pipelines.accounting import base
+from tff_pipelines.accounting import preliminary as preliminary_lib
+
+# A purpose of the simulation seed; the aggregator's is 0.
+_PURPOSE = 2
+
+
+@tf.function(autograph=False, reduce_retracing=False)
+def _noise(key: tf.Tensor, size: int, variance: float) -> tf.Tensor:
+  return discrete_gaussian.sample(key, [size], variance)
+
+
+def draw(needed: Preliminary, event: base.Event, seed: int | None) -> Task:
+  """Draws the release that a task needs and completes the task.
+
+  Args:
+    needed: Sums of the clients' integers; keys of `event.items` per client.
+    event: Event of the release, which was charged.
+    seed: Simulation seed; None for the operating system's randomness.
+
+  Raises:
+    ValueError: If the event is not of such a release.
+  """
+  release = preliminary_lib.release_of(event)
+  totals = needed.totals()
+  if (needed.items != release.items or needed.l2_sensitivity > release.l2_sensitivity
+      or len(totals) > release.dimension):
+    raise ValueError('the release is not the one that was charged')
+  names = sorted(totals)
+  noise = _noise(structures.initial_key(seed, _PURPOSE), len(names),
+                 release.noise_variance).numpy()
+  noisy = np.array([totals[name] for name in names], np.int64) + noise
+  least = -np.inf if release.threshold is None else release.threshold
+  return needed.complete({
+      name: int(value) for name, value in zip(names, noisy) if value >= least})
