@@ -55,6 +55,8 @@ DEFAULTS = {
     'text_classification': dict(clip=1.0, client_learning_rate=0.5,
                                 client_batch_size=4, server_learning_rate=1.0),
 }
+# Those of any other task.
+DEFAULTS[None] = DEFAULTS['emnist']
 # Those of all tasks.
 DATA_SOURCES = tuple(sorted({'embedded', 'official', *open_source.FORMATS}))
 
@@ -62,6 +64,8 @@ DATA_SOURCES = tuple(sorted({'embedded', 'official', *open_source.FORMATS}))
 _TEXT = ('model', 'data_source', *open_source.OPTIONS, 'held_out_fraction',
          'num_clients', 'text_field', 'max_examples_per_client', 'max_test_examples')
 
+# Those of a list of words.
+_WORDS = ('vocabulary', 'words_per_client', 'vocabulary_size')
 # Those of all that learn from images.
 _IMAGES = ('image_field', 'label_field', 'dark_ink', 'num_classes', 'class_names',
            'held_out_fraction', 'partition', 'num_clients', 'dirichlet_alpha',
@@ -73,14 +77,14 @@ OPTIONS = {
                *_IMAGES),
     'images': ('model', 'data_source', *open_source.OPTIONS, *_IMAGES),
     'shakespeare': (*_TEXT, 'sequence_length'),
-    'stackoverflow_tag': (*_TEXT, 'vocabulary', 'words_per_client', 'vocabulary_size', 'num_labels'),
-    'stackoverflow_word': (*_TEXT, 'vocabulary', 'words_per_client', 'vocabulary_size', 'sequence_length'),
+    'stackoverflow_tag': (*_TEXT, *_WORDS, 'num_labels'),
+    'stackoverflow_word': (*_TEXT, *_WORDS, 'sequence_length'),
     'tabular': ('model', 'data_source', *open_source.OPTIONS, 'label_field',
                 'feature_fields', 'num_classes', 'class_names', 'held_out_fraction',
                 'num_clients', 'public_bounds', 'public_sample', 'statistics_epsilon',
                 'missing'),
-    'text_classification': (*_TEXT, 'label_field', 'num_classes', 'class_names',
-                            'vocabulary', 'words_per_client', 'vocabulary_size'),
+    'text_classification': (*_TEXT, *_WORDS, 'label_field', 'num_classes',
+                            'class_names'),
 }
 
 # Value of the option `vocabulary` for one of noised counts.

@@ -53,7 +53,7 @@ class Model:
     metrics: (weights, batch, mask) -> mapping of metric name to a pair of
       float32 scalars (sum, weight); the metric over a set is the ratio of the
       totals. `mask` is float32 [batch], 0 for padding that must not count.
-      'accuracy' and 'loss' are always there.
+      'loss' is always there, and so is 'accuracy' where there are classes.
     headline: The metric that heads the report and is plotted.
     breakdown: The counts of predictions by class; None without classes.
     evaluation_batch: Examples that one evaluation call may hold in memory.

@@ -17,8 +17,9 @@ DELTA = 1e-3
 
 
 def _planned(items=1, epsilon=1.0, delta=DELTA, **more):
-  return preliminary.planned(l2_sensitivity=math.sqrt(items), items=items,
-                             dimension=100 * items, epsilon=epsilon, delta=delta, **more)
+  return preliminary.planned(
+      l2_sensitivity=math.sqrt(items), items=items, dimension=100 * items,
+      epsilon=epsilon, delta=delta, **more)
 
 
 def _exact_tail(variance, start):

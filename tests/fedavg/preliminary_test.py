@@ -189,7 +189,8 @@ def test_statistics_are_bounded_by_client_and_standardise(tmp_path):
   assert abs(x.mean()) < 0.01 and x.std() == pytest.approx(1, abs=0.02)
 
 
-@pytest.mark.parametrize('ages', [(0.0, 0.0), (100.0, 100.0), (50.0, 50.0), (0.0, 90.0)])
+@pytest.mark.parametrize(
+    'ages', [(0.0, 0.0), (100.0, 100.0), (50.0, 50.0), (0.0, 90.0)])
 def test_no_rows_of_a_client_exceed_the_sensitivity_of_the_statistics(tmp_path, ages):
   table = people.rows(2).assign(age=ages * 2)  # One of two clients is held out.
   task = registry.build(

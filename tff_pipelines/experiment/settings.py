@@ -383,12 +383,13 @@ class TaskSettings(Settings):
 
   Attributes:
     options_by_task: Task -> names of its options.
-    defaults_by_task: Task -> name of a field -> its value where none is given. The
-      constructor fills it in, so that it is recorded like a value that was given.
+    defaults_by_task: Task, or None for any other -> name of a field -> its value where
+      none is given. The constructor fills it in, so that it is recorded like a value
+      that was given.
   """
 
   options_by_task: ClassVar[Mapping[str, Sequence[str]]]
-  defaults_by_task: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+  defaults_by_task: ClassVar[Mapping[str | None, Mapping[str, Any]]] = {None: {}}
 
   def __post_init__(self):
     for name, value in self._defaults.items():
@@ -399,9 +400,9 @@ class TaskSettings(Settings):
   @property
   def _defaults(self) -> dict[str, Any]:
     """The defaults of the task for the fields that there are."""
-    fields = declared(type(self))
+    fields, defaults = declared(type(self)), self.defaults_by_task
     return {name: value
-            for name, value in self.defaults_by_task.get(self.task, {}).items()
+            for name, value in defaults.get(self.task, defaults[None]).items()
             if name in fields}
 
   def taken_over(self, recorded: Mapping[str, Any]) -> dict[str, Any]:

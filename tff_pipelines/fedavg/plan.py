@@ -145,8 +145,8 @@ class FedAvgPlan(guarantee.Plan):
       alone = accountant.epsilon(self.preliminary, self.delta)
       if alone >= self.target_epsilon:
         raise ValueError(
-            f'the release before the first round costs epsilon={alone:.4g} alone, which '
-            f'leaves nothing of the target {self.target_epsilon:g}')
+            f'the release before the first round costs epsilon={alone:.4g} alone, '
+            f'which leaves nothing of the target {self.target_epsilon:g}')
     if self.adaptive is not None:
       # No noise of the sum could make up for the noisy count of an adaptive clip.
       alone = accountant.epsilon(
@@ -218,7 +218,7 @@ class FedAvgPlan(guarantee.Plan):
     mechanism = self.mechanism
     before = self.preliminary is not None
     # Who adds up the release before the first round sees what clients contribute to it.
-    shares = self.params is not None and self.params.has_shares and not before
+    shares = self.params is not None and self.params.has_shares
     trust, sampler = mechanism.family.trust_model, None
     if self.is_private:
       sampler = noise_budget.describe_sum(self.params, self.adaptive is not None)
@@ -229,13 +229,15 @@ class FedAvgPlan(guarantee.Plan):
         privacy_unit=self.privacy_unit, observers=_OBSERVERS,
         against='observers of the released models',
         observers_server=(
-            f'the server and the participants, who know the cohorts '
-            f'({mechanisms.OWN_SHARE})' if shares else
+            f'{"participants" if before else "the server and the participants"}, who '
+            f'know the cohorts ({mechanisms.OWN_SHARE})' if shares else
             'participants, who know the cohorts (the server is trusted)'),
-        against_server=('the server and the participants' if shares else
-                        'the participants (the server is trusted)'),
+        against_server=(
+            'the participants (the server is trusted)' if not shares else
+            'the participants' if before else 'the server and the participants'),
         sampling=mechanism.sampling, trust_model=trust,
-        source='; '.join(filter(None, dict.fromkeys(_sources(self.released(1))))) or None,
+        source='; '.join(filter(
+            None, dict.fromkeys(_sources(self.released(1))))) or None,
         sampler=sampler,
         secure_aggregation=self.params is not None)
 

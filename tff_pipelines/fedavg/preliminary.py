@@ -18,7 +18,7 @@ from tff_pipelines.accounting import preliminary as preliminary_lib
 _PURPOSE = 2
 
 
-@tf.function(autograph=False, reduce_retracing=False)
+@tf.function(autograph=False)
 def _noise(key: tf.Tensor, size: int, variance: float) -> tf.Tensor:
   return discrete_gaussian.sample(key, [size], variance)
 

@@ -10,8 +10,10 @@ import numpy as np
 
 from tasks.task import Breakdown
 from tasks.task import Task
+from tff_pipelines.accounting import base
 from tff_pipelines.accounting import caveats
 from tff_pipelines.accounting import decimals
+from tff_pipelines.accounting import preliminary
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import records
 from tff_pipelines.experiment import report
@@ -62,6 +64,8 @@ def describe(task: Task, plan: FedAvgPlan) -> report.Description:
         f'adaptive clip: quantile {plan.adaptive.target_quantile:g} of the norms, '
         f'learning rate {plan.adaptive.learning_rate:g}, noise of '
         f'{plan.adaptive.count_stddev:g} clients on the count')
+  if plan.preliminary is not None:
+    details.append(release_line(plan.preliminary))
   if plan.params is not None:
     details.append(
         f'sum modulo 2^{plan.params.bits}, scale {plan.params.scale:.4g} grid units '
@@ -77,6 +81,25 @@ def describe(task: Task, plan: FedAvgPlan) -> report.Description:
         'exactly how often each simulated client has each label, and is outside the '
         'guarantee'))
   return report.Description(lines=lines, details=details, caveats=notes)
+
+
+def release_line(event: base.Event) -> str:
+  """The release before the first round in one line."""
+  release = preliminary.release_of(event)
+  noise = f'noise of standard deviation {math.sqrt(release.noise_variance):.4g}'
+  if not release.items:
+    return f'before the first round: {release.dimension} sums of all clients, {noise}'
+  return (f'before the first round: counts of clients, of whom each adds to at most '
+          f'{release.items}, {noise}, released from {release.threshold} on')
+
+
+def release_notes(task: Task, plan: FedAvgPlan) -> list[caveats.Caveat]:
+  """Caveats about files that were released with noise, but not by this run."""
+  if plan.preliminary is not None:
+    return []
+  return [caveats.Caveat(
+      'release of another run', f'{name} was released with noise by another run: what '
+      'that cost is not in this epsilon') for name in task.noised_files]
 
 
 def rates_line(settings: TrainSettings) -> str:

@@ -148,7 +148,8 @@ class TrainExperiment(run_lib.Experiment):
   def describe(self, task: Task, plan) -> report_lib.Description:
     description = report.describe(task, plan)
     return dataclasses.replace(description, details=[
-        report.rates_line(self.settings), *description.details])
+        report.rates_line(self.settings), *description.details],
+        caveats=[*description.caveats, *report.release_notes(task, plan)])
 
   def released(self, task: Task, plan, records, description) -> Task:
     if plan.preliminary is None:

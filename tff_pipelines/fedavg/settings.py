@@ -25,7 +25,8 @@ _MODELS = tuple(sorted({m for names in registry.MODELS.values() for m in names})
 def _by_task(name: str) -> str:
   """The defaults of the tasks, in words: '0.2; 2 for shakespeare, ...'."""
   tasks: dict[float, list[str]] = {}
-  for task, values in registry.DEFAULTS.items():
+  for task in registry.TASKS:
+    values = registry.DEFAULTS[task]
     tasks.setdefault(values[name], []).append(task)
   first, *rest = tasks.items()
   return '; '.join([f'{first[0]:g}', *(
@@ -76,14 +77,14 @@ class DataSettings(settings.TaskSettings):
       'TFF\'s images, not near the maximum, as in MNIST\'s.')
   num_classes: int | None = _data(None, 'Number of classes; labels are below it.',
       low=2, otherwise='62 for emnist; as the file says, for npz')
-  class_names: tuple[str, ...] | None = _data(None, 'Names of the classes, separated by '
-      'commas; labels are these texts.', otherwise='labels are integers')
+  class_names: tuple[str, ...] | None = _data(None, 'Names of the classes, separated '
+      'by commas; labels are these texts.', otherwise='labels are integers')
   feature_fields: tuple[str, ...] | None = _data(None, 'Columns to learn from, '
       'separated by commas.', otherwise='all that are publicly known, but the label')
   public_bounds: str | None = _data(None, 'JSON file of what is publicly known of a '
       'table: column -> [low, high], or a list of its categories.', free=True)
-  public_sample: str | None = _data(None, 'CSV or Parquet file of public rows, by which '
-      'columns are standardised where there are no public bounds.', free=True)
+  public_sample: str | None = _data(None, 'CSV or Parquet file of public rows, by '
+      'which columns are standardised where there are no public bounds.', free=True)
   statistics_epsilon: float | None = _data(None, 'Epsilon of means and deviations of '
       'columns between public bounds, by which they are standardised; they are '
       'released with noise before the first round, and epsilon includes them.', above=0,

@@ -36,7 +36,8 @@ def test_every_model_takes_images_of_any_size_and_colour(tmp_path, shape, model)
   assert loss.shape == [3] and np.all(np.isfinite(loss))
   outputs = task.model.predict(weights, {'x': examples['x']})
   assert outputs['probabilities'].shape == (3, 3)
-  assert len(task.model.weight_names) == len(weights) == len(set(task.model.weight_names))
+  names = task.model.weight_names
+  assert len(names) == len(weights) == len(set(names))
 
 
 def test_grey_images_are_one_channel_of_colour(tmp_path):
@@ -51,7 +52,8 @@ def test_grey_images_are_one_channel_of_colour(tmp_path):
 
 
 def test_digits_are_the_emnist_task():
-  images, emnist = (registry.build(name, num_clients=9) for name in ('images', 'emnist'))
+  images, emnist = (
+      registry.build(name, num_clients=9) for name in ('images', 'emnist'))
   for client in emnist.train.client_ids:
     ours, theirs = (task.train.examples(client) for task in (images, emnist))
     np.testing.assert_array_equal(ours['x'], theirs['x'])

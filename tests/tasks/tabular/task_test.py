@@ -35,7 +35,8 @@ def test_every_format_gives_the_same_examples(tmp_path):
 def test_public_sample_standardises_and_bounds_override_it(tmp_path):
   sample = people.rows(seed=9).drop(columns='person')
   sample.to_csv(tmp_path / 'sample.csv', index=False)
-  (tmp_path / 'bounds.json').write_text('{"pay": [0, 50], "job": ["7", "clerk", "cook"]}')
+  (tmp_path / 'bounds.json').write_text(
+      '{"pay": [0, 50], "job": ["7", "clerk", "cook"]}')
   table = people.rows().assign(rich='no')
   task = registry.build(
       'tabular', **people.written(tmp_path, table), label_field='pay',
@@ -163,8 +164,8 @@ def test_regression_predicts_in_the_units_of_the_label(tmp_path, model):
   task = _build(tmp_path, people.rows(60), model=model)
   assert task.model.headline == 'mae'
   weights, examples = _fitted(task)
-  metrics = {name: float(total / weight) for name, (total, weight) in task.model.metrics(
-      weights, examples, tf.ones(len(examples['y']))).items()}
+  totals = task.model.metrics(weights, examples, tf.ones(len(examples['y'])))
+  metrics = {name: float(total / weight) for name, (total, weight) in totals.items()}
   label = people.BOUNDS['pay'][1] / 2
   truth = label + label * examples['y'].numpy()
   predicted = task.model.predict(weights, {'x': examples['x']})['value'].numpy()
@@ -177,7 +178,8 @@ def test_regression_predicts_in_the_units_of_the_label(tmp_path, model):
   mask = np.zeros(len(truth), np.float32)
   mask[:5] = 1
   some = task.model.metrics(weights, examples, tf.constant(mask))
-  assert float(some['mae'][0] / 5) == pytest.approx(np.mean(np.abs(error[:5])), rel=1e-4)
+  assert float(some['mae'][0] / 5) == pytest.approx(
+      np.mean(np.abs(error[:5])), rel=1e-4)
 
 
 def test_classification_predicts_classes_and_probabilities(tmp_path):

@@ -1,0 +1,164 @@
+"""Tables: federated training at epsilon 8 beside central training without privacy.
+
+  python -m benchmarks.tabular --wage_panel=wage_panel.csv   # of linearmodels
+  python -m benchmarks.tabular --quick                       # a smoke test
+
+Central training is scikit-learn's, on the same encoded rows; the test rows are the same
+too. Runs of ours have fresh randomness, so each has its stated guarantee.
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+import contextlib
+import dataclasses
+import io
+import json
+import os
+import pathlib
+import statistics
+import sys
+import tempfile
+from typing import Any
+
+import numpy as np
+
+from tasks import registry
+from tff_pipelines.experiment import cli
+from tff_pipelines.fedavg.settings import TrainSettings
+
+EPSILON = 8.0
+# What anybody knows of the columns of the wage panel.
+_BINARY = ['0', '1']
+WAGE_BOUNDS = {
+    'year': [1980, 1987], 'exper': [0, 20], 'expersq': [0, 400], 'educ': [0, 20],
+    'hours': [0, 5000], 'black': _BINARY, 'hisp': _BINARY, 'married': _BINARY,
+    'union': _BINARY, 'occupation': [str(code) for code in range(1, 10)],
+    'lwage': [-4, 5]}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Case:
+  """One table and what is predicted.
+
+  Attributes:
+    name: Name in the table of results.
+    metric: Metric of the results.
+    options: Options of the task.
+    training: Settings of the runs.
+  """
+
+  name: str
+  metric: str
+  options: Mapping[str, Any]
+  training: Mapping[str, Any]
+
+
+def breast_cancer() -> Case:
+  """The embedded table, dealt to clients of one or two rows."""
+  return Case(
+      name='breast_cancer, 200 clients, malignant or benign', metric='accuracy',
+      options={}, training=dict(rounds=30))
+
+
+def wage_panel(path: str, folder: pathlib.Path) -> list[Case]:
+  """The wage panel: 545 people with eight years each."""
+  bounds = folder / 'bounds.json'
+  bounds.write_text(json.dumps(WAGE_BOUNDS))
+  common = dict(data_source='csv', data_path=path, client_field='nr',
+                public_bounds=str(bounds), no_cache=True)
+  features = tuple(name for name in WAGE_BOUNDS if name != 'lwage')
+  return [
+      Case(name='wage_panel, 491 people, log wage', metric='mae',
+           options=dict(common, label_field='lwage', feature_fields=features),
+           training=dict(rounds=40)),
+      Case(name='wage_panel, 491 people, union member', metric='accuracy',
+           options=dict(common, label_field='union', feature_fields=tuple(
+               name for name in (*features, 'lwage') if name != 'union')),
+           training=dict(rounds=40))]
+
+
+def central(case: Case, model: str) -> dict[str, float]:
+  """Metrics of scikit-learn's model, and of the best constant, on the held-out rows."""
+  # Takes a second to import.
+  from sklearn import linear_model  # pylint: disable=g-import-not-at-top
+  from sklearn import neural_network  # pylint: disable=g-import-not-at-top
+  task = registry.build('tabular', **case.options)
+  clients = [task.train.examples(client) for client in task.train.client_ids]
+  x, y = (np.concatenate([rows[name] for rows in clients]) for name in 'xy')
+  test = next(iter(task.held_out.values()))
+  if case.metric == 'accuracy':
+    fitted = (linear_model.LogisticRegression(max_iter=5000) if model == 'logistic' else
+              neural_network.MLPClassifier(
+                  [32], early_stopping=True, max_iter=500, random_state=0)).fit(x, y)
+    constant = np.mean(test['y'] == np.bincount(y).argmax())
+    return {'central': float(fitted.score(test['x'], test['y'])),
+            'constant': float(constant)}
+  kept = json.loads(task.files['columns.json'])['label']
+  fitted = (linear_model.LinearRegression() if model == 'linear' else
+            neural_network.MLPRegressor(
+                [32], early_stopping=True, max_iter=500, random_state=0)).fit(x, y)
+  error = lambda predicted: float(
+      kept['scale'] * np.mean(np.abs(predicted - test['y'])))
+  return {'central': error(fitted.predict(test['x'])),
+          'constant': error(np.median(y))}
+
+
+def federated(case: Case, **settings: Any) -> tuple[float, float | None]:
+  """The metric of a run of ours, and its epsilon."""
+  from tff_pipelines.fedavg import run  # pylint: disable=g-import-not-at-top
+  with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(
+      io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+    summary = run.train(TrainSettings(
+        task='tabular', output_dir=os.path.join(folder, 'run'),
+        **{**case.options, **case.training, **settings}))
+  return summary['held_out'][summary['headline_of']][case.metric], summary['epsilon']
+
+
+def rows(cases: Sequence[Case], *, repeats: int, quick: bool) -> list[list[str]]:
+  """The cells of all rows of the table of results."""
+  result = []
+  for case in cases:
+    models = ('logistic',) if case.metric == 'accuracy' else ('linear',)
+    for model in models if quick else (*models, 'mlp'):
+      peers = central(case, model)
+      cells = [case.name, model, case.metric, f'{peers["constant"]:.4f}',
+               f'{peers["central"]:.4f}']
+      for mechanism in ('none', 'gaussian', 'skellam'):
+        settings = dict(mechanism=mechanism, model=model)
+        if mechanism != 'none':
+          settings['epsilon'] = EPSILON
+        if quick:
+          settings |= dict(rounds=2, num_clients=30, cohort_size=10.0)
+        values, epsilons = zip(*(federated(case, **settings) for _ in range(repeats)))
+        if mechanism != 'none' and max(epsilons) > EPSILON:
+          raise ValueError(f'epsilon must be at most {EPSILON}, found {max(epsilons)}')
+        spread = f' ± {statistics.stdev(values):.4f}' if repeats > 1 else ''
+        cells.append(f'{statistics.mean(values):.4f}{spread}')
+      result.append(cells)
+      print(f'| {" | ".join(cells)} |', flush=True)
+  return result
+
+
+HEADER = ('data', 'model', 'metric', 'best constant', 'central, no privacy',
+          'federated, no privacy', 'gaussian, ε = 8', 'skellam, ε = 8')
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+  """Prints the table of results."""
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('--wage_panel', help='wage_panel.csv of linearmodels')
+  parser.add_argument('--repeats', type=int, default=3, help='runs of each setting')
+  parser.add_argument('--quick', action='store_true', help='a smoke test')
+  options = parser.parse_args(arguments)
+  cli.quiet()
+  print(f'| {" | ".join(HEADER)} |\n|{"---|" * len(HEADER)}')
+  with tempfile.TemporaryDirectory() as folder:
+    cases = [breast_cancer()]
+    if options.wage_panel:
+      cases += wage_panel(os.path.abspath(options.wage_panel), pathlib.Path(folder))
+    rows(cases, repeats=1 if options.quick else options.repeats, quick=options.quick)
+  return 0
+
+
+if __name__ == '__main__':
+  sys.exit(main())
