@@ -50,7 +50,8 @@ def choice(name: str, value: Any, choices: Collection[str],
 
 def names(name: str, value: Any, low: int = 1) -> None:
   """Raises ValueError unless a value is at least `low` texts, all different."""
-  if isinstance(value, str) or not all(isinstance(text, str) and text for text in value):
+  if isinstance(value, str) or not all(
+      isinstance(text, str) and text for text in value):
     raise ValueError(f'{name} must be texts, found {value!r}')
   if len(value) < low or len(set(value)) < len(value):
     raise ValueError(f'{name} must be at least {low} texts that differ, found '
@@ -73,8 +74,9 @@ def indices(name: str, values: np.ndarray, known: Sequence[str]) -> np.ndarray:
   if np.any(result < 0):
     row = int(np.argmin(result))
     found = repr(values[row])[:100] if values[row] else 'nothing'
-    raise ValueError(f'{name} must be one of {", ".join(map(repr, known))[:200]}, found '
-                     f'{found} in example {row}')
+    choices = ', '.join(map(repr, known))[:200]
+    raise ValueError(
+        f'{name} must be one of {choices}, found {found} in example {row}')
   return result
 
 

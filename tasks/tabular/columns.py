@@ -315,7 +315,8 @@ def choose(known: Mapping[str, Column], *, label_field: str,
     feature_fields = [
         name for name in known if name not in (label_field, client_field)]
   if classes:
-    known = {**known, label_field: Category(name=label_field, categories=tuple(classes))}
+    label = Category(name=label_field, categories=tuple(classes))
+    known = {**known, label_field: label}
   for name in (*feature_fields, label_field):
     if name not in known:
       more = ('; with num_classes or class_names it needs none'

@@ -1,7 +1,7 @@
 """Models of tables: logistic and linear regression, and a network of one hidden layer.
 
-Batches have 'x', float32 [batch, width], encoded columns; and 'y', int32 [batch] classes
-or float32 [batch] encoded numbers.
+Batches have 'x', float32 [batch, width], encoded columns; and 'y', int32 [batch]
+classes or float32 [batch] encoded numbers.
 """
 
 from collections.abc import Mapping

@@ -77,8 +77,8 @@ def open_raw(*, data_source: str = 'embedded', **options: Any
     ValueError: On another source, or an option other than num_clients.
   """
   if data_source != 'embedded':
-    raise ValueError('with task=tabular, data_source must be embedded: files are copied '
-                     f'as they are, without a task; found {data_source!r}')
+    raise ValueError('with task=tabular, data_source must be embedded: files are '
+                     f'copied as they are, without a task; found {data_source!r}')
   return open_embedded(**checks.options(
       'the copy of the embedded table', options, ['num_clients'])), None
 

@@ -95,7 +95,8 @@ def speeches() -> tuple[tuple[str, str], ...]:
 
 
 def open_embedded(
-    num_clients: int = 125, *, fields: Sequence[str] = ('text', 'tags', 'title', 'label')
+    num_clients: int = 125, *,
+    fields: Sequence[str] = ('text', 'tags', 'title', 'label')
 ) -> records.RawData:
   """The text that ships, of simulated clients.
 

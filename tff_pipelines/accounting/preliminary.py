@@ -1,9 +1,9 @@
 """The event of a release before the first round, such as a vocabulary.
 
-A trusted party adds up integers of all clients and adds discrete Gaussian noise to each,
-once. Where the keys of the integers are private themselves, as words are, a client adds
-at most 1 to each of a bounded number of keys, and a key is released only if its noisy
-count reaches a threshold.
+A trusted party adds up integers of all clients and adds discrete Gaussian noise to
+each, once. Where the keys of the integers are private themselves, as words are, a
+client adds at most 1 to each of a bounded number of keys, and a key is released only if
+its noisy count reaches a threshold.
 
 Formal guarantees, zero-out adjacency:
 

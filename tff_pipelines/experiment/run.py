@@ -74,7 +74,7 @@ class Experiment(abc.ABC):
 
   def released(self, task: Any, plan: guarantee_lib.Plan,
                records: records_lib.RunRecords, description: report.Description) -> Any:
-    """Makes the releases before the first round; returns the task that they complete."""
+    """Makes releases before the first round; returns the task that they complete."""
     del plan, records, description
     return task
 

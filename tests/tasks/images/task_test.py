@@ -85,8 +85,8 @@ def test_folders_of_colour_images_have_classes_by_name(tmp_path):
 @pytest.mark.parametrize('options, message', [
     ({}, 'task images needs num_classes, or class_names, for data_source folder'),
     ({'num_classes': 2}, "field 'label' must be an integer, found a text: 'cat'"),
-    ({'class_names': ('cat', 'cow')}, "label must be one of 'cat', 'cow', found 'dog' in "
-     'example 1'),
+    ({'class_names': ('cat', 'cow')}, "label must be one of 'cat', 'cow', found 'dog' "
+     'in example 1'),
     ({'class_names': ('cat',)}, 'class_names must be at least 2 texts that differ'),
     ({'class_names': ('cat', 'dog'), 'num_classes': 3},
      'num_classes must be the number of class_names, 2, found 3')])

@@ -73,8 +73,8 @@ def test_gaps_stop_the_run_or_are_imputed(tmp_path, form):
 
 
 @pytest.mark.parametrize('change, message', [
-    (dict(age='old'), r"line 2, client 'p0': field 'age' must be a number, found a text: "
-     "'old'"),
+    (dict(age='old'), r"line 2, client 'p0': field 'age' must be a number, found a "
+     "text: 'old'"),
     (dict(age=np.inf), r"line 2, client 'p0': field 'age' must be a number, found a "
      "text: 'inf'"),
     (dict(job='king'), "client 'p0': column 'job' must be one of 'clerk', 'cook', '7', "
@@ -95,14 +95,15 @@ def test_bad_values_are_one_line_with_file_client_and_column(tmp_path, change, m
 def test_infinite_value_of_parquet_is_one_line(tmp_path):
   table = people.rows()
   table.loc[0, 'age'] = np.inf
-  with pytest.raises(ValueError, match="row 1, client 'p0': field 'age' must be finite"):
+  with pytest.raises(
+      ValueError, match="row 1, client 'p0': field 'age' must be finite"):
     _build(tmp_path, table, 'parquet')
 
 
 @pytest.mark.parametrize('options, message', [
     (dict(feature_fields=('age', 'job', 'height'), public_bounds=None),
-     'needs what is publicly known of the columns: public_bounds, .*; or public_sample, '
-     '.*; or public_bounds with statistics_epsilon'),
+     'needs what is publicly known of the columns: public_bounds, .*; or '
+     'public_sample, .*; or public_bounds with statistics_epsilon'),
     (dict(feature_fields=('age', 'height')), "column 'height' has no public bounds"),
     (dict(label_field='rich'), "column 'rich' has no public bounds.*class_names"),
     (dict(label_field='rich', class_names=('no',)), "label 'rich' has only one class"),
