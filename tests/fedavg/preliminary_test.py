@@ -9,6 +9,7 @@ import pytest
 
 from tasks import registry
 from tasks import task as task_lib
+from tests.programs import in_process
 from tests.tasks.tabular import people
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import ledger as ledger_lib
@@ -95,6 +96,13 @@ def test_vocabulary_is_the_first_line_and_epsilon_covers_it(whole):
   assert len(vocabulary['words']) == 40 and '<unused-39>' in vocabulary['words']
   assert not any('outside the guarantee' in w and 'vocabulary' in w
                  for w in summary['warnings'])
+
+
+def test_finished_run_is_evaluated_with_the_words_that_it_kept(whole):
+  summary, folder = whole
+  run = in_process.run('tff_pipelines.evaluate', f'--run={folder}', folder=folder.parent)
+  assert run.code == 0, run.stderr
+  assert f'{summary["held_out"]["test"]["accuracy"]:.4f}' in run.stdout
 
 
 def test_finished_run_resumes_with_the_words_that_it_kept(whole):

@@ -135,6 +135,12 @@ class DataSettings(settings.TaskSettings):
   max_test_examples: int | None = _data(None, 'Maximum number of examples of a '
       'held-out set.', low=1, otherwise='2,000')
 
+  def paths(self) -> dict[str, str]:
+    paths = super().paths()
+    if self.vocabulary == registry.PRIVATE_COUNTS:
+      paths['vocabulary'] = self.vocabulary  # No path.
+    return paths
+
   def check(self) -> None:
     super().check()
     if self.task is not None and self.model is not None:
