@@ -89,14 +89,14 @@ def central(case: Case, model: str) -> dict[str, float]:
   if case.metric == 'accuracy':
     fitted = (linear_model.LogisticRegression(max_iter=5000) if model == 'logistic' else
               neural_network.MLPClassifier(
-                  [32], early_stopping=True, max_iter=500, random_state=0)).fit(x, y)
+                  hidden_layer_sizes=[32], max_iter=5000, random_state=0)).fit(x, y)
     constant = np.mean(test['y'] == np.bincount(y).argmax())
     return {'central': float(fitted.score(test['x'], test['y'])),
             'constant': float(constant)}
   kept = json.loads(task.files['columns.json'])['label']
   fitted = (linear_model.LinearRegression() if model == 'linear' else
             neural_network.MLPRegressor(
-                [32], early_stopping=True, max_iter=500, random_state=0)).fit(x, y)
+                hidden_layer_sizes=[32], max_iter=5000, random_state=0)).fit(x, y)
   error = lambda predicted: float(
       kept['scale'] * np.mean(np.abs(predicted - test['y'])))
   return {'central': error(fitted.predict(test['x'])),
