@@ -98,6 +98,17 @@ def test_vocabulary_is_the_first_line_and_epsilon_covers_it(whole):
                  for w in summary['warnings'])
 
 
+def test_account_of_the_ledger_covers_the_vocabulary(whole):
+  summary, folder = whole
+  run = in_process.run('tff_pipelines.account', f'--ledger={folder / "ledger.jsonl"}',
+                       '--format=json', folder=folder.parent)
+  assert run.code == 0, run.stderr
+  row, = json.loads(run.stdout)
+  assert row['epsilon'] == pytest.approx(summary['epsilon'], rel=1e-9)
+  assert row['epsilon_server'] == pytest.approx(summary['epsilon_server'], rel=1e-9)
+  assert any('trusted party' in warning for warning in row['warnings'])
+
+
 def test_finished_run_is_evaluated_with_the_words_that_it_kept(whole):
   summary, folder = whole
   run = in_process.run('tff_pipelines.evaluate', f'--run={folder}', folder=folder.parent)

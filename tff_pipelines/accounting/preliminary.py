@@ -18,6 +18,7 @@ Formal guarantees, zero-out adjacency:
   is the argument of arXiv 2002.09745, section 4, for integer noise.
 """
 
+from collections.abc import Iterable, Mapping
 import dataclasses
 import math
 from typing import Any
@@ -188,3 +189,10 @@ def planned(*, l2_sensitivity: float, dimension: int, items: int, epsilon: float
 def release_of(event: base.Event) -> PreliminaryRelease:
   """The release inside an event of `planned`."""
   return event.event if isinstance(event, combinators.FixedSizeSampled) else event
+
+
+def count(lines: Iterable[Mapping[str, Any]]) -> int:
+  """Number of lines of a ledger that are of such releases."""
+  return sum(PreliminaryRelease.__name__ in (
+      line['event']['kind'], (line['event'].get('event') or {}).get('kind'))
+             for line in lines)

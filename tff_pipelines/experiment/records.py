@@ -29,6 +29,7 @@ import tensorflow_federated as tff
 
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import ledger as ledger_lib
+from tff_pipelines.accounting import preliminary
 from tff_pipelines.experiment import files
 
 _CHECKPOINTS = 'checkpoints'
@@ -102,7 +103,6 @@ class RunRecords:
       file.seek(0)
       self.starts = len(file.readlines())
     self.ledger = ledger_lib.Ledger(self.folder / files.LEDGER)
-    self._preliminary: dict[str, Any] | None = None
     self._states = tff.program.FileProgramStateManager(
         self.folder / _CHECKPOINTS, prefix='round_', keep_total=2)
     self._events = self._table = None
@@ -123,7 +123,7 @@ class RunRecords:
     charge.
 
     Args:
-      event: Event of the release, different from those of the rounds.
+      event: Event of the release; see `accounting.preliminary`.
       header: Keyword arguments of the ledger's header, for a new run.
       name: Name of the file.
       draw: Draws the content of the file.
@@ -144,12 +144,11 @@ class RunRecords:
           event, outcome='released', starts=1,
           configuration_hash=self.configuration_hash))
       files.write_atomically(path, draw())
-    self._preliminary = json.loads(json.dumps(event.to_json()))
 
   @property
   def preliminary(self) -> int:
     """Number of lines of the ledger before that of the first round."""
-    return sum(line['event'] == self._preliminary for line in self.ledger.lines())
+    return preliminary.count(self.ledger.lines())
 
   def restore(self, initial_state: Any, header: dict[str, Any]) -> tuple[Any, int]:
     """The state to continue from and the number of rounds that are committed.

@@ -7,6 +7,7 @@ from typing import Any
 
 from tasks.task import Serving
 from tff_pipelines.accounting import ledger as ledger_lib
+from tff_pipelines.accounting import preliminary
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import models
 from tff_pipelines.experiment import report
@@ -143,8 +144,9 @@ def _summary(folder: pathlib.Path, configuration: dict[str, Any]) -> dict[str, A
     raise ValueError(f'{path} is damaged: {error}') from error
   if problems := ledger.verify():
     raise ValueError(f'{ledger.path}: the chain does not hold: {problems[0]}')
+  lines = ledger.lines()
   if (summary['configuration'] != files.configuration_hash(configuration)
-      or summary['rounds'] != len(ledger.lines())):
+      or summary['rounds'] != len(lines) - preliminary.count(lines)):
     raise ValueError(f'run={folder} is not finished: its summary is not that of the '
                      'rounds in the ledger; continue it with --resume')
   return summary

@@ -29,7 +29,7 @@ def test_registry_lists_what_the_task_has(name):
 
 
 def test_registry_knows_the_file_that_a_run_keeps():
-  assert registry.KEPT_FILES == {'vocabulary': stackoverflow_word.VOCABULARY_FILE}
+  assert registry.KEPT_FILES['vocabulary'] == stackoverflow_word.VOCABULARY_FILE
 
 
 class _Counting(records.ArraysByClient):

@@ -138,7 +138,7 @@ def test_plain_lists_are_public(tmp_path):
     (b'{"words": ["a b"]}', "words must be texts without spaces, found 'a b'"),
     (b'{"words": ["a"], "labels": [""]}', 'labels must be texts without spaces'),
     (b'{"words": ["a"], "tags": []}', "found 'words', 'tags'"),
-    (b'{"words": ["a"], "made_from": "me"}', "made_from must be 'public' or"),
+    (b'{"words": ["a"], "made_from": "me"}', "made_from must be one of public"),
     (b'{"words": ["a"], "format": "vocabulary 2"}', 'must have words'),
 ])
 def test_bad_vocabulary_files_are_one_clear_line(tmp_path, content, message):

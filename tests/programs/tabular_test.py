@@ -1,0 +1,61 @@
+"""The trainer on tables, as a user runs it."""
+
+import json
+
+import pytest
+
+from tests.tasks.tabular import people
+
+TRAIN = 'tff_pipelines.train'
+TINY = ('--task=tabular', '--rounds=1', '--cohort_size=5', '--mechanism=gaussian')
+
+pytestmark = pytest.mark.usefixtures('shared_context')
+
+
+def _flags(folder, table=None, **options):
+  options = {**people.written(folder, people.rows() if table is None else table),
+             'label_field': 'pay', **options}
+  return [f'--{name}={value}' for name, value in options.items()]
+
+
+def test_table_is_learnt_from_and_its_columns_are_kept(programs, tmp_path):
+  flags = [*TINY, *_flags(tmp_path, public_bounds=people.bounds(tmp_path)),
+           f'--output_dir={tmp_path / "run"}']
+  run = programs.run(TRAIN, *flags)
+  assert run.code == 0, run.stderr
+  summary = json.loads((tmp_path / 'run' / 'summary.json').read_text())
+  assert set(summary['held_out']['test_clients']) == {'mae', 'mse', 'explained', 'loss'}
+  assert summary['headline'] == 'mae' and summary['accuracy'] is None
+  report = (tmp_path / 'run' / 'report.txt').read_text()
+  assert 'rates: client 0.' in report
+  kept = json.loads((tmp_path / 'run' / 'columns.json').read_text())
+  assert [column['name'] for column in kept['features']] == ['age', 'job']
+  # A resumed run encodes by what it kept.
+  people.bounds(tmp_path, age=[0, 1])
+  assert programs.run(TRAIN, *flags, '--resume').code == 0
+  again = json.loads((tmp_path / 'run' / 'summary.json').read_text())
+  assert again['held_out'] == summary['held_out']
+
+
+@pytest.mark.parametrize('change, options, message', [
+    ({}, {'public_bounds': None}, 'task tabular needs what is publicly known of the '
+     'columns: public_bounds, '),
+    ({}, {'label_field': 'wage'}, "column 'wage' has no public bounds and is not in"),
+    ({'age': 'old'}, {}, "people.csv, line 2, client 'p0': field 'age' must be a number, "
+     "found a text: 'old'"),
+    ({'job': 'king'}, {'held_out_fraction': 0.99}, "client 'p0': column 'job' must be "
+     "one of 'clerk', 'cook', '7', found 'king' in example 0"),
+    ({}, {'label_field': 'rich', 'class_names': 'no'}, "label 'rich' has only one class"),
+    ({}, {'missing': 'drop'}, 'missing must be one of error, impute'),
+    ({}, {'statistics_epsilon': 9}, 'costs epsilon=9 alone')])
+def test_wrong_table_is_one_line_and_no_run(programs, tmp_path, change, options, message):
+  table = people.rows().astype(object)
+  for name, value in change.items():
+    table.loc[[0, 1], name] = value
+  options = {'public_bounds': people.bounds(tmp_path), **options}
+  options = {name: value for name, value in options.items() if value is not None}
+  run = programs.run(TRAIN, *TINY, *_flags(tmp_path, table, **options),
+                     f'--output_dir={tmp_path / "run"}')
+  assert run.code == 2 and not (tmp_path / 'run').exists()
+  error, = [line for line in run.stderr.splitlines() if line.startswith('error: ')]
+  assert message in error
