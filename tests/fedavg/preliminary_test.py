@@ -103,7 +103,7 @@ def test_account_of_the_ledger_covers_the_vocabulary(whole):
   run = in_process.run('tff_pipelines.account', f'--ledger={folder / "ledger.jsonl"}',
                        '--format=json', folder=folder.parent)
   assert run.code == 0, run.stderr
-  row, = json.loads(run.stdout)
+  row = json.loads(run.stdout)
   assert row['epsilon'] == pytest.approx(summary['epsilon'], rel=1e-9)
   assert row['epsilon_server'] == pytest.approx(summary['epsilon_server'], rel=1e-9)
   assert any('trusted party' in warning for warning in row['warnings'])
