@@ -50,7 +50,7 @@ DEFAULTS = {
                               server_learning_rate=1.0),
     'stackoverflow_word': dict(clip=0.3, client_learning_rate=2.0, client_batch_size=4,
                                server_learning_rate=1.0),
-    'tabular': dict(clip=0.5, client_learning_rate=0.1, client_batch_size=8,
+    'tabular': dict(clip=0.2, client_learning_rate=0.3, client_batch_size=8,
                     server_learning_rate=0.5),
     'text_classification': dict(clip=1.0, client_learning_rate=0.5,
                                 client_batch_size=4, server_learning_rate=1.0),

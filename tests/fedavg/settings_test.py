@@ -75,7 +75,8 @@ def test_task_brings_its_own_rates_which_are_recorded(task):
 
 def test_help_shows_the_rates_of_all_tasks():
   lines = ' '.join(' '.join(settings_lib.help_lines(TrainSettings, full=False)).split())
-  assert 'Default: 0.3; 1 for stackoverflow_tag, text_classification; 0.5 for' in lines
+  assert ('Default: 0.3; 1 for stackoverflow_tag, text_classification; 0.2 for '
+          'tabular.' in lines)
 
 
 def test_resumed_run_keeps_rates_that_it_was_not_given_again():
