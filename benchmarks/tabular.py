@@ -114,17 +114,16 @@ def federated(case: Case, **settings: Any) -> tuple[float, float | None]:
   return summary['held_out'][summary['headline_of']][case.metric], summary['epsilon']
 
 
-def rows(cases: Sequence[Case], *, repeats: int, quick: bool) -> list[list[str]]:
-  """The cells of all rows of the table of results."""
-  result = []
+def print_rows(cases: Sequence[Case], *, repeats: int, mlp: bool, quick: bool) -> None:
+  """Prints the rows of the table of results, each when it is known."""
   for case in cases:
     models = ('logistic',) if case.metric == 'accuracy' else ('linear',)
-    for model in models if quick else (*models, 'mlp'):
+    for model in (*models, 'mlp') if mlp else models:
       peers = central(case, model)
       cells = [case.name, model, case.metric, f'{peers["constant"]:.4f}',
                f'{peers["central"]:.4f}']
       for mechanism in ('none', 'gaussian', 'skellam'):
-        settings = dict(mechanism=mechanism, model=model)
+        settings = dict(mechanism=mechanism, model=model, rounds_per_evaluation=1000)
         if mechanism != 'none':
           settings['epsilon'] = EPSILON
         if quick:
@@ -134,9 +133,7 @@ def rows(cases: Sequence[Case], *, repeats: int, quick: bool) -> list[list[str]]
           raise ValueError(f'epsilon must be at most {EPSILON}, found {max(epsilons)}')
         spread = f' ± {statistics.stdev(values):.4f}' if repeats > 1 else ''
         cells.append(f'{statistics.mean(values):.4f}{spread}')
-      result.append(cells)
       print(f'| {" | ".join(cells)} |', flush=True)
-  return result
 
 
 HEADER = ('data', 'model', 'metric', 'best constant', 'central, no privacy',
@@ -148,6 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--wage_panel', help='wage_panel.csv of linearmodels')
   parser.add_argument('--repeats', type=int, default=3, help='runs of each setting')
+  parser.add_argument('--mlp', action='store_true', help='also the network')
   parser.add_argument('--quick', action='store_true', help='a smoke test')
   options = parser.parse_args(arguments)
   cli.quiet()
@@ -156,7 +154,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cases = [breast_cancer()]
     if options.wage_panel:
       cases += wage_panel(os.path.abspath(options.wage_panel), pathlib.Path(folder))
-    rows(cases, repeats=1 if options.quick else options.repeats, quick=options.quick)
+    print_rows(cases, repeats=1 if options.quick else options.repeats, mlp=options.mlp,
+               quick=options.quick)
   return 0
 
 
