@@ -32,7 +32,7 @@ def metrics(weights, batch, mask):
 
 
 def predict(weights, batch):
-  return layers.class_probabilities(_logits(weights, batch['x']))
+  return layers.classification_outputs(_logits(weights, batch['x']))
 
 
 MODEL = task_lib.Model(

@@ -132,7 +132,8 @@ def build(*, model: str | None = None, label_field: str | None = None,
   def finish(words: stackoverflow_word.Vocabulary) -> task.Task:
     return posts.build_task(
         'text_classification', _serving(words, model, names, recorded),
-        lambda raw: _examples(raw, field, True, words, names), _SPEC,
+        lambda raw: _examples(raw, field, True, words, names, label_field or 'label'),
+        _SPEC,
         max_examples_per_client=max_examples_per_client,
         max_test_examples=max_test_examples)
 
@@ -147,7 +148,7 @@ def _label(name: str | None) -> records.Field:
 
 def _examples(raw: records.RawExamples, field: str, labelled: bool,
               vocabulary: stackoverflow_word.Vocabulary,
-              names: Sequence[str]) -> dict[str, np.ndarray]:
+              names: Sequence[str], label: str = 'label') -> dict[str, np.ndarray]:
   """An example for each text."""
   x = np.zeros([len(raw['text']), stackoverflow_tag.MAX_WORDS], np.int32)
   sentences = stackoverflow_word.sentences_of(field)
@@ -158,7 +159,7 @@ def _examples(raw: records.RawExamples, field: str, labelled: bool,
     x[row, :len(known)] = known
   if not labelled:
     return {'x': x}
-  return {'x': x, 'y': checks.indices('label', raw['label'], names).astype(np.int32)}
+  return {'x': x, 'y': checks.indices(label, raw['label'], names).astype(np.int32)}
 
 
 def _serving(vocabulary: stackoverflow_word.Vocabulary, model: str,
