@@ -69,8 +69,8 @@ NAMES = [
     (['--epsilon=eight'], '--epsilon=eight'),
     (['epsilon=8'], "unexpected argument 'epsilon=8'"),
     (['--mechanism=laplace'], "found 'laplace'"),
-    (['--task=cats'], "task must be one of emnist, shakespeare, "),
-    (['--model=resnet'], "model must be one of cnn_1m, cnn_small, "),
+    (['--task=cats'], "task must be one of emnist, images, "),
+    (['--model=resnet'], "model must be one of cnn, cnn_1m, "),
     (['--model=logistic'], "model must be one of cnn_1m, cnn_small for task=emnist, "
      "found 'logistic'"),
     (['--mechanism=gaussian', '--bits=16'],

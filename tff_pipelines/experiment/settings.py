@@ -59,6 +59,7 @@ class Setting:
       with other values, it is an error.
     free: Whether it may differ between a run and its resumption.
     otherwise: Meaning of None, in words.
+    by_task: Whether the task decides what None means: only the full help has the values.
     repeated: Whether the flag may be given several times; else values of a tuple
       are separated by commas.
     instead_of: Name of another field. Given both, it is an error.
@@ -82,6 +83,7 @@ class Setting:
   when: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
   free: bool = False
   otherwise: str = ''
+  by_task: bool = False
   repeated: bool = False
   instead_of: str | None = None
 
@@ -154,6 +156,8 @@ class Setting:
   def help_lines(self, *, full: bool) -> list[str]:
     """Its lines of the help, with its range if `full`."""
     flag, default, text = f'  --{self.name}', self.describe_default(), self.help
+    if self.by_task and self.default is None and not full:
+      default = 'by task'
     if self.kind is bool and not self.is_tuple:
       default = ''
       if self.default:

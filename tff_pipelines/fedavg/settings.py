@@ -51,10 +51,9 @@ class DataSettings(settings.TaskSettings):
   options_by_task = registry.OPTIONS
   defaults_by_task = registry.DEFAULTS
 
-  task: str | None = _data('emnist', 'Task. tabular: columns of a table. images: any '
-      'size and colour. text_classification: the class of a text. emnist: digits and '
-      'letters. shakespeare: next character. stackoverflow_word: next word. '
-      'stackoverflow_tag: tags of a post.', choices=registry.TASKS, essential=True)
+  task: str | None = _data('emnist', 'Task. tabular: tables. images: any size. '
+      'text_classification: classes. emnist: characters. shakespeare: next character. '
+      'stackoverflow_word: next word. stackoverflow_tag: tags of posts.', choices=registry.TASKS, essential=True)
   model: str | None = _data(None, 'Model of the task.', choices=_MODELS,
       otherwise='the small one of the task')
   data_source: str | None = _data(None,
@@ -165,7 +164,8 @@ class TrainSettings(settings.RunSettings, DataSettings):
   delta: float | None = _noise(None, 'Delta of the guarantee.', above=0, below=1,
       essential=True, otherwise='1/number of clients')
   clip: float | None = _noise(None, 'L2 clip of a client\'s update.', above=0,
-      unit='model units', essential=True, otherwise=_by_task('clip'))
+      unit='model units', essential=True, by_task=True,
+      otherwise=_by_task('clip'))
   cohort_size: float = _privacy(100.0, 'Expected number of clients in a round.', low=1,
       unit='clients', essential=True)
   rounds: int = _privacy(50, 'Number of rounds.', low=1, essential=True)
@@ -203,12 +203,15 @@ class TrainSettings(settings.RunSettings, DataSettings):
       'reporting clients, training loss, fraction clipped, rounding retries.')
 
   client_learning_rate: float | None = _training(None, 'Learning rate of SGD on a '
-      'client.', above=0, essential=True, otherwise=_by_task('client_learning_rate'))
+      'client.', above=0, essential=True, by_task=True,
+      otherwise=_by_task('client_learning_rate'))
   client_batch_size: int | None = _training(None, 'Examples of a step on a client.',
-      low=1, essential=True, otherwise=_by_task('client_batch_size'))
+      low=1, essential=True, by_task=True,
+      otherwise=_by_task('client_batch_size'))
   client_epochs: int = _training(1, 'Passes over a client\'s data in a round.', low=1)
   server_learning_rate: float | None = _training(None, 'Learning rate of SGD on the '
-      'server.', above=0, essential=True, otherwise=_by_task('server_learning_rate'))
+      'server.', above=0, essential=True, by_task=True,
+      otherwise=_by_task('server_learning_rate'))
   server_momentum: float = _training(0.9, 'SGD momentum on the server.', low=0, below=1)
   initial_weights_seed: int = _training(0, 'Public seed of the initial weights.', low=0)
 
