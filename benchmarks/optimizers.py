@@ -30,7 +30,8 @@ _COMMON = ('--data_source=jsonl --max_test_examples=1000 --cohort_size=200 --rou
            '--client_batch_size=4 --epsilon=8 --rounds_per_evaluation=10 ')
 OPTIMIZERS = {'FedAvgM': '--server_optimizer=sgdm --server_momentum=0.9',
               'FedAdam': '--server_optimizer=adam'}
-_SGDM = (0.1, 0.3, 1.0, 3.0)
+_SGDM = (1.0, 3.0, 10.0, 30.0)
+_ADAM = (0.03, 0.1, 0.3, 1.0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,11 +55,11 @@ CASES = (
     Case(name='shakespeare', file='shakespeare_roles.jsonl.gz',
          flags=f'--task=shakespeare {_COMMON}--max_examples_per_client=8 --clip=0.3 '
                '--client_learning_rate=2.0',
-         rates={'FedAvgM': _SGDM, 'FedAdam': (0.003, 0.01, 0.03, 0.1)}),
+         rates={'FedAvgM': _SGDM, 'FedAdam': _ADAM}),
     Case(name='tags', file='stackoverflow_users.jsonl.gz',
          flags=f'--task=stackoverflow_tag {_COMMON}--max_examples_per_client=16 '
                '--clip=1.0 --client_learning_rate=0.5',
-         rates={'FedAvgM': _SGDM, 'FedAdam': (0.01, 0.03, 0.1, 0.3)}))
+         rates={'FedAvgM': _SGDM, 'FedAdam': _ADAM}))
 QUICK = (
     Case(name='tags', rates={'FedAvgM': (1.0,), 'FedAdam': (0.1,)},
          flags='--task=stackoverflow_tag --num_clients=40 --vocabulary_size=30 '

@@ -26,9 +26,6 @@ class Validated(tiny_run.TinyExperiment):
     return dataclasses.replace(task, held_out={
         **task.held_out, VALIDATION: tiny_task.examples(60, 4)})
 
-  # Those of `TinyExperiment` are shared with runs without a validation set.
-  build_rounds = run.TrainExperiment.build_rounds
-
 
 def _experiment(folder, **changes):
   return Validated(tiny_run.settings(folder, **{**SETTINGS, **changes}))
