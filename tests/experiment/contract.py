@@ -13,6 +13,9 @@ import shutil
 import numpy as np
 import pytest
 
+from tests.page import parsed
+from tff_pipelines import report as page_program
+from tff_pipelines.accounting import decimals
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import records as records_lib
 from tff_pipelines.experiment import report
@@ -130,6 +133,25 @@ class ExperimentContract:
     full = (tmp_path / 'run' / files.REPORT).read_text(encoding='utf-8')
     summary = json.loads((tmp_path / 'run' / files.SUMMARY).read_text())
     assert all(warning in full for warning in summary['warnings'])
+
+  def test_page_states_the_guarantee_and_the_ledger_proves_it(self, seeded, private):
+    for folder, summary in (seeded, private):
+      page = parsed.Page((folder / files.PAGE).read_text(encoding='utf-8'))
+      assert {'Guarantee', 'Settings', 'Ledger', 'Warnings'} <= {
+          text.strip() for text in page.texts}
+      for name in ('epsilon', 'epsilon_server'):
+        if summary[name] is not None:
+          assert f'ε = {decimals.epsilon(summary[name])}' in page.texts
+      assert (summary['epsilon'] is None) == ('No privacy guarantee' in page.texts)
+      assert page_program.verdict_on(folder).proves(summary)
+      written = (folder / files.PAGE).read_bytes()
+      assert page_program.report(page_program.ReportSettings(runs=(str(folder),))) == 0
+      # What the run wrote and what its ledger alone gives are one page, unless the
+      # ledger proves more.
+      rewritten = (folder / files.PAGE).read_bytes()
+      assert (written == rewritten) == self.ledger_gives_the_same
+
+  ledger_gives_the_same = True
 
   def test_settings_given_in_vain_are_refused(self, tmp_path):
     assert self.in_vain

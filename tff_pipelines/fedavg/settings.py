@@ -178,10 +178,11 @@ class TrainSettings(settings.RunSettings, DataSettings):
       'times the squared distance from the server\'s weights.', low=0)
   client_weight_decay: float = _training(0.0, 'Weight decay on a client: its loss has '
       'half of this times the squared norm of the weights.', low=0)
-  server_learning_rate: float = _training(0.7, 'Learning rate on the server; to be '
-      'given with a --server_optimizer other than sgdm.', above=0, essential=True)
+  server_learning_rate: float = _training(0.7, 'Learning rate on the server.',
+      above=0, essential=True)
   server_optimizer: str = _training('sgdm', 'Optimizer of the server, on the released '
-      'mean update: SGD with momentum (FedAvgM), FedAdam, FedAdagrad or FedYogi.',
+      'mean update: SGD with momentum, or another one, which needs a '
+      '--server_learning_rate.',
       choices=SERVER_OPTIMIZERS)
   server_momentum: float = _sgdm(0.9, 'SGD momentum on the server.', low=0, below=1)
   server_beta_1: float = _betas(0.9, 'Decay of the mean of updates on the server.',

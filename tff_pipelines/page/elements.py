@@ -16,8 +16,9 @@ def element(tag: str, *children: Child, **attributes: str | float) -> Element:
     *children: Elements and texts, in order.
     **attributes: Its attributes; `class_` is class, and _ in a name stands for -.
   """
+  # HTML allows < in an attribute, where it only looks like the start of a tag.
   result = etree.Element(tag, {
-      name.rstrip('_').replace('_', '-'): _text(str(value))
+      name.rstrip('_').replace('_', '-'): _text(str(value)).replace('<', '‹')
       for name, value in attributes.items()})
   last = None
   for child in children:
