@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from aggregators.distributed_sum import DistributedSumFactory
 from aggregators.expected_mean import ExpectedMeanFactory
-from aggregators.params import DistributedSumParams
+from aggregators.plain_sum import PlainSumFactory
 from tests import tiny_task
 from tests.fedavg import tiny_run
 from tff_pipelines.experiment import files
@@ -115,9 +114,7 @@ def test_values_out_of_range_are_refused(changes, message):
     _config(**changes)
 
 
-FACTORY = DistributedSumFactory(DistributedSumParams(
-    clip=0.4, noise_multiplier=0.5, bits=16, dimension=tiny_task.DIMENSION,
-    cohort_size=3), simulation_seed=7)
+FACTORY = PlainSumFactory(simulation_seed=7)
 TASK = tiny_task.task(num_clients=3)
 
 
@@ -141,15 +138,15 @@ def test_both_forms_of_the_process_agree_to_the_bit(in_process):
   one, other = plain.initialize(), chunked.initialize()
   for _ in range(2):
     one = plain.next(one, clients)['state']
-    other = chunked.next(other, [process_lib.make_chunk(clients[:1]),
-                                 process_lib.make_chunk(clients[1:])])['state']
+    other = chunked.next(other, [process_lib.make_chunk(clients)])['state']
     assert ([np.asarray(x).tobytes() for x in tf.nest.flatten(one)] ==
             [np.asarray(x).tobytes() for x in tf.nest.flatten(other)])
 
 
 CHANGED = dict(
     server_optimizer='adam', server_learning_rate=0.05, server_schedule='cosine',
-    client_proximal=0.5, client_weight_decay=0.1, rounds=4, seed=8)
+    client_proximal=0.5, client_weight_decay=0.1, rounds=4, seed=8,
+    mechanism='gaussian', accountant='rdp')
 
 
 def _plan(**changes):
@@ -158,7 +155,8 @@ def _plan(**changes):
 
 
 def test_plan_and_epsilon_are_those_of_the_defaults():
-  mine, default = _plan(**CHANGED), _plan(rounds=4, seed=8)
+  mine, default = _plan(**CHANGED), _plan(
+      rounds=4, seed=8, mechanism='gaussian', accountant='rdp')
   assert mine == default
   assert mine.epsilon(4) == default.epsilon(4) > 0
 

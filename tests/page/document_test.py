@@ -80,8 +80,14 @@ def test_statement_has_both_numbers_and_whom_they_hold_against():
   text = _page(example_run.run()).text
   for words in ('ε = 2.0000', ' at δ = 1e-05', 'against those who see the models.',
                 'ε = 6.5000', 'against the server.', 'Protected: one client.',
-                'one contribution is replaced by zero', 'Trust: the server sees sums'):
+                'one contribution is replaced by zero', 'Trust: the server sees sums',
+                'Caveats: simulated.'):
     assert words in text, words
+
+
+def test_published_caveats_do_not_tell_of_data():
+  text = _page(example_run.run(caveats=['simulated', 'bad clients skipped'])).text
+  assert 'Caveats: simulated.' in text and 'bad clients skipped' not in text
 
 
 @pytest.mark.parametrize('changes, words', [

@@ -8,21 +8,23 @@ import subprocess
 import matplotlib.image
 import pytest
 
-from tests.fedavg import tiny_run
+from tests.experiment import smallest_family
+from tests.page import example_run
 from tests.page import parsed
 from tests.programs import in_process
 from tff_pipelines.experiment import files
+from tff_pipelines.page import document
 
 REPORT = 'tff_pipelines.report'
 
 
 @pytest.fixture(name='folders', scope='module')
 def _folders(shared_context, tmp_path_factory):
-  """Folders of two runs, one of them with an adaptive clip and diagnostics."""
+  """Folders of two runs with a guarantee."""
   base = tmp_path_factory.mktemp('runs')
-  tiny_run.experiment(base / 'one').run()
-  tiny_run.experiment(base / 'two', adaptive_clipping=True, clip_count_stddev=2.0,
-                      diagnostics=True, noise_multiplier=2.0).run()
+  for name, noise in (('one', 4.0), ('two', 8.0)):
+    smallest_family.release_means(smallest_family.MeanSettings(
+        noise_multiplier=noise, output_dir=str(base / name)))
   return base / 'one', base / 'two'
 
 
@@ -43,28 +45,17 @@ def test_page_of_one_run_is_in_its_folder(folders):
   # As training left it, whose numbers are those of the ledger.
   assert path.read_bytes() == before
   page = _read(path)
-  # Accuracy and loss over rounds, accuracy over epsilon, epsilon over rounds.
-  assert page.count['figure'] == 4 and page.count['section'] == 6
+  # The error over rounds, epsilon over rounds.
+  assert page.count['figure'] == 2 and page.count['section'] == 4
 
 
 def test_runs_are_compared_side_by_side(folders, tmp_path):
   done = _run(*folders, '--output=both.html', folder=tmp_path)
   assert done.code == 0, done.stderr
   page = _read(tmp_path / 'both.html')
-  text = ' '.join(page.text.split())
-  assert page.count['article'] == 2 and page.count['figure'] == 5
-  assert 'clip over rounds' in text
-  assert 'adaptive_clipping false true' in text and 'rounds 3 3' not in text
-  assert page.texts.count('holds') == 2
-
-
-def test_cohorts_and_what_diagnostics_measure_are_not_shown(folders):
-  names = (folders[1] / files.METRICS).read_text().splitlines()[0].split(',')
-  measured = [name.split('/')[1] for name in names if name.startswith('diagnostics/')]
-  text = _read(folders[1] / files.PAGE).text
-  assert 'num_reporting' in measured
-  assert not [name for name in measured
-              if f'{name.replace("_", " ")} over' in text]
+  assert page.count['article'] == 2 and page.count['figure'] == 2
+  assert 'noise_multiplier 4 8' in ' '.join(page.text.split())
+  assert page.texts.count('holds') == page.texts.count('yes') == 2
 
 
 def test_ledger_that_does_not_prove_the_summary_is_reported(folders, tmp_path):
@@ -98,15 +89,6 @@ def test_mistakes_are_one_line(folders, tmp_path, arguments, message):
   assert done.stderr.count('\n') == 1 and not done.stdout
 
 
-def test_damaged_summary_is_named(folders, tmp_path):
-  folder = tmp_path / 'run'
-  shutil.copytree(folders[0], folder)
-  for text in ('{', '[]', '{"version": 2}'):
-    (folder / files.SUMMARY).write_text(text)
-    done = _run(folder, folder=tmp_path)
-    assert done.code == 2 and 'summary.json is damaged' in done.stderr
-
-
 def test_runs_of_one_name_are_told_apart_by_their_paths(folders, tmp_path):
   shutil.copytree(folders[1], tmp_path / 'one')
   done = _run(folders[0], 'one', folder=tmp_path)
@@ -136,16 +118,16 @@ def _chromium(*arguments):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('width, height', [(1280, 2400), (360, 3600)])
-def test_page_is_looked_at_in_a_browser(folders, tmp_path, width, height):
-  _run(*folders, '--output=page.html', folder=tmp_path)
-  page = (tmp_path / 'page.html').read_text(encoding='utf-8')
+def test_page_is_looked_at_in_a_browser(tmp_path, width, height):
+  page = document.document([example_run.run(name) for name in (
+      'first', 'second-with-a-name-that-is-far-too-long-for-a-phone', 'third')])
   frame, picture = tmp_path / 'frame.html', tmp_path / 'picture.png'
   frame.write_text(_FRAME.format(
       width=width, height=height, page=page.replace('&', '&amp;').replace(
           '"', '&quot;')), encoding='utf-8')
-  document = _chromium('--dump-dom', frame.as_uri())
+  shown = _chromium('--dump-dom', frame.as_uri())
   # Nothing but its own boxes scrolls sideways.
-  assert f'<title>{width} of {width}</title>' in document
+  assert f'<title>{width} of {width}</title>' in shown
   _chromium(f'--screenshot={picture}', f'--window-size={max(500, width)},{height}',
             frame.as_uri())
   pixels = matplotlib.image.imread(picture)[:, :width, :3]

@@ -20,7 +20,7 @@ from tff_pipelines.page.run import Verdict
 # Columns that index the rows of a table, the first one that is there.
 _INDICES = ('communication_round', 'round', 'step', 'epoch')
 # Columns that are not of held-out sets: exact values of cohorts, and of the mechanism.
-_NOT_SETS = ('diagnostics', 'public')
+_NOT_SETS = ('diagnostics/', 'public/')
 # What tells apart the curves of a table of errors.
 _CELL = ('mechanism', 'n', 'd', 'bits')
 
@@ -92,28 +92,31 @@ def _curves(rows: Sequence[Mapping[str, str]],
     return
   epsilon = next((name for name in ('epsilon', 'epsilon_if_unseeded')
                   if name in rows[0]), None)
-  sets = [name for name in rows[0]
-          if '/' in name and not name.startswith(_NOT_SETS)]
-  first = [name for name in sets if name.split('/')[0] in (
-      summary['headline_of'], 'mean')] or sets[:1]
-  hint = '' if epsilon != 'epsilon_if_unseeded' else ', without the seed'
-  for over, column in (('', index), ('epsilon', epsilon)):
-    for name in sets if column else ():
-      set_name, metric = name.split('/', 1)
-      if not over or metric == summary['headline']:
-        yield from _curve(rows, column, name, metric=metric, over=over or f'{index}s',
-                          label=set_name + hint * bool(over), main=name in first)
-  if epsilon is not None:
-    yield from _curve(rows, index, epsilon, metric='epsilon', label=f'observers{hint}')
-  if 'public/clip' in rows[0]:
-    yield from _curve(rows, index, 'public/clip', metric='clip', label='clip')
+  # Column -> held-out set and metric; where there is one set, columns may not name it.
+  metrics = set().union(*summary['held_out'].values())
+  sets = {name: name.split('/', 1) if '/' in name else ['test', name]
+          for name in rows[0] if name in metrics or (
+              '/' in name and not name.startswith(_NOT_SETS))}
+  first = [name for name, (set_name, _) in sets.items() if set_name in (
+      summary['headline_of'], 'mean')] or list(sets)[:1]
+  rounds, hint = f'{index}s', ', without the seed' * (epsilon == 'epsilon_if_unseeded')
+  for name, (set_name, metric) in sets.items():
+    yield from _curve(rows, index, name, metric=metric, over=rounds, label=set_name,
+                      main=name in first)
+  for name, (set_name, metric) in sets.items():
+    if epsilon is not None and metric == summary['headline']:
+      yield from _curve(rows, epsilon, name, metric=metric, over='epsilon',
+                        label=f'{set_name}{hint}', main=name in first)
+  for name, metric, label in ((epsilon, 'epsilon', f'observers{hint}'),
+                              ('public/clip', 'clip', 'clip')):
+    if name in rows[0]:
+      yield from _curve(rows, index, name, metric=metric, over=rounds, label=label)
 
 
-def _curve(rows: Sequence[Mapping[str, str]], across: str, column: str, *, metric: str,
-           label: str, over: str | None = None, **attributes: bool) -> Iterator[Curve]:
+def _curve(rows: Sequence[Mapping[str, str]], across: str, up: str, *, metric: str,
+           over: str, label: str, **attributes: bool) -> Iterator[Curve]:
   """Yields the curve of two columns, unless it has less than two points."""
-  over = over or f'{across}s'
-  points = [(float(row[across] or math.nan), float(row[column] or math.nan))
+  points = [(float(row[across] or math.nan), float(row[up] or math.nan))
             for row in rows]
   points = [point for point in points if all(map(math.isfinite, point))]
   if len(points) > 1:

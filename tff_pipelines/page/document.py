@@ -26,6 +26,8 @@ from tff_pipelines.page.style import CSS
 _FALSE_ALARMS = 0.01
 # Of so many classes a matrix is shown.
 _MATRIX = 12
+# Caveats whose name alone tells of clients' data.
+_OF_DATA = ('bad clients skipped',)
 
 _INTRODUCTION = (
     'For the operator. What is marked “may be published” is covered by the guarantee; '
@@ -112,6 +114,9 @@ def _statement(summary: Mapping[str, Any]) -> list[Element]:
     lines.append(element(
         'p', f'Protected: {summary["privacy_unit"]}. Neighbouring inputs: '
         f'{summary["adjacency_in_words"]}.'))
+  caveats = [name for name in summary['caveats'] if name not in _OF_DATA]
+  if caveats:
+    lines.append(element('p', f'Caveats: {"; ".join(caveats)}.'))
   return [*lines, element('p', f'Trust: {summary["trust_model"]}.'), folded(
       'How it was computed', element('ul', *(
           element('li', f'{name.replace("_", " ")}: {_shown(summary[name])}')
