@@ -1,4 +1,4 @@
-"""FedAdam compared with FedAvgM under differential privacy: table of docs/optimizers.md.
+"""FedAdam against FedAvgM under differential privacy: table of docs/optimizers.md.
 
   python -m benchmarks.optimizers --data_dir=$DATA_DIR
   python -m benchmarks.optimizers --quick
@@ -128,7 +128,7 @@ def repeated(case: Case, results: documents.Results) -> list[Experiment]:
 
 def table(cases: Sequence[Case], results: documents.Results) -> str:
   """The table of all cases in Markdown."""
-  lines = ['| task | optimizer | rates tried, metric in per cent of each | rate taken | '
+  lines = ['| task | optimizer | rates tried: metric in per cent | rate taken | '
            'three repetitions | noise multiplier |', '|---|---|---|---|---|---|']
   for case in cases:
     for optimizer in case.rates:

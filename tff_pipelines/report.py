@@ -4,10 +4,10 @@
   python -m tff_pipelines.report out/a out/b out/c --output=comparison.html
 
 The page is one file without scripts, for a browser on a computer or a phone: the
-guarantees in plain words, curves, confusion, the settings that differ, a verdict on each
-ledger, and all warnings. Every program that keeps a folder leaves such a page of its run
-there, report.html. Here ledgers are read again: their chains are verified, and epsilon
-is recomputed from them alone.
+guarantees in plain words, curves, confusion, the settings that differ, a verdict on
+each ledger, and all warnings. Every program that keeps a folder leaves such a page of
+its run there, report.html. Here ledgers are read again: their chains are verified, and
+epsilon is recomputed from them alone.
 
 Exit codes: 0; 1 if a ledger does not prove what its summary states; 2 for a wrong flag
 or a folder without a finished run.

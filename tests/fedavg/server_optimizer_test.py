@@ -65,7 +65,8 @@ def test_steps_are_those_of_the_paper(name):
     update = update.astype(np.float64)
     mean, square = mean_rule(mean, update), square_rule(square, update)
     weights = weights + 0.1 * step(mean, square, update, t)
-    np.testing.assert_allclose(result, weights, rtol=1e-5, atol=1e-6, err_msg=f'round {t}')
+    np.testing.assert_allclose(
+        result, weights, rtol=1e-5, atol=1e-6, err_msg=f'round {t}')
 
 
 def test_schedules_rise_and_fall_as_they_say():

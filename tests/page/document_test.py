@@ -121,7 +121,8 @@ def test_several_runs_are_compared_by_what_differs():
   page = _page(example_run.run(), other)
   assert page.count['article'] == 2 and page.count['figure'] == 2
   assert page.count['polyline'] == 4
-  keys = [one['class'] for one in page.attributes['span'] if 'key' in one.get('class', '')]
+  keys = [span['class'] for span in page.attributes['span']
+          if span.get('class', '').startswith('key')]
   assert keys == ['key s0', 'key s1'] * 2
   text = ' '.join(page.text.split())
   assert 'Settings that differ setting first second bits 18 16 seed – 4' in text

@@ -182,14 +182,13 @@ class TrainSettings(settings.RunSettings, DataSettings):
       above=0, essential=True)
   server_optimizer: str = _training('sgdm', 'Optimizer of the server, on the released '
       'mean update: SGD with momentum, or another one, which needs a '
-      '--server_learning_rate.',
-      choices=SERVER_OPTIMIZERS)
+      '--server_learning_rate.', choices=SERVER_OPTIMIZERS)
   server_momentum: float = _sgdm(0.9, 'SGD momentum on the server.', low=0, below=1)
   server_beta_1: float = _betas(0.9, 'Decay of the mean of updates on the server.',
       low=0, below=1)
   server_beta_2: float = _betas(0.99, 'Decay of the mean of squared updates on the '
       'server.', low=0, below=1)
-  server_adaptivity: float = _not_sgdm(1e-3, 'Constant beside the root of squared '
+  server_adaptivity: float = _not_sgdm(1e-3, 'Constant added to the root of squared '
       'updates on the server: the smaller, the more adaptive.', above=0)
   server_schedule: str = _training('constant', 'Learning rate of the server by round. '
       'linear_warmup: rises over --server_warmup_rounds. linear_decay, cosine: rises '

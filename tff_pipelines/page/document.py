@@ -107,8 +107,8 @@ def _statement(summary: Mapping[str, Any]) -> list[Element]:
     if server is not None:
       lines += _bound(server, summary['delta'], summary['observers_server'])
     elif summary['observers_server'] is not None:
-      lines += [element('p', 'ε none', class_='number no'),
-                element('p', f'No epsilon holds against {summary["observers_server"]}.')]
+      lines += [element('p', 'ε none', class_='number no'), element(
+          'p', f'No epsilon holds against {summary["observers_server"]}.')]
     else:
       lines.append(element('p', 'No other number is stated for the server.'))
     lines.append(element(
@@ -214,7 +214,8 @@ def _breakdown(counts: Mapping[str, Any]) -> Iterator[Element]:
   groups = [group for group in counts['groups'] if 'taken_for' in group]
   if groups:
     names = list(dict.fromkeys(
-        name for group in groups for name, count in group['taken_for'].items() if count))
+        name for group in groups for name, count in group['taken_for'].items()
+        if count))
     yield _matrix(
         f'Confusion of groups of {kind}s: true in rows, predicted in columns',
         [group['name'] for group in groups], names,

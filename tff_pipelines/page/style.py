@@ -36,8 +36,8 @@ nav a { display: inline-block; padding: 0.3rem 0.7rem 0.3rem 0; color: var(--c0)
 .no { color: var(--no); }
 .scroll { overflow-x: auto; margin: 0.6rem 0; }
 .scroll:focus-visible { outline: 2px solid var(--c0); }
-table { border-collapse: collapse; font-size: 0.92rem; font-variant-numeric: tabular-nums;
-  overflow-wrap: normal; }
+table { border-collapse: collapse; font-size: 0.92rem; overflow-wrap: normal;
+  font-variant-numeric: tabular-nums; }
 caption { text-align: left; font-weight: 600; padding-bottom: 0.3rem; }
 th, td { border-bottom: 1px solid var(--rule); padding: 0.25rem 0.7rem 0.25rem 0;
   text-align: left; vertical-align: top; max-width: 24rem; }
