@@ -94,7 +94,7 @@ def _rows(path):
 def test_run_leaves_all_its_files(runs, name):
   folder = _folder(runs, name)
   expected = {'checkpoints', 'configuration.json', 'features.npz', 'ledger.jsonl',
-              'metrics.csv', 'progress.png', 'report.txt', 'starts.log',
+              'metrics.csv', 'progress.png', 'report.html', 'report.txt', 'starts.log',
               'summary.json', 'tensorboard'}
   if name in VOTES:
     expected |= {'queries.npz', 'student.npz', 'student.csv'}

@@ -293,8 +293,8 @@ def report_lines(guarantee: guarantee_lib.Guarantee, outcome: Outcome,
                  run: str) -> list[str]:
   """The report on the terminal, at the end."""
   epsilon, *more = guarantee.lines()
-  written = (
-      files.PAGE, files.SUMMARY, files.LEDGER, *outcome.files, *outcome.figures)
+  written = (files.PAGE, files.REPORT, files.SUMMARY, files.LEDGER, *outcome.files,
+             *outcome.figures)
   account = ('python -m tff_pipelines.account '
              f'--ledger={folder_name(folder)}/{files.LEDGER}')
   entries = [
