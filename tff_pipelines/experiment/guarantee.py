@@ -310,9 +310,9 @@ class Plan(abc.ABC):
       return math.inf if rounds else 0.0
     if self.adjacency == base.LOCAL:
       rounds += repeats
-    return self.bound(self.released(rounds), self.releases(rounds)).epsilon
+    return self.bound(self.released(rounds), self.release_count(rounds)).epsilon
 
-  def releases(self, rounds: int) -> int:
+  def release_count(self, rounds: int) -> int:
     """Number of releases of this many rounds, and of what is before them."""
     return rounds + (self.preliminary is not None)
 
@@ -336,7 +336,7 @@ class Plan(abc.ABC):
       return Guarantee(terms=self.terms, delta=self.delta, adjacency=None,
                        outsiders=None, caveats=(*notes, *self.notes()))
     if released is None:
-      released, rounds = self.released(rounds), self.releases(rounds)
+      released, rounds = self.released(rounds), self.release_count(rounds)
     if released.adjacency == base.LOCAL and seen is not None:
       # Every observer sees the answers that a restart repeats.
       released, rounds = seen, rounds + repeats

@@ -63,6 +63,7 @@ class Setting:
     repeated: Whether the flag may be given several times; else values of a tuple
       are separated by commas.
     instead_of: Name of another field. Given both, it is an error.
+    positional: Whether the arguments that are no flags are its values, a tuple.
   """
 
   name: str = ''
@@ -86,6 +87,7 @@ class Setting:
   by_task: bool = False
   repeated: bool = False
   instead_of: str | None = None
+  positional: bool = False
 
   def check(self, value: Any) -> None:
     """Raises ValueError, naming the setting, its value and the rule."""
@@ -158,6 +160,8 @@ class Setting:
     flag, default, text = f'  --{self.name}', self.describe_default(), self.help
     if self.by_task and self.default is None and not full:
       default = 'by task'
+    if self.positional:
+      flag = f'  {self.name.upper()} ...'
     if self.kind is bool and not self.is_tuple:
       default = ''
       if self.default:
@@ -328,13 +332,21 @@ def of_configuration(cls: type[Settings], recorded: Mapping[str, Any],
   Raises:
     ValueError: If one of the fields does not exist, or a value is out of range.
   """
-  fields, given = declared(cls), {}
-  for name, value in recorded.items():
+  fields = declared(cls)
+  for name in recorded:
     if name not in fields:
       raise ValueError(f'the configuration has the setting {name}, which is unknown')
-    if value != _json(fields[name].default):
-      given[name] = tuple(value) if fields[name].is_tuple else value
-  return cls(**given, **free)
+  values = {name: recorded.get(name, _json(field.default))
+            for name, field in fields.items()}
+  values = {name: tuple(value) if isinstance(value, list) else value
+            for name, value in values.items()}
+  # Defaults that were filled in are recorded, too, whether they have an effect or not.
+  trial = object.__new__(cls)
+  for name, value in values.items():
+    object.__setattr__(trial, name, value)
+  unused = {name for name, _ in trial.unused()}
+  return cls(**{name: value for name, value in values.items()
+                if name not in unused and value != fields[name].default}, **free)
 
 
 def renamed(cls: type[Settings]) -> dict[str, str]:
@@ -353,6 +365,8 @@ def of_version_1(cls: type[Settings], recorded: Mapping[str, Any]) -> dict[str, 
 def define_flags(cls: type[Settings], values: flags.FlagValues) -> None:
   """Defines a flag for each field in `values`, under its former names too."""
   for name, field in declared(cls).items():
+    if field.positional:
+      continue
     define = (flags.DEFINE_multi_string if field.repeated else
               _DEFINE[str if field.is_tuple else field.kind])
     define(name, None, field.help, flag_values=values)
@@ -360,10 +374,25 @@ def define_flags(cls: type[Settings], values: flags.FlagValues) -> None:
       flags.DEFINE_alias(old, name, flag_values=values)
 
 
-def from_flags(cls: type[Settings], values: flags.FlagValues) -> Settings:
-  """The settings that parsed flags stand for."""
-  return cls(**{name: field.parse(values[name].value)
-                for name, field in declared(cls).items() if values[name].present})
+def from_flags(cls: type[Settings], values: flags.FlagValues,
+               rest: Sequence[str] = ()) -> Settings:
+  """The settings that parsed flags, and the arguments that are none, stand for.
+
+  Raises:
+    ValueError: For a wrong value, and for such an argument where no field takes it.
+  """
+  given, positional = {}, None
+  for name, field in declared(cls).items():
+    if field.positional:
+      positional = name
+    elif values[name].present:
+      given[name] = field.parse(values[name].value)
+  if positional is not None:
+    given[positional] = tuple(rest)
+  elif rest:
+    raise ValueError(
+        f'unexpected argument {rest[0]!r}: every argument is a --flag=value')
+  return cls(**given)
 
 
 def help_lines(cls: type[Settings], *, full: bool) -> list[str]:

@@ -132,7 +132,7 @@ class FedAvgPlan(guarantee.Plan):
 
     def total_variation(z: float) -> float | None:
       of_round = start._with(noise_multiplier=z).total_variation
-      return of_round and self.releases(rounds) * of_round
+      return of_round and self.release_count(rounds) * of_round
 
     return start._with(noise_multiplier=calibration.noise_multiplier(
         lambda z: start._with(noise_multiplier=z).released(rounds),

@@ -18,6 +18,7 @@ from tasks import registry
 from tasks.task import reader_in_graph
 from tasks.task import Serving
 from tasks.task import Task
+from tasks.task import VALIDATION
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import models
 from tff_pipelines.experiment import report as report_lib
@@ -29,6 +30,8 @@ from tff_pipelines.fedavg import plan as plan_lib
 from tff_pipelines.fedavg import preliminary
 from tff_pipelines.fedavg import process as process_lib
 from tff_pipelines.fedavg import report
+from tff_pipelines.fedavg import validation
+from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.fedavg.settings import TrainSettings
 
 
@@ -60,8 +63,8 @@ def fingerprint(task: Task) -> str:
 
 
 def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
-                 local: local_training.LocalConfig, server_learning_rate: float,
-                 server_momentum: float, clients_per_call: int | None = None,
+                 local: local_training.LocalConfig, server: ServerConfig,
+                 clients_per_call: int | None = None,
                  **config: Any) -> loop.FedAvgRounds:
   """Federated averaging of a task under a plan, ready to run.
 
@@ -70,8 +73,7 @@ def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
     plan: Plan of sums and of the sampling of clients.
     initial_weights: List of float32 arrays.
     local: Parameters of local training.
-    server_learning_rate: As in `process.build`.
-    server_momentum: As in `process.build`.
+    server: Parameters of the server's optimizer.
     clients_per_call: None to choose by the cohort; 1 for the plain form, in which
       each client is one of TFF's.
     **config: Further arguments of FedAvgRounds.
@@ -90,8 +92,7 @@ def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
         expected_cohort_size=cohort_size)
   process = build(
       local_training.client_update(task.model.loss, local), task.train.element_spec,
-      initial_weights=initial_weights, server_learning_rate=server_learning_rate,
-      server_momentum=server_momentum,
+      initial_weights=initial_weights, server=server,
       read_in_graph=reader_in_graph(task.train) if config.get('by_id') else None)
   return loop.FedAvgRounds(
       process, task=task, scheme=plan.scheme,
@@ -103,6 +104,17 @@ def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
 def _released_file(task: Task) -> str:
   """The file of the release before the first round, drawn or to be drawn."""
   return task.preliminary.file if task.preliminary else task.noised_files[0]
+
+
+def server_config(settings: TrainSettings, rounds: int) -> ServerConfig:
+  """Parameters of the server's optimizer in a run of this many rounds."""
+  warmup = settings.server_warmup_rounds
+  return ServerConfig(
+      learning_rate=settings.server_learning_rate, momentum=settings.server_momentum,
+      optimizer=settings.server_optimizer, beta_1=settings.server_beta_1,
+      beta_2=settings.server_beta_2, adaptivity=settings.server_adaptivity,
+      schedule=settings.server_schedule,
+      warmup_rounds=rounds // 10 if warmup is None else warmup, rounds=rounds)
 
 
 class TrainExperiment(run_lib.Experiment):
@@ -126,7 +138,13 @@ class TrainExperiment(run_lib.Experiment):
     return options
 
   def build_task(self) -> Task:
-    return registry.build(self.settings.task, **self._task_options())
+    options = self._task_options()
+    task = registry.build(self.settings.task, **options)
+    if self.settings.validation_path is None:
+      return task
+    return dataclasses.replace(task, held_out={
+        **task.held_out, VALIDATION: validation.examples(
+            task, self.settings.validation_path, options)})
 
   def serving(self, trained: models.Trained) -> Serving:
     return registry.serving(
@@ -137,7 +155,10 @@ class TrainExperiment(run_lib.Experiment):
         loop.Evaluator(task.model, task.held_out).evaluate(trained.weights))
 
   def identity(self, task: Task) -> dict[str, Any]:
-    return {'data_fingerprint': fingerprint(task)}
+    identity = {'data_fingerprint': fingerprint(task)}
+    if VALIDATION in task.held_out:
+      identity['validation_fingerprint'] = validation.fingerprint(task)
+    return identity
 
   def build_plan(self, task: Task, recorded) -> plan_lib.FedAvgPlan:
     return plan_lib.build(
@@ -177,19 +198,21 @@ class TrainExperiment(run_lib.Experiment):
         task, plan, task.model.initial_weights(settings.initial_weights_seed),
         local=local_training.LocalConfig(
             learning_rate=settings.client_learning_rate,
-            batch_size=settings.client_batch_size, epochs=settings.client_epochs),
-        server_learning_rate=settings.server_learning_rate,
-        server_momentum=settings.server_momentum,
+            batch_size=settings.client_batch_size, epochs=settings.client_epochs,
+            proximal=settings.client_proximal,
+            weight_decay=settings.client_weight_decay),
+        server=server_config(settings, plan.mechanism.rounds),
         clients_per_call=settings.clients_per_call,
         rounds_per_evaluation=settings.rounds_per_evaluation,
         dropout_rate=settings.simulated_dropout_rate,
         by_id=settings.clients_by_id and loop.reads_by_id(task))
 
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
-    outcome = report.outcome(plan, task, rounds.results(state), rounds.breakdown(state),
-                             self.settings.initial_weights_seed)
+    outcome = report.outcome(
+        plan, task, rounds.results(state), rounds.breakdown(state),
+        self.settings.initial_weights_seed, state.get('best'))
     return dataclasses.replace(outcome, trained={
-        '': models.Trained.of(task.serving, state['process']['weights'])})
+        '': models.Trained.of(task.serving, rounds.model(state))})
 
   def upgraded(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
     given, settings = {**recorded, **recorded['task_options']}, self.settings
