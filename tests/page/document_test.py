@@ -137,6 +137,8 @@ def test_only_what_the_guarantee_covers_may_be_published():
 
   assert tags() == 4
   assert tags(outside_guarantee=['test']) == 1
+  assert tags(curves=(Curve(metric='error', over='rounds', label='clients', x=(1, 2),
+                            y=(3, 4), covered=False),)) == 3
   assert tags(epsilon=None, epsilon_server=None) == 1
 
 
