@@ -140,7 +140,7 @@ def _bound(epsilon: float, delta: float, observers: str) -> list[Element]:
       element('p', f'against {observers}. Whatever they do, a test for the difference '
               f'between neighbouring inputs with {_FALSE_ALARMS:.0%} false alarms '
               f'detects it in at most {share} of all cases' + (
-                  ': in these terms nothing is promised.' if share == '100%' else '.'))]
+                  ': in these terms next to nothing is promised.' if share == '100%' else '.'))]
 
 
 def _shown(value: Any) -> str:
