@@ -113,7 +113,7 @@ def test_attack_is_bounded_from_above(epsilon, delta, share):
   text = _page(example_run.run(epsilon=epsilon, delta=delta,
                                epsilon_server=None)).text
   assert f'detects it in at most {share} of all cases' in text
-  assert ('nothing is promised' in text) == (share == '100%')
+  assert ('next to nothing is promised' in text) == (share == '100%')
 
 
 def test_several_runs_are_compared_by_what_differs():
@@ -137,6 +137,8 @@ def test_only_what_the_guarantee_covers_may_be_published():
 
   assert tags() == 4
   assert tags(outside_guarantee=['test']) == 1
+  assert tags(curves=(Curve(metric='error', over='rounds', label='clients', x=(1, 2),
+                            y=(3, 4), covered=False),)) == 3
   assert tags(epsilon=None, epsilon_server=None) == 1
 
 

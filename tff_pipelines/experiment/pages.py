@@ -85,7 +85,7 @@ def _curves(rows: Sequence[Mapping[str, str]],
       yield from _curve(
           [row for row in rows if tuple(row[name] for name in _CELL) == cell],
           'epsilon', 'mse', metric='squared error of a coordinate', over='epsilon',
-          label=label, log=True)
+          label=label, log=True, covered=False)
     return
   index = next((name for name in _INDICES if name in rows[0]), None)
   if index is None:
@@ -102,7 +102,7 @@ def _curves(rows: Sequence[Mapping[str, str]],
   rounds, hint = f'{index}s', ', without the seed' * (epsilon == 'epsilon_if_unseeded')
   for name, (set_name, metric) in sets.items():
     yield from _curve(rows, index, name, metric=metric, over=rounds, label=set_name,
-                      main=name in first)
+                      main=name in first, covered=set_name in summary['held_out'])
   for name, (set_name, metric) in sets.items():
     if epsilon is not None and metric == summary['headline']:
       yield from _curve(rows, epsilon, name, metric=metric, over='epsilon',

@@ -107,12 +107,14 @@ class _Axis:
     self._start, self._end, self._log = start, end, log
     places = [math.log10(value) for value in values] if log else values
     low, high = min(places), max(places)
-    if high - low < 1e-9 * max(1.0, abs(high)):
-      low, high = low - 0.5, high + 0.5
+    if high - low < 1e-9 * max(abs(low), abs(high)) or low == high:
+      low, high = (min(0.0, 2 * low), max(0.0, 2 * high)) if low else (-1.0, 1.0)
     step = 10.0 ** math.floor(math.log10(high - low))
     # At most 5 steps between the values.
     step *= next(factor for factor in (0.2, 0.5, 1.0, 2.0)
                  if (high - low) / (step * factor) <= 5)
+    if not log and all(float(value).is_integer() for value in values):
+      step = max(1.0, step)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     self._low, self._high = low, high
     if whole:

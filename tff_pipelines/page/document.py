@@ -47,7 +47,8 @@ def document(runs: Sequence[Run]) -> str:
   parts = [
       ('guarantee', 'Guarantee', True, _guarantees(runs)),
       ('results', 'Results', covered, _results(runs)),
-      ('curves', 'Curves', covered, _curves(runs)),
+      ('curves', 'Curves', covered and all(
+          curve.covered for run in runs for curve in run.curves), _curves(runs)),
       ('classes', 'Classes', covered, _cards(_classes(runs))),
       ('settings', 'Settings', False, _settings(runs)),
       ('ledger', 'Ledger', False, _ledgers(runs)),
@@ -139,7 +140,7 @@ def _bound(epsilon: float, delta: float, observers: str) -> list[Element]:
       element('p', f'against {observers}. Whatever they do, a test for the difference '
               f'between neighbouring inputs with {_FALSE_ALARMS:.0%} false alarms '
               f'detects it in at most {share} of all cases' + (
-                  ': in these terms nothing is promised.' if share == '100%' else '.'))]
+                  ': in these terms next to nothing is promised.' if share == '100%' else '.'))]
 
 
 def _shown(value: Any) -> str:
@@ -211,13 +212,14 @@ def _classes(runs: Sequence[Run]) -> Iterator[Element]:
 def _breakdown(counts: Mapping[str, Any]) -> Iterator[Element]:
   """Confusion of groups, classes and mistakes of one held-out set."""
   kind = counts['kind']
+  kinds = f'{kind}es' if kind.endswith('s') else f'{kind}s'
   groups = [group for group in counts['groups'] if 'taken_for' in group]
   if groups:
     names = list(dict.fromkeys(
         name for group in groups for name, count in group['taken_for'].items()
         if count))
     yield _matrix(
-        f'Confusion of groups of {kind}s: true in rows, predicted in columns',
+        f'Confusion of groups of {kinds}: true in rows, predicted in columns',
         [group['name'] for group in groups], names,
         {(group['name'], name): group['taken_for'].get(name, 0)
          for group in groups for name in names})
@@ -228,14 +230,14 @@ def _breakdown(counts: Mapping[str, Any]) -> Iterator[Element]:
     cells |= {(one['true'], one['predicted']): one['count'] for one in mistakes}
     predicted = list(dict.fromkeys([*names, *(one['predicted'] for one in mistakes)]))
     yield _matrix(
-        f'Confusion of {kind}s: true in rows, predicted in columns; only the most '
+        f'Confusion of {kinds}: true in rows, predicted in columns; only the most '
         'frequent mistakes are known', sorted(names), sorted(predicted), cells)
   elif mistakes:
     yield table(['true', 'predicted', 'count'], [
         [one['true'], one['predicted'], f'{one["count"]:,}'] for one in mistakes],
                 caption='Most frequent mistakes')
   yield folded(
-      f'{len(classes)} {kind}s, the most frequent first', table(
+      f'{len(classes)} {kinds}, the most frequent first', table(
           [kind, 'count', 'right', 'share right', 'predicted'],
           [[one['name'], f'{one["count"]:,}', f'{one["right"]:,}',
             f'{one["right"] / one["count"]:.1%}' if one['count'] else '–',
@@ -294,7 +296,7 @@ def _ledgers(runs: Sequence[Run]) -> list[Element]:
         _epsilon(verdict.epsilon), _epsilon(verdict.epsilon_server),
         element('span', 'yes' if proved else 'no', class_='ok' if proved else 'no')])
   return [table(
-      ['run', 'releases', 'hash chain', 'ε of the ledger', 'ε of it, server',
+      ['run', 'releases', 'hash chain', 'ε of the ledger', 'of the ledger, server',
        'proves the guarantee'], rows, caption='Verdict on the ledgers')]
 
 

@@ -16,6 +16,7 @@ class Curve:
     x, y: Finite coordinates of its points, of equal length, at least one.
     main: Whether several runs are compared by it.
     log: Whether the vertical axis is logarithmic.
+    covered: Whether it is made of what was released and of held-out sets alone.
   """
 
   metric: str
@@ -25,6 +26,7 @@ class Curve:
   y: Sequence[float]
   main: bool = True
   log: bool = False
+  covered: bool = True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
