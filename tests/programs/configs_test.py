@@ -22,10 +22,12 @@ SIZES = {
 SWEEPS = sorted(path.name for path in FOLDER.glob('sweep_*.flags'))
 
 
-def test_every_task_has_a_flagfile():
+def test_every_task_of_a_paper_has_a_flagfile():
   assert {path.stem for path in FOLDER.glob('*.flags')} == set(SIZES) | {
       name.removesuffix('.flags') for name in SWEEPS}
-  assert set(SIZES) == set(registry.TASKS)
+  # The others have no data of TFF's, and no published settings.
+  assert set(registry.TASKS) - set(SIZES) == {
+      'images', 'tabular', 'text_classification'}
   assert SWEEPS
 
 
