@@ -11,7 +11,7 @@ from benchmarks import documents
 
 
 def parse(doc: str, arguments: Sequence[str] | None, *, output_dir: str, document: str,
-          picture: str) -> argparse.Namespace:
+          picture: str | None = None) -> argparse.Namespace:
   """Parses the flags of a script.
 
   Args:
@@ -19,7 +19,7 @@ def parse(doc: str, arguments: Sequence[str] | None, *, output_dir: str, documen
     arguments: Arguments of its command line; None for those of this process.
     output_dir: Folder of the runs by default.
     document: Page of the tables.
-    picture: File of the figure.
+    picture: File of the figure; None for scripts without one.
   """
   parser = argparse.ArgumentParser(
       description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -29,8 +29,9 @@ def parse(doc: str, arguments: Sequence[str] | None, *, output_dir: str, documen
                       f'{output_dir} if none is given')
   parser.add_argument('--document', help='page of the tables, empty for none; '
                       f'{document} if none is given')
-  parser.add_argument('--picture', help='file of the figure, empty for none; '
-                      f'{picture} if none is given')
+  if picture is not None:
+    parser.add_argument('--picture', help='file of the figure, empty for none; '
+                        f'{picture} if none is given')
   parser.add_argument('--only', default=(), type=lambda text: text.split(','),
                       help='only experiments whose names start so')
   parser.add_argument('--list', action='store_true',
@@ -43,7 +44,7 @@ def parse(doc: str, arguments: Sequence[str] | None, *, output_dir: str, documen
   defaults = ((f'{output_dir}_quick', '', '') if flags.quick else
               (output_dir, document, picture))
   for name, value in zip(('output_dir', 'document', 'picture'), defaults):
-    if getattr(flags, name) is None:
+    if getattr(flags, name, '') is None:
       setattr(flags, name, value)
   return flags
 

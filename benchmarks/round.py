@@ -36,6 +36,7 @@ from tasks.models import layers
 from tasks import task
 from tff_pipelines.fedavg import process as fedavg
 from tff_pipelines.fedavg import local_training
+from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.simulation import contexts
 
 BATCH = 20
@@ -137,7 +138,7 @@ def our_round(setting: Setting, clients, private: bool):
       dict(x=(np.uint8, (28, 28)), y=(np.int32, ())),
       initial_weights=initial, sum_factory=factory,
       expected_cohort_size=setting.clients,
-      server_learning_rate=1.0, server_momentum=0.0)
+      server=ServerConfig(learning_rate=1.0))
   holder = [process.initialize()]
   calls = max(os.cpu_count() or 1, -(-len(clients) // MOST_CLIENTS_PER_CALL))
 

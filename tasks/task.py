@@ -17,6 +17,9 @@ Weights = Sequence[Any]
 # Feature name -> (NumPy dtype, shape of one example).
 Spec = Mapping[str, tuple[np.dtype, tuple[int, ...]]]
 
+# Name of the held-out set that chooses among the models of a run: public.
+VALIDATION = 'validation'
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Breakdown:
@@ -250,7 +253,8 @@ class Task:
     held_out: name of a held-out set -> its examples. The first one is the set
       whose accuracy heads the report. 'test_clients' are clients that are not
       in the population, 'test_examples' further examples of clients that are,
-      'test' examples of clients that are not known or only simulated.
+      'test' examples of clients that are not known or only simulated, and
+      'validation' public examples of a file of their own.
     privacy_unit: The meaning of one client, for the report.
     test_of_files: Whether 'test' and label_counts are of the user's files; else
       they are of data that ship, which are public.

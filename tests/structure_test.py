@@ -170,7 +170,8 @@ def test_imports_have_no_cycles():
     pytest.fail(' -> '.join(error.args[1]), pytrace=False)
 
 
-_SHARED = ('accounting', 'algorithms', 'configs', 'experiment', 'learning', 'simulation')
+_SHARED = ('accounting', 'algorithms', 'configs', 'experiment', 'learning', 'page',
+           'simulation')
 _FAMILIES = ('fedavg', *sorted({
     name.split('/')[1] for name in MODULES
     if name.startswith('tff_pipelines/') and name.count('/') == 2
@@ -179,13 +180,14 @@ _FAMILIES = ('fedavg', *sorted({
 _NUMBERS = ('aggregators/params', 'aggregators/prediction_params', 'aggregators/validate',
             'aggregators/share_tables', 'aggregators/voting_params')
 _BELOW_EXPERIMENT = ('aggregators/', 'tff_pipelines/accounting/',
-                     'tff_pipelines/simulation/')
+                     'tff_pipelines/page/', 'tff_pipelines/simulation/')
 _BELOW_FAMILIES = (*_BELOW_EXPERIMENT, 'tasks/', 'tff_pipelines/experiment/')
 _ARROWS = {
     'aggregators/': (),
     'tasks/': (),
     ACCOUNTING: _NUMBERS,
     'tff_pipelines/simulation/': ('aggregators/',),
+    'tff_pipelines/page/': (ACCOUNTING,),
     'tff_pipelines/experiment/': _BELOW_EXPERIMENT,
     'tff_pipelines/learning/': (*_BELOW_FAMILIES, 'tff_pipelines/fedavg/'),
     'tff_pipelines/fedavg/': _BELOW_FAMILIES,

@@ -135,6 +135,19 @@ def test_arguments_become_settings():
   assert settings.given == {'rounds', 'shout', 'names'}
 
 
+def test_arguments_that_are_no_flags_go_to_the_field_that_takes_them():
+  @dataclasses.dataclass(frozen=True, kw_only=True)
+  class ReadSettings(ProgramSettings):
+    files: tuple[str, ...] = setting((), 'Files.', group='work', positional=True)
+
+  settings = cli.parsed(ReadSettings, ['a', '--rounds=3', 'b', '--', '--c'])
+  assert (settings.files, settings.rounds) == (('a', 'b', '--c'), 3)
+  with pytest.raises(ValueError, match='^files must name at least one value'):
+    cli.parsed(ReadSettings, ['--rounds=3'])
+  with pytest.raises(ValueError, match="Unknown command line flag 'files'"):
+    cli.parsed(ReadSettings, ['--files=a'])
+
+
 def test_arguments_of_this_process_are_the_default(monkeypatch):
   monkeypatch.setattr(sys, 'argv', ['program', '--rounds=7'])
   assert cli.start(DOC, ProgramSettings, f'{__name__}:succeed') == 0
@@ -228,7 +241,8 @@ def test_full_help_of_every_program_lists_all_flags_with_a_sentence(capsys, name
   assert module.main(['--helpfull']) == 0
   out = capsys.readouterr().out
   for flag, field in settings_lib.declared(_settings_of(module)).items():
-    assert re.search(rf'^  --(no)?{flag}\b', out, re.M), flag
+    shown = flag.upper() if field.positional else f'--(no)?{flag}'
+    assert re.search(rf'^  {shown}\b', out, re.M), flag
     assert field.help.endswith('.'), flag
 
 

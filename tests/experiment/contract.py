@@ -13,6 +13,9 @@ import shutil
 import numpy as np
 import pytest
 
+from tests.page import parsed
+from tff_pipelines import report as page_program
+from tff_pipelines.accounting import decimals
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import models
 from tff_pipelines.experiment import records as records_lib
@@ -35,6 +38,8 @@ class ExperimentContract:
     commits: How many commits (or charges) a run of `experiment` makes, at least.
     accountant: Of the plan, which a ledger does not state.
     trains: Whether a run trains a model, or several.
+    ledger_gives_the_same: Whether a ledger gives the epsilon of the summary, not a
+      tighter one.
     in_vain: Settings that some other setting leaves without effect: (name, value,
       the settings that do so).
   """
@@ -43,6 +48,7 @@ class ExperimentContract:
   in_vain: tuple = ()
   accountant: str = 'auto'
   trains: bool = True
+  ledger_gives_the_same: bool = True
 
   def experiment(self, folder, **changes):
     """A small experiment, seeded unless `seed=None` is given, in a folder.
@@ -166,6 +172,21 @@ class ExperimentContract:
     full = (tmp_path / 'run' / files.REPORT).read_text(encoding='utf-8')
     summary = json.loads((tmp_path / 'run' / files.SUMMARY).read_text())
     assert all(warning in full for warning in summary['warnings'])
+
+  def test_page_states_the_guarantee_and_the_ledger_proves_it(self, seeded, private):
+    for folder, summary in (seeded, private):
+      page = parsed.Page((folder / files.PAGE).read_text(encoding='utf-8'))
+      assert {'Guarantee', 'Settings', 'Ledger'} <= {
+          text.strip() for text in page.texts}
+      for name in ('epsilon', 'epsilon_server'):
+        if summary[name] is not None:
+          assert f'ε = {decimals.epsilon(summary[name])}' in page.texts
+      assert (summary['epsilon'] is None) == ('No privacy guarantee' in page.texts)
+      assert page_program.verdict_on(folder).proves(summary)
+      written = (folder / files.PAGE).read_bytes()
+      assert page_program.report(page_program.ReportSettings(runs=(str(folder),))) == 0
+      rewritten = (folder / files.PAGE).read_bytes()
+      assert written == rewritten or not self.ledger_gives_the_same
 
   def test_settings_given_in_vain_are_refused(self, tmp_path):
     assert self.in_vain

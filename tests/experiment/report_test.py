@@ -211,7 +211,7 @@ def test_report_on_the_terminal_is_short_and_complete(tmp_path, suppressed):
   assert epsilon in text and server in text
   assert "one client's contribution is replaced by zero" in text
   assert ('suppressed rounds; ' in text) == suppressed
-  assert 'report.txt, summary.json, ledger.jsonl, metrics.csv, progress.png' in text
+  assert 'report.html, report.txt, summary.json, ledger.jsonl' in text
   assert re.search(r'python -m tff_pipelines.account (\\ )?--ledger=\S*', text)
   other = report.report_lines(
       guarantee, _outcome(next='python -m tff_pipelines.train'), [], tmp_path, '')

@@ -18,6 +18,7 @@ from aggregators.params import DistributedSumParams
 from tasks.models import layers
 from tff_pipelines.fedavg import local_training
 from tff_pipelines.fedavg import process as process_lib
+from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.simulation import contexts
 
 FEATURES = CLASSES = 1000
@@ -43,7 +44,7 @@ def main(sizes: Sequence[int]) -> None:
       {'x': (np.float32, (FEATURES,)), 'y': (np.int32, ())},
       sum_factory=factory, expected_cohort_size=10,
       initial_weights=_initial_weights(0),
-      server_learning_rate=1.0, server_momentum=0.0)
+      server=ServerConfig(learning_rate=1.0))
   examples = collections.OrderedDict(
       x=np.ones((1, FEATURES), np.float32), y=np.zeros(1, np.int32))
   with contexts.simulation():

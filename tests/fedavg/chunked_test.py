@@ -22,13 +22,14 @@ from aggregators.plain_sum import PlainSumFactory
 from tests import tiny_task
 from tff_pipelines.fedavg import local_training
 from tff_pipelines.fedavg import process as process_lib
+from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.simulation import contexts
 
 COHORT, ROUNDS = 6, 3
 TASK = tiny_task.task(num_clients=COHORT)
 SETTINGS = dict(
     initial_weights=tiny_task.initial_weights(0),
-    server_learning_rate=1.0, server_momentum=0.9)
+    server=ServerConfig(learning_rate=1.0, momentum=0.9))
 UPDATE = local_training.client_update(
     tiny_task.loss, local_training.LocalConfig(
         learning_rate=0.3, batch_size=3, epochs=2))

@@ -53,16 +53,20 @@ def _plain_loop(examples, config):
       probabilities /= probabilities.sum(axis=1, keepdims=True)
       total -= np.log(probabilities[np.arange(len(y)), y]).sum()
       error = (probabilities - np.eye(tiny_task.CLASSES)[y]) / len(y)
-      kernel -= config.learning_rate * x.T @ error
-      bias -= config.learning_rate * error.sum(axis=0)
+      gradients = x.T @ error, error.sum(axis=0)
+      for w, first, gradient in zip((kernel, bias), start, gradients):
+        w -= config.learning_rate * (
+            gradient + config.proximal * (w - first) + config.weight_decay * w)
   return [kernel - start[0], bias - start[1]], total
 
 
-@pytest.mark.parametrize('count, batch_size, epochs', [
-    (6, 3, 1), (7, 3, 2), (2, 5, 3), (1, 1, 1), (9, 1, 1)])
-def test_update_is_that_of_a_plain_loop(count, batch_size, epochs):
+@pytest.mark.parametrize('count, batch_size, epochs, pulls', [
+    (6, 3, 1, {}), (7, 3, 2, {}), (2, 5, 3, {}), (1, 1, 1, {}), (9, 1, 1, {}),
+    (6, 3, 2, {'proximal': 0.5}), (6, 3, 2, {'weight_decay': 0.5}),
+    (7, 3, 2, {'proximal': 0.5, 'weight_decay': 0.2})])
+def test_update_is_that_of_a_plain_loop(count, batch_size, epochs, pulls):
   examples = tiny_task.examples(count, 5)
-  config = _config(batch_size=batch_size, epochs=epochs)
+  config = _config(batch_size=batch_size, epochs=epochs, **pulls)
   delta, training = _update(
       tiny_task.loss, tiny_task.initial_weights(0), examples, config)
   expected, loss = _plain_loop(examples, config)

@@ -20,6 +20,7 @@ from tff_pipelines.fedavg import loop
 from tff_pipelines.fedavg import process as process_lib
 from tff_pipelines.fedavg import run as run_lib
 from tff_pipelines.fedavg.plan import FedAvgPlan
+from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.simulation import contexts
 
 ROUNDS = 3
@@ -54,7 +55,7 @@ def _process(plan, client_learning_rate=0.3, server_learning_rate=1.0):
           learning_rate=client_learning_rate, batch_size=3, epochs=1)),
       TASK.train.element_spec,
       initial_weights=tiny_task.initial_weights(0), mean_factory=mean_factory,
-      server_learning_rate=server_learning_rate, server_momentum=0.5,
+      server=ServerConfig(learning_rate=server_learning_rate, momentum=0.5),
       seeded=plan.seed is not None, diagnostics=plan.diagnostics)
   return process, lambda state, cohort: process_lib.set_cohort_size(
       state, cohort, mean_factory)

@@ -16,6 +16,7 @@ from tff_pipelines.fedavg import local_training
 from tff_pipelines.fedavg import process as process_lib
 from tff_pipelines.fedavg import run as run_lib
 from tff_pipelines.fedavg.plan import FedAvgPlan
+from tff_pipelines.fedavg.server_optimizer import ServerConfig
 
 COHORT = 4
 LOCAL = local_training.LocalConfig(learning_rate=0.3, batch_size=3, epochs=2)
@@ -39,8 +40,8 @@ def _process(mean_factory, *, seeded=False, diagnostics=False, rate=1.0,
   return process_lib.build(
       local_training.client_update(TASK.model.loss, LOCAL), TASK.train.element_spec,
       initial_weights=tiny_task.initial_weights(0), mean_factory=mean_factory,
-      server_learning_rate=rate, server_momentum=momentum,
-      seeded=seeded, diagnostics=diagnostics)
+      server=ServerConfig(learning_rate=rate, momentum=momentum), seeded=seeded,
+      diagnostics=diagnostics)
 
 
 def _client(examples, number=None):

@@ -131,6 +131,14 @@ def test_every_setting_of_privacy_reaches_the_plan():
     ('--server_learning_rate=inf', 'server_learning_rate must be a finite'),
     ('--server_momentum=1', 'server_momentum must be at least 0 and less than 1'),
     ('--server_momentum=nan', 'server_momentum must be a finite'),
+    ('--server_optimizer=sgd', 'server_optimizer must be one of adagrad, adam, sgdm'),
+    ('--server_optimizer=adam', 'server_learning_rate must be given with '
+     'server_optimizer=adam'),
+    ('--server_beta_2=0.9', 'server_beta_2 is not used with server_optimizer=sgdm'),
+    ('--server_warmup_rounds=3', 'server_warmup_rounds is not used with '
+     'server_schedule=constant'),
+    ('--client_proximal=-1', 'client_proximal must be at least 0'),
+    ('--client_weight_decay=inf', 'client_weight_decay must be a finite'),
     ('--client_batch_size=0', 'client_batch_size must be at least 1'),
     ('--client_epochs=-1', 'client_epochs must be at least 1'),
     ('--rounds_per_evaluation=0', 'rounds_per_evaluation must be at least 1'),

@@ -36,7 +36,7 @@ class TinyExperiment(run.TrainExperiment):
     values = dataclasses.asdict(self.settings)
     for name in ('output_dir', 'resume', 'verbose', 'delta', 'epsilon'):
       del values[name]
-    key = plan, json.dumps(values)
+    key = type(self), plan, json.dumps(values)
     if key not in _rounds:
       _rounds[key] = super().build_rounds(task, plan)
     return copy.copy(_rounds[key])  # Which has no results yet.

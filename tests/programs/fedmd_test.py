@@ -77,8 +77,8 @@ def test_run_leaves_all_its_files(runs, name):
   folder = _folder(runs, name)
   assert sorted(path.name for path in folder.iterdir()) == [
       'checkpoints', 'configuration.json', 'ledger.jsonl', 'metrics.csv',
-      'parties', 'paths.json', 'progress.png', 'report.txt', 'starts.log',
-      'summary.json', 'tensorboard']
+      'parties', 'paths.json', 'progress.png', 'report.html', 'report.txt',
+      'starts.log', 'summary.json', 'tensorboard']
   image = matplotlib.image.imread(folder / 'progress.png')
   assert image.ndim == 3 and min(image.shape[:2]) > 300 and image.std() > 0.05
   with open(folder / 'metrics.csv', encoding='utf-8') as file:

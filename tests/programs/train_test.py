@@ -93,8 +93,8 @@ def test_run_leaves_all_its_files(runs, name):
   folder = _folder(runs, name)
   assert sorted(path.name for path in folder.iterdir()) == [
       'checkpoints', 'clients.png', 'configuration.json', 'ledger.jsonl', 'metrics.csv',
-      'model.json', 'model.npz', 'paths.json', 'progress.png', 'report.txt',
-      'starts.log', 'summary.json', 'tensorboard']
+      'model.json', 'model.npz', 'paths.json', 'progress.png', 'report.html',
+      'report.txt', 'starts.log', 'summary.json', 'tensorboard']
   assert sorted(path.name for path in (folder / 'checkpoints').iterdir()) == [
       'round_0', 'round_2']
   for file in ('progress.png', 'clients.png'):
@@ -170,7 +170,7 @@ def test_terminal_gets_a_short_plan_and_a_short_report(runs, name):
       assert summary['epsilon'] <= shown <= summary['epsilon'] + 1.01e-4
   command = ' '.join(report.split('\nnext        ')[1].replace(' \\\n', '').split())
   assert command.startswith('python -m tff_pipelines.account --ledger=')
-  for file in ('report.txt', 'summary.json', 'ledger.jsonl'):
+  for file in ('report.html', 'report.txt', 'summary.json', 'ledger.jsonl'):
     assert file in report and (folder / file).exists()
 
 

@@ -96,7 +96,7 @@ def test_run_leaves_all_its_files(runs, name):
   folder = _folder(runs, name)
   expected = {'checkpoints', 'configuration.json', 'features.npz', 'ledger.jsonl',
               'metrics.csv', 'model.json', 'model.npz', 'paths.json', 'progress.png',
-              'report.txt', 'starts.log',
+              'report.html', 'report.txt', 'starts.log',
               'summary.json', 'tensorboard'}
   if name in VOTES:
     expected |= {'queries.npz', 'student.npz', 'student.csv'}

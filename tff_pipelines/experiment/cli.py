@@ -79,9 +79,10 @@ def parsed(cls: type[settings_lib.Settings],
 
   Raises:
     ValueError: For a wrong flag or value, in a flagfile too, and for any argument
-      that is no flag.
+      that is no flag, unless a field takes those.
   """
   values = flags.FlagValues()
+  values.set_gnu_getopt()  # Flags may follow other arguments.
   # With absl's own, --verbosity among them.
   values.append_flag_values(flags.FLAGS)
   for name in list(values):
@@ -95,13 +96,10 @@ def parsed(cls: type[settings_lib.Settings],
   for old, name in settings_lib.renamed(cls).items():
     if values[old].present:
       print(f'--{old} is now called --{name}', file=sys.stderr)
-  if len(rest) > 1:
-    raise ValueError(
-        f'unexpected argument {rest[1]!r}: every argument is a --flag=value')
   if not values['verbosity'].present:
     # TFF logs every checkpoint at the level of information.
     logging.set_verbosity(logging.WARNING)
-  return settings_lib.from_flags(cls, values)
+  return settings_lib.from_flags(cls, values, rest[1:])
 
 
 def start(doc: str, cls: type[settings_lib.Settings], run: str,

@@ -21,6 +21,7 @@ LEDGER = 'ledger.jsonl'
 SUMMARY = 'summary.json'
 METRICS = 'metrics.csv'
 REPORT = 'report.txt'
+PAGE = 'report.html'
 FIGURE = 'progress.png'
 # Paths of the data of the latest start, which no configuration has: they may change.
 PATHS = 'paths.json'

@@ -298,7 +298,7 @@ def report_lines(guarantee: guarantee_lib.Guarantee, outcome: Outcome,
   """The report on the terminal, at the end."""
   epsilon, *more = guarantee.lines()
   written = (
-      files.REPORT, files.SUMMARY, files.LEDGER,
+      files.PAGE, files.REPORT, files.SUMMARY, files.LEDGER,
       *dict.fromkeys(name.partition('/')[0] or models.ARRAYS
                      for name in outcome.trained),
       *outcome.files, *outcome.figures)

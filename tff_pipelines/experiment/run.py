@@ -14,10 +14,12 @@ from typing import Any, ClassVar
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import guarantee as guarantee_lib
 from tff_pipelines.experiment import models
+from tff_pipelines.experiment import pages
 from tff_pipelines.experiment import records as records_lib
 from tff_pipelines.experiment import report
 from tff_pipelines.experiment import rounds as rounds_lib
 from tff_pipelines.experiment import settings as settings_lib
+from tff_pipelines.page.run import Verdict
 from tff_pipelines.simulation import contexts
 
 _VERSION = 2
@@ -210,11 +212,12 @@ class Experiment(abc.ABC):
   def _finish(self, plan: guarantee_lib.Plan, records: records_lib.RunRecords,
               description: report.Description,
               outcome: report.Outcome) -> dict[str, Any]:
-    """Writes summary, report and figures, and prints the report."""
+    """Writes summary, report, page and figures, and prints the report."""
     guarantee = plan.guarantee_of(records.ledger)
     caveats = report.ordered(
         [*guarantee.caveats, *description.caveats, *outcome.caveats])
-    rounds = len(records.ledger.lines()) - records.preliminary
+    releases = len(records.ledger.lines())
+    rounds = releases - records.preliminary
     summary = report.summary_of(
         self.family, guarantee, outcome, caveats, rounds=rounds,
         starts=records.starts, configuration=records.configuration_hash)
@@ -227,6 +230,11 @@ class Experiment(abc.ABC):
     text = report.full_report(
         description, guarantee, outcome, caveats, self.folder, line)
     files.write_atomically(self.folder / files.REPORT, text)
+    # The numbers of this guarantee are those of the ledger.
+    verdict = Verdict(
+        rounds=releases, problems=records.ledger.verify(), epsilon=summary['epsilon'],
+        epsilon_server=summary['epsilon_server'])
+    pages.write(self.folder / files.PAGE, [pages.read(self.folder, verdict)])
     sys.stdout.write('\n')
     if self.settings.verbose:
       sys.stdout.write(text)

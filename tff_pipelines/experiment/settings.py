@@ -63,6 +63,7 @@ class Setting:
     repeated: Whether the flag may be given several times; else values of a tuple
       are separated by commas.
     instead_of: Name of another field. Given both, it is an error.
+    positional: Whether the arguments that are no flags are its values, a tuple.
   """
 
   name: str = ''
@@ -86,6 +87,7 @@ class Setting:
   by_task: bool = False
   repeated: bool = False
   instead_of: str | None = None
+  positional: bool = False
 
   def check(self, value: Any) -> None:
     """Raises ValueError, naming the setting, its value and the rule."""
@@ -158,6 +160,8 @@ class Setting:
     flag, default, text = f'  --{self.name}', self.describe_default(), self.help
     if self.by_task and self.default is None and not full:
       default = 'by task'
+    if self.positional:
+      flag = f'  {self.name.upper()} ...'
     if self.kind is bool and not self.is_tuple:
       default = ''
       if self.default:
@@ -353,6 +357,8 @@ def of_version_1(cls: type[Settings], recorded: Mapping[str, Any]) -> dict[str, 
 def define_flags(cls: type[Settings], values: flags.FlagValues) -> None:
   """Defines a flag for each field in `values`, under its former names too."""
   for name, field in declared(cls).items():
+    if field.positional:
+      continue
     define = (flags.DEFINE_multi_string if field.repeated else
               _DEFINE[str if field.is_tuple else field.kind])
     define(name, None, field.help, flag_values=values)
@@ -360,10 +366,25 @@ def define_flags(cls: type[Settings], values: flags.FlagValues) -> None:
       flags.DEFINE_alias(old, name, flag_values=values)
 
 
-def from_flags(cls: type[Settings], values: flags.FlagValues) -> Settings:
-  """The settings that parsed flags stand for."""
-  return cls(**{name: field.parse(values[name].value)
-                for name, field in declared(cls).items() if values[name].present})
+def from_flags(cls: type[Settings], values: flags.FlagValues,
+               rest: Sequence[str] = ()) -> Settings:
+  """The settings that parsed flags, and the arguments that are none, stand for.
+
+  Raises:
+    ValueError: For a wrong value, and for such an argument where no field takes it.
+  """
+  given, positional = {}, None
+  for name, field in declared(cls).items():
+    if field.positional:
+      positional = name
+    elif values[name].present:
+      given[name] = field.parse(values[name].value)
+  if positional is not None:
+    given[positional] = tuple(rest)
+  elif rest:
+    raise ValueError(
+        f'unexpected argument {rest[0]!r}: every argument is a --flag=value')
+  return cls(**given)
 
 
 def help_lines(cls: type[Settings], *, full: bool) -> list[str]:

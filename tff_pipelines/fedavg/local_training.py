@@ -24,16 +24,23 @@ class LocalConfig:
     learning_rate: > 0.
     batch_size: Examples of a step, >= 1.
     epochs: Passes over a client's examples, >= 1.
+    proximal: mu of FedProx (Li et al. 2020, arXiv 1812.06127), >= 0: the loss has
+      mu / 2 times the squared distance from the server's weights.
+    weight_decay: >= 0; the loss has half of it times the squared norm of the weights.
   """
 
   learning_rate: float
   batch_size: int
   epochs: int
+  proximal: float = 0.0
+  weight_decay: float = 0.0
 
   def __post_init__(self):
     validate.positive(client_learning_rate=self.learning_rate)
     validate.integer(client_batch_size=self.batch_size, low=1)
     validate.integer(client_epochs=self.epochs, low=1)
+    validate.non_negative(client_proximal=self.proximal,
+                          client_weight_decay=self.weight_decay)
 
 
 def update(loss_fn: Callable, weights, examples, key: tf.Tensor,
@@ -49,11 +56,12 @@ def update(loss_fn: Callable, weights, examples, key: tf.Tensor,
     examples: Mapping of feature name to tensor; all share their first
       dimension, the number of examples, which may be 0.
     key: int64[2]; order of the examples and dropout derive from it.
-    config: Learning rate, batch size, epochs.
+    config: Parameters of the steps.
 
   Returns:
     List of float32 tensors, new weights minus old; and an OrderedDict of the
-    float32 scalars `loss` (summed over the examples seen) and `examples`.
+    float32 scalars `loss` (of `loss_fn`, summed over the examples seen) and
+    `examples`.
   """
   weights = [tf.convert_to_tensor(w) for w in weights]
   count = tf.shape(tf.nest.flatten(examples)[0])[0]
@@ -81,8 +89,15 @@ def update(loss_fn: Callable, weights, examples, key: tf.Tensor,
           scaled_mean, current,
           unconnected_gradients=tf.UnconnectedGradients.ZERO)
       # The gradient of an embedding is sparse until it is converted.
-      current = [w - tf.convert_to_tensor(change)
-                 for w, change in zip(current, changes)]
+      changes = list(map(tf.convert_to_tensor, changes))
+      if config.proximal:
+        pull = config.learning_rate * config.proximal
+        changes = [change + pull * (w - start) for change, w, start in zip(
+            changes, current, weights)]
+      if config.weight_decay:
+        pull = config.learning_rate * config.weight_decay
+        changes = [change + pull * w for change, w in zip(changes, current)]
+      current = [w - change for w, change in zip(current, changes)]
       return step + 1, current, total_loss + summed
 
     _, current, total_loss = tf.while_loop(

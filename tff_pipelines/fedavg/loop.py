@@ -177,7 +177,8 @@ class Evaluator:
 class FedAvgRounds(rounds_lib.Rounds):
   """The rounds of a federated process.
 
-  The state is a dictionary of the process's own and of the sampling scheme's.
+  The state is a dictionary of the process's own and of the sampling scheme's; with a
+  validation set also of the best of the evaluated models, by the loss on that set.
   """
 
   def __init__(self, process: tff.templates.IterativeProcess, *, task: Task,
@@ -208,10 +209,15 @@ class FedAvgRounds(rounds_lib.Rounds):
     self._reader = ClientReader(task, scheme.simulation_seed, by_id)
     self._evaluator = Evaluator(task.model, task.held_out)
     self._headline = task.model.headline
+    self._validates = task_lib.VALIDATION in task.held_out
     self._results: dict[str, dict[str, float]] | None = None
 
   def initial_state(self, resumed: bool) -> dict[str, Any]:
-    return {'process': self._process.initialize(), 'scheme': self._scheme.state()}
+    state = {'process': self._process.initialize(), 'scheme': self._scheme.state()}
+    if self._validates:
+      state['best'] = {'weights': list(state['process']['weights']),
+                       'loss': np.float64(np.inf), 'round': np.int64(0)}
+    return state
 
   def step(self, state: dict[str, Any], index: int) -> rounds_lib.Step:
     """Runs a round.
@@ -240,13 +246,17 @@ class FedAvgRounds(rounds_lib.Rounds):
           state={**state, 'scheme': scheme.state()}, suppressed=suppressed, failure=(
               f'the model is not finite after round {index}, which counts but was not '
               'kept: lower --server_learning_rate or --client_learning_rate'))
+    after = {**state, 'process': new, 'scheme': scheme.state()}
     if index % self._rounds_per_evaluation == 0 or index == self.count:
       self._results = self._evaluator.evaluate(new['weights'])
       for name, values in self._results.items():
         metrics.update({f'{name}/{key}': value for key, value in values.items()})
-    return rounds_lib.Step(
-        state={'process': new, 'scheme': scheme.state()}, metrics=metrics,
-        suppressed=suppressed)
+      if self._validates:
+        loss = self._results[task_lib.VALIDATION]['loss']
+        if loss < state['best']['loss']:
+          after['best'] = {'weights': list(new['weights']), 'loss': np.float64(loss),
+                           'round': np.int64(index)}
+    return rounds_lib.Step(state=after, metrics=metrics, suppressed=suppressed)
 
   def shown(self) -> Mapping[str, str]:
     if self._results is None:
@@ -254,15 +264,19 @@ class FedAvgRounds(rounds_lib.Rounds):
     value = next(iter(self._results.values()))[self._headline]
     return {self._headline: f'{value:.4f}'}
 
+  def model(self, state: dict[str, Any]) -> list[np.ndarray]:
+    """Weights of the model that a run ends with: the best, else the last."""
+    return list(state.get('best', state['process'])['weights'])
+
   def results(self, state: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """Metrics of a state that `step` returned last, or that was restored."""
-    if self._results is None:
-      self._results = self._evaluator.evaluate(state['process']['weights'])
+    """Metrics of `model` in a state that `step` returned last, or that was restored."""
+    if self._results is None or self._validates:
+      return self._evaluator.evaluate(self.model(state))
     return self._results
 
   def breakdown(self, state: dict[str, Any]) -> dict[str, dict[str, np.ndarray]]:
-    """As `Evaluator.breakdown`, of the weights of a state."""
-    return self._evaluator.breakdown(list(state['process']['weights']))
+    """As `Evaluator.breakdown`, of `model` in a state."""
+    return self._evaluator.breakdown(self.model(state))
 
 
 def _measured(metrics) -> tuple[dict[str, float], bool]:

@@ -20,6 +20,7 @@ from aggregators import keys
 from aggregators import structures
 from aggregators.client_sum import ClientSumFactory
 from tff_pipelines.fedavg import local_training
+from tff_pipelines.fedavg.server_optimizer import ServerConfig
 
 
 def examples_type(element_spec) -> tff.StructType:
@@ -72,17 +73,15 @@ def make_chunk(clients: Sequence):
 
 
 class Server:
-  """The server's part: weights, and SGD on minus the mean update.
+  """The server's part: weights, and an optimizer's step on minus the mean update.
 
   Attributes:
     weights_type: Type of the weights, a list of tensors.
     optimizer_type: Type of the optimizer's state.
   """
 
-  def __init__(self, initial_weights: list[np.ndarray], learning_rate: float,
-               momentum: float):
-    self._optimizer = tff.learning.optimizers.build_sgdm(
-        learning_rate=learning_rate, momentum=momentum if momentum > 0 else None)
+  def __init__(self, initial_weights: list[np.ndarray], config: ServerConfig):
+    self._optimizer = config.build()
     specs = [tf.TensorSpec(w.shape, w.dtype) for w in initial_weights]
 
     @tff.tensorflow.computation
@@ -133,8 +132,7 @@ class Server:
 def build(client_update: local_training.ClientUpdate, element_spec, *,
           initial_weights: list[np.ndarray],
           mean_factory: tff.aggregators.UnweightedAggregationFactory,
-          server_learning_rate: float, server_momentum: float, seeded: bool = False,
-          diagnostics: bool = False,
+          server: ServerConfig, seeded: bool = False, diagnostics: bool = False,
           read_in_graph: Callable | None = None) -> tff.templates.IterativeProcess:
   """Builds the process.
 
@@ -144,8 +142,7 @@ def build(client_update: local_training.ClientUpdate, element_spec, *,
     initial_weights: List of float32 arrays.
     mean_factory: Aggregates the list of clients' updates to their mean. Seeded
       runs wrap it for values with keys.
-    server_learning_rate: Learning rate of SGD on minus the mean update.
-    server_momentum: Momentum of that SGD, in [0, 1).
+    server: Parameters of the optimizer's step on minus the mean update.
     seeded: Clients' values have keys of a simulation seed; otherwise clients draw
       keys from the operating system.
     diagnostics: Also sum the clients' training losses; outside the guarantee.
@@ -157,7 +154,7 @@ def build(client_update: local_training.ClientUpdate, element_spec, *,
     `aggregator`, and whose `next` returns an OrderedDict of `state` and
     `metrics` (the aggregator's measurements, and diagnostics if they are on).
   """
-  server = Server(initial_weights, server_learning_rate, server_momentum)
+  server = Server(initial_weights, server)
   weights_type = server.weights_type
   by_id = read_in_graph is not None
   clients_type = client_type(element_spec, seeded=seeded, by_id=by_id)
@@ -194,7 +191,7 @@ def build(client_update: local_training.ClientUpdate, element_spec, *,
 def build_chunked(
     client_update: local_training.ClientUpdate, element_spec, *,
     initial_weights: list[np.ndarray], sum_factory: ClientSumFactory,
-    expected_cohort_size: float, server_learning_rate: float, server_momentum: float,
+    expected_cohort_size: float, server: ServerConfig,
     read_in_graph: Callable | None = None) -> tff.templates.IterativeProcess:
   """Builds the process whose clients are chunks.
 
@@ -211,8 +208,7 @@ def build_chunked(
     sum_factory: Contribution of a client and sum of contributions. It also says
       whether the run is seeded and whether diagnostics are measured.
     expected_cohort_size: The constant that the sum is divided by.
-    server_learning_rate: As in `build`.
-    server_momentum: As in `build`.
+    server: As in `build`.
     read_in_graph: As in `build`. With it, chunks are of ids, and a call
       holds the examples of one client at a time.
 
@@ -220,7 +216,7 @@ def build_chunked(
     A process with the state and the results of `build`.
   """
   seeded, diagnostics = sum_factory.seeded, sum_factory.diagnostics
-  server = Server(initial_weights, server_learning_rate, server_momentum)
+  server = Server(initial_weights, server)
   layout = sum_factory.layout(server.weights_type)
   initial_sum = tff.tensorflow.computation(sum_factory.initial_state)
   sum_type = initial_sum.type_signature.result

@@ -10,6 +10,7 @@ import numpy as np
 
 from tasks.task import Breakdown
 from tasks.task import Task
+from tasks.task import VALIDATION
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import caveats
 from tff_pipelines.accounting import decimals
@@ -40,9 +41,9 @@ Results = Mapping[str, Mapping[str, float]]
 def _is_outside(set_name: str, task: Task) -> bool:
   """Whether metrics on a held-out set are of people whom no epsilon protects.
 
-  They are not if the set ships with the task: it is public.
+  They are not if the set is public: it ships with the task, or is for validation.
   """
-  return set_name != 'test' or task.test_of_files
+  return set_name != VALIDATION and (set_name != 'test' or task.test_of_files)
 
 
 def _draws_clients(plan: FedAvgPlan, task: Task) -> bool:
@@ -74,6 +75,10 @@ def describe(task: Task, plan: FedAvgPlan) -> report.Description:
   notes += [caveats.Caveat('held-out metrics not protected', (
       f'metrics on {name} {_OUTSIDE.get(name, "are outside the guarantee")}'))
             for name in task.held_out if _is_outside(name, task)]
+  if VALIDATION in task.held_out:
+    notes.append(caveats.Caveat('validation set stated as public', (
+        'a validation set chooses the model, which costs no epsilon because the user '
+        'states that it is public: no epsilon protects those whose data it has')))
   if _draws_clients(plan, task) and task.test_of_files:
     notes.append(caveats.Caveat(
         'labels of clients drawn',
@@ -104,9 +109,11 @@ def release_notes(task: Task, plan: FedAvgPlan) -> list[caveats.Caveat]:
 
 def rates_line(settings: TrainSettings) -> str:
   """The rates of training in one line, those that the task decided included."""
+  server = (f'momentum {settings.server_momentum:g}'
+            if settings.server_optimizer == 'sgdm' else settings.server_optimizer)
   return (f'rates: client {settings.client_learning_rate:g}, batches of '
           f'{settings.client_batch_size}, {settings.client_epochs} epochs; server '
-          f'{settings.server_learning_rate:g}, momentum {settings.server_momentum:g}')
+          f'{settings.server_learning_rate:g}, {server}')
 
 
 def run_line(plan: FedAvgPlan, rounds: int) -> str:
@@ -289,7 +296,8 @@ def weakest(described: Mapping[str, Any]) -> str | None:
 
 
 def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str, Any],
-            initial_weights_seed: int) -> report.Outcome:
+            initial_weights_seed: int,
+            best: Mapping[str, Any] | None = None) -> report.Outcome:
   """Outcome of a run.
 
   Args:
@@ -298,6 +306,8 @@ def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str,
     results: Held-out set -> metric -> value.
     counts: As Evaluator.breakdown returns it.
     initial_weights_seed: Seed of the initial weights.
+    best: `best` of the state of `FedAvgRounds`: the model that these are the results
+      of; None for the last one.
   """
   first = next(iter(results))
   outside = [name for name in results if _is_outside(name, task)]
@@ -314,6 +324,10 @@ def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str,
         task.label_counts, path)
   lines = [in_words(set_name, values) + ', outside the guarantee' * (
       set_name in outside) for set_name, values in results.items()]
+  chosen = None if best is None else int(best['round'])
+  if best is not None:
+    lines.append(f'model: that of round {chosen}, whose loss on the public validation '
+                 'set is the lowest')
   for set_name, described in breakdown.items():
     lines += breakdown_lines(set_name, described)
   return report.Outcome(
@@ -326,5 +340,6 @@ def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str,
           'held_out': finite_results(results), 'outside_guarantee': outside,
           'breakdown': breakdown, 'details': {
               **details(plan), 'initial_weights_seed': initial_weights_seed,
+              'chosen_round': chosen,
               'skipped_clients': len(task.skips.clients),
               'skipped_records': len(task.skips.records)}})

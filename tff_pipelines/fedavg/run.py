@@ -18,6 +18,7 @@ from tasks import registry
 from tasks.task import reader_in_graph
 from tasks.task import Serving
 from tasks.task import Task
+from tasks.task import VALIDATION
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import models
 from tff_pipelines.experiment import report as report_lib
@@ -29,6 +30,8 @@ from tff_pipelines.fedavg import plan as plan_lib
 from tff_pipelines.fedavg import preliminary
 from tff_pipelines.fedavg import process as process_lib
 from tff_pipelines.fedavg import report
+from tff_pipelines.fedavg import validation
+from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.fedavg.settings import TrainSettings
 
 
@@ -60,8 +63,8 @@ def fingerprint(task: Task) -> str:
 
 
 def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
-                 local: local_training.LocalConfig, server_learning_rate: float,
-                 server_momentum: float, clients_per_call: int | None = None,
+                 local: local_training.LocalConfig, server: ServerConfig,
+                 clients_per_call: int | None = None,
                  **config: Any) -> loop.FedAvgRounds:
   """Federated averaging of a task under a plan, ready to run.
 
@@ -70,8 +73,7 @@ def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
     plan: Plan of sums and of the sampling of clients.
     initial_weights: List of float32 arrays.
     local: Parameters of local training.
-    server_learning_rate: As in `process.build`.
-    server_momentum: As in `process.build`.
+    server: Parameters of the server's optimizer.
     clients_per_call: None to choose by the cohort; 1 for the plain form, in which
       each client is one of TFF's.
     **config: Further arguments of FedAvgRounds.
@@ -90,14 +92,24 @@ def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
         expected_cohort_size=cohort_size)
   process = build(
       local_training.client_update(task.model.loss, local), task.train.element_spec,
-      initial_weights=initial_weights, server_learning_rate=server_learning_rate,
-      server_momentum=server_momentum,
+      initial_weights=initial_weights, server=server,
       read_in_graph=reader_in_graph(task.train) if config.get('by_id') else None)
   return loop.FedAvgRounds(
       process, task=task, scheme=plan.scheme,
       set_cohort_size=functools.partial(
           process_lib.set_cohort_size, mean_factory=factory),
       rounds=plan.mechanism.rounds, clients_per_call=clients_per_call, **config)
+
+
+def server_config(settings: TrainSettings, rounds: int) -> ServerConfig:
+  """Parameters of the server's optimizer in a run of this many rounds."""
+  warmup = settings.server_warmup_rounds
+  return ServerConfig(
+      learning_rate=settings.server_learning_rate, momentum=settings.server_momentum,
+      optimizer=settings.server_optimizer, beta_1=settings.server_beta_1,
+      beta_2=settings.server_beta_2, adaptivity=settings.server_adaptivity,
+      schedule=settings.server_schedule,
+      warmup_rounds=rounds // 10 if warmup is None else warmup, rounds=rounds)
 
 
 def _released_file(task: Task) -> str:
@@ -126,7 +138,16 @@ class TrainExperiment(run_lib.Experiment):
     return options
 
   def build_task(self) -> Task:
-    return registry.build(self.settings.task, **self._task_options())
+    options = self._task_options()
+    return self._validated(registry.build(self.settings.task, **options), options)
+
+  def _validated(self, task: Task, options: Mapping[str, Any]) -> Task:
+    """The task with the public validation set, if there is one."""
+    if self.settings.validation_path is None:
+      return task
+    return dataclasses.replace(task, held_out={
+        **task.held_out, VALIDATION: validation.examples(
+            task, self.settings.validation_path, options)})
 
   def serving(self, trained: models.Trained) -> Serving:
     return registry.serving(
@@ -137,7 +158,11 @@ class TrainExperiment(run_lib.Experiment):
         loop.Evaluator(task.model, task.held_out).evaluate(trained.weights))
 
   def identity(self, task: Task) -> dict[str, Any]:
-    return {'data_fingerprint': fingerprint(task)}
+    identity = {'data_fingerprint': fingerprint(task)}
+    # What was released with noise encodes the set, and is not known at first.
+    if VALIDATION in task.held_out and not (task.preliminary or task.noised_files):
+      identity['validation_fingerprint'] = validation.fingerprint(task)
+    return identity
 
   def build_plan(self, task: Task, recorded) -> plan_lib.FedAvgPlan:
     return plan_lib.build(
@@ -162,7 +187,7 @@ class TrainExperiment(run_lib.Experiment):
 
     header = plan.header(plan.mechanism.rounds, description.caveats)
     records.release_first(plan.preliminary, header, _released_file(task), draw)
-    return completed[0] if completed else task
+    return self._validated(completed[0], self._task_options()) if completed else task
 
   def keep(self, task: Task) -> None:
     for name, text in task.files.items():
@@ -177,19 +202,21 @@ class TrainExperiment(run_lib.Experiment):
         task, plan, task.model.initial_weights(settings.initial_weights_seed),
         local=local_training.LocalConfig(
             learning_rate=settings.client_learning_rate,
-            batch_size=settings.client_batch_size, epochs=settings.client_epochs),
-        server_learning_rate=settings.server_learning_rate,
-        server_momentum=settings.server_momentum,
+            batch_size=settings.client_batch_size, epochs=settings.client_epochs,
+            proximal=settings.client_proximal,
+            weight_decay=settings.client_weight_decay),
+        server=server_config(settings, plan.mechanism.rounds),
         clients_per_call=settings.clients_per_call,
         rounds_per_evaluation=settings.rounds_per_evaluation,
         dropout_rate=settings.simulated_dropout_rate,
         by_id=settings.clients_by_id and loop.reads_by_id(task))
 
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
-    outcome = report.outcome(plan, task, rounds.results(state), rounds.breakdown(state),
-                             self.settings.initial_weights_seed)
+    outcome = report.outcome(
+        plan, task, rounds.results(state), rounds.breakdown(state),
+        self.settings.initial_weights_seed, state.get('best'))
     return dataclasses.replace(outcome, trained={
-        '': models.Trained.of(task.serving, state['process']['weights'])})
+        '': models.Trained.of(task.serving, rounds.model(state))})
 
   def upgraded(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
     given, settings = {**recorded, **recorded['task_options']}, self.settings

@@ -15,6 +15,8 @@ _SHARES = ('skellam', 'discrete_gaussian')
 _GRID = (*_SHARES, 'skellam_central')
 _PRIVATE = (*_GRID, 'gaussian')
 MECHANISMS = (*_PRIVATE, 'none')
+SERVER_OPTIMIZERS = ('sgdm', 'adam', 'adagrad', 'yogi')
+SERVER_SCHEDULES = ('constant', 'linear_warmup', 'linear_decay', 'cosine')
 
 DEFAULT_EPSILON = 8.0
 
@@ -39,6 +41,11 @@ _noise = settings.group('privacy', mechanism=_PRIVATE)
 _grid = settings.group('privacy', mechanism=_GRID)
 _shares = settings.group('privacy', mechanism=_SHARES)
 _adaptive = settings.group('privacy', mechanism=_GRID, adaptive_clipping=(True,))
+# Headings of training by the server's optimizer and schedule.
+_sgdm = settings.group('training', server_optimizer=('sgdm',))
+_not_sgdm = settings.group('training', server_optimizer=SERVER_OPTIMIZERS[1:])
+_betas = settings.group('training', server_optimizer=('adam', 'yogi'))
+_scheduled = settings.group('training', server_schedule=SERVER_SCHEDULES[1:])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -209,10 +216,30 @@ class TrainSettings(settings.RunSettings, DataSettings):
       low=1, essential=True, by_task=True,
       otherwise=_by_task('client_batch_size'))
   client_epochs: int = _training(1, 'Passes over a client\'s data in a round.', low=1)
-  server_learning_rate: float | None = _training(None, 'Learning rate of SGD on the '
-      'server.', above=0, essential=True, by_task=True,
-      otherwise=_by_task('server_learning_rate'))
-  server_momentum: float = _training(0.9, 'SGD momentum on the server.', low=0, below=1)
+  client_proximal: float = _training(0.0, 'FedProx: a client\'s loss has half of this '
+      'times the squared distance from the server\'s weights.', low=0)
+  client_weight_decay: float = _training(0.0, 'Weight decay on a client: its loss has '
+      'half of this times the squared norm of the weights.', low=0)
+  server_learning_rate: float | None = _training(None, 'Learning rate on the server.',
+      above=0, essential=True, by_task=True, otherwise=_by_task('server_learning_rate'))
+  server_optimizer: str = _training('sgdm', 'Optimizer of the server, on the released '
+      'mean update: SGD with momentum, or another one, which needs a '
+      '--server_learning_rate.', choices=SERVER_OPTIMIZERS)
+  server_momentum: float = _sgdm(0.9, 'SGD momentum on the server.', low=0, below=1)
+  server_beta_1: float = _betas(0.9, 'Decay of the mean of updates on the server.',
+      low=0, below=1)
+  server_beta_2: float = _betas(0.99, 'Decay of the mean of squared updates on the '
+      'server.', low=0, below=1)
+  server_adaptivity: float = _not_sgdm(1e-3, 'Constant added to the root of squared '
+      'updates on the server: the smaller, the more adaptive.', above=0)
+  server_schedule: str = _training('constant', 'Learning rate of the server by round. '
+      'linear_warmup: rises over --server_warmup_rounds. linear_decay, cosine: rises '
+      'likewise and falls to 0 at the end.', choices=SERVER_SCHEDULES)
+  server_warmup_rounds: int | None = _scheduled(None, 'Rounds in which the server\'s '
+      'learning rate rises.', low=0, otherwise='a tenth of --rounds')
+  validation_path: str | None = _training(None, 'Public validation data, given like '
+      '--test_path: the run ends with the model of the lowest loss on them, instead of '
+      'the last. Never data of people whom epsilon must protect.')
   initial_weights_seed: int = _training(0, 'Public seed of the initial weights.', low=0)
 
   rounds_per_evaluation: int = _run(1, 'Rounds between evaluations.', low=1, free=True)
@@ -242,6 +269,9 @@ class TrainSettings(settings.RunSettings, DataSettings):
     if self.sampling == 'fixed' and self.cohort_size != int(self.cohort_size):
       raise ValueError('cohort_size must be an integer for sampling=fixed, found '
                        f'{self.cohort_size!r}')
+    if self.server_optimizer != 'sgdm' and 'server_learning_rate' not in self.given:
+      raise ValueError('server_learning_rate must be given with server_optimizer='
+                       f'{self.server_optimizer}: its default is that of sgdm')
 
   @property
   def preliminary_epsilon(self) -> float:

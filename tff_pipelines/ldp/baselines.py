@@ -39,6 +39,7 @@ from tff_pipelines.fedavg import loop
 from tff_pipelines.fedavg import report as fedavg_report
 from tff_pipelines.fedavg import run as fedavg_run
 from tff_pipelines.fedavg.plan import FedAvgPlan
+from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.ldp import process
 from tff_pipelines.ldp import report
 from tff_pipelines.ldp import run as ldp_run
@@ -376,7 +377,7 @@ class FlExperiment(_Baseline, run_lib.Experiment):
         local=local_training.LocalConfig(
             learning_rate=settings.client_learning_rate,
             batch_size=settings.client_batch_size, epochs=settings.client_epochs),
-        server_learning_rate=settings.learning_rate, server_momentum=0.0)
+        server=ServerConfig(learning_rate=settings.learning_rate))
 
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
     return self._outcome(

@@ -26,6 +26,7 @@ from tff_pipelines.accounting import caveats
 from tff_pipelines.accounting import events
 from tff_pipelines.experiment import guarantee
 from tff_pipelines.fedavg import process as fedavg
+from tff_pipelines.fedavg.server_optimizer import ServerConfig
 
 # As for shares of other sums: no rounding leaves the sum of shares short.
 _SHARE_EXCESS = 1.0 + 1e-9
@@ -217,7 +218,8 @@ def build(model: Model, element_spec, *, initial_weights: list[np.ndarray],
   Returns:
     A process like those of `fedavg.build`.
   """
-  server = fedavg.Server(initial_weights, learning_rate, momentum)
+  server = fedavg.Server(initial_weights, ServerConfig(
+      learning_rate=learning_rate, momentum=momentum))
   seeded = plan.seed is not None
   weights_type = server.weights_type
   clients_type = fedavg.client_type(element_spec, seeded=seeded)

@@ -26,6 +26,7 @@ from tff_pipelines.fedavg import loop
 from tff_pipelines.fedavg import report as fedavg_report
 from tff_pipelines.fedavg import run as fedavg_run
 from tff_pipelines.fedavg.plan import FedAvgPlan
+from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.learning import noisy_sgd
 from tff_pipelines.voting import encoder
 from tff_pipelines.voting import features as features_lib
@@ -261,8 +262,8 @@ class AveragingExperiment(_BaselineExperiment):
     return fedavg_run.build_rounds(
         task, plan, task.model.initial_weights(settings.initial_weights_seed),
         local=local_training.LocalConfig(**settings.client_training(task.model.name)),
-        server_learning_rate=settings.server_learning_rate,
-        server_momentum=settings.server_momentum,
+        server=ServerConfig(learning_rate=settings.server_learning_rate,
+                            momentum=settings.server_momentum),
         clients_per_call=settings.clients_per_call,
         rounds_per_evaluation=settings.rounds_per_evaluation)
 

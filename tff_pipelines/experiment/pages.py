@@ -1,0 +1,126 @@
+"""Reads the folder of a finished run for its page, and writes pages.
+
+No TensorFlow: the page of finished runs takes a moment.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+import csv
+import math
+import os
+import pathlib
+from typing import Any
+
+from tff_pipelines.experiment import files
+from tff_pipelines.experiment import report
+from tff_pipelines.page import document
+from tff_pipelines.page.run import Curve
+from tff_pipelines.page.run import Run
+from tff_pipelines.page.run import Verdict
+
+# Columns that index the rows of a table, the first one that is there.
+_INDICES = ('communication_round', 'round', 'step', 'epoch')
+# Columns that are not of held-out sets: exact values of cohorts, and of the mechanism.
+_NOT_SETS = ('diagnostics/', 'public/')
+# What tells apart the curves of a table of errors.
+_CELL = ('mechanism', 'n', 'd', 'bits')
+
+
+def read(folder: str | os.PathLike[str], verdict: Verdict, *,
+         name: str | None = None) -> Run:
+  """The run in a folder.
+
+  Args:
+    folder: Folder of the run.
+    verdict: Verdict on its ledger.
+    name: Its name on the page; None for that of the folder.
+
+  Raises:
+    OSError, ValueError: If the folder has no finished run, or its files are damaged.
+  """
+  path = pathlib.Path(folder)
+  summary = read_summary(path)
+  configuration = files.read_configuration(path) or {}
+  return Run(name=name or path.absolute().name, summary=summary,
+             settings=configuration.get('settings', configuration), verdict=verdict,
+             curves=[curve for table in _tables(path)
+                     for curve in _curves(table, summary)])
+
+
+def read_summary(folder: pathlib.Path) -> dict[str, Any]:
+  """The summary of a finished run; ValueError if there is none, or it is damaged."""
+  path = folder / files.SUMMARY
+  if not path.is_file():
+    raise ValueError(f'{folder} must be the folder of a finished run, found no '
+                     f'{files.SUMMARY} in it')
+  try:
+    summary = report.read_summary(path)
+    report.validate_summary(summary)
+  except (ValueError, AttributeError) as error:
+    raise ValueError(f'{path} is damaged, or of a former version; --resume of its '
+                     f'program renews it: {error}') from error
+  return summary
+
+
+def write(path: pathlib.Path, runs: Sequence[Run]) -> None:
+  """Writes the page of runs, seen complete or not at all."""
+  files.write_atomically(path, document.document(runs))
+
+
+def _tables(folder: pathlib.Path) -> Iterator[list[dict[str, str]]]:
+  """Rows of each table of a run, of the metrics first."""
+  for path in sorted(folder.glob('*.csv'), key=lambda path: path.name != files.METRICS):
+    with open(path, encoding='utf-8', newline='') as file:
+      if rows := list(csv.DictReader(file)):
+        yield rows
+
+
+def _curves(rows: Sequence[Mapping[str, str]],
+            summary: Mapping[str, Any]) -> Iterator[Curve]:
+  """Curves of a table, over its index and over epsilon."""
+  if 'mse' in rows[0]:
+    cells = dict.fromkeys(tuple(row[name] for name in _CELL) for row in rows)
+    for cell in cells:
+      label = ', '.join(f'{value} {name}' if name != 'mechanism' else value
+                        for name, value in zip(_CELL, cell) if value)
+      yield from _curve(
+          [row for row in rows if tuple(row[name] for name in _CELL) == cell],
+          'epsilon', 'mse', metric='squared error of a coordinate', over='epsilon',
+          label=label, log=True, covered=False)
+    return
+  index = next((name for name in _INDICES if name in rows[0]), None)
+  if index is None:
+    return
+  epsilon = next((name for name in ('epsilon', 'epsilon_if_unseeded')
+                  if name in rows[0]), None)
+  # Column -> held-out set and metric; where there is one set, columns may not name it.
+  metrics = set().union(*summary['held_out'].values())
+  sets = {name: name.split('/', 1) if '/' in name else ['test', name]
+          for name in rows[0] if name in metrics or (
+              '/' in name and not name.startswith(_NOT_SETS))}
+  first = [name for name, (set_name, _) in sets.items() if set_name in (
+      summary['headline_of'], 'mean')] or list(sets)[:1]
+  rounds, hint = f'{index}s', ', without the seed' * (epsilon == 'epsilon_if_unseeded')
+  for name, (set_name, metric) in sets.items():
+    yield from _curve(rows, index, name, metric=metric, over=rounds, label=set_name,
+                      main=name in first, covered=set_name in summary['held_out'])
+  for name, (set_name, metric) in sets.items():
+    if epsilon is not None and metric == summary['headline']:
+      yield from _curve(rows, epsilon, name, metric=metric, over='epsilon',
+                        label=f'{set_name}{hint}', main=name in first)
+  for name, metric, label in ((epsilon, 'epsilon', f'observers{hint}'),
+                              ('public/clip', 'clip', 'clip')):
+    if name in rows[0]:
+      yield from _curve(rows, index, name, metric=metric, over=rounds, label=label)
+
+
+def _curve(rows: Sequence[Mapping[str, str]], across: str, up: str, *, metric: str,
+           over: str, label: str, **attributes: bool) -> Iterator[Curve]:
+  """Yields the curve of two columns, unless it has less than two points."""
+  points = [(float(row[across] or math.nan), float(row[up] or math.nan))
+            for row in rows]
+  points = [point for point in points if all(map(math.isfinite, point))]
+  if len(points) > 1:
+    x, y = zip(*points)
+    words = lambda text: text.replace('_', ' ')
+    yield Curve(metric=words(metric), over=words(over), label=words(label), x=x, y=y,
+                **attributes)

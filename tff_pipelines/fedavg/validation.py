@@ -1,0 +1,66 @@
+"""The public validation set, by which a run chooses among its models.
+
+The models are released, so the choice costs no privacy as long as the set is public. A
+part of the clients' own data is not offered: each use of it would be another release.
+"""
+
+from collections.abc import Mapping
+import hashlib
+import os
+import pathlib
+import tempfile
+from typing import Any
+
+import numpy as np
+
+from tasks import registry
+from tasks.sources import open_source
+from tasks.task import Examples
+from tasks.task import Task
+from tasks.task import VALIDATION
+
+
+def examples(task: Task, path: str, options: Mapping[str, Any]) -> Examples:
+  """Examples of public files, read as the task reads a test part.
+
+  Args:
+    task: The task, whose vocabulary they are read with.
+    path: Value of --validation_path.
+    options: Options that the task was built with.
+
+  Raises:
+    ValueError: For bad data, and for a source without files of a test part.
+  """
+  source = options.get('data_source', 'embedded')
+  if source not in open_source.FORMATS or (
+      'test_path' not in open_source.options(source)):
+    raise ValueError('validation_path needs a data_source whose test part has files '
+                     f'of its own, found data_source={source}')
+  used = {os.path.realpath(name) for given in (
+      options.get('data_path'), options.get('test_path'))
+          for name in open_source.files(given)}
+  if common := used & set(map(os.path.realpath, open_source.files(path))):
+    raise ValueError('validation_path must name other files than data_path and '
+                     f'test_path, found {min(common)} in both')
+  with tempfile.TemporaryDirectory() as folder:
+    kept = {}
+    for option, name in registry.KEPT_FILES.items():
+      if name in task.files and option in registry.OPTIONS[task.name]:
+        kept[option] = str(pathlib.Path(folder) / name)
+        pathlib.Path(kept[option]).write_text(task.files[name], encoding='utf-8')
+    given = {**options, **kept, 'test_path': path, 'held_out_fraction': None}
+    sets = registry.build(task.name, **given).held_out
+  if 'test_examples' in sets:
+    raise ValueError(f'validation_path={path} must be public, found clients of the '
+                     'population in it')
+  public, = sets.values()
+  return public
+
+
+def fingerprint(task: Task) -> str:
+  """SHA-256 of the names, types and values of a task's validation examples."""
+  digest = hashlib.sha256()
+  for name, values in sorted(task.held_out[VALIDATION].items()):
+    values = np.ascontiguousarray(values)
+    digest.update(f'{name} {values.dtype} {values.shape}\0'.encode() + values.tobytes())
+  return digest.hexdigest()

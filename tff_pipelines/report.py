@@ -1,0 +1,111 @@
+"""Writes one page about finished runs, side by side.
+
+  python -m tff_pipelines.report out/run
+  python -m tff_pipelines.report out/a out/b out/c --output=comparison.html
+
+The page is one file without scripts, for a browser on a computer or a phone: the
+guarantees in plain words, curves, confusion, the settings that differ, a verdict on
+each ledger, and all warnings. Every program that keeps a folder leaves such a page of
+its run there, report.html. Here ledgers are read again: their chains are verified, and
+epsilon is recomputed from them alone.
+
+Exit codes: 0; 1 if a ledger does not prove what its summary states; 2 for a wrong flag
+or a folder without a finished run.
+"""
+
+import dataclasses
+import os
+import pathlib
+import sys
+
+from tff_pipelines.accounting import base
+from tff_pipelines.accounting import ledger as ledger_lib
+from tff_pipelines.accounting import preliminary
+from tff_pipelines.experiment import cli
+from tff_pipelines.experiment import files
+from tff_pipelines.experiment import pages
+from tff_pipelines.experiment import settings as settings_lib
+from tff_pipelines.experiment.settings import setting
+from tff_pipelines.page.run import Verdict
+from tff_pipelines.queries import ledger as ledger_query
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReportSettings(settings_lib.Settings):
+  """Settings of a page."""
+
+  runs: tuple[str, ...] = setting(
+      (), 'Folders of finished runs, of any program.', group='run', essential=True,
+      positional=True)
+  output: str | None = setting(
+      None, 'The HTML file to write.', group='run', essential=True,
+      otherwise=f'{files.PAGE} in the folder of a single run, or here')
+
+  def check(self) -> None:
+    folders = list(map(os.path.realpath, self.runs))
+    if len(set(folders)) != len(folders):
+      raise ValueError(f'runs must name every folder once, found {self.runs!r}')
+
+  def check_paths(self) -> None:
+    files.check_writable(self.path, 'output')
+
+  @property
+  def path(self) -> pathlib.Path:
+    """The file to write."""
+    if self.output is not None:
+      return pathlib.Path(self.output)
+    return pathlib.Path(self.runs[0] if len(self.runs) == 1 else '.') / files.PAGE
+
+
+def verdict_on(folder: pathlib.Path) -> Verdict:
+  """The verdict on the ledger of a finished run."""
+  summary, path = pages.read_summary(folder), folder / files.LEDGER
+  ledger, releases = ledger_lib.Ledger(path), summary['rounds']
+  problems = ledger.verify()
+  if not problems:
+    releases += preliminary.count(ledger.lines())
+    problems = ledger.verify(releases)
+  if problems:
+    return Verdict(rounds=releases, problems=problems)
+  if summary['epsilon'] is None:
+    return Verdict(rounds=releases)
+  accountant, amplification = summary['accountant'], summary['amplification']
+  answer = ledger_query.answer(
+      path, delta=summary['delta'],
+      accountant=accountant if accountant in base.ACCOUNTANTS else 'auto',
+      amplification=amplification or 'tight')
+  return Verdict(rounds=answer.rounds, epsilon=answer.epsilon,
+                 epsilon_server=answer.epsilon_server if (
+                     summary['observers_server'] is not None) else None)
+
+
+def report(settings: ReportSettings) -> int:
+  """Writes the page.
+
+  Args:
+    settings: The runs and the file.
+
+  Returns:
+    The exit code: 1 if a ledger does not prove the guarantee of its summary.
+
+  Raises:
+    OSError, ValueError: If a folder has no finished run, or the page can't be written.
+  """
+  folders = list(map(pathlib.Path, settings.runs))
+  names = [folder.absolute().name for folder in folders]
+  if len(set(names)) != len(names):
+    names = list(settings.runs)
+  runs = [pages.read(folder, verdict_on(folder), name=name)
+          for folder, name in zip(folders, names)]
+  pages.write(settings.path, runs)
+  print(settings.path)
+  wrong = [run.name for run in runs if not run.verdict.proves(run.summary)]
+  for name in wrong:
+    print(f'the ledger of {name} does not prove the guarantee that its summary states')
+  return int(bool(wrong))
+
+
+main = cli.program(__doc__, ReportSettings, 'tff_pipelines.report:report')
+
+if __name__ == '__main__':
+  sys.exit(main())
