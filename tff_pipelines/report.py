@@ -20,6 +20,7 @@ import sys
 
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import ledger as ledger_lib
+from tff_pipelines.accounting import preliminary
 from tff_pipelines.experiment import cli
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import pages
@@ -59,11 +60,15 @@ class ReportSettings(settings_lib.Settings):
 def verdict_on(folder: pathlib.Path) -> Verdict:
   """The verdict on the ledger of a finished run."""
   summary, path = pages.read_summary(folder), folder / files.LEDGER
-  problems = ledger_lib.Ledger(path).verify(summary['rounds'])
+  ledger, releases = ledger_lib.Ledger(path), summary['rounds']
+  problems = ledger.verify()
+  if not problems:
+    releases += preliminary.count(ledger.lines())
+    problems = ledger.verify(releases)
   if problems:
-    return Verdict(rounds=summary['rounds'], problems=problems)
+    return Verdict(rounds=releases, problems=problems)
   if summary['epsilon'] is None:
-    return Verdict(rounds=summary['rounds'])
+    return Verdict(rounds=releases)
   accountant, amplification = summary['accountant'], summary['amplification']
   answer = ledger_query.answer(
       path, delta=summary['delta'],

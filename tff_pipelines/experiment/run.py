@@ -216,7 +216,8 @@ class Experiment(abc.ABC):
     guarantee = plan.guarantee_of(records.ledger)
     caveats = report.ordered(
         [*guarantee.caveats, *description.caveats, *outcome.caveats])
-    rounds = len(records.ledger.lines()) - records.preliminary
+    releases = len(records.ledger.lines())
+    rounds = releases - records.preliminary
     summary = report.summary_of(
         self.family, guarantee, outcome, caveats, rounds=rounds,
         starts=records.starts, configuration=records.configuration_hash)
@@ -231,7 +232,7 @@ class Experiment(abc.ABC):
     files.write_atomically(self.folder / files.REPORT, text)
     # The numbers of this guarantee are those of the ledger.
     verdict = Verdict(
-        rounds=rounds, problems=records.ledger.verify(), epsilon=summary['epsilon'],
+        rounds=releases, problems=records.ledger.verify(), epsilon=summary['epsilon'],
         epsilon_server=summary['epsilon_server'])
     pages.write(self.folder / files.PAGE, [pages.read(self.folder, verdict)])
     sys.stdout.write('\n')

@@ -109,9 +109,11 @@ def release_notes(task: Task, plan: FedAvgPlan) -> list[caveats.Caveat]:
 
 def rates_line(settings: TrainSettings) -> str:
   """The rates of training in one line, those that the task decided included."""
+  server = (f'momentum {settings.server_momentum:g}'
+            if settings.server_optimizer == 'sgdm' else settings.server_optimizer)
   return (f'rates: client {settings.client_learning_rate:g}, batches of '
           f'{settings.client_batch_size}, {settings.client_epochs} epochs; server '
-          f'{settings.server_learning_rate:g}, momentum {settings.server_momentum:g}')
+          f'{settings.server_learning_rate:g}, {server}')
 
 
 def run_line(plan: FedAvgPlan, rounds: int) -> str:

@@ -101,11 +101,6 @@ def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
       rounds=plan.mechanism.rounds, clients_per_call=clients_per_call, **config)
 
 
-def _released_file(task: Task) -> str:
-  """The file of the release before the first round, drawn or to be drawn."""
-  return task.preliminary.file if task.preliminary else task.noised_files[0]
-
-
 def server_config(settings: TrainSettings, rounds: int) -> ServerConfig:
   """Parameters of the server's optimizer in a run of this many rounds."""
   warmup = settings.server_warmup_rounds
@@ -115,6 +110,11 @@ def server_config(settings: TrainSettings, rounds: int) -> ServerConfig:
       beta_2=settings.server_beta_2, adaptivity=settings.server_adaptivity,
       schedule=settings.server_schedule,
       warmup_rounds=rounds // 10 if warmup is None else warmup, rounds=rounds)
+
+
+def _released_file(task: Task) -> str:
+  """The file of the release before the first round, drawn or to be drawn."""
+  return task.preliminary.file if task.preliminary else task.noised_files[0]
 
 
 class TrainExperiment(run_lib.Experiment):
@@ -139,7 +139,10 @@ class TrainExperiment(run_lib.Experiment):
 
   def build_task(self) -> Task:
     options = self._task_options()
-    task = registry.build(self.settings.task, **options)
+    return self._validated(registry.build(self.settings.task, **options), options)
+
+  def _validated(self, task: Task, options: Mapping[str, Any]) -> Task:
+    """The task with the public validation set, if there is one."""
     if self.settings.validation_path is None:
       return task
     return dataclasses.replace(task, held_out={
@@ -156,7 +159,8 @@ class TrainExperiment(run_lib.Experiment):
 
   def identity(self, task: Task) -> dict[str, Any]:
     identity = {'data_fingerprint': fingerprint(task)}
-    if VALIDATION in task.held_out:
+    # What was released with noise encodes the set, and is not known at first.
+    if VALIDATION in task.held_out and not (task.preliminary or task.noised_files):
       identity['validation_fingerprint'] = validation.fingerprint(task)
     return identity
 
@@ -183,7 +187,7 @@ class TrainExperiment(run_lib.Experiment):
 
     header = plan.header(plan.mechanism.rounds, description.caveats)
     records.release_first(plan.preliminary, header, _released_file(task), draw)
-    return completed[0] if completed else task
+    return self._validated(completed[0], self._task_options()) if completed else task
 
   def keep(self, task: Task) -> None:
     for name, text in task.files.items():

@@ -220,9 +220,8 @@ class TrainSettings(settings.RunSettings, DataSettings):
       'times the squared distance from the server\'s weights.', low=0)
   client_weight_decay: float = _training(0.0, 'Weight decay on a client: its loss has '
       'half of this times the squared norm of the weights.', low=0)
-  server_learning_rate: float | None = _training(None, 'Learning rate on the '
-      'server.', above=0, essential=True, by_task=True,
-      otherwise=_by_task('server_learning_rate'))
+  server_learning_rate: float | None = _training(None, 'Learning rate on the server.',
+      above=0, essential=True, by_task=True, otherwise=_by_task('server_learning_rate'))
   server_optimizer: str = _training('sgdm', 'Optimizer of the server, on the released '
       'mean update: SGD with momentum, or another one, which needs a '
       '--server_learning_rate.', choices=SERVER_OPTIMIZERS)

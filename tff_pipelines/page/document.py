@@ -133,14 +133,14 @@ def _bound(epsilon: float, delta: float, observers: str) -> list[Element]:
   detected = min(math.exp(min(epsilon, 99.0)) * _FALSE_ALARMS + delta,
                  1 - math.exp(-epsilon) * max(0.0, 1 - delta - _FALSE_ALARMS))
   share = f'{min(100.0, math.ceil(detected * 1e4) / 100):g}%'
+  little = ': in these terms next to nothing is promised' * (share == '100%')
   return [
       element('p', f'ε = {_epsilon(epsilon)}', element(
           'span', f' at δ = {decimals.rounded_up(delta)}', class_='soft'),
               class_='number'),
       element('p', f'against {observers}. Whatever they do, a test for the difference '
               f'between neighbouring inputs with {_FALSE_ALARMS:.0%} false alarms '
-              f'detects it in at most {share} of all cases' + (
-                  ': in these terms next to nothing is promised.' if share == '100%' else '.'))]
+              f'detects it in at most {share} of all cases{little}.')]
 
 
 def _shown(value: Any) -> str:
