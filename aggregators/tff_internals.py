@@ -33,6 +33,38 @@ BUILDING_BLOCKS = building_blocks
 STRUCTURE = structure
 
 
+class _Explaining(tff.framework.SyncContext):
+  """TFF's own default context, which says what it lacks where it meets a secure sum."""
+
+  def __init__(self, context: tff.framework.SyncExecutionContext):
+    self._context = context
+
+  def __getattr__(self, name: str) -> Any:
+    return getattr(self._context, name)
+
+  def invoke(self, comp: tff.Computation, arg: Any) -> Any:
+    try:
+      return self._context.invoke(comp, arg)
+    except Exception as error:
+      if 'Cannot embed a federated value' not in str(error):
+        raise
+      raise RuntimeError(
+          'this execution context cannot run secure sums: run the process within '
+          '`with tff_pipelines.simulation.contexts.simulation():`, or call '
+          '`tff.backends.test.set_sync_test_cpp_execution_context()` first') from error
+
+
+def _explain_secure_sums() -> None:
+  """Lets TFF's default context explain that it can't run secure sums.
+
+  Its own error is about an executor's values. A context that a program sets is left
+  as it is.
+  """
+  stack = tff.framework.get_context_stack()._stack
+  if type(stack[0]) is tff.framework.SyncExecutionContext:  # pylint: disable=unidiomatic-typecheck
+    stack[0] = _Explaining(stack[0])
+
+
 def secure_modular_sum(values: Any, modulus: int) -> Any:
   """A federated secure modular sum of values that are residues already.
 
@@ -45,6 +77,7 @@ def secure_modular_sum(values: Any, modulus: int) -> Any:
   Returns:
     A federated value at the server.
   """
+  _explain_secure_sums()
   wanted = value_impl.to_value(np.int32(modulus), tff.TensorType(np.int32))
   call = intrinsics.create_federated_secure_modular_sum(
       values.comp, wanted.comp, preapply_modulus=False)
