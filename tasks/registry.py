@@ -1,15 +1,18 @@
 """The single list of tasks.
 
 A task's module is imported when the task is built, so that listing the names,
-as --help does, costs no TensorFlow import.
+as --help does, costs no TensorFlow import. A task of one's own has a name of the form
+'module:function', or the one under which it was registered; docs/models.md.
 """
 
+from collections.abc import Callable
 import importlib
 from typing import Any, Mapping
 
 import numpy as np
 
 from tasks import checks
+from tasks import custom
 from tasks import task
 from tasks.sources import open_source
 from tasks.sources import records
@@ -95,13 +98,56 @@ PRIVATE_COUNTS = 'private_counts'
 KEPT_FILES = {'vocabulary': 'vocabulary.json', 'public_bounds': 'columns.json'}
 
 
+# Tasks that were registered -> the function that builds them.
+_REGISTERED: dict[str, Callable[..., task.Task]] = {}
+
+
+def register(name: str, build_task: Callable[..., task.Task]) -> None:
+  """Gives a task of one's own a name, by which settings then know it.
+
+  Args:
+    name: A name that no task has yet.
+    build_task: Builds the task. Its keyword-only arguments that have names of settings
+      of the data receive these where they are given.
+
+  Raises:
+    ValueError: If the name is taken.
+  """
+  if not isinstance(name, str) or not name.isidentifier():
+    raise ValueError(f'name must be an identifier, found {name!r}')
+  if name in TASKS or _REGISTERED.get(name, build_task) is not build_task:
+    raise ValueError(f'name must be new: there is a task {name!r} already')
+  _REGISTERED[name] = build_task
+
+
+def is_own(name: str) -> bool:
+  """Whether a name is that of a task that is none of TASKS. ValueError if of none."""
+  if name in _REGISTERED or custom.is_name(name):
+    return True
+  if name not in TASKS:
+    raise ValueError(
+        f'task must be one of {", ".join((*TASKS, *_REGISTERED))}, or module:function '
+        f'for one of your own, found {name!r}')
+  return False
+
+
+def source(name: str) -> dict[str, str] | None:
+  """The source of a task of one's own, as `custom.source_of`; None for one of TASKS."""
+  return custom.source_of(name, _function(name)) if is_own(name) else None
+
+
+def _function(name: str) -> Callable[..., task.Task]:
+  return _REGISTERED.get(name) or custom.find(name)
+
+
 def build(name: str, **options: Any) -> task.Task:
   """Builds a task.
 
   Args:
-    name: One of TASKS.
-    **options: Some of OPTIONS[name]; None stands for the default. An option that
-      the chosen data source does not use is an error, never silently dropped.
+    name: One of TASKS, a name that was registered, or 'module:function'.
+    **options: Some of OPTIONS[name], or of the function's arguments; None stands for
+      the default. An option that the chosen data source does not use is an error,
+      never silently dropped.
 
   Returns:
     The task.
@@ -110,6 +156,9 @@ def build(name: str, **options: Any) -> task.Task:
     ValueError: On an unknown task, option or choice, or bad data. The message
       is one line and names what is wrong.
   """
+  if is_own(name):
+    known = frozenset().union(*OPTIONS.values())
+    return custom.build(name, _function(name), options, known)
   given = _given(name, options)
   return importlib.import_module(_MODULES[name][0]).build(**given)
 
@@ -127,6 +176,8 @@ def serving(name: str, inputs: task.Spec, weights: task.Weights,
   Raises:
     ValueError: As for `build`, if the task is built with its data.
   """
+  if is_own(name):
+    return build(name, **options).serving
   given = _given(name, options)
   module = importlib.import_module(_MODULES[name][0])
   if hasattr(module, 'serving'):

@@ -6,6 +6,7 @@ trained inside one graph call with many others, with the same numbers.
 """
 
 import dataclasses
+import importlib
 from typing import Any, Callable, Mapping, Protocol, Sequence
 
 import numpy as np
@@ -94,6 +95,50 @@ class Model:
       raise ValueError(f'model {self.name}: weight_names must be {len(weights)} '
                        f'different names, found {len(set(names))}')
     return {name: np.asarray(array) for name, array in zip(names, weights)}
+
+  @classmethod
+  def from_keras(cls, build_fn: Callable[[], Any], loss: Any,
+                 metrics: Sequence[Any] = (), **attributes: Any) -> 'Model':
+    """Builds a model from a Keras network.
+
+    Args:
+      build_fn: () -> a new tf.keras.Model that begins with tf.keras.Input and has one
+        output. It trains on the feature of the examples that is not 'y', or, with
+        several inputs, on those of their names. Layers that keep something between
+        batches are refused; weights that are not trainable stay as they are. Random
+        layers, such as dropout, draw from the client's key.
+      loss: A Keras loss, its name, or a function of labels 'y' and outputs with a
+        value for each example, or for each of its positions, which are averaged.
+      metrics: Names of Keras' functions, or functions like the loss, in addition to
+        the loss and, where that is a cross-entropy, the accuracy.
+      **attributes: `name`, 'keras' by default; `headline`, the metric that heads the
+        report; `class_names`, of which the report then counts mistakes.
+
+    Raises:
+      ValueError: If the network can't be trained so; it names the layer and says what
+        to use instead.
+    """
+    module = importlib.import_module('.models.keras', __package__)  # Needs this one.
+    return module.from_keras(build_fn, loss, metrics, **attributes)
+
+  @classmethod
+  def from_functional(cls, functional: Any, metrics: Sequence[Any] = (),
+                      **attributes: Any) -> 'Model':
+    """Builds a model from a tff.learning.models.FunctionalModel.
+
+    Args:
+      functional: Its loss of a batch of one example is that example's loss. Its own
+        metrics, which have state, are not used; weights that are not trainable stay
+        as they are.
+      metrics: As in `from_keras`.
+      **attributes: As in `from_keras`; and `classes`, whether the outputs are logits
+        of classes, of which labels are the indices.
+
+    Raises:
+      ValueError: If it keeps state, or draws random numbers, when it is called.
+    """
+    module = importlib.import_module('.models.functional', __package__)
+    return module.from_functional(functional, metrics, **attributes)
 
 
 class Note(str):

@@ -18,12 +18,13 @@ import json
 import os
 import sys
 
+from tff_pipelines.experiment import cli  # First: the search path follows from it.
+# pylint: disable=g-bad-import-order
 from tasks import registry
 from tasks import task as task_lib
 from tasks.sources import open_source
 from tasks.sources import records
 from tasks.sources import rows
-from tff_pipelines.experiment import cli
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import report
 from tff_pipelines.experiment import settings as settings_lib

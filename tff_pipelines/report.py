@@ -18,10 +18,11 @@ import os
 import pathlib
 import sys
 
+from tff_pipelines.experiment import cli  # First: the search path follows from it.
+# pylint: disable=g-bad-import-order
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import ledger as ledger_lib
 from tff_pipelines.accounting import preliminary
-from tff_pipelines.experiment import cli
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import pages
 from tff_pipelines.experiment import settings as settings_lib

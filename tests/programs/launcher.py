@@ -39,10 +39,11 @@ def environment(mark: str) -> dict[str, str]:
   return environment
 
 
-def python(module: str, *arguments: str, mark: str = '') -> subprocess.Popen:
-  """Starts `python -m module arguments` in an interpreter of its own."""
+def python(module: str, *arguments: str, mark: str = '',
+           folder: pathlib.Path = ROOT) -> subprocess.Popen:
+  """Starts `python -m module arguments` in an interpreter of its own, in a folder."""
   return subprocess.Popen(
-      [sys.executable, '-m', module, *arguments], cwd=ROOT,
+      [sys.executable, '-m', module, *arguments], cwd=folder,
       env=environment(mark), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
       stderr=subprocess.PIPE, text=True)
 

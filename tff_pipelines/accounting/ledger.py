@@ -36,7 +36,10 @@ from tff_pipelines.accounting import events as events_lib
 
 FORMAT = 'tff_pipelines privacy ledger'
 VERSION = 3
-OUTCOMES = ('released', 'suppressed')
+# A round that was charged but not run, because the run was stopped: the decision may
+# follow from what was released, so all planned rounds count.
+UNUSED = 'unused'
+OUTCOMES = ('released', 'suppressed', UNUSED)
 _FORMER_OUTCOMES = ('withheld',)  # Suppressed, in ledgers of earlier versions.
 
 _HEADER_KEYS = {'format', 'version', 'time', 'population', 'delta', 'adjacency',
@@ -205,8 +208,8 @@ class Ledger:
     Args:
       event: The release as planned (expected cohort, guaranteed honest fraction),
         never with the cohort that reported.
-      outcome: 'released' or 'suppressed'. A suppressed round must look the
-        same to an outsider, and costs the same.
+      outcome: 'released' or 'suppressed', which must look the same to an outsider, and
+        costs the same; or 'unused', of a run that was stopped, at the same cost.
       configuration_hash: Hash of the run's configuration.
       starts: How many times the run has been started so far. Each start except the
         first may have repeated a round that the server had already seen.

@@ -20,6 +20,9 @@ from absl import flags
 from absl import logging
 
 import tff_pipelines
+# First: it decides where the others are found.
+from tff_pipelines.experiment import search_path  # pylint: disable=unused-import
+# pylint: disable-next=g-bad-import-order
 from tff_pipelines.experiment import settings as settings_lib
 
 # Flag files that come with the project.

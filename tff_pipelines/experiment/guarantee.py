@@ -362,7 +362,8 @@ class Plan(abc.ABC):
     lines = ledger.lines()
     return self.guarantee(
         len(lines), ledger.repeats, seen=ledger.seen_event(), released=ledger.event(),
-        suppressed=any(line['outcome'] != 'released' for line in lines))
+        suppressed=any(line['outcome'] not in ('released', ledger_lib.UNUSED)
+                       for line in lines))
 
   def header(self, rounds: int, more: Iterable[str] = ()) -> dict[str, Any]:
     """Keyword arguments of the ledger's header.

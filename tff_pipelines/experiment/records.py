@@ -73,7 +73,7 @@ class RunRecords:
   """
 
   def __init__(self, folder: str | os.PathLike[str], configuration: dict[str, Any],
-               *, resume: bool):
+               *, resume: bool, replace: bool = False):
     """Opens the folder of a new run, or of an earlier one to be resumed.
 
     Args:
@@ -81,6 +81,8 @@ class RunRecords:
       configuration: Everything that defines the run, as JSON; recorded if the run is
         new. The caller compares it with that of an earlier start.
       resume: Continue the run in the folder, if there is one.
+      replace: Record this configuration in the place of an earlier one: the run gets
+        more rounds.
 
     Raises:
       OSError: If the folder can't be written.
@@ -90,7 +92,7 @@ class RunRecords:
     files.check_folder(folder, resume=resume)
     files.create_folder(self.folder)
     self.configuration = files.read_configuration(self.folder)
-    if self.configuration is None:
+    if self.configuration is None or replace:
       self.configuration = configuration
       files.write_atomically(self.folder / files.CONFIGURATION, json.dumps(
           configuration, indent=2, sort_keys=True, allow_nan=False))
@@ -176,8 +178,10 @@ class RunRecords:
     saved = asyncio.run(self._states.load(rounds, initial))
     line = saved['ledger_line'].decode()
     if line:
+      if line in self.ledger.path.read_text(encoding='utf-8').split('\n'):
+        self.ledger.drop_torn()  # Of a round that is charged, but was not run.
       self.ledger.reconcile(line)
-    recorded = len(self.ledger.lines()) - self.preliminary
+    recorded = len(self.ledger.lines()) - self.preliminary - self.unused
     if recorded != rounds:
       raise ValueError(
           f'{self.ledger.path} has {recorded} rounds, the checkpoint {rounds}: '
@@ -207,6 +211,24 @@ class RunRecords:
     self.ledger.append_line(line)
     self._release(metrics, rounds)
 
+  @property
+  def unused(self) -> int:
+    """Number of rounds that are charged, but were not run: the run was stopped."""
+    return sum(line['outcome'] == ledger_lib.UNUSED for line in self.ledger.lines())
+
+  def stop(self, event: Callable[[int], base.Event], rounds: int) -> None:
+    """Charges all rounds up to the last that was planned, which are not run.
+
+    Args:
+      event: Index of a round -> its event.
+      rounds: Number of planned rounds.
+    """
+    done = len(self.ledger.lines()) - self.preliminary
+    for index in range(done + 1, rounds + 1):
+      self.ledger.append_line(self.ledger.next_line(
+          event(index), outcome=ledger_lib.UNUSED,
+          configuration_hash=self.configuration_hash, starts=self.starts))
+
   def _release(self, metrics: dict[str, float], rounds: int) -> None:
     """Writes metrics to TensorBoard and then, atomically, to the CSV file."""
     if self._events is None:
@@ -219,6 +241,13 @@ class RunRecords:
           key_fieldname='round')
     self._events.add(metrics, rounds)
     asyncio.run(self._table.release(metrics, rounds))
+
+
+def was_stopped(folder: pathlib.Path) -> bool:
+  """Whether the run in a folder was stopped before its last round."""
+  ledger = ledger_lib.Ledger(folder / files.LEDGER)
+  return ledger.path.exists() and any(
+      line['outcome'] == ledger_lib.UNUSED for line in ledger.lines())
 
 
 def _program_state(state: Any, rounds: int, line: str,

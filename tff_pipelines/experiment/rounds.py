@@ -6,7 +6,7 @@ they are drawn.
 """
 
 import abc
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 from typing import Any
 
@@ -15,6 +15,7 @@ import tqdm
 
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import decimals
+from tff_pipelines.experiment import callbacks as callbacks_lib
 from tff_pipelines.experiment import guarantee as guarantee_lib
 from tff_pipelines.experiment import records as records_lib
 
@@ -105,21 +106,27 @@ class ChargedRounds(abc.ABC):
     return {}
 
 
-def progress(total: int, done: int, unit: str) -> tqdm.tqdm:
-  """A progress bar on standard error, for a `with` block."""
-  return tqdm.tqdm(
-      total=total, initial=done, unit=unit, dynamic_ncols=True, mininterval=1.0)
+def progress(total: int, done: int, unit: str, quiet: bool = False) -> tqdm.tqdm:
+  """A progress bar on standard error, for a `with` block; none if `quiet`."""
+  return tqdm.tqdm(total=total, initial=done, unit=unit, dynamic_ncols=True,
+                   mininterval=1.0, disable=quiet)
 
 
 def run(rounds: Rounds, plan: guarantee_lib.Plan, records: records_lib.RunRecords,
-        caveats: Iterable[str] = ()) -> Any:
+        caveats: Iterable[str] = (), callbacks: Sequence[callbacks_lib.Callback] = (),
+        quiet: bool = False) -> Any:
   """Runs the rounds that are not committed yet, and commits each.
+
+  A run that a callback stops is charged for all of its rounds: the decision may follow
+  from what was released, and no epsilon of the rounds until then would cover that.
 
   Args:
     rounds: Rounds of the family.
     plan: Plan of the run: what each round releases and costs.
     records: Records of the run's folder.
     caveats: Caveats of the ledger's header in addition to those of the plan.
+    callbacks: Called after each commit. One that returns True stops the run.
+    quiet: Whether to show no progress.
 
   Returns:
     The last state.
@@ -130,7 +137,10 @@ def run(rounds: Rounds, plan: guarantee_lib.Plan, records: records_lib.RunRecord
   state, done = records.restore(
       rounds.initial_state(records.has_checkpoint()),
       plan.header(rounds.count, caveats))
-  with progress(rounds.count, done, rounds.unit) as bar:
+  if records.unused:
+    records.stop(plan.event, rounds.count)  # In case a crash interrupted that.
+    return state
+  with progress(rounds.count, done, rounds.unit, quiet) as bar:
     for index in range(done + 1, rounds.count + 1):
       step = rounds.step(state, index)
       metrics = {plan.epsilon_name: plan.epsilon(index, records.starts - 1),
@@ -145,12 +155,15 @@ def run(rounds: Rounds, plan: guarantee_lib.Plan, records: records_lib.RunRecord
            plan.epsilon_name: decimals.epsilon(metrics[plan.epsilon_name])},
           refresh=False)
       bar.update()
+      if callbacks_lib.ask_to_stop(callbacks, index, metrics) and index < rounds.count:
+        records.stop(plan.event, rounds.count)
+        break
   return state
 
 
 def run_charged(rounds: ChargedRounds, plan: guarantee_lib.Plan,
                 records: records_lib.ChargedRecords,
-                caveats: Iterable[str] = ()) -> None:
+                caveats: Iterable[str] = (), quiet: bool = False) -> None:
   """Charges, draws and keeps the remaining steps, and measures the kept ones.
 
   Args:
@@ -158,10 +171,11 @@ def run_charged(rounds: ChargedRounds, plan: guarantee_lib.Plan,
     plan: Plan of the run.
     records: Records of the run's folder.
     caveats: Caveats of the ledger's header in addition to those of the plan.
+    quiet: Whether to show no progress.
   """
   records.restore(plan.header(rounds.header_rounds, caveats))
   _measure(rounds, records)
-  with progress(rounds.total, rounds.done(), rounds.unit) as bar:
+  with progress(rounds.total, rounds.done(), rounds.unit, quiet) as bar:
     while (event := rounds.next_event()) is not None:
       line = records.charge(event)
       records.keep(line, rounds.draw(line))

@@ -6,11 +6,17 @@ model, summary, report and figures are here.
 """
 
 import abc
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+import dataclasses
+import math
 import pathlib
-import sys
+import types
 from typing import Any, ClassVar
 
+import numpy as np
+
+from tff_pipelines.accounting import caveats as caveats_lib
+from tff_pipelines.experiment import callbacks as callbacks_lib
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import guarantee as guarantee_lib
 from tff_pipelines.experiment import models
@@ -23,6 +29,8 @@ from tff_pipelines.page.run import Verdict
 from tff_pipelines.simulation import contexts
 
 _VERSION = 2
+# Settings that may change with the number of rounds: it and the target that it costs.
+_RESTATED = ('rounds', 'epsilon')
 
 
 class Experiment(abc.ABC):
@@ -30,16 +38,31 @@ class Experiment(abc.ABC):
 
   Class attributes:
     family: Name of its program.
+    takes_more_rounds: Whether a run may be resumed with more rounds than were planned,
+      at the noise that was calibrated; the family then checks the new epsilon.
     kept_as: Name of the file that keeps the answers of a charged step, with its round
       in braces.
 
   Attributes:
     settings: Settings of the run.
     folder: Folder of the run; exists once the run has started.
+    callbacks: Called after each commit of a round.
+    quiet: Whether to print nothing.
+    guarantee: All numbers of the guarantee, once the run is over.
+    weights: Name -> array of the released model, likewise; empty if there is none.
+    figures: Names of the figures, likewise.
+    earlier_rounds: Numbers of rounds that were planned before more were added.
   """
 
   family: ClassVar[str]
+  takes_more_rounds: ClassVar[bool] = False
   kept_as: ClassVar[str] = 'answers/{:06}.npz'
+  callbacks: Sequence[callbacks_lib.Callback] = ()
+  quiet: bool = False
+  guarantee: guarantee_lib.Guarantee
+  weights: Mapping[str, np.ndarray] = types.MappingProxyType({})
+  figures: Collection[str] = ()
+  earlier_rounds: Sequence[int] = ()
 
   def __init__(self, settings: settings_lib.FolderSettings):
     self.settings = settings
@@ -160,13 +183,20 @@ class Experiment(abc.ABC):
                        if recorded['identity'].get(name, value) != value)
     plan = self.build_plan(task, None if recorded is None else recorded['plan'])
     description = self.describe(task, plan)
-    records = records_lib.RunRecords(self.folder, {
+    configuration = {
         'version': _VERSION, 'family': self.family,
         'settings': self.settings.configuration(), 'identity': identity,
-        'plan': plan.configuration()}, resume=self.settings.resume)
+        'plan': plan.configuration()}
+    if self.earlier_rounds:
+      configuration['earlier_rounds'] = list(self.earlier_rounds)
+      description = dataclasses.replace(description, caveats=[
+          *description.caveats, _rounds_added(self.earlier_rounds)])
+    records = records_lib.RunRecords(
+        self.folder, configuration, resume=self.settings.resume,
+        replace=recorded is not None and self._adds_rounds(recorded))
     files.write_json(self.folder / files.PATHS, self.settings.paths())
     planned = plan.guarantee(self.planned_rounds(plan))
-    print('\n'.join(report.plan_lines(description, planned, self.folder)), flush=True)
+    self._print('\n'.join(report.plan_lines(description, planned, self.folder)))
     task = self.released(task, plan, records, description)
     self.keep(task)
     with contexts.simulation(
@@ -174,9 +204,10 @@ class Experiment(abc.ABC):
       rounds = self.build_rounds(task, plan)
       if isinstance(rounds, rounds_lib.ChargedRounds):
         last = records_lib.ChargedRecords(records, self.kept_as.format)
-        rounds_lib.run_charged(rounds, plan, last, description.caveats)
+        rounds_lib.run_charged(rounds, plan, last, description.caveats, self.quiet)
       else:
-        last = rounds_lib.run(rounds, plan, records, description.caveats)
+        last = rounds_lib.run(rounds, plan, records, description.caveats,
+                              self.callbacks, self.quiet)
       outcome = self.outcome(task, plan, rounds, last)
     return self._finish(plan, records, description, outcome)
 
@@ -197,11 +228,25 @@ class Experiment(abc.ABC):
           f'output_dir={self.folder} holds a run of another program, '
           f'{recorded.get("family")}')
     then, now = recorded['settings'], self.settings.configuration()
+    differences = self.settings.differences(then)
+    self.earlier_rounds = recorded.get('earlier_rounds', ())
+    if self._adds_rounds(recorded):
+      differences = [name for name in differences if name not in _RESTATED]
+      self.earlier_rounds = (*self.earlier_rounds, then['rounds'])
     self._check_same(f'{name} ({then.get(name)!r} then, {now.get(name)!r} now)'
-                     for name in self.settings.differences(then))
+                     for name in differences)
     if taken_over := self.settings.taken_over(then):
       self.settings = self.settings.replace(**taken_over)
     return recorded
+
+  def _adds_rounds(self, recorded: Mapping[str, Any]) -> bool:
+    """Whether more rounds are asked for than an earlier start recorded."""
+    return self.takes_more_rounds and (
+        self.settings.rounds > recorded['settings'].get('rounds', math.inf))
+
+  def _print(self, text: str) -> None:
+    if not self.quiet:
+      print(text, flush=True)
 
   def _check_same(self, differences: Iterable[str]) -> None:
     """Raises ValueError if an earlier start recorded something else."""
@@ -213,11 +258,15 @@ class Experiment(abc.ABC):
               description: report.Description,
               outcome: report.Outcome) -> dict[str, Any]:
     """Writes summary, report, page and figures, and prints the report."""
-    guarantee = plan.guarantee_of(records.ledger)
+    guarantee = self.guarantee = plan.guarantee_of(records.ledger)
+    self.figures = tuple(outcome.figures)
+    if '' in outcome.trained:
+      self.weights = outcome.trained[''].arrays
+    planned = len(records.ledger.lines()) - records.preliminary
+    rounds = planned - records.unused
+    stopped = [_stopped(rounds, planned)] if records.unused else []
     caveats = report.ordered(
-        [*guarantee.caveats, *description.caveats, *outcome.caveats])
-    releases = len(records.ledger.lines())
-    rounds = releases - records.preliminary
+        [*guarantee.caveats, *stopped, *description.caveats, *outcome.caveats])
     summary = report.summary_of(
         self.family, guarantee, outcome, caveats, rounds=rounds,
         starts=records.starts, configuration=records.configuration_hash)
@@ -232,13 +281,25 @@ class Experiment(abc.ABC):
     files.write_atomically(self.folder / files.REPORT, text)
     # The numbers of this guarantee are those of the ledger.
     verdict = Verdict(
-        rounds=releases, problems=records.ledger.verify(), epsilon=summary['epsilon'],
+        rounds=len(records.ledger.lines()), problems=records.ledger.verify(),
+        epsilon=summary['epsilon'],
         epsilon_server=summary['epsilon_server'])
     pages.write(self.folder / files.PAGE, [pages.read(self.folder, verdict)])
-    sys.stdout.write('\n')
-    if self.settings.verbose:
-      sys.stdout.write(text)
-    else:
-      print('\n'.join(report.report_lines(
-          guarantee, outcome, caveats, self.folder, line)))
+    self._print('\n' + (text.rstrip('\n') if self.settings.verbose else '\n'.join(
+        report.report_lines(guarantee, outcome, caveats, self.folder, line))))
     return summary
+
+
+def _stopped(rounds: int, planned: int) -> caveats_lib.Caveat:
+  return caveats_lib.Caveat(
+      'stopped early', f'the run was stopped after round {rounds} of {planned}: '
+      f'epsilon is that of all {planned}, because the decision may follow from what '
+      'was released; what else it followed from, such as metrics on held-out examples, '
+      'is outside the guarantee')
+
+
+def _rounds_added(earlier: Sequence[int]) -> caveats_lib.Caveat:
+  return caveats_lib.Caveat(
+      'rounds added', f'rounds were added to a run that was planned for {earlier[-1]}: '
+      'epsilon is that of all rounds, and holds whether or not results decided on the '
+      'addition, as long as no more are added')

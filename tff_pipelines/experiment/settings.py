@@ -64,6 +64,8 @@ class Setting:
       are separated by commas.
     instead_of: Name of another field. Given both, it is an error.
     positional: Whether the arguments that are no flags are its values, a tuple.
+    named: Whether an object with a `name` may stand in the place of a text, from
+      Python. The configuration records the name.
   """
 
   name: str = ''
@@ -88,6 +90,7 @@ class Setting:
   repeated: bool = False
   instead_of: str | None = None
   positional: bool = False
+  named: bool = False
 
   def check(self, value: Any) -> None:
     """Raises ValueError, naming the setting, its value and the rule."""
@@ -108,6 +111,8 @@ class Setting:
     if self.kind is bool:
       if not isinstance(value, bool):
         raise ValueError(f'{name} must be true or false, found {value!r}')
+    elif self.named and hasattr(value, 'name'):
+      pass
     elif self.kind is str:
       if not isinstance(value, str) or not value:
         raise ValueError(f'{name} must be a non-empty text, found {value!r}')
@@ -317,7 +322,9 @@ class Settings:
 
 
 def _json(value: Any) -> Any:
-  return list(value) if isinstance(value, tuple) else value
+  if isinstance(value, tuple):
+    return list(value)
+  return getattr(value, 'name', value)
 
 
 def of_configuration(cls: type[Settings], recorded: Mapping[str, Any],
@@ -434,8 +441,9 @@ class TaskSettings(Settings):
   def _defaults(self) -> dict[str, Any]:
     """The defaults of the task for the fields that there are."""
     fields, defaults = declared(type(self)), self.defaults_by_task
+    task = self.task if isinstance(self.task, str) else None
     return {name: value
-            for name, value in defaults.get(self.task, defaults[None]).items()
+            for name, value in defaults.get(task, defaults[None]).items()
             if name in fields}
 
   def taken_over(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
@@ -447,9 +455,17 @@ class TaskSettings(Settings):
   def unused(self) -> Iterator[tuple[str, str]]:
     yield from super().unused()
     if self.task is not None:
+      options = self._options_of_task
       for name in self._options:
-        if name not in self.options_by_task[self.task]:
-          yield name, f'task={self.task}'
+        if options is not None and name not in options:
+          yield name, f'task={_json(self.task)}'
+
+  @property
+  def _options_of_task(self) -> Sequence[str] | None:
+    """The task's options; None if only the task knows them, when it is built."""
+    if not isinstance(self.task, str):
+      return ()
+    return self.options_by_task.get(self.task)
 
   @property
   def task_options(self) -> dict[str, Any]:

@@ -211,6 +211,7 @@ class FedAvgRounds(rounds_lib.Rounds):
     self._headline = task.model.headline
     self._validates = task_lib.VALIDATION in task.held_out
     self._results: dict[str, dict[str, float]] | None = None
+    self._results_are_latest = False
 
   def initial_state(self, resumed: bool) -> dict[str, Any]:
     state = {'process': self._process.initialize(), 'scheme': self._scheme.state()}
@@ -247,7 +248,9 @@ class FedAvgRounds(rounds_lib.Rounds):
               f'the model is not finite after round {index}, which counts but was not '
               'kept: lower --server_learning_rate or --client_learning_rate'))
     after = {**state, 'process': new, 'scheme': scheme.state()}
-    if index % self._rounds_per_evaluation == 0 or index == self.count:
+    self._results_are_latest = (
+        index % self._rounds_per_evaluation == 0 or index == self.count)
+    if self._results_are_latest:
       self._results = self._evaluator.evaluate(new['weights'])
       for name, values in self._results.items():
         metrics.update({f'{name}/{key}': value for key, value in values.items()})
@@ -270,7 +273,7 @@ class FedAvgRounds(rounds_lib.Rounds):
 
   def results(self, state: dict[str, Any]) -> dict[str, dict[str, float]]:
     """Metrics of `model` in a state that `step` returned last, or that was restored."""
-    if self._results is None or self._validates:
+    if self._validates or not self._results_are_latest:
       return self._evaluator.evaluate(self.model(state))
     return self._results
 

@@ -18,6 +18,7 @@ from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import calibration
 from tff_pipelines.accounting import combinators
+from tff_pipelines.accounting import decimals
 from tff_pipelines.accounting import mechanisms
 from tff_pipelines.accounting import noise_budget
 from tff_pipelines.accounting import preliminary
@@ -309,6 +310,26 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
       **{**_shared(FedAvgPlan, settings), 'mechanism': mechanism},
       recorded_noise=recorded['noise_multiplier'] if calibrated else None,
       preliminary=first, privacy_unit=privacy_unit)
+
+
+def check_more_rounds(plan: FedAvgPlan, before: int) -> None:
+  """Raises ValueError unless a plan may have more rounds than an earlier start's.
+
+  Rounds with the same event compose to any number. The noise stays as it was, so a
+  target that was met by fewer rounds must be given anew.
+
+  Args:
+    plan: Plan of all rounds, with the noise that was calibrated.
+    before: Number of rounds that were planned.
+  """
+  rounds, target = plan.mechanism.rounds, plan.target_epsilon
+  if not plan.scheme.same_every_round:
+    raise ValueError(f'rounds={rounds} can\'t be more than the {before} that were '
+                     f'planned: sampling={plan.mechanism.sampling} fixes their number')
+  if target is not None and (spent := plan.epsilon(rounds)) > target:
+    raise ValueError(
+        f'epsilon={target:g} was met by {before} rounds; {rounds} with the same noise '
+        f'cost {decimals.epsilon(spent)}: give an --epsilon that is at least this')
 
 
 def _shared(cls: type, settings: settings_lib.TrainSettings) -> dict[str, Any]:

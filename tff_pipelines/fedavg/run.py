@@ -14,6 +14,7 @@ from aggregators.client_sum import ClientSumFactory
 from aggregators.distributed_sum import DistributedSumFactory
 from aggregators.expected_mean import ExpectedMeanFactory
 from aggregators.plain_sum import PlainSumFactory
+from tasks import custom
 from tasks import registry
 from tasks.task import reader_in_graph
 from tasks.task import Serving
@@ -21,6 +22,7 @@ from tasks.task import Task
 from tasks.task import VALIDATION
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import models
+from tff_pipelines.experiment import records as records_lib
 from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.experiment import run as run_lib
 from tff_pipelines.experiment import settings as settings_lib
@@ -31,6 +33,7 @@ from tff_pipelines.fedavg import preliminary
 from tff_pipelines.fedavg import process as process_lib
 from tff_pipelines.fedavg import report
 from tff_pipelines.fedavg import validation
+from tff_pipelines.fedavg import warm_start
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.fedavg.settings import TrainSettings
 
@@ -121,23 +124,34 @@ class TrainExperiment(run_lib.Experiment):
   """Federated averaging of one of the registered tasks."""
 
   family = 'train'
+  takes_more_rounds = True
   settings: TrainSettings
+  _start: warm_start.WarmStart | None = None
   run_line = staticmethod(report.run_line)
 
   def folder_words(self) -> tuple[str, ...]:
-    return self.settings.task, self.settings.mechanism
+    task = self.settings.task
+    name = task.rpartition(':')[2] if isinstance(task, str) else task.name
+    return name, self.settings.mechanism
 
   def _task_options(self) -> dict[str, Any]:
     options = self.settings.task_options
-    if self.settings.resume:
+    if self.settings.resume and isinstance(self.settings.task, str):
       # The files that the run kept take the place of its first start's.
       for option, name in registry.KEPT_FILES.items():
         path = self.folder / name
-        if path.is_file() and option in registry.OPTIONS[self.settings.task]:
+        if path.is_file() and option in registry.OPTIONS.get(self.settings.task, ()):
           options[option] = str(path)
     return options
 
   def build_task(self) -> Task:
+    own = not isinstance(self.settings.task, str)
+    if self.settings.validation_path is not None and (
+        own or registry.is_own(self.settings.task)):
+      raise ValueError('validation_path is not used with a task of your own: give it a '
+                       f'held-out set named {VALIDATION!r} of public examples')
+    if own:
+      return custom.checked(self.settings.task.name, self.settings.task)
     options = self._task_options()
     return self._validated(registry.build(self.settings.task, **options), options)
 
@@ -162,19 +176,36 @@ class TrainExperiment(run_lib.Experiment):
     # What was released with noise encodes the set, and is not known at first.
     if VALIDATION in task.held_out and not (task.preliminary or task.noised_files):
       identity['validation_fingerprint'] = validation.fingerprint(task)
+    if isinstance(self.settings.task, str) and (
+        source := registry.source(self.settings.task)):
+      identity['task_source'] = source
+    if self.settings.warm_start is not None:
+      self._start = warm_start.read(self.settings.warm_start, task.model)
+    identity['warm_start'] = self._start and self._start.digest
     return identity
 
   def build_plan(self, task: Task, recorded) -> plan_lib.FedAvgPlan:
-    return plan_lib.build(
+    plan = plan_lib.build(
         self.settings, dimension=task.model.parameter_count(),
         population=len(task.train.client_ids), privacy_unit=task.privacy_unit,
         needed=task.preliminary, recorded=recorded)
+    if self.earlier_rounds:
+      plan_lib.check_more_rounds(plan, self.earlier_rounds[-1])
+      if self.settings.server_schedule != 'constant':
+        raise ValueError(
+            f'rounds={self.settings.rounds} can\'t be more than were planned: '
+            f'server_schedule={self.settings.server_schedule} depends on their number')
+      if records_lib.was_stopped(self.folder):
+        raise ValueError(f'output_dir={self.folder} holds a run that was stopped: no '
+                         'rounds can be added')
+    return plan
 
   def describe(self, task: Task, plan) -> report_lib.Description:
     description = report.describe(task, plan)
+    start = [] if self._start is None else [self._start.caveat]
     return dataclasses.replace(description, details=[
         report.rates_line(self.settings), *description.details],
-        caveats=[*description.caveats, *report.release_notes(task, plan)])
+        caveats=[*description.caveats, *start, *report.release_notes(task, plan)])
 
   def released(self, task: Task, plan, records, description) -> Task:
     if plan.preliminary is None:
@@ -198,8 +229,10 @@ class TrainExperiment(run_lib.Experiment):
 
   def build_rounds(self, task: Task, plan) -> loop.FedAvgRounds:
     settings = self.settings
+    initial = (task.model.initial_weights(settings.initial_weights_seed)
+               if self._start is None else self._start.weights)
     return build_rounds(
-        task, plan, task.model.initial_weights(settings.initial_weights_seed),
+        task, plan, initial,
         local=local_training.LocalConfig(
             learning_rate=settings.client_learning_rate,
             batch_size=settings.client_batch_size, epochs=settings.client_epochs,

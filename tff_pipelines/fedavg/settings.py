@@ -60,7 +60,8 @@ class DataSettings(settings.TaskSettings):
 
   task: str | None = _data('emnist', 'Task. tabular: tables. images: any size. '
       'text_classification: classes. emnist: characters. shakespeare: next character. '
-      'stackoverflow_word: next word. stackoverflow_tag: tags of posts.', choices=registry.TASKS, essential=True)
+      'stackoverflow_word: next word. stackoverflow_tag: tags of posts. '
+      'module:function: your own.', named=True, essential=True)
   model: str | None = _data(None, 'Model of the task.', choices=_MODELS,
       otherwise='the small one of the task')
   data_source: str | None = _data(None,
@@ -149,7 +150,9 @@ class DataSettings(settings.TaskSettings):
 
   def check(self) -> None:
     super().check()
-    if self.task is not None and self.model is not None:
+    own = self.task is not None and (
+        not isinstance(self.task, str) or registry.is_own(self.task))
+    if self.task is not None and not own and self.model is not None:
       models = registry.MODELS[self.task]
       if self.model not in models:
         raise ValueError(f'model must be one of {", ".join(models)} for '
@@ -241,6 +244,9 @@ class TrainSettings(settings.RunSettings, DataSettings):
       '--test_path: the run ends with the model of the lowest loss on them, instead of '
       'the last. Never data of people whom epsilon must protect.')
   initial_weights_seed: int = _training(0, 'Public seed of the initial weights.', low=0)
+  warm_start: str | None = _training(None, 'File of weights to start from: model.npz '
+      'of a run, or weights of Keras. The data that they were trained on are outside '
+      'the guarantee.', free=True, otherwise='initial weights')
 
   rounds_per_evaluation: int = _run(1, 'Rounds between evaluations.', low=1, free=True)
   clients_per_call: int | None = _run(None, 'Clients that a graph call trains in turn; '
@@ -272,6 +278,11 @@ class TrainSettings(settings.RunSettings, DataSettings):
     if self.server_optimizer != 'sgdm' and 'server_learning_rate' not in self.given:
       raise ValueError('server_learning_rate must be given with server_optimizer='
                        f'{self.server_optimizer}: its default is that of sgdm')
+
+  def unused(self):
+    yield from super().unused()
+    if self.warm_start is not None:
+      yield 'initial_weights_seed', 'warm_start'
 
   @property
   def preliminary_epsilon(self) -> float:

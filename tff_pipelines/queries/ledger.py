@@ -79,7 +79,7 @@ def answer(path: str | os.PathLike[str], *, delta: float | None = None,
       unsampled, deviation and (len(lines) + repeats) * deviation, delta, 'none')
   server = accountant_lib.epsilon(unsampled, left, accountant=accountant)
   notes += ideal
-  if any(line['outcome'] != 'released' for line in lines):
+  if any(line['outcome'] not in ('released', ledger_lib.UNUSED) for line in lines):
     server = math.inf
     notes.append(_SUPPRESSED)
   elif lines[-1]['event']['kind'] not in _CHARGED_FIRST:

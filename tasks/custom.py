@@ -1,0 +1,241 @@
+"""Tasks of one's own: found by 'module:function', and checked before they are run."""
+
+from collections.abc import Callable, Mapping
+import dataclasses
+import hashlib
+import importlib
+import inspect
+import pathlib
+import re
+from typing import Any
+
+import numpy as np
+
+from tasks import checks
+from tasks import task as task_lib
+from tasks.sources import records
+
+_NAME = re.compile(r'[A-Za-z_][\w.]*:[A-Za-z_]\w*', re.ASCII)
+
+
+def is_name(name: str) -> bool:
+  """Whether a name has the form 'module:function'."""
+  return _NAME.fullmatch(name) is not None
+
+
+def find(name: str) -> Callable[..., task_lib.Task]:
+  """The function that 'module:function' names.
+
+  Raises:
+    ValueError: If there is none, or the module can't be imported.
+  """
+  module_name, _, function_name = name.partition(':')
+  try:
+    module = importlib.import_module(module_name)
+  except ModuleNotFoundError as error:
+    if not error.name or not f'{module_name}.'.startswith(f'{error.name}.'):
+      raise ValueError(f'task={name}: {module_name} imports {error.name}, which there '
+                       'is not') from error
+    raise ValueError(f'task={name}: there is no module {error.name} in the current '
+                     'folder, nor among the installed ones') from None
+  except (ImportError, SyntaxError) as error:
+    raise ValueError(f'task={name}: {module_name} can\'t be imported: '
+                     f'{type(error).__name__}: {error}') from error
+  function = getattr(module, function_name, None)
+  if not callable(function):
+    raise ValueError(f'task={name}: {module_name} has no function {function_name}')
+  return function
+
+
+def source_of(name: str, function: Callable[..., Any]) -> dict[str, str]:
+  """The module of a task's function and the SHA-256 of its source, for a record.
+
+  Raises:
+    ValueError: If the source is not in a file.
+  """
+  try:
+    path = inspect.getsourcefile(inspect.unwrap(function))
+    content = pathlib.Path(path).read_bytes()
+  except (OSError, TypeError):
+    raise ValueError(f'task={name}: the source of its function must be a file, so that '
+                     'a run can record it') from None
+  return {'module': function.__module__, 'function': function.__qualname__,
+          'sha256': hashlib.sha256(content).hexdigest()}
+
+
+def build(name: str, function: Callable[..., Any], options: Mapping[str, Any],
+          known: frozenset[str]) -> task_lib.Task:
+  """Builds a task by a function of one's own, and checks it.
+
+  Args:
+    name: Name of the task, for messages.
+    function: Its keyword-only arguments of names in `known` are options.
+    options: Values of those that are given.
+    known: Names of all options of all tasks.
+
+  Raises:
+    ValueError: If an option is not one of its arguments, or the task is wrong.
+  """
+  try:
+    parameters = inspect.signature(function).parameters.values()
+  except (TypeError, ValueError):
+    parameters = ()
+  for parameter in parameters:
+    if parameter.default is not parameter.empty or parameter.kind in (
+        parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+      continue
+    if parameter.kind != parameter.KEYWORD_ONLY or parameter.name not in known:
+      raise ValueError(
+          f'task={name}: the argument {parameter.name} of its function must have a '
+          'default, or be keyword-only and have the name of a setting of the data')
+  names = [parameter.name for parameter in parameters
+           if parameter.kind == parameter.KEYWORD_ONLY and parameter.name in known]
+  required = [parameter.name for parameter in parameters
+              if parameter.name in names and parameter.default is parameter.empty]
+  given = checks.options(f'task {name}', options, names, required)
+  return checked(name, function(**given))
+
+
+def checked(name: str, built: Any) -> task_lib.Task:
+  """The task, whose clients are checked when they are read.
+
+  Raises:
+    ValueError: If something is wrong: one line, which names it.
+  """
+  try:
+    return _checked(built)
+  except ValueError as error:
+    raise ValueError(f'task={name}: {error}') from error
+
+
+def _checked(built: Any) -> task_lib.Task:
+  if not isinstance(built, task_lib.Task):
+    raise ValueError('its function must return a tasks.task.Task, found '
+                     f'{type(built).__name__}')
+  if not isinstance(built.model, task_lib.Model):
+    raise ValueError(f'model must be a Model, found {type(built.model).__name__}')
+  if not isinstance(built.privacy_unit, str) or not built.privacy_unit:
+    raise ValueError('privacy_unit must say what one client is, found '
+                     f'{built.privacy_unit!r}')
+  spec = _spec(built.train)
+  ids = list(built.train.client_ids)
+  if not ids or not all(isinstance(client, str) and client for client in ids):
+    raise ValueError('train.client_ids must be non-empty texts, at least one, found '
+                     f'{ids[:3]!r}')
+  if len(set(ids)) < len(ids):
+    raise ValueError('train.client_ids must differ from each other, found '
+                     f'{len(ids) - len(set(ids))} repeated')
+  train = CheckedSource(built.train, spec)
+  train.examples(ids[0])
+  if not built.held_out:
+    raise ValueError('held_out must have a set of examples, found none')
+  for name, examples in built.held_out.items():
+    check_examples(f'held_out {name!r}', examples, spec)
+    if not len(next(iter(examples.values()))):
+      raise ValueError(f'held_out {name!r} must have examples, found none')
+  _check_model(built.model, next(iter(built.held_out.values())))
+  return dataclasses.replace(built, train=train)
+
+
+class CheckedSource(records.Wrapping):
+  """A source whose clients are checked when they are read.
+
+  Implements tasks.task.ClientSource. Clients that graphs read are not checked: the
+  source that has such a reader answers for them.
+  """
+
+  def __init__(self, source: task_lib.ClientSource, spec: records.ElementSpec):
+    super().__init__(source)
+    self.element_spec = spec
+
+  def examples(self, client_id: str) -> dict[str, np.ndarray]:
+    """The examples of a client. Raises task.BadClientError."""
+    examples = self._source.examples(client_id)
+    try:
+      check_examples('examples', examples, self.element_spec)
+    except ValueError as error:
+      raise task_lib.BadClientError(f'{self.where(client_id)}: {error}') from error
+    return dict(examples)
+
+
+def _spec(source: Any) -> records.ElementSpec:
+  """The element spec of a source, in its usual form."""
+  for name in ('client_ids', 'element_spec', 'examples'):
+    if not hasattr(source, name):
+      raise ValueError(f'train must have {name}, as tasks.task.ClientSource says, '
+                       f'found {type(source).__name__}')
+  spec = source.element_spec
+  try:
+    result = {name: (np.dtype(dtype), tuple(map(int, shape)))
+              for name, (dtype, shape) in spec.items()}
+    if not result or not all(isinstance(name, str) for name in result):
+      raise TypeError
+  except (AttributeError, TypeError, ValueError):
+    raise ValueError('train.element_spec must map names of features to (NumPy dtype, '
+                     f'shape of one example), found {spec!r}') from None
+  for name, (dtype, _) in result.items():
+    if dtype.kind not in 'biuf':
+      raise ValueError(
+          f'train.element_spec: {name} must be of numbers, found {dtype}')
+  return result
+
+
+def check_examples(what: str, examples: Any, spec: records.ElementSpec) -> None:
+  """Raises ValueError unless examples are as a spec says, and finite."""
+  if not isinstance(examples, Mapping) or set(examples) != set(spec):
+    found = (sorted(examples) if isinstance(examples, Mapping)
+             else type(examples).__name__)
+    raise ValueError(f'{what} must have the features {sorted(spec)}, found {found}')
+  counts = set()
+  for name, (dtype, shape) in spec.items():
+    array = examples[name]
+    if not isinstance(array, np.ndarray) or array.dtype != dtype or (
+        array.ndim == 0 or array.shape[1:] != shape):
+      kind = (f'{array.dtype} {list(array.shape)}' if isinstance(array, np.ndarray)
+              else type(array).__name__)
+      sizes = ', '.join(map(str, ('examples', *shape)))
+      raise ValueError(
+          f'{what}: {name} must be an array of {dtype} [{sizes}], found {kind}')
+    if dtype.kind == 'f' and not np.all(np.isfinite(array)):
+      raise ValueError(f'{what}: {name} must be finite, found NaN or infinity')
+    counts.add(len(array))
+  if len(counts) > 1:
+    raise ValueError(f'{what} must be equally many of each feature, found '
+                     f'{sorted(counts)}')
+
+
+def _check_model(model: task_lib.Model, held_out: task_lib.Examples) -> None:
+  """Raises ValueError unless a model's functions give what their docstrings say."""
+  import tensorflow as tf  # pylint: disable=g-import-not-at-top
+  weights, again = model.initial_weights(0), model.initial_weights(0)
+  if not isinstance(weights, list) or not weights or not all(
+      isinstance(weight, np.ndarray) and weight.dtype == np.float32
+      for weight in weights):
+    kinds = sorted({str(getattr(weight, 'dtype', type(weight).__name__))
+                    for weight in weights}) if isinstance(weights, list) else (
+                        type(weights).__name__)
+    raise ValueError('model.initial_weights must give a list of float32 arrays, found '
+                     f'{kinds}')
+  if not all(np.all(np.isfinite(weight)) for weight in weights):
+    raise ValueError('model.initial_weights must be finite')
+  if len(again) != len(weights) or not all(map(np.array_equal, weights, again)):
+    raise ValueError('model.initial_weights must be the same for the same seed')
+  rows = np.zeros(2, np.int64)  # The first example, twice.
+  batch = {name: tf.constant(array[rows]) for name, array in held_out.items()}
+  tensors = [tf.constant(weight) for weight in weights]
+  loss = tf.convert_to_tensor(model.loss(tensors, batch, tf.constant([0, 1], tf.int64)))
+  if loss.dtype != tf.float32 or loss.shape != [2]:
+    raise ValueError(
+        'model.loss must be float32 [batch], a loss for each example; of 2 examples it '
+        f'is {loss.dtype.name} {loss.shape.as_list()}')
+  metrics = model.metrics(tensors, batch, tf.ones([2]))
+  for name in dict.fromkeys(('loss', model.headline)):
+    if not isinstance(metrics, Mapping) or name not in metrics:
+      raise ValueError(f'model.metrics must have {name!r}'
+                       f'{", the headline" if name != "loss" else ""}; found '
+                       f'{sorted(metrics)}')
+  for name, pair in metrics.items():
+    if not isinstance(pair, tuple) or len(pair) != 2 or any(
+        tf.convert_to_tensor(x).shape.rank for x in pair):
+      raise ValueError(
+          f'model.metrics: {name} must be a pair of scalars, sum and weight')

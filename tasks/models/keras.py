@@ -1,0 +1,336 @@
+"""Models from Keras, as pure functions of a list of weights.
+
+The network is built twice: as Keras builds it, for the initial weights and the checks;
+and in a graph whose variables are arguments (`template.py`), which is what clients
+train. There, layers draw random numbers, such as the masks of dropout, from the key of
+the client's step instead of Keras' own generators.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
+import functools
+import itertools
+from typing import Any, NoReturn
+
+import numpy as np
+import tensorflow as tf
+
+from tasks import task
+from tasks.models import layers
+from tasks.models import outputs as outputs_lib
+from tasks.models import template
+
+BuildFn = Callable[[], tf.keras.Model]
+
+_NORMALIZATION = 'use tf.keras.layers.GroupNormalization or LayerNormalization instead'
+
+
+def from_keras(build_fn: BuildFn, loss: Any, metrics: Sequence[Any] = (), *,
+               name: str = 'keras', headline: str | None = None,
+               class_names: Sequence[str] = ()) -> task.Model:
+  """Builds a model; see `task.Model.from_keras`."""
+  network = _Network(build_fn)
+  reading = outputs_lib.Reading(loss, metrics, headline, class_names)
+
+  def outputs(weights, batch, seed=None):
+    return network(weights, batch, seed)
+
+  return reading.as_model(
+      outputs, name=name, initial_weights=network.initial_weights,
+      weight_names=network.names, to_keras=network.to_keras)
+
+
+class _Random:
+  """The random numbers of a layer, drawn from the key of a step.
+
+  It has the methods by which Keras' layers draw. A layer that draws otherwise has a
+  generator that is state, and is refused for it.
+  """
+
+  def __init__(self, next_key: Callable[[], tf.Tensor]):
+    self.make_seed_for_stateless_op = next_key
+
+  def dropout(self, inputs, rate, noise_shape=None):
+    key = self.make_seed_for_stateless_op()
+    if noise_shape is None and inputs.dtype == tf.float32:
+      return layers.dropout(inputs, rate, key)
+    return tf.nn.experimental.stateless_dropout(
+        inputs, rate, key, rng_alg='philox', noise_shape=noise_shape)
+
+  def random_uniform(self, shape, minval=0.0, maxval=None, dtype=tf.float32, **_):
+    return tf.random.stateless_uniform(
+        shape, self.make_seed_for_stateless_op(), minval,
+        1.0 if maxval is None else maxval, dtype, alg='philox')
+
+  def random_normal(self, shape, mean=0.0, stddev=1.0, dtype=tf.float32, **_):
+    return tf.random.stateless_normal(
+        shape, self.make_seed_for_stateless_op(), mean, stddev, dtype, alg='philox')
+
+  def truncated_normal(self, shape, mean=0.0, stddev=1.0, dtype=tf.float32, **_):
+    return tf.random.stateless_truncated_normal(
+        shape, self.make_seed_for_stateless_op(), mean, stddev, dtype, alg='philox')
+
+
+class _Network:
+  """A Keras model as a function of its trainable weights.
+
+  Weights that are not trainable are constants.
+
+  Attributes:
+    names: Names of the weights.
+  """
+
+  def __init__(self, build_fn: BuildFn):
+    self._build_fn = build_fn
+    self._initial = functools.lru_cache(maxsize=2)(self._weights_of_seed)
+    model = self._built()
+    _refuse_layers(model)
+    self._input_names = list(model.input_names)
+    trainable, self._frozen = self._initial(0)
+    if any(weight.dtype != np.float32 for weight in trainable):
+      raise ValueError('build_fn must build a model of float32 weights, found '
+                       f'{sorted({str(weight.dtype) for weight in trainable})}')
+    if not trainable:
+      raise ValueError('build_fn must build a model with trainable weights, found none')
+    self._inference, self.names = self._traced(training=False)
+    self._training, _ = self._traced(training=True)
+    for name, *pair in zip(self.names, trainable, self._weights_of_seed(0)[0]):
+      if not np.array_equal(*pair):
+        raise ValueError(f'build_fn must give {name} the same initial values whenever '
+                         'it is called with one seed: give its initializer a seed')
+
+  def __call__(self, weights: task.Weights, batch: task.Examples,
+               seed: Any) -> outputs_lib.Outputs:
+    """The outputs; `seed` is a key of a step, None for inference."""
+    features = {name: x for name, x in batch.items() if name != 'y'}
+    if len(self._input_names) == 1 and len(features) == 1:
+      features = {self._input_names[0]: next(iter(features.values()))}
+    if missing := [name for name in self._input_names if name not in features]:
+      raise ValueError(f'the model has the inputs {", ".join(self._input_names)}, but '
+                       f'examples have no feature {missing[0]!r}')
+    called = self._inference if seed is None else self._training
+    arguments = {f'weight {i}': weight for i, weight in enumerate(weights)}
+    for name in self._input_names:
+      arguments[f'input {name}'] = _conformed(name, features[name], self._specs[name])
+    if seed is not None:
+      arguments['seed'] = seed
+    results = called(arguments)
+    return outputs_lib.Outputs(results['outputs'], results.get('mask'),
+                               results.get('penalty'))
+
+  def initial_weights(self, seed: int) -> list[np.ndarray]:
+    return [weight.copy() for weight in self._initial(seed)[0]]
+
+  def to_keras(self, weights: task.Weights) -> tf.keras.Model:
+    """A new model of `build_fn` with these weights."""
+    with _seeded(0):
+      model = self._built()
+    for variable, weight in zip(model.trainable_weights, weights, strict=True):
+      variable.assign(weight)
+    for variable, weight in zip(model.non_trainable_weights, self._frozen):
+      variable.assign(weight)
+    return model
+
+  def _built(self) -> tf.keras.Model:
+    model = self._build_fn()
+    if not isinstance(model, tf.keras.Model):
+      raise ValueError('build_fn must return a tf.keras.Model, found '
+                       f'{type(model).__name__}')
+    if not model.inputs or len(model.outputs or ()) != 1:
+      raise ValueError(
+          'build_fn must return a model that begins with tf.keras.Input and has one '
+          f'output, found {len(model.inputs or ())} inputs and '
+          f'{len(model.outputs or ())} outputs')
+    return model
+
+  def _weights_of_seed(self, seed: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """The trainable weights and the others, of a new model."""
+    with tf.init_scope(), _seeded(seed):
+      model = self._built()
+    return ([weight.numpy() for weight in model.trainable_weights],
+            [weight.numpy() for weight in model.non_trainable_weights])
+
+  def _traced(self, *, training: bool) -> tuple[template.Template, tuple[str, ...]]:
+    """The network in a graph of its own, and the names of its trainable weights."""
+    with template.graph() as graph:
+      slots, changes, seed = [], [], tf.compat.v1.placeholder(tf.int64, [2], 'step_key')
+      numbers = itertools.count()
+
+      def slot(_, **variable):
+        slots.append(_slot(graph, changes, **variable))
+        return slots[-1]
+
+      with tf.variable_creator_scope(slot), _in_one_line(changes):
+        model = self._built()
+      for layer in _layers(model):
+        if hasattr(layer, '_random_generator'):
+          layer._random_generator = _Random(  # pylint: disable=protected-access
+              lambda: layers.layer_seed(seed, next(numbers)))
+        if _halves(layer):
+          layer.call = _max_of_tiles
+      with tf.variable_creator_scope(slot), _in_one_line(changes):
+        self._specs = dict(zip(self._input_names, model.inputs))
+        inputs = {
+            f'input {name}': tf.compat.v1.placeholder(spec.dtype, [
+                None, *spec.shape[1:]]) for name, spec in self._specs.items()}
+        given = list(inputs.values())
+        outputs = model(given[0] if len(given) == 1 else dict(
+            zip(self._input_names, given)), training=training)
+        penalties = model.losses
+      weights, frozen = model.trainable_weights, model.non_trainable_weights
+      self._check_slots(slots, weights, frozen)
+      results = {'outputs': outputs}
+      if getattr(outputs, '_keras_mask', None) is not None:
+        results['mask'] = tf.cast(outputs._keras_mask, tf.float32)
+      arguments = {f'weight {i}': weight for i, weight in enumerate(weights)}
+      constants = list(zip(frozen, self._frozen))
+      if penalties and training:
+        results['penalty'] = _penalty(penalties, arguments, constants)
+      names = tuple(weight.op.name for weight in weights)
+      try:
+        called = template.Template(
+            {**arguments, **inputs, 'seed': seed}, results,
+            watched=tuple(arguments), constants=constants)
+      except template.StateError as error:
+        _refuse_operation(model, error)
+      if 'seed' in called.uses and not training:
+        raise ValueError(
+            'build_fn must build a model that draws no random numbers with '
+            'training=False')
+      return called, names
+
+  def _check_slots(self, slots, weights, frozen) -> None:
+    """Raises ValueError unless the weights are those of the model in Keras."""
+    for kind, found, known in (('trainable', weights, self._initial(0)[0]),
+                               ('frozen', frozen, self._frozen)):
+      shapes = [tuple(weight.shape) for weight in found]
+      if shapes != [weight.shape for weight in known] or not all(
+          any(weight is one for one in slots) for weight in found):
+        raise ValueError(
+            'build_fn must build a new model, and the same one, whenever it is called, '
+            'whose layers create weights by add_weight; '
+            f'its {kind} weights have the shapes {[w.shape for w in known]}, then '
+            f'{shapes}')
+
+
+def _slot(graph: tf.Graph, changes: list[str], **variable: Any) -> tf.Tensor:
+  """A placeholder where Keras wants a variable; `changes` gets what would change it."""
+  shape = variable.get('shape')
+  if shape is None:
+    value = variable['initial_value']
+    shape = tf.convert_to_tensor(value() if callable(value) else value).shape
+  name = variable.get('name') or 'weight'
+  placeholder = tf.compat.v1.placeholder(variable.get('dtype'), shape, name)
+  where = graph.get_name_scope() or 'the model'
+
+  def refuse(*_, **__):
+    changes.append(
+        f'layer {where!r} changes its weight {name!r} when it is called: state between '
+        f'batches is not supported; leave the layer out, or if it normalizes, '
+        f'{_NORMALIZATION}')
+    raise ValueError(changes[-1])
+
+  placeholder.assign = placeholder.assign_add = placeholder.assign_sub = refuse
+  return placeholder
+
+
+@contextlib.contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+  """Initializers of Keras without a seed have one that follows from `seed`."""
+  numbers = itertools.count()
+
+  def create(next_creator, **variable):
+    value = variable.get('initial_value')
+    if isinstance(value, functools.partial) and isinstance(
+        value.func, tf.keras.initializers.Initializer):
+      config = value.func.get_config()
+      if config.get('seed', 0) is None:
+        state = np.random.SeedSequence([seed, next(numbers)]).generate_state(1)
+        initializer = type(value.func).from_config(
+            {**config, 'seed': int(state[0] >> 1)})
+        variable['initial_value'] = functools.partial(
+            initializer, *value.args, **value.keywords)
+    return next_creator(**variable)
+
+  with tf.variable_creator_scope(create):
+    yield
+
+
+def _layers(model: tf.keras.Model) -> list[tf.keras.layers.Layer]:
+  """All layers, those inside others included."""
+  # pylint: disable-next=protected-access
+  return list(model._flatten_layers(include_self=False))
+
+
+def _halves(layer: tf.keras.layers.Layer) -> bool:
+  """Whether a layer is the maximum over tiles of 2 x 2."""
+  # pylint: disable-next=unidiomatic-typecheck
+  return type(layer) is tf.keras.layers.MaxPooling2D and (
+      layer.pool_size, layer.strides, layer.padding, layer.data_format) == (
+          (2, 2), (2, 2), 'valid', 'channels_last')
+
+
+@tf.autograph.experimental.do_not_convert
+def _max_of_tiles(inputs: tf.Tensor) -> tf.Tensor:
+  """The same values and gradients as Keras' layer, whose gradient takes far longer."""
+  return layers.max_pool(inputs, 2)
+
+
+@contextlib.contextmanager
+def _in_one_line(changes: list[str]) -> Iterator[None]:
+  """Raises ValueError for what goes wrong in a layer; Keras adds pages to messages."""
+  try:
+    yield
+  except (AttributeError, NotImplementedError, TypeError, ValueError) as error:
+    if changes:
+      raise ValueError(changes[0]) from None
+    reason = str(error).strip().split('\n')[0]
+    raise ValueError('build_fn must build a model whose layers are pure functions in a '
+                     f'graph: {type(error).__name__}: {reason}') from error
+
+
+def _conformed(name: str, x: Any, spec: Any) -> tf.Tensor:
+  """A feature as the model's input, with a channel if only that is missing."""
+  x, shape = tf.cast(x, spec.dtype), spec.shape
+  if x.shape.rank == shape.rank - 1 and shape[-1] == 1:
+    x = x[..., tf.newaxis]
+  if not x.shape[1:].is_compatible_with(shape[1:]):
+    raise ValueError(f'input {name} of the model must have the shape '
+                     f'{list(shape[1:])} per example, found {list(x.shape[1:])}')
+  return x
+
+
+def _refuse_layers(model: tf.keras.Model) -> None:
+  """Raises ValueError for a layer that keeps state between batches."""
+  for layer in _layers(model):
+    kind = type(layer).__name__
+    if 'BatchNormalization' in kind and layer.trainable:
+      raise ValueError(f'layer {layer.name!r} ({kind}) keeps means of earlier batches: '
+                       f'{_NORMALIZATION}')
+    if getattr(layer, 'stateful', False) and isinstance(layer, tf.keras.layers.RNN):
+      raise ValueError(f'layer {layer.name!r} ({kind}) keeps its state from batch to '
+                       'batch: use stateful=False instead')
+
+
+def _refuse_operation(model: tf.keras.Model, error: template.StateError) -> NoReturn:
+  """Raises ValueError that names the layer of an operation with state."""
+  scopes = error.operation.split('/')
+  kinds = {layer.name: type(layer).__name__ for layer in _layers(model)}
+  name = next((scope for scope in reversed(scopes) if scope in kinds), model.name)
+  raise ValueError(
+      f'layer {name!r} ({kinds.get(name, type(model).__name__)}) keeps state or draws '
+      f'from a generator of its own (operation {error.kind}), which clients can\'t '
+      'repeat: use a layer of Keras whose random numbers follow from the step, such as '
+      'Dropout, or do it where the task reads its data')
+
+
+def _penalty(penalties, arguments, constants) -> tf.Tensor:
+  """The sum of the regularizers of weights; ValueError if one is of activities."""
+  total = tf.add_n(penalties)
+  try:
+    template.Template(arguments, {'penalty': total}, watched=(), constants=constants)
+  except ValueError:
+    raise ValueError(
+        'activity_regularizer and add_loss depend on the whole batch: use '
+        'kernel_regularizer, or add the term to the loss of each example') from None
+  return total

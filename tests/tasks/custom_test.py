@@ -1,0 +1,116 @@
+"""Tasks of one's own are checked, and what is wrong is named in one line."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tasks import custom
+from tasks import task as task_lib
+from tests import tiny_task
+
+TASK = tiny_task.task()
+
+
+class _Source:
+  """A source whose parts can be changed."""
+
+  client_ids = TASK.train.client_ids
+  element_spec = TASK.train.element_spec
+
+  def __init__(self, **changes):
+    for name, value in changes.items():
+      setattr(self, name, value)
+
+  def examples(self, client_id):
+    return TASK.train.examples(client_id)
+
+
+def _examples(**changes):
+  return {**tiny_task.examples(5, 0), **changes}
+
+
+def _task(**changes):
+  return dataclasses.replace(TASK, **changes)
+
+
+def _model(**changes):
+  return _task(model=dataclasses.replace(TASK.model, **changes))
+
+
+def test_right_task_stays_as_it_is():
+  checked = custom.checked('tiny', TASK)
+  assert checked.model is TASK.model
+  assert checked.train.client_ids == TASK.train.client_ids
+  for client in TASK.train.client_ids:
+    for name, array in TASK.train.examples(client).items():
+      np.testing.assert_array_equal(checked.train.examples(client)[name], array)
+
+
+@pytest.mark.parametrize('wrong, message', [
+    (None, 'its function must return a tasks.task.Task, found NoneType'),
+    (_task(model='cnn'), 'model must be a Model, found str'),
+    (_task(privacy_unit=''), 'privacy_unit must say what one client is'),
+    (_task(train=[1, 2]), 'train must have client_ids, .* found list'),
+    (_task(train=_Source(client_ids=[])), 'train.client_ids must be non-empty texts'),
+    (_task(train=_Source(client_ids=['0', '1', '0'])), 'found 1 repeated'),
+    (_task(train=_Source(client_ids=[0, 1])), 'must be non-empty texts'),
+    (_task(train=_Source(element_spec={'x': (4,)})), 'train.element_spec must map'),
+    (_task(train=_Source(element_spec={'x': (object, ()), 'y': (np.int32, ())})),
+     'x must be of numbers'),
+    (_task(train=_Source(element_spec={'x': (np.float32, (5,)), 'y': (np.int32, ())})),
+     r"client '0': examples: x must be an array of float32 \[examples, 5\], found "
+     r'float32 \[5, 4\]'),
+    (_task(held_out={}), 'held_out must have a set of examples'),
+    (_task(held_out={'test': _examples(y=np.zeros(5))}),
+     "held_out 'test': y must be an array of int32"),
+    (_task(held_out={'test': {'x': np.zeros((5, 4), np.float32)}}), 'have the feat'),
+    (_task(held_out={'test': {key: x[:0] for key, x in _examples().items()}}),
+     "held_out 'test' must have examples, found none"),
+    (_task(held_out={'test': _examples(x=np.full((5, 4), np.inf, np.float32))}),
+     'x must be finite, found NaN or infinity'),
+    (_task(held_out={'test': _examples(y=np.zeros(3, np.int32))}), 'equally many'),
+    (_model(initial_weights=lambda seed: [np.zeros(3)]), 'arrays, found .*float64'),
+    (_model(initial_weights=lambda seed: None), 'float32 arrays, found NoneType'),
+    (_model(initial_weights=lambda seed: [np.full(3, np.nan, np.float32)]), 'finite'),
+    (_model(initial_weights=lambda seed: [np.random.rand(3).astype(np.float32)]),
+     'must be the same for the same seed'),
+    (_model(loss=lambda *_: tf.constant(1.0)),
+     r'model.loss must be float32 \[batch\], .* of 2 examples it is float32 \[\]'),
+    (_model(metrics=lambda *_: {'accuracy': (tf.constant(1.0), tf.constant(1.0))}),
+     "model.metrics must have 'loss'"),
+    (_model(headline='recall'), "must have 'recall', the headline"),
+    (_model(metrics=lambda *_: {'loss': 1.0, 'accuracy': 1.0}),
+     'model.metrics: loss must be a pair of scalars'),
+])
+def test_wrong_task_is_one_line(wrong, message):
+  with pytest.raises(ValueError, match=f'^task=mine: .*{message}') as raised:
+    custom.checked('mine', wrong)
+  assert '\n' not in str(raised.value)
+
+
+def test_bad_client_is_named_when_it_is_read():
+  class Source(_Source):
+
+    def examples(self, client_id):
+      examples = TASK.train.examples(client_id)
+      return examples if client_id != '3' else _examples(
+          x=np.full((5, 4), np.nan, np.float32))
+
+  checked = custom.checked('mine', _task(train=Source()))
+  checked.train.examples('2')
+  with pytest.raises(task_lib.BadClientError, match="client '3': examples: x must"):
+    checked.train.examples('3')
+
+
+@pytest.mark.parametrize('function, options, message', [
+    (lambda clients: None, {}, 'the argument clients of its function must have a def'),
+    (lambda *, no_setting: None, {}, 'the argument no_setting of its function'),
+    (lambda *, num_clients: None, {}, 'task mine needs num_clients'),
+    (lambda *, num_clients=1: None, {'data_path': 'x'},
+     'task mine does not use data_path; its options are num_clients'),
+])
+def test_options_are_the_keywords_of_the_function(function, options, message):
+  with pytest.raises(ValueError, match=message):
+    custom.build('mine', function, options, frozenset({'num_clients', 'data_path'}))

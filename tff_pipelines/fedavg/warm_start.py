@@ -1,0 +1,84 @@
+"""Weights that training starts from, read from a file."""
+
+import dataclasses
+import hashlib
+import os
+import pathlib
+import zipfile
+
+import numpy as np
+
+from tasks.task import Model
+from tff_pipelines.accounting import caveats
+from tff_pipelines.experiment import files
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WarmStart:
+  """The weights of a file.
+
+  Attributes:
+    weights: Float32 arrays, in the order of the model.
+    digest: SHA-256 of the weights.
+  """
+
+  weights: list[np.ndarray]
+  digest: str
+
+  @property
+  def caveat(self) -> caveats.Caveat:
+    """The limit of the guarantee that follows from it."""
+    return caveats.Caveat(
+        'warm start outside the guarantee',
+        'training starts from the weights of a file: what they tell of the data that '
+        'they were trained on is outside this guarantee; if those are of the same '
+        'people, what both runs cost adds up')
+
+
+def read(path: str | os.PathLike[str], model: Model) -> WarmStart:
+  """Reads the weights of a model.
+
+  Args:
+    path: An .npz file of arrays, by the names of the model's weights or in their
+      order; or, for a model from Keras, a file of Keras' weights.
+    model: The model.
+
+  Raises:
+    ValueError: If the file does not fit the model, or holds NaN or infinity.
+  """
+  if not os.path.isfile(path):
+    raise ValueError(f'warm_start={path} must be a file, found none')
+  initial = model.initial_weights(0)
+  if pathlib.Path(path).suffix == '.npz':
+    arrays = files.read_arrays(pathlib.Path(path))
+    if set(model.weight_names) == arrays.keys():
+      weights = [arrays[name] for name in model.weight_names]
+    else:
+      weights = list(arrays.values())
+  else:
+    weights = _of_keras(path, model, initial)
+  shapes = [list(weight.shape) for weight in initial]
+  if [list(weight.shape) for weight in weights] != shapes:
+    raise ValueError(f'warm_start={path} must have weights of the shapes {shapes}, '
+                     f'found {[list(weight.shape) for weight in weights]}')
+  if any(weight.dtype != np.float32 or not np.all(np.isfinite(weight))
+         for weight in weights):
+    raise ValueError(f'warm_start={path} must have finite weights of float32')
+  digest = hashlib.sha256(b''.join(
+      np.ascontiguousarray(weight).tobytes() for weight in weights))
+  return WarmStart(weights=weights, digest=digest.hexdigest())
+
+
+def _of_keras(path, model: Model, initial: list[np.ndarray]) -> list[np.ndarray]:
+  if model.to_keras is None:
+    raise ValueError(f'warm_start={path} must be an .npz file for a model that is not '
+                     'from Keras')
+  network = model.to_keras(initial)
+  try:
+    network.load_weights(path)
+  except (OSError, ValueError, KeyError, NotImplementedError, ImportError,
+          zipfile.BadZipFile) as error:
+    reason = str(error).strip().split('\n')[0]
+    raise ValueError(f'warm_start={path} must have the weights of this model: '
+                     f'{reason}') from error
+  return [weight.numpy() for weight in network.trainable_weights]
