@@ -30,7 +30,7 @@ from tff_pipelines.simulation import contexts
 
 _VERSION = 2
 # Settings that may change with the number of rounds: it and the target that it costs.
-_RESTATED = ('rounds', 'epsilon')
+_RESTATED = frozenset({'rounds', 'epsilon'})
 
 
 class Experiment(abc.ABC):
@@ -230,8 +230,8 @@ class Experiment(abc.ABC):
     then, now = recorded['settings'], self.settings.configuration()
     differences = self.settings.differences(then)
     self.earlier_rounds = recorded.get('earlier_rounds', ())
-    if self._adds_rounds(recorded):
-      differences = [name for name in differences if name not in _RESTATED]
+    if self._adds_rounds(recorded) and _RESTATED.issuperset(differences):
+      differences = []
       self.earlier_rounds = (*self.earlier_rounds, then['rounds'])
     self._check_same(f'{name} ({then.get(name)!r} then, {now.get(name)!r} now)'
                      for name in differences)
