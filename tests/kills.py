@@ -2,7 +2,8 @@
 
   python -m tests.kills [--family=NAME ...] [--kills=50] [--seed=0] [--quick]
 
-A run starts anew in its folder until it ends, and then its folder must hold what an
+Each kill hits a moment that the run in its folder had not come to, or soon after. A
+run is started again until it ends, and then its folder must hold what an
 uninterrupted run left in another: the same state to the last bit, metrics, summary and
 an intact ledger; no worker may outlive its program. `--quick` kills each family's
 program once at each of its chosen moments.
@@ -196,14 +197,18 @@ def starts(folder: pathlib.Path) -> int:
   return path.read_text(encoding='utf-8').count('\n') if path.exists() else 0
 
 
-def _kill(family: Family, launcher, folder, number: int, moment: int,
+def _kill(family: Family, launcher, folder, number: int, moment: int | None,
           delay: float) -> bool:
-  """Starts a run and kills it; whether it had not ended before."""
+  """Starts a run and kills it; whether it had not ended before.
+
+  Without a moment it is not killed.
+  """
   run = family.start(launcher, folder, number)
   # A run killed at the first moment may not have noted its start.
-  minimum = starts(folder) + (moment > 0)
+  minimum = starts(folder) + (moment != 0)
   wait_until(lambda: run.poll() is not None or (
-      starts(folder) >= minimum and family.moments[moment](folder)))
+      moment is not None and starts(folder) >= minimum
+      and family.moments[moment](folder)))
   time.sleep(delay)
   run.kill()
   assert run.code in (0, -9), run.stderr
@@ -257,8 +262,11 @@ def prove(name: str, launcher: launcher_lib.Launcher, base: pathlib.Path, *,
   finished, done, number = 0, 0, 0
   while done < (len(plan) if kills is None else kills):
     folder = base / f'run_{finished}'
+    # Moments that are past would kill each start at its beginning.
+    ahead = [i for i, moment in enumerate(family.moments)
+             if not (folder.exists() and moment(folder))]
     moment, delay = (plan[done] if kills is None else
-                     (rng.randrange(len(family.moments)), rng.uniform(0, 0.5)))
+                     (rng.choice(ahead or [None]), rng.uniform(0, 0.5)))
     was_killed = _kill(family, launcher, folder, number, moment, delay)
     done += was_killed or kills is None  # Under load a run may end before its kill.
     number += 1
