@@ -34,6 +34,29 @@ def test_a_run_done_elsewhere_is_accounted_for(capsys):
   assert guarantee.epsilon <= first < twice < 2 * first
 
 
+@pytest.mark.slow
+def test_a_keras_model_of_ones_own_is_trained():
+  result = importlib.import_module('examples.own_keras_model').main(rounds=3)
+  assert len(result.metrics) == 3 and 7.9 < result.guarantee.epsilon <= 8
+  assert [w.shape for w in result.weights.values()] == [
+      (3, 3, 1, 8), (8,), (288, 10), (10,)]
+
+
+@pytest.mark.slow
+def test_a_table_of_ones_own_is_learnt():
+  result = importlib.import_module('examples.own_table').main(rounds=12)
+  assert 3.9 < result.guarantee.epsilon <= 4
+  (metrics,) = result.summary['held_out'].values()
+  assert metrics['mae'] < 9  # 9.6 is that of the best constant.
+
+
+@pytest.mark.slow
+def test_a_model_is_published_with_its_statement(capsys):
+  statement = importlib.import_module('examples.publish_a_model').main(rounds=2)
+  assert statement['private'] is True and statement['epsilon'] <= 8
+  assert 'class of an empty image' in capsys.readouterr().out
+
+
 def _snippets(name: str) -> list[str]:
   text = (modules.ROOT / name).read_text(encoding='utf-8')
   return re.findall(r'^```python\n(.*?)^```', text, flags=re.MULTILINE | re.DOTALL)
