@@ -1,16 +1,18 @@
 # Two commands, each complete on a fresh machine with Python 3.11:
 #   make train [ARGS="--flag=value ..."]   sets up, trains on embedded data
 #   make test  [ARGS="pytest arguments"]   sets up, runs the tests
-# And: make check (the tests that are not marked slow), make figures, make results-voting, results-fedmd, results-ldp (see below).
+# And: make check (the tests that are not marked slow), make site (the documents, into site/), make figures, make results-voting, results-fedmd, results-ldp (see below).
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 RUN := $(VENV)/bin/python
 # A file's tests share contexts, so they stay in one process.
 PARALLEL ?= --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
+DOCS := .venv-docs
 READY := $(VENV)/.ready-$(shell sha256sum requirements.txt | cut -c1-16)
+DOCS_READY := $(DOCS)/.ready-$(shell sha256sum requirements-docs.txt | cut -c1-16)
 
-.PHONY: train test check figures results-voting results-fedmd results-ldp lock clean setup
+.PHONY: train test check figures results-voting results-fedmd results-ldp lock clean setup site
 
 train: $(READY)
 	@$(RUN) -m tff_pipelines.train $(ARGS)
@@ -39,6 +41,17 @@ results-voting results-fedmd results-ldp: results-%: $(READY)
 	@test -n "$(DATA_DIR)" || { echo "DATA_DIR must name the folder of the data files" >&2; exit 2; }
 	@$(RUN) -m benchmarks.results_$* --data_dir="$(DATA_DIR)" $(ARGS)
 
+# The documents. Its environment has nothing of TensorFlow: the API is read from source.
+site: $(DOCS_READY)
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --strict --clean
+	@echo site/index.html
+
+$(DOCS_READY): requirements-docs.txt
+	@test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary :all: -r requirements-docs.txt
+	@rm -f $(DOCS)/.ready-*
+	@touch $@
+
 setup: $(READY)
 
 # Versions and hashes are in requirements.txt, complete; nothing is resolved.
@@ -54,4 +67,4 @@ lock:
 	uv pip compile requirements.in --override requirements-overrides.txt --generate-hashes --python-version 3.11 --python-platform x86_64-manylinux_2_31 --only-binary :all: --no-header --upgrade -o requirements.txt
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .hypothesis
+	rm -rf $(VENV) $(DOCS) site build *.egg-info .pytest_cache .hypothesis
