@@ -1,0 +1,72 @@
+"""The tutorial, its notebook, and the snippets of the guides run as they are."""
+
+import json
+import re
+import shlex
+
+import pytest
+
+from tests.docs import pages
+from tests.programs import in_process
+
+GUIDES = ('composing.md', 'migrating.md', 'tutorial.md')
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+  """An empty folder, which the modules of a page are imported from."""
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.syspath_prepend(tmp_path)
+  return tmp_path
+
+
+def _run(blocks, folder):
+  """Runs blocks in order: Python in one namespace, commands as programs.
+
+  A block whose first line is a comment with a file's name is that file.
+  """
+  namespace = {'__name__': 'pasted'}
+  for block in blocks:
+    name = re.match(r'# (\w+\.py)\n', block.text)
+    if name:
+      (folder / name[1]).write_text(block.text, encoding='utf-8')
+    elif block.language == 'python':
+      code = compile(block.text, 'snippet', 'exec')
+      exec(code, namespace)  # pylint: disable=exec-used
+    elif not block.language:
+      for module, *arguments in pages.commands(f'```\n{block.text}```\n'):
+        finished = in_process.run(module, *arguments, folder=folder)
+        assert not finished.code, (module, finished.stderr)
+  return namespace
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', GUIDES)
+def test_a_guide_runs_from_top_to_bottom(name, here, shared_context):
+  del shared_context  # Guides share what is compiled.
+  blocks = pages.blocks((pages.DOCS / name).read_text(encoding='utf-8'))
+  if name == 'migrating.md':  # Its commands are of full size.
+    blocks = [block for block in blocks if block.language]
+  _run(blocks, here)
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_from_top_to_bottom(here, shared_context, capsys):
+  del shared_context
+  notebook = json.loads(
+      (pages.ROOT / 'examples' / 'tutorial.ipynb').read_text(encoding='utf-8'))
+  assert notebook['nbformat'] == 4
+  cells = [''.join(cell['source']) for cell in notebook['cells']
+           if cell['cell_type'] == 'code']
+  assert not any(cell.get('outputs') for cell in notebook['cells'])
+  namespace = _run([pages.Block('python', cell + '\n') for cell in cells], here)
+  assert 0 < namespace['result'].summary['epsilon'] <= 2
+  assert 'epsilon' in capsys.readouterr().out
+
+
+def test_blocks_with_a_name_become_files_and_commands_are_split():
+  page = '```python\n# a.py\nx = 1\n```\n```\npython -m a.b --c="d e"  # f\n```\n'
+  first, second = pages.blocks(page)
+  assert (first.language, first.text) == ('python', '# a.py\nx = 1\n')
+  assert list(pages.commands(page)) == [shlex.split('a.b "--c=d e"')]
+  assert second.language == ''
