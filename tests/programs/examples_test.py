@@ -37,7 +37,7 @@ def test_a_run_done_elsewhere_is_accounted_for(capsys):
 @pytest.mark.slow
 def test_a_keras_model_of_ones_own_is_trained():
   result = importlib.import_module('examples.own_keras_model').main(rounds=3)
-  assert len(result.metrics) == 3 and 7.9 < result.guarantee.epsilon <= 8
+  assert len(result.metrics) == 3 and 7.9 < result.guarantee.outsiders.epsilon <= 8
   assert [w.shape for w in result.weights.values()] == [
       (3, 3, 1, 8), (8,), (288, 10), (10,)]
 
@@ -45,7 +45,7 @@ def test_a_keras_model_of_ones_own_is_trained():
 @pytest.mark.slow
 def test_a_table_of_ones_own_is_learnt():
   result = importlib.import_module('examples.own_table').main(rounds=12)
-  assert 3.9 < result.guarantee.epsilon <= 4
+  assert 3.9 < result.guarantee.outsiders.epsilon <= 4
   (metrics,) = result.summary['held_out'].values()
   assert metrics['mae'] < 9  # 9.6 is that of the best constant.
 
