@@ -264,6 +264,8 @@ class TrainSettings(settings.RunSettings, DataSettings):
     if self.vocabulary != registry.PRIVATE_COUNTS:
       for name in ('vocabulary_epsilon', 'words_per_client'):
         yield name, f'vocabulary={self.vocabulary}'
+    if self.warm_start is not None:
+      yield 'initial_weights_seed', 'warm_start'
 
   def check(self) -> None:
     super().check()
@@ -278,11 +280,6 @@ class TrainSettings(settings.RunSettings, DataSettings):
     if self.server_optimizer != 'sgdm' and 'server_learning_rate' not in self.given:
       raise ValueError('server_learning_rate must be given with server_optimizer='
                        f'{self.server_optimizer}: its default is that of sgdm')
-
-  def unused(self):
-    yield from super().unused()
-    if self.warm_start is not None:
-      yield 'initial_weights_seed', 'warm_start'
 
   @property
   def preliminary_epsilon(self) -> float:
