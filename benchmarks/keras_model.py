@@ -22,6 +22,7 @@ from tasks import task as task_lib
 from tasks.models import classifiers
 from tff_pipelines.fedavg import local_training
 from tff_pipelines.fedavg import process as process_lib
+from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.simulation import contexts
 
 CLASSES, BATCH, SEED = 10, 20, 0
@@ -66,7 +67,7 @@ class Round:
             learning_rate=0.05, batch_size=BATCH, epochs=1)),
         {'x': (np.uint8, (28, 28)), 'y': (np.int32, ())}, initial_weights=initial,
         sum_factory=PlainSumFactory(simulation_seed=SEED), expected_cohort_size=clients,
-        server_learning_rate=1.0, server_momentum=0.0)
+        server=ServerConfig(learning_rate=1.0))
     self._initial = self._process.initialize()
 
   def __call__(self) -> list[np.ndarray]:

@@ -132,6 +132,7 @@ def to_float(x: Any) -> tf.Tensor:
       [batch, height, width, 1], and those with channels keep them; vectors [batch, d]
       stay vectors.
   """
+  x = tf.convert_to_tensor(x)
   channels = ... if x.shape.rank in (2, 4) else (..., tf.newaxis)
   if x.dtype == tf.uint8:
     # In the graph, so that images travel as bytes.

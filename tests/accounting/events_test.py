@@ -51,6 +51,11 @@ LEAVES = [
         queries_after=14),
     events.PostProcessing(),
     events.NoPrivacy(),
+    events.PreliminaryRelease(
+        l2_sensitivity=4.0, noise_variance=900.0, dimension=50, items=16,
+        threshold=200),
+    events.PreliminaryRelease(
+        l2_sensitivity=4.0, noise_variance=900.0, dimension=50),
 ]
 COMBINED = [
     events.PoissonSampled(event=SKELLAM, sampling_rate=0.05),
