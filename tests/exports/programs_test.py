@@ -14,6 +14,7 @@ from pyarrow import parquet
 import pytest
 
 from tests.tasks.sources import populations
+from tff_pipelines.accounting import ledger as ledger_lib
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import models
 from tff_pipelines.exports import statement
@@ -214,6 +215,18 @@ def test_resuming_a_finished_run_writes_its_model_again(programs, trained, tmp_p
   assert list(kept) == list(again)
   for name in kept:
     np.testing.assert_array_equal(kept[name], again[name])
+
+
+def test_run_that_was_stopped_is_finished(programs, trained, tmp_path):
+  folder = tmp_path / 'run'
+  shutil.copytree(trained[1], folder)
+  ledger = ledger_lib.Ledger(folder / files.LEDGER)
+  ledger.append_line(ledger.next_line(
+      ledger.event(), outcome=ledger_lib.UNUSED,
+      configuration_hash=ledger.lines()[0]['configuration']))
+  done = programs.run(EXPORT, f'--run={folder}', '--format=npz',
+                      f'--output_dir={tmp_path / "export"}')
+  assert done.code == 0, done.stderr
 
 
 def test_a_run_whose_data_are_gone_still_serves(programs, trained, tmp_path):

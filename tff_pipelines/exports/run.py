@@ -86,7 +86,8 @@ class FinishedRun:
     experiment = self.experiment
     task = experiment.build_task()
     recorded = files.read_configuration(self.folder)['identity']
-    if experiment.identity(task) != recorded:
+    if any(recorded.get(name, value) != value
+           for name, value in experiment.identity(task).items()):
       raise ValueError(f'the data are not those of the run in {self.folder}: '
                        'give --data_path to evaluate on other data')
     if self.party is None and experiment.family == _OF_PARTIES:
@@ -145,8 +146,10 @@ def _summary(folder: pathlib.Path, configuration: dict[str, Any]) -> dict[str, A
   if problems := ledger.verify():
     raise ValueError(f'{ledger.path}: the chain does not hold: {problems[0]}')
   lines = ledger.lines()
+  # Rounds of a run that was stopped are charged, but were not run.
+  done = sum(line['outcome'] != ledger_lib.UNUSED for line in lines)
   if (summary['configuration'] != files.configuration_hash(configuration)
-      or summary['rounds'] != len(lines) - preliminary.count(lines)):
+      or summary['rounds'] != done - preliminary.count(lines)):
     raise ValueError(f'run={folder} is not finished: its summary is not that of the '
                      'rounds in the ledger; continue it with --resume')
   return summary

@@ -15,7 +15,6 @@ from tff_pipelines.accounting import decimals
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.experiment import rounds as rounds_lib
-from tff_pipelines.experiment import run as run_lib
 from tff_pipelines.fedavg import report as fedavg_report
 from tff_pipelines.learning import adam
 from tff_pipelines.simulation import contexts
@@ -273,12 +272,3 @@ def vote(settings: VoteSettings) -> dict[str, Any]:
     The summary, as it is written to summary.json.
   """
   return experiment(settings).run()
-
-
-def experiment(settings: VoteSettings) -> run_lib.Experiment:
-  """The experiment of these settings, a baseline's too."""
-  if settings.is_vote:
-    return VoteExperiment(settings)
-  if settings.algorithm == 'dp_fedsgd':
-    return baselines.FedSgdExperiment(settings)
-  return baselines.AveragingExperiment(settings)
