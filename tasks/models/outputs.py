@@ -22,7 +22,7 @@ _LABELS = {
 
 
 class Outputs(NamedTuple):
-  """What a network computes of a batch.
+  """Outputs of a network for a batch.
 
   Attributes:
     values: float32 [batch, ...].

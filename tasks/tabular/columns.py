@@ -301,7 +301,7 @@ def choose(known: Mapping[str, Column], *, label_field: str,
   """Chooses the columns of a task.
 
   Args:
-    known: What is publicly known of columns.
+    known: Public knowledge of columns.
     label_field: Name of the label.
     feature_fields: Names of the features; None for all other known columns.
     classes: Classes of the label; empty for what is known of it.

@@ -359,14 +359,19 @@ class Posts:
         totals.update((kind, key) for key in most_frequent(counts, most[kind]))
     return totals
 
-  def _by_client(self) -> Iterator[dict[str, collections.Counter[str]]]:
-    """Yields how often each training client has each of its words and labels."""
+  def _training_records(self) -> Iterator[records.RawExamples]:
+    """Yields the records that each training client trains on; skips bad clients."""
     for client in self.data.population.client_ids:
       try:
         raw, _ = self.data.split(self.data.population.examples(client))
       except task.BadClientError as error:
         self.data.skips.client(client, error)
         continue
+      yield raw
+
+  def _by_client(self) -> Iterator[dict[str, collections.Counter[str]]]:
+    """Yields how often each training client has each of its words and labels."""
+    for raw in self._training_records():
       yield {
           'word': collections.Counter(
               word for text in (*raw['text'], *raw.get('title', ()))
@@ -400,12 +405,7 @@ class Posts:
     # Not by occurrences: one client adds at most 1 to each count.
     words, labels = collections.Counter(), collections.Counter()
     labelled, with_label = 0, collections.Counter()  # Records.
-    for client in self.data.population.client_ids:
-      try:
-        raw, _ = self.data.split(self.data.population.examples(client))
-      except task.BadClientError as error:
-        self.data.skips.client(client, error)
-        continue
+    for raw in self._training_records():
       words.update({
           word for text in (*raw['text'], *raw.get('title', ()))
           for sentence in self.sentences(text) for word in sentence.split(' ')})

@@ -1,4 +1,4 @@
-"""What a page takes from the folder of a run."""
+"""Contents that a page takes from the folder of a run."""
 
 import json
 

@@ -7,7 +7,7 @@ _VOID = {'meta', 'br', 'hr', 'img', 'input', 'link'}
 
 
 class Page(html.parser.HTMLParser):
-  """What a page has.
+  """Contents of a page.
 
   Attributes:
     count: Tag -> number of elements.

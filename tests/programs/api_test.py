@@ -36,7 +36,7 @@ def _calibrated(folder, **changes):
 
 @pytest.fixture(scope='module', autouse=True)
 def _traced_once():
-  """What is slow is to trace a process, so runs with the same settings share one."""
+  """Runs with the same settings share a process, since tracing one is slow."""
   traced, build = {}, run.TrainExperiment.build_rounds
 
   def shared(self, task, plan):

@@ -165,8 +165,8 @@ def planned(*, l2_sensitivity: float, dimension: int, items: int, epsilon: float
     l2_sensitivity: As in `PreliminaryRelease`.
     dimension: As there.
     items: As there.
-    epsilon: Of this release alone, at delta.
-    delta: Of the run; keys of a single client take FAILURE_FRACTION of it.
+    epsilon: Epsilon of this release alone, at delta.
+    delta: Delta of the run; keys of a single client take FAILURE_FRACTION of it.
     replace_one_of: Number of clients, to state it for a replaced client; None for
       zero-out.
 

@@ -63,7 +63,7 @@ class FinishedRun:
     return trained
 
   def serving(self, trained: models.Trained) -> Serving:
-    """What using the model takes. Raises ValueError if the weights are of another."""
+    """Returns what the model is used with. Raises ValueError if the weights are of another."""
     serving = self.experiment.serving(trained)
     expected = serving.model.named(serving.model.initial_weights(0))
     shapes = lambda arrays: [(name, array.shape) for name, array in arrays.items()]

@@ -31,7 +31,7 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Verdict:
-  """What the ledger of a run proves.
+  """Result of checking the ledger of a run.
 
   Attributes:
     rounds: Number of its releases.

@@ -164,7 +164,8 @@ def answer_votes(settings: settings_lib.AccountSettings) -> VotesAnswer:
         epsilon=together,
         epsilon_server=None if independent.epsilon_server is None else together,
         epsilon_released=voting.epsilon_of_cost(cost, order, settings.delta),
-        order=order, accountant='rdp', warnings=[_ESTIMATE, _ONCE, _FLOATING_POINT, *independent.warnings])
+        order=order, accountant='rdp',
+        warnings=[_ESTIMATE, _ONCE, _FLOATING_POINT, *independent.warnings])
   else:
     epsilon = voting.data_dependent_epsilon(event, votes, settings.delta)
     if independent.epsilon is not None:
