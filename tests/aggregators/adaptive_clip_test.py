@@ -269,6 +269,7 @@ def test_settings_out_of_range_are_named(settings, message):
     AdaptiveClipParams(**{'count_stddev': 1.0, **settings})
 
 
+@pytest.mark.slow
 def test_two_workers_give_the_clip_and_the_sum_of_one(two_workers):
   process = _process(_factory(_params(noise_multiplier=1.0), 2.0, seed=5))
   values = [collections.OrderedDict(value=v, key=np.array([i, 9], np.int64))

@@ -103,6 +103,7 @@ def test_error_has_the_predicted_variance_and_mean_zero(in_process, changes):
   assert np.all(np.abs(along) <= 5 * variance**0.5)
 
 
+@pytest.mark.slow
 def test_error_of_several_workers_has_the_same_variance(two_workers):
   params = _params()
   vectors = _updates()
@@ -173,6 +174,7 @@ def test_without_noise_padding_is_undone_exactly(in_process):
   np.testing.assert_allclose(output.result, expected[:D], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_with_noise_the_integers_of_several_workers_are_those_of_one(
     in_process, _two_worker_context):
   params = _params(rotation='none')
@@ -356,6 +358,7 @@ def test_huge_clients_are_clipped(in_process, value):
   np.testing.assert_allclose(result, expected, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_seeded_runs_repeat_exactly_and_differ_by_their_seed(in_process):
   params = _params(dimension=100)
   vectors = _updates(5, 100)
@@ -405,6 +408,7 @@ def test_the_rotation_key_is_replaced_every_round(in_process, seed):
   assert len(seen) == 5
 
 
+@pytest.mark.slow
 def test_the_wrapped_fraction_tells_enough_bits_from_too_few(in_process):
   def estimate(params):
     # Seeded: of a full field the estimate has a deviation of 0.0043.
@@ -456,6 +460,7 @@ def test_diagnostics_count_what_happened_at_clients(in_process):
   assert output.measurements['public']['scale'] == pytest.approx(params.scale)
 
 
+@pytest.mark.slow
 def test_encode_is_the_same_in_eager_mode_in_a_graph_and_compiled():
   params = _params(dimension=300)
   table = share_tables.noise_table(params, N)

@@ -71,6 +71,7 @@ def test_impossible_cohorts_are_named(bad):
     ExpectedMeanFactory(PlainSumFactory(), bad)
 
 
+@pytest.mark.slow
 def test_a_round_of_tffs_federated_averaging_runs_with_it(in_process):
   spec = (tf.TensorSpec([None, 4], tf.float32), tf.TensorSpec([None], tf.int32))
 

@@ -1,6 +1,7 @@
 """Figures are drawn of all finished runs."""
 
 import matplotlib.image
+import pytest
 
 from benchmarks import fedmd_figures
 
@@ -11,6 +12,7 @@ def _result(run, parties):
               records=[300] * parties, history=[[0.5] * parties, [0.7] * parties])
 
 
+@pytest.mark.slow
 def test_every_figure_is_an_image(tmp_path, monkeypatch):
   monkeypatch.setattr(fedmd_figures, 'PARTIES', (10,))  # Noise takes seconds.
   results = {run: _result(run, parties) for run, parties in (

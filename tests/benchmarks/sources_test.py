@@ -3,9 +3,12 @@
 import json
 import math
 
+import pytest
+
 from benchmarks import sources
 
 
+@pytest.mark.slow
 def test_the_quick_run_measures_everything_in_this_process(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(sources, '_measured', None)  # Would be an error if called.
   path = tmp_path / 'rows.json'

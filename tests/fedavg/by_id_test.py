@@ -125,6 +125,7 @@ def _wanted(task):
 
 
 @pytest.mark.parametrize('clients_per_call', [1, 3])
+@pytest.mark.slow
 def test_ids_give_the_bits_of_the_tensors(task, wanted, context, clients_per_call):
   del context
   assert _weights(task, clients_per_call, True) == wanted

@@ -151,6 +151,7 @@ def test_a_worker_gives_the_bits_of_this_process(
 
 
 @pytest.mark.parametrize('name', ['skellam', 'adaptive clipping'])
+@pytest.mark.slow
 def test_chunks_give_the_integers_of_the_plain_form(in_process, name):
   """The secure sums themselves, before anything is made of them."""
   factory = _factory(name)
@@ -208,6 +209,7 @@ def test_another_seed_gives_another_sum(in_process, name):
   assert result[0] == _bytes(wanted)
 
 
+@pytest.mark.slow
 def test_diagnostics_add_up_to_those_of_the_plain_form(in_process):
   factory = _factory('adaptive clipping', diagnostics=True)
   wanted = _run(_plain(factory), list)

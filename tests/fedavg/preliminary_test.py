@@ -229,6 +229,7 @@ def test_statistics_take_bounds_and_nothing_else(tmp_path):
     _tabular(tmp_path, feature_fields=('job',))
 
 
+@pytest.mark.slow
 def test_run_with_statistics_says_what_they_cost_and_resumes(tmp_path):
   folder = tmp_path / 'run'
   settings = dict(

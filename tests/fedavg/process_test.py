@@ -184,6 +184,7 @@ def _seeded_rounds(factory, process, num_selected=6, rounds=2):
   return state, output['metrics']
 
 
+@pytest.mark.slow
 def test_two_workers_give_the_bits_of_one(_one_worker_context, _two_worker_context):
   factory = _mean_factory('skellam', seed=3)
   process = _process(factory, seeded=True, momentum=0.9)
@@ -199,6 +200,7 @@ def test_two_workers_give_the_bits_of_one(_one_worker_context, _two_worker_conte
 
 
 @pytest.mark.parametrize('mechanism', ['gaussian', 'skellam'])
+@pytest.mark.slow
 def test_unseeded_rounds_run_on_two_workers(two_workers, mechanism):
   del two_workers
   factory = _mean_factory(mechanism, diagnostics=True)

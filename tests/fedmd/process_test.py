@@ -239,6 +239,7 @@ def test_last_round_shares_nothing(in_process, process):
     np.testing.assert_array_equal(weights, wanted)
 
 
+@pytest.mark.slow
 def test_workers_compute_the_same_as_this_process(
     _in_process_context, _one_worker_context, _two_worker_context, process):
   # pylint: disable=g-import-not-at-top

@@ -152,6 +152,7 @@ def test_what_version_1_was_given_in_vain_does_not_matter():
 
 
 @pytest.mark.parametrize('algorithm', ['pate', 'dp_sgd'])
+@pytest.mark.slow
 def test_baselines_of_version_1_continue(tmp_path, algorithm):
   folder = tmp_path / 'run'
   changes = {name: value for name, value in _OWN_1[algorithm].items()

@@ -44,6 +44,7 @@ def _agrees(row, spread=0.0):
     dict(mechanisms=('gaussian_rdp',), epsilon=(4.0,)),
 ], ids=['table', 'rounding', 'poisson', 'discrete_gaussian', 'skellam_central',
         'gaussian', 'gaussian_rdp'])
+@pytest.mark.slow
 def test_measured_error_is_the_predicted_one(changes):
   chosen = settings(repeats=40, **changes)
   (cell,), _ = plan_lib.cells(chosen)
@@ -75,6 +76,7 @@ def test_intervals_cover_and_narrow():
   assert (high - low) / 2 == pytest.approx(4.30265 / math.sqrt(3), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_only_a_seed_repeats_a_row():
   def mse(**changes):
     chosen = settings(num_clients=(5,), dimension=(8,), epsilon=(8.0,), **changes)
@@ -122,6 +124,7 @@ def _lines(folder):
   return ledger_lib.Ledger(folder / files.LEDGER).lines()
 
 
+@pytest.mark.slow
 def test_sweep_is_extended_and_nothing_is_computed_again(finished, folder, capsys):
   first = finished[1]
   assert len(first) == 6
@@ -218,6 +221,7 @@ def test_a_wrong_flag_is_one_line_and_code_2(flags, message, capsys):
   assert printed.err.startswith('error: ') and printed.err.count('\n') == 1
 
 
+@pytest.mark.slow
 def test_program_runs_with_former_names_and_reports_that_a_seed_voids(
     tmp_path, launcher):
   flags = ('--mechanisms=gaussian', '--epsilon=1', '--n=10', '--d=3', '--repeats=2',

@@ -110,6 +110,7 @@ def test_task_that_is_wrong_is_one_line(tmp_path):
 
 
 @pytest.mark.parametrize('answer', [True, api.StopTraining()])
+@pytest.mark.slow
 def test_stopped_run_costs_what_all_planned_rounds_cost(tmp_path, answer):
   seen = []
 
@@ -164,6 +165,7 @@ def test_errors_of_callbacks_leave_a_run_that_resumes(tmp_path):
   assert 'stopped early' not in result.summary['caveats']
 
 
+@pytest.mark.slow
 def test_rounds_are_added_at_the_noise_that_was_calibrated(copy, capsys):
   before = ledger_query.answer(copy / 'ledger.jsonl').epsilon
   with pytest.raises(ValueError, match=r'epsilon=5 was met by 2 rounds; 6 .* cost '
@@ -186,6 +188,7 @@ def test_rounds_are_added_at_the_noise_that_was_calibrated(copy, capsys):
     api.train(_calibrated(copy, rounds=2, resume=True))
 
 
+@pytest.mark.slow
 def test_added_rounds_are_those_of_a_longer_run(tmp_path):
   for name, plans in (('added', (2, 4)), ('whole', (4,))):
     for index, rounds in enumerate(plans):

@@ -20,6 +20,7 @@ def test_examples_are_short_and_say_how_to_run_them(name):
   assert f'python -m examples.{name}' in ast.get_docstring(ast.parse(text))
 
 
+@pytest.mark.slow
 def test_the_aggregator_trains_a_model_of_tff_learning(capsys):
   losses = importlib.import_module('examples.aggregator_in_tff').main()
   assert losses[-1] < 0.8 * losses[0]

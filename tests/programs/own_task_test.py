@@ -43,6 +43,7 @@ def _weights(folder):
           if 'leaves' in name and '_value' in name]
 
 
+@pytest.mark.slow
 def test_keras_model_trains_and_is_the_same_in_both_forms_of_the_process(folder):
   results = []
   for form in ((), ('--clients_per_call=1',)):

@@ -185,6 +185,7 @@ def test_purge_deletes_the_copies_that_training_made(programs, tmp_path):
   assert one == other
 
 
+@pytest.mark.slow
 def test_simulated_clients_are_copied_drawn_and_trained_on(programs, tmp_path):
   output = tmp_path / 'digits.sqlite'
   flags = ['--partition=labels', '--labels_per_client=3', '--num_clients=30']

@@ -18,6 +18,7 @@ def _flags(folder, table=None, **options):
   return [f'--{name}={value}' for name, value in options.items()]
 
 
+@pytest.mark.slow
 def test_table_is_learnt_from_and_its_columns_are_kept(programs, tmp_path):
   flags = [*TINY, *_flags(tmp_path, public_bounds=people.bounds(tmp_path)),
            f'--output_dir={tmp_path / "run"}']

@@ -504,6 +504,7 @@ def _round(size):
   return run
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_rounds(in_process):
   run = _round(10_000)
   clients = [tf.data.Dataset.from_tensors(np.ones(10_000, np.float32))] * 2

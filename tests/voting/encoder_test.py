@@ -51,6 +51,7 @@ def test_features_of_a_record_depend_on_no_other(digits, trained):
   assert features(digits.x[:0]).shape == (0, voting_encoder.FEATURES)
 
 
+@pytest.mark.slow
 def test_training_repeats(digits):
   config = voting_training.AdamConfig(
       learning_rate=2e-3, batch_size=16, epochs=1)

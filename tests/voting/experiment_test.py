@@ -152,6 +152,7 @@ _OF_VERSION_1 = {
 
 
 @pytest.mark.parametrize('name', _OF_VERSION_1)
+@pytest.mark.slow
 def test_runs_of_version_1_are_resumed(tmp_path, name):
   experiment, changes = _OF_VERSION_1[name]
   if name == 'sgd':  # With the noise that version 1 had calibrated.

@@ -138,6 +138,7 @@ def test_too_many_queries_say_how_many_fit():
     _plan(target_epsilon=0.001, noise_stddev=0.5)
 
 
+@pytest.mark.slow
 def test_noise_that_drowns_the_votes_is_refused_with_the_queries_that_fit():
   with pytest.raises(ValueError) as raised:
     _plan(target_epsilon=0.1, noise_stddev=None)

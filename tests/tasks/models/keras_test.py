@@ -77,6 +77,7 @@ def test_losses_and_gradients_are_those_of_keras():
                                 'dense_1/bias')
 
 
+@pytest.mark.slow
 def test_recurrent_layers_skip_what_the_embedding_masks(recurrent):
   weights, batch = recurrent.initial_weights(0), _sequences()
   losses = recurrent.to_keras(weights)(batch['x'])

@@ -165,9 +165,10 @@ def _damages_the_copy():
     (_skips_what_is_good, 'skipped what is not to be skipped'),
     (_changes_values, 'wrong values'), (_miscounts, 'wrong counts'),
     (_damages_the_copy, 'copy that cannot be read')])
+@pytest.mark.slow
 def test_findings_are_reported_and_the_run_continues(prepare, kind):
   rare = any(word in kind for word in ('valid', 'skip', 'values'))
-  inputs = 40 if rare else 1 if kind == 'hang' else 3
+  inputs = 40 if rare else 1 if kind in ('hang', 'memory') else 3
   report = fuzz.run('csv', inputs=inputs, prepare=prepare,
                     seconds=0.5 if kind == 'hang' else 10.0)
   findings = [finding for finding in report.findings if finding.kind == kind]

@@ -239,6 +239,7 @@ def test_nothing_of_a_client_that_is_left_out_stays_in_the_copy(tmp_path, cache)
   assert b'kept 7' in content and b'forgotten' not in content
 
 
+@pytest.mark.slow
 def test_killed_conversions_of_arrays_leave_nothing(tmp_path, cache):
   path, tmp = tmp_path / 'f.npz', tmp_path / 'tmp'
   tmp.mkdir()
@@ -251,6 +252,7 @@ def test_killed_conversions_of_arrays_leave_nothing(tmp_path, cache):
   _wait_for(lambda: not list(cache.glob('.*.partial')) and not list(tmp.iterdir()))
 
 
+@pytest.mark.slow
 def test_killed_conversions_leave_nothing(tmp_path, cache):
   path, tmp = _many(tmp_path, 300_000), tmp_path / 'tmp'
   tmp.mkdir()
@@ -264,6 +266,7 @@ def test_killed_conversions_leave_nothing(tmp_path, cache):
 
 
 @pytest.mark.parametrize('ends', ['kill', 'by itself'])
+@pytest.mark.slow
 def test_without_a_cache_the_copy_goes_with_the_process(tmp_path, cache, ends):
   path, tmp = _many(tmp_path), tmp_path / 'tmp'
   tmp.mkdir()
@@ -279,6 +282,7 @@ def test_without_a_cache_the_copy_goes_with_the_process(tmp_path, cache, ends):
   assert not cache.exists()
 
 
+@pytest.mark.slow
 def test_two_processes_may_convert_at_once(tmp_path, cache):
   path, tmp = _many(tmp_path), tmp_path / 'tmp'
   tmp.mkdir()

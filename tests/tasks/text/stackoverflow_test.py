@@ -377,6 +377,7 @@ def test_official_vocabulary_that_is_not_to_be_had_says_what_to_put_where(
       data_source='official', cache_dir=folder, vocabulary=str(words))
 
 
+@pytest.mark.slow
 def test_users_of_stack_overflow():
   path = data_dir.require('stackoverflow_users.jsonl.gz')
   built = stackoverflow_tag.build(
