@@ -112,8 +112,8 @@ def test_missing_numbers_are_said_to_be_missing(changes, words):
 def test_attack_is_bounded_from_above(epsilon, delta, share):
   text = _page(example_run.run(epsilon=epsilon, delta=delta,
                                epsilon_server=None)).text
-  assert f'detects it in at most {share} of all cases' in text
-  assert ('next to nothing is promised' in text) == (share == '100%')
+  assert f'detects the difference in at most {share} of cases' in text
+  assert ('promises next to nothing' in text) == (share == '100%')
 
 
 def test_several_runs_are_compared_by_what_differs():
@@ -129,6 +129,14 @@ def test_several_runs_are_compared_by_what_differs():
   assert '1 settings that are the same' in text
   assert 'All settings are the same.' in _page(
       example_run.run(), example_run.run('second')).text
+
+
+def test_results_stand_beside_what_they_cost():
+  text = ' '.join(_page(example_run.run(), example_run.run(
+      'second', epsilon=None, epsilon_server=None, observers_server=None)).text.split())
+  assert 'ε, observers ε, server first 0.7500 – 2.0000 6.5000' in text
+  assert 'second 0.7500 – none –' in text
+  assert text.count('Epsilon in the charts') == 1
 
 
 def test_only_what_the_guarantee_covers_may_be_published():

@@ -29,6 +29,8 @@ _MATRIX = 12
 # Caveats whose name alone tells of clients' data.
 _OF_DATA = ('bad clients skipped',)
 
+_BOUNDS = ('ε, observers', 'ε, server')
+
 _INTRODUCTION = (
     'For the operator. What is marked “may be published” is covered by the guarantee; '
     'the rest may name files, comes from runs without a guarantee, or was measured on '
@@ -78,6 +80,12 @@ def _tag(public: bool) -> Element:
 
 def _epsilon(value: float | None) -> str:
   return 'none' if value is None else decimals.epsilon(value)
+
+
+def _bounds(run: Run, epsilon: float | None, server: float | None) -> list[str]:
+  """Cells of the columns `_BOUNDS`; a dash where no number is stated for the server."""
+  stated = run.summary['observers_server'] is not None
+  return [_epsilon(epsilon), _epsilon(server) if stated else '–']
 
 
 def _cards(content: Iterable[Element]) -> list[Element]:
@@ -133,18 +141,21 @@ def _bound(epsilon: float, delta: float, observers: str) -> list[Element]:
   detected = min(math.exp(min(epsilon, 99.0)) * _FALSE_ALARMS + delta,
                  1 - math.exp(-epsilon) * max(0.0, 1 - delta - _FALSE_ALARMS))
   share = f'{min(100.0, math.ceil(detected * 1e4) / 100):g}%'
-  little = ': in these terms next to nothing is promised' * (share == '100%')
+  end = ', which promises next to nothing' if share == '100%' else (
+      f'; guessing detects {_FALSE_ALARMS:.0%}')
   return [
       element('p', f'ε = {_epsilon(epsilon)}', element(
           'span', f' at δ = {decimals.rounded_up(delta)}', class_='soft'),
               class_='number'),
-      element('p', f'against {observers}. Whatever they do, a test for the difference '
-              f'between neighbouring inputs with {_FALSE_ALARMS:.0%} false alarms '
-              f'detects it in at most {share} of all cases{little}.')]
+      element('p', f'against {observers}. Whatever they compute, a test that tells '
+              f'neighbouring inputs apart with {_FALSE_ALARMS:.0%} false alarms detects '
+              f'the difference in at most {share} of cases{end}.')]
 
 
 def _shown(value: Any) -> str:
   """A value of a setting or a summary for people."""
+  if value is None:
+    return 'not set'
   if isinstance(value, str):
     return value
   return f'{value:.6g}' if isinstance(value, float) else json.dumps(value)
@@ -162,13 +173,15 @@ def _results(runs: Sequence[Run]) -> list[Element]:
   if not columns:
     return []
   outside = sorted({name for run in runs for name in run.summary['outside_guarantee']})
-  rows = [[run.name, *(_number(_metrics(run).get(column)) for column in columns)]
+  rows = [[run.name, *(_number(_metrics(run).get(column)) for column in columns),
+           *_bounds(run, run.summary['epsilon'], run.summary['epsilon_server'])]
           for run in runs]
   note = [element('p', 'Outside the guarantee, since no epsilon protects the people '
                   f'measured: {", ".join(outside)}.')] if outside else []
   return [table(['run', *(f'{set_name}: {metric.replace("_", " ")}'
-                          for set_name, metric in columns)], rows,
-                caption='Metrics on held-out sets'), *note]
+                          for set_name, metric in columns),
+                 *_BOUNDS], rows,
+                caption='Metrics on held-out sets, and what they cost'), *note]
 
 
 def _number(value: float | None) -> str:
@@ -192,7 +205,10 @@ def _curves(runs: Sequence[Run]) -> list[Element]:
                run.name if one_label else f'{run.name}: {curve.label}'),
         colour=keys.index(_key(runs, run, curve)), x=curve.x, y=curve.y)
             for run, curve in curves], log=all(curve.log for _, curve in curves)))
-  return [element('div', *figures, class_='charts')] if figures else []
+  note = [element('p', 'Epsilon in the charts is that against the observers: the '
+                  'first number of the guarantee.')] if any(
+                      'epsilon' in group for group in groups) else []
+  return [*note, element('div', *figures, class_='charts')] if figures else []
 
 
 def _key(runs: Sequence[Run], run: Run, curve: Curve) -> str:
@@ -230,15 +246,15 @@ def _breakdown(counts: Mapping[str, Any]) -> Iterator[Element]:
     cells |= {(one['true'], one['predicted']): one['count'] for one in mistakes}
     predicted = list(dict.fromkeys([*names, *(one['predicted'] for one in mistakes)]))
     yield _matrix(
-        f'Confusion of {kinds}: true in rows, predicted in columns; only the most '
-        'frequent mistakes are known', sorted(names), sorted(predicted), cells)
+        f'Confusion of {kinds}: true in rows, predicted in columns; a dot stands '
+        'for none or few', sorted(names), sorted(predicted), cells)
   elif mistakes:
     yield table(['true', 'predicted', 'count'], [
         [one['true'], one['predicted'], f'{one["count"]:,}'] for one in mistakes],
                 caption='Most frequent mistakes')
   yield folded(
       f'{len(classes)} {kinds}, the most frequent first', table(
-          [kind, 'count', 'right', 'share right', 'predicted'],
+          [kind, 'count', 'right', 'share right', 'times predicted'],
           [[one['name'], f'{one["count"]:,}', f'{one["right"]:,}',
             f'{one["right"] / one["count"]:.1%}' if one['count'] else '–',
             f'{one["predicted"]:,}'] for one in classes], caption=f'By {kind}'))
@@ -248,7 +264,7 @@ def _matrix(caption: str, rows: Sequence[str], columns: Sequence[str],
             cells: Mapping[tuple[str, str], int]) -> Element:
   def cell(row: str, column: str) -> Child:
     if (row, column) not in cells:
-      return '·'
+      return element('span', '·', class_='heat')
     total = sum(cells.get((row, other), 0) for other in columns)
     share = cells[row, column] / total if total else 0.0
     return element('span', f'{cells[row, column]:,}', class_='heat',
@@ -293,11 +309,13 @@ def _ledgers(runs: Sequence[Run]) -> list[Element]:
         run.name, f'{verdict.rounds:,}',
         element('span', f'broken: {"; ".join(verdict.problems)}', class_='no')
         if verdict.problems else element('span', 'holds', class_='ok'),
-        _epsilon(verdict.epsilon), _epsilon(verdict.epsilon_server),
+        *_bounds(run, verdict.epsilon, verdict.epsilon_server),
         element('span', 'yes' if proved else 'no', class_='ok' if proved else 'no')])
   return [table(
-      ['run', 'releases', 'hash chain', 'ε of the ledger', 'of the ledger, server',
-       'proves the guarantee'], rows, caption='Verdict on the ledgers')]
+      ['run', 'releases', 'hash chain', *_BOUNDS, 'proves the guarantee'], rows,
+      caption='Verdict on the ledgers'), element(
+           'p', 'Both ε are recomputed from the ledger alone. It proves the guarantee if '
+           'its hash chain holds and neither is above the one stated there.')]
 
 
 def _warnings(runs: Sequence[Run]) -> Iterator[Element]:

@@ -46,10 +46,10 @@ tbody th { font-weight: 500; }
 .matrix th, .matrix td { text-align: right; padding: 0.1rem; min-width: 1.9rem; }
 .matrix tbody th { padding-right: 0.6rem; }
 .heat { display: block; padding: 0 0.3rem;
-  background: rgba(var(--fill), calc(var(--share) * 0.45)); }
+  background: rgba(var(--fill), calc(var(--share, 0) * 0.45)); }
 summary { cursor: pointer; padding: 0.3rem 0; }
 li { margin: 0.3rem 0; }
-svg { display: block; width: 100%; height: auto; margin: 0.4rem 0; }
+svg { display: block; width: 100%; height: auto; margin: 0.4rem 0; overflow: visible; }
 svg text { fill: var(--soft); font: 11.5px system-ui, sans-serif; }
 .grid { stroke: var(--rule); stroke-width: 0.7; }
 .line { fill: none; stroke: currentColor; stroke-width: 1.8; stroke-linejoin: round; }
