@@ -34,7 +34,10 @@ def test_ledger_alone_gives_epsilon_and_says_whether_its_chain_holds(tmp_path):
   assert (result['delta'], result['rounds']) == (1 / 3400, 20)
   assert result['trust_model'] == 'a trusted server'
   assert 'mock' in result['warnings']
-  assert 'chain intact' in account_test.run(f'--ledger={path}').stdout
+  shown = account_test.run(f'--ledger={path}').stdout
+  assert 'chain intact' in shown
+  # Sentences of the header have no name, so all stand in full.
+  assert '\ncaveats:\n- mock\n' in shown
   text = path.read_text().splitlines()
   path.write_text('\n'.join(text[:5] + text[6:]) + '\n')
   broken = account_test.run(f'--ledger={path}', '--format=json', code=1)
@@ -62,7 +65,7 @@ def test_a_ledger_of_a_draw_speaks_of_no_shares_and_no_sampling(tmp_path):
         event, outcome='released', configuration_hash='x'))
   result = account_test.run(f'--ledger={path}').stdout
   assert 'epsilon: 0' in result and 'Trust: nobody.' in result
-  for words in ('colluder', 'participated', 'never ended', 'amplification'):
+  for words in ('colluder', 'participated', 'never repeated', 'amplification'):
     assert words not in result
 
 
@@ -98,7 +101,7 @@ def test_noisy_predictions_that_a_restart_repeated_count_for_every_observer(tmp_
       ledger.append_line(ledger.next_line(
           event, outcome='released', configuration_hash='x', starts=start))
     result[starts] = account_test.as_json(f'--ledger={path}')
-    assert any('never ended' in text for text in result[starts]['warnings'])
+    assert any('never repeated' in text for text in result[starts]['warnings'])
   for starts, rounds in ((1, 3), (3, 5)):
     assert result[starts]['epsilon'] == result[starts]['epsilon_server']
     assert result[starts]['epsilon'] == pytest.approx(accountant.epsilon(
@@ -129,7 +132,7 @@ def test_answers_that_are_charged_before_they_are_given_can_not_be_missing(tmp_p
       outcome='released', configuration_hash='x'))
   result = account_test.as_json(f'--ledger={path}', '--delta=1e-9')
   assert 0 < result['epsilon'] <= 1.5
-  assert not any('never ended' in text for text in result['warnings'])
+  assert not any('never repeated' in text for text in result['warnings'])
 
 
 def test_a_suppressed_round_leaves_no_epsilon_against_the_server(tmp_path):

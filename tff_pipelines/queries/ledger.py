@@ -21,8 +21,8 @@ _SUPPRESSED = caveats.Caveat(
     'noise than was planned: no epsilon holds against it')
 _UNENDED = caveats.Caveat(
     'a round may be missing',
-    'a round that never ended, because the run was killed and not resumed, is in '
-    'no line; the server may have seen its sum')
+    'the ledger has no line of a round that was interrupted and never repeated; the '
+    'server may have seen its sum')
 
 
 def broken(problems: list[str]) -> answers.Answer:

@@ -189,8 +189,8 @@ def in_three_sentences(row: answers.Answer) -> str:
   first = (
       'Nothing that can be released is more than '
       f'e^{decimals.rounded_up(row.epsilon)} = {odds} times as '
-      'likely with one of two neighbouring inputs as with the other, except for a part '
-      f'of probability {decimals.rounded_up(row.delta)}.')
+      'likely with one of two neighbouring inputs as with the other, except for '
+      f'outcomes of total probability {decimals.rounded_up(row.delta)}.')
   second = f'Neighbouring inputs differ as follows: {neighbours}.'
   if 'suppressed rounds' in _names(row):
     third = ('That epsilon does not hold against the server, against which none is '
@@ -209,7 +209,7 @@ def in_three_sentences(row: answers.Answer) -> str:
 
 
 def as_text(row: answers.Answer) -> str:
-  """Numbers, the guarantee in words, and the names of the caveats; 80 columns."""
+  """Numbers, the guarantee in words, and the caveats (names, if all have one)."""
   values = {key: value for key, value in row.to_json().items()
             if value is not None and key not in (
                 'warnings', 'trust_model', 'adjacency', 'sampling')}
@@ -222,7 +222,12 @@ def as_text(row: answers.Answer) -> str:
   if row.adjacency is not None:
     lines += ['', *textwrap.wrap(in_three_sentences(row), _WIDTH)]
   if row.warnings:
-    lines += textwrap.wrap(f'caveats: {"; ".join(_names(row))}', _WIDTH)
+    if all(hasattr(text, 'name') for text in row.warnings):
+      lines += textwrap.wrap(f'caveats: {"; ".join(_names(row))}', _WIDTH)
+    else:  # A ledger's header has sentences without names.
+      lines += ['', 'caveats:']
+      for text in dict.fromkeys(row.warnings):
+        lines += textwrap.wrap(f'- {text}', _WIDTH, subsequent_indent='  ')
   return '\n'.join(lines)
 
 
