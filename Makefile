@@ -34,9 +34,9 @@ figures: $(READY)
 	@$(RUN) -m benchmarks.results_fedmd --figures --pictures=out/figures $(FEDMD)
 	@$(RUN) -m tff_pipelines.estimate_mean --num_clients=100,1000 --dimension=250 --bits=10,12,14,16,18,20 --epsilon=1,2,3,4,5,6,7,8 --repeats=20 --allow_degenerate --output_dir=out/figures/mean_estimation $(ARGS)
 
-# The tables of docs/voting.md, docs/fedmd.md and docs/ldp_distillation.md, run anew:
+# The tables of docs/voting.md, docs/fedmd.md and docs/ldp_distillation.md, computed again:
 #   make results-voting DATA_DIR=folder-of-the-data
-# A run that was stopped goes on, and what is done is kept, in out/.
+# A run that was stopped is resumed, and what is done is kept, in out/.
 results-voting results-fedmd results-ldp: results-%: $(READY)
 	@test -n "$(DATA_DIR)" || { echo "DATA_DIR must name the folder of the data files" >&2; exit 2; }
 	@$(RUN) -m benchmarks.results_$* --data_dir="$(DATA_DIR)" $(ARGS)
