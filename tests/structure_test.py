@@ -198,9 +198,9 @@ _ARROWS = {
 }
 # Programs that a sweep starts as processes of their own.
 _ARROWS['tff_pipelines/sweeps/'] += ('tff_pipelines/train',)
-# Families whose runs are opened.
+# Families whose runs are opened, and the verdict on their ledgers.
 _ARROWS['tff_pipelines/exports/'] += tuple(
-    f'tff_pipelines/{family}/' for family in ('fedmd', 'ldp', 'voting'))
+    f'tff_pipelines/{family}/' for family in ('fedmd', 'ldp', 'queries', 'voting'))
 
 
 @pytest.mark.parametrize('importer', list(_ARROWS))

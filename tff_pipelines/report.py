@@ -20,15 +20,11 @@ import sys
 
 from tff_pipelines.experiment import cli  # First: the search path follows from it.
 # pylint: disable=g-bad-import-order
-from tff_pipelines.accounting import base
-from tff_pipelines.accounting import ledger as ledger_lib
-from tff_pipelines.accounting import preliminary
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import pages
 from tff_pipelines.experiment import settings as settings_lib
 from tff_pipelines.experiment.settings import setting
-from tff_pipelines.page.run import Verdict
-from tff_pipelines.queries import ledger as ledger_query
+from tff_pipelines.queries.verdict import verdict_on
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,28 +52,6 @@ class ReportSettings(settings_lib.Settings):
     if self.output is not None:
       return pathlib.Path(self.output)
     return pathlib.Path(self.runs[0] if len(self.runs) == 1 else '.') / files.PAGE
-
-
-def verdict_on(folder: pathlib.Path) -> Verdict:
-  """The verdict on the ledger of a finished run."""
-  summary, path = pages.read_summary(folder), folder / files.LEDGER
-  ledger, releases = ledger_lib.Ledger(path), summary['rounds']
-  problems = ledger.verify()
-  if not problems:
-    releases += preliminary.count(ledger.lines())
-    problems = ledger.verify(releases)
-  if problems:
-    return Verdict(rounds=releases, problems=problems)
-  if summary['epsilon'] is None:
-    return Verdict(rounds=releases)
-  accountant, amplification = summary['accountant'], summary['amplification']
-  answer = ledger_query.answer(
-      path, delta=summary['delta'],
-      accountant=accountant if accountant in base.ACCOUNTANTS else 'auto',
-      amplification=amplification or 'tight')
-  return Verdict(rounds=answer.rounds, epsilon=answer.epsilon,
-                 epsilon_server=answer.epsilon_server if (
-                     summary['observers_server'] is not None) else None)
 
 
 def report(settings: ReportSettings) -> int:

@@ -55,6 +55,21 @@ def files(pattern: str | None) -> list[str]:
   return result
 
 
+def check_public(name: str, path: str, options: Mapping[str, Any]) -> None:
+  """Raises ValueError if a file that must be public is one of the data.
+
+  Args:
+    name: Name of the option whose value is `path`.
+    path: Paths and patterns, as in `paths`.
+    options: Options of the data source; `data_path` and `test_path` matter.
+  """
+  used = {os.path.realpath(file) for given in (
+      options.get('data_path'), options.get('test_path')) for file in files(given)}
+  if common := used & set(map(os.path.realpath, files(path))):
+    raise ValueError(f'{name} must name other files than data_path and test_path, '
+                     f'found {min(common)} in both')
+
+
 def options(data_source: str) -> tuple[str, ...]:
   """The options of `open_raw` that a format uses; data_path is always needed."""
   if data_source == 'sqlite':

@@ -95,7 +95,14 @@ def _classes(num_classes: int | None,
   return tuple(class_names or map(str, range(num_classes)))
 
 
+STATED = task.Note(
+    'public sample stated as public',
+    'columns are standardised by rows that the user states are public, which costs no '
+    'epsilon: no epsilon protects those whose rows they are')
+
+
 def _known_columns(public_bounds: str | None, public_sample: str | None,
+                   data_options: Mapping[str, Any],
                    **choice: Any) -> columns_lib.Columns:
   """The columns that files describe; bounds take precedence over a sample."""
   known, made_from = {}, columns_lib.BOUNDS
@@ -106,6 +113,7 @@ def _known_columns(public_bounds: str | None, public_sample: str | None,
   if public_sample is not None:
     made_from = columns_lib.SAMPLE
     known = {**columns_lib.read_sample(public_sample), **known}
+    open_source.check_public('public_sample', public_sample, data_options)
   if not known:
     raise ValueError(_NOTHING_KNOWN)
   return columns_lib.choose(known, made_from=made_from, **choice)
@@ -218,7 +226,7 @@ def build(*, model: str | None = None, data_source: str | None = None,
     num_clients = len(raw.train.client_ids)
     unit = f'one of {num_clients} simulated clients, not people'
   else:
-    columns = _known_columns(public_bounds, public_sample, **choice)
+    columns = _known_columns(public_bounds, public_sample, data_options, **choice)
     raw = open_source.open_raw(data_source, fields=columns.fields, **data_options)
     unit = 'one client of the files, with all its rows'
 
@@ -235,10 +243,12 @@ def build(*, model: str | None = None, data_source: str | None = None,
     served = _serving(
         columns, model, missing, {'data_source': data_source, **data_options})
     noised = columns.made_from == columns_lib.STATISTICS
+    stated = columns.made_from == columns_lib.SAMPLE and data_source != 'embedded'
     return task.Task(
         name='tabular', model=served.model, train=train, held_out=held_out,
         privacy_unit=unit, skips=raw.skips, files=served.files, reader=served.reader,
-        noised_files=(columns_lib.FILE,) if noised else ())
+        noised_files=(columns_lib.FILE,) if noised else (),
+        warnings=(STATED,) if stated else ())
 
   result = finish(columns)
   if statistics_epsilon is None or columns.made_from == columns_lib.STATISTICS:

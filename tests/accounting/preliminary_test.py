@@ -37,6 +37,12 @@ def test_tail_is_at_least_the_exact_one_and_close_to_it(variance, stddevs):
   assert exact <= preliminary.tail(variance, start) <= exact * 1.001 + 1e-300
 
 
+@pytest.mark.parametrize('variance', [0.0009, 0.0049, 0.2])
+def test_tail_is_that_of_the_rounded_deviation_that_the_sampler_uses(variance):
+  rounded = mpmath.ceil(mpmath.sqrt(variance) * 2**24) / 2**24
+  assert _exact_tail(rounded**2, 1) <= preliminary.tail(variance, 1)
+
+
 @pytest.mark.parametrize('variance, items, most', [
     (0.3, 1, 1e-4), (30.0, 8, 1e-5), (700.0, 64, 2e-5)])
 def test_threshold_is_the_least_that_fails_rarely_enough(variance, items, most):

@@ -18,6 +18,7 @@ from tff_pipelines.accounting import ledger as ledger_lib
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import models
 from tff_pipelines.exports import statement
+from tff_pipelines.queries import verdict
 
 TRAIN, EXPORT, EVALUATE, PREDICT = (
     f'tff_pipelines.{name}' for name in ('train', 'export', 'evaluate', 'predict'))
@@ -218,15 +219,23 @@ def test_resuming_a_finished_run_writes_its_model_again(programs, trained, tmp_p
     np.testing.assert_array_equal(kept[name], again[name])
 
 
-def test_run_that_was_stopped_is_finished(programs, trained, tmp_path):
+def test_run_that_was_stopped_is_finished_if_its_summary_has_all_that_is_charged(
+    programs, trained, tmp_path):
   folder = tmp_path / 'run'
   shutil.copytree(trained[1], folder)
   ledger = ledger_lib.Ledger(folder / files.LEDGER)
   ledger.append_line(ledger.next_line(
       ledger.event(), outcome=ledger_lib.UNUSED,
       configuration_hash=ledger.lines()[0]['configuration']))
-  done = programs.run(EXPORT, f'--run={folder}', '--format=npz',
-                      f'--output_dir={tmp_path / "export"}')
+  export = (EXPORT, f'--run={folder}', '--format=npz',
+            f'--output_dir={tmp_path / "export"}')
+  done = programs.run(*export)
+  assert done.code == 2 and 'its ledger does not prove the guarantee' in done.stderr
+  charged = verdict.verdict_on(folder)
+  files.write_json(folder / files.SUMMARY, {
+      **_summary(folder), 'epsilon': charged.epsilon,
+      'epsilon_server': charged.epsilon_server})
+  done = programs.run(*export)
   assert done.code == 0, done.stderr
 
 
@@ -248,6 +257,11 @@ def _unfinished(run):
 def _longer(run):
   summary = _summary(run)
   files.write_json(run / files.SUMMARY, {**summary, 'rounds': summary['rounds'] - 1})
+
+
+def _less_than_it_cost(run):
+  summary = _summary(run)
+  files.write_json(run / files.SUMMARY, {**summary, 'epsilon': summary['epsilon'] / 2})
 
 
 def _edited(run):
@@ -273,6 +287,7 @@ def _damaged(run):
 
 @pytest.mark.parametrize('damage, message', [
     (_unfinished, 'is not finished'), (_longer, 'is not finished'),
+    (_less_than_it_cost, 'its ledger does not prove the guarantee'),
     (_edited, 'the chain does not hold'), (_other_model, 'found those of another'),
     (_not_finite, 'NaN or infinite weights'), (_damaged, 'missing or damaged')])
 def test_runs_that_cannot_be_exported_say_why_in_one_line(

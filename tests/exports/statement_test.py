@@ -1,8 +1,14 @@
 """Statements of runs of all kinds say the truth, and nothing of the operator's."""
 
+import dataclasses
 import json
 
+import numpy as np
+import pytest
+
+from tasks.sources import labelled
 from tasks.task import Note
+from tasks.text import stackoverflow_word
 from tests import tiny_task
 from tests.fedavg import tiny_run
 from tff_pipelines.accounting import ledger as ledger_lib
@@ -10,6 +16,7 @@ from tff_pipelines.experiment import report
 from tff_pipelines.exports import statement
 from tff_pipelines.fedavg import plan as plan_lib
 from tff_pipelines.fedavg import report as fedavg_report
+from tff_pipelines.fedavg import warm_start
 
 ROUNDS = 3
 
@@ -80,6 +87,56 @@ def test_reasons_of_the_task_make_a_model_not_private(tmp_path):
   # The guarantee of the training is stated all the same.
   assert 'What the training guarantees apart from that:' in text
   assert _shown(text, content['observers']) >= content['epsilon']
+
+
+def _counted_classes():
+  parts = labelled.parts_of('file', {
+      'x_train': np.zeros([3, 28, 28], np.uint8), 'y_train': np.arange(3),
+      'writer_train': np.arange(3)}, ('x', 'y', 'writer'), num_classes=None,
+                            convert=labelled.images)
+  return parts.notes[0]
+
+
+def _release_of_another_run():
+  task = dataclasses.replace(tiny_task.task(), noised_files=('vocabulary.json',))
+  plan = plan_lib.build(
+      tiny_run.settings('unused'), dimension=tiny_task.DIMENSION, population=8)
+  note, = fedavg_report.release_notes(task, plan)
+  return note
+
+
+@pytest.mark.parametrize('caveat', [
+    _counted_classes, _release_of_another_run, lambda: stackoverflow_word.OUTSIDE,
+    lambda: warm_start.WarmStart(weights=[], digest='').caveat(is_public=False)])
+def test_what_reached_the_model_outside_the_guarantee_makes_it_not_private(
+    tmp_path, caveat):
+  summary, caveat = _summary(tmp_path), caveat()
+  summary['caveats'].append(caveat.name)
+  summary['warnings'].append(str(caveat))
+  for reasons in ([], [str(caveat)]):  # Those of the task are not told twice.
+    content = statement.statement(summary, reasons)
+    assert not content['private'] and content['reasons'] == [str(caveat)]
+  assert statement.in_words(content).startswith('# This model is not private\n')
+
+
+@pytest.mark.parametrize('outside, diagnostics, private', [
+    ([], False, True), (['test_clients'], False, False), ([], True, False)])
+def test_stop_that_saw_metrics_outside_the_guarantee_makes_a_model_not_private(
+    tmp_path, outside, diagnostics, private):
+  summary = {**_summary(tmp_path, diagnostics=diagnostics),
+             'outside_guarantee': outside}
+  assert statement.statement(summary)['private']
+  summary['caveats'].append('stopped early')
+  summary['warnings'].append('the run was stopped')
+  content = statement.statement(summary)
+  assert content['private'] == private
+  assert content['reasons'] == [statement.STOPPED] * (not private)
+
+
+def test_statement_is_that_of_epsilon_and_delta_and_of_this_training_alone(tmp_path):
+  text = statement.in_words(statement.statement(_summary(tmp_path)))
+  assert 'probability of any result' in text and ', plus 0.' in text
+  assert 'except for' not in text and 'of this training alone' in text
 
 
 def test_suppressed_rounds_leave_no_number_against_the_server(tmp_path):

@@ -14,8 +14,10 @@ from tasks import registry
 from tests import tiny_task
 from tff_pipelines import api
 from tff_pipelines.accounting import ledger as ledger_lib
+from tff_pipelines.exports import statement
 from tff_pipelines.fedavg import run
 from tff_pipelines.queries import ledger as ledger_query
+from tff_pipelines.queries import verdict
 
 TASK = tiny_task.task()
 
@@ -130,6 +132,10 @@ def test_stopped_run_costs_what_all_planned_rounds_cost(tmp_path, answer):
   for name in ('epsilon', 'epsilon_server'):
     assert result.summary[name] == whole.summary[name] > seen[-1][1]
   assert 'stopped early' in result.summary['caveats']
+  # The function was given metrics of held-out clients.
+  assert statement.statement(result.summary)['reasons'] == [statement.STOPPED]
+  assert statement.statement(whole.summary)['private']
+  assert verdict.verdict_on(result.folder).proves(result.summary)
   assert any('after round 2 of 4' in text for text in result.summary['warnings'])
   ledger = tmp_path / 'run' / 'ledger.jsonl'
   assert [line['outcome'] for line in ledger_lib.Ledger(ledger).lines()] == [
@@ -221,6 +227,19 @@ def test_weights_that_do_not_fit_are_one_line(tmp_path, arrays, message):
   with pytest.raises(ValueError, match=message):
     api.train(_settings(tmp_path / 'run', warm_start=str(tmp_path / 'w.npz')))
   assert not (tmp_path / 'run').exists()
+
+
+@pytest.mark.parametrize('public', [False, True])
+def test_model_that_began_with_weights_is_private_only_if_they_are_stated_as_public(
+    tmp_path, public):
+  np.savez(tmp_path / 'w.npz', np.ones((4, 3), np.float32), np.ones(3, np.float32))
+  result = api.train(_settings(
+      tmp_path / 'run', rounds=1, warm_start=str(tmp_path / 'w.npz'),
+      **{'warm_start_is_public': True} if public else {}))
+  assert statement.statement(result.summary)['private'] == public
+  assert ('warm start stated as public' in result.summary['caveats']) == public
+  with pytest.raises(ValueError, match='warm_start_is_public is not used with'):
+    _settings(tmp_path / 'other', warm_start_is_public=True)
 
 
 def test_warm_start_begins_with_the_weights_of_a_file_and_says_so(tmp_path):

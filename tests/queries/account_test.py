@@ -21,6 +21,7 @@ from tff_pipelines import account
 from tff_pipelines.accounting import answers
 from tff_pipelines.accounting import decimals
 from tff_pipelines.accounting import mechanisms
+from tff_pipelines.accounting import preliminary
 from tff_pipelines.experiment import settings as settings_lib
 from tff_pipelines.queries import run as run_lib
 from tff_pipelines.queries import settings
@@ -181,7 +182,7 @@ def test_text_explains_the_guarantee_in_three_sentences():
   assert 'cohorts assumed to be hidden' in ' '.join(lines)  # By name.
   paragraph, = [' '.join(part.split('\ncaveats: ')[0].splitlines())
                 for part in done.stdout.split('\n\n')
-                if part.startswith('Nothing that can be released')]
+                if part.startswith('Whatever is released')]
   assert paragraph.replace('e^8.', 'e^8,').count('. ') == 2
   for word in ('replaced by zero', 'who or how many', 'server'):
     assert word in paragraph
@@ -238,11 +239,23 @@ def test_text_never_shows_less_than_what_was_computed(epsilon, server, delta, no
                      ('delta', delta), ('noise_multiplier', noise),
                      ('local_stddev_grid', noise)):
     assert value <= float(numbers[key]) <= 1.000002 * value
-  sentences = re.search(r'e\^(\S+) = .* probability (\S+)\. ', text)
+  sentences = re.search(r'e\^(\S+) = .* plus (\S+)\. ', text)
   assert float(sentences[1]) >= epsilon and float(sentences[2]) >= delta
   known = re.search(r' it is (\S+) \(', text)
   # Said once if it is the same number.
   assert float(known[1]) >= server if known else server == epsilon
+
+
+@pytest.mark.parametrize('trust, against', [
+    ('the noise is that of the clients', 'the server and the participants'),
+    (f'the noise is that of the clients; {preliminary.TRUST}', 'the participants'),
+    ('a trusted server adds the noise', 'the participants')])
+def test_number_of_those_who_know_the_cohorts_is_not_against_who_is_trusted(
+    trust, against):
+  words = run_lib.in_three_sentences(answers.Answer(
+      epsilon=2.0, epsilon_server=3.0, delta=1e-5, adjacency='zero-out',
+      sampling='poisson', trust_model=trust))
+  assert f'participated, and against {against} it is 3' in words
 
 
 def test_delta_and_noise_that_were_asked_for_are_shown_rounded_up():

@@ -34,8 +34,8 @@ from tff_pipelines.accounting import curves
 
 # Fraction of a run's delta that keys of a single client may take.
 FAILURE_FRACTION = 0.1
-# The sampler's standard deviation is at most this much larger, relatively.
-_SIGMA_ERROR = 2.0**-22
+# The sampler's standard deviation is at most this much larger, relatively and absolutely.
+_SIGMA_ERRORS = 2.0**-22, 2.0**-24
 # Total variation of one draw from the discrete Gaussian.
 _DRAW_ERROR = 2.0**-80
 _REACH = 40.0
@@ -53,8 +53,9 @@ def tail(variance: float, start: int) -> float:
     start: >= 1.
   """
   # The sampler rounds its standard deviation up.
-  variance *= (1 + _SIGMA_ERROR)**2
-  stddev = math.sqrt(variance)
+  relative, absolute = _SIGMA_ERRORS
+  stddev = math.sqrt(variance) * (1 + relative) + absolute
+  variance = stddev * stddev
   end = start + math.ceil(_REACH * (stddev + 1))
   k = np.arange(start, end, dtype=np.float64)
   terms = np.exp(-k * k / (2 * variance))

@@ -301,5 +301,6 @@ def _stopped(rounds: int, planned: int) -> caveats_lib.Caveat:
 def _rounds_added(earlier: Sequence[int]) -> caveats_lib.Caveat:
   return caveats_lib.Caveat(
       'rounds added', f'rounds were added to a run that was planned for {earlier[-1]}: '
-      'epsilon is that of all rounds, and holds whether or not results decided on the '
-      'addition, as long as no more are added')
+      'epsilon is that of all rounds, and holds whether or not released models decided '
+      'on the addition, as long as no more are added; what else it followed from, such '
+      'as metrics on held-out examples, is outside the guarantee')

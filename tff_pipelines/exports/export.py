@@ -15,6 +15,7 @@ from tff_pipelines.experiment import models
 from tff_pipelines.exports import run as run_lib
 from tff_pipelines.exports import statement
 from tff_pipelines.exports.settings import ExportSettings
+from tff_pipelines.queries.verdict import verdict_on
 
 SAVED_MODEL = 'saved_model'
 
@@ -112,6 +113,9 @@ def export(settings: ExportSettings) -> pathlib.Path:
     OSError, ValueError: For a mistake of the user; the message is one line.
   """
   run = run_lib.opened(settings.run, settings.party)
+  if not verdict_on(run.folder).proves(run.summary):
+    raise ValueError(f'run={settings.run}: its ledger does not prove the guarantee that '
+                     'its summary states, so there is none to publish')
   trained = run.trained()
   serving = run.serving(trained)
   if not all(np.isfinite(array).all() for array in trained.weights):

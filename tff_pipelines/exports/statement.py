@@ -33,7 +33,14 @@ _IN_PUBLIC = {
     'vote repeated': 'the vote was interrupted and repeated; every time counts',
 }
 _SEEDED = 'seeded: not private'
+# Caveats of what reached the model and is in no epsilon: it is not private.
+_OUTSIDE = (
+    'classes counted in private labels', 'release of another run',
+    'vocabulary outside the guarantee', 'warm start outside the guarantee')
+_STOPPED, _DIAGNOSTICS = 'stopped early', 'diagnostics outside the guarantee'
 
+STOPPED = ('when to stop was decided by a function that was given metrics which no '
+           'epsilon protects')
 PARTY = ('it is the own model of one party, which trained it on its records without '
          'noise: it is for the party alone; the guarantee is of what the party shared')
 
@@ -44,7 +51,8 @@ def statement(summary: Mapping[str, Any],
 
   Args:
     summary: Summary of the finished run.
-    not_private: Reasons why the model reveals more than the run's guarantee says.
+    not_private: Reasons why the model reveals more than the run's guarantee says, in
+      addition to those that its caveats tell.
   """
   reasons = list(map(str, not_private))
   if _SEEDED in summary['caveats']:
@@ -52,6 +60,11 @@ def statement(summary: Mapping[str, Any],
   elif summary['epsilon'] is None:
     reasons.insert(0, 'no finite epsilon is guaranteed' if summary['adjacency'] else
                    'it was trained without a mechanism that protects privacy')
+  named = dict(zip(summary['caveats'], summary['warnings'], strict=True))
+  reasons += [text for name, text in named.items()
+              if name in _OUTSIDE and text not in reasons]
+  if _STOPPED in named and (summary['outside_guarantee'] or _DIAGNOSTICS in named):
+    reasons.append(STOPPED)
   caveats = [
       {'name': name, 'text': _IN_PUBLIC.get(name, text)}
       for name, text in zip(summary['caveats'], summary['warnings'], strict=True)
@@ -101,7 +114,9 @@ def _guarantee(content: Mapping[str, Any]) -> list[str]:
   elif content['observers_server'] is not None:
     lines.append(f'- **no epsilon** against {content["observers_server"]}')
   return [*lines, '', (
-      f'Nothing that can be computed from what was released is more than {odds} times '
-      '(e to the epsilon) as likely with one of two neighbouring inputs as with the '
-      f'other, except for outcomes of total probability {delta}. Neighbouring inputs: '
-      f'{content["adjacency_in_words"]}.'), '']
+      'Whatever is computed from what was released, the probability of any result with '
+      f'one of two neighbouring inputs is at most {odds} times (e to the epsilon) that '
+      f'with the other, plus {delta}. Neighbouring inputs: '
+      f'{content["adjacency_in_words"]}. Both numbers are of this training alone: what '
+      'else is released about the same people, such as other models, adds to them.'),
+          '']

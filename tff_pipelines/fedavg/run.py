@@ -202,7 +202,8 @@ class TrainExperiment(run_lib.Experiment):
 
   def describe(self, task: Task, plan) -> report_lib.Description:
     description = report.describe(task, plan)
-    start = [] if self._start is None else [self._start.caveat]
+    start = [] if self._start is None else [
+        self._start.caveat(self.settings.warm_start_is_public)]
     return dataclasses.replace(description, details=[
         report.rates_line(self.settings), *description.details],
         caveats=[*description.caveats, *start, *report.release_notes(task, plan)])

@@ -247,6 +247,9 @@ class TrainSettings(settings.RunSettings, DataSettings):
   warm_start: str | None = _training(None, 'File of weights to start from: model.npz '
       'of a run, or weights of Keras. The data that they were trained on are outside '
       'the guarantee.', free=True, otherwise='initial weights')
+  warm_start_is_public: bool = _training(False, 'The weights of --warm_start are '
+      'public. Never weights that learnt from people whom epsilon must protect; '
+      'without this an export says that the model is not private.')
 
   rounds_per_evaluation: int = _run(1, 'Rounds between evaluations.', low=1, free=True)
   clients_per_call: int | None = _run(None, 'Clients that a graph call trains in turn; '
@@ -266,6 +269,8 @@ class TrainSettings(settings.RunSettings, DataSettings):
         yield name, f'vocabulary={self.vocabulary}'
     if self.warm_start is not None:
       yield 'initial_weights_seed', 'warm_start'
+    else:
+      yield 'warm_start_is_public', 'warm_start=None'
 
   def check(self) -> None:
     super().check()

@@ -6,7 +6,6 @@ part of the clients' own data is not offered: each use of it would be another re
 
 from collections.abc import Mapping
 import hashlib
-import os
 import pathlib
 import tempfile
 from typing import Any
@@ -36,12 +35,7 @@ def examples(task: Task, path: str, options: Mapping[str, Any]) -> Examples:
       'test_path' not in open_source.options(source)):
     raise ValueError('validation_path needs a data_source whose test part has files '
                      f'of its own, found data_source={source}')
-  used = {os.path.realpath(name) for given in (
-      options.get('data_path'), options.get('test_path'))
-          for name in open_source.files(given)}
-  if common := used & set(map(os.path.realpath, open_source.files(path))):
-    raise ValueError('validation_path must name other files than data_path and '
-                     f'test_path, found {min(common)} in both')
+  open_source.check_public('validation_path', path, options)
   with tempfile.TemporaryDirectory() as folder:
     kept = {}
     for option, name in registry.KEPT_FILES.items():

@@ -25,9 +25,18 @@ class WarmStart:
   weights: list[np.ndarray]
   digest: str
 
-  @property
-  def caveat(self) -> caveats.Caveat:
-    """The limit of the guarantee that follows from it."""
+  def caveat(self, is_public: bool) -> caveats.Caveat:
+    """The limit of the guarantee that follows from it.
+
+    Args:
+      is_public: Whether the user states that the weights are public.
+    """
+    if is_public:
+      return caveats.Caveat(
+          'warm start stated as public',
+          'training starts from the weights of a file, which costs no epsilon because '
+          'the user states that they are public: no epsilon protects those whose data '
+          'they were trained on')
     return caveats.Caveat(
         'warm start outside the guarantee',
         'training starts from the weights of a file: what they tell of the data that '

@@ -18,6 +18,7 @@ from tff_pipelines.accounting import caveats
 from tff_pipelines.accounting import decimals
 from tff_pipelines.accounting import ledger as ledger_lib
 from tff_pipelines.accounting import mechanisms
+from tff_pipelines.accounting import preliminary
 from tff_pipelines.accounting import voting
 from tff_pipelines.queries import ledger as ledger_query
 from tff_pipelines.queries import settings as settings_lib
@@ -187,10 +188,9 @@ def in_three_sentences(row: answers.Answer) -> str:
   odds = (decimals.rounded_up(math.exp(row.epsilon), 3) if row.epsilon < 700
           else 'any number of')
   first = (
-      'Nothing that can be released is more than '
-      f'e^{decimals.rounded_up(row.epsilon)} = {odds} times as '
-      'likely with one of two neighbouring inputs as with the other, except for '
-      f'outcomes of total probability {decimals.rounded_up(row.delta)}.')
+      'Whatever is released, the probability of any result with one of two '
+      f'neighbouring inputs is at most e^{decimals.rounded_up(row.epsilon)} = {odds} '
+      f'times that with the other, plus {decimals.rounded_up(row.delta)}.')
   second = f'Neighbouring inputs differ as follows: {neighbours}.'
   if 'suppressed rounds' in _names(row):
     third = ('That epsilon does not hold against the server, against which none is '
@@ -199,11 +199,14 @@ def in_three_sentences(row: answers.Answer) -> str:
       None, row.epsilon):  # The same number against any observer.
     third = f'Trust: {trust}.'
   else:
-    shares = (f' ({mechanisms.OWN_SHARE})'
-              if 'noise is that of the clients' in trust else '')
+    shares = 'noise is that of the clients' in trust
+    # A trusted server, or who adds up a release before the rounds, sees more.
+    who = ('the server and the participants' if shares and preliminary.TRUST not in trust
+           else 'the participants')
+    shares = f' ({mechanisms.OWN_SHARE})' if shares else ''
     third = (
         'That epsilon holds against observers who do not learn who or how many '
-        'participated, and against the server and the participants it is '
+        f'participated, and against {who} it is '
         f'{decimals.rounded_up(row.epsilon_server)}{shares}; trust: {trust}.')
   return ' '.join((first, second, third))
 

@@ -50,6 +50,19 @@ def test_public_sample_standardises_and_bounds_override_it(tmp_path):
   assert '"public sample"' in task.files['columns.json']
 
 
+def test_public_sample_is_none_of_the_data_and_says_that_it_is_stated(tmp_path):
+  people.rows(seed=9).to_csv(tmp_path / 'sample.csv', index=False)
+  build = lambda sample: registry.build(
+      'tabular', **people.written(tmp_path, people.rows()), label_field='pay',
+      feature_fields=('age', 'job'), public_sample=str(sample))
+  task = build(tmp_path / 'sample.csv')
+  assert [note.name for note in task.warnings] == ['public sample stated as public']
+  (tmp_path / 'link.csv').symlink_to(tmp_path / 'people.csv')
+  for private in ('people.csv', 'link.csv'):
+    with pytest.raises(ValueError, match='public_sample must name other files than'):
+      build(tmp_path / private)
+
+
 def test_no_private_row_changes_the_encoding(tmp_path):
   table = people.rows()
   before = _build(tmp_path, table)
