@@ -1,5 +1,6 @@
 """Releases before the first round: drawn once, charged first, kept."""
 
+import csv
 import json
 import math
 import shutil
@@ -12,6 +13,8 @@ from tasks import task as task_lib
 from tests.programs import in_process
 from tests.tasks.tabular import people
 from tff_pipelines.accounting import accountant
+from tff_pipelines.accounting import decimals
+from tff_pipelines.accounting import events
 from tff_pipelines.accounting import ledger as ledger_lib
 from tff_pipelines.accounting import preliminary as preliminary_lib
 from tff_pipelines.fedavg import preliminary
@@ -125,7 +128,8 @@ def test_finished_run_resumes_with_the_words_that_it_kept(whole):
   assert again['held_out'] == summary['held_out']
 
 
-def test_release_that_a_crash_lost_stays_charged(tmp_path, monkeypatch, whole):
+def test_release_that_a_crash_lost_stays_charged(
+    tmp_path, monkeypatch, whole, capsys):
   def killed(*_):
     raise KeyboardInterrupt
 
@@ -135,10 +139,19 @@ def test_release_that_a_crash_lost_stays_charged(tmp_path, monkeypatch, whole):
     with pytest.raises(KeyboardInterrupt):
       _run(folder)
   assert _kinds(folder) == ['PreliminaryRelease']
+  capsys.readouterr()
   summary = _run(folder, resume=True)
   assert _kinds(folder)[:3] == ['PreliminaryRelease', 'PreliminaryRelease',
                                 'PoissonSampled']
-  assert summary['rounds'] == 2 and summary['epsilon'] > whole[0]['epsilon']
+  assert summary['rounds'] == 2 and summary['epsilon'] > whole[0]['epsilon'] + 10
+  # What is printed before the first round, and after each, counts it twice, too.
+  plan = capsys.readouterr().out.split('\n\n')[0]
+  assert f'epsilon     {decimals.epsilon(summary["epsilon"])} at delta' in plan
+  with open(folder / 'metrics.csv', encoding='utf-8') as file:
+    *_, last = csv.DictReader(file)
+  assert float(last['epsilon']) == pytest.approx(summary['epsilon'], rel=1e-9)
+  assert summary['details']['epsilon_preliminary'] > 30
+  assert 'charged 2 times' in (folder / 'report.txt').read_text()
 
 
 def test_release_that_is_lost_after_rounds_were_committed_is_not_drawn_again(
@@ -149,6 +162,34 @@ def test_release_that_is_lost_after_rounds_were_committed_is_not_drawn_again(
   with pytest.raises(ValueError, match='vocabulary.json is missing, and it is released '
                      'once only'):
     _run(folder, resume=True)
+
+
+@pytest.mark.parametrize('sampling', ['poisson', 'fixed'])
+def test_added_rounds_count_the_release_once_and_all_rounds(tmp_path, capsys, sampling):
+  folder, more = tmp_path / 'run', dict(sampling=sampling, noise_multiplier=3.0,
+                                        epsilon=None)
+  first = _run(folder, **more)
+  kept = (folder / 'vocabulary.json').read_bytes()
+  capsys.readouterr()
+  added = _run(folder, **more, rounds=5, resume=True)
+  plan = capsys.readouterr().out.split('\n\n')[0]
+  assert (folder / 'vocabulary.json').read_bytes() == kept
+  sampled = {'poisson': 'PoissonSampled', 'fixed': 'FixedSizeSampled'}[sampling]
+  lines = ledger_lib.Ledger(folder / 'ledger.jsonl').lines()
+  assert [preliminary_lib.count([line]) for line in lines] == [1, 0, 0, 0, 0, 0]
+  assert {line['event']['kind'] for line in lines[1:]} == {sampled}
+  release, a_round = (events.from_json(line['event']) for line in (lines[0], lines[-1]))
+  # Participants may have seen a round twice: each start counts.
+  for summary, rounds, seen in ((first, 2, 2), (added, 5, 5 + 1)):
+    whole, server = (events.Composed(events=(release, events.SelfComposed(
+        event=event, count=count))) for event, count in (
+            (a_round, rounds), (a_round.without_sampling(), seen)))
+    for name, event in (('epsilon', whole), ('epsilon_server', server)):
+      assert summary[name] == pytest.approx(
+          accountant.epsilon(event, summary['delta']), rel=1e-6)
+  assert first['epsilon'] < added['epsilon']
+  assert f'epsilon     {decimals.epsilon(added["epsilon"])} at delta' in plan
+  assert added['details'] == first['details'] and 'rounds added' in added['caveats']
 
 
 def test_contributions_of_a_client_are_bounded():

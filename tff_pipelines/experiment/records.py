@@ -243,6 +243,20 @@ class RunRecords:
     asyncio.run(self._table.release(metrics, rounds))
 
 
+def charges_first(folder: pathlib.Path, name: str) -> int:
+  """Number of charges for the release before the first round once it is made.
+
+  Args:
+    folder: Folder of a run.
+    name: Name of the file that keeps the release.
+  """
+  path = folder / files.LEDGER
+  # A line that a crash tore announced nothing that was drawn.
+  text = path.read_text(encoding='utf-8') if path.exists() else ''
+  lines = [json.loads(line) for line in text.split('\n')[1:-1]]
+  return preliminary.count(lines) + (not (folder / name).exists())
+
+
 def was_stopped(folder: pathlib.Path) -> bool:
   """Whether the run in a folder was stopped before its last round."""
   ledger = ledger_lib.Ledger(folder / files.LEDGER)

@@ -47,6 +47,8 @@ class FedAvgPlan(guarantee.Plan):
     clip_learning_rate: Learning rate of an adaptive clip.
     noise_generator: As in DistributedSumParams.
     preliminary: Event of a release before the first round; None for none.
+    preliminary_charges: Number of times that it was charged, or will have been: more
+      than once if a start was interrupted between charge and release.
     privacy_unit: Unit that one client is.
   """
 
@@ -62,6 +64,7 @@ class FedAvgPlan(guarantee.Plan):
   clip_learning_rate: float = 0.2
   noise_generator: str = 'philox'
   preliminary: base.Event | None = None
+  preliminary_charges: int = 1
   privacy_unit: str = 'one client'
 
   @classmethod
@@ -200,12 +203,17 @@ class FedAvgPlan(guarantee.Plan):
     event = self.mechanism.replace(rounds=rounds).event()
     if self.preliminary is None:
       return event
-    return combinators.Composed(events=(self.preliminary, event))
+    return combinators.Composed(
+        events=(*[self.preliminary] * self.preliminary_charges, event))
+
+  def release_count(self, rounds: int) -> int:
+    return rounds + (self.preliminary is not None) * self.preliminary_charges
 
   def also(self, released: base.Event) -> dict[str, Any]:
     if self.preliminary is None:
       return {}
-    return {'epsilon_preliminary': accountant.epsilon(self.preliminary, self.delta)}
+    return {'epsilon_preliminary': accountant.epsilon(combinators.SelfComposed(
+        event=self.preliminary, count=self.preliminary_charges), self.delta)}
 
   @functools.cached_property
   def total_variation(self) -> float | None:

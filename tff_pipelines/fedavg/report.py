@@ -66,7 +66,9 @@ def describe(task: Task, plan: FedAvgPlan) -> report.Description:
         f'learning rate {plan.adaptive.learning_rate:g}, noise of '
         f'{plan.adaptive.count_stddev:g} clients on the count')
   if plan.preliminary is not None:
-    details.append(release_line(plan.preliminary))
+    times = plan.preliminary_charges
+    details.append(release_line(plan.preliminary) + (
+        f'; charged {times} times, as starts were interrupted' if times > 1 else ''))
   if plan.params is not None:
     details.append(
         f'sum modulo 2^{plan.params.bits}, scale {plan.params.scale:.4g} grid units '

@@ -189,6 +189,9 @@ class TrainExperiment(run_lib.Experiment):
         self.settings, dimension=task.model.parameter_count(),
         population=len(task.train.client_ids), privacy_unit=task.privacy_unit,
         needed=task.preliminary, recorded=recorded)
+    if recorded is not None and plan.preliminary is not None:
+      plan = dataclasses.replace(plan, preliminary_charges=records_lib.charges_first(
+          self.folder, _released_file(task)))
     if self.earlier_rounds:
       plan_lib.check_more_rounds(plan, self.earlier_rounds[-1])
       if self.settings.server_schedule != 'constant':
