@@ -160,7 +160,7 @@ class PreliminaryRelease(base.Event):
 
 def planned(*, l2_sensitivity: float, dimension: int, items: int, epsilon: float,
             delta: float, replace_one_of: int | None = None) -> base.Event:
-  """The release with the minimum noise for an epsilon of its own.
+  """The release with the minimum noise for an epsilon of its own, and a threshold.
 
   Args:
     l2_sensitivity: As in `PreliminaryRelease`.
@@ -174,17 +174,22 @@ def planned(*, l2_sensitivity: float, dimension: int, items: int, epsilon: float
   Raises:
     ValueError: If the target can't be met.
   """
-  def event(z: float) -> base.Event:
-    values: dict[str, Any] = dict(noise_variance=(z * l2_sensitivity)**2)
-    if items:
-      values['threshold'] = threshold(
-          values['noise_variance'], items, FAILURE_FRACTION * delta)
+  def event(z: float, **keys: Any) -> base.Event:
     release = PreliminaryRelease(
-        l2_sensitivity=l2_sensitivity, dimension=dimension, items=items, **values)
+        l2_sensitivity=l2_sensitivity, dimension=dimension,
+        noise_variance=(z * l2_sensitivity)**2, **keys)
     return release if replace_one_of is None else combinators.FixedSizeSampled(
         event=release, cohort_size=replace_one_of, population=replace_one_of)
 
-  return event(calibration.noise_multiplier(event, epsilon=epsilon, delta=delta))
+  if not items:
+    return event(calibration.noise_multiplier(event, epsilon=epsilon, delta=delta))
+  # As if keys failed as often as they may: what they do jumps with the threshold, and
+  # epsilon would not fall with the noise.
+  most = FAILURE_FRACTION * delta
+  z = calibration.noise_multiplier(
+      event, epsilon=epsilon + math.log1p(-most), delta=delta - most)
+  return event(z, items=items, threshold=threshold(
+      (z * l2_sensitivity)**2, items, most))
 
 
 def release_of(event: base.Event) -> PreliminaryRelease:
