@@ -1,6 +1,7 @@
 """Releases before the first round: drawn once, charged first, kept."""
 
 import csv
+import dataclasses
 import json
 import math
 import shutil
@@ -10,6 +11,7 @@ import pytest
 
 from tasks import registry
 from tasks import task as task_lib
+from tests import tiny_task
 from tests.programs import in_process
 from tests.tasks.tabular import people
 from tff_pipelines.accounting import accountant
@@ -192,6 +194,27 @@ def test_added_rounds_count_the_release_once_and_all_rounds(tmp_path, capsys, sa
   assert added['details'] == first['details'] and 'rounds added' in added['caveats']
 
 
+def test_task_of_ones_own_is_resumed_only_if_it_is_built_from_the_release(tmp_path):
+  task = tiny_task.task()
+
+  def complete(counts):
+    return dataclasses.replace(
+        task, files={'f': str(sorted(counts))}, noised_files=('f',))
+
+  needed = dataclasses.replace(task, preliminary=_needed(
+      {'a': 500}, items=1, complete=complete))
+  settings = TrainSettings(
+      task=needed, mechanism='gaussian', epsilon=9.0, rounds=1, cohort_size=4.0,
+      clip=0.5, client_batch_size=3, delta=0.01, output_dir=str(tmp_path / 'run'))
+  summary = run_lib.train(settings)
+  assert 'epsilon_preliminary' in summary['details']
+  with pytest.raises(ValueError, match='the task must be built from it'):
+    run_lib.train(settings.replace(resume=True))
+  again = run_lib.train(settings.replace(resume=True, task=complete({'a': 500})))
+  assert again['epsilon'] == summary['epsilon']
+  assert 'release of another run' not in again['caveats']
+
+
 def test_contributions_of_a_client_are_bounded():
   task = registry.build('text_classification', vocabulary='private_counts',
                         num_clients=20, words_per_client=5)
@@ -219,7 +242,7 @@ def test_tags_and_words_share_one_release():
     (dict(mechanism='none', epsilon=None, vocabulary_epsilon=None),
      'vocabulary=private_counts needs a mechanism with noise'),
     (dict(vocabulary=None), 'vocabulary_epsilon is not used with vocabulary=None'),
-    (dict(epsilon=19.0), 'costs epsilon=20 alone, which leaves nothing of the target')])
+    (dict(epsilon=19.0), r'costs epsilon=19\.\d+ alone, which leaves nothing of the target')])
 def test_settings_that_leave_no_room_are_one_line(tmp_path, changes, message):
   with pytest.raises(ValueError, match=message):
     _run(tmp_path / 'run', **changes)
