@@ -242,7 +242,8 @@ def test_tags_and_words_share_one_release():
     (dict(mechanism='none', epsilon=None, vocabulary_epsilon=None),
      'vocabulary=private_counts needs a mechanism with noise'),
     (dict(vocabulary=None), 'vocabulary_epsilon is not used with vocabulary=None'),
-    (dict(epsilon=19.0), r'costs epsilon=19\.\d+ alone, which leaves nothing of the target')])
+    (dict(epsilon=19.0),
+     r'costs epsilon=19\.\d+ alone, which leaves nothing of the target')])
 def test_settings_that_leave_no_room_are_one_line(tmp_path, changes, message):
   with pytest.raises(ValueError, match=message):
     _run(tmp_path / 'run', **changes)

@@ -28,7 +28,7 @@ _REACH = 12
 
 @functools.lru_cache(maxsize=None)
 def _released(variance, threshold, count):
-  """Probabilities of a word of this count: [not released, threshold, threshold + 1, ...]"""
+  """Probabilities of a word of this count: not released; threshold, threshold + 1..."""
   last = threshold + 6 + math.ceil(_REACH * math.sqrt(variance))
   if not count:
     return np.array([1.0] + [0.0] * (last - threshold + 1))

@@ -34,7 +34,7 @@ from tff_pipelines.accounting import curves
 
 # Fraction of a run's delta that keys of a single client may take.
 FAILURE_FRACTION = 0.1
-# The sampler's standard deviation is at most this much larger, relatively and absolutely.
+# The sampler's standard deviation is at most this much larger: relative, absolute.
 _SIGMA_ERRORS = 2.0**-22, 2.0**-24
 # Total variation of one draw from the discrete Gaussian.
 _DRAW_ERROR = 2.0**-80

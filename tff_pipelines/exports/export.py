@@ -114,8 +114,8 @@ def export(settings: ExportSettings) -> pathlib.Path:
   """
   run = run_lib.opened(settings.run, settings.party)
   if not verdict_on(run.folder).proves(run.summary):
-    raise ValueError(f'run={settings.run}: its ledger does not prove the guarantee that '
-                     'its summary states, so there is none to publish')
+    raise ValueError(f'run={settings.run}: its ledger does not prove the guarantee '
+                     'that its summary states, so there is none to publish')
   trained = run.trained()
   serving = run.serving(trained)
   if not all(np.isfinite(array).all() for array in trained.weights):

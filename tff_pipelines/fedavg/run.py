@@ -223,8 +223,8 @@ class TrainExperiment(run_lib.Experiment):
     header = plan.header(plan.mechanism.rounds, description.caveats)
     records.release_first(plan.preliminary, header, _released_file(task), draw)
     if not completed and task.preliminary is not None:
-      raise ValueError(f'{records.folder / task.preliminary.file} has what was released '
-                       'before the first round: the task must be built from it')
+      raise ValueError(f'{records.folder / task.preliminary.file} has what was '
+                       'released before the first round: the task must be built from it')
     return self._validated(completed[0], self._task_options()) if completed else task
 
   def keep(self, task: Task) -> None:

@@ -201,8 +201,9 @@ def in_three_sentences(row: answers.Answer) -> str:
   else:
     shares = 'noise is that of the clients' in trust
     # A trusted server, or who adds up a release before the rounds, sees more.
-    who = ('the server and the participants' if shares and preliminary.TRUST not in trust
-           else 'the participants')
+    who = 'the participants'
+    if shares and preliminary.TRUST not in trust:
+      who = f'the server and {who}'
     shares = f' ({mechanisms.OWN_SHARE})' if shares else ''
     third = (
         'That epsilon holds against observers who do not learn who or how many '
