@@ -166,6 +166,7 @@ def test_release_that_is_lost_after_rounds_were_committed_is_not_drawn_again(
     _run(folder, resume=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('sampling', ['poisson', 'fixed'])
 def test_added_rounds_count_the_release_once_and_all_rounds(tmp_path, capsys, sampling):
   folder, more = tmp_path / 'run', dict(sampling=sampling, noise_multiplier=3.0,

@@ -87,7 +87,8 @@ def _planned(replaced, epsilon, replace_one_of=POPULATION):
   return event, preliminary.release_of(event)
 
 
-@pytest.mark.parametrize('replaced', [False, True])
+@pytest.mark.parametrize('replaced', [
+    False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize('epsilon', [1.5, 3.0])
 def test_no_neighbour_of_a_release_is_beyond_its_epsilon(replaced, epsilon):
   event, release = _planned(replaced, epsilon)
@@ -150,7 +151,8 @@ def _rounds(plan, server):
       (one, other), (other, one))]
 
 
-@pytest.mark.parametrize('sampling', ['poisson', 'fixed', 'none'])
+@pytest.mark.parametrize('sampling', [
+    'poisson', pytest.param('fixed', marks=pytest.mark.slow), 'none'])
 @pytest.mark.parametrize('server', [False, True])
 def test_release_and_rounds_together_are_within_the_printed_epsilon(sampling, server):
   plan = _plan(sampling)
