@@ -349,7 +349,7 @@ class Plan(abc.ABC):
         server = self.bound(seen or released, rounds + repeats, server=True)
     notes += [*self.notes(), *outsiders.caveats]
     if server is not None:
-      notes += [Caveat(f'server: {note.name}', f'against the server: {note}')
+      notes += [Caveat('server: ideal distributions', f'against the server: {note}')
                 for note in server.caveats if note not in notes
                 and note.name == 'epsilon of ideal distributions']
     return Guarantee(

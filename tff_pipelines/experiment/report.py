@@ -32,7 +32,7 @@ _WHOLE = ('next',)
 _FIRST = (
     'seeded: not private', 'suppressed rounds', 'no finite epsilon', 'no privacy',
     'secure aggregation simulated', 'epsilon of ideal distributions',
-    'approximate amplification', 'server: epsilon of ideal distributions',
+    'approximate amplification', 'server: ideal distributions',
     'restarts cost epsilon', 'vote repeated', 'delta not below 1/records',
     'published epsilon is no bound', 'large epsilon')
 
