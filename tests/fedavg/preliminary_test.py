@@ -156,6 +156,26 @@ def test_release_that_a_crash_lost_stays_charged(
   assert 'charged 2 times' in (folder / 'report.txt').read_text()
 
 
+@pytest.mark.parametrize('lines', [0, 1])
+def test_release_without_its_charge_is_not_used(tmp_path, monkeypatch, lines):
+  def killed(*_, **__):
+    raise KeyboardInterrupt
+
+  folder = tmp_path / 'run'
+  with monkeypatch.context() as patch:
+    patch.setattr(run_lib.TrainExperiment, 'keep', killed)
+    with pytest.raises(KeyboardInterrupt):
+      _run(folder)
+  ledger = folder / 'ledger.jsonl'
+  kept = ledger.read_text().splitlines(keepends=True)
+  assert len(kept) == 2 and (folder / 'vocabulary.json').exists()
+  ledger.unlink()
+  if lines:
+    ledger.write_text(kept[0])
+  with pytest.raises(ValueError, match='has no charge for .*vocabulary.json'):
+    _run(folder, resume=True)
+
+
 def test_release_that_is_lost_after_rounds_were_committed_is_not_drawn_again(
     tmp_path, whole):
   folder = tmp_path / 'run'

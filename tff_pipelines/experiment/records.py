@@ -131,11 +131,13 @@ class RunRecords:
       draw: Draws the content of the file.
 
     Raises:
-      ValueError: If rounds were committed and the file is missing.
+      ValueError: If rounds were committed and the file is missing, or the file is
+        there and the ledger has no charge for it.
     """
+    charges_first(self.folder, name)
+    path = self.folder / name
     if not self.ledger.path.exists():
       self.ledger.create(self.ledger.path, **header)
-    path = self.folder / name
     if not path.exists():
       if self.has_checkpoint():
         raise ValueError(f'{path} is missing, and it is released once only: the run '
@@ -249,12 +251,19 @@ def charges_first(folder: pathlib.Path, name: str) -> int:
   Args:
     folder: Folder of a run.
     name: Name of the file that keeps the release.
+
+  Raises:
+    ValueError: If the file is there and the ledger has no charge for it.
   """
   path = folder / files.LEDGER
   # A line that a crash tore announced nothing that was drawn.
   text = path.read_text(encoding='utf-8') if path.exists() else ''
   lines = [json.loads(line) for line in text.split('\n')[1:-1]]
-  return preliminary.count(lines) + (not (folder / name).exists())
+  charges = preliminary.count(lines) + (not (folder / name).exists())
+  if not charges:
+    raise ValueError(f'{path} has no charge for {folder / name}: what that cost is not '
+                     'known, so the run can\'t be continued')
+  return charges
 
 
 def was_stopped(folder: pathlib.Path) -> bool:
