@@ -110,7 +110,8 @@ class Model:
       loss: A Keras loss, its name, or a function of labels 'y' and outputs with a
         value for each example, or for each of its positions, which are averaged.
       metrics: Names of Keras' functions, or functions like the loss, in addition to
-        the loss and, where that is a cross-entropy, the accuracy.
+        the loss and, where that is a cross-entropy, the accuracy. A function that
+        gives a pair of such values is the ratio of their totals.
       **attributes: `name`, 'keras' by default; `headline`, the metric that heads the
         report; `class_names`, of which the report then counts mistakes.
 

@@ -47,7 +47,7 @@ def from_functional(functional: tff.learning.models.FunctionalModel,
       loss, metrics, headline, class_names,
       labels=outputs_lib.INDEX if classes else None)
   return reading.as_model(
-      outputs, name=name,
+      outputs, networks[False].shapes['outputs'], name=name,
       initial_weights=lambda seed: [weight.copy() for weight in trainable])
 
 

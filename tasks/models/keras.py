@@ -12,6 +12,7 @@ import functools
 import itertools
 from typing import Any, NoReturn
 
+from keras.src.engine import base_layer_utils
 import numpy as np
 import tensorflow as tf
 
@@ -36,7 +37,7 @@ def from_keras(build_fn: BuildFn, loss: Any, metrics: Sequence[Any] = (), *,
     return network(weights, batch, seed)
 
   return reading.as_model(
-      outputs, name=name, initial_weights=network.initial_weights,
+      outputs, network.shape, name=name, initial_weights=network.initial_weights,
       weight_names=network.names, to_keras=network.to_keras)
 
 
@@ -78,6 +79,7 @@ class _Network:
 
   Attributes:
     names: Names of the weights.
+    shape: Shape of the outputs, the batch included.
   """
 
   def __init__(self, build_fn: BuildFn):
@@ -93,6 +95,7 @@ class _Network:
     if not trainable:
       raise ValueError('build_fn must build a model with trainable weights, found none')
     self._inference, self.names = self._traced(training=False)
+    self.shape = self._inference.shapes['outputs']
     self._training, _ = self._traced(training=True)
     for name, *pair in zip(self.names, trainable, self._weights_of_seed(0)[0]):
       if not np.array_equal(*pair):
@@ -160,7 +163,7 @@ class _Network:
         slots.append(_slot(graph, changes, **variable))
         return slots[-1]
 
-      with tf.variable_creator_scope(slot), _in_one_line(changes):
+      with tf.variable_creator_scope(slot), _in_one_line(changes), _operations():
         model = self._built()
       for layer in _layers(model):
         if hasattr(layer, '_random_generator'):
@@ -193,6 +196,10 @@ class _Network:
             watched=tuple(arguments), constants=constants)
       except template.StateError as error:
         _refuse_operation(model, error)
+      except ValueError as error:
+        raise ValueError(
+            'build_fn must build a model whose weights are all of layers between its '
+            f'input and its output: {error}') from error
       if 'seed' in called.uses and not training:
         raise ValueError(
             'build_fn must build a model that draws no random numbers with '
@@ -274,6 +281,20 @@ def _halves(layer: tf.keras.layers.Layer) -> bool:
 def _max_of_tiles(inputs: tf.Tensor) -> tf.Tensor:
   """The same values and gradients as Keras' layer, whose gradient takes far longer."""
   return layers.max_pool(inputs, 2)
+
+
+@contextlib.contextmanager
+def _operations() -> Iterator[None]:
+  """Operations between layers (`x[:, 1:]`, `x + y`) take their constants as they are.
+
+  Keras would compute them in a session, which a graph of a function has not.
+  """
+  before = base_layer_utils._UNSAFE_GRAPH_OP_LAYER_CREATION
+  base_layer_utils._UNSAFE_GRAPH_OP_LAYER_CREATION = True
+  try:
+    yield
+  finally:
+    base_layer_utils._UNSAFE_GRAPH_OP_LAYER_CREATION = before
 
 
 @contextlib.contextmanager

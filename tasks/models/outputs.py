@@ -70,13 +70,27 @@ class Reading:
     # Accuracy is there anyway.
     self._metrics.pop('accuracy', None)
 
-  def as_model(self, outputs: Callable[..., Outputs], **attributes: Any) -> task.Model:
+  def as_model(self, outputs: Callable[..., Outputs], shape: tf.TensorShape,
+               **attributes: Any) -> task.Model:
     """Builds the model of a network.
 
     Args:
       outputs: (weights, batch, seed) -> outputs.
+      shape: Shape of their values.
       **attributes: Further attributes of the model.
+
+    Raises:
+      ValueError: If there are names of other classes than outputs have.
     """
+    if self._class_names:
+      several = shape.rank != 1 and shape[-1] != 1
+      if self._labels == _BINARY and several:
+        raise ValueError('class_names are not used with several outputs of a binary '
+                         'cross-entropy: an example may have all of them')
+      count = 2 if self._labels == _BINARY else shape[-1]
+      if count != len(self._class_names):
+        raise ValueError(f'class_names must be {count}, as many as the outputs have '
+                         f'classes, found {len(self._class_names)}')
 
     def loss(weights, batch, seed):
       result = outputs(weights, batch, seed)
@@ -92,7 +106,10 @@ class Reading:
         totals['accuracy'] = _mean(right, result.mask, mask)
       totals['loss'] = _mean(self._loss(y, result.values), result.mask, mask)
       for name, metric in self._metrics.items():
-        totals[name] = _mean(metric(y, result.values), result.mask, mask)
+        values = metric(y, result.values)
+        totals[name] = (
+            tuple(_mean(part, result.mask, mask)[0] for part in values)
+            if isinstance(values, tuple) else _mean(values, result.mask, mask))
       return totals
 
     def predict(weights, batch):
@@ -122,7 +139,7 @@ class Reading:
     if mask is None:
       return tf.reduce_mean(tf.reshape(values, [tf.shape(values)[0], -1]), axis=1)
     weights = _weights(values, mask, tf.ones([tf.shape(values)[0]]))
-    axes = list(range(1, values.shape.rank))
+    axes = tf.range(1, tf.rank(values))
     return (tf.reduce_sum(values * weights, axes)
             / tf.maximum(tf.reduce_sum(weights, axes), 1.0))
 
@@ -162,7 +179,8 @@ def _weights(values: tf.Tensor, positions: tf.Tensor | None,
   weights = tf.ones_like(values, tf.float32)
   for factor in (mask, positions):
     if factor is not None:
-      missing = values.shape.rank - factor.shape.rank
+      # A comparison of one's own may have no known rank in a graph.
+      missing = tf.rank(values) - tf.rank(factor)
       weights *= tf.reshape(factor, tf.concat(
           [tf.shape(factor), tf.ones([missing], tf.int32)], axis=0))
   return weights
@@ -177,12 +195,15 @@ def _mean(values: tf.Tensor, positions: tf.Tensor | None,
           tf.reduce_sum(weights))
 
 
-def _per_example(function: Callable, labels: Any, values: tf.Tensor) -> tf.Tensor:
+def _per_example(function: Callable, labels: Any, values: tf.Tensor) -> Any:
   """A function's values, float32; of outputs with one unit also for labels without."""
   labels = tf.convert_to_tensor(labels)
   if values.shape.rank == labels.shape.rank + 1 and values.shape[-1] == 1:
     labels = labels[..., tf.newaxis]
-  return tf.cast(function(labels, values), tf.float32)
+  result = function(labels, values)
+  if isinstance(result, tuple):
+    return tuple(tf.cast(part, tf.float32) for part in result)
+  return tf.cast(result, tf.float32)
 
 
 def _loss(loss: Any) -> tuple[Callable, str | None, bool]:

@@ -52,6 +52,7 @@ class Template:
 
   Attributes:
     uses: Names of the arguments on which the results depend.
+    shapes: Name of a result -> its shape, as far as it is known.
   """
 
   def __init__(self, arguments: Mapping[str, tf.Tensor],
@@ -71,6 +72,7 @@ class Template:
     """
     self._names, self._watched = tuple(results), tuple(watched)
     tensors = list(results.values())
+    self.shapes = {name: x.shape for name, x in results.items()}
     # TensorFlow drops functions, by name, with the graph that they were traced in.
     self._traced = tensors[0].graph
     upstream = [tf.compat.v1.placeholder(x.dtype, x.shape) for x in tensors]

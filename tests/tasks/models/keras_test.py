@@ -94,6 +94,32 @@ def test_recurrent_layers_skip_what_the_embedding_masks(recurrent):
              for x in _gradient(recurrent, weights, batch, KEY)) == len(weights)
 
 
+def _operations_of_tensors():
+  x = tf.keras.Input([4])
+  hidden = keras.Dense(3, activation='relu')(2.0 * x[:, 1:])
+  hidden = tf.concat([hidden, x], axis=1) + 1.0
+  return tf.keras.Model(x, keras.Dense(3)(
+      hidden - tf.reduce_mean(hidden, axis=1, keepdims=True)))
+
+
+def _operations_of_images():
+  x = tf.keras.Input([4])
+  image = tf.pad(tf.reshape(x, [-1, 2, 2, 1]) / 255.0, [[0, 0], [1, 1], [1, 1], [0, 0]])
+  hidden = keras.Conv2D(2, 3)(tf.image.flip_left_right(image))
+  return tf.keras.Model(x, keras.Dense(3)(keras.Flatten()(hidden)))
+
+
+@pytest.mark.parametrize('build', [_operations_of_tensors, _operations_of_images])
+def test_operations_between_layers_are_those_of_keras(build):
+  model = task_lib.Model.from_keras(build, CROSS_ENTROPY)
+  weights, batch = model.initial_weights(0), _batch()
+  wanted = CROSS_ENTROPY.call(batch['y'], model.to_keras(weights)(batch['x']))
+  np.testing.assert_allclose(model.loss(weights, batch, KEY), wanted, rtol=1e-5)
+  for mine, theirs in zip(_gradient(model, weights, batch, KEY),
+                          _keras_gradient(model, weights, batch), strict=True):
+    np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-6)
+
+
 def test_dropout_follows_from_the_key_alone(recurrent):
   for model, batch in ((recurrent, _sequences()),
                        (task_lib.Model.from_keras(lambda: _dense(keras.Dropout(0.5)),
@@ -210,6 +236,28 @@ def test_regression_has_values_and_the_metrics_asked_for():
       model.predict(weights, {'x': batch['x']})['value'], [[3], [7]])
 
 
+def test_metric_of_pairs_is_the_ratio_of_their_totals():
+  def recall(y, outputs):
+    # Of unknown rank in a graph, as comparisons of tensors are.
+    found = (y[..., tf.newaxis] == tf.math.top_k(outputs, 1).indices[:, tf.newaxis])
+    return tf.math.count_nonzero(found, [1, 2]), tf.math.count_nonzero(y, 1)
+
+  model = task_lib.Model.from_keras(
+      _dense, lambda y, outputs: tf.reduce_sum(outputs, axis=1), [recall],
+      headline='recall')
+  weights = [np.zeros(w.shape, np.float32) for w in model.initial_weights(0)]
+  weights[-1][1] = 1.0  # Class 1 is always the likeliest.
+  batch = {'x': tf.zeros([4, 4]),
+           'y': tf.constant([[1, 2], [2, 0], [1, 0], [1, 2]])}
+  metrics = tf.function(model.metrics, autograph=False)
+  spec = {name: tf.TensorSpec([None, *x.shape[1:]], x.dtype)
+          for name, x in batch.items()}
+  mask = tf.constant([1.0, 1.0, 1.0, 0.0])
+  for function in (metrics, metrics.get_concrete_function(
+      weights, spec, tf.TensorSpec([None]))):
+    assert tuple(map(float, function(weights, batch, mask)['recall'])) == (2, 4)
+
+
 def test_several_inputs_are_features_of_their_names():
   def build():
     one, two = tf.keras.Input([2], name='one'), tf.keras.Input([3], name='two')
@@ -251,6 +299,12 @@ def test_layers_with_state_are_refused_by_name(layer, message):
   assert '\n' not in str(raised.value)
 
 
+def _weight_of_a_constant():
+  x = tf.keras.Input([4])
+  positions = keras.Embedding(4, 1)(tf.range(4))[:, 0]  # Keras would not train it.
+  return tf.keras.Model(x, keras.Dense(1)(x + positions))
+
+
 @pytest.mark.parametrize('build, loss, metrics, message', [
     (lambda: None, 'mse', (), 'must return a tf.keras.Model, found NoneType'),
     (lambda: tf.keras.Sequential([keras.Dense(1)]), 'mse', (),
@@ -261,6 +315,7 @@ def test_layers_with_state_are_refused_by_name(layer, message):
         tf.keras.Input(batch_shape=[3, 2, 1]), keras.LSTM(1, stateful=True)]), 'mse',
      (), 'stateful=False'),
     (_dense, 'no_such_loss', (), "loss must be a Keras loss, .*'no_such_loss'"),
+    (_weight_of_a_constant, 'mse', (), 'layers between its input and its output: emb'),
     (_dense, 'mse', ('no_such',), "metrics must be names .*'no_such'"),
     (_dense, 'mse', (tf.keras.metrics.AUC(),), 'keeps state between batches: use'),
 ])
@@ -268,6 +323,15 @@ def test_what_is_no_model_is_one_line(build, loss, metrics, message):
   with pytest.raises(ValueError, match=message) as raised:
     task_lib.Model.from_keras(build, loss, metrics)
   assert '\n' not in str(raised.value)
+
+
+@pytest.mark.parametrize('loss, names, message', [
+    (CROSS_ENTROPY, 'ab', 'class_names must be 3, as many .* found 2'),
+    (tf.keras.losses.BinaryCrossentropy(from_logits=True), 'abc',
+     'not used with several outputs of a binary cross-entropy')])
+def test_names_are_as_many_as_classes(loss, names, message):
+  with pytest.raises(ValueError, match=message):
+    task_lib.Model.from_keras(_dense, loss, class_names=names)
 
 
 def test_functional_model_of_tff_is_the_same_function():
