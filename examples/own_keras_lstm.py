@@ -21,11 +21,14 @@ WORDS, STEPS, TAGS = 1_000, 32, 50
 
 def network() -> tf.keras.Model:
   """Logits of the tags, from the numbers of a post's first words, padded with 0."""
+  keras = tf.keras.layers
   words = tf.keras.Input([stackoverflow_tag.MAX_WORDS])
-  x = tf.keras.layers.Embedding(WORDS + 1, 32, mask_zero=True)(words[:, :STEPS])
-  x = tf.keras.layers.LSTM(64)(x)
+  x = keras.Embedding(
+      WORDS + 1, 32, tf.keras.initializers.RandomUniform(-1, 1),
+      mask_zero=True)(words[:, :STEPS])
+  x = keras.GlobalAveragePooling1D()(keras.LSTM(64, return_sequences=True)(x))
   return tf.keras.Model(
-      words, tf.keras.layers.Dense(TAGS, bias_initializer=tf.constant_initializer(-4))(x))
+      words, keras.Dense(TAGS, bias_initializer=tf.constant_initializer(-4))(x))
 
 
 def loss(y: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:

@@ -6,13 +6,12 @@ import json
 import os
 import pathlib
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 from pyarrow import parquet
 import pytest
 
+from tests.exports import alone
 from tests.tasks.sources import populations
 from tff_pipelines.accounting import ledger as ledger_lib
 from tff_pipelines.experiment import files
@@ -27,21 +26,6 @@ FIELDS = ('--task=emnist', '--data_source=jsonl', '--image_field=vector',
           '--label_field=number', '--num_classes=10')
 
 pytestmark = pytest.mark.usefixtures('shared_context')
-
-# In a process that knows TensorFlow and nothing of this project.
-_SERVE = '''
-import json, sys
-import numpy as np, tensorflow as tf
-loaded = tf.saved_model.load(sys.argv[1])
-serve = loaded.signatures["serving_default"]
-images = np.load(sys.argv[2])
-outputs = serve(**{name: tf.constant(images) for name in
-                   serve.structured_input_signature[1]})
-assert not any(name.split(".")[0] in ("tasks", "tff_pipelines", "aggregators")
-               for name in sys.modules)
-print(json.dumps({name: value.numpy().tolist() for name, value in outputs.items()}))
-'''
-
 
 def population(clients=CLIENTS, prefix='writer', labels=True):
   """Client -> records of two images each."""
@@ -146,21 +130,16 @@ def test_arrays_are_named_in_the_order_of_the_layers(trained, exported):
 
 
 def test_tensorflow_alone_serves_the_saved_model_with_the_same_predictions(
-    exported, predicted, tmp_path):
+    exported, predicted):
   images = np.array([record['vector'] for records in population().values()
                      for record in records], np.uint8).reshape(-1, 28, 28)
-  np.save(tmp_path / 'images.npy', images)
-  served = subprocess.run(
-      [sys.executable, '-c', _SERVE, exported['savedmodel'] / 'saved_model',
-       tmp_path / 'images.npy'], cwd=tmp_path, check=True, capture_output=True,
-      text=True, env={**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '3', 'PYTHONPATH': ''})
-  outputs = json.loads(served.stdout)
+  outputs = alone.served(exported['savedmodel'] / 'saved_model', x=images)
   of_row = {(row['client'], int(row['index'])): row for row in predicted}
   keys = [(client, i) for client, records in population().items()
           for i in range(len(records))]
   assert set(of_row) == set(keys) and len(keys) == 2 * CLIENTS
   rows = [of_row[key] for key in keys]
-  assert [int(row['class']) for row in rows] == outputs['class']
+  assert [int(row['class']) for row in rows] == outputs['class'].tolist()
   np.testing.assert_allclose(
       [float(row['probability']) for row in rows],
       np.max(outputs['probabilities'], axis=1), atol=1e-6)

@@ -65,8 +65,10 @@ def _write_saved_model(folder: pathlib.Path, serving: Serving,
       tf.Variable(array, name=name, trainable=False)
       for name, array in trained.arrays.items()]
   module.serve = predict_function(serving, module.variables_in_order)
+  # Gradients of one's own may hold on to loops of Keras, which can't be saved.
   tf.saved_model.save(
-      module, os.fspath(folder), signatures={'serving_default': module.serve})
+      module, os.fspath(folder), signatures={'serving_default': module.serve},
+      options=tf.saved_model.SaveOptions(experimental_custom_gradients=False))
 
 
 def _write(folder: pathlib.Path, settings: ExportSettings, run: run_lib.FinishedRun,

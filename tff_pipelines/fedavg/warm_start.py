@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import io
 import os
 import pathlib
 import zipfile
@@ -49,7 +50,8 @@ def read(path: str | os.PathLike[str], model: Model) -> WarmStart:
 
   Args:
     path: An .npz file of arrays, by the names of the model's weights or in their
-      order; or, for a model from Keras, a file of Keras' weights.
+      order; or, for a model from Keras, a file of Keras' (.keras, .h5, .weights.h5),
+      of weights or of the whole model.
     model: The model.
 
   Raises:
@@ -82,12 +84,32 @@ def _of_keras(path, model: Model, initial: list[np.ndarray]) -> list[np.ndarray]
   if model.to_keras is None:
     raise ValueError(f'warm_start={path} must be an .npz file for a model that is not '
                      'from Keras')
+  # Takes a while to import.
+  import h5py  # pylint: disable=g-import-not-at-top
   network = model.to_keras(initial)
+  constants = [weight.numpy() for weight in network.non_trainable_weights]
   try:
     network.load_weights(path)
+    if zipfile.is_zipfile(path):
+      with zipfile.ZipFile(path) as archive:
+        path_or_content = io.BytesIO(archive.read('model.weights.h5'))
+    else:
+      path_or_content = path
+    names = []
+    with h5py.File(path_or_content) as content:
+      content.visit(names.append)
+    # Keras takes what it finds of these, and counts those of its older formats.
+    count = sum('vars' in name.split('/')[:-1] and
+                not name.startswith(('optimizer/', 'metrics/')) for name in names)
+    if count not in (0, len(network.weights)):
+      raise ValueError(f'it has {count} arrays, the model {len(network.weights)}')
   except (OSError, ValueError, KeyError, NotImplementedError, ImportError,
           zipfile.BadZipFile) as error:
     reason = str(error).strip().split('\n')[0]
     raise ValueError(f'warm_start={path} must have the weights of this model: '
                      f'{reason}') from error
+  if not all(map(np.array_equal, constants, network.non_trainable_weights)):
+    raise ValueError(
+        f'warm_start={path} must have the weights that are not trainable as build_fn '
+        'has them, which a run never changes: give them there, by initializers')
   return [weight.numpy() for weight in network.trainable_weights]
