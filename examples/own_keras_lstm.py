@@ -1,18 +1,16 @@
-"""Trains an LSTM from Keras on the tags of posts, whose reader is the project's.
+"""Trains an LSTM from Keras on the tags of posts, which the project's task reads.
 
-  python -m examples.own_keras_lstm      # speeches that ship
+  python -m examples.own_keras_lstm  # on text that ships
   python -m tff_pipelines.train --task=examples.own_keras_lstm:build \\
       --data_source=jsonl --data_path=posts.jsonl --cohort_size=200
 """
 
 import dataclasses
-import pathlib
 import tempfile
 
 import tensorflow as tf
 
-from tasks.task import Model
-from tasks.task import Task
+from tasks import task
 from tasks.text import stackoverflow_tag
 from tff_pipelines import api
 
@@ -21,14 +19,13 @@ WORDS, STEPS, TAGS = 1_000, 32, 50
 
 def network() -> tf.keras.Model:
   """Logits of the tags, from the numbers of a post's first words, padded with 0."""
-  keras = tf.keras.layers
+  keras, initial = tf.keras.layers, tf.keras.initializers
   words = tf.keras.Input([stackoverflow_tag.MAX_WORDS])
-  x = keras.Embedding(
-      WORDS + 1, 32, tf.keras.initializers.RandomUniform(-1, 1),
-      mask_zero=True)(words[:, :STEPS])
+  x = keras.Embedding(WORDS + 1, 32, initial.RandomUniform(-1, 1), mask_zero=True)(
+      words[:, :STEPS])
   x = keras.GlobalAveragePooling1D()(keras.LSTM(64, return_sequences=True)(x))
   return tf.keras.Model(
-      words, keras.Dense(TAGS, bias_initializer=tf.constant_initializer(-4))(x))
+      words, keras.Dense(TAGS, bias_initializer=initial.Constant(-4))(x))
 
 
 def loss(y: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
@@ -39,34 +36,23 @@ def loss(y: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
 
 def recall_at_5(y: tf.Tensor, logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
   """How many tags of each post are among the likeliest five, and how many it has."""
-  first = tf.math.top_k(logits, 5).indices[:, tf.newaxis] + 1
-  found = tf.equal(y[..., tf.newaxis], first)
+  found = y[..., tf.newaxis] == tf.math.top_k(logits, 5).indices[:, tf.newaxis] + 1
   return tf.math.count_nonzero(found, [1, 2]), tf.math.count_nonzero(y, 1)
 
 
-def build(*, data_source: str | None = None, data_path: str | None = None,
-          max_examples_per_client: int | None = None,
-          max_test_examples: int = 1000) -> Task:
-  """The task of the project with another model; data and readers are the same."""
-  of_files = {'data_path': data_path} if data_path else {}
+def build(*, data_source: str | None = None, data_path: str | None = None) -> task.Task:
   return dataclasses.replace(
       stackoverflow_tag.build(
-          vocabulary_size=WORDS, num_labels=TAGS, data_source=data_source,
-          max_examples_per_client=max_examples_per_client,
-          max_test_examples=max_test_examples, **of_files),
-      name='tags_lstm', model=Model.from_keras(
+          data_source=data_source, data_path=data_path, vocabulary_size=WORDS,
+          num_labels=TAGS, max_test_examples=1000, max_examples_per_client=8),
+      name='tags_lstm', model=task.Model.from_keras(
           network, loss, [recall_at_5], name='lstm', headline='recall_at_5'))
 
 
 def main(rounds: int = 20) -> api.Result:
-  """Trains, prints and returns the result."""
-  with tempfile.TemporaryDirectory() as folder:
-    result = api.train(api.TrainSettings(
-        task=build(), epsilon=8, rounds=rounds, cohort_size=50, clip=1.0,
-        output_dir=str(pathlib.Path(folder) / 'run')))
-    print(result.guarantee.lines()[0])
-    print(result.metrics[['round', 'epsilon', 'test/recall_at_5']].tail(3))
-  return result
+  return api.train(api.TrainSettings(
+      task=build(), rounds=rounds, cohort_size=50, client_batch_size=8,
+      output_dir=tempfile.mkdtemp(), verbose=True))
 
 
 if __name__ == '__main__':

@@ -44,6 +44,16 @@ def test_a_keras_model_of_ones_own_is_trained():
 
 
 @pytest.mark.slow
+def test_an_lstm_of_ones_own_is_trained_on_tags():
+  result = importlib.import_module('examples.own_keras_lstm').main(rounds=1)
+  measured = result.summary['held_out']['test']
+  assert result.summary['headline'] == 'recall_at_5'
+  assert 0 <= measured['recall_at_5'] <= 1 and measured['loss'] > 0
+  assert [w.shape for w in result.weights.values()] == [
+      (1001, 32), (32, 256), (64, 256), (256,), (64, 50), (50,)]
+
+
+@pytest.mark.slow
 def test_a_table_of_ones_own_is_learnt():
   result = importlib.import_module('examples.own_table').main(rounds=12)
   assert 3.9 < result.guarantee.outsiders.epsilon <= 4
