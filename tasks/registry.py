@@ -191,7 +191,15 @@ def open_raw(name: str, **options: Any) -> tuple[records.RawData, np.ndarray | N
   Arguments and errors are those of `build`; `model` is none of them.
   """
   given = _given(name, options)
-  return importlib.import_module(_MODULES[name][1]).open_raw(**given)
+  module = importlib.import_module(_MODULES[name][1])
+  if hasattr(module, 'open_raw'):
+    return module.open_raw(**given)
+  source = given.pop('data_source', 'embedded')
+  if source != 'embedded':
+    raise ValueError(f'with task={name}, data_source must be embedded: files are '
+                     f'copied as they are, without a task; found {source!r}')
+  return module.open_embedded(**checks.options(
+      'the copy of embedded data', given, ['num_clients'])), None
 
 
 def _given(name: str, options: Mapping[str, Any]) -> dict[str, Any]:

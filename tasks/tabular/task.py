@@ -69,20 +69,6 @@ def open_embedded(*, num_clients: int = 200) -> records.RawData:
   return records.RawData(train=train, test=test, skips=task.Skips())
 
 
-def open_raw(*, data_source: str = 'embedded', **options: Any
-             ) -> tuple[records.RawData, None]:
-  """Opens what prepare_data writes: the table that ships; it has no label counts.
-
-  Raises:
-    ValueError: On another source, or an option other than num_clients.
-  """
-  if data_source != 'embedded':
-    raise ValueError('with task=tabular, data_source must be embedded: files are '
-                     f'copied as they are, without a task; found {data_source!r}')
-  return open_embedded(**checks.options(
-      'the copy of the embedded table', options, ['num_clients'])), None
-
-
 def _classes(num_classes: int | None,
              class_names: Sequence[str] | None) -> tuple[str, ...]:
   """The classes of a label that are given; empty for none. Raises ValueError."""

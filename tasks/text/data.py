@@ -122,20 +122,6 @@ def open_embedded(
   return records.RawData(train=population, test=others, skips=task.Skips())
 
 
-def open_raw(*, data_source: str = 'embedded', **options: Any
-             ) -> tuple[records.RawData, None]:
-  """Opens what prepare_data writes: the text that ships; it has no label counts.
-
-  Raises:
-    ValueError: On another source, or an option other than num_clients.
-  """
-  if data_source != 'embedded':
-    raise ValueError('with a task for texts, data_source must be embedded: files are '
-                     f'copied as they are, without a task; found {data_source!r}')
-  return open_embedded(**checks.options(
-      'the copy of embedded texts', options, ['num_clients'])), None
-
-
 def _embedded(fields, *, num_clients: int = 125) -> TextData:
   raw = open_embedded(num_clients, fields=[field.name for field in fields])
   return TextData(

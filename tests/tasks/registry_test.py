@@ -52,7 +52,7 @@ def test_bad_names_and_options_are_one_clear_line(name, options, message):
     ('shakespeare', {'data_source': 'official'},
      "data_source must be embedded: files are copied as they are.*found 'official'"),
     ('stackoverflow_tag', {'num_labels': 3, 'num_clients': 5},
-     'the copy of embedded texts does not use num_labels'),
+     'the copy of embedded data does not use num_labels'),
     ('stackoverflow_word', {'num_clients': 1}, 'num_clients must be from 2 to the 375'),
     ('shakespeare', {'partition': 'iid'}, 'task shakespeare does not use partition'),
 ])
