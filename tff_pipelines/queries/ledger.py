@@ -74,9 +74,12 @@ def answer(path: str | os.PathLike[str], *, delta: float | None = None,
       event, left, accountant=accountant, amplification=amplification,
       population=header['population'])
   notes = [*header['warnings'], *result.warnings, *ideal]
-  unsampled = seen.without_sampling()
+  # Records that agents sample themselves are known to no server and no other agent.
+  own = all(line['event']['kind'] == 'NoisyGradients' for line in lines)
+  unsampled = seen if own else seen.without_sampling()
   left, ideal = _left(
-      unsampled, deviation and (len(lines) + repeats) * deviation, delta, 'none')
+      unsampled, deviation and (len(lines) + repeats) * deviation, delta,
+      amplification if own else 'none')
   server = accountant_lib.epsilon(unsampled, left, accountant=accountant)
   notes += ideal
   if any(line['outcome'] not in ('released', ledger_lib.UNUSED) for line in lines):
