@@ -12,6 +12,7 @@ import numpy as np
 
 from benchmarks import documents
 from benchmarks.documents import Results
+from tff_pipelines.accounting import decimals
 from tff_pipelines.ldp.settings import BaselineSettings
 from tff_pipelines.ldp.settings import LdpSettings
 
@@ -190,7 +191,7 @@ def table(results: Results, task: str) -> str:
       if not runs:
         continue
       first = runs[0]
-      of_owner = '–' if name == 'dp_sgd' else f"{first['epsilon']:,.4g}"
+      of_owner = '–' if name == 'dp_sgd' else f"{float(decimals.rounded_up(first['epsilon'], 4)):,.4g}"
       theirs = PRINTED[task].get(printed, (None, None))[i]
       accuracy = documents.percent([run['accuracy'] for run in runs])
       lines.append(

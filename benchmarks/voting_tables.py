@@ -88,7 +88,7 @@ def table(results: Results, name: str) -> str:
     first, labels = runs[0], '–'
     # By the published formula, and the one that is proved; the same for all seeds.
     published, proved = (
-        '–' if first[key] is None else f'{first[key]:.2f}'
+        '–' if first[key] is None else f'{math.ceil(100 * first[key]) / 100:.2f}'
         for key in ('epsilon_published', 'epsilon'))
     if first['labels_right'] is not None:
       labels = documents.percent([run['labels_right'] for run in runs])

@@ -8,7 +8,7 @@ from tests.programs import launcher as launcher_lib
 pytestmark = pytest.mark.slow
 
 
-# Workers add the start of their own, which the script's full run covers.
+# Three starts with workers take 20 s: `python -m tests.kills --quick` has them.
 @pytest.mark.parametrize('family', [
     family for family in kills.FAMILIES if family != 'train_workers'])
 def test_killed_run_ends_as_if_never_killed(family, launcher, tmp_path):

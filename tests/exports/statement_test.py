@@ -113,7 +113,7 @@ def test_what_reached_the_model_outside_the_guarantee_makes_it_not_private(
   summary, caveat = _summary(tmp_path), caveat()
   summary['caveats'].append(caveat.name)
   summary['warnings'].append(str(caveat))
-  for reasons in ([], [str(caveat)]):  # Those of the task are not told twice.
+  for reasons in ([], [str(caveat)]):  # Those of the task are not listed twice.
     content = statement.statement(summary, reasons)
     assert not content['private'] and content['reasons'] == [str(caveat)]
   assert statement.in_words(content).startswith('# This model is not private\n')

@@ -156,8 +156,12 @@ def test_release_that_a_crash_lost_stays_charged(
   assert 'charged 2 times' in (folder / 'report.txt').read_text()
 
 
-@pytest.mark.parametrize('lines', [0, 1])
-def test_release_without_its_charge_is_not_used(tmp_path, monkeypatch, lines):
+@pytest.mark.parametrize('left, message', [
+    ('', 'has no charge for .*vocabulary.json'),
+    ('header', 'has no charge for .*vocabulary.json'),
+    ('damaged', 'ledger.jsonl must have a release in each line after the first'),
+    ('of no release', 'ledger.jsonl must have a release in each line after the first')])
+def test_release_without_its_charge_is_not_used(tmp_path, monkeypatch, left, message):
   def killed(*_, **__):
     raise KeyboardInterrupt
 
@@ -170,9 +174,10 @@ def test_release_without_its_charge_is_not_used(tmp_path, monkeypatch, lines):
   kept = ledger.read_text().splitlines(keepends=True)
   assert len(kept) == 2 and (folder / 'vocabulary.json').exists()
   ledger.unlink()
-  if lines:
-    ledger.write_text(kept[0])
-  with pytest.raises(ValueError, match='has no charge for .*vocabulary.json'):
+  if left:
+    ledger.write_text(kept[0] + {
+        'header': '', 'damaged': kept[1][40:], 'of no release': '[1]\n'}[left])
+  with pytest.raises(ValueError, match=message):
     _run(folder, resume=True)
 
 

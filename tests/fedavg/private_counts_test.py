@@ -63,7 +63,7 @@ def _neighbours(release, replaced):
   """Counts in both inputs, of the words that only one of two clients uses.
 
   Words that both use, or neither, have the same distribution. `others` are the clients
-  that stay: none, one, so many that the threshold is just missed, reached or passed.
+  that stay: none, one, enough that the threshold is just missed, reached or passed.
   """
   t = release.threshold
   others = (0, 1, t - 2, t - 1, t, t + 4)

@@ -123,6 +123,18 @@ def test_every_repeated_round_costs_the_server_what_that_round_costs(tmp_path):
   assert result['epsilon_server'] == pytest.approx(epsilon(4), rel=1e-9)
 
 
+@pytest.mark.parametrize('amplification', ['tight', 'none'])
+def test_records_that_agents_sample_are_hidden_from_the_server(tmp_path, amplification):
+  event = events.NoisyGradients(noise_multiplier=1.1, sampling_rate=0.05)
+  ledger = ledger_lib.Ledger.create(tmp_path / 'ledger.jsonl', deviation_per_round=0.0)
+  for _ in range(5):
+    ledger.append_line(ledger.next_line(
+        event, outcome='released', configuration_hash='a'))
+  row = ledger_query.answer(ledger.path, delta=1e-5, amplification=amplification)
+  assert row.epsilon_server == row.epsilon == accountant.epsilon(
+      events.SelfComposed(event=event, count=5), 1e-5, amplification=amplification)
+
+
 def test_answers_that_are_charged_before_they_are_given_can_not_be_missing(tmp_path):
   path = tmp_path / 'ledger.jsonl'
   ledger = ledger_lib.Ledger.create(path)

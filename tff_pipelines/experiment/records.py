@@ -134,7 +134,7 @@ class RunRecords:
       ValueError: If rounds were committed and the file is missing, or the file is
         there and the ledger has no charge for it.
     """
-    charges_first(self.folder, name)
+    preliminary_charges(self.folder, name)
     path = self.folder / name
     if not self.ledger.path.exists():
       self.ledger.create(self.ledger.path, **header)
@@ -245,7 +245,7 @@ class RunRecords:
     asyncio.run(self._table.release(metrics, rounds))
 
 
-def charges_first(folder: pathlib.Path, name: str) -> int:
+def preliminary_charges(folder: pathlib.Path, name: str) -> int:
   """Number of charges for the release before the first round once it is made.
 
   Args:
@@ -253,13 +253,18 @@ def charges_first(folder: pathlib.Path, name: str) -> int:
     name: Name of the file that keeps the release.
 
   Raises:
-    ValueError: If the file is there and the ledger has no charge for it.
+    ValueError: If the file is there and the ledger has no charge for it, or the ledger
+      can't be read.
   """
   path = folder / files.LEDGER
   # A line that a crash tore announced nothing that was drawn.
   text = path.read_text(encoding='utf-8') if path.exists() else ''
-  lines = [json.loads(line) for line in text.split('\n')[1:-1]]
-  charges = preliminary.count(lines) + (not (folder / name).exists())
+  try:
+    charged = preliminary.count(map(json.loads, text.split('\n')[1:-1]))
+  except (ValueError, TypeError, KeyError, AttributeError):
+    raise ValueError(f'{path} must have a release in each line after the first: it was '
+                     'edited or damaged') from None
+  charges = charged + (not (folder / name).exists())
   if not charges:
     raise ValueError(f'{path} has no charge for {folder / name}: what that cost is not '
                      'known, so the run can\'t be continued')

@@ -63,7 +63,7 @@ class FinishedRun:
     return trained
 
   def serving(self, trained: models.Trained) -> Serving:
-    """Returns what the model is used with. Raises ValueError if the weights are of another."""
+    """How the model is served. Raises ValueError if the weights do not fit."""
     serving = self.experiment.serving(trained)
     expected = serving.model.named(serving.model.initial_weights(0))
     shapes = lambda arrays: [(name, array.shape) for name, array in arrays.items()]

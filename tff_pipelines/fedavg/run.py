@@ -190,7 +190,7 @@ class TrainExperiment(run_lib.Experiment):
         population=len(task.train.client_ids), privacy_unit=task.privacy_unit,
         needed=task.preliminary, recorded=recorded)
     if recorded is not None and plan.preliminary is not None:
-      plan = dataclasses.replace(plan, preliminary_charges=records_lib.charges_first(
+      plan = dataclasses.replace(plan, preliminary_charges=records_lib.preliminary_charges(
           self.folder, _released_file(task)))
     if self.earlier_rounds:
       plan_lib.check_more_rounds(plan, self.earlier_rounds[-1])

@@ -76,11 +76,12 @@ def answer(path: str | os.PathLike[str], *, delta: float | None = None,
   notes = [*header['warnings'], *result.warnings, *ideal]
   # Records that agents sample themselves are known to no server and no other agent.
   own = all(line['event']['kind'] == 'NoisyGradients' for line in lines)
-  unsampled = seen if own else seen.without_sampling()
+  unsampled, known = (
+      (seen, amplification) if own else (seen.without_sampling(), 'none'))
   left, ideal = _left(
-      unsampled, deviation and (len(lines) + repeats) * deviation, delta,
-      amplification if own else 'none')
-  server = accountant_lib.epsilon(unsampled, left, accountant=accountant)
+      unsampled, deviation and (len(lines) + repeats) * deviation, delta, known)
+  server = accountant_lib.epsilon(
+      unsampled, left, accountant=accountant, amplification=known)
   notes += ideal
   if any(line['outcome'] not in ('released', ledger_lib.UNUSED) for line in lines):
     server = math.inf

@@ -65,14 +65,18 @@ def _keras_gradient(model, weights, batch, loss=CROSS_ENTROPY):
           for x in tape.gradient(total, network.trainable_weights)]
 
 
-def test_losses_and_gradients_are_those_of_keras():
-  model = task_lib.Model.from_keras(_dense, CROSS_ENTROPY)
-  weights, batch = model.initial_weights(3), _batch()
+def _assert_computes_what_keras_does(model, weights, seed):
+  batch = _batch()
   wanted = CROSS_ENTROPY.call(batch['y'], model.to_keras(weights)(batch['x']))
-  np.testing.assert_allclose(model.loss(weights, batch, None), wanted, rtol=1e-5)
-  for mine, theirs in zip(_gradient(model, weights, batch, None),
+  np.testing.assert_allclose(model.loss(weights, batch, seed), wanted, rtol=1e-5)
+  for mine, theirs in zip(_gradient(model, weights, batch, seed),
                           _keras_gradient(model, weights, batch), strict=True):
     np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_losses_and_gradients_are_those_of_keras():
+  model = task_lib.Model.from_keras(_dense, CROSS_ENTROPY)
+  _assert_computes_what_keras_does(model, model.initial_weights(3), seed=None)
   assert model.weight_names == ('dense/kernel', 'dense/bias', 'dense_1/kernel',
                                 'dense_1/bias')
 
@@ -112,12 +116,7 @@ def _operations_of_images():
 @pytest.mark.parametrize('build', [_operations_of_tensors, _operations_of_images])
 def test_operations_between_layers_are_those_of_keras(build):
   model = task_lib.Model.from_keras(build, CROSS_ENTROPY)
-  weights, batch = model.initial_weights(0), _batch()
-  wanted = CROSS_ENTROPY.call(batch['y'], model.to_keras(weights)(batch['x']))
-  np.testing.assert_allclose(model.loss(weights, batch, KEY), wanted, rtol=1e-5)
-  for mine, theirs in zip(_gradient(model, weights, batch, KEY),
-                          _keras_gradient(model, weights, batch), strict=True):
-    np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-6)
+  _assert_computes_what_keras_does(model, model.initial_weights(0), seed=KEY)
 
 
 def test_dropout_follows_from_the_key_alone(recurrent):
