@@ -102,8 +102,8 @@ def test_extreme_noise_gives_the_right_limits():
     large = accountant.epsilon(
         events.CentralGaussian(noise_multiplier=1e8), 1e-5, accountant=kind)
     assert 0 <= large < 1e-2
-  huge = events.SkellamCount(noise_variance=1e30)
-  assert accountant.guarantee(huge, 1e-5).accountant == 'rdp'
+  huge = events.SkellamCount(noise_variance=1e30)  # Too many values to be listed.
+  assert accountant.guarantee(huge, 1e-5).accountant == 'pld'
   assert 0 <= accountant.epsilon(huge, 1e-5) < 1e-2
 
 

@@ -229,20 +229,25 @@ def test_impossible_headers_are_refused(tmp_path, arguments):
     ledger_lib.Ledger.create(tmp_path / 'x', **arguments)
 
 
-def test_headers_of_the_first_version_are_read(tmp_path):
-  ledger = new(tmp_path, delta=1e-4, deviation_per_round=1e-12)
-  assert ledger.header()['deviation_per_round'] == 1e-12
-  newest = ledger.path.read_text()
-  header = ledger.header()
-  del header['deviation_per_round']
-  for line, version, message in (
-      (json.dumps(header), 1, None), (newest, 1, 'must be a header'),
-      (json.dumps(header), 2, 'must be a header'), (newest, 4, 'format version'),
-      (json.dumps(header), 3, 'must be a header')):
-    ledger.path.write_text(_with(line, version=version) + '\n')
+def test_headers_of_earlier_versions_are_read(tmp_path):
+  certificates = [{'variance': 1e4, 'removed': 200.0, 'nodes': 6,
+                   'total_variation': 1e-21, 'dimension': 8}]
+  ledger = new(tmp_path, delta=1e-4, deviation_per_round=1e-12,
+               certificates=certificates)
+  newest = ledger.header()
+  assert newest['deviation_per_round'] == 1e-12
+  assert newest['certificates'] == certificates
+  third = {key: value for key, value in newest.items() if key != 'certificates'}
+  first = {key: value for key, value in third.items() if key != 'deviation_per_round'}
+  for header, version, message in (
+      (first, 1, None), (third, 2, None), (third, 3, None),
+      (newest, 3, 'must be a header'), (first, 2, 'must be a header'),
+      (third, 4, 'must be a header'), (newest, 5, 'format version')):
+    ledger.path.write_text(_with(json.dumps(header), version=version) + '\n')
     if message is None:
-      assert ledger.header()['delta'] == 1e-4
-      assert ledger.header()['deviation_per_round'] is None
+      read = ledger.header()
+      assert read['delta'] == 1e-4 and read['certificates'] == []
+      assert read['deviation_per_round'] == (None if version == 1 else 1e-12)
     else:
       with pytest.raises(ValueError, match=message):
         ledger.header()

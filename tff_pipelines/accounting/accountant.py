@@ -13,8 +13,12 @@ from tff_pipelines.accounting import curves
 from tff_pipelines.accounting import decimals
 from tff_pipelines.accounting import pairs
 from tff_pipelines.accounting import pld
+from tff_pipelines.accounting import skellam_as_gaussian
+from tff_pipelines.accounting import sum_events
 
 LARGE_EPSILON = 20.0
+# Fraction of delta that pays for Skellam noise being Gaussian only up to a distance.
+SLACK = 1e-6
 # Orders are searched in growing blocks; most answers lie in the first.
 _BLOCKS = (128, 256, 512, curves.MAX_ORDER)
 
@@ -32,6 +36,8 @@ class Guarantee:
     amplification: 'tight', 'generic' or 'none'.
     adjacency: Relation of neighbours, a key of `base.ADJACENCY_IN_WORDS`.
     warnings: Caveats, where the guarantee is weak or easily misread.
+    certificates: Certificates by which Skellam noise was accounted as Gaussian, as
+      `sum_events.GaussianOfSkellam.certificate`; none if it was not.
   """
 
   epsilon: float
@@ -41,6 +47,7 @@ class Guarantee:
   amplification: str
   adjacency: str
   warnings: tuple[caveats_lib.Caveat, ...] = ()
+  certificates: tuple[dict[str, float], ...] = ()
 
 
 def curve(event: base.Event, max_order: int = curves.MAX_ORDER,
@@ -105,16 +112,8 @@ def _check(event: base.Event, accountant: str, amplification: str) -> None:
 
 def _by_pld(event: base.Event, accountant: str, amplification: str,
             query: Callable[[tuple[base.Factor, ...]], float | None]) -> float | None:
-  """The result of a query about the worst pairs; None if RDP is to be used."""
-  if accountant == 'rdp':
-    return None
-  factors = event.factors(amplification)
-  if factors is None and accountant == 'pld':
-    raise ValueError(
-        'accountant=pld needs an event whose worst pair is known (Gaussian, '
-        'scalar Skellam, votes, pure or noise-free DP; Poisson sampling with '
-        f'amplification=tight), found {type(event).__name__}; use accountant='
-        'rdp or auto')
+  """The result of a query about the worst pairs; None if they are not known."""
+  factors = None if accountant == 'rdp' else event.factors(amplification)
   try:
     return None if factors is None else query(factors)
   except pairs.TooLarge:
@@ -123,18 +122,84 @@ def _by_pld(event: base.Event, accountant: str, amplification: str,
     return None
 
 
-def _epsilon(event: base.Event, delta: float, accountant: str,
-             amplification: str) -> tuple[float, float | None, str]:
-  """(epsilon, order, accountant used)."""
-  value = _by_pld(
-      event, accountant, amplification,
-      lambda factors: pld.epsilon(factors, delta) if delta > 0 else None)
+def _no_pairs(event: base.Event) -> ValueError:
+  return ValueError(
+      'accountant=pld needs an event whose worst pair is known (Gaussian or Skellam '
+      'noise, votes, pure or noise-free DP; Poisson sampling with amplification='
+      f'tight; {skellam_as_gaussian.NEEDS}), found {type(event).__name__}; use '
+      'accountant=rdp or auto')
+
+
+def as_gaussian(event: base.Event, delta: float, epsilon: float) -> base.Event:
+  """The event with Gaussian noise that stands for it up to this epsilon.
+
+  Args:
+    event: Everything that was released.
+    delta: Delta of the guarantee, in (0, 1); SLACK of it pays for the distance.
+    epsilon: Largest epsilon at which it is to pay, >= 0.
+
+  Returns:
+    An event with delta_G(e) for which delta(e) <= delta_G(e) + SLACK delta for every
+    e <= epsilon; the event itself if it has no Skellam noise or no certificate exists.
+  """
+  coordinates = event.skellam_coordinates()
+  if not coordinates or epsilon > 600:
+    return event
+  # Every coordinate of every release is replaced, one at a time.
+  distance = SLACK * delta / (1 + math.exp(epsilon)) / coordinates
+  return event.as_gaussian(distance) if distance > 0 else event
+
+
+def _epsilon_as_gaussian(event: base.Event, delta: float, accountant: str,
+                         amplification: str, epsilon: float
+                         ) -> tuple[float, base.Event] | None:
+  """Epsilon of Gaussian noise of which the event's is a post-processing.
+
+  Args:
+    event: Everything that was released.
+    delta: In (0, 1).
+    accountant: 'auto' or 'pld'.
+    amplification: 'tight', 'generic' or 'none'.
+    epsilon: Guess, finite.
+
+  Returns:
+    None if there is no certificate. Else an epsilon which the certificates cover, and
+    the event that has them.
+  """
+  for _ in range(4):
+    gaussian = as_gaussian(event, delta, epsilon)
+    if gaussian == event:
+      return None
+    value = _by_pld(gaussian, accountant, amplification,
+                    lambda factors: pld.epsilon(factors, (1 - SLACK) * delta))
+    if value is None:
+      return None
+    if value <= epsilon:
+      return value, gaussian
+    epsilon = 1.05 * value
+  return None
+
+
+def _epsilon(event: base.Event, delta: float, accountant: str, amplification: str
+             ) -> tuple[float, float | None, str, base.Event]:
+  """(epsilon, order, accountant used, event that it accounted)."""
+  value, accounted, order = None, event, None
+  if delta > 0:
+    value = _by_pld(event, accountant, amplification,
+                    lambda factors: pld.epsilon(factors, delta))
   if value is None:
-    value, order = renyi_epsilon(event, delta, amplification)
-    return _checked_result('epsilon', value), order, 'rdp'
+    renyi, order = renyi_epsilon(event, delta, amplification)
+    if accountant != 'rdp' and delta > 0 and renyi < math.inf:
+      result = _epsilon_as_gaussian(event, delta, accountant, amplification, renyi)
+      if result is not None:
+        value, accounted = result
+    if value is None and accountant == 'pld' and event.factors(amplification) is None:
+      raise _no_pairs(event)
+    if value is None or (accountant == 'auto' and renyi <= value):
+      return _checked_result('epsilon', renyi), order, 'rdp', event
   # Basic composition of pure DP may be exactly tight: never report more.
   value = min(value, event.pure_epsilon(amplification))
-  return _checked_result('epsilon', value), None, 'pld'
+  return _checked_result('epsilon', value), None, 'pld', accounted
 
 
 def _checked_result(name: str, value: float) -> float:
@@ -151,8 +216,9 @@ def epsilon(event: base.Event, delta: float, *, accountant: str = 'auto',
   Args:
     event: Everything that was released.
     delta: In [0, 1). At 0 epsilon is infinite except for pure DP.
-    accountant: 'rdp', 'pld' (an error where no worst pair is known), or 'auto':
-      PLD where it is known, else RDP.
+    accountant: 'rdp', 'pld' (an error where no worst pair is known), or 'auto': PLD
+      where the pair is exact; where it is that of a Gaussian in place of Skellam noise
+      (docs/skellam_as_gaussian.md) the smaller of PLD and RDP; else RDP.
     amplification: 'tight'; 'generic' for the published bound on Poisson
       sampling; 'none' to ignore sampling.
 
@@ -186,18 +252,29 @@ def delta(event: base.Event, epsilon: float, *, accountant: str = 'auto',
   """
   _check(event, accountant, amplification)
   validate.non_negative(epsilon=epsilon)
-  value = _by_pld(
-      event, accountant, amplification, lambda factors: pld.delta(factors, epsilon))
   if event.pure_epsilon(amplification) <= epsilon:
     return 0.0
+  value = _by_pld(
+      event, accountant, amplification, lambda factors: pld.delta(factors, epsilon))
+  if value is not None:
+    return _checked_result('delta', value)
+  alpha = curves.orders()
+  # The conversion of `_epsilons`, solved for the logarithm of delta.
+  logs = (alpha - 1) * (curve(event, amplification=amplification) - epsilon +
+                        np.log1p(-1 / alpha)) - np.log(alpha)
+  renyi = min(1.0, float(np.exp(np.minimum(logs.min(), 0.0)))
+              + event.failure_probability())
+  if accountant != 'rdp' and 0 < renyi < 1:
+    gaussian = as_gaussian(event, renyi, epsilon)
+    if gaussian != event:
+      value = _by_pld(gaussian, accountant, amplification,
+                      lambda factors: pld.delta(factors, epsilon))
   if value is None:
-    alpha = curves.orders()
-    # The conversion of `_epsilons`, solved for the logarithm of delta.
-    logs = (alpha - 1) * (curve(event, amplification=amplification) - epsilon +
-                          np.log1p(-1 / alpha)) - np.log(alpha)
-    value = min(1.0, float(np.exp(np.minimum(logs.min(), 0.0)))
-                + event.failure_probability())
-  return _checked_result('delta', value)
+    if accountant == 'pld':
+      raise _no_pairs(event)
+    return _checked_result('delta', renyi)
+  value += SLACK * renyi
+  return _checked_result('delta', value if accountant == 'pld' else min(value, renyi))
 
 
 def guarantee(event: base.Event, delta: float, *, accountant: str = 'auto',
@@ -222,14 +299,16 @@ def guarantee(event: base.Event, delta: float, *, accountant: str = 'auto',
   validate.below_one(delta=delta)
   if population is not None:
     validate.integer(population=population, low=1)
-  value, order, used = _epsilon(event, delta, accountant, amplification)
+  value, order, used, accounted = _epsilon(event, delta, accountant, amplification)
   caveats = event.caveats()
   if amplification == 'none':
     caveats = event.without_sampling().caveats()
   return Guarantee(
       epsilon=value, delta=delta, order=order, accountant=used,
       amplification=amplification, adjacency=event.adjacency,
-      warnings=(*caveats, *warnings_about(value, delta, population)))
+      warnings=(*caveats, *warnings_about(value, delta, population)),
+      certificates=tuple(
+          part.certificate() for part in sum_events.certificates(accounted)))
 
 
 def warnings_about(epsilon: float, delta: float,

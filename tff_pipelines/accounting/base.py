@@ -99,6 +99,27 @@ class Event(abc.ABC):
     del amplification
     return None
 
+  def skellam_coordinates(self) -> int:
+    """Number of integers with Skellam noise that `as_gaussian` may change."""
+    return 0
+
+  def as_gaussian(self, distance: float) -> 'Event':
+    """The release with Gaussian noise in place of Skellam noise, as far as possible.
+
+    This release is a post-processing of the result up to a total variation distance
+    of `skellam_coordinates` times the given one. So its delta at any epsilon is at
+    most that of the result, in the same direction, plus 1 + e^epsilon times that
+    (`skellam_as_gaussian`).
+
+    Args:
+      distance: Maximum total variation distance of one integer, in (0, 1).
+
+    Returns:
+      The event itself where it has no Skellam noise, or no certificate exists.
+    """
+    del distance
+    return self
+
   def replace_one(self) -> 'Event':
     """The same release between inputs that differ by a replaced client."""
     raise ValueError(

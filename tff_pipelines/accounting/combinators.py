@@ -136,12 +136,19 @@ class PoissonSampled(base.Event):
     if amplification == 'generic' or inner is None or self.pivotal_probability:
       return None
     product = pairs.simplified(inner)
-    if len(product) != 1 or product[0][1] != 1:
-      return None  # The worst pair of several pairs from one sample is not known.
-    if isinstance(product[0][0], pairs.Leak):
+    if any(isinstance(pair, pairs.Leak) for pair, _ in product):
       return inner  # Nothing is claimed for being left out of a bare release.
-    return ((pairs.Poisson(
-        pair=product[0][0], sampling_rate=self.sampling_rate), 1),)
+    pair = pairs.together(product)
+    if pair is None:
+      return None
+    return ((pairs.Poisson(pair=pair, sampling_rate=self.sampling_rate), 1),)
+
+  def skellam_coordinates(self) -> int:
+    return self.event.skellam_coordinates()
+
+  def as_gaussian(self, distance: float) -> base.Event:
+    # A cohort is sampled before noise is added, and independently of it.
+    return dataclasses.replace(self, event=self.event.as_gaussian(distance))
 
   def without_sampling(self) -> base.Event:
     return self.event
@@ -230,6 +237,12 @@ class FixedSizeSampled(base.Event):
       return self.event.replace_one().factors(amplification)
     return None
 
+  def skellam_coordinates(self) -> int:
+    return self.event.skellam_coordinates()
+
+  def as_gaussian(self, distance: float) -> base.Event:
+    return dataclasses.replace(self, event=self.event.as_gaussian(distance))
+
   def without_sampling(self) -> base.Event:
     # Not the bare event: the unamplified number is for the same neighbours.
     return dataclasses.replace(self, cohort_size=self.population)
@@ -287,6 +300,13 @@ class _Product(base.Event):
         return None
       factors.extend((pair, count * times) for pair, count in inner)
     return tuple(factors)
+
+  def skellam_coordinates(self) -> int:
+    return sum(count * event.skellam_coordinates()
+               for event, count in self._counts().items())
+
+  def as_gaussian(self, distance: float) -> base.Event:
+    return self._mapped(lambda event: event.as_gaussian(distance))
 
   def replace_one(self) -> base.Event:
     return self._mapped(lambda event: event.replace_one())

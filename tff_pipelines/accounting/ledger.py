@@ -27,7 +27,7 @@ import hashlib
 import json
 import os
 import pathlib
-from typing import Any, Sequence
+from typing import Any, Mapping, Sequence
 
 from aggregators import validate
 from tff_pipelines.accounting import base
@@ -35,7 +35,7 @@ from tff_pipelines.accounting import combinators
 from tff_pipelines.accounting import events as events_lib
 
 FORMAT = 'tff_pipelines privacy ledger'
-VERSION = 3
+VERSION = 4
 # A round that was charged but not run, because the run was stopped: the decision may
 # follow from what was released, so all planned rounds count.
 UNUSED = 'unused'
@@ -43,8 +43,10 @@ OUTCOMES = ('released', 'suppressed', UNUSED)
 _FORMER_OUTCOMES = ('withheld',)  # Suppressed, in ledgers of earlier versions.
 
 _HEADER_KEYS = {'format', 'version', 'time', 'population', 'delta', 'adjacency',
-                'trust_model', 'warnings', 'seeded', 'deviation_per_round', 'previous',
-                'hash'}
+                'trust_model', 'warnings', 'seeded', 'deviation_per_round',
+                'certificates', 'previous', 'hash'}
+# Keys that headers of earlier versions do not have -> first version that has them.
+_ADDED = {'deviation_per_round': 2, 'certificates': 4}
 _LINE_KEYS = {'round', 'event', 'outcome', 'starts', 'time', 'configuration',
               'previous', 'hash'}
 _NO_HASH = '0' * 64
@@ -107,7 +109,8 @@ class Ledger:
              delta: float | None = None, adjacency: str | None = None,
              trust_model: str | None = None, warnings: Sequence[str] = (),
              seeded: bool = False,
-             deviation_per_round: float | None = None) -> 'Ledger':
+             deviation_per_round: float | None = None,
+             certificates: Sequence[Mapping[str, float]] = ()) -> 'Ledger':
     """Starts a new file with its header line.
 
     Args:
@@ -121,6 +124,8 @@ class Ledger:
       deviation_per_round: Total variation distance, in [0, 1], between a round's
         release and that of the ideal distributions in its event; None if no bound is
         known.
+      certificates: Certificates by which Skellam noise is accounted as Gaussian noise
+        for the planned rounds (`sum_events.GaussianOfSkellam.certificate`).
 
     Raises:
       FileExistsError: If there is a file already.
@@ -142,7 +147,7 @@ class Ledger:
         'population': population, 'delta': delta, 'adjacency': adjacency,
         'trust_model': trust_model, 'warnings': list(warnings),
         'seeded': bool(seeded), 'deviation_per_round': deviation_per_round,
-        'previous': _NO_HASH})
+        'certificates': list(map(dict, certificates)), 'previous': _NO_HASH})
     ledger = cls(path)
     # Complete or absent: a header is never seen in part.
     partial = ledger.path.with_name(f'{ledger.path.name}.{os.getpid()}.new')
@@ -188,10 +193,10 @@ class Ledger:
     if is_header and version not in range(1, VERSION + 1):
       raise ValueError(f'{self.path} must have format version 1 to {VERSION}, found '
                        f'{version!r}')
-    added = {'deviation_per_round'} if version == 1 else set()
-    if not is_header or set(record) != _HEADER_KEYS - added:
+    absent = {key for key, first in _ADDED.items() if is_header and version < first}
+    if not is_header or set(record) != _HEADER_KEYS - absent:
       raise ValueError(f'{self.path} line 1 must be a header of {FORMAT!r}')
-    return {'deviation_per_round': None, **record}
+    return {'deviation_per_round': None, 'certificates': [], **record}
 
   def _at_head(self) -> tuple[int, int, str]:
     """Size, rounds and last hash of an intact file; ValueError if it is not."""

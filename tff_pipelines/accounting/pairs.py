@@ -20,6 +20,9 @@ from tff_pipelines.accounting import skellam_distribution
 MAX_VALUES = 8_000_000
 # Tails are cut where a standard normal has a mass of 1e-300.
 _NORMAL_REACH = 37.0
+# Pairs that are multiplied at most, and cells for a standard deviation of the loss.
+_MOST_TOGETHER = 8
+_MOST_TOGETHER_CELLS = 256
 
 
 class TooLarge(ValueError):
@@ -157,6 +160,60 @@ class Skellam(Pair):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Together(Pair):
+  """Independent pairs, all of them seen: their losses add.
+
+  Where each dominates a release, the product dominates all of them from one sample of
+  the clients, so it may be subsampled (arXiv 2106.08567, Theorem 10 and 11).
+
+  Attributes:
+    pairs: At least two, each with one direction only, for symmetric noise.
+  """
+
+  pairs: tuple[Pair, ...]
+
+  def atoms(self, cells: int) -> tuple[Atoms, ...]:
+    listed = []
+    for pair in self.pairs:
+      (atoms,) = pair.atoms(cells)
+      listed.append(atoms)
+    # Direct convolution is exact in the tails; a coarse grid keeps it short.
+    step = max(_spread(atoms) for atoms in listed) / min(cells, _MOST_TOGETHER_CELLS)
+    first, p = 0, np.ones(1)
+    for atoms in listed:
+      index, mass = on_grid(atoms, step)
+      first += index.min()
+      p = np.convolve(p, np.bincount(index - index.min(), mass))
+    index = np.flatnonzero(p)
+    loss, p = step * (first + index), p[index]
+    q = np.exp(np.log(p) - loss)
+    return (Atoms(
+        loss=loss, p=p, q=q, p_only=min(1.0, sum(atoms.p_only for atoms in listed)),
+        q_only=max(0.0, 1.0 - q.sum())),)
+
+
+def _spread(atoms: Atoms) -> float:
+  """Standard deviation of a finite loss."""
+  mean = atoms.p @ atoms.loss / atoms.p.sum()
+  return float(np.sqrt(atoms.p @ (atoms.loss - mean)**2 / atoms.p.sum()))
+
+
+def on_grid(atoms: Atoms, step: float) -> tuple[np.ndarray, np.ndarray]:
+  """Moves each loss to the two multiples of a step around it, keeping p and q.
+
+  Returns:
+    (indices of the multiples, int64; masses under p), neither sorted nor unique.
+  """
+  lower = np.floor(atoms.loss / step)
+  offset = atoms.loss - lower * step
+  up = np.clip(np.expm1(-offset) / np.expm1(-step), 0.0, 1.0) * atoms.p
+  index = np.concatenate([lower, lower + 1]).astype(np.int64)
+  mass = np.concatenate([atoms.p - up, up])
+  kept = mass > 0
+  return index[kept], mass[kept]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RandomizedResponse(Pair):
   """A coin that tells the truth with odds e^epsilon.
 
@@ -230,6 +287,18 @@ class Poisson(Pair):
     return (
         Atoms(loss=loss, p=blend, q=plain, p_only=rate * base.p_only),
         Atoms(loss=-loss, p=plain, q=blend, q_only=rate * base.p_only))
+
+
+def together(factors: tuple[Factor, ...]) -> Pair | None:
+  """One pair for several that are seen together; None if they are too many."""
+  listed = tuple(pair for pair, count in factors
+                 for _ in range(min(count, _MOST_TOGETHER + 1)))
+  if len(listed) == 1:
+    return listed[0]
+  # Those of sampled releases have two directions.
+  if len(listed) > _MOST_TOGETHER or any(isinstance(pair, Poisson) for pair in listed):
+    return None
+  return Together(pairs=listed)
 
 
 def simplified(factors: tuple[Factor, ...]) -> tuple[Factor, ...]:

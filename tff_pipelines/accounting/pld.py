@@ -54,13 +54,8 @@ class _Losses:
 
 def _dominating(atoms: pairs.Atoms, step: float, count: int) -> _Losses:
   """Moves each loss to the two grid points around it, keeping p and q."""
-  lower = np.floor(atoms.loss / step)
-  offset = atoms.loss - lower * step
-  up = np.clip(np.expm1(-offset) / np.expm1(-step), 0.0, 1.0) * atoms.p
-  index = np.concatenate([lower, lower + 1]).astype(np.int64)
-  mass = np.concatenate([atoms.p - up, up])
-  kept = mass > 0
-  return _Losses(index=index[kept], mass=mass[kept], p_only=atoms.p_only, count=count)
+  index, mass = pairs.on_grid(atoms, step)
+  return _Losses(index=index, mass=mass, p_only=atoms.p_only, count=count)
 
 
 class _Total:

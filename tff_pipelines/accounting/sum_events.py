@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Self
+from typing import Any, Self
 
 from dp_accounting import dp_event
 import numpy as np
@@ -14,6 +14,7 @@ from tff_pipelines.accounting import caveats as caveats_lib
 from tff_pipelines.accounting import combinators
 from tff_pipelines.accounting import curves
 from tff_pipelines.accounting import pairs
+from tff_pipelines.accounting import skellam_as_gaussian
 
 
 class ClientSum(base.Event):
@@ -87,14 +88,38 @@ class _IntegerSum(ClientSum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _SkellamSum(_IntegerSum):
-  """Base class of the distributed and the central Skellam sum."""
+  """Base class of the distributed and the central Skellam sum.
 
-  source = 'arXiv 2110.04995, Theorem 3.5 and Corollary 3.6'
+  Attributes:
+    dimension: Number of coordinates (padded), >= 1; None if unknown, and then Skellam
+      noise is accounted as such.
+  """
+
+  dimension: int | None = None
+
+  source = ('docs/skellam_as_gaussian.md (PLD of a Gaussian); arXiv 2110.04995, '
+            'Theorem 3.5 and Corollary 3.6 (RDP)')
+
+  @classmethod
+  def completed(cls, data: dict[str, Any]) -> dict[str, Any]:
+    # Ledgers of version 3 and before do not say.
+    return {'dimension': None, **data}
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.dimension is not None:
+      validate.integer(dimension=self.dimension, low=1)
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     return curves.skellam(
         l1=self.l1_sensitivity, l2=self.l2_sensitivity,
         variance=self.noise_variance, max_order=max_order)
+
+  def skellam_coordinates(self) -> int:
+    return self.dimension or 0
+
+  def as_gaussian(self, distance: float) -> base.Event:
+    return _as_gaussian(self, self.l2_sensitivity, distance)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -124,6 +149,7 @@ class DistributedSkellam(_SkellamSum, _Shares):
       units squared, >= 0 (0: no guarantee).
     cohort_size: Expected number of clients, for the record; None if unknown.
     min_honest_fraction: Fraction of the shares counted on, for the record.
+    dimension: Number of coordinates (padded), >= 1; None if unknown.
   """
 
 
@@ -219,6 +245,64 @@ class CentralGaussian(GaussianNoise, ClientSum):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class GaussianOfSkellam(CentralGaussian):
+  """A sum with Gaussian noise of which one with Skellam noise is a post-processing.
+
+  Attributes:
+    noise_multiplier: Standard deviation of the Gaussian noise over L2 sensitivity.
+    variance: Certified variance of the Skellam noise in a coordinate, at most its own,
+      grid units squared.
+    removed: By how much the variance of the Gaussian noise is smaller.
+    nodes: Number of Gaussians in the certificate.
+    total_variation: Distance that it certifies for each coordinate.
+    dimension: Number of coordinates.
+  """
+
+  variance: float
+  removed: float
+  nodes: int
+  total_variation: float
+  dimension: int
+
+  source = 'docs/skellam_as_gaussian.md'
+
+  def replace_one(self) -> 'GaussianOfSkellam':
+    return dataclasses.replace(self, noise_multiplier=self.noise_multiplier / 2)
+
+  def certificate(self) -> dict[str, float]:
+    """Its certificate as JSON, for whoever wants to verify it."""
+    return {name: getattr(self, name) for name in (
+        'variance', 'removed', 'nodes', 'total_variation', 'dimension')}
+
+
+def certificates(event: base.Event) -> tuple[GaussianOfSkellam, ...]:
+  """The distinct sums in an event that `as_gaussian` gave Gaussian noise."""
+  if isinstance(event, GaussianOfSkellam):
+    return (event,)
+  parts = []
+  for field in dataclasses.fields(event):
+    value = getattr(event, field.name)
+    parts += value if isinstance(value, tuple) else [value]
+  return tuple(dict.fromkeys(
+      certificate for part in parts if isinstance(part, base.Event)
+      for certificate in certificates(part)))
+
+
+def _as_gaussian(event: ClientSum, l2_sensitivity: float, distance: float) -> ClientSum:
+  """A sum with Skellam noise as one with Gaussian noise; itself if none is certified."""
+  if event.noise_variance == 0 or not event.skellam_coordinates():
+    return event
+  certificate = skellam_as_gaussian.find(event.noise_variance, distance)
+  if certificate is None:
+    return event
+  return GaussianOfSkellam(
+      noise_multiplier=certificate.gaussian_variance**0.5 / l2_sensitivity,
+      variance=float(certificate.variance), removed=float(certificate.removed),
+      nodes=certificate.nodes, total_variation=certificate.total_variation,
+      dimension=event.skellam_coordinates())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class SkellamCount(ClientSum):
   """An integer count with Skellam noise.
 
@@ -252,6 +336,12 @@ class SkellamCount(ClientSum):
       return ((pairs.Leak(probability=1.0), 1),)
     return ((pairs.Skellam(shift=self.l1_sensitivity,
                            variance=self.noise_variance), 1),)
+
+  def skellam_coordinates(self) -> int:
+    return 1
+
+  def as_gaussian(self, distance: float) -> base.Event:
+    return _as_gaussian(self, self.l1_sensitivity, distance)
 
   def replace_one(self) -> 'SkellamCount':
     return dataclasses.replace(self, l1_sensitivity=2 * self.l1_sensitivity)

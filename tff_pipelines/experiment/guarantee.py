@@ -84,6 +84,7 @@ class Bound:
     accountant: Accountant that computed it.
     amplification: Bound on amplification by sampling; None where nothing is sampled.
     caveats: Caveats that weaken it.
+    certificates: As in `accountant.Guarantee`.
   """
 
   epsilon: float
@@ -92,6 +93,7 @@ class Bound:
   accountant: str | None = None
   amplification: str | None = None
   caveats: tuple[Caveat, ...] = ()
+  certificates: tuple[dict[str, float], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -153,7 +155,14 @@ class Guarantee:
         'source': terms.source, 'sampler': terms.sampler,
         'accountant': stated.accountant, 'order': files.finite(stated.order),
         'amplification': stated.amplification,
+        'skellam_as_gaussian': list(self.certificates) or None,
         'secure_aggregation': 'simulated' if terms.secure_aggregation else None}
+
+  @property
+  def certificates(self) -> tuple[dict[str, float], ...]:
+    """The distinct certificates of its numbers."""
+    return _distinct(certificate for bound in (self.outsiders, self.server) if bound
+                     for certificate in bound.certificates)
 
   def lines(self) -> list[str]:
     """Both epsilons with delta and observers, short, for the terminal."""
@@ -195,6 +204,12 @@ class Guarantee:
     lines += [f'adjacency {self.adjacency}: {self.adjacency_in_words}',
               f'privacy unit: {terms.privacy_unit}', f'sampling: {terms.sampling}',
               f'trust model: {terms.trust_model}', f'source: {terms.source}']
+    lines += [
+        'Skellam noise accounted as Gaussian noise: variance {variance:.6g} as '
+        '{smaller:.6g} in each of {dimension} coordinates ({nodes} nodes, total '
+        'variation {total_variation:.2g})'.format(
+            smaller=certificate['variance'] - certificate['removed'], **certificate)
+        for certificate in self.certificates]
     if terms.sampler is not None:
       consumed = ''
       if outsiders.consumed_delta:
@@ -205,6 +220,10 @@ class Guarantee:
     if terms.secure_aggregation:
       lines.append('secure aggregation: simulated')
     return lines
+
+
+def _distinct(certificates: Iterable[dict[str, float]]) -> tuple[dict[str, float], ...]:
+  return tuple({tuple(one.items()): one for one in certificates}.values())
 
 
 class Plan(abc.ABC):
@@ -296,6 +315,7 @@ class Plan(abc.ABC):
     return Bound(
         epsilon=result.epsilon, consumed_delta=consumed, order=result.order,
         accountant=result.accountant, caveats=(*result.warnings, *ideal),
+        certificates=result.certificates,
         amplification=None if unsampled == event else result.amplification)
 
   def epsilon(self, rounds: int, repeats: int = 0) -> float:
@@ -377,4 +397,5 @@ class Plan(abc.ABC):
         population=self.population, delta=self.delta, adjacency=guarantee.adjacency,
         trust_model=self.terms.trust_model, seeded=self.seed is not None,
         deviation_per_round=self.total_variation,
+        certificates=guarantee.certificates,
         warnings=[*map(str, guarantee.caveats), *map(str, more)])

@@ -21,7 +21,7 @@ from tff_pipelines.experiment import files
 from tff_pipelines.experiment import guarantee as guarantee_lib
 from tff_pipelines.experiment import models
 
-VERSION = 2
+VERSION = 3
 LABELS_FIGURE = 'clients.png'
 
 _WIDTH = 80
@@ -103,6 +103,8 @@ SCHEMA: Mapping[str, Key] = {
     'accountant': Key('text or null', 'Accountant that computed epsilon.'),
     'order': Key('number or null', 'Renyi order that gave epsilon.'),
     'amplification': Key('text or null', 'Bound on amplification by sampling.'),
+    'skellam_as_gaussian': Key('list or null', 'Certificates by which Skellam noise was '
+                               'accounted as Gaussian noise; null if it was not.'),
     'secure_aggregation': Key('text or null', 'simulated, or null.'),
     'population': Key('integer or null', 'Number of clients.'),
     'cohort_size': Key('number or null', 'Expected number of clients of a round.'),
@@ -219,8 +221,8 @@ def read_summary(path: str | os.PathLike[str]) -> dict[str, Any]:
   did not have are None.
   """
   recorded = json.loads(pathlib.Path(path).read_text(encoding='utf-8'))
-  if recorded.get('version', 1) == VERSION:
-    return recorded
+  if recorded.get('version', 1) > 1:
+    return {**dict.fromkeys(SCHEMA), **recorded}
   rest = {_FORMER.get(name, name): value for name, value in recorded.items()}
   summary = {name: rest.pop(name, None) for name in SCHEMA}
   return {**summary, 'version': 1, 'details': {**rest, **(summary['details'] or {})}}

@@ -1,0 +1,329 @@
+"""Skellam noise as a post-processing of Gaussian noise: the certificate, and its use.
+
+The oracles share nothing with the module: moments by mpmath's Taylor coefficients, the
+quadrature by its orthogonal polynomials, distances and divergences summed term by term
+with tens of digits.
+"""
+
+import fractions
+import itertools
+import math
+
+import mpmath
+import numpy as np
+import pytest
+
+from tff_pipelines.accounting import accountant
+from tff_pipelines.accounting import events
+from tff_pipelines.accounting import pairs
+from tff_pipelines.accounting import skellam_as_gaussian
+from tff_pipelines.accounting import sum_events
+
+F = fractions.Fraction
+DIGITS = 90
+
+
+def _moments(mu, count):
+  """The moments c_j from Taylor coefficients in sqrt(2x), by mpmath."""
+  def generating(x):
+    h = mpmath.sqrt(2 * x)
+    rho = (h / 2) / mpmath.sin(h / 2)
+    return mpmath.exp(mu * (mpmath.cos(h) - 1 + x)) * rho
+  # Even and analytic in h: a circle about 0 gives all coefficients at once.
+  points, radius = 4 * count, mpmath.mpf(1) / max(20, mu)
+  values = [generating(radius * mpmath.expjpi(mpmath.mpf(2) * k / points))
+            for k in range(points)]
+  return [(-1)**j * mpmath.factorial(j) * mpmath.re(mpmath.fsum(
+      value * mpmath.expjpi(-mpmath.mpf(2) * j * k / points)
+      for k, value in enumerate(values))) / points / radius**j for j in range(count)]
+
+
+def _quadrature(mu, nodes):
+  """Nodes and weights of the Gauss quadrature for the moments about mu."""
+  c = [mpmath.mpf(x.numerator) / x.denominator
+       for x in skellam_as_gaussian.moments(F(mu), 2 * nodes)]
+  hankel = mpmath.matrix(nodes, nodes)
+  right = mpmath.matrix(nodes, 1)
+  for i, j in itertools.product(range(nodes), repeat=2):
+    hankel[i, j] = c[i + j]
+  for i in range(nodes):
+    right[i] = -c[i + nodes]
+  polynomial = mpmath.lu_solve(hankel, right)
+  roots = mpmath.polyroots(
+      [1, *(polynomial[nodes - 1 - i] for i in range(nodes))], maxsteps=500,
+      extraprec=400)
+  vandermonde = mpmath.matrix(nodes, nodes)
+  for i, j in itertools.product(range(nodes), repeat=2):
+    vandermonde[i, j] = mpmath.re(roots[j])**i
+  weights = mpmath.lu_solve(vandermonde, mpmath.matrix(c[:nodes]))
+  return [mu + mpmath.re(root) for root in roots], list(weights)
+
+
+def _distance(mu, variances, weights):
+  """Total variation distance of round(N(0, V_J)) from Sk(mu), term by term."""
+  reach = int(12 * mpmath.sqrt(mu) + 40) if mu < 3000 else int(22 * math.sqrt(mu))
+  total, tail = mpmath.mpf(0), mpmath.mpf(1)
+  upper = {v: mpmath.erfc(mpmath.mpf(-1) / 2 / mpmath.sqrt(2 * v)) / 2
+           for v in variances}
+  for k in range(reach):
+    mixture = mpmath.mpf(0)
+    for v, w in zip(variances, weights):
+      after = mpmath.erfc((k + mpmath.mpf(1) / 2) / mpmath.sqrt(2 * v)) / 2
+      mixture += w * (upper[v] - after)
+      upper[v] = after
+    skellam = mpmath.exp(-mu) * mpmath.besseli(k, mu)
+    times = 1 if k == 0 else 2
+    total += times * abs(mixture - skellam)
+    tail -= times * skellam
+  return total / 2 + abs(tail)
+
+
+@pytest.mark.parametrize('mu', [20, 1000, 10**6])
+def test_moments_are_those_of_the_generating_function(mu):
+  with mpmath.workdps(120):
+    for ours, oracle in zip(skellam_as_gaussian.moments(F(mu), 13), _moments(mu, 13)):
+      assert mpmath.almosteq(
+          mpmath.mpf(ours.numerator) / ours.denominator, oracle, 1e-25)
+
+
+def _largest_root(nodes):
+  return float(np.polynomial.hermite_e.HermiteE.basis(nodes).roots()[-1])
+
+
+# Those of 10^6 take minutes: python -m tests.accounting.skellam_distances.
+@pytest.mark.parametrize('mu, nodes', [
+    (60, 2), (100, 4), (400, 6), pytest.param(2500, 8, marks=pytest.mark.slow)])
+def test_distance_is_above_the_true_one_and_near_it(mu, nodes):
+  removed = F(math.ceil(100 * 1.005 * math.sqrt(mu / 3) * _largest_root(nodes)), 100)
+  certified = skellam_as_gaussian.verify(F(mu), removed, nodes)
+  with mpmath.workdps(DIGITS):
+    variances, weights = _quadrature(mu, nodes)
+    assert min(variances) > mu - removed and min(weights) > 0
+    assert mpmath.fsum(weights) == pytest.approx(1, abs=1e-40)
+    true = _distance(mu, variances, weights)
+  assert true <= certified.total_variation < 1e5 * true
+
+
+@pytest.mark.parametrize('mu, nodes, exponent', [
+    (400, 6, -13.3), (2500, 8, -23.6), (10**4, 9, -31.6)])
+def test_formula_gives_the_reference_distances(mu, nodes, exponent):
+  removed = F(math.ceil(1.005 * math.sqrt(mu / 3) * _largest_root(nodes)))
+  certified = skellam_as_gaussian.verify(F(mu), removed, nodes)
+  assert math.log10(certified.total_variation) == pytest.approx(exponent, abs=0.1)
+
+
+@pytest.mark.parametrize('mu, target, nodes, factor', [
+    (1e3, 1e-20, 8, 2.36), (1e3, 1e-30, 13, 3.30), (1e4, 1e-20, 6, 1.92),
+    (1e4, 1e-40, 12, 3.17), (1e6, 1e-30, 6, 1.92), (1e6, 1e-60, 12, 3.18),
+    (1e8, 1e-60, 8, 2.39), (1e10, 1e-30, 4, 1.35), (1e10, 1e-60, 7, 2.17)])
+def test_search_takes_the_fewest_nodes(mu, target, nodes, factor):
+  found = skellam_as_gaussian.find(mu, target)
+  assert found.nodes == nodes and found.total_variation <= target
+  assert float(found.removed) / mu**0.5 == pytest.approx(factor, rel=0.03)
+  assert found.variance <= mu < found.variance * (1 + F(1, 2**14))
+  assert found == skellam_as_gaussian.verify(found.variance, found.removed, nodes)
+
+
+def _attacked(mu, factor, nodes):
+  return lambda: skellam_as_gaussian.verify(
+      F(mu), F(round(100 * factor * mu**0.5), 100), nodes)
+
+
+@pytest.mark.parametrize('attack, message', [
+    (_attacked(10**4, 1.64, 5), 'removed=.* is too small .* node would lie below'),
+    (_attacked(10**4, 1.0, 6), 'removed=.* is too small'),
+    (_attacked(25, 3.0, 4), 'variance - removed must be at least 20'),
+    (_attacked(10**4, 100.0, 4), 'variance - removed must be at least 20'),
+    (_attacked(10**4, 0.0, 4), 'removed must be positive'),
+    (_attacked(10**4, 2.0, 0), 'nodes must be'),
+    (lambda: skellam_as_gaussian.find(float('nan'), 1e-20), 'variance must be'),
+    (lambda: skellam_as_gaussian.find(1e4, 0.0), 'total_variation must be'),
+])
+def test_wrong_parameters_are_refused(attack, message):
+  with pytest.raises(ValueError, match=message):
+    attack()
+
+
+def test_nodes_that_are_too_many_have_no_quadrature():
+  """Even where the variance of the Gaussian would allow them."""
+  refused = 0
+  for nodes in range(2, 20):
+    try:
+      skellam_as_gaussian.verify(F(24), F(3), nodes)
+    except ValueError as error:
+      refused += 'too many' in str(error) or 'too small' in str(error)
+  assert refused >= 15
+
+
+def test_a_wrong_moment_is_not_certified(monkeypatch):
+  moments = skellam_as_gaussian.moments
+  def wrong(variance, count):
+    # The second moment of a wider distribution: nodes need not stay above.
+    result = moments(variance, count)
+    result[2] /= 4
+    return result
+  monkeypatch.setattr(skellam_as_gaussian, 'moments', wrong)
+  with pytest.raises(ValueError, match='too many|too small'):
+    skellam_as_gaussian.verify(F(10**4), F(200), 6)
+
+
+def test_no_certificate_for_little_noise():
+  assert skellam_as_gaussian.find(25.0, 1e-20) is None
+  assert skellam_as_gaussian.find(1e-3, 1e-5) is None
+
+
+# --- What the accountant makes of it.
+
+
+def _sum(shift, variance, dimension):
+  return events.DistributedSkellam(
+      l1_sensitivity=float(np.abs(shift).sum()),
+      l2_sensitivity=float(np.linalg.norm(shift)), noise_variance=float(variance),
+      dimension=dimension)
+
+
+def _pmf(variance, reach):
+  with mpmath.workdps(40):
+    half = [mpmath.exp(-variance) * mpmath.besseli(k, variance)
+            for k in range(reach + 1)]
+  return np.array([float(half[abs(k)]) for k in range(-reach, reach + 1)])
+
+
+def _joint(shifts, variance, reach):
+  """Masses of noise and of shifted noise on a lattice that has nearly all of both."""
+  axes = []
+  for shift in shifts:
+    base = _pmf(variance, reach + abs(shift))
+    at = np.arange(-reach, reach + 1) + abs(shift) + reach
+    axes.append((base[at], base[at - shift]))
+  noise, shifted = np.ones(1), np.ones(1)
+  for one, other in axes:
+    noise = np.multiply.outer(noise, one).ravel()
+    shifted = np.multiply.outer(shifted, other).ravel()
+  return noise, shifted
+
+
+@pytest.mark.parametrize('shift, variance', [
+    ((12,), 150.0), ((30,), 400.0), ((3, 4), 120.0), ((1, -1), 200.0),
+    ((2, 1, 2), 150.0), ((0, 0, 9), 400.0)])
+def test_epsilon_is_never_below_the_exact_one(shift, variance):
+  event = _sum(shift, variance, len(shift))
+  noise, shifted = _joint(shift, variance, int(9 * variance**0.5))
+  for delta in (1e-3, 1e-5):
+    result = accountant.guarantee(event, delta, accountant='pld')
+    assert result.certificates and result.accountant == 'pld'
+    for p, q in ((noise, shifted), (shifted, noise)):
+      exact = np.maximum(p - math.exp(result.epsilon) * q, 0.0).sum()
+      assert exact <= delta
+    # And it is not far from it.
+    looser = math.exp(0.85 * result.epsilon)
+    assert np.maximum(shifted - looser * noise, 0.0).sum() > delta
+
+
+@pytest.mark.parametrize('rate', [0.1, 0.5])
+@pytest.mark.parametrize('rounds', [1, 4, 8])
+def test_epsilon_of_sampled_rounds_is_never_below_the_exact_one(rate, rounds):
+  shift, variance = 15, 200.0
+  event = events.SelfComposed(count=rounds, event=events.PoissonSampled(
+      event=_sum((shift,), variance, 1), sampling_rate=rate))
+  noise, shifted = _joint((shift,), variance, int(10 * variance**0.5))
+  mixed = (1 - rate) * noise + rate * shifted
+  for delta in (1e-3, 1e-5):
+    epsilon = accountant.epsilon(event, delta, accountant='pld')
+    for p, q in ((mixed, noise), (noise, mixed)):
+      # Losses floored to a fine lattice: a lower bound on the divergence.
+      step, kept = 1e-4, (p > 0) & (q > 0)
+      loss = np.floor(np.log(p[kept] / q[kept]) / step).astype(int)
+      low = loss.min()
+      one = np.bincount(loss - low, p[kept])
+      size = rounds * one.size
+      spectrum = np.fft.rfft(one, size)**rounds
+      total = np.maximum(np.fft.irfft(spectrum, size), 0.0)
+      losses = step * (rounds * low + np.arange(size))
+      above = losses > epsilon
+      assert (total[above] * -np.expm1(epsilon - losses[above])).sum() <= delta
+
+
+def test_distance_of_every_coordinate_of_every_release_is_paid_for():
+  event = events.SelfComposed(count=20, event=events.Together(events=(
+      _sum((300,), 1e5, 1024), events.SkellamCount(noise_variance=2500.0))))
+  assert event.skellam_coordinates() == 20 * 1025
+  epsilon, delta = 10.0, 1e-5
+  gaussian = accountant.as_gaussian(event, delta, epsilon)
+  certificates = sum_events.certificates(gaussian)
+  assert [one.dimension for one in certificates] == [1024, 1]
+  spent = sum(20 * one.dimension * one.total_variation for one in certificates)
+  assert (1 + math.exp(epsilon)) * spent <= accountant.SLACK * delta
+  for one, (l2, variance) in zip(certificates, ((300, 1e5), (1, 2500.0))):
+    assert one.noise_multiplier**2 * l2**2 <= one.variance - one.removed
+    assert one.variance <= variance
+
+
+def test_auto_takes_the_smaller_number_and_names_it():
+  vector = lambda variance: _sum((50,), variance, 2**20)
+  plenty, little = vector(1e6), vector(30.0)
+  best = accountant.guarantee(plenty, 1e-6)
+  assert best.accountant == 'pld' and best.order is None
+  assert best.epsilon < accountant.epsilon(plenty, 1e-6, accountant='rdp')
+  refused = accountant.guarantee(little, 1e-6)
+  assert refused.accountant == 'rdp' and refused.certificates == ()
+  with pytest.raises(ValueError, match='need a certified distance from a Gaussian'):
+    accountant.epsilon(little, 1e-6, accountant='pld')
+  unknown = events.DistributedSkellam(
+      l1_sensitivity=50.0, l2_sensitivity=50.0, noise_variance=1e6)
+  assert accountant.guarantee(unknown, 1e-6).accountant == 'rdp'
+
+
+def test_no_renyi_curve_follows_from_the_gaussian():
+  """The slack enters once, in delta: curves stay those of Skellam noise."""
+  event = _sum((50,), 1e6, 2**20)
+  gaussian = accountant.as_gaussian(event, 1e-6, 5.0)
+  assert gaussian != event
+  skellam = accountant.renyi_epsilon(event, 1e-6)
+  assert skellam == accountant.renyi_epsilon(
+      events.SelfComposed(event=event, count=1), 1e-6)
+  assert accountant.epsilon(event, 1e-6, accountant='rdp') == skellam[0]
+
+
+@pytest.mark.parametrize('setting, noise_multiplier, epsilon, unamplified', [
+    # 539 writers of MNIST, 50 rounds; 10^6 clients, cohorts of 1,000, 2,000 rounds.
+    (dict(cohort_size=100, population=539, rounds=50, dimension=2**20), 0.9762, 6.343,
+     46.43),
+    (dict(cohort_size=1000, population=10**6, rounds=2000, dimension=2**20), 0.6533,
+     2.748, None)])
+def test_reference_settings(setting, noise_multiplier, epsilon, unamplified):
+  from tff_pipelines.accounting import mechanisms  # pylint: disable=g-import-not-at-top
+  event = mechanisms.SumMechanism(
+      mechanism='skellam', sampling='poisson', bits=18, clip=0.3,
+      noise_multiplier=noise_multiplier, **setting).event()
+  delta = 1 / 539 if setting['population'] == 539 else 1e-8
+  assert accountant.epsilon(event, delta) == pytest.approx(epsilon, rel=2e-3)
+  if unamplified is not None:
+    assert accountant.epsilon(
+        event, delta, amplification='none') == pytest.approx(unamplified, rel=2e-3)
+
+
+# --- Several pairs of one sample, as of an adaptive clip with little noise.
+
+
+def test_pairs_of_one_sample_dominate_their_product():
+  listed = (pairs.Skellam(shift=3, variance=9.0), pairs.Skellam(shift=1, variance=4.0))
+  (atoms,) = pairs.Together(pairs=listed).atoms(64)
+  ways = [_joint((3,), 9.0, 40), _joint((1,), 4.0, 40)]
+  noise = np.multiply.outer(ways[0][0], ways[1][0]).ravel()
+  shifted = np.multiply.outer(ways[0][1], ways[1][1]).ravel()
+  for rate in (1.0, 0.2):
+    for epsilon in (0.0, 0.5, 2.0):
+      exact = np.maximum(
+          rate * shifted + (1 - rate) * noise - math.exp(epsilon) * noise, 0).sum()
+      p = rate * atoms.p + (1 - rate) * atoms.q
+      listed_ = np.maximum(p - math.exp(epsilon) * atoms.q, 0).sum()
+      assert exact <= listed_ + 1e-12 <= 1.02 * exact + 1e-4
+
+
+def test_adaptive_clip_with_little_noise_in_its_count_is_accounted_by_pairs():
+  event = events.PoissonSampled(sampling_rate=0.2, event=events.Together(events=(
+      _sum((50,), 1e6, 64), events.SkellamCount(noise_variance=25.0))))
+  result = accountant.guarantee(
+      events.SelfComposed(event=event, count=10), 1e-5)
+  assert result.accountant == 'pld' and len(result.certificates) == 1
