@@ -187,55 +187,91 @@ class PoissonSampled(base.Event):
 class FixedSizeSampled(base.Event):
   """A release from a cohort of fixed size, sampled without replacement.
 
-  The guarantee is for replace-one neighbours and so uses twice the zero-out
-  sensitivities throughout, with or without amplification; zero-out neighbours
-  are covered.
+  For replace-one neighbours it has twice the zero-out sensitivities throughout, with
+  or without amplification. For zero-out neighbours it has its own profile where noise
+  is Gaussian, and else that of replace-one, of which zeroing is a case.
 
   Attributes:
     event: The release from the sample, stated for zero-out.
     cohort_size: Clients in a round, an integer >= 1.
     population: Clients to sample from, an integer >= cohort_size.
+    neighbours: 'replace-one' or 'zero-out'.
   """
 
   event: base.Event
   cohort_size: int
   population: int
+  neighbours: str = base.REPLACE_ONE
 
-  adjacency = base.REPLACE_ONE
-  source = 'arXiv 1808.00087, Theorem 9'
+  source = 'docs/fixed_size.md (PLD); arXiv 1808.00087, Theorem 9 (RDP)'
+
+  @classmethod
+  def completed(cls, data: dict[str, Any]) -> dict[str, Any]:
+    # Ledgers of version 3 and before knew one kind of neighbours.
+    return {'neighbours': base.REPLACE_ONE, **data}
 
   def __post_init__(self):
     base.check_event(event=self.event)
     self.event.check_sampled()
     validate.integer(population=self.population, low=1)
     validate.integer(cohort_size=self.cohort_size, low=1, high=self.population)
-    if self.failure_probability() and self.cohort_size < self.population:
+    validate.one_of((base.REPLACE_ONE, base.ZERO_OUT), neighbours=self.neighbours)
+    if self.failure_probability() and not self._is_everyone:
       raise ValueError(f'event {type(self.event).__name__} cannot be amplified: it may '
                        'fail')
 
+  @property
+  def adjacency(self) -> str:
+    return self.neighbours
+
+  @property
+  def _is_everyone(self) -> bool:
+    return self.cohort_size == self.population
+
+  def _unsampled(self) -> base.Event:
+    """The release whose selected client is another one, or zero."""
+    if self.neighbours == base.ZERO_OUT:
+      return self.event
+    return self.event.replace_one()
+
   def failure_probability(self) -> float:
-    return self.event.replace_one().failure_probability()
+    return self._unsampled().failure_probability()
 
   @property
   def sensitivity(self) -> str:
-    return self.event.replace_one().sensitivity
+    return self._unsampled().sensitivity
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
+    if amplification == 'none' or self._is_everyone:
+      return self._unsampled().curve(max_order, amplification)
     curve = self.event.replace_one().curve(max_order, amplification)
-    if amplification == 'none' or self.cohort_size == self.population:
-      return curve
     return curves.fixed_size(curve, self.cohort_size / self.population)
 
   def pure_epsilon(self, amplification: str) -> float:
-    epsilon = self.event.replace_one().pure_epsilon(amplification)
-    if amplification == 'none':
-      return epsilon
-    return curves.pure_poisson(epsilon, self.cohort_size / self.population)
+    if amplification == 'none' or self._is_everyone:
+      return self._unsampled().pure_epsilon(amplification)
+    return curves.pure_poisson(self.event.replace_one().pure_epsilon(amplification),
+                               self.cohort_size / self.population)
 
   def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
-    if amplification == 'none' or self.cohort_size == self.population:
-      return self.event.replace_one().factors(amplification)
-    return None
+    inner = self._unsampled().factors(amplification)
+    if amplification == 'none' or self._is_everyone:
+      return inner
+    if amplification == 'generic' or inner is None:
+      return None
+    product = pairs.simplified(inner)
+    if any(isinstance(pair, pairs.Leak) for pair, _ in product):
+      return inner
+    pair, fraction = pairs.together(product), self.cohort_size / self.population
+    if self.neighbours == base.ZERO_OUT:
+      if isinstance(pair, pairs.Gaussian):
+        return ((pairs.ZeroedWithoutReplacement(
+            noise_multiplier=pair.noise_multiplier, fraction=fraction), 1),)
+      return dataclasses.replace(self, neighbours=base.REPLACE_ONE).factors(
+          amplification)
+    if pair is None:
+      return None
+    return ((pairs.WithoutReplacement(pair=pair, fraction=fraction), 1),)
 
   def skellam_coordinates(self) -> int:
     return self.event.skellam_coordinates()
@@ -248,6 +284,10 @@ class FixedSizeSampled(base.Event):
     return dataclasses.replace(self, cohort_size=self.population)
 
   def to_dp_accounting(self) -> dp_event.DpEvent:
+    if self.neighbours == base.ZERO_OUT:
+      raise NotImplementedError(
+          'event FixedSizeSampled has no equivalent in dp_accounting for zero-out '
+          'neighbours')
     return dp_event.SampledWithoutReplacementDpEvent(
         self.population, self.cohort_size,
         self.event.replace_one().to_dp_accounting())

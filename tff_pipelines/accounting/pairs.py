@@ -107,10 +107,18 @@ def _at_nodes(nodes: np.ndarray, p: np.ndarray, q: np.ndarray, left_p: float,
               right_p: float) -> Atoms:
   """Moves each cell's mass to its two ends, keeping both its p and its q.
 
-  That connects the dots of the curve delta(epsilon) at the nodes by chords, and
-  the curve is convex in e^epsilon: the result dominates.
+  Args:
+    nodes: Ascending losses at the ends of the cells.
+    p: Mass of each cell under the first distribution.
+    q: Mass of each cell under the second distribution.
+    left_p: Mass under the first distribution below all nodes.
+    right_p: Mass under it above all nodes.
+
+  Returns:
+    Atoms whose curve delta(epsilon) connects that of the cells at the nodes by chords.
+    It is convex in e^epsilon, so they dominate.
   """
-  width = nodes[1] - nodes[0]
+  width = np.diff(nodes)
   with np.errstate(over='ignore', invalid='ignore'):
     upper = (p - q * np.exp(nodes[:-1])) / -np.expm1(-width)
   # Where e^loss overflows, and for the last digits, to the upper end.
@@ -287,6 +295,102 @@ class Poisson(Pair):
     return (
         Atoms(loss=loss, p=blend, q=plain, p_only=rate * base.p_only),
         Atoms(loss=-loss, p=plain, q=blend, q_only=rate * base.p_only))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WithoutReplacement(Pair):
+  """A pair of replaced clients in a cohort of fixed size (arXiv 2106.08567).
+
+  With (P, Q) dominating the release between cohorts that differ by one replaced client,
+  the profile is at most that of ((1 - g) Q + g P, Q) for losses above 0. Replacing is
+  symmetric, so below 0 it is that of the reversed pair. Proof: docs/fixed_size.md.
+
+  Attributes:
+    pair: P and Q, with one direction only.
+    fraction: g = cohort / population, strictly between 0 and 1.
+  """
+
+  pair: Pair
+  fraction: float
+
+  def __post_init__(self):
+    validate.open_unit_interval(fraction=self.fraction)
+
+  def atoms(self, cells: int) -> tuple[Atoms, ...]:
+    (base,) = self.pair.atoms(cells)
+    above = base.loss > 0
+    p, q, loss = base.p[above], base.q[above], base.loss[above]
+    # log(1 - g + g e^loss) without overflow.
+    mixed = loss + np.log(self.fraction + (1 - self.fraction) * np.exp(-loss))
+    p = self.fraction * p + (1 - self.fraction) * q
+    only = self.fraction * base.p_only
+    return (_both_sides(Atoms(loss=mixed, p=p, q=q, p_only=only),
+                        Atoms(loss=mixed, p=p, q=q, p_only=only)),)
+
+
+def _both_sides(first: Atoms, second: Atoms) -> Atoms:
+  """The pair whose profile is one above loss 0, and another, reversed, below.
+
+  Args:
+    first: Atoms of positive loss of P against Q.
+    second: Atoms of positive loss of Q against P.
+  """
+  # What neither has is the same under both.
+  rest = max(0.0, 1.0 - first.p.sum() - first.p_only - second.q.sum())
+  return Atoms(
+      loss=np.concatenate([-second.loss[::-1], [0.0], first.loss]),
+      p=np.concatenate([second.q[::-1], [rest], first.p]),
+      q=np.concatenate([second.p[::-1], [rest], first.q]),
+      p_only=first.p_only, q_only=second.p_only)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ZeroedWithoutReplacement(Pair):
+  """A zeroed client in a cohort of fixed size, with Gaussian noise.
+
+  In the rounds without the client another one is in its place, whose contribution may
+  point the other way. In units of the sensitivity, P against Q has for losses above 0
+  the profile of ((1 - g) N(-1) + g N(1), (1 - g) N(-1) + g N(0)), and Q against P that
+  of ((1 - g) N(1) + g N(0), N(1)). Proof: docs/fixed_size.md.
+
+  Attributes:
+    noise_multiplier: z > 0, standard deviation of the noise over the sensitivity.
+    fraction: g = cohort / population, strictly between 0 and 1.
+  """
+
+  noise_multiplier: float
+  fraction: float
+
+  def __post_init__(self):
+    validate.positive(noise_multiplier=self.noise_multiplier)
+    validate.open_unit_interval(fraction=self.fraction)
+
+  def atoms(self, cells: int) -> tuple[Atoms, ...]:
+    g, shift = self.fraction, min(1.0 / self.noise_multiplier, float(MAX_VALUES))
+    # In standard deviations from halfway between N(0) and N(shift).
+    count = int(np.ceil((_NORMAL_REACH + 2 * shift) * cells)) + 1
+    if count > MAX_VALUES:
+      raise TooLarge(f'noise_multiplier={self.noise_multiplier!r} is too small for a '
+                     'privacy loss distribution')
+    t = np.linspace(0.0, _NORMAL_REACH + 2 * shift, count)
+    log_g, log_rest = np.log(g), np.log1p(-g)
+    # With y = shift / 2 + t: densities of N(shift) and N(0) over that of N(-shift).
+    ahead = log_g + 2 * shift * t + shift**2
+    at_zero = log_g + shift * t + shift**2
+    loss = np.logaddexp(log_rest, ahead) - np.logaddexp(log_rest, at_zero)
+    other = (1 - g) * _normal_masses(t + 1.5 * shift)
+    p = other + g * _normal_masses(t - 0.5 * shift)
+    q = other + g * _normal_masses(t + 0.5 * shift)
+    end = t[-1]
+    above = _at_nodes(loss, p, q, 0.0, (1 - g) * special.ndtr(-end - 1.5 * shift) +
+                      g * special.ndtr(0.5 * shift - end))
+    # With y = shift / 2 - t: the density of N(0) over that of N(shift).
+    loss = np.logaddexp(log_rest, log_g + shift * t)
+    q = _normal_masses(t + 0.5 * shift)
+    p = (1 - g) * q + g * _normal_masses(t - 0.5 * shift)
+    below = _at_nodes(loss, p, q, 0.0, (1 - g) * special.ndtr(-end - 0.5 * shift) +
+                      g * special.ndtr(0.5 * shift - end))
+    return _both_sides(above, below), _both_sides(below, above)
 
 
 def together(factors: tuple[Factor, ...]) -> Pair | None:
