@@ -75,6 +75,7 @@ class SumMechanism(Mechanism):
     population: Number of clients.
     rounds: Number of releases, >= 1.
     sampling: How clients are selected, a key of `schemes.SCHEMES`.
+    fixed_adjacency: Adjacency of sampling=fixed, 'replace-one' or 'zero-out'.
     min_honest_fraction: Fraction of the noise shares counted on, in (0, 1].
     assumed_colluders: Clients of a round that are assumed to collude, >= 0.
     dropout_rate: Upper bound on the probability that a selected client drops out, in
@@ -99,6 +100,7 @@ class SumMechanism(Mechanism):
   population: int | None = None
   rounds: int = 1
   sampling: str = 'none'
+  fixed_adjacency: str = base.REPLACE_ONE
   min_honest_fraction: float = 1.0
   assumed_colluders: int = 0
   dropout_rate: float = 0.0
@@ -110,6 +112,7 @@ class SumMechanism(Mechanism):
   def __post_init__(self):
     super().__post_init__()
     validate.one_of(schemes.SCHEMES, sampling=self.sampling)
+    validate.one_of(schemes.FIXED_ADJACENCIES, fixed_adjacency=self.fixed_adjacency)
     validate.one_of(params_lib.ROTATIONS, rotation=self.rotation)
     validate.integer(rounds=self.rounds, low=1)
     validate.integer(assumed_colluders=self.assumed_colluders, low=0)
@@ -128,7 +131,7 @@ class SumMechanism(Mechanism):
     """
     return schemes.build(
         self.sampling, population=self.population, cohort_size=self.cohort_size,
-        simulation_seed=simulation_seed)
+        simulation_seed=simulation_seed, adjacency=self.fixed_adjacency)
 
   def params(self) -> params_lib.DistributedSumParams:
     """The parameters of the sum, at this noise multiplier."""
@@ -342,8 +345,8 @@ OWN_SHARE = (
     'a participant who subtracts its own share of the noise counts as a colluder')
 
 _ALWAYS = {'delta', 'accountant', 'epsilon'}
-_ROUNDS = {'cohort_size', 'population', 'rounds', 'sampling', 'noise_multiplier',
-           'amplification'}
+_ROUNDS = {'cohort_size', 'population', 'rounds', 'sampling', 'fixed_adjacency',
+           'noise_multiplier', 'amplification'}
 _GRID = {'clip', 'bits', 'scale', 'beta', 'k_stddevs', 'dimension', 'rotation',
          'allow_degenerate', 'adaptive_clipping', 'clip_count_stddev'}
 _SHARES = {'min_honest_fraction', 'surviving_fraction', 'assumed_colluders',

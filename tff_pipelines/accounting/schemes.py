@@ -124,6 +124,7 @@ class SamplingScheme(abc.ABC):
     population: Number of clients, >= 1.
     cohort_size: Expected number of clients in a round, in (0, population].
     simulation_seed: None for the operating system's entropy.
+    adjacency: Adjacency of a cohort of fixed size; others have that of the release.
   """
 
   name: ClassVar[str]
@@ -133,13 +134,15 @@ class SamplingScheme(abc.ABC):
   needs_sizes: ClassVar[bool] = True
 
   def __init__(self, *, population: int | None = None,
-               cohort_size: float | None = None, simulation_seed: int | None = None):
+               cohort_size: float | None = None, simulation_seed: int | None = None,
+               adjacency: str = base.REPLACE_ONE):
     """Initializes the scheme.
 
     Args:
       population: As the attribute.
       cohort_size: As the attribute.
       simulation_seed: As the attribute.
+      adjacency: As the attribute.
 
     Raises:
       ValueError: If an argument is missing or out of range.
@@ -157,6 +160,7 @@ class SamplingScheme(abc.ABC):
     self.population = population
     self.cohort_size = cohort_size
     self.simulation_seed = simulation_seed
+    self.adjacency = adjacency
 
   @abc.abstractmethod
   def sample(self, round_index: int) -> np.ndarray:
@@ -319,8 +323,8 @@ class FixedSize(_Exact):
   Formal guarantees:
 
   * Every subset of that size is equally probable, independently of other rounds.
-  * `event` is for replace-one neighbours, against observers who do not learn which
-    clients were selected. The size is public: no client decides whether a round is
+  * `event` is for neighbours of its `adjacency`, against observers who do not learn
+    which clients were selected. The size is public: no client decides whether a round is
     suppressed.
   """
 
@@ -344,7 +348,8 @@ class FixedSize(_Exact):
   def event(self, release: base.Event, round_index: int,
             pivotal_probability: float = 0.0) -> base.Event:
     return combinators.FixedSizeSampled(
-        event=release, cohort_size=self.largest_cohort, population=self.population)
+        event=release, cohort_size=self.largest_cohort, population=self.population,
+        neighbours=self.adjacency)
 
   @property
   def largest_cohort(self) -> int:
@@ -387,13 +392,16 @@ class Everyone(_Exact):
 
 SCHEMES: dict[str, type[SamplingScheme]] = {
     scheme.name: scheme for scheme in (Poisson, FixedSize, Everyone)}
+# Adjacencies that a cohort of fixed size may be accounted for.
+FIXED_ADJACENCIES = (base.REPLACE_ONE, base.ZERO_OUT)
 # The names that flags offer, and their meanings.
 SAMPLINGS = tuple(SCHEMES)
 IN_WORDS = '; '.join(f'{name}: {scheme.summary}' for name, scheme in SCHEMES.items())
 
 
 def build(name: str, *, population: int | None, cohort_size: float | None,
-          simulation_seed: int | None = None) -> SamplingScheme:
+          simulation_seed: int | None = None,
+          adjacency: str = base.REPLACE_ONE) -> SamplingScheme:
   """Builds the scheme of a name.
 
   Args:
@@ -401,10 +409,11 @@ def build(name: str, *, population: int | None, cohort_size: float | None,
     population: Number of clients.
     cohort_size: Expected number of clients in a round.
     simulation_seed: None for the operating system's entropy.
+    adjacency: Adjacency of a cohort of fixed size.
 
   Raises:
     ValueError: If the name is unknown, or an argument is out of range.
   """
   validate.one_of(SCHEMES, sampling=name)
   return SCHEMES[name](population=population, cohort_size=cohort_size,
-                       simulation_seed=simulation_seed)
+                       simulation_seed=simulation_seed, adjacency=adjacency)

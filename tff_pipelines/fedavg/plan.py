@@ -289,7 +289,8 @@ def _preliminary(settings: settings_lib.TrainSettings, needed: Preliminary,
       dimension=needed.dimension or population * needed.items,
       epsilon=settings.preliminary_epsilon,
       delta=1 / population if settings.delta is None else settings.delta,
-      replace_one_of=population if settings.sampling == 'fixed' else None)
+      replace_one_of=population if settings.sampling == 'fixed' and (
+          settings.fixed_adjacency == base.REPLACE_ONE) else None)
 
 
 def build(settings: settings_lib.TrainSettings, *, dimension: int, population: int,

@@ -40,6 +40,7 @@ _data, _privacy, _training, _run = settings.groups('data', 'privacy', 'training'
 _noise = settings.group('privacy', mechanism=_PRIVATE)
 _grid = settings.group('privacy', mechanism=_GRID)
 _shares = settings.group('privacy', mechanism=_SHARES)
+_fixed = settings.group('privacy', mechanism=_PRIVATE, sampling=('fixed',))
 _adaptive = settings.group('privacy', mechanism=_GRID, adaptive_clipping=(True,))
 # Headings of training by the server's optimizer and schedule.
 _sgdm = settings.group('training', server_optimizer=('sgdm',))
@@ -181,6 +182,9 @@ class TrainSettings(settings.RunSettings, DataSettings):
   rounds: int = _privacy(50, 'Number of rounds.', low=1, essential=True)
   sampling: str = _privacy('poisson', f'Sampling of the clients. {schemes.IN_WORDS}.',
       choices=schemes.SAMPLINGS)
+  fixed_adjacency: str = _fixed(base.REPLACE_ONE, 'Adjacency of the guarantee: one '
+      'client is replaced by another, or its contribution by zero, which costs less.',
+      choices=schemes.FIXED_ADJACENCIES)
   adaptive_clipping: bool = _grid(False, 'Let the clip follow a quantile of the '
       'updates\' norms, from --clip on; epsilon includes what that costs.')
   target_quantile: float = _adaptive(0.5, 'Fraction of the clients that an adaptive '

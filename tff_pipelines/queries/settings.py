@@ -84,6 +84,9 @@ class AccountSettings(settings.Settings):
   sampling: str = _sum(
       'sampling', f'Clients of a round. {schemes.IN_WORDS}.', choices=schemes.SAMPLINGS,
       essential=True)
+  fixed_adjacency: str = _sum(
+      'fixed_adjacency', 'Adjacency with --sampling=fixed: one client is replaced by '
+      'another, or its contribution by zero.', choices=schemes.FIXED_ADJACENCIES)
   clip: float | None = _sum(
       'clip', 'L2 clip of a client\'s update.', above=0, unit='model units',
       essential=True)
