@@ -63,6 +63,7 @@ COMBINED = [
     events.PoissonSampled(event=COUNT, sampling_rate=0.05),
     events.FixedSizeSampled(event=SKELLAM, cohort_size=5, population=100),
     events.FixedSizeSampled(event=GAUSSIAN, cohort_size=5, population=100),
+    events.EpochSampled(event=SKELLAM, cohort_size=5, population=100),
     events.Together(events=(SKELLAM, COUNT)),
     events.PoissonSampled(
         event=events.Together(events=(SKELLAM, COUNT)), sampling_rate=0.05),

@@ -147,7 +147,10 @@ def _rounds(plan, server):
   of = lambda mean: np.diff(stats.norm.cdf(x, mean, stddev))
   mixed = lambda mean: (1 - rate) * of(0) + rate * of(mean)
   one, other = mixed(1), mixed(-1 if sampling == 'fixed' else 0)
-  return [_of_masses(p, q).self_compose(ROUNDS) for p, q in (
+  count = ROUNDS
+  if server and plan.mechanism.max_participations is not None:
+    count = plan.mechanism.max_participations  # Of the rounds that it may be in.
+  return [_of_masses(p, q).self_compose(count) for p, q in (
       (one, other), (other, one))]
 
 

@@ -100,7 +100,7 @@ def test_every_task_can_be_asked_for_with_each_of_its_models(task):
 def test_every_setting_of_privacy_reaches_the_plan():
   settings = TrainSettings(
       noise_multiplier=1.7, delta=1e-4, clip=0.4, cohort_size=30.0, rounds=7,
-      sampling='fixed', adaptive_clipping=True, target_quantile=0.7,
+      sampling='fixed', fixed_adjacency='zero-out', adaptive_clipping=True, target_quantile=0.7,
       clip_learning_rate=0.3, clip_count_stddev=4.0, rotation='dft', bits=20, beta=0.2,
       k_stddevs=3.0, min_honest_fraction=0.8, assumed_colluders=2,
       amplification='generic', accountant='rdp', allow_degenerate=True,
@@ -114,7 +114,7 @@ def test_every_setting_of_privacy_reaches_the_plan():
   names = {name for name, field in settings_lib.declared(TrainSettings).items()
            if field.group == 'privacy'}
   assert len(names) > 20
-  for name in names - {'epsilon', 'vocabulary_epsilon'}:
+  for name in names - {'epsilon', 'epsilon_server', 'vocabulary_epsilon'}:
     assert reached[name] == getattr(settings, name), name
   assert (mechanism.dropout_rate, plan.seed) == (0.1, 5)
   assert plan.target_epsilon is None
@@ -163,7 +163,7 @@ def test_every_setting_of_privacy_reaches_the_plan():
     ('--min_honest_fraction=0', 'min_honest_fraction must be greater than 0 and'),
     ('--beta=1', 'beta must be at least 0 and less than 1'),
     ('--mechanism=laplace', 'mechanism must be one of'),
-    ('--sampling=some', 'sampling must be one of fixed, none, poisson'),
+    ('--sampling=some', 'sampling must be one of epochs, fixed, none, poisson'),
     ('--task=cats', 'task must be one of emnist'),
     ('--amplification=loose', 'amplification must be one of'),
     ('--accountant=me', 'accountant must be one of')])
@@ -230,7 +230,7 @@ def test_what_is_used_is_what_the_mechanism_says_matters_to_it():
     unused = {name for name, _ in TrainSettings(mechanism=name).unused()}
     uses = mechanisms.MECHANISMS[name].uses - of_accounting
     if name != 'none':
-      assert not unused & (uses - {'clip_count_stddev'}), name
+      assert not unused & (uses - {'clip_count_stddev', 'fixed_adjacency'}), name
 
 
 @pytest.mark.parametrize('task, name, value', [

@@ -135,6 +135,16 @@ class Event(abc.ABC):
     """The release as seen by observers who know which clients were selected."""
     return self
 
+  def participations(self, count: int, amplification: str) -> int:
+    """As how many releases that a client is in `count` of these are composed.
+
+    Args:
+      count: Number of releases, one after the other, >= 1.
+      amplification: As for `curve`.
+    """
+    del amplification
+    return count
+
   def repeated(self) -> 'Event':
     """The event that is added if the same release is repeated.
 

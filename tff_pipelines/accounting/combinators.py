@@ -76,6 +76,9 @@ class PoissonSampled(base.Event):
   Attributes:
     event: The release from the sample.
     sampling_rate: q in (0, 1].
+    max_participations: Rounds after which a client is not selected again, >= 1; None
+      for no such limit. Whoever sees the cohorts sees a client in so many rounds at
+      most; against all others the limit changes nothing (docs/participation.md).
     pivotal_probability: rho in [0, 1], the fraction of the rounds in which the number
       of other clients is such that a release shows that a client participates.
       Amplification of the client's loss is lost there, except for a loss of nothing
@@ -85,6 +88,7 @@ class PoissonSampled(base.Event):
   event: base.Event
   sampling_rate: float
   pivotal_probability: float = 0.0
+  max_participations: int | None = None
 
   source = 'arXiv 2210.00597 (tight); Zhu and Wang 2019, Theorem 5 (generic)'
 
@@ -93,7 +97,7 @@ class PoissonSampled(base.Event):
     # Ledgers of version 2 and before do not say. Where every share is counted on
     # no client is pivotal; else any client may be.
     pivotal = 0.0 if _least_honest_fraction(data) == 1 else 1.0
-    return {'pivotal_probability': pivotal, **data}
+    return {'pivotal_probability': pivotal, 'max_participations': None, **data}
 
   def __post_init__(self):
     base.check_event(event=self.event)
@@ -103,6 +107,8 @@ class PoissonSampled(base.Event):
                        'fail')
     validate.fraction(sampling_rate=self.sampling_rate)
     validate.unit_interval(pivotal_probability=self.pivotal_probability)
+    if self.max_participations is not None:
+      validate.integer(max_participations=self.max_participations, low=1)
 
   @property
   def adjacency(self) -> str:
@@ -152,6 +158,16 @@ class PoissonSampled(base.Event):
 
   def without_sampling(self) -> base.Event:
     return self.event
+
+  def participations(self, count: int, amplification: str) -> int:
+    if amplification != 'none' or self.max_participations is None:
+      return count
+    return min(count, self.max_participations)
+
+  def repeated(self) -> base.Event:
+    # A round that was not committed is in no client's count.
+    return dataclasses.replace(
+        self, event=self.event.repeated(), max_participations=None)
 
   def to_dp_accounting(self) -> dp_event.DpEvent:
     if self.pivotal_probability:
@@ -298,6 +314,68 @@ class FixedSizeSampled(base.Event):
     return _unique((*self.event.caveats(), _HIDDEN_COHORT))
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EpochSampled(base.Event):
+  """A release from a cohort of fixed size of a shuffled population.
+
+  All clients are selected once before any is selected again, so one client is in
+  ceil(rounds * cohort_size / population) of the rounds at most, whoever watches.
+
+  Attributes:
+    event: The release from the sample.
+    cohort_size: Clients in a round, an integer >= 1.
+    population: Clients to select from, an integer >= cohort_size.
+  """
+
+  event: base.Event
+  cohort_size: int
+  population: int
+
+  source = 'docs/participation.md'
+
+  def __post_init__(self):
+    base.check_event(event=self.event)
+    self.event.check_sampled()
+    validate.integer(population=self.population, low=1)
+    validate.integer(cohort_size=self.cohort_size, low=1, high=self.population)
+
+  @property
+  def adjacency(self) -> str:
+    return self.event.adjacency
+
+  @property
+  def sensitivity(self) -> str:
+    return self.event.sensitivity
+
+  def participations(self, count: int, amplification: str) -> int:
+    return -(-count * self.cohort_size // self.population)
+
+  def curve(self, max_order: int, amplification: str) -> np.ndarray:
+    return self.event.curve(max_order, amplification)
+
+  def pure_epsilon(self, amplification: str) -> float:
+    return self.event.pure_epsilon(amplification)
+
+  def failure_probability(self) -> float:
+    return self.event.failure_probability()
+
+  def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
+    return self.event.factors(amplification)
+
+  def skellam_coordinates(self) -> int:
+    return self.event.skellam_coordinates()
+
+  def as_gaussian(self, distance: float) -> base.Event:
+    return dataclasses.replace(self, event=self.event.as_gaussian(distance))
+
+  def repeated(self) -> base.Event:
+    # A round that was not committed is outside of the order.
+    return self.event.repeated()
+
+  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
+    return self.event.caveats()
+
+
 class _Product(base.Event):
   """Several releases: their curves add, their dominating pairs multiply."""
 
@@ -321,7 +399,8 @@ class _Product(base.Event):
     return adjacencies.pop() if adjacencies else base.ANY
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    return sum(count * event.curve(max_order, amplification)
+    return sum(event.participations(count, amplification) *
+               event.curve(max_order, amplification)
                for event, count in self._counts().items())
 
   def failure_probability(self) -> float:
@@ -329,7 +408,8 @@ class _Product(base.Event):
                         for event, count in self._counts().items()))
 
   def pure_epsilon(self, amplification: str) -> float:
-    return sum(count * event.pure_epsilon(amplification)
+    return sum(event.participations(count, amplification) *
+               event.pure_epsilon(amplification)
                for event, count in self._counts().items())
 
   def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
@@ -338,6 +418,7 @@ class _Product(base.Event):
       inner = event.factors(amplification)
       if inner is None:
         return None
+      times = event.participations(times, amplification)
       factors.extend((pair, count * times) for pair, count in inner)
     return tuple(factors)
 
@@ -356,7 +437,13 @@ class _Product(base.Event):
       event.check_sampled()
 
   def without_sampling(self) -> base.Event:
-    return self._mapped(lambda event: event.without_sampling())
+    # One that is the same without sampling stays as it is, with its own limit.
+    counts = collections.Counter()
+    for event, count in self._counts().items():
+      unsampled = event.without_sampling()
+      counts[unsampled] += (
+          count if unsampled == event else event.participations(count, 'none'))
+    return self if counts == self._counts() else composed(counts)
 
   def repeated(self) -> base.Event:
     return self._mapped(lambda event: event.repeated())

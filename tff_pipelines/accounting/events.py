@@ -8,7 +8,8 @@ cohort; `SelfComposed(event=..., count=1500)` the training run.
 # pylint: disable=unused-import,g-multiple-import,g-importing-member
 from tff_pipelines.accounting.base import Event, from_json
 from tff_pipelines.accounting.combinators import (
-    Composed, FixedSizeSampled, NoPrivacy, PoissonSampled, SelfComposed, Together)
+    Composed, EpochSampled, FixedSizeSampled, NoPrivacy, PoissonSampled, SelfComposed,
+    Together)
 from tff_pipelines.accounting.local_events import (
     Duchi, LocalAnswers, LocalDiscreteGaussian, LocalGaussian, LocalLaplace, Nfdp,
     Piecewise, PostProcessing)

@@ -76,6 +76,8 @@ class SumMechanism(Mechanism):
     rounds: Number of releases, >= 1.
     sampling: How clients are selected, a key of `schemes.SCHEMES`.
     fixed_adjacency: Adjacency of sampling=fixed, 'replace-one' or 'zero-out'.
+    max_participations: Limit on the rounds of a client with sampling=poisson, >= 1;
+      None for none.
     min_honest_fraction: Fraction of the noise shares counted on, in (0, 1].
     assumed_colluders: Clients of a round that are assumed to collude, >= 0.
     dropout_rate: Upper bound on the probability that a selected client drops out, in
@@ -101,6 +103,7 @@ class SumMechanism(Mechanism):
   rounds: int = 1
   sampling: str = 'none'
   fixed_adjacency: str = base.REPLACE_ONE
+  max_participations: int | None = None
   min_honest_fraction: float = 1.0
   assumed_colluders: int = 0
   dropout_rate: float = 0.0
@@ -131,7 +134,8 @@ class SumMechanism(Mechanism):
     """
     return schemes.build(
         self.sampling, population=self.population, cohort_size=self.cohort_size,
-        simulation_seed=simulation_seed, adjacency=self.fixed_adjacency)
+        simulation_seed=simulation_seed, adjacency=self.fixed_adjacency,
+        max_participations=self.max_participations)
 
   def params(self) -> params_lib.DistributedSumParams:
     """The parameters of the sum, at this noise multiplier."""
@@ -346,7 +350,7 @@ OWN_SHARE = (
 
 _ALWAYS = {'delta', 'accountant', 'epsilon'}
 _ROUNDS = {'cohort_size', 'population', 'rounds', 'sampling', 'fixed_adjacency',
-           'noise_multiplier', 'amplification'}
+           'max_participations', 'noise_multiplier', 'amplification'}
 _GRID = {'clip', 'bits', 'scale', 'beta', 'k_stddevs', 'dimension', 'rotation',
          'allow_degenerate', 'adaptive_clipping', 'clip_count_stddev'}
 _SHARES = {'min_honest_fraction', 'surviving_fraction', 'assumed_colluders',

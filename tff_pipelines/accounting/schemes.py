@@ -106,6 +106,25 @@ def pivotal_probability(population: int, sampling_rate: float,
   return min(1.0, float(worst + beyond) * (1 + 1e-9))
 
 
+def suggested_participations(sampling_rate: float, rounds: int) -> int | None:
+  """A limit on participations that Poisson sampling rarely meets.
+
+  Args:
+    sampling_rate: q in (0, 1].
+    rounds: T >= 1.
+
+  Returns:
+    One standard deviation above the mean, ceil(q T + sqrt(q T)): about a twelfth of a
+    standard deviation of a client's participations is lost to it, on average. None if
+    that is no limit.
+  """
+  validate.fraction(sampling_rate=sampling_rate)
+  validate.integer(rounds=rounds, low=1)
+  mean = sampling_rate * rounds
+  limit = math.ceil(mean + math.sqrt(mean))
+  return limit if limit < rounds else None
+
+
 class SamplingScheme(abc.ABC):
   """A rule by which rounds select clients.
 
@@ -230,6 +249,16 @@ class SamplingScheme(abc.ABC):
       raise ValueError(f'state must be empty for sampling={self.name}, found '
                        f'{", ".join(sorted(state))}')
 
+  def _restored(self, state: Mapping[str, np.ndarray],
+                **shapes: tuple[int, ...]) -> list[np.ndarray]:
+    """Copies of the arrays of a state; ValueError unless they are of these shapes."""
+    if state.keys() != shapes.keys() or any(
+        np.shape(state[name]) != shape for name, shape in shapes.items()):
+      raise ValueError(
+          f'state must be that of sampling={self.name} with {self.population} clients, '
+          f'found {", ".join(sorted(state)) or "none"}')
+    return [np.array(state[name]) for name in shapes]
+
   @property
   def expected_cohort(self) -> float:
     """Expected number of clients in a round."""
@@ -268,11 +297,24 @@ class Poisson(SamplingScheme):
   * `event` is amplified against observers who learn neither which nor how many
     clients were selected; it pays for clients that decide whether a round is
     suppressed.
+  * With `max_participations` a client that was selected so often is not selected
+    again: whether a client is depends on its own past and nothing else, so who knows
+    the cohorts sees it in at most so many rounds (docs/participation.md).
+
+  Attributes:
+    max_participations: >= 1; None for no limit.
   """
 
   name = 'poisson'
-  summary = 'every client independently'
+  summary = 'each independently'
   same_every_round = True
+
+  def __init__(self, *, max_participations: int | None = None, **arguments):
+    super().__init__(**arguments)
+    if max_participations is not None:
+      validate.integer(max_participations=max_participations, low=1)
+    self.max_participations = max_participations
+    self._counts = np.zeros([self.population], np.int32)
 
   @property
   def sampling_rate(self) -> float:
@@ -281,20 +323,39 @@ class Poisson(SamplingScheme):
 
   def sample(self, round_index: int) -> np.ndarray:
     if self.cohort_size == self.population:
-      return np.arange(self.population)
-    # Exact: the quotient of two floats may be rounded up.
-    rate = fractions.Fraction(self.cohort_size) / self.population
-    threshold = math.floor(rate * 2**64)
-    return np.flatnonzero(self._random_bits(round_index) < np.uint64(threshold))
+      selected = np.arange(self.population)
+    else:
+      # Exact: the quotient of two floats may be rounded up.
+      rate = fractions.Fraction(self.cohort_size) / self.population
+      threshold = math.floor(rate * 2**64)
+      selected = np.flatnonzero(self._random_bits(round_index) < np.uint64(threshold))
+    if self.max_participations is not None:
+      selected = selected[self._counts[selected] < self.max_participations]
+      self._counts[selected] += 1
+    return selected
+
+  def state(self) -> dict[str, np.ndarray]:
+    if self.max_participations is None:
+      return {}
+    return {'participations': self._counts.copy()}
+
+  def restore(self, state: Mapping[str, np.ndarray]) -> None:
+    if self.max_participations is None:
+      return super().restore(state)
+    self._counts = self._restored(state, participations=self._counts.shape)[0]
 
   def event(self, release: base.Event, round_index: int,
             pivotal_probability: float = 0.0) -> base.Event:
     return combinators.PoissonSampled(
         event=release, sampling_rate=self.sampling_rate,
+        max_participations=self.max_participations,
         pivotal_probability=pivotal_probability)
 
   def pivotal_probability(self, min_honest_fraction: float, assumed_colluders: int,
                           dropout_rate: float) -> float:
+    never = assumed_colluders == 0 and (min_honest_fraction == 1 or dropout_rate == 0)
+    if self.max_participations is not None and not never:
+      return 1.0  # How many others may still be selected is not known.
     return pivotal_probability(
         self.population, self.sampling_rate, min_honest_fraction, assumed_colluders,
         dropout_rate)
@@ -317,7 +378,21 @@ class _Exact(SamplingScheme):
     return 0.0
 
 
-class FixedSize(_Exact):
+class _Sized(_Exact):
+  """Selects exactly `cohort_size` clients, an integer."""
+
+  def __init__(self, **arguments):
+    super().__init__(**arguments)
+    if self.cohort_size != int(self.cohort_size):
+      raise ValueError(f'cohort_size must be an integer for sampling={self.name}, '
+                       f'found {self.cohort_size!r}')
+
+  @property
+  def largest_cohort(self) -> int:
+    return int(self.cohort_size)
+
+
+class FixedSize(_Sized):
   """Selects a uniform subset of exactly `cohort_size` clients, an integer.
 
   Formal guarantees:
@@ -329,13 +404,7 @@ class FixedSize(_Exact):
   """
 
   name = 'fixed'
-  summary = 'a subset of exactly --cohort_size'
-
-  def __init__(self, **arguments):
-    super().__init__(**arguments)
-    if self.cohort_size != int(self.cohort_size):
-      raise ValueError('cohort_size must be an integer for sampling=fixed, '
-                       f'found {self.cohort_size!r}')
+  summary = 'exactly --cohort_size'
 
   def sample(self, round_index: int) -> np.ndarray:
     if self.cohort_size == self.population:
@@ -351,9 +420,50 @@ class FixedSize(_Exact):
         event=release, cohort_size=self.largest_cohort, population=self.population,
         neighbours=self.adjacency)
 
-  @property
-  def largest_cohort(self) -> int:
-    return int(self.cohort_size)
+
+class Epochs(_Sized):
+  """Selects exactly `cohort_size` clients, all once before any is selected again.
+
+  Formal guarantees:
+
+  * The population is shuffled, selected from the beginning to the end, and shuffled
+    again. Where a cohort reaches beyond an end, it takes the first clients of the next
+    order that it does not have.
+  * One client is in ceil(rounds * cohort_size / population) rounds at most. `event` is
+    the composition of so many, whoever watches: nothing is amplified, and nothing
+    about the cohorts is assumed to be hidden.
+  """
+
+  name = 'epochs'
+  summary = 'each once an epoch'
+
+  def __init__(self, **arguments):
+    super().__init__(**arguments)
+    self._order, self._position = np.arange(self.population), self.population
+
+  def sample(self, round_index: int) -> np.ndarray:
+    selected = self._order[self._position:self._position + self.largest_cohort]
+    missing = self.largest_cohort - selected.size
+    self._position += selected.size
+    if missing:
+      order = np.argsort(self._random_bits(round_index), kind='stable')
+      first = order[~np.isin(order, selected)][:missing]
+      self._order = np.concatenate([first, order[~np.isin(order, first)]])
+      self._position = missing
+      selected = np.concatenate([selected, first])
+    return np.sort(selected)
+
+  def state(self) -> dict[str, np.ndarray]:
+    return {'order': self._order.copy(), 'position': np.array(self._position)}
+
+  def restore(self, state: Mapping[str, np.ndarray]) -> None:
+    order, position = self._restored(state, order=self._order.shape, position=())
+    self._order, self._position = order, int(position)
+
+  def event(self, release: base.Event, round_index: int,
+            pivotal_probability: float = 0.0) -> base.Event:
+    return combinators.EpochSampled(
+        event=release, cohort_size=self.largest_cohort, population=self.population)
 
 
 class Everyone(_Exact):
@@ -391,7 +501,7 @@ class Everyone(_Exact):
 
 
 SCHEMES: dict[str, type[SamplingScheme]] = {
-    scheme.name: scheme for scheme in (Poisson, FixedSize, Everyone)}
+    scheme.name: scheme for scheme in (Poisson, FixedSize, Epochs, Everyone)}
 # Adjacencies that a cohort of fixed size may be accounted for.
 FIXED_ADJACENCIES = (base.REPLACE_ONE, base.ZERO_OUT)
 # The names that flags offer, and their meanings.
@@ -400,8 +510,8 @@ IN_WORDS = '; '.join(f'{name}: {scheme.summary}' for name, scheme in SCHEMES.ite
 
 
 def build(name: str, *, population: int | None, cohort_size: float | None,
-          simulation_seed: int | None = None,
-          adjacency: str = base.REPLACE_ONE) -> SamplingScheme:
+          simulation_seed: int | None = None, adjacency: str = base.REPLACE_ONE,
+          max_participations: int | None = None) -> SamplingScheme:
   """Builds the scheme of a name.
 
   Args:
@@ -410,10 +520,17 @@ def build(name: str, *, population: int | None, cohort_size: float | None,
     cohort_size: Expected number of clients in a round.
     simulation_seed: None for the operating system's entropy.
     adjacency: Adjacency of a cohort of fixed size.
+    max_participations: Limit on the rounds of a client under Poisson sampling; None
+      for none.
 
   Raises:
     ValueError: If the name is unknown, or an argument is out of range.
   """
   validate.one_of(SCHEMES, sampling=name)
+  limit = {} if max_participations is None else dict(
+      max_participations=max_participations)
+  if limit and name != Poisson.name:
+    raise ValueError('max_participations must not be given for '
+                     f'sampling={name}, found {max_participations!r}')
   return SCHEMES[name](population=population, cohort_size=cohort_size,
-                       simulation_seed=simulation_seed, adjacency=adjacency)
+                       simulation_seed=simulation_seed, adjacency=adjacency, **limit)

@@ -40,6 +40,7 @@ class FedAvgPlan(guarantee.Plan):
       a population of 1.
     target_epsilon: Epsilon that the noise was calibrated to; None where the noise was
       given.
+    target_epsilon_server: The same for epsilon against the server.
     accountant, amplification, seed: As in `guarantee.Plan`.
     allow_degenerate: Whether a uselessly coarse grid is accepted.
     diagnostics: Whether values outside the guarantee are measured.
@@ -55,6 +56,7 @@ class FedAvgPlan(guarantee.Plan):
   mechanism: mechanisms.SumMechanism
   delta: float | None
   target_epsilon: float | None = None
+  target_epsilon_server: float | None = None
   accountant: str = 'auto'
   amplification: str = 'tight'
   seed: int | None = None
@@ -70,6 +72,7 @@ class FedAvgPlan(guarantee.Plan):
   @classmethod
   def calibrate(cls, mechanism: mechanisms.SumMechanism, *, delta: float | None = None,
                 target_epsilon: float | None = None,
+                target_epsilon_server: float | None = None,
                 recorded_noise: float | None = None,
                 **attributes: Any) -> 'FedAvgPlan':
     """Builds the plan that meets a target, or has the mechanism's own noise.
@@ -79,6 +82,7 @@ class FedAvgPlan(guarantee.Plan):
       delta: None for 1/population.
       target_epsilon: Never exceeded; None where the mechanism has a noise multiplier,
         or no noise.
+      target_epsilon_server: The same, of epsilon against the server.
       recorded_noise: Noise multiplier that an earlier start of the run was calibrated
         to, to be used again; None to calibrate.
       **attributes: Further attributes of the plan.
@@ -107,10 +111,10 @@ class FedAvgPlan(guarantee.Plan):
       raise ValueError(
           'delta must be given, strictly between 0 and 1, for a population of 1')
     plan = cls(mechanism=mechanism, delta=delta, target_epsilon=target_epsilon,
-               **attributes)
+               target_epsilon_server=target_epsilon_server, **attributes)
     if recorded_noise is not None:
       plan = plan._with(noise_multiplier=recorded_noise)
-    elif target_epsilon is not None:
+    elif plan.is_calibrated:
       plan = plan._calibrated()
     validate.positive(noise_multiplier=plan.mechanism.needed('noise_multiplier'))
     plan.scheme, plan.adaptive  # Raise if a value is out of range.
@@ -138,29 +142,38 @@ class FedAvgPlan(guarantee.Plan):
       of_round = start._with(noise_multiplier=z).total_variation
       return of_round and self.release_count(rounds) * of_round
 
-    return start._with(noise_multiplier=calibration.noise_multiplier(
-        lambda z: start._with(noise_multiplier=z).released(rounds),
-        epsilon=self.target_epsilon, delta=self.delta, accountant=self.accountant,
-        amplification=self.amplification, total_variation=total_variation))
+    def released(z: float) -> base.Event:
+      return start._with(noise_multiplier=z).released(rounds)
+
+    targets = (
+        (self.target_epsilon, released, self.amplification),
+        (self.target_epsilon_server, lambda z: released(z).without_sampling(), 'none'))
+    return start._with(noise_multiplier=max(
+        calibration.noise_multiplier(
+            event, epsilon=target, delta=self.delta, accountant=self.accountant,
+            amplification=amplification, total_variation=total_variation)
+        for target, event, amplification in targets if target is not None))
 
   def _calibrated(self) -> 'FedAvgPlan':
     """As `_solved`; a ValueError that names the bits that would do if there are any."""
+    target = min(target for target in (
+        self.target_epsilon, self.target_epsilon_server) if target is not None)
     if self.preliminary is not None:
       alone = accountant.epsilon(self.preliminary, self.delta)
-      if alone >= self.target_epsilon:
+      if alone >= target:
         raise ValueError(
             f'the release before the first round costs epsilon={alone:.4g} alone, '
-            f'which leaves nothing of the target {self.target_epsilon:g}')
+            f'which leaves nothing of the target {target:g}')
     if self.adaptive is not None:
       # No noise of the sum could make up for the noisy count of an adaptive clip.
       alone = accountant.epsilon(
           self.mechanism.sampled(self.mechanism.clip_count()), self.delta,
           accountant=self.accountant, amplification=self.amplification)
-      if alone >= self.target_epsilon:
+      if alone >= target:
         raise ValueError(
             f'clip_count_stddev={self.adaptive.count_stddev:g} is too little: the '
             f'count of the adaptive clip alone costs epsilon={alone:.4g} of the '
-            f'target {self.target_epsilon:g}')
+            f'target {target:g}')
     try:
       return self._solved()
     except calibration.Unreachable as error:
@@ -187,6 +200,11 @@ class FedAvgPlan(guarantee.Plan):
   def scheme(self) -> schemes.SamplingScheme:
     """Samples the clients of each round, as `event` accounts for it."""
     return self.mechanism.sampling_scheme(self.seed)
+
+  @property
+  def is_calibrated(self) -> bool:
+    """Whether the noise meets a target, and was not given."""
+    return not self.target_epsilon is self.target_epsilon_server is None
 
   @property
   def population(self) -> int:
@@ -269,7 +287,8 @@ class FedAvgPlan(guarantee.Plan):
 
   def configuration(self) -> dict[str, Any]:
     result = {'noise_multiplier': self.mechanism.noise_multiplier, 'delta': self.delta,
-              'dimension': self.mechanism.dimension, 'population': self.population}
+              'dimension': self.mechanism.dimension, 'population': self.population,
+              'max_participations': self.mechanism.max_participations}
     if self.preliminary is not None:
       result['preliminary'] = self.preliminary.to_json()
     return result
@@ -306,11 +325,19 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
     needed: Release that the task needs before the first round; None for none.
     recorded: `configuration` of the plan of an earlier start; None for a new run.
   """
-  mechanism = mechanisms.SumMechanism(
-      dimension=dimension, population=population,
-      dropout_rate=settings.simulated_dropout_rate,
-      **_shared(mechanisms.SumMechanism, settings))
-  calibrated = recorded and settings.target_epsilon
+  limit = settings.max_participations or None
+  if recorded is not None:
+    limit = recorded.get('max_participations')
+  elif settings.max_participations is None and settings.sampling == 'poisson' and (
+      settings.mechanism != 'none' and settings.cohort_size <= population):
+    limit = schemes.suggested_participations(
+        settings.cohort_size / population, settings.rounds)
+  mechanism = mechanisms.SumMechanism(**{
+      **_shared(mechanisms.SumMechanism, settings), 'dimension': dimension,
+      'population': population, 'dropout_rate': settings.simulated_dropout_rate,
+      'max_participations': limit})
+  calibrated = recorded and settings.noise_multiplier is None and (
+      settings.mechanism != 'none')
   if recorded is not None:
     first = recorded.get('preliminary') and base.from_json(recorded['preliminary'])
   else:
@@ -318,6 +345,7 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
   return FedAvgPlan.calibrate(
       **{**_shared(FedAvgPlan, settings), 'mechanism': mechanism},
       recorded_noise=recorded['noise_multiplier'] if calibrated else None,
+      target_epsilon_server=settings.epsilon_server,
       preliminary=first, privacy_unit=privacy_unit)
 
 

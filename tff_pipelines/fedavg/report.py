@@ -124,7 +124,12 @@ def run_line(plan: FedAvgPlan, rounds: int) -> str:
   if mechanism.sampling == 'none':
     return f'{rounds} rounds of all {mechanism.population:,} clients'
   return (f'{rounds} rounds, {mechanism.cohort_size:g} of {mechanism.population:,} '
-          f'clients {plan.scheme.cohort_in_words}, {mechanism.sampling} sampling')
+          f'clients {plan.scheme.cohort_in_words}, {mechanism.sampling} sampling'
+          + _limit(mechanism.max_participations))
+
+
+def _limit(max_participations: int | None) -> str:
+  return '' if max_participations is None else f', each in at most {max_participations}'
 
 
 def mechanism_line(plan: FedAvgPlan) -> str:
@@ -133,7 +138,7 @@ def mechanism_line(plan: FedAvgPlan) -> str:
     return 'none: no clipping, no noise, no guarantee'
   mechanism = plan.mechanism
   noise = report.noise_in_words(
-      mechanism.noise_multiplier, given=plan.target_epsilon is None)
+      mechanism.noise_multiplier, given=not plan.is_calibrated)
   bits = f', {plan.params.bits} bits' if plan.params is not None else ''
   return (f'{mechanism.mechanism}, noise multiplier {noise}, clip '
           f'{mechanism.clip:g}{bits}')

@@ -40,6 +40,7 @@ _data, _privacy, _training, _run = settings.groups('data', 'privacy', 'training'
 _noise = settings.group('privacy', mechanism=_PRIVATE)
 _grid = settings.group('privacy', mechanism=_GRID)
 _shares = settings.group('privacy', mechanism=_SHARES)
+_poisson = settings.group('privacy', mechanism=_PRIVATE, sampling=('poisson',))
 _fixed = settings.group('privacy', mechanism=_PRIVATE, sampling=('fixed',))
 _adaptive = settings.group('privacy', mechanism=_GRID, adaptive_clipping=(True,))
 # Headings of training by the server's optimizer and schedule.
@@ -169,7 +170,9 @@ class TrainSettings(settings.RunSettings, DataSettings):
       'none: no privacy.', choices=MECHANISMS, essential=True)
   epsilon: float | None = _noise(None, 'Target epsilon of the whole run; the noise is '
       'calibrated to it.', above=0, essential=True,
-      otherwise=f'{DEFAULT_EPSILON:g}, without --noise_multiplier')
+      otherwise=f'{DEFAULT_EPSILON:g}, without another target or --noise_multiplier')
+  epsilon_server: float | None = _noise(None, 'Target epsilon against the server and '
+      'whoever knows the cohorts; with --epsilon both are met.', above=0)
   noise_multiplier: float | None = _noise(None, 'Noise standard deviation over the '
       'clip, instead of --epsilon.', above=0, essential=True, instead_of='epsilon')
   delta: float | None = _noise(None, 'Delta of the guarantee.', above=0, below=1,
@@ -185,6 +188,9 @@ class TrainSettings(settings.RunSettings, DataSettings):
   fixed_adjacency: str = _fixed(base.REPLACE_ONE, 'Adjacency of the guarantee: one '
       'client is replaced by another, or its contribution by zero, which costs less.',
       choices=schemes.FIXED_ADJACENCIES)
+  max_participations: int | None = _poisson(None, 'Rounds after which a client is not '
+      'selected again; 0: no limit. The epsilon against the server is that of so many '
+      'rounds.', low=0, otherwise='the expected number plus its square root')
   adaptive_clipping: bool = _grid(False, 'Let the clip follow a quantile of the '
       'updates\' norms, from --clip on; epsilon includes what that costs.')
   target_quantile: float = _adaptive(0.5, 'Fraction of the clients that an adaptive '
@@ -283,9 +289,12 @@ class TrainSettings(settings.RunSettings, DataSettings):
       if value and self.mechanism == 'none':
         raise ValueError(f'{name}={getattr(self, name)} needs a mechanism with noise, '
                          'found mechanism=none')
-    if self.sampling == 'fixed' and self.cohort_size != int(self.cohort_size):
-      raise ValueError('cohort_size must be an integer for sampling=fixed, found '
-                       f'{self.cohort_size!r}')
+    if self.epsilon_server is not None and self.noise_multiplier is not None:
+      raise ValueError('epsilon_server and noise_multiplier must not both be given: '
+                       'one follows from the other')
+    if self.sampling in ('fixed', 'epochs') and self.cohort_size != int(self.cohort_size):
+      raise ValueError(f'cohort_size must be an integer for sampling={self.sampling}, '
+                       f'found {self.cohort_size!r}')
     if self.server_optimizer != 'sgdm' and 'server_learning_rate' not in self.given:
       raise ValueError('server_learning_rate must be given with server_optimizer='
                        f'{self.server_optimizer}: its default is that of sgdm')
@@ -300,7 +309,9 @@ class TrainSettings(settings.RunSettings, DataSettings):
     """The target of the calibration; None where the noise is given or there is none."""
     if self.mechanism == 'none' or self.noise_multiplier is not None:
       return None
-    return DEFAULT_EPSILON if self.epsilon is None else self.epsilon
+    if self.epsilon is None and self.epsilon_server is None:
+      return DEFAULT_EPSILON
+    return self.epsilon
 
 
 # A field of another family that copies one of these: `like('bits', 20, low=4)`.

@@ -87,6 +87,9 @@ class AccountSettings(settings.Settings):
   fixed_adjacency: str = _sum(
       'fixed_adjacency', 'Adjacency with --sampling=fixed: one client is replaced by '
       'another, or its contribution by zero.', choices=schemes.FIXED_ADJACENCIES)
+  max_participations: int | None = _sum(
+      'max_participations', 'Rounds after which a client is not selected again, with '
+      '--sampling=poisson.', low=1, otherwise='no limit')
   clip: float | None = _sum(
       'clip', 'L2 clip of a client\'s update.', above=0, unit='model units',
       essential=True)
