@@ -303,6 +303,17 @@ def test_reference_settings(setting, noise_multiplier, epsilon, unamplified):
         event, delta, amplification='none') == pytest.approx(unamplified, rel=2e-3)
 
 
+@pytest.mark.parametrize('votes', [(8, 0, 0), (3, 3, 2), (4, 4, 0)])
+def test_votes_of_nearest_neighbours_are_accounted_as_gaussian(votes):
+  vote = events.Vote(scheme='knn', neighbours=8, noise_stddev=2.5)
+  result = accountant.guarantee(vote, 1e-4)
+  assert result.accountant == 'pld' and result.certificates[0]['dimension'] == 8
+  assert result.epsilon < accountant.epsilon(vote, 1e-4, accountant='rdp')
+  noise, shifted = _joint(votes, vote.count_stddev**2, 130)
+  for p, q in ((noise, shifted), (shifted, noise)):
+    assert np.maximum(p - math.exp(result.epsilon) * q, 0.0).sum() <= 1e-4
+
+
 # --- Several pairs of one sample, as of an adaptive clip with little noise.
 
 

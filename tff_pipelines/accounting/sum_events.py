@@ -119,7 +119,9 @@ class _SkellamSum(_IntegerSum):
     return self.dimension or 0
 
   def as_gaussian(self, distance: float) -> base.Event:
-    return _as_gaussian(self, self.l2_sensitivity, distance)
+    return gaussian_of_skellam(
+        self, variance=self.noise_variance, l2_sensitivity=self.l2_sensitivity,
+        distance=distance)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -288,11 +290,22 @@ def certificates(event: base.Event) -> tuple[GaussianOfSkellam, ...]:
       for certificate in certificates(part)))
 
 
-def _as_gaussian(event: ClientSum, l2_sensitivity: float, distance: float) -> ClientSum:
-  """A sum with Skellam noise as one with Gaussian noise; itself if none is certified."""
-  if event.noise_variance == 0 or not event.skellam_coordinates():
+def gaussian_of_skellam(event: base.Event, *, variance: float, l2_sensitivity: float,
+                        distance: float) -> base.Event:
+  """A sum with Skellam noise as one with Gaussian noise.
+
+  Args:
+    event: The sum, zero-out; it has `skellam_coordinates`.
+    variance: Variance of its noise in a coordinate, >= 0, grid units squared.
+    l2_sensitivity: Grid units, > 0.
+    distance: As for `base.Event.as_gaussian`.
+
+  Returns:
+    The event itself if no certificate exists.
+  """
+  if variance == 0 or not event.skellam_coordinates():
     return event
-  certificate = skellam_as_gaussian.find(event.noise_variance, distance)
+  certificate = skellam_as_gaussian.find(variance, distance)
   if certificate is None:
     return event
   return GaussianOfSkellam(
@@ -341,7 +354,9 @@ class SkellamCount(ClientSum):
     return 1
 
   def as_gaussian(self, distance: float) -> base.Event:
-    return _as_gaussian(self, self.l1_sensitivity, distance)
+    return gaussian_of_skellam(
+        self, variance=self.noise_variance, l2_sensitivity=self.l1_sensitivity,
+        distance=distance)
 
   def replace_one(self) -> 'SkellamCount':
     return dataclasses.replace(self, l1_sensitivity=2 * self.l1_sensitivity)

@@ -36,6 +36,7 @@ from tff_pipelines.accounting import caveats as caveats_lib
 from tff_pipelines.accounting import curves
 from tff_pipelines.accounting import pairs
 from tff_pipelines.accounting import skellam_distribution
+from tff_pipelines.accounting import sum_events
 
 SCHEMES = ('ae', 'knn')
 LEVELS = ('agent', 'instance')
@@ -152,10 +153,24 @@ class Vote(base.Event):
     if self.noise == 'gaussian':
       return ((pairs.Gaussian(
           noise_multiplier=self.noise_stddev / self.l2_sensitivity), 1),)
-    if self.noise == 'discrete_gaussian' or (self.level == 'agent' and self.votes > 1):
-      return None  # How k votes spread over the labels is unknown: no worst pair.
+    if self.noise == 'discrete_gaussian' or self._spreads:
+      return None
     return ((pairs.Skellam(shift=self.max_weight, variance=self.count_stddev**2),
              self._moved_labels),)
+
+  @property
+  def _spreads(self) -> bool:
+    """Whether it is unknown how an agent's votes spread: no worst pair is known."""
+    return self.level == 'agent' and self.votes > 1
+
+  def skellam_coordinates(self) -> int:
+    # Counts that none of the agent's votes is in are the same for both inputs.
+    return self.votes if self._spreads and self.noise == 'skellam' else 0
+
+  def as_gaussian(self, distance: float) -> base.Event:
+    return sum_events.gaussian_of_skellam(
+        self, variance=self.count_stddev**2, distance=distance,
+        l2_sensitivity=self.votes * self.max_weight)
 
   def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
     if self.bound == 'paper' and self.scheme == 'knn':

@@ -58,7 +58,7 @@ class Cell:
     d: Dimension.
     bits: Bits of a coordinate of the sum; None for the Gaussian.
     epsilon: Target.
-    accountant: 'rdp' or 'analytic', the one that calibrated it.
+    accountant: 'rdp', 'pld' or 'analytic', the one that calibrated it.
     plan: The plan of one release, a round of all clients.
     gaussian_mse: Error per coordinate of the mean under the analytic Gaussian
       mechanism for the same epsilon and delta, model units squared.
@@ -150,16 +150,19 @@ def _gaussian_noise(epsilon: float, delta: float) -> Mapping[str, float]:
 
 def _cell(settings: MeanSettings, mechanism: str, n: int, d: int, bits: int | None,
           epsilon: float) -> Cell:
-  gaussian, accountant = _gaussian_noise(epsilon, settings.delta), 'rdp'
-  if mechanism == 'gaussian' and settings.accountant == 'auto':
-    accountant = 'analytic'
-  noise = gaussian[accountant] if bits is None else None  # None: calibrated below.
+  gaussian = _gaussian_noise(epsilon, settings.delta)
+  analytic = mechanism == 'gaussian' and settings.accountant == 'auto'
+  noise = None  # Calibrated below.
+  if bits is None:
+    noise = gaussian['analytic' if analytic else 'rdp']
+  plan = FedAvgPlan.calibrate(
+      _mechanism(settings, mechanism, n, d, bits, noise), delta=settings.delta,
+      target_epsilon=epsilon if noise is None else None,
+      accountant='rdp' if bits is None else settings.accountant,
+      allow_degenerate=settings.allow_degenerate)
   return Cell(
-      mechanism=mechanism, n=n, d=d, bits=bits, epsilon=epsilon, accountant=accountant,
-      plan=FedAvgPlan.calibrate(
-          _mechanism(settings, mechanism, n, d, bits, noise), delta=settings.delta,
-          target_epsilon=epsilon if noise is None else None, accountant='rdp',
-          allow_degenerate=settings.allow_degenerate),
+      mechanism=mechanism, n=n, d=d, bits=bits, epsilon=epsilon, plan=plan,
+      accountant='analytic' if analytic else plan.guarantee(1).outsiders.accountant,
       gaussian_mse=_noise_mse(gaussian['analytic'], settings.clip, n),
       gaussian_rdp_mse=_noise_mse(gaussian['rdp'], settings.clip, n))
 

@@ -1,0 +1,230 @@
+"""Schedules never exceed their limit, and both printed numbers cover what is seen."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tff_pipelines.accounting import accountant
+from tff_pipelines.accounting import base
+from tff_pipelines.accounting import calibration
+from tff_pipelines.accounting import events
+from tff_pipelines.accounting import ledger as ledger_lib
+from tff_pipelines.accounting import mechanisms
+from tff_pipelines.accounting import schemes
+
+GAUSSIAN = events.CentralGaussian(noise_multiplier=1.0)
+
+
+def _schedule(make, rounds, kill_chance, rng):
+  """How often each client is in a committed round; killed and restored at random.
+
+  Also the number of rounds that were repeated.
+  """
+  scheme, state, repeats = make(), None, 0
+  counts = np.zeros(scheme.population, np.int64)
+  for index in range(1, rounds + 1):
+    while True:
+      if state is not None:
+        scheme.restore(state)
+      selected = scheme.sample(index)
+      if rng.random() >= kill_chance:
+        break
+      repeats += 1
+      scheme = make()  # Killed before the commit: a new process.
+    counts[selected] += 1
+    state = {name: np.array(value) for name, value in scheme.state().items()}
+    assert np.array_equal(np.unique(selected), selected)
+  return counts, repeats
+
+
+@pytest.mark.parametrize('population', [1000, pytest.param(
+    100_000, marks=pytest.mark.slow)])
+def test_no_client_is_in_more_rounds_than_the_limit(population):
+  rng, rounds, cohort = np.random.default_rng(3), 60, population // 10
+  limit = schemes.suggested_participations(0.1, rounds)
+  assert limit == 9
+  counts, repeats = _schedule(
+      lambda: schemes.build('poisson', population=population, cohort_size=cohort,
+                            max_participations=limit), rounds, 0.2, rng)
+  assert counts.max() == limit and repeats > 3
+  # Independent selections up to the limit.
+  expected = stats.binom(rounds, 0.1)
+  for count in range(3, limit):
+    tolerance = 5 * math.sqrt(population * expected.pmf(count))
+    assert abs((counts == count).sum() - population * expected.pmf(count)) < tolerance
+  assert abs((counts == limit).sum() - population * expected.sf(limit - 1)) < 5 * (
+      population * expected.sf(limit - 1))**0.5
+
+
+@pytest.mark.parametrize('population, cohort, rounds', [
+    (1000, 100, 30), (1000, 300, 11), (7, 3, 20), (5, 5, 4), (10, 7, 9),
+    pytest.param(100_000, 30_000, 25, marks=pytest.mark.slow)])
+def test_epochs_select_all_once_before_any_again(population, cohort, rounds):
+  counts, _ = _schedule(
+      lambda: schemes.build('epochs', population=population, cohort_size=cohort),
+      rounds, 0.2, np.random.default_rng(5))
+  slots = cohort * rounds
+  assert counts.sum() == slots
+  assert counts.max() == -(-slots // population)
+  assert counts.min() == slots // population
+  event = schemes.build('epochs', population=population, cohort_size=cohort).event(
+      GAUSSIAN, 1)
+  assert event.participations(rounds, 'tight') == counts.max()
+
+
+def test_orders_of_epochs_are_uniform():
+  """Each client is in the first cohort equally often: chi-squared at 1e-6."""
+  counts = np.zeros(6)
+  for seed in range(3000):
+    scheme = schemes.build('epochs', population=6, cohort_size=4, simulation_seed=seed)
+    scheme.sample(1)
+    counts[scheme.sample(2)] += 1  # Across the end of the first order.
+  assert stats.chisquare(counts).pvalue > 1e-6
+
+
+@pytest.mark.parametrize('sampling', ['poisson', 'epochs'])
+def test_state_of_another_scheme_or_population_is_refused(sampling):
+  limit = dict(max_participations=2) if sampling == 'poisson' else {}
+  scheme = schemes.build(sampling, population=10, cohort_size=2, **limit)
+  other = schemes.build(sampling, population=11, cohort_size=2, **limit)
+  for state in ({}, other.state(), {'deck': np.arange(10)}):
+    with pytest.raises(ValueError, match='state must be that of sampling='):
+      scheme.restore(state)
+
+
+# --- Both numbers against all that can be seen, enumerated.
+
+_NOISE, _STEP = 1.0, 0.25
+_CELLS = np.arange(-5, 6 + _STEP, _STEP)
+
+
+def _masses(mean):
+  upper = stats.norm.cdf(_CELLS, mean, _NOISE)
+  return np.diff(np.concatenate([[0.0], upper, [1.0]]))
+
+
+def _seen(rate, limit, rounds, contribution):
+  """Masses of all releases of one client's rounds, its selections not seen."""
+  out = {0: np.ones(1)}  # Number of selections so far -> joint masses.
+  for _ in range(rounds):
+    after = {}
+    for count, joint in out.items():
+      chance = rate if count < limit else 0.0
+      for selected, weight in ((0, 1 - chance), (1, chance)):
+        if weight:
+          masses = np.multiply.outer(
+              joint, weight * _masses(contribution * selected)).ravel()
+          key = count + selected
+          after[key] = after.get(key, 0.0) + masses
+    out = after
+  return sum(out.values())
+
+
+@pytest.mark.parametrize('rate, limit, rounds', [
+    (0.5, 1, 1), (0.5, 1, 2), (0.3, 1, 3), (0.5, 2, 3), (0.7, 1, 3)])
+def test_observers_of_releases_see_no_more_than_without_the_limit(rate, limit, rounds):
+  event = events.SelfComposed(count=rounds, event=events.PoissonSampled(
+      event=events.CentralGaussian(noise_multiplier=_NOISE), sampling_rate=rate,
+      max_participations=limit))
+  p, q = (_seen(rate, limit, rounds, contribution) for contribution in (1.0, 0.0))
+  for epsilon in (0.0, 0.5, 1.0, 2.0):
+    bound = accountant.delta(event, epsilon)
+    for first, second in ((p, q), (q, p)):
+      assert np.maximum(first - math.exp(epsilon) * second, 0).sum() <= bound
+
+
+@pytest.mark.parametrize('rate, limit, rounds', [
+    (0.5, 1, 6), (0.5, 2, 6), (0.9, 2, 4), (0.1, 2, 5)])
+def test_who_sees_the_cohorts_sees_no_more_than_the_limit(rate, limit, rounds):
+  """All schedules of one client, each with its exact Gaussian divergence."""
+  event = events.SelfComposed(count=rounds, event=events.PoissonSampled(
+      event=events.CentralGaussian(noise_multiplier=_NOISE), sampling_rate=rate,
+      max_participations=limit))
+  for epsilon in (0.1, 1.0, 3.0):
+    exact = 0.0
+    for schedule in itertools.product((0, 1), repeat=rounds):
+      chance, count = 1.0, 0
+      for selected in schedule:
+        now = rate if count < limit else 0.0
+        chance *= now if selected else 1 - now
+        count += selected
+      if count and chance:
+        exact += chance * calibration.analytic_delta(_NOISE / count**0.5, epsilon)
+    bound = accountant.delta(event.without_sampling(), epsilon)
+    assert exact <= bound
+    if rate == 0.9:  # Nearly every client meets the limit: the number is not loose.
+      assert exact > 0.95 * bound
+
+
+def test_random_allocation_is_not_covered_by_poisson_sampling():
+  """Why it isn't offered: two rounds, one of them with the client, noise 0.4."""
+  noise, q = 0.4, np.exp(1)
+  edges = np.linspace(-3, 4, 701)
+  of = lambda mean: np.diff(np.concatenate([[0], stats.norm.cdf(edges, mean, noise), [1]]))
+  with_, without = of(1.0), of(0.0)
+  allocated = 0.5 * (np.multiply.outer(with_, without) +
+                     np.multiply.outer(without, with_))
+  plain = np.multiply.outer(without, without)
+  exact = np.maximum(allocated - q * plain, 0).sum()
+  sampled = accountant.delta(events.SelfComposed(count=2, event=events.PoissonSampled(
+      event=events.CentralGaussian(noise_multiplier=noise), sampling_rate=0.5)), 1.0)
+  assert exact == pytest.approx(0.581, abs=2e-3) and exact > sampled + 0.1
+
+
+# --- Composition, ledgers and calibration.
+
+
+def test_repeated_rounds_are_beyond_the_limit(tmp_path):
+  event = events.PoissonSampled(
+      event=GAUSSIAN, sampling_rate=0.1, max_participations=3)
+  ledger = ledger_lib.Ledger.create(tmp_path / 'ledger.jsonl')
+  for starts in (1, 1, 2, 2, 3, 3, 3, 3):  # Two rounds may have been repeated.
+    ledger.append_line(ledger.next_line(
+        event, outcome='released', configuration_hash='a', starts=starts))
+  of = lambda count: accountant.epsilon(
+      events.SelfComposed(event=GAUSSIAN, count=count), 1e-5)
+  assert accountant.epsilon(
+      ledger.event().without_sampling(), 1e-5) == pytest.approx(of(3), rel=1e-9)
+  assert accountant.epsilon(
+      ledger.seen_event().without_sampling(), 1e-5) == pytest.approx(of(5), rel=1e-9)
+
+
+def test_amplified_number_does_not_change_with_the_limit():
+  limited, free = (events.SelfComposed(count=20, event=events.PoissonSampled(
+      event=GAUSSIAN, sampling_rate=0.1, max_participations=limit))
+                   for limit in (4, None))
+  assert accountant.epsilon(limited, 1e-5) == accountant.epsilon(free, 1e-5)
+  for unsampled in (accountant.epsilon(limited, 1e-5, amplification='none'),
+                    accountant.epsilon(limited.without_sampling(), 1e-5)):
+    assert unsampled == pytest.approx(accountant.epsilon(
+        events.SelfComposed(event=GAUSSIAN, count=4), 1e-5), rel=1e-9)
+  data = limited.to_json()
+  del data['event']['max_participations']
+  assert events.from_json(data) == free
+
+
+def test_reference_numbers_against_the_server():
+  def numbers(**changes):
+    event = mechanisms.SumMechanism(
+        mechanism='skellam', noise_multiplier=0.9762, clip=0.3, bits=18,
+        dimension=2**20, cohort_size=100, population=539, rounds=50, **changes).event()
+    return [accountant.epsilon(each, 1 / 539)
+            for each in (event, event.without_sampling())]
+  assert numbers(sampling='poisson') == pytest.approx([6.343, 46.43], rel=1e-3)
+  assert numbers(sampling='poisson', max_participations=10) == pytest.approx(
+      [6.343, 13.94], rel=1e-3)
+  assert numbers(sampling='epochs') == pytest.approx([13.94, 13.94], rel=1e-3)
+
+
+def test_limits_of_other_samplings_are_refused():
+  with pytest.raises(ValueError, match='max_participations must not be given for'):
+    mechanisms.SumMechanism(
+        mechanism='gaussian', noise_multiplier=1.0, cohort_size=2, population=4,
+        sampling='fixed', max_participations=3).event()
+  with pytest.raises(ValueError, match='max_participations must be'):
+    events.PoissonSampled(event=GAUSSIAN, sampling_rate=0.1, max_participations=0)
+  assert events.EpochSampled(
+      event=GAUSSIAN, cohort_size=2, population=4).adjacency == base.ZERO_OUT
