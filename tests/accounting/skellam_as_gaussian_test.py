@@ -338,3 +338,11 @@ def test_adaptive_clip_with_little_noise_in_its_count_is_accounted_by_pairs():
   result = accountant.guarantee(
       events.SelfComposed(event=event, count=10), 1e-5)
   assert result.accountant == 'pld' and len(result.certificates) == 1
+
+
+@pytest.mark.slow
+def test_quick_run_of_the_divergences(capsys):
+  from tests.accounting import skellam_divergences  # pylint: disable=g-import-not-at-top
+  skellam_divergences.main(['--quick'])
+  printed = capsys.readouterr().out
+  assert 'none above' in printed and 'claimed delta' in printed

@@ -15,7 +15,7 @@ from tff_pipelines.sweeps import report as sweep_report
 from tff_pipelines.sweeps import settings as settings_lib
 from tff_pipelines.sweeps.settings import SweepSettings
 
-COMMON = ('--rounds=2 --num_clients=20 --cohort_size=5',)
+COMMON = ('--rounds=1 --num_clients=20 --cohort_size=5',)
 
 
 @pytest.mark.parametrize('text, name, flags', [
