@@ -34,10 +34,12 @@ _COUNT_AT_SERVER = 2
 def bit(diagnostics) -> tf.Tensor:
   """A client's part of the count: +1, or -1 if its vector had to be clipped.
 
-  0 for a vector with NaN or infinities, of whose norm nothing is known. The absolute
+  0 for a vector with NaN or infinities, of whose norm nothing is known, and where the
+  cohort that the server tells is not believed. The absolute
   value never exceeds 1, the sensitivity that the accountant counts on.
   """
-  return (1 - 2 * diagnostics['clipped']) * (1 - diagnostics['not_finite'])
+  return (1 - 2 * diagnostics['clipped']) * (1 - diagnostics['not_finite']) * (
+      1 - diagnostics['cohort_disbelieved'])
 
 
 class AdaptiveClipSumFactory(distributed_sum.DistributedSumFactory):
@@ -106,8 +108,8 @@ class AdaptiveClipSumFactory(distributed_sum.DistributedSumFactory):
         clip=state['clip'])
     own = tf.cast(bit(encoded.diagnostics)[tf.newaxis], tf.int64)
     if self._count_variance > 0 and self._params.has_shares:
-      num_selected = tf.maximum(tf.cast(state['cohort_size'], tf.float64), 1.0)
-      own += self._noise(keys.derive(key, _BIT), self._count_variance / num_selected)
+      shares = distributed_sum.num_shares(state['cohort_size'], self._params)
+      own += self._noise(keys.derive(key, _BIT), self._count_variance / shares)
     own = modular_sum.wrap(own, self.bits)
     return tf.concat([encoded.values, own], axis=0), encoded.diagnostics
 

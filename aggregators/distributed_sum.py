@@ -57,17 +57,22 @@ def sample_noise(key: tf.Tensor, shape, variance,
       max_variance=params.total_noise_variance * share_tables.SHARE_EXCESS)
 
 
-def _num_shares(cohort_size, params: DistributedSumParams) -> tf.Tensor:
+def num_shares(cohort_size, params: DistributedSumParams) -> tf.Tensor:
   """The number of shares that all of a cohort's noise consists of; float64."""
-  shares = tf.maximum(tf.cast(cohort_size, tf.float64), 1.0)
-  if share_tables.is_discrete_gaussian(params):
-    shares = tf.minimum(shares, params.most_shares)
-  return shares
+  return tf.clip_by_value(
+      tf.cast(cohort_size, tf.float64), 1.0, share_tables.most_shares(params))
+
+
+def is_believed(cohort_size, params: DistributedSumParams) -> tf.Tensor:
+  """Whether a client sends its data to a server that tells it this cohort; bool."""
+  if not params.has_shares:
+    return tf.constant(True)  # The server adds the noise.
+  return tf.cast(cohort_size, tf.float64) <= params.believed_cohort
 
 
 def _share_in_graph(params: DistributedSumParams, cohort_size) -> tf.Tensor:
   """`share_tables.share_variance`, by the very same operations; float64."""
-  return params.total_noise_variance * share_tables.SHARE_EXCESS / _num_shares(
+  return params.total_noise_variance * share_tables.SHARE_EXCESS / num_shares(
       cohort_size, params)
 
 
@@ -107,7 +112,11 @@ def encode(vector: tf.Tensor, key: tf.Tensor, rotation_key: tf.Tensor,
       zero is sent in its place, with noise.
     key: int64[2], of this client and round alone.
     rotation_key: int64[2], shared by the round.
-    cohort_size: Selected clients in the round, m; scalar.
+    cohort_size: Selected clients in the round, m; scalar. A client can't count them,
+      and its share of the noise is one m-th: if the server tells more than
+      `params.believed_cohort`, by mistake or to take the noise away, zero is sent in
+      the place of the vector, with the smallest share. An error instead would let
+      the server find out who takes part.
     params: The parameters of the sum.
     table: As `share_tables.noise_table` builds them. It is used if its variance is
       that which the share needs; otherwise the share is drawn by `sample_noise`,
@@ -126,6 +135,9 @@ def encode(vector: tf.Tensor, key: tf.Tensor, rotation_key: tf.Tensor,
   rotated = _rotated(clipped, rotation_key, params, compiled)
   squared_norm = rounding.squared_norm(rotated)
   factor = rounding.grid_factor(squared_norm, scale, params.clip_grid)
+  believed = is_believed(cohort_size, params)
+  # Zero is rounded to zero for certain.
+  factor = tf.where(believed, factor, tf.zeros_like(factor))
   share = _share_in_graph(params, cohort_size)
 
   def noised(noise):
@@ -154,7 +166,8 @@ def encode(vector: tf.Tensor, key: tf.Tensor, rotation_key: tf.Tensor,
     values, retries, fell_back = branch.either(
         tf.equal(table['variance'], share / draws), lambda: by_table(draws), by_sampler)
   diagnostics.update(
-      rounding_retries=retries, rounding_fallbacks=tf.cast(fell_back, tf.int32))
+      cohort_disbelieved=tf.cast(~believed, tf.int32), rounding_retries=retries,
+      rounding_fallbacks=tf.cast(fell_back, tf.int32))
   return Encoded(tf.ensure_shape(values, [params.padded_dimension]), diagnostics)
 
 
@@ -181,14 +194,16 @@ def noise_present(num_reporting, cohort_size, params: DistributedSumParams):
     params: The parameters of the sum.
 
   Returns:
-    bool, and float64 in [0, 1], 0 for a round that is suppressed. A server that
-    adds the noise itself suppresses no round.
+    bool, and float64 in [0, 1], 0 for a round that is suppressed. So is one whose
+    cohort clients do not believe, as they send no data. A server that adds the noise
+    itself suppresses no round.
   """
   if not params.has_shares:
     return tf.constant(True), tf.constant(0.0, tf.float64)
   num_reporting = tf.cast(num_reporting, tf.float64)
-  enough = params.has_enough(num_reporting, tf.cast(cohort_size, tf.float64))
-  present = tf.minimum(num_reporting / _num_shares(cohort_size, params), 1.0)
+  enough = is_believed(cohort_size, params) & params.has_enough(
+      num_reporting, tf.cast(cohort_size, tf.float64))
+  present = tf.minimum(num_reporting / num_shares(cohort_size, params), 1.0)
   return enough, tf.where(enough, present, tf.zeros_like(present))
 
 
@@ -222,7 +237,7 @@ def decode(total: tf.Tensor, num_reporting, cohort_size, key: tf.Tensor,
   if share_tables.is_cryptographic(params):
     generator = _GENERATORS[params.noise_generator]
     shares = tf.where(enough, tf.cast(num_reporting, tf.float64), 0.0)
-    missing = tf.maximum(_num_shares(cohort_size, params) - shares, 0.0)
+    missing = tf.maximum(num_shares(cohort_size, params) - shares, 0.0)
     with tf.control_dependencies(
         [_is_table_of(table, _share_in_graph(params, cohort_size))]):
       draws = table['draws'] * tf.cast(tf.math.ceil(missing), tf.int32)
@@ -273,8 +288,10 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
   * With 'skellam' the curve is that of arXiv 2110.04995, Corollary 3.6, against any
     observer of the results: rounds of too few clients are suppressed.
   * Against the server the same holds for the sum that it is shown, as long as it
-    tells clients the true size of the cohort, and secure aggregation refuses to open
-    a sum of fewer than `params.min_honest_fraction` of it plus the assumed colluders;
+    tells clients the true size of the cohort (of a larger one clients believe at most
+    `params.believed_cohort`, and beyond send zero: m clients then have at least
+    m / believed_cohort of the noise), and secure aggregation refuses to open a sum
+    of fewer than `params.min_honest_fraction` of it plus the assumed colluders;
     that is the protocol's to enforce, since suppression comes after it. A participant
     who subtracts its own share of the noise is a colluder of this count.
   * With 'discrete_gaussian' the curve is that of arXiv 2102.06387, Theorem 1 and

@@ -36,6 +36,8 @@ _MIN_CLIP_GRID = 2.0**-60
 # Clients and the server compute in float32; within these bounds no norm, scale
 # or sum of coordinates overflows or loses bits to subnormal numbers.
 MIN_CLIP, MAX_CLIP = 1e-20, 1e20
+# Cohorts that clients disbelieve come by chance once in as many rounds; exp of this.
+_DISBELIEVED_ODDS = math.log(1e9)
 
 
 def has_enough(num_reporting, num_selected, min_honest_fraction: float,
@@ -134,6 +136,8 @@ class DistributedSumParams(NoiseShares):
     max_cohort_size: Maximum number of clients that the modulus holds; None for
       `cohort_size`. Under Poisson sampling an upper quantile of the cohort.
       It bounds wrap-around only; privacy does not depend on it.
+    cohort_limit: No cohort is larger: the population, or a fixed size; None if that is
+      not known. See `believed_cohort`.
     sqrtn_norm_growth: Size the modulus for client vectors that are nearly
       orthogonal: n instead of n^2 in the heuristic of the scale.
     fixed_scale: Grid units per model unit; None to derive it from the bits.
@@ -157,6 +161,7 @@ class DistributedSumParams(NoiseShares):
   min_honest_fraction: float = 1.0
   assumed_colluders: int = 0
   max_cohort_size: float | None = None
+  cohort_limit: float | None = None
   sqrtn_norm_growth: bool = False
   fixed_scale: float | None = None
   mechanism: str = 'skellam'
@@ -191,6 +196,8 @@ class DistributedSumParams(NoiseShares):
         raise ValueError(
             f'max_cohort_size must be at least cohort_size={self.cohort_size!r},'
             f' found {self.max_cohort_size!r}')
+    if self.cohort_limit is not None:
+      validate.positive(cohort_limit=self.cohort_limit)
     if self.fixed_scale is not None:
       validate.positive(fixed_scale=self.fixed_scale)
       if not _MIN_CLIP_GRID <= self.fixed_scale * self.clip <= MAX_CLIP_GRID:
@@ -295,6 +302,21 @@ class DistributedSumParams(NoiseShares):
   def most_shares(self) -> float:
     """The largest planned cohort; discrete Gaussian shares are never smaller."""
     return float(self.max_cohort_size or self.cohort_size)
+
+  @property
+  def believed_cohort(self) -> float:
+    """The largest cohort size that clients believe; a share is never smaller.
+
+    The server tells clients the cohort, and a client's share of the noise is that part
+    of the whole: a size beyond all cohorts would take the noise away. Clients believe
+    what is planned, and up to `cohort_limit` what sampling exceeds less than once in
+    10^9 rounds (Bernstein: P[m >= n + sqrt(2 n t) + t/3] <= e^-t).
+    """
+    n, t = float(self.cohort_size), _DISBELIEVED_ODDS
+    by_chance = n + math.sqrt(2 * n * t) + t / 3
+    if self.cohort_limit is not None:
+      by_chance = min(by_chance, self.cohort_limit)
+    return max(self.most_shares, by_chance)
 
   def check_shares(self) -> None:
     """Raises ValueError if shares are too small for the mechanism's bound."""

@@ -48,14 +48,19 @@ def tables(params: DistributedSumParams):
 def share_variance(params: DistributedSumParams, cohort_size: float) -> float:
   """Variance of one client's share of the noise, grid units squared.
 
-  Skellam noise can be divided by any cohort, as its shares add up to one distribution.
-  The bound on discrete Gaussian shares is for shares of a minimum size: cohorts beyond
-  `params.most_shares` have more noise in all.
+  Skellam noise can be divided by any cohort that clients believe, as its shares add up
+  to one distribution. The bound on discrete Gaussian shares is for shares of a minimum
+  size: cohorts beyond `params.most_shares` have more noise in all.
   """
-  cohort_size = max(float(cohort_size), 1.0)
+  shares = min(max(float(cohort_size), 1.0), most_shares(params))
+  return params.total_noise_variance * SHARE_EXCESS / shares
+
+
+def most_shares(params: DistributedSumParams) -> float:
+  """The largest number of shares that the noise is divided into, whatever is told."""
   if is_discrete_gaussian(params):
-    cohort_size = min(cohort_size, params.most_shares)
-  return params.total_noise_variance * SHARE_EXCESS / cohort_size
+    return params.most_shares
+  return params.believed_cohort
 
 
 def _largest_share(params: DistributedSumParams) -> float:

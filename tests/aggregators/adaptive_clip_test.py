@@ -143,8 +143,10 @@ def test_clients_that_do_not_come_count_as_half_below():
     pytest.param((0, 1, 0), id='not finite')])
 def test_a_bit_never_exceeds_its_sensitivity(bits):
   clipped, not_finite, expected = bits
-  assert expected == int(adaptive_clip.bit(
-      dict(clipped=tf.constant(clipped), not_finite=tf.constant(not_finite))))
+  for believed in (True, False):
+    assert int(adaptive_clip.bit(dict(
+        clipped=tf.constant(clipped), not_finite=tf.constant(not_finite),
+        cohort_disbelieved=tf.constant(1 - believed)))) == expected * believed
   for vector, value in (([0.5], 1), ([1.0], 1), ([1.001], -1), ([np.nan], 0),
                         ([np.inf], 0), ([3e38], -1), ([0.0], 1)):
     factory = _factory(_params(dimension=1))

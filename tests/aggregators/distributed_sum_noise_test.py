@@ -60,13 +60,57 @@ def test_the_noise_of_a_release_is_the_same_for_any_cohort(
 
 def test_shares_are_of_the_selected_cohort():
   params = _params(min_honest_fraction=0.5)
-  for num_selected in (2, 20, 80):
+  for num_selected in (2, 20, 50):
     sent = distributed_sum.encode(
         tf.zeros([D]), tf.constant([num_selected, 1], tf.int64), [0, 0], num_selected,
         params)
     statistics_lib.check_variance(
         modular_sum.unwrap(sent.values, params.bits).numpy(),
         params.noise_variance / 0.5 / num_selected)
+
+
+@pytest.mark.parametrize('generator', ['philox', 'chacha20'])
+@pytest.mark.parametrize('told', [56, 2_000, 2**31 - 1])
+def test_a_server_that_tells_too_large_a_cohort_gets_noise_and_no_data(
+    in_process, told, generator):
+  # 55.7 is believed: 20 + sqrt(2 * 20 * ln 1e9) + ln 1e9 / 3.
+  params = _params(noise_generator=generator)
+  factory = DistributedSumFactory(params, diagnostics=True)
+  state = factory.set_cohort_size(factory.initial_state(), told)
+  vector = tf.fill([D], np.float32(D**-0.5))
+  shift = D**-0.5 * params.scale
+  share = params.total_noise_variance / params.believed_cohort
+  for cohort, mean in ((told, 0.0), (55, shift)):
+    own = factory.set_cohort_size(state, cohort)
+    sent, diagnostics = tf.function(factory.contribute)(
+        vector, tf.constant([cohort, 1], tf.int64), own)
+    values = modular_sum.unwrap(sent, params.bits).numpy()
+    statistics_lib.check_mean(values, mean, share + 1 / 4)
+    assert diagnostics['cohort_disbelieved'] == (mean == 0)
+  # The share is as large as in the largest cohort that is believed.
+  sent, _ = factory.contribute(tf.zeros([D]), tf.constant([told, 2], tf.int64), state)
+  statistics_lib.check_variance(modular_sum.unwrap(sent, params.bits).numpy(), share)
+  # The release of an honest server that told it by mistake is all noise.
+  process = factory.create(tff.TensorType(np.float32, [D]))
+  output = process.next(state, [vector.numpy()] * 3)
+  assert output.measurements['public']['suppressed']
+  statistics_lib.check_variance(
+      output.result * params.scale, params.total_noise_variance)
+
+
+def test_no_more_clients_are_believed_than_there_can_be():
+  assert _params(cohort_limit=20).believed_cohort == 20
+  assert _params(cohort_limit=30, max_cohort_size=25).believed_cohort == 30
+  assert 55 < _params().believed_cohort < 56
+  assert _params(max_cohort_size=90).believed_cohort == 90
+
+
+def test_a_trusted_server_may_tell_any_cohort():
+  params = _params(mechanism='skellam_central')
+  sent = distributed_sum.encode(
+      tf.fill([D], np.float32(D**-0.5)), tf.constant([1, 1], tf.int64), [0, 0], 10**6,
+      params)
+  assert np.any(modular_sum.unwrap(sent.values, params.bits).numpy())
 
 
 def test_reporting_clients_at_the_honest_fraction_carry_the_noise_of_the_guarantee():

@@ -438,8 +438,8 @@ def test_measurements_are_public_unless_diagnostics_are_asked_for():
   assert off.is_equivalent_to(tff.FederatedType(public, tff.SERVER))
   on = measured(diagnostics=True)
   totals = collections.OrderedDict(
-      clipped=np.int32, not_finite=np.int32, rounding_retries=np.int32,
-      rounding_fallbacks=np.int32)
+      clipped=np.int32, not_finite=np.int32, cohort_disbelieved=np.int32,
+      rounding_retries=np.int32, rounding_fallbacks=np.int32)
   assert on.is_equivalent_to(tff.FederatedType(
       tff.to_type(collections.OrderedDict(
           public=public, diagnostics=collections.OrderedDict(
@@ -456,7 +456,8 @@ def test_diagnostics_count_what_happened_at_clients(in_process):
   diagnostics = output.measurements['diagnostics']
   assert diagnostics['num_reporting'] == 6
   assert 0 <= diagnostics['totals'].pop('rounding_retries') < 60
-  assert diagnostics['totals'] == dict(clipped=2, not_finite=1, rounding_fallbacks=0)
+  assert diagnostics['totals'] == dict(
+      clipped=2, not_finite=1, cohort_disbelieved=0, rounding_fallbacks=0)
   assert output.measurements['public']['scale'] == pytest.approx(params.scale)
 
 

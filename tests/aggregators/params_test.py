@@ -173,6 +173,7 @@ NAN, INF = float('nan'), float('inf')
     *[('min_honest_fraction', bad) for bad in (0, -0.1, 1.01, NAN, True)],
     *[('assumed_colluders', bad) for bad in (-1, 0.5, True, None)],
     *[('max_cohort_size', bad) for bad in (99, NAN, INF, True)],
+    *[('cohort_limit', bad) for bad in (0, -1, NAN, INF, True)],
     ('clip', 1e-21), ('clip', 1e21), ('clip', 1e300), ('clip', 5e-324),
     ('clip', None), ('fixed_scale', 2.0**30 / 0.0299), ('fixed_scale', 1e-40),
     ('noise_multiplier', 1e200), ('k_stddevs', 1e200)])

@@ -140,7 +140,7 @@ class SumMechanism(Mechanism):
   def params(self) -> params_lib.DistributedSumParams:
     """The parameters of the sum, at this noise multiplier."""
     cohort = self.needed('cohort_size')
-    planned = self.sampling_scheme().planned_cohort
+    scheme = self.sampling_scheme()
     bits = self.bits
     if self.scale is not None:
       bits = 30  # Irrelevant to privacy where the scale is fixed.
@@ -149,7 +149,9 @@ class SumMechanism(Mechanism):
     return params_lib.DistributedSumParams(
         clip=self.needed('clip'), bits=bits, dimension=self.needed('dimension'),
         noise_multiplier=self.needed('noise_multiplier'), cohort_size=cohort,
-        beta=self.beta, k_stddevs=self.k_stddevs, max_cohort_size=planned,
+        beta=self.beta, k_stddevs=self.k_stddevs,
+        max_cohort_size=scheme.planned_cohort,
+        cohort_limit=None if self.population is None else scheme.largest_cohort,
         min_honest_fraction=self.min_honest_fraction,
         assumed_colluders=self.assumed_colluders, fixed_scale=self.scale,
         rotation=self.rotation, mechanism=self.mechanism)
