@@ -166,6 +166,15 @@ def test_degenerate_grids_are_refused_and_the_error_names_bits_that_do():
   assert params.degeneracy() is None
 
 
+def test_a_grid_that_holds_nothing_says_so_in_one_line():
+  params = params_lib.DistributedSumParams(
+      clip=1.0, noise_multiplier=50.0, bits=4, dimension=1, cohort_size=10)
+  assert params.l2_sensitivity_squared == 0
+  with pytest.raises(ValueError, match='nothing of it is left to protect') as error:
+    events.DistributedSkellam.from_params(params)
+  assert 'bits=4' in str(error.value) and '\n' not in str(error.value)
+
+
 def test_degenerate_grids_can_be_allowed():
   coarse = params_lib.DistributedSumParams(
       clip=10.0, noise_multiplier=1.0, bits=8, dimension=250, cohort_size=100)

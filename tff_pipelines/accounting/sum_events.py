@@ -64,7 +64,13 @@ class _IntegerSum(ClientSum):
       surviving_fraction: Fraction of the planned noise that is present, in
         [0, 1], when clients drop out and nothing tops the noise up. Scale and
         sensitivities stay: they were fixed before.
+
+    Raises:
+      ValueError: If the grid is so coarse that every vector is rounded to zero.
     """
+    if not params.l2_sensitivity_squared:
+      raise ValueError(f'degenerate setting: {params.degeneracy()}: every vector is '
+                       'rounded to zero, and nothing of it is left to protect')
     values = dict(
         l1_sensitivity=params.l1_sensitivity, l2_sensitivity=params.l2_sensitivity,
         noise_variance=base.scaled(params.noise_variance, surviving_fraction),
