@@ -35,7 +35,7 @@ ADJACENCY_IN_WORDS = {
     REPLACE_ONE: 'one client\'s contribution is replaced by any other',
     INSTANCE: 'one record of one agent is added, removed or replaced',
     RECORD_ZERO_OUT: 'one record of one agent is added or removed',
-    RECORD: 'one record is added, removed or replaced',
+    RECORD: 'one record is replaced by any other; the number of records is public',
     LOCAL: 'any two inputs of one client',
 }
 

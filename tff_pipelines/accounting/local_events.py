@@ -26,6 +26,11 @@ class Nfdp(base.Event):
   * the published one, with an epsilon above 0;
   * one with epsilon 0, because delta is the probability that the record is sampled.
 
+  They are for a replaced record, between data of the same number of records, which is
+  public. For an added or removed one they hold only where neither that number nor
+  anything that follows from it is seen; with as many draws as records the number of
+  draws gives it away, and nothing holds.
+
   Attributes:
     records: n >= 1 records of the party.
     subset_size: k in [1, n] records sampled, or k >= 1 with replacement.

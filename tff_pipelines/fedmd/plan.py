@@ -251,9 +251,9 @@ class FedMdPlan(guarantee.Plan):
     is_ldp = settings.mode == 'ldp'
     return [Caveat(name, text) for holds, name, text in (
         (self.is_private, 'record counts public',
-         'the numbers of records of the parties are printed: the guarantee is for '
-         'records that are replaced, and for added or removed ones only as long as '
-         'those numbers stay secret'),
+         'the numbers of records of the parties are printed, and draws and epochs '
+         'follow from them: the guarantee is for records that are replaced, not for '
+         'added or removed ones'),
         (not self.is_private, 'no privacy',
          'no noise is added and all records are used: there is no privacy guarantee'),
         (is_ldp and settings.noise == 'gaussian', 'floating-point arithmetic',
