@@ -192,12 +192,19 @@ def checked_counts(votes: Sequence[int]) -> np.ndarray:
   return counts
 
 
+def moved_votes(event: Vote) -> int:
+  """The most that one neighbour moves the difference of two integer counts."""
+  return event.max_weight * (event.votes if event.level == 'agent' else 2)
+
+
 def log_wrong_probability(event: Vote, votes: Sequence[int]) -> float:
   """log of an upper bound on the probability that another label is released.
 
-  The union bound over the other labels of P[noise difference >= gap], by the
-  distribution that is sampled: for Skellam noise of variance mu the difference is
-  Sk(2 mu), ties included. Gaussian tails understate it.
+  Of these votes and of all neighbouring ones, so that `data_dependent_curve` holds in
+  both directions: every gap is taken `moved_votes` smaller than it is. The union
+  bound over the other labels of P[noise difference >= gap], by the distribution
+  that is sampled: for Skellam noise of variance mu the difference is Sk(2 mu), ties
+  included. Gaussian tails understate it.
 
   Args:
     event: One query.
@@ -213,8 +220,8 @@ def log_wrong_probability(event: Vote, votes: Sequence[int]) -> float:
   counts = checked_counts(votes)
   stddev = event.count_stddev
   if stddev == 0:
-    return -math.inf if (counts == counts.max()).sum() == 1 else 0.0
-  gaps = counts.max() - np.delete(counts, int(counts.argmax()))
+    return 0.0  # There is no guarantee that votes could improve.
+  gaps = counts.max() - np.delete(counts, int(counts.argmax())) - moved_votes(event)
   if event.noise == 'gaussian':
     logs = special.log_ndtr(-gaps / (stddev * math.sqrt(2)))
   else:
@@ -228,11 +235,13 @@ def data_dependent_curve(log_q: float, curve: np.ndarray) -> np.ndarray:
   """Theorem 6 of arXiv 1802.08908, at integer orders.
 
   For any mechanism with this curve and any one outcome that fails to appear
-  with probability at most q. Where the theorem's condition on q fails, the
-  curve itself is the answer.
+  with probability at most q. The theorem bounds the divergence from the output on an
+  input for which q holds to that on a neighbour. With a q that holds for all
+  neighbours too, as of `log_wrong_probability`, both directions are bounded. Where
+  the theorem's condition on q fails, the curve itself is the answer.
 
   Args:
-    log_q: log q <= 0.
+    log_q: log q <= 0, of the input and its neighbours.
     curve: Data-independent, to the order MAX_ORDER or less.
 
   Returns:
@@ -331,7 +340,7 @@ def published_curve(event: Vote, votes: Sequence[int],
   counts = np.sort(checked_counts(votes))[::-1] / event.votes
   if event.noise_stddev == 0:
     return curve
-  moved = event.max_weight * (1 if event.level == 'agent' else 2 / event.votes)
+  moved = moved_votes(event) / event.votes
   margin = max(0.0, float(counts[0] - counts[1]) - moved)
   exponent = (margin / event.noise_stddev)**2
   labels = counts.size
@@ -448,10 +457,10 @@ def check_conditions(stddev: float, labels: int, order: float) -> None:
 
 
 def _log_q(votes: list[int], stddev: float) -> float:
-  gaps = np.array(votes[0] - np.array(votes[1:]), dtype=np.float64)
-  return min(float(special.logsumexp(
-      special.log_ndtr(-gaps / (stddev * math.sqrt(2))))),
-             math.log1p(-1 / len(votes)))
+  """`log_wrong_probability` of sorted votes, which neighbours move by 2."""
+  gaps = np.array(votes[0] - np.array(votes[1:]), dtype=np.float64) - 2
+  return min(0.0, float(special.logsumexp(
+      special.log_ndtr(-gaps / (stddev * math.sqrt(2))))))
 
 
 def sensitivities_at_distance(votes: Sequence[int], stddev: float,
