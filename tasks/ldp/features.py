@@ -164,13 +164,32 @@ class FeatureMap:
   def _projected(self, images: np.ndarray) -> np.ndarray:
     return (energies(images) - self._mean) @ self._components
 
-  def transform(self, images: np.ndarray) -> np.ndarray:
-    """Maps uint8 [n, height, width, channels] to float32 [n, dimension]."""
+  def transform(self, images: np.ndarray, alone: bool = False) -> np.ndarray:
+    """Maps uint8 [n, height, width, channels] to float32 [n, dimension].
+
+    Args:
+      images: Any number of them.
+      alone: Whether each image goes through the map independently, which takes longer.
+        Products of many rows round each of them by its index and by how many there
+        are, so that one more image changes the last bits of the others.
+    """
     if not len(images):
       return np.zeros([0, self.dimension], np.float32)
+    if alone:
+      return self._transform_alone(tf.constant(images)).numpy()
     x = self._projected(images)
     kernels = (
         np.exp(-_squared_distances(x[i:i + 10 * _BATCH], self.landmarks)
                / self.bandwidth) for i in range(0, len(x), 10 * _BATCH))
     return np.concatenate([
         (kernel @ self._whitening).astype(np.float32) for kernel in kernels])
+
+  @functools.cached_property
+  def _transform_alone(self) -> Callable[[tf.Tensor], tf.Tensor]:
+    """uint8 [n, height, width, channels] -> float32 [n, dimension], image by image."""
+    arrays = {name: tf.constant(array) for name, array in self.arrays.items()}
+    return tf.function(
+        lambda images: tf.map_fn(
+            lambda image: mapped(arrays, image[tf.newaxis])[0], images,
+            fn_output_signature=tf.TensorSpec([self.dimension], tf.float32)),
+        autograph=False, reduce_retracing=True)

@@ -82,14 +82,15 @@ class Prepared:
   def examples(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """All owners' records, owner by owner, and the test records.
 
-    `x`: float32 [n, dimension], features, centred and scaled by public constants.
-    Gradient descent needs it: what all images share would hide what they do not. `y`:
-    int32 [n], labels.
+    `x`: float32 [n, dimension], features, each record's independent of all others,
+    centred and scaled by public constants. Gradient descent needs it: what all images
+    share would hide what they do not. `y`: int32 [n], labels.
     """
     x, y = (np.concatenate([getattr(held, name) for held in self.task.holdings])
             for name in ('x', 'y'))
     mean, scale = self.normalisation
-    return ({'x': (self.feature_map.transform(x) - mean) * scale, 'y': y},
+    own = self.feature_map.transform(x, alone=True)
+    return ({'x': (own - mean) * scale, 'y': y},
             {'x': (self.test - mean) * scale, 'y': self.task.test.y})
 
   @property

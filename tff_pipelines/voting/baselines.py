@@ -205,7 +205,8 @@ class _BaselineExperiment(VotingExperiment):
 
   def federated(self, task: VotingTask) -> task_lib.Task:
     """The records through the public map, as a task of federated averaging."""
-    seen = features_lib.map_records(task, self.public_map(task))
+    # No record may change the others' features, which one row of many does.
+    seen = features_lib.map_records(task, self.public_map(task), alone=True)
     return task_lib.Task(
         name=task.name, model=self.network(task).as_model(), train=seen.agents,
         held_out={'test': seen.test}, privacy_unit=task.privacy_unit)

@@ -51,6 +51,19 @@ def test_features_of_a_record_follow_from_it_and_public_images_alone():
   np.testing.assert_array_equal(whole, again)
 
 
+def test_an_image_more_changes_no_bit_of_the_others():
+  fitted = features.FeatureMap(_images(30))
+  others = _images(41, seed=5)
+  whole = fitted.transform(others, alone=True)
+  for missing in (0, 17, 40):
+    left = np.delete(np.arange(41), missing)
+    np.testing.assert_array_equal(
+        fitted.transform(others[left], alone=True), whole[left])
+  np.testing.assert_array_equal(fitted.transform(others[::-1], alone=True), whole[::-1])
+  np.testing.assert_allclose(fitted.transform(others), whole, atol=1e-4)
+  assert fitted.transform(others[:0], alone=True).shape == (0, 30)
+
+
 def test_the_seed_chooses_the_landmarks(monkeypatch):
   monkeypatch.setattr(features, '_LANDMARKS', 8)
   one, again, other = (
