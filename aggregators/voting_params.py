@@ -19,6 +19,8 @@ from aggregators.share_tables import SHARE_EXCESS
 # trusted, adds all the noise.
 NOISES = ('skellam', 'gaussian', 'gaussian_central')
 
+_PHILOX = 'random bits by Philox, which is not a cryptographic generator'
+
 # The label of a query that is not answered.
 NO_LABEL = -1
 
@@ -130,11 +132,11 @@ class VotingParams(NoiseShares):
   def sampler_in_words(self) -> str:
     """The sampler of the noise, in words."""
     if self.has_table:
-      return 'exact tables; random bits by Philox'
+      return f'exact tables; {_PHILOX}'
     kind = "TensorFlow's Poisson sampler in float64" if self.is_integer else (
         'Gaussian noise in floating point')
     return (f'{kind}: no bound on its deviation is proved, statistical tests find '
-            'none; random bits by Philox')
+            f'none; {_PHILOX}')
 
   @property
   def most_counts(self) -> int:

@@ -23,6 +23,7 @@ from aggregators import share_tables
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import base
 
+_PHILOX = 'random bits by Philox, which is not a cryptographic generator'
 _POISSON = 'TensorFlow\'s Poisson sampler in float64'
 NO_BOUND = 'no bound on its deviation is proved, statistical tests find none'
 
@@ -113,9 +114,9 @@ def describe_sum(params: params_lib.DistributedSumParams | None, adaptive: bool)
   """
   if params is None:
     return ('Gaussian numbers in floating point, cut off beyond 9.3 standard '
-            f'deviations: {NO_BOUND}; random bits by Philox')
+            f'deviations: {NO_BOUND}; {_PHILOX}')
   if not params.has_shares:
-    return f'{_POISSON}: {NO_BOUND}'
+    return f'{_POISSON}: {NO_BOUND}; {_PHILOX}'
   if share_tables.is_cryptographic(params):
     return 'exact tables alone, at clients and server; random bits by ChaCha20'
   if share_tables.is_discrete_gaussian(params):
@@ -127,4 +128,4 @@ def describe_sum(params: params_lib.DistributedSumParams | None, adaptive: bool)
                f'and in place of clients that are missing, {_POISSON}: {NO_BOUND}')
   if adaptive:
     sampler += f'; for the count of the adaptive clip {_POISSON}'
-  return f'{sampler}; random bits by Philox'
+  return f'{sampler}; {_PHILOX}'
