@@ -188,7 +188,8 @@ def test_data_dependent_curves_hold_in_both_directions_for_all_small_votes(
           own = voting.data_dependent_curve(special.logsumexp(
               np.delete(here, here.argmax())), curve)
           beyond += bool((_renyi(there, here, alpha) > own * (1 + 1e-9) + 1e-13).any())
-  assert cases > 1000 and improved > 20 and beyond > 0
+  assert cases > 1000 and improved > 20
+  assert beyond or noise == 'skellam'  # Whose tails are heavier.
 
 
 def test_data_dependent_curve_falls_back_where_its_condition_fails():
