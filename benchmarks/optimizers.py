@@ -56,11 +56,11 @@ class Case:
 CASES = (
     Case(name='shakespeare', file='shakespeare_roles.jsonl.gz',
          flags=f'--task=shakespeare {_COMMON}--max_examples_per_client=8 --clip=0.3 '
-               '--client_learning_rate=2.0',
+               '--client_learning_rate=2.0 --delta=0.000829187396',
          rates={'FedAvgM': _SGDM, 'FedAdam': _ADAM}),
     Case(name='tags', file='stackoverflow_users.jsonl.gz',
          flags=f'--task=stackoverflow_tag {_COMMON}--max_examples_per_client=16 '
-               '--clip=1.0 --client_learning_rate=0.5',
+               '--clip=1.0 --client_learning_rate=0.5 --delta=0.000181851245',
          rates={'FedAvgM': _SGDM, 'FedAdam': _ADAM}))
 QUICK = (
     Case(name='tags', rates={'FedAvgM': (1.0,), 'FedAdam': (0.1,)}, seeds=(1,),

@@ -45,19 +45,21 @@ class Case:
     metric: Metric of the results.
     options: Options of the task.
     training: Settings of the runs.
+    clients: Number of clients, of which delta is the inverse.
   """
 
   name: str
   metric: str
   options: Mapping[str, Any]
   training: Mapping[str, Any]
+  clients: int
 
 
 def breast_cancer() -> Case:
   """The embedded table, dealt to clients of one or two rows."""
   return Case(
       name='breast_cancer, 200 clients, malignant or benign', metric='accuracy',
-      options={}, training=dict(rounds=30))
+      options={}, training=dict(rounds=30), clients=200)
 
 
 def wage_panel(path: str, folder: pathlib.Path) -> list[Case]:
@@ -70,11 +72,11 @@ def wage_panel(path: str, folder: pathlib.Path) -> list[Case]:
   return [
       Case(name='wage_panel, 491 people, log wage', metric='mae',
            options=dict(common, label_field='lwage', feature_fields=features),
-           training=dict(rounds=40)),
+           training=dict(rounds=40), clients=491),
       Case(name='wage_panel, 491 people, union member', metric='accuracy',
            options=dict(common, label_field='union', feature_fields=tuple(
                name for name in (*features, 'lwage') if name != 'union')),
-           training=dict(rounds=40))]
+           training=dict(rounds=40), clients=491)]
 
 
 def central(case: Case, model: str) -> dict[str, float]:
@@ -125,7 +127,7 @@ def print_rows(cases: Sequence[Case], *, repeats: int, mlp: bool, quick: bool) -
       for mechanism in ('none', 'gaussian', 'skellam'):
         settings = dict(mechanism=mechanism, model=model, rounds_per_evaluation=1000)
         if mechanism != 'none':
-          settings['epsilon'] = EPSILON
+          settings |= dict(epsilon=EPSILON, delta=1 / case.clients)
         if quick:
           settings |= dict(rounds=2, num_clients=30, cohort_size=10.0)
         values, epsilons = zip(*(federated(case, **settings) for _ in range(repeats)))

@@ -197,7 +197,7 @@ _ARROWS = {
     'tff_pipelines/': LIBRARY,
 }
 # Programs that a sweep starts as processes of their own.
-_ARROWS['tff_pipelines/sweeps/'] += ('tff_pipelines/train',)
+_ARROWS['tff_pipelines/sweeps/'] += ('tff_pipelines/train', 'tff_pipelines/queries/')
 # Families whose runs are opened, and the verdict on their ledgers.
 _ARROWS['tff_pipelines/exports/'] += tuple(
     f'tff_pipelines/{family}/' for family in ('fedmd', 'ldp', 'queries', 'voting'))

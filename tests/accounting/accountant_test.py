@@ -1,5 +1,6 @@
 """The accountant: limits, refusals, properties, RDP against PLD."""
 
+import fractions
 import math
 
 import hypothesis
@@ -214,7 +215,7 @@ def test_warnings_say_where_a_guarantee_is_weak_or_misread():
 
   strong = events.CentralGaussian(noise_multiplier=10.0)
   assert text(strong, 1e-5, population=1000) == ''
-  assert '1/population' in text(strong, 1e-2, population=1000)
+  assert 'number of clients' in text(strong, 1e-2, population=1000)
   weak = events.CentralGaussian(noise_multiplier=0.1)
   assert 'above 20' in text(weak, 1e-5)
   assert 'cohort' in text(sampled(strong, 0.1, 3), 1e-5)
@@ -233,3 +234,35 @@ def test_epsilon_of_a_long_subsampled_run_needs_the_first_orders_only(
       max_orders.append(max_order) or curve(event, max_order, amplification)))
   assert accountant.epsilon(sampled(SKELLAM, 100 / 3400, 1500), 1e-4) > 0
   assert max_orders == [128]
+
+
+@pytest.mark.parametrize('population, delta', [
+    (2, 0.46), (20, 0.037), (200, 0.0029), (539, 0.00098), (3400, 0.00013),
+    (9999, 3.9e-5), (10_000, 1e-5), (35_111, 1e-5), (35_112, 9.9e-6),
+    (10**6, 2.5e-7), (10**9, 1.2e-10)])
+def test_the_default_delta_is_well_below_one_over_the_population(population, delta):
+  found = accountant.default_delta(population)
+  assert found == delta
+  # Its tenth power against that of N^-1.1, in integers.
+  exact = fractions.Fraction(found)**10 * population**11
+  assert exact <= 1 + 1e-12 and found < 1 / population
+  assert accountant.warnings_about(1.0, found, population) == []
+
+
+@pytest.mark.parametrize('units', [3, 49, 200, 539, 3400, 10**6])
+@pytest.mark.parametrize('of', ['population', 'records'])
+def test_a_delta_is_warned_of_from_one_over_the_number_on(units, of):
+  at = accountant.warnings_about(1.0, 1 / units, units, of)
+  assert [caveat.name for caveat in at] == [f'delta not below 1/{of}']
+  below = math.nextafter(1 / units, 0)
+  assert accountant.warnings_about(1.0, below, units, of) == []
+
+
+def test_a_delta_is_judged_by_what_neighbouring_inputs_differ_in():
+  record = events.NoisyGradients(noise_multiplier=1.0, sampling_rate=1.0)
+  client = events.CentralGaussian(noise_multiplier=1.0)
+  sizes = dict(population=10, records=100)
+  for event, delta, warned in (
+      (record, 0.01, True), (record, 0.009, False), (client, 0.01, False),
+      (client, 0.1, True)):
+    assert bool(accountant.guarantee(event, delta, **sizes).warnings) == warned

@@ -55,14 +55,14 @@ def _names(warnings):
 def test_numbers_of_a_guarantee_are_judged_by_name():
   assert accountant.warnings_about(1.0, 1e-6, 1000) == []
   assert _names(accountant.warnings_about(21.0, 1e-2, 1000)) == [
-      'large epsilon', 'delta above 1/population']
+      'large epsilon', 'delta not below 1/population']
   assert _names(accountant.warnings_about(math.inf, 1e-6, None)) == [
       'no finite epsilon']
   sampled = events.PoissonSampled(
       event=events.CentralGaussian(noise_multiplier=1.0), sampling_rate=0.1)
   guarantee = accountant.guarantee(sampled, 1e-2, population=1000)
   assert _names(guarantee.warnings) == [
-      'cohorts assumed to be hidden', 'delta above 1/population']
+      'cohorts assumed to be hidden', 'delta not below 1/population']
   assert accountant.guarantee(sampled, 1e-6, amplification='none').warnings == ()
 
 
@@ -72,15 +72,17 @@ GRID = dict(clip=10.0, dimension=250, cohort_size=100.0, population=1000, bits=8
 
 @pytest.mark.parametrize('mechanism, settings, names', [
     ('skellam', GRID, [
-        'cohorts assumed to be hidden', 'degenerate grid',
+        'cohorts assumed to be hidden',
+        'participants: a cohort may be of one', 'degenerate grid',
         'little noise if all others collude']),
     ('discrete_gaussian', {**GRID, 'bits': 20}, [
-        'cohorts assumed to be hidden', 'little noise if all others collude',
+        'cohorts assumed to be hidden',
+        'participants: a cohort may be of one', 'little noise if all others collude',
         'approximate amplification']),
     ('skellam', {**GRID, 'bits': 20, 'min_honest_fraction': 0.9,
                  'dropout_rate': 0.1}, [
         'cohorts assumed to be hidden', 'suppression depends on single clients',
-        'little noise if all others collude']),
+        'participants: a cohort may be of one', 'little noise if all others collude']),
     ('gaussian', dict(noise_multiplier=0.1, sampling='poisson', cohort_size=1.0,
                       population=1000), [
         'cohorts assumed to be hidden', 'large epsilon',

@@ -81,7 +81,7 @@ def test_poisson_thresholds_are_the_rate_to_float64(cohort_size, population):
   slack = threshold // 2**50 + 1
   for bits, selected in [(0, True), (threshold - slack, True),
                          (threshold + slack, False), (2**64 - 1, False)]:
-    scheme._random_bits = lambda _, b=bits: np.array([b], np.uint64)  # pylint: disable=protected-access
+    scheme._random_bits = lambda *_, b=bits: np.array([b], np.uint64)  # pylint: disable=protected-access
     assert bool(scheme.sample(0).size) == selected
 
 

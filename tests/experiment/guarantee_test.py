@@ -169,7 +169,7 @@ def test_caveats_are_those_of_plan_events_and_numbers_each_once():
   names = [caveat.name for caveat in result.caveats]
   assert names == [
       'secure aggregation simulated', 'grid', 'cohorts assumed to be hidden',
-      'large epsilon', 'delta above 1/population']
+      'large epsilon', 'delta not below 1/population']
   assert result.to_json()['secure_aggregation'] == 'simulated'
   assert 'secure aggregation: simulated' in result.details()
 
@@ -261,3 +261,23 @@ def test_header_of_a_ledger_has_the_caveats_of_the_whole_run(tmp_path):
   assert header['warnings'][0] == guarantee.SEEDED
   assert 'the grid is coarse' in header['warnings']
   assert header['warnings'][-1] == 'held-out data'
+
+
+def test_epsilons_at_a_small_delta_stand_beside_those_of_the_run():
+  plan = ExamplePlan()
+  result = plan.guarantee(7)
+  for key, amplification in (('epsilon_at_delta_1e-6', 'tight'),
+                             ('epsilon_server_at_delta_1e-6', 'none')):
+    assert result.also[key] == accountant.epsilon(
+        plan.released(7), 1e-6, accountant='rdp', amplification=amplification)
+  assert result.also['epsilon_at_delta_1e-6'] > result.outsiders.epsilon
+  assert any(line.startswith('epsilon at delta 1e-6: ') for line in result.details())
+  assert not any('1e-6' in line for line in result.lines())
+  suppressed = plan.guarantee(7, suppressed=True)
+  assert list(suppressed.also) == ['epsilon_at_delta_1e-6']
+  for nothing_more in (ExamplePlan(delta=1e-6), ExamplePlan(seed=1)):
+    assert nothing_more.guarantee(7).also == {}
+  # Seven rounds off by 1e-6 each leave nothing of a delta of 1e-6.
+  off = ExamplePlan(total_variation=1e-6).guarantee(7)
+  assert off.outsiders.consumed_delta > 0
+  assert set(off.also.values()) == {None}

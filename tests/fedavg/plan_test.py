@@ -54,8 +54,9 @@ def test_noise_multiplier_is_taken_as_given():
   assert exact <= plan.epsilon(10) == pytest.approx(exact, rel=1e-9)
 
 
-def test_delta_is_one_over_the_population_unless_given():
-  assert _plan().delta == 1 / 200
+def test_delta_is_well_below_one_over_the_population_unless_given():
+  # 200^-1.1 = 0.00294...
+  assert _plan().delta == 0.0029
   assert _plan(attributes={'delta': 1e-6}).delta == 1e-6
 
 
@@ -149,7 +150,7 @@ def test_none_guarantees_nothing():
   assert plan.epsilon(1) == math.inf
   assert plan.mechanism.noise_multiplier is plan.target_epsilon is None
   assert plan.guarantee(3).outsiders is None
-  assert plan.delta == 1 / 200
+  assert plan.delta == 0.0029
   assert _plan(mechanism='none', population=1, cohort_size=1.0).delta is None
 
 
@@ -157,9 +158,10 @@ def test_calibrated_numbers_are_recorded_and_taken_over():
   plan = _plan()
   recorded = json.loads(json.dumps(plan.configuration(), allow_nan=False))
   assert recorded == {
-      'noise_multiplier': plan.mechanism.noise_multiplier, 'delta': 1 / 200,
+      'noise_multiplier': plan.mechanism.noise_multiplier, 'delta': 0.0029,
       'dimension': 1000, 'population': 200, 'max_participations': None}
-  settings = TrainSettings(epsilon=4.0, cohort_size=20.0, rounds=10)
+  settings = TrainSettings(
+      epsilon=4.0, cohort_size=20.0, rounds=10, max_participations=0)
   build = dict(dimension=1000, population=200)
   new = plan_lib.build(settings, **build)
   assert new.mechanism == plan.mechanism
@@ -168,6 +170,11 @@ def test_calibrated_numbers_are_recorded_and_taken_over():
       settings, recorded={**recorded, 'noise_multiplier': 0.9}, **build)
   assert other.mechanism.noise_multiplier == 0.9
   assert other.target_epsilon == 4
+  # So does its delta, whatever the default was then, unless one is given.
+  earlier = {**recorded, 'delta': 1 / 200}
+  assert plan_lib.build(settings, recorded=earlier, **build).delta == 1 / 200
+  assert plan_lib.build(settings.replace(delta=1e-4), recorded=earlier,
+                        **build).delta == 1e-4
   # Noise that was given is not calibrated and not recorded otherwise.
   given = plan_lib.build(settings.replace(epsilon=None, noise_multiplier=0.8),
                          recorded={**recorded, 'noise_multiplier': 0.9}, **build)

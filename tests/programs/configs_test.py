@@ -6,6 +6,7 @@ import pytest
 
 from tasks import registry
 from tff_pipelines import train
+from tff_pipelines.accounting import accountant
 from tff_pipelines.experiment import cli
 from tff_pipelines.fedavg import plan as plan_lib
 from tff_pipelines.fedavg.settings import TrainSettings
@@ -40,7 +41,9 @@ def test_published_settings_are_calibrated_below_their_epsilon(name, capsys):
   dimension, population = SIZES[name]
   plan = plan_lib.build(settings, dimension=dimension, population=population)
   assert 9.7 < plan.epsilon(settings.rounds) <= settings.epsilon == 10
-  assert plan.delta == 1 / population
+  # Published, and larger than the default.
+  assert 1 - 1e-8 < plan.delta * population < 1
+  assert plan.delta > accountant.default_delta(population)
 
 
 @pytest.mark.parametrize('argument', [

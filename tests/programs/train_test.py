@@ -125,7 +125,7 @@ def test_metrics_have_a_row_a_round_in_csv_and_tensorboard(runs, name):
 
 
 @pytest.mark.parametrize('name, target, multiplier, delta', [
-    ('gaussian', 4.0, None, 0.05), ('skellam', 8.0, None, 0.05),
+    ('gaussian', 4.0, None, 0.037), ('skellam', 8.0, None, 0.037),
     ('diagnostics', None, 1.5, 0.01)])
 def test_summary_states_the_guarantee(runs, name, target, multiplier, delta):
   folder = _folder(runs, name)
@@ -342,7 +342,8 @@ def test_real_digits_are_learnt_under_privacy(tmp_path):
       '--rounds_per_evaluation=5', folder=tmp_path)
   assert run.code == 0, run.stderr
   summary = _summary(tmp_path / 'run')
-  assert 7.99 < summary['epsilon'] <= 8 and summary['delta'] == 1 / 539
+  # 539^-1.1 = 0.000989...
+  assert 7.99 < summary['epsilon'] <= 8 and summary['delta'] == 0.00098
   # Chance is 0.1; three runs reached 0.73, 0.73 and 0.74.
   assert summary['accuracy'] > 0.6
   assert summary['headline_of'] == 'test_clients'

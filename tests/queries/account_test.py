@@ -26,7 +26,8 @@ from tff_pipelines.experiment import settings as settings_lib
 from tff_pipelines.queries import run as run_lib
 from tff_pipelines.queries import settings
 
-KEYS = ['epsilon', 'epsilon_server', 'delta', 'noise_multiplier', 'rounds',
+KEYS = ['epsilon', 'epsilon_server', 'epsilon_participant', 'delta',
+        'noise_multiplier', 'rounds',
         'scale', 'local_stddev_grid', 'bits', 'dimension_padded', 'order',
         'accountant', 'amplification', 'adjacency', 'sampling', 'trust_model',
         'warnings']
@@ -245,15 +246,16 @@ def test_text_never_shows_less_than_what_was_computed(epsilon, server, delta, no
     assert value <= float(numbers[key]) <= 1.000002 * value
   sentences = re.search(r'e\^(\S+) = .* plus (\S+)\. ', text)
   assert float(sentences[1]) >= epsilon and float(sentences[2]) >= delta
-  known = re.search(r' it is (\S+) \(', text)
+  known = re.search(r' it is ([\d.e+-]+)[,;]', text)
   # Said once if it is the same number.
   assert float(known[1]) >= server if known else server == epsilon
 
 
 @pytest.mark.parametrize('trust, against', [
-    ('the noise is that of the clients', 'the server and the participants'),
-    (f'the noise is that of the clients; {preliminary.TRUST}', 'the participants'),
-    ('a trusted server adds the noise', 'the participants')])
+    ('the noise is that of the clients', 'the server'),
+    (f'the noise is that of the clients; {preliminary.TRUST}',
+     'those who know the cohorts'),
+    ('a trusted server adds the noise', 'those who know the cohorts')])
 def test_number_of_those_who_know_the_cohorts_is_not_against_who_is_trusted(
     trust, against):
   words = run_lib.in_three_sentences(answers.Answer(

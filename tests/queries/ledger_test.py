@@ -25,13 +25,13 @@ def test_ledger_alone_gives_epsilon_and_says_whether_its_chain_holds(tmp_path):
   result = account_test.as_json(f'--ledger={path}')
   expected = account_test.as_json(
       '--mechanism=gaussian', '--noise_multiplier=0.848', '--rounds=20',
-      f'--delta={1 / 3400!r}', '--cohort_size=100', '--population=3400',
+      '--delta=0.00013', '--cohort_size=100', '--population=3400',
       '--sampling=poisson')
   assert list(result) == account_test.KEYS
   assert result['epsilon'] == pytest.approx(expected['epsilon'], rel=1e-9)
   assert result['epsilon_server'] == pytest.approx(
       expected['epsilon_server'], rel=1e-9)
-  assert (result['delta'], result['rounds']) == (1 / 3400, 20)
+  assert (result['delta'], result['rounds']) == (0.00013, 20)
   assert result['trust_model'] == 'a trusted server'
   assert 'mock' in result['warnings']
   shown = account_test.run(f'--ledger={path}').stdout

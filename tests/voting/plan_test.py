@@ -187,9 +187,13 @@ def test_warnings_say_what_a_number_is_worth():
   gaussian = ' '.join(_warnings(_plan(_params(noise='gaussian'))))
   assert 'floating point' in gaussian and 'real' in gaussian
   many = _params(agents=40)
-  assert 'above 1/population' in ' '.join(_warnings(_plan(many, delta=0.1)))
-  assert 'above 1/population' not in ' '.join(_warnings(
+  assert 'over the number of clients' in ' '.join(_warnings(_plan(many, delta=0.1)))
+  assert 'over the number of clients' not in ' '.join(_warnings(
       _plan(many, delta=0.1, level='instance')))
+  # A record is judged by the number of records, of which there are more.
+  for records, is_judged in ((200, True), (199, False), (None, False)):
+    plan = _plan(many, delta=1 / 200, level='instance', records=records)
+    assert ('over the number of records' in ' '.join(_warnings(plan))) == is_judged
 
 
 def test_a_trusted_server_has_no_epsilon_of_its_own():

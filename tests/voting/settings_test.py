@@ -50,8 +50,12 @@ def test_given_noise_replaces_the_default_epsilon():
 def test_the_level_suits_the_algorithm_if_none_is_given(algorithm, level, delta):
   settings = VoteSettings(
       algorithm=algorithm, neighbours=5 if algorithm == 'knn' else None)
-  assert (settings.privacy_level, settings.privacy_delta) == (level, delta)
-  assert settings.replace(delta=0.01).privacy_delta == 0.01
+  assert (settings.privacy_level, settings.privacy_delta(100, None)) == (level, delta)
+  assert settings.privacy_delta(10_000, None) == 1e-5
+  # An earlier start keeps its delta.
+  assert settings.privacy_delta(10_000, {'delta': 0.5}) == 0.5
+  assert settings.privacy_delta(10_000, {}) == delta
+  assert settings.replace(delta=0.01).privacy_delta(10_000, {'delta': 0.5}) == 0.01
 
 
 def test_options_of_the_task_are_those_that_were_given():

@@ -17,6 +17,8 @@ from tff_pipelines.accounting import skellam_as_gaussian
 from tff_pipelines.accounting import sum_events
 
 LARGE_EPSILON = 20.0
+# A further delta, at which every run states its epsilon besides its own.
+SMALL_DELTA = 1e-6
 # Fraction of delta that pays for Skellam noise being Gaussian only up to a distance.
 SLACK = 1e-6
 # Orders are searched in growing blocks; most answers lie in the first.
@@ -48,6 +50,26 @@ class Guarantee:
   adjacency: str
   warnings: tuple[caveats_lib.Caveat, ...] = ()
   certificates: tuple[dict[str, float], ...] = ()
+
+
+def default_delta(population: int) -> float:
+  """The delta of a run that is given none: well below 1/population.
+
+  A delta of 1/population is met by publishing one random client outright.
+
+  Args:
+    population: N >= 1 clients, or records where one record is protected.
+
+  Returns:
+    1/N^1.1 rounded down to two digits, and at most 1e-5 from N = 10,000 on; 1 for
+    N = 1, which no run accepts.
+  """
+  validate.integer(population=population, low=1)
+  most = population**-1.1
+  unit = math.floor(math.log10(most)) - 1
+  digits = math.floor(most / 10.0**unit)
+  delta_ = float(f'{digits}e{unit}')
+  return min(delta_, 1e-5) if population >= 10_000 else delta_
 
 
 def curve(event: base.Event, max_order: int = curves.MAX_ORDER,
@@ -279,7 +301,8 @@ def delta(event: base.Event, epsilon: float, *, accountant: str = 'auto',
 
 def guarantee(event: base.Event, delta: float, *, accountant: str = 'auto',
               amplification: str = 'tight',
-              population: int | None = None) -> Guarantee:
+              population: int | None = None,
+              records: int | None = None) -> Guarantee:
   """Epsilon at this delta, with its caveats.
 
   Args:
@@ -288,6 +311,8 @@ def guarantee(event: base.Event, delta: float, *, accountant: str = 'auto',
     accountant: As in `epsilon`.
     amplification: As in `epsilon`.
     population: Number of clients, to judge delta by; None if unknown.
+    records: Number of records, to judge delta by where neighbouring inputs differ in
+      one; None if unknown.
 
   Returns:
     The guarantee; its warnings are empty if there is no caveat.
@@ -306,14 +331,24 @@ def guarantee(event: base.Event, delta: float, *, accountant: str = 'auto',
   return Guarantee(
       epsilon=value, delta=delta, order=order, accountant=used,
       amplification=amplification, adjacency=event.adjacency,
-      warnings=(*caveats, *warnings_about(value, delta, population)),
+      warnings=(*caveats, *(
+          warnings_about(value, delta, records, 'records')
+          if event.adjacency in base.OF_RECORDS else
+          warnings_about(value, delta, population))),
       certificates=tuple(
           part.certificate() for part in sum_events.certificates(accounted)))
 
 
-def warnings_about(epsilon: float, delta: float,
-                   population: int | None) -> list[caveats_lib.Caveat]:
-  """Caveats about the values of epsilon and delta."""
+def warnings_about(epsilon: float, delta: float, units: int | None,
+                   of: str = 'population') -> list[caveats_lib.Caveat]:
+  """Caveats about the values of epsilon and delta.
+
+  Args:
+    epsilon: >= 0.
+    delta: In [0, 1).
+    units: Number of clients or records, to judge delta by; None if unknown.
+    of: What they are: 'population' or 'records'.
+  """
   caveats = []
   shown = decimals.rounded_up(delta, 6)
   if epsilon == math.inf:
@@ -324,9 +359,10 @@ def warnings_about(epsilon: float, delta: float,
         'large epsilon',
         f'epsilon={decimals.rounded_up(epsilon, 4)} is above {LARGE_EPSILON:g}: as a '
         'worst-case guarantee it says next to nothing'))
-  if population is not None and delta > 1 / population:
+  if units is not None and delta >= 1 / units:
     caveats.append(caveats_lib.Caveat(
-        'delta above 1/population',
-        f'delta={shown} is above 1/population={1 / population:.6g}: '
-        'publishing one client outright would satisfy such a delta'))
+        f'delta not below 1/{of}',
+        f'delta={shown} is not below 1 over the number of '
+        f'{"clients" if of == "population" else of}: '
+        'publishing one of them outright would satisfy such a delta'))
   return caveats

@@ -11,6 +11,7 @@ from tff_pipelines.accounting import base
 from tff_pipelines.accounting import calibration
 from tff_pipelines.accounting import caveats
 from tff_pipelines.accounting import mechanisms
+from tff_pipelines.accounting import participants
 from tff_pipelines.accounting import sum_events
 from tff_pipelines.accounting import voting
 
@@ -32,6 +33,7 @@ class Query:
     accountant: 'auto', 'rdp' or 'pld'.
     amplification: Bound on sampling: 'tight', 'generic' or 'none'.
     allow_degenerate: Whether a grid too coarse to be useful is a warning only.
+    colluders: Participants who put together what they know, >= 1.
   """
 
   kind: str = 'epsilon'
@@ -40,8 +42,10 @@ class Query:
   accountant: str = 'auto'
   amplification: str = 'tight'
   allow_degenerate: bool = False
+  colluders: int = 1
 
   def __post_init__(self):
+    validate.integer(colluders=self.colluders, low=1)
     validate.one_of(KINDS, query=self.kind)
     validate.one_of(base.AMPLIFICATIONS, amplification=self.amplification)
     validate.one_of(base.ACCOUNTANTS, accountant=self.accountant)
@@ -61,9 +65,11 @@ class Answer:
   Attributes:
     epsilon: Achieved, against observers of the released models; None if no finite
       epsilon is guaranteed.
-    epsilon_server: Against the server and the participants, who know the
-      cohort; None without rounds of clients.
-    delta: Delta of both epsilons.
+    epsilon_server: Against the server and all others who know the cohorts; None without
+      rounds of clients.
+    epsilon_participant: Against participants who subtract their own shares of the
+      noise; None where clients add none, and where a cohort may have no others.
+    delta: Delta of all epsilons.
     noise_multiplier: Noise of the guarantee over the sensitivity.
     rounds: Number of releases.
     scale: Grid units per model unit.
@@ -81,6 +87,7 @@ class Answer:
 
   epsilon: float | None = None
   epsilon_server: float | None = None
+  epsilon_participant: float | None = None
   delta: float | None = None
   noise_multiplier: float | None = None
   rounds: int | None = None
@@ -99,6 +106,19 @@ class Answer:
   def to_json(self) -> dict[str, Any]:
     """The keys in their stable order."""
     return dataclasses.asdict(self)
+
+
+def unbounded(who: str = 'a participant') -> caveats.Caveat:
+  """The caveat where a cohort may have no others than the participants.
+
+  Args:
+    who: The participants.
+  """
+  return caveats.Caveat(
+      'participants: a cohort may be of one',
+      f'against {who} epsilon is unbounded: a cohort may have no others, who '
+      'subtract their own shares of the noise; state a least cohort (min_cohort_size), '
+      'or sample cohorts of a fixed size')
 
 
 def finite(value: float | None) -> float | None:
@@ -234,9 +254,16 @@ def _described(query: Query, mechanism: Mechanism, event: base.Event,
     if sums.sampling != 'none' and unamplified > accountant.LARGE_EPSILON:
       warnings.append(caveats.Caveat(
           'large epsilon against the server',
-          'against the server and the participants '
+          'against the server and whoever knows the cohorts '
           f'epsilon={_whole(unamplified)} says next to nothing'))
     fields = dict(epsilon_server=finite(unamplified), sampling=sums.sampling)
+    if participants.has_shares(event):
+      # Missing shares are the others': all that is missing is seen as collusion.
+      alone = math.inf if not sums.surviving_fraction else participant_epsilon(
+          event, delta, query.accountant, query.colluders / sums.surviving_fraction)
+      fields['epsilon_participant'] = finite(alone)
+      if alone == math.inf:
+        warnings.append(unbounded())
   if family.params:
     params = sums.params()
     warnings += _warnings_of_params(query, sums, params, delta)
@@ -250,6 +277,23 @@ def _described(query: Query, mechanism: Mechanism, event: base.Event,
       accountant=used, amplification=query.amplification, adjacency=event.adjacency,
       trust_model=mechanism.family.trust_model, warnings=list(dict.fromkeys(warnings)),
       **fields)
+
+
+def participant_epsilon(event: base.Event, delta: float, accountant_: str,
+                        colluders: float) -> float:
+  """Epsilon against participants who subtract their shares; `inf` if unbounded.
+
+  Args:
+    event: Everything that was released, with shares of clients.
+    delta: In [0, 1].
+    accountant_: As for `accountant.epsilon`.
+    colluders: >= 1 participants who put together what they know.
+  """
+  if delta >= 1:
+    return 0.0
+  return accountant.epsilon(
+      participants.seen(event, colluders).without_sampling(), delta,
+      accountant=accountant_)
 
 
 def _warnings_of_params(

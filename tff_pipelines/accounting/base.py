@@ -39,6 +39,9 @@ ADJACENCY_IN_WORDS = {
     LOCAL: 'any two inputs of one client',
 }
 
+# Those where neighbouring inputs differ in a record, not in a client.
+OF_RECORDS = (INSTANCE, RECORD, RECORD_ZERO_OUT)
+
 Factor = pairs.Factor
 
 _KINDS: dict[str, type['Event']] = {}

@@ -83,12 +83,18 @@ class PoissonSampled(base.Event):
       of other clients is such that a release shows that a client participates.
       Amplification of the client's loss is lost there, except for a loss of nothing
       in the rounds without it. See `schemes.pivotal_probability`.
+    least_cohort: Number of clients of a round at least, >= 1: a smaller cohort is drawn
+      again before anybody is told; None if a cohort may be of one.
+    redrawn_probability: In [0, 1], the fraction of the rounds in which that may tell of
+      a client; it is taken off delta. See `schemes.Poisson`.
   """
 
   event: base.Event
   sampling_rate: float
   pivotal_probability: float = 0.0
   max_participations: int | None = None
+  least_cohort: int | None = None
+  redrawn_probability: float = 0.0
 
   source = 'arXiv 2210.00597 (tight); Zhu and Wang 2019, Theorem 5 (generic)'
 
@@ -97,7 +103,8 @@ class PoissonSampled(base.Event):
     # Ledgers of version 2 and before do not say. Where every share is counted on
     # no client is pivotal; else any client may be.
     pivotal = 0.0 if _least_honest_fraction(data) == 1 else 1.0
-    return {'pivotal_probability': pivotal, 'max_participations': None, **data}
+    return {'pivotal_probability': pivotal, 'max_participations': None,
+            'least_cohort': None, 'redrawn_probability': 0.0, **data}
 
   def __post_init__(self):
     base.check_event(event=self.event)
@@ -106,9 +113,11 @@ class PoissonSampled(base.Event):
       raise ValueError(f'event {type(self.event).__name__} cannot be amplified: it may '
                        'fail')
     validate.fraction(sampling_rate=self.sampling_rate)
-    validate.unit_interval(pivotal_probability=self.pivotal_probability)
-    if self.max_participations is not None:
-      validate.integer(max_participations=self.max_participations, low=1)
+    validate.unit_interval(pivotal_probability=self.pivotal_probability,
+                           redrawn_probability=self.redrawn_probability)
+    for name in ('max_participations', 'least_cohort'):
+      if getattr(self, name) is not None:
+        validate.integer(low=1, **{name: getattr(self, name)})
 
   @property
   def adjacency(self) -> str:
@@ -129,9 +138,12 @@ class PoissonSampled(base.Event):
     revealed = curves.mixed(np.zeros_like(curve), curve, self.sampling_rate)
     return curves.mixed(hidden, np.maximum(hidden, revealed), self.pivotal_probability)
 
+  def failure_probability(self) -> float:
+    return self.redrawn_probability
+
   def pure_epsilon(self, amplification: str) -> float:
     epsilon = self.event.pure_epsilon(amplification)
-    if amplification == 'none' or self.pivotal_probability:
+    if amplification == 'none' or self.pivotal_probability or self.redrawn_probability:
       return epsilon
     return curves.pure_poisson(epsilon, self.sampling_rate)
 
@@ -147,7 +159,10 @@ class PoissonSampled(base.Event):
     pair = pairs.together(product)
     if pair is None:
       return None
-    return ((pairs.Poisson(pair=pair, sampling_rate=self.sampling_rate), 1),)
+    sampled = ((pairs.Poisson(pair=pair, sampling_rate=self.sampling_rate), 1),)
+    if not self.redrawn_probability:
+      return sampled
+    return (*sampled, (pairs.Leak(probability=self.redrawn_probability), 1))
 
   def skellam_coordinates(self) -> int:
     return self.event.skellam_coordinates()
@@ -170,11 +185,11 @@ class PoissonSampled(base.Event):
         self, event=self.event.repeated(), max_participations=None)
 
   def to_dp_accounting(self) -> dp_event.DpEvent:
-    if self.pivotal_probability:
+    if self.pivotal_probability or self.redrawn_probability:
       raise NotImplementedError(
           'event PoissonSampled has no equivalent in dp_accounting with '
-          f'pivotal_probability={self.pivotal_probability!r}: there, suppressed '
-          'rounds reveal nothing')
+          f'pivotal_probability={self.pivotal_probability!r} and redrawn_probability='
+          f'{self.redrawn_probability!r}: there, cohorts reveal nothing')
     return dp_event.PoissonSampledDpEvent(
         self.sampling_rate, self.event.to_dp_accounting())
 

@@ -78,6 +78,7 @@ class SumMechanism(Mechanism):
     fixed_adjacency: Adjacency of sampling=fixed, 'replace-one' or 'zero-out'.
     max_participations: Limit on the rounds of a client with sampling=poisson, >= 1;
       None for none.
+    min_cohort_size: Least cohort with sampling=poisson, >= 1; None for none.
     min_honest_fraction: Fraction of the noise shares counted on, in (0, 1].
     assumed_colluders: Clients of a round that are assumed to collude, >= 0.
     dropout_rate: Upper bound on the probability that a selected client drops out, in
@@ -104,6 +105,7 @@ class SumMechanism(Mechanism):
   sampling: str = 'none'
   fixed_adjacency: str = base.REPLACE_ONE
   max_participations: int | None = None
+  min_cohort_size: int | None = None
   min_honest_fraction: float = 1.0
   assumed_colluders: int = 0
   dropout_rate: float = 0.0
@@ -135,7 +137,8 @@ class SumMechanism(Mechanism):
     return schemes.build(
         self.sampling, population=self.population, cohort_size=self.cohort_size,
         simulation_seed=simulation_seed, adjacency=self.fixed_adjacency,
-        max_participations=self.max_participations)
+        max_participations=self.max_participations,
+        min_cohort_size=self.min_cohort_size, rounds=self.rounds)
 
   def params(self) -> params_lib.DistributedSumParams:
     """The parameters of the sum, at this noise multiplier."""
@@ -352,11 +355,11 @@ OWN_SHARE = (
 
 _ALWAYS = {'delta', 'accountant', 'epsilon'}
 _ROUNDS = {'cohort_size', 'population', 'rounds', 'sampling', 'fixed_adjacency',
-           'max_participations', 'noise_multiplier', 'amplification'}
+           'max_participations', 'min_cohort_size', 'noise_multiplier', 'amplification'}
 _GRID = {'clip', 'bits', 'scale', 'beta', 'k_stddevs', 'dimension', 'rotation',
          'allow_degenerate', 'adaptive_clipping', 'clip_count_stddev'}
 _SHARES = {'min_honest_fraction', 'surviving_fraction', 'assumed_colluders',
-           'dropout_rate'}
+           'colluders', 'dropout_rate'}
 _VOTE = {'queries', 'noise_stddev', 'level', 'bound', 'noise'}
 
 _DISTRIBUTED = (

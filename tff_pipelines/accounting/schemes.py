@@ -25,6 +25,7 @@ from scipy import stats
 from aggregators import params as params_lib
 from aggregators import validate
 from tff_pipelines.accounting import base
+from tff_pipelines.accounting import cohorts
 from tff_pipelines.accounting import combinators
 
 
@@ -277,12 +278,13 @@ class SamplingScheme(abc.ABC):
     """
     return self.largest_cohort
 
-  def _random_bits(self, round_index: int) -> np.ndarray:
+  def _random_bits(self, round_index: int, draw: int = 0) -> np.ndarray:
     """64 random bits for every client, uint64 of shape [population]."""
     if self.simulation_seed is None:
       return np.frombuffer(os.urandom(8 * self.population), np.uint64)
+    again = f' {draw}' if draw else ''
     digest = hashlib.sha256(
-        f'cohort {self.simulation_seed} {round_index}'.encode()).digest()
+        f'cohort {self.simulation_seed} {round_index}{again}'.encode()).digest()
     generator = np.random.Philox(key=int.from_bytes(digest[:16], 'big'))
     return generator.random_raw(self.population).astype(np.uint64)
 
@@ -300,20 +302,29 @@ class Poisson(SamplingScheme):
   * With `max_participations` a client that was selected so often is not selected
     again: whether a client is depends on its own past and nothing else, so who knows
     the cohorts sees it in at most so many rounds (docs/participation.md).
+  * With `min_cohort_size` a smaller cohort is drawn again before anybody is told; `event`
+    pays for the rounds in which that may tell of a client (`redrawn_probability`).
 
   Attributes:
     max_participations: >= 1; None for no limit.
+    min_cohort_size: In 1..population; None if a cohort may be of one, or of none.
+    rounds: Number of rounds, >= 1; needed with both of these.
   """
 
   name = 'poisson'
   summary = 'each independently'
   same_every_round = True
 
-  def __init__(self, *, max_participations: int | None = None, **arguments):
+  def __init__(self, *, max_participations: int | None = None,
+               min_cohort_size: int | None = None, rounds: int = 1, **arguments):
     super().__init__(**arguments)
     if max_participations is not None:
       validate.integer(max_participations=max_participations, low=1)
+    if min_cohort_size is not None:
+      validate.integer(min_cohort_size=min_cohort_size, low=1, high=self.population)
     self.max_participations = max_participations
+    self.min_cohort_size = min_cohort_size
+    self.rounds = rounds
     self._counts = np.zeros([self.population], np.int32)
 
   @property
@@ -322,17 +333,31 @@ class Poisson(SamplingScheme):
     return self.cohort_size / self.population
 
   def sample(self, round_index: int) -> np.ndarray:
-    if self.cohort_size == self.population:
-      selected = np.arange(self.population)
-    else:
-      # Exact: the quotient of two floats may be rounded up.
-      rate = fractions.Fraction(self.cohort_size) / self.population
-      threshold = math.floor(rate * 2**64)
-      selected = np.flatnonzero(self._random_bits(round_index) < np.uint64(threshold))
+    least, available = self.min_cohort_size or 0, np.ones([self.population], bool)
     if self.max_participations is not None:
-      selected = selected[self._counts[selected] < self.max_participations]
+      available = self._counts < self.max_participations
+    if available.sum() < least:
+      raise ValueError(
+          f'min_cohort_size={least} can\'t be met in round {round_index}: '
+          f'max_participations={self.max_participations} leaves {available.sum()} '
+          'clients')
+    for draw in itertools.count():
+      selected = self._drawn(round_index, draw)
+      selected = selected[available[selected]]
+      if selected.size >= least:
+        break
+    if self.max_participations is not None:
       self._counts[selected] += 1
     return selected
+
+  def _drawn(self, round_index: int, draw: int) -> np.ndarray:
+    """One draw of a round, without limits."""
+    if self.cohort_size == self.population:
+      return np.arange(self.population)
+    # Exact: the quotient of two floats may be rounded up.
+    rate = fractions.Fraction(self.cohort_size) / self.population
+    threshold = math.floor(rate * 2**64)
+    return np.flatnonzero(self._random_bits(round_index, draw) < np.uint64(threshold))
 
   def state(self) -> dict[str, np.ndarray]:
     if self.max_participations is None:
@@ -346,10 +371,19 @@ class Poisson(SamplingScheme):
 
   def event(self, release: base.Event, round_index: int,
             pivotal_probability: float = 0.0) -> base.Event:
+    least, redrawn = self.min_cohort_size, 0.0
+    if self.sampling_rate == 1 and self.max_participations is None:
+      least = self.population
+    elif least is not None:
+      redrawn = cohorts.redrawn_probability(
+          self.population, self.sampling_rate, least, rounds=self.rounds,
+          max_participations=self.max_participations,
+          suppresses=pivotal_probability > 0)
     return combinators.PoissonSampled(
         event=release, sampling_rate=self.sampling_rate,
         max_participations=self.max_participations,
-        pivotal_probability=pivotal_probability)
+        pivotal_probability=pivotal_probability, least_cohort=least,
+        redrawn_probability=redrawn)
 
   def pivotal_probability(self, min_honest_fraction: float, assumed_colluders: int,
                           dropout_rate: float) -> float:
@@ -511,7 +545,8 @@ IN_WORDS = '; '.join(f'{name}: {scheme.summary}' for name, scheme in SCHEMES.ite
 
 def build(name: str, *, population: int | None, cohort_size: float | None,
           simulation_seed: int | None = None, adjacency: str = base.REPLACE_ONE,
-          max_participations: int | None = None) -> SamplingScheme:
+          max_participations: int | None = None, min_cohort_size: int | None = None,
+          rounds: int = 1) -> SamplingScheme:
   """Builds the scheme of a name.
 
   Args:
@@ -522,15 +557,20 @@ def build(name: str, *, population: int | None, cohort_size: float | None,
     adjacency: Adjacency of a cohort of fixed size.
     max_participations: Limit on the rounds of a client under Poisson sampling; None
       for none.
+    min_cohort_size: Least cohort under Poisson sampling; None for none.
+    rounds: Number of rounds, >= 1.
 
   Raises:
     ValueError: If the name is unknown, or an argument is out of range.
   """
   validate.one_of(SCHEMES, sampling=name)
-  limit = {} if max_participations is None else dict(
-      max_participations=max_participations)
-  if limit and name != Poisson.name:
-    raise ValueError('max_participations must not be given for '
-                     f'sampling={name}, found {max_participations!r}')
+  limits = {key: value for key, value in (
+      ('max_participations', max_participations), ('min_cohort_size', min_cohort_size))
+            if value is not None}
+  if name == Poisson.name:
+    limits['rounds'] = rounds
+  elif limits:
+    key, value = limits.popitem()
+    raise ValueError(f'{key} must not be given for sampling={name}, found {value!r}')
   return SCHEMES[name](population=population, cohort_size=cohort_size,
-                       simulation_seed=simulation_seed, adjacency=adjacency, **limit)
+                       simulation_seed=simulation_seed, adjacency=adjacency, **limits)

@@ -21,10 +21,12 @@ from tff_pipelines.accounting import combinators
 from tff_pipelines.accounting import decimals
 from tff_pipelines.accounting import ledger as ledger_lib
 from tff_pipelines.accounting import noise_budget
+from tff_pipelines.accounting import participants
 from tff_pipelines.experiment import files
 
 Caveat = caveats.Caveat
 
+_IDEAL = 'epsilon of ideal distributions'
 SEEDED = Caveat(
     'seeded: not private',
     'seeded run: no privacy guarantee (noise and whatever else is random follow from '
@@ -50,6 +52,8 @@ class Terms:
     observers_server: Observers against whom the number for the server holds; None if
       no such number is stated, because the server is trusted or sees what all see.
     against_server: The same in a few words.
+    observers_participant: Participants against whom a number of their own holds, as
+      they know their own shares of the noise; None if no such number is stated.
     sampling: Sampling of the participants of a round.
     trust_model: Who is trusted with what.
     source: Source of the bounds, with theorems' numbers.
@@ -64,6 +68,7 @@ class Terms:
   against: str
   observers_server: str | None = None
   against_server: str = 'the server'
+  observers_participant: str | None = None
   sampling: str = 'none'
   trust_model: str
   source: str | None
@@ -106,6 +111,9 @@ class Guarantee:
     adjacency: A key of `base.ADJACENCY_IN_WORDS`; None without a guarantee.
     outsiders: Bound against the observers; None if nothing is guaranteed.
     server: Bound against the server; None if no number holds, or none is stated.
+    participant: Bound against a participant, `inf` if a cohort may be of one; None if
+      none is stated.
+    least_cohort: Cohorts that it holds for; None if one may be of one.
     seeded: Whether the numbers would hold only without the seed.
     also: Further numbers that belong to these, by their key in the summary.
     caveats: Caveats of the numbers.
@@ -116,6 +124,8 @@ class Guarantee:
   adjacency: str | None
   outsiders: Bound | None
   server: Bound | None = None
+  participant: Bound | None = None
+  least_cohort: float | None = None
   seeded: bool = False
   also: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   caveats: tuple[Caveat, ...] = ()
@@ -143,6 +153,7 @@ class Guarantee:
     return {
         'epsilon': files.finite(stated.epsilon),
         'epsilon_server': files.finite(server.epsilon),
+        'epsilon_participant': files.finite((self.participant or nothing).epsilon),
         'epsilon_if_unseeded': (
             files.finite(outsiders.epsilon) if self.seeded else None),
         'delta': self.delta, 'consumed_delta': stated.consumed_delta,
@@ -151,6 +162,9 @@ class Guarantee:
         'privacy_unit': terms.privacy_unit,
         'observers': terms.observers if self.outsiders else None,
         'observers_server': terms.observers_server if self.outsiders else None,
+        'observers_participant': (
+            terms.observers_participant if self.participant else None),
+        'least_cohort': self.least_cohort if self.participant else None,
         'sampling': terms.sampling, 'trust_model': terms.trust_model,
         'source': terms.source, 'sampler': terms.sampler,
         'accountant': stated.accountant, 'order': files.finite(stated.order),
@@ -165,7 +179,7 @@ class Guarantee:
                      for certificate in bound.certificates)
 
   def lines(self) -> list[str]:
-    """Both epsilons with delta and observers, short, for the terminal."""
+    """All epsilons with delta and observers, short, for the terminal."""
     if self.outsiders is None:
       return ['none: nothing is guaranteed']
     number = (f'{decimals.epsilon(self.outsiders.epsilon)} at delta '
@@ -178,6 +192,12 @@ class Guarantee:
                    f'{self.terms.against_server}')
     elif SUPPRESSED in self.caveats:
       lines.append(f'none against {self.terms.against_server}: rounds suppressed')
+    if self.participant is not None:
+      lines.append(
+          'unbounded against a participant: a cohort may be of one'
+          if self.least_cohort is None else
+          f'{decimals.epsilon(self.participant.epsilon)} against a participant, in '
+          f'cohorts of at least {self.least_cohort:g}')
     return lines
 
   def details(self) -> list[str]:
@@ -197,6 +217,11 @@ class Guarantee:
     if self.server is not None and not self.seeded:
       lines.append(f'epsilon {decimals.epsilon(self.server.epsilon)} at delta {delta} '
                    f'against {terms.observers_server}')
+    if self.participant is not None:
+      cohorts = ('a cohort may be of one' if self.least_cohort is None else
+                 f'in cohorts of at least {self.least_cohort:g}')
+      lines.append(f'epsilon {decimals.epsilon(self.participant.epsilon)} at delta '
+                   f'{delta} against {terms.observers_participant}, {cohorts}')
     for key, value in self.also.items():
       if value is not None:
         shown = decimals.rounded_up(value) if isinstance(value, float) else value
@@ -239,6 +264,8 @@ class Plan(abc.ABC):
     accountant: As for `accountant.epsilon`.
     amplification: As for `accountant.epsilon`.
     population: Number of clients, to judge delta by; None if that is not public.
+    records: Number of records, to judge delta by where one is protected; None if that
+      is not known.
     total_variation: Distance in [0, 1] between a release and that of the ideal
       distributions in its event; None where no bound is proved.
     preliminary: Event of a release before the first round, in `released`; None for
@@ -251,6 +278,7 @@ class Plan(abc.ABC):
   accountant: str = 'auto'
   amplification: str = 'tight'
   population: int | None = None
+  records: int | None = None
   total_variation: float | None = None
   preliminary: base.Event | None = None
 
@@ -290,7 +318,8 @@ class Plan(abc.ABC):
     """The name of epsilon in a run's metrics; a seeded run has none."""
     return 'epsilon' if self.seed is None else 'epsilon_if_unseeded'
 
-  def bound(self, event: base.Event, releases: int, *, server: bool = False) -> Bound:
+  def bound(self, event: base.Event, releases: int, *, server: bool = False,
+            delta: float | None = None) -> Bound:
     """The epsilon of an event.
 
     Args:
@@ -298,18 +327,20 @@ class Plan(abc.ABC):
       releases: Number of its rounds; sampling error consumes delta in each.
       server: Whether the observer knows the cohorts, so that sampling clients does
         not amplify.
+      delta: None for that of the guarantee.
     """
+    delta = self.delta if delta is None else delta
     amplification, unsampled = self.amplification, event.without_sampling()
     if server:
       amplification, event = 'none', unsampled
     consumed = noise_budget.consumed_by(
-        event, self.total_variation and releases * self.total_variation, self.delta,
+        event, self.total_variation and releases * self.total_variation, delta,
         amplification)
     result = accountant.guarantee(
-        event, noise_budget.remaining(self.delta, consumed), accountant=self.accountant,
-        amplification=amplification, population=self.population)
-    ideal = () if not noise_budget.is_too_much(consumed, self.delta) else (Caveat(
-        'epsilon of ideal distributions',
+        event, noise_budget.remaining(delta, consumed), accountant=self.accountant,
+        amplification=amplification, population=self.population, records=self.records)
+    ideal = () if not noise_budget.is_too_much(consumed, delta) else (Caveat(
+        _IDEAL,
         'epsilon is that of ideal distributions: at such an epsilon the sampling '
         f'error of the noise would consume {consumed:.3g} of delta, more than half'),)
     return Bound(
@@ -317,6 +348,28 @@ class Plan(abc.ABC):
         accountant=result.accountant, caveats=(*result.warnings, *ideal),
         certificates=result.certificates,
         amplification=None if unsampled == event else result.amplification)
+
+  def at_small_delta(self, event: base.Event, releases: int, server: base.Event | None,
+                     server_releases: int) -> dict[str, float | None]:
+    """Epsilon at `accountant.SMALL_DELTA`, beside that at the run's own delta.
+
+    Args:
+      event, releases: As for `bound`, against the observers.
+      server, server_releases: The same against the server; None for no such number.
+
+    Returns:
+      By its key in the summary; none at a run's delta that is as small. None where
+      sampling error of the noise consumes too much of that delta.
+    """
+    small = accountant.SMALL_DELTA
+    if self.seed is not None or self.delta <= small:
+      return {}
+    bounds = {'epsilon_at_delta_1e-6': self.bound(event, releases, delta=small)}
+    if server is not None:
+      bounds['epsilon_server_at_delta_1e-6'] = self.bound(
+          server, server_releases, server=True, delta=small)
+    return {key: None if _IDEAL in {note.name for note in bound.caveats} else
+            bound.epsilon for key, bound in bounds.items()}
 
   def epsilon(self, rounds: int, repeats: int = 0) -> float:
     """Epsilon against the observers; 0 after no rounds.
@@ -367,15 +420,25 @@ class Plan(abc.ABC):
         notes.append(SUPPRESSED)
       else:
         server = self.bound(seen or released, rounds + repeats, server=True)
+    participant = None
+    if self.terms.observers_participant is not None and self.seed is None:
+      # Of a round that was repeated a participant saw nothing.
+      participant = self.bound(participants.seen(released), rounds, server=True)
+    small = self.at_small_delta(
+        released, rounds, None if server is None else seen or released,
+        rounds + repeats)
     notes += [*self.notes(), *outsiders.caveats]
-    if server is not None:
-      notes += [Caveat('server: ideal distributions', f'against the server: {note}')
-                for note in server.caveats if note not in notes
-                and note.name == 'epsilon of ideal distributions']
+    for who, bound in (('server', server), ('participant', participant)):
+      if bound is not None and bound.epsilon < math.inf:
+        notes += [Caveat(f'{who}: ideal distributions', f'against the {who}: {note}')
+                  for note in bound.caveats if note not in notes
+                  and note.name == _IDEAL]
     return Guarantee(
         terms=self.terms, delta=self.delta, adjacency=released.adjacency,
-        outsiders=outsiders, server=server, seeded=self.seed is not None,
-        also=self.also(released), caveats=tuple(dict.fromkeys(notes)))
+        outsiders=outsiders, server=server, participant=participant,
+        least_cohort=participants.least_cohort(released),
+        seeded=self.seed is not None, also={**small, **self.also(released)},
+        caveats=tuple(dict.fromkeys(notes)))
 
   def guarantee_of(self, ledger: ledger_lib.Ledger) -> Guarantee:
     """All numbers of the releases in a ledger, restarts included."""

@@ -82,6 +82,9 @@ SCHEMA: Mapping[str, Key] = {
     'epsilon': Key('number or null', 'Epsilon against the observers.'),
     'epsilon_server': Key('number or null', 'Epsilon against the server and all others '
                           'who know the cohorts; restarts are counted.'),
+    'epsilon_participant': Key('number or null', 'Epsilon against a participant, which '
+                               'knows its own share of the noise; null where clients add '
+                               'none, or a cohort may be of one.'),
     'epsilon_if_unseeded': Key('number or null', 'Epsilon that the run would have '
                                'without its seed.'),
     'delta': Key('number or null', 'Delta of all epsilons here.'),
@@ -96,6 +99,10 @@ SCHEMA: Mapping[str, Key] = {
     'observers': Key('text or null', 'Observers against whom epsilon holds.'),
     'observers_server': Key('text or null', 'Observers against whom epsilon_server '
                             'holds.'),
+    'observers_participant': Key('text or null', 'Participants against whom '
+                                 'epsilon_participant holds.'),
+    'least_cohort': Key('number or null', 'Number of clients of a round at least, for '
+                        'epsilon_participant; null if a cohort may be of one.'),
     'sampling': Key('text', 'Sampling of the participants.'),
     'trust_model': Key('text', 'Trust model: who is trusted with what.'),
     'source': Key('text or null', 'Source of the bounds.'),
@@ -206,7 +213,9 @@ def summary_of(family: str, guarantee: guarantee_lib.Guarantee, outcome: Outcome
       values.get('headline_of')) or next(iter(held_out.values()), {})
   values = {'value': measured.get(values.get('headline')),
             'accuracy': measured.get('accuracy'), **values}
-  values['details'] = {**guarantee.also, **values['details']}
+  values['details'] = {
+      **{key: files.finite(value) if isinstance(value, float) else value
+         for key, value in guarantee.also.items()}, **values['details']}
   summary = {name: values.pop(name, None) for name in SCHEMA}
   if values:
     raise ValueError(f'summary has no keys {sorted(values)}')
@@ -311,7 +320,8 @@ def report_lines(guarantee: guarantee_lib.Guarantee, outcome: Outcome,
       *(('', line) for line in more), ('neighbours', guarantee.neighbours),
       ('run', run), *_names(caveats), ('files', ', '.join(written)),
       ('next', outcome.next or account)]
-  return lines_of([entry for entry in entries if entry[1]], 10)
+  most = 10 + (guarantee.participant is not None)
+  return lines_of([entry for entry in entries if entry[1]], most)
 
 
 def full_report(description: Description, guarantee: guarantee_lib.Guarantee,

@@ -79,7 +79,7 @@ class FedAvgPlan(guarantee.Plan):
 
     Args:
       mechanism: With known dimension and population.
-      delta: None for 1/population.
+      delta: None for `accountant.default_delta`.
       target_epsilon: Never exceeded; None where the mechanism has a noise multiplier,
         or no noise.
       target_epsilon_server: The same, of epsilon against the server.
@@ -99,7 +99,7 @@ class FedAvgPlan(guarantee.Plan):
       raise ValueError(
           'sampling=none takes all clients every round: cohort_size must be the '
           f'population, {population}, found {mechanism.cohort_size:g}')
-    delta = 1 / population if delta is None else delta
+    delta = accountant.default_delta(population) if delta is None else delta
     if mechanism.mechanism == 'none':
       if attributes.get('preliminary') is not None:
         raise ValueError('mechanism=none takes no release with noise before the rounds')
@@ -115,9 +115,11 @@ class FedAvgPlan(guarantee.Plan):
     if recorded_noise is not None:
       plan = plan._with(noise_multiplier=recorded_noise)
     elif plan.is_calibrated:
+      plan._check_redrawn()
       plan = plan._calibrated()
     validate.positive(noise_multiplier=plan.mechanism.needed('noise_multiplier'))
     plan.scheme, plan.adaptive  # Raise if a value is out of range.
+    plan._check_redrawn()
     if plan.params is not None:
       if plan.adaptive is not None and share_tables.is_cryptographic(plan.params):
         raise ValueError(
@@ -129,6 +131,17 @@ class FedAvgPlan(guarantee.Plan):
       if not plan.allow_degenerate:
         calibration.refuse_degenerate(plan.params)
     return plan
+
+  def _check_redrawn(self) -> None:
+    """Raises ValueError if drawing cohorts again takes more than half of delta."""
+    least = self.mechanism.min_cohort_size
+    taken = least and self.mechanism.sampled(
+        combinators.NoPrivacy()).failure_probability()
+    if taken and taken > self.delta / 2:
+      raise ValueError(
+          f'min_cohort_size={least} would have cohorts drawn again so often that it '
+          f'takes {taken:.3g} of delta={self.delta:g}, more than half: lower it, or '
+          'raise cohort_size or max_participations')
 
   def _with(self, **changes: Any) -> 'FedAvgPlan':
     """The plan with these fields of its mechanism changed."""
@@ -256,12 +269,15 @@ class FedAvgPlan(guarantee.Plan):
         privacy_unit=self.privacy_unit, observers=_OBSERVERS,
         against='observers of the released models',
         observers_server=(
-            f'{"participants" if before else "the server and the participants"}, who '
-            f'know the cohorts ({mechanisms.OWN_SHARE})' if shares else
+            f'{"those" if before else "the server and those"} who know the cohorts '
+            'and no share of the noise' if shares else
             'participants, who know the cohorts (the server is trusted)'),
         against_server=(
             'the participants (the server is trusted)' if not shares else
-            'the participants' if before else 'the server and the participants'),
+            'those who know the cohorts' if before else 'the server'),
+        observers_participant=(
+            'a participant, which knows the cohorts of its rounds and its own share of '
+            'the noise') if shares else None,
         sampling=mechanism.sampling, trust_model=trust,
         source='; '.join(filter(
             None, dict.fromkeys(_sources(self.released(1))))) or None,
@@ -307,7 +323,8 @@ def _preliminary(settings: settings_lib.TrainSettings, needed: Preliminary,
       l2_sensitivity=needed.l2_sensitivity, items=needed.items,
       dimension=needed.dimension or population * needed.items,
       epsilon=settings.preliminary_epsilon,
-      delta=1 / population if settings.delta is None else settings.delta,
+      delta=(accountant.default_delta(population) if settings.delta is None else
+             settings.delta),
       replace_one_of=population if settings.sampling == 'fixed' and (
           settings.fixed_adjacency == base.REPLACE_ONE) else None)
 
@@ -342,8 +359,11 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
     first = recorded.get('preliminary') and base.from_json(recorded['preliminary'])
   else:
     first = needed and _preliminary(settings, needed, population)
+  delta = settings.delta
+  if delta is None and recorded is not None:
+    delta = recorded.get('delta')  # The default was another in earlier versions.
   return FedAvgPlan.calibrate(
-      **{**_shared(FedAvgPlan, settings), 'mechanism': mechanism},
+      **{**_shared(FedAvgPlan, settings), 'mechanism': mechanism, 'delta': delta},
       recorded_noise=recorded['noise_multiplier'] if calibrated else None,
       target_epsilon_server=settings.epsilon_server,
       preliminary=first, privacy_unit=privacy_unit)

@@ -176,7 +176,7 @@ class TrainSettings(settings.RunSettings, DataSettings):
   noise_multiplier: float | None = _noise(None, 'Noise standard deviation over the '
       'clip, instead of --epsilon.', above=0, essential=True, instead_of='epsilon')
   delta: float | None = _noise(None, 'Delta of the guarantee.', above=0, below=1,
-      essential=True, otherwise='1/number of clients')
+      essential=True, otherwise='1/N^1.1 for N clients, at most 1e-5 from 10,000 on')
   clip: float | None = _noise(None, 'L2 clip of a client\'s update.', above=0,
       unit='model units', essential=True, by_task=True,
       otherwise=_by_task('clip'))
@@ -191,6 +191,10 @@ class TrainSettings(settings.RunSettings, DataSettings):
   max_participations: int | None = _poisson(None, 'Rounds after which a client is not '
       'selected again; 0: no limit. The epsilon against the server is that of so many '
       'rounds.', low=0, otherwise='the expected number plus its square root')
+  min_cohort_size: int | None = _poisson(None, 'Number of clients of a round at least: '
+      'a smaller cohort is drawn again before anybody is told, which is in epsilon. '
+      'Bounds what a participant learns who knows its own share of the noise.', low=1,
+      unit='clients', otherwise='a cohort may be of one')
   adaptive_clipping: bool = _grid(False, 'Let the clip follow a quantile of the '
       'updates\' norms, from --clip on; epsilon includes what that costs.')
   target_quantile: float = _adaptive(0.5, 'Fraction of the clients that an adaptive '

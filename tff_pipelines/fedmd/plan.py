@@ -8,6 +8,7 @@ settings are refused at once.
 from collections.abc import Mapping
 import dataclasses
 import functools
+import math
 from typing import Any
 
 from aggregators import prediction_params
@@ -213,14 +214,14 @@ class FedMdPlan(guarantee.Plan):
   def delta(self) -> float | None:
     return self.target[1] if self.is_private else None
 
-  def bound(self, event: base.Event, releases: int, *,
-            server: bool = False) -> guarantee.Bound:
+  def bound(self, event: base.Event, releases: int, *, server: bool = False,
+            delta: float | None = None) -> guarantee.Bound:
     if self.draws_subset:
       # With the same delta 0 holds too, see `also`.
       return guarantee.Bound(
-          epsilon=self.target[0], accountant='theorem',
+          epsilon=self.target[0] if delta is None else math.inf, accountant='theorem',
           caveats=self.draw_event.caveats())
-    bound = super().bound(event, releases, server=server)
+    bound = super().bound(event, releases, server=server, delta=delta)
     if releases <= self.releases or bound.epsilon <= self.target[0]:
       return bound
     return dataclasses.replace(bound, caveats=(*bound.caveats, Caveat(

@@ -115,9 +115,9 @@ class LdpPlan(guarantee.Plan):
       return 0.0
     return min(1.0, self.dimension * alias_table.TOTAL_VARIATION)
 
-  def bound(self, event: base.Event, releases: int, *,
-            server: bool = False) -> guarantee.Bound:
-    bound = super().bound(event, releases, server=server)
+  def bound(self, event: base.Event, releases: int, *, server: bool = False,
+            delta: float | None = None) -> guarantee.Bound:
+    bound = super().bound(event, releases, server=server, delta=delta)
     # Answers are drawn on a grid, by integers: the event's caveat does not apply.
     return dataclasses.replace(bound, caveats=tuple(
         caveat for caveat in bound.caveats if caveat not in event.caveats()))
@@ -127,7 +127,9 @@ class LdpPlan(guarantee.Plan):
     answers, of_holding = self.most_answers(charged), None
     if self.holdings < self.settings.num_clients and self.seed is None:
       of_holding = self.holding_answers(charged)
-    return dataclasses.replace(self.guarantee(answers), also={
+    of_answers = self.guarantee(answers)
+    return dataclasses.replace(of_answers, also={
+        **of_answers.also,
         'answers_of_a_client': answers, 'answers_of_a_holding': of_holding,
         'epsilon_of_a_holding': of_holding and self.epsilon(of_holding)})
 
@@ -187,7 +189,9 @@ def build(settings: settings_lib.LdpSettings, *,
                    **{name: recorded[name] for name in _CALIBRATED})
   is_gaussian, delta = settings.mechanism == 'gaussian', settings.delta
   if delta is None:
-    delta = settings_lib.DEFAULT_GAUSSIAN_DELTA if is_gaussian else 0.0
+    delta = 0.0 if not is_gaussian else min(
+        settings_lib.DEFAULT_GAUSSIAN_DELTA,
+        accountant.default_delta(settings.num_clients))
   each, answers = settings.epsilon_per_query, settings.answers_per_client or 1
   total = settings.epsilon or (None if each else settings_lib.DEFAULT_EPSILON)
   plan = LdpPlan(settings=settings, answers_per_client=answers, delta=delta,

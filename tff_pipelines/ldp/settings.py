@@ -107,7 +107,8 @@ class LdpSettings(settings.RunSettings, DataSettings):
       'owner.', low=1, essential=True, aliases=('answers_per_owner',),
       otherwise='1, or what both epsilons allow')
   delta: float | None = _privacy(None, 'Delta of all answers.', above=0, below=1,
-      essential=True, otherwise=f'{DEFAULT_GAUSSIAN_DELTA:g} for gaussian, else none')
+      essential=True, otherwise=f'for gaussian {DEFAULT_GAUSSIAN_DELTA:g}, or '
+      '1/N^1.1 for N owners if that is less, else none')
 
   clients_per_query: int = _queries(1, 'Owners that answer a query together; divides '
       '--num_clients.', low=1, essential=True, aliases=('owners_per_query',))

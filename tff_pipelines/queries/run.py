@@ -17,7 +17,6 @@ from tff_pipelines.accounting import base
 from tff_pipelines.accounting import caveats
 from tff_pipelines.accounting import decimals
 from tff_pipelines.accounting import ledger as ledger_lib
-from tff_pipelines.accounting import mechanisms
 from tff_pipelines.accounting import preliminary
 from tff_pipelines.accounting import voting
 from tff_pipelines.queries import ledger as ledger_query
@@ -62,10 +61,17 @@ def answer(settings: settings_lib.AccountSettings) -> int:
     problems = ledger_lib.Ledger(settings.ledger).verify()
     rows = [ledger_query.broken(problems) if problems else ledger_query.answer(
         settings.ledger, delta=settings.delta, accountant=settings.accountant,
-        amplification=settings.amplification)]
+        amplification=settings.amplification, colluders=settings.colluders)]
     code = BROKEN if problems else 0
     if settings.format == 'text':
       print(f'ledger: {settings.ledger}, chain {"broken" if problems else "intact"}')
+  elif settings.ledgers is not None:
+    rows = [ledger_query.together(
+        settings.ledgers, delta=settings.delta, accountant=settings.accountant,
+        amplification=settings.amplification, colluders=settings.colluders)]
+    if settings.format == 'text':
+      print(f'{len(settings.ledgers)} ledgers together, chains intact: '
+            f'{", ".join(settings.ledgers)}')
   elif settings.query == settings_lib.DATA_DEPENDENT:
     rows = [answer_votes(settings)]
     if settings.format == 'text' and rows[0].epsilon_data_dependent is not None:
@@ -192,23 +198,29 @@ def in_three_sentences(row: answers.Answer) -> str:
       f'neighbouring inputs is at most e^{decimals.rounded_up(row.epsilon)} = {odds} '
       f'times that with the other, plus {decimals.rounded_up(row.delta)}.')
   second = f'Neighbouring inputs differ as follows: {neighbours}.'
+  own = ''
+  if row.epsilon_participant is not None:
+    own = (', against participants who subtract their own shares of the noise '
+           f'{decimals.rounded_up(row.epsilon_participant)}')
+  elif answers.unbounded().name in _names(row):
+    own = ', against a participant unbounded, as a cohort may be of one'
   if 'suppressed rounds' in _names(row):
     third = ('That epsilon does not hold against the server, against which none is '
-             f'guaranteed; trust: {trust}.')
+             f'guaranteed{own}; trust: {trust}.')
   elif row.sampling == 'none' or row.epsilon_server in (
       None, row.epsilon):  # The same number against any observer.
     third = f'Trust: {trust}.'
+    if own:
+      third = f'A{own.removeprefix(", a")}; trust: {trust}.'
   else:
-    shares = 'noise is that of the clients' in trust
     # A trusted server, or who adds up a release before the rounds, sees more.
-    who = 'the participants'
-    if shares and preliminary.TRUST not in trust:
-      who = f'the server and {who}'
-    shares = f' ({mechanisms.OWN_SHARE})' if shares else ''
+    who = 'those who know the cohorts'
+    if 'noise is that of the clients' in trust and preliminary.TRUST not in trust:
+      who = 'the server'
     third = (
         'That epsilon holds against observers who do not learn who or how many '
         f'participated, and against {who} it is '
-        f'{decimals.rounded_up(row.epsilon_server)}{shares}; trust: {trust}.')
+        f'{decimals.rounded_up(row.epsilon_server)}{own}; trust: {trust}.')
   return ' '.join((first, second, third))
 
 

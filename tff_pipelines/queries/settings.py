@@ -18,7 +18,8 @@ from tff_pipelines.experiment.settings import setting
 DATA_DEPENDENT = 'data_dependent'
 RELEASE = ('release_order', 'release_smoothness', 'release_noise')
 _WITH_MECHANISM = {'query', 'mechanism', 'format', 'plot', 'votes', *RELEASE}
-_WITH_LEDGER = {'ledger', 'delta', 'accountant', 'amplification', 'format'}
+_WITH_LEDGER = {'ledger', 'ledgers', 'delta', 'accountant', 'amplification', 'format',
+                'colluders'}
 
 
 @functools.lru_cache(maxsize=None)
@@ -55,19 +56,26 @@ class AccountSettings(settings.Settings):
       group='query', choices=tuple(mechanisms.MECHANISMS), essential=True)
   ledger: str | None = setting(
       None, 'Recompute epsilon from this ledger alone.', group='query', essential=True)
+  ledgers: tuple[str, ...] | None = setting(
+      None, 'Ledgers of several runs on the same clients, separated by commas: epsilon '
+      'of all of them together.', group='query')
   epsilon: float | None = _of(
       'epsilon', 'Target; for piecewise, duchi and laplace the parameter of one query.',
       group='query', above=0, essential=True)
   delta: float | None = _of(
       'delta', 'Delta of the guarantee; 0 where the mechanism needs none.',
       group='query', low=0, below=1, essential=True,
-      otherwise='that of the ledger, or 1/population')
+      otherwise='that of the ledger, or 1/N^1.1 for N clients')
   accountant: str = _of(
       'accountant', 'auto: privacy loss distributions (pld) where the worst case is '
       'known, else Renyi divergences (rdp).', group='query', choices=base.ACCOUNTANTS)
   amplification: str = _of(
       'amplification', 'Bound on sampling; generic is the published one.',
       group='query', choices=base.AMPLIFICATIONS)
+  colluders: int = _of(
+      'colluders', 'Participants who put together what they know, for epsilon against '
+      'participants, who know their own shares of the noise.', group='query', low=1,
+      unit='clients')
   allow_degenerate: bool = _of(
       'allow_degenerate', 'Accept a grid too coarse to be useful, with a warning.',
       group='query')
@@ -90,6 +98,10 @@ class AccountSettings(settings.Settings):
   max_participations: int | None = _sum(
       'max_participations', 'Rounds after which a client is not selected again, with '
       '--sampling=poisson.', low=1, otherwise='no limit')
+  min_cohort_size: int | None = _sum(
+      'min_cohort_size', 'Number of clients of a round at least, with '
+      '--sampling=poisson: smaller cohorts are drawn again before anybody is told.',
+      low=1, unit='clients', otherwise='a cohort may be of one')
   clip: float | None = _sum(
       'clip', 'L2 clip of a client\'s update.', above=0, unit='model units',
       essential=True)
@@ -169,8 +181,11 @@ class AccountSettings(settings.Settings):
 
   def check(self) -> None:
     super().check()
-    if not (self.mechanism or self.ledger or self.plot):
-      raise ValueError('mechanism must be given (or ledger, or plot)')
+    if not (self.mechanism or self.ledger or self.ledgers or self.plot):
+      raise ValueError('mechanism must be given (or ledger, ledgers, or plot)')
+    if self.ledger is not None and self.ledgers is not None:
+      raise ValueError('ledger and ledgers must not both be given, found '
+                       f'ledger={self.ledger!r}')
     if self.query == DATA_DEPENDENT and self.mechanism is not None and (
         self._family.kind is not mechanisms.VoteMechanism):
       raise ValueError('query=data_dependent needs mechanism=ae_vote or knn_vote, '
@@ -182,6 +197,10 @@ class AccountSettings(settings.Settings):
     if self.ledger is not None and not os.path.isfile(self.ledger):
       raise ValueError(f'ledger must be the ledger.jsonl of a run, found '
                        f'{self.ledger!r}, which is no file')
+    for path in self.ledgers or ():
+      if not os.path.isfile(path):
+        raise ValueError(f'ledgers must be ledger.jsonl files of runs, found {path!r}, '
+                         'which is no file')
     if self.votes is not None and not os.path.isfile(self.votes):
       raise ValueError(f'votes must be a file, found {self.votes!r}')
     if self.plot is not None:
@@ -189,7 +208,7 @@ class AccountSettings(settings.Settings):
 
   def unused(self):
     yield from super().unused()
-    if self.ledger is not None:
+    if self.ledger is not None or self.ledgers is not None:
       used, why = _WITH_LEDGER, 'ledger'
     elif self.mechanism is not None:
       used = self._family.uses | _WITH_MECHANISM

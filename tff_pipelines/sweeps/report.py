@@ -15,9 +15,11 @@ import subprocess
 import sys
 import time
 
+from tff_pipelines.accounting import answers
 from tff_pipelines.accounting import decimals
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import report as report_lib
+from tff_pipelines.queries import ledger as ledger_query
 from tff_pipelines.sweeps import settings as settings_lib
 
 _COMMAND, _LOG, RUN = 'command.json', 'log.txt', 'run'
@@ -156,10 +158,34 @@ def warnings(results: Sequence[Result]) -> list[str]:
   if runs < 2 or not any(private):
     return []
   text = (f'epsilon and delta are of each run alone: the {runs} runs together spend '
-          'more, for the clients that they share, and how much is not computed')
+          'more, for the clients that they share')
   if not all(private):
     text += '; runs without an epsilon protect no client'
   return [text]
+
+
+def total(runs: Sequence[Run]) -> tuple[answers.Answer | None, str]:
+  """What all runs of a sweep spend together, by their ledgers.
+
+  Args:
+    runs: Finished runs.
+
+  Returns:
+    The answer, None where there is none, and a sentence for the terminal.
+  """
+  try:
+    answer = ledger_query.together(
+        [run.folder / RUN / files.LEDGER for run in runs])
+  except (OSError, ValueError) as error:
+    return None, f'no epsilon of all runs together: {error}'
+  if answer.epsilon is None:
+    return None, 'no epsilon of all runs together: none is finite'
+  server = 'none' if answer.epsilon_server is None else decimals.epsilon(
+      answer.epsilon_server)
+  return answer, (
+      f'all {len(runs)} runs together: epsilon {decimals.epsilon(answer.epsilon)} at '
+      f'delta {decimals.rounded_up(answer.delta)} against observers of the models, '
+      f'{server} against the server')
 
 
 def collect(runs: Sequence[Run]) -> list[Result]:
@@ -241,16 +267,30 @@ def _draw(results: list[Result], path: pathlib.Path,
   figure.savefig(path, dpi=120)
 
 
-def write(results: list[Result], folder: pathlib.Path,
-          title: str | None) -> None:
-  """Writes the table and the figure to a folder, and prints the table."""
-  texts = warnings(results)
+def write(results: list[Result], folder: pathlib.Path, title: str | None,
+          runs: Sequence[Run] = ()) -> None:
+  """Writes the table and the figure to a folder, and prints the table.
+
+  Args:
+    results: Of all settings.
+    folder: An existing one.
+    title: Title of the figure; None for none.
+    runs: All runs, for what they spend together.
+  """
+  texts, spent, words = warnings(results), None, None
+  if texts:
+    spent, words = total(runs)
+  together = {'epsilon_of_all_runs': spent and spent.epsilon,
+              'epsilon_server_of_all_runs': spent and spent.epsilon_server,
+              'delta_of_all_runs': spent and spent.delta}
   files.write_atomically(folder / TABLE, json.dumps([
       {**dataclasses.asdict(result), 'mean': result.mean,
        'epsilon_is_of': None if result.delta is None else 'each run alone',
-       'warnings': texts} for result in results], indent=1) + '\n')
+       **together, 'warnings': texts} for result in results], indent=1) + '\n')
   _draw(results, folder / FIGURE, title)
   _print(results)
+  if words is not None:
+    print(words)
   print(f'written to {os.fspath(folder)}: {TABLE}, {FIGURE}')
 
 
@@ -267,4 +307,4 @@ def sweep(settings: settings_lib.SweepSettings) -> None:
   runs = build_runs(settings.parsed, settings.output_dir, repeats=settings.repeats,
                     seeded=settings.seeded)
   run_all(runs, settings.at_once)
-  write(collect(runs), pathlib.Path(settings.output_dir), settings.title)
+  write(collect(runs), pathlib.Path(settings.output_dir), settings.title, runs)

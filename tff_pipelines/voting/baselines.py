@@ -88,6 +88,13 @@ class VotingExperiment(run_lib.Experiment):
       return f'one record of an agent (an agent is {task.privacy_unit})'
     return task.privacy_unit
 
+  def units(self, task: VotingTask) -> int:
+    """Number of agents, or of records where one is protected."""
+    agents = task.agents.client_ids
+    if self.settings.privacy_level == 'agent':
+      return len(agents)
+    return sum(len(task.agents.examples(agent)['y']) for agent in agents)
+
   def feature_config(self, task: VotingTask) -> features_lib.FeatureConfig:
     """Parameters of the feature map; its kind suits the records if none is given."""
     settings, training = self.settings, encoder.DEFAULT_TRAINING
@@ -180,8 +187,8 @@ class VotingExperiment(run_lib.Experiment):
 class SgdPlan(noisy_sgd.NoisySgdPlan):
   """Rounds of DP-FedSGD, whose server does not know which records were sampled."""
 
-  def bound(self, event, releases, *, server=False) -> guarantee.Bound:
-    return super().bound(event, releases)
+  def bound(self, event, releases, *, server=False, delta=None) -> guarantee.Bound:
+    return super().bound(event, releases, delta=delta)
 
   def header(self, rounds, more=()) -> dict[str, Any]:
     return {**super().header(rounds, more), 'population': self.clients}
@@ -251,7 +258,8 @@ class AveragingExperiment(_BaselineExperiment):
             dimension=self.network(task).as_model().parameter_count(),
             cohort_size=cohort, population=agents, rounds=settings.rounds,
             sampling='none' if cohort == agents else 'poisson'),
-        delta=settings.privacy_delta, target_epsilon=settings.target_epsilon,
+        delta=settings.privacy_delta(self.units(task), recorded),
+        target_epsilon=settings.target_epsilon,
         recorded_noise=recorded and recorded['noise_multiplier'], seed=settings.seed,
         privacy_unit=self.privacy_unit(task))
 
@@ -287,12 +295,14 @@ class FedSgdExperiment(_BaselineExperiment):
     settings, agents = self.settings, task.agents
     self.network(task)  # Raises what does not fit.
     kept = recorded and recorded['noise_multiplier']
+    records = self.units(task)
     return SgdPlan.calibrate(
         target_epsilon=None if kept else settings.target_epsilon,
         noise_multiplier=kept or settings.noise_multiplier,
-        delta=settings.privacy_delta, sampling_rate=settings.record_rate,
+        delta=settings.privacy_delta(records, recorded),
+        sampling_rate=settings.record_rate,
         clip=settings.clip, rounds=settings.rounds, clients=len(agents.client_ids),
-        records=sum(len(agents.examples(agent)['y']) for agent in agents.client_ids),
+        records=records,
         seed=settings.seed, terms=guarantee.Terms(
             privacy_unit=self.privacy_unit(task),
             observers='everyone who does not learn which records were sampled, and '

@@ -159,7 +159,7 @@ class VoteExperiment(baselines.VotingExperiment):
     return task
 
   def build_plan(self, task, recorded) -> VotePlan:
-    settings = self.settings
+    settings, units = self.settings, self.units(task)
     return VotePlan.calibrate(
         VotingParams(
             queries=settings.queries, classes=task.num_classes,
@@ -171,8 +171,9 @@ class VoteExperiment(baselines.VotingExperiment):
         target_epsilon=None if recorded else settings.target_epsilon,
         noise_stddev=settings.noise_stddev or (recorded and recorded['noise_stddev']),
         allow_degenerate=settings.allow_degenerate, scheme=settings.algorithm,
-        level=settings.privacy_level, delta=settings.privacy_delta,
+        level=settings.privacy_level, delta=settings.privacy_delta(units, recorded),
         calibrated_by=settings.bound, seed=settings.seed,
+        records=units if settings.privacy_level == 'instance' else None,
         privacy_unit=self.privacy_unit(task))
 
   def describe(self, task, plan) -> report_lib.Description:

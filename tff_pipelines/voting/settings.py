@@ -1,6 +1,7 @@
 """Settings of a vote of agents on public queries, and of its baselines."""
 
 from collections.abc import Iterator
+from collections.abc import Mapping
 import dataclasses
 from typing import Any
 
@@ -8,6 +9,7 @@ from aggregators import voting_params
 from tasks.sources import labelled
 from tasks.voting import data as voting_data
 from tasks.voting import task as voting_tasks
+from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import voting
 from tff_pipelines.experiment import settings
 from tff_pipelines.fedavg import settings as train
@@ -103,7 +105,8 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
   noise_multiplier: float | None = train.like(
       'noise_multiplier', essential=False, when=_CLIPPED)
   delta: float | None = train.like('delta', when=_GUARANTEED, otherwise=', '.join(
-      f'{value:g} per {level}' for level, value in DEFAULT_DELTA.items()))
+      f'{value:g} per {level}' for level, value in DEFAULT_DELTA.items())
+      + ', and less where these are too many')
   level: str | None = _privacy(None, 'What is protected: an agent with all its '
       'records, or one record.', choices=voting.LEVELS, essential=True,
       when=_GUARANTEED, otherwise='agent for ae and dp_fedavg, else instance')
@@ -232,10 +235,19 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
     return self.level or (
         'instance' if self.algorithm in ('knn', 'dp_fedsgd') else 'agent')
 
-  @property
-  def privacy_delta(self) -> float:
-    """Delta: given, or the one that suits the level."""
-    return DEFAULT_DELTA[self.privacy_level] if self.delta is None else self.delta
+  def privacy_delta(self, units: int, recorded: Mapping[str, Any] | None) -> float:
+    """Delta: given, or recorded, or the one that suits the level.
+
+    Args:
+      units: Number of agents, or of records at level 'instance'.
+      recorded: `configuration` of the plan of an earlier start; None for a new run.
+    """
+    if self.delta is not None:
+      return self.delta
+    usual = DEFAULT_DELTA[self.privacy_level]
+    if recorded is not None:
+      return recorded.get('delta') or usual
+    return min(usual, accountant.default_delta(units))
 
   @property
   def target_epsilon(self) -> float | None:

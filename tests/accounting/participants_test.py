@@ -1,0 +1,201 @@
+"""Participants who know their own shares: less noise, and no amplification."""
+
+import fractions
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import optimize
+from scipy import stats
+
+from tff_pipelines.accounting import accountant
+from tff_pipelines.accounting import cohorts
+from tff_pipelines.accounting import events
+from tff_pipelines.accounting import mechanisms
+from tff_pipelines.accounting import participants
+from tff_pipelines.accounting import schemes
+
+DELTA, ROUNDS = 1e-5, 20
+# In units of the grid: large enough for Skellam noise to be as good as Gaussian noise.
+SENSITIVITY = 10_000.0
+
+
+def _sum(**changes):
+  """One round at a noise multiplier of 1."""
+  return events.DistributedSkellam(**{**dict(
+      l1_sensitivity=SENSITIVITY, l2_sensitivity=SENSITIVITY,
+      noise_variance=SENSITIVITY**2, min_honest_fraction=1.0, dimension=1), **changes})
+
+
+def _gaussian(mu: float) -> float:
+  """Epsilon of N(0, 1) against N(mu, 1) at DELTA, by its exact formula."""
+  def excess(epsilon):
+    return stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(
+        epsilon + stats.norm.logcdf(-mu / 2 - epsilon / mu)) - DELTA
+  return optimize.brentq(excess, 0, 500)
+
+
+def _epsilon(event):
+  return accountant.epsilon(event, DELTA)
+
+
+@pytest.mark.parametrize('cohort, reference', [
+    (100, 28.57), (10, 30.51), (5, 33.10), (2, 46.21)])
+def test_a_participant_of_all_rounds(cohort, reference):
+  exact = _gaussian(math.sqrt(ROUNDS / (1 - 1 / cohort)))
+  assert exact == pytest.approx(reference, abs=0.006)
+  for round_ in (
+      _sum(cohort_size=cohort),
+      events.FixedSizeSampled(event=_sum(), cohort_size=cohort, population=10_000,
+                              neighbours='zero-out'),
+      events.PoissonSampled(event=_sum(), sampling_rate=0.5, least_cohort=cohort)):
+    known = participants.seen(events.SelfComposed(event=round_, count=ROUNDS))
+    assert participants.least_cohort(round_) == cohort
+    assert exact <= _epsilon(known.without_sampling()) <= 1.002 * exact
+
+
+def test_the_server_and_a_participant_of_some_rounds():
+  assert _gaussian(math.sqrt(ROUNDS)) == pytest.approx(28.37, abs=0.006)
+  some = events.Composed(events=(
+      events.SelfComposed(event=participants.seen(_sum(cohort_size=5)), count=4),
+      events.SelfComposed(event=_sum(), count=16)))
+  exact = _gaussian(math.sqrt(4 / 0.8 + 16))
+  assert exact == pytest.approx(29.34, abs=0.006)
+  assert exact <= _epsilon(some) <= 1.002 * exact
+
+
+def test_colluders_and_shares_that_nobody_counts_on():
+  known = participants.seen(_sum(cohort_size=10, min_honest_fraction=0.5), 3)
+  # Twice the noise is there, of which three tenths are theirs.
+  assert known.noise_variance == pytest.approx(2 * 0.7 * SENSITIVITY**2, rel=1e-11)
+  assert known.noise_variance <= 2 * 0.7 * SENSITIVITY**2
+  for alone in (participants.seen(_sum(cohort_size=3), 3), participants.seen(_sum()),
+                participants.seen(events.PoissonSampled(
+                    event=_sum(cohort_size=100), sampling_rate=0.1)),
+                participants.seen(_sum(cohort_size=1))):
+    assert _epsilon(alone.without_sampling()) == math.inf
+
+
+def test_a_count_of_the_same_round_loses_its_share_too():
+  both = events.Together(events=(
+      _sum(cohort_size=5), events.SkellamCount(noise_variance=100.0)))
+  sums, count = participants.seen(both).events
+  assert sums.noise_variance == pytest.approx(0.8 * SENSITIVITY**2, rel=1e-11)
+  assert count.noise_variance == pytest.approx(80, rel=1e-11)
+
+
+def test_a_limit_on_participations_limits_what_a_participant_sees():
+  sampled = events.PoissonSampled(
+      event=_sum(), sampling_rate=0.1, least_cohort=5, max_participations=4)
+  known = participants.seen(events.SelfComposed(event=sampled, count=ROUNDS))
+  exact = _gaussian(math.sqrt(4 / 0.8))
+  assert exact <= _epsilon(known.without_sampling()) <= 1.002 * exact
+
+
+@pytest.mark.parametrize('event', [
+    events.CentralGaussian(noise_multiplier=1.0),
+    events.PoissonSampled(event=events.CentralSkellam(
+        l1_sensitivity=1.0, l2_sensitivity=1.0, noise_variance=4.0),
+                          sampling_rate=0.1)])
+def test_noise_of_a_server_has_no_shares(event):
+  assert not participants.has_shares(event) and participants.seen(event) == event
+
+
+def test_colluders_are_at_least_one():
+  with pytest.raises(ValueError, match='colluders must be at least 1, found 0'):
+    participants.seen(_sum(cohort_size=5), 0)
+
+
+# Drawing again, by enumeration.
+
+
+def _kept(clients: int, rate: fractions.Fraction, least: int):
+  """Probability of each kept cohort, as a tuple of flags."""
+  chances = {}
+  for cohort in itertools.product((0, 1), repeat=clients):
+    if sum(cohort) >= least:
+      chances[cohort] = math.prod(rate if flag else 1 - rate for flag in cohort)
+  total = sum(chances.values())
+  return {cohort: chance / total for cohort, chance in chances.items()}
+
+
+@pytest.mark.parametrize('clients, rate, least', [
+    (2, '1/2', 1), (5, '1/3', 2), (6, '1/10', 1), (6, '2/3', 5), (4, '1/5', 4)])
+def test_rounds_in_which_a_client_is_selected_for_certain(clients, rate, least):
+  rate = fractions.Fraction(rate)
+  chances = _kept(clients, rate, least)
+  forced = 0
+  for others in itertools.product((0, 1), repeat=clients - 1):
+    out, with_ = (chances.get((flag, *others), 0) for flag in (0, 1))
+    if out:  # Otherwise as in Poisson sampling.
+      assert with_ / (out + with_) == rate
+    forced += with_ if not out else 0
+  found = cohorts.redrawn_probability(
+      clients, float(rate), least, rounds=1, max_participations=None, suppresses=False)
+  assert float(forced) <= found <= float(forced) * (1 + 1e-8)
+
+
+def test_with_a_limit_every_round_that_may_be_drawn_again_counts():
+  # Three clients, two rounds, one participation each, cohorts of one at least.
+  rate, clients = fractions.Fraction(1, 2), 3
+  found = cohorts.redrawn_probability(
+      clients, 0.5, 1, rounds=2, max_participations=1, suppresses=False)
+  # Rounds in which the two others are not enough, if nothing is drawn again.
+  expected = 0
+  for first, second in itertools.product(
+      itertools.product((0, 1), repeat=2), repeat=2):
+    chance = fractions.Fraction(1, 16)
+    available = [b and not a for a, b in zip(first, second)]
+    expected += chance * (not any(first) or not any(available))
+  assert float(expected) <= 2 * found
+  assert found == pytest.approx((1 - 0.5 * 0.5)**2, rel=1e-8)
+
+
+def test_a_cohort_is_drawn_again_until_it_has_enough():
+  for seed in (None, 3):
+    scheme = schemes.Poisson(population=20, cohort_size=2, min_cohort_size=3,
+                             simulation_seed=seed)
+    sizes = [scheme.sample(index).size for index in range(200)]
+    assert min(sizes) == 3 and max(sizes) > 3
+  assert np.array_equal(scheme.sample(7), scheme.sample(7))  # Of the seed.
+  # The sizes that are kept are distributed as those of one draw that are enough.
+  law = stats.binom.pmf(np.arange(3, 7), 20, 0.1) / stats.binom.sf(2, 20, 0.1)
+  counts = np.bincount(sizes + [schemes.Poisson(
+      population=20, cohort_size=2, min_cohort_size=3).sample(1).size
+                                for _ in range(2000)], minlength=7)[3:7]
+  assert np.abs(counts / 2200 - law).max() < 0.05
+
+
+def test_a_limit_that_leaves_too_few_clients_is_named():
+  scheme = schemes.Poisson(population=4, cohort_size=2, min_cohort_size=3,
+                           max_participations=1, rounds=5)
+  with pytest.raises(ValueError, match='min_cohort_size=3 can\'t be met in round'):
+    for index in range(5):
+      scheme.sample(index)
+
+
+@pytest.mark.parametrize('least', [0, 21, 1.5])
+def test_impossible_least_cohorts_are_refused(least):
+  with pytest.raises(ValueError, match='min_cohort_size must be'):
+    schemes.Poisson(population=20, cohort_size=2, min_cohort_size=least)
+  with pytest.raises(ValueError, match='min_cohort_size must not be given for'):
+    schemes.build('fixed', population=20, cohort_size=2, min_cohort_size=2)
+
+
+@pytest.mark.parametrize('kind', ['pld', 'rdp'])
+def test_what_is_drawn_again_is_taken_off_delta_of_the_amplified_number_alone(kind):
+  def run(**sampling):
+    return mechanisms.build(
+        'gaussian', noise_multiplier=1.0, rounds=30, population=1000, cohort_size=20,
+        sampling='poisson', **sampling).event()
+
+  free, least = run(), run(min_cohort_size=5)
+  taken = 30 * least.event.redrawn_probability
+  assert 1e-6 < taken < 1e-4
+  epsilon = accountant.epsilon(least, 1e-4, accountant=kind)
+  assert epsilon >= accountant.epsilon(free, 1e-4, accountant=kind)
+  assert epsilon == pytest.approx(
+      accountant.epsilon(free, 1e-4 - taken, accountant=kind), rel=2e-3)
+  assert least.without_sampling() == free.without_sampling()
+  assert accountant.epsilon(least, taken / 2, accountant='rdp') == math.inf
