@@ -26,6 +26,7 @@ from benchmarks import documents
 from benchmarks import fedmd_cases
 from benchmarks.documents import Results
 from benchmarks.fedmd_cases import Case
+from tff_pipelines.experiment import files
 
 _PAPER_ROUNDS, _PAPER_PUBLIC = 20, 5000
 _CLASSES = 6
@@ -70,7 +71,8 @@ class Runner:
       self._task = (key, fedmd_run.load_task(settings))
     task = self._task[1]
     key = (settings.task, settings.architectures, settings.initial_weights_seed)
-    if key not in self._pretrained and not (folder / 'checkpoints').exists():
+    if key not in self._pretrained and not (
+        files.private_path(folder, 'checkpoints').exists()):
       self._pretrained[key] = fedmd_run.pretrain(task, settings)
     summary = fedmd_run.distill(
         settings, task=task, pretrained=self._pretrained.get(key))

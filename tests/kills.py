@@ -50,21 +50,21 @@ def _lines(name: str, count: int) -> Condition:
 def committed(rounds: int) -> Condition:
   def condition(folder):
     numbers = [path.name.removeprefix('round_')
-               for path in (folder / 'checkpoints').glob('round_*')]
+               for path in (folder / 'private/checkpoints').glob('round_*')]
     return any(number.isdecimal() and int(number) >= rounds for number in numbers)
   return condition
 
 
 def _saving_first_round(folder: pathlib.Path) -> bool:
   """Whether the first round is being saved, under whatever name."""
-  checkpoints = folder / 'checkpoints'
+  checkpoints = folder / 'private/checkpoints'
   return checkpoints.exists() and any(
       not path.name.startswith('round_0') for path in checkpoints.iterdir())
 
 
 def _checkpoint(folder: pathlib.Path, rounds: int) -> Mapping[str, bytes]:
   """The leaves of the last checkpoint's state, as bytes, by their names."""
-  path = folder / 'checkpoints' / f'round_{rounds}' / 'variables' / 'variables'
+  path = folder / 'private/checkpoints' / f'round_{rounds}' / 'variables' / 'variables'
   reader = tf.train.load_checkpoint(str(path))
   return {name: reader.get_tensor(name).tobytes()
           for name in reader.get_variable_to_shape_map()
@@ -150,7 +150,7 @@ FAMILIES = {
             _exists('configuration.json'), _exists(features.MAP),
             _exists(vote_run.QUERIES),  # While agents vote.
             # The checkpoint is there; ledger and metrics may not be.
-            _exists('checkpoints/round_1'),
+            _exists('private/checkpoints/round_1'),
             _lines(student.CURVE, 2), _lines(student.CURVE, 10)),
         quick=(2, 4), left=_vote_left),
     'fedmd': Family(

@@ -27,8 +27,9 @@ class _Killed(BaseException):
   """Ends a run at a commit, as a kill would."""
 
 
-# Fields of a summary that differ between a run and one that was resumed.
-_OF_STARTS = {'starts', 'epsilon_server', 'consumed_delta_server'}
+# Fields of a summary that differ between a run and one that was resumed; the hash of
+# the configuration, in which the data's fingerprint is by a key of each run.
+_OF_STARTS = {'starts', 'epsilon_server', 'consumed_delta_server', 'configuration'}
 
 
 class ExperimentContract:
@@ -194,6 +195,22 @@ class ExperimentContract:
       with pytest.raises(ValueError, match=f'^{name} is not used with'):
         self.experiment(tmp_path / 'run', **{name: value}, **others)
     assert not (tmp_path / 'run').exists()
+
+  def test_what_is_private_is_the_operators_alone(self, private):
+    folder = private[0] / files.PRIVATE
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert (folder / files.KEY).stat().st_mode & 0o777 == 0o600
+    recorded = files.read_configuration(private[0])['identity']
+    experiment = self.experiment(private[0], seed=None, resume=True)
+    task = experiment.build_task()
+    plain = experiment.identity(task)
+    if 'data_fingerprint' in plain:
+      assert plain['data_fingerprint'] != recorded['data_fingerprint']
+      assert experiment.keyed_identity(task) == recorded
+      # As a run of an earlier version has it.
+      (folder / files.KEY).rename(folder / 'elsewhere')
+      assert experiment.keyed_identity(task) == plain
+      (folder / 'elsewhere').rename(folder / files.KEY)
 
   def test_run_of_another_configuration_is_not_resumed(self, seeded, tmp_path):
     folder = tmp_path / 'run'

@@ -235,8 +235,17 @@ def test_resuming_twice_changes_no_metrics(two_rounds):
   assert (two_rounds / files.METRICS).read_bytes() == before
 
 
+def test_a_run_of_an_earlier_version_goes_on_in_its_folder(two_rounds):
+  (two_rounds / 'private/checkpoints').rename(two_rounds / 'checkpoints')
+  records = _open(two_rounds, resume=True)
+  assert records.restore(_state(0), {})[1] == 2
+  _commit(records, 3)
+  assert (two_rounds / 'checkpoints/round_3').exists()
+  assert not (two_rounds / 'private/checkpoints').exists()
+
+
 def test_leftovers_of_a_killed_save_are_no_checkpoint(two_rounds):
-  checkpoints = two_rounds / 'checkpoints'
+  checkpoints = two_rounds / 'private/checkpoints'
   shutil.copytree(checkpoints / 'round_2', checkpoints / 'round_3_temp1234')
   (checkpoints / 'round_1').mkdir()  # One that was about to be removed.
   records = _open(two_rounds, resume=True)
@@ -254,8 +263,18 @@ def test_run_killed_before_its_configuration_can_be_resumed(folder):
   assert not list(folder.glob('.*'))
 
 
+def test_run_killed_between_its_key_and_its_configuration_can_be_started(folder):
+  folder.mkdir()
+  (folder / files.PRIVATE).mkdir()
+  (folder / files.PRIVATE / f'.{files.KEY}.abc').write_bytes(b'abc')
+  files.check_folder(folder, resume=False)
+  (folder / files.PRIVATE / 'other').write_text('x')
+  with pytest.raises(ValueError, match='holds no run'):
+    files.check_folder(folder, resume=False)
+
+
 def test_run_killed_between_ledger_and_checkpoint_can_be_resumed(two_rounds):
-  shutil.rmtree(two_rounds / 'checkpoints')
+  shutil.rmtree(two_rounds / 'private/checkpoints')
   path = two_rounds / files.LEDGER
   path.write_text(path.read_text().split('\n')[0] + '\n')
   assert _open(two_rounds, resume=True).restore(_state(1), HEADER)[1] == 0
@@ -310,7 +329,7 @@ def test_damaged_configuration_is_refused(two_rounds):
 
 
 def test_ledger_without_checkpoint_is_refused(two_rounds):
-  shutil.rmtree(two_rounds / 'checkpoints')
+  shutil.rmtree(two_rounds / 'private/checkpoints')
   records = _open(two_rounds, resume=True)
   with pytest.raises(ValueError, match='no checkpoint'):
     records.restore(_state(0), HEADER)

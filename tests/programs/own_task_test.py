@@ -37,7 +37,7 @@ def _train(folder, *arguments):
 
 def _weights(folder):
   import tensorflow as tf  # pylint: disable=g-import-not-at-top
-  path = folder / 'run/checkpoints/round_2/variables/variables'
+  path = folder / 'run/private/checkpoints/round_2/variables/variables'
   reader = tf.train.load_checkpoint(str(path))
   return [reader.get_tensor(name) for name in sorted(reader.get_variable_to_shape_map())
           if 'leaves' in name and '_value' in name]

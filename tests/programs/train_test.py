@@ -73,7 +73,7 @@ def _rows(folder):
 
 def checkpoint(folder, rounds=ROUNDS):
   """Name -> array, of all that a checkpoint holds."""
-  path = folder / 'checkpoints' / f'round_{rounds}' / 'variables' / 'variables'
+  path = folder / 'private/checkpoints' / f'round_{rounds}' / 'variables' / 'variables'
   reader = tf.train.load_checkpoint(str(path))
   return {name: reader.get_tensor(name)
           for name in reader.get_variable_to_shape_map() if '_value' in name}
@@ -92,10 +92,10 @@ FINISHED = ['none', *PRIVATE, 'seeded']
 def test_run_leaves_all_its_files(runs, name):
   folder = _folder(runs, name)
   assert sorted(path.name for path in folder.iterdir()) == [
-      'checkpoints', 'clients.png', 'configuration.json', 'ledger.jsonl', 'metrics.csv',
-      'model.json', 'model.npz', 'paths.json', 'progress.png', 'report.html',
+      'clients.png', 'configuration.json', 'ledger.jsonl', 'metrics.csv',
+      'model.json', 'model.npz', 'paths.json', 'private', 'progress.png', 'report.html',
       'report.txt', 'starts.log', 'summary.json', 'tensorboard']
-  assert sorted(path.name for path in (folder / 'checkpoints').iterdir()) == [
+  assert sorted(path.name for path in (folder / 'private/checkpoints').iterdir()) == [
       'round_0', 'round_2']
   for file in ('progress.png', 'clients.png'):
     figure = matplotlib.image.imread(folder / file)
@@ -306,7 +306,7 @@ def test_run_that_explodes_stays_finite_or_says_so(runs, name):
     assert '--client_learning_rate' in last
   else:
     _summary(folder)  # Is JSON without NaN.
-  saved = sorted((folder / 'checkpoints').iterdir())
+  saved = sorted((folder / 'private/checkpoints').iterdir())
   assert saved
   for path in saved:
     for value in checkpoint(folder, int(path.name.split('_')[1])).values():

@@ -70,7 +70,7 @@ def _report(folder):
 
 def _leaves(folder):
   """The leaves of the state in the checkpoint of the vote."""
-  path = folder / 'checkpoints' / 'round_1' / 'variables' / 'variables'
+  path = folder / 'private/checkpoints' / 'round_1' / 'variables' / 'variables'
   reader = tf.train.load_checkpoint(str(path))
   return [np.asarray(reader.get_tensor(name))
           for name in reader.get_variable_to_shape_map()
@@ -94,8 +94,8 @@ def _rows(path):
 @pytest.mark.parametrize('name', [*VOTES, *BASELINES])
 def test_run_leaves_all_its_files(runs, name):
   folder = _folder(runs, name)
-  expected = {'checkpoints', 'configuration.json', 'features.npz', 'ledger.jsonl',
-              'metrics.csv', 'model.json', 'model.npz', 'paths.json', 'progress.png',
+  expected = {'configuration.json', 'features.npz', 'ledger.jsonl', 'metrics.csv',
+              'model.json', 'model.npz', 'paths.json', 'private', 'progress.png',
               'report.html', 'report.txt', 'starts.log',
               'summary.json', 'tensorboard'}
   if name in VOTES:

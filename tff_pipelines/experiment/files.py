@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 import csv
 import datetime
 import hashlib
+import hmac
 import io
 import json
 import os
 import pathlib
+import secrets
 import tempfile
 from typing import Any, BinaryIO
 
@@ -25,16 +27,22 @@ PAGE = 'report.html'
 FIGURE = 'progress.png'
 # Paths of the data of the latest start, which no configuration has: they may change.
 PATHS = 'paths.json'
+# Folder of what stays with the operator: whatever depends on one client beyond what
+# was released.
+PRIVATE = 'private'
+# File in it with the key of the fingerprint of the data.
+KEY = 'fingerprint.key'
 
 
-def _write(path: pathlib.Path, write: Callable[[BinaryIO], Any]) -> None:
+def _write(path: pathlib.Path, write: Callable[[BinaryIO], Any],
+           mode: int = 0o644) -> None:
   handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f'.{path.name}.')
   try:
     with os.fdopen(handle, 'wb') as file:
       write(file)
       file.flush()
       os.fsync(file.fileno())
-    os.chmod(partial, 0o644)
+    os.chmod(partial, mode)
     os.replace(partial, path)
   except BaseException:
     os.unlink(partial)
@@ -54,6 +62,36 @@ def write_bytes(path: pathlib.Path, content: bytes) -> None:
 def write_json(path: pathlib.Path, value: Any) -> None:
   """Writes a JSON file so that it is seen complete or not at all."""
   write_atomically(path, json.dumps(value, indent=2, allow_nan=False) + '\n')
+
+
+def private_path(folder: pathlib.Path, name: str) -> pathlib.Path:
+  """Where a run keeps something private; an earlier version kept it in the folder."""
+  earlier = folder / name
+  return earlier if earlier.exists() else folder / PRIVATE / name
+
+
+def read_key(folder: pathlib.Path) -> bytes | None:
+  """The key of a run's fingerprints; None if there is none, as in earlier versions."""
+  path = folder / PRIVATE / KEY
+  return path.read_bytes() if path.exists() else None
+
+
+def new_key(folder: pathlib.Path) -> bytes:
+  """Draws the key of a new run, for its operator alone; the folder must exist."""
+  key = secrets.token_bytes(32)
+  _write(folder / PRIVATE / KEY, lambda file: file.write(key), mode=0o600)
+  return key
+
+
+def keyed(digest: str, key: bytes | None) -> str:
+  """A digest by a secret key, HMAC-SHA256 in hexadecimal; itself without a key.
+
+  Whoever knows all clients but one could find out from a plain digest whether that one
+  is among them.
+  """
+  if key is None:
+    return digest
+  return hmac.new(key, digest.encode(), hashlib.sha256).hexdigest()
 
 
 def write_table(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -125,15 +163,19 @@ def check_folder(folder: str | os.PathLike[str], *, resume: bool) -> None:
 
 
 def _is_partial(path: pathlib.Path) -> bool:
-  """Whether a run that was killed in its first moments left a file behind."""
+  """Whether a run that was killed in its first moments left this behind."""
+  if path.name == PRIVATE and path.is_dir():
+    return all(KEY in entry.name for entry in path.iterdir())
   return path.name.startswith(f'.{CONFIGURATION}.')
 
 
 def create_folder(folder: pathlib.Path) -> None:
-  """Creates the folder of a new run; removes what a killed start left in it."""
+  """Creates the folder of a run; removes what a killed start left in it."""
   folder.mkdir(parents=True, exist_ok=True)
   for entry in filter(_is_partial, folder.iterdir()):
-    entry.unlink(missing_ok=True)
+    if entry.name != PRIVATE:
+      entry.unlink(missing_ok=True)
+  (folder / PRIVATE).mkdir(mode=0o700, exist_ok=True)
 
 
 def read_configuration(folder: pathlib.Path) -> dict[str, Any] | None:

@@ -105,11 +105,13 @@ class RunRecords:
       file.seek(0)
       self.starts = len(file.readlines())
     self.ledger = ledger_lib.Ledger(self.folder / files.LEDGER)
+    # They have what a sampling scheme knows of each client.
+    checkpoints = files.private_path(self.folder, _CHECKPOINTS)
     self._states = tff.program.FileProgramStateManager(
-        self.folder / _CHECKPOINTS, prefix='round_', keep_total=2)
+        checkpoints, prefix='round_', keep_total=2)
     self._events = self._table = None
     # A crash left these rounds half committed: they were never released.
-    for path in (self.folder / _CHECKPOINTS).glob('*_temp*'):
+    for path in checkpoints.glob('*_temp*'):
       shutil.rmtree(path, ignore_errors=True)
 
   def has_checkpoint(self) -> bool:

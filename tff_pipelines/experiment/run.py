@@ -29,6 +29,7 @@ from tff_pipelines.page.run import Verdict
 from tff_pipelines.simulation import contexts
 
 _VERSION = 2
+_FINGERPRINT = 'data_fingerprint'
 # Settings that may change with the number of rounds: it and the target that it costs.
 _RESTATED = frozenset({'rounds', 'epsilon'})
 
@@ -79,8 +80,18 @@ class Experiment(abc.ABC):
     """Data and models. Raises ValueError for bad data."""
 
   def identity(self, task: Any) -> dict[str, Any]:
-    """Identity of the data, as JSON; a run is only resumed on the same."""
+    """Identity of the data, as JSON; a run is only resumed on the same.
+
+    `data_fingerprint`, a digest of the data of all clients, is recorded by a secret key
+    of the run. What has another name is recorded as it is.
+    """
     return {}
+
+  def keyed_identity(self, task: Any) -> dict[str, Any]:
+    """`identity` as it is recorded: what follows from all clients' data, keyed."""
+    key = files.read_key(self.folder)
+    return {name: files.keyed(value, key) if name == _FINGERPRINT else value
+            for name, value in self.identity(task).items()}
 
   @abc.abstractmethod
   def build_plan(self, task: Any,
@@ -177,12 +188,17 @@ class Experiment(abc.ABC):
     self.settings.check_paths()
     recorded = self._recorded()
     task = self.build_task()
-    identity = self.identity(task)
+    identity = self.keyed_identity(task)
     if recorded is not None:
       self._check_same(name for name, value in identity.items()
                        if recorded['identity'].get(name, value) != value)
     plan = self.build_plan(task, None if recorded is None else recorded['plan'])
     description = self.describe(task, plan)
+    if recorded is None:
+      files.check_folder(self.folder, resume=self.settings.resume)
+      files.create_folder(self.folder)
+      files.new_key(self.folder)
+      identity = self.keyed_identity(task)
     configuration = {
         'version': _VERSION, 'family': self.family,
         'settings': self.settings.configuration(), 'identity': identity,

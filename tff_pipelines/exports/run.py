@@ -53,7 +53,7 @@ class FinishedRun:
       raise ValueError(
           'party must be given, such as party_0: each has a model of its own')
     return self._read(self.folder if self.party is None else
-                      self.folder / _PARTIES / self.party)
+                      files.private_path(self.folder, _PARTIES) / self.party)
 
   def _read(self, folder: pathlib.Path) -> models.Trained:
     trained = models.read(folder)
@@ -87,11 +87,11 @@ class FinishedRun:
     task = experiment.build_task()
     recorded = files.read_configuration(self.folder)['identity']
     if any(recorded.get(name, value) != value
-           for name, value in experiment.identity(task).items()):
+           for name, value in experiment.keyed_identity(task).items()):
       raise ValueError(f'the data are not those of the run in {self.folder}: '
                        'give --data_path to evaluate on other data')
     if self.party is None and experiment.family == _OF_PARTIES:
-      folders = sorted((self.folder / _PARTIES).iterdir(),
+      folders = sorted(files.private_path(self.folder, _PARTIES).iterdir(),
                        key=lambda folder: int(folder.name.rpartition('_')[2]))
       every = [experiment.evaluate(task, self._read(folder)) for folder in folders]
       return {name: {metric: sum(one[name][metric] for one in every) / len(every)
@@ -126,7 +126,7 @@ def opened(folder: str, party: str | None = None) -> FinishedRun:
   experiment = module.experiment(settings_lib.of_configuration(
       cls, configuration['settings'], output_dir=folder, resume=True, **paths))
   if party is not None:
-    known = [path.name for path in (path / _PARTIES).glob('party_*')]
+    known = [one.name for one in files.private_path(path, _PARTIES).glob('party_*')]
     if party not in known:
       raise ValueError(f'party must be one of {", ".join(sorted(known)) or "none"}, '
                        f'found {party!r}')
