@@ -162,10 +162,12 @@ def _ldp() -> Iterator[Case]:
   for kind in ('softmax', 'argmax', 'logits'):
     yield Case(
         key=f'cifar-ldp-{kind}', table='ldp', name=f'FedMD-LDP, {kind}',
-        task='cifar', changes=dict(mode='ldp', subset_size=60, knowledge=kind))
+        task='cifar', changes=dict(
+            mode='ldp', subset_size=60, knowledge=kind, diagnostics=True))
   yield Case(
       key='cifar-ldp-digest', table='ldp', name=f'FedMD-LDP, softmax{alone}',
-      task='cifar', changes=dict(mode='ldp', subset_size=60, revisit_epochs=0))
+      task='cifar', changes=dict(
+          mode='ldp', subset_size=60, revisit_epochs=0, diagnostics=True))
   yield Case(
       key='cifar-nfdp-digest', table='ldp', name=f'FedMD-NFDP, softmax{alone}',
       task='cifar', changes=dict(subset_size=60, revisit_epochs=0))

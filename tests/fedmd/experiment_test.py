@@ -67,8 +67,23 @@ class TestNoisyExperiment(TestExperiment):
   def experiment(self, folder, **changes):
     task, pretrained = self.start
     return run.FedMdExperiment(FedMdSettings(**{
-        **_TINY, 'mode': 'ldp', 'epsilon': 3.0, 'delta': 1e-3,
+        **_TINY, 'mode': 'ldp', 'epsilon': 3.0, 'delta': 1e-3, 'diagnostics': True,
         'output_dir': str(folder), **changes}), task=task, pretrained=pretrained)
+
+  def test_models_that_stay_with_parties_are_not_measured(self, private, tmp_path):
+    folder, summary = private
+    assert 'diagnostics outside the guarantee' in summary['caveats']
+    assert summary['accuracy'] is not None
+    quiet = tmp_path / 'run'
+    experiment = self.experiment(quiet, seed=None, diagnostics=False)
+    summary = experiment.run()
+    assert summary['held_out'] == {} and summary['accuracy'] is None
+    assert 'diagnostics outside the guarantee' not in summary['caveats']
+    for path in quiet.rglob('*'):
+      if path.is_file() and files.PRIVATE not in path.parts and path.suffix != '.html':
+        assert b'/accuracy' not in path.read_bytes(), path
+    assert {path.name for path in folder.iterdir()} - {
+        path.name for path in quiet.iterdir()} == {files.FIGURE}
 
   ledger_gives_the_same = True
   test_ledger_alone_gives_the_epsilon_of_the_summary = (
@@ -112,7 +127,7 @@ def _resumed(finished, start, folder, **changes):
 
 def test_folder_of_version_1_is_continued(finished, start, tmp_path):
   shutil.copytree(finished, tmp_path / 'run')
-  shutil.rmtree(tmp_path / 'run' / 'checkpoints' / 'round_2')
+  shutil.rmtree(tmp_path / 'run' / 'private/checkpoints' / 'round_2')
   (tmp_path / 'run' / files.METRICS).unlink()
   ledger = tmp_path / 'run' / files.LEDGER
   lines = ledger.read_text().splitlines(keepends=True)

@@ -26,7 +26,8 @@ SMALL = (f'--rounds={ROUNDS}', f'--num_clients={PARTIES}', '--pretrain_epochs=1'
 TINY = (*SMALL, '--public_per_round=40')
 RUNS = {
     'nfdp': [*TINY, '--subset_size=20'],
-    'ldp': [*TINY, '--mode=ldp', '--subset_size=20', '--knowledge=softmax'],
+    'ldp': [*TINY, '--mode=ldp', '--subset_size=20', '--knowledge=softmax',
+            '--diagnostics'],
     'np': [*TINY, '--mode=np', '--knowledge=logits', '--split=noniid',
            '--simulated_dropout_rate=0.4', '--num_workers=2',
            '--weighting=agreement'],
@@ -59,7 +60,7 @@ def _summary(folder):
 
 def _checkpoint(folder, number):
   """The flat leaves of a checkpoint's state."""
-  path = folder / 'checkpoints' / f'round_{number}' / 'variables' / 'variables'
+  path = folder / 'private/checkpoints' / f'round_{number}' / 'variables' / 'variables'
   reader = tf.train.load_checkpoint(str(path))
   names = sorted((name for name in reader.get_variable_to_shape_map()
                   if name.startswith('_value/leaves/')),
@@ -76,8 +77,8 @@ def _subsets(leaves):
 def test_run_leaves_all_its_files(runs, name):
   folder = _folder(runs, name)
   assert sorted(path.name for path in folder.iterdir()) == [
-      'checkpoints', 'configuration.json', 'ledger.jsonl', 'metrics.csv',
-      'parties', 'paths.json', 'progress.png', 'report.html', 'report.txt',
+      'configuration.json', 'ledger.jsonl', 'metrics.csv', 'paths.json', 'private',
+      'progress.png', 'report.html', 'report.txt',
       'starts.log', 'summary.json', 'tensorboard']
   image = matplotlib.image.imread(folder / 'progress.png')
   assert image.ndim == 3 and min(image.shape[:2]) > 300 and image.std() > 0.05
@@ -188,7 +189,7 @@ def test_seeded_run_claims_nothing(runs):
 def test_subsets_of_an_unseeded_run_are_drawn_once(runs, launcher, tmp_path):
   arguments = [*RUNS['nfdp'], f'--output_dir={tmp_path / "a"}']
   killed = launcher.start(FEDMD, *arguments)
-  first = tmp_path / 'a' / 'checkpoints' / 'round_1'
+  first = tmp_path / 'a' / 'private/checkpoints' / 'round_1'
   deadline = time.monotonic() + 200
   while not first.exists() and killed.poll() is None:
     assert time.monotonic() < deadline, killed.stderr

@@ -89,6 +89,11 @@ class FedMdPlan(guarantee.Plan):
     return self.settings.mode == 'nfdp'
 
   @property
+  def measures_models(self) -> bool:
+    """Whether the parties' own models are measured: with noise they are not released."""
+    return self.settings.mode != 'ldp' or self.settings.diagnostics
+
+  @property
   def has_consensus(self) -> bool:
     """Whether parties share predictions."""
     return self.settings.mode != 'centralized'
@@ -260,9 +265,9 @@ class FedMdPlan(guarantee.Plan):
         (is_ldp and settings.noise == 'gaussian', 'floating-point arithmetic',
          'Gaussian noise in floating point carries the guarantee of ideal arithmetic '
          'only'),
-        (is_ldp, 'accuracies outside the guarantee',
-         'accuracies of parties are those of their own models, which stay with them: '
-         'they are outside the guarantee'),
+        (is_ldp and self.measures_models, 'diagnostics outside the guarantee',
+         'diagnostics are on: accuracies of parties are those of their own models, '
+         'which stay with them, and are outside the guarantee'),
         (is_ldp and self.delta >= worst, 'delta not below 1/records',
          f'delta {self.delta or 0:.6g} is not below 1/records = {worst:.6g}: such a '
          'delta allows to expose single records entirely; this is not a meaningful '

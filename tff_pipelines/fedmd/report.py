@@ -87,7 +87,7 @@ def describe(task: FedMdTask, plan: FedMdPlan) -> report.Description:
 
 
 def _party(plan: FedMdPlan, task: FedMdTask, index: int, rounds: int,
-           accuracy: float) -> dict[str, Any]:
+           accuracy: float | None) -> dict[str, Any]:
   """Returns the summary of a party that participated in this many rounds."""
   party = task.parties[index]
   fields = {
@@ -128,39 +128,44 @@ def draw(path: pathlib.Path, names: Sequence[str], title: str,
 
 
 def outcome(plan: FedMdPlan, task: FedMdTask, states: Sequence[Mapping[str, Any]],
-            accuracies: Sequence[float]) -> report.Outcome:
+            accuracies: Sequence[float] | None) -> report.Outcome:
   """Returns the result of a run.
 
   Args:
     plan: Plan of the run.
     task: Task of the run.
     states: States of the parties, as from `process.new_party`.
-    accuracies: Accuracies of the parties' own models on the test records.
+    accuracies: Accuracies of the parties' own models on the test records; None if they
+      are not measured.
   """
   settings, mean = plan.settings, plan.mean
-  parties = [_party(plan, task, i, int(state['rounds']), accuracy)
-             for i, (state, accuracy) in enumerate(zip(states, accuracies))]
+  parties = [_party(plan, task, i, int(state['rounds']), accuracies and accuracies[i])
+             for i, state in enumerate(states)]
   names = [f'{i}: {party["architecture"]}' for i, party in enumerate(parties)]
   shared = settings.knowledge if plan.has_consensus else None
-  average = sum(accuracies) / len(accuracies)
-  lowest = min(range(len(parties)), key=accuracies.__getitem__)
+  result, weakest, figures, average, held_out = (
+      'not measured: models stay with parties', None, {}, None, {})
+  if accuracies is not None:
+    average = sum(accuracies) / len(accuracies)
+    held_out = {'test': {'accuracy': average}}
+    lowest = min(range(len(parties)), key=accuracies.__getitem__)
+    result = f'mean accuracy {average:.4f}, of each party\'s own model'
+    if len(parties) > 1:
+      weakest = f'party {names[lowest]}, accuracy {accuracies[lowest]:.4f}'
+    figures = {files.FIGURE: lambda path: draw(
+        path, names, ', '.join(filter(None, (task.name, settings.mode, shared))),
+        plan.delta)}
   return report.Outcome(
-      result=f'mean accuracy {average:.4f}, of each party\'s own model',
-      weakest=(f'party {names[lowest]}, accuracy {accuracies[lowest]:.4f}'
-               if len(parties) > 1 else None),
-      files=(files.METRICS,),
-      figures={files.FIGURE: lambda path: draw(
-          path, names, ', '.join(filter(None, (task.name, settings.mode, shared))),
-          plan.delta)},
+      result=result, weakest=weakest, files=(files.METRICS,), figures=figures,
       details=[f'party {name}, {party["records"]:,} records'
                + (f', {party["draws"]:,} draws' if 'draws' in party else '')
-               + f', accuracy {party["accuracy"]:.4f}'
+               + (f', accuracy {party["accuracy"]:.4f}' if accuracies else '')
                for name, party in zip(names, parties)],
       fields={
           'task': settings.task, 'algorithm': 'fedmd',
           'model': ', '.join(a.name for a in task.architectures), 'accuracy': average,
           'headline_of': 'mean over the parties, each with its own model',
-          'held_out': {'test': {'accuracy': average}}, 'headline': 'accuracy',
+          'held_out': held_out, 'headline': 'accuracy' if accuracies else None,
           'mechanism': settings.mode if plan.is_private else 'none',
           'noise_multiplier': plan.noise_multiplier, 'population': len(parties),
           'bits': mean.wire_bits if shared else None, 'details': {

@@ -18,6 +18,7 @@ from tasks.models import fedmd as fedmd_models
 from tasks.sources import further
 from tasks.task import Serving
 from tff_pipelines.accounting import schemes
+from tff_pipelines.experiment import files
 from tff_pipelines.experiment import models
 from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.experiment import rounds as rounds_lib
@@ -113,6 +114,7 @@ class FedMdRounds(rounds_lib.Rounds):
     """
     self._task, self._plan, self._pretrained = task, plan, pretrained
     self._settings, self.count = plan.settings, plan.releases
+    self._latest: float | None = None
     self._predict = [
         tf.function(functools.partial(process_lib.predict, architecture),
                     autograph=False) for architecture in task.architectures]
@@ -176,11 +178,12 @@ class FedMdRounds(rounds_lib.Rounds):
       # TFF returns no states of no clients. The next round has no consensus.
       state = collections.OrderedDict(state, server=collections.OrderedDict(
           state['server'], known=np.bool_(False)))
-    accuracies = self.accuracies(state)
-    self._latest = float(np.mean(accuracies))
-    return rounds_lib.Step(state=state, metrics={
-        'communication_round': number, **metrics, 'mean/accuracy': self._latest,
-        **{f'party_{i}/accuracy': value for i, value in enumerate(accuracies)}})
+    metrics = {'communication_round': number, **metrics}
+    if (accuracies := self.accuracies(state)) is not None:
+      self._latest = float(np.mean(accuracies))
+      metrics.update({'mean/accuracy': self._latest, **{
+          f'party_{i}/accuracy': value for i, value in enumerate(accuracies)}})
+    return rounds_lib.Step(state=state, metrics=metrics)
 
   def _round(self, state: Any, number: int,
              present: list[int]) -> tuple[Any, dict[str, int]]:
@@ -217,13 +220,16 @@ class FedMdRounds(rounds_lib.Rounds):
             {name: int(output['metrics'][name]) for name in ('parties', 'rejected')})
 
   def shown(self) -> Mapping[str, str]:
-    return {'accuracy': f'{self._latest:.4f}'}
+    return {} if self._latest is None else {'accuracy': f'{self._latest:.4f}'}
 
-  def accuracies(self, state: Any) -> list[float]:
+  def accuracies(self, state: Any) -> list[float] | None:
     """Computes the accuracies of the parties' own models on the test records.
 
-    A party that never participated has the public weights.
+    A party that never participated has the public weights. None where the models stay
+    with the parties and are not measured.
     """
+    if not self._plan.measures_models:
+      return None
     images, labels = tf.constant(self._task.test.x), self._task.test.y
     return [float(np.mean(labels == np.argmax(self._predict[int(
         party['architecture'])](party['weights'], images), axis=-1)))
@@ -292,10 +298,11 @@ class FedMdExperiment(run_lib.Experiment):
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
     outcome = report.outcome(plan, task, state['parties'], rounds.accuracies(state))
     inputs = {'x': (np.dtype(np.uint8), task.public.x.shape[1:])}
-    trained = {}
+    trained, folder = {}, files.private_path(self.folder, PARTIES)
+    folder = folder.relative_to(self.folder).as_posix()
     for i, party in enumerate(state['parties']):
       architecture = task.architectures[int(party['architecture'])]
-      trained[f'{PARTIES}/party_{i}'] = models.Trained(
+      trained[f'{folder}/party_{i}'] = models.Trained(
           name=architecture.name, inputs=inputs, arrays=dict(zip(
               architecture.weight_names, architecture.arrays(party['weights']))))
     return dataclasses.replace(outcome, trained=trained)

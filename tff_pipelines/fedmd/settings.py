@@ -49,6 +49,8 @@ class FedMdSettings(settings.RunSettings):
       essential=True, otherwise='that of the draw')
   delta: float | None = _noisy(None, 'Delta of that target.', above=0, below=1,
       essential=True, otherwise='that of the draw')
+  diagnostics: bool = _noisy(False, 'Also measure, outside the guarantee, how accurate '
+      'the parties\' own models are, which stay with them.')
   noise: str = _noisy('gaussian', 'Distribution of the noise of mode=ldp.',
       choices=('gaussian', 'laplace'))
 

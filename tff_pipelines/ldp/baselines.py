@@ -248,11 +248,19 @@ class _Baseline(ldp_run.PreparedExperiment):
   def planned_rounds(self, plan) -> int:
     return self.settings.rounds or 1
 
+  def population_words(self, task: ldp_run.Prepared) -> str:
+    """What is said of the owners: the number of their records only where it is public.
+
+    Where an owner is protected with all its records, their number is too.
+    """
+    if self.settings.algorithm != 'dp_sgd':
+      return 'with all their records'
+    return f'with {sum(map(len, task.task.holdings)):,} records'
+
   def describe(self, task, plan) -> report_lib.Description:
     run = self.run_line(plan, self.planned_rounds(plan))
     return report.description(
-        task.task, f'with {sum(map(len, task.task.holdings)):,} records',
-        ('algorithm', f'{self.settings.algorithm}, {run}'),
+        task.task, self.population_words(task), ('algorithm', f'{self.settings.algorithm}, {run}'),
         ('mechanism', self.mechanism_line(plan)))
 
   def _outcome(self, prepared: ldp_run.Prepared, predicted: np.ndarray,
