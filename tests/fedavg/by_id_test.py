@@ -1,6 +1,7 @@
 """Clients that travel as ids: read where they train, with the bits of the tensors."""
 
 import collections
+import json
 
 import numpy as np
 import pytest
@@ -89,7 +90,7 @@ def _factory():
 
 
 def _process(task, clients_per_call, by_id):
-  read = task_lib.reader_in_graph(task.train) if by_id else None
+  read = loop.reader_in_graph(task) if by_id else None
   if clients_per_call == 1:
     return process_lib.build(
         UPDATE, task.train.element_spec,
@@ -150,14 +151,14 @@ def test_arrays_and_conversions_outside_graphs_travel_as_tensors(task):
   task.skips.enabled = False
 
 
-def _run(task, folder):
+def _run(task, folder, on_bad=lambda client_id, error: None):
   """Reporting clients of each round of the whole population, without privacy."""
   plan = FedAvgPlan.calibrate(mechanisms.SumMechanism(
       mechanism='none', cohort_size=COHORT, sampling='none', rounds=ROUNDS,
       dimension=tiny_task.DIMENSION, population=COHORT), seed=3, diagnostics=True)
   rounds = run_lib.build_rounds(
       task, plan, clients_per_call=3, by_id=loop.reads_by_id(task), local=LOCAL,
-      **SETTINGS)
+      on_bad=on_bad, **SETTINGS)
   run_records = records_lib.RunRecords(
       folder / 'run', plan.configuration(), resume=False)
   rounds_lib.run(rounds, plan, run_records)
@@ -165,16 +166,25 @@ def _run(task, folder):
   return [float(row['diagnostics/num_reporting']) for row in rows.values()]
 
 
-def test_bad_client_that_a_worker_reads_is_named(tmp_path, one_worker):
-  task = _task(tmp_path, bad=[3])
-  assert loop.reads_by_id(task)
-  with pytest.raises(task_lib.BadClientError,
-                     match="tiny's.sqlite, split 'train', client '3': y must be below"):
-    _run(task, tmp_path)
-
-
-def test_bad_clients_that_are_skipped_participate_with_nothing(tmp_path, one_worker):
-  task = _task(tmp_path, bad=[1, 3], skip=True)
+@pytest.mark.parametrize('skip', [False, True])
+def test_bad_clients_participate_with_nothing_and_the_operator_alone_is_told(
+    tmp_path, context, skip):
+  del context
+  task = _task(tmp_path, bad=[1, 3], skip=skip)
+  assert loop.reads_by_id(task) != skip
+  path = tmp_path / 'private' / 'bad.jsonl'
   # All are in the sum: were they missing, a round could be suppressed for it.
-  assert _run(task, tmp_path) == [COHORT] * ROUNDS
-  assert sorted(task.skips.clients) == ['1', '3']
+  assert _run(task, tmp_path, loop.write_bad_clients(path)) == [COHORT] * ROUNDS
+  assert not task.skips.clients
+  told = [json.loads(line) for line in path.read_text().splitlines()]
+  assert sorted(one['client'] for one in told) == ['1', '3']
+  assert "tiny's.sqlite, split 'train', client '1': y must be below" in str(told)
+  assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_data_that_are_bad_for_everyone_are_named(tmp_path):
+  task = _task(tmp_path, bad=range(COHORT))
+  with contexts.simulation(num_workers=0), pytest.raises(
+      task_lib.BadClientError,
+      match="tiny's.sqlite, split 'train', client '0': y must be below"):
+    _run(task, tmp_path)

@@ -4,7 +4,9 @@ import collections
 from collections.abc import Callable, Mapping
 import dataclasses
 import hashlib
+import json
 import math
+import pathlib
 from typing import Any
 
 import numpy as np
@@ -21,49 +23,92 @@ from tff_pipelines.fedavg import process as process_lib
 from tff_pipelines.simulation import contexts
 
 
+# Stands for the id of a client whose data are bad.
+_BAD = '\x01'
+# So many clients, the first of the population and not of a cohort, are read before the
+# first round: data that are broken for everyone are an error.
+_TRIED = 3
+
+
 def reads_by_id(task: Task) -> bool:
   """Whether clients of a task travel as ids and are read where they train.
 
-  Not if bad clients are to be skipped: the driver must find them first.
+  Not if bad clients are to be skipped: the driver finds them sooner.
   """
   return (task_lib.reader_in_graph(task.train) is not None
           and not task.skips.enabled)
+
+
+def reader_in_graph(task: Task) -> Callable[[tf.Tensor], Mapping[str, tf.Tensor]]:
+  """The function by which graphs read clients; of a bad one it returns no examples."""
+  read, spec = task_lib.reader_in_graph(task.train), task.train.element_spec
+
+  def read_or_nothing(client_id):
+    return tf.cond(
+        tf.equal(client_id, _BAD),
+        lambda: {name: tf.zeros((0, *shape), dtype)
+                 for name, (dtype, shape) in spec.items()},
+        lambda: {name: tf.convert_to_tensor(value)
+                 for name, value in read(client_id).items()})
+
+  return read_or_nothing
+
+
+def write_bad_clients(path: pathlib.Path) -> Callable[[str, Exception], None]:
+  """A function that appends a bad client to a file of the operator, JSON lines."""
+
+  def write(client_id: str, error: Exception) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with open(path, 'a', encoding='utf-8') as file:
+      file.write(json.dumps({'client': client_id, 'error': str(error)}) + '\n')
+
+  return write
 
 
 @dataclasses.dataclass(frozen=True)
 class ClientReader:
   """Reads the values of clients in a round.
 
+  A client whose data are bad participates without examples: its update is zero, and
+  its share of the noise is there. An error would tell everyone that it was sampled, and
+  were it missing the round could be suppressed, which would tell of its data.
+
   Attributes:
     task: Task with the clients.
     simulation_seed: Seed of the clients' keys; None for none.
-    by_id: Whether the process reads the clients itself.
+    by_id: Whether the process reads the clients itself, by `reader_in_graph`.
+    on_bad: Called once with each client that is found bad, for the operator.
+    bad: Ids of the clients that were found bad.
   """
 
   task: Task
   simulation_seed: int | None
   by_id: bool = False
+  on_bad: Callable[[str, Exception], None] = lambda client_id, error: None
+  bad: set[str] = dataclasses.field(default_factory=set)
+
+  def check_some(self) -> None:
+    """Raises BadClientError if the first clients of the population are all bad."""
+    errors = []
+    for client_id in self.task.train.client_ids[:_TRIED]:
+      try:
+        self.task.train.examples(client_id)
+        return
+      except task_lib.BadClientError as error:
+        errors.append(error)
+    if errors:
+      raise errors[0]
 
   def read(self, client: int, round_index: int):
-    """An OrderedDict of type `process.client_type` for a client's index.
-
-    A client whose data are bad, and to be skipped, participates without examples: its
-    update is zero, and its share of the noise is there. Were it missing, the round
-    could be suppressed, and that would tell of its data.
-
-    Raises:
-      tasks.task.BadClientError: If its data are bad and not to be skipped.
-    """
+    """An OrderedDict of type `process.client_type` for a client's index."""
     source = self.task.train
     client_id = source.client_ids[client]
     value = collections.OrderedDict()
     if self.by_id:
-      value['client_id'] = client_id
+      value['client_id'] = _BAD if client_id in self.bad else client_id
     else:
-      try:
-        examples = source.examples(client_id)
-      except task_lib.BadClientError as error:
-        self.task.skips.client(client_id, error)
+      examples = self._examples(client_id)
+      if examples is None:
         examples = {name: np.zeros((0, *shape), dtype)
                     for name, (dtype, shape) in source.element_spec.items()}
       value['examples'] = collections.OrderedDict(sorted(examples.items()))
@@ -82,14 +127,23 @@ class ClientReader:
     return [process_lib.make_chunk(values[start:end])
             for start, end in zip(starts, starts[1:])]
 
-  def check(self, clients: np.ndarray) -> None:
-    """Raises BadClientError if one of the clients is bad, where graphs read them.
+  def _examples(self, client_id: str) -> task_lib.Examples | None:
+    """The examples of a client; None if its data are bad."""
+    try:
+      return self.task.train.examples(client_id)
+    except task_lib.BadClientError as error:
+      if client_id not in self.bad:
+        self.bad.add(client_id)
+        self.on_bad(client_id, error)
+      return None
 
-    Errors of graphs name neither the file nor the client.
-    """
+  def finds_bad(self, clients: np.ndarray) -> bool:
+    """Whether graphs read clients and one of these is bad that was not known to be."""
+    known = len(self.bad)
     if self.by_id:
       for client in clients:
-        self.task.train.examples(self.task.train.client_ids[client])
+        self._examples(self.task.train.client_ids[client])
+    return len(self.bad) > known
 
 
 def _reporting(selected: np.ndarray, dropout_rate: float, round_index: int,
@@ -185,6 +239,7 @@ class FedAvgRounds(rounds_lib.Rounds):
                scheme: schemes.SamplingScheme, rounds: int,
                rounds_per_evaluation: int = 1, dropout_rate: float = 0.0,
                clients_per_call: int = 1, by_id: bool = False,
+               on_bad: Callable[[str, Exception], None] = lambda client_id, error: None,
                set_cohort_size: Callable[[Any, int], Any] = lambda state, _: state):
     """Initializes the rounds.
 
@@ -197,6 +252,7 @@ class FedAvgRounds(rounds_lib.Rounds):
       dropout_rate: Fraction of the selected clients that do not report, in [0, 1).
       clients_per_call: >= 1; more than 1 for one of `process.build_chunked`.
       by_id: Whether the process reads the clients itself.
+      on_bad: As of `ClientReader`.
       set_cohort_size: (state of the process, number of selected clients) -> state.
     """
     self.count = rounds
@@ -206,7 +262,7 @@ class FedAvgRounds(rounds_lib.Rounds):
     self._dropout_rate = dropout_rate
     self._clients_per_call = clients_per_call
     self._set_cohort_size = set_cohort_size
-    self._reader = ClientReader(task, scheme.simulation_seed, by_id)
+    self._reader = ClientReader(task, scheme.simulation_seed, by_id, on_bad)
     self._evaluator = Evaluator(task.model, task.held_out)
     self._headline = task.model.headline
     self._validates = task_lib.VALIDATION in task.held_out
@@ -214,6 +270,7 @@ class FedAvgRounds(rounds_lib.Rounds):
     self._results_are_latest = False
 
   def initial_state(self, resumed: bool) -> dict[str, Any]:
+    self._reader.check_some()
     state = {'process': self._process.initialize(), 'scheme': self._scheme.state()}
     if self._validates:
       state['best'] = {'weights': list(state['process']['weights']),
@@ -221,22 +278,20 @@ class FedAvgRounds(rounds_lib.Rounds):
     return state
 
   def step(self, state: dict[str, Any], index: int) -> rounds_lib.Step:
-    """Runs a round.
-
-    Raises:
-      ValueError: If a client's data are bad and not to be skipped.
-    """
+    """Runs a round."""
     scheme = self._scheme
     scheme.restore(state['scheme'])
     selected = scheme.sample(index)
     reporting = _reporting(selected, self._dropout_rate, index, scheme.simulation_seed)
-    clients = self._reader.read_all(reporting, index, self._clients_per_call)
+    read = lambda: self._reader.read_all(reporting, index, self._clients_per_call)
+    before = self._set_cohort_size(state['process'], len(selected))
     try:
-      output = self._process.next(
-          self._set_cohort_size(state['process'], len(selected)), clients)
+      output = self._process.next(before, read())
     except Exception:
-      self._reader.check(reporting)
-      raise
+      # Nothing was released. Errors of graphs name neither the file nor the client.
+      if not self._reader.finds_bad(reporting):
+        raise
+      output = self._process.next(before, read())
     metrics, suppressed = _measured(output['metrics'])
     # Checkpoints must not tell how many clients participated.
     new = self._set_cohort_size(output['state'], round(scheme.expected_cohort))

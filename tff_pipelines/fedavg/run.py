@@ -16,7 +16,6 @@ from aggregators.expected_mean import ExpectedMeanFactory
 from aggregators.plain_sum import PlainSumFactory
 from tasks import custom
 from tasks import registry
-from tasks.task import reader_in_graph
 from tasks.task import Serving
 from tasks.task import Task
 from tasks.task import VALIDATION
@@ -36,6 +35,10 @@ from tff_pipelines.fedavg import validation
 from tff_pipelines.fedavg import warm_start
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.fedavg.settings import TrainSettings
+
+
+# File of the operator with the clients of cohorts whose data are bad.
+BAD_CLIENTS = 'bad_clients.jsonl'
 
 
 def sum_factory(plan: plan_lib.FedAvgPlan) -> ClientSumFactory:
@@ -96,7 +99,7 @@ def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
   process = build(
       local_training.client_update(task.model.loss, local), task.train.element_spec,
       initial_weights=initial_weights, server=server,
-      read_in_graph=reader_in_graph(task.train) if config.get('by_id') else None)
+      read_in_graph=loop.reader_in_graph(task) if config.get('by_id') else None)
   return loop.FedAvgRounds(
       process, task=task, scheme=plan.scheme,
       set_cohort_size=functools.partial(
@@ -249,7 +252,8 @@ class TrainExperiment(run_lib.Experiment):
         clients_per_call=settings.clients_per_call,
         rounds_per_evaluation=settings.rounds_per_evaluation,
         dropout_rate=settings.simulated_dropout_rate,
-        by_id=settings.clients_by_id and loop.reads_by_id(task))
+        by_id=settings.clients_by_id and loop.reads_by_id(task),
+        on_bad=loop.write_bad_clients(files.private_path(self.folder, BAD_CLIENTS)))
 
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
     outcome = report.outcome(

@@ -106,7 +106,7 @@ class DataSettings(settings.TaskSettings):
   test_split: str | None = _data(None, 'split_name of the test part, for '
       'data_source=sqlite.', otherwise='test, if there is one')
   skip_bad_clients: bool | None = _data(None, 'Skip and count clients whose data are '
-      'bad, instead of stopping at the first.')
+      'bad when they are opened, instead of stopping at the first.')
   cache_dir: str | None = _data(None, 'Folder of the copies of data files, which are '
       'as private as these, and of official data sets.', free=True,
       otherwise='~/.cache/tff_pipelines; ~/.tff for official')

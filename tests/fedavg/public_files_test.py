@@ -1,0 +1,127 @@
+"""What changes in the public files of a run when one client's data are removed.
+
+Clients learn at a rate at which no weight moves, and noise and cohorts follow from a
+seed, so that the release is the same with and without the client: whatever else told
+of it would be seen.
+"""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from tasks import task as task_lib
+from tests import tiny_task
+from tests.fedavg import tiny_run
+from tff_pipelines.experiment import files
+
+pytestmark = pytest.mark.usefixtures('shared_context')
+
+_CLIENT = '3'
+# Keys of a line of the ledger that follow from the time and the run's secret key.
+_OF_TIME = {'time', 'hash', 'previous', 'configuration_hash'}
+
+
+class _Without:
+  """A source of which one client has no examples, or bad ones."""
+
+  def __init__(self, source, is_bad):
+    self._source, self._is_bad = source, is_bad
+    self.client_ids, self.element_spec = source.client_ids, source.element_spec
+
+  def examples(self, client_id):
+    examples = self._source.examples(client_id)
+    if client_id != _CLIENT:
+      return examples
+    if self._is_bad:
+      raise task_lib.BadClientError(f'client {client_id!r}: y is missing')
+    return {name: value[:0] for name, value in examples.items()}
+
+
+class _Empty(tiny_run.TinyExperiment):
+
+  def build_task(self):
+    task = super().build_task()
+    return dataclasses.replace(task, train=_Without(task.train, False))
+
+
+class _Bad(tiny_run.TinyExperiment):
+
+  def build_task(self):
+    task = super().build_task()
+    return dataclasses.replace(task, train=_Without(task.train, True))
+
+
+def _run(experiment, folder, **changes):
+  experiment(tiny_run.settings(folder, **{
+      'seed': 8, 'client_learning_rate': 1e-30, 'cohort_size': 7.9, **changes})).run()
+  return folder
+
+
+def _public(folder):
+  """Name -> content of everything that is not the operator's, times left out."""
+  result = {}
+  ledger = [json.loads(line) for line in
+            (folder / files.LEDGER).read_text(encoding='utf-8').splitlines()]
+  # What is by the run's secret key, and what follows from the time.
+  configuration = files.read_configuration(folder)
+  summary = json.loads((folder / files.SUMMARY).read_text(encoding='utf-8'))
+  explained = [str(folder), summary['configuration'],
+               configuration['identity']['data_fingerprint'],
+               *(line[key] for line in ledger for key in _OF_TIME & line.keys())]
+  for path in sorted(folder.rglob('*')):
+    name = path.relative_to(folder).as_posix()
+    if name.startswith(f'{files.PRIVATE}/') or name == 'starts.log' or path.is_dir():
+      continue
+    if path.suffix == '.npz':
+      result[name] = {key: array.tobytes()
+                      for key, array in files.read_arrays(path).items()}
+    elif path.suffix in ('.json', '.jsonl', '.txt', '.html', '.csv'):
+      text = path.read_text(encoding='utf-8')
+      for part in sorted(filter(None, explained), key=len, reverse=True):
+        text = text.replace(part, '*')
+      result[name] = text
+    else:
+      result[name] = path.read_bytes()
+  return result
+
+
+@pytest.mark.parametrize('mechanism', ['skellam', 'gaussian'])
+def test_no_public_byte_but_the_release_depends_on_a_client(tmp_path, mechanism):
+  whole = _run(tiny_run.TinyExperiment, tmp_path / 'whole' / 'run', mechanism=mechanism)
+  wanted = _public(whole)
+  assert {files.SUMMARY, files.REPORT, files.PAGE, files.METRICS, files.LEDGER,
+          'model.npz', files.CONFIGURATION, files.FIGURE} <= wanted.keys()
+  for experiment in (_Empty, _Bad):
+    folder = _run(
+        experiment, tmp_path / experiment.__name__ / 'run', mechanism=mechanism)
+    found = _public(folder)
+    assert found.keys() == wanted.keys()
+    assert [name for name in wanted if found[name] != wanted[name]] == []
+  told = (tmp_path / '_Bad' / 'run' / files.PRIVATE / 'bad_clients.jsonl').read_text()
+  assert json.loads(told)['client'] == _CLIENT
+
+
+def test_what_a_client_changes_is_seen(tmp_path):
+  """The power of the other test: diagnostics and the release itself differ."""
+  with_all, without = (_public(_run(
+      experiment, tmp_path / experiment.__name__ / 'run', diagnostics=True))
+                       for experiment in (tiny_run.TinyExperiment, _Empty))
+  assert {name for name in with_all if with_all[name] != without[name]} >= {
+      files.METRICS}
+  trained, other = (_public(_run(
+      experiment, tmp_path / f'{experiment.__name__}-trained' / 'run',
+      client_learning_rate=0.3)) for experiment in (tiny_run.TinyExperiment, _Empty))
+  assert trained['model.npz'] != other['model.npz']
+
+
+def test_client_that_is_bad_is_not_named(tmp_path, capsys):
+  folder = _run(_Bad, tmp_path / 'run', client_learning_rate=0.3, seed=None)
+  printed = capsys.readouterr()
+  assert 'y is missing' not in printed.out + printed.err
+  for path in folder.rglob('*'):
+    if path.is_file() and files.PRIVATE not in path.parts:
+      assert b'y is missing' not in path.read_bytes(), path
+  assert np.isfinite(files.read_arrays(folder / 'model.npz')['output/bias']).all()
+  assert tiny_task.task().train.client_ids[int(_CLIENT)] == _CLIENT
