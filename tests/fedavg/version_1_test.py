@@ -113,7 +113,8 @@ class _Killed(BaseException):
 
 
 def _as_version_1(folder, **changes):
-  """Writes the configuration of a tiny run as version 1 did."""
+  """Writes the configuration of a tiny run as version 1 did, without a key."""
+  (folder / files.PRIVATE / files.KEY).unlink(missing_ok=True)
   (folder / files.CONFIGURATION).write_text(json.dumps({
       **DEFAULT, 'rounds': 3, 'cohort_size': 4.0, 'client_batch_size': 3, 'clip': 0.5,
       'dimension': tiny_task.DIMENSION, 'population': 8, 'delta': 1 / 8,

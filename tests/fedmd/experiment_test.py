@@ -119,6 +119,7 @@ def _finished(start, tmp_path_factory):
 def _resumed(finished, start, folder, **changes):
   """Resumes a copy of the run with a configuration of version 1, with changes."""
   shutil.copytree(finished, folder)
+  (folder / files.PRIVATE / files.KEY).unlink()
   (folder / files.CONFIGURATION).write_text(json.dumps(
       {**_VERSION_1, 'data_fingerprint': start[0].fingerprint, **changes}))
   return run.distill(FedMdSettings(
