@@ -39,10 +39,14 @@ def only_cell(**changes):
     (16, 6.0, 0.00667)])
 def test_skellam_noise_is_that_of_the_published_implementation(
     bits, epsilon, expected):
-  cell = only_cell(bits=(bits,), epsilon=(epsilon,))
+  cell = only_cell(bits=(bits,), epsilon=(epsilon,), accountant='rdp')
   assert cell.noise_mse == pytest.approx(expected, rel=1e-3)
   event = events.DistributedSkellam.from_params(cell.plan.params)
-  assert epsilon * 0.9999 < accountant.epsilon(event, 1e-5) <= epsilon
+  assert epsilon * 0.9999 < accountant.epsilon(
+      event, 1e-5, accountant='rdp') <= epsilon
+  tight = only_cell(bits=(bits,), epsilon=(epsilon,))
+  assert tight.accountant == 'pld'
+  assert tight.gaussian_mse < tight.noise_mse < cell.noise_mse
 
 
 @pytest.mark.parametrize('epsilon, expected', [(1.0, 0.1392), (6.0, 0.00583)])
@@ -91,7 +95,8 @@ def test_accountant_rdp_accounts_the_gaussian_as_skellam():
 @pytest.mark.parametrize('n', [100, 1000])
 def test_skellam_at_16_bits_is_within_5_percent_of_the_gaussian(n):
   cells, _ = plan_lib.cells(settings(
-      num_clients=(n,), bits=(16, 18, 20), epsilon=tuple(float(e) for e in range(1, 9))))
+      num_clients=(n,), bits=(16, 18, 20), accountant='rdp',
+      epsilon=tuple(float(e) for e in range(1, 9))))
   assert len(cells) == 24
   for cell in cells:
     # Noise alone, and the whole error: vectors of norm c have a mean of c^2/n.
