@@ -29,11 +29,12 @@ def test_auto_takes_pld_where_the_worst_pair_is_known_and_rdp_elsewhere():
            events.SkellamCount(noise_variance=9.0),
            events.Vote(scheme='ae', noise_stddev=4.0, level='instance'),
            events.Nfdp(records=100, subset_size=3),
-           events.FixedSizeSampled(event=GAUSSIAN, cohort_size=1, population=10)]
+           events.FixedSizeSampled(event=GAUSSIAN, cohort_size=1, population=10),
+           events.Vote(scheme='knn', noise_stddev=4.0, neighbours=3)]
   # Of an unknown number of coordinates, or too little noise for a certificate.
   unknown = [SKELLAM, sampled(SKELLAM, 0.1, 5),
-             events.Vote(scheme='knn', noise_stddev=4.0, neighbours=3)]
-  assert [accountant.guarantee(e, 1e-3).accountant for e in known] == ['pld'] * 6
+             events.Vote(scheme='knn', noise_stddev=0.5, neighbours=3)]
+  assert [accountant.guarantee(e, 1e-3).accountant for e in known] == ['pld'] * 7
   assert [accountant.guarantee(e, 1e-3).accountant
           for e in unknown] == ['rdp'] * 3
 
