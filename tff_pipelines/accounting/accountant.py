@@ -302,7 +302,8 @@ def delta(event: base.Event, epsilon: float, *, accountant: str = 'auto',
 def guarantee(event: base.Event, delta: float, *, accountant: str = 'auto',
               amplification: str = 'tight',
               population: int | None = None,
-              records: int | None = None) -> Guarantee:
+              records: int | None = None,
+              stated_delta: float | None = None) -> Guarantee:
   """Epsilon at this delta, with its caveats.
 
   Args:
@@ -313,6 +314,8 @@ def guarantee(event: base.Event, delta: float, *, accountant: str = 'auto',
     population: Number of clients, to judge delta by; None if unknown.
     records: Number of records, to judge delta by where neighbouring inputs differ in
       one; None if unknown.
+    stated_delta: Delta of the guarantee as it is stated, to be judged, where a part of
+      it is consumed by something else; None for `delta`.
 
   Returns:
     The guarantee; its warnings are empty if there is no caveat.
@@ -325,16 +328,16 @@ def guarantee(event: base.Event, delta: float, *, accountant: str = 'auto',
   if population is not None:
     validate.integer(population=population, low=1)
   value, order, used, accounted = _epsilon(event, delta, accountant, amplification)
-  caveats = event.caveats()
+  caveats, stated = event.caveats(), delta if stated_delta is None else stated_delta
   if amplification == 'none':
     caveats = event.without_sampling().caveats()
   return Guarantee(
       epsilon=value, delta=delta, order=order, accountant=used,
       amplification=amplification, adjacency=event.adjacency,
       warnings=(*caveats, *(
-          warnings_about(value, delta, records, 'records')
+          warnings_about(value, stated, records, 'records')
           if event.adjacency in base.OF_RECORDS else
-          warnings_about(value, delta, population))),
+          warnings_about(value, stated, population))),
       certificates=tuple(
           part.certificate() for part in sum_events.certificates(accounted)))
 

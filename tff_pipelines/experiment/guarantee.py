@@ -338,7 +338,8 @@ class Plan(abc.ABC):
         amplification)
     result = accountant.guarantee(
         event, noise_budget.remaining(delta, consumed), accountant=self.accountant,
-        amplification=amplification, population=self.population, records=self.records)
+        amplification=amplification, population=self.population, records=self.records,
+        stated_delta=delta)
     ideal = () if not noise_budget.is_too_much(consumed, delta) else (Caveat(
         _IDEAL,
         'epsilon is that of ideal distributions: at such an epsilon the sampling '
