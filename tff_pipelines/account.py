@@ -7,7 +7,6 @@
       --dimension=1018174 --cohort_size=100 --population=3400 --rounds=1500 \\
       --sampling=poisson --format=json
   python -m tff_pipelines.account --ledger=run/ledger.jsonl
-  python -m tff_pipelines.account --ledgers=a/ledger.jsonl,b/ledger.jsonl
 
 Numbers only: no model is built and no data are read, except for vote counts with
 --query=data_dependent. A flag that the mechanism does not use, or that the query finds,

@@ -165,7 +165,7 @@ def test_epsilon_is_calibrated_for_what_sampling_error_leaves(generator):
 def test_more_than_half_of_delta_is_refused_for_a_target():
   with pytest.raises(ValueError, match='beyond what is proved of the noise'):
     _plan(delta=1e-19)
-  with pytest.raises(ValueError, match='epsilon=60 at delta=0.005'):
+  with pytest.raises(ValueError, match='epsilon=60 at delta=0.0029'):
     _plan(epsilon=60.0)
   # Where no bound is known nothing can be subtracted.
   assert _consumed(_plan(epsilon=60.0, bits=28)) is None

@@ -208,10 +208,12 @@ def test_added_rounds_count_the_release_once_and_all_rounds(tmp_path, capsys, sa
   assert {line['event']['kind'] for line in lines[1:]} == {sampled}
   release, a_round = (events.from_json(line['event']) for line in (lines[0], lines[-1]))
   # Participants may have seen a round twice: each start counts.
-  for summary, rounds, seen in ((first, 2, 2), (added, 5, 5 + 1)):
-    whole, server = (events.Composed(events=(release, events.SelfComposed(
-        event=event, count=count))) for event, count in (
-            (a_round, rounds), (a_round.without_sampling(), seen)))
+  for summary, rounds, repeats in ((first, 2, 0), (added, 5, 1)):
+    rounds = events.SelfComposed(event=a_round, count=rounds)
+    whole = events.Composed(events=(release, rounds))
+    server = events.Composed(events=(
+        release, rounds.without_sampling(),
+        *[a_round.repeated().without_sampling()] * repeats))
     for name, event in (('epsilon', whole), ('epsilon_server', server)):
       assert summary[name] == pytest.approx(
           accountant.epsilon(event, summary['delta']), rel=1e-6)

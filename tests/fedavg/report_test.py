@@ -12,6 +12,7 @@ import pytest
 from tasks.task import Breakdown
 from tasks.task import Note
 from tests import tiny_task
+from tff_pipelines.accounting import decimals
 from tff_pipelines.accounting import mechanisms
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import records as records_lib
@@ -69,6 +70,12 @@ def _summary(plan, folder, **options):
   return _reported(plan, _records(plan, folder, **options))[0]
 
 
+def _shown(plan):
+  """Epsilon of the rounds as it is printed; calibration stays just below 6."""
+  assert 5.99 < plan.epsilon(ROUNDS) <= 6.0
+  return decimals.epsilon(plan.epsilon(ROUNDS))
+
+
 def _server(plan, rounds):
   return plan.guarantee(rounds).server.epsilon
 
@@ -78,7 +85,7 @@ def test_summary_states_what_was_guaranteed_to_whom(tmp_path):
   summary = _summary(plan, tmp_path / 'run')
   assert 5.99 < summary['epsilon'] <= 6.0
   assert summary['epsilon_server'] > summary['epsilon']
-  assert (summary['delta'], summary['rounds'], summary['starts']) == (1 / 50, 3, 1)
+  assert (summary['delta'], summary['rounds'], summary['starts']) == (0.013, 3, 1)
   assert (summary['adjacency'], summary['sampling']) == ('zero-out', 'poisson')
   assert summary['secure_aggregation'] == 'simulated'
   assert summary['details']['scale'] == plan.params.scale and summary['bits'] == 18
@@ -170,9 +177,10 @@ def test_end_of_a_run_is_json_text_and_a_figure(tmp_path, mechanism, seed):
   if mechanism == 'none':
     assert 'epsilon: none, nothing is guaranteed' in text
   elif seed is not None:
-    assert 'epsilon: none, the run is seeded; without the seed epsilon 6.0000' in text
+    assert ('epsilon: none, the run is seeded; without the seed epsilon '
+            f'{_shown(plan)} at') in text
   else:
-    assert 'epsilon 6.0000 at delta 0.02' in text
+    assert f'epsilon {_shown(plan)} at delta 0.013' in text
     assert 'adjacency zero-out' in text and 'trust model: ' in text
   for warning in result['warnings']:
     assert f'warning: {warning}' in text
@@ -189,7 +197,7 @@ def test_plan_is_described_before_the_first_round(tmp_path):
   assert 'task        tiny, softmax with 15 parameters, 50 clients\n' in text
   assert ('run         3 rounds, 10 of 50 clients expected, poisson sampling\n'
           in text)
-  assert 'epsilon     6.0000 at delta 0.02 against observers' in text
+  assert f'epsilon     {_shown(plan)} at delta 0.013 against observers' in text
   assert 'secure aggregation simulated' in text
   assert str((tmp_path / 'run').name) in text
   details = '\n'.join(report.describe(TASK, plan).details)
@@ -197,8 +205,10 @@ def test_plan_is_described_before_the_first_round(tmp_path):
 
 
 def test_seeded_plan_is_not_shown_as_a_guarantee(tmp_path):
-  text = _plan_lines(_plan(seed=1), tmp_path / 'run')
-  assert 'epsilon     none, the run is seeded (without the seed: 6.0000' in text
+  plan = _plan(seed=1)
+  text = _plan_lines(plan, tmp_path / 'run')
+  assert ('epsilon     none, the run is seeded (without the seed: '
+          f'{_shown(plan)} at') in text
   assert 'caveats     seeded: not private; ' in text
 
 
@@ -313,7 +323,7 @@ def test_delta_of_the_plan_is_shown_rounded_up_and_noise_as_it_was_given(tmp_pat
   text = _plan_lines(plan, tmp_path / 'run')
   assert 'noise multiplier 1.23456789, ' in text and '3,400 clients' in text
   delta = re.search(r'at delta (\S+) against', text)[1]
-  assert delta == '0.00029412' and float(delta) >= plan.delta
+  assert delta == '0.00013' and float(delta) >= plan.delta
 
 
 def test_noise_that_was_calibrated_is_shown_rounded_up(tmp_path):
@@ -326,6 +336,7 @@ def test_noise_that_was_calibrated_is_shown_rounded_up(tmp_path):
 
 def test_title_of_a_figure_has_epsilon_where_something_is_guaranteed():
   plan = _plan()
-  assert report.title(plan, 'tiny', ROUNDS) == 'tiny, epsilon 6.0000, delta 0.02'
+  assert report.title(plan, 'tiny', ROUNDS) == (
+      f'tiny, epsilon {_shown(plan)}, delta 0.013')
   assert report.title(_plan(seed=1), 'tiny', ROUNDS) == 'tiny'
   assert report.title(_plan('none'), 'tiny', ROUNDS) == 'tiny'

@@ -135,7 +135,7 @@ def _started(shared_context, tmp_path_factory):
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(records_lib.RunRecords, 'commit', killing)
     with pytest.raises(_Killed):
-      tiny_run.experiment(folder, seed=8).run()
+      tiny_run.experiment(folder, seed=8, delta=1 / 8).run()
   return folder
 
 
@@ -149,7 +149,7 @@ NOISE_GIVEN = dict(epsilon=None, noise_multiplier=1.0, seed=8, simulation_seed=8
 
 
 def test_run_of_version_1_ends_as_if_it_had_never_stopped(started, tmp_path):
-  whole = tiny_run.experiment(tmp_path / 'whole', seed=8).run()
+  whole = tiny_run.experiment(tmp_path / 'whole', seed=8, delta=1 / 8).run()
   folder = _copy(started, tmp_path / 'run', **NOISE_GIVEN)
   before = (folder / files.CONFIGURATION).read_bytes()
   result = tiny_run.experiment(folder, seed=8, resume=True).run()

@@ -88,6 +88,8 @@ def test_seeded_runs_repeat_and_guarantee_nothing(prepared, tmp_path):
       for name, seed in (('one', 3), ('again', 3), ('other', 4)))
   assert one['epsilon'] is None and one['epsilon_if_unseeded'] == 12.0
   assert any('no privacy guarantee' in text for text in one['warnings'])
+  # The fingerprint in a configuration is by a secret key of the run.
+  assert one.pop('configuration') != again.pop('configuration')
   assert one == again
   for (rows, means), (rows2, means2) in zip(
       _answers(tmp_path / 'one'), _answers(tmp_path / 'again')):
@@ -128,6 +130,7 @@ def test_a_run_stopped_between_steps_continues_as_if_nothing_had_been(
   monkeypatch.undo()
   summary = _run(prepared, folder, seed=5, resume=True)
   assert (summary.pop('starts'), whole.pop('starts')) == (2, 1)
+  assert summary.pop('configuration') != whole.pop('configuration')
   assert summary == whole
   for kept, expected in zip(_answers(folder), _answers(tmp_path / 'whole')):
     np.testing.assert_array_equal(kept[0], expected[0])

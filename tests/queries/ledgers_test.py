@@ -40,10 +40,11 @@ def test_gaussian_runs_add_up_as_one_gaussian(tmp_path):
   assert (answer.delta, answer.rounds) == (DELTA, 8)
   assert answer.trust_model == 'trust of a; trust of b; trust of c'
   assert _answer(paths[0]) == ledger_query.answer(paths[0])
-  printed = account_test.as_json(f'--ledgers={",".join(map(str, paths))}')
+  printed = account_test.as_json(f'--ledger={",".join(map(str, paths))}')
   assert printed['epsilon'] == answer.epsilon
-  shown = account_test.run(f'--ledgers={paths[0]},{paths[2]}').stdout
-  assert '2 ledgers together, chains intact' in shown
+  shown = account_test.run(f'--ledger={paths[0]},{paths[2]}').stdout
+  assert f'ledger: {paths[0]}, chain intact' in shown
+  assert f'ledger: {paths[2]}, chain intact' in shown
 
 
 def test_limits_on_participations_are_those_of_each_run(tmp_path):
@@ -77,11 +78,10 @@ def test_the_smallest_delta_counts_unless_one_is_given(tmp_path):
 
 
 @pytest.mark.parametrize('what, message', [
-    ('seeded', 'ledgers must be of runs without a seed, .* found .*b.jsonl'),
-    ('edited', 'ledgers must have intact chains, found .*b.jsonl: line 2'),
-    ('again', 'ledgers must differ, found .*a.jsonl and .*b.jsonl'),
-    ('other', 'ledgers must have one adjacency, found zero-out in .*, local in '),
-    ('missing', 'ledgers must be ledger.jsonl files of runs, found .*b.jsonl')])
+    ('seeded', 'ledger must be of a run without a seed, .* found .*b.jsonl'),
+    ('again', 'ledger must name different ones, found .*a.jsonl and .*b.jsonl'),
+    ('other', 'ledger must name runs of one adjacency, found zero-out in .*, local in '),
+    ('missing', 'ledger must be the ledger.jsonl of a run, found .*b.jsonl')])
 def test_ledgers_without_an_epsilon_together_are_refused_in_one_line(
     tmp_path, what, message):
   first = _ledger(tmp_path, 'a', GAUSSIAN, 2)
@@ -91,8 +91,14 @@ def test_ledgers_without_an_epsilon_together_are_refused_in_one_line(
   elif what != 'missing':
     _ledger(tmp_path, 'b', events.LocalGaussian(noise_multiplier=1.0)
             if what == 'other' else GAUSSIAN, 2, seeded=what == 'seeded')
-  if what == 'edited':
-    second.write_text(second.read_text().replace('released', 'suppressed', 1))
-  done = account_test.run(f'--ledgers={first},{second}', code=2)
+  done = account_test.run(f'--ledger={first},{second}', code=2)
   line, = done.stderr.strip().splitlines()
   assert re.search(message, line), line
+
+
+def test_a_broken_chain_among_several_gives_no_number(tmp_path):
+  first, second = (_ledger(tmp_path, name, GAUSSIAN, 2) for name in 'ab')
+  second.write_text(second.read_text().replace('released', 'suppressed', 1))
+  done = account_test.run(f'--ledger={first},{second}', code=1)
+  assert f'{first}, chain intact' in done.stdout
+  assert f'{second}, chain broken' in done.stdout

@@ -167,19 +167,19 @@ def _check_together(ledgers: Sequence[ledger_lib.Ledger]) -> None:
   heads = {}
   for ledger in ledgers:
     if problems := ledger.verify():
-      raise ValueError(f'ledgers must have intact chains, found {ledger.path}: '
+      raise ValueError(f'ledger must have an intact chain, found {ledger.path}: '
                        f'{problems[0]}')
     if ledger.header()['seeded']:
-      raise ValueError('ledgers must be of runs without a seed, which have no epsilon, '
+      raise ValueError('ledger must be of a run without a seed, which has no epsilon, '
                        f'found {ledger.path}')
     head = ledger.path.read_bytes()
     if head in heads:
-      raise ValueError(f'ledgers must differ, found {heads[head]} and {ledger.path}')
+      raise ValueError(f'ledger must name different ones, found {heads[head]} and {ledger.path}')
     heads[head] = ledger.path
   adjacencies = {ledger.event().adjacency: ledger.path for ledger in ledgers}
   adjacencies.pop(base.ANY, None)
   if len(adjacencies) > 1:
-    raise ValueError('ledgers must have one adjacency, found ' + ', '.join(
+    raise ValueError('ledger must name runs of one adjacency, found ' + ', '.join(
         f'{name} in {path}' for name, path in adjacencies.items()))
 
 

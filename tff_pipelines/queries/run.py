@@ -58,20 +58,15 @@ def answer(settings: settings_lib.AccountSettings) -> int:
   """
   code, rows, is_table = 0, [], settings.query == 'table'
   if settings.ledger is not None:
-    problems = ledger_lib.Ledger(settings.ledger).verify()
-    rows = [ledger_query.broken(problems) if problems else ledger_query.answer(
+    problems = {path: ledger_lib.Ledger(path).verify() for path in settings.ledger}
+    broken = [text for found in problems.values() for text in found]
+    rows = [ledger_query.broken(broken) if broken else ledger_query.together(
         settings.ledger, delta=settings.delta, accountant=settings.accountant,
         amplification=settings.amplification, colluders=settings.colluders)]
-    code = BROKEN if problems else 0
+    code = BROKEN if broken else 0
     if settings.format == 'text':
-      print(f'ledger: {settings.ledger}, chain {"broken" if problems else "intact"}')
-  elif settings.ledgers is not None:
-    rows = [ledger_query.together(
-        settings.ledgers, delta=settings.delta, accountant=settings.accountant,
-        amplification=settings.amplification, colluders=settings.colluders)]
-    if settings.format == 'text':
-      print(f'{len(settings.ledgers)} ledgers together, chains intact: '
-            f'{", ".join(settings.ledgers)}')
+      for path, found in problems.items():
+        print(f'ledger: {path}, chain {"broken" if found else "intact"}')
   elif settings.query == settings_lib.DATA_DEPENDENT:
     rows = [answer_votes(settings)]
     if settings.format == 'text' and rows[0].epsilon_data_dependent is not None:

@@ -18,8 +18,7 @@ from tff_pipelines.experiment.settings import setting
 DATA_DEPENDENT = 'data_dependent'
 RELEASE = ('release_order', 'release_smoothness', 'release_noise')
 _WITH_MECHANISM = {'query', 'mechanism', 'format', 'plot', 'votes', *RELEASE}
-_WITH_LEDGER = {'ledger', 'ledgers', 'delta', 'accountant', 'amplification', 'format',
-                'colluders'}
+_WITH_LEDGER = {'ledger', 'delta', 'accountant', 'amplification', 'format', 'colluders'}
 
 
 @functools.lru_cache(maxsize=None)
@@ -54,18 +53,16 @@ class AccountSettings(settings.Settings):
   mechanism: str | None = setting(
       None, 'Release to account for: ' + ', '.join(mechanisms.MECHANISMS) + '.',
       group='query', choices=tuple(mechanisms.MECHANISMS), essential=True)
-  ledger: str | None = setting(
-      None, 'Recompute epsilon from this ledger alone.', group='query', essential=True)
-  ledgers: tuple[str, ...] | None = setting(
-      None, 'Ledgers of several runs on the same clients, separated by commas: epsilon '
-      'of all of them together.', group='query')
+  ledger: tuple[str, ...] | None = setting(
+      None, 'Recompute epsilon from this ledger, or from several (by commas), of runs '
+      'on the same clients.', group='query', essential=True)
   epsilon: float | None = _of(
       'epsilon', 'Target; for piecewise, duchi and laplace the parameter of one query.',
       group='query', above=0, essential=True)
   delta: float | None = _of(
-      'delta', 'Delta of the guarantee; 0 where the mechanism needs none.',
+      'delta', 'Delta.',
       group='query', low=0, below=1, essential=True,
-      otherwise='that of the ledger, or 1/N^1.1 for N clients')
+      otherwise='the ledger\'s, or 1/N^1.1')
   accountant: str = _of(
       'accountant', 'auto: privacy loss distributions (pld) where the worst case is '
       'known, else Renyi divergences (rdp).', group='query', choices=base.ACCOUNTANTS)
@@ -181,11 +178,8 @@ class AccountSettings(settings.Settings):
 
   def check(self) -> None:
     super().check()
-    if not (self.mechanism or self.ledger or self.ledgers or self.plot):
-      raise ValueError('mechanism must be given (or ledger, ledgers, or plot)')
-    if self.ledger is not None and self.ledgers is not None:
-      raise ValueError('ledger and ledgers must not both be given, found '
-                       f'ledger={self.ledger!r}')
+    if not (self.mechanism or self.ledger or self.plot):
+      raise ValueError('mechanism must be given (or ledger or plot)')
     if self.query == DATA_DEPENDENT and self.mechanism is not None and (
         self._family.kind is not mechanisms.VoteMechanism):
       raise ValueError('query=data_dependent needs mechanism=ae_vote or knn_vote, '
@@ -194,12 +188,9 @@ class AccountSettings(settings.Settings):
       raise ValueError(f'plot must end in .png, found {self.plot!r}')
 
   def check_paths(self) -> None:
-    if self.ledger is not None and not os.path.isfile(self.ledger):
-      raise ValueError(f'ledger must be the ledger.jsonl of a run, found '
-                       f'{self.ledger!r}, which is no file')
-    for path in self.ledgers or ():
+    for path in self.ledger or ():
       if not os.path.isfile(path):
-        raise ValueError(f'ledgers must be ledger.jsonl files of runs, found {path!r}, '
+        raise ValueError(f'ledger must be the ledger.jsonl of a run, found {path!r}, '
                          'which is no file')
     if self.votes is not None and not os.path.isfile(self.votes):
       raise ValueError(f'votes must be a file, found {self.votes!r}')
@@ -208,7 +199,7 @@ class AccountSettings(settings.Settings):
 
   def unused(self):
     yield from super().unused()
-    if self.ledger is not None or self.ledgers is not None:
+    if self.ledger is not None:
       used, why = _WITH_LEDGER, 'ledger'
     elif self.mechanism is not None:
       used = self._family.uses | _WITH_MECHANISM
