@@ -35,7 +35,8 @@ def _check_target(epsilon: float, delta: float) -> None:
 def _epsilon(event: base.Event, total_variation: float | None, delta: float,
              accountant: str, amplification: str) -> float:
   """Epsilon at the delta that sampling error leaves; infinite if too little is left."""
-  part = noise_budget.consumed_by(event, total_variation, delta, amplification)
+  part = noise_budget.consumed_by(event, total_variation, delta, amplification,
+                                   accountant)
   if noise_budget.is_too_much(part, delta):
     return math.inf
   return accountant_lib.epsilon(
@@ -91,6 +92,14 @@ def noise_multiplier(build_event: Callable[[float], base.Event], *, epsilon: flo
       total_variation(1.0) or 0.0, epsilon), delta):
     raise _beyond(total_variation(1.0), epsilon, delta)
   low, high = None, 1.0
+  if accountant != 'rdp':
+    # Renyi divergences are quick, and their answer is a little above.
+    try:
+      high = noise_multiplier(
+          build_event, epsilon=epsilon, delta=delta, accountant='rdp',
+          amplification=amplification)
+    except ValueError:
+      pass
   at_high = excess(high)
   while at_high > 0:
     low = high

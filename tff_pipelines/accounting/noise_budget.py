@@ -8,8 +8,9 @@ epsilon is computed at the remaining delta:
 
 * Nothing is consumed where nothing deviates (t = 0), and no number is known where no
   bound on t is proved (None); whatever prints it says so.
-* The consumed delta is computed at an upper bound of epsilon, that of Renyi
-  divergences at half of delta or at the remaining delta, so it is never too small.
+* The consumed delta is computed at an upper bound of epsilon, at half of delta or at
+  the remaining delta, so it is never too small. Renyi divergences give it quickly; the
+  accountant of the guarantee does where theirs is too large.
 * It is at most half of delta. Beyond that epsilon is that of ideal distributions and
   says so, and a target is refused.
 
@@ -20,7 +21,7 @@ import math
 
 from aggregators import params as params_lib
 from aggregators import share_tables
-from tff_pipelines.accounting import accountant
+from tff_pipelines.accounting import accountant as accountant_lib
 from tff_pipelines.accounting import base
 
 _PHILOX = 'random bits by Philox, which is not a cryptographic generator'
@@ -35,7 +36,8 @@ def consumed(total_variation: float, epsilon: float) -> float:
 
 
 def consumed_by(event: base.Event, total_variation: float | None, delta: float,
-                amplification: str = 'tight') -> float | None:
+                amplification: str = 'tight', accountant: str = 'auto'
+                ) -> float | None:
   """The part of delta that sampling error consumes.
 
   Args:
@@ -44,6 +46,7 @@ def consumed_by(event: base.Event, total_variation: float | None, delta: float,
       bound is proved.
     delta: Delta of the guarantee, in [0, 1).
     amplification: As for `accountant.epsilon`.
+    accountant: As for `accountant.epsilon`.
 
   Returns:
     In [0, 1]; None where no bound is proved.
@@ -51,23 +54,24 @@ def consumed_by(event: base.Event, total_variation: float | None, delta: float,
   if not total_variation:
     return total_variation
 
-  def at(part: float) -> float:
-    """The consumed delta at the epsilon of what this part leaves."""
-    return consumed(min(1.0, total_variation),
-                    accountant.renyi_epsilon(event, delta - part, amplification)[0])
+  for used in dict.fromkeys(('rdp', accountant)):
+    def at(part: float, used: str = used) -> float:
+      """The consumed delta at the epsilon of what this part leaves."""
+      return consumed(min(1.0, total_variation), accountant_lib.epsilon(
+          event, delta - part, accountant=used, amplification=amplification))
 
-  # If at least half of delta remains, epsilon is at most the one at half of it.
-  most = at(delta / 2)
-  if most <= delta / 2:
-    return most
-  # Less may do: any part that covers the delta consumed at what it leaves.
-  part = at(0.0)
-  while part <= delta / 2:
-    needed = at(part)
-    if 1.01 * needed <= part:
+    # If at least half of delta remains, epsilon is at most the one at half of it.
+    part = at(delta / 2)
+    if part <= delta / 2:
       return part
-    part = 1.02 * needed
-  return most
+    # Less may do: any part that covers the delta consumed at what it leaves.
+    part = at(0.0)
+    while part <= delta / 2:
+      needed = at(part)
+      if 1.01 * needed <= part:
+        return part
+      part = 1.02 * needed
+  return part
 
 
 def is_too_much(part: float | None, delta: float) -> bool:

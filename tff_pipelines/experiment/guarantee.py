@@ -335,7 +335,7 @@ class Plan(abc.ABC):
       amplification, event = 'none', unsampled
     consumed = noise_budget.consumed_by(
         event, self.total_variation and releases * self.total_variation, delta,
-        amplification)
+        amplification, self.accountant)
     result = accountant.guarantee(
         event, noise_budget.remaining(delta, consumed), accountant=self.accountant,
         amplification=amplification, population=self.population, records=self.records,
