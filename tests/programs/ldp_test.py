@@ -75,6 +75,8 @@ def test_a_worker_process_gives_the_same_run(launcher, finished, tmp_path):
       f'--output_dir={tmp_path / str(workers)}') for workers in (0, 1)]
   assert [run.wait() for run in runs] == [0, 0], runs[1].stderr
   one, other = (_summary(tmp_path / name) for name in ('0', '1'))
+  # The fingerprint in a configuration is by a secret key of the run.
+  assert one.pop('configuration') != other.pop('configuration')
   assert one == other
   assert not launcher_lib.workers_of(runs[1].mark)
 

@@ -207,7 +207,7 @@ def test_sweep_runs_all_settings_once_and_draws_them(tmp_path):
   assert table[1]['epsilon'] is None and 0 < table[1]['epsilon_if_unseeded'] <= 8
   for row in table:
     assert len(row['values']) == 1 and row['metric'] == 'test/accuracy'
-    assert [[point[0] for point in curve] for curve in row['curves']] == [[1, 2]]
+    assert [[point[0] for point in curve] for curve in row['curves']] == [[1]]
     assert [curve[-1][1] for curve in row['curves']] == pytest.approx(row['values'])
     assert f'{100 * row["mean"]:.2f}' in stdout
   figure = matplotlib.image.imread(tmp_path / 'sweep.png')

@@ -1,6 +1,7 @@
 """The trainer on texts: what is kept, reused and reported."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -118,10 +119,10 @@ def test_resumed_run_reads_the_vocabulary_that_it_kept(runs, tmp_path):
   _, whole = runs['tag']
   folder = tmp_path / 'run'
   arguments = ['--rounds=2' if a == '--rounds=1' else a for a in RUNS['tag']]
-  folder.mkdir()
+  (folder / 'private').mkdir(parents=True)
   # A run that ended before its first round left its configuration and vocabulary.
-  for name in ('configuration.json', 'vocabulary.json'):
-    (folder / name).write_text((whole / name).read_text())
+  for name in ('configuration.json', 'vocabulary.json', 'private/fingerprint.key'):
+    shutil.copy(whole / name, folder / name)
   words = json.loads((folder / 'vocabulary.json').read_text())
   run = _train(*arguments, '--resume', folder=folder)
   assert run.code == 0, run.stderr
