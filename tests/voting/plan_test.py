@@ -182,7 +182,7 @@ def test_a_published_number_below_the_proved_one_is_warned_of(bound):
 
 
 def test_warnings_say_what_a_number_is_worth():
-  assert _warnings(_plan(_params(agents=1000))) == (guarantee.SIMULATED,)
+  assert _warnings(_plan(_params(agents=999))) == (guarantee.SIMULATED,)
   assert guarantee.SEEDED in _warnings(_plan(seed=1))
   gaussian = ' '.join(_warnings(_plan(_params(noise='gaussian'))))
   assert 'floating point' in gaussian and 'real' in gaussian

@@ -27,6 +27,7 @@ from tff_pipelines.experiment import files
 Caveat = caveats.Caveat
 
 _IDEAL = 'epsilon of ideal distributions'
+_AT_SMALL_DELTA = ('epsilon_at_delta_1e-6', 'epsilon_server_at_delta_1e-6')
 SEEDED = Caveat(
     'seeded: not private',
     'seeded run: no privacy guarantee (noise and whatever else is random follow from '
@@ -359,18 +360,17 @@ class Plan(abc.ABC):
       server, server_releases: The same against the server; None for no such number.
 
     Returns:
-      By its key in the summary; none at a run's delta that is as small. None where
-      sampling error of the noise consumes too much of that delta.
+      By its key in the summary. None for a seeded run, at a run's delta that is as
+      small, and where sampling error of the noise consumes too much of that delta.
     """
-    small = accountant.SMALL_DELTA
-    if self.seed is not None or self.delta <= small:
-      return {}
-    bounds = {'epsilon_at_delta_1e-6': self.bound(event, releases, delta=small)}
-    if server is not None:
-      bounds['epsilon_server_at_delta_1e-6'] = self.bound(
-          server, server_releases, server=True, delta=small)
-    return {key: None if _IDEAL in {note.name for note in bound.caveats} else
-            bound.epsilon for key, bound in bounds.items()}
+    small, bounds = accountant.SMALL_DELTA, [None, None]
+    if self.seed is None and self.delta > small:
+      bounds[0] = self.bound(event, releases, delta=small)
+      if server is not None:
+        bounds[1] = self.bound(server, server_releases, server=True, delta=small)
+    return {name: (
+        None if bound is None or _IDEAL in {note.name for note in bound.caveats} else
+        bound.epsilon) for name, bound in zip(_AT_SMALL_DELTA, bounds)}
 
   def epsilon(self, rounds: int, repeats: int = 0) -> float:
     """Epsilon against the observers; 0 after no rounds.
@@ -408,7 +408,8 @@ class Plan(abc.ABC):
       notes.append(SIMULATED)
     if not self.is_private:
       return Guarantee(terms=self.terms, delta=self.delta, adjacency=None,
-                       outsiders=None, caveats=(*notes, *self.notes()))
+                       outsiders=None, also=dict.fromkeys(_AT_SMALL_DELTA),
+                       caveats=(*notes, *self.notes()))
     if released is None:
       released, rounds = self.released(rounds), self.release_count(rounds)
     if released.adjacency == base.LOCAL and seen is not None:
