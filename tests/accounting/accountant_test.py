@@ -267,3 +267,6 @@ def test_a_delta_is_judged_by_what_neighbouring_inputs_differ_in():
       (record, 0.01, True), (record, 0.009, False), (client, 0.01, False),
       (client, 0.1, True)):
     assert bool(accountant.guarantee(event, delta, **sizes).warnings) == warned
+  caveat, = accountant.guarantee(record, 1e-4, population=10).warnings
+  assert 'well below 1 over the number of records' in str(caveat)
+  assert accountant.guarantee(record, 1e-6, population=10).warnings == ()

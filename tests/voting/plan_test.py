@@ -190,10 +190,10 @@ def test_warnings_say_what_a_number_is_worth():
   assert 'over the number of clients' in ' '.join(_warnings(_plan(many, delta=0.1)))
   assert 'over the number of clients' not in ' '.join(_warnings(
       _plan(many, delta=0.1, level='instance')))
-  # A record is judged by the number of records, of which there are more.
-  for records, is_judged in ((200, True), (199, False), (None, False)):
-    plan = _plan(many, delta=1 / 200, level='instance', records=records)
-    assert ('over the number of records' in ' '.join(_warnings(plan))) == is_judged
+  # The number of records is as private as one of them is.
+  for delta, is_said in ((1e-4, True), (1e-6, False)):
+    plan = _plan(many, delta=delta, level='instance')
+    assert ('well below 1 over the number of records' in ' '.join(_warnings(plan))) == is_said
 
 
 def test_a_trusted_server_has_no_epsilon_of_its_own():

@@ -313,7 +313,7 @@ def guarantee(event: base.Event, delta: float, *, accountant: str = 'auto',
     amplification: As in `epsilon`.
     population: Number of clients, to judge delta by; None if unknown.
     records: Number of records, to judge delta by where neighbouring inputs differ in
-      one; None if unknown.
+      one; None if it is not public.
     stated_delta: Delta of the guarantee as it is stated, to be judged, where a part of
       it is consumed by something else; None for `delta`.
 
@@ -335,9 +335,9 @@ def guarantee(event: base.Event, delta: float, *, accountant: str = 'auto',
       epsilon=value, delta=delta, order=order, accountant=used,
       amplification=amplification, adjacency=event.adjacency,
       warnings=(*caveats, *(
-          warnings_about(value, stated, records, 'records')
-          if event.adjacency in base.OF_RECORDS else
-          warnings_about(value, stated, population))),
+          warnings_about(value, stated, population)
+          if event.adjacency not in base.OF_RECORDS else
+          warnings_about(value, stated, records, 'records'))),
       certificates=tuple(
           part.certificate() for part in sum_events.certificates(accounted)))
 
@@ -362,6 +362,12 @@ def warnings_about(epsilon: float, delta: float, units: int | None,
         'large epsilon',
         f'epsilon={decimals.rounded_up(epsilon, 4)} is above {LARGE_EPSILON:g}: as a '
         'worst-case guarantee it says next to nothing'))
+  if units is None and of == 'records' and delta > SMALL_DELTA:
+    # The number itself is as private as a record.
+    caveats.append(caveats_lib.Caveat(
+        'delta to be compared with the records',
+        f'delta={shown} says little unless it is well below 1 over the number of '
+        'records'))
   if units is not None and delta >= 1 / units:
     caveats.append(caveats_lib.Caveat(
         f'delta not below 1/{of}',

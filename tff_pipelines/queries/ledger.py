@@ -105,8 +105,7 @@ def together(paths: Sequence[str | os.PathLike[str]], *, delta: float | None = N
                     if header['population'] is not None), default=None)
   result = accountant_lib.guarantee(
       event, left, accountant=accountant, amplification=amplification,
-      population=population, records=population,  # Each has one record at least.
-      stated_delta=delta)
+      population=population, stated_delta=delta)
   notes = [*(text for header in headers for text in header['warnings']),
            *result.warnings, *ideal]
   # Records that agents sample themselves are known to no server and no other agent.

@@ -40,8 +40,6 @@ class VotePlan(guarantee.Plan):
       formula; the guarantee is the tight one in any case.
     seed: A simulation seed voids the guarantee.
     privacy_unit: What one of two neighbouring inputs lacks.
-    records: Number of records of all agents, to judge delta by at level 'instance';
-      None if that is not known.
   """
 
   params: VotingParams
@@ -51,7 +49,6 @@ class VotePlan(guarantee.Plan):
   calibrated_by: str = 'tight'
   seed: int | None = None
   privacy_unit: str = 'one agent'
-  records: int | None = None
 
   amplification = 'none'  # All agents vote.
 

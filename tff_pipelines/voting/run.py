@@ -159,7 +159,9 @@ class VoteExperiment(baselines.VotingExperiment):
     return task
 
   def build_plan(self, task, recorded) -> VotePlan:
-    settings, units = self.settings, self.units(task)
+    settings = self.settings
+    # How many records there are is no one's to know: one may be added or removed.
+    units = self.units(task) if settings.privacy_level == 'agent' else None
     return VotePlan.calibrate(
         VotingParams(
             queries=settings.queries, classes=task.num_classes,
@@ -173,7 +175,6 @@ class VoteExperiment(baselines.VotingExperiment):
         allow_degenerate=settings.allow_degenerate, scheme=settings.algorithm,
         level=settings.privacy_level, delta=settings.privacy_delta(units, recorded),
         calibrated_by=settings.bound, seed=settings.seed,
-        records=units if settings.privacy_level == 'instance' else None,
         privacy_unit=self.privacy_unit(task))
 
   def describe(self, task, plan) -> report_lib.Description:

@@ -235,11 +235,12 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
     return self.level or (
         'instance' if self.algorithm in ('knn', 'dp_fedsgd') else 'agent')
 
-  def privacy_delta(self, units: int, recorded: Mapping[str, Any] | None) -> float:
+  def privacy_delta(self, units: int | None, recorded: Mapping[str, Any] | None) -> float:
     """Delta: given, or recorded, or the one that suits the level.
 
     Args:
-      units: Number of agents, or of records at level 'instance'.
+      units: Number of agents, or of records at level 'instance'; None if it is not
+        public.
       recorded: `configuration` of the plan of an earlier start; None for a new run.
     """
     if self.delta is not None:
@@ -247,7 +248,7 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
     usual = DEFAULT_DELTA[self.privacy_level]
     if recorded is not None:
       return recorded.get('delta') or usual
-    return min(usual, accountant.default_delta(units))
+    return min(usual, accountant.default_delta(units)) if units else usual
 
   @property
   def target_epsilon(self) -> float | None:
