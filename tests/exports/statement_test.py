@@ -139,6 +139,17 @@ def test_statement_is_that_of_epsilon_and_delta_and_of_this_training_alone(tmp_p
   assert 'except for' not in text and 'of this training alone' in text
 
 
+def test_a_participant_has_a_number_of_its_own(tmp_path):
+  of_one = statement.in_words(statement.statement(_summary(tmp_path)))
+  assert 'no epsilon** against a participant' in of_one
+  (tmp_path / 'more').mkdir()
+  content = statement.statement(_summary(tmp_path / 'more', sampling='epochs'))
+  assert content['least_cohort'] == 4
+  assert content['epsilon_participant'] > content['epsilon_server']
+  shown = _shown(statement.in_words(content), 'in cohorts of at least 4')
+  assert content['epsilon_participant'] <= shown < content['epsilon_participant'] + 1e-4
+
+
 def test_suppressed_rounds_leave_no_number_against_the_server(tmp_path):
   content = statement.statement(_summary(
       tmp_path, outcomes=('released', 'suppressed', 'released')))

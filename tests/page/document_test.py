@@ -96,6 +96,10 @@ def test_published_caveats_do_not_tell_of_data():
     ({'epsilon': None, 'epsilon_server': None, 'observers': None},
      ['No privacy guarantee', 'Nothing is guaranteed.']),
     ({'epsilon_server': None}, ['ε none', 'No epsilon holds against the server.']),
+    ({'observers_participant': 'a participant'},
+     ['ε none', 'No epsilon holds against a participant.']),
+    ({'observers_participant': 'a participant', 'epsilon_participant': 4.56789},
+     ['ε = 4.5679', 'against a participant.']),
     ({'epsilon_server': None, 'observers_server': None},
      ['No other number is stated for the server.'])])
 def test_missing_numbers_are_said_to_be_missing(changes, words):
@@ -154,6 +158,8 @@ def test_only_what_the_guarantee_covers_may_be_published():
     (Verdict(rounds=3, epsilon=2.0, epsilon_server=6.5), 'holds 2.0000 6.5000 yes'),
     (Verdict(rounds=3, epsilon=1.5, epsilon_server=6.5), 'holds 1.5000 6.5000 yes'),
     (Verdict(rounds=3, epsilon=2.1, epsilon_server=6.5), 'holds 2.1000 6.5000 no'),
+    (Verdict(rounds=3, epsilon=2.0, epsilon_server=6.5, epsilon_participant=9.0),
+     'holds 2.0000 6.5000 yes'),  # Nothing was stated for a participant.
     (Verdict(rounds=3, epsilon=2.0), 'holds 2.0000 none no'),
     (Verdict(rounds=3, problems=['line 2 is torn']), 'line 2 is torn none none no')])
 def test_ledger_must_prove_what_the_summary_states(verdict, words):

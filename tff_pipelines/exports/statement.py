@@ -15,9 +15,10 @@ JSON, TEXT = 'privacy.json', 'PRIVACY.md'
 
 # Those of the summary, of the same meaning.
 _COPIED = (
-    'task', 'algorithm', 'model', 'mechanism', 'epsilon', 'epsilon_server', 'delta',
-    'adjacency', 'adjacency_in_words', 'privacy_unit', 'observers', 'observers_server',
-    'sampling', 'trust_model', 'secure_aggregation', 'accountant', 'amplification',
+    'task', 'algorithm', 'model', 'mechanism', 'epsilon', 'epsilon_server',
+    'epsilon_participant', 'delta', 'adjacency', 'adjacency_in_words', 'privacy_unit',
+    'observers', 'observers_server', 'observers_participant', 'least_cohort', 'sampling',
+    'trust_model', 'secure_aggregation', 'accountant', 'amplification',
     'source')
 KEYS = ('version', 'private', 'reasons', *_COPIED, 'caveats')
 
@@ -96,8 +97,8 @@ def in_words(content: Mapping[str, Any]) -> str:
 
 
 def _guarantee(content: Mapping[str, Any]) -> list[str]:
-  """Both epsilons and what they mean; rounded up, so that no digit promises more."""
-  epsilon, server = content['epsilon'], content['epsilon_server']
+  """All epsilons and what they mean; rounded up, so that no digit promises more."""
+  epsilon = content['epsilon']
   delta = decimals.rounded_up(content['delta'])
   odds = 'more than a million'
   if epsilon < math.log(1e6):
@@ -107,16 +108,20 @@ def _guarantee(content: Mapping[str, Any]) -> list[str]:
       'What the training guarantees apart from that:', '']
   lines.append(f'- **epsilon {decimals.epsilon(epsilon)}, delta {delta}** against '
                f'{content["observers"]}')
-  if server is not None:
-    lines.append(f'- **epsilon {decimals.epsilon(server)}, delta {delta}** against '
-                 f'{content["observers_server"]}; rounds that an interruption may have '
-                 'shown them twice count twice')
-  elif content['observers_server'] is not None:
-    lines.append(f'- **no epsilon** against {content["observers_server"]}')
+  for who, note in (
+      ('server', 'rounds that an interruption may have shown them twice count twice'),
+      ('participant', 'a cohort may be of one' if content['least_cohort'] is None else
+       f'in cohorts of at least {content["least_cohort"]:g}')):
+    value, observers = content[f'epsilon_{who}'], content[f'observers_{who}']
+    if value is not None:
+      lines.append(f'- **epsilon {decimals.epsilon(value)}, delta {delta}** against '
+                   f'{observers}; {note}')
+    elif observers is not None:
+      lines.append(f'- **no epsilon** against {observers}')
   return [*lines, '', (
       'Whatever is computed from what was released, the probability of any result with '
       f'one of two neighbouring inputs is at most {odds} times (e to the epsilon) that '
       f'with the other, plus {delta}. Neighbouring inputs: '
-      f'{content["adjacency_in_words"]}. Both numbers are of this training alone: what '
+      f'{content["adjacency_in_words"]}. All numbers are of this training alone: what '
       'else is released about the same people, such as other models, adds to them.'),
           '']

@@ -101,9 +101,8 @@ def _guarantees(runs: Sequence[Run]) -> list[Element]:
 
 
 def _statement(summary: Mapping[str, Any]) -> list[Element]:
-  """The guarantee in plain words, with both numbers."""
-  epsilon, server = summary['epsilon'], summary['epsilon_server']
-  lines = []
+  """The guarantee in plain words, with all its numbers."""
+  epsilon, lines = summary['epsilon'], []
   if epsilon is None:
     unseeded = summary['epsilon_if_unseeded']
     lines.append(element('p', 'No privacy guarantee', class_='number no'))
@@ -113,12 +112,14 @@ def _statement(summary: Mapping[str, Any]) -> list[Element]:
         f'{decimals.rounded_up(summary["delta"])}.')))
   else:
     lines += _bound(epsilon, summary['delta'], summary['observers'])
-    if server is not None:
-      lines += _bound(server, summary['delta'], summary['observers_server'])
-    elif summary['observers_server'] is not None:
-      lines += [element('p', 'ε none', class_='number no'), element(
-          'p', f'No epsilon holds against {summary["observers_server"]}.')]
-    else:
+    for who in ('server', 'participant'):
+      value, observers = summary[f'epsilon_{who}'], summary[f'observers_{who}']
+      if value is not None:
+        lines += _bound(value, summary['delta'], observers)
+      elif observers is not None:
+        lines += [element('p', 'ε none', class_='number no'), element(
+            'p', f'No epsilon holds against {observers}.')]
+    if summary['observers_server'] is None:
       lines.append(element('p', 'No other number is stated for the server.'))
     lines.append(element(
         'p', f'Protected: {summary["privacy_unit"]}. Neighbouring inputs: '
@@ -314,8 +315,9 @@ def _ledgers(runs: Sequence[Run]) -> list[Element]:
   return [table(
       ['run', 'releases', 'hash chain', *_BOUNDS, 'proves the guarantee'], rows,
       caption='Verdict on the ledgers'), element(
-           'p', 'Both ε are recomputed from the ledger alone. It proves the guarantee if '
-           'its hash chain holds and neither is above the one stated there.')]
+           'p', 'Every ε is recomputed from the ledger alone, also that against a '
+           'participant. It proves the guarantee if its hash chain holds and none '
+           'is above the one stated there.')]
 
 
 def _warnings(runs: Sequence[Run]) -> Iterator[Element]:

@@ -38,19 +38,22 @@ class Verdict:
     problems: Problems of its chain; empty if it holds.
     epsilon: Epsilon against the observers by the ledger alone; None for none.
     epsilon_server: The same against the server.
+    epsilon_participant: The same against a participant.
   """
 
   rounds: int
   problems: Sequence[str] = ()
   epsilon: float | None = None
   epsilon_server: float | None = None
+  epsilon_participant: float | None = None
 
   def proves(self, summary: Mapping[str, Any]) -> bool:
     """Whether the chain holds and no epsilon is above the one that a summary states."""
     return not self.problems and all(
         stated is None or (mine is not None and mine <= stated * (1 + 1e-6))
-        for mine, stated in ((self.epsilon, summary['epsilon']),
-                             (self.epsilon_server, summary['epsilon_server'])))
+        for mine, stated in (
+            (getattr(self, name), summary[name]) for name in (
+                'epsilon', 'epsilon_server', 'epsilon_participant')))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -40,4 +40,5 @@ def verdict_on(folder: pathlib.Path) -> Verdict:
       amplification=amplification or 'tight')
   return Verdict(rounds=answer.rounds, epsilon=answer.epsilon,
                  epsilon_server=answer.epsilon_server if (
-                     summary['observers_server'] is not None) else None)
+                     summary['observers_server'] is not None) else None,
+                 epsilon_participant=answer.epsilon_participant)
