@@ -7,6 +7,7 @@ they are drawn.
 
 import abc
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent import futures
 import dataclasses
 from typing import Any
 
@@ -140,11 +141,13 @@ def run(rounds: Rounds, plan: guarantee_lib.Plan, records: records_lib.RunRecord
   if records.unused:
     records.stop(plan.event, rounds.count)  # In case a crash interrupted that.
     return state
-  with progress(rounds.count, done, rounds.unit, quiet) as bar:
+  with (progress(rounds.count, done, rounds.unit, quiet) as bar,
+        futures.ThreadPoolExecutor(1) as beside):
     for index in range(done + 1, rounds.count + 1):
+      # What a round costs takes a tenth of a second, and does not wait for it.
+      epsilon = beside.submit(plan.epsilon, index, records.starts - 1)
       step = rounds.step(state, index)
-      metrics = {plan.epsilon_name: plan.epsilon(index, records.starts - 1),
-                 **step.metrics}
+      metrics = {plan.epsilon_name: epsilon.result(), **step.metrics}
       records.commit(step.state, index, plan.event(index),
                      suppressed=step.suppressed, metrics=metrics)
       if step.failure is not None:
