@@ -127,6 +127,11 @@ def _checked(built: Any) -> task_lib.Task:
                      f'{len(ids) - len(set(ids))} repeated')
   train = CheckedSource(built.train, spec)
   train.examples(ids[0])
+  of_clients = built.held_out_of_clients
+  if of_clients is not None:
+    if _spec(of_clients) != spec:
+      raise ValueError('held_out_of_clients must have the element_spec of train')
+    of_clients = CheckedSource(of_clients, spec)
   if not built.held_out:
     raise ValueError('held_out must have a set of examples, found none')
   for name, examples in built.held_out.items():
@@ -134,7 +139,7 @@ def _checked(built: Any) -> task_lib.Task:
     if not len(next(iter(examples.values()))):
       raise ValueError(f'held_out {name!r} must have examples, found none')
   _check_model(built.model, next(iter(built.held_out.values())))
-  return dataclasses.replace(built, train=train)
+  return dataclasses.replace(built, train=train, held_out_of_clients=of_clients)
 
 
 class CheckedSource(records.Wrapping):

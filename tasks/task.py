@@ -59,6 +59,8 @@ class Model:
       totals. `mask` is float32 [batch], 0 for padding that must not count.
       'loss' is always there, and so is 'accuracy' where there are classes.
     headline: The metric that heads the report and is plotted.
+    fractions: Names of metrics in [0, 1] of any examples, for --private_evaluation;
+      those that the model has not are left out.
     breakdown: The counts of predictions by class; None without classes.
     evaluation_batch: Examples that one evaluation call may hold in memory.
     predict: (weights, batch without the label 'y') -> mapping of the name of an output
@@ -75,6 +77,7 @@ class Model:
   loss: Callable[[Weights, Examples, Any], Any]
   metrics: Callable[[Weights, Examples, Any], Mapping[str, tuple[Any, Any]]]
   headline: str = 'accuracy'
+  fractions: Sequence[str] = ('accuracy',)
   breakdown: Breakdown | None = None
   evaluation_batch: int = 512
   predict: Callable[[Weights, Examples], Mapping[str, Any]] | None = None
@@ -301,6 +304,9 @@ class Task:
       in the population, 'test_examples' further examples of clients that are,
       'test' examples of clients that are not known or only simulated, and
       'validation' public examples of a file of their own.
+    held_out_of_clients: Held-out examples of clients of the population, by client, as
+      'test_examples' has them but all of them: what a client has must not depend on
+      others. None if there are none, or it is not known whose they are.
     privacy_unit: The meaning of one client, for the report.
     test_of_files: Whether 'test' and label_counts are of the user's files; else
       they are of data that ship, which are public.
@@ -323,6 +329,7 @@ class Task:
   model: Model
   train: ClientSource
   held_out: Mapping[str, Examples]
+  held_out_of_clients: ClientSource | None = None
   privacy_unit: str
   test_of_files: bool = False
   skips: Skips = dataclasses.field(default_factory=Skips)

@@ -68,6 +68,7 @@ class Data(task.Task):
 
 def with_held_out(data: Data) -> Data:
   """The data with their held-out sets. Raises ValueError on bad data."""
+  of_clients = None
   if data.is_test_unowned:
     train, held_out = data.train, {'test': records.gather(data.test)[0]}
     if data.held_out_fraction is not None:
@@ -76,7 +77,9 @@ def with_held_out(data: Data) -> Data:
     train, held_out = records.with_held_out(
         data.train, data.test, skips=data.skips,
         held_out_fraction=data.held_out_fraction)
-  return dataclasses.replace(data, train=train, held_out=held_out)
+    of_clients = records.of_population(data.test, train)
+  return dataclasses.replace(
+      data, train=train, held_out=held_out, held_out_of_clients=of_clients)
 
 
 class Sources:

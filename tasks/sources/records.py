@@ -393,6 +393,14 @@ def held_out_sets(
   return sets
 
 
+def of_population(test: task.ClientSource | None,
+                  population: task.ClientSource) -> SubsetSource | None:
+  """The clients of a test part that train; None if there are none."""
+  known = frozenset(population.client_ids)
+  ids = [client for client in (test.client_ids if test else ()) if client in known]
+  return SubsetSource(test, ids) if ids else None
+
+
 def with_held_out(
     train: task.ClientSource, test: task.ClientSource | None, *, skips: task.Skips,
     held_out_fraction: float | None = None

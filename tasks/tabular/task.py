@@ -221,9 +221,11 @@ def build(*, model: str | None = None, data_source: str | None = None,
         source and records.MappedSource(
             source, _convert(columns, missing), element_spec(columns))
         for source in (raw.train, raw.test))
+    of_clients = None
     if data_source == 'embedded':
       held_out = {'test': records.gather(test)[0]}
     else:
+      of_clients = records.of_population(test, train)
       train, held_out = records.with_held_out(
           train, test, skips=raw.skips, held_out_fraction=held_out_fraction)
     served = _serving(
@@ -232,7 +234,8 @@ def build(*, model: str | None = None, data_source: str | None = None,
     stated = columns.made_from == columns_lib.SAMPLE and data_source != 'embedded'
     return task.Task(
         name='tabular', model=served.model, train=train, held_out=held_out,
-        privacy_unit=unit, skips=raw.skips, files=served.files, reader=served.reader,
+        held_out_of_clients=of_clients, privacy_unit=unit, skips=raw.skips,
+        files=served.files, reader=served.reader,
         noised_files=(columns_lib.FILE,) if noised else (),
         warnings=(STATED,) if stated else ())
 

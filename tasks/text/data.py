@@ -286,6 +286,12 @@ def build_task(
     rows = tf.range(kept) * count // tf.maximum(kept, 1)
     return {name: tf.gather(tensor, rows) for name, tensor in examples.items()}
 
+  def convert_test(raw):
+    rows = data.split(raw)[1]
+    return convert(rows) if _count(rows) else {
+        name: np.zeros((0, *shape), dtype) for name, (dtype, shape) in
+        element_spec.items()}
+
   def held_out(source, convert):
     examples, _ = records.gather(
         records.MappedSource(source, convert, element_spec), skips=data.skips)
@@ -293,7 +299,7 @@ def build_task(
     return {name: array[rows] for name, array in examples.items()}
 
   sets = {}
-  others, same = data.others, None
+  others, same, of_clients = data.others, None, None
   if data.test is not None:
     known = frozenset(data.population.client_ids)
     ids = data.test.client_ids
@@ -304,20 +310,23 @@ def build_task(
   if others is not None:
     sets[data.others_name] = held_out(_some_clients(others), convert)
   if same:
-    sets['test_examples'] = held_out(
-        _some_clients(records.SubsetSource(data.test, same)), convert)
+    known_test = records.SubsetSource(data.test, same)
+    sets['test_examples'] = held_out(_some_clients(known_test), convert)
+    of_clients = records.MappedSource(known_test, convert, element_spec)
   elif data.divided:
     some = _some_clients(data.population)
     enough = [client for client in some.client_ids if data.has_test_records(client)]
     if enough:
       sets['test_examples'] = held_out(
-          records.SubsetSource(some, enough), lambda raw: convert(data.split(raw)[1]))
+          records.SubsetSource(some, enough), convert_test)
+      of_clients = records.MappedSource(data.population, convert_test, element_spec)
   train = records.MappedSource(
       data.population, convert_for_training, element_spec,
       convert_in_graph=convert_in_graph and convert_for_training_in_graph)
   return task.Task(
       name=name, model=model, train=CachedSource(train), held_out=sets,
-      privacy_unit=data.privacy_unit, skips=data.skips, **rest)
+      held_out_of_clients=of_clients, privacy_unit=data.privacy_unit,
+      skips=data.skips, **rest)
 
 
 def _subset(count: int, limit: int | None) -> np.ndarray:

@@ -108,7 +108,8 @@ def build_model(name: str, vocabulary: stackoverflow_word.Vocabulary) -> task.Mo
 
   return task.Model(
       name=name, initial_weights=initial_weights, loss=loss, metrics=metrics,
-      headline='recall_at_5', evaluation_batch=256, predict=predict,
+      headline='recall_at_5', fractions=('recall_at_5',), evaluation_batch=256,
+      predict=predict,
       weight_names=('output/kernel', 'output/bias'),
       breakdown=task.Breakdown(
           kind='tag', names=vocabulary.labels, count=count, guesses=_TOP))

@@ -161,6 +161,18 @@ def test_npz_without_a_test_part_holds_clients_out(tmp_path, options):
   assert len(data.held_out['test_clients']['y']) == 4 * out
 
 
+@pytest.mark.parametrize('writers, known', [([1, 9, 1], ['1']), ([8, 9, 8], None)])
+def test_test_part_has_the_images_of_clients_that_train(tmp_path, writers, known):
+  x, y = np.zeros([4, 28, 28], np.uint8), np.array([0, 1, 0, 1])
+  np.savez(tmp_path / 'f.npz', x_train=x, y_train=y, writer_train=y, x_test=x[:3],
+           y_test=np.arange(3), writer_test=np.array(writers))
+  data = emnist_task.load(data_source='npz', data_path=str(tmp_path / 'f.npz'))
+  source = data.held_out_of_clients
+  assert (source and list(source.client_ids)) == known
+  if known:
+    assert source.examples('1')['y'].tolist() == [0, 2]
+
+
 def test_npz_with_a_test_part_takes_no_held_out_fraction(tmp_path):
   x, y = np.zeros([4, 28, 28], np.uint8), np.array([0, 1, 0, 1])
   np.savez(tmp_path / 'f.npz', x_train=x, y_train=y, writer_train=y, x_test=x, y_test=y)

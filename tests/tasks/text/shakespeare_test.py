@@ -77,6 +77,10 @@ def test_last_fifth_of_a_clients_speeches_is_for_tests_alone(tmp_path):
       '<begin>Ha!<end>']
   assert _texts(built.held_out['test_examples']['tokens']) == [
       '<begin>So it will.<end>']
+  assert {client: _texts(built.held_out_of_clients.examples(client)['tokens'])
+          for client in built.train.client_ids} == {
+              client: ['<begin>So it will.<end>'] * (client == 'macbeth/ROSS')
+              for client in built.train.client_ids}
 
 
 def test_clients_keep_some_rows_evenly_spaced(tmp_path):
@@ -100,6 +104,18 @@ def test_held_out_sets_are_cut_to_the_same_rows_in_every_run(tmp_path):
     np.testing.assert_array_equal(first[name]['tokens'], again[name]['tokens'])
 
 
+def test_held_out_texts_of_a_client_do_not_depend_on_those_of_others(tmp_path):
+  speeches = {str(i): [f'{i} {j}' for j in range(10)] for i in range(20)}
+  whole = _built(_file(tmp_path / 'a.jsonl.gz', speeches), max_test_examples=7)
+  some = _built(_file(tmp_path / 'b.jsonl.gz', {
+      **speeches, '3': ['x'] * 50, '4': ['x']}), max_test_examples=7)
+  for client in whole.train.client_ids:
+    rows, again = (_texts(built.held_out_of_clients.examples(client)['tokens'])
+                   for built in (whole, some))
+    assert rows == [f'<begin>{client} {j}<end>' for j in (8, 9)]
+    assert again == rows if client not in '34' else len(again) == 10 * (client == '3')
+
+
 def test_test_part_makes_both_held_out_sets(tmp_path):
   train = _file(tmp_path / 'a.jsonl.gz', SPEECHES)
   test = _file(tmp_path / 'b.jsonl.gz', {
@@ -109,6 +125,9 @@ def test_test_part_makes_both_held_out_sets(tmp_path):
   assert len(built.train.examples('macbeth/ROSS')['tokens']) == 5
   assert _texts(built.held_out['test_clients']['tokens']) == ['<begin>Nuncle.<end>']
   assert _texts(built.held_out['test_examples']['tokens']) == ['<begin>Adieu.<end>']
+  source = built.held_out_of_clients
+  assert source.client_ids == ('hamlet/GHOST',)
+  assert _texts(source.examples('hamlet/GHOST')['tokens']) == ['<begin>Adieu.<end>']
 
 
 def _sqlite(path, data_path):
