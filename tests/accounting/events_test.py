@@ -56,6 +56,8 @@ LEAVES = [
         threshold=200),
     events.PreliminaryRelease(
         l2_sensitivity=4.0, noise_variance=900.0, dimension=50),
+    events.EvaluationRelease(
+        l2_sensitivity=4.0, noise_variance=900.0, dimension=2),
 ]
 COMBINED = [
     events.PoissonSampled(event=SKELLAM, sampling_rate=0.05),

@@ -119,6 +119,49 @@ def test_epsilon_is_that_of_dp_accounting_for_a_gaussian(z):
   assert release.failure_probability() == 0
 
 
+@pytest.mark.parametrize('z', [0.8, 3.0])
+def test_evaluation_is_accounted_as_gaussian_noise_or_by_renyi_divergences(z):
+  release = preliminary.EvaluationRelease(
+      l2_sensitivity=5.0, noise_variance=(5 * z)**2, dimension=2)
+  gaussian = events.CentralGaussian(noise_multiplier=z)
+  least, most = (accountant.epsilon(gaussian, 1e-5, accountant=name)
+                 for name in ('pld', 'rdp'))
+  # Little noise on a coarse grid is less like a Gaussian.
+  assert least < accountant.epsilon(release, 1e-5) < (most if z < 1 else 0.97 * most)
+  assert accountant.epsilon(release, 1e-5, accountant='rdp') == pytest.approx(most)
+  assert events.from_json(release.to_json()) == release
+
+
+def _error_of_rounding(variance, kept):
+  """How far the masses of a rounded Gaussian are from the discrete one's, relatively.
+
+  Args:
+    variance: That of the discrete Gaussian.
+    kept: Of this variance is the random rounding, the rest is the Gaussian's.
+  """
+  with mpmath.workdps(40):
+    weigh = lambda d, v: mpmath.exp(-mpmath.mpf(d)**2 / (2 * v))
+    inner, steps = variance - kept, 4  # Trapezoids are exact for what is so smooth.
+    xs = [mpmath.mpf(i) / steps for i in range(-160, 161)]
+    density = [weigh(x, inner) / steps / mpmath.sqrt(2 * mpmath.pi * inner) / sum(
+        weigh(j - x, kept) for j in range(round(x) - 25, round(x) + 26)) for x in xs]
+    norm = sum(weigh(k, variance) for k in range(-150, 151))
+    return max(abs(sum(p * weigh(k - x, kept) for p, x in zip(density, xs))
+                   / (weigh(k, variance) / norm) - 1) for k in (0, 3))
+
+
+@pytest.mark.parametrize('variance, distance', [
+    (6.0, 1e-4), (9.0, 1e-9), (20.0, 1e-20)])
+def test_discrete_gaussian_is_made_of_a_gaussian_up_to_the_distance(variance, distance):
+  release = preliminary.EvaluationRelease(
+      l2_sensitivity=1.0, noise_variance=variance, dimension=1)
+  kept = variance - release.as_gaussian(distance).noise_multiplier**2
+  assert 0 < kept < variance / 2
+  # Half the largest relative error bounds the total variation distance.
+  assert _error_of_rounding(variance, kept) / 2 <= distance
+  assert _error_of_rounding(variance, kept / 5) / 2 > distance
+
+
 def test_failure_is_taken_off_delta():
   release = _planned(4)
   failed = release.failure_probability()

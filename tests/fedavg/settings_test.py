@@ -7,6 +7,7 @@ from absl import flags
 import pytest
 
 from tasks import registry
+from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import mechanisms
 from tff_pipelines.experiment import cli
 from tff_pipelines.experiment import settings as settings_lib
@@ -114,15 +115,18 @@ def test_every_setting_of_privacy_reaches_the_plan():
   names = {name for name, field in settings_lib.declared(TrainSettings).items()
            if field.group == 'privacy'}
   assert len(names) > 20
-  for name in names - {'epsilon', 'epsilon_server', 'vocabulary_epsilon'}:
+  for name in names - {'epsilon', 'epsilon_server', 'vocabulary_epsilon',
+                       'private_evaluation'}:
     assert reached[name] == getattr(settings, name), name
   assert (mechanism.dropout_rate, plan.seed) == (0.1, 5)
   assert plan.target_epsilon is None
   with_target = plan_lib.build(
-      TrainSettings(epsilon=3.0, noise_generator='chacha20'), dimension=100,
-      population=200)
+      TrainSettings(epsilon=3.0, noise_generator='chacha20', private_evaluation=0.5),
+      dimension=100, population=200, metrics=1)
   assert with_target.target_epsilon == 3
   assert with_target.noise_generator == 'chacha20'
+  assert accountant.epsilon(with_target.evaluation, with_target.delta) == pytest.approx(
+      0.5, rel=1e-4)
 
 
 @pytest.mark.parametrize('argument, message', [

@@ -103,11 +103,11 @@ class Event(abc.ABC):
     return None
 
   def skellam_coordinates(self) -> int:
-    """Number of integers with Skellam noise that `as_gaussian` may change."""
+    """Number of integers with noise that `as_gaussian` may change."""
     return 0
 
   def as_gaussian(self, distance: float) -> 'Event':
-    """The release with Gaussian noise in place of Skellam noise, as far as possible.
+    """The release with Gaussian noise in place of integer noise, as far as possible.
 
     This release is a post-processing of the result up to a total variation distance
     of `skellam_coordinates` times the given one. So its delta at any epsilon is at
@@ -118,7 +118,7 @@ class Event(abc.ABC):
       distance: Maximum total variation distance of one integer, in (0, 1).
 
     Returns:
-      The event itself where it has no Skellam noise, or no certificate exists.
+      The event itself where it has no such noise, or no certificate exists.
     """
     del distance
     return self

@@ -13,7 +13,7 @@ from tff_pipelines.accounting.combinators import (
 from tff_pipelines.accounting.local_events import (
     Duchi, LocalAnswers, LocalDiscreteGaussian, LocalGaussian, LocalLaplace, Nfdp,
     Piecewise, PostProcessing)
-from tff_pipelines.accounting.preliminary import PreliminaryRelease
+from tff_pipelines.accounting.preliminary import EvaluationRelease, PreliminaryRelease
 from tff_pipelines.accounting.sum_events import (
     CentralGaussian, CentralSkellam, DistributedDiscreteGaussian, DistributedSkellam,
     NoisyGradients, SkellamCount)

@@ -1,9 +1,10 @@
-"""The event of a release before the first round, such as a vocabulary.
+"""The events of releases beside the rounds: before the first, and after the last.
 
-A trusted party adds up integers of all clients and adds discrete Gaussian noise to
-each, once. Where the keys of the integers are private themselves, as words are, a
-client adds at most 1 to each of a bounded number of keys, and a key is released only if
-its noisy count reaches a threshold.
+Before the first round, such as a vocabulary; after the last, an evaluation. A trusted
+party adds up integers of all clients and adds discrete Gaussian noise to each, once.
+Where the keys of the integers are private themselves, as words are, a client adds at
+most 1 to each of a bounded number of keys, and a key is released only if its noisy
+count reaches a threshold.
 
 Formal guarantees, zero-out adjacency:
 
@@ -31,6 +32,7 @@ from tff_pipelines.accounting import calibration
 from tff_pipelines.accounting import caveats as caveats_lib
 from tff_pipelines.accounting import combinators
 from tff_pipelines.accounting import curves
+from tff_pipelines.accounting import sum_events
 
 # Fraction of a run's delta that keys of a single client may take.
 FAILURE_FRACTION = 0.1
@@ -40,8 +42,14 @@ _SIGMA_ERRORS = 2.0**-22, 2.0**-24
 _DRAW_ERROR = 2.0**-80
 _REACH = 40.0
 
-TRUST = ('before the first round a trusted party adds up what clients contribute to '
-         'a release, which it sees, and adds the noise')
+# In an evaluation a client's integers are from -UNITS to UNITS: one for each metric,
+# -UNITS at 0 and UNITS at 1, and UNITS if the client takes part.
+UNITS = 4096
+# The sampler draws no noise of a larger variance.
+_MAX_VARIANCE = 2.0**52
+
+TRUST = ('a trusted party adds up what clients contribute to a release, which it sees, '
+         'and adds the noise')
 SAMPLER = 'discrete Gaussian noise by rejection in integers'
 
 
@@ -155,11 +163,37 @@ class PreliminaryRelease(base.Event):
   def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
     return (caveats_lib.Caveat(
         'a release before training is central',
-        f'{TRUST}; no epsilon holds against it'),)
+        f'before the first round {TRUST}; no epsilon holds against it'),)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluationRelease(PreliminaryRelease):
+  """Metrics of clients' held-out examples, as integers, after the last round.
+
+  A client contributes an integer for each metric and whether it takes part; none
+  contributes zeros. See `UNITS`. Gaussian noise stands for the noise as in
+  docs/skellam_as_gaussian.md, so that the rounds keep their accountant.
+  """
+
+  def skellam_coordinates(self) -> int:
+    return self.dimension
+
+  def as_gaussian(self, distance: float) -> base.Event:
+    removed = math.log(8 / distance) / (2 * math.pi**2)
+    if removed >= self.noise_variance / 2:
+      return self
+    return sum_events.CentralGaussian(noise_multiplier=math.sqrt(
+        self.noise_variance - removed) / self.l2_sensitivity)
+
+  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
+    return (caveats_lib.Caveat(
+        'evaluation of clients is central',
+        f'after the last round {TRUST}; no epsilon holds against it'),)
 
 
 def planned(*, l2_sensitivity: float, dimension: int, items: int, epsilon: float,
-            delta: float, replace_one_of: int | None = None) -> base.Event:
+            delta: float, replace_one_of: int | None = None,
+            kind: type[PreliminaryRelease] = PreliminaryRelease) -> base.Event:
   """The release with the minimum noise for an epsilon of its own, and a threshold.
 
   Args:
@@ -170,12 +204,13 @@ def planned(*, l2_sensitivity: float, dimension: int, items: int, epsilon: float
     delta: Delta of the run; keys of a single client take FAILURE_FRACTION of it.
     replace_one_of: Number of clients, to state it for a replaced client; None for
       zero-out.
+    kind: Class of the release.
 
   Raises:
     ValueError: If the target can't be met.
   """
   def event(z: float, **keys: Any) -> base.Event:
-    release = PreliminaryRelease(
+    release = kind(
         l2_sensitivity=l2_sensitivity, dimension=dimension,
         noise_variance=(z * l2_sensitivity)**2, **keys)
     return release if replace_one_of is None else combinators.FixedSizeSampled(
@@ -192,13 +227,32 @@ def planned(*, l2_sensitivity: float, dimension: int, items: int, epsilon: float
       (z * l2_sensitivity)**2, items, most))
 
 
+def planned_evaluation(metrics: int, *, epsilon: float, delta: float,
+                       replace_one_of: int | None = None) -> base.Event:
+  """The release of so many metrics, and of how many clients have them; as `planned`."""
+  try:
+    event = planned(
+        l2_sensitivity=UNITS * math.sqrt(metrics + 1), dimension=metrics + 1, items=0,
+        epsilon=epsilon, delta=delta, replace_one_of=replace_one_of,
+        kind=EvaluationRelease)
+  except calibration.Unreachable:
+    event = None
+  if event is None or release_of(event).noise_variance > _MAX_VARIANCE:
+    raise ValueError(
+        f'private_evaluation={epsilon:g} is too small: noise of so many clients can\'t '
+        'be drawn')
+  return event
+
+
 def release_of(event: base.Event) -> PreliminaryRelease:
   """The release inside an event of `planned`."""
   return event.event if isinstance(event, combinators.FixedSizeSampled) else event
 
 
-def count(lines: Iterable[Mapping[str, Any]]) -> int:
-  """Number of lines of a ledger that are of such releases."""
-  return sum(PreliminaryRelease.__name__ in (
-      line['event']['kind'], (line['event'].get('event') or {}).get('kind'))
+def count(lines: Iterable[Mapping[str, Any]],
+          *kinds: type[PreliminaryRelease]) -> int:
+  """Number of lines of a ledger that are of such releases; of all kinds, or of some."""
+  names = {kind.__name__ for kind in kinds or (PreliminaryRelease, EvaluationRelease)}
+  return sum(not names.isdisjoint((
+      line['event']['kind'], (line['event'].get('event') or {}).get('kind')))
              for line in lines)

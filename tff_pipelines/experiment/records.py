@@ -136,14 +136,29 @@ class RunRecords:
       ValueError: If rounds were committed and the file is missing, or the file is
         there and the ledger has no charge for it.
     """
-    preliminary_charges(self.folder, name)
+    charges(self.folder, name, preliminary.PreliminaryRelease)
     path = self.folder / name
     if not self.ledger.path.exists():
       self.ledger.create(self.ledger.path, **header)
+    if not path.exists() and self.has_checkpoint():
+      raise ValueError(f'{path} is missing, and it is released once only: the run '
+                       'can\'t be continued')
+    self._release_once(event, path, draw)
+
+  def release_last(self, event: base.Event, name: str,
+                   draw: Callable[[], str]) -> None:
+    """Makes a release after the last round; as `release_first`, with these arguments.
+
+    Raises:
+      ValueError: If the file is there and the ledger has no charge for it.
+    """
+    charges(self.folder, name, preliminary.EvaluationRelease)
+    self._release_once(event, self.folder / name, draw)
+
+  def _release_once(self, event: base.Event, path: pathlib.Path,
+                    draw: Callable[[], str]) -> None:
+    """Charges, draws and keeps, unless the file is there."""
     if not path.exists():
-      if self.has_checkpoint():
-        raise ValueError(f'{path} is missing, and it is released once only: the run '
-                         'can\'t be continued')
       self.ledger.drop_torn()
       # Starts are not counted: a repeated release has a line of its own.
       self.ledger.append_line(self.ledger.next_line(
@@ -152,8 +167,8 @@ class RunRecords:
       files.write_atomically(path, draw())
 
   @property
-  def preliminary(self) -> int:
-    """Number of lines of the ledger before that of the first round."""
+  def beside(self) -> int:
+    """Number of lines of the ledger that are of releases beside the rounds."""
     return preliminary.count(self.ledger.lines())
 
   def restore(self, initial_state: Any, header: dict[str, Any]) -> tuple[Any, int]:
@@ -172,7 +187,7 @@ class RunRecords:
     if versions is None:
       if not self.ledger.path.exists():
         self.ledger.create(self.ledger.path, **header)
-      if len(self.ledger.lines()) != self.preliminary:
+      if len(self.ledger.lines()) != self.beside:
         raise ValueError(
             f'{self.ledger.path} has rounds but there is no checkpoint: the run '
             "can't be continued; account for it by the ledger and start another")
@@ -185,7 +200,7 @@ class RunRecords:
       if line in self.ledger.path.read_text(encoding='utf-8').split('\n'):
         self.ledger.drop_torn()  # Of a round that is charged, but was not run.
       self.ledger.reconcile(line)
-    recorded = len(self.ledger.lines()) - self.preliminary - self.unused
+    recorded = len(self.ledger.lines()) - self.beside - self.unused
     if recorded != rounds:
       raise ValueError(
           f'{self.ledger.path} has {recorded} rounds, the checkpoint {rounds}: '
@@ -227,7 +242,7 @@ class RunRecords:
       event: Index of a round -> its event.
       rounds: Number of planned rounds.
     """
-    done = len(self.ledger.lines()) - self.preliminary
+    done = len(self.ledger.lines()) - self.beside
     for index in range(done + 1, rounds + 1):
       self.ledger.append_line(self.ledger.next_line(
           event(index), outcome=ledger_lib.UNUSED,
@@ -247,12 +262,14 @@ class RunRecords:
     asyncio.run(self._table.release(metrics, rounds))
 
 
-def preliminary_charges(folder: pathlib.Path, name: str) -> int:
-  """Number of charges for the release before the first round once it is made.
+def charges(folder: pathlib.Path, name: str,
+            kind: type[preliminary.PreliminaryRelease]) -> int:
+  """Number of charges for a release beside the rounds once it is made.
 
   Args:
     folder: Folder of a run.
     name: Name of the file that keeps the release.
+    kind: Class of its event.
 
   Raises:
     ValueError: If the file is there and the ledger has no charge for it, or the ledger
@@ -262,15 +279,15 @@ def preliminary_charges(folder: pathlib.Path, name: str) -> int:
   # A line that a crash tore announced nothing that was drawn.
   text = path.read_text(encoding='utf-8') if path.exists() else ''
   try:
-    charged = preliminary.count(map(json.loads, text.split('\n')[1:-1]))
+    charged = preliminary.count(map(json.loads, text.split('\n')[1:-1]), kind)
   except (ValueError, TypeError, KeyError, AttributeError):
     raise ValueError(f'{path} must have a release in each line after the first: it was '
                      'edited or damaged') from None
-  charges = charged + (not (folder / name).exists())
-  if not charges:
+  total = charged + (not (folder / name).exists())
+  if not total:
     raise ValueError(f'{path} has no charge for {folder / name}: what that cost is not '
                      'known, so the run can\'t be continued')
-  return charges
+  return total
 
 
 def was_stopped(folder: pathlib.Path) -> bool:

@@ -72,6 +72,10 @@ SCHEMA: Mapping[str, Key] = {
     'accuracy': Key('number or null', 'Accuracy on that set, where the task has one.'),
     'held_out': Key('object', 'Held-out set -> metric -> value.'),
     'outside_guarantee': Key('list', 'Held-out sets whose people no epsilon protects.'),
+    'private_evaluation': Key(
+        'object or null', 'Metrics of training clients\' held-out examples that were '
+        'released with noise, in epsilon: number of clients, metric -> value and '
+        'standard deviation of its noise; null if none were.'),
     'breakdown': Key('object', 'Held-out set -> how predictions divide over classes.'),
     'mechanism': Key('text', 'Mechanism that makes releases private, or none.'),
     'noise_multiplier': Key('number or null', 'Noise standard deviation / '

@@ -114,6 +114,19 @@ class Experiment(abc.ABC):
     del plan, records, description
     return task
 
+  def release_last(self, task: Any, plan: guarantee_lib.Plan,
+                   records: records_lib.RunRecords, rounds: rounds_lib.Rounds,
+                   last: Any) -> None:
+    """Makes releases after the last round, which `outcome` reports.
+
+    Args:
+      task: From `build_task`.
+      plan: From `build_plan`.
+      records: Records of the run.
+      rounds: From `build_rounds`.
+      last: The last state.
+    """
+
   def keep(self, task: Any) -> None:
     """Writes files that the run needs when it is resumed, before the first round."""
 
@@ -224,6 +237,7 @@ class Experiment(abc.ABC):
       else:
         last = rounds_lib.run(rounds, plan, records, description.caveats,
                               self.callbacks, self.quiet)
+        self.release_last(task, plan, records, rounds, last)
       outcome = self.outcome(task, plan, rounds, last)
     return self._finish(plan, records, description, outcome)
 
@@ -278,7 +292,7 @@ class Experiment(abc.ABC):
     self.figures = tuple(outcome.figures)
     if '' in outcome.trained:
       self.weights = outcome.trained[''].arrays
-    planned = len(records.ledger.lines()) - records.preliminary
+    planned = len(records.ledger.lines()) - records.beside
     rounds = planned - records.unused
     stopped = [_stopped(rounds, planned)] if records.unused else []
     caveats = report.ordered(

@@ -317,7 +317,7 @@ class FedAvgRounds(rounds_lib.Rounds):
     return rounds_lib.Step(state=after, metrics=metrics, suppressed=suppressed)
 
   def shown(self) -> Mapping[str, str]:
-    if self._results is None:
+    if not self._results:
       return {}
     value = next(iter(self._results.values()))[self._headline]
     return {self._headline: f'{value:.4f}'}

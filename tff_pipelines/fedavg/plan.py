@@ -50,6 +50,8 @@ class FedAvgPlan(guarantee.Plan):
     preliminary: Event of a release before the first round; None for none.
     preliminary_charges: Number of times that it was charged, or will have been: more
       than once if a start was interrupted between charge and release.
+    evaluation: Event of the release of metrics after the last round; None for none.
+    evaluation_charges: The same number of times of it.
     privacy_unit: Unit that one client is.
   """
 
@@ -67,6 +69,8 @@ class FedAvgPlan(guarantee.Plan):
   noise_generator: str = 'philox'
   preliminary: base.Event | None = None
   preliminary_charges: int = 1
+  evaluation: base.Event | None = None
+  evaluation_charges: int = 1
   privacy_unit: str = 'one client'
 
   @classmethod
@@ -101,8 +105,8 @@ class FedAvgPlan(guarantee.Plan):
           f'population, {population}, found {mechanism.cohort_size:g}')
     delta = accountant.default_delta(population) if delta is None else delta
     if mechanism.mechanism == 'none':
-      if attributes.get('preliminary') is not None:
-        raise ValueError('mechanism=none takes no release with noise before the rounds')
+      if any(attributes.get(name) for name in ('preliminary', 'evaluation')):
+        raise ValueError('mechanism=none takes no release with noise beside the rounds')
       plan = cls(mechanism=mechanism.replace(noise_multiplier=None),
                  delta=delta if delta < 1 else None, **attributes)
       plan.scheme  # Raises if clients can't be sampled so.
@@ -171,11 +175,12 @@ class FedAvgPlan(guarantee.Plan):
     """As `_solved`; a ValueError that names the bits that would do if there are any."""
     target = min(target for target in (
         self.target_epsilon, self.target_epsilon_server) if target is not None)
-    if self.preliminary is not None:
-      alone = accountant.epsilon(self.preliminary, self.delta)
+    if self._beside:
+      alone = accountant.epsilon(
+          combinators.Composed(events=self._beside), self.delta)
       if alone >= target:
         raise ValueError(
-            f'the release before the first round costs epsilon={alone:.4g} alone, '
+            f'what is released beside the rounds costs epsilon={alone:.4g} alone, '
             f'which leaves nothing of the target {target:g}')
     if self.adaptive is not None:
       # No noise of the sum could make up for the noisy count of an adaptive clip.
@@ -230,51 +235,61 @@ class FedAvgPlan(guarantee.Plan):
   def event(self, index: int) -> base.Event:
     return self.mechanism.round_event(index)
 
+  @property
+  def _beside(self) -> tuple[base.Event, ...]:
+    """What is released before the first round and after the last, charge by charge."""
+    return tuple(
+        event for event, charges in ((self.preliminary, self.preliminary_charges),
+                                     (self.evaluation, self.evaluation_charges))
+        if event is not None for _ in range(charges))
+
   def released(self, rounds: int) -> base.Event:
-    event = self.mechanism.replace(rounds=rounds).event()
-    if self.preliminary is None:
-      return event
-    return combinators.Composed(
-        events=(*[self.preliminary] * self.preliminary_charges, event))
+    # A planned evaluation counts from the first round on.
+    event, beside = self.mechanism.replace(rounds=rounds).event(), self._beside
+    return combinators.Composed(events=(*beside, event)) if beside else event
 
   def release_count(self, rounds: int) -> int:
-    return rounds + (self.preliminary is not None) * self.preliminary_charges
+    return rounds + len(self._beside)
 
   def also(self, released: base.Event) -> dict[str, Any]:
-    if self.preliminary is None:
-      return {}
-    return {'epsilon_preliminary': accountant.epsilon(combinators.SelfComposed(
-        event=self.preliminary, count=self.preliminary_charges), self.delta)}
+    return {name: accountant.epsilon(combinators.SelfComposed(
+        event=event, count=charges), self.delta) for name, event, charges in (
+            ('epsilon_preliminary', self.preliminary, self.preliminary_charges),
+            ('epsilon_private_evaluation', self.evaluation, self.evaluation_charges))
+            if event is not None and self.seed is None}
 
   @functools.cached_property
   def total_variation(self) -> float | None:
     of_round = noise_budget.of_sum(self.params, self.scheme.largest_cohort)
-    if of_round is None or self.preliminary is None:
-      return of_round
-    return max(of_round, preliminary.release_of(self.preliminary).total_variation)
+    if of_round is None:
+      return None
+    return max(of_round, *(preliminary.release_of(event).total_variation
+                           for event in self._beside), 0.0)
 
   @property
   def terms(self) -> guarantee.Terms:
     mechanism = self.mechanism
-    before = self.preliminary is not None
-    # Who adds up the release before the first round sees what clients contribute to it.
+    # Who adds up a release beside the rounds sees what clients contribute to it.
+    beside = bool(self._beside)
     shares = self.params is not None and self.params.has_shares
     trust, sampler = mechanism.family.trust_model, None
     if self.is_private:
       sampler = noise_budget.describe_sum(self.params, self.adaptive is not None)
-    if before:
-      trust += f'; {preliminary.TRUST}'
-      sampler += f'; before the first round {preliminary.SAMPLER}'
+    for event, when in ((self.preliminary, 'before the first round'),
+                        (self.evaluation, 'after the last round')):
+      if event is not None:
+        trust += f'; {when} {preliminary.TRUST}'
+        sampler += f'; {when} {preliminary.SAMPLER}'
     return guarantee.Terms(
         privacy_unit=self.privacy_unit, observers=_OBSERVERS,
         against='observers of the released models',
         observers_server=(
-            f'{"those" if before else "the server and those"} who know the cohorts '
+            f'{"those" if beside else "the server and those"} who know the cohorts '
             'and no share of the noise' if shares else
             'participants, who know the cohorts (the server is trusted)'),
         against_server=(
             'the participants (the server is trusted)' if not shares else
-            'those who know the cohorts' if before else 'the server'),
+            'those who know the cohorts' if beside else 'the server'),
         observers_participant=(
             'a participant, which knows the cohorts of its rounds and its own share of '
             'the noise') if shares else None,
@@ -307,6 +322,8 @@ class FedAvgPlan(guarantee.Plan):
               'max_participations': self.mechanism.max_participations}
     if self.preliminary is not None:
       result['preliminary'] = self.preliminary.to_json()
+    if self.evaluation is not None:
+      result['evaluation'] = self.evaluation.to_json()
     return result
 
 
@@ -316,22 +333,27 @@ def _sources(event: base.Event) -> list[str]:
   return [source for part in inner for source in _sources(part)] or [event.source]
 
 
-def _preliminary(settings: settings_lib.TrainSettings, needed: Preliminary,
-                 population: int) -> base.Event:
-  """The event of the release that a task needs, at its own part of epsilon."""
-  return preliminary.planned(
-      l2_sensitivity=needed.l2_sensitivity, items=needed.items,
-      dimension=needed.dimension or population * needed.items,
-      epsilon=settings.preliminary_epsilon,
+def _beside(settings: settings_lib.TrainSettings, population: int,
+            needed: Preliminary | None, metrics: int
+            ) -> tuple[base.Event | None, base.Event | None]:
+  """The events of the releases before and after the rounds, each at its own epsilon."""
+  common = dict(
       delta=(accountant.default_delta(population) if settings.delta is None else
              settings.delta),
       replace_one_of=population if settings.sampling == 'fixed' and (
           settings.fixed_adjacency == base.REPLACE_ONE) else None)
+  first = needed and preliminary.planned(
+      l2_sensitivity=needed.l2_sensitivity, items=needed.items,
+      dimension=needed.dimension or population * needed.items,
+      epsilon=settings.preliminary_epsilon, **common)
+  last = preliminary.planned_evaluation(
+      metrics, epsilon=settings.private_evaluation, **common) if metrics else None
+  return first, last
 
 
 def build(settings: settings_lib.TrainSettings, *, dimension: int, population: int,
           privacy_unit: str = 'one client', needed: Preliminary | None = None,
-          recorded: Mapping[str, Any] | None = None) -> FedAvgPlan:
+          metrics: int = 0, recorded: Mapping[str, Any] | None = None) -> FedAvgPlan:
   """The calibrated plan of a training run.
 
   Args:
@@ -340,6 +362,7 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
     population: Number of clients.
     privacy_unit: Unit that one client is.
     needed: Release that the task needs before the first round; None for none.
+    metrics: Number of metrics that are released after the last round.
     recorded: `configuration` of the plan of an earlier start; None for a new run.
   """
   limit = settings.max_participations or None
@@ -356,9 +379,10 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
   calibrated = recorded and settings.noise_multiplier is None and (
       settings.mechanism != 'none')
   if recorded is not None:
-    first = recorded.get('preliminary') and base.from_json(recorded['preliminary'])
+    first, last = (recorded.get(name) and base.from_json(recorded[name])
+                   for name in ('preliminary', 'evaluation'))
   else:
-    first = needed and _preliminary(settings, needed, population)
+    first, last = _beside(settings, population, needed, metrics)
   delta = settings.delta
   if delta is None and recorded is not None:
     delta = recorded.get('delta')  # The default was another in earlier versions.
@@ -366,7 +390,7 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
       **{**_shared(FedAvgPlan, settings), 'mechanism': mechanism, 'delta': delta},
       recorded_noise=recorded['noise_multiplier'] if calibrated else None,
       target_epsilon_server=settings.epsilon_server,
-      preliminary=first, privacy_unit=privacy_unit)
+      preliminary=first, evaluation=last, privacy_unit=privacy_unit)
 
 
 def check_more_rounds(plan: FedAvgPlan, before: int) -> None:
@@ -380,6 +404,10 @@ def check_more_rounds(plan: FedAvgPlan, before: int) -> None:
     before: Number of rounds that were planned.
   """
   rounds, target = plan.mechanism.rounds, plan.target_epsilon
+  if plan.evaluation is not None:
+    raise ValueError(
+        f'rounds={rounds} can\'t be more than the {before} that were planned with '
+        'private_evaluation: what is released after the last of them is released once')
   if not plan.scheme.same_every_round:
     raise ValueError(f'rounds={rounds} can\'t be more than the {before} that were '
                      f'planned: sampling={plan.mechanism.sampling} fixes their number')

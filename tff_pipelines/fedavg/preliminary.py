@@ -23,6 +23,18 @@ def _noise(key: tf.Tensor, size: int, variance: float) -> tf.Tensor:
   return discrete_gaussian.sample(key, [size], variance)
 
 
+def noise(seed: int | None, purpose: int, size: int, variance: float) -> np.ndarray:
+  """Discrete Gaussian noise, int64 [size].
+
+  Args:
+    seed: Simulation seed; None for the operating system's randomness.
+    purpose: Of the seed, one for each release.
+    size: Number of integers.
+    variance: Of each, in [0, 2^52].
+  """
+  return _noise(structures.initial_key(seed, purpose), size, variance).numpy()
+
+
 def draw(needed: Preliminary, event: base.Event, seed: int | None) -> Task:
   """Draws the release that a task needs and completes the task.
 
@@ -40,9 +52,8 @@ def draw(needed: Preliminary, event: base.Event, seed: int | None) -> Task:
       or len(totals) > release.dimension):
     raise ValueError('the release is not the one that was charged')
   names = sorted(totals)
-  noise = _noise(structures.initial_key(seed, _PURPOSE), len(names),
-                 release.noise_variance).numpy()
-  noisy = np.array([totals[name] for name in names], np.int64) + noise
+  noisy = np.array([totals[name] for name in names], np.int64) + noise(
+      seed, _PURPOSE, len(names), release.noise_variance)
   least = -np.inf if release.threshold is None else release.threshold
   return needed.complete({
       name: int(value) for name, value in zip(names, noisy) if value >= least})

@@ -18,6 +18,7 @@ from tff_pipelines.accounting import preliminary
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import records
 from tff_pipelines.experiment import report
+from tff_pipelines.fedavg import private_evaluation
 from tff_pipelines.fedavg.plan import FedAvgPlan
 from tff_pipelines.fedavg.settings import TrainSettings
 
@@ -66,9 +67,14 @@ def describe(task: Task, plan: FedAvgPlan) -> report.Description:
         f'learning rate {plan.adaptive.learning_rate:g}, noise of '
         f'{plan.adaptive.count_stddev:g} clients on the count')
   if plan.preliminary is not None:
-    times = plan.preliminary_charges
-    details.append(release_line(plan.preliminary) + (
-        f'; charged {times} times, as starts were interrupted' if times > 1 else ''))
+    details.append(release_line(plan.preliminary) + _times(plan.preliminary_charges))
+  if plan.evaluation is not None:
+    release = preliminary.release_of(plan.evaluation)
+    clients = math.sqrt(release.noise_variance) / preliminary.UNITS
+    details.append(
+        f'after the last round: {release.dimension} sums of metrics of all clients\' '
+        f'own {private_evaluation.SET}, noise of standard deviation {clients:.4g} '
+        f'clients{_times(plan.evaluation_charges)}')
   if plan.params is not None:
     details.append(
         f'sum modulo 2^{plan.params.bits}, scale {plan.params.scale:.4g} grid units '
@@ -98,6 +104,11 @@ def release_line(event: base.Event) -> str:
     return f'before the first round: {release.dimension} sums of all clients, {noise}'
   return (f'before the first round: counts of clients, of whom each adds to at most '
           f'{release.items}, {noise}, released from {release.threshold} on')
+
+
+def _times(charges: int) -> str:
+  return (f'; charged {charges} times, as starts were interrupted' if charges > 1 else
+          '')
 
 
 def release_notes(task: Task, plan: FedAvgPlan) -> list[caveats.Caveat]:
@@ -304,7 +315,8 @@ def weakest(described: Mapping[str, Any]) -> str | None:
 
 def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str, Any],
             initial_weights_seed: int,
-            best: Mapping[str, Any] | None = None) -> report.Outcome:
+            best: Mapping[str, Any] | None = None,
+            evaluated: Mapping[str, Any] | None = None) -> report.Outcome:
   """Outcome of a run.
 
   Args:
@@ -315,9 +327,20 @@ def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str,
     initial_weights_seed: Seed of the initial weights.
     best: `best` of the state of `FedAvgRounds`: the model that these are the results
       of; None for the last one.
+    evaluated: What `private_evaluation.read` returned; None for no such release.
   """
-  first = next(iter(results))
   outside = [name for name in results if _is_outside(name, task)]
+  sentences = {name: in_words(name, values) for name, values in results.items()}
+  lines = [text + ', outside the guarantee' * (name in outside)
+           for name, text in sentences.items()]
+  measured = list(results)
+  if evaluated is not None:
+    of = evaluated['of']
+    sentences[of] = private_evaluation.in_words(evaluated)
+    lines.append(f'{sentences[of]}, in epsilon')
+    results = {**results, of: private_evaluation.values(evaluated)}
+  # A validation set heads no report if there is another one.
+  first = sorted(results, key=lambda name: name == VALIDATION and len(measured) == 1)[0]
   breakdown = {
       name: describe_breakdown(
           task.model.breakdown, of_set, outside_guarantee=_is_outside(name, task))
@@ -325,12 +348,11 @@ def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str,
   headline, skipped = task.model.headline, task.skips.describe()
   name = f'{task.name} {task.model.name}, {plan.mechanism.mechanism}'
   figures = {files.FIGURE: lambda path: draw_metrics(
-      path, first, title(plan, name, plan.mechanism.rounds), headline)}
+      path, measured[0], title(plan, name, plan.mechanism.rounds), headline)
+             } if measured else {}
   if _draws_clients(plan, task):
     figures[report.LABELS_FIGURE] = lambda path: report.draw_labels(
         task.label_counts, path)
-  lines = [in_words(set_name, values) + ', outside the guarantee' * (
-      set_name in outside) for set_name, values in results.items()]
   chosen = None if best is None else int(best['round'])
   if best is not None:
     lines.append(f'model: that of round {chosen}, whose loss on the public validation '
@@ -338,14 +360,14 @@ def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str,
   for set_name, described in breakdown.items():
     lines += breakdown_lines(set_name, described)
   return report.Outcome(
-      result=in_words(first, results[first]), figures=figures, files=(files.METRICS,),
+      result=sentences[first], figures=figures, files=(files.METRICS,),
       caveats=[caveats.Caveat('bad clients skipped', skipped)] if skipped else [],
       weakest=weakest(breakdown[first]) if first in breakdown else None,
       details=lines, fields={
           **fields(plan), 'task': task.name, 'algorithm': 'fedavg',
           'model': task.model.name, 'headline': headline, 'headline_of': first,
           'held_out': finite_results(results), 'outside_guarantee': outside,
-          'breakdown': breakdown, 'details': {
+          'breakdown': breakdown, 'private_evaluation': evaluated, 'details': {
               **details(plan), 'initial_weights_seed': initial_weights_seed,
               'chosen_round': chosen,
               'skipped_clients': len(task.skips.clients),

@@ -19,6 +19,7 @@ from tasks import registry
 from tasks.task import Serving
 from tasks.task import Task
 from tasks.task import VALIDATION
+from tff_pipelines.accounting import preliminary as preliminary_lib
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import models
 from tff_pipelines.experiment import records as records_lib
@@ -29,6 +30,7 @@ from tff_pipelines.fedavg import local_training
 from tff_pipelines.fedavg import loop
 from tff_pipelines.fedavg import plan as plan_lib
 from tff_pipelines.fedavg import preliminary
+from tff_pipelines.fedavg import private_evaluation
 from tff_pipelines.fedavg import process as process_lib
 from tff_pipelines.fedavg import report
 from tff_pipelines.fedavg import validation
@@ -130,6 +132,7 @@ class TrainExperiment(run_lib.Experiment):
   takes_more_rounds = True
   settings: TrainSettings
   _start: warm_start.WarmStart | None = None
+  _evaluated: dict[str, Any] | None = None
   run_line = staticmethod(report.run_line)
 
   def folder_words(self) -> tuple[str, ...]:
@@ -154,12 +157,15 @@ class TrainExperiment(run_lib.Experiment):
       raise ValueError('validation_path is not used with a task of your own: give it a '
                        f'held-out set named {VALIDATION!r} of public examples')
     if own:
-      return custom.checked(self.settings.task.name, self.settings.task)
+      return self._with_sets(
+          custom.checked(self.settings.task.name, self.settings.task), {})
     options = self._task_options()
-    return self._validated(registry.build(self.settings.task, **options), options)
+    return self._with_sets(registry.build(self.settings.task, **options), options)
 
-  def _validated(self, task: Task, options: Mapping[str, Any]) -> Task:
-    """The task with the public validation set, if there is one."""
+  def _with_sets(self, task: Task, options: Mapping[str, Any]) -> Task:
+    """The task with the public validation set, without what is released with noise."""
+    if self.settings.private_evaluation:
+      task = private_evaluation.without_exact(task)
     if self.settings.validation_path is None:
       return task
     return dataclasses.replace(task, held_out={
@@ -171,6 +177,11 @@ class TrainExperiment(run_lib.Experiment):
         self.settings.task, trained.inputs, trained.weights, **self._task_options())
 
   def evaluate(self, task: Task, trained: models.Trained):
+    if not task.held_out:
+      raise ValueError(
+          f'private_evaluation={self.settings.private_evaluation:g} leaves no exact '
+          f'metrics of this run: summary.json has those of {private_evaluation.SET} '
+          'with noise')
     return report.finite_results(
         loop.Evaluator(task.model, task.held_out).evaluate(trained.weights))
 
@@ -191,10 +202,11 @@ class TrainExperiment(run_lib.Experiment):
     plan = plan_lib.build(
         self.settings, dimension=task.model.parameter_count(),
         population=len(task.train.client_ids), privacy_unit=task.privacy_unit,
-        needed=task.preliminary, recorded=recorded)
-    if recorded is not None and plan.preliminary is not None:
-      plan = dataclasses.replace(plan, preliminary_charges=records_lib.preliminary_charges(
-          self.folder, _released_file(task)))
+        needed=task.preliminary, recorded=recorded,
+        metrics=len(private_evaluation.metric_names(task))
+        if self.settings.private_evaluation else 0)
+    if recorded is not None:
+      plan = self._with_charges(task, plan)
     if self.earlier_rounds:
       plan_lib.check_more_rounds(plan, self.earlier_rounds[-1])
       if self.settings.server_schedule != 'constant':
@@ -205,6 +217,17 @@ class TrainExperiment(run_lib.Experiment):
         raise ValueError(f'output_dir={self.folder} holds a run that was stopped: no '
                          'rounds can be added')
     return plan
+
+  def _with_charges(self, task: Task, plan: plan_lib.FedAvgPlan) -> plan_lib.FedAvgPlan:
+    """The plan with what earlier starts charged for releases beside the rounds."""
+    charges = {}
+    if plan.preliminary is not None:
+      charges['preliminary_charges'] = records_lib.charges(
+          self.folder, _released_file(task), preliminary_lib.PreliminaryRelease)
+    if plan.evaluation is not None:
+      charges['evaluation_charges'] = records_lib.charges(
+          self.folder, private_evaluation.FILE, preliminary_lib.EvaluationRelease)
+    return dataclasses.replace(plan, **charges)
 
   def describe(self, task: Task, plan) -> report_lib.Description:
     description = report.describe(task, plan)
@@ -228,7 +251,21 @@ class TrainExperiment(run_lib.Experiment):
     if not completed and task.preliminary is not None:
       raise ValueError(f'{records.folder / task.preliminary.file} has what was '
                        'released before the first round: the task must be built from it')
-    return self._validated(completed[0], self._task_options()) if completed else task
+    return self._with_sets(completed[0], self._task_options()) if completed else task
+
+  def release_last(self, task: Task, plan, records, rounds: loop.FedAvgRounds,
+                   last) -> None:
+    if plan.evaluation is None:
+      return
+    records.release_last(plan.evaluation, private_evaluation.FILE, lambda: (
+        private_evaluation.draw(task, rounds.model(last), plan.evaluation, plan.seed,
+                                on_bad=self._write_bad())))
+    path = self.folder / private_evaluation.FILE
+    self._evaluated = private_evaluation.read(
+        path.read_text(encoding='utf-8'), plan.evaluation)
+
+  def _write_bad(self):
+    return loop.write_bad_clients(files.private_path(self.folder, BAD_CLIENTS))
 
   def keep(self, task: Task) -> None:
     for name, text in task.files.items():
@@ -253,12 +290,12 @@ class TrainExperiment(run_lib.Experiment):
         rounds_per_evaluation=settings.rounds_per_evaluation,
         dropout_rate=settings.simulated_dropout_rate,
         by_id=settings.clients_by_id and loop.reads_by_id(task),
-        on_bad=loop.write_bad_clients(files.private_path(self.folder, BAD_CLIENTS)))
+        on_bad=self._write_bad())
 
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
     outcome = report.outcome(
         plan, task, rounds.results(state), rounds.breakdown(state),
-        self.settings.initial_weights_seed, state.get('best'))
+        self.settings.initial_weights_seed, state.get('best'), self._evaluated)
     return dataclasses.replace(outcome, trained={
         '': models.Trained.of(task.serving, rounds.model(state))})
 

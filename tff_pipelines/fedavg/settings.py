@@ -225,6 +225,9 @@ class TrainSettings(settings.RunSettings, DataSettings):
   allow_degenerate: bool = _grid(False, 'Only warn of a grid too coarse to be useful.')
   diagnostics: bool = _privacy(False, 'Also measure values outside the guarantee: '
       'reporting clients, training loss, fraction clipped, rounding retries.')
+  private_evaluation: float = _noise(0.0, 'Epsilon of metrics of the training clients\' '
+      'held-out examples, released with noise after the last round in place of exact '
+      'ones; epsilon includes it. 0: metrics are exact, outside the guarantee.', low=0)
 
   client_learning_rate: float | None = _training(None, 'Learning rate of SGD on a '
       'client.', above=0, essential=True, by_task=True,
@@ -299,6 +302,12 @@ class TrainSettings(settings.RunSettings, DataSettings):
     if self.sampling in ('fixed', 'epochs') and self.cohort_size != int(self.cohort_size):
       raise ValueError(f'cohort_size must be an integer for sampling={self.sampling}, '
                        f'found {self.cohort_size!r}')
+    targets = [target for target in (self.target_epsilon, self.epsilon_server)
+               if target is not None]
+    if targets and self.private_evaluation >= min(targets):
+      raise ValueError(
+          f'private_evaluation must be less than the target epsilon={min(targets):g}, '
+          f'which includes it, found {self.private_evaluation!r}')
     if self.server_optimizer != 'sgdm' and 'server_learning_rate' not in self.given:
       raise ValueError('server_learning_rate must be given with server_optimizer='
                        f'{self.server_optimizer}: its default is that of sgdm')

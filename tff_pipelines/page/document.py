@@ -179,6 +179,13 @@ def _results(runs: Sequence[Run]) -> list[Element]:
           for run in runs]
   note = [element('p', 'Outside the guarantee, since no epsilon protects the people '
                   f'measured: {", ".join(outside)}.')] if outside else []
+  for run in runs:
+    if released := run.summary['private_evaluation']:
+      note.append(element('p', f'{run.name}, {released["of"]}: released with noise that '
+                          'is in ε, of standard deviation ' + ', '.join(
+                              f'{_number(entry["stddev"])} of {name.replace("_", " ")}'
+                              for name, entry in released['metrics'].items())
+                          + '; means over clients, not over examples.'))
   return [table(['run', *(f'{set_name}: {metric.replace("_", " ")}'
                           for set_name, metric in columns),
                  *_BOUNDS], rows,

@@ -14,6 +14,7 @@ from tff_pipelines.accounting import combinators
 from tff_pipelines.accounting import ledger as ledger_lib
 from tff_pipelines.accounting import noise_budget
 from tff_pipelines.accounting import participants
+from tff_pipelines.accounting import preliminary
 
 _MAX_SHOWN_PROBLEMS = 5  # Of a broken chain.
 
@@ -125,7 +126,9 @@ def together(paths: Sequence[str | os.PathLike[str]], *, delta: float | None = N
   if any(line['outcome'] not in ('released', ledger_lib.UNUSED) for line in lines):
     server = math.inf
     notes.append(_SUPPRESSED)
-  elif any(run[-1]['event']['kind'] not in _CHARGED_FIRST for run in runs):
+  elif any(run[-1]['event']['kind'] not in _CHARGED_FIRST
+           and not preliminary.count(run[-1:], preliminary.EvaluationRelease)
+           for run in runs):
     notes.append(_UNENDED)
   notes += [caveats.Caveat(
       'adjacency differs', f'the header states adjacency {header["adjacency"]}, the '

@@ -197,7 +197,7 @@ def collect(runs: Sequence[Run]) -> list[Result]:
                  for run in repeats]
     first = summaries[0]
     held_out, metric = first['headline_of'], first['headline']
-    values = [summary['held_out'][held_out][metric] for summary in summaries]
+    values = [summary['held_out'][held_out].get(metric) for summary in summaries]
     name = f'{held_out}/{metric}'
     tables = [csv.DictReader((run.folder / RUN / files.METRICS).read_text(
         encoding='utf-8').splitlines()) for run in repeats]

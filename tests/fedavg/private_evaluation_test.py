@@ -1,0 +1,454 @@
+"""Metrics of training clients' held-out examples, released once with noise."""
+
+import collections
+import csv
+import dataclasses
+import json
+import math
+import re
+import shutil
+
+from dp_accounting import dp_event
+from dp_accounting import pld
+from dp_accounting import rdp
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tasks import custom
+from tasks import task as task_lib
+from tasks.sources import records
+from tests import tiny_task
+from tests.fedavg import tiny_run
+from tests.programs import in_process
+from tff_pipelines.accounting import accountant
+from tff_pipelines.accounting import events
+from tff_pipelines.accounting import ledger as ledger_lib
+from tff_pipelines.accounting import preliminary as preliminary_lib
+from tff_pipelines.exports import statement
+from tff_pipelines.fedavg import loop
+from tff_pipelines.fedavg import preliminary
+from tff_pipelines.fedavg import private_evaluation
+from tff_pipelines.queries import ledger as ledger_query
+from tff_pipelines.queries import verdict
+
+pytestmark = pytest.mark.usefixtures('shared_context')
+
+CLIENTS = 40
+EVALUATOR = private_evaluation.ClientEvaluator(tiny_task.MODEL, ['accuracy'])
+# How many held-out examples each client has.
+COUNTS = [0 if client % 8 == 7 else 1 + client % 5 for client in range(CLIENTS)]
+
+
+class _Source:
+  """Held-out examples of clients, of whom one may have none, bad or other ones."""
+
+  def __init__(self, of_client):
+    self._of_client = of_client
+    self.client_ids = tuple(map(str, range(CLIENTS)))
+    self.element_spec = tiny_task.task().train.element_spec
+
+  def examples(self, client_id):
+    if self._of_client[client_id] is None:
+      raise task_lib.BadClientError('bad')
+    return self._of_client[client_id]
+
+
+def _of_clients(**changes):
+  every, start = {}, 0
+  rows = tiny_task.examples(sum(COUNTS), 5)
+  for client, count in enumerate(COUNTS):
+    every[str(client)] = {name: a[start:start + count] for name, a in rows.items()}
+    start += count
+  return _Source({**every, **changes})
+
+
+def _task(held_out=('test_clients', 'test_examples'), **changes):
+  task, source = tiny_task.task(CLIENTS), _of_clients(**changes)
+  parts = [source.examples(client) for client in source.client_ids
+           if source._of_client[client] is not None]
+  sets = {'test_clients': task.held_out['test_clients'], 'test_examples': {
+      name: np.concatenate([part[name] for part in parts]) for name in ('x', 'y')}}
+  return dataclasses.replace(
+      task, held_out={name: sets[name] for name in held_out},
+      held_out_of_clients=source)
+
+
+class _Experiment(tiny_run.TinyExperiment):
+  held_out = ('test_clients', 'test_examples')
+
+  def build_task(self):
+    return self._with_sets(_task(self.held_out), {})
+
+
+class _Alone(_Experiment):
+  held_out = ('test_examples',)
+
+
+def _run(folder, experiment=_Experiment, **changes):
+  return experiment(tiny_run.settings(folder, **{
+      'private_evaluation': 2.0, 'mechanism': 'gaussian', 'delta': 1e-3,
+      'cohort_size': 10.0, **changes})).run()
+
+
+def _lines(folder):
+  return ledger_lib.Ledger(folder / 'ledger.jsonl').lines()
+
+
+def _kinds(folder):
+  return [line['event']['kind'] for line in _lines(folder)]
+
+
+def _exact(weights):
+  """Exact metrics: over the examples, and the mean over clients of their accuracy."""
+  task = _task()
+  tensors = [tf.constant(array) for array in weights]
+  of_clients = [EVALUATOR.evaluate(tensors, task.held_out_of_clients.examples(client))
+                for client in task.train.client_ids]
+  results = loop.Evaluator(task.model, task.held_out).evaluate(weights)
+  return results['test_examples'], float(np.nanmean(of_clients)), of_clients
+
+
+@pytest.fixture(name='whole', scope='module')
+def _whole(shared_context, tmp_path_factory):
+  """(summary, folder, weights) of a finished run."""
+  del shared_context
+  folder = tmp_path_factory.mktemp('whole') / 'run'
+  summary = _run(folder)
+  with np.load(folder / 'model.npz') as arrays:
+    return summary, folder, [arrays['output/kernel'], arrays['output/bias']]
+
+
+def test_client_is_evaluated_as_if_it_were_alone(whole):
+  of_clients = _exact(whole[2])[2]
+  counts = [None if np.isnan(v[0]) else round(v[0] * count)
+            for v, count in zip(of_clients, COUNTS)]
+  assert [count is None for count in counts] == [count == 0 for count in COUNTS]
+  exact = _exact(whole[2])[0]['accuracy']
+  assert sum(filter(None, counts)) / sum(COUNTS) == pytest.approx(exact)
+
+
+def test_no_removed_or_replaced_client_moves_the_sums_beyond_the_sensitivity(whole):
+  weights = whole[2]
+  task = _task()
+  spec = task.train.element_spec
+  empty = {name: np.zeros((0, *shape), dtype) for name, (dtype, shape) in spec.items()}
+  right = tiny_task.examples(400, 9)
+  logits = right['x'] @ weights[0] + weights[1]
+  is_right = logits.argmax(axis=1) == right['y']
+  others = {'right': is_right, 'wrong': ~is_right, 'some': slice(None)}
+  others = {name: {key: a[rows] for key, a in right.items()}
+            for name, rows in others.items()}
+  whole_sums = EVALUATOR.totals(weights, task)
+  l2 = preliminary_lib.planned_evaluation(1, epsilon=1.0, delta=1e-3).l2_sensitivity
+  largest = 0.0
+  for client in task.train.client_ids[:16]:
+    without = EVALUATOR.totals(weights, _task(**{client: empty}))
+    bad = []
+    np.testing.assert_array_equal(without, EVALUATOR.totals(
+        weights, _task(**{client: None}), lambda *found: bad.append(found[0])))
+    assert bad == [client]
+    assert np.linalg.norm(whole_sums - without) <= l2
+    for examples in others.values() if int(client) in (0, 3, 7) else ():
+      replaced = EVALUATOR.totals(weights, _task(**{client: examples}))
+      assert np.linalg.norm(replaced - without) <= l2
+      assert np.linalg.norm(replaced - whole_sums) <= 2 * l2
+      largest = max(largest, np.linalg.norm(replaced - without))
+  assert largest == pytest.approx(l2)  # The bound is attained.
+
+
+@pytest.mark.parametrize('values, expected', [
+    ([0.0], [-1, 1]), ([1.0], [1, 1]), ([0.5], [0, 1]), ([7.0], [1, 1]),
+    ([-3.0], [-1, 1]), ([math.nan], [0, 0]), ([math.inf, 0.0], [0, 0, 0]),
+    ([0.25, 1.0], [-0.5, 1, 1])])
+def test_contribution_is_bounded_whatever_the_metrics_are(values, expected):
+  found = private_evaluation.contribution(np.array(values))
+  assert found.dtype == np.int64
+  np.testing.assert_array_equal(found, preliminary_lib.UNITS * np.array(expected))
+
+
+@pytest.mark.parametrize('mean', [0.1, 0.5, 0.93])
+def test_stated_deviation_is_that_of_the_released_values(mean):
+  event = preliminary_lib.planned_evaluation(1, epsilon=1.0, delta=1e-5)
+  units, clients = preliminary_lib.UNITS, 400
+  noise = preliminary.noise(3, 3, 4000, event.noise_variance).reshape([-1, 2])
+  sums = noise + [round(units * clients * (2 * mean - 1)), units * clients]
+  found = [private_evaluation.read(json.dumps(
+      {'units': units, 'clients': int(n), 'sums': {'accuracy': int(total)}}), event)
+           for total, n in sums]
+  entries = [one['metrics']['accuracy'] for one in found]
+  values = np.array([entry['value'] for entry in entries])
+  stated = np.array([entry['stddev'] for entry in entries])
+  errors = (values - mean) / stated
+  # Of 2,000: within 5 standard deviations of the mean, and of the variance.
+  assert abs(errors.mean()) < 5 / math.sqrt(2000) + 0.03
+  assert abs(errors.var() - 1) < 5 * math.sqrt(2 / 2000) + 0.03
+  counts = np.array([one['clients']['value'] for one in found])
+  assert counts.std() == pytest.approx(found[0]['clients']['stddev'], rel=0.1)
+
+
+def test_too_few_clients_for_the_noise_have_no_value():
+  event = preliminary_lib.planned_evaluation(1, epsilon=0.1, delta=1e-5)
+  stddev = math.sqrt(event.noise_variance)
+  kept = {'units': preliminary_lib.UNITS, 'sums': {'accuracy': 5}}
+  for clients, known in ((-3 * stddev, False), (2.9 * stddev, False),
+                         (3.1 * stddev, True)):
+    text = json.dumps({**kept, 'clients': int(clients)})
+    found = private_evaluation.read(text, event)
+    assert (found['metrics']['accuracy']['value'] is not None) == known
+    assert ('hidden by the noise' in private_evaluation.in_words(found)) != known
+
+
+def test_release_stands_in_the_summary_with_its_deviation_near_the_exact_value(whole):
+  summary, folder, weights = whole
+  released = summary['private_evaluation']
+  accuracy, clients = released['metrics']['accuracy'], released['clients']
+  assert released['of'] == 'test_examples' and list(released['metrics']) == ['accuracy']
+  assert abs(accuracy['value'] - _exact(weights)[1]) < 5 * accuracy['stddev'] < 0.5
+  assert abs(clients['value'] - sum(map(bool, COUNTS))) < 5 * clients['stddev']
+  assert summary['held_out']['test_examples'] == {'accuracy': accuracy['value']}
+  assert summary['headline_of'] == 'test_clients'
+  assert summary['outside_guarantee'] == ['test_clients']
+  report = (folder / 'report.txt').read_text()
+  assert f'test_examples: accuracy {accuracy["value"]:.4f} (noise ' in report
+  assert 'clients (noise' in report and 'epsilon private evaluation: ' in report
+  assert 'after the last round a trusted party adds up' in summary['trust_model']
+  assert 'the server and' not in (summary['observers_server'] or '')
+  assert 'evaluation of clients is central' in summary['caveats']
+  page = (folder / 'report.html').read_text()
+  assert 'test_examples: released with noise that is in ε, of standard' in page
+
+
+def _files_with(folder, values):
+  """Files with the first six decimals of a value."""
+  texts = [f'{math.floor(value * 1e6) / 1e6:.6f}'.encode() for value in values]
+  return {path.relative_to(folder).as_posix() for path in folder.rglob('*')
+          if path.is_file() and any(text in path.read_bytes() for text in texts)}
+
+
+def test_exact_metrics_are_in_no_file(whole, tmp_path):
+  _, folder, weights = whole
+  of_examples, of_clients, _ = _exact(weights)
+  assert _files_with(folder, [*of_examples.values(), of_clients]) == set()
+  kept = json.loads((folder / private_evaluation.FILE).read_text())
+  assert [kept['sums']['accuracy'], kept['clients']] != EVALUATOR.totals(
+      weights, _task()).tolist()
+  with open(folder / 'metrics.csv', encoding='utf-8') as file:
+    assert set(next(csv.reader(file))) == {
+        'round', 'epsilon', 'test_clients/accuracy', 'test_clients/loss'}
+  in_report = 'test_examples: accuracy [0-9.]+, loss '
+  assert not re.search(in_report, (folder / 'report.txt').read_text())
+  # The power of the search: without the setting they are there.
+  exact = tmp_path / 'run'
+  _run(exact, private_evaluation=0.0)
+  with np.load(exact / 'model.npz') as arrays:
+    results = _exact([arrays['output/kernel'], arrays['output/bias']])[0]
+  assert _files_with(exact, results.values()) >= {'summary.json', 'metrics.csv'}
+  assert re.search(in_report, (exact / 'report.txt').read_text())
+
+
+def _oracle(oracle, summary, folder):
+  """Epsilon by dp_accounting, of Gaussian rounds and a Gaussian evaluation."""
+  for event, count in collections.Counter(
+      events.from_json(line['event']) for line in _lines(folder)).items():
+    oracle.compose(dp_event.GaussianDpEvent(event.noise_multiplier)
+                   if isinstance(event, events.EvaluationRelease) else
+                   event.to_dp_accounting(), count)
+  return oracle.get_epsilon(summary['delta'])
+
+
+def _epsilons(folder):
+  answer = ledger_query.answer(folder / 'ledger.jsonl')
+  return answer.epsilon, answer.epsilon_server
+
+
+def test_epsilon_is_that_of_the_rounds_and_the_evaluation(whole):
+  summary, folder, _ = whole
+  assert _kinds(folder) == ['PoissonSampled'] * 3 + ['EvaluationRelease']
+  assert summary['rounds'] == 3
+  assert summary['accountant'] == 'pld'
+  oracle = _oracle(pld.PLDAccountant(), summary, folder)
+  assert summary['epsilon'] == pytest.approx(oracle, rel=1e-3)
+  assert 1.02 * summary['epsilon'] < _oracle(
+      rdp.RdpAccountant(list(range(2, 65))), summary, folder)
+  assert _epsilons(folder) == pytest.approx(
+      (summary['epsilon'], summary['epsilon_server']), rel=1e-9)
+  assert summary['details']['epsilon_private_evaluation'] == pytest.approx(2, rel=1e-4)
+  with open(folder / 'metrics.csv', encoding='utf-8') as file:
+    *_, last = csv.DictReader(file)
+  assert float(last['epsilon']) == pytest.approx(summary['epsilon'], rel=1e-9)
+  found = verdict.verdict_on(folder)
+  assert not found.problems and found.proves(summary)
+
+
+def test_calibrated_noise_leaves_room_for_the_evaluation(tmp_path):
+  folder = tmp_path / 'run'
+  summary = _run(folder, noise_multiplier=None, epsilon=4.0, sampling='none',
+                 cohort_size=float(CLIENTS))
+  assert 3.99 < summary['epsilon'] <= 4
+  assert summary['epsilon'] == pytest.approx(
+      _oracle(pld.PLDAccountant(), summary, folder), rel=1e-3)
+  without = events.SelfComposed(count=3, event=events.CentralGaussian(
+      noise_multiplier=summary['noise_multiplier']))
+  assert accountant.epsilon(without, 1e-3) < 3.9
+  content = statement.statement(summary)
+  assert content['epsilon'] == summary['epsilon']
+  assert any('after the last round' in caveat['text'] for caveat in content['caveats'])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('changes', [
+    dict(sampling='fixed'), dict(sampling='fixed', fixed_adjacency='zero-out'),
+    dict(sampling='epochs'), dict(max_participations=2, mechanism='skellam'),
+    dict(sampling='none', cohort_size=float(CLIENTS), mechanism='skellam')])
+def test_ledger_has_the_same_epsilon_by_every_sampling(tmp_path, changes):
+  folder = tmp_path / 'run'
+  summary = _run(folder, **changes)
+  assert _epsilons(folder) == pytest.approx(
+      (summary['epsilon'], summary['epsilon_server']), rel=1e-9)
+  *_, last = _lines(folder)
+  event = events.from_json(last['event'])
+  release = preliminary_lib.release_of(event)
+  assert event.adjacency == summary['adjacency']
+  plain = preliminary_lib.planned_evaluation(1, epsilon=2.0, delta=1e-3)
+  # One of two clients is counted in place of the other.
+  factor = 2 if summary['adjacency'] == 'replace-one' else 1
+  assert math.sqrt(release.noise_variance) == pytest.approx(
+      factor * math.sqrt(plain.noise_variance), rel=1e-3)
+  assert summary['details']['epsilon_private_evaluation'] == pytest.approx(2, rel=1e-4)
+
+
+def test_release_that_a_crash_lost_stays_charged(tmp_path, monkeypatch, whole):
+  def killed(*_, **__):
+    raise KeyboardInterrupt
+
+  folder = tmp_path / 'run'
+  with monkeypatch.context() as patch:
+    patch.setattr(private_evaluation, 'draw', killed)
+    with pytest.raises(KeyboardInterrupt):
+      _run(folder)
+  assert _kinds(folder)[3:] == ['EvaluationRelease']
+  assert not (folder / private_evaluation.FILE).exists()
+  summary = _run(folder, resume=True)
+  assert _kinds(folder)[3:] == ['EvaluationRelease'] * 2
+  assert summary['rounds'] == 3 and summary['epsilon'] > whole[0]['epsilon']
+  assert _epsilons(folder)[0] == pytest.approx(summary['epsilon'], rel=1e-9)
+  assert summary['details']['epsilon_private_evaluation'] > 2.5
+  assert 'charged 2 times' in (folder / 'report.txt').read_text()
+
+
+def test_finished_run_resumes_with_what_it_released(whole):
+  summary, folder, _ = whole
+  before = (folder / private_evaluation.FILE).read_bytes()
+  again = _run(folder, resume=True)
+  assert (folder / private_evaluation.FILE).read_bytes() == before
+  assert again == {**summary, 'starts': again['starts']}
+  assert _kinds(folder) == ['PoissonSampled'] * 3 + ['EvaluationRelease']
+
+
+@pytest.mark.parametrize('changes, message', [
+    (dict(rounds=5), 'rounds=5 can\'t be more than the 3 that were planned with'),
+    (dict(private_evaluation=3.0), r'private_evaluation \(2.0 then, 3.0 now\) differ')])
+def test_finished_run_is_not_extended(whole, changes, message):
+  with pytest.raises(ValueError, match=message):
+    _run(whole[1], resume=True, **changes)
+
+
+def test_release_without_its_charge_is_not_used(tmp_path, whole):
+  folder = tmp_path / 'run'
+  shutil.copytree(whole[1], folder)
+  *kept, _ = (folder / 'ledger.jsonl').read_text().splitlines(keepends=True)
+  (folder / 'ledger.jsonl').write_text(''.join(kept))
+  with pytest.raises(ValueError, match='has no charge for .*private_evaluation.json'):
+    _run(folder, resume=True)
+
+
+@pytest.mark.slow
+def test_run_that_was_stopped_is_evaluated_once_after_its_charges(tmp_path):
+  experiment = _Experiment(tiny_run.settings(
+      tmp_path / 'run', private_evaluation=2.0, mechanism='gaussian', delta=1e-3,
+      cohort_size=10.0))
+  seen = []
+  experiment.callbacks = [lambda index, metrics: seen.append(metrics) or index == 1]
+  summary = experiment.run()
+  assert [line['outcome'] for line in _lines(tmp_path / 'run')] == [
+      'released', 'unused', 'unused', 'released']
+  assert summary['rounds'] == 1 and 'stopped early' in summary['caveats']
+  assert not any(name.startswith('test_examples') for name in seen[0])
+  again = _run(tmp_path / 'run', resume=True)
+  assert again == {**summary, 'starts': 2} and len(_lines(tmp_path / 'run')) == 4
+  assert _epsilons(tmp_path / 'run')[0] == pytest.approx(summary['epsilon'], rel=1e-9)
+
+
+def test_noise_is_fresh_unless_it_is_seeded(whole):
+  event = preliminary_lib.planned_evaluation(1, epsilon=1.0, delta=1e-3)
+  first, again, other, *fresh = (
+      private_evaluation.draw(_task(), whole[2], event, seed)
+      for seed in (1, 1, 2, None, None))
+  assert first == again and len({first, other, *fresh}) == 4
+  with pytest.raises(ValueError, match='not the one that was charged'):
+    private_evaluation.draw(
+        _task(), whole[2], dataclasses.replace(event, l2_sensitivity=1.0), 1)
+
+
+def test_seeded_run_without_another_held_out_set_is_headed_by_the_release(
+    tmp_path, capsys):
+  folder = tmp_path / 'run'
+  summary = _run(folder, _Alone, seed=7)
+  assert summary['epsilon'] is None and summary['epsilon_if_unseeded'] > 2
+  assert 'epsilon_private_evaluation' not in summary['details']
+  accuracy = summary['private_evaluation']['metrics']['accuracy']
+  assert summary['headline_of'] == 'test_examples' and summary['breakdown'] == {}
+  assert summary['value'] == summary['accuracy'] == accuracy['value']
+  assert 'held-out metrics not protected' not in summary['caveats']
+  assert f'test_examples: accuracy {accuracy["value"]:.4f}' in capsys.readouterr().out
+  with open(folder / 'metrics.csv', encoding='utf-8') as file:
+    assert next(csv.reader(file)) == ['round', 'epsilon_if_unseeded']
+  experiment = _Alone(tiny_run.settings(
+      folder, private_evaluation=2.0, mechanism='gaussian', resume=True))
+  with pytest.raises(ValueError, match='leaves no exact metrics of this run'):
+    experiment.evaluate(experiment.build_task(), None)
+
+
+def test_report_of_runs_reads_a_run_with_a_release(whole):
+  run = in_process.run('tff_pipelines.report', str(whole[1]),
+                       f'--output={whole[1].parent / "page.html"}',
+                       folder=whole[1].parent)
+  assert run.code == 0, run.stderr
+
+
+@pytest.mark.parametrize('changes, message', [
+    (dict(mechanism='none', delta=None),
+     'private_evaluation is not used with mechanism=none'),
+    (dict(noise_multiplier=None, epsilon=2.0),
+     'must be less than the target epsilon=2, which includes it, found 2.0'),
+    (dict(noise_multiplier=None, epsilon_server=1.0, epsilon=8.0),
+     'must be less than the target epsilon=1'),
+    (dict(private_evaluation=-1.0), 'private_evaluation must be at least 0, found -1'),
+    (dict(private_evaluation=math.nan), 'private_evaluation must be .*finite.*nan'),
+    (dict(private_evaluation=1e-6, delta=1e-9),
+     'private_evaluation=1e-06 is too small: noise of'),
+    (dict(private_evaluation=5e-5, delta=1e-9),
+     'private_evaluation=5e-05 is too small: noise of')])
+def test_settings_that_can_not_be_are_one_line(tmp_path, changes, message):
+  with pytest.raises(ValueError, match=message) as raised:
+    _run(tmp_path / 'run', **changes)
+  assert '\n' not in str(raised.value) and not (tmp_path / 'run').exists()
+
+
+@pytest.mark.parametrize('changes, message', [
+    (dict(held_out_of_clients=None),
+     'needs held-out examples of training clients, by client; task=tiny has'),
+    (dict(model=dataclasses.replace(tiny_task.MODEL, fractions=('recall',))),
+     r'needs a metric in \[0, 1\] among the fractions of the model softmax')])
+def test_task_without_such_metrics_is_one_line(changes, message):
+  with pytest.raises(ValueError, match=message):
+    private_evaluation.metric_names(dataclasses.replace(_task(), **changes))
+
+
+def test_own_task_is_checked():
+  task = custom.checked('own', _task())
+  assert task.held_out_of_clients.examples('0')['y'].shape == (1,)
+  wrong = records.ArraysByClient({'x': np.zeros((2, 3), np.float32)}, np.arange(2))
+  with pytest.raises(ValueError, match='held_out_of_clients must have the element_'):
+    custom.checked('own', dataclasses.replace(_task(), held_out_of_clients=wrong))

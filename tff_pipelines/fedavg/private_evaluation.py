@@ -1,0 +1,205 @@
+"""Metrics of training clients' held-out examples, released with noise after training.
+
+Each client contributes its own metrics, means over its held-out examples, clipped to
+[0, 1], on an integer grid, and whether it has any. A client is evaluated alone, so its
+integers depend on its own examples and the released model only. The sums over all
+clients of the population get exact discrete Gaussian noise; the quotients estimate the
+mean over the clients that have held-out examples, each of the same weight however many
+examples it has. **The noise of that release is added here.**
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import json
+import math
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tasks import task as task_lib
+from tff_pipelines.accounting import base
+from tff_pipelines.accounting import preliminary as preliminary_lib
+from tff_pipelines.fedavg import preliminary
+
+# The held-out set, and the file that keeps the noised sums.
+SET, FILE = 'test_examples', 'private_evaluation.json'
+# A purpose of the simulation seed.
+_PURPOSE = 3
+# The number of clients must be so many standard deviations of its noise at least.
+_LEAST = 3.0
+_UNITS = preliminary_lib.UNITS
+
+
+def metric_names(task: task_lib.Task) -> tuple[str, ...]:
+  """Names of the metrics to release, which follow from the model alone.
+
+  Raises:
+    ValueError: If the task does not know its clients' held-out examples, or its model
+      has no metric in [0, 1].
+  """
+  if task.held_out_of_clients is None:
+    raise ValueError(
+        'private_evaluation needs held-out examples of training clients, by client; '
+        f'task={task.name} has {", ".join(task.held_out) or "none"} only')
+  nothing = {name: tf.zeros((1, *shape), dtype)
+             for name, (dtype, shape) in task.train.element_spec.items()}
+  weights = [tf.constant(array) for array in task.model.initial_weights(0)]
+  known = task.model.metrics(weights, nothing, tf.zeros([1]))
+  names = tuple(name for name in task.model.fractions if name in known)
+  if not names:
+    raise ValueError(
+        f'private_evaluation needs a metric in [0, 1] among the fractions of the model '
+        f'{task.model.name}, whose metrics are {", ".join(known)}')
+  return names
+
+
+def contribution(values: np.ndarray) -> np.ndarray:
+  """A client's integers.
+
+  Args:
+    values: float64 [metrics], its metrics; those outside [0, 1] are clipped.
+
+  Returns:
+    int64 [metrics + 1] within +-UNITS, the last one UNITS; zeros if a metric is not
+    finite, as all are of a client without held-out examples.
+  """
+  if not np.all(np.isfinite(values)):
+    return np.zeros(len(values) + 1, np.int64)
+  signed = 2 * np.clip(values, 0.0, 1.0) - 1
+  return np.append(np.rint(_UNITS * signed), _UNITS).astype(np.int64)
+
+
+class ClientEvaluator:
+  """Evaluates a model on the held-out examples of one client at a time.
+
+  Attributes:
+    names: Names of the metrics.
+  """
+
+  def __init__(self, model: task_lib.Model, names: Sequence[str]):
+    """Initializes the evaluator of these metrics of a model."""
+    self.names, self._batch = names, model.evaluation_batch
+    self._metrics = tf.function(model.metrics, autograph=False, reduce_retracing=True)
+
+  def evaluate(self, weights: Sequence[Any], examples: task_lib.Examples) -> np.ndarray:
+    """The metrics, float64, means over the examples; NaN where nothing counts."""
+    count = len(next(iter(examples.values())))
+    sums = np.zeros([len(self.names), 2])
+    for start in range(0, count, self._batch):
+      rows = min(self._batch, count - start)
+      # Few shapes, since each is traced.
+      size = min(self._batch, 1 << (rows - 1).bit_length())
+      batch = {name: tf.constant(np.concatenate([
+          array[start:start + rows],
+          np.zeros((size - rows, *array.shape[1:]), array.dtype)]))
+               for name, array in examples.items()}
+      found = self._metrics(weights, batch, tf.constant(
+          np.arange(size) < rows, tf.float32))
+      sums += [[float(part) for part in found[name]] for name in self.names]
+    return np.array([total / weight if weight > 0 else math.nan
+                     for total, weight in sums])
+
+  def totals(self, weights: Sequence[np.ndarray], task: task_lib.Task,
+             on_bad: Callable[[str, Exception], None] = lambda client, error: None
+             ) -> np.ndarray:
+    """The sums of all clients' integers, without noise: private.
+
+    Args:
+      weights: The released model.
+      task: Task whose `held_out_of_clients` is not None.
+      on_bad: Called with each client whose held-out examples are bad, which
+        contributes zeros.
+
+    Returns:
+      int64 [metrics + 1].
+    """
+    source, weights = task.held_out_of_clients, [tf.constant(a) for a in weights]
+    result, known = np.zeros(len(self.names) + 1, np.int64), set(source.client_ids)
+    for client in task.train.client_ids:
+      if client in known:
+        try:
+          result += contribution(self.evaluate(weights, source.examples(client)))
+        except task_lib.BadClientError as error:
+          on_bad(client, error)
+    return result
+
+
+def draw(task: task_lib.Task, weights: Sequence[np.ndarray], event: base.Event,
+         seed: int | None, **reading: Any) -> str:
+  """Draws the release, which was charged.
+
+  Args:
+    task: As for `ClientEvaluator.totals`.
+    weights: As there.
+    event: Event of the release.
+    seed: Simulation seed; None for the operating system's randomness.
+    **reading: on_bad, as there.
+
+  Returns:
+    Content of FILE.
+
+  Raises:
+    ValueError: If the event is not of this release.
+  """
+  release, names = preliminary_lib.release_of(event), metric_names(task)
+  sums = ClientEvaluator(task.model, names).totals(weights, task, **reading)
+  if len(sums) != release.dimension or (
+      release.l2_sensitivity < _UNITS * math.sqrt(len(sums)) * (1 - 1e-12)):
+    raise ValueError('the release is not the one that was charged')
+  noisy = sums + preliminary.noise(seed, _PURPOSE, len(sums), release.noise_variance)
+  *noisy, clients = noisy.tolist()
+  return json.dumps({'units': _UNITS, 'clients': clients,
+                     'sums': dict(zip(names, noisy, strict=True))}, indent=2) + '\n'
+
+
+def read(text: str, event: base.Event) -> dict[str, Any]:
+  """What a release says, as the summary has it.
+
+  Args:
+    text: Content of FILE.
+    event: Event of the release.
+
+  Returns:
+    `of`, the held-out set; `clients` with held-out examples, and `metrics` by name, the
+    mean over these clients: each `value` with the standard deviation `stddev` of its
+    noise. Those of a quotient are to first order; both are None if the number of
+    clients is too small for its noise.
+  """
+  kept = json.loads(text)
+  units, clients = kept['units'], kept['clients']
+  stddev = math.sqrt(preliminary_lib.release_of(event).noise_variance)
+  return {'of': SET, 'clients': {'value': clients / units, 'stddev': stddev / units},
+          'metrics': {name: _quotient(total, clients, stddev)
+                      for name, total in kept['sums'].items()}}
+
+
+def _quotient(total: int, clients: int, stddev: float) -> dict[str, float | None]:
+  """The metric of two noised sums, and the standard deviation of its noise."""
+  if clients < _LEAST * stddev:
+    return {'value': None, 'stddev': None}
+  signed = min(1.0, max(-1.0, total / clients))
+  return {'value': (1 + signed) / 2,
+          'stddev': stddev / (2 * clients) * math.sqrt(1 + signed**2)}
+
+
+def without_exact(task: task_lib.Task) -> task_lib.Task:
+  """The task without the held-out set that is released with noise instead."""
+  return dataclasses.replace(task, held_out={
+      name: examples for name, examples in task.held_out.items() if name != SET})
+
+
+def values(released: Mapping[str, Any]) -> dict[str, float | None]:
+  """Metric -> value of what `read` returned."""
+  return {name: entry['value'] for name, entry in released['metrics'].items()}
+
+
+def in_words(released: Mapping[str, Any]) -> str:
+  """The release in one line."""
+  clients = released['clients']
+  return (f'{SET}: ' + ', '.join(
+      f'{name} ' + ('hidden by the noise' if entry['value'] is None else
+                    f'{entry["value"]:.4f} (noise {entry["stddev"]:.2g})')
+      for name, entry in released['metrics'].items()) +
+          f', mean over about {max(0.0, clients["value"]):.0f} clients (noise '
+          f'{clients["stddev"]:.2g})')
