@@ -126,6 +126,9 @@ def test_evaluation_is_accounted_as_gaussian_noise_or_by_renyi_divergences(z):
   gaussian = events.CentralGaussian(noise_multiplier=z)
   least, most = (accountant.epsilon(gaussian, 1e-5, accountant=name)
                  for name in ('pld', 'rdp'))
+  for name in ('pld', 'auto'):
+    assert accountant.epsilon(events.Composed(events=(
+        release, events.NoPrivacy())), 1e-5, accountant=name) == math.inf
   # Little noise on a coarse grid is less like a Gaussian.
   assert least < accountant.epsilon(release, 1e-5) < (most if z < 1 else 0.97 * most)
   assert accountant.epsilon(release, 1e-5, accountant='rdp') == pytest.approx(most)

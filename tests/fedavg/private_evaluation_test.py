@@ -306,6 +306,7 @@ def test_ledger_has_the_same_epsilon_by_every_sampling(tmp_path, changes):
   summary = _run(folder, **changes)
   assert _epsilons(folder) == pytest.approx(
       (summary['epsilon'], summary['epsilon_server']), rel=1e-9)
+  assert verdict.verdict_on(folder).proves(summary)
   *_, last = _lines(folder)
   event = events.from_json(last['event'])
   release = preliminary_lib.release_of(event)

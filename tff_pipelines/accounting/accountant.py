@@ -215,7 +215,9 @@ def _epsilon(event: base.Event, delta: float, accountant: str, amplification: st
       result = _epsilon_as_gaussian(event, delta, accountant, amplification, renyi)
       if result is not None:
         value, accounted = result
-    if value is None and accountant == 'pld' and event.factors(amplification) is None:
+    # Infinite is infinite, by whatever accountant.
+    if value is None and accountant == 'pld' and renyi < math.inf and (
+        event.factors(amplification) is None):
       raise _no_pairs(event)
     if value is None or (accountant == 'auto' and renyi <= value):
       return _checked_result('epsilon', renyi), order, 'rdp', event
