@@ -181,6 +181,21 @@ def test_calibrated_numbers_are_recorded_and_taken_over():
   assert given.mechanism.noise_multiplier == 0.8
 
 
+def test_added_rounds_must_meet_the_target_against_the_server_too():
+  targets = dict(epsilon=None, attributes=dict(target_epsilon_server=8.0))
+  noise = _plan(**targets).mechanism.noise_multiplier
+  targets['attributes']['recorded_noise'] = noise
+  more = _plan(**targets, rounds=20)
+  cost = more.guarantee(20).server.epsilon
+  assert cost > 8 and more.guarantee(20).outsiders.epsilon < 8
+  with pytest.raises(ValueError, match=r'epsilon_server=8 was met by 10 rounds; 20 .* '
+                     f'cost {decimals.epsilon(cost)}: give an --epsilon_server that'):
+    plan_lib.check_more_rounds(more, 10)
+  # A limit on participations meets it in any number of rounds.
+  targets['attributes']['recorded_noise'] = 2 * noise
+  plan_lib.check_more_rounds(_plan(**targets, rounds=20, max_participations=10), 10)
+
+
 def test_unit_of_privacy_and_words_reach_the_guarantee():
   plan = plan_lib.build(TrainSettings(rounds=2), dimension=1000, population=200,
                         privacy_unit='one writer')

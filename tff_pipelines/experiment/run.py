@@ -30,8 +30,8 @@ from tff_pipelines.simulation import contexts
 
 _VERSION = 2
 _FINGERPRINT = 'data_fingerprint'
-# Settings that may change with the number of rounds: it and the target that it costs.
-_RESTATED = frozenset({'rounds', 'epsilon'})
+# Settings that may change with the number of rounds: it and the targets that it costs.
+_RESTATED = frozenset({'rounds', 'epsilon', 'epsilon_server'})
 
 
 class Experiment(abc.ABC):

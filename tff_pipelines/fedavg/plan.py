@@ -403,7 +403,7 @@ def check_more_rounds(plan: FedAvgPlan, before: int) -> None:
     plan: Plan of all rounds, with the noise that was calibrated.
     before: Number of rounds that were planned.
   """
-  rounds, target = plan.mechanism.rounds, plan.target_epsilon
+  rounds = plan.mechanism.rounds
   if plan.evaluation is not None:
     raise ValueError(
         f'rounds={rounds} can\'t be more than the {before} that were planned with '
@@ -411,10 +411,16 @@ def check_more_rounds(plan: FedAvgPlan, before: int) -> None:
   if not plan.scheme.same_every_round:
     raise ValueError(f'rounds={rounds} can\'t be more than the {before} that were '
                      f'planned: sampling={plan.mechanism.sampling} fixes their number')
-  if target is not None and (spent := plan.epsilon(rounds)) > target:
-    raise ValueError(
-        f'epsilon={target:g} was met by {before} rounds; {rounds} with the same noise '
-        f'cost {decimals.epsilon(spent)}: give an --epsilon that is at least this')
+  for name, target in (('epsilon', plan.target_epsilon),
+                       ('epsilon_server', plan.target_epsilon_server)):
+    if target is None:
+      continue
+    spent = plan.bound(plan.released(rounds), plan.release_count(rounds),
+                       server=name == 'epsilon_server').epsilon
+    if spent > target:
+      raise ValueError(
+          f'{name}={target:g} was met by {before} rounds; {rounds} with the same noise '
+          f'cost {decimals.epsilon(spent)}: give an --{name} that is at least this')
 
 
 def _shared(cls: type, settings: settings_lib.TrainSettings) -> dict[str, Any]:
