@@ -196,6 +196,16 @@ def test_added_rounds_must_meet_the_target_against_the_server_too():
   plan_lib.check_more_rounds(_plan(**targets, rounds=20, max_participations=10), 10)
 
 
+def test_certificates_of_all_numbers_are_stated():
+  plan = _plan(noise_multiplier=1.0, sampling='fixed', cohort_size=2.0)
+  guarantee = plan.guarantee(10)
+  of_participant, = guarantee.participant.certificates
+  assert of_participant['variance'] < 0.6 * guarantee.server.certificates[0]['variance']
+  for stated in (guarantee.to_json()['skellam_as_gaussian'],
+                 plan.header(10)['certificates']):
+    assert of_participant in stated and guarantee.server.certificates[0] in stated
+
+
 def test_unit_of_privacy_and_words_reach_the_guarantee():
   plan = plan_lib.build(TrainSettings(rounds=2), dimension=1000, population=200,
                         privacy_unit='one writer')

@@ -176,7 +176,8 @@ class Guarantee:
   @property
   def certificates(self) -> tuple[dict[str, float], ...]:
     """The distinct certificates of its numbers."""
-    return _distinct(certificate for bound in (self.outsiders, self.server) if bound
+    bounds = self.outsiders, self.server, self.participant
+    return _distinct(certificate for bound in bounds if bound
                      for certificate in bound.certificates)
 
   def lines(self) -> list[str]:
