@@ -196,6 +196,20 @@ def test_added_rounds_must_meet_the_target_against_the_server_too():
   plan_lib.check_more_rounds(_plan(**targets, rounds=20, max_participations=10), 10)
 
 
+@pytest.mark.parametrize('changes, limit', [
+    ({}, 2), (dict(simulated_dropout_rate=0.1), 2), (dict(min_honest_fraction=0.8), 2),
+    (dict(simulated_dropout_rate=0.1, min_honest_fraction=0.8), None),
+    (dict(assumed_colluders=1, min_honest_fraction=0.8), None),
+    (dict(simulated_dropout_rate=0.1, min_honest_fraction=0.8, max_participations=1), 1)])
+def test_default_limit_never_takes_the_amplification(changes, limit):
+  settings = TrainSettings(task='emnist', cohort_size=20.0, rounds=10,
+                           noise_multiplier=1.0, **changes)
+  plan = plan_lib.build(settings, dimension=1000, population=200)
+  assert plan.mechanism.max_participations == limit
+  if limit != 1:
+    assert plan.event(1).pivotal_probability < 0.5
+
+
 def test_certificates_of_all_numbers_are_stated():
   plan = _plan(noise_multiplier=1.0, sampling='fixed', cohort_size=2.0)
   guarantee = plan.guarantee(10)

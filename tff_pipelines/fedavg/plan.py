@@ -368,14 +368,17 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
   limit = settings.max_participations or None
   if recorded is not None:
     limit = recorded.get('max_participations')
-  elif settings.max_participations is None and settings.sampling == 'poisson' and (
-      settings.mechanism != 'none' and settings.cohort_size <= population):
-    limit = schemes.suggested_participations(
-        settings.cohort_size / population, settings.rounds)
   mechanism = mechanisms.SumMechanism(**{
       **_shared(mechanisms.SumMechanism, settings), 'dimension': dimension,
       'population': population, 'dropout_rate': settings.simulated_dropout_rate,
       'max_participations': limit})
+  if recorded is None and settings.max_participations is None and (
+      settings.sampling == 'poisson' and settings.mechanism != 'none'
+      and settings.cohort_size <= population
+      # Where suppression may show a client, a limit would take all amplification.
+      and not mechanism.sampled(combinators.NoPrivacy()).event.pivotal_probability):
+    mechanism = mechanism.replace(max_participations=schemes.suggested_participations(
+        settings.cohort_size / population, settings.rounds))
   calibrated = recorded and settings.noise_multiplier is None and (
       settings.mechanism != 'none')
   if recorded is not None:

@@ -190,7 +190,8 @@ class TrainSettings(settings.RunSettings, DataSettings):
       choices=schemes.FIXED_ADJACENCIES)
   max_participations: int | None = _poisson(None, 'Rounds after which a client is not '
       'selected again; 0: no limit. The epsilon against the server is that of so many '
-      'rounds.', low=0, otherwise='the expected number plus its square root')
+      'rounds.', low=0, otherwise='the expected number plus its square root; '
+      'no limit where rounds may be suppressed')
   min_cohort_size: int | None = _poisson(None, 'Number of clients of a round at least: '
       'a smaller cohort is drawn again before anybody is told, which is in epsilon. '
       'Bounds what a participant learns who knows its own share of the noise.', low=1,
