@@ -33,7 +33,7 @@ class Query:
     accountant: 'auto', 'rdp' or 'pld'.
     amplification: Bound on sampling: 'tight', 'generic' or 'none'.
     allow_degenerate: Whether a grid too coarse to be useful is a warning only.
-    colluders: Participants who put together what they know, >= 1.
+    colluders: Number of participants who pool what they know, >= 1.
   """
 
   kind: str = 'epsilon'
@@ -68,7 +68,7 @@ class Answer:
     epsilon_server: Against the server and all others who know the cohorts; None without
       rounds of clients.
     epsilon_participant: Against participants who subtract their own shares of the
-      noise; None where clients add none, and where a cohort may have no others.
+      noise; None where clients add none, and where a cohort may have no other clients.
     delta: Delta of all epsilons.
     noise_multiplier: Noise of the guarantee over the sensitivity.
     rounds: Number of releases.
@@ -108,17 +108,13 @@ class Answer:
     return dataclasses.asdict(self)
 
 
-def unbounded(who: str = 'a participant') -> caveats.Caveat:
-  """The caveat where a cohort may have no others than the participants.
-
-  Args:
-    who: The participants.
-  """
+def unbounded() -> caveats.Caveat:
+  """The caveat where a cohort may have no clients but the participants."""
   return caveats.Caveat(
       'participants: a cohort may be of one',
-      f'against {who} epsilon is unbounded: a cohort may have no others, who '
-      'subtract their own shares of the noise; state a least cohort (min_cohort_size), '
-      'or sample cohorts of a fixed size')
+      'against a participant epsilon is unbounded: it subtracts its own share of the '
+      'noise, and a cohort may have no other clients; state a minimum '
+      '(min_cohort_size), or sample cohorts of a fixed size')
 
 
 def finite(value: float | None) -> float | None:
@@ -287,7 +283,7 @@ def participant_epsilon(event: base.Event, delta: float, accountant_: str,
     event: Everything that was released, with shares of clients.
     delta: In [0, 1].
     accountant_: As for `accountant.epsilon`.
-    colluders: >= 1 participants who put together what they know.
+    colluders: Number of participants who pool what they know, >= 1.
   """
   if delta >= 1:
     return 0.0

@@ -139,10 +139,10 @@ class Event(abc.ABC):
     return self
 
   def participations(self, count: int, amplification: str) -> int:
-    """As how many releases that a client is in `count` of these are composed.
+    """Number of releases to compose for `count` of these: those with one client.
 
     Args:
-      count: Number of releases, one after the other, >= 1.
+      count: Number of releases in a row, >= 1.
       amplification: As for `curve`.
     """
     del amplification

@@ -1,4 +1,4 @@
-"""What a least cohort of Poisson sampling may tell of a client."""
+"""Probability that a minimum cohort of Poisson sampling tells of a client."""
 
 from scipy import stats
 
@@ -8,9 +8,9 @@ def redrawn_probability(population: int, sampling_rate: float, least: int, *,
                         suppresses: bool) -> float:
   """The fraction of the rounds in which drawing cohorts again may tell of a client.
 
-  A cohort of fewer than `least` is drawn again until it has as many, before anybody is
-  told. Let M ~ Bin(N - 1, q) be the number of other clients in a draw. In the draw that
-  is kept a client is selected with probability q if M >= least, and for certain if
+  A cohort of fewer than `least` is drawn again until it has as many, before any client
+  is told. Let M ~ Bin(N - 1, q) be the number of other clients in a draw. In the draw
+  that is kept a client is selected with probability q if M >= least, and for certain if
   M = least - 1. So without a limit and suppression a round is one of Poisson sampling,
   except with probability q P[M = least - 1] / P[M + (client) >= least], whoever the
   others are. Otherwise count every round whose first draw may depend on the client: if
@@ -21,7 +21,7 @@ def redrawn_probability(population: int, sampling_rate: float, least: int, *,
   Args:
     population: N >= 1 clients.
     sampling_rate: q in (0, 1].
-    least: Number of clients of a round at least, in 1..N.
+    least: Minimum number of clients in a round, in 1..N.
     rounds: Number of rounds, >= 1.
     max_participations: Rounds after which a client is not selected; None for no limit.
     suppresses: Whether suppressed rounds may depend on single clients.

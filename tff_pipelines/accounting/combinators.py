@@ -76,15 +76,15 @@ class PoissonSampled(base.Event):
   Attributes:
     event: The release from the sample.
     sampling_rate: q in (0, 1].
-    max_participations: Rounds after which a client is not selected again, >= 1; None
+    max_participations: Maximum number of rounds that select one client, >= 1; None
       for no such limit. Whoever sees the cohorts sees a client in so many rounds at
       most; against all others the limit changes nothing (docs/participation.md).
     pivotal_probability: rho in [0, 1], the fraction of the rounds in which the number
       of other clients is such that a release shows that a client participates.
       Amplification of the client's loss is lost there, except for a loss of nothing
       in the rounds without it. See `schemes.pivotal_probability`.
-    least_cohort: Number of clients of a round at least, >= 1: a smaller cohort is drawn
-      again before anybody is told; None if a cohort may be of one.
+    least_cohort: Minimum number of clients in a round, >= 1: a smaller cohort is drawn
+      again before any client is told; None if a cohort may be of one.
     redrawn_probability: In [0, 1], the fraction of the rounds in which that may tell of
       a client; it is taken off delta. See `schemes.Poisson`.
   """

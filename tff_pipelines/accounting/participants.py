@@ -1,9 +1,9 @@
-"""What participants see of a release who know their own shares of its noise.
+"""Releases as seen by participants, who know their own shares of the noise.
 
 A participant knows the cohort of a round that it is in, and subtracts the share of the
 noise that it added. Of the noise, of variance v/h in all (v counted on, h the
 min_honest_fraction), the other shares are left: (v/h)(1 - k/m) in a cohort of m for k
-participants who tell each other their shares. Nothing is amplified. See
+colluding participants. Nothing is amplified. See
 docs/participation.md.
 """
 
@@ -34,7 +34,7 @@ def has_shares(event: base.Event) -> bool:
 
 
 def least_cohort(event: base.Event) -> float | None:
-  """The least cohort of the sums of shares in an event; None if one may be of one."""
+  """The minimum cohort of the sums of shares in an event; None if one may be of one."""
   if isinstance(event, combinators.PoissonSampled):
     return event.least_cohort
   if isinstance(event, (combinators.FixedSizeSampled, combinators.EpochSampled)):
@@ -46,12 +46,12 @@ def least_cohort(event: base.Event) -> float | None:
 
 
 def seen(event: base.Event, colluders: float = 1.0) -> base.Event:
-  """The release as participants of it see it who subtract their shares.
+  """The release as seen by participants, who subtract their own shares.
 
   Args:
     event: Everything that was released. A sum that is not sampled has its `cohort_size`
       exactly; others have a cohort of at least `least_cohort`.
-    colluders: k >= 1 participants who put together what they know.
+    colluders: k >= 1 participants who pool what they know.
 
   Returns:
     The same with the noise that the shares of all others are; without any where a

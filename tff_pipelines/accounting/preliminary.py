@@ -1,4 +1,4 @@
-"""The events of releases beside the rounds: before the first, and after the last.
+"""Events of releases before the first round and after the last.
 
 Before the first round, such as a vocabulary; after the last, an evaluation. A trusted
 party adds up integers of all clients and adds discrete Gaussian noise to each, once.
@@ -43,7 +43,7 @@ _DRAW_ERROR = 2.0**-80
 _REACH = 40.0
 
 # In an evaluation a client's integers are from -UNITS to UNITS: one for each metric,
-# -UNITS at 0 and UNITS at 1, and UNITS if the client takes part.
+# -UNITS at 0 and UNITS at 1, and UNITS to count the client.
 UNITS = 4096
 # The sampler draws no noise of a larger variance.
 _MAX_VARIANCE = 2.0**52
@@ -170,9 +170,9 @@ class PreliminaryRelease(base.Event):
 class EvaluationRelease(PreliminaryRelease):
   """Metrics of clients' held-out examples, as integers, after the last round.
 
-  A client contributes an integer for each metric and whether it takes part; none
-  contributes zeros. See `UNITS`. Gaussian noise stands for the noise as in
-  docs/skellam_as_gaussian.md, so that the rounds keep their accountant.
+  A client contributes an integer for each metric and one by which clients are counted;
+  one without such examples contributes zeros. See `UNITS`. Gaussian noise stands for
+  the noise as in docs/skellam_as_gaussian.md, so that the rounds keep their accountant.
   """
 
   def skellam_coordinates(self) -> int:
@@ -239,8 +239,8 @@ def planned_evaluation(metrics: int, *, epsilon: float, delta: float,
     event = None
   if event is None or release_of(event).noise_variance > _MAX_VARIANCE:
     raise ValueError(
-        f'private_evaluation={epsilon:g} is too small: noise of so many clients can\'t '
-        'be drawn')
+        f'private_evaluation={epsilon:g} is too small: the sampler can\'t draw noise '
+        'of that size')
   return event
 
 

@@ -300,10 +300,11 @@ class Poisson(SamplingScheme):
     clients were selected; it pays for clients that decide whether a round is
     suppressed.
   * With `max_participations` a client that was selected so often is not selected
-    again: whether a client is depends on its own past and nothing else, so who knows
-    the cohorts sees it in at most so many rounds (docs/participation.md).
-  * With `min_cohort_size` a smaller cohort is drawn again before anybody is told; `event`
-    pays for the rounds in which that may tell of a client (`redrawn_probability`).
+    again: whether a client is depends on its own past and nothing else, so whoever
+    knows the cohorts sees it in at most so many rounds (docs/participation.md).
+  * With `min_cohort_size` a smaller cohort is drawn again before any client is told;
+    `event` pays for the rounds in which that may tell of a client
+    (`redrawn_probability`).
 
   Attributes:
     max_participations: >= 1; None for no limit.

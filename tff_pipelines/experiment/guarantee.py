@@ -114,7 +114,7 @@ class Guarantee:
     server: Bound against the server; None if no number holds, or none is stated.
     participant: Bound against a participant, `inf` if a cohort may be of one; None if
       none is stated.
-    least_cohort: Cohorts that it holds for; None if one may be of one.
+    least_cohort: Minimum cohort that it holds for; None if one may be of one.
     seeded: Whether the numbers would hold only without the seed.
     also: Further numbers that belong to these, by their key in the summary.
     caveats: Caveats of the numbers.
@@ -354,7 +354,7 @@ class Plan(abc.ABC):
 
   def at_small_delta(self, event: base.Event, releases: int, server: base.Event | None,
                      server_releases: int) -> dict[str, float | None]:
-    """Epsilon at `accountant.SMALL_DELTA`, beside that at the run's own delta.
+    """Epsilon at `accountant.SMALL_DELTA`, in addition to that at the run's delta.
 
     Args:
       event, releases: As for `bound`, against the observers.

@@ -105,7 +105,7 @@ SCHEMA: Mapping[str, Key] = {
                             'holds.'),
     'observers_participant': Key('text or null', 'Participants against whom '
                                  'epsilon_participant holds.'),
-    'least_cohort': Key('number or null', 'Number of clients of a round at least, for '
+    'least_cohort': Key('number or null', 'Minimum number of clients in a round, for '
                         'epsilon_participant; null if a cohort may be of one.'),
     'sampling': Key('text', 'Sampling of the participants.'),
     'trust_model': Key('text', 'Trust model: who is trusted with what.'),

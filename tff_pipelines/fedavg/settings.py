@@ -188,14 +188,15 @@ class TrainSettings(settings.RunSettings, DataSettings):
   fixed_adjacency: str = _fixed(base.REPLACE_ONE, 'Adjacency of the guarantee: one '
       'client is replaced by another, or its contribution by zero, which costs less.',
       choices=schemes.FIXED_ADJACENCIES)
-  max_participations: int | None = _poisson(None, 'Rounds after which a client is not '
-      'selected again; 0: no limit. The epsilon against the server is that of so many '
-      'rounds.', low=0, otherwise='the expected number plus its square root; '
-      'no limit where rounds may be suppressed')
-  min_cohort_size: int | None = _poisson(None, 'Number of clients of a round at least: '
-      'a smaller cohort is drawn again before anybody is told, which is in epsilon. '
-      'Bounds what a participant learns who knows its own share of the noise.', low=1,
-      unit='clients', otherwise='a cohort may be of one')
+  max_participations: int | None = _poisson(None, 'Maximum number of rounds that '
+      'select one client; 0: no limit. The epsilon against the server is that of so '
+      'many rounds.', low=0,
+      otherwise='the expected number plus its square root, '
+      'rounded up; no limit where rounds may be suppressed')
+  min_cohort_size: int | None = _poisson(None, 'Minimum number of clients in a round: '
+      'a smaller cohort is drawn again before any client is told, which epsilon '
+      'includes. Makes epsilon finite against a participant, who knows its share of '
+      'the noise.', low=1, unit='clients', otherwise='a cohort may be of one')
   adaptive_clipping: bool = _grid(False, 'Let the clip follow a quantile of the '
       'updates\' norms, from --clip on; epsilon includes what that costs.')
   target_quantile: float = _adaptive(0.5, 'Fraction of the clients that an adaptive '

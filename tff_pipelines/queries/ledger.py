@@ -72,7 +72,7 @@ def together(paths: Sequence[str | os.PathLike[str]], *, delta: float | None = N
       for its population.
     accountant: 'auto', 'rdp' or 'pld'.
     amplification: Bound on sampling: 'tight', 'generic' or 'none'.
-    colluders: Participants who put together what they know, >= 1.
+    colluders: Number of participants who pool what they know, >= 1.
 
   Raises:
     OSError: If the file can't be read.

@@ -70,9 +70,9 @@ class AccountSettings(settings.Settings):
       'amplification', 'Bound on sampling; generic is the published one.',
       group='query', choices=base.AMPLIFICATIONS)
   colluders: int = _of(
-      'colluders', 'Participants who put together what they know, for epsilon against '
-      'participants, who know their own shares of the noise.', group='query', low=1,
-      unit='clients')
+      'colluders', 'Number of participants who pool what they know, for epsilon '
+      'against participants, who know their own shares of the noise.', group='query',
+      low=1, unit='clients')
   allow_degenerate: bool = _of(
       'allow_degenerate', 'Accept a grid too coarse to be useful, with a warning.',
       group='query')
@@ -93,11 +93,11 @@ class AccountSettings(settings.Settings):
       'fixed_adjacency', 'Adjacency with --sampling=fixed: one client is replaced by '
       'another, or its contribution by zero.', choices=schemes.FIXED_ADJACENCIES)
   max_participations: int | None = _sum(
-      'max_participations', 'Rounds after which a client is not selected again, with '
+      'max_participations', 'Maximum number of rounds that select one client, with '
       '--sampling=poisson.', low=1, otherwise='no limit')
   min_cohort_size: int | None = _sum(
-      'min_cohort_size', 'Number of clients of a round at least, with '
-      '--sampling=poisson: smaller cohorts are drawn again before anybody is told.',
+      'min_cohort_size', 'Minimum number of clients in a round, with '
+      '--sampling=poisson: smaller cohorts are drawn again before any client is told.',
       low=1, unit='clients', otherwise='a cohort may be of one')
   clip: float | None = _sum(
       'clip', 'L2 clip of a client\'s update.', above=0, unit='model units',
