@@ -21,6 +21,8 @@ LARGE_EPSILON = 20.0
 SMALL_DELTA = 1e-6
 # Fraction of delta that pays for Skellam noise being Gaussian only up to a distance.
 SLACK = 1e-6
+# A certificate that is to hold up to an epsilon far above the true one is a weak one.
+_FIRST_GUESS = 100.0
 # Orders are searched in growing blocks; most answers lie in the first.
 _BLOCKS = (128, 256, 512, curves.MAX_ORDER)
 
@@ -212,7 +214,8 @@ def _epsilon(event: base.Event, delta: float, accountant: str, amplification: st
   if value is None:
     renyi, order = renyi_epsilon(event, delta, amplification)
     if accountant != 'rdp' and delta > 0 and renyi < math.inf:
-      result = _epsilon_as_gaussian(event, delta, accountant, amplification, renyi)
+      result = _epsilon_as_gaussian(
+          event, delta, accountant, amplification, min(renyi, _FIRST_GUESS))
       if result is not None:
         value, accounted = result
     # Infinite is infinite, by whatever accountant.

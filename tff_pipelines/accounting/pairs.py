@@ -12,6 +12,7 @@ import dataclasses
 
 import numpy as np
 from scipy import special
+from scipy import stats
 
 from aggregators import validate
 from tff_pipelines.accounting import skellam_distribution
@@ -20,6 +21,8 @@ from tff_pipelines.accounting import skellam_distribution
 MAX_VALUES = 8_000_000
 # Tails are cut where a standard normal has a mass of 1e-300.
 _NORMAL_REACH = 37.0
+# The probability of as many clients of one person in a round that is not listed.
+_NEGLIGIBLE = 1e-60
 # Pairs that are multiplied at most, and cells for a standard deviation of the loss.
 _MOST_TOGETHER = 8
 _MOST_TOGETHER_CELLS = 256
@@ -119,9 +122,9 @@ def _at_nodes(nodes: np.ndarray, p: np.ndarray, q: np.ndarray, left_p: float,
     It is convex in e^epsilon, so they dominate.
   """
   width = np.diff(nodes)
-  with np.errstate(over='ignore', invalid='ignore'):
+  with np.errstate(over='ignore', invalid='ignore', divide='ignore'):
     upper = (p - q * np.exp(nodes[:-1])) / -np.expm1(-width)
-  # Where e^loss overflows, and for the last digits, to the upper end.
+  # Where e^loss overflows, or both ends are one, and for the last digits, to the upper.
   upper = np.where(np.isfinite(upper), upper, p)
   upper = np.clip(upper + 1e-10 * p, 0.0, p)
   masses = np.zeros(nodes.size)
@@ -295,6 +298,78 @@ class Poisson(Pair):
     return (
         Atoms(loss=loss, p=blend, q=plain, p_only=rate * base.p_only),
         Atoms(loss=-loss, p=plain, q=blend, q_only=rate * base.p_only))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PoissonGroup(Pair):
+  """Several clients of one person, each participating with a probability.
+
+  With k ~ Bin(g, q) of them, N(k, z^2) against N(0, z^2): the mixture dominates a
+  Gaussian sum with Poisson sampling whose neighbours differ in g clients (arXiv
+  2401.10294; proof: docs/participation.md).
+
+  Attributes:
+    noise_multiplier: z > 0, standard deviation of the noise over the sensitivity.
+    sampling_rate: q strictly between 0 and 1, of one client.
+    clients: g >= 1.
+  """
+
+  noise_multiplier: float
+  sampling_rate: float
+  clients: int
+
+  def __post_init__(self):
+    validate.positive(noise_multiplier=self.noise_multiplier)
+    validate.open_unit_interval(sampling_rate=self.sampling_rate)
+    validate.integer(clients=self.clients, low=1)
+
+  def atoms(self, cells: int) -> tuple[Atoms, ...]:
+    number = stats.binom(self.clients, self.sampling_rate)
+    # More of them at once, less often than any delta, are an infinite loss.
+    most = min(self.clients, int(number.isf(_NEGLIGIBLE)) + 1)
+    shift = min(1.0 / self.noise_multiplier, float(MAX_VALUES))
+    size = 2 * _NORMAL_REACH + most * shift
+    if size * cells > MAX_VALUES:
+      raise TooLarge(f'noise_multiplier={self.noise_multiplier!r} is too small for a '
+                     f'privacy loss distribution of {self.clients} clients')
+    # In standard deviations of the noise.
+    y = np.linspace(-_NORMAL_REACH, size - _NORMAL_REACH, int(np.ceil(size * cells)) + 1)
+    loss, p, left, right = np.full(y.size, -np.inf), 0.0, 0.0, float(number.sf(most))
+    for k in range(most + 1):
+      weight, mean = number.pmf(k), k * shift
+      loss = np.logaddexp(loss, number.logpmf(k) + mean * y - mean**2 / 2)
+      p = p + weight * _normal_masses(y - mean)
+      left += weight * special.ndtr(y[0] - mean)
+      right += weight * special.ndtr(mean - y[-1])
+    q = _normal_masses(y)
+    return (_at_nodes(loss, p, q, left, right),
+            _at_nodes(-loss[::-1], q[::-1], p[::-1], special.ndtr(-y[-1]),
+                      special.ndtr(y[0])))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Mixed(Pair):
+  """One of several pairs at random, and it is seen which one.
+
+  It dominates a release of which that is not seen, by joint convexity.
+
+  Attributes:
+    pairs: At least one, each with two directions.
+    weights: Probability of each.
+  """
+
+  pairs: tuple[Pair, ...]
+  weights: tuple[float, ...]
+
+  def atoms(self, cells: int) -> tuple[Atoms, ...]:
+    def mixed(listed: tuple[Atoms, ...]) -> Atoms:
+      p, q = (np.concatenate([weight * getattr(atoms, name) for weight, atoms in zip(
+          self.weights, listed)]) for name in ('p', 'q'))
+      p_only, q_only = (sum(weight * getattr(atoms, name) for weight, atoms in zip(
+          self.weights, listed)) for name in ('p_only', 'q_only'))
+      return Atoms(loss=np.concatenate([atoms.loss for atoms in listed]), p=p, q=q,
+                   p_only=p_only, q_only=q_only)
+    return tuple(map(mixed, zip(*(pair.atoms(cells) for pair in self.pairs))))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
