@@ -85,7 +85,8 @@ def test_statement_has_the_numbers_of_the_summary_and_no_other_keys(
     assert tuple(content) == statement.KEYS
     assert set(statement.KEYS) == {
         'version', 'private', 'reasons', 'task', 'algorithm', 'model', 'mechanism',
-        'epsilon', 'epsilon_server', 'epsilon_participant', 'delta', 'adjacency',
+        'epsilon', 'epsilon_server', 'epsilon_participant', 'clients_per_person',
+        'epsilon_person', 'epsilon_server_person', 'delta', 'adjacency',
         'adjacency_in_words', 'privacy_unit', 'observers', 'observers_server',
         'observers_participant', 'least_cohort', 'sampling', 'trust_model',
         'secure_aggregation', 'accountant', 'amplification', 'source', 'caveats'}

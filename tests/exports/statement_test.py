@@ -150,6 +150,13 @@ def test_a_participant_has_a_number_of_its_own(tmp_path):
   assert content['epsilon_participant'] <= shown < content['epsilon_participant'] + 1e-4
 
 
+def test_a_person_with_several_clients_is_in_the_statement(tmp_path):
+  summary = {**_summary(tmp_path), 'clients_per_person': 3, 'epsilon_person': 12.34567}
+  text = statement.in_words(statement.statement(summary))
+  assert ('- for a person who owns 3 clients the first epsilon is **12.3457**, and the '
+          'second none\n') in text
+
+
 def test_suppressed_rounds_leave_no_number_against_the_server(tmp_path):
   content = statement.statement(_summary(
       tmp_path, outcomes=('released', 'suppressed', 'released')))

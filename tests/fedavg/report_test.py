@@ -13,12 +13,14 @@ from tasks.task import Breakdown
 from tasks.task import Note
 from tests import tiny_task
 from tff_pipelines.accounting import decimals
+from tff_pipelines.accounting import groups
 from tff_pipelines.accounting import mechanisms
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import records as records_lib
 from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.fedavg import report
 from tff_pipelines.fedavg.plan import FedAvgPlan
+from tff_pipelines.queries import ledger
 
 ROUNDS = 3
 RESULTS = {'test_clients': {'accuracy': 0.75, 'loss': 0.5},
@@ -26,14 +28,16 @@ RESULTS = {'test_clients': {'accuracy': 0.75, 'loss': 0.5},
 TASK = tiny_task.task(num_clients=50)
 
 
-def _plan(mechanism='skellam', epsilon=6.0, seed=None, diagnostics=False, **changes):
-  target = None if mechanism == 'none' else epsilon
+def _plan(mechanism='skellam', epsilon=6.0, seed=None, diagnostics=False,
+          clients_per_person=1, **changes):
+  target = None if mechanism == 'none' or 'noise_multiplier' in changes else epsilon
   return FedAvgPlan.calibrate(
       mechanisms.SumMechanism(**{
           'mechanism': mechanism, 'clip': 0.5, 'bits': 18, 'cohort_size': 10.0,
           'sampling': 'poisson', 'rounds': ROUNDS, 'dimension': tiny_task.DIMENSION,
           'population': 50, **changes}),
-      target_epsilon=target, seed=seed, diagnostics=diagnostics)
+      target_epsilon=target, seed=seed, diagnostics=diagnostics,
+      clients_per_person=clients_per_person)
 
 
 def _records(plan, folder, starts=1, rounds=ROUNDS):
@@ -100,6 +104,42 @@ def test_summary_states_what_was_guaranteed_to_whom(tmp_path):
   assert (summary['population'], summary['cohort_size']) == (50, 10)
   assert summary['clip'] == 0.5
   assert summary['noise_multiplier'] == plan.mechanism.noise_multiplier
+
+
+def test_numbers_of_a_person_stand_beside_those_of_one_client(tmp_path):
+  of_one, of_two = (_plan(noise_multiplier=4.0, clients_per_person=g) for g in (1, 2))
+  before = of_one.guarantee(ROUNDS).to_json()
+  keys = ('clients_per_person', 'epsilon_person', 'epsilon_server_person')
+  assert [before[key] for key in keys] == [None] * 3
+  records = _records(of_two, tmp_path / 'two', starts=2)
+  summary, _, text = _reported(of_two, records)
+  assert before['epsilon'] == summary['epsilon'] < summary['epsilon_person']
+  assert before['epsilon_server'] < summary['epsilon_server']  # A second start.
+  assert summary['clients_per_person'] == 2
+  # The ledger proves both, restart and sampling error included.
+  answer = ledger.together([records.ledger.path], clients_per_person=2)
+  for key in keys:
+    assert getattr(answer, key) == pytest.approx(summary[key], rel=1e-9)
+  server = groups.epsilon(
+      of_two.released(ROUNDS + 1), 2, of_two.delta, known=True,
+      total_variation=(ROUNDS + 1) * of_two.total_variation)
+  assert (summary['epsilon_server_person'], False) == server
+  person, known = (decimals.epsilon(summary[key]) for key in keys[1:])
+  assert f'of a person who owns 2 clients: epsilon {known} at delta' in text
+  suppressed = of_two.guarantee(ROUNDS, suppressed=True)
+  assert suppressed.person_server is None
+  assert suppressed.lines()[-1] == f'of a person with 2 clients: {person}'
+  both = dataclasses.replace(suppressed, person_server=suppressed.person)
+  assert both.lines()[-1] == (
+      f'of a person with 2 clients: {person}, {person} against the server')
+  seeded = _plan(noise_multiplier=4.0, clients_per_person=2, seed=1).guarantee(ROUNDS)
+  assert seeded.person is seeded.person_server is None
+
+
+def test_a_person_owns_no_more_clients_than_there_are():
+  for clients, rule in ((0, 'at least 1'), (51, 'at most 50'), (1.5, 'an integer')):
+    with pytest.raises(ValueError, match=f'clients_per_person must be {rule}'):
+      _plan(noise_multiplier=4.0, clients_per_person=clients)
 
 
 def test_every_start_may_have_shown_the_server_a_round_more(tmp_path):

@@ -105,13 +105,14 @@ def test_every_setting_of_privacy_reaches_the_plan():
       clip_learning_rate=0.3, clip_count_stddev=4.0, rotation='dft', bits=20, beta=0.2,
       k_stddevs=3.0, min_honest_fraction=0.8, assumed_colluders=2,
       amplification='generic', accountant='rdp', allow_degenerate=True,
-      diagnostics=True, simulated_dropout_rate=0.1, seed=5)
+      diagnostics=True, simulated_dropout_rate=0.1, seed=5, clients_per_person=3)
   plan = plan_lib.build(settings, dimension=100, population=200)
   mechanism = plan.mechanism
   reached = {**dataclasses.asdict(mechanism), **{
       name: getattr(plan, name) for name in (
           'delta', 'target_quantile', 'clip_learning_rate', 'amplification',
-          'accountant', 'allow_degenerate', 'diagnostics', 'noise_generator')}}
+          'accountant', 'allow_degenerate', 'diagnostics', 'noise_generator',
+          'clients_per_person')}}
   names = {name for name, field in settings_lib.declared(TrainSettings).items()
            if field.group == 'privacy'}
   assert len(names) > 20

@@ -100,6 +100,8 @@ def test_published_caveats_do_not_tell_of_data():
      ['ε none', 'No epsilon holds against a participant.']),
     ({'observers_participant': 'a participant', 'epsilon_participant': 4.56789},
      ['ε = 4.5679', 'against a participant.']),
+    ({'clients_per_person': 3, 'epsilon_person': 7.12345},
+     ['a person who owns 3 clients ε is 7.1235, and against the server none.']),
     ({'epsilon_server': None, 'observers_server': None},
      ['No other number is stated for the server.'])])
 def test_missing_numbers_are_said_to_be_missing(changes, words):

@@ -26,8 +26,8 @@ from tff_pipelines.experiment import settings as settings_lib
 from tff_pipelines.queries import run as run_lib
 from tff_pipelines.queries import settings
 
-KEYS = ['epsilon', 'epsilon_server', 'epsilon_participant', 'delta',
-        'noise_multiplier', 'rounds',
+KEYS = ['epsilon', 'epsilon_server', 'epsilon_participant', 'clients_per_person',
+        'epsilon_person', 'epsilon_server_person', 'delta', 'noise_multiplier', 'rounds',
         'scale', 'local_stddev_grid', 'bits', 'dimension_padded', 'order',
         'accountant', 'amplification', 'adjacency', 'sampling', 'trust_model',
         'warnings']
@@ -71,6 +71,25 @@ def test_worked_example(flags, expected):
       'pld' if by_pld else 'rdp', 'zero-out', 'poisson')
   assert any('cohort' in text for text in result['warnings'])
   assert any('collude' in text for text in result['warnings'])
+
+
+def test_a_person_with_several_clients():
+  flags = ['--mechanism=gaussian', '--noise_multiplier=3', *RUN, '--rounds=20',
+           '--clients_per_person=3', '--max_participations=4']
+  result = as_json(*flags)
+  assert result['clients_per_person'] == 3
+  assert result['epsilon'] < result['epsilon_person'] < 8 * result['epsilon']
+  alone = as_json('--mechanism=gaussian', '--noise_multiplier=1', *RUN[:1], '--rounds=4')
+  assert result['epsilon_server_person'] == pytest.approx(alone['epsilon'], rel=1e-6)
+  assert 'epsilon_person: ' in run(*flags).stdout
+  for flag, rule in (('=0', 'at least 1'), ('=2.5', ''),
+                     ('=3401', 'at most 3400')):
+    error = run(*flags, f'--clients_per_person{flag}', code=2).stderr
+    assert 'clients_per_person' in error and rule in error
+    assert len(error.splitlines()) == 1
+  error = run('--mechanism=ae_vote', '--noise_stddev=9', '--delta=1e-5',
+              '--clients_per_person=2', code=2).stderr
+  assert 'clients_per_person' in error
 
 
 def test_worked_example_for_the_gaussian():

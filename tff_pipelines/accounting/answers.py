@@ -10,6 +10,7 @@ from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import calibration
 from tff_pipelines.accounting import caveats
+from tff_pipelines.accounting import groups
 from tff_pipelines.accounting import mechanisms
 from tff_pipelines.accounting import participants
 from tff_pipelines.accounting import sum_events
@@ -34,6 +35,7 @@ class Query:
     amplification: Bound on sampling: 'tight', 'generic' or 'none'.
     allow_degenerate: Whether a grid too coarse to be useful is a warning only.
     colluders: Number of participants who pool what they know, >= 1.
+    clients_per_person: Clients that one person may own, >= 1.
   """
 
   kind: str = 'epsilon'
@@ -43,9 +45,11 @@ class Query:
   amplification: str = 'tight'
   allow_degenerate: bool = False
   colluders: int = 1
+  clients_per_person: int = 1
 
   def __post_init__(self):
-    validate.integer(colluders=self.colluders, low=1)
+    validate.integer(colluders=self.colluders,
+                     clients_per_person=self.clients_per_person, low=1)
     validate.one_of(KINDS, query=self.kind)
     validate.one_of(base.AMPLIFICATIONS, amplification=self.amplification)
     validate.one_of(base.ACCOUNTANTS, accountant=self.accountant)
@@ -69,6 +73,9 @@ class Answer:
       rounds of clients.
     epsilon_participant: Against participants who subtract their own shares of the
       noise; None where clients add none, and where a cohort may have no other clients.
+    clients_per_person: Clients of the person of the next two; None for one.
+    epsilon_person: As `epsilon`, for a person who owns so many clients.
+    epsilon_server_person: As `epsilon_server`, for such a person.
     delta: Delta of all epsilons.
     noise_multiplier: Noise of the guarantee over the sensitivity.
     rounds: Number of releases.
@@ -88,6 +95,9 @@ class Answer:
   epsilon: float | None = None
   epsilon_server: float | None = None
   epsilon_participant: float | None = None
+  clients_per_person: int | None = None
+  epsilon_person: float | None = None
+  epsilon_server_person: float | None = None
   delta: float | None = None
   noise_multiplier: float | None = None
   rounds: int | None = None
@@ -260,6 +270,12 @@ def _described(query: Query, mechanism: Mechanism, event: base.Event,
       fields['epsilon_participant'] = finite(alone)
       if alone == math.inf:
         warnings.append(unbounded())
+    if delta < 1:
+      person, notes = of_person(
+          event, query.clients_per_person, delta, population=sums.population,
+          accountant=query.accountant, amplification=query.amplification)
+      fields |= person
+      warnings += notes
   if family.params:
     params = sums.params()
     warnings += _warnings_of_params(query, sums, params, delta)
@@ -290,6 +306,37 @@ def participant_epsilon(event: base.Event, delta: float, accountant_: str,
   return accountant.epsilon(
       participants.seen(event, colluders).without_sampling(), delta,
       accountant=accountant_)
+
+
+def of_person(event: base.Event, clients: int, delta: float, *,
+              seen: base.Event | None = None, population: int | None = None,
+              deviation: float | None = None, deviation_seen: float | None = None,
+              **how: str) -> tuple[dict[str, Any], list[caveats.Caveat]]:
+  """Fields of an answer for a person who owns several clients, and their caveats.
+
+  Args:
+    event: Everything that was released.
+    clients: >= 1; nothing is stated for 1.
+    delta: In [0, 1).
+    seen: Everything that the server may have seen; None for `event`.
+    population: Number of clients; None if unknown.
+    deviation: Total variation distance of all releases from ideal ones; None where no
+      bound is known.
+    deviation_seen: The same of what the server may have seen.
+    **how: accountant and amplification, as for `accountant.epsilon`.
+  """
+  if population is not None:
+    validate.integer(clients_per_person=clients, low=1, high=population)
+  if clients == 1:
+    return {}, []
+  (person, ideal), (server, server_ideal) = (
+      groups.epsilon(each, clients, delta, known=known, total_variation=distance, **how)
+      for each, known, distance in (
+          (event, False, deviation), (seen or event, True, deviation_seen)))
+  notes = [groups.unbounded(clients)] * (math.inf in (person, server)) + [
+      groups.IDEAL] * (ideal or server_ideal)
+  return dict(clients_per_person=clients, epsilon_person=finite(person),
+              epsilon_server_person=finite(server)), notes
 
 
 def _warnings_of_params(

@@ -355,7 +355,8 @@ OWN_SHARE = (
 
 _ALWAYS = {'delta', 'accountant', 'epsilon'}
 _ROUNDS = {'cohort_size', 'population', 'rounds', 'sampling', 'fixed_adjacency',
-           'max_participations', 'min_cohort_size', 'noise_multiplier', 'amplification'}
+           'max_participations', 'min_cohort_size', 'noise_multiplier', 'amplification',
+           'clients_per_person'}
 _GRID = {'clip', 'bits', 'scale', 'beta', 'k_stddevs', 'dimension', 'rotation',
          'allow_degenerate', 'adaptive_clipping', 'clip_count_stddev'}
 _SHARES = {'min_honest_fraction', 'surviving_fraction', 'assumed_colluders',

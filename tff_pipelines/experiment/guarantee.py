@@ -19,6 +19,7 @@ from tff_pipelines.accounting import base
 from tff_pipelines.accounting import caveats
 from tff_pipelines.accounting import combinators
 from tff_pipelines.accounting import decimals
+from tff_pipelines.accounting import groups
 from tff_pipelines.accounting import ledger as ledger_lib
 from tff_pipelines.accounting import noise_budget
 from tff_pipelines.accounting import participants
@@ -115,6 +116,10 @@ class Guarantee:
     participant: Bound against a participant, `inf` if a cohort may be of one; None if
       none is stated.
     least_cohort: Minimum cohort that it holds for; None if one may be of one.
+    person: Bound against the observers for a person who owns `clients_per_person`
+      clients; None if none is stated.
+    person_server: The same against the server.
+    clients_per_person: Clients that this person owns.
     seeded: Whether the numbers would hold only without the seed.
     also: Further numbers that belong to these, by their key in the summary.
     caveats: Caveats of the numbers.
@@ -127,6 +132,9 @@ class Guarantee:
   server: Bound | None = None
   participant: Bound | None = None
   least_cohort: float | None = None
+  person: Bound | None = None
+  person_server: Bound | None = None
+  clients_per_person: int = 1
   seeded: bool = False
   also: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   caveats: tuple[Caveat, ...] = ()
@@ -155,6 +163,9 @@ class Guarantee:
         'epsilon': files.finite(stated.epsilon),
         'epsilon_server': files.finite(server.epsilon),
         'epsilon_participant': files.finite((self.participant or nothing).epsilon),
+        'clients_per_person': self.clients_per_person if self.person else None,
+        'epsilon_person': files.finite((self.person or nothing).epsilon),
+        'epsilon_server_person': files.finite((self.person_server or nothing).epsilon),
         'epsilon_if_unseeded': (
             files.finite(outsiders.epsilon) if self.seeded else None),
         'delta': self.delta, 'consumed_delta': stated.consumed_delta,
@@ -200,6 +211,11 @@ class Guarantee:
           if self.least_cohort is None else
           f'{decimals.epsilon(self.participant.epsilon)} against a participant, in '
           f'cohorts of at least {self.least_cohort:g}')
+    if self.person is not None:
+      number = _or_none(self.person)
+      if self.person_server is not None:
+        number += f', {_or_none(self.person_server)} against {self.terms.against_server}'
+      lines.append(f'of a person with {self.clients_per_person} clients: {number}')
     return lines
 
   def details(self) -> list[str]:
@@ -224,6 +240,12 @@ class Guarantee:
                  f'in cohorts of at least {self.least_cohort:g}')
       lines.append(f'epsilon {decimals.epsilon(self.participant.epsilon)} at delta '
                    f'{delta} against {terms.observers_participant}, {cohorts}')
+    for bound, observers in ((self.person, terms.observers),
+                             (self.person_server, terms.observers_server)):
+      if bound is not None:
+        lines.append(
+            f'of a person who owns {self.clients_per_person} clients: epsilon '
+            f'{_or_none(bound)} at delta {delta} against {observers}')
     for key, value in self.also.items():
       if value is not None:
         shown = decimals.rounded_up(value) if isinstance(value, float) else value
@@ -249,6 +271,11 @@ class Guarantee:
     return lines
 
 
+def _or_none(bound: Bound) -> str:
+  """An epsilon in words: none where no finite one is proved."""
+  return 'none' if bound.epsilon == math.inf else decimals.epsilon(bound.epsilon)
+
+
 def _distinct(certificates: Iterable[dict[str, float]]) -> tuple[dict[str, float], ...]:
   return tuple({tuple(one.items()): one for one in certificates}.values())
 
@@ -272,6 +299,8 @@ class Plan(abc.ABC):
       distributions in its event; None where no bound is proved.
     preliminary: Event of a release before the first round, in `released`; None for
       none.
+    clients_per_person: Clients that one person may own, for whom numbers of their own
+      are stated if they are several.
   """
 
   terms: Terms
@@ -283,6 +312,7 @@ class Plan(abc.ABC):
   records: int | None = None
   total_variation: float | None = None
   preliminary: base.Event | None = None
+  clients_per_person: int = 1
 
   @abc.abstractmethod
   def event(self, index: int) -> base.Event:
@@ -351,6 +381,24 @@ class Plan(abc.ABC):
         accountant=result.accountant, caveats=(*result.warnings, *ideal),
         certificates=result.certificates,
         amplification=None if unsampled == event else result.amplification)
+
+  def of_person(self, event: base.Event, releases: int, *,
+                server: bool = False) -> Bound:
+    """The epsilon of an event for a person who owns `clients_per_person` clients.
+
+    Args:
+      event, releases, server: As for `bound`.
+    """
+    epsilon, ideal = groups.epsilon(
+        event, self.clients_per_person, self.delta, accountant=self.accountant,
+        amplification=self.amplification, known=server,
+        total_variation=self.total_variation and releases * self.total_variation)
+    notes = ()
+    if epsilon == math.inf:
+      notes = (groups.unbounded(self.clients_per_person),)
+    elif ideal:
+      notes = (groups.IDEAL,)
+    return Bound(epsilon=epsilon, caveats=notes)
 
   def at_small_delta(self, event: base.Event, releases: int, server: base.Event | None,
                      server_releases: int) -> dict[str, float | None]:
@@ -427,6 +475,11 @@ class Plan(abc.ABC):
     if self.terms.observers_participant is not None and self.seed is None:
       # Of a round that was repeated a participant saw nothing.
       participant = self.bound(participants.seen(released), rounds, server=True)
+    person = person_server = None
+    if self.clients_per_person > 1 and self.seed is None:
+      person = self.of_person(released, rounds)
+      if server is not None:
+        person_server = self.of_person(seen or released, rounds + repeats, server=True)
     small = self.at_small_delta(
         released, rounds, None if server is None else seen or released,
         rounds + repeats)
@@ -436,10 +489,13 @@ class Plan(abc.ABC):
         notes += [Caveat(f'{who}: ideal distributions', f'against the {who}: {note}')
                   for note in bound.caveats if note not in notes
                   and note.name == _IDEAL]
+    notes += [note for bound in (person, person_server) if bound is not None
+              for note in bound.caveats]
     return Guarantee(
         terms=self.terms, delta=self.delta, adjacency=released.adjacency,
         outsiders=outsiders, server=server, participant=participant,
-        least_cohort=participants.least_cohort(released),
+        least_cohort=participants.least_cohort(released), person=person,
+        person_server=person_server, clients_per_person=self.clients_per_person,
         seeded=self.seed is not None, also={**small, **self.also(released)},
         caveats=tuple(dict.fromkeys(notes)))
 
@@ -464,4 +520,5 @@ class Plan(abc.ABC):
         trust_model=self.terms.trust_model, seeded=self.seed is not None,
         deviation_per_round=self.total_variation,
         certificates=guarantee.certificates,
-        warnings=[*map(str, guarantee.caveats), *map(str, more)])
+        warnings=[*(str(note) for note in guarantee.caveats
+                    if note.name not in groups.NAMES), *map(str, more)])

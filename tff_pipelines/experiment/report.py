@@ -89,6 +89,12 @@ SCHEMA: Mapping[str, Key] = {
     'epsilon_participant': Key('number or null', 'Epsilon against a participant, which '
                                'knows its own share of the noise; null where clients add '
                                'none, or a cohort may be of one.'),
+    'clients_per_person': Key('integer or null', 'Number of clients of one person, for '
+                              'epsilon_person; null if one client is all that is '
+                              'protected.'),
+    'epsilon_person': Key('number or null', 'Epsilon against the observers for a person '
+                          'who owns so many clients.'),
+    'epsilon_server_person': Key('number or null', 'The same against the server.'),
     'epsilon_if_unseeded': Key('number or null', 'Epsilon that the run would have '
                                'without its seed.'),
     'delta': Key('number or null', 'Delta of all epsilons here.'),
@@ -324,7 +330,7 @@ def report_lines(guarantee: guarantee_lib.Guarantee, outcome: Outcome,
       *(('', line) for line in more), ('neighbours', guarantee.neighbours),
       ('run', run), *_names(caveats), ('files', ', '.join(written)),
       ('next', outcome.next or account)]
-  most = 10 + (guarantee.participant is not None)
+  most = 10 + (guarantee.participant is not None) + (guarantee.person is not None)
   return lines_of([entry for entry in entries if entry[1]], most)
 
 

@@ -313,7 +313,8 @@ class Experiment(abc.ABC):
     verdict = Verdict(
         rounds=len(records.ledger.lines()), problems=records.ledger.verify(),
         **{name: summary[name] for name in (
-            'epsilon', 'epsilon_server', 'epsilon_participant')})
+            'epsilon', 'epsilon_server', 'epsilon_participant', 'epsilon_person',
+            'epsilon_server_person')})
     pages.write(self.folder / files.PAGE, [pages.read(self.folder, verdict)])
     self._print('\n' + (text.rstrip('\n') if self.settings.verbose else '\n'.join(
         report.report_lines(guarantee, outcome, caveats, self.folder, line))))

@@ -16,7 +16,8 @@ JSON, TEXT = 'privacy.json', 'PRIVACY.md'
 # Those of the summary, of the same meaning.
 _COPIED = (
     'task', 'algorithm', 'model', 'mechanism', 'epsilon', 'epsilon_server',
-    'epsilon_participant', 'delta', 'adjacency', 'adjacency_in_words', 'privacy_unit',
+    'epsilon_participant', 'clients_per_person', 'epsilon_person',
+    'epsilon_server_person', 'delta', 'adjacency', 'adjacency_in_words', 'privacy_unit',
     'observers', 'observers_server', 'observers_participant', 'least_cohort', 'sampling',
     'trust_model', 'secure_aggregation', 'accountant', 'amplification',
     'source')
@@ -118,6 +119,12 @@ def _guarantee(content: Mapping[str, Any]) -> list[str]:
                    f'{observers}; {note}')
     elif observers is not None:
       lines.append(f'- **no epsilon** against {observers}')
+  if content['clients_per_person'] is not None:
+    person, server = (
+        'none' if value is None else f'**{decimals.epsilon(value)}**' for value in (
+            content['epsilon_person'], content['epsilon_server_person']))
+    lines.append(f'- for a person who owns {content["clients_per_person"]} clients the '
+                 f'first epsilon is {person}, and the second {server}')
   return [*lines, '', (
       'Whatever is computed from what was released, the probability of any result with '
       f'one of two neighbouring inputs is at most {odds} times (e to the epsilon) that '

@@ -53,6 +53,7 @@ class FedAvgPlan(guarantee.Plan):
     evaluation: Event of the release of metrics after the last round; None for none.
     evaluation_charges: The same number of times of it.
     privacy_unit: Unit that one client is.
+    clients_per_person: As in `guarantee.Plan`; the noise is calibrated for one client.
   """
 
   mechanism: mechanisms.SumMechanism
@@ -72,6 +73,7 @@ class FedAvgPlan(guarantee.Plan):
   evaluation: base.Event | None = None
   evaluation_charges: int = 1
   privacy_unit: str = 'one client'
+  clients_per_person: int = 1
 
   @classmethod
   def calibrate(cls, mechanism: mechanisms.SumMechanism, *, delta: float | None = None,
@@ -103,6 +105,8 @@ class FedAvgPlan(guarantee.Plan):
       raise ValueError(
           'sampling=none takes all clients every round: cohort_size must be the '
           f'population, {population}, found {mechanism.cohort_size:g}')
+    validate.integer(low=1, high=population, clients_per_person=attributes.get(
+        'clients_per_person', 1))
     delta = accountant.default_delta(population) if delta is None else delta
     if mechanism.mechanism == 'none':
       if any(attributes.get(name) for name in ('preliminary', 'evaluation')):

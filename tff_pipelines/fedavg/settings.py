@@ -224,6 +224,9 @@ class TrainSettings(settings.RunSettings, DataSettings):
   accountant: str = _noise('auto', 'Accountant. auto: privacy loss distributions '
       '(pld) where the worst case is known, else Renyi divergences (rdp).',
       choices=base.ACCOUNTANTS)
+  clients_per_person: int = _noise(1, 'Clients that one person may own, such as several '
+      'devices: the epsilon of such a person is stated as well. The noise is calibrated '
+      'for one client.', low=1, unit='clients')
   allow_degenerate: bool = _grid(False, 'Only warn of a grid too coarse to be useful.')
   diagnostics: bool = _privacy(False, 'Also measure values outside the guarantee: '
       'reporting clients, training loss, fraction clipped, rounding retries.')

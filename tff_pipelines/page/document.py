@@ -121,6 +121,11 @@ def _statement(summary: Mapping[str, Any]) -> list[Element]:
             'p', f'No epsilon holds against {observers}.')]
     if summary['observers_server'] is None:
       lines.append(element('p', 'No other number is stated for the server.'))
+    if summary['clients_per_person'] is not None:
+      lines.append(element('p', (
+          f'Of a person who owns {summary["clients_per_person"]} clients ε is '
+          f'{_epsilon(summary["epsilon_person"])}, and against the server '
+          f'{_epsilon(summary["epsilon_server_person"])}.')))
     lines.append(element(
         'p', f'Protected: {summary["privacy_unit"]}. Neighbouring inputs: '
         f'{summary["adjacency_in_words"]}.'))

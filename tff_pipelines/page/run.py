@@ -39,6 +39,8 @@ class Verdict:
     epsilon: Epsilon against the observers by the ledger alone; None for none.
     epsilon_server: The same against the server.
     epsilon_participant: The same against a participant.
+    epsilon_person: Epsilon against the observers for a person who owns several clients.
+    epsilon_server_person: The same against the server.
   """
 
   rounds: int
@@ -46,6 +48,8 @@ class Verdict:
   epsilon: float | None = None
   epsilon_server: float | None = None
   epsilon_participant: float | None = None
+  epsilon_person: float | None = None
+  epsilon_server_person: float | None = None
 
   def proves(self, summary: Mapping[str, Any]) -> bool:
     """Whether the chain holds and no epsilon is above the one that a summary states."""
@@ -53,7 +57,8 @@ class Verdict:
         stated is None or (mine is not None and mine <= stated * (1 + 1e-6))
         for mine, stated in (
             (getattr(self, name), summary[name]) for name in (
-                'epsilon', 'epsilon_server', 'epsilon_participant')))
+                'epsilon', 'epsilon_server', 'epsilon_participant', 'epsilon_person',
+                'epsilon_server_person')))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -60,7 +60,7 @@ def answer(path: str | os.PathLike[str], **how: Any) -> answers.Answer:
 
 def together(paths: Sequence[str | os.PathLike[str]], *, delta: float | None = None,
              accountant: str = 'auto', amplification: str = 'tight',
-             colluders: int = 1) -> answers.Answer:
+             colluders: int = 1, clients_per_person: int = 1) -> answers.Answer:
   """Epsilon of everything that runs on the same clients released, by their ledgers.
 
   A client is taken to be in all of them. Runs may be adaptive: each may follow from
@@ -73,6 +73,7 @@ def together(paths: Sequence[str | os.PathLike[str]], *, delta: float | None = N
     accountant: 'auto', 'rdp' or 'pld'.
     amplification: Bound on sampling: 'tight', 'generic' or 'none'.
     colluders: Number of participants who pool what they know, >= 1.
+    clients_per_person: Clients that one person may own, >= 1.
 
   Raises:
     OSError: If the file can't be read.
@@ -123,8 +124,14 @@ def together(paths: Sequence[str | os.PathLike[str]], *, delta: float | None = N
     left, ideal = _left(others, deviation(False), delta, 'none')
     alone = accountant_lib.epsilon(others, left, accountant=accountant)
     notes += [answers.unbounded()] if alone == math.inf else ideal
+  person, unproved = answers.of_person(
+      event, clients_per_person, delta, seen=seen, population=population,
+      deviation=deviation(seen_by_all), deviation_seen=deviation(True),
+      accountant=accountant, amplification=amplification)
+  notes += unproved
   if any(line['outcome'] not in ('released', ledger_lib.UNUSED) for line in lines):
     server = math.inf
+    person |= dict(epsilon_server_person=None)
     notes.append(_SUPPRESSED)
   elif any(run[-1]['event']['kind'] not in _CHARGED_FIRST
            and not preliminary.count(run[-1:], preliminary.EvaluationRelease)
@@ -146,7 +153,7 @@ def together(paths: Sequence[str | os.PathLike[str]], *, delta: float | None = N
       epsilon=answers.finite(result.epsilon), epsilon_server=answers.finite(server),
       epsilon_participant=answers.finite(alone),
       order=answers.integer_order(result.order), accountant=result.accountant,
-      amplification=result.amplification if sampled else None, **common)
+      amplification=result.amplification if sampled else None, **person, **common)
 
 
 def _composed(parts: Sequence[base.Event]) -> base.Event:

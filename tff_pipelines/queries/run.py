@@ -62,7 +62,8 @@ def answer(settings: settings_lib.AccountSettings) -> int:
     broken = [text for found in problems.values() for text in found]
     rows = [ledger_query.broken(broken) if broken else ledger_query.together(
         settings.ledger, delta=settings.delta, accountant=settings.accountant,
-        amplification=settings.amplification, colluders=settings.colluders)]
+        amplification=settings.amplification, colluders=settings.colluders,
+        clients_per_person=settings.clients_per_person)]
     code = BROKEN if broken else 0
     if settings.format == 'text':
       for path, found in problems.items():

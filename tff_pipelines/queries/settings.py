@@ -18,7 +18,8 @@ from tff_pipelines.experiment.settings import setting
 DATA_DEPENDENT = 'data_dependent'
 RELEASE = ('release_order', 'release_smoothness', 'release_noise')
 _WITH_MECHANISM = {'query', 'mechanism', 'format', 'plot', 'votes', *RELEASE}
-_WITH_LEDGER = {'ledger', 'delta', 'accountant', 'amplification', 'format', 'colluders'}
+_WITH_LEDGER = {'ledger', 'delta', 'accountant', 'amplification', 'format', 'colluders',
+                'clients_per_person'}
 
 
 @functools.lru_cache(maxsize=None)
@@ -73,6 +74,9 @@ class AccountSettings(settings.Settings):
       'colluders', 'Number of participants who pool what they know, for epsilon '
       'against participants, who know their own shares of the noise.', group='query',
       low=1, unit='clients')
+  clients_per_person: int = _of(
+      'clients_per_person', 'Clients that one person may own: epsilon of such a person '
+      'as well.', group='query', low=1, unit='clients')
   allow_degenerate: bool = _of(
       'allow_degenerate', 'Accept a grid too coarse to be useful, with a warning.',
       group='query')

@@ -38,7 +38,14 @@ def verdict_on(folder: pathlib.Path) -> Verdict:
       path, delta=summary['delta'],
       accountant=accountant if accountant in base.ACCOUNTANTS else 'auto',
       amplification=amplification or 'tight')
+  person, clients = {}, summary['clients_per_person']
+  if clients is not None:
+    of_person = ledger_query.answer(
+        path, delta=summary['delta'], amplification=amplification or 'tight',
+        clients_per_person=clients)
+    person = dict(epsilon_person=of_person.epsilon_person,
+                  epsilon_server_person=of_person.epsilon_server_person)
   return Verdict(rounds=answer.rounds, epsilon=answer.epsilon,
                  epsilon_server=answer.epsilon_server if (
                      summary['observers_server'] is not None) else None,
-                 epsilon_participant=answer.epsilon_participant)
+                 epsilon_participant=answer.epsilon_participant, **person)
