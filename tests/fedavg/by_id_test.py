@@ -1,7 +1,9 @@
 """Clients that travel as ids: read where they train, with the bits of the tensors."""
 
 import collections
+import contextlib
 import json
+import sqlite3
 
 import numpy as np
 import pytest
@@ -180,6 +182,23 @@ def test_bad_clients_participate_with_nothing_and_the_operator_alone_is_told(
   assert sorted(one['client'] for one in told) == ['1', '3']
   assert "tiny's.sqlite, split 'train', client '1': y must be below" in str(told)
   assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_file_that_changes_or_goes_names_no_client_of_a_cohort(tmp_path):
+  task, bad = _task(tmp_path), {}
+  reader = loop.ClientReader(task, None, on_bad=bad.setdefault)
+  path = tmp_path / "tiny's.sqlite"
+  with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+    for table in ('examples', 'client_metadata'):
+      connection.execute(f"DELETE FROM {table} WHERE client_id = '3'")
+  assert len(reader.read(3, 0)['examples']['y']) == 0
+  assert {client: str(error) for client, error in bad.items()} == {
+      '3': "there is no client '3'"}
+  path.unlink()
+  with pytest.raises(ValueError) as raised:
+    reader.read(4, 0)
+  assert str(raised.value) == f'{path} does not exist or is not a file'
+  assert raised.value.__context__ is None and bad.keys() == {'3'}
 
 
 def test_data_that_are_bad_for_everyone_are_named(tmp_path):

@@ -24,18 +24,18 @@ _OF_TIME = {'time', 'hash', 'previous', 'configuration_hash'}
 
 
 class _Without:
-  """A source of which one client has no examples, or bad ones."""
+  """A source of which one client has no examples, or reading it is an error."""
 
-  def __init__(self, source, is_bad):
-    self._source, self._is_bad = source, is_bad
+  def __init__(self, source, error):
+    self._source, self._error = source, error
     self.client_ids, self.element_spec = source.client_ids, source.element_spec
 
   def examples(self, client_id):
     examples = self._source.examples(client_id)
     if client_id != _CLIENT:
       return examples
-    if self._is_bad:
-      raise task_lib.BadClientError(f'client {client_id!r}: y is missing')
+    if self._error is not None:
+      raise self._error(f'client {client_id!r}: y is missing')
     return {name: value[:0] for name, value in examples.items()}
 
 
@@ -43,14 +43,22 @@ class _Empty(tiny_run.TinyExperiment):
 
   def build_task(self):
     task = super().build_task()
-    return dataclasses.replace(task, train=_Without(task.train, False))
+    return dataclasses.replace(task, train=_Without(task.train, None))
 
 
 class _Bad(tiny_run.TinyExperiment):
 
+  error = task_lib.BadClientError
+
   def build_task(self):
     task = super().build_task()
-    return dataclasses.replace(task, train=_Without(task.train, True))
+    return dataclasses.replace(task, train=_Without(task.train, self.error))
+
+
+class _Raises(_Bad):
+  """With a reader that does not know `BadClientError`."""
+
+  error = KeyError
 
 
 def _run(experiment, folder, **changes):
@@ -93,14 +101,15 @@ def test_no_public_byte_but_the_release_depends_on_a_client(tmp_path, mechanism)
   wanted = _public(whole)
   assert {files.SUMMARY, files.REPORT, files.PAGE, files.METRICS, files.LEDGER,
           'model.npz', files.CONFIGURATION, files.FIGURE} <= wanted.keys()
-  for experiment in (_Empty, _Bad):
+  for experiment in (_Empty, _Bad, _Raises):
     folder = _run(
         experiment, tmp_path / experiment.__name__ / 'run', mechanism=mechanism)
     found = _public(folder)
     assert found.keys() == wanted.keys()
     assert [name for name in wanted if found[name] != wanted[name]] == []
-  told = (tmp_path / '_Bad' / 'run' / files.PRIVATE / 'bad_clients.jsonl').read_text()
-  assert json.loads(told)['client'] == _CLIENT
+  for name in ('_Bad', '_Raises'):
+    told = (tmp_path / name / 'run' / files.PRIVATE / 'bad_clients.jsonl').read_text()
+    assert json.loads(told)['client'] == _CLIENT
 
 
 def test_what_a_client_changes_is_seen(tmp_path):

@@ -71,7 +71,9 @@ class ClientReader:
 
   A client whose data are bad participates without examples: its update is zero, and
   its share of the noise is there. An error would tell everyone that it was sampled, and
-  were it missing the round could be suppressed, which would tell of its data.
+  were it missing the round could be suppressed, which would tell of its data. So it is
+  whatever the reader raises, which may be of a task of the user's own; what all of the
+  population's first clients raise too, as of a file that is gone, ends the run.
 
   Attributes:
     task: Task with the clients.
@@ -88,14 +90,13 @@ class ClientReader:
   bad: set[str] = dataclasses.field(default_factory=set)
 
   def check_some(self) -> None:
-    """Raises BadClientError if the first clients of the population are all bad."""
+    """Raises the first error if none of the population's first clients can be read."""
     errors = []
     for client_id in self.task.train.client_ids[:_TRIED]:
-      try:
-        self.task.train.examples(client_id)
+      examples, error = self._tried(client_id)
+      if examples is not None:
         return
-      except task_lib.BadClientError as error:
-        errors.append(error)
+      errors.append(error)
     if errors:
       raise errors[0]
 
@@ -129,13 +130,22 @@ class ClientReader:
 
   def _examples(self, client_id: str) -> task_lib.Examples | None:
     """The examples of a client; None if its data are bad."""
+    examples, error = self._tried(client_id)
+    if examples is None and client_id not in self.bad:
+      if not isinstance(error, task_lib.BadClientError):
+        self.check_some()  # Here no traceback has the error of this client.
+      self.bad.add(client_id)
+      self.on_bad(client_id, error)
+    return examples
+
+  def _tried(self, client_id: str) -> tuple[task_lib.Examples | None, Exception | None]:
+    """The examples of a client, or what reading it raised."""
     try:
-      return self.task.train.examples(client_id)
-    except task_lib.BadClientError as error:
-      if client_id not in self.bad:
-        self.bad.add(client_id)
-        self.on_bad(client_id, error)
-      return None
+      return self.task.train.examples(client_id), None
+    except MemoryError:
+      raise
+    except Exception as error:  # pylint: disable=broad-exception-caught
+      return None, error
 
   def finds_bad(self, clients: np.ndarray) -> bool:
     """Whether graphs read clients and one of these is bad that was not known to be."""
