@@ -1,8 +1,9 @@
 """Runs a program: flags to settings, settings to a run, errors to one line.
 
 Exit codes: 0; 2 for a mistake of the user (a wrong flag, bad data, a folder that
-can't be used), as one line on standard error; 130 for an interrupt. Anything else is
-a fault of the program and keeps its traceback.
+can't be used), as one line on standard error; 130 for Ctrl-C and 143 for SIGTERM,
+after the round that was running. Anything else is a fault of the program and keeps its
+traceback.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ import importlib
 import os
 import pathlib
 import re
+import shlex
 import sys
 import textwrap
 from typing import NoReturn
@@ -22,7 +24,8 @@ from absl import logging
 import tff_pipelines
 # First: it decides where the others are found.
 from tff_pipelines.experiment import search_path  # pylint: disable=unused-import
-# pylint: disable-next=g-bad-import-order
+# pylint: disable=g-bad-import-order
+from tff_pipelines.experiment import endings
 from tff_pipelines.experiment import settings as settings_lib
 
 # Flag files that come with the project.
@@ -132,11 +135,24 @@ def start(doc: str, cls: type[settings_lib.Settings], run: str,
     module, _, name = run.partition(':')
     code = getattr(importlib.import_module(module), name)(settings)
     return code if isinstance(code, int) else 0
+  except endings.Interrupted as ended:
+    print(f'resume with:\n  {_resuming(doc, arguments, ended.folder)}', file=sys.stderr)
+    return 128 + ended.signum
   except KeyboardInterrupt:
     return 130
   except (ValueError, OSError) as error:
     print('error:', ' '.join(str(error).split()), file=sys.stderr)
     return 2
+
+
+def _resuming(doc: str, arguments: Sequence[str], folder: pathlib.Path) -> str:
+  """The command that resumes a program's run."""
+  added = [flag for flag in (f'--output_dir={folder}', '--resume')
+           if not any(argument.split('=')[0].lstrip('-') == flag.split('=')[0][2:]
+                      for argument in arguments)]
+  module = re.search(r'python -m (\S+)', doc)
+  program_words = ['-m', module[1]] if module else sys.argv[:1]
+  return shlex.join(['python', *program_words, *arguments, *added])
 
 
 def program(doc: str, cls: type[settings_lib.Settings],

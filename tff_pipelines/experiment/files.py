@@ -3,9 +3,11 @@
 Without TensorFlow, for programs that only read what runs have left.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
 import csv
 import datetime
+import fcntl
 import hashlib
 import hmac
 import io
@@ -13,6 +15,7 @@ import json
 import os
 import pathlib
 import secrets
+import socket
 import tempfile
 from typing import Any, BinaryIO
 
@@ -32,6 +35,8 @@ PATHS = 'paths.json'
 PRIVATE = 'private'
 # File in it with the key of the fingerprint of the data.
 KEY = 'fingerprint.key'
+# File in it that is locked while a process writes the folder.
+LOCK = 'lock'
 
 
 def _write(path: pathlib.Path, write: Callable[[BinaryIO], Any],
@@ -149,6 +154,8 @@ def check_writable(path: str | os.PathLike[str], name: str) -> None:
 def check_folder(folder: str | os.PathLike[str], *, resume: bool) -> None:
   """Raises ValueError unless a run can be started, or resumed, in `folder`."""
   path = pathlib.Path(folder)
+  if (writer := _writer(path)) not in (None, _me()):
+    raise _in_use(path, writer)
   if path.exists() and not path.is_dir():
     raise ValueError(f'output_dir={folder} must be a folder, found a file')
   check_writable(folder, 'output_dir')
@@ -165,7 +172,7 @@ def check_folder(folder: str | os.PathLike[str], *, resume: bool) -> None:
 def _is_partial(path: pathlib.Path) -> bool:
   """Whether a run that was killed in its first moments left this behind."""
   if path.name == PRIVATE and path.is_dir():
-    return all(KEY in entry.name for entry in path.iterdir())
+    return all(KEY in entry.name or entry.name == LOCK for entry in path.iterdir())
   return path.name.startswith(f'.{CONFIGURATION}.')
 
 
@@ -176,6 +183,64 @@ def create_folder(folder: pathlib.Path) -> None:
     if entry.name != PRIVATE:
       entry.unlink(missing_ok=True)
   (folder / PRIVATE).mkdir(mode=0o700, exist_ok=True)
+
+
+def _me() -> str:
+  return f'process {os.getpid()} on {socket.gethostname()}'
+
+
+def _writer(folder: pathlib.Path) -> str | None:
+  """The process that writes a folder; None if there is none."""
+  try:
+    file = open(folder / PRIVATE / LOCK, encoding='utf-8')
+  except (FileNotFoundError, NotADirectoryError):
+    return None
+  with file:
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      return file.read() or 'another process'
+  return None
+
+
+def _in_use(folder: pathlib.Path, writer: str | None) -> ValueError:
+  return ValueError(f'output_dir={folder} is being written by {writer}: wait until it '
+                    'ends, or choose another folder')
+
+
+@contextlib.contextmanager
+def locked(folder: pathlib.Path) -> Iterator[None]:
+  """Makes this process the one that writes a run's folder, which it creates.
+
+  The lock ends with the process, however that ends. What is left of a start that
+  recorded no run is removed.
+
+  Raises:
+    OSError: If the folder can't be written, or its file system has no locks.
+    ValueError: If another process, or another run of this one, writes the folder.
+  """
+  is_new = not folder.exists()
+  (folder / PRIVATE).mkdir(mode=0o700, parents=True, exist_ok=True)
+  path = folder / PRIVATE / LOCK
+  with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), 'r+', encoding='utf-8') as file:
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      raise _in_use(folder, _writer(folder)) from None
+    if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+      raise _in_use(folder, 'another process')  # It ends, and takes its lock along.
+    file.truncate()
+    file.write(_me())
+    file.flush()
+    try:
+      yield
+    finally:
+      if not (folder / CONFIGURATION).exists():
+        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # There is more in it.
+          (folder / PRIVATE).rmdir()
+          if is_new:
+            folder.rmdir()
 
 
 def read_configuration(folder: pathlib.Path) -> dict[str, Any] | None:

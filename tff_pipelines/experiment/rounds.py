@@ -17,6 +17,7 @@ import tqdm
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import decimals
 from tff_pipelines.experiment import callbacks as callbacks_lib
+from tff_pipelines.experiment import endings
 from tff_pipelines.experiment import guarantee as guarantee_lib
 from tff_pipelines.experiment import records as records_lib
 
@@ -134,6 +135,7 @@ def run(rounds: Rounds, plan: guarantee_lib.Plan, records: records_lib.RunRecord
 
   Raises:
     ValueError: If a round fails; it was committed.
+    endings.Interrupted: If a signal asked to end; all rounds so far are committed.
   """
   state, done = records.restore(
       rounds.initial_state(records.has_checkpoint()),
@@ -142,7 +144,8 @@ def run(rounds: Rounds, plan: guarantee_lib.Plan, records: records_lib.RunRecord
     records.stop(plan.event, rounds.count)  # In case a crash interrupted that.
     return state
   with (progress(rounds.count, done, rounds.unit, quiet) as bar,
-        futures.ThreadPoolExecutor(1) as beside):
+        futures.ThreadPoolExecutor(1) as beside,
+        endings.deferred(records.folder) as may_end):
     for index in range(done + 1, rounds.count + 1):
       # What a round costs takes a tenth of a second, and does not wait for it.
       epsilon = beside.submit(plan.epsilon, index, records.starts - 1)
@@ -161,6 +164,8 @@ def run(rounds: Rounds, plan: guarantee_lib.Plan, records: records_lib.RunRecord
       if callbacks_lib.ask_to_stop(callbacks, index, metrics) and index < rounds.count:
         records.stop(plan.event, rounds.count)
         break
+      if index < rounds.count:
+        may_end()
   return state
 
 
@@ -178,13 +183,15 @@ def run_charged(rounds: ChargedRounds, plan: guarantee_lib.Plan,
   """
   records.restore(plan.header(rounds.header_rounds, caveats))
   _measure(rounds, records)
-  with progress(rounds.total, rounds.done(), rounds.unit, quiet) as bar:
+  with (progress(rounds.total, rounds.done(), rounds.unit, quiet) as bar,
+        endings.deferred(records.run.folder) as may_end):
     while (event := rounds.next_event()) is not None:
       line = records.charge(event)
       records.keep(line, rounds.draw(line))
       _measure(rounds, records)
       bar.set_postfix(rounds.shown(), refresh=False)
       bar.update(rounds.done() - bar.n)
+      may_end()
 
 
 def _measure(rounds: ChargedRounds, records: records_lib.ChargedRecords) -> None:

@@ -199,6 +199,10 @@ class Experiment(abc.ABC):
       OSError, ValueError: For a mistake of the user; the message is one line.
     """
     self.settings.check_paths()
+    with files.locked(self.folder):
+      return self._run()
+
+  def _run(self) -> dict[str, Any]:
     recorded = self._recorded()
     task = self.build_task()
     identity = self.keyed_identity(task)

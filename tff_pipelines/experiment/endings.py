@@ -1,0 +1,60 @@
+"""Endings by a signal: what a run began is finished and kept first."""
+
+from collections.abc import Callable, Iterator
+import contextlib
+import pathlib
+import signal
+import sys
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupted(KeyboardInterrupt):
+  """A run was asked to end, and all that it released is committed.
+
+  Attributes:
+    signum: Number of the signal.
+    folder: Folder of the run, which can be resumed.
+  """
+
+  def __init__(self, signum: int, folder: pathlib.Path):
+    super().__init__(f'ended by {signal.Signals(signum).name}; {folder} can be resumed')
+    self.signum, self.folder = signum, folder
+
+
+@contextlib.contextmanager
+def deferred(folder: pathlib.Path) -> Iterator[Callable[[], None]]:
+  """Lets the first SIGINT or SIGTERM wait; a second one ends the process at once.
+
+  Signals reach the main thread alone: in another one nothing is deferred.
+
+  Args:
+    folder: Folder of the run.
+
+  Yields:
+    A function to be called where the run may end: raises Interrupted if it was asked.
+  """
+  asked, former = [], {}
+
+  def first(signum, frame):
+    del frame
+    asked.append(signum)
+    for other in _SIGNALS:
+      signal.signal(other, signal.SIG_DFL)
+    print(f'\n{signal.Signals(signum).name}: ends after this round; again to end at '
+          'once, without it', file=sys.stderr, flush=True)
+
+  def check() -> None:
+    if asked:
+      raise Interrupted(asked[0], folder)
+
+  try:
+    for signum in _SIGNALS:
+      former[signum] = signal.signal(signum, first)
+  except ValueError:
+    pass  # Not the main thread.
+  try:
+    yield check
+  finally:
+    for signum, handler in former.items():
+      signal.signal(signum, handler)
