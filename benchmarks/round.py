@@ -1,6 +1,7 @@
 """Speed of a round of federated averaging, against TFF and pfl.
 
   python -m benchmarks.round [--quick] [--json=FILE] [--repeats=N] [--no_pfl]
+  python -m benchmarks.round --generators     # ours alone: ChaCha20 against Philox
 
 Milliseconds a client of a plain federated mean and of a mean under distributed
 Skellam noise: ours (many clients in a call), TFF's `build_unweighted_fed_avg`
@@ -17,6 +18,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import statistics
 import subprocess
 import sys
 
@@ -53,7 +55,7 @@ class Setting:
   """A model and its clients.
 
   Attributes:
-    model: 'cnn' or 'softmax'.
+    model: One of MODELS; with peers 'cnn' or 'softmax'.
     clients: Number of clients.
     examples: Examples of each client.
     target_tff: Ratio to be met against TFF; None for none.
@@ -82,6 +84,20 @@ SETTINGS = (
     Setting(model='softmax', clients=1000, examples=20, target_tff=20),
 )
 QUICK_SETTINGS = (Setting(model='softmax', clients=6, examples=20),)
+# Of ChaCha20 against Philox: the cohorts of the trainer, and clients of few examples, of
+# whose time the noise is most.
+GENERATOR_SETTINGS = (
+    Setting(model='softmax', clients=100, examples=9),
+    Setting(model='cnn_small', clients=100, examples=9),
+    Setting(model='cnn_small', clients=100, examples=100),
+    Setting(model='cnn_small_62', clients=100, examples=9),
+    Setting(model='cnn_small_62', clients=100, examples=100),
+    Setting(model='cnn', clients=20, examples=9),
+    Setting(model='cnn', clients=10, examples=100),
+    Setting(model='cnn', clients=100, examples=100),
+)
+# A round under ChaCha20 may take so many times as long as under Philox.
+GENERATOR_TARGET = 1.1
 
 
 def softmax() -> task.Model:
@@ -101,6 +117,12 @@ def softmax() -> task.Model:
       name='softmax', initial_weights=weights, loss=loss, metrics=lambda *_: {})
 
 
+MODELS = {
+    'softmax': softmax, 'cnn': lambda: emnist.cnn_1m(62),
+    'cnn_small': lambda: emnist.cnn_small(10),
+    'cnn_small_62': lambda: emnist.cnn_small(62)}
+
+
 def keras_model(name: str) -> tf.keras.Model:
   keras = tf.keras.layers
   scale = keras.Rescaling(1 / 255, input_shape=(28, 28, 1))
@@ -115,7 +137,7 @@ def keras_model(name: str) -> tf.keras.Model:
 
 def build_clients(setting: Setting) -> list[dict[str, np.ndarray]]:
   rng = np.random.default_rng(0)
-  classes = 62 if setting.model == 'cnn' else 10
+  classes = 62 if setting.model.endswith(('cnn', '62')) else 10
   return [
       collections.OrderedDict(
           x=rng.integers(0, 256, [setting.examples, 28, 28]).astype(np.uint8),
@@ -123,15 +145,16 @@ def build_clients(setting: Setting) -> list[dict[str, np.ndarray]]:
       for _ in range(setting.clients)]
 
 
-def our_round(setting: Setting, clients, private: bool):
+def our_round(setting: Setting, clients, private: bool, generator: str = 'philox'):
   """One round of ours, with the round loop's handling of clients' data."""
-  model = softmax() if setting.model == 'softmax' else emnist.cnn_1m(62)
+  model = MODELS[setting.model]()
   initial = model.initial_weights(0)
   factory = PlainSumFactory()
   if private:
     factory = DistributedSumFactory(DistributedSumParams(
         clip=CLIP, noise_multiplier=NOISE_MULTIPLIER, bits=BITS,
-        dimension=sum(w.size for w in initial), cohort_size=setting.clients))
+        dimension=sum(w.size for w in initial), cohort_size=setting.clients,
+        noise_generator=generator))
   process = fedavg.build_chunked(
       local_training.client_update(model.loss, local_training.LocalConfig(
           learning_rate=LEARNING_RATE, batch_size=BATCH, epochs=1)),
@@ -296,6 +319,27 @@ def rounds(setting: Setting, repeats: int, python: str | None) -> list[measure.R
   return rows
 
 
+def generators(setting: Setting, repeats: int) -> list[measure.Row]:
+  """A round of ours under ChaCha20 against one under Philox: medians and minima."""
+  clients = build_clients(setting)
+  with contexts.started(num_workers=0) as ours:
+    times = measure.in_turns({
+        name: _within(ours, our_round, setting, clients, private=True, generator=name)
+        for name in ('philox', 'chacha20')}, repeats, warm_ups=min(repeats, 2))
+  rows = []
+  for which, summarise in (('median', statistics.median), ('minimum', min)):
+    for unit, of in (('ms/client', lambda t: t.wall), ('cpu-ms/client', lambda t: t.cpu)):
+      philox, chacha = (summarise(of(times[name])) / setting.clients * 1e3
+                        for name in ('philox', 'chacha20'))
+      # Inverted: the ratio is to be small.
+      rows.append(measure.Row(
+          name=f'ChaCha20 over Philox, {which}', sizes=setting.sizes, ours=philox,
+          peer=chacha, unit=unit, target=GENERATOR_TARGET, smaller_is_met=True))
+  for row in rows:
+    measure.show(row)
+  return rows
+
+
 def memory_of(whose: str, setting: Setting, repeats: int) -> float:
   """Peak GB of a process that runs private rounds and nothing else.
 
@@ -341,6 +385,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
   parser.add_argument('--no_memory', action='store_true', help='no peak memory')
   parser.add_argument('--memory_of', choices=('ours', 'tff', 'process'),
                       help='print this alone')
+  parser.add_argument('--generators', action='store_true',
+                      help='ChaCha20 against Philox, and nothing else')
   parser.add_argument('--only', help='settings whose sizes start like this')
   flags = parser.parse_args(arguments)
   _message.SetAllowOversizeProtos(True)
@@ -349,15 +395,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
   if flags.memory_of:
     print(memory_of(flags.memory_of, of_memory, flags.repeats))
     return
-  python = None if flags.no_pfl else pfl_python(
+  python = None if flags.no_pfl or flags.generators else pfl_python(
       flags.pfl_python, install=not flags.quick)
   repeats = 1 if flags.quick else flags.repeats
   measure.heading()
   rows = []
-  for setting in QUICK_SETTINGS if flags.quick else SETTINGS:
+  settings = GENERATOR_SETTINGS if flags.generators else SETTINGS
+  for setting in QUICK_SETTINGS if flags.quick else settings:
     if setting.sizes.startswith(flags.only or ''):
-      rows += rounds(setting, repeats, python)
-  if not flags.no_memory:
+      rows += (generators(setting, repeats) if flags.generators else
+               rounds(setting, repeats, python))
+  if not (flags.no_memory or flags.generators):
     rows += memory(of_memory, 2 if flags.quick else 3, flags.quick)
   measure.write(rows, flags.json)
 

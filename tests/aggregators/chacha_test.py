@@ -66,7 +66,7 @@ def test_children_are_blocks_of_a_nonce_of_their_own():
 
 
 def test_random_bits_are_all_of_the_stream_and_none_twice():
-  count = 16 * 256 * 2  # Two pieces.
+  count = 16 * 128 * 4  # Four pieces.
   result = chacha.random_bits(tf.constant(KEY), [count]).numpy().view(np.uint32)
   blocks = [_block(i, [0, 0, 0]) for i in (0, 255, 256, 511)]
   for block in blocks:

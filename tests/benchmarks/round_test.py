@@ -77,6 +77,18 @@ def test_quick_run_has_all_rows(tmp_path, monkeypatch, capsys):
   assert 'pfl is left out, as it is not installed' in capsys.readouterr().out
 
 
+def test_generators_are_compared_by_medians_and_minima(tmp_path, monkeypatch):
+  monkeypatch.setattr(round_lib, 'QUICK_SETTINGS', (SETTING,))
+  path = str(tmp_path / 'rows.json')
+  round_lib.main(['--quick', '--generators', f'--json={path}'])
+  rows = measure.read(path)
+  assert [(row.name.split()[-1], row.unit) for row in rows] == [
+      (which, unit) for which in ('median', 'minimum')
+      for unit in ('ms/client', 'cpu-ms/client')]
+  assert rows[0].ours > 0 and rows[0].peer > 0
+  assert all(row.target == 1.1 and row.smaller_is_met for row in rows)
+
+
 def test_memory_of_rounds_in_this_process_is_printed(monkeypatch, capsys):
   monkeypatch.setattr(round_lib, 'QUICK_SETTINGS', (SETTING,))
   round_lib.main(['--quick', '--memory_of=process', '--repeats=1'])

@@ -159,7 +159,8 @@ def test_calibrated_numbers_are_recorded_and_taken_over():
   recorded = json.loads(json.dumps(plan.configuration(), allow_nan=False))
   assert recorded == {
       'noise_multiplier': plan.mechanism.noise_multiplier, 'delta': 0.0029,
-      'dimension': 1000, 'population': 200, 'max_participations': None}
+      'dimension': 1000, 'population': 200, 'max_participations': None,
+      'noise_generator': 'philox'}
   settings = TrainSettings(
       epsilon=4.0, cohort_size=20.0, rounds=10, max_participations=0)
   build = dict(dimension=1000, population=200)
@@ -218,6 +219,31 @@ def test_certificates_of_all_numbers_are_stated():
   for stated in (guarantee.to_json()['skellam_as_gaussian'],
                  plan.header(10)['certificates']):
     assert of_participant in stated and guarantee.server.certificates[0] in stated
+
+
+def test_chacha20_is_the_default_where_it_is_about_as_fast():
+  def generator(dimension=2**14, recorded=None, **settings):
+    plan = plan_lib.build(
+        TrainSettings(**{'noise_multiplier': 1.0, **settings}), dimension=dimension,
+        population=1000, recorded=recorded)
+    return plan.configuration()['noise_generator']
+
+  assert generator() == generator(mechanism='discrete_gaussian', bits=14) == 'chacha20'
+  # Vectors that are not compiled, here or in TFF's worker, and noise beyond tables.
+  assert generator(2**13) == generator(num_workers=1) == 'philox'
+  assert generator(bits=24) == generator(adaptive_clipping=True) == 'philox'
+  assert generator(mechanism='skellam_central') == 'philox'
+  assert generator(mechanism='gaussian') is None
+  # Given or recorded ones stay, wherever the run is resumed.
+  assert generator(noise_generator='philox') == 'philox'
+  assert generator(2**13, noise_generator='chacha20') == 'chacha20'
+  recorded = {'noise_multiplier': 1.0, 'noise_generator': 'chacha20'}
+  assert generator(recorded=recorded, num_workers=1) == 'chacha20'
+  # Earlier versions had Philox, and recorded it or nothing.
+  for earlier in ({}, {'noise_generator': 'philox'}):
+    assert TrainSettings().taken_over(earlier)['noise_generator'] == 'philox'
+    assert TrainSettings().differences(
+        {**TrainSettings().configuration(), **earlier}) == []
 
 
 def test_unit_of_privacy_and_words_reach_the_guarantee():

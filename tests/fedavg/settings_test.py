@@ -86,7 +86,8 @@ def test_resumed_run_keeps_rates_that_it_was_not_given_again():
   settings = TrainSettings(task='shakespeare', clip=0.4)
   assert settings.differences(recorded) == ['clip']
   assert settings.taken_over(recorded) == {
-      'client_learning_rate': 0.2, 'client_batch_size': 4, 'server_learning_rate': 1.0}
+      'client_learning_rate': 0.2, 'client_batch_size': 4, 'server_learning_rate': 1.0,
+      'noise_generator': 'auto'}
   # A clip has no effect there, and is not given by being taken over.
   assert 'clip' not in TrainSettings(mechanism='none').taken_over(recorded)
 
@@ -105,7 +106,8 @@ def test_every_setting_of_privacy_reaches_the_plan():
       clip_learning_rate=0.3, clip_count_stddev=4.0, rotation='dft', bits=20, beta=0.2,
       k_stddevs=3.0, min_honest_fraction=0.8, assumed_colluders=2,
       amplification='generic', accountant='rdp', allow_degenerate=True,
-      diagnostics=True, simulated_dropout_rate=0.1, seed=5, clients_per_person=3)
+      noise_generator='philox', diagnostics=True, simulated_dropout_rate=0.1, seed=5,
+      clients_per_person=3)
   plan = plan_lib.build(settings, dimension=100, population=200)
   mechanism = plan.mechanism
   reached = {**dataclasses.asdict(mechanism), **{

@@ -46,7 +46,7 @@ class FedAvgPlan(guarantee.Plan):
     diagnostics: Whether values outside the guarantee are measured.
     target_quantile: Quantile of the norms, for an adaptive clip.
     clip_learning_rate: Learning rate of an adaptive clip.
-    noise_generator: As in DistributedSumParams.
+    noise_generator: As in DistributedSumParams; 'auto' in the arguments of `calibrate`.
     preliminary: Event of a release before the first round; None for none.
     preliminary_charges: Number of times that it was charged, or will have been: more
       than once if a start was interrupted between charge and release.
@@ -79,7 +79,7 @@ class FedAvgPlan(guarantee.Plan):
   def calibrate(cls, mechanism: mechanisms.SumMechanism, *, delta: float | None = None,
                 target_epsilon: float | None = None,
                 target_epsilon_server: float | None = None,
-                recorded_noise: float | None = None,
+                recorded_noise: float | None = None, compiled: bool = True,
                 **attributes: Any) -> 'FedAvgPlan':
     """Builds the plan that meets a target, or has the mechanism's own noise.
 
@@ -91,6 +91,8 @@ class FedAvgPlan(guarantee.Plan):
       target_epsilon_server: The same, of epsilon against the server.
       recorded_noise: Noise multiplier that an earlier start of the run was calibrated
         to, to be used again; None to calibrate.
+      compiled: Whether clients' computations are compiled, for
+        `share_tables.default_generator`.
       **attributes: Further attributes of the plan.
 
     Raises:
@@ -129,6 +131,10 @@ class FedAvgPlan(guarantee.Plan):
     plan.scheme, plan.adaptive  # Raise if a value is out of range.
     plan._check_redrawn()
     if plan.params is not None:
+      if plan.noise_generator == settings_lib.AUTO:
+        plan = dataclasses.replace(plan, noise_generator=(
+            'philox' if plan.adaptive is not None else
+            share_tables.default_generator(plan.params, compiled)))
       if plan.adaptive is not None and share_tables.is_cryptographic(plan.params):
         raise ValueError(
             f'noise_generator={plan.noise_generator} can\'t be had with '
@@ -210,7 +216,10 @@ class FedAvgPlan(guarantee.Plan):
     """Parameters of the distributed sum; None for central mechanisms."""
     if not self.mechanism.family.params:
       return None
-    return self.mechanism.params().replace(noise_generator=self.noise_generator)
+    params = self.mechanism.params()
+    if self.noise_generator == settings_lib.AUTO:
+      return params  # Of Philox, whose bounds hold for ChaCha20 too.
+    return params.replace(noise_generator=self.noise_generator)
 
   @functools.cached_property
   def adaptive(self) -> params_lib.AdaptiveClipParams | None:
@@ -323,7 +332,8 @@ class FedAvgPlan(guarantee.Plan):
   def configuration(self) -> dict[str, Any]:
     result = {'noise_multiplier': self.mechanism.noise_multiplier, 'delta': self.delta,
               'dimension': self.mechanism.dimension, 'population': self.population,
-              'max_participations': self.mechanism.max_participations}
+              'max_participations': self.mechanism.max_participations,
+              'noise_generator': self.params and self.params.noise_generator}
     if self.preliminary is not None:
       result['preliminary'] = self.preliminary.to_json()
     if self.evaluation is not None:
@@ -393,8 +403,13 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
   delta = settings.delta
   if delta is None and recorded is not None:
     delta = recorded.get('delta')  # The default was another in earlier versions.
+  generator = settings.noise_generator
+  if generator == settings_lib.AUTO and recorded is not None:
+    generator = recorded.get('noise_generator') or generator
   return FedAvgPlan.calibrate(
-      **{**_shared(FedAvgPlan, settings), 'mechanism': mechanism, 'delta': delta},
+      **{**_shared(FedAvgPlan, settings), 'mechanism': mechanism, 'delta': delta,
+         'noise_generator': generator},
+      compiled=settings.num_workers == 0,
       recorded_noise=recorded['noise_multiplier'] if calibrated else None,
       target_epsilon_server=settings.epsilon_server,
       preliminary=first, evaluation=last, privacy_unit=privacy_unit)

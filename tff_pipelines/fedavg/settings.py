@@ -19,6 +19,8 @@ SERVER_OPTIMIZERS = ('sgdm', 'adam', 'adagrad', 'yogi')
 SERVER_SCHEDULES = ('constant', 'linear_warmup', 'linear_decay', 'cosine')
 
 DEFAULT_EPSILON = 8.0
+# Of the noise generator: `share_tables.default_generator`.
+AUTO = 'auto'
 
 _MODELS = tuple(sorted({m for names in registry.MODELS.values() for m in names}))
 
@@ -216,9 +218,10 @@ class TrainSettings(settings.RunSettings, DataSettings):
       'noise the guarantee counts on; sums of fewer are suppressed.', above=0, high=1)
   assumed_colluders: int = _shares(0, 'Clients of a round that are assumed to tell the '
       'server their noise.', low=0, unit='clients')
-  noise_generator: str = _shares('philox', 'Generator of the random bits of rounding '
-      'and noise. chacha20: cryptographic, slower, and refused where noise is not '
-      'drawn from tables.', choices=params_lib.NOISE_GENERATORS)
+  noise_generator: str = _shares(AUTO, 'Generator of the random bits of rounding '
+      'and noise. chacha20: cryptographic, and refused where noise is not drawn from '
+      'tables. auto: chacha20 where it is about as fast as philox, from 2^14 '
+      'coordinates on, in this process.', choices=(AUTO, *params_lib.NOISE_GENERATORS))
   amplification: str = _noise('tight', 'Bound on amplification by sampling; generic '
       'is the published one.', choices=base.AMPLIFICATIONS)
   accountant: str = _noise('auto', 'Accountant. auto: privacy loss distributions '
@@ -316,6 +319,13 @@ class TrainSettings(settings.RunSettings, DataSettings):
     if self.server_optimizer != 'sgdm' and 'server_learning_rate' not in self.given:
       raise ValueError('server_learning_rate must be given with server_optimizer='
                        f'{self.server_optimizer}: its default is that of sgdm')
+
+  def taken_over(self, recorded):
+    result = super().taken_over(recorded)
+    if 'noise_generator' not in self.given.union(name for name, _ in self.unused()):
+      # The default of earlier versions, of which some had no other.
+      result['noise_generator'] = recorded.get('noise_generator', 'philox')
+    return result
 
   @property
   def preliminary_epsilon(self) -> float:
