@@ -84,8 +84,8 @@ SETTINGS = (
     Setting(model='softmax', clients=1000, examples=20, target_tff=20),
 )
 QUICK_SETTINGS = (Setting(model='softmax', clients=6, examples=20),)
-# Of ChaCha20 against Philox: the cohorts of the trainer, and clients of few examples, of
-# whose time the noise is most.
+# Of ChaCha20 against Philox: the cohorts of the trainer, and clients of few examples,
+# of whose time the noise is most.
 GENERATOR_SETTINGS = (
     Setting(model='softmax', clients=100, examples=9),
     Setting(model='cnn_small', clients=100, examples=9),
@@ -328,7 +328,8 @@ def generators(setting: Setting, repeats: int) -> list[measure.Row]:
         for name in ('philox', 'chacha20')}, repeats, warm_ups=min(repeats, 2))
   rows = []
   for which, summarise in (('median', statistics.median), ('minimum', min)):
-    for unit, of in (('ms/client', lambda t: t.wall), ('cpu-ms/client', lambda t: t.cpu)):
+    for unit, of in (('ms/client', lambda t: t.wall),
+                     ('cpu-ms/client', lambda t: t.cpu)):
       philox, chacha = (summarise(of(times[name])) / setting.clients * 1e3
                         for name in ('philox', 'chacha20'))
       # Inverted: the ratio is to be small.
