@@ -222,7 +222,8 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
   is_new = not folder.exists()
   (folder / PRIVATE).mkdir(mode=0o700, parents=True, exist_ok=True)
   path = folder / PRIVATE / LOCK
-  with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), 'r+', encoding='utf-8') as file:
+  handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+  with open(handle, 'r+', encoding='utf-8') as file:
     try:
       fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

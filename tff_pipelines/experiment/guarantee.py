@@ -214,7 +214,8 @@ class Guarantee:
     if self.person is not None:
       number = _or_none(self.person)
       if self.person_server is not None:
-        number += f', {_or_none(self.person_server)} against {self.terms.against_server}'
+        number += (f', {_or_none(self.person_server)} against '
+                   f'{self.terms.against_server}')
       lines.append(f'of a person with {self.clients_per_person} clients: {number}')
     return lines
 
