@@ -9,6 +9,7 @@ import pytest
 
 from tests.programs import in_process
 from tests.programs import launcher as launcher_lib
+from tff_pipelines.experiment import files
 
 TRAIN = 'tff_pipelines.train'
 TINY = ('--rounds=1', '--num_clients=20', '--cohort_size=5')
@@ -203,7 +204,9 @@ def finished(shared_context, tmp_path_factory):
 
 
 def _snapshot(folder):
-  return {path: (path.stat().st_mtime_ns, path.is_file() and path.read_bytes())
+  # The lock is taken and left, empty.
+  return {path: (path.name != files.LOCK and path.stat().st_mtime_ns,
+                 path.is_file() and path.read_bytes())
           for path in folder.rglob('*')}
 
 

@@ -230,12 +230,13 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
       raise _in_use(folder, _writer(folder)) from None
     if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
       raise _in_use(folder, 'another process')  # It ends, and takes its lock along.
-    file.truncate()
+    file.truncate(0)  # A process that was killed left its name.
     file.write(_me())
     file.flush()
     try:
       yield
     finally:
+      file.truncate(0)
       if not (folder / CONFIGURATION).exists():
         path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # There is more in it.
