@@ -157,7 +157,7 @@ def main(arguments=None) -> None:
   parser.add_argument('--draws', type=int, default=10**6)
   parser.add_argument('--quick', action='store_true')
   flags = parser.parse_args(arguments)
-  cases, draws = (12, 4000) if flags.quick else (flags.cases, flags.draws)
+  cases, draws = (6, 2000) if flags.quick else (flags.cases, flags.draws)
   count, worst = exact(cases)
   print(f'exact: {count} comparisons in both directions, none above; the nearest has '
         f'{worst:.4f} of the claimed delta')

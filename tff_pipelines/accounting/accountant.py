@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 import dataclasses
+import functools
 import math
 
 import numpy as np
@@ -204,6 +205,8 @@ def _epsilon_as_gaussian(event: base.Event, delta: float, accountant: str,
   return None
 
 
+# Plan, ledger's header, summary and verdict ask for the same numbers.
+@functools.lru_cache(maxsize=512)
 def _epsilon(event: base.Event, delta: float, accountant: str, amplification: str
              ) -> tuple[float, float | None, str, base.Event]:
   """(epsilon, order, accountant used, event that it accounted)."""
