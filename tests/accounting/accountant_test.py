@@ -94,6 +94,7 @@ def test_a_faulty_curve_is_an_error_not_an_epsilon():
     accountant.epsilon(Broken(noise_multiplier=1.0), 1e-3, accountant='rdp')
 
 
+@pytest.mark.slow
 def test_extreme_noise_gives_the_right_limits():
   assert accountant.epsilon(
       events.CentralGaussian(noise_multiplier=0), 1e-5) == math.inf
@@ -149,6 +150,7 @@ def test_epsilon_is_monotone_in_noise_rate_rounds_delta_and_dropouts(
   assert epsilon_of(z, rate, count, delta, 1 / factor) >= here / slack
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=25, deadline=None, derandomize=True)
 @hypothesis.given(positive, strategies.floats(1e-3, 1.0),
                   strategies.integers(1, 300), deltas)
@@ -159,6 +161,7 @@ def test_pld_of_sampled_gaussians_is_never_above_rdp(z, rate, count, delta):
   assert accountant.epsilon(event, delta) <= rdp_epsilon * 1.001 + 1e-9
 
 
+@pytest.mark.slow
 def test_rdp_is_never_below_the_exact_delta_at_ten_thousand_settings():
   """At the RDP epsilon the exact delta of a release is within the target.
 

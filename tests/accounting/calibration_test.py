@@ -129,6 +129,7 @@ def test_calibration_of_a_long_run_computes_few_epsilons(monkeypatch):
   assert 5 < len(calls) < 60
 
 
+@pytest.mark.slow
 def test_rounds_are_the_maximum_that_keeps_the_target():
   params = emnist(noise_multiplier=0.9)
   def event_of(count):
@@ -157,6 +158,7 @@ def test_suggested_bits_are_the_minimum_within_one_percent_of_the_gaussian():
   assert fewer.noise_multiplier > 1.01 * 0.84793
 
 
+@pytest.mark.slow
 def test_degenerate_grids_are_refused_and_the_error_names_bits_that_do():
   with pytest.raises(ValueError, match='degenerate') as error:
     calibration.calibrated(emnist(11), skellam_training, epsilon=10, delta=DELTA)
@@ -175,6 +177,7 @@ def test_a_grid_that_holds_nothing_says_so_in_one_line():
   assert 'bits=4' in str(error.value) and '\n' not in str(error.value)
 
 
+@pytest.mark.slow
 def test_degenerate_grids_can_be_allowed():
   coarse = params_lib.DistributedSumParams(
       clip=10.0, noise_multiplier=1.0, bits=8, dimension=250, cohort_size=100)

@@ -50,6 +50,7 @@ def by_pld(event, delta):
   return oracle.compose(event.to_dp_accounting()).get_epsilon(delta)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('event, delta', [
     (gaussian(0.6), 1e-3), (gaussian(0.6), 1e-9),
     (composed(gaussian(4.0), 30), 1e-6),

@@ -92,6 +92,7 @@ def test_json_round_trip_gives_an_equal_event(event):
   assert events.from_json(json.loads(text)) == event
 
 
+@pytest.mark.slow
 @BY_NAME
 def test_composing_n_times_equals_n_compositions(event):
   times = 5

@@ -74,6 +74,7 @@ def test_no_subset_shows_more_than_the_profile(population, cohort, noise, neighb
       assert bound <= 1.01 * largest[epsilon] + 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('neighbours', [base.REPLACE_ONE, base.ZERO_OUT])
 @pytest.mark.parametrize('population, cohort', [(3, 1), (4, 3), (5, 2)])
 def test_two_rounds_show_no_more_than_the_composed_profile(
@@ -126,6 +127,7 @@ def test_profiles_are_those_of_their_formulas(noise, fraction):
       assert exact * (1 - 1e-6) - 1e-9 <= listed <= exact * 1.01 + 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('population, rounds, epsilon, renyi, replaced, zeroed', [
     (3400, 1500, 10, 2.5416, 1.7582, 1.3646), (539, 50, 8, 3.0813, 1.8336, 1.2605)])
 def test_reference_noise(population, rounds, epsilon, renyi, replaced, zeroed):

@@ -58,6 +58,7 @@ def test_the_mixture_of_gaussians_of_dp_accounting(
   assert reference <= ours <= reference * (1 + 1e-4)
 
 
+@pytest.mark.slow
 def test_not_below_the_mixture_cell_by_cell():
   """Cells of the mixture, composed by dp_accounting and rounded down."""
   noise, rate, clients, count = 0.7, 0.02, 4, 30

@@ -140,6 +140,7 @@ def test_what_is_consumed_is_never_too_little(total_variation):
   assert part >= total_variation * (1 + math.exp(epsilon))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('generator', ['philox', 'chacha20'])
 def test_epsilon_is_calibrated_for_what_sampling_error_leaves(generator):
   # A delta so small that sampling error consumes a large fraction of it.
@@ -171,6 +172,7 @@ def test_more_than_half_of_delta_is_refused_for_a_target():
   assert _consumed(_plan(epsilon=None, noise_multiplier=0.3, bits=28)) is None
 
 
+@pytest.mark.slow
 def test_a_given_noise_beyond_the_proof_gets_a_caveat():
   plan = _plan(epsilon=None, noise_multiplier=0.1)
   guarantee = plan.guarantee(10)
@@ -187,6 +189,7 @@ def test_a_given_noise_beyond_the_proof_gets_a_caveat():
           guarantee.outsiders.consumed_delta)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('changes, message', [
     (dict(mechanism='skellam_central'), 'found mechanism=skellam_central'),
     (dict(adaptive_clipping=True), 'adaptive_clipping'),

@@ -92,6 +92,7 @@ def test_gaussian_epsilon_agrees_with_the_closed_form(z, count, delta):
     assert gaussian_delta(joint, epsilon * 0.998) > delta
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('variance', [0.05, 1.0, 30.0, 1e4])
 @pytest.mark.parametrize('shift', [1, 5])
 @pytest.mark.parametrize('rate', [1.0, 0.2])

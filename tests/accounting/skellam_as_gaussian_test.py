@@ -205,7 +205,8 @@ def _joint(shifts, variance, reach):
 
 @pytest.mark.parametrize('shift, variance', [
     ((12,), 150.0), ((30,), 400.0), ((3, 4), 120.0), ((1, -1), 200.0),
-    ((2, 1, 2), 150.0), ((0, 0, 9), 400.0)])
+    pytest.param((2, 1, 2), 150.0, marks=pytest.mark.slow),
+    pytest.param((0, 0, 9), 400.0, marks=pytest.mark.slow)])
 def test_epsilon_is_never_below_the_exact_one(shift, variance):
   event = _sum(shift, variance, len(shift))
   noise, shifted = _joint(shift, variance, int(9 * variance**0.5))
@@ -220,6 +221,7 @@ def test_epsilon_is_never_below_the_exact_one(shift, variance):
     assert np.maximum(shifted - looser * noise, 0.0).sum() > delta
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('rate', [0.1, 0.5])
 @pytest.mark.parametrize('rounds', [1, 4, 8])
 def test_epsilon_of_sampled_rounds_is_never_below_the_exact_one(rate, rounds):

@@ -159,7 +159,8 @@ def _neighbours(level, votes):
           yield tuple(moved.tolist())
 
 
-@pytest.mark.parametrize('noise', ['gaussian', 'skellam'])
+@pytest.mark.parametrize('noise', [
+    'gaussian', pytest.param('skellam', marks=pytest.mark.slow)])
 @pytest.mark.parametrize('level', ['agent', 'instance'])
 def test_data_dependent_curves_hold_in_both_directions_for_all_small_votes(
     noise, level):

@@ -190,6 +190,7 @@ def test_the_count_has_the_accounted_noise_for_any_cohort(num_reporting, num_sel
   assert set(np.unique(noise % 1)) <= {0.0} or np.allclose(noise, noise.round())
 
 
+@pytest.mark.slow
 def test_each_client_adds_its_share_of_the_counts_noise():
   factory = _factory(count_stddev=6.0)
   state = factory.initial_state()
@@ -227,6 +228,7 @@ def test_the_clip_in_grid_units_stays_while_the_clip_moves():
         params.clip_grid / clip, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_the_clip_stays_within_its_bounds():
   vectors = [np.zeros(D, np.float32)] * N
   clips, _ = _in_graph_clips(_factory(learning_rate=100.0), 3, vectors)
@@ -239,6 +241,7 @@ def test_the_clip_stays_within_its_bounds():
   assert clips[-1] == pytest.approx(1e20)
 
 
+@pytest.mark.slow
 def test_a_suppressed_round_moves_the_clip_by_noise_alone(in_process):
   params = _params(noise_multiplier=1.0, min_honest_fraction=0.8)
   process = _process(_factory(params, target_quantile=0.5, learning_rate=1.0))

@@ -69,8 +69,9 @@ def test_shares_are_of_the_selected_cohort():
         params.noise_variance / 0.5 / num_selected)
 
 
-@pytest.mark.parametrize('generator', ['philox', 'chacha20'])
-@pytest.mark.parametrize('told', [56, 2_000, 2**31 - 1])
+@pytest.mark.slow
+@pytest.mark.parametrize('told, generator', [
+    (56, 'chacha20'), (2_000, 'philox'), (2**31 - 1, 'philox')])
 def test_a_server_that_tells_too_large_a_cohort_gets_noise_and_no_data(
     in_process, told, generator):
   # 55.7 is believed: 20 + sqrt(2 * 20 * ln 1e9) + ln 1e9 / 3.
@@ -179,7 +180,7 @@ def test_the_top_up_of_every_round_is_fresh():
 
 
 @pytest.mark.parametrize(
-    'num_reporting, num_selected', [(6, 6), (4, 6), (1, 6), (0, 6)])
+    'num_reporting, num_selected', [(4, 6), (0, 6)])
 def test_the_factory_reads_the_cohort_from_its_state(
     in_process, num_reporting, num_selected):
   params = _params(min_honest_fraction=0.5, cohort_size=20, bits=12)
@@ -198,7 +199,8 @@ def test_the_factory_reads_the_cohort_from_its_state(
         output.result * params.scale, params.total_noise_variance)
 
 
-@pytest.mark.parametrize('num_reporting', [6, 4, 1, 0])
+@pytest.mark.slow
+@pytest.mark.parametrize('num_reporting', [4, 0])
 def test_dropouts_under_several_workers_have_the_same_noise(
     two_workers, num_reporting):
   params = _params(min_honest_fraction=0.5, cohort_size=6, bits=12)

@@ -78,15 +78,15 @@ def _errors(params, rounds, seed=5):
 
 @pytest.mark.parametrize('changes', [
     dict(),
-    dict(rotation='dft'),
-    dict(rotation='none', clip=0.5),
+    pytest.param(dict(rotation='dft'), marks=pytest.mark.slow),
+    pytest.param(dict(rotation='none', clip=0.5), marks=pytest.mark.slow),
     # So little noise that the rounding is half of the error.
-    dict(noise_multiplier=6e-4),
+    pytest.param(dict(noise_multiplier=6e-4), marks=pytest.mark.slow),
     # No noise: rounding alone.
     dict(noise_multiplier=0.0),
     # Shares beyond any table: differences of Poisson draws.
-    dict(bits=22, noise_multiplier=2.0),
-    dict(min_honest_fraction=0.5),
+    pytest.param(dict(bits=22, noise_multiplier=2.0), marks=pytest.mark.slow),
+    pytest.param(dict(min_honest_fraction=0.5), marks=pytest.mark.slow),
 ])
 def test_error_has_the_predicted_variance_and_mean_zero(in_process, changes):
   params = _params(**changes)
@@ -345,6 +345,7 @@ def test_a_client_of_nan_or_infinities_still_adds_its_noise():
   statistics_lib.check_variance(noise, params.total_noise_variance / 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('value', [1e38, 3e38])
 def test_huge_clients_are_clipped(in_process, value):
   params = _params(noise_multiplier=0.0, cohort_size=2, bits=24)
@@ -393,6 +394,7 @@ def test_unseeded_runs_never_repeat(in_process):
   assert np.any(process.initialize()['rotation_key'] != state['rotation_key'])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('seed', [None, 4])
 def test_the_rotation_key_is_replaced_every_round(in_process, seed):
   params = _params(dimension=4, cohort_size=2)
@@ -446,6 +448,7 @@ def test_measurements_are_public_unless_diagnostics_are_asked_for():
               num_reporting=np.int32, totals=totals))), tff.SERVER))
 
 
+@pytest.mark.slow
 def test_diagnostics_count_what_happened_at_clients(in_process):
   params = _params(cohort_size=6)
   process = _process(params, diagnostics=True)

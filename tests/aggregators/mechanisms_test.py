@@ -117,6 +117,7 @@ def test_missing_shares_are_topped_up_to_the_same_variance(mechanism, num_report
   assert params.total_noise_variance == pytest.approx(2 * params.noise_variance)
 
 
+@pytest.mark.slow
 def test_no_cohort_has_smaller_discrete_gaussian_shares_than_accounted_for():
   params = _params(mechanism='discrete_gaussian', max_cohort_size=30)
   smallest = params.total_noise_variance / 30
@@ -175,6 +176,7 @@ def test_tables_of_one_draw_are_used_as_far_as_they_reach():
   assert share_tables.table_draws(_wide(bits=20, cohort_size=1)) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('cohort_size, draws', [(2, 2), (1, 3)])
 def test_shares_beyond_one_table_are_sums_of_independent_draws(cohort_size, draws):
   params = _wide(cohort_size=cohort_size)

@@ -90,6 +90,7 @@ def test_shares_of_every_cohort_have_their_variance(mechanism, num_selected):
   statistics_lib.check_mean(noise, 0, share)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('bits, cohort_size, num_selected, draws', [
     (18, 20, 20, 1), (18, 20, 2, 5), (20, 40, 3, 11)])
 def test_small_cohorts_take_as_many_draws_as_they_need(
@@ -115,9 +116,9 @@ def test_every_cohort_has_a_table_of_the_size_of_the_state():
   assert cells == {2**share_tables.table_log_size(params)}
 
 
-@pytest.mark.parametrize('mechanism', ['skellam', 'discrete_gaussian'])
-@pytest.mark.parametrize('num_reporting, num_selected', [
-    (12, 20), (1, 1), (3, 5), (7, 5), (7, 20), (0, 0)])
+@pytest.mark.parametrize('mechanism, num_reporting, num_selected', [
+    ('skellam', 12, 20), ('skellam', 1, 1), ('skellam', 7, 5), ('skellam', 0, 0),
+    ('discrete_gaussian', 3, 5), ('discrete_gaussian', 7, 20)])
 def test_the_noise_of_a_release_is_the_same_for_any_cohort(
     mechanism, num_reporting, num_selected):
   params = _params(min_honest_fraction=0.6, mechanism=mechanism)
@@ -202,6 +203,7 @@ def test_an_unknown_generator_is_refused():
     _params(noise_generator='aes')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('num_reporting, num_selected', [(4, 6), (0, 6), (1, 1)])
 def test_a_process_of_it_releases_the_sum(in_process, num_reporting, num_selected):
   params = _params(cohort_size=6, bits=14, min_honest_fraction=0.5,

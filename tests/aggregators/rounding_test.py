@@ -207,6 +207,7 @@ def test_random_bits_below_the_fraction_round_up():
   np.testing.assert_array_equal(rounding.round_by(x, tf.constant(bits)), [1, 1, 0, 0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     'extra', [-1, 0, 1, noisy_rounding.BLOCK, noisy_rounding.BLOCK + 3])
 def test_vectors_of_several_blocks_are_rounded_under_one_bound(extra):
@@ -238,6 +239,7 @@ def test_vectors_of_several_blocks_are_rounded_under_one_bound(extra):
   assert bool(fallback.fell_back) and not np.any(fallback.values)
 
 
+@pytest.mark.slow
 def test_several_blocks_are_rounded_alike_in_a_compiled_program():
   half = tf.fill([2 * noisy_rounding.BLOCK + 5], 0.5)
   call = lambda: _conditional_round(half, KEY, 2**40)

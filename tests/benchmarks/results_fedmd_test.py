@@ -147,6 +147,7 @@ def test_runs_of_other_records_or_models_do_not_share_a_task(
       ['dense2', 'dense2'], ['dense2', 'dense3']]
 
 
+@pytest.mark.slow
 def test_script_fills_the_page_and_continues_its_runs(
     tmp_path, capsys, monkeypatch, shared_context):
   del shared_context

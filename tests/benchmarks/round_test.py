@@ -45,6 +45,7 @@ def test_rows_are_written_read_and_printed(tmp_path, capsys):
   measure.write(rows, None)  # To nowhere.
 
 
+@pytest.mark.slow
 def test_functions_are_called_alternately_after_warming_up():
   calls = []
   times = measure.in_turns(
@@ -77,6 +78,7 @@ def test_quick_run_has_all_rows(tmp_path, monkeypatch, capsys):
   assert 'pfl is left out, as it is not installed' in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_generators_are_compared_by_medians_and_minima(tmp_path, monkeypatch):
   monkeypatch.setattr(round_lib, 'QUICK_SETTINGS', (SETTING,))
   path = str(tmp_path / 'rows.json')
@@ -89,6 +91,7 @@ def test_generators_are_compared_by_medians_and_minima(tmp_path, monkeypatch):
   assert all(row.target == 1.1 and row.smaller_is_met for row in rows)
 
 
+@pytest.mark.slow
 def test_memory_of_rounds_in_this_process_is_printed(monkeypatch, capsys):
   monkeypatch.setattr(round_lib, 'QUICK_SETTINGS', (SETTING,))
   round_lib.main(['--quick', '--memory_of=process', '--repeats=1'])

@@ -25,7 +25,7 @@ CLIENTS = 12
 FIELDS = ('--task=emnist', '--data_source=jsonl', '--image_field=vector',
           '--label_field=number', '--num_classes=10')
 
-pytestmark = pytest.mark.usefixtures('shared_context')
+pytestmark = [pytest.mark.usefixtures('shared_context'), pytest.mark.slow]
 
 def population(clients=CLIENTS, prefix='writer', labels=True):
   """Client -> records of two images each."""

@@ -73,7 +73,8 @@ def _task_fixture(tmp_path_factory):
   return _task(tmp_path_factory.mktemp('by_id'))
 
 
-@pytest.fixture(name='context', params=['one_worker', 'two_workers', 'in_process'])
+@pytest.fixture(name='context', params=[
+    'one_worker', pytest.param('two_workers', marks=pytest.mark.slow), 'in_process'])
 def _context(request):
   """Wherever computations run."""
   if request.param != 'in_process':

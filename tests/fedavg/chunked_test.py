@@ -126,7 +126,8 @@ def _bytes(structure):
 
 @pytest.mark.parametrize('name', [
     pytest.param(name, marks=[pytest.mark.slow] * (
-        name.startswith('discrete') or 'chacha20' in name)) for name in sorted(CASES)])
+        name not in ('plain averaging', 'gaussian', 'skellam')))
+    for name in sorted(CASES)])
 def test_chunks_give_the_bits_of_the_plain_form(in_process, name):
   factory, groupings = _factory(name), CASES[name][1]
   wanted = _run(_plain(factory), list)
@@ -138,7 +139,9 @@ def test_chunks_give_the_bits_of_the_plain_form(in_process, name):
   assert _bytes(wanted[0][0]['weights']) != _bytes(wanted[1][0]['weights'])
 
 
-@pytest.mark.parametrize('name', ['plain averaging', 'skellam', 'adaptive clipping'])
+@pytest.mark.parametrize('name', ['plain averaging', *(
+    pytest.param(name, marks=pytest.mark.slow)
+    for name in ('skellam', 'adaptive clipping'))])
 def test_a_worker_gives_the_bits_of_this_process(
     name, _in_process_context, _one_worker_context):
   factory, groupings = _factory(name), CASES[name][1]
@@ -242,6 +245,7 @@ def test_a_round_without_clients_is_released_as_noise(in_process):
   assert _bytes(output['state']['weights']) != _bytes(state['weights'])
 
 
+@pytest.mark.slow
 def test_keys_of_a_chunk_are_derived_by_the_generator_of_the_sum(monkeypatch):
   made = []
   for module in (chacha, keys):

@@ -157,6 +157,7 @@ def test_progress_bar_never_shows_less_epsilon_than_there_is(tmp_path, monkeypat
     assert plan.epsilon(rounds) <= epsilon <= plan.epsilon(rounds) + 1.01e-4
 
 
+@pytest.mark.slow
 def test_diagnostics_tell_how_many_clients_reported(tmp_path):
   plan = _plan('skellam', seed=1, diagnostics=True)
   process = _Spied(_process(plan)[0])

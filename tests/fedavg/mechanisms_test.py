@@ -150,6 +150,7 @@ def test_too_small_discrete_gaussian_shares_are_refused_before_a_run():
     _plan('discrete_gaussian', epsilon=None, noise_multiplier=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('mechanism', [
     'skellam', 'discrete_gaussian', 'skellam_central'])
 def test_calibrated_plans_cost_more_noise_with_a_count(mechanism):

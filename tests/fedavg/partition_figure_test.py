@@ -26,6 +26,7 @@ def test_bars_are_as_long_as_the_counts_are_large(tmp_path):
   assert first / second == pytest.approx(3.0, rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('clients, classes', [(1, 1), (1000, 10), (30, 20), (300, 62)])
 def test_any_number_of_clients_and_labels_is_drawn(tmp_path, clients, classes):
   path = tmp_path / 'f.png'

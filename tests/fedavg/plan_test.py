@@ -34,6 +34,7 @@ def _plan(epsilon=4.0, attributes=None, **changes):
       _mechanism(**changes), target_epsilon=epsilon, **(attributes or {}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('mechanism', PRIVATE)
 @pytest.mark.parametrize('epsilon', [0.5, 8.0])
 @pytest.mark.parametrize('sampling, cohort_size', [
@@ -246,6 +247,7 @@ def test_chacha20_is_the_default_where_it_is_about_as_fast():
         {**TrainSettings().configuration(), **earlier}) == []
 
 
+@pytest.mark.slow
 def test_unit_of_privacy_and_words_reach_the_guarantee():
   plan = plan_lib.build(TrainSettings(rounds=2), dimension=1000, population=200,
                         privacy_unit='one writer')
@@ -344,6 +346,7 @@ def test_epsilon_is_described_rounded_up(value, text):
   assert decimals.epsilon(value) == text
 
 
+@pytest.mark.slow
 def test_bits_that_would_do_are_named_where_no_noise_meets_the_target():
   with pytest.raises(ValueError, match=r'bits=6 are too few .*; bits=\d+ would do'):
     _plan(bits=6, epsilon=8.0, dimension=7346, rounds=20)

@@ -224,6 +224,7 @@ def test_added_rounds_count_the_release_once_and_all_rounds(tmp_path, capsys, sa
   assert 'rounds added' in added['caveats']
 
 
+@pytest.mark.slow
 def test_task_of_ones_own_is_resumed_only_if_it_is_built_from_the_release(tmp_path):
   task = tiny_task.task()
 

@@ -281,6 +281,7 @@ def test_epsilon_is_that_of_the_rounds_and_the_evaluation(whole):
   assert not found.problems and found.proves(summary)
 
 
+@pytest.mark.slow
 def test_calibrated_noise_leaves_room_for_the_evaluation(tmp_path):
   folder = tmp_path / 'run'
   summary = _run(folder, noise_multiplier=None, epsilon=4.0, sampling='none',

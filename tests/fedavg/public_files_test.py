@@ -95,7 +95,8 @@ def _public(folder):
   return result
 
 
-@pytest.mark.parametrize('mechanism', ['skellam', 'gaussian'])
+@pytest.mark.parametrize('mechanism', [
+    pytest.param('skellam', marks=pytest.mark.slow), 'gaussian'])
 def test_no_public_byte_but_the_release_depends_on_a_client(tmp_path, mechanism):
   whole = _run(tiny_run.TinyExperiment, tmp_path / 'whole' / 'run', mechanism=mechanism)
   wanted = _public(whole)
@@ -112,6 +113,7 @@ def test_no_public_byte_but_the_release_depends_on_a_client(tmp_path, mechanism)
     assert json.loads(told)['client'] == _CLIENT
 
 
+@pytest.mark.slow
 def test_what_a_client_changes_is_seen(tmp_path):
   """The power of the other test: diagnostics and the release itself differ."""
   with_all, without = (_public(_run(
@@ -125,6 +127,7 @@ def test_what_a_client_changes_is_seen(tmp_path):
   assert trained['model.npz'] != other['model.npz']
 
 
+@pytest.mark.slow
 def test_client_that_is_bad_is_not_named(tmp_path, capsys):
   folder = _run(_Bad, tmp_path / 'run', client_learning_rate=0.3, seed=None)
   printed = capsys.readouterr()

@@ -106,6 +106,7 @@ def test_summary_states_what_was_guaranteed_to_whom(tmp_path):
   assert summary['noise_multiplier'] == plan.mechanism.noise_multiplier
 
 
+@pytest.mark.slow
 def test_numbers_of_a_person_stand_beside_those_of_one_client(tmp_path):
   of_one, of_two = (_plan(noise_multiplier=4.0, clients_per_person=g) for g in (1, 2))
   before = of_one.guarantee(ROUNDS).to_json()
@@ -184,6 +185,7 @@ def test_run_without_privacy_has_no_epsilon(tmp_path):
   assert summary['secure_aggregation'] is summary['details']['scale'] is None
 
 
+@pytest.mark.slow
 def test_central_baseline_claims_no_secure_aggregation(tmp_path):
   summary = _summary(_plan('gaussian'), tmp_path / 'run')
   assert summary['secure_aggregation'] is summary['bits'] is None
@@ -260,6 +262,7 @@ def test_rounds_are_described_in_one_line(changes, expected):
   assert report.run_line(_plan(**changes), ROUNDS) == expected
 
 
+@pytest.mark.slow
 def test_adaptive_clip_is_described_and_reported(tmp_path):
   plan = _plan(adaptive_clipping=True, clip_count_stddev=3.0)
   details = '\n'.join(report.describe(TASK, plan).details)

@@ -162,6 +162,7 @@ def test_plan_and_epsilon_are_those_of_the_defaults():
   assert mine.epsilon(4) == default.epsilon(4) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('shared_context')
 def test_resumed_run_has_the_optimizer_of_its_checkpoint(tmp_path, monkeypatch):
   whole = tiny_run.experiment(tmp_path / 'whole', **CHANGED).run()

@@ -99,6 +99,7 @@ def test_every_task_can_be_asked_for_with_each_of_its_models(task):
     assert TrainSettings(task=task, model=model).task_options == {'model': model}
 
 
+@pytest.mark.slow
 def test_every_setting_of_privacy_reaches_the_plan():
   settings = TrainSettings(
       noise_multiplier=1.7, delta=1e-4, clip=0.4, cohort_size=30.0, rounds=7,

@@ -148,6 +148,7 @@ def _copy(started, folder, **changes):
 NOISE_GIVEN = dict(epsilon=None, noise_multiplier=1.0, seed=8, simulation_seed=8)
 
 
+@pytest.mark.slow
 def test_run_of_version_1_ends_as_if_it_had_never_stopped(started, tmp_path):
   whole = tiny_run.experiment(tmp_path / 'whole', seed=8, delta=1 / 8).run()
   folder = _copy(started, tmp_path / 'run', **NOISE_GIVEN)
@@ -162,6 +163,7 @@ def test_run_of_version_1_ends_as_if_it_had_never_stopped(started, tmp_path):
   assert result['configuration'] == files.configuration_hash(json.loads(before))
 
 
+@pytest.mark.slow
 def test_calibrated_noise_of_version_1_is_taken_over(started, tmp_path):
   # Another number than the present calibration gives for epsilon 8.
   folder = _copy(started, tmp_path / 'run', noise_multiplier=1.0, seed=8,

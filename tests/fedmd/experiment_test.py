@@ -60,6 +60,7 @@ class TestExperiment(contract.ExperimentContract):
     assert answer.delta == summary['delta']
 
 
+@pytest.mark.slow
 class TestNoisyExperiment(TestExperiment):
 
   in_vain = (('replacement', True, {}), ('logit_bound', 3.0, {}))
@@ -126,6 +127,7 @@ def _resumed(finished, start, folder, **changes):
       **_TINY, subset_size=9, output_dir=str(folder), resume=True), task=start[0])
 
 
+@pytest.mark.slow
 def test_folder_of_version_1_is_continued(finished, start, tmp_path):
   shutil.copytree(finished, tmp_path / 'run')
   shutil.rmtree(tmp_path / 'run' / 'private/checkpoints' / 'round_2')

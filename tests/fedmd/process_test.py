@@ -198,6 +198,7 @@ def test_party_with_nan_or_infinite_weights_is_left_out(
   assert [int(p['rounds']) for p in output['parties']] == [2, 1, 2]
 
 
+@pytest.mark.slow
 def test_training_that_explodes_leaves_the_weights_as_they_were(in_process):
   del in_process
   process = _build(

@@ -74,6 +74,7 @@ class TestPate(contract.ExperimentContract):
     return _baseline(folder, answers=40, **changes)
 
 
+@pytest.mark.slow
 class TestSgd(contract.ExperimentContract):
 
   in_vain = (('answers', 5, {}), ('teacher_strength', 0.1, {}),

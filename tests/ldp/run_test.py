@@ -226,6 +226,7 @@ def test_answers_without_a_ledger_are_not_built_upon(prepared, tmp_path):
     _run(prepared, tmp_path / 'run', max_queries=4, resume=True)
 
 
+@pytest.mark.slow
 def test_a_run_stops_at_its_target_and_at_the_end_of_the_images(tmp_path):
   settings = LdpSettings(
       num_clients=5, clients_per_query=5, epsilon_per_query=30.0,

@@ -106,7 +106,7 @@ def test_skellam_at_16_bits_is_within_5_percent_of_the_gaussian(n):
 
 
 def test_predicted_error_contains_the_rounding():
-  cell = only_cell(bits=(10,), num_clients=(300,), epsilon=(8.0,))
+  cell = only_cell(bits=(10,), num_clients=(300,), epsilon=(8.0,), accountant='rdp')
   assert cell.predicted_mse(0.0) > 1.3 * cell.noise_mse
 
 
@@ -170,7 +170,8 @@ def test_event_of_a_row_is_that_of_its_cell(mechanism):
     (dict(data_seed=-1), 'data_seed'), (dict(seed=-1), 'seed'),
     (dict(num_clients=(1000,), bits=(10,)), 'bits=10 .*degenerate.*allow_degenerate'),
     (dict(resume=True), 'resume needs output_dir'),
-    (dict(num_clients=(1000,), bits=(6,)), 'n=1000 .*bits=6 are too few')])
+    (dict(num_clients=(1000,), bits=(6,), accountant='rdp'),
+     'n=1000 .*bits=6 are too few')])
 def test_wrong_settings_are_refused(changes, message):
   with pytest.raises(ValueError, match=message):
     plan_lib.cells(settings(**changes))
@@ -179,7 +180,7 @@ def test_wrong_settings_are_refused(changes, message):
 def test_degenerate_settings_are_listed_when_allowed():
   cells, warnings = plan_lib.cells(settings(
       num_clients=(1000,), bits=(6, 10, 16), epsilon=(1.0, 2.0), allow_degenerate=True,
-      seed=None))
+      accountant='rdp', seed=None))
   assert [cell.bits for cell in cells] == [10, 10, 16, 16]
   assert len(warnings) == 3
   assert 'left out skellam n=1000 d=250 bits=6 epsilon=1:' in warnings[0]
@@ -188,4 +189,5 @@ def test_degenerate_settings_are_listed_when_allowed():
 
 def test_nothing_left_to_do_is_an_error():
   with pytest.raises(ValueError, match='nothing is left to do: left out skellam'):
-    plan_lib.cells(settings(num_clients=(1000,), bits=(6,), allow_degenerate=True))
+    plan_lib.cells(settings(num_clients=(1000,), bits=(6,), allow_degenerate=True,
+                            accountant='rdp'))

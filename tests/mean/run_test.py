@@ -58,6 +58,7 @@ def test_measured_error_is_the_predicted_one(changes):
   assert row['l2_error']**2 == pytest.approx(row['mse'] * row['d'], rel=0.02)
 
 
+@pytest.mark.slow
 def test_wrapping_of_identical_vectors_is_predicted():
   # Equal vectors of all clients fill the modulus: at one standard deviation a third
   # of the coordinates wrap around. A data set has too few vectors to neglect the
@@ -149,6 +150,7 @@ def test_sweep_is_extended_and_nothing_is_computed_again(finished, folder, capsy
   assert len(np.unique(image.reshape(-1, image.shape[2]), axis=0)) > 100
 
 
+@pytest.mark.slow
 def test_epsilon_is_of_all_releases_of_the_folder(folder, capsys):
   alone, _, _ = _run(folder, capsys)
   summary, _, printed = _run(folder, capsys, epsilon=(6.0,), bits=(18,))
@@ -164,6 +166,7 @@ def test_epsilon_is_of_all_releases_of_the_folder(folder, capsys):
   assert 'epsilon=2: mse' not in text  # Not asked for now.
 
 
+@pytest.mark.slow
 def test_folder_of_the_version_without_a_ledger_is_continued_and_charged(
     finished, folder, capsys):
   for path in list(folder.iterdir()):
@@ -197,6 +200,7 @@ def test_folder_of_the_version_without_a_ledger_is_continued_and_charged(
   assert again['epsilon'] == summary['epsilon'] and len(_lines(folder)) == 6
 
 
+@pytest.mark.slow
 def test_folder_of_another_configuration_is_refused(folder, capsys):
   with pytest.raises(ValueError, match='another configuration: delta .* repeats'):
     _run(folder, capsys, delta=1e-6, repeats=3)
@@ -250,6 +254,7 @@ def test_help_fits_on_a_screen_and_has_the_flags_of_the_examples(capsys):
     assert any(line.startswith(f'  --{flag}') for line in lines), flag
 
 
+@pytest.mark.slow
 def test_folder_with_sums_is_not_extended_under_another_rounding(tmp_path):
   """Rows of an earlier version are charged by these settings."""
   folder = str(tmp_path / 'run')
@@ -261,6 +266,7 @@ def test_folder_with_sums_is_not_extended_under_another_rounding(tmp_path):
     run_lib.estimate_means(MeanSettings(mechanisms=('gaussian',), **common))
 
 
+@pytest.mark.slow
 def test_guarantee_is_about_all_mechanisms_of_the_folder(tmp_path):
   folder = str(tmp_path / 'run')
   common = dict(num_clients=(20,), dimension=(8,), epsilon=(2.0,), repeats=2,

@@ -229,6 +229,7 @@ def test_weights_that_do_not_fit_are_one_line(tmp_path, arrays, message):
   assert not (tmp_path / 'run').exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('public', [False, True])
 def test_model_that_began_with_weights_is_private_only_if_they_are_stated_as_public(
     tmp_path, public):

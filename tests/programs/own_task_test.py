@@ -62,6 +62,7 @@ def test_keras_model_trains_and_is_the_same_in_both_forms_of_the_process(folder)
   assert summary['task'] == 'blobs' and summary['model'] == 'keras'
 
 
+@pytest.mark.slow
 def test_keras_model_leaves_the_run_in_every_format(folder):
   import tensorflow as tf  # pylint: disable=g-import-not-at-top
   assert _train(folder, '--task=blobs:build', '--mechanism=none').code == 0
@@ -94,6 +95,7 @@ def test_keras_model_leaves_the_run_in_every_format(folder):
   assert run.code == 2 and 'its Task has no reader' in run.stderr
 
 
+@pytest.mark.slow
 def test_run_is_not_resumed_with_another_source(folder):
   assert _train(folder, '--task=blobs:build', '--mechanism=none').code == 0
   path = folder / 'blobs.py'
@@ -104,6 +106,7 @@ def test_run_is_not_resumed_with_another_source(folder):
   assert run.stderr.count('\n') == 1 and 'task_source differ' in run.stderr
 
 
+@pytest.mark.slow
 def test_options_of_the_function_are_settings(folder):
   run = _train(folder, '--task=blobs:build', '--mechanism=none', '--num_clients=5',
                '--cohort_size=3')

@@ -102,6 +102,7 @@ def test_bad_clients_are_skipped_and_counted(programs, tmp_path):
   assert 'skipped 1 bad clients and 1 bad records of no known client' in run.stdout
 
 
+@pytest.mark.slow
 def test_killed_copies_leave_nothing_and_start_again(launcher, tmp_path):
   path = tmp_path / 'f.jsonl'
   rng = np.random.default_rng(0)
@@ -163,6 +164,7 @@ def test_sqlite_files_without_an_index_get_one(programs, tmp_path):
     populations.assert_same(source.examples(client), populations.expected(rows))
 
 
+@pytest.mark.slow
 def test_purge_deletes_the_copies_that_training_made(programs, tmp_path):
   options = populations.jsonl(tmp_path, {
       f'c{i}': [dict(pixels=[i] * 784, label=i % 10)] * 3 for i in range(12)})

@@ -130,6 +130,7 @@ def test_epsilon_of_a_local_query_is_a_parameter_that_nothing_finds():
   assert result['epsilon'] == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('bits,tight,renyi,generic', [
     (14, 0.80815, 0.8683, 0.9161), (16, 0.7924, 0.8492, 0.8938),
     (18, 0.7914, 0.8480, 0.8924)])
@@ -155,6 +156,7 @@ def test_fixed_size_sampling_is_for_replaced_clients_and_costs_more():
   assert poisson['epsilon'] < fixed['epsilon'] <= fixed['epsilon_server']
 
 
+@pytest.mark.slow
 def test_queries_are_consistent_with_each_other():
   sized = [*SKELLAM, '--bits=16']
   result = as_json('--query=epsilon', '--noise_multiplier=0.9', *sized)
@@ -168,6 +170,7 @@ def test_queries_are_consistent_with_each_other():
   assert rounds['rounds'] == 1500
 
 
+@pytest.mark.slow
 def test_bits_are_suggested_and_dropouts_and_honesty_count():
   result = as_json('--query=bits', '--epsilon=10', *SKELLAM)
   assert result['noise_multiplier'] <= 1.01 * 0.8480
@@ -181,6 +184,7 @@ def test_bits_are_suggested_and_dropouts_and_honesty_count():
       math.sqrt(2) * whole['local_stddev_grid'] / whole['scale'])
 
 
+@pytest.mark.slow
 def test_table_has_a_row_for_each_number_of_bits():
   result = as_json('--query=table', '--epsilon=10', *SKELLAM)
   assert list(result) == ['rows']
@@ -227,6 +231,7 @@ def _near(value):
   return (value, math.nextafter(value, math.inf), math.nextafter(value, 0.0))
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=300, deadline=None, derandomize=True)
 @hypothesis.given(
     strategies.floats(0, 1e300), strategies.integers(1, 15), strategies.integers(1, 6))
@@ -381,6 +386,7 @@ def test_mistakes_are_one_line_and_exit_code_2(flags, word):
   assert word in lines[0]
 
 
+@pytest.mark.slow
 def test_plot_draws_a_png(tmp_path):
   path = tmp_path / 'figures.png'
   run(f'--plot={path}')

@@ -454,6 +454,7 @@ def _learning_process():
           zeroing=False, clipping=True))
 
 
+@pytest.mark.slow
 def test_federated_averaging_of_tff_gives_what_the_worker_gives(
     _in_process_context, _one_worker_context):
   task = tiny_task.task()

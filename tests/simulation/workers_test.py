@@ -243,6 +243,7 @@ def test_a_binary_that_is_missing_is_named(monkeypatch, tmp_path):
     contexts.Worker()
 
 
+@pytest.mark.slow
 def test_a_binary_that_does_not_start_is_an_error(monkeypatch):
   before = set(_descendants(os.getpid()))
   monkeypatch.setattr(contexts, '_binary', lambda: 'false')

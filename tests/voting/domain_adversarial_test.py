@@ -40,6 +40,7 @@ def _training(own, public, strength, steps=150):
   return weights[0].numpy(), losses
 
 
+@pytest.mark.slow
 def test_features_lose_what_tells_the_domains_apart_and_keep_the_rest():
   rng = np.random.default_rng(0)
   own, public = rng.normal(size=(2, 200, 3)).astype(np.float32)

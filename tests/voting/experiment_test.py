@@ -90,6 +90,7 @@ class TestVote(contract.ExperimentContract):
     return _vote(folder, **changes)
 
 
+@pytest.mark.slow
 class TestBaseline(contract.ExperimentContract):
 
   commits = 2
@@ -178,6 +179,7 @@ def test_noise_that_was_calibrated_is_taken_over(tmp_path):
   assert first['noise_stddev'] == 3.0 and 0 < first['epsilon'] < 4
 
 
+@pytest.mark.slow
 def test_a_student_that_was_stopped_continues_where_it_was(tmp_path, monkeypatch):
   whole = _vote(tmp_path / 'whole', student_epochs=4).run()
   original, written = student.write, []

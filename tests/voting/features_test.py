@@ -43,6 +43,7 @@ def test_no_map_leaves_the_task_alone(task):
   assert vote_features.map_records(task, _fit(task, 'none')) is task
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind', ['standard', 'pca', 'contrastive'])
 def test_maps_follow_from_public_records_alone(task, kind):
   other = voting.build('embedded', num_clients=9, public_records=60, data_seed=5)
@@ -107,6 +108,7 @@ def test_maps_that_cannot_be_fitted_are_refused(kind, public, message):
     vote_features.fit(public, vote_features.FeatureConfig(kind=kind))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind', ['pca', 'contrastive', 'standard'])
 def test_a_record_more_changes_no_bit_of_the_others(task, kind):
   features = _fit(task, kind)

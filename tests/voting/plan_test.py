@@ -266,6 +266,7 @@ def _averaged(recorded=None, **changes):
   return baselines.AveragingExperiment(settings).build_plan(_task(30), recorded)
 
 
+@pytest.mark.slow
 def test_averaging_of_all_agents_is_not_sampled():
   plan = _averaged()
   assert plan.mechanism.sampling == 'none' and plan.delta == 1e-3

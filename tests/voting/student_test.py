@@ -61,6 +61,7 @@ def test_method_labels_sees_answered_queries_alone():
   assert np.any(states['spread'][0][0] != states['spread'][1][0])
 
 
+@pytest.mark.slow
 def test_a_training_that_resumes_is_one_that_was_not_interrupted():
   whole = _trained(_student())
   for split in (1, 5, 11):

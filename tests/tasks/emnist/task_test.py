@@ -201,7 +201,8 @@ def _accuracy(task, weights, held_out):
 
 
 @pytest.mark.parametrize('name, epochs, rate, least', [
-    ('cnn_small', 10, 0.1, 0.95), ('cnn_1m', 4, 0.1, 0.93)])
+    ('cnn_small', 10, 0.1, 0.95),
+    pytest.param('cnn_1m', 4, 0.1, 0.93, marks=pytest.mark.slow)])
 def test_models_learn_the_embedded_digits(name, epochs, rate, least):
   task = registry.build('emnist', data_source='embedded', model=name)
   before = _accuracy(task, task.model.initial_weights(0), 'test')

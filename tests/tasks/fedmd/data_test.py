@@ -211,6 +211,7 @@ def test_missing_files_are_named(tmp_path):
     fedmd_data.cifar(Choice(split='iid', num_clients=2), data_path=tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('split', fedmd_data.SPLITS)
 def test_real_letters_are_dealt_once(split):
   folder = data_dir.require('unipen62_writers.npz').parent

@@ -31,6 +31,7 @@ def _in_graph(pixels, labels, dark_ink):
   return {name: tensor.numpy() for name, tensor in actual.items()}
 
 
+@pytest.mark.slow
 @hypothesis.settings(deadline=None, max_examples=60)
 @hypothesis.given(
     dtype=st.sampled_from(['uint8', 'int16', 'int64', 'uint64', 'float16', 'float32',

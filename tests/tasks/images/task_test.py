@@ -107,6 +107,7 @@ def test_wrong_shapes_are_one_line(tmp_path, shape, message):
     registry.build('images', **options, num_classes=3)
 
 
+@pytest.mark.slow
 def test_cifar_is_divided_over_simulated_clients():
   task = registry.build(
       'images', data_source='npz', data_path=data_dir.require('cifar10_subset.npz'),

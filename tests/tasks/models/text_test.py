@@ -81,6 +81,7 @@ def test_small_models_stay_below_a_power_of_two():
   assert small.parameter_count() == keras.count_params() + 1_004 == 60_044
 
 
+@pytest.mark.slow
 def test_character_model_of_the_papers_has_the_parameters_and_logits_of_tff():
   seed = 3
   keras = char_prediction_models.create_recurrent_model(90, 10, mask_zero=True)

@@ -60,7 +60,9 @@ def _read_in_graph(source, client):
   return arrays
 
 
-@pytest.mark.parametrize('format_', sorted(populations.WRITERS))
+@pytest.mark.parametrize('format_', [
+    pytest.param(name, marks=[pytest.mark.slow] * (name not in ('csv', 'sqlite')))
+    for name in sorted(populations.WRITERS)])
 @hypothesis.settings(deadline=None, max_examples=40)
 @hypothesis.given(population=_populations())
 @hypothesis.example(population=populations.POPULATION)

@@ -81,6 +81,7 @@ def test_mnist_agents_have_six_digits_and_600_records():
   assert not task.notes
 
 
+@pytest.mark.slow
 def test_digits_agents_have_one_domain_each():
   folder = data_dir.require('svhn_1000.npz').parent
   task = voting.build('digits', data_path=str(folder), num_clients=40, svhn_clients=4)
