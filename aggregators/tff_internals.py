@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+from tensorflow_federated.proto.v0 import computation_pb2
 from tensorflow_federated.python.common_libs import structure
 from tensorflow_federated.python.core.backends.mapreduce import intrinsics
 from tensorflow_federated.python.core.backends.test import compiler as test_compiler
@@ -104,6 +105,18 @@ def reduced(computation: tff.Computation, kept: Collection[str]
       if uri not in kept:
         block, _ = tensorflow_tree_transformations.reduce_intrinsic(block, uri, body)
   return tff.framework.to_call_dominant(block)
+
+
+def computation_bytes(computation: tff.Computation) -> bytes:
+  """A computation, serialized; the same in each process."""
+  return tff.framework.serialize_computation(computation).SerializeToString(
+      deterministic=True)
+
+
+def computation_of(serialized: bytes) -> tff.Computation:
+  """The computation that `computation_bytes` serialized."""
+  return tff.framework.deserialize_computation(
+      computation_pb2.Computation.FromString(serialized))
 
 
 def is_compatible_dtype(value: Any, dtype: Any) -> bool:

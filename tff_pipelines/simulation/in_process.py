@@ -79,6 +79,17 @@ def map_leaves(function: Callable[[Any], Any], value):
   return function(value)
 
 
+def map_placed(function: Callable[[Any], Any], value):
+  """A value with the arrays in it mapped, also those of federated values."""
+  if isinstance(value, (AtServer, AllEqual)):
+    return type(value)(map_leaves(function, value.value))
+  if isinstance(value, AtClients):
+    return AtClients([map_leaves(function, v) for v in value.values])
+  if isinstance(value, tuple):
+    return tuple([map_placed(function, element) for element in value])
+  return function(value)
+
+
 def ingested(value, type_spec):
   """A value that a user gave, as it is inside.
 
@@ -523,9 +534,7 @@ class _Executor(tff_internals.Executor):
 
   async def create_value(self, value, type_spec=None):
     if isinstance(type_spec, tff.FunctionType):
-      compiled = self._factory.compiled(value)
-      evaluator = _Evaluator(self._num_clients, compiled, self._factory)
-      return _Value(evaluator.evaluate(compiled.block, {}), type_spec)
+      return _Value(self._factory.function(value, self._num_clients), type_spec)
     return _Value(ingested(value, tff.to_type(type_spec)), type_spec)
 
   async def create_call(self, comp, arg=None):
@@ -570,6 +579,11 @@ class InProcessExecutorFactory(tff_internals.ExecutorFactory):
 
   def clean_up_executor(self, cardinalities):
     pass
+
+  def function(self, computation: tff.Computation, num_clients: int) -> Callable:
+    """A computation as a function of values as they are inside, for so many clients."""
+    compiled = self.compiled(computation)
+    return _Evaluator(num_clients, compiled, self).evaluate(compiled.block, {})
 
   def compiled(self, computation: tff.Computation) -> _Compiled:
     """The computation in its compiled form.

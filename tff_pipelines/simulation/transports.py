@@ -1,0 +1,141 @@
+"""What carries the slices of a round to workers: the interface, and its two ends.
+
+`slices.SubroundContext` decides what runs where, in which order and how often; a
+transport carries requests to a fixed number of workers, each of which has a `Runner`.
+Values are in the form that they have inside `in_process`: NumPy arrays in tuples, and
+AtServer, AllEqual or AtClients.
+"""
+
+import abc
+from collections.abc import Mapping
+from concurrent import futures
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from aggregators import tff_internals
+from tff_pipelines.simulation import in_process
+
+
+class WorkerLostError(OSError):
+  """A worker ended or can't be reached: another may compute its slice."""
+
+
+class SliceFailedError(RuntimeError):
+  """A computation failed in a worker: computed again, it would fail again."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ByContent:
+  """Stands for an array that travels once, by the digest of its content."""
+
+  digest: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+  """A slice to be computed.
+
+  Attributes:
+    computation: Digest of a serialized computation.
+    num_clients: Number of elements at clients in this slice.
+    argument: Argument of the computation, in which large arrays of the server are
+      `ByContent`; None if it takes none.
+    contents: Digest -> serialized computation (bytes) or array: all that the request
+      names. A transport sends a worker what `known` says it lacks.
+  """
+
+  computation: str
+  num_clients: int
+  argument: Any
+  contents: Mapping[str, bytes | np.ndarray] = dataclasses.field(repr=False)
+
+  def known(self, before: frozenset[str]) -> frozenset[str]:
+    """Digests that a worker knows after this request, which knew others before.
+
+    It keeps all computations, and of arrays those of its latest request.
+    """
+    return frozenset(self.contents) | {
+        digest for digest in before if digest.startswith('computation')}
+
+
+class Transport(abc.ABC):
+  """Carries requests to workers 0 to num_workers - 1.
+
+  Attributes:
+    num_workers: Fixed.
+    bytes_sent: Bytes sent to workers so far.
+  """
+
+  num_workers: int
+  bytes_sent: int = 0
+
+  @abc.abstractmethod
+  def submit(self, worker: int, request: Request) -> futures.Future:
+    """Starts a request at a worker that has none.
+
+    Returns:
+      Future of the computation's result. Its exception is a WorkerLostError if the
+      worker is lost, and a SliceFailedError if the computation fails.
+    """
+
+  @abc.abstractmethod
+  def replace(self, worker: int) -> None:
+    """Ends a worker, whatever it does, and starts another in its place.
+
+    The answer of the former worker to a request is dropped, or an error.
+
+    Raises:
+      WorkerLostError: If no other can be started.
+    """
+
+  @abc.abstractmethod
+  def close(self) -> None:
+    """Ends all workers. Idempotent."""
+
+
+class Runner:
+  """Computes requests where it lives, and keeps what travels once."""
+
+  def __init__(self, num_threads: int = 1):
+    """Starts nothing yet.
+
+    Args:
+      num_threads: Elements at clients that are computed side by side, >= 1.
+    """
+    self._factory = in_process.InProcessExecutorFactory(num_threads)
+    self._contents: dict[str, Any] = {}
+    self._known: frozenset[str] = frozenset()
+
+  def run(self, request: Request, digests: frozenset[str]) -> Any:
+    """The result of a request.
+
+    Args:
+      request: Its contents are those that this runner lacks.
+      digests: Digests of all of its contents.
+
+    Raises:
+      SliceFailedError: If the computation fails; the message is its error.
+    """
+    for digest, content in request.contents.items():
+      if isinstance(content, bytes):
+        content = tff_internals.computation_of(content)
+      self._contents[digest] = content
+    self._contents = {digest: content for digest, content in self._contents.items()
+                      if digest in digests or not isinstance(content, np.ndarray)}
+    try:
+      function = self._factory.function(
+          self._contents[request.computation], request.num_clients)
+      if request.argument is None:
+        return function()
+      return function(in_process.map_placed(self._resolved, request.argument))
+    except Exception as error:
+      raise SliceFailedError(f'{type(error).__name__}: {error}') from None
+
+  def _resolved(self, leaf: Any) -> Any:
+    return self._contents[leaf.digest] if isinstance(leaf, ByContent) else leaf
+
+  def close(self) -> None:
+    """Ends threads and sessions."""
+    self._factory.close()
