@@ -232,8 +232,7 @@ class Experiment(abc.ABC):
     self._print('\n'.join(report.plan_lines(description, planned, self.folder)))
     task = self.released(task, plan, records, description)
     self.keep(task)
-    with contexts.simulation(
-        num_workers=getattr(self.settings, 'num_workers', 0)):
+    with contexts.simulation(**getattr(self.settings, 'where', {})):
       rounds = self.build_rounds(task, plan)
       if isinstance(rounds, rounds_lib.ChargedRounds):
         last = records_lib.ChargedRecords(records, self.kept_as.format)

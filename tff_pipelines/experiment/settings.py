@@ -512,7 +512,39 @@ class FolderSettings(Settings):
 class RunSettings(FolderSettings):
   """Settings of every run whose rounds are TFF computations."""
 
+  local_workers: int = setting(
+      0, 'Worker processes that share the clients of a round; with engine=ray, '
+      'actors, 0 for one for each of the cluster\'s cores.', group='run', low=0,
+      high=1024, free=True, otherwise='0, this process')
+  engine: str = setting(
+      'local', 'What runs the workers: this machine, or a Ray cluster.', group='run',
+      choices=('local', 'ray'), free=True)
+  engine_address: str | None = setting(
+      None, 'HOST:PORT of a Ray cluster.', group='run', free=True,
+      when={'engine': ('ray',)}, otherwise='a Ray of its own on this machine')
+  slice_deadline: float = setting(
+      600.0, 'Seconds after which a worker that has not answered is replaced, and its '
+      'part of the round is computed again.', group='run', above=0, free=True,
+      unit='seconds')
   num_workers: int = setting(
-      0, 'TFF worker processes that share the clients of a round. 0 computes in '
-      'this process, which is fastest on one machine.', group='run', low=0, high=64,
-      free=True)
+      0, '1 computes rounds in TFF\'s own worker, a process that listens on every '
+      'network interface and executes what it is sent by anyone. More count as '
+      'local_workers.', group='run', low=0, high=64, free=True)
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.num_workers and (self.local_workers or self.engine != 'local'):
+      other = 'local_workers' if self.local_workers else 'engine'
+      raise ValueError(f'num_workers must be 0 with {other}={getattr(self, other)}, '
+                       f'found {self.num_workers}')
+
+  def unused(self) -> Iterator[tuple[str, str]]:
+    yield from super().unused()
+    if not self.local_workers and self.num_workers < 2 and self.engine == 'local':
+      yield 'slice_deadline', 'local_workers=0'
+
+  @property
+  def where(self) -> dict[str, Any]:
+    """Keyword arguments of `simulation.contexts.started`."""
+    return {name: getattr(self, name)
+            for name in declared(RunSettings) if name not in declared(FolderSettings)}

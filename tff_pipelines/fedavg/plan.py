@@ -409,7 +409,7 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
   return FedAvgPlan.calibrate(
       **{**_shared(FedAvgPlan, settings), 'mechanism': mechanism, 'delta': delta,
          'noise_generator': generator},
-      compiled=settings.num_workers == 0,
+      compiled=settings.num_workers != 1,
       recorded_noise=recorded['noise_multiplier'] if calibrated else None,
       target_epsilon_server=settings.epsilon_server,
       preliminary=first, evaluation=last, privacy_unit=privacy_unit)

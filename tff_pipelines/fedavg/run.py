@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import hashlib
 import math
-import os
 from typing import Any
 
 from aggregators.adaptive_clip import AdaptiveClipSumFactory
@@ -88,8 +87,9 @@ def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
   """
   factory, cohort_size = sum_factory(plan), plan.mechanism.cohort_size
   if clients_per_call is None:
-    # Enough calls to keep all cores busy, and bounded data in one call.
-    clients_per_call = max(2, min(math.ceil(cohort_size / (os.cpu_count() or 1)), 64))
+    # Enough calls to keep cores and workers busy, and bounded data in one call; the
+    # same on every machine, because float sums depend on it.
+    clients_per_call = max(2, min(math.ceil(cohort_size / 8), 64))
   if clients_per_call == 1:
     build = functools.partial(
         process_lib.build, mean_factory=ExpectedMeanFactory(factory, cohort_size),

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from typing import Any
 import weakref
 
 import grpc
@@ -29,6 +30,8 @@ import portpicker
 import tensorflow_federated as tff
 
 from tff_pipelines.simulation import in_process
+from tff_pipelines.simulation import local_processes
+from tff_pipelines.simulation import slices
 
 _ATTEMPTS = 3
 
@@ -175,48 +178,57 @@ def _stop_all() -> None:
     worker.stop()
 
 
-def _compiler(compile_native):
-  """Compiles secure sums as plain sums, and then by one of TFF's compilers."""
-  return lambda comp: compile_native(
-      tff.backends.test.replace_secure_intrinsics_with_bodies(comp))
+def _compiled(computation: tff.Computation) -> tff.Computation:
+  """Secure sums become plain sums, and the rest what TFF's worker executes."""
+  return tff.backends.native.desugar_and_transform_to_native(
+      tff.backends.test.replace_secure_intrinsics_with_bodies(computation))
 
 
 @contextlib.contextmanager
-def started(*, num_workers: int = 0) -> Iterator[tff.framework.SyncContext]:
+def started(*, num_workers: int = 0, local_workers: int = 0, engine: str = 'local',
+            engine_address: str | None = None,
+            slice_deadline: float = 600.0) -> Iterator[tff.framework.SyncContext]:
   """A context; what it started ends with the block.
 
   Args:
-    num_workers: 0 runs computations in this process (`in_process`). One of TFF's
-      workers runs whole computations too, in a process of its own. Several share
-      the clients of a round by a mergeable context: on one machine that gains
-      nothing, it is the form in which a run leaves the machine, and allows one
-      aggregation per computation.
+    num_workers: 1 runs whole computations in TFF's own worker. More count as
+      `local_workers`: TFF's workers take turns.
+    local_workers: 0 runs computations in this process (`in_process`). Otherwise so
+      many worker processes share the clients of a round (`slices`), which allows one
+      aggregation per computation. With Ray, the number of actors; 0 for one per core.
+    engine: 'local' for processes of this machine, 'ray' for a cluster.
+    engine_address: Address of the cluster; None for one that is started here.
+    slice_deadline: Seconds that a worker may take for a slice, > 0.
+
+  Raises:
+    ValueError: For numbers below 0, or a cluster that must not be used.
+    OSError: If no worker can be started.
   """
-  if num_workers < 0:
-    raise ValueError(f'num_workers must be at least 0, found {num_workers}')
-  native = tff.backends.native
+  for name, number in (('num_workers', num_workers), ('local_workers', local_workers)):
+    if number < 0:
+      raise ValueError(f'{name} must be at least 0, found {number}')
+  cores = os.cpu_count() or 1
   with contextlib.ExitStack() as stack:
-    if num_workers == 0:
-      factory = in_process.InProcessExecutorFactory(os.cpu_count() or 1)
+    if engine == 'ray':
+      from tff_pipelines.simulation import ray_transport  # pylint: disable=g-import-not-at-top
+      transport = ray_transport.RayTransport(local_workers, address=engine_address)
+    elif local_workers or num_workers > 1:
+      transport = local_processes.LocalProcesses(local_workers or num_workers)
+    elif num_workers == 1:
+      worker = Worker()
+      stack.callback(worker.stop)
+      yield tff.framework.SyncExecutionContext(
+          worker.executor_factory(), _compiled, **_TRANSFORMS)
+      return
+    else:
+      factory = in_process.InProcessExecutorFactory(cores)
       stack.callback(factory.close)
       yield tff.framework.SyncExecutionContext(factory, **_TRANSFORMS)
       return
-    factories = []
-    for _ in range(num_workers):
-      worker = Worker()
-      stack.callback(worker.stop)
-      factories.append(worker.executor_factory())
-    if num_workers == 1:
-      yield tff.framework.SyncExecutionContext(
-          factories[0], _compiler(native.desugar_and_transform_to_native),
-          **_TRANSFORMS)
-    else:
-      yield tff.framework.MergeableCompExecutionContext(
-          [tff.framework.AsyncExecutionContext(
-              factory, native.desugar_and_transform_to_native, **_TRANSFORMS)
-           for factory in factories],
-          compiler_fn=_compiler(native.compile_to_mergeable_comp_form),
-          **_TRANSFORMS)
+    context = slices.SubroundContext(
+        transport, num_threads=cores, deadline=slice_deadline)
+    stack.callback(context.close)
+    yield context
 
 
 def installed(context: tff.framework.SyncContext
@@ -226,9 +238,9 @@ def installed(context: tff.framework.SyncContext
 
 
 @contextlib.contextmanager
-def simulation(*, num_workers: int = 0) -> Iterator[None]:
-  """TFF's default context is one by `started` within the block."""
-  with started(num_workers=num_workers) as context, installed(context):
+def simulation(**where: Any) -> Iterator[None]:
+  """TFF's default context is one by `started`, with its arguments, within the block."""
+  with started(**where) as context, installed(context):
     yield
 
 

@@ -34,6 +34,10 @@ import tree
 from aggregators import keys
 from aggregators import tff_internals
 
+# Lets each session say how many threads its operations have; it is read once, when
+# TensorFlow first computes.
+os.environ.setdefault('TF_OVERRIDE_GLOBAL_THREADPOOL', '1')
+
 building_blocks = tff_internals.BUILDING_BLOCKS
 structure = tff_internals.STRUCTURE
 
@@ -79,14 +83,14 @@ def map_leaves(function: Callable[[Any], Any], value):
   return function(value)
 
 
-def map_placed(function: Callable[[Any], Any], value):
-  """A value with the arrays in it mapped, also those of federated values."""
+def map_shared(function: Callable[[Any], Any], value):
+  """A value with all arrays in it mapped that are not of single clients."""
+  if isinstance(value, AtClients):
+    return value
   if isinstance(value, (AtServer, AllEqual)):
     return type(value)(map_leaves(function, value.value))
-  if isinstance(value, AtClients):
-    return AtClients([map_leaves(function, v) for v in value.values])
   if isinstance(value, tuple):
-    return tuple([map_placed(function, element) for element in value])
+    return tuple([map_shared(function, element) for element in value])
   return function(value)
 
 
@@ -315,10 +319,12 @@ class Graph:
   def _start(self):
     """A session, and what calls the graph and its initialization, or None."""
     # Operations run in the thread that calls: clients are what runs in parallel,
-    # and handing single operations from thread to thread doubles their cost.
+    # and handing single operations from thread to thread doubles their cost. Nor do
+    # they divide their work, or sums would depend on the number of the cores.
     session = tf.compat.v1.Session(
         graph=self._graph,
-        config=tf.compat.v1.ConfigProto(inter_op_parallelism_threads=-1))
+        config=tf.compat.v1.ConfigProto(
+            inter_op_parallelism_threads=-1, intra_op_parallelism_threads=1))
     self._sessions.add(session)
 
     def callable_of(**options):

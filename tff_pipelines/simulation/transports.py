@@ -17,6 +17,9 @@ import numpy as np
 from aggregators import tff_internals
 from tff_pipelines.simulation import in_process
 
+# What digests of computations begin with.
+COMPUTATION = 'computation '
+
 
 class WorkerLostError(OSError):
   """A worker ended or can't be reached: another may compute its slice."""
@@ -57,7 +60,13 @@ class Request:
     It keeps all computations, and of arrays those of its latest request.
     """
     return frozenset(self.contents) | {
-        digest for digest in before if digest.startswith('computation')}
+        digest for digest in before if digest.startswith(COMPUTATION)}
+
+  def lacking(self, known: frozenset[str]) -> 'Request':
+    """The request with those contents only that a worker lacks, which knows others."""
+    return dataclasses.replace(self, contents={
+        digest: content for digest, content in self.contents.items()
+        if digest not in known})
 
 
 class Transport(abc.ABC):
@@ -129,7 +138,7 @@ class Runner:
           self._contents[request.computation], request.num_clients)
       if request.argument is None:
         return function()
-      return function(in_process.map_placed(self._resolved, request.argument))
+      return function(in_process.map_shared(self._resolved, request.argument))
     except Exception as error:
       raise SliceFailedError(f'{type(error).__name__}: {error}') from None
 

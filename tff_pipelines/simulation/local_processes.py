@@ -1,0 +1,181 @@
+"""Workers as processes of this machine, spoken to by sockets that have no address."""
+
+from concurrent import futures
+import multiprocessing.connection
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+from tff_pipelines.simulation import transports
+
+# From its first moment a worker ends with its parent, and it finds the modules that its
+# parent finds. Arguments: file descriptor, parent, number of threads, search path.
+_PR_SET_PDEATHSIG = 1
+_START = f'''
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, signal.SIGKILL)
+fd, parent, num_threads = map(int, sys.argv[1:4])
+if os.getppid() == parent:
+  sys.path[:] = sys.argv[4:]
+  from tff_pipelines.simulation import local_processes
+  local_processes.serve(fd, num_threads)
+'''
+
+
+class _Process:
+  """A worker process and the thread that waits for its answers."""
+
+  def __init__(self, num_threads: int):
+    self._connection, child = multiprocessing.connection.Pipe()
+    self._log = tempfile.TemporaryFile()
+    environment = {**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '3'}
+    with child:
+      self._process = subprocess.Popen(
+          [sys.executable, '-c', _START, str(child.fileno()), str(os.getpid()),
+           str(num_threads), *sys.path],
+          stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._log,
+          env=environment, pass_fds=[child.fileno()],
+          start_new_session=True)  # Ctrl-C is for the driver.
+    self._thread = futures.ThreadPoolExecutor(1)
+    self._known: frozenset[str] = frozenset()
+    self._least_memory = 0
+    self.has_grown = False
+    self.answers = 0
+    self.bytes_sent = 0
+
+  @property
+  def pid(self) -> int:
+    return self._process.pid
+
+  def submit(self, request: transports.Request) -> futures.Future:
+    return self._thread.submit(self._ask, request)
+
+  def _ask(self, request: transports.Request) -> Any:
+    try:
+      message = pickle.dumps((request.lacking(self._known), frozenset(request.contents)),
+                             protocol=pickle.HIGHEST_PROTOCOL)
+      self._connection.send_bytes(message)
+      self.bytes_sent += len(message)
+      self._known = request.known(self._known)
+      is_result, answer, memory = self._connection.recv()
+    except (EOFError, OSError) as error:
+      raise transports.WorkerLostError(
+          f'worker process {self.pid} ended{self._last_words()}') from error
+    self._observe(memory)
+    if not is_result:
+      raise transports.SliceFailedError(answer)
+    return answer
+
+  def _observe(self, memory: int) -> None:
+    """Notes whether the process has grown by a fifth since it had warmed up."""
+    self.answers += 1
+    if self.answers <= _WARM:
+      self._least_memory = max(self._least_memory, memory)
+    self.has_grown = memory > 1.2 * self._least_memory
+
+  def _last_words(self) -> str:
+    """The last line that the process wrote to its standard error, if any."""
+    self._log.seek(0)
+    lines = self._log.read().decode(errors='replace').split('\n')
+    return next((f' ({line.strip()})' for line in reversed(lines) if line.strip()), '')
+
+  def stop(self) -> None:
+    self._process.kill()  # Also ends a process that was stopped.
+    self._process.wait()
+    self._connection.close()
+    self._thread.shutdown(wait=True)
+    self._log.close()
+
+
+# Answers after which a process has compiled and allocated what it needs.
+_WARM = 50
+
+
+class LocalProcesses(transports.Transport):
+  """Worker processes of this machine.
+
+  They listen nowhere: each has one end of a socket pair. They end with this process,
+  however it ends. One whose memory grew by a fifth after it had warmed up is replaced
+  before its next slice.
+  """
+
+  def __init__(self, num_workers: int, *, num_threads: int | None = None):
+    """Starts the processes, and does not wait for them.
+
+    Args:
+      num_workers: >= 1.
+      num_threads: Elements at clients that a worker computes side by side; None for
+        an equal part of the cores.
+
+    Raises:
+      ValueError: If num_workers is below 1.
+    """
+    if num_workers < 1:
+      raise ValueError(f'num_workers must be at least 1, found {num_workers}')
+    self.num_workers = num_workers
+    self._num_threads = num_threads or max(1, (os.cpu_count() or 1) // num_workers)
+    self._bytes_of_former = 0
+    # The kernel ends children with the thread that started them, so it must last.
+    self._starter = futures.ThreadPoolExecutor(1)
+    self._processes = [self._started() for _ in range(num_workers)]
+
+  @property
+  def bytes_sent(self) -> int:
+    return self._bytes_of_former + sum(p.bytes_sent for p in self._processes)
+
+  @property
+  def pids(self) -> list[int]:
+    """Numbers of the processes, by worker."""
+    return [process.pid for process in self._processes]
+
+  def _started(self) -> _Process:
+    try:
+      return self._starter.submit(_Process, self._num_threads).result()
+    except OSError as error:
+      raise transports.WorkerLostError(f'no process can be started: {error}') from error
+
+  def submit(self, worker: int, request: transports.Request) -> futures.Future:
+    if self._processes[worker].has_grown:
+      self.replace(worker)
+    return self._processes[worker].submit(request)
+
+  def replace(self, worker: int) -> None:
+    former = self._processes[worker]
+    former.stop()
+    self._bytes_of_former += former.bytes_sent
+    self._processes[worker] = self._started()
+
+  def close(self) -> None:
+    for process in self._processes:
+      process.stop()
+    self._starter.shutdown()
+
+
+def serve(fd: int, num_threads: int) -> None:
+  """Computes what comes over a connection until it is closed.
+
+  Args:
+    fd: File descriptor of this end of the connection.
+    num_threads: As of `transports.Runner`.
+  """
+  with multiprocessing.connection.Connection(fd) as connection:
+    runner = transports.Runner(num_threads)
+    while True:
+      try:
+        request, digests = connection.recv()
+      except EOFError:
+        return
+      try:
+        answer = True, runner.run(request, digests)
+      except transports.SliceFailedError as error:
+        answer = False, str(error)
+      connection.send((*answer, _memory()))
+
+
+def _memory() -> int:
+  """Resident bytes of this process."""
+  with open('/proc/self/statm', encoding='ascii') as file:
+    return int(file.read().split()[1]) * os.sysconf('SC_PAGE_SIZE')

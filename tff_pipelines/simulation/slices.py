@@ -1,0 +1,282 @@
+"""Rounds in slices: clients are divided among workers, their sums merged in order.
+
+A computation with values at clients is split by TFF's mergeable form: `up_to_merge` is
+computed for each slice of the clients by a worker, in any order; `merge` and
+`after_merge` follow in this process. The number of slices follows from the number of
+clients (or chunks of clients) alone and their results are merged in the order of the
+slices, so results do not depend on the number of workers, nor on which of them failed.
+
+A worker that is lost or passes the deadline is replaced and its slice computed again,
+by whichever worker is free. Of each slice one answer is merged. Without a seed, the
+keys of the clients' noise are drawn where a slice is computed: a slice that is computed
+again has fresh ones. The accounting stays as it is, because nothing of the first
+computation is used: the released sum has one noise share of each client, independent of
+which computations were dropped as long as that does not depend on the values that they
+had drawn. An observer who also saw partial sums, such as whoever runs the workers, is
+outside the guarantee in any case.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent import futures
+import hashlib
+import itertools
+import time
+from typing import Any
+import weakref
+
+import numpy as np
+import tensorflow_federated as tff
+
+from aggregators import tff_internals
+from tff_pipelines.simulation import in_process
+from tff_pipelines.simulation import transports
+
+# A slice is computed so many times more, at most.
+_REDONE = 3
+# A worker's first answer may take so many seconds longer: it imports TensorFlow.
+_START = 180.0
+# Smaller arrays travel with each slice.
+_BY_CONTENT = 4096  # Bytes.
+
+
+class RoundAbandonedError(OSError):
+  """Workers were lost again and again: nothing of the computation was used."""
+
+
+def num_slices(elements: int) -> int:
+  """Number of slices of so many clients, or chunks of clients: 1 to 64."""
+  return max(1, min(elements, max(8, -(-elements // 8)), 64))
+
+
+class SubroundContext(tff.framework.SyncExecutionContext):
+  """A context that computes clients in slices, by the workers of a transport.
+
+  Computations without values at clients run in this process. One computation may have
+  one aggregation, or several that do not depend on each other. Results at clients are
+  computed after the merge, for which the clients' part is repeated: what they draw
+  must follow from keys in their values.
+  """
+
+  def __init__(self, transport: transports.Transport, *, num_threads: int = 1,
+               slices: int | None = None, deadline: float = 600.0):
+    """Initializes the context, which takes over the transport.
+
+    Args:
+      transport: Carries slices to workers.
+      num_threads: Threads of what is computed in this process.
+      slices: Number of slices, >= 1; None for `num_slices`.
+      deadline: Seconds after which a slice's worker counts as lost, > 0.
+    """
+    self._factory = _SlicedFactory(transport, num_threads, slices, deadline)
+    super().__init__(self._factory, transform_args=tff.tensorflow.transform_args,
+                     transform_result=tff.tensorflow.transform_result)
+
+  def close(self) -> None:
+    """Ends the workers. Idempotent."""
+    self._factory.close()
+
+
+class _Travelling:
+  """A computation, and its serialized form under the digest by which workers know it."""
+
+  def __init__(self, computation: tff.Computation):
+    self.computation = computation
+    self.serialized = tff_internals.computation_bytes(computation)
+    self.digest = (transports.COMPUTATION
+                   + hashlib.sha256(self.serialized).hexdigest())
+
+
+class _Mergeable:
+  """A computation in TFF's mergeable form."""
+
+  def __init__(self, computation: tff.Computation):
+    form = tff.backends.native.compile_to_mergeable_comp_form(
+        tff.backends.test.replace_secure_intrinsics_with_bodies(computation))
+    self.up_to_merge = _Travelling(form.up_to_merge)
+    self.merge = form.merge
+    self.after_merge = _Travelling(form.after_merge)
+    self.is_at_clients = _is_at_clients(computation.type_signature.result)
+
+
+class _SlicedFactory(in_process.InProcessExecutorFactory):
+  """Executors in this process, whose computations over clients run in slices."""
+
+  def __init__(self, transport: transports.Transport, num_threads: int,
+               slices: int | None, deadline: float):
+    super().__init__(num_threads)
+    self._transport = transport
+    self._slices = slices
+    self._deadline = deadline
+    self._mergeable: dict[int, _Mergeable] = {}
+    # Workers that have not answered yet, and workers that compute something.
+    self._fresh = set(range(transport.num_workers))
+    self._busy: set[int] = set()
+
+  def function(self, computation: tff.Computation, num_clients: int) -> Callable:
+    if not _is_at_clients(computation.type_signature.parameter):
+      return super().function(computation, num_clients)
+    return lambda argument: self._in_slices(computation, argument, num_clients)
+
+  def mergeable(self, computation: tff.Computation) -> _Mergeable:
+    """The computation in mergeable form, compiled once for as long as it lives."""
+    mergeable = self._mergeable.get(id(computation))
+    if mergeable is None:
+      mergeable = self._mergeable[id(computation)] = _Mergeable(computation)
+      weakref.finalize(computation, self._mergeable.pop, id(computation), None)
+    return mergeable
+
+  def close(self) -> None:
+    self._transport.close()
+    super().close()
+
+  def _in_slices(self, computation: tff.Computation, argument: Any, num_clients: int):
+    mergeable = self.mergeable(computation)
+    merge = super().function(mergeable.merge, 0)
+    merged = []
+
+    def take(result: in_process.AtServer) -> None:
+      merged.append(merge((merged.pop(), result.value)) if merged else result.value)
+
+    self._compute(mergeable.up_to_merge, argument, num_clients, take)
+    argument = (argument, in_process.AtServer(*merged))
+    after_merge = mergeable.after_merge
+    if not mergeable.is_at_clients:
+      return super().function(after_merge.computation, num_clients)(argument)
+    parts = []
+    self._compute(after_merge, argument, num_clients, parts.append)
+    return _joined(parts)
+
+  def _compute(self, computation: _Travelling, argument: Any, num_clients: int,
+               take: Callable[[Any], None]) -> None:
+    """Computes all slices and hands their results to `take` in their order."""
+    contents = {computation.digest: computation.serialized}
+    argument = in_process.map_shared(
+        lambda leaf: _by_content(leaf, contents), argument)
+    count = max(1, min(num_clients, self._slices or num_slices(num_clients)))
+    ends = [num_clients * i // count for i in range(count + 1)]
+    requests = [
+        transports.Request(
+            computation.digest, end - start, _part(argument, start, end), contents)
+        for start, end in itertools.pairwise(ends)]
+    done, taken = {}, 0
+
+    def answered(index: int, result: Any) -> None:
+      nonlocal taken
+      done[index] = result
+      while taken in done:
+        take(done.pop(taken))
+        taken += 1
+
+    self._answer(requests, answered)
+
+  def _answer(self, requests: Sequence[transports.Request],
+              answered: Callable[[int, Any], None]) -> None:
+    """Calls `answered` once with the index and the result of each request.
+
+    Raises:
+      RoundAbandonedError: If workers were lost too often.
+      transports.SliceFailedError: If a computation failed.
+    """
+    for worker in tuple(self._busy):
+      # It computes what nobody waits for any more.
+      self._replace(worker, 'its round was abandoned')
+    waiting = list(reversed(range(len(requests))))
+    losses = [0] * len(requests)
+    running: dict[futures.Future, tuple[int, int, float]] = {}
+    while waiting or running:
+      while waiting and len(self._busy) < self._transport.num_workers:
+        worker = next(
+            i for i in range(self._transport.num_workers) if i not in self._busy)
+        index = waiting.pop()
+        limit = self._deadline + (_START if worker in self._fresh else 0.0)
+        self._busy.add(worker)
+        future = self._transport.submit(worker, requests[index])
+        running[future] = worker, index, time.monotonic() + limit
+      first = min(limit for *_, limit in running.values())
+      futures.wait(
+          running, max(0.0, first - time.monotonic()), futures.FIRST_COMPLETED)
+      now = time.monotonic()
+      for future, (worker, index, limit) in list(running.items()):
+        if not future.done() and now < limit:
+          continue
+        del running[future]
+        try:
+          result = future.result(timeout=0)
+        except transports.SliceFailedError:
+          self._busy.discard(worker)
+          self._let_end(running)
+          raise
+        except (transports.WorkerLostError, futures.TimeoutError) as error:
+          reason = str(error) or (f'a worker did not answer within slice_deadline='
+                                  f'{self._deadline:g} seconds')
+        else:
+          self._busy.discard(worker)
+          self._fresh.discard(worker)
+          answered(index, result)
+          continue
+        losses[index] += 1
+        if losses[index] > _REDONE:
+          raise RoundAbandonedError(
+              f'the round was abandoned: one of its slices was started '
+              f'{losses[index]} times, and each time its worker was lost; the last '
+              f'time, {reason}')
+        self._replace(worker, reason)
+        waiting.append(index)
+
+  def _let_end(self, running: dict[futures.Future, tuple[int, int, float]]) -> None:
+    """Waits for workers whose slices are of no use any more; slow ones stay busy."""
+    for future, (worker, _, limit) in running.items():
+      futures.wait([future], max(0.0, limit - time.monotonic()))
+      if future.done() and not isinstance(
+          future.exception(), transports.WorkerLostError):
+        self._busy.discard(worker)
+
+  def _replace(self, worker: int, reason: str) -> None:
+    try:
+      self._transport.replace(worker)
+    except transports.WorkerLostError as error:
+      raise RoundAbandonedError(
+          f'the round was abandoned: {reason}, and no other worker starts: {error}'
+          ) from error
+    self._busy.discard(worker)
+    self._fresh.add(worker)
+
+
+def _is_at_clients(type_spec: tff.Type | None) -> bool:
+  """Whether values of a type have members of their own at each client."""
+  if isinstance(type_spec, tff.StructType):
+    return any(map(_is_at_clients, type_spec))
+  return (isinstance(type_spec, tff.FederatedType)
+          and type_spec.placement is tff.CLIENTS and not type_spec.all_equal)
+
+
+def _by_content(leaf: Any, contents: dict[str, Any]) -> Any:
+  """A leaf, or what stands for it; its content is added to `contents`."""
+  if (not isinstance(leaf, np.ndarray) or leaf.dtype.hasobject
+      or leaf.nbytes < _BY_CONTENT):
+    return leaf
+  leaf = np.ascontiguousarray(leaf)
+  digest = hashlib.sha256(f'{leaf.dtype.str} {leaf.shape} '.encode())
+  digest.update(leaf.data.cast('B'))
+  contents[digest.hexdigest()] = leaf
+  return transports.ByContent(digest.hexdigest())
+
+
+def _part(value: Any, start: int, end: int) -> Any:
+  """A value with the clients of a slice only."""
+  if isinstance(value, tuple):
+    return tuple([_part(element, start, end) for element in value])
+  if isinstance(value, in_process.AtClients):
+    return in_process.AtClients(value.values[start:end])
+  return value
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+  """The value whose slices are `parts`; of what is not at clients, the first."""
+  first = parts[0]
+  if isinstance(first, tuple):
+    return tuple([_joined(elements) for elements in zip(*parts)])
+  if isinstance(first, in_process.AtClients):
+    return in_process.AtClients(
+        list(itertools.chain.from_iterable(part.values for part in parts)))
+  return first
