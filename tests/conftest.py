@@ -38,7 +38,7 @@ def _one_worker_context():
 @pytest.fixture(scope='session')
 def _two_worker_context():
   from tff_pipelines.simulation import contexts  # pylint: disable=g-import-not-at-top
-  with contexts.started(num_workers=2) as context:
+  with contexts.started(local_workers=2) as context:
     yield context
 
 
@@ -60,7 +60,7 @@ def one_worker(_one_worker_context):
 
 @pytest.fixture
 def two_workers(_two_worker_context):
-  """TFF computations of the test run on two workers that share the clients."""
+  """Clients of the test's TFF computations are shared by two worker processes."""
   from tff_pipelines.simulation import contexts  # pylint: disable=g-import-not-at-top
   with contexts.installed(_two_worker_context):
     yield
@@ -72,9 +72,10 @@ def shared_context(_in_process_context):
   from tff_pipelines.simulation import contexts  # pylint: disable=g-import-not-at-top
   simulation = contexts.simulation
 
-  def shared(*, num_workers=0):
-    if num_workers:
-      return simulation(num_workers=num_workers)
+  def shared(**where):
+    if (any(where.get(name) for name in ('num_workers', 'local_workers'))
+        or where.get('engine') == 'ray'):
+      return simulation(**where)
     return contexts.installed(_in_process_context)
 
   with pytest.MonkeyPatch.context() as patch:

@@ -283,6 +283,5 @@ def test_two_workers_give_the_clip_and_the_sum_of_one(two_workers):
   from tff_pipelines.simulation import contexts  # pylint: disable=g-import-not-at-top
   with contexts.simulation(num_workers=1):
     wanted = process.next(process.initialize(), values)
-  # Several workers return results without their Python containers.
-  np.testing.assert_array_equal(result['result'], wanted.result)
-  assert result['state']['clip'] == wanted.state['clip'] != 1.0
+  np.testing.assert_array_equal(result.result, wanted.result)
+  assert result.state['clip'] == wanted.state['clip'] != 1.0

@@ -55,7 +55,7 @@ def test_several_workers_add_the_same_noise(two_workers):
   process = _process(clip=0.5, noise_multiplier=3.0)
   output = process.next(process.initialize(), list(vectors))
   statistics_lib.check_variance(
-      output['result'] - _clipped_sum(vectors, 0.5), 1.5**2)
+      output.result - _clipped_sum(vectors, 0.5), 1.5**2)
 
 
 def test_noise_of_every_round_is_fresh(in_process):

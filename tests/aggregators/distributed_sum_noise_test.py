@@ -207,9 +207,9 @@ def test_dropouts_under_several_workers_have_the_same_noise(
   process = DistributedSumFactory(params).create(tff.TensorType(np.float32, [D]))
   output = process.next(
       process.initialize(), [np.zeros(D, np.float32)] * num_reporting)
-  assert output['measurements']['suppressed'] == (num_reporting < 3)
+  assert output.measurements['suppressed'] == (num_reporting < 3)
   statistics_lib.check_variance(
-      output['result'] * params.scale, params.total_noise_variance)
+      output.result * params.scale, params.total_noise_variance)
 
 
 def test_the_cohort_of_the_state_is_the_expected_one_until_set():

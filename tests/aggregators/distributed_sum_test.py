@@ -113,9 +113,9 @@ def test_error_of_several_workers_has_the_same_variance(two_workers):
   errors = []
   for _ in range(4):
     output = process.next(state, list(vectors))
-    state = output['state']
-    assert not output['measurements']['suppressed']
-    errors.append((output['result'] - exact) * params.scale)
+    state = output.state
+    assert not output.measurements['suppressed']
+    errors.append((output.result - exact) * params.scale)
   variance = params.total_noise_variance + N / 6
   statistics_lib.check_variance(errors, variance)
   statistics_lib.check_mean(np.array(errors), 0, variance)
@@ -185,7 +185,7 @@ def test_with_noise_the_integers_of_several_workers_are_those_of_one(
   one = process.next(state, values)
   with contexts.installed(_two_worker_context):
     two = process.next(state, values)
-  np.testing.assert_array_equal(one.result, two['result'])
+  np.testing.assert_array_equal(one.result, two.result)
   for name, value in one.state.items():
     tf.nest.map_structure(
         np.testing.assert_array_equal, value, two['state'][name])

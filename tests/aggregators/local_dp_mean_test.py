@@ -155,7 +155,7 @@ def test_two_answers_of_a_client_have_noise_of_their_own(in_process):
 def test_answers_run_on_several_workers(two_workers):
   process = _process()
   output = process.next(process.initialize(), [_answer([0])] * 6)
-  np.testing.assert_array_equal(output['result']['answers'], [6, 0, 0, 0])
+  np.testing.assert_array_equal(output.result['answers'], [6, 0, 0, 0])
 
 
 def test_seeded_answers_repeat(in_process):

@@ -36,7 +36,7 @@ def test_no_client_gives_zero(in_process):
 def test_several_workers_share_the_clients(two_workers):
   process = PlainSumFactory().create(VECTOR)
   np.testing.assert_array_equal(
-      _next(process, list(VECTORS))['result'], VECTORS.sum(axis=0))
+      _next(process, list(VECTORS)).result, VECTORS.sum(axis=0))
 
 
 @pytest.mark.parametrize('bad', [np.nan, np.inf, -np.inf])

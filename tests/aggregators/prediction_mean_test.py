@@ -234,7 +234,7 @@ def test_process_runs_on_two_workers(two_workers):
   process = _process(params)
   output = process.next(process.initialize(), list(logits), [np.int32(1)] * 3)
   np.testing.assert_array_equal(
-      output['result'], _consensus(logits, (1, 1, 1), params))
+      output.result, _consensus(logits, (1, 1, 1), params))
 
 
 def test_process_without_parties_has_no_mean(in_process):

@@ -288,7 +288,7 @@ def test_several_workers_count_as_one_does(two_workers):
   votes = [_one_hot(truth)] * 3 + [_one_hot(truth * 0)] * 2
   process = VotingFactory(params).create(_type(params))
   output = process.next(process.initialize(), votes)
-  np.testing.assert_array_equal(output['result'], truth)
+  np.testing.assert_array_equal(output.result, truth)
 
 
 def test_seeded_votes_repeat_and_their_rounds_differ(in_process):

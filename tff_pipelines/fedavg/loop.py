@@ -21,6 +21,7 @@ from tff_pipelines.accounting import schemes
 from tff_pipelines.experiment import rounds as rounds_lib
 from tff_pipelines.fedavg import process as process_lib
 from tff_pipelines.simulation import contexts
+from tff_pipelines.simulation import slices
 
 
 # Stands for the id of a client whose data are bad.
@@ -297,6 +298,8 @@ class FedAvgRounds(rounds_lib.Rounds):
     before = self._set_cohort_size(state['process'], len(selected))
     try:
       output = self._process.next(before, read())
+    except slices.RoundAbandonedError:
+      raise
     except Exception:
       # Nothing was released. Errors of graphs name neither the file nor the client.
       if not self._reader.finds_bad(reporting):

@@ -5,8 +5,9 @@ a plain sum, taken by the worker and reduced by the modulus: the same integers
 as secure aggregation would give, without the cryptography. Every report says
 "secure aggregation: simulated".
 
-TFF's workers are processes that speak gRPC; they never outlive the program that started
-them.
+TFF's own worker is a process that speaks gRPC: it listens on every interface, without
+authentication, and executes what it is sent. No default uses it. No worker outlives the
+program that started it.
 """
 
 import atexit
@@ -24,6 +25,7 @@ import time
 from typing import Any
 import weakref
 
+from absl import logging
 import grpc
 import numpy as np
 import portpicker
@@ -207,6 +209,9 @@ def started(*, num_workers: int = 0, local_workers: int = 0, engine: str = 'loca
   for name, number in (('num_workers', num_workers), ('local_workers', local_workers)):
     if number < 0:
       raise ValueError(f'{name} must be at least 0, found {number}')
+  if num_workers > 1:
+    logging.warning('num_workers=%d: TFF\'s own workers take turns, so as many '
+                    'processes of local_workers run instead', num_workers)
   cores = os.cpu_count() or 1
   with contextlib.ExitStack() as stack:
     if engine == 'ray':

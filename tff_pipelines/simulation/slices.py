@@ -58,16 +58,16 @@ class SubroundContext(tff.framework.SyncExecutionContext):
   """
 
   def __init__(self, transport: transports.Transport, *, num_threads: int = 1,
-               slices: int | None = None, deadline: float = 600.0):
+               num_slices: Callable[[int], int] = num_slices, deadline: float = 600.0):
     """Initializes the context, which takes over the transport.
 
     Args:
       transport: Carries slices to workers.
       num_threads: Threads of what is computed in this process.
-      slices: Number of slices, >= 1; None for `num_slices`.
+      num_slices: Number of clients, or of chunks -> number of slices, >= 1.
       deadline: Seconds after which a slice's worker counts as lost, > 0.
     """
-    self._factory = _SlicedFactory(transport, num_threads, slices, deadline)
+    self._factory = _SlicedFactory(transport, num_threads, num_slices, deadline)
     super().__init__(self._factory, transform_args=tff.tensorflow.transform_args,
                      transform_result=tff.tensorflow.transform_result)
 
@@ -98,16 +98,28 @@ class _Mergeable:
     self.is_at_clients = _is_at_clients(computation.type_signature.result)
 
 
+# By the id of a computation that lives. Compiled anew it would travel anew.
+_MERGEABLE: dict[int, _Mergeable] = {}
+
+
+def _mergeable(computation: tff.Computation) -> _Mergeable:
+  """A computation in mergeable form, compiled once for as long as it lives."""
+  mergeable = _MERGEABLE.get(id(computation))
+  if mergeable is None:
+    mergeable = _MERGEABLE[id(computation)] = _Mergeable(computation)
+    weakref.finalize(computation, _MERGEABLE.pop, id(computation), None)
+  return mergeable
+
+
 class _SlicedFactory(in_process.InProcessExecutorFactory):
   """Executors in this process, whose computations over clients run in slices."""
 
   def __init__(self, transport: transports.Transport, num_threads: int,
-               slices: int | None, deadline: float):
+               num_slices: Callable[[int], int], deadline: float):  # pylint: disable=redefined-outer-name
     super().__init__(num_threads)
     self._transport = transport
-    self._slices = slices
+    self._num_slices = num_slices
     self._deadline = deadline
-    self._mergeable: dict[int, _Mergeable] = {}
     # Workers that have not answered yet, and workers that compute something.
     self._fresh = set(range(transport.num_workers))
     self._busy: set[int] = set()
@@ -117,20 +129,12 @@ class _SlicedFactory(in_process.InProcessExecutorFactory):
       return super().function(computation, num_clients)
     return lambda argument: self._in_slices(computation, argument, num_clients)
 
-  def mergeable(self, computation: tff.Computation) -> _Mergeable:
-    """The computation in mergeable form, compiled once for as long as it lives."""
-    mergeable = self._mergeable.get(id(computation))
-    if mergeable is None:
-      mergeable = self._mergeable[id(computation)] = _Mergeable(computation)
-      weakref.finalize(computation, self._mergeable.pop, id(computation), None)
-    return mergeable
-
   def close(self) -> None:
     self._transport.close()
     super().close()
 
   def _in_slices(self, computation: tff.Computation, argument: Any, num_clients: int):
-    mergeable = self.mergeable(computation)
+    mergeable = _mergeable(computation)
     merge = super().function(mergeable.merge, 0)
     merged = []
 
@@ -152,7 +156,7 @@ class _SlicedFactory(in_process.InProcessExecutorFactory):
     contents = {computation.digest: computation.serialized}
     argument = in_process.map_shared(
         lambda leaf: _by_content(leaf, contents), argument)
-    count = max(1, min(num_clients, self._slices or num_slices(num_clients)))
+    count = max(1, min(num_clients, self._num_slices(num_clients)))
     ends = [num_clients * i // count for i in range(count + 1)]
     requests = [
         transports.Request(

@@ -1,0 +1,237 @@
+"""Tests of tff_pipelines.simulation.slices: a round does not depend on its workers."""
+
+import collections
+import functools
+import hashlib
+import threading
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from aggregators.central_sum import CentralSumFactory
+from aggregators.distributed_sum import DistributedSumFactory
+from aggregators.params import DistributedSumParams
+from tests import tiny_task
+from tests.simulation import pools
+from tff_pipelines.fedavg import local_training
+from tff_pipelines.fedavg import process as process_lib
+from tff_pipelines.fedavg.server_optimizer import ServerConfig
+from tff_pipelines.simulation import contexts
+from tff_pipelines.simulation import local_processes
+from tff_pipelines.simulation import slices
+from tff_pipelines.simulation import transports
+
+
+@tff.tensorflow.computation(np.int32)
+def _checked(x):
+  with tf.control_dependencies([tf.debugging.assert_greater(x, 0, 'never negative')]):
+    return tf.identity(x)
+
+
+@tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+def _total(values):
+  return tff.federated_sum(tff.federated_map(_checked, values))
+
+
+def _invoked(transport, computation, argument, **options):
+  with contexts.installed(slices.SubroundContext(transport, **options)):
+    return computation(argument)
+
+
+def test_number_of_slices_grows_with_the_clients_alone():
+  assert [slices.num_slices(n) for n in (0, 1, 5, 8, 9, 64, 65, 160, 512, 10**4)] == [
+      1, 1, 5, 8, 8, 8, 9, 20, 64, 64]
+
+
+@pytest.mark.parametrize('workers', [1, 3])
+def test_each_slice_is_computed_once_and_content_travels_once(workers):
+  table = np.arange(4096, dtype=np.int32)
+
+  @tff.tensorflow.computation(tff.TensorType(np.int32, [4096]), np.int32)
+  def looked_up(table, i):
+    return table[i]
+
+  @tff.federated_computation(
+      tff.FederatedType(tff.TensorType(np.int32, [4096]), tff.SERVER),
+      tff.FederatedType(np.int32, tff.CLIENTS))
+  def total(table, indices):
+    return tff.federated_sum(tff.federated_map(
+        looked_up, (tff.federated_broadcast(table), indices)))
+
+  transport = pools.Threads(workers)
+  with contexts.installed(slices.SubroundContext(transport)):
+    for _ in range(2):
+      assert total(table, list(range(100))) == 99 * 50
+  requests = [request for _, request in transport.requests]
+  assert [r.num_clients for r in requests] == 2 * [
+      100 * (i + 1) // 13 - 100 * i // 13 for i in range(13)]
+  # The computation, and the table; not a copy for each slice.
+  assert {len(r.contents) for r in requests} == {2}
+  first = requests[0]
+  assert not first.lacking(first.known(frozenset())).contents
+  assert not any(isinstance(leaf, np.ndarray) and leaf.size == 4096
+                 for leaf in tf.nest.flatten(first.argument))
+
+
+def test_content_that_the_last_request_did_not_name_travels_again():
+  def request(*names):
+    return transports.Request(
+        'computation a', 1, None,
+        {'computation a': b'', **{name: np.zeros(1) for name in names}})
+
+  known = request('x', 'y').known(frozenset())
+  known = request('y', 'z').known(known)
+  assert set(request('x', 'y').lacking(known).contents) == {'x'}
+
+
+def test_an_error_of_the_computation_is_not_repeated():
+  transport = pools.Threads(2)
+  context = slices.SubroundContext(transport)
+  with contexts.installed(context):
+    with pytest.raises(transports.SliceFailedError, match='never negative'):
+      _total([1, 2, -3, 4, 5])
+    assert len(transport.requests) <= 5 and not transport.replaced
+    assert _total([1, 2, 3]) == 6
+
+
+def test_lost_workers_are_replaced_and_their_slices_computed_again():
+  lost = set()
+
+  def fate(worker, request, run):
+    del worker
+    value = int(request.argument.values[0])
+    if value not in lost:
+      lost.add(value)
+      raise transports.WorkerLostError('it was stopped by the test')
+    return run()
+
+  transport = pools.Threads(3, fate)
+  assert _invoked(transport, _total, list(range(1, 9))) == 36
+  assert len(transport.requests) == 16 and len(transport.replaced) == 8
+
+
+def test_a_slow_worker_is_replaced_and_its_late_answer_dropped():
+  answered, late = [], threading.Event()
+
+  def fate(worker, request, run):
+    value = request.argument.values[0]
+    if value == 5 and not late.is_set():
+      late.set()
+      time.sleep(1.0)
+      answered.append('late')
+      return run()
+    return run()
+
+  transport = pools.Threads(2, fate)
+  context = slices.SubroundContext(transport, deadline=0.2)
+  with contexts.installed(context):
+    assert _total([1, 1, 1]) == 3  # From now on workers have started.
+    assert _total([5, 6, 7]) == 18 and transport.replaced
+    time.sleep(1.0)
+    assert answered == ['late']
+    assert _total([5, 6, 7]) == 18
+
+
+def test_a_slice_that_is_lost_four_times_ends_the_round_in_one_line():
+  def fate(worker, request, run):
+    if request.argument.values[0] == 2:
+      raise transports.WorkerLostError('it was stopped by the test')
+    return run()
+
+  transport = pools.Threads(2, fate)
+  context = slices.SubroundContext(transport)
+  with contexts.installed(context):
+    with pytest.raises(slices.RoundAbandonedError, match='4 times.*by the test') as e:
+      _total([1, 2, 3])
+    assert '\n' not in str(e.value)
+    times = sum(r.argument.values[0] == 2 for _, r in transport.requests)
+    assert times == 4
+    transport.fate = lambda worker, request, run: run()
+    assert _total([1, 2, 3]) == 6
+
+
+def test_results_at_clients_come_in_the_order_of_the_clients():
+  @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+  def shares(values):
+    total = tff.federated_broadcast(tff.federated_sum(values))
+    ratio = tff.tensorflow.computation(lambda x, y: x / y)
+    return tff.federated_map(ratio, (values, total)), tff.federated_sum(values)
+
+  results, total = _invoked(pools.Threads(3), shares, list(range(21)))
+  np.testing.assert_allclose(results, np.arange(21) / 210)
+  assert total == 210
+
+
+# From here on, with processes.
+
+
+@pytest.fixture(name='pool', scope='module')
+def _pool():
+  pool = local_processes.LocalProcesses(4, num_threads=1)
+  yield pool
+  pool.close()
+
+
+CLIENTS = 24
+TASK = tiny_task.task(num_clients=CLIENTS)
+PARAMS = dict(clip=0.4, noise_multiplier=0.5, bits=18, dimension=tiny_task.DIMENSION,
+              cohort_size=CLIENTS)
+FACTORIES = {
+    'skellam': lambda **c: DistributedSumFactory(DistributedSumParams(**PARAMS), **c),
+    'gaussian': lambda **c: CentralSumFactory(clip=0.4, noise_multiplier=1.0, **c)}
+
+
+def _process(name):
+  return process_lib.build_chunked(
+      local_training.client_update(tiny_task.loss, local_training.LocalConfig(
+          learning_rate=0.3, batch_size=3, epochs=2)),
+      TASK.train.element_spec, initial_weights=tiny_task.initial_weights(0),
+      sum_factory=FACTORIES[name](simulation_seed=7, diagnostics=True),
+      expected_cohort_size=CLIENTS, server=ServerConfig(learning_rate=1.0, momentum=0.9))
+
+
+def _chunks(number):
+  """A round's clients in twelve chunks."""
+  clients = [collections.OrderedDict(
+      examples=collections.OrderedDict(sorted(TASK.train.examples(client).items())),
+      key=contexts.client_key(7, number, i))
+             for i, client in enumerate(TASK.train.client_ids)]
+  return [process_lib.make_chunk(clients[i:i + 2]) for i in range(0, CLIENTS, 2)]
+
+
+def _last(process, context):
+  """State and metrics after two rounds in a context."""
+  with contexts.installed(context):
+    state = process.initialize()
+    for number in range(2):
+      output = process.next(state, _chunks(number))
+      state = output['state']
+  return output
+
+
+def _digest(structure):
+  digest = hashlib.sha256()
+  for array in tf.nest.flatten(structure):
+    digest.update(np.ascontiguousarray(array).tobytes())
+  return digest.hexdigest()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['skellam', 'gaussian'])
+def test_rounds_are_the_same_to_the_last_bit(name, pool, _in_process_context):
+  process, count, weights = _process(name), 1, {}
+  make = functools.partial(slices.SubroundContext, num_slices=lambda _: count)
+  here = make(pools.Threads(1))
+  elsewhere = [make(pools.Part(pool, workers)) for workers in (1, 2, 4)]
+  for count in (1, 3, 8):
+    output = _last(process, here)
+    weights[count] = _digest(output['state'])
+    for context in elsewhere:
+      assert _digest(_last(process, context)) == _digest(output)
+  if name == 'skellam':
+    # Sums of integers do not depend on how they are divided.
+    output = _last(process, _in_process_context)
+    assert set(weights.values()) == {_digest(output['state'])}
