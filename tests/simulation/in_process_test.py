@@ -21,6 +21,7 @@ from aggregators import keys
 from tests import tiny_task
 from tff_pipelines.simulation import contexts
 from tff_pipelines.simulation import in_process as in_process_lib
+from tff_pipelines.simulation import values as values_lib
 
 SEQUENCE = tff.SequenceType(np.int32)
 PAIR = tff.TensorType(np.float32, [2])
@@ -274,7 +275,7 @@ def test_what_the_worker_refuses_is_refused(
 def test_an_error_tells_the_place_the_rule_and_what_was_found(
     value, type_spec, message):
   with pytest.raises(TypeError, match=message):
-    in_process_lib.ingested(value, tff.to_type(type_spec))
+    values_lib.ingested(value, tff.to_type(type_spec))
 
 
 @pytest.mark.parametrize('bits', [3, 31])

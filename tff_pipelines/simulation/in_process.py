@@ -9,14 +9,11 @@ computes.
 Every leaf of a computation is a TensorFlow graph with sessions of its own, which
 keep the optimised graph. Secure sums are plain sums here (see `contexts`).
 
-Inside, values are NumPy arrays for tensors, tuples for structures, serialized dataset
-graphs (bytes) for sequences, Python functions for functions, and AtServer, AllEqual or
-AtClients for federated values.
+Inside, values are as `values` says.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent import futures
-import dataclasses
 import functools
 import itertools
 import os
@@ -33,6 +30,7 @@ import tree
 
 from aggregators import keys
 from aggregators import tff_internals
+from tff_pipelines.simulation import values as values_lib
 
 # Lets each session say how many threads its operations have; it is read once, when
 # TensorFlow first computes.
@@ -57,127 +55,6 @@ _KEEPS_STATE = re.compile(
 def _unsupported(what: str) -> NotImplementedError:
   return NotImplementedError(
       f'{what} cannot run in this process: use workers (num_workers of at least 1)')
-
-
-@dataclasses.dataclass(frozen=True)
-class AtServer:
-  value: Any
-
-
-@dataclasses.dataclass(frozen=True)
-class AllEqual:
-  """At clients, the same at each."""
-
-  value: Any
-
-
-@dataclasses.dataclass(frozen=True)
-class AtClients:
-  values: list
-
-
-def map_leaves(function: Callable[[Any], Any], value):
-  """The structure of a value with its leaves mapped, in their order."""
-  if isinstance(value, tuple):
-    return tuple([map_leaves(function, element) for element in value])
-  return function(value)
-
-
-def map_shared(function: Callable[[Any], Any], value):
-  """A value with all arrays in it mapped that are not of single clients."""
-  if isinstance(value, AtClients):
-    return value
-  if isinstance(value, (AtServer, AllEqual)):
-    return type(value)(map_leaves(function, value.value))
-  if isinstance(value, tuple):
-    return tuple([map_shared(function, element) for element in value])
-  return function(value)
-
-
-def ingested(value, type_spec):
-  """A value that a user gave, as it is inside.
-
-  Raises:
-    TypeError: If it is not of the type, by the rules of TFF: numbers are only
-      widened, scalars of Python must fit. Names of elements must agree, too.
-  """
-  if isinstance(type_spec, tff.FederatedType):
-    if type_spec.all_equal:
-      placed = AtServer if type_spec.placement is tff.SERVER else AllEqual
-      return placed(ingested(value, type_spec.member))
-    if not isinstance(value, (list, tuple)):
-      raise TypeError(
-          f'clients\' values must be a list, found {type(value).__name__}')
-    return AtClients([ingested(v, type_spec.member) for v in value])
-  if isinstance(type_spec, tff.StructType):
-    value = structure.from_container(value)
-    if len(value) != len(type_spec):
-      raise TypeError(
-          f'a structure must have {len(type_spec)} elements, found {len(value)}')
-    elements = []
-    for (name, element), (wanted, element_type) in zip(
-        structure.iter_elements(value), structure.iter_elements(type_spec)):
-      if name not in (wanted, None):
-        raise TypeError(f'an element must be named {wanted!r}, found {name!r}')
-      try:
-        elements.append(ingested(element, element_type))
-      except TypeError as error:
-        raise TypeError(f'{wanted or len(elements)}: {error}') from error
-    return tuple(elements)
-  if isinstance(type_spec, tff.SequenceType):
-    serialized = tff_internals.serialized_sequence(value, type_spec)
-    return serialized.sequence.serialized_graph_def
-  return as_array(value, type_spec)
-
-
-def as_array(value, type_spec: tff.TensorType) -> np.ndarray:
-  """A tensor of a type; see `ingested`."""
-  wanted = type_spec.dtype
-  if isinstance(value, (np.ndarray, np.generic)) and value.dtype == wanted:
-    array = np.asarray(value)
-  else:
-    for leaf in tree.flatten(value) if isinstance(value, (list, tuple)) else [value]:
-      if not tff_internals.is_compatible_dtype(leaf, wanted.type):
-        dtype = getattr(leaf, 'dtype', type(leaf).__name__)
-        raise TypeError(f'a tensor must be {type_spec}, found {leaf!r} ({dtype})')
-    array = np.asarray(value, object if wanted.kind == 'U' else wanted)
-  if wanted.kind == 'U':
-    array = _encoded(array, type_spec)
-  shape = type_spec.shape
-  if shape is not None and (len(shape) != array.ndim or any(
-      size not in (None, actual) for size, actual in zip(shape, array.shape))):
-    raise TypeError(
-        f'a tensor must be {type_spec}, found the shape {list(array.shape)}')
-  return array
-
-
-def _encoded(strings: np.ndarray, type_spec) -> np.ndarray:
-  """Strings as bytes, which keep their length as objects only."""
-  encoded = np.empty(strings.shape, object)
-  for i, string in enumerate(strings.flat):
-    if not isinstance(string, (str, bytes)):
-      raise TypeError(f'a tensor must be {type_spec}, found {string!r}')
-    encoded.flat[i] = tf.compat.as_bytes(string)
-  return encoded
-
-
-def returned(value, type_spec):
-  """A value from inside as users get it; arrays are their own."""
-  if isinstance(type_spec, tff.FederatedType):
-    if isinstance(value, AtClients):
-      return [returned(v, type_spec.member) for v in value.values]
-    return returned(value.value, type_spec.member)
-  if isinstance(type_spec, tff.StructType):
-    return structure.Struct(
-        (name, returned(element, element_type))
-        for element, (name, element_type) in zip(
-            value, structure.iter_elements(type_spec)))
-  if isinstance(type_spec, tff.SequenceType):
-    return tff_internals.dataset_of(value, type_spec.element)
-  if isinstance(value, np.ndarray):
-    # What TensorFlow returns may share memory with what it was fed.
-    return value.copy() if value.ndim else value[()]
-  return value
 
 
 def total(type_spec, values: Sequence, modulus=None):
@@ -357,7 +234,7 @@ class Graph:
              for feed in feeds]
     fresh = (np.frombuffer(os.urandom(16), np.int64) for _ in self._fresh_keys)
     fetched = call(*(feeds[i] for i in self._used), *fresh)
-    return map_leaves(fetched.__getitem__, self._result)
+    return values_lib.map_leaves(fetched.__getitem__, self._result)
 
   def close(self) -> None:
     """Ends the sessions; calls that are running are cancelled."""
@@ -371,8 +248,8 @@ class _Evaluator:
   An attribute with the name of an intrinsic maps its argument to its value.
   """
 
-  federated_value_at_clients = AllEqual
-  federated_value_at_server = AtServer
+  federated_value_at_clients = values_lib.AllEqual
+  federated_value_at_server = values_lib.AtServer
 
   def __init__(self, num_clients: int, compiled: '_Compiled',
                factory: 'InProcessExecutorFactory'):
@@ -405,7 +282,7 @@ class _Evaluator:
         env[name] = self.evaluate(value, env)
       return self.evaluate(block.result, env)
     if isinstance(block, building_blocks.Literal):
-      return as_array(block.value, block.type_signature)
+      return values_lib.as_array(block.value, block.type_signature)
     if not isinstance(block, building_blocks.Intrinsic):
       raise _unsupported(type(block).__name__)
     method = getattr(self, block.uri, None)
@@ -415,17 +292,17 @@ class _Evaluator:
       return functools.partial(method, block.type_signature.result.member)
     return method
 
-  def _each(self, function: Callable, arguments: Sequence) -> AtClients:
+  def _each(self, function: Callable, arguments: Sequence) -> values_lib.AtClients:
     # Threads take slices: handing over single clients would cost as much as a
     # small client's work. Slices are small enough that threads end together.
     size = max(1, len(arguments) // (16 * self._factory.num_threads))
     slices = [arguments[i:i + size] for i in range(0, len(arguments), size)]
     run = map if len(slices) < 2 else self._factory.threads.map
     results = run(lambda part: list(map(function, part)), slices)
-    return AtClients(list(itertools.chain.from_iterable(results)))
+    return values_lib.AtClients(list(itertools.chain.from_iterable(results)))
 
   def _values(self, placed) -> list:
-    if isinstance(placed, AllEqual):
+    if isinstance(placed, values_lib.AllEqual):
       return [placed.value] * self._num_clients
     return placed.values
 
@@ -434,55 +311,56 @@ class _Evaluator:
     result = zero
     for value in self._values(placed):
       result = accumulate((result, value))
-    return AtServer(report(result))
+    return values_lib.AtServer(report(result))
 
   def federated_broadcast(self, argument):
-    return AllEqual(argument.value)
+    return values_lib.AllEqual(argument.value)
 
   def federated_eval_at_clients(self, argument):
     return self._each(lambda _: argument(), range(self._num_clients))
 
   def federated_eval_at_server(self, argument):
-    return AtServer(argument())
+    return values_lib.AtServer(argument())
 
   def federated_apply(self, argument):
     function, placed = argument
-    return AtServer(function(placed.value))
+    return values_lib.AtServer(function(placed.value))
 
   def federated_map(self, argument):
     """At clients, and at the server too: TFF's own executor takes both."""
     function, placed = argument
-    if isinstance(placed, AtServer):
+    if isinstance(placed, values_lib.AtServer):
       return self.federated_apply(argument)
     return self._each(function, self._values(placed))
 
   def federated_map_all_equal(self, argument):
     function, placed = argument
-    if isinstance(placed, AllEqual):
-      return AllEqual(function(placed.value))
+    if isinstance(placed, values_lib.AllEqual):
+      return values_lib.AllEqual(function(placed.value))
     return self._each(function, placed.values)
 
   def federated_sum(self, member: tff.Type, argument):
     """Integers wrap around in their type, as in TensorFlow."""
-    return AtServer(total(member, self._values(argument)))
+    return values_lib.AtServer(total(member, self._values(argument)))
 
   def federated_secure_modular_sum(self, member: tff.Type, argument):
     """The result of a secure aggregation protocol, summed in the clear."""
     placed, modulus = argument
-    return AtServer(total(member, self._values(placed), modulus))
+    return values_lib.AtServer(total(member, self._values(placed), modulus))
 
   def federated_zip_at_clients(self, argument):
     # `tree` would keep their classes, and so all of TFF, beyond the interpreter's end.
     leaves = []
-    map_leaves(leaves.append, argument)
-    if all(isinstance(leaf, AllEqual) for leaf in leaves):
-      return AllEqual(map_leaves(lambda leaf: leaf.value, argument))
+    values_lib.map_leaves(leaves.append, argument)
+    if all(isinstance(leaf, values_lib.AllEqual) for leaf in leaves):
+      return values_lib.AllEqual(
+          values_lib.map_leaves(lambda leaf: leaf.value, argument))
     rows = map(iter, zip(*map(self._values, leaves)))
-    return AtClients([
-        map_leaves(lambda _, row=row: next(row), argument) for row in rows])
+    return values_lib.AtClients([
+        values_lib.map_leaves(lambda _, row=row: next(row), argument) for row in rows])
 
   def federated_zip_at_server(self, argument):
-    return AtServer(map_leaves(lambda leaf: leaf.value, argument))
+    return values_lib.AtServer(values_lib.map_leaves(lambda leaf: leaf.value, argument))
 
 
 class _Compiled:
@@ -525,7 +403,7 @@ class _Value(tff_internals.ExecutorValue):
     self.type_signature = type_spec
 
   async def compute(self):
-    return returned(self.reference, self.type_signature)
+    return values_lib.returned(self.reference, self.type_signature)
 
 
 class _Executor(tff_internals.Executor):
@@ -541,7 +419,7 @@ class _Executor(tff_internals.Executor):
   async def create_value(self, value, type_spec=None):
     if isinstance(type_spec, tff.FunctionType):
       return _Value(self._factory.function(value, self._num_clients), type_spec)
-    return _Value(ingested(value, tff.to_type(type_spec)), type_spec)
+    return _Value(values_lib.ingested(value, tff.to_type(type_spec)), type_spec)
 
   async def create_call(self, comp, arg=None):
     result = comp.reference() if arg is None else comp.reference(arg.reference)

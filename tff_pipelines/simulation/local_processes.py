@@ -55,8 +55,9 @@ class _Process:
 
   def _ask(self, request: transports.Request) -> Any:
     try:
-      message = pickle.dumps((request.lacking(self._known), frozenset(request.contents)),
-                             protocol=pickle.HIGHEST_PROTOCOL)
+      message = pickle.dumps(
+          (request.lacking(self._known), frozenset(request.contents)),
+          protocol=pickle.HIGHEST_PROTOCOL)
       self._connection.send_bytes(message)
       self.bytes_sent += len(message)
       self._known = request.known(self._known)

@@ -30,6 +30,7 @@ import tensorflow_federated as tff
 from aggregators import tff_internals
 from tff_pipelines.simulation import in_process
 from tff_pipelines.simulation import transports
+from tff_pipelines.simulation import values as values_lib
 
 # A slice is computed so many times more, at most.
 _REDONE = 3
@@ -77,7 +78,7 @@ class SubroundContext(tff.framework.SyncExecutionContext):
 
 
 class _Travelling:
-  """A computation, and its serialized form under the digest by which workers know it."""
+  """A computation, its serialized form, and the digest by which workers know it."""
 
   def __init__(self, computation: tff.Computation):
     self.computation = computation
@@ -115,10 +116,10 @@ class _SlicedFactory(in_process.InProcessExecutorFactory):
   """Executors in this process, whose computations over clients run in slices."""
 
   def __init__(self, transport: transports.Transport, num_threads: int,
-               num_slices: Callable[[int], int], deadline: float):  # pylint: disable=redefined-outer-name
+               slices_of: Callable[[int], int], deadline: float):
     super().__init__(num_threads)
     self._transport = transport
-    self._num_slices = num_slices
+    self._slices_of = slices_of
     self._deadline = deadline
     # Workers that have not answered yet, and workers that compute something.
     self._fresh = set(range(transport.num_workers))
@@ -138,11 +139,11 @@ class _SlicedFactory(in_process.InProcessExecutorFactory):
     merge = super().function(mergeable.merge, 0)
     merged = []
 
-    def take(result: in_process.AtServer) -> None:
+    def take(result: values_lib.AtServer) -> None:
       merged.append(merge((merged.pop(), result.value)) if merged else result.value)
 
     self._compute(mergeable.up_to_merge, argument, num_clients, take)
-    argument = (argument, in_process.AtServer(*merged))
+    argument = (argument, values_lib.AtServer(*merged))
     after_merge = mergeable.after_merge
     if not mergeable.is_at_clients:
       return super().function(after_merge.computation, num_clients)(argument)
@@ -154,9 +155,9 @@ class _SlicedFactory(in_process.InProcessExecutorFactory):
                take: Callable[[Any], None]) -> None:
     """Computes all slices and hands their results to `take` in their order."""
     contents = {computation.digest: computation.serialized}
-    argument = in_process.map_shared(
+    argument = values_lib.map_shared(
         lambda leaf: _by_content(leaf, contents), argument)
-    count = max(1, min(num_clients, self._num_slices(num_clients)))
+    count = max(1, min(num_clients, self._slices_of(num_clients)))
     ends = [num_clients * i // count for i in range(count + 1)]
     requests = [
         transports.Request(
@@ -270,8 +271,8 @@ def _part(value: Any, start: int, end: int) -> Any:
   """A value with the clients of a slice only."""
   if isinstance(value, tuple):
     return tuple([_part(element, start, end) for element in value])
-  if isinstance(value, in_process.AtClients):
-    return in_process.AtClients(value.values[start:end])
+  if isinstance(value, values_lib.AtClients):
+    return values_lib.AtClients(value.values[start:end])
   return value
 
 
@@ -280,7 +281,7 @@ def _joined(parts: Sequence[Any]) -> Any:
   first = parts[0]
   if isinstance(first, tuple):
     return tuple([_joined(elements) for elements in zip(*parts)])
-  if isinstance(first, in_process.AtClients):
-    return in_process.AtClients(
+  if isinstance(first, values_lib.AtClients):
+    return values_lib.AtClients(
         list(itertools.chain.from_iterable(part.values for part in parts)))
   return first

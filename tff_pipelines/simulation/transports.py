@@ -2,8 +2,7 @@
 
 `slices.SubroundContext` decides what runs where, in which order and how often; a
 transport carries requests to a fixed number of workers, each of which has a `Runner`.
-Values are in the form that they have inside `in_process`: NumPy arrays in tuples, and
-AtServer, AllEqual or AtClients.
+Values are as `values` says.
 """
 
 import abc
@@ -16,6 +15,7 @@ import numpy as np
 
 from aggregators import tff_internals
 from tff_pipelines.simulation import in_process
+from tff_pipelines.simulation import values as values_lib
 
 # What digests of computations begin with.
 COMPUTATION = 'computation '
@@ -138,7 +138,7 @@ class Runner:
           self._contents[request.computation], request.num_clients)
       if request.argument is None:
         return function()
-      return function(in_process.map_shared(self._resolved, request.argument))
+      return function(values_lib.map_shared(self._resolved, request.argument))
     except Exception as error:
       raise SliceFailedError(f'{type(error).__name__}: {error}') from None
 

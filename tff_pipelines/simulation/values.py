@@ -1,0 +1,140 @@
+"""Values of TFF as they are inside the executor of `in_process` and between processes.
+
+NumPy arrays for tensors, tuples for structures, serialized dataset graphs (bytes) for
+sequences, Python functions for functions, and AtServer, AllEqual or AtClients for
+federated values.
+"""
+
+from collections.abc import Callable
+import dataclasses
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+import tree
+
+from aggregators import tff_internals
+
+structure = tff_internals.STRUCTURE
+
+
+@dataclasses.dataclass(frozen=True)
+class AtServer:
+  value: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class AllEqual:
+  """At clients, the same at each."""
+
+  value: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class AtClients:
+  values: list
+
+
+def map_leaves(function: Callable[[Any], Any], value):
+  """The structure of a value with its leaves mapped, in their order."""
+  if isinstance(value, tuple):
+    return tuple([map_leaves(function, element) for element in value])
+  return function(value)
+
+
+def map_shared(function: Callable[[Any], Any], value):
+  """A value with all arrays in it mapped that are not of single clients."""
+  if isinstance(value, AtClients):
+    return value
+  if isinstance(value, (AtServer, AllEqual)):
+    return type(value)(map_leaves(function, value.value))
+  if isinstance(value, tuple):
+    return tuple([map_shared(function, element) for element in value])
+  return function(value)
+
+
+def ingested(value, type_spec):
+  """A value that a user gave, as it is inside.
+
+  Raises:
+    TypeError: If it is not of the type, by the rules of TFF: numbers are only
+      widened, scalars of Python must fit. Names of elements must agree, too.
+  """
+  if isinstance(type_spec, tff.FederatedType):
+    if type_spec.all_equal:
+      placed = AtServer if type_spec.placement is tff.SERVER else AllEqual
+      return placed(ingested(value, type_spec.member))
+    if not isinstance(value, (list, tuple)):
+      raise TypeError(
+          f'clients\' values must be a list, found {type(value).__name__}')
+    return AtClients([ingested(v, type_spec.member) for v in value])
+  if isinstance(type_spec, tff.StructType):
+    value = structure.from_container(value)
+    if len(value) != len(type_spec):
+      raise TypeError(
+          f'a structure must have {len(type_spec)} elements, found {len(value)}')
+    elements = []
+    for (name, element), (wanted, element_type) in zip(
+        structure.iter_elements(value), structure.iter_elements(type_spec)):
+      if name not in (wanted, None):
+        raise TypeError(f'an element must be named {wanted!r}, found {name!r}')
+      try:
+        elements.append(ingested(element, element_type))
+      except TypeError as error:
+        raise TypeError(f'{wanted or len(elements)}: {error}') from error
+    return tuple(elements)
+  if isinstance(type_spec, tff.SequenceType):
+    serialized = tff_internals.serialized_sequence(value, type_spec)
+    return serialized.sequence.serialized_graph_def
+  return as_array(value, type_spec)
+
+
+def as_array(value, type_spec: tff.TensorType) -> np.ndarray:
+  """A tensor of a type; see `ingested`."""
+  wanted = type_spec.dtype
+  if isinstance(value, (np.ndarray, np.generic)) and value.dtype == wanted:
+    array = np.asarray(value)
+  else:
+    for leaf in tree.flatten(value) if isinstance(value, (list, tuple)) else [value]:
+      if not tff_internals.is_compatible_dtype(leaf, wanted.type):
+        dtype = getattr(leaf, 'dtype', type(leaf).__name__)
+        raise TypeError(f'a tensor must be {type_spec}, found {leaf!r} ({dtype})')
+    array = np.asarray(value, object if wanted.kind == 'U' else wanted)
+  if wanted.kind == 'U':
+    array = _encoded(array, type_spec)
+  shape = type_spec.shape
+  if shape is not None and (len(shape) != array.ndim or any(
+      size not in (None, actual) for size, actual in zip(shape, array.shape))):
+    raise TypeError(
+        f'a tensor must be {type_spec}, found the shape {list(array.shape)}')
+  return array
+
+
+def _encoded(strings: np.ndarray, type_spec) -> np.ndarray:
+  """Strings as bytes, which keep their length as objects only."""
+  encoded = np.empty(strings.shape, object)
+  for i, string in enumerate(strings.flat):
+    if not isinstance(string, (str, bytes)):
+      raise TypeError(f'a tensor must be {type_spec}, found {string!r}')
+    encoded.flat[i] = tf.compat.as_bytes(string)
+  return encoded
+
+
+def returned(value, type_spec):
+  """A value from inside as users get it; arrays are their own."""
+  if isinstance(type_spec, tff.FederatedType):
+    if isinstance(value, AtClients):
+      return [returned(v, type_spec.member) for v in value.values]
+    return returned(value.value, type_spec.member)
+  if isinstance(type_spec, tff.StructType):
+    return structure.Struct(
+        (name, returned(element, element_type))
+        for element, (name, element_type) in zip(
+            value, structure.iter_elements(type_spec)))
+  if isinstance(type_spec, tff.SequenceType):
+    return tff_internals.dataset_of(value, type_spec.element)
+  if isinstance(value, np.ndarray):
+    # What TensorFlow returns may share memory with what it was fed.
+    return value.copy() if value.ndim else value[()]
+  return value
