@@ -204,8 +204,8 @@ class ClientSource(Protocol):
   """Examples by client, each client read lazily.
 
   A source may also have `where(client_id)`, a str that names file and client in
-  messages, `read_in_graph`, see `reader_in_graph`, and `skips`, how bad clients of it
-  are treated.
+  messages, `read_in_graph`, see `reader_in_graph`, `skips`, how bad clients of it
+  are treated, and, if other processes read it, `data_proof` and `is_roster`.
 
   Attributes:
     client_ids: The population, in a fixed order.
@@ -235,6 +235,21 @@ def reader_in_graph(
     be sent.
   """
   return getattr(source, 'read_in_graph', None)
+
+
+def data_proof(source: ClientSource) -> Any | None:
+  """A description of the source's file, by which a worker proves that it has the same.
+
+  Returns:
+    An object with `name` and `digest`, as of `sqlite.FileProof`, that can be pickled;
+    None if the source has none.
+  """
+  return getattr(source, 'data_proof', None)
+
+
+def is_roster(source: ClientSource) -> bool:
+  """Whether a source has ids only, and examples are read where clients train."""
+  return getattr(source, 'is_roster', False)
 
 
 # Opens files for a model that is trained already: (labelled, **options) -> all clients

@@ -5,15 +5,18 @@
       --fields=text:text,score:integer
   python -m tff_pipelines.prepare_data --output=digits.sqlite --task=emnist \\
       --data_source=npz --data_path=mnist.npz
+  python -m tff_pipelines.prepare_data --roster --output=driver/digits.sqlite \\
+      --data_source=sqlite --data_path=digits.sqlite
 
 Without --task the fields are copied as they are; --task=emnist copies the task's
 examples, of embedded and official data too; a task for texts copies the text that
 ships. A copy that is stopped leaves nothing. --purge deletes the copies of training.
+--roster writes a prepared file without the training clients' examples, for the driver of
+a cluster whose workers have the file.
 
 Exit codes: 0; 2 for a wrong flag, bad data or a file that can't be written.
 """
 
-import dataclasses
 import json
 import os
 import sys
@@ -25,49 +28,8 @@ from tasks import task as task_lib
 from tasks.sources import open_source
 from tasks.sources import records
 from tasks.sources import rows
-from tff_pipelines.experiment import files
 from tff_pipelines.experiment import report
-from tff_pipelines.experiment import settings as settings_lib
-from tff_pipelines.experiment.settings import setting
-from tff_pipelines.fedavg import settings as fedavg_settings
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PrepareSettings(fedavg_settings.DataSettings):
-  """Settings of a copy."""
-
-  task: str | None = settings_lib.changed(
-      fedavg_settings.DataSettings, 'task', None,
-      otherwise='none, fields are copied as they are')
-  fields: tuple[str, ...] | None = setting(
-      None, 'Fields to copy without --task: NAME, NAME:KIND or, if it may be missing, '
-      f'NAME:KIND?, separated by commas; KIND is one of {", ".join(records.KINDS)}.',
-      group='data', essential=True, otherwise='all fields of the first record')
-  output: str | None = setting(
-      None, 'The SQLite file to write.', group='run', essential=True)
-  purge: bool = setting(False, 'Delete all copies in --cache_dir, and write nothing.',
-                        group='run', essential=True)
-
-  def check(self) -> None:
-    super().check()
-    if not self.purge and self.output is None:
-      raise ValueError('output must be the path of a file, found none')
-    if not self.purge and self.task is None and self.data_source is None:
-      raise ValueError('data_source must be given, or a task')
-
-  def check_paths(self) -> None:
-    if not self.purge:
-      files.check_writable(self.output, 'output')
-
-  def unused(self):
-    yield from super().unused()
-    if self.task is not None:
-      yield from (('fields', f'task={self.task}'), ('model', 'a copy of data'))
-      return
-    known = {'task', 'data_source', *open_source.OPTIONS}
-    known -= {'no_cache'} if self.purge else {'no_cache', 'cache_dir'}
-    for name in settings_lib.declared(fedavg_settings.DataSettings).keys() - known:
-      yield name, 'a copy of fields as they are, without task'
+from tff_pipelines.fedavg.settings import PrepareSettings
 
 
 def prepare(settings: PrepareSettings) -> None:
@@ -80,10 +42,19 @@ def prepare(settings: PrepareSettings) -> None:
     ValueError: On bad data that are not to be skipped, or an output of other data.
     OSError: If the output can't be written.
   """
-  from tasks.sources import store  # pylint: disable=g-import-not-at-top
+  # They import TensorFlow, which takes seconds and settings do not need.
+  # pylint: disable=g-import-not-at-top
+  from tasks.sources import rosters
+  from tasks.sources import store
+  # pylint: enable=g-import-not-at-top
   if settings.purge:
     print('{}: {} copies deleted, {:,} bytes'.format(
         store.folder(settings.cache_dir), *store.purge(settings.cache_dir)))
+    return
+  if settings.roster:
+    clients = rosters.write(
+        settings.data_path, settings.output, settings.train_split)
+    print(f'{settings.output}: {clients:,} clients, without their examples')
     return
   options, label_counts = settings.task_options, None
   source = options.pop('data_source', None)

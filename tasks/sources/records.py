@@ -180,6 +180,16 @@ class Wrapping:
     """See task.reader_in_graph."""
     return task.reader_in_graph(self._source)
 
+  @property
+  def data_proof(self) -> Any | None:
+    """See task.data_proof."""
+    return task.data_proof(self._source)
+
+  @property
+  def is_roster(self) -> bool:
+    """See task.is_roster."""
+    return task.is_roster(self._source)
+
 
 class MappedSource(Wrapping):
   """A task's examples, converted from a raw source's, a client at a time."""

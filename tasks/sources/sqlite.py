@@ -4,10 +4,14 @@ The tables are `examples(split_name, client_id, serialized_example_proto)` and
 `client_metadata(client_id, split_name, num_examples)`. Files that prepare_data
 wrote have an index on examples(split_name, client_id), and the table
 `element_spec(name, dtype, shape)`, which describes the examples; in other files the
-first example does.
+first example does. A roster (`rosters`) is a file without the examples of the splits that
+its table `roster(split_name, sha256)` names, with the digest of the complete file.
 """
 
 import contextlib
+import dataclasses
+import functools
+import hashlib
 import os
 import pathlib
 import sqlite3
@@ -54,6 +58,50 @@ def split_names(path: str | os.PathLike[str]) -> list[str]:
         'SELECT DISTINCT split_name FROM client_metadata ORDER BY 1')]
 
 
+@functools.lru_cache(maxsize=8)
+def _sha256(path: pathlib.Path, *state: int) -> str:
+  """Of a file in a state, for which it is read once."""
+  del state
+  with open(path, 'rb') as file:
+    return hashlib.file_digest(file, 'sha256').hexdigest()
+
+
+@dataclasses.dataclass(frozen=True)
+class FileProof:
+  """Describes a split to another process, which proves that it has the same.
+
+  Attributes:
+    path: Absolute path of the file, the same everywhere.
+    split_name: The split.
+    copy_of: As of SqliteSource.
+  """
+
+  path: pathlib.Path
+  split_name: str
+  copy_of: str | None = None
+
+  @property
+  def name(self) -> str:
+    return f'data of split {self.split_name!r} in {self.path}'
+
+  def digest(self, *, in_worker: bool) -> bytes:
+    """SHA-256 of the ids in their order, the element spec and the file's SHA-256.
+
+    Args:
+      in_worker: Whether a roster is an error; elsewhere it stands for its file.
+
+    Raises:
+      OSError, ValueError: If the file can't be read.
+    """
+    source = SqliteSource(self.path, self.split_name, copy_of=self.copy_of)
+    if in_worker and source.is_roster:
+      raise ValueError(source.lacks_examples)
+    digest = hashlib.sha256(f'{source.sha256}\0{source.element_spec}'.encode())
+    for client in source.client_ids:
+      digest.update(client.encode() + b'\0')
+    return digest.digest()
+
+
 class SqliteSource:
   """One split of a file. Implements tasks.task.ClientSource.
 
@@ -63,6 +111,7 @@ class SqliteSource:
 
   Attributes:
     is_prepared: Whether prepare_data wrote the file.
+    is_roster: Whether the file lacks the examples of this split.
   """
 
   def __init__(self, path: str | os.PathLike[str], split_name: str, *,
@@ -96,9 +145,11 @@ class SqliteSource:
       plan = connection.execute(
           f'EXPLAIN QUERY PLAN {_BY_CLIENT}', ['', '']).fetchall()
       stored = self._stored(connection)
+      self._complete_sha256 = self._of_roster(connection)
+    self.is_roster = self._complete_sha256 is not None
     if not self.client_ids:
       raise ValueError(f'{path} has no clients in split {split_name!r}')
-    if first is None:
+    if first is None and not self.is_roster:
       raise ValueError(f'{path} has no examples in split {split_name!r}')
     try:
       self._parser = columns.Parser(
@@ -115,6 +166,34 @@ class SqliteSource:
       logging.warning(
           '%s has no index of clients, so all of it is read once, and workers do not '
           'read it themselves: prepare_data writes one that has', self._path)
+
+  def _of_roster(self, connection: sqlite3.Connection) -> str | None:
+    """Digest of the complete file, if this is a roster of the split."""
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND "
+                          "name = 'roster'").fetchone() is None:
+      return None
+    sha256, = connection.execute('SELECT sha256 FROM roster WHERE split_name = ?',
+                                 [self._split_name]).fetchone() or [None]
+    return sha256
+
+  @property
+  def sha256(self) -> str:
+    """SHA-256 of the complete file. Raises OSError."""
+    if self.is_roster:
+      return self._complete_sha256
+    state = os.stat(self._path)
+    return _sha256(self._path, state.st_size, state.st_mtime_ns, state.st_ino)
+
+  @property
+  def lacks_examples(self) -> str:
+    """The message of reading a roster."""
+    return (f'{self._path} is a roster: the examples of its split '
+            f'{self._split_name!r} are only where clients train')
+
+  @property
+  def data_proof(self) -> FileProof:
+    """See task.data_proof."""
+    return FileProof(self._path, self._split_name, self._copy_of)
 
   def _stored(self, connection: sqlite3.Connection) -> list[columns.Feature]:
     """The features that the file describes; empty if it has no description."""
@@ -150,8 +229,10 @@ class SqliteSource:
 
     Raises:
       task.BadClientError: If it has no examples, or they are damaged.
-      ValueError: If the client is unknown, or the file can't be read.
+      ValueError: If the client is unknown, or the file can't be read or is a roster.
     """
+    if self.is_roster:
+      raise ValueError(self.lacks_examples)
     with connected(self._path) as connection:
       if self._has_index:
         query = _BY_CLIENT, [self._split_name, client_id]

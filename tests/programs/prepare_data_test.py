@@ -52,6 +52,19 @@ def test_fields_are_copied_and_a_second_start_leaves_them_alone(programs, tmp_pa
     assert path.read_bytes() == before
 
 
+def test_a_roster_has_the_clients_without_their_examples(programs, tmp_path):
+  assert programs.run(PREPARE, *_jsonl(tmp_path)).code == 0
+  flags = ('--roster', '--data_source=sqlite', f'--data_path={tmp_path / "out.sqlite"}',
+           f'--output={tmp_path / "roster.sqlite"}')
+  run = programs.run(PREPARE, *flags)
+  assert (run.code, run.stdout) == (
+      0, f'{tmp_path / "roster.sqlite"}: 3 clients, without their examples\n'), run.stderr
+  source = source_sqlite.SqliteSource(tmp_path / 'roster.sqlite', 'train')
+  assert source.is_roster and set(source.client_ids) == set(populations.POPULATION)
+  run = programs.run(PREPARE, *flags)
+  assert run.code == 2 and run.stderr.endswith('roster.sqlite exists already\n')
+
+
 @pytest.mark.parametrize('flags, message', [
     ([], 'output must be the path of a file, found none'),
     (['--output=x'], 'data_source must be given, or a task'),
@@ -62,6 +75,10 @@ def test_fields_are_copied_and_a_second_start_leaves_them_alone(programs, tmp_pa
      'num_clients is not used with a copy of fields as they are'),
     (['--output=x', '--task=emnist', '--model=cnn_1m'], 'model is not used with a copy of data'),
     (['--output=x', '--task=emnist', '--fields=a'], 'fields is not used with task=emnist'),
+    (['--output=x', '--roster', '--data_source=csv'],
+     'roster needs data_source=sqlite, and neither task nor fields'),
+    (['--output=x', '--roster', '--data_source=sqlite', '--data_path=a',
+      '--test_split=b'], 'test_split is not used with a copy of fields as they are'),
     (['--output=/proc/x', '--task=emnist', '--num_clients=3'],
      "output=/proc/x can't be written"),
 ])

@@ -7,8 +7,10 @@ from aggregators import params as params_lib
 from tasks import registry
 from tasks.sources import open_source
 from tasks.sources import partition
+from tasks.sources import records
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import schemes
+from tff_pipelines.experiment import files
 from tff_pipelines.experiment import settings
 
 _SHARES = ('skellam', 'discrete_gaussian')
@@ -344,3 +346,50 @@ class TrainSettings(settings.RunSettings, DataSettings):
 
 # A field of another family that copies one of these: `like('bits', 20, low=4)`.
 like = functools.partial(settings.changed, TrainSettings)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PrepareSettings(DataSettings):
+  """Settings of a copy of clients' data (`prepare_data`)."""
+
+  task: str | None = settings.changed(
+      DataSettings, 'task', None,
+      otherwise='none, fields are copied as they are')
+  fields: tuple[str, ...] | None = settings.setting(
+      None, 'Fields to copy without --task: NAME, NAME:KIND or, if it may be missing, '
+      f'NAME:KIND?, separated by commas; KIND is one of {", ".join(records.KINDS)}.',
+      group='data', essential=True, otherwise='all fields of the first record')
+  output: str | None = settings.setting(
+      None, 'The SQLite file to write.', group='run', essential=True)
+  purge: bool = settings.setting(
+      False, 'Delete all copies in --cache_dir, and write nothing.', group='run',
+      essential=True)
+  roster: bool = settings.setting(
+      False, 'Leave out the training clients\' examples, which workers have: the roster '
+      'of a prepared file.', group='run')
+
+  def check(self) -> None:
+    super().check()
+    if self.roster and (self.data_source, self.task, self.fields) != (
+        'sqlite', None, None):
+      raise ValueError('roster needs data_source=sqlite, and neither task nor fields')
+    if not self.purge and self.output is None:
+      raise ValueError('output must be the path of a file, found none')
+    if not self.purge and self.task is None and self.data_source is None:
+      raise ValueError('data_source must be given, or a task')
+
+  def check_paths(self) -> None:
+    if not self.purge:
+      files.check_writable(self.output, 'output')
+
+  def unused(self):
+    yield from super().unused()
+    if self.task is not None:
+      yield from (('fields', f'task={self.task}'), ('model', 'a copy of data'))
+      return
+    known = {'task', 'data_source', 'data_path', 'train_split'}
+    if not self.roster:
+      known |= {*open_source.OPTIONS} - {'no_cache'} - (
+          set() if self.purge else {'cache_dir'})
+    for name in settings.declared(DataSettings).keys() - known:
+      yield name, 'a copy of fields as they are, without task'

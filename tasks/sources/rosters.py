@@ -1,0 +1,84 @@
+"""Rosters: SQLite files without the examples of the clients that train.
+
+A driver whose workers have the complete file opens a roster under the same path. It has
+the training clients' ids, the element spec, all of the other splits, and the SHA-256 of
+the complete file, by which workers prove that they have it.
+"""
+
+import contextlib
+import os
+import pathlib
+import sqlite3
+import tempfile
+
+from tasks.sources import sqlite
+
+# Numbers of examples are private, too, and nobody needs them.
+_COPY = """
+PRAGMA main.journal_mode = OFF;
+PRAGMA main.synchronous = OFF;
+CREATE TABLE examples (
+    split_name TEXT NOT NULL, client_id TEXT NOT NULL,
+    serialized_example_proto BLOB NOT NULL);
+CREATE TABLE client_metadata (
+    client_id TEXT NOT NULL, split_name TEXT NOT NULL, num_examples INTEGER NOT NULL,
+    place TEXT NOT NULL);
+CREATE TABLE element_spec AS SELECT * FROM complete.element_spec;
+CREATE TABLE roster (split_name TEXT NOT NULL, sha256 TEXT NOT NULL);
+INSERT INTO examples SELECT split_name, client_id, serialized_example_proto
+    FROM complete.examples WHERE split_name != {0} ORDER BY rowid;
+INSERT INTO client_metadata
+    SELECT client_id, split_name, CASE split_name WHEN {0} THEN 0 ELSE num_examples END,
+        '' FROM complete.client_metadata ORDER BY rowid;
+INSERT INTO roster VALUES ({0}, {1});
+CREATE INDEX examples_by_client ON examples (split_name, client_id);
+CREATE UNIQUE INDEX client_metadata_by_client ON client_metadata (split_name, client_id);
+"""
+
+
+def write(data_path: str, output: str, split_name: str | None = None) -> int:
+  """Writes a roster of a file that prepare_data wrote.
+
+  Args:
+    data_path: The complete file.
+    output: The file to write, complete or absent.
+    split_name: The split whose examples stay behind; None for 'train', or the only one.
+
+  Returns:
+    The number of clients in that split.
+
+  Raises:
+    ValueError: If the complete file can't be read, or prepare_data did not write it, or the
+      output exists.
+    OSError: If the output can't be written.
+  """
+  if os.path.exists(output):
+    raise ValueError(f'output={output} exists already')
+  names = sqlite.split_names(data_path)
+  split_name = split_name or (names[0] if len(names) == 1 else 'train')
+  source = sqlite.SqliteSource(data_path, split_name)
+  if source.is_roster or not source.is_prepared:
+    raise ValueError(f'data_path must be a file that prepare_data wrote, found '
+                     f'{data_path}')
+  sha256, path = source.sha256, pathlib.Path(output)
+  descriptor, partial = tempfile.mkstemp(
+      prefix=f'.{path.name}.', suffix='.partial', dir=path.parent)
+  os.close(descriptor)
+  try:
+    with contextlib.closing(sqlite3.connect(partial, uri=True)) as connection:
+      connection.execute('ATTACH ? AS complete', [
+          f'{pathlib.Path(data_path).resolve().as_uri()}?mode=ro'])
+      quoted = [connection.execute('SELECT quote(?)', [text]).fetchone()[0]
+                for text in (split_name, sha256)]
+      connection.executescript(_COPY.format(*quoted))
+      connection.commit()
+    if source.sha256 != sha256:
+      raise ValueError(f'{data_path} has changed while it was read')
+    with open(partial, 'rb') as file:
+      os.fsync(file.fileno())
+    os.replace(partial, path)
+  except sqlite3.Error as error:
+    raise OSError(f'{output} cannot be written: {error}') from error
+  finally:
+    pathlib.Path(partial).unlink(missing_ok=True)
+  return len(source.client_ids)
