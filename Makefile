@@ -10,6 +10,8 @@ RUN := $(VENV)/bin/python
 PARALLEL ?= --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 DOCS := .venv-docs
 READY := $(VENV)/.ready-$(shell sha256sum requirements.txt | cut -c1-16)
+# Ray, which only the tests need: it stands beside what the product needs.
+RAY_READY := $(VENV)/.ray-$(shell cat requirements.txt requirements-ray.txt | sha256sum | cut -c1-16)
 DOCS_READY := $(DOCS)/.ready-$(shell sha256sum requirements-docs.txt | cut -c1-16)
 
 .PHONY: train test check figures results-voting results-fedmd results-ldp lock clean setup site
@@ -17,10 +19,10 @@ DOCS_READY := $(DOCS)/.ready-$(shell sha256sum requirements-docs.txt | cut -c1-1
 train: $(READY)
 	@$(RUN) -m tff_pipelines.train $(ARGS)
 
-test: $(READY)
+test: $(RAY_READY)
 	@$(RUN) -m pytest $(PARALLEL) $(ARGS)
 
-check: $(READY)
+check: $(RAY_READY)
 	@$(RUN) -m pytest $(PARALLEL) -m "not slow" $(ARGS)
 
 # Figures into out/figures: accounting, errors of local mechanisms, distributed mean
@@ -60,6 +62,11 @@ $(READY): requirements.txt
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary :all: -r requirements.txt
 	@rm -f $(VENV)/.ready-*
+	@touch $@
+
+$(RAY_READY): $(READY) requirements-ray.txt
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary :all: -r requirements-ray.txt
+	@rm -f $(VENV)/.ray-*
 	@touch $@
 
 # Renews the lock; needs uv. The overrides are what makes TFF 0.87 installable.

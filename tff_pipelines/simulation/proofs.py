@@ -1,0 +1,131 @@
+"""Facts on which a driver and its workers must agree, and the proof that they do.
+
+The driver sends a nonce and descriptions of the data; each worker answers with the
+facts of its process, the driver computes its own and compares. This finds mistakes, not
+liars: whoever runs a worker sees the data of its clients in any case.
+"""
+
+from collections.abc import Mapping, Sequence
+import functools
+import hashlib
+import hmac
+import importlib.util
+import os
+import pathlib
+import platform
+import re
+import secrets
+from typing import Protocol
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import tff_pipelines
+
+NONCE_BYTES = 32
+_PACKAGES = ('aggregators', 'tasks', 'tff_pipelines')
+# Of x86: instructions with which floats are computed.
+_CPU_FEATURES = re.compile(r'(s?sse|avx|fma|f16c|bmi|amx)')
+
+
+class DataProof(Protocol):
+  """Describes data that workers read themselves; can be pickled.
+
+  Attributes:
+    name: Names the data in messages.
+  """
+
+  name: str
+
+  def digest(self, *, in_worker: bool) -> bytes:
+    """Digest of ids, element spec and content, as far as they are known.
+
+    Args:
+      in_worker: Whether the data must be readable, and not only described, here.
+
+    Raises:
+      OSError, ValueError: If the data can't be read; the message is one line.
+    """
+
+
+class MismatchError(ValueError):
+  """A worker differs from the driver; the message says in what."""
+
+
+def new_nonce() -> bytes:
+  """Random bytes; a new one for each question."""
+  return secrets.token_bytes(NONCE_BYTES)
+
+
+@functools.lru_cache(maxsize=1)
+def _sources() -> str:
+  """SHA-256 of all source files of the project that this process imports."""
+  digest = hashlib.sha256()
+  for package in _PACKAGES:
+    for folder in importlib.util.find_spec(package).submodule_search_locations:
+      for path in sorted(pathlib.Path(folder).rglob('*.py')):
+        content = path.read_bytes()
+        name = path.relative_to(folder).as_posix()
+        digest.update(f'{package}/{name}\0{len(content)}\0'.encode() + content)
+  return digest.hexdigest()
+
+
+def cpu_features(cpuinfo: str) -> list[str]:
+  """The features of a processor with which floats are computed, sorted.
+
+  Args:
+    cpuinfo: Linux' description of the processors.
+  """
+  flags = re.search(r'^flags\s*:(.*)$', cpuinfo, re.MULTILINE)
+  return sorted(filter(_CPU_FEATURES.match, flags[1].split())) if flags else [
+      platform.machine()]
+
+
+def facts(nonce: bytes, data: Sequence[DataProof] = (), *,
+          in_worker: bool = True) -> dict[str, str]:
+  """Name -> value of all on which the driver and a worker must agree.
+
+  Args:
+    nonce: Key of the digests of data.
+    data: The data that workers read themselves.
+    in_worker: Whether this process is a worker.
+  """
+  result = {
+      'project version': tff_pipelines.__version__, 'project sources': _sources(),
+      'Python': platform.python_version(), 'NumPy': np.__version__,
+      'TensorFlow': tf.__version__, 'TensorFlow Federated': tff.__version__,
+      'CPU features': ' '.join(cpu_features(
+          pathlib.Path('/proc/cpuinfo').read_text(encoding='utf-8')))}
+  for proof in data:
+    try:
+      digest = proof.digest(in_worker=in_worker)
+      result[proof.name] = hmac.digest(nonce, digest, 'sha256').hex()
+    except (OSError, ValueError) as error:
+      if not in_worker:
+        raise
+      result[proof.name] = str(error)
+  return result
+
+
+def check(worker: str, found: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+  """Raises MismatchError for the first fact of a worker that differs.
+
+  Args:
+    worker: Names the worker in the message.
+    found: Facts of the worker.
+    wanted: Facts of the driver.
+  """
+  for name, here in wanted.items():
+    there = found.get(name, 'nothing')
+    if there == here:
+      continue
+    if name == 'CPU features':
+      there, here = (' '.join(sorted(set(one.split()) - set(other.split()))) or 'fewer'
+                     for one, other in ((there, here), (here, there)))
+    elif len(there) == len(here) == 64:  # Two digests.
+      there, here = f'digest {there[:8]}', f'digest {here[:8]}'
+    elif len(here) == 64:  # The worker says why it has no digest.
+      raise MismatchError(f'{worker} has no {name}: {there}')
+    raise MismatchError(f'{worker} differs from this process in {name}: {there} there, '
+                        f'{here} here')

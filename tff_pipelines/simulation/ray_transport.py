@@ -1,0 +1,402 @@
+"""Slices computed by actors of Ray, on this machine or on a cluster.
+
+Ray comes with requirements-ray.txt; nothing else in the project imports it. What it is
+sent are pickles, which it executes, so whoever reaches its ports without a token runs
+code on its machines: docs/clusters.md.
+"""
+
+from collections.abc import Mapping, Sequence
+from concurrent import futures
+import contextlib
+import dataclasses
+import functools
+import importlib
+import ipaddress
+import os
+import pathlib
+import pickle
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from typing import Any
+import warnings
+
+import grpc
+import numpy as np
+
+from tff_pipelines.simulation import proofs
+from tff_pipelines.simulation import transports
+
+# Seconds in which all workers must start: they import TensorFlow, and hash the data.
+_START = 600.0
+_LOOPBACK = '127.0.0.1'
+# Seconds in which the head of a cluster must answer.
+_ANSWER = 20.0
+# A request that every server of a cluster's head answers.
+_CHECK_ALIVE = '/ray.rpc.NodeInfoGcsService/CheckAlive'
+
+# In the environment of a private instance's processes.
+_MARK = 'TFF_PIPELINES_RAY'
+# Run by `python -S -c MARK`: ends the processes with a mark when this one is gone. Of
+# Ray's, some outlive a driver that is killed, and one that is stopped hears nothing.
+_WATCHER = r'''
+import glob, os, shutil, signal, sys, time
+for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+  signal.signal(getattr(signal, name), signal.SIG_IGN)
+sys.stdin.buffer.read()
+mark, folder = sys.argv[1].encode(), sys.argv[1].partition("=")[2]
+for _ in range(50):
+  left = 0
+  for path in glob.glob("/proc/[0-9]*"):
+    try:
+      with open(path + "/environ", "rb") as file:
+        if mark in file.read().split(b"\0"):
+          os.kill(int(path[6:]), signal.SIGKILL)
+          left += 1
+    except OSError:
+      pass
+  if not left:
+    break
+  time.sleep(0.1)
+shutil.rmtree(folder, ignore_errors=True)
+'''
+
+
+def _imported() -> Any:
+  """The module `ray`, which reads the environment when it is imported.
+
+  Raises:
+    ValueError: If it is not installed.
+  """
+  os.environ['RAY_USAGE_STATS_ENABLED'] = '0'
+  # Its own exporters would listen.
+  os.environ.setdefault('RAY_enable_metrics_collection', '0')
+  try:
+    return importlib.import_module('ray')
+  except ImportError as error:
+    raise ValueError(
+        f'engine=ray needs Ray, which can\'t be imported ({error}): python -m pip '
+        'install --no-deps --require-hashes -r requirements-ray.txt') from None
+
+
+def check_settings(address: str) -> None:
+  """Checks that Ray is there, and that an address is used safely; starts nothing.
+
+  Args:
+    address: HOST:PORT of a cluster's head; empty for a private instance.
+
+  Raises:
+    ValueError: If Ray is not installed, the address has another form, or it is not
+      of the loopback and there is no token.
+  """
+  if address:
+    match = re.fullmatch(r'\[?([^\s/\[\]]+?)\]?:(\d{1,5})', address)
+    if match is None:
+      raise ValueError(f'engine_address must be HOST:PORT, found {address!r}')
+    if not _is_loopback(match[1]) and _token() is None:
+      raise ValueError(
+          f'engine_address={address} is not of the loopback, so its cluster must demand '
+          'a token: set RAY_AUTH_MODE=token, and the token in RAY_AUTH_TOKEN or in the '
+          'file that RAY_AUTH_TOKEN_PATH names')
+  _imported()
+
+
+def _is_loopback(host: str) -> bool:
+  try:
+    return ipaddress.ip_address(host).is_loopback
+  except ValueError:
+    return host == 'localhost'
+
+
+def _token() -> str | None:
+  """The token with which Ray asks; None without one."""
+  if os.environ.get('RAY_AUTH_MODE') != 'token':
+    return None
+  if token := os.environ.get('RAY_AUTH_TOKEN'):
+    return token.strip()
+  path = pathlib.Path(os.environ.get('RAY_AUTH_TOKEN_PATH') or '~/.ray/auth_token')
+  with contextlib.suppress(OSError):
+    return path.expanduser().read_text(encoding='utf-8').strip() or None
+  return None
+
+
+def _channel(address: str) -> grpc.Channel:
+  """A channel to a cluster's head, by TLS if the environment says so to Ray."""
+  if os.environ.get('RAY_USE_TLS', '0').lower() not in ('1', 'true'):
+    return grpc.insecure_channel(address)
+  files = []
+  for name in ('CA_CERT', 'SERVER_KEY', 'SERVER_CERT'):
+    path = os.environ.get(f'RAY_TLS_{name}', '')
+    if not os.path.isfile(path):
+      raise ValueError(f'RAY_USE_TLS needs RAY_TLS_{name} to name a file, found {path!r}')
+    files.append(pathlib.Path(path).read_bytes())
+  return grpc.secure_channel(address, grpc.ssl_channel_credentials(*files))
+
+
+def _check_cluster(address: str) -> None:
+  """Asks a cluster's head without and with the token, before Ray itself does.
+
+  Raises:
+    ValueError: If it is not on this machine's loopback and answers whoever asks, or if
+      it refuses the token.
+    OSError: If nothing like a head answers.
+  """
+  token, host = _token(), address.rpartition(':')[0].strip('[]')
+  with _channel(address) as channel:
+
+    def answers(*metadata: tuple[str, str]) -> bool:
+      try:
+        channel.unary_unary(_CHECK_ALIVE)(b'', timeout=_ANSWER, metadata=metadata)
+        return True
+      except grpc.RpcError as error:
+        if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+          return False
+        raise OSError(f'engine_address={address} does not answer as the head of a Ray '
+                      f'cluster: {error.code().name}, {error.details()}') from None
+
+    if answers():
+      if not _is_loopback(host):
+        raise ValueError(f'engine_address={address} takes requests without a token: '
+                         'start its head and its nodes with RAY_AUTH_MODE=token')
+    elif token is None:
+      raise ValueError(f'engine_address={address} demands a token, and there is none')
+    elif not answers(('authorization', f'Bearer {token}')):
+      raise ValueError(f'engine_address={address} refuses the token')
+
+
+class _Actor:
+  """Computes requests in a worker's process."""
+
+  def __init__(self, num_threads: int):
+    self._runner = transports.Runner(num_threads)
+
+  def facts(self, nonce: bytes, data: Sequence[proofs.DataProof]) -> dict[str, str]:
+    return proofs.facts(nonce, data)
+
+  def run(self, serialized: bytes, references: Mapping[str, Any],
+          digests: frozenset[str]) -> Any:
+    """The result of a request, whose new contents are in the object store."""
+    request = pickle.loads(serialized)
+    contents = dict(zip(references, _imported().get(list(references.values()))))
+    return self._runner.run(dataclasses.replace(request, contents=contents), digests)
+
+
+@dataclasses.dataclass
+class _Worker:
+  """Attributes: the actor; the request that it has; the digests that it knows."""
+
+  actor: Any
+  pending: futures.Future | None = None
+  known: frozenset[str] = frozenset()
+
+
+def _settle(future: futures.Future | None, result: Any = None,
+            error: Exception | None = None) -> None:
+  """Gives a future its result or error, unless it has one."""
+  with contextlib.suppress(futures.InvalidStateError):
+    if future is None:
+      return
+    if error is None:
+      future.set_result(result)
+    else:
+      future.set_exception(error)
+
+
+def _one_line(error: BaseException) -> str:
+  return ' '.join(str(error).split())[:500]
+
+
+def _translated(error: BaseException) -> Exception:
+  cause = getattr(error, 'cause', None)
+  if isinstance(cause, transports.SliceFailedError):
+    return transports.SliceFailedError(str(cause))
+  return transports.WorkerLostError(
+      f'{type(error).__name__}: {_one_line(error)}')
+
+
+def _pass_on(future: futures.Future, answered: futures.Future) -> None:
+  if (error := answered.exception()) is not None:
+    _settle(future, error=_translated(error))
+  else:
+    _settle(future, answered.result())
+
+
+class RayTransport(transports.Transport):
+  """Workers that are actors of Ray.
+
+  Each computation and each array is put into the object store once, and fetched from
+  there by each worker that lacks it. `bytes_sent` counts what each worker lacks, also
+  of two that share a machine and so one copy. Partial results travel through the
+  object store, too.
+  """
+
+  def __init__(self, num_workers: int, address: str = '', *, num_threads: int = 1,
+               data: Sequence[proofs.DataProof] = ()):
+    """Starts the workers, and checks that they agree with this process.
+
+    A private instance of Ray listens on the loopback only, demands a token of its own,
+    and ends with this process, however that ends. It must be started in a thread that
+    lives as long as it.
+
+    Args:
+      num_workers: >= 1.
+      address: HOST:PORT of the head of a cluster, of which this machine must be a
+        node; empty for a private instance on this machine.
+      num_threads: Threads of a worker, and the CPUs that it takes in a cluster, >= 1.
+      data: The data that workers read themselves.
+
+    Raises:
+      ValueError: As of `check_settings`; if the cluster takes requests without a
+        token, or refuses ours; if a worker disagrees (proofs.MismatchError).
+      OSError: If there is no cluster, or workers can't be started.
+    """
+    if num_workers < 1:
+      raise ValueError(f'num_workers must be at least 1, found {num_workers}')
+    self.num_workers, self.bytes_sent = num_workers, 0
+    self._num_threads, self._data = num_threads, tuple(data)
+    self._references: dict[str, Any] = {}
+    self._workers: dict[int, _Worker] = {}
+    self._watcher: subprocess.Popen | None = None
+    if not address:
+      os.environ['RAY_AUTH_MODE'] = 'token'
+      os.environ.setdefault('RAY_AUTH_TOKEN', secrets.token_hex(32))
+    check_settings(address)
+    self._ray = _imported()
+    if self._ray.is_initialized():
+      raise ValueError('engine=ray can\'t be used where Ray is connected already')
+    self._closed = False
+    try:
+      if address:
+        self._connect(address)
+      else:
+        self._start_private()
+      self._start(range(num_workers))
+    except BaseException:
+      self.close()
+      raise
+
+  def _start_private(self) -> None:
+    folder = tempfile.mkdtemp(prefix='ray-')  # Its mode is 0700.
+    self._watcher = subprocess.Popen(
+        [sys.executable, '-S', '-c', _WATCHER, f'{_MARK}={folder}'],
+        stdin=subprocess.PIPE, start_new_session=True)
+    os.environ[_MARK] = folder
+    try:
+      self._init(
+          address='local', _node_ip_address=_LOOPBACK, include_dashboard=False,
+          num_cpus=self.num_workers * self._num_threads,
+          _temp_dir=os.path.join(folder, 'ray'),
+          # Partial sums stay in memory.
+          _system_config={'automatic_object_spilling_enabled': False})
+    finally:
+      del os.environ[_MARK]
+
+  def _connect(self, address: str) -> None:
+    _check_cluster(address)
+    try:
+      self._init(address=address)
+    except (RuntimeError, ConnectionError, self._ray.exceptions.RayError) as error:
+      raise OSError(
+          f'engine_address={address} can\'t be used: {_one_line(error)}') from None
+
+  def _init(self, **arguments: Any) -> None:
+    """Connects to Ray, without its handler of SIGTERM and its messages."""
+    # It prints deaths of workers, which are reported here as errors.
+    self._ray._private.worker.print_to_stdstream = lambda *_, **__: None  # pylint: disable=protected-access
+    in_main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGTERM) if in_main else None
+    try:
+      with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        self._ray.init(log_to_driver=False, logging_level='error', **arguments)
+    finally:
+      if handler is not None:
+        signal.signal(signal.SIGTERM, handler)
+
+  def _start(self, workers: Sequence[int]) -> None:
+    """Starts workers, and checks their facts."""
+    ray = self._ray
+    create = ray.remote(_Actor).options(
+        num_cpus=self._num_threads, max_restarts=0, max_task_retries=0,
+        scheduling_strategy='SPREAD').remote
+    nonce = proofs.new_nonce()
+    for worker in workers:
+      self._workers[worker] = _Worker(create(self._num_threads))
+    asked = [self._workers[worker].actor.facts.remote(nonce, self._data)
+             for worker in workers]
+    wanted = proofs.facts(nonce, self._data, in_worker=False)
+    try:
+      answers = ray.get(asked, timeout=_START)
+    except ray.exceptions.GetTimeoutError:
+      raise transports.WorkerLostError(
+          f'{len(workers)} workers of {self._num_threads} CPUs did not start within '
+          f'{_START:g} seconds: Ray has {ray.available_resources().get("CPU", 0):g} '
+          'CPUs free') from None
+    except ray.exceptions.RayError as error:
+      raise transports.WorkerLostError(
+          f'a worker of Ray can\'t start: {_one_line(error)}') from None
+    for worker, found in zip(workers, answers):
+      proofs.check(f'worker {worker} of Ray', found, wanted)
+
+  def submit(self, worker: int, request: transports.Request) -> futures.Future:
+    """See Transport."""
+    one, future = self._workers[worker], futures.Future()
+    try:
+      references = {digest: self._reference(digest, content)
+                    for digest, content in request.contents.items()
+                    if digest not in one.known}
+      # Arrays of former rounds leave the object store.
+      self._references = {
+          digest: reference for digest, reference in self._references.items()
+          if digest in request.contents or digest.startswith('computation')}
+      serialized = pickle.dumps(dataclasses.replace(request, contents={}))
+      answer = one.actor.run.remote(serialized, references, frozenset(request.contents))
+    except self._ray.exceptions.RayError as error:
+      _settle(future, error=_translated(error))
+      return future
+    one.known, one.pending = request.known(one.known), future
+    self.bytes_sent += len(serialized) + sum(
+        _size(request.contents[digest]) for digest in references)
+    answer.future().add_done_callback(functools.partial(_pass_on, future))
+    return future
+
+  def _reference(self, digest: str, content: bytes | np.ndarray) -> Any:
+    if digest not in self._references:
+      self._references[digest] = self._ray.put(content)
+    return self._references[digest]
+
+  def replace(self, worker: int) -> None:
+    """See Transport."""
+    self._end(worker)
+    try:
+      self._start([worker])
+    except proofs.MismatchError as error:
+      raise transports.WorkerLostError(str(error)) from None
+
+  def _end(self, worker: int) -> None:
+    one = self._workers.pop(worker, None)
+    if one is not None:
+      with contextlib.suppress(self._ray.exceptions.RayError):
+        self._ray.kill(one.actor, no_restart=True)
+      _settle(one.pending, error=transports.WorkerLostError('the worker was ended'))
+
+  def close(self) -> None:
+    """See Transport."""
+    if self._closed:
+      return
+    self._closed = True
+    if self._ray.is_initialized():
+      for worker in list(self._workers):
+        self._end(worker)
+    self._references.clear()
+    self._ray.shutdown()
+    if self._watcher is not None:
+      self._watcher.communicate()
+
+
+def _size(content: bytes | np.ndarray) -> int:
+  return len(content) if isinstance(content, bytes) else content.nbytes
