@@ -190,7 +190,8 @@ def _process(name):
           learning_rate=0.3, batch_size=3, epochs=2)),
       TASK.train.element_spec, initial_weights=tiny_task.initial_weights(0),
       sum_factory=FACTORIES[name](simulation_seed=7, diagnostics=True),
-      expected_cohort_size=CLIENTS, server=ServerConfig(learning_rate=1.0, momentum=0.9))
+      expected_cohort_size=CLIENTS,
+      server=ServerConfig(learning_rate=1.0, momentum=0.9))
 
 
 def _chunks(number):
