@@ -44,8 +44,6 @@ from tff_pipelines.simulation import contexts
 BATCH = 20
 CLIP, NOISE_MULTIPLIER, BITS = 0.1, 0.5, 16
 LEARNING_RATE = 0.05
-# As the trainer chooses: all cores busy, calls of bounded size.
-MOST_CLIENTS_PER_CALL = 64
 PFL = ('pfl==0.6.0', 'torch==2.13.0')
 PFL_FOLDER = '.venv-pfl'
 
@@ -163,7 +161,7 @@ def our_round(setting: Setting, clients, private: bool, generator: str = 'philox
       expected_cohort_size=setting.clients,
       server=ServerConfig(learning_rate=1.0))
   holder = [process.initialize()]
-  calls = max(os.cpu_count() or 1, -(-len(clients) // MOST_CLIENTS_PER_CALL))
+  calls = -(-len(clients) // fedavg.clients_per_call(len(clients)))
 
   def run():
     state = fedavg.set_cohort_size(holder[0], len(clients), factory)

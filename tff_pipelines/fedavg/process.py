@@ -10,6 +10,7 @@ in one graph call.
 
 import collections
 from collections.abc import Callable, Sequence
+import math
 
 import numpy as np
 import tensorflow as tf
@@ -53,6 +54,15 @@ def chunk_type(element_spec, *, seeded: bool, by_id: bool = False) -> tff.Struct
   if seeded:
     members.append(('keys', tff.TensorType(np.int64, [None, 2])))
   return tff.StructWithPythonType(members, collections.OrderedDict)
+
+
+def clients_per_call(cohort_size: float) -> int:
+  """Number of clients of a chunk, unless it is given: 2 to 64.
+
+  Enough chunks to keep cores and workers busy, and bounded data in one. It is the same
+  on every machine, because float sums depend on it.
+  """
+  return max(2, min(math.ceil(cohort_size / 8), 64))
 
 
 def make_chunk(clients: Sequence):

@@ -87,9 +87,7 @@ def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
   """
   factory, cohort_size = sum_factory(plan), plan.mechanism.cohort_size
   if clients_per_call is None:
-    # Enough calls to keep cores and workers busy, and bounded data in one call; the
-    # same on every machine, because float sums depend on it.
-    clients_per_call = max(2, min(math.ceil(cohort_size / 8), 64))
+    clients_per_call = process_lib.clients_per_call(cohort_size)
   if clients_per_call == 1:
     build = functools.partial(
         process_lib.build, mean_factory=ExpectedMeanFactory(factory, cohort_size),
