@@ -106,7 +106,7 @@ class Family:
     moments: When to kill: conditions on the folder, each of a later moment.
     quick: Indices of the moments of a quick run.
     left: What a finished run leaves that must be the same to the last bit.
-    workers: Values of --num_workers of one start after the other, if any.
+    workers: Values of --local_workers of one start after the other, if any.
   """
 
   module: str
@@ -120,7 +120,7 @@ class Family:
   def start(self, launcher: launcher_lib.Launcher, folder: pathlib.Path,
             number: int) -> launcher_lib.Run:
     """Starts the program for the `number`th time in its folder."""
-    workers = ([f'--num_workers={self.workers[number % len(self.workers)]}']
+    workers = ([f'--local_workers={self.workers[number % len(self.workers)]}']
                if self.workers else [])
     return launcher.start(
         self.module, *self.flags, f'--output_dir={folder}', '--resume', *workers)
@@ -138,8 +138,8 @@ _TRAIN = Family(
 
 FAMILIES = {
     'train': _TRAIN,
-    # Bits are those of one kind of executor: TFF's worker has its own TensorFlow.
-    'train_workers': dataclasses.replace(_TRAIN, workers=(1, 2), quick=(4,)),
+    # Each start has another number of workers.
+    'train_workers': dataclasses.replace(_TRAIN, workers=(2, 0, 1), quick=(4,)),
     'vote': Family(
         module='tff_pipelines.vote',
         flags=('--num_clients=6', '--public_records=60', '--queries=12',

@@ -1,5 +1,6 @@
 """Runs that are killed end as if they never were: the quick run of `tests.kills`."""
 
+import psutil
 import pytest
 
 from tests import kills
@@ -15,15 +16,18 @@ def test_killed_run_ends_as_if_never_killed(family, launcher, tmp_path):
   assert kills.prove(family, launcher, tmp_path) == 1
 
 
-def test_interpreter_of_its_own_takes_its_workers_along(tmp_path):
+def test_workers_listen_nowhere_and_end_with_a_killed_driver(tmp_path):
   family, mark = kills.FAMILIES['train'], f'killed {tmp_path}'
   process = launcher_lib.python(
       family.module, *family.flags, '--rounds=1000', f'--output_dir={tmp_path / "run"}',
-      '--num_workers=2', mark=mark)
+      '--local_workers=2', mark=mark)
   kills.wait_until(
       lambda: kills.committed(1)(tmp_path / 'run') or process.poll() is not None)
-  # Two workers, each with its supervisor.
-  assert len(launcher_lib.workers_of(mark)) == 4
+  workers = launcher_lib.workers_of(mark)
+  assert len(workers) == 2
+  for known in (psutil.Process(process.pid), *workers):
+    assert not [connection for connection in known.connections('inet')
+                if connection.status == psutil.CONN_LISTEN]
   process.kill()
   # Reading to the end also shows that no process keeps the trainer's pipes open.
   process.communicate(timeout=kills.WORKERS_END_SECONDS)

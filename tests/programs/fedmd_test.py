@@ -160,6 +160,7 @@ def test_ldp_run_keeps_to_the_epsilon_of_the_draw(runs):
 
 def test_parties_that_missed_rounds_are_counted(runs):
   folder = _folder(runs, 'np')
+  assert 'as many local workers run instead' in runs['np'][0].stderr
   with open(folder / 'metrics.csv', encoding='utf-8') as file:
     reporting = sum(int(row['parties']) for row in csv.DictReader(file))
   summary = _summary(folder)

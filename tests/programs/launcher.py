@@ -49,11 +49,12 @@ def python(module: str, *arguments: str, mark: str = '',
 
 
 def workers_of(mark: str) -> list[psutil.Process]:
-  """The TFF workers of a marked process that still live, and their supervisors."""
+  """The workers of a marked process that still live, and TFF's with their supervisor."""
   processes = []
   for process in psutil.process_iter(['name', 'cmdline']):
     try:
-      is_worker = any('worker_binary' in text for text in process.cmdline())
+      is_worker = any('worker_binary' in text or 'local_processes.serve' in text
+                      for text in process.cmdline())
       if is_worker and process.environ().get(MARK) == mark:
         processes.append(process)
     except psutil.Error:

@@ -25,7 +25,6 @@ import time
 from typing import Any
 import weakref
 
-from absl import logging
 import grpc
 import numpy as np
 import portpicker
@@ -209,9 +208,6 @@ def started(*, num_workers: int = 0, local_workers: int = 0, engine: str = 'loca
   for name, number in (('num_workers', num_workers), ('local_workers', local_workers)):
     if number < 0:
       raise ValueError(f'{name} must be at least 0, found {number}')
-  if num_workers > 1:
-    logging.warning('num_workers=%d: TFF\'s own workers take turns, so as many '
-                    'processes of local_workers run instead', num_workers)
   cores = os.cpu_count() or 1
   with contextlib.ExitStack() as stack:
     if engine == 'ray':

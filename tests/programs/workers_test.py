@@ -1,0 +1,72 @@
+"""Programs whose rounds are computed by local workers, and what happens to them."""
+
+import hashlib
+import json
+import threading
+
+import numpy as np
+import psutil
+import pytest
+
+from tests import worker_faults
+
+TRAIN = 'tff_pipelines.train'
+SMALL = ('--rounds=2', '--cohort_size=20', '--seed=4', '--rounds_per_evaluation=2')
+
+pytestmark = pytest.mark.slow
+
+
+def _weights(folder):
+  digest = hashlib.sha256()
+  with np.load(folder / 'model.npz') as arrays:
+    for name in sorted(name for name in arrays.files if arrays[name].dtype != object):
+      digest.update(arrays[name].tobytes())
+  return digest.hexdigest()
+
+
+def _workers():
+  found = []
+  for child in psutil.Process().children():
+    try:
+      if any('local_processes.serve' in text for text in child.cmdline()):
+        found.append(child)
+    except psutil.Error:
+      continue  # It has ended, or has not begun.
+  return found
+
+
+def test_a_run_whose_workers_all_die_ends_in_one_line_and_is_resumed(
+    programs, tmp_path):
+  whole = programs.run(TRAIN, *SMALL, f'--output_dir={tmp_path / "whole"}')
+  assert whole.code == 0, whole.stderr
+  kept, ended = set(_workers()), threading.Event()
+
+  def kill_all():
+    while not ended.wait(0.05):
+      for worker in set(_workers()) - kept:
+        worker.kill()
+
+  killer = threading.Thread(target=kill_all)
+  killer.start()
+  try:
+    run = programs.run(
+        TRAIN, *SMALL, '--local_workers=2', f'--output_dir={tmp_path / "run"}')
+  finally:
+    ended.set()
+    killer.join()
+  assert run.code == 2
+  line = run.stderr.strip().splitlines()[-1]
+  assert line.startswith('error: the round was abandoned') and '4 times' in line
+  assert not (tmp_path / 'run' / 'summary.json').exists()
+  assert not set(_workers()) - kept
+  run = programs.run(TRAIN, *SMALL, '--local_workers=1', '--resume',
+                     f'--output_dir={tmp_path / "run"}')
+  assert run.code == 0, run.stderr
+  assert _weights(tmp_path / 'run') == _weights(tmp_path / 'whole')
+  summaries = [json.loads((tmp_path / name / 'summary.json').read_text())
+               for name in ('run', 'whole')]
+  assert summaries[0]['epsilon'] == summaries[1]['epsilon']
+
+
+def test_killed_and_stopped_workers_change_nothing():
+  assert '2 faults' in worker_faults.check(2)
