@@ -5,6 +5,8 @@ import json
 import pytest
 
 from benchmarks import documents
+from benchmarks import machines
+from benchmarks import memory
 from benchmarks import results_ldp
 from benchmarks import results_voting
 from benchmarks import voting
@@ -59,3 +61,17 @@ def test_a_full_run_needs_the_data(script, capsys, monkeypatch):
   with pytest.raises(SystemExit):
     script.main([])
   assert '--data_dir must name the folder' in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_machines_and_memory_are_measured(tmp_path, capsys):
+  path = tmp_path / 'rows.json'
+  machines.main(['--quick', f'--json={path}'])
+  rows = json.loads(path.read_text(encoding='utf-8'))['rows']
+  assert [row['unit'] for row in rows] == 2 * ['ms/client', 'MB/round'] + ['ms/round']
+  assert all(row['ours'] > 0 for row in rows[:4])
+  # Clients travel as ids: their images alone are 0.3 MB.
+  assert rows[3]['ours'] < 0.2
+  memory.main(['--rounds=5', '--workers=0', f'--json={path}'])
+  row, = json.loads(path.read_text(encoding='utf-8'))['rows']
+  assert row['ours'] > 100 and '5: ' in capsys.readouterr().out
