@@ -86,8 +86,8 @@ class _Process:
   def stop(self) -> None:
     self._process.kill()  # Also ends a process that was stopped.
     self._process.wait()
+    self._thread.shutdown(wait=True)  # It reads to the end of the connection.
     self._connection.close()
-    self._thread.shutdown(wait=True)
     self._log.close()
 
 
@@ -121,21 +121,27 @@ class LocalProcesses(transports.Transport):
     self._bytes_of_former = 0
     # The kernel ends children with the thread that started them, so it must last.
     self._starter = futures.ThreadPoolExecutor(1)
-    self._processes = [self._started() for _ in range(num_workers)]
+    self._processes: dict[int, _Process] = {}
+    for worker in range(num_workers):
+      self._start(worker)
 
   @property
   def bytes_sent(self) -> int:
-    return self._bytes_of_former + sum(p.bytes_sent for p in self._processes)
+    return self._bytes_of_former + sum(
+        process.bytes_sent for process in self._processes.values())
 
   @property
   def pids(self) -> list[int]:
     """Numbers of the processes, by worker."""
-    return [process.pid for process in self._processes]
+    return [process.pid for _, process in sorted(self._processes.items())]
 
-  def _started(self) -> _Process:
+  def _start(self, worker: int) -> None:
+    def start():
+      self._processes[worker] = _Process(self._num_threads)
+
     try:
-      return self._starter.submit(_Process, self._num_threads).result()
-    except OSError as error:
+      self._starter.submit(start).result()
+    except (OSError, RuntimeError) as error:  # The latter once this is closed.
       raise transports.WorkerLostError(f'no process can be started: {error}') from error
 
   def submit(self, worker: int, request: transports.Request) -> futures.Future:
@@ -147,12 +153,12 @@ class LocalProcesses(transports.Transport):
     former = self._processes[worker]
     former.stop()
     self._bytes_of_former += former.bytes_sent
-    self._processes[worker] = self._started()
+    self._start(worker)
 
   def close(self) -> None:
-    for process in self._processes:
-      process.stop()
     self._starter.shutdown()
+    for process in self._processes.values():
+      process.stop()
 
 
 def serve(fd: int, num_threads: int) -> None:
