@@ -89,10 +89,42 @@ def test_orders_of_epochs_are_uniform():
 def test_state_of_another_scheme_or_population_is_refused(sampling):
   limit = dict(max_participations=2) if sampling == 'poisson' else {}
   scheme = schemes.build(sampling, population=10, cohort_size=2, **limit)
-  other = schemes.build(sampling, population=11, cohort_size=2, **limit)
+  other = schemes.build(sampling, population=11, cohort_size=11, **limit)
+  other.sample(1)
   for state in ({}, other.state(), {'deck': np.arange(10)}):
     with pytest.raises(ValueError, match='state must be that of sampling='):
       scheme.restore(state)
+
+
+def test_counts_of_all_clients_in_earlier_folders_are_taken_over():
+  make = lambda: schemes.build('poisson', population=9, cohort_size=4,
+                               max_participations=2, simulation_seed=1)
+  scheme, counts = make(), np.zeros(9, np.int32)
+  for index in (1, 2, 3):
+    counts[scheme.sample(index)] += 1
+  resumed = make()
+  resumed.restore({'participations': counts})
+  np.testing.assert_array_equal(
+      resumed.state()['participations'], scheme.state()['participations'])
+  assert resumed.sample(4).tolist() == scheme.sample(4).tolist()
+
+
+@pytest.mark.parametrize('damaged', [
+    [[3, 2], [1, 1]], [[2, 2], [1, 1]], [[2, 10], [1, 1]], [[-1, 2], [1, 1]],
+    [[1, 2], [1, 0]], [[1, 2], [1, -1]], [1, 2], [[1], [1], [1]], 7])
+def test_damaged_counts_are_refused(damaged):
+  scheme = schemes.build('poisson', population=10, cohort_size=4, max_participations=2)
+  with pytest.raises(ValueError, match='state must be that of sampling=poisson'):
+    scheme.restore({'participations': np.array(damaged)})
+
+
+def test_counts_are_of_the_clients_that_were_selected_only():
+  scheme = schemes.build('poisson', population=10**7, cohort_size=20,
+                         max_participations=2, simulation_seed=0)
+  cohorts = [scheme.sample(index) for index in range(50)]
+  clients, counts = scheme.state()['participations']
+  expected = np.unique(np.concatenate(cohorts), return_counts=True)
+  np.testing.assert_array_equal((clients, counts), expected)
 
 
 # --- Both numbers against all that can be seen, enumerated.

@@ -1,6 +1,7 @@
 """Sampling schemes: the cohorts that they sample, and the events of the rounds."""
 
 import dataclasses
+import fractions
 import json
 
 import numpy as np
@@ -73,16 +74,19 @@ def test_poisson_includes_clients_independently(seed):
 
 
 @pytest.mark.parametrize('cohort_size, population', [
-    (1, 3), (2, 3), (100, 539), (7, 1999), (101.5, 3400), (1e-3, 10**6)])
-def test_poisson_thresholds_are_the_rate_to_float64(cohort_size, population):
-  # A client is selected iff its 64 random bits are below q * 2^64.
+    (1, 3), (2, 3), (100, 539), (7, 1999), (101.5, 3400), (1e-3, 10**6), (3, 10**7)])
+def test_poisson_is_sampled_at_the_accounted_rate_or_just_below(
+    monkeypatch, cohort_size, population):
+  asked = []
+  monkeypatch.setattr(schemes.subsets, 'binomial',
+                      lambda bits, trials, numerator: asked.append(numerator) or 0)
   scheme = _scheme(cohort_size=cohort_size, population=population)
-  threshold = int(cohort_size / population * 2.0**64)
-  slack = threshold // 2**50 + 1
-  for bits, selected in [(0, True), (threshold - slack, True),
-                         (threshold + slack, False), (2**64 - 1, False)]:
-    scheme._random_bits = lambda *_, b=bits: np.array([b], np.uint64)  # pylint: disable=protected-access
-    assert bool(scheme.sample(0).size) == selected
+  assert scheme.sample(0).size == 0
+  rate = fractions.Fraction(asked[0], 2**64)
+  accounted = scheme.event(GAUSSIAN, 1).sampling_rate
+  assert rate <= fractions.Fraction(cohort_size) / population
+  assert rate <= fractions.Fraction(accounted)
+  assert float(rate) == pytest.approx(accounted, rel=2.0**-48)
 
 
 @pytest.mark.parametrize('seed', [None, 3])
@@ -153,8 +157,8 @@ def test_impossible_arguments_are_named(arguments, message):
 
 
 @pytest.mark.parametrize('sampling, expected', [
-    ('poisson', {1: [0, 6, 8, 12, 14, 16, 17, 19], 2: [5, 6, 7, 12, 16, 17]}),
-    ('fixed', {1: [0, 6, 8, 12, 14, 16], 2: [5, 6, 7, 12, 16, 17]}),
+    ('poisson', {1: [3, 7, 13], 2: [5, 7, 8, 10, 16, 17, 19]}),
+    ('fixed', {1: [3, 5, 6, 7, 13, 17], 2: [0, 7, 8, 10, 16, 17]}),
     ('none', {1: list(range(20)), 2: list(range(20))})])
 def test_cohorts_of_a_seed_are_always_the_same(sampling, expected):
   scheme = _scheme(sampling, population=20, cohort_size=6, simulation_seed=3)

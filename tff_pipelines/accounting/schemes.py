@@ -16,7 +16,6 @@ import functools
 import hashlib
 import itertools
 import math
-import os
 from typing import ClassVar
 
 import numpy as np
@@ -27,6 +26,8 @@ from aggregators import validate
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import cohorts
 from tff_pipelines.accounting import combinators
+from tff_pipelines.accounting import participations
+from tff_pipelines.accounting import subsets
 
 
 def cohort_upper_quantile(population: int, sampling_rate: float) -> int:
@@ -255,10 +256,13 @@ class SamplingScheme(abc.ABC):
     """Copies of the arrays of a state; ValueError unless they are of these shapes."""
     if state.keys() != shapes.keys() or any(
         np.shape(state[name]) != shape for name, shape in shapes.items()):
-      raise ValueError(
-          f'state must be that of sampling={self.name} with {self.population} clients, '
-          f'found {", ".join(sorted(state)) or "none"}')
+      raise self._mismatch(state)
     return [np.array(state[name]) for name in shapes]
+
+  def _mismatch(self, state: Mapping[str, np.ndarray]) -> ValueError:
+    return ValueError(
+        f'state must be that of sampling={self.name} with {self.population} clients, '
+        f'found {", ".join(sorted(state)) or "none"}')
 
   @property
   def expected_cohort(self) -> float:
@@ -278,15 +282,14 @@ class SamplingScheme(abc.ABC):
     """
     return self.largest_cohort
 
-  def _random_bits(self, round_index: int, draw: int = 0) -> np.ndarray:
-    """64 random bits for every client, uint64 of shape [population]."""
+  def _random_bits(self, round_index: int, draw: int = 0) -> subsets.RandomBits:
+    """The random bits of a round, and of a draw in it."""
     if self.simulation_seed is None:
-      return np.frombuffer(os.urandom(8 * self.population), np.uint64)
+      return subsets.from_entropy
     again = f' {draw}' if draw else ''
     digest = hashlib.sha256(
         f'cohort {self.simulation_seed} {round_index}{again}'.encode()).digest()
-    generator = np.random.Philox(key=int.from_bytes(digest[:16], 'big'))
-    return generator.random_raw(self.population).astype(np.uint64)
+    return subsets.from_key(int.from_bytes(digest[:16], 'big'))
 
 
 class Poisson(SamplingScheme):
@@ -295,7 +298,8 @@ class Poisson(SamplingScheme):
   Formal guarantees:
 
   * Every client is in a round with probability at most `cohort_size / population`,
-    exact to 2^-64 and rounded down, independently of all others and of other rounds.
+    rounded down to a multiple of 2^-64, independently of all others and of other
+    rounds. `subsets` proves it; the random bits are the only assumption.
   * `event` is amplified against observers who learn neither which nor how many
     clients were selected; it pays for clients that decide whether a round is
     suppressed.
@@ -326,7 +330,7 @@ class Poisson(SamplingScheme):
     self.max_participations = max_participations
     self.min_cohort_size = min_cohort_size
     self.rounds = rounds
-    self._counts = np.zeros([self.population], np.int32)
+    self._participations = participations.Participations(self.population)
 
   @property
   def sampling_rate(self) -> float:
@@ -334,41 +338,42 @@ class Poisson(SamplingScheme):
     return self.cohort_size / self.population
 
   def sample(self, round_index: int) -> np.ndarray:
-    least, available = self.min_cohort_size or 0, np.ones([self.population], bool)
-    if self.max_participations is not None:
-      available = self._counts < self.max_participations
-    if available.sum() < least:
+    least, limit = self.min_cohort_size or 0, self.max_participations
+    full = self._participations.of_at_least(limit or 1)  # None without a limit.
+    if (available := self.population - full.size) < least:
       raise ValueError(
           f'min_cohort_size={least} can\'t be met in round {round_index}: '
-          f'max_participations={self.max_participations} leaves {available.sum()} '
-          'clients')
+          f'max_participations={self.max_participations} leaves {available} clients')
     for draw in itertools.count():
-      selected = self._drawn(round_index, draw)
-      selected = selected[available[selected]]
+      selected = np.setdiff1d(self._drawn(round_index, draw), full, assume_unique=True)
       if selected.size >= least:
         break
-    if self.max_participations is not None:
-      self._counts[selected] += 1
+    if limit is not None:
+      self._participations.add(selected)
     return selected
 
   def _drawn(self, round_index: int, draw: int) -> np.ndarray:
     """One draw of a round, without limits."""
     if self.cohort_size == self.population:
       return np.arange(self.population)
-    # Exact: the quotient of two floats may be rounded up.
-    rate = fractions.Fraction(self.cohort_size) / self.population
-    threshold = math.floor(rate * 2**64)
-    return np.flatnonzero(self._random_bits(round_index, draw) < np.uint64(threshold))
+    # Exact, and never above the rate of the event: a quotient of floats is rounded.
+    rate = min(fractions.Fraction(self.cohort_size) / self.population,
+               fractions.Fraction(self.sampling_rate))
+    random_bits = self._random_bits(round_index, draw)
+    size = subsets.binomial(random_bits, self.population, math.floor(rate * 2**64))
+    return subsets.uniform(random_bits, self.population, size)
 
   def state(self) -> dict[str, np.ndarray]:
     if self.max_participations is None:
       return {}
-    return {'participations': self._counts.copy()}
+    return {'participations': self._participations.array.copy()}
 
   def restore(self, state: Mapping[str, np.ndarray]) -> None:
     if self.max_participations is None:
       return super().restore(state)
-    self._counts = self._restored(state, participations=self._counts.shape)[0]
+    if state.keys() != {'participations'} or not self._participations.restore(
+        np.asarray(state['participations'])):
+      raise self._mismatch(state)
 
   def event(self, release: base.Event, round_index: int,
             pivotal_probability: float = 0.0) -> base.Event:
@@ -444,10 +449,8 @@ class FixedSize(_Sized):
   def sample(self, round_index: int) -> np.ndarray:
     if self.cohort_size == self.population:
       return np.arange(self.population)
-    # The subset with the smallest random bits; a tie among 64 bits does not happen,
-    # and would only prefer the lower index.
-    order = np.argsort(self._random_bits(round_index), kind='stable')
-    return np.sort(order[:self.largest_cohort])
+    return subsets.uniform(
+        self._random_bits(round_index), self.population, self.largest_cohort)
 
   def event(self, release: base.Event, round_index: int,
             pivotal_probability: float = 0.0) -> base.Event:
@@ -481,7 +484,8 @@ class Epochs(_Sized):
     missing = self.largest_cohort - selected.size
     self._position += selected.size
     if missing:
-      order = np.argsort(self._random_bits(round_index), kind='stable')
+      order = np.argsort(
+          self._random_bits(round_index)(self.population), kind='stable')
       first = order[~np.isin(order, selected)][:missing]
       self._order = np.concatenate([first, order[~np.isin(order, first)]])
       self._position = missing
