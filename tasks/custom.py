@@ -13,6 +13,7 @@ import numpy as np
 
 from tasks import checks
 from tasks import task as task_lib
+from tasks.sources import ids as ids_lib
 from tasks.sources import records
 
 _NAME = re.compile(r'[A-Za-z_][\w.]*:[A-Za-z_]\w*', re.ASCII)
@@ -118,7 +119,11 @@ def _checked(built: Any) -> task_lib.Task:
     raise ValueError('privacy_unit must say what one client is, found '
                      f'{built.privacy_unit!r}')
   spec = _spec(built.train)
-  ids = list(built.train.client_ids)
+  ids = built.train.client_ids
+  if isinstance(ids, ids_lib.Ids) and ids.is_increasing:
+    ids = ids[:1]  # All others are texts, not empty, and differ.
+  else:
+    ids = list(ids)
   if not ids or not all(isinstance(client, str) and client for client in ids):
     raise ValueError('train.client_ids must be non-empty texts, at least one, found '
                      f'{ids[:3]!r}')

@@ -18,6 +18,7 @@ from typing import Any, Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from tasks import task
+from tasks.sources import ids as ids_lib
 
 # Kinds of fields: str; a signed 64-bit integer; a 64-bit float; and a number, which is
 # one of the latter two, the same in all records.
@@ -254,8 +255,9 @@ class SubsetSource(Wrapping):
 
   def __init__(self, source: task.ClientSource, client_ids: Iterable[str]):
     super().__init__(source)
-    self.client_ids = tuple(client_ids)
-    self._known = frozenset(self.client_ids)
+    self.client_ids: Sequence[str] = (
+        client_ids if isinstance(client_ids, ids_lib.Ids) else tuple(client_ids))
+    self._known = ids_lib.membership(self.client_ids)
 
   def examples(self, client_id: str) -> dict[str, np.ndarray]:
     """All examples of a client. Raises ValueError for an unknown client."""
@@ -336,8 +338,9 @@ def split_clients(
   chosen = np.zeros(len(ids), bool)
   chosen[rng.permutation(len(ids))[:count]] = True
   # Sorted, so that the choice is of ids and not of their order in a file.
-  ids = np.array(sorted(ids), dtype=object)
-  return SubsetSource(source, ids[~chosen]), SubsetSource(source, ids[chosen])
+  if not isinstance(ids, ids_lib.Ids) or not ids.is_increasing:
+    ids = ids_lib.Ids([sorted(ids)])
+  return tuple(SubsetSource(source, ids.where(of)) for of in (~chosen, chosen))
 
 
 def gather(
@@ -360,7 +363,7 @@ def gather(
       left.
   """
   skips = skips or task.Skips()
-  ids = list(source.client_ids)
+  ids = source.client_ids
   if max_clients is not None and max_clients < len(ids):
     rng = np.random.default_rng(_HELD_OUT_SEED)
     ids = [ids[i] for i in np.sort(rng.permutation(len(ids))[:max_clients])]
@@ -394,7 +397,9 @@ def held_out_sets(
     'test_examples', further examples of the population's clients; without empty
     sets.
   """
-  known = np.isin(clients.astype(str), list(population.client_ids))
+  ids, member = np.unique(clients.astype(str), return_inverse=True)
+  trains = ids_lib.membership(population.client_ids)
+  known = np.array([client in trains for client in ids.tolist()], bool)[member]
   sets = {}
   for name, rows in (('test_clients', ~known), ('test_examples', known)):
     if np.any(rows):
@@ -406,7 +411,7 @@ def held_out_sets(
 def of_population(test: task.ClientSource | None,
                   population: task.ClientSource) -> SubsetSource | None:
   """The clients of a test part that train; None if there are none."""
-  known = frozenset(population.client_ids)
+  known = ids_lib.membership(population.client_ids)
   ids = [client for client in (test.client_ids if test else ()) if client in known]
   return SubsetSource(test, ids) if ids else None
 

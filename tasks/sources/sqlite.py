@@ -23,11 +23,14 @@ import numpy as np
 import tensorflow as tf
 
 from tasks.sources import columns
+from tasks.sources import ids
 from tasks.sources import records
 from tasks import task
 
 # No client has more examples; TensorFlow needs some number.
 _MAX_EXAMPLES = 2**31 - 1
+# Number of ids that are read at a time.
+_BATCH = 4096
 
 _BY_CLIENT = ('SELECT serialized_example_proto FROM examples '
               'WHERE split_name = ? AND client_id = ? ORDER BY rowid')
@@ -105,9 +108,9 @@ class FileProof:
 class SqliteSource:
   """One split of a file. Implements tasks.task.ClientSource.
 
-  Only the ids are kept in memory, and no connection is kept open, so a source may be
-  used from any thread or process. Without an index of clients, the rows of each client
-  are kept too.
+  Only the ids are kept in memory, as `ids.Ids`, and no connection is kept open, so a
+  source may be used from any thread or process. Without an index of clients, the rows
+  of each client are kept too.
 
   Attributes:
     is_prepared: Whether prepare_data wrote the file.
@@ -134,10 +137,15 @@ class SqliteSource:
     self._split_name, self._copy_of = split_name, copy_of
     order = 'rowid' if copy_of is not None else 'client_id COLLATE BINARY'
     with connected(path) as connection:
-      # One by one: a list of rows would take as much memory as the ids.
-      self.client_ids: Sequence[str] = tuple(client for client, in connection.execute(
-          'SELECT client_id FROM client_metadata WHERE split_name = ? '
-          f'GROUP BY client_id ORDER BY {order}', [split_name]))
+      clients = connection.execute(
+          'SELECT DISTINCT client_id FROM client_metadata WHERE split_name = ? '
+          f'ORDER BY {order}', [split_name])
+      try:
+        self.client_ids: Sequence[str] = ids.Ids(
+            [client for client, in rows]
+            for rows in iter(lambda: clients.fetchmany(_BATCH), []))
+      except ValueError as error:
+        raise ValueError(f'{path}: {error}') from None
       # With names of columns, a table of another form is an error now.
       first = connection.execute(
           'SELECT client_id, serialized_example_proto FROM examples '
@@ -158,8 +166,6 @@ class SqliteSource:
       raise ValueError(f'{path}, {self._where(first[0])}: {error}') from error
     self.is_prepared = bool(stored)
     self.element_spec = types.MappingProxyType(self._parser.element_spec)
-    if not all(isinstance(client_id, str) for client_id in self.client_ids):
-      raise ValueError(f'{path}: every client_id must be a text')
     self._has_index = any('client_id=?' in str(row[-1]) for row in plan)
     self._rows: dict[str, str] | None = None
     if not self._has_index:

@@ -11,6 +11,7 @@ from tasks import checks
 from tasks import official as official_files
 from tasks import task
 from tasks.sources import further
+from tasks.sources import ids as ids_lib
 from tasks.sources import open_source
 from tasks.sources import records
 
@@ -301,7 +302,7 @@ def build_task(
   sets = {}
   others, same, of_clients = data.others, None, None
   if data.test is not None:
-    known = frozenset(data.population.client_ids)
+    known = ids_lib.membership(data.population.client_ids)
     ids = data.test.client_ids
     same = [client for client in ids if client in known]
     if others is None and len(same) < len(ids):
@@ -335,8 +336,9 @@ def _subset(count: int, limit: int | None) -> np.ndarray:
 
 
 def _some_clients(source: task.ClientSource) -> records.SubsetSource:
-  ids = np.array(source.client_ids, object)
-  return records.SubsetSource(source, ids[_subset(len(ids), _MAX_TEST_CLIENTS)])
+  ids = source.client_ids
+  return records.SubsetSource(
+      source, [ids[i] for i in _subset(len(ids), _MAX_TEST_CLIENTS)])
 
 
 class CachedSource(records.Wrapping):

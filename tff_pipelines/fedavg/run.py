@@ -15,6 +15,7 @@ from aggregators.expected_mean import ExpectedMeanFactory
 from aggregators.plain_sum import PlainSumFactory
 from tasks import custom
 from tasks import registry
+from tasks.sources import ids
 from tasks.task import Serving
 from tasks.task import Task
 from tasks.task import VALIDATION
@@ -61,8 +62,7 @@ def fingerprint(task: Task) -> str:
   digest = hashlib.sha256(repr(sorted(
       (name, str(dtype), tuple(shape))
       for name, (dtype, shape) in task.train.element_spec.items())).encode())
-  for client in task.train.client_ids:
-    digest.update(client.encode() + b'\0')
+  ids.update(digest, task.train.client_ids)
   for name, text in sorted(task.files.items()):
     if name not in task.noised_files:
       digest.update(f'{name}\0{text}\0'.encode())
