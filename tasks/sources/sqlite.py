@@ -100,8 +100,7 @@ class FileProof:
     if in_worker and source.is_roster:
       raise ValueError(source.lacks_examples)
     digest = hashlib.sha256(f'{source.sha256}\0{source.element_spec}'.encode())
-    for client in source.client_ids:
-      digest.update(client.encode() + b'\0')
+    ids.update(digest, source.client_ids)
     return digest.digest()
 
 
