@@ -22,10 +22,10 @@ import time
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from tests.programs import launcher as launcher_lib
 from tff_pipelines.accounting import ledger as ledger_lib
+from tff_pipelines.experiment import checkpoints as checkpoints_lib
 from tff_pipelines.voting import features
 from tff_pipelines.voting import run as vote_run
 from tff_pipelines.voting import student
@@ -59,16 +59,14 @@ def _saving_first_round(folder: pathlib.Path) -> bool:
   """Whether the first round is being saved, under whatever name."""
   checkpoints = folder / 'private/checkpoints'
   return checkpoints.exists() and any(
-      not path.name.startswith('round_0') for path in checkpoints.iterdir())
+      path.name != 'round_000000' for path in checkpoints.iterdir())
 
 
 def _checkpoint(folder: pathlib.Path, rounds: int) -> Mapping[str, bytes]:
   """The leaves of the last checkpoint's state, as bytes, by their names."""
-  path = folder / 'private/checkpoints' / f'round_{rounds}' / 'variables' / 'variables'
-  reader = tf.train.load_checkpoint(str(path))
-  return {name: reader.get_tensor(name).tobytes()
-          for name in reader.get_variable_to_shape_map()
-          if name.startswith('_value/leaves/')}
+  path = checkpoints_lib.path_of(folder / 'private/checkpoints', rounds)
+  return {name: array.tobytes()
+          for name, array in checkpoints_lib.read(path).arrays.items()}
 
 
 def _rounds_left(folder: pathlib.Path, rounds: int) -> Any:
@@ -150,7 +148,7 @@ FAMILIES = {
             _exists('configuration.json'), _exists(features.MAP),
             _exists(vote_run.QUERIES),  # While agents vote.
             # The checkpoint is there; ledger and metrics may not be.
-            _exists('private/checkpoints/round_1'),
+            _exists('private/checkpoints/round_000001'),
             _lines(student.CURVE, 2), _lines(student.CURVE, 10)),
         quick=(2, 4), left=_vote_left),
     'fedmd': Family(

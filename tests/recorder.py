@@ -263,7 +263,8 @@ def _keep_lines(path: pathlib.Path, count: int) -> None:
 def roll_back(folder: pathlib.Path) -> None:
   """Brings a finished run back to an early state, as if it had been killed there.
 
-  That is before the first round, or after the first step that has answers. A vote
+  That is after the first round whose state is kept, or the first step that has answers.
+  A vote
   keeps its features and queries, PATE its labels, means their first row, a sweep all.
   """
   summary, table = folder / 'summary.json', folder / 'metrics.csv'
@@ -278,10 +279,16 @@ def roll_back(folder: pathlib.Path) -> None:
       path.unlink()
     _keep_lines(table, 2)
   elif states:
-    rounds = 0
+    rounds = int(states[0].name.removeprefix('round_'))
     for path in states[1:]:
-      shutil.rmtree(path)
-    table.unlink()
+      if path.is_dir():  # Of an earlier version.
+        shutil.rmtree(path)
+      else:
+        path.unlink()
+    if rounds:
+      _keep_lines(table, 1 + rounds)
+    else:
+      table.unlink()
   if rounds is not None:
     _keep_lines(folder / 'ledger.jsonl', 1 + rounds)
   if (folder / 'results.json').exists():

@@ -10,6 +10,7 @@ import dataclasses
 import fnmatch
 import hashlib
 import json
+import math
 import os
 import pathlib
 import re
@@ -117,10 +118,21 @@ def _read_state(folder: pathlib.Path) -> list[np.ndarray]:
   return [array for array in result if array.dtype.kind in 'biuf']
 
 
+def _read_file(path: pathlib.Path) -> list[np.ndarray]:
+  """Reads the arrays of a checkpoint of one file, in the order of their paths."""
+  content = path.read_bytes()
+  start = 16 + int.from_bytes(content[12:16], 'little')
+  return [np.frombuffer(
+      content, spec['dtype'], math.prod(spec['shape']), start + spec['offset']
+  ).reshape(spec['shape']) for spec in json.loads(content[16:start])['arrays']]
+
+
 def _read_checkpoints(folder: pathlib.Path) -> dict[str, np.ndarray]:
   """Reads the first and the last state, 'initial/i' and 'state/i'."""
-  states = sorted((path for path in folder.iterdir() if path.is_dir()),
-                  key=lambda path: natural(path.name))
+  states = sorted(folder.iterdir(), key=lambda path: natural(path.name))
+  if states and states[0].is_file():
+    return {f'state/{index:03}': array
+            for index, array in enumerate(_read_file(states[-1]))}
   result = {}
   for kind, path in zip(('initial', 'state'), states[:1] + states[-1:]):
     for index, array in enumerate(_read_state(path)):

@@ -12,7 +12,9 @@ from tensorboard.backend.event_processing import event_accumulator
 import tensorflow as tf
 
 from tff_pipelines.accounting import events
+from tff_pipelines.experiment import checkpoints
 from tff_pipelines.experiment import files
+from tff_pipelines.experiment import metrics as metrics_lib
 from tff_pipelines.experiment import records as records_lib
 
 EVENT = events.PoissonSampled(
@@ -195,13 +197,13 @@ def test_run_that_stops_inside_a_commit_is_completed(two_rounds, monkeypatch, wi
   records.restore(_state(0), {})
   with monkeypatch.context() as patch:
     if window == 'before the rename':
-      patch.setattr(tf.io.gfile, 'rename', _stop)
+      patch.setattr(files.os, 'replace', _stop)
     elif window == 'before the ledger':
       patch.setattr(records.ledger, 'append_line', _stop)
     elif window == 'before TensorBoard':
       patch.setattr(records, '_release', _stop)
     else:
-      patch.setattr(records_lib.tff.program.CSVFileReleaseManager, 'release', _stop)
+      patch.setattr(metrics_lib.Table, 'add', _stop)
     with pytest.raises(KeyboardInterrupt):
       _commit(records, 3)
   happened = window != 'before the rename'
@@ -240,19 +242,31 @@ def test_a_run_of_an_earlier_version_goes_on_in_its_folder(two_rounds):
   records = _open(two_rounds, resume=True)
   assert records.restore(_state(0), {})[1] == 2
   _commit(records, 3)
-  assert (two_rounds / 'checkpoints/round_3').exists()
+  assert (two_rounds / 'checkpoints/round_000003').exists()
   assert not (two_rounds / 'private/checkpoints').exists()
 
 
 def test_leftovers_of_a_killed_save_are_no_checkpoint(two_rounds):
-  checkpoints = two_rounds / 'private/checkpoints'
-  shutil.copytree(checkpoints / 'round_2', checkpoints / 'round_3_temp1234')
-  (checkpoints / 'round_1').mkdir()  # One that was about to be removed.
+  folder = two_rounds / 'private/checkpoints'
+  (folder / '.round_000003.abc').write_bytes(checkpoints.MAGIC)
   records = _open(two_rounds, resume=True)
   assert records.restore(_state(0), {})[1] == 2
-  assert not (checkpoints / 'round_3_temp1234').exists()
+  assert sorted(path.name for path in folder.iterdir()) == [
+      'round_000000', 'round_000001', 'round_000002']
   _commit(records, 3)
   assert _open(two_rounds, resume=True).restore(_state(0), {})[1] == 3
+
+
+def test_the_last_three_checkpoints_are_kept_for_the_operator(two_rounds):
+  records = _open(two_rounds, resume=True)
+  records.restore(_state(0), {})
+  for number in (3, 4, 5):
+    _commit(records, number)
+  paths = sorted((two_rounds / 'private/checkpoints').iterdir())
+  assert [path.name for path in paths] == [
+      'round_000003', 'round_000004', 'round_000005']
+  assert {path.stat().st_mode & 0o777 for path in paths} == {0o600}
+  assert paths[0].parent.stat().st_mode & 0o777 == 0o700
 
 
 def test_run_killed_before_its_configuration_can_be_resumed(folder):

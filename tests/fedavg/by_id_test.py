@@ -19,6 +19,7 @@ from tests import tiny_task
 from tests.tasks.sources import populations
 from tff_pipelines.accounting import mechanisms
 from tff_pipelines.experiment import files
+from tff_pipelines.experiment import metrics as metrics_lib
 from tff_pipelines.experiment import records as records_lib
 from tff_pipelines.experiment import rounds as rounds_lib
 from tff_pipelines.fedavg import local_training
@@ -165,7 +166,7 @@ def _run(task, folder, on_bad=lambda client_id, error: None):
   run_records = records_lib.RunRecords(
       folder / 'run', plan.configuration(), resume=False)
   rounds_lib.run(rounds, plan, run_records)
-  rows = records_lib.read_metrics(run_records.folder / files.METRICS, 'round')
+  rows = metrics_lib.read(run_records.folder / files.METRICS, 'round')
   return [float(row['diagnostics/num_reporting']) for row in rows.values()]
 
 

@@ -12,6 +12,7 @@ from aggregators.expected_mean import ExpectedMeanFactory
 from tests import tiny_task
 from tff_pipelines.accounting import mechanisms
 from tff_pipelines.accounting import schemes
+from tff_pipelines.experiment import checkpoints
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import records as records_lib
 from tff_pipelines.experiment import rounds as rounds_lib
@@ -109,7 +110,8 @@ def _run(plan, folder, *, resume=False, on_commit=None, **config):
 def _committed(folder, plan):
   """The last committed state and its round."""
   records = records_lib.RunRecords(folder, plan.configuration(), resume=True)
-  return records.restore(_rounds(plan).initial_state(True), {})
+  rounds = _rounds(plan)
+  return records.restore(rounds.initial_state(True), {}, derived=rounds.derived)
 
 
 def _bits(state):
@@ -188,7 +190,11 @@ def test_checkpoints_do_not_tell_the_size_of_a_cohort(tmp_path):
   aggregator = state['process']['aggregator']
   fresh = _process(plan)[0].initialize()['aggregator']
   assert int(aggregator['cohort_size']) == 4
-  # Nor do shares of the noise, which are sized by it.
+  # Nor do shares of the noise, which are sized by it; their table is in no file.
+  kept = checkpoints.read(checkpoints.path_of(
+      tmp_path / 'run/private/checkpoints', ROUNDS)).arrays
+  assert 'process/aggregator/cohort_size' in kept
+  assert 'noise_table' in aggregator and 'noise_table' not in ' '.join(kept)
   for name in set(aggregator) - {'rotation_key', 'server_key'}:
     assert _bits(aggregator[name]) == _bits(fresh[name])
 
@@ -230,7 +236,7 @@ def test_run_stopped_anywhere_continues_to_the_same_bits(
   def stop_at_round_two(index):
     if index == 1:
       if window == 'before the rename':
-        patch.setattr(tf.io.gfile, 'rename', _stop)
+        patch.setattr(files.os, 'replace', _stop)
       elif window == 'between rename and ledger':
         patch.setattr(records_lib.ledger_lib.Ledger, 'append_line', _stop)
       elif window == 'between ledger and metrics':

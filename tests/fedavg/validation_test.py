@@ -10,7 +10,7 @@ from tasks import registry
 from tasks.task import VALIDATION
 from tests import tiny_task
 from tests.fedavg import tiny_run
-from tff_pipelines.experiment import records as records_lib
+from tff_pipelines.experiment import metrics as metrics_lib
 from tff_pipelines.fedavg import run
 from tff_pipelines.fedavg import validation
 
@@ -34,7 +34,7 @@ def _experiment(folder, **changes):
 
 def _losses(folder):
   """Loss on the validation set by round."""
-  rows = records_lib.read_metrics(folder / 'metrics.csv', 'round')
+  rows = metrics_lib.read(folder / 'metrics.csv', 'round')
   return {index: float(row['validation/loss']) for index, row in rows.items()}
 
 
@@ -49,7 +49,7 @@ def test_model_of_the_lowest_loss_is_the_result(whole):
   losses = _losses(folder)
   best = min(losses, key=losses.get)
   assert best < 5 and summary['details']['chosen_round'] == best
-  rows = records_lib.read_metrics(folder / 'metrics.csv', 'round')
+  rows = metrics_lib.read(folder / 'metrics.csv', 'round')
   for name, values in summary['held_out'].items():
     for metric, value in values.items():
       assert float(rows[best][f'{name}/{metric}']) == pytest.approx(value), name
@@ -63,7 +63,7 @@ def test_choice_costs_nothing_and_changes_no_round(whole, tmp_path):
   plain = tiny_run.experiment(tmp_path / 'plain', **SETTINGS).run()
   folder, summary = whole
   assert summary['epsilon_if_unseeded'] == plain['epsilon_if_unseeded']
-  rows, others = (records_lib.read_metrics(path / 'metrics.csv', 'round')
+  rows, others = (metrics_lib.read(path / 'metrics.csv', 'round')
                   for path in (folder, tmp_path / 'plain'))
   for index, row in others.items():
     assert row.items() <= rows[index].items()

@@ -7,6 +7,7 @@ import pytest
 
 from tests.experiment import contract
 from tff_pipelines.accounting import ledger as ledger_lib
+from tff_pipelines.experiment import checkpoints
 from tff_pipelines.experiment import files
 from tff_pipelines.fedmd import run
 from tff_pipelines.fedmd.settings import FedMdSettings
@@ -130,7 +131,8 @@ def _resumed(finished, start, folder, **changes):
 @pytest.mark.slow
 def test_folder_of_version_1_is_continued(finished, start, tmp_path):
   shutil.copytree(finished, tmp_path / 'run')
-  shutil.rmtree(tmp_path / 'run' / 'private/checkpoints' / 'round_2')
+  for number in (1, 2):
+    checkpoints.path_of(tmp_path / 'run' / 'private/checkpoints', number).unlink()
   (tmp_path / 'run' / files.METRICS).unlink()
   ledger = tmp_path / 'run' / files.LEDGER
   lines = ledger.read_text().splitlines(keepends=True)

@@ -14,6 +14,7 @@ from tests.exports import checked
 from tests.programs import launcher as launcher_lib
 from tff_pipelines.accounting import events
 from tff_pipelines.accounting import ledger as ledger_lib
+from tff_pipelines.experiment import checkpoints
 from tff_pipelines.fedmd import __main__ as program
 from tff_pipelines.fedmd import run as fedmd_run
 from tff_pipelines.fedmd.settings import FedMdSettings
@@ -60,12 +61,8 @@ def _summary(folder):
 
 def _checkpoint(folder, number):
   """The flat leaves of a checkpoint's state."""
-  path = folder / 'private/checkpoints' / f'round_{number}' / 'variables' / 'variables'
-  reader = tf.train.load_checkpoint(str(path))
-  names = sorted((name for name in reader.get_variable_to_shape_map()
-                  if name.startswith('_value/leaves/')),
-                 key=lambda name: int(name.split('/')[2]))
-  return [reader.get_tensor(name) for name in names]
+  path = checkpoints.path_of(folder / 'private/checkpoints', number)
+  return list(checkpoints.read(path).arrays.values())
 
 
 def _subsets(leaves):
@@ -190,7 +187,7 @@ def test_seeded_run_claims_nothing(runs):
 def test_subsets_of_an_unseeded_run_are_drawn_once(runs, launcher, tmp_path):
   arguments = [*RUNS['nfdp'], f'--output_dir={tmp_path / "a"}']
   killed = launcher.start(FEDMD, *arguments)
-  first = tmp_path / 'a' / 'private/checkpoints' / 'round_1'
+  first = tmp_path / 'a' / 'private/checkpoints' / 'round_000001'
   deadline = time.monotonic() + 200
   while not first.exists() and killed.poll() is None:
     assert time.monotonic() < deadline, killed.stderr

@@ -12,6 +12,7 @@ import pytest
 
 from tests.programs import in_process
 from tests.programs import launcher as launcher_lib
+from tff_pipelines.experiment import checkpoints
 
 TRAIN = 'tff_pipelines.train'
 SOURCE = pathlib.Path(__file__).with_name('own_task.py')
@@ -36,11 +37,8 @@ def _train(folder, *arguments):
 
 
 def _weights(folder):
-  import tensorflow as tf  # pylint: disable=g-import-not-at-top
-  path = folder / 'run/private/checkpoints/round_2/variables/variables'
-  reader = tf.train.load_checkpoint(str(path))
-  return [reader.get_tensor(name) for name in sorted(reader.get_variable_to_shape_map())
-          if 'leaves' in name and '_value' in name]
+  path = checkpoints.path_of(folder / 'run/private/checkpoints', 2)
+  return list(checkpoints.read(path).arrays.values())
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from tests import data_dir
 from tests.programs import in_process
 from tests.programs import launcher as launcher_lib
 from tff_pipelines.accounting import ledger as ledger_lib
+from tff_pipelines.experiment import checkpoints
 
 TRAIN = 'tff_pipelines.train'
 ACCOUNT = 'tff_pipelines.account'
@@ -73,15 +74,12 @@ def _rows(folder):
 
 def checkpoint(folder, rounds=ROUNDS):
   """Name -> array, of all that a checkpoint holds."""
-  path = folder / 'private/checkpoints' / f'round_{rounds}' / 'variables' / 'variables'
-  reader = tf.train.load_checkpoint(str(path))
-  return {name: reader.get_tensor(name)
-          for name in reader.get_variable_to_shape_map() if '_value' in name}
+  path = checkpoints.path_of(folder / 'private/checkpoints', rounds)
+  return checkpoints.read(path).arrays
 
 
 def _leaves(folder):
-  return {name: np.asarray(value).tobytes()
-          for name, value in checkpoint(folder).items() if 'leaves' in name}
+  return {name: value.tobytes() for name, value in checkpoint(folder).items()}
 
 
 PRIVATE = ['gaussian', 'skellam', 'diagnostics']
@@ -96,7 +94,7 @@ def test_run_leaves_all_its_files(runs, name):
       'model.json', 'model.npz', 'paths.json', 'private', 'progress.png', 'report.html',
       'report.txt', 'starts.log', 'summary.json', 'tensorboard']
   assert sorted(path.name for path in (folder / 'private/checkpoints').iterdir()) == [
-      'round_0', 'round_2']
+      'round_000000', 'round_000001', 'round_000002']
   for file in ('progress.png', 'clients.png'):
     figure = matplotlib.image.imread(folder / file)
     assert figure.ndim == 3 and min(figure.shape[:2]) > 300 and figure.std() > 0.05

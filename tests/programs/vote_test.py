@@ -11,6 +11,7 @@ import tensorflow as tf
 from tests.exports import checked
 from tff_pipelines.accounting import decimals
 from tff_pipelines.accounting import ledger as ledger_lib
+from tff_pipelines.experiment import checkpoints
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import report
 
@@ -70,11 +71,8 @@ def _report(folder):
 
 def _leaves(folder):
   """The leaves of the state in the checkpoint of the vote."""
-  path = folder / 'private/checkpoints' / 'round_1' / 'variables' / 'variables'
-  reader = tf.train.load_checkpoint(str(path))
-  return [np.asarray(reader.get_tensor(name))
-          for name in reader.get_variable_to_shape_map()
-          if '_value' in name and 'leaves' in name]
+  path = checkpoints.path_of(folder / 'private/checkpoints', 1)
+  return list(checkpoints.read(path).arrays.values())
 
 
 def _tags(folder):

@@ -23,6 +23,7 @@ before does not.
 import collections
 import datetime
 import fcntl
+import functools
 import hashlib
 import json
 import os
@@ -50,6 +51,11 @@ _ADDED = {'deviation_per_round': 2, 'certificates': 4}
 _LINE_KEYS = {'round', 'event', 'outcome', 'starts', 'time', 'configuration',
               'previous', 'hash'}
 _NO_HASH = '0' * 64
+# Characters of a problem that are shown: a damaged line may be long.
+_SHOWN = 500
+# What values of any kind and depth may raise where others are expected.
+_WRONG = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError,
+          RecursionError)
 
 
 def _canonical(record: dict[str, Any]) -> str:
@@ -71,14 +77,14 @@ def _parsed(line: str, what: str) -> dict[str, Any]:
   """The record of one line whose own hash holds, else ValueError."""
   try:
     record = json.loads(line)
-  except ValueError as error:
+  except (ValueError, RecursionError) as error:
     raise ValueError(f'{what} must be JSON: {error}') from None
   if not isinstance(record, dict) or 'hash' not in record:
     raise ValueError(f'{what} must be an object with a hash')
   bare = {key: value for key, value in record.items() if key != 'hash'}
   try:
     sealed = _sealed(bare)
-  except ValueError:  # NaN or infinite.
+  except (ValueError, RecursionError):  # NaN, infinite, or too deep.
     sealed = None
   if sealed != line:
     raise ValueError(f'{what} must match its own hash: it was edited')
@@ -89,7 +95,33 @@ def _parsed_round(line: str, what: str) -> dict[str, Any]:
   record = _parsed(line, what)
   if set(record) != _LINE_KEYS:
     raise ValueError(f'{what} must have the keys {sorted(_LINE_KEYS)}')
+  _check_texts(record, 'time', 'configuration')
   return record
+
+
+def _check_texts(record: Mapping[str, Any], *names: str) -> None:
+  for name in names:
+    if not isinstance(record[name], str):
+      raise ValueError(f'{name} must be a text, found {record[name]!r}')
+
+
+def _check_header(header: Mapping[str, Any]) -> None:
+  """Raises ValueError if a value of a header is wrong; ignores keys not there."""
+  for name, check in (
+      ('population', functools.partial(validate.integer, low=1)),
+      ('delta', validate.open_unit_interval),
+      ('adjacency', functools.partial(
+          validate.one_of, tuple(base.ADJACENCY_IN_WORDS))),
+      ('deviation_per_round', validate.unit_interval)):
+    if header.get(name) is not None:
+      check(**{name: header[name]})
+  _check_texts(header, 'time', *['trust_model'] * (header['trust_model'] is not None))
+  for name, kind in (('warnings', str), ('certificates', Mapping)):
+    value = header.get(name, [])
+    if not isinstance(value, list) or not all(isinstance(one, kind) for one in value):
+      raise ValueError(f'{name} must be a list, found {value!r}')
+  if not isinstance(header['seeded'], bool):
+    raise ValueError(f'seeded must be true or false, found {header["seeded"]!r}')
 
 
 class Ledger:
@@ -131,23 +163,14 @@ class Ledger:
       FileExistsError: If there is a file already.
       ValueError: If an argument is out of range.
     """
-    if population is not None:
-      validate.integer(population=population, low=1)
-    if delta is not None:
-      validate.open_unit_interval(delta=delta)
-    if adjacency is not None:
-      validate.one_of(tuple(base.ADJACENCY_IN_WORDS), adjacency=adjacency)
-    if deviation_per_round is not None:
-      validate.non_negative(deviation_per_round=deviation_per_round)
-      if deviation_per_round > 1:
-        raise ValueError('deviation_per_round must be at most 1, found '
-                         f'{deviation_per_round!r}')
-    line = _sealed({
+    header = {
         'format': FORMAT, 'version': VERSION, 'time': _now(),
         'population': population, 'delta': delta, 'adjacency': adjacency,
         'trust_model': trust_model, 'warnings': list(warnings),
         'seeded': bool(seeded), 'deviation_per_round': deviation_per_round,
-        'certificates': list(map(dict, certificates)), 'previous': _NO_HASH})
+        'certificates': list(map(dict, certificates)), 'previous': _NO_HASH}
+    _check_header(header)
+    line = _sealed(header)
     ledger = cls(path)
     # Complete or absent: a header is never seen in part.
     partial = ledger.path.with_name(f'{ledger.path.name}.{os.getpid()}.new')
@@ -177,7 +200,8 @@ class Ledger:
     """All lines; ValueError unless the chain holds."""
     problems = self.verify()
     if problems:
-      raise ValueError(f'{self.path} must hold an intact chain: {problems[0]}')
+      raise ValueError(
+          f'{self.path} must hold an intact chain: {problems[0][:_SHOWN]}')
     return self._split()[0]
 
   def header(self) -> dict[str, Any]:
@@ -185,17 +209,24 @@ class Ledger:
     complete, _ = self._split()
     if not complete:
       raise ValueError(f'{self.path} must begin with a header line')
-    return self._checked_header(complete[0])
+    try:
+      return self._checked_header(complete[0])
+    except ValueError as error:
+      raise ValueError(f'{self.path} {error}'[:_SHOWN]) from None
 
   def _checked_header(self, line: str) -> dict[str, Any]:
-    record = _parsed(line, f'{self.path} line 1')
+    record = _parsed(line, 'line 1')
     version, is_header = record.get('version'), record.get('format') == FORMAT
     if is_header and version not in range(1, VERSION + 1):
-      raise ValueError(f'{self.path} must have format version 1 to {VERSION}, found '
-                       f'{version!r}')
+      raise ValueError(
+          f'line 1 must have format version 1 to {VERSION}, found {version!r}')
     absent = {key for key, first in _ADDED.items() if is_header and version < first}
     if not is_header or set(record) != _HEADER_KEYS - absent:
-      raise ValueError(f'{self.path} line 1 must be a header of {FORMAT!r}')
+      raise ValueError(f'line 1 must be a header of {FORMAT!r}')
+    try:
+      _check_header(record)
+    except _WRONG as error:
+      raise ValueError(f'line 1: {error}') from None
     return {'deviation_per_round': None, 'certificates': [], **record}
 
   def _at_head(self) -> tuple[int, int, str]:
@@ -241,18 +272,23 @@ class Ledger:
       ValueError: Unless it continues the chain of the file as it now is.
     """
     record = _parsed_round(line, 'line')
-    with open(self.path, 'r+b') as file:
+    with open(self.path, 'r+b', buffering=0) as file:
       # Another process would fork the chain: one writer at a time.
       fcntl.flock(file, fcntl.LOCK_EX)
-      file.seek(0, os.SEEK_END)
+      size = file.seek(0, os.SEEK_END)
       _, count, previous = self._at_head()
       if record['previous'] != previous or record['round'] != count + 1:
         raise ValueError(
             f'line must continue {self.path} as round {count + 1}, found round '
             f'{record["round"]!r} after another line')
-      file.write(line.encode() + b'\n')
-      file.flush()
-      os.fsync(file.fileno())
+      try:
+        rest = line.encode() + b'\n'
+        while rest:
+          rest = rest[file.write(rest):]
+        os.fsync(file.fileno())
+      except OSError as error:  # Such as a full disk; these name no file.
+        file.truncate(size)
+        raise OSError(error.errno, error.strerror, os.fspath(self.path)) from None
       self._head = (file.tell(), count + 1, record['hash'])
 
   def drop_torn(self) -> bool:
@@ -340,7 +376,7 @@ class Ledger:
             problems.append(
                 f'line {number} must be round {number - 1}, found round '
                 f'{record["round"]!r}')
-      except ValueError as error:
+      except _WRONG as error:
         problems.append(str(error) if f'line {number}' in str(error) else
                         f'line {number}: {error}')
         previous = None
@@ -401,4 +437,7 @@ class Ledger:
       counts[kinds[text]] += 1
       if with_repeats and repeats:
         counts[kinds[text].repeated()] += repeats
-    return combinators.composed(counts)
+    try:
+      return combinators.composed(counts)
+    except ValueError as error:
+      raise ValueError(f'{self.path}: {error}') from None

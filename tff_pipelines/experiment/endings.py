@@ -26,7 +26,8 @@ class Interrupted(KeyboardInterrupt):
 def deferred(folder: pathlib.Path) -> Iterator[Callable[[], None]]:
   """Lets the first SIGINT or SIGTERM wait; a second one ends the process at once.
 
-  Signals reach the main thread alone: in another one nothing is deferred.
+  Signals reach the main thread alone: in another one nothing is deferred. Nor is a
+  signal whose handler was not installed from Python, which could not be given back.
 
   Args:
     folder: Folder of the run.
@@ -39,7 +40,7 @@ def deferred(folder: pathlib.Path) -> Iterator[Callable[[], None]]:
   def first(signum, frame):
     del frame
     asked.append(signum)
-    for other in _SIGNALS:
+    for other in former:
       signal.signal(other, signal.SIG_DFL)
     print(f'\n{signal.Signals(signum).name}: ends after this round; again to end at '
           'once, without it', file=sys.stderr, flush=True)
@@ -50,7 +51,8 @@ def deferred(folder: pathlib.Path) -> Iterator[Callable[[], None]]:
 
   try:
     for signum in _SIGNALS:
-      former[signum] = signal.signal(signum, first)
+      if signal.getsignal(signum) is not None:
+        former[signum] = signal.signal(signum, first)
   except ValueError:
     pass  # Not the main thread.
   try:

@@ -17,7 +17,7 @@ import pathlib
 import secrets
 import socket
 import tempfile
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, IO
 
 import numpy as np
 
@@ -39,29 +39,89 @@ KEY = 'fingerprint.key'
 LOCK = 'lock'
 
 
-def _write(path: pathlib.Path, write: Callable[[BinaryIO], Any],
-           mode: int = 0o644) -> None:
-  handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f'.{path.name}.')
+@contextlib.contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+  """Adds the path to errors that name none, such as that of a full disk."""
   try:
-    with os.fdopen(handle, 'wb') as file:
-      write(file)
-      file.flush()
-      os.fsync(file.fileno())
-    os.chmod(partial, mode)
-    os.replace(partial, path)
-  except BaseException:
-    os.unlink(partial)
-    raise
+    yield
+  except OSError as error:
+    if error.filename is not None or error.errno is None:
+      raise
+    raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+
+
+def sync_folder(folder: pathlib.Path) -> None:
+  """Makes the names in a folder survive a power cut."""
+  handle = os.open(folder, os.O_RDONLY)
+  try:
+    os.fsync(handle)
+  finally:
+    os.close(handle)
+
+
+def write_durably(path: pathlib.Path, write: Callable[[BinaryIO], Any],
+                  mode: int = 0o644) -> None:
+  """Writes a file so that it is seen complete or not at all, after a power cut too.
+
+  Args:
+    path: Its folder exists.
+    write: Writes the content to a binary file.
+    mode: Mode of the file.
+  """
+  with naming(path):
+    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f'.{path.name}.')
+    try:
+      with os.fdopen(handle, 'wb') as file:
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
+        os.fchmod(file.fileno(), mode)
+      os.replace(partial, path)
+    except BaseException:
+      with contextlib.suppress(FileNotFoundError):  # The folder may be gone.
+        os.unlink(partial)
+      raise
+    sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
+  """Yields a path to write to, with the same suffix; seen complete or not at all."""
+  partial = path.with_name(f'.{os.getpid()}.{path.name}')
+  with naming(path):
+    try:
+      yield partial
+      os.replace(partial, path)
+    finally:
+      partial.unlink(missing_ok=True)
+
+
+def append(path: pathlib.Path, content: bytes, *, durable: bool = False) -> None:
+  """Appends to a file, which is created; if that fails it stays as it was."""
+  with naming(path):
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+      size = os.fstat(handle).st_size
+      try:
+        while content:
+          content = content[os.write(handle, content):]
+        if durable:
+          os.fsync(handle)
+      except BaseException:
+        os.ftruncate(handle, size)
+        raise
+    finally:
+      os.close(handle)
 
 
 def write_atomically(path: pathlib.Path, text: str) -> None:
   """Writes a text file so that it is seen complete or not at all."""
-  _write(path, lambda file: file.write(text.encode('utf-8')))
+  write_bytes(path, text.encode('utf-8'))
 
 
 def write_bytes(path: pathlib.Path, content: bytes) -> None:
   """Writes a file so that it is seen complete or not at all."""
-  _write(path, lambda file: file.write(content))
+  write_durably(path, lambda file: file.write(content))
 
 
 def write_json(path: pathlib.Path, value: Any) -> None:
@@ -84,7 +144,7 @@ def read_key(folder: pathlib.Path) -> bytes | None:
 def new_key(folder: pathlib.Path) -> bytes:
   """Draws the key of a new run, for its operator alone; the folder must exist."""
   key = secrets.token_bytes(32)
-  _write(folder / PRIVATE / KEY, lambda file: file.write(key), mode=0o600)
+  write_durably(folder / PRIVATE / KEY, lambda file: file.write(key), mode=0o600)
   return key
 
 
@@ -110,7 +170,7 @@ def write_table(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def write_arrays(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
   """Writes an .npz file so that it is seen complete or not at all."""
-  _write(path, lambda file: np.savez(file, **arrays))
+  write_durably(path, lambda file: np.savez(file, **arrays))
 
 
 def read_arrays(path: pathlib.Path) -> dict[str, np.ndarray] | None:
@@ -196,11 +256,20 @@ def _writer(folder: pathlib.Path) -> str | None:
   except (FileNotFoundError, NotADirectoryError):
     return None
   with file:
-    try:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-      return file.read() or 'another process'
-  return None
+    return None if _lock(file, folder) else file.read() or 'another process'
+
+
+def _lock(file: IO[str], folder: pathlib.Path) -> bool:
+  """Locks a file of a run's folder, unless another process has; OSError if none can."""
+  try:
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError:
+    return False
+  except OSError as error:
+    raise OSError(
+        f'output_dir={folder} can\'t be locked ({error.strerror}), so two processes '
+        'could write it: choose a folder on a file system that has locks') from None
+  return True
 
 
 def _in_use(folder: pathlib.Path, writer: str | None) -> ValueError:
@@ -224,10 +293,8 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
   path = folder / PRIVATE / LOCK
   handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
   with open(handle, 'r+', encoding='utf-8') as file:
-    try:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-      raise _in_use(folder, _writer(folder)) from None
+    if not _lock(file, folder):
+      raise _in_use(folder, _writer(folder))
     if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
       raise _in_use(folder, 'another process')  # It ends, and takes its lock along.
     file.truncate(0)  # A process that was killed left its name.

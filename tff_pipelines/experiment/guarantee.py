@@ -8,7 +8,7 @@ summary.
 
 import abc
 import collections
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 import dataclasses
 import functools
 import math
@@ -422,19 +422,24 @@ class Plan(abc.ABC):
         None if bound is None or _IDEAL in {note.name for note in bound.caveats} else
         bound.epsilon) for name, bound in zip(_AT_SMALL_DELTA, bounds)}
 
-  def epsilon(self, rounds: int, repeats: int = 0) -> float:
+  def epsilon(self, rounds: int, repeats: int = 0,
+              lost: Sequence[base.Event] = ()) -> float:
     """Epsilon against the observers; 0 after no rounds.
 
     Args:
       rounds: Number of committed rounds.
       repeats: Number of rounds that restarts repeated; they count where clients
         protect themselves.
+      lost: Released in addition, by rounds that were lost and run again.
     """
     if not rounds or not self.is_private:
       return math.inf if rounds else 0.0
     if self.adjacency == base.LOCAL:
       rounds += repeats
-    return self.bound(self.released(rounds), self.release_count(rounds)).epsilon
+    released = self.released(rounds)
+    if lost:
+      released = combinators.Composed(events=(released, *lost))
+    return self.bound(released, self.release_count(rounds) + len(lost)).epsilon
 
   def release_count(self, rounds: int) -> int:
     """Number of releases of this many rounds, and of what is before them."""

@@ -6,59 +6,37 @@ ledger, and the metrics are released, only after that. A run that was killed bef
 the rename repeats the round; one that was killed after it completes ledger and metrics
 from the checkpoint. So no round is lost and none is counted twice.
 
+The latest checkpoints are kept. Where the last one is damaged the run goes on from the
+one before. What was released since then is in the ledger and stays charged; those
+rounds run again, with fresh cohorts and fresh noise, and are charged again as
+`Event.repeated` says: the participations that they counted are lost too.
+
 `ChargedRecords` is for answers that can't be taken back once they are drawn: the
 ledger line is durable before anything is drawn, and what a crash loses stays charged.
 """
 
-import asyncio
-from collections.abc import Callable
-import csv
+from collections.abc import Callable, Collection
 import dataclasses
 import datetime
 import json
 import os
 import pathlib
 import shutil
+import sys
 from typing import Any
 
 import numpy as np
-from tensorboard.compat.proto import event_pb2
-from tensorboard.plugins.scalar import summary_v2
-import tensorflow as tf
-import tensorflow_federated as tff
 
 from tff_pipelines.accounting import base
+from tff_pipelines.accounting import events as events_lib
 from tff_pipelines.accounting import ledger as ledger_lib
 from tff_pipelines.accounting import preliminary
+from tff_pipelines.experiment import checkpoints
+from tff_pipelines.experiment import earlier_checkpoints
 from tff_pipelines.experiment import files
+from tff_pipelines.experiment import metrics as metrics_lib
 
 _CHECKPOINTS = 'checkpoints'
-
-
-class _Events:
-  """A file of TensorBoard events whose times are the indices of the rounds.
-
-  The writers of TensorFlow note when an event was written, and the duration of a round
-  tells of how many clients participated.
-  """
-
-  def __init__(self, path: pathlib.Path):
-    """Starts a new file; its folder is created if it does not exist."""
-    path.parent.mkdir(exist_ok=True)
-    self._writer = tf.io.TFRecordWriter(os.fspath(path))
-    # TensorBoard reads the version from a file's first event.
-    self._write(event_pb2.Event(wall_time=0.0, file_version='brain.Event:2'))
-
-  def _write(self, event: event_pb2.Event) -> None:
-    self._writer.write(event.SerializeToString())
-    self._writer.flush()
-
-  def add(self, metrics: dict[str, float], rounds: int) -> None:
-    """Writes a round's metrics; they survive if the process is killed."""
-    event = event_pb2.Event(wall_time=float(rounds), step=rounds)
-    for name, value in metrics.items():
-      event.summary.value.extend(summary_v2.scalar_pb(name, value).value)
-    self._write(event)
 
 
 class RunRecords:
@@ -70,6 +48,8 @@ class RunRecords:
     configuration_hash: Hash of `configuration`.
     starts: Number of times that the run was started, this time included.
     ledger: The run's ledger.
+    lost: Events that were charged for rounds whose checkpoints were damaged, as what
+      they added; set by `restore`.
   """
 
   def __init__(self, folder: str | os.PathLike[str], configuration: dict[str, Any],
@@ -97,26 +77,25 @@ class RunRecords:
       files.write_atomically(self.folder / files.CONFIGURATION, json.dumps(
           configuration, indent=2, sort_keys=True, allow_nan=False))
     self.configuration_hash = files.configuration_hash(self.configuration)
-    with open(self.folder / 'starts.log', 'a+', encoding='utf-8') as file:
-      now = datetime.datetime.now(datetime.timezone.utc)
-      file.write(now.isoformat(timespec='seconds') + '\n')
-      file.flush()
-      os.fsync(file.fileno())
-      file.seek(0)
-      self.starts = len(file.readlines())
+    now = datetime.datetime.now(datetime.timezone.utc)
+    starts = self.folder / 'starts.log'
+    files.append(starts, f'{now.isoformat(timespec="seconds")}\n'.encode(), durable=True)
+    self.starts = starts.read_text(encoding='utf-8').count('\n')
     self.ledger = ledger_lib.Ledger(self.folder / files.LEDGER)
+    self.lost: tuple[base.Event, ...] = ()
+    self._owed, self._derived = 0, ()
     # They have what a sampling scheme knows of each client.
-    checkpoints = files.private_path(self.folder, _CHECKPOINTS)
-    self._states = tff.program.FileProgramStateManager(
-        checkpoints, prefix='round_', keep_total=2)
-    self._events = self._table = None
+    self._checkpoints = files.private_path(self.folder, _CHECKPOINTS)
+    self._checkpoints.mkdir(mode=0o700, exist_ok=True)
+    self._events = None
+    self._table = metrics_lib.Table(self.folder / files.METRICS, 'round')
     # A crash left these rounds half committed: they were never released.
-    for path in checkpoints.glob('*_temp*'):
-      shutil.rmtree(path, ignore_errors=True)
+    for path in filter(checkpoints.is_partial, self._checkpoints.iterdir()):
+      _remove(path)
 
   def has_checkpoint(self) -> bool:
-    """Whether there is a state to continue from."""
-    return asyncio.run(self._states.get_versions()) is not None
+    """Whether there is a checkpoint to continue from, damaged or not."""
+    return bool(checkpoints.found(self._checkpoints))
 
   def release_first(self, event: base.Event, header: dict[str, Any], name: str,
                     draw: Callable[[], str]) -> None:
@@ -171,49 +150,120 @@ class RunRecords:
     """Number of lines of the ledger that are of releases beside the rounds."""
     return preliminary.count(self.ledger.lines())
 
-  def restore(self, initial_state: Any, header: dict[str, Any]) -> tuple[Any, int]:
+  def restore(self, initial_state: Any, header: dict[str, Any], *,
+              derived: Collection[str] = (), planned: int = 0,
+              event: Callable[[int], base.Event] | None = None) -> tuple[Any, int]:
     """The state to continue from and the number of rounds that are committed.
 
     Args:
       initial_state: The state of a new run; defines the structure, and is
         committed as round 0 if nothing was.
       header: Keyword arguments of the ledger's header, for a new run.
+      derived: Names of parts of the state that follow from the settings: checkpoints
+        leave them out, and the restored state has those of `initial_state`.
+      planned: Number of planned rounds.
+      event: Index of a round -> its event; needed where rounds differ.
 
     Raises:
-      ValueError: If checkpoint and ledger do not belong together.
+      OSError: If a file can't be read or written.
+      ValueError: If no checkpoint is whole, or checkpoint and ledger do not belong
+        together.
     """
-    initial = _program_state(initial_state, 0, '', {})
-    versions = asyncio.run(self._states.get_versions())
-    if versions is None:
+    self._derived = derived
+    if not self.has_checkpoint():
       if not self.ledger.path.exists():
         self.ledger.create(self.ledger.path, **header)
       if len(self.ledger.lines()) != self.beside:
         raise ValueError(
             f'{self.ledger.path} has rounds but there is no checkpoint: the run '
             "can't be continued; account for it by the ledger and start another")
-      asyncio.run(self._states.save(initial, 0))
+      checkpoints.write(self._checkpoints, checkpoints.Checkpoint(
+          rounds=0, arrays=checkpoints.arrays_of(initial_state, derived)))
       return initial_state, 0
-    rounds = versions[-1]
-    saved = asyncio.run(self._states.load(rounds, initial))
-    line = saved['ledger_line'].decode()
-    if line:
-      if line in self.ledger.path.read_text(encoding='utf-8').split('\n'):
-        self.ledger.drop_torn()  # Of a round that is charged, but was not run.
-      self.ledger.reconcile(line)
-    recorded = len(self.ledger.lines()) - self.beside - self.unused
-    if recorded != rounds:
-      raise ValueError(
-          f'{self.ledger.path} has {recorded} rounds, the checkpoint {rounds}: '
-          'they do not belong together')
-    if rounds and rounds not in read_metrics(self.folder / files.METRICS, 'round'):
-      self._release(json.loads(saved['metrics']), rounds)
-    state = tf.nest.pack_sequence_as(initial_state, [
-        np.asarray(leaf) for leaf in saved['leaves']])
+    checkpoint, problems = self._latest(initial_state)
+    rounds = checkpoint.rounds
+    state = checkpoints.rebuilt(initial_state, checkpoint.arrays, derived)
+    lost = self._reconcile(checkpoint)
+    self.lost = tuple(events_lib.from_json(dict(one)) for one in checkpoint.lost)
+    self.lost += tuple(one.repeated() for one in lost)
+    self._owed = checkpoint.owed + sum(one.repeated() != one for one in lost)
+    if lost and event is not None:
+      # The next line is charged once more for each start since the last one, as what
+      # such a start may have shown of its round. That was a round after the lost ones.
+      last = min(rounds + len(lost) + 1, planned)
+      for one in {event(i): None for i in range(rounds + 1, last + 1)}:
+        if one != event(rounds + 1):
+          self._charge(one.repeated())
+    if problems or lost:
+      what = problems[0] if problems else (
+          f'{self.ledger.path} has {len(lost)} rounds more than the last checkpoint')
+      print(f'warning: {what}; the run goes on after round {rounds}, and epsilon counts '
+            f'what was released after it, too ({len(lost)} rounds)', file=sys.stderr)
+    self._complete(checkpoint)
     return state, rounds
+
+  def _latest(self, initial_state: Any) -> tuple[checkpoints.Checkpoint, list[str]]:
+    """The latest checkpoint that is whole, and what is wrong with later ones."""
+    problems = []
+    for rounds, path in checkpoints.found(self._checkpoints):
+      try:
+        checkpoint = (earlier_checkpoints.read(path, initial_state, self._derived)
+                      if path.is_dir() else checkpoints.read(path))
+        if checkpoint.rounds != rounds:
+          raise ValueError(f'{path} is damaged: it is of round {checkpoint.rounds}')
+        return checkpoint, problems
+      except ValueError as error:
+        problems.append(str(error))
+    raise ValueError(f'{problems[0]}; no other checkpoint is whole: the run can\'t be '
+                     'continued; account for it by the ledger and start another')
+
+  def _reconcile(self, checkpoint: checkpoints.Checkpoint) -> list[base.Event]:
+    """Brings the ledger up to a checkpoint; returns events of rounds that are beyond."""
+    line, position = checkpoint.line, 0
+    if not line or line in self.ledger.path.read_text(encoding='utf-8').split('\n'):
+      self.ledger.drop_torn()  # Of a round that is charged, but was not released.
+    if line:
+      self.ledger.reconcile(line)
+      position = json.loads(line)['round']
+    lines = self.ledger.lines()
+    rounds = [number for number, line in enumerate(lines, start=1)
+              if line['outcome'] != ledger_lib.UNUSED and not preliminary.count([line])]
+    recorded = sum(number <= position for number in rounds)
+    if recorded != checkpoint.rounds + len(checkpoint.lost):
+      raise ValueError(
+          f'{self.ledger.path} has {recorded} rounds, the checkpoint '
+          f'{checkpoint.rounds}: they do not belong together')
+    lost = [lines[number - 1] for number in rounds if number > position]
+    if lost and preliminary.count(lines[position:], preliminary.EvaluationRelease):
+      raise ValueError(
+          f'{self.ledger.path} has an evaluation of a model whose checkpoint is lost: '
+          "the run can't be continued; account for it by the ledger and start another")
+    return [events_lib.from_json(line['event']) for line in lost]
+
+  def _charge(self, event: base.Event) -> None:
+    """Charges for what a lost round, or an attempt at one, may have released."""
+    self.ledger.append_line(self.ledger.next_line(
+        event, outcome='released', configuration_hash=self.configuration_hash,
+        starts=self.starts))
+    self.lost += (event,)
+
+  def _complete(self, checkpoint: checkpoints.Checkpoint) -> None:
+    """Writes the metrics of kept rounds that a crash, or a power cut, left out."""
+    rows = self._table.open(last=checkpoint.rounds)
+    for rounds, path in reversed(checkpoints.found(self._checkpoints)):
+      if 0 < rounds <= checkpoint.rounds and rounds not in rows:
+        try:
+          self._release((checkpoint if rounds == checkpoint.rounds else
+                         checkpoints.read(path)).metrics, rounds)
+        except (ValueError, IsADirectoryError):
+          continue  # Damaged, or of an earlier version.
 
   def commit(self, state: Any, rounds: int, event: base.Event, *, suppressed: bool,
              metrics: dict[str, float]) -> None:
     """Makes a round permanent: all of it in one file, then ledger and metrics.
+
+    The checkpoint, its name and the ledger line are synced to the disk, in this order,
+    before anything of the round is public.
 
     Args:
       state: State after the round.
@@ -221,14 +271,23 @@ class RunRecords:
       event: Event that the round released.
       suppressed: Whether the round was suppressed.
       metrics: Written to the CSV file and to TensorBoard.
+
+    Raises:
+      OSError: If a file can't be written; `restore` completes what was begun.
     """
     line = self.ledger.next_line(
-        event, outcome='suppressed' if suppressed else 'released',
+        event.repeated() if self._owed else event,
+        outcome='suppressed' if suppressed else 'released',
         configuration_hash=self.configuration_hash, starts=self.starts)
-    asyncio.run(self._states.save(
-        _program_state(state, rounds, line, metrics), rounds))
+    self._owed = max(0, self._owed - 1)
+    checkpoints.write(self._checkpoints, checkpoints.Checkpoint(
+        rounds=rounds, line=line, metrics=metrics, owed=self._owed,
+        lost=tuple(lost.to_json() for lost in self.lost),
+        arrays=checkpoints.arrays_of(state, self._derived)))
     self.ledger.append_line(line)
     self._release(metrics, rounds)
+    for path in checkpoints.superseded(self._checkpoints, rounds):
+      _remove(path)
 
   @property
   def unused(self) -> int:
@@ -242,24 +301,30 @@ class RunRecords:
       event: Index of a round -> its event.
       rounds: Number of planned rounds.
     """
-    done = len(self.ledger.lines()) - self.beside
+    done = len(self.ledger.lines()) - self.beside - len(self.lost)
     for index in range(done + 1, rounds + 1):
       self.ledger.append_line(self.ledger.next_line(
           event(index), outcome=ledger_lib.UNUSED,
           configuration_hash=self.configuration_hash, starts=self.starts))
 
   def _release(self, metrics: dict[str, float], rounds: int) -> None:
-    """Writes metrics to TensorBoard and then, atomically, to the CSV file."""
+    """Writes metrics to TensorBoard and then to the CSV file."""
     if self._events is None:
       # TensorBoard reads files in the order of their names.
-      self._events = _Events(
+      self._events = metrics_lib.Events(
           self.folder / 'tensorboard' / f'events.out.tfevents.{self.starts:06d}')
-      # Appending would leave part of a row if it were killed.
-      self._table = tff.program.CSVFileReleaseManager(
-          self.folder / files.METRICS, tff.program.CSVSaveMode.WRITE,
-          key_fieldname='round')
-    self._events.add(metrics, rounds)
-    asyncio.run(self._table.release(metrics, rounds))
+    # Rows that are not on the disk are in the checkpoints that are kept.
+    durable = rounds % checkpoints.KEPT == 0
+    self._events.add(metrics, rounds, durable=durable)
+    self._table.add(rounds, metrics, durable=durable)
+
+
+def _remove(path: pathlib.Path) -> None:
+  """Removes a checkpoint, or a part of one; those of earlier versions are folders."""
+  if path.is_dir():
+    shutil.rmtree(path, ignore_errors=True)
+  else:
+    path.unlink(missing_ok=True)
 
 
 def charges(folder: pathlib.Path, name: str,
@@ -295,20 +360,6 @@ def was_stopped(folder: pathlib.Path) -> bool:
   ledger = ledger_lib.Ledger(folder / files.LEDGER)
   return ledger.path.exists() and any(
       line['outcome'] == ledger_lib.UNUSED for line in ledger.lines())
-
-
-def _program_state(state: Any, rounds: int, line: str,
-                   metrics: dict[str, float]) -> dict[str, Any]:
-  return dict(leaves=[np.asarray(leaf) for leaf in tf.nest.flatten(state)],
-              rounds=np.int64(rounds), ledger_line=line, metrics=json.dumps(metrics))
-
-
-def read_metrics(path: pathlib.Path, key: str) -> dict[int, dict[str, str]]:
-  """Rows of a CSV file by the integer in the column `key`, without it."""
-  if not path.exists():
-    return {}
-  with open(path, encoding='utf-8', newline='') as file:
-    return {int(float(row.pop(key))): row for row in csv.DictReader(file)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -350,6 +401,7 @@ class ChargedRecords:
     self.kept: list[Kept] = []
     self.metrics: dict[int, dict[str, float]] = {}
     self._path_of = path_of
+    self._table = metrics_lib.Table(run.folder / files.METRICS, 'step')
 
   def _path(self, index: int) -> pathlib.Path:
     return self.run.folder / self._path_of(index)
@@ -388,9 +440,8 @@ class ChargedRecords:
         raise ValueError(
             f'{path} must belong to round {line["round"]} of {ledger.path}')
       self.kept.append(Kept(line=line, arrays=arrays))
-    rows = read_metrics(self.run.folder / files.METRICS, 'step')
     self.metrics = {step: {name: float(value) for name, value in row.items()}
-                    for step, row in rows.items()}
+                    for step, row in self._table.open().items()}
 
   def charge(self, event: base.Event) -> dict[str, Any]:
     """Writes the line of a step that is about to be drawn, durably; returns it."""
@@ -410,5 +461,4 @@ class ChargedRecords:
   def measure(self, index: int, metrics: dict[str, float]) -> None:
     """Writes the metrics after the step of a charge's round."""
     self.metrics[index] = metrics
-    files.write_table(self.run.folder / files.METRICS, [
-        {'step': step, **self.metrics[step]} for step in sorted(self.metrics)])
+    self._table.add(index, metrics)

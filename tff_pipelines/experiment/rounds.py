@@ -6,7 +6,7 @@ they are drawn.
 """
 
 import abc
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent import futures
 import dataclasses
 from typing import Any
@@ -46,10 +46,13 @@ class Rounds(abc.ABC):
   Attributes:
     count: Number of rounds of the whole run.
     unit: Name of one in the progress bar.
+    derived: Names of parts of the state that follow from the settings, as tables do:
+      checkpoints leave them out, and a resumed run has those of its initial state.
   """
 
   count: int
   unit: str = 'round'
+  derived: Collection[str] = ()
 
   @abc.abstractmethod
   def initial_state(self, resumed: bool) -> Any:
@@ -57,7 +60,7 @@ class Rounds(abc.ABC):
 
     Args:
       resumed: Whether there is a checkpoint: then only the structure, shapes and
-        dtypes matter.
+        dtypes matter, and the values of what is derived.
     """
 
   @abc.abstractmethod
@@ -139,7 +142,8 @@ def run(rounds: Rounds, plan: guarantee_lib.Plan, records: records_lib.RunRecord
   """
   state, done = records.restore(
       rounds.initial_state(records.has_checkpoint()),
-      plan.header(rounds.count, caveats))
+      plan.header(rounds.count, caveats),
+      derived=rounds.derived, planned=rounds.count, event=plan.event)
   if records.unused:
     records.stop(plan.event, rounds.count)  # In case a crash interrupted that.
     return state
@@ -148,7 +152,7 @@ def run(rounds: Rounds, plan: guarantee_lib.Plan, records: records_lib.RunRecord
         endings.deferred(records.folder) as may_end):
     for index in range(done + 1, rounds.count + 1):
       # What a round costs takes a tenth of a second, and does not wait for it.
-      epsilon = beside.submit(plan.epsilon, index, records.starts - 1)
+      epsilon = beside.submit(plan.epsilon, index, records.starts - 1, records.lost)
       step = rounds.step(state, index)
       metrics = {plan.epsilon_name: epsilon.result(), **step.metrics}
       records.commit(step.state, index, plan.event(index),

@@ -303,8 +303,9 @@ class Experiment(abc.ABC):
     planned = len(records.ledger.lines()) - records.beside
     rounds = planned - records.unused
     stopped = [_stopped(rounds, planned)] if records.unused else []
+    again = [_run_again(len(records.lost))] if records.lost else []
     caveats = report.ordered(
-        [*guarantee.caveats, *stopped, *description.caveats, *outcome.caveats])
+        [*guarantee.caveats, *stopped, *again, *description.caveats, *outcome.caveats])
     summary = report.summary_of(
         self.family, guarantee, outcome, caveats, rounds=rounds,
         starts=records.starts, configuration=records.configuration_hash)
@@ -312,7 +313,8 @@ class Experiment(abc.ABC):
       trained.write(self.folder / name)
     files.write_json(self.folder / files.SUMMARY, summary)
     for name, draw in outcome.figures.items():
-      draw(self.folder / name)
+      with files.replacing(self.folder / name) as path:
+        draw(path)
     line = self.run_line(plan, rounds)
     text = report.full_report(
         description, guarantee, outcome, caveats, self.folder, line)
@@ -335,6 +337,12 @@ def _stopped(rounds: int, planned: int) -> caveats_lib.Caveat:
       f'epsilon is that of all {planned}, because the decision may follow from what '
       'was released; what else it followed from, such as metrics on held-out examples, '
       'is outside the guarantee')
+
+
+def _run_again(lost: int) -> caveats_lib.Caveat:
+  return caveats_lib.Caveat(
+      'rounds run again', f'checkpoints were damaged: {lost} rounds that were released '
+      'before are not in the result, and epsilon counts them beside those of the result')
 
 
 def _rounds_added(earlier: Sequence[int]) -> caveats_lib.Caveat:

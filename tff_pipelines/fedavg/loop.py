@@ -255,6 +255,9 @@ class FedAvgRounds(rounds_lib.Rounds):
   validation set also of the best of the evaluated models, by the loss on that set.
   """
 
+  # `set_cohort_size` sets it before each round.
+  derived = ('noise_table',)
+
   def __init__(self, process: tff.templates.IterativeProcess, *, task: Task,
                scheme: schemes.SamplingScheme, rounds: int,
                rounds_per_evaluation: int = 1, dropout_rate: float = 0.0,

@@ -16,7 +16,7 @@ from tff_pipelines.accounting import caveats
 from tff_pipelines.accounting import decimals
 from tff_pipelines.accounting import preliminary
 from tff_pipelines.experiment import files
-from tff_pipelines.experiment import records
+from tff_pipelines.experiment import metrics as metrics_lib
 from tff_pipelines.experiment import report
 from tff_pipelines.fedavg import private_evaluation
 from tff_pipelines.fedavg.plan import FedAvgPlan
@@ -182,7 +182,7 @@ def draw_metrics(path: pathlib.Path, accuracy_of: str, title: str,
     xlabel: Label of that axis.
     of: Whose epsilon it is, if it is not that of all clients.
   """
-  rows = records.read_metrics(path.parent / files.METRICS, key)
+  rows = metrics_lib.read(path.parent / files.METRICS, key)
   name = f'{accuracy_of}/{metric}'
   points = {x: float(row[name]) for x, row in rows.items() if row.get(name)}
   seeded = any('epsilon_if_unseeded' in row for row in rows.values())

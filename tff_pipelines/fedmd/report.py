@@ -8,7 +8,7 @@ from typing import Any
 from tasks.fedmd.task import FedMdTask
 from tff_pipelines.accounting import decimals
 from tff_pipelines.experiment import files
-from tff_pipelines.experiment import records as records_lib
+from tff_pipelines.experiment import metrics as metrics_lib
 from tff_pipelines.experiment import report
 from tff_pipelines.fedmd.plan import DELTA_IN_WORDS
 from tff_pipelines.fedmd.plan import FedMdPlan
@@ -113,7 +113,7 @@ def draw(path: pathlib.Path, names: Sequence[str], title: str,
     title: Title of the figure; epsilon is added where there is one.
     delta: Delta of that epsilon.
   """
-  rows = records_lib.read_metrics(path.parent / files.METRICS, 'communication_round')
+  rows = metrics_lib.read(path.parent / files.METRICS, 'communication_round')
   epsilon = float(rows[max(rows)].get('epsilon', math.inf))  # Seeded runs have none.
   if math.isfinite(epsilon):
     title += (f', epsilon {decimals.epsilon(epsilon)}, delta '

@@ -1,0 +1,146 @@
+"""Checkpoints of one file: read as they were written, or damaged."""
+
+import collections
+import dataclasses
+import math
+import os
+
+import numpy as np
+import pytest
+
+from tests.experiment import fuzz_records
+from tff_pipelines.experiment import checkpoints
+
+STATE = collections.OrderedDict(
+    weights=[np.arange(6, dtype=np.float32).reshape(2, 3), np.zeros([0, 4])],
+    aggregator={'table': np.ones(1000), 'key': np.array([1, -2], np.int64),
+                'known': np.bool_(True)}, count=np.int32(4))
+WHOLE = checkpoints.Checkpoint(
+    rounds=7, line='{"round":7}', metrics={'epsilon': 0.1, 'loss': math.nan, 'n': 3},
+    lost=({'kind': 'NoPrivacy'},), owed=1,
+    arrays=checkpoints.arrays_of(STATE, ['table']))
+
+
+def _assert_equal(one, other):
+  assert list(one.arrays) == list(other.arrays)
+  for path, array in one.arrays.items():
+    assert array.dtype == other.arrays[path].dtype
+    np.testing.assert_array_equal(array, other.arrays[path], strict=True)
+  rest = [dataclasses.replace(each, arrays={}, metrics={}) for each in (one, other)]
+  assert rest[0] == rest[1] and repr(one.metrics) == repr(other.metrics)
+
+
+def test_what_is_written_is_read(tmp_path):
+  checkpoints.write(tmp_path, WHOLE)
+  (path,) = tmp_path.iterdir()
+  assert path.name == 'round_000007' and path.stat().st_mode & 0o777 == 0o600
+  found = checkpoints.read(path)
+  _assert_equal(found, WHOLE)
+  assert path.read_bytes() == checkpoints.to_bytes(found)
+  assert path.read_bytes()[:8] == checkpoints.MAGIC
+  for array in found.arrays.values():
+    assert array.flags.writeable and array.flags.aligned
+
+
+def test_state_gets_back_its_form_and_what_is_derived():
+  zeros = collections.OrderedDict(
+      weights=[np.zeros([2, 3], np.float32), np.zeros([0, 4])],
+      aggregator={'table': np.full(1000, 2.0), 'key': np.zeros(2, np.int64),
+                  'known': np.bool_(False)}, count=np.int32(0))
+  state = checkpoints.rebuilt(zeros, WHOLE.arrays, ['table'])
+  assert list(state) == list(STATE) and isinstance(state, collections.OrderedDict)
+  assert list(state['aggregator']) == ['table', 'key', 'known']
+  np.testing.assert_array_equal(state['weights'][0], STATE['weights'][0])
+  assert state['aggregator']['table'] is zeros['aggregator']['table']
+  del zeros['count']
+  with pytest.raises(ValueError, match='of another form: count$'):
+    checkpoints.rebuilt(zeros, WHOLE.arrays, ['table'])
+
+
+@pytest.mark.parametrize('array', [
+    np.array('text'), np.array([b'x']), np.array([1j]), np.array([None])])
+def test_only_numbers_are_written(array):
+  with pytest.raises(ValueError, match='a must be of numbers or booleans'):
+    checkpoints.to_bytes(checkpoints.Checkpoint(rounds=1, arrays={'a': array}))
+
+
+def test_every_flipped_bit_and_every_cut_is_seen():
+  content = checkpoints.to_bytes(dataclasses.replace(
+      WHOLE, arrays={'a': WHOLE.arrays['weights/0']}))
+  for position in range(len(content)):
+    for bit in range(8):
+      damaged = bytearray(content)
+      damaged[position] ^= 1 << bit
+      with pytest.raises(ValueError):
+        checkpoints.from_bytes(bytes(damaged))
+    with pytest.raises(ValueError):
+      checkpoints.from_bytes(content[:position])
+
+
+@pytest.mark.parametrize('change, message', [
+    ({'shape': [2**40, 2**40]}, 'impossible shape'), ({'shape': [-1, 6]}, 'shape'),
+    ({'shape': [True, 6]}, 'shape'), ({'shape': [6.0]}, 'shape'),
+    ({'shape': [1] * 33}, 'shape'), ({'shape': [2**30]}, 'beyond the end'),
+    ({'dtype': '|O'}, 'dtypes'), ({'dtype': '|V8'}, 'dtypes'), ({'dtype': []}, 'dtypes'),
+    ({'offset': -64}, 'begin'), ({'offset': 64}, 'begin'), ({'path': 3}, 'path'),
+    ({'path': 'x', 'more': 1}, 'must have path')])
+def test_header_that_lies_is_refused_though_its_digest_is_right(change, message):
+  header, arrays = fuzz_records.parts(checkpoints.to_bytes(dataclasses.replace(
+      WHOLE, arrays={'a': WHOLE.arrays['weights/0']})))
+  header['arrays'][0].update(change)
+  with pytest.raises(ValueError, match=message):
+    checkpoints.from_bytes(fuzz_records.joined(header, arrays))
+
+
+def test_a_lying_header_allocates_nothing_large(tmp_path):
+  # 100,000 arrays over the same bytes would be 6 GB.
+  header, arrays = fuzz_records.parts(checkpoints.to_bytes(checkpoints.Checkpoint(
+      rounds=1, arrays={'a': np.zeros(2**14, np.float32)})))
+  spec = header['arrays'][0]
+  header['arrays'] = [{**spec, 'path': str(i)} for i in range(100_000)]
+  with pytest.raises(ValueError, match='array 1 must begin where'):
+    checkpoints.from_bytes(fuzz_records.joined(header, arrays))
+
+
+def test_error_names_the_file_and_a_lost_permission_is_no_damage(tmp_path):
+  path = checkpoints.path_of(tmp_path, 1)
+  path.write_bytes(b'something else, as long as the start of a file and a digest')
+  with pytest.raises(ValueError, match=f'^{path} is damaged: it does not begin as'):
+    checkpoints.read(path)
+  with pytest.raises(FileNotFoundError):
+    checkpoints.read(tmp_path / 'round_000002')
+
+
+def test_kept_are_the_last_ones_whatever_the_order(tmp_path):
+  for number in (0, 3, 4, 5, 9):
+    checkpoints.path_of(tmp_path, number).write_bytes(b'')
+  (tmp_path / 'round_2').mkdir()
+  (tmp_path / 'notes').write_text('x')
+  assert [rounds for rounds, _ in checkpoints.found(tmp_path)] == [9, 5, 4, 3, 2, 0]
+  assert sorted(path.name for path in checkpoints.superseded(tmp_path, 5)) == [
+      'round_000000', 'round_000009', 'round_2']
+
+
+def test_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path, monkeypatch):
+  checkpoints.write(tmp_path, WHOLE)
+  content = checkpoints.path_of(tmp_path, 7).read_bytes()
+  monkeypatch.setattr(os, 'replace', lambda *_: 1 / 0)
+  with pytest.raises(ZeroDivisionError):
+    checkpoints.write(tmp_path, dataclasses.replace(WHOLE, owed=0))
+  assert [path.read_bytes() for path in tmp_path.iterdir()] == [content]
+
+
+@pytest.mark.parametrize('reader', fuzz_records.READERS)
+def test_fuzzed_readers_give_the_right_value_or_one_line(reader, tmp_path):
+  outcomes = fuzz_records.run(reader, inputs=1000, seed=0, folder=tmp_path)
+  assert sum(outcomes.values()) == 1000
+  assert outcomes['refused'] > 500 and outcomes['read'] > 5
+
+
+def test_fuzzing_sees_a_reader_that_is_wrong(tmp_path, monkeypatch):
+  monkeypatch.setattr(
+      checkpoints, 'read', lambda path: (path.read_bytes()[99999], WHOLE)[1])
+  with pytest.raises(AssertionError, match='IndexError'):
+    fuzz_records.run('checkpoint', inputs=50, seed=0, folder=tmp_path)
+
+

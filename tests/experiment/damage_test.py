@@ -1,0 +1,342 @@
+"""Damaged checkpoints: the run goes on from the one before, and epsilon counts all."""
+
+import asyncio
+import json
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from tests import tiny_task
+from tests.experiment import smallest_family
+from tests.fedavg import tiny_run
+from tff_pipelines.accounting import accountant
+from tff_pipelines.accounting import decimals
+from tff_pipelines.accounting import events
+from tff_pipelines.accounting import ledger as ledger_lib
+from tff_pipelines.accounting import preliminary
+from tff_pipelines.experiment import checkpoints
+from tff_pipelines.experiment import files
+from tff_pipelines.experiment import records as records_lib
+from tff_pipelines.fedavg import loop
+from tff_pipelines.fedavg import run
+
+pytestmark = pytest.mark.usefixtures('shared_context')
+
+LIMITED = events.PoissonSampled(
+    event=events.CentralGaussian(noise_multiplier=1.0), sampling_rate=0.1,
+    max_participations=2)
+EPOCHS = events.EpochSampled(
+    event=events.CentralGaussian(noise_multiplier=1.0), cohort_size=2, population=10)
+PLAIN = events.CentralGaussian(noise_multiplier=1.0)
+HEADER = {'population': 20, 'delta': 0.05, 'adjacency': 'zero-out'}
+
+
+def _flip(folder, rounds, position=1000, bit=3):
+  path = checkpoints.path_of(folder / 'private/checkpoints', rounds)
+  content = bytearray(path.read_bytes())
+  content[position % len(content)] ^= 1 << bit
+  path.write_bytes(content)
+
+
+def _state(number):
+  return {'weights': np.full(300, number, np.float32)}
+
+
+def _opened(folder, resume=True, event=None, planned=6):
+  records = records_lib.RunRecords(folder, {'rounds': planned}, resume=resume)
+  return records, *records.restore(_state(0), HEADER, event=event, planned=planned)
+
+
+def _commit(records, event, numbers):
+  for number in numbers:
+    records.commit(_state(number), number, event(number), suppressed=False,
+                   metrics={'epsilon': number / 2, 'starts': float(records.starts)})
+
+
+def _counts(ledger):
+  """(event as JSON, how often) of the lines of a ledger."""
+  texts = [json.dumps(line['event'], sort_keys=True) for line in ledger.lines()]
+  return {text: texts.count(text) for text in texts}
+
+
+def _key(event):
+  return json.dumps(event.to_json(), sort_keys=True)
+
+
+@pytest.mark.parametrize('event', [LIMITED, EPOCHS, PLAIN])
+@pytest.mark.parametrize('damaged', [1, 2])
+def test_lost_rounds_stay_charged_and_are_charged_again_without_their_limit(
+    tmp_path, capsys, event, damaged):
+  of_round = lambda index: event
+  records, _, _ = _opened(tmp_path, resume=False, event=of_round)
+  _commit(records, of_round, range(1, 5))
+  for number in range(damaged):
+    _flip(tmp_path, 4 - number)
+  records, state, done = _opened(tmp_path, event=of_round)
+  assert done == 4 - damaged and np.all(state['weights'] == done)
+  assert len(records.ledger.lines()) == 4 and len(records.lost) == damaged
+  shown = capsys.readouterr().err
+  assert shown.count('\n') == 1 and shown.startswith('warning: ')
+  assert 'round_000004 is damaged: its SHA-256 is not' in shown
+  assert f'goes on after round {done}' in shown
+  _commit(records, of_round, [done + 1])
+  # Another start, in the middle of what is run again.
+  records, _, again = _opened(tmp_path, event=of_round)
+  assert again == done + 1 and not capsys.readouterr().err
+  _commit(records, of_round, range(again + 1, 7))
+  ledger = records.ledger
+  assert ledger.verify(expected_count=6 + damaged) == []
+  expected = {_key(event): 6}
+  expected[_key(event.repeated())] = expected.get(
+      _key(event.repeated()), 0) + damaged
+  assert _counts(ledger) == expected
+  # Two starts may each have shown the server a round that was not committed.
+  assert ledger.repeats == 2
+  epsilon = lambda event, amplification: accountant.epsilon(
+      event, 1e-5, amplification=amplification)
+  released = events.Composed(events=(
+      events.SelfComposed(event=event, count=6),
+      events.SelfComposed(event=event.repeated(), count=damaged)))
+  seen = events.Composed(events=(
+      released, events.SelfComposed(event=event.repeated(), count=2)))
+  assert epsilon(ledger.event(), 'tight') == pytest.approx(epsilon(released, 'tight'))
+  server = epsilon(ledger.seen_event().without_sampling(), 'none')
+  assert server == pytest.approx(epsilon(seen.without_sampling(), 'none'))
+  # A client may be in every version of a round, whatever the limit says.
+  releases = {LIMITED: 2, EPOCHS: 2, PLAIN: 6}[event] + damaged + 2
+  assert server == pytest.approx(epsilon(
+      events.SelfComposed(event=event.repeated().without_sampling(), count=releases),
+      'none'))
+  table = (tmp_path / files.METRICS).read_text().splitlines()
+  assert [row.split(',')[0] for row in table] == ['round', *'123456']
+
+
+def test_rounds_of_other_costs_that_a_start_may_have_shown_are_charged(tmp_path):
+  dear = events.CentralGaussian(noise_multiplier=0.3)
+  of_round = lambda index: dear if index == 5 else PLAIN
+  records, _, _ = _opened(tmp_path, resume=False, event=of_round)
+  _commit(records, of_round, range(1, 5))
+  # It began round 5, was killed, and then the checkpoint of round 4 was damaged.
+  _flip(tmp_path, 4)
+  records, _, _ = _opened(tmp_path, event=of_round)
+  _commit(records, of_round, [4])
+  records, _, done = _opened(tmp_path, event=of_round)
+  assert done == 4 and len(records.lost) == 2
+  _commit(records, of_round, [5, 6])
+  counts = _counts(records.ledger)
+  assert counts == {_key(PLAIN): 6, _key(dear): 2}
+  assert records.ledger.verify() == []
+
+
+def test_file_that_can_be_read_again_after_the_run_went_on_keeps_the_ledger_right(
+    tmp_path):
+  of_round = lambda index: LIMITED
+  records, _, _ = _opened(tmp_path, resume=False, event=of_round)
+  _commit(records, of_round, range(1, 5))
+  whole = checkpoints.path_of(tmp_path / 'private/checkpoints', 4)
+  content = whole.read_bytes()
+  _flip(tmp_path, 3)
+  _flip(tmp_path, 4)
+  records, _, done = _opened(tmp_path, event=of_round)
+  assert done == 2
+  _commit(records, of_round, [3])
+  assert not whole.exists()
+  whole.write_bytes(content)
+  records, state, done = _opened(tmp_path, event=of_round)
+  assert done == 4 and np.all(state['weights'] == 4) and len(records.lost) == 1
+  _commit(records, of_round, [5, 6])
+  # Rounds 1 to 6, and the one between.
+  assert _counts(records.ledger) == {_key(LIMITED): 6, _key(LIMITED.repeated()): 1}
+
+
+def test_without_a_whole_checkpoint_there_is_one_line(tmp_path, capsys):
+  folder = tmp_path / 'run'
+  arguments = ['--rounds=4', '--num_clients=6', f'--output_dir={folder}']
+  assert smallest_family.main(arguments) == 0
+  capsys.readouterr()
+  for number in (2, 3, 4):
+    _flip(folder, number, position=-1)
+  before = (folder / files.LEDGER).read_bytes()
+  assert smallest_family.main([*arguments, '--resume']) == 2
+  shown = capsys.readouterr().err
+  assert shown.count('\n') == 1 and shown.startswith('error: ')
+  assert 'round_000004 is damaged' in shown and 'no other checkpoint is whole' in shown
+  assert (folder / files.LEDGER).read_bytes() == before
+
+
+@pytest.mark.parametrize('position', [9, 200, None])
+def test_seeded_run_with_one_flipped_bit_ends_with_the_same_model(
+    tmp_path, capsys, position):
+  folder = tmp_path / 'run'
+  arguments = ['--rounds=4', '--num_clients=6', '--seed=1', f'--output_dir={folder}']
+  assert smallest_family.main(arguments) == 0
+  mean = json.loads((folder / files.SUMMARY).read_text())['details']['mean']
+  rows = (folder / files.METRICS).read_text().splitlines()
+  (folder / files.SUMMARY).unlink()
+  if position is None:
+    checkpoints.path_of(folder / 'private/checkpoints', 4).unlink()
+  else:
+    _flip(folder, 4, position)
+  capsys.readouterr()
+  assert smallest_family.main([*arguments, '--resume']) == 0
+  assert capsys.readouterr().err.startswith('warning: ')
+  summary = json.loads((folder / files.SUMMARY).read_text())
+  assert summary['details']['mean'] == mean
+  assert summary['rounds'] == 5 and 'rounds run again' in summary['caveats']
+  # Epsilon so far, in the last row, has the lost round too; errors are the same.
+  again = (folder / files.METRICS).read_text().splitlines()
+  assert again[:-1] == rows[:-1]
+  assert again[-1].split(',')[2] == rows[-1].split(',')[2]
+  assert float(again[-1].split(',')[1]) > float(rows[-1].split(',')[1])
+
+
+class _Still:
+  """A process whose rounds change nothing, in place of one that takes long to trace."""
+
+  def initialize(self):
+    return {'weights': tiny_task.initial_weights(0), 'aggregator': {}}
+
+  def next(self, state, values):
+    del values
+    return {'state': state, 'metrics': {'aggregator': {}}}
+
+
+class _StillExperiment(run.TrainExperiment):
+
+  def build_task(self):
+    return tiny_task.task()
+
+  def build_rounds(self, task, plan):
+    return loop.FedAvgRounds(
+        _Still(), task=task, scheme=plan.scheme, rounds=plan.mechanism.rounds)
+
+
+def test_printed_epsilon_has_both_versions_of_a_round(tmp_path, capsys):
+  settings = {'rounds': 4, 'mechanism': 'skellam', 'sampling': 'poisson',
+              'max_participations': 1, 'noise_multiplier': 2.0}
+  folder = tmp_path / 'run'
+  whole = _StillExperiment(tiny_run.settings(folder, **settings)).run()
+  _flip(folder, 4)
+  experiment = _StillExperiment(tiny_run.settings(folder, resume=True, **settings))
+  summary = experiment.run()
+  shown = capsys.readouterr()
+  assert 'round_000004 is damaged' in shown.err
+  plan = experiment.build_plan(
+      experiment.build_task(), files.read_configuration(folder)['plan'])
+  again = plan.event(1).repeated()
+  assert again.max_participations is None and plan.event(1).max_participations == 1
+  released = events.Composed(events=(plan.released(4), again))
+  outsiders, server = plan.bound(released, 5), plan.bound(
+      events.Composed(events=(released, again)), 6, server=True)
+  assert summary['epsilon'] == pytest.approx(outsiders.epsilon, rel=1e-9)
+  assert summary['epsilon'] > whole['epsilon']
+  # One participation, the lost one, and one that the second start may have shown.
+  assert summary['epsilon_server'] == pytest.approx(server.epsilon, rel=1e-9)
+  thrice = events.SelfComposed(event=again.without_sampling(), count=3)
+  assert summary['epsilon_server'] >= accountant.epsilon(thrice, plan.delta) * (1 - 1e-9)
+  report = (folder / files.REPORT).read_text(encoding='utf-8')
+  for name in ('epsilon', 'epsilon_server'):
+    assert decimals.epsilon(summary[name]) in shown.out
+    assert f'epsilon {decimals.epsilon(summary[name])}' in report
+  rows = (folder / files.METRICS).read_text().splitlines()
+  column = rows[0].split(',').index('epsilon')
+  assert float(rows[-1].split(',')[column]) == pytest.approx(summary['epsilon'])
+  assert ledger_lib.Ledger(folder / files.LEDGER).verify(expected_count=5) == []
+
+
+def _as_saved_models(folder, structure, total):
+  """Rewrites the checkpoints of a run as earlier versions did."""
+  kept = folder / 'private/checkpoints'
+  found = {rounds: checkpoints.read(path) for rounds, path in checkpoints.found(kept)}
+  shutil.rmtree(kept)
+  states = tff.program.FileProgramStateManager(kept, prefix='round_', keep_total=total)
+  for rounds, checkpoint in sorted(found.items()):
+    leaves = dict(checkpoints.leaves(structure))
+    asyncio.run(states.save({
+        'leaves': [np.asarray(checkpoint.arrays.get(path, leaf))
+                   for path, leaf in leaves.items()],
+        'rounds': np.int64(rounds), 'ledger_line': checkpoint.line,
+        'metrics': json.dumps(dict(checkpoint.metrics))}, rounds))
+  return kept
+
+
+class _Killed(BaseException):
+  pass
+
+
+@pytest.mark.parametrize('damage', [False, True])
+def test_checkpoints_of_an_earlier_version_are_read(tmp_path, damage):
+  structure = {**_state(0), 'sum': {'noise_table': np.arange(3), 'key': np.arange(2)}}
+  records = records_lib.RunRecords(tmp_path, {'rounds': 6}, resume=False)
+  records.restore(structure, HEADER)
+  for number in (1, 2):
+    records.commit({**structure, **_state(number)}, number, PLAIN, suppressed=False,
+                   metrics={'epsilon': float(number)})
+  kept = _as_saved_models(tmp_path, structure, total=2)
+  assert sorted(path.name for path in kept.iterdir()) == ['round_0', 'round_2']
+  if damage:
+    (kept / 'round_2/variables/variables.data-00000-of-00001').write_bytes(b'')
+  (tmp_path / files.METRICS).unlink()
+  now = {**structure, 'sum': {'noise_table': np.arange(5), 'key': np.zeros(2)}}
+  records = records_lib.RunRecords(tmp_path, {'rounds': 6}, resume=True)
+  state, done = records.restore(now, HEADER, derived=['noise_table'], event=lambda i: (
+      PLAIN), planned=6)
+  assert done == 2 * (not damage) and np.all(state['weights'] == done)
+  np.testing.assert_array_equal(state['sum']['noise_table'], np.arange(5))
+  np.testing.assert_array_equal(state['sum']['key'], np.arange(2))
+  assert len(records.lost) == 2 * damage and len(records.ledger.lines()) == 2
+  rows = (tmp_path / files.METRICS)
+  assert damage or rows.read_text() == 'round,epsilon\n2,2.0\n'
+  for number in range(done + 1, 5):
+    records.commit({**state, **_state(number)}, number, PLAIN, suppressed=False,
+                   metrics={'epsilon': float(number)})
+  assert sorted(path.name for path in kept.iterdir()) == (
+      ['round_000002'] * damage + ['round_000003', 'round_000004']
+      + ['round_2'] * (not damage))
+  assert records.ledger.verify(expected_count=4 + 2 * damage) == []
+
+
+@pytest.mark.slow
+def test_run_of_an_earlier_version_goes_on_to_the_same_model(tmp_path, monkeypatch):
+  settings = {'rounds': 4, 'seed': 3, 'mechanism': 'skellam', 'sampling': 'poisson'}
+  whole = tiny_run.experiment(tmp_path / 'whole', **settings)
+  whole.run()
+  commit = records_lib.RunRecords.commit
+
+  def killed(self, state, rounds, *arguments, **named):
+    if rounds == 3:
+      raise _Killed
+    commit(self, state, rounds, *arguments, **named)
+
+  experiment = tiny_run.experiment(tmp_path / 'run', **settings)
+  with monkeypatch.context() as patch:
+    patch.setattr(records_lib.RunRecords, 'commit', killed)
+    with pytest.raises(_Killed):
+      experiment.run()
+  task = experiment.build_task()
+  plan = experiment.build_plan(task, None)
+  structure = experiment.build_rounds(task, plan).initial_state(True)
+  assert any('noise_table' in path for path, _ in checkpoints.leaves(structure))
+  kept = _as_saved_models(tmp_path / 'run', structure, total=2)
+  assert sorted(path.name for path in kept.iterdir()) == ['round_0', 'round_2']
+  resumed = tiny_run.experiment(tmp_path / 'run', resume=True, **settings)
+  resumed.run()
+  for name, array in whole.weights.items():
+    np.testing.assert_array_equal(resumed.weights[name], array, strict=True)
+
+
+def test_evaluated_run_whose_last_checkpoint_is_damaged_is_refused(tmp_path):
+  of_round = lambda index: PLAIN
+  records, _, _ = _opened(tmp_path, resume=False, event=of_round)
+  _commit(records, of_round, [1, 2])
+  evaluation = preliminary.EvaluationRelease(
+      l2_sensitivity=1.0, noise_variance=4.0, dimension=2)
+  records.release_last(evaluation, 'evaluation.json', lambda: '{}')
+  assert _opened(tmp_path, event=of_round)[2] == 2
+  _flip(tmp_path, 2)
+  with pytest.raises(ValueError, match='an evaluation of a model whose checkpoint is'):
+    _opened(tmp_path, event=of_round)
+
+
