@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from tests import tiny_task
 from tests.experiment import smallest_family
+from tests.fedavg import still_run
 from tests.fedavg import tiny_run
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import decimals
@@ -19,8 +19,6 @@ from tff_pipelines.accounting import preliminary
 from tff_pipelines.experiment import checkpoints
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import records as records_lib
-from tff_pipelines.fedavg import loop
-from tff_pipelines.fedavg import run
 
 pytestmark = pytest.mark.usefixtures('shared_context')
 
@@ -192,34 +190,13 @@ def test_seeded_run_with_one_flipped_bit_ends_with_the_same_model(
   assert float(again[-1].split(',')[1]) > float(rows[-1].split(',')[1])
 
 
-class _Still:
-  """A process whose rounds change nothing, in place of one that takes long to trace."""
-
-  def initialize(self):
-    return {'weights': tiny_task.initial_weights(0), 'aggregator': {}}
-
-  def next(self, state, values):
-    del values
-    return {'state': state, 'metrics': {'aggregator': {}}}
-
-
-class _StillExperiment(run.TrainExperiment):
-
-  def build_task(self):
-    return tiny_task.task()
-
-  def build_rounds(self, task, plan):
-    return loop.FedAvgRounds(
-        _Still(), task=task, scheme=plan.scheme, rounds=plan.mechanism.rounds)
-
-
 def test_printed_epsilon_has_both_versions_of_a_round(tmp_path, capsys):
   settings = {'rounds': 4, 'mechanism': 'skellam', 'sampling': 'poisson',
               'max_participations': 1, 'noise_multiplier': 2.0}
   folder = tmp_path / 'run'
-  whole = _StillExperiment(tiny_run.settings(folder, **settings)).run()
+  whole = still_run.experiment(folder, **settings).run()
   _flip(folder, 4)
-  experiment = _StillExperiment(tiny_run.settings(folder, resume=True, **settings))
+  experiment = still_run.experiment(folder, resume=True, **settings)
   summary = experiment.run()
   shown = capsys.readouterr()
   assert 'round_000004 is damaged' in shown.err

@@ -11,6 +11,7 @@ from tasks.task import VALIDATION
 from tests import tiny_task
 from tests.fedavg import tiny_run
 from tff_pipelines.experiment import metrics as metrics_lib
+from tff_pipelines.experiment import records as records_lib
 from tff_pipelines.fedavg import run
 from tff_pipelines.fedavg import validation
 

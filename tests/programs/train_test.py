@@ -216,9 +216,8 @@ def test_nothing_tells_who_participated_unless_asked_for(runs, name):
       name, ['public/estimated_wrapped_fraction', 'public/scale'])
   columns = ['round', 'epsilon', *public, 'test/accuracy', 'test/loss']
   assert list(_rows(folder)[0]) == columns
-  saved = checkpoint(folder)
-  metrics = next(v for key, v in saved.items() if 'metrics' in key)
-  assert sorted(json.loads(metrics)) == sorted(columns[1:])
+  saved = checkpoints.read(checkpoints.path_of(folder / 'private/checkpoints', ROUNDS))
+  assert sorted(saved.metrics) == sorted(columns[1:])
   ledger = (folder / 'ledger.jsonl').read_text()
   assert {key for line in ledger.splitlines()[1:] for key in json.loads(line)} == {
       'round', 'event', 'outcome', 'starts', 'time', 'configuration', 'previous',

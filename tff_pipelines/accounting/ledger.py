@@ -21,10 +21,13 @@ before does not.
 """
 
 import collections
+from collections.abc import Iterator
+import contextlib
 import datetime
 import fcntl
 import functools
 import hashlib
+import io
 import json
 import os
 import pathlib
@@ -124,6 +127,23 @@ def _check_header(header: Mapping[str, Any]) -> None:
     raise ValueError(f'seeded must be true or false, found {header["seeded"]!r}')
 
 
+@contextlib.contextmanager
+def _naming(path: pathlib.Path) -> Iterator[None]:
+  """Adds the path to errors of writing, such as that of a full disk: they name none."""
+  try:
+    yield
+  except OSError as error:
+    raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+
+
+def _write(file: io.RawIOBase, line: str) -> None:
+  """Writes a line at the position of a file, durably."""
+  rest = line.encode() + b'\n'
+  while rest:
+    rest = rest[file.write(rest):]
+  os.fsync(file.fileno())
+
+
 class Ledger:
   """A ledger file. Opening one reads nothing and writes nothing.
 
@@ -174,14 +194,12 @@ class Ledger:
     ledger = cls(path)
     # Complete or absent: a header is never seen in part.
     partial = ledger.path.with_name(f'{ledger.path.name}.{os.getpid()}.new')
-    with open(partial, 'w', encoding='utf-8') as file:
-      file.write(line + '\n')
-      file.flush()
-      os.fsync(file.fileno())
     try:
+      with open(partial, 'wb', buffering=0) as file, _naming(ledger.path):
+        _write(file, line)
       os.link(partial, ledger.path)
     finally:
-      os.unlink(partial)
+      partial.unlink(missing_ok=True)
     # A new file survives a power cut only if its folder is written too.
     handle = os.open(ledger.path.parent, os.O_RDONLY)
     try:
@@ -282,13 +300,11 @@ class Ledger:
             f'line must continue {self.path} as round {count + 1}, found round '
             f'{record["round"]!r} after another line')
       try:
-        rest = line.encode() + b'\n'
-        while rest:
-          rest = rest[file.write(rest):]
-        os.fsync(file.fileno())
-      except OSError as error:  # Such as a full disk; these name no file.
+        with _naming(self.path):
+          _write(file, line)
+      except OSError:
         file.truncate(size)
-        raise OSError(error.errno, error.strerror, os.fspath(self.path)) from None
+        raise
       self._head = (file.tell(), count + 1, record['hash'])
 
   def drop_torn(self) -> bool:

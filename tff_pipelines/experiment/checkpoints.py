@@ -15,7 +15,8 @@ damaged checkpoints, and of each array the path in the state, dtype, shape and o
 from the end of the header.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from concurrent import futures
 import dataclasses
 import errno
 import hashlib
@@ -160,6 +161,13 @@ def _parts(checkpoint: Checkpoint) -> Iterator[Any]:
       yield bytes(_padding(array.nbytes))
 
 
+def _digest(parts: Iterable[Any]) -> bytes:
+  digest = hashlib.sha256()
+  for part in parts:
+    digest.update(part)
+  return digest.digest()
+
+
 def to_bytes(checkpoint: Checkpoint) -> bytes:
   """The content of a file."""
   content = b''.join(_parts(checkpoint))
@@ -286,12 +294,15 @@ def path_of(folder: pathlib.Path, rounds: int) -> pathlib.Path:
 def write(folder: pathlib.Path, checkpoint: Checkpoint) -> None:
   """Writes a checkpoint durably: seen whole, after a power cut too, or not at all."""
 
+  parts = list(_parts(checkpoint))
+
   def stream(file: BinaryIO) -> None:
-    digest = hashlib.sha256()
-    for part in _parts(checkpoint):
-      digest.update(part)
-      file.write(part)
-    file.write(digest.digest())
+    # Hashing takes as long as writing, and does not wait for it.
+    with futures.ThreadPoolExecutor(1) as beside:
+      digest = beside.submit(_digest, parts)
+      for part in parts:
+        file.write(part)
+      file.write(digest.result())
 
   files.write_durably(path_of(folder, checkpoint.rounds), stream, mode=0o600)
 

@@ -170,7 +170,9 @@ def write_table(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def write_arrays(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
   """Writes an .npz file so that it is seen complete or not at all."""
-  write_durably(path, lambda file: np.savez(file, **arrays))
+  content = io.BytesIO()  # On a full disk an archive would complain when it is closed.
+  np.savez(content, **arrays)
+  write_bytes(path, content.getvalue())
 
 
 def read_arrays(path: pathlib.Path) -> dict[str, np.ndarray] | None:
@@ -297,10 +299,10 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
       raise _in_use(folder, _writer(folder))
     if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
       raise _in_use(folder, 'another process')  # It ends, and takes its lock along.
-    file.truncate(0)  # A process that was killed left its name.
-    file.write(_me())
-    file.flush()
     try:
+      with naming(path):
+        file.truncate(0)  # A process that was killed left its name.
+        os.write(handle, _me().encode('utf-8'))
       yield
     finally:
       file.truncate(0)

@@ -257,6 +257,8 @@ class RunRecords:
                          checkpoints.read(path)).metrics, rounds)
         except (ValueError, IsADirectoryError):
           continue  # Damaged, or of an earlier version.
+      elif rounds <= checkpoint.rounds - checkpoints.KEPT:
+        _remove(path)
 
   def commit(self, state: Any, rounds: int, event: base.Event, *, suppressed: bool,
              metrics: dict[str, float]) -> None:
@@ -313,6 +315,7 @@ class RunRecords:
       # TensorBoard reads files in the order of their names.
       self._events = metrics_lib.Events(
           self.folder / 'tensorboard' / f'events.out.tfevents.{self.starts:06d}')
+    metrics = dict(sorted(metrics.items()))
     # Rows that are not on the disk are in the checkpoints that are kept.
     durable = rounds % checkpoints.KEPT == 0
     self._events.add(metrics, rounds, durable=durable)
