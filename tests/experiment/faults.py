@@ -14,7 +14,7 @@ end with what an undisturbed run leaves. `--quick` takes every kind of file once
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 import io
 import json
 import os
@@ -38,12 +38,13 @@ _NOBODY = 65534
 _MODULE = 'tests.experiment.faults'
 # Bytes that a full disk still takes.
 _FIT = 1
-_RANDOM_NAME = re.compile(r'(\.[\w.]+)\.[\w]{8}$|\.\d+\.new$')
+_RANDOM_NAME = re.compile(r'(?<=^\.)(\d+)\.|\.\w{8}$|(?<=\.)\d+\.(?=new$)')
 
 
 def _name(path: pathlib.Path) -> str:
   """A file's name without what is random in that of one to be renamed."""
-  return _RANDOM_NAME.sub(r'\1', path.name)
+  name = path.name if path.name.startswith('.') or path.suffix == '.new' else ''
+  return _RANDOM_NAME.sub('', name) if name else path.name
 
 
 class _Writes:
@@ -127,7 +128,8 @@ def _assert_nothing_is_half_written(folder: pathlib.Path) -> None:
 
 
 def prove(launcher: launcher_lib.Launcher, base: pathlib.Path, *,
-          kinds: Sequence[str] = KINDS, quick: bool = False) -> dict[str, list[str]]:
+          kinds: Sequence[str] = KINDS, quick: bool = False,
+          only: Collection[str] | None = None) -> dict[str, list[str]]:
   """Lets every write of a run fail, by every kind of fault.
 
   Args:
@@ -136,6 +138,7 @@ def prove(launcher: launcher_lib.Launcher, base: pathlib.Path, *,
     kinds: Of KINDS.
     quick: Whether to take the last write to each kind of file alone, and of `permission`
       and `removed` only that of a checkpoint.
+    only: Names of files of `full`, with # for their digits; None for all.
 
   Returns:
     Kind -> names of the files whose writes failed.
@@ -148,13 +151,14 @@ def prove(launcher: launcher_lib.Launcher, base: pathlib.Path, *,
   assert undisturbed.code == 0, undisturbed.stderr
   names = (undisturbed.folder / 'names').read_text(encoding='utf-8').splitlines()
   expected, failed = _left(whole), {kind: [] for kind in kinds}
-  last = {re.sub(r'\d+', '', name): at for at, name in enumerate(names, start=1)}
+  last = {re.sub(r'\d+', '#', name): at for at, name in enumerate(names, start=1)}
   runs = []
   for kind in kinds:
     places = list(enumerate(names, start=1))
     if quick:
       places = [(at, names[at - 1]) for name, at in last.items()
-                if kind == 'full' or '.round_' in name]
+                if (only is None or name in only if kind == 'full' else
+                    name.startswith('.round_'))]
     runs += [(kind, at, name) for at, name in places]
   for kind, at, name in runs:
     folder, what = base / f'{kind}_{at}', f'{kind} at {name}, write {at}'
