@@ -66,9 +66,9 @@ def test_clock_that_jumps_changes_nothing(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize('change, message', [
-    (lambda path: path.unlink(), 'data_path'),
+    (lambda path: path.unlink(), 'data.npz does not exist'),
     (lambda path: shutil.copy(path.with_name('other.npz'), path),
-     'data_fingerprint differ')])
+     'examples_fingerprint differ')])
 def test_data_that_vanished_or_were_replaced_since_the_start_are_refused(
     tmp_path, monkeypatch, change, message):
   path, rng = tmp_path / 'data.npz', np.random.default_rng(0)
@@ -80,7 +80,7 @@ def test_data_that_vanished_or_were_replaced_since_the_start_are_refused(
   def settings(**changes):
     return TrainSettings(
         task='emnist', data_source='npz', data_path=str(path), num_classes=2, seed=1,
-        rounds=2, mechanism='none', output_dir=str(tmp_path / 'run'), **changes)
+        rounds=2, mechanism='none', cohort_size=4.0, output_dir=str(tmp_path / 'run'), **changes)
 
   class Ended(BaseException):
     pass

@@ -30,7 +30,8 @@ from tff_pipelines.page.run import Verdict
 from tff_pipelines.simulation import contexts
 
 _VERSION = 2
-_FINGERPRINT = 'data_fingerprint'
+# Digests of data of all clients.
+_FINGERPRINTS = ('data_fingerprint', 'examples_fingerprint')
 # Settings that may change with the number of rounds: it and the targets that it costs.
 _RESTATED = frozenset({'rounds', 'epsilon', 'epsilon_server'})
 
@@ -83,15 +84,15 @@ class Experiment(abc.ABC):
   def identity(self, task: Any) -> dict[str, Any]:
     """Identity of the data, as JSON; a run is only resumed on the same.
 
-    `data_fingerprint`, a digest of the data of all clients, is recorded by a secret key
-    of the run. What has another name is recorded as it is.
+    `data_fingerprint` and `examples_fingerprint`, digests of data of all clients, are
+    recorded by a secret key of the run. What has another name is recorded as it is.
     """
     return {}
 
   def keyed_identity(self, task: Any) -> dict[str, Any]:
     """`identity` as it is recorded: what follows from all clients' data, keyed."""
     key = files.read_key(self.folder)
-    return {name: files.keyed(value, key) if name == _FINGERPRINT else value
+    return {name: files.keyed(value, key) if name in _FINGERPRINTS else value
             for name, value in self.identity(task).items()}
 
   @abc.abstractmethod

@@ -7,6 +7,8 @@ import hashlib
 import math
 from typing import Any
 
+import numpy as np
+
 from aggregators.adaptive_clip import AdaptiveClipSumFactory
 from aggregators.central_sum import CentralSumFactory
 from aggregators.client_sum import ClientSumFactory
@@ -41,6 +43,8 @@ from tff_pipelines.fedavg.settings import TrainSettings
 
 # File of the operator with the clients of cohorts whose data are bad.
 BAD_CLIENTS = 'bad_clients.jsonl'
+# Clients whose examples tell that the data of a resumed run are the same.
+_COMPARED = 16
 
 
 def sum_factory(plan: plan_lib.FedAvgPlan) -> ClientSumFactory:
@@ -66,6 +70,27 @@ def fingerprint(task: Task) -> str:
   for name, text in sorted(task.files.items()):
     if name not in task.noised_files:
       digest.update(f'{name}\0{text}\0'.encode())
+  return digest.hexdigest()
+
+
+def examples_fingerprint(task: Task) -> str:
+  """SHA-256 of the examples of a few clients, from all over the population.
+
+  A file that was replaced has other examples of the same clients, or of some.
+  """
+  digest, count = hashlib.sha256(), len(task.train.client_ids)
+  for index in range(0, count, max(1, -(-count // _COMPARED))):
+    client = task.train.client_ids[index]
+    try:
+      examples = sorted(task.train.examples(client).items())
+    except MemoryError:
+      raise
+    except Exception:  # Bad data, which are found where they are used.
+      examples = []
+    for name, values in ((name, np.asarray(values)) for name, values in examples):
+      content = repr(values.tolist()).encode() if values.dtype.hasobject else (
+          values.tobytes())
+      digest.update(f'{client}\0{name}\0{values.shape}\0'.encode() + content)
   return digest.hexdigest()
 
 
@@ -185,8 +210,10 @@ class TrainExperiment(run_lib.Experiment):
 
   def identity(self, task: Task) -> dict[str, Any]:
     identity = {'data_fingerprint': fingerprint(task)}
-    # What was released with noise encodes the set, and is not known at first.
-    if VALIDATION in task.held_out and not (task.preliminary or task.noised_files):
+    # What was released with noise encodes examples, and is not known at first.
+    if not (task.preliminary or task.noised_files):
+      identity['examples_fingerprint'] = examples_fingerprint(task)
+    if VALIDATION in task.held_out and 'examples_fingerprint' in identity:
       identity['validation_fingerprint'] = validation.fingerprint(task)
     if isinstance(self.settings.task, str) and (
         source := registry.source(self.settings.task)):
