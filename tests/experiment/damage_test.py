@@ -149,6 +149,23 @@ def test_file_that_can_be_read_again_after_the_run_went_on_keeps_the_ledger_righ
   assert _counts(records.ledger) == {_key(LIMITED): 6, _key(LIMITED.repeated()): 1}
 
 
+@pytest.mark.parametrize('synced', [2, 3])
+def test_what_a_power_cut_takes_comes_back_from_the_checkpoints(tmp_path, synced):
+  of_round = lambda index: LIMITED
+  records, _, _ = _opened(tmp_path, resume=False, event=of_round)
+  _commit(records, of_round, range(1, 5))
+  table, ledger = tmp_path / files.METRICS, tmp_path / files.LEDGER
+  before = table.read_bytes(), ledger.read_bytes()
+  # Rows after the last sync, the end of the ledger, and all of TensorBoard.
+  table.write_bytes(b''.join(before[0].splitlines(keepends=True)[:1 + synced]) + b'4,1')
+  ledger.write_bytes(before[1][:-300])
+  shutil.rmtree(tmp_path / 'tensorboard')
+  records, _, done = _opened(tmp_path, event=of_round)
+  assert done == 4 and records.lost == ()
+  assert (table.read_bytes(), ledger.read_bytes()) == before
+  assert (tmp_path / 'tensorboard').exists()
+
+
 def test_without_a_whole_checkpoint_there_is_one_line(tmp_path, capsys):
   folder = tmp_path / 'run'
   arguments = ['--rounds=4', '--num_clients=6', f'--output_dir={folder}']
