@@ -111,7 +111,8 @@ def rows_of(megabytes: float, repeats: int, base: pathlib.Path) -> list[measure.
   return [
       measure.Row(name='commit, SavedModel', peer=of['saved_models'], **common),
       measure.Row(name='commit, synced bytes alone', peer=of['bytes_alone'], **common),
-      measure.Row(name='commit, allowed', peer=TARGETS[megabytes], target=1.0, **common)]
+      measure.Row(
+          name='commit, allowed', peer=TARGETS[megabytes], target=1.0, **common)]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

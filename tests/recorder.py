@@ -264,8 +264,8 @@ def roll_back(folder: pathlib.Path) -> None:
   """Brings a finished run back to an early state, as if it had been killed there.
 
   That is after the first round whose state is kept, or the first step that has answers.
-  A vote
-  keeps its features and queries, PATE its labels, means their first row, a sweep all.
+  A vote keeps its features and queries, PATE its labels, means their first row, a sweep
+  all.
   """
   summary, table = folder / 'summary.json', folder / 'metrics.csv'
   answers, states = (sorted((folder / name).glob('*'), key=lambda path: (
