@@ -10,8 +10,8 @@ from tff_pipelines.experiment import cli
 
 COMMANDS = sorted({(path.name, *command) for path in pages.paths()
                    for command in pages.commands(path.read_text(encoding='utf-8'))})
-_PARSERS = '\n'.join(path.read_text(encoding='utf-8') for path in (
-    *(pages.ROOT / 'benchmarks').glob('*.py'), pages.ROOT / 'tests' / 'kills.py'))
+_BENCHMARKS = '\n'.join(path.read_text(encoding='utf-8')
+                        for path in (pages.ROOT / 'benchmarks').glob('*.py'))
 
 
 def _check(module: str, arguments: list[str]) -> None:
@@ -23,7 +23,9 @@ def _check(module: str, arguments: list[str]) -> None:
   flags = [argument.partition('=')[0] for argument in arguments]
   if not module.startswith('tff_pipelines.'):
     # They have parsers of their own: their flags are at least known to one.
-    assert not [flag for flag in flags if f"'{flag}'" not in _PARSERS]
+    path = pages.ROOT / f'{module.replace(".", "/")}.py'
+    parsers = _BENCHMARKS + (path.read_text(encoding='utf-8') if path.exists() else '')
+    assert not [flag for flag in flags if f"'{flag}'" not in parsers]
   elif flags and not {'--help', '--helpfull', '--version'} & set(flags):
     program = importlib.import_module(module)
     if hasattr(program, '__path__'):
