@@ -9,7 +9,7 @@ of its own: a Poisson cohort of 50 expected, read by id, distributed Skellam noi
 limited participations, everything committed. Accounted by RDP: to compose privacy loss
 distributions, in a thread beside the round, takes 0.1 to 1 s, which depends on epsilon and
 the rate. The processes take turns, a round each, so that other load of the machine slows
-all of them alike.
+all of them alike; files are in the operating system's cache.
 
 The table has, for each population, seconds to open the file, milliseconds a round (the
 median, wall and processor time) with those of the smallest population as the peer, and the
@@ -119,6 +119,9 @@ def probe(path: str, rounds: int, turn: Callable[[], object] = lambda: None
   started = time.perf_counter()
   source = sqlite.SqliteSource(path, 'train')
   opened = time.perf_counter() - started
+  with open(path, 'rb') as file:
+    while file.read(2**24):
+      pass
   clocks, last = (time.perf_counter, time.process_time), []
   times = []
 
