@@ -1,5 +1,6 @@
 """Faults of disks, data and clocks: the run ends by one line, or goes on as if none."""
 
+import dataclasses
 import datetime
 import errno
 import fcntl
@@ -10,11 +11,18 @@ import signal
 import numpy as np
 import pytest
 
+from tasks.sources import records
+from tasks.sources import sqlite
+from tests import tiny_task
 from tests.experiment import faults
 from tests.experiment import smallest_family
+from tests.fedavg import still_run
+from tests.fedavg import tiny_run
+from tests.tasks.sources import populations
 from tff_pipelines.accounting import ledger as ledger_lib
 from tff_pipelines.experiment import endings
 from tff_pipelines.experiment import files
+from tff_pipelines.fedavg import loop
 from tff_pipelines.fedavg import run
 from tff_pipelines.fedavg.settings import TrainSettings
 
@@ -98,6 +106,50 @@ def test_data_that_vanished_or_were_replaced_since_the_start_are_refused(
     run.train(settings(resume=True))
   assert '\n' not in str(caught.value)
   assert {each: each.read_bytes() for each in before} == before
+
+
+def test_data_that_vanish_during_a_run_end_it_by_one_line(tmp_path, monkeypatch):
+  tiny = tiny_task.task()
+  path = populations.prepared(tmp_path / 'clients.sqlite', populations.Clients({
+      client: {name: values.astype(np.float64) for name, values in
+               tiny.train.examples(client).items()}
+      for client in tiny.train.client_ids}))
+
+  class Reading(still_run.StillExperiment):
+
+    def build_task(self):
+      return dataclasses.replace(tiny, train=records.MappedSource(
+          sqlite.SqliteSource(path, 'train'),
+          lambda raw: {'x': raw['x'].astype(np.float32), 'y': raw['y'].astype(np.int32)},
+          tiny.train.element_spec))
+
+  def experiment(folder, **changes):
+    return Reading(tiny_run.settings(
+        tmp_path / folder, rounds=4, seed=1, mechanism='none', sampling='none',
+        cohort_size=8.0, **changes))
+
+  whole = experiment('whole')
+  whole.run()
+  step = loop.FedAvgRounds.step
+
+  def vanishing(self, state, index):
+    if index == 3:
+      path.rename(tmp_path / 'elsewhere')
+    return step(self, state, index)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(loop.FedAvgRounds, 'step', vanishing)
+    with pytest.raises(ValueError, match=f'{path} does not exist') as caught:
+      experiment('run').run()
+  assert '\n' not in str(caught.value)
+  assert len((tmp_path / 'run' / files.METRICS).read_text().splitlines()) == 1 + 2
+  with pytest.raises(ValueError, match=f'{path} does not exist'):
+    experiment('run', resume=True).run()
+  (tmp_path / 'elsewhere').rename(path)
+  resumed = experiment('run', resume=True)
+  resumed.run()
+  for name, array in whole.weights.items():
+    np.testing.assert_array_equal(resumed.weights[name], array, strict=True)
 
 
 def test_file_system_without_locks_is_named(tmp_path, monkeypatch, capsys):
