@@ -30,12 +30,14 @@ def _assert_equal(one, other):
   assert rest[0] == rest[1] and repr(one.metrics) == repr(other.metrics)
 
 
-def test_what_is_written_is_read(tmp_path):
-  checkpoints.write(tmp_path, WHOLE)
+@pytest.mark.parametrize('more', [{}, {'large': np.arange(2.0**18)}])
+def test_what_is_written_is_read(tmp_path, more):
+  written = dataclasses.replace(WHOLE, arrays={**WHOLE.arrays, **more})
+  checkpoints.write(tmp_path, written)
   (path,) = tmp_path.iterdir()
   assert path.name == 'round_000007' and path.stat().st_mode & 0o777 == 0o600
   found = checkpoints.read(path)
-  _assert_equal(found, WHOLE)
+  _assert_equal(found, written)
   assert path.read_bytes() == checkpoints.to_bytes(found)
   assert path.read_bytes()[:8] == checkpoints.MAGIC
   for array in found.arrays.values():

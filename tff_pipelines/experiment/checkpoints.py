@@ -44,6 +44,8 @@ _DIGEST = hashlib.sha256().digest_size
 _MOST_DIMENSIONS, _MOST_ELEMENTS = 32, 2**48
 _DTYPES = {np.dtype(kind).str: np.dtype(kind) for kind in (
     '|b1', '|i1', '<i2', '<i4', '<i8', '|u1', '<u2', '<u4', '<u8', '<f2', '<f4', '<f8')}
+# From so many bytes on, a thread costs less than it saves.
+_LARGE = 2**20
 _NAME = re.compile(r'round_(\d+)')
 _PARTIAL = '.round_'
 
@@ -297,11 +299,13 @@ def write(folder: pathlib.Path, checkpoint: Checkpoint) -> None:
   parts = list(_parts(checkpoint))
 
   def stream(file: BinaryIO) -> None:
+    if sum(map(len, parts)) < _LARGE:
+      file.writelines([*parts, _digest(parts)])
+      return
     # Hashing takes as long as writing, and does not wait for it.
     with futures.ThreadPoolExecutor(1) as beside:
       digest = beside.submit(_digest, parts)
-      for part in parts:
-        file.write(part)
+      file.writelines(parts)
       file.write(digest.result())
 
   files.write_durably(path_of(folder, checkpoint.rounds), stream, mode=0o600)
