@@ -236,3 +236,17 @@ def test_rounds_are_the_same_to_the_last_bit(name, pool, _in_process_context):
     # Sums of integers do not depend on how they are divided.
     output = _last(process, _in_process_context)
     assert set(weights.values()) == {_digest(output['state'])}
+
+
+@pytest.mark.slow
+def test_a_worker_that_grew_is_replaced_before_its_next_slice(pool, monkeypatch):
+  context = slices.SubroundContext(pools.Part(pool, 1))
+  with contexts.installed(context):
+    assert _total([1, 2]) == 3
+    former = pool.pids[0]
+    assert _total([1, 2]) == 3 and pool.pids[0] == former
+    # From now on it has warmed up, and is larger than it seems to have been.
+    monkeypatch.setattr(local_processes, 'WARM', 0)
+    pool._processes[0]._largest = 1  # pylint: disable=protected-access
+    assert _total([1]) == 1 and pool.pids[0] == former
+    assert _total([1, 2]) == 3 and pool.pids[0] != former

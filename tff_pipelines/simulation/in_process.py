@@ -14,6 +14,7 @@ Inside, values are as `values` says.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent import futures
+import ctypes
 import functools
 import itertools
 import os
@@ -38,6 +39,8 @@ os.environ.setdefault('TF_OVERRIDE_GLOBAL_THREADPOOL', '1')
 
 building_blocks = tff_internals.BUILDING_BLOCKS
 structure = tff_internals.STRUCTURE
+
+_ROUNDS_PER_TRIM = 10
 
 # Summed as arrays: as TFF reduces them, each addition would be a graph call.
 _SUMS = frozenset({'federated_sum', 'federated_secure_modular_sum'})
@@ -423,6 +426,8 @@ class _Executor(tff_internals.Executor):
 
   async def create_call(self, comp, arg=None):
     result = comp.reference() if arg is None else comp.reference(arg.reference)
+    if self._num_clients:
+      self._factory.give_back_memory()
     return _Value(result, comp.type_signature.result)
 
   async def create_struct(self, elements):
@@ -454,6 +459,7 @@ class InProcessExecutorFactory(tff_internals.ExecutorFactory):
     self.threads = futures.ThreadPoolExecutor(num_threads)
     self._compiled: dict[int, _Compiled] = {}
     self._closed = False
+    self._rounds = 0
 
   def create_executor(self, cardinalities) -> tff_internals.Executor:
     if self._closed:
@@ -463,6 +469,16 @@ class InProcessExecutorFactory(tff_internals.ExecutorFactory):
 
   def clean_up_executor(self, cardinalities):
     pass
+
+  def give_back_memory(self) -> None:
+    """Returns free memory to the system once in so many rounds.
+
+    Threads that come and go leave holes in their heaps, of which long runs would have
+    more and more.
+    """
+    self._rounds += 1
+    if self._rounds % _ROUNDS_PER_TRIM == 0:
+      ctypes.CDLL(None).malloc_trim(0)
 
   def function(self, computation: tff.Computation, num_clients: int) -> Callable:
     """A computation as a function of values as they are inside, for so many clients."""

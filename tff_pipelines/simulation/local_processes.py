@@ -41,7 +41,7 @@ class _Process:
           start_new_session=True)  # Ctrl-C is for the driver.
     self._thread = futures.ThreadPoolExecutor(1)
     self._known: frozenset[str] = frozenset()
-    self._least_memory = 0
+    self._largest = 0
     self.has_grown = False
     self.answers = 0
     self.bytes_sent = 0
@@ -73,9 +73,9 @@ class _Process:
   def _observe(self, memory: int) -> None:
     """Notes whether the process has grown by a fifth since it had warmed up."""
     self.answers += 1
-    if self.answers <= _WARM:
-      self._least_memory = max(self._least_memory, memory)
-    self.has_grown = memory > 1.2 * self._least_memory
+    if self.answers <= WARM:
+      self._largest = max(self._largest, memory)
+    self.has_grown = memory > 1.2 * self._largest
 
   def _last_words(self) -> str:
     """The last line that the process wrote to its standard error, if any."""
@@ -92,7 +92,7 @@ class _Process:
 
 
 # Answers after which a process has compiled and allocated what it needs.
-_WARM = 50
+WARM = 50
 
 
 class LocalProcesses(transports.Transport):
