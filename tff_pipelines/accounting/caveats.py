@@ -44,3 +44,10 @@ class Caveat(str):
 
   def __reduce__(self) -> tuple:
     return str, (str(self),)
+
+
+PARTIAL_SUMS = Caveat(
+    'partial sums on a cluster',
+    'secure aggregation: simulated: partial sums of clients exist in the driver and in '
+    'the object store of Ray, with less noise than was planned, and workers see updates; '
+    'no epsilon holds against who runs or reaches the cluster')

@@ -28,6 +28,7 @@ from tff_pipelines.experiment import rounds as rounds_lib
 from tff_pipelines.experiment import settings as settings_lib
 from tff_pipelines.page.run import Verdict
 from tff_pipelines.simulation import contexts
+from tff_pipelines.simulation import ray_transport
 
 _VERSION = 2
 # Digests of data of all clients.
@@ -183,6 +184,15 @@ class Experiment(abc.ABC):
     """
     raise ValueError(f'a run of {self.family} trains no model')
 
+  def read_by_workers(self, task: Any) -> Sequence[Any]:
+    """Descriptions of the data that workers read: `simulation.proofs.DataProof`s.
+
+    Raises:
+      ValueError: If workers could not read what they must.
+    """
+    del task
+    return ()
+
   def planned_rounds(self, plan: guarantee_lib.Plan) -> int:
     """Number of rounds that the plan is printed for."""
     return 1
@@ -201,12 +211,19 @@ class Experiment(abc.ABC):
       OSError, ValueError: For a mistake of the user; the message is one line.
     """
     self.settings.check_paths()
+    if self._on_ray:
+      ray_transport.check(self.settings.engine_address)
     with files.locked(self.folder):
       return self._run()
+
+  @property
+  def _on_ray(self) -> bool:
+    return getattr(self.settings, 'engine', 'local') == 'ray'
 
   def _run(self) -> dict[str, Any]:
     recorded = self._recorded()
     task = self.build_task()
+    data = self.read_by_workers(task)
     identity = self.keyed_identity(task)
     if recorded is not None:
       self._check_same(name for name, value in identity.items()
@@ -238,7 +255,7 @@ class Experiment(abc.ABC):
     if where.get('num_workers', 0) > 1:
       print(f'num_workers={where["num_workers"]}: TFF\'s own workers take turns, so '
             'as many local workers run instead (--local_workers)', file=sys.stderr)
-    with contexts.simulation(**where):
+    with contexts.simulation(**where, data=data):
       rounds = self.build_rounds(task, plan)
       if isinstance(rounds, rounds_lib.ChargedRounds):
         last = records_lib.ChargedRecords(records, self.kept_as.format)
@@ -305,8 +322,10 @@ class Experiment(abc.ABC):
     rounds = planned - records.unused
     stopped = [_stopped(rounds, planned)] if records.unused else []
     again = [_run_again(len(records.lost))] if records.lost else []
-    caveats = report.ordered(
-        [*guarantee.caveats, *stopped, *again, *description.caveats, *outcome.caveats])
+    sums = [caveats_lib.PARTIAL_SUMS] if self._on_ray else []
+    caveats = report.ordered([
+        *guarantee.caveats, *stopped, *again, *sums, *description.caveats,
+        *outcome.caveats])
     summary = report.summary_of(
         self.family, guarantee, outcome, caveats, rounds=rounds,
         starts=records.starts, configuration=records.configuration_hash)

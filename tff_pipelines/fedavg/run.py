@@ -18,6 +18,8 @@ from aggregators.plain_sum import PlainSumFactory
 from tasks import custom
 from tasks import registry
 from tasks.sources import ids
+from tasks.task import data_proof
+from tasks.task import is_roster
 from tasks.task import Serving
 from tasks.task import Task
 from tasks.task import VALIDATION
@@ -299,6 +301,22 @@ class TrainExperiment(run_lib.Experiment):
   def planned_rounds(self, plan: plan_lib.FedAvgPlan) -> int:
     return plan.mechanism.rounds
 
+  def _by_id(self, task: Task) -> bool:
+    return self.settings.clients_by_id and loop.reads_by_id(task)
+
+  def read_by_workers(self, task: Task):
+    on_ray, proof = self._on_ray, data_proof(task.train)
+    if is_roster(task.train) and not (on_ray and self._by_id(task)):
+      raise ValueError(f'data_path={self.settings.data_path} is a roster, without the '
+                       'examples of the clients: they must travel as ids (clients_by_id, '
+                       'without skip_bad_clients) to the workers of engine=ray')
+    if not on_ray or not self._by_id(task):
+      return ()
+    if proof is None:
+      raise ValueError('clients_by_id can\'t be used with engine=ray and this task, whose '
+                       'source has no data_proof: give --noclients_by_id')
+    return (proof,)
+
   def build_rounds(self, task: Task, plan) -> loop.FedAvgRounds:
     settings = self.settings
     initial = (task.model.initial_weights(settings.initial_weights_seed)
@@ -314,7 +332,7 @@ class TrainExperiment(run_lib.Experiment):
         clients_per_call=settings.clients_per_call,
         rounds_per_evaluation=settings.rounds_per_evaluation,
         dropout_rate=settings.simulated_dropout_rate,
-        by_id=settings.clients_by_id and loop.reads_by_id(task),
+        by_id=self._by_id(task),
         on_bad=self._write_bad())
 
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:

@@ -11,7 +11,7 @@ program that started it.
 """
 
 import atexit
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import contextlib
 import fcntl
 import hashlib
@@ -32,6 +32,7 @@ import tensorflow_federated as tff
 
 from tff_pipelines.simulation import in_process
 from tff_pipelines.simulation import local_processes
+from tff_pipelines.simulation import proofs
 from tff_pipelines.simulation import slices
 
 _ATTEMPTS = 3
@@ -187,8 +188,9 @@ def _compiled(computation: tff.Computation) -> tff.Computation:
 
 @contextlib.contextmanager
 def started(*, num_workers: int = 0, local_workers: int = 0, engine: str = 'local',
-            engine_address: str | None = None,
-            slice_deadline: float = 600.0) -> Iterator[tff.framework.SyncContext]:
+            engine_address: str | None = None, slice_deadline: float = 600.0,
+            data: Sequence[proofs.DataProof] = ()
+            ) -> Iterator[tff.framework.SyncContext]:
   """A context; what it started ends with the block.
 
   Args:
@@ -200,6 +202,7 @@ def started(*, num_workers: int = 0, local_workers: int = 0, engine: str = 'loca
     engine: 'local' for processes of this machine, 'ray' for a cluster.
     engine_address: Address of the cluster; None for one that is started here.
     slice_deadline: Seconds that a worker may take for a slice, > 0.
+    data: The data that workers read themselves, which those of Ray must prove to have.
 
   Raises:
     ValueError: For numbers below 0, or a cluster that must not be used.
@@ -212,7 +215,8 @@ def started(*, num_workers: int = 0, local_workers: int = 0, engine: str = 'loca
   with contextlib.ExitStack() as stack:
     if engine == 'ray':
       from tff_pipelines.simulation import ray_transport  # pylint: disable=g-import-not-at-top
-      transport = ray_transport.RayTransport(local_workers, address=engine_address)
+      transport = ray_transport.RayTransport(
+          local_workers, engine_address, data=data)
     elif local_workers or num_workers > 1:
       transport = local_processes.LocalProcesses(local_workers or num_workers)
     elif num_workers == 1:

@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from typing import Any
 import warnings
 
@@ -34,6 +35,8 @@ from tff_pipelines.simulation import transports
 # Seconds in which all workers must start: they import TensorFlow, and hash the data.
 _START = 600.0
 _LOOPBACK = '127.0.0.1'
+# Seconds in which nodes of a cluster must join.
+_JOIN = 60.0
 # Seconds in which the head of a cluster must answer.
 _ANSWER = 20.0
 # A request that every server of a cluster's head answers.
@@ -83,11 +86,11 @@ def _imported() -> Any:
         'install --no-deps --require-hashes -r requirements-ray.txt') from None
 
 
-def check_settings(address: str) -> None:
+def check_settings(address: str | None) -> None:
   """Checks that Ray is there, and that an address is used safely; starts nothing.
 
   Args:
-    address: HOST:PORT of a cluster's head; empty for a private instance.
+    address: HOST:PORT of a cluster's head; None for a private instance.
 
   Raises:
     ValueError: If Ray is not installed, the address has another form, or it is not
@@ -103,6 +106,22 @@ def check_settings(address: str) -> None:
           'a token: set RAY_AUTH_MODE=token, and the token in RAY_AUTH_TOKEN or in the '
           'file that RAY_AUTH_TOKEN_PATH names')
   _imported()
+
+
+def check(address: str | None) -> None:
+  """Checks the settings, and asks a cluster's head; starts nothing.
+
+  Args:
+    address: As of `check_settings`.
+
+  Raises:
+    ValueError: As of `check_settings`; if a cluster elsewhere takes requests without a
+      token, or if it refuses ours.
+    OSError: If nothing like a head answers.
+  """
+  check_settings(address)
+  if address:
+    _check_cluster(address)
 
 
 def _is_loopback(host: str) -> bool:
@@ -234,8 +253,8 @@ class RayTransport(transports.Transport):
   object store, too.
   """
 
-  def __init__(self, num_workers: int, address: str = '', *, num_threads: int = 1,
-               data: Sequence[proofs.DataProof] = ()):
+  def __init__(self, num_workers: int = 0, address: str | None = None, *,
+               num_threads: int = 1, data: Sequence[proofs.DataProof] = ()):
     """Starts the workers, and checks that they agree with this process.
 
     A private instance of Ray listens on the loopback only, demands a token of its own,
@@ -243,19 +262,19 @@ class RayTransport(transports.Transport):
     lives as long as it.
 
     Args:
-      num_workers: >= 1.
+      num_workers: >= 0; 0 for as many as the cores of the machine, or the CPUs of the
+        cluster, allow.
       address: HOST:PORT of the head of a cluster, of which this machine must be a
-        node; empty for a private instance on this machine.
+        node; None for a private instance on this machine.
       num_threads: Threads of a worker, and the CPUs that it takes in a cluster, >= 1.
       data: The data that workers read themselves.
 
     Raises:
-      ValueError: As of `check_settings`; if the cluster takes requests without a
-        token, or refuses ours; if a worker disagrees (proofs.MismatchError).
+      ValueError: As of `check`; if a worker disagrees (proofs.MismatchError).
       OSError: If there is no cluster, or workers can't be started.
     """
-    if num_workers < 1:
-      raise ValueError(f'num_workers must be at least 1, found {num_workers}')
+    if num_workers < 0:
+      raise ValueError(f'num_workers must be at least 0, found {num_workers}')
     self.num_workers, self.bytes_sent = num_workers, 0
     self._num_threads, self._data = num_threads, tuple(data)
     self._references: dict[str, Any] = {}
@@ -264,17 +283,16 @@ class RayTransport(transports.Transport):
     if not address:
       os.environ['RAY_AUTH_MODE'] = 'token'
       os.environ.setdefault('RAY_AUTH_TOKEN', secrets.token_hex(32))
-    check_settings(address)
+    check(address)
     self._ray = _imported()
-    if self._ray.is_initialized():
-      raise ValueError('engine=ray can\'t be used where Ray is connected already')
-    self._closed = False
+    self._is_ours = self._closed = False
     try:
       if address:
         self._connect(address)
       else:
+        self.num_workers = num_workers or max(1, (os.cpu_count() or 1) // num_threads)
         self._start_private()
-      self._start(range(num_workers))
+      self._start(range(self.num_workers))
     except BaseException:
       self.close()
       raise
@@ -296,15 +314,26 @@ class RayTransport(transports.Transport):
       del os.environ[_MARK]
 
   def _connect(self, address: str) -> None:
-    _check_cluster(address)
     try:
       self._init(address=address)
     except (RuntimeError, ConnectionError, self._ray.exceptions.RayError) as error:
       raise OSError(
           f'engine_address={address} can\'t be used: {_one_line(error)}') from None
+    # Nodes may join later than the head.
+    deadline = time.monotonic() + _JOIN
+    needed = max(1, self.num_workers) * self._num_threads
+    while (cpus := int(self._ray.cluster_resources().get('CPU', 0))) < needed:
+      if time.monotonic() > deadline:
+        raise OSError(f'engine_address={address} has {cpus} CPUs, and {needed} are '
+                      'needed for the workers (local_workers)')
+      time.sleep(0.2)
+    self.num_workers = self.num_workers or cpus // self._num_threads
 
   def _init(self, **arguments: Any) -> None:
     """Connects to Ray, without its handler of SIGTERM and its messages."""
+    if self._ray.is_initialized():
+      raise ValueError('engine=ray can\'t be used where Ray is connected already')
+    self._is_ours = True
     # It prints deaths of workers, which are reported here as errors.
     self._ray._private.worker.print_to_stdstream = lambda *_, **__: None  # pylint: disable=protected-access
     in_main = threading.current_thread() is threading.main_thread()
@@ -346,21 +375,20 @@ class RayTransport(transports.Transport):
     """See Transport."""
     one, future = self._workers[worker], futures.Future()
     try:
+      lacking = request.lacking(one.known).contents
       references = {digest: self._reference(digest, content)
-                    for digest, content in request.contents.items()
-                    if digest not in one.known}
+                    for digest, content in lacking.items()}
       # Arrays of former rounds leave the object store.
       self._references = {
           digest: reference for digest, reference in self._references.items()
-          if digest in request.contents or digest.startswith('computation')}
+          if digest in request.contents or digest.startswith(transports.COMPUTATION)}
       serialized = pickle.dumps(dataclasses.replace(request, contents={}))
       answer = one.actor.run.remote(serialized, references, frozenset(request.contents))
     except self._ray.exceptions.RayError as error:
       _settle(future, error=_translated(error))
       return future
     one.known, one.pending = request.known(one.known), future
-    self.bytes_sent += len(serialized) + sum(
-        _size(request.contents[digest]) for digest in references)
+    self.bytes_sent += len(serialized) + sum(map(_size, lacking.values()))
     answer.future().add_done_callback(functools.partial(_pass_on, future))
     return future
 
@@ -389,13 +417,19 @@ class RayTransport(transports.Transport):
     if self._closed:
       return
     self._closed = True
-    if self._ray.is_initialized():
+    processes = []
+    if self._is_ours:
       for worker in list(self._workers):
         self._end(worker)
-    self._references.clear()
-    self._ray.shutdown()
+      self._references.clear()
+      if (node := self._ray._private.worker._global_node) is not None:  # pylint: disable=protected-access
+        processes = [one.process for several in node.all_processes.values()
+                     for one in several]
+      self._ray.shutdown()
     if self._watcher is not None:
       self._watcher.communicate()
+    for process in processes:
+      process.wait()  # It has ended, but Ray does not ask.
 
 
 def _size(content: bytes | np.ndarray) -> int:
