@@ -46,6 +46,7 @@ def _actors(pid=None):
 @pytest.fixture(name='transport', scope='module')
 def _transport():
   handler = signal.getsignal(signal.SIGTERM)
+  ray_transport.check(None)  # Imports Ray, before there is a token.
   transport = ray_transport.RayTransport(2)
   assert signal.getsignal(signal.SIGTERM) is handler
   yield transport

@@ -334,6 +334,10 @@ class RayTransport(transports.Transport):
     if self._ray.is_initialized():
       raise ValueError('engine=ray can\'t be used where Ray is connected already')
     self._is_ours = True
+    # Ray has read the environment when it was imported, which may be long ago.
+    raylet = importlib.import_module('ray._raylet')
+    raylet.Config.initialize('')
+    raylet.AuthenticationTokenLoader.instance().reset_cache()
     # It prints deaths of workers, which are reported here as errors.
     self._ray._private.worker.print_to_stdstream = lambda *_, **__: None  # pylint: disable=protected-access
     in_main = threading.current_thread() is threading.main_thread()
