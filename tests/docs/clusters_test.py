@@ -5,11 +5,13 @@ import re
 import shlex
 
 import pytest
-import yaml
 
 from tests.docs import pages
 from tests.simulation import cluster_ports
 from tff_pipelines.experiment import cli
+
+# It comes with Ray, which `make test` installs.
+yaml = pytest.importorskip('yaml', reason='requirements-ray.txt is not installed')
 
 DEPLOY = pages.ROOT / 'deploy'
 PAGE = (pages.DOCS / 'clusters.md').read_text(encoding='utf-8')

@@ -5,6 +5,7 @@ workers' side only. Nodes speak TLS, with certificates of deploy/certificates.sh
 """
 
 import hashlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -24,6 +25,9 @@ from tests.programs import in_process
 from tests.simulation import cluster_ports
 from tests.tasks.sources import populations
 
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec('ray') is None,
+    reason='Ray is not installed: requirements-ray.txt, which `make test` installs')
 ROOT = pathlib.Path(__file__).absolute().parents[2]
 HEAD, NODE, PORT = '10.77.0.1', '10.77.0.2', cluster_ports.HEAD
 TOKEN = 'the-token-of-this-cluster'

@@ -5,6 +5,7 @@ Two network namespaces stand for two machines in tests/simulation/ray_cluster_te
 
 import collections
 import hashlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -32,6 +33,9 @@ from tff_pipelines.simulation import ray_transport
 from tff_pipelines.simulation import slices
 from tff_pipelines.simulation import transports
 
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec('ray') is None,
+    reason='Ray is not installed: requirements-ray.txt, which `make test` installs')
 ROOT = pathlib.Path(__file__).absolute().parents[2]
 CLIENTS = 12
 TASK = tiny_task.task(num_clients=CLIENTS)
