@@ -76,7 +76,8 @@ def _public(folder):
   configuration = files.read_configuration(folder)
   summary = json.loads((folder / files.SUMMARY).read_text(encoding='utf-8'))
   explained = [str(folder), summary['configuration'],
-               configuration['identity']['data_fingerprint'],
+               *(configuration['identity'][f'{of}_fingerprint']
+                 for of in ('data', 'examples')),
                *(line[key] for line in ledger for key in _OF_TIME & line.keys())]
   for path in sorted(folder.rglob('*')):
     name = path.relative_to(folder).as_posix()
