@@ -133,7 +133,7 @@ def test_resumed_run_reads_the_vocabulary_that_it_kept(runs, tmp_path):
   (folder / 'vocabulary.json').write_text(json.dumps(words))
   run = _train(*arguments, '--resume', folder=folder)
   assert run.code == 2
-  assert 'data_fingerprint differ' in run.stderr
+  assert 'data_fingerprint, examples_fingerprint differ' in run.stderr
 
 
 def test_public_vocabulary_needs_no_warning(tmp_path):
