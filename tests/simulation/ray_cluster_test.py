@@ -186,12 +186,15 @@ def test_two_nodes_train_with_the_right_token_on_data_that_only_workers_have(
     # Meanwhile in this process, which has the examples.
     alone = in_process.run(
         TRAIN, *_flags(complete, folder / 'here'), folder=tmp_path)
+    roster = in_process.run(TRAIN, *_flags(data, folder / 'none'), folder=tmp_path)
     opened = set()
     while driver.poll() is None:
       opened |= namespaces.listening()
       time.sleep(0.1)
     output, errors = driver.communicate()
   assert alone.code == 0, alone.stderr
+  assert roster.code == 2 and 'x.sqlite is a roster, without the examples' in (
+      roster.stderr)
   assert output and json.loads(output.splitlines()[-1]) == [2, 2, 2, 2, 0], errors
   # The driver's own server of the other address is in it, too.
   assert {port for _, port in opened} <= (

@@ -44,7 +44,7 @@ TASK = tiny_task.task(num_clients=CLIENTS)
 def _actors(pid=None):
   """Actors below a process, by name: processes of Ray itself are others."""
   return [process for process in psutil.Process(pid).children(recursive=True)
-          if 'ray::_Actor' in ' '.join(process.cmdline())]
+          if 'ray::Actor' in ' '.join(process.cmdline())]
 
 
 @pytest.fixture(name='transport', scope='module')
@@ -177,11 +177,17 @@ class _OfOneProcess:
 
 
 @pytest.mark.slow
-def test_a_replacement_that_disagrees_is_no_worker(transport, monkeypatch):
+def test_one_that_grew_is_replaced_and_a_replacement_that_disagrees_is_no_worker(
+    transport, monkeypatch):
   monkeypatch.setattr(transport, '_data', (_OfOneProcess(),))
+  former = set(_actors())
+  transport._workers[1].memory.has_grown = True  # pylint: disable=protected-access
+  future = transport.submit(1, transports.Request('', 0, None, {}))
   with pytest.raises(transports.WorkerLostError,
                      match='worker 1 of Ray differs from this process in data of this'):
-    transport.replace(1)  # Nobody has a use for this worker after this test.
+    future.result()
+  assert len(former - set(_actors())) == 1
+  # Nobody has a use for this worker after this test.
 
 
 _DRIVER = '''

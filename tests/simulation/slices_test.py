@@ -246,7 +246,7 @@ def test_a_worker_that_grew_is_replaced_before_its_next_slice(pool, monkeypatch)
     former = pool.pids[0]
     assert _total([1, 2]) == 3 and pool.pids[0] == former
     # From now on it has warmed up, and is larger than it seems to have been.
-    monkeypatch.setattr(local_processes, 'WARM', 0)
-    pool._processes[0]._largest = 1  # pylint: disable=protected-access
+    monkeypatch.setattr(transports, 'WARM', 0)
+    pool._processes[0].memory._largest = 1  # pylint: disable=protected-access
     assert _total([1]) == 1 and pool.pids[0] == former
     assert _total([1, 2]) == 3 and pool.pids[0] != former

@@ -41,9 +41,7 @@ class _Process:
           start_new_session=True)  # Ctrl-C is for the driver.
     self._thread = futures.ThreadPoolExecutor(1)
     self._known: frozenset[str] = frozenset()
-    self._largest = 0
-    self.has_grown = False
-    self.answers = 0
+    self.memory = transports.Memory()
     self.bytes_sent = 0
 
   @property
@@ -65,17 +63,10 @@ class _Process:
     except (EOFError, OSError) as error:
       raise transports.WorkerLostError(
           f'worker process {self.pid} ended{self._last_words()}') from error
-    self._observe(memory)
+    self.memory.observe(memory)
     if not is_result:
       raise transports.SliceFailedError(answer)
     return answer
-
-  def _observe(self, memory: int) -> None:
-    """Notes whether the process has grown by a fifth since it had warmed up."""
-    self.answers += 1
-    if self.answers <= WARM:
-      self._largest = max(self._largest, memory)
-    self.has_grown = memory > 1.2 * self._largest
 
   def _last_words(self) -> str:
     """The last line that the process wrote to its standard error, if any."""
@@ -89,10 +80,6 @@ class _Process:
     self._thread.shutdown(wait=True)  # It reads to the end of the connection.
     self._connection.close()
     self._log.close()
-
-
-# Answers after which a process has compiled and allocated what it needs.
-WARM = 50
 
 
 class LocalProcesses(transports.Transport):
@@ -145,7 +132,7 @@ class LocalProcesses(transports.Transport):
       raise transports.WorkerLostError(f'no process can be started: {error}') from error
 
   def submit(self, worker: int, request: transports.Request) -> futures.Future:
-    if self._processes[worker].has_grown:
+    if self._processes[worker].memory.has_grown:
       self.replace(worker)
     return self._processes[worker].submit(request)
 
@@ -179,10 +166,4 @@ def serve(fd: int, num_threads: int) -> None:
         answer = True, runner.run(request, digests)
       except transports.SliceFailedError as error:
         answer = False, str(error)
-      connection.send((*answer, _memory()))
-
-
-def _memory() -> int:
-  """Resident bytes of this process."""
-  with open('/proc/self/statm', encoding='ascii') as file:
-    return int(file.read().split()[1]) * os.sysconf('SC_PAGE_SIZE')
+      connection.send((*answer, transports.resident_bytes()))

@@ -5,7 +5,7 @@ sent are pickles, which it executes, so whoever reaches its ports without a toke
 code on its machines: docs/clusters.md.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent import futures
 import contextlib
 import dataclasses
@@ -30,6 +30,7 @@ import grpc
 import numpy as np
 
 from tff_pipelines.simulation import proofs
+from tff_pipelines.simulation import ray_actor
 from tff_pipelines.simulation import transports
 
 # Seconds in which all workers must start: they import TensorFlow, and hash the data.
@@ -187,30 +188,14 @@ def _check_cluster(address: str) -> None:
       raise ValueError(f'engine_address={address} refuses the token')
 
 
-class _Actor:
-  """Computes requests in a worker's process."""
-
-  def __init__(self, num_threads: int):
-    self._runner = transports.Runner(num_threads)
-
-  def facts(self, nonce: bytes, data: Sequence[proofs.DataProof]) -> dict[str, str]:
-    return proofs.facts(nonce, data)
-
-  def run(self, serialized: bytes, references: Mapping[str, Any],
-          digests: frozenset[str]) -> Any:
-    """The result of a request, whose new contents are in the object store."""
-    request = pickle.loads(serialized)
-    contents = dict(zip(references, _imported().get(list(references.values()))))
-    return self._runner.run(dataclasses.replace(request, contents=contents), digests)
-
-
 @dataclasses.dataclass
 class _Worker:
-  """Attributes: the actor; the request that it has; the digests that it knows."""
+  """Attributes: the actor; the request that it has; what it knows; its memory."""
 
   actor: Any
   pending: futures.Future | None = None
   known: frozenset[str] = frozenset()
+  memory: transports.Memory = dataclasses.field(default_factory=transports.Memory)
 
 
 def _settle(future: futures.Future | None, result: Any = None,
@@ -237,11 +222,14 @@ def _translated(error: BaseException) -> Exception:
       f'{type(error).__name__}: {_one_line(error)}')
 
 
-def _pass_on(future: futures.Future, answered: futures.Future) -> None:
+def _pass_on(future: futures.Future, memory: transports.Memory,
+             answered: futures.Future) -> None:
   if (error := answered.exception()) is not None:
     _settle(future, error=_translated(error))
-  else:
-    _settle(future, answered.result())
+    return
+  result, resident = answered.result()
+  memory.observe(resident)
+  _settle(future, result)
 
 
 class RayTransport(transports.Transport):
@@ -250,7 +238,8 @@ class RayTransport(transports.Transport):
   Each computation and each array is put into the object store once, and fetched from
   there by each worker that lacks it. `bytes_sent` counts what each worker lacks, also
   of two that share a machine and so one copy. Partial results travel through the
-  object store, too.
+  object store, too. A worker whose memory grew by a fifth after it had warmed up is
+  replaced before its next slice.
   """
 
   def __init__(self, num_workers: int = 0, address: str | None = None, *,
@@ -280,6 +269,7 @@ class RayTransport(transports.Transport):
     self._references: dict[str, Any] = {}
     self._workers: dict[int, _Worker] = {}
     self._watcher: subprocess.Popen | None = None
+    self._at_end = contextlib.ExitStack()
     if not address:
       os.environ['RAY_AUTH_MODE'] = 'token'
       os.environ.setdefault('RAY_AUTH_TOKEN', secrets.token_hex(32))
@@ -339,7 +329,10 @@ class RayTransport(transports.Transport):
     raylet.Config.initialize('')
     raylet.AuthenticationTokenLoader.instance().reset_cache()
     # It prints deaths of workers, which are reported here as errors.
-    self._ray._private.worker.print_to_stdstream = lambda *_, **__: None  # pylint: disable=protected-access
+    ray_worker = self._ray._private.worker  # pylint: disable=protected-access
+    former, ray_worker.print_to_stdstream = (
+        ray_worker.print_to_stdstream, lambda *_, **__: None)
+    self._at_end.callback(setattr, ray_worker, 'print_to_stdstream', former)
     in_main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM) if in_main else None
     try:
@@ -353,7 +346,7 @@ class RayTransport(transports.Transport):
   def _start(self, workers: Sequence[int]) -> None:
     """Starts workers, and checks their facts."""
     ray = self._ray
-    create = ray.remote(_Actor).options(
+    create = ray.remote(ray_actor.Actor).options(
         num_cpus=self._num_threads, max_restarts=0, max_task_retries=0,
         scheduling_strategy='SPREAD').remote
     nonce = proofs.new_nonce()
@@ -377,8 +370,11 @@ class RayTransport(transports.Transport):
 
   def submit(self, worker: int, request: transports.Request) -> futures.Future:
     """See Transport."""
-    one, future = self._workers[worker], futures.Future()
+    future = futures.Future()
     try:
+      if self._workers[worker].memory.has_grown:
+        self.replace(worker)
+      one = self._workers[worker]
       lacking = request.lacking(one.known).contents
       references = {digest: self._reference(digest, content)
                     for digest, content in lacking.items()}
@@ -387,13 +383,18 @@ class RayTransport(transports.Transport):
           digest: reference for digest, reference in self._references.items()
           if digest in request.contents or digest.startswith(transports.COMPUTATION)}
       serialized = pickle.dumps(dataclasses.replace(request, contents={}))
-      answer = one.actor.run.remote(serialized, references, frozenset(request.contents))
+      answer = one.actor.run.remote(
+          serialized, frozenset(request.contents), list(references),
+          *references.values())
+    except transports.WorkerLostError as error:
+      _settle(future, error=error)
+      return future
     except self._ray.exceptions.RayError as error:
       _settle(future, error=_translated(error))
       return future
     one.known, one.pending = request.known(one.known), future
     self.bytes_sent += len(serialized) + sum(map(_size, lacking.values()))
-    answer.future().add_done_callback(functools.partial(_pass_on, future))
+    answer.future().add_done_callback(functools.partial(_pass_on, future, one.memory))
     return future
 
   def _reference(self, digest: str, content: bytes | np.ndarray) -> Any:
@@ -430,6 +431,8 @@ class RayTransport(transports.Transport):
         processes = [one.process for several in node.all_processes.values()
                      for one in several]
       self._ray.shutdown()
+    # What Ray keeps is kept beyond the interpreter's end.
+    self._at_end.close()
     if self._watcher is not None:
       self._watcher.communicate()
     for process in processes:

@@ -9,6 +9,7 @@ import abc
 from collections.abc import Mapping
 from concurrent import futures
 import dataclasses
+import os
 from typing import Any
 
 import numpy as np
@@ -102,6 +103,36 @@ class Transport(abc.ABC):
   @abc.abstractmethod
   def close(self) -> None:
     """Ends all workers. Idempotent."""
+
+
+# Answers after which a process has compiled and allocated what it needs.
+WARM = 50
+
+
+class Memory:
+  """Watches the memory of a worker.
+
+  Attributes:
+    has_grown: Whether it grew by a fifth after the worker had warmed up, at the last
+      answer.
+  """
+
+  def __init__(self):
+    self.has_grown = False
+    self._answers = self._largest = 0
+
+  def observe(self, resident: int) -> None:
+    """Takes note of the resident bytes of a worker at an answer."""
+    self._answers += 1
+    if self._answers <= WARM:
+      self._largest = max(self._largest, resident)
+    self.has_grown = resident > 1.2 * self._largest
+
+
+def resident_bytes() -> int:
+  """Resident bytes of this process."""
+  with open('/proc/self/statm', encoding='ascii') as file:
+    return int(file.read().split()[1]) * os.sysconf('SC_PAGE_SIZE')
 
 
 class Runner:

@@ -1,0 +1,33 @@
+"""The part of `ray_transport` that lives in a worker's process.
+
+Ray keeps the class in the driver beyond the interpreter's end, and with it whatever this
+module imports: so it imports nothing before it is used.
+"""
+
+
+class Actor:
+  """Computes requests; Ray executes one call at a time."""
+
+  def __init__(self, num_threads: int):
+    from tff_pipelines.simulation import transports  # pylint: disable=g-import-not-at-top
+    self._runner = transports.Runner(num_threads)
+
+  def facts(self, nonce, data):
+    """As `proofs.facts` of this process."""
+    from tff_pipelines.simulation import proofs  # pylint: disable=g-import-not-at-top
+    return proofs.facts(nonce, data)
+
+  def run(self, serialized, digests, lacking, *contents):
+    """The result of a request, and the resident bytes of this process.
+
+    Args:
+      serialized: The pickled request, without contents.
+      digests: Digests of all of its contents.
+      lacking: Digests of `contents`, which Ray fetches from the object store.
+      *contents: Those that were not sent before.
+    """
+    import dataclasses, pickle  # pylint: disable=g-import-not-at-top,multiple-imports
+    from tff_pipelines.simulation import transports  # pylint: disable=g-import-not-at-top
+    request = dataclasses.replace(
+        pickle.loads(serialized), contents=dict(zip(lacking, contents)))
+    return self._runner.run(request, digests), transports.resident_bytes()
