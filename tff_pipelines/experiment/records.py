@@ -16,6 +16,7 @@ ledger line is durable before anything is drawn, and what a crash loses stays ch
 """
 
 from collections.abc import Callable, Collection
+from concurrent import futures
 import dataclasses
 import datetime
 import json
@@ -286,10 +287,13 @@ class RunRecords:
         rounds=rounds, line=line, metrics=metrics, owed=self._owed,
         lost=tuple(lost.to_json() for lost in self.lost),
         arrays=checkpoints.arrays_of(state, self._derived)))
-    self.ledger.append_line(line)
-    self._release(metrics, rounds)
-    for path in checkpoints.superseded(self._checkpoints, rounds):
-      _remove(path)
+    # To remove a large file takes as long as to sync the line.
+    with futures.ThreadPoolExecutor(1) as beside:
+      removed = beside.submit(
+          lambda: [*map(_remove, checkpoints.superseded(self._checkpoints, rounds))])
+      self.ledger.append_line(line)
+      self._release(metrics, rounds)
+      removed.result()
 
   @property
   def unused(self) -> int:
