@@ -12,6 +12,7 @@ from tests.experiment import smallest_family
 from tests.fedavg import still_run
 from tests.fedavg import tiny_run
 from tff_pipelines.accounting import accountant
+from tff_pipelines.accounting import caveats
 from tff_pipelines.accounting import decimals
 from tff_pipelines.accounting import events
 from tff_pipelines.accounting import ledger as ledger_lib
@@ -19,6 +20,8 @@ from tff_pipelines.accounting import preliminary
 from tff_pipelines.experiment import checkpoints
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import records as records_lib
+from tff_pipelines.fedavg import run as run_lib
+from tff_pipelines.simulation import ray_transport
 
 pytestmark = pytest.mark.usefixtures('shared_context')
 
@@ -242,6 +245,38 @@ def test_printed_epsilon_has_both_versions_of_a_round(tmp_path, capsys):
   assert ledger_lib.Ledger(folder / files.LEDGER).verify(expected_count=5) == []
 
 
+def test_digest_of_examples_is_recorded_with_a_key_only(tmp_path):
+  folder = tmp_path / 'run'
+  still_run.experiment(folder, rounds=2).run()
+  configuration = files.read_configuration(folder)
+  assert configuration['identity'].pop('examples_fingerprint')
+  # As earlier versions left it.
+  task = still_run.experiment(folder).build_task()
+  configuration['identity']['data_fingerprint'] = run_lib.fingerprint(task)
+  files.write_json(folder / files.CONFIGURATION, configuration)
+  (folder / files.PRIVATE / files.KEY).unlink()
+  still_run.experiment(folder, rounds=3, resume=True).run()
+  configuration = files.read_configuration(folder)
+  assert configuration['earlier_rounds'] == [2]
+  assert 'examples_fingerprint' not in configuration['identity']
+
+
+def test_run_that_was_ever_on_a_cluster_says_so(tmp_path, monkeypatch):
+  folder = tmp_path / 'run'
+  with monkeypatch.context() as patch:
+    # Without workers: still rounds compute nothing.
+    patch.setattr(still_run.StillExperiment, '_on_ray', True)
+    patch.setattr(ray_transport, 'check', lambda address: None)
+    summary = still_run.experiment(folder, rounds=2).run()
+  assert caveats.PARTIAL_SUMS.name in summary['caveats']
+  header = ledger_lib.Ledger(folder / files.LEDGER).header()
+  assert str(caveats.PARTIAL_SUMS) in header['warnings']
+  summary = still_run.experiment(folder, rounds=3, resume=True).run()
+  assert summary['caveats'].count(caveats.PARTIAL_SUMS.name) == 1
+  summary = still_run.experiment(tmp_path / 'other', rounds=2).run()
+  assert caveats.PARTIAL_SUMS.name not in summary['caveats']
+
+
 def _as_saved_models(folder, structure, total):
   """Rewrites the checkpoints of a run as earlier versions did."""
   kept = folder / 'private/checkpoints'
@@ -321,6 +356,35 @@ def test_run_of_an_earlier_version_goes_on_to_the_same_model(tmp_path, monkeypat
   resumed.run()
   for name, array in whole.weights.items():
     np.testing.assert_array_equal(resumed.weights[name], array, strict=True)
+
+
+@pytest.mark.parametrize('event', [LIMITED, EPOCHS])
+def test_stopped_run_is_charged_what_all_of_its_rounds_would_have_cost(tmp_path, event):
+  of_round = lambda index: event
+  records, _, _ = _opened(tmp_path, resume=False, event=of_round)
+  _commit(records, of_round, range(1, 5))
+  for number in (3, 4):
+    _flip(tmp_path, number)
+  records, _, done = _opened(tmp_path, event=of_round)
+  assert done == 2
+  _commit(records, of_round, [3])
+  records.stop(of_round, 4)  # As if it was killed in the middle.
+  records, _, done = _opened(tmp_path, event=of_round)
+  records.stop(of_round, 6)
+  assert done == 3 and records.unused == 3
+  # Rounds 1 to 6; the two that were lost were run again, or would have been.
+  assert _counts(records.ledger) == {_key(event): 6, _key(event.repeated()): 2}
+
+
+def test_ledger_without_a_round_whose_metrics_are_there_is_refused(tmp_path):
+  of_round = lambda index: PLAIN
+  records, _, _ = _opened(tmp_path, resume=False, event=of_round)
+  _commit(records, of_round, range(1, 4))
+  ledger = tmp_path / files.LEDGER
+  ledger.write_bytes(ledger.read_bytes()[:-100])
+  _flip(tmp_path, 3)
+  with pytest.raises(ValueError, match='no line of round 3, which .*metrics.csv has'):
+    _opened(tmp_path, event=of_round)
 
 
 def test_evaluated_run_whose_last_checkpoint_is_damaged_is_refused(tmp_path):

@@ -37,6 +37,8 @@ PRIVATE = 'private'
 KEY = 'fingerprint.key'
 # File in it that is locked while a process writes the folder.
 LOCK = 'lock'
+# File in it that says that rounds were computed on a cluster, at any start.
+CLUSTER = 'cluster'
 
 
 @contextlib.contextmanager

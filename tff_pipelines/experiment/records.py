@@ -185,6 +185,11 @@ class RunRecords:
     rounds = checkpoint.rounds
     state = checkpoints.rebuilt(initial_state, checkpoint.arrays, derived)
     lost = self._reconcile(checkpoint)
+    table = self.folder / files.METRICS
+    if (latest := max(metrics_lib.read(table, 'round'), default=0)) > rounds + len(lost):
+      raise ValueError(
+          f'{self.ledger.path} has no line of round {latest}, which {table} has: what '
+          "it cost is not known, so the run can't be continued")
     self.lost = tuple(events_lib.from_json(dict(one)) for one in checkpoint.lost)
     self.lost += tuple(one.repeated() for one in lost)
     self._owed = checkpoint.owed + sum(one.repeated() != one for one in lost)
@@ -303,14 +308,18 @@ class RunRecords:
   def stop(self, event: Callable[[int], base.Event], rounds: int) -> None:
     """Charges all rounds up to the last that was planned, which are not run.
 
+    They cost what they would have cost: those that are owed, as repeated ones.
+
     Args:
       event: Index of a round -> its event.
       rounds: Number of planned rounds.
     """
+    unused = self.unused  # Of a start that was killed meanwhile.
     done = len(self.ledger.lines()) - self.beside - len(self.lost)
-    for index in range(done + 1, rounds + 1):
+    for number, index in enumerate(range(done + 1, rounds + 1), start=unused):
+      one = event(index).repeated() if number < self._owed else event(index)
       self.ledger.append_line(self.ledger.next_line(
-          event(index), outcome=ledger_lib.UNUSED,
+          one, outcome=ledger_lib.UNUSED,
           configuration_hash=self.configuration_hash, starts=self.starts))
 
   def _release(self, metrics: dict[str, float], rounds: int) -> None:

@@ -91,10 +91,15 @@ class Experiment(abc.ABC):
     return {}
 
   def keyed_identity(self, task: Any) -> dict[str, Any]:
-    """`identity` as it is recorded: what follows from all clients' data, keyed."""
+    """`identity` as it is recorded: what follows from all clients' data, keyed.
+
+    Runs of earlier versions have no key, and no digest of examples: without a key it
+    would tell of single clients.
+    """
     key = files.read_key(self.folder)
     return {name: files.keyed(value, key) if name in _FINGERPRINTS else value
-            for name, value in self.identity(task).items()}
+            for name, value in self.identity(task).items()
+            if key is not None or name != 'examples_fingerprint'}
 
   @abc.abstractmethod
   def build_plan(self, task: Any,
@@ -230,6 +235,9 @@ class Experiment(abc.ABC):
                        if recorded['identity'].get(name, value) != value)
     plan = self.build_plan(task, None if recorded is None else recorded['plan'])
     description = self.describe(task, plan)
+    if self._on_ray:
+      description = dataclasses.replace(description, caveats=[
+          *description.caveats, caveats_lib.PARTIAL_SUMS])
     if recorded is None:
       files.check_folder(self.folder, resume=self.settings.resume)
       files.create_folder(self.folder)
@@ -247,6 +255,9 @@ class Experiment(abc.ABC):
         self.folder, configuration, resume=self.settings.resume,
         replace=recorded is not None and self._adds_rounds(recorded))
     files.write_json(self.folder / files.PATHS, self.settings.paths())
+    cluster = self.folder / files.PRIVATE / files.CLUSTER
+    if self._on_ray and not cluster.exists():
+      files.write_bytes(cluster, b'')
     planned = plan.guarantee(self.planned_rounds(plan))
     self._print('\n'.join(report.plan_lines(description, planned, self.folder)))
     task = self.released(task, plan, records, description)
@@ -322,7 +333,8 @@ class Experiment(abc.ABC):
     rounds = planned - records.unused
     stopped = [_stopped(rounds, planned)] if records.unused else []
     again = [_run_again(len(records.lost))] if records.lost else []
-    sums = [caveats_lib.PARTIAL_SUMS] if self._on_ray else []
+    was_on_ray = (self.folder / files.PRIVATE / files.CLUSTER).exists()
+    sums = [caveats_lib.PARTIAL_SUMS] if was_on_ray else []
     caveats = report.ordered([
         *guarantee.caveats, *stopped, *again, *sums, *description.caveats,
         *outcome.caveats])
