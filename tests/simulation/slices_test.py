@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from aggregators import keys
 from aggregators.central_sum import CentralSumFactory
 from aggregators.distributed_sum import DistributedSumFactory
 from aggregators.params import DistributedSumParams
@@ -163,6 +164,21 @@ def test_results_at_clients_come_in_the_order_of_the_clients():
   results, total = _invoked(pools.Threads(3), shares, list(range(21)))
   np.testing.assert_allclose(results, np.arange(21) / 210)
   assert total == 210
+
+
+def test_noise_of_the_server_is_not_drawn_for_each_slice():
+  @tff.tensorflow.computation(np.float32)
+  def noisy(x):
+    return x + tf.random.stateless_normal([], keys.fresh())
+
+  @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+  def told(values):
+    total = tff.federated_broadcast(tff.federated_map(noisy, tff.federated_sum(values)))
+    return tff.federated_map(
+        tff.tensorflow.computation(lambda x, y: y - x), (values, total))
+
+  with pytest.raises(NotImplementedError, match='noise of its own'):
+    _invoked(pools.Threads(2), told, [1.0, 2.0, 3.0])
 
 
 # From here on, with processes.

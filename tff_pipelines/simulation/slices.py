@@ -27,6 +27,7 @@ import weakref
 import numpy as np
 import tensorflow_federated as tff
 
+from aggregators import keys
 from aggregators import tff_internals
 from tff_pipelines.simulation import in_process
 from tff_pipelines.simulation import transports
@@ -55,7 +56,8 @@ class SubroundContext(tff.framework.SyncExecutionContext):
   Computations without values at clients run in this process. One computation may have
   one aggregation, or several that do not depend on each other. Results at clients are
   computed after the merge, for which the clients' part is repeated: what they draw
-  must follow from keys in their values.
+  must follow from keys in their values. The server's part is repeated for each slice:
+  a computation that has such results and draws keys there is refused.
   """
 
   def __init__(self, transport: transports.Transport, *, num_threads: int = 1,
@@ -97,6 +99,11 @@ class _Mergeable:
     self.merge = form.merge
     self.after_merge = _Travelling(form.after_merge)
     self.is_at_clients = _is_at_clients(computation.type_signature.result)
+    if self.is_at_clients and _draws_at_server(form.after_merge):
+      raise NotImplementedError(
+          'a computation that draws keys at the server and returns values at clients '
+          'can\'t run in slices, each of which would have noise of its own: use '
+          'local_workers=0')
 
 
 # By the id of a computation that lives. Compiled anew it would travel anew.
@@ -253,6 +260,17 @@ def _is_at_clients(type_spec: tff.Type | None) -> bool:
     return any(map(_is_at_clients, type_spec))
   return (isinstance(type_spec, tff.FederatedType)
           and type_spec.placement is tff.CLIENTS and not type_spec.all_equal)
+
+
+def _draws_at_server(computation: tff.Computation) -> bool:
+  """Whether what a computation does at the server reads `keys.fresh`."""
+  block = tff_internals.reduced(computation, ())
+  calls = [value for _, value in getattr(block.result, 'locals', ())]
+  return any(
+      keys.FRESH.encode() in call.argument.proto.SerializeToString()
+      for call in calls if call.argument is not None and isinstance(
+          call.type_signature, tff.FederatedType)
+      and call.type_signature.placement is tff.SERVER)
 
 
 def _by_content(leaf: Any, contents: dict[str, Any]) -> Any:
