@@ -188,7 +188,7 @@ def test_with_noise_the_integers_of_several_workers_are_those_of_one(
   np.testing.assert_array_equal(one.result, two.result)
   for name, value in one.state.items():
     tf.nest.map_structure(
-        np.testing.assert_array_equal, value, two['state'][name])
+        np.testing.assert_array_equal, value, two.state[name])
 
 
 @pytest.mark.parametrize('bits', range(2, 31))

@@ -366,7 +366,7 @@ class PrepareSettings(DataSettings):
       essential=True)
   roster: bool = settings.setting(
       False, 'Leave out the training clients\' examples, which workers have: the roster '
-      'of a prepared file.', group='run')
+      'of a prepared file.', group='run', essential=True)
 
   def check(self) -> None:
     super().check()
