@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 
 import numpy as np
@@ -51,7 +52,20 @@ def _actors(pid=None):
 def _transport():
   handler = signal.getsignal(signal.SIGTERM)
   ray_transport.check(None)  # Imports Ray, before there is a token.
+  # Children that Ray forks forget other threads, and what only they refer to.
+  kept, held, ended = threading.local(), threading.Event(), threading.Event()
+
+  def hold():
+    kept.session = tf.compat.v1.Session(graph=tf.Graph())
+    held.set()
+    ended.wait()
+
+  thread = threading.Thread(target=hold)
+  thread.start()
+  held.wait()
   transport = ray_transport.RayTransport(2)
+  ended.set()
+  thread.join()
   assert signal.getsignal(signal.SIGTERM) is handler
   yield transport
   transport.close()
