@@ -92,12 +92,13 @@ def endless_round(values):
 class _Driver:
   """A program that uses workers, in a process of its own."""
 
-  def __init__(self, body, preexec_fn=None):
+  def __init__(self, body, before=''):
     self._process = subprocess.Popen(
-        [sys.executable, '-c', _DRIVER_HEAD + textwrap.dedent(body)],
+        ['sh', '-c', f'{before} exec "$@"', 'sh', sys.executable, '-c',
+         _DRIVER_HEAD + textwrap.dedent(body)],
         cwd=_ROOT, env={**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '3'},
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, preexec_fn=preexec_fn)
+        stderr=subprocess.PIPE, text=True)
     self.pid = self._process.pid
 
   def wait_for(self, word):
@@ -153,7 +154,7 @@ def test_workers_end_with_a_driver_that_ends():
         assert double(21) == 42
         print('running', flush=True)
         time.sleep(5)  # While they are counted.
-  ''', preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+  ''', before='trap "" INT;')
   driver.wait_for('running')
   below = _descendants(driver.pid)
   assert len(_workers_below(driver.pid)) == 2
