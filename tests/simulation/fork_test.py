@@ -6,7 +6,7 @@ import threading
 
 import tensorflow as tf
 
-from tff_pipelines.simulation import in_process as in_process_lib
+from tff_pipelines.simulation import forks
 
 
 def test_a_forked_child_ends_no_session_of_other_threads():
@@ -15,7 +15,7 @@ def test_a_forked_child_ends_no_session_of_other_threads():
   def hold():
     session = tf.compat.v1.Session(graph=tf.Graph(), config=tf.compat.v1.ConfigProto(
         intra_op_parallelism_threads=1))
-    in_process_lib._ALIVE.add(session)  # pylint: disable=protected-access
+    forks.ALIVE.add(session)
     kept.session = session
     del session
     begun.set()

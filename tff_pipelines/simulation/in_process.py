@@ -31,6 +31,7 @@ import tree
 
 from aggregators import keys
 from aggregators import tff_internals
+from tff_pipelines.simulation import forks
 from tff_pipelines.simulation import values as values_lib
 
 # Lets each session say how many threads its operations have; it is read once, when
@@ -41,14 +42,6 @@ building_blocks = tff_internals.BUILDING_BLOCKS
 structure = tff_internals.STRUCTURE
 
 _ROUNDS_PER_TRIM = 10
-
-# Sessions that live, and their calls. A forked child forgets the other threads and what
-# only they refer to; a session has threads of its own, and must not end there.
-_ALIVE = weakref.WeakSet()
-_held: list[Any] = []
-os.register_at_fork(
-    before=lambda: _held.extend(alive() for alive in list(_ALIVE.data)),
-    after_in_parent=_held.clear)
 
 # Summed as arrays: as TFF reduces them, each addition would be a graph call.
 _SUMS = frozenset({'federated_sum', 'federated_secure_modular_sum'})
@@ -214,13 +207,13 @@ class Graph:
         config=tf.compat.v1.ConfigProto(
             inter_op_parallelism_threads=-1, intra_op_parallelism_threads=1))
     self._sessions.add(session)
-    _ALIVE.add(session)
+    forks.ALIVE.add(session)
 
     def callable_of(**options):
       # A tenth of the cost of `Session.run`.
       call = session._make_callable_from_options(  # pylint: disable=protected-access
           config_pb2.CallableOptions(**options))
-      _ALIVE.add(call)
+      forks.ALIVE.add(call)
       return call
 
     feeds = [self._feeds[i] for i in self._used] + self._fresh_keys
