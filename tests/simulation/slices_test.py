@@ -37,9 +37,9 @@ def _total(values):
   return tff.federated_sum(tff.federated_map(_checked, values))
 
 
-def _invoked(transport, computation, argument, **options):
-  with contexts.installed(slices.SubroundContext(transport, **options)):
-    return computation(argument)
+def _invoked(transport, computation, *arguments):
+  with contexts.installed(slices.SubroundContext(transport)):
+    return computation(*arguments)
 
 
 def test_number_of_slices_grows_with_the_clients_alone():
@@ -166,19 +166,51 @@ def test_results_at_clients_come_in_the_order_of_the_clients():
   assert total == 210
 
 
-def test_noise_of_the_server_is_not_drawn_for_each_slice():
-  @tff.tensorflow.computation(np.float32)
-  def noisy(x):
-    return x + tf.random.stateless_normal([], keys.fresh())
+@tff.tensorflow.computation(np.float32)
+def _noisy(x):
+  return x + tf.random.stateless_normal([], keys.fresh())
 
-  @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
-  def told(values):
-    total = tff.federated_broadcast(tff.federated_map(noisy, tff.federated_sum(values)))
-    return tff.federated_map(
-        tff.tensorflow.computation(lambda x, y: y - x), (values, total))
 
-  with pytest.raises(NotImplementedError, match='noise of its own'):
-    _invoked(pools.Threads(2), told, [1.0, 2.0, 3.0])
+_difference = tff.tensorflow.computation(lambda x, y: y - x)
+
+
+@tff.federated_computation(
+    tff.FederatedType(np.float32, tff.SERVER), tff.FederatedType(np.float32, tff.CLIENTS))
+def _noise_before_the_sum(model, values):
+  noisy = tff.federated_broadcast(tff.federated_map(_noisy, model))
+  return tff.federated_sum(tff.federated_map(_difference, (values, noisy)))
+
+
+@tff.federated_computation(
+    tff.FederatedType(np.float32, tff.SERVER), tff.FederatedType(np.float32, tff.CLIENTS))
+def _noise_after_the_sum(model, values):
+  return tff.federated_map(
+      _noisy, tff.federated_map(_difference, (model, tff.federated_sum(values))))
+
+
+@tff.federated_computation(
+    tff.FederatedType(np.float32, tff.SERVER), tff.FederatedType(np.float32, tff.CLIENTS))
+def _noise_for_clients(model, values):
+  total = tff.federated_broadcast(_noise_after_the_sum(model, values))
+  return tff.federated_map(_difference, (values, total))
+
+
+@pytest.mark.parametrize('computation, message', [
+    (_noise_before_the_sum, 'before its aggregation can.*noise of its own'),
+    (_noise_for_clients, 'and returns values at clients can.*noise of its own'),
+])
+def test_noise_of_the_server_is_not_drawn_for_each_slice(computation, message):
+  transport = pools.Threads(2)
+  with pytest.raises(NotImplementedError, match=message):
+    _invoked(transport, computation, 0.0, [1.0, 2.0, 3.0])
+  assert not transport.requests
+
+
+def test_noise_of_the_server_after_the_sum_is_drawn_once():
+  transport = pools.Threads(2)
+  results = {float(_invoked(transport, _noise_after_the_sum, 0.0, [1.0, 2.0, 3.0]))
+             for _ in range(2)}
+  assert len(results) == 2
 
 
 # From here on, with processes.

@@ -56,8 +56,9 @@ class SubroundContext(tff.framework.SyncExecutionContext):
   Computations without values at clients run in this process. One computation may have
   one aggregation, or several that do not depend on each other. Results at clients are
   computed after the merge, for which the clients' part is repeated: what they draw
-  must follow from keys in their values. The server's part is repeated for each slice:
-  a computation that has such results and draws keys there is refused.
+  must follow from keys in their values. What the server computes before the
+  aggregation, and for results at clients also after it, is repeated for each slice: a
+  computation that draws keys there is refused with a NotImplementedError.
   """
 
   def __init__(self, transport: transports.Transport, *, num_threads: int = 1,
@@ -99,11 +100,15 @@ class _Mergeable:
     self.merge = form.merge
     self.after_merge = _Travelling(form.after_merge)
     self.is_at_clients = _is_at_clients(computation.type_signature.result)
-    if self.is_at_clients and _draws_at_server(form.after_merge):
-      raise NotImplementedError(
-          'a computation that draws keys at the server and returns values at clients '
-          'can\'t run in slices, each of which would have noise of its own: use '
-          'local_workers=0')
+    if _draws_at_server(form.up_to_merge):
+      where = 'before its aggregation'
+    elif self.is_at_clients and _draws_at_server(form.after_merge):
+      where = 'and returns values at clients'
+    else:
+      return
+    raise NotImplementedError(
+        f'a computation that draws keys at the server {where} can\'t run in slices, '
+        'each of which would have noise of its own: use local_workers=0')
 
 
 # By the id of a computation that lives. Compiled anew it would travel anew.
