@@ -66,6 +66,15 @@ def _explain_secure_sums() -> None:
     stack[0] = _Explaining(stack[0])
 
 
+def forget_default_context() -> None:
+  """Ends TFF's default context, to be called when Python ends.
+
+  Left to Python's end, it fails there with a traceback on standard error, because the
+  modules that it needs have gone. Contexts that are installed stay.
+  """
+  del tff.framework.get_context_stack()._stack[:1]
+
+
 def secure_modular_sum(values: Any, modulus: int) -> Any:
   """A federated secure modular sum of values that are residues already.
 

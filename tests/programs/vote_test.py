@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tests.exports import checked
+from tests.programs import launcher as launcher_lib
 from tff_pipelines.accounting import decimals
 from tff_pipelines.accounting import ledger as ledger_lib
 from tff_pipelines.experiment import checkpoints
@@ -340,3 +341,14 @@ def test_model_leaves_the_run_with_its_feature_map(runs, name, programs, tmp_pat
   assert content['private'] == (name not in ('seeded', 'fedavg'))
   details = _summary(folder)['details']
   assert content['model'] == (details['student_model'] or _summary(folder)['model'])
+
+
+def test_a_process_of_its_own_prints_nothing_when_it_ends(tmp_path):
+  process = launcher_lib.python(
+      VOTE, *TINY_VOTE, '--features=pca', '--student_model=softmax',
+      f'--output_dir={tmp_path / "run"}')
+  _, stderr = process.communicate(timeout=400)
+  assert process.returncode == 0, stderr
+  # Standard error has the progress bars, and nothing else.
+  assert not [line for line in stderr.replace('\r', '\n').split('\n')
+              if line and '%|' not in line]

@@ -30,6 +30,7 @@ import numpy as np
 import portpicker
 import tensorflow_federated as tff
 
+from aggregators import tff_internals
 from tff_pipelines.simulation import in_process
 from tff_pipelines.simulation import local_processes
 from tff_pipelines.simulation import proofs
@@ -175,9 +176,10 @@ class Worker:
 
 
 @atexit.register
-def _stop_all() -> None:
+def _end_all() -> None:
   for worker in list(_live):
     worker.stop()
+  tff_internals.forget_default_context()
 
 
 def _compiled(computation: tff.Computation) -> tff.Computation:
