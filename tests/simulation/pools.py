@@ -1,8 +1,40 @@
-"""Transports for tests: a part of a pool of workers, and workers that are threads."""
+"""Transports and computations for tests of slices."""
 
 from concurrent import futures
 
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
 from tff_pipelines.simulation import transports
+
+
+@tff.tensorflow.computation(np.int32)
+def _checked(x):
+  with tf.control_dependencies([tf.debugging.assert_greater(x, 0, 'never negative')]):
+    return tf.identity(x)
+
+
+@tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+def total(values):
+  """Sums integers of clients, and fails where one is below 1."""
+  return tff.federated_sum(tff.federated_map(_checked, values))
+
+
+def total_of_table(size):
+  """Builds the sum of entries of the server's int32 [size], by indices of clients."""
+  table_type = tff.TensorType(np.int32, [size])
+  look_up = tff.tensorflow.computation(
+      lambda table, i: table[i], (table_type, tff.TensorType(np.int32)))
+
+  @tff.federated_computation(
+      tff.FederatedType(table_type, tff.SERVER),
+      tff.FederatedType(np.int32, tff.CLIENTS))
+  def total(table, indices):  # pylint: disable=redefined-outer-name
+    return tff.federated_sum(tff.federated_map(
+        look_up, (tff.federated_broadcast(table), indices)))
+
+  return total
 
 
 class Part(transports.Transport):

@@ -20,15 +20,16 @@ import numpy as np
 import psutil
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from aggregators.distributed_sum import DistributedSumFactory
 from aggregators.params import DistributedSumParams
 from tests import tiny_task
+from tests.simulation import pools
 from tff_pipelines.fedavg import local_training
 from tff_pipelines.fedavg import process as process_lib
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.simulation import contexts
+from tff_pipelines.simulation import forks
 from tff_pipelines.simulation import proofs
 from tff_pipelines.simulation import ray_transport
 from tff_pipelines.simulation import slices
@@ -57,6 +58,7 @@ def _transport():
 
   def hold():
     kept.session = tf.compat.v1.Session(graph=tf.Graph())
+    forks.ALIVE.add(kept.session)
     held.set()
     ended.wait()
 
@@ -71,17 +73,6 @@ def _transport():
   transport.close()
   transport.close()
   assert not _actors()
-
-
-@tff.tensorflow.computation(np.int32)
-def _checked(x):
-  with tf.control_dependencies([tf.debugging.assert_greater(x, 0, 'never negative')]):
-    return tf.identity(x)
-
-
-@tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
-def _total(values):
-  return tff.federated_sum(tff.federated_map(_checked, values))
 
 
 class _Killing:
@@ -150,17 +141,7 @@ def test_rounds_on_two_actors_have_the_bits_of_this_process_whoever_dies(
 @pytest.mark.slow
 def test_contents_travel_once_and_errors_of_a_computation_are_told(transport):
   table = np.arange(250_000, dtype=np.int32)
-
-  @tff.tensorflow.computation(tff.TensorType(np.int32, [250_000]), np.int32)
-  def looked_up(table, i):
-    return table[i]
-
-  @tff.federated_computation(
-      tff.FederatedType(tff.TensorType(np.int32, [250_000]), tff.SERVER),
-      tff.FederatedType(np.int32, tff.CLIENTS))
-  def total(table, indices):
-    return tff.federated_sum(tff.federated_map(
-        looked_up, (tff.federated_broadcast(table), indices)))
+  total = pools.total_of_table(len(table))
 
   before = transport.bytes_sent
   with contexts.installed(slices.SubroundContext(_Killing(transport, ()))):
@@ -169,8 +150,8 @@ def test_contents_travel_once_and_errors_of_a_computation_are_told(transport):
     # A copy for each of the two workers, however many slices they had.
     assert table.nbytes <= transport.bytes_sent - before < 2.1 * table.nbytes
     with pytest.raises(transports.SliceFailedError, match='never negative'):
-      _total([1, 2, -3])
-    assert _total([1, 2, 3]) == 6
+      pools.total([1, 2, -3])
+    assert pools.total([1, 2, 3]) == 6
 
 
 @pytest.mark.slow

@@ -26,17 +26,6 @@ from tff_pipelines.simulation import slices
 from tff_pipelines.simulation import transports
 
 
-@tff.tensorflow.computation(np.int32)
-def _checked(x):
-  with tf.control_dependencies([tf.debugging.assert_greater(x, 0, 'never negative')]):
-    return tf.identity(x)
-
-
-@tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
-def _total(values):
-  return tff.federated_sum(tff.federated_map(_checked, values))
-
-
 def _invoked(transport, computation, *arguments):
   with contexts.installed(slices.SubroundContext(transport)):
     return computation(*arguments)
@@ -50,17 +39,7 @@ def test_number_of_slices_grows_with_the_clients_alone():
 @pytest.mark.parametrize('workers', [1, 3])
 def test_each_slice_is_computed_once_and_content_travels_once(workers):
   table = np.arange(4096, dtype=np.int32)
-
-  @tff.tensorflow.computation(tff.TensorType(np.int32, [4096]), np.int32)
-  def looked_up(table, i):
-    return table[i]
-
-  @tff.federated_computation(
-      tff.FederatedType(tff.TensorType(np.int32, [4096]), tff.SERVER),
-      tff.FederatedType(np.int32, tff.CLIENTS))
-  def total(table, indices):
-    return tff.federated_sum(tff.federated_map(
-        looked_up, (tff.federated_broadcast(table), indices)))
+  total = pools.total_of_table(len(table))
 
   transport = pools.Threads(workers)
   with contexts.installed(slices.SubroundContext(transport)):
@@ -93,9 +72,9 @@ def test_an_error_of_the_computation_is_not_repeated():
   context = slices.SubroundContext(transport)
   with contexts.installed(context):
     with pytest.raises(transports.SliceFailedError, match='never negative'):
-      _total([1, 2, -3, 4, 5])
+      pools.total([1, 2, -3, 4, 5])
     assert len(transport.requests) <= 5 and not transport.replaced
-    assert _total([1, 2, 3]) == 6
+    assert pools.total([1, 2, 3]) == 6
 
 
 def test_lost_workers_are_replaced_and_their_slices_computed_again():
@@ -110,7 +89,7 @@ def test_lost_workers_are_replaced_and_their_slices_computed_again():
     return run()
 
   transport = pools.Threads(3, fate)
-  assert _invoked(transport, _total, list(range(1, 9))) == 36
+  assert _invoked(transport, pools.total, list(range(1, 9))) == 36
   assert len(transport.requests) == 16 and len(transport.replaced) == 8
 
 
@@ -129,11 +108,11 @@ def test_a_slow_worker_is_replaced_and_its_late_answer_dropped():
   transport = pools.Threads(2, fate)
   context = slices.SubroundContext(transport, deadline=0.2)
   with contexts.installed(context):
-    assert _total([1, 1, 1]) == 3  # From now on workers have started.
-    assert _total([5, 6, 7]) == 18 and transport.replaced
+    assert pools.total([1, 1, 1]) == 3  # From now on workers have started.
+    assert pools.total([5, 6, 7]) == 18 and transport.replaced
     time.sleep(1.0)
     assert answered == ['late']
-    assert _total([5, 6, 7]) == 18
+    assert pools.total([5, 6, 7]) == 18
 
 
 def test_a_slice_that_is_lost_four_times_ends_the_round_in_one_line():
@@ -146,12 +125,12 @@ def test_a_slice_that_is_lost_four_times_ends_the_round_in_one_line():
   context = slices.SubroundContext(transport)
   with contexts.installed(context):
     with pytest.raises(slices.RoundAbandonedError, match='4 times.*by the test') as e:
-      _total([1, 2, 3])
+      pools.total([1, 2, 3])
     assert '\n' not in str(e.value)
     times = sum(r.argument.values[0] == 2 for _, r in transport.requests)
     assert times == 4
     transport.fate = lambda worker, request, run: run()
-    assert _total([1, 2, 3]) == 6
+    assert pools.total([1, 2, 3]) == 6
 
 
 def test_results_at_clients_come_in_the_order_of_the_clients():
@@ -172,24 +151,23 @@ def _noisy(x):
 
 
 _difference = tff.tensorflow.computation(lambda x, y: y - x)
+_MODEL_AND_VALUES = [
+    tff.FederatedType(np.float32, placement) for placement in (tff.SERVER, tff.CLIENTS)]
 
 
-@tff.federated_computation(
-    tff.FederatedType(np.float32, tff.SERVER), tff.FederatedType(np.float32, tff.CLIENTS))
+@tff.federated_computation(*_MODEL_AND_VALUES)
 def _noise_before_the_sum(model, values):
   noisy = tff.federated_broadcast(tff.federated_map(_noisy, model))
   return tff.federated_sum(tff.federated_map(_difference, (values, noisy)))
 
 
-@tff.federated_computation(
-    tff.FederatedType(np.float32, tff.SERVER), tff.FederatedType(np.float32, tff.CLIENTS))
+@tff.federated_computation(*_MODEL_AND_VALUES)
 def _noise_after_the_sum(model, values):
   return tff.federated_map(
       _noisy, tff.federated_map(_difference, (model, tff.federated_sum(values))))
 
 
-@tff.federated_computation(
-    tff.FederatedType(np.float32, tff.SERVER), tff.FederatedType(np.float32, tff.CLIENTS))
+@tff.federated_computation(*_MODEL_AND_VALUES)
 def _noise_for_clients(model, values):
   total = tff.federated_broadcast(_noise_after_the_sum(model, values))
   return tff.federated_map(_difference, (values, total))
@@ -290,11 +268,11 @@ def test_rounds_are_the_same_to_the_last_bit(name, pool, _in_process_context):
 def test_a_worker_that_grew_is_replaced_before_its_next_slice(pool, monkeypatch):
   context = slices.SubroundContext(pools.Part(pool, 1))
   with contexts.installed(context):
-    assert _total([1, 2]) == 3
+    assert pools.total([1, 2]) == 3
     former = pool.pids[0]
-    assert _total([1, 2]) == 3 and pool.pids[0] == former
+    assert pools.total([1, 2]) == 3 and pool.pids[0] == former
     # From now on it has warmed up, and is larger than it seems to have been.
     monkeypatch.setattr(transports, 'WARM', 0)
     pool._processes[0].memory._largest = 1  # pylint: disable=protected-access
-    assert _total([1]) == 1 and pool.pids[0] == former
-    assert _total([1, 2]) == 3 and pool.pids[0] != former
+    assert pools.total([1]) == 1 and pool.pids[0] == former
+    assert pools.total([1, 2]) == 3 and pool.pids[0] != former

@@ -10,7 +10,6 @@ from concurrent import futures
 import contextlib
 import dataclasses
 import functools
-import gc
 import importlib
 import ipaddress
 import os
@@ -29,7 +28,6 @@ import warnings
 
 import grpc
 import numpy as np
-import tensorflow as tf
 
 from tff_pipelines.simulation import proofs
 from tff_pipelines.simulation import ray_actor
@@ -125,17 +123,6 @@ def check(address: str | None) -> None:
   check_settings(address)
   if address:
     _check_cluster(address)
-
-
-def _sessions() -> list[Any]:
-  """All sessions of TensorFlow and calls of them.
-
-  Ray forks. A forked child forgets the other threads, and what only they refer to; a
-  session that ends there takes the child along.
-  """
-  session = tf.compat.v1.Session.__mro__[1]
-  kinds = session, session._Callable  # pylint: disable=protected-access
-  return [value for value in gc.get_objects() if issubclass(type(value), kinds)]
 
 
 def _is_loopback(host: str) -> bool:
@@ -347,14 +334,12 @@ class RayTransport(transports.Transport):
         ray_worker.print_to_stdstream, lambda *_, **__: None)
     self._at_end.callback(setattr, ray_worker, 'print_to_stdstream', former)
     in_main = threading.current_thread() is threading.main_thread()
-    sessions = _sessions()
     handler = signal.getsignal(signal.SIGTERM) if in_main else None
     try:
       with warnings.catch_warnings():
         warnings.simplefilter('ignore')
         self._ray.init(log_to_driver=False, logging_level='error', **arguments)
     finally:
-      del sessions
       if handler is not None:
         signal.signal(signal.SIGTERM, handler)
 

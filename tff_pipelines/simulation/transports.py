@@ -146,7 +146,6 @@ class Runner:
     """
     self._factory = in_process.InProcessExecutorFactory(num_threads)
     self._contents: dict[str, Any] = {}
-    self._known: frozenset[str] = frozenset()
 
   def run(self, request: Request, digests: frozenset[str]) -> Any:
     """The result of a request.
