@@ -1,4 +1,4 @@
-"""Damaged checkpoints: the run goes on from the one before, and epsilon counts all."""
+"""Damaged checkpoints: the run resumes from the one before, and epsilon counts all."""
 
 import asyncio
 import json
@@ -81,7 +81,7 @@ def test_lost_rounds_stay_charged_and_are_charged_again_without_their_limit(
   shown = capsys.readouterr().err
   assert shown.count('\n') == 1 and shown.startswith('warning: ')
   assert 'round_000004 is damaged: its SHA-256 is not' in shown
-  assert f'goes on after round {done}' in shown
+  assert f'resumes after round {done}' in shown
   _commit(records, of_round, [done + 1])
   # Another start, in the middle of what is run again.
   records, _, again = _opened(tmp_path, event=of_round)

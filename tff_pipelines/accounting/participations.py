@@ -1,10 +1,10 @@
-"""In how many rounds each client was selected; of those that were, not of all."""
+"""Counts of the rounds of each selected client, in memory proportional to those."""
 
 import numpy as np
 
 
 class Participations:
-  """Counts of the rounds of clients.
+  """Counts of the rounds in which clients were selected.
 
   Attributes:
     population: Number of clients, >= 1.
@@ -17,12 +17,12 @@ class Participations:
     self.array = np.zeros([2, 0], np.int64)
 
   def of_at_least(self, rounds: int) -> np.ndarray:
-    """The clients that were selected in so many rounds, int64, increasing."""
+    """The clients that were selected in `rounds` rounds or more, int64, increasing."""
     clients, counts = self.array
     return clients[counts >= rounds]
 
   def add(self, selected: np.ndarray) -> None:
-    """Counts a round: different clients, increasing."""
+    """Counts a round of these clients, distinct and increasing."""
     clients, counts = self.array
     new = np.setdiff1d(selected, clients, assume_unique=True)
     at = np.searchsorted(clients, new)
@@ -31,7 +31,7 @@ class Participations:
     self.array = np.stack([clients, counts])
 
   def restore(self, array: np.ndarray) -> bool:
-    """Takes over an `array`; False, and nothing changes, if it can be none.
+    """Replaces `array`; returns False, and changes nothing, if the new one is invalid.
 
     Earlier folders have the counts of all clients, [population].
     """

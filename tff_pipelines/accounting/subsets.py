@@ -1,9 +1,9 @@
 """Exact random cohorts, in time and memory proportional to the cohort.
 
-Integers only: given uniform random bits, every draw has its distribution exactly, so
+Integers only: given uniform random bits, every sample has exactly its distribution, so
 nothing of delta is consumed by sampling error.
 
-A Poisson cohort is a binomial number of clients and then a uniform subset of so many.
+A Poisson cohort is a binomial number of clients and then a uniform subset of that size.
 Selecting each of N clients independently with probability p gives a set S of k clients
 with probability p^k (1 - p)^(N - k). `binomial` returns k with probability
 C(N, k) p^k (1 - p)^(N - k); `uniform`, which reads other bits, then returns each of the
@@ -21,15 +21,15 @@ import numpy as np
 # A number n -> n independent uniform integers of 64 bits, uint64 [n].
 RandomBits = Callable[[int], np.ndarray]
 
-# Bits of the uniform number that a binomial draw compares first. They fail to decide
-# once in 2^100 draws or less.
+# Bits of the uniform number that a binomial sample compares first. They fail to decide
+# with a probability of at most 2^-100.
 _BITS = 128
-# Of populations below this many times the cohort, each client has a flag.
+# In populations below this multiple of the cohort, each client has a flag.
 _DENSE = 16
 
 
 def from_entropy(count: int) -> np.ndarray:
-  """`RandomBits` of the operating system."""
+  """Returns `RandomBits` of the operating system."""
   return np.frombuffer(os.urandom(8 * count), np.uint64)
 
 
@@ -60,13 +60,13 @@ def below(random_bits: RandomBits, bound: int, count: int) -> np.ndarray:
 
 
 def uniform(random_bits: RandomBits, population: int, size: int) -> np.ndarray:
-  """A subset of 0..population - 1 of a size, each with the same probability.
+  """Samples a subset of 0..population - 1 of a size, each with the same probability.
 
   It is the set of the first `size` different values of a sequence of independent
   uniform integers. A permutation of the integers does not change the distribution of
   the sequence, so it does not change that of the set; and permutations take any subset
-  of a size to any other. Of more than half of the integers, it is the complement of
-  such a set.
+  of a size to any other. A set of more than half of the integers is
+  the complement of such a set.
 
   Args:
     random_bits: The random bits.
@@ -76,7 +76,7 @@ def uniform(random_bits: RandomBits, population: int, size: int) -> np.ndarray:
   Returns:
     int64 [size], increasing.
   """
-  # What is missing is drawn, so there are never too many.
+  # Only missing values are sampled, so there are never too many.
   if _DENSE * size < population:
     chosen = np.zeros([0], np.int64)
     while missing := size - chosen.size:
@@ -91,7 +91,7 @@ def uniform(random_bits: RandomBits, population: int, size: int) -> np.ndarray:
 
 def binomial(random_bits: RandomBits, trials: int, numerator: int,
              bits: int = _BITS) -> int:
-  """A draw from Binomial(trials, numerator / 2^64), by inversion.
+  """Samples from Binomial(trials, numerator / 2^64), by inversion.
 
   For U uniform in [0, 1), the number of k with F(k) <= U has the distribution function
   F. The first bits of U say that it is in [u / 2^b, (u + 1) / 2^b); F(k) is known to
@@ -120,7 +120,7 @@ def binomial(random_bits: RandomBits, trials: int, numerator: int,
 
 
 def _possible(trials: int, numerator: int, number: int, bits: int) -> tuple[int, int]:
-  """The least and the largest result for U in [number, number + 1) / 2^bits."""
+  """Minimum and maximum of the result for U in [number, number + 1) / 2^bits."""
   start, lower, upper, least, most = _cumulative(trials, numerator, bits)
   # F(k) <= U for certain: upper / least <= number / 2^bits.
   reached = bisect.bisect_right(upper, number * least >> bits)
@@ -137,7 +137,7 @@ def _cumulative(trials: int, numerator: int, bits: int
 
   Returns:
     (start, lower, upper, least, most): F(start + i) is at least lower[i] / most and at
-    most upper[i] / least. What is left out on either side is in `upper` and `most`.
+    most upper[i] / least. Weights left out on either side are in `upper` and `most`.
   """
   other, mode = 2**64 - numerator, (trials + 1) * numerator >> 64
   down, below_all = _weights(((k * other, (trials - k + 1) * numerator)

@@ -34,7 +34,7 @@ from tff_pipelines.experiment import files
 
 MAGIC = b'\x89TPRUN\r\n'
 VERSION = 1
-# So many rounds are kept, the latest.
+# Number of the latest rounds that are kept.
 KEPT = 3
 
 _START = struct.Struct('<8sII')
@@ -44,7 +44,7 @@ _DIGEST = hashlib.sha256().digest_size
 _MOST_DIMENSIONS, _MOST_ELEMENTS = 32, 2**48
 _DTYPES = {np.dtype(kind).str: np.dtype(kind) for kind in (
     '|b1', '|i1', '<i2', '<i4', '<i8', '|u1', '<u2', '<u4', '<u8', '<f2', '<f4', '<f8')}
-# From so many bytes on, a thread costs less than it saves.
+# Bytes from which on a thread saves more than it costs.
 _LARGE = 2**20
 _NAME = re.compile(r'round_(\d+)')
 _PARTIAL = '.round_'
@@ -52,7 +52,7 @@ _PARTIAL = '.round_'
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-  """What a round commits.
+  """The content that a round commits.
 
   Attributes:
     rounds: Number of rounds that are committed, >= 0.
@@ -94,7 +94,7 @@ def leaves(structure: Any, derived: Collection[str] = (),
 
 
 def arrays_of(structure: Any, derived: Collection[str] = ()) -> dict[str, np.ndarray]:
-  """Path -> array of a nested structure, as of `leaves`."""
+  """Path -> array of a nested structure; see `leaves`."""
   return {path: np.asarray(leaf) for path, leaf in leaves(structure, derived)}
 
 
@@ -103,9 +103,9 @@ def rebuilt(structure: Any, arrays: Mapping[str, np.ndarray],
   """The nested structure with these arrays as its leaves.
 
   Args:
-    structure: Of the same form; what is derived is taken from it.
-    arrays: As from `arrays_of`.
-    derived: As of `leaves`.
+    structure: A structure of the same form; derived parts are taken from it.
+    arrays: See `arrays_of`.
+    derived: See `leaves`.
 
   Raises:
     ValueError: If paths differ.
@@ -134,7 +134,7 @@ def _padding(size: int) -> int:
 
 
 def _plain(value: Any) -> int | float:
-  """A metric as JSON has it."""
+  """A metric as a number of JSON."""
   return value if type(value) is int else float(value)  # pylint: disable=unidiomatic-typecheck
 
 
@@ -171,7 +171,7 @@ def _digest(parts: Iterable[Any]) -> bytes:
 
 
 def to_bytes(checkpoint: Checkpoint) -> bytes:
-  """The content of a file."""
+  """The content of a checkpoint's file."""
   content = b''.join(_parts(checkpoint))
   return content + hashlib.sha256(content).digest()
 
@@ -180,8 +180,8 @@ def from_bytes(content: bytes) -> Checkpoint:
   """Reads the content of a file; arrays are copies.
 
   Raises:
-    ValueError: Unless it is exactly what `to_bytes` gives of some checkpoint; nothing
-      larger than the content is allocated.
+    ValueError: Unless it is exactly the result of `to_bytes` for some checkpoint;
+      nothing larger than the content is allocated.
   """
   if len(content) < _START.size + _DIGEST:
     raise ValueError(f'it has only {len(content)} bytes')
@@ -303,8 +303,8 @@ def write(folder: pathlib.Path, checkpoint: Checkpoint) -> None:
       file.writelines([*parts, _digest(parts)])
       return
     # Hashing takes as long as writing: the disk begins meanwhile.
-    with futures.ThreadPoolExecutor(1) as beside:
-      digest = beside.submit(_digest, parts)
+    with futures.ThreadPoolExecutor(1) as thread:
+      digest = thread.submit(_digest, parts)
       file.writelines(parts)
       os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
       file.write(digest.result())
@@ -313,7 +313,7 @@ def write(folder: pathlib.Path, checkpoint: Checkpoint) -> None:
 
 
 def found(folder: pathlib.Path) -> list[tuple[int, pathlib.Path]]:
-  """(rounds, path) of all checkpoints in a folder, damaged or not, latest first.
+  """Lists (rounds, path) of all checkpoints in a folder, damaged or not, latest first.
 
   Those of earlier versions are folders.
   """
@@ -329,7 +329,7 @@ def is_partial(path: pathlib.Path) -> bool:
 
 
 def superseded(folder: pathlib.Path, rounds: int) -> list[pathlib.Path]:
-  """Paths that the checkpoint of this round leaves without use.
+  """Paths of checkpoints that are not needed after the one of this round.
 
   Those of later rounds are damaged: else the round would not have been run again.
   """

@@ -16,9 +16,9 @@ def read(folder: pathlib.Path, initial_state: Any,
   """Reads the checkpoint that an earlier version of the project wrote.
 
   Args:
-    folder: Folder of the SavedModel, `round_` and the number of the round.
+    folder: Folder of the SavedModel, `round_` and the index of the round.
     initial_state: A state of the same structure.
-    derived: As of `checkpoints.rebuilt`.
+    derived: See `checkpoints.rebuilt`.
 
   Raises:
     ValueError: If it is damaged; one line that names it.

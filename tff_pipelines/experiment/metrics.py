@@ -1,7 +1,7 @@
 """Metrics of a run's rounds: a CSV file and TensorBoard events, both appended to.
 
 Without TensorFlow. They are synced to the disk once in as many rounds as there are
-checkpoints: what a power cut takes of them comes back from those.
+checkpoints: rows that a power cut loses are restored from those.
 """
 
 from collections.abc import Mapping
@@ -89,7 +89,7 @@ class Events:
   """A file of TensorBoard events whose times are the indices of the rounds.
 
   The writers of TensorFlow note when an event was written, and the duration of a round
-  tells of how many clients participated.
+  reveals how many clients participated.
   """
 
   def __init__(self, path: pathlib.Path):

@@ -6,13 +6,14 @@ ledger, and the metrics are released, only after that. A run that was killed bef
 the rename repeats the round; one that was killed after it completes ledger and metrics
 from the checkpoint. So no round is lost and none is counted twice.
 
-The latest checkpoints are kept. Where the last one is damaged the run goes on from the
-one before. What was released since then is in the ledger and stays charged; those
-rounds run again, with fresh cohorts and fresh noise, and are charged again as
+The latest checkpoints are kept. Where the last one is damaged the run resumes from the
+one before. Releases since then are in the ledger and stay charged; those rounds run
+again, with fresh cohorts and fresh noise, and are charged again as
 `Event.repeated` says: the participations that they counted are lost too.
 
 `ChargedRecords` is for answers that can't be taken back once they are drawn: the
-ledger line is durable before anything is drawn, and what a crash loses stays charged.
+ledger line is durable before anything is drawn, and answers that a crash loses stay
+charged.
 """
 
 from collections.abc import Callable, Collection
@@ -49,8 +50,8 @@ class RunRecords:
     configuration_hash: Hash of `configuration`.
     starts: Number of times that the run was started, this time included.
     ledger: The run's ledger.
-    lost: Events that were charged for rounds whose checkpoints were damaged, as what
-      they added; set by `restore`.
+    lost: Events that were charged for rounds whose checkpoints were damaged, as they
+      were charged; set by `restore`.
   """
 
   def __init__(self, folder: str | os.PathLike[str], configuration: dict[str, Any],
@@ -62,8 +63,8 @@ class RunRecords:
       configuration: Everything that defines the run, as JSON; recorded if the run is
         new. The caller compares it with that of an earlier start.
       resume: Continue the run in the folder, if there is one.
-      replace: Record this configuration in the place of an earlier one: the run gets
-        more rounds.
+      replace: Record this configuration instead of an earlier one: the run gets more
+        rounds.
 
     Raises:
       OSError: If the folder can't be written.
@@ -85,7 +86,7 @@ class RunRecords:
     self.ledger = ledger_lib.Ledger(self.folder / files.LEDGER)
     self.lost: tuple[base.Event, ...] = ()
     self._owed, self._derived = 0, ()
-    # They have what a sampling scheme knows of each client.
+    # They have the sampling scheme's state of each client.
     self._checkpoints = files.private_path(self.folder, _CHECKPOINTS)
     self._checkpoints.mkdir(mode=0o700, exist_ok=True)
     self._events = None
@@ -100,11 +101,11 @@ class RunRecords:
 
   def release_first(self, event: base.Event, header: dict[str, Any], name: str,
                     draw: Callable[[], str]) -> None:
-    """Makes a release before the first round, unless it was made; keeps it in a file.
+    """Releases a result before the first round, in a file, unless the file is there.
 
     It is charged before it is drawn: a run that is killed between charge and file
-    loses what it may have drawn, which stays charged, and draws again for another
-    charge.
+    loses the content that it may have drawn, which stays charged, and draws again for
+    another charge.
 
     Args:
       event: Event of the release; see `accounting.preliminary`.
@@ -127,7 +128,7 @@ class RunRecords:
 
   def release_last(self, event: base.Event, name: str,
                    draw: Callable[[], str]) -> None:
-    """Makes a release after the last round; as `release_first`, with these arguments.
+    """Releases a result after the last round; see `release_first` for the arguments.
 
     Raises:
       ValueError: If the file is there and the ledger has no charge for it.
@@ -148,7 +149,7 @@ class RunRecords:
 
   @property
   def beside(self) -> int:
-    """Number of lines of the ledger that are of releases beside the rounds."""
+    """Number of lines of the ledger for releases that are not rounds."""
     return preliminary.count(self.ledger.lines())
 
   def restore(self, initial_state: Any, header: dict[str, Any], *,
@@ -203,13 +204,14 @@ class RunRecords:
     if problems or lost:
       what = problems[0] if problems else (
           f'{self.ledger.path} has {len(lost)} rounds more than the last checkpoint')
-      print(f'warning: {what}; the run goes on after round {rounds}, and epsilon counts '
-            f'what was released after it, too ({len(lost)} rounds)', file=sys.stderr)
+      print(f'warning: {what}; the run resumes after round {rounds}, and epsilon '
+            f'counts what was released after it, too ({len(lost)} rounds)',
+            file=sys.stderr)
     self._complete(checkpoint)
     return state, rounds
 
   def _latest(self, initial_state: Any) -> tuple[checkpoints.Checkpoint, list[str]]:
-    """The latest checkpoint that is whole, and what is wrong with later ones."""
+    """The latest checkpoint that is whole, and the errors of later ones."""
     problems = []
     for rounds, path in checkpoints.found(self._checkpoints):
       try:
@@ -224,7 +226,7 @@ class RunRecords:
                      'continued; account for it by the ledger and start another')
 
   def _reconcile(self, checkpoint: checkpoints.Checkpoint) -> list[base.Event]:
-    """Brings the ledger up to a checkpoint; returns events of rounds that are beyond."""
+    """Brings the ledger up to a checkpoint; returns events of later rounds."""
     line, position = checkpoint.line, 0
     if not line or line in self.ledger.path.read_text(encoding='utf-8').split('\n'):
       self.ledger.drop_torn()  # Of a round that is charged, but was not released.
@@ -247,7 +249,7 @@ class RunRecords:
     return [events_lib.from_json(line['event']) for line in lost]
 
   def _charge(self, event: base.Event) -> None:
-    """Charges for what a lost round, or an attempt at one, may have released."""
+    """Charges an event that a lost round, or an attempt at one, may have released."""
     self.ledger.append_line(self.ledger.next_line(
         event, outcome='released', configuration_hash=self.configuration_hash,
         starts=self.starts))
@@ -268,7 +270,7 @@ class RunRecords:
 
   def commit(self, state: Any, rounds: int, event: base.Event, *, suppressed: bool,
              metrics: dict[str, float]) -> None:
-    """Makes a round permanent: all of it in one file, then ledger and metrics.
+    """Commits a round: all of it in one file, then ledger and metrics.
 
     The checkpoint, its name and the ledger line are synced to the disk, in this order,
     before anything of the round is public.
@@ -293,8 +295,8 @@ class RunRecords:
         lost=tuple(lost.to_json() for lost in self.lost),
         arrays=checkpoints.arrays_of(state, self._derived)))
     # To remove a large file takes as long as to sync the line.
-    with futures.ThreadPoolExecutor(1) as beside:
-      removed = beside.submit(
+    with futures.ThreadPoolExecutor(1) as thread:
+      removed = thread.submit(
           lambda: [*map(_remove, checkpoints.superseded(self._checkpoints, rounds))])
       self.ledger.append_line(line)
       self._release(metrics, rounds)
@@ -345,7 +347,7 @@ def _remove(path: pathlib.Path) -> None:
 
 def charges(folder: pathlib.Path, name: str,
             kind: type[preliminary.PreliminaryRelease]) -> int:
-  """Number of charges for a release beside the rounds once it is made.
+  """Number of charges for a release that is no round, once its file is there.
 
   Args:
     folder: Folder of a run.

@@ -108,7 +108,7 @@ class Worker:
 
   Left to itself a worker survives a killed driver and keeps the driver's pipes open.
   Here a small supervisor process stands between: it holds the read end of a pipe whose
-  write end only the driver has, so it sees the driver end in whatever way, SIGKILL
+  write end only the driver has, so it sees any end of the driver, SIGKILL
   included, and then ends the worker. The kernel in turn ends the worker if the
   supervisor dies.
   """
@@ -198,9 +198,10 @@ def started(*, num_workers: int = 0, local_workers: int = 0, engine: str = 'loca
   Args:
     num_workers: 1 runs whole computations in TFF's own worker. More count as
       `local_workers`: TFF's workers take turns.
-    local_workers: 0 runs computations in this process (`in_process`). Otherwise so
-      many worker processes share the clients of a round (`slices`), which allows one
-      aggregation per computation. With Ray, the number of actors; 0 for one per core.
+    local_workers: 0 runs computations in this process (`in_process`). Otherwise this
+      number of worker processes share the clients of a round (`slices`), which allows
+      one aggregation per computation. With Ray, the number of actors; 0 for one per
+      core.
     engine: 'local' for processes of this machine, 'ray' for a cluster.
     engine_address: Address of the cluster; None for one that is started here.
     slice_deadline: Seconds that a worker may take for a slice, > 0.

@@ -1,6 +1,6 @@
 """TFF computations executed in this process, by the TensorFlow that is installed.
 
-TFF's worker is a binary of its own: it has no XLA, is spoken to by gRPC, takes
+TFF's worker is a binary of its own: it has no XLA, is reached by gRPC, takes
 seconds to start, and keeps memory of past rounds. This executor runs the same
 compiled computations with TensorFlow sessions in this process. Clients of a map
 run in parallel on a pool of threads; TensorFlow releases Python's lock while it
@@ -9,7 +9,7 @@ computes.
 Every leaf of a computation is a TensorFlow graph with sessions of its own, which
 keep the optimised graph. Secure sums are plain sums here (see `contexts`).
 
-Inside, values are as `values` says.
+Inside, values have the form that `values` defines.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -84,7 +84,7 @@ def total(type_spec, values: Sequence, modulus=None):
 def _added(values: Iterable, start: np.ndarray) -> np.ndarray:
   """`start`, to which the values have been added in place."""
   for value in values:
-    # NumPy makes scalars of arrays without dimensions, and warns of overflow.
+    # NumPy turns arrays without dimensions into scalars, and warns of overflow.
     np.add(start, value, out=start)
   return start
 
@@ -198,7 +198,7 @@ class Graph:
     return len(self._fetches) - 1
 
   def _start(self):
-    """A session, and what calls the graph and its initialization, or None."""
+    """A session, and callables of the graph and of its initialization, or None."""
     # Operations run in the thread that calls: clients are what runs in parallel,
     # and handing single operations from thread to thread doubles their cost. Nor do
     # they divide their work, or sums would depend on the number of the cores.
@@ -334,7 +334,7 @@ class _Evaluator:
     return values_lib.AtServer(function(placed.value))
 
   def federated_map(self, argument):
-    """At clients, and at the server too: TFF's own executor takes both."""
+    """Maps at clients, and at the server too: TFF's own executor accepts both."""
     function, placed = argument
     if isinstance(placed, values_lib.AtServer):
       return self.federated_apply(argument)
@@ -347,7 +347,7 @@ class _Evaluator:
     return self._each(function, placed.values)
 
   def federated_sum(self, member: tff.Type, argument):
-    """Integers wrap around in their type, as in TensorFlow."""
+    """Sums values; integers wrap around in their type, as in TensorFlow."""
     return values_lib.AtServer(total(member, self._values(argument)))
 
   def federated_secure_modular_sum(self, member: tff.Type, argument):
@@ -475,7 +475,7 @@ class InProcessExecutorFactory(tff_internals.ExecutorFactory):
     pass
 
   def give_back_memory(self) -> None:
-    """Returns free memory to the system once in so many rounds.
+    """Returns free memory to the system once in `_ROUNDS_PER_TRIM` rounds.
 
     Threads that come and go leave holes in their heaps, of which long runs would have
     more and more.
@@ -485,14 +485,14 @@ class InProcessExecutorFactory(tff_internals.ExecutorFactory):
       ctypes.CDLL(None).malloc_trim(0)
 
   def function(self, computation: tff.Computation, num_clients: int) -> Callable:
-    """A computation as a function of values as they are inside, for so many clients."""
+    """A computation as a function of values, for a number of clients."""
     compiled = self.compiled(computation)
     return _Evaluator(num_clients, compiled, self).evaluate(compiled.block, {})
 
   def compiled(self, computation: tff.Computation) -> _Compiled:
     """The computation in its compiled form.
 
-    Compiled once for as long as it lives: TFF's own cache would hash all of a
+    Compiled once in its lifetime: TFF's own cache would hash all of a
     computation at every call.
     """
     compiled = self._compiled.get(id(computation))

@@ -1,4 +1,4 @@
-"""Workers as processes of this machine, spoken to by sockets that have no address."""
+"""Workers as processes of this machine, connected by sockets without an address."""
 
 from concurrent import futures
 import multiprocessing.connection
@@ -95,7 +95,7 @@ class LocalProcesses(transports.Transport):
 
     Args:
       num_workers: >= 1.
-      num_threads: Elements at clients that a worker computes side by side; None for
+      num_threads: Elements at clients that a worker computes in parallel; None for
         an equal part of the cores.
 
     Raises:
@@ -149,11 +149,11 @@ class LocalProcesses(transports.Transport):
 
 
 def serve(fd: int, num_threads: int) -> None:
-  """Computes what comes over a connection until it is closed.
+  """Computes the requests of a connection until it is closed.
 
   Args:
     fd: File descriptor of this end of the connection.
-    num_threads: As of `transports.Runner`.
+    num_threads: See `transports.Runner`.
   """
   with multiprocessing.connection.Connection(fd) as connection:
     runner = transports.Runner(num_threads)

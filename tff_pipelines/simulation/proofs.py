@@ -2,7 +2,7 @@
 
 The driver sends a nonce and descriptions of the data; each worker answers with the
 facts of its process, the driver computes its own and compares. This finds mistakes, not
-liars: whoever runs a worker sees the data of its clients in any case.
+attacks: the operator of a worker sees the data of its clients in any case.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,11 +50,11 @@ class DataProof(Protocol):
 
 
 class MismatchError(ValueError):
-  """A worker differs from the driver; the message says in what."""
+  """A worker differs from the driver; the message names the fact."""
 
 
 def new_nonce() -> bytes:
-  """Random bytes; a new one for each question."""
+  """Random bytes, to be used for one question."""
   return secrets.token_bytes(NONCE_BYTES)
 
 
@@ -84,7 +84,7 @@ def cpu_features(cpuinfo: str) -> list[str]:
 
 def facts(nonce: bytes, data: Sequence[DataProof] = (), *,
           in_worker: bool = True) -> dict[str, str]:
-  """Name -> value of all on which the driver and a worker must agree.
+  """Name -> value of all facts on which the driver and a worker must agree.
 
   Args:
     nonce: Key of the digests of data.

@@ -1,7 +1,7 @@
 """The part of `ray_transport` that lives in a worker's process.
 
-Ray keeps the class in the driver beyond the interpreter's end, and with it whatever this
-module imports: so it imports nothing before it is used.
+Ray keeps the class in the driver beyond the interpreter's end, and with it all that
+this module imports: so it imports nothing before it is used.
 """
 
 
@@ -13,7 +13,7 @@ class Actor:
     self._runner = transports.Runner(num_threads)
 
   def facts(self, nonce, data):
-    """As `proofs.facts` of this process."""
+    """Returns `proofs.facts` of this process."""
     from tff_pipelines.simulation import proofs  # pylint: disable=g-import-not-at-top
     return proofs.facts(nonce, data)
 

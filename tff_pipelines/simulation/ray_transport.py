@@ -1,8 +1,8 @@
 """Slices computed by actors of Ray, on this machine or on a cluster.
 
-Ray comes with requirements-ray.txt; nothing else in the project imports it. What it is
-sent are pickles, which it executes, so whoever reaches its ports without a token runs
-code on its machines: docs/clusters.md.
+Ray comes with requirements-ray.txt; nothing else in the project imports it. It
+executes the pickles that it is sent, so any process that reaches its ports without a
+token runs code on its machines: docs/clusters.md.
 """
 
 from collections.abc import Sequence
@@ -113,11 +113,11 @@ def check(address: str | None) -> None:
   """Checks the settings, and asks a cluster's head; starts nothing.
 
   Args:
-    address: As of `check_settings`.
+    address: See `check_settings`.
 
   Raises:
-    ValueError: As of `check_settings`; if a cluster elsewhere takes requests without a
-      token, or if it refuses ours.
+    ValueError: See `check_settings`; also if a cluster elsewhere accepts requests
+      without a token, or if it refuses ours.
     OSError: If nothing like a head answers.
   """
   check_settings(address)
@@ -161,8 +161,8 @@ def _check_cluster(address: str) -> None:
   """Asks a cluster's head without and with the token, before Ray itself does.
 
   Raises:
-    ValueError: If it is not on this machine's loopback and answers whoever asks, or if
-      it refuses the token.
+    ValueError: If it is not on this machine's loopback and answers without a token, or
+      if it refuses the token.
     OSError: If nothing like a head answers.
   """
   token, host = _token(), address.rpartition(':')[0].strip('[]')
@@ -259,7 +259,7 @@ class RayTransport(transports.Transport):
       data: The data that workers read themselves.
 
     Raises:
-      ValueError: As of `check`; if a worker disagrees (proofs.MismatchError).
+      ValueError: See `check`; also if a worker disagrees (proofs.MismatchError).
       OSError: If there is no cluster, or workers can't be started.
     """
     if num_workers < 0:

@@ -9,11 +9,12 @@ slices, so results do not depend on the number of workers, nor on which of them 
 A worker that is lost or passes the deadline is replaced and its slice computed again,
 by whichever worker is free. Of each slice one answer is merged. Without a seed, the
 keys of the clients' noise are drawn where a slice is computed: a slice that is computed
-again has fresh ones. The accounting stays as it is, because nothing of the first
-computation is used: the released sum has one noise share of each client, independent of
-which computations were dropped as long as that does not depend on the values that they
-had drawn. An observer who also saw partial sums, such as whoever runs the workers, is
-outside the guarantee in any case.
+again has fresh ones. The accounting is unchanged, because nothing of the first
+computation is used: the released sum has one noise share of each client. This needs
+that a computation is dropped independently of the noise that it drew: whether it is
+depends on the machine, and the time of a draw varies by microseconds, where a deadline
+is seconds. An observer who also sees partial sums, such as the operator of the workers,
+is outside the guarantee in any case.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,20 +34,20 @@ from tff_pipelines.simulation import in_process
 from tff_pipelines.simulation import transports
 from tff_pipelines.simulation import values as values_lib
 
-# A slice is computed so many times more, at most.
+# Maximum number of times that a slice is computed again.
 _REDONE = 3
-# A worker's first answer may take so many seconds longer: it imports TensorFlow.
+# Seconds added to the deadline of a worker's first answer: it imports TensorFlow.
 _START = 180.0
 # Smaller arrays travel with each slice.
 _BY_CONTENT = 4096  # Bytes.
 
 
 class RoundAbandonedError(OSError):
-  """Workers were lost again and again: nothing of the computation was used."""
+  """Workers were lost repeatedly: nothing of the computation was used."""
 
 
 def num_slices(elements: int) -> int:
-  """Number of slices of so many clients, or chunks of clients: 1 to 64."""
+  """Number of slices for `elements` clients, or chunks of clients: 1 to 64."""
   return max(1, min(elements, max(8, -(-elements // 8)), 64))
 
 
@@ -55,10 +56,10 @@ class SubroundContext(tff.framework.SyncExecutionContext):
 
   Computations without values at clients run in this process. One computation may have
   one aggregation, or several that do not depend on each other. Results at clients are
-  computed after the merge, for which the clients' part is repeated: what they draw
-  must follow from keys in their values. What the server computes before the
-  aggregation, and for results at clients also after it, is repeated for each slice: a
-  computation that draws keys there is refused with a NotImplementedError.
+  computed after the merge, for which the clients' part is repeated: its randomness
+  must follow from keys in the clients' values. The server's part before the
+  aggregation, and for results at clients also the one after it, is repeated for each
+  slice: a computation that draws keys there is refused with a NotImplementedError.
   """
 
   def __init__(self, transport: transports.Transport, *, num_threads: int = 1,
@@ -67,7 +68,7 @@ class SubroundContext(tff.framework.SyncExecutionContext):
 
     Args:
       transport: Carries slices to workers.
-      num_threads: Threads of what is computed in this process.
+      num_threads: Threads of computations in this process, >= 1.
       num_slices: Number of clients, or of chunks -> number of slices, >= 1.
       deadline: Seconds after which a slice's worker counts as lost, > 0.
     """
@@ -111,12 +112,12 @@ class _Mergeable:
         'each of which would have noise of its own: use local_workers=0')
 
 
-# By the id of a computation that lives. Compiled anew it would travel anew.
+# By the id of a live computation. Compiled again, it would be sent again.
 _MERGEABLE: dict[int, _Mergeable] = {}
 
 
 def _mergeable(computation: tff.Computation) -> _Mergeable:
-  """A computation in mergeable form, compiled once for as long as it lives."""
+  """A computation in mergeable form, compiled once in its lifetime."""
   mergeable = _MERGEABLE.get(id(computation))
   if mergeable is None:
     mergeable = _MERGEABLE[id(computation)] = _Mergeable(computation)
@@ -195,7 +196,7 @@ class _SlicedFactory(in_process.InProcessExecutorFactory):
       transports.SliceFailedError: If a computation failed.
     """
     for worker in tuple(self._busy):
-      # It computes what nobody waits for any more.
+      # It computes a slice of a round that was abandoned.
       self._replace(worker, 'its round was abandoned')
     waiting = list(reversed(range(len(requests))))
     losses = [0] * len(requests)
@@ -241,7 +242,7 @@ class _SlicedFactory(in_process.InProcessExecutorFactory):
         waiting.append(index)
 
   def _let_end(self, running: dict[futures.Future, tuple[int, int, float]]) -> None:
-    """Waits for workers whose slices are of no use any more; slow ones stay busy."""
+    """Waits for workers whose slices are no longer needed; slow ones stay busy."""
     for future, (worker, _, limit) in running.items():
       futures.wait([future], max(0.0, limit - time.monotonic()))
       if future.done() and not isinstance(
@@ -268,7 +269,7 @@ def _is_at_clients(type_spec: tff.Type | None) -> bool:
 
 
 def _draws_at_server(computation: tff.Computation) -> bool:
-  """Whether what a computation does at the server reads `keys.fresh`."""
+  """Whether the server's part of a computation reads `keys.fresh`."""
   block = tff_internals.reduced(computation, ())
   calls = [value for _, value in getattr(block.result, 'locals', ())]
   return any(
@@ -279,7 +280,7 @@ def _draws_at_server(computation: tff.Computation) -> bool:
 
 
 def _by_content(leaf: Any, contents: dict[str, Any]) -> Any:
-  """A leaf, or what stands for it; its content is added to `contents`."""
+  """A leaf, or its placeholder; then its content is added to `contents`."""
   if (not isinstance(leaf, np.ndarray) or leaf.dtype.hasobject
       or leaf.nbytes < _BY_CONTENT):
     return leaf
@@ -300,7 +301,7 @@ def _part(value: Any, start: int, end: int) -> Any:
 
 
 def _joined(parts: Sequence[Any]) -> Any:
-  """The value whose slices are `parts`; of what is not at clients, the first."""
+  """Joins the values at clients of slices; all else is that of the first slice."""
   first = parts[0]
   if isinstance(first, tuple):
     return tuple([_joined(elements) for elements in zip(*parts)])

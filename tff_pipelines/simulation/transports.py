@@ -1,8 +1,8 @@
-"""What carries the slices of a round to workers: the interface, and its two ends.
+"""Transports of a round's slices to workers: the interface, and its two ends.
 
 `slices.SubroundContext` decides what runs where, in which order and how often; a
 transport carries requests to a fixed number of workers, each of which has a `Runner`.
-Values are as `values` says.
+Values have the form that `values` defines.
 """
 
 import abc
@@ -18,7 +18,7 @@ from aggregators import tff_internals
 from tff_pipelines.simulation import in_process
 from tff_pipelines.simulation import values as values_lib
 
-# What digests of computations begin with.
+# Prefix of the digests of computations.
 COMPUTATION = 'computation '
 
 
@@ -32,7 +32,7 @@ class SliceFailedError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class ByContent:
-  """Stands for an array that travels once, by the digest of its content."""
+  """Placeholder of an array that is sent once, with the digest of its content."""
 
   digest: str
 
@@ -56,7 +56,7 @@ class Request:
   contents: Mapping[str, bytes | np.ndarray] = dataclasses.field(repr=False)
 
   def known(self, before: frozenset[str]) -> frozenset[str]:
-    """Digests that a worker knows after this request, which knew others before.
+    """Digests that a worker knows after this request if it knew `before`.
 
     It keeps all computations, and of arrays those of its latest request.
     """
@@ -64,7 +64,7 @@ class Request:
         digest for digest in before if digest.startswith(COMPUTATION)}
 
   def lacking(self, known: frozenset[str]) -> 'Request':
-    """The request with those contents only that a worker lacks, which knows others."""
+    """The request with only those contents that a worker lacks if it knows `known`."""
     return dataclasses.replace(self, contents={
         digest: content for digest, content in self.contents.items()
         if digest not in known})
@@ -92,7 +92,7 @@ class Transport(abc.ABC):
 
   @abc.abstractmethod
   def replace(self, worker: int) -> None:
-    """Ends a worker, whatever it does, and starts another in its place.
+    """Ends a worker, busy or not, and starts another under its index.
 
     The answer of the former worker to a request is dropped, or an error.
 
@@ -122,7 +122,7 @@ class Memory:
     self._answers = self._largest = 0
 
   def observe(self, resident: int) -> None:
-    """Takes note of the resident bytes of a worker at an answer."""
+    """Records the resident bytes of a worker at an answer."""
     self._answers += 1
     if self._answers <= WARM:
       self._largest = max(self._largest, resident)
@@ -136,13 +136,13 @@ def resident_bytes() -> int:
 
 
 class Runner:
-  """Computes requests where it lives, and keeps what travels once."""
+  """Computes requests in its process, and keeps contents that are sent once."""
 
   def __init__(self, num_threads: int = 1):
     """Starts nothing yet.
 
     Args:
-      num_threads: Elements at clients that are computed side by side, >= 1.
+      num_threads: Elements at clients that are computed in parallel, >= 1.
     """
     self._factory = in_process.InProcessExecutorFactory(num_threads)
     self._contents: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Values of TFF as they are inside the executor of `in_process` and between processes.
+"""Values of TFF inside the executor of `in_process` and between processes.
 
 NumPy arrays for tensors, tuples for structures, serialized dataset graphs (bytes) for
 sequences, Python functions for functions, and AtServer, AllEqual or AtClients for
@@ -21,18 +21,22 @@ structure = tff_internals.STRUCTURE
 
 @dataclasses.dataclass(frozen=True)
 class AtServer:
+  """A value at the server."""
+
   value: Any
 
 
 @dataclasses.dataclass(frozen=True)
 class AllEqual:
-  """At clients, the same at each."""
+  """A value at clients, equal at each."""
 
   value: Any
 
 
 @dataclasses.dataclass(frozen=True)
 class AtClients:
+  """Values at clients, in their order."""
+
   values: list
 
 
@@ -44,7 +48,7 @@ def map_leaves(function: Callable[[Any], Any], value):
 
 
 def map_shared(function: Callable[[Any], Any], value):
-  """A value with all arrays in it mapped that are not of single clients."""
+  """Maps all arrays of a value, except for those of single clients."""
   if isinstance(value, AtClients):
     return value
   if isinstance(value, (AtServer, AllEqual)):
@@ -55,7 +59,7 @@ def map_shared(function: Callable[[Any], Any], value):
 
 
 def ingested(value, type_spec):
-  """A value that a user gave, as it is inside.
+  """Converts a user's value to the form inside.
 
   Raises:
     TypeError: If it is not of the type, by the rules of TFF: numbers are only
@@ -122,7 +126,7 @@ def _encoded(strings: np.ndarray, type_spec) -> np.ndarray:
 
 
 def returned(value, type_spec):
-  """A value from inside as users get it; arrays are their own."""
+  """Converts a value from the form inside to that of users; arrays are copies."""
   if isinstance(type_spec, tff.FederatedType):
     if isinstance(value, AtClients):
       return [returned(v, type_spec.member) for v in value.values]
@@ -135,6 +139,6 @@ def returned(value, type_spec):
   if isinstance(type_spec, tff.SequenceType):
     return tff_internals.dataset_of(value, type_spec.element)
   if isinstance(value, np.ndarray):
-    # What TensorFlow returns may share memory with what it was fed.
+    # TensorFlow's results may share memory with its feeds.
     return value.copy() if value.ndim else value[()]
   return value
