@@ -5,6 +5,8 @@ of y is sub-Gaussian with variance ||x||^2 / D (arXiv 2110.04995, section 4).
 All functions are pure; the same key gives the same rotation on every machine.
 """
 
+import math
+
 import numpy as np
 from scipy import linalg
 import tensorflow as tf
@@ -15,7 +17,12 @@ from aggregators import validate
 
 # One pass multiplies by a 16 x 16 matrix at most. Measured at 2^20: passes of
 # 16 take 1.3 ns a coordinate, of 32 1.4, of 128 3.0, of 1024 16.
-_MAX_LOG_RADIX = 4
+_LOG_RADIX = 4
+# Libraries add up long products of this size in the order of their terms, and others
+# in orders of their own. A sum of two has no order: the passes that are left, and
+# those of short vectors, are of radix 2. So the last bits are the same everywhere, and
+# those of `native.transform`.
+_LEAST_LOG_DIM = 8
 
 
 def walsh_hadamard(vector: tf.Tensor, scale: float = 1.0) -> tf.Tensor:
@@ -30,13 +37,15 @@ def walsh_hadamard(vector: tf.Tensor, scale: float = 1.0) -> tf.Tensor:
   log_dim = int(dim).bit_length() - 1
   if 2**log_dim != dim:
     raise ValueError(f'the length must be a power of two, found {dim}')
-  if log_dim == 0:
-    return vector * np.float32(scale)
-  passes = -(-log_dim // _MAX_LOG_RADIX)
-  for i in range(passes):  # Of nearly equal radices.
-    radix = 2**((log_dim + i) // passes)
-    matrix = linalg.hadamard(radix, np.float32) * np.float32(scale)
-    vector = tf.matmul(tf.reshape(vector, [radix, -1]), matrix, transpose_a=True)
+  if math.frexp(scale)[0] != 0.5:  # Only powers of two commute with rounding.
+    vector, scale = vector * np.float32(scale), 1.0
+  elif log_dim == 0:
+    vector *= np.float32(scale)
+  sixteens = 0 if log_dim < _LEAST_LOG_DIM else log_dim // _LOG_RADIX
+  for log_radix in [1] * (log_dim - sixteens * _LOG_RADIX) + [_LOG_RADIX] * sixteens:
+    matrix = linalg.hadamard(2**log_radix, np.float32) * np.float32(scale)
+    vector = tf.matmul(
+        tf.reshape(vector, [2**log_radix, -1]), matrix, transpose_a=True)
     scale = 1.0
   return tf.reshape(vector, [dim])
 

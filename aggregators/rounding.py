@@ -6,6 +6,8 @@ of what a client sends never exceeds `DistributedSumParams.l2_sensitivity_square
 whatever floating point did before.
 """
 
+import functools
+
 import tensorflow as tf
 
 from aggregators import branch
@@ -13,8 +15,7 @@ from aggregators import branch
 # Sums over more coordinates than this are taken in blocks, so that a wider
 # copy of a large vector never exists as a whole.
 _BLOCK = 2**20
-# Squares of float32 are added up in float32 within rows of this length, and the
-# rows in float64.
+# Squares are added up within rows of this length, and then the rows.
 _ROW = 256
 # Of longer vectors norms are worth a compiled program.
 _LEAST_COMPILED = 2**14
@@ -28,6 +29,8 @@ _FLOAT_SLACK = 1.0 - 2.0**-22
 
 
 def _sum_of_squares(vector: tf.Tensor, dtype) -> tf.Tensor:
+  if vector.shape[0] == 0:
+    return tf.zeros([], dtype)
   return tf.add_n([
       tf.reduce_sum(tf.square(tf.cast(vector[i:i + _BLOCK], dtype)))
       for i in range(0, vector.shape[0], _BLOCK)
@@ -44,23 +47,28 @@ def _row_sums(vector: tf.Tensor) -> tf.Tensor:
 
 
 def squared_norm(vector: tf.Tensor) -> tf.Tensor:
-  """The squared norm, float64; a few passes less over a long float32 vector.
+  """The squared norm, float64; infinite or NaN if a coordinate is.
 
-  Infinite or NaN if a coordinate is, or if squares overflow float32.
+  Squares of float32 are exact in float64, so that orders of summation, which differ
+  between machines, change the sum by some 2^-50 of itself.
   """
-  if vector.dtype != tf.float32 or vector.shape[0] < 2 * _ROW:
-    return _sum_of_squares(vector, tf.float64)
   if vector.shape[0] < _LEAST_COMPILED:
-    return _by_rows(vector)
-  return _compiled_by_rows(vector)
+    return _sum_of_squares(vector, tf.float64)
+  return _compiled_sum_of_squares(vector)
 
 
 def _by_rows(vector: tf.Tensor) -> tf.Tensor:
-  return tf.reduce_sum(tf.cast(_row_sums(vector), tf.float64))
+  whole = vector.shape[0] // _ROW * _ROW
+  rows = tf.reduce_sum(tf.square(tf.cast(
+      tf.reshape(vector[:whole], [-1, _ROW]), tf.float64)), axis=1)
+  return tf.reduce_sum(rows) + _sum_of_squares(vector[whole:], tf.float64)
 
 
-# One pass, and no vector of squares.
-_compiled_by_rows = tf.function(_by_rows, jit_compile=True, autograph=False)
+# One pass, and no wider copy of the vector.
+@functools.partial(tf.function, jit_compile=True, autograph=False)
+def _compiled_sum_of_squares(vector: tf.Tensor) -> tf.Tensor:
+  return tf.add_n([
+      _by_rows(vector[i:i + _BLOCK]) for i in range(0, vector.shape[0], _BLOCK)])
 
 
 def squared_norm_if_sure(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

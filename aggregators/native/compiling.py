@@ -1,0 +1,115 @@
+"""How the kernels are compiled: numba, and vectors in LLVM's own terms.
+
+Loops that must be vectorised are written with vectors of LANES numbers, which LLVM
+turns into instructions of whatever width there is; nothing is left to chance, and
+nothing may reorder a sum: the results are the same on every machine.
+"""
+
+from llvmlite import binding
+from llvmlite import ir
+import numba
+from numba import extending
+from numba import types
+from numba.core import config
+
+
+def _features() -> str:
+  """The features that numba compiles for, as a string of names with signs."""
+  if config.CPU_FEATURES is not None:
+    return config.CPU_FEATURES
+  if config.CPU_NAME is not None:
+    return ''
+  return binding.get_host_cpu_features().flatten()
+
+
+# Numbers of 32 bits in a vector: two registers of AVX2 would be too many at a time.
+LANES = 16 if '+avx512f' in _features().split(',') else 8
+
+FLOAT, INT32, INT64, DOUBLE = (
+    ir.FloatType(), ir.IntType(32), ir.IntType(64), ir.DoubleType())
+
+
+def jit(function):
+  """Compiles a function at its first call; the result is kept on disk if it can be."""
+  options = dict(nogil=True, error_model='numpy')
+  try:
+    return numba.njit(function, cache=True, **options)
+  except RuntimeError:  # No folder can be written to.
+    return numba.njit(function, **options)
+
+
+def instructions(emit):
+  """A function of compiled code that is given as LLVM's instructions.
+
+  Args:
+    emit: (builder, *arguments) -> None. Arrays come as pointers to their first
+      number, other arguments as numbers.
+  """
+
+  def typed(context, *kinds):
+    del context  # Unused.
+
+    def codegen(context, builder, signature, values):
+      arguments = [
+          context.make_array(kind)(context, builder, value).data
+          if isinstance(kind, types.Array) else value
+          for kind, value in zip(signature.args, values)]
+      emit(builder, *arguments)
+      return context.get_dummy_value()
+
+    return types.void(*kinds), codegen
+
+  # numba reads the number of arguments from the signature.
+  names = ', '.join(emit.__code__.co_varnames[1:emit.__code__.co_argcount])
+  scope = {'typed': typed}
+  exec(f'def {emit.__name__}(context, {names}): return typed(context, {names})', scope)  # pylint: disable=exec-used
+  return extending.intrinsic(scope[emit.__name__])
+
+
+def vector(kind: ir.Type, lanes: int | None = None) -> ir.VectorType:
+  """The type of a vector."""
+  return ir.VectorType(kind, lanes or LANES)
+
+
+def constant(kind: ir.Type, *numbers, lanes: int | None = None) -> ir.Constant:
+  """A vector of these numbers, or of one number throughout."""
+  lanes = lanes or LANES
+  return ir.Constant(vector(kind, lanes),
+                     list(numbers) if len(numbers) > 1 else list(numbers) * lanes)
+
+
+def splat(builder, number):
+  """A vector of one number."""
+  kind = vector(number.type)
+  first = builder.insert_element(ir.Constant(kind, ir.Undefined), number,
+                                 ir.Constant(INT32, 0))
+  return builder.shuffle_vector(first, ir.Constant(kind, ir.Undefined),
+                                constant(INT32, 0))
+
+
+def _place(builder, pointer, index, kind):
+  return builder.bitcast(builder.gep(pointer, [index]), kind.as_pointer())
+
+
+def load(builder, pointer, index, lanes: int | None = None):
+  """The vector that begins at an index of an array."""
+  kind = vector(pointer.type.pointee, lanes)
+  result = builder.load(_place(builder, pointer, index, kind))
+  result.align = kind.element.get_abi_size(binding.create_target_data(''))
+  return result
+
+
+def store(builder, value, pointer, index) -> None:
+  """Writes a vector from an index of an array on."""
+  instruction = builder.store(value, _place(builder, pointer, index, value.type))
+  instruction.align = value.type.element.get_abi_size(binding.create_target_data(''))
+
+
+def offset(builder, index, count: int):
+  """index + count, of an integer of 64 bits."""
+  return builder.add(index, ir.Constant(INT64, count))
+
+
+def shuffle(builder, first, second, lanes):
+  """The lanes of two vectors, those of the second counted on."""
+  return builder.shuffle_vector(first, second, constant(INT32, *lanes, lanes=len(lanes)))

@@ -1,0 +1,186 @@
+"""`distributed_sum.encode` of many clients, compiled, and added to a running sum."""
+
+from collections.abc import Mapping
+import math
+from typing import Any
+
+import numpy as np
+
+from aggregators import share_tables
+from aggregators.native import compiling
+from aggregators.native import noising
+from aggregators.native import random_bits
+from aggregators.native import transform
+from aggregators.params import DistributedSumParams
+
+# Diagnostics, in the order of `distributed_sum.encode`.
+DIAGNOSTICS = ('clipped', 'not_finite', 'cohort_disbelieved', 'rounding_retries',
+               'rounding_fallbacks')
+# Vectors whose norm is within these take the short way through clipping, as in
+# `rounding`; and its slack of a float32 product.
+_SMALLEST, _LARGEST = 1e-15, 1e18
+_FLOAT_SLACK = 1.0 - 2.0**-22
+
+
+@compiling.jit
+def _clip_extreme(vector, clip, out):
+  """`rounding._clip_extreme`: writes the clipped vector.
+
+  Returns:
+    Whether it was clipped, and whether it was finite.
+  """
+  largest = np.float32(0)
+  is_finite = True
+  for x in vector:
+    is_finite = is_finite and np.isfinite(x)
+    largest = max(largest, abs(x))
+  if not is_finite:
+    out[:] = np.float32(0)
+    return False, False
+  divisor = largest if largest > 0 else np.float32(1)
+  square = 0.0
+  for x in vector:
+    relative = np.float64(x / divisor)
+    square += relative * relative
+  relative_norm = math.sqrt(square)
+  clipped = relative_norm * np.float64(largest) > clip
+  factor = np.float32(clip / max(relative_norm, 1.0))
+  for i in range(vector.size):
+    out[i] = (vector[i] / divisor) * factor if clipped else vector[i]
+    is_finite = is_finite and np.isfinite(out[i])
+  if not is_finite:
+    out[:] = np.float32(0)
+  return clipped, is_finite
+
+
+@compiling.jit
+def encode_clients(vectors, keys, signs, clip, scale, clip_grid, bound, believed, table,
+                   bits, total, diagnostics):
+  """Encodes clients' vectors and adds them to a running sum.
+
+  Args:
+    vectors: float32 [clients, d], model units.
+    keys: uint64 [clients, 2].
+    signs: uint32, of the rotation; of no length for none.
+    clip: float64, model units.
+    scale: float64, grid units in a model unit.
+    clip_grid: float64.
+    bound: int64, of the squared norm.
+    believed: Whether the cohort is believed.
+    table: As in `noising.noisy_round`.
+    bits: Of the modulus.
+    total: int32 [D], added to.
+    diagnostics: int64 [5], added to.
+  """
+  rotated = np.empty(total.size, np.float32)
+  values = np.empty(total.size, np.int32)
+  columns = transform.scratch()
+  memory = noising.scratch()
+  orthonormal = np.float32(total.size**-0.5) if signs.size else np.float32(1)
+  for client in range(len(vectors)):
+    vector = vectors[client]
+    norm = math.sqrt(transform.squared_norm(vector))
+    if norm > _SMALLEST and norm < _LARGEST:
+      factor = np.float32(min(clip / norm, 1.0))
+      diagnostics[0] += norm > clip
+      transform.scaled_and_flipped(vector, factor, orthonormal, signs, rotated)
+    else:
+      values_of = np.empty(vector.size, np.float32)
+      clipped, is_finite = _clip_extreme(vector, clip, values_of)
+      diagnostics[0] += clipped
+      diagnostics[1] += not is_finite
+      transform.scaled_and_flipped(
+          values_of, np.float32(1), orthonormal, signs, rotated)
+    if signs.size:
+      transform.walsh_hadamard(rotated, columns)
+    square = transform.squared_norm(rotated)
+    norm = math.sqrt(square)
+    factor64 = scale
+    limit = clip_grid * _FLOAT_SLACK
+    if norm * factor64 > limit:
+      factor64 = limit / max(norm, 1e-300)
+    if not believed:
+      factor64 = 0.0
+    retries, fell_back = noising.noisy_round(
+        rotated, np.float32(factor64), square, (keys[client, 0], keys[client, 1]),
+        bound, table, bits, values, memory)
+    diagnostics[2] += not believed
+    diagnostics[3] += retries
+    diagnostics[4] += fell_back
+    noising.add_wrapped(total, values, bits)
+
+
+def _table(params: DistributedSumParams, state: Mapping[str, Any]):
+  """The argument `table` of `encode_clients` for a cohort; None if there is none."""
+  nothing = np.zeros(0, np.int64)
+  if params.noise_multiplier == 0 or not params.has_shares:
+    return random_bits.PHILOX, 0, 0, nothing, nothing
+  if 'noise_table/packed' not in state:
+    return None
+  share = share_tables.share_variance(params, float(state['cohort_size']))
+  if share_tables.is_cryptographic(params):
+    generator, first, draws = random_bits.CHACHA, 1, int(state['noise_table/draws'])
+  else:
+    generator, first = random_bits.PHILOX, share_tables.table_draws(params)
+    draws = first
+  if float(state['noise_table/variance']) != share / draws:
+    return None
+  return (generator, first, draws - first, state['noise_table/packed'],
+          state['noise_table/tie'])
+
+
+def is_supported(params: DistributedSumParams) -> bool:
+  """Whether clients' vectors can be encoded here, in cohorts of the expected size."""
+  return params.rotation != 'dft' and (
+      params.noise_multiplier == 0 or not params.has_shares or
+      share_tables.table_draws(params) is not None)
+
+
+class EncodedSum:
+  """The sum modulo 2^bits of clients' encoded vectors.
+
+  Attributes:
+    total: int32 [padded_dimension].
+    diagnostics: int64 [5], sums of DIAGNOSTICS.
+  """
+
+  def __init__(self, params: DistributedSumParams, table, rotation_key: np.ndarray,
+               believed: bool):
+    self._params = params
+    self._table = table
+    self._believed = believed
+    dim = params.padded_dimension
+    self._signs = np.zeros(0, np.uint32)
+    if params.rotation == 'hadamard':
+      self._signs = transform.sign_bits(_pair(rotation_key), dim)
+    self.total = np.zeros(dim, np.int32)
+    self.diagnostics = np.zeros(len(DIAGNOSTICS), np.int64)
+
+  @classmethod
+  def of(cls, params: DistributedSumParams, state: Mapping[str, Any]
+         ) -> 'EncodedSum | None':
+    """The sum of no client; None if the noise can't be drawn here.
+
+    Args:
+      params: Such that `is_supported`.
+      state: The state of a `DistributedSumFactory` by names; those of the table with
+        `noise_table/` before them.
+    """
+    table = _table(params, state)
+    if table is None:
+      return None
+    believed = not params.has_shares or bool(
+        float(state['cohort_size']) <= params.believed_cohort)
+    return cls(params, table, state['rotation_key'], believed)
+
+  def add(self, vectors: np.ndarray, keys: np.ndarray) -> None:
+    """Adds clients: float32 [clients, dimension], and their keys, int64 [clients, 2]."""
+    params = self._params
+    encode_clients(
+        vectors, keys.view(np.uint64), self._signs, params.clip, params.scale,
+        params.clip_grid, params.l2_sensitivity_squared, self._believed, self._table,
+        params.bits, self.total, self.diagnostics)
+
+
+def _pair(key: np.ndarray) -> tuple[np.uint64, np.uint64]:
+  return tuple(key.view(np.uint64))

@@ -1,0 +1,255 @@
+"""Conditional rounding, noise and wrapping: `aggregators.noisy_rounding`, compiled.
+
+The same integers from the same keys. Blocks, keys and the order of random bits are
+explained there; within a block strips of STRIP coordinates stay in the cache.
+"""
+
+import numpy as np
+
+from aggregators.native import compiling
+from aggregators.native import random_bits
+
+# Of `noisy_rounding`.
+BLOCK = 2**17
+_MAX_TRIES = 64
+_RETRIES, _MORE_DRAWS = 0, 2
+_TOWARDS_ZERO, _ALL_ZERO = -1, -2
+# Of `alias_table`: bits of the first comparison of a draw.
+_FIRST_BITS = np.int32(22)
+_FIRST = np.int32(2**22 - 1)
+_LOW_BITS = 32 - _FIRST_BITS
+_TIE_SIGN = np.uint64(2**63)
+
+STRIP = random_bits.PIECE_NUMBERS
+_SCALE = np.float32(2.0**24)
+_THRESHOLD = np.int32(2**24 - 1)
+_HALF = np.uint64(32)
+
+
+@compiling.jit
+def _round(block, factor, thresholds, out):
+  """Rounds up where the fraction exceeds a threshold; the squared norm.
+
+  Args:
+    block: float32 [n].
+    factor: float32, grid units.
+    thresholds: int32 [n], in [0, 2^24).
+    out: int32 [n].
+
+  Returns:
+    int64.
+  """
+  norm = np.int64(0)
+  for i in range(block.size):
+    x = block[i] * factor
+    whole = np.int32(x)
+    # Towards zero was upwards.
+    floor = np.int32(whole - np.int32(x < np.float32(whole)))
+    fraction = np.int32((x - np.float32(floor)) * _SCALE)
+    rounded = np.int32(floor + np.int32(thresholds[i] < fraction))
+    out[i] = rounded
+    norm += np.int64(rounded) * np.int64(rounded)
+  return norm
+
+
+@compiling.jit
+def _truncate(block, factor, out):
+  """Rounds towards zero; as `_round`."""
+  norm = np.int64(0)
+  for i in range(block.size):
+    rounded = np.int32(block[i] * factor)
+    out[i] = rounded
+    norm += np.int64(rounded) * np.int64(rounded)
+  return norm
+
+
+@compiling.jit
+def _tie(generator, key, dim, index, memory):
+  """The 64 bits that break a tie at an index of a block, in the order of `tie`."""
+  numbers = np.empty(2, np.uint32)
+  random_bits.fill(generator, key, 2 * dim, 2 * index, numbers, memory)
+  return np.int64(
+      np.uint64(numbers[0]) | np.uint64(numbers[1]) << _HALF)
+
+
+@compiling.jit
+def _add_draw(low, high, packed, tie, indices, out, generator, tie_key, dim, start,
+              memory):
+  """Adds a draw from a table; see `alias_draw.draw`.
+
+  Args:
+    low: int32 [n], uniform.
+    high: int32 [n], uniform in its high 9 bits.
+    packed: int64 [N].
+    tie: int64 [N].
+    indices: int32 [n], written.
+    out: int32 [n], added to.
+    generator: Of the bits that break ties.
+    tie_key: Their key.
+    dim: Coordinates of the block.
+    start: Index of the first of these n in the block.
+    memory: From `random_bits.scratch`.
+  """
+  mask = np.int32(packed.size - 1)
+  half = np.int32(packed.size // 2)
+  for i in range(low.size):
+    indices[i] = ((low[i] >> _FIRST_BITS) ^
+                  (np.int32(high[i] >> np.int32(23)) << _LOW_BITS)) & mask
+  ties = 0
+  for i in range(low.size):
+    index = indices[i]
+    cell = packed[np.uint32(index)]
+    threshold = np.int32(cell >> 32)
+    first = low[i] & _FIRST
+    value = index if first < threshold else np.int32(cell)
+    ties += first == threshold
+    out[i] += value - half
+  if ties == 0:
+    return
+  for i in range(low.size):
+    index = indices[i]
+    cell = packed[index]
+    if low[i] & _FIRST == np.int32(cell >> 32):
+      # The alias was taken.
+      if _tie(generator, tie_key, dim, start + i, memory) < tie[index]:
+        out[i] += index - np.int32(cell)
+
+
+@compiling.jit
+def _strip_of(generator, key, total, first, out, memory):
+  random_bits.fill(generator, key, total, first, out.view(np.uint32), memory)
+
+
+@compiling.jit
+def scratch():
+  """Memory for `noisy_round`: random bits, and int32 for four strips."""
+  return random_bits.scratch(), np.empty((4, STRIP), np.int32)
+
+
+@compiling.jit
+def _block(values, factor, key, index, with_noise, table, bits, out, memory):
+  """One block by the try of an index; the squared norm of the rounded values.
+
+  Args:
+    values: float32 [n].
+    factor: float32.
+    key: Of the block.
+    index: As in `noisy_rounding`: of a try, or _TOWARDS_ZERO or _ALL_ZERO.
+    with_noise: Whether to add noise and wrap, and write the result.
+    table: See `noisy_round`.
+    bits: The result is modulo 2^bits.
+    out: int32 [n].
+    memory: From `scratch`.
+  """
+  generator, draws, more_draws, packed, tie = table
+  numbers, strips = memory
+  dim = values.size
+  total = 2 * draws * dim if draws else dim
+  retry_key = random_bits.derive(
+      generator, random_bits.derive(generator, key, _RETRIES, numbers),
+      max(index, 0), numbers)
+  more_key = random_bits.derive(generator, key, _MORE_DRAWS, numbers)
+  mask = np.int32((1 << bits) - 1)
+  norm = np.int64(0)
+  for start in range(0, dim, STRIP):
+    size = min(STRIP, dim - start)
+    source = values[start:start + size]
+    high, low = strips[0, :size], strips[1, :size]
+    indices, rounded = strips[2, :size], strips[3, :size]
+    if draws or index == 0:
+      _strip_of(generator, key, total, start, high, numbers)
+    if index > 0:
+      _strip_of(generator, retry_key, dim, start, low, numbers)
+      for i in range(size):
+        low[i] &= _THRESHOLD
+      norm += _round(source, factor, low, rounded)
+    elif index == 0:
+      if draws:
+        for i in range(size):
+          low[i] = (high[i] << np.int32(1)) & _THRESHOLD | np.int32(1)
+      else:
+        for i in range(size):
+          low[i] = high[i] & _THRESHOLD
+      norm += _round(source, factor, low, rounded)
+    elif index == _TOWARDS_ZERO:
+      norm += _truncate(source, factor, rounded)
+    else:
+      rounded[:] = np.int32(0)
+    if not with_noise:
+      continue
+    for draw in range(draws):
+      if draw > 0:
+        _strip_of(generator, key, total, draw * dim + start, high, numbers)
+      _strip_of(generator, key, total, (draws + draw) * dim + start, low, numbers)
+      tie_key = random_bits.derive(generator, key, 1 + draw, numbers)
+      _add_draw(low, high, packed, tie, indices, rounded, generator, tie_key, dim,
+                start, numbers)
+    for draw in range(more_draws):
+      own = random_bits.derive(generator, more_key, draw, numbers)
+      _strip_of(generator, own, 2 * dim, start, high, numbers)
+      _strip_of(generator, own, 2 * dim, dim + start, low, numbers)
+      tie_key = random_bits.derive(generator, own, 0, numbers)
+      _add_draw(low, high, packed, tie, indices, rounded, generator, tie_key, dim,
+                start, numbers)
+    target = out[start:start + size]
+    for i in range(size):
+      target[i] = rounded[i] & mask
+  return norm
+
+
+@compiling.jit
+def _all_blocks(values, factor, key, index, with_noise, table, bits, out, memory):
+  """`_block` of each block; the squared norm of them all."""
+  norm = np.int64(0)
+  for start in range(0, values.size, BLOCK):
+    own_key = random_bits.derive(table[0], key, start // BLOCK, memory[0])
+    norm += _block(values[start:start + BLOCK], factor, own_key, index, with_noise,
+                   table, bits, out[start:start + BLOCK], memory)
+  return norm
+
+
+@compiling.jit
+def noisy_round(values, factor, squared_norm, key, bound, table, bits, out, memory):
+  """`noisy_rounding.noisy_round`.
+
+  Args:
+    values: float32 [D].
+    factor: float32, grid units in a unit of `values`.
+    squared_norm: float64, of `values`.
+    key: Pair of uint64.
+    bound: int64, that the squared norm of the rounded values must not exceed.
+    table: Generator, draws that share their random bits with the rounding (0 for no
+      noise), further draws, and int64 [N] `packed` and `tie` of an alias table.
+    bits: The result is modulo 2^bits.
+    out: int32 [D].
+    memory: From `scratch`.
+
+  Returns:
+    Tries of the rounding beyond the first, and whether it fell back to none of them.
+  """
+  # False for NaN.
+  in_range = squared_norm * (np.float64(factor) * np.float64(factor)) <= 2.0**61
+  if not in_range:
+    _all_blocks(values, np.float32(0), key, _ALL_ZERO, True, table, bits, out, memory)
+    return 0, True
+  if _all_blocks(values, factor, key, 0, True, table, bits, out, memory) <= bound:
+    return 0, False
+  for index in range(1, _MAX_TRIES):
+    if _all_blocks(values, factor, key, index, False, table, bits, out,
+                   memory) <= bound:
+      _all_blocks(values, factor, key, index, True, table, bits, out, memory)
+      return index, False
+  chosen = _ALL_ZERO
+  if _all_blocks(values, factor, key, _TOWARDS_ZERO, False, table, bits, out,
+                 memory) <= bound:
+    chosen = _TOWARDS_ZERO
+  _all_blocks(values, factor, key, chosen, True, table, bits, out, memory)
+  return _MAX_TRIES - 1, True
+
+
+@compiling.jit
+def add_wrapped(total, values, bits):
+  """Adds integers to a running sum modulo 2^bits; int32 [D] each."""
+  mask = np.int32((1 << bits) - 1)
+  for i in range(total.size):
+    total[i] = (total[i] + values[i]) & mask

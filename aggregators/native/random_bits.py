@@ -1,0 +1,189 @@
+"""The random bits of `aggregators.keys` and `aggregators.chacha`: the same, compiled.
+
+A key is a pair of uint64, the two halves of its int64[2].
+"""
+
+import numpy as np
+
+from aggregators.native import compiling
+from aggregators.native.compiling import INT32
+from aggregators.native.compiling import INT64
+from aggregators.native.compiling import LANES
+
+PHILOX, CHACHA = 0, 1
+
+# Philox 4x32-10 (Salmon et al., SC 2011).
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+# Counters of random bits begin here, as those of `aggregators.keys`.
+_BITS_COUNTER = np.uint64(2**63)
+
+# 'expand 16-byte k', and the nonces of `aggregators.chacha`.
+_CHACHA_CONSTANTS = tuple(
+    int(x) for x in np.frombuffer(b'expand 16-byte k', '<u4'))
+_CHACHA_BITS, _CHACHA_KEYS = np.uint64(0), np.uint64(1)
+# Blocks of a piece, and 32-bit numbers of it.
+_PIECE = 128
+PIECE_NUMBERS = 16 * _PIECE
+# What `philox` writes.
+_GROUP = 4 * LANES
+
+_LOW = np.uint64(0xFFFFFFFF)
+_HALF = np.uint64(32)
+
+
+def _interleaved(builder, first, second):
+  """The lanes of two vectors in turn, as two vectors."""
+  lanes = first.type.count
+  return [
+      compiling.shuffle(builder, first, second, [
+          start + i // 2 + (lanes if i % 2 else 0) for i in range(lanes)])
+      for start in (0, lanes // 2)]
+
+
+@compiling.instructions
+def _philox(builder, out, at, key, high, counter):
+  """Writes the blocks of LANES counters, one after another: 4 numbers each."""
+  wide = compiling.vector(INT64)
+  mask = compiling.constant(INT64, 0xFFFFFFFF)
+  shift = compiling.constant(INT64, 32)
+  low = builder.add(compiling.splat(builder, counter),
+                    compiling.constant(INT64, *range(LANES)))
+  high = compiling.splat(builder, high)
+  state = [builder.and_(low, mask), builder.lshr(low, shift),
+           builder.and_(high, mask), builder.lshr(high, shift)]
+  half = compiling.ir.Constant(INT64, 32)
+  keys = [builder.trunc(key, INT32), builder.trunc(builder.lshr(key, half), INT32)]
+  for _ in range(10):
+    # Of numbers below 2^32, which LLVM must be able to see.
+    products = [
+        builder.mul(builder.and_(x, mask), compiling.constant(INT64, multiplier))
+        for x, multiplier in zip(state[::2], _MULTIPLIERS)]
+    heads = [builder.lshr(product, shift) for product in products]
+    spread = [compiling.splat(builder, builder.zext(key, INT64)) for key in keys]
+    state = [
+        builder.xor(builder.xor(heads[1], state[1]), spread[0]), products[1],
+        builder.xor(builder.xor(heads[0], state[3]), spread[1]), products[0]]
+    # The heads of products are below 2^32; their other halves are cut off here.
+    state = [builder.and_(x, mask) for x in state]
+    keys = [builder.add(key, compiling.ir.Constant(INT32, weyl))
+            for key, weyl in zip(keys, _WEYL)]
+  a, b, c, d = (builder.trunc(x, compiling.vector(INT32)) for x in state)
+  del wide
+  pairs = compiling.vector(INT64, LANES // 2)
+  place = 0
+  for left, right in zip(_interleaved(builder, a, b), _interleaved(builder, c, d)):
+    for four in _interleaved(builder, builder.bitcast(left, pairs),
+                             builder.bitcast(right, pairs)):
+      compiling.store(builder, builder.bitcast(four, compiling.vector(INT32)), out,
+                      compiling.offset(builder, at, place))
+      place += LANES
+
+
+def _rotated(builder, x, count: int):
+  return builder.or_(builder.shl(x, compiling.constant(INT32, count)),
+                     builder.lshr(x, compiling.constant(INT32, 32 - count)))
+
+
+@compiling.instructions
+def _chacha(builder, out, at, stride, first, second, purpose, high, counter):
+  """Writes the blocks of LANES counters: 16 vectors, `stride` numbers apart."""
+  half = compiling.ir.Constant(INT64, 32)
+
+  def halves(number):
+    return [compiling.splat(builder, builder.trunc(x, INT32))
+            for x in (number, builder.lshr(number, half))]
+
+  key = [*halves(first), *halves(second)]
+  start = [
+      *(compiling.constant(INT32, x) for x in _CHACHA_CONSTANTS), *key, *key,
+      builder.add(halves(counter)[0], compiling.constant(INT32, *range(LANES))),
+      halves(purpose)[0], halves(high)[0], compiling.constant(INT32, 0)]
+  state = list(start)
+
+  def quarter_round(a, b, c, d):
+    for of_d, of_b in ((16, 12), (8, 7)):
+      state[a] = builder.add(state[a], state[b])
+      state[d] = _rotated(builder, builder.xor(state[d], state[a]), of_d)
+      state[c] = builder.add(state[c], state[d])
+      state[b] = _rotated(builder, builder.xor(state[b], state[c]), of_b)
+
+  for _ in range(10):
+    for turn in (0, 1):  # Columns, and diagonals.
+      for i in range(4):
+        quarter_round(i, 4 + (i + turn) % 4, 8 + (i + 2 * turn) % 4,
+                      12 + (i + 3 * turn) % 4)
+  for i in range(16):
+    place = builder.add(at, builder.mul(stride, compiling.ir.Constant(INT64, i)))
+    compiling.store(builder, builder.add(state[i], start[i]), out, place)
+
+
+@compiling.jit
+def scratch():
+  """Memory for `fill` and `derive`; uint32."""
+  return np.empty(2 * PIECE_NUMBERS + _GROUP, np.uint32)
+
+
+@compiling.jit
+def _chacha_piece(out, at, key, piece):
+  """Writes the numbers of a piece of random bits."""
+  for i in range(0, _PIECE, LANES):
+    _chacha(out, at + i, _PIECE, key[0], key[1], _CHACHA_BITS, np.uint64(0),
+            np.uint64(piece * _PIECE + i))
+
+
+@compiling.jit
+def derive(generator, key, index, memory):
+  """The child of a key at an index, as `derive` of the generator's module."""
+  if generator == PHILOX:
+    _philox(memory, 0, key[0], key[1], np.uint64(index))
+    a, b, c, d = memory[0], memory[1], memory[2], memory[3]
+  else:
+    number = np.uint64(index)
+    _chacha(memory, 0, LANES, key[0], key[1], _CHACHA_KEYS, number >> _HALF, number)
+    a, b, c, d = memory[0], memory[LANES], memory[2 * LANES], memory[3 * LANES]
+  return (np.uint64(a) | np.uint64(b) << _HALF, np.uint64(c) | np.uint64(d) << _HALF)
+
+
+@compiling.jit
+def fill(generator, key, total, first, out, memory):
+  """Fills an array with random bits of a key.
+
+  Args:
+    generator: PHILOX or CHACHA.
+    key: Pair of uint64.
+    total: How many 32-bit numbers `random_bits` of the generator's module would
+      return; the order of ChaCha20's depends on it.
+    first: Index of the first that is wanted.
+    out: uint32 [n], for those from `first` on; n at most PIECE_NUMBERS.
+    memory: From `scratch`.
+  """
+  count = out.size
+  if generator == PHILOX:
+    start = first % 4
+    block = _BITS_COUNTER + np.uint64(first // 4)
+    if start == 0 and count % _GROUP == 0:
+      for i in range(0, count, _GROUP):
+        _philox(out, i, key[0], key[1], block + np.uint64(i // 4))
+    else:
+      for i in range(0, start + count, _GROUP):
+        _philox(memory, i, key[0], key[1], block + np.uint64(i // 4))
+      out[:] = memory[start:start + count]
+    return
+  blocks = -(-total // 16)
+  if blocks <= _PIECE:
+    # A piece of its own length.
+    _chacha_piece(memory, 0, key, 0)
+    for i in range(count):
+      row = (first + i) // blocks
+      out[i] = memory[row * _PIECE + first + i - row * blocks]
+    return
+  piece = first // PIECE_NUMBERS
+  start = first - piece * PIECE_NUMBERS
+  if start == 0 and count == PIECE_NUMBERS:
+    _chacha_piece(out, 0, key, piece)
+    return
+  _chacha_piece(memory, 0, key, piece)
+  if start + count > PIECE_NUMBERS:
+    _chacha_piece(memory, PIECE_NUMBERS, key, piece + 1)
+  out[:] = memory[start:start + count]

@@ -1,0 +1,261 @@
+"""Clipping, signs and the Walsh-Hadamard transform: `aggregators.rotation`, compiled.
+
+The sums of the transform are taken in the order of `rotation.walsh_hadamard`, so that
+each coordinate has the same bits.
+"""
+
+
+import numpy as np
+
+from aggregators.native import compiling
+from aggregators.native import random_bits
+from aggregators.native.compiling import DOUBLE
+from aggregators.native.compiling import LANES
+
+# Of `rotation`: passes of this radix, and of radix 2 for what is left.
+_LOG_RADIX = 4
+_RADIX = 2**_LOG_RADIX
+# Shorter vectors are transformed by passes of radix 2 alone.
+_LEAST_LOG_DIM = 8
+# A block of this many coordinates stays in the cache nearest to the processor.
+_LOG_BLOCK = 12
+# Columns that are taken together where rows lie apart.
+_COLUMNS = 32
+# Squares are added up in so many sums.
+_SUMS = 64
+
+
+def _signed(j: int, k: int) -> bool:
+  """Whether the element (j, k) of Sylvester's matrix is -1."""
+  return bin(j & k).count('1') % 2 == 1
+
+
+def _by_16(builder, rows):
+  """The transform of 16 vectors; each sum from the first to the last of them."""
+  # Sums that begin alike are begun once.
+  sums = {(): rows[0]}
+  for k in range(1, _RADIX):
+    longer = {}
+    for j in range(_RADIX):
+      signs = tuple(_signed(j, m) for m in range(1, k + 1))
+      if signs not in longer:
+        add = builder.fsub if signs[-1] else builder.fadd
+        longer[signs] = add(sums[signs[:-1]], rows[k])
+    sums = longer
+  return [sums[tuple(_signed(j, m) for m in range(1, _RADIX))]
+          for j in range(_RADIX)]
+
+
+def _by_2(builder, rows):
+  """The transform of 2^k vectors by butterflies, the first half against the second."""
+  if len(rows) == 1:
+    return rows
+  half = len(rows) // 2
+  pairs = list(zip(rows[:half], rows[half:]))
+  return (_by_2(builder, [builder.fadd(a, b) for a, b in pairs]) +
+          _by_2(builder, [builder.fsub(a, b) for a, b in pairs]))
+
+
+def _pass(radix: int):
+  """LANES columns of one pass over `radix` rows."""
+  def rows_of(builder, source, at, stride, target, target_at, target_stride):
+    def place(start, step, i):
+      return builder.add(start, builder.mul(
+          step, compiling.ir.Constant(compiling.INT64, i)))
+
+    rows = [compiling.load(builder, source, place(at, stride, i))
+            for i in range(radix)]
+    results = (_by_16 if radix == _RADIX else _by_2)(builder, rows)
+    for i, result in enumerate(results):
+      compiling.store(builder, result, target, place(target_at, target_stride, i))
+
+  return compiling.instructions(rows_of)
+
+
+_rows_2, _rows_4, _rows_8, _rows_16 = map(_pass, (2, 4, 8, 16))
+
+
+def _transposed(builder, rows):
+  """The transpose of as many vectors as they have lanes."""
+  rows = list(rows)
+  lanes = len(rows)
+  width = lanes // 2
+  while width:
+    for i in range(lanes):
+      if not i & width:
+        first, second = rows[i], rows[i + width]
+        rows[i] = compiling.shuffle(builder, first, second, [
+            lane if not lane & width else lanes + lane - width
+            for lane in range(lanes)])
+        rows[i + width] = compiling.shuffle(builder, first, second, [
+            lane + width if not lane & width else lanes + lane
+            for lane in range(lanes)])
+    width //= 2
+  return rows
+
+
+@compiling.instructions
+def _last_16(builder, values, at):
+  """The pass over the last 4 bits of the index, of 256 coordinates in place."""
+  places = [compiling.offset(builder, at, _RADIX * i) for i in range(_RADIX)]
+  rows = [compiling.load(builder, values, place, _RADIX) for place in places]
+  rows = _transposed(builder, _by_16(builder, _transposed(builder, rows)))
+  for row, place in zip(rows, places):
+    compiling.store(builder, row, values, place)
+
+
+@compiling.instructions
+def _add_squares(builder, values, at, sums):
+  """Adds the squares of _SUMS numbers to as many sums."""
+  for i in range(0, _SUMS, LANES):
+    x = compiling.load(builder, values, compiling.offset(builder, at, i))
+    x = builder.fpext(x, compiling.vector(DOUBLE))
+    index = compiling.ir.Constant(compiling.INT64, i)
+    total = compiling.load(builder, sums, index)
+    compiling.store(builder, builder.fadd(total, builder.fmul(x, x)), sums, index)
+
+
+@compiling.jit
+def squared_norm(vector):
+  """The squared norm of float32 [d], in float64."""
+  sums = np.zeros(_SUMS, np.float64)
+  whole = vector.size // _SUMS * _SUMS
+  for i in range(0, whole, _SUMS):
+    _add_squares(vector, i, sums)
+  total = 0.0
+  for i in range(whole, vector.size):
+    total += np.float64(vector[i]) * np.float64(vector[i])
+  for x in sums:
+    total += x
+  return total
+
+
+@compiling.jit
+def sign_bits(key, dim):
+  """The bits of `rotation.sign_bits`; uint32, and some more."""
+  memory = random_bits.scratch()
+  out = np.empty(-(-dim // 32), np.uint32)
+  for start in range(0, out.size, random_bits.PIECE_NUMBERS):
+    random_bits.fill(random_bits.PHILOX, key, out.size, start,
+                     out[start:start + random_bits.PIECE_NUMBERS], memory)
+  return out
+
+
+@compiling.jit
+def scaled_and_flipped(vector, factor, scale, signs, out):
+  """Writes a vector times two numbers, with the signs of `rotation.flip`, and zeros.
+
+  Args:
+    vector: float32 [d].
+    factor: float32, the first factor.
+    scale: float32, the second.
+    signs: uint32, from `sign_bits`; of no length for no flips.
+    out: float32 [D], D >= d.
+  """
+  dim = vector.size
+  out[dim:] = np.float32(0)
+  if signs.size == 0:
+    for i in range(dim):
+      out[i] = vector[i] * factor * scale
+    return
+  whole = dim // 32
+  for i in range(whole):
+    bits = signs[i]
+    source, target = vector[32 * i:32 * i + 32], out[32 * i:32 * i + 32]
+    for j in range(32):
+      # The product with -scale is minus the product.
+      target[j] = source[j] * factor * (
+          -scale if (bits >> np.uint32(j)) & np.uint32(1) else scale)
+  for i in range(32 * whole, dim):
+    is_set = (signs[i // 32] >> np.uint32(i % 32)) & np.uint32(1)
+    out[i] = vector[i] * factor * (-scale if is_set else scale)
+
+
+@compiling.jit
+def _top_rows(values, start, log_size, count):
+  """`count` passes of radix 2 over the first bits of 2^log_size coordinates."""
+  stride = 1 << (log_size - count)
+  for i in range(start, start + stride, LANES):
+    if count == 1:
+      _rows_2(values, i, stride, values, i, stride)
+    elif count == 2:
+      _rows_4(values, i, stride, values, i, stride)
+    else:
+      _rows_8(values, i, stride, values, i, stride)
+
+
+@compiling.jit
+def _one_pass(values, start, stride):
+  """A pass of radix 16 over 16 * stride coordinates."""
+  for i in range(start, start + stride, LANES):
+    _rows_16(values, i, stride, values, i, stride)
+
+
+@compiling.jit
+def _two_passes(values, start, stride, memory):
+  """Passes over rows 16 * stride and `stride` apart, of 256 * stride coordinates."""
+  for column in range(start, start + stride, _COLUMNS):
+    for row in range(_RADIX):
+      for i in range(0, _COLUMNS, LANES):
+        _rows_16(values, column + row * stride + i, _RADIX * stride,
+                 memory, row * _COLUMNS + i, _RADIX * _COLUMNS)
+    for row in range(_RADIX):
+      for i in range(0, _COLUMNS, LANES):
+        _rows_16(memory, row * _RADIX * _COLUMNS + i, _COLUMNS,
+                 values, column + row * _RADIX * stride + i, stride)
+
+
+@compiling.jit
+def _by_butterflies(values):
+  """The transform of a short vector."""
+  half = values.size // 2
+  while half:
+    for start in range(0, values.size, 2 * half):
+      for i in range(start, start + half):
+        a, b = values[i], values[i + half]
+        values[i], values[i + half] = a + b, a - b
+    half //= 2
+
+
+@compiling.jit
+def walsh_hadamard(values, memory):
+  """The Walsh-Hadamard transform in place, not scaled.
+
+  Args:
+    values: float32 [D], D a power of two.
+    memory: From `scratch`.
+  """
+  log_dim = 0
+  while 1 << log_dim < values.size:
+    log_dim += 1
+  if log_dim < _LEAST_LOG_DIM:
+    _by_butterflies(values)
+    return
+  rest = log_dim % _LOG_RADIX
+  if rest:
+    _top_rows(values, 0, log_dim, rest)
+  # All before this many bits of an index is done.
+  left = log_dim - rest
+  while left > _LOG_BLOCK:
+    if left - _LOG_RADIX > _LOG_BLOCK:
+      for start in range(0, values.size, 1 << left):
+        _two_passes(values, start, 1 << (left - 2 * _LOG_RADIX), memory)
+      left -= 2 * _LOG_RADIX
+    else:
+      for start in range(0, values.size, 1 << left):
+        _one_pass(values, start, 1 << (left - _LOG_RADIX))
+      left -= _LOG_RADIX
+  for start in range(0, values.size, 1 << left):
+    stride = 1 << (left - _LOG_RADIX)
+    while stride >= _RADIX:
+      for inner in range(start, start + (1 << left), _RADIX * stride):
+        _one_pass(values, inner, stride)
+      stride //= _RADIX
+    for inner in range(start, start + (1 << left), _RADIX * _RADIX):
+      _last_16(values, inner)
+
+
+@compiling.jit
+def scratch():
+  """Memory for `walsh_hadamard`; float32."""
+  return np.empty(_RADIX * _RADIX * _COLUMNS, np.float32)
