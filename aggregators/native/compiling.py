@@ -10,6 +10,7 @@ from llvmlite import ir
 import numba
 from numba import extending
 from numba import types
+from numba.core import cgutils
 from numba.core import config
 
 
@@ -41,6 +42,8 @@ def jit(function):
 def instructions(emit):
   """A function of compiled code that is given as LLVM's instructions.
 
+  It is compiled once, however often it is called.
+
   Args:
     emit: (builder, *arguments) -> None. Arrays come as pointers to their first
       number, other arguments as numbers.
@@ -54,7 +57,8 @@ def instructions(emit):
           context.make_array(kind)(context, builder, value).data
           if isinstance(kind, types.Array) else value
           for kind, value in zip(signature.args, values)]
-      emit(builder, *arguments)
+      builder.call(_function(builder.module, emit, [x.type for x in arguments]),
+                   arguments)
       return context.get_dummy_value()
 
     return types.void(*kinds), codegen
@@ -64,6 +68,22 @@ def instructions(emit):
   scope = {'typed': typed}
   exec(f'def {emit.__name__}(context, {names}): return typed(context, {names})', scope)  # pylint: disable=exec-used
   return extending.intrinsic(scope[emit.__name__])
+
+
+def _function(module: ir.Module, emit, kinds) -> ir.Function:
+  """The function of these instructions in a module of LLVM."""
+  name = f'native_encoding_{emit.__name__}_' + '_'.join(
+      str(kind).replace('*', 'p') for kind in kinds)
+  if name in module.globals:
+    return module.globals[name]
+  function = ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), name)
+  function.linkage = 'linkonce_odr'
+  function.attributes.add('noinline')
+  function.attributes.add('nounwind')
+  builder = ir.IRBuilder(function.append_basic_block())
+  emit(builder, *function.args)
+  builder.ret_void()
+  return function
 
 
 def vector(kind: ir.Type, lanes: int | None = None) -> ir.VectorType:
@@ -103,6 +123,12 @@ def store(builder, value, pointer, index) -> None:
   """Writes a vector from an index of an array on."""
   instruction = builder.store(value, _place(builder, pointer, index, value.type))
   instruction.align = value.type.element.get_abi_size(binding.create_target_data(''))
+
+
+def each(builder, count, step: int):
+  """A loop over 0, step, ... below a count; as `numba.core.cgutils.for_range`."""
+  return cgutils.for_range_slice(
+      builder, ir.Constant(INT64, 0), count, ir.Constant(INT64, step), INT64)
 
 
 def offset(builder, index, count: int):

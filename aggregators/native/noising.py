@@ -12,13 +12,13 @@ from aggregators.native import random_bits
 # Of `noisy_rounding`.
 BLOCK = 2**17
 _MAX_TRIES = 64
-_RETRIES, _MORE_DRAWS = 0, 2
-_TOWARDS_ZERO, _ALL_ZERO = -1, -2
+_RETRIES, _MORE_DRAWS = np.int64(0), np.int64(2)
+_FIRST_CHILD = np.int64(0)
+_TOWARDS_ZERO = -1
 # Of `alias_table`: bits of the first comparison of a draw.
 _FIRST_BITS = np.int32(22)
 _FIRST = np.int32(2**22 - 1)
 _LOW_BITS = 32 - _FIRST_BITS
-_TIE_SIGN = np.uint64(2**63)
 
 STRIP = random_bits.PIECE_NUMBERS
 _SCALE = np.float32(2.0**24)
@@ -116,11 +116,6 @@ def _add_draw(low, high, packed, tie, indices, out, generator, tie_key, dim, sta
 
 
 @compiling.jit
-def _strip_of(generator, key, total, first, out, memory):
-  random_bits.fill(generator, key, total, first, out.view(np.uint32), memory)
-
-
-@compiling.jit
 def scratch():
   """Memory for `noisy_round`: random bits, and int32 for four strips."""
   return random_bits.scratch(), np.empty((4, STRIP), np.int32)
@@ -134,7 +129,7 @@ def _block(values, factor, key, index, with_noise, table, bits, out, memory):
     values: float32 [n].
     factor: float32.
     key: Of the block.
-    index: As in `noisy_rounding`: of a try, or _TOWARDS_ZERO or _ALL_ZERO.
+    index: As in `noisy_rounding`: of a try, or _TOWARDS_ZERO.
     with_noise: Whether to add noise and wrap, and write the result.
     table: See `noisy_round`.
     bits: The result is modulo 2^bits.
@@ -144,10 +139,13 @@ def _block(values, factor, key, index, with_noise, table, bits, out, memory):
   generator, draws, more_draws, packed, tie = table
   numbers, strips = memory
   dim = values.size
-  total = 2 * draws * dim if draws else dim
-  retry_key = random_bits.derive(
-      generator, random_bits.derive(generator, key, _RETRIES, numbers),
-      max(index, 0), numbers)
+  # Of the bits that round; the first try shares them with the first draws.
+  own_total, own_key = 2 * draws * dim if draws else dim, key
+  if index > 0:
+    own_total = dim
+    own_key = random_bits.derive(
+        generator, random_bits.derive(generator, key, _RETRIES, numbers), index,
+        numbers)
   more_key = random_bits.derive(generator, key, _MORE_DRAWS, numbers)
   mask = np.int32((1 << bits) - 1)
   norm = np.int64(0)
@@ -156,55 +154,39 @@ def _block(values, factor, key, index, with_noise, table, bits, out, memory):
     source = values[start:start + size]
     high, low = strips[0, :size], strips[1, :size]
     indices, rounded = strips[2, :size], strips[3, :size]
-    if draws or index == 0:
-      _strip_of(generator, key, total, start, high, numbers)
-    if index > 0:
-      _strip_of(generator, retry_key, dim, start, low, numbers)
-      for i in range(size):
-        low[i] &= _THRESHOLD
-      norm += _round(source, factor, low, rounded)
-    elif index == 0:
-      if draws:
+    if index == _TOWARDS_ZERO:
+      norm += _truncate(source, factor, rounded)
+    else:
+      random_bits.fill(
+          generator, own_key, own_total, start, high.view(np.uint32), numbers)
+      if index == 0 and draws:
         for i in range(size):
           low[i] = (high[i] << np.int32(1)) & _THRESHOLD | np.int32(1)
       else:
         for i in range(size):
           low[i] = high[i] & _THRESHOLD
       norm += _round(source, factor, low, rounded)
-    elif index == _TOWARDS_ZERO:
-      norm += _truncate(source, factor, rounded)
-    else:
-      rounded[:] = np.int32(0)
     if not with_noise:
       continue
-    for draw in range(draws):
-      if draw > 0:
-        _strip_of(generator, key, total, draw * dim + start, high, numbers)
-      _strip_of(generator, key, total, (draws + draw) * dim + start, low, numbers)
-      tie_key = random_bits.derive(generator, key, 1 + draw, numbers)
-      _add_draw(low, high, packed, tie, indices, rounded, generator, tie_key, dim,
-                start, numbers)
-    for draw in range(more_draws):
-      own = random_bits.derive(generator, more_key, draw, numbers)
-      _strip_of(generator, own, 2 * dim, start, high, numbers)
-      _strip_of(generator, own, 2 * dim, dim + start, low, numbers)
-      tie_key = random_bits.derive(generator, own, 0, numbers)
+    for draw in range(draws + more_draws):
+      if draw < draws:
+        draw_key, total, first, second = (
+            key, 2 * draws * dim, draw * dim, (draws + draw) * dim)
+        tie_key = random_bits.derive(generator, key, 1 + draw, numbers)
+      else:
+        draw_key = random_bits.derive(generator, more_key, draw - draws, numbers)
+        total, first, second = 2 * dim, 0, dim
+        tie_key = random_bits.derive(generator, draw_key, _FIRST_CHILD, numbers)
+      if draw > 0 or index != 0:
+        random_bits.fill(generator, draw_key, total, first + start,
+                         high.view(np.uint32), numbers)
+      random_bits.fill(generator, draw_key, total, second + start,
+                       low.view(np.uint32), numbers)
       _add_draw(low, high, packed, tie, indices, rounded, generator, tie_key, dim,
                 start, numbers)
     target = out[start:start + size]
     for i in range(size):
       target[i] = rounded[i] & mask
-  return norm
-
-
-@compiling.jit
-def _all_blocks(values, factor, key, index, with_noise, table, bits, out, memory):
-  """`_block` of each block; the squared norm of them all."""
-  norm = np.int64(0)
-  for start in range(0, values.size, BLOCK):
-    own_key = random_bits.derive(table[0], key, start // BLOCK, memory[0])
-    norm += _block(values[start:start + BLOCK], factor, own_key, index, with_noise,
-                   table, bits, out[start:start + BLOCK], memory)
   return norm
 
 
@@ -227,24 +209,32 @@ def noisy_round(values, factor, squared_norm, key, bound, table, bits, out, memo
   Returns:
     Tries of the rounding beyond the first, and whether it fell back to none of them.
   """
-  # False for NaN.
+  # False for NaN. Zero is rounded to zero for certain.
   in_range = squared_norm * (np.float64(factor) * np.float64(factor)) <= 2.0**61
   if not in_range:
-    _all_blocks(values, np.float32(0), key, _ALL_ZERO, True, table, bits, out, memory)
-    return 0, True
-  if _all_blocks(values, factor, key, 0, True, table, bits, out, memory) <= bound:
-    return 0, False
-  for index in range(1, _MAX_TRIES):
-    if _all_blocks(values, factor, key, index, False, table, bits, out,
-                   memory) <= bound:
-      _all_blocks(values, factor, key, index, True, table, bits, out, memory)
-      return index, False
-  chosen = _ALL_ZERO
-  if _all_blocks(values, factor, key, _TOWARDS_ZERO, False, table, bits, out,
-                 memory) <= bound:
-    chosen = _TOWARDS_ZERO
-  _all_blocks(values, factor, key, chosen, True, table, bits, out, memory)
-  return _MAX_TRIES - 1, True
+    factor = np.float32(0)
+  retries = np.int64(0)
+  index = np.int64(0)
+  with_noise = bool(1)  # Not a constant: there is one `_block` for all values.
+  fell_back = not in_range
+  while True:
+    norm = np.int64(0)
+    for start in range(0, values.size, BLOCK):
+      own_key = random_bits.derive(table[0], key, start // BLOCK, memory[0])
+      norm += _block(values[start:start + BLOCK], factor, own_key, index, with_noise,
+                     table, bits, out[start:start + BLOCK], memory)
+    fits = norm <= bound
+    if fits and with_noise:
+      return retries, fell_back
+    if fits:
+      with_noise = True
+    elif index == _TOWARDS_ZERO:
+      index, factor, with_noise = np.int64(0), np.float32(0), True
+    elif index < _MAX_TRIES - 1:
+      index += 1
+      retries, with_noise = index, False
+    else:
+      index, fell_back = np.int64(_TOWARDS_ZERO), True
 
 
 @compiling.jit

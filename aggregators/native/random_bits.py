@@ -28,7 +28,8 @@ PIECE_NUMBERS = 16 * _PIECE
 # What `philox` writes.
 _GROUP = 4 * LANES
 
-_LOW = np.uint64(0xFFFFFFFF)
+# numba compiles a function for each constant that it is called with.
+_START = np.int64(0)
 _HALF = np.uint64(32)
 
 
@@ -42,34 +43,42 @@ def _interleaved(builder, first, second):
 
 
 @compiling.instructions
-def _philox(builder, out, at, key, high, counter):
-  """Writes the blocks of LANES counters, one after another: 4 numbers each."""
-  wide = compiling.vector(INT64)
+def _philox(builder, out, at, count, key, high, counter):
+  """Writes the blocks of LANES counters at a time, one after another: 4 numbers each.
+
+  `count` is a multiple of _GROUP, of numbers.
+  """
+  with compiling.each(builder, count, _GROUP) as (index, _):
+    block = builder.lshr(index, compiling.ir.Constant(INT64, 2))
+    _philox_blocks(builder, out, builder.add(at, index), key, high,
+                   builder.add(counter, block))
+
+
+def _philox_blocks(builder, out, at, key, high, counter):
   mask = compiling.constant(INT64, 0xFFFFFFFF)
   shift = compiling.constant(INT64, 32)
   low = builder.add(compiling.splat(builder, counter),
                     compiling.constant(INT64, *range(LANES)))
   high = compiling.splat(builder, high)
+  # Numbers below 2^32 in lanes of 64 bits, as LLVM must be able to see.
   state = [builder.and_(low, mask), builder.lshr(low, shift),
            builder.and_(high, mask), builder.lshr(high, shift)]
   half = compiling.ir.Constant(INT64, 32)
   keys = [builder.trunc(key, INT32), builder.trunc(builder.lshr(key, half), INT32)]
   for _ in range(10):
-    # Of numbers below 2^32, which LLVM must be able to see.
     products = [
-        builder.mul(builder.and_(x, mask), compiling.constant(INT64, multiplier))
+        builder.mul(x, compiling.constant(INT64, multiplier))
         for x, multiplier in zip(state[::2], _MULTIPLIERS)]
     heads = [builder.lshr(product, shift) for product in products]
     spread = [compiling.splat(builder, builder.zext(key, INT64)) for key in keys]
     state = [
-        builder.xor(builder.xor(heads[1], state[1]), spread[0]), products[1],
-        builder.xor(builder.xor(heads[0], state[3]), spread[1]), products[0]]
-    # The heads of products are below 2^32; their other halves are cut off here.
-    state = [builder.and_(x, mask) for x in state]
+        builder.xor(builder.xor(heads[1], state[1]), spread[0]),
+        builder.and_(products[1], mask),
+        builder.xor(builder.xor(heads[0], state[3]), spread[1]),
+        builder.and_(products[0], mask)]
     keys = [builder.add(key, compiling.ir.Constant(INT32, weyl))
             for key, weyl in zip(keys, _WEYL)]
   a, b, c, d = (builder.trunc(x, compiling.vector(INT32)) for x in state)
-  del wide
   pairs = compiling.vector(INT64, LANES // 2)
   place = 0
   for left, right in zip(_interleaved(builder, a, b), _interleaved(builder, c, d)):
@@ -86,8 +95,14 @@ def _rotated(builder, x, count: int):
 
 
 @compiling.instructions
-def _chacha(builder, out, at, stride, first, second, purpose, high, counter):
-  """Writes the blocks of LANES counters: 16 vectors, `stride` numbers apart."""
+def _chacha(builder, out, at, count, stride, first, second, purpose, high, counter):
+  """Writes `count` blocks, a multiple of LANES: in 16 rows `stride` numbers apart."""
+  with compiling.each(builder, count, LANES) as (index, _):
+    _chacha_blocks(builder, out, builder.add(at, index), stride, first, second,
+                   purpose, high, builder.add(counter, index))
+
+
+def _chacha_blocks(builder, out, at, stride, first, second, purpose, high, counter):
   half = compiling.ir.Constant(INT64, 32)
 
   def halves(number):
@@ -127,20 +142,20 @@ def scratch():
 @compiling.jit
 def _chacha_piece(out, at, key, piece):
   """Writes the numbers of a piece of random bits."""
-  for i in range(0, _PIECE, LANES):
-    _chacha(out, at + i, _PIECE, key[0], key[1], _CHACHA_BITS, np.uint64(0),
-            np.uint64(piece * _PIECE + i))
+  _chacha(out, at, _PIECE, _PIECE, key[0], key[1], _CHACHA_BITS, np.uint64(0),
+          np.uint64(piece * _PIECE))
 
 
 @compiling.jit
 def derive(generator, key, index, memory):
   """The child of a key at an index, as `derive` of the generator's module."""
   if generator == PHILOX:
-    _philox(memory, 0, key[0], key[1], np.uint64(index))
+    _philox(memory, 0, _GROUP, key[0], key[1], np.uint64(index))
     a, b, c, d = memory[0], memory[1], memory[2], memory[3]
   else:
     number = np.uint64(index)
-    _chacha(memory, 0, LANES, key[0], key[1], _CHACHA_KEYS, number >> _HALF, number)
+    _chacha(memory, 0, LANES, LANES, key[0], key[1], _CHACHA_KEYS, number >> _HALF,
+            number)
     a, b, c, d = memory[0], memory[LANES], memory[2 * LANES], memory[3 * LANES]
   return (np.uint64(a) | np.uint64(b) << _HALF, np.uint64(c) | np.uint64(d) << _HALF)
 
@@ -163,17 +178,15 @@ def fill(generator, key, total, first, out, memory):
     start = first % 4
     block = _BITS_COUNTER + np.uint64(first // 4)
     if start == 0 and count % _GROUP == 0:
-      for i in range(0, count, _GROUP):
-        _philox(out, i, key[0], key[1], block + np.uint64(i // 4))
+      _philox(out, 0, count, key[0], key[1], block)
     else:
-      for i in range(0, start + count, _GROUP):
-        _philox(memory, i, key[0], key[1], block + np.uint64(i // 4))
+      _philox(memory, 0, start + count, key[0], key[1], block)
       out[:] = memory[start:start + count]
     return
   blocks = -(-total // 16)
   if blocks <= _PIECE:
     # A piece of its own length.
-    _chacha_piece(memory, 0, key, 0)
+    _chacha_piece(memory, _START, key, _START)
     for i in range(count):
       row = (first + i) // blocks
       out[i] = memory[row * _PIECE + first + i - row * blocks]
@@ -181,9 +194,9 @@ def fill(generator, key, total, first, out, memory):
   piece = first // PIECE_NUMBERS
   start = first - piece * PIECE_NUMBERS
   if start == 0 and count == PIECE_NUMBERS:
-    _chacha_piece(out, 0, key, piece)
+    _chacha_piece(out, _START, key, piece)
     return
-  _chacha_piece(memory, 0, key, piece)
+  _chacha_piece(memory, _START, key, piece)
   if start + count > PIECE_NUMBERS:
-    _chacha_piece(memory, PIECE_NUMBERS, key, piece + 1)
+    _chacha_piece(memory, _START + PIECE_NUMBERS, key, piece + 1)
   out[:] = memory[start:start + count]
