@@ -17,6 +17,7 @@ import tensorflow_federated as tff
 from aggregators import keys
 from aggregators import modular_sum
 from aggregators import structures
+from aggregators.params import DistributedSumParams
 
 
 class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
@@ -53,6 +54,11 @@ class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
   def generator(self):
     """The module that derives clients' and the server's keys from others."""
     return keys
+
+  @property
+  def native_params(self) -> DistributedSumParams | None:
+    """Parameters by which compiled kernels compute `contribute`; None if none do."""
+    return None
 
   def initial_state(self) -> Any:
     """In graph: the state, an OrderedDict with a `server_key` (int64[2])."""

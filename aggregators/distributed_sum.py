@@ -26,6 +26,7 @@ from aggregators import share_tables
 from aggregators import skellam
 from aggregators import structures
 from aggregators import validate
+from aggregators.native import marks
 from aggregators.params import DistributedSumParams
 
 # Purposes of the keys derived from the server's key of a round.
@@ -352,6 +353,12 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
   @property
   def generator(self):
     return _GENERATORS[self._params.noise_generator]
+
+  @property
+  def native_params(self) -> DistributedSumParams | None:
+    # Of this very `contribute`: subclasses may have another.
+    is_ours = type(self).contribute is DistributedSumFactory.contribute
+    return self._params if is_ours and marks.is_supported(self._params) else None
 
   def set_cohort_size(self, state, cohort_size: int):
     """The state for a round of this many selected clients."""

@@ -110,9 +110,16 @@ def encode_clients(vectors, keys, signs, clip, scale, clip_grid, bound, believed
     noising.add_wrapped(total, values, bits)
 
 
+def _read_only(array: np.ndarray) -> np.ndarray:
+  """The array as one of the single type that the kernels are compiled for."""
+  view = np.require(array, requirements=['C', 'A']).view()
+  view.flags.writeable = False
+  return view
+
+
 def _table(params: DistributedSumParams, state: Mapping[str, Any]):
   """The argument `table` of `encode_clients` for a cohort; None if there is none."""
-  nothing = np.zeros(0, np.int64)
+  nothing = _read_only(np.zeros(0, np.int64))
   if params.noise_multiplier == 0 or not params.has_shares:
     return random_bits.PHILOX, 0, 0, nothing, nothing
   if 'noise_table/packed' not in state:
@@ -125,15 +132,8 @@ def _table(params: DistributedSumParams, state: Mapping[str, Any]):
     draws = first
   if float(state['noise_table/variance']) != share / draws:
     return None
-  return (generator, first, draws - first, state['noise_table/packed'],
-          state['noise_table/tie'])
-
-
-def is_supported(params: DistributedSumParams) -> bool:
-  """Whether clients' vectors can be encoded here, in cohorts of the expected size."""
-  return params.rotation != 'dft' and (
-      params.noise_multiplier == 0 or not params.has_shares or
-      share_tables.table_draws(params) is not None)
+  return (generator, first, draws - first, _read_only(state['noise_table/packed']),
+          _read_only(state['noise_table/tie']))
 
 
 class EncodedSum:
@@ -162,7 +162,7 @@ class EncodedSum:
     """The sum of no client; None if the noise can't be drawn here.
 
     Args:
-      params: Such that `is_supported`.
+      params: Such that `marks.is_supported`.
       state: The state of a `DistributedSumFactory` by names; those of the table with
         `noise_table/` before them.
     """
@@ -177,10 +177,19 @@ class EncodedSum:
     """Adds clients: float32 [clients, dimension], and their keys, int64 [clients, 2]."""
     params = self._params
     encode_clients(
-        vectors, keys.view(np.uint64), self._signs, params.clip, params.scale,
+        _read_only(vectors), _read_only(keys).view(np.uint64), self._signs, params.clip, params.scale,
         params.clip_grid, params.l2_sensitivity_squared, self._believed, self._table,
         params.bits, self.total, self.diagnostics)
 
 
 def _pair(key: np.ndarray) -> tuple[np.uint64, np.uint64]:
-  return tuple(key.view(np.uint64))
+  return tuple(_read_only(key).view(np.uint64))
+
+
+def try_out() -> None:
+  """Compiles what is not on the disk yet. Raises whatever numba raises."""
+  params = DistributedSumParams(
+      clip=1.0, noise_multiplier=0.0, bits=16, dimension=1, cohort_size=1)
+  key = np.zeros([1, 2], np.int64)
+  EncodedSum.of(params, {'rotation_key': key[0]}).add(
+      np.ones([1, 1], np.float32), key)

@@ -10,6 +10,7 @@ in one graph call.
 
 import collections
 from collections.abc import Callable, Sequence
+import functools
 import math
 
 import numpy as np
@@ -20,6 +21,7 @@ from aggregators import expected_mean
 from aggregators import keys
 from aggregators import structures
 from aggregators.client_sum import ClientSumFactory
+from aggregators.native import marks
 from tff_pipelines.fedavg import local_training
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 
@@ -241,7 +243,8 @@ def build_chunked(
     # Clients share a root here: an observer of one key must not find the others.
     derive = keys.derive if seeded else sum_factory.generator.derive
 
-    def one_client(i):
+    @functools.partial(tf.function, autograph=False)
+    def train_one(i):
       key = chunk['keys'][i] if seeded else derive(root, i)
       if by_id:
         examples = read_in_graph(chunk['client_ids'][i])
@@ -249,8 +252,19 @@ def build_chunked(
         rows = slice(ends[i] - chunk['lengths'][i], ends[i])
         examples = {name: x[rows] for name, x in chunk['examples'].items()}
       delta, training = client_update(weights, examples, derive(key, 0))
-      contribution, measured = sum_factory.contribute(
-          layout.flatten(delta), derive(key, 1), sum_state)
+      return (layout.flatten(delta), derive(key, 1),
+              training if diagnostics else ())
+
+    # Traced once, for the loops here and for that of the marks.
+    trained = train_one.get_concrete_function(tf.TensorSpec([], tf.int32))
+    params = sum_factory.native_params
+    if trained.structured_outputs[0].dtype != tf.float32:
+      params = None
+    marked = params and marks.Marks(params, sum_state, count, trained)
+
+    def one_client(i):
+      vector, key, training = trained(i)
+      contribution, measured = sum_factory.contribute(vector, key, sum_state)
       return contribution, (measured, training)
 
     def step(i, total, measured):
@@ -268,6 +282,8 @@ def build_chunked(
         lambda i, *_: i < count, step,
         (tf.constant(0), sum_factory.zero(layout.size), nothing),
         parallel_iterations=1)
+    if marked:
+      total, *measured = marked.results(total, *measured)
     return (total, count, *measured)
 
   @tff.tensorflow.computation(

@@ -32,6 +32,7 @@ import tree
 from aggregators import keys
 from aggregators import tff_internals
 from tff_pipelines.simulation import forks
+from tff_pipelines.simulation import native_chunks
 from tff_pipelines.simulation import values as values_lib
 
 # Lets each session say how many threads its operations have; it is read once, when
@@ -143,9 +144,13 @@ class Graph:
     self._keeps_state = any(map(_KEEPS_STATE.search, types))
     self._sessions: set[tf.compat.v1.Session] = set()
     self._per_thread = threading.local()
-    self._shared = None
+    self._shared = self._native = None
     if not self._initialize and not self._keeps_state:
-      _, self._shared, _ = self._start()
+      session, self._shared, _ = self._start()
+      self._native = native_chunks.find(self._graph, self._feeds, self._fetches)
+      if self._native is not None:
+        self._train = self._callable_of(
+            session, feed=self._fed() + self._native.feeds, fetch=self._native.fetches)
 
   def _plan_feeds(self, binding) -> None:
     which = binding.WhichOneof('binding')
@@ -209,16 +214,20 @@ class Graph:
     self._sessions.add(session)
     forks.ALIVE.add(session)
 
-    def callable_of(**options):
-      # A tenth of the cost of `Session.run`.
-      call = session._make_callable_from_options(  # pylint: disable=protected-access
-          config_pb2.CallableOptions(**options))
-      forks.ALIVE.add(call)
-      return call
+    call = self._callable_of(session, feed=self._fed(), fetch=self._fetches)
+    return session, call, self._initialize and self._callable_of(
+        session, target=[self._initialize])
 
-    feeds = [self._feeds[i] for i in self._used] + self._fresh_keys
-    return (session, callable_of(feed=feeds, fetch=self._fetches),
-            callable_of(target=[self._initialize]) if self._initialize else None)
+  def _callable_of(self, session: tf.compat.v1.Session, **options):
+    # A tenth of the cost of `Session.run`.
+    call = session._make_callable_from_options(  # pylint: disable=protected-access
+        config_pb2.CallableOptions(**options))
+    forks.ALIVE.add(call)
+    return call
+
+  def _fed(self) -> list[str]:
+    """Names of what a call is fed: of the argument what is used, and fresh keys."""
+    return [self._feeds[i] for i in self._used] + self._fresh_keys
 
   def _initialized(self):
     """The callable of the graph, with nothing left from calls before."""
@@ -229,7 +238,7 @@ class Graph:
     if started is None or self._keeps_state:
       started = self._per_thread.started = self._start()
     _, call, initialize = started
-    if initialize is not None:
+    if initialize:
       initialize()
     return call
 
@@ -239,8 +248,12 @@ class Graph:
     # As a scalar of NumPy's own type bytes would lose zeros at their end.
     feeds = [np.array(feed, object) if isinstance(feed, bytes) else feed
              for feed in feeds]
-    fresh = (np.frombuffer(os.urandom(16), np.int64) for _ in self._fresh_keys)
-    fetched = call(*(feeds[i] for i in self._used), *fresh)
+    fed = [feeds[i] for i in self._used] + [
+        np.frombuffer(os.urandom(16), np.int64) for _ in self._fresh_keys]
+    fetched = self._native and self._native.results(
+        feeds, functools.partial(self._train, *fed))
+    if fetched is None:
+      fetched = call(*fed)
     return values_lib.map_leaves(fetched.__getitem__, self._result)
 
   def close(self) -> None:

@@ -1,0 +1,108 @@
+"""Marks in the graph of a chunk of clients, by which an executor encodes natively.
+
+A chunk's graph trains clients and encodes their updates (`build_chunked`). Beside what
+that takes it has, under a name scope of its own, the parameters of the encoding and a
+loop that trains some of the clients and leaves their updates as they are. An executor
+that finds them calls that loop and the compiled kernels (`encoding`) in place of the
+graph's encoding, for the same integers; any other executes the graph as it is, where
+the marks lead to nothing and cost nothing. They are part of the serialized computation.
+"""
+
+from collections.abc import Callable, Mapping
+import dataclasses
+import json
+from typing import Any
+
+import tensorflow as tf
+
+from aggregators import share_tables
+from aggregators.params import DistributedSumParams
+
+SCOPE = 'native_encoding'
+# Names within the scope: the parameters as JSON; the index of the first client and
+# the number of clients that the loop trains; updates, keys and training scalars of
+# these clients; the number of clients in the chunk; results of the graph.
+PARAMETERS, FIRST, SIZE = 'parameters', 'first', 'size'
+VECTORS, KEYS, TRAINING, COUNT = 'vectors', 'keys', 'training', 'count'
+STATE, TOTAL = 'state', 'total'
+DIAGNOSTICS, TRAINING_TOTALS = 'diagnostics', 'training_totals'
+
+
+def is_supported(params: DistributedSumParams) -> bool:
+  """Whether clients' vectors can be encoded here, in cohorts of the expected size."""
+  return params.rotation != 'dft' and (
+      params.noise_multiplier == 0 or not params.has_shares or
+      share_tables.table_draws(params) is not None)
+
+
+def parameters(text: bytes) -> DistributedSumParams:
+  """The parameters of a mark."""
+  return DistributedSumParams(**json.loads(text))
+
+
+def _flat(structure, prefix: str) -> dict[str, tf.Tensor]:
+  """The tensors of nested mappings by their paths."""
+  if not isinstance(structure, Mapping):
+    return {prefix: structure}
+  return {name: tensor for key, value in structure.items()
+          for name, tensor in _flat(value, f'{prefix}/{key}').items()}
+
+
+class Marks:
+  """The marks of one graph."""
+
+  def __init__(self, params: DistributedSumParams, state: Mapping[str, Any],
+               count: tf.Tensor, trained: Callable[[tf.Tensor], Any]):
+    """Adds the loop to the graph.
+
+    Args:
+      params: Parameters of the encoding; see `is_supported`.
+      state: State of the sum.
+      count: int32, clients in the chunk.
+      trained: Index of a client, int32 -> its update (float32 [dimension]), the key
+        of its contribution (int64 [2]), and a structure of float32 scalars.
+    """
+    with tf.name_scope(SCOPE) as self._scope:
+      tf.constant(json.dumps(dataclasses.asdict(params)), name=PARAMETERS)
+      # Without a value for them nothing is trained.
+      first, size = (tf.compat.v1.placeholder_with_default(0, [], name)
+                     for name in (FIRST, SIZE))
+      end = tf.minimum(first + size, count)
+    self._name({COUNT: count, **_flat(state, STATE)})
+    one = tf.nest.map_structure(
+        lambda spec: tf.TensorArray(
+            spec.dtype, size=tf.maximum(end - first, 0), element_shape=spec.shape),
+        trained.structured_outputs)
+
+    def step(i, arrays):
+      return i + 1, tf.nest.map_structure(
+          lambda array, value: array.write(i - first, value), arrays, trained(i))
+
+    _, arrays = tf.while_loop(
+        lambda i, _: i < end, step, (first, one), parallel_iterations=1)
+    vectors, keys, training = tf.nest.map_structure(lambda x: x.stack(), arrays)
+    self._name({VECTORS: vectors, KEYS: keys, **_listed(TRAINING, training)})
+
+  def _name(self, tensors: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
+    with tf.name_scope(self._scope):
+      return [tf.identity(tensor, name=name) for name, tensor in tensors.items()]
+
+  def results(self, total: tf.Tensor, diagnostics=None, training=None):
+    """The results of the graph, marked; arguments as those of the graph.
+
+    Args:
+      total: int32 [D], the sum of the encoded vectors.
+      diagnostics: Sums of the encoding's diagnostics, in the order of
+        `encoding.DIAGNOSTICS`; None for none.
+      training: Sums of the training scalars; None for none.
+    """
+    measured = [] if diagnostics is None else [
+        tf.nest.pack_sequence_as(structure, self._name(_listed(name, structure)))
+        for name, structure in (
+            (DIAGNOSTICS, diagnostics), (TRAINING_TOTALS, training))]
+    return [*self._name({TOTAL: total}), *measured]
+
+
+def _listed(name: str, structure) -> dict[str, tf.Tensor]:
+  """The tensors of a structure by names with their indices."""
+  return {f'{name}/{i}': x for i, x in enumerate(tf.nest.flatten(structure))}

@@ -1,0 +1,152 @@
+"""Chunks of clients whose updates are encoded by compiled kernels.
+
+The graph of a chunk of clients says by marks (`aggregators.native.marks`) what its
+encoding is. Here its clients are trained by the graph, some at a time, and encoded by
+`aggregators.native.encoding`, to the same integers. Without numba, or where it fails to
+compile, a warning says so, and the graph encodes.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+import contextlib
+import re
+import threading
+from typing import Any
+import warnings
+
+import numpy as np
+import tensorflow as tf
+
+from aggregators.native import marks
+
+# Numbers in the updates of the clients that are trained in one call.
+_MAX_NUMBERS = 2**20
+
+_MARK = re.compile(rf'(^|/){marks.SCOPE}(_\d+)?/{marks.PARAMETERS}$')
+
+_lock = threading.Lock()
+# The module of the kernels once it was tried: None where there is none.
+_tried: list[Any] = []
+_in_graph_form = False
+
+
+def kernels():
+  """The module of the kernels; None where they can't be used, with one warning."""
+  with _lock:
+    if not _tried:
+      try:
+        from aggregators.native import encoding  # pylint: disable=g-import-not-at-top
+        encoding.try_out()
+      except Exception as error:  # pylint: disable=broad-exception-caught
+        warnings.warn(
+            'updates are encoded by TensorFlow, which takes several times as long: '
+            f'numba can\'t compile the kernels: {error!r}', RuntimeWarning,
+            stacklevel=2)
+        encoding = None
+      _tried.append(encoding)
+    return None if _in_graph_form else _tried[0]
+
+
+@contextlib.contextmanager
+def in_graph_form() -> Iterator[None]:
+  """Within, graphs encode, whatever kernels there are: to compare the two."""
+  global _in_graph_form
+  before, _in_graph_form = _in_graph_form, True
+  try:
+    yield
+  finally:
+    _in_graph_form = before
+
+
+class NativeChunk:
+  """A chunk's graph with marks."""
+
+  def __init__(self, graph: tf.Graph, scope: str, feeds: Sequence[str],
+               fetches: Sequence[str]):
+    """Reads the marks.
+
+    Args:
+      graph: The graph.
+      scope: Name scope of the marks, with a slash at its end.
+      feeds: Names of the tensors that the graph is fed.
+      fetches: Names of its results.
+
+    Raises:
+      ValueError: If the marks are not those of this version.
+    """
+    operations = {
+        operation.name.removeprefix(scope): operation
+        for operation in graph.get_operations() if operation.name.startswith(scope)}
+
+    def name(mark):
+      return f'{scope}{mark}:0'
+
+    def listed(mark):
+      return [name(f'{mark}/{i}') for i in range(sum(
+          other.startswith(f'{mark}/') for other in operations))]
+
+    try:
+      self._params = marks.parameters(tf.make_ndarray(
+          operations[marks.PARAMETERS].get_attr('value')).item())
+    except (TypeError, KeyError) as error:
+      raise ValueError(f'marks of another version: {error}') from error
+    self._state = {
+        mark.removeprefix(f'{marks.STATE}/'): feeds.index(operation.inputs[0].name)
+        for mark, operation in operations.items()
+        if mark.startswith(f'{marks.STATE}/')}
+    self._total = fetches.index(name(marks.TOTAL))
+    self._diagnostics = list(map(fetches.index, listed(marks.DIAGNOSTICS)))
+    self._training = list(map(fetches.index, listed(marks.TRAINING_TOTALS)))
+    self._others = [
+        i for i in range(len(fetches))
+        if i not in (self._total, *self._diagnostics, *self._training)]
+    self._size = max(1, _MAX_NUMBERS // self._params.dimension)
+    self._num_results = len(fetches)
+    self.feeds = [name(marks.FIRST), name(marks.SIZE)]
+    self.fetches = [
+        *map(name, (marks.VECTORS, marks.KEYS, marks.COUNT)), *listed(marks.TRAINING),
+        *(fetches[i] for i in self._others)]
+
+  def results(self, feeds: Sequence[Any], train: Callable) -> list[Any] | None:
+    """The results of the graph; None if the graph must compute them.
+
+    Args:
+      feeds: What the graph is fed.
+      train: Values of `self.feeds` -> those of `self.fetches`.
+    """
+    encoding = kernels()
+    total = encoding and encoding.EncodedSum.of(
+        self._params, {name: feeds[i] for name, i in self._state.items()})
+    if total is None:
+      return None
+    training = [np.float32(0)] * len(self._training)
+    first, count = 0, 1
+    while first < count:
+      vectors, keys, count, *rest = train(np.int32(first), np.int32(self._size))
+      total.add(vectors, keys)
+      for i in range(len(training)):
+        for value in rest[i]:  # In the order of the graph.
+          training[i] = training[i] + value
+      first += self._size
+    results: list[Any] = [None] * self._num_results
+    results[self._total] = total.total
+    for i, value in zip(self._diagnostics, total.diagnostics):
+      results[i] = np.int32(value)
+    for i, value in zip(self._training, training):
+      results[i] = value
+    for i, value in zip(self._others, rest[len(training):]):
+      results[i] = value
+    return results
+
+
+def find(graph: tf.Graph, feeds: Sequence[str], fetches: Sequence[str]
+         ) -> NativeChunk | None:
+  """The chunk of a graph that is one; None of others."""
+  scopes = [operation.name.removesuffix(marks.PARAMETERS)
+            for operation in graph.get_operations()
+            if operation.type == 'Const' and _MARK.search(operation.name)]
+  if len(scopes) != 1:
+    return None
+  try:
+    return NativeChunk(graph, scopes[0], feeds, fetches)
+  except ValueError:  # Of another version, or part of a larger computation.
+    return None
