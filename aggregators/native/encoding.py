@@ -191,5 +191,5 @@ def try_out() -> None:
   params = DistributedSumParams(
       clip=1.0, noise_multiplier=0.0, bits=16, dimension=1, cohort_size=1)
   key = np.zeros([1, 2], np.int64)
-  EncodedSum.of(params, {'rotation_key': key[0]}).add(
-      np.ones([1, 1], np.float32), key)
+  state = {'rotation_key': key[0], 'cohort_size': np.int32(1)}
+  EncodedSum.of(params, state).add(np.ones([1, 1], np.float32), key)

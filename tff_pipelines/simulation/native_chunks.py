@@ -93,9 +93,10 @@ class NativeChunk:
         mark.removeprefix(f'{marks.STATE}/'): feeds.index(operation.inputs[0].name)
         for mark, operation in operations.items()
         if mark.startswith(f'{marks.STATE}/')}
-    self._total = fetches.index(name(marks.TOTAL))
-    self._diagnostics = list(map(fetches.index, listed(marks.DIAGNOSTICS)))
-    self._training = list(map(fetches.index, listed(marks.TRAINING_TOTALS)))
+    marked = [_source(graph, fetch, scope) for fetch in fetches]
+    self._total = marked.index(name(marks.TOTAL))
+    self._diagnostics = list(map(marked.index, listed(marks.DIAGNOSTICS)))
+    self._training = list(map(marked.index, listed(marks.TRAINING_TOTALS)))
     self._others = [
         i for i in range(len(fetches))
         if i not in (self._total, *self._diagnostics, *self._training)]
@@ -136,6 +137,14 @@ class NativeChunk:
     for i, value in zip(self._others, rest[len(training):]):
       results[i] = value
     return results
+
+
+def _source(graph: tf.Graph, name: str, scope: str) -> str:
+  """The marked tensor that a result is, which TFF gives a name of its own."""
+  tensor = graph.get_tensor_by_name(name)
+  while tensor.op.type == 'Identity' and not tensor.name.startswith(scope):
+    tensor = tensor.op.inputs[0]
+  return tensor.name
 
 
 def find(graph: tf.Graph, feeds: Sequence[str], fetches: Sequence[str]
