@@ -110,7 +110,7 @@ def encode_clients(vectors, keys, signs, clip, scale, clip_grid, bound, believed
     noising.add_wrapped(total, values, bits)
 
 
-def _read_only(array: np.ndarray) -> np.ndarray:
+def read_only(array: np.ndarray) -> np.ndarray:
   """The array as one of the single type that the kernels are compiled for."""
   view = np.require(array, requirements=['C', 'A']).view()
   view.flags.writeable = False
@@ -119,7 +119,7 @@ def _read_only(array: np.ndarray) -> np.ndarray:
 
 def _table(params: DistributedSumParams, state: Mapping[str, Any]):
   """The argument `table` of `encode_clients` for a cohort; None if there is none."""
-  nothing = _read_only(np.zeros(0, np.int64))
+  nothing = read_only(np.zeros(0, np.int64))
   if params.noise_multiplier == 0 or not params.has_shares:
     return random_bits.PHILOX, 0, 0, nothing, nothing
   if 'noise_table/packed' not in state:
@@ -132,8 +132,8 @@ def _table(params: DistributedSumParams, state: Mapping[str, Any]):
     draws = first
   if float(state['noise_table/variance']) != share / draws:
     return None
-  return (generator, first, draws - first, _read_only(state['noise_table/packed']),
-          _read_only(state['noise_table/tie']))
+  return (generator, first, draws - first, read_only(state['noise_table/packed']),
+          read_only(state['noise_table/tie']))
 
 
 class EncodedSum:
@@ -177,13 +177,13 @@ class EncodedSum:
     """Adds clients: float32 [clients, dimension], and their keys, int64 [clients, 2]."""
     params = self._params
     encode_clients(
-        _read_only(vectors), _read_only(keys).view(np.uint64), self._signs, params.clip, params.scale,
+        read_only(vectors), read_only(keys).view(np.uint64), self._signs, params.clip, params.scale,
         params.clip_grid, params.l2_sensitivity_squared, self._believed, self._table,
         params.bits, self.total, self.diagnostics)
 
 
 def _pair(key: np.ndarray) -> tuple[np.uint64, np.uint64]:
-  return tuple(_read_only(key).view(np.uint64))
+  return tuple(read_only(key).view(np.uint64))
 
 
 def try_out() -> None:

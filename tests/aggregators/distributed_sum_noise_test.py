@@ -69,6 +69,7 @@ def test_shares_are_of_the_selected_cohort():
         params.noise_variance / 0.5 / num_selected)
 
 
+@pytest.mark.usefixtures('form')
 @pytest.mark.slow
 @pytest.mark.parametrize('told, generator', [
     (56, 'chacha20'), (2_000, 'philox'), (2**31 - 1, 'philox')])

@@ -80,6 +80,7 @@ def test_ties_and_retries_are_of_the_generator(monkeypatch):
   assert used.count((tf.int32, D)) == sum(n + (n > 0) for n in retries)
 
 
+@pytest.mark.usefixtures('form')
 @pytest.mark.parametrize('num_selected', [100, 20, 15, 5, 2, 1])
 @pytest.mark.parametrize('mechanism', ['skellam', 'discrete_gaussian'])
 def test_shares_of_every_cohort_have_their_variance(mechanism, num_selected):
@@ -90,6 +91,7 @@ def test_shares_of_every_cohort_have_their_variance(mechanism, num_selected):
   statistics_lib.check_mean(noise, 0, share)
 
 
+@pytest.mark.usefixtures('form')
 @pytest.mark.slow
 @pytest.mark.parametrize('bits, cohort_size, num_selected, draws', [
     (18, 20, 20, 1), (18, 20, 2, 5), (20, 40, 3, 11)])
@@ -154,6 +156,7 @@ def test_compiled_and_uncompiled_clients_and_servers_send_the_same(monkeypatch):
   assert share_tables.draws_of_cohort(params, 1) > 1
 
 
+@pytest.mark.usefixtures('form')
 def test_keys_give_other_integers_than_philox():
   chosen = _encode(_params(), 20).values.numpy()
   philox = distributed_sum.encode(

@@ -90,6 +90,7 @@ def _adversarial_vectors(dim, clip, count, seed):
     dict(clip=1e-3, fixed_scale=2e4, dimension=257),
     dict(clip=1e20, bits=12),
 ])
+@pytest.mark.usefixtures('form')
 def test_no_adversarial_vector_exceeds_the_bound(changes):
   # 10 settings by 1000 vectors.
   params = _params(**changes)
@@ -119,6 +120,7 @@ def test_no_adversarial_vector_exceeds_the_bound(changes):
     assert norms[i] == 0
 
 
+@pytest.mark.usefixtures('form')
 def test_beta_zero_bounds_every_rounding_so_that_none_is_repeated():
   params = _params(beta=0.0, fixed_scale=5.0, dimension=100)
   vectors = _adversarial_vectors(100, 1.0, 300, seed=2)
@@ -148,6 +150,7 @@ def test_a_vector_of_more_coordinates_than_a_float32_counts_stays_in_bounds(beta
   assert 0 < squared_norm <= params.l2_sensitivity_squared
 
 
+@pytest.mark.usefixtures('form')
 def test_rounding_is_unbiased_with_the_variance_of_the_fraction():
   patterns, repeats = 200, 2000
   x = np.random.default_rng(3).uniform(-20, 20, patterns).astype(np.float32)
@@ -175,12 +178,14 @@ def test_rounding_is_unbiased_with_the_variance_of_the_fraction():
     statistics_lib.check_variance(nearest, variance)
 
 
+@pytest.mark.usefixtures('form')
 def test_integers_are_left_alone():
   x = np.array([0, -0.0, 1, -7, 2**23 + 1, -2**24, 2**29], np.float32)
   rounded = _conditional_round(tf.constant(x), KEY, 2**60)
   np.testing.assert_array_equal(rounded.values, x.astype(np.int64))
 
 
+@pytest.mark.usefixtures('form')
 def test_the_distribution_is_conditioned_on_the_bound():
   # Of (0,0) (0,1) (1,0) (1,1), all equally likely, the last one is too long.
   draw = tf.function(lambda: tf.map_fn(
@@ -207,6 +212,7 @@ def test_random_bits_below_the_fraction_round_up():
   np.testing.assert_array_equal(rounding.round_by(x, tf.constant(bits)), [1, 1, 0, 0])
 
 
+@pytest.mark.usefixtures('form')
 @pytest.mark.slow
 @pytest.mark.parametrize(
     'extra', [-1, 0, 1, noisy_rounding.BLOCK, noisy_rounding.BLOCK + 3])
@@ -247,6 +253,7 @@ def test_several_blocks_are_rounded_alike_in_a_compiled_program():
   np.testing.assert_array_equal(compiled.values, call().values)
 
 
+@pytest.mark.usefixtures('form')
 def test_a_bound_that_no_try_meets_falls_back_towards_zero():
   x = np.array([2.9, -2.9, 2.9, -2.9] * 100, np.float32)
   rounded = _conditional_round(tf.constant(x), KEY, 1600)
@@ -254,6 +261,7 @@ def test_a_bound_that_no_try_meets_falls_back_towards_zero():
   assert bool(rounded.fell_back) and int(rounded.retries) == 63
 
 
+@pytest.mark.usefixtures('form')
 def test_a_bound_below_the_fallback_sends_zero():
   x = np.array([2.9, -2.9, 2.9, -2.9] * 100, np.float32)
   rounded = _conditional_round(tf.constant(x), KEY, 1599)
@@ -261,6 +269,7 @@ def test_a_bound_below_the_fallback_sends_zero():
   assert bool(rounded.fell_back)
 
 
+@pytest.mark.usefixtures('form')
 @pytest.mark.parametrize('x', [
     [np.nan, 0.0], [np.inf, 1.0], [-np.inf, np.inf], [3e9, 3e9], [1e38, -1e38],
     [2.0**31, 0.0], [-2.0**31] * 2, [2.0**30.75] * 8])

@@ -14,6 +14,9 @@ from aggregators import modular_sum
 from aggregators import noisy_rounding
 from tests import statistics_lib
 
+# Of the graph form and of the kernels.
+pytestmark = pytest.mark.usefixtures('form')
+
 D = 2**18
 # The last one is within a hundredth of what 2^19 cells reach.
 LARGEST = 4.9e8

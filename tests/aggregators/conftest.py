@@ -1,0 +1,13 @@
+"""Fixtures of the tests of aggregators."""
+
+import pytest
+
+from tests.aggregators import forms
+
+
+@pytest.fixture(params=['graph', 'kernels'])
+def form(request, monkeypatch):
+  """Runs a test of rounding, noise or encoding with either form of them."""
+  if request.param == 'kernels':
+    forms.use_kernels(monkeypatch)
+  return request.param
