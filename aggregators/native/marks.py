@@ -35,9 +35,14 @@ def is_supported(params: DistributedSumParams) -> bool:
       share_tables.table_draws(params) is not None)
 
 
-def parameters(text: bytes) -> DistributedSumParams:
+def text(params: DistributedSumParams) -> str:
+  """Parameters as a mark has them."""
+  return json.dumps(dataclasses.asdict(params))
+
+
+def parameters(mark: bytes) -> DistributedSumParams:
   """The parameters of a mark."""
-  return DistributedSumParams(**json.loads(text))
+  return DistributedSumParams(**json.loads(mark))
 
 
 def _flat(structure, prefix: str) -> dict[str, tf.Tensor]:
@@ -63,7 +68,7 @@ class Marks:
         of its contribution (int64 [2]), and a structure of float32 scalars.
     """
     with tf.name_scope(SCOPE) as self._scope:
-      tf.constant(json.dumps(dataclasses.asdict(params)), name=PARAMETERS)
+      tf.constant(text(params), name=PARAMETERS)
       # Without a value for them nothing is trained.
       first, size = (tf.compat.v1.placeholder_with_default(0, [], name)
                      for name in (FIRST, SIZE))

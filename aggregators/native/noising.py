@@ -14,7 +14,7 @@ BLOCK = 2**17
 _MAX_TRIES = 64
 _RETRIES, _MORE_DRAWS = np.int64(0), np.int64(2)
 _FIRST_CHILD = np.int64(0)
-_TOWARDS_ZERO = -1
+_TOWARDS_ZERO, _ALL_ZERO = np.int64(-1), np.int64(-2)
 # Of `alias_table`: bits of the first comparison of a draw.
 _FIRST_BITS = np.int32(22)
 _FIRST = np.int32(2**22 - 1)
@@ -129,7 +129,7 @@ def _block(values, factor, key, index, with_noise, table, bits, out, memory):
     values: float32 [n].
     factor: float32.
     key: Of the block.
-    index: As in `noisy_rounding`: of a try, or _TOWARDS_ZERO.
+    index: As in `noisy_rounding`: of a try, or _TOWARDS_ZERO or _ALL_ZERO.
     with_noise: Whether to add noise and wrap, and write the result.
     table: See `noisy_round`.
     bits: The result is modulo 2^bits.
@@ -154,7 +154,9 @@ def _block(values, factor, key, index, with_noise, table, bits, out, memory):
     source = values[start:start + size]
     high, low = strips[0, :size], strips[1, :size]
     indices, rounded = strips[2, :size], strips[3, :size]
-    if index == _TOWARDS_ZERO:
+    if index == _ALL_ZERO:
+      rounded[:] = np.int32(0)
+    elif index == _TOWARDS_ZERO:
       norm += _truncate(source, factor, rounded)
     else:
       random_bits.fill(
@@ -209,12 +211,10 @@ def noisy_round(values, factor, squared_norm, key, bound, table, bits, out, memo
   Returns:
     Tries of the rounding beyond the first, and whether it fell back to none of them.
   """
-  # False for NaN. Zero is rounded to zero for certain.
+  # False for NaN.
   in_range = squared_norm * (np.float64(factor) * np.float64(factor)) <= 2.0**61
-  if not in_range:
-    factor = np.float32(0)
   retries = np.int64(0)
-  index = np.int64(0)
+  index = np.int64(0) if in_range else _ALL_ZERO
   with_noise = bool(1)  # Not a constant: there is one `_block` for all values.
   fell_back = not in_range
   while True:
@@ -223,18 +223,18 @@ def noisy_round(values, factor, squared_norm, key, bound, table, bits, out, memo
       own_key = random_bits.derive(table[0], key, start // BLOCK, memory[0])
       norm += _block(values[start:start + BLOCK], factor, own_key, index, with_noise,
                      table, bits, out[start:start + BLOCK], memory)
-    fits = norm <= bound
+    fits = norm <= bound or index == _ALL_ZERO
     if fits and with_noise:
       return retries, fell_back
     if fits:
       with_noise = True
     elif index == _TOWARDS_ZERO:
-      index, factor, with_noise = np.int64(0), np.float32(0), True
+      index, with_noise = _ALL_ZERO, True
     elif index < _MAX_TRIES - 1:
       index += 1
       retries, with_noise = index, False
     else:
-      index, fell_back = np.int64(_TOWARDS_ZERO), True
+      index, fell_back = _TOWARDS_ZERO, True
 
 
 @compiling.jit

@@ -1,0 +1,160 @@
+"""Whether the compiled kernels send the integers that the graph sends.
+
+  python -m benchmarks.native_integers [--quick]
+
+Every mechanism of the distributed sum, bits from 2 to 30, both generators, dimensions
+from 1 to 2^22 that are and are not powers of two; more than 10^7 coordinates of each
+mechanism. Clients are clipped and not, and some are long enough to be rounded again.
+"""
+
+import argparse
+import collections
+from collections.abc import Iterator, Sequence
+import dataclasses
+import sys
+
+import numpy as np
+import tensorflow as tf
+
+from aggregators import distributed_sum
+from aggregators import share_tables
+from aggregators.native import encoding
+from aggregators.native import marks
+from aggregators.params import DistributedSumParams
+
+DIMENSIONS = (1, 2, 3, 31, 100, 127, 128, 129, 1000, 2**11, 5000, 2**13, 2**14 + 1,
+              2**15, 2**17, 2**17 + 3, 2**19, 10**6, 2**20, 2**22)
+_CLIP = 0.5
+_MOST_BITS_OF_LARGE_NOISE = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+  """Parameters of a sum.
+
+  Attributes:
+    mechanism: As in DistributedSumParams; 'none' for no noise.
+    bits: As there.
+    dimension: As there.
+    generator: As `noise_generator` there.
+    rotation: As there.
+    tight: Whether the bound is so tight that many tries of the rounding fail.
+  """
+
+  mechanism: str
+  bits: int
+  dimension: int
+  generator: str = 'philox'
+  rotation: str = 'hadamard'
+  tight: bool = False
+
+  def __str__(self) -> str:
+    words = [self.mechanism, f'{self.bits} bits', str(self.dimension), self.generator,
+             self.rotation] + ['tight'] * self.tight
+    return ' '.join(words)
+
+  def params(self) -> DistributedSumParams | None:
+    """The parameters; None if kernels are not for these."""
+    coarse = self.bits <= 4
+    # More bits would need noise beyond tables.
+    noise = 0.5 * 2.0**min(0, _MOST_BITS_OF_LARGE_NOISE - self.bits)
+    if self.mechanism == 'none':
+      noise = 0.0
+    try:
+      params = DistributedSumParams(
+          clip=_CLIP, noise_multiplier=noise, bits=self.bits, dimension=self.dimension,
+          cohort_size=2 if coarse else 8, k_stddevs=1.0 if coarse else 4.0,
+          mechanism='skellam' if self.mechanism == 'none' else self.mechanism,
+          noise_generator=self.generator, rotation=self.rotation,
+          beta=0.999 if self.tight else float(np.exp(-0.5)))
+      distributed_sum.DistributedSumFactory(params)
+    except ValueError:
+      return None
+    return params if marks.is_supported(params) else None
+
+
+def clients(dimension: int, count: int = 3) -> tuple[np.ndarray, np.ndarray]:
+  """Updates, float32 [count, dimension], clipped and not, and keys int64 [count, 2]."""
+  rng = np.random.default_rng(dimension)
+  sizes = np.array([1.0, 0.4, 1e-3])[:count, np.newaxis] / dimension**0.5
+  vectors = (rng.normal(size=[count, dimension]) * sizes).astype(np.float32)
+  return vectors, rng.integers(-2**63, 2**63 - 1, [count, 2])
+
+
+def compare(case: Case, count: int = 3) -> tuple[int, int]:
+  """Coordinates that were compared, and how many of them differ."""
+  params = case.params()
+  if params is None:
+    return 0, 0
+  vectors, keys = clients(case.dimension, count)
+  cohort = round(params.cohort_size)
+  state = {'rotation_key': np.array([5, -6]), 'cohort_size': np.int32(cohort)}
+  table = None
+  if share_tables.table_log_size(params) is not None:
+    table = share_tables.noise_table(params, cohort)
+    state.update({f'noise_table/{name}': value for name, value in table.items()})
+  encode = tf.function(
+      lambda vector, key: distributed_sum.encode(
+          vector, key, tf.constant(state['rotation_key']), cohort, params, table),
+      autograph=False)
+  different = 0
+  for vector, key in zip(vectors, keys):
+    graph = encode(tf.constant(vector), tf.constant(key))
+    total = encoding.EncodedSum.of(params, state)
+    total.add(vector[np.newaxis], key[np.newaxis])
+    different += int(np.count_nonzero(total.total != graph.values.numpy()))
+    if [int(x) for x in graph.diagnostics.values()] != total.diagnostics.tolist():
+      different += 1
+  return count * params.padded_dimension, different
+
+
+def cases() -> Iterator[Case]:
+  """All that are compared."""
+  for mechanism in ('skellam', 'discrete_gaussian', 'skellam_central', 'none'):
+    generators = ('philox', 'chacha20') if mechanism in (
+        'skellam', 'discrete_gaussian') else ('philox',)
+    for generator in generators:
+      for bits in range(2, 31):
+        yield Case(mechanism, bits, 20_000, generator)
+        yield Case(mechanism, bits, 1000, generator, 'none')
+      for dimension in DIMENSIONS:
+        for rotation in ('hadamard', 'none'):
+          yield Case(mechanism, 14, dimension, generator, rotation)
+        if dimension < 10**5:
+          yield Case(mechanism, 6, dimension, generator, tight=True)
+
+
+def quick_cases() -> list[Case]:
+  """Some of them, which take seconds."""
+  return [
+      Case('skellam', 2, 100), Case('skellam', 16, 1), Case('skellam', 16, 5),
+      Case('skellam', 12, 300, 'chacha20'), Case('skellam', 20, 2500, 'chacha20'),
+      Case('skellam', 9, 3001, 'philox', 'none'),
+      Case('skellam', 9, 3001, 'chacha20', 'none'),
+      Case('skellam', 6, 1000, tight=True),
+      Case('skellam', 16, 2**17 + 3, 'philox', 'none'),
+      Case('discrete_gaussian', 14, 2048, 'chacha20'),
+      Case('discrete_gaussian', 10, 100), Case('skellam_central', 30, 700),
+      Case('none', 8, 2**13)]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+  parser = argparse.ArgumentParser(description=__doc__.split('\n', maxsplit=1)[0])
+  parser.add_argument('--quick', action='store_true', help='small, to see it run')
+  quick = parser.parse_args(arguments).quick
+  compared, different = collections.Counter(), collections.Counter()
+  for case in quick_cases() if quick else cases():
+    count, unequal = compare(case)
+    name = f'{case.mechanism} {case.generator}'
+    compared[name] += count
+    different[name] += unequal
+    if unequal:
+      print(f'{case}: {unequal} of {count} differ', flush=True)
+  for name, count in compared.items():
+    print(f'{name}: {count} coordinates, {different[name]} differ')
+  if sum(different.values()):
+    sys.exit(1)
+
+
+if __name__ == '__main__':
+  main()

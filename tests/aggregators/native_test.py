@@ -1,0 +1,217 @@
+"""The compiled kernels of `aggregators.native` against the graph form.
+
+Their distributions are tested with those of the graph form (`forms.py`).
+"""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from aggregators import alias_table
+from aggregators import chacha
+from aggregators import distributed_sum
+from aggregators import keys
+from aggregators import noisy_rounding
+from aggregators import rotation
+from aggregators import rounding
+from aggregators import share_tables
+from aggregators.native import encoding
+from aggregators.native import marks
+from aggregators.native import random_bits
+from aggregators.native import transform
+from aggregators.params import DistributedSumParams
+from benchmarks import native_integers
+from tests.aggregators import forms
+
+KEY = np.array([2**40 + 3, -5], np.int64)
+GENERATORS = [(random_bits.PHILOX, keys), (random_bits.CHACHA, chacha)]
+
+
+def _pair(key):
+  return tuple(np.asarray(key, np.int64).view(np.uint64))
+
+
+@pytest.mark.parametrize('generator, module', GENERATORS)
+def test_random_bits_are_those_of_the_graph(generator, module):
+  memory = random_bits.scratch()
+  for count in (2, 6, 62, 2000, 2048, 2050, 5002):
+    for dtype in (tf.int32, tf.int64):
+      wanted = module.random_bits(
+          tf.constant(KEY), [count // (dtype.size // 4)], dtype).numpy().view(np.uint32)
+      for first in {0, 1, min(64, count - 1), count // 2}:
+        out = np.empty(min(count - first, random_bits.PIECE_NUMBERS), np.uint32)
+        random_bits.fill(generator, _pair(KEY), count, first, out, memory)
+        np.testing.assert_array_equal(out, wanted[first:first + out.size])
+
+
+@pytest.mark.parametrize('generator, module', GENERATORS)
+@pytest.mark.parametrize('index', [0, 1, 77, 2**31, 2**33 + 5])
+def test_derived_keys_are_those_of_the_graph(generator, module, index):
+  child = random_bits.derive(generator, _pair(KEY), index, random_bits.scratch())
+  assert child == _pair(module.derive(tf.constant(KEY), index))
+
+
+@pytest.mark.parametrize('log_dim', list(range(15)) + [17, 18, 19])
+def test_the_rotation_has_the_bits_of_the_graph(log_dim):
+  dim = 2**log_dim
+  vector = np.random.default_rng(log_dim).normal(size=dim).astype(np.float32)
+  rotated = np.empty(dim, np.float32)
+  transform.scaled_and_flipped(
+      vector, np.float32(1), np.float32(dim**-0.5),
+      transform.sign_bits(_pair(KEY), dim), rotated)
+  transform.walsh_hadamard(rotated, transform.scratch())
+  np.testing.assert_array_equal(
+      rotated, rotation.rotate(tf.constant(vector), KEY, 'hadamard'))
+
+
+@pytest.mark.parametrize('count', [1, 63, 64, 1000, 2**15 + 3])
+def test_norms_are_those_of_the_graph(count):
+  vector = np.random.default_rng(count).normal(size=count).astype(np.float32)
+  assert transform.squared_norm(vector) == pytest.approx(
+      float(rounding.squared_norm(tf.constant(vector))), rel=1e-13)
+
+
+@pytest.mark.parametrize('case', native_integers.quick_cases(), ids=str)
+def test_integers_are_those_of_the_graph(case):
+  compared, different = native_integers.compare(case)
+  assert compared > 0 and different == 0
+
+
+def _params(**changes):
+  return DistributedSumParams(**{**dict(
+      clip=1.0, noise_multiplier=1.0, bits=16, dimension=3000, cohort_size=20),
+                                 **changes})
+
+
+EXTREMES = {
+    'nan': [np.nan, 1.0], 'infinite': [1.0, -np.inf], 'zero': [0.0, -0.0],
+    'huge': [3e38, -3e38, 1.0], 'subnormal': [1e-45, -1e-42],
+    'longer than float32 holds': [1e20, 1e25]}
+
+
+@pytest.mark.parametrize('name', EXTREMES)
+def test_refusals_and_extreme_clients_are_those_of_the_graph(name):
+  params = _params()
+  vector = np.zeros(params.dimension, np.float32)
+  vector[:len(EXTREMES[name])] = EXTREMES[name]
+  table = share_tables.noise_table(params, 20)
+  arguments = (vector, tf.constant(KEY), tf.constant(KEY), 20, params, table)
+  graph, kernels = distributed_sum.encode(*arguments), forms.encode(*arguments)
+  np.testing.assert_array_equal(graph.values, kernels.values)
+  for key, value in graph.diagnostics.items():
+    assert value == kernels.diagnostics[key], key
+  assert kernels.diagnostics['not_finite'] == (name in ('nan', 'infinite'))
+
+
+@pytest.mark.parametrize('generator', ['philox', 'chacha20'])
+@pytest.mark.parametrize('cohort', [20, 56, 1])
+def test_a_cohort_that_is_not_the_expected_one(generator, cohort):
+  # Of 56 none is believed. One client's share is of several draws under ChaCha20,
+  # and beyond tables under Philox: the graph then draws it.
+  params = _params(noise_generator=generator)
+  table = share_tables.noise_table(params, cohort)
+  vector = np.full(params.dimension, params.dimension**-0.5, np.float32)
+  state = dict({f'noise_table/{name}': value for name, value in table.items()},
+               rotation_key=KEY, cohort_size=np.int32(cohort))
+  total = encoding.EncodedSum.of(params, state)
+  if cohort == 1 and generator == 'philox':
+    assert total is None
+    return
+  total.add(vector[np.newaxis], KEY[np.newaxis])
+  graph = distributed_sum.encode(
+      tf.constant(vector), tf.constant(KEY), KEY, cohort, params, table)
+  np.testing.assert_array_equal(total.total, graph.values)
+  assert total.diagnostics[2] == graph.diagnostics['cohort_disbelieved'] == (
+      cohort == 56)
+  # Of another cohort's table no share is drawn.
+  assert encoding.EncodedSum.of(params, {**state, 'cohort_size': np.int32(19)}) is None
+
+
+@pytest.mark.parametrize('module', [keys, chacha])
+@pytest.mark.parametrize('dim', [500, 3001])
+def test_ties_and_retries_are_those_of_the_graph(module, dim):
+  table = alias_table.SKELLAM.build(12.0)
+  # Thresholds that are what the first draws are compared with: a tie in each cell.
+  random = noisy_rounding.random_bits(
+      module.derive(tf.constant(KEY), 0), dim, 1, False, module).numpy()
+  low, first = random[dim:], random[dim:] & (2**alias_table.FIRST_BITS - 1)
+  threshold = np.full(table.packed.size, 2**21, np.int64)
+  threshold[(low >> alias_table.FIRST_BITS) & (table.packed.size - 1)] = first
+  packed = tf.constant(table.packed & (2**32 - 1) | threshold << 32)
+  noise = noisy_rounding.TableNoise(
+      packed=packed, tie=tf.constant(np.random.default_rng(0).integers(
+          -2**63, 2**63 - 1, table.tie.size)),
+      more_draws=tf.constant(2), generator=module)
+  retries = 0
+  for bound in (dim, dim // 2, dim // 4):
+    # Halves: all tries fit, every second one, and none.
+    arguments = (np.full(dim, 0.5, np.float32), tf.constant(KEY), bound, noise, 16)
+    graph = noisy_rounding.noisy_round(*arguments, compiled=False)
+    kernels = forms.noisy_round(*arguments)
+    np.testing.assert_array_equal(graph.values, kernels.values)
+    assert graph.retries == kernels.retries
+    assert graph.fell_back == kernels.fell_back == (bound == dim // 4)
+    retries += int(graph.retries)
+  assert retries >= 63
+
+
+_OTHER_MACHINE = '''
+import json, sys
+import numpy as np
+from aggregators import share_tables
+from aggregators.native import compiling, encoding
+from aggregators.params import DistributedSumParams
+result = [compiling.LANES]
+for generator in ("philox", "chacha20"):
+  params = DistributedSumParams(
+      clip=1.0, noise_multiplier=1.0, bits=16, dimension=9000, cohort_size=20,
+      noise_generator=generator)
+  table = share_tables.noise_table(params, 20)
+  total = encoding.EncodedSum.of(params, dict(
+      {"noise_table/" + name: value for name, value in table.items()},
+      rotation_key=np.array([1, 2]), cohort_size=np.int32(20)))
+  vectors = np.random.default_rng(0).normal(size=[3, 9000]).astype(np.float32)
+  total.add(vectors, np.arange(6).reshape(3, 2))
+  result.append(hash(total.total.tobytes()))
+print(json.dumps(result))
+'''
+
+
+@pytest.mark.slow
+def test_every_processor_gives_the_same_integers(tmp_path):
+  def on(**processor):
+    environment = {**os.environ, **processor, 'PYTHONHASHSEED': '0',
+                   'NUMBA_CACHE_DIR': str(tmp_path)}
+    return json.loads(subprocess.run(
+        [sys.executable, '-c', _OTHER_MACHINE], env=environment, check=True,
+        stdout=subprocess.PIPE, text=True).stdout)
+
+  lanes, *here = on()
+  assert lanes in (8, 16)
+  for cpu, features in (('haswell', '+avx2,+avx'), ('x86-64', '')):
+    assert on(NUMBA_CPU_NAME=cpu, NUMBA_CPU_FEATURES=features) == [8, *here]
+
+
+def test_marks_keep_the_parameters_to_the_last_bit():
+  params = _params(clip=0.1 + 1e-17, noise_multiplier=1 / 3, min_honest_fraction=0.7)
+  text = marks.text(params).encode()
+  assert marks.parameters(text) == params
+  for other in (params.replace(rotation='dft'), params.replace(bits=28)):
+    assert not marks.is_supported(other)
+
+
+def test_both_generators_have_other_bits():
+  streams = []
+  for (generator, _), number in itertools.product(GENERATORS, range(2)):
+    out = np.empty(2048, np.uint32)
+    random_bits.fill(generator, _pair(KEY + number), 2**18, 0, out,
+                     random_bits.scratch())
+    streams.append(out)
+  for a, b in itertools.combinations(streams, 2):
+    assert np.mean(a == b) < 0.01
