@@ -5,6 +5,9 @@ turns into instructions of whatever width there is; nothing is left to chance, a
 nothing may reorder a sum: the results are the same on every machine.
 """
 
+import hashlib
+import pathlib
+
 from llvmlite import binding
 from llvmlite import ir
 import numba
@@ -30,13 +33,34 @@ FLOAT, INT32, INT64, DOUBLE = (
     ir.FloatType(), ir.IntType(32), ir.IntType(64), ir.DoubleType())
 
 
+def _sources() -> str:
+  """A digest of the sources of all kernels."""
+  digest = hashlib.sha256()
+  for path in sorted(pathlib.Path(__file__).parent.glob('*.py')):
+    digest.update(path.read_bytes())
+  return digest.hexdigest()
+
+
+_SOURCES = _sources()
+
+
 def jit(function):
-  """Compiles a function at its first call; the result is kept on disk if it can be."""
+  """Compiles a function at its first call; the result is kept on disk if it can be.
+
+  numba compiles again if the function's own file changes. Here that is so for the
+  files of the functions that it calls, too: what it was compiled from counts.
+  """
   options = dict(nogil=True, error_model='numpy')
   try:
-    return numba.njit(function, cache=True, **options)
+    compiled = numba.njit(function, cache=True, **options)
   except RuntimeError:  # No folder can be written to.
     return numba.njit(function, **options)
+  compiled._cache._cache_file._source_stamp = _SOURCES  # pylint: disable=protected-access
+  return compiled
+
+
+# LLVM takes functions of one name for one function.
+_names: set[str] = set()
 
 
 def instructions(emit):
@@ -46,8 +70,11 @@ def instructions(emit):
 
   Args:
     emit: (builder, *arguments) -> None. Arrays come as pointers to their first
-      number, other arguments as numbers.
+      number, other arguments as numbers. Its name must be its own.
   """
+  if emit.__name__ in _names:
+    raise ValueError(f'instructions named {emit.__name__} are there already')
+  _names.add(emit.__name__)
 
   def typed(context, *kinds):
     del context  # Unused.

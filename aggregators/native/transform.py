@@ -69,6 +69,7 @@ def _pass(radix: int):
     for i, result in enumerate(results):
       compiling.store(builder, result, target, place(target_at, target_stride, i))
 
+  rows_of.__name__ = f'_rows_{radix}'
   return compiling.instructions(rows_of)
 
 

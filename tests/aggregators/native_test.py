@@ -21,6 +21,7 @@ from aggregators import noisy_rounding
 from aggregators import rotation
 from aggregators import rounding
 from aggregators import share_tables
+from aggregators.native import compiling
 from aggregators.native import encoding
 from aggregators.native import marks
 from aggregators.native import random_bits
@@ -215,3 +216,19 @@ def test_both_generators_have_other_bits():
     streams.append(out)
   for a, b in itertools.combinations(streams, 2):
     assert np.mean(a == b) < 0.01
+
+
+def test_what_is_kept_on_disk_is_of_these_sources():
+  # numba itself looks at the file of one function, and not at those that it calls.
+  for kernel in (encoding.encode_clients, random_bits.fill, transform.walsh_hadamard):
+    stamp = kernel._cache._cache_file._source_stamp  # pylint: disable=protected-access
+    assert stamp == compiling._SOURCES  # pylint: disable=protected-access
+
+
+def test_two_sets_of_instructions_have_two_names():
+  def emit(builder):
+    del builder  # Unused.
+
+  compiling.instructions(emit)
+  with pytest.raises(ValueError, match='named emit are there already'):
+    compiling.instructions(emit)
