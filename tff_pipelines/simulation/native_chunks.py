@@ -16,6 +16,7 @@ import warnings
 import numpy as np
 import tensorflow as tf
 
+from aggregators import client_sum
 from aggregators.native import marks
 
 # Numbers in the updates of the clients that are trained in one call.
@@ -44,6 +45,12 @@ def kernels():
         encoding = None
       _tried.append(encoding)
     return None if _in_graph_form else _tried[0]
+
+
+def encoder(sum_factory: client_sum.ClientSumFactory) -> str:
+  """The encoder of chunks of clients in this process: 'native' or 'graph'."""
+  native = sum_factory.native_params is not None and kernels() is not None
+  return 'native' if native else 'graph'
 
 
 @contextlib.contextmanager
@@ -87,8 +94,8 @@ class NativeChunk:
     try:
       self._params = marks.parameters(tf.make_ndarray(
           operations[marks.PARAMETERS].get_attr('value')).item())
-    except (TypeError, KeyError) as error:
-      raise ValueError(f'marks of another version: {error}') from error
+    except TypeError as error:  # Of another version.
+      raise ValueError(f'unknown parameters: {error}') from error
     self._state = {
         mark.removeprefix(f'{marks.STATE}/'): feeds.index(operation.inputs[0].name)
         for mark, operation in operations.items()

@@ -1,0 +1,161 @@
+"""Chunks of clients that compiled kernels encode, in the place of their graph."""
+
+import collections
+import functools
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from aggregators.adaptive_clip import AdaptiveClipSumFactory
+from aggregators.distributed_sum import DistributedSumFactory
+from aggregators.native import encoding
+from aggregators.native import marks
+from aggregators.params import AdaptiveClipParams
+from aggregators.params import DistributedSumParams
+from tests import tiny_task
+from tff_pipelines.fedavg import local_training
+from tff_pipelines.fedavg import process as process_lib
+from tff_pipelines.fedavg.server_optimizer import ServerConfig
+from tff_pipelines.simulation import contexts
+from tff_pipelines.simulation import native_chunks
+
+COHORT = 5
+TASK = tiny_task.task(num_clients=COHORT)
+UPDATE = local_training.client_update(
+    tiny_task.loss, local_training.LocalConfig(
+        learning_rate=0.3, batch_size=3, epochs=1))
+
+
+def _params(**changes):
+  return DistributedSumParams(**{**dict(
+      clip=0.4, noise_multiplier=0.5, bits=16, dimension=tiny_task.DIMENSION,
+      cohort_size=COHORT), **changes})
+
+
+@functools.lru_cache(maxsize=None)
+def _process(factory):
+  return process_lib.build_chunked(
+      UPDATE, TASK.train.element_spec, sum_factory=factory,
+      expected_cohort_size=COHORT, initial_weights=tiny_task.initial_weights(0),
+      server=ServerConfig(learning_rate=1.0))
+
+
+# One of each, as a process is traced for seconds.
+SEEDED = DistributedSumFactory(_params(), simulation_seed=7, diagnostics=True)
+UNSEEDED = DistributedSumFactory(_params(noise_generator='chacha20'))
+
+
+def _chunks(sizes, seeded=True):
+  clients = []
+  for i, client in enumerate(TASK.train.client_ids):
+    examples = TASK.train.examples(client)
+    clients.append(collections.OrderedDict(examples=collections.OrderedDict(
+        (name, x[:i]) for name, x in sorted(examples.items()))))
+    if seeded:
+      clients[-1]['key'] = np.array([i, 12], np.int64)
+  ends = np.cumsum(sizes)
+  return [process_lib.make_chunk(clients[end - size:end])
+          for size, end in zip(sizes, ends)]
+
+
+def _bytes(structure):
+  return [np.asarray(leaf).tobytes() for leaf in tf.nest.flatten(structure)]
+
+
+@pytest.fixture
+def added(monkeypatch):
+  """What kernels encode: the keys of each call."""
+  native_chunks.kernels()  # Which tries them.
+  keys = []
+  add = encoding.EncodedSum.add
+
+  def spy(self, vectors, own):
+    keys.append(np.array(own))
+    add(self, vectors, own)
+
+  monkeypatch.setattr(encoding.EncodedSum, 'add', spy)
+  return keys
+
+
+@pytest.mark.parametrize('at_a_time', [1, 2, 100])
+def test_kernels_give_the_bits_of_the_graph_however_many_are_trained_at_a_time(
+    monkeypatch, added, at_a_time):
+  monkeypatch.setattr(
+      native_chunks, '_MAX_NUMBERS', at_a_time * tiny_task.DIMENSION)
+  process = _process(SEEDED)
+  with contexts.simulation():  # Graphs that are built anew.
+    state = process.initialize()
+    result = _bytes(process.next(state, _chunks([3, 2])))
+    assert sorted(map(len, added)) == {
+        1: [1] * 5, 2: [1, 2, 2], 100: [2, 3]}[at_a_time]
+    added.clear()
+    with native_chunks.in_graph_form():
+      assert _bytes(process.next(state, _chunks([3, 2]))) == result
+    assert not added
+
+
+def test_keys_of_unseeded_clients_are_new_in_each_chunk_and_round(in_process, added):
+  process = _process(UNSEEDED)
+  state = process.initialize()
+  totals = [process.next(state, _chunks([3, 2], seeded=False))['state']['weights']
+            for _ in range(2)]
+  assert _bytes(totals[0]) != _bytes(totals[1])
+  keys = np.concatenate(added)
+  assert len(keys) == 10 and len(np.unique(keys)) == 20
+
+
+def test_without_numba_the_graph_encodes_and_one_warning_says_so(
+    in_process, monkeypatch, added):
+  process = _process(SEEDED)
+  state = process.initialize()
+  wanted = _bytes(process.next(state, _chunks([5])))
+  assert added
+  added.clear()
+  monkeypatch.setattr(native_chunks, '_tried', [])
+  monkeypatch.setitem(sys.modules, 'aggregators.native.encoding', None)
+  monkeypatch.delattr('aggregators.native.encoding')
+  with pytest.warns(RuntimeWarning, match='encoded by TensorFlow') as caught:
+    assert _bytes(process.next(state, _chunks([5]))) == wanted
+    assert native_chunks.encoder(SEEDED) == 'graph'
+  assert len(caught) == 1
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    assert _bytes(process.next(state, _chunks([5]))) == wanted
+  assert not added
+
+
+def test_a_cohort_beyond_the_table_is_encoded_by_the_graph(in_process, added):
+  process = _process(SEEDED)
+  state = process_lib.set_cohort_size(process.initialize(), 1, SEEDED)
+  variance = state['aggregator']['noise_table']['variance']
+  state['aggregator']['cohort_size'] = np.int32(COHORT + 1)
+  assert variance > 0
+  process.next(state, _chunks([1]))
+  assert not added
+
+
+@pytest.mark.parametrize('factory', [
+    AdaptiveClipSumFactory(_params(), AdaptiveClipParams(count_stddev=1.0)),
+    DistributedSumFactory(_params(rotation='dft')),
+    DistributedSumFactory(_params(bits=26)),
+    type('Other', (DistributedSumFactory,), {
+        'contribute': lambda *_: None})(_params())], ids=lambda f: type(f).__name__)
+def test_other_contributions_have_no_marks(factory):
+  assert factory.native_params is None
+
+
+def test_marks_of_another_version_are_left_to_the_graph():
+  def graph_of(text):
+    with tf.Graph().as_default() as graph:
+      with tf.name_scope(f'inner/{marks.SCOPE}'):
+        tf.constant(text, name=marks.PARAMETERS)
+        total = tf.zeros([16], tf.int32, name=marks.TOTAL)
+    return native_chunks.find(graph, [], [total.name])
+
+  assert graph_of(marks.text(_params())) is not None
+  assert graph_of('{"another": 1}') is None
+  assert graph_of('{') is None
+  assert native_chunks.find(tf.Graph(), [], []) is None
