@@ -253,6 +253,9 @@ class FedAvgRounds(rounds_lib.Rounds):
 
   The state is a dictionary of the process's own and of the sampling scheme's; with a
   validation set also of the best of the evaluated models, by the loss on that set.
+
+  Attributes:
+    clients_per_call: 1 for the plain form of the process.
   """
 
   # `set_cohort_size` sets it before each round.
@@ -283,7 +286,7 @@ class FedAvgRounds(rounds_lib.Rounds):
     self._scheme = scheme
     self._rounds_per_evaluation = rounds_per_evaluation
     self._dropout_rate = dropout_rate
-    self._clients_per_call = clients_per_call
+    self.clients_per_call = clients_per_call
     self._set_cohort_size = set_cohort_size
     self._reader = ClientReader(task, scheme.simulation_seed, by_id, on_bad)
     self._evaluator = Evaluator(task.model, task.held_out)
@@ -306,7 +309,7 @@ class FedAvgRounds(rounds_lib.Rounds):
     scheme.restore(state['scheme'])
     selected = scheme.sample(index)
     reporting = _reporting(selected, self._dropout_rate, index, scheme.simulation_seed)
-    read = lambda: self._reader.read_all(reporting, index, self._clients_per_call)
+    read = lambda: self._reader.read_all(reporting, index, self.clients_per_call)
     before = self._set_cohort_size(state['process'], len(selected))
     try:
       output = self._process.next(before, read())

@@ -316,7 +316,8 @@ def weakest(described: Mapping[str, Any]) -> str | None:
 def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str, Any],
             initial_weights_seed: int,
             best: Mapping[str, Any] | None = None,
-            evaluated: Mapping[str, Any] | None = None) -> report.Outcome:
+            evaluated: Mapping[str, Any] | None = None,
+            encoder: str | None = None) -> report.Outcome:
   """Outcome of a run.
 
   Args:
@@ -328,6 +329,7 @@ def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str,
     best: `best` of the state of `FedAvgRounds`: the model that these are the results
       of; None for the last one.
     evaluated: What `private_evaluation.read` returned; None for no such release.
+    encoder: As `native_chunks.encoder` returns it; None where nothing is encoded.
   """
   outside = [name for name in results if _is_outside(name, task)]
   sentences = {name: in_words(name, values) for name, values in results.items()}
@@ -369,6 +371,6 @@ def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str,
           'held_out': finite_results(results), 'outside_guarantee': outside,
           'breakdown': breakdown, 'private_evaluation': evaluated, 'details': {
               **details(plan), 'initial_weights_seed': initial_weights_seed,
-              'chosen_round': chosen,
+              'chosen_round': chosen, 'encoder': encoder,
               'skipped_clients': len(task.skips.clients),
               'skipped_records': len(task.skips.records)}})

@@ -41,6 +41,7 @@ from tff_pipelines.fedavg import validation
 from tff_pipelines.fedavg import warm_start
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.fedavg.settings import TrainSettings
+from tff_pipelines.simulation import native_chunks
 
 
 # File of the operator with the clients of cohorts whose data are bad.
@@ -341,9 +342,18 @@ class TrainExperiment(run_lib.Experiment):
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
     outcome = report.outcome(
         plan, task, rounds.results(state), rounds.breakdown(state),
-        self.settings.initial_weights_seed, state.get('best'), self._evaluated)
+        self.settings.initial_weights_seed, state.get('best'), self._evaluated,
+        self._encoder(plan, rounds))
     return dataclasses.replace(outcome, trained={
         '': models.Trained.of(task.serving, rounds.model(state))})
+
+  def _encoder(self, plan, rounds: loop.FedAvgRounds) -> str | None:
+    """The form of the encoding of clients' updates; None where they are not encoded."""
+    if plan.params is None:
+      return None
+    if rounds.clients_per_call == 1 or self.settings.num_workers == 1:
+      return 'graph'
+    return native_chunks.encoder(sum_factory(plan))
 
   def upgraded(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
     given, settings = {**recorded, **recorded['task_options']}, self.settings
