@@ -55,7 +55,7 @@ def _clip_extreme(vector, clip, out):
 
 @compiling.jit
 def encode_clients(vectors, keys, signs, clip, scale, clip_grid, bound, believed, table,
-                   bits, total, diagnostics):
+                   bits, rotated, values, total, diagnostics):
   """Encodes clients' vectors and adds them to a running sum.
 
   Args:
@@ -69,11 +69,11 @@ def encode_clients(vectors, keys, signs, clip, scale, clip_grid, bound, believed
     believed: Whether the cohort is believed.
     table: As in `noising.noisy_round`.
     bits: Of the modulus.
+    rotated: float32 [D], written.
+    values: int32 [D], written.
     total: int32 [D], added to.
     diagnostics: int64 [5], added to.
   """
-  rotated = np.empty(total.size, np.float32)
-  values = np.empty(total.size, np.int32)
   columns = transform.scratch()
   memory = noising.scratch()
   orthonormal = np.float32(total.size**-0.5) if signs.size else np.float32(1)
@@ -153,6 +153,7 @@ class EncodedSum:
     self._signs = np.zeros(0, np.uint32)
     if params.rotation == 'hadamard':
       self._signs = transform.sign_bits(_pair(rotation_key), dim)
+    self._vectors = np.empty(dim, np.float32), np.empty(dim, np.int32)
     self.total = np.zeros(dim, np.int32)
     self.diagnostics = np.zeros(len(DIAGNOSTICS), np.int64)
 
@@ -179,7 +180,7 @@ class EncodedSum:
     encode_clients(
         read_only(vectors), read_only(keys).view(np.uint64), self._signs, params.clip, params.scale,
         params.clip_grid, params.l2_sensitivity_squared, self._believed, self._table,
-        params.bits, self.total, self.diagnostics)
+        params.bits, *self._vectors, self.total, self.diagnostics)
 
 
 def _pair(key: np.ndarray) -> tuple[np.uint64, np.uint64]:

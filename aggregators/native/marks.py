@@ -15,8 +15,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from aggregators import branch
 from aggregators import share_tables
 from aggregators.params import DistributedSumParams
+
+# Numbers in the updates of the clients that are trained in one call.
+MAX_NUMBERS = 2**20
 
 SCOPE = 'native_encoding'
 # Names within the scope: the parameters as JSON; the index of the first client and
@@ -33,6 +37,11 @@ def is_supported(params: DistributedSumParams) -> bool:
   return params.rotation != 'dft' and (
       params.noise_multiplier == 0 or not params.has_shares or
       share_tables.table_draws(params) is not None)
+
+
+def at_a_time(params: DistributedSumParams) -> int:
+  """Clients that are trained before their updates are encoded: bounded memory."""
+  return max(1, MAX_NUMBERS // params.dimension)
 
 
 def text(params: DistributedSumParams) -> str:
@@ -74,18 +83,9 @@ class Marks:
                      for name in (FIRST, SIZE))
       end = tf.minimum(first + size, count)
     self._name({COUNT: count, **_flat(state, STATE)})
-    one = tf.nest.map_structure(
-        lambda spec: tf.TensorArray(
-            spec.dtype, size=tf.maximum(end - first, 0), element_shape=spec.shape),
-        trained.structured_outputs)
-
-    def step(i, arrays):
-      return i + 1, tf.nest.map_structure(
-          lambda array, value: array.write(i - first, value), arrays, trained(i))
-
-    _, arrays = tf.while_loop(
-        lambda i, _: i < end, step, (first, one), parallel_iterations=1)
-    vectors, keys, training = tf.nest.map_structure(lambda x: x.stack(), arrays)
+    vectors, keys, training = (
+        _one(trained, first, count) if at_a_time(params) == 1 else
+        _several(trained, first, end))
     self._name({VECTORS: vectors, KEYS: keys, **_listed(TRAINING, training)})
 
   def _name(self, tensors: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
@@ -106,6 +106,31 @@ class Marks:
         for name, structure in (
             (DIAGNOSTICS, diagnostics), (TRAINING_TOTALS, training))]
     return [*self._name({TOTAL: total}), *measured]
+
+
+def _one(trained, index: tf.Tensor, count: tf.Tensor):
+  """What `trained` returns of one client as of a list of it; no update is copied."""
+  return tf.nest.map_structure(
+      lambda x: x[tf.newaxis], branch.either(
+          index < count, lambda: trained(index), lambda: tf.nest.map_structure(
+              lambda spec: tf.zeros(spec.shape, spec.dtype),
+              trained.structured_outputs)))
+
+
+def _several(trained, first: tf.Tensor, end: tf.Tensor):
+  """What `trained` returns of the clients from an index to another, stacked."""
+  empty = tf.nest.map_structure(
+      lambda spec: tf.TensorArray(
+          spec.dtype, size=tf.maximum(end - first, 0), element_shape=spec.shape),
+      trained.structured_outputs)
+
+  def step(i, arrays):
+    return i + 1, tf.nest.map_structure(
+        lambda array, value: array.write(i - first, value), arrays, trained(i))
+
+  _, arrays = tf.while_loop(
+      lambda i, _: i < end, step, (first, empty), parallel_iterations=1)
+  return tf.nest.map_structure(lambda array: array.stack(), arrays)
 
 
 def _listed(name: str, structure) -> dict[str, tf.Tensor]:

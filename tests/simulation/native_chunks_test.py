@@ -83,10 +83,10 @@ def added(monkeypatch):
 @pytest.mark.parametrize('at_a_time', [1, 2, 100])
 def test_kernels_give_the_bits_of_the_graph_however_many_are_trained_at_a_time(
     monkeypatch, added, at_a_time):
-  monkeypatch.setattr(
-      native_chunks, '_MAX_NUMBERS', at_a_time * tiny_task.DIMENSION)
-  process = _process(SEEDED)
-  with contexts.simulation():  # Graphs that are built anew.
+  # Graphs that are built anew.
+  monkeypatch.setattr(marks, 'MAX_NUMBERS', at_a_time * tiny_task.DIMENSION)
+  process = _process.__wrapped__(SEEDED)
+  with contexts.simulation():
     state = process.initialize()
     result = _bytes(process.next(state, _chunks([3, 2])))
     assert sorted(map(len, added)) == {

@@ -19,9 +19,6 @@ import tensorflow as tf
 from aggregators import client_sum
 from aggregators.native import marks
 
-# Numbers in the updates of the clients that are trained in one call.
-_MAX_NUMBERS = 2**20
-
 _MARK = re.compile(rf'(^|/){marks.SCOPE}(_\d+)?/{marks.PARAMETERS}$')
 
 _lock = threading.Lock()
@@ -107,7 +104,7 @@ class NativeChunk:
     self._others = [
         i for i in range(len(fetches))
         if i not in (self._total, *self._diagnostics, *self._training)]
-    self._size = max(1, _MAX_NUMBERS // self._params.dimension)
+    self._size = marks.at_a_time(self._params)
     self._num_results = len(fetches)
     self.feeds = [name(marks.FIRST), name(marks.SIZE)]
     self.fetches = [
@@ -130,9 +127,10 @@ class NativeChunk:
     first, count = 0, 1
     while first < count:
       vectors, keys, count, *rest = train(np.int32(first), np.int32(self._size))
-      total.add(vectors, keys)
+      # Where one is trained at a time, there is one of no client too.
+      total.add(vectors[:count - first], keys[:count - first])
       for i in range(len(training)):
-        for value in rest[i]:  # In the order of the graph.
+        for value in rest[i][:count - first]:  # In the order of the graph.
           training[i] = training[i] + value
       first += self._size
     results: list[Any] = [None] * self._num_results
