@@ -10,6 +10,7 @@ hardly change.
 
 import argparse
 from collections.abc import Callable, Sequence
+import contextlib
 import time
 
 import numba
@@ -190,7 +191,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
   args = parser.parse_args(arguments)
   if args.repeats < 1:
     parser.error(f'--repeats must be at least 1, found {args.repeats}')
-  tf.config.threading.set_intra_op_parallelism_threads(1)
+  with contextlib.suppress(RuntimeError):  # TensorFlow runs already, in tests.
+    tf.config.threading.set_intra_op_parallelism_threads(1)
   result = []
   for log_dim in QUICK_LOG_DIMS if args.quick else LOG_DIMS:
     result += rows(log_dim, 1 if args.quick else args.repeats)

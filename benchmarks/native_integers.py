@@ -1,6 +1,6 @@
 """Whether the compiled kernels send the integers that the graph sends.
 
-  python -m benchmarks.native_integers [--quick]
+  python -m benchmarks.native_integers [--quick] [--mechanism=NAME]
 
 Every mechanism of the distributed sum, bits from 2 to 30, both generators, dimensions
 from 1 to 2^22 that are and are not powers of two; more than 10^7 coordinates of each
@@ -141,9 +141,12 @@ def quick_cases() -> list[Case]:
 def main(arguments: Sequence[str] | None = None) -> None:
   parser = argparse.ArgumentParser(description=__doc__.split('\n', maxsplit=1)[0])
   parser.add_argument('--quick', action='store_true', help='small, to see it run')
-  quick = parser.parse_args(arguments).quick
+  parser.add_argument('--mechanism', help='of this one alone')
+  args = parser.parse_args(arguments)
+  chosen = [case for case in (quick_cases() if args.quick else cases())
+            if args.mechanism in (None, case.mechanism)]
   compared, different = collections.Counter(), collections.Counter()
-  for case in quick_cases() if quick else cases():
+  for case in chosen:
     count, unequal = compare(case)
     name = f'{case.mechanism} {case.generator}'
     compared[name] += count

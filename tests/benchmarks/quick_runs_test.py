@@ -5,8 +5,10 @@ import json
 import pytest
 
 from benchmarks import documents
+from benchmarks import kernels
 from benchmarks import machines
 from benchmarks import memory
+from benchmarks import native_integers
 from benchmarks import results_ldp
 from benchmarks import results_voting
 from benchmarks import voting
@@ -23,6 +25,20 @@ def test_voting_is_compared_in_every_row(tmp_path, capsys):
   assert all(row['ours'] > 0 and row['peer'] > 0 for row in rows)
   printed = capsys.readouterr().out
   assert all(row['name'] in printed for row in rows)
+
+
+@pytest.mark.slow
+def test_every_kernel_is_timed_beside_the_graph(tmp_path):
+  path = tmp_path / 'rows.json'
+  kernels.main(['--quick', f'--json={path}'])
+  rows = json.loads(path.read_text(encoding='utf-8'))['rows']
+  assert len(rows) == 12 and all(row['ours'] > 0 for row in rows)
+  assert [row['name'] for row in rows if row['peer'] is None] == ['copy of the vector']
+
+
+def test_integers_of_one_mechanism_are_compared(capsys):
+  native_integers.main(['--quick', '--mechanism=none'])
+  assert capsys.readouterr().out == 'none philox: 24576 coordinates, 0 differ\n'
 
 
 @pytest.mark.slow
