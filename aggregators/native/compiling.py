@@ -29,8 +29,7 @@ def _features() -> str:
 # Numbers of 32 bits in a vector: two registers of AVX2 would be too many at a time.
 LANES = 16 if '+avx512f' in _features().split(',') else 8
 
-FLOAT, INT32, INT64, DOUBLE = (
-    ir.FloatType(), ir.IntType(32), ir.IntType(64), ir.DoubleType())
+INT32, INT64, DOUBLE = ir.IntType(32), ir.IntType(64), ir.DoubleType()
 
 
 def _sources() -> str:

@@ -130,7 +130,9 @@ def _table(params: DistributedSumParams, state: Mapping[str, Any]):
   else:
     generator, first = random_bits.PHILOX, share_tables.table_draws(params)
     draws = first
-  if float(state['noise_table/variance']) != share / draws:
+  shapes = {state[f'noise_table/{name}'].shape for name in ('packed', 'tie')}
+  if float(state['noise_table/variance']) != share / draws or shapes != {
+      (1 << share_tables.table_log_size(params),)}:
     return None
   return (generator, first, draws - first, read_only(state['noise_table/packed']),
           read_only(state['noise_table/tie']))
@@ -175,8 +177,18 @@ class EncodedSum:
     return cls(params, table, state['rotation_key'], believed)
 
   def add(self, vectors: np.ndarray, keys: np.ndarray) -> None:
-    """Adds clients: float32 [clients, dimension], and their keys, int64 [clients, 2]."""
+    """Adds clients: float32 [clients, dimension], and their keys, int64 [clients, 2].
+
+    Raises:
+      ValueError: For other shapes or dtypes: compiled loops do not look.
+    """
     params = self._params
+    if (vectors.dtype, vectors.shape[1:]) != (np.float32, (params.dimension,)):
+      raise ValueError(f'vectors must be float32 [clients, {params.dimension}], found '
+                       f'{vectors.dtype} {list(vectors.shape)}')
+    if (keys.dtype, keys.shape) != (np.int64, (len(vectors), 2)):
+      raise ValueError(f'keys must be int64 [{len(vectors)}, 2], found {keys.dtype} '
+                       f'{list(keys.shape)}')
     encode_clients(
         read_only(vectors), read_only(keys).view(np.uint64), self._signs, params.clip, params.scale,
         params.clip_grid, params.l2_sensitivity_squared, self._believed, self._table,

@@ -162,6 +162,22 @@ def test_ties_and_retries_are_those_of_the_graph(module, dim):
   assert retries >= 63
 
 
+def test_other_shapes_and_dtypes_are_refused():
+  # Compiled loops would write beyond their arrays.
+  params = _params(noise_multiplier=0.0)
+  total = encoding.EncodedSum.of(params, dict(
+      rotation_key=KEY, cohort_size=np.int32(20)))
+  vectors, keys_of = np.zeros([2, 3000], np.float32), np.zeros([2, 2], np.int64)
+  for wrong in (vectors[:, :-1], np.zeros([2, 4096], np.float32), vectors[0],
+                vectors.astype(np.float64)):
+    with pytest.raises(ValueError, match='vectors must be float32 .clients, 3000.'):
+      total.add(wrong, keys_of)
+  for wrong in (keys_of[:1], keys_of[:, :1], keys_of.astype(np.int32)):
+    with pytest.raises(ValueError, match='keys must be int64 .2, 2.'):
+      total.add(vectors, wrong)
+  assert not total.total.any()
+
+
 _OTHER_MACHINE = '''
 import json, sys
 import numpy as np
