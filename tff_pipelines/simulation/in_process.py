@@ -108,6 +108,21 @@ def _modular_total(values: Sequence, modulus: int, zero: np.ndarray) -> np.ndarr
   return result.astype(zero.dtype)
 
 
+class _MadeOnce:
+  """A function that is made when it is called first, by whatever thread."""
+
+  def __init__(self, make: Callable[[], Callable]):
+    self._make = make
+    self._made = None
+    self._lock = threading.Lock()
+
+  def __call__(self, *arguments):
+    with self._lock:
+      if self._made is None:
+        self._made = self._make()
+    return self._made(*arguments)
+
+
 class Graph:
   """A graph that may be called from any thread.
 
@@ -219,11 +234,15 @@ class Graph:
         session, target=[self._initialize])
 
   def _callable_of(self, session: tf.compat.v1.Session, **options):
-    # A tenth of the cost of `Session.run`.
-    call = session._make_callable_from_options(  # pylint: disable=protected-access
-        config_pb2.CallableOptions(**options))
-    forks.ALIVE.add(call)
-    return call
+    # A tenth of the cost of `Session.run`. The graph is optimised at the first call:
+    # of one with a native form one of the two is called.
+    def make():
+      call = session._make_callable_from_options(  # pylint: disable=protected-access
+          config_pb2.CallableOptions(**options))
+      forks.ALIVE.add(call)
+      return call
+
+    return _MadeOnce(make)
 
   def _fed(self) -> list[str]:
     """Names of what a call is fed: of the argument what is used, and fresh keys."""
