@@ -4,14 +4,14 @@
   python -m benchmarks.round --generators     # ours alone: ChaCha20 against Philox
 
 Milliseconds a client of a plain federated mean and of a mean under distributed
-Skellam noise: ours (many clients in a call), TFF's `build_unweighted_fed_avg`
-(plain, and with `tff.learning.ddp_secure_aggregator`) and pfl 0.6 with its
-central Gaussian mechanism, alternately, with the same synthetic clients; and the
-peak memory of the worker. See benchmarks/README.md.
+Skellam noise: ours (rounds of the trainer, with its own defaults, without commit and
+evaluation), TFF's `build_unweighted_fed_avg` (plain, and with
+`tff.learning.ddp_secure_aggregator`) and pfl 0.6 with its central Gaussian mechanism
+and the number of threads that it is fastest with, alternately, with the same synthetic
+clients; and the peak memory. See benchmarks/README.md.
 """
 
 import argparse
-import collections
 from collections.abc import Sequence
 import contextlib
 import dataclasses
@@ -28,16 +28,14 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from aggregators.distributed_sum import DistributedSumFactory
-from aggregators.params import DistributedSumParams
-from aggregators.plain_sum import PlainSumFactory
 from benchmarks import measure
-from tasks.emnist import task as emnist
-from tasks.models import classifiers
-from tasks.models import layers
-from tasks import task
-from tff_pipelines.fedavg import process as fedavg
+from benchmarks.round_networks import NETWORKS
+from tasks import task as task_lib
+from tasks.sources import records
+from tff_pipelines.accounting import mechanisms
 from tff_pipelines.fedavg import local_training
+from tff_pipelines.fedavg import plan as plan_lib
+from tff_pipelines.fedavg import run as run_lib
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.simulation import contexts
 
@@ -46,6 +44,7 @@ CLIP, NOISE_MULTIPLIER, BITS = 0.1, 0.5, 16
 LEARNING_RATE = 0.05
 PFL = ('pfl==0.6.0', 'torch==2.13.0')
 PFL_FOLDER = '.venv-pfl'
+PFL_MODELS = ('cnn', 'softmax')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,33 +52,45 @@ class Setting:
   """A model and its clients.
 
   Attributes:
-    model: One of MODELS; with peers 'cnn' or 'softmax'.
+    model: A key of NETWORKS.
     clients: Number of clients.
     examples: Examples of each client.
     target_tff: Ratio to be met against TFF; None for none.
-    target_pfl: Ratio to be met against pfl; None for none.
     target_plain: Maximum ratio of Skellam over our plain mean; None for none.
+    by_processor: Whether the ratios against TFF and pfl are those of TARGETS.
   """
 
   model: str
   clients: int
   examples: int
   target_tff: float | None = None
-  target_pfl: float | None = None
   target_plain: float | None = None
+  by_processor: bool = False
 
   @property
   def sizes(self) -> str:
     return f'{self.model} {self.clients} x {self.examples}'
 
+  @property
+  def targets(self) -> tuple[float | None, float | None]:
+    """Ratios to be met against TFF and against pfl; None for none."""
+    if not self.by_processor:
+      return self.target_tff, None
+    cpu = measure.machine()['cpu']
+    return next((targets for maker, targets in TARGETS.items() if maker in cpu),
+                (None, None))
 
+
+# Of the ratios against TFF and against pfl, by the maker of the processor: what is
+# least depends on what its vectors do for the peers.
+TARGETS = {'Intel': (4.0, 1.3), 'AMD': (3.8, 1.5)}
 SETTINGS = (
-    Setting(model='cnn', clients=20, examples=100, target_tff=3.5, target_pfl=1.3,
+    Setting(model='cnn', clients=100, examples=100, target_plain=1.35,
+            by_processor=True),
+    Setting(model='softmax', clients=1000, examples=20, target_tff=90,
             target_plain=1.8),
-    Setting(model='cnn', clients=100, examples=100, target_tff=3.5, target_pfl=1.3,
-            target_plain=1.8),
-    Setting(model='softmax', clients=100, examples=20, target_tff=20),
-    Setting(model='softmax', clients=1000, examples=20, target_tff=20),
+    Setting(model='lstm', clients=20, examples=20),
+    Setting(model='tags', clients=20, examples=50),
 )
 QUICK_SETTINGS = (Setting(model='softmax', clients=6, examples=20),)
 # Of ChaCha20 against Philox: the cohorts of the trainer, and clients of few examples,
@@ -98,87 +109,47 @@ GENERATOR_SETTINGS = (
 GENERATOR_TARGET = 1.1
 
 
-def softmax() -> task.Model:
-  """784 x 10 softmax regression."""
-
-  def weights(seed):
-    rng = np.random.default_rng(seed)
-    return [layers.glorot_uniform(rng, 784, 10), layers.zeros(10)]
-
-  def loss(weights, batch, seed):
-    del seed  # No dropout.
-    x = tf.reshape(classifiers.to_float(batch['x']), [-1, 784])
-    return layers.softmax_cross_entropy(
-        layers.dense(x, weights[0], weights[1]), batch['y'])
-
-  return task.Model(
-      name='softmax', initial_weights=weights, loss=loss, metrics=lambda *_: {})
-
-
-MODELS = {
-    'softmax': softmax, 'cnn': lambda: emnist.cnn_1m(62),
-    'cnn_small': lambda: emnist.cnn_small(10),
-    'cnn_small_62': lambda: emnist.cnn_small(62)}
-
-
-def keras_model(name: str) -> tf.keras.Model:
-  keras = tf.keras.layers
-  scale = keras.Rescaling(1 / 255, input_shape=(28, 28, 1))
-  if name == 'softmax':
-    return tf.keras.Sequential([scale, keras.Flatten(), keras.Dense(10)])
-  return tf.keras.Sequential([
-      scale, keras.Conv2D(32, 3, activation='relu'), keras.MaxPool2D(),
-      keras.Conv2D(64, 3, activation='relu'), keras.Dropout(0.25),
-      keras.Flatten(), keras.Dense(128, activation='relu'), keras.Dropout(0.5),
-      keras.Dense(62)])
-
-
 def build_clients(setting: Setting) -> list[dict[str, np.ndarray]]:
   rng = np.random.default_rng(0)
-  classes = 62 if setting.model.endswith(('cnn', '62')) else 10
-  return [
-      collections.OrderedDict(
-          x=rng.integers(0, 256, [setting.examples, 28, 28]).astype(np.uint8),
-          y=rng.integers(0, classes, [setting.examples]).astype(np.int32))
-      for _ in range(setting.clients)]
+  examples = NETWORKS[setting.model].examples
+  return [examples(rng, setting.examples) for _ in range(setting.clients)]
 
 
-def our_round(setting: Setting, clients, private: bool, generator: str = 'philox'):
-  """One round of ours, with the round loop's handling of clients' data."""
-  model = MODELS[setting.model]()
-  initial = model.initial_weights(0)
-  factory = PlainSumFactory()
-  if private:
-    factory = DistributedSumFactory(DistributedSumParams(
-        clip=CLIP, noise_multiplier=NOISE_MULTIPLIER, bits=BITS,
-        dimension=sum(w.size for w in initial), cohort_size=setting.clients,
-        noise_generator=generator))
-  process = fedavg.build_chunked(
-      local_training.client_update(model.loss, local_training.LocalConfig(
-          learning_rate=LEARNING_RATE, batch_size=BATCH, epochs=1)),
-      dict(x=(np.uint8, (28, 28)), y=(np.int32, ())),
-      initial_weights=initial, sum_factory=factory,
-      expected_cohort_size=setting.clients,
-      server=ServerConfig(learning_rate=1.0))
-  holder = [process.initialize()]
-  calls = -(-len(clients) // fedavg.clients_per_call(len(clients)))
+def our_round(setting: Setting, clients, private: bool, generator: str = 'auto'):
+  """One round of the trainer: sampling, reading and the federated computation."""
+  model = NETWORKS[setting.model].model()
+  examples = {name: np.concatenate([c[name] for c in clients]) for name in clients[0]}
+  task = task_lib.Task(
+      name=setting.model, model=model, held_out={}, privacy_unit='one client',
+      train=records.ArraysByClient(
+          examples, np.repeat(np.arange(len(clients)), setting.examples)))
+  mechanism = mechanisms.SumMechanism(
+      mechanism='skellam' if private else 'none', dimension=model.parameter_count(),
+      cohort_size=setting.clients, population=setting.clients, rounds=10**6, **(
+          dict(clip=CLIP, noise_multiplier=NOISE_MULTIPLIER, bits=BITS)
+          if private else {}))
+  rounds = run_lib.build_rounds(
+      task, plan_lib.FedAvgPlan.calibrate(mechanism, noise_generator=generator),
+      model.initial_weights(0), server=ServerConfig(learning_rate=1.0),
+      local=local_training.LocalConfig(
+          learning_rate=LEARNING_RATE, batch_size=BATCH, epochs=1),
+      rounds_per_evaluation=10**6)
+  state = rounds.initial_state(resumed=False)
+  index = 0
 
   def run():
-    state = fedavg.set_cohort_size(holder[0], len(clients), factory)
-    edges = [len(clients) * i // calls for i in range(calls + 1)]
-    chunks = [
-        fedavg.make_chunk([collections.OrderedDict(examples=c)
-                           for c in clients[start:end]])
-        for start, end in zip(edges, edges[1:])]
-    holder[0] = process.next(state, chunks)['state']
+    nonlocal state, index
+    index += 1
+    state = rounds.step(state, index).state
 
   return run
 
 
 def their_round(setting: Setting, clients, private: bool):
   """One round of TFF's own federated averaging."""
-  spec = (tf.TensorSpec([None, 28, 28, 1], tf.uint8),
-          tf.TensorSpec([None], tf.int32))
+  network = NETWORKS[setting.model]
+  pairs = [network.pairs(c) for c in clients]
+  spec = tuple(tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in pairs[0])
   aggregator = None
   if private:
     aggregator = tff.learning.ddp_secure_aggregator(
@@ -187,13 +158,10 @@ def their_round(setting: Setting, clients, private: bool):
         rotation_type='hd')
   process = tff.learning.algorithms.build_unweighted_fed_avg(
       lambda: tff.learning.models.from_keras_model(
-          keras_model(setting.model), input_spec=spec,
-          loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)),
+          network.keras(), input_spec=spec, loss=network.loss()),
       client_optimizer_fn=tff.learning.optimizers.build_sgdm(LEARNING_RATE),
       model_aggregator=aggregator)
-  data = [
-      tf.data.Dataset.from_tensor_slices((c['x'][..., np.newaxis], c['y']))
-      .batch(BATCH) for c in clients]
+  data = [tf.data.Dataset.from_tensor_slices(pair).batch(BATCH) for pair in pairs]
   holder = [process.initialize()]
 
   def run():
@@ -205,14 +173,14 @@ def their_round(setting: Setting, clients, private: bool):
 class PflRound:
   """One round of pfl in a process of its own."""
 
-  def __init__(self, python: str, setting: Setting):
+  def __init__(self, python: str, setting: Setting, threads: int):
     self._process = subprocess.Popen(
         [python, str(pathlib.Path(__file__).with_name('pfl_peer.py'))],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         text=True)
     self._send(json.dumps(dict(
         model=setting.model, clients=setting.clients, examples=setting.examples,
-        batch=BATCH, threads=os.cpu_count())))
+        batch=BATCH, threads=threads)))
     self.parameters = json.loads(self._process.stdout.readline())['parameters']
 
   def _send(self, line: str) -> None:
@@ -230,6 +198,25 @@ class PflRound:
     self._process.stdin.close()
     self._process.stdout.close()
     self._process.wait(timeout=30)
+
+
+def fastest_pfl(python: str, setting: Setting) -> PflRound:
+  """pfl with the number of threads that it is fastest with.
+
+  PyTorch divides the smallest of operations between its threads, which wait for each
+  other: whoever has few cores, or a busy machine, is better off with one.
+  """
+  rounds = {threads: PflRound(python, setting, threads)
+            for threads in sorted({1, os.cpu_count() or 1})}
+  times = measure.in_turns(rounds, repeats=2, warm_ups=1)
+  best = min(rounds, key=lambda threads: times[threads].medians()[0])
+  for threads, other in rounds.items():
+    print(f'pfl, {threads} thread{"s" * (threads > 1)}: '
+          f'{times[threads].medians()[0] / setting.clients * 1e3:.3f} ms/client',
+          flush=True)
+    if threads != best:
+      other.stop()
+  return rounds[best]
 
 
 def pfl_python(given: str | None, *, install: bool = True) -> str | None:
@@ -272,10 +259,10 @@ def rows_of(setting: Setting, times: dict[str, measure.Times]) -> list[measure.R
           peer=of[peer], unit=unit, **target))  # pylint: disable=cell-var-from-loop
 
     row('plain mean, TFF', 'plain', 'tff plain')
-    row('Skellam, TFF ddp', 'skellam', 'tff skellam', target=setting.target_tff)
+    target_tff, target_pfl = setting.targets
+    row('Skellam, TFF ddp', 'skellam', 'tff skellam', target=target_tff)
     if 'pfl' in times:
-      row('Skellam, pfl central Gaussian', 'skellam', 'pfl',
-          target=setting.target_pfl)
+      row('Skellam, pfl central Gaussian', 'skellam', 'pfl', target=target_pfl)
     # Inverted: the ratio is to be small.
     row('Skellam over our plain mean', 'plain', 'skellam',
         target=setting.target_plain, smaller_is_met=True)
@@ -307,8 +294,8 @@ def rounds(setting: Setting, repeats: int, python: str | None) -> list[measure.R
         'skellam': _within(ours, our_round, setting, clients, private=True),
         'tff skellam': _within(theirs, their_round, setting, clients, private=True),
     }
-    if python:
-      functions['pfl'] = PflRound(python, setting)
+    if python and setting.model in PFL_MODELS:
+      functions['pfl'] = fastest_pfl(python, setting)
       stack.callback(functions['pfl'].stop)
     rows = rows_of(setting, measure.in_turns(
         functions, repeats, warm_ups=min(repeats, 2)))
@@ -390,7 +377,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
   flags = parser.parse_args(arguments)
   _message.SetAllowOversizeProtos(True)
   tf.get_logger().setLevel('CRITICAL')  # Of what the peers leave unused.
-  of_memory = QUICK_SETTINGS[0] if flags.quick else SETTINGS[1]
+  of_memory = QUICK_SETTINGS[0] if flags.quick else SETTINGS[0]
   if flags.memory_of:
     print(memory_of(flags.memory_of, of_memory, flags.repeats))
     return
