@@ -1,6 +1,7 @@
 """The kernels in the place of the graph form, for tests that both must pass."""
 
 import collections
+import sys
 
 import numpy as np
 import tensorflow as tf
@@ -15,6 +16,13 @@ from aggregators.native import random_bits
 
 _GENERATORS = {keys: random_bits.PHILOX, chacha: random_bits.CHACHA}
 _ALL_BITS = 32  # int32 as they are.
+# Functions that serialized graphs call: TensorFlow itself forgets them.
+_called = []
+
+
+def _in_graph(run, arguments, types):
+  _called.append(run)
+  return tf.numpy_function(run, arguments, types)
 
 
 def noisy_round(vector, key, l2_bound_squared, noise, bits, *, factor=1.0,
@@ -39,7 +47,7 @@ def noisy_round(vector, key, l2_bound_squared, noise, bits, *, factor=1.0,
         _ALL_BITS if bits is None else bits, out, memory)
     return out, np.int32(retries), bool(fell_back)
 
-  values, retries, fell_back = tf.numpy_function(
+  values, retries, fell_back = _in_graph(
       run, [tf.cast(vector, tf.float32), tf.cast(key, tf.int64),
             noise.packed if tables else none, noise.tie if tables else none,
             (noise.more_draws if tables else None) or 0, factor],
@@ -62,7 +70,7 @@ def encode(vector, key, rotation_key, cohort_size, params, table=None, clip=None
     total.add(vector[np.newaxis], key[np.newaxis])
     return total.total, *map(np.int32, total.diagnostics)
 
-  values, *diagnostics = tf.numpy_function(
+  values, *diagnostics = _in_graph(
       run, [tf.cast(vector, tf.float32), tf.cast(key, tf.int64),
             tf.cast(rotation_key, tf.int64), cohort_size,
             *(table[name] for name in names)],
@@ -75,5 +83,6 @@ def encode(vector, key, rotation_key, cohort_size, params, table=None, clip=None
 
 def use_kernels(monkeypatch) -> None:
   """Puts the kernels in the place of the graph form until the test ends."""
+  monkeypatch.setattr(sys.modules[__name__], '_called', [])
   monkeypatch.setattr(noisy_rounding, 'noisy_round', noisy_round)
   monkeypatch.setattr(distributed_sum, 'encode', encode)
