@@ -135,13 +135,13 @@ def test_rounds_of_the_peer_are_run_in_its_process(tmp_path, monkeypatch):
   python.chmod(0o755)
   monkeypatch.setenv(
       'PYTHONPATH', str(pathlib.Path(round_lib.__file__).parents[1]))
-  peer = round_lib.PflRound(str(python), SETTING)
+  peer = round_lib.fastest_pfl(str(python), SETTING)
   assert peer.parameters == 6 * round_lib.BATCH
   peer()
   peer()
   peer.stop()
   peer = round_lib.PflRound(str(python), round_lib.Setting(
-      model='softmaxes', clients=2, examples=3))
+      model='softmaxes', clients=2, examples=3), threads=1)
   with pytest.raises(OSError, match='pfl ended'):
     peer()
   peer.stop()
