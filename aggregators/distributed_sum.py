@@ -234,7 +234,7 @@ def decode(total: tf.Tensor, num_reporting, cohort_size, key: tf.Tensor,
     alone, and `suppressed` (bool), which reveals dropouts but no data.
   """
   enough, present = noise_present(num_reporting, cohort_size, params)
-  total = tf.where(enough, total, tf.zeros_like(total))
+  unless_suppressed = lambda: tf.where(enough, total, tf.zeros_like(total))
   if share_tables.is_cryptographic(params):
     generator = _GENERATORS[params.noise_generator]
     shares = tf.where(enough, tf.cast(num_reporting, tf.float64), 0.0)
@@ -244,37 +244,72 @@ def decode(total: tf.Tensor, num_reporting, cohort_size, key: tf.Tensor,
       draws = table['draws'] * tf.cast(tf.math.ceil(missing), tf.int32)
     noise = noisy_rounding.TableNoise(
         packed=table['packed'], tie=table['tie'], more_draws=draws, generator=generator)
-    total = noise.add_more(total, generator.derive(key, 0), params.bits,
-                           params.padded_dimension >= _MIN_COMPILED)
+    total = noise.add_more(
+        unless_suppressed(), generator.derive(key, 0), params.bits,
+        params.padded_dimension >= _MIN_COMPILED)
   elif params.noise_multiplier > 0:
     missing = params.total_noise_variance * (1.0 - present)
-    noise = tf.cond(
-        missing > 0,
-        lambda: sample_noise(  # pylint: disable=g-long-lambda
-            keys.derive(key, 0), total.shape, missing * share_tables.SHARE_EXCESS,
-            params),
-        lambda: tf.zeros(total.shape, tf.int64))
-    total = modular_sum.wrap(tf.cast(total, tf.int64) + noise, params.bits)
-  grid = tf.cast(modular_sum.unwrap(total, params.bits), tf.float32)
-  scale = tf.constant(params.scale, tf.float32)
+
+    def topped_up():
+      noise = sample_noise(keys.derive(key, 0), total.shape,
+                           missing * share_tables.SHARE_EXCESS, params)
+      return modular_sum.wrap(
+          tf.cast(unless_suppressed(), tf.int64) + noise, params.bits)
+
+    total = branch.either(
+        ~enough | (missing > 0), topped_up, lambda: tf.identity(total))
+  else:
+    total = unless_suppressed()
+  scale = tf.constant(params.scale, tf.float64)
   if clip is not None:
-    scale = tf.cast(params.clip_grid / clip, tf.float32)
+    scale = tf.cast(params.clip_grid / clip, tf.float64)
+  # One factor: a graph that is optimised would join two, or divide by multiplying.
+  length = params.padded_dimension**0.5 if params.rotation == 'hadamard' else 1.0
+  vector, squared_norm = marks.decoding(
+      lambda *arguments: in_model_units(*arguments, params), params, total,
+      tf.cast(1.0 / (scale * length), tf.float32), tf.cast(rotation_key, tf.int64))
   measurements = collections.OrderedDict(
-      scale=scale,
-      estimated_wrapped_fraction=_wrapped_fraction(grid, params.bits),
+      scale=tf.cast(scale, tf.float32),
+      estimated_wrapped_fraction=_wrapped_fraction(squared_norm, params),
       suppressed=~enough)
-  vector = rotation.unrotate(grid / scale, rotation_key, params.rotation)
-  return Decoded(vector[:params.dimension], measurements)
+  return Decoded(vector, measurements)
 
 
-def _wrapped_fraction(grid: tf.Tensor, bits: int) -> tf.Tensor:
+def in_model_units(total: tf.Tensor, factor: tf.Tensor, rotation_key: tf.Tensor,
+                   params: DistributedSumParams) -> tuple[tf.Tensor, tf.Tensor]:
+  """The vector that a sum stands for. Pure.
+
+  Args:
+    total: int32 [padded_dimension] in [0, 2^bits).
+    factor: float32, model units in a grid unit, over the root of `padded_dimension`
+      if the rotation is Hadamard's.
+    rotation_key: int64[2].
+    params: The parameters of the sum.
+
+  Returns:
+    float32 [dimension], model units; and the squared norm of all of it in grid units,
+    float64.
+  """
+  grid = tf.cast(modular_sum.unwrap(total, params.bits), tf.float32)
+  vector = grid * factor
+  if params.rotation == 'hadamard':
+    vector = rotation.flip(
+        rotation.walsh_hadamard(vector),
+        rotation.sign_bits(rotation_key, params.padded_dimension))
+  else:
+    vector = rotation.unrotate(vector, rotation_key, params.rotation)
+  return vector[:params.dimension], rounding.squared_norm(grid)
+
+
+def _wrapped_fraction(squared_norm: tf.Tensor, params: DistributedSumParams
+                      ) -> tf.Tensor:
   """The expected fraction of coordinates outside the field, from the noisy sum.
 
   Taken as Gaussian with the measured second moment; a sum that fills the field
   evenly gives 0.08, so anything above 0.01 says that the bits are too few.
   """
-  stddev = tf.sqrt(tf.reduce_mean(tf.square(grid)))
-  half_field = np.float32(2.0**(bits - 1))
+  stddev = tf.sqrt(tf.cast(squared_norm / params.padded_dimension, tf.float32))
+  half_field = np.float32(2.0**(params.bits - 1))
   return tf.math.erfc(half_field / (tf.maximum(stddev, 1e-30) * np.float32(2**0.5)))
 
 

@@ -1,11 +1,11 @@
-"""Nanoseconds a coordinate of the kernels of the encoding, on one thread.
+"""Nanoseconds a coordinate of the kernels of encoding and decoding, on one thread.
 
   python -m benchmarks.kernels [--quick] [--json=FILE] [--repeats=N]
 
 Each step of `aggregators.native` beside the same step of the graph form, compiled by
-XLA where that is, and the whole encoding of a client; and beside a copy of the vector
-and NumPy's own generator. Processor time, the least of many turns, which other programs
-hardly change.
+XLA where that is, the whole encoding of a client, and the server's decoding of a sum;
+and beside a copy of the vector and NumPy's own generator. Processor time, the least of
+many turns, which other programs hardly change.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from aggregators import noisy_rounding
 from aggregators import rotation
 from aggregators import rounding
 from aggregators import share_tables
+from aggregators.native import decoding
 from aggregators.native import encoding
 from aggregators.native import noising
 from aggregators.native import random_bits
@@ -130,6 +131,11 @@ def pairs(dim: int) -> dict[str, tuple[Callable, Callable | None]]:
   steps['Philox, 64 bits, against NumPy'] = (
       steps['Philox, 64 bits'][0],
       lambda: numpy_bits['Philox'].integers(2**64 - 1, size=dim, dtype=np.uint64))
+  total = random[:dim] & (params.modulus - 1)
+  steps['decoding'] = (
+      lambda: decoding.decoded(params, total, np.float32(1 / params.scale), KEY),
+      _graph(lambda total, factor: distributed_sum.in_model_units(
+          total, factor, tf.constant(KEY), params), total, np.float32(1 / params.scale)))
   for generator in ('philox', 'chacha20'):
     steps[f'encoding, {generator}'] = _encodings(params_of(dim, generator), vector)
   return steps

@@ -1,10 +1,11 @@
-"""Whether the compiled kernels send the integers that the graph sends.
+"""Whether the compiled kernels send and release the numbers that the graph does.
 
   python -m benchmarks.native_integers [--quick] [--mechanism=NAME]
 
 Every mechanism of the distributed sum, bits from 2 to 30, both generators, dimensions
 from 1 to 2^22 that are and are not powers of two; more than 10^7 coordinates of each
 mechanism. Clients are clipped and not, and some are long enough to be rounded again.
+And sums of these bits and dimensions that are decoded.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import tensorflow as tf
 
 from aggregators import distributed_sum
 from aggregators import share_tables
+from aggregators.native import decoding
 from aggregators.native import encoding
 from aggregators.native import marks
 from aggregators.params import DistributedSumParams
@@ -108,6 +110,28 @@ def compare(case: Case, count: int = 3) -> tuple[int, int]:
   return count * params.padded_dimension, different
 
 
+def compare_decoded(case: Case, count: int = 3) -> tuple[int, int]:
+  """Coordinates of decoded sums, and how many of them differ in a bit."""
+  params = case.params()
+  if params is None:
+    return 0, 0
+  key = np.array([7, -8])
+  decode = tf.function(
+      lambda total, factor: distributed_sum.in_model_units(
+          total, factor, tf.constant(key), params), autograph=False)
+  rng = np.random.default_rng(case.dimension)
+  different = 0
+  for _ in range(count):
+    total = rng.integers(0, params.modulus, params.padded_dimension, np.int32)
+    factor = np.float32(rng.uniform(0.5, 2.0) / params.scale)
+    graph, square = (x.numpy() for x in decode(total, factor))
+    vector, own_square = decoding.decoded(params, total, factor, key)
+    different += int(np.count_nonzero(
+        graph.view(np.int32) != vector.view(np.int32)))
+    different += np.float32(square) != np.float32(own_square)
+  return count * params.dimension, different
+
+
 def cases() -> Iterator[Case]:
   """All that are compared."""
   for mechanism in ('skellam', 'discrete_gaussian', 'skellam_central', 'none'):
@@ -147,12 +171,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if args.mechanism in (None, case.mechanism)]
   compared, different = collections.Counter(), collections.Counter()
   for case in chosen:
-    count, unequal = compare(case)
-    name = f'{case.mechanism} {case.generator}'
-    compared[name] += count
-    different[name] += unequal
-    if unequal:
-      print(f'{case}: {unequal} of {count} differ', flush=True)
+    for name, function in ((f'{case.mechanism} {case.generator}', compare),
+                           ('decoded', compare_decoded)):
+      count, unequal = function(case)
+      compared[name] += count
+      different[name] += unequal
+      if unequal:
+        print(f'{case}, {name}: {unequal} of {count} differ', flush=True)
   for name, count in compared.items():
     print(f'{name}: {count} coordinates, {different[name]} differ')
   if sum(different.values()):

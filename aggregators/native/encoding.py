@@ -154,7 +154,7 @@ class EncodedSum:
     dim = params.padded_dimension
     self._signs = np.zeros(0, np.uint32)
     if params.rotation == 'hadamard':
-      self._signs = transform.sign_bits(_pair(rotation_key), dim)
+      self._signs = transform.sign_bits(pair(rotation_key), dim)
     self._vectors = np.empty(dim, np.float32), np.empty(dim, np.int32)
     self.total = np.zeros(dim, np.int32)
     self.diagnostics = np.zeros(len(DIAGNOSTICS), np.int64)
@@ -195,7 +195,8 @@ class EncodedSum:
         params.bits, *self._vectors, self.total, self.diagnostics)
 
 
-def _pair(key: np.ndarray) -> tuple[np.uint64, np.uint64]:
+def pair(key: np.ndarray) -> tuple[np.uint64, np.uint64]:
+  """A key, int64 [2], as kernels take it."""
   return tuple(read_only(key).view(np.uint64))
 
 

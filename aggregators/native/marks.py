@@ -1,4 +1,4 @@
-"""Marks in the graph of a chunk of clients, by which an executor encodes natively.
+"""Marks in graphs, by which an executor encodes and decodes natively.
 
 A chunk's graph trains clients and encodes their updates (`build_chunked`). Beside what
 that takes it has, under a name scope of its own, the parameters of the encoding and a
@@ -6,6 +6,9 @@ loop that trains some of the clients and leaves their updates as they are. An ex
 that finds them calls that loop and the compiled kernels (`encoding`) in place of the
 graph's encoding, for the same integers; any other executes the graph as it is, where
 the marks lead to nothing and cost nothing. They are part of the serialized computation.
+
+In the server's graph the decoding of a long sum is between marks: an executor fetches
+its arguments and feeds the results that `native.decoding` has for them.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,6 +33,12 @@ PARAMETERS, FIRST, SIZE = 'parameters', 'first', 'size'
 VECTORS, KEYS, TRAINING, COUNT = 'vectors', 'keys', 'training', 'count'
 STATE, TOTAL = 'state', 'total'
 DIAGNOSTICS, TRAINING_TOTALS = 'diagnostics', 'training_totals'
+
+# Another scope, of the server's graph: the parameters, and these.
+DECODING = 'native_decoding'
+ARGUMENTS, RESULTS = 'arguments', 'results'
+# A shorter sum is decoded in the time that another call of the graph takes.
+LEAST_DECODED = 2**14
 
 
 def is_supported(params: DistributedSumParams) -> bool:
@@ -62,6 +71,23 @@ def _flat(structure, prefix: str) -> dict[str, tf.Tensor]:
           for name, tensor in _flat(value, f'{prefix}/{key}').items()}
 
 
+def decoding(decode: Callable, params: DistributedSumParams, *arguments: tf.Tensor
+             ) -> list[tf.Tensor]:
+  """The results of `decode(*arguments)`, marked where `decoding` is for them.
+
+  Args:
+    decode: As `distributed_sum.in_model_units`, without the parameters.
+    params: Parameters of the sum.
+    *arguments: Of `decode`.
+  """
+  if params.rotation == 'dft' or params.padded_dimension < LEAST_DECODED:
+    return decode(*arguments)
+  with tf.name_scope(DECODING) as scope:
+    tf.constant(text(params), name=PARAMETERS)
+  results = decode(*_named(scope, _listed(ARGUMENTS, arguments)))
+  return _named(scope, _listed(RESULTS, results))
+
+
 class Marks:
   """The marks of one graph."""
 
@@ -82,15 +108,12 @@ class Marks:
       first, size = (tf.compat.v1.placeholder_with_default(0, [], name)
                      for name in (FIRST, SIZE))
       end = tf.minimum(first + size, count)
-    self._name({COUNT: count, **_flat(state, STATE)})
+    _named(self._scope, {COUNT: count, **_flat(state, STATE)})
     vectors, keys, training = (
         _one(trained, first, count) if at_a_time(params) == 1 else
         _several(trained, first, end))
-    self._name({VECTORS: vectors, KEYS: keys, **_listed(TRAINING, training)})
-
-  def _name(self, tensors: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
-    with tf.name_scope(self._scope):
-      return [tf.identity(tensor, name=name) for name, tensor in tensors.items()]
+    _named(self._scope, {
+        VECTORS: vectors, KEYS: keys, **_listed(TRAINING, training)})
 
   def results(self, total: tf.Tensor, diagnostics=None, training=None):
     """The results of the graph, marked; arguments as those of the graph.
@@ -102,10 +125,10 @@ class Marks:
       training: Sums of the training scalars; None for none.
     """
     measured = [] if diagnostics is None else [
-        tf.nest.pack_sequence_as(structure, self._name(_listed(name, structure)))
+        tf.nest.pack_sequence_as(structure, _named(self._scope, _listed(name, structure)))
         for name, structure in (
             (DIAGNOSTICS, diagnostics), (TRAINING_TOTALS, training))]
-    return [*self._name({TOTAL: total}), *measured]
+    return [*_named(self._scope, {TOTAL: total}), *measured]
 
 
 def _one(trained, index: tf.Tensor, count: tf.Tensor):
@@ -136,3 +159,9 @@ def _several(trained, first: tf.Tensor, end: tf.Tensor):
 def _listed(name: str, structure) -> dict[str, tf.Tensor]:
   """The tensors of a structure by names with their indices."""
   return {f'{name}/{i}': x for i, x in enumerate(tf.nest.flatten(structure))}
+
+
+def _named(scope: str, tensors: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
+  """The tensors, by their names in a scope."""
+  with tf.name_scope(scope):
+    return [tf.identity(tensor, name=name) for name, tensor in tensors.items()]

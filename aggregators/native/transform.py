@@ -173,6 +173,20 @@ def scaled_and_flipped(vector, factor, scale, signs, out):
 
 
 @compiling.jit
+def flip(values, signs):
+  """`rotation.flip` in place, of float32 [D]; `signs` as in `scaled_and_flipped`."""
+  whole = values.size // 32
+  for i in range(whole):
+    bits = signs[i]
+    block = values[32 * i:32 * i + 32]
+    for j in range(32):
+      block[j] = -block[j] if (bits >> np.uint32(j)) & np.uint32(1) else block[j]
+  for i in range(32 * whole, values.size):
+    if (signs[i // 32] >> np.uint32(i % 32)) & np.uint32(1):
+      values[i] = -values[i]
+
+
+@compiling.jit
 def _top_rows(values, start, log_size, count):
   """`count` passes of radix 2 over the first bits of 2^log_size coordinates."""
   stride = 1 << (log_size - count)

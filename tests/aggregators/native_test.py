@@ -22,6 +22,7 @@ from aggregators import rotation
 from aggregators import rounding
 from aggregators import share_tables
 from aggregators.native import compiling
+from aggregators.native import decoding
 from aggregators.native import encoding
 from aggregators.native import marks
 from aggregators.native import random_bits
@@ -81,6 +82,12 @@ def test_norms_are_those_of_the_graph(count):
 @pytest.mark.parametrize('case', native_integers.quick_cases(), ids=str)
 def test_integers_are_those_of_the_graph(case):
   compared, different = native_integers.compare(case)
+  assert compared > 0 and different == 0
+
+
+@pytest.mark.parametrize('case', native_integers.quick_cases(), ids=str)
+def test_decoded_sums_have_the_bits_of_the_graph(case):
+  compared, different = native_integers.compare_decoded(case)
   assert compared > 0 and different == 0
 
 
@@ -176,6 +183,9 @@ def test_other_shapes_and_dtypes_are_refused():
     with pytest.raises(ValueError, match='keys must be int64 .2, 2.'):
       total.add(vectors, wrong)
   assert not total.total.any()
+  for wrong in (np.zeros(3000, np.int32), np.zeros(4096, np.int64)):
+    with pytest.raises(ValueError, match='total must be int32 .4096.'):
+      decoding.decoded(params, wrong, np.float32(1), KEY)
 
 
 _OTHER_MACHINE = '''

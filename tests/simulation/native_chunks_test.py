@@ -1,4 +1,4 @@
-"""Chunks of clients that compiled kernels encode, in the place of their graph."""
+"""Chunks that compiled kernels encode, and sums that they decode, not the graph."""
 
 import collections
 import functools
@@ -8,9 +8,12 @@ import warnings
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 
+from aggregators import structures
 from aggregators.adaptive_clip import AdaptiveClipSumFactory
 from aggregators.distributed_sum import DistributedSumFactory
+from aggregators.native import decoding
 from aggregators.native import encoding
 from aggregators.native import marks
 from aggregators.params import AdaptiveClipParams
@@ -135,6 +138,47 @@ def test_a_cohort_beyond_the_table_is_encoded_by_the_graph(in_process, added):
   assert variance > 0
   process.next(state, _chunks([1]))
   assert not added
+
+
+@functools.lru_cache(maxsize=None)
+def _summing(kind):
+  """An aggregation process whose short sums are marked, too."""
+  params = _params(min_honest_fraction=0.5, noise_generator=(
+      'chacha20' if kind == 'chacha20' else 'philox'))
+  factory = DistributedSumFactory(params, simulation_seed=3)
+  if kind == 'adaptive':
+    factory = AdaptiveClipSumFactory(
+        params, AdaptiveClipParams(count_stddev=1.0), simulation_seed=3)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(marks, 'LEAST_DECODED', 1)
+    return factory.create(structures.keyed_type(
+        tff.TensorType(np.float32, [tiny_task.DIMENSION])))
+
+
+@pytest.mark.parametrize('kind', ['philox', 'chacha20', 'adaptive'])
+@pytest.mark.parametrize('reporting', [COHORT, COHORT - 1, 1])
+def test_sums_are_decoded_to_the_bits_of_the_graph(
+    in_process, monkeypatch, kind, reporting):
+  # None is missing; some noise is topped up, once; and all, as the round is suppressed.
+  decoded, decode = [], decoding.decoded
+
+  def spy(*arguments):
+    decoded.append(arguments)
+    return decode(*arguments)
+
+  native_chunks.kernels()  # Which tries them.
+  monkeypatch.setattr(decoding, 'decoded', spy)
+  process = _summing(kind)
+  state = process.initialize()
+  values = [collections.OrderedDict(
+      value=np.full(tiny_task.DIMENSION, 0.01 * i, np.float32),
+      key=np.array([i, 3], np.int64)) for i in range(reporting)]
+  result = process.next(state, values)
+  assert len(decoded) == 1
+  assert result.measurements['suppressed'] == (reporting == 1)
+  with native_chunks.in_graph_form():
+    assert _bytes(process.next(state, values)) == _bytes(result)
+  assert len(decoded) == 1
 
 
 @pytest.mark.parametrize('factory', [

@@ -164,8 +164,9 @@ class Graph:
       session, self._shared, _ = self._start()
       self._native = native_chunks.find(self._graph, self._feeds, self._fetches)
       if self._native is not None:
-        self._train = self._callable_of(
-            session, feed=self._fed() + self._native.feeds, fetch=self._native.fetches)
+        self._native_calls = [
+            self._callable_of(session, feed=[*self._fed(), *feeds], fetch=fetches)
+            for feeds, fetches in self._native.calls]
 
   def _plan_feeds(self, binding) -> None:
     which = binding.WhichOneof('binding')
@@ -270,7 +271,7 @@ class Graph:
     fed = [feeds[i] for i in self._used] + [
         np.frombuffer(os.urandom(16), np.int64) for _ in self._fresh_keys]
     fetched = self._native and self._native.results(
-        feeds, functools.partial(self._train, *fed))
+        feeds, *(functools.partial(call, *fed) for call in self._native_calls))
     if fetched is None:
       fetched = call(*fed)
     return values_lib.map_leaves(fetched.__getitem__, self._result)

@@ -1,13 +1,15 @@
-"""Chunks of clients whose updates are encoded by compiled kernels.
+"""Graphs of which compiled kernels do a part: chunks of clients, and the server's sum.
 
 The graph of a chunk of clients says by marks (`aggregators.native.marks`) what its
 encoding is. Here its clients are trained by the graph, some at a time, and encoded by
-`aggregators.native.encoding`, to the same integers. Without numba, or where it fails to
-compile, a warning says so, and the graph encodes.
+`aggregators.native.encoding`, to the same integers. A sum that the server's graph marks
+is decoded by `aggregators.native.decoding`, to the same floats. Without numba, or where
+it fails to compile, a warning says so, and graphs do all of it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
+import functools
 import re
 import threading
 from typing import Any
@@ -18,35 +20,38 @@ import tensorflow as tf
 
 from aggregators import client_sum
 from aggregators.native import marks
+from aggregators.params import DistributedSumParams
 
-_MARK = re.compile(rf'(^|/){marks.SCOPE}(_\d+)?/{marks.PARAMETERS}$')
+_MARK = re.compile(
+    rf'(^|/)({marks.SCOPE}|{marks.DECODING})(_\d+)?/{marks.PARAMETERS}$')
 
 _lock = threading.Lock()
-# The module of the kernels once it was tried: None where there is none.
+# The modules of the kernels once they were tried: None where there are none.
 _tried: list[Any] = []
 _in_graph_form = False
 
 
-def kernels():
-  """The module of the kernels; None where they can't be used, with one warning."""
+def kernels() -> tuple[Any, Any]:
+  """`encoding` and `decoding`; None where they can't be used, with one warning."""
   with _lock:
     if not _tried:
       try:
-        from aggregators.native import encoding  # pylint: disable=g-import-not-at-top
+        from aggregators.native import decoding, encoding  # pylint: disable=g-import-not-at-top
         encoding.try_out()
+        decoding.try_out()
       except Exception as error:  # pylint: disable=broad-exception-caught
         warnings.warn(
             'updates are encoded by TensorFlow, which takes several times as long: '
             f'numba can\'t compile the kernels: {error!r}', RuntimeWarning,
             stacklevel=2)
-        encoding = None
-      _tried.append(encoding)
-    return None if _in_graph_form else _tried[0]
+        encoding = decoding = None
+      _tried.extend((encoding, decoding))
+    return (None, None) if _in_graph_form else tuple(_tried)
 
 
 def encoder(sum_factory: client_sum.ClientSumFactory) -> str:
   """The encoder of chunks of clients in this process: 'native' or 'graph'."""
-  native = sum_factory.native_params is not None and kernels() is not None
+  native = sum_factory.native_params is not None and kernels()[0] is not None
   return 'native' if native else 'graph'
 
 
@@ -61,8 +66,68 @@ def in_graph_form() -> Iterator[None]:
     _in_graph_form = before
 
 
+def _operations(graph: tf.Graph, scope: str) -> dict[str, tf.Operation]:
+  """The operations of a name scope, by their names in it."""
+  return {operation.name.removeprefix(scope): operation
+          for operation in graph.get_operations() if operation.name.startswith(scope)}
+
+
+def _parameters(operations: Mapping[str, tf.Operation]) -> DistributedSumParams:
+  """The parameters of marks. Raises ValueError for those of another version."""
+  try:
+    return marks.parameters(tf.make_ndarray(
+        operations[marks.PARAMETERS].get_attr('value')).item())
+  except TypeError as error:
+    raise ValueError(f'unknown parameters: {error}') from error
+
+
+def _listed(scope: str, mark: str, operations: Mapping[str, tf.Operation]) -> list[str]:
+  """The tensors of a mark that is a list."""
+  return [f'{scope}{mark}/{i}:0' for i in range(sum(
+      name.startswith(f'{mark}/') for name in operations))]
+
+
+class NativeSum:
+  """A server's graph with marks around the decoding of a sum.
+
+  Attributes:
+    calls: For each call of the graph, what it is fed in addition, and its fetches.
+  """
+
+  def __init__(self, graph: tf.Graph, scope: str, feeds: Sequence[str],
+               fetches: Sequence[str]):
+    """Reads the marks; as `NativeChunk`."""
+    del feeds  # Unused.
+    operations = _operations(graph, scope)
+    self._params = _parameters(operations)
+    arguments, results = (_listed(scope, mark, operations)
+                          for mark in (marks.ARGUMENTS, marks.RESULTS))
+    if len(arguments) != 3 or len(results) != 2 or set(results) & set(fetches):
+      raise ValueError(f'unknown arguments and results: {arguments}, {results}')
+    self.calls = [((), arguments), (results, fetches)]
+
+  def results(self, feeds: Sequence[Any], ask: Callable, finish: Callable
+              ) -> Sequence[Any] | None:
+    """The results of the graph; None if the graph must compute them.
+
+    Args:
+      feeds: What the graph is fed.
+      ask: () -> the arguments of the decoding.
+      finish: Results of the decoding -> those of the graph.
+    """
+    del feeds  # Unused.
+    _, decoding = kernels()
+    if decoding is None:
+      return None
+    return finish(*decoding.decoded(self._params, *ask()))
+
+
 class NativeChunk:
-  """A chunk's graph with marks."""
+  """A chunk's graph with marks.
+
+  Attributes:
+    calls: As those of `NativeSum`.
+  """
 
   def __init__(self, graph: tf.Graph, scope: str, feeds: Sequence[str],
                fetches: Sequence[str]):
@@ -77,28 +142,19 @@ class NativeChunk:
     Raises:
       ValueError: If the marks are not those of this version.
     """
-    operations = {
-        operation.name.removeprefix(scope): operation
-        for operation in graph.get_operations() if operation.name.startswith(scope)}
+    operations = _operations(graph, scope)
 
     def name(mark):
       return f'{scope}{mark}:0'
 
-    def listed(mark):
-      return [name(f'{mark}/{i}') for i in range(sum(
-          other.startswith(f'{mark}/') for other in operations))]
-
-    try:
-      self._params = marks.parameters(tf.make_ndarray(
-          operations[marks.PARAMETERS].get_attr('value')).item())
-    except TypeError as error:  # Of another version.
-      raise ValueError(f'unknown parameters: {error}') from error
+    self._params = _parameters(operations)
     self._state = {
         mark.removeprefix(f'{marks.STATE}/'): feeds.index(operation.inputs[0].name)
         for mark, operation in operations.items()
         if mark.startswith(f'{marks.STATE}/')}
     marked = [_source(graph, fetch, scope) for fetch in fetches]
     self._total = marked.index(name(marks.TOTAL))
+    listed = functools.partial(_listed, scope, operations=operations)
     self._diagnostics = list(map(marked.index, listed(marks.DIAGNOSTICS)))
     self._training = list(map(marked.index, listed(marks.TRAINING_TOTALS)))
     self._others = [
@@ -106,19 +162,19 @@ class NativeChunk:
         if i not in (self._total, *self._diagnostics, *self._training)]
     self._size = marks.at_a_time(self._params)
     self._num_results = len(fetches)
-    self.feeds = [name(marks.FIRST), name(marks.SIZE)]
-    self.fetches = [
+    self.calls = [([name(marks.FIRST), name(marks.SIZE)], [
         *map(name, (marks.VECTORS, marks.KEYS, marks.COUNT)), *listed(marks.TRAINING),
-        *(fetches[i] for i in self._others)]
+        *(fetches[i] for i in self._others)])]
 
   def results(self, feeds: Sequence[Any], train: Callable) -> list[Any] | None:
     """The results of the graph; None if the graph must compute them.
 
     Args:
       feeds: What the graph is fed.
-      train: Values of `self.feeds` -> those of `self.fetches`.
+      train: Index of the first client and number of clients -> updates, keys, number
+        of clients in the chunk, training scalars, and other results.
     """
-    encoding = kernels()
+    encoding, _ = kernels()
     total = encoding and encoding.EncodedSum.of(
         self._params, {name: feeds[i] for name, i in self._state.items()})
     if total is None:
@@ -153,14 +209,15 @@ def _source(graph: tf.Graph, name: str, scope: str) -> str:
 
 
 def find(graph: tf.Graph, feeds: Sequence[str], fetches: Sequence[str]
-         ) -> NativeChunk | None:
-  """The chunk of a graph that is one; None of others."""
+         ) -> NativeChunk | NativeSum | None:
+  """The native form of a graph with marks; None of others."""
   scopes = [operation.name.removesuffix(marks.PARAMETERS)
             for operation in graph.get_operations()
             if operation.type == 'Const' and _MARK.search(operation.name)]
   if len(scopes) != 1:
     return None
+  form = NativeSum if marks.DECODING in scopes[0] else NativeChunk
   try:
-    return NativeChunk(graph, scopes[0], feeds, fetches)
+    return form(graph, scopes[0], feeds, fetches)
   except ValueError:  # Of another version, or part of a larger computation.
     return None

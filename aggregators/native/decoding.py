@@ -1,0 +1,84 @@
+"""What the server does with a sum in `distributed_sum.decode`, compiled."""
+
+import numpy as np
+
+from aggregators.native import compiling
+from aggregators.native import encoding
+from aggregators.native import transform
+from aggregators.params import DistributedSumParams
+
+# Coordinates that stay in the cache nearest to the processor.
+_BLOCK = 4096
+
+
+@compiling.jit
+def unwrap(total, bits, factor, out):
+  """Writes a sum modulo 2^bits, times a factor.
+
+  Args:
+    total: int32 [D], in [0, 2^bits).
+    bits: Of the modulus.
+    factor: float32.
+    out: float32 [D].
+
+  Returns:
+    float64, the squared norm of the sum, grid units.
+  """
+  shift = np.int32(32 - bits)
+  square = 0.0
+  for start in range(0, total.size, _BLOCK):
+    source, target = total[start:start + _BLOCK], out[start:start + _BLOCK]
+    for i in range(source.size):
+      # The highest bit of the field becomes the sign.
+      target[i] = np.float32(np.int32(np.int32(source[i] << shift) >> shift))
+    square += transform.squared_norm(target)
+    for i in range(source.size):
+      target[i] *= factor
+  return square
+
+
+@compiling.jit
+def decode(total, bits, factor, signs, out):
+  """`distributed_sum.in_model_units` of all coordinates.
+
+  Args:
+    total: int32 [D], in [0, 2^bits).
+    bits: Of the modulus.
+    factor: float32.
+    signs: uint32, of the rotation; of no length for none.
+    out: float32 [D], written, model units.
+
+  Returns:
+    float64, the squared norm of the sum, grid units.
+  """
+  square = unwrap(total, bits, factor, out)
+  if signs.size:
+    transform.walsh_hadamard(out, transform.scratch())
+    transform.flip(out, signs)
+  return square
+
+
+def decoded(params: DistributedSumParams, total: np.ndarray, factor: np.float32,
+            rotation_key: np.ndarray) -> tuple[np.ndarray, np.float64]:
+  """`distributed_sum.in_model_units`, whose arguments and results these are.
+
+  Raises:
+    ValueError: For another shape or dtype: compiled loops do not look.
+  """
+  if (total.dtype, total.shape) != (np.int32, (params.padded_dimension,)):
+    raise ValueError(f'total must be int32 [{params.padded_dimension}], found '
+                     f'{total.dtype} {list(total.shape)}')
+  signs = np.zeros(0, np.uint32)
+  if params.rotation == 'hadamard':
+    signs = transform.sign_bits(encoding.pair(rotation_key), total.size)
+  out = np.empty(total.size, np.float32)
+  square = decode(
+      encoding.read_only(total), params.bits, np.float32(factor), signs, out)
+  return out[:params.dimension], np.float64(square)
+
+
+def try_out() -> None:
+  """Compiles what is not on the disk yet. Raises whatever numba raises."""
+  params = DistributedSumParams(
+      clip=1.0, noise_multiplier=0.0, bits=16, dimension=1, cohort_size=1)
+  decoded(params, np.zeros(1, np.int32), np.float32(1), np.zeros(2, np.int64))
