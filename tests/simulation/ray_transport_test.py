@@ -29,6 +29,7 @@ from tff_pipelines.fedavg import local_training
 from tff_pipelines.fedavg import process as process_lib
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.simulation import contexts
+from tff_pipelines.simulation import native_chunks
 from tff_pipelines.simulation import forks
 from tff_pipelines.simulation import proofs
 from tff_pipelines.simulation import ray_transport
@@ -130,8 +131,12 @@ def _digest(process, context):
 def test_rounds_on_two_actors_have_the_bits_of_this_process_whoever_dies(
     transport, _in_process_context):
   process = _process()
-  wanted = _digest(process, _in_process_context)
+  with native_chunks.in_graph_form():
+    wanted = _digest(process, _in_process_context)
+  native_chunks.encoders.clear()
   assert _digest(process, slices.SubroundContext(_Killing(transport, ()))) == wanted
+  # Actors say so.
+  assert native_chunks.encoders == {'native'}
   killing = _Killing(transport, at=[3])
   assert _digest(process, slices.SubroundContext(killing)) == wanted
   # The worker that was killed held one slice, which another computed.

@@ -59,11 +59,11 @@ class _Process:
       self._connection.send_bytes(message)
       self.bytes_sent += len(message)
       self._known = request.known(self._known)
-      is_result, answer, memory = self._connection.recv()
+      is_result, answer, told = self._connection.recv()
     except (EOFError, OSError) as error:
       raise transports.WorkerLostError(
           f'worker process {self.pid} ended{self._last_words()}') from error
-    self.memory.observe(memory)
+    transports.heed(told, self.memory)
     if not is_result:
       raise transports.SliceFailedError(answer)
     return answer
@@ -166,4 +166,4 @@ def serve(fd: int, num_threads: int) -> None:
         answer = True, runner.run(request, digests)
       except transports.SliceFailedError as error:
         answer = False, str(error)
-      connection.send((*answer, transports.resident_bytes()))
+      connection.send((*answer, transports.condition()))

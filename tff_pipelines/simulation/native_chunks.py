@@ -25,6 +25,10 @@ from aggregators.params import DistributedSumParams
 _MARK = re.compile(
     rf'(^|/)({marks.SCOPE}|{marks.DECODING})(_\d+)?/{marks.PARAMETERS}$')
 
+# What has encoded chunks with marks, 'native' or 'graph': here, and in workers as far
+# as they have answered.
+encoders: set[str] = set()
+
 _lock = threading.Lock()
 # The modules of the kernels once they were tried: None where there are none.
 _tried: list[Any] = []
@@ -50,9 +54,17 @@ def kernels() -> tuple[Any, Any]:
 
 
 def encoder(sum_factory: client_sum.ClientSumFactory) -> str:
-  """The encoder of chunks of clients in this process: 'native' or 'graph'."""
-  native = sum_factory.native_params is not None and kernels()[0] is not None
-  return 'native' if native else 'graph'
+  """What has encoded chunks: 'native', 'graph', or both, if workers differ.
+
+  Where none was encoded since `encoders` was cleared, what would encode them here.
+  """
+  if sum_factory.native_params is None:
+    return 'graph'
+  return ', '.join(sorted(encoders)) or _name(kernels()[0])
+
+
+def _name(encoding) -> str:
+  return 'graph' if encoding is None else 'native'
 
 
 @contextlib.contextmanager
@@ -175,6 +187,7 @@ class NativeChunk:
         of clients in the chunk, training scalars, and other results.
     """
     encoding, _ = kernels()
+    encoders.add(_name(encoding))
     total = encoding and encoding.EncodedSum.of(
         self._params, {name: feeds[i] for name, i in self._state.items()})
     if total is None:

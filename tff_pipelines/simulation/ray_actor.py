@@ -18,7 +18,7 @@ class Actor:
     return proofs.facts(nonce, data)
 
   def run(self, serialized, digests, lacking, *contents):
-    """The result of a request, and the resident bytes of this process.
+    """The result of a request, and `transports.condition` of this process.
 
     Args:
       serialized: The pickled request, without contents.
@@ -30,4 +30,4 @@ class Actor:
     from tff_pipelines.simulation import transports  # pylint: disable=g-import-not-at-top
     request = dataclasses.replace(
         pickle.loads(serialized), contents=dict(zip(lacking, contents)))
-    return self._runner.run(request, digests), transports.resident_bytes()
+    return self._runner.run(request, digests), transports.condition()

@@ -227,8 +227,8 @@ def _pass_on(future: futures.Future, memory: transports.Memory,
   if (error := answered.exception()) is not None:
     _settle(future, error=_translated(error))
     return
-  result, resident = answered.result()
-  memory.observe(resident)
+  result, told = answered.result()
+  transports.heed(told, memory)
   _settle(future, result)
 
 

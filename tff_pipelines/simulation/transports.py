@@ -16,6 +16,7 @@ import numpy as np
 
 from aggregators import tff_internals
 from tff_pipelines.simulation import in_process
+from tff_pipelines.simulation import native_chunks
 from tff_pipelines.simulation import values as values_lib
 
 # Prefix of the digests of computations.
@@ -133,6 +134,18 @@ def resident_bytes() -> int:
   """Resident bytes of this process."""
   with open('/proc/self/statm', encoding='ascii') as file:
     return int(file.read().split()[1]) * os.sysconf('SC_PAGE_SIZE')
+
+
+def condition() -> tuple[int, frozenset[str]]:
+  """What a worker tells with each answer: resident bytes, and its encoders."""
+  return resident_bytes(), frozenset(native_chunks.encoders)
+
+
+def heed(told: tuple[int, frozenset[str]], memory: Memory) -> None:
+  """Takes note of the condition of a worker."""
+  resident, encoders = told
+  memory.observe(resident)
+  native_chunks.encoders.update(encoders)
 
 
 class Runner:
