@@ -135,7 +135,8 @@ def pairs(dim: int) -> dict[str, tuple[Callable, Callable | None]]:
   steps['decoding'] = (
       lambda: decoding.decoded(params, total, np.float32(1 / params.scale), KEY),
       _graph(lambda total, factor: distributed_sum.in_model_units(
-          total, factor, tf.constant(KEY), params), total, np.float32(1 / params.scale)))
+          total, factor, tf.constant(KEY), params), total,
+             np.float32(1 / params.scale)))
   for generator in ('philox', 'chacha20'):
     steps[f'encoding, {generator}'] = _encodings(params_of(dim, generator), vector)
   return steps

@@ -125,7 +125,8 @@ class Marks:
       training: Sums of the training scalars; None for none.
     """
     measured = [] if diagnostics is None else [
-        tf.nest.pack_sequence_as(structure, _named(self._scope, _listed(name, structure)))
+        tf.nest.pack_sequence_as(
+            structure, _named(self._scope, _listed(name, structure)))
         for name, structure in (
             (DIAGNOSTICS, diagnostics), (TRAINING_TOTALS, training))]
     return [*_named(self._scope, {TOTAL: total}), *measured]
