@@ -5,9 +5,6 @@ turns into instructions of whatever width there is; nothing is left to chance, a
 nothing may reorder a sum: the results are the same on every machine.
 """
 
-import hashlib
-import pathlib
-
 from llvmlite import binding
 from llvmlite import ir
 import numba
@@ -15,6 +12,8 @@ from numba import extending
 from numba import types
 from numba.core import cgutils
 from numba.core import config
+
+from aggregators.native import kept
 
 
 def _features() -> str:
@@ -32,17 +31,6 @@ LANES = 16 if '+avx512f' in _features().split(',') else 8
 INT32, INT64, DOUBLE = ir.IntType(32), ir.IntType(64), ir.DoubleType()
 
 
-def _sources() -> str:
-  """A digest of the sources of all kernels."""
-  digest = hashlib.sha256()
-  for path in sorted(pathlib.Path(__file__).parent.glob('*.py')):
-    digest.update(path.read_bytes())
-  return digest.hexdigest()
-
-
-_SOURCES = _sources()
-
-
 def jit(function):
   """Compiles a function at its first call; the result is kept on disk if it can be.
 
@@ -54,7 +42,7 @@ def jit(function):
     compiled = numba.njit(function, cache=True, **options)
   except RuntimeError:  # No folder can be written to.
     return numba.njit(function, **options)
-  compiled._cache._cache_file._source_stamp = _SOURCES  # pylint: disable=protected-access
+  compiled._cache._cache_file._source_stamp = kept.sources()  # pylint: disable=protected-access
   return compiled
 
 

@@ -24,6 +24,7 @@ from aggregators import share_tables
 from aggregators.native import compiling
 from aggregators.native import decoding
 from aggregators.native import encoding
+from aggregators.native import kept
 from aggregators.native import marks
 from aggregators.native import random_bits
 from aggregators.native import transform
@@ -248,7 +249,22 @@ def test_what_is_kept_on_disk_is_of_these_sources():
   # numba itself looks at the file of one function, and not at those that it calls.
   for kernel in (encoding.encode_clients, random_bits.fill, transform.walsh_hadamard):
     stamp = kernel._cache._cache_file._source_stamp  # pylint: disable=protected-access
-    assert stamp == compiling._SOURCES  # pylint: disable=protected-access
+    assert stamp == kept.sources()
+
+
+@pytest.mark.slow
+def test_kernels_are_compiled_ahead_and_found(tmp_path, monkeypatch):
+  monkeypatch.setenv('NUMBA_CACHE_DIR', str(tmp_path))
+  monkeypatch.setattr(kept, '_process', None)
+  assert not kept.are_kept()
+  kept.compile_ahead()
+  kept.finished()
+  assert kept.are_kept()
+  started = kept._process  # pylint: disable=protected-access
+  assert started.returncode == 0
+  monkeypatch.setattr(kept, '_process', None)
+  kept.compile_ahead()
+  assert kept._process is None  # pylint: disable=protected-access
 
 
 def test_two_sets_of_instructions_have_two_names():

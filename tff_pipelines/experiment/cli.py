@@ -115,6 +115,8 @@ def _imported(module: str):
   Half a million objects of TensorFlow and TFF live as long as the process. To look
   through them takes a second while they are imported, and another when it ends.
   """
+  if module in sys.modules:
+    return sys.modules[module]
   gc.disable()
   try:
     return importlib.import_module(module)
@@ -146,6 +148,7 @@ def start(doc: str, cls: type[settings_lib.Settings], run: str,
   try:
     settings = parsed(cls, arguments)
     settings.check_paths()
+    settings.prepare()
     quiet()
     module, _, name = run.partition(':')
     code = getattr(_imported(module), name)(settings)

@@ -271,6 +271,9 @@ class Settings:
   def check_paths(self) -> None:
     """Raises ValueError for files that can't be written, before anything runs."""
 
+  def prepare(self) -> None:
+    """Starts what goes on in the background while the program is imported."""
+
   def unused(self) -> Iterator[tuple[str, str]]:
     """Yields the fields that the others leave without effect, and why.
 

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 
 from aggregators import params as params_lib
+from aggregators.native import kept
 from tasks import registry
 from tasks.sources import open_source
 from tasks.sources import partition
@@ -321,6 +322,11 @@ class TrainSettings(settings.RunSettings, DataSettings):
     if self.server_optimizer != 'sgdm' and 'server_learning_rate' not in self.given:
       raise ValueError('server_learning_rate must be given with server_optimizer='
                        f'{self.server_optimizer}: its default is that of sgdm')
+
+  def prepare(self) -> None:
+    # Elsewhere nothing is encoded, or graphs encode.
+    if self.mechanism in params_lib.MECHANISMS and self.num_workers != 1:
+      kept.compile_ahead()
 
   def taken_over(self, recorded):
     result = super().taken_over(recorded)

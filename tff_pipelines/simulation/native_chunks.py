@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from aggregators import client_sum
+from aggregators.native import kept
 from aggregators.native import marks
 from aggregators.params import DistributedSumParams
 
@@ -40,6 +41,7 @@ def kernels() -> tuple[Any, Any]:
   with _lock:
     if not _tried:
       try:
+        kept.finished()
         from aggregators.native import decoding, encoding  # pylint: disable=g-import-not-at-top
         encoding.try_out()
         decoding.try_out()
