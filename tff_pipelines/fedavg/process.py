@@ -243,7 +243,9 @@ def build_chunked(
     # Clients share a root here: an observer of one key must not find the others.
     derive = keys.derive if seeded else sum_factory.generator.derive
 
-    @functools.partial(tf.function, autograph=False)
+    # Inlined into a branch, its operations would not be fused.
+    @functools.partial(tf.function, autograph=False,
+                       experimental_attributes={'_noinline': True})
     def train_one(i):
       key = chunk['keys'][i] if seeded else derive(root, i)
       if by_id:
