@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 import math
+import threading
 from typing import Any
 
 import numpy as np
@@ -138,6 +139,21 @@ def _table(params: DistributedSumParams, state: Mapping[str, Any]):
           read_only(state['noise_table/tie']))
 
 
+class _Memory(threading.local):
+  """Vectors of this thread: new ones for each sum would take a third of its time."""
+
+  _vectors = np.empty(0, np.float32), np.empty(0, np.int32)
+
+  def of(self, dim: int) -> tuple[np.ndarray, np.ndarray]:
+    """float32 [dim] and int32 [dim], to be overwritten."""
+    if self._vectors[0].size != dim:
+      self._vectors = np.empty(dim, np.float32), np.empty(dim, np.int32)
+    return self._vectors
+
+
+_memory = _Memory()
+
+
 class EncodedSum:
   """The sum modulo 2^bits of clients' encoded vectors.
 
@@ -155,8 +171,8 @@ class EncodedSum:
     self._signs = np.zeros(0, np.uint32)
     if params.rotation == 'hadamard':
       self._signs = transform.sign_bits(pair(rotation_key), dim)
-    self._vectors = np.empty(dim, np.float32), np.empty(dim, np.int32)
-    self.total = np.zeros(dim, np.int32)
+    # Written here: memory that is read first is mapped twice by the system.
+    self.total = np.full(dim, 0, np.int32)
     self.diagnostics = np.zeros(len(DIAGNOSTICS), np.int64)
 
   @classmethod
@@ -190,9 +206,10 @@ class EncodedSum:
       raise ValueError(f'keys must be int64 [{len(vectors)}, 2], found {keys.dtype} '
                        f'{list(keys.shape)}')
     encode_clients(
-        read_only(vectors), read_only(keys).view(np.uint64), self._signs, params.clip, params.scale,
-        params.clip_grid, params.l2_sensitivity_squared, self._believed, self._table,
-        params.bits, *self._vectors, self.total, self.diagnostics)
+        read_only(vectors), read_only(keys).view(np.uint64), self._signs, params.clip,
+        params.scale, params.clip_grid, params.l2_sensitivity_squared, self._believed,
+        self._table, params.bits, *_memory.of(self.total.size), self.total,
+        self.diagnostics)
 
 
 def pair(key: np.ndarray) -> tuple[np.uint64, np.uint64]:

@@ -76,7 +76,8 @@ def total(type_spec, values: Sequence, modulus=None):
   if shape is None or None in shape:
     raise TypeError(
         f'a federated sum needs tensors of known shapes, found {type_spec}')
-  zero = np.zeros(shape, type_spec.dtype)
+  # Written here: memory that is read first is mapped twice by the system.
+  zero = np.full(shape, 0, type_spec.dtype)
   if modulus is None:
     return _added(values, zero)
   return _modular_total(values, int(modulus), zero)
