@@ -63,9 +63,9 @@ def from_seed(seed: int) -> np.ndarray:
 
 def _draw(key: tf.Tensor, counter, shape, dtype) -> tf.Tensor:
   """Philox blocks from a counter on: low half `counter`, high half key[1]."""
-  key = tf.bitcast(tf.convert_to_tensor(key, tf.int64), tf.uint64)
+  key, high = tf.unstack(tf.bitcast(tf.convert_to_tensor(key, tf.int64), tf.uint64), 2)
   return tf.raw_ops.StatelessRandomUniformFullIntV2(
-      shape=shape, key=key[:1], counter=tf.stack([counter, key[1]]), alg=_PHILOX,
+      shape=shape, key=tf.stack([key]), counter=tf.stack([counter, high]), alg=_PHILOX,
       dtype=dtype)
 
 

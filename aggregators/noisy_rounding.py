@@ -275,20 +275,19 @@ def noisy_round(vector: tf.Tensor, key: tf.Tensor, l2_bound_squared: int,
 
   def rounded(block, own_key, random, index):
     """A block by the try of this index."""
-    grid = tf.where(in_range, block * factor, tf.zeros_like(block))
+    grid = tf.where(in_range & tf.not_equal(index, _ALL_ZERO), block * factor,
+                    tf.zeros_like(block))
+    # Whole numbers are rounded to themselves.
+    grid = tf.where(tf.equal(index, _TOWARDS_ZERO),
+                    tf.cast(tf.cast(grid, tf.int32), tf.float32), grid)
 
-    def retry():
+    def fresh():
       retry_key = noise.generator.derive(own_key, _RETRIES)
-      fresh = noise.generator.random_bits(
-          noise.generator.derive(retry_key, index), block.shape, tf.int32)
-      return rounding.round_by(grid, fresh & (2**24 - 1))
+      return noise.generator.random_bits(
+          noise.generator.derive(retry_key, index), block.shape, tf.int32) & (2**24 - 1)
 
-    return tf.case([
-        (index > 0, retry),
-        (tf.equal(index, _TOWARDS_ZERO), lambda: tf.cast(grid, tf.int32)),
-        (tf.equal(index, _ALL_ZERO), lambda: tf.zeros(block.shape, tf.int32)),
-    ], default=lambda: rounding.round_by(
-        grid, noise.rounding_bits(random, block.shape[0])))
+    return rounding.round_by(grid, branch.either(
+        index > 0, fresh, lambda: noise.rounding_bits(random, block.shape[0])))
 
   def fits(index):
     def with_norm(block, own_key, random):
@@ -298,20 +297,21 @@ def noisy_round(vector: tf.Tensor, key: tf.Tensor, l2_bound_squared: int,
 
   def retried():
     """The first try again, exactly, and then others; in memory of blocks too."""
-    tries, success = tf.while_loop(
-        lambda tries, success: ~success & (tries < _MAX_TRIES),
-        lambda tries, success: (tries + 1, fits(tries)),
-        (tf.constant(0), tf.constant(False)), parallel_iterations=1)
-    index = tf.case([
-        (success, lambda: tries - 1),
-        (fits(tf.constant(_TOWARDS_ZERO)), lambda: tf.constant(_TOWARDS_ZERO)),
-    ], default=lambda: tf.constant(_ALL_ZERO))
+    # After the tries come the two that need none; the last fits always.
+    index_of = lambda tries: tf.where(
+        tries < _MAX_TRIES, tries, _MAX_TRIES + _TOWARDS_ZERO - tries)
+    tries, _ = tf.while_loop(
+        lambda _, success: ~success,
+        lambda tries, _: (tries + 1, fits(index_of(tries + 1))),
+        (tf.constant(-1), tf.constant(False)), parallel_iterations=1)
+    index = index_of(tries)
 
     def sent(block, own_key, random):
       values = noise.add(rounded(block, own_key, random, index), random, own_key)
       return more(_wrap(values, bits), own_key), ()
 
-    return each(sent)[0], tries - 1, ~(success & in_range)
+    return (each(sent)[0], tf.minimum(tries, _MAX_TRIES - 1),
+            ~(in_range & (tries < _MAX_TRIES)))
 
   return Rounded(*branch.either(
       in_range & tf.equal(unsure, 0) & (norm <= bound),
