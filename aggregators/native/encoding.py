@@ -206,7 +206,9 @@ class EncodedSum:
       raise ValueError(f'keys must be int64 [{len(vectors)}, 2], found {keys.dtype} '
                        f'{list(keys.shape)}')
     encode_clients(
-        read_only(vectors), read_only(keys).view(np.uint64), self._signs, params.clip,
+        # Of one type each, or all would be compiled again.
+        read_only(vectors), read_only(keys).view(np.uint64), self._signs,
+        float(params.clip),
         params.scale, params.clip_grid, params.l2_sensitivity_squared, self._believed,
         self._table, params.bits, *_memory.of(self.total.size), self.total,
         self.diagnostics)

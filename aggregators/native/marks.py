@@ -120,7 +120,7 @@ class Marks:
 
     Args:
       total: int32 [D], the sum of the encoded vectors.
-      diagnostics: Sums of the encoding's diagnostics, in the order of
+      diagnostics: Sums of the encoding's diagnostics, by the names of
         `encoding.DIAGNOSTICS`; None for none.
       training: Sums of the training scalars; None for none.
     """

@@ -137,8 +137,26 @@ def test_a_cohort_beyond_the_table_is_encoded_by_the_graph(in_process, added):
   variance = state['aggregator']['noise_table']['variance']
   state['aggregator']['cohort_size'] = np.int32(COHORT + 1)
   assert variance > 0
+  native_chunks.encoders.clear()
   process.next(state, _chunks([1]))
   assert not added
+  assert native_chunks.encoder(SEEDED) == 'graph'
+
+
+def test_diagnostics_have_the_names_of_the_graph(in_process, added):
+  process = _process(SEEDED)
+  state, chunks = process.initialize(), _chunks([3, 2])
+  chunks[0]['examples'] = {
+      name: np.full_like(x, np.nan) if x.dtype == np.float32 else x
+      for name, x in chunks[0]['examples'].items()}
+  native = process.next(state, chunks)['metrics']['aggregator']['diagnostics']
+  assert added
+  # The first client has no examples.
+  assert native['totals']['not_finite'] == 2
+  assert native['totals']['cohort_disbelieved'] == 0
+  with native_chunks.in_graph_form():
+    graph = process.next(state, chunks)['metrics']['aggregator']['diagnostics']
+  assert graph == native
 
 
 @functools.lru_cache(maxsize=None)

@@ -59,14 +59,15 @@ def encoder(sum_factory: client_sum.ClientSumFactory) -> str:
   """What has encoded chunks: 'native', 'graph', or both, if workers differ.
 
   Where none was encoded since `encoders` was cleared, what would encode them here.
+  Graphs encode chunks whose noise no table has, too.
   """
   if sum_factory.native_params is None:
     return 'graph'
   return ', '.join(sorted(encoders)) or _name(kernels()[0])
 
 
-def _name(encoding) -> str:
-  return 'graph' if encoding is None else 'native'
+def _name(kernels_or_sum) -> str:
+  return 'graph' if kernels_or_sum is None else 'native'
 
 
 @contextlib.contextmanager
@@ -189,9 +190,9 @@ class NativeChunk:
         of clients in the chunk, training scalars, and other results.
     """
     encoding, _ = kernels()
-    encoders.add(_name(encoding))
     total = encoding and encoding.EncodedSum.of(
         self._params, {name: feeds[i] for name, i in self._state.items()})
+    encoders.add(_name(total))
     if total is None:
       return None
     training = [np.float32(0)] * len(self._training)
@@ -206,7 +207,9 @@ class NativeChunk:
       first += self._size
     results: list[Any] = [None] * self._num_results
     results[self._total] = total.total
-    for i, value in zip(self._diagnostics, total.diagnostics):
+    # Structures of TensorFlow are in the order of their names.
+    measured = sorted(zip(encoding.DIAGNOSTICS, total.diagnostics))
+    for i, (_, value) in zip(self._diagnostics, measured):
       results[i] = np.int32(value)
     for i, value in zip(self._training, training):
       results[i] = value
