@@ -15,6 +15,7 @@ from tensorflow_federated.proto.v0 import computation_pb2
 from tensorflow_federated.python.common_libs import structure
 from tensorflow_federated.python.core.backends.mapreduce import intrinsics
 from tensorflow_federated.python.core.backends.test import compiler as test_compiler
+from tensorflow_federated.python.core.environments.tensorflow_backend import compiled_computation_transformations
 from tensorflow_federated.python.core.environments.tensorflow_backend import tensorflow_tree_transformations
 from tensorflow_federated.python.core.impl.compiler import array
 from tensorflow_federated.python.core.impl.compiler import building_blocks
@@ -114,6 +115,19 @@ def reduced(computation: tff.Computation, kept: Collection[str]
       if uri not in kept:
         block, _ = tensorflow_tree_transformations.reduce_intrinsic(block, uri, body)
   return tff.framework.to_call_dominant(block)
+
+
+def optimized(leaf: building_blocks.CompiledComputation
+              ) -> building_blocks.CompiledComputation:
+  """A TensorFlow leaf that is optimised, with its functions: sessions need not.
+
+  Calls of functions are inlined, and the rest asks for no optimisation. What
+  TensorFlow cannot optimise stays as it is.
+  """
+  leaf, _ = compiled_computation_transformations.optimize_tensorflow_graphs(
+      leaf, tf.compat.v1.ConfigProto())
+  return compiled_computation_transformations.transform_tf_call_ops_to_disable_grappler(
+      leaf)[0]
 
 
 def computation_bytes(computation: tff.Computation) -> bytes:

@@ -222,3 +222,21 @@ def test_marks_of_another_version_are_left_to_the_graph():
   assert graph_of('{"another": 1}') is None
   assert graph_of('{') is None
   assert native_chunks.find(tf.Graph(), [], []) is None
+
+
+@pytest.mark.slow
+def test_training_that_reduces_a_data_set_leaves_the_encoding_to_kernels(
+    in_process, added):
+
+  def update(weights, examples, key):
+    zero = tf.data.Dataset.range(3).reduce(tf.constant(-3, tf.int64), tf.add)
+    return UPDATE([w + tf.cast(zero, w.dtype) for w in weights], examples, key)
+
+  results = [
+      _bytes(process.next(process.initialize(), _chunks([3, 2])))
+      for process in (_process(SEEDED), process_lib.build_chunked(
+          update, TASK.train.element_spec, sum_factory=SEEDED,
+          expected_cohort_size=COHORT, initial_weights=tiny_task.initial_weights(0),
+          server=ServerConfig(learning_rate=1.0)))]
+  assert results[0] == results[1]
+  assert sum(map(len, added)) == 10

@@ -50,6 +50,10 @@ _SUMS = frozenset({'federated_sum', 'federated_secure_modular_sum'})
 # The operation that gives a key of `keys.fresh`.
 _FRESH_KEY = re.compile(rf'(^|/){keys.FRESH}(_\d+)?/key$')
 
+# Such an operation instantiates its function again at each call, which sessions would
+# optimise each time, with all that it calls.
+_REDUCES = b'ReduceDataset'
+
 # Operations that keep something from one call to the next, and that nothing
 # initializes at the beginning of a call.
 _KEEPS_STATE = re.compile(
@@ -132,12 +136,17 @@ class Graph:
   what another left behind.
   """
 
-  def __init__(self, proto):
+  def __init__(self, leaf: building_blocks.CompiledComputation):
     """Imports the graph.
 
     Args:
-      proto: A Computation.TensorFlow of TFF.
+      leaf: A computation of TensorFlow.
     """
+    serialized = leaf.proto.tensorflow.graph_def.value
+    # Marks lead to nothing: they would be removed.
+    self._optimized = _REDUCES in serialized and not native_chunks.MARKED.search(
+        serialized)
+    proto = (tff_internals.optimized(leaf) if self._optimized else leaf).proto.tensorflow
     graph_def = tf.compat.v1.GraphDef()
     proto.graph_def.Unpack(graph_def)
     functions = graph_def.library.function
@@ -224,10 +233,10 @@ class Graph:
     # Operations run in the thread that calls: clients are what runs in parallel,
     # and handing single operations from thread to thread doubles their cost. Nor do
     # they divide their work, or sums would depend on the number of the cores.
-    session = tf.compat.v1.Session(
-        graph=self._graph,
-        config=tf.compat.v1.ConfigProto(
-            inter_op_parallelism_threads=-1, intra_op_parallelism_threads=1))
+    config = tf.compat.v1.ConfigProto(
+        inter_op_parallelism_threads=-1, intra_op_parallelism_threads=1)
+    config.graph_options.rewrite_options.disable_meta_optimizer = self._optimized
+    session = tf.compat.v1.Session(graph=self._graph, config=config)
     self._sessions.add(session)
     forks.ALIVE.add(session)
 
@@ -424,7 +433,7 @@ class _Compiled:
         kind = leaf.proto.WhichOneof('computation')
         if kind != 'tensorflow':
           raise _unsupported(f'a {kind} computation')
-        self._graphs[id(leaf)] = Graph(leaf.proto.tensorflow)
+        self._graphs[id(leaf)] = Graph(leaf)
       return self._graphs[id(leaf)]
 
   def close(self) -> None:

@@ -23,6 +23,9 @@ from aggregators.native import kept
 from aggregators.native import marks
 from aggregators.params import DistributedSumParams
 
+# Serialized graphs without it have no marks.
+MARKED = re.compile(f'{marks.SCOPE}|{marks.DECODING}'.encode())
+
 _MARK = re.compile(
     rf'(^|/)({marks.SCOPE}|{marks.DECODING})(_\d+)?/{marks.PARAMETERS}$')
 
