@@ -5,6 +5,7 @@ turns into instructions of whatever width there is; nothing is left to chance, a
 nothing may reorder a sum: the results are the same on every machine.
 """
 
+import llvmlite
 from llvmlite import binding
 from llvmlite import ir
 import numba
@@ -12,6 +13,7 @@ from numba import extending
 from numba import types
 from numba.core import cgutils
 from numba.core import config
+from numba.core import serialize
 
 from aggregators.native import kept
 
@@ -35,14 +37,17 @@ def jit(function):
   """Compiles a function at its first call; the result is kept on disk if it can be.
 
   numba compiles again if the function's own file changes. Here that is so for the
-  files of the functions that it calls, too: what it was compiled from counts.
+  files of the functions that it calls, too: see `kept.Files`.
   """
   options = dict(nogil=True, error_model='numpy')
   try:
     compiled = numba.njit(function, cache=True, **options)
   except RuntimeError:  # No folder can be written to.
     return numba.njit(function, **options)
-  compiled._cache._cache_file._source_stamp = kept.sources()  # pylint: disable=protected-access
+  cache = compiled._cache  # pylint: disable=protected-access
+  cache._cache_file = kept.Files(  # pylint: disable=protected-access
+      cache.cache_path, cache._impl.filename_base,  # pylint: disable=protected-access
+      f'{numba.__version__} {llvmlite.__version__}', serialize.dumps)
   return compiled
 
 

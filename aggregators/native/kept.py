@@ -1,18 +1,23 @@
-"""Whether the kernels are kept on the disk, and compiling them before they are needed.
+"""The kernels on the disk, and compiling them before they are needed.
 
 Imports neither numba nor TensorFlow, so that it is there before both.
 """
 
+from collections.abc import Callable
+import contextlib
 import functools
 import hashlib
 import os
 import pathlib
+import pickle
 import subprocess
 import sys
+import tempfile
+from typing import Any
 
 _FOLDER = pathlib.Path(__file__).parent
 # The kernel that takes longest, as it calls nearly all others.
-_LAST = 'encoding.encode_clients-*.nbi'
+_LAST = 'encoding.encode_clients-*'
 # Where nothing can be kept there is nothing to be done.
 _COMPILE = '''
 import sys
@@ -28,21 +33,69 @@ _process: subprocess.Popen | None = None
 
 @functools.cache
 def sources() -> str:
-  """A digest of the sources of all kernels, by which numba knows what it kept."""
+  """A digest of the sources of all kernels."""
   digest = hashlib.sha256()
   for path in sorted(_FOLDER.glob('*.py')):
     digest.update(path.read_bytes())
   return digest.hexdigest()
 
 
+class Files:
+  """The files of a kernel, one for all that it depends on: in place of numba's own.
+
+  numba numbers its files, and an index says what is in them. The index is written
+  first: where the file is not, as the disk is full, the process ends or another
+  process writes both, it stands for a kernel of other sources, or another processor.
+  """
+
+  def __init__(self, folder: str, name: str, versions: str, dumps: Callable):
+    """Names the files.
+
+    Args:
+      folder: Where they are.
+      name: Name of the kernel.
+      versions: Of what compiles it.
+      dumps: Object -> bytes that `pickle` loads.
+    """
+    self._folder = pathlib.Path(folder)
+    self._name, self._versions, self._dumps = name, versions, dumps
+
+  def path(self, key: Any) -> pathlib.Path:
+    """The file of a key: of types and a processor."""
+    of = hashlib.sha256(repr((sources(), self._versions, key)).encode()).hexdigest()
+    return self._folder / f'{self._name}.{sources()[:16]}.{of[:32]}'
+
+  def load(self, key: Any) -> Any:
+    """What was saved; None if nothing was, or it is damaged."""
+    try:
+      content = self.path(key).read_bytes()
+    except OSError:
+      return None
+    digest, content = content[:32], content[32:]
+    return (pickle.loads(content) if hashlib.sha256(content).digest() == digest
+            else None)
+
+  def save(self, key: Any, data: Any) -> None:
+    """Saves the data, if there is room for it."""
+    content = self._dumps(data)
+    with contextlib.suppress(OSError):
+      # Closed before it is renamed: nobody finds a part of it.
+      with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as file:
+        try:
+          file.write(hashlib.sha256(content).digest() + content)
+          file.close()
+          os.replace(file.name, self.path(key))
+        except OSError:
+          os.unlink(file.name)
+
+
 def are_kept() -> bool:
   """Whether kernels of these sources seem to be on the disk, of whatever processor."""
-  caches = pathlib.Path(os.environ.get('XDG_CACHE_HOME') or '~/.cache').expanduser()
+  caches = os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')
   given = os.environ.get('NUMBA_CACHE_DIR')
   folders = [pathlib.Path(given)] if given else [
-      _FOLDER / '__pycache__', caches / 'numba']
-  return any(sources().encode() in path.read_bytes()
-             for folder in folders for path in folder.rglob(_LAST))
+      _FOLDER / '__pycache__', pathlib.Path(caches) / 'numba']
+  return any(any(folder.rglob(f'{_LAST}.{sources()[:16]}.*')) for folder in folders)
 
 
 def compile_ahead() -> None:

@@ -6,6 +6,7 @@ Their distributions are tested with those of the graph form (`forms.py`).
 import itertools
 import json
 import os
+import pickle
 import subprocess
 import sys
 
@@ -245,11 +246,35 @@ def test_both_generators_have_other_bits():
     assert np.mean(a == b) < 0.01
 
 
-def test_what_is_kept_on_disk_is_of_these_sources():
-  # numba itself looks at the file of one function, and not at those that it calls.
+def test_a_kept_kernel_is_what_was_kept_of_these_sources_or_none(tmp_path, monkeypatch):
+  files = kept.Files(str(tmp_path), 'kernel', '1', pickle.dumps)
+  assert files.load('haswell') is None
+  files.save('haswell', b'code')
+  assert files.load('haswell') == b'code'
+  assert files.load('skylake') is None
+  assert kept.Files(str(tmp_path), 'kernel', '2', pickle.dumps).load('haswell') is None
+  path = files.path('haswell')
+  assert [path] == list(tmp_path.iterdir())
+  content = bytearray(path.read_bytes())
+  for damaged in (content[:-1], content[:-1] + b'?', content[:20], b''):
+    path.write_bytes(damaged)
+    assert files.load('haswell') is None
+  files.save('haswell', b'code')
+  monkeypatch.setattr(kept, 'sources', lambda: 64 * 'f')
+  assert files.load('haswell') is None
+
+
+def test_kernels_that_can_not_be_kept_are_used(tmp_path, monkeypatch):
+  files = kept.Files(str(tmp_path / 'none'), 'kernel', '1', pickle.dumps)
+  files.save('haswell', b'code')
+  monkeypatch.setattr(os, 'replace', lambda *_: (_ for _ in ()).throw(OSError('full')))
+  kept.Files(str(tmp_path), 'kernel', '1', pickle.dumps).save('haswell', b'code')
+  assert not list(tmp_path.iterdir())
+
+
+def test_all_kernels_are_kept_so():
   for kernel in (encoding.encode_clients, random_bits.fill, transform.walsh_hadamard):
-    stamp = kernel._cache._cache_file._source_stamp  # pylint: disable=protected-access
-    assert stamp == kept.sources()
+    assert isinstance(kernel._cache._cache_file, kept.Files)  # pylint: disable=protected-access
 
 
 @pytest.mark.slow
