@@ -4,6 +4,7 @@ from collections.abc import Mapping
 import math
 import threading
 from typing import Any
+import zlib
 
 import numpy as np
 
@@ -219,10 +220,39 @@ def pair(key: np.ndarray) -> tuple[np.uint64, np.uint64]:
   return tuple(read_only(key).view(np.uint64))
 
 
-def try_out() -> None:
-  """Compiles what is not on the disk yet. Raises whatever numba raises."""
+def known(generator: str):
+  """A client whose sum is known: parameters, state, vectors and keys.
+
+  What the numbers are is of no matter. The table is of no distribution.
+  """
   params = DistributedSumParams(
-      clip=1.0, noise_multiplier=0.0, bits=16, dimension=1, cohort_size=1)
-  key = np.zeros([1, 2], np.int64)
-  state = {'rotation_key': key[0], 'cohort_size': np.int32(1)}
-  EncodedSum.of(params, state).add(np.ones([1, 1], np.float32), key)
+      clip=1.0, noise_multiplier=1.0, bits=16, dimension=3000, cohort_size=20,
+      noise_generator=generator)
+  cells = np.arange(1 << share_tables.table_log_size(params))
+  state = {
+      'rotation_key': np.array([3, -4]), 'cohort_size': np.int32(20),
+      'noise_table/packed': (7919 * cells % 2**22) << 32 | cells[::-1],
+      'noise_table/tie': cells << 40, 'noise_table/draws': np.int32(1),
+      'noise_table/variance': np.float64(share_tables.share_variance(params, 20))}
+  vector = (np.arange(3000) % 17 - 8).astype(np.float32)
+  return params, state, vector[np.newaxis], np.array([[2**40 + 3, -5]])
+
+
+# CRC-32 of the sums.
+_KNOWN_SUMS = {'philox': 0x549A084C, 'chacha20': 0xEE961B43}
+
+
+def try_out() -> None:
+  """Compiles what is not on the disk yet, and encodes known clients.
+
+  Raises:
+    RuntimeError: If their sums are not the known ones: of such kernels it is not known
+      what noise they add.
+    Exception: Whatever numba raises.
+  """
+  for generator, wanted in _KNOWN_SUMS.items():
+    params, state, vectors, keys = known(generator)
+    result = EncodedSum.of(params, state)
+    result.add(vectors, keys)
+    if zlib.crc32(result.total.tobytes()) != wanted:
+      raise RuntimeError(f'the kernels encode other integers, with {generator}')

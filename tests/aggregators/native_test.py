@@ -9,6 +9,7 @@ import os
 import pickle
 import subprocess
 import sys
+import zlib
 
 import numpy as np
 import pytest
@@ -32,6 +33,7 @@ from aggregators.native import transform
 from aggregators.params import DistributedSumParams
 from benchmarks import native_integers
 from tests.aggregators import forms
+from tff_pipelines.simulation import native_chunks
 
 KEY = np.array([2**40 + 3, -5], np.int64)
 GENERATORS = [(random_bits.PHILOX, keys), (random_bits.CHACHA, chacha)]
@@ -169,6 +171,24 @@ def test_ties_and_retries_are_those_of_the_graph(module, dim):
     assert graph.fell_back == kernels.fell_back == (bound == dim // 4)
     retries += int(graph.retries)
   assert retries >= 63
+
+
+@pytest.mark.parametrize('generator', ['philox', 'chacha20'])
+def test_known_sums_are_those_of_the_graph(monkeypatch, generator):
+  params, state, vectors, keys_of = encoding.known(generator)
+  table = {name.removeprefix('noise_table/'): value for name, value in state.items()
+           if name.startswith('noise_table/')}
+  graph = distributed_sum.encode(
+      tf.constant(vectors[0]), tf.constant(keys_of[0]), state['rotation_key'],
+      state['cohort_size'], params, table)
+  known = encoding._KNOWN_SUMS  # pylint: disable=protected-access
+  assert zlib.crc32(graph.values.numpy().tobytes()) == known[generator]
+  encoding.try_out()
+  # Kernels that do something else are not used.
+  monkeypatch.setitem(known, generator, known[generator] ^ 1)
+  monkeypatch.setattr(native_chunks, '_tried', [])
+  with pytest.warns(RuntimeWarning, match=f'other integers, with {generator}'):
+    assert native_chunks.kernels() == (None, None)
 
 
 def test_other_shapes_and_dtypes_are_refused():

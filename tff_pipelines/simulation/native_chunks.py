@@ -51,7 +51,7 @@ def kernels() -> tuple[Any, Any]:
       except Exception as error:  # pylint: disable=broad-exception-caught
         warnings.warn(
             'updates are encoded by TensorFlow, which takes several times as long: '
-            f'numba can\'t compile the kernels: {error!r}', RuntimeWarning,
+            f'the compiled kernels can\'t be used: {error!r}', RuntimeWarning,
             stacklevel=2)
         encoding = decoding = None
       _tried.extend((encoding, decoding))
