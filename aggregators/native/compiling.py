@@ -47,7 +47,7 @@ def jit(function):
   cache = compiled._cache  # pylint: disable=protected-access
   cache._cache_file = kept.Files(  # pylint: disable=protected-access
       cache.cache_path, cache._impl.filename_base,  # pylint: disable=protected-access
-      f'{numba.__version__} {llvmlite.__version__}', serialize.dumps)
+      f'{numba.__version__} {llvmlite.__version__} {LANES}', serialize.dumps)
   return compiled
 
 
