@@ -200,6 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.error(f'--repeats must be at least 1, found {args.repeats}')
   with contextlib.suppress(RuntimeError):  # TensorFlow runs already, in tests.
     tf.config.threading.set_intra_op_parallelism_threads(1)
+  measure.heading()
   result = []
   for log_dim in QUICK_LOG_DIMS if args.quick else LOG_DIMS:
     result += rows(log_dim, 1 if args.quick else args.repeats)
