@@ -57,7 +57,7 @@ class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
 
   @property
   def native_params(self) -> DistributedSumParams | None:
-    """Parameters by which compiled kernels compute `contribute`; None if none do."""
+    """Parameters with which kernels compute `contribute`; None if they can't."""
     return None
 
   def initial_state(self) -> Any:

@@ -263,7 +263,8 @@ def decode(total: tf.Tensor, num_reporting, cohort_size, key: tf.Tensor,
   scale = tf.constant(params.scale, tf.float64)
   if clip is not None:
     scale = tf.cast(params.clip_grid / clip, tf.float64)
-  # One factor: a graph that is optimised would join two, or divide by multiplying.
+  # One factor: TensorFlow's optimiser would merge two, or turn a division into a
+  # product, with other last bits.
   length = params.padded_dimension**0.5 if params.rotation == 'hadamard' else 1.0
   vector, squared_norm = marks.decoding(
       lambda *arguments: in_model_units(*arguments, params), params, total,
@@ -277,18 +278,18 @@ def decode(total: tf.Tensor, num_reporting, cohort_size, key: tf.Tensor,
 
 def in_model_units(total: tf.Tensor, factor: tf.Tensor, rotation_key: tf.Tensor,
                    params: DistributedSumParams) -> tuple[tf.Tensor, tf.Tensor]:
-  """The vector that a sum stands for. Pure.
+  """Decodes a sum to a vector in model units. Pure.
 
   Args:
     total: int32 [padded_dimension] in [0, 2^bits).
-    factor: float32, model units in a grid unit, over the root of `padded_dimension`
-      if the rotation is Hadamard's.
+    factor: float32, model units per grid unit; for the Hadamard rotation divided by
+      sqrt(padded_dimension).
     rotation_key: int64[2].
     params: The parameters of the sum.
 
   Returns:
-    float32 [dimension], model units; and the squared norm of all of it in grid units,
-    float64.
+    float32 [dimension], model units; and float64, the squared norm of all
+    `padded_dimension` coordinates of the sum, grid units.
   """
   grid = tf.cast(modular_sum.unwrap(total, params.bits), tf.float32)
   vector = grid * factor
@@ -391,7 +392,7 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
 
   @property
   def native_params(self) -> DistributedSumParams | None:
-    # Of this very `contribute`: subclasses may have another.
+    # Subclasses may have another `contribute`, which kernels don't compute.
     is_ours = type(self).contribute is DistributedSumFactory.contribute
     return self._params if is_ours and marks.is_supported(self._params) else None
 

@@ -297,7 +297,7 @@ def noisy_round(vector: tf.Tensor, key: tf.Tensor, l2_bound_squared: int,
 
   def retried():
     """The first try again, exactly, and then others; in memory of blocks too."""
-    # After the tries come the two that need none; the last fits always.
+    # After the random tries: rounding towards zero, then all zero, which always fits.
     index_of = lambda tries: tf.where(
         tries < _MAX_TRIES, tries, _MAX_TRIES + _TOWARDS_ZERO - tries)
     tries, _ = tf.while_loop(

@@ -18,10 +18,11 @@ from aggregators import validate
 # One pass multiplies by a 16 x 16 matrix at most. Measured at 2^20: passes of
 # 16 take 1.3 ns a coordinate, of 32 1.4, of 128 3.0, of 1024 16.
 _LOG_RADIX = 4
-# Libraries add up long products of this size in the order of their terms, and others
-# in orders of their own. A sum of two has no order: the passes that are left, and
-# those of short vectors, are of radix 2. So the last bits are the same everywhere, and
-# those of `native.transform`.
+# In passes of radix 16 over vectors of at least 2^8 coordinates, matrix libraries add
+# the terms of a product in their order; over shorter ones the order depends on the
+# library. A sum of two terms has one order, so short vectors, and the bits of the index
+# that are left over, take passes of radix 2. The result then has the same bits on every
+# machine, and in `native.transform`.
 _LEAST_LOG_DIM = 8
 
 

@@ -49,8 +49,8 @@ def _row_sums(vector: tf.Tensor) -> tf.Tensor:
 def squared_norm(vector: tf.Tensor) -> tf.Tensor:
   """The squared norm, float64; infinite or NaN if a coordinate is.
 
-  Squares of float32 are exact in float64, so that orders of summation, which differ
-  between machines, change the sum by some 2^-50 of itself.
+  Squares of float32 are exact in float64. The order of summation differs between
+  machines, which changes the sum by a relative 2^-50 or so.
   """
   if vector.shape[0] < _LEAST_COMPILED:
     return _sum_of_squares(vector, tf.float64)

@@ -1,11 +1,11 @@
-"""Nanoseconds a coordinate of the kernels of encoding and decoding, on one thread.
+"""Nanoseconds per coordinate of the encoding and decoding kernels, on one thread.
 
   python -m benchmarks.kernels [--quick] [--json=FILE] [--repeats=N]
 
-Each step of `aggregators.native` beside the same step of the graph form, compiled by
-XLA where that is, the whole encoding of a client, and the server's decoding of a sum;
-and beside a copy of the vector and NumPy's own generator. Processor time, the least of
-many turns, which other programs hardly change.
+Each step of `aggregators.native`, the whole encoding of a client and the server's
+decoding of a sum are compared with the graph form, compiled by XLA if the graph form
+is. A copy of the vector and NumPy's own generator are there for scale. Times are minima
+of processor time over many turns, which other programs hardly change.
 """
 
 import argparse
@@ -34,17 +34,18 @@ from benchmarks import measure
 
 LOG_DIMS = (13, 20)
 QUICK_LOG_DIMS = (9,)
-# Nanoseconds a coordinate of a whole encoding, by log2 of the dimension.
+# Maximum ns per coordinate of a whole encoding, by log2 of the dimension; and minimum
+# ratio of the graph form's time to the kernels'.
 TARGETS = {13: 6.0, 20: 8.0}
 TARGET_GRAPH = 2.2
-# A measurement takes at least this many coordinates.
+# Minimum number of coordinates in one measurement.
 _LEAST = 2**20
 KEY = np.array([3, -4], np.int64)
 
 
 @numba.njit
 def _repeat_fill(generator, key, out, memory):
-  """Two numbers of 32 bits for each coordinate, in strips."""
+  """Draws 32-bit numbers in strips, as many as `out` has."""
   total = out.size
   for start in range(0, total, noising.STRIP):
     strip = out[:min(noising.STRIP, total)]
@@ -68,7 +69,7 @@ def _repeat_draw(count, low, high, packed, tie, indices, out, key, memory):
 
 
 def params_of(dim: int, generator: str = 'philox') -> DistributedSumParams:
-  """As `benchmarks.round`, a cohort of 100."""
+  """The parameters of `benchmarks.round`, for a cohort of 100."""
   return DistributedSumParams(
       clip=0.1, noise_multiplier=0.5, bits=16, dimension=dim, cohort_size=100,
       noise_generator=generator)
@@ -81,7 +82,7 @@ def _graph(function: Callable, *arguments) -> Callable:
 
 
 def pairs(dim: int) -> dict[str, tuple[Callable, Callable | None]]:
-  """Name of a step -> the kernel and the graph form, on vectors of a dimension."""
+  """Name of a step -> (kernel, peer) on float32 [dim]; the peer is None for a copy."""
   rng = np.random.default_rng(0)
   vector = (rng.normal(size=dim) / dim**0.5).astype(np.float32)
   out, values = np.empty(dim, np.float32), np.empty(dim, np.int32)
@@ -143,7 +144,7 @@ def pairs(dim: int) -> dict[str, tuple[Callable, Callable | None]]:
 
 
 def _encodings(params: DistributedSumParams, vector: np.ndarray):
-  """The whole encoding of a client and its addition to a running sum."""
+  """(kernel, graph form) of a client's encoding and its addition to a running sum."""
   table = share_tables.noise_table(params, 100)
   state = dict({f'noise_table/{name}': value for name, value in table.items()},
                rotation_key=KEY, cohort_size=np.int32(100))
@@ -161,7 +162,7 @@ def _encodings(params: DistributedSumParams, vector: np.ndarray):
 
 
 def rows(log_dim: int, repeats: int) -> list[measure.Row]:
-  """The table of one dimension."""
+  """The rows of dimension 2^log_dim, minima over `repeats` turns."""
   dim = 2**log_dim
   calls = max(1, _LEAST // dim)
   result = []
@@ -170,7 +171,7 @@ def rows(log_dim: int, repeats: int) -> list[measure.Row]:
     seconds: dict[str, list[float]] = {which: [] for which in functions}
     for _ in range(repeats + 2):  # Two of them to warm up.
       for which, function in functions.items():
-        # Of this process alone, to nanoseconds.
+        # Processor time of this process alone.
         start = time.process_time()
         for _ in range(calls):
           function()

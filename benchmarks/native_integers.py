@@ -1,11 +1,11 @@
-"""Whether the compiled kernels send and release the numbers that the graph does.
+"""Compares the numbers of the compiled kernels with those of the graph form.
 
   python -m benchmarks.native_integers [--quick] [--mechanism=NAME]
 
-Every mechanism of the distributed sum, bits from 2 to 30, both generators, dimensions
-from 1 to 2^22 that are and are not powers of two; more than 10^7 coordinates of each
-mechanism. Clients are clipped and not, and some are long enough to be rounded again.
-And sums of these bits and dimensions that are decoded.
+Clients are encoded, and sums decoded, for every mechanism of the distributed sum, bits
+from 2 to 30, both generators, and dimensions from 1 to 2^22, powers of two and others:
+more than 10^7 coordinates for each mechanism. Some clients are clipped, and some are
+long enough to be rounded again. Exits with 1 if any number differs.
 """
 
 import argparse
@@ -35,11 +35,11 @@ class Case:
   """Parameters of a sum.
 
   Attributes:
-    mechanism: As in DistributedSumParams; 'none' for no noise.
-    bits: As there.
-    dimension: As there.
-    generator: As `noise_generator` there.
-    rotation: As there.
+    mechanism: Mechanism of DistributedSumParams; 'none' for no noise.
+    bits: Bits of the modulus, in [2, 30].
+    dimension: Number of coordinates of a client's vector, >= 1.
+    generator: `noise_generator` of DistributedSumParams.
+    rotation: 'hadamard' or 'none'.
     tight: Whether the bound is so tight that many tries of the rounding fail.
   """
 
@@ -56,9 +56,9 @@ class Case:
     return ' '.join(words)
 
   def params(self) -> DistributedSumParams | None:
-    """The parameters; None if kernels are not for these."""
+    """The parameters; None if they are invalid, or kernels don't support them."""
     coarse = self.bits <= 4
-    # More bits would need noise beyond tables.
+    # With more bits, noise of this multiplier would be beyond tables.
     noise = 0.5 * 2.0**min(0, _MOST_BITS_OF_LARGE_NOISE - self.bits)
     if self.mechanism == 'none':
       noise = 0.0
@@ -76,7 +76,7 @@ class Case:
 
 
 def clients(dimension: int, count: int = 3) -> tuple[np.ndarray, np.ndarray]:
-  """Updates, float32 [count, dimension], clipped and not, and keys int64 [count, 2]."""
+  """Updates, float32 [count, dimension], some clipped, and keys, int64 [count, 2]."""
   rng = np.random.default_rng(dimension)
   sizes = np.array([1.0, 0.4, 1e-3])[:count, np.newaxis] / dimension**0.5
   vectors = (rng.normal(size=[count, dimension]) * sizes).astype(np.float32)
@@ -84,7 +84,7 @@ def clients(dimension: int, count: int = 3) -> tuple[np.ndarray, np.ndarray]:
 
 
 def compare(case: Case, count: int = 3) -> tuple[int, int]:
-  """Coordinates that were compared, and how many of them differ."""
+  """Encodes `count` clients twice; numbers of coordinates and of differences."""
   params = case.params()
   if params is None:
     return 0, 0
@@ -111,7 +111,7 @@ def compare(case: Case, count: int = 3) -> tuple[int, int]:
 
 
 def compare_decoded(case: Case, count: int = 3) -> tuple[int, int]:
-  """Coordinates of decoded sums, and how many of them differ in a bit."""
+  """Decodes `count` sums twice; numbers of coordinates and of those that differ."""
   params = case.params()
   if params is None:
     return 0, 0
@@ -133,7 +133,7 @@ def compare_decoded(case: Case, count: int = 3) -> tuple[int, int]:
 
 
 def cases() -> Iterator[Case]:
-  """All that are compared."""
+  """Yields all cases of the comparison."""
   for mechanism in ('skellam', 'discrete_gaussian', 'skellam_central', 'none'):
     generators = ('philox', 'chacha20') if mechanism in (
         'skellam', 'discrete_gaussian') else ('philox',)
@@ -149,7 +149,7 @@ def cases() -> Iterator[Case]:
 
 
 def quick_cases() -> list[Case]:
-  """Some of them, which take seconds."""
+  """A few cases, which take seconds."""
   return [
       Case('skellam', 2, 100), Case('skellam', 16, 1), Case('skellam', 16, 5),
       Case('skellam', 12, 300, 'chacha20'), Case('skellam', 20, 2500, 'chacha20'),
@@ -165,7 +165,7 @@ def quick_cases() -> list[Case]:
 def main(arguments: Sequence[str] | None = None) -> None:
   parser = argparse.ArgumentParser(description=__doc__.split('\n', maxsplit=1)[0])
   parser.add_argument('--quick', action='store_true', help='small, to see it run')
-  parser.add_argument('--mechanism', help='of this one alone')
+  parser.add_argument('--mechanism', help='compare this mechanism alone')
   args = parser.parse_args(arguments)
   chosen = [case for case in (quick_cases() if args.quick else cases())
             if args.mechanism in (None, case.mechanism)]

@@ -3,7 +3,7 @@
   python -m benchmarks.round [--quick] [--json=FILE] [--repeats=N] [--no_pfl]
   python -m benchmarks.round --generators     # ours alone: ChaCha20 against Philox
 
-Milliseconds a client of a plain federated mean and of a mean under distributed
+Milliseconds per client of a plain federated mean and of a mean under distributed
 Skellam noise: ours (rounds of the trainer, with its own defaults, without commit and
 evaluation), TFF's `build_unweighted_fed_avg` (plain, and with
 `tff.learning.ddp_secure_aggregator`) and pfl 0.6 with its central Gaussian mechanism
@@ -81,8 +81,8 @@ class Setting:
                 (None, None))
 
 
-# Of the ratios against TFF and against pfl, by the maker of the processor: what is
-# least depends on what its vectors do for the peers.
+# Minimum ratios against TFF and against pfl, by the maker of the processor: its vector
+# instructions speed up the peers differently.
 TARGETS = {'Intel': (4.0, 1.3), 'AMD': (3.8, 1.5)}
 SETTINGS = (
     Setting(model='cnn', clients=100, examples=100, target_plain=1.35,
@@ -93,8 +93,8 @@ SETTINGS = (
     Setting(model='tags', clients=20, examples=50),
 )
 QUICK_SETTINGS = (Setting(model='softmax', clients=6, examples=20),)
-# Of ChaCha20 against Philox: the cohorts of the trainer, and clients of few examples,
-# of whose time the noise is most.
+# For ChaCha20 against Philox: cohorts of the trainer, and clients of few examples,
+# whose time is mostly that of the noise.
 GENERATOR_SETTINGS = (
     Setting(model='softmax', clients=100, examples=9),
     Setting(model='cnn_small', clients=100, examples=9),
@@ -105,7 +105,7 @@ GENERATOR_SETTINGS = (
     Setting(model='cnn', clients=10, examples=100),
     Setting(model='cnn', clients=100, examples=100),
 )
-# A round under ChaCha20 may take so many times as long as under Philox.
+# Maximum ratio of a round's time under ChaCha20 to that under Philox.
 GENERATOR_TARGET = 1.1
 
 
@@ -201,10 +201,10 @@ class PflRound:
 
 
 def fastest_pfl(python: str, setting: Setting) -> PflRound:
-  """pfl with the number of threads that it is fastest with.
+  """Starts pfl with the number of threads with which it is fastest.
 
-  PyTorch divides the smallest of operations between its threads, which wait for each
-  other: whoever has few cores, or a busy machine, is better off with one.
+  PyTorch divides even the smallest operations between its threads, which wait for each
+  other: with few cores, or on a busy machine, one thread is faster.
   """
   rounds = {threads: PflRound(python, setting, threads)
             for threads in sorted({1, os.cpu_count() or 1})}

@@ -24,11 +24,11 @@ class Network:
   """A network, and synthetic clients.
 
   Attributes:
-    model: () -> ours.
-    examples: (generator, number of examples) -> those of a client.
-    keras: () -> TFF's, by Keras; None where TFF is no peer.
-    loss: () -> its loss.
-    pairs: Examples -> features and labels for it; None for those of images.
+    model: () -> our model.
+    examples: (generator, number of examples) -> name -> array, examples of a client.
+    keras: () -> the same network in Keras, for TFF; None where TFF is no peer.
+    loss: () -> the loss of the Keras network.
+    pairs: Examples of a client -> features and labels of the Keras network.
   """
 
   model: Callable[[], task_lib.Model]

@@ -1,8 +1,8 @@
-"""How the kernels are compiled: numba, and vectors in LLVM's own terms.
+"""Compilation of the kernels: numba, and functions in LLVM's vector instructions.
 
 Loops that must be vectorised are written with vectors of LANES numbers, which LLVM
-turns into instructions of whatever width there is; nothing is left to chance, and
-nothing may reorder a sum: the results are the same on every machine.
+lowers to the instructions of the processor; numba's own vectoriser is not relied on. No
+optimisation may reorder a sum of floats, so results are the same on every machine.
 """
 
 import llvmlite
@@ -27,22 +27,24 @@ def _features() -> str:
   return binding.get_host_cpu_features().flatten()
 
 
-# Numbers of 32 bits in a vector: two registers of AVX2 would be too many at a time.
+# 32-bit numbers in a vector: one register. With two of AVX2 each, kernels run out of
+# registers.
 LANES = 16 if '+avx512f' in _features().split(',') else 8
 
 INT32, INT64, DOUBLE = ir.IntType(32), ir.IntType(64), ir.DoubleType()
 
 
 def jit(function):
-  """Compiles a function at its first call; the result is kept on disk if it can be.
+  """Compiles a function at its first call; keeps the result on disk if possible.
 
-  numba compiles again if the function's own file changes. Here that is so for the
-  files of the functions that it calls, too: see `kept.Files`.
+  numba alone compiles again only if the function's own file changes. Here a change of
+  any file of this package has that effect, because kernels call each other: see
+  `kept.Files`.
   """
   options = dict(nogil=True, error_model='numpy')
   try:
     compiled = numba.njit(function, cache=True, **options)
-  except RuntimeError:  # No folder can be written to.
+  except RuntimeError:  # No folder is writable.
     return numba.njit(function, **options)
   cache = compiled._cache  # pylint: disable=protected-access
   cache._cache_file = kept.Files(  # pylint: disable=protected-access
@@ -51,18 +53,21 @@ def jit(function):
   return compiled
 
 
-# LLVM takes functions of one name for one function.
+# LLVM merges functions of the same name.
 _names: set[str] = set()
 
 
 def instructions(emit):
-  """A function of compiled code that is given as LLVM's instructions.
+  """Turns a function that emits LLVM's instructions into one that kernels can call.
 
-  It is compiled once, however often it is called.
+  Compiled code has these instructions once, whatever the number of calls.
 
   Args:
-    emit: (builder, *arguments) -> None. Arrays come as pointers to their first
-      number, other arguments as numbers. Its name must be its own.
+    emit: (builder, *arguments) -> None. Arrays are passed as pointers to their first
+      element, other arguments as numbers. Its `__name__` must be unique.
+
+  Raises:
+    ValueError: If the name is taken.
   """
   if emit.__name__ in _names:
     raise ValueError(f'instructions named {emit.__name__} are there already')
@@ -90,7 +95,7 @@ def instructions(emit):
 
 
 def _function(module: ir.Module, emit, kinds) -> ir.Function:
-  """The function of these instructions in a module of LLVM."""
+  """The function of these instructions in an LLVM module; added if it is missing."""
   name = f'native_encoding_{emit.__name__}_' + '_'.join(
       str(kind).replace('*', 'p') for kind in kinds)
   if name in module.globals:
@@ -106,19 +111,19 @@ def _function(module: ir.Module, emit, kinds) -> ir.Function:
 
 
 def vector(kind: ir.Type, lanes: int | None = None) -> ir.VectorType:
-  """The type of a vector."""
+  """The type of a vector of `lanes` numbers, LANES by default."""
   return ir.VectorType(kind, lanes or LANES)
 
 
 def constant(kind: ir.Type, *numbers, lanes: int | None = None) -> ir.Constant:
-  """A vector of these numbers, or of one number throughout."""
+  """A vector of these numbers, or of one number in all lanes."""
   lanes = lanes or LANES
   return ir.Constant(vector(kind, lanes),
                      list(numbers) if len(numbers) > 1 else list(numbers) * lanes)
 
 
 def splat(builder, number):
-  """A vector of one number."""
+  """A vector with one number in all LANES lanes."""
   kind = vector(number.type)
   first = builder.insert_element(ir.Constant(kind, ir.Undefined), number,
                                  ir.Constant(INT32, 0))
@@ -139,22 +144,22 @@ def load(builder, pointer, index, lanes: int | None = None):
 
 
 def store(builder, value, pointer, index) -> None:
-  """Writes a vector from an index of an array on."""
+  """Writes a vector to an array, beginning at an index."""
   instruction = builder.store(value, _place(builder, pointer, index, value.type))
   instruction.align = value.type.element.get_abi_size(binding.create_target_data(''))
 
 
 def each(builder, count, step: int):
-  """A loop over 0, step, ... below a count; as `numba.core.cgutils.for_range`."""
+  """A loop over 0, step, ... below `count`; see `numba.core.cgutils.for_range`."""
   return cgutils.for_range_slice(
       builder, ir.Constant(INT64, 0), count, ir.Constant(INT64, step), INT64)
 
 
 def offset(builder, index, count: int):
-  """index + count, of an integer of 64 bits."""
+  """index + count, for an index of 64 bits."""
   return builder.add(index, ir.Constant(INT64, count))
 
 
 def shuffle(builder, first, second, lanes):
-  """The lanes of two vectors, those of the second counted on."""
+  """The vector of these lanes of two; indices of the second follow the first."""
   return builder.shuffle_vector(first, second, constant(INT32, *lanes, lanes=len(lanes)))

@@ -1,4 +1,4 @@
-"""What the server does with a sum in `distributed_sum.decode`, compiled."""
+"""The server's decoding of a sum: `distributed_sum.in_model_units`, compiled."""
 
 import numpy as np
 
@@ -13,13 +13,13 @@ _BLOCK = 4096
 
 @compiling.jit
 def unwrap(total, bits, factor, out):
-  """Writes a sum modulo 2^bits, times a factor.
+  """Writes a sum modulo 2^bits as signed numbers times a factor.
 
   Args:
     total: int32 [D], in [0, 2^bits).
-    bits: Of the modulus.
-    factor: float32.
-    out: float32 [D].
+    bits: Bits of the modulus, in [2, 30].
+    factor: float32, units of `out` per grid unit.
+    out: float32 [D], written.
 
   Returns:
     float64, the squared norm of the sum, grid units.
@@ -39,13 +39,13 @@ def unwrap(total, bits, factor, out):
 
 @compiling.jit
 def decode(total, bits, factor, signs, out):
-  """`distributed_sum.in_model_units` of all coordinates.
+  """Computes `distributed_sum.in_model_units` for all D padded coordinates.
 
   Args:
     total: int32 [D], in [0, 2^bits).
-    bits: Of the modulus.
-    factor: float32.
-    signs: uint32, of the rotation; of no length for none.
+    bits: Bits of the modulus, in [2, 30].
+    factor: float32, as `distributed_sum.in_model_units` takes it.
+    signs: uint32 [ceil(D / 32)], from `transform.sign_bits`; empty for no rotation.
     out: float32 [D], written, model units.
 
   Returns:
@@ -60,10 +60,20 @@ def decode(total, bits, factor, signs, out):
 
 def decoded(params: DistributedSumParams, total: np.ndarray, factor: np.float32,
             rotation_key: np.ndarray) -> tuple[np.ndarray, np.float64]:
-  """`distributed_sum.in_model_units`, whose arguments and results these are.
+  """Computes `distributed_sum.in_model_units`, on NumPy's arrays.
+
+  Args:
+    params: The parameters of the sum; its rotation is not `dft`.
+    total: int32 [padded_dimension], in [0, 2^bits).
+    factor: float32, as `distributed_sum.in_model_units` takes it.
+    rotation_key: int64 [2].
+
+  Returns:
+    float32 [dimension], model units; and float64, the squared norm of all
+    `padded_dimension` coordinates of the sum, grid units.
 
   Raises:
-    ValueError: For another shape or dtype: compiled loops do not look.
+    ValueError: If `total` has another shape or dtype, which compiled loops don't check.
   """
   if (total.dtype, total.shape) != (np.int32, (params.padded_dimension,)):
     raise ValueError(f'total must be int32 [{params.padded_dimension}], found '
@@ -78,7 +88,7 @@ def decoded(params: DistributedSumParams, total: np.ndarray, factor: np.float32,
 
 
 def try_out() -> None:
-  """Compiles what is not on the disk yet. Raises whatever numba raises."""
+  """Compiles the kernels that are not on disk yet. Raises any error of numba."""
   params = DistributedSumParams(
       clip=1.0, noise_multiplier=0.0, bits=16, dimension=1, cohort_size=1)
   decoded(params, np.zeros(1, np.int32), np.float32(1), np.zeros(2, np.int64))

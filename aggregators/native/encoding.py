@@ -18,15 +18,15 @@ from aggregators.params import DistributedSumParams
 # Diagnostics, in the order of `distributed_sum.encode`.
 DIAGNOSTICS = ('clipped', 'not_finite', 'cohort_disbelieved', 'rounding_retries',
                'rounding_fallbacks')
-# Vectors whose norm is within these take the short way through clipping, as in
-# `rounding`; and its slack of a float32 product.
+# Clipping needs no care for overflow if the norm is between these, model units; and
+# the slack of a float32 product. Both as in `rounding`.
 _SMALLEST, _LARGEST = 1e-15, 1e18
 _FLOAT_SLACK = 1.0 - 2.0**-22
 
 
 @compiling.jit
 def _clip_extreme(vector, clip, out):
-  """`rounding._clip_extreme`: writes the clipped vector.
+  """Writes the vector clipped as by `rounding._clip_extreme`.
 
   Returns:
     Whether it was clipped, and whether it was finite.
@@ -63,18 +63,18 @@ def encode_clients(vectors, keys, signs, clip, scale, clip_grid, bound, believed
   Args:
     vectors: float32 [clients, d], model units.
     keys: uint64 [clients, 2].
-    signs: uint32, of the rotation; of no length for none.
-    clip: float64, model units.
-    scale: float64, grid units in a model unit.
-    clip_grid: float64.
-    bound: int64, of the squared norm.
-    believed: Whether the cohort is believed.
-    table: As in `noising.noisy_round`.
-    bits: Of the modulus.
-    rotated: float32 [D], written.
-    values: int32 [D], written.
-    total: int32 [D], added to.
-    diagnostics: int64 [5], added to.
+    signs: uint32 [ceil(D / 32)], from `transform.sign_bits`; empty for no rotation.
+    clip: float64, model units, > 0.
+    scale: float64, grid units per model unit.
+    clip_grid: float64, the clip in grid units.
+    bound: int64, maximum squared norm of a rounded vector, grid units.
+    believed: Whether the stated cohort size is believed; if not, vectors count as zero.
+    table: See `noising.noisy_round`.
+    bits: Bits of the modulus, in [2, 30].
+    rotated: float32 [D], working memory.
+    values: int32 [D], working memory.
+    total: int32 [D], in [0, 2^bits); clients are added modulo 2^bits.
+    diagnostics: int64 [5], in the order of DIAGNOSTICS; counts are added.
   """
   columns = transform.scratch()
   memory = noising.scratch()
@@ -113,14 +113,14 @@ def encode_clients(vectors, keys, signs, clip, scale, clip_grid, bound, believed
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
-  """The array as one of the single type that the kernels are compiled for."""
+  """A read-only, contiguous view or copy: kernels are compiled for that type alone."""
   view = np.require(array, requirements=['C', 'A']).view()
   view.flags.writeable = False
   return view
 
 
 def _table(params: DistributedSumParams, state: Mapping[str, Any]):
-  """The argument `table` of `encode_clients` for a cohort; None if there is none."""
+  """The argument `table` of `encode_clients`; None if no table has the noise."""
   nothing = read_only(np.zeros(0, np.int64))
   if params.noise_multiplier == 0 or not params.has_shares:
     return random_bits.PHILOX, 0, 0, nothing, nothing
@@ -146,7 +146,7 @@ class _Memory(threading.local):
   _vectors = np.empty(0, np.float32), np.empty(0, np.int32)
 
   def of(self, dim: int) -> tuple[np.ndarray, np.ndarray]:
-    """float32 [dim] and int32 [dim], to be overwritten."""
+    """Returns float32 [dim] and int32 [dim], of any content."""
     if self._vectors[0].size != dim:
       self._vectors = np.empty(dim, np.float32), np.empty(dim, np.int32)
     return self._vectors
@@ -159,8 +159,8 @@ class EncodedSum:
   """The sum modulo 2^bits of clients' encoded vectors.
 
   Attributes:
-    total: int32 [padded_dimension].
-    diagnostics: int64 [5], sums of DIAGNOSTICS.
+    total: int32 [padded_dimension], in [0, 2^bits).
+    diagnostics: int64 [5], sums over clients in the order of DIAGNOSTICS.
   """
 
   def __init__(self, params: DistributedSumParams, table, rotation_key: np.ndarray,
@@ -172,19 +172,19 @@ class EncodedSum:
     self._signs = np.zeros(0, np.uint32)
     if params.rotation == 'hadamard':
       self._signs = transform.sign_bits(pair(rotation_key), dim)
-    # Written here: memory that is read first is mapped twice by the system.
+    # Not `np.zeros`: the system maps pages twice that are read before they are written.
     self.total = np.full(dim, 0, np.int32)
     self.diagnostics = np.zeros(len(DIAGNOSTICS), np.int64)
 
   @classmethod
   def of(cls, params: DistributedSumParams, state: Mapping[str, Any]
          ) -> 'EncodedSum | None':
-    """The sum of no client; None if the noise can't be drawn here.
+    """Builds the sum of no client; None if kernels can't draw the noise.
 
     Args:
-      params: Such that `marks.is_supported`.
-      state: The state of a `DistributedSumFactory` by names; those of the table with
-        `noise_table/` before them.
+      params: Parameters for which `marks.is_supported` is true.
+      state: Name -> array of the state of a `DistributedSumFactory`; names of the
+        noise table begin with `noise_table/`.
     """
     table = _table(params, state)
     if table is None:
@@ -194,10 +194,14 @@ class EncodedSum:
     return cls(params, table, state['rotation_key'], believed)
 
   def add(self, vectors: np.ndarray, keys: np.ndarray) -> None:
-    """Adds clients: float32 [clients, dimension], and their keys, int64 [clients, 2].
+    """Adds clients.
+
+    Args:
+      vectors: float32 [clients, dimension], model units.
+      keys: int64 [clients, 2], the keys of their contributions.
 
     Raises:
-      ValueError: For other shapes or dtypes: compiled loops do not look.
+      ValueError: For other shapes or dtypes, which compiled loops don't check.
     """
     params = self._params
     if (vectors.dtype, vectors.shape[1:]) != (np.float32, (params.dimension,)):
@@ -207,7 +211,7 @@ class EncodedSum:
       raise ValueError(f'keys must be int64 [{len(vectors)}, 2], found {keys.dtype} '
                        f'{list(keys.shape)}')
     encode_clients(
-        # Of one type each, or all would be compiled again.
+        # Another type of array would compile the kernel again.
         read_only(vectors), read_only(keys).view(np.uint64), self._signs,
         float(params.clip),
         params.scale, params.clip_grid, params.l2_sensitivity_squared, self._believed,
@@ -216,14 +220,14 @@ class EncodedSum:
 
 
 def pair(key: np.ndarray) -> tuple[np.uint64, np.uint64]:
-  """A key, int64 [2], as kernels take it."""
+  """Converts a key, int64 [2], to the pair of uint64 that kernels take."""
   return tuple(read_only(key).view(np.uint64))
 
 
 def known(generator: str):
-  """A client whose sum is known: parameters, state, vectors and keys.
+  """A client whose sum is known: (parameters, state, vectors, keys).
 
-  What the numbers are is of no matter. The table is of no distribution.
+  The numbers are arbitrary; those of the table are of no distribution.
   """
   params = DistributedSumParams(
       clip=1.0, noise_multiplier=1.0, bits=16, dimension=3000, cohort_size=20,
@@ -238,17 +242,17 @@ def known(generator: str):
   return params, state, vector[np.newaxis], np.array([[2**40 + 3, -5]])
 
 
-# CRC-32 of the sums.
+# CRC-32 of the sums of `known`, by generator.
 _KNOWN_SUMS = {'philox': 0x549A084C, 'chacha20': 0xEE961B43}
 
 
 def try_out() -> None:
-  """Compiles what is not on the disk yet, and encodes known clients.
+  """Compiles the kernels that are not on disk yet, and encodes known clients.
 
   Raises:
-    RuntimeError: If their sums are not the known ones: of such kernels it is not known
-      what noise they add.
-    Exception: Whatever numba raises.
+    RuntimeError: If their sums are not the known ones: the noise of such kernels is
+      unknown.
+    Exception: Any error of numba.
   """
   for generator, wanted in _KNOWN_SUMS.items():
     params, state, vectors, keys = known(generator)

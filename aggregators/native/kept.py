@@ -1,6 +1,6 @@
-"""The kernels on the disk, and compiling them before they are needed.
+"""The kernels on disk, and their compilation before they are needed.
 
-Imports neither numba nor TensorFlow, so that it is there before both.
+Imports neither numba nor TensorFlow, so that it can be used before both are imported.
 """
 
 from collections.abc import Callable
@@ -16,9 +16,9 @@ import tempfile
 from typing import Any
 
 _FOLDER = pathlib.Path(__file__).parent
-# The kernel that takes longest, as it calls nearly all others.
+# Files of the kernel that compiles longest, as it calls nearly all others.
 _LAST = 'encoding.encode_clients-*'
-# Where nothing can be kept there is nothing to be done.
+# Compiles only where the result can be kept.
 _COMPILE = '''
 import sys
 sys.path[:] = sys.argv[1:]
@@ -33,7 +33,7 @@ _process: subprocess.Popen | None = None
 
 @functools.cache
 def sources() -> str:
-  """A digest of the sources of all kernels."""
+  """SHA-256 of the sources of all kernels, hex."""
   digest = hashlib.sha256()
   for path in sorted(_FOLDER.glob('*.py')):
     digest.update(path.read_bytes())
@@ -41,32 +41,32 @@ def sources() -> str:
 
 
 class Files:
-  """The files of a kernel, one for all that it depends on: in place of numba's own.
+  """The files of a kernel, one for each set of dependencies; replaces numba's cache.
 
-  numba numbers its files, and an index says what is in them. The index is written
-  first: where the file is not, as the disk is full, the process ends or another
-  process writes both, it stands for a kernel of other sources, or another processor.
+  numba numbers its files and writes an index of their contents first. If the disk is
+  full, the process ends or another process writes both, an index entry can then name
+  the file of a kernel of other sources or of another processor.
   """
 
   def __init__(self, folder: str, name: str, versions: str, dumps: Callable):
     """Names the files.
 
     Args:
-      folder: Where they are.
+      folder: Folder of the files.
       name: Name of the kernel.
-      versions: Of what compiles it.
+      versions: Versions of the compiler, as text.
       dumps: Object -> bytes that `pickle` loads.
     """
     self._folder = pathlib.Path(folder)
     self._name, self._versions, self._dumps = name, versions, dumps
 
   def path(self, key: Any) -> pathlib.Path:
-    """The file of a key: of types and a processor."""
+    """The file of a key, which names types and a processor; `repr` identifies it."""
     of = hashlib.sha256(repr((sources(), self._versions, key)).encode()).hexdigest()
     return self._folder / f'{self._name}.{sources()[:16]}.{of[:32]}'
 
   def load(self, key: Any) -> Any:
-    """What was saved; None if nothing was, or it is damaged."""
+    """The saved data; None if there are none, or they are damaged."""
     try:
       content = self.path(key).read_bytes()
     except OSError:
@@ -79,7 +79,7 @@ class Files:
     """Saves the data, if there is room for it."""
     content = self._dumps(data)
     with contextlib.suppress(OSError):
-      # Closed before it is renamed: nobody finds a part of it.
+      # Closed before it is renamed: no process reads a part of it.
       with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as file:
         try:
           file.write(hashlib.sha256(content).digest() + content)
@@ -90,7 +90,7 @@ class Files:
 
 
 def are_kept() -> bool:
-  """Whether kernels of these sources seem to be on the disk, of whatever processor."""
+  """Whether kernels of these sources seem to be on disk, for any processor."""
   caches = os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')
   given = os.environ.get('NUMBA_CACHE_DIR')
   folders = [pathlib.Path(given)] if given else [
@@ -101,9 +101,9 @@ def are_kept() -> bool:
 def compile_ahead() -> None:
   """Compiles the kernels in another process, unless they are kept already.
 
-  This process imports TensorFlow in the meantime, which takes as long and, as numba,
-  one core. Whoever needs the kernels waits for `finished`. What fails there fails
-  again here, where it is reported.
+  Meanwhile this process imports TensorFlow, which takes as long and, like numba, one
+  core. Code that needs the kernels calls `finished` first. An error of the other
+  process is not reported: compiling fails again in this one, which reports it.
   """
   global _process
   if _process is None and not are_kept():

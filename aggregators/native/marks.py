@@ -1,14 +1,15 @@
 """Marks in graphs, by which an executor encodes and decodes natively.
 
-A chunk's graph trains clients and encodes their updates (`build_chunked`). Beside what
-that takes it has, under a name scope of its own, the parameters of the encoding and a
-loop that trains some of the clients and leaves their updates as they are. An executor
-that finds them calls that loop and the compiled kernels (`encoding`) in place of the
-graph's encoding, for the same integers; any other executes the graph as it is, where
-the marks lead to nothing and cost nothing. They are part of the serialized computation.
+A chunk's graph trains clients and encodes their updates (`build_chunked`). In addition
+it has, under a name scope of its own, the parameters of the encoding and a loop that
+trains some of the clients and does not encode their updates. An executor that finds
+these marks calls the loop and the compiled kernels (`encoding`) instead of the graph's
+encoding, for the same integers. Any other executor executes the graph as it is, where
+nothing uses the marks and they cost nothing. They are part of the serialized
+computation.
 
 In the server's graph the decoding of a long sum is between marks: an executor fetches
-its arguments and feeds the results that `native.decoding` has for them.
+its arguments and feeds the results of `native.decoding`.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +23,7 @@ from aggregators import branch
 from aggregators import share_tables
 from aggregators.params import DistributedSumParams
 
-# Numbers in the updates of the clients that are trained in one call.
+# Maximum number of coordinates of all updates that are trained in one call.
 MAX_NUMBERS = 2**20
 
 SCOPE = 'native_encoding'
@@ -34,32 +35,33 @@ VECTORS, KEYS, TRAINING, COUNT = 'vectors', 'keys', 'training', 'count'
 STATE, TOTAL = 'state', 'total'
 DIAGNOSTICS, TRAINING_TOTALS = 'diagnostics', 'training_totals'
 
-# Another scope, of the server's graph: the parameters, and these.
+# Name scope of the server's graph, and names within it in addition to the parameters.
 DECODING = 'native_decoding'
 ARGUMENTS, RESULTS = 'arguments', 'results'
-# A shorter sum is decoded in the time that another call of the graph takes.
+# Minimum number of coordinates of a sum that is marked: kernels need one more call of
+# the graph, in which it decodes a shorter sum.
 LEAST_DECODED = 2**14
 
 
 def is_supported(params: DistributedSumParams) -> bool:
-  """Whether clients' vectors can be encoded here, in cohorts of the expected size."""
+  """Whether kernels can encode clients' vectors in cohorts of the expected size."""
   return params.rotation != 'dft' and (
       params.noise_multiplier == 0 or not params.has_shares or
       share_tables.table_draws(params) is not None)
 
 
 def at_a_time(params: DistributedSumParams) -> int:
-  """Clients that are trained before their updates are encoded: bounded memory."""
+  """Number of clients that are trained before they are encoded: bounds the memory."""
   return max(1, MAX_NUMBERS // params.dimension)
 
 
 def text(params: DistributedSumParams) -> str:
-  """Parameters as a mark has them."""
+  """Serializes parameters to the JSON of a mark."""
   return json.dumps(dataclasses.asdict(params))
 
 
 def parameters(mark: bytes) -> DistributedSumParams:
-  """The parameters of a mark."""
+  """Parses the JSON of a mark. Raises TypeError or ValueError for any other."""
   return DistributedSumParams(**json.loads(mark))
 
 
@@ -73,12 +75,12 @@ def _flat(structure, prefix: str) -> dict[str, tf.Tensor]:
 
 def decoding(decode: Callable, params: DistributedSumParams, *arguments: tf.Tensor
              ) -> list[tf.Tensor]:
-  """The results of `decode(*arguments)`, marked where `decoding` is for them.
+  """The results of `decode(*arguments)`, marked if kernels shall compute them.
 
   Args:
-    decode: As `distributed_sum.in_model_units`, without the parameters.
+    decode: `distributed_sum.in_model_units` without its argument `params`.
     params: Parameters of the sum.
-    *arguments: Of `decode`.
+    *arguments: Arguments of `decode`.
   """
   if params.rotation == 'dft' or params.padded_dimension < LEAST_DECODED:
     return decode(*arguments)
@@ -104,7 +106,7 @@ class Marks:
     """
     with tf.name_scope(SCOPE) as self._scope:
       tf.constant(text(params), name=PARAMETERS)
-      # Without a value for them nothing is trained.
+      # By default the loop trains no client.
       first, size = (tf.compat.v1.placeholder_with_default(0, [], name)
                      for name in (FIRST, SIZE))
       end = tf.minimum(first + size, count)
@@ -116,7 +118,7 @@ class Marks:
         VECTORS: vectors, KEYS: keys, **_listed(TRAINING, training)})
 
   def results(self, total: tf.Tensor, diagnostics=None, training=None):
-    """The results of the graph, marked; arguments as those of the graph.
+    """Marks the results of the graph, and returns them.
 
     Args:
       total: int32 [D], the sum of the encoded vectors.
@@ -133,7 +135,7 @@ class Marks:
 
 
 def _one(trained, index: tf.Tensor, count: tf.Tensor):
-  """What `trained` returns of one client as of a list of it; no update is copied."""
+  """The result of `trained` for one client, each with a first axis of 1; no copies."""
   return tf.nest.map_structure(
       lambda x: x[tf.newaxis], branch.either(
           index < count, lambda: trained(index), lambda: tf.nest.map_structure(
@@ -142,7 +144,7 @@ def _one(trained, index: tf.Tensor, count: tf.Tensor):
 
 
 def _several(trained, first: tf.Tensor, end: tf.Tensor):
-  """What `trained` returns of the clients from an index to another, stacked."""
+  """The results of `trained` for clients `first` to `end` - 1, stacked."""
   empty = tf.nest.map_structure(
       lambda spec: tf.TensorArray(
           spec.dtype, size=tf.maximum(end - first, 0), element_shape=spec.shape),
@@ -163,6 +165,6 @@ def _listed(name: str, structure) -> dict[str, tf.Tensor]:
 
 
 def _named(scope: str, tensors: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
-  """The tensors, by their names in a scope."""
+  """Identities of the tensors, with these names in a scope."""
   with tf.name_scope(scope):
     return [tf.identity(tensor, name=name) for name, tensor in tensors.items()]

@@ -1,7 +1,8 @@
 """Conditional rounding, noise and wrapping: `aggregators.noisy_rounding`, compiled.
 
-The same integers from the same keys. Blocks, keys and the order of random bits are
-explained there; within a block strips of STRIP coordinates stay in the cache.
+The same keys give the same integers. `aggregators.noisy_rounding` explains blocks, keys
+and the order of random bits; within a block, strips of STRIP coordinates stay in the
+cache.
 """
 
 import numpy as np
@@ -9,13 +10,13 @@ import numpy as np
 from aggregators.native import compiling
 from aggregators.native import random_bits
 
-# Of `noisy_rounding`.
+# As in `noisy_rounding`.
 BLOCK = 2**17
 _MAX_TRIES = 64
 _RETRIES, _MORE_DRAWS = np.int64(0), np.int64(2)
 _FIRST_CHILD = np.int64(0)
 _TOWARDS_ZERO, _ALL_ZERO = np.int64(-1), np.int64(-2)
-# Of `alias_table`: bits of the first comparison of a draw.
+# As in `alias_table`: bits of the first comparison of a draw.
 _FIRST_BITS = np.int32(22)
 _FIRST = np.int32(2**22 - 1)
 _LOW_BITS = 32 - _FIRST_BITS
@@ -28,22 +29,22 @@ _HALF = np.uint64(32)
 
 @compiling.jit
 def _round(block, factor, thresholds, out):
-  """Rounds up where the fraction exceeds a threshold; the squared norm.
+  """Rounds up where the fraction exceeds a threshold, and down elsewhere.
 
   Args:
     block: float32 [n].
-    factor: float32, grid units.
-    thresholds: int32 [n], in [0, 2^24).
-    out: int32 [n].
+    factor: float32, grid units in a unit of `block`.
+    thresholds: int32 [n], in [0, 2^24), in units of 2^-24.
+    out: int32 [n], written.
 
   Returns:
-    int64.
+    int64, the squared norm of `out`, grid units.
   """
   norm = np.int64(0)
   for i in range(block.size):
     x = block[i] * factor
     whole = np.int32(x)
-    # Towards zero was upwards.
+    # Truncation rounds up below zero.
     floor = np.int32(whole - np.int32(x < np.float32(whole)))
     fraction = np.int32((x - np.float32(floor)) * _SCALE)
     rounded = np.int32(floor + np.int32(thresholds[i] < fraction))
@@ -54,7 +55,7 @@ def _round(block, factor, thresholds, out):
 
 @compiling.jit
 def _truncate(block, factor, out):
-  """Rounds towards zero; as `_round`."""
+  """Rounds towards zero; arguments and result as those of `_round`."""
   norm = np.int64(0)
   for i in range(block.size):
     rounded = np.int32(block[i] * factor)
@@ -78,16 +79,16 @@ def _add_draw(low, high, packed, tie, indices, out, generator, tie_key, dim, sta
   """Adds a draw from a table; see `alias_draw.draw`.
 
   Args:
-    low: int32 [n], uniform.
-    high: int32 [n], uniform in its high 9 bits.
-    packed: int64 [N].
-    tie: int64 [N].
-    indices: int32 [n], written.
-    out: int32 [n], added to.
-    generator: Of the bits that break ties.
-    tie_key: Their key.
-    dim: Coordinates of the block.
-    start: Index of the first of these n in the block.
+    low: int32 [n], random bits.
+    high: int32 [n], random in its high 9 bits.
+    packed: int64 [N], of an alias table.
+    tie: int64 [N], of an alias table.
+    indices: int32 [n], working memory.
+    out: int32 [n]; draws are added.
+    generator: PHILOX or CHACHA, for the bits that break ties.
+    tie_key: Pair of uint64, the key of those bits.
+    dim: Number of coordinates of the block.
+    start: Index of the first of these n coordinates in the block.
     memory: From `random_bits.scratch`.
   """
   mask = np.int32(packed.size - 1)
@@ -110,36 +111,39 @@ def _add_draw(low, high, packed, tie, indices, out, generator, tie_key, dim, sta
     index = indices[i]
     cell = packed[index]
     if low[i] & _FIRST == np.int32(cell >> 32):
-      # The alias was taken.
+      # Above the alias was added.
       if _tie(generator, tie_key, dim, start + i, memory) < tie[index]:
         out[i] += index - np.int32(cell)
 
 
 @compiling.jit
 def scratch():
-  """Memory for `noisy_round`: random bits, and int32 for four strips."""
+  """Memory for `noisy_round`: random bits, and int32 [4, STRIP]."""
   return random_bits.scratch(), np.empty((4, STRIP), np.int32)
 
 
 @compiling.jit
 def _block(values, factor, key, index, with_noise, table, bits, out, memory):
-  """One block by the try of an index; the squared norm of the rounded values.
+  """Rounds one block by the try of an index, and adds its noise.
 
   Args:
     values: float32 [n].
-    factor: float32.
-    key: Of the block.
-    index: As in `noisy_rounding`: of a try, or _TOWARDS_ZERO or _ALL_ZERO.
+    factor: float32, grid units in a unit of `values`.
+    key: Pair of uint64, the key of the block.
+    index: Index of a try, _TOWARDS_ZERO or _ALL_ZERO, as in `noisy_rounding`.
     with_noise: Whether to add noise and wrap, and write the result.
     table: See `noisy_round`.
     bits: The result is modulo 2^bits.
-    out: int32 [n].
+    out: int32 [n], in [0, 2^bits); written if `with_noise`.
     memory: From `scratch`.
+
+  Returns:
+    int64, the squared norm of the rounded values without noise, grid units.
   """
   generator, draws, more_draws, packed, tie = table
   numbers, strips = memory
   dim = values.size
-  # Of the bits that round; the first try shares them with the first draws.
+  # Number and key of the bits that round; the first try shares them with the draws.
   own_total, own_key = 2 * draws * dim if draws else dim, key
   if index > 0:
     own_total = dim
@@ -194,28 +198,29 @@ def _block(values, factor, key, index, with_noise, table, bits, out, memory):
 
 @compiling.jit
 def noisy_round(values, factor, squared_norm, key, bound, table, bits, out, memory):
-  """`noisy_rounding.noisy_round`.
+  """Computes `noisy_rounding.noisy_round`.
 
   Args:
     values: float32 [D].
     factor: float32, grid units in a unit of `values`.
-    squared_norm: float64, of `values`.
+    squared_norm: float64, the squared norm of `values`.
     key: Pair of uint64.
-    bound: int64, that the squared norm of the rounded values must not exceed.
+    bound: int64, maximum squared norm of the rounded values, grid units.
     table: Generator, draws that share their random bits with the rounding (0 for no
       noise), further draws, and int64 [N] `packed` and `tie` of an alias table.
     bits: The result is modulo 2^bits.
-    out: int32 [D].
+    out: int32 [D], in [0, 2^bits), written.
     memory: From `scratch`.
 
   Returns:
-    Tries of the rounding beyond the first, and whether it fell back to none of them.
+    int64, tries of the rounding beyond the first, in [0, 63]; and bool, whether no try
+    was within the bound, or `values` is out of range.
   """
   # False for NaN.
   in_range = squared_norm * (np.float64(factor) * np.float64(factor)) <= 2.0**61
   retries = np.int64(0)
   index = np.int64(0) if in_range else _ALL_ZERO
-  with_noise = bool(1)  # Not a constant: there is one `_block` for all values.
+  with_noise = bool(1)  # Not a constant, or `_block` would be compiled for it too.
   fell_back = not in_range
   while True:
     norm = np.int64(0)
@@ -239,7 +244,7 @@ def noisy_round(values, factor, squared_norm, key, bound, table, bits, out, memo
 
 @compiling.jit
 def add_wrapped(total, values, bits):
-  """Adds integers to a running sum modulo 2^bits; int32 [D] each."""
+  """Adds `values` to a running sum in place, modulo 2^bits; int32 [D] each."""
   mask = np.int32((1 << bits) - 1)
   for i in range(total.size):
     total[i] = (total[i] + values[i]) & mask

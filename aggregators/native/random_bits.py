@@ -1,4 +1,4 @@
-"""The random bits of `aggregators.keys` and `aggregators.chacha`: the same, compiled.
+"""The random bits of `aggregators.keys` and `aggregators.chacha`, compiled.
 
 A key is a pair of uint64, the two halves of its int64[2].
 """
@@ -22,10 +22,10 @@ _BITS_COUNTER = np.uint64(2**63)
 _CHACHA_CONSTANTS = tuple(
     int(x) for x in np.frombuffer(b'expand 16-byte k', '<u4'))
 _CHACHA_BITS, _CHACHA_KEYS = np.uint64(0), np.uint64(1)
-# Blocks of a piece, and 32-bit numbers of it.
+# Number of ChaCha20's blocks in a piece, and of its 32-bit numbers.
 _PIECE = 128
 PIECE_NUMBERS = 16 * _PIECE
-# What `philox` writes.
+# 32-bit numbers that `_philox` writes at a time.
 _GROUP = 4 * LANES
 
 # numba compiles a function for each constant that it is called with.
@@ -34,7 +34,7 @@ _HALF = np.uint64(32)
 
 
 def _interleaved(builder, first, second):
-  """The lanes of two vectors in turn, as two vectors."""
+  """The lanes of two vectors, alternately, as two vectors."""
   lanes = first.type.count
   return [
       compiling.shuffle(builder, first, second, [
@@ -44,10 +44,7 @@ def _interleaved(builder, first, second):
 
 @compiling.instructions
 def _philox(builder, out, at, count, key, high, counter):
-  """Writes the blocks of LANES counters at a time, one after another: 4 numbers each.
-
-  `count` is a multiple of _GROUP, of numbers.
-  """
+  """Writes `count` 32-bit numbers, a multiple of _GROUP: blocks of 4, by counter."""
   with compiling.each(builder, count, _GROUP) as (index, _):
     block = builder.lshr(index, compiling.ir.Constant(INT64, 2))
     _philox_blocks(builder, out, builder.add(at, index), key, high,
@@ -135,7 +132,7 @@ def _chacha_blocks(builder, out, at, stride, first, second, purpose, high, count
 
 @compiling.jit
 def scratch():
-  """Memory for `fill` and `derive`; uint32."""
+  """Memory for `fill` and `derive`: uint32 [2 * PIECE_NUMBERS + _GROUP]."""
   return np.empty(2 * PIECE_NUMBERS + _GROUP, np.uint32)
 
 
@@ -148,7 +145,7 @@ def _chacha_piece(out, at, key, piece):
 
 @compiling.jit
 def derive(generator, key, index, memory):
-  """The child of a key at an index, as `derive` of the generator's module."""
+  """The child of a key at an index >= 0, as `derive` of the generator's module."""
   if generator == PHILOX:
     _philox(memory, 0, _GROUP, key[0], key[1], np.uint64(index))
     a, b, c, d = memory[0], memory[1], memory[2], memory[3]
@@ -167,10 +164,10 @@ def fill(generator, key, total, first, out, memory):
   Args:
     generator: PHILOX or CHACHA.
     key: Pair of uint64.
-    total: How many 32-bit numbers `random_bits` of the generator's module would
-      return; the order of ChaCha20's depends on it.
-    first: Index of the first that is wanted.
-    out: uint32 [n], for those from `first` on; n at most PIECE_NUMBERS.
+    total: Count of the 32-bit numbers of the whole result of `random_bits` of the
+      generator's module; the order of ChaCha20's numbers depends on it.
+    first: Index, in that result, of the first number to be written.
+    out: uint32 [n], written, n <= PIECE_NUMBERS.
     memory: From `scratch`.
   """
   count = out.size
@@ -185,7 +182,7 @@ def fill(generator, key, total, first, out, memory):
     return
   blocks = -(-total // 16)
   if blocks <= _PIECE:
-    # A piece of its own length.
+    # The only piece, whose rows have `blocks` numbers instead of _PIECE.
     _chacha_piece(memory, _START, key, _START)
     for i in range(count):
       row = (first + i) // blocks

@@ -4,7 +4,6 @@ The sums of the transform are taken in the order of `rotation.walsh_hadamard`, s
 each coordinate has the same bits.
 """
 
-
 import numpy as np
 
 from aggregators.native import compiling
@@ -12,16 +11,16 @@ from aggregators.native import random_bits
 from aggregators.native.compiling import DOUBLE
 from aggregators.native.compiling import LANES
 
-# Of `rotation`: passes of this radix, and of radix 2 for what is left.
+# As in `rotation`: passes of radix 16, and of radix 2 for the bits that are left.
 _LOG_RADIX = 4
 _RADIX = 2**_LOG_RADIX
 # Shorter vectors are transformed by passes of radix 2 alone.
 _LEAST_LOG_DIM = 8
 # A block of this many coordinates stays in the cache nearest to the processor.
 _LOG_BLOCK = 12
-# Columns that are taken together where rows lie apart.
+# Columns that are transformed together where rows are far apart in memory.
 _COLUMNS = 32
-# Squares are added up in so many sums.
+# Number of partial sums of squares.
 _SUMS = 64
 
 
@@ -31,8 +30,8 @@ def _signed(j: int, k: int) -> bool:
 
 
 def _by_16(builder, rows):
-  """The transform of 16 vectors; each sum from the first to the last of them."""
-  # Sums that begin alike are begun once.
+  """The transform of 16 vectors; each sum adds them from the first to the last."""
+  # Sums whose first terms are equal share these terms.
   sums = {(): rows[0]}
   for k in range(1, _RADIX):
     longer = {}
@@ -57,7 +56,7 @@ def _by_2(builder, rows):
 
 
 def _pass(radix: int):
-  """LANES columns of one pass over `radix` rows."""
+  """Builds the instructions of a pass over `radix` rows, for LANES columns."""
   def rows_of(builder, source, at, stride, target, target_at, target_stride):
     def place(start, step, i):
       return builder.add(start, builder.mul(
@@ -77,7 +76,7 @@ _rows_2, _rows_4, _rows_8, _rows_16 = map(_pass, (2, 4, 8, 16))
 
 
 def _transposed(builder, rows):
-  """The transpose of as many vectors as they have lanes."""
+  """The transpose of n vectors of n lanes."""
   rows = list(rows)
   lanes = len(rows)
   width = lanes // 2
@@ -107,7 +106,7 @@ def _last_16(builder, values, at):
 
 @compiling.instructions
 def _add_squares(builder, values, at, sums):
-  """Adds the squares of _SUMS numbers to as many sums."""
+  """Adds the square of each of _SUMS numbers to the sum at its index."""
   for i in range(0, _SUMS, LANES):
     x = compiling.load(builder, values, compiling.offset(builder, at, i))
     x = builder.fpext(x, compiling.vector(DOUBLE))
@@ -118,7 +117,7 @@ def _add_squares(builder, values, at, sums):
 
 @compiling.jit
 def squared_norm(vector):
-  """The squared norm of float32 [d], in float64."""
+  """The squared norm of float32 [d], float64; infinite or NaN if a coordinate is."""
   sums = np.zeros(_SUMS, np.float64)
   whole = vector.size // _SUMS * _SUMS
   for i in range(0, whole, _SUMS):
@@ -133,7 +132,7 @@ def squared_norm(vector):
 
 @compiling.jit
 def sign_bits(key, dim):
-  """The bits of `rotation.sign_bits`; uint32, and some more."""
+  """The bits of `rotation.sign_bits`, uint32 [ceil(dim / 32)]; key: pair of uint64."""
   memory = random_bits.scratch()
   out = np.empty(-(-dim // 32), np.uint32)
   for start in range(0, out.size, random_bits.PIECE_NUMBERS):
@@ -144,14 +143,14 @@ def sign_bits(key, dim):
 
 @compiling.jit
 def scaled_and_flipped(vector, factor, scale, signs, out):
-  """Writes a vector times two numbers, with the signs of `rotation.flip`, and zeros.
+  """Writes a vector times two factors, flipped by `rotation.flip`, then zeros.
 
   Args:
     vector: float32 [d].
     factor: float32, the first factor.
     scale: float32, the second.
-    signs: uint32, from `sign_bits`; of no length for no flips.
-    out: float32 [D], D >= d.
+    signs: uint32 [ceil(D / 32)], from `sign_bits`; empty for no flips.
+    out: float32 [D], D >= d, written.
   """
   dim = vector.size
   out[dim:] = np.float32(0)
@@ -164,7 +163,7 @@ def scaled_and_flipped(vector, factor, scale, signs, out):
     bits = signs[i]
     source, target = vector[32 * i:32 * i + 32], out[32 * i:32 * i + 32]
     for j in range(32):
-      # The product with -scale is minus the product.
+      # Negating a factor negates the product exactly.
       target[j] = source[j] * factor * (
           -scale if (bits >> np.uint32(j)) & np.uint32(1) else scale)
   for i in range(32 * whole, dim):
@@ -174,7 +173,7 @@ def scaled_and_flipped(vector, factor, scale, signs, out):
 
 @compiling.jit
 def flip(values, signs):
-  """`rotation.flip` in place, of float32 [D]; `signs` as in `scaled_and_flipped`."""
+  """`rotation.flip` of float32 [D] in place; `signs` as in `scaled_and_flipped`."""
   whole = values.size // 32
   for i in range(whole):
     bits = signs[i]
@@ -188,7 +187,7 @@ def flip(values, signs):
 
 @compiling.jit
 def _top_rows(values, start, log_size, count):
-  """`count` passes of radix 2 over the first bits of 2^log_size coordinates."""
+  """Passes of radix 2 over the first `count` bits of 2^log_size coordinates."""
   stride = 1 << (log_size - count)
   for i in range(start, start + stride, LANES):
     if count == 1:
@@ -249,7 +248,7 @@ def walsh_hadamard(values, memory):
   rest = log_dim % _LOG_RADIX
   if rest:
     _top_rows(values, 0, log_dim, rest)
-  # All before this many bits of an index is done.
+  # Number of the lowest bits of an index that are still to be transformed.
   left = log_dim - rest
   while left > _LOG_BLOCK:
     if left - _LOG_RADIX > _LOG_BLOCK:
@@ -272,5 +271,5 @@ def walsh_hadamard(values, memory):
 
 @compiling.jit
 def scratch():
-  """Memory for `walsh_hadamard`; float32."""
+  """Memory for `walsh_hadamard`: float32 [256 * _COLUMNS]."""
   return np.empty(_RADIX * _RADIX * _COLUMNS, np.float32)

@@ -7,7 +7,7 @@ from tests.aggregators import forms
 
 @pytest.fixture(params=['graph', 'kernels'])
 def form(request, monkeypatch):
-  """Runs a test of rounding, noise or encoding with either form of them."""
+  """Runs a test of rounding, noise or encoding with the graph form and the kernels."""
   if request.param == 'kernels':
     forms.use_kernels(monkeypatch)
   return request.param

@@ -1,4 +1,4 @@
-"""The kernels in the place of the graph form, for tests that both must pass."""
+"""The kernels in place of the graph form, for tests that both must pass."""
 
 import collections
 import sys
@@ -16,7 +16,7 @@ from aggregators.native import random_bits
 
 _GENERATORS = {keys: random_bits.PHILOX, chacha: random_bits.CHACHA}
 _ALL_BITS = 32  # int32 as they are.
-# Functions that serialized graphs call: TensorFlow itself forgets them.
+# Functions that serialized graphs call: TensorFlow does not keep them alive.
 _called = []
 
 
@@ -82,7 +82,7 @@ def encode(vector, key, rotation_key, cohort_size, params, table=None, clip=None
 
 
 def use_kernels(monkeypatch) -> None:
-  """Puts the kernels in the place of the graph form until the test ends."""
+  """Replaces the graph form by the kernels until the test ends."""
   monkeypatch.setattr(sys.modules[__name__], '_called', [])
   monkeypatch.setattr(noisy_rounding, 'noisy_round', noisy_round)
   monkeypatch.setattr(distributed_sum, 'encode', encode)

@@ -1,6 +1,6 @@
 """The compiled kernels of `aggregators.native` against the graph form.
 
-Their distributions are tested with those of the graph form (`forms.py`).
+Tests of distributions run with both forms (`forms.py`).
 """
 
 import itertools
@@ -123,9 +123,9 @@ def test_refusals_and_extreme_clients_are_those_of_the_graph(name):
 
 @pytest.mark.parametrize('generator', ['philox', 'chacha20'])
 @pytest.mark.parametrize('cohort', [20, 56, 1])
-def test_a_cohort_that_is_not_the_expected_one(generator, cohort):
-  # Of 56 none is believed. One client's share is of several draws under ChaCha20,
-  # and beyond tables under Philox: the graph then draws it.
+def test_unexpected_cohorts_are_encoded_as_by_the_graph(generator, cohort):
+  # A cohort of 56 is not believed. The share of a single client takes several draws
+  # under ChaCha20, and is beyond tables under Philox: the graph then draws it.
   params = _params(noise_generator=generator)
   table = share_tables.noise_table(params, cohort)
   vector = np.full(params.dimension, params.dimension**-0.5, np.float32)
@@ -141,7 +141,7 @@ def test_a_cohort_that_is_not_the_expected_one(generator, cohort):
   np.testing.assert_array_equal(total.total, graph.values)
   assert total.diagnostics[2] == graph.diagnostics['cohort_disbelieved'] == (
       cohort == 56)
-  # Of another cohort's table no share is drawn.
+  # No share is drawn from the table of another cohort.
   assert encoding.EncodedSum.of(params, {**state, 'cohort_size': np.int32(19)}) is None
 
 
@@ -149,7 +149,7 @@ def test_a_cohort_that_is_not_the_expected_one(generator, cohort):
 @pytest.mark.parametrize('dim', [500, 3001])
 def test_ties_and_retries_are_those_of_the_graph(module, dim):
   table = alias_table.SKELLAM.build(12.0)
-  # Thresholds that are what the first draws are compared with: a tie in each cell.
+  # Thresholds equal to the bits that they are compared with: a tie in each cell.
   random = noisy_rounding.random_bits(
       module.derive(tf.constant(KEY), 0), dim, 1, False, module).numpy()
   low, first = random[dim:], random[dim:] & (2**alias_table.FIRST_BITS - 1)
@@ -162,7 +162,7 @@ def test_ties_and_retries_are_those_of_the_graph(module, dim):
       more_draws=tf.constant(2), generator=module)
   retries = 0
   for bound in (dim, dim // 2, dim // 4):
-    # Halves: all tries fit, every second one, and none.
+    # All coordinates are 0.5: every try fits, every second one, and none.
     arguments = (np.full(dim, 0.5, np.float32), tf.constant(KEY), bound, noise, 16)
     graph = noisy_rounding.noisy_round(*arguments, compiled=False)
     kernels = forms.noisy_round(*arguments)
@@ -255,7 +255,7 @@ def test_marks_keep_the_parameters_to_the_last_bit():
     assert not marks.is_supported(other)
 
 
-def test_both_generators_have_other_bits():
+def test_generators_and_keys_have_different_bits():
   streams = []
   for (generator, _), number in itertools.product(GENERATORS, range(2)):
     out = np.empty(2048, np.uint32)
@@ -266,7 +266,7 @@ def test_both_generators_have_other_bits():
     assert np.mean(a == b) < 0.01
 
 
-def test_a_kept_kernel_is_what_was_kept_of_these_sources_or_none(tmp_path, monkeypatch):
+def test_a_kernel_of_these_sources_is_loaded_whole_or_not(tmp_path, monkeypatch):
   files = kept.Files(str(tmp_path), 'kernel', '1', pickle.dumps)
   assert files.load('haswell') is None
   files.save('haswell', b'code')
@@ -284,7 +284,7 @@ def test_a_kept_kernel_is_what_was_kept_of_these_sources_or_none(tmp_path, monke
   assert files.load('haswell') is None
 
 
-def test_kernels_that_can_not_be_kept_are_used(tmp_path, monkeypatch):
+def test_a_kernel_that_can_not_be_saved_leaves_no_file(tmp_path, monkeypatch):
   files = kept.Files(str(tmp_path / 'none'), 'kernel', '1', pickle.dumps)
   files.save('haswell', b'code')
   monkeypatch.setattr(os, 'replace', lambda *_: (_ for _ in ()).throw(OSError('full')))
@@ -292,7 +292,7 @@ def test_kernels_that_can_not_be_kept_are_used(tmp_path, monkeypatch):
   assert not list(tmp_path.iterdir())
 
 
-def test_all_kernels_are_kept_so():
+def test_kernels_use_these_files():
   for kernel in (encoding.encode_clients, random_bits.fill, transform.walsh_hadamard):
     assert isinstance(kernel._cache._cache_file, kept.Files)  # pylint: disable=protected-access
 

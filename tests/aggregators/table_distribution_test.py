@@ -14,7 +14,7 @@ from aggregators import modular_sum
 from aggregators import noisy_rounding
 from tests import statistics_lib
 
-# Of the graph form and of the kernels.
+# Tests run with the graph form and with the kernels.
 pytestmark = pytest.mark.usefixtures('form')
 
 D = 2**18

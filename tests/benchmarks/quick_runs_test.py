@@ -28,7 +28,7 @@ def test_voting_is_compared_in_every_row(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_every_kernel_is_timed_beside_the_graph(tmp_path):
+def test_every_kernel_is_timed_against_the_graph(tmp_path):
   path = tmp_path / 'rows.json'
   kernels.main(['--quick', f'--json={path}'])
   rows = json.loads(path.read_text(encoding='utf-8'))['rows']

@@ -1,4 +1,4 @@
-"""Chunks that compiled kernels encode, and sums that they decode, not the graph."""
+"""Chunks encoded, and sums decoded, by compiled kernels instead of the graph."""
 
 import collections
 import functools
@@ -46,7 +46,7 @@ def _process(factory):
       server=ServerConfig(learning_rate=1.0))
 
 
-# One of each, as a process is traced for seconds.
+# Shared by the tests: tracing a process takes seconds.
 SEEDED = DistributedSumFactory(_params(), simulation_seed=7, diagnostics=True)
 UNSEEDED = DistributedSumFactory(_params(noise_generator='chacha20'))
 
@@ -70,8 +70,8 @@ def _bytes(structure):
 
 @pytest.fixture
 def added(monkeypatch):
-  """What kernels encode: the keys of each call."""
-  native_chunks.kernels()  # Which tries them.
+  """The clients' keys, int64 [clients, 2], of each call that encodes by kernels."""
+  native_chunks.kernels()  # Tries them, before the spy is there.
   keys = []
   add = encoding.EncodedSum.add
 
@@ -86,7 +86,7 @@ def added(monkeypatch):
 @pytest.mark.parametrize('at_a_time', [1, 2, 100])
 def test_kernels_give_the_bits_of_the_graph_however_many_are_trained_at_a_time(
     monkeypatch, added, at_a_time):
-  # Graphs that are built anew.
+  # A process of its own, as graphs depend on it.
   monkeypatch.setattr(marks, 'MAX_NUMBERS', at_a_time * tiny_task.DIMENSION)
   process = _process.__wrapped__(SEEDED)
   with contexts.simulation():
@@ -178,14 +178,14 @@ def _summing(kind):
 @pytest.mark.parametrize('reporting', [COHORT, COHORT - 1, 1])
 def test_sums_are_decoded_to_the_bits_of_the_graph(
     in_process, monkeypatch, kind, reporting):
-  # None is missing; some noise is topped up, once; and all, as the round is suppressed.
+  # No client is missing; one is, whose noise is added; the round is suppressed.
   decoded, decode = [], decoding.decoded
 
   def spy(*arguments):
     decoded.append(arguments)
     return decode(*arguments)
 
-  native_chunks.kernels()  # Which tries them.
+  native_chunks.kernels()  # Tries them, before the spy is there.
   monkeypatch.setattr(decoding, 'decoded', spy)
   process = _summing(kind)
   state = process.initialize()

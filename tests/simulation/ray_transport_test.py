@@ -135,7 +135,7 @@ def test_rounds_on_two_actors_have_the_bits_of_this_process_whoever_dies(
     wanted = _digest(process, _in_process_context)
   native_chunks.encoders.clear()
   assert _digest(process, slices.SubroundContext(_Killing(transport, ()))) == wanted
-  # Actors say so.
+  # Reported by the actors.
   assert native_chunks.encoders == {'native'}
   killing = _Killing(transport, at=[3])
   assert _digest(process, slices.SubroundContext(killing)) == wanted

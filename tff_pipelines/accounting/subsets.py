@@ -65,8 +65,8 @@ def uniform(random_bits: RandomBits, population: int, size: int) -> np.ndarray:
   It is the set of the first `size` different values of a sequence of independent
   uniform integers. A permutation of the integers does not change the distribution of
   the sequence, so it does not change that of the set; and permutations take any subset
-  of a size to any other. A set of more than half of the integers is
-  the complement of such a set.
+  of a size to any other. A set of more than half of the integers is the complement of
+  such a set.
 
   Args:
     random_bits: The random bits.

@@ -110,10 +110,10 @@ def parsed(cls: type[settings_lib.Settings],
 
 
 def _imported(module: str):
-  """The module, of which the garbage collector never visits what it imports.
+  """Imports a module, whose objects the garbage collector then never visits.
 
-  Half a million objects of TensorFlow and TFF live as long as the process. To look
-  through them takes a second while they are imported, and another when it ends.
+  Half a million objects of TensorFlow and TFF live as long as the process. To visit
+  them takes a second during the import, and another when the process ends.
   """
   if module in sys.modules:
     return sys.modules[module]

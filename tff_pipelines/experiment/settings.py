@@ -272,7 +272,7 @@ class Settings:
     """Raises ValueError for files that can't be written, before anything runs."""
 
   def prepare(self) -> None:
-    """Starts what goes on in the background while the program is imported."""
+    """Starts background work that runs while the program's modules are imported."""
 
   def unused(self) -> Iterator[tuple[str, str]]:
     """Yields the fields that the others leave without effect, and why.

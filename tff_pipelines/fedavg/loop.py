@@ -255,7 +255,7 @@ class FedAvgRounds(rounds_lib.Rounds):
   validation set also of the best of the evaluated models, by the loss on that set.
 
   Attributes:
-    clients_per_call: 1 for the plain form of the process.
+    clients_per_call: Clients in a chunk, >= 1; 1 for the plain form of the process.
   """
 
   # `set_cohort_size` sets it before each round.

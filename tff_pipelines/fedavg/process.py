@@ -243,7 +243,7 @@ def build_chunked(
     # Clients share a root here: an observer of one key must not find the others.
     derive = keys.derive if seeded else sum_factory.generator.derive
 
-    # Inlined into a branch, its operations would not be fused.
+    # Not inlined: TensorFlow does not fuse operations that are inlined into a branch.
     @functools.partial(tf.function, autograph=False,
                        experimental_attributes={'_noinline': True})
     def train_one(i):

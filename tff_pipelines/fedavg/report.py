@@ -329,7 +329,7 @@ def outcome(plan: FedAvgPlan, task: Task, results: Results, counts: Mapping[str,
     best: `best` of the state of `FedAvgRounds`: the model that these are the results
       of; None for the last one.
     evaluated: What `private_evaluation.read` returned; None for no such release.
-    encoder: As `native_chunks.encoder` returns it; None where nothing is encoded.
+    encoder: Result of `native_chunks.encoder`; None where no updates are encoded.
   """
   outside = [name for name in results if _is_outside(name, task)]
   sentences = {name: in_words(name, values) for name, values in results.items()}

@@ -323,7 +323,7 @@ class TrainExperiment(run_lib.Experiment):
 
   def build_rounds(self, task: Task, plan) -> loop.FedAvgRounds:
     settings = self.settings
-    native_chunks.encoders.clear()  # Those of a run before in this process.
+    native_chunks.encoders.clear()  # Of an earlier run in this process.
     initial = (task.model.initial_weights(settings.initial_weights_seed)
                if self._start is None else self._start.weights)
     return build_rounds(

@@ -324,7 +324,7 @@ class TrainSettings(settings.RunSettings, DataSettings):
                        f'{self.server_optimizer}: its default is that of sgdm')
 
   def prepare(self) -> None:
-    # Elsewhere nothing is encoded, or graphs encode.
+    # Other runs encode no updates, or encode them by the graph in TFF's worker.
     if self.mechanism in params_lib.MECHANISMS and self.num_workers != 1:
       kept.compile_ahead()
 

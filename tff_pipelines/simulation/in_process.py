@@ -80,7 +80,7 @@ def total(type_spec, values: Sequence, modulus=None):
   if shape is None or None in shape:
     raise TypeError(
         f'a federated sum needs tensors of known shapes, found {type_spec}')
-  # Written here: memory that is read first is mapped twice by the system.
+  # Not `np.zeros`: the system maps pages twice that are read before they are written.
   zero = np.full(shape, 0, type_spec.dtype)
   if modulus is None:
     return _added(values, zero)
@@ -114,7 +114,7 @@ def _modular_total(values: Sequence, modulus: int, zero: np.ndarray) -> np.ndarr
 
 
 class _MadeOnce:
-  """A function that is made when it is called first, by whatever thread."""
+  """A function that is built at its first call, once for all threads."""
 
   def __init__(self, make: Callable[[], Callable]):
     self._make = make
@@ -245,8 +245,9 @@ class Graph:
         session, target=[self._initialize])
 
   def _callable_of(self, session: tf.compat.v1.Session, **options):
-    # A tenth of the cost of `Session.run`. The graph is optimised at the first call:
-    # of one with a native form one of the two is called.
+    # A tenth of the cost of `Session.run`. Built at its first call, because TensorFlow
+    # optimises the graph then: a graph with a native form is called either as a whole
+    # or by its marks, and rarely both ways.
     def make():
       call = session._make_callable_from_options(  # pylint: disable=protected-access
           config_pb2.CallableOptions(**options))
@@ -256,7 +257,7 @@ class Graph:
     return _MadeOnce(make)
 
   def _fed(self) -> list[str]:
-    """Names of what a call is fed: of the argument what is used, and fresh keys."""
+    """Names of the fed tensors: those of the argument that are used, and fresh keys."""
     return [self._feeds[i] for i in self._used] + self._fresh_keys
 
   def _initialized(self):

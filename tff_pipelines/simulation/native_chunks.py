@@ -1,10 +1,10 @@
-"""Graphs of which compiled kernels do a part: chunks of clients, and the server's sum.
+"""Marked graphs, executed in part by compiled kernels: chunks, and the server's sum.
 
-The graph of a chunk of clients says by marks (`aggregators.native.marks`) what its
-encoding is. Here its clients are trained by the graph, some at a time, and encoded by
-`aggregators.native.encoding`, to the same integers. A sum that the server's graph marks
-is decoded by `aggregators.native.decoding`, to the same floats. Without numba, or where
-it fails to compile, a warning says so, and graphs do all of it.
+Marks in the graph of a chunk of clients (`aggregators.native.marks`) have the
+parameters of its encoding. The graph trains its clients, some at a time, and
+`aggregators.native.encoding` encodes them, to the same integers. A sum that the
+server's graph marks is decoded by `aggregators.native.decoding`, to the same floats.
+Without numba, or if it fails to compile, a warning says so, and graphs compute all.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,18 +29,18 @@ MARKED = re.compile(f'{marks.SCOPE}|{marks.DECODING}'.encode())
 _MARK = re.compile(
     rf'(^|/)({marks.SCOPE}|{marks.DECODING})(_\d+)?/{marks.PARAMETERS}$')
 
-# What has encoded chunks with marks, 'native' or 'graph': here, and in workers as far
-# as they have answered.
+# Forms that have encoded marked chunks, 'native' or 'graph', in this process and in
+# workers that have answered.
 encoders: set[str] = set()
 
 _lock = threading.Lock()
-# The modules of the kernels once they were tried: None where there are none.
+# The modules of the kernels, once they were tried; None where they can't be used.
 _tried: list[Any] = []
 _in_graph_form = False
 
 
 def kernels() -> tuple[Any, Any]:
-  """`encoding` and `decoding`; None where they can't be used, with one warning."""
+  """The modules `encoding` and `decoding`; None twice, and a warning, without them."""
   with _lock:
     if not _tried:
       try:
@@ -59,10 +59,11 @@ def kernels() -> tuple[Any, Any]:
 
 
 def encoder(sum_factory: client_sum.ClientSumFactory) -> str:
-  """What has encoded chunks: 'native', 'graph', or both, if workers differ.
+  """Forms that have encoded chunks: 'native', 'graph', or both: 'graph, native'.
 
-  Where none was encoded since `encoders` was cleared, what would encode them here.
-  Graphs encode chunks whose noise no table has, too.
+  If no chunk was encoded since `encoders` was cleared, the form that this process
+  would use. Both occur if workers differ, or if no table has the noise of some chunks,
+  which the graph then encodes.
   """
   if sum_factory.native_params is None:
     return 'graph'
@@ -75,7 +76,7 @@ def _name(kernels_or_sum) -> str:
 
 @contextlib.contextmanager
 def in_graph_form() -> Iterator[None]:
-  """Within, graphs encode, whatever kernels there are: to compare the two."""
+  """A context in which graphs encode and decode, for comparison with the kernels."""
   global _in_graph_form
   before, _in_graph_form = _in_graph_form, True
   try:
@@ -109,12 +110,12 @@ class NativeSum:
   """A server's graph with marks around the decoding of a sum.
 
   Attributes:
-    calls: For each call of the graph, what it is fed in addition, and its fetches.
+    calls: For each call of the graph, names of additional feeds, and of its fetches.
   """
 
   def __init__(self, graph: tf.Graph, scope: str, feeds: Sequence[str],
                fetches: Sequence[str]):
-    """Reads the marks; as `NativeChunk`."""
+    """Reads the marks; see `NativeChunk`."""
     del feeds  # Unused.
     operations = _operations(graph, scope)
     self._params = _parameters(operations)
@@ -129,7 +130,7 @@ class NativeSum:
     """The results of the graph; None if the graph must compute them.
 
     Args:
-      feeds: What the graph is fed.
+      feeds: Values that the graph is fed.
       ask: () -> the arguments of the decoding.
       finish: Results of the decoding -> those of the graph.
     """
@@ -144,7 +145,7 @@ class NativeChunk:
   """A chunk's graph with marks.
 
   Attributes:
-    calls: As those of `NativeSum`.
+    calls: See `NativeSum`.
   """
 
   def __init__(self, graph: tf.Graph, scope: str, feeds: Sequence[str],
@@ -188,7 +189,7 @@ class NativeChunk:
     """The results of the graph; None if the graph must compute them.
 
     Args:
-      feeds: What the graph is fed.
+      feeds: Values that the graph is fed.
       train: Index of the first client and number of clients -> updates, keys, number
         of clients in the chunk, training scalars, and other results.
     """
@@ -202,7 +203,7 @@ class NativeChunk:
     first, count = 0, 1
     while first < count:
       vectors, keys, count, *rest = train(np.int32(first), np.int32(self._size))
-      # Where one is trained at a time, there is one of no client too.
+      # A call that trains one client returns one update, even of an empty chunk.
       total.add(vectors[:count - first], keys[:count - first])
       for i in range(len(training)):
         for value in rest[i][:count - first]:  # In the order of the graph.
@@ -210,7 +211,7 @@ class NativeChunk:
       first += self._size
     results: list[Any] = [None] * self._num_results
     results[self._total] = total.total
-    # Structures of TensorFlow are in the order of their names.
+    # TensorFlow flattens mappings in the order of their names.
     measured = sorted(zip(encoding.DIAGNOSTICS, total.diagnostics))
     for i, (_, value) in zip(self._diagnostics, measured):
       results[i] = np.int32(value)
@@ -222,7 +223,7 @@ class NativeChunk:
 
 
 def _source(graph: tf.Graph, name: str, scope: str) -> str:
-  """The marked tensor that a result is, which TFF gives a name of its own."""
+  """Name of the marked tensor behind a result, which TFF renames by identities."""
   tensor = graph.get_tensor_by_name(name)
   while tensor.op.type == 'Identity' and not tensor.name.startswith(scope):
     tensor = tensor.op.inputs[0]
@@ -231,7 +232,7 @@ def _source(graph: tf.Graph, name: str, scope: str) -> str:
 
 def find(graph: tf.Graph, feeds: Sequence[str], fetches: Sequence[str]
          ) -> NativeChunk | NativeSum | None:
-  """The native form of a graph with marks; None of others."""
+  """The native form of a graph with marks; None for other graphs."""
   scopes = [operation.name.removesuffix(marks.PARAMETERS)
             for operation in graph.get_operations()
             if operation.type == 'Const' and _MARK.search(operation.name)]

@@ -137,12 +137,12 @@ def resident_bytes() -> int:
 
 
 def condition() -> tuple[int, frozenset[str]]:
-  """What a worker tells with each answer: resident bytes, and its encoders."""
+  """Resident bytes and encoders of this process, which each answer carries."""
   return resident_bytes(), frozenset(native_chunks.encoders)
 
 
 def heed(told: tuple[int, frozenset[str]], memory: Memory) -> None:
-  """Takes note of the condition of a worker."""
+  """Records the `condition` of a worker."""
   resident, encoders = told
   memory.observe(resident)
   native_chunks.encoders.update(encoders)
