@@ -32,13 +32,15 @@ def test_every_kernel_is_timed_against_the_graph(tmp_path):
   path = tmp_path / 'rows.json'
   kernels.main(['--quick', f'--json={path}'])
   rows = json.loads(path.read_text(encoding='utf-8'))['rows']
-  assert len(rows) == 12 and all(row['ours'] > 0 for row in rows)
+  assert len(rows) == 13 and all(row['ours'] > 0 for row in rows)
   assert [row['name'] for row in rows if row['peer'] is None] == ['copy of the vector']
 
 
 def test_integers_of_one_mechanism_are_compared(capsys):
   native_integers.main(['--quick', '--mechanism=none'])
-  assert capsys.readouterr().out == 'none philox: 24576 coordinates, 0 differ\n'
+  assert capsys.readouterr().out == (
+      'none philox: 24576 coordinates, 0 differ\n'
+      'decoded: 24576 coordinates, 0 differ\n')
 
 
 @pytest.mark.slow
