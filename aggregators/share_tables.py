@@ -25,8 +25,8 @@ _SMALLEST_COHORT = 0.75
 # draws from a table reach k times as far. A draw from a table costs a tenth of
 # two Poisson draws.
 _MAX_DRAWS = 4
-# From this many coordinates on a round under ChaCha20 takes at most 1.1 times as long
-# as under Philox: vectors are encoded by compiled programs (docs/noise.md).
+# From this many coordinates on a round under ChaCha20 takes little longer than under
+# Philox: vectors are encoded by compiled programs (docs/noise.md).
 _MIN_CHACHA = 2**14
 # As `alias_table.TOTAL_VARIATION`, of `discrete_gaussian.sample`.
 REJECTION_TOTAL_VARIATION = 2.0**-80
