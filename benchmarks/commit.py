@@ -45,8 +45,8 @@ def state_of(megabytes: float) -> dict[str, list[np.ndarray]]:
 
 def ours(folder: pathlib.Path, state) -> Callable[[int], None]:
   """Commits a round as runs do."""
-  records = records_lib.RunRecords(folder, {'rounds': 1}, resume=False)
-  records.restore(state, _HEADER)
+  records = records_lib.RunRecords(folder, {'rounds': 1}, _HEADER, resume=False)
+  records.restore(state)
   return lambda rounds: records.commit(
       state, rounds, _EVENT, suppressed=False, metrics=_METRICS)
 

@@ -67,28 +67,6 @@ def test_suppressed_rounds_cost_as_much_as_released_ones(tmp_path):
   assert ledger.event() == events.SelfComposed(event=EVENT, count=3)
 
 
-def test_withheld_rounds_of_earlier_versions_are_suppressed_rounds(tmp_path):
-  ledger = new(tmp_path, 1)
-  ledger.append_line(_with(following(ledger), outcome='withheld'))
-  ledger.append_line(following(ledger, OTHER))
-  assert ledger.verify(expected_count=3) == []
-  # A run that was killed before its last line was appended.
-  last = _with(following(ledger), outcome='withheld', starts=2)
-  ledger_lib.Ledger(ledger.path).reconcile(last)
-  resumed = ledger_lib.Ledger(ledger.path)
-  resumed.append_line(resumed.next_line(
-      EVENT, outcome='suppressed', configuration_hash='c0', starts=3))
-  assert [line['outcome'] for line in resumed.lines()] == [
-      'released', 'withheld', 'released', 'withheld', 'suppressed']
-  assert resumed.repeats == 2
-  assert resumed.event() == events.Composed(events=(
-      events.SelfComposed(event=EVENT, count=4),
-      events.SelfComposed(event=OTHER, count=1)))
-  assert resumed.seen_event().events[0].count == 6
-  with pytest.raises(ValueError, match='outcome'):
-    following(resumed, outcome='withheld')
-
-
 def test_forming_a_line_writes_nothing(tmp_path):
   ledger = new(tmp_path, 1)
   before = ledger.path.read_bytes()
@@ -229,28 +207,20 @@ def test_impossible_headers_are_refused(tmp_path, arguments):
     ledger_lib.Ledger.create(tmp_path / 'x', **arguments)
 
 
-def test_headers_of_earlier_versions_are_read(tmp_path):
+def test_headers_of_other_versions_are_refused(tmp_path):
   certificates = [{'variance': 1e4, 'removed': 200.0, 'nodes': 6,
                    'total_variation': 1e-21, 'dimension': 8}]
   ledger = new(tmp_path, delta=1e-4, deviation_per_round=1e-12,
-               certificates=certificates)
-  newest = ledger.header()
-  assert newest['deviation_per_round'] == 1e-12
-  assert newest['certificates'] == certificates
-  third = {key: value for key, value in newest.items() if key != 'certificates'}
-  first = {key: value for key, value in third.items() if key != 'deviation_per_round'}
-  for header, version, message in (
-      (first, 1, None), (third, 2, None), (third, 3, None),
-      (newest, 3, 'must be a header'), (first, 2, 'must be a header'),
-      (third, 4, 'must be a header'), (newest, 5, 'format version')):
-    ledger.path.write_text(_with(json.dumps(header), version=version) + '\n')
-    if message is None:
-      read = ledger.header()
-      assert read['delta'] == 1e-4 and read['certificates'] == []
-      assert read['deviation_per_round'] == (None if version == 1 else 1e-12)
-    else:
-      with pytest.raises(ValueError, match=message):
-        ledger.header()
+               certificates=certificates, configuration_hash='abc')
+  header = ledger.header()
+  assert header['deviation_per_round'] == 1e-12 and header['configuration'] == 'abc'
+  assert header['certificates'] == certificates and header['version'] == 1
+  lacking = {key: value for key, value in header.items() if key != 'certificates'}
+  for changed, version, message in (
+      (lacking, 1, 'must be a header'), (header, 2, 'format version 1, found 2')):
+    ledger.path.write_text(_with(json.dumps(changed), version=version) + '\n')
+    with pytest.raises(ValueError, match=message):
+      ledger.header()
 
 
 def test_impossible_lines_are_refused(tmp_path):

@@ -16,7 +16,7 @@ STATE = collections.OrderedDict(
     aggregator={'table': np.ones(1000), 'key': np.array([1, -2], np.int64),
                 'known': np.bool_(True)}, count=np.int32(4))
 WHOLE = checkpoints.Checkpoint(
-    rounds=7, line='{"round":7}', metrics={'epsilon': 0.1, 'loss': math.nan, 'n': 3},
+    run='r1', rounds=7, line='{"round":7}', table='ab', metrics={'epsilon': 0.1, 'loss': math.nan, 'n': 3},
     lost=({'kind': 'NoPrivacy'},), owed=1,
     arrays=checkpoints.arrays_of(STATE, ['table']))
 
@@ -63,7 +63,7 @@ def test_state_gets_back_its_form_and_what_is_derived():
     np.array('text'), np.array([b'x']), np.array([1j]), np.array([None])])
 def test_only_numbers_are_written(array):
   with pytest.raises(ValueError, match='a must be of numbers or booleans'):
-    checkpoints.to_bytes(checkpoints.Checkpoint(rounds=1, arrays={'a': array}))
+    checkpoints.to_bytes(checkpoints.Checkpoint(run='', rounds=1, arrays={'a': array}))
 
 
 def test_every_flipped_bit_and_every_cut_is_seen():
@@ -97,7 +97,7 @@ def test_header_that_lies_is_refused_though_its_digest_is_right(change, message)
 def test_a_lying_header_allocates_nothing_large(tmp_path):
   # 100,000 arrays over the same bytes would be 6 GB.
   header, arrays = fuzz_records.parts(checkpoints.to_bytes(checkpoints.Checkpoint(
-      rounds=1, arrays={'a': np.zeros(2**14, np.float32)})))
+      run='', rounds=1, arrays={'a': np.zeros(2**14, np.float32)})))
   spec = header['arrays'][0]
   header['arrays'] = [{**spec, 'path': str(i)} for i in range(100_000)]
   with pytest.raises(ValueError, match='array 1 must begin where'):

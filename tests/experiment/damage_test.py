@@ -1,16 +1,13 @@
 """Damaged checkpoints: the run resumes from the one before, and epsilon counts all."""
 
-import asyncio
 import json
 import shutil
 
 import numpy as np
 import pytest
-import tensorflow_federated as tff
 
 from tests.experiment import smallest_family
 from tests.fedavg import still_run
-from tests.fedavg import tiny_run
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import caveats
 from tff_pipelines.accounting import decimals
@@ -18,6 +15,7 @@ from tff_pipelines.accounting import events
 from tff_pipelines.accounting import ledger as ledger_lib
 from tff_pipelines.accounting import preliminary
 from tff_pipelines.experiment import checkpoints
+from tff_pipelines.experiment import configurations
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import records as records_lib
 from tff_pipelines.fedavg import run as run_lib
@@ -46,8 +44,9 @@ def _state(number):
 
 
 def _opened(folder, resume=True, event=None, planned=6):
-  records = records_lib.RunRecords(folder, {'rounds': planned}, resume=resume)
-  return records, *records.restore(_state(0), HEADER, event=event, planned=planned)
+  records = records_lib.RunRecords(
+      folder, {'rounds': planned}, HEADER, resume=resume)
+  return records, *records.restore(_state(0), event=event, planned=planned)
 
 
 def _commit(records, event, numbers):
@@ -131,8 +130,7 @@ def test_rounds_of_other_costs_that_a_start_may_have_shown_are_charged(tmp_path)
   assert records.ledger.verify() == []
 
 
-def test_file_that_can_be_read_again_after_the_run_went_on_keeps_the_ledger_right(
-    tmp_path):
+def test_checkpoint_that_comes_back_after_the_run_went_on_is_refused(tmp_path):
   of_round = lambda index: LIMITED
   records, _, _ = _opened(tmp_path, resume=False, event=of_round)
   _commit(records, of_round, range(1, 5))
@@ -145,11 +143,10 @@ def test_file_that_can_be_read_again_after_the_run_went_on_keeps_the_ledger_righ
   _commit(records, of_round, [3])
   assert not whole.exists()
   whole.write_bytes(content)
-  records, state, done = _opened(tmp_path, event=of_round)
-  assert done == 4 and np.all(state['weights'] == 4) and len(records.lost) == 1
-  _commit(records, of_round, [5, 6])
-  # Rounds 1 to 6, and the one between.
-  assert _counts(records.ledger) == {_key(LIMITED): 6, _key(LIMITED.repeated()): 1}
+  with pytest.raises(ValueError, match='metrics.csv is damaged: its rows up to round 4'):
+    _opened(tmp_path, event=of_round)
+  whole.unlink()
+  assert _opened(tmp_path, event=of_round)[2] == 3
 
 
 @pytest.mark.parametrize('synced', [2, 3])
@@ -223,7 +220,7 @@ def test_printed_epsilon_has_both_versions_of_a_round(tmp_path, capsys):
   shown = capsys.readouterr()
   assert 'round_000004 is damaged' in shown.err
   plan = experiment.build_plan(
-      experiment.build_task(), files.read_configuration(folder)['plan'])
+      experiment.build_task(), configurations.read(folder)['plan'])
   again = plan.event(1).repeated()
   assert again.max_participations is None and plan.event(1).max_participations == 1
   released = events.Composed(events=(plan.released(4), again))
@@ -245,20 +242,16 @@ def test_printed_epsilon_has_both_versions_of_a_round(tmp_path, capsys):
   assert ledger_lib.Ledger(folder / files.LEDGER).verify(expected_count=5) == []
 
 
-def test_digest_of_examples_is_recorded_with_a_key_only(tmp_path):
+def test_digests_of_data_are_recorded_by_a_key(tmp_path):
   folder = tmp_path / 'run'
   still_run.experiment(folder, rounds=2).run()
-  configuration = files.read_configuration(folder)
-  assert configuration['identity'].pop('examples_fingerprint')
-  # As earlier versions left it.
+  identity = configurations.read(folder)['identity']
+  assert identity['examples_fingerprint']
   task = still_run.experiment(folder).build_task()
-  configuration['identity']['data_fingerprint'] = run_lib.fingerprint(task)
-  files.write_json(folder / files.CONFIGURATION, configuration)
+  assert identity['data_fingerprint'] != run_lib.fingerprint(task)
   (folder / files.PRIVATE / files.KEY).unlink()
-  still_run.experiment(folder, rounds=3, resume=True).run()
-  configuration = files.read_configuration(folder)
-  assert configuration['earlier_rounds'] == [2]
-  assert 'examples_fingerprint' not in configuration['identity']
+  with pytest.raises(ValueError, match='fingerprint.key is missing'):
+    still_run.experiment(folder, rounds=2, resume=True).run()
 
 
 def test_run_that_was_ever_on_a_cluster_says_so(tmp_path, monkeypatch):
@@ -275,87 +268,6 @@ def test_run_that_was_ever_on_a_cluster_says_so(tmp_path, monkeypatch):
   assert summary['caveats'].count(caveats.PARTIAL_SUMS.name) == 1
   summary = still_run.experiment(tmp_path / 'other', rounds=2).run()
   assert caveats.PARTIAL_SUMS.name not in summary['caveats']
-
-
-def _as_saved_models(folder, structure, total):
-  """Rewrites the checkpoints of a run as earlier versions did."""
-  kept = folder / 'private/checkpoints'
-  found = {rounds: checkpoints.read(path) for rounds, path in checkpoints.found(kept)}
-  shutil.rmtree(kept)
-  states = tff.program.FileProgramStateManager(kept, prefix='round_', keep_total=total)
-  for rounds, checkpoint in sorted(found.items()):
-    leaves = dict(checkpoints.leaves(structure))
-    asyncio.run(states.save({
-        'leaves': [np.asarray(checkpoint.arrays.get(path, leaf))
-                   for path, leaf in leaves.items()],
-        'rounds': np.int64(rounds), 'ledger_line': checkpoint.line,
-        'metrics': json.dumps(dict(checkpoint.metrics))}, rounds))
-  return kept
-
-
-class _Killed(BaseException):
-  pass
-
-
-@pytest.mark.parametrize('damage', [False, True])
-def test_checkpoints_of_an_earlier_version_are_read(tmp_path, damage):
-  structure = {**_state(0), 'sum': {'noise_table': np.arange(3), 'key': np.arange(2)}}
-  records = records_lib.RunRecords(tmp_path, {'rounds': 6}, resume=False)
-  records.restore(structure, HEADER)
-  for number in (1, 2):
-    records.commit({**structure, **_state(number)}, number, PLAIN, suppressed=False,
-                   metrics={'epsilon': float(number)})
-  kept = _as_saved_models(tmp_path, structure, total=2)
-  assert sorted(path.name for path in kept.iterdir()) == ['round_0', 'round_2']
-  if damage:
-    (kept / 'round_2/variables/variables.data-00000-of-00001').write_bytes(b'')
-  (tmp_path / files.METRICS).unlink()
-  now = {**structure, 'sum': {'noise_table': np.arange(5), 'key': np.zeros(2)}}
-  records = records_lib.RunRecords(tmp_path, {'rounds': 6}, resume=True)
-  state, done = records.restore(now, HEADER, derived=['noise_table'], event=lambda i: (
-      PLAIN), planned=6)
-  assert done == 2 * (not damage) and np.all(state['weights'] == done)
-  np.testing.assert_array_equal(state['sum']['noise_table'], np.arange(5))
-  np.testing.assert_array_equal(state['sum']['key'], np.arange(2))
-  assert len(records.lost) == 2 * damage and len(records.ledger.lines()) == 2
-  rows = (tmp_path / files.METRICS)
-  assert damage or rows.read_text() == 'round,epsilon\n2,2.0\n'
-  for number in range(done + 1, 5):
-    records.commit({**state, **_state(number)}, number, PLAIN, suppressed=False,
-                   metrics={'epsilon': float(number)})
-  assert sorted(path.name for path in kept.iterdir()) == (
-      ['round_000002'] * damage + ['round_000003', 'round_000004']
-      + ['round_2'] * (not damage))
-  assert records.ledger.verify(expected_count=4 + 2 * damage) == []
-
-
-@pytest.mark.slow
-def test_run_of_an_earlier_version_goes_on_to_the_same_model(tmp_path, monkeypatch):
-  settings = {'rounds': 4, 'seed': 3, 'mechanism': 'skellam', 'sampling': 'poisson'}
-  whole = tiny_run.experiment(tmp_path / 'whole', **settings)
-  whole.run()
-  commit = records_lib.RunRecords.commit
-
-  def killed(self, state, rounds, *arguments, **named):
-    if rounds == 3:
-      raise _Killed
-    commit(self, state, rounds, *arguments, **named)
-
-  experiment = tiny_run.experiment(tmp_path / 'run', **settings)
-  with monkeypatch.context() as patch:
-    patch.setattr(records_lib.RunRecords, 'commit', killed)
-    with pytest.raises(_Killed):
-      experiment.run()
-  task = experiment.build_task()
-  plan = experiment.build_plan(task, None)
-  structure = experiment.build_rounds(task, plan).initial_state(True)
-  assert any('noise_table' in path for path, _ in checkpoints.leaves(structure))
-  kept = _as_saved_models(tmp_path / 'run', structure, total=2)
-  assert sorted(path.name for path in kept.iterdir()) == ['round_0', 'round_2']
-  resumed = tiny_run.experiment(tmp_path / 'run', resume=True, **settings)
-  resumed.run()
-  for name, array in whole.weights.items():
-    np.testing.assert_array_equal(resumed.weights[name], array, strict=True)
 
 
 @pytest.mark.parametrize('event', [LIMITED, EPOCHS])
@@ -398,5 +310,3 @@ def test_evaluated_run_whose_last_checkpoint_is_damaged_is_refused(tmp_path):
   _flip(tmp_path, 2)
   with pytest.raises(ValueError, match='an evaluation of a model whose checkpoint is'):
     _opened(tmp_path, event=of_round)
-
-

@@ -106,7 +106,7 @@ def _some_checkpoint(rng: random.Random) -> bytes:
     dtype = rng.choice(('<f4', '<f8', '<i8', '<i4', '|b1', '|u1', '<f2'))
     arrays[f'state/{number}'] = np.ones(shape, dtype)
   return checkpoints.to_bytes(checkpoints.Checkpoint(
-      rounds=rng.randrange(9), arrays=arrays, line='{"round":1}' * rng.randrange(2),
+      run='r', rounds=rng.randrange(9), arrays=arrays, table='t', line='{"round":1}' * rng.randrange(2),
       metrics={'epsilon': rng.random(), 'n': 3}, owed=rng.randrange(2),
       lost=(events.NoPrivacy().to_json(),) * rng.randrange(2)))
 

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.page import example_run
+from tff_pipelines.experiment import configurations
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import pages
 from tff_pipelines.page.run import Verdict
@@ -15,7 +16,7 @@ VERDICT = Verdict(rounds=3)
 def _curves(folder, tables, **changes):
   """(metric, over, label) -> curve of a run with these tables."""
   files.write_json(folder / files.SUMMARY, example_run.summary(**changes))
-  files.write_json(folder / files.CONFIGURATION, {'settings': {'bits': 18}})
+  configurations.write(folder, configurations.sealed({'settings': {'bits': 18}}))
   for name, table in tables.items():
     (folder / name).write_text(table)
   run = pages.read(folder, VERDICT)
@@ -73,7 +74,7 @@ def test_single_points_are_no_curve(tmp_path):
     (None, 'must be the folder of a finished run, found no summary.json in it'),
     ('{', 'summary.json is damaged'), ('[]', 'summary.json is damaged'),
     (json.dumps({'version': 2}), 'summary.json is damaged'),
-    (json.dumps({'family': 'train'}), 'of a former version; --resume')])
+    (json.dumps({'family': 'train'}), 'is damaged: summary must have the keys .* --resume of its program')])
 def test_folder_without_a_summary_is_refused(tmp_path, text, message):
   if text is not None:
     (tmp_path / files.SUMMARY).write_text(text)

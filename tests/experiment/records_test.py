@@ -2,7 +2,6 @@
 
 import collections
 import csv
-import json
 import shutil
 import time
 
@@ -13,6 +12,7 @@ import tensorflow as tf
 
 from tff_pipelines.accounting import events
 from tff_pipelines.experiment import checkpoints
+from tff_pipelines.experiment import configurations
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import metrics as metrics_lib
 from tff_pipelines.experiment import records as records_lib
@@ -32,7 +32,7 @@ def _state(number: float):
 
 def _open(folder, resume=False, **changes):
   return records_lib.RunRecords(
-      folder, {**CONFIGURATION, **changes}, resume=resume)
+      folder, {**CONFIGURATION, **changes}, HEADER, resume=resume)
 
 
 def _commit(records, number, metrics=None, suppressed=False):
@@ -62,7 +62,7 @@ def _committed(tmp_path_factory):
   """A folder with two committed rounds, which no test may touch."""
   folder = tmp_path_factory.mktemp('committed') / 'run'
   records = _open(folder)
-  records.restore(_state(0), HEADER)
+  records.restore(_state(0))
   _commit(records, 1)
   _commit(records, 2)
   return folder
@@ -76,18 +76,18 @@ def two_rounds(_committed, folder):
 
 def test_new_run_starts_from_its_initial_state(folder):
   records = _open(folder)
-  state, rounds = records.restore(_state(7), HEADER)
+  state, rounds = records.restore(_state(7))
   assert rounds == 0 and records.starts == 1
   np.testing.assert_array_equal(state['weights'][0], np.full([2, 3], 7))
   assert records.ledger.header()['warnings'] == ['one']
   assert records.ledger.lines() == []
-  loaded = json.loads((folder / files.CONFIGURATION).read_text())
-  assert loaded == CONFIGURATION
+  loaded = configurations.read(folder)
+  assert loaded == records.configuration and CONFIGURATION.items() <= loaded.items()
 
 
 def test_resumed_run_goes_on_from_the_last_round(two_rounds):
   records = _open(two_rounds, resume=True)
-  state, rounds = records.restore(_state(0), {})
+  state, rounds = records.restore(_state(0))
   assert rounds == 2 and records.starts == 2
   assert isinstance(state['aggregator'], collections.OrderedDict)
   for leaf in tf.nest.flatten(state['weights']):
@@ -99,15 +99,15 @@ def test_resumed_run_goes_on_from_the_last_round(two_rounds):
 
 
 def test_initial_state_of_a_run_survives_a_stop_before_the_first_round(folder):
-  _open(folder).restore(_state(7), HEADER)
-  state, rounds = _open(folder, resume=True).restore(_state(8), HEADER)
+  _open(folder).restore(_state(7))
+  state, rounds = _open(folder, resume=True).restore(_state(8))
   assert rounds == 0
   assert np.all(state['weights'][0] == 7)
 
 
 def test_metrics_have_a_row_a_round_and_events_are_flushed(folder):
   records = _open(folder)
-  records.restore(_state(0), HEADER)
+  records.restore(_state(0))
   _commit(records, 1)
   _commit(records, 2)
   assert _rows(folder) == [
@@ -137,11 +137,11 @@ def test_times_of_events_do_not_tell_how_long_rounds_took(tmp_path):
   for pause in (0.0, 0.05):
     folder = tmp_path / str(pause)
     records = _open(folder)
-    records.restore(_state(0), HEADER)
+    records.restore(_state(0))
     for number in (1, 2, 3):
       if number == 3:
         records = _open(folder, resume=True)
-        records.restore(_state(0), {})
+        records.restore(_state(0))
       time.sleep(number * pause)
       _commit(records, number)
     written.append({path.name: path.read_bytes()
@@ -154,7 +154,7 @@ def test_times_of_events_do_not_tell_how_long_rounds_took(tmp_path):
 
 def test_tensorboard_reads_all_rounds_of_a_run_that_was_resumed(two_rounds):
   records = _open(two_rounds, resume=True)
-  records.restore(_state(0), {})
+  records.restore(_state(0))
   _commit(records, 3)
   reader = event_accumulator.EventAccumulator(str(two_rounds / 'tensorboard'))
   reader.Reload()
@@ -166,7 +166,7 @@ def test_tensorboard_reads_all_rounds_of_a_run_that_was_resumed(two_rounds):
 
 def test_metric_that_comes_later_gets_a_column(two_rounds):
   records = _open(two_rounds, resume=True)
-  records.restore(_state(0), {})
+  records.restore(_state(0))
   _commit(records, 3, {'epsilon': float('inf'), 'new': 4.0})
   with open(two_rounds / files.METRICS, encoding='utf-8') as file:
     rows = list(csv.DictReader(file))
@@ -176,7 +176,7 @@ def test_metric_that_comes_later_gets_a_column(two_rounds):
 
 def test_suppressed_round_is_recorded_as_such_and_costs_the_same(two_rounds):
   records = _open(two_rounds, resume=True)
-  records.restore(_state(0), {})
+  records.restore(_state(0))
   _commit(records, 3, suppressed=True)
   lines = records.ledger.lines()
   assert [line['outcome'] for line in lines] == ['released', 'released', 'suppressed']
@@ -194,7 +194,7 @@ def _stop(*args, **kwargs):
     'before the CSV file'])
 def test_run_that_stops_inside_a_commit_is_completed(two_rounds, monkeypatch, window):
   records = _open(two_rounds, resume=True)
-  records.restore(_state(0), {})
+  records.restore(_state(0))
   with monkeypatch.context() as patch:
     if window == 'before the rename':
       patch.setattr(files.os, 'replace', _stop)
@@ -208,7 +208,7 @@ def test_run_that_stops_inside_a_commit_is_completed(two_rounds, monkeypatch, wi
       _commit(records, 3)
   happened = window != 'before the rename'
   records = _open(two_rounds, resume=True)
-  state, rounds = records.restore(_state(0), {})
+  state, rounds = records.restore(_state(0))
   assert rounds == 2 + happened
   assert np.all(state['weights'][0] == rounds)
   assert len(records.ledger.lines()) == rounds
@@ -225,7 +225,7 @@ def test_line_that_was_torn_off_is_completed_from_the_checkpoint(two_rounds):
   whole = path.read_bytes()
   path.write_bytes(whole[:-40])
   records = _open(two_rounds, resume=True)
-  _, rounds = records.restore(_state(0), {})
+  _, rounds = records.restore(_state(0))
   assert rounds == 2
   assert path.read_bytes() == whole
 
@@ -233,33 +233,24 @@ def test_line_that_was_torn_off_is_completed_from_the_checkpoint(two_rounds):
 def test_resuming_twice_changes_no_metrics(two_rounds):
   before = (two_rounds / files.METRICS).read_bytes()
   for _ in range(2):
-    _open(two_rounds, resume=True).restore(_state(0), {})
+    _open(two_rounds, resume=True).restore(_state(0))
   assert (two_rounds / files.METRICS).read_bytes() == before
-
-
-def test_a_run_of_an_earlier_version_goes_on_in_its_folder(two_rounds):
-  (two_rounds / 'private/checkpoints').rename(two_rounds / 'checkpoints')
-  records = _open(two_rounds, resume=True)
-  assert records.restore(_state(0), {})[1] == 2
-  _commit(records, 3)
-  assert (two_rounds / 'checkpoints/round_000003').exists()
-  assert not (two_rounds / 'private/checkpoints').exists()
 
 
 def test_leftovers_of_a_killed_save_are_no_checkpoint(two_rounds):
   folder = two_rounds / 'private/checkpoints'
   (folder / '.round_000003.abc').write_bytes(checkpoints.MAGIC)
   records = _open(two_rounds, resume=True)
-  assert records.restore(_state(0), {})[1] == 2
+  assert records.restore(_state(0))[1] == 2
   assert sorted(path.name for path in folder.iterdir()) == [
       'round_000000', 'round_000001', 'round_000002']
   _commit(records, 3)
-  assert _open(two_rounds, resume=True).restore(_state(0), {})[1] == 3
+  assert _open(two_rounds, resume=True).restore(_state(0))[1] == 3
 
 
 def test_the_last_three_checkpoints_are_kept_for_the_operator(two_rounds):
   records = _open(two_rounds, resume=True)
-  records.restore(_state(0), {})
+  records.restore(_state(0))
   for number in (3, 4, 5):
     _commit(records, number)
   paths = sorted((two_rounds / 'private/checkpoints').iterdir())
@@ -273,7 +264,7 @@ def test_run_killed_before_its_configuration_can_be_resumed(folder):
   folder.mkdir()
   (folder / f'.{files.CONFIGURATION}.abc').write_text('{"rou')
   records = _open(folder, resume=True)
-  assert records.restore(_state(1), HEADER)[1] == 0
+  assert records.restore(_state(1))[1] == 0
   assert not list(folder.glob('.*'))
 
 
@@ -287,11 +278,10 @@ def test_run_killed_between_its_key_and_its_configuration_can_be_started(folder)
     files.check_folder(folder, resume=False)
 
 
-def test_run_killed_between_ledger_and_checkpoint_can_be_resumed(two_rounds):
-  shutil.rmtree(two_rounds / 'private/checkpoints')
-  path = two_rounds / files.LEDGER
-  path.write_text(path.read_text().split('\n')[0] + '\n')
-  assert _open(two_rounds, resume=True).restore(_state(1), HEADER)[1] == 0
+def test_run_killed_between_ledger_and_checkpoint_can_be_resumed(folder):
+  _open(folder)
+  assert not _open(folder, resume=True).has_checkpoint()
+  assert _open(folder, resume=True).restore(_state(1))[1] == 0
 
 
 def test_folder_with_a_run_is_not_overwritten(two_rounds):
@@ -304,19 +294,19 @@ def test_folder_with_a_run_is_not_overwritten(two_rounds):
 def test_configuration_of_a_resumed_run_is_the_recorded_one(two_rounds):
   before = (two_rounds / files.CONFIGURATION).read_bytes()
   records = _open(two_rounds, resume=True, clip=0.6)
-  assert records.configuration == CONFIGURATION
-  assert records.configuration_hash == files.configuration_hash(CONFIGURATION)
+  assert records.configuration['clip'] == 0.5
+  assert records.configuration_hash == configurations.hash_of(records.configuration)
   assert (two_rounds / files.CONFIGURATION).read_bytes() == before
 
 
 def test_hash_of_a_configuration_depends_on_all_of_it_and_no_order():
-  result = files.configuration_hash(CONFIGURATION)
+  result = configurations.hash_of(CONFIGURATION)
   assert len(result) == 64
-  assert result == files.configuration_hash(dict(reversed(CONFIGURATION.items())))
+  assert result == configurations.hash_of(dict(reversed(CONFIGURATION.items())))
   for name in CONFIGURATION:
-    assert result != files.configuration_hash({**CONFIGURATION, name: 7})
+    assert result != configurations.hash_of({**CONFIGURATION, name: 7})
   with pytest.raises(ValueError):
-    files.configuration_hash({'clip': float('nan')})
+    configurations.hash_of({'clip': float('nan')})
 
 
 @pytest.mark.parametrize('resume', [False, True])
@@ -346,7 +336,7 @@ def test_ledger_without_checkpoint_is_refused(two_rounds):
   shutil.rmtree(two_rounds / 'private/checkpoints')
   records = _open(two_rounds, resume=True)
   with pytest.raises(ValueError, match='no checkpoint'):
-    records.restore(_state(0), HEADER)
+    records.restore(_state(0))
 
 
 def _without_last_round(lines):
@@ -369,16 +359,15 @@ def _empty(lines):
 def test_ledger_that_lost_or_changed_a_round_is_refused(two_rounds, damage):
   path = two_rounds / files.LEDGER
   path.write_text('\n'.join(damage(path.read_text().split('\n'))))
-  records = _open(two_rounds, resume=True)
   with pytest.raises(ValueError, match='ledger'):
-    records.restore(_state(0), HEADER)
+    _open(two_rounds, resume=True).restore(_state(0))
 
 
 def test_last_line_that_was_lost_comes_back_from_the_checkpoint(two_rounds):
   path = two_rounds / files.LEDGER
   whole = path.read_text()
   path.write_text('\n'.join(_without_last_round(whole.split('\n'))))
-  _open(two_rounds, resume=True).restore(_state(0), HEADER)
+  _open(two_rounds, resume=True).restore(_state(0))
   assert path.read_text() == whole
 
 
@@ -398,7 +387,7 @@ def test_atomic_write_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):
 def _charged(folder, resume=False):
   result = records_lib.ChargedRecords(
       _open(folder, resume=resume), 'answers/{:06}.npz'.format)
-  result.restore(HEADER)
+  result.restore()
   return result
 
 
@@ -418,7 +407,9 @@ def test_charge_is_in_the_ledger_before_anything_is_kept(folder):
   line = records.charge(EVENT)
   assert (line['round'], line['event'], line['starts']) == (1, EVENT.to_json(), 1)
   assert records.run.ledger.lines() == [line]
-  assert records.kept == [] and not list((folder / 'answers').iterdir())
+  # Where the line is lost, a file without answers tells that there was one.
+  assert records.kept == [] and [
+      path.stat().st_size for path in (folder / 'answers').iterdir()] == [0]
   # What was charged and not kept stays charged.
   again = _charged(folder, resume=True)
   assert again.kept == [] and again.run.ledger.lines() == [line]
@@ -431,7 +422,8 @@ def test_kept_steps_and_their_metrics_are_read_again(two_steps):
   for number, kept in enumerate(records.kept, start=1):
     assert kept.arrays.keys() == {'labels', 'count'}
     np.testing.assert_array_equal(kept.arrays['labels'], np.full(3, number))
-  assert records.metrics == {1: {'accuracy': 0.1}, 2: {'accuracy': 0.2}}
+  # Those of the last step are measured again.
+  assert records.metrics == {1: {'accuracy': 0.1}}
   assert [line['starts'] for line in records.run.ledger.lines()] == [1, 1]
 
 
@@ -467,7 +459,7 @@ def test_file_in_the_middle_of_being_written_is_removed(two_steps):
     (lambda folder: shutil.copy(folder / 'answers' / '000001.npz',
                                 folder / 'answers' / '000002.npz'),
      '000002.npz must belong to round 2'),
-    (lambda folder: (folder / files.LEDGER).unlink(), 'ledger.jsonl is missing, but')])
+    (lambda folder: (folder / files.LEDGER).unlink(), 'ledger.jsonl is missing: what was released')])
 def test_steps_that_do_not_belong_together_are_refused(two_steps, damage, message):
   damage(two_steps)
   with pytest.raises(ValueError, match=message):

@@ -94,28 +94,6 @@ def test_present_summary_is_read_as_it_is(tmp_path):
   assert report.read_summary(path) == summary
 
 
-def test_summary_of_version_1_is_read_under_the_present_keys(tmp_path):
-  path = tmp_path / 'summary.json'
-  path.write_text(json.dumps({
-      'task': 'emnist', 'model': 'cnn_small', 'parameters': 7346, 'accuracy': 0.17,
-      'held_out': {'test': {'accuracy': 0.17}}, 'epsilon': 4.0, 'delta': 0.005,
-      'epsilon_unamplified': 9.0, 'delta_sampler': 1e-15,
-      'delta_sampler_unamplified': 2e-15, 'observers_unamplified': 'the server',
-      'scale': 73452.6, 'adaptive_clip': None, 'rounds': 3, 'warnings': ['one']}))
-  summary = report.read_summary(path)
-  assert list(summary) == list(report.SCHEMA)
-  assert summary['version'] == 1
-  assert (summary['epsilon'], summary['epsilon_server']) == (4.0, 9.0)
-  assert (summary['consumed_delta'], summary['consumed_delta_server']) == (1e-15, 2e-15)
-  assert summary['observers_server'] == 'the server' and summary['warnings'] == ['one']
-  assert summary['caveats'] is summary['population'] is None
-  assert summary['details'] == {'scale': 73452.6, 'adaptive_clip': None}
-  path.write_text('{"agents": 250, "epsilon": 1.0}')
-  assert report.read_summary(path)['population'] == 250
-  path.write_text('{"owners": 40}')
-  assert report.read_summary(path)['population'] == 40
-
-
 def test_caveats_come_once_and_the_gravest_first():
   assert report.ordered(
       [GRID, guarantee_lib.SIMULATED, HELD_OUT, GRID, guarantee_lib.SUPPRESSED,

@@ -233,16 +233,6 @@ def test_recorded_value_without_effect_is_no_difference():
   assert Plain(kind='slow').differences(recorded) == ['depth', 'kind']
 
 
-def test_version_1_is_read_under_former_names():
-  recorded = {'sort': 'slow', 'stddev': 2.0, 'hurry': True, 'rounds': 4, 'folder': 'x',
-              'unknown': 1, 'num_workers': 2}
-  result = settings_lib.of_version_1(Plain, recorded)
-  assert result == {'kind': 'slow', 'noise': 2.0, 'quick': True, 'rounds': 4}
-  same = Plain(kind='slow', noise=2.0, quick=True, rounds=4)
-  assert same.differences(result) == []
-  assert Plain().differences(result) == ['kind', 'noise', 'quick', 'rounds']
-
-
 def test_former_names_of_flags_are_aliases():
   settings = _from(Plain, '--sort=slow', '--nohurry', '-sigma', '2', '--name=--stddev',
                 '--rounds=3')

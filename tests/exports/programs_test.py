@@ -14,6 +14,7 @@ import pytest
 from tests.exports import alone
 from tests.tasks.sources import populations
 from tff_pipelines.accounting import ledger as ledger_lib
+from tff_pipelines.experiment import configurations
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import models
 from tff_pipelines.exports import statement
@@ -104,7 +105,7 @@ def test_exported_files_have_nothing_of_the_operator(trained, exported):
   forbidden = [
       os.fspath(folder), folder.name, 'private.jsonl', 'writer-', 'cohort_size',
       'starts', 'diagnostics', os.path.expanduser('~/'), os.getcwd(),
-      files.configuration_hash(files.read_configuration(run)),
+      configurations.read(run)['hash'],
       *(line['time'] for line in ledger), *(line['hash'] for line in ledger)]
   for export in exported.values():
     for path in filter(pathlib.Path.is_file, export.rglob('*')):

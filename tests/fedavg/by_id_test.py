@@ -164,7 +164,7 @@ def _run(task, folder, on_bad=lambda client_id, error: None):
       task, plan, clients_per_call=3, by_id=loop.reads_by_id(task), local=LOCAL,
       on_bad=on_bad, **SETTINGS)
   run_records = records_lib.RunRecords(
-      folder / 'run', plan.configuration(), resume=False)
+      folder / 'run', plan.configuration(), plan.header(ROUNDS), resume=False)
   rounds_lib.run(rounds, plan, run_records)
   rows = metrics_lib.read(run_records.folder / files.METRICS, 'round')
   return [float(row['diagnostics/num_reporting']) for row in rows.values()]

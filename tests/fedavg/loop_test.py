@@ -94,7 +94,8 @@ def _run(plan, folder, *, resume=False, on_commit=None, **config):
     on_commit: Called with the index of a round after its commit.
     **config: Arguments of FedAvgRounds.
   """
-  records = records_lib.RunRecords(folder, plan.configuration(), resume=resume)
+  records = records_lib.RunRecords(
+      folder, plan.configuration(), plan.header(ROUNDS), resume=resume)
   rounds, commit = _rounds(plan, **config), records.commit
 
   def commit_and_call(state, index, event, **how):
@@ -109,9 +110,9 @@ def _run(plan, folder, *, resume=False, on_commit=None, **config):
 
 def _committed(folder, plan):
   """The last committed state and its round."""
-  records = records_lib.RunRecords(folder, plan.configuration(), resume=True)
+  records = records_lib.RunRecords(folder, plan.configuration(), {}, resume=True)
   rounds = _rounds(plan)
-  return records.restore(rounds.initial_state(True), {}, derived=rounds.derived)
+  return records.restore(rounds.initial_state(True), derived=rounds.derived)
 
 
 def _bits(state):
@@ -335,7 +336,7 @@ def test_state_of_the_sampling_scheme_is_committed_with_a_round(tmp_path):
   states = []
   for resume, rounds in ((False, 2), (True, 3)):
     process, set_cohort_size = _process(plan)
-    records = records_lib.RunRecords(tmp_path / 'run', {}, resume=resume)
+    records = records_lib.RunRecords(tmp_path / 'run', {}, {}, resume=resume)
     states.append(rounds_lib.run(loop.FedAvgRounds(
         process, task=TASK, set_cohort_size=set_cohort_size,
         scheme=_Counting(population=POPULATION, cohort_size=4.0),

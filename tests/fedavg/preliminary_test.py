@@ -157,10 +157,10 @@ def test_release_that_a_crash_lost_stays_charged(
 
 
 @pytest.mark.parametrize('left, message', [
-    ('', 'has no charge for .*vocabulary.json'),
+    ('', 'ledger.jsonl is missing: what was released is not known'),
     ('header', 'has no charge for .*vocabulary.json'),
-    ('damaged', 'ledger.jsonl must have a release in each line after the first'),
-    ('of no release', 'ledger.jsonl must have a release in each line after the first')])
+    ('damaged', 'ledger.jsonl line 2 must be JSON'),
+    ('of no release', 'ledger.jsonl line 2 must be an object with a hash')])
 def test_release_without_its_charge_is_not_used(tmp_path, monkeypatch, left, message):
   def killed(*_, **__):
     raise KeyboardInterrupt

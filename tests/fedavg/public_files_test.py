@@ -14,6 +14,7 @@ import pytest
 from tasks import task as task_lib
 from tests import tiny_task
 from tests.fedavg import tiny_run
+from tff_pipelines.experiment import configurations
 from tff_pipelines.experiment import files
 
 pytestmark = pytest.mark.usefixtures('shared_context')
@@ -73,9 +74,9 @@ def _public(folder):
   ledger = [json.loads(line) for line in
             (folder / files.LEDGER).read_text(encoding='utf-8').splitlines()]
   # What is by the run's secret key, and what follows from the time.
-  configuration = files.read_configuration(folder)
+  configuration = configurations.read(folder)
   summary = json.loads((folder / files.SUMMARY).read_text(encoding='utf-8'))
-  explained = [str(folder), summary['configuration'],
+  explained = [str(folder), summary['configuration'], configuration['run'],
                *(configuration['identity'][f'{of}_fingerprint']
                  for of in ('data', 'examples')),
                *(line[key] for line in ledger for key in _OF_TIME & line.keys())]

@@ -45,8 +45,8 @@ def _records(plan, folder, starts=1, rounds=ROUNDS):
   state = {'weights': np.zeros(3, np.float32)}
   for number in range(starts):
     records = records_lib.RunRecords(
-        folder, plan.configuration(), resume=number > 0)
-  records.restore(state, plan.header(ROUNDS))
+        folder, plan.configuration(), plan.header(ROUNDS), resume=number > 0)
+  records.restore(state)
   for number in range(1, rounds + 1):
     records.commit(
         state, number, plan.event(number), suppressed=False,
@@ -158,7 +158,7 @@ def test_start_after_the_last_round_has_shown_nothing(tmp_path):
   plan = _plan()
   before = _summary(plan, tmp_path / 'run')
   records = records_lib.RunRecords(
-      tmp_path / 'run', plan.configuration(), resume=True)
+      tmp_path / 'run', plan.configuration(), {}, resume=True)
   after, _, _ = _reported(plan, records)
   assert after['starts'] == 2
   assert after['epsilon_server'] == before['epsilon_server']

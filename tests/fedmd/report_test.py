@@ -29,8 +29,9 @@ def _summary(task, folder, *, starts, **changes):
   """The summary of a run with one round committed in each of `starts` starts."""
   plan = _plan(task, rounds=2, **changes)
   for _ in range(starts):
-    records = records_lib.RunRecords(folder, {'a': 1}, resume=True)
-    state, done = records.restore({'x': np.zeros(1)}, plan.header(plan.releases))
+    records = records_lib.RunRecords(
+        folder, {'a': 1}, plan.header(plan.releases), resume=True)
+    state, done = records.restore({'x': np.zeros(1)})
     records.commit(state, done + 1, plan.event(done + 1), suppressed=False,
                    metrics={'x': 0.0})
   states = [{'rounds': np.int32(starts)} for _ in task.parties]

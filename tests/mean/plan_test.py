@@ -146,14 +146,6 @@ def test_epsilon_of_a_plan_is_that_of_all_its_releases_together():
   assert plan.epsilon(1) < together
 
 
-@pytest.mark.parametrize('mechanism', ['skellam', 'skellam_central', 'gaussian'])
-def test_event_of_a_row_is_that_of_its_cell(mechanism):
-  cell = only_cell(mechanisms=(mechanism,))
-  row = {'mechanism': mechanism, 'n': cell.n, 'd': cell.d, 'bits': cell.bits,
-         'noise_multiplier': cell.plan.mechanism.noise_multiplier}
-  assert plan_lib.release_of_row(settings(), row) == cell.plan.event(1)
-
-
 @pytest.mark.parametrize('changes, message', [
     (dict(num_clients=(0,)), 'num_clients must be from 1'),
     (dict(dimension=()), 'dimension must name'),

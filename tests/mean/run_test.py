@@ -167,40 +167,6 @@ def test_epsilon_is_of_all_releases_of_the_folder(folder, capsys):
 
 
 @pytest.mark.slow
-def test_folder_of_the_version_without_a_ledger_is_continued_and_charged(
-    finished, folder, capsys):
-  for path in list(folder.iterdir()):
-    if path.name not in (RESULTS, report.TABLE, report.FIGURE):
-      shutil.rmtree(path) if path.is_dir() else path.unlink()
-  results = json.loads((folder / RESULTS).read_text())
-  assert results['configuration'] == {
-      'delta': 1e-5, 'clip': 10.0, 'k_stddevs': 2.0, 'beta': math.exp(-0.5),
-      'accountant': 'auto', 'vectors': 'sphere', 'repeats': 2, 'data_seed': 0,
-      'seed': None}
-  # The results of an interrupted run.
-  results['rows'] = results['rows'][:5]
-  results['rows'][4]['noise_multiplier'] *= 1.5
-  (folder / RESULTS).write_text(json.dumps(results), encoding='utf-8')
-  with pytest.raises(ValueError, match='another configuration: delta .* repeats'):
-    _run(folder, capsys, delta=1e-6, repeats=3)
-  assert not (folder / files.LEDGER).exists()
-  summary, after, _ = _run(folder, capsys)
-  assert after['rows'][:5] == results['rows']
-  assert after['rows'][5]['mse'] != finished[1][5]['mse']
-  events = [line['event'] for line in _lines(folder)]
-  chosen = settings(**_SMALL)
-  assert events[4] == {
-      'kind': 'SelfComposed', 'count': 2,
-      'event': plan_lib.release_of_row(chosen, results['rows'][4]).to_json()}
-  assert len(events) == 6
-  assert summary['epsilon'] == pytest.approx(
-      ledger_query.answer(folder / files.LEDGER).epsilon, rel=1e-9)
-  # They are charged once.
-  again, _, _ = _run(folder, capsys)
-  assert again['epsilon'] == summary['epsilon'] and len(_lines(folder)) == 6
-
-
-@pytest.mark.slow
 def test_folder_of_another_configuration_is_refused(folder, capsys):
   with pytest.raises(ValueError, match='another configuration: delta .* repeats'):
     _run(folder, capsys, delta=1e-6, repeats=3)

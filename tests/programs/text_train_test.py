@@ -119,21 +119,25 @@ def test_resumed_run_reads_the_vocabulary_that_it_kept(runs, tmp_path):
   _, whole = runs['tag']
   folder = tmp_path / 'run'
   arguments = ['--rounds=2' if a == '--rounds=1' else a for a in RUNS['tag']]
-  (folder / 'private').mkdir(parents=True)
+  shutil.copytree(whole, folder)
   # A run that ended before its first round left its configuration and vocabulary.
-  for name in ('configuration.json', 'vocabulary.json', 'private/fingerprint.key'):
-    shutil.copy(whole / name, folder / name)
+  for name in ('private/checkpoints', 'tensorboard'):
+    shutil.rmtree(folder / name)
+  for name in ('metrics.csv', 'summary.json', 'report.txt', 'model.npz'):
+    (folder / name).unlink()
+  header, _ = (folder / 'ledger.jsonl').read_text().splitlines(keepends=True)
+  (folder / 'ledger.jsonl').write_text(header)
   words = json.loads((folder / 'vocabulary.json').read_text())
   run = _train(*arguments, '--resume', folder=folder)
   assert run.code == 0, run.stderr
   assert train_test.checkpoint(folder).keys() == train_test.checkpoint(whole).keys()
   assert _summary(folder)['held_out'] == _summary(whole)['held_out']
-  # With another vocabulary in its place, it is another run.
+  # With another vocabulary in its place it is not continued.
   words['words'][:2] = reversed(words['words'][:2])
   (folder / 'vocabulary.json').write_text(json.dumps(words))
   run = _train(*arguments, '--resume', folder=folder)
   assert run.code == 2
-  assert 'data_fingerprint, examples_fingerprint differ' in run.stderr
+  assert 'vocabulary.json is damaged: it is not the file that this run' in run.stderr
 
 
 def test_public_vocabulary_needs_no_warning(tmp_path):

@@ -39,18 +39,15 @@ from tff_pipelines.accounting import combinators
 from tff_pipelines.accounting import events as events_lib
 
 FORMAT = 'tff_pipelines privacy ledger'
-VERSION = 4
+VERSION = 1
 # A round that was charged but not run, because the run was stopped: the decision may
 # follow from what was released, so all planned rounds count.
 UNUSED = 'unused'
 OUTCOMES = ('released', 'suppressed', UNUSED)
-_FORMER_OUTCOMES = ('withheld',)  # Suppressed, in ledgers of earlier versions.
 
 _HEADER_KEYS = {'format', 'version', 'time', 'population', 'delta', 'adjacency',
                 'trust_model', 'warnings', 'seeded', 'deviation_per_round',
-                'certificates', 'previous', 'hash'}
-# Keys that headers of earlier versions do not have -> first version that has them.
-_ADDED = {'deviation_per_round': 2, 'certificates': 4}
+                'certificates', 'configuration', 'previous', 'hash'}
 _LINE_KEYS = {'round', 'event', 'outcome', 'starts', 'time', 'configuration',
               'previous', 'hash'}
 _NO_HASH = '0' * 64
@@ -118,7 +115,8 @@ def _check_header(header: Mapping[str, Any]) -> None:
       ('deviation_per_round', validate.unit_interval)):
     if header.get(name) is not None:
       check(**{name: header[name]})
-  _check_texts(header, 'time', *['trust_model'] * (header['trust_model'] is not None))
+  _check_texts(header, 'time', *(
+      name for name in ('trust_model', 'configuration') if header[name] is not None))
   for name, kind in (('warnings', str), ('certificates', Mapping)):
     value = header.get(name, [])
     if not isinstance(value, list) or not all(isinstance(one, kind) for one in value):
@@ -162,7 +160,8 @@ class Ledger:
              trust_model: str | None = None, warnings: Sequence[str] = (),
              seeded: bool = False,
              deviation_per_round: float | None = None,
-             certificates: Sequence[Mapping[str, float]] = ()) -> 'Ledger':
+             certificates: Sequence[Mapping[str, float]] = (),
+             configuration_hash: str | None = None) -> 'Ledger':
     """Starts a new file with its header line.
 
     Args:
@@ -178,6 +177,7 @@ class Ledger:
         known.
       certificates: Certificates by which Skellam noise is accounted as Gaussian noise
         for the planned rounds (`sum_events.GaussianOfSkellam.certificate`).
+      configuration_hash: Hash of the configuration of the run that begins.
 
     Raises:
       FileExistsError: If there is a file already.
@@ -188,7 +188,8 @@ class Ledger:
         'population': population, 'delta': delta, 'adjacency': adjacency,
         'trust_model': trust_model, 'warnings': list(warnings),
         'seeded': bool(seeded), 'deviation_per_round': deviation_per_round,
-        'certificates': list(map(dict, certificates)), 'previous': _NO_HASH}
+        'certificates': list(map(dict, certificates)),
+        'configuration': configuration_hash, 'previous': _NO_HASH}
     _check_header(header)
     line = _sealed(header)
     ledger = cls(path)
@@ -223,7 +224,7 @@ class Ledger:
     return self._split()[0]
 
   def header(self) -> dict[str, Any]:
-    """The first line in the newest format; ValueError unless it is intact."""
+    """The first line; ValueError unless it is intact."""
     complete, _ = self._split()
     if not complete:
       raise ValueError(f'{self.path} must begin with a header line')
@@ -235,17 +236,15 @@ class Ledger:
   def _checked_header(self, line: str) -> dict[str, Any]:
     record = _parsed(line, 'line 1')
     version, is_header = record.get('version'), record.get('format') == FORMAT
-    if is_header and version not in range(1, VERSION + 1):
-      raise ValueError(
-          f'line 1 must have format version 1 to {VERSION}, found {version!r}')
-    absent = {key for key, first in _ADDED.items() if is_header and version < first}
-    if not is_header or set(record) != _HEADER_KEYS - absent:
+    if is_header and version != VERSION:
+      raise ValueError(f'line 1 must have format version {VERSION}, found {version!r}')
+    if not is_header or set(record) != _HEADER_KEYS:
       raise ValueError(f'line 1 must be a header of {FORMAT!r}')
     try:
       _check_header(record)
     except _WRONG as error:
       raise ValueError(f'line 1: {error}') from None
-    return {'deviation_per_round': None, 'certificates': [], **record}
+    return record
 
   def _at_head(self) -> tuple[int, int, str]:
     """Size, rounds and last hash of an intact file; ValueError if it is not."""
@@ -306,6 +305,31 @@ class Ledger:
         file.truncate(size)
         raise
       self._head = (file.tell(), count + 1, record['hash'])
+
+  def configuration_and_starts(self) -> tuple[str | None, int]:
+    """Hash of the run's configuration, and number of its starts, by the complete lines.
+
+    Each line must match its own hash; `verify` checks the chain.
+
+    Returns:
+      The configuration hash of the last line, and the maximum number of starts of all
+      lines, 0 if there is none after the header.
+
+    Raises:
+      ValueError: If the file is missing, or a line is damaged.
+    """
+    if not self.path.exists():
+      raise ValueError(f'{self.path} is missing: what was released is not known')
+    header = self.header()
+    try:
+      records = [_parsed_round(line, f'line {number}') for number, line in enumerate(
+          self._split()[0][1:], start=2)]
+      for record in records:
+        validate.integer(starts=record['starts'], low=1)
+    except ValueError as error:
+      raise ValueError(f'{self.path} {error}'[:_SHOWN]) from None
+    return [header, *records][-1]['configuration'], max(
+        (record['starts'] for record in records), default=0)
 
   def drop_torn(self) -> bool:
     """Removes a last line that was not written to its end.
@@ -386,7 +410,7 @@ class Ledger:
           if key not in kinds:
             events_lib.from_json(record['event'])
             kinds.add(key)
-          validate.one_of((*OUTCOMES, *_FORMER_OUTCOMES), outcome=record['outcome'])
+          validate.one_of(OUTCOMES, outcome=record['outcome'])
           validate.integer(starts=record['starts'], low=1)
           if record['round'] != number - 1:
             problems.append(

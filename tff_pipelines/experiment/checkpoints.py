@@ -10,9 +10,9 @@ a file, integers little-endian:
   arrays     raw bytes, C order, little-endian, each padded by zeros to 64 bytes
   32 bytes   SHA-256 of everything before
 
-The header has the round, its ledger line and metrics, the releases that were lost with
-damaged checkpoints, and of each array the path in the state, dtype, shape and offset
-from the end of the header.
+The header has the run, the round, its ledger line and metrics, a digest of the metrics
+of all rounds, the releases that were lost with damaged checkpoints, and of each array
+the path in the state, dtype, shape and offset from the end of the header.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -55,19 +55,23 @@ class Checkpoint:
   """The content that a round commits.
 
   Attributes:
+    run: Name of the run, as in its configuration.
     rounds: Number of rounds that are committed, >= 0.
     arrays: Path in the state -> array of a dtype of integers, floats or booleans.
     line: Ledger line of the round, without a newline; empty before the first.
     metrics: Metrics of the round.
+    table: Digest of the metrics of all rounds so far; see `metrics.Table`.
     lost: Events, as JSON, of rounds that were released and whose checkpoints were
       lost; the ledger has them.
     owed: Number of following rounds that are charged as repeated ones.
   """
 
+  run: str
   rounds: int
   arrays: Mapping[str, np.ndarray]
   line: str = ''
   metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  table: str = ''
   lost: tuple[Mapping[str, Any], ...] = ()
   owed: int = 0
 
@@ -151,7 +155,8 @@ def _parts(checkpoint: Checkpoint) -> Iterator[Any]:
     arrays.append(array)
     offset += array.nbytes + _padding(array.nbytes)
   header = json.dumps({
-      'round': checkpoint.rounds, 'ledger_line': checkpoint.line,
+      'run': checkpoint.run, 'round': checkpoint.rounds, 'table': checkpoint.table,
+      'ledger_line': checkpoint.line,
       'metrics': {name: _plain(value) for name, value in checkpoint.metrics.items()},
       'lost': list(checkpoint.lost), 'owed': checkpoint.owed,
       'arrays': specs}).encode('ascii')
@@ -210,6 +215,10 @@ def _is_count(value: Any) -> bool:
   return type(value) is int and value >= 0  # pylint: disable=unidiomatic-typecheck
 
 
+def _is_text(value: Any) -> bool:
+  return isinstance(value, str) and '\n' not in value
+
+
 def _is_number(value: Any) -> bool:
   return isinstance(value, (int, float)) and not isinstance(value, bool)
 
@@ -218,7 +227,7 @@ def _checked(header: Any, data: memoryview) -> Checkpoint:
   """The checkpoint of a header and the bytes after it; ValueError if they are wrong."""
   kinds = {
       'round': _is_count, 'owed': _is_count,
-      'ledger_line': lambda value: isinstance(value, str) and '\n' not in value,
+      'run': _is_text, 'table': _is_text, 'ledger_line': _is_text,
       'metrics': lambda value: isinstance(value, dict) and all(
           map(_is_number, value.values())),
       'lost': lambda value: isinstance(value, list) and all(
@@ -239,8 +248,9 @@ def _checked(header: Any, data: memoryview) -> Checkpoint:
   if offset != len(data):
     raise ValueError(f'its arrays take {offset} bytes, and it has {len(data)}')
   return Checkpoint(
-      rounds=header['round'], arrays=arrays, line=header['ledger_line'],
-      metrics=header['metrics'], lost=tuple(header['lost']), owed=header['owed'])
+      run=header['run'], rounds=header['round'], arrays=arrays,
+      line=header['ledger_line'], metrics=header['metrics'], table=header['table'],
+      lost=tuple(header['lost']), owed=header['owed'])
 
 
 def _array(spec: Any, data: memoryview, offset: int,
@@ -313,10 +323,7 @@ def write(folder: pathlib.Path, checkpoint: Checkpoint) -> None:
 
 
 def found(folder: pathlib.Path) -> list[tuple[int, pathlib.Path]]:
-  """Lists (rounds, path) of all checkpoints in a folder, damaged or not, latest first.
-
-  Those of earlier versions are folders.
-  """
+  """Lists (rounds, path) of all checkpoints in a folder, damaged or not, latest first."""
   if not folder.exists():
     return []
   return sorted(((int(match[1]), path) for path in folder.iterdir()
@@ -325,7 +332,7 @@ def found(folder: pathlib.Path) -> list[tuple[int, pathlib.Path]]:
 
 def is_partial(path: pathlib.Path) -> bool:
   """Whether a path is of a checkpoint that a killed process was writing."""
-  return path.name.startswith(_PARTIAL) or '_temp' in path.name
+  return path.name.startswith(_PARTIAL)
 
 
 def superseded(folder: pathlib.Path, rounds: int) -> list[pathlib.Path]:
@@ -334,5 +341,4 @@ def superseded(folder: pathlib.Path, rounds: int) -> list[pathlib.Path]:
   Those of later rounds are damaged: else the round would not have been run again.
   """
   return [path for number, path in found(folder)
-          if not rounds - KEPT < number <= rounds or (
-              number == rounds and path != path_of(folder, rounds))]
+          if not rounds - KEPT < number <= rounds]

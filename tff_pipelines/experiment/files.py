@@ -37,8 +37,10 @@ PRIVATE = 'private'
 KEY = 'fingerprint.key'
 # File in it that is locked while a process writes the folder.
 LOCK = 'lock'
-# File in it that says that rounds were computed on a cluster, at any start.
-CLUSTER = 'cluster'
+# Line of each start, in the folder and again in `PRIVATE`: either may be lost.
+STARTS = 'starts.log'
+# File in it with the SHA-256 of other files of the run, which resumed runs read.
+DIGESTS = 'digests.json'
 
 
 @contextlib.contextmanager
@@ -131,16 +133,14 @@ def write_json(path: pathlib.Path, value: Any) -> None:
   write_atomically(path, json.dumps(value, indent=2, allow_nan=False) + '\n')
 
 
-def private_path(folder: pathlib.Path, name: str) -> pathlib.Path:
-  """Where a run keeps something private; an earlier version kept it in the folder."""
-  earlier = folder / name
-  return earlier if earlier.exists() else folder / PRIVATE / name
-
-
-def read_key(folder: pathlib.Path) -> bytes | None:
-  """The key of a run's fingerprints; None if there is none, as in earlier versions."""
+def read_key(folder: pathlib.Path) -> bytes:
+  """The key of a run's fingerprints; ValueError if it is missing."""
   path = folder / PRIVATE / KEY
-  return path.read_bytes() if path.exists() else None
+  try:
+    return path.read_bytes()
+  except FileNotFoundError:
+    raise ValueError(f'{path} is missing: whether the data are those that the run '
+                     'started with is not known') from None
 
 
 def new_key(folder: pathlib.Path) -> bytes:
@@ -150,14 +150,12 @@ def new_key(folder: pathlib.Path) -> bytes:
   return key
 
 
-def keyed(digest: str, key: bytes | None) -> str:
-  """A digest by a secret key, HMAC-SHA256 in hexadecimal; itself without a key.
+def keyed(digest: str, key: bytes) -> str:
+  """A digest by a secret key, HMAC-SHA256 in hexadecimal.
 
   Whoever knows all clients but one could find out from a plain digest whether that one
   is among them.
   """
-  if key is None:
-    return digest
   return hmac.new(key, digest.encode(), hashlib.sha256).hexdigest()
 
 
@@ -170,23 +168,96 @@ def write_table(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
   write_atomically(path, text.getvalue())
 
 
-def write_arrays(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
+def write_arrays(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
   """Writes an .npz file so that it is seen complete or not at all."""
+  write_bytes(path, _archive(arrays))
+
+
+def _archive(arrays: Mapping[str, np.ndarray]) -> bytes:
   content = io.BytesIO()  # On a full disk an archive would complain when it is closed.
   np.savez(content, **arrays)
-  write_bytes(path, content.getvalue())
+  return content.getvalue()
 
 
 def read_arrays(path: pathlib.Path) -> dict[str, np.ndarray] | None:
   """The arrays of an .npz file, None if there is none; ValueError if damaged."""
   if not path.exists():
     return None
+  return arrays_of(path.read_bytes(), path)
+
+
+def arrays_of(content: bytes, path: pathlib.Path) -> dict[str, np.ndarray]:
+  """The arrays in the content of an .npz file; ValueError if it is damaged."""
   try:
-    with open(path, 'rb') as file:
-      arrays = np.load(file, allow_pickle=False)
-      return {name: arrays[name] for name in arrays.files}
+    arrays = np.load(io.BytesIO(content), allow_pickle=False)
+    return {name: arrays[name] for name in arrays.files}
   except Exception as error:
     raise ValueError(f'{path} is damaged: {error}') from error
+
+
+def keep(folder: pathlib.Path, name: str, content: bytes) -> None:
+  """Writes a file of a run that a resumed run reads, and its SHA-256 before.
+
+  Args:
+    folder: Folder of the run.
+    name: Name of the file in it.
+    content: Content of the file. It replaces an earlier one.
+  """
+  digests = _digests(folder)
+  digest = hashlib.sha256(content).hexdigest()
+  # With that of the file that is there until the new one replaces it.
+  digests[name] = [digest, *digests.get(name, [])[:1]]
+  (folder / PRIVATE).mkdir(mode=0o700, exist_ok=True)
+  write_json(folder / PRIVATE / DIGESTS, digests)
+  write_bytes(folder / name, content)
+
+
+def kept(folder: pathlib.Path, name: str) -> bytes | None:
+  """The content of a file that `keep` wrote; None if there is none.
+
+  Raises:
+    ValueError: If it is not what was written.
+  """
+  path = folder / name
+  if not path.exists():
+    return None
+  content = path.read_bytes()
+  if hashlib.sha256(content).hexdigest() not in _digests(folder).get(name, []):
+    raise ValueError(f'{path} is damaged: it is not the file that this run wrote, whose '
+                     f'SHA-256 is in {folder / PRIVATE / DIGESTS}')
+  return content
+
+
+def keep_arrays(folder: pathlib.Path, name: str,
+                arrays: Mapping[str, np.ndarray]) -> None:
+  """`keep` of an .npz file with these arrays."""
+  keep(folder, name, _archive(arrays))
+
+
+def kept_arrays(folder: pathlib.Path, name: str) -> dict[str, np.ndarray] | None:
+  """The arrays that `keep_arrays` wrote; see `kept`."""
+  content = kept(folder, name)
+  return None if content is None else arrays_of(content, folder / name)
+
+
+def _digests(folder: pathlib.Path) -> dict[str, list[str]]:
+  """Name of a file -> SHA-256 of its content, and of the content before."""
+  path = folder / PRIVATE / DIGESTS
+  digests = read_json(path) if path.exists() else {}
+  if not all(isinstance(value, list) for value in digests.values()):
+    raise ValueError(f'{path} is damaged: it must have a list for each file')
+  return digests
+
+
+def read_json(path: pathlib.Path) -> dict[str, Any]:
+  """The object in a JSON file; ValueError with its name if there is no such object."""
+  try:
+    value = json.loads(path.read_text(encoding='utf-8'))
+  except (ValueError, RecursionError) as error:
+    raise ValueError(f'{path} is damaged: {error}') from error
+  if not isinstance(value, dict):
+    raise ValueError(f'{path} is damaged: it must hold an object')
+  return value
 
 
 def new_folder(*words: str) -> pathlib.Path:
@@ -234,19 +305,28 @@ def check_folder(folder: str | os.PathLike[str], *, resume: bool) -> None:
 
 
 def _is_partial(path: pathlib.Path) -> bool:
-  """Whether a run that was killed in its first moments left this behind."""
+  """Whether a start that was killed before it recorded its run left this behind.
+
+  Such a start released nothing. More than one start, a line of the ledger after its
+  header, or another file are of a run whose configuration is lost.
+  """
   if path.name == PRIVATE and path.is_dir():
-    return all(KEY in entry.name or entry.name == LOCK for entry in path.iterdir())
-  return path.name.startswith(f'.{CONFIGURATION}.')
+    return all(KEY in entry.name or entry.name == LOCK or _is_partial(entry)
+               for entry in path.iterdir())
+  if path.name in (STARTS, LEDGER):
+    return path.read_bytes().count(b'\n') <= 1
+  return path.name.startswith(
+      tuple(f'.{name}.' for name in (CONFIGURATION, STARTS)) + (f'{LEDGER}.',))
 
 
 def create_folder(folder: pathlib.Path) -> None:
-  """Creates the folder of a run; removes what a killed start left in it."""
-  folder.mkdir(parents=True, exist_ok=True)
-  for entry in filter(_is_partial, folder.iterdir()):
-    if entry.name != PRIVATE:
-      entry.unlink(missing_ok=True)
-  (folder / PRIVATE).mkdir(mode=0o700, exist_ok=True)
+  """Creates the folder of a run; removes what a start left that recorded no run."""
+  private = folder / PRIVATE
+  private.mkdir(mode=0o700, parents=True, exist_ok=True)
+  if not (folder / CONFIGURATION).exists():
+    for entry in filter(_is_partial, (*folder.iterdir(), *private.iterdir())):
+      if entry != private:
+        entry.unlink(missing_ok=True)
 
 
 def _me() -> str:
@@ -316,31 +396,10 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
             folder.rmdir()
 
 
-def read_configuration(folder: pathlib.Path) -> dict[str, Any] | None:
-  """The configuration that a run's first start recorded; None without a run."""
-  path = folder / CONFIGURATION
-  if not path.exists():
-    return None
-  try:
-    return json.loads(path.read_text(encoding='utf-8'))
-  except ValueError as error:
-    raise ValueError(f'{path} is damaged: {error}') from error
-
-
 def read_paths(folder: pathlib.Path) -> dict[str, str]:
   """The paths of its data that a run recorded, by setting."""
   path = folder / PATHS
-  try:
-    return json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
-  except ValueError as error:
-    raise ValueError(f'{path} is damaged: {error}') from error
-
-
-def configuration_hash(configuration: dict[str, Any]) -> str:
-  """SHA-256 of a configuration's canonical JSON, in hexadecimal."""
-  text = json.dumps(configuration, sort_keys=True, separators=(',', ':'),
-                    allow_nan=False)
-  return hashlib.sha256(text.encode()).hexdigest()
+  return read_json(path) if path.exists() else {}
 
 
 def finite(value: float | None) -> float | None:

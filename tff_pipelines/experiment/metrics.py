@@ -4,9 +4,12 @@ Without TensorFlow. They are synced to the disk once in as many rounds as there 
 checkpoints: rows that a power cut loses are restored from those.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 import csv
+import functools
+import hashlib
 import io
+import json
 import pathlib
 from typing import Any
 
@@ -17,20 +20,46 @@ from tensorboard.summary.writer import record_writer
 from tff_pipelines.experiment import files
 
 
+def rows(path: pathlib.Path) -> list[dict[str, str]]:
+  """Rows of a CSV file, without a last one that was not written to its end.
+
+  Raises:
+    ValueError: If it is no such file, or a row has more or fewer values than columns.
+  """
+  try:
+    text = path.read_text(encoding='utf-8')
+    with io.StringIO(text[:text.rfind('\n') + 1], newline='') as file:
+      result = list(csv.DictReader(file, strict=True))
+  except (ValueError, csv.Error) as error:
+    raise ValueError(f'{path} is damaged: {error}') from error
+  for number, row in enumerate(result, start=1):
+    if None in row or None in row.values():
+      raise ValueError(f'{path} is damaged: row {number} must have a value for each '
+                       'column')
+  return result
+
+
 def read(path: pathlib.Path, key: str) -> dict[int, dict[str, str]]:
   """Rows of a CSV file by the integer in the column `key`, without it.
 
-  A last row that was not written to its end is left out.
+  Raises:
+    ValueError: As `rows` does, or if the column is missing, or has another value.
   """
   if not path.exists():
     return {}
-  text = path.read_text(encoding='utf-8')
-  with io.StringIO(text[:text.rfind('\n') + 1], newline='') as file:
-    return {int(float(row.pop(key))): row for row in csv.DictReader(file)}
+  table = rows(path)
+  try:
+    return {int(float(row.pop(key))): row for row in table}
+  except (KeyError, ValueError, OverflowError) as error:
+    raise ValueError(f'{path} is damaged: column {key}: {error}') from error
 
 
 class Table:
-  """A CSV file with one row for each round or step, in their order."""
+  """A CSV file with one row for each round or step, in their order.
+
+  Attributes:
+    digest: SHA-256 of all rows, one after another, hexadecimal; empty if there is none.
+  """
 
   def __init__(self, path: pathlib.Path, key: str):
     """Initializes the table; reads and writes nothing.
@@ -42,14 +71,15 @@ class Table:
     self._path, self._key = path, key
     self._names: dict[str, None] | None = None  # In order.
     self._last = -1
+    self.digest = ''
 
   def open(self, last: int | None = None) -> dict[int, dict[str, str]]:
     """Reads the rows, and removes those after `last` and one that was torn."""
-    rows = {index: row for index, row in read(self._path, self._key).items()
-            if last is None or index <= last}
+    result = {index: row for index, row in read(self._path, self._key).items()
+              if last is None or index <= last}
     if self._path.exists():
-      self._write(rows)
-    return rows
+      self._write(result)
+    return result
 
   def add(self, index: int, values: Mapping[str, Any], *, durable: bool = False) -> None:
     """Adds a row; one out of order, or of other columns, rewrites the file.
@@ -62,27 +92,57 @@ class Table:
     if self._names is None:
       self.open()
     if self._names and index > self._last and self._names.keys() >= values.keys():
-      files.append(self._path, self._text([(index, values)], header=False),
+      digest = self.digest_with(index, values)
+      files.append(self._path, _text(self._columns, [(index, values)], header=False),
                    durable=durable)
-      self._last = index
+      self._last, self.digest = index, digest
     else:
       self._write({**read(self._path, self._key), index: values})
 
-  def _text(self, rows, header: bool = True) -> bytes:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, [self._key, *self._names], lineterminator='\n')
-    if header:
-      writer.writeheader()
-    writer.writerows({self._key: index, **row} for index, row in rows)
-    return text.getvalue().encode('utf-8')
+  def digest_with(self, index: int, values: Mapping[str, Any]) -> str:
+    """`digest` after another row, of a later index; see `add` for the arguments."""
+    return _digest_with(self.digest, index, values)
 
-  def _write(self, rows: Mapping[int, Mapping[str, Any]]) -> None:
+  @property
+  def _columns(self) -> list[str]:
+    return [self._key, *self._names]
+
+  def _write(self, by_index: Mapping[int, Mapping[str, Any]]) -> None:
     """Writes all rows, seen complete or not at all, unless they are there."""
-    self._names = dict.fromkeys(name for row in rows.values() for name in row)
-    self._last = max(rows, default=-1)
-    content = self._text(sorted(rows.items()))
+    self._names = dict.fromkeys(name for row in by_index.values() for name in row)
+    self._last, self.digest = max(by_index, default=-1), digest_of(by_index)
+    content = _text(self._columns, sorted(by_index.items()))
     if not self._path.exists() or self._path.read_bytes() != content:
       files.write_bytes(self._path, content)
+
+
+def _text(columns: Sequence[str], by_index: Iterable[tuple[int, Mapping[str, Any]]],
+          header: bool = True) -> bytes:
+  """Rows as CSV; the first column has their index."""
+  text = io.StringIO()
+  writer = csv.DictWriter(text, columns, lineterminator='\n')
+  if header:
+    writer.writeheader()
+  writer.writerows({columns[0]: index, **row} for index, row in by_index)
+  return text.getvalue().encode('utf-8')
+
+
+def digest_of(by_index: Mapping[int, Mapping[str, Any]]) -> str:
+  """The digest of a table with these rows; see `Table`."""
+  return functools.reduce(
+      lambda digest, row: _digest_with(digest, *row), sorted(by_index.items()), '')
+
+
+def _digest_with(before: str, index: int, values: Mapping[str, Any]) -> str:
+  """Digest of rows with the digest `before` and of one more.
+
+  Columns without a value, and their order, do not count.
+  """
+  names = sorted(values)
+  row, = csv.reader(io.StringIO(
+      _text(['', *names], [(index, values)], header=False).decode('utf-8'), newline=''))
+  cells = [(name, value) for name, value in zip(['', *names], row) if value]
+  return hashlib.sha256(json.dumps([before, cells]).encode()).hexdigest()
 
 
 class Events:

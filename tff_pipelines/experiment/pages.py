@@ -4,13 +4,14 @@ No TensorFlow: the page of finished runs takes a moment.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-import csv
 import math
 import os
 import pathlib
 from typing import Any
 
+from tff_pipelines.experiment import configurations
 from tff_pipelines.experiment import files
+from tff_pipelines.experiment import metrics
 from tff_pipelines.experiment import report
 from tff_pipelines.page import document
 from tff_pipelines.page.run import Curve
@@ -39,9 +40,9 @@ def read(folder: str | os.PathLike[str], verdict: Verdict, *,
   """
   path = pathlib.Path(folder)
   summary = read_summary(path)
-  configuration = files.read_configuration(path) or {}
+  configuration = configurations.read(path) or {}
   return Run(name=name or path.absolute().name, summary=summary,
-             settings=configuration.get('settings', configuration), verdict=verdict,
+             settings=configuration.get('settings', {}), verdict=verdict,
              curves=[curve for table in _tables(path)
                      for curve in _curves(table, summary)])
 
@@ -52,13 +53,7 @@ def read_summary(folder: pathlib.Path) -> dict[str, Any]:
   if not path.is_file():
     raise ValueError(f'{folder} must be the folder of a finished run, found no '
                      f'{files.SUMMARY} in it')
-  try:
-    summary = report.read_summary(path)
-    report.validate_summary(summary)
-  except (ValueError, AttributeError) as error:
-    raise ValueError(f'{path} is damaged, or of a former version; --resume of its '
-                     f'program renews it: {error}') from error
-  return summary
+  return report.read_summary(path)
 
 
 def write(path: pathlib.Path, runs: Sequence[Run]) -> None:
@@ -69,9 +64,8 @@ def write(path: pathlib.Path, runs: Sequence[Run]) -> None:
 def _tables(folder: pathlib.Path) -> Iterator[list[dict[str, str]]]:
   """Rows of each table of a run, of the metrics first."""
   for path in sorted(folder.glob('*.csv'), key=lambda path: path.name != files.METRICS):
-    with open(path, encoding='utf-8', newline='') as file:
-      if rows := list(csv.DictReader(file)):
-        yield rows
+    if rows := metrics.rows(path):
+      yield rows
 
 
 def _curves(rows: Sequence[Mapping[str, str]],

@@ -16,14 +16,13 @@ ledger line is durable before anything is drawn, and answers that a crash loses 
 charged.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from concurrent import futures
+import contextlib
 import dataclasses
-import datetime
 import json
 import os
 import pathlib
-import shutil
 import sys
 from typing import Any
 
@@ -34,11 +33,17 @@ from tff_pipelines.accounting import events as events_lib
 from tff_pipelines.accounting import ledger as ledger_lib
 from tff_pipelines.accounting import preliminary
 from tff_pipelines.experiment import checkpoints
-from tff_pipelines.experiment import earlier_checkpoints
+from tff_pipelines.experiment import configurations
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import metrics as metrics_lib
+from tff_pipelines.experiment import models
 
 _CHECKPOINTS = 'checkpoints'
+_TENSORBOARD = 'tensorboard'
+# Entries of files of answers: hash of the ledger line, digest of earlier metrics.
+_LINE, _TABLE = 'line', 'table'
+# What is written only after a round, in the folder of a run whose rounds are committed.
+_OF_ROUNDS = (files.METRICS, _TENSORBOARD, files.SUMMARY, files.REPORT, models.ARRAYS)
 
 
 class RunRecords:
@@ -46,60 +51,75 @@ class RunRecords:
 
   Attributes:
     folder: The output folder.
-    configuration: Definition of the run, as it was recorded at its first start.
-    configuration_hash: Hash of `configuration`.
+    configuration: Definition of the run, as it was recorded.
     starts: Number of times that the run was started, this time included.
+    engines: What ran the workers at these starts, as far as it is known.
     ledger: The run's ledger.
     lost: Events that were charged for rounds whose checkpoints were damaged, as they
       were charged; set by `restore`.
   """
 
   def __init__(self, folder: str | os.PathLike[str], configuration: dict[str, Any],
-               *, resume: bool, replace: bool = False):
+               header: Mapping[str, Any], *, resume: bool, replace: bool = False,
+               engine: str = 'local'):
     """Opens the folder of a new run, or of an earlier one to be resumed.
+
+    A new run has its ledger and the record of its start before its configuration:
+    where that is, they are.
 
     Args:
       folder: Created if it does not exist.
       configuration: Everything that defines the run, as JSON; recorded if the run is
         new. The caller compares it with that of an earlier start.
+      header: Keyword arguments of the ledger's header, for a new run.
       resume: Continue the run in the folder, if there is one.
       replace: Record this configuration instead of an earlier one: the run gets more
         rounds.
+      engine: What runs the workers, one of `configurations.ENGINES`.
 
     Raises:
       OSError: If the folder can't be written.
-      ValueError: If it holds a run and `resume` is not set, or other files.
+      ValueError: If it holds a run and `resume` is not set, other files, or a run
+        whose records are damaged, missing or do not belong together.
     """
     self.folder = pathlib.Path(folder)
     files.check_folder(folder, resume=resume)
     files.create_folder(self.folder)
-    self.configuration = files.read_configuration(self.folder)
-    if self.configuration is None or replace:
-      self.configuration = configuration
-      files.write_atomically(self.folder / files.CONFIGURATION, json.dumps(
-          configuration, indent=2, sort_keys=True, allow_nan=False))
-    self.configuration_hash = files.configuration_hash(self.configuration)
-    now = datetime.datetime.now(datetime.timezone.utc)
-    starts = self.folder / 'starts.log'
-    files.append(starts, f'{now.isoformat(timespec="seconds")}\n'.encode(), durable=True)
-    self.starts = starts.read_text(encoding='utf-8').count('\n')
-    self.ledger = ledger_lib.Ledger(self.folder / files.LEDGER)
+    self.ledger, counted = ledger_lib.Ledger(self.folder / files.LEDGER), 0
+    recorded = configurations.read(self.folder)
+    if recorded is not None:
+      counted = configurations.check_ledger(self.folder, recorded)
+    self.starts, self.engines = configurations.record_start(
+        self.folder, engine, counted)
+    self.configuration = recorded
+    if recorded is None or replace:
+      self.configuration = configurations.sealed(configuration, recorded)
+    if recorded is None:
+      self.ledger.create(
+          self.ledger.path, **header, configuration_hash=self.configuration_hash)
+    if self.configuration is not recorded:
+      configurations.write(self.folder, self.configuration)
     self.lost: tuple[base.Event, ...] = ()
     self._owed, self._derived = 0, ()
     # They have the sampling scheme's state of each client.
-    self._checkpoints = files.private_path(self.folder, _CHECKPOINTS)
+    self._checkpoints = self.folder / files.PRIVATE / _CHECKPOINTS
     self._checkpoints.mkdir(mode=0o700, exist_ok=True)
     self._events = None
     self._table = metrics_lib.Table(self.folder / files.METRICS, 'round')
     # A crash left these rounds half committed: they were never released.
     for path in filter(checkpoints.is_partial, self._checkpoints.iterdir()):
-      _remove(path)
+      path.unlink()
+
+  @property
+  def configuration_hash(self) -> str:
+    """Hash of `configuration`."""
+    return self.configuration['hash']
 
   def has_checkpoint(self) -> bool:
     """Whether there is a checkpoint to continue from, damaged or not."""
     return bool(checkpoints.found(self._checkpoints))
 
-  def release_first(self, event: base.Event, header: dict[str, Any], name: str,
+  def release_first(self, event: base.Event, name: str,
                     draw: Callable[[], str]) -> None:
     """Releases a result before the first round, in a file, unless the file is there.
 
@@ -109,22 +129,19 @@ class RunRecords:
 
     Args:
       event: Event of the release; see `accounting.preliminary`.
-      header: Keyword arguments of the ledger's header, for a new run.
       name: Name of the file.
       draw: Draws the content of the file.
 
     Raises:
       ValueError: If rounds were committed and the file is missing, or the file is
-        there and the ledger has no charge for it.
+        there and the ledger has no charge for it, or it is not what was released.
     """
     charges(self.folder, name, preliminary.PreliminaryRelease)
     path = self.folder / name
-    if not self.ledger.path.exists():
-      self.ledger.create(self.ledger.path, **header)
     if not path.exists() and self.has_checkpoint():
       raise ValueError(f'{path} is missing, and it is released once only: the run '
                        'can\'t be continued')
-    self._release_once(event, path, draw)
+    self._release_once(event, name, draw)
 
   def release_last(self, event: base.Event, name: str,
                    draw: Callable[[], str]) -> None:
@@ -134,33 +151,32 @@ class RunRecords:
       ValueError: If the file is there and the ledger has no charge for it.
     """
     charges(self.folder, name, preliminary.EvaluationRelease)
-    self._release_once(event, self.folder / name, draw)
+    self._release_once(event, name, draw)
 
-  def _release_once(self, event: base.Event, path: pathlib.Path,
+  def _release_once(self, event: base.Event, name: str,
                     draw: Callable[[], str]) -> None:
-    """Charges, draws and keeps, unless the file is there."""
-    if not path.exists():
+    """Charges, draws and keeps, unless the file is there and what was kept."""
+    if files.kept(self.folder, name) is None:
       self.ledger.drop_torn()
       # Starts are not counted: a repeated release has a line of its own.
       self.ledger.append_line(self.ledger.next_line(
           event, outcome='released', starts=1,
           configuration_hash=self.configuration_hash))
-      files.write_atomically(path, draw())
+      files.keep(self.folder, name, draw().encode('utf-8'))
 
   @property
   def beside(self) -> int:
     """Number of lines of the ledger for releases that are not rounds."""
     return preliminary.count(self.ledger.lines())
 
-  def restore(self, initial_state: Any, header: dict[str, Any], *,
-              derived: Collection[str] = (), planned: int = 0,
-              event: Callable[[int], base.Event] | None = None) -> tuple[Any, int]:
+  def restore(self, initial_state: Any, *, derived: Collection[str] = (),
+              planned: int = 0, event: Callable[[int], base.Event] | None = None
+              ) -> tuple[Any, int]:
     """The state to continue from and the number of rounds that are committed.
 
     Args:
       initial_state: The state of a new run; defines the structure, and is
         committed as round 0 if nothing was.
-      header: Keyword arguments of the ledger's header, for a new run.
       derived: Names of parts of the state that follow from the settings: checkpoints
         leave them out, and the restored state has those of `initial_state`.
       planned: Number of planned rounds.
@@ -168,21 +184,20 @@ class RunRecords:
 
     Raises:
       OSError: If a file can't be read or written.
-      ValueError: If no checkpoint is whole, or checkpoint and ledger do not belong
-        together.
+      ValueError: If no checkpoint is whole, or checkpoint, ledger and what was
+        released do not belong together.
     """
     self._derived = derived
     if not self.has_checkpoint():
-      if not self.ledger.path.exists():
-        self.ledger.create(self.ledger.path, **header)
       if len(self.ledger.lines()) != self.beside:
         raise ValueError(
             f'{self.ledger.path} has rounds but there is no checkpoint: the run '
             "can't be continued; account for it by the ledger and start another")
+      self._check_nothing_was_released()
       checkpoints.write(self._checkpoints, checkpoints.Checkpoint(
-          rounds=0, arrays=checkpoints.arrays_of(initial_state, derived)))
+          run=self.configuration['run'], rounds=0, arrays=checkpoints.arrays_of(initial_state, derived)))
       return initial_state, 0
-    checkpoint, problems = self._latest(initial_state)
+    checkpoint, problems = self._latest()
     rounds = checkpoint.rounds
     state = checkpoints.rebuilt(initial_state, checkpoint.arrays, derived)
     lost = self._reconcile(checkpoint)
@@ -191,6 +206,8 @@ class RunRecords:
       raise ValueError(
           f'{self.ledger.path} has no line of round {latest}, which {table} has: what '
           "it cost is not known, so the run can't be continued")
+    if not rounds + len(lost):
+      self._check_nothing_was_released()
     self.lost = tuple(events_lib.from_json(dict(one)) for one in checkpoint.lost)
     self.lost += tuple(one.repeated() for one in lost)
     self._owed = checkpoint.owed + sum(one.repeated() != one for one in lost)
@@ -210,13 +227,22 @@ class RunRecords:
     self._complete(checkpoint)
     return state, rounds
 
-  def _latest(self, initial_state: Any) -> tuple[checkpoints.Checkpoint, list[str]]:
+  def _check_nothing_was_released(self) -> None:
+    """Raises ValueError if there is something that only rounds write."""
+    for name in _OF_ROUNDS:
+      if (path := self.folder / name).exists():
+        raise ValueError(
+            f'{self.ledger.path} has no round, but {path} is there: what the run '
+            'released is not known, so it can\'t be continued')
+
+  def _latest(self) -> tuple[checkpoints.Checkpoint, list[str]]:
     """The latest checkpoint that is whole, and the errors of later ones."""
     problems = []
     for rounds, path in checkpoints.found(self._checkpoints):
       try:
-        checkpoint = (earlier_checkpoints.read(path, initial_state, self._derived)
-                      if path.is_dir() else checkpoints.read(path))
+        checkpoint = checkpoints.read(path)
+        if checkpoint.run != self.configuration['run']:
+          raise ValueError(f'{path} is damaged: it is of another run')
         if checkpoint.rounds != rounds:
           raise ValueError(f'{path} is damaged: it is of round {checkpoint.rounds}')
         return checkpoint, problems
@@ -256,17 +282,31 @@ class RunRecords:
     self.lost += (event,)
 
   def _complete(self, checkpoint: checkpoints.Checkpoint) -> None:
-    """Writes the metrics of kept rounds that a crash, or a power cut, left out."""
-    rows = self._table.open(last=checkpoint.rounds)
+    """Writes the metrics of kept rounds that a crash, or a power cut, left out.
+
+    Raises:
+      ValueError: If other rows are not those that were written; then nothing is changed.
+    """
+    table = self.folder / files.METRICS
+    rows = {index: row for index, row in metrics_lib.read(table, 'round').items()
+            if index <= checkpoint.rounds}
+    missing, superseded = {}, []
     for rounds, path in reversed(checkpoints.found(self._checkpoints)):
       if 0 < rounds <= checkpoint.rounds and rounds not in rows:
-        try:
-          self._release((checkpoint if rounds == checkpoint.rounds else
-                         checkpoints.read(path)).metrics, rounds)
-        except (ValueError, IsADirectoryError):
-          continue  # Damaged, or of an earlier version.
+        with contextlib.suppress(ValueError):  # It is damaged.
+          missing[rounds] = (checkpoint if rounds == checkpoint.rounds else
+                             checkpoints.read(path)).metrics
       elif rounds <= checkpoint.rounds - checkpoints.KEPT:
-        _remove(path)
+        superseded.append(path)
+    if metrics_lib.digest_of({**rows, **missing}) != checkpoint.table:
+      raise ValueError(
+          f'{table} is damaged: its rows up to round {checkpoint.rounds} are not those '
+          'that the run wrote; restore it from a copy')
+    self._table.open(last=checkpoint.rounds)
+    for rounds, metrics in missing.items():
+      self._release(metrics, rounds)
+    for path in superseded:
+      path.unlink()
 
   def commit(self, state: Any, rounds: int, event: base.Event, *, suppressed: bool,
              metrics: dict[str, float]) -> None:
@@ -291,13 +331,15 @@ class RunRecords:
         configuration_hash=self.configuration_hash, starts=self.starts)
     self._owed = max(0, self._owed - 1)
     checkpoints.write(self._checkpoints, checkpoints.Checkpoint(
-        rounds=rounds, line=line, metrics=metrics, owed=self._owed,
+        run=self.configuration['run'], rounds=rounds, line=line, metrics=metrics,
+        table=self._table.digest_with(rounds, metrics), owed=self._owed,
         lost=tuple(lost.to_json() for lost in self.lost),
         arrays=checkpoints.arrays_of(state, self._derived)))
     # To remove a large file takes as long as to sync the line.
     with futures.ThreadPoolExecutor(1) as thread:
       removed = thread.submit(
-          lambda: [*map(_remove, checkpoints.superseded(self._checkpoints, rounds))])
+          lambda: [path.unlink() for path in checkpoints.superseded(
+              self._checkpoints, rounds)])
       self.ledger.append_line(line)
       self._release(metrics, rounds)
       removed.result()
@@ -329,20 +371,12 @@ class RunRecords:
     if self._events is None:
       # TensorBoard reads files in the order of their names.
       self._events = metrics_lib.Events(
-          self.folder / 'tensorboard' / f'events.out.tfevents.{self.starts:06d}')
+          self.folder / _TENSORBOARD / f'events.out.tfevents.{self.starts:06d}')
     metrics = dict(sorted(metrics.items()))
     # Rows that are not on the disk are in the checkpoints that are kept.
     durable = rounds % checkpoints.KEPT == 0
     self._events.add(metrics, rounds, durable=durable)
     self._table.add(rounds, metrics, durable=durable)
-
-
-def _remove(path: pathlib.Path) -> None:
-  """Removes a checkpoint, or a part of one; those of earlier versions are folders."""
-  if path.is_dir():
-    shutil.rmtree(path, ignore_errors=True)
-  else:
-    path.unlink(missing_ok=True)
 
 
 def charges(folder: pathlib.Path, name: str,
@@ -424,42 +458,61 @@ class ChargedRecords:
   def _path(self, index: int) -> pathlib.Path:
     return self.run.folder / self._path_of(index)
 
-  def restore(self, header: dict[str, Any]) -> None:
-    """Reads the records that there are, or starts the ledger.
-
-    Args:
-      header: Keyword arguments of the ledger's header, for a new run.
+  def restore(self) -> None:
+    """Reads the records that there are.
 
     Raises:
       ValueError: If something is damaged or does not belong together.
     """
     ledger, folder = self.run.ledger, self._path(1).parent
-    if not ledger.path.exists():
-      if self._path(1).exists():
-        raise ValueError(
-            f'{ledger.path} is missing, but {self._path(1)} is there: what it cost is '
-            'not known, so the run can\'t be continued')
-      ledger.create(ledger.path, **header)
     # A torn line announced a step that had drawn nothing yet.
     ledger.drop_torn()
     folder.mkdir(exist_ok=True)
     known = {self._path(line['round']): line for line in ledger.lines()}
-    if folder != self.run.folder:
-      for path in sorted(folder.iterdir()):
-        if path.name.startswith('.'):
-          path.unlink()  # A crash left it while it was written.
-        elif path not in known:
-          raise ValueError(f'{path} belongs to no line of {ledger.path}')
+    written = sorted(folder.iterdir()) if folder != self.run.folder else (
+        filter(pathlib.Path.exists, [self._path(1)]))
+    for path in written:
+      if path.name.startswith('.'):
+        path.unlink()  # A crash left it while it was written.
+      elif path not in known:
+        raise ValueError(f'{path} belongs to no line of {ledger.path}: what it cost is '
+                         'not known, so the run can\'t be continued')
+    table = ''
     for path, line in known.items():
-      arrays = files.read_arrays(path)
+      arrays = kept_arrays(path)
       if arrays is None:
         continue
-      if 'line' in arrays and str(arrays.pop('line')) != line['hash']:
+      try:
+        owner, table = (str(arrays.pop(name)) for name in (_LINE, _TABLE))
+      except KeyError as error:
+        raise ValueError(f'{path} is damaged: it has no {error}') from None
+      if owner != line['hash']:
         raise ValueError(
             f'{path} must belong to round {line["round"]} of {ledger.path}')
       self.kept.append(Kept(line=line, arrays=arrays))
+    self._check_metrics(table)
+
+  def _check_metrics(self, table: str) -> None:
+    """Reads the metrics of all kept steps but the last, which are measured again.
+
+    Args:
+      table: Digest of these metrics, as the last of the kept answers have it.
+
+    Raises:
+      ValueError: If they are not what was written, or are of a step without a line.
+    """
+    lines = self.run.ledger.lines()
+    path = self.run.folder / files.METRICS
+    if max(metrics_lib.read(path, 'step'), default=0) > len(lines):
+      raise ValueError(f'{path} has a step without a line in {self.run.ledger.path}: '
+                       'what it cost is not known, so the run can\'t be continued')
+    last = self.kept[-1].line['round'] if self.kept else 0
+    rows = self._table.open(last=last - 1)
+    if self._table.digest != table:
+      raise ValueError(f'{path} is damaged: its rows before step {last} are not those '
+                       'that the run wrote; restore it from a copy')
     self.metrics = {step: {name: float(value) for name, value in row.items()}
-                    for step, row in self._table.open().items()}
+                    for step, row in rows.items()}
 
   def charge(self, event: base.Event) -> dict[str, Any]:
     """Writes the line of a step that is about to be drawn, durably; returns it."""
@@ -468,15 +521,28 @@ class ChargedRecords:
     ledger.append_line(ledger.next_line(
         event, outcome='released', starts=1,
         configuration_hash=self.run.configuration_hash))
-    return ledger.lines()[-1]
+    line = ledger.lines()[-1]
+    # Without answers as yet: were the line lost, this would tell.
+    files.write_bytes(self._path(line['round']), b'')
+    return line
 
   def keep(self, line: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
     """Keeps the answers that a charge paid for, durably."""
-    files.write_arrays(
-        self._path(line['round']), {'line': np.array(line['hash']), **arrays})
+    files.write_arrays(self._path(line['round']), {
+        _LINE: np.array(line['hash']), _TABLE: np.array(self._table.digest), **arrays})
     self.kept.append(Kept(line=line, arrays=arrays))
 
   def measure(self, index: int, metrics: dict[str, float]) -> None:
     """Writes the metrics after the step of a charge's round."""
     self.metrics[index] = metrics
-    self._table.add(index, metrics)
+    self._table.add(index, metrics, durable=True)
+
+
+def kept_arrays(path: pathlib.Path) -> dict[str, np.ndarray] | None:
+  """The answers in a file of `ChargedRecords`; None if there are none.
+
+  Raises:
+    ValueError: If they are damaged.
+  """
+  is_charged_only = path.exists() and not path.stat().st_size
+  return None if is_charged_only else files.read_arrays(path)

@@ -133,12 +133,6 @@ SCHEMA: Mapping[str, Key] = {
     'details': Key('object', 'Fields that only this family has.'),
 }
 
-_FORMER = {
-    'epsilon_unamplified': 'epsilon_server', 'delta_sampler': 'consumed_delta',
-    'delta_sampler_unamplified': 'consumed_delta_server',
-    'observers_unamplified': 'observers_server', 'accuracy_of': 'headline_of',
-    'agents': 'population', 'owners': 'population'}
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Description:
@@ -234,17 +228,14 @@ def summary_of(family: str, guarantee: guarantee_lib.Guarantee, outcome: Outcome
 
 
 def read_summary(path: str | os.PathLike[str]) -> dict[str, Any]:
-  """A summary of any version, with the keys of the present one.
-
-  Keys that version 1 had and the present one has not are in `details`; keys that it
-  did not have are None.
-  """
-  recorded = json.loads(pathlib.Path(path).read_text(encoding='utf-8'))
-  if recorded.get('version', 1) > 1:
-    return {**dict.fromkeys(SCHEMA), **recorded}
-  rest = {_FORMER.get(name, name): value for name, value in recorded.items()}
-  summary = {name: rest.pop(name, None) for name in SCHEMA}
-  return {**summary, 'version': 1, 'details': {**rest, **(summary['details'] or {})}}
+  """A summary; ValueError if it is damaged or of another version."""
+  summary = files.read_json(pathlib.Path(path))
+  try:
+    validate_summary(summary)
+  except ValueError as error:
+    raise ValueError(f'{os.fspath(path)} is damaged: {error}; --resume of its program '
+                     'writes it again') from error
+  return summary
 
 
 def ordered(caveats: Iterable[caveats_lib.Caveat]) -> list[caveats_lib.Caveat]:

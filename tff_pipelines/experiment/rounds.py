@@ -6,7 +6,7 @@ they are drawn.
 """
 
 import abc
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent import futures
 import dataclasses
 from typing import Any
@@ -78,12 +78,10 @@ class ChargedRounds(abc.ABC):
   Attributes:
     unit: Unit that the progress bar counts.
     total: Maximum number of units.
-    header_rounds: Number of steps that the caveats of the ledger's header are for.
   """
 
   unit: str = 'step'
   total: int
-  header_rounds: int = 1
 
   @abc.abstractmethod
   def restore(self, lines: list[dict[str, Any]],
@@ -118,8 +116,7 @@ def progress(total: int, done: int, unit: str, quiet: bool = False) -> tqdm.tqdm
 
 
 def run(rounds: Rounds, plan: guarantee_lib.Plan, records: records_lib.RunRecords,
-        caveats: Iterable[str] = (), callbacks: Sequence[callbacks_lib.Callback] = (),
-        quiet: bool = False) -> Any:
+        callbacks: Sequence[callbacks_lib.Callback] = (), quiet: bool = False) -> Any:
   """Runs the rounds that are not committed yet, and commits each.
 
   A run that a callback stops is charged for all of its rounds: the decision may follow
@@ -129,7 +126,6 @@ def run(rounds: Rounds, plan: guarantee_lib.Plan, records: records_lib.RunRecord
     rounds: Rounds of the family.
     plan: Plan of the run: what each round releases and costs.
     records: Records of the run's folder.
-    caveats: Caveats of the ledger's header in addition to those of the plan.
     callbacks: Called after each commit. One that returns True stops the run.
     quiet: Whether to show no progress.
 
@@ -141,9 +137,7 @@ def run(rounds: Rounds, plan: guarantee_lib.Plan, records: records_lib.RunRecord
     endings.Interrupted: If a signal asked to end; all rounds so far are committed.
   """
   state, done = records.restore(
-      rounds.initial_state(records.has_checkpoint()),
-      plan.header(rounds.count, caveats),
-      derived=rounds.derived, planned=rounds.count, event=plan.event)
+      rounds.initial_state(records.has_checkpoint()), derived=rounds.derived, planned=rounds.count, event=plan.event)
   if records.unused:
     records.stop(plan.event, rounds.count)  # In case a crash interrupted that.
     return state
@@ -173,19 +167,16 @@ def run(rounds: Rounds, plan: guarantee_lib.Plan, records: records_lib.RunRecord
   return state
 
 
-def run_charged(rounds: ChargedRounds, plan: guarantee_lib.Plan,
-                records: records_lib.ChargedRecords,
-                caveats: Iterable[str] = (), quiet: bool = False) -> None:
+def run_charged(rounds: ChargedRounds,
+                records: records_lib.ChargedRecords, quiet: bool = False) -> None:
   """Charges, draws and keeps the remaining steps, and measures the kept ones.
 
   Args:
     rounds: Steps of the family.
-    plan: Plan of the run.
     records: Records of the run's folder.
-    caveats: Caveats of the ledger's header in addition to those of the plan.
     quiet: Whether to show no progress.
   """
-  records.restore(plan.header(rounds.header_rounds, caveats))
+  records.restore()
   _measure(rounds, records)
   with (progress(rounds.total, rounds.done(), rounds.unit, quiet) as bar,
         endings.deferred(records.run.folder) as may_end):

@@ -17,7 +17,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tff_pipelines.accounting import caveats as caveats_lib
+from tff_pipelines.accounting import decimals
 from tff_pipelines.experiment import callbacks as callbacks_lib
+from tff_pipelines.experiment import configurations
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import guarantee as guarantee_lib
 from tff_pipelines.experiment import models
@@ -30,10 +32,11 @@ from tff_pipelines.page.run import Verdict
 from tff_pipelines.simulation import contexts
 from tff_pipelines.simulation import ray_transport
 
-_VERSION = 2
 # Digests of data of all clients.
 _FINGERPRINTS = ('data_fingerprint', 'examples_fingerprint')
 # Settings that may change with the number of rounds: it and the targets that it costs.
+# Relative error that the order of operations may make.
+_ROUNDING = 1e-9
 _RESTATED = frozenset({'rounds', 'epsilon', 'epsilon_server'})
 
 
@@ -91,15 +94,16 @@ class Experiment(abc.ABC):
     return {}
 
   def keyed_identity(self, task: Any) -> dict[str, Any]:
-    """`identity` as it is recorded: what follows from all clients' data, keyed.
-
-    Runs of earlier versions have no key, and no digest of examples: without a key it
-    would tell of single clients.
-    """
+    """`identity` as it is recorded: what follows from all clients' data, keyed."""
     key = files.read_key(self.folder)
     return {name: files.keyed(value, key) if name in _FINGERPRINTS else value
-            for name, value in self.identity(task).items()
-            if key is not None or name != 'examples_fingerprint'}
+            for name, value in self.identity(task).items()}
+
+  def targets(self) -> dict[str, float]:
+    """Name of an epsilon -> target that the plan's must not exceed."""
+    given = {name: getattr(self.settings, name, None)
+             for name in ('epsilon', 'epsilon_server')}
+    return {name: value for name, value in given.items() if value is not None}
 
   @abc.abstractmethod
   def build_plan(self, task: Any,
@@ -117,9 +121,9 @@ class Experiment(abc.ABC):
     """Description of the run before its first round."""
 
   def released(self, task: Any, plan: guarantee_lib.Plan,
-               records: records_lib.RunRecords, description: report.Description) -> Any:
+               records: records_lib.RunRecords) -> Any:
     """Makes releases before the first round; returns the task that they complete."""
-    del plan, records, description
+    del plan, records
     return task
 
   def release_last(self, task: Any, plan: guarantee_lib.Plan,
@@ -137,20 +141,6 @@ class Experiment(abc.ABC):
 
   def keep(self, task: Any) -> None:
     """Writes files that the run needs when it is resumed, before the first round."""
-
-  def upgraded(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration that version 1 recorded, in the form of the present version.
-
-    Version 1 filled in defaults before it recorded them: a recorded value that the
-    present settings resolve to counts as the same setting.
-
-    Args:
-      recorded: Flat, as version 1 wrote it.
-
-    Returns:
-      `settings`, `identity` and `plan`.
-    """
-    raise ValueError('configuration of an unknown version')
 
   @abc.abstractmethod
   def build_rounds(self, task: Any, plan: guarantee_lib.Plan
@@ -229,8 +219,8 @@ class Experiment(abc.ABC):
     recorded = self._recorded()
     task = self.build_task()
     data = self.read_by_workers(task)
-    identity = self.keyed_identity(task)
     if recorded is not None:
+      identity = self.keyed_identity(task)
       self._check_same(name for name, value in identity.items()
                        if recorded['identity'].get(name, value) != value)
     plan = self.build_plan(task, None if recorded is None else recorded['plan'])
@@ -244,23 +234,27 @@ class Experiment(abc.ABC):
       files.new_key(self.folder)
       identity = self.keyed_identity(task)
     configuration = {
-        'version': _VERSION, 'family': self.family,
+        'family': self.family,
         'settings': self.settings.configuration(), 'identity': identity,
         'plan': plan.configuration()}
     if self.earlier_rounds:
       configuration['earlier_rounds'] = list(self.earlier_rounds)
       description = dataclasses.replace(description, caveats=[
           *description.caveats, _rounds_added(self.earlier_rounds)])
-    records = records_lib.RunRecords(
-        self.folder, configuration, resume=self.settings.resume,
-        replace=recorded is not None and self._adds_rounds(recorded))
-    files.write_json(self.folder / files.PATHS, self.settings.paths())
-    cluster = self.folder / files.PRIVATE / files.CLUSTER
-    if self._on_ray and not cluster.exists():
-      files.write_bytes(cluster, b'')
     planned = plan.guarantee(self.planned_rounds(plan))
+    if recorded is not None:
+      calibrated = plan.calibrated
+      self._check_targets(planned if calibrated is plan else
+                          calibrated.guarantee(self.planned_rounds(plan)))
+    header = {} if recorded is not None else plan.header(
+        self.planned_rounds(plan), description.caveats)
+    records = records_lib.RunRecords(
+        self.folder, configuration, header, resume=self.settings.resume,
+        replace=recorded is not None and self._adds_rounds(recorded),
+        engine='ray' if self._on_ray else 'local')
+    files.write_json(self.folder / files.PATHS, self.settings.paths())
     self._print('\n'.join(report.plan_lines(description, planned, self.folder)))
-    task = self.released(task, plan, records, description)
+    task = self.released(task, plan, records)
     self.keep(task)
     where = getattr(self.settings, 'where', {})
     if where.get('num_workers', 0) > 1:
@@ -270,30 +264,22 @@ class Experiment(abc.ABC):
       rounds = self.build_rounds(task, plan)
       if isinstance(rounds, rounds_lib.ChargedRounds):
         last = records_lib.ChargedRecords(records, self.kept_as.format)
-        rounds_lib.run_charged(rounds, plan, last, description.caveats, self.quiet)
+        rounds_lib.run_charged(rounds, last, self.quiet)
       else:
-        last = rounds_lib.run(rounds, plan, records, description.caveats,
-                              self.callbacks, self.quiet)
+        last = rounds_lib.run(rounds, plan, records, self.callbacks, self.quiet)
         self.release_last(task, plan, records, rounds, last)
       outcome = self.outcome(task, plan, rounds, last)
     return self._finish(plan, records, description, outcome)
 
   def _recorded(self) -> dict[str, Any] | None:
     """The record of an earlier start; ValueError if it had other settings."""
-    recorded = files.read_configuration(self.folder)
+    recorded = configurations.read(self.folder)
     if recorded is None:
       return None
-    if 'version' not in recorded:
-      try:
-        recorded = self.upgraded(recorded)
-      except KeyError as error:
-        raise ValueError(
-            f'output_dir={self.folder} holds a run of another program: its '
-            f'configuration has no {error}') from None
-    elif recorded.get('family') != self.family:
-      raise ValueError(
-          f'output_dir={self.folder} holds a run of another program, '
-          f'{recorded.get("family")}')
+    if recorded['family'] != self.family:
+      raise ValueError(f'output_dir={self.folder} holds a run of another program, '
+                       f'{recorded["family"]}')
+    configurations.check_ledger(self.folder, recorded)
     then, now = recorded['settings'], self.settings.configuration()
     differences = self.settings.differences(then)
     self.earlier_rounds = recorded.get('earlier_rounds', ())
@@ -310,6 +296,17 @@ class Experiment(abc.ABC):
     """Whether more rounds are asked for than an earlier start recorded."""
     return self.takes_more_rounds and (
         self.settings.rounds > recorded['settings'].get('rounds', math.inf))
+
+  def _check_targets(self, planned: guarantee_lib.Guarantee) -> None:
+    """Raises ValueError if the plan of a resumed run exceeds its targets."""
+    bounds = {'epsilon': planned.outsiders, 'epsilon_server': planned.server}
+    for name, target in self.targets().items():
+      bound = bounds[name]
+      if bound is not None and bound.epsilon > target * (1 + _ROUNDING):
+        raise ValueError(
+            f'output_dir={self.folder} holds a run whose recorded noise gives '
+            f'{name}={decimals.epsilon(bound.epsilon)}, above the target {target:g}: '
+            'it is not continued')
 
   def _print(self, text: str) -> None:
     if not self.quiet:
@@ -333,8 +330,7 @@ class Experiment(abc.ABC):
     rounds = planned - records.unused
     stopped = [_stopped(rounds, planned)] if records.unused else []
     again = [_run_again(len(records.lost))] if records.lost else []
-    was_on_ray = (self.folder / files.PRIVATE / files.CLUSTER).exists()
-    sums = [caveats_lib.PARTIAL_SUMS] if was_on_ray else []
+    sums = [caveats_lib.PARTIAL_SUMS] if 'ray' in records.engines else []
     caveats = report.ordered([
         *guarantee.caveats, *stopped, *again, *sums, *description.caveats,
         *outcome.caveats])

@@ -364,14 +364,6 @@ def renamed(cls: type[Settings]) -> dict[str, str]:
   return {old: name for name, field in declared(cls).items() for old in field.aliases}
 
 
-def of_version_1(cls: type[Settings], recorded: Mapping[str, Any]) -> dict[str, Any]:
-  """The fields of a `configuration` in what version 1 recorded under former names."""
-  names, fields = renamed(cls), declared(cls)
-  present = {names.get(name, name): value for name, value in recorded.items()}
-  return {name: value for name, value in present.items()
-          if name in fields and not fields[name].free}
-
-
 def define_flags(cls: type[Settings], values: flags.FlagValues) -> None:
   """Defines a flag for each field in `values`, under its former names too."""
   for name, field in declared(cls).items():

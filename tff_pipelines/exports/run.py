@@ -8,6 +8,7 @@ from typing import Any
 from tasks.task import Serving
 from tff_pipelines.accounting import ledger as ledger_lib
 from tff_pipelines.accounting import preliminary
+from tff_pipelines.experiment import configurations
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import models
 from tff_pipelines.experiment import report
@@ -53,7 +54,7 @@ class FinishedRun:
       raise ValueError(
           'party must be given, such as party_0: each has a model of its own')
     return self._read(self.folder if self.party is None else
-                      files.private_path(self.folder, _PARTIES) / self.party)
+                      self.folder / files.PRIVATE / _PARTIES / self.party)
 
   def _read(self, folder: pathlib.Path) -> models.Trained:
     trained = models.read(folder)
@@ -85,13 +86,13 @@ class FinishedRun:
     """
     experiment = self.experiment
     task = experiment.build_task()
-    recorded = files.read_configuration(self.folder)['identity']
+    recorded = configurations.read(self.folder)['identity']
     if any(recorded.get(name, value) != value
            for name, value in experiment.keyed_identity(task).items()):
       raise ValueError(f'the data are not those of the run in {self.folder}: '
                        'give --data_path to evaluate on other data')
     if self.party is None and experiment.family == _OF_PARTIES:
-      folders = sorted(files.private_path(self.folder, _PARTIES).iterdir(),
+      folders = sorted((self.folder / files.PRIVATE / _PARTIES).iterdir(),
                        key=lambda folder: int(folder.name.rpartition('_')[2]))
       every = [experiment.evaluate(task, self._read(folder)) for folder in folders]
       return {name: {metric: sum(one[name][metric] for one in every) / len(every)
@@ -111,11 +112,11 @@ def opened(folder: str, party: str | None = None) -> FinishedRun:
       party.
   """
   path = pathlib.Path(folder)
-  configuration = files.read_configuration(path)
+  configuration = configurations.read(path)
   if configuration is None:
     raise ValueError(f'run={folder} holds no run: there is no {files.CONFIGURATION}')
-  family = configuration.get('family')
-  if 'version' in configuration and family not in _FAMILIES:
+  family = configuration['family']
+  if family not in _FAMILIES:
     raise ValueError(f'run={folder} is a run of {family}, which trains no model')
   summary = _summary(path, configuration)
   module, name = _FAMILIES[family]
@@ -126,7 +127,7 @@ def opened(folder: str, party: str | None = None) -> FinishedRun:
   experiment = module.experiment(settings_lib.of_configuration(
       cls, configuration['settings'], output_dir=folder, resume=True, **paths))
   if party is not None:
-    known = [one.name for one in files.private_path(path, _PARTIES).glob('party_*')]
+    known = [one.name for one in (path / files.PRIVATE / _PARTIES).glob('party_*')]
     if party not in known:
       raise ValueError(f'party must be one of {", ".join(sorted(known)) or "none"}, '
                        f'found {party!r}')
@@ -136,19 +137,15 @@ def opened(folder: str, party: str | None = None) -> FinishedRun:
 def _summary(folder: pathlib.Path, configuration: dict[str, Any]) -> dict[str, Any]:
   """The summary; ValueError unless it is that of all rounds of the ledger."""
   path, ledger = folder / files.SUMMARY, ledger_lib.Ledger(folder / files.LEDGER)
-  if 'version' not in configuration or not path.exists():
-    raise ValueError(f'run={folder} is not finished, or of an earlier version: '
-                     'continue it with --resume')
-  try:
-    summary = report.read_summary(path)
-  except ValueError as error:
-    raise ValueError(f'{path} is damaged: {error}') from error
+  if not path.exists():
+    raise ValueError(f'run={folder} is not finished: continue it with --resume')
+  summary = report.read_summary(path)
   if problems := ledger.verify():
     raise ValueError(f'{ledger.path}: the chain does not hold: {problems[0]}')
   lines = ledger.lines()
   # Rounds of a run that was stopped are charged, but were not run.
   done = sum(line['outcome'] != ledger_lib.UNUSED for line in lines)
-  if (summary['configuration'] != files.configuration_hash(configuration)
+  if (summary['configuration'] != configuration['hash']
       or summary['rounds'] != done - preliminary.count(lines)):
     raise ValueError(f'run={folder} is not finished: its summary is not that of the '
                      'rounds in the ledger; continue it with --resume')

@@ -238,6 +238,12 @@ class FedAvgPlan(guarantee.Plan):
     return not self.target_epsilon is self.target_epsilon_server is None
 
   @property
+  def calibrated(self) -> 'FedAvgPlan':
+    if self.preliminary_charges == self.evaluation_charges == 1:
+      return self
+    return dataclasses.replace(self, preliminary_charges=1, evaluation_charges=1)
+
+  @property
   def population(self) -> int:
     return self.mechanism.population
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 import dataclasses
 import functools
 import hashlib
-import math
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,6 @@ from tff_pipelines.experiment import models
 from tff_pipelines.experiment import records as records_lib
 from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.experiment import run as run_lib
-from tff_pipelines.experiment import settings as settings_lib
 from tff_pipelines.fedavg import local_training
 from tff_pipelines.fedavg import loop
 from tff_pipelines.fedavg import plan as plan_lib
@@ -174,9 +172,9 @@ class TrainExperiment(run_lib.Experiment):
     if self.settings.resume and isinstance(self.settings.task, str):
       # The files that the run kept take the place of its first start's.
       for option, name in registry.KEPT_FILES.items():
-        path = self.folder / name
-        if path.is_file() and option in registry.OPTIONS.get(self.settings.task, ()):
-          options[option] = str(path)
+        if (option in registry.OPTIONS.get(self.settings.task, ())
+            and files.kept(self.folder, name) is not None):
+          options[option] = str(self.folder / name)
     return options
 
   def build_task(self) -> Task:
@@ -229,6 +227,11 @@ class TrainExperiment(run_lib.Experiment):
     identity['warm_start'] = self._start and self._start.digest
     return identity
 
+  def targets(self) -> dict[str, float]:
+    given = {'epsilon': self.settings.target_epsilon,
+             'epsilon_server': self.settings.epsilon_server}
+    return {name: value for name, value in given.items() if value is not None}
+
   def build_plan(self, task: Task, recorded) -> plan_lib.FedAvgPlan:
     plan = plan_lib.build(
         self.settings, dimension=task.model.parameter_count(),
@@ -268,7 +271,7 @@ class TrainExperiment(run_lib.Experiment):
         report.rates_line(self.settings), *description.details],
         caveats=[*description.caveats, *start, *report.release_notes(task, plan)])
 
-  def released(self, task: Task, plan, records, description) -> Task:
+  def released(self, task: Task, plan, records) -> Task:
     if plan.preliminary is None:
       return task
     completed = []
@@ -277,8 +280,7 @@ class TrainExperiment(run_lib.Experiment):
       completed.append(preliminary.draw(task.preliminary, plan.preliminary, plan.seed))
       return completed[0].files[task.preliminary.file]
 
-    header = plan.header(plan.mechanism.rounds, description.caveats)
-    records.release_first(plan.preliminary, header, _released_file(task), draw)
+    records.release_first(plan.preliminary, _released_file(task), draw)
     if not completed and task.preliminary is not None:
       raise ValueError(f'{records.folder / task.preliminary.file} has what was '
                        'released before the first round: the task must be built from it')
@@ -291,16 +293,17 @@ class TrainExperiment(run_lib.Experiment):
     records.release_last(plan.evaluation, private_evaluation.FILE, lambda: (
         private_evaluation.draw(task, rounds.model(last), plan.evaluation, plan.seed,
                                 on_bad=self._write_bad())))
-    path = self.folder / private_evaluation.FILE
-    self._evaluated = private_evaluation.read(
-        path.read_text(encoding='utf-8'), plan.evaluation)
+    text = files.kept(self.folder, private_evaluation.FILE).decode('utf-8')
+    self._evaluated = private_evaluation.read(text, plan.evaluation)
 
   def _write_bad(self):
-    return loop.write_bad_clients(files.private_path(self.folder, BAD_CLIENTS))
+    return loop.write_bad_clients(self.folder / files.PRIVATE / BAD_CLIENTS)
 
   def keep(self, task: Task) -> None:
     for name, text in task.files.items():
-      files.write_atomically(self.folder / name, text)
+      content = text.encode('utf-8')
+      if files.kept(self.folder, name) != content:
+        files.keep(self.folder, name, content)
 
   def planned_rounds(self, plan: plan_lib.FedAvgPlan) -> int:
     return plan.mechanism.rounds
@@ -355,20 +358,6 @@ class TrainExperiment(run_lib.Experiment):
     if rounds.clients_per_call == 1 or self.settings.num_workers == 1:
       return 'graph'
     return native_chunks.encoder(sum_factory(plan))
-
-  def upgraded(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
-    given, settings = {**recorded, **recorded['task_options']}, self.settings
-    if given['epsilon'] is not None:
-      # The noise was calibrated.
-      given['noise_multiplier'] = None
-      if given['epsilon'] == settings.target_epsilon:
-        given['epsilon'] = settings.epsilon
-    if settings.delta is None and given['delta'] == 1 / given['population']:
-      given['delta'] = None
-    return {'identity': {'data_fingerprint': recorded['data_fingerprint']},
-            'plan': {name: recorded.get(name) for name in (
-                'noise_multiplier', 'delta', 'dimension', 'population')},
-            'settings': settings_lib.of_version_1(TrainSettings, given)}
 
 
 experiment = TrainExperiment

@@ -23,7 +23,6 @@ from tff_pipelines.experiment import models
 from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.experiment import rounds as rounds_lib
 from tff_pipelines.experiment import run as run_lib
-from tff_pipelines.experiment import settings as settings_lib
 from tff_pipelines.fedmd import process as process_lib
 from tff_pipelines.fedmd import report
 from tff_pipelines.fedmd.plan import FedMdPlan
@@ -298,7 +297,7 @@ class FedMdExperiment(run_lib.Experiment):
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
     outcome = report.outcome(plan, task, state['parties'], rounds.accuracies(state))
     inputs = {'x': (np.dtype(np.uint8), task.public.x.shape[1:])}
-    trained, folder = {}, files.private_path(self.folder, PARTIES)
+    trained, folder = {}, self.folder / files.PRIVATE / PARTIES
     folder = folder.relative_to(self.folder).as_posix()
     for i, party in enumerate(state['parties']):
       architecture = task.architectures[int(party['architecture'])]
@@ -328,16 +327,6 @@ class FedMdExperiment(run_lib.Experiment):
             tf.constant(task.test.x))
     return {'test': {'accuracy': float(np.mean(
         task.test.y == np.argmax(predicted, axis=-1)))}}
-
-  def upgraded(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
-    settings = self.settings
-    defaults = {'public_per_round': settings.public_records, 'mirror': settings.mirrors}
-    same = {name: getattr(settings, name) for name, value in defaults.items()
-            if recorded[name] == value}
-    return {
-        'settings': settings_lib.of_version_1(FedMdSettings, {**recorded, **same}),
-        'plan': {'public_per_round': recorded['public_per_round']},
-        'identity': {name: recorded[name] for name in ('data_fingerprint', 'records')}}
 
 
 experiment = FedMdExperiment

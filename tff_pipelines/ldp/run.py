@@ -143,13 +143,6 @@ class PreparedExperiment:
         repr((data.num_clients, len(data.holdings), data.num_classes)).encode())
     return {'data_fingerprint': digest.hexdigest()}
 
-  def upgraded(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
-    if ('algorithm' in recorded) != (self.family == 'ldp_baselines'):
-      raise ValueError(f'output_dir={self.folder} holds a run of another program')
-    return {'identity': {'data_fingerprint': recorded['data_fingerprint']},
-            'settings': self.settings.upgraded(recorded),
-            'plan': recorded.get('plan', {})}
-
 
 def accuracy(weights: np.ndarray, prepared: Prepared, name: str) -> float:
   """Accuracy of a student on 'test' or 'validation'."""
@@ -359,11 +352,6 @@ class LdpExperiment(PreparedExperiment, run_lib.Experiment):
     weights, = serving.own_weights(trained)
     return {name: {'accuracy': accuracy(weights, task, name)}
             for name in ('test', 'validation') if len(getattr(task, name))}
-
-  def upgraded(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
-    plan = recorded['plan']
-    return {**super().upgraded(recorded),
-            'plan': {**plan, 'answers_per_client': plan['answers_per_owner']}}
 
 experiment = LdpExperiment
 

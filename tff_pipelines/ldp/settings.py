@@ -1,6 +1,5 @@
 """Settings of local distillation, of its baselines and of the mechanisms' figure."""
 
-from collections.abc import Mapping
 import dataclasses
 from typing import Any
 
@@ -76,15 +75,6 @@ class DataSettings(settings.TaskSettings):
     """A text that is the same where features and teachers are."""
     return repr((self.task, sorted(self.task_options.items()), self.feature_seed,
                  self.teacher_strength))
-
-  def upgraded(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings in a configuration of version 1, as the present ones record them."""
-    fields = settings.of_version_1(
-        type(self), {**recorded, **recorded.get('budget', {}),
-                     **recorded['task_options']})
-    # Version 1 recorded what a target sets aside.
-    aside = self.task_options.items() - self.configuration().items()
-    return dict(fields.items() - aside)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -42,12 +42,6 @@ def _mechanism(settings: MeanSettings, name: str, n: int, d: int, bits: int | No
       dimension=d, cohort_size=n, population=n)
 
 
-def release_of_row(settings: MeanSettings, row: Mapping[str, Any]) -> base.Event:
-  """Returns the event of one release of a row of results, at the noise that it had."""
-  return _mechanism(settings, row['mechanism'], row['n'], row['d'], row['bits'],
-                    row['noise_multiplier']).release()
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cell:
   """One calibrated setting.

@@ -24,15 +24,14 @@ from tff_pipelines.accounting import base
 from tff_pipelines.accounting import events
 from tff_pipelines.accounting import ledger as ledger_lib
 from tff_pipelines.experiment import files
+from tff_pipelines.experiment import records as records_lib
 from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.experiment import rounds as rounds_lib
 from tff_pipelines.experiment import run as run_lib
-from tff_pipelines.experiment import settings as settings_lib
 from tff_pipelines.fedavg import run as fedavg_run
 from tff_pipelines.mean import plan as plan_lib
 from tff_pipelines.mean import report
 from tff_pipelines.mean.settings import MeanSettings
-from tff_pipelines.mean.settings import RESULTS
 
 # A purpose of the simulation seed; the factory's is 0.
 _CLIENT_KEYS = 1
@@ -125,27 +124,11 @@ def estimate(settings: MeanSettings, cell: plan_lib.Cell) -> report.Row:
   return {name: row[name] for name in report.KEYS}
 
 
-def _read(path: pathlib.Path) -> dict[str, Any]:
-  """Reads an earlier results.json; no rows if there is none."""
-  if not path.exists():
-    return {'rows': []}
-  try:
-    results = json.loads(path.read_text(encoding='utf-8'))
-    if not isinstance(results['configuration'], dict):
-      raise ValueError('it has no configuration')
-    if any(row.keys() != set(report.KEYS) for row in results['rows']):
-      raise ValueError('its rows have other columns')
-  except (ValueError, KeyError, TypeError, AttributeError) as error:
-    raise ValueError(f'{path} is damaged: {error!r}') from error
-  return results
-
-
 class Sweep(rounds_lib.ChargedRounds):
-  """A charged step for each setting of this and earlier sweeps that has no row yet.
+  """A charged step for each setting of this sweep that has no row yet.
 
   Attributes:
     cells: The settings of this sweep, by key.
-    keys: Keys of these and of the earlier ones of the folder.
     caveats: Caveats of the settings of this sweep.
     rows: Those that charges have kept, by key.
     steps: The events of the ledger, followed by those of the remaining settings.
@@ -156,32 +139,27 @@ class Sweep(rounds_lib.ChargedRounds):
   def __init__(self, settings: MeanSettings, folder: pathlib.Path):
     cells, self.caveats = plan_lib.cells(settings)
     self.cells, self._settings = {cell.key: cell for cell in cells}, settings
-    # Rows that no charge has kept were released by the version that wrote no ledger.
-    self._earlier = {report.key(row): row for row in _read(folder / RESULTS)['rows']}
-    self.keys = list(dict.fromkeys((*self._earlier, *self.cells)))
-    self.total = len(self.keys)
+    self.total = len(self.cells)
     self.rows: dict[tuple, report.Row] = {}
     ledger, charged = ledger_lib.Ledger(folder / files.LEDGER), []
     if ledger.path.exists():
       ledger.drop_torn()
       charged = [events.from_json(line['event']) for line in ledger.lines()]
       paths = sorted((folder / _KEPT_AS).parent.glob('[0-9]*.npz'))
-      self._take_over(map(files.read_arrays, paths))
+      self._take_over(filter(None, map(records_lib.kept_arrays, paths)))
     self.steps = (*charged, *map(self._event, self._remaining()))
-    self.header_rounds = len(self.steps)
 
   def _take_over(self, kept: Iterable[Mapping[str, np.ndarray]]) -> None:
     rows = [json.loads(str(arrays[_ROW])) for arrays in kept]
     self.rows.update((report.key(row), row) for row in rows)
 
   def _remaining(self) -> list[tuple]:
-    return [key for key in self.keys if key not in self.rows]
+    return [key for key in self.cells if key not in self.rows]
 
   def _event(self, key: tuple) -> base.Event:
     """Returns the event of all data sets of a setting."""
-    release = (plan_lib.release_of_row(self._settings, self._earlier[key])
-               if key in self._earlier else self.cells[key].plan.event(1))
-    return events.SelfComposed(event=release, count=self._settings.repeats)
+    return events.SelfComposed(
+        event=self.cells[key].plan.event(1), count=self._settings.repeats)
 
   def restore(self, lines, kept) -> None:
     # Steps are kept one after another: the rows of the first are known.
@@ -192,7 +170,7 @@ class Sweep(rounds_lib.ChargedRounds):
 
   def draw(self, line) -> dict[str, np.ndarray]:
     key = self._remaining()[0]
-    row = self._earlier.get(key) or estimate(self._settings, self.cells[key])
+    row = estimate(self._settings, self.cells[key])
     return {_ROW: np.array(json.dumps(row, allow_nan=False))}
 
   def done(self) -> int:
@@ -209,19 +187,8 @@ class MeanExperiment(run_lib.Experiment):
   def folder_words(self) -> tuple[str, ...]:
     return ('mean-estimation',)
 
-  def run(self) -> dict[str, Any]:
-    if self.settings.continues_version_1:
-      self.settings.check_paths()
-      # That version wrote its configuration into its results.
-      files.write_json(self.folder / files.CONFIGURATION,
-                       _read(self.folder / RESULTS)['configuration'])
-    return super().run()
-
-  def upgraded(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
-    if not {'vectors', 'repeats'} <= recorded.keys():
-      raise ValueError(f'output_dir={self.folder} holds a run of another program')
-    return {'identity': {}, 'plan': {},
-            'settings': settings_lib.of_version_1(MeanSettings, recorded)}
+  def targets(self) -> dict[str, float]:
+    return {}  # Each setting has one of its own, and is calibrated at each start.
 
   def build_task(self) -> Sweep:
     return Sweep(self.settings, self.folder)
@@ -230,7 +197,7 @@ class MeanExperiment(run_lib.Experiment):
     settings = self.settings
     return plan_lib.MeanPlan(
         steps=task.steps, cells=tuple(task.cells.values()),
-        mechanisms=tuple(dict.fromkeys(key[0] for key in (*task.rows, *task.keys))),
+        mechanisms=tuple(dict.fromkeys(key[0] for key in (*task.rows, *task.cells))),
         caveats=tuple(task.caveats),
         delta=settings.delta, seed=settings.seed, accountant=settings.accountant)
 

@@ -2,12 +2,10 @@
 
 from collections.abc import Mapping
 import dataclasses
-import pathlib
 from typing import Any
 
 from aggregators import params as params_lib
 from tasks import mean_estimation
-from tff_pipelines.experiment import files
 from tff_pipelines.experiment import settings
 from tff_pipelines.fedavg import settings as train
 
@@ -82,17 +80,3 @@ class MeanSettings(settings.FolderSettings):
     return sorted({*super().differences(recorded), *(
         name for name in ('beta', 'k_stddevs')
         if recorded.get(name, getattr(self, name)) != getattr(self, name))})
-
-  def check_paths(self) -> None:
-    if self.continues_version_1:
-      files.check_writable(self.output_dir, 'output_dir')
-    else:
-      super().check_paths()
-
-  @property
-  def continues_version_1(self) -> bool:
-    """Whether to continue results of the version that wrote no configuration."""
-    folder = pathlib.Path(self.output_dir or '')
-    return (self.resume and self.output_dir is not None and
-            (folder / RESULTS).is_file() and
-            not (folder / files.CONFIGURATION).exists())

@@ -1,7 +1,6 @@
 """The runs of a sweep, started, resumed and compared: a table and a figure."""
 
 from collections.abc import Sequence
-import csv
 import ctypes
 import dataclasses
 import json
@@ -18,6 +17,7 @@ import time
 from tff_pipelines.accounting import answers
 from tff_pipelines.accounting import decimals
 from tff_pipelines.experiment import files
+from tff_pipelines.experiment import metrics
 from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.queries import ledger as ledger_query
 from tff_pipelines.sweeps import settings as settings_lib
@@ -199,8 +199,7 @@ def collect(runs: Sequence[Run]) -> list[Result]:
     held_out, metric = first['headline_of'], first['headline']
     values = [summary['held_out'][held_out].get(metric) for summary in summaries]
     name = f'{held_out}/{metric}'
-    tables = [csv.DictReader((run.folder / RUN / files.METRICS).read_text(
-        encoding='utf-8').splitlines()) for run in repeats]
+    tables = [metrics.rows(run.folder / RUN / files.METRICS) for run in repeats]
     largest = {}
     for key in ('epsilon', 'epsilon_if_unseeded'):
       epsilons = [summary[key] for summary in summaries]

@@ -1,6 +1,5 @@
 """The experiment that a vote shares with its baselines FedAvg, DP-FedAvg, DP-FedSGD."""
 
-from collections.abc import Mapping
 import dataclasses
 import hashlib
 import pathlib
@@ -20,7 +19,6 @@ from tff_pipelines.experiment import models
 from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.experiment import rounds as rounds_lib
 from tff_pipelines.experiment import run as run_lib
-from tff_pipelines.experiment import settings as settings_lib
 from tff_pipelines.fedavg import local_training
 from tff_pipelines.fedavg import loop
 from tff_pipelines.fedavg import report as fedavg_report
@@ -164,24 +162,6 @@ class VotingExperiment(run_lib.Experiment):
         features = features_lib.fit(task.public, config)
     features_lib.write_map(self.folder, features, task.public)
     return features
-
-  def upgraded(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
-    # None stood for the default.
-    recorded = {name: value for name, value in recorded.items() if value is not None}
-    plan = recorded['plan']
-    if recorded['algorithm'] == 'dp_fedavg' and recorded['noise'] == 'gaussian':
-      recorded['noise'] = 'gaussian_central'  # As it was.
-    for name, value in self.settings.client_training('softmax').items():
-      # Agents that vote and those of baselines had settings of their own.
-      given, of_agent = f'client_{name}', recorded.pop(f'agent_{name}', None)
-      if self.settings.algorithm == 'ae':
-        recorded[given] = of_agent
-      elif recorded[given] == value:
-        recorded[given] = getattr(self.settings, given)
-    return {'identity': {'data_fingerprint': recorded['data_fingerprint']},
-            'settings': settings_lib.of_version_1(
-                VoteSettings, {**recorded, **recorded['task_options']}),
-            'plan': plan.get('params', plan)}
 
 
 class SgdPlan(noisy_sgd.NoisySgdPlan):

@@ -162,7 +162,7 @@ def _digest(public: np.ndarray) -> str:
 def write_map(folder: pathlib.Path, features: PublicFeatures,
               public: np.ndarray) -> None:
   """Keeps a feature map of public records."""
-  files.write_arrays(folder / MAP, {
+  files.keep_arrays(folder, MAP, {
       'kind': np.array(features.kind), 'public': np.array(_digest(public)),
       **{f'map_{name}': array for name, array in features.arrays.items()}})
 
@@ -173,12 +173,11 @@ def read_map(folder: pathlib.Path, public: np.ndarray) -> PublicFeatures | None:
   Raises:
     ValueError: If it is damaged, or is of other public records.
   """
-  path = folder / MAP
-  arrays = files.read_arrays(path)
+  arrays = files.kept_arrays(folder, MAP)
   if arrays is None:
     return None
   if str(arrays['public']) != _digest(public):
-    raise ValueError(f'{path} is of other public records than these')
+    raise ValueError(f'{folder / MAP} is of other public records than these')
   return PublicFeatures(str(arrays['kind']), {
       name.removeprefix('map_'): array for name, array in arrays.items()
       if name.startswith('map_')}, public)

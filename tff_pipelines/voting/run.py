@@ -158,6 +158,10 @@ class VoteExperiment(baselines.VotingExperiment):
                          f'features={kind}')
     return task
 
+  def targets(self) -> dict[str, float]:
+    # The published formula is no bound.
+    return {} if self.settings.bound == 'paper' else super().targets()
+
   def build_plan(self, task, recorded) -> VotePlan:
     settings = self.settings
     # How many records there are is no one's to know: one may be added or removed.
@@ -197,11 +201,11 @@ class VoteExperiment(baselines.VotingExperiment):
   def build_rounds(self, task, plan) -> VoteRounds:
     settings, features = self.settings, self.public_map(task)
     public = features_lib.flat(features(task.public))
-    kept = files.read_arrays(self.folder / QUERIES)
+    kept = files.kept_arrays(self.folder, QUERIES)
     if kept is None:
       kept = {'rows': features_lib.choose_queries(
           public, settings.queries, settings.query_choice, settings.feature_seed)}
-      files.write_arrays(self.folder / QUERIES, kept)
+      files.keep_arrays(self.folder, QUERIES, kept)
     return VoteRounds(
         task=task, plan=plan, settings=settings, network=self.network(task),
         features=features, public=public, rows=kept['rows'])
