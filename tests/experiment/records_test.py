@@ -464,3 +464,28 @@ def test_steps_that_do_not_belong_together_are_refused(two_steps, damage, messag
   damage(two_steps)
   with pytest.raises(ValueError, match=message):
     _charged(two_steps, resume=True)
+
+
+def test_kept_file_is_what_was_written_whenever_the_process_ends(tmp_path, monkeypatch):
+  files.keep(tmp_path, 'queries', b'one')
+  assert files.kept(tmp_path, 'queries') == b'one' and files.kept(tmp_path, 'x') is None
+  for replaced in (1, 0, 1):  # Of the files that a call replaces: digests, and itself.
+    done = []
+
+    def replace(*arguments, original=files.os.replace, done=done, count=replaced):
+      if len(done) == count:
+        raise KeyboardInterrupt
+      done.append(original(*arguments))
+
+    with monkeypatch.context() as patch:
+      patch.setattr(files.os, 'replace', replace)
+      with pytest.raises(KeyboardInterrupt):
+        files.keep(tmp_path, 'queries', f'not written {replaced}'.encode())
+    assert files.kept(tmp_path, 'queries') == b'one'
+  files.keep(tmp_path, 'queries', b'two')
+  assert files.kept(tmp_path, 'queries') == b'two'
+  for content in (b'one', b'twp', b''):
+    (tmp_path / 'queries').write_bytes(content)
+    if content != b'one':  # It is that of before the last `keep`.
+      with pytest.raises(ValueError, match='queries is damaged'):
+        files.kept(tmp_path, 'queries')

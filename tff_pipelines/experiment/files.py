@@ -203,10 +203,10 @@ def keep(folder: pathlib.Path, name: str, content: bytes) -> None:
     name: Name of the file in it.
     content: Content of the file. It replaces an earlier one.
   """
-  digests = _digests(folder)
-  digest = hashlib.sha256(content).hexdigest()
+  digests, before = _digests(folder), kept(folder, name)
   # With that of the file that is there until the new one replaces it.
-  digests[name] = [digest, *digests.get(name, [])[:1]]
+  digests[name] = [hashlib.sha256(one).hexdigest() for one in (content, before)
+                   if one is not None]
   (folder / PRIVATE).mkdir(mode=0o700, exist_ok=True)
   write_json(folder / PRIVATE / DIGESTS, digests)
   write_bytes(folder / name, content)
