@@ -98,6 +98,16 @@ def test_statement_has_the_numbers_of_the_summary_and_no_other_keys(
     assert {'secure aggregation simulated'} <= published <= set(summary['caveats'])
 
 
+def test_exported_files_have_the_modes_of_the_umask(tmp_path, exported):
+  (tmp_path / 'folder').mkdir()
+  (tmp_path / 'file').touch()
+  expected = {is_folder: (tmp_path / name).stat().st_mode
+              for is_folder, name in ((True, 'folder'), (False, 'file'))}
+  for export in exported.values():
+    for path in (export, *export.rglob('*')):
+      assert path.stat().st_mode == expected[path.is_dir()], path
+
+
 def test_exported_files_have_nothing_of_the_operator(trained, exported):
   folder, run = trained
   year = str(datetime.date.today().year)

@@ -134,6 +134,13 @@ def _naming(path: pathlib.Path) -> Iterator[None]:
     raise OSError(error.errno, error.strerror, os.fspath(path)) from None
 
 
+def _for_owner(path: str, flags: int) -> int:
+  """Opens a file that its owner alone can read, whatever the umask."""
+  handle = os.open(path, flags, 0o600)
+  os.fchmod(handle, 0o600)
+  return handle
+
+
 def _write(file: io.RawIOBase, line: str) -> None:
   """Writes a line at the position of a file, durably."""
   rest = line.encode() + b'\n'
@@ -196,7 +203,8 @@ class Ledger:
     # Complete or absent: a header is never seen in part.
     partial = ledger.path.with_name(f'{ledger.path.name}.{os.getpid()}.new')
     try:
-      with open(partial, 'wb', buffering=0) as file, _naming(ledger.path):
+      with open(partial, 'wb', buffering=0, opener=_for_owner) as file, (
+          _naming(ledger.path)):
         _write(file, line)
       os.link(partial, ledger.path)
     finally:

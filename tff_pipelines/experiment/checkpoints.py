@@ -319,7 +319,7 @@ def write(folder: pathlib.Path, checkpoint: Checkpoint) -> None:
       os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
       file.write(digest.result())
 
-  files.write_durably(path_of(folder, checkpoint.rounds), stream, mode=0o600)
+  files.write_durably(path_of(folder, checkpoint.rounds), stream)
 
 
 def found(folder: pathlib.Path) -> list[tuple[int, pathlib.Path]]:

@@ -1,5 +1,9 @@
 """Files of a run's folder: their names, and how they are written and checked.
 
+All that is written here belongs to the operator: folders have mode 0700 and files 0600,
+whatever the umask, because times of files tell how long rounds took, and that tells of
+cohorts. `publish` opens what is meant for others.
+
 Without TensorFlow, for programs that only read what runs have left.
 """
 
@@ -14,8 +18,10 @@ import io
 import json
 import os
 import pathlib
+import re
 import secrets
 import socket
+import stat
 import tempfile
 from typing import Any, BinaryIO, IO
 
@@ -30,8 +36,7 @@ PAGE = 'report.html'
 FIGURE = 'progress.png'
 # Paths of the data of the latest start, which no configuration has: they may change.
 PATHS = 'paths.json'
-# Folder of what stays with the operator: whatever depends on one client beyond what
-# was released.
+# Folder of whatever depends on one client beyond what was released.
 PRIVATE = 'private'
 # File in it with the key of the fingerprint of the data.
 KEY = 'fingerprint.key'
@@ -41,6 +46,9 @@ LOCK = 'lock'
 STARTS = 'starts.log'
 # File in it with the SHA-256 of other files of the run, which resumed runs read.
 DIGESTS = 'digests.json'
+
+# Modes of folders and files.
+_FOLDER, _FILE = 0o700, 0o600
 
 
 @contextlib.contextmanager
@@ -54,6 +62,48 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
     raise OSError(error.errno, error.strerror, os.fspath(path)) from None
 
 
+def make_folder(folder: pathlib.Path) -> None:
+  """Creates a folder, and those above it that are missing, for its owner alone.
+
+  Raises:
+    OSError: If it can't be created, or belongs to another user, who could read it.
+  """
+  if not folder.parent.exists():
+    make_folder(folder.parent)
+  is_new = not folder.exists()
+  folder.mkdir(mode=_FOLDER, exist_ok=True)
+  if stat.S_IMODE(folder.stat().st_mode) == _FOLDER:
+    return
+  try:
+    folder.chmod(_FOLDER)  # The umask may have taken the owner's rights.
+  except PermissionError as error:
+    raise PermissionError(
+        error.errno, f'{folder} belongs to another user, who could read what is '
+        'written there: choose another folder') from None
+  if not is_new:
+    for path in folder.rglob('*'):
+      if not path.is_symlink():
+        path.chmod(_FOLDER if path.is_dir() else _FILE)
+
+
+def opener(path: str | os.PathLike[str], flags: int) -> int:
+  """Opens a file as `open` does, for its owner alone if it is created."""
+  handle = os.open(path, flags, _FILE)
+  if stat.S_IMODE(os.fstat(handle).st_mode) != _FILE:
+    os.fchmod(handle, _FILE)
+  return handle
+
+
+def publish(path: pathlib.Path) -> None:
+  """Gives a file, or a folder with all that is in it, the modes of the umask."""
+  # To ask by `os.umask` would change it for other threads.
+  status = pathlib.Path('/proc/self/status').read_text(encoding='ascii')
+  umask = int(re.search(r'^Umask:\s*([0-7]+)', status, re.MULTILINE)[1], 8)
+  for one in (path, *(path.rglob('*') if path.is_dir() else ())):
+    if not one.is_symlink():
+      one.chmod((0o777 if one.is_dir() else 0o666) & ~umask)
+
+
 def sync_folder(folder: pathlib.Path) -> None:
   """Makes the names in a folder survive a power cut."""
   handle = os.open(folder, os.O_RDONLY)
@@ -63,14 +113,12 @@ def sync_folder(folder: pathlib.Path) -> None:
     os.close(handle)
 
 
-def write_durably(path: pathlib.Path, write: Callable[[BinaryIO], Any],
-                  mode: int = 0o644) -> None:
+def write_durably(path: pathlib.Path, write: Callable[[BinaryIO], Any]) -> None:
   """Writes a file so that it is seen complete or not at all, after a power cut too.
 
   Args:
     path: Its folder exists.
     write: Writes the content to a binary file.
-    mode: Mode of the file.
   """
   with naming(path):
     handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f'.{path.name}.')
@@ -79,7 +127,7 @@ def write_durably(path: pathlib.Path, write: Callable[[BinaryIO], Any],
         write(file)
         file.flush()
         os.fsync(file.fileno())
-        os.fchmod(file.fileno(), mode)
+        os.fchmod(file.fileno(), _FILE)
       os.replace(partial, path)
     except BaseException:
       with contextlib.suppress(FileNotFoundError):  # The folder may be gone.
@@ -94,6 +142,7 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
   partial = path.with_name(f'.{os.getpid()}.{path.name}')
   with naming(path):
     try:
+      os.close(opener(partial, os.O_CREAT | os.O_TRUNC | os.O_WRONLY))
       yield partial
       os.replace(partial, path)
     finally:
@@ -103,7 +152,7 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
 def append(path: pathlib.Path, content: bytes, *, durable: bool = False) -> None:
   """Appends to a file, which is created; if that fails it stays as it was."""
   with naming(path):
-    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    handle = opener(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
       size = os.fstat(handle).st_size
       try:
@@ -146,7 +195,7 @@ def read_key(folder: pathlib.Path) -> bytes:
 def new_key(folder: pathlib.Path) -> bytes:
   """Draws the key of a new run, for its operator alone; the folder must exist."""
   key = secrets.token_bytes(32)
-  write_durably(folder / PRIVATE / KEY, lambda file: file.write(key), mode=0o600)
+  write_bytes(folder / PRIVATE / KEY, key)
   return key
 
 
@@ -207,7 +256,7 @@ def keep(folder: pathlib.Path, name: str, content: bytes) -> None:
   # With that of the file that is there until the new one replaces it.
   digests[name] = [hashlib.sha256(one).hexdigest() for one in (content, before)
                    if one is not None]
-  (folder / PRIVATE).mkdir(mode=0o700, exist_ok=True)
+  make_folder(folder / PRIVATE)
   write_json(folder / PRIVATE / DIGESTS, digests)
   write_bytes(folder / name, content)
 
@@ -322,7 +371,8 @@ def _is_partial(path: pathlib.Path) -> bool:
 def create_folder(folder: pathlib.Path) -> None:
   """Creates the folder of a run; removes what a start left that recorded no run."""
   private = folder / PRIVATE
-  private.mkdir(mode=0o700, parents=True, exist_ok=True)
+  make_folder(folder)
+  make_folder(private)
   if not (folder / CONFIGURATION).exists():
     for entry in filter(_is_partial, (*folder.iterdir(), *private.iterdir())):
       if entry != private:
@@ -373,9 +423,10 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
     ValueError: If another process, or another run of this one, writes the folder.
   """
   is_new = not folder.exists()
-  (folder / PRIVATE).mkdir(mode=0o700, parents=True, exist_ok=True)
+  make_folder(folder)
+  make_folder(folder / PRIVATE)
   path = folder / PRIVATE / LOCK
-  handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+  handle = opener(path, os.O_RDWR | os.O_CREAT)
   with open(handle, 'r+', encoding='utf-8') as file:
     if not _lock(file, folder):
       raise _in_use(folder, _writer(folder))

@@ -154,7 +154,7 @@ class Events:
 
   def __init__(self, path: pathlib.Path):
     """Starts a new file; its folder is created if it does not exist."""
-    path.parent.mkdir(exist_ok=True)
+    files.make_folder(path.parent)
     self._path = path
     # TensorBoard reads the version from a file's first event.
     self._write(

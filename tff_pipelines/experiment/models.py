@@ -49,7 +49,7 @@ class Trained:
 
   def write(self, folder: pathlib.Path) -> None:
     """Writes the files of the model; the folder is created if it does not exist."""
-    folder.mkdir(parents=True, exist_ok=True)
+    files.make_folder(folder)
     files.write_json(folder / DESCRIPTION, self.description())
     if self.keras is not None:
       write_keras(folder / KERAS, self.keras)

@@ -103,7 +103,7 @@ class RunRecords:
     self._owed, self._derived = 0, ()
     # They have the sampling scheme's state of each client.
     self._checkpoints = self.folder / files.PRIVATE / _CHECKPOINTS
-    self._checkpoints.mkdir(mode=0o700, exist_ok=True)
+    files.make_folder(self._checkpoints)
     self._events = None
     self._table = metrics_lib.Table(self.folder / files.METRICS, 'round')
     # A crash left these rounds half committed: they were never released.
@@ -467,7 +467,7 @@ class ChargedRecords:
     ledger, folder = self.run.ledger, self._path(1).parent
     # A torn line announced a step that had drawn nothing yet.
     ledger.drop_torn()
-    folder.mkdir(exist_ok=True)
+    files.make_folder(folder)
     known = {self._path(line['round']): line for line in ledger.lines()}
     written = sorted(folder.iterdir()) if folder != self.run.folder else (
         filter(pathlib.Path.exists, [self._path(1)]))

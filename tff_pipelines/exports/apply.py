@@ -139,6 +139,7 @@ def predict(settings: PredictSettings) -> None:
     content = io.BytesIO()
     parquet.write_table(pyarrow.table(table), content)
     files.write_bytes(path, content.getvalue())
+  files.publish(path)
   if skipped := skips.describe():
     print(skipped, file=sys.stderr)
   print(f'{len(rows):,} predictions written to {path}')

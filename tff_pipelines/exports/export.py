@@ -128,7 +128,7 @@ def export(settings: ExportSettings) -> pathlib.Path:
   partial = pathlib.Path(tempfile.mkdtemp(dir=folder.parent, prefix=f'.{folder.name}.'))
   try:
     content = _write(partial, settings, run, trained, serving)
-    os.chmod(partial, 0o755)
+    files.publish(partial)
     os.replace(partial, folder)
   except BaseException:
     shutil.rmtree(partial, ignore_errors=True)

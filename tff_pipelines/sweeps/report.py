@@ -51,7 +51,7 @@ class Run:
 
   def prepare(self) -> None:
     """Creates the folder. Raises ValueError if it is that of other flags."""
-    self.folder.mkdir(parents=True, exist_ok=True)
+    files.make_folder(self.folder)
     path = self.folder / _COMMAND
     if not path.exists():
       files.write_atomically(path, json.dumps(self.flags) + '\n')
@@ -63,7 +63,7 @@ class Run:
 
   def start(self) -> subprocess.Popen:
     """Starts or resumes the trainer, which ends with this process."""
-    with open(self.folder / _LOG, 'ab') as log:
+    with open(self.folder / _LOG, 'ab', opener=files.opener) as log:
       return subprocess.Popen(
           [sys.executable, '-m', 'tff_pipelines.train', *self.flags, '--resume',
            f'--output_dir={self.folder / RUN}'],
@@ -286,7 +286,8 @@ def write(results: list[Result], folder: pathlib.Path, title: str | None,
       {**dataclasses.asdict(result), 'mean': result.mean,
        'epsilon_is_of': None if result.delta is None else 'each run alone',
        **together, 'warnings': texts} for result in results], indent=1) + '\n')
-  _draw(results, folder / FIGURE, title)
+  with files.replacing(folder / FIGURE) as path:
+    _draw(results, path, title)
   _print(results)
   if words is not None:
     print(words)
