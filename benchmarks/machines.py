@@ -14,7 +14,6 @@ from collections.abc import Sequence
 import contextlib
 import os
 import pathlib
-import sqlite3
 import tempfile
 
 import numpy as np
@@ -25,6 +24,7 @@ from aggregators.distributed_sum import DistributedSumFactory
 from aggregators.params import DistributedSumParams
 from benchmarks import keras_model
 from benchmarks import measure
+from benchmarks import sources
 from tasks import task as task_lib
 from tasks.models import classifiers
 from tasks.sources import sqlite
@@ -44,35 +44,10 @@ TARGET, FIXED_TARGET = 0.75, 100
 
 def write_clients(path: pathlib.Path, count: int) -> task_lib.Task:
   """A task of clients with random images, in an SQLite file."""
-  rng = np.random.default_rng(0)
-  with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-    connection.executescript('''
-        CREATE TABLE examples (
-            split_name TEXT, client_id TEXT, serialized_example_proto BLOB);
-        CREATE TABLE client_metadata (
-            client_id TEXT, split_name TEXT, num_examples INTEGER);
-        CREATE TABLE element_spec (
-            name TEXT, dtype TEXT, shape TEXT, as_bytes INTEGER);
-        INSERT INTO element_spec VALUES ('x', 'uint8', '28,28', 1);
-        INSERT INTO element_spec VALUES ('y', 'int32', '', 0);
-    ''')
-    for client in range(count):
-      connection.executemany("INSERT INTO examples VALUES ('train', ?, ?)", [
-          (f'c{client}', _example(rng)) for _ in range(EXAMPLES)])
-      connection.execute("INSERT INTO client_metadata VALUES (?, 'train', ?)",
-                         (f'c{client}', EXAMPLES))
-    connection.execute('CREATE INDEX by_client ON examples (split_name, client_id)')
+  sources.write(path, count, bytes_=count * EXAMPLES * 28 * 28)
   return task_lib.Task(
       name='images', model=classifiers.cnn_small((28, 28), CLASSES).as_model(),
       train=sqlite.SqliteSource(path, 'train'), held_out={}, privacy_unit='one client')
-
-
-def _example(rng: np.random.Generator) -> bytes:
-  image = rng.integers(0, 256, [28, 28], np.uint8).tobytes()
-  return tf.train.Example(features=tf.train.Features(feature={
-      'x': tf.train.Feature(bytes_list=tf.train.BytesList(value=[image])),
-      'y': tf.train.Feature(int64_list=tf.train.Int64List(
-          value=[int(rng.integers(CLASSES))]))})).SerializeToString()
 
 
 class Round:

@@ -15,11 +15,16 @@ increase of the peak memory by opening it and reading clients. The peer is TFF's
 SqlClientData on the same file, which has no numbers of its own for Python. `growth`
 rows compare the largest with the smallest population.
 
+Last: what checksums cost, in a copy of --megabytes of images of 10,000 clients: opening
+it and reading clients, with checksums verified and, as the peer, without.
+
 Each file is measured in a process of its own; with --quick, which takes seconds for
 small files, in this one.
 """
 
 import argparse
+import contextlib
+import copy
 import csv
 import json
 import pathlib
@@ -29,6 +34,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from unittest import mock
 
 import numpy as np
 
@@ -40,33 +46,39 @@ from tasks.sources import rows as rows_lib
 SIZES = (1_000, 10_000, 100_000)
 QUICK_SIZES = (100, 400)
 EXAMPLES, NUMBERS = 10, 50
+CHECKED_CLIENTS = 10_000
 READS = 30  # In each repeat.
 
 # Targets: opening in less than a second; reading independent of the population, up to
 # the depth of the index and the disk cache.
 OPEN_SECONDS = 1.0
+CHECK_SECONDS = 0.05
 SAME_TIME = 0.5
 
 
 class _Population:
-  """Clients with random integers."""
+  """Clients with random integers, or with images of this many bytes in all."""
 
-  def __init__(self, clients: int):
+  def __init__(self, clients: int, bytes_: int = 0):
     self.client_ids = [f'client {client:06d}' for client in range(clients)]
-    self._rng = np.random.default_rng(0)
+    self._rng, self._images = np.random.default_rng(0), bytes_ // clients // 784
 
   def examples(self, client_id):
     del client_id
+    if self._images:
+      return {'x': self._rng.integers(
+          256, size=[self._images, 28, 28], dtype=np.uint8),
+              'y': self._rng.integers(10, size=self._images, dtype=np.int32)}
     return {'x': self._rng.integers(1000, size=[EXAMPLES, NUMBERS]),
             'y': self._rng.integers(10, size=EXAMPLES)}
 
 
-def write(path: pathlib.Path, clients: int) -> float:
-  """Writes a population; returns the seconds it takes."""
+def write(path: pathlib.Path, clients: int, bytes_: int = 0) -> float:
+  """Writes a population, maybe of images; returns the seconds it takes."""
   from tasks.sources import store  # pylint: disable=g-import-not-at-top
   started = time.perf_counter()
-  store.write(path, {'train': rows_lib.of_source(_Population(clients))},
-                fields=None, skips=task.Skips())
+  store.write(path, {'train': rows_lib.of_source(_Population(clients, bytes_))},
+              fields=None, skips=task.Skips(), for_store=bool(bytes_))
   return time.perf_counter() - started
 
 
@@ -263,6 +275,56 @@ def probe(path: str, repeats: int) -> dict[str, float]:
   return result
 
 
+def probe_checks(path: str, repeats: int) -> dict[str, float]:
+  """Measures opening and reading a copy with and without its checksums, here."""
+  from tasks.sources import checksums  # pylint: disable=g-import-not-at-top
+  from tasks.sources import sqlite  # pylint: disable=g-import-not-at-top
+  import tensorflow as tf  # pylint: disable=g-import-not-at-top
+  times = {'open_s': [], 'plain_open_s': []}
+  for _ in range(3 * repeats):
+    for name in times:
+      with contextlib.ExitStack() as stack:
+        if name == 'plain_open_s':
+          stack.enter_context(mock.patch.object(checksums, 'verify'))
+        started = time.perf_counter()
+        source = sqlite.SqliteSource(path, 'train', copy_of=path)
+        times[name].append(time.perf_counter() - started)
+  result = {name: statistics.median(values) for name, values in times.items()}
+  plain = copy.copy(source)
+  plain.is_prepared = False
+  # In turns, so that the machine's other work meets all alike.
+  reads = {'read_ms': source.examples, 'plain_read_ms': plain.examples}
+  for name, one in (('graph_ms', source), ('plain_graph_ms', plain)):
+    in_graph = tf.function(one.read_in_graph)
+    reads[name] = lambda client, read=in_graph: read(tf.constant(client))
+  spent = {name: [] for name in reads}
+  for turn, client in enumerate(np.random.default_rng(1).choice(
+      len(source.client_ids), size=min(len(source.client_ids), 1 + 3 * READS * repeats),
+      replace=False)):
+    for name, read in reads.items():
+      read(source.client_ids[client])  # The file's pages are in memory after it.
+      started = time.perf_counter()
+      read(source.client_ids[client])
+      if turn:  # The first traces.
+        spent[name].append(1000 * (time.perf_counter() - started))
+  return {**result, **{
+      name: statistics.median(values) for name, values in spent.items()}}
+
+
+def _rows_of_checks(size: str, result: dict[str, float]) -> list[measure.Row]:
+  def row(name, key, unit, target=None):
+    return measure.Row(name=f'checksums: {name}', sizes=size, ours=result[key],
+                       peer=result[f'plain_{key}'], unit=unit, target=target)
+
+  more = result['open_s'] - result['plain_open_s']
+  return [
+      row('open', 'open_s', 's'),
+      measure.Row(name='checksums: more to open, against the limit', sizes=size,
+                  ours=max(more, 1e-9), peer=CHECK_SECONDS, unit='s', target=1.0),
+      row('read one', 'read_ms', 'ms'),
+      row('read one in graph', 'graph_ms', 'ms')]
+
+
 def _measured(path: pathlib.Path, repeats: int, *more: str) -> dict[str, float]:
   """The results of this program for one file, in a process of its own."""
   output = subprocess.run(
@@ -311,13 +373,17 @@ def main(arguments=None):
   parser.add_argument('--megabytes', type=int)
   parser.add_argument('--probe', help=argparse.SUPPRESS)
   parser.add_argument('--format', help=argparse.SUPPRESS)
+  parser.add_argument('--only_checks', action='store_true',
+                      help='measure what checksums cost, and nothing else')
   flags = parser.parse_args(arguments)
   repeats = flags.repeats or (1 if flags.quick else 10)
   megabytes = flags.megabytes or (1 if flags.quick else 1000)
   sizes = QUICK_SIZES if flags.quick else SIZES
   if flags.probe:
-    print(json.dumps(probe_format(flags.probe, flags.format, repeats) if flags.format
-                     else probe(flags.probe, repeats)))
+    print(json.dumps(
+        probe_checks(flags.probe, repeats) if flags.only_checks else
+        probe_format(flags.probe, flags.format, repeats) if flags.format else
+        probe(flags.probe, repeats)))
     return
   rows, results = [], []
 
@@ -328,7 +394,7 @@ def main(arguments=None):
 
   measure.heading()
   with tempfile.TemporaryDirectory() as folder:
-    for format_, (write_file, _, _) in FORMATS.items():
+    for format_, (write_file, _, _) in ({} if flags.only_checks else FORMATS).items():
       path = pathlib.Path(folder) / f'data.{format_}'
       write_file(path, megabytes * 10**6)
       size = f'{path.stat().st_size / 1e6:,.0f} MB'
@@ -336,13 +402,22 @@ def main(arguments=None):
           format_, size, probe_format(str(path), format_, repeats) if flags.quick
           else _measured(path, repeats, f'--format={format_}')))
       path.unlink()
-    for clients in sizes:
+    for clients in () if flags.only_checks else sizes:
       path = pathlib.Path(folder) / f'{clients}.sqlite'
       seconds = write(path, clients)
       results.append(probe(str(path), repeats) if flags.quick
                      else _measured(path, repeats))
       show(_rows(clients, seconds, results[-1]))
-  show(_growth(sizes, results))
+      path.unlink()
+    path = pathlib.Path(folder) / 'images.sqlite'
+    clients = QUICK_SIZES[-1] if flags.quick else CHECKED_CLIENTS
+    write(path, clients, megabytes * 10**6)
+    show(_rows_of_checks(
+        f'{clients:,} clients, {path.stat().st_size / 1e6:,.0f} MB',
+        probe_checks(str(path), repeats) if flags.quick
+        else _measured(path, repeats, '--only_checks')))
+  if results:
+    show(_growth(sizes, results))
   measure.write(rows, flags.json)
 
 

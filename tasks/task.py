@@ -164,6 +164,19 @@ class BadClientError(ValueError):
   """One client's data are bad; the message says where, which field and why."""
 
 
+class DamagedDataError(ValueError):
+  """A file of the data set itself is damaged; the message names it, and no client.
+
+  It is a fault of the operator's machine, and of no client's data: `skip_bad_clients`
+  does not skip it. Found where a data set is opened, or where all clients are read, it
+  ends the program: that is the same whoever would be sampled. Found where one client of
+  a cohort is read, it must not: the end would tell that a client with damaged examples
+  was sampled, with probability 0 if that client were not in the population. Then the
+  client participates without examples, as one with bad data does, and the error is for
+  the operator alone.
+  """
+
+
 class Skips:
   """The treatment of bad clients: raise at the first, or skip and count them.
 
@@ -220,6 +233,7 @@ class ClientSource(Protocol):
 
     Raises:
       BadClientError: If the client's data are bad.
+      DamagedDataError: If the file in which they are is damaged.
       ValueError: If there is no such client.
     """
 

@@ -2,7 +2,8 @@
 
 A driver whose workers have the complete file opens a roster under the same path. It has
 the training clients' ids, the element spec, all of the other splits, and the SHA-256 of
-the complete file, by which workers prove that they have it.
+the complete file, by which workers prove that they have it. Checksums of the other
+splits' examples are those of the complete file, so its damage stays damage.
 """
 
 import contextlib
@@ -11,9 +12,10 @@ import pathlib
 import sqlite3
 import tempfile
 
+from tasks.sources import checksums
 from tasks.sources import sqlite
 
-# Numbers of examples are private, too, and nobody needs them.
+# Numbers of examples and checksums are private, too, and nobody needs them.
 _COPY = """
 PRAGMA main.journal_mode = OFF;
 PRAGMA main.synchronous = OFF;
@@ -22,14 +24,14 @@ CREATE TABLE examples (
     serialized_example_proto BLOB NOT NULL);
 CREATE TABLE client_metadata (
     client_id TEXT NOT NULL, split_name TEXT NOT NULL, num_examples INTEGER NOT NULL,
-    place TEXT NOT NULL);
+    place TEXT NOT NULL, checksum INTEGER NOT NULL);
 CREATE TABLE element_spec AS SELECT * FROM complete.element_spec;
 CREATE TABLE roster (split_name TEXT NOT NULL, sha256 TEXT NOT NULL);
 INSERT INTO examples SELECT split_name, client_id, serialized_example_proto
     FROM complete.examples WHERE split_name != {0} ORDER BY rowid;
 INSERT INTO client_metadata
-    SELECT client_id, split_name, CASE split_name WHEN {0} THEN 0 ELSE num_examples END,
-        '' FROM complete.client_metadata ORDER BY rowid;
+    SELECT client_id, split_name, iif(split_name = {0}, 0, num_examples), '',
+        iif(split_name = {0}, 0, checksum) FROM complete.client_metadata ORDER BY rowid;
 INSERT INTO roster VALUES ({0}, {1});
 CREATE INDEX examples_by_client ON examples (split_name, client_id);
 CREATE UNIQUE INDEX client_metadata_by_client ON client_metadata (split_name, client_id);
@@ -48,6 +50,7 @@ def write(data_path: str, output: str, split_name: str | None = None) -> int:
     The number of clients in that split.
 
   Raises:
+    task.DamagedDataError: If the complete file is damaged.
     ValueError: If the complete file can't be read, or prepare_data did not write it, or the
       output exists.
     OSError: If the output can't be written.
@@ -60,6 +63,8 @@ def write(data_path: str, output: str, split_name: str | None = None) -> int:
   if source.is_roster or not source.is_prepared:
     raise ValueError(f'data_path must be a file that prepare_data wrote, found '
                      f'{data_path}')
+  for other in set(names) - {split_name}:
+    sqlite.SqliteSource(data_path, other)  # Its clients must have their checksum.
   sha256, path = source.sha256, pathlib.Path(output)
   descriptor, partial = tempfile.mkstemp(
       prefix=f'.{path.name}.', suffix='.partial', dir=path.parent)
@@ -71,6 +76,7 @@ def write(data_path: str, output: str, split_name: str | None = None) -> int:
       quoted = [connection.execute('SELECT quote(?)', [text]).fetchone()[0]
                 for text in (split_name, sha256)]
       connection.executescript(_COPY.format(*quoted))
+      checksums.seal(connection)
       connection.commit()
     if source.sha256 != sha256:
       raise ValueError(f'{data_path} has changed while it was read')
@@ -78,6 +84,8 @@ def write(data_path: str, output: str, split_name: str | None = None) -> int:
       os.fsync(file.fileno())
     os.replace(partial, path)
   except sqlite3.Error as error:
+    if getattr(error, 'sqlite_errorcode', 0) & 0xff == sqlite3.SQLITE_CORRUPT:
+      raise sqlite.damaged(data_path, error, sqlite.REMEDY) from error
     raise OSError(f'{output} cannot be written: {error}') from error
   finally:
     pathlib.Path(partial).unlink(missing_ok=True)

@@ -477,6 +477,8 @@ def of_source(source: task.ClientSource, paths: Sequence[Path] = ()) -> Reader:
         count = len(next(iter(examples.values())))
         if not count:
           raise ValueError('there are no examples')
+      except task.DamagedDataError:
+        raise
       except ValueError as error:
         yield Row('', client, error)
         continue

@@ -2,10 +2,11 @@
 
 The tables are `examples(split_name, client_id, serialized_example_proto)` and
 `client_metadata(client_id, split_name, num_examples)`. Files that prepare_data
-wrote have an index on examples(split_name, client_id), and the table
-`element_spec(name, dtype, shape)`, which describes the examples; in other files the
-first example does. A roster (`rosters`) is a file without the examples of the splits that
-its table `roster(split_name, sha256)` names, with the digest of the complete file.
+wrote have an index on examples(split_name, client_id), checksums (`checksums`), and the
+table `element_spec(name, dtype, shape)`, which describes the examples; in other files
+the first example does. A roster (`rosters`) is a file without the examples of the
+splits that its table `roster(split_name, sha256)` names, with the digest of the complete
+file.
 """
 
 import contextlib
@@ -22,6 +23,7 @@ from absl import logging
 import numpy as np
 import tensorflow as tf
 
+from tasks.sources import checksums
 from tasks.sources import columns
 from tasks.sources import ids
 from tasks.sources import records
@@ -29,8 +31,9 @@ from tasks import task
 
 # No client has more examples; TensorFlow needs some number.
 _MAX_EXAMPLES = 2**31 - 1
-# Number of ids that are read at a time.
-_BATCH = 4096
+# The remedy for a damaged file that is no copy, and the damage that reading finds.
+REMEDY = 'delete it, and let prepare_data write it again'
+_EXAMPLES = 'the examples of a client don\'t have their checksum'
 
 _BY_CLIENT = ('SELECT serialized_example_proto FROM examples '
               'WHERE split_name = ? AND client_id = ? ORDER BY rowid')
@@ -49,16 +52,51 @@ def connected(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
   try:
     with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
       yield connection
-  except sqlite3.Error as error:
+  except (sqlite3.Error, UnicodeDecodeError) as error:
     raise ValueError(f'{path} cannot be read as an SQLite file of TFF\'s format: '
                      f'{error}') from error
 
 
+@contextlib.contextmanager
+def undamaged(path: str | os.PathLike[str],
+              remedy: str | None = None) -> Iterator[sqlite3.Connection]:
+  """Connects for reading a file that may have checksums.
+
+  Args:
+    path: The file.
+    remedy: What to do if it is damaged, if it is known to have checksums.
+
+  Raises:
+    task.DamagedDataError: Instead of SQLite's errors and of any other ValueError, if
+      the file has checksums.
+    ValueError: If it has none, or is missing.
+  """
+  has_checksums = remedy is not None and os.path.isfile(path)
+  try:
+    with connected(path) as connection:
+      has_checksums = has_checksums or checksums.are_in(connection)
+      yield connection
+  except ValueError as error:
+    if not has_checksums or isinstance(error, task.DamagedDataError):
+      raise
+    # SQLite's own words, if they are the cause.
+    raise damaged(path, error.__cause__ or error, remedy or REMEDY) from error
+
+
+def damaged(path: str | os.PathLike[str], cause: Exception | str,
+            remedy: str) -> task.DamagedDataError:
+  """The error of a damaged file, in one line."""
+  return task.DamagedDataError(f'{path} is damaged ({cause}): {remedy}')
+
+
 def split_names(path: str | os.PathLike[str]) -> list[str]:
   """The splits that a file has, sorted. Raises ValueError."""
-  with connected(path) as connection:
-    return [name for name, in connection.execute(
+  with undamaged(path) as connection:
+    names = [name for name, in connection.execute(
         'SELECT DISTINCT split_name FROM client_metadata ORDER BY 1')]
+    if checksums.are_in(connection) and names != checksums.split_names(connection):
+      raise ValueError('the names of the splits differ between its tables')
+    return names
 
 
 @functools.lru_cache(maxsize=8)
@@ -76,12 +114,13 @@ class FileProof:
   Attributes:
     path: Absolute path of the file, the same everywhere.
     split_name: The split.
-    copy_of: As of SqliteSource.
+    copy_of, remedy: As of SqliteSource.
   """
 
   path: pathlib.Path
   split_name: str
   copy_of: str | None = None
+  remedy: str | None = None
 
   @property
   def name(self) -> str:
@@ -96,7 +135,8 @@ class FileProof:
     Raises:
       OSError, ValueError: If the file can't be read.
     """
-    source = SqliteSource(self.path, self.split_name, copy_of=self.copy_of)
+    source = SqliteSource(
+        self.path, self.split_name, copy_of=self.copy_of, remedy=self.remedy)
     if in_worker and source.is_roster:
       raise ValueError(source.lacks_examples)
     digest = hashlib.sha256(f'{source.sha256}\0{source.element_spec}'.encode())
@@ -112,13 +152,14 @@ class SqliteSource:
   of each client are kept too.
 
   Attributes:
-    is_prepared: Whether prepare_data wrote the file.
+    is_prepared: Whether prepare_data wrote the file, or it is a copy: then it has
+      checksums, which are verified here and whenever a client is read.
     is_roster: Whether the file lacks the examples of this split.
   """
 
   def __init__(self, path: str | os.PathLike[str], split_name: str, *,
                fields: records.Fields = None,
-               copy_of: str | None = None):
+               copy_of: str | None = None, remedy: str | None = None):
     """Reads the client ids, and the types and shapes of the examples.
 
     Args:
@@ -127,43 +168,28 @@ class SqliteSource:
       fields: The fields to read; None reads all.
       copy_of: The files that this one is a copy of, for messages: its clients have
         their order there. None for a file that is no copy, whose clients are sorted.
+      remedy: What to do if the file is damaged, for messages, of a file that is known
+        to have checksums.
 
     Raises:
+      task.DamagedDataError: If a file that prepare_data wrote, or a copy, is damaged.
       ValueError: If the file is missing, is not SQLite or not in TFF's format, has
         no client in this split, or lacks a field or has it in another kind.
     """
     self._path = pathlib.Path(path).absolute()
     self._split_name, self._copy_of = split_name, copy_of
-    order = 'rowid' if copy_of is not None else 'client_id COLLATE BINARY'
-    with connected(path) as connection:
-      clients = connection.execute(
-          'SELECT DISTINCT client_id FROM client_metadata WHERE split_name = ? '
-          f'ORDER BY {order}', [split_name])
-      try:
-        self.client_ids: Sequence[str] = ids.Ids(
-            [client for client, in rows]
-            for rows in iter(lambda: clients.fetchmany(_BATCH), []))
-      except ValueError as error:
-        raise ValueError(f'{path}: {error}') from None
-      # With names of columns, a table of another form is an error now.
-      first = connection.execute(
-          'SELECT client_id, serialized_example_proto FROM examples '
-          'WHERE split_name = ? LIMIT 1', [split_name]).fetchone()
-      plan = connection.execute(
-          f'EXPLAIN QUERY PLAN {_BY_CLIENT}', ['', '']).fetchall()
-      stored = self._stored(connection)
-      self._complete_sha256 = self._of_roster(connection)
-    self.is_roster = self._complete_sha256 is not None
+    with undamaged(path, remedy) as connection:
+      self.is_prepared = remedy is not None or checksums.are_in(connection)
+      self._remedy = remedy or (REMEDY if self.is_prepared else None)
+      first, plan, stored = self._read(connection)
     if not self.client_ids:
       raise ValueError(f'{path} has no clients in split {split_name!r}')
-    if first is None and not self.is_roster:
-      raise ValueError(f'{path} has no examples in split {split_name!r}')
     try:
       self._parser = columns.Parser(
           stored or columns.inferred(_blob(first[1])), fields)
     except ValueError as error:
-      raise ValueError(f'{path}, {self._where(first[0])}: {error}') from error
-    self.is_prepared = bool(stored)
+      where = '' if first is None else f', {self._where(first[0])}'
+      raise ValueError(f'{path}{where}: {error}') from error
     self.element_spec = types.MappingProxyType(self._parser.element_spec)
     self._has_index = any('client_id=?' in str(row[-1]) for row in plan)
     self._rows: dict[str, str] | None = None
@@ -172,10 +198,33 @@ class SqliteSource:
           '%s has no index of clients, so all of it is read once, and workers do not '
           'read it themselves: prepare_data writes one that has', self._path)
 
+  def _read(self, connection: sqlite3.Connection) -> tuple[
+      tuple | None, list[tuple], list[columns.Feature]]:
+    """The first example, the plan of reading a client and the stored features."""
+    order = checksums.ORDERS[self._copy_of is None]
+    try:
+      self.client_ids: Sequence[str] = checksums.read_ids(
+          connection, self._split_name, order)
+    except ValueError as error:
+      raise error if self.is_prepared else ValueError(f'{self._path}: {error}')
+    # There may be no such split in a file that prepare_data wrote, but is in a copy.
+    if self.is_prepared and (self.client_ids or self._copy_of is not None):
+      checksums.verify(connection, self._split_name, order, self.client_ids)
+    # With names of columns, a table of another form is an error now.
+    first = connection.execute(
+        'SELECT client_id, serialized_example_proto FROM examples '
+        'WHERE split_name = ? LIMIT 1', [self._split_name]).fetchone()
+    plan = connection.execute(
+        f'EXPLAIN QUERY PLAN {_BY_CLIENT}', ['', '']).fetchall()
+    self._complete_sha256 = self._of_roster(connection)
+    self.is_roster = self._complete_sha256 is not None
+    if self.client_ids and first is None and not self.is_roster:
+      raise ValueError(f'{self._path} has no examples in split {self._split_name!r}')
+    return first, plan, self._stored(connection) if self.is_prepared else []
+
   def _of_roster(self, connection: sqlite3.Connection) -> str | None:
     """Digest of the complete file, if this is a roster of the split."""
-    if connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND "
-                          "name = 'roster'").fetchone() is None:
+    if not self.is_prepared or 'roster' not in checksums.tables(connection):
       return None
     sha256, = connection.execute('SELECT sha256 FROM roster WHERE split_name = ?',
                                  [self._split_name]).fetchone() or [None]
@@ -198,23 +247,16 @@ class SqliteSource:
   @property
   def data_proof(self) -> FileProof:
     """See task.data_proof."""
-    return FileProof(self._path, self._split_name, self._copy_of)
+    return FileProof(self._path, self._split_name, self._copy_of, self._remedy)
 
   def _stored(self, connection: sqlite3.Connection) -> list[columns.Feature]:
-    """The features that the file describes; empty if it has no description."""
-    if connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND "
-                          "name = 'element_spec'").fetchone() is None:
-      return []
-    rows = connection.execute('SELECT * FROM element_spec').fetchall()
-    try:
-      return [
-          columns.Feature(
-              name=name, dtype=np.dtype(dtype), as_bytes=any(as_bytes),
-              shape=tuple(int(size) for size in shape.split(',') if size))
-          for name, dtype, shape, *as_bytes in rows]
-    except (TypeError, ValueError, AttributeError) as error:
-      raise ValueError(
-          f'{self._path}: table element_spec is damaged: {error}') from error
+    """The features that the file describes."""
+    return [
+        columns.Feature(
+            name=name, dtype=np.dtype(dtype), as_bytes=bool(as_bytes),
+            shape=tuple(int(size) for size in shape.split(',') if size))
+        for name, dtype, shape, as_bytes in connection.execute(
+            'SELECT * FROM element_spec')]
 
   def _where(self, client_id: str) -> str:
     return f'split {self._split_name!r}, client {client_id!r}'
@@ -223,7 +265,7 @@ class SqliteSource:
     """The file, the split or the line, and the client, for messages."""
     if self._copy_of is None:
       return f'{self._path}, {self._where(client_id)}'
-    with connected(self._path) as connection:
+    with undamaged(self._path, self._remedy) as connection:
       location, = connection.execute(
           'SELECT place FROM client_metadata WHERE split_name = ? AND client_id = ?',
           [self._split_name, client_id]).fetchone() or [self._copy_of]
@@ -233,31 +275,40 @@ class SqliteSource:
     """All examples of a client, in the file's order.
 
     Raises:
-      task.BadClientError: If it has no examples, or they are damaged.
+      task.BadClientError: If it has no examples, or they are no examples.
+      task.DamagedDataError: If they don't have their checksum.
       ValueError: If the client is unknown, or the file can't be read or is a roster.
     """
     if self.is_roster:
       raise ValueError(self.lacks_examples)
-    with connected(self._path) as connection:
-      if self._has_index:
-        query = _BY_CLIENT, [self._split_name, client_id]
-      else:
-        # Client -> the numbers of its rows, as JSON.
-        self._rows = self._rows or dict(connection.execute(
-            'SELECT client_id, json_group_array(rowid) FROM examples '
-            'WHERE split_name = ? GROUP BY client_id', [self._split_name]))
-        query = _BY_ROWS, [self._rows.get(client_id, '[]')]
-      serialized = [value for value, in connection.execute(*query)]
-      if not serialized and connection.execute(
-          'SELECT 1 FROM client_metadata WHERE split_name = ? AND client_id = ?',
-          [self._split_name, client_id]).fetchone() is None:
-        raise ValueError(f'there is no client {client_id!r}')
+    with undamaged(self._path, self._remedy) as connection:
+      serialized = self._serialized(connection, client_id)
+      # Without checksums there may be no index of the listed clients either.
+      listed = [] if serialized and not self.is_prepared else connection.execute(
+          f'SELECT {"checksum" if self.is_prepared else 1} FROM client_metadata '
+          'WHERE split_name = ? AND client_id = ?',
+          [self._split_name, client_id]).fetchall()
+    if not (serialized or listed or self.is_prepared and client_id in self.client_ids):
+      raise ValueError(f'there is no client {client_id!r}')
+    if self.is_prepared and not _agree(serialized, listed):
+      raise damaged(self._path, _EXAMPLES, self._remedy)
     try:
       if not serialized:
         raise ValueError('no examples')
       return self._parser.arrays(list(map(_blob, serialized)))
     except ValueError as error:
       raise task.BadClientError(f'{self.where(client_id)}: {error}') from error
+
+  def _serialized(self, connection: sqlite3.Connection, client_id: str) -> list:
+    """The examples of a client as they are stored; empty for an unknown one."""
+    query = _BY_CLIENT, [self._split_name, client_id]
+    if not self._has_index:
+      # Client -> the numbers of its rows, as JSON.
+      self._rows = self._rows or dict(connection.execute(
+          'SELECT client_id, json_group_array(rowid) FROM examples '
+          'WHERE split_name = ? GROUP BY client_id', [self._split_name]))
+      query = _BY_ROWS, [self._rows.get(client_id, '[]')]
+    return [value for value, in connection.execute(*query)]
 
   @property
   def read_in_graph(self):
@@ -268,15 +319,34 @@ class SqliteSource:
     # TensorFlow's SQLite takes no parameters, but in standard SQL only a quote ends a
     # text.
     split_name = self._split_name.replace("'", "''")
-    query = tf.strings.join([
-        'SELECT serialized_example_proto FROM examples WHERE '
+    where = tf.strings.join([
         f"split_name = '{split_name}' AND client_id = '",
-        tf.strings.regex_replace(client_id, "'", "''"), "' ORDER BY rowid"])
+        tf.strings.regex_replace(client_id, "'", "''"), "'"])
+    # One query for both: a second would take as long as the first.
+    checksum = tf.strings.join(
+        ['(SELECT checksum FROM client_metadata WHERE ', where, ')']
+    ) if self.is_prepared else '0'
+    query = tf.strings.join([
+        'SELECT serialized_example_proto, ', checksum, ' FROM examples WHERE ', where,
+        ' ORDER BY rowid'])
     rows = tf.data.experimental.SqlDataset(
-        'sqlite', os.fspath(self._path), query, (tf.string,))
+        'sqlite', os.fspath(self._path), query, (tf.string, tf.int64))
     # Fails if there are none, as `examples` does.
-    serialized, = rows.batch(_MAX_EXAMPLES).get_single_element()
+    serialized, expected = rows.batch(_MAX_EXAMPLES).get_single_element()
+    if self.is_prepared:
+      # Not tf.debugging's assertions, which are branches.
+      holds = tf.reduce_all(tf.equal(expected, checksums.in_graph(serialized)))
+      message = damaged(self._path, _EXAMPLES, self._remedy)
+      with tf.control_dependencies(
+          [tf.raw_ops.Assert(condition=holds, data=[str(message)])]):
+        serialized = tf.identity(serialized)
     return self._parser.tensors(serialized)
+
+
+def _agree(serialized: list, listed: list[tuple]) -> bool:
+  """Whether the examples of a listed client have their checksum."""
+  return bool(serialized) and {bytes} == set(map(type, serialized)) and (
+      listed == [(checksums.of(serialized),)])
 
 
 def _blob(value: Any) -> bytes:

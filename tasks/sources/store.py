@@ -6,9 +6,11 @@ nothing.
 
 A copy is as private as the files. Its folder has mode 0700; it is found again by the
 path, size, times of change and inode of each file, and by the options of reading them.
+It carries checksums (`checksums`), so that damage is never taken for data.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import contextlib
 import copy
 import dataclasses
@@ -19,6 +21,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import sqlite3
 import sys
 import tempfile
@@ -28,13 +31,14 @@ import weakref
 import tqdm
 
 from tasks import task
+from tasks.sources import checksums
 from tasks.sources import columns as columns_lib
 from tasks.sources import records
 from tasks.sources import rows as rows_lib
 from tasks.sources import sqlite
 
 # Of a copy's content: a copy of another version is not found.
-_VERSION = 1
+_VERSION = 2
 _SPLIT = 'train'
 _COPY = 'copy-'
 _NAMES = re.compile(
@@ -51,7 +55,7 @@ CREATE TABLE examples (
     serialized_example_proto BLOB NOT NULL);
 CREATE TABLE client_metadata (
     client_id TEXT NOT NULL, split_name TEXT NOT NULL, num_examples INTEGER NOT NULL,
-    place TEXT NOT NULL);
+    place TEXT NOT NULL, checksum INTEGER NOT NULL);
 CREATE TABLE element_spec (
     name TEXT NOT NULL, dtype TEXT NOT NULL, shape TEXT NOT NULL,
     as_bytes INTEGER NOT NULL);
@@ -149,9 +153,8 @@ def _finish(connection: sqlite3.Connection, splits: Sequence['_Split'],
   execute('CREATE UNIQUE INDEX client_metadata_by_client ON client_metadata '
           '(split_name, client_id)')
   for split in splits:
-    many('UPDATE client_metadata SET num_examples = ? WHERE split_name = ? AND '
-         'client_id = ?',
-         ((n, split.name, client) for client, n in split.counts.items()))
+    many('UPDATE client_metadata SET num_examples = ?, checksum = ? WHERE '
+         'split_name = ? AND client_id = ?', split.listed())
   # Clients with a bad row are left out as a whole.
   execute('DELETE FROM examples WHERE (split_name, client_id) IN (SELECT split_name, '
           'client_id FROM client_metadata WHERE num_examples = 0)')
@@ -160,6 +163,7 @@ def _finish(connection: sqlite3.Connection, splits: Sequence['_Split'],
       (f.name, f.dtype.name, ','.join(map(str, f.shape)), f.as_bytes) for f in spec))
   many('INSERT INTO skipped VALUES (?, ?)', skips.items())
   execute('INSERT INTO preparation VALUES (?, ?)', preparation)
+  checksums.seal(connection)
   execute('COMMIT')
   return execute('SELECT count(*), sum(num_examples) FROM client_metadata').fetchone()
 
@@ -181,7 +185,7 @@ class _Split:
   Attributes:
     name: The name of the split.
     spec: The features that store the columns; empty before the first good row.
-    counts: Client -> number of its examples; without bad clients.
+    clients: Client -> its index in the order of reading; without bad clients.
   """
 
   def __init__(self, connection: sqlite3.Connection, name: str,
@@ -197,7 +201,10 @@ class _Split:
       # Bad clients, and bad records of unknown clients, of this reading.
       self._skips = task.Skips(skips.enabled)
       self.spec: list[columns_lib.Feature] = []
-      self.counts: dict[str, int] = {}
+      self.clients: dict[str, int] = {}
+      # Of each client, by its index: the number of its examples that are written, and
+      # their checksum. For a million clients dictionaries would take 100 MB.
+      self._counts, self._checksums = array.array('Q'), array.array('Q')
       self._examples: list[tuple] = []
       self._clients: list[tuple] = []
       try:
@@ -208,7 +215,7 @@ class _Split:
           connection.execute(f'DELETE FROM {table} WHERE split_name = ?', [name])
     for client, message in self._skips.items():
       skips.client(client, task.BadClientError(message))
-    if not self.counts:
+    if not self.clients:
       raise ValueError(f'{reader.name} has no client whose data are good')
 
   def _read(self) -> None:
@@ -220,7 +227,7 @@ class _Split:
         self._add(row)
     self._write()
     for client in self._skips.clients:
-      self.counts.pop(client, None)
+      self.clients.pop(client, None)
 
   def _add(self, row: rows_lib.Row) -> None:
     location, client, record = row
@@ -235,11 +242,12 @@ class _Split:
         self._columns = _copied(self._first_columns)
       self._add_bad(location, client, error)
       return
-    if client not in self.counts:
-      self.counts[client] = 0
+    if client not in self.clients:
+      self.clients[client] = len(self.clients)
+      self._counts.append(0)
+      self._checksums.append(0)
       location = _short(location) if self._for_store else ''
-      self._clients.append((client, self.name, 0, location))
-    self.counts[client] += 1
+      self._clients.append((client, self.name, 0, location, 0))
     self._examples.append((self.name, client, serialized))
     if len(self._examples) >= _BATCH:
       self._write()
@@ -287,11 +295,24 @@ class _Split:
     self._skips.client(client, error)
 
   def _write(self) -> None:
+    if self._examples:
+      hashes = checksums.hashes([serialized for _, _, serialized in self._examples])
+      for (_, client, _), hash_ in zip(self._examples, hashes.numpy().tolist()):
+        index = self.clients[client]
+        self._counts[index] += 1
+        self._checksums[index] = (
+            self._checksums[index] + self._counts[index] * hash_) % 2**64
     for statement, values in (
         ('INSERT INTO examples VALUES (?, ?, ?)', self._examples),
-        ('INSERT INTO client_metadata VALUES (?, ?, ?, ?)', self._clients)):
+        ('INSERT INTO client_metadata VALUES (?, ?, ?, ?, ?)', self._clients)):
       self._connection.executemany(statement, values)
       values.clear()
+
+  def listed(self) -> Iterator[tuple[int, int, str, str]]:
+    """Number of examples, checksum, split and name of each client that is not bad."""
+    for client, index in self.clients.items():
+      yield (self._counts[index], checksums.signed(self._checksums[index]), self.name,
+             client)
 
 
 def folder(cache_dir: str | os.PathLike[str] | None = None) -> pathlib.Path:
@@ -329,7 +350,8 @@ def opened(reader: rows_lib.Reader, *, fields: records.Fields,
     with contextlib.ExitStack() as stack:
       stack.callback(rows_lib.deleted_with_process(name).communicate)
       write_copy(name)
-      source = _source(reader, pathlib.Path(name), fields, skips)
+      source = _source(reader, pathlib.Path(name), fields, skips, '',
+                       'start again, with another folder in TMPDIR')
       weakref.finalize(source, stack.pop_all().close)
       return source
   states = reader.states()
@@ -357,15 +379,23 @@ def opened(reader: rows_lib.Reader, *, fields: records.Fields,
       size = f'{size / 1e9:.1f} GB' if size >= 1e9 else f'{size / 1e6:.1f} MB'
       print(f'{reader.name}: copied to {path}, {size} of private data. --no_cache '
             'keeps no copy, prepare_data --purge deletes all', file=sys.stderr)
-  return _source(reader, path, fields, skips)
+  return _source(reader, path, fields, skips, identity, (
+      'it is a copy that can be made again; start again, or resume, after python -m '
+      'tff_pipelines.prepare_data --purge ' + shlex.quote(f'--cache_dir={directory}')))
 
 
 def _source(reader: rows_lib.Reader, path: pathlib.Path, fields: records.Fields,
-            skips: task.Skips) -> sqlite.SqliteSource:
-  with sqlite.connected(path) as connection:
-    for client, message in connection.execute('SELECT * FROM skipped'):
-      skips.client(client, task.BadClientError(message))
-  return sqlite.SqliteSource(path, _SPLIT, fields=fields, copy_of=reader.name)
+            skips: task.Skips, identity: str, remedy: str) -> sqlite.SqliteSource:
+  """Opens a copy. Raises task.DamagedDataError if it is damaged, or of other data."""
+  if path.is_file() and identity_of(path) != identity:
+    raise sqlite.damaged(path, 'it is no copy of these data', remedy)
+  source = sqlite.SqliteSource(
+      path, _SPLIT, fields=fields, copy_of=reader.name, remedy=remedy)
+  with sqlite.undamaged(path, remedy) as connection:
+    skipped = connection.execute('SELECT * FROM skipped').fetchall()
+  for client, message in skipped:
+    skips.client(client, task.BadClientError(message))
+  return source
 
 
 def purge(cache_dir: str | os.PathLike[str] | None = None) -> tuple[int, int]:

@@ -17,6 +17,7 @@ def test_the_quick_run_measures_everything_in_this_process(tmp_path, monkeypatch
   names = [row['name'] for row in rows]
   for format_ in sources.FORMATS:
     assert sum(name.startswith(f'{format_}: ') for name in names) == 5
+  assert sum(name.startswith('checksums: ') for name in names) == 4
   assert names.count('open') == len(sources.QUICK_SIZES)
   assert sum(name.startswith('growth of ') for name in names) == 3
   assert all(math.isfinite(row['ours']) for row in rows)

@@ -4,14 +4,17 @@ import dataclasses
 import importlib
 import json
 import re
+import signal
 import subprocess
 import sys
 import types
 
 import pytest
 
+from tests import shells
 from tests.programs import launcher
 from tff_pipelines.experiment import cli
+from tff_pipelines.experiment import endings
 from tff_pipelines.experiment import settings as settings_lib
 from tff_pipelines.experiment.settings import setting
 
@@ -60,6 +63,10 @@ def stop(settings):
   raise KeyboardInterrupt
 
 
+def interrupted(settings):
+  raise endings.Interrupted(signal.SIGINT, settings.output_dir)
+
+
 def refuse(settings):
   raise ValueError(f'clip is\n  wrong in round {settings.rounds}')
 
@@ -97,6 +104,15 @@ def _one_line(capsys, code):
 def test_exit_code_is_that_of_the_run(capsys, name, arguments, code):
   assert _start(name, *arguments) == code
   assert capsys.readouterr() == ('', '')
+
+
+@pytest.mark.parametrize('folder', shells.HOSTILE)
+def test_the_command_that_resumes_names_the_folder_whatever_it_is_called(capsys, folder):
+  arguments = [f'--output_dir={folder}', f'--names={folder}', '--rounds=2']
+  assert _start('interrupted', *arguments) == 130
+  head, command = capsys.readouterr().err.split('\n', maxsplit=1)
+  assert head == 'resume with:' and shells.arguments(command) == [
+      'python', '-m', 'program', *arguments, '--resume']
 
 
 @pytest.mark.parametrize('name, message', [

@@ -13,6 +13,7 @@ import shutil
 import numpy as np
 import pytest
 
+from tests import shells
 from tests.page import parsed
 from tff_pipelines import report as page_program
 from tff_pipelines.accounting import decimals
@@ -163,7 +164,7 @@ class ExperimentContract:
   def test_report_is_complete_and_short(self, tmp_path, capsys):
     self.experiment(tmp_path / 'run').run()
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) <= 20 and max(map(len, lines)) <= 80, lines
+    assert len(lines) <= 20 and shells.width(lines) <= 80, lines
     end = lines[lines.index('') + 1:]
     assert 0 < len(end) <= 10
     labels = [line[:12].strip() for line in end if line[:12].strip()]

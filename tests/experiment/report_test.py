@@ -11,6 +11,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 
+from tests import shells
 from tests.experiment.example_plan import ExamplePlan
 from tff_pipelines.accounting import caveats as caveats_lib
 from tff_pipelines.experiment import guarantee as guarantee_lib
@@ -144,6 +145,18 @@ def test_a_command_is_not_cut_and_goes_on_as_in_a_shell():
       'next        python -m program \\', f'            --x={"y" * 60}']
 
 
+@pytest.mark.parametrize('name', shells.HOSTILE)
+def test_the_printed_command_names_the_folder_whatever_it_is_called(name, tmp_path,
+                                                                    monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  command = report.account_command(pathlib.Path(name), '--delta=0')
+  lines = report.lines_of([('result', 'x'), ('next', command)], 10)
+  printed = '\n'.join(lines[1:]).removeprefix('next')
+  assert shells.arguments(printed) == [
+      'python', '-m', 'tff_pipelines.account', '--delta=0',
+      f'--ledger={name}/ledger.jsonl']
+
+
 def test_more_entries_than_lines_keep_the_first():
   assert report.lines_of([('a', 'x'), ('b', 'y'), ('c', 'z')], 2) == [
       'a           x', 'b           y']
@@ -180,7 +193,7 @@ def test_report_on_the_terminal_is_short_and_complete(tmp_path, suppressed):
   outcome = _outcome(weakest="digit '7' 0%", figures={'progress.png': None})
   lines = report.report_lines(
       guarantee, outcome, caveats, tmp_path, '3 rounds')
-  assert len(lines) <= 10 and max(map(len, lines)) <= 80
+  assert len(lines) <= 10 and shells.width(lines) <= 80
   labels = [line[:12].strip() for line in lines if line[:12].strip()]
   assert labels == ['result', 'weakest', 'epsilon', 'neighbours', 'run', 'caveats',
                     'files', 'next']

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import shells
 from tests.exports import checked
 from tests.programs import launcher as launcher_lib
 from tff_pipelines.accounting import events
@@ -110,7 +111,7 @@ def test_guarantee_of_a_draw_is_reported_in_numbers_and_words(runs):
                 'party 2: dense3, 286 records, 20 draws'):
     assert words in report
   printed = runs['nfdp'][0].stdout.splitlines()
-  assert len(printed) <= 20 and max(map(len, printed)) <= 80
+  assert len(printed) <= 20 and shells.width(printed) <= 80
   assert 'drawn records are not protected' in ' '.join(
       line[12:] for line in printed if line)
 

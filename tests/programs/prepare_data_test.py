@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 import sqlite3
 import time
@@ -202,6 +203,31 @@ def test_purge_deletes_the_copies_that_training_made(programs, tmp_path):
   one, other = ((tmp_path / name / 'metrics.csv').read_text().splitlines()[0]
                 for name in ('cached', 'not_cached'))
   assert one == other
+
+
+@pytest.mark.slow
+def test_a_damaged_copy_ends_a_start_and_the_run_resumes_after_purging(
+    programs, tmp_path):
+  options = populations.jsonl(tmp_path, {
+      f'c{i}': [dict(pixels=[i] * 784, label=i % 10)] * 3 for i in range(12)})
+  cache, folder = tmp_path / 'my cache', tmp_path / 'run'
+  flags = ['--cohort_size=4', '--mechanism=none', '--data_source=jsonl',
+           f'--data_path={options["data_path"]}', f'--cache_dir={cache}',
+           f'--output_dir={folder}']
+  assert programs.run(TRAIN, *flags, '--rounds=1').code == 0
+  ledger = (folder / 'ledger.jsonl').read_bytes()
+  copy, = cache.glob('*.sqlite')
+  copy.write_bytes(copy.read_bytes()[:-4096])
+  run = programs.run(TRAIN, *flags, '--rounds=2', '--resume')
+  assert run.code == 2 and not run.stdout
+  said, command = re.fullmatch(
+      '(.*) start again, or resume, after python -m (.*)\n', run.stderr).groups()
+  assert said.startswith(f'error: {copy} is damaged (')
+  assert options['data_path'] not in run.stderr
+  assert (folder / 'ledger.jsonl').read_bytes() == ledger
+  assert programs.run(*shlex.split(command)).code == 0 and not copy.exists()
+  run = programs.run(TRAIN, *flags, '--rounds=2', '--resume')
+  assert run.code == 0, run.stderr
 
 
 @pytest.mark.slow

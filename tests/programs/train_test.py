@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tests import data_dir
+from tests import shells
 from tests.programs import in_process
 from tests.programs import launcher as launcher_lib
 from tff_pipelines.accounting import ledger as ledger_lib
@@ -155,7 +156,7 @@ def test_summary_states_the_guarantee(runs, name, target, multiplier, delta):
 def test_terminal_gets_a_short_plan_and_a_short_report(runs, name):
   run, folder = runs[name]
   lines = run.stdout.splitlines()
-  assert len(lines) <= 20 and max(map(len, lines)) <= 80
+  assert len(lines) <= 20 and shells.width(lines) <= 80
   plan, report = run.stdout.split('\n\n')
   assert plan.startswith(
       'task        emnist, cnn_small with 7,346 parameters, 20 clients')

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import shells
 from tests.exports import checked
 from tests.programs import launcher as launcher_lib
 from tff_pipelines.accounting import decimals
@@ -119,7 +120,7 @@ def test_all_algorithms_report_the_same_fields(runs):
 def test_what_is_printed_is_short_and_the_rest_is_in_the_report(runs, name):
   run, folder = runs[name]
   lines = run.stdout.splitlines()
-  assert len(lines) <= 20 and max(map(len, lines)) <= 80
+  assert len(lines) <= 20 and shells.width(lines) <= 80
   assert 'epochs of' not in run.stdout  # The feature map's bar is on stderr.
   text = _report(folder)
   summary = _summary(folder)

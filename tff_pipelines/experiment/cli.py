@@ -159,7 +159,9 @@ def start(doc: str, cls: type[settings_lib.Settings], run: str,
   except KeyboardInterrupt:
     return 130
   except (ValueError, OSError) as error:
-    print('error:', ' '.join(str(error).split()), file=sys.stderr)
+    # Blanks stay as they are: a command in the message may name a folder with several.
+    lines = map(str.strip, str(error).splitlines())
+    print('error:', ' '.join(filter(None, lines)), file=sys.stderr)
     return 2
 
 

@@ -23,6 +23,7 @@ import secrets
 import socket
 import stat
 import tempfile
+import types
 from typing import Any, BinaryIO, IO
 
 import numpy as np
@@ -49,6 +50,11 @@ DIGESTS = 'digests.json'
 
 # Modes of folders and files.
 _FOLDER, _FILE = 0o700, 0o600
+
+# First characters of texts that a spreadsheet takes for a formula.
+_FORMULA = ('=', '+', '-', '@', '\t', '\r', '\n')
+# Characters that begin another cell or row in some spreadsheet, unless they are quoted.
+_SEPARATORS = ';\t\r\n'
 
 
 @contextlib.contextmanager
@@ -208,13 +214,30 @@ def keyed(digest: str, key: bytes) -> str:
   return hmac.new(key, digest.encode(), hashlib.sha256).hexdigest()
 
 
+def _inert(cell: Any) -> Any:
+  """A text that a spreadsheet would execute gets ' in front; numbers never do."""
+  return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+  """Rows of the same names, at least one, as CSV in which no text is a formula.
+
+  Texts may come from clients' data, and whoever opens the file in a spreadsheet must
+  not run them: names of columns and texts that begin with = + - @, a tab or the end of
+  a line get a single quote in front.
+  """
+  lines: list[str] = []
+  # The writer quotes the characters of its terminator.
+  writer = csv.writer(types.SimpleNamespace(write=lines.append),
+                      lineterminator=_SEPARATORS)
+  writer.writerow(map(_inert, rows[0]))
+  writer.writerows([_inert(row[name]) for name in rows[0]] for row in rows)
+  return ''.join(line.removesuffix(_SEPARATORS) + '\n' for line in lines)
+
+
 def write_table(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
-  """Writes rows of the same names as CSV, seen complete or not at all; at least one."""
-  text = io.StringIO()
-  writer = csv.DictWriter(text, list(rows[0]), lineterminator='\n')
-  writer.writeheader()
-  writer.writerows(rows)
-  write_atomically(path, text.getvalue())
+  """Writes a `table`, seen complete or not at all."""
+  write_atomically(path, table(rows))
 
 
 def write_arrays(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:

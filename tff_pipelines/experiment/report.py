@@ -1,8 +1,9 @@
 """The run report: on the terminal, in report.txt, summary.json and a figure.
 
 The terminal gets the short form: a plan of at most nine lines, an empty one and a
-report of at most ten, none beyond 80 columns. Everything is in report.txt and, for
-programs, in summary.json, whose keys are those of `SCHEMA` (docs/summary.md).
+report of at most ten, none beyond 80 columns unless a path in a command is. Everything
+is in report.txt and, for programs, in summary.json, whose keys are those of `SCHEMA`
+(docs/summary.md).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,6 +11,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import shlex
 import textwrap
 from typing import Any, NamedTuple
 
@@ -257,21 +259,41 @@ def folder_name(folder: pathlib.Path) -> str:
   return min(os.path.relpath(folder), os.fspath(folder), key=len)
 
 
+def account_command(folder: pathlib.Path, *flags: str) -> str:
+  """The command that accounts for a run by its ledger, to be pasted into a shell.
+
+  Args:
+    folder: Folder of the run.
+    *flags: Flags that the ledger's header lacks.
+  """
+  return 'python -m tff_pipelines.account ' + shlex.join(
+      [*flags, f'--ledger={folder_name(folder)}/{files.LEDGER}'])
+
+
+def _command_rows(command: str) -> list[str]:
+  """A command in rows that a shell joins; an argument is in one, however wide."""
+  rows = []
+  for word in map(shlex.quote, shlex.split(command)):
+    if rows and len(rows[-1]) + len(word) + 3 <= _WIDTH - _LABEL:
+      rows[-1] += f' {word}'
+    else:
+      rows.append(word)
+  return [f'{row} \\' for row in rows[:-1]] + rows[-1:]
+
+
 def lines_of(entries: Iterable[tuple[str, str]], most: int) -> list[str]:
   """Labelled lines within 80 columns, at most `most` of them.
 
-  Texts are wrapped at blanks; a word that is wider than a line loses its middle. If
-  there are too many lines, the longest entries are cut, the last of them first, each
-  to one line at the minimum.
+  Texts are wrapped at blanks; a word that is wider than a line loses its middle, except
+  in a command, which must work when it is pasted. If there are too many lines, the
+  longest entries are cut, the last of them first, each to one line at the minimum.
   """
   blocks = []
   for label, text in entries:
-    whole = label in _WHOLE
-    rows = textwrap.wrap(text, _WIDTH - _LABEL - 2 * whole, break_long_words=False,
-                         break_on_hyphens=False) or ['']
-    if whole:
-      rows[:-1] = [f'{row} \\' for row in rows[:-1]]
-    blocks.append((label, rows))
+    blocks.append((label, _command_rows(text) if label in _WHOLE else [
+        _short(row, _WIDTH - _LABEL) for row in textwrap.wrap(
+            text, _WIDTH - _LABEL, break_long_words=False,
+            break_on_hyphens=False) or ['']]))
   while sum(len(rows) for _, rows in blocks) > most:
     longest = max(range(len(blocks)), key=lambda i: (
         0 if blocks[i][0] in _WHOLE else len(blocks[i][1]), i))
@@ -280,7 +302,7 @@ def lines_of(entries: Iterable[tuple[str, str]], most: int) -> list[str]:
       blocks = blocks[:most]
       break
     blocks[longest] = label, [*rows[:-2], f'{_cut(rows[-2])} ...']
-  return [f'{label if i == 0 else "":<{_LABEL}}{_short(row, _WIDTH - _LABEL)}'
+  return [f'{label if i == 0 else "":<{_LABEL}}{row}'
           for label, rows in blocks for i, row in enumerate(rows)]
 
 
@@ -314,13 +336,11 @@ def report_lines(guarantee: guarantee_lib.Guarantee, outcome: Outcome,
       *dict.fromkeys(name.partition('/')[0] or models.ARRAYS
                      for name in outcome.trained),
       *outcome.files, *outcome.figures)
-  account = ('python -m tff_pipelines.account '
-             f'--ledger={folder_name(folder)}/{files.LEDGER}')
   entries = [
       ('result', outcome.result), ('weakest', outcome.weakest), ('epsilon', epsilon),
       *(('', line) for line in more), ('neighbours', guarantee.neighbours),
       ('run', run), *_names(caveats), ('files', ', '.join(written)),
-      ('next', outcome.next or account)]
+      ('next', outcome.next or account_command(folder))]
   most = 10 + (guarantee.participant is not None) + (guarantee.person is not None)
   return lines_of([entry for entry in entries if entry[1]], most)
 

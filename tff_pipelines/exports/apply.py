@@ -1,7 +1,6 @@
 """Evaluates a trained model and predicts by it, on the data of the run or on others."""
 
 from collections.abc import Iterator
-import csv
 import io
 import json
 import pathlib
@@ -64,8 +63,8 @@ def evaluate(settings: EvaluateSettings) -> None:
 
 
 def _predictions(serving: task_lib.Serving, weights, source: task_lib.ClientSource,
-                 skips: task_lib.Skips) -> Iterator[tuple[str, int, dict[str, Any]]]:
-  """Client, index of its example, and the cells of the example's outputs."""
+                 skips: task_lib.Skips) -> Iterator[dict[str, Any]]:
+  """The row of each example: its client, its index there, and its outputs."""
   predict = export.predict_function(serving, [tf.constant(w) for w in weights])
   for client in source.client_ids:
     try:
@@ -80,8 +79,8 @@ def _predictions(serving: task_lib.Serving, weights, source: task_lib.ClientSour
           tf.constant(examples[name][start:stop]) for name in serving.inputs)).items()}
       columns = _columns(serving, outputs)
       for row in range(stop - start):
-        yield client, start + row, {
-            name: values[row] for name, values in columns.items()}
+        yield {'client': client, 'index': start + row, **{
+            name: values[row] for name, values in columns.items()}}
 
 
 def _columns(serving: task_lib.Serving, outputs: dict[str, np.ndarray]
@@ -122,22 +121,16 @@ def predict(settings: PredictSettings) -> None:
   rows = list(_predictions(serving, trained.weights, source, skips))
   if not rows:
     raise ValueError('there is no example to predict')
-  table = {'client': [row[0] for row in rows], 'index': [row[1] for row in rows],
-           **{name: [row[2][name] for row in rows] for name in rows[0][2]}}
   path = pathlib.Path(settings.output)
   path.parent.mkdir(parents=True, exist_ok=True)
   if path.suffix == '.csv':
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator='\n')
-    writer.writerow(table)
-    writer.writerows(zip(*table.values()))
-    files.write_atomically(path, text.getvalue())
+    files.write_table(path, rows)
   else:
     # Takes a quarter of a second to import.
     import pyarrow  # pylint: disable=g-import-not-at-top
     from pyarrow import parquet  # pylint: disable=g-import-not-at-top
     content = io.BytesIO()
-    parquet.write_table(pyarrow.table(table), content)
+    parquet.write_table(pyarrow.Table.from_pylist(rows), content)
     files.write_bytes(path, content.getvalue())
   files.publish(path)
   if skipped := skips.describe():

@@ -17,6 +17,7 @@ from aggregators.plain_sum import PlainSumFactory
 from tasks import custom
 from tasks import registry
 from tasks.sources import ids
+from tasks.task import DamagedDataError
 from tasks.task import data_proof
 from tasks.task import is_roster
 from tasks.task import Serving
@@ -87,8 +88,8 @@ def examples_fingerprint(task: Task) -> str:
     client = task.train.client_ids[index]
     try:
       examples = sorted(task.train.examples(client).items())
-    except MemoryError:
-      raise
+    except (MemoryError, DamagedDataError):
+      raise  # Of these clients, whoever will be sampled.
     except Exception:  # Bad data, which are found where they are used.
       examples = []
     for name, values in ((name, np.asarray(values)) for name, values in examples):

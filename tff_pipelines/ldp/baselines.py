@@ -478,7 +478,8 @@ class PateExperiment(_Baseline, run_lib.Experiment):
         caveats=[caveats.Caveat(
             'vote repeated', f'the vote was interrupted and begun {votes} times; every '
             'time counts')] if votes > 1 else [],
-        next=report.account_command(self.folder, f'--accountant={plan.accountant}'))
+        next=report_lib.account_command(
+            self.folder, f'--accountant={plan.accountant}'))
 
 
 EXPERIMENTS = {'dp_sgd': SgdExperiment, 'dp_fl': FlExperiment, 'pate': PateExperiment}

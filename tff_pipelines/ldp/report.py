@@ -1,7 +1,6 @@
 """The run report of distillation and its baselines, besides their guarantees."""
 
 from collections.abc import Mapping
-import pathlib
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,6 @@ import numpy as np
 from tasks.ldp.task import DistillationTask
 from tasks.task import Breakdown
 from tff_pipelines.accounting import caveats
-from tff_pipelines.experiment import files
 from tff_pipelines.experiment import report
 from tff_pipelines.fedavg import report as fedavg_report
 
@@ -50,12 +48,6 @@ def outcome_of(task: DistillationTask, predicted: np.ndarray, *,
           'breakdown': {'test': breakdown}, 'population': task.num_clients, **fields,
           'details': {'test_examples': len(task.test), **fields['details']}},
       **attributes)
-
-
-def account_command(folder: pathlib.Path, flag: str) -> str:
-  """The command that accounts for a ledger, with a flag that its header lacks."""
-  return (f'python -m tff_pipelines.account {flag} '
-          f'--ledger={report.folder_name(folder)}/{files.LEDGER}')
 
 
 def description(task: DistillationTask, owners: str,

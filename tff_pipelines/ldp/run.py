@@ -312,7 +312,8 @@ class LdpExperiment(PreparedExperiment, run_lib.Experiment):
     charged, lost = rounds.done(), rounds.done() - answered
     common = dict(
         # The ledger of a pure guarantee states no delta.
-        next=None if plan.delta else report.account_command(self.folder, '--delta=0'),
+        next=None if plan.delta else report_lib.account_command(
+            self.folder, '--delta=0'),
         caveats=[caveats.Caveat(
             'answers lost',
             f'answers to {lost} queries were lost when the run was interrupted; they '

@@ -1,8 +1,6 @@
 """Answers a question to the accountant, on standard output."""
 
-import csv
 import dataclasses
-import io
 import itertools
 import json
 import math
@@ -19,6 +17,7 @@ from tff_pipelines.accounting import decimals
 from tff_pipelines.accounting import ledger as ledger_lib
 from tff_pipelines.accounting import preliminary
 from tff_pipelines.accounting import voting
+from tff_pipelines.experiment import files
 from tff_pipelines.queries import ledger as ledger_query
 from tff_pipelines.queries import settings as settings_lib
 
@@ -283,9 +282,5 @@ def formatted(rows: list[answers.Answer], how: str, is_table: bool) -> str:
   objects = [row.to_json() for row in rows]
   if how == 'json':
     return json.dumps({'rows': objects} if is_table else objects[0], allow_nan=False)
-  out = io.StringIO()
-  writer = csv.DictWriter(out, fieldnames=list(objects[0]), lineterminator='\n')
-  writer.writeheader()
-  writer.writerows({**fields, 'warnings': ' | '.join(fields['warnings'])}
-                   for fields in objects)
-  return out.getvalue().rstrip('\n')
+  return files.table([{**fields, 'warnings': ' | '.join(fields['warnings'])}
+                      for fields in objects]).rstrip('\n')
