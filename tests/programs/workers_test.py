@@ -2,13 +2,19 @@
 
 import hashlib
 import json
+import os
+import subprocess
+import sys
 import threading
+import time
 
 import numpy as np
 import psutil
 import pytest
 
 from tests import worker_faults
+from tff_pipelines.accounting import ledger as ledger_lib
+from tff_pipelines.experiment import files
 
 TRAIN = 'tff_pipelines.train'
 SMALL = ('--rounds=2', '--cohort_size=20', '--seed=4', '--rounds_per_evaluation=2')
@@ -70,3 +76,40 @@ def test_a_run_whose_workers_all_die_ends_in_one_line_and_is_resumed(
 
 def test_killed_and_stopped_workers_change_nothing():
   assert '2 faults' in worker_faults.check(2)
+
+
+def _raylet(process):
+  """The raylet below a process; None before it runs."""
+  try:
+    for child in psutil.Process(process.pid).children(recursive=True):
+      if os.path.basename(child.cmdline()[0]) == 'raylet':
+        return child
+  except (psutil.Error, IndexError):
+    pass
+  return None
+
+
+def test_run_whose_raylet_is_gone_ends_in_one_line_and_is_resumed(programs, tmp_path):
+  pytest.importorskip('ray')
+  folder, flags = tmp_path / 'run', ['--rounds=60', *SMALL[1:]]
+  process = subprocess.Popen(
+      [sys.executable, '-W', 'ignore', '-m', TRAIN, *flags, '--engine=ray',
+       '--local_workers=1', f'--output_dir={folder}'], stdin=subprocess.DEVNULL,
+      stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+  try:
+    path = folder / files.LEDGER
+    while process.poll() is None and not (
+        path.exists() and path.read_bytes().count(b'\n') > 2):
+      time.sleep(0.05)
+    _raylet(process).kill()
+    _, shown = process.communicate(timeout=120)
+  finally:
+    process.kill()
+  assert process.returncode == 2
+  assert shown.splitlines()[-1].startswith('error: Ray ended this program')
+  assert not (folder / files.SUMMARY).exists()
+  assert 2 <= len(ledger_lib.Ledger(path).lines()) < 60
+  for name, more in (('run', ['--resume']), ('whole', [])):
+    run = programs.run(TRAIN, *flags, *more, f'--output_dir={tmp_path / name}')
+    assert run.code == 0, run.stderr
+  assert _weights(folder) == _weights(tmp_path / 'whole')

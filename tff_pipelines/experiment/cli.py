@@ -27,6 +27,7 @@ import tff_pipelines
 from tff_pipelines.experiment import search_path  # pylint: disable=unused-import
 # pylint: disable=g-bad-import-order
 from tff_pipelines.experiment import endings
+from tff_pipelines.experiment import guarded
 from tff_pipelines.experiment import settings as settings_lib
 
 # Flag files that come with the project.
@@ -126,7 +127,7 @@ def _imported(module: str):
 
 
 def start(doc: str, cls: type[settings_lib.Settings], run: str,
-          arguments: Sequence[str] | None = None) -> int:
+          arguments: Sequence[str] | None = None, *, is_guarded: bool = False) -> int:
   """Runs a program and returns its exit code.
 
   Args:
@@ -136,6 +137,7 @@ def start(doc: str, cls: type[settings_lib.Settings], run: str,
       to be right, since TensorFlow takes seconds to import. An integer that it
       returns is the exit code; anything else is ignored.
     arguments: Arguments of the program; None for those of this process.
+    is_guarded: Whether another process reports the end of this one (`guarded`).
   """
   arguments = sys.argv[1:] if arguments is None else arguments
   for argument in arguments:
@@ -148,6 +150,8 @@ def start(doc: str, cls: type[settings_lib.Settings], run: str,
   try:
     settings = parsed(cls, arguments)
     settings.check_paths()
+    if settings.ended_by is not None and not is_guarded:
+      return guarded.run(doc, cls, run, arguments, settings.ended_by)
     settings.prepare()
     quiet()
     module, _, name = run.partition(':')

@@ -274,6 +274,11 @@ class Settings:
   def prepare(self) -> None:
     """Starts background work that runs while the program's modules are imported."""
 
+  @property
+  def ended_by(self) -> str | None:
+    """Name of a library that may end the process without a word; None for none."""
+    return None
+
   def unused(self) -> Iterator[tuple[str, str]]:
     """Yields the fields that the others leave without effect, and why.
 
@@ -537,6 +542,10 @@ class RunSettings(FolderSettings):
     yield from super().unused()
     if not self.local_workers and self.num_workers < 2 and self.engine == 'local':
       yield 'slice_deadline', 'local_workers=0'
+
+  @property
+  def ended_by(self) -> str | None:
+    return 'Ray' if self.engine == 'ray' else None
 
   @property
   def where(self) -> dict[str, Any]:
