@@ -266,12 +266,13 @@ class SqliteSource:
 
   def _in_graph(self, client_id: tf.Tensor) -> dict[str, tf.Tensor]:
     # TensorFlow's SQLite takes no parameters, but in standard SQL only a quote ends a
-    # text.
+    # text, and in SQLite also a zero.
     split_name = self._split_name.replace("'", "''")
     query = tf.strings.join([
         'SELECT serialized_example_proto FROM examples WHERE '
         f"split_name = '{split_name}' AND client_id = '",
-        tf.strings.regex_replace(client_id, "'", "''"), "' ORDER BY rowid"])
+        tf.strings.regex_replace(tf.strings.regex_replace(client_id, "'", "''"),
+                                 r'\x00', "' || char(0) || '"), "' ORDER BY rowid"])
     rows = tf.data.experimental.SqlDataset(
         'sqlite', os.fspath(self._path), query, (tf.string,))
     # Fails if there are none, as `examples` does.
