@@ -72,8 +72,9 @@ class Round:
       self._state = self._process.initialize()
 
   def __call__(self) -> None:
-    values = self._reader.read_all(
-        self._clients, 1, process_lib.clients_per_call(self._cohort))
+    values = process_lib.grouped(
+        [self._reader.read(int(client), 1) for client in self._clients],
+        process_lib.clients_per_call(self._cohort))
     with contexts.installed(self._context):
       state = process_lib.set_cohort_size(self._state, self._cohort, self._factory)
       self._state = self._process.next(state, values)['state']

@@ -24,6 +24,10 @@ from tff_pipelines.voting.settings import VoteSettings
 __all__ = ['Callback', 'Result', 'StopTraining', 'TrainSettings', 'VoteSettings',
            'train', 'vote']
 
+# Before a program imports TensorFlow for a model of its own: TensorFlow's messages have
+# values of clients' data.
+cli.quiet()
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Result:
@@ -60,7 +64,6 @@ def train(settings: TrainSettings, *, callbacks: Sequence[Callback] = ()) -> Res
   Raises:
     ValueError, OSError: For what is wrong with settings, data or the folder; one line.
   """
-  cli.quiet()
   from tff_pipelines.fedavg import run  # pylint: disable=g-import-not-at-top
   return _result(run.TrainExperiment(settings), callbacks)
 
@@ -70,7 +73,6 @@ def vote(settings: VoteSettings, *, callbacks: Sequence[Callback] = ()) -> Resul
 
   Arguments and errors are those of `train`.
   """
-  cli.quiet()
   from tff_pipelines.voting import run  # pylint: disable=g-import-not-at-top
   return _result(run.experiment(settings), callbacks)
 

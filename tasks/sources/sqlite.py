@@ -317,11 +317,12 @@ class SqliteSource:
 
   def _in_graph(self, client_id: tf.Tensor) -> dict[str, tf.Tensor]:
     # TensorFlow's SQLite takes no parameters, but in standard SQL only a quote ends a
-    # text.
+    # text, and in SQLite also a zero.
     split_name = self._split_name.replace("'", "''")
     where = tf.strings.join([
         f"split_name = '{split_name}' AND client_id = '",
-        tf.strings.regex_replace(client_id, "'", "''"), "'"])
+        tf.strings.regex_replace(tf.strings.regex_replace(client_id, "'", "''"),
+                                 r'\x00', "' || char(0) || '"), "'"])
     # One query for both: a second would take as long as the first.
     checksum = tf.strings.join(
         ['(SELECT checksum FROM client_metadata WHERE ', where, ')']

@@ -12,12 +12,14 @@ import shutil
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests import shells
 from tests.page import parsed
 from tff_pipelines import report as page_program
 from tff_pipelines.accounting import decimals
 from tff_pipelines.experiment import configurations
+from tff_pipelines.experiment import failures
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import models
 from tff_pipelines.experiment import records as records_lib
@@ -209,6 +211,24 @@ class ExperimentContract:
     if 'data_fingerprint' in plain:
       assert plain['data_fingerprint'] != recorded['data_fingerprint']
       assert experiment.keyed_identity(task) == recorded
+
+  def test_an_error_of_a_graph_ends_it_in_one_line_without_values(
+      self, tmp_path, monkeypatch, capsys):
+    experiment = self.experiment(tmp_path / 'run')
+
+    def fail(*_):
+      raise tf.errors.InvalidArgumentError(None, None, 'a label of\n1038123457')
+
+    monkeypatch.setattr(experiment, 'build_rounds', fail)
+    with pytest.raises(failures.RunFailedError, match='failed: InvalidArgumentError; '
+                       ) as raised:
+      experiment.run()
+    printed = capsys.readouterr()
+    assert '1038123457' not in f'{raised.value} {printed.out} {printed.err}'
+    assert '\n' not in str(raised.value)
+    for path in (tmp_path / 'run').rglob('*'):
+      if path.is_file():
+        assert (b'1038123457' in path.read_bytes()) == (path.name == failures.ERROR)
 
   def test_run_of_another_configuration_is_not_resumed(self, seeded, tmp_path):
     folder = tmp_path / 'run'

@@ -18,6 +18,7 @@ from tasks import task as task_lib
 from tests import tiny_task
 from tests.tasks.sources import populations
 from tff_pipelines.accounting import mechanisms
+from tff_pipelines.experiment import failures
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import metrics as metrics_lib
 from tff_pipelines.experiment import records as records_lib
@@ -52,14 +53,14 @@ def _convert_in_graph(raw):
   return {'x': tf.cast(raw['x'], tf.float32), 'y': y}
 
 
-def _task(folder, bad=(), skip=False):
+def _task(folder, bad=(), skip=False, ids=TINY.train.client_ids):
   """The tiny task from an SQLite file; clients differ in size, some are bad."""
   result = {}
-  for number, client in enumerate(TINY.train.client_ids):
-    examples = TINY.train.examples(client)
-    y = np.where(number in bad, 9, examples['y']).astype(np.int64)
-    result[client] = {'x': examples['x'][:number + 1].astype(np.float64),
-                     'y': y[:number + 1]}
+  for number, client in enumerate(ids):
+    examples = tiny_task.examples(number + 1, seed=number)
+    result[client] = {
+        'x': examples['x'].astype(np.float64),
+        'y': np.where(number in bad, 9, examples['y']).astype(np.int64)}
   path = populations.prepared(folder / "tiny's.sqlite", populations.Clients(result))
   return task_lib.Task(
       name='tiny', model=TINY.model, train=records.MappedSource(
@@ -117,7 +118,8 @@ def _weights(task, clients_per_call, by_id):
   reader = loop.ClientReader(task, 7, by_id)
   state = process.initialize()
   for r in range(ROUNDS):
-    clients = reader.read_all(np.arange(COHORT), r, clients_per_call)
+    clients = process_lib.grouped(
+        [reader.read(client, r) for client in range(COHORT)], clients_per_call)
     state = process.next(state, clients)['state']
   return [np.asarray(w).tobytes() for w in state['weights']]
 
@@ -140,10 +142,28 @@ def test_cohorts_travel_as_ids_and_keys_only(task):
   reader = loop.ClientReader(task, 7, True)
   assert loop.reads_by_id(task)
   client = reader.read(2, 0)
-  assert client['client_id'] == '2' and set(client) == {'client_id', 'key'}
-  chunk, = reader.read_all(np.arange(3), 0, 4)
+  assert client['client_id'] == '=2' and set(client) == {'client_id', 'key'}
+  chunk, = process_lib.grouped([reader.read(client, 0) for client in range(3)], 4)
   assert set(chunk) == {'client_ids', 'keys'}
-  assert chunk['client_ids'].tolist() == ['0', '1', '2']
+  assert chunk['client_ids'].tolist() == ['=0', '=1', '=2']
+
+
+_STRANGE = ('\x01', '', '\x00a', 'a\x00', "o'ben\"é", 'two\nlines', '=')
+
+
+def test_any_text_is_the_id_of_a_client(tmp_path):
+  task = _task(tmp_path, ids=_STRANGE, bad=[4])
+  assert set(task.train.client_ids) == set(_STRANGE)
+  bad, read = {}, loop.reader_in_graph(task)
+  reader = loop.ClientReader(task, None, True, bad.__setitem__)
+  reader.find_bad(range(len(_STRANGE)))
+  assert bad.keys() == {_STRANGE[4]}
+  in_graph = tf.function(read, autograph=False)
+  for index, client in enumerate(task.train.client_ids):
+    found = in_graph(tf.constant(reader.read(index, 1)['client_id']))
+    wanted = {} if client in bad else task.train.examples(client)
+    for name, value in found.items():
+      np.testing.assert_array_equal(value, wanted.get(name, value[:0]))
 
 
 def test_arrays_and_conversions_outside_graphs_travel_as_tensors(task):
@@ -178,7 +198,7 @@ def test_bad_clients_participate_with_nothing_and_the_operator_alone_is_told(
   assert loop.reads_by_id(task) != skip
   path = tmp_path / 'private' / 'bad.jsonl'
   # All are in the sum: were they missing, a round could be suppressed for it.
-  assert _run(task, tmp_path, loop.write_bad_clients(path)) == [COHORT] * ROUNDS
+  assert _run(task, tmp_path, failures.write_bad_clients(path)) == [COHORT] * ROUNDS
   assert not task.skips.clients
   told = [json.loads(line) for line in path.read_text().splitlines()]
   assert sorted(one['client'] for one in told) == ['1', '3']

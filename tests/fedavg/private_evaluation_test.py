@@ -31,6 +31,7 @@ from tff_pipelines.fedavg import preliminary
 from tff_pipelines.fedavg import private_evaluation
 from tff_pipelines.queries import ledger as ledger_query
 from tff_pipelines.queries import verdict
+from tff_pipelines.simulation import failures as computations
 
 pytestmark = pytest.mark.usefixtures('shared_context')
 
@@ -155,6 +156,20 @@ def test_no_removed_or_replaced_client_moves_the_sums_beyond_the_sensitivity(who
       assert np.linalg.norm(replaced - whole_sums) <= 2 * l2
       largest = max(largest, np.linalg.norm(replaced - without))
   assert largest == pytest.approx(l2)  # The bound is attained.
+
+
+def test_a_client_that_can_not_be_evaluated_adds_zeros(whole):
+  weights, bad = whole[2], {}
+  examples = _of_clients().examples('3')
+  failing = {**examples, 'y': np.full_like(examples['y'], 1038)}
+  empty = {name: value[:0] for name, value in examples.items()}
+  np.testing.assert_array_equal(
+      EVALUATOR.totals(weights, _task(**{'3': failing}), bad.__setitem__),
+      EVALUATOR.totals(weights, _task(**{'3': empty})))
+  assert bad.keys() == {'3'}
+  with pytest.raises(computations.ComputationError) as raised:
+    EVALUATOR.totals(weights, _task(**{str(c): failing for c in range(CLIENTS)}))
+  assert '1038' in raised.value.detail and '1038' not in str(raised.value)
 
 
 @pytest.mark.parametrize('values, expected', [

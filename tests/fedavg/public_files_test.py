@@ -62,13 +62,17 @@ class _Raises(_Bad):
   error = KeyError
 
 
+class _OutOfMemory(_Bad):
+  error = MemoryError
+
+
 def _run(experiment, folder, **changes):
   experiment(tiny_run.settings(folder, **{
       'seed': 8, 'client_learning_rate': 1e-30, 'cohort_size': 7.9, **changes})).run()
   return folder
 
 
-def _public(folder):
+def public(folder):
   """Name -> content of everything that is not the operator's, times left out."""
   result = {}
   ledger = [json.loads(line) for line in
@@ -101,16 +105,16 @@ def _public(folder):
     pytest.param('skellam', marks=pytest.mark.slow), 'gaussian'])
 def test_no_public_byte_but_the_release_depends_on_a_client(tmp_path, mechanism):
   whole = _run(tiny_run.TinyExperiment, tmp_path / 'whole' / 'run', mechanism=mechanism)
-  wanted = _public(whole)
+  wanted = public(whole)
   assert {files.SUMMARY, files.REPORT, files.PAGE, files.METRICS, files.LEDGER,
           'model.npz', files.CONFIGURATION, files.FIGURE} <= wanted.keys()
-  for experiment in (_Empty, _Bad, _Raises):
+  for experiment in (_Empty, _Bad, _Raises, _OutOfMemory):
     folder = _run(
         experiment, tmp_path / experiment.__name__ / 'run', mechanism=mechanism)
-    found = _public(folder)
+    found = public(folder)
     assert found.keys() == wanted.keys()
     assert [name for name in wanted if found[name] != wanted[name]] == []
-  for name in ('_Bad', '_Raises'):
+  for name in ('_Bad', '_Raises', '_OutOfMemory'):
     told = (tmp_path / name / 'run' / files.PRIVATE / 'bad_clients.jsonl').read_text()
     assert json.loads(told)['client'] == _CLIENT
 
@@ -118,12 +122,12 @@ def test_no_public_byte_but_the_release_depends_on_a_client(tmp_path, mechanism)
 @pytest.mark.slow
 def test_what_a_client_changes_is_seen(tmp_path):
   """The power of the other test: diagnostics and the release itself differ."""
-  with_all, without = (_public(_run(
+  with_all, without = (public(_run(
       experiment, tmp_path / experiment.__name__ / 'run', diagnostics=True))
                        for experiment in (tiny_run.TinyExperiment, _Empty))
   assert {name for name in with_all if with_all[name] != without[name]} >= {
       files.METRICS}
-  trained, other = (_public(_run(
+  trained, other = (public(_run(
       experiment, tmp_path / f'{experiment.__name__}-trained' / 'run',
       client_learning_rate=0.3)) for experiment in (tiny_run.TinyExperiment, _Empty))
   assert trained['model.npz'] != other['model.npz']

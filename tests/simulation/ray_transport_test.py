@@ -24,8 +24,11 @@ import tensorflow as tf
 from aggregators.distributed_sum import DistributedSumFactory
 from aggregators.params import DistributedSumParams
 from tests import tiny_task
+from tests.fedavg import failing_task
 from tests.simulation import pools
+from tff_pipelines.accounting import schemes
 from tff_pipelines.fedavg import local_training
+from tff_pipelines.fedavg import loop
 from tff_pipelines.fedavg import process as process_lib
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.simulation import contexts
@@ -154,9 +157,30 @@ def test_contents_travel_once_and_errors_of_a_computation_are_told(transport):
       assert total(table, list(range(100))) == 99 * 50
     # A copy for each of the two workers, however many slices they had.
     assert table.nbytes <= transport.bytes_sent - before < 2.1 * table.nbytes
-    with pytest.raises(transports.SliceFailedError, match='never negative'):
+    with pytest.raises(transports.SliceFailedError, match='failed: .*Assert') as raised:
       pools.total([1, 2, -3])
+    assert 'never negative' in raised.value.detail
+    assert 'never negative' not in str(raised.value)
     assert pools.total([1, 2, 3]) == 6
+
+
+@pytest.mark.slow
+def test_actors_find_a_failing_client_and_the_driver_prints_no_value(transport):
+  told, weights = {}, []
+  for change in (failing_task.out_of_range, failing_task.nothing):
+    rounds = loop.FedAvgRounds(
+        _process(), task=failing_task.task({failing_task.CLIENT: change}, CLIENTS),
+        scheme=schemes.Everyone(
+            population=CLIENTS, cohort_size=CLIENTS, simulation_seed=7),
+        rounds=1, clients_per_call=2, on_bad=told.__setitem__)
+    with contexts.installed(slices.SubroundContext(_Killing(transport, ()))):
+      step = rounds.step(rounds.initial_state(False), 1)
+    weights.append([w.tobytes() for w in step.state['process']['weights']])
+  assert weights[0] == weights[1]
+  (client, error), = told.items()
+  assert client == failing_task.CLIENT and str(failing_task.LABEL) in error.detail
+  assert error.kind == 'InvalidArgumentError in SparseSoftmaxCrossEntropyWithLogits'
+  assert str(failing_task.LABEL) not in str(error)
 
 
 @pytest.mark.slow

@@ -99,6 +99,22 @@ def test_the_grid_follows_from_public_records(task):
       vote_features.as_grid(seen).public, vote_features.as_grid(again).public)
 
 
+@pytest.mark.parametrize('kind', ['standard', 'pca'])
+def test_no_warning_tells_of_the_records_of_an_agent(kind):
+  rng = np.random.default_rng(0)
+  public = rng.normal(size=(20, 4)).astype(np.float32)
+  largest = np.finfo(np.float32).max
+  task = voting.VotingTask(
+      name='vectors', num_classes=2, public=public, public_labels=np.zeros(20, np.int32),
+      test={'x': public, 'y': np.zeros(20, np.int32)}, privacy_unit='one agent',
+      agents=voting.AgentRecords({'a': {
+          'x': np.array([[largest, -largest, largest, 0]], np.float32),
+          'y': np.zeros(1, np.int32)}}))
+  seen = vote_features.as_grid(vote_features.map_records(
+      task, _fit(task, kind, dimensions=3), alone=True))
+  assert seen.agents.examples('a')['x'].dtype == np.int8
+
+
 @pytest.mark.parametrize('kind, public, message', [
     ('contrastive', np.zeros((5, 3), np.float32), 'for square images, .* shape'),
     ('contrastive', np.zeros((5, 8, 9), np.uint8), 'for square images'),

@@ -20,6 +20,7 @@ from tff_pipelines.accounting import caveats as caveats_lib
 from tff_pipelines.accounting import decimals
 from tff_pipelines.experiment import callbacks as callbacks_lib
 from tff_pipelines.experiment import configurations
+from tff_pipelines.experiment import failures
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import guarantee as guarantee_lib
 from tff_pipelines.experiment import models
@@ -179,6 +180,11 @@ class Experiment(abc.ABC):
     """
     raise ValueError(f'a run of {self.family} trains no model')
 
+  def write_bad(self) -> failures.OnBad:
+    """A function that tells the operator of a client whose data are bad."""
+    return failures.write_bad_clients(
+        self.folder / files.PRIVATE / failures.BAD_CLIENTS)
+
   def read_by_workers(self, task: Any) -> Sequence[Any]:
     """Descriptions of the data that workers read: `simulation.proofs.DataProof`s.
 
@@ -208,7 +214,7 @@ class Experiment(abc.ABC):
     self.settings.check_paths()
     if self._on_ray:
       ray_transport.check(self.settings.engine_address)
-    with files.locked(self.folder):
+    with files.locked(self.folder), failures.reported(self.folder):
       return self._run()
 
   @property

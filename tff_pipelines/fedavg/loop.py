@@ -1,12 +1,11 @@
 """Rounds of a federated process: sample, read, run, evaluate."""
 
 import collections
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import hashlib
-import json
+import itertools
 import math
-import pathlib
 from typing import Any
 
 import numpy as np
@@ -18,16 +17,17 @@ from tasks.task import Examples
 from tasks.task import Model
 from tasks.task import Task
 from tff_pipelines.accounting import schemes
+from tff_pipelines.experiment import failures
 from tff_pipelines.experiment import rounds as rounds_lib
 from tff_pipelines.fedavg import process as process_lib
 from tff_pipelines.simulation import contexts
-from tff_pipelines.simulation import slices
+from tff_pipelines.simulation import failures as computations
 
 
-# Stands for the id of a client whose data are bad.
-_BAD = '\x01'
+# Ids travel behind a mark, so that no id is the text that stands for a bad client.
+_GOOD, _BAD = '=', ''
 # So many clients, the first of the population and not of a cohort, are read before the
-# first round: data that are broken for everyone are an error.
+# first round, and trained after a failure: what is broken for everyone is an error.
 _TRIED = 3
 
 
@@ -44,26 +44,16 @@ def reader_in_graph(task: Task) -> Callable[[tf.Tensor], Mapping[str, tf.Tensor]
   """The function by which graphs read clients; of a bad one it returns no examples."""
   read, spec = task_lib.reader_in_graph(task.train), task.train.element_spec
 
-  def read_or_nothing(client_id):
+  def read_or_nothing(sent):
     return tf.cond(
-        tf.equal(client_id, _BAD),
+        tf.equal(sent, _BAD),
         lambda: {name: tf.zeros((0, *shape), dtype)
                  for name, (dtype, shape) in spec.items()},
         lambda: {name: tf.convert_to_tensor(value)
-                 for name, value in read(client_id).items()})
+                 for name, value in read(
+                     tf.strings.substr(sent, len(_GOOD), -1)).items()})
 
   return read_or_nothing
-
-
-def write_bad_clients(path: pathlib.Path) -> Callable[[str, Exception], None]:
-  """A function that appends a bad client to a file of the operator, JSON lines."""
-
-  def write(client_id: str, error: Exception) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with open(path, 'a', encoding='utf-8') as file:
-      file.write(json.dumps({'client': client_id, 'error': str(error)}) + '\n')
-
-  return write
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,8 +63,9 @@ class ClientReader:
   A client whose data are bad participates without examples: its update is zero, and
   its share of the noise is there. An error would tell everyone that it was sampled, and
   were it missing the round could be suppressed, which would tell of its data. So it is
-  whatever the reader raises, which may be of a task of the user's own; what all of the
-  population's first clients raise too, as of a file that is gone, ends the run.
+  whatever the reader raises, or the training, which may be of a task of the user's own;
+  what all of the population's first clients raise too, as of a file that is gone, ends
+  the run. A client that was found bad is not read again.
 
   Attributes:
     task: Task with the clients.
@@ -87,7 +78,7 @@ class ClientReader:
   task: Task
   simulation_seed: int | None
   by_id: bool = False
-  on_bad: Callable[[str, Exception], None] = lambda client_id, error: None
+  on_bad: failures.OnBad = lambda client_id, error: None
   bad: set[str] = dataclasses.field(default_factory=set)
 
   @property
@@ -111,14 +102,19 @@ class ClientReader:
       raise errors[0]
 
   def read(self, client: int, round_index: int):
-    """An OrderedDict of type `process.client_type` for a client's index."""
+    """A client's value, of `process.client_type` if its examples fit their spec.
+
+    Args:
+      client: Index of the client.
+      round_index: From 1.
+    """
     source = self.task.train
     client_id = source.client_ids[client]
     value = collections.OrderedDict()
     if self.by_id:
-      value['client_id'] = _BAD if client_id in self.bad else client_id
+      value['client_id'] = _BAD if client_id in self.bad else _GOOD + client_id
     else:
-      examples = self._examples(client_id)
+      examples = self._examples(client)
       if examples is None:
         examples = {name: np.zeros((0, *shape), dtype)
                     for name, (dtype, shape) in source.element_spec.items()}
@@ -127,43 +123,49 @@ class ClientReader:
       value['key'] = contexts.client_key(self.simulation_seed, round_index, client)
     return value
 
-  def read_all(self, clients: np.ndarray, round_index: int,
-               clients_per_call: int) -> list:
-    """Values for the process: of clients, or of chunks of nearly equal size."""
-    values = [self.read(int(client), round_index) for client in clients]
-    if clients_per_call == 1:
-      return values
-    chunks = -(-len(values) // clients_per_call)
-    starts = [len(values) * i // max(1, chunks) for i in range(chunks + 1)]
-    return [process_lib.make_chunk(values[start:end])
-            for start, end in zip(starts, starts[1:])]
+  def first(self) -> list[int]:
+    """Indices of the population's first clients, without those that are bad."""
+    good = (i for i, client_id in enumerate(self.task.train.client_ids)
+            if client_id not in self.bad)
+    return list(itertools.islice(good, _TRIED))
 
-  def _examples(self, client_id: str) -> task_lib.Examples | None:
-    """The examples of a client; None if its data are bad."""
-    examples, error = self._tried(client_id)
-    if examples is None and client_id not in self.bad:
-      if not isinstance(error, task_lib.BadClientError):
-        self.check_some()  # Here no traceback has the error of this client.
+  def mark(self, client: int, error: Exception) -> None:
+    """Marks a client, by its index, as bad."""
+    client_id = self.task.train.client_ids[client]
+    if client_id not in self.bad:
       self.bad.add(client_id)
       self.on_bad(client_id, error)
+
+  def find_bad(self, clients: Sequence[int]) -> None:
+    """Marks clients that can't be read, where graphs read them and say less of why."""
+    if self.by_id and not self._only_workers_read:
+      for client in clients:
+        self._examples(client)
+
+  def _examples(self, client: int) -> task_lib.Examples | None:
+    """The examples of a client; None if its data are bad."""
+    client_id = self.task.train.client_ids[client]
+    if client_id in self.bad:
+      return None
+    examples, error = self._tried(client_id)
+    if isinstance(error, MemoryError):  # Which may have been short for a moment.
+      examples, error = self._tried(client_id)
+    if examples is None:
+      if not isinstance(error, task_lib.BadClientError):
+        self.check_some()  # Here no traceback has the error of this client.
+      self.mark(client, error)
     return examples
 
   def _tried(self, client_id: str) -> tuple[task_lib.Examples | None, Exception | None]:
     """The examples of a client, or what reading it raised."""
     try:
-      return self.task.train.examples(client_id), None
-    except MemoryError:
-      raise
+      examples = self.task.train.examples(client_id)
+      if len(set(map(len, examples.values()))) != 1:
+        # In a chunk they would shift those of other clients.
+        raise task_lib.BadClientError('features differ in their number of examples')
+      return examples, None
     except Exception as error:  # pylint: disable=broad-exception-caught
       return None, error
-
-  def finds_bad(self, clients: np.ndarray) -> bool:
-    """Whether graphs read clients and one of these is bad that was not known to be."""
-    known = len(self.bad)
-    if self.by_id and not self._only_workers_read:
-      for client in clients:
-        self._examples(self.task.train.client_ids[client])
-    return len(self.bad) > known
 
 
 def _reporting(selected: np.ndarray, dropout_rate: float, round_index: int,
@@ -265,7 +267,8 @@ class FedAvgRounds(rounds_lib.Rounds):
                scheme: schemes.SamplingScheme, rounds: int,
                rounds_per_evaluation: int = 1, dropout_rate: float = 0.0,
                clients_per_call: int = 1, by_id: bool = False,
-               on_bad: Callable[[str, Exception], None] = lambda client_id, error: None,
+               on_bad: failures.OnBad = lambda client_id, error: None,
+               unit_is_client: bool = True,
                set_cohort_size: Callable[[Any, int], Any] = lambda state, _: state):
     """Initializes the rounds.
 
@@ -279,6 +282,9 @@ class FedAvgRounds(rounds_lib.Rounds):
       clients_per_call: >= 1; more than 1 for one of `process.build_chunked`.
       by_id: Whether the process reads the clients itself.
       on_bad: As of `ClientReader`.
+      unit_is_client: Whether the privacy unit is a client. Then one whose data make
+        the training fail participates without examples. Else it ends the run: a client
+        that lacks all of its records would tell more of one of them than its clip.
       set_cohort_size: (state of the process, number of selected clients) -> state.
     """
     self.count = rounds
@@ -287,6 +293,7 @@ class FedAvgRounds(rounds_lib.Rounds):
     self._rounds_per_evaluation = rounds_per_evaluation
     self._dropout_rate = dropout_rate
     self.clients_per_call = clients_per_call
+    self._unit_is_client = unit_is_client
     self._set_cohort_size = set_cohort_size
     self._reader = ClientReader(task, scheme.simulation_seed, by_id, on_bad)
     self._evaluator = Evaluator(task.model, task.held_out)
@@ -309,17 +316,9 @@ class FedAvgRounds(rounds_lib.Rounds):
     scheme.restore(state['scheme'])
     selected = scheme.sample(index)
     reporting = _reporting(selected, self._dropout_rate, index, scheme.simulation_seed)
-    read = lambda: self._reader.read_all(reporting, index, self.clients_per_call)
-    before = self._set_cohort_size(state['process'], len(selected))
-    try:
-      output = self._process.next(before, read())
-    except slices.RoundAbandonedError:
-      raise
-    except Exception:
-      # Nothing was released. Errors of graphs name neither the file nor the client.
-      if not self._reader.finds_bad(reporting):
-        raise
-      output = self._process.next(before, read())
+    output = self._computed(
+        self._set_cohort_size(state['process'], len(selected)), reporting.tolist(),
+        index)
     metrics, suppressed = _measured(output['metrics'])
     # Checkpoints must not tell how many clients participated.
     new = self._set_cohort_size(output['state'], round(scheme.expected_cohort))
@@ -343,6 +342,31 @@ class FedAvgRounds(rounds_lib.Rounds):
           after['best'] = {'weights': list(new['weights']), 'loss': np.float64(loss),
                            'round': np.int64(index)}
     return rounds_lib.Step(state=after, metrics=metrics, suppressed=suppressed)
+
+  def _computed(self, state: Any, clients: Sequence[int], index: int) -> Any:
+    """The process's output for these clients, and for what is bad of their data none.
+
+    Raises:
+      ComputationError: If an error is of no single client.
+    """
+    def compute(clients: Sequence[int]) -> Any:
+      values = [self._reader.read(client, index) for client in clients]
+      return computations.called(lambda: self._process.next(
+          state, process_lib.grouped(values, self.clients_per_call)))
+
+    try:
+      return compute(clients)
+    except computations.ComputationError:
+      # Nothing was released. Errors of graphs name neither the file nor the client.
+      if not self._unit_is_client:
+        raise
+    self._reader.find_bad(clients)
+    try:
+      return failures.without_bad(
+          compute, clients, first=self._reader.first, mark=self._reader.mark)
+    except computations.ComputationError:
+      self._reader.check_some()  # Names a file that is gone.
+      raise
 
   def shown(self) -> Mapping[str, str]:
     if not self._results:

@@ -21,6 +21,7 @@ from tasks import task as task_lib
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import preliminary as preliminary_lib
 from tff_pipelines.fedavg import preliminary
+from tff_pipelines.simulation import failures
 
 # The held-out set, and the file that keeps the noised sums.
 SET, FILE = 'test_examples', 'private_evaluation.json'
@@ -109,19 +110,25 @@ class ClientEvaluator:
       weights: The released model.
       task: Task whose `held_out_of_clients` is not None.
       on_bad: Called with each client whose held-out examples are bad, which
-        contributes zeros.
+        contributes zeros: reading or evaluating them is an error.
 
     Returns:
       int64 [metrics + 1].
+
+    Raises:
+      ComputationError: If those of all of several clients are bad.
     """
     source, weights = task.held_out_of_clients, [tf.constant(a) for a in weights]
     result, known = np.zeros(len(self.names) + 1, np.int64), set(source.client_ids)
-    for client in task.train.client_ids:
-      if client in known:
-        try:
-          result += contribution(self.evaluate(weights, source.examples(client)))
-        except task_lib.BadClientError as error:
-          on_bad(client, error)
+    clients, bad = [c for c in task.train.client_ids if c in known], {}
+    for client in clients:
+      try:
+        result += contribution(self.evaluate(weights, source.examples(client)))
+      except Exception as error:  # pylint: disable=broad-exception-caught
+        bad[client] = error
+        on_bad(client, error)
+    if len(bad) == len(clients) > 1:
+      raise failures.ComputationError.of(bad[clients[0]])
     return result
 
 

@@ -84,6 +84,15 @@ def make_chunk(clients: Sequence):
   return chunk
 
 
+def grouped(clients: Sequence, clients_per_call: int) -> list:
+  """Values for a process: those of clients, or chunks of nearly equal size."""
+  if clients_per_call == 1:
+    return list(clients)
+  chunks = -(-len(clients) // clients_per_call)
+  starts = [len(clients) * i // max(1, chunks) for i in range(chunks + 1)]
+  return [make_chunk(clients[start:end]) for start, end in zip(starts, starts[1:])]
+
+
 class Server:
   """The server's part: weights, and an optimizer's step on minus the mean update.
 

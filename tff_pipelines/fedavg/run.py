@@ -43,8 +43,6 @@ from tff_pipelines.fedavg.settings import TrainSettings
 from tff_pipelines.simulation import native_chunks
 
 
-# File of the operator with the clients of cohorts whose data are bad.
-BAD_CLIENTS = 'bad_clients.jsonl'
 # Clients whose examples tell that the data of a resumed run are the same.
 _COMPARED = 16
 
@@ -87,12 +85,13 @@ def examples_fingerprint(task: Task) -> str:
   for index in range(0, count, max(1, -(-count // _COMPARED))):
     client = task.train.client_ids[index]
     try:
-      examples = sorted(task.train.examples(client).items())
-    except (MemoryError, DamagedDataError):
+      examples = {name: np.asarray(values)
+                  for name, values in task.train.examples(client).items()}
+    except DamagedDataError:
       raise  # Of these clients, whoever will be sampled.
     except Exception:  # Bad data, which are found where they are used.
-      examples = []
-    for name, values in ((name, np.asarray(values)) for name, values in examples):
+      examples = {}
+    for name, values in sorted(examples.items()):
       content = repr(values.tolist()).encode() if values.dtype.hasobject else (
           values.tobytes())
       digest.update(f'{client}\0{name}\0{values.shape}\0'.encode() + content)
@@ -293,12 +292,9 @@ class TrainExperiment(run_lib.Experiment):
       return
     records.release_last(plan.evaluation, private_evaluation.FILE, lambda: (
         private_evaluation.draw(task, rounds.model(last), plan.evaluation, plan.seed,
-                                on_bad=self._write_bad())))
+                                on_bad=self.write_bad())))
     text = files.kept(self.folder, private_evaluation.FILE).decode('utf-8')
     self._evaluated = private_evaluation.read(text, plan.evaluation)
-
-  def _write_bad(self):
-    return loop.write_bad_clients(self.folder / files.PRIVATE / BAD_CLIENTS)
 
   def keep(self, task: Task) -> None:
     for name, text in task.files.items():
@@ -342,7 +338,7 @@ class TrainExperiment(run_lib.Experiment):
         rounds_per_evaluation=settings.rounds_per_evaluation,
         dropout_rate=settings.simulated_dropout_rate,
         by_id=self._by_id(task),
-        on_bad=self._write_bad())
+        on_bad=self.write_bad())
 
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
     outcome = report.outcome(

@@ -385,7 +385,8 @@ class FlExperiment(_Baseline, run_lib.Experiment):
         local=local_training.LocalConfig(
             learning_rate=settings.client_learning_rate,
             batch_size=settings.client_batch_size, epochs=settings.client_epochs),
-        server=ServerConfig(learning_rate=settings.learning_rate))
+        server=ServerConfig(learning_rate=settings.learning_rate),
+        on_bad=self.write_bad())
 
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
     return self._outcome(

@@ -4,6 +4,7 @@ from concurrent import futures
 import multiprocessing.connection
 import os
 import pickle
+import re
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,8 @@ if os.getppid() == parent:
   from tff_pipelines.simulation import local_processes
   local_processes.serve(fd, num_threads)
 '''
+# Last words of a worker that are told: others may have values of clients' data.
+_OF_IMPORTS = re.compile(r'(ImportError|ModuleNotFoundError): ')
 
 
 class _Process:
@@ -65,14 +68,15 @@ class _Process:
           f'worker process {self.pid} ended{self._last_words()}') from error
     transports.heed(told, self.memory)
     if not is_result:
-      raise transports.SliceFailedError(answer)
+      raise answer
     return answer
 
   def _last_words(self) -> str:
-    """The last line that the process wrote to its standard error, if any."""
+    """The last line of the process's standard error, if that has no values of data."""
     self._log.seek(0)
     lines = self._log.read().decode(errors='replace').split('\n')
-    return next((f' ({line.strip()})' for line in reversed(lines) if line.strip()), '')
+    last = next((line.strip() for line in reversed(lines) if line.strip()), '')
+    return f' ({last})' if _OF_IMPORTS.match(last) else ''
 
   def stop(self) -> None:
     self._process.kill()  # Also ends a process that was stopped.
@@ -165,5 +169,5 @@ def serve(fd: int, num_threads: int) -> None:
       try:
         answer = True, runner.run(request, digests)
       except transports.SliceFailedError as error:
-        answer = False, str(error)
+        answer = False, error
       connection.send((*answer, transports.condition()))

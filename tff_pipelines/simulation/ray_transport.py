@@ -217,7 +217,7 @@ def _one_line(error: BaseException) -> str:
 def _translated(error: BaseException) -> Exception:
   cause = getattr(error, 'cause', None)
   if isinstance(cause, transports.SliceFailedError):
-    return transports.SliceFailedError(str(cause))
+    return transports.SliceFailedError(cause.kind, cause.detail)
   return transports.WorkerLostError(
       f'{type(error).__name__}: {_one_line(error)}')
 

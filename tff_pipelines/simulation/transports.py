@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from aggregators import tff_internals
+from tff_pipelines.simulation import failures
 from tff_pipelines.simulation import in_process
 from tff_pipelines.simulation import native_chunks
 from tff_pipelines.simulation import values as values_lib
@@ -27,7 +28,7 @@ class WorkerLostError(OSError):
   """A worker ended or can't be reached: another may compute its slice."""
 
 
-class SliceFailedError(RuntimeError):
+class SliceFailedError(failures.ComputationError):
   """A computation failed in a worker: computed again, it would fail again."""
 
 
@@ -168,7 +169,7 @@ class Runner:
       digests: Digests of all of its contents.
 
     Raises:
-      SliceFailedError: If the computation fails; the message is its error.
+      SliceFailedError: If the computation fails.
     """
     for digest, content in request.contents.items():
       if isinstance(content, bytes):
@@ -183,7 +184,7 @@ class Runner:
         return function()
       return function(values_lib.map_shared(self._resolved, request.argument))
     except Exception as error:
-      raise SliceFailedError(f'{type(error).__name__}: {error}') from None
+      raise SliceFailedError.of(error) from None
 
   def _resolved(self, leaf: Any) -> Any:
     return self._contents[leaf.digest] if isinstance(leaf, ByContent) else leaf

@@ -253,7 +253,7 @@ class AveragingExperiment(_BaselineExperiment):
         local=local_training.LocalConfig(**settings.client_training(task.model.name)),
         server=ServerConfig(learning_rate=settings.server_learning_rate,
                             momentum=settings.server_momentum),
-        clients_per_call=settings.clients_per_call,
+        clients_per_call=settings.clients_per_call, on_bad=self.write_bad(),
         rounds_per_evaluation=settings.rounds_per_evaluation)
 
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
@@ -314,6 +314,7 @@ class FedSgdExperiment(_BaselineExperiment):
         process, task=task, scheme=schemes.Everyone(
             population=plan.clients, cohort_size=plan.clients,
             simulation_seed=plan.seed),
+        unit_is_client=False,
         rounds=plan.rounds, rounds_per_evaluation=settings.rounds_per_evaluation)
 
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:

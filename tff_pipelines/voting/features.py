@@ -186,9 +186,10 @@ def read_map(folder: pathlib.Path, public: np.ndarray) -> PublicFeatures | None:
 def _with_records(task: VotingTask, convert: Callable) -> VotingTask:
   """The task with all records converted, each independently."""
   converted = {}
-  for agent in task.agents.client_ids:
-    examples = task.agents.examples(agent)
-    converted[agent] = {'x': convert(examples['x']), 'y': examples['y']}
+  with np.errstate(all='ignore'):  # Warnings would tell of an agent's records.
+    for agent in task.agents.client_ids:
+      examples = task.agents.examples(agent)
+      converted[agent] = {'x': convert(examples['x']), 'y': examples['y']}
   return dataclasses.replace(
       task, public=convert(task.public), agents=AgentRecords(converted),
       test={'x': convert(task.test['x']), 'y': task.test['y']})
