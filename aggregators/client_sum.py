@@ -9,7 +9,6 @@ uses the same functions and gets the same sums. `plain_sum` is the smallest exam
 import abc
 import collections
 from typing import Any
-import warnings
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -118,12 +117,6 @@ class ClientSumFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
     """The state for a round of this many selected clients."""
     del cohort_size  # Unused.
     return state
-
-  def tell_cohort_size(self, state, cohort_size: int):
-    """Deprecated: the former name of `set_cohort_size`."""
-    warnings.warn('tell_cohort_size is deprecated: call set_cohort_size',
-                  DeprecationWarning, stacklevel=2)
-    return self.set_cohort_size(state, cohort_size)
 
   def server_step(self, state, total, num_reporting, layout: structures.FlatLayout):
     """In graph: new state, released structure, public measurements."""

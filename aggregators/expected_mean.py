@@ -3,7 +3,6 @@
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from aggregators import client_sum
 from aggregators import validate
 
 
@@ -45,8 +44,6 @@ class ExpectedMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     inner = getattr(self._sum_factory, 'set_cohort_size', None)
     return state if inner is None else inner(state, cohort_size)
 
-  # Deprecated: the former name of `set_cohort_size`.
-  tell_cohort_size = client_sum.ClientSumFactory.tell_cohort_size
 
   def create(self, value_type) -> tff.templates.AggregationProcess:
     inner = self._sum_factory.create(value_type)

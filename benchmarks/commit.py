@@ -3,7 +3,7 @@
   python -m benchmarks.commit [--quick] [--json=FILE] [--repeats=N] [--folder=DIR]
 
 Milliseconds of a whole commit (checkpoint, ledger line, metrics, TensorBoard) of a
-state of so many megabytes: ours, and as earlier versions did it, with TFF's
+state of so many megabytes: ours, and with TFF's
 `FileProgramStateManager` and `CSVFileReleaseManager`, alternately; and of nothing but
 the bytes of the state, written and synced, which is what the disk takes.
 """
@@ -52,7 +52,7 @@ def ours(folder: pathlib.Path, state) -> Callable[[int], None]:
 
 
 def saved_models(folder: pathlib.Path, state) -> Callable[[int], None]:
-  """Commits a round as earlier versions did."""
+  """Commits a round with TFF's program managers."""
   folder.mkdir()
   ledger = ledger_lib.Ledger.create(folder / files.LEDGER, **_HEADER)
   states = tff.program.FileProgramStateManager(

@@ -111,21 +111,21 @@ _TRAIN = {
             '--mechanism=gaussian'),
     'word': ('--task=stackoverflow_word', *_WORDS),
 }
-_VOTE_DATA = ('--num_agents=6', '--public_records=60', '--seed=3')
+_VOTE_DATA = ('--num_clients=6', '--public_records=60', '--seed=3')
 _VOTE = (*_VOTE_DATA, '--queries=12', '--student_epochs=2', '--allow_degenerate',
          '--noise_stddev=0.5')
 _PCA = (*_VOTE, '--features=pca')
 _BASELINE = (*_VOTE_DATA, '--rounds=2', '--features=pca')
 _VOTES = {
-    'ae': (*_PCA, '--student_model=softmax', '--agent_confidence=0.2'),
+    'ae': (*_PCA, '--student_model=softmax', '--client_confidence=0.2'),
     'ae-contrastive': (*_VOTE, '--feature_epochs=1', '--model=softmax',
-                       '--agent_epochs=2'),
+                       '--client_epochs=2'),
     'ae-adversarial': (*_PCA, '--adversarial_strength=0.5', '--model=cnn_small',
-                       '--agent_epochs=1', '--student=labels', '--agent_shift=1'),
+                       '--client_epochs=1', '--student=labels', '--client_shift=1'),
     'ae-gaussian': (*_PCA, '--noise=gaussian', '--student_model=mlp',
                     '--bound=paper', '--query_choice=random'),
     'ae-central': (*_PCA, '--noise=gaussian_central', '--student_model=softmax',
-                   '--threshold=0.5', '--model=mlp', '--agent_epochs=2'),
+                   '--threshold=0.5', '--model=mlp', '--client_epochs=2'),
     'knn': (*_PCA, '--algorithm=knn', '--neighbours=5', '--student_model=softmax'),
     'fedavg': (*_BASELINE, '--algorithm=fedavg', '--server_momentum=0.5'),
     'fedavg-images': (*_VOTE_DATA, '--rounds=1', '--algorithm=fedavg'),
@@ -135,7 +135,8 @@ _VOTES = {
         '--noise=gaussian_central', '--cohort_size=3'),
     'dp_fedsgd': (*_BASELINE, '--algorithm=dp_fedsgd', '--noise_multiplier=0.5'),
 }
-_PARTIES = ('--rounds=2', '--parties=3', '--public_per_round=40', '--pretrain_epochs=1',
+_PARTIES = ('--rounds=2', '--num_clients=3', '--public_per_round=40',
+            '--pretrain_epochs=1',
             '--initial_epochs=1', '--architectures=dense3,dense2', '--seed=5')
 _FEDMD = {
     'nfdp': (*_PARTIES, '--subset_size=20', '--architectures=conv2,dense2'),
@@ -146,28 +147,30 @@ _FEDMD = {
            '--simulated_dropout_rate=0.4', '--weighting=agreement', '--mirror'),
     'nfdp-records': (*_PARTIES, '--noreplacement', '--weighting=records',
                      '--data_seed=1', '--subset_size=15'),
-    'centralized': ('--mode=centralized', '--rounds=1', '--parties=3', '--seed=5',
+    'centralized': ('--mode=centralized', '--rounds=1', '--num_clients=3', '--seed=5',
                     '--pretrain_epochs=1', '--initial_epochs=1',
                     '--architectures=dense3,dense2'),
 }
-_ANSWERS = ('--owners=40', '--owners_per_query=5', '--queries_per_step=4', '--seed=11')
-_PURE = (*_ANSWERS, '--refine_steps=5', '--epsilon_total=12', '--answers_per_owner=2')
+_ANSWERS = ('--num_clients=40', '--clients_per_query=5', '--queries_per_step=4',
+            '--seed=11')
+_PURE = (*_ANSWERS, '--refine_steps=5', '--epsilon=12', '--answers_per_client=2')
 _LDP = {
     'piecewise': _PURE,
     'duchi': (*_PURE, '--mechanism=duchi', '--sampling=random'),
     'laplace': (*_PURE, '--mechanism=laplace', '--partition=dirichlet',
                 '--dirichlet_alpha=0.5', '--max_queries=6'),
-    'gaussian': (*_ANSWERS, '--mechanism=gaussian', '--epsilon_total=10',
-                 '--delta=1e-3', '--answers_per_owner=2', '--refine=never'),
-    'stand-ins': (*_PURE, '--stand_ins=8', '--records_per_owner=30', '--max_queries=8',
+    'gaussian': (*_ANSWERS, '--mechanism=gaussian', '--epsilon=10',
+                 '--delta=1e-3', '--answers_per_client=2', '--refine=never'),
+    'stand-ins': (*_PURE, '--stand_ins=8', '--records_per_client=30', '--max_queries=8',
                   '--target_accuracy=0.99'),
 }
 _LDP_BASELINES = {
-    'dp_sgd': ('--algorithm=dp_sgd', '--rounds=3', '--owners=20', '--seed=1'),
-    'dp_fl': ('--algorithm=dp_fl', '--rounds=2', '--owners=20', '--seed=1'),
-    'pate': ('--algorithm=pate', '--answers=40', '--owners=20', '--seed=1'),
+    'dp_sgd': ('--algorithm=dp_sgd', '--rounds=3', '--num_clients=20', '--seed=1'),
+    'dp_fl': ('--algorithm=dp_fl', '--rounds=2', '--num_clients=20', '--seed=1'),
+    'pate': ('--algorithm=pate', '--answers=40', '--num_clients=20', '--seed=1'),
 }
-_MEAN = ('--n=20', '--d=50', '--epsilon=2,8', '--repeats=2', '--seed=1')
+_MEAN = ('--num_clients=20', '--dimension=50', '--epsilon=2,8', '--repeats=2',
+         '--seed=1')
 _MEANS = {
     'sums': (*_MEAN, '--bits=14', '--mechanisms=skellam,discrete_gaussian,gaussian'),
     'central': (*_MEAN, '--bits=12', '--mechanisms=skellam_central,gaussian_rdp',
@@ -235,9 +238,9 @@ def cases() -> dict[str, Case]:
   add('train-unseeded', 'tff_pipelines.train', *_EMNIST[:4], '--output_dir={work}/run',
       ignored=('run/state/*', 'run/initial/*', 'run/*.csv/*', 'run/summary.json.*'))
   add_runs('vote-', 'vote', _VOTES)
-  add_runs('fedmd-', 'distill', _FEDMD)
-  add_runs('ldp-', 'ldp_distill', _LDP)
-  add_runs('ldp-baseline-', 'ldp_baseline', _LDP_BASELINES)
+  add_runs('fedmd-', 'fedmd', _FEDMD)
+  add_runs('ldp-', 'ldp', _LDP)
+  add_runs('ldp-baseline-', 'ldp_baselines', _LDP_BASELINES)
   add_runs('mean-', 'estimate_mean', _MEANS)
   add_runs('', 'sweep', {'sweep': _SWEEP})
   for name, flags in _ACCOUNT.items():

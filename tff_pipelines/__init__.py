@@ -1,3 +1,3 @@
 """Programs for differentially private federated learning."""
 
-__version__ = '0.2.0'
+__version__ = '0.1.0'

@@ -96,19 +96,6 @@ def test_state_of_another_scheme_or_population_is_refused(sampling):
       scheme.restore(state)
 
 
-def test_counts_of_all_clients_in_earlier_folders_are_taken_over():
-  make = lambda: schemes.build('poisson', population=9, cohort_size=4,
-                               max_participations=2, simulation_seed=1)
-  scheme, counts = make(), np.zeros(9, np.int32)
-  for index in (1, 2, 3):
-    counts[scheme.sample(index)] += 1
-  resumed = make()
-  resumed.restore({'participations': counts})
-  np.testing.assert_array_equal(
-      resumed.state()['participations'], scheme.state()['participations'])
-  assert resumed.sample(4).tolist() == scheme.sample(4).tolist()
-
-
 @pytest.mark.parametrize('damaged', [
     [[3, 2], [1, 1]], [[2, 2], [1, 1]], [[2, 10], [1, 1]], [[-1, 2], [1, 1]],
     [[1, 2], [1, 0]], [[1, 2], [1, -1]], [1, 2], [[1], [1], [1]], 7])

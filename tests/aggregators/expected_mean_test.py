@@ -58,9 +58,6 @@ def test_set_cohort_size_reaches_the_sum_if_it_has_one():
   factory = ExpectedMeanFactory(DistributedSumFactory(params), 4)
   state = DistributedSumFactory(params).initial_state()
   assert factory.set_cohort_size(state, 3)['cohort_size'] == 3
-  with pytest.warns(DeprecationWarning, match='call set_cohort_size'):
-    assert factory.tell_cohort_size(state, 3)['cohort_size'] == 3
-
   plain = ExpectedMeanFactory(tff.aggregators.SumFactory(), 4)
   assert plain.set_cohort_size((), 3) == ()
 

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import types
 
 import pytest
 
@@ -40,10 +39,10 @@ class ProgramSettings(settings_lib.RunSettings):
   """A few flags."""
 
   rounds: int = setting(
-      1, 'Rounds in all.', group='work', low=1, essential=True, aliases=('num_rounds',))
-  shout: bool = setting(False, 'Whether to shout.', group='work', aliases=('loud',))
+      1, 'Rounds in all.', group='work', low=1, essential=True)
+  shout: bool = setting(False, 'Whether to shout.', group='work')
   names: tuple[str, ...] = setting(
-      (), 'Names.', group='work', repeated=True, aliases=('name',))
+      (), 'Names.', group='work', repeated=True)
 
 
 def succeed(settings):
@@ -170,23 +169,12 @@ def test_arguments_of_this_process_are_the_default(monkeypatch):
   assert _seen[0].rounds == 7
 
 
-def test_former_names_of_flags_work_with_a_line_each(capsys):
-  assert _start('succeed', '--num_rounds=3', '--noloud', '--name=a', '--name=b') == 0
-  out, err = capsys.readouterr()
-  assert _seen == [ProgramSettings(rounds=3, shout=False, names=('a', 'b'))]
-  assert out == '' and err.splitlines() == [
-      '--num_rounds is now called --rounds', '--loud is now called --shout',
-      '--name is now called --names']
-
-
-def test_flagfiles_are_read_with_their_former_names(capsys, tmp_path):
+def test_flagfiles_are_read(capsys, tmp_path):
   inner, outer = tmp_path / 'inner.flags', tmp_path / 'outer.flags'
-  inner.write_text('# More.\n--num_rounds=3\n--rounds=4\n')
-  outer.write_text(f'--loud\n\n--flagfile={inner}\n--names=a\n')
+  inner.write_text('# More.\n--rounds=3\n--rounds=4\n')
+  outer.write_text(f'--shout\n\n--flagfile={inner}\n--names=a\n')
   assert _start('succeed', f'--flagfile={outer}', '--names=b') == 0
   assert _seen == [ProgramSettings(rounds=4, shout=True, names=('a', 'b'))]
-  assert set(capsys.readouterr().err.splitlines()) == {
-      '--loud is now called --shout', '--num_rounds is now called --rounds'}
   inner.write_text('--rounds=none\n')
   assert '--rounds=none' in _one_line(capsys, _start(
       'succeed', f'--flagfile={inner}'))
@@ -216,15 +204,6 @@ def test_full_help_has_everything(capsys, argument):
       map(len, out.splitlines())) <= 80
   for name in settings_lib.declared(ProgramSettings):
     assert f'  --{name}' in out
-
-
-def test_program_under_its_former_name_says_so_and_runs(capsys, monkeypatch):
-  for module in ('new', 'new.__main__'):
-    monkeypatch.setitem(sys.modules, module, types.SimpleNamespace(main=lambda: 5))
-    with pytest.raises(SystemExit) as ending:
-      cli.moved('old', module)
-    assert ending.value.code == 5
-  assert capsys.readouterr() == ('', 2 * 'old is now called new\n')
 
 
 def _settings_of(module):

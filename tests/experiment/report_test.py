@@ -44,7 +44,7 @@ def test_summary_has_the_keys_of_the_schema_and_the_numbers_of_the_guarantee():
   summary = _summary(guarantee, caveats=[GRID])
   assert list(summary) == list(report.SCHEMA)
   report.validate_summary(summary)
-  assert summary['version'] == report.VERSION == 3
+  assert summary['version'] == report.VERSION == 1
   assert {**summary, **guarantee.to_json()} == summary
   assert summary['epsilon'] == guarantee.outsiders.epsilon
   assert summary['epsilon_server'] == guarantee.server.epsilon

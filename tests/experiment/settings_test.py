@@ -16,21 +16,19 @@ class Plain(settings_lib.RunSettings):
   """A field of every kind."""
 
   kind: str = setting(
-      'fast', 'Kind of run.', group='data', choices=('fast', 'slow'), essential=True,
-      aliases=('sort',))
+      'fast', 'Kind of run.', group='data', choices=('fast', 'slow'), essential=True)
   name: str | None = setting(None, 'Any text.', group='data', otherwise='the kind')
   rounds: int = setting(5, 'Number of rounds.', group='work', low=1, high=9)
   rate: float = setting(0.25, 'A rate.', group='work', above=0, below=1)
   momentum: float = setting(0.5, 'A momentum.', group='work', low=0, below=1)
   share: float = setting(1.0, 'A share.', group='work', above=0, high=1)
   noise: float | None = setting(
-      None, 'A noise.', group='work', above=0, unit='votes', otherwise='calibrated',
-      aliases=('stddev', 'sigma'))
+      None, 'A noise.', group='work', above=0, unit='votes', otherwise='calibrated')
   sizes: tuple[int, ...] = setting((1, 2), 'Sizes.', group='work', low=1)
   weights: tuple[float, ...] | None = setting(None, 'Weights.', group='work')
   words: tuple[str, ...] = setting(
       (), 'Any words.', group='work', repeated=True, choices=('a', 'b'))
-  quick: bool = setting(False, 'Whether to hurry.', group='work', aliases=('hurry',))
+  quick: bool = setting(False, 'Whether to hurry.', group='work')
   loud: bool = setting(True, 'Whether to shout.', group='work')
   polite: bool | None = setting(None, 'Whether to ask.', group='work')
   depth: int = setting(3, 'Depth.', group='work', when={'kind': ('slow',)})
@@ -231,19 +229,6 @@ def test_recorded_value_without_effect_is_no_difference():
   recorded = {**Plain().configuration(), 'depth': 8}
   assert Plain().differences(recorded) == []
   assert Plain(kind='slow').differences(recorded) == ['depth', 'kind']
-
-
-def test_former_names_of_flags_are_aliases():
-  settings = _from(Plain, '--sort=slow', '--nohurry', '-sigma', '2', '--name=--stddev',
-                '--rounds=3')
-  assert settings == Plain(
-      kind='slow', quick=False, noise=2.0, name='--stddev', rounds=3)
-  assert settings.given == {'kind', 'quick', 'noise', 'name', 'rounds'}
-  assert _from(Plain, '--kind=fast', '--sort=slow').kind == 'slow'
-  with pytest.raises(flags.Error, match='nonsense'):
-    _from(Plain, '--nonsense')
-  with pytest.raises(flags.Error, match='--noise=many'):
-    _from(Plain, '--sigma=many')
 
 
 def test_help_has_essential_flags_short_and_all_flags_with_their_ranges():

@@ -240,11 +240,6 @@ def test_chacha20_is_the_default_where_it_is_about_as_fast():
   assert generator(2**13, noise_generator='chacha20') == 'chacha20'
   recorded = {'noise_multiplier': 1.0, 'noise_generator': 'chacha20'}
   assert generator(recorded=recorded, num_workers=1) == 'chacha20'
-  # Earlier versions had Philox, and recorded it or nothing.
-  for earlier in ({}, {'noise_generator': 'philox'}):
-    assert TrainSettings().taken_over(earlier)['noise_generator'] == 'philox'
-    assert TrainSettings().differences(
-        {**TrainSettings().configuration(), **earlier}) == []
 
 
 @pytest.mark.slow

@@ -80,18 +80,6 @@ def test_help_shows_the_rates_of_all_tasks():
           'tabular.' in lines)
 
 
-def test_resumed_run_keeps_rates_that_it_was_not_given_again():
-  recorded = {**TrainSettings(task='shakespeare').configuration(),
-              'client_learning_rate': 0.2, 'clip': 0.9}
-  settings = TrainSettings(task='shakespeare', clip=0.4)
-  assert settings.differences(recorded) == ['clip']
-  assert settings.taken_over(recorded) == {
-      'client_learning_rate': 0.2, 'client_batch_size': 4, 'server_learning_rate': 1.0,
-      'noise_generator': 'auto'}
-  # A clip has no effect there, and is not given by being taken over.
-  assert 'clip' not in TrainSettings(mechanism='none').taken_over(recorded)
-
-
 @pytest.mark.parametrize('task', registry.TASKS)
 def test_every_task_can_be_asked_for_with_each_of_its_models(task):
   assert TrainSettings(task=task).model is None

@@ -1,4 +1,4 @@
-"""FedMD meets the contract of all experiments; folders of version 1 are continued."""
+"""FedMD meets the contract of all experiments."""
 
 
 import pytest

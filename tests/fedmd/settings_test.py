@@ -93,17 +93,6 @@ def test_impossible_settings_are_named(changes, message):
     FedMdSettings(**changes)
 
 
-def test_former_names_of_flags_stand_for_the_new_ones(capsys):
-  settings = cli.parsed(FedMdSettings, [
-      '--pair=cifar', '--data_dir=x', '--parties=3', '--records_per_party=7',
-      '--private_learning_rate=0.5', '--private_batch_size=4', '--noreplacement'])
-  assert settings == FedMdSettings(
-      task='cifar', data_path='x', num_clients=3, records_per_client=7,
-      client_learning_rate=0.5, client_batch_size=4, replacement=False)
-  lines = capsys.readouterr().err.splitlines()
-  assert lines[0] == '--pair is now called --task' and len(lines) == 6
-
-
 def test_architectures_are_separated_by_commas():
   settings = cli.parsed(FedMdSettings, ['--architectures=dense2, conv3'])
   assert settings.architectures == ('dense2', 'conv3')

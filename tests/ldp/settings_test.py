@@ -34,17 +34,6 @@ def test_flags_and_values_give_the_same_settings():
       sampling='random', seed=3, output_dir='o', resume=True)
 
 
-def test_former_names_of_flags_work_and_say_the_new_ones(capsys):
-  settings = _parse('--owners=40', '--owners_per_query=5', '--epsilon_total=2',
-                 '--answers_per_owner=3', '--stand_ins=2', '--records_per_owner=9')
-  assert settings == LdpSettings(
-      num_clients=40, clients_per_query=5, epsilon=2.0, answers_per_client=3,
-      stand_ins=2, records_per_client=9)
-  lines = capsys.readouterr().err.splitlines()
-  assert '--owners is now called --num_clients' in lines and len(lines) == 5
-  assert _parse_baseline('--owners=9').num_clients == 9
-
-
 def test_a_run_is_defined_by_all_but_where_things_lie():
   settings = _parse('--task=mnist', '--data_path=m.npz', '--num_clients=20',
                     '--output_dir=o', '--num_workers=1')

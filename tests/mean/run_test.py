@@ -192,13 +192,11 @@ def test_a_wrong_flag_is_one_line_and_code_2(flags, message, capsys):
 
 
 @pytest.mark.slow
-def test_program_runs_with_former_names_and_reports_that_a_seed_voids(
-    tmp_path, launcher):
-  flags = ('--mechanisms=gaussian', '--epsilon=1', '--n=10', '--d=3', '--repeats=2',
-           '--seed=1', f'--output_dir={tmp_path}')
+def test_program_reports_that_a_seed_voids(tmp_path, launcher):
+  flags = ('--mechanisms=gaussian', '--epsilon=1', '--num_clients=10',
+           '--dimension=3', '--repeats=2', '--seed=1', f'--output_dir={tmp_path}')
   done = launcher.run('tff_pipelines.estimate_mean', *flags)
   assert done.code == 0, done.stderr
-  assert '--n is now called --num_clients' in done.stderr
   assert 'none, the run is seeded' in done.stdout
   assert {RESULTS, report.TABLE, report.FIGURE, files.SUMMARY, files.REPORT,
           files.LEDGER} <= set(os.listdir(tmp_path))
@@ -222,7 +220,6 @@ def test_help_fits_on_a_screen_and_has_the_flags_of_the_examples(capsys):
 
 @pytest.mark.slow
 def test_folder_with_sums_is_not_extended_under_another_rounding(tmp_path):
-  """Rows of an earlier version are charged by these settings."""
   folder = str(tmp_path / 'run')
   common = dict(num_clients=(20,), dimension=(8,), epsilon=(2.0,), repeats=2,
                 output_dir=folder)

@@ -260,15 +260,6 @@ def test_folder_of_another_configuration_is_refused(runs, capsys):
   assert 'subset_size (20 then, 21 now) differ' in capsys.readouterr().err
 
 
-def test_former_names_of_program_and_flags_are_reported_in_one_line_each(launcher):
-  run = launcher.run('tff_pipelines.distill', '--parties=0')
-  assert run.code == 2
-  assert run.stderr.splitlines() == [
-      'tff_pipelines.distill is now called tff_pipelines.fedmd',
-      '--parties is now called --num_clients',
-      'error: num_clients must be from 1 to 1000, found 0']
-
-
 # In this process.
 
 

@@ -127,20 +127,6 @@ def test_help_is_one_screen_in_a_fresh_interpreter():
     assert len(out.splitlines()) <= 45 and max(map(len, out.splitlines())) <= 80
 
 
-def test_former_names_of_programs_and_flags_work(launcher, tmp_path):
-  run = launcher.run(
-      'tff_pipelines.ldp_distill', '--owners=40', '--owners_per_query=5',
-      '--max_queries=2', '--epsilon_total=3', f'--output_dir={tmp_path / "run"}')
-  assert run.code == 0, run.stderr
-  lines = run.stderr.splitlines()
-  assert lines[0] == 'tff_pipelines.ldp_distill is now called tff_pipelines.ldp'
-  assert '--epsilon_total is now called --epsilon' in lines
-  assert _summary(tmp_path / 'run')['epsilon'] == 3.0
-  run = launcher.run('tff_pipelines.ldp_baseline', '--epsilon=0')
-  assert run.code == 2 and run.stderr.splitlines()[0].endswith(
-      'is now called tff_pipelines.ldp_baselines')
-
-
 # Baselines.
 
 BASELINES = {

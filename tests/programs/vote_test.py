@@ -25,11 +25,9 @@ TINY_VOTE = (*TINY, '--queries=12', '--student_epochs=2', '--allow_degenerate')
 # Every run of this file.
 RUNS = {
     'ae': [*TINY_VOTE, '--feature_epochs=1', '--epsilon=4'],
-    # With former names of flags.
-    'knn': ['--num_agents=6', *TINY_VOTE[1:], '--algorithm=knn', '--neighbours=5',
-            '--features=pca'],
+    'knn': [*TINY_VOTE, '--algorithm=knn', '--neighbours=5', '--features=pca'],
     'adversarial': [*TINY_VOTE, '--adversarial_strength=0.5', '--model=cnn_small',
-                    '--agent_epochs=1', '--features=pca', '--student=labels'],
+                    '--client_epochs=1', '--features=pca', '--student=labels'],
     'gaussian': [*TINY_VOTE, '--noise=gaussian_central', '--features=pca',
                  '--student_model=softmax', '--threshold=0.5'],
     'seeded': [*TINY_VOTE, '--seed=3', '--features=pca', '--student_model=mlp'],
@@ -128,13 +126,6 @@ def test_what_is_printed_is_short_and_the_rest_is_in_the_report(runs, name):
   assert any('classes are taken as public' in w for w in summary['warnings'])
   assert 'uplink of an agent:' in text
   assert ('privacy unit:' in text) == (name != 'fedavg')
-
-
-def test_former_names_of_flags_work_and_are_named_on_stderr(runs):
-  assert '--num_agents is now called --num_clients' in runs['knn'][0].stderr
-  assert '--agent_epochs is now called --client_epochs' in (
-      runs['adversarial'][0].stderr)
-  assert 'is now called' not in runs['ae'][0].stderr
 
 
 @pytest.mark.parametrize('name, epsilon, level, adjacency', [

@@ -73,20 +73,6 @@ def test_the_number_of_classes_is_an_option_of_the_task():
   assert settings.task_options['num_classes'] == 7
 
 
-def test_former_names_of_flags_are_kept():
-  new = dict(
-      task='mnist', data_path='d', num_clients=7, records_per_client=9,
-      labels_per_client=3, client_epochs=2, client_batch_size=4,
-      client_learning_rate=0.5, client_weight_decay=0.1, client_confidence=0.3,
-      client_shift=1, clients_see='records')
-  old = ('--task=mnist', '--data_dir=d', '--num_agents=7', '--records_per_agent=9',
-         '--classes_per_agent=3', '--agent_epochs=2', '--agent_batch_size=4',
-         '--agent_learning_rate=0.5', '--agent_weight_decay=0.1',
-         '--agent_confidence=0.3', '--agent_shift=1', '--agents_see=records')
-  assert _parsed(*old) == VoteSettings(**new)
-  assert _parsed('--task=digits', '--svhn_agents=3').svhn_clients == 3
-
-
 @pytest.mark.parametrize('arguments, name, why', [
     (['--algorithm=fedavg', '--epsilon=2'], 'epsilon', 'algorithm=fedavg'),
     (['--algorithm=fedavg', '--queries=9'], 'queries', 'algorithm=fedavg'),
@@ -95,7 +81,7 @@ def test_former_names_of_flags_are_kept():
     (['--algorithm=ae', '--neighbours=4'], 'neighbours', 'algorithm=ae'),
     (['--algorithm=ae', '--clip=2'], 'clip', 'algorithm=ae'),
     (['--noise_multiplier=2'], 'noise_multiplier', 'algorithm=ae'),
-    (['--algorithm=knn', '--neighbours=4', '--agent_epochs=3'], 'client_epochs',
+    (['--algorithm=knn', '--neighbours=4', '--client_epochs=3'], 'client_epochs',
      'algorithm=knn'),
     (['--algorithm=knn', '--neighbours=4', '--initial_weights_seed=1'],
      'initial_weights_seed', 'algorithm=knn'),
@@ -134,7 +120,7 @@ def test_settings_without_effect_are_refused(arguments, name, why):
      'record_rate must be greater than 0 and at most 1, found 2'),
     (['--algorithm=fedavg', '--server_momentum=1'],
      'server_momentum must be at least 0 and less than 1, found 1'),
-    (['--clients_see=records', '--agent_shift=-1'], 'client_shift must be at least 0'),
+    (['--clients_see=records', '--client_shift=-1'], 'client_shift must be at least 0'),
     (['--task=npz', '--num_classes=0'],
      'num_classes must be from 2 to 1000, found 0'),
     (['--student_model=encoder', '--features=pca'],

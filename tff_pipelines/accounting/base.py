@@ -161,11 +161,6 @@ class Event(abc.ABC):
     """The sentences that a reader of the guarantee must know."""
     return ()
 
-  @classmethod
-  def completed(cls, data: dict[str, Any]) -> dict[str, Any]:
-    """Adds to the output of `to_json` the fields that older versions did not write."""
-    return data
-
   def to_json(self) -> dict[str, Any]:
     """A dictionary of JSON values; `from_json` gives an equal event."""
     result: dict[str, Any] = {'kind': type(self).__name__}
@@ -197,7 +192,6 @@ def from_json(data: Any) -> Event:
   cls = _KINDS.get(data.get('kind'))
   if cls is None or not dataclasses.is_dataclass(cls):
     raise ValueError(f'event kind must be a known one, found {data.get("kind")!r}')
-  data = cls.completed(data)
   names = {field.name for field in dataclasses.fields(cls)}
   given = set(data) - {'kind'}
   if given != names:

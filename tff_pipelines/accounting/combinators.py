@@ -98,14 +98,6 @@ class PoissonSampled(base.Event):
 
   source = 'arXiv 2210.00597 (tight); Zhu and Wang 2019, Theorem 5 (generic)'
 
-  @classmethod
-  def completed(cls, data: dict[str, Any]) -> dict[str, Any]:
-    # Ledgers of version 2 and before do not say. Where every share is counted on
-    # no client is pivotal; else any client may be.
-    pivotal = 0.0 if _least_honest_fraction(data) == 1 else 1.0
-    return {'pivotal_probability': pivotal, 'max_participations': None,
-            'least_cohort': None, 'redrawn_probability': 0.0, **data}
-
   def __post_init__(self):
     base.check_event(event=self.event)
     self.event.check_sampled()
@@ -235,11 +227,6 @@ class FixedSizeSampled(base.Event):
   neighbours: str = base.REPLACE_ONE
 
   source = 'docs/fixed_size.md (PLD); arXiv 1808.00087, Theorem 9 (RDP)'
-
-  @classmethod
-  def completed(cls, data: dict[str, Any]) -> dict[str, Any]:
-    # Ledgers of version 3 and before knew one kind of neighbours.
-    return {'neighbours': base.REPLACE_ONE, **data}
 
   def __post_init__(self):
     base.check_event(event=self.event)

@@ -31,13 +31,7 @@ class Participations:
     self.array = np.stack([clients, counts])
 
   def restore(self, array: np.ndarray) -> bool:
-    """Replaces `array`; returns False, and changes nothing, if the new one is invalid.
-
-    Earlier folders have the counts of all clients, [population].
-    """
-    if array.shape == (self.population,):
-      clients, = np.nonzero(array)
-      array = np.stack([clients, array[clients]])
+    """Replaces `array`; returns False, and changes nothing, if the new one is invalid."""
     if array.ndim != 2 or len(array) != 2:
       return False
     clients, counts = array = array.astype(np.int64)

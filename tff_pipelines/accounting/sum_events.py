@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any, Self
+from typing import Self
 
 from dp_accounting import dp_event
 import numpy as np
@@ -105,11 +105,6 @@ class _SkellamSum(_IntegerSum):
 
   source = ('docs/skellam_as_gaussian.md (PLD of a Gaussian); arXiv 2110.04995, '
             'Theorem 3.5 and Corollary 3.6 (RDP)')
-
-  @classmethod
-  def completed(cls, data: dict[str, Any]) -> dict[str, Any]:
-    # Ledgers of version 3 and before do not say.
-    return {'dimension': None, **data}
 
   def __post_init__(self):
     super().__post_init__()

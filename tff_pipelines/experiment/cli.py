@@ -16,7 +16,6 @@ import re
 import shlex
 import sys
 import textwrap
-from typing import NoReturn
 import warnings
 
 from absl import flags
@@ -101,9 +100,6 @@ def parsed(cls: type[settings_lib.Settings],
     rest = values(['', *map(_found, arguments)])
   except flags.Error as error:
     raise ValueError(str(error)) from None
-  for old, name in settings_lib.renamed(cls).items():
-    if values[old].present:
-      print(f'--{old} is now called --{name}', file=sys.stderr)
   if not values['verbosity'].present:
     # TFF logs every checkpoint at the level of information.
     logging.set_verbosity(logging.WARNING)
@@ -183,9 +179,3 @@ def program(doc: str, cls: type[settings_lib.Settings],
             run: str) -> Callable[..., int]:
   """The `main` of a program, which takes its arguments; see `start`."""
   return functools.partial(start, doc, cls, run)
-
-
-def moved(old: str, module: str) -> NoReturn:
-  """Runs the program of a module under its former name, and names the new one."""
-  print(f'{old} is now called {module.removesuffix(".__main__")}', file=sys.stderr)
-  sys.exit(importlib.import_module(module).main())

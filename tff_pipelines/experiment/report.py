@@ -23,7 +23,7 @@ from tff_pipelines.experiment import files
 from tff_pipelines.experiment import guarantee as guarantee_lib
 from tff_pipelines.experiment import models
 
-VERSION = 3
+VERSION = 1
 LABELS_FIGURE = 'clients.png'
 
 _WIDTH = 80

@@ -294,8 +294,6 @@ class Experiment(abc.ABC):
       self.earlier_rounds = (*self.earlier_rounds, then['rounds'])
     self._check_same(f'{name} ({then.get(name)!r} then, {now.get(name)!r} now)'
                      for name in differences)
-    if taken_over := self.settings.taken_over(then):
-      self.settings = self.settings.replace(**taken_over)
     return recorded
 
   def _adds_rounds(self, recorded: Mapping[str, Any]) -> bool:

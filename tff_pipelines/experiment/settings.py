@@ -54,7 +54,6 @@ class Setting:
     above, below: Bounds of a number, excluded.
     unit: Unit of a number: 'model units', 'clients'.
     essential: Whether --help lists it; --helpfull lists all.
-    aliases: Former names of the flag, which keep working.
     when: Name of another field -> its values with which this one is used. Given
       with other values, it is an error.
     free: Whether it may differ between a run and its resumption.
@@ -82,7 +81,6 @@ class Setting:
   below: float | None = None
   unit: str = ''
   essential: bool = False
-  aliases: tuple[str, ...] = ()
   when: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
   free: bool = False
   otherwise: str = ''
@@ -297,11 +295,6 @@ class Settings:
     values = {name: getattr(self, name) for name in self.given}
     return type(self)(**{**values, **changes})
 
-  def taken_over(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a recorded `configuration` that a resumed run takes over."""
-    del recorded
-    return {}
-
   def configuration(self) -> dict[str, Any]:
     """The fields that define a run, as JSON."""
     return {name: _json(getattr(self, name))
@@ -317,16 +310,12 @@ class Settings:
   def differences(self, recorded: Mapping[str, Any]) -> list[str]:
     """Names of the fields that differ from a recorded `configuration`.
 
-    A field that an older version did not have counts as its default then. The
-    recorded value of a field that has no effect now, or that is taken over, is not
-    compared.
+    The recorded value of a field that has no effect now is not compared.
     """
-    fields, unused = declared(type(self)), {name for name, _ in self.unused()}
-    unused.update(self.taken_over(recorded))
+    unused = {name for name, _ in self.unused()}
     names = [name for name, value in self.configuration().items()
-             if name not in unused
-             and value != recorded.get(name, _json(fields[name].default))]
-    return sorted(names + [name for name in recorded if name not in fields])
+             if name not in unused and value != recorded.get(name)]
+    return sorted(names)
 
 
 def _json(value: Any) -> Any:
@@ -364,21 +353,14 @@ def of_configuration(cls: type[Settings], recorded: Mapping[str, Any],
                 if name not in unused and value != fields[name].default}, **free)
 
 
-def renamed(cls: type[Settings]) -> dict[str, str]:
-  """Former name of a flag -> its name."""
-  return {old: name for name, field in declared(cls).items() for old in field.aliases}
-
-
 def define_flags(cls: type[Settings], values: flags.FlagValues) -> None:
-  """Defines a flag for each field in `values`, under its former names too."""
+  """Defines a flag for each field in `values`."""
   for name, field in declared(cls).items():
     if field.positional:
       continue
     define = (flags.DEFINE_multi_string if field.repeated else
               _DEFINE[str if field.is_tuple else field.kind])
     define(name, None, field.help, flag_values=values)
-    for old in field.aliases:
-      flags.DEFINE_alias(old, name, flag_values=values)
 
 
 def from_flags(cls: type[Settings], values: flags.FlagValues,
@@ -445,12 +427,6 @@ class TaskSettings(Settings):
     return {name: value
             for name, value in defaults.get(task, defaults[None]).items()
             if name in fields}
-
-  def taken_over(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
-    # Another version may have had other defaults: the run goes on with its own.
-    kept = self.given.union(name for name, _ in self.unused())
-    return {name: recorded[name] for name in self._defaults
-            if name not in kept and recorded.get(name) is not None}
 
   def unused(self) -> Iterator[tuple[str, str]]:
     yield from super().unused()

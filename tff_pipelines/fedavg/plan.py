@@ -408,7 +408,7 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
     first, last = _beside(settings, population, needed, metrics)
   delta = settings.delta
   if delta is None and recorded is not None:
-    delta = recorded.get('delta')  # The default was another in earlier versions.
+    delta = recorded['delta']
   generator = settings.noise_generator
   if generator == settings_lib.AUTO and recorded is not None:
     generator = recorded.get('noise_generator') or generator

@@ -328,13 +328,6 @@ class TrainSettings(settings.RunSettings, DataSettings):
     if self.mechanism in params_lib.MECHANISMS and self.num_workers != 1:
       kept.compile_ahead()
 
-  def taken_over(self, recorded):
-    result = super().taken_over(recorded)
-    if 'noise_generator' not in self.given.union(name for name, _ in self.unused()):
-      # The default of earlier versions, of which some had no other.
-      result['noise_generator'] = recorded.get('noise_generator', 'philox')
-    return result
-
   @property
   def preliminary_epsilon(self) -> float:
     """Epsilon of what is released before the first round, alone."""

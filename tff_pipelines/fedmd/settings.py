@@ -25,16 +25,14 @@ class FedMdSettings(settings.RunSettings):
 
   task: str = _data('digits', 'Public and private images. digits: embedded. '
       'mnist_letters: MNIST and letters a to f. cifar: CIFAR-10 and CIFAR-100.',
-      choices=tuple(fedmd_data.TASKS), essential=True, aliases=('pair',))
+      choices=tuple(fedmd_data.TASKS), essential=True)
   data_path: str | None = _data(None, 'Folder of the .npz files of mnist_letters and '
-      'cifar.', essential=True, free=True, aliases=('data_dir',), when=_WITH_FILES)
+      'cifar.', essential=True, free=True, when=_WITH_FILES)
   cache_dir: str | None = _data(None, 'Folder of TFF\'s federated EMNIST, to take the '
       'letters from it.', free=True, when={'task': ('mnist_letters',)},
       otherwise='letters from unipen62_writers.npz')
-  num_clients: int = _data(10, 'Number of parties.', low=1, high=1000, essential=True,
-      aliases=('parties',))
-  records_per_client: int | None = _data(None, 'Private records of a party.', low=1,
-      aliases=('records_per_party',), otherwise='all, up to what the paper had')
+  num_clients: int = _data(10, 'Number of parties.', low=1, high=1000, essential=True)
+  records_per_client: int | None = _data(None, 'Private records of a party.', low=1, otherwise='all, up to what the paper had')
   split: str = _data('iid', 'iid: random records each. noniid: a party is a writer, '
       'or has one kind of each class.', choices=fedmd_data.SPLITS, essential=True)
   data_seed: int = _data(0, 'Seed of the split.', low=0)
@@ -82,9 +80,9 @@ class FedMdSettings(settings.RunSettings):
       'labelled public records.', above=0)
   pretrain_batch_size: int = _training(64, 'Labelled public records of a step.', low=1)
   client_learning_rate: float = _training(0.002, 'Learning rate of Adam on a party\'s '
-      'own records.', above=0, aliases=('private_learning_rate',))
+      'own records.', above=0)
   client_batch_size: int = _training(16, 'Examples of a step on a party\'s own '
-      'records.', low=1, aliases=('private_batch_size',))
+      'records.', low=1)
   digest_learning_rate: float = _digest(0.002, 'Learning rate of Adam on the '
       'consensus.', above=0)
   digest_batch_size: int = _digest(128, 'Examples of a step on the consensus.', low=1)

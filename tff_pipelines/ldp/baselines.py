@@ -120,8 +120,7 @@ class PatePlan(guarantee.Plan):
         threshold_noise=settings.threshold_noise, queries=queries,
         answers=min(settings.answers, queries), classes=task.num_classes,
         delta=settings.delta, privacy_unit=task.privacy_unit, seed=settings.seed)
-    # Version 1 recorded none.
-    stddev = (recorded or {}).get('noise_stddev')
+    stddev = recorded and recorded['noise_stddev']
     if stddev is None:
       stddev = calibration.noise_multiplier(
           lambda z: dataclasses.replace(plan, stddev=z).event(1),
@@ -310,8 +309,7 @@ class SgdExperiment(_Baseline, run_lib.Experiment):
   """DP-SGD of a curator who has all records."""
 
   def build_plan(self, task, recorded) -> NoisySgdPlan:
-    # Version 1 recorded none: it is calibrated again.
-    settings, noise = self.settings, (recorded or {}).get('noise_multiplier')
+    settings, noise = self.settings, recorded and recorded['noise_multiplier']
     terms = guarantee.Terms(
         privacy_unit='one record', against='observers of the model',
         observers='those who see the model and do not learn which records were sampled',

@@ -48,7 +48,7 @@ class DataSettings(settings.TaskSettings):
   num_classes: int | None = _data(None, 'Number of classes; labels are below it.',
       low=2, when=_FILES, otherwise='as the file says; 10 for data sets known by name')
   num_clients: int = _data(tasks_lib.NUM_CLIENTS, 'Number of data owners.', low=1,
-      essential=True, aliases=('owners',))
+      essential=True)
   public_records: int | None = _data(None, 'Unlabelled images of the public pool.',
       low=2, otherwise='a tenth of the training part')
   validation_records: int | None = _data(None, 'Test records that are set aside to '
@@ -84,24 +84,24 @@ class LdpSettings(settings.RunSettings, DataSettings):
   stand_ins: int | None = _data(None, 'Sets of records that stand in for the owners '
       'alternately, for the reproduction of published experiments.', low=1)
   records_per_client: int | None = _data(None, 'Records of each of the --stand_ins.',
-      low=1, aliases=('records_per_owner',))
+      low=1)
 
   mechanism: str = _privacy('piecewise', 'Mechanism that an owner perturbs its answers '
       'by.', choices=('piecewise', 'duchi', 'laplace', 'gaussian'), essential=True)
   epsilon: float | None = _privacy(None, 'Target of all answers of an owner together, '
-      'never exceeded.', above=0, essential=True, aliases=('epsilon_total',),
+      'never exceeded.', above=0, essential=True,
       otherwise=f'{DEFAULT_EPSILON:g}, without --epsilon_per_query')
   epsilon_per_query: float | None = _privacy(None, 'Epsilon of one answer of an owner.',
       above=0, essential=True)
   answers_per_client: int | None = _privacy(None, 'Maximum number of answers of an '
-      'owner.', low=1, essential=True, aliases=('answers_per_owner',),
+      'owner.', low=1, essential=True,
       otherwise='1, or what both epsilons allow')
   delta: float | None = _privacy(None, 'Delta of all answers.', above=0, below=1,
       essential=True, otherwise=f'for gaussian {DEFAULT_GAUSSIAN_DELTA:g}, or '
       '1/N^1.1 for N owners if that is less, else none')
 
   clients_per_query: int = _queries(1, 'Owners that answer a query together; divides '
-      '--num_clients.', low=1, essential=True, aliases=('owners_per_query',))
+      '--num_clients.', low=1, essential=True)
   queries_per_step: int = _queries(100, 'Queries that are asked before the student '
       'learns again.', low=1, essential=True)
   max_queries: int | None = _queries(None, 'Stop after this number, even if the budget '
@@ -211,7 +211,7 @@ class FigureSettings(settings.Settings):
 
   output: str = _run('out/figures/local_mechanisms.png', 'PNG file.', essential=True)
   num_clients: int = _figure(1000, 'Clients whose mean is estimated, on the right.',
-      low=1, essential=True, aliases=('clients',))
+      low=1, essential=True)
   dimension: int = _figure(10, 'Coordinates of their vectors.', low=1, essential=True)
   draws: int = _figure(20000, 'Outputs behind each point on the left; vectors behind '
       'one on the right.', low=2, essential=True)

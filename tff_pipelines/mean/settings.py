@@ -26,9 +26,9 @@ class MeanSettings(settings.FolderSettings):
   """
 
   num_clients: tuple[int, ...] = _data((100,), 'Numbers of clients, separated by '
-      'commas.', low=1, high=2**31 - 1, essential=True, aliases=('n',), free=True)
+      'commas.', low=1, high=2**31 - 1, essential=True, free=True)
   dimension: tuple[int, ...] = _data((250,), 'Dimensions of vectors, separated by '
-      'commas.', low=1, high=2**30, essential=True, aliases=('d',), free=True)
+      'commas.', low=1, high=2**30, essential=True, free=True)
   vectors: str = _data('sphere', 'sphere: each client has a vector of its own. '
       'identical: all have the same, the case that the modulus is sized for.',
       choices=mean_estimation.VECTORS, essential=True)

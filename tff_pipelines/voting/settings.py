@@ -47,7 +47,7 @@ def _of_client(name: str, text: str, **attributes: Any) -> Any:
   """A field of a client's training, whose default depends on the model."""
   by_model = ', '.join(f'{values[name]:g} {model}' for model, values in _AGENTS.items())
   return settings.setting(
-      None, text, group='training', when=_OF_LOCAL, aliases=(f'agent_{name}',),
+      None, text, group='training', when=_OF_LOCAL,
       otherwise=f'{by_model}; {_IN_BASELINES[name]:g} in baselines', **attributes)
 
 
@@ -73,17 +73,17 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
       'few digits. digits: MNIST and SVHN for USPS. office: domains of Office-Caltech. '
       'npz: a file with agents\' ids.', choices=voting_tasks.TASKS, essential=True)
   data_path: str | None = _data(None, 'Folder of the files of mnist, digits and '
-      'office; file of npz.', essential=True, free=True, aliases=('data_dir',))
+      'office; file of npz.', essential=True, free=True)
   target: str | None = _data(None, 'The server\'s domain, for task=office.',
       choices=voting_data.OFFICE_DOMAINS, otherwise='webcam')
   num_clients: int | None = _data(None, 'Number of simulated agents.', low=1,
-      essential=True, aliases=('num_agents',), otherwise='30; 100 mnist, 200 digits')
+      essential=True, otherwise='30; 100 mnist, 200 digits')
   records_per_client: int | None = _data(None, 'Records of an agent, for task=mnist.',
-      low=1, aliases=('records_per_agent',), otherwise='600')
+      low=1, otherwise='600')
   labels_per_client: int | None = _data(None, 'Different digits of an agent, for '
-      'task=mnist.', low=1, aliases=('classes_per_agent',), otherwise='6')
+      'task=mnist.', low=1, otherwise='6')
   svhn_clients: int | None = _data(None, 'Agents with SVHN digits, for task=digits.',
-      low=0, aliases=('svhn_agents',), otherwise='10')
+      low=0, otherwise='10')
   image_size: int | None = _data(None, 'Side of all images, for task=digits.', low=1,
       unit='pixels', otherwise='16')
   num_classes: int | None = _data(None, 'Number of classes, for task=npz; labels are '
@@ -158,15 +158,13 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
       'batch_size', 'Records of a step of an agent.', low=1)
   client_learning_rate: float | None = _of_client('learning_rate',
       'Learning rate of an agent: of Adam in ae, of SGD in a baseline.', above=0)
-  client_weight_decay: float = _ae(0.001, 'Weight decay of Adam on an agent.', low=0,
-      aliases=('agent_weight_decay',))
+  client_weight_decay: float = _ae(0.001, 'Weight decay of Adam on an agent.', low=0)
   client_confidence: float = _ae(0.0, 'Agents abstain where no class has more than '
-      'this probability.', low=0, below=1, aliases=('agent_confidence',))
+      'this probability.', low=0, below=1)
   client_shift: int = _ae(0, 'Pixels by which images are shifted at random in '
-      'training, where agents see records.', low=0, aliases=('agent_shift',))
+      'training, where agents see records.', low=0)
   clients_see: str | None = _ae(None, 'What models of agents are of: features by the '
-      'public map, or records as they are.', choices=('features', 'records'),
-      aliases=('agents_see',), otherwise='features, without --adversarial_strength')
+      'public map, or records as they are.', choices=('features', 'records'), otherwise='features, without --adversarial_strength')
   adversarial_strength: float = _ae(0.0, 'Strength of domain-adversarial training '
       'against the public records.', low=0)
   server_learning_rate: float = train.like(
