@@ -8,7 +8,6 @@ import ast
 import collections
 import fnmatch
 import graphlib
-import pathlib
 import re
 import subprocess
 import sys

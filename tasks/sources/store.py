@@ -38,7 +38,7 @@ from tasks.sources import rows as rows_lib
 from tasks.sources import sqlite
 
 # Of a copy's content: a copy of another version is not found.
-_VERSION = 2
+_VERSION = 1
 _SPLIT = 'train'
 _COPY = 'copy-'
 _NAMES = re.compile(

@@ -10,7 +10,6 @@ import functools
 import hashlib
 import hmac
 import importlib.util
-import os
 import pathlib
 import platform
 import re
