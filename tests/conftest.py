@@ -4,8 +4,12 @@ Workers start once for a session. TensorFlow is imported by the fixtures that
 need it, so tests of plain numbers start at once.
 """
 
+import warnings
+
 import hypothesis
 import pytest
+
+from aggregators.native import kept
 
 # The same examples in every run, so that a failure can be repeated.
 hypothesis.settings.register_profile(
@@ -13,11 +17,21 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile('repeatable')
 
 
+# Before modules of tests import kernels: a checkout's user need not have a safe cache.
+with warnings.catch_warnings(action='ignore'):
+  _KERNELS = kept.folder()
+
+
 @pytest.fixture(scope='session', autouse=True)
 def _cache_of_the_session(tmp_path_factory):
-  """Copies of data go where the session's other files do, of its programs too."""
+  """Copies of data go where the session's other files do, of its programs too.
+
+  Kernels stay where they are: they take long to compile.
+  """
   with pytest.MonkeyPatch.context() as patch:
     patch.setenv('XDG_CACHE_HOME', str(tmp_path_factory.mktemp('cache')))
+    if _KERNELS is not None:
+      patch.setenv('NUMBA_CACHE_DIR', str(_KERNELS))
     yield
 
 

@@ -11,6 +11,7 @@ from llvmlite import ir
 import numba
 from numba import extending
 from numba import types
+from numba.core import caching
 from numba.core import cgutils
 from numba.core import config
 from numba.core import serialize
@@ -34,6 +35,32 @@ LANES = 16 if '+avx512f' in _features().split(',') else 8
 INT32, INT64, DOUBLE = ir.IntType(32), ir.IntType(64), ir.DoubleType()
 
 
+class _Locator(caching._InTreeCacheLocator):  # pylint: disable=protected-access
+  """Takes the place of numba's search for a folder, which any user may write."""
+
+  def get_cache_path(self):
+    return kept.folder()
+
+  def ensure_cache_path(self):
+    """Does nothing: `kept.folder` is there."""
+
+
+class _Code(caching.CompileResultCacheImpl):
+  _locator_classes = (_Locator,)
+
+
+class _Cache(caching.FunctionCache):
+  """The cache of a function, in files of `kept` instead of numba's."""
+
+  _impl_class = _Code
+
+  def __init__(self, function):
+    super().__init__(function)
+    self._cache_file = kept.Files(
+        self.cache_path, self._impl.filename_base,
+        f'{numba.__version__} {llvmlite.__version__} {LANES}', serialize.dumps)
+
+
 def jit(function):
   """Compiles a function at its first call; keeps the result on disk if possible.
 
@@ -41,15 +68,9 @@ def jit(function):
   any file of this package has that effect, because kernels call each other: see
   `kept.Files`.
   """
-  options = dict(nogil=True, error_model='numpy')
-  try:
-    compiled = numba.njit(function, cache=True, **options)
-  except RuntimeError:  # No folder is writable.
-    return numba.njit(function, **options)
-  cache = compiled._cache  # pylint: disable=protected-access
-  cache._cache_file = kept.Files(  # pylint: disable=protected-access
-      cache.cache_path, cache._impl.filename_base,  # pylint: disable=protected-access
-      f'{numba.__version__} {llvmlite.__version__} {LANES}', serialize.dumps)
+  compiled = numba.njit(function, nogil=True, error_model='numpy')
+  if kept.folder() is not None:
+    compiled._cache = _Cache(function)  # pylint: disable=protected-access
   return compiled
 
 

@@ -1,8 +1,12 @@
 """The kernels on disk, and their compilation before they are needed.
 
+Their files are pickles of code, which are read only if no other user can have written
+them: `ownership` has the rule.
+
 Imports neither numba nor TensorFlow, so that it can be used before both are imported.
 """
 
+import atexit
 from collections.abc import Callable
 import contextlib
 import functools
@@ -10,22 +14,28 @@ import hashlib
 import os
 import pathlib
 import pickle
+import secrets
+import shutil
 import subprocess
 import sys
 import tempfile
 from typing import Any
+import warnings
+
+from aggregators.native import ownership
 
 _FOLDER = pathlib.Path(__file__).parent
+# Set by a process that warned, for those that it starts: the folder it uses instead,
+# or nothing.
+_INSTEAD = 'TFF_PIPELINES_KERNELS'
 # Files of the kernel that compiles longest, as it calls nearly all others.
 _LAST = 'encoding.encode_clients-*'
-# Compiles only where the result can be kept.
 _COMPILE = '''
 import sys
 sys.path[:] = sys.argv[1:]
 from aggregators.native import decoding, encoding
-if encoding.encode_clients._cache.cache_path:
-  encoding.try_out()
-  decoding.try_out()
+encoding.try_out()
+decoding.try_out()
 '''
 
 _process: subprocess.Popen | None = None
@@ -40,6 +50,57 @@ def sources() -> str:
   return digest.hexdigest()
 
 
+def _places() -> list[pathlib.Path]:
+  """Folders that may keep kernels, the first choice first."""
+  caches = os.environ.get('XDG_CACHE_HOME') or '~/.cache'
+  given = os.environ.get('NUMBA_CACHE_DIR'), os.environ.get(_INSTEAD)
+  return [*(pathlib.Path(place) for place in given if place),
+          pathlib.Path(caches) / 'tff_pipelines' / 'kernels']
+
+
+@functools.cache
+def folder() -> pathlib.Path | None:
+  """Returns the folder of the kernels' files, which it creates; None if none is safe.
+
+  It is NUMBA_CACHE_DIR or else in the user's cache. If others could change that, a
+  warning says so, and this process and those that it starts use another: the user's
+  cache, or a folder of their own, which is deleted when this process ends.
+  """
+  places, refused = _places(), []
+  for place in places:
+    try:
+      chosen = ownership.private_folder(place.expanduser())
+      break
+    except (OSError, RuntimeError) as error:  # The latter where a user has no home.
+      refused.append(f'{place} can\'t keep compiled kernels, which are code: {error}')
+  else:
+    chosen = _temporary()
+  if refused and _INSTEAD not in os.environ:
+    os.environ[_INSTEAD] = str(chosen or '')
+    where = (f'kept in {chosen}' if len(refused) < len(places) else
+             'compiled again in each run')
+    warnings.warn(
+        f'{refused[0]}; they are {where} unless that is changed or NUMBA_CACHE_DIR '
+        'names a folder that only you can write', RuntimeWarning, stacklevel=2)
+  return chosen
+
+
+def _temporary() -> pathlib.Path | None:
+  """A folder that is deleted when this process ends; None if there can be none."""
+  name = f'kernels-{secrets.token_hex(8)}'
+  try:
+    path = ownership.private_folder(pathlib.Path(tempfile.gettempdir(), name))
+  except OSError:
+    return None
+  atexit.register(_delete, path, os.getpid())
+  return path
+
+
+def _delete(path: pathlib.Path, owner: int) -> None:
+  if os.getpid() == owner:  # No fork of it.
+    shutil.rmtree(path, ignore_errors=True)
+
+
 class Files:
   """The files of a kernel, one for each set of dependencies; replaces numba's cache.
 
@@ -48,16 +109,16 @@ class Files:
   the file of a kernel of other sources or of another processor.
   """
 
-  def __init__(self, folder: str, name: str, versions: str, dumps: Callable):
+  def __init__(self, place: pathlib.Path, name: str, versions: str, dumps: Callable):
     """Names the files.
 
     Args:
-      folder: Folder of the files.
+      place: Folder of the files, without symbolic links.
       name: Name of the kernel.
       versions: Versions of the compiler, as text.
       dumps: Object -> bytes that `pickle` loads.
     """
-    self._folder = pathlib.Path(folder)
+    self._folder = place
     self._name, self._versions, self._dumps = name, versions, dumps
 
   def path(self, key: Any) -> pathlib.Path:
@@ -66,9 +127,12 @@ class Files:
     return self._folder / f'{self._name}.{sources()[:16]}.{of[:32]}'
 
   def load(self, key: Any) -> Any:
-    """The saved data; None if there are none, or they are damaged."""
+    """The saved data; None if there are none that are whole and of this user or root.
+
+    The digest finds damage. It proves no origin: the check of `ownership.read` does.
+    """
     try:
-      content = self.path(key).read_bytes()
+      content = ownership.read(self.path(key))
     except OSError:
       return None
     digest, content = content[:32], content[32:]
@@ -76,10 +140,10 @@ class Files:
             else None)
 
   def save(self, key: Any, data: Any) -> None:
-    """Saves the data, if there is room for it."""
+    """Saves the data, if there is room for it, for the user alone."""
     content = self._dumps(data)
     with contextlib.suppress(OSError):
-      # Closed before it is renamed: no process reads a part of it.
+      # Closed before it is renamed: no process reads a part of it. Its mode is 0600.
       with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as file:
         try:
           file.write(hashlib.sha256(content).digest() + content)
@@ -91,11 +155,8 @@ class Files:
 
 def are_kept() -> bool:
   """Whether kernels of these sources seem to be on disk, for any processor."""
-  caches = os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')
-  given = os.environ.get('NUMBA_CACHE_DIR')
-  folders = [pathlib.Path(given)] if given else [
-      _FOLDER / '__pycache__', pathlib.Path(caches) / 'numba']
-  return any(any(folder.rglob(f'{_LAST}.{sources()[:16]}.*')) for folder in folders)
+  place = folder()
+  return place is not None and any(place.glob(f'{_LAST}.{sources()[:16]}.*'))
 
 
 def compile_ahead() -> None:
@@ -106,7 +167,7 @@ def compile_ahead() -> None:
   process is not reported: compiling fails again in this one, which reports it.
   """
   global _process
-  if _process is None and not are_kept():
+  if _process is None and folder() is not None and not are_kept():
     _process = subprocess.Popen(
         [sys.executable, '-c', _COMPILE, *sys.path], stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)

@@ -6,7 +6,6 @@ Tests of distributions run with both forms (`forms.py`).
 import itertools
 import json
 import os
-import pickle
 import subprocess
 import sys
 import zlib
@@ -26,7 +25,6 @@ from aggregators import share_tables
 from aggregators.native import compiling
 from aggregators.native import decoding
 from aggregators.native import encoding
-from aggregators.native import kept
 from aggregators.native import marks
 from aggregators.native import random_bits
 from aggregators.native import transform
@@ -264,52 +262,6 @@ def test_generators_and_keys_have_different_bits():
     streams.append(out)
   for a, b in itertools.combinations(streams, 2):
     assert np.mean(a == b) < 0.01
-
-
-def test_a_kernel_of_these_sources_is_loaded_whole_or_not(tmp_path, monkeypatch):
-  files = kept.Files(str(tmp_path), 'kernel', '1', pickle.dumps)
-  assert files.load('haswell') is None
-  files.save('haswell', b'code')
-  assert files.load('haswell') == b'code'
-  assert files.load('skylake') is None
-  assert kept.Files(str(tmp_path), 'kernel', '2', pickle.dumps).load('haswell') is None
-  path = files.path('haswell')
-  assert [path] == list(tmp_path.iterdir())
-  content = bytearray(path.read_bytes())
-  for damaged in (content[:-1], content[:-1] + b'?', content[:20], b''):
-    path.write_bytes(damaged)
-    assert files.load('haswell') is None
-  files.save('haswell', b'code')
-  monkeypatch.setattr(kept, 'sources', lambda: 64 * 'f')
-  assert files.load('haswell') is None
-
-
-def test_a_kernel_that_can_not_be_saved_leaves_no_file(tmp_path, monkeypatch):
-  files = kept.Files(str(tmp_path / 'none'), 'kernel', '1', pickle.dumps)
-  files.save('haswell', b'code')
-  monkeypatch.setattr(os, 'replace', lambda *_: (_ for _ in ()).throw(OSError('full')))
-  kept.Files(str(tmp_path), 'kernel', '1', pickle.dumps).save('haswell', b'code')
-  assert not list(tmp_path.iterdir())
-
-
-def test_kernels_use_these_files():
-  for kernel in (encoding.encode_clients, random_bits.fill, transform.walsh_hadamard):
-    assert isinstance(kernel._cache._cache_file, kept.Files)  # pylint: disable=protected-access
-
-
-@pytest.mark.slow
-def test_kernels_are_compiled_ahead_and_found(tmp_path, monkeypatch):
-  monkeypatch.setenv('NUMBA_CACHE_DIR', str(tmp_path))
-  monkeypatch.setattr(kept, '_process', None)
-  assert not kept.are_kept()
-  kept.compile_ahead()
-  kept.finished()
-  assert kept.are_kept()
-  started = kept._process  # pylint: disable=protected-access
-  assert started.returncode == 0
-  monkeypatch.setattr(kept, '_process', None)
-  kept.compile_ahead()
-  assert kept._process is None  # pylint: disable=protected-access
 
 
 def test_two_sets_of_instructions_have_two_names():

@@ -1,6 +1,7 @@
 """What docs/clusters.md and deploy/ name exists, and both name the same."""
 
 import importlib.util
+import pathlib
 import re
 import shlex
 
@@ -93,14 +94,38 @@ def test_the_image_is_made_of_files_that_exist_and_its_program_runs(capsys):
       line for line in sent if line.startswith('!')}
   for name in copied:
     assert (pages.ROOT / name).exists()
-  for line in lines:
-    if line.startswith('RUN'):
-      assert line.startswith('RUN pip install --no-cache-dir --no-deps ')
-      assert {name for name in re.findall(r'-r (\S+)', line)} <= copied
+  *installs, _ = [line for line in lines if line.startswith('RUN')]
+  for line in installs:
+    assert line.startswith('RUN pip install --no-cache-dir --no-deps ')
+    assert {name for name in re.findall(r'-r (\S+)', line)} <= copied
   command = eval(lines[-1].removeprefix('CMD '))  # pylint: disable=eval-used
   assert command[:3] == ['python', '-m', 'tff_pipelines']
   from tff_pipelines import __main__ as console  # pylint: disable=g-import-not-at-top
   assert console.main(command[3:]) == 0 and 'train' in capsys.readouterr().out
+
+
+def test_code_is_read_from_no_volume_but_from_a_home_of_the_user_alone():
+  image = {}
+  for line in (DEPLOY / 'Dockerfile').read_text(encoding='utf-8').splitlines():
+    name, _, value = line.partition(' ')
+    image[name] = value  # The last of each.
+  home = re.search(r'\bHOME=(\S+)', image['ENV'])[1]
+  assert image['WORKDIR'] == home  # Python finds modules in the current folder.
+  assert image['USER'] == '${UID}:${GID}'
+  assert shlex.split(image['RUN']) == [
+      'install', '--directory', '--mode=0700', '--owner=${UID}', '--group=${GID}', home]
+  assert not re.search('CACHE|PYTHONPATH', image['ENV'])
+  for service in SERVICES.values():
+    arguments = service['build']['args']
+    assert f'{arguments["UID"]}:{arguments["GID"]}' == service['user']
+    assert 'working_dir' not in service
+    assert not {'HOME', 'XDG_CACHE_HOME', 'NUMBA_CACHE_DIR', 'PYTHONPATH'} & set(
+        service['environment'])
+    for volume in service['volumes']:
+      mounted = pathlib.PurePosixPath(volume.split(':')[1])
+      assert not pathlib.PurePosixPath(home).is_relative_to(mounted)
+      assert not mounted.is_relative_to(home)
+  assert home in PAGE
 
 
 def test_the_command_in_the_container_is_a_training_run():

@@ -31,6 +31,7 @@ import portpicker
 import tensorflow_federated as tff
 
 from aggregators import tff_internals
+from aggregators.native import kept
 from tff_pipelines.simulation import in_process
 from tff_pipelines.simulation import local_processes
 from tff_pipelines.simulation import proofs
@@ -216,6 +217,8 @@ def started(*, num_workers: int = 0, local_workers: int = 0, engine: str = 'loca
       raise ValueError(f'{name} must be at least 0, found {number}')
   cores = os.cpu_count() or 1
   with contextlib.ExitStack() as stack:
+    if engine == 'ray' or local_workers or num_workers > 1:
+      kept.folder()  # Processes that are started take over where kernels are.
     if engine == 'ray':
       from tff_pipelines.simulation import ray_transport  # pylint: disable=g-import-not-at-top
       transport = ray_transport.RayTransport(
