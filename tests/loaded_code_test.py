@@ -67,7 +67,8 @@ PLACES = {
     ('tasks/task', 'Model.from_keras', 'importlib.import_module'): _OURS,
     ('tff_pipelines/__main__', '_module', 'importlib.import_module'): _OURS,
     ('tff_pipelines/experiment/cli', '_imported', 'importlib.import_module'): _OURS,
-    ('tff_pipelines/experiment/cli', 'moved', 'importlib.import_module'): _OURS,
+    ('tff_pipelines/experiment/guarded', 'program', 'importlib.import_module'): _OURS,
+    ('tff_pipelines/experiment/guarded', 'run', 'ctypes.CDLL'): _LIBC,
     ('tff_pipelines/exports/run', 'opened', 'importlib.import_module'): _OURS,
     ('tff_pipelines/fedavg/warm_start', '_of_keras', 'network.load_weights'):
         'arrays for a model that is there already: none, whoever wrote the file',
