@@ -72,7 +72,7 @@ class Runner:
     task = self._task[1]
     key = (settings.task, settings.architectures, settings.initial_weights_seed)
     if key not in self._pretrained and not (
-        files.private_path(folder, 'checkpoints').exists()):
+        (folder / files.PRIVATE / 'checkpoints').exists()):
       self._pretrained[key] = fedmd_run.pretrain(task, settings)
     summary = fedmd_run.distill(
         settings, task=task, pretrained=self._pretrained.get(key))

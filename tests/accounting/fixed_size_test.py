@@ -156,11 +156,13 @@ def test_everyone_and_known_cohorts_have_the_sensitivity_of_the_adjacency():
     assert accountant.epsilon(some, 1e-5) < plain
 
 
-def test_events_of_earlier_ledgers_are_for_replaced_clients():
+def test_neighbours_must_be_of_clients_and_stated():
   event = _event(1.0, 2, 5, base.REPLACE_ONE, 3)
   data = event.to_json()
-  del data['event']['neighbours']
   assert events.from_json(data) == event
+  del data['event']['neighbours']
+  with pytest.raises(ValueError, match='must have the fields'):
+    events.from_json(data)
   with pytest.raises(ValueError, match='neighbours must be one of'):
     _event(1.0, 2, 5, base.RECORD, 3)
 

@@ -195,16 +195,6 @@ def test_bad_settings_are_refused(changes, message):
     _mechanism(**changes)
 
 
-@pytest.mark.parametrize('fraction, expected', [(1.0, 0.0), (0.9, 1.0)])
-def test_events_of_earlier_ledgers_are_read_on_the_safe_side(fraction, expected):
-  event = _mechanism(min_honest_fraction=fraction, assumed_colluders=0).event()
-  data = event.to_json()
-  del data['event']['pivotal_probability']
-  assert base.from_json(data).event.pivotal_probability == expected
-  with pytest.raises(ValueError, match='must have the fields'):
-    base.from_json({**data, 'event': {'kind': 'PoissonSampled'}})
-
-
 def test_an_event_built_directly_states_its_assumptions():
   sums = {h: events.DistributedSkellam.from_params(
       _mechanism(min_honest_fraction=h, assumed_colluders=0).params())

@@ -313,9 +313,11 @@ class Settings:
     The recorded value of a field that has no effect now is not compared.
     """
     unused = {name for name, _ in self.unused()}
-    names = [name for name, value in self.configuration().items()
-             if name not in unused and value != recorded.get(name)]
-    return sorted(names)
+    fields, own = declared(type(self)), self.configuration()
+    return sorted([
+        *(name for name, value in own.items()
+          if name not in unused and value != recorded.get(name)),
+        *(name for name in recorded if name not in fields)])
 
 
 def _json(value: Any) -> Any:
