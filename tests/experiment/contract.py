@@ -18,6 +18,7 @@ from tests import shells
 from tests.page import parsed
 from tff_pipelines import report as page_program
 from tff_pipelines.accounting import decimals
+from tff_pipelines.experiment import charged_records
 from tff_pipelines.experiment import configurations
 from tff_pipelines.experiment import failures
 from tff_pipelines.experiment import files
@@ -254,7 +255,7 @@ def _kill_at(patch, number, when):
 
   count = [0]
   for owner, name in ((records_lib.RunRecords, 'commit'),
-                      (records_lib.ChargedRecords, 'keep')):
+                      (charged_records.ChargedRecords, 'keep')):
     patch.setattr(owner, name, killing(getattr(owner, name), count))
 
 

@@ -35,6 +35,7 @@ from unittest import mock
 
 from tests.fedavg import still_run
 from tff_pipelines.accounting import combinators
+from tff_pipelines.experiment import charged_records
 from tff_pipelines.experiment import endings
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import records as records_lib
@@ -120,7 +121,7 @@ def _watched(stop_after: float = math.inf) -> Iterator[collections.Counter]:
       another round, or between another charge and its answers.
   """
   counts = collections.Counter()
-  commit, keep = records_lib.RunRecords.commit, records_lib.ChargedRecords.keep
+  commit, keep = records_lib.RunRecords.commit, charged_records.ChargedRecords.keep
 
   def counted(original):
     def call(self, *arguments, **named):
@@ -134,7 +135,7 @@ def _watched(stop_after: float = math.inf) -> Iterator[collections.Counter]:
   # Figures take most of the time of such a run.
   with (mock.patch.object(report, 'draw', lambda path, *_, **__: path.touch()),
         mock.patch.object(records_lib.RunRecords, 'commit', counted(commit)),
-        mock.patch.object(records_lib.ChargedRecords, 'keep', counted(keep))):
+        mock.patch.object(charged_records.ChargedRecords, 'keep', counted(keep))):
     yield counts
 
 

@@ -11,6 +11,7 @@ from tensorboard.backend.event_processing import event_accumulator
 import tensorflow as tf
 
 from tff_pipelines.accounting import events
+from tff_pipelines.experiment import charged_records
 from tff_pipelines.experiment import checkpoints
 from tff_pipelines.experiment import configurations
 from tff_pipelines.experiment import files
@@ -385,7 +386,7 @@ def test_atomic_write_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):
 
 
 def _charged(folder, resume=False):
-  result = records_lib.ChargedRecords(
+  result = charged_records.ChargedRecords(
       _open(folder, resume=resume), 'answers/{:06}.npz'.format)
   result.restore()
   return result

@@ -1,5 +1,6 @@
 """Folders of runs that were changed: refused, or charged as if more had been released."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -10,6 +11,7 @@ import pytest
 from tests.experiment import fuzz_folder
 from tests.fedavg import still_run
 from tff_pipelines.accounting import ledger as ledger_lib
+from tff_pipelines.experiment import charged_records
 from tff_pipelines.experiment import configurations
 from tff_pipelines.experiment import files
 from tff_pipelines.experiment import records as records_lib
@@ -225,7 +227,7 @@ def test_ledger_without_its_rounds_is_refused_by_what_they_left(
     one = records_lib.checkpoints.read(new / 'private/checkpoints/round_000000')
     records_lib.checkpoints.write(
         folder / 'private/checkpoints',
-        records_lib.dataclasses.replace(one, run=recorded['run']))
+        dataclasses.replace(one, run=recorded['run']))
   if left == 'metrics.csv':
     shutil.rmtree(folder / 'tensorboard')
   else:
@@ -289,7 +291,7 @@ def test_file_of_another_run_is_refused_or_changes_nothing(
 def _charged(tmp_path_factory):
   """Folder of an ldp run that was killed after two steps, the third charged and lost."""
   folder = tmp_path_factory.mktemp('charged') / 'run'
-  keep, kept = records_lib.ChargedRecords.keep, []
+  keep, kept = charged_records.ChargedRecords.keep, []
 
   def keeps_two(self, line, arrays):
     if len(kept) == 2:
@@ -298,7 +300,7 @@ def _charged(tmp_path_factory):
     keep(self, line, arrays)
 
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(records_lib.ChargedRecords, 'keep', keeps_two)
+    patch.setattr(charged_records.ChargedRecords, 'keep', keeps_two)
     with pytest.raises(KeyboardInterrupt):
       fuzz_folder.Ldp().experiment(folder, resume=False).run()
   assert len(ledger_lib.Ledger(folder / files.LEDGER).lines()) == 3

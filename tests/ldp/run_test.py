@@ -8,7 +8,7 @@ import pytest
 from tests import statistics_lib
 from tff_pipelines.accounting import accountant
 from tff_pipelines.accounting import ledger as ledger_lib
-from tff_pipelines.experiment import records as records_lib
+from tff_pipelines.experiment import charged_records
 from tff_pipelines.ldp import run as ldp_run
 from tff_pipelines.ldp.settings import LdpSettings
 
@@ -112,7 +112,7 @@ def test_unseeded_runs_never_repeat(prepared, tmp_path):
 def test_a_run_stopped_between_steps_continues_as_if_nothing_had_been(
     prepared, tmp_path, monkeypatch, name):
   whole = _run(prepared, tmp_path / 'whole', seed=5)
-  calls, original = [], getattr(records_lib.ChargedRecords, name)
+  calls, original = [], getattr(charged_records.ChargedRecords, name)
 
   def third_is_the_last(self, *args):
     calls.append(1)
@@ -124,7 +124,7 @@ def test_a_run_stopped_between_steps_continues_as_if_nothing_had_been(
     return result
 
   folder = tmp_path / 'run'
-  monkeypatch.setattr(records_lib.ChargedRecords, name, third_is_the_last)
+  monkeypatch.setattr(charged_records.ChargedRecords, name, third_is_the_last)
   with pytest.raises(Killed):
     _run(prepared, folder, seed=5)
   monkeypatch.undo()
@@ -143,7 +143,7 @@ def test_a_run_stopped_between_steps_continues_as_if_nothing_had_been(
 
 
 @pytest.mark.parametrize('target, lost_at', [
-    (ldp_run.LdpRounds, 'draw'), (records_lib.ChargedRecords, 'keep')])
+    (ldp_run.LdpRounds, 'draw'), (charged_records.ChargedRecords, 'keep')])
 def test_answers_that_were_charged_and_lost_stay_charged(
     prepared, tmp_path, monkeypatch, target, lost_at):
   folder, calls = tmp_path / 'run', []
@@ -222,7 +222,7 @@ def test_damaged_answers_are_named(prepared, tmp_path):
 def test_answers_without_a_ledger_are_not_built_upon(prepared, tmp_path):
   _run(prepared, tmp_path / 'run', max_queries=4)
   (tmp_path / 'run' / 'ledger.jsonl').unlink()
-  with pytest.raises(ValueError, match='what it cost is not known'):
+  with pytest.raises(ValueError, match='what was released is not known'):
     _run(prepared, tmp_path / 'run', max_queries=4, resume=True)
 
 

@@ -17,6 +17,7 @@ import tqdm
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import decimals
 from tff_pipelines.experiment import callbacks as callbacks_lib
+from tff_pipelines.experiment import charged_records
 from tff_pipelines.experiment import endings
 from tff_pipelines.experiment import guarantee as guarantee_lib
 from tff_pipelines.experiment import records as records_lib
@@ -85,7 +86,7 @@ class ChargedRounds(abc.ABC):
 
   @abc.abstractmethod
   def restore(self, lines: list[dict[str, Any]],
-              kept: list[records_lib.Kept]) -> None:
+              kept: list[charged_records.Kept]) -> None:
     """Takes over all charges and what is kept of them; called before each step."""
 
   @abc.abstractmethod
@@ -100,7 +101,7 @@ class ChargedRounds(abc.ABC):
     """Number of units of `total` that are charged."""
     return 0
 
-  def metrics(self, kept: list[records_lib.Kept]) -> Mapping[str, float] | None:
+  def metrics(self, kept: list[charged_records.Kept]) -> Mapping[str, float] | None:
     """Metrics after these steps; None if there are none to keep."""
     return None
 
@@ -168,7 +169,7 @@ def run(rounds: Rounds, plan: guarantee_lib.Plan, records: records_lib.RunRecord
 
 
 def run_charged(rounds: ChargedRounds,
-                records: records_lib.ChargedRecords, quiet: bool = False) -> None:
+                records: charged_records.ChargedRecords, quiet: bool = False) -> None:
   """Charges, draws and keeps the remaining steps, and measures the kept ones.
 
   Args:
@@ -189,7 +190,7 @@ def run_charged(rounds: ChargedRounds,
       may_end()
 
 
-def _measure(rounds: ChargedRounds, records: records_lib.ChargedRecords) -> None:
+def _measure(rounds: ChargedRounds, records: charged_records.ChargedRecords) -> None:
   """Brings the rounds up to date, and the metrics of all steps that are kept."""
   lines = records.run.ledger.lines()
   for count, kept in enumerate(records.kept, start=1):

@@ -19,6 +19,7 @@ import numpy as np
 from tff_pipelines.accounting import caveats as caveats_lib
 from tff_pipelines.accounting import decimals
 from tff_pipelines.experiment import callbacks as callbacks_lib
+from tff_pipelines.experiment import charged_records
 from tff_pipelines.experiment import configurations
 from tff_pipelines.experiment import failures
 from tff_pipelines.experiment import files
@@ -269,7 +270,7 @@ class Experiment(abc.ABC):
     with contexts.simulation(**where, data=data):
       rounds = self.build_rounds(task, plan)
       if isinstance(rounds, rounds_lib.ChargedRounds):
-        last = records_lib.ChargedRecords(records, self.kept_as.format)
+        last = charged_records.ChargedRecords(records, self.kept_as.format)
         rounds_lib.run_charged(rounds, last, self.quiet)
       else:
         last = rounds_lib.run(rounds, plan, records, self.callbacks, self.quiet)

@@ -23,8 +23,8 @@ from tasks import mean_estimation
 from tff_pipelines.accounting import base
 from tff_pipelines.accounting import events
 from tff_pipelines.accounting import ledger as ledger_lib
+from tff_pipelines.experiment import charged_records
 from tff_pipelines.experiment import files
-from tff_pipelines.experiment import records as records_lib
 from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.experiment import rounds as rounds_lib
 from tff_pipelines.experiment import run as run_lib
@@ -146,7 +146,7 @@ class Sweep(rounds_lib.ChargedRounds):
       ledger.drop_torn()
       charged = [events.from_json(line['event']) for line in ledger.lines()]
       paths = sorted((folder / _KEPT_AS).parent.glob('[0-9]*.npz'))
-      self._take_over(filter(None, map(records_lib.kept_arrays, paths)))
+      self._take_over(filter(None, map(charged_records.kept_arrays, paths)))
     self.steps = (*charged, *map(self._event, self._remaining()))
 
   def _take_over(self, kept: Iterable[Mapping[str, np.ndarray]]) -> None:

@@ -1,0 +1,154 @@
+"""Records of a run whose answers can't be taken back once they are drawn.
+
+The ledger line is durable before anything is drawn, and answers that a crash loses stay
+charged.
+"""
+
+from collections.abc import Callable
+import dataclasses
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from tff_pipelines.accounting import base
+from tff_pipelines.experiment import files
+from tff_pipelines.experiment import metrics as metrics_lib
+from tff_pipelines.experiment import records as records_lib
+
+# Entries of files of answers: hash of the ledger line, digest of earlier metrics.
+_LINE, _TABLE = 'line', 'table'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Kept:
+  """The answers that one charge paid for.
+
+  Attributes:
+    line: Ledger line of the charge, as JSON.
+    arrays: Name -> drawn answers.
+  """
+
+  line: dict[str, Any]
+  arrays: dict[str, np.ndarray]
+
+
+class ChargedRecords:
+  """A run whose releases are charged before they are drawn.
+
+  A step first writes its line to the ledger, durably, then draws, then keeps the
+  answers. A run that is killed between charge and keeping loses what it drew, or may
+  have drawn: it stays charged. Nothing is ever drawn without a charge, and nothing
+  that is kept is drawn a second time.
+
+  Attributes:
+    run: Configuration, ledger and number of starts.
+    kept: Kept answers, in the order of the charges.
+    metrics: Round of a charge -> its metrics.
+  """
+
+  def __init__(self, run: records_lib.RunRecords, path_of: Callable[[int], str]):
+    """Initializes the records.
+
+    Args:
+      run: Records of the folder.
+      path_of: Round of a charge -> name of the .npz file that keeps its answers,
+        relative to the folder.
+    """
+    self.run = run
+    self.kept: list[Kept] = []
+    self.metrics: dict[int, dict[str, float]] = {}
+    self._path_of = path_of
+    self._table = metrics_lib.Table(run.folder / files.METRICS, 'step')
+
+  def _path(self, index: int) -> pathlib.Path:
+    return self.run.folder / self._path_of(index)
+
+  def restore(self) -> None:
+    """Reads the records that there are.
+
+    Raises:
+      ValueError: If something is damaged or does not belong together.
+    """
+    ledger, folder = self.run.ledger, self._path(1).parent
+    # A torn line announced a step that had drawn nothing yet.
+    ledger.drop_torn()
+    files.make_folder(folder)
+    known = {self._path(line['round']): line for line in ledger.lines()}
+    written = sorted(folder.iterdir()) if folder != self.run.folder else (
+        filter(pathlib.Path.exists, [self._path(1)]))
+    for path in written:
+      if path.name.startswith('.'):
+        path.unlink()  # A crash left it while it was written.
+      elif path not in known:
+        raise ValueError(f'{path} belongs to no line of {ledger.path}: what it cost is '
+                         'not known, so the run can\'t be continued')
+    table = ''
+    for path, line in known.items():
+      arrays = kept_arrays(path)
+      if arrays is None:
+        continue
+      try:
+        owner, table = (str(arrays.pop(name)) for name in (_LINE, _TABLE))
+      except KeyError as error:
+        raise ValueError(f'{path} is damaged: it has no {error}') from None
+      if owner != line['hash']:
+        raise ValueError(
+            f'{path} must belong to round {line["round"]} of {ledger.path}')
+      self.kept.append(Kept(line=line, arrays=arrays))
+    self._check_metrics(table)
+
+  def _check_metrics(self, table: str) -> None:
+    """Reads the metrics of all kept steps but the last, which are measured again.
+
+    Args:
+      table: Digest of these metrics, as the last of the kept answers have it.
+
+    Raises:
+      ValueError: If they are not what was written, or are of a step without a line.
+    """
+    lines = self.run.ledger.lines()
+    path = self.run.folder / files.METRICS
+    if max(metrics_lib.read(path, 'step'), default=0) > len(lines):
+      raise ValueError(f'{path} has a step without a line in {self.run.ledger.path}: '
+                       'what it cost is not known, so the run can\'t be continued')
+    last = self.kept[-1].line['round'] if self.kept else 0
+    rows = self._table.open(last=last - 1)
+    if self._table.digest != table:
+      raise ValueError(f'{path} is damaged: its rows before step {last} are not those '
+                       'that the run wrote; restore it from a copy')
+    self.metrics = {step: {name: float(value) for name, value in row.items()}
+                    for step, row in rows.items()}
+
+  def charge(self, event: base.Event) -> dict[str, Any]:
+    """Writes the line of a step that is about to be drawn, durably; returns it."""
+    ledger = self.run.ledger
+    # Starts are not counted: a repeated step has a line of its own.
+    ledger.append_line(ledger.next_line(
+        event, outcome='released', starts=1,
+        configuration_hash=self.run.configuration_hash))
+    line = ledger.lines()[-1]
+    # Without answers as yet: were the line lost, this would tell.
+    files.write_bytes(self._path(line['round']), b'')
+    return line
+
+  def keep(self, line: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    """Keeps the answers that a charge paid for, durably."""
+    files.write_arrays(self._path(line['round']), {
+        _LINE: np.array(line['hash']), _TABLE: np.array(self._table.digest), **arrays})
+    self.kept.append(Kept(line=line, arrays=arrays))
+
+  def measure(self, index: int, metrics: dict[str, float]) -> None:
+    """Writes the metrics after the step of a charge's round."""
+    self.metrics[index] = metrics
+    self._table.add(index, metrics, durable=True)
+
+
+def kept_arrays(path: pathlib.Path) -> dict[str, np.ndarray] | None:
+  """The answers in a file of `ChargedRecords`; None if there are none.
+
+  Raises:
+    ValueError: If they are damaged.
+  """
+  is_charged_only = path.exists() and not path.stat().st_size
+  return None if is_charged_only else files.read_arrays(path)
