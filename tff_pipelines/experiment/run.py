@@ -97,9 +97,12 @@ class Experiment(abc.ABC):
 
   def keyed_identity(self, task: Any) -> dict[str, Any]:
     """`identity` as it is recorded: what follows from all clients' data, keyed."""
+    return self._keyed(self.identity(task))
+
+  def _keyed(self, identity: Mapping[str, Any]) -> dict[str, Any]:
     key = files.read_key(self.folder)
     return {name: files.keyed(value, key) if name in _FINGERPRINTS else value
-            for name, value in self.identity(task).items()}
+            for name, value in identity.items()}
 
   def targets(self) -> dict[str, float]:
     """Name of an epsilon -> target that the plan's must not exceed."""
@@ -226,8 +229,9 @@ class Experiment(abc.ABC):
     recorded = self._recorded()
     task = self.build_task()
     data = self.read_by_workers(task)
+    identity = self.identity(task)  # Raises what does not fit the task.
     if recorded is not None:
-      identity = self.keyed_identity(task)
+      identity = self._keyed(identity)
       self._check_same(name for name, value in identity.items()
                        if recorded['identity'].get(name, value) != value)
     plan = self.build_plan(task, None if recorded is None else recorded['plan'])
@@ -239,7 +243,7 @@ class Experiment(abc.ABC):
       files.check_folder(self.folder, resume=self.settings.resume)
       files.create_folder(self.folder)
       files.new_key(self.folder)
-      identity = self.keyed_identity(task)
+      identity = self._keyed(identity)
     configuration = {
         'family': self.family,
         'settings': self.settings.configuration(), 'identity': identity,
