@@ -61,7 +61,8 @@ def test_epsilon_can_be_recomputed_from_the_ledger_alone(finished, programs):
 def test_nothing_on_disk_is_of_one_owner_alone(finished):
   _, folder = finished
   with np.load(folder / 'answers' / '000001.npz') as arrays:
-    assert set(arrays.files) == {'line', 'first_query', 'rows', 'means', 'answers'}
+    assert set(arrays.files) == {
+        'line', 'table', 'first_query', 'rows', 'means', 'answers'}
     # Five owners a query: what is kept is their mean.
     np.testing.assert_array_equal(arrays['answers'], [5, 5])
     assert arrays['means'].shape == (2, 10)
@@ -187,7 +188,7 @@ def test_a_finished_baseline_says_the_same_again(baselines, programs, name):
 def test_labels_of_pate_are_limited_and_votes_are_not_kept(baselines):
   _, folder = baselines['pate']
   with np.load(folder / 'labels.npz') as arrays:
-    assert set(arrays.files) == {'line', 'rows', 'labels'}
+    assert set(arrays.files) == {'line', 'table', 'rows', 'labels'}
     assert 1 <= np.sum(arrays['labels'] >= 0) <= 40
   assert _summary(folder)['details']['answered'] <= 40
 

@@ -8,9 +8,9 @@ import sys
 import matplotlib.image
 import pytest
 
+from tests.page import example_run
 from tests.programs import launcher as launcher_lib
 from tff_pipelines import sweep
-from tff_pipelines.experiment import report
 from tff_pipelines.sweeps import report as sweep_report
 from tff_pipelines.sweeps import settings as settings_lib
 from tff_pipelines.sweeps.settings import SweepSettings
@@ -83,10 +83,10 @@ def _finished(folder, repeats, *, seeded, epsilons):
   for run in runs:
     (run.folder / sweep_report.RUN).mkdir(parents=True)
     epsilon = epsilons[run.setting.name]
-    summary = {
-        'headline_of': 'test', 'headline': 'accuracy', 'delta': 1 / 3400,
-        'held_out': {'test': {'accuracy': 0.5}}, 'epsilon': None,
-        'noise_multiplier': None if epsilon is None else 0.123456789}
+    summary = example_run.summary(
+        headline_of='test', headline='accuracy', delta=1 / 3400, epsilon=None,
+        held_out={'test': {'accuracy': 0.5}},
+        noise_multiplier=None if epsilon is None else 0.123456789)
     if epsilon is not None:
       summary['epsilon_if_unseeded' if seeded else 'epsilon'] = epsilon + run.repeat
     (run.folder / sweep_report.RUN / 'summary.json').write_text(json.dumps(summary))
@@ -166,15 +166,6 @@ def test_settings_are_given_once_each_and_the_folder_is_needed(tmp_path, capsys)
   assert 'output_dir must be given' in capsys.readouterr().err
   assert sweep.main(['--output_dir=/proc/x/y', '--setting=a:']) == 2
   assert "can't be written" in capsys.readouterr().err
-
-
-def test_summaries_of_earlier_versions_are_read(tmp_path):
-  runs = _finished(tmp_path, 1, seeded=False, epsilons={'a': 8.0})
-  path = runs[0].folder / sweep_report.RUN / 'summary.json'
-  path.write_text(json.dumps(
-      {**json.loads(path.read_text()), 'epsilon_unamplified': 100.0}))
-  assert report.read_summary(path)['epsilon_server'] == 100.0
-  assert sweep_report.collect(runs)[0].epsilon == 8.0
 
 
 def _sweep(folder, *settings):
