@@ -125,7 +125,7 @@ def test_resumed_run_reads_the_vocabulary_that_it_kept(runs, tmp_path):
     shutil.rmtree(folder / name)
   for name in ('metrics.csv', 'summary.json', 'report.txt', 'model.npz'):
     (folder / name).unlink()
-  header, _ = (folder / 'ledger.jsonl').read_text().splitlines(keepends=True)
+  header, *_ = (folder / 'ledger.jsonl').read_text().splitlines(keepends=True)
   (folder / 'ledger.jsonl').write_text(header)
   words = json.loads((folder / 'vocabulary.json').read_text())
   run = _train(*arguments, '--resume', folder=folder)
