@@ -299,15 +299,18 @@ def test_an_address_without_a_cluster_is_told_at_once():
 def test_without_ray_everything_else_runs(tmp_path):
   code = '''
       import sys
-      sys.modules['ray'] = None  # As if it were not installed.
+      sys.path.insert(0, sys.argv[2])  # There it can't be imported.
       from tff_pipelines import train
       flags = ['--task=tabular', '--num_clients=10', '--cohort_size=2', '--rounds=1',
                '--output_dir=' + sys.argv[1]]
       print(train.main([*flags, '--engine=ray']))
       print(train.main(flags))
   '''
+  (tmp_path / 'path').mkdir()
+  (tmp_path / 'path' / 'ray.py').write_text('raise ImportError("not installed")')
   run = subprocess.run(
-      [sys.executable, '-c', textwrap.dedent(code), tmp_path / 'run'], cwd=ROOT,
+      [sys.executable, '-c', textwrap.dedent(code), tmp_path / 'run',
+       tmp_path / 'path'], cwd=ROOT,
       env={**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '3'}, check=False,
       stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
   lines = run.stdout.splitlines()

@@ -48,7 +48,7 @@ class _Copy:
   def check(self, error: task.DamagedDataError) -> None:
     """The message names the copy and the remedy, not the file that was copied."""
     text = str(error)
-    assert len(text.splitlines()) == 1 and len(text) < 500
+    assert len(text.splitlines()) == 1 and len(text) < 700
     assert text.startswith(f'{self.path} is damaged (')
     assert shlex.split(text.partition(' after ')[2]) == [
         'python', '-m', 'tff_pipelines.prepare_data', '--purge',
