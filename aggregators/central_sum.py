@@ -8,7 +8,7 @@ import collections
 
 from aggregators import normal
 from aggregators import plain_sum
-from aggregators import validate
+from tff_pipelines.common import validate
 
 
 class CentralSumFactory(plain_sum.PlainSumFactory):

@@ -25,7 +25,7 @@ from aggregators import rounding
 from aggregators import share_tables
 from aggregators import skellam
 from aggregators import structures
-from aggregators import validate
+from tff_pipelines.common import validate
 from aggregators.native import marks
 from aggregators.params import DistributedSumParams
 

@@ -3,7 +3,7 @@
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from aggregators import validate
+from tff_pipelines.common import validate
 
 
 def divide(total, divisor: float):

@@ -18,7 +18,7 @@ import tensorflow as tf
 from aggregators import alias_draw
 from aggregators import keys
 from aggregators import local_dp_distributions as distributions
-from aggregators import validate
+from tff_pipelines.common import validate
 
 # Budget that one coordinate should have before another is sampled too
 # (arXiv 1907.00782, section IV-B).

@@ -19,7 +19,7 @@ import math
 import numpy as np
 
 from aggregators import alias_table
-from aggregators import validate
+from tff_pipelines.common import validate
 
 Fraction = fractions.Fraction
 

@@ -15,7 +15,7 @@ import tensorflow_federated as tff
 from aggregators import client_sum
 from aggregators import keys
 from aggregators import local_dp
-from aggregators import validate
+from tff_pipelines.common import validate
 
 
 class LocalMeanFactory(client_sum.ClientSumFactory):

@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import math
 
-from aggregators import validate
+from tff_pipelines.common import validate
 
 ROTATIONS = ('hadamard', 'dft', 'none')
 

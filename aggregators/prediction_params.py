@@ -7,7 +7,7 @@ follow from the same object.
 import dataclasses
 import math
 
-from aggregators import validate
+from tff_pipelines.common import validate
 
 # Knowledge that parties share: the outputs of the last layer, class probabilities, or
 # the most likely class alone.

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from aggregators import keys
 from aggregators import params
-from aggregators import validate
+from tff_pipelines.common import validate
 
 # One pass multiplies by a 16 x 16 matrix at most. Measured at 2^20: passes of
 # 16 take 1.3 ns a coordinate, of 32 1.4, of 128 3.0, of 1024 16.

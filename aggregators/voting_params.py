@@ -11,7 +11,7 @@ import dataclasses
 import math
 
 from aggregators import alias_table
-from aggregators import validate
+from tff_pipelines.common import validate
 from aggregators.params import NoiseShares
 from aggregators.share_tables import SHARE_EXCESS
 

@@ -22,9 +22,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from benchmarks import measure
-from tff_pipelines.accounting import events
-from tff_pipelines.accounting import ledger as ledger_lib
-from tff_pipelines.experiment import files
+from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.guarantees import ledger as ledger_lib
+from tff_pipelines.common import files
 from tff_pipelines.experiment import records as records_lib
 
 # Megabytes of a state -> milliseconds that a commit may take at the median.

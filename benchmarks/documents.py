@@ -11,7 +11,7 @@ import pathlib
 import statistics
 from typing import Any, Mapping, Sequence
 
-from tff_pipelines.experiment.files import write_atomically
+from tff_pipelines.common.files import write_atomically
 
 RESULTS = 'results.jsonl'
 _BEGIN, _END = '<!-- {}: begin -->', '<!-- {}: end -->'

@@ -6,7 +6,7 @@ No TensorFlow: tables and figures of finished runs need none.
 import dataclasses
 from typing import Iterator
 
-from tff_pipelines.accounting import events
+from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.fedmd.settings import FedMdSettings
 
 SEEDS = (0, 1, 2)

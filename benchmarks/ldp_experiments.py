@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks import documents
 from benchmarks.documents import Results
-from tff_pipelines.accounting import decimals
+from tff_pipelines.common import decimals
 from tff_pipelines.ldp.settings import BaselineSettings
 from tff_pipelines.ldp.settings import LdpSettings
 

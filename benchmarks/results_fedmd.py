@@ -26,7 +26,7 @@ from benchmarks import documents
 from benchmarks import fedmd_cases
 from benchmarks.documents import Results
 from benchmarks.fedmd_cases import Case
-from tff_pipelines.experiment import files
+from tff_pipelines.common import files
 
 _PAPER_ROUNDS, _PAPER_PUBLIC = 20, 5000
 _CLASSES = 6

@@ -25,7 +25,7 @@ from benchmarks import voting_experiments
 from benchmarks import voting_tables
 from benchmarks.voting_experiments import Experiment
 from tff_pipelines import vote
-from tff_pipelines.experiment import files
+from tff_pipelines.common import files
 from tff_pipelines.experiment import report
 
 # Kept of a summary, or of its details.

@@ -32,7 +32,7 @@ from benchmarks import measure
 from benchmarks.round_networks import NETWORKS
 from tasks import task as task_lib
 from tasks.sources import records
-from tff_pipelines.accounting import mechanisms
+from tff_pipelines.accounting.guarantees import mechanisms
 from tff_pipelines.fedavg import local_training
 from tff_pipelines.fedavg import plan as plan_lib
 from tff_pipelines.fedavg import run as run_lib

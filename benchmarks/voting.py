@@ -22,7 +22,7 @@ from aggregators.voting import VotingFactory
 from aggregators.voting_params import VotingParams
 from benchmarks import measure
 from tasks.models import classifiers
-from tff_pipelines.learning import adam
+from tff_pipelines.fedavg import adam
 from tff_pipelines.simulation import contexts
 from tff_pipelines.voting import agents as agents_lib
 from tff_pipelines.voting import knn as knn_lib

@@ -3,9 +3,9 @@
   python -m examples.account_for_a_run
 """
 
-from tff_pipelines.accounting import accountant
-from tff_pipelines.accounting import decimals
-from tff_pipelines.accounting.mechanisms import SumMechanism
+from tff_pipelines.accounting.guarantees import accountant
+from tff_pipelines.common import decimals
+from tff_pipelines.accounting.guarantees.mechanisms import SumMechanism
 
 DELTA = 1e-5
 

@@ -10,8 +10,8 @@ import tempfile
 import tensorflow as tf
 
 from tff_pipelines import api
-from tff_pipelines.exports import export
-from tff_pipelines.exports.settings import ExportSettings
+from tff_pipelines.publish import export
+from tff_pipelines.publish.settings import ExportSettings
 
 
 def main(rounds: int = 20) -> dict[str, object]:

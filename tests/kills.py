@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from tests.programs import launcher as launcher_lib
-from tff_pipelines.accounting import ledger as ledger_lib
+from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.experiment import checkpoints as checkpoints_lib
 from tff_pipelines.voting import features
 from tff_pipelines.voting import run as vote_run

@@ -69,7 +69,7 @@ PLACES = {
     ('tff_pipelines/experiment/cli', '_imported', 'importlib.import_module'): _OURS,
     ('tff_pipelines/experiment/guarded', 'program', 'importlib.import_module'): _OURS,
     ('tff_pipelines/experiment/guarded', 'run', 'ctypes.CDLL'): _LIBC,
-    ('tff_pipelines/exports/run', 'opened', 'importlib.import_module'): _OURS,
+    ('tff_pipelines/publish/run', 'opened', 'importlib.import_module'): _OURS,
     ('tff_pipelines/fedavg/warm_start', '_of_keras', 'network.load_weights'):
         'arrays for a model that is there already: none, whoever wrote the file',
     ('tff_pipelines/simulation/contexts', 'program.die_with_parent',
@@ -89,7 +89,7 @@ PLACES = {
      'importlib.import_module'): 'a part of Ray, which is installed',
     ('tff_pipelines/simulation/ray_transport', '_imported', 'importlib.import_module'):
         'Ray, which is installed',
-    ('tff_pipelines/sweeps/report', 'Run.start', 'ctypes.CDLL'): _LIBC,
+    ('tff_pipelines/fedavg/sweep', 'Run.start', 'ctypes.CDLL'): _LIBC,
 }
 
 

@@ -85,7 +85,7 @@ def _digest_of_lines(lines: Sequence[str]) -> str:
 def _sampler(sampling: str, **arguments: Any) -> Any:
   """Returns the sampler of the clients of rounds."""
   with contextlib.suppress(ImportError):
-    from tff_pipelines.accounting import schemes  # pylint: disable=g-import-not-at-top
+    from tff_pipelines.accounting.sampling import schemes  # pylint: disable=g-import-not-at-top
     return schemes.build(sampling, **arguments)
   sampler = _looked_up('CohortSampler', (
       'tff_pipelines.simulation.cohorts', 'tff_pipelines.experiment.cohorts'))

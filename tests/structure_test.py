@@ -169,36 +169,39 @@ def test_imports_have_no_cycles():
     pytest.fail(' -> '.join(error.args[1]), pytrace=False)
 
 
-_SHARED = ('accounting', 'configs', 'experiment', 'learning', 'page', 'simulation')
+_SHARED = ('accounting', 'common', 'configs', 'experiment', 'publish', 'simulation')
 _FAMILIES = ('fedavg', *sorted({
     name.split('/')[1] for name in MODULES
     if name.startswith('tff_pipelines/') and name.count('/') == 2
 } - {*_SHARED, 'fedavg'}))
+COMMON = 'tff_pipelines/common/'
 # What a folder's modules may import besides each other: folders, or modules.
-_NUMBERS = ('aggregators/params', 'aggregators/prediction_params', 'aggregators/validate',
+_NUMBERS = ('aggregators/params', 'aggregators/prediction_params',
             'aggregators/share_tables', 'aggregators/voting_params')
-_BELOW_EXPERIMENT = ('aggregators/', 'tff_pipelines/accounting/',
-                     'tff_pipelines/page/', 'tff_pipelines/simulation/')
+_BELOW_EXPERIMENT = (COMMON, 'aggregators/', ACCOUNTING, 'tff_pipelines/simulation/')
 _BELOW_FAMILIES = (*_BELOW_EXPERIMENT, 'tasks/', 'tff_pipelines/experiment/')
+_DIVERGENCES, _EVENTS, _SAMPLING, _GUARANTEES = (
+    f'{ACCOUNTING}{name}/' for name in (
+        'divergences', 'events', 'sampling', 'guarantees'))
 _ARROWS = {
-    'aggregators/': (),
-    'tasks/': (),
-    ACCOUNTING: _NUMBERS,
-    'tff_pipelines/simulation/': ('aggregators/',),
-    'tff_pipelines/page/': (ACCOUNTING,),
+    COMMON: (),
+    'aggregators/': (COMMON,),
+    'tasks/': (COMMON,),
+    _DIVERGENCES: (COMMON,),
+    _EVENTS: (COMMON, *_NUMBERS, _DIVERGENCES, f'{_GUARANTEES}accountant',
+              f'{_GUARANTEES}calibration'),
+    _SAMPLING: (COMMON, *_NUMBERS, _EVENTS),
+    _GUARANTEES: (COMMON, *_NUMBERS, _DIVERGENCES, _EVENTS, _SAMPLING),
+    'tff_pipelines/simulation/': (COMMON, 'aggregators/'),
     'tff_pipelines/experiment/': _BELOW_EXPERIMENT,
-    'tff_pipelines/learning/': (*_BELOW_FAMILIES, 'tff_pipelines/fedavg/'),
     'tff_pipelines/fedavg/': _BELOW_FAMILIES,
-    **{f'tff_pipelines/{family}/': (
-        *_BELOW_FAMILIES, 'tff_pipelines/fedavg/', 'tff_pipelines/learning/')
+    **{f'tff_pipelines/{family}/': (*_BELOW_FAMILIES, 'tff_pipelines/fedavg/')
        for family in _FAMILIES[1:]},
+    # The families whose runs are opened.
+    'tff_pipelines/publish/': (*_BELOW_FAMILIES, *(
+        f'tff_pipelines/{family}/' for family in _FAMILIES)),
     'tff_pipelines/': LIBRARY,
 }
-# Programs that a sweep starts as processes of their own.
-_ARROWS['tff_pipelines/sweeps/'] += ('tff_pipelines/train', 'tff_pipelines/queries/')
-# Families whose runs are opened, and the verdict on their ledgers.
-_ARROWS['tff_pipelines/exports/'] += tuple(
-    f'tff_pipelines/{family}/' for family in ('fedmd', 'ldp', 'queries', 'voting'))
 
 
 @pytest.mark.parametrize('importer', list(_ARROWS))
@@ -215,7 +218,7 @@ def test_imports_follow_the_arrows(importer):
 
 def test_every_folder_of_the_library_has_its_arrows():
   folders = {m.name.rsplit('/', 1)[0] + '/' for m in _within('tff_pipelines/')}
-  assert folders == set(_ARROWS) - {'aggregators/', 'tasks/'}
+  assert folders == {*_ARROWS, ACCOUNTING} - {'aggregators/', 'tasks/'}
 
 
 def _calls(module, names):
@@ -232,7 +235,7 @@ def test_flags_are_defined_by_the_settings_alone():
 
 
 def test_families_leave_flags_progress_and_commits_to_the_experiment():
-  families = _within(*(f'tff_pipelines/{name}/' for name in (*_FAMILIES, 'learning')))
+  families = _within(*(f'tff_pipelines/{name}/' for name in _FAMILIES))
   assert len(families) > 40
   assert not [m.name for m in families if m.third_party & {'absl', 'tqdm'}]
   assert not [m.name for m in families if _calls(m, {'commit', 'append_line'})]
@@ -276,7 +279,7 @@ def test_importing_all_of_accounting_does_not_load_tensorflow():
            if not m.is_package]
   code = (f'import sys, {", ".join(names)}\n'
           f'print({TENSORFLOW!r} & sys.modules.keys() or "none")')
-  assert 'tff_pipelines.accounting.accountant' in names
+  assert 'tff_pipelines.accounting.guarantees.accountant' in names
   found = subprocess.run(
       [sys.executable, '-c', code], cwd=modules_lib.ROOT, check=True,
       stdout=subprocess.PIPE, text=True)

@@ -32,9 +32,9 @@ Exit codes: 0; 1 if the chain of a ledger does not hold; 2 for a wrong flag.
 import sys
 
 from tff_pipelines.experiment import cli
-from tff_pipelines.queries.settings import AccountSettings
+from tff_pipelines.fedavg.account_settings import AccountSettings
 
-main = cli.program(__doc__, AccountSettings, 'tff_pipelines.queries.run:answer')
+main = cli.program(__doc__, AccountSettings, 'tff_pipelines.fedavg.account:answer')
 
 if __name__ == '__main__':
   sys.exit(main())

@@ -15,7 +15,7 @@ from typing import Any
 
 from tff_pipelines.experiment import cli  # First: the search path follows from it.
 # pylint: disable=g-bad-import-order
-from tff_pipelines.experiment import files
+from tff_pipelines.common import files
 from tff_pipelines.experiment.callbacks import Callback
 from tff_pipelines.experiment.callbacks import StopTraining
 from tff_pipelines.fedavg.settings import TrainSettings

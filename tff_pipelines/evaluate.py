@@ -13,9 +13,9 @@ Exit codes: 0; 2 for a run that is not finished, or bad data.
 import sys
 
 from tff_pipelines.experiment import cli
-from tff_pipelines.exports.settings import EvaluateSettings
+from tff_pipelines.publish.settings import EvaluateSettings
 
-main = cli.program(__doc__, EvaluateSettings, 'tff_pipelines.exports.apply:evaluate')
+main = cli.program(__doc__, EvaluateSettings, 'tff_pipelines.publish.apply:evaluate')
 
 if __name__ == '__main__':
   sys.exit(main())

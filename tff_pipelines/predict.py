@@ -13,9 +13,9 @@ Exit codes: 0; 2 for a run that is not finished, bad data, or an output that exi
 import sys
 
 from tff_pipelines.experiment import cli
-from tff_pipelines.exports.settings import PredictSettings
+from tff_pipelines.publish.settings import PredictSettings
 
-main = cli.program(__doc__, PredictSettings, 'tff_pipelines.exports.apply:predict')
+main = cli.program(__doc__, PredictSettings, 'tff_pipelines.publish.apply:predict')
 
 if __name__ == '__main__':
   sys.exit(main())

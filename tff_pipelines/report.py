@@ -20,11 +20,11 @@ import sys
 
 from tff_pipelines.experiment import cli  # First: the search path follows from it.
 # pylint: disable=g-bad-import-order
-from tff_pipelines.experiment import files
+from tff_pipelines.common import files
 from tff_pipelines.experiment import pages
 from tff_pipelines.experiment import settings as settings_lib
 from tff_pipelines.experiment.settings import setting
-from tff_pipelines.queries.verdict import verdict_on
+from tff_pipelines.fedavg.account_verdict import verdict_on
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

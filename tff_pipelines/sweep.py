@@ -21,9 +21,9 @@ Exit codes: 0; 2 for a wrong flag, a run that failed or a folder of other runs.
 import sys
 
 from tff_pipelines.experiment import cli
-from tff_pipelines.sweeps.settings import SweepSettings
+from tff_pipelines.fedavg.sweep_settings import SweepSettings
 
-main = cli.program(__doc__, SweepSettings, 'tff_pipelines.sweeps.report:sweep')
+main = cli.program(__doc__, SweepSettings, 'tff_pipelines.fedavg.sweep:sweep')
 
 if __name__ == '__main__':
   sys.exit(main())

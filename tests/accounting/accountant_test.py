@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from scipy import special
 
-from tff_pipelines.accounting import accountant
-from tff_pipelines.accounting import curves
-from tff_pipelines.accounting import events
-from tff_pipelines.accounting import skellam_distribution
+from tff_pipelines.accounting.guarantees import accountant
+from tff_pipelines.accounting.divergences import curves
+from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.divergences import skellam_distribution
 
 GAUSSIAN = events.CentralGaussian(noise_multiplier=1.0)
 SKELLAM = events.DistributedSkellam(

@@ -9,12 +9,12 @@ import sys
 import pytest
 
 from aggregators import params as params_lib
-from tff_pipelines.accounting import accountant
-from tff_pipelines.accounting import answers
-from tff_pipelines.accounting import calibration
-from tff_pipelines.accounting import events
-from tff_pipelines.accounting import ledger as ledger_lib
-from tff_pipelines.accounting import mechanisms
+from tff_pipelines.accounting.guarantees import accountant
+from tff_pipelines.accounting.guarantees import answers
+from tff_pipelines.accounting.guarantees import calibration
+from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.guarantees import ledger as ledger_lib
+from tff_pipelines.accounting.guarantees import mechanisms
 
 MECHANISMS = params_lib.MECHANISMS
 ROOT = pathlib.Path(__file__).parents[2]

@@ -17,8 +17,8 @@ from aggregators import alias_table
 from aggregators import keys
 from aggregators import noisy_rounding
 from aggregators import skellam
-from tff_pipelines.accounting import accountant
-from tff_pipelines.accounting import events
+from tff_pipelines.accounting.guarantees import accountant
+from tff_pipelines.accounting.events import kinds as events
 
 DRAWS = 10**6
 BITS = 20

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from aggregators import params as params_lib
-from tff_pipelines.accounting import accountant
-from tff_pipelines.accounting import calibration
-from tff_pipelines.accounting import events
-from tff_pipelines.accounting import schemes
+from tff_pipelines.accounting.guarantees import accountant
+from tff_pipelines.accounting.guarantees import calibration
+from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.sampling import schemes
 
 POPULATION, COHORT, ROUNDS = 3400, 100, 1500
 DELTA = 1 / POPULATION

@@ -8,11 +8,11 @@ import pickle
 
 import pytest
 
-from tff_pipelines.accounting import accountant
-from tff_pipelines.accounting import answers
-from tff_pipelines.accounting import caveats
-from tff_pipelines.accounting import events
-from tff_pipelines.accounting import mechanisms
+from tff_pipelines.accounting.guarantees import accountant
+from tff_pipelines.accounting.guarantees import answers
+from tff_pipelines.common import caveats
+from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.guarantees import mechanisms
 
 CAVEAT = caveats.Caveat('large epsilon', 'epsilon=40 says next to nothing')
 

@@ -12,10 +12,10 @@ from dp_accounting import rdp as dp_rdp
 import numpy as np
 import pytest
 
-from tff_pipelines.accounting import accountant
-from tff_pipelines.accounting import base
-from tff_pipelines.accounting import curves
-from tff_pipelines.accounting import events
+from tff_pipelines.accounting.guarantees import accountant
+from tff_pipelines.accounting.events import base
+from tff_pipelines.accounting.divergences import curves
+from tff_pipelines.accounting.events import kinds as events
 
 NEIGHBOURS = {
     base.ZERO_OUT: dp_accountant.NeighboringRelation.ADD_OR_REMOVE_ONE,

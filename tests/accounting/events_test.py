@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from aggregators import params as params_lib
-from tff_pipelines.accounting import accountant
-from tff_pipelines.accounting import base
-from tff_pipelines.accounting import caveats
-from tff_pipelines.accounting import curves
-from tff_pipelines.accounting import events
+from tff_pipelines.accounting.guarantees import accountant
+from tff_pipelines.accounting.events import base
+from tff_pipelines.common import caveats
+from tff_pipelines.accounting.divergences import curves
+from tff_pipelines.accounting.events import kinds as events
 
 PARAMS = params_lib.DistributedSumParams(
     clip=0.03, noise_multiplier=1.0, bits=18, dimension=1000, cohort_size=100.0)

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tff_pipelines.accounting import accountant
-from tff_pipelines.accounting import base
-from tff_pipelines.accounting import calibration
-from tff_pipelines.accounting import events
-from tff_pipelines.accounting import pairs
-from tff_pipelines.accounting import schemes
+from tff_pipelines.accounting.guarantees import accountant
+from tff_pipelines.accounting.events import base
+from tff_pipelines.accounting.guarantees import calibration
+from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.divergences import pairs
+from tff_pipelines.accounting.sampling import schemes
 
 _LATTICE = np.linspace(-14, 14, 28 * 256 + 1)
 

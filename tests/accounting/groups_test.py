@@ -10,15 +10,15 @@ import pytest
 from scipy import integrate
 from scipy import stats
 
-from tff_pipelines.accounting import accountant
-from tff_pipelines.accounting import calibration
-from tff_pipelines.accounting import cohorts
-from tff_pipelines.accounting import combinators
-from tff_pipelines.accounting import curves
-from tff_pipelines.accounting import events
-from tff_pipelines.accounting import groups
-from tff_pipelines.accounting import mechanisms
-from tff_pipelines.accounting import preliminary
+from tff_pipelines.accounting.guarantees import accountant
+from tff_pipelines.accounting.guarantees import calibration
+from tff_pipelines.accounting.sampling import cohorts
+from tff_pipelines.accounting.events import combinators
+from tff_pipelines.accounting.divergences import curves
+from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.guarantees import groups
+from tff_pipelines.accounting.guarantees import mechanisms
+from tff_pipelines.accounting.events import preliminary
 
 DELTA = 1e-5
 

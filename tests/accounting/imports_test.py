@@ -10,7 +10,7 @@ for module in pkgutil.iter_modules(package.__path__):
   if module.name != 'figures':
     importlib.import_module('tff_pipelines.accounting.' + module.name)
 importlib.import_module('tff_pipelines.account')
-importlib.import_module('tff_pipelines.queries.run')
+importlib.import_module('tff_pipelines.fedavg.account')
 imported = {name.split('.')[0] for name in sys.modules}
 print(sorted(imported & {'tensorflow', 'tensorflow_federated', 'matplotlib',
                       'tasks'}))

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from tff_pipelines.accounting import accountant
-from tff_pipelines.accounting import events
+from tff_pipelines.accounting.guarantees import accountant
+from tff_pipelines.accounting.events import kinds as events
 
 
 @pytest.mark.parametrize('records,subset,epsilon,delta', [

@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 
-from tff_pipelines.accounting import answers
-from tff_pipelines.accounting import base
-from tff_pipelines.accounting import events
-from tff_pipelines.accounting import mechanisms
-from tff_pipelines.accounting import schemes
+from tff_pipelines.accounting.guarantees import answers
+from tff_pipelines.accounting.events import base
+from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.guarantees import mechanisms
+from tff_pipelines.accounting.sampling import schemes
 
 SUMS = mechanisms.names(mechanisms.SumMechanism)
 SUM = dict(noise_multiplier=1.0, clip=0.3, bits=18, dimension=1000, cohort_size=50.0,

@@ -9,10 +9,10 @@ import pytest
 from aggregators import alias_table
 from aggregators import share_tables
 from aggregators.params import DistributedSumParams
-from tff_pipelines.accounting import accountant
-from tff_pipelines.accounting import events
-from tff_pipelines.accounting import mechanisms
-from tff_pipelines.accounting import noise_budget
+from tff_pipelines.accounting.guarantees import accountant
+from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.guarantees import mechanisms
+from tff_pipelines.accounting.guarantees import noise_budget
 from tff_pipelines.fedavg.plan import FedAvgPlan
 
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tff_pipelines.accounting import accountant
-from tff_pipelines.accounting import events
-from tff_pipelines.accounting import pairs
-from tff_pipelines.accounting import pld
+from tff_pipelines.accounting.guarantees import accountant
+from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.divergences import pairs
+from tff_pipelines.accounting.divergences import pld
 
 NOISE, COHORT, POPULATION, ROUNDS = 0.848, 100, 3400, 1500
 RATE, DELTA = COHORT / POPULATION, 1 / POPULATION

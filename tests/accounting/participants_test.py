@@ -9,12 +9,12 @@ import pytest
 from scipy import optimize
 from scipy import stats
 
-from tff_pipelines.accounting import accountant
-from tff_pipelines.accounting import cohorts
-from tff_pipelines.accounting import events
-from tff_pipelines.accounting import mechanisms
-from tff_pipelines.accounting import participants
-from tff_pipelines.accounting import schemes
+from tff_pipelines.accounting.guarantees import accountant
+from tff_pipelines.accounting.sampling import cohorts
+from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.guarantees import mechanisms
+from tff_pipelines.accounting.events import participants
+from tff_pipelines.accounting.sampling import schemes
 
 DELTA, ROUNDS = 1e-5, 20
 # In units of the grid: large enough for Skellam noise to be as good as Gaussian noise.

@@ -8,12 +8,12 @@ import pytest
 from scipy import stats
 
 from aggregators import params as params_lib
-from tff_pipelines.accounting import accountant
-from tff_pipelines.accounting import base
-from tff_pipelines.accounting import curves
-from tff_pipelines.accounting import events
-from tff_pipelines.accounting import mechanisms
-from tff_pipelines.accounting import schemes
+from tff_pipelines.accounting.guarantees import accountant
+from tff_pipelines.accounting.events import base
+from tff_pipelines.accounting.divergences import curves
+from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.guarantees import mechanisms
+from tff_pipelines.accounting.sampling import schemes
 
 GAUSSIAN_CURVE = 0.4 * np.arange(2, 130)
 

@@ -9,9 +9,9 @@ from scipy import special
 from scipy import stats
 
 from tests.accounting import curves_test
-from tff_pipelines.accounting import pairs
-from tff_pipelines.accounting import pld
-from tff_pipelines.accounting import skellam_distribution
+from tff_pipelines.accounting.divergences import pairs
+from tff_pipelines.accounting.divergences import pld
+from tff_pipelines.accounting.divergences import skellam_distribution
 
 
 def gaussian_delta(z, epsilon):

@@ -9,9 +9,9 @@ import mpmath
 import numpy as np
 import pytest
 
-from tff_pipelines.accounting import accountant
-from tff_pipelines.accounting import events
-from tff_pipelines.accounting import preliminary
+from tff_pipelines.accounting.guarantees import accountant
+from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.events import preliminary
 
 DELTA = 1e-3
 

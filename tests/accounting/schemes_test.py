@@ -9,12 +9,12 @@ import pytest
 from scipy import stats
 
 from tests import statistics_lib
-from tff_pipelines.accounting import accountant
-from tff_pipelines.accounting import base
-from tff_pipelines.accounting import events
-from tff_pipelines.accounting import ledger as ledger_lib
-from tff_pipelines.accounting import mechanisms
-from tff_pipelines.accounting import schemes
+from tff_pipelines.accounting.guarantees import accountant
+from tff_pipelines.accounting.events import base
+from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.guarantees import ledger as ledger_lib
+from tff_pipelines.accounting.guarantees import mechanisms
+from tff_pipelines.accounting.sampling import schemes
 
 POPULATION = 400
 

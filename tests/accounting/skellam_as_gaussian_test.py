@@ -13,11 +13,11 @@ import mpmath
 import numpy as np
 import pytest
 
-from tff_pipelines.accounting import accountant
-from tff_pipelines.accounting import events
-from tff_pipelines.accounting import pairs
-from tff_pipelines.accounting import skellam_as_gaussian
-from tff_pipelines.accounting import sum_events
+from tff_pipelines.accounting.guarantees import accountant
+from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.divergences import pairs
+from tff_pipelines.accounting.divergences import skellam_as_gaussian
+from tff_pipelines.accounting.events import sum_events
 
 F = fractions.Fraction
 DIGITS = 90
@@ -294,7 +294,7 @@ def test_no_renyi_curve_follows_from_the_gaussian():
     (dict(cohort_size=1000, population=10**6, rounds=2000, dimension=2**20), 0.6533,
      2.748, None)])
 def test_reference_settings(setting, noise_multiplier, epsilon, unamplified):
-  from tff_pipelines.accounting import mechanisms  # pylint: disable=g-import-not-at-top
+  from tff_pipelines.accounting.guarantees import mechanisms  # pylint: disable=g-import-not-at-top
   event = mechanisms.SumMechanism(
       mechanism='skellam', sampling='poisson', bits=18, clip=0.3,
       noise_multiplier=noise_multiplier, **setting).event()

@@ -6,7 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from tff_pipelines.accounting import skellam_distribution
+from tff_pipelines.accounting.divergences import skellam_distribution
 
 
 @pytest.mark.parametrize('variance', [1e-8, 1e-3, 0.3, 1.0, 30.0, 59.0, 61.0,

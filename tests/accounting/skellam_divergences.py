@@ -20,9 +20,9 @@ import tensorflow as tf
 from aggregators import distributed_sum
 from aggregators import params as params_lib
 from aggregators import rotation
-from tff_pipelines.accounting import accountant
-from tff_pipelines.accounting import events
-from tff_pipelines.accounting import skellam_distribution
+from tff_pipelines.accounting.guarantees import accountant
+from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.divergences import skellam_distribution
 
 
 def masses(variance: float, shift: int) -> tuple[np.ndarray, np.ndarray]:

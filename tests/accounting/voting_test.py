@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from scipy import special
 
-from tff_pipelines.accounting import accountant
-from tff_pipelines.accounting import curves
-from tff_pipelines.accounting import events
-from tff_pipelines.accounting import skellam_distribution
-from tff_pipelines.accounting import voting
+from tff_pipelines.accounting.guarantees import accountant
+from tff_pipelines.accounting.divergences import curves
+from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.divergences import skellam_distribution
+from tff_pipelines.accounting.events import voting
 
 Vote = events.Vote
 

@@ -15,17 +15,17 @@ import pytest
 import tensorflow as tf
 
 from tests import shells
-from tests.page import parsed
+from tests.experiment import page_parsed as parsed
 from tff_pipelines import report as page_program
-from tff_pipelines.accounting import decimals
+from tff_pipelines.common import decimals
 from tff_pipelines.experiment import charged_records
 from tff_pipelines.experiment import configurations
 from tff_pipelines.experiment import failures
-from tff_pipelines.experiment import files
+from tff_pipelines.common import files
 from tff_pipelines.experiment import models
 from tff_pipelines.experiment import records as records_lib
 from tff_pipelines.experiment import report
-from tff_pipelines.queries import ledger as ledger_query
+from tff_pipelines.accounting.guarantees import ledger_query
 
 
 class _Killed(BaseException):

@@ -10,7 +10,7 @@ import pytest
 
 from tests.experiment import smallest_family
 from tff_pipelines.experiment import endings
-from tff_pipelines.experiment import files
+from tff_pipelines.common import files
 
 _HOLDS = ('import pathlib, sys, time\n'
           'from tff_pipelines.experiment import files\n'

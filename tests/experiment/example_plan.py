@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Any
 
-from tff_pipelines.accounting import events
-from tff_pipelines.experiment import guarantee
+from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.guarantees import plan as guarantee
 
 TERMS = guarantee.Terms(
     privacy_unit='one client', observers='those who see the models',

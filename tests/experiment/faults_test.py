@@ -19,9 +19,9 @@ from tests.experiment import smallest_family
 from tests.fedavg import still_run
 from tests.fedavg import tiny_run
 from tests.tasks.sources import populations
-from tff_pipelines.accounting import ledger as ledger_lib
+from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.experiment import endings
-from tff_pipelines.experiment import files
+from tff_pipelines.common import files
 from tff_pipelines.fedavg import loop
 from tff_pipelines.fedavg import run
 from tff_pipelines.fedavg.settings import TrainSettings

@@ -34,10 +34,10 @@ from typing import Any
 from unittest import mock
 
 from tests.fedavg import still_run
-from tff_pipelines.accounting import combinators
+from tff_pipelines.accounting.events import combinators
 from tff_pipelines.experiment import charged_records
 from tff_pipelines.experiment import endings
-from tff_pipelines.experiment import files
+from tff_pipelines.common import files
 from tff_pipelines.experiment import records as records_lib
 from tff_pipelines.experiment import report
 from tff_pipelines.ldp import run as ldp_run

@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 
 from tests.tasks.sources import fuzz_damage
-from tff_pipelines.accounting import events
-from tff_pipelines.accounting import ledger as ledger_lib
+from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.experiment import checkpoints
 
 _LONGEST = 1000  # Characters of a message.

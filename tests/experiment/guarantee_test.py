@@ -9,12 +9,12 @@ import pytest
 
 from tests.experiment.example_plan import ExamplePlan
 from tests.experiment.example_plan import TERMS
-from tff_pipelines.accounting import accountant
-from tff_pipelines.accounting import base
-from tff_pipelines.accounting import noise_budget
-from tff_pipelines.accounting import events
-from tff_pipelines.accounting import ledger as ledger_lib
-from tff_pipelines.experiment import guarantee
+from tff_pipelines.accounting.guarantees import accountant
+from tff_pipelines.accounting.events import base
+from tff_pipelines.accounting.guarantees import noise_budget
+from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.guarantees import ledger as ledger_lib
+from tff_pipelines.accounting.guarantees import plan as guarantee
 
 DELTA = 1e-3
 

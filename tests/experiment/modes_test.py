@@ -11,7 +11,7 @@ import pytest
 from tests.experiment import fuzz_folder
 from tests.experiment import smallest_family
 from tests.fedavg import still_run
-from tff_pipelines.experiment import files
+from tff_pipelines.common import files
 
 pytestmark = pytest.mark.usefixtures('shared_context')
 

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from tests.page import example_run
+from tests.experiment import page_example_run as example_run
 from tff_pipelines.experiment import configurations
-from tff_pipelines.experiment import files
+from tff_pipelines.common import files
 from tff_pipelines.experiment import pages
-from tff_pipelines.page.run import Verdict
+from tff_pipelines.experiment.page_run import Verdict
 
 VERDICT = Verdict(rounds=3)
 

@@ -10,11 +10,11 @@ import pytest
 from tensorboard.backend.event_processing import event_accumulator
 import tensorflow as tf
 
-from tff_pipelines.accounting import events
+from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.experiment import charged_records
 from tff_pipelines.experiment import checkpoints
 from tff_pipelines.experiment import configurations
-from tff_pipelines.experiment import files
+from tff_pipelines.common import files
 from tff_pipelines.experiment import metrics as metrics_lib
 from tff_pipelines.experiment import records as records_lib
 

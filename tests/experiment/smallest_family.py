@@ -14,9 +14,9 @@ import tensorflow_federated as tff
 from aggregators import structures
 from aggregators.central_sum import CentralSumFactory
 from tasks import mean_estimation
-from tff_pipelines.accounting import events
+from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.experiment import cli
-from tff_pipelines.experiment import guarantee
+from tff_pipelines.accounting.guarantees import plan as guarantee
 from tff_pipelines.experiment import report
 from tff_pipelines.experiment import rounds as rounds_lib
 from tff_pipelines.experiment import run

@@ -6,7 +6,7 @@ import pytest
 
 from tests.experiment import contract
 from tests.experiment import smallest_family
-from tff_pipelines.experiment import files
+from tff_pipelines.common import files
 
 
 class TestExperiment(contract.ExperimentContract):

@@ -16,9 +16,9 @@ from tests import tiny_task
 from tests.fedavg import failing_task
 from tests.fedavg import public_files_test
 from tests.fedavg import tiny_run
-from tff_pipelines.accounting import schemes
+from tff_pipelines.accounting.sampling import schemes
 from tff_pipelines.experiment import failures
-from tff_pipelines.experiment import files
+from tff_pipelines.common import files
 from tff_pipelines.fedavg import loop
 from tff_pipelines.fedavg import process as process_lib
 from tff_pipelines.fedavg import run as run_lib

@@ -17,9 +17,9 @@ from tasks.sources import sqlite as source_sqlite
 from tasks import task as task_lib
 from tests import tiny_task
 from tests.tasks.sources import populations
-from tff_pipelines.accounting import mechanisms
+from tff_pipelines.accounting.guarantees import mechanisms
 from tff_pipelines.experiment import failures
-from tff_pipelines.experiment import files
+from tff_pipelines.common import files
 from tff_pipelines.experiment import metrics as metrics_lib
 from tff_pipelines.experiment import records as records_lib
 from tff_pipelines.experiment import rounds as rounds_lib

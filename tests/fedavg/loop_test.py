@@ -10,10 +10,10 @@ import tqdm
 
 from aggregators.expected_mean import ExpectedMeanFactory
 from tests import tiny_task
-from tff_pipelines.accounting import mechanisms
-from tff_pipelines.accounting import schemes
+from tff_pipelines.accounting.guarantees import mechanisms
+from tff_pipelines.accounting.sampling import schemes
 from tff_pipelines.experiment import checkpoints
-from tff_pipelines.experiment import files
+from tff_pipelines.common import files
 from tff_pipelines.experiment import records as records_lib
 from tff_pipelines.experiment import rounds as rounds_lib
 from tff_pipelines.fedavg import local_training

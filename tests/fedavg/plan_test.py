@@ -6,11 +6,11 @@ import math
 import numpy as np
 import pytest
 
-from tff_pipelines.accounting import accountant
-from tff_pipelines.accounting import decimals
-from tff_pipelines.accounting import noise_budget
-from tff_pipelines.accounting import events
-from tff_pipelines.accounting import mechanisms
+from tff_pipelines.accounting.guarantees import accountant
+from tff_pipelines.common import decimals
+from tff_pipelines.accounting.guarantees import noise_budget
+from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.guarantees import mechanisms
 from tff_pipelines.fedavg import plan as plan_lib
 from tff_pipelines.fedavg.plan import FedAvgPlan
 from tff_pipelines.fedavg.settings import MECHANISMS

@@ -14,11 +14,11 @@ from tasks import task as task_lib
 from tests import tiny_task
 from tests.programs import in_process
 from tests.tasks.tabular import people
-from tff_pipelines.accounting import accountant
-from tff_pipelines.accounting import decimals
-from tff_pipelines.accounting import events
-from tff_pipelines.accounting import ledger as ledger_lib
-from tff_pipelines.accounting import preliminary as preliminary_lib
+from tff_pipelines.accounting.guarantees import accountant
+from tff_pipelines.common import decimals
+from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.guarantees import ledger as ledger_lib
+from tff_pipelines.accounting.events import preliminary as preliminary_lib
 from tff_pipelines.fedavg import preliminary
 from tff_pipelines.fedavg import run as run_lib
 from tff_pipelines.fedavg.settings import TrainSettings

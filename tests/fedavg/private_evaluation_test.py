@@ -21,16 +21,16 @@ from tasks.sources import records
 from tests import tiny_task
 from tests.fedavg import tiny_run
 from tests.programs import in_process
-from tff_pipelines.accounting import accountant
-from tff_pipelines.accounting import events
-from tff_pipelines.accounting import ledger as ledger_lib
-from tff_pipelines.accounting import preliminary as preliminary_lib
-from tff_pipelines.exports import statement
+from tff_pipelines.accounting.guarantees import accountant
+from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.guarantees import ledger as ledger_lib
+from tff_pipelines.accounting.events import preliminary as preliminary_lib
+from tff_pipelines.publish import statement
 from tff_pipelines.fedavg import loop
 from tff_pipelines.fedavg import preliminary
 from tff_pipelines.fedavg import private_evaluation
-from tff_pipelines.queries import ledger as ledger_query
-from tff_pipelines.queries import verdict
+from tff_pipelines.accounting.guarantees import ledger_query
+from tff_pipelines.fedavg import account_verdict as verdict
 from tff_pipelines.simulation import failures as computations
 
 pytestmark = pytest.mark.usefixtures('shared_context')

@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 from aggregators import keys
 from aggregators.expected_mean import ExpectedMeanFactory
 from tests import tiny_task
-from tff_pipelines.accounting import mechanisms
+from tff_pipelines.accounting.guarantees import mechanisms
 from tff_pipelines.fedavg import local_training
 from tff_pipelines.fedavg import process as process_lib
 from tff_pipelines.fedavg import run as run_lib

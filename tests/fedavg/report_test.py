@@ -12,15 +12,15 @@ import pytest
 from tasks.task import Breakdown
 from tasks.task import Note
 from tests import tiny_task
-from tff_pipelines.accounting import decimals
-from tff_pipelines.accounting import groups
-from tff_pipelines.accounting import mechanisms
-from tff_pipelines.experiment import files
+from tff_pipelines.common import decimals
+from tff_pipelines.accounting.guarantees import groups
+from tff_pipelines.accounting.guarantees import mechanisms
+from tff_pipelines.common import files
 from tff_pipelines.experiment import records as records_lib
 from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.fedavg import report
 from tff_pipelines.fedavg.plan import FedAvgPlan
-from tff_pipelines.queries import ledger
+from tff_pipelines.accounting.guarantees import ledger_query as ledger
 
 ROUNDS = 3
 RESULTS = {'test_clients': {'accuracy': 0.75, 'loss': 0.5},

@@ -11,7 +11,7 @@ from aggregators.expected_mean import ExpectedMeanFactory
 from aggregators.plain_sum import PlainSumFactory
 from tests import tiny_task
 from tests.fedavg import tiny_run
-from tff_pipelines.experiment import files
+from tff_pipelines.common import files
 from tff_pipelines.experiment import records as records_lib
 from tff_pipelines.fedavg import local_training
 from tff_pipelines.fedavg import process as process_lib

@@ -7,8 +7,8 @@ from absl import flags
 import pytest
 
 from tasks import registry
-from tff_pipelines.accounting import accountant
-from tff_pipelines.accounting import mechanisms
+from tff_pipelines.accounting.guarantees import accountant
+from tff_pipelines.accounting.guarantees import mechanisms
 from tff_pipelines.experiment import cli
 from tff_pipelines.experiment import settings as settings_lib
 from tff_pipelines.fedavg import plan as plan_lib

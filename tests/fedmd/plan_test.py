@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from tff_pipelines.accounting import accountant
-from tff_pipelines.accounting import events
+from tff_pipelines.accounting.guarantees import accountant
+from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.fedmd.plan import FedMdPlan
 from tff_pipelines.fedmd.settings import FedMdSettings
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tasks.task import Note
-from tff_pipelines.accounting import accountant
-from tff_pipelines.accounting import ledger as ledger_lib
-from tff_pipelines.experiment import files
+from tff_pipelines.accounting.guarantees import accountant
+from tff_pipelines.accounting.guarantees import ledger as ledger_lib
+from tff_pipelines.common import files
 from tff_pipelines.ldp import baselines
 from tff_pipelines.ldp import run as ldp_run
 from tff_pipelines.ldp.settings import BaselineSettings

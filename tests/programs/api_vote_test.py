@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tff_pipelines import api
-from tff_pipelines.queries import ledger as ledger_query
+from tff_pipelines.accounting.guarantees import ledger_query
 
 pytestmark = [pytest.mark.usefixtures('shared_context'), pytest.mark.slow]
 

@@ -10,7 +10,7 @@ import pytest
 from tests.programs import in_process
 from tests.programs import launcher as launcher_lib
 from tff_pipelines.experiment import configurations
-from tff_pipelines.experiment import files
+from tff_pipelines.common import files
 
 TRAIN = 'tff_pipelines.train'
 TINY = ('--rounds=1', '--num_clients=20', '--cohort_size=5')

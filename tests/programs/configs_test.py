@@ -6,11 +6,11 @@ import pytest
 
 from tasks import registry
 from tff_pipelines import train
-from tff_pipelines.accounting import accountant
+from tff_pipelines.accounting.guarantees import accountant
 from tff_pipelines.experiment import cli
 from tff_pipelines.fedavg import plan as plan_lib
 from tff_pipelines.fedavg.settings import TrainSettings
-from tff_pipelines.sweeps.settings import SweepSettings
+from tff_pipelines.fedavg.sweep_settings import SweepSettings
 
 FOLDER = pathlib.Path(train.__file__).parent / 'configs'
 # Parameters of the model, and clients of TFF's data sets.

@@ -11,10 +11,10 @@ import pytest
 import tensorflow as tf
 
 from tests import shells
-from tests.exports import checked
+from tests.publish import checked
 from tests.programs import launcher as launcher_lib
-from tff_pipelines.accounting import events
-from tff_pipelines.accounting import ledger as ledger_lib
+from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.experiment import checkpoints
 from tff_pipelines.fedmd import __main__ as program
 from tff_pipelines.fedmd import run as fedmd_run

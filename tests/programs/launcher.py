@@ -186,7 +186,7 @@ def _serve() -> None:
   cli.quiet()
   # What takes longest of all that the programs import.
   for name in ('tff_pipelines.fedavg.run', 'tasks.emnist.task', 'sklearn.datasets',
-               'tff_pipelines.queries.run', 'matplotlib.pyplot'):
+               'tff_pipelines.fedavg.account', 'matplotlib.pyplot'):
     importlib.import_module(name)
   gc.freeze()  # Children need not copy what they collect.
   for line in sys.stdin:

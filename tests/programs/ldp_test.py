@@ -6,7 +6,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from tests.exports import checked
+from tests.publish import checked
 from tests.programs import launcher as launcher_lib
 
 LDP = 'tff_pipelines.ldp'

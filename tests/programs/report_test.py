@@ -9,11 +9,11 @@ import matplotlib.image
 import pytest
 
 from tests.experiment import smallest_family
-from tests.page import example_run
-from tests.page import parsed
+from tests.experiment import page_example_run as example_run
+from tests.experiment import page_parsed as parsed
 from tests.programs import in_process
-from tff_pipelines.experiment import files
-from tff_pipelines.page import document
+from tff_pipelines.common import files
+from tff_pipelines.experiment import page_document as document
 
 REPORT = 'tff_pipelines.report'
 

@@ -8,12 +8,12 @@ import sys
 import matplotlib.image
 import pytest
 
-from tests.page import example_run
+from tests.experiment import page_example_run as example_run
 from tests.programs import launcher as launcher_lib
 from tff_pipelines import sweep
-from tff_pipelines.sweeps import report as sweep_report
-from tff_pipelines.sweeps import settings as settings_lib
-from tff_pipelines.sweeps.settings import SweepSettings
+from tff_pipelines.fedavg import sweep as sweep_report
+from tff_pipelines.fedavg import sweep_settings as settings_lib
+from tff_pipelines.fedavg.sweep_settings import SweepSettings
 
 COMMON = ('--rounds=1 --num_clients=20 --cohort_size=5',)
 

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from tests.exports import checked
+from tests.publish import checked
 from tests.programs import in_process
 from tests.programs import train_test
 from tests.tasks.sources import populations

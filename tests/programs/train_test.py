@@ -13,7 +13,7 @@ from tests import data_dir
 from tests import shells
 from tests.programs import in_process
 from tests.programs import launcher as launcher_lib
-from tff_pipelines.accounting import ledger as ledger_lib
+from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.experiment import checkpoints
 
 TRAIN = 'tff_pipelines.train'

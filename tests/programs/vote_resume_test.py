@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests import kills
-from tff_pipelines.accounting import ledger as ledger_lib
+from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.voting import run as vote_run
 
 VOTE = kills.FAMILIES['vote']

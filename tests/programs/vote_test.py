@@ -9,12 +9,12 @@ import pytest
 import tensorflow as tf
 
 from tests import shells
-from tests.exports import checked
+from tests.publish import checked
 from tests.programs import launcher as launcher_lib
-from tff_pipelines.accounting import decimals
-from tff_pipelines.accounting import ledger as ledger_lib
+from tff_pipelines.common import decimals
+from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.experiment import checkpoints
-from tff_pipelines.experiment import files
+from tff_pipelines.common import files
 from tff_pipelines.experiment import report
 
 VOTE = 'tff_pipelines.vote'

@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from tests import worker_faults
-from tff_pipelines.accounting import ledger as ledger_lib
-from tff_pipelines.experiment import files
+from tff_pipelines.accounting.guarantees import ledger as ledger_lib
+from tff_pipelines.common import files
 
 TRAIN = 'tff_pipelines.train'
 SMALL = ('--rounds=2', '--cohort_size=20', '--seed=4', '--rounds_per_evaluation=2')

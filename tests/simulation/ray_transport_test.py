@@ -26,7 +26,7 @@ from aggregators.params import DistributedSumParams
 from tests import tiny_task
 from tests.fedavg import failing_task
 from tests.simulation import pools
-from tff_pipelines.accounting import schemes
+from tff_pipelines.accounting.sampling import schemes
 from tff_pipelines.fedavg import local_training
 from tff_pipelines.fedavg import loop
 from tff_pipelines.fedavg import process as process_lib

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tasks.voting import data as voting_data
 from tff_pipelines.voting import encoder as voting_encoder
-from tff_pipelines.learning import adam as voting_training
+from tff_pipelines.fedavg import adam as voting_training
 
 SHORT = voting_training.AdamConfig(
     learning_rate=2e-3, batch_size=64, epochs=8)

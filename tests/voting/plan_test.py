@@ -7,9 +7,9 @@ import pytest
 
 from aggregators.voting_params import VotingParams
 from tasks.voting import task as voting_tasks
-from tff_pipelines.accounting import accountant
-from tff_pipelines.accounting import events
-from tff_pipelines.experiment import guarantee
+from tff_pipelines.accounting.guarantees import accountant
+from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.guarantees import plan as guarantee
 from tff_pipelines.voting import baselines
 from tff_pipelines.voting import run
 from tff_pipelines.voting.plan import VotePlan

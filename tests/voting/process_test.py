@@ -13,7 +13,7 @@ from tasks.models import classifiers as voting_models
 from tff_pipelines.voting import process as voting
 from tff_pipelines.voting import agents as voting_agents
 from tff_pipelines.voting import knn as voting_knn
-from tff_pipelines.learning import adam as voting_training
+from tff_pipelines.fedavg import adam as voting_training
 
 C, D, Q, AGENTS = 4, 6, 50, 5
 FLOATS = {'x': (np.dtype(np.float32), (D,)), 'y': (np.dtype(np.int32), ())}

@@ -5,7 +5,7 @@ import pytest
 
 from tasks.voting import data as voting_data
 from tasks.models import classifiers as voting_models
-from tff_pipelines.learning import adam
+from tff_pipelines.fedavg import adam
 from tff_pipelines.voting import encoder
 from tff_pipelines.voting import student as student_lib
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from tff_pipelines.accounting import base
-from tff_pipelines.experiment import files
+from tff_pipelines.accounting.events import base
+from tff_pipelines.common import files
 from tff_pipelines.experiment import metrics as metrics_lib
 from tff_pipelines.experiment import records as records_lib
 

@@ -30,7 +30,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from tff_pipelines.experiment import files
+from tff_pipelines.common import files
 
 MAGIC = b'\x89TPRUN\r\n'
 VERSION = 1

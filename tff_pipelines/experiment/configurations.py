@@ -13,9 +13,9 @@ import secrets
 import sys
 from typing import Any
 
-from aggregators import validate
-from tff_pipelines.accounting import ledger as ledger_lib
-from tff_pipelines.experiment import files
+from tff_pipelines.common import validate
+from tff_pipelines.accounting.guarantees import ledger as ledger_lib
+from tff_pipelines.common import files
 
 VERSION = 1
 # What runs the workers.

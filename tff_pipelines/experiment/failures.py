@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tff_pipelines.experiment import files
+from tff_pipelines.common import files
 from tff_pipelines.simulation import failures
 
 # Files of the operator: the clients whose data are bad, and the error that ended a run.

@@ -17,7 +17,7 @@ from tensorboard.compat.proto import event_pb2
 from tensorboard.plugins.scalar import summary_v2
 from tensorboard.summary.writer import record_writer
 
-from tff_pipelines.experiment import files
+from tff_pipelines.common import files
 
 
 def rows(path: pathlib.Path) -> list[dict[str, str]]:

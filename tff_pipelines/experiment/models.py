@@ -12,7 +12,7 @@ import zipfile
 
 import numpy as np
 
-from tff_pipelines.experiment import files
+from tff_pipelines.common import files
 
 # Arrays by name in the order of the layers; what the model takes; its Keras form.
 ARRAYS, DESCRIPTION, KERAS = 'model.npz', 'model.json', 'model.keras'

@@ -10,13 +10,13 @@ import pathlib
 from typing import Any
 
 from tff_pipelines.experiment import configurations
-from tff_pipelines.experiment import files
+from tff_pipelines.common import files
 from tff_pipelines.experiment import metrics
 from tff_pipelines.experiment import report
-from tff_pipelines.page import document
-from tff_pipelines.page.run import Curve
-from tff_pipelines.page.run import Run
-from tff_pipelines.page.run import Verdict
+from tff_pipelines.experiment import page_document as document
+from tff_pipelines.experiment.page_run import Curve
+from tff_pipelines.experiment.page_run import Run
+from tff_pipelines.experiment.page_run import Verdict
 
 # Columns that index the rows of a table, the first one that is there.
 _INDICES = ('communication_round', 'round', 'step', 'epoch')

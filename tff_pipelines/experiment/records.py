@@ -23,13 +23,13 @@ import pathlib
 import sys
 from typing import Any
 
-from tff_pipelines.accounting import base
-from tff_pipelines.accounting import events as events_lib
-from tff_pipelines.accounting import ledger as ledger_lib
-from tff_pipelines.accounting import preliminary
+from tff_pipelines.accounting.events import base
+from tff_pipelines.accounting.events import kinds as events_lib
+from tff_pipelines.accounting.guarantees import ledger as ledger_lib
+from tff_pipelines.accounting.events import preliminary
 from tff_pipelines.experiment import checkpoints
 from tff_pipelines.experiment import configurations
-from tff_pipelines.experiment import files
+from tff_pipelines.common import files
 from tff_pipelines.experiment import metrics as metrics_lib
 from tff_pipelines.experiment import models
 

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import tqdm
 
-from tff_pipelines.accounting import base
-from tff_pipelines.accounting import decimals
+from tff_pipelines.accounting.events import base
+from tff_pipelines.common import decimals
 from tff_pipelines.experiment import callbacks as callbacks_lib
 from tff_pipelines.experiment import charged_records
 from tff_pipelines.experiment import endings
-from tff_pipelines.experiment import guarantee as guarantee_lib
+from tff_pipelines.accounting.guarantees import plan as guarantee_lib
 from tff_pipelines.experiment import records as records_lib
 
 

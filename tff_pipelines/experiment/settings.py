@@ -25,8 +25,8 @@ from typing import Any, ClassVar
 
 from absl import flags
 
-from aggregators import validate
-from tff_pipelines.experiment import files
+from tff_pipelines.common import validate
+from tff_pipelines.common import files
 
 _METADATA = 'setting'
 _WIDTH = 80

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from aggregators import keys
-from aggregators import validate
+from tff_pipelines.common import validate
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

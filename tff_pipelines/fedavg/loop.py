@@ -16,7 +16,7 @@ from tasks import task as task_lib
 from tasks.task import Examples
 from tasks.task import Model
 from tasks.task import Task
-from tff_pipelines.accounting import schemes
+from tff_pipelines.accounting.sampling import schemes
 from tff_pipelines.experiment import failures
 from tff_pipelines.experiment import rounds as rounds_lib
 from tff_pipelines.fedavg import process as process_lib

@@ -12,18 +12,18 @@ from typing import Any
 
 from aggregators import params as params_lib
 from aggregators import share_tables
-from aggregators import validate
+from tff_pipelines.common import validate
 from tasks.task import Preliminary
-from tff_pipelines.accounting import accountant
-from tff_pipelines.accounting import base
-from tff_pipelines.accounting import calibration
-from tff_pipelines.accounting import combinators
-from tff_pipelines.accounting import decimals
-from tff_pipelines.accounting import mechanisms
-from tff_pipelines.accounting import noise_budget
-from tff_pipelines.accounting import preliminary
-from tff_pipelines.accounting import schemes
-from tff_pipelines.experiment import guarantee
+from tff_pipelines.accounting.guarantees import accountant
+from tff_pipelines.accounting.events import base
+from tff_pipelines.accounting.guarantees import calibration
+from tff_pipelines.accounting.events import combinators
+from tff_pipelines.common import decimals
+from tff_pipelines.accounting.guarantees import mechanisms
+from tff_pipelines.accounting.guarantees import noise_budget
+from tff_pipelines.accounting.events import preliminary
+from tff_pipelines.accounting.sampling import schemes
+from tff_pipelines.accounting.guarantees import plan as guarantee
 from tff_pipelines.fedavg import settings as settings_lib
 
 _OBSERVERS = ('those who see the released models and learn neither who nor how many '

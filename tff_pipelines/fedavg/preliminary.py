@@ -11,8 +11,8 @@ from aggregators import discrete_gaussian
 from aggregators import structures
 from tasks.task import Preliminary
 from tasks.task import Task
-from tff_pipelines.accounting import base
-from tff_pipelines.accounting import preliminary as preliminary_lib
+from tff_pipelines.accounting.events import base
+from tff_pipelines.accounting.events import preliminary as preliminary_lib
 
 # A purpose of the simulation seed; the aggregator's is 0.
 _PURPOSE = 2

@@ -18,8 +18,8 @@ import numpy as np
 import tensorflow as tf
 
 from tasks import task as task_lib
-from tff_pipelines.accounting import base
-from tff_pipelines.accounting import preliminary as preliminary_lib
+from tff_pipelines.accounting.events import base
+from tff_pipelines.accounting.events import preliminary as preliminary_lib
 from tff_pipelines.fedavg import preliminary
 from tff_pipelines.simulation import failures
 

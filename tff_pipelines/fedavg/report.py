@@ -11,11 +11,11 @@ import numpy as np
 from tasks.task import Breakdown
 from tasks.task import Task
 from tasks.task import VALIDATION
-from tff_pipelines.accounting import base
-from tff_pipelines.accounting import caveats
-from tff_pipelines.accounting import decimals
-from tff_pipelines.accounting import preliminary
-from tff_pipelines.experiment import files
+from tff_pipelines.accounting.events import base
+from tff_pipelines.common import caveats
+from tff_pipelines.common import decimals
+from tff_pipelines.accounting.events import preliminary
+from tff_pipelines.common import files
 from tff_pipelines.experiment import metrics as metrics_lib
 from tff_pipelines.experiment import report
 from tff_pipelines.fedavg import private_evaluation

@@ -23,8 +23,8 @@ from tasks.task import is_roster
 from tasks.task import Serving
 from tasks.task import Task
 from tasks.task import VALIDATION
-from tff_pipelines.accounting import preliminary as preliminary_lib
-from tff_pipelines.experiment import files
+from tff_pipelines.accounting.events import preliminary as preliminary_lib
+from tff_pipelines.common import files
 from tff_pipelines.experiment import models
 from tff_pipelines.experiment import records as records_lib
 from tff_pipelines.experiment import report as report_lib

@@ -11,7 +11,7 @@ import math
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from aggregators import validate
+from tff_pipelines.common import validate
 from tff_pipelines.fedavg import settings
 
 

@@ -9,9 +9,9 @@ from tasks import registry
 from tasks.sources import open_source
 from tasks.sources import partition
 from tasks.sources import records
-from tff_pipelines.accounting import base
-from tff_pipelines.accounting import schemes
-from tff_pipelines.experiment import files
+from tff_pipelines.accounting.events import base
+from tff_pipelines.accounting.sampling import schemes
+from tff_pipelines.common import files
 from tff_pipelines.experiment import settings
 
 _SHARES = ('skellam', 'discrete_gaussian')

@@ -10,8 +10,8 @@ import zipfile
 import numpy as np
 
 from tasks.task import Model
-from tff_pipelines.accounting import caveats
-from tff_pipelines.experiment import files
+from tff_pipelines.common import caveats
+from tff_pipelines.common import files
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

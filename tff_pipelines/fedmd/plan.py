@@ -13,13 +13,13 @@ from typing import Any
 
 from aggregators import prediction_params
 from aggregators.prediction_params import PredictionMeanParams
-from tff_pipelines.accounting import accountant
-from tff_pipelines.accounting import base
-from tff_pipelines.accounting import calibration
-from tff_pipelines.accounting import decimals
-from tff_pipelines.accounting import events
-from tff_pipelines.accounting.caveats import Caveat
-from tff_pipelines.experiment import guarantee
+from tff_pipelines.accounting.guarantees import accountant
+from tff_pipelines.accounting.events import base
+from tff_pipelines.accounting.guarantees import calibration
+from tff_pipelines.common import decimals
+from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.common.caveats import Caveat
+from tff_pipelines.accounting.guarantees import plan as guarantee
 from tff_pipelines.fedmd.settings import FedMdSettings
 
 # Noise is this much larger than calibrated, so that no rounding of a product leaves

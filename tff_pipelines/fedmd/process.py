@@ -21,12 +21,12 @@ import tensorflow_federated as tff
 
 from aggregators import keys
 from aggregators import structures
-from aggregators import validate
+from tff_pipelines.common import validate
 from aggregators.prediction_mean import PredictionMeanFactory
 from aggregators.prediction_params import PredictionMeanParams
 from tasks.models import layers
 from tasks.models.fedmd import Architecture
-from tff_pipelines.learning import adam
+from tff_pipelines.fedavg import adam
 
 # Purposes that a party's key of a round is derived for.
 _INITIAL, _DIGEST, _REVISIT, _NOISE = range(4)

@@ -6,8 +6,8 @@ import pathlib
 from typing import Any
 
 from tasks.fedmd.task import FedMdTask
-from tff_pipelines.accounting import decimals
-from tff_pipelines.experiment import files
+from tff_pipelines.common import decimals
+from tff_pipelines.common import files
 from tff_pipelines.experiment import metrics as metrics_lib
 from tff_pipelines.experiment import report
 from tff_pipelines.fedmd.plan import DELTA_IN_WORDS

@@ -17,8 +17,8 @@ from tasks.models import classifiers
 from tasks.models import fedmd as fedmd_models
 from tasks.sources import further
 from tasks.task import Serving
-from tff_pipelines.accounting import schemes
-from tff_pipelines.experiment import files
+from tff_pipelines.accounting.sampling import schemes
+from tff_pipelines.common import files
 from tff_pipelines.experiment import models
 from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.experiment import rounds as rounds_lib

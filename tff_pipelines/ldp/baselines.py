@@ -19,17 +19,17 @@ import tensorflow as tf
 from aggregators import alias_draw
 from aggregators import alias_table
 from aggregators import keys
-from aggregators import validate
+from tff_pipelines.common import validate
 from tasks.ldp import task as tasks_lib
 from tasks import task as task_lib
 from tasks.sources import records
-from tff_pipelines.accounting import base
-from tff_pipelines.accounting import calibration
-from tff_pipelines.accounting import caveats
-from tff_pipelines.accounting import events
-from tff_pipelines.accounting import mechanisms
-from tff_pipelines.experiment import files
-from tff_pipelines.experiment import guarantee
+from tff_pipelines.accounting.events import base
+from tff_pipelines.accounting.guarantees import calibration
+from tff_pipelines.common import caveats
+from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.guarantees import mechanisms
+from tff_pipelines.common import files
+from tff_pipelines.accounting.guarantees import plan as guarantee
 from tff_pipelines.experiment import models
 from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.experiment import rounds as rounds_lib
@@ -47,8 +47,8 @@ from tff_pipelines.ldp import serving
 from tff_pipelines.ldp import student as student_lib
 from tff_pipelines.ldp.settings import BaselineSettings
 from tff_pipelines.ldp.settings import LdpSettings
-from tff_pipelines.learning import noisy_sgd
-from tff_pipelines.learning.noisy_sgd import NoisySgdPlan
+from tff_pipelines.fedavg import noisy_sgd
+from tff_pipelines.fedavg.noisy_sgd import NoisySgdPlan
 
 
 def _key(seed: int | None) -> tf.Tensor:

@@ -12,13 +12,13 @@ from typing import Any
 
 from aggregators import alias_table
 from aggregators import local_dp_distributions
-from aggregators import validate
-from tff_pipelines.accounting import accountant
-from tff_pipelines.accounting import base
-from tff_pipelines.accounting import calibration
-from tff_pipelines.accounting import events
-from tff_pipelines.accounting import ledger as ledger_lib
-from tff_pipelines.experiment import guarantee
+from tff_pipelines.common import validate
+from tff_pipelines.accounting.guarantees import accountant
+from tff_pipelines.accounting.events import base
+from tff_pipelines.accounting.guarantees import calibration
+from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.guarantees import ledger as ledger_lib
+from tff_pipelines.accounting.guarantees import plan as guarantee
 from tff_pipelines.ldp import settings as settings_lib
 
 _PURE = {'piecewise': events.Piecewise, 'duchi': events.Duchi,

@@ -7,7 +7,7 @@ import numpy as np
 
 from tasks.ldp.task import DistillationTask
 from tasks.task import Breakdown
-from tff_pipelines.accounting import caveats
+from tff_pipelines.common import caveats
 from tff_pipelines.experiment import report
 from tff_pipelines.fedavg import report as fedavg_report
 

@@ -17,10 +17,10 @@ from tasks.ldp import features
 from tasks.ldp import task as tasks_lib
 from tasks.models import classifiers
 from tasks.task import Serving
-from tff_pipelines.accounting import base
-from tff_pipelines.accounting import caveats
-from tff_pipelines.accounting import decimals
-from tff_pipelines.experiment import files
+from tff_pipelines.accounting.events import base
+from tff_pipelines.common import caveats
+from tff_pipelines.common import decimals
+from tff_pipelines.common import files
 from tff_pipelines.experiment import models
 from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.experiment import rounds as rounds_lib

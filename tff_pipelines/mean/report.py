@@ -13,10 +13,10 @@ import numpy as np
 import pandas
 from scipy import stats
 
-from tff_pipelines.accounting import base
-from tff_pipelines.accounting import decimals
-from tff_pipelines.experiment import files
-from tff_pipelines.experiment import guarantee
+from tff_pipelines.accounting.events import base
+from tff_pipelines.common import decimals
+from tff_pipelines.common import files
+from tff_pipelines.accounting.guarantees import plan as guarantee
 from tff_pipelines.experiment import report
 from tff_pipelines.mean import plan as plan_lib
 from tff_pipelines.mean.settings import KEY

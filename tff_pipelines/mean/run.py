@@ -20,11 +20,11 @@ import tensorflow_federated as tff
 from aggregators import keys
 from aggregators import structures
 from tasks import mean_estimation
-from tff_pipelines.accounting import base
-from tff_pipelines.accounting import events
-from tff_pipelines.accounting import ledger as ledger_lib
+from tff_pipelines.accounting.events import base
+from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.experiment import charged_records
-from tff_pipelines.experiment import files
+from tff_pipelines.common import files
 from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.experiment import rounds as rounds_lib
 from tff_pipelines.experiment import run as run_lib

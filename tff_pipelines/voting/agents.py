@@ -17,7 +17,7 @@ import tensorflow as tf
 from aggregators import keys
 from tasks.models import layers
 from tasks.models.classifiers import Network
-from tff_pipelines.learning import adam
+from tff_pipelines.fedavg import adam
 
 # Logits of classes that an agent has no record of.
 _NEVER = -1e9

@@ -9,12 +9,12 @@ from tasks import task as task_lib
 from tasks.models import classifiers
 from tasks.voting import task as voting_tasks
 from tasks.voting.task import VotingTask
-from tff_pipelines.accounting import events
-from tff_pipelines.accounting import mechanisms
-from tff_pipelines.accounting import noise_budget
-from tff_pipelines.accounting import schemes
-from tff_pipelines.experiment import files
-from tff_pipelines.experiment import guarantee
+from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.guarantees import mechanisms
+from tff_pipelines.accounting.guarantees import noise_budget
+from tff_pipelines.accounting.sampling import schemes
+from tff_pipelines.common import files
+from tff_pipelines.accounting.guarantees import plan as guarantee
 from tff_pipelines.experiment import models
 from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.experiment import rounds as rounds_lib
@@ -25,7 +25,7 @@ from tff_pipelines.fedavg import report as fedavg_report
 from tff_pipelines.fedavg import run as fedavg_run
 from tff_pipelines.fedavg.plan import FedAvgPlan
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
-from tff_pipelines.learning import noisy_sgd
+from tff_pipelines.fedavg import noisy_sgd
 from tff_pipelines.voting import encoder
 from tff_pipelines.voting import features as features_lib
 from tff_pipelines.voting import report

@@ -16,7 +16,7 @@ import tensorflow as tf
 from aggregators import keys
 from tasks.models import classifiers
 from tasks.models import layers
-from tff_pipelines.learning import adam
+from tff_pipelines.fedavg import adam
 from tff_pipelines.voting import distortions
 
 FEATURES = 64

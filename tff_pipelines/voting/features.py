@@ -15,8 +15,8 @@ import numpy as np
 
 from tasks.voting.task import AgentRecords
 from tasks.voting.task import VotingTask
-from tff_pipelines.experiment import files
-from tff_pipelines.learning import adam
+from tff_pipelines.common import files
+from tff_pipelines.fedavg import adam
 from tff_pipelines.voting import encoder
 from tff_pipelines.voting import knn
 

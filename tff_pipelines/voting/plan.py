@@ -10,16 +10,16 @@ import dataclasses
 import math
 from typing import Any
 
-from aggregators import validate
+from tff_pipelines.common import validate
 from aggregators.voting_params import VotingParams
-from tff_pipelines.accounting import base
-from tff_pipelines.accounting import calibration
-from tff_pipelines.accounting import caveats
-from tff_pipelines.accounting import events
-from tff_pipelines.accounting import mechanisms
-from tff_pipelines.accounting import voting as voting_accounting
-from tff_pipelines.experiment import files
-from tff_pipelines.experiment import guarantee
+from tff_pipelines.accounting.events import base
+from tff_pipelines.accounting.guarantees import calibration
+from tff_pipelines.common import caveats
+from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.guarantees import mechanisms
+from tff_pipelines.accounting.events import voting as voting_accounting
+from tff_pipelines.common import files
+from tff_pipelines.accounting.guarantees import plan as guarantee
 
 _NO_BOUND = caveats.Caveat(
     'published epsilon is no bound',

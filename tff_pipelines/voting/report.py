@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tasks.voting.task import VotingTask
-from tff_pipelines.accounting import caveats
+from tff_pipelines.common import caveats
 from tff_pipelines.experiment import report
 from tff_pipelines.fedavg import report as fedavg_report
 from tff_pipelines.voting.settings import VoteSettings

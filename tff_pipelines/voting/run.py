@@ -11,12 +11,12 @@ from aggregators.voting import VotingFactory
 from aggregators.voting_params import VotingParams
 from tasks.models import classifiers
 from tasks.voting.task import VotingTask
-from tff_pipelines.accounting import decimals
-from tff_pipelines.experiment import files
+from tff_pipelines.common import decimals
+from tff_pipelines.common import files
 from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.experiment import rounds as rounds_lib
 from tff_pipelines.fedavg import report as fedavg_report
-from tff_pipelines.learning import adam
+from tff_pipelines.fedavg import adam
 from tff_pipelines.simulation import contexts
 from tff_pipelines.voting import agents
 from tff_pipelines.voting import baselines

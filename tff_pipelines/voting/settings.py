@@ -9,8 +9,8 @@ from aggregators import voting_params
 from tasks.sources import labelled
 from tasks.voting import data as voting_data
 from tasks.voting import task as voting_tasks
-from tff_pipelines.accounting import accountant
-from tff_pipelines.accounting import voting
+from tff_pipelines.accounting.guarantees import accountant
+from tff_pipelines.accounting.events import voting
 from tff_pipelines.experiment import settings
 from tff_pipelines.fedavg import settings as train
 

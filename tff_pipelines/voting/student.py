@@ -19,9 +19,9 @@ import tensorflow as tf
 from aggregators import keys
 from tasks.models import classifiers
 from tasks.models import layers
-from tff_pipelines.experiment import files
+from tff_pipelines.common import files
 from tff_pipelines.experiment import rounds as rounds_lib
-from tff_pipelines.learning import adam
+from tff_pipelines.fedavg import adam
 from tff_pipelines.voting import distortions
 from tff_pipelines.voting import encoder
 

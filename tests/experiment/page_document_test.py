@@ -1,0 +1,180 @@
+"""The page: what it has of one run and of several, and that nothing gets out of it."""
+
+import math
+import re
+
+import pytest
+
+from tests.experiment import page_example_run as example_run
+from tests.experiment import page_parsed as parsed
+from tff_pipelines.experiment import page_document as document
+from tff_pipelines.experiment.page_run import Curve
+from tff_pipelines.experiment.page_run import Verdict
+
+
+def _page(*runs):
+  return parsed.Page(document.document(runs))
+
+
+def test_page_of_one_run_has_all_sections_and_figures():
+  page = _page(example_run.run())
+  assert page.count['section'] == page.count['h2'] == 7
+  assert page.count['figure'] == page.count['svg'] == page.count['desc'] == 2
+  assert page.count['title'] == 1 + 2  # The page's and each figure's.
+  # Results, confusion, classes, settings, ledger.
+  assert page.count['table'] == page.count['caption'] == 5
+  ids = [attributes['id'] for attributes in page.attributes['h2']]
+  assert [link['href'] for link in page.attributes['a']] == [f'#{i}' for i in ids]
+
+
+def test_page_is_accessible_and_fits_a_phone():
+  text = document.document([example_run.run()])
+  page = parsed.Page(text)
+  assert page.attributes['html'] == [{'lang': 'en'}]
+  assert {'name': 'viewport', 'content': 'width=device-width, initial-scale=1'} in (
+      page.attributes['meta'])
+  assert all(svg['role'] == 'img' for svg in page.attributes['svg'])
+  assert all(cell['scope'] in ('row', 'col') for cell in page.attributes['th'])
+  boxes = [box for box in page.attributes['div'] if box.get('class') == 'scroll']
+  assert len(boxes) == page.count['table']
+  assert all(box['tabindex'] == '0' and box['aria-label'] for box in boxes)
+  assert 'prefers-color-scheme: dark' in text
+
+
+def test_page_loads_nothing_and_runs_nothing():
+  text = document.document([example_run.run()])
+  page = parsed.Page(text)
+  assert not {'script', 'link', 'img', 'iframe', 'object'} & page.count.keys()
+  names = {name for group in page.attributes.values() for one in group for name in one}
+  assert not [name for name in names if name.startswith('on') or name == 'src']
+  assert not re.search(r'https?:|url\(|@import', text)
+
+
+EVIL = '<script>alert("x")</script>&\'\x00\udc80'
+
+
+def test_texts_are_escaped_wherever_they_come_from():
+  breakdown = example_run.summary()['breakdown']['test']
+  breakdown = {**breakdown, 'kind': EVIL, 'classes': [
+      {**one, 'name': EVIL + one['name']} for one in breakdown['classes']],
+               'confusions': [{'true': EVIL, 'predicted': EVIL, 'count': 1}],
+               'groups': [{'name': EVIL, 'count': 1, 'right': 1, 'predicted': 1,
+                           'taken_for': {EVIL: 1}}]}
+  run = example_run.run(
+      EVIL, task=EVIL, algorithm=EVIL, warnings=[EVIL], privacy_unit=EVIL,
+      observers=EVIL, observers_server=EVIL, adjacency_in_words=EVIL, trust_model=EVIL,
+      source=EVIL, held_out={EVIL: {EVIL: 0.5}}, outside_guarantee=[EVIL],
+      breakdown={EVIL: breakdown}, settings={EVIL: EVIL},
+      verdict=Verdict(rounds=1, problems=[EVIL]),
+      curves=(Curve(metric=EVIL, over=EVIL, label=EVIL, x=(1, 2), y=(3, 4)),))
+  for runs in ([run], [run, example_run.run()]):
+    text = document.document(runs)
+    page = parsed.Page(text)
+    assert not page.count['script'] and '<script' not in text
+    assert page.text.count('<script>alert("x")</script>&\'') > 20
+    text.encode('utf-8')
+    assert '\x00' not in text
+
+
+def test_statement_has_both_numbers_and_whom_they_hold_against():
+  text = _page(example_run.run()).text
+  for words in ('ε = 2.0000', ' at δ = 1e-05', 'against those who see the models.',
+                'ε = 6.5000', 'against the server.', 'Protected: one client.',
+                'one contribution is replaced by zero', 'Trust: the server sees sums',
+                'Caveats: simulated.'):
+    assert words in text, words
+
+
+def test_published_caveats_do_not_tell_of_data():
+  text = _page(example_run.run(caveats=['simulated', 'bad clients skipped'])).text
+  assert 'Caveats: simulated.' in text and 'bad clients skipped' not in text
+
+
+@pytest.mark.parametrize('changes, words', [
+    ({'epsilon': None, 'epsilon_server': None, 'epsilon_if_unseeded': 3.25},
+     ['No privacy guarantee', 'Without the seed, epsilon would be 3.2500']),
+    ({'epsilon': None, 'epsilon_server': None, 'observers': None},
+     ['No privacy guarantee', 'Nothing is guaranteed.']),
+    ({'epsilon_server': None}, ['ε none', 'No epsilon holds against the server.']),
+    ({'observers_participant': 'a participant'},
+     ['ε none', 'No epsilon holds against a participant.']),
+    ({'observers_participant': 'a participant', 'epsilon_participant': 4.56789},
+     ['ε = 4.5679', 'against a participant.']),
+    ({'clients_per_person': 3, 'epsilon_person': 7.12345},
+     ['a person who owns 3 clients ε is 7.1235, and against the server none.']),
+    ({'epsilon_server': None, 'observers_server': None},
+     ['No other number is stated for the server.'])])
+def test_missing_numbers_are_said_to_be_missing(changes, words):
+  text = _page(example_run.run(**changes)).text
+  for word in words:
+    assert word in text
+
+
+@pytest.mark.parametrize('epsilon, delta, share', [
+    # Gaussian noise has less; randomized response meets the bounds.
+    (0.0, 0.0, '1%'), (1.0, 0.0, '2.72%'), (2.0, 1e-5, '7.4%'),
+    (8.0, 0.005, '99.97%'), (math.log(99), 0.0, '99%'), (20.0, 1e-5, '100%'),
+    pytest.param(800.0, 0.0, '100%', marks=pytest.mark.slow), (3.0, 0.995, '100%')])
+def test_attack_is_bounded_from_above(epsilon, delta, share):
+  text = _page(example_run.run(epsilon=epsilon, delta=delta,
+                               epsilon_server=None)).text
+  assert f'detects the difference in at most {share} of cases' in text
+  assert ('promises next to nothing' in text) == (share == '100%')
+
+
+def test_several_runs_are_compared_by_what_differs():
+  other = example_run.run('second', settings={'rounds': 3, 'bits': 16, 'seed': 4})
+  page = _page(example_run.run(), other)
+  assert page.count['article'] == 2 and page.count['figure'] == 2
+  assert page.count['polyline'] == 4
+  keys = [span['class'] for span in page.attributes['span']
+          if span.get('class', '').startswith('key')]
+  assert keys == ['key s0', 'key s1'] * 2
+  text = ' '.join(page.text.split())
+  assert 'Settings that differ setting first second bits 18 16 seed – 4' in text
+  assert '1 settings that are the same' in text
+  assert 'All settings are the same.' in _page(
+      example_run.run(), example_run.run('second')).text
+
+
+def test_results_stand_beside_what_they_cost():
+  text = ' '.join(_page(example_run.run(), example_run.run(
+      'second', epsilon=None, epsilon_server=None, observers_server=None)).text.split())
+  assert 'ε, observers ε, server first 0.7500 – 2.0000 6.5000' in text
+  assert 'second 0.7500 – none –' in text
+  assert text.count('Epsilon in the charts') == 1
+
+
+def test_only_what_the_guarantee_covers_may_be_published():
+  def tags(**changes):
+    return _page(example_run.run(**changes)).text.count('may be published') - 1
+
+  assert tags() == 4
+  assert tags(outside_guarantee=['test']) == 1
+  assert tags(curves=(Curve(metric='error', over='rounds', label='clients', x=(1, 2),
+                            y=(3, 4), covered=False),)) == 3
+  assert tags(epsilon=None, epsilon_server=None) == 1
+
+
+@pytest.mark.parametrize('verdict, words', [
+    (Verdict(rounds=3, epsilon=2.0, epsilon_server=6.5), 'holds 2.0000 6.5000 yes'),
+    (Verdict(rounds=3, epsilon=1.5, epsilon_server=6.5), 'holds 1.5000 6.5000 yes'),
+    (Verdict(rounds=3, epsilon=2.1, epsilon_server=6.5), 'holds 2.1000 6.5000 no'),
+    (Verdict(rounds=3, epsilon=2.0, epsilon_server=6.5, epsilon_participant=9.0),
+     'holds 2.0000 6.5000 yes'),  # Nothing was stated for a participant.
+    (Verdict(rounds=3, epsilon=2.0), 'holds 2.0000 none no'),
+    (Verdict(rounds=3, problems=['line 2 is torn']), 'line 2 is torn none none no')])
+def test_ledger_must_prove_what_the_summary_states(verdict, words):
+  text = ' '.join(_page(example_run.run(verdict=verdict)).text.split())
+  assert words in text
+  assert verdict.proves(example_run.summary()) == words.endswith('yes')
+
+
+def test_many_classes_have_a_list_of_mistakes_instead_of_a_matrix():
+  classes = [{'name': f'w{i}', 'count': 3, 'right': 1, 'predicted': 2}
+             for i in range(40)]
+  breakdown = {**example_run.summary()['breakdown']['test'], 'classes': classes,
+               'confusions': [{'true': 'w1', 'predicted': 'w2', 'count': 2}]}
+  text = _page(example_run.run(breakdown={'test': breakdown})).text
+  assert 'Most frequent mistakes' in text and 'Confusion of' not in text
+  assert '40 digits, the most frequent first' in text

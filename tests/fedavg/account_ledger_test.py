@@ -1,0 +1,196 @@
+"""Epsilon from a ledger alone, by the program and by the function behind it."""
+
+import json
+import math
+
+import pytest
+
+from tests.fedavg import account_test
+from tff_pipelines.accounting.guarantees import accountant
+from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.guarantees import ledger as ledger_lib
+from tff_pipelines.accounting.guarantees import ledger_query
+
+
+def test_ledger_alone_gives_epsilon_and_says_whether_its_chain_holds(tmp_path):
+  path = tmp_path / 'ledger.jsonl'
+  event = events.PoissonSampled(
+      event=events.CentralGaussian(noise_multiplier=0.848),
+      sampling_rate=100 / 3400)
+  ledger = ledger_lib.Ledger.create(
+      path, population=3400, trust_model='a trusted server', warnings=['mock'])
+  for _ in range(20):
+    ledger.append_line(ledger.next_line(
+        event, outcome='released', configuration_hash='x'))
+  result = account_test.as_json(f'--ledger={path}')
+  expected = account_test.as_json(
+      '--mechanism=gaussian', '--noise_multiplier=0.848', '--rounds=20',
+      '--delta=0.00013', '--cohort_size=100', '--population=3400',
+      '--sampling=poisson')
+  assert list(result) == account_test.KEYS
+  assert result['epsilon'] == pytest.approx(expected['epsilon'], rel=1e-9)
+  assert result['epsilon_server'] == pytest.approx(
+      expected['epsilon_server'], rel=1e-9)
+  assert (result['delta'], result['rounds']) == (0.00013, 20)
+  assert result['trust_model'] == 'a trusted server'
+  assert 'mock' in result['warnings']
+  shown = account_test.run(f'--ledger={path}').stdout
+  assert 'chain intact' in shown
+  # Sentences of the header have no name, so all stand in full.
+  assert '\ncaveats:\n- mock\n' in shown
+  text = path.read_text().splitlines()
+  path.write_text('\n'.join(text[:5] + text[6:]) + '\n')
+  broken = account_test.run(f'--ledger={path}', '--format=json', code=1)
+  answer = json.loads(broken.stdout)
+  assert answer['epsilon'] is None
+  assert any('line 6' in text for text in answer['warnings'])
+  assert 'chain broken' in account_test.run(f'--ledger={path}', code=1).stdout
+  path.write_text('no ledger\n' * 50)
+  warnings = json.loads(
+      account_test.run(f'--ledger={path}', '--format=json', code=1).stdout)['warnings']
+  assert len(warnings) < 10 and 'problems more' in warnings[-1]
+
+
+@pytest.mark.parametrize('name', ['', 'nowhere.jsonl'])
+def test_a_ledger_that_is_no_file_is_named(tmp_path, name):
+  done = account_test.run(f'--ledger={tmp_path / name}', code=2)
+  assert f"ledger must be the ledger.jsonl of a run, found '{tmp_path}" in done.stderr
+
+
+def test_a_ledger_of_a_draw_speaks_of_no_shares_and_no_sampling(tmp_path):
+  path = tmp_path / 'ledger.jsonl'
+  ledger = ledger_lib.Ledger.create(path, delta=0.1, trust_model='nobody')
+  for event in (events.Nfdp(records=100, subset_size=10), events.PostProcessing()):
+    ledger.append_line(ledger.next_line(
+        event, outcome='released', configuration_hash='x'))
+  result = account_test.run(f'--ledger={path}').stdout
+  assert 'epsilon: 0' in result and 'Trust: nobody.' in ' '.join(result.split())
+  for words in ('colluder', 'participated', 'never repeated', 'amplification'):
+    assert words not in result
+
+
+@pytest.mark.parametrize('share, exact', [(0.2, False), (1e3, True)])
+def test_sampling_error_of_the_noise_consumes_delta(tmp_path, share, exact):
+  path, delta = tmp_path / 'ledger.jsonl', 1e-5
+  event = events.CentralGaussian(noise_multiplier=5.0)
+  all_rounds = events.SelfComposed(event=event, count=20)
+  at_half = accountant.epsilon(all_rounds, delta / 2, accountant='rdp')
+  per_round = share * delta / (1 + math.exp(at_half)) / 20
+  ledger = ledger_lib.Ledger.create(
+      path, delta=delta, deviation_per_round=per_round)
+  for _ in range(20):
+    ledger.append_line(ledger.next_line(
+        event, outcome='released', configuration_hash='x'))
+  result = account_test.as_json(f'--ledger={path}')
+  left = delta if exact else delta * (1 - share)
+  assert result['epsilon'] == pytest.approx(
+      accountant.epsilon(all_rounds, left), rel=1e-9)
+  assert result['epsilon_server'] == result['epsilon']
+  assert result['delta'] == delta
+  assert any('ideal distributions' in text for text in result['warnings']) == exact
+
+
+def test_noisy_predictions_that_a_restart_repeated_count_for_every_observer(tmp_path):
+  event = events.SelfComposed(event=events.LocalGaussian(noise_multiplier=20.0),
+                              count=50)
+  result = {}
+  for starts in (1, 3):
+    path = tmp_path / f'{starts}.jsonl'
+    ledger = ledger_lib.Ledger.create(path, delta=1e-5)
+    for start in (1, 1, starts):
+      ledger.append_line(ledger.next_line(
+          event, outcome='released', configuration_hash='x', starts=start))
+    result[starts] = account_test.as_json(f'--ledger={path}')
+    assert any('never repeated' in text for text in result[starts]['warnings'])
+  for starts, rounds in ((1, 3), (3, 5)):
+    assert result[starts]['epsilon'] == result[starts]['epsilon_server']
+    assert result[starts]['epsilon'] == pytest.approx(accountant.epsilon(
+        events.SelfComposed(event=event, count=rounds), 1e-5), rel=1e-9)
+
+
+def test_every_repeated_round_costs_the_server_what_that_round_costs(tmp_path):
+  dear, cheap = (events.CentralGaussian(noise_multiplier=z) for z in (1.0, 100.0))
+  path = tmp_path / 'ledger.jsonl'
+  ledger = ledger_lib.Ledger.create(path, delta=1e-5)
+  for event, starts in ((dear, 1), (dear, 3), (cheap, 3)):
+    ledger.append_line(ledger.next_line(
+        event, outcome='released', configuration_hash='x', starts=starts))
+  result = account_test.as_json(f'--ledger={path}')
+  def epsilon(count):
+    return accountant.epsilon(events.Composed(events=(
+        events.SelfComposed(event=dear, count=count), cheap)), 1e-5)
+  assert result['epsilon'] == pytest.approx(epsilon(2), rel=1e-9)
+  assert result['epsilon_server'] == pytest.approx(epsilon(4), rel=1e-9)
+
+
+@pytest.mark.parametrize('amplification', ['tight', 'none'])
+def test_records_that_agents_sample_are_hidden_from_the_server(tmp_path, amplification):
+  event = events.NoisyGradients(noise_multiplier=1.1, sampling_rate=0.05)
+  ledger = ledger_lib.Ledger.create(tmp_path / 'ledger.jsonl', deviation_per_round=0.0)
+  for _ in range(5):
+    ledger.append_line(ledger.next_line(
+        event, outcome='released', configuration_hash='a'))
+  row = ledger_query.answer(ledger.path, delta=1e-5, amplification=amplification)
+  assert row.epsilon_server == row.epsilon == accountant.epsilon(
+      events.SelfComposed(event=event, count=5), 1e-5, amplification=amplification)
+
+
+def test_answers_that_are_charged_before_they_are_given_can_not_be_missing(tmp_path):
+  path = tmp_path / 'ledger.jsonl'
+  ledger = ledger_lib.Ledger.create(path)
+  ledger.append_line(ledger.next_line(
+      events.LocalAnswers(event=events.Duchi(epsilon=0.5), groups=2,
+                          queries_before=0, queries_after=6),
+      outcome='released', configuration_hash='x'))
+  result = account_test.as_json(f'--ledger={path}', '--delta=1e-9')
+  assert 0 < result['epsilon'] <= 1.5
+  assert not any('never repeated' in text for text in result['warnings'])
+
+
+def test_a_suppressed_round_leaves_no_epsilon_against_the_server(tmp_path):
+  path = tmp_path / 'ledger.jsonl'
+  ledger = ledger_lib.Ledger.create(path, delta=1e-5)
+  for outcome in ('released', 'suppressed', 'released'):
+    ledger.append_line(ledger.next_line(
+        events.DistributedSkellam(
+            l1_sensitivity=900.0, l2_sensitivity=30.0, noise_variance=2500.0,
+            cohort_size=100.0), outcome=outcome, configuration_hash='x'))
+  answer = account_test.as_json(f'--ledger={path}')
+  assert answer['epsilon'] > 0 and answer['epsilon_server'] is None
+  assert any('no epsilon holds against it' in text for text in answer['warnings'])
+  text = ' '.join(account_test.run(f'--ledger={path}').stdout.split())
+  assert 'does not hold against the server' in text
+
+
+def test_function_answers_as_the_program_and_refuses_a_broken_chain(tmp_path):
+  path = tmp_path / 'ledger.jsonl'
+  ledger = ledger_lib.Ledger.create(path, delta=1e-5)
+  with pytest.raises(ValueError, match='at least one round'):
+    ledger_query.answer(path)
+  for _ in range(3):
+    ledger.append_line(ledger.next_line(
+        events.CentralGaussian(noise_multiplier=2.0), outcome='released',
+        configuration_hash='x'))
+  assert ledger_query.answer(path).to_json() == account_test.as_json(f'--ledger={path}')
+  assert ledger_query.answer(path, accountant='rdp').order is not None
+  larger = ledger_query.answer(path, delta=1e-3)
+  assert larger.epsilon < ledger_query.answer(path).epsilon and larger.delta == 1e-3
+  path.write_text(path.read_text().replace('2.0', '9.0'))
+  with pytest.raises(ValueError, match='intact chain'):
+    ledger_query.answer(path)
+
+
+def test_ledger_without_delta_and_population_needs_one(tmp_path):
+  path = tmp_path / 'ledger.jsonl'
+  ledger = ledger_lib.Ledger.create(path)
+  ledger.append_line(ledger.next_line(
+      events.CentralGaussian(noise_multiplier=2.0), outcome='released',
+      configuration_hash='x'))
+  assert 'delta must be given' in account_test.run(f'--ledger={path}', code=2).stderr
+
+
+def test_flags_of_queries_are_refused_with_a_ledger(tmp_path):
+  path = tmp_path / 'ledger.jsonl'
+  ledger_lib.Ledger.create(path)
+  done = account_test.run(f'--ledger={path}', '--rounds=3', code=2)
+  assert 'rounds is not used with ledger' in done.stderr

@@ -1,0 +1,202 @@
+"""Statements of runs of all kinds say the truth, and nothing of the operator's."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from tasks.sources import labelled
+from tasks.task import Note
+from tasks.text import stackoverflow_word
+from tests import tiny_task
+from tests.fedavg import tiny_run
+from tff_pipelines.accounting.guarantees import ledger as ledger_lib
+from tff_pipelines.experiment import report
+from tff_pipelines.publish import statement
+from tff_pipelines.fedavg import plan as plan_lib
+from tff_pipelines.fedavg import report as fedavg_report
+from tff_pipelines.fedavg import warm_start
+
+ROUNDS = 3
+
+
+def _summary(folder, outcomes=('released',) * ROUNDS, starts=(1,) * ROUNDS, **changes):
+  """The summary of a run with this ledger; outcomes and starts are by round."""
+  settings, task = tiny_run.settings(folder, **changes), tiny_task.task()
+  plan = plan_lib.build(settings, dimension=tiny_task.DIMENSION, population=8)
+  ledger = ledger_lib.Ledger.create(
+      folder / 'ledger.jsonl', **plan.header(ROUNDS))
+  for index, (outcome, start) in enumerate(zip(outcomes, starts), 1):
+    ledger.append_line(ledger.next_line(
+        plan.event(index), outcome=outcome, starts=start,
+        configuration_hash='0' * 64))
+  guarantee = plan.guarantee_of(ledger)
+  return report.summary_of(
+      'train', guarantee, report.Outcome(result='', fields={
+          **fedavg_report.fields(plan), 'task': 'tiny', 'algorithm': 'fedavg',
+          'model': 'softmax'}),
+      report.ordered([*guarantee.caveats, *fedavg_report.describe(task, plan).caveats]),
+      rounds=ROUNDS, starts=starts[-1], configuration='')
+
+
+def _shown(text, of):
+  """The epsilon that a text states against these observers."""
+  line, = (line for line in text.splitlines() if line.endswith(of))
+  return float(line.removeprefix('- **epsilon ').split(',')[0])
+
+
+def test_private_run_states_both_numbers_rounded_up(tmp_path):
+  summary = _summary(tmp_path)
+  content = statement.statement(summary)
+  assert content['private'] and not content['reasons']
+  assert tuple(content) == statement.KEYS
+  text = statement.in_words(content)
+  assert text.startswith('# Privacy of this model\n')
+  for name, of in (('epsilon', content['observers']),
+                   ('epsilon_server', 'twice count twice')):
+    assert content[name] == summary[name]
+    assert content[name] <= _shown(text, of) < content[name] + 1e-4
+  assert content['adjacency_in_words'] in text and content['source'] in text
+  assert 'not private' not in text
+
+
+def test_seeded_run_is_not_private_and_has_no_epsilon(tmp_path):
+  content = statement.statement(_summary(tmp_path, seed=4))
+  assert not content['private'] and content['epsilon'] is None
+  assert content['reasons'] == ['the run was seeded: its noise is predictable']
+  text = statement.in_words(content)
+  assert text.startswith('# This model is not private\n')
+  assert 'epsilon ' not in text.split('## What to know')[0]
+
+
+def test_run_without_privacy_is_not_private(tmp_path):
+  content = statement.statement(_summary(tmp_path, mechanism='none'))
+  assert not content['private'] and content['adjacency'] is None
+  assert content['reasons'] == [
+      'it was trained without a mechanism that protects privacy']
+  assert statement.in_words(content).startswith('# This model is not private\n')
+
+
+def test_reasons_of_the_task_make_a_model_not_private(tmp_path):
+  content = statement.statement(
+      _summary(tmp_path), [Note('words', 'the words are of clients')])
+  assert not content['private'] and content['reasons'] == ['the words are of clients']
+  text = statement.in_words(content)
+  assert '- the words are of clients\n' in text
+  # The guarantee of the training is stated all the same.
+  assert 'What the training guarantees apart from that:' in text
+  assert _shown(text, content['observers']) >= content['epsilon']
+
+
+def _counted_classes():
+  parts = labelled.parts_of('file', {
+      'x_train': np.zeros([3, 28, 28], np.uint8), 'y_train': np.arange(3),
+      'writer_train': np.arange(3)}, ('x', 'y', 'writer'), num_classes=None,
+                            convert=labelled.images)
+  return parts.notes[0]
+
+
+def _release_of_another_run():
+  task = dataclasses.replace(tiny_task.task(), noised_files=('vocabulary.json',))
+  plan = plan_lib.build(
+      tiny_run.settings('unused'), dimension=tiny_task.DIMENSION, population=8)
+  note, = fedavg_report.release_notes(task, plan)
+  return note
+
+
+@pytest.mark.parametrize('caveat', [
+    _counted_classes, _release_of_another_run, lambda: stackoverflow_word.OUTSIDE,
+    lambda: warm_start.WarmStart(weights=[], digest='').caveat(is_public=False)])
+def test_what_reached_the_model_outside_the_guarantee_makes_it_not_private(
+    tmp_path, caveat):
+  summary, caveat = _summary(tmp_path), caveat()
+  summary['caveats'].append(caveat.name)
+  summary['warnings'].append(str(caveat))
+  for reasons in ([], [str(caveat)]):  # Those of the task are not listed twice.
+    content = statement.statement(summary, reasons)
+    assert not content['private'] and content['reasons'] == [str(caveat)]
+  assert statement.in_words(content).startswith('# This model is not private\n')
+
+
+@pytest.mark.parametrize('outside, diagnostics, private', [
+    ([], False, True), (['test_clients'], False, False), ([], True, False)])
+def test_stop_that_saw_metrics_outside_the_guarantee_makes_a_model_not_private(
+    tmp_path, outside, diagnostics, private):
+  summary = {**_summary(tmp_path, diagnostics=diagnostics),
+             'outside_guarantee': outside}
+  assert statement.statement(summary)['private']
+  summary['caveats'].append('stopped early')
+  summary['warnings'].append('the run was stopped')
+  content = statement.statement(summary)
+  assert content['private'] == private
+  assert content['reasons'] == [statement.STOPPED] * (not private)
+
+
+def test_statement_is_that_of_epsilon_and_delta_and_of_this_training_alone(tmp_path):
+  text = statement.in_words(statement.statement(_summary(tmp_path)))
+  assert 'probability of any result' in text and ', plus 0.' in text
+  assert 'except for' not in text and 'of this training alone' in text
+
+
+def test_a_participant_has_a_number_of_its_own(tmp_path):
+  of_one = statement.in_words(statement.statement(_summary(tmp_path)))
+  assert 'no epsilon** against a participant' in of_one
+  (tmp_path / 'more').mkdir()
+  content = statement.statement(_summary(tmp_path / 'more', sampling='epochs'))
+  assert content['least_cohort'] == 4
+  assert content['epsilon_participant'] > content['epsilon_server']
+  shown = _shown(statement.in_words(content), 'in cohorts of at least 4')
+  assert content['epsilon_participant'] <= shown < content['epsilon_participant'] + 1e-4
+
+
+def test_a_person_with_several_clients_is_in_the_statement(tmp_path):
+  summary = {**_summary(tmp_path), 'clients_per_person': 3, 'epsilon_person': 12.34567}
+  text = statement.in_words(statement.statement(summary))
+  assert ('- for a person who owns 3 clients the first epsilon is **12.3457**, and the '
+          'second none\n') in text
+
+
+def test_suppressed_rounds_leave_no_number_against_the_server(tmp_path):
+  content = statement.statement(_summary(
+      tmp_path, outcomes=('released', 'suppressed', 'released')))
+  assert content['epsilon'] is not None and content['epsilon_server'] is None
+  assert 'suppressed rounds' in [caveat['name'] for caveat in content['caveats']]
+  text = statement.in_words(content)
+  assert f'**no epsilon** against {content["observers_server"]}' in text
+
+
+def test_restarted_rounds_count_against_the_server(tmp_path):
+  folders = [tmp_path / name for name in ('plain', 'restarted')]
+  for folder in folders:
+    folder.mkdir()
+  plain = statement.statement(_summary(folders[0]))
+  content = statement.statement(_summary(folders[1], starts=(1, 2, 3)))
+  assert content['epsilon'] == plain['epsilon']
+  assert content['epsilon_server'] > plain['epsilon_server']
+  assert content['private']
+  assert _shown(statement.in_words(content), 'twice count twice') >= (
+      content['epsilon_server'])
+
+
+def test_caveats_that_name_clients_or_count_are_told_without(tmp_path):
+  summary = {
+      **_summary(tmp_path), 'caveats': ['bad clients skipped', 'answers lost'],
+      'warnings': ['skipped 3 bad clients; the first: data.csv, client ann: NaN',
+                   'answers to 17 queries were lost']}
+  content = statement.statement(summary)
+  assert [caveat['name'] for caveat in content['caveats']] == summary['caveats']
+  for text in (json.dumps(content['caveats']),
+               statement.in_words(content).split('## What to know')[1]):
+    assert not [word for word in ('ann', 'data.csv', '17', '3') if word in text]
+    assert 'were left out' in text
+
+
+def test_caveats_of_the_operators_files_are_left_out(tmp_path):
+  summary = _summary(tmp_path, diagnostics=True)
+  assert {'diagnostics outside the guarantee', 'held-out metrics not protected'} <= set(
+      summary['caveats'])
+  content = statement.statement(summary)
+  text = json.dumps(content) + statement.in_words(content)
+  assert 'diagnostics' not in text and 'held-out' not in text
+  assert not set(content) & {'cohort_size', 'starts', 'population', 'configuration'}

@@ -1,0 +1,498 @@
+"""Dominating pairs: two distributions as far apart as those of neighbours can be.
+
+A release with a known worst pair (P, Q) of output distributions is accounted by the
+distribution of its privacy loss log(P/Q). Here the pairs are turned into atoms:
+finitely many losses with their masses under P and under Q, which dominate the pair
+(arXiv 2207.04380).
+"""
+
+import abc
+import collections
+import dataclasses
+
+import numpy as np
+from scipy import special
+from scipy import stats
+
+from tff_pipelines.common import validate
+from tff_pipelines.accounting.divergences import skellam_distribution
+
+# Integer noise is listed value by value; beyond this many the list is refused.
+MAX_VALUES = 8_000_000
+# Tails are cut where a standard normal has a mass of 1e-300.
+_NORMAL_REACH = 37.0
+# The probability of as many clients of one person in a round that is not listed.
+_NEGLIGIBLE = 1e-60
+# Pairs that are multiplied at most, and cells for a standard deviation of the loss.
+_MOST_TOGETHER = 8
+_MOST_TOGETHER_CELLS = 256
+
+
+class TooLarge(ValueError):
+  """The pair has too many values to be listed; Renyi accounting still works."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Atoms:
+  """A pair of distributions on finitely many outcomes, in one direction.
+
+  Attributes:
+    loss: float64 [n], log(p/q) of each outcome, finite.
+    p: float64 [n], masses under the first distribution.
+    q: float64 [n], masses under the second distribution.
+    p_only: Mass under the first distribution where the second has none.
+    q_only: Mass under the second distribution where the first has none.
+  """
+
+  loss: np.ndarray
+  p: np.ndarray
+  q: np.ndarray
+  p_only: float = 0.0
+  q_only: float = 0.0
+
+
+class Pair(abc.ABC):
+  """Two distributions, P with the client and Q without."""
+
+  @abc.abstractmethod
+  def atoms(self, cells: int) -> tuple[Atoms, ...]:
+    """Dominating atoms of P against Q and, unless they are the same, of Q against P.
+
+    Args:
+      cells: Cells for a standard deviation of continuous noise.
+    """
+
+
+# A pair and how often it is composed.
+Factor = tuple[Pair, int]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Gaussian(Pair):
+  """N(1, z^2) against N(0, z^2).
+
+  Attributes:
+    noise_multiplier: z > 0.
+  """
+
+  noise_multiplier: float
+
+  def __post_init__(self):
+    validate.positive(noise_multiplier=self.noise_multiplier)
+
+  def atoms(self, cells: int) -> tuple[Atoms, ...]:
+    # The loss is N(m, 2m) under P and N(-m, 2m) under Q.
+    # Cut where there are too many values anyway: larger ones may overflow.
+    stddev = min(1.0 / self.noise_multiplier, float(MAX_VALUES))
+    mean = stddev**2 / 2
+    reach = mean + _NORMAL_REACH * stddev
+    count = 2 * int(np.ceil(reach / stddev * cells)) + 1
+    if count > MAX_VALUES:
+      raise TooLarge(
+          f'noise_multiplier={self.noise_multiplier!r} is too small for a '
+          'privacy loss distribution')
+    nodes = np.linspace(-reach, reach, count)
+    p = _normal_masses((nodes - mean) / stddev)
+    q = _normal_masses((nodes + mean) / stddev)
+    left_p = special.ndtr((nodes[0] - mean) / stddev)
+    right_p = special.ndtr((mean - nodes[-1]) / stddev)
+    return (_at_nodes(nodes, p, q, left_p, right_p),)
+
+
+def _normal_masses(edges: np.ndarray) -> np.ndarray:
+  """Standard normal mass of each cell, accurate in both tails."""
+  low, high = edges[:-1], edges[1:]
+  return np.where(low + high < 0, special.ndtr(high) - special.ndtr(low),
+                  special.ndtr(-low) - special.ndtr(-high))
+
+
+def _at_nodes(nodes: np.ndarray, p: np.ndarray, q: np.ndarray, left_p: float,
+              right_p: float) -> Atoms:
+  """Moves each cell's mass to its two ends, keeping both its p and its q.
+
+  Args:
+    nodes: Ascending losses at the ends of the cells.
+    p: Mass of each cell under the first distribution.
+    q: Mass of each cell under the second distribution.
+    left_p: Mass under the first distribution below all nodes.
+    right_p: Mass under it above all nodes.
+
+  Returns:
+    Atoms whose curve delta(epsilon) connects that of the cells at the nodes by chords.
+    It is convex in e^epsilon, so they dominate.
+  """
+  width = np.diff(nodes)
+  with np.errstate(over='ignore', invalid='ignore', divide='ignore'):
+    upper = (p - q * np.exp(nodes[:-1])) / -np.expm1(-width)
+  # Where e^loss overflows, or both ends are one, and for the last digits, to the upper.
+  upper = np.where(np.isfinite(upper), upper, p)
+  upper = np.clip(upper + 1e-10 * p, 0.0, p)
+  masses = np.zeros(nodes.size)
+  masses[1:] += upper
+  masses[:-1] += p - upper
+  masses[0] += left_p
+  keep = masses > 0
+  masses, nodes = masses[keep], nodes[keep]
+  second = np.exp(np.log(masses) - nodes)
+  return Atoms(loss=nodes, p=masses, q=second, p_only=right_p,
+               q_only=max(0.0, 1.0 - second.sum()))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Skellam(Pair):
+  """shift + Sk(variance) against Sk(variance) (arXiv 2110.04995, section 3.1).
+
+  Attributes:
+    shift: An integer >= 1.
+    variance: > 0.
+  """
+
+  shift: int
+  variance: float
+
+  def __post_init__(self):
+    validate.integer(shift=self.shift, low=1)
+    validate.positive(variance=self.variance)
+
+  def atoms(self, cells: int) -> tuple[Atoms, ...]:
+    # Listed value by value, not by cells: exact both ways.
+    reach = skellam_distribution.reach(self.variance)
+    if 2 * reach + self.shift > MAX_VALUES:
+      raise TooLarge(
+          f'variance={self.variance!r} and shift={self.shift!r} are too large '
+          'for a privacy loss distribution')
+    k = np.arange(-reach, reach + 1, dtype=np.float64)
+    log_p = skellam_distribution.log_pmf(k, self.variance)
+    log_q = skellam_distribution.log_pmf(k + self.shift, self.variance)
+    # The mass beyond the reach, below 1e-300 a value, goes to infinite loss.
+    p, q = np.exp(log_p), np.exp(log_q)
+    return (Atoms(loss=log_p - log_q, p=p, q=q, p_only=2e-300 * reach,
+                  q_only=max(0.0, 1.0 - q.sum())),)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Together(Pair):
+  """Independent pairs, all of them seen: their losses add.
+
+  Where each dominates a release, the product dominates all of them from one sample of
+  the clients, so it may be subsampled (arXiv 2106.08567, Theorem 10 and 11).
+
+  Attributes:
+    pairs: At least two, each with one direction only, for symmetric noise.
+  """
+
+  pairs: tuple[Pair, ...]
+
+  def atoms(self, cells: int) -> tuple[Atoms, ...]:
+    listed = []
+    for pair in self.pairs:
+      (atoms,) = pair.atoms(cells)
+      listed.append(atoms)
+    # Direct convolution is exact in the tails; a coarse grid keeps it short.
+    step = max(_spread(atoms) for atoms in listed) / min(cells, _MOST_TOGETHER_CELLS)
+    first, p = 0, np.ones(1)
+    for atoms in listed:
+      index, mass = on_grid(atoms, step)
+      first += index.min()
+      p = np.convolve(p, np.bincount(index - index.min(), mass))
+    index = np.flatnonzero(p)
+    loss, p = step * (first + index), p[index]
+    q = np.exp(np.log(p) - loss)
+    return (Atoms(
+        loss=loss, p=p, q=q, p_only=min(1.0, sum(atoms.p_only for atoms in listed)),
+        q_only=max(0.0, 1.0 - q.sum())),)
+
+
+def _spread(atoms: Atoms) -> float:
+  """Standard deviation of a finite loss."""
+  mean = atoms.p @ atoms.loss / atoms.p.sum()
+  return float(np.sqrt(atoms.p @ (atoms.loss - mean)**2 / atoms.p.sum()))
+
+
+def on_grid(atoms: Atoms, step: float) -> tuple[np.ndarray, np.ndarray]:
+  """Moves each loss to the two multiples of a step around it, keeping p and q.
+
+  Returns:
+    (indices of the multiples, int64; masses under p), neither sorted nor unique.
+  """
+  lower = np.floor(atoms.loss / step)
+  offset = atoms.loss - lower * step
+  up = np.clip(np.expm1(-offset) / np.expm1(-step), 0.0, 1.0) * atoms.p
+  index = np.concatenate([lower, lower + 1]).astype(np.int64)
+  mass = np.concatenate([atoms.p - up, up])
+  kept = mass > 0
+  return index[kept], mass[kept]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RandomizedResponse(Pair):
+  """A coin that tells the truth with odds e^epsilon.
+
+  It dominates every epsilon-DP mechanism (arXiv 1311.0776).
+
+  Attributes:
+    epsilon: > 0.
+  """
+
+  epsilon: float
+
+  def __post_init__(self):
+    validate.positive(epsilon=self.epsilon)
+
+  def atoms(self, cells: int) -> tuple[Atoms, ...]:
+    truth = special.expit(self.epsilon)
+    lie = special.expit(-self.epsilon)
+    return (Atoms(loss=np.array([-self.epsilon, self.epsilon]),
+                  p=np.array([lie, truth]), q=np.array([truth, lie])),)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Leak(Pair):
+  """Everything with some probability, nothing otherwise: (0, delta)-DP.
+
+  Attributes:
+    probability: In (0, 1]; 1 is no privacy at all.
+  """
+
+  probability: float
+
+  def __post_init__(self):
+    validate.fraction(probability=self.probability)
+
+  def atoms(self, cells: int) -> tuple[Atoms, ...]:
+    kept = np.array([1.0 - self.probability])
+    return (Atoms(loss=np.zeros(1), p=kept, q=kept, p_only=self.probability,
+                  q_only=self.probability),)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Poisson(Pair):
+  """A pair whose client participates with a probability.
+
+  P with probability q and Q otherwise, against Q: amplification keeps
+  domination (arXiv 2106.08567, Theorem 11), so atoms may be mixed one by one.
+
+  Attributes:
+    pair: A pair with one direction only, for symmetric noise.
+    sampling_rate: q strictly between 0 and 1.
+  """
+
+  pair: Pair
+  sampling_rate: float
+
+  def __post_init__(self):
+    validate.open_unit_interval(sampling_rate=self.sampling_rate)
+
+  def atoms(self, cells: int) -> tuple[Atoms, ...]:
+    (base,) = self.pair.atoms(cells)
+    rate = self.sampling_rate
+    # log(1 - q + q e^loss), from the side that does not overflow.
+    mixed = np.where(
+        base.loss < 1,
+        np.log1p(rate * np.expm1(np.minimum(base.loss, 1.0))),
+        base.loss + np.log(rate + (1 - rate) * np.exp(-np.maximum(
+            base.loss, 1.0))))
+    loss = np.append(mixed, np.log1p(-rate))
+    blend = np.append(rate * base.p + (1 - rate) * base.q, (1 - rate) * base.q_only)
+    plain = np.append(base.q, base.q_only)
+    return (
+        Atoms(loss=loss, p=blend, q=plain, p_only=rate * base.p_only),
+        Atoms(loss=-loss, p=plain, q=blend, q_only=rate * base.p_only))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PoissonGroup(Pair):
+  """Several clients of one person, each participating with a probability.
+
+  With k ~ Bin(g, q) of them, N(k, z^2) against N(0, z^2): the mixture dominates a
+  Gaussian sum with Poisson sampling whose neighbours differ in g clients (arXiv
+  2401.10294; proof: docs/participation.md).
+
+  Attributes:
+    noise_multiplier: z > 0, standard deviation of the noise over the sensitivity.
+    sampling_rate: q strictly between 0 and 1, of one client.
+    clients: g >= 1.
+  """
+
+  noise_multiplier: float
+  sampling_rate: float
+  clients: int
+
+  def __post_init__(self):
+    validate.positive(noise_multiplier=self.noise_multiplier)
+    validate.open_unit_interval(sampling_rate=self.sampling_rate)
+    validate.integer(clients=self.clients, low=1)
+
+  def atoms(self, cells: int) -> tuple[Atoms, ...]:
+    number = stats.binom(self.clients, self.sampling_rate)
+    # More of them at once, less often than any delta, are an infinite loss.
+    most = min(self.clients, int(number.isf(_NEGLIGIBLE)) + 1)
+    shift = min(1.0 / self.noise_multiplier, float(MAX_VALUES))
+    size = 2 * _NORMAL_REACH + most * shift
+    if size * cells > MAX_VALUES:
+      raise TooLarge(f'noise_multiplier={self.noise_multiplier!r} is too small for a '
+                     f'privacy loss distribution of {self.clients} clients')
+    # In standard deviations of the noise.
+    y = np.linspace(-_NORMAL_REACH, size - _NORMAL_REACH, int(np.ceil(size * cells)) + 1)
+    loss, p, left, right = np.full(y.size, -np.inf), 0.0, 0.0, float(number.sf(most))
+    for k in range(most + 1):
+      weight, mean = number.pmf(k), k * shift
+      loss = np.logaddexp(loss, number.logpmf(k) + mean * y - mean**2 / 2)
+      p = p + weight * _normal_masses(y - mean)
+      left += weight * special.ndtr(y[0] - mean)
+      right += weight * special.ndtr(mean - y[-1])
+    q = _normal_masses(y)
+    return (_at_nodes(loss, p, q, left, right),
+            _at_nodes(-loss[::-1], q[::-1], p[::-1], special.ndtr(-y[-1]),
+                      special.ndtr(y[0])))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Mixed(Pair):
+  """One of several pairs at random, and it is seen which one.
+
+  It dominates a release of which that is not seen, by joint convexity.
+
+  Attributes:
+    pairs: At least one, each with two directions.
+    weights: Probability of each.
+  """
+
+  pairs: tuple[Pair, ...]
+  weights: tuple[float, ...]
+
+  def atoms(self, cells: int) -> tuple[Atoms, ...]:
+    def mixed(listed: tuple[Atoms, ...]) -> Atoms:
+      p, q = (np.concatenate([weight * getattr(atoms, name) for weight, atoms in zip(
+          self.weights, listed)]) for name in ('p', 'q'))
+      p_only, q_only = (sum(weight * getattr(atoms, name) for weight, atoms in zip(
+          self.weights, listed)) for name in ('p_only', 'q_only'))
+      return Atoms(loss=np.concatenate([atoms.loss for atoms in listed]), p=p, q=q,
+                   p_only=p_only, q_only=q_only)
+    return tuple(map(mixed, zip(*(pair.atoms(cells) for pair in self.pairs))))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WithoutReplacement(Pair):
+  """A pair of replaced clients in a cohort of fixed size (arXiv 2106.08567).
+
+  With (P, Q) dominating the release between cohorts that differ by one replaced client,
+  the profile is at most that of ((1 - g) Q + g P, Q) for losses above 0. Replacing is
+  symmetric, so below 0 it is that of the reversed pair. Proof: docs/fixed_size.md.
+
+  Attributes:
+    pair: P and Q, with one direction only.
+    fraction: g = cohort / population, strictly between 0 and 1.
+  """
+
+  pair: Pair
+  fraction: float
+
+  def __post_init__(self):
+    validate.open_unit_interval(fraction=self.fraction)
+
+  def atoms(self, cells: int) -> tuple[Atoms, ...]:
+    (base,) = self.pair.atoms(cells)
+    above = base.loss > 0
+    p, q, loss = base.p[above], base.q[above], base.loss[above]
+    # log(1 - g + g e^loss) without overflow.
+    mixed = loss + np.log(self.fraction + (1 - self.fraction) * np.exp(-loss))
+    p = self.fraction * p + (1 - self.fraction) * q
+    only = self.fraction * base.p_only
+    return (_both_sides(Atoms(loss=mixed, p=p, q=q, p_only=only),
+                        Atoms(loss=mixed, p=p, q=q, p_only=only)),)
+
+
+def _both_sides(first: Atoms, second: Atoms) -> Atoms:
+  """The pair whose profile is one above loss 0, and another, reversed, below.
+
+  Args:
+    first: Atoms of positive loss of P against Q.
+    second: Atoms of positive loss of Q against P.
+  """
+  # What neither has is the same under both.
+  rest = max(0.0, 1.0 - first.p.sum() - first.p_only - second.q.sum())
+  return Atoms(
+      loss=np.concatenate([-second.loss[::-1], [0.0], first.loss]),
+      p=np.concatenate([second.q[::-1], [rest], first.p]),
+      q=np.concatenate([second.p[::-1], [rest], first.q]),
+      p_only=first.p_only, q_only=second.p_only)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ZeroedWithoutReplacement(Pair):
+  """A zeroed client in a cohort of fixed size, with Gaussian noise.
+
+  In the rounds without the client another one is in its place, whose contribution may
+  point the other way. In units of the sensitivity, P against Q has for losses above 0
+  the profile of ((1 - g) N(-1) + g N(1), (1 - g) N(-1) + g N(0)), and Q against P that
+  of ((1 - g) N(1) + g N(0), N(1)). Proof: docs/fixed_size.md.
+
+  Attributes:
+    noise_multiplier: z > 0, standard deviation of the noise over the sensitivity.
+    fraction: g = cohort / population, strictly between 0 and 1.
+  """
+
+  noise_multiplier: float
+  fraction: float
+
+  def __post_init__(self):
+    validate.positive(noise_multiplier=self.noise_multiplier)
+    validate.open_unit_interval(fraction=self.fraction)
+
+  def atoms(self, cells: int) -> tuple[Atoms, ...]:
+    g, shift = self.fraction, min(1.0 / self.noise_multiplier, float(MAX_VALUES))
+    # In standard deviations from halfway between N(0) and N(shift).
+    count = int(np.ceil((_NORMAL_REACH + 2 * shift) * cells)) + 1
+    if count > MAX_VALUES:
+      raise TooLarge(f'noise_multiplier={self.noise_multiplier!r} is too small for a '
+                     'privacy loss distribution')
+    t = np.linspace(0.0, _NORMAL_REACH + 2 * shift, count)
+    log_g, log_rest = np.log(g), np.log1p(-g)
+    # With y = shift / 2 + t: densities of N(shift) and N(0) over that of N(-shift).
+    ahead = log_g + 2 * shift * t + shift**2
+    at_zero = log_g + shift * t + shift**2
+    loss = np.logaddexp(log_rest, ahead) - np.logaddexp(log_rest, at_zero)
+    other = (1 - g) * _normal_masses(t + 1.5 * shift)
+    p = other + g * _normal_masses(t - 0.5 * shift)
+    q = other + g * _normal_masses(t + 0.5 * shift)
+    end = t[-1]
+    above = _at_nodes(loss, p, q, 0.0, (1 - g) * special.ndtr(-end - 1.5 * shift) +
+                      g * special.ndtr(0.5 * shift - end))
+    # With y = shift / 2 - t: the density of N(0) over that of N(shift).
+    loss = np.logaddexp(log_rest, log_g + shift * t)
+    q = _normal_masses(t + 0.5 * shift)
+    p = (1 - g) * q + g * _normal_masses(t - 0.5 * shift)
+    below = _at_nodes(loss, p, q, 0.0, (1 - g) * special.ndtr(-end - 0.5 * shift) +
+                      g * special.ndtr(0.5 * shift - end))
+    return _both_sides(above, below), _both_sides(below, above)
+
+
+def together(factors: tuple[Factor, ...]) -> Pair | None:
+  """One pair for several that are seen together; None if they are too many."""
+  listed = tuple(pair for pair, count in factors
+                 for _ in range(min(count, _MOST_TOGETHER + 1)))
+  if len(listed) == 1:
+    return listed[0]
+  # Those of sampled releases have two directions.
+  if len(listed) > _MOST_TOGETHER or any(isinstance(pair, Poisson) for pair in listed):
+    return None
+  return Together(pairs=listed)
+
+
+def simplified(factors: tuple[Factor, ...]) -> tuple[Factor, ...]:
+  """The same product with equal pairs counted together and Gaussians merged.
+
+  Of several Gaussians only the sum of the squared signal-to-noise ratios
+  matters, so they are one Gaussian, exactly.
+  """
+  counts = collections.Counter()
+  ratio = 0.0
+  for pair, count in factors:
+    if isinstance(pair, Gaussian):
+      ratio += count / pair.noise_multiplier**2
+    else:
+      counts[pair] += count
+  if ratio > 0:
+    counts[Gaussian(noise_multiplier=ratio**-0.5)] = 1
+  return tuple(counts.items())

@@ -1,0 +1,301 @@
+"""Events of clients that protect themselves: noise-free sampling, local DP."""
+
+import dataclasses
+import math
+
+from dp_accounting import dp_event
+import numpy as np
+
+from tff_pipelines.common import validate
+from tff_pipelines.accounting.events import base
+from tff_pipelines.common import caveats as caveats_lib
+from tff_pipelines.accounting.events import combinators
+from tff_pipelines.accounting.divergences import curves
+from tff_pipelines.common import decimals
+from tff_pipelines.accounting.divergences import pairs
+from tff_pipelines.accounting.events import sum_events
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Nfdp(base.Event):
+  """Training on one random sample of a party's records, without noise.
+
+  Everything after sampling is post-processing. Two statements hold with the same
+  delta, and accountants use the stronger:
+
+  * the published one, with an epsilon above 0;
+  * one with epsilon 0, because delta is the probability that the record is sampled.
+
+  They are for a replaced record, between data of the same number of records, which is
+  public. For an added or removed one they hold only where neither that number nor
+  anything that follows from it is seen; with as many draws as records the number of
+  draws gives it away, and nothing holds.
+
+  Attributes:
+    records: n >= 1 records of the party.
+    subset_size: k in [1, n] records sampled, or k >= 1 with replacement.
+    replacement: Whether a record may be sampled more than once.
+  """
+
+  records: int
+  subset_size: int
+  replacement: bool = True
+
+  source = (
+      'noise-free differential privacy, theorems on sampling with and without '
+      'replacement (natural logarithms); total variation of the draw')
+  adjacency = base.RECORD
+  sensitivity = 'everything about a record that is drawn'
+
+  def __post_init__(self):
+    validate.integer(records=self.records, low=1)
+    if not isinstance(self.replacement, bool):
+      raise ValueError(f'replacement must be true or false, found {self.replacement!r}')
+    validate.integer(subset_size=self.subset_size, low=1,
+                     high=None if self.replacement else self.records)
+
+  @property
+  def published_epsilon(self) -> float:
+    """Epsilon of the published theorem, for `draw_probability` as delta."""
+    n, k = self.records, self.subset_size
+    if self.replacement:
+      return k * math.log1p(1 / n)
+    return math.log((n + 1) / (n + 1 - k))
+
+  @property
+  def draw_probability(self) -> float:
+    """Delta: the probability that a given record is sampled."""
+    n, k = self.records, self.subset_size
+    if not self.replacement or n == 1:
+      return min(1.0, k / n)
+    return -math.expm1(k * math.log1p(-1 / n))
+
+  def curve(self, max_order: int, amplification: str) -> np.ndarray:
+    return curves.no_guarantee(max_order)
+
+  def factors(self, amplification: str) -> tuple[base.Factor, ...]:
+    return ((pairs.Leak(probability=self.draw_probability), 1),)
+
+  def repeated(self) -> 'PostProcessing':
+    """Costs nothing: the sample is kept in the checkpoint before the first round.
+
+    A repeated round reads the same records, so everything that it releases follows
+    from that sample.
+    """
+    return PostProcessing()
+
+  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
+    delta = decimals.rounded_up(self.draw_probability, 6)
+    caveats = [caveats_lib.Caveat(
+        'drawn records are not protected',
+        f'the same delta {delta} holds with epsilon 0: it '
+        'is the chance that a given record is drawn, and a drawn record has no '
+        'protection at all')]
+    # Always so in exact arithmetic: some record is drawn.
+    if self.draw_probability >= (1 - 1e-9) / self.records:
+      caveats.append(caveats_lib.Caveat(
+          'delta not below 1/records',
+          f'delta {delta} is not below 1/records = '
+          f'{1 / self.records:.6g}: any one sampled record may be exposed '
+          'entirely; this is not a meaningful guarantee'))
+    return tuple(caveats)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PostProcessing(base.Event):
+  """A release that is computed from earlier ones alone: it costs nothing.
+
+  Rounds after a noise-free sample are of this kind: they read only its records.
+  """
+
+  source = 'post-processing, Dwork and Roth 2014, Proposition 2.1'
+  adjacency = base.ANY
+  sensitivity = 'none: nothing but earlier releases is read'
+
+  def curve(self, max_order: int, amplification: str) -> np.ndarray:
+    return np.zeros(max_order - 1)
+
+  def pure_epsilon(self, amplification: str) -> float:
+    return 0.0
+
+  def factors(self, amplification: str) -> tuple[base.Factor, ...]:
+    return ()
+
+  def to_dp_accounting(self) -> dp_event.DpEvent:
+    return dp_event.NoOpDpEvent()
+
+
+class _PureLocal(base.Event):
+  """One value of one client, epsilon-DP without delta."""
+
+  adjacency = base.LOCAL
+
+  def __post_init__(self):
+    validate.positive(epsilon=self.epsilon)
+
+  @property
+  def sensitivity(self) -> str:
+    return f'the whole input, at epsilon {decimals.rounded_up(self.epsilon, 6)} a query'
+
+  def curve(self, max_order: int, amplification: str) -> np.ndarray:
+    return curves.pure(self.epsilon, max_order)
+
+  def pure_epsilon(self, amplification: str) -> float:
+    return self.epsilon
+
+  def factors(self, amplification: str) -> tuple[base.Factor, ...]:
+    return ((pairs.RandomizedResponse(epsilon=self.epsilon), 1),)
+
+  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
+    return (caveats_lib.Caveat(
+        'floating-point arithmetic',
+        'a real-valued mechanism in floating point carries the guarantee of '
+        'ideal arithmetic only, unless its outputs are rounded to a public '
+        'grid'),)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Piecewise(_PureLocal):
+  """Piecewise mechanism on one vector (Wang et al., arXiv 1907.00782).
+
+  Attributes:
+    epsilon: Epsilon of the whole vector, one query, > 0.
+  """
+
+  epsilon: float
+
+  source = 'arXiv 1907.00782, section III; arXiv 1311.0776'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Duchi(_PureLocal):
+  """Mechanism of Duchi, Jordan and Wainwright on one vector.
+
+  Attributes:
+    epsilon: Epsilon of the whole vector, one query, > 0.
+  """
+
+  epsilon: float
+
+  source = 'arXiv 1604.02390; arXiv 1311.0776'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LocalLaplace(_PureLocal):
+  """Laplace noise whose scale is the L1 distance of any two inputs over epsilon.
+
+  That is 2d/epsilon on d coordinates in [-1, 1], and 2/epsilon on probabilities.
+
+  Attributes:
+    epsilon: Epsilon of the whole vector, one query, > 0.
+  """
+
+  epsilon: float
+
+  source = 'Dwork et al. 2006, Proposition 1; arXiv 1311.0776'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LocalGaussian(sum_events.GaussianNoise):
+  """Gaussian noise on one vector of one client.
+
+  Attributes:
+    noise_multiplier: Noise standard deviation over the L2 distance of any two
+      inputs, >= 0 (0: no guarantee).
+  """
+
+  noise_multiplier: float
+
+  source = 'arXiv 1702.07476, Corollary 3'
+  adjacency = base.LOCAL
+  sensitivity = 'L2 1, in units of the largest distance of two inputs'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LocalDiscreteGaussian(LocalGaussian):
+  """Discrete Gaussian noise on one vector of one client, on a public grid.
+
+  Its Renyi divergence is that of Gaussian noise or less; that its worst pair is the
+  Gaussian's too is not known, so there is no privacy loss distribution.
+
+  Attributes:
+    noise_multiplier: Root of the noise's parameter over the L2 distance of any two
+      inputs, >= 0 (0: no guarantee).
+  """
+
+  source = 'arXiv 2004.00010, Proposition 5'
+
+  def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
+    return super().factors(amplification) if self.noise_multiplier == 0 else None
+
+  to_dp_accounting = base.Event.to_dp_accounting  # It is not the Gaussian's event.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LocalAnswers(base.Event):
+  """Answers of clients to public queries, each perturbed on a public grid.
+
+  Clients answer in groups, alternately: query n, counted from 0 over the whole run,
+  goes to every client of group n modulo `groups`. So no client has given more than
+  ceil(n / groups) answers after n queries, and the steps of a run, composed, cost
+  what the client with the maximum number of answers has spent. Clients protect
+  themselves: what one of them spends does not depend on the others.
+
+  Attributes:
+    event: One answer of one client.
+    groups: Number of groups, >= 1.
+    queries_before: Queries of all earlier steps, >= 0, lost ones included.
+    queries_after: The same after this step, more than before.
+  """
+
+  event: base.Event
+  groups: int
+  queries_before: int
+  queries_after: int
+
+  source = ('sequential composition for each client, arXiv 1702.07476, Proposition 1')
+  adjacency = base.LOCAL
+
+  def __post_init__(self):
+    base.check_event(event=self.event)
+    if self.event.adjacency != base.LOCAL:
+      raise ValueError(
+          'event must be an answer that a client protects independently, found '
+          f'{type(self.event).__name__}')
+    validate.integer(groups=self.groups, low=1)
+    validate.integer(queries_before=self.queries_before, low=0)
+    validate.integer(queries_after=self.queries_after, low=self.queries_before + 1)
+
+  @property
+  def count(self) -> int:
+    """The growth of the maximum number of answers that one client has given."""
+    return self._answers(self.queries_after) - self._answers(self.queries_before)
+
+  def _answers(self, queries: int) -> int:
+    """The maximum number of answers that one client gives to this many queries."""
+    return -(-queries // self.groups)
+
+  def _composed(self, count: int) -> base.Event:
+    if count == 0:
+      return PostProcessing()
+    return combinators.SelfComposed(event=self.event, count=count)
+
+  @property
+  def sensitivity(self) -> str:
+    return f'{self.event.sensitivity}; at most {self.count} more of one client'
+
+  def repeated(self) -> base.Event:
+    """The queries of the step once more, to the same groups.
+
+    The maximum may have grown by less than a client of the step has answered.
+    """
+    return self._composed(self._answers(self.queries_after - self.queries_before))
+
+  def curve(self, max_order: int, amplification: str) -> np.ndarray:
+    return self._composed(self.count).curve(max_order, amplification)
+
+  def pure_epsilon(self, amplification: str) -> float:
+    return self._composed(self.count).pure_epsilon(amplification)
+
+  def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
+    return self._composed(self.count).factors(amplification)

@@ -1,0 +1,417 @@
+"""Events of sums over clients or records: Skellam, Gaussian and discrete Gaussian."""
+
+import dataclasses
+import math
+from typing import Self
+
+from dp_accounting import dp_event
+import numpy as np
+
+from aggregators import params as params_lib
+from tff_pipelines.common import validate
+from tff_pipelines.accounting.events import base
+from tff_pipelines.common import caveats as caveats_lib
+from tff_pipelines.accounting.events import combinators
+from tff_pipelines.accounting.divergences import curves
+from tff_pipelines.accounting.divergences import pairs
+from tff_pipelines.accounting.divergences import skellam_as_gaussian
+
+
+class ClientSum(base.Event):
+  """A sum over clients with noise that is symmetric about 0."""
+
+  adjacency = base.ZERO_OUT
+
+  def check_sampled(self) -> None:
+    pass
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _IntegerSum(ClientSum):
+  """A sum of integer vectors with integer noise.
+
+  Attributes:
+    l1_sensitivity: Grid units, zero-out, > 0.
+    l2_sensitivity: Grid units, zero-out, > 0. For integer vectors l2 <= l1 <= l2^2.
+    noise_variance: Variance per coordinate of the honest noise, grid units squared,
+      >= 0 (0: no guarantee).
+    cohort_size: Expected number of clients, for the record; None if unknown.
+  """
+
+  l1_sensitivity: float
+  l2_sensitivity: float
+  noise_variance: float
+  cohort_size: float | None = None
+
+  def __post_init__(self):
+    validate.positive(l1_sensitivity=self.l1_sensitivity,
+                      l2_sensitivity=self.l2_sensitivity)
+    if self.l1_sensitivity < self.l2_sensitivity * (1 - 1e-12):
+      raise ValueError(
+          f'l1_sensitivity must be at least l2_sensitivity={self.l2_sensitivity!r}, '
+          f'found {self.l1_sensitivity!r}')
+    validate.non_negative(noise_variance=self.noise_variance)
+    if self.cohort_size is not None:
+      validate.positive(cohort_size=self.cohort_size)
+
+  @classmethod
+  def from_params(cls, params: params_lib.DistributedSumParams,
+                  surviving_fraction: float = 1.0) -> Self:
+    """The event of one round; shares are sized for the largest cohort.
+
+    Args:
+      params: Parameters of the sum.
+      surviving_fraction: Fraction of the planned noise that is present, in
+        [0, 1], when clients drop out and nothing tops the noise up. Scale and
+        sensitivities stay: they were fixed before.
+
+    Raises:
+      ValueError: If the grid is so coarse that every vector is rounded to zero.
+    """
+    if not params.l2_sensitivity_squared:
+      raise ValueError(f'degenerate setting: {params.degeneracy()}: every vector is '
+                       'rounded to zero, and nothing of it is left to protect')
+    values = dict(
+        l1_sensitivity=params.l1_sensitivity, l2_sensitivity=params.l2_sensitivity,
+        noise_variance=base.scaled(params.noise_variance, surviving_fraction),
+        cohort_size=params.cohort_size, min_honest_fraction=params.min_honest_fraction,
+        local_variance=params.total_noise_variance / params.most_shares,
+        clients=math.ceil(params.most_shares), dimension=params.padded_dimension)
+    return cls(**{field.name: values[field.name] for field in dataclasses.fields(cls)})
+
+  @property
+  def sensitivity(self) -> str:
+    return (f'L1 {self.l1_sensitivity:.6g}, L2 {self.l2_sensitivity:.6g} grid '
+            'units')
+
+  def replace_one(self) -> '_IntegerSum':
+    # Twice the bound of a rounded vector, not the bound of a doubled clip: the
+    # difference of two rounded vectors is what moves the sum.
+    return dataclasses.replace(
+        self, l1_sensitivity=2 * self.l1_sensitivity,
+        l2_sensitivity=2 * self.l2_sensitivity)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _SkellamSum(_IntegerSum):
+  """Base class of the distributed and the central Skellam sum.
+
+  Attributes:
+    dimension: Number of coordinates (padded), >= 1; None if unknown, and then Skellam
+      noise is accounted as such.
+  """
+
+  dimension: int | None = None
+
+  source = ('docs/skellam_as_gaussian.md (PLD of a Gaussian); arXiv 2110.04995, '
+            'Theorem 3.5 and Corollary 3.6 (RDP)')
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.dimension is not None:
+      validate.integer(dimension=self.dimension, low=1)
+
+  def curve(self, max_order: int, amplification: str) -> np.ndarray:
+    return curves.skellam(
+        l1=self.l1_sensitivity, l2=self.l2_sensitivity,
+        variance=self.noise_variance, max_order=max_order)
+
+  def skellam_coordinates(self) -> int:
+    return self.dimension or 0
+
+  def as_gaussian(self, distance: float) -> base.Event:
+    return gaussian_of_skellam(
+        self, variance=self.noise_variance, l2_sensitivity=self.l2_sensitivity,
+        distance=distance)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Shares(_IntegerSum):
+  """A sum of integer vectors to which clients add shares of the noise.
+
+  Attributes:
+    min_honest_fraction: Fraction of the shares counted on, for the record.
+  """
+
+  min_honest_fraction: float | None = None
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.min_honest_fraction is not None:
+      validate.fraction(min_honest_fraction=self.min_honest_fraction)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DistributedSkellam(_SkellamSum, _Shares):
+  """A sum of integer vectors to which clients add shares of Skellam noise.
+
+  Attributes:
+    l1_sensitivity: Grid units, zero-out, > 0.
+    l2_sensitivity: Grid units, zero-out, > 0.
+    noise_variance: Variance per coordinate of the honest clients' noise, grid
+      units squared, >= 0 (0: no guarantee).
+    cohort_size: Expected number of clients, for the record; None if unknown.
+    min_honest_fraction: Fraction of the shares counted on, for the record.
+    dimension: Number of coordinates (padded), >= 1; None if unknown.
+  """
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CentralSkellam(_SkellamSum):
+  """A sum of integer vectors; the server adds all the Skellam noise, once.
+
+  No share of the noise can be missing. Attributes are those of `DistributedSkellam`
+  without min_honest_fraction.
+  """
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DistributedDiscreteGaussian(_Shares):
+  """A sum of integer vectors with shares of discrete Gaussian noise.
+
+  Attributes, in addition to those of `DistributedSkellam`:
+    local_variance: Variance of one share, grid units squared, >= 0. Below 1/4
+      the theorem says nothing, and epsilon is infinite.
+    clients: Number of shares, >= 1; an upper bound is safe.
+    dimension: Number of coordinates (padded), >= 1.
+  """
+
+  local_variance: float
+  clients: int
+  dimension: int
+
+  source = 'arXiv 2102.06387, Theorem 1 and Proposition 14'
+
+  def __post_init__(self):
+    super().__post_init__()
+    validate.non_negative(local_variance=self.local_variance)
+    validate.integer(clients=self.clients, dimension=self.dimension, low=1)
+
+  def curve(self, max_order: int, amplification: str) -> np.ndarray:
+    return curves.distributed_discrete_gaussian(
+        l1=self.l1_sensitivity, l2=self.l2_sensitivity,
+        variance=self.noise_variance, local_variance=self.local_variance,
+        clients=self.clients, dimension=self.dimension, max_order=max_order)
+
+  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
+    if self.local_variance < 0.25:
+      return (caveats_lib.Caveat(
+          'noise shares below the grid',
+          'the noise share of a client has a standard deviation below half '
+          'a grid unit, for which the discrete Gaussian has no guarantee: '
+          'use more bits or more noise'),)
+    return ()
+
+
+class GaussianNoise(base.Event):
+  """One release with Gaussian noise.
+
+  Attributes:
+    noise_multiplier: Noise standard deviation over L2 sensitivity, >= 0 (0: no
+      guarantee).
+  """
+
+  def __post_init__(self):
+    validate.non_negative(noise_multiplier=self.noise_multiplier)
+
+  def curve(self, max_order: int, amplification: str) -> np.ndarray:
+    return curves.gaussian(self.noise_multiplier, max_order)
+
+  def factors(self, amplification: str) -> tuple[base.Factor, ...]:
+    if self.noise_multiplier == 0:
+      return ((pairs.Leak(probability=1.0), 1),)
+    return ((pairs.Gaussian(noise_multiplier=self.noise_multiplier), 1),)
+
+  def to_dp_accounting(self) -> dp_event.DpEvent:
+    return dp_event.GaussianDpEvent(self.noise_multiplier)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CentralGaussian(GaussianNoise, ClientSum):
+  """A sum of clipped vectors; the server adds all the Gaussian noise, once.
+
+  Real-valued noise in floating point carries the guarantee of ideal
+  arithmetic only.
+
+  Attributes:
+    noise_multiplier: Noise standard deviation over L2 sensitivity, >= 0 (0: no
+      guarantee).
+  """
+
+  noise_multiplier: float
+
+  sensitivity = 'L2 1, in units of the clip'
+  source = 'arXiv 1702.07476, Corollary 3; PLD of N(0, z^2) against N(1, z^2)'
+
+  def replace_one(self) -> 'CentralGaussian':
+    return CentralGaussian(noise_multiplier=self.noise_multiplier / 2)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GaussianOfSkellam(CentralGaussian):
+  """A sum with Gaussian noise of which one with Skellam noise is a post-processing.
+
+  Attributes:
+    noise_multiplier: Standard deviation of the Gaussian noise over L2 sensitivity.
+    variance: Certified variance of the Skellam noise in a coordinate, at most its own,
+      grid units squared.
+    removed: By how much the variance of the Gaussian noise is smaller.
+    nodes: Number of Gaussians in the certificate.
+    total_variation: Distance that it certifies for each coordinate.
+    dimension: Number of coordinates.
+  """
+
+  variance: float
+  removed: float
+  nodes: int
+  total_variation: float
+  dimension: int
+
+  source = 'docs/skellam_as_gaussian.md'
+
+  def replace_one(self) -> 'GaussianOfSkellam':
+    return dataclasses.replace(self, noise_multiplier=self.noise_multiplier / 2)
+
+  def certificate(self) -> dict[str, float]:
+    """Its certificate as JSON, for whoever wants to verify it."""
+    return {name: getattr(self, name) for name in (
+        'variance', 'removed', 'nodes', 'total_variation', 'dimension')}
+
+
+def certificates(event: base.Event) -> tuple[GaussianOfSkellam, ...]:
+  """The distinct sums in an event that `as_gaussian` gave Gaussian noise."""
+  if isinstance(event, GaussianOfSkellam):
+    return (event,)
+  parts = []
+  for field in dataclasses.fields(event):
+    value = getattr(event, field.name)
+    parts += value if isinstance(value, tuple) else [value]
+  return tuple(dict.fromkeys(
+      certificate for part in parts if isinstance(part, base.Event)
+      for certificate in certificates(part)))
+
+
+def gaussian_of_skellam(event: base.Event, *, variance: float, l2_sensitivity: float,
+                        distance: float) -> base.Event:
+  """A sum with Skellam noise as one with Gaussian noise.
+
+  Args:
+    event: The sum, zero-out; it has `skellam_coordinates`.
+    variance: Variance of its noise in a coordinate, >= 0, grid units squared.
+    l2_sensitivity: Grid units, > 0.
+    distance: As for `base.Event.as_gaussian`.
+
+  Returns:
+    The event itself if no certificate exists.
+  """
+  if variance == 0 or not event.skellam_coordinates():
+    return event
+  certificate = skellam_as_gaussian.find(variance, distance)
+  if certificate is None:
+    return event
+  return GaussianOfSkellam(
+      noise_multiplier=certificate.gaussian_variance**0.5 / l2_sensitivity,
+      variance=float(certificate.variance), removed=float(certificate.removed),
+      nodes=certificate.nodes, total_variation=certificate.total_variation,
+      dimension=event.skellam_coordinates())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SkellamCount(ClientSum):
+  """An integer count with Skellam noise.
+
+  A clipped-or-not bit sent as +1 or -1 has zero-out sensitivity 1.
+
+  Attributes:
+    l1_sensitivity: By how much one client moves the count, an integer >= 1.
+    noise_variance: Variance of the honest noise, >= 0 (0: no guarantee).
+  """
+
+  l1_sensitivity: int = 1
+  noise_variance: float
+
+  source = 'arXiv 2110.04995, Theorem 3.5; PLD of section 3.1 there'
+
+  def __post_init__(self):
+    validate.integer(l1_sensitivity=self.l1_sensitivity, low=1)
+    validate.non_negative(noise_variance=self.noise_variance)
+
+  @property
+  def sensitivity(self) -> str:
+    return f'{self.l1_sensitivity} in one coordinate'
+
+  def curve(self, max_order: int, amplification: str) -> np.ndarray:
+    return curves.skellam(
+        l1=self.l1_sensitivity, l2=self.l1_sensitivity,
+        variance=self.noise_variance, max_order=max_order)
+
+  def factors(self, amplification: str) -> tuple[base.Factor, ...]:
+    if self.noise_variance == 0:
+      return ((pairs.Leak(probability=1.0), 1),)
+    return ((pairs.Skellam(shift=self.l1_sensitivity,
+                           variance=self.noise_variance), 1),)
+
+  def skellam_coordinates(self) -> int:
+    return 1
+
+  def as_gaussian(self, distance: float) -> base.Event:
+    return gaussian_of_skellam(
+        self, variance=self.noise_variance, l2_sensitivity=self.l1_sensitivity,
+        distance=distance)
+
+  def replace_one(self) -> 'SkellamCount':
+    return dataclasses.replace(self, l1_sensitivity=2 * self.l1_sensitivity)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NoisyGradients(base.Event):
+  """The sum of clipped gradients of randomly sampled records, with Gaussian noise.
+
+  Every agent participates in every step, samples each of its own records
+  independently and in secret, clips each gradient, and adds a share of the
+  noise. Real-valued noise in floating point carries the guarantee of ideal
+  arithmetic only.
+
+  Attributes:
+    noise_multiplier: Standard deviation of the honest noise in the sum over the
+      clip of one gradient, >= 0 (0: no guarantee).
+    sampling_rate: In (0, 1], of a record, the same in all agents.
+  """
+
+  noise_multiplier: float
+  sampling_rate: float
+
+  adjacency = base.RECORD_ZERO_OUT
+  sensitivity = 'L2 1, in units of the clip of one gradient'
+  source = (
+      'arXiv 1607.00133; arXiv 2210.00597 (tight), Zhu and Wang 2019, Theorem 5 '
+      '(generic); arXiv 2106.08567, Theorem 11 (PLD)')
+
+  def __post_init__(self):
+    _ = self._sampled  # Raises ValueError unless the parameters are valid.
+
+  @property
+  def _sampled(self) -> combinators.PoissonSampled:
+    return combinators.PoissonSampled(
+        event=CentralGaussian(noise_multiplier=self.noise_multiplier),
+        sampling_rate=self.sampling_rate)
+
+  def curve(self, max_order: int, amplification: str) -> np.ndarray:
+    return self._sampled.curve(max_order, amplification)
+
+  def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
+    return self._sampled.factors(amplification)
+
+  def without_sampling(self) -> 'NoisyGradients':
+    return dataclasses.replace(self, sampling_rate=1.0)
+
+  def to_dp_accounting(self) -> dp_event.DpEvent:
+    return self._sampled.to_dp_accounting()
+
+  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
+    if self.sampling_rate == 1:
+      return ()
+    return (caveats_lib.Caveat(
+        'batches assumed to be hidden',
+        'amplification holds against everyone who does not learn which, or how '
+        'many, records an agent drew for a step; the agent itself does'),)

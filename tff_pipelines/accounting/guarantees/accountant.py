@@ -1,0 +1,385 @@
+"""From events to guarantees: epsilon, delta, and how they were computed."""
+
+from collections.abc import Callable
+import dataclasses
+import functools
+import math
+
+import numpy as np
+
+from tff_pipelines.common import validate
+from tff_pipelines.accounting.events import base
+from tff_pipelines.common import caveats as caveats_lib
+from tff_pipelines.accounting.divergences import curves
+from tff_pipelines.common import decimals
+from tff_pipelines.accounting.divergences import pairs
+from tff_pipelines.accounting.divergences import pld
+from tff_pipelines.accounting.divergences import skellam_as_gaussian
+from tff_pipelines.accounting.events import sum_events
+
+LARGE_EPSILON = 20.0
+# A further delta, at which every run states its epsilon besides its own.
+SMALL_DELTA = 1e-6
+# Fraction of delta that pays for Skellam noise being Gaussian only up to a distance.
+SLACK = 1e-6
+# A certificate that is to hold up to an epsilon far above the true one is a weak one.
+_FIRST_GUESS = 100.0
+# Orders are searched in growing blocks; most answers lie in the first.
+_BLOCKS = (128, 256, 512, curves.MAX_ORDER)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Guarantee:
+  """An (epsilon, delta) guarantee and how it was computed.
+
+  Attributes:
+    epsilon: >= 0, `inf` if nothing is guaranteed.
+    delta: In [0, 1].
+    order: The Renyi order of this epsilon, `inf` for pure DP; None for PLD and
+      where no order gives a finite value.
+    accountant: 'rdp' or 'pld', the one that was used.
+    amplification: 'tight', 'generic' or 'none'.
+    adjacency: Relation of neighbours, a key of `base.ADJACENCY_IN_WORDS`.
+    warnings: Caveats, where the guarantee is weak or easily misread.
+    certificates: Certificates by which Skellam noise was accounted as Gaussian, as
+      `sum_events.GaussianOfSkellam.certificate`; none if it was not.
+  """
+
+  epsilon: float
+  delta: float
+  order: float | None
+  accountant: str
+  amplification: str
+  adjacency: str
+  warnings: tuple[caveats_lib.Caveat, ...] = ()
+  certificates: tuple[dict[str, float], ...] = ()
+
+
+def default_delta(population: int) -> float:
+  """The delta of a run that is given none: well below 1/population.
+
+  A delta of 1/population is met by publishing one random client outright.
+
+  Args:
+    population: N >= 1 clients, or records where one record is protected.
+
+  Returns:
+    1/N^1.1 rounded down to two digits, and at most 1e-5 from N = 10,000 on; 1 for
+    N = 1, which no run accepts.
+  """
+  validate.integer(population=population, low=1)
+  most = population**-1.1
+  unit = math.floor(math.log10(most)) - 1
+  digits = math.floor(most / 10.0**unit)
+  delta_ = float(f'{digits}e{unit}')
+  return min(delta_, 1e-5) if population >= 10_000 else delta_
+
+
+def curve(event: base.Event, max_order: int = curves.MAX_ORDER,
+          amplification: str = 'tight') -> np.ndarray:
+  """Renyi divergence of the event at the orders 2..max_order, checked."""
+  return curves.checked(event.curve(max_order, amplification), type(event).__name__)
+
+
+def _epsilons(curve_: np.ndarray, delta: float) -> np.ndarray:
+  """Epsilon from each order (arXiv 2004.00010, Proposition 12)."""
+  alpha = curves.orders(curve_.size + 1)
+  return curve_ + np.log1p(-1 / alpha) - (np.log(delta) + np.log(alpha)) / (alpha - 1)
+
+
+def epsilon_of_curve(curve_: np.ndarray, delta: float) -> tuple[float, float | None]:
+  """The minimum epsilon over the orders of a curve, and its order."""
+  candidates = _epsilons(curve_, delta)
+  index = int(np.argmin(candidates))
+  if candidates[index] == np.inf:
+    return np.inf, None
+  return max(float(candidates[index]), 0.0), float(index + 2)
+
+
+def renyi_epsilon(event: base.Event, delta: float,
+                  amplification: str = 'tight') -> tuple[float, float | None]:
+  """The minimum epsilon over the Renyi orders, and its order.
+
+  Args:
+    event: Everything that was released.
+    delta: In [0, 1). At 0 only the infinite order counts. What the event may fail
+      with is taken off it.
+    amplification: 'tight', 'generic' or 'none'.
+
+  Returns:
+    (epsilon >= 0, order): `inf` as order for pure DP, None if epsilon is
+    infinite.
+  """
+  delta = max(0.0, delta - event.failure_probability())
+  best = float(event.pure_epsilon(amplification))
+  order = None if best == np.inf else np.inf
+  if delta == 0:
+    return best, order
+  for block in _BLOCKS:
+    divergences = curve(event, block, amplification)
+    candidates = _epsilons(divergences, delta)
+    index = int(np.argmin(candidates))
+    if candidates[index] < best:
+      best, order = float(candidates[index]), float(index + 2)
+    # Divergence grows with the order, so that of the later orders is at least the
+    # last one here; what the conversion adds to it is known exactly.
+    later = _epsilons(np.full(curves.MAX_ORDER - 1, divergences[-1]), delta)
+    if later[block - 1:].min(initial=np.inf) >= best:
+      break
+  return max(best, 0.0), order
+
+
+def _check(event: base.Event, accountant: str, amplification: str) -> None:
+  base.check_event(event=event)
+  validate.one_of(base.ACCOUNTANTS, accountant=accountant)
+  validate.one_of(base.AMPLIFICATIONS, amplification=amplification)
+
+
+def _by_pld(event: base.Event, accountant: str, amplification: str,
+            query: Callable[[tuple[base.Factor, ...]], float | None]) -> float | None:
+  """The result of a query about the worst pairs; None if they are not known."""
+  factors = None if accountant == 'rdp' else event.factors(amplification)
+  try:
+    return None if factors is None else query(factors)
+  except pairs.TooLarge:
+    if accountant == 'pld':
+      raise
+    return None
+
+
+def _no_pairs(event: base.Event) -> ValueError:
+  return ValueError(
+      'accountant=pld needs an event whose worst pair is known (Gaussian or Skellam '
+      'noise, votes, pure or noise-free DP; Poisson sampling with amplification='
+      f'tight; {skellam_as_gaussian.NEEDS}), found {type(event).__name__}; use '
+      'accountant=rdp or auto')
+
+
+def as_gaussian(event: base.Event, delta: float, epsilon: float) -> base.Event:
+  """The event with Gaussian noise that stands for it up to this epsilon.
+
+  Args:
+    event: Everything that was released.
+    delta: Delta of the guarantee, in (0, 1); SLACK of it pays for the distance.
+    epsilon: Largest epsilon at which it is to pay, >= 0.
+
+  Returns:
+    An event with delta_G(e) for which delta(e) <= delta_G(e) + SLACK delta for every
+    e <= epsilon; the event itself if it has no Skellam noise or no certificate exists.
+  """
+  coordinates = event.skellam_coordinates()
+  if not coordinates or epsilon > 600:
+    return event
+  # Every coordinate of every release is replaced, one at a time.
+  distance = SLACK * delta / (1 + math.exp(epsilon)) / coordinates
+  return event.as_gaussian(distance) if distance > 0 else event
+
+
+def _epsilon_as_gaussian(event: base.Event, delta: float, accountant: str,
+                         amplification: str, epsilon: float
+                         ) -> tuple[float, base.Event] | None:
+  """Epsilon of Gaussian noise of which the event's is a post-processing.
+
+  Args:
+    event: Everything that was released.
+    delta: In (0, 1).
+    accountant: 'auto' or 'pld'.
+    amplification: 'tight', 'generic' or 'none'.
+    epsilon: Guess, finite.
+
+  Returns:
+    None if there is no certificate. Else an epsilon which the certificates cover, and
+    the event that has them.
+  """
+  for _ in range(4):
+    gaussian = as_gaussian(event, delta, epsilon)
+    if gaussian == event:
+      return None
+    value = _by_pld(gaussian, accountant, amplification,
+                    lambda factors: pld.epsilon(factors, (1 - SLACK) * delta))
+    if value is None:
+      return None
+    if value <= epsilon:
+      return value, gaussian
+    epsilon = 1.05 * value
+  return None
+
+
+# Plan, ledger's header, summary and verdict ask for the same numbers.
+@functools.lru_cache(maxsize=512)
+def _epsilon(event: base.Event, delta: float, accountant: str, amplification: str
+             ) -> tuple[float, float | None, str, base.Event]:
+  """(epsilon, order, accountant used, event that it accounted)."""
+  value, accounted, order = None, event, None
+  if delta > 0:
+    value = _by_pld(event, accountant, amplification,
+                    lambda factors: pld.epsilon(factors, delta))
+  if value is None:
+    renyi, order = renyi_epsilon(event, delta, amplification)
+    if accountant != 'rdp' and delta > 0 and renyi < math.inf:
+      result = _epsilon_as_gaussian(
+          event, delta, accountant, amplification, min(renyi, _FIRST_GUESS))
+      if result is not None:
+        value, accounted = result
+    # Infinite is infinite, by whatever accountant.
+    if value is None and accountant == 'pld' and renyi < math.inf and (
+        event.factors(amplification) is None):
+      raise _no_pairs(event)
+    if value is None or (accountant == 'auto' and renyi <= value):
+      return _checked_result('epsilon', renyi), order, 'rdp', event
+  # Basic composition of pure DP may be exactly tight: never report more.
+  value = min(value, event.pure_epsilon(amplification))
+  return _checked_result('epsilon', value), None, 'pld', accounted
+
+
+def _checked_result(name: str, value: float) -> float:
+  if math.isnan(value) or value < 0:
+    raise ValueError(f'{name} came out as {value!r}: the arithmetic failed and '
+                     'no guarantee can be given')
+  return value
+
+
+def epsilon(event: base.Event, delta: float, *, accountant: str = 'auto',
+            amplification: str = 'tight') -> float:
+  """The minimum epsilon that is proved for the event at this delta.
+
+  Args:
+    event: Everything that was released.
+    delta: In [0, 1). At 0 epsilon is infinite except for pure DP.
+    accountant: 'rdp', 'pld' (an error where no worst pair is known), or 'auto': PLD
+      where the pair is exact; where it is that of a Gaussian in place of Skellam noise
+      (docs/skellam_as_gaussian.md) the smaller of PLD and RDP; else RDP.
+    amplification: 'tight'; 'generic' for the published bound on Poisson
+      sampling; 'none' to ignore sampling.
+
+  Returns:
+    Epsilon >= 0; `inf` if nothing is proved.
+
+  Raises:
+    ValueError: If an argument is out of range or the arithmetic fails.
+  """
+  _check(event, accountant, amplification)
+  validate.below_one(delta=delta)
+  return _epsilon(event, delta, accountant, amplification)[0]
+
+
+# pylint: disable=redefined-outer-name
+def delta(event: base.Event, epsilon: float, *, accountant: str = 'auto',
+          amplification: str = 'tight') -> float:
+  """The minimum delta that is proved for the event at this epsilon.
+
+  Args:
+    event: Everything that was released.
+    epsilon: >= 0, finite.
+    accountant: As in `epsilon`.
+    amplification: As in `epsilon`.
+
+  Returns:
+    Delta in [0, 1]; 1 if nothing is proved.
+
+  Raises:
+    ValueError: If an argument is out of range or the arithmetic fails.
+  """
+  _check(event, accountant, amplification)
+  validate.non_negative(epsilon=epsilon)
+  if event.pure_epsilon(amplification) <= epsilon:
+    return 0.0
+  value = _by_pld(
+      event, accountant, amplification, lambda factors: pld.delta(factors, epsilon))
+  if value is not None:
+    return _checked_result('delta', value)
+  alpha = curves.orders()
+  # The conversion of `_epsilons`, solved for the logarithm of delta.
+  logs = (alpha - 1) * (curve(event, amplification=amplification) - epsilon +
+                        np.log1p(-1 / alpha)) - np.log(alpha)
+  renyi = min(1.0, float(np.exp(np.minimum(logs.min(), 0.0)))
+              + event.failure_probability())
+  if accountant != 'rdp' and 0 < renyi < 1:
+    gaussian = as_gaussian(event, renyi, epsilon)
+    if gaussian != event:
+      value = _by_pld(gaussian, accountant, amplification,
+                      lambda factors: pld.delta(factors, epsilon))
+  if value is None:
+    if accountant == 'pld':
+      raise _no_pairs(event)
+    return _checked_result('delta', renyi)
+  value += SLACK * renyi
+  return _checked_result('delta', value if accountant == 'pld' else min(value, renyi))
+
+
+def guarantee(event: base.Event, delta: float, *, accountant: str = 'auto',
+              amplification: str = 'tight',
+              population: int | None = None,
+              records: int | None = None,
+              stated_delta: float | None = None) -> Guarantee:
+  """Epsilon at this delta, with its caveats.
+
+  Args:
+    event: Everything that was released.
+    delta: In [0, 1).
+    accountant: As in `epsilon`.
+    amplification: As in `epsilon`.
+    population: Number of clients, to judge delta by; None if unknown.
+    records: Number of records, to judge delta by where neighbouring inputs differ in
+      one; None if it is not public.
+    stated_delta: Delta of the guarantee as it is stated, to be judged, where a part of
+      it is consumed by something else; None for `delta`.
+
+  Returns:
+    The guarantee; its warnings are empty if there is no caveat.
+
+  Raises:
+    ValueError: If an argument is out of range or the arithmetic fails.
+  """
+  _check(event, accountant, amplification)
+  validate.below_one(delta=delta)
+  if population is not None:
+    validate.integer(population=population, low=1)
+  value, order, used, accounted = _epsilon(event, delta, accountant, amplification)
+  caveats, stated = event.caveats(), delta if stated_delta is None else stated_delta
+  if amplification == 'none':
+    caveats = event.without_sampling().caveats()
+  return Guarantee(
+      epsilon=value, delta=delta, order=order, accountant=used,
+      amplification=amplification, adjacency=event.adjacency,
+      warnings=(*caveats, *(
+          warnings_about(value, stated, population)
+          if event.adjacency not in base.OF_RECORDS else
+          warnings_about(value, stated, records, 'records'))),
+      certificates=tuple(
+          part.certificate() for part in sum_events.certificates(accounted)))
+
+
+def warnings_about(epsilon: float, delta: float, units: int | None,
+                   of: str = 'population') -> list[caveats_lib.Caveat]:
+  """Caveats about the values of epsilon and delta.
+
+  Args:
+    epsilon: >= 0.
+    delta: In [0, 1).
+    units: Number of clients or records, to judge delta by; None if unknown.
+    of: What they are: 'population' or 'records'.
+  """
+  caveats = []
+  shown = decimals.rounded_up(delta, 6)
+  if epsilon == math.inf:
+    caveats.append(caveats_lib.Caveat(
+        'no finite epsilon', f'no finite epsilon is guaranteed at delta={shown}'))
+  elif epsilon > LARGE_EPSILON:
+    caveats.append(caveats_lib.Caveat(
+        'large epsilon',
+        f'epsilon={decimals.rounded_up(epsilon, 4)} is above {LARGE_EPSILON:g}: as a '
+        'worst-case guarantee it says next to nothing'))
+  if units is None and of == 'records' and delta > SMALL_DELTA:
+    # The number itself is as private as a record.
+    caveats.append(caveats_lib.Caveat(
+        'delta to be compared with the records',
+        f'delta={shown} says little unless it is well below 1 over the number of '
+        'records'))
+  if units is not None and delta >= 1 / units:
+    caveats.append(caveats_lib.Caveat(
+        f'delta not below 1/{of}',
+        f'delta={shown} is not below 1 over the number of '
+        f'{"clients" if of == "population" else of}: '
+        'publishing one of them outright would satisfy such a delta'))
+  return caveats

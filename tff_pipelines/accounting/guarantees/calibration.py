@@ -1,0 +1,351 @@
+"""Searches for the noise, rounds or bits of a target, on the private side.
+
+Every search keeps a bracket: one end that meets the target and one that does
+not. The result is always an end at which the target was checked.
+"""
+
+import bisect
+from collections.abc import Callable
+import math
+
+from scipy import special
+
+from aggregators import params as params_lib
+from tff_pipelines.common import validate
+from tff_pipelines.accounting.guarantees import accountant as accountant_lib
+from tff_pipelines.accounting.events import base
+from tff_pipelines.accounting.guarantees import noise_budget
+from tff_pipelines.accounting.divergences import roots
+
+_LARGEST_NOISE = 1e9
+_SMALLEST_NOISE = 1e-6
+_MAX_BITS = 30
+_NEAR = 0.01
+
+
+class Unreachable(ValueError):
+  """No noise meets the target, at this grid or at all."""
+
+
+def _check_target(epsilon: float, delta: float) -> None:
+  validate.positive(epsilon=epsilon)
+  validate.below_one(delta=delta)
+
+
+def _epsilon(event: base.Event, total_variation: float | None, delta: float,
+             accountant: str, amplification: str) -> float:
+  """Epsilon at the delta that sampling error leaves; infinite if too little is left."""
+  part = noise_budget.consumed_by(event, total_variation, delta, amplification,
+                                   accountant)
+  if noise_budget.is_too_much(part, delta):
+    return math.inf
+  return accountant_lib.epsilon(
+      event, noise_budget.remaining(delta, part), accountant=accountant,
+      amplification=amplification)
+
+
+def _beyond(total_variation: float, epsilon: float, delta: float) -> ValueError:
+  part = noise_budget.consumed(total_variation, epsilon)
+  return ValueError(
+      f'epsilon={epsilon:g} at delta={delta:.3g} is beyond what is proved of the '
+      f'noise: at such an epsilon its sampling error consumes {part:.3g} of delta, '
+      'and at most half may be; a smaller epsilon or a larger delta would do, or '
+      'noise_multiplier in place of epsilon')
+
+
+def noise_multiplier(build_event: Callable[[float], base.Event], *, epsilon: float,
+                     delta: float, accountant: str = 'auto',
+                     amplification: str = 'tight',
+                     total_variation: Callable[[float], float | None] = lambda z: 0.0
+                     ) -> float:
+  """The minimum noise multiplier that meets the target.
+
+  Args:
+    build_event: From a noise multiplier > 0 to everything that is released.
+      Epsilon must fall as the noise grows. A DistributedSumParams built for each
+      noise multiplier takes care of the scale, which depends on it.
+    epsilon: Target > 0.
+    delta: In [0, 1).
+    accountant: As in `accountant.epsilon`.
+    amplification: As in `accountant.epsilon`.
+    total_variation: From a noise multiplier to the distance of everything that is
+      released from the ideal distributions in its event, for what sampling error
+      consumes of delta (`noise_budget`); None where no bound is known.
+
+  Returns:
+    z with epsilon(build_event(z)) <= epsilon at the remaining delta, at most 1e-6
+    (relative) above the minimum such z.
+
+  Raises:
+    ValueError: If an argument is out of range, no noise meets the target, next to
+      none already does, or sampling error would consume more than half of delta.
+  """
+  _check_target(epsilon, delta)
+
+  def excess(z: float) -> float:
+    """log of the epsilon at z over the target: > 0 is not private enough."""
+    achieved = _epsilon(
+        build_event(z), total_variation(z), delta, accountant, amplification)
+    return math.log(achieved / epsilon) if achieved > 0 else -math.inf
+
+  if noise_budget.is_too_much(noise_budget.consumed(
+      total_variation(1.0) or 0.0, epsilon), delta):
+    raise _beyond(total_variation(1.0), epsilon, delta)
+  low, high = None, 1.0
+  if accountant != 'rdp':
+    # Renyi divergences are quick, and their answer is a little above.
+    try:
+      high = noise_multiplier(
+          build_event, epsilon=epsilon, delta=delta, accountant='rdp',
+          amplification=amplification)
+    except ValueError:
+      pass
+  at_high = excess(high)
+  while at_high > 0:
+    low = high
+    high *= 4 if math.isinf(at_high) else max(1.1, min(4.0, 1.05 * math.exp(at_high)))
+    if high > _LARGEST_NOISE:
+      raise Unreachable(
+          f'epsilon={epsilon!r} cannot be reached at delta={delta!r}: not even '
+          f'by a noise multiplier of {low:.3g}; on a grid more bits may do, as '
+          'much noise leaves few of its values to the signal')
+    at_high = excess(high)
+  while low is None:
+    trial = high * (0.25 if math.isinf(at_high) else min(
+        0.9, max(0.25, 0.95 * math.exp(at_high))))
+    if trial < _SMALLEST_NOISE:
+      raise ValueError(
+          f'epsilon={epsilon!r} at delta={delta!r} is met without noise: there '
+          'is nothing to calibrate')
+    at_trial = excess(trial)
+    if at_trial > 0:
+      low = trial
+    else:
+      high, at_high = trial, at_trial
+  z = roots.least_meeting(excess, low, high)
+  if excess(z) < math.log(0.99):  # Sampling error decides, not the target.
+    raise _beyond(total_variation(z), epsilon, delta)
+  return z
+
+
+def rounds(build_event: Callable[[int], base.Event], *, epsilon: float, delta: float,
+           accountant: str = 'auto', amplification: str = 'tight',
+           total_variation: Callable[[int], float | None] = lambda count: 0.0) -> int:
+  """The maximum number of rounds that keep epsilon within the target.
+
+  Args:
+    build_event: From a number of rounds >= 1 to everything that is released.
+    epsilon: Target > 0.
+    delta: In [0, 1).
+    accountant: As in `accountant.epsilon`.
+    amplification: As in `accountant.epsilon`.
+    total_variation: From a number of rounds, as in `noise_multiplier`.
+
+  Raises:
+    ValueError: If not even one round meets the target, or any number does.
+  """
+  _check_target(epsilon, delta)
+
+  def meets(count: int) -> bool:
+    return _epsilon(build_event(count), total_variation(count), delta, accountant,
+                    amplification) <= epsilon
+
+  if not meets(1):
+    raise ValueError('rounds: not even 1 meets the target')
+  good, bad = 1, 2
+  while meets(bad):
+    good, bad = bad, 2 * bad
+    if bad > 2**40:
+      raise ValueError(f'rounds is unbounded: {good} still meets the target')
+  return good + bisect.bisect_left(
+      range(good + 1, bad), True, key=lambda count: not meets(count))
+
+
+def bits(build_event: Callable[[int], base.Event], *, epsilon: float, delta: float,
+         accountant: str = 'auto', amplification: str = 'tight') -> int:
+  """The minimum bits whose epsilon is within the target, at a given noise.
+
+  Args:
+    build_event: From a number of bits to everything that is released; its
+      ValueError means that the bits are too few.
+    epsilon: Target > 0.
+    delta: In [0, 1).
+    accountant: As in `accountant.epsilon`.
+    amplification: As in `accountant.epsilon`.
+
+  Raises:
+    ValueError: If not even 30 bits meet the target.
+  """
+  _check_target(epsilon, delta)
+  last = None
+  for count in range(2, _MAX_BITS + 1):
+    try:
+      event = build_event(count)
+    except ValueError as error:
+      last = error
+      continue
+    if accountant_lib.epsilon(event, delta, accountant=accountant,
+                              amplification=amplification) <= epsilon:
+      return count
+  raise ValueError(
+      f'bits: not even {_MAX_BITS} meet epsilon={epsilon!r} at '
+      f'delta={delta!r}') from last
+
+
+def calibrated(params: params_lib.DistributedSumParams,
+               build_event: Callable[[params_lib.DistributedSumParams], base.Event],
+               *, epsilon: float, delta: float, accountant: str = 'auto',
+               amplification: str = 'tight', allow_degenerate: bool = False
+               ) -> params_lib.DistributedSumParams:
+  """`params` with the minimum noise multiplier that meets the target.
+
+  Args:
+    params: Everything but the noise multiplier, which is ignored.
+    build_event: From parameters to everything that is released.
+    epsilon: Target > 0.
+    delta: In [0, 1).
+    accountant: As in `accountant.epsilon`.
+    amplification: As in `accountant.epsilon`.
+    allow_degenerate: Whether to return parameters of a uselessly coarse grid.
+
+  Raises:
+    ValueError: As in `noise_multiplier`; and for a degenerate grid, naming the
+      bits that would do.
+  """
+  def solved(trial: params_lib.DistributedSumParams):
+    return trial.replace(noise_multiplier=noise_multiplier(
+        lambda z: build_event(trial.replace(noise_multiplier=z)),
+        epsilon=epsilon, delta=delta, accountant=accountant,
+        amplification=amplification))
+
+  try:
+    solution = solved(params)
+  except Unreachable as error:
+    raise ValueError(unreachable_reason(params, solved, error)) from None
+  if not allow_degenerate:
+    refuse_degenerate(solution)
+  return solution
+
+
+def unreachable_reason(
+    params: params_lib.DistributedSumParams,
+    solve: Callable[[params_lib.DistributedSumParams],
+                    params_lib.DistributedSumParams],
+    error: Unreachable) -> str:
+  """Names the bits that would do, if any, for a target that cannot be met."""
+  if params.fixed_scale is None:
+    for count in range(params.bits + 1, _MAX_BITS + 1):
+      try:
+        if solve(params.replace(bits=count)).degeneracy() is None:
+          return (f'degenerate setting: bits={params.bits} are too few for '
+                  f'this target; bits={count} would do')
+      except ValueError:
+        continue
+  return str(error)
+
+
+def refuse_degenerate(params: params_lib.DistributedSumParams) -> None:
+  """Raises ValueError where the grid is too coarse, naming bits that would do."""
+  reason = params.degeneracy()
+  if reason is None:
+    return
+  cure = 'a larger scale'
+  if params.fixed_scale is None:
+    cure = next((f'bits={count}' for count in range(params.bits + 1, _MAX_BITS + 1)
+                 if params.replace(bits=count).degeneracy() is None),
+                f'not even bits={_MAX_BITS}')
+  raise ValueError(f'degenerate setting: {reason}; {cure} would do, or allow it '
+                   'with --allow_degenerate')
+
+
+def suggest_bits(
+    params: params_lib.DistributedSumParams,
+    build_event: Callable[[params_lib.DistributedSumParams], base.Event],
+    *, epsilon: float, delta: float, amplification: str = 'tight'
+    ) -> params_lib.DistributedSumParams:
+  """The minimum bits whose noise multiplier is within 1% of the central Gaussian's.
+
+  Both are accounted by RDP, so that mechanisms are compared, not accountants.
+
+  Args:
+    params: Everything but bits and noise multiplier, which are ignored.
+    build_event: From parameters to everything that is released. It also receives
+      the parameters of a grid so fine that it stands for the Gaussian.
+    epsilon: Target > 0.
+    delta: In [0, 1).
+    amplification: As in `accountant.epsilon`.
+
+  Returns:
+    Calibrated parameters, not degenerate.
+
+  Raises:
+    ValueError: If not even 30 bits come that near.
+  """
+  target = dict(epsilon=epsilon, delta=delta, accountant='rdp',
+                amplification=amplification)
+  finest = params.replace(
+      fixed_scale=params_lib.MAX_CLIP_GRID * (1 - 1e-12) / params.clip)
+  gaussian = calibrated(finest, build_event, **target).noise_multiplier
+  for count in range(2, _MAX_BITS + 1):
+    try:
+      trial = calibrated(params.replace(bits=count), build_event, **target)
+    except ValueError:
+      continue  # Too few bits for the cohort, or a degenerate grid.
+    if trial.noise_multiplier <= (1 + _NEAR) * gaussian:
+      return trial
+  raise ValueError(
+      f'bits: not even {_MAX_BITS} come within {_NEAR:g} of the central '
+      f'Gaussian\'s noise multiplier {gaussian:.6g}')
+
+
+def analytic_delta(noise_multiplier: float, epsilon: float) -> float:
+  """The minimum delta of one Gaussian release at this epsilon, exactly.
+
+  Phi(1/(2 z) - epsilon z) - e^epsilon Phi(-1/(2 z) - epsilon z), rounded up by
+  1e-12 of its first term, which is more than the arithmetic loses (arXiv 1805.06530,
+  Theorem 8).
+
+  Args:
+    noise_multiplier: z > 0, noise standard deviation over L2 sensitivity.
+    epsilon: >= 0, finite.
+  """
+  validate.positive(noise_multiplier=noise_multiplier)
+  validate.non_negative(epsilon=epsilon)
+  centre, shift = 1 / (2 * noise_multiplier), epsilon * noise_multiplier
+  first = special.log_ndtr(centre - shift)
+  second = epsilon + special.log_ndtr(-centre - shift)
+  return min(1.0, math.exp(first) * (-math.expm1(min(0.0, second - first)) + 1e-12))
+
+
+def analytic_noise_multiplier(*, epsilon: float, delta: float) -> float:
+  """The minimum noise multiplier of one Gaussian release, without discretisation.
+
+  For composition and sampling use `noise_multiplier`.
+
+  Args:
+    epsilon: Target > 0.
+    delta: Strictly between 0 and 1.
+
+  Returns:
+    z that meets the target, at most 1e-6 (relative) above the minimum.
+
+  Raises:
+    ValueError: If an argument is out of range, or the minimum z is outside of
+      [1e-6, 1e12].
+  """
+  validate.positive(epsilon=epsilon)
+  validate.open_unit_interval(delta=delta)
+  low, high = 1e-6, 1.0
+  if analytic_delta(low, epsilon) <= delta:
+    raise ValueError(
+        f'epsilon={epsilon!r} at delta={delta!r} is met without noise: there is '
+        'nothing to calibrate')
+  while analytic_delta(high, epsilon) > delta:
+    low, high = high, 4 * high
+    if high > 1e12:
+      raise ValueError(
+          f'epsilon={epsilon!r} at delta={delta!r} cannot be reached by any '
+          'noise multiplier up to 1e12')
+  return roots.least_meeting(
+      # Above 0, for its logarithm.
+      lambda z: math.log(max(analytic_delta(z, epsilon), 1e-320) / delta), low, high)

@@ -1,0 +1,491 @@
+"""The privacy ledger: an append-only file with one JSON line a release.
+
+A round is protected against a crash by writing it twice, in this order: the
+line is formed (`next_line`), committed together with the model's checkpoint,
+and then appended (`append_line`). After a crash `reconcile` completes the file
+from the checkpoint. A release is thus never forgotten, and never counted twice.
+
+Every line holds the hash of the line before it and its own; a missing, edited
+or reordered line breaks the chain. Lines cut off at the end leave an intact
+chain: only comparing with a known count, as kept in the checkpoint, shows them.
+The chain has no key: it shows accidents and careless edits, not the forgery of
+the whole file.
+
+A ledger is the operator's. Its outcomes and times reveal dropouts and cohorts,
+which observers of the amplified epsilon are assumed not to know.
+
+Every line holds how often the run had been started. A run that was interrupted may
+have released the round of its next line before, unseen by the ledger: `seen_event`
+counts one repetition of that round for each start that its line counts and the line
+before does not.
+"""
+
+import collections
+from collections.abc import Iterator
+import contextlib
+import datetime
+import fcntl
+import functools
+import hashlib
+import io
+import json
+import os
+import pathlib
+from typing import Any, Mapping, Sequence
+
+from tff_pipelines.common import validate
+from tff_pipelines.accounting.events import base
+from tff_pipelines.accounting.events import combinators
+from tff_pipelines.accounting.events import kinds as events_lib
+
+FORMAT = 'tff_pipelines privacy ledger'
+VERSION = 1
+# A round that was charged but not run, because the run was stopped: the decision may
+# follow from what was released, so all planned rounds count.
+UNUSED = 'unused'
+OUTCOMES = ('released', 'suppressed', UNUSED)
+
+_HEADER_KEYS = {'format', 'version', 'time', 'population', 'delta', 'adjacency',
+                'trust_model', 'warnings', 'seeded', 'deviation_per_round',
+                'certificates', 'configuration', 'previous', 'hash'}
+_LINE_KEYS = {'round', 'event', 'outcome', 'starts', 'time', 'configuration',
+              'previous', 'hash'}
+_NO_HASH = '0' * 64
+# Characters of a problem that are shown: a damaged line may be long.
+_SHOWN = 500
+# What values of any kind and depth may raise where others are expected.
+_WRONG = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError,
+          RecursionError)
+
+
+def _canonical(record: dict[str, Any]) -> str:
+  return json.dumps(record, sort_keys=True, separators=(',', ':'), allow_nan=False)
+
+
+def _sealed(record: dict[str, Any]) -> str:
+  """The line of a record, with its own hash added."""
+  digest = hashlib.sha256(_canonical(record).encode()).hexdigest()
+  return _canonical({**record, 'hash': digest})
+
+
+def _now() -> str:
+  """UTC, ISO 8601."""
+  return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds')
+
+
+def _parsed(line: str, what: str) -> dict[str, Any]:
+  """The record of one line whose own hash holds, else ValueError."""
+  try:
+    record = json.loads(line)
+  except (ValueError, RecursionError) as error:
+    raise ValueError(f'{what} must be JSON: {error}') from None
+  if not isinstance(record, dict) or 'hash' not in record:
+    raise ValueError(f'{what} must be an object with a hash')
+  bare = {key: value for key, value in record.items() if key != 'hash'}
+  try:
+    sealed = _sealed(bare)
+  except (ValueError, RecursionError):  # NaN, infinite, or too deep.
+    sealed = None
+  if sealed != line:
+    raise ValueError(f'{what} must match its own hash: it was edited')
+  return record
+
+
+def _parsed_round(line: str, what: str) -> dict[str, Any]:
+  record = _parsed(line, what)
+  if set(record) != _LINE_KEYS:
+    raise ValueError(f'{what} must have the keys {sorted(_LINE_KEYS)}')
+  _check_texts(record, 'time', 'configuration')
+  return record
+
+
+def _check_texts(record: Mapping[str, Any], *names: str) -> None:
+  for name in names:
+    if not isinstance(record[name], str):
+      raise ValueError(f'{name} must be a text, found {record[name]!r}')
+
+
+def _check_header(header: Mapping[str, Any]) -> None:
+  """Raises ValueError if a value of a header is wrong; ignores keys not there."""
+  for name, check in (
+      ('population', functools.partial(validate.integer, low=1)),
+      ('delta', validate.open_unit_interval),
+      ('adjacency', functools.partial(
+          validate.one_of, tuple(base.ADJACENCY_IN_WORDS))),
+      ('deviation_per_round', validate.unit_interval)):
+    if header.get(name) is not None:
+      check(**{name: header[name]})
+  _check_texts(header, 'time', *(
+      name for name in ('trust_model', 'configuration') if header[name] is not None))
+  for name, kind in (('warnings', str), ('certificates', Mapping)):
+    value = header.get(name, [])
+    if not isinstance(value, list) or not all(isinstance(one, kind) for one in value):
+      raise ValueError(f'{name} must be a list, found {value!r}')
+  if not isinstance(header['seeded'], bool):
+    raise ValueError(f'seeded must be true or false, found {header["seeded"]!r}')
+
+
+@contextlib.contextmanager
+def _naming(path: pathlib.Path) -> Iterator[None]:
+  """Adds the path to errors of writing, such as that of a full disk: they name none."""
+  try:
+    yield
+  except OSError as error:
+    raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+
+
+def _for_owner(path: str, flags: int) -> int:
+  """Opens a file that its owner alone can read, whatever the umask."""
+  handle = os.open(path, flags, 0o600)
+  os.fchmod(handle, 0o600)
+  return handle
+
+
+def _write(file: io.RawIOBase, line: str) -> None:
+  """Writes a line at the position of a file, durably."""
+  rest = line.encode() + b'\n'
+  while rest:
+    rest = rest[file.write(rest):]
+  os.fsync(file.fileno())
+
+
+class Ledger:
+  """A ledger file. Opening one reads nothing and writes nothing.
+
+  Attributes:
+    path: Path of the file.
+  """
+
+  def __init__(self, path: str | os.PathLike):
+    self.path = pathlib.Path(path)
+    # (size of the file, number of rounds, hash of the last line), or None.
+    self._head: tuple[int, int, str] | None = None
+
+  @classmethod
+  def create(cls, path: str | os.PathLike, *, population: int | None = None,
+             delta: float | None = None, adjacency: str | None = None,
+             trust_model: str | None = None, warnings: Sequence[str] = (),
+             seeded: bool = False,
+             deviation_per_round: float | None = None,
+             certificates: Sequence[Mapping[str, float]] = (),
+             configuration_hash: str | None = None) -> 'Ledger':
+    """Starts a new file with its header line.
+
+    Args:
+      path: Path of a file that does not exist; its folder does.
+      population: Number of clients, for the default delta.
+      delta: That the run was planned for, strictly between 0 and 1.
+      adjacency: Adjacency of all releases.
+      trust_model: Who is trusted with what, in words.
+      warnings: That belong to every epsilon computed from this file.
+      seeded: Whether randomness follows from a seed: then nothing is guaranteed.
+      deviation_per_round: Total variation distance, in [0, 1], between a round's
+        release and that of the ideal distributions in its event; None if no bound is
+        known.
+      certificates: Certificates by which Skellam noise is accounted as Gaussian noise
+        for the planned rounds (`sum_events.GaussianOfSkellam.certificate`).
+      configuration_hash: Hash of the configuration of the run that begins.
+
+    Raises:
+      FileExistsError: If there is a file already.
+      ValueError: If an argument is out of range.
+    """
+    header = {
+        'format': FORMAT, 'version': VERSION, 'time': _now(),
+        'population': population, 'delta': delta, 'adjacency': adjacency,
+        'trust_model': trust_model, 'warnings': list(warnings),
+        'seeded': bool(seeded), 'deviation_per_round': deviation_per_round,
+        'certificates': list(map(dict, certificates)),
+        'configuration': configuration_hash, 'previous': _NO_HASH}
+    _check_header(header)
+    line = _sealed(header)
+    ledger = cls(path)
+    # Complete or absent: a header is never seen in part.
+    partial = ledger.path.with_name(f'{ledger.path.name}.{os.getpid()}.new')
+    try:
+      with open(partial, 'wb', buffering=0, opener=_for_owner) as file, (
+          _naming(ledger.path)):
+        _write(file, line)
+      os.link(partial, ledger.path)
+    finally:
+      partial.unlink(missing_ok=True)
+    # A new file survives a power cut only if its folder is written too.
+    handle = os.open(ledger.path.parent, os.O_RDONLY)
+    try:
+      os.fsync(handle)
+    finally:
+      os.close(handle)
+    return ledger
+
+  def _split(self) -> tuple[list[str], str]:
+    """(complete lines, what follows the last newline)."""
+    text = self.path.read_bytes().decode('utf-8', errors='replace')
+    *complete, torn = text.split('\n')
+    return complete, torn
+
+  def _intact(self) -> list[str]:
+    """All lines; ValueError unless the chain holds."""
+    problems = self.verify()
+    if problems:
+      raise ValueError(
+          f'{self.path} must hold an intact chain: {problems[0][:_SHOWN]}')
+    return self._split()[0]
+
+  def header(self) -> dict[str, Any]:
+    """The first line; ValueError unless it is intact."""
+    complete, _ = self._split()
+    if not complete:
+      raise ValueError(f'{self.path} must begin with a header line')
+    try:
+      return self._checked_header(complete[0])
+    except ValueError as error:
+      raise ValueError(f'{self.path} {error}'[:_SHOWN]) from None
+
+  def _checked_header(self, line: str) -> dict[str, Any]:
+    record = _parsed(line, 'line 1')
+    version, is_header = record.get('version'), record.get('format') == FORMAT
+    if is_header and version != VERSION:
+      raise ValueError(f'line 1 must have format version {VERSION}, found {version!r}')
+    if not is_header or set(record) != _HEADER_KEYS:
+      raise ValueError(f'line 1 must be a header of {FORMAT!r}')
+    try:
+      _check_header(record)
+    except _WRONG as error:
+      raise ValueError(f'line 1: {error}') from None
+    return record
+
+  def _at_head(self) -> tuple[int, int, str]:
+    """Size, rounds and last hash of an intact file; ValueError if it is not."""
+    size = self.path.stat().st_size
+    if self._head is None or self._head[0] != size:
+      lines = self._intact()
+      self._head = (size, len(lines) - 1, json.loads(lines[-1])['hash'])
+    return self._head
+
+  def next_line(self, event: base.Event, *, outcome: str,
+                configuration_hash: str, starts: int = 1) -> str:
+    """Forms the line of the next release; writes nothing.
+
+    Args:
+      event: The release as planned (expected cohort, guaranteed honest fraction),
+        never with the cohort that reported.
+      outcome: 'released' or 'suppressed', which must look the same to an outsider, and
+        costs the same; or 'unused', of a run that was stopped, at the same cost.
+      configuration_hash: Hash of the run's configuration.
+      starts: How many times the run has been started so far. Each start except the
+        first may have repeated a round that the server had already seen.
+
+    Returns:
+      One line without a newline.
+    """
+    base.check_event(event=event)
+    validate.one_of(OUTCOMES, outcome=outcome)
+    if not isinstance(configuration_hash, str) or not configuration_hash:
+      raise ValueError('configuration_hash must be a non-empty string, found '
+                       f'{configuration_hash!r}')
+    validate.integer(starts=starts, low=1)
+    _, count, previous = self._at_head()
+    return _sealed({
+        'round': count + 1, 'event': event.to_json(), 'outcome': outcome,
+        'starts': starts, 'time': _now(), 'configuration': configuration_hash,
+        'previous': previous})
+
+  def append_line(self, line: str) -> None:
+    """Writes a line that `next_line` formed, durably.
+
+    Raises:
+      ValueError: Unless it continues the chain of the file as it now is.
+    """
+    record = _parsed_round(line, 'line')
+    with open(self.path, 'r+b', buffering=0) as file:
+      # Another process would fork the chain: one writer at a time.
+      fcntl.flock(file, fcntl.LOCK_EX)
+      size = file.seek(0, os.SEEK_END)
+      _, count, previous = self._at_head()
+      if record['previous'] != previous or record['round'] != count + 1:
+        raise ValueError(
+            f'line must continue {self.path} as round {count + 1}, found round '
+            f'{record["round"]!r} after another line')
+      try:
+        with _naming(self.path):
+          _write(file, line)
+      except OSError:
+        file.truncate(size)
+        raise
+      self._head = (file.tell(), count + 1, record['hash'])
+
+  def configuration_and_starts(self) -> tuple[str | None, int]:
+    """Hash of the run's configuration, and number of its starts, by the complete lines.
+
+    Each line must match its own hash; `verify` checks the chain.
+
+    Returns:
+      The configuration hash of the last line, and the maximum number of starts of all
+      lines, 0 if there is none after the header.
+
+    Raises:
+      ValueError: If the file is missing, or a line is damaged.
+    """
+    if not self.path.exists():
+      raise ValueError(f'{self.path} is missing: what was released is not known')
+    header = self.header()
+    try:
+      records = [_parsed_round(line, f'line {number}') for number, line in enumerate(
+          self._split()[0][1:], start=2)]
+      for record in records:
+        validate.integer(starts=record['starts'], low=1)
+    except ValueError as error:
+      raise ValueError(f'{self.path} {error}'[:_SHOWN]) from None
+    return [header, *records][-1]['configuration'], max(
+        (record['starts'] for record in records), default=0)
+
+  def drop_torn(self) -> bool:
+    """Removes a last line that was not written to its end.
+
+    For callers who append a line before the release that it stands for, and release
+    only when `append_line` has returned: what a torn line announces did not happen.
+
+    Returns:
+      Whether there was one.
+    """
+    complete, torn = self._split()
+    if torn:
+      self._truncate(complete)
+    return bool(torn)
+
+  def _truncate(self, complete: Sequence[str]) -> None:
+    """Cuts the file off after these lines, its first."""
+    with open(self.path, 'r+b') as file:
+      fcntl.flock(file, fcntl.LOCK_EX)
+      file.truncate(sum(len(text.encode()) + 1 for text in complete))
+      file.flush()
+      os.fsync(file.fileno())
+    self._head = None
+
+  def reconcile(self, line: str) -> None:
+    """Brings the file up to the last line that a checkpoint committed.
+
+    Nothing happens if the file has the line. If it ends just before it, or in a
+    torn part of it, the line is written.
+
+    Raises:
+      ValueError: If none of these holds: the file does not belong to the checkpoint,
+        or releases are missing from it.
+    """
+    record = _parsed_round(line, 'line')
+    complete, torn = self._split()
+    if torn:
+      if not line.startswith(torn):
+        raise ValueError(
+            f'{self.path} must end in a part of the committed line, found '
+            'another torn line')
+      self._truncate(complete)
+    self._head = None
+    _, count, _ = self._at_head()
+    if record['round'] <= count:
+      if complete[record['round']] != line:
+        raise ValueError(
+            f'{self.path} must hold the committed line as round '
+            f'{record["round"]}, found another')
+      return
+    self.append_line(line)
+
+  def lines(self) -> list[dict[str, Any]]:
+    """The records of all rounds. Raises ValueError if the chain is broken."""
+    return [json.loads(line) for line in self._intact()[1:]]
+
+  def verify(self, expected_count: int | None = None) -> list[str]:
+    """Describes the problems of the file, with line numbers; empty if it has none.
+
+    Args:
+      expected_count: How many rounds there must be, if known from elsewhere.
+    """
+    complete, torn = self._split()
+    problems = []
+    if torn:
+      problems.append(f'line {len(complete) + 1} is torn: it has no end')
+    if not complete:
+      return problems + ['line 1 must be a header, found none']
+    previous = _NO_HASH
+    kinds = set()  # An event is checked once, however often it is there.
+    for number, text in enumerate(complete, start=1):
+      try:
+        if number == 1:
+          record = self._checked_header(text)
+        else:
+          record = _parsed_round(text, f'line {number}')
+          key = _canonical(record['event'])
+          if key not in kinds:
+            events_lib.from_json(record['event'])
+            kinds.add(key)
+          validate.one_of(OUTCOMES, outcome=record['outcome'])
+          validate.integer(starts=record['starts'], low=1)
+          if record['round'] != number - 1:
+            problems.append(
+                f'line {number} must be round {number - 1}, found round '
+                f'{record["round"]!r}')
+      except _WRONG as error:
+        problems.append(str(error) if f'line {number}' in str(error) else
+                        f'line {number}: {error}')
+        previous = None
+        continue
+      if previous is not None and record['previous'] != previous:
+        problems.append(
+            f'line {number} does not follow the line before it: a line is '
+            'missing, edited or out of order')
+      previous = record['hash']
+    count = len(complete) - 1
+    if expected_count is not None and count != expected_count:
+      problems.append(f'the file must hold {expected_count} rounds, found {count}')
+    return problems
+
+  def event(self) -> base.Event:
+    """The event of everything that was released, suppressed rounds included.
+
+    Raises:
+      ValueError: If the chain is broken or nothing has been released yet.
+    """
+    return self._composed(with_repeats=False)
+
+  def seen_event(self) -> base.Event:
+    """The event of an observer who sees every attempt at a round.
+
+    It is everything that was released and, for every line, its own event's
+    `repeated` as often as its round may have been repeated.
+
+    Raises:
+      ValueError: If the chain is broken or nothing has been released yet.
+    """
+    return self._composed(with_repeats=True)
+
+  @property
+  def repeats(self) -> int:
+    """How many rounds may have been repeated; reads the file.
+
+    Raises:
+      ValueError: If the chain is broken.
+    """
+    return sum(count for _, count in self._lines_with_repeats())
+
+  def _lines_with_repeats(self) -> list[tuple[str, int]]:
+    """Every line's event as JSON, and how often its round may have been repeated."""
+    lines, before = [], 1
+    for record in self.lines():
+      lines.append((_canonical(record['event']), max(0, record['starts'] - before)))
+      before = record['starts']
+    return lines
+
+  def _composed(self, *, with_repeats: bool) -> base.Event:
+    lines = self._lines_with_repeats()
+    if not lines:
+      raise ValueError(f'{self.path} must hold at least one round, found none')
+    kinds = {text: events_lib.from_json(json.loads(text)) for text in dict(lines)}
+    counts = collections.Counter()
+    for text, repeats in lines:
+      counts[kinds[text]] += 1
+      if with_repeats and repeats:
+        counts[kinds[text].repeated()] += repeats
+    try:
+      return combinators.composed(counts)
+    except ValueError as error:
+      raise ValueError(f'{self.path}: {error}') from None

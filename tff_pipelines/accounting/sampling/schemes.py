@@ -1,0 +1,581 @@
+"""Sampling schemes: which clients a round selects, and what that costs.
+
+A scheme samples the clients of a round and states the privacy event of a release from
+them, so that what is accounted is what is executed. `SCHEMES` names the schemes; a new
+one is a subclass of `SamplingScheme` under its name there.
+
+Cohorts come from the operating system's entropy. With a simulation seed they follow
+from the seed and the round, and the run has no privacy guarantee.
+"""
+
+import abc
+import collections
+from collections.abc import Mapping
+import fractions
+import functools
+import hashlib
+import itertools
+import math
+from typing import ClassVar
+
+import numpy as np
+from scipy import stats
+
+from aggregators import params as params_lib
+from tff_pipelines.common import validate
+from tff_pipelines.accounting.events import base
+from tff_pipelines.accounting.sampling import cohorts
+from tff_pipelines.accounting.events import combinators
+from tff_pipelines.accounting.sampling import participations
+from tff_pipelines.accounting.sampling import subsets
+
+
+def cohort_upper_quantile(population: int, sampling_rate: float) -> int:
+  """The cohort that Poisson sampling exceeds once in a thousand rounds.
+
+  The modulus of a sum is sized for it. Wrap-around beyond it costs accuracy, never
+  privacy.
+
+  Args:
+    population: N >= 1 clients.
+    sampling_rate: q in (0, 1].
+
+  Returns:
+    The minimum m with P[Binomial(N, q) <= m] >= 0.999, at least 1.
+  """
+  validate.integer(population=population, low=1)
+  validate.fraction(sampling_rate=sampling_rate)
+  return max(1, int(stats.binom.ppf(0.999, population, sampling_rate)))
+
+
+@functools.lru_cache(maxsize=256)
+def pivotal_probability(population: int, sampling_rate: float,
+                        min_honest_fraction: float, assumed_colluders: int,
+                        dropout_rate: float) -> float:
+  """The probability that one client's participation decides that a round is opened.
+
+  A round that is suppressed (too few shares for its sum to be opened) without a
+  client, and opened with it, reveals that the client participates, and amplification
+  by sampling is lost in it. Clients are selected, and drop out, independently of each
+  other, of their data and of other rounds. With m other clients, m' of them in the
+  sum, these are the rounds where `aggregators.params.has_enough` is false of (m', m)
+  and true of (m' + 1, m + 1). A round that is opened without the client is opened
+  with it too; if it drops out the round may be suppressed, but that is the same
+  whatever its data are.
+
+  Args:
+    population: N >= 1 clients.
+    sampling_rate: q in (0, 1].
+    min_honest_fraction: h in (0, 1].
+    assumed_colluders: c >= 0.
+    dropout_rate: In [0, 1). Upper bound on the probability, the same for all clients,
+      that a selected client drops out.
+
+  Returns:
+    The largest probability over the other clients for any such rate of dropouts, in
+    [0, 1], rounded up: a higher rate need not be the worse one. 0 for c = 0 if no
+    client drops out, or if none may (h = 1): others alone then decide.
+  """
+  validate.integer(population=population, low=1)
+  validate.fraction(sampling_rate=sampling_rate,
+                    min_honest_fraction=min_honest_fraction)
+  if assumed_colluders == 0 and (min_honest_fraction == 1 or dropout_rate == 0):
+    return 0.0
+  others = stats.binom(population - 1, sampling_rate)
+  reach = 15 * others.std() + 50
+  selected = np.arange(max(0.0, np.floor(others.mean() - reach)),
+                   min(population - 1.0, np.ceil(others.mean() + reach)) + 1)
+  chances = others.pmf(selected)
+  beyond = others.cdf(selected[0] - 1) + others.sf(selected[-1])
+  # Pivotal values of m' lie in an interval shorter than 1.
+  lowest = np.floor(min_honest_fraction * (selected + 1)) + assumed_colluders - 1
+  pivots = []
+  for present in (lowest, lowest + 1):
+    without, together = (
+        params_lib.has_enough(present + one, selected + one, min_honest_fraction,
+                              assumed_colluders) for one in (0, 1))
+    at = together & ~without & (present >= 0) & (present <= selected)
+    pivots.append((present[at], selected[at], chances[at]))
+  present, selected, chances = (np.concatenate(parts) for parts in zip(*pivots))
+  # Within each of these intervals of the rate, probabilities hardly change.
+  count = min(2000, 1 + math.ceil(
+      16 * dropout_rate * float(selected.max(initial=1.0))**0.5))
+  worst = 0.0
+  for low, high in itertools.pairwise(np.linspace(0, dropout_rate, count + 1)):
+    # The rate of [low, high] at which `present` of `selected` is most probable.
+    rate = np.clip(1 - present / np.maximum(selected, 1), low, high)
+    worst = max(worst, np.sum(chances * stats.binom.pmf(present, selected, 1 - rate)))
+  return min(1.0, float(worst + beyond) * (1 + 1e-9))
+
+
+def suggested_participations(sampling_rate: float, rounds: int) -> int | None:
+  """A limit on participations that Poisson sampling rarely meets.
+
+  Args:
+    sampling_rate: q in (0, 1].
+    rounds: T >= 1.
+
+  Returns:
+    One standard deviation above the mean, ceil(q T + sqrt(q T)): about a twelfth of a
+    standard deviation of a client's participations is lost to it, on average. None if
+    that is no limit.
+  """
+  validate.fraction(sampling_rate=sampling_rate)
+  validate.integer(rounds=rounds, low=1)
+  mean = sampling_rate * rounds
+  limit = math.ceil(mean + math.sqrt(mean))
+  return limit if limit < rounds else None
+
+
+class SamplingScheme(abc.ABC):
+  """A rule by which rounds select clients.
+
+  Rounds of a run are counted from 1. A scheme may keep a state between rounds: the
+  checkpoint of a round holds the result of `state` after the round was sampled, and
+  `restore` receives it when the run resumes.
+
+  Class attributes:
+    name: Name of the scheme, as in the flags.
+    summary: A few words for the help of the flags.
+    cohort_in_words: 'expected' or 'exactly', for the `cohort_size` of a round.
+    same_every_round: Whether `event` is the same in all rounds.
+    needs_sizes: Whether population and cohort size must be given.
+
+  Attributes:
+    population: Number of clients, >= 1.
+    cohort_size: Expected number of clients in a round, in (0, population].
+    simulation_seed: None for the operating system's entropy.
+    adjacency: Adjacency of a cohort of fixed size; others have that of the release.
+  """
+
+  name: ClassVar[str]
+  summary: ClassVar[str] = ''
+  cohort_in_words: ClassVar[str] = 'expected'
+  same_every_round: ClassVar[bool] = False
+  needs_sizes: ClassVar[bool] = True
+
+  def __init__(self, *, population: int | None = None,
+               cohort_size: float | None = None, simulation_seed: int | None = None,
+               adjacency: str = base.REPLACE_ONE):
+    """Initializes the scheme.
+
+    Args:
+      population: As the attribute.
+      cohort_size: As the attribute.
+      simulation_seed: As the attribute.
+      adjacency: As the attribute.
+
+    Raises:
+      ValueError: If an argument is missing or out of range.
+    """
+    for name, value in (('cohort_size', cohort_size), ('population', population)):
+      if value is None and self.needs_sizes:
+        raise ValueError(f'{name} must be given for sampling={self.name}')
+    if population is not None:
+      validate.integer(population=population, low=1)
+    if cohort_size is not None:
+      validate.positive(cohort_size=cohort_size)
+      if population is not None and cohort_size > population:
+        raise ValueError(f'cohort_size must be at most population={population!r}, '
+                         f'found {cohort_size!r}')
+    self.population = population
+    self.cohort_size = cohort_size
+    self.simulation_seed = simulation_seed
+    self.adjacency = adjacency
+
+  @abc.abstractmethod
+  def sample(self, round_index: int) -> np.ndarray:
+    """Samples the clients of a round.
+
+    Args:
+      round_index: Index of the round.
+
+    Returns:
+      Sorted indices into the population, int64 of shape [cohort].
+    """
+
+  @abc.abstractmethod
+  def event(self, release: base.Event, round_index: int,
+            pivotal_probability: float = 0.0) -> base.Event:
+    """The event of one round.
+
+    A ledger knows the events of its lines and no scheme. So a scheme whose repeated
+    rounds, after a restart, cost something else than the round itself returns an
+    event whose own `repeated` says so.
+
+    Args:
+      release: The release from the clients that the round selected.
+      round_index: Index of the round.
+      pivotal_probability: Fraction of the rounds in which one client decides whether
+        the release is seen, in [0, 1]; see the method of this name.
+    """
+
+  def events(self, release: base.Event, rounds: int,
+             pivotal_probability: float = 0.0) -> base.Event:
+    """The events of the rounds 1 to `rounds`, composed."""
+    validate.integer(rounds=rounds, low=1)
+    if self.same_every_round:
+      return combinators.composed({self.event(release, 1, pivotal_probability): rounds})
+    return combinators.composed(collections.Counter(
+        self.event(release, round_index, pivotal_probability)
+        for round_index in range(1, rounds + 1)))
+
+  def pivotal_probability(self, min_honest_fraction: float, assumed_colluders: int,
+                          dropout_rate: float) -> float:
+    """The probability that one client decides whether a round is suppressed.
+
+    Rounds of too few shares are. 1, the safe side, unless a scheme knows better.
+
+    Args:
+      min_honest_fraction: Fraction of the shares that a round needs, in (0, 1].
+      assumed_colluders: Clients of a round that are assumed to collude, >= 0.
+      dropout_rate: Dropout rate of selected clients, in [0, 1).
+
+    Returns:
+      A probability in [0, 1], rounded up.
+    """
+    del min_honest_fraction, assumed_colluders, dropout_rate
+    return 1.0
+
+  def state(self) -> dict[str, np.ndarray]:
+    """The arrays that the checkpoint of a round keeps; by default none."""
+    return {}
+
+  def restore(self, state: Mapping[str, np.ndarray]) -> None:
+    """Restores the state that `state` returned.
+
+    Raises:
+      ValueError: If it is the state of another scheme.
+    """
+    if state:
+      raise ValueError(f'state must be empty for sampling={self.name}, found '
+                       f'{", ".join(sorted(state))}')
+
+  def _restored(self, state: Mapping[str, np.ndarray],
+                **shapes: tuple[int, ...]) -> list[np.ndarray]:
+    """Copies of the arrays of a state; ValueError unless they are of these shapes."""
+    if state.keys() != shapes.keys() or any(
+        np.shape(state[name]) != shape for name, shape in shapes.items()):
+      raise self._mismatch(state)
+    return [np.array(state[name]) for name in shapes]
+
+  def _mismatch(self, state: Mapping[str, np.ndarray]) -> ValueError:
+    return ValueError(
+        f'state must be that of sampling={self.name} with {self.population} clients, '
+        f'found {", ".join(sorted(state)) or "none"}')
+
+  @property
+  def expected_cohort(self) -> float:
+    """Expected number of clients in a round."""
+    return self.cohort_size
+
+  @property
+  def largest_cohort(self) -> int:
+    """The largest number of clients in a round."""
+    return self.population
+
+  @property
+  def planned_cohort(self) -> float | None:
+    """The number of clients that sums are sized for; None for `expected_cohort`.
+
+    A larger cohort costs accuracy, never privacy.
+    """
+    return self.largest_cohort
+
+  def _random_bits(self, round_index: int, draw: int = 0) -> subsets.RandomBits:
+    """The random bits of a round, and of a draw in it."""
+    if self.simulation_seed is None:
+      return subsets.from_entropy
+    again = f' {draw}' if draw else ''
+    digest = hashlib.sha256(
+        f'cohort {self.simulation_seed} {round_index}{again}'.encode()).digest()
+    return subsets.from_key(int.from_bytes(digest[:16], 'big'))
+
+
+class Poisson(SamplingScheme):
+  """Selects every client independently with one probability.
+
+  Formal guarantees:
+
+  * Every client is in a round with probability at most `cohort_size / population`,
+    rounded down to a multiple of 2^-64, independently of all others and of other
+    rounds. `subsets` proves it; the random bits are the only assumption.
+  * `event` is amplified against observers who learn neither which nor how many
+    clients were selected; it pays for clients that decide whether a round is
+    suppressed.
+  * With `max_participations` a client that was selected so often is not selected
+    again: whether a client is depends on its own past and nothing else, so whoever
+    knows the cohorts sees it in at most so many rounds (docs/participation.md).
+  * With `min_cohort_size` a smaller cohort is drawn again before any client is told;
+    `event` pays for the rounds in which that may tell of a client
+    (`redrawn_probability`).
+
+  Attributes:
+    max_participations: >= 1; None for no limit.
+    min_cohort_size: In 1..population; None if a cohort may be of one, or of none.
+    rounds: Number of rounds, >= 1; needed with both of these.
+  """
+
+  name = 'poisson'
+  summary = 'each independently'
+  same_every_round = True
+
+  def __init__(self, *, max_participations: int | None = None,
+               min_cohort_size: int | None = None, rounds: int = 1, **arguments):
+    super().__init__(**arguments)
+    if max_participations is not None:
+      validate.integer(max_participations=max_participations, low=1)
+    if min_cohort_size is not None:
+      validate.integer(min_cohort_size=min_cohort_size, low=1, high=self.population)
+    self.max_participations = max_participations
+    self.min_cohort_size = min_cohort_size
+    self.rounds = rounds
+    self._participations = participations.Participations(self.population)
+
+  @property
+  def sampling_rate(self) -> float:
+    """q = cohort_size / population, in (0, 1]."""
+    return self.cohort_size / self.population
+
+  def sample(self, round_index: int) -> np.ndarray:
+    least, limit = self.min_cohort_size or 0, self.max_participations
+    full = self._participations.of_at_least(limit or 1)  # None without a limit.
+    if (available := self.population - full.size) < least:
+      raise ValueError(
+          f'min_cohort_size={least} can\'t be met in round {round_index}: '
+          f'max_participations={self.max_participations} leaves {available} clients')
+    for draw in itertools.count():
+      selected = np.setdiff1d(self._drawn(round_index, draw), full, assume_unique=True)
+      if selected.size >= least:
+        break
+    if limit is not None:
+      self._participations.add(selected)
+    return selected
+
+  def _drawn(self, round_index: int, draw: int) -> np.ndarray:
+    """One draw of a round, without limits."""
+    if self.cohort_size == self.population:
+      return np.arange(self.population)
+    # Exact, and never above the rate of the event: a quotient of floats is rounded.
+    rate = min(fractions.Fraction(self.cohort_size) / self.population,
+               fractions.Fraction(self.sampling_rate))
+    random_bits = self._random_bits(round_index, draw)
+    size = subsets.binomial(random_bits, self.population, math.floor(rate * 2**64))
+    return subsets.uniform(random_bits, self.population, size)
+
+  def state(self) -> dict[str, np.ndarray]:
+    if self.max_participations is None:
+      return {}
+    return {'participations': self._participations.array.copy()}
+
+  def restore(self, state: Mapping[str, np.ndarray]) -> None:
+    if self.max_participations is None:
+      return super().restore(state)
+    if state.keys() != {'participations'} or not self._participations.restore(
+        np.asarray(state['participations'])):
+      raise self._mismatch(state)
+
+  def event(self, release: base.Event, round_index: int,
+            pivotal_probability: float = 0.0) -> base.Event:
+    least, redrawn = self.min_cohort_size, 0.0
+    if self.sampling_rate == 1 and self.max_participations is None:
+      least = self.population
+    elif least is not None:
+      redrawn = cohorts.redrawn_probability(
+          self.population, self.sampling_rate, least, rounds=self.rounds,
+          max_participations=self.max_participations,
+          suppresses=pivotal_probability > 0)
+    return combinators.PoissonSampled(
+        event=release, sampling_rate=self.sampling_rate,
+        max_participations=self.max_participations,
+        pivotal_probability=pivotal_probability, least_cohort=least,
+        redrawn_probability=redrawn)
+
+  def pivotal_probability(self, min_honest_fraction: float, assumed_colluders: int,
+                          dropout_rate: float) -> float:
+    never = assumed_colluders == 0 and (min_honest_fraction == 1 or dropout_rate == 0)
+    if self.max_participations is not None and not never:
+      return 1.0  # How many others may still be selected is not known.
+    return pivotal_probability(
+        self.population, self.sampling_rate, min_honest_fraction, assumed_colluders,
+        dropout_rate)
+
+  @property
+  def planned_cohort(self) -> float:
+    return max(self.cohort_size, cohort_upper_quantile(
+        self.population, self.sampling_rate))
+
+
+class _Exact(SamplingScheme):
+  """Selects a public number of clients: none decides whether a round is suppressed."""
+
+  cohort_in_words = 'exactly'
+  same_every_round = True
+  planned_cohort = None
+
+  def pivotal_probability(self, min_honest_fraction: float, assumed_colluders: int,
+                          dropout_rate: float) -> float:
+    return 0.0
+
+
+class _Sized(_Exact):
+  """Selects exactly `cohort_size` clients, an integer."""
+
+  def __init__(self, **arguments):
+    super().__init__(**arguments)
+    if self.cohort_size != int(self.cohort_size):
+      raise ValueError(f'cohort_size must be an integer for sampling={self.name}, '
+                       f'found {self.cohort_size!r}')
+
+  @property
+  def largest_cohort(self) -> int:
+    return int(self.cohort_size)
+
+
+class FixedSize(_Sized):
+  """Selects a uniform subset of exactly `cohort_size` clients, an integer.
+
+  Formal guarantees:
+
+  * Every subset of that size is equally probable, independently of other rounds.
+  * `event` is for neighbours of its `adjacency`, against observers who do not learn
+    which clients were selected. The size is public: no client decides whether a round is
+    suppressed.
+  """
+
+  name = 'fixed'
+  summary = 'exactly --cohort_size'
+
+  def sample(self, round_index: int) -> np.ndarray:
+    if self.cohort_size == self.population:
+      return np.arange(self.population)
+    return subsets.uniform(
+        self._random_bits(round_index), self.population, self.largest_cohort)
+
+  def event(self, release: base.Event, round_index: int,
+            pivotal_probability: float = 0.0) -> base.Event:
+    return combinators.FixedSizeSampled(
+        event=release, cohort_size=self.largest_cohort, population=self.population,
+        neighbours=self.adjacency)
+
+
+class Epochs(_Sized):
+  """Selects exactly `cohort_size` clients, all once before any is selected again.
+
+  Formal guarantees:
+
+  * The population is shuffled, selected from the beginning to the end, and shuffled
+    again. Where a cohort reaches beyond an end, it takes the first clients of the next
+    order that it does not have.
+  * One client is in ceil(rounds * cohort_size / population) rounds at most. `event` is
+    the composition of so many, whoever watches: nothing is amplified, and nothing
+    about the cohorts is assumed to be hidden.
+  """
+
+  name = 'epochs'
+  summary = 'each once an epoch'
+
+  def __init__(self, **arguments):
+    super().__init__(**arguments)
+    self._order, self._position = np.arange(self.population), self.population
+
+  def sample(self, round_index: int) -> np.ndarray:
+    selected = self._order[self._position:self._position + self.largest_cohort]
+    missing = self.largest_cohort - selected.size
+    self._position += selected.size
+    if missing:
+      order = np.argsort(
+          self._random_bits(round_index)(self.population), kind='stable')
+      first = order[~np.isin(order, selected)][:missing]
+      self._order = np.concatenate([first, order[~np.isin(order, first)]])
+      self._position = missing
+      selected = np.concatenate([selected, first])
+    return np.sort(selected)
+
+  def state(self) -> dict[str, np.ndarray]:
+    return {'order': self._order.copy(), 'position': np.array(self._position)}
+
+  def restore(self, state: Mapping[str, np.ndarray]) -> None:
+    order, position = self._restored(state, order=self._order.shape, position=())
+    self._order, self._position = order, int(position)
+
+  def event(self, release: base.Event, round_index: int,
+            pivotal_probability: float = 0.0) -> base.Event:
+    return combinators.EpochSampled(
+        event=release, cohort_size=self.largest_cohort, population=self.population)
+
+
+class Everyone(_Exact):
+  """Selects all clients in every round.
+
+  Accounting needs no number of clients, so both sizes may be None; sampling needs the
+  population.
+
+  Formal guarantees:
+
+  * `event` is the release itself: nothing is amplified, and no client decides whether
+    a round is suppressed.
+  """
+
+  name = 'none'
+  summary = 'all clients'
+  needs_sizes = False
+
+  def sample(self, round_index: int) -> np.ndarray:
+    return np.arange(self.largest_cohort)
+
+  def event(self, release: base.Event, round_index: int,
+            pivotal_probability: float = 0.0) -> base.Event:
+    return release
+
+  @property
+  def expected_cohort(self) -> float:
+    return self.largest_cohort
+
+  @property
+  def largest_cohort(self) -> int:
+    if self.population is None:
+      raise ValueError('population must be given for sampling=none')
+    return self.population
+
+
+SCHEMES: dict[str, type[SamplingScheme]] = {
+    scheme.name: scheme for scheme in (Poisson, FixedSize, Epochs, Everyone)}
+# Adjacencies that a cohort of fixed size may be accounted for.
+FIXED_ADJACENCIES = (base.REPLACE_ONE, base.ZERO_OUT)
+# The names that flags offer, and their meanings.
+SAMPLINGS = tuple(SCHEMES)
+IN_WORDS = '; '.join(f'{name}: {scheme.summary}' for name, scheme in SCHEMES.items())
+
+
+def build(name: str, *, population: int | None, cohort_size: float | None,
+          simulation_seed: int | None = None, adjacency: str = base.REPLACE_ONE,
+          max_participations: int | None = None, min_cohort_size: int | None = None,
+          rounds: int = 1) -> SamplingScheme:
+  """Builds the scheme of a name.
+
+  Args:
+    name: A key of `SCHEMES`.
+    population: Number of clients.
+    cohort_size: Expected number of clients in a round.
+    simulation_seed: None for the operating system's entropy.
+    adjacency: Adjacency of a cohort of fixed size.
+    max_participations: Limit on the rounds of a client under Poisson sampling; None
+      for none.
+    min_cohort_size: Least cohort under Poisson sampling; None for none.
+    rounds: Number of rounds, >= 1.
+
+  Raises:
+    ValueError: If the name is unknown, or an argument is out of range.
+  """
+  validate.one_of(SCHEMES, sampling=name)
+  limits = {key: value for key, value in (
+      ('max_participations', max_participations), ('min_cohort_size', min_cohort_size))
+            if value is not None}
+  if name == Poisson.name:
+    limits['rounds'] = rounds
+  elif limits:
+    key, value = limits.popitem()
+    raise ValueError(f'{key} must not be given for sampling={name}, found {value!r}')
+  return SCHEMES[name](population=population, cohort_size=cohort_size,
+                       simulation_seed=simulation_seed, adjacency=adjacency, **limits)

@@ -1,0 +1,339 @@
+"""One page about one run, or about several side by side.
+
+It is a single file without scripts and loads nothing. Every text is escaped, wherever
+it comes from.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+import itertools
+import json
+import math
+from typing import Any
+
+from tff_pipelines.common import decimals
+from tff_pipelines.experiment import page_charts as charts
+from tff_pipelines.experiment.page_elements import Child
+from tff_pipelines.experiment.page_elements import Element
+from tff_pipelines.experiment.page_elements import element
+from tff_pipelines.experiment.page_elements import folded
+from tff_pipelines.experiment.page_elements import table
+from tff_pipelines.experiment.page_elements import written
+from tff_pipelines.experiment.page_run import Curve
+from tff_pipelines.experiment.page_run import Run
+from tff_pipelines.experiment.page_style import CSS
+
+# False alarms of the attack in the statement.
+_FALSE_ALARMS = 0.01
+# Of so many classes a matrix is shown.
+_MATRIX = 12
+# Caveats whose name alone tells of clients' data.
+_OF_DATA = ('bad clients skipped',)
+
+_BOUNDS = ('ε, observers', 'ε, server')
+
+_INTRODUCTION = (
+    'For the operator. What is marked “may be published” is covered by the guarantee; '
+    'the rest may name files, comes from runs without a guarantee, or was measured on '
+    'people whom no epsilon protects. Which clients were selected, and how many, is '
+    'nowhere on this page.')
+
+
+def document(runs: Sequence[Run]) -> str:
+  """The text of a page about at least one run, with different names."""
+  first = runs[0].summary
+  title = (f'{first["task"]}, {first["algorithm"]}: {runs[0].name}' if len(runs) == 1
+           else f'{len(runs)} runs side by side')
+  # Exact metrics of a protected model on public data are post-processing.
+  covered = all(run.summary['epsilon'] is not None
+                and not run.summary['outside_guarantee'] for run in runs)
+  parts = [
+      ('guarantee', 'Guarantee', True, _guarantees(runs)),
+      ('results', 'Results', covered, _results(runs)),
+      ('curves', 'Curves', covered and all(
+          curve.covered for run in runs for curve in run.curves), _curves(runs)),
+      ('classes', 'Classes', covered, _cards(_classes(runs))),
+      ('settings', 'Settings', False, _settings(runs)),
+      ('ledger', 'Ledger', False, _ledgers(runs)),
+      ('warnings', 'Warnings', False, _cards(_warnings(runs)))]
+  parts = [part for part in parts if part[-1]]
+  sections = [
+      element('section', element('h2', heading, ' ', _tag(public), id=name), *content,
+              aria_labelledby=name) for name, heading, public, content in parts]
+  links = [element('a', heading, href=f'#{name}') for name, heading, *_ in parts]
+  return written(element(
+      'html', element(
+          'head', element('meta', charset='utf-8'),
+          element('meta', name='viewport',
+                  content='width=device-width, initial-scale=1'),
+          element('title', title), element('style', CSS)),
+      element(
+          'body', element('header', element('h1', title), element('p', _INTRODUCTION)),
+          element('nav', *links, aria_label='Sections'), element('main', *sections)),
+      lang='en'))
+
+
+def _tag(public: bool) -> Element:
+  if public:
+    return element('span', 'may be published', class_='tag ok')
+  return element('span', 'operator only', class_='tag no')
+
+
+def _epsilon(value: float | None) -> str:
+  return 'none' if value is None else decimals.epsilon(value)
+
+
+def _bounds(run: Run, epsilon: float | None, server: float | None) -> list[str]:
+  """Cells of the columns `_BOUNDS`; a dash where no number is stated for the server."""
+  stated = run.summary['observers_server'] is not None
+  return [_epsilon(epsilon), _epsilon(server) if stated else '–']
+
+
+def _cards(content: Iterable[Element]) -> list[Element]:
+  """One box of elements side by side, as many as fit; none for none."""
+  content = list(content)
+  return [element('div', *content, class_='cards')] if content else []
+
+
+def _guarantees(runs: Sequence[Run]) -> list[Element]:
+  return _cards(
+      element('article', element('h3', run.name), *_statement(run.summary),
+              class_='card') for run in runs)
+
+
+def _statement(summary: Mapping[str, Any]) -> list[Element]:
+  """The guarantee in plain words, with all its numbers."""
+  epsilon, lines = summary['epsilon'], []
+  if epsilon is None:
+    unseeded = summary['epsilon_if_unseeded']
+    lines.append(element('p', 'No privacy guarantee', class_='number no'))
+    lines.append(element('p', 'Nothing is guaranteed.' if unseeded is None else (
+        'The run is seeded, so its noise is predictable. Without the seed, epsilon '
+        f'would be {_epsilon(unseeded)} at delta '
+        f'{decimals.rounded_up(summary["delta"])}.')))
+  else:
+    lines += _bound(epsilon, summary['delta'], summary['observers'])
+    for who in ('server', 'participant'):
+      value, observers = summary[f'epsilon_{who}'], summary[f'observers_{who}']
+      if value is not None:
+        lines += _bound(value, summary['delta'], observers)
+      elif observers is not None:
+        lines += [element('p', 'ε none', class_='number no'), element(
+            'p', f'No epsilon holds against {observers}.')]
+    if summary['observers_server'] is None:
+      lines.append(element('p', 'No other number is stated for the server.'))
+    if summary['clients_per_person'] is not None:
+      lines.append(element('p', (
+          f'Of a person who owns {summary["clients_per_person"]} clients ε is '
+          f'{_epsilon(summary["epsilon_person"])}, and against the server '
+          f'{_epsilon(summary["epsilon_server_person"])}.')))
+    lines.append(element(
+        'p', f'Protected: {summary["privacy_unit"]}. Neighbouring inputs: '
+        f'{summary["adjacency_in_words"]}.'))
+  caveats = [name for name in summary['caveats'] if name not in _OF_DATA]
+  if caveats:
+    lines.append(element('p', f'Caveats: {"; ".join(caveats)}.'))
+  return [*lines, element('p', f'Trust: {summary["trust_model"]}.'), folded(
+      'How it was computed', element('ul', *(
+          element('li', f'{name.replace("_", " ")}: {_shown(summary[name])}')
+          for name in ('mechanism', 'noise_multiplier', 'noise_stddev', 'clip', 'bits',
+                       'sampling', 'cohort_size', 'population', 'rounds', 'accountant',
+                       'amplification', 'sampler', 'secure_aggregation', 'source')
+          if summary[name] is not None)))]
+
+
+def _bound(epsilon: float, delta: float, observers: str) -> list[Element]:
+  """One epsilon and what it means, for a test of whether a contribution is there."""
+  # By (epsilon, delta) from either neighbour; both bounds hold, and are rounded up.
+  detected = min(math.exp(min(epsilon, 99.0)) * _FALSE_ALARMS + delta,
+                 1 - math.exp(-epsilon) * max(0.0, 1 - delta - _FALSE_ALARMS))
+  share = f'{min(100.0, math.ceil(detected * 1e4) / 100):g}%'
+  end = ', which promises next to nothing' if share == '100%' else (
+      f'; guessing detects {_FALSE_ALARMS:.0%}')
+  return [
+      element('p', f'ε = {_epsilon(epsilon)}', element(
+          'span', f' at δ = {decimals.rounded_up(delta)}', class_='soft'),
+              class_='number'),
+      element('p', f'against {observers}. Whatever they compute, a test that tells '
+              f'neighbouring inputs apart with {_FALSE_ALARMS:.0%} false alarms detects '
+              f'the difference in at most {share} of cases{end}.')]
+
+
+def _shown(value: Any) -> str:
+  """A value of a setting or a summary for people."""
+  if value is None:
+    return 'not set'
+  if isinstance(value, str):
+    return value
+  return f'{value:.6g}' if isinstance(value, float) else json.dumps(value)
+
+
+def _metrics(run: Run) -> dict[tuple[str, str], float | None]:
+  """(held-out set, metric) -> value."""
+  return {(set_name, metric): value
+          for set_name, values in run.summary['held_out'].items()
+          for metric, value in values.items()}
+
+
+def _results(runs: Sequence[Run]) -> list[Element]:
+  columns = list(dict.fromkeys(itertools.chain(*map(_metrics, runs))))
+  if not columns:
+    return []
+  outside = sorted({name for run in runs for name in run.summary['outside_guarantee']})
+  rows = [[run.name, *(_number(_metrics(run).get(column)) for column in columns),
+           *_bounds(run, run.summary['epsilon'], run.summary['epsilon_server'])]
+          for run in runs]
+  note = [element('p', 'Outside the guarantee, since no epsilon protects the people '
+                  f'measured: {", ".join(outside)}.')] if outside else []
+  for run in runs:
+    if released := run.summary['private_evaluation']:
+      note.append(element('p', f'{run.name}, {released["of"]}: released with noise that '
+                          'is in ε, of standard deviation ' + ', '.join(
+                              f'{_number(entry["stddev"])} of {name.replace("_", " ")}'
+                              for name, entry in released['metrics'].items())
+                          + '; means over clients, not over examples.'))
+  return [table(['run', *(f'{set_name}: {metric.replace("_", " ")}'
+                          for set_name, metric in columns),
+                 *_BOUNDS], rows,
+                caption='Metrics on held-out sets, and what they cost'), *note]
+
+
+def _number(value: float | None) -> str:
+  return '–' if value is None else f'{value:.4f}'
+
+
+def _curves(runs: Sequence[Run]) -> list[Element]:
+  groups: dict[tuple[str, str], list[tuple[Run, Curve]]] = {}
+  for run in runs:
+    for curve in run.curves:
+      if len(runs) == 1 or curve.main:
+        groups.setdefault((curve.metric, curve.over), []).append((run, curve))
+  # A run, or else a label, has the same colour in all charts.
+  keys = list(dict.fromkeys(_key(runs, *one) for group in groups.values()
+                            for one in group))
+  figures = []
+  for (metric, over), curves in groups.items():
+    one_label = len({curve.label for _, curve in curves}) == 1
+    figures.append(charts.chart(f'{metric} over {over}', over, [charts.Series(
+        label=(curve.label if len(runs) == 1 else
+               run.name if one_label else f'{run.name}: {curve.label}'),
+        colour=keys.index(_key(runs, run, curve)), x=curve.x, y=curve.y)
+            for run, curve in curves], log=all(curve.log for _, curve in curves)))
+  note = [element('p', 'Epsilon in the charts is that against the observers: the '
+                  'first number of the guarantee.')] if any(
+                      'epsilon' in group for group in groups) else []
+  return [*note, element('div', *figures, class_='charts')] if figures else []
+
+
+def _key(runs: Sequence[Run], run: Run, curve: Curve) -> str:
+  """The text that decides the colour of a curve."""
+  return curve.label if len(runs) == 1 or curve.log else run.name
+
+
+def _classes(runs: Sequence[Run]) -> Iterator[Element]:
+  for run in runs:
+    for set_name, counts in run.summary['breakdown'].items():
+      if counts['classes']:
+        yield element('div', element('h3', f'{run.name}, {set_name}' + (
+            ', outside the guarantee' * counts['outside_guarantee'])),
+                      *_breakdown(counts))
+
+
+def _breakdown(counts: Mapping[str, Any]) -> Iterator[Element]:
+  """Confusion of groups, classes and mistakes of one held-out set."""
+  kind = counts['kind']
+  kinds = f'{kind}es' if kind.endswith('s') else f'{kind}s'
+  groups = [group for group in counts['groups'] if 'taken_for' in group]
+  if groups:
+    names = list(dict.fromkeys(
+        name for group in groups for name, count in group['taken_for'].items()
+        if count))
+    yield _matrix(
+        f'Confusion of groups of {kinds}: true in rows, predicted in columns',
+        [group['name'] for group in groups], names,
+        {(group['name'], name): group['taken_for'].get(name, 0)
+         for group in groups for name in names})
+  classes, mistakes = counts['classes'], counts['confusions']
+  names = [one['name'] for one in classes]
+  if mistakes and len(names) <= _MATRIX:
+    cells = {(one['name'], one['name']): one['right'] for one in classes}
+    cells |= {(one['true'], one['predicted']): one['count'] for one in mistakes}
+    predicted = list(dict.fromkeys([*names, *(one['predicted'] for one in mistakes)]))
+    yield _matrix(
+        f'Confusion of {kinds}: true in rows, predicted in columns; a dot stands '
+        'for none or few', sorted(names), sorted(predicted), cells)
+  elif mistakes:
+    yield table(['true', 'predicted', 'count'], [
+        [one['true'], one['predicted'], f'{one["count"]:,}'] for one in mistakes],
+                caption='Most frequent mistakes')
+  yield folded(
+      f'{len(classes)} {kinds}, the most frequent first', table(
+          [kind, 'count', 'right', 'share right', 'times predicted'],
+          [[one['name'], f'{one["count"]:,}', f'{one["right"]:,}',
+            f'{one["right"] / one["count"]:.1%}' if one['count'] else '–',
+            f'{one["predicted"]:,}'] for one in classes], caption=f'By {kind}'))
+
+
+def _matrix(caption: str, rows: Sequence[str], columns: Sequence[str],
+            cells: Mapping[tuple[str, str], int]) -> Element:
+  def cell(row: str, column: str) -> Child:
+    if (row, column) not in cells:
+      return element('span', '·', class_='heat')
+    total = sum(cells.get((row, other), 0) for other in columns)
+    share = cells[row, column] / total if total else 0.0
+    return element('span', f'{cells[row, column]:,}', class_='heat',
+                   style=f'--share: {share:.3f}')
+
+  return table(['', *columns], [
+      [row, *(cell(row, column) for column in columns)] for row in rows],
+               caption=caption, class_='matrix')
+
+
+def _settings(runs: Sequence[Run]) -> list[Element]:
+  names = sorted(set().union(*(run.settings for run in runs)))
+  heads = [run.name for run in runs]
+
+  def rows(chosen: Sequence[str]) -> list[list[str]]:
+    return [[name, *(_shown(run.settings[name]) if name in run.settings else '–'
+                     for run in runs)] for name in chosen]
+
+  same = [name for name in names if all(
+      name in run.settings and run.settings[name] == runs[0].settings[name]
+      for run in runs)]
+  differing = [name for name in names if name not in same]
+  result = []
+  if len(runs) > 1:
+    result.append(table(['setting', *heads], rows(differing),
+                        caption='Settings that differ') if differing else
+                  element('p', 'All settings are the same.'))
+  if same:
+    result.append(folded(
+        f'{len(same)} settings' + ' that are the same' * (len(runs) > 1),
+        table(['setting', 'value'], [row[:2] for row in rows(same)],
+              caption='Settings')))
+  return result
+
+
+def _ledgers(runs: Sequence[Run]) -> list[Element]:
+  rows = []
+  for run in runs:
+    verdict = run.verdict
+    proved = verdict.proves(run.summary)
+    rows.append([
+        run.name, f'{verdict.rounds:,}',
+        element('span', f'broken: {"; ".join(verdict.problems)}', class_='no')
+        if verdict.problems else element('span', 'holds', class_='ok'),
+        *_bounds(run, verdict.epsilon, verdict.epsilon_server),
+        element('span', 'yes' if proved else 'no', class_='ok' if proved else 'no')])
+  return [table(
+      ['run', 'releases', 'hash chain', *_BOUNDS, 'proves the guarantee'], rows,
+      caption='Verdict on the ledgers'), element(
+           'p', 'Every ε is recomputed from the ledger alone, also that against a '
+           'participant. It proves the guarantee if its hash chain holds and none '
+           'is above the one stated there.')]
+
+
+def _warnings(runs: Sequence[Run]) -> Iterator[Element]:
+  for run in runs:
+    if run.summary['warnings']:
+      yield element('div', element('h3', run.name), element('ul', *(
+          element('li', text) for text in run.summary['warnings'])))

@@ -1,0 +1,286 @@
+"""Answers a question to the accountant, on standard output."""
+
+import dataclasses
+import itertools
+import json
+import math
+import os
+import sys
+import textwrap
+
+import numpy as np
+
+from tff_pipelines.accounting.guarantees import answers
+from tff_pipelines.accounting.events import base
+from tff_pipelines.common import caveats
+from tff_pipelines.common import decimals
+from tff_pipelines.accounting.guarantees import ledger as ledger_lib
+from tff_pipelines.accounting.events import preliminary
+from tff_pipelines.accounting.events import voting
+from tff_pipelines.common import files
+from tff_pipelines.accounting.guarantees import ledger_query
+from tff_pipelines.fedavg import account_settings as settings_lib
+
+BROKEN = 1
+_WIDTH = 80
+
+# Printed rounded up, as every epsilon is: more promises less, or is more noise.
+_ROUNDED_UP = ('delta', 'noise_multiplier', 'local_stddev_grid')
+DO_NOT_PUBLISH = caveats.Caveat(
+    'PRIVATE: do not publish',
+    'do not publish: epsilon_data_dependent is computed from the private votes and is '
+    'itself sensitive; epsilon holds for any votes')
+_ESTIMATE = caveats.Caveat(
+    'noisy estimate',
+    'epsilon_released is an estimate centred on the exact value: its noise may put it '
+    'below; epsilon is the guarantee, of the labels and the release together')
+_ONCE = caveats.Caveat(
+    'publish one release only',
+    'every run of this query is one more release, which costs as much again; '
+    'release_order, release_smoothness and release_noise must not depend on the votes')
+_FLOATING_POINT = caveats.Caveat(
+    'floating-point Gaussian noise',
+    'Gaussian noise in floating point carries the guarantee of ideal arithmetic only')
+
+
+def answer(settings: settings_lib.AccountSettings) -> int:
+  """Prints the answer.
+
+  Args:
+    settings: The question.
+
+  Returns:
+    The exit code: 0, or `BROKEN` if the chain of a ledger does not hold.
+
+  Raises:
+    OSError, ValueError: For a mistake of the user; the message is one line.
+  """
+  code, rows, is_table = 0, [], settings.query == 'table'
+  if settings.ledger is not None:
+    problems = {path: ledger_lib.Ledger(path).verify() for path in settings.ledger}
+    broken = [text for found in problems.values() for text in found]
+    rows = [ledger_query.broken(broken) if broken else ledger_query.together(
+        settings.ledger, delta=settings.delta, accountant=settings.accountant,
+        amplification=settings.amplification, colluders=settings.colluders,
+        clients_per_person=settings.clients_per_person)]
+    code = BROKEN if broken else 0
+    if settings.format == 'text':
+      for path, found in problems.items():
+        print(f'ledger: {path}, chain {"broken" if found else "intact"}')
+  elif settings.query == settings_lib.DATA_DEPENDENT:
+    rows = [answer_votes(settings)]
+    if settings.format == 'text' and rows[0].epsilon_data_dependent is not None:
+      print(*textwrap.wrap(f'PRIVATE: {DO_NOT_PUBLISH}', 80), '', sep='\n')
+  elif settings.mechanism is not None:
+    find = answers.table if is_table else answers.answer
+    rows = find(settings.question, settings.about)
+    rows = rows if is_table else [rows]
+  if rows:
+    print(formatted(rows, settings.format, is_table))
+  if settings.plot is not None:
+    # Drawing needs matplotlib; the numbers do not.
+    from tff_pipelines.accounting.guarantees import figures  # pylint: disable=g-import-not-at-top
+    figures.draw(settings.plot)
+    print(f'figures written to {settings.plot}', file=sys.stderr)
+  return code
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VotesAnswer(answers.Answer):
+  """An answer about votes that were counted.
+
+  Attributes:
+    epsilon_data_dependent: On these votes alone, as private as they are; None in an
+      answer that may be published.
+    epsilon_released: The same at the order `release_order`, released with noise, the
+      cost of the release included; None if it was not asked for. `epsilon` then is of
+      the labels and this release together, whatever the votes are.
+  """
+
+  epsilon_data_dependent: float | None = None
+  epsilon_released: float | None = None
+
+
+def read_votes(path: str | os.PathLike[str]) -> np.ndarray:
+  """Vote counts of a file, [queries, labels], integers >= 0.
+
+  Args:
+    path: Path of an .npz file with one such array, or of a CSV file with one line a
+      query and no header.
+
+  Raises:
+    OSError: If the file can't be read.
+    ValueError: If it holds anything else.
+  """
+  name = os.fspath(path)
+  try:
+    if name.endswith('.npz'):
+      with np.load(name, allow_pickle=False) as arrays:
+        (votes,) = (arrays[key] for key in arrays.files)
+    else:
+      with open(name, encoding='utf-8') as file:
+        votes = np.array([[int(cell) for cell in line.split(',')]
+                          for line in file if line.strip()])
+    if votes.ndim != 2 or not votes.size:
+      raise ValueError(f'its shape is {votes.shape}')
+    for counts in votes:
+      voting.checked_counts(counts)
+  except OSError:
+    raise
+  except Exception as error:  # zipfile, NumPy and int() raise errors of all kinds.
+    raise ValueError(
+        f'votes must be a file of integer counts, [queries, labels], found {name!r}: '
+        f'{error}') from error
+  return votes
+
+
+def answer_votes(settings: settings_lib.AccountSettings) -> VotesAnswer:
+  """Epsilon on the votes of a file, or its release with noise.
+
+  Raises:
+    OSError: If the file can't be read.
+    ValueError: If a setting is missing, or the votes have no such bound.
+  """
+  is_release = any(getattr(settings, name) is not None for name in settings_lib.RELEASE)
+  for name in ('delta', 'votes', *(settings_lib.RELEASE if is_release else ())):
+    if getattr(settings, name) is None:
+      raise ValueError(
+          f'{name} must be given for query=data_dependent'
+          + (' and a release with noise' if name in settings_lib.RELEASE else ''))
+  votes = read_votes(settings.votes)
+  mechanism = settings.about.replace(queries=len(votes))
+  event = mechanism.release()
+  independent = answers.answer(answers.Query(
+      delta=settings.delta, accountant=settings.accountant), mechanism)
+  fields = dict(vars(independent))
+  if is_release:
+    order, beta = settings.release_order, settings.release_smoothness
+    cost = voting.release(
+        event, votes, order=order, beta=beta, noise=settings.release_noise,
+        random=np.random.default_rng())
+    # The labels and this release together. Divergences do not fall with their order.
+    labels = len(votes) * event.curve(math.ceil(order), 'tight')[-1]
+    both = labels + voting.release_cost(beta, settings.release_noise, order)
+    together = answers.finite(voting.epsilon_of_cost(both, order, settings.delta))
+    fields |= dict(
+        epsilon=together,
+        epsilon_server=None if independent.epsilon_server is None else together,
+        epsilon_released=voting.epsilon_of_cost(cost, order, settings.delta),
+        order=order, accountant='rdp',
+        warnings=[_ESTIMATE, _ONCE, _FLOATING_POINT, *independent.warnings])
+  else:
+    epsilon = voting.data_dependent_epsilon(event, votes, settings.delta)
+    if independent.epsilon is not None:
+      epsilon = min(epsilon, independent.epsilon)
+    fields |= dict(epsilon_data_dependent=answers.finite(epsilon),
+                   warnings=[DO_NOT_PUBLISH, *independent.warnings])
+  return VotesAnswer(**fields)
+
+
+def in_three_sentences(row: answers.Answer) -> str:
+  """The guarantee in words, for a reader who has not read a paper on it."""
+  neighbours = base.ADJACENCY_IN_WORDS.get(row.adjacency, 'any two inputs')
+  trust = row.trust_model or 'the ledger does not say who is trusted'
+  if row.epsilon is None:
+    return (
+        'There is no guarantee: the release may reveal any input. '
+        f'It would be stated for inputs that differ as follows: {neighbours}. '
+        f'Trust: {trust}.')
+  odds = (decimals.rounded_up(math.exp(row.epsilon), 3) if row.epsilon < 700
+          else 'any number of')
+  first = (
+      'Whatever is released, the probability of any result with one of two '
+      f'neighbouring inputs is at most e^{decimals.rounded_up(row.epsilon)} = {odds} '
+      f'times that with the other, plus {decimals.rounded_up(row.delta)}.')
+  second = f'Neighbouring inputs differ as follows: {neighbours}.'
+  own = ''
+  if row.epsilon_participant is not None:
+    own = (', against participants who subtract their own shares of the noise '
+           f'{decimals.rounded_up(row.epsilon_participant)}')
+  elif answers.unbounded().name in _names(row):
+    own = ', against a participant unbounded, as a cohort may be of one'
+  if 'suppressed rounds' in _names(row):
+    third = ('That epsilon does not hold against the server, against which none is '
+             f'guaranteed{own}; trust: {trust}.')
+  elif row.sampling == 'none' or row.epsilon_server in (
+      None, row.epsilon):  # The same number against any observer.
+    third = f'Trust: {trust}.'
+    if own:
+      third = f'A{own.removeprefix(", a")}; trust: {trust}.'
+  else:
+    # A trusted server, or who adds up a release before the rounds, sees more.
+    who = 'those who know the cohorts'
+    if 'noise is that of the clients' in trust and preliminary.TRUST not in trust:
+      who = 'the server'
+    third = (
+        'That epsilon holds against observers who do not learn who or how many '
+        f'participated, and against {who} it is '
+        f'{decimals.rounded_up(row.epsilon_server)}{own}; trust: {trust}.')
+  return ' '.join((first, second, third))
+
+
+def as_text(row: answers.Answer) -> str:
+  """Numbers, the guarantee in words, and the caveats (names, if all have one)."""
+  values = {key: value for key, value in row.to_json().items()
+            if value is not None and key not in (
+                'warnings', 'trust_model', 'adjacency', 'sampling')}
+  cells = [f'{key}: {_plain(key, value)}' for key, value in values.items()]
+  if row.epsilon is None:
+    cells.insert(0, 'epsilon: none')
+  half = -(-len(cells) // 2)
+  lines = [f'{left:<{_WIDTH // 2}}{right}'.rstrip() for left, right in
+           itertools.zip_longest(cells[:half], cells[half:], fillvalue='')]
+  if row.adjacency is not None:
+    lines += ['', *textwrap.wrap(in_three_sentences(row), _WIDTH)]
+  if row.warnings:
+    if all(hasattr(text, 'name') for text in row.warnings):
+      lines += textwrap.wrap(f'caveats: {"; ".join(_names(row))}', _WIDTH)
+    else:  # A ledger's header has sentences without names.
+      lines += ['', 'caveats:']
+      for text in dict.fromkeys(row.warnings):
+        lines += textwrap.wrap(f'- {text}', _WIDTH, subsequent_indent='  ')
+  return '\n'.join(lines)
+
+
+def _names(row: answers.Answer) -> list[str]:
+  return list(dict.fromkeys(getattr(text, 'name', text) for text in row.warnings))
+
+
+def as_table(rows: list[answers.Answer]) -> str:
+  """A line for each answer, in 80 columns."""
+  lines = [f'{"bits":>4} {"rounds":>12} {"noise":>11} {"epsilon":>11} '
+           f'{"server":>11}  caveats']
+  for row in rows:
+    noise, epsilon, server = (
+        '-' if value is None else decimals.rounded_up(value, 6) for value in (
+            row.noise_multiplier, row.epsilon, row.epsilon_server))
+    bits, rounds = ('-' if value is None else f'{value}'
+                    for value in (row.bits, row.rounds))
+    line = f'{bits:>4} {rounds:>12} {noise:>11} {epsilon:>11} {server:>11}  '
+    lines.append(line + textwrap.shorten(
+        '; '.join(_names(row)), _WIDTH - len(line), placeholder='...'))
+  return '\n'.join(line.rstrip() for line in lines)
+
+
+def _plain(key: str, value) -> str:
+  if key.startswith('epsilon') or key in _ROUNDED_UP:
+    return decimals.rounded_up(value, 7)
+  return f'{value:.7g}' if isinstance(value, float) else str(value)
+
+
+def formatted(rows: list[answers.Answer], how: str, is_table: bool) -> str:
+  """The rows as text, as JSON or as CSV.
+
+  Args:
+    rows: One answer, or those of a table.
+    how: 'text', 'json' (one object; a table is {"rows": [...]}) or 'csv' (a header and
+      one line an answer; warnings joined by ' | ').
+    is_table: Whether the rows are those of a table.
+  """
+  if how == 'text':
+    return as_table(rows) if is_table else as_text(rows[0])
+  objects = [row.to_json() for row in rows]
+  if how == 'json':
+    return json.dumps({'rows': objects} if is_table else objects[0], allow_nan=False)
+  return files.table([{**fields, 'warnings': ' | '.join(fields['warnings'])}
+                      for fields in objects]).rstrip('\n')

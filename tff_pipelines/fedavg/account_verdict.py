@@ -1,0 +1,51 @@
+"""The verdict on a finished run: whether its ledger proves what its summary states."""
+
+import pathlib
+
+from tff_pipelines.accounting.events import base
+from tff_pipelines.accounting.guarantees import ledger as ledger_lib
+from tff_pipelines.accounting.events import preliminary
+from tff_pipelines.common import files
+from tff_pipelines.experiment import pages
+from tff_pipelines.experiment.page_run import Verdict
+from tff_pipelines.accounting.guarantees import ledger_query
+
+
+def verdict_on(folder: pathlib.Path) -> Verdict:
+  """The verdict on the ledger of a finished run, from the ledger alone.
+
+  Args:
+    folder: Folder of the run.
+
+  Raises:
+    OSError, ValueError: If there is no finished run, or no ledger.
+  """
+  summary, path = pages.read_summary(folder), folder / files.LEDGER
+  ledger, releases = ledger_lib.Ledger(path), summary['rounds']
+  problems = ledger.verify()
+  if not problems:
+    lines = ledger.lines()
+    # Rounds of a run that was stopped are charged, but were not run.
+    releases += preliminary.count(lines) + sum(
+        line['outcome'] == ledger_lib.UNUSED for line in lines)
+    problems = ledger.verify(releases)
+  if problems:
+    return Verdict(rounds=releases, problems=problems)
+  if summary['epsilon'] is None:
+    return Verdict(rounds=releases)
+  accountant, amplification = summary['accountant'], summary['amplification']
+  answer = ledger_query.answer(
+      path, delta=summary['delta'],
+      accountant=accountant if accountant in base.ACCOUNTANTS else 'auto',
+      amplification=amplification or 'tight')
+  person, clients = {}, summary['clients_per_person']
+  if clients is not None:
+    of_person = ledger_query.answer(
+        path, delta=summary['delta'], amplification=amplification or 'tight',
+        clients_per_person=clients)
+    person = dict(epsilon_person=of_person.epsilon_person,
+                  epsilon_server_person=of_person.epsilon_server_person)
+  return Verdict(rounds=answer.rounds, epsilon=answer.epsilon,
+                 epsilon_server=answer.epsilon_server if (
+                     summary['observers_server'] is not None) else None,
+                 epsilon_participant=answer.epsilon_participant, **person)

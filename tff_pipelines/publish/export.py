@@ -1,0 +1,139 @@
+"""Writes a trained model into a folder of its own, with its privacy statement."""
+
+import os
+import pathlib
+import shutil
+import tempfile
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tasks.task import Serving
+from tff_pipelines.common import files
+from tff_pipelines.experiment import models
+from tff_pipelines.publish import run as run_lib
+from tff_pipelines.publish import statement
+from tff_pipelines.publish.settings import ExportSettings
+from tff_pipelines.fedavg.account_verdict import verdict_on
+
+SAVED_MODEL = 'saved_model'
+
+
+def _is_plain(name: str) -> bool:
+  """Whether TensorFlow takes a name as it is, for a feature or an output."""
+  return name.isascii() and name.isidentifier()
+
+
+def predict_function(serving: Serving, weights) -> Any:
+  """A tf.function of the features of a batch, by name, to the outputs of `predict`.
+
+  Args:
+    serving: The model.
+    weights: Its weights, arrays or variables.
+  """
+  names = list(serving.inputs)
+  signature = [
+      tf.TensorSpec([None, *shape], tf.as_dtype(dtype),
+                    name=name if _is_plain(name) else None)
+      for name, (dtype, shape) in serving.inputs.items()]
+
+  @tf.function(autograph=False, input_signature=signature)
+  def predict(*features):
+    outputs = serving.model.predict(weights, dict(zip(names, features)))
+    return {name: tf.convert_to_tensor(output) for name, output in outputs.items()}
+
+  return predict
+
+
+def class_names(serving: Serving, count: int | None) -> list[str] | None:
+  """Names of the classes; None if the model has none, or another number of them."""
+  breakdown = serving.model.breakdown
+  if breakdown is None or count not in (None, len(breakdown.names)):
+    return None
+  return list(breakdown.names)
+
+
+def _write_saved_model(folder: pathlib.Path, serving: Serving,
+                       trained: models.Trained) -> None:
+  for name in serving.inputs:
+    if not _is_plain(name):
+      raise ValueError('format=savedmodel needs features whose names are of ASCII '
+                       f'letters, digits and underscores, found {name!r}')
+  module = tf.Module()
+  module.variables_in_order = [
+      tf.Variable(array, name=name, trainable=False)
+      for name, array in trained.arrays.items()]
+  module.serve = predict_function(serving, module.variables_in_order)
+  # Gradients of one's own may hold on to loops of Keras, which can't be saved.
+  tf.saved_model.save(
+      module, os.fspath(folder), signatures={'serving_default': module.serve},
+      options=tf.saved_model.SaveOptions(experimental_custom_gradients=False))
+
+
+def _write(folder: pathlib.Path, settings: ExportSettings, run: run_lib.FinishedRun,
+           trained: models.Trained, serving: Serving) -> dict[str, Any]:
+  """Writes all files of an export; returns the statement."""
+  if settings.format == 'npz':
+    files.write_arrays(folder / models.ARRAYS, dict(trained.arrays))
+  elif settings.format == 'keras':
+    if serving.model.to_keras is None:
+      raise ValueError(f'format=keras is for models from Keras, found the model '
+                       f'{serving.model.name}: choose npz or savedmodel')
+    models.write_keras(folder / models.KERAS, serving.model.to_keras(trained.weights))
+  else:
+    _write_saved_model(folder / SAVED_MODEL, serving, trained)
+  outputs = predict_function(serving, trained.weights).get_concrete_function(
+  ).structured_outputs
+  probabilities = outputs.get('probabilities')
+  files.write_json(folder / models.DESCRIPTION, {
+      **trained.description(), 'outputs': {
+          name: {'dtype': spec.dtype.name, 'shape': spec.shape[1:].as_list()}
+          for name, spec in outputs.items()},
+      'classes': None if probabilities is None else class_names(
+          serving, probabilities.shape[-1])})
+  for name, text in serving.files.items():
+    files.write_atomically(folder / name, text)
+  reasons = [*serving.not_private, *([statement.PARTY] if settings.party else [])]
+  # The summary names the models of all parties.
+  content = statement.statement({**run.summary, 'model': trained.name}, reasons)
+  files.write_json(folder / statement.JSON, content)
+  files.write_atomically(folder / statement.TEXT, statement.in_words(content))
+  return content
+
+
+def export(settings: ExportSettings) -> pathlib.Path:
+  """Exports the model of a run.
+
+  Args:
+    settings: Settings of the export.
+
+  Returns:
+    The folder of the export.
+
+  Raises:
+    OSError, ValueError: For a mistake of the user; the message is one line.
+  """
+  run = run_lib.opened(settings.run, settings.party)
+  if not verdict_on(run.folder).proves(run.summary):
+    raise ValueError(f'run={settings.run}: its ledger does not prove the guarantee '
+                     'that its summary states, so there is none to publish')
+  trained = run.trained()
+  serving = run.serving(trained)
+  if not all(np.isfinite(array).all() for array in trained.weights):
+    raise ValueError(f'run={settings.run}: the model has NaN or infinite weights')
+  folder = pathlib.Path(settings.output_dir)
+  folder.parent.mkdir(parents=True, exist_ok=True)
+  # Complete or not at all.
+  partial = pathlib.Path(tempfile.mkdtemp(dir=folder.parent, prefix=f'.{folder.name}.'))
+  try:
+    content = _write(partial, settings, run, trained, serving)
+    files.publish(partial)
+    os.replace(partial, folder)
+  except BaseException:
+    shutil.rmtree(partial, ignore_errors=True)
+    raise
+  print(statement.in_words(content))
+  print(f'exported to {folder}: ' + ', '.join(
+      sorted(path.name for path in folder.iterdir())))
+  return folder

@@ -1,0 +1,152 @@
+"""A finished run and its trained model, opened from the run's folder."""
+
+import dataclasses
+import importlib
+import pathlib
+from typing import Any
+
+from tasks.task import Serving
+from tff_pipelines.accounting.guarantees import ledger as ledger_lib
+from tff_pipelines.accounting.events import preliminary
+from tff_pipelines.experiment import configurations
+from tff_pipelines.common import files
+from tff_pipelines.experiment import models
+from tff_pipelines.experiment import report
+from tff_pipelines.experiment import run as run_lib
+from tff_pipelines.experiment import settings as settings_lib
+
+# Family of runs that train -> module with `experiment`, a function of the settings, and
+# the class of these.
+_FAMILIES = {
+    'train': ('tff_pipelines.fedavg.run', 'TrainSettings'),
+    'vote': ('tff_pipelines.voting.run', 'VoteSettings'),
+    'fedmd': ('tff_pipelines.fedmd.run', 'FedMdSettings'),
+    'ldp': ('tff_pipelines.ldp.run', 'LdpSettings'),
+    'ldp_baselines': ('tff_pipelines.ldp.baselines', 'BaselineSettings'),
+}
+# Family whose parties have a model each, and the folder of these.
+_OF_PARTIES, _PARTIES = 'fedmd', 'parties'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FinishedRun:
+  """A run that is over.
+
+  Attributes:
+    folder: Folder of the run.
+    summary: Summary of the run.
+    experiment: Experiment of the run; starts nothing.
+    party: Party whose model is meant; None for the model of all.
+  """
+
+  folder: pathlib.Path
+  summary: dict[str, Any]
+  experiment: run_lib.Experiment
+  party: str | None = None
+
+  def trained(self) -> models.Trained:
+    """The trained model.
+
+    Raises:
+      ValueError: If a party must be given, or there is no model.
+    """
+    if self.party is None and self.experiment.family == _OF_PARTIES:
+      raise ValueError(
+          'party must be given, such as party_0: each has a model of its own')
+    return self._read(self.folder if self.party is None else
+                      self.folder / files.PRIVATE / _PARTIES / self.party)
+
+  def _read(self, folder: pathlib.Path) -> models.Trained:
+    trained = models.read(folder)
+    if trained is None:
+      raise ValueError(f'{folder} has no {models.ARRAYS}: --resume writes it, if the '
+                       'run trained a model')
+    return trained
+
+  def serving(self, trained: models.Trained) -> Serving:
+    """How the model is served. Raises ValueError if the weights do not fit."""
+    serving = self.experiment.serving(trained)
+    expected = serving.model.named(serving.model.initial_weights(0))
+    shapes = lambda arrays: [(name, array.shape) for name, array in arrays.items()]
+    if shapes(expected) != shapes(trained.arrays):
+      raise ValueError(f'{self.folder}: {models.ARRAYS} must have the arrays of the '
+                       f'model {serving.model.name}, found those of another')
+    if serving.model.predict is None:
+      raise ValueError(
+          f'model {serving.model.name} has no predict: see tasks.task.Model')
+    return serving
+
+  def own_figures(self) -> dict[str, dict[str, float | None]]:
+    """Held-out set of the run -> metric -> value, computed again.
+
+    Of parties without a choice, the means over all of them.
+
+    Raises:
+      ValueError: If the data are not those of the run.
+    """
+    experiment = self.experiment
+    task = experiment.build_task()
+    recorded = configurations.read(self.folder)['identity']
+    if any(recorded.get(name, value) != value
+           for name, value in experiment.keyed_identity(task).items()):
+      raise ValueError(f'the data are not those of the run in {self.folder}: '
+                       'give --data_path to evaluate on other data')
+    if self.party is None and experiment.family == _OF_PARTIES:
+      folders = sorted((self.folder / files.PRIVATE / _PARTIES).iterdir(),
+                       key=lambda folder: int(folder.name.rpartition('_')[2]))
+      every = [experiment.evaluate(task, self._read(folder)) for folder in folders]
+      return {name: {metric: sum(one[name][metric] for one in every) / len(every)
+                     for metric in values} for name, values in every[0].items()}
+    return experiment.evaluate(task, self.trained())
+
+
+def opened(folder: str, party: str | None = None) -> FinishedRun:
+  """Opens a finished run.
+
+  Args:
+    folder: Folder of the run.
+    party: Name of a party, of a run that has parties.
+
+  Raises:
+    ValueError: If there is no run, it is not finished or damaged, or there is no such
+      party.
+  """
+  path = pathlib.Path(folder)
+  configuration = configurations.read(path)
+  if configuration is None:
+    raise ValueError(f'run={folder} holds no run: there is no {files.CONFIGURATION}')
+  family = configuration['family']
+  if family not in _FAMILIES:
+    raise ValueError(f'run={folder} is a run of {family}, which trains no model')
+  summary = _summary(path, configuration)
+  module, name = _FAMILIES[family]
+  module = importlib.import_module(module)
+  cls = getattr(module, name)
+  paths = {name: value for name, value in files.read_paths(path).items()
+           if name in settings_lib.declared(cls)}
+  experiment = module.experiment(settings_lib.of_configuration(
+      cls, configuration['settings'], output_dir=folder, resume=True, **paths))
+  if party is not None:
+    known = [one.name for one in (path / files.PRIVATE / _PARTIES).glob('party_*')]
+    if party not in known:
+      raise ValueError(f'party must be one of {", ".join(sorted(known)) or "none"}, '
+                       f'found {party!r}')
+  return FinishedRun(folder=path, summary=summary, experiment=experiment, party=party)
+
+
+def _summary(folder: pathlib.Path, configuration: dict[str, Any]) -> dict[str, Any]:
+  """The summary; ValueError unless it is that of all rounds of the ledger."""
+  path, ledger = folder / files.SUMMARY, ledger_lib.Ledger(folder / files.LEDGER)
+  if not path.exists():
+    raise ValueError(f'run={folder} is not finished: continue it with --resume')
+  summary = report.read_summary(path)
+  if problems := ledger.verify():
+    raise ValueError(f'{ledger.path}: the chain does not hold: {problems[0]}')
+  lines = ledger.lines()
+  # Rounds of a run that was stopped are charged, but were not run.
+  done = sum(line['outcome'] != ledger_lib.UNUSED for line in lines)
+  if (summary['configuration'] != configuration['hash']
+      or summary['rounds'] != done - preliminary.count(lines)):
+    raise ValueError(f'run={folder} is not finished: its summary is not that of the '
+                     'rounds in the ledger; continue it with --resume')
+  return summary

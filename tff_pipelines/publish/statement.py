@@ -1,0 +1,134 @@
+"""The privacy statement of a model, in JSON and in plain words, to be published.
+
+Everything in it comes from the run's summary, key by key: nothing of the operator's
+(cohorts, times, paths, diagnostics) is among `KEYS`.
+"""
+
+from collections.abc import Mapping, Sequence
+import math
+from typing import Any
+
+from tff_pipelines.common import decimals
+
+VERSION = 1
+JSON, TEXT = 'privacy.json', 'PRIVACY.md'
+
+# Those of the summary, of the same meaning.
+_COPIED = (
+    'task', 'algorithm', 'model', 'mechanism', 'epsilon', 'epsilon_server',
+    'epsilon_participant', 'clients_per_person', 'epsilon_person',
+    'epsilon_server_person', 'delta', 'adjacency', 'adjacency_in_words', 'privacy_unit',
+    'observers', 'observers_server', 'observers_participant', 'least_cohort', 'sampling',
+    'trust_model', 'secure_aggregation', 'accountant', 'amplification',
+    'source')
+KEYS = ('version', 'private', 'reasons', *_COPIED, 'caveats')
+
+# Caveats about files of the operator, which are no part of an export.
+_OF_THE_OPERATOR = (
+    'diagnostics outside the guarantee', 'held-out metrics not protected',
+    'labels of clients drawn')
+# Caveats that count or name, and their sentence in public.
+_IN_PUBLIC = {
+    'bad clients skipped': 'clients or records whose data were bad were left out; that '
+                           'they were is outside the guarantee',
+    'answers lost': 'answers were lost in an interruption; they count as given',
+    'vote repeated': 'the vote was interrupted and repeated; every time counts',
+}
+_SEEDED = 'seeded: not private'
+# Caveats of what reached the model and is in no epsilon: it is not private.
+_OUTSIDE = (
+    'classes counted in private labels', 'release of another run',
+    'vocabulary outside the guarantee', 'warm start outside the guarantee')
+_STOPPED, _DIAGNOSTICS = 'stopped early', 'diagnostics outside the guarantee'
+
+STOPPED = ('when to stop was decided by a function that was given metrics which no '
+           'epsilon protects')
+PARTY = ('it is the own model of one party, which trained it on its records without '
+         'noise: it is for the party alone; the guarantee is of what the party shared')
+
+
+def statement(summary: Mapping[str, Any],
+              not_private: Sequence[str] = ()) -> dict[str, Any]:
+  """The statement as JSON; its keys are KEYS.
+
+  Args:
+    summary: Summary of the finished run.
+    not_private: Reasons why the model reveals more than the run's guarantee says, in
+      addition to those that its caveats tell.
+  """
+  reasons = list(map(str, not_private))
+  if _SEEDED in summary['caveats']:
+    reasons.insert(0, 'the run was seeded: its noise is predictable')
+  elif summary['epsilon'] is None:
+    reasons.insert(0, 'no finite epsilon is guaranteed' if summary['adjacency'] else
+                   'it was trained without a mechanism that protects privacy')
+  named = dict(zip(summary['caveats'], summary['warnings'], strict=True))
+  reasons += [text for name, text in named.items()
+              if name in _OUTSIDE and text not in reasons]
+  if _STOPPED in named and (summary['outside_guarantee'] or _DIAGNOSTICS in named):
+    reasons.append(STOPPED)
+  caveats = [
+      {'name': name, 'text': _IN_PUBLIC.get(name, text)}
+      for name, text in zip(summary['caveats'], summary['warnings'], strict=True)
+      if name not in _OF_THE_OPERATOR]
+  return {'version': VERSION, 'private': not reasons, 'reasons': reasons,
+          **{name: summary[name] for name in _COPIED}, 'caveats': caveats}
+
+
+def in_words(content: Mapping[str, Any]) -> str:
+  """The statement as Markdown, for readers who know no paper on it."""
+  heading = ('Privacy of this model' if content['private'] else
+             'This model is not private')
+  lines = [f'# {heading}', '', f'Model `{content["model"]}` of the task '
+           f'`{content["task"]}`, trained by `{content["algorithm"]}`.', '']
+  if not content['private']:
+    lines += ['**Do not publish it as private.** Why:', '',
+              *(f'- {reason}' for reason in content['reasons']), '']
+  if content['epsilon'] is not None:
+    lines += _guarantee(content)
+  lines += [f'- {label}: {content[name]}' for label, name in (
+      ('Privacy unit', 'privacy_unit'), ('Mechanism', 'mechanism'),
+      ('Sampling', 'sampling'), ('Trust', 'trust_model'),
+      ('Secure aggregation', 'secure_aggregation'), ('Accountant', 'accountant'),
+      ('Source of the bounds', 'source')) if content[name] is not None]
+  if content['caveats']:
+    lines += ['', '## What to know', '', *(
+        f'- **{caveat["name"]}**: {caveat["text"]}' for caveat in content['caveats'])]
+  return '\n'.join(lines) + '\n'
+
+
+def _guarantee(content: Mapping[str, Any]) -> list[str]:
+  """All epsilons and what they mean; rounded up, so that no digit promises more."""
+  epsilon = content['epsilon']
+  delta = decimals.rounded_up(content['delta'])
+  odds = 'more than a million'
+  if epsilon < math.log(1e6):
+    odds = (decimals.rounded_up(math.exp(epsilon), 3) if epsilon < 4 else
+            f'{math.ceil(math.exp(epsilon)):,}')
+  lines = [] if content['private'] else [
+      'What the training guarantees apart from that:', '']
+  lines.append(f'- **epsilon {decimals.epsilon(epsilon)}, delta {delta}** against '
+               f'{content["observers"]}')
+  for who, note in (
+      ('server', 'rounds that an interruption may have shown them twice count twice'),
+      ('participant', 'a cohort may be of one' if content['least_cohort'] is None else
+       f'in cohorts of at least {content["least_cohort"]:g}')):
+    value, observers = content[f'epsilon_{who}'], content[f'observers_{who}']
+    if value is not None:
+      lines.append(f'- **epsilon {decimals.epsilon(value)}, delta {delta}** against '
+                   f'{observers}; {note}')
+    elif observers is not None:
+      lines.append(f'- **no epsilon** against {observers}')
+  if content['clients_per_person'] is not None:
+    person, server = (
+        'none' if value is None else f'**{decimals.epsilon(value)}**' for value in (
+            content['epsilon_person'], content['epsilon_server_person']))
+    lines.append(f'- for a person who owns {content["clients_per_person"]} clients the '
+                 f'first epsilon is {person}, and the second {server}')
+  return [*lines, '', (
+      'Whatever is computed from what was released, the probability of any result with '
+      f'one of two neighbouring inputs is at most {odds} times (e to the epsilon) that '
+      f'with the other, plus {delta}. Neighbouring inputs: '
+      f'{content["adjacency_in_words"]}. All numbers are of this training alone: what '
+      'else is released about the same people, such as other models, adds to them.'),
+          '']
