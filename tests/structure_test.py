@@ -169,12 +169,13 @@ def test_imports_have_no_cycles():
     pytest.fail(' -> '.join(error.args[1]), pytrace=False)
 
 
-_SHARED = ('accounting', 'common', 'configs', 'experiment', 'publish', 'simulation')
+_SHARED = ('accounting', 'baselines', 'common', 'configs', 'experiment', 'publish',
+           'simulation')
 _FAMILIES = ('fedavg', *sorted({
     name.split('/')[1] for name in MODULES
     if name.startswith('tff_pipelines/') and name.count('/') == 2
 } - {*_SHARED, 'fedavg'}))
-COMMON = 'tff_pipelines/common/'
+COMMON, BASELINES = 'tff_pipelines/common/', 'tff_pipelines/baselines/'
 # What a folder's modules may import besides each other: folders, or modules.
 _NUMBERS = ('aggregators/params', 'aggregators/prediction_params',
             'aggregators/share_tables', 'aggregators/voting_params')
@@ -195,10 +196,13 @@ _ARROWS = {
     'tff_pipelines/simulation/': (COMMON, 'aggregators/'),
     'tff_pipelines/experiment/': _BELOW_EXPERIMENT,
     'tff_pipelines/fedavg/': _BELOW_FAMILIES,
-    **{f'tff_pipelines/{family}/': (*_BELOW_FAMILIES, 'tff_pipelines/fedavg/')
+    BASELINES: (*_BELOW_FAMILIES, 'tff_pipelines/fedavg/'),
+    **{f'tff_pipelines/{family}/': (
+        *_BELOW_FAMILIES, 'tff_pipelines/fedavg/',
+        *([BASELINES] if family in ('ldp', 'voting') else []))
        for family in _FAMILIES[1:]},
     # The families whose runs are opened.
-    'tff_pipelines/publish/': (*_BELOW_FAMILIES, *(
+    'tff_pipelines/publish/': (*_BELOW_FAMILIES, BASELINES, *(
         f'tff_pipelines/{family}/' for family in _FAMILIES)),
     'tff_pipelines/': LIBRARY,
 }

@@ -11,6 +11,7 @@ import pytest
 from tasks.task import Note
 from tff_pipelines.accounting.guarantees import accountant
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
+from tff_pipelines.baselines import pate
 from tff_pipelines.common import files
 from tff_pipelines.ldp import baselines
 from tff_pipelines.ldp import run as ldp_run
@@ -39,7 +40,8 @@ def _pate(num_clients, pool, recorded=None, **settings):
   task = types.SimpleNamespace(
       num_clients=num_clients, public=range(pool), num_classes=10,
       privacy_unit='one owner')
-  return baselines.PatePlan.calibrate(BaselineSettings(**settings), task, recorded)
+  return baselines.PateExperiment(BaselineSettings(**settings)).build_plan(
+      types.SimpleNamespace(task=task), recorded)
 
 
 def test_votes_are_charged_for_all_queries_and_the_most_answers():
@@ -119,7 +121,7 @@ def test_notes_on_the_data_are_among_the_warnings(prepared, tmp_path):
 
 def test_no_answer_at_all_says_what_to_change(prepared, tmp_path, monkeypatch):
   monkeypatch.setattr(
-      baselines, 'answer', lambda votes, *_: np.full(len(votes), -1))
+      pate, 'answer', lambda votes, *_: np.full(len(votes), -1))
   with pytest.raises(ValueError, match='lower --threshold'):
     _run(prepared, tmp_path / 'run')
 

@@ -2,40 +2,28 @@
 
 All of them end in a linear classifier of the public features: they differ in who is
 trusted and where the noise is added.
-
-PATE labels public images by a noisy vote of teachers, if they agree: the
-Confident-GNMax aggregator (arXiv 1802.08908, Algorithm 1) of a curator who sees all
-votes. Its noise is discrete Gaussian, drawn by integers, and so are the votes.
 """
 
-from collections.abc import Mapping, Sequence
-import dataclasses
+from collections.abc import Sequence
 import functools
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from aggregators import alias_draw
-from aggregators import alias_table
-from aggregators import keys
-from tff_pipelines.common import validate
-from tasks.ldp import task as tasks_lib
 from tasks import task as task_lib
 from tasks.sources import records
-from tff_pipelines.accounting.events import base
-from tff_pipelines.accounting.guarantees import calibration
 from tff_pipelines.common import caveats
-from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.accounting.guarantees import mechanisms
 from tff_pipelines.common import files
-from tff_pipelines.accounting.guarantees import plan as guarantee
+from tff_pipelines.baselines import averaging
+from tff_pipelines.baselines import pate
+from tff_pipelines.baselines import sgd
 from tff_pipelines.experiment import models
 from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.experiment import rounds as rounds_lib
 from tff_pipelines.experiment import run as run_lib
 from tff_pipelines.fedavg import local_training
-from tff_pipelines.fedavg import loop
 from tff_pipelines.fedavg import report as fedavg_report
 from tff_pipelines.fedavg import run as fedavg_run
 from tff_pipelines.fedavg.plan import FedAvgPlan
@@ -47,13 +35,7 @@ from tff_pipelines.ldp import serving
 from tff_pipelines.ldp import student as student_lib
 from tff_pipelines.ldp.settings import BaselineSettings
 from tff_pipelines.ldp.settings import LdpSettings
-from tff_pipelines.fedavg import noisy_sgd
 from tff_pipelines.fedavg.noisy_sgd import NoisySgdPlan
-
-
-def _key(seed: int | None) -> tf.Tensor:
-  """A key of the operating system, or of the seed."""
-  return keys.fresh() if seed is None else tf.constant(keys.from_seed(seed))
 
 
 def _kept(prepared: ldp_run.Prepared, weights) -> dict[str, models.Trained]:
@@ -69,126 +51,9 @@ def _predicted(prepared: ldp_run.Prepared, weights) -> np.ndarray:
   return logits.numpy().argmax(axis=1)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PatePlan(guarantee.Plan):
-  """A calibrated plan of Confident-GNMax, whose one round is the vote on all queries.
-
-  Attributes:
-    threshold: Votes of the winner, with noise, that an answer takes.
-    threshold_noise: Noise of the check for agreement over that of a label's votes.
-    stddev: Standard deviation of the noise on each label's votes, > 0.
-    answers: Maximum number of queries that are answered, >= 1.
-    queries: Number of public images that are asked about, >= 1.
-    classes: Number of labels.
-    delta: Delta of the guarantee.
-    privacy_unit: What one owner is.
-    seed: A simulation seed voids the guarantee.
-  """
-
-  threshold: float
-  threshold_noise: float
-  stddev: float
-  answers: int
-  queries: int
-  classes: int
-  delta: float = 1e-5
-  privacy_unit: str = 'one owner'
-  seed: int | None = None
-  accountant: str = 'rdp'
-
-  def __post_init__(self):
-    validate.finite(threshold=self.threshold)
-    validate.positive(threshold_noise=self.threshold_noise, stddev=self.stddev)
-    validate.integer(answers=self.answers, queries=self.queries, low=1)
-
-  @classmethod
-  def calibrate(cls, settings: BaselineSettings, task: tasks_lib.DistillationTask,
-                recorded: Mapping[str, Any] | None = None) -> 'PatePlan':
-    """Builds the plan of a run.
-
-    Args:
-      settings: Settings of the run.
-      task: Each of its owners has a vote.
-      recorded: `configuration` of the plan of an earlier start; None for a new run.
-
-    Raises:
-      ValueError: If the target can't be met.
-    """
-    queries = min(settings.queries, len(task.public))
-    plan = cls(
-        threshold=settings.threshold * task.num_clients, stddev=1.0,
-        threshold_noise=settings.threshold_noise, queries=queries,
-        answers=min(settings.answers, queries), classes=task.num_classes,
-        delta=settings.delta, privacy_unit=task.privacy_unit, seed=settings.seed)
-    stddev = recorded and recorded['noise_stddev']
-    if stddev is None:
-      stddev = calibration.noise_multiplier(
-          lambda z: dataclasses.replace(plan, stddev=z).event(1),
-          epsilon=settings.epsilon, delta=settings.delta, accountant=cls.accountant,
-          total_variation=lambda z: plan.total_variation)
-    plan = dataclasses.replace(plan, stddev=stddev)
-    for name in ('threshold_stddev', 'stddev'):
-      if not alias_table.DISCRETE_GAUSSIAN.fits(_variance(getattr(plan, name))):
-        raise ValueError(f'{name}={getattr(plan, name)!r} is too large: its table '
-                         'of the noise would be')
-    return plan
-
-  @property
-  def threshold_stddev(self) -> float:
-    """Noise of the check for agreement, votes."""
-    return self.threshold_noise * self.stddev
-
-  def event(self, index: int) -> base.Event:
-    """All that the vote releases, at most.
-
-    Votes are charged as if one owner moved one of them, which covers any change of its
-    records; the checks for agreement as well, which is more than they cost.
-    """
-    return events.Composed(events=tuple(
-        events.SelfComposed(count=count, event=events.Vote(
-            scheme='ae', level='instance', noise='discrete_gaussian',
-            noise_stddev=stddev))
-        for stddev, count in ((self.threshold_stddev, self.queries),
-                              (self.stddev, self.answers))))
-
-  @property
-  def total_variation(self) -> float:
-    """Distance of all draws of a vote from their ideal distributions.
-
-    Noise is drawn for the labels of every query, answered or not. Random bits are
-    taken as uniform.
-    """
-    return min(1.0, self.queries * (1 + self.classes) * alias_table.TOTAL_VARIATION)
-
-  @property
-  def terms(self) -> guarantee.Terms:
-    return guarantee.Terms(
-        privacy_unit=f'{self.privacy_unit}: whatever it may be replaced by',
-        observers='all who see the labels or what is computed from them',
-        against='observers of the labels', sampler='exact tables',
-        trust_model='a curator is trusted with all votes',
-        source='arXiv 1802.08908, Algorithm 1; arXiv 2004.00010, Proposition 5',
-        adjacency='any change of one owner\'s records, which moves its vote')
-
-  def notes(self) -> list[caveats.Caveat]:
-    return [caveats.Caveat(
-        'epsilon independent of the votes',
-        'what is paid for does not depend on the votes; the data-dependent epsilon of '
-        'publications is itself private')]
-
-  def configuration(self) -> dict[str, Any]:
-    return {'noise_stddev': self.stddev}
-
-
-def _variance(stddev: float) -> float:
-  """The variance of what is drawn: rounded up, as what is accounted for is not."""
-  return stddev**2 * (1 + 2.0**-40)
-
-
-def _noise(stddev: float, key: tf.Tensor, shape: Sequence[int]) -> np.ndarray:
-  """int64 draws of the discrete Gaussian."""
-  table = alias_table.DISCRETE_GAUSSIAN.build(_variance(stddev))
-  return alias_draw.sample(key, shape, table).numpy()
+def _accuracy(prepared: ldp_run.Prepared, weights) -> float:
+  """Accuracy on the test records."""
+  return float(np.mean(_predicted(prepared, weights) == prepared.task.test.y))
 
 
 def count_votes(features: np.ndarray, teachers: Sequence[np.ndarray]) -> np.ndarray:
@@ -203,33 +68,6 @@ def count_votes(features: np.ndarray, teachers: Sequence[np.ndarray]) -> np.ndar
     named = process.scores(features, weights).argmax(axis=1)
     votes[np.arange(len(features)), named] += 1
   return votes
-
-
-def answer(votes: np.ndarray, plan: PatePlan, key: tf.Tensor) -> np.ndarray:
-  """Answers queries, in their order.
-
-  Formal guarantees:
-    * One owner moves one vote of a query: the largest count by at most 1, the counts
-      by sqrt(2) in L2.
-    * So a query costs at most a Gaussian release of the sensitivity 1 and noise
-      `threshold_stddev`, and, if it is answered, one of sqrt(2) and `stddev`.
-    * What is not answered for lack of agreement or because the maximum number of
-      answers is reached shows as -1.
-
-  Args:
-    votes: int64 [n, classes].
-    plan: Noise, threshold and maximum number of answers.
-    key: int64[2], of this call alone.
-
-  Returns:
-    int64 [n], labels, or -1.
-  """
-  check_key, label_key = keys.split(key, 2)
-  agreed = votes.max(axis=1) + _noise(
-      plan.threshold_stddev, check_key, [len(votes)]) >= plan.threshold
-  named = np.argmax(votes + _noise(plan.stddev, label_key, votes.shape), axis=1)
-  answered = agreed & (np.cumsum(agreed) <= plan.answers)
-  return np.where(answered, named, -1)
 
 
 class _Baseline(ldp_run.PreparedExperiment):
@@ -274,67 +112,35 @@ class _Baseline(ldp_run.PreparedExperiment):
         task, predicted, fields={'algorithm': algorithm, **fields}, **attributes)
 
 
-class SgdRounds(rounds_lib.Rounds):
-  """Steps of noisy gradients of all records; the state is a list of weights."""
-
-  unit = 'step'
-
-  def __init__(self, settings: BaselineSettings, prepared: ldp_run.Prepared,
-               plan: NoisySgdPlan):
-    """Initializes the rounds."""
-    self.count, self._seed, self._prepared = plan.rounds, plan.seed, prepared
-    scale = settings.learning_rate / plan.expected_records
-    loss = prepared.network.as_model().loss
-
-    @functools.partial(tf.function, autograph=False)
-    def step(weights, key, examples):
-      total = noisy_sgd.contribution(loss, weights, examples, key, plan)
-      return [w - scale * g for w, g in zip(weights, total)]
-
-    self._step = functools.partial(
-        step, examples=tf.nest.map_structure(tf.constant, prepared.examples[0]))
-
-  def initial_state(self, resumed: bool) -> list[np.ndarray]:
-    return self._prepared.network.initial_weights(0)
-
-  def step(self, state: list[np.ndarray], index: int) -> rounds_lib.Step:
-    key = keys.derive(_key(self._seed), index)
-    weights = [w.numpy() for w in self._step(list(map(tf.constant, state)), key)]
-    right = _predicted(self._prepared, weights) == self._prepared.task.test.y
-    return rounds_lib.Step(
-        state=weights, metrics={'test/accuracy': float(np.mean(right))})
-
-
 class SgdExperiment(_Baseline, run_lib.Experiment):
   """DP-SGD of a curator who has all records."""
 
   def build_plan(self, task, recorded) -> NoisySgdPlan:
-    settings, noise = self.settings, recorded and recorded['noise_multiplier']
-    terms = guarantee.Terms(
-        privacy_unit='one record', against='observers of the model',
-        observers='those who see the model and do not learn which records were sampled',
-        sampling='poisson, of records', source=events.NoisyGradients.source,
-        trust_model='a curator is trusted with all records')
-    return NoisySgdPlan.calibrate(
-        terms=terms, target_epsilon=settings.epsilon if noise is None else None,
-        noise_multiplier=noise, delta=settings.delta, clip=settings.clip,
-        sampling_rate=settings.record_rate, rounds=settings.rounds, clients=1,
-        records=sum(map(len, task.task.holdings)), seed=settings.seed)
+    return sgd.build_plan(
+        NoisySgdPlan, self.settings, recorded, target_epsilon=self.settings.epsilon,
+        delta=self.settings.delta, clients=1,
+        records=sum(map(len, task.task.holdings)), terms=dict(
+            privacy_unit='one record', against='observers of the model',
+            observers='those who see the model and do not learn which records were '
+                      'sampled',
+            sampling='poisson, of records',
+            trust_model='a curator is trusted with all records'))
 
   def run_line(self, plan, rounds: int) -> str:
     return (f'{rounds} steps of {plan.expected_records:,.0f} of {plan.records:,} '
             'records expected, poisson sampling')
 
   def mechanism_line(self, plan) -> str:
-    noise = report_lib.noise_in_words(plan.noise_multiplier, given=False)
-    return f'gaussian, noise multiplier {noise}, clip {plan.clip:g}'
+    return sgd.mechanism_line('gaussian', plan)
 
   def evaluate(self, task, trained):
-    right = _predicted(task, serving.own_weights(trained)) == task.task.test.y
-    return {'test': {'accuracy': float(np.mean(right))}}
+    return {'test': {'accuracy': _accuracy(task, serving.own_weights(trained))}}
 
-  def build_rounds(self, task, plan) -> SgdRounds:
-    return SgdRounds(self.settings, task, plan)
+  def build_rounds(self, task, plan) -> sgd.SgdRounds:
+    return sgd.SgdRounds(
+        plan, task.network, task.examples[0],
+        learning_rate=self.settings.learning_rate,
+        accuracy=functools.partial(_accuracy, task))
 
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
     return self._outcome(task, _predicted(task, state), {
@@ -371,10 +177,7 @@ class FlExperiment(_Baseline, run_lib.Experiment):
         held_out={'test': test}, privacy_unit=task.task.privacy_unit)
 
   def evaluate(self, task, trained):
-    federated = self._federated(task)
-    return fedavg_report.finite_results(
-        loop.Evaluator(federated.model, federated.held_out).evaluate(
-            serving.own_weights(trained)))
+    return averaging.evaluate(self._federated(task), serving.own_weights(trained))
 
   def build_rounds(self, task, plan) -> rounds_lib.Rounds:
     settings, federated = self.settings, self._federated(task)
@@ -395,55 +198,25 @@ class FlExperiment(_Baseline, run_lib.Experiment):
         trained=_kept(task, state['process']['weights']))
 
 
-@dataclasses.dataclass(eq=False)
-class PateRounds(rounds_lib.ChargedRounds):
-  """One vote on all queries; its labels are kept.
-
-  Attributes:
-    prepared: Features and teachers.
-    plan: Plan of the run.
-  """
-
-  prepared: ldp_run.Prepared
-  plan: PatePlan
-
-  unit = 'vote'
-  total = 1
-
-  def restore(self, lines, kept) -> None:
-    self._kept = kept
-
-  def done(self) -> int:
-    return len(self._kept)
-
-  def next_event(self) -> base.Event | None:
-    return None if self._kept else self.plan.event(1)
-
-  def draw(self, line) -> dict[str, np.ndarray]:
-    """Asks the teachers.
-
-    Args:
-      line: Line of the ledger, which charged the vote.
-
-    Returns:
-      `rows`: int64 [Q], the images in the pool; `labels`: int64 [Q], -1 where there
-      was no answer.
-    """
-    prepared, plan = self.prepared, self.plan
-    random = np.random.default_rng([prepared.settings.feature_seed, 2])
-    rows = random.permutation(len(prepared.public))[:plan.queries]
-    votes = count_votes(prepared.public[rows], prepared.teachers)
-    return {'rows': rows, 'labels': answer(votes, plan, _key(plan.seed))}
-
-
 class PateExperiment(_Baseline, run_lib.Experiment):
   """A noisy vote, and a student of its labels."""
 
   kept_as = 'labels.npz'
-  build_rounds = staticmethod(PateRounds)
 
-  def build_plan(self, task, recorded) -> PatePlan:
-    return PatePlan.calibrate(self.settings, task.task, recorded)
+  def build_plan(self, task, recorded) -> pate.PatePlan:
+    settings, task = self.settings, task.task
+    return pate.PatePlan.calibrate(
+        epsilon=settings.epsilon, stddev=recorded and recorded['noise_stddev'],
+        threshold=settings.threshold * task.num_clients,
+        threshold_noise=settings.threshold_noise, answers=settings.answers,
+        queries=min(settings.queries, len(task.public)), classes=task.num_classes,
+        delta=settings.delta, privacy_unit=task.privacy_unit, seed=settings.seed)
+
+  def build_rounds(self, task, plan) -> pate.PateRounds:
+    random = np.random.default_rng([self.settings.feature_seed, 2])
+    rows = random.permutation(len(task.task.public))[:plan.queries]
+    return pate.PateRounds(
+        rows, lambda: count_votes(task.public[rows], task.teachers), plan)
 
   def run_line(self, plan, rounds: int) -> str:
     return f'{plan.queries:,} queries, at most {plan.answers:,} answered'

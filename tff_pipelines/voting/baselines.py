@@ -9,12 +9,13 @@ from tasks import task as task_lib
 from tasks.models import classifiers
 from tasks.voting import task as voting_tasks
 from tasks.voting.task import VotingTask
-from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.accounting.guarantees import mechanisms
 from tff_pipelines.accounting.guarantees import noise_budget
 from tff_pipelines.accounting.sampling import schemes
-from tff_pipelines.common import files
 from tff_pipelines.accounting.guarantees import plan as guarantee
+from tff_pipelines.baselines import averaging
+from tff_pipelines.baselines import sgd
+from tff_pipelines.common import files
 from tff_pipelines.experiment import models
 from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.experiment import rounds as rounds_lib
@@ -199,10 +200,7 @@ class _BaselineExperiment(VotingExperiment):
         held_out={'test': seen.test}, privacy_unit=task.privacy_unit)
 
   def evaluate(self, task, trained):
-    federated = self.federated(task)
-    return fedavg_report.finite_results(
-        loop.Evaluator(federated.model, federated.held_out).evaluate(
-            serving.own_weights(trained)))
+    return averaging.evaluate(self.federated(task), serving.own_weights(trained))
 
   def _outcome(self, task: VotingTask, plan: guarantee.Plan, state: Any,
                metrics: fedavg_report.Results, details: dict[str, Any],
@@ -274,16 +272,12 @@ class FedSgdExperiment(_BaselineExperiment):
   def build_plan(self, task, recorded) -> SgdPlan:
     settings, agents = self.settings, task.agents
     self.network(task)  # Raises what does not fit.
-    kept = recorded and recorded['noise_multiplier']
     records = self.units(task)
-    return SgdPlan.calibrate(
-        target_epsilon=None if kept else settings.target_epsilon,
-        noise_multiplier=kept or settings.noise_multiplier,
+    return sgd.build_plan(
+        SgdPlan, settings, recorded, target_epsilon=settings.target_epsilon,
+        noise_multiplier=settings.noise_multiplier,
         delta=settings.privacy_delta(records, recorded),
-        sampling_rate=settings.record_rate,
-        clip=settings.clip, rounds=settings.rounds, clients=len(agents.client_ids),
-        records=records,
-        seed=settings.seed, terms=guarantee.Terms(
+        clients=len(agents.client_ids), records=records, terms=dict(
             privacy_unit=self.privacy_unit(task),
             observers='everyone who does not learn which records were sampled, and '
                       f'holds no share of the noise {_ALL_SHARES}',
@@ -291,7 +285,7 @@ class FedSgdExperiment(_BaselineExperiment):
             observers_server=f'the server, which sees noisy sums {_ALL_SHARES}',
             against_server='the server, which sees noisy sums',
             sampling=f'poisson, of records, rate {settings.record_rate:g}',
-            trust_model=_SHARED_NOISE, source=events.NoisyGradients.source,
+            trust_model=_SHARED_NOISE,
             sampler=noise_budget.describe_sum(None, False), secure_aggregation=True))
 
   def run_line(self, plan: SgdPlan, rounds: int) -> str:
@@ -299,9 +293,8 @@ class FedSgdExperiment(_BaselineExperiment):
             f'{plan.expected_records:.6g} of {plan.records:,} records expected')
 
   def mechanism_line(self, plan) -> str:
-    noise = report_lib.noise_in_words(
-        plan.noise_multiplier, given=self.settings.noise_multiplier is not None)
-    return f'noisy_sgd, noise multiplier {noise}, clip {plan.clip:g}'
+    return sgd.mechanism_line(
+        'noisy_sgd', plan, given=self.settings.noise_multiplier is not None)
 
   def build_rounds(self, task, plan) -> loop.FedAvgRounds:
     settings, task = self.settings, self.federated(task)
