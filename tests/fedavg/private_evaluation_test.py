@@ -26,7 +26,7 @@ from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.accounting.events import preliminary as preliminary_lib
 from tff_pipelines.publish import statement
-from tff_pipelines.fedavg import loop
+from tff_pipelines.fedavg import evaluation
 from tff_pipelines.fedavg import preliminary
 from tff_pipelines.fedavg import private_evaluation
 from tff_pipelines.accounting.guarantees import ledger_query
@@ -106,7 +106,7 @@ def _exact(weights):
   tensors = [tf.constant(array) for array in weights]
   of_clients = [EVALUATOR.evaluate(tensors, task.held_out_of_clients.examples(client))
                 for client in task.train.client_ids]
-  results = loop.Evaluator(task.model, task.held_out).evaluate(weights)
+  results = evaluation.Evaluator(task.model, task.held_out).evaluate(weights)
   return results['test_examples'], float(np.nanmean(of_clients)), of_clients
 
 

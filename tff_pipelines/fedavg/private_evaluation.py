@@ -20,6 +20,7 @@ import tensorflow as tf
 from tasks import task as task_lib
 from tff_pipelines.accounting.events import base
 from tff_pipelines.accounting.events import preliminary as preliminary_lib
+from tff_pipelines.fedavg import evaluation
 from tff_pipelines.fedavg import preliminary
 from tff_pipelines.simulation import failures
 
@@ -85,19 +86,12 @@ class ClientEvaluator:
 
   def evaluate(self, weights: Sequence[Any], examples: task_lib.Examples) -> np.ndarray:
     """The metrics, float64, means over the examples; NaN where nothing counts."""
-    count = len(next(iter(examples.values())))
     sums = np.zeros([len(self.names), 2])
-    for start in range(0, count, self._batch):
-      rows = min(self._batch, count - start)
-      # Few shapes, since each is traced.
-      size = min(self._batch, 1 << (rows - 1).bit_length())
-      batch = {name: tf.constant(np.concatenate([
-          array[start:start + rows],
-          np.zeros((size - rows, *array.shape[1:]), array.dtype)]))
-               for name, array in examples.items()}
-      found = self._metrics(weights, batch, tf.constant(
-          np.arange(size) < rows, tf.float32))
-      sums += [[float(part) for part in found[name]] for name in self.names]
+    # Few shapes, since each is traced.
+    for batch, mask in evaluation.batches(
+        examples, self._batch, lambda rows: 1 << (rows - 1).bit_length()):
+      metrics = self._metrics(weights, batch, mask)
+      sums += [[float(part) for part in metrics[name]] for name in self.names]
     return np.array([total / weight if weight > 0 else math.nan
                      for total, weight in sums])
 
@@ -161,7 +155,7 @@ def draw(task: task_lib.Task, weights: Sequence[np.ndarray], event: base.Event,
 
 
 def read(text: str, event: base.Event) -> dict[str, Any]:
-  """What a release says, as the summary has it.
+  """Reads a release into the form of the summary.
 
   Args:
     text: Content of FILE.
