@@ -36,7 +36,7 @@ _CALLS = {'commit 0.03': 20, 'commit 8': 3, 'round softmax': 3}
 
 
 def _function(case: str, folder: str, quick: bool) -> Callable[[], None]:
-  """What a case measures, of the tree that this process imports."""
+  """Builds the function that a case times, from the tree that this process imports."""
   # pylint: disable=g-import-not-at-top
   kind, _, which = case.partition(' ')
   if kind == _ACCOUNT:

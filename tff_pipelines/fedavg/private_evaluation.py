@@ -167,12 +167,12 @@ def read(text: str, event: base.Event) -> dict[str, Any]:
     noise. Those of a quotient are to first order; both are None if the number of
     clients is too small for its noise.
   """
-  kept = json.loads(text)
-  units, clients = kept['units'], kept['clients']
+  release = json.loads(text)
+  units, clients = release['units'], release['clients']
   stddev = math.sqrt(preliminary_lib.release_of(event).noise_variance)
   return {'of': SET, 'clients': {'value': clients / units, 'stddev': stddev / units},
           'metrics': {name: _quotient(total, clients, stddev)
-                      for name, total in kept['sums'].items()}}
+                      for name, total in release['sums'].items()}}
 
 
 def _quotient(total: int, clients: int, stddev: float) -> dict[str, float | None]:
