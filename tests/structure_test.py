@@ -16,9 +16,10 @@ import textwrap
 import pytest
 
 from tests import modules as modules_lib
+from tests import size
 
 MODULES = modules_lib.modules()
-LIBRARY = ('aggregators/', 'tasks/', 'tff_pipelines/')
+LIBRARY = size.LIBRARY
 ACCOUNTING = 'tff_pipelines/accounting/'
 TENSORFLOW = {'tensorflow', 'tensorflow_federated'}
 MAX_LINES = 600
@@ -304,6 +305,32 @@ def test_every_module_has_a_docstring():
 def test_no_module_is_a_book():
   assert not [f'{m.name}: {m.lines}' for m in MODULES.values()
               if m.lines > MAX_LINES]
+
+
+@pytest.mark.parametrize('source, lines', [
+    ('', 0), ('"""A docstring\nof two lines."""\n\n# A comment.\nimport os\n', 0),
+    ('def f():\n  """Returns 1."""\n  return 1  # Always.\n', 2),
+    ('x = (1,\n\n     2)\n', 3), ('from a import (\n    b)\ny = """1\n2"""\n', 2)])
+def test_lines_of_code_are_no_blanks_comments_docstrings_or_imports(source, lines):
+  assert size.code_lines(source) == lines
+
+
+def test_the_longest_chain_and_the_arrows_are_those_of_the_imports():
+  def module(name, *imports):
+    return modules_lib.Module(name=name, tree=ast.parse(''), lines=0,
+                              imports=frozenset(imports), third_party=frozenset())
+
+  found = [module('a/x', 'a/y', 'b/x'), module('a/y', 'b/x'), module('b/x', 'c/x'),
+           module('b/__init__')]
+  assert size.arrows(found) == {('a', 'b')}
+  assert size.longest_chain({each.name: each for each in found}) == 3
+
+
+def test_the_project_does_not_outgrow_its_readers():
+  found = size.sizes()
+  assert found['library: lines'] <= 40_000
+  assert found['library: lines of code'] <= 22_000
+  assert found['tests: lines'] <= min(39_000, found['library: lines'])
 
 
 def test_no_library_code_validates_by_assert():

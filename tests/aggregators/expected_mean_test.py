@@ -40,18 +40,6 @@ def test_structures_and_dtypes_are_kept_even_where_the_divisor_exceeds_them(
   np.testing.assert_allclose(np.float64(result['b']), [1024e-5], rtol=1e-2)
 
 
-def test_state_and_measurements_are_those_of_the_sum():
-  params = DistributedSumParams(
-      clip=1.0, noise_multiplier=1.0, bits=14, dimension=3, cohort_size=4)
-  value_type = tff.TensorType(np.float32, [3])
-  inner = DistributedSumFactory(params, diagnostics=True)
-  outer = ExpectedMeanFactory(inner, 4).create(value_type)
-  inner_process = inner.create(value_type)
-  for name in ('state', 'measurements'):
-    assert getattr(outer.next.type_signature.result, name).is_equivalent_to(
-        getattr(inner_process.next.type_signature.result, name))
-
-
 def test_set_cohort_size_reaches_the_sum_if_it_has_one():
   params = DistributedSumParams(
       clip=1.0, noise_multiplier=1.0, bits=14, dimension=3, cohort_size=4)

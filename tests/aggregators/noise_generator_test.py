@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 import tensorflow as tf
-import tensorflow_federated as tff
 
-from aggregators import chacha
 from aggregators import distributed_sum
 from aggregators import keys
 from aggregators import modular_sum
@@ -60,24 +58,6 @@ def test_nothing_is_drawn_from_another_generator(monkeypatch):
   with pytest.raises(AssertionError, match='Philox was used'):
     distributed_sum.decode(sent.values, 18, 20, tf.constant([5, 6], tf.int64),
                            [0, 0], philox)
-
-
-def test_ties_and_retries_are_of_the_generator(monkeypatch):
-  used = []
-  original = chacha.random_bits
-
-  def spy(key, shape, dtype=tf.int32):
-    used.append((dtype, int(np.prod(shape))))
-    return original(key, shape, dtype)
-
-  monkeypatch.setattr(chacha, 'random_bits', spy)
-  # A bound so tight that the first tries fail: half of the coordinates are .5.
-  params = _params(beta=0.999, fixed_scale=D**0.5 / 2 * (1 + 1e-6))
-  retries = [int(_encode(params, 20, (i, 0), np.full(D, D**-0.5, np.float32))
-                 .diagnostics['rounding_retries']) for i in range(5)]
-  assert sum(retries) > 0
-  # The bits of the try that fits are drawn again where it is sent.
-  assert used.count((tf.int32, D)) == sum(n + (n > 0) for n in retries)
 
 
 @pytest.mark.usefixtures('form')
@@ -199,26 +179,3 @@ def test_what_tables_cannot_draw_is_refused_at_construction(changes, message):
 def test_an_adaptive_clip_is_refused():
   with pytest.raises(ValueError, match='noise_generator=philox, found'):
     AdaptiveClipSumFactory(_params(), AdaptiveClipParams(count_stddev=1.0))
-
-
-def test_an_unknown_generator_is_refused():
-  with pytest.raises(ValueError, match='noise_generator must be one of'):
-    _params(noise_generator='aes')
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('num_reporting, num_selected', [(4, 6), (0, 6), (1, 1)])
-def test_a_process_of_it_releases_the_sum(in_process, num_reporting, num_selected):
-  params = _params(cohort_size=6, bits=14, min_honest_fraction=0.5,
-                   rotation='hadamard')
-  factory = DistributedSumFactory(params)
-  process = factory.create(tff.TensorType(np.float32, [D]))
-  state = factory.set_cohort_size(process.initialize(), num_selected)
-  values = [np.full(D, 0.5 * D**-0.5, np.float32)] * num_reporting
-  output = process.next(state, values)
-  errors = (output.result - 0.5 * D**-0.5 * num_reporting) * params.scale
-  if output.measurements['suppressed']:
-    errors = output.result * params.scale
-  assert output.measurements['suppressed'] == (num_reporting < num_selected / 2)
-  statistics_lib.check_variance(
-      errors, params.total_noise_variance + num_reporting / 6)

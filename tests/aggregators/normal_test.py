@@ -66,9 +66,3 @@ def test_any_shape_and_the_same_numbers_under_a_key(shape):
   assert one.shape == tuple(shape)
   np.testing.assert_array_equal(one, again)
   assert np.all(one != other)
-
-
-def test_compiled_numbers_are_as_good():
-  compiled = tf.function(
-      lambda key: normal.sample(key, [1001]), jit_compile=True)(KEY).numpy()
-  np.testing.assert_allclose(compiled, normal.sample(KEY, [1001]), atol=1e-12)

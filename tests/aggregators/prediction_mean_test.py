@@ -115,12 +115,6 @@ def test_weights_beyond_their_range_are_cut():
     assert 0 <= np.min(sent.values) and np.max(sent.values) <= 4 * params.levels
 
 
-def test_mean_of_no_party_is_zero():
-  result = prediction_mean.decode(
-      tf.zeros([RECORDS, CLASSES], tf.int32), tf.constant(0), _params())
-  np.testing.assert_array_equal(result, np.zeros([RECORDS, CLASSES]))
-
-
 def _extreme_rows():
   """Rows of logits that are as far apart as rows can be, and ordinary ones."""
   rows = [np.array(row, np.float32) for row in itertools.product(
@@ -225,16 +219,6 @@ def test_process_gives_the_mean_of_the_pure_functions(one_worker, kind):
   np.testing.assert_array_equal(
       result, _consensus(logits[[0, 1, 3]], (3, 1, 2), params))
   assert measured == {'parties': 3, 'rejected': 1, 'total_weight': 6}
-
-
-def test_process_runs_on_two_workers(two_workers):
-  del two_workers
-  params = _params()
-  logits = _logits(3)
-  process = _process(params)
-  output = process.next(process.initialize(), list(logits), [np.int32(1)] * 3)
-  np.testing.assert_array_equal(
-      output.result, _consensus(logits, (1, 1, 1), params))
 
 
 def test_process_without_parties_has_no_mean(in_process):

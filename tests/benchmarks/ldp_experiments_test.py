@@ -23,16 +23,6 @@ def test_every_experiment_is_a_run_of_a_program():
         '-m', experiment.module]
 
 
-def test_runs_on_the_same_owners_follow_one_another():
-  keys = []
-  for experiment in ldp_experiments.experiments():
-    key = _settings(experiment).preparation_key
-    if not keys or keys[-1] != key:
-      keys.append(key)
-  # Once more at most: baselines on MNIST come after all seeds.
-  assert len(keys) <= len(set(keys)) + 1
-
-
 def _result(row, seed=0, **more):
   return {'name': f'{row}-{seed}', 'row': row, 'seed': seed, 'accuracy': 0.5,
           'epsilon': 5.0, 'delta': 0.0, 'population': 1000, **more}
@@ -77,12 +67,6 @@ def test_savings_are_fractions_of_the_queries_of_random_sampling():
   assert rows['| 96%'][:3] == ['150', 'over 200', 'over 25%']
   assert '| 98%' not in rows  # Neither gets there.
   assert ldp_experiments.savings({}).count('\n') == 1
-
-
-def test_the_figure_shows_the_curves_that_there_are(tmp_path):
-  ldp_experiments.draw(_results(_result(
-      'curve-active', curve=[[50, 0.9], [100, 0.95]])), str(tmp_path / 'a.png'))
-  assert (tmp_path / 'a.png').stat().st_size > 1000
 
 
 def test_the_page_has_all_marks():

@@ -2,7 +2,6 @@
 
 import pytest
 
-from benchmarks import documents
 from benchmarks import optimizers
 
 
@@ -30,18 +29,3 @@ def test_best_attempt_alone_is_repeated_and_not_counted_as_a_repetition():
   assert len(rows) == 4
   assert '| 0.03 | **40.0 ± 10.0** (30.0 40.0 50.0) |' in rows[-1]
   assert '0.03: 70.0, 0.1: 50.0, 0.3: 50.0, 1: 60.0' in rows[-1]
-
-
-@pytest.mark.slow
-def test_quick_run_is_kept_and_fills_a_page(tmp_path, capsys):
-  page = tmp_path / 'page.md'
-  page.write_text('<!-- optimizers: begin -->\n<!-- optimizers: end -->\n')
-  flags = ['--quick', f'--output_dir={tmp_path / "out"}', f'--document={page}']
-  optimizers.main(flags)
-  assert '| tags, recall at 5 | FedAdam | ' in page.read_text()
-  lines = documents.read(tmp_path / 'out')
-  assert len(lines) == 4
-  assert all(0 < line['epsilon'] <= 8 for line in lines.values())
-  capsys.readouterr()
-  optimizers.main(flags)
-  assert ' s\n' not in capsys.readouterr().out

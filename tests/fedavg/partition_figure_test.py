@@ -24,14 +24,3 @@ def test_bars_are_as_long_as_the_counts_are_large(tmp_path):
       [31, 119, 180], [255, 127, 14]))
   assert first > 0.2
   assert first / second == pytest.approx(3.0, rel=0.1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('clients, classes', [(1, 1), (1000, 10), (30, 20), (300, 62)])
-def test_any_number_of_clients_and_labels_is_drawn(tmp_path, clients, classes):
-  path = tmp_path / 'f.png'
-  counts = np.random.default_rng(0).integers(1, 5, size=[clients, classes])
-  report.draw_labels(counts, path)
-  figure = matplotlib.image.imread(path)
-  assert min(figure.shape[:2]) > 300 and figure[:, :, :3].std() > 0.05
-  assert len(_colours(path)) > classes

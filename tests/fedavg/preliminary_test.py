@@ -12,7 +12,6 @@ import pytest
 from tasks import registry
 from tasks import task as task_lib
 from tests import tiny_task
-from tests.programs import in_process
 from tests.tasks.tabular import people
 from tff_pipelines.accounting.guarantees import accountant
 from tff_pipelines.common import decimals
@@ -101,24 +100,6 @@ def test_vocabulary_is_the_first_line_and_epsilon_covers_it(whole):
   assert len(set(vocabulary['words'])) == 40
   assert not any('outside the guarantee' in w and 'vocabulary' in w
                  for w in summary['warnings'])
-
-
-def test_account_of_the_ledger_covers_the_vocabulary(whole):
-  summary, folder = whole
-  run = in_process.run('tff_pipelines.account', f'--ledger={folder / "ledger.jsonl"}',
-                       '--format=json', folder=folder.parent)
-  assert run.code == 0, run.stderr
-  row = json.loads(run.stdout)
-  assert row['epsilon'] == pytest.approx(summary['epsilon'], rel=1e-9)
-  assert row['epsilon_server'] == pytest.approx(summary['epsilon_server'], rel=1e-9)
-  assert any('trusted party' in warning for warning in row['warnings'])
-
-
-def test_finished_run_is_evaluated_with_the_words_that_it_kept(whole):
-  summary, folder = whole
-  run = in_process.run('tff_pipelines.evaluate', f'--run={folder}', folder=folder.parent)
-  assert run.code == 0, run.stderr
-  assert f'{summary["held_out"]["test"]["accuracy"]:.4f}' in run.stdout
 
 
 def test_finished_run_resumes_with_the_words_that_it_kept(whole):

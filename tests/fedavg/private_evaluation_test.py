@@ -20,7 +20,6 @@ from tasks import task as task_lib
 from tasks.sources import records
 from tests import tiny_task
 from tests.fedavg import tiny_run
-from tests.programs import in_process
 from tff_pipelines.accounting.guarantees import accountant
 from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
@@ -425,13 +424,6 @@ def test_seeded_run_without_another_held_out_set_is_headed_by_the_release(
       folder, private_evaluation=2.0, mechanism='gaussian', resume=True))
   with pytest.raises(ValueError, match='leaves no exact metrics of this run'):
     experiment.evaluate(experiment.build_task(), None)
-
-
-def test_report_of_runs_reads_a_run_with_a_release(whole):
-  run = in_process.run('tff_pipelines.report', str(whole[1]),
-                       f'--output={whole[1].parent / "page.html"}',
-                       folder=whole[1].parent)
-  assert run.code == 0, run.stderr
 
 
 @pytest.mark.parametrize('changes, message', [

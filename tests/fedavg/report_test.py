@@ -164,27 +164,6 @@ def test_start_after_the_last_round_has_shown_nothing(tmp_path):
   assert after['epsilon_server'] == before['epsilon_server']
 
 
-def test_unfinished_run_is_accounted_for_the_rounds_that_it_released(tmp_path):
-  plan = _plan()
-  summary = _summary(plan, tmp_path / 'run', rounds=2)
-  assert summary['rounds'] == 2
-  assert summary['epsilon'] == plan.epsilon(2) < plan.epsilon(3)
-
-
-def test_seeded_run_has_no_epsilon(tmp_path):
-  summary = _summary(_plan(seed=3), tmp_path / 'run')
-  assert summary['epsilon'] is summary['epsilon_server'] is None
-  assert 5.99 < summary['epsilon_if_unseeded'] <= 6.0
-  assert summary['warnings'][0].startswith('seeded run: no privacy guarantee')
-
-
-def test_run_without_privacy_has_no_epsilon(tmp_path):
-  summary = _summary(_plan('none'), tmp_path / 'run')
-  assert summary['epsilon'] is summary['epsilon_server'] is None
-  assert summary['adjacency'] is summary['noise_multiplier'] is summary['clip'] is None
-  assert summary['secure_aggregation'] is summary['details']['scale'] is None
-
-
 @pytest.mark.slow
 def test_central_baseline_claims_no_secure_aggregation(tmp_path):
   summary = _summary(_plan('gaussian'), tmp_path / 'run')
@@ -194,13 +173,8 @@ def test_central_baseline_claims_no_secure_aggregation(tmp_path):
   assert 'trusted' in summary['trust_model']
 
 
-def test_diagnostics_are_warned_of(tmp_path):
-  summary = _summary(_plan(diagnostics=True), tmp_path / 'run')
-  assert any('outside the guarantee' in text for text in summary['warnings'])
-
-
-@pytest.mark.parametrize('mechanism', ['none', 'gaussian', 'skellam'])
-@pytest.mark.parametrize('seed', [None, 1])
+@pytest.mark.parametrize('mechanism, seed', [
+    ('none', None), ('gaussian', None), ('skellam', None), ('skellam', 1)])
 def test_end_of_a_run_is_json_text_and_a_figure(tmp_path, mechanism, seed):
   plan = _plan(mechanism, seed=seed)
   records = _records(plan, tmp_path / 'run')
@@ -244,14 +218,6 @@ def test_plan_is_described_before_the_first_round(tmp_path):
   assert str((tmp_path / 'run').name) in text
   details = '\n'.join(report.describe(TASK, plan).details)
   assert 'sum modulo 2^18, scale ' in details and '16 coordinates' in details
-
-
-def test_seeded_plan_is_not_shown_as_a_guarantee(tmp_path):
-  plan = _plan(seed=1)
-  text = _plan_lines(plan, tmp_path / 'run')
-  assert ('epsilon     none, the run is seeded (without the seed: '
-          f'{_shown(plan)} at') in text
-  assert 'caveats     seeded: not private; ' in text
 
 
 @pytest.mark.parametrize('changes, expected', [
@@ -375,11 +341,3 @@ def test_noise_that_was_calibrated_is_shown_rounded_up(tmp_path):
       r'noise multiplier (\S+),', _plan_lines(plan, tmp_path / 'run'))[1])
   assert plan.mechanism.noise_multiplier <= noise <= (
       1.0002 * plan.mechanism.noise_multiplier)
-
-
-def test_title_of_a_figure_has_epsilon_where_something_is_guaranteed():
-  plan = _plan()
-  assert report.title(plan, 'tiny', ROUNDS) == (
-      f'tiny, epsilon {_shown(plan)}, delta 0.013')
-  assert report.title(_plan(seed=1), 'tiny', ROUNDS) == 'tiny'
-  assert report.title(_plan('none'), 'tiny', ROUNDS) == 'tiny'

@@ -11,8 +11,6 @@ from aggregators.expected_mean import ExpectedMeanFactory
 from aggregators.plain_sum import PlainSumFactory
 from tests import tiny_task
 from tests.fedavg import tiny_run
-from tff_pipelines.common import files
-from tff_pipelines.experiment import records as records_lib
 from tff_pipelines.fedavg import local_training
 from tff_pipelines.fedavg import process as process_lib
 from tff_pipelines.fedavg import settings as settings_lib
@@ -160,25 +158,3 @@ def test_plan_and_epsilon_are_those_of_the_defaults():
       rounds=4, seed=8, mechanism='gaussian', accountant='rdp')
   assert mine == default
   assert mine.epsilon(4) == default.epsilon(4) > 0
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures('shared_context')
-def test_resumed_run_has_the_optimizer_of_its_checkpoint(tmp_path, monkeypatch):
-  whole = tiny_run.experiment(tmp_path / 'whole', **CHANGED).run()
-  commit = records_lib.RunRecords.commit
-
-  def commit_two(self, state, rounds, *arguments, **named):
-    commit(self, state, rounds, *arguments, **named)
-    if rounds == 2:
-      raise KeyboardInterrupt
-
-  with monkeypatch.context() as patch:
-    patch.setattr(records_lib.RunRecords, 'commit', commit_two)
-    with pytest.raises(KeyboardInterrupt):
-      tiny_run.experiment(tmp_path / 'stopped', **CHANGED).run()
-  resumed = tiny_run.experiment(tmp_path / 'stopped', resume=True, **CHANGED).run()
-  assert resumed['starts'] == 2
-  assert resumed['held_out'] == whole['held_out']
-  assert (tmp_path / 'stopped' / files.METRICS).read_bytes() == (
-      tmp_path / 'whole' / files.METRICS).read_bytes()

@@ -5,6 +5,7 @@ import json
 import matplotlib.image
 import pytest
 
+from tests import modules
 from tests.experiment import page_example_run as example_run
 from tests.programs import in_process
 from tff_pipelines import sweep
@@ -160,7 +161,7 @@ def _sweep(folder, *settings):
   done = in_process.run(
       'tff_pipelines.sweep', f'--output_dir={folder}', '--repeats=1', '--seeded',
       '--at_once=2', *(f'--common={flags}' for flags in COMMON),
-      *(f'--setting={setting}' for setting in settings), folder=folder)
+      *(f'--setting={setting}' for setting in settings), folder=modules.ROOT)
   return done.code, done.stdout, done.stderr
 
 

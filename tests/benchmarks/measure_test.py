@@ -1,4 +1,4 @@
-"""The benchmark of rounds runs, and its rows say what was measured."""
+"""Rows of measurements, and the peer that runs in a process of its own."""
 
 import pathlib
 import sys
@@ -6,7 +6,6 @@ import sys
 import pytest
 
 from benchmarks import measure
-from benchmarks import pfl_peer
 from benchmarks import round as round_lib
 
 SETTING = round_lib.Setting(model='softmax', clients=6, examples=3, target_tff=20)
@@ -58,62 +57,8 @@ def test_functions_are_called_alternately_after_warming_up():
   assert slow.medians() == (4.0, 1.0) and slow.net(fast) == (2.0, 0.5)
 
 
-def test_peak_of_this_process_is_measured():
-  assert measure.peak_bytes(worker=False) > 50e6
-
-
-@pytest.mark.slow
-def test_quick_run_has_all_rows(tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr(round_lib, 'QUICK_SETTINGS', (SETTING,))
-  monkeypatch.setattr(round_lib, 'PFL_FOLDER', tmp_path / 'no_pfl')
-  path = str(tmp_path / 'rows.json')
-  round_lib.main(['--quick', '--no_memory', f'--json={path}'])
-  rows = measure.read(path)
-  names = ['plain mean, TFF', 'Skellam, TFF ddp', 'Skellam over our plain mean']
-  assert [(row.name, row.unit) for row in rows] == [
-      (name, unit) for unit in ('ms/client', 'cpu-ms/client') for name in names]
-  assert all(row.sizes == 'softmax 6 x 3' for row in rows)
-  assert all(row.ours > 0 and row.peer > 0 for row in rows[:3])
-  assert rows[1].target == 20
-  assert 'pfl is left out, as it is not installed' in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_generators_are_compared_by_medians_and_minima(tmp_path, monkeypatch):
-  monkeypatch.setattr(round_lib, 'QUICK_SETTINGS', (SETTING,))
-  path = str(tmp_path / 'rows.json')
-  round_lib.main(['--quick', '--generators', f'--json={path}'])
-  rows = measure.read(path)
-  assert [(row.name.split()[-1], row.unit) for row in rows] == [
-      (which, unit) for which in ('median', 'minimum')
-      for unit in ('ms/client', 'cpu-ms/client')]
-  assert rows[0].ours > 0 and rows[0].peer > 0
-  assert all(row.target == 1.1 and row.smaller_is_met for row in rows)
-
-
-@pytest.mark.slow
-def test_memory_of_rounds_in_this_process_is_printed(monkeypatch, capsys):
-  monkeypatch.setattr(round_lib, 'QUICK_SETTINGS', (SETTING,))
-  round_lib.main(['--quick', '--memory_of=process', '--repeats=1'])
-  assert 0.05 < float(capsys.readouterr().out) < 50
-
-
-def test_peer_answers_each_line_with_a_round(capsys):
-  settings, rounds = [], []
-
-  def build(setting):
-    settings.append(setting)
-    return 7850, lambda: rounds.append(1)
-
-  pfl_peer.main(['{"model": "softmax"}', 'go', 'go'], build)
-  assert settings == [{'model': 'softmax'}] and len(rounds) == 2
-  assert capsys.readouterr().out.splitlines() == [
-      '{"parameters": 7850}', 'done', 'done']
-
-
 _PEER = """
 import sys
-from benchmarks import pfl_peer
 
 def run():
   if len(setting['model']) > 7:
