@@ -17,13 +17,13 @@ _NO_CODE = frozenset((
     tokenize.ENDMARKER))
 
 
-def code_lines(source: str) -> int:
+def code_lines(source: str, tree: ast.Module) -> int:
   """Number of lines that are no blanks, comments, docstrings or imports."""
   lines = set()
   for token in tokenize.generate_tokens(io.StringIO(source).readline):
     if token.type not in _NO_CODE:
       lines.update(range(token.start[0], token.end[0] + 1))
-  for node in ast.walk(ast.parse(source)):
+  for node in ast.walk(tree):
     if isinstance(node, (ast.Import, ast.ImportFrom)):
       lines.difference_update(range(node.lineno, node.end_lineno + 1))
     elif isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef,
@@ -57,15 +57,14 @@ def longest_chain(modules: Mapping[str, modules_lib.Module]) -> int:
   return max(map(chain, modules), default=0)
 
 
-def sizes() -> dict[str, int]:
-  """Name -> number, in the order in which they are printed."""
-  every = modules_lib.modules()
+def sizes(every: Mapping[str, modules_lib.Module]) -> dict[str, int]:
+  """Name -> number of all modules by name, in the order in which they are printed."""
   library = {name: m for name, m in every.items() if name.startswith(LIBRARY)}
   return {
       'library: lines': sum(m.lines for m in library.values()),
       'library: lines of code': sum(
-          code_lines((modules_lib.ROOT / f'{name}.py').read_text(encoding='utf-8'))
-          for name in library),
+          code_lines((modules_lib.ROOT / f'{name}.py').read_text(encoding='utf-8'),
+                     m.tree) for name, m in library.items()),
       'tests: lines': sum(m.lines for m in every.values() if m.name.startswith('tests/')),
       'library: modules': sum(not m.is_package for m in library.values()),
       'library: packages': len({_package(name) for name in library}),
@@ -75,5 +74,5 @@ def sizes() -> dict[str, int]:
 
 
 if __name__ == '__main__':
-  for name, number in sizes().items():
+  for name, number in sizes(modules_lib.modules()).items():
     print(f'{number:7,} {name}')

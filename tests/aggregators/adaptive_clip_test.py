@@ -111,21 +111,6 @@ def test_with_noise_the_clip_stays_near_the_quantile(mechanism):
   assert 0.03 < fractions[40:].std() < 0.08
 
 
-@pytest.mark.slow
-def test_a_cohort_that_varies_does_not_move_the_median():
-  # Half of the clients a round, drawn by chance, the expected cohort of N / 2.
-  rng = np.random.default_rng(1)
-  factory = _factory(_params(cohort_size=N / 2, min_honest_fraction=0.01),
-                     learning_rate=0.1)
-  order = _vectors()
-  rng.shuffle(order)
-  sizes = rng.binomial(N, 0.5, size=120)
-  clips, _ = _in_graph_clips(
-      factory, 120, order + order,
-      lambda r: slice(int(r) % N, int(r) % N + int(sizes[r])))
-  assert abs(clips[50:].mean() - 1.0) < 0.1
-
-
 def test_clients_that_do_not_come_count_as_half_below():
   # Half of the expected cohort, nearly all of it below: a fraction of 3/4.
   factory = _factory(_params(min_honest_fraction=0.5))

@@ -140,13 +140,6 @@ def test_a_suppressed_round_releases_noise_alone(num_reporting):
       statistics_lib.check_mean(errors + shift, 0, params.total_noise_variance)
 
 
-def test_without_noise_a_suppressed_round_releases_zeros():
-  params = _params(noise_multiplier=0.0)
-  released, measurements = _release(params, 3, 20, value=0.01)
-  assert bool(measurements['suppressed'])
-  np.testing.assert_array_equal(released, np.zeros(D))
-
-
 def test_the_top_up_of_every_round_is_fresh():
   params = _params()
   first, _ = _release(params, 0, 20, seed=1)

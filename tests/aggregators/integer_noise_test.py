@@ -184,13 +184,6 @@ def test_sampling_of_impossible_skellam_variances_is_refused(variance):
 # Discrete Gaussian.
 
 
-def test_shapes_and_no_variance():
-  samples = discrete_gaussian.sample(tf.constant(KEY), [3, 5], 7.0)
-  assert samples.shape == [3, 5] and samples.dtype == tf.int64
-  np.testing.assert_array_equal(
-      discrete_gaussian.sample(tf.constant(KEY), [1000], 0.0), np.zeros(1000))
-
-
 @pytest.mark.parametrize('variance', [-1.0, 2.0**53, float('inf'), float('nan')])
 def test_impossible_variances_fail_instead_of_giving_no_noise(variance):
   with pytest.raises(tf.errors.InvalidArgumentError, match='variance'):

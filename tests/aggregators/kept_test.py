@@ -14,8 +14,6 @@ from aggregators.native import compiling
 from aggregators.native import kept
 from aggregators.native import ownership
 from tests import modules
-from tff_pipelines.simulation import contexts
-from tff_pipelines.simulation import local_processes
 
 INSTEAD = kept._INSTEAD  # pylint: disable=protected-access
 STRANGER = 54321
@@ -319,22 +317,3 @@ def test_processes_take_over_the_choice_with_one_warning(tmp_path, is_cache_safe
   # A folder for one run goes with it.
   assert os.path.exists(first) == is_cache_safe
   assert not list(shared.iterdir())
-
-
-@pytest.mark.parametrize('where', [{'local_workers': 2}, {'num_workers': 2}])
-def test_the_choice_is_made_before_workers_start(choose, tmp_path, monkeypatch, where):
-  given, started = _folder(tmp_path / 'given'), []
-
-  def start(_):
-    started.append(os.environ[INSTEAD])
-    raise OSError('enough')
-
-  choose(given)
-  given.chmod(0o777)
-  kept.folder.cache_clear()
-  monkeypatch.setattr(local_processes, 'LocalProcesses', start)
-  with pytest.warns(RuntimeWarning, match='kept in') as caught:
-    for _ in range(2):
-      with pytest.raises(OSError, match='enough'), contexts.started(**where):
-        pass
-  assert started == 2 * [str(kept.folder())] and len(caught) == 1

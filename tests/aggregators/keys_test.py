@@ -133,29 +133,6 @@ def test_the_oracle_knows_the_published_vector():
       0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
 
 
-def test_derived_keys_of_different_indices_differ():
-  derive = tf.function(lambda: tf.map_fn(
-      lambda i: keys.derive(tf.constant([7, 8], tf.int64), i), tf.range(20_000),
-      fn_output_signature=tf.int64))
-  derived = derive().numpy()
-  assert _distinct(derived) == 20_000
-  assert statistics_lib.bits_are_uniform(derived)
-
-
-def test_every_bit_of_a_key_matters_to_what_is_derived_and_drawn():
-  base = np.array([0, 0], np.int64)
-  flipped = [base]
-  for half in range(2):
-    for bit in range(64):
-      key = base.copy().view(np.uint64)
-      key[half] = np.uint64(1 << bit)
-      flipped.append(key.view(np.int64))
-  both = tf.function(lambda k: (keys.derive(k, 0), keys.random_bits(k, [2], tf.int64)))
-  results = [both(tf.constant(k)) for k in flipped]
-  assert _distinct([derived for derived, _ in results]) == 129
-  assert _distinct([bits for _, bits in results]) == 129
-
-
 def test_the_key_of_a_seed_is_fixed():
   # The first half of SHA-256 of the text 'simulation seed 0'.
   np.testing.assert_array_equal(

@@ -9,7 +9,6 @@ import pytest
 import tensorflow_federated as tff
 
 from aggregators import local_dp
-from aggregators import structures
 from aggregators.local_dp_mean import LocalAnswersFactory
 from aggregators.local_dp_mean import LocalMeanFactory
 from tests import modules
@@ -69,15 +68,6 @@ def test_noise_is_fresh_for_every_client_and_round(in_process):
   two = _mean(process, [ROW, ROW]).result
   steps = local_dp.Laplace(epsilon=1.0, dimension=D).steps
   assert np.any(np.rint(two * steps) != two * steps)
-
-
-def test_seeded_runs_repeat(in_process):
-  process = LocalMeanFactory(PIECEWISE, simulation_seed=3).create(
-      structures.keyed_type(VECTOR))
-  values = [collections.OrderedDict(value=ROW, key=np.array([1, i], np.int64))
-            for i in range(3)]
-  np.testing.assert_array_equal(
-      _mean(process, values).result, _mean(process, values).result)
 
 
 def test_clipping_is_measured_only_when_asked_for(in_process):
@@ -143,13 +133,6 @@ def test_answers_meet_at_their_queries(in_process):
 def test_two_answers_of_a_client_have_noise_of_their_own(in_process):
   means = _mean(_process(), [_answer([0, 1])]).result['means']
   assert np.mean(means[0] != means[1]) > 0.5
-
-
-def test_seeded_answers_repeat(in_process):
-  process = _process(seeded=True)
-  value = _answer([0, 1], key=np.array([5, 6], np.int64))
-  one, other = (_mean(process, [value]).result['means'] for _ in range(2))
-  np.testing.assert_array_equal(one, other)
 
 
 def test_answers_without_queries_are_refused():

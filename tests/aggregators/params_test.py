@@ -182,15 +182,6 @@ def test_numpy_numbers_are_as_good_as_python_numbers():
              for f in dataclasses.fields(plain))
 
 
-def test_parameters_are_frozen_hashable_and_by_keyword_only():
-  params = _params()
-  with pytest.raises(dataclasses.FrozenInstanceError):
-    params.clip = 1.0
-  with pytest.raises(TypeError):
-    DistributedSumParams(0.03, 0.85, 18, 1000, 100)
-  assert hash(params) == hash(_params())
-
-
 def test_coarse_grids_say_why_they_are_of_no_use():
   assert _params().degeneracy() is None
   assert 'less than one, at bits=8' in _params(

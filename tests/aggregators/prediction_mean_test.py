@@ -162,15 +162,6 @@ def test_under_noise_nan_and_infinities_look_like_any_other(kind, noise):
   assert np.std(sent.values) > 0
 
 
-def test_noise_follows_from_the_key():
-  params = _params(noise='gaussian', noise_scale=1.0)
-  sent = [prediction_mean.encode(
-      _logits(1)[0], tf.constant(1), tf.constant(key, tf.int64), params).values
-          for key in ([1, 2], [1, 2], [1, 3])]
-  np.testing.assert_array_equal(sent[0], sent[1])
-  assert np.mean(np.asarray(sent[0]) == sent[2]) < 0.1
-
-
 def test_nearest_probabilities_are_what_a_search_finds():
   rng = np.random.default_rng(4)
   rows = rng.normal(size=(30, 3), scale=2)
@@ -219,13 +210,6 @@ def test_process_gives_the_mean_of_the_pure_functions(one_worker, kind):
   np.testing.assert_array_equal(
       result, _consensus(logits[[0, 1, 3]], (3, 1, 2), params))
   assert measured == {'parties': 3, 'rejected': 1, 'total_weight': 6}
-
-
-def test_process_without_parties_has_no_mean(in_process):
-  del in_process
-  result, measured = _run(_process(_params()), [], [])
-  np.testing.assert_array_equal(result, np.zeros([RECORDS, CLASSES]))
-  assert measured == {'parties': 0, 'rejected': 0, 'total_weight': 0}
 
 
 def test_seeded_noise_repeats_and_unseeded_noise_does_not(in_process):

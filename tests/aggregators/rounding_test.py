@@ -175,13 +175,6 @@ def test_rounding_is_unbiased_with_the_variance_of_the_fraction():
 
 
 @pytest.mark.usefixtures('form')
-def test_integers_are_left_alone():
-  x = np.array([0, -0.0, 1, -7, 2**23 + 1, -2**24, 2**29], np.float32)
-  rounded = _conditional_round(tf.constant(x), KEY, 2**60)
-  np.testing.assert_array_equal(rounded.values, x.astype(np.int64))
-
-
-@pytest.mark.usefixtures('form')
 def test_the_distribution_is_conditioned_on_the_bound():
   # Of (0,0) (0,1) (1,0) (1,1), all equally likely, the last one is too long.
   draw = tf.function(lambda: tf.map_fn(

@@ -38,11 +38,6 @@ def _noise(variance, **arguments):
   return _rounded(np.zeros(D, np.float32), variance, **arguments)
 
 
-def test_the_largest_table_has_the_cells_it_should():
-  assert alias_table.SKELLAM.log_size(LARGEST) == alias_table.MAX_LOG_SIZE == 19
-  assert alias_table.SKELLAM.build(LARGEST).packed.size == 2**19
-
-
 @pytest.mark.parametrize('variance', VARIANCES)
 def test_variance_and_kurtosis_of_a_table(variance):
   noise = _noise(variance).astype(np.float64)

@@ -12,7 +12,6 @@ import tensorflow_federated as tff
 from aggregators import keys
 from aggregators import modular_sum
 from aggregators import skellam
-from aggregators import structures
 from aggregators import voting
 from aggregators.voting import VotingFactory
 from aggregators.voting_params import NO_LABEL, VotingParams
@@ -264,21 +263,6 @@ def test_sums_are_secure_for_integer_noise():
   assert text.count('federated_secure_modular_sum') == 1
   # The one plain sum counts the agents.
   assert text.count('federated_sum(') == 1
-
-
-def test_seeded_votes_repeat_and_their_rounds_differ(in_process):
-  params = _params(noise_stddev=30.0)
-  factory = VotingFactory(params, simulation_seed=4)
-  process = factory.create(structures.keyed_type(_type(params)))
-  votes = [collections.OrderedDict(
-      value=np.zeros((Q, C), np.int32), key=np.array([i, 5], np.int64))
-           for i in range(5)]
-  first = process.next(process.initialize(), votes)
-  again = process.next(process.initialize(), votes)
-  np.testing.assert_array_equal(first.result, again.result)
-  votes[0]['key'] = np.array([9, 9], np.int64)
-  other = process.next(process.initialize(), votes)
-  assert np.mean(first.result != other.result) > 0.3
 
 
 def test_unseeded_votes_differ(anywhere):

@@ -77,15 +77,6 @@ def test_update_is_that_of_a_plain_loop(count, batch_size, epochs, pulls):
   assert training['examples'] == count * epochs
 
 
-def test_padding_of_the_last_batch_carries_no_weight():
-  examples = tiny_task.examples(3, 5)
-  weights = tiny_task.initial_weights(0)
-  exact, _ = _update(tiny_task.loss, weights, examples, _config(batch_size=3))
-  padded, _ = _update(tiny_task.loss, weights, examples, _config(batch_size=64))
-  for result, wanted in zip(padded, exact):
-    np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-7)
-
-
 def test_client_without_examples_changes_nothing():
   delta, training = _update(
       tiny_task.loss, tiny_task.initial_weights(0), tiny_task.examples(0, 5),

@@ -173,9 +173,8 @@ def test_release_that_is_lost_after_rounds_were_committed_is_not_drawn_again(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('sampling', ['poisson', 'fixed'])
-def test_added_rounds_count_the_release_once_and_all_rounds(tmp_path, capsys, sampling):
-  folder, more = tmp_path / 'run', dict(sampling=sampling, noise_multiplier=3.0,
+def test_added_rounds_count_the_release_once_and_all_rounds(tmp_path, capsys):
+  folder, more = tmp_path / 'run', dict(sampling='fixed', noise_multiplier=3.0,
                                         epsilon=None)
   first = _run(folder, **more)
   kept = (folder / 'vocabulary.json').read_bytes()
@@ -183,10 +182,9 @@ def test_added_rounds_count_the_release_once_and_all_rounds(tmp_path, capsys, sa
   added = _run(folder, **more, rounds=5, resume=True)
   plan = capsys.readouterr().out.split('\n\n')[0]
   assert (folder / 'vocabulary.json').read_bytes() == kept
-  sampled = {'poisson': 'PoissonSampled', 'fixed': 'FixedSizeSampled'}[sampling]
   lines = ledger_lib.Ledger(folder / 'ledger.jsonl').lines()
   assert [preliminary_lib.count([line]) for line in lines] == [1, 0, 0, 0, 0, 0]
-  assert {line['event']['kind'] for line in lines[1:]} == {sampled}
+  assert {line['event']['kind'] for line in lines[1:]} == {'FixedSizeSampled'}
   release, a_round = (events.from_json(line['event']) for line in (lines[0], lines[-1]))
   # Participants may have seen a round twice: each start counts.
   for summary, rounds, repeats in ((first, 2, 0), (added, 5, 1)):
@@ -296,14 +294,6 @@ def test_no_rows_of_a_client_exceed_the_sensitivity_of_the_statistics(tmp_path, 
   assert len(task.train.client_ids) == 1 and norm <= task.preliminary.l2_sensitivity
   if ages[0] == ages[1] != 50:
     assert norm > 0.99 * task.preliminary.l2_sensitivity
-
-
-def test_statistics_take_bounds_and_nothing_else(tmp_path):
-  with pytest.raises(ValueError, match='not used with a public sample'):
-    people.rows().to_csv(tmp_path / 'sample.csv', index=False)
-    _tabular(tmp_path, public_sample=str(tmp_path / 'sample.csv'))
-  with pytest.raises(ValueError, match='no feature is a number'):
-    _tabular(tmp_path, feature_fields=('job',))
 
 
 @pytest.mark.slow

@@ -86,14 +86,6 @@ def test_nothing_of_a_client_is_measured_unless_asked_for(mechanism, measured):
   assert _names(metrics) == {'aggregator'} | measured
 
 
-@pytest.mark.parametrize('mechanism', ['none', 'gaussian', 'skellam'])
-def test_diagnostics_measure_reporting_clients_and_training(mechanism):
-  process = _process(_mean_factory(mechanism, diagnostics=True), diagnostics=True)
-  metrics = process.next.type_signature.result['metrics'].member
-  assert {'training', 'loss', 'examples', 'diagnostics', 'num_reporting', 'clipped',
-          'not_finite'} <= _names(metrics)
-
-
 def _reference_deltas(weights, clients):
   """Updates of seeded clients by the pure function, outside TFF."""
   return [local_training.update(
@@ -121,13 +113,6 @@ def test_server_is_sgd_with_momentum_on_the_mean_update(one_worker, momentum):
       np.testing.assert_allclose(result, wanted, rtol=1e-4, atol=1e-6)
   moved = np.abs(weights[0] - tiny_task.initial_weights(0)[0]).max()
   assert moved > 0.1
-
-
-def test_round_without_clients_leaves_the_model_without_noise(in_process):
-  del in_process
-  process = _process(_mean_factory('none'))
-  output = process.next(process.initialize(), [])
-  _assert_identical(list(output['state']['weights']), tiny_task.initial_weights(0))
 
 
 @pytest.mark.parametrize('mechanism', ['gaussian', 'skellam'])
@@ -163,13 +148,3 @@ def test_client_that_is_not_finite_contributes_zero_and_its_noise(
   _assert_identical(result, silent)
   without = process.next(state, [_client(tiny_task.examples(0, 9), 9)])['state']
   assert np.any(np.asarray(result['weights'][0]) != without['weights'][0])
-
-
-def test_unseeded_rounds_from_one_state_differ(in_process):
-  del in_process
-  factory = _mean_factory('skellam')
-  process = _process(factory)
-  state = process_lib.set_cohort_size(process.initialize(), 2, factory)
-  first, second = (process.next(state, _clients(2))['state'] for _ in range(2))
-  # Both on the grid of one rotation: single weights may be equal.
-  assert np.mean(np.asarray(first['weights'][0]) != second['weights'][0]) > 0.5

@@ -89,14 +89,6 @@ def test_mistakes_are_one_line(folders, tmp_path, arguments, message):
   assert done.stderr.count('\n') == 1 and not done.stdout
 
 
-def test_runs_of_one_name_are_told_apart_by_their_paths(folders, tmp_path):
-  shutil.copytree(folders[1], tmp_path / 'one')
-  done = _run(folders[0], 'one', folder=tmp_path)
-  assert done.code == 0
-  headings = _read(tmp_path / files.PAGE).texts
-  assert str(folders[0]) in headings and 'one' in headings
-
-
 # Shows a page in a frame of a width, and then says how wide its content is.
 _FRAME = '''<!doctype html><body style="margin:0">
 <iframe id="frame" style="width:{width}px; height:{height}px; border:0" srcdoc="{page}">

@@ -145,18 +145,6 @@ def test_flags_that_the_trainer_refuses_are_refused_before_any_run(
   assert printed.out == '' and not (tmp_path / 'sweep').exists()
 
 
-def test_settings_are_given_once_each_and_the_folder_is_needed(tmp_path, capsys):
-  settings = SweepSettings(
-      setting=('a: --bits=16', 'b:'), common=('--rounds=2', '--cohort_size=9'),
-      output_dir='out')
-  assert [parsed.flags for parsed in settings.parsed] == [
-      ('--rounds=2', '--cohort_size=9', '--bits=16'), ('--rounds=2', '--cohort_size=9')]
-  assert sweep.main(['--setting=a:']) == 2
-  assert 'output_dir must be given' in capsys.readouterr().err
-  assert sweep.main(['--output_dir=/proc/x/y', '--setting=a:']) == 2
-  assert "can't be written" in capsys.readouterr().err
-
-
 def _sweep(folder, *settings):
   done = in_process.run(
       'tff_pipelines.sweep', f'--output_dir={folder}', '--repeats=1', '--seeded',
@@ -193,15 +181,3 @@ def test_sweep_runs_all_settings_once_and_draws_them(tmp_path):
     assert text in stderr
   assert before == {
       path: path.stat().st_mtime_ns for path in tmp_path.rglob('summary.json')}
-
-
-def test_table_fits_the_terminal_however_many_repeats_there_are(capsys, monkeypatch):
-  monkeypatch.setattr(sweep_report, 'warnings', lambda results: [])
-  results = [sweep_report.Result(
-      name=name, metric='test/accuracy', values=values, curves=[], epsilon=None,
-      epsilon_if_unseeded=7.99999, delta=0.005, noise_multiplier=0.548217)
-             for name, values in (('a', [0.1917]), ('Skellam, 16 bits', [0.95] * 9))]
-  sweep_report._print(results)
-  lines = capsys.readouterr().out.splitlines()
-  assert max(map(len, lines)) <= 80
-  assert lines[2].endswith('19.17: 19.17') and lines[3].endswith('95.00 +- 0.00')
