@@ -65,7 +65,8 @@ def sizes(every: Mapping[str, modules_lib.Module]) -> dict[str, int]:
       'library: lines of code': sum(
           code_lines((modules_lib.ROOT / f'{name}.py').read_text(encoding='utf-8'),
                      m.tree) for name, m in library.items()),
-      'tests: lines': sum(m.lines for m in every.values() if m.name.startswith('tests/')),
+      'tests: lines': sum(
+          m.lines for name, m in every.items() if name.startswith('tests/')),
       'library: modules': sum(not m.is_package for m in library.values()),
       'library: packages': len({_package(name) for name in library}),
       'library: arrows between packages': len(arrows(library.values())),

@@ -11,7 +11,6 @@ import graphlib
 import re
 import subprocess
 import sys
-import textwrap
 
 import pytest
 
@@ -114,46 +113,6 @@ def test_deps_of_build_reach_every_import():
       for imported in MODULES[source].imports - reached[name]
       if not imported.endswith('/__init__')]
   assert not missing
-
-
-def test_deps_are_the_imports_wherever_they_stand(tmp_path):
-  def write(path, code=''):
-    (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / path).write_text(textwrap.dedent(code), encoding='utf-8')
-
-  for name in ('a', 'b', 'c', 'd', 'e', 'unused'):
-    write(f'tasks/{name}.py')
-  write('tasks/__init__.py')
-  write('tests/conftest.py')
-  write('tff_pipelines/sub/__init__.py')
-  write('tff_pipelines/sub/near.py')
-  write('tff_pipelines/run.py', '''
-      import os.path
-      import tasks
-      import tasks.a
-      from tasks import b as bee, c
-      from tasks.d import thing
-      from tff_pipelines import sub
-      def f():
-        from .sub import near
-        from numpy import tasks
-      if __name__ == '__main__':
-        f()
-      ''')
-  write('tff_pipelines/sub/deep.py', 'from .. import run\nfrom . import near')
-  write('tests/sub/run_test.py',
-        'COMMAND = ["-m", "tff_pipelines.run"]\nimport tasks.e, tasks.missing')
-  found = modules_lib.modules(tmp_path)
-  run = found['tff_pipelines/run']
-  assert run.imports == {
-      'tasks/__init__', 'tasks/a', 'tasks/b', 'tasks/c', 'tasks/d',
-      'tff_pipelines/sub/__init__', 'tff_pipelines/sub/near'}
-  assert run.third_party == {'os', 'numpy'}
-  assert run.is_binary
-  assert found['tff_pipelines/sub/deep'].imports == {
-      'tff_pipelines/run', 'tff_pipelines/sub/near'}
-  assert found['tests/sub/run_test'].imports == {
-      'tasks/e', 'tasks/missing', 'tff_pipelines/run'}
 
 
 def test_every_first_party_import_exists():
@@ -315,17 +274,6 @@ def test_lines_of_code_are_no_blanks_comments_docstrings_or_imports(source, line
   assert size.code_lines(source, ast.parse(source)) == lines
 
 
-def test_the_longest_chain_and_the_arrows_are_those_of_the_imports():
-  def module(name, *imports):
-    return modules_lib.Module(name=name, tree=ast.parse(''), lines=0,
-                              imports=frozenset(imports), third_party=frozenset())
-
-  found = [module('a/x', 'a/y', 'b/x'), module('a/y', 'b/x'), module('b/x', 'c/x'),
-           module('b/__init__')]
-  assert size.arrows(found) == {('a', 'b')}
-  assert size.longest_chain({each.name: each for each in found}) == 3
-
-
 def test_the_project_does_not_outgrow_its_readers():
   found = size.sizes(MODULES)
   assert found['library: lines'] <= 40_000
@@ -342,16 +290,6 @@ def test_no_file_names_a_path_of_one_machine():
   assert not [f'{path}: {match.group().decode(errors="replace")}'
               for path in _files()
               for match in _MACHINE_PATH.finditer(path.read_bytes())]
-
-
-@pytest.mark.parametrize('text, is_machine_path', [
-    ('"{}tmp/x"', True), ('see {}root.', True), ('--dir={}home/me', True),
-    ('{}proc/sys/kernel/random/uuid', False), ('host.org{}home/', False),
-    ('a{}tmp/b', False), ('$(HOME){}tmp/b', False), ('{}roots', False),
-])
-def test_paths_of_one_machine_are_told_from_others(text, is_machine_path):
-  found = _MACHINE_PATH.search(text.format('/').encode())
-  assert (found is not None) == is_machine_path
 
 
 def test_no_file_names_a_package_registry():

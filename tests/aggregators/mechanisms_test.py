@@ -172,22 +172,3 @@ def test_tables_of_one_draw_are_used_as_far_as_they_reach():
   for cohort_size, draws in ((10, 1), (5, 1), (2, 2), (1, 3)):
     assert share_tables.table_draws(_wide(cohort_size=cohort_size)) == draws
   assert share_tables.table_draws(_wide(bits=20, cohort_size=1)) is None
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('cohort_size, draws', [(2, 2), (1, 3)])
-def test_shares_beyond_one_table_are_sums_of_independent_draws(cohort_size, draws):
-  params = _wide(cohort_size=cohort_size)
-  share = share_tables.share_variance(params, cohort_size)
-  assert not alias_table.SKELLAM.fits(share / 0.75)
-  table = share_tables.noise_table(params, cohort_size)
-  assert table['variance'] == share / draws
-  noise = _sent(params, cohort_size, table=table)
-  # Twice the same draw would have twice the variance of two draws.
-  statistics_lib.check_variance(noise, share, 1 / share)
-  statistics_lib.check_mean(noise, 0, share)
-  first, second = noise[::2].astype(float), noise[1::2].astype(float)
-  assert abs(np.corrcoef(first, second)[0, 1]) < 6 / len(first)**0.5
-  assert abs(np.var(noise) / share - 1) < 0.05
-  # It was the table: the Poisson sampler gives other integers from the same key.
-  assert np.mean(noise != _sent(params, cohort_size)) > 0.9

@@ -2,7 +2,6 @@
 
 import pathlib
 
-import numpy as np
 
 from benchmarks import ldp_experiments
 
@@ -43,14 +42,6 @@ def test_tables_have_means_of_seeds_and_the_printed_numbers():
   assert lines[0].endswith('| 8 | 50.0 | 8,000 | 0 | 1,000 | 98.8 |')
   assert lines[1].endswith('| 5 | 92.0 ± 1.0 | 5 | 0 | 1,000 | 98.1 |')
   assert lines[2].endswith('| 8 | 50.0 | – | 1e-05 | 1,000 | 97.0 |')
-
-
-def test_a_curve_is_at_a_target_when_it_stays_there():
-  queries = np.array([50, 100, 150, 200])
-  for accuracy, expected in (
-      ([0.8, 0.9, 0.95, 0.96], 100), ([0.9, 0.8, 0.95, 0.96], 150),
-      ([0.9, 0.9, 0.9, 0.9], 50), ([0.9, 0.9, 0.9, 0.8], None)):
-    assert ldp_experiments.queries_for(queries, np.array(accuracy), 0.9) == expected
 
 
 def test_savings_are_fractions_of_the_queries_of_random_sampling():

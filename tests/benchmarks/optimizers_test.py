@@ -1,19 +1,11 @@
 """The comparison of optimizers: fair in what it tries, resumed, and written down."""
 
-import pytest
-
 from benchmarks import optimizers
 
 
 def _line(run, value):
   return {'row': run.row, 'value': value, 'headline': 'recall_at_5',
           'noise_multiplier': 0.5}
-
-
-@pytest.mark.parametrize('case', optimizers.CASES, ids=lambda case: case.name)
-def test_each_optimizer_has_as_many_attempts(case):
-  counts = {name: len(rates) for name, rates in case.rates.items()}
-  assert counts == dict.fromkeys(optimizers.OPTIMIZERS, 4)
 
 
 def test_best_attempt_alone_is_repeated_and_not_counted_as_a_repetition():

@@ -1,13 +1,11 @@
 """FedMD as a user runs it, and the steps of a run."""
 
-import csv
-import json
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests import shells
+from tests.programs import in_process
 from tests.publish import checked
 from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.experiment import checkpoints
@@ -24,7 +22,6 @@ RUNS = {
     'nfdp': [*TINY, '--subset_size=20'],
     'np': [*TINY, '--mode=np', '--knowledge=logits', '--split=noniid',
            '--simulated_dropout_rate=0.4', '--weighting=agreement'],
-    'centralized': [*SMALL, '--mode=centralized'],
 }
 
 pytestmark = pytest.mark.slow
@@ -42,11 +39,6 @@ def _folder(runs, name):
   run, folder = runs[name]
   assert run.code == 0, run.stderr
   return folder
-
-
-def _summary(folder):
-  return json.loads((folder / 'summary.json').read_text(),
-                    parse_constant=lambda name: pytest.fail(name))
 
 
 def _checkpoint(folder, number):
@@ -67,17 +59,16 @@ def test_run_leaves_all_its_files(runs, name):
       'configuration.json', 'ledger.jsonl', 'metrics.csv', 'paths.json', 'private',
       'progress.png', 'report.html', 'report.txt',
       'starts.log', 'summary.json', 'tensorboard']
-  with open(folder / 'metrics.csv', encoding='utf-8') as file:
-    rows = list(csv.DictReader(file))
+  rows = in_process.rows(folder / 'metrics.csv')
   assert [int(row['communication_round']) for row in rows] == [0, 1, 2]
-  parties = _summary(folder)['details']['parties']
+  parties = in_process.summary(folder)['details']['parties']
   assert [float(rows[-1][f'party_{i}/accuracy']) for i in range(len(parties))] == [
       party['accuracy'] for party in parties]
 
 
 def test_guarantee_of_a_draw_is_reported_in_numbers_and_words(runs):
   folder = _folder(runs, 'nfdp')
-  summary = _summary(folder)
+  summary = in_process.summary(folder)
   event = events.Nfdp(records=286, subset_size=20)
   assert {party['records'] for party in summary['details']['parties']} == {286}
   assert summary['epsilon'] == event.published_epsilon
@@ -101,23 +92,12 @@ def test_guarantee_of_a_draw_is_reported_in_numbers_and_words(runs):
 
 def test_parties_that_missed_rounds_are_counted(runs):
   folder = _folder(runs, 'np')
-  with open(folder / 'metrics.csv', encoding='utf-8') as file:
-    reporting = sum(int(row['parties']) for row in csv.DictReader(file))
-  summary = _summary(folder)
+  reporting = sum(
+      int(row['parties']) for row in in_process.rows(folder / 'metrics.csv'))
+  summary = in_process.summary(folder)
   parties = summary['details']['parties']
   assert sum(party['rounds'] for party in parties) == reporting
   assert summary['epsilon'] is None and summary['delta'] is None
-
-
-def test_centralized_run_has_a_party_of_each_architecture_with_everything(runs):
-  folder = _folder(runs, 'centralized')
-  summary = _summary(folder)
-  parties = summary['details']['parties']
-  assert [p['architecture'] for p in parties] == ['dense3', 'dense2']
-  assert {p['records'] for p in parties} == {286 * 3}
-  assert summary['details']['communication_bytes'] is None
-  assert summary['secure_aggregation'] is None
-  assert 'communication' not in (folder / 'report.txt').read_text(encoding='utf-8')
 
 
 class _Killed(BaseException):
@@ -276,20 +256,6 @@ def test_round_digests_what_was_predicted_a_round_before(
   assert not announced[1]['share'] and not state['server']['known']
 
 
-def test_step_measures_the_models_of_all_parties(start, default_rounds, in_process):
-  del in_process
-  step = default_rounds.step(default_rounds.initial_state(resumed=False), 1)
-  accuracies = default_rounds.accuracies(step.state)
-  assert accuracies == [step.metrics[f'party_{i}/accuracy'] for i in range(3)]
-  assert step.metrics['mean/accuracy'] == pytest.approx(sum(accuracies) / 3)
-  assert step.metrics['communication_round'] == 0
-  task = start[0]
-  party = step.state['parties'][2]
-  logits = task.architectures[int(party['architecture'])].logits(
-      tf.constant(party['weights']), task.test.x)
-  assert accuracies[2] == np.mean(logits.numpy().argmax(-1) == task.test.y)
-
-
 def test_noisy_consensus_reveals_almost_nothing(start, in_process):
   del in_process
   task, _ = start
@@ -308,7 +274,7 @@ def test_noisy_consensus_reveals_almost_nothing(start, in_process):
 
 def test_model_of_a_party_leaves_the_run_as_its_own(runs, programs, tmp_path):
   folder = _folder(runs, 'nfdp')
-  summary = _summary(folder)
+  summary = in_process.summary(folder)
   assert checked.own_figures(programs, folder) == summary['held_out']
   own = checked.own_figures(programs, folder, '--party=party_1')
   assert own['test']['accuracy'] == summary['details']['parties'][1]['accuracy']

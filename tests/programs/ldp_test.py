@@ -6,6 +6,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 
+from tests.programs import in_process
 from tests.publish import checked
 
 LDP = 'tff_pipelines.ldp'
@@ -16,11 +17,6 @@ SMALL = ('--num_clients=40', '--clients_per_query=5', '--queries_per_step=2',
          '--epsilon=12', '--answers_per_client=2')
 
 pytestmark = pytest.mark.slow
-
-
-def _summary(folder):
-  return json.loads((folder / 'summary.json').read_text(),
-                    parse_constant=lambda name: pytest.fail(name))
 
 
 def _check_figure(path):
@@ -103,7 +99,7 @@ def baselines(programs, tmp_path_factory):
 def test_a_baseline_stays_just_below_its_epsilon_and_says_of_what(
     baselines, name, adjacency):
   run, folder = baselines[name]
-  summary = _summary(folder)
+  summary = in_process.summary(folder)
   assert 7.9 < summary['epsilon'] <= 8.0 and summary['adjacency'] == adjacency
   assert summary['trust_model'] and summary['privacy_unit'] and summary['source']
   assert f"epsilon     {summary['epsilon']:.2f}"[:-1] in run.stdout
@@ -118,7 +114,7 @@ def test_epsilon_of_a_baseline_is_that_of_its_ledger(baselines, programs, name):
                      '--delta=1e-5', *accountant)
   assert run.code == 0, run.stderr
   assert json.loads(run.stdout)['epsilon'] == pytest.approx(
-      _summary(folder)['epsilon'], rel=1e-3)
+      in_process.summary(folder)['epsilon'], rel=1e-3)
 
 
 def test_labels_of_pate_are_limited_and_votes_are_not_kept(baselines):
@@ -126,7 +122,7 @@ def test_labels_of_pate_are_limited_and_votes_are_not_kept(baselines):
   with np.load(folder / 'labels.npz') as arrays:
     assert set(arrays.files) == {'line', 'table', 'rows', 'labels'}
     assert 1 <= np.sum(arrays['labels'] >= 0) <= 40
-  assert _summary(folder)['details']['answered'] <= 40
+  assert in_process.summary(folder)['details']['answered'] <= 40
 
 
 # The figure of the mechanisms.
@@ -149,6 +145,6 @@ def test_a_figure_that_can_not_be_drawn_is_one_line(programs, arguments, message
 
 def test_student_leaves_the_run_with_its_feature_map(finished, programs, tmp_path):
   _, folder = finished
-  assert checked.own_figures(programs, folder) == _summary(folder)['held_out']
+  assert checked.own_figures(programs, folder) == in_process.summary(folder)['held_out']
   content = checked.images(programs, folder, (16, 16, 1), tmp_path)
   assert content['private'] and content['adjacency'] == 'local'

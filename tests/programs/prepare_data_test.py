@@ -246,33 +246,3 @@ def test_simulated_clients_are_copied_and_drawn(programs, tmp_path):
     populations.assert_same(copied.train.examples(client), direct.train.examples(client))
     assert len(np.unique(direct.train.examples(client)['y'])) == 3
   populations.assert_same(copied.held_out['test_clients'], direct.held_out['test'])
-
-
-@pytest.mark.parametrize('more', [(), ('--skip_bad_clients',)])
-def test_training_tells_the_operator_alone_of_the_bad_client_of_a_cohort(
-    programs, tmp_path, more):
-  rng = np.random.default_rng(0)
-  population = {f'c{i}': [
-      dict(pixels=rng.integers(256, size=784).tolist(), label=int(label))
-      for label in rng.integers(10, size=3)] for i in range(12)}
-  population['c3'][1]['label'] = 77
-  populations.jsonl(tmp_path, population)
-  output = tmp_path / 'f.sqlite'
-  run = programs.run(PREPARE, '--data_source=jsonl', f'--output={output}',
-                     f'--data_path={tmp_path / "data.jsonl.gz"}')
-  assert run.code == 0, run.stderr
-  folder = tmp_path / 'run'
-  # All eleven train, c3 among them: one of the others is held out.
-  run = programs.run(
-      TRAIN, '--rounds=1', '--cohort_size=11', '--mechanism=none', '--sampling=none',
-      '--data_source=sqlite', f'--data_path={output}', '--num_classes=10',
-      '--held_out_fraction=0.1', f'--output_dir={folder}', *more)
-  assert run.code == 0, run.stderr
-  told, = (folder / 'private' / 'bad_clients.jsonl').read_text().splitlines()
-  told = json.loads(told)
-  assert told['client'] == 'c3' and told['error'].startswith(
-      f"{output}, split 'train', client 'c3': label must be in [0, 10), f")
-  public = [run.stdout, run.stderr, *(
-      path.read_text() for path in folder.iterdir() if path.suffix in (
-          '.json', '.jsonl', '.txt', '.html', '.csv'))]
-  assert len(public) > 6 and not any('label must be' in text for text in public)

@@ -43,10 +43,6 @@ def _report(folder):
   return (folder / 'report.txt').read_text()
 
 
-def _summary(folder):
-  return json.loads((folder / 'summary.json').read_text())
-
-
 @pytest.mark.parametrize('name, metrics', [
     ('shakespeare', {'accuracy', 'accuracy_all_tokens', 'loss'}),
     ('word', {'accuracy', 'accuracy_all_tokens', 'loss'}),
@@ -54,7 +50,7 @@ def _summary(folder):
 ])
 def test_texts_that_ship_are_learnt_from(runs, name, metrics):
   run, folder = runs[name]
-  summary = _summary(folder)
+  summary = in_process.summary(folder)
   assert set(summary['held_out']['test']) == metrics
   headline = 'recall_at_5' if name == 'tag' else 'accuracy'
   assert summary['headline'] == headline
@@ -71,20 +67,21 @@ def test_texts_that_ship_are_learnt_from(runs, name, metrics):
 
 def test_characters_are_reported_by_group_and_what_they_are_taken_for(runs):
   _, folder = runs['shakespeare']
-  breakdown = _summary(folder)['breakdown']['test']
+  breakdown = in_process.summary(folder)['breakdown']['test']
   groups = {group['name']: group['count'] for group in breakdown['groups']}
   assert groups['lower case'] > groups['upper case'] > 0
   assert sum(groups.values()) == breakdown['count']
   assert breakdown['confusions'] and 'most frequent mistakes' in _report(folder)
   # No list of words, nothing about it.
   assert not (folder / 'vocabulary.json').exists()
-  assert not any('vocabulary' in text for text in _summary(folder)['warnings'])
+  warnings = in_process.summary(folder)['warnings']
+  assert not any('vocabulary' in text for text in warnings)
 
 
 @pytest.mark.parametrize('name', RUNS)
 def test_models_of_texts_leave_the_run(runs, name, programs, tmp_path):
   _, folder = runs[name]
-  assert checked.own_figures(programs, folder) == _summary(folder)['held_out']
+  assert checked.own_figures(programs, folder) == in_process.summary(folder)['held_out']
   populations.jsonl(tmp_path, {'ann': [{'text': 'To be or not to be, that is'}]},
                     'texts.jsonl')
   table, content = checked.round_trip(
@@ -104,7 +101,8 @@ def test_vocabulary_is_kept_and_said_to_be_outside_the_guarantee(runs, name):
   kept = json.loads((folder / 'vocabulary.json').read_text())
   assert len(kept['words']) == 30 and kept['made_from'] == 'training clients'
   assert len(kept['labels']) == (6 if name == 'tag' else 0)
-  warning, = (text for text in _summary(folder)['warnings'] if 'vocabulary' in text)
+  warnings = in_process.summary(folder)['warnings']
+  warning, = (text for text in warnings if 'vocabulary' in text)
   assert 'outside the guarantee' in warning and '--vocabulary' in warning
   assert f'warning: {warning}' in _report(folder)
   assert run.stdout.count('vocabulary') == 2  # Before the first round, and at the end.
@@ -128,7 +126,7 @@ def test_resumed_run_reads_the_vocabulary_that_it_kept(runs, tmp_path):
   words = json.loads((folder / 'vocabulary.json').read_text())
   run = _train(*arguments, '--resume', folder=folder)
   assert run.code == 0, run.stderr
-  assert _summary(folder)['held_out'] == _summary(whole)['held_out']
+  assert in_process.summary(folder)['held_out'] == in_process.summary(whole)['held_out']
   # With another vocabulary in its place it is not continued.
   words['words'][:2] = reversed(words['words'][:2])
   (folder / 'vocabulary.json').write_text(json.dumps(words))

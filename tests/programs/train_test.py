@@ -1,6 +1,5 @@
 """The trainer as a user runs it, from flags to files."""
 
-import csv
 import json
 import pathlib
 
@@ -53,16 +52,6 @@ def _folder(runs, name) -> pathlib.Path:
   return folder
 
 
-def _summary(folder):
-  return json.loads((folder / 'summary.json').read_text(),
-                    parse_constant=lambda name: pytest.fail(name))
-
-
-def _rows(folder):
-  with open(folder / 'metrics.csv', encoding='utf-8') as file:
-    return list(csv.DictReader(file))
-
-
 def _checkpoint(folder):
   return checkpoints.read(
       checkpoints.path_of(folder / 'private/checkpoints', ROUNDS))
@@ -89,7 +78,7 @@ def test_run_leaves_all_its_files(runs, name):
 @pytest.mark.parametrize('name', RUNS)
 def test_metrics_have_a_row_a_round_in_csv_and_tensorboard(runs, name):
   folder = _folder(runs, name)
-  rows = _rows(folder)
+  rows = in_process.rows(folder / 'metrics.csv')
   assert [int(row['round']) for row in rows] == [1, 2]
   events = {}
   for path in (folder / 'tensorboard').iterdir():
@@ -99,7 +88,7 @@ def test_metrics_have_a_row_a_round_in_csv_and_tensorboard(runs, name):
   expected = {(int(row['round']), tag): float(value)
               for row in rows for tag, value in row.items() if tag != 'round'}
   assert events == pytest.approx(expected)
-  final = _summary(folder)
+  final = in_process.summary(folder)
   assert float(rows[-1]['test/accuracy']) == final['accuracy']
   assert float(rows[-1]['test/loss']) == final['held_out']['test']['loss']
   assert 0 <= final['accuracy'] <= 1
@@ -108,7 +97,7 @@ def test_metrics_have_a_row_a_round_in_csv_and_tensorboard(runs, name):
 @pytest.mark.parametrize('name, target', [('gaussian', 4.0), ('skellam', 8.0)])
 def test_summary_states_the_guarantee(runs, name, target):
   folder = _folder(runs, name)
-  summary = _summary(folder)
+  summary = in_process.summary(folder)
   assert 0.999 * target < summary['epsilon'] <= target
   assert summary['delta'] == 0.037
   assert summary['epsilon_server'] > summary['epsilon'] > 0
@@ -120,7 +109,8 @@ def test_summary_states_the_guarantee(runs, name, target):
   assert 'simulated clients' in summary['privacy_unit']
   expected = None if name == 'gaussian' else 'simulated'
   assert summary['secure_aggregation'] == expected
-  assert float(_rows(folder)[-1]['epsilon']) == summary['epsilon']
+  *_, last = in_process.rows(folder / 'metrics.csv')
+  assert float(last['epsilon']) == summary['epsilon']
   assert 'at delta 0.037 against observers' in runs[name][0].stdout
   text = (folder / 'report.txt').read_text()
   assert ('secure aggregation: simulated' in text) == (expected is not None)
@@ -130,7 +120,7 @@ def test_summary_states_the_guarantee(runs, name, target):
 
 
 def test_run_without_privacy_claims_none(runs):
-  summary = _summary(_folder(runs, 'none'))
+  summary = in_process.summary(_folder(runs, 'none'))
   assert summary['epsilon'] is summary['epsilon_server'] is None
   assert 'epsilon     none: nothing is guaranteed' in runs['none'][0].stdout
   assert runs['none'][1].name.startswith('emnist-none-')
@@ -144,7 +134,7 @@ def test_nothing_tells_who_participated_unless_asked_for(runs, name):
   public = {'none': [], 'gaussian': []}.get(
       name, ['public/estimated_wrapped_fraction', 'public/scale'])
   columns = ['round', 'epsilon', *public, 'test/accuracy', 'test/loss']
-  assert list(_rows(folder)[0]) == columns
+  assert list(in_process.rows(folder / 'metrics.csv')[0]) == columns
   assert sorted(_checkpoint(folder).metrics) == sorted(columns[1:])
   ledger = (folder / 'ledger.jsonl').read_text()
   assert {key for line in ledger.splitlines()[1:] for key in json.loads(line)} == {
@@ -153,7 +143,7 @@ def test_nothing_tells_who_participated_unless_asked_for(runs, name):
   # Of what is written once for all rounds, only what is configured is a number.
   assert len({json.dumps(json.loads(line)['event'])
               for line in ledger.splitlines()[1:]}) == 1
-  summary = _summary(folder)
+  summary = in_process.summary(folder)
   trust_model = summary.pop('trust_model')
   report = (folder / 'report.txt').read_text().replace(trust_model, '')
   for text in (ledger, json.dumps(summary), run.stdout, run.stderr, report):
@@ -185,7 +175,7 @@ def test_real_digits_are_learnt_under_privacy(tmp_path):
       '--client_learning_rate=0.1', '--output_dir=run',
       '--rounds_per_evaluation=5', folder=tmp_path)
   assert run.code == 0, run.stderr
-  summary = _summary(tmp_path / 'run')
+  summary = in_process.summary(tmp_path / 'run')
   # 539^-1.1 = 0.000989...
   assert 7.99 < summary['epsilon'] <= 8 and summary['delta'] == 0.00098
   # Chance is 0.1; three runs reached 0.73, 0.73 and 0.74.
