@@ -91,13 +91,6 @@ def test_small_cohorts_take_as_many_draws_as_they_need(
   assert statistics_lib.fits(counts, np.diff(stats.norm.cdf(edges)))
 
 
-def test_every_cohort_has_a_table_of_the_size_of_the_state():
-  params = _params(bits=16, cohort_size=30)
-  cells = {share_tables.noise_table(params, num_selected)['packed'].size
-           for num_selected in (0, 1, 3, 22, 23, 300)}
-  assert cells == {2**share_tables.table_log_size(params)}
-
-
 @pytest.mark.parametrize('mechanism, num_reporting, num_selected', [
     ('skellam', 12, 20), ('skellam', 1, 1), ('skellam', 7, 5), ('skellam', 0, 0),
     ('discrete_gaussian', 3, 5), ('discrete_gaussian', 7, 20)])
@@ -134,17 +127,6 @@ def test_compiled_and_uncompiled_clients_and_servers_send_the_same(monkeypatch):
   for uncompiled, wanted in zip(both(), compiled):
     np.testing.assert_array_equal(uncompiled, wanted)
   assert share_tables.draws_of_cohort(params, 1) > 1
-
-
-@pytest.mark.usefixtures('form')
-def test_keys_give_other_integers_than_philox():
-  chosen = _encode(_params(), 20).values.numpy()
-  philox = distributed_sum.encode(
-      tf.zeros([D]), tf.constant([1, 2], tf.int64), [0, 0], 20,
-      _params(noise_generator='philox'),
-      share_tables.noise_table(_params(noise_generator='philox'), 20))
-  assert np.mean(chosen != philox.values.numpy()) > 0.9
-  np.testing.assert_array_equal(chosen, _encode(_params(), 20).values)
 
 
 def test_a_table_of_another_cohort_is_an_error():

@@ -1,6 +1,5 @@
 """Tests of aggregators.params."""
 
-import dataclasses
 import itertools
 import math
 
@@ -167,19 +166,6 @@ def test_as_many_colluders_are_allowed_as_the_honest_fraction_leaves(
   else:
     with pytest.raises(ValueError, match=f'assumed_colluders={colluders} '):
       _params(**settings)
-
-
-def test_numpy_numbers_are_as_good_as_python_numbers():
-  plain = _params()
-  numpy = DistributedSumParams(
-      clip=np.float64(0.03), noise_multiplier=np.float64(0.85),
-      bits=np.int8(18), dimension=np.int64(1_018_174), cohort_size=np.int32(100))
-  assert numpy == plain
-  assert numpy.scale == plain.scale
-  assert numpy.padded_dimension == 2**20 and numpy.modulus == 2**18
-  assert numpy.l2_sensitivity_squared == plain.l2_sensitivity_squared
-  assert all(type(getattr(numpy, f.name)) is type(getattr(plain, f.name))
-             for f in dataclasses.fields(plain))
 
 
 def test_coarse_grids_say_why_they_are_of_no_use():

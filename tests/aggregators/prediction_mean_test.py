@@ -177,15 +177,6 @@ def test_nearest_probabilities_are_what_a_search_finds():
   assert np.all(distances >= best - 0.03)
 
 
-def test_noisy_mean_is_taken_back_to_probabilities():
-  params = _params(noise='gaussian', noise_scale=50.0)
-  key = tf.constant([3, 4], tf.int64)
-  sent = prediction_mean.encode(_logits(1)[0], tf.constant(1), key, params)
-  result = prediction_mean.decode(sent.values, sent.weight, params).numpy()
-  np.testing.assert_allclose(result.sum(-1), 1, atol=1e-5)
-  assert result.min() >= 0
-
-
 def _process(params, seed=None):
   value_type = tff.TensorType(np.float32, [RECORDS, CLASSES])
   if seed is not None and params.has_noise:

@@ -175,10 +175,3 @@ def test_ledger_without_delta_and_population_needs_one(tmp_path):
       events.CentralGaussian(noise_multiplier=2.0), outcome='released',
       configuration_hash='x'))
   assert 'delta must be given' in account_test.run(f'--ledger={path}', code=2).stderr
-
-
-def test_flags_of_queries_are_refused_with_a_ledger(tmp_path):
-  path = tmp_path / 'ledger.jsonl'
-  ledger_lib.Ledger.create(path)
-  done = account_test.run(f'--ledger={path}', '--rounds=3', code=2)
-  assert 'rounds is not used with ledger' in done.stderr

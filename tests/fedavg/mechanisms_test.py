@@ -89,17 +89,6 @@ def test_the_trust_model_is_that_of_the_mechanism(runs, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name, padded', [
-    ('skellam dft', 16), ('skellam none', 15)])
-def test_the_rotation_decides_the_padding(runs, name, padded):
-  result, _ = runs(name)
-  assert (result['parameters'], result['details']['dimension_padded']) == (15, padded)
-  model = _plan(epsilon=None, noise_multiplier=1.0, dimension=7346, **{
-      key: RUNS[name].get(key, 'hadamard') for key in ('mechanism', 'rotation')})
-  assert model.params.padded_dimension == 7346
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize('name', ADAPTING)
 def test_an_adaptive_clip_is_published_and_moves(runs, name):
   result, folder = runs(name)

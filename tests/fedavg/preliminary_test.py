@@ -102,15 +102,6 @@ def test_vocabulary_is_the_first_line_and_epsilon_covers_it(whole):
                  for w in summary['warnings'])
 
 
-def test_finished_run_resumes_with_the_words_that_it_kept(whole):
-  summary, folder = whole
-  before = (folder / 'vocabulary.json').read_bytes()
-  again = _run(folder, resume=True)
-  assert (folder / 'vocabulary.json').read_bytes() == before
-  assert again['epsilon'] == summary['epsilon'] and len(_kinds(folder)) == 3
-  assert again['held_out'] == summary['held_out']
-
-
 def test_release_that_a_crash_lost_stays_charged(
     tmp_path, monkeypatch, whole, capsys):
   def killed(*_):

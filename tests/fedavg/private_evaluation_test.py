@@ -61,30 +61,23 @@ def _of_clients(**changes):
   return _Source({**every, **changes})
 
 
-def _task(held_out=('test_clients', 'test_examples'), **changes):
+def _task(**changes):
   task, source = tiny_task.task(CLIENTS), _of_clients(**changes)
   parts = [source.examples(client) for client in source.client_ids
            if source._of_client[client] is not None]
   sets = {'test_clients': task.held_out['test_clients'], 'test_examples': {
       name: np.concatenate([part[name] for part in parts]) for name in ('x', 'y')}}
-  return dataclasses.replace(
-      task, held_out={name: sets[name] for name in held_out},
-      held_out_of_clients=source)
+  return dataclasses.replace(task, held_out=sets, held_out_of_clients=source)
 
 
 class _Experiment(tiny_run.TinyExperiment):
-  held_out = ('test_clients', 'test_examples')
 
   def build_task(self):
-    return self._with_sets(_task(self.held_out), {})
+    return self._with_sets(_task(), {})
 
 
-class _Alone(_Experiment):
-  held_out = ('test_examples',)
-
-
-def _run(folder, experiment=_Experiment, **changes):
-  return experiment(tiny_run.settings(folder, **{
+def _run(folder, **changes):
+  return _Experiment(tiny_run.settings(folder, **{
       'private_evaluation': 2.0, 'mechanism': 'gaussian', 'delta': 1e-3,
       'cohort_size': 10.0, **changes})).run()
 
@@ -393,25 +386,6 @@ def test_noise_is_fresh_unless_it_is_seeded(whole):
   with pytest.raises(ValueError, match='not the one that was charged'):
     private_evaluation.draw(
         _task(), whole[2], dataclasses.replace(event, l2_sensitivity=1.0), 1)
-
-
-def test_seeded_run_without_another_held_out_set_is_headed_by_the_release(
-    tmp_path, capsys):
-  folder = tmp_path / 'run'
-  summary = _run(folder, _Alone, seed=7)
-  assert summary['epsilon'] is None and summary['epsilon_if_unseeded'] > 2
-  assert 'epsilon_private_evaluation' not in summary['details']
-  accuracy = summary['private_evaluation']['metrics']['accuracy']
-  assert summary['headline_of'] == 'test_examples' and summary['breakdown'] == {}
-  assert summary['value'] == summary['accuracy'] == accuracy['value']
-  assert 'held-out metrics not protected' not in summary['caveats']
-  assert f'test_examples: accuracy {accuracy["value"]:.4f}' in capsys.readouterr().out
-  with open(folder / 'metrics.csv', encoding='utf-8') as file:
-    assert next(csv.reader(file)) == ['round', 'epsilon_if_unseeded']
-  experiment = _Alone(tiny_run.settings(
-      folder, private_evaluation=2.0, mechanism='gaussian', resume=True))
-  with pytest.raises(ValueError, match='leaves no exact metrics of this run'):
-    experiment.evaluate(experiment.build_task(), None)
 
 
 @pytest.mark.parametrize('changes, message', [
