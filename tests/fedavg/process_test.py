@@ -86,6 +86,13 @@ def test_nothing_of_a_client_is_measured_unless_asked_for(mechanism, measured):
   assert _names(metrics) == {'aggregator'} | measured
 
 
+@pytest.mark.slow
+def test_process_has_a_map_reduce_form_with_one_secure_sum():
+  form = tff.backends.mapreduce.get_map_reduce_form_for_computation(
+      _process(_mean_factory('skellam')).next)
+  assert form.securely_aggregates_tensors
+
+
 def _reference_deltas(weights, clients):
   """Updates of seeded clients by the pure function, outside TFF."""
   return [local_training.update(
