@@ -54,37 +54,3 @@ def test_set_cohort_size_reaches_the_sum_if_it_has_one():
 def test_impossible_cohorts_are_named(bad):
   with pytest.raises(ValueError, match=f'expected_cohort_size .*{bad}'):
     ExpectedMeanFactory(PlainSumFactory(), bad)
-
-
-@pytest.mark.slow
-def test_a_round_of_tffs_federated_averaging_runs_with_it(in_process):
-  spec = (tf.TensorSpec([None, 4], tf.float32), tf.TensorSpec([None], tf.int32))
-
-  def model_fn():
-    model = tf.keras.Sequential(
-        [tf.keras.layers.InputLayer([4]), tf.keras.layers.Dense(3)])
-    return tff.learning.models.from_keras_model(
-        model, input_spec=spec,
-        loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-
-  params = DistributedSumParams(
-      clip=1.0, noise_multiplier=0.01, bits=20, dimension=15, cohort_size=3)
-  process = tff.learning.algorithms.build_unweighted_fed_avg(
-      model_fn,
-      client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.1),
-      server_optimizer_fn=tff.learning.optimizers.build_sgdm(1.0),
-      model_aggregator=ExpectedMeanFactory(DistributedSumFactory(params), 3))
-  rng = np.random.default_rng(0)
-  labels = np.arange(30) % 3
-  examples = (np.eye(4)[labels] + rng.normal(size=[30, 4]) / 10).astype(np.float32)
-  clients = [
-      tf.data.Dataset.from_tensor_slices(
-          (examples, labels.astype(np.int32))).batch(10) for _ in range(3)]
-  state = process.initialize()
-  losses = []
-  for _ in range(5):
-    output = process.next(state, clients)
-    state = output.state
-    losses.append(output.metrics['client_work']['train']['loss'])
-  assert output.metrics['aggregator']['scale'] == pytest.approx(params.scale)
-  assert losses[-1] < 0.9 * losses[0]

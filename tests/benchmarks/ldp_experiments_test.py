@@ -44,22 +44,6 @@ def test_tables_have_means_of_seeds_and_the_printed_numbers():
   assert lines[2].endswith('| 8 | 50.0 | – | 1e-05 | 1,000 | 97.0 |')
 
 
-def test_savings_are_fractions_of_the_queries_of_random_sampling():
-  def curves(sampling, *accuracies):
-    return [_result(f'curve-{sampling}', seed, curve=[
-        [50 * (i + 1), a] for i, a in enumerate(accuracies)]) for seed in range(2)]
-
-  table = ldp_experiments.savings(_results(
-      *curves('active', 0.94, 0.955, 0.975, 0.976),
-      *curves('random', 0.92, 0.94, 0.94, 0.955)))
-  rows = {line.split(' | ')[0]: line.split(' | ')[1:]
-          for line in table.splitlines()[2:]}
-  assert rows['| 95%'] == ['100', '200', '50%', '500', '1,000 |']
-  assert rows['| 96%'][:3] == ['150', 'over 200', 'over 25%']
-  assert '| 98%' not in rows  # Neither gets there.
-  assert ldp_experiments.savings({}).count('\n') == 1
-
-
 def test_the_page_has_all_marks():
   page = pathlib.Path(ldp_experiments.__file__).parents[1] / (
       'docs/ldp_distillation.md')

@@ -3,9 +3,6 @@
 import pytest
 
 from benchmarks import measure
-from benchmarks import round as round_lib
-
-SETTING = round_lib.Setting(model='softmax', clients=6, examples=3, target_tff=20)
 
 
 def _row(**changes):
