@@ -41,12 +41,6 @@ def test_sets_are_kept_apart_and_in_order():
     assert metrics[name] == pytest.approx(_expected(examples), rel=1e-4)
 
 
-def test_set_without_examples_has_no_metrics():
-  evaluator = evaluation.Evaluator(
-      tiny_task.MODEL, {'test': tiny_task.examples(0, 1)})
-  assert evaluator.evaluate(WEIGHTS) == {'test': {}}
-
-
 def test_weights_that_overflow_give_a_loss_that_is_not_finite():
   evaluator = evaluation.Evaluator(
       tiny_task.MODEL, {'test': tiny_task.examples(10, 1)})
@@ -85,17 +79,3 @@ def test_breakdown_counts_every_example_once(count, confusion):
     expected = np.zeros([3, 3])
     np.add.at(expected, (true, guesses), 1)
     np.testing.assert_array_equal(counts['confusion'], expected)
-
-
-def test_model_without_a_breakdown_has_none():
-  evaluator = evaluation.Evaluator(
-      tiny_task.MODEL, {'test': tiny_task.examples(5, 8)})
-  assert evaluator.breakdown(WEIGHTS) == {}
-
-
-@pytest.mark.parametrize('batch', [1, 7, 1000])
-def test_metrics_do_not_depend_on_the_batch(batch):
-  examples = tiny_task.examples(50, 8)
-  model = dataclasses.replace(tiny_task.MODEL, evaluation_batch=batch)
-  metrics = evaluation.Evaluator(model, {'test': examples}).evaluate(WEIGHTS)
-  assert metrics['test'] == pytest.approx(_expected(examples), rel=1e-4)
