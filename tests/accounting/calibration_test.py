@@ -9,7 +9,7 @@ from aggregators import params as params_lib
 from tff_pipelines.accounting.guarantees import accountant
 from tff_pipelines.accounting.guarantees import calibration
 from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.sampling import schemes
+from tff_pipelines.accounting.sampling import cohorts
 
 POPULATION, COHORT, ROUNDS = 3400, 100, 1500
 DELTA = 1 / POPULATION
@@ -220,12 +220,12 @@ def test_targets_out_of_reach_are_refused():
 
 
 def test_cohort_quantile_is_exceeded_once_in_a_thousand_rounds():
-  quantile = schemes.cohort_upper_quantile(POPULATION, COHORT / POPULATION)
+  quantile = cohorts.upper_quantile(POPULATION, COHORT / POPULATION)
   cohorts = np.random.default_rng(1).binomial(
       POPULATION, COHORT / POPULATION, 10**6)
   assert (cohorts > quantile).mean() <= 1e-3
   assert 1e-3 < (cohorts > quantile - 1).mean() * 1.2
-  assert schemes.cohort_upper_quantile(7, 1.0) == 7
-  assert schemes.cohort_upper_quantile(10, 1e-9) == 1
+  assert cohorts.upper_quantile(7, 1.0) == 7
+  assert cohorts.upper_quantile(10, 1e-9) == 1
   with pytest.raises(ValueError, match='sampling_rate'):
-    schemes.cohort_upper_quantile(10, math.nan)
+    cohorts.upper_quantile(10, math.nan)

@@ -19,6 +19,7 @@ from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.accounting.guarantees import groups
 from tff_pipelines.accounting.guarantees import mechanisms
 from tff_pipelines.accounting.events import preliminary
+from tff_pipelines.accounting.guarantees import release_noise
 
 DELTA = 1e-5
 
@@ -313,7 +314,7 @@ def test_what_has_no_other_form_is_a_chain(event):
 
 
 def test_keys_that_nobody_else_has():
-  planned = preliminary.planned(
+  planned = release_noise.planned(
       l2_sensitivity=2.0, dimension=100, items=4, epsilon=1.0, delta=DELTA)
   group = groups.of_group(planned, 3)
   assert group.noise_multiplier == pytest.approx(planned.noise_multiplier / 3)
@@ -332,7 +333,7 @@ def test_keys_that_nobody_else_has():
 
 
 def test_an_evaluation_of_several_clients():
-  one = preliminary.planned_evaluation(2, epsilon=1.0, delta=DELTA)
+  one = release_noise.planned_evaluation(2, epsilon=1.0, delta=DELTA)
   assert _epsilon(one, 2) == pytest.approx(accountant.epsilon(
       _gaussian(one.noise_multiplier / 2), DELTA), rel=1e-3)
 

@@ -468,6 +468,11 @@ class ZeroedWithoutReplacement(Pair):
     return _both_sides(above, below), _both_sides(below, above)
 
 
+def has_leak(factors: tuple[Factor, ...]) -> bool:
+  """Whether one of the pairs reveals everything with some probability."""
+  return any(isinstance(pair, Leak) for pair, _ in factors)
+
+
 def together(factors: tuple[Factor, ...]) -> Pair | None:
   """One pair for several that are seen together; None if they are too many."""
   listed = tuple(pair for pair, count in factors
