@@ -51,6 +51,21 @@ class NoPrivacy(base.Release, base.WithoutShares):
         'no noise', 'no noise is added: there is no privacy guarantee'),)
 
 
+class AgentsShares(base.Event, abstract=True):
+  """A release with shares of agents' noise: no number is proved against agents."""
+
+  is_known_in_part = base.yes
+
+  def honest_fraction(self) -> float | None:
+    return None  # They are no shares of a sum of clients.
+
+  def minimum_cohort(self) -> float | None:
+    return None
+
+  def seen(self, colluders: float, cohort: float | None) -> base.Event:
+    return NoPrivacy()
+
+
 class _Product(base.Event, abstract=True):
   """Several releases: their curves add, their dominating pairs multiply."""
 

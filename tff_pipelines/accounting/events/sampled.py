@@ -67,7 +67,19 @@ class Sampled(base.Event, abstract=True):
   is_additive = base.no
 
 
-class _Poisson(Sampled, abstract=True):
+class _SameNeighbours(Sampled, abstract=True):
+  """A sample without a client, or with its zeros, is that of its neighbour."""
+
+  @property
+  def adjacency(self) -> str:
+    return self.event.adjacency
+
+  @property
+  def sensitivity(self) -> str:
+    return self.event.sensitivity
+
+
+class _Poisson(_SameNeighbours, abstract=True):
   """Attributes and answers that one client and several of one person share."""
 
   sampling_rate: float
@@ -85,14 +97,6 @@ class _Poisson(Sampled, abstract=True):
     for name in ('max_participations', 'least_cohort'):
       if getattr(self, name) is not None:
         validate.integer(low=1, **{name: getattr(self, name)})
-
-  @property
-  def adjacency(self) -> str:
-    return self.event.adjacency
-
-  @property
-  def sensitivity(self) -> str:
-    return self.event.sensitivity
 
   def failure_probability(self) -> float:
     return self.redrawn_probability
@@ -283,7 +287,22 @@ class PoissonGroup(_Poisson):
     """States that it is of one person already."""
 
 
-class FixedSizeSampled(Sampled):
+class _Sized(Sampled, abstract=True):
+  """A release from exactly `cohort_size` of `population` clients, integers >= 1."""
+
+  cohort_size: int
+  population: int
+
+  def __post_init__(self):
+    super().__post_init__()
+    validate.integer(population=self.population, low=1)
+    validate.integer(cohort_size=self.cohort_size, low=1, high=self.population)
+
+  def minimum_cohort(self) -> float:
+    return self.cohort_size
+
+
+class FixedSizeSampled(_Sized):
   """A release from a cohort of fixed size, sampled without replacement.
 
   For replace-one neighbours it has twice the zero-out sensitivities throughout, with
@@ -297,16 +316,12 @@ class FixedSizeSampled(Sampled):
     neighbours: 'replace-one' or 'zero-out'.
   """
 
-  cohort_size: int
-  population: int
   neighbours: str = base.REPLACE_ONE
 
   source = 'docs/fixed_size.md (PLD); arXiv 1808.00087, Theorem 9 (RDP)'
 
   def __post_init__(self):
     super().__post_init__()
-    validate.integer(population=self.population, low=1)
-    validate.integer(cohort_size=self.cohort_size, low=1, high=self.population)
     validate.one_of((base.REPLACE_ONE, base.ZERO_OUT), neighbours=self.neighbours)
     if not self._is_everyone:
       self._refuse_failures(self._unsampled())
@@ -378,9 +393,6 @@ class FixedSizeSampled(Sampled):
   def repeated(self) -> base.Event:
     return self
 
-  def minimum_cohort(self) -> float:
-    return self.cohort_size
-
   def group(self, clients: int, known: bool) -> base.Event | None:
     release = self.event.scaled(clients)
     if release is None or not known and not self._is_everyone:
@@ -402,7 +414,7 @@ class FixedSizeSampled(Sampled):
     return unique((*self.event.caveats(), _HIDDEN_COHORT))
 
 
-class EpochSampled(Sampled):
+class EpochSampled(_Sized, _SameNeighbours):
   """A release from a cohort of fixed size of a shuffled population.
 
   All clients are selected once before any is selected again, so one client is in
@@ -414,23 +426,7 @@ class EpochSampled(Sampled):
     population: Clients to select from, an integer >= cohort_size.
   """
 
-  cohort_size: int
-  population: int
-
   source = 'docs/participation.md'
-
-  def __post_init__(self):
-    super().__post_init__()
-    validate.integer(population=self.population, low=1)
-    validate.integer(cohort_size=self.cohort_size, low=1, high=self.population)
-
-  @property
-  def adjacency(self) -> str:
-    return self.event.adjacency
-
-  @property
-  def sensitivity(self) -> str:
-    return self.event.sensitivity
 
   def participations(self, count: int, amplification: str) -> int:
     return -(-count * self.cohort_size // self.population)
@@ -453,9 +449,6 @@ class EpochSampled(Sampled):
   def repeated(self) -> base.Event:
     # A round that was not committed is outside of the order.
     return self.event.repeated()
-
-  def minimum_cohort(self) -> float:
-    return self.cohort_size
 
   def group(self, clients: int, known: bool) -> base.Event | None:
     several = self.group_of_several(1, clients, known)

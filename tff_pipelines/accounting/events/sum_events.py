@@ -371,7 +371,7 @@ def gaussian_of_skellam(event: base.Event, *, variance: float, l2_sensitivity: f
       dimension=event.skellam_coordinates())
 
 
-class SkellamCount(ClientSum):
+class SkellamCount(ClientSum, base.WithoutShares):
   """An integer count with Skellam noise.
 
   A clipped-or-not bit sent as +1 or -1 has zero-out sensitivity 1.
@@ -424,19 +424,11 @@ class SkellamCount(ClientSum):
     return self.scaled(2)
 
   # Alongside a sum of shares its noise is in shares too; alone the server adds it.
-  is_known_in_part = base.no
-
-  def honest_fraction(self) -> float | None:
-    return None
-
-  def minimum_cohort(self) -> float | None:
-    return None
-
   def seen(self, colluders: float, cohort: float | None) -> base.Event:
     return _without_own(self, None, colluders, cohort)
 
 
-class NoisyGradients(base.Release):
+class NoisyGradients(base.Release, combinators.AgentsShares):
   """The sum of clipped gradients of randomly sampled records, with Gaussian noise.
 
   Every agent participates in every step, samples each of its own records
@@ -463,7 +455,6 @@ class NoisyGradients(base.Release):
   failure_probability = base.never_fails
   scaled = base.no_known_group  # An agent is no record.
   is_additive = base.no
-  is_known_in_part = base.yes
 
   def __post_init__(self):
     _ = self._sampled  # Raises ValueError unless the parameters are valid.
@@ -482,15 +473,6 @@ class NoisyGradients(base.Release):
 
   def without_sampling(self) -> Self:
     return dataclasses.replace(self, sampling_rate=1.0)
-
-  def honest_fraction(self) -> float | None:
-    return None  # Agents' shares are of Gaussian noise, and no number is stated.
-
-  def minimum_cohort(self) -> float | None:
-    return None
-
-  def seen(self, colluders: float, cohort: float | None) -> base.Event:
-    return combinators.NoPrivacy()
 
   def to_dp_accounting(self) -> dp_event.DpEvent:
     return self._sampled.to_dp_accounting()

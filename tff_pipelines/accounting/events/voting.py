@@ -32,7 +32,7 @@ NOISES = ('skellam', 'gaussian')
 BOUNDS = ('tight', 'paper')
 
 
-class Vote(base.Release):
+class Vote(base.Release, combinators.AgentsShares):
   """One query answered by a noisy vote.
 
   Level 'agent' replaces all votes of one agent by zero. Level 'instance' adds,
@@ -78,7 +78,6 @@ class Vote(base.Release):
   failure_probability = base.never_fails
   scaled = base.no_known_group
   is_additive = base.no
-  is_known_in_part = base.yes
 
   def __post_init__(self):
     validate.one_of(SCHEMES, scheme=self.scheme)
@@ -164,15 +163,6 @@ class Vote(base.Release):
     return sum_events.gaussian_of_skellam(
         self, variance=self.count_stddev**2, distance=distance,
         l2_sensitivity=self.votes * self.max_weight)
-
-  def honest_fraction(self) -> float | None:
-    return None  # Agents' shares are of votes, and no number is stated.
-
-  def minimum_cohort(self) -> float | None:
-    return None
-
-  def seen(self, colluders: float, cohort: float | None) -> base.Event:
-    return combinators.NoPrivacy()
 
   def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
     if self.bound == 'paper' and self.scheme == 'knn':

@@ -58,17 +58,7 @@ class SamplingScheme(abc.ABC):
   def __init__(self, *, population: int | None = None,
                cohort_size: float | None = None, simulation_seed: int | None = None,
                adjacency: str = base.REPLACE_ONE):
-    """Initializes the scheme.
-
-    Args:
-      population: As the attribute.
-      cohort_size: As the attribute.
-      simulation_seed: As the attribute.
-      adjacency: As the attribute.
-
-    Raises:
-      ValueError: If an argument is missing or out of range.
-    """
+    """Initializes the scheme; ValueError if an attribute is missing or out of range."""
     for name, value in (('cohort_size', cohort_size), ('population', population)):
       if value is None and self.needs_sizes:
         raise ValueError(f'{name} must be given for sampling={self.name}')
@@ -457,14 +447,8 @@ def build(name: str, *, population: int | None, cohort_size: float | None,
 
   Args:
     name: A key of `SCHEMES`.
-    population: Number of clients.
-    cohort_size: Expected number of clients in a round.
-    simulation_seed: None for the operating system's entropy.
-    adjacency: Adjacency of a cohort of fixed size.
-    max_participations: Limit on the rounds of a client under Poisson sampling; None
-      for none.
-    min_cohort_size: Least cohort under Poisson sampling; None for none.
-    rounds: Number of rounds, >= 1.
+    population, cohort_size, simulation_seed, adjacency: As in `SamplingScheme`.
+    max_participations, min_cohort_size, rounds: As in `Poisson`, which alone has limits.
 
   Raises:
     ValueError: If the name is unknown, or an argument is out of range.
