@@ -106,15 +106,6 @@ def test_damaged_counts_are_refused(damaged):
     scheme.restore({'participations': np.array(damaged)})
 
 
-def test_counts_are_of_the_clients_that_were_selected_only():
-  scheme = schemes.build('poisson', population=10**7, cohort_size=20,
-                         max_participations=2, simulation_seed=0)
-  cohorts = [scheme.sample(index) for index in range(50)]
-  clients, counts = scheme.state()['participations']
-  expected = np.unique(np.concatenate(cohorts), return_counts=True)
-  np.testing.assert_array_equal((clients, counts), expected)
-
-
 # --- Both numbers against all that can be seen, enumerated.
 
 _NOISE, _STEP = 1.0, 0.25

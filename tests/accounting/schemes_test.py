@@ -115,23 +115,6 @@ def test_all_clients_are_selected_where_nothing_is_sampled(arguments, seed):
     np.testing.assert_array_equal(scheme.sample(r), np.arange(POPULATION))
 
 
-@pytest.mark.parametrize('sampling', ['poisson', 'fixed'])
-def test_seeded_cohorts_repeat_and_differ_by_round_and_seed(sampling):
-  sample = lambda seed, r: tuple(_scheme(
-      sampling=sampling, simulation_seed=seed).sample(r))
-  cohorts = {(seed, r): sample(seed, r) for seed in range(3) for r in range(10)}
-  for (seed, r), chosen in cohorts.items():
-    assert sample(seed, r) == chosen
-  assert len(set(cohorts.values())) == 30
-
-
-@pytest.mark.parametrize('sampling', ['poisson', 'fixed'])
-def test_unseeded_cohorts_never_repeat(sampling):
-  two = [_scheme(sampling=sampling) for _ in range(2)]
-  cohorts = {tuple(s.sample(0)) for s in two for _ in range(50)}
-  assert len(cohorts) == 100
-
-
 def test_poisson_rounds_without_clients_happen_and_are_empty():
   scheme = _scheme(cohort_size=0.5, simulation_seed=0)
   sizes = [scheme.sample(r).size for r in range(200)]
@@ -217,13 +200,6 @@ def test_pivotal_clients_are_those_of_random_cohorts():
       cohorts.pivotal_probability(POPULATION, 0.25, *settings)) > 0
   assert _scheme('fixed').pivotal_probability(*settings) == 0
   assert _scheme('none').pivotal_probability(*settings) == 0
-
-
-def test_all_clients_can_be_accounted_without_their_number():
-  scheme = schemes.Everyone()
-  assert scheme.event(GAUSSIAN, 1) == GAUSSIAN
-  with pytest.raises(ValueError, match='population must be given'):
-    scheme.sample(1)
 
 
 def test_the_names_of_the_flags_are_those_of_the_schemes():

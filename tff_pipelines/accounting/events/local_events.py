@@ -1,6 +1,5 @@
 """Events of clients that protect themselves: noise-free sampling, local DP."""
 
-import dataclasses
 import math
 
 from dp_accounting import dp_event
