@@ -64,7 +64,6 @@ COMBINED = [
     events.PoissonSampled(event=COUNT, sampling_rate=0.05),
     events.FixedSizeSampled(event=SKELLAM, cohort_size=5, population=100),
     events.FixedSizeSampled(event=GAUSSIAN, cohort_size=5, population=100),
-    events.PoissonGroup(event=GAUSSIAN, sampling_rate=0.05, clients=2),
     events.EpochSampled(event=SKELLAM, cohort_size=5, population=100),
     events.Together(events=(SKELLAM, COUNT)),
     events.PoissonSampled(
@@ -73,6 +72,7 @@ COMBINED = [
         event=events.Together(events=(GAUSSIAN, GAUSSIAN)), sampling_rate=0.05),
     events.Composed(events=(
         events.PoissonSampled(event=SKELLAM, sampling_rate=0.05), GAUSSIAN)),
+    events.PoissonGroup(event=GAUSSIAN, sampling_rate=0.05, clients=2),
 ]
 ALL = LEAVES + COMBINED
 BY_NAME = pytest.mark.parametrize(
