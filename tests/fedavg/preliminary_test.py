@@ -18,6 +18,7 @@ from tff_pipelines.common import decimals
 from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.accounting.events import preliminary as preliminary_lib
+from tff_pipelines.accounting.guarantees import release_noise
 from tff_pipelines.fedavg import preliminary
 from tff_pipelines.fedavg import run as run_lib
 from tff_pipelines.fedavg.settings import TrainSettings
@@ -30,7 +31,7 @@ TEXTS = dict(task='text_classification', vocabulary='private_counts', num_client
 
 
 def _event(items=4, epsilon=5.0):
-  return preliminary_lib.planned(
+  return release_noise.planned(
       l2_sensitivity=math.sqrt(items), items=items, dimension=10_000, epsilon=epsilon,
       delta=1e-3)
 

@@ -22,6 +22,7 @@ from tff_pipelines.accounting.guarantees import accountant
 from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.accounting.events import preliminary as preliminary_lib
+from tff_pipelines.accounting.guarantees import release_noise
 from tff_pipelines.publish import statement
 from tff_pipelines.fedavg import evaluation
 from tff_pipelines.fedavg import preliminary
@@ -131,7 +132,7 @@ def test_no_removed_or_replaced_client_moves_the_sums_beyond_the_sensitivity(who
   others = {name: {key: a[rows] for key, a in right.items()}
             for name, rows in others.items()}
   whole_sums = EVALUATOR.totals(weights, task)
-  l2 = preliminary_lib.planned_evaluation(1, epsilon=1.0, delta=1e-3).l2_sensitivity
+  l2 = release_noise.planned_evaluation(1, epsilon=1.0, delta=1e-3).l2_sensitivity
   largest = 0.0
   for client in task.train.client_ids[:16]:
     without = EVALUATOR.totals(weights, _task(**{client: empty}))
@@ -174,7 +175,7 @@ def test_contribution_is_bounded_whatever_the_metrics_are(values, expected):
 
 @pytest.mark.parametrize('mean', [0.1, 0.5, 0.93])
 def test_stated_deviation_is_that_of_the_released_values(mean):
-  event = preliminary_lib.planned_evaluation(1, epsilon=1.0, delta=1e-5)
+  event = release_noise.planned_evaluation(1, epsilon=1.0, delta=1e-5)
   units, clients = preliminary_lib.UNITS, 400
   noise = preliminary.noise(3, 3, 4000, event.noise_variance).reshape([-1, 2])
   sums = noise + [round(units * clients * (2 * mean - 1)), units * clients]
@@ -193,7 +194,7 @@ def test_stated_deviation_is_that_of_the_released_values(mean):
 
 
 def test_too_few_clients_for_the_noise_have_no_value():
-  event = preliminary_lib.planned_evaluation(1, epsilon=0.1, delta=1e-5)
+  event = release_noise.planned_evaluation(1, epsilon=0.1, delta=1e-5)
   stddev = math.sqrt(event.noise_variance)
   kept = {'units': preliminary_lib.UNITS, 'sums': {'accuracy': 5}}
   for clients, known in ((-3 * stddev, False), (2.9 * stddev, False),
@@ -314,9 +315,9 @@ def test_ledger_has_the_same_epsilon_by_every_sampling(tmp_path, changes):
   assert verdict.verdict_on(folder).proves(summary)
   *_, last = _lines(folder)
   event = events.from_json(last['event'])
-  release = preliminary_lib.release_of(event)
+  release = release_noise.release_of(event)
   assert event.adjacency == summary['adjacency']
-  plain = preliminary_lib.planned_evaluation(1, epsilon=2.0, delta=1e-3)
+  plain = release_noise.planned_evaluation(1, epsilon=2.0, delta=1e-3)
   # One of two clients is counted in place of the other.
   factor = 2 if summary['adjacency'] == 'replace-one' else 1
   assert math.sqrt(release.noise_variance) == pytest.approx(
@@ -378,7 +379,7 @@ def test_run_that_was_stopped_is_evaluated_once_after_its_charges(tmp_path):
 
 
 def test_noise_is_fresh_unless_it_is_seeded(whole):
-  event = preliminary_lib.planned_evaluation(1, epsilon=1.0, delta=1e-3)
+  event = release_noise.planned_evaluation(1, epsilon=1.0, delta=1e-3)
   first, again, other, *fresh = (
       private_evaluation.draw(_task(), whole[2], event, seed)
       for seed in (1, 1, 2, None, None))

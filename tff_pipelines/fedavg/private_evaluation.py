@@ -20,6 +20,7 @@ import tensorflow as tf
 from tasks import task as task_lib
 from tff_pipelines.accounting.events import base
 from tff_pipelines.accounting.events import preliminary as preliminary_lib
+from tff_pipelines.accounting.guarantees import release_noise
 from tff_pipelines.fedavg import evaluation
 from tff_pipelines.fedavg import preliminary
 from tff_pipelines.simulation import failures
@@ -143,7 +144,7 @@ def draw(task: task_lib.Task, weights: Sequence[np.ndarray], event: base.Event,
   Raises:
     ValueError: If the event is not of this release.
   """
-  release, names = preliminary_lib.release_of(event), metric_names(task)
+  release, names = release_noise.release_of(event), metric_names(task)
   sums = ClientEvaluator(task.model, names).totals(weights, task, **reading)
   if len(sums) != release.dimension or (
       release.l2_sensitivity < _UNITS * math.sqrt(len(sums)) * (1 - 1e-12)):
@@ -169,7 +170,7 @@ def read(text: str, event: base.Event) -> dict[str, Any]:
   """
   release = json.loads(text)
   units, clients = release['units'], release['clients']
-  stddev = math.sqrt(preliminary_lib.release_of(event).noise_variance)
+  stddev = math.sqrt(release_noise.release_of(event).noise_variance)
   return {'of': SET, 'clients': {'value': clients / units, 'stddev': stddev / units},
           'metrics': {name: _quotient(total, clients, stddev)
                       for name, total in release['sums'].items()}}
