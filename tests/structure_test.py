@@ -122,6 +122,14 @@ def test_deps_are_the_imports_wherever_they_stand(tmp_path):
 
   for name in ('a', 'b', 'c', 'd', 'e', 'unused'):
     write(f'tasks/{name}.py')
+  write('tasks/unused.py', '''
+      import importlib
+      from importlib import import_module
+      importlib.import_module('.e', __package__)
+      import_module('tasks.' + 'e')
+      import_module(f'tasks.{name}')
+      import_module('json'), import_module(name), import_module(names[0])
+      ''')
   write('tasks/__init__.py')
   write('tests/conftest.py')
   write('tff_pipelines/sub/__init__.py')
@@ -149,6 +157,9 @@ def test_deps_are_the_imports_wherever_they_stand(tmp_path):
       'tff_pipelines/sub/__init__', 'tff_pipelines/sub/near'}
   assert run.third_party == {'os', 'numpy'}
   assert run.is_binary
+  assert found['tasks/unused'].hidden == (
+      "importlib.import_module('.e', __package__)", "import_module('tasks.' + 'e')",
+      "import_module(f'tasks.{name}')")
   assert found['tff_pipelines/sub/deep'].imports == {
       'tff_pipelines/run', 'tff_pipelines/sub/near'}
   assert found['tests/sub/run_test'].imports == {
@@ -167,6 +178,23 @@ def test_imports_have_no_cycles():
     sorter.prepare()
   except graphlib.CycleError as error:
     pytest.fail(' -> '.join(error.args[1]), pytrace=False)
+
+
+def test_folders_of_tasks_have_no_cycles():
+  folders = {m.name: m.name.split('/')[1] for m in _within('tasks/')
+             if m.name.count('/') == 2 and not m.is_package}
+  arrows = collections.defaultdict(set)
+  for name, folder in folders.items():
+    arrows[folder] |= {folders[other] for other in MODULES[name].imports
+                       if other in folders} - {folder}
+  list(graphlib.TopologicalSorter(arrows).static_order())
+
+
+def test_no_library_code_hides_its_imports():
+  assert {m.name: m.hidden for m in _within(*LIBRARY) if m.hidden} == {
+      # A program by its name, which nothing imports.
+      'tff_pipelines/__main__': (
+          "importlib.import_module(f'tff_pipelines.{PROGRAMS[name]}')",)}
 
 
 _SHARED = ('accounting', 'common', 'configs', 'experiment', 'publish', 'simulation')

@@ -12,11 +12,10 @@ import numpy as np
 
 from tasks import checks
 from tasks import task
-from tasks.emnist import task as emnist
 from tasks.images import data as data_lib
 from tasks.models import classifiers
 
-_sources = data_lib.Sources('images', embedded=emnist.embedded)
+_sources = data_lib.Sources('images', embedded=data_lib.embedded)
 SOURCES, options_of = _sources.names, _sources.options
 load, open_raw = _sources.load, _sources.open_raw
 
