@@ -27,10 +27,8 @@ from tasks.sources import records
 # Names of the raw fields.
 IMAGE, LABEL = 'image', 'label'
 
-# Names of the image and the label in files of each format, where none are given; of
-# others, those of TFF's EMNIST.
+# Names of the image and the label in TFF's EMNIST.
 OFFICIAL_FIELDS = ('pixels', 'label')
-_FIELDS = {'folder': ('image', 'label'), 'leaf': ('x', 'y')}
 
 MAX_CHANNELS = 4
 
@@ -255,13 +253,13 @@ class Sources:
                        f'data_source {data_source}: classes are not counted in labels, '
                        'which are private')
     checks.integer('num_classes', num_classes, 2, labelled.MAX_CLASSES)
-    default_image, default_label = _FIELDS.get(data_source, OFFICIAL_FIELDS)
-    image, label = image_field or default_image, label_field or default_label
+    format_ = open_source.FORMATS[data_source]
+    image, label = image_field or format_.image, label_field or format_.label
     raw = open_source.open_raw(
         data_source, fields=fields(image, label, class_names)[:1 + has_labels], **given)
     if dark_ink is None:
-      dark_ink = self._shape is not None and data_source == 'leaf'
-      if self._shape is not None and data_source == 'sqlite' and (
+      dark_ink = self._shape is not None and format_.dark_ink
+      if self._shape is not None and format_.reader is None and (
           raw.train.element_spec[IMAGE][0].kind == 'f'):
         if raw.train.is_prepared:
           raise ValueError(f'{given["data_path"]} has images as they were in files: '
