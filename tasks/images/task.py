@@ -6,7 +6,7 @@ with its own sources and models.
 
 import dataclasses
 import functools
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Mapping
 
 import numpy as np
 
@@ -20,10 +20,6 @@ SOURCES, options_of = _sources.names, _sources.options
 load, open_raw = _sources.load, _sources.open_raw
 
 MODELS = classifiers.MODELS
-
-
-def _breakdown(names: Sequence[str], count: Callable) -> task.Breakdown:
-  return task.Breakdown(kind='class', names=names, count=count)
 
 
 def build(*, model: str | None = None, **data_options: Any) -> task.Task:
@@ -60,5 +56,5 @@ def _serving(shape: tuple[int, ...], num_classes: int, model: str,
   return task.Serving(
       inputs={'x': (np.dtype(np.uint8), shape)},
       model=MODELS[model](shape, num_classes).as_model(
-          functools.partial(_breakdown, names)),
+          functools.partial(task.Breakdown, kind='class', names=names)),
       reader=_sources.reader(shape, num_classes, recorded))
