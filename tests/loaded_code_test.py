@@ -63,8 +63,6 @@ PLACES = {
     ('tasks/registry', 'build', 'importlib.import_module'): _OURS,
     ('tasks/registry', 'open_raw', 'importlib.import_module'): _OURS,
     ('tasks/registry', 'serving', 'importlib.import_module'): _OURS,
-    ('tasks/task', 'Model.from_functional', 'importlib.import_module'): _OURS,
-    ('tasks/task', 'Model.from_keras', 'importlib.import_module'): _OURS,
     ('tff_pipelines/__main__', '_module', 'importlib.import_module'): _OURS,
     ('tff_pipelines/experiment/cli', '_imported', 'importlib.import_module'): _OURS,
     ('tff_pipelines/experiment/guarded', 'program', 'importlib.import_module'): _OURS,

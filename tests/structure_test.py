@@ -129,6 +129,23 @@ def test_imports_have_no_cycles():
     pytest.fail(' -> '.join(error.args[1]), pytrace=False)
 
 
+def test_folders_of_tasks_have_no_cycles():
+  folders = {m.name: m.name.split('/')[1] for m in _within('tasks/')
+             if m.name.count('/') == 2 and not m.is_package}
+  arrows = collections.defaultdict(set)
+  for name, folder in folders.items():
+    arrows[folder] |= {folders[other] for other in MODULES[name].imports
+                       if other in folders} - {folder}
+  list(graphlib.TopologicalSorter(arrows).static_order())
+
+
+def test_no_library_code_hides_its_imports():
+  assert {m.name: m.hidden for m in _within(*LIBRARY) if m.hidden} == {
+      # A program by its name, which nothing imports.
+      'tff_pipelines/__main__': (
+          "importlib.import_module(f'tff_pipelines.{PROGRAMS[name]}')",)}
+
+
 _SHARED = ('accounting', 'common', 'configs', 'experiment', 'publish', 'simulation')
 _FAMILIES = ('fedavg', *sorted({
     name.split('/')[1] for name in MODULES
