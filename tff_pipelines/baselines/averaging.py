@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from tasks.task import Task
-from tff_pipelines.fedavg import loop
+from tff_pipelines.fedavg import evaluation
 from tff_pipelines.fedavg import report
 
 
 def evaluate(task: Task, weights: Sequence[np.ndarray]) -> report.Results:
   """Measures a trained model on the held-out sets of a task."""
   return report.finite_results(
-      loop.Evaluator(task.model, task.held_out).evaluate(weights))
+      evaluation.Evaluator(task.model, task.held_out).evaluate(weights))

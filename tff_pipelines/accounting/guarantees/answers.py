@@ -12,9 +12,8 @@ from tff_pipelines.accounting.guarantees import calibration
 from tff_pipelines.common import caveats
 from tff_pipelines.accounting.guarantees import groups
 from tff_pipelines.accounting.guarantees import mechanisms
-from tff_pipelines.accounting.events import participants
 from tff_pipelines.accounting.events import sum_events
-from tff_pipelines.accounting.events import voting
+from tff_pipelines.accounting.guarantees import votes
 
 Mechanism = mechanisms.Mechanism
 
@@ -263,7 +262,7 @@ def _described(query: Query, mechanism: Mechanism, event: base.Event,
           'against the server and whoever knows the cohorts '
           f'epsilon={_whole(unamplified)} says next to nothing'))
     fields = dict(epsilon_server=finite(unamplified), sampling=sums.sampling)
-    if participants.has_shares(event):
+    if event.has_shares():
       # Missing shares are the others': all that is missing is seen as collusion.
       alone = math.inf if not sums.surviving_fraction else participant_epsilon(
           event, delta, query.accountant, query.colluders / sums.surviving_fraction)
@@ -304,7 +303,7 @@ def participant_epsilon(event: base.Event, delta: float, accountant_: str,
   if delta >= 1:
     return 0.0
   return accountant.epsilon(
-      participants.seen(event, colluders).without_sampling(), delta,
+      event.seen_by_participants(colluders).without_sampling(), delta,
       accountant=accountant_)
 
 
@@ -421,7 +420,7 @@ def _answer_published_vote(query: Query, mechanism: mechanisms.VoteMechanism) ->
         f'bound=paper answers query=epsilon only, found query={query.kind}')
   event = mechanism.release()
   delta = query.needed('delta')
-  epsilon = voting.published_epsilon(event, mechanism.queries, delta)
+  epsilon = votes.published_epsilon(event, mechanism.queries, delta)
   return Answer(
       epsilon=finite(epsilon), delta=delta,
       noise_multiplier=mechanism.noise_stddev, rounds=mechanism.queries,

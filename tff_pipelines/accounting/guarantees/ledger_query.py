@@ -13,7 +13,6 @@ from tff_pipelines.common import caveats
 from tff_pipelines.accounting.events import combinators
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.accounting.guarantees import noise_budget
-from tff_pipelines.accounting.events import participants
 from tff_pipelines.accounting.events import preliminary
 
 _MAX_SHOWN_PROBLEMS = 5  # Of a broken chain.
@@ -119,8 +118,8 @@ def together(paths: Sequence[str | os.PathLike[str]], *, delta: float | None = N
       unsampled, left, accountant=accountant, amplification=known)
   notes += ideal
   alone = None
-  if participants.has_shares(event):
-    others = participants.seen(alone_seen, colluders).without_sampling()
+  if event.has_shares():
+    others = alone_seen.seen_by_participants(colluders).without_sampling()
     left, ideal = _left(others, deviation(False), delta, 'none')
     alone = accountant_lib.epsilon(others, left, accountant=accountant)
     notes += [answers.unbounded()] if alone == math.inf else ideal

@@ -22,7 +22,6 @@ from tff_pipelines.common import decimals
 from tff_pipelines.accounting.guarantees import groups
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.accounting.guarantees import noise_budget
-from tff_pipelines.accounting.events import participants
 from tff_pipelines.common import files
 
 Caveat = caveats.Caveat
@@ -485,7 +484,7 @@ class Plan(abc.ABC):
     participant = None
     if self.terms.observers_participant is not None and self.seed is None:
       # Of a round that was repeated a participant saw nothing.
-      participant = self.bound(participants.seen(released), rounds, server=True)
+      participant = self.bound(released.seen_by_participants(), rounds, server=True)
     person = person_server = None
     if self.clients_per_person > 1 and self.seed is None:
       person = self.of_person(released, rounds)
@@ -505,7 +504,7 @@ class Plan(abc.ABC):
     return Guarantee(
         terms=self.terms, delta=self.delta, adjacency=released.adjacency,
         outsiders=outsiders, server=server, participant=participant,
-        least_cohort=participants.least_cohort(released), person=person,
+        least_cohort=released.minimum_cohort(), person=person,
         person_server=person_server, clients_per_person=self.clients_per_person,
         seeded=self.seed is not None, also={**small, **self.also(released)},
         caveats=tuple(dict.fromkeys(notes)))
