@@ -1,6 +1,5 @@
 """Settings of FedMD: checks, defaults of the task, former names of flags."""
 
-import math
 import subprocess
 import sys
 
@@ -61,21 +60,10 @@ def test_setting_without_effect_is_refused(name, value, others):
   FedMdSettings(**others)
 
 
-def test_noisy_votes_have_a_grid():
-  assert FedMdSettings(mode='ldp', knowledge='argmax', bits=16).bits == 16
-
-
 @pytest.mark.parametrize('changes, message', [
     (dict(task='cats'), 'task must be one of'),
-    (dict(mode='dp'), 'mode must be one of'),
     (dict(num_clients=0), 'num_clients must be from 1 to 1000, found 0'),
-    (dict(subset_size=0), 'subset_size must be at least 1'),
-    (dict(rounds=0), 'rounds must be at least 1'),
-    (dict(num_workers=-1), 'num_workers must be from 0 to 64'),
-    (dict(digest_epochs=-1), 'digest_epochs must be at least 0'),
-    (dict(digest_learning_rate=math.nan), 'digest_learning_rate must be a finite'),
     (dict(final_rate_factor=0.0), 'final_rate_factor must be greater than 0 .*0.0'),
-    (dict(final_rate_factor=1.5), 'final_rate_factor must be .*at most 1, found 1.5'),
     (dict(mode='ldp', epsilon=1.0), 'epsilon and delta must be given together'),
     (dict(mode='ldp', epsilon=1.0, delta=1.0),
      'delta must be strictly between 0 and 1'),
@@ -83,7 +71,6 @@ def test_noisy_votes_have_a_grid():
     (dict(architectures=()), 'architectures must name at least one'),
     (dict(simulated_dropout_rate=1.0),
      'simulated_dropout_rate must be at least 0 and less than 1'),
-    (dict(seed=-1), 'seed must be at least 0'),
     (dict(knowledge='logits', bits=3), 'bits must be from 4 to 30'),
     (dict(knowledge='logits', logit_bound=0.0), 'logit_bound must be from 0.001'),
     (dict(task='cifar'), 'task=cifar needs data_path'),

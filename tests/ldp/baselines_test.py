@@ -124,9 +124,3 @@ def test_no_answer_at_all_says_what_to_change(prepared, tmp_path, monkeypatch):
       pate, 'answer', lambda votes, *_: np.full(len(votes), -1))
   with pytest.raises(ValueError, match='lower --threshold'):
     _run(prepared, tmp_path / 'run')
-
-
-def test_baselines_do_not_share_a_folder(prepared, tmp_path):
-  _run(prepared, tmp_path / 'run')
-  with pytest.raises(ValueError, match='algorithm .*differ'):
-    _run(prepared, tmp_path / 'run', algorithm='dp_sgd', resume=True)

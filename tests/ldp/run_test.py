@@ -194,14 +194,6 @@ def test_a_finished_run_says_the_same_again(prepared, tmp_path):
   assert again == first
 
 
-def test_a_run_is_not_overwritten_and_not_continued_as_another(prepared, tmp_path):
-  _run(prepared, tmp_path / 'run', max_queries=4)
-  with pytest.raises(ValueError, match='pass --resume'):
-    _run(prepared, tmp_path / 'run', max_queries=4)
-  with pytest.raises(ValueError, match="sampling .'active' then, 'random' now. differ"):
-    _run(prepared, tmp_path / 'run', max_queries=4, sampling='random', resume=True)
-
-
 def test_damaged_answers_are_named(prepared, tmp_path):
   folder = tmp_path / 'run'
   _run(prepared, folder, max_queries=8)

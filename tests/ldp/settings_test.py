@@ -42,12 +42,6 @@ def test_a_run_is_defined_by_all_but_where_things_lie():
   assert not {'data_path', 'output_dir', 'resume', 'num_workers'} & set(fields)
 
 
-def test_the_number_of_classes_is_an_option_of_the_data():
-  settings = _parse('--task=npz', '--data_path=a.npz', '--num_classes=5')
-  assert settings.task_options == {
-      'data_path': 'a.npz', 'num_clients': 50, 'num_classes': 5}
-
-
 def test_a_target_sets_records_aside_to_measure_it_on():
   def of(*arguments):
     return _parse(*arguments, '--target_accuracy=0.5').task_options[
@@ -70,20 +64,6 @@ def test_settings_prepare_the_same_for_the_same_data():
 
 @pytest.mark.parametrize('arguments, message', [
     (['--clients_per_query=0'], 'clients_per_query .*0'),
-    (['--queries_per_step=0'], 'queries_per_step .*0'),
-    (['--max_queries=0'], 'max_queries .*0'),
-    (['--target_accuracy=0'], 'target_accuracy .*0'),
-    (['--target_accuracy=nan'], 'target_accuracy .*nan'),
-    (['--sampling_seed=-1'], 'sampling_seed .*-1'),
-    (['--temperature=0'], 'temperature .*0'),
-    (['--teacher_strength=inf'], 'teacher_strength .*inf'),
-    (['--trust=1.1'], 'trust .*1.1'), (['--sharpness=nan'], 'sharpness .*nan'),
-    (['--sharpness=-1'], 'sharpness .*-1'), (['--refine=maybe'], 'refine must be one'),
-    (['--refine_steps=0'], 'refine_steps .*0'),
-    (['--refine_strength=0'], 'refine_strength .*0'),
-    (['--sampling=best'], 'sampling must be one of'),
-    (['--num_workers=65'], 'num_workers .*65'), (['--seed=-1'], 'seed .*-1'),
-    (['--output_dir='], 'output_dir must be a non-empty text'),
     (['--task=npz'], 'task npz needs data_path'),
     (['--stand_ins=3'], 'stand_ins needs records_per_client'),
     (['--stand_ins=51', '--records_per_client=2'],
@@ -115,9 +95,7 @@ def test_baselines_have_values_of_their_own():
     (['--algorithm=dp_fl', '--threshold=0.5'], 'threshold is not used'),
     (['--algorithm=dp_sgd', '--teacher_strength=1'], 'teacher_strength is not used'),
     (['--algorithm=dp_sgd', '--num_workers=1'], 'num_workers is not used'),
-    (['--epsilon=nan'], 'epsilon .*nan'), (['--delta=0'], 'delta .*0'),
-    (['--threshold=1.5'], 'threshold .*1.5'), (['--answers=0'], 'answers .*0'),
-    (['--algorithm=dp_sgd', '--record_rate=0'], 'record_rate .*0'),
+    (['--delta=0'], 'delta .*0'), (['--threshold=1.5'], 'threshold .*1.5'),
     (['--algorithm=dp_fl', '--clip=-1'], 'clip .*-1'),
     (['--stand_ins=3', '--records_per_client=5'], 'stand_ins'),
     (['--resume'], 'resume needs output_dir')])

@@ -1,6 +1,5 @@
 """Settings of a vote: one class, checked when it is made."""
 
-import dataclasses
 import subprocess
 import sys
 
@@ -29,11 +28,6 @@ def test_without_flags_agents_vote_on_embedded_digits():
   assert settings.target_epsilon == voting_settings.DEFAULT_EPSILON
   assert settings.privacy_level == 'agent' and settings.task_options == {}
   assert settings.is_vote
-
-
-@pytest.mark.parametrize('task', voting_tasks.TASKS)
-def test_every_task_is_all_that_settings_need(task):
-  assert VoteSettings(task=task).task == task
 
 
 def test_given_noise_replaces_the_default_epsilon():
@@ -68,11 +62,6 @@ def test_options_of_the_task_are_those_that_were_given():
   assert settings.configuration()['num_clients'] == 7
 
 
-def test_the_number_of_classes_is_an_option_of_the_task():
-  settings = _parsed('--task=npz', '--data_path=f', '--num_classes=7')
-  assert settings.task_options['num_classes'] == 7
-
-
 @pytest.mark.parametrize('arguments, name, why', [
     (['--algorithm=fedavg', '--epsilon=2'], 'epsilon', 'algorithm=fedavg'),
     (['--algorithm=fedavg', '--queries=9'], 'queries', 'algorithm=fedavg'),
@@ -104,11 +93,8 @@ def test_settings_without_effect_are_refused(arguments, name, why):
 
 @pytest.mark.parametrize('arguments, message', [
     (['--epsilon=0'], 'epsilon must be greater than 0'),
-    (['--epsilon=nan'], 'epsilon must be a finite number'),
     (['--delta=1'], 'delta must be strictly between 0 and 1'),
-    (['--queries=0'], 'queries must be at least 1, found 0'),
     (['--algorithm=knn'], 'neighbours must be given for algorithm=knn'),
-    (['--algorithm=knn', '--neighbours=0'], 'neighbours must be at least 1'),
     (['--algorithm=dp_fedavg', '--level=instance'],
      "level must be agent for algorithm=dp_fedavg, found 'instance'"),
     (['--algorithm=dp_fedsgd', '--level=agent'], 'level must be instance'),
@@ -120,20 +106,11 @@ def test_settings_without_effect_are_refused(arguments, name, why):
      'record_rate must be greater than 0 and at most 1, found 2'),
     (['--algorithm=fedavg', '--server_momentum=1'],
      'server_momentum must be at least 0 and less than 1, found 1'),
-    (['--clients_see=records', '--client_shift=-1'], 'client_shift must be at least 0'),
     (['--task=npz', '--num_classes=0'],
      'num_classes must be from 2 to 1000, found 0'),
     (['--student_model=encoder', '--features=pca'],
      'student_model=encoder needs features=contrastive, found features=pca'),
-    (['--features=sift'], 'features must be one of contrastive, none, pca, standard'),
-    (['--query_choice=best'], "query_choice must be one of .*, found 'best'"),
-    (['--student=guess'], "student must be one of labels, spread, found 'guess'"),
-    (['--own_labels_after=1.1'], 'own_labels_after must be from 0 to 1, found 1.1'),
-    (['--client_confidence=1'], 'client_confidence must be .* less than 1, found 1.0'),
-    (['--client_confidence=nan'], 'client_confidence must be a finite number'),
-    (['--adversarial_strength=-1'], 'adversarial_strength must be at least 0'),
-    (['--resume'], 'resume needs output_dir'),
-    (['--output_dir='], 'output_dir must be a non-empty text')])
+    (['--client_confidence=1'], 'client_confidence must be .* less than 1, found 1.0')])
 def test_values_out_of_range_are_refused(arguments, message):
   with pytest.raises(ValueError, match=message):
     _parsed(*arguments)
@@ -188,8 +165,3 @@ def test_settings_and_plan_do_not_import_tensorflow():
           'print("tensorflow" in sys.modules)')
   assert subprocess.run([sys.executable, '-c', code], check=True, text=True,
                         stdout=subprocess.PIPE).stdout == 'False\n'
-
-
-def test_settings_can_not_be_changed():
-  with pytest.raises(dataclasses.FrozenInstanceError):
-    VoteSettings().rounds = 3

@@ -150,6 +150,13 @@ def accuracy(weights: np.ndarray, prepared: Prepared, name: str) -> float:
   return float(np.mean(predicted == getattr(prepared.task, name).y))
 
 
+def held_out_accuracies(weights: np.ndarray,
+                        prepared: Prepared) -> dict[str, dict[str, float]]:
+  """Accuracy of a student on each held-out set that has records."""
+  return {name: {'accuracy': accuracy(weights, prepared, name)}
+          for name in ('test', 'validation') if len(getattr(prepared, name))}
+
+
 def mechanism_of(plan: plan_lib.LdpPlan) -> local_dp.LocalMechanism:
   """The mechanism that executes a plan. Raises ValueError for what can't be drawn."""
   return local_dp.build(
@@ -342,8 +349,7 @@ class LdpExperiment(PreparedExperiment, run_lib.Experiment):
     return report.outcome_of(
         task.task, student.predict(task.test),
         words=f' after {answered:,} queries of {plan.queries:,}; {stopped}',
-        results={name: {'accuracy': rounds.accuracy(name)}
-                 for name in ('test', 'validation') if len(getattr(task, name))},
+        results=held_out_accuracies(student.weights, task),
         files=(files.METRICS, STUDENT), trained={'': trained}, figures={
             files.FIGURE: lambda path: fedavg_report.draw_metrics(
                 path, 'test', title, key='queries', xlabel='queries answered',
@@ -351,8 +357,8 @@ class LdpExperiment(PreparedExperiment, run_lib.Experiment):
 
   def evaluate(self, task: Prepared, trained: models.Trained):
     weights, = serving.own_weights(trained)
-    return {name: {'accuracy': accuracy(weights, task, name)}
-            for name in ('test', 'validation') if len(getattr(task, name))}
+    return held_out_accuracies(weights, task)
+
 
 experiment = LdpExperiment
 
