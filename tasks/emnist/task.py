@@ -24,14 +24,7 @@ OFFICIAL = official.File(
 
 def _official(*, cache_dir: str | os.PathLike[str] | None = None,
               only_digits: bool = False, skip_bad_clients: bool = False) -> data_lib.Data:
-  """TFF's federated EMNIST, downloaded unless it is in the cache.
-
-  Args:
-    cache_dir: Where emnist_all.sqlite is or will be; None means .tff in the
-      home directory, as in TFF.
-    only_digits: 10 digits instead of all 62 classes.
-    skip_bad_clients: See task.Skips.
-  """
+  """TFF's federated EMNIST, downloaded unless it is in the cache."""
   path = OFFICIAL.find_or_download(cache_dir)
   train, test = (
       open_official(path, part, only_digits=only_digits)

@@ -235,18 +235,8 @@ class ImageTask:
            **of_partition: Any) -> Data:
     """Opens an .npz file of images, by client or over simulated clients.
 
-    Args:
-      data_path: The file; see labelled.read.
-      image_field: Name of its arrays of images, before _train and _test.
-      label_field: That of the labels.
-      client_field: That of the clients.
-      num_classes: Labels are below; None for what the file says.
-      class_names: Names of the classes; empty if they are only numbers.
-      partition: Divide the examples over simulated clients, regardless of whose they
-        are; None leaves them to the clients of the file. See partition.split.
-      held_out_fraction: See records.with_held_out.
-      **of_partition: num_clients, which a partition needs; data_seed, 0 if not given;
-        and partition.OPTIONS.
+    Fields are names of arrays before _train and _test; see labelled.read. A partition
+    divides the examples regardless of whose they are; see `in_memory`.
     """
     names = (image_field, label_field)
     if partition is None:
@@ -271,20 +261,9 @@ class ImageTask:
              held_out_fraction: float | None = None, **given: Any) -> Data:
     """Opens files of a format of open_source.
 
-    Args:
-      data_source: The format.
-      shape: Shape of the images; None for that of the task, or of the data.
-      has_labels: Whether to read labels; without, examples have no 'y'.
-      image_field: Name of the images: integers in [0, 255] or floats in [0, 1].
-        Defaults to 'image' for folders, 'x' for leaf, else 'pixels'.
-      label_field: Name of the labels; 'label', or 'y' for leaf.
-      dark_ink: Whether images are negatives, ink near 0. For EMNIST the default is that
-        of LEAF's and TFF's data: so for leaf, and for sqlite files of floats that
-        prepare_data did not write.
-      num_classes: Labels are integers below.
-      class_names: Labels are these texts, instead.
-      held_out_fraction: See records.with_held_out.
-      **given: See open_source.open_raw.
+    A shape that is None is that of the task, or of the data. Of characters, ink is near
+    0 by default as in LEAF's and TFF's data: for leaf, and for files read in place, of
+    floats, that prepare_data did not write.
     """
     if class_names:
       num_classes = _number_of(class_names, num_classes)
@@ -433,11 +412,7 @@ def images(source: task.ClientSource, *, num_classes: int, dark_ink: bool,
 def _conversions(is_float: bool, num_classes: int, dark_ink: bool,
                  class_names: Sequence[str], shape: tuple[int, ...]
                  ) -> tuple[Callable, Callable]:
-  """The conversion of a client's examples, in Python and in a graph.
-
-  The first raises ValueError, the other one InvalidArgumentError when it is run. The
-  other one is for integer labels.
-  """
+  """The conversion of examples in Python, and, of integer labels, in a graph."""
   limit = 1 if is_float else 255
   pixel_rule = f'{IMAGE}: pixels must be in [0, {limit}]'
   label_rule = f'{LABEL} must be in [0, {num_classes})'

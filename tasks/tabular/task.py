@@ -110,8 +110,7 @@ def _serving(columns: columns_lib.Columns, model: str | None, missing: str,
   spec = element_spec(columns)
 
   def known(source: str) -> Sequence[str]:
-    return ['num_clients'] if source == 'embedded' else [
-        name for name in open_source.options(source) if name != 'test_path']
+    return ['num_clients'] if source == 'embedded' else further.of_files(source)
 
   def read(*, labelled: bool, **given: Any) -> task.ClientSource:
     source, options = further.source_of(recorded, given, known)
