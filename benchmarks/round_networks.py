@@ -64,6 +64,10 @@ def _tags() -> task_lib.Model:
       labels=tuple(f't{i}' for i in range(_TAGS)), made_from=vocabulary_lib.PUBLIC))
 
 
+def _emnist(name: str, classes: int):
+  return lambda: emnist.build_model(name, emnist.SHAPE, classes)
+
+
 def _images(classes: int):
   def examples(rng, count):
     return {'x': rng.integers(0, 256, [count, 28, 28]).astype(np.uint8),
@@ -120,7 +124,7 @@ def _keras_tags():
 
 NETWORKS = {
     'softmax': Network(model=softmax, examples=_images(10), keras=_keras_softmax),
-    'cnn': Network(model=lambda: emnist.cnn_1m(62), examples=_images(62),
+    'cnn': Network(model=_emnist('cnn_1m', 62), examples=_images(62),
                    keras=_keras_cnn),
     'lstm': Network(
         model=lambda: shakespeare.build_model('lstm_256'), examples=_texts,
@@ -130,5 +134,5 @@ NETWORKS = {
     'tags': Network(
         model=_tags, examples=_posts, keras=_keras_tags, pairs=_frequencies,
         loss=lambda: tf.keras.losses.BinaryCrossentropy(from_logits=True)),
-    'cnn_small': Network(model=lambda: emnist.cnn_small(10), examples=_images(10)),
-    'cnn_small_62': Network(model=lambda: emnist.cnn_small(62), examples=_images(62))}
+    'cnn_small': Network(model=_emnist('cnn_small', 10), examples=_images(10)),
+    'cnn_small_62': Network(model=_emnist('cnn_small', 62), examples=_images(62))}

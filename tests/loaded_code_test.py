@@ -52,8 +52,9 @@ PLACES = {
      'tensorflow_federated.framework.deserialize_computation'): _IN_MEMORY,
     ('tasks/custom', 'find', 'importlib.import_module'):
         'the user\'s own task, which --task or the run that they open names',
-    ('tasks/emnist/task', '', '_sources.load'): _TABLE,
-    ('tasks/images/task', '', '_sources.load'): _TABLE,
+    ('tasks/emnist/task', '', '_task.load'): _TABLE,
+    ('tasks/images/data', 'ImageTask.build', 'self.load'): _TABLE,
+    ('tasks/images/task', '', '_task.load'): _TABLE,
     ('tasks/models/template', 'Template._put.call',
      'tensorflow.graph_util.import_graph_def'): _IN_MEMORY,
     ('tasks/models/template', 'Template._put.call.gradient',

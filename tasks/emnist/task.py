@@ -4,15 +4,10 @@ One client is one writer. The models take batches of the features 'x', uint8
 [batch, 28, 28] with ink near 255, and 'y', int32 [batch] class numbers.
 """
 
-import dataclasses
-import functools
+from collections.abc import Callable, Sequence
 import os
 import string
-from typing import Any, Callable, Mapping
 
-import numpy as np
-
-from tasks import checks
 from tasks import official
 from tasks import task
 from tasks.images import data as data_lib
@@ -29,14 +24,7 @@ OFFICIAL = official.File(
 
 def _official(*, cache_dir: str | os.PathLike[str] | None = None,
               only_digits: bool = False, skip_bad_clients: bool = False) -> data_lib.Data:
-  """TFF's federated EMNIST, downloaded unless it is in the cache.
-
-  Args:
-    cache_dir: Where emnist_all.sqlite is or will be; None means .tff in the
-      home directory, as in TFF.
-    only_digits: 10 digits instead of all 62 classes.
-    skip_bad_clients: See task.Skips.
-  """
+  """TFF's federated EMNIST, downloaded unless it is in the cache."""
   path = OFFICIAL.find_or_download(cache_dir)
   train, test = (
       open_official(path, part, only_digits=only_digits)
@@ -71,27 +59,21 @@ def open_official(path: str | os.PathLike[str], part: str, *,
       source, num_classes=10 if only_digits else 62, dark_ink=True, shape=SHAPE)
 
 
-_sources = data_lib.Sources(
-    'emnist', SHAPE, 62, embedded=data_lib.embedded, official=_official)
-SOURCES, options_of = _sources.names, _sources.options
-load, open_raw = _sources.load, _sources.open_raw
-
-
-def _breakdown(num_classes: int, count: Callable) -> task.Breakdown:
+def _breakdown(names: Sequence[str], count: Callable) -> task.Breakdown:
   """Classes by their characters, where they are those of EMNIST or MNIST."""
   characters = string.digits + string.ascii_uppercase + string.ascii_lowercase
-  if num_classes == len(string.digits):
+  if len(names) == len(string.digits):
     return task.Breakdown(kind='digit', names=string.digits, count=count)
-  if num_classes != len(characters):
+  if len(names) != len(characters):
     return task.Breakdown(
-        kind='class', names=[str(i) for i in range(num_classes)], count=count)
+        kind='class', names=[str(i) for i in range(len(names))], count=count)
   return task.Breakdown(
       kind='character', names=characters, count=count,
       groups={'digits': range(10), 'upper case': range(10, 36),
               'lower case': range(36, 62)})
 
 
-def cnn_1m(num_classes: int) -> task.Model:
+def cnn_1m(shape: tuple[int, ...], num_classes: int) -> classifiers.Network:
   """Builds the CNN of the distributed-DP papers.
 
   Convolution 3 x 3 of 32, ReLU, max pool 2 x 2, convolution 3 x 3 of 64, ReLU,
@@ -99,58 +81,21 @@ def cnn_1m(num_classes: int) -> task.Model:
   parameters for 62 classes.
   """
   return classifiers.network(
-      'cnn_1m', (28, 28), num_classes,
+      'cnn_1m', shape, num_classes,
       # Pooling here, between the convolutions, gives the papers' count of parameters;
       # after both it would be 1,206,590.
       layers.Convolution(3, 32, pool=2), layers.Convolution(3, 64),
-      layers.Dropout(0.25), layers.Hidden(128), layers.Dropout(0.5)
-  ).as_model(functools.partial(_breakdown, num_classes))
+      layers.Dropout(0.25), layers.Hidden(128), layers.Dropout(0.5))
 
 
-def cnn_small(num_classes: int) -> task.Model:
-  """Builds a CNN that learns from a few hundred clients under differential privacy.
+# cnn_small learns from a few hundred clients under differential privacy: 7,346
+# parameters for 10 classes, 27,366 for 62. The norm of the noise that privacy adds grows
+# with their number, and a rotation pads that to a power of two: these are just below
+# 2^13 and 2^15. It has no dropout: privacy noise regularizes enough.
+MODELS = {'cnn_1m': cnn_1m, 'cnn_small': classifiers.cnn_small}
 
-  It is that of classifiers.cnn_small: 7,346 parameters for 10 classes, 27,366 for
-  62. The norm of the noise that privacy adds grows with the number of parameters,
-  and a rotation pads that to a power of two: these are just below 2^13 and 2^15. It
-  has no dropout: privacy noise regularizes enough.
-  """
-  return classifiers.cnn_small((28, 28), num_classes).as_model(
-      functools.partial(_breakdown, num_classes))
-
-
-MODELS = {'cnn_1m': cnn_1m, 'cnn_small': cnn_small}
-
-
-def build(*, model: str | None = None, **data_options: Any) -> task.Task:
-  """Builds the EMNIST task.
-
-  Args:
-    model: One of MODELS; None means 'cnn_small'.
-    **data_options: See load.
-
-  Returns:
-    The task. Its model has as many classes as the data.
-
-  Raises:
-    ValueError: On an unknown model, options that the data source does not use,
-      and data that are missing, corrupted or malformed.
-  """
-  model = checks.choice('model', model, MODELS, 'cnn_small')
-  data = load(**data_options)
-  served = _serving(data.num_classes, model, data_options)
-  return dataclasses.replace(data, model=served.model, reader=served.reader)
-
-
-def serving(inputs: task.Spec, weights: task.Weights, *, model: str | None = None,
-            **options: Any) -> task.Serving:
-  """The trained model of these weights; see registry.serving."""
-  del inputs  # The same for all.
-  model = checks.choice('model', model, MODELS, 'cnn_small')
-  return _serving(len(weights[-1]), model, options)
-
-
-def _serving(num_classes: int, model: str, recorded: Mapping[str, Any]) -> task.Serving:
-  return task.Serving(
-      model=MODELS[model](num_classes), inputs={'x': (np.dtype(np.uint8), SHAPE)},
-      reader=_sources.reader(SHAPE, num_classes, recorded))
+_task = data_lib.ImageTask('emnist', MODELS, _breakdown, SHAPE, 62,
+                           embedded=data_lib.embedded, official=_official)
+SOURCES, options_of = _task.names, _task.options
+load, open_raw = _task.load, _task.open_raw
+build, build_model, serving = _task.build, _task.build_model, _task.serving

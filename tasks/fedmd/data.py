@@ -110,14 +110,7 @@ def _dealt(data: Labelled, choice: Choice, in_all: int | None = None
 
 def _one_kind_per_class(data: Labelled, kinds: np.ndarray, choice: Choice,
                         in_all: int | None = None) -> tuple[Labelled, ...]:
-  """Deals one kind (fine class) of every class to each party, equally many of each.
-
-  Args:
-    data: The private records.
-    kinds: int [n], the fine class of each record; each belongs to one class.
-    choice: Number of parties and records.
-    in_all: As for `Choice.size`.
-  """
+  """Deals one kind (fine class) of every class to each party, equally many of each."""
   rng = np.random.default_rng([choice.seed, 1])
   of_class = [np.unique(kinds[data.y == c]) for c in np.unique(data.y)]
   number = min(map(len, of_class))
@@ -300,14 +293,7 @@ def _public(path: pathlib.Path) -> Labelled:
 
 def _classes(path: pathlib.Path, arrays: Mapping[str, np.ndarray], *names: str,
              numbers: Sequence[int]) -> Labelled:
-  """Selects the records of some classes, which are numbered from 0.
-
-  Args:
-    path: The file, for messages.
-    arrays: Name -> array.
-    *names: Those of records, labels and maybe writers.
-    numbers: The classes.
-  """
+  """Selects the records of some classes, which are numbered from 0."""
   data = labelled.checked(
       path, arrays, *names, convert=labelled.pixels, below=_MAX_LABELS)
   new = np.full(_MAX_LABELS, -1, np.int32)

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from tasks import checks
 from tasks import task
+from tasks.models import classifiers
 from tasks.sources import digits
 from tasks.sources import further
 from tasks.sources import labelled
@@ -86,16 +87,21 @@ def with_held_out(data: Data) -> Data:
       data, train=train, held_out=held_out, held_out_of_clients=of_clients)
 
 
-class Sources:
-  """The sources of a task: its own, and those of all tasks with images."""
+class ImageTask:
+  """A task of images: its own sources, and those of all such tasks."""
 
-  def __init__(self, task_name: str, shape: Shape = None,
+  def __init__(self, task_name: str,
+               models: Mapping[str, Callable[..., classifiers.Network]],
+               breakdown: Callable[..., task.Breakdown], shape: Shape = None,
                num_classes: int | None = None,
                **own: Callable[..., Data]):
-    """Initializes the sources.
+    """Initializes the task.
 
     Args:
       task_name: Name of the task.
+      models: Name -> function from the shape of images and the number of classes to a
+        network; 'cnn_small' is the default.
+      breakdown: (names of the classes, count=) -> the breakdown of a model.
       shape: Shape of the images; None for that of the data.
       num_classes: Number of classes of files that do not say; None if it must be
         given.
@@ -103,6 +109,7 @@ class Sources:
         that takes `partition` also takes the options of `in_memory`.
     """
     self._task_name, self._shape, self._num_classes = task_name, shape, num_classes
+    self._models, self._breakdown = models, breakdown
     self._own = own
     self.names = tuple(sorted({*own, *open_source.FORMATS}))
 
@@ -130,15 +137,50 @@ class Sources:
       data = self._files(data_source, **given)
     return dataclasses.replace(data, name=self._task_name)
 
-  def reader(self, shape: tuple[int, ...], num_classes: int,
-             recorded: Mapping[str, Any]) -> task.Reader:
-    """The reader of further files; see task.Reader.
+  def build(self, *, model: str | None = None, **data_options: Any) -> task.Task:
+    """Builds the task.
 
     Args:
-      shape: Shape of the images.
-      num_classes: Number of classes of the model.
-      recorded: Options of the training.
+      model: One of the models; None means 'cnn_small'.
+      **data_options: See `load`.
+
+    Returns:
+      The task. Its model is for the images' shape and has as many classes as the data.
+
+    Raises:
+      ValueError: On an unknown model, images too small for it, options that the data
+        source does not use, and data that are missing, corrupted or malformed.
     """
+    checks.choice('model', model, self._models, 'cnn_small')
+    data = self.load(**data_options)
+    served = self._serving(data.train.element_spec['x'][1], data.num_classes, model, {
+        **data_options, 'class_names': data.class_names})
+    return dataclasses.replace(data, model=served.model, reader=served.reader)
+
+  def serving(self, inputs: task.Spec, weights: task.Weights, *,
+              model: str | None = None, **options: Any) -> task.Serving:
+    """The trained model of these weights; see registry.serving."""
+    return self._serving(inputs['x'][1], len(weights[-1]), model, options)
+
+  def build_model(self, name: str | None, shape: tuple[int, ...], num_classes: int,
+                  class_names: Sequence[str] = ()) -> task.Model:
+    """Builds a model; classes without names have numbers."""
+    name = checks.choice('model', name, self._models, 'cnn_small')
+    names = class_names or [str(i) for i in range(num_classes)]
+    return self._models[name](shape, num_classes).as_model(
+        functools.partial(self._breakdown, names))
+
+  def _serving(self, shape: tuple[int, ...], num_classes: int, model: str | None,
+               recorded: Mapping[str, Any]) -> task.Serving:
+    return task.Serving(
+        inputs={'x': (np.dtype(np.uint8), shape)},
+        model=self.build_model(
+            model, shape, num_classes, recorded.get('class_names') or ()),
+        reader=self._reader(shape, num_classes, recorded))
+
+  def _reader(self, shape: tuple[int, ...], num_classes: int,
+              recorded: Mapping[str, Any]) -> task.Reader:
+    """The reader of further files for a model of this shape; see task.Reader."""
 
     def read(*, labelled: bool, **given: Any) -> task.ClientSource:
       source, options = further.source_of(
@@ -193,18 +235,8 @@ class Sources:
            **of_partition: Any) -> Data:
     """Opens an .npz file of images, by client or over simulated clients.
 
-    Args:
-      data_path: The file; see labelled.read.
-      image_field: Name of its arrays of images, before _train and _test.
-      label_field: That of the labels.
-      client_field: That of the clients.
-      num_classes: Labels are below; None for what the file says.
-      class_names: Names of the classes; empty if they are only numbers.
-      partition: Divide the examples over simulated clients, regardless of whose they
-        are; None leaves them to the clients of the file. See partition.split.
-      held_out_fraction: See records.with_held_out.
-      **of_partition: num_clients, which a partition needs; data_seed, 0 if not given;
-        and partition.OPTIONS.
+    Fields are names of arrays before _train and _test; see labelled.read. A partition
+    divides the examples regardless of whose they are; see `in_memory`.
     """
     names = (image_field, label_field)
     if partition is None:
@@ -229,20 +261,9 @@ class Sources:
              held_out_fraction: float | None = None, **given: Any) -> Data:
     """Opens files of a format of open_source.
 
-    Args:
-      data_source: The format.
-      shape: Shape of the images; None for that of the task, or of the data.
-      has_labels: Whether to read labels; without, examples have no 'y'.
-      image_field: Name of the images: integers in [0, 255] or floats in [0, 1].
-        Defaults to 'image' for folders, 'x' for leaf, else 'pixels'.
-      label_field: Name of the labels; 'label', or 'y' for leaf.
-      dark_ink: Whether images are negatives, ink near 0. For EMNIST the default is that
-        of LEAF's and TFF's data: so for leaf, and for sqlite files of floats that
-        prepare_data did not write.
-      num_classes: Labels are integers below.
-      class_names: Labels are these texts, instead.
-      held_out_fraction: See records.with_held_out.
-      **given: See open_source.open_raw.
+    A shape that is None is that of the task, or of the data. Of characters, ink is near
+    0 by default as in LEAF's and TFF's data: for leaf, and for files read in place, of
+    floats, that prepare_data did not write.
     """
     if class_names:
       num_classes = _number_of(class_names, num_classes)
@@ -280,10 +301,7 @@ class Sources:
 def _number_of(class_names: Sequence[str], num_classes: int | None) -> int:
   """The number of classes. Raises ValueError unless names are different, 2 or more."""
   checks.names('class_names', class_names, 2)
-  if num_classes not in (None, len(class_names)):
-    raise ValueError(f'num_classes must be the number of class_names, '
-                     f'{len(class_names)}, found {num_classes}')
-  return len(class_names)
+  return len(labelled.named_classes(num_classes, class_names))
 
 
 def in_memory(parts: labelled.Parts, *, partition: str | None,
@@ -394,11 +412,7 @@ def images(source: task.ClientSource, *, num_classes: int, dark_ink: bool,
 def _conversions(is_float: bool, num_classes: int, dark_ink: bool,
                  class_names: Sequence[str], shape: tuple[int, ...]
                  ) -> tuple[Callable, Callable]:
-  """The conversion of a client's examples, in Python and in a graph.
-
-  The first raises ValueError, the other one InvalidArgumentError when it is run. The
-  other one is for integer labels.
-  """
+  """The conversion of examples in Python, and, of integer labels, in a graph."""
   limit = 1 if is_float else 255
   pixel_rule = f'{IMAGE}: pixels must be in [0, {limit}]'
   label_rule = f'{LABEL} must be in [0, {num_classes})'

@@ -166,13 +166,7 @@ def _without_unit(values: tf.Tensor) -> tf.Tensor:
 
 def _weights(values: tf.Tensor, positions: tf.Tensor | None,
              mask: tf.Tensor) -> tf.Tensor:
-  """The weight of each value: that of its example, and of its position.
-
-  Args:
-    values: [batch, ...].
-    positions: See `Outputs.mask`.
-    mask: float32 [batch].
-  """
+  """The weight of each value: that of its example (mask), times its position's."""
   weights = tf.ones_like(values, tf.float32)
   for factor in (mask, positions):
     if factor is not None:

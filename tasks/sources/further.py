@@ -109,12 +109,16 @@ def arrays(path: str, record: str, label: str | None, client: str
       {key: np.concatenate(of_key) for key, of_key in parts.items()}, clients)
 
 
+def of_files(data_source: str) -> list[str]:
+  """The options of a format for further files, which have no test part."""
+  return [name for name in open_source.options(data_source) if name != 'test_path']
+
+
 def options(data_source: str) -> tuple[str, ...]:
   """The options of `reader` for a format."""
   if data_source == 'npz':
     return OF_ARRAYS
-  return ('image_field', 'label_field', *(
-      name for name in open_source.options(data_source) if name != 'test_path'))
+  return 'image_field', 'label_field', *of_files(data_source)
 
 
 def reader(shape: tuple[int, ...], dtype: np.dtype, num_classes: int,

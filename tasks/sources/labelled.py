@@ -183,6 +183,18 @@ def stated_classes(path: Path, by_name: Mapping[str, np.ndarray]) -> int | None:
   return stated
 
 
+def named_classes(num_classes: int | None,
+                  class_names: Sequence[str] | None) -> tuple[str, ...]:
+  """Names of the classes, or numbers; empty if neither is given. Raises ValueError."""
+  if num_classes is None:
+    return tuple(class_names or ())
+  checks.integer('num_classes', num_classes, 2, MAX_CLASSES)
+  if class_names and len(class_names) != num_classes:
+    raise ValueError(f'num_classes must be the number of class_names, '
+                     f'{len(class_names)}, found {num_classes}')
+  return tuple(class_names or map(str, range(num_classes)))
+
+
 def parts_of(path: Path, by_name: Mapping[str, np.ndarray], names: Sequence[str],
              convert: Convert, *, num_classes: int | None = None,
              otherwise: int | None = None) -> Parts:

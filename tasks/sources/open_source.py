@@ -31,8 +31,8 @@ class Format:
       files that are read in place, which need no copy.
     client_field: Default name of the field that names the client; None if the files
       name clients otherwise.
-    parts: (data_path, client_field) -> name of each part -> options of its reader, where
-      a file has all parts; None if a test part has files of its own.
+    parts: (data_path, client_field) -> name of each part -> options of its reader,
+      where a file has all parts; None if a test part has files of its own.
     image, label: Names of these fields where none are given.
     dark_ink: Whether ink is near 0 in images of characters, where it is not said.
   """

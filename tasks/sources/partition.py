@@ -183,15 +183,7 @@ def _counts(held: np.ndarray, sizes: np.ndarray, each: int) -> np.ndarray:
   """Number of records that an agent gets of each class, `each` in all.
 
   Equally many of each of its classes, and where a class has too few records, some
-  more of another class of the same agent.
-
-  Args:
-    held: bool [agents, classes].
-    sizes: Number of records of each class.
-    each: Number of records of an agent.
-
-  Returns:
-    int [agents, classes].
+  more of another class of the same agent: int [agents, classes], as `held`, bool.
   """
   counts = np.zeros(held.shape, int)
   for agent, classes in enumerate(held):

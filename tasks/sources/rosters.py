@@ -10,32 +10,25 @@ import contextlib
 import os
 import pathlib
 import sqlite3
-import tempfile
 
 from tasks.sources import checksums
 from tasks.sources import sqlite
 
 # Numbers of examples and checksums are private, too, and nobody needs them.
-_COPY = """
+_COPY = f"""
 PRAGMA main.journal_mode = OFF;
 PRAGMA main.synchronous = OFF;
-CREATE TABLE examples (
-    split_name TEXT NOT NULL, client_id TEXT NOT NULL,
-    serialized_example_proto BLOB NOT NULL);
-CREATE TABLE client_metadata (
-    client_id TEXT NOT NULL, split_name TEXT NOT NULL, num_examples INTEGER NOT NULL,
-    place TEXT NOT NULL, checksum INTEGER NOT NULL);
+{sqlite.TABLES}
 CREATE TABLE element_spec AS SELECT * FROM complete.element_spec;
 CREATE TABLE roster (split_name TEXT NOT NULL, sha256 TEXT NOT NULL);
 INSERT INTO examples SELECT split_name, client_id, serialized_example_proto
-    FROM complete.examples WHERE split_name != {0} ORDER BY rowid;
+    FROM complete.examples WHERE split_name != {{0}} ORDER BY rowid;
 INSERT INTO client_metadata
-    SELECT client_id, split_name, iif(split_name = {0}, 0, num_examples), '',
-        iif(split_name = {0}, 0, checksum) FROM complete.client_metadata ORDER BY rowid;
-INSERT INTO roster VALUES ({0}, {1});
-CREATE INDEX examples_by_client ON examples (split_name, client_id);
-CREATE UNIQUE INDEX client_metadata_by_client ON client_metadata (split_name, client_id);
-"""
+    SELECT client_id, split_name, iif(split_name = {{0}}, 0, num_examples), '',
+        iif(split_name = {{0}}, 0, checksum)
+    FROM complete.client_metadata ORDER BY rowid;
+INSERT INTO roster VALUES ({{0}}, {{1}});
+{sqlite.INDICES}"""
 
 
 def write(data_path: str, output: str, split_name: str | None = None) -> int:
@@ -66,27 +59,20 @@ def write(data_path: str, output: str, split_name: str | None = None) -> int:
   for other in set(names) - {split_name}:
     sqlite.SqliteSource(data_path, other)  # Its clients must have their checksum.
   sha256, path = source.sha256, pathlib.Path(output)
-  descriptor, partial = tempfile.mkstemp(
-      prefix=f'.{path.name}.', suffix='.partial', dir=path.parent)
-  os.close(descriptor)
   try:
-    with contextlib.closing(sqlite3.connect(partial, uri=True)) as connection:
-      connection.execute('ATTACH ? AS complete', [
-          f'{pathlib.Path(data_path).resolve().as_uri()}?mode=ro'])
-      quoted = [connection.execute('SELECT quote(?)', [text]).fetchone()[0]
-                for text in (split_name, sha256)]
-      connection.executescript(_COPY.format(*quoted))
-      checksums.seal(connection)
-      connection.commit()
-    if source.sha256 != sha256:
-      raise ValueError(f'{data_path} has changed while it was read')
-    with open(partial, 'rb') as file:
-      os.fsync(file.fileno())
-    os.replace(partial, path)
+    with sqlite.replacing(path) as partial:
+      with contextlib.closing(sqlite3.connect(partial, uri=True)) as connection:
+        connection.execute('ATTACH ? AS complete', [
+            f'{pathlib.Path(data_path).resolve().as_uri()}?mode=ro'])
+        quoted = [connection.execute('SELECT quote(?)', [text]).fetchone()[0]
+                  for text in (split_name, sha256)]
+        connection.executescript(_COPY.format(*quoted))
+        checksums.seal(connection)
+        connection.commit()
+      if source.sha256 != sha256:
+        raise ValueError(f'{data_path} has changed while it was read')
   except sqlite3.Error as error:
     if getattr(error, 'sqlite_errorcode', 0) & 0xff == sqlite3.SQLITE_CORRUPT:
       raise sqlite.damaged(data_path, error, sqlite.REMEDY) from error
     raise OSError(f'{output} cannot be written: {error}') from error
-  finally:
-    pathlib.Path(partial).unlink(missing_ok=True)
   return len(source.client_ids)

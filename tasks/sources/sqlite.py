@@ -16,6 +16,7 @@ import hashlib
 import os
 import pathlib
 import sqlite3
+import tempfile
 import types
 from typing import Any, Iterator, Sequence
 
@@ -27,6 +28,7 @@ from tasks.sources import checksums
 from tasks.sources import columns
 from tasks.sources import ids
 from tasks.sources import records
+from tasks.sources import rows as rows_lib
 from tasks import task
 
 # No client has more examples; TensorFlow needs some number.
@@ -34,6 +36,21 @@ _MAX_EXAMPLES = 2**31 - 1
 # The remedy for a damaged file that is no copy, and the damage that reading finds.
 REMEDY = 'delete it, and let prepare_data write it again'
 _EXAMPLES = 'the examples of a client don\'t have their checksum'
+
+# What `store` and `rosters` write.
+TABLES = """
+CREATE TABLE examples (
+    split_name TEXT NOT NULL, client_id TEXT NOT NULL,
+    serialized_example_proto BLOB NOT NULL);
+CREATE TABLE client_metadata (
+    client_id TEXT NOT NULL, split_name TEXT NOT NULL, num_examples INTEGER NOT NULL,
+    place TEXT NOT NULL, checksum INTEGER NOT NULL);
+"""
+INDICES = """
+CREATE INDEX examples_by_client ON examples (split_name, client_id);
+CREATE UNIQUE INDEX client_metadata_by_client
+    ON client_metadata (split_name, client_id);
+"""
 
 _BY_CLIENT = ('SELECT serialized_example_proto FROM examples '
               'WHERE split_name = ? AND client_id = ? ORDER BY rowid')
@@ -55,6 +72,25 @@ def connected(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
   except (sqlite3.Error, UnicodeDecodeError) as error:
     raise ValueError(f'{path} cannot be read as an SQLite file of TFF\'s format: '
                      f'{error}') from error
+
+
+@contextlib.contextmanager
+def replacing(path: pathlib.Path) -> Iterator[str]:
+  """The path of a file that replaces another when it is complete.
+
+  It is deleted if the block ends by an error, or this process ends before.
+  """
+  descriptor, partial = tempfile.mkstemp(
+      prefix=f'.{path.name}.', suffix='.partial', dir=path.parent)
+  os.close(descriptor)
+  deletion = rows_lib.deleted_with_process(partial)
+  try:
+    yield partial
+    with open(partial, 'rb') as file:
+      os.fsync(file.fileno())
+    os.replace(partial, path)
+  finally:
+    deletion.communicate()  # Deletes the partial file, if there is one.
 
 
 @contextlib.contextmanager

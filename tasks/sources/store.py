@@ -46,16 +46,11 @@ _NAMES = re.compile(
 
 # The file is not visible before it is complete, so it need not survive a crash. The
 # deleted rows, of clients that are left out, must not stay in it.
-_SETUP = """
+_SETUP = f"""
 PRAGMA journal_mode = OFF;
 PRAGMA synchronous = OFF;
 PRAGMA secure_delete = ON;
-CREATE TABLE examples (
-    split_name TEXT NOT NULL, client_id TEXT NOT NULL,
-    serialized_example_proto BLOB NOT NULL);
-CREATE TABLE client_metadata (
-    client_id TEXT NOT NULL, split_name TEXT NOT NULL, num_examples INTEGER NOT NULL,
-    place TEXT NOT NULL, checksum INTEGER NOT NULL);
+{sqlite.TABLES}
 CREATE TABLE element_spec (
     name TEXT NOT NULL, dtype TEXT NOT NULL, shape TEXT NOT NULL,
     as_bytes INTEGER NOT NULL);
@@ -105,27 +100,20 @@ def write(path: str | os.PathLike[str], parts: Mapping[str, rows_lib.Reader], *,
   """
   path = pathlib.Path(path)
   states = [reader.states() for reader in parts.values()] if states is None else states
-  descriptor, partial = tempfile.mkstemp(
-      prefix=f'.{path.name}.', suffix='.partial', dir=path.parent)
-  os.close(descriptor)
-  deletion = rows_lib.deleted_with_process(partial)
   try:
-    with contextlib.closing(
-        sqlite3.connect(partial, isolation_level=None)) as connection:
-      connection.executescript(_SETUP)
-      splits = [_Split(connection, split, reader, fields, skips, for_store)
-                for split, reader in parts.items()]
-      counts = _finish(connection, splits, skips, [identity, _sha256(parts.values())])
-    with open(partial, 'rb') as file:
-      os.fsync(file.fileno())
-    if states != [reader.states() for reader in parts.values()]:
-      raise ValueError(f'{path.name}: a file of the data has changed while it was read')
-    os.replace(partial, path)
+    with sqlite.replacing(path) as partial:
+      with contextlib.closing(
+          sqlite3.connect(partial, isolation_level=None)) as connection:
+        connection.executescript(_SETUP)
+        splits = [_Split(connection, split, reader, fields, skips, for_store)
+                  for split, reader in parts.items()]
+        counts = _finish(connection, splits, skips, [identity, _sha256(parts.values())])
+      if states != [reader.states() for reader in parts.values()]:
+        raise ValueError(
+            f'{path.name}: a file of the data has changed while it was read')
     return counts
   except sqlite3.Error as error:
     raise OSError(f'{path} cannot be written: {error}') from error
-  finally:
-    deletion.communicate()  # Deletes the partial file, if there is one.
 
 
 def _sha256(readers: Iterable[rows_lib.Reader]) -> str:
@@ -149,9 +137,8 @@ def _finish(connection: sqlite3.Connection, splits: Sequence['_Split'],
       raise ValueError(f'fields of the {split.name} part must be those of the others, '
                        f'{wanted}, found {found}')
   execute, many = connection.execute, connection.executemany
-  execute('CREATE INDEX examples_by_client ON examples (split_name, client_id)')
-  execute('CREATE UNIQUE INDEX client_metadata_by_client ON client_metadata '
-          '(split_name, client_id)')
+  for statement in filter(None, map(str.strip, sqlite.INDICES.split(';'))):
+    execute(statement)
   for split in splits:
     many('UPDATE client_metadata SET num_examples = ?, checksum = ? WHERE '
          'split_name = ? AND client_id = ?', split.listed())

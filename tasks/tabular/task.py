@@ -69,18 +69,6 @@ def open_embedded(*, num_clients: int = 200) -> records.RawData:
   return records.RawData(train=train, test=test, skips=task.Skips())
 
 
-def _classes(num_classes: int | None,
-             class_names: Sequence[str] | None) -> tuple[str, ...]:
-  """The classes of a label that are given; empty for none. Raises ValueError."""
-  if num_classes is None:
-    return tuple(class_names or ())
-  checks.integer('num_classes', num_classes, 2, labelled.MAX_CLASSES)
-  if class_names and len(class_names) != num_classes:
-    raise ValueError(f'num_classes must be the number of class_names, '
-                     f'{len(class_names)}, found {num_classes}')
-  return tuple(class_names or map(str, range(num_classes)))
-
-
 STATED = task.Note(
     'public sample stated as public',
     'columns are standardised by rows that the user states are public, which costs no '
@@ -122,8 +110,7 @@ def _serving(columns: columns_lib.Columns, model: str | None, missing: str,
   spec = element_spec(columns)
 
   def known(source: str) -> Sequence[str]:
-    return ['num_clients'] if source == 'embedded' else [
-        name for name in open_source.options(source) if name != 'test_path']
+    return ['num_clients'] if source == 'embedded' else further.of_files(source)
 
   def read(*, labelled: bool, **given: Any) -> task.ClientSource:
     source, options = further.source_of(recorded, given, known)
@@ -193,7 +180,7 @@ def build(*, model: str | None = None, data_source: str | None = None,
   missing = checks.choice('missing', missing, columns_lib.MISSING, columns_lib.ERROR)
   choice = dict(
       label_field=label_field, feature_fields=feature_fields,
-      classes=_classes(num_classes, class_names),
+      classes=labelled.named_classes(num_classes, class_names),
       client_field=data_options.get('client_field', 'client'))
   if data_source == 'embedded':
     given = checks.options('data_source embedded', data_options, ['num_clients'])

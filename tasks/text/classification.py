@@ -65,17 +65,12 @@ def _class_names(data_source: str, num_classes: int | None,
       raise ValueError(
           'data_source embedded does not use num_classes and class_names')
     return tuple(sorted({tags.split('|')[0] for _, tags in text_data.speeches()}))
-  if num_classes is not None:
-    checks.integer('num_classes', num_classes, 2, labelled.MAX_CLASSES)
-    class_names = class_names or tuple(map(str, range(num_classes)))
-    if len(class_names) != num_classes:
-      raise ValueError(f'num_classes must be the number of class_names, '
-                       f'{len(class_names)}, found {num_classes}')
-  if class_names is None:
+  if num_classes is None and class_names is None:
     raise ValueError('task text_classification needs class_names, or num_classes: '
                      'classes are not counted in labels, which are private')
-  checks.names('class_names', class_names, 2)
-  return tuple(class_names)
+  names = labelled.named_classes(num_classes, class_names)
+  checks.names('class_names', names, 2)
+  return names
 
 
 def build(*, model: str | None = None, label_field: str | None = None,

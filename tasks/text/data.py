@@ -211,8 +211,7 @@ def reader(
   def known(source: str) -> Sequence[str]:
     if source not in open_source.FORMATS:
       return [*own, 'num_clients' if source == 'embedded' else 'cache_dir']
-    return [*own, *(name for name in open_source.options(source)
-                    if name != 'test_path')]
+    return [*own, *further.of_files(source)]
 
   def read(*, labelled: bool, **given: Any) -> task.ClientSource:
     source, options = further.source_of(recorded, given, known)

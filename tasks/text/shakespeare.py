@@ -84,15 +84,7 @@ def character_rows(text: str, length: int, ended: bool = True) -> np.ndarray:
 
 
 def _rows_in_graph(texts: tf.Tensor, length: int) -> tf.Tensor:
-  """Computes character_rows of every text, one after another.
-
-  Args:
-    texts: string [texts], UTF-8; other bytes are an error when the graph runs.
-    length: As for character_rows.
-
-  Returns:
-    uint8 [rows, length + 1].
-  """
+  """Computes character_rows of texts in UTF-8, one after another."""
   codes = tf.strings.unicode_decode(texts, 'UTF-8', errors='strict')
   known = codes.flat_values < 128
   tokens = tf.where(

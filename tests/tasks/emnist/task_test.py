@@ -37,14 +37,14 @@ def _tensors(model, seed=0):
     ('cnn_small', 62, 27_366),
 ])
 def test_number_of_parameters(name, num_classes, count):
-  model = emnist.MODELS[name](num_classes)
+  model = emnist.build_model(name, emnist.SHAPE, num_classes)
   assert model.name == name
   assert model.parameter_count() == count
 
 
 @pytest.mark.parametrize('name', _MODELS)
 def test_initial_weights_repeat_with_their_seed(name):
-  model = emnist.MODELS[name](10)
+  model = emnist.build_model(name, emnist.SHAPE, 10)
   for a, b, other in zip(model.initial_weights(3), model.initial_weights(3),
                          model.initial_weights(4)):
     assert isinstance(a, np.ndarray) and a.dtype == np.float32
@@ -55,7 +55,7 @@ def test_initial_weights_repeat_with_their_seed(name):
 
 @pytest.mark.parametrize('name', _MODELS)
 def test_untrained_loss_is_that_of_guessing(name):
-  model = emnist.MODELS[name](62)
+  model = emnist.build_model(name, emnist.SHAPE, 62)
   batch = _batch(num_classes=62)
   loss = model.loss(_tensors(model), batch, None)
   assert loss.shape == [16] and loss.dtype == tf.float32
@@ -81,7 +81,7 @@ def _keras_model(name):
 
 @pytest.mark.parametrize('name', _MODELS)
 def test_loss_and_metrics_equal_those_of_keras(name):
-  model = emnist.MODELS[name](10)
+  model = emnist.build_model(name, emnist.SHAPE, 10)
   weights = model.initial_weights(1)
   oracle = _keras_model(name)
   oracle.set_weights(weights)
@@ -111,7 +111,7 @@ def _gradients(model, weights, batch, seed):
 
 @pytest.mark.parametrize('name', _MODELS)
 def test_every_weight_learns(name):
-  model = emnist.MODELS[name](10)
+  model = emnist.build_model(name, emnist.SHAPE, 10)
   weights = _tensors(model)
   gradients = _gradients(model, weights, _batch(64), _seed(1, 2))
   for weight, gradient in zip(weights, gradients):
@@ -123,7 +123,7 @@ def test_every_weight_learns(name):
 
 @pytest.mark.parametrize('name', _MODELS)
 def test_padding_changes_no_other_row(name):
-  model = emnist.MODELS[name](10)
+  model = emnist.build_model(name, emnist.SHAPE, 10)
   weights = _tensors(model)
   batch = _batch(12)
   padded = {key: tf.concat([v, tf.zeros_like(v[:8])], axis=0)
@@ -135,7 +135,7 @@ def test_padding_changes_no_other_row(name):
 
 
 def test_dropout_of_cnn_1m_follows_the_seed():
-  model = emnist.cnn_1m(10)
+  model = emnist.build_model('cnn_1m', emnist.SHAPE, 10)
   weights = _tensors(model)
   batch = _batch()
   loss = lambda seed: model.loss(weights, batch, seed).numpy()
@@ -147,7 +147,7 @@ def test_dropout_of_cnn_1m_follows_the_seed():
 def test_dropout_of_cnn_1m_keeps_the_expected_logits():
   # With a linear readout the mean over many masks of the last dropout returns
   # the value without; the first one passes a ReLU and only comes close.
-  model = emnist.cnn_1m(10)
+  model = emnist.build_model('cnn_1m', emnist.SHAPE, 10)
   weights = _tensors(model)
   batch = _batch(4)
   loss = tf.function(lambda seed: model.loss(weights, batch, seed))
@@ -158,7 +158,7 @@ def test_dropout_of_cnn_1m_keeps_the_expected_logits():
 
 @pytest.mark.parametrize('name', _MODELS)
 def test_models_compile_with_xla_to_the_same_numbers(name):
-  model = emnist.MODELS[name](10)
+  model = emnist.build_model(name, emnist.SHAPE, 10)
   weights = _tensors(model)
   batch = _batch(20)
   compiled = tf.function(
@@ -231,7 +231,7 @@ def test_task_of_62_classes_from_real_writers():
     (3, 'class', ['0', '1', '2'], []),
 ])
 def test_classes_have_the_names_of_their_characters(num_classes, kind, names, groups):
-  breakdown = emnist.cnn_small(num_classes).breakdown
+  breakdown = emnist.build_model('cnn_small', emnist.SHAPE, num_classes).breakdown
   assert breakdown.kind == kind and list(breakdown.names) == list(names)
   assert list(breakdown.groups) == groups
   members = [i for group in breakdown.groups.values() for i in group]
@@ -242,7 +242,7 @@ def test_classes_have_the_names_of_their_characters(num_classes, kind, names, gr
 
 
 def test_confusion_has_a_row_for_what_is_true():
-  model = emnist.cnn_small(10)
+  model = emnist.build_model('cnn_small', emnist.SHAPE, 10)
   rng = np.random.default_rng(3)
   weights = model.initial_weights(0)
   batch = {'x': tf.constant(rng.integers(0, 256, [40, 28, 28]), tf.uint8),

@@ -191,7 +191,6 @@ class _Job:
   end: int
   seconds: float
   megabytes: float
-  prepare: Callable[[], Any] | None
 
 
 def _child(job: _Job) -> None:
@@ -216,8 +215,6 @@ def _child(job: _Job) -> None:
   limit = pages * resource.getpagesize() + 6 * 2**30
   resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
   resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-  if job.prepare is not None:
-    job.prepare()
   counts: dict[str, int] = collections.Counter()
   tf.constant(0)  # TensorFlow prints its messages now.
   printed = os.fstat(files['output']).st_size
@@ -306,7 +303,6 @@ def _ended(folder: pathlib.Path, status: int) -> tuple[str, str]:
 
 def run(format_: str, *, inputs: int, first: int = 0, seed: int = 0,
         seconds: float = 10.0, megabytes: float = 1500.0, batch: int = _BATCH,
-        prepare: Callable[[], Any] | None = None,
         tell: Callable[[str], Any] = lambda text: None) -> Report:
   """Converts inputs of a format in child processes.
 
@@ -319,7 +315,6 @@ def run(format_: str, *, inputs: int, first: int = 0, seed: int = 0,
       it hangs.
     megabytes: The maximum of memory of a process.
     batch: The inputs of one process.
-    prepare: Called in every child; a function of a module.
     tell: Gets lines about the progress.
   """
   context = multiprocessing.get_context('forkserver')
@@ -346,8 +341,7 @@ def run(format_: str, *, inputs: int, first: int = 0, seed: int = 0,
       until = number + 1 if alone else min(end, number + batch)
       process = context.Process(target=_child, daemon=True, args=[_Job(
           folder=name, format_=format_, seed=seed, first=number, end=until,
-          seconds=seconds * (6 if alone else 1), megabytes=megabytes,
-          prepare=prepare)])
+          seconds=seconds * (6 if alone else 1), megabytes=megabytes)])
       process.start()
       try:
         process.join()

@@ -167,10 +167,11 @@ def _compressed(rng: random.Random, content: bytes, share: float) -> bytes:
 def _content(rng: random.Random, format_: str, valid: fuzz_files.Valid) -> bytes:
   """One file that is most probably damaged."""
   other = fuzz_files.small(rng, format_).content
-  kind, is_text = rng.random(), format_ in ('csv', 'jsonl', 'leaf')
+  kind, is_text = rng.random(), format_ not in ('npz', 'parquet')
   if kind < 0.0007:
     return _compressed(rng, fuzz_files.bomb(rng, format_), 0.5 * is_text)
-  content = valid.content if kind < 0.35 else fuzz_files.ODD[format_](rng, valid)
+  content = valid.content if kind < 0.35 or format_ not in fuzz_files.ODD else (
+      fuzz_files.ODD[format_](rng, valid))
   if kind < 0.35 or kind > 0.75:
     content = fuzz_damage.damaged(rng, content, other)
   if not is_text:
