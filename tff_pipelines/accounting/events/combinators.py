@@ -169,7 +169,6 @@ class _Product(base.Event, abstract=True):
     return parts[0] if len(parts) == 1 else Composed(events=parts)
 
   scaled = base.no_known_group  # Samples are independent; `Together` has one.
-  is_additive = base.no
 
 
 class SelfComposed(_Product):

@@ -209,8 +209,6 @@ class DistributedDiscreteGaussian(_Shares):
 
   source = 'arXiv 2102.06387, Theorem 1 and Proposition 14'
 
-  is_additive = base.no
-
   def __post_init__(self):
     super().__post_init__()
     validate.non_negative(local_variance=self.local_variance)
@@ -369,7 +367,6 @@ class SkellamCount(ClientSum, base.WithoutShares):
 
   pure_epsilon = base.not_pure
   caveats = base.no_caveats
-  is_additive = base.no
 
   def __post_init__(self):
     validate.integer(l1_sensitivity=self.l1_sensitivity, low=1)
@@ -435,7 +432,6 @@ class NoisyGradients(base.Release, combinators.AgentsShares):
   pure_epsilon = base.not_pure
   failure_probability = base.never_fails
   scaled = base.no_known_group  # An agent is no record.
-  is_additive = base.no
 
   def __post_init__(self):
     _ = self._sampled  # Raises ValueError unless the parameters are valid.
