@@ -29,7 +29,7 @@ _MECHANISM = dict(
     __annotations__={'noise_multiplier': float}, source='here', sensitivity='one',
     adjacency=base.ZERO_OUT, curve=_curve, pure_epsilon=base.not_pure,
     failure_probability=base.never_fails, factors=base.no_known_pair,
-    caveats=base.no_caveats, scaled=base.no_known_group, is_additive=base.no)
+    caveats=base.no_caveats, scaled=base.no_known_group)
 # The answers of a way to sample clients that amplifies nothing.
 _SAMPLING = dict(
     source='here', adjacency=_of_event('adjacency'),

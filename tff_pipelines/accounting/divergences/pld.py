@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 import dataclasses
 import functools
 import math
+from typing import NamedTuple
 
 import numpy as np
 from scipy import fft
@@ -42,20 +43,13 @@ class _GridTooLarge(pairs.TooLarge):
   """This step needs too many grid points; a coarser one may do."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Losses:
+class _Losses(NamedTuple):
   """One factor's losses on the grid: index times step, with masses."""
 
   index: np.ndarray
   mass: np.ndarray
   p_only: float
   count: int
-
-
-def _dominating(atoms: pairs.Atoms, step: float, count: int) -> _Losses:
-  """Moves each loss to the two grid points around it, keeping p and q."""
-  index, mass = pairs.on_grid(atoms, step)
-  return _Losses(index=index, mass=mass, p_only=atoms.p_only, count=count)
 
 
 class _Total:
@@ -272,8 +266,9 @@ def _answer(factors: tuple[pairs.Factor, ...], fraction: float,
   for parts in _directions(factors, cells):
     spread = _typical_spread(parts)
     step = fraction * spread if spread > 0 else 1e-3
-    answers.append(query(_Total(
-        [_dominating(atoms, step, count) for atoms, count in parts], step)))
+    answers.append(query(_Total([
+        _Losses(*pairs.on_grid(atoms, step), atoms.p_only, count)
+        for atoms, count in parts], step)))
   return max(answers)
 
 

@@ -208,12 +208,12 @@ class Event(abc.ABC):
     release = self.group(clients, known)
     return None if release is None else (release, count)
 
-  @abc.abstractmethod
   def is_additive(self) -> bool:
-    """Whether it is proved that k releases with one client cost no more than `scaled`.
+    """Whether k releases with one client are proved to cost at most one with k.
 
-    That is one release with k clients. False is always right.
+    False, which is always right: k releases with k clients each are then counted.
     """
+    return False
 
   def to_dp_accounting(self) -> dp_event.DpEvent:
     """The same release as an event of dp_accounting, for its accountants.
@@ -305,12 +305,6 @@ def yes(self) -> bool:
   return True
 
 
-def no(self) -> bool:
-  """States that it is not so, or not proved."""
-  del self
-  return False
-
-
 class Release(Event, abstract=True):
   """One release that samples nothing, described as if it were the only one.
 
@@ -343,7 +337,8 @@ class WithoutShares(Event, abstract=True):
   def seen(self, colluders: float, cohort: float | None) -> Event:
     return self
 
-  is_known_in_part = no
+  def is_known_in_part(self) -> bool:
+    return False
 
 
 def _problems(kind: type[Event]) -> list[str]:

@@ -88,29 +88,30 @@ class _Product(base.Event, abstract=True):
           f'{", ".join(sorted(adjacencies))}')
     return adjacencies.pop() if adjacencies else base.ANY
 
+  def _participated(self, amplification: str) -> list[tuple[base.Event, int]]:
+    """The events, and how often each counts."""
+    return [(event, event.participations(count, amplification))
+            for event, count in self._counts().items()]
+
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    return sum(event.participations(count, amplification) *
-               event.curve(max_order, amplification)
-               for event, count in self._counts().items())
+    return sum(count * event.curve(max_order, amplification)
+               for event, count in self._participated(amplification))
 
   def failure_probability(self) -> float:
     return min(1.0, sum(count * event.failure_probability()
                         for event, count in self._counts().items()))
 
   def pure_epsilon(self, amplification: str) -> float:
-    return sum(event.participations(count, amplification) *
-               event.pure_epsilon(amplification)
-               for event, count in self._counts().items())
+    return sum(count * event.pure_epsilon(amplification)
+               for event, count in self._participated(amplification))
 
   def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
-    factors = []
-    for event, times in self._counts().items():
-      inner = event.factors(amplification)
-      if inner is None:
-        return None
-      times = event.participations(times, amplification)
-      factors.extend((pair, count * times) for pair, count in inner)
-    return tuple(factors)
+    listed = [(event.factors(amplification), times)
+              for event, times in self._participated(amplification)]
+    if any(inner is None for inner, _ in listed):
+      return None
+    return tuple((pair, count * times) for inner, times in listed
+                 for pair, count in inner)
 
   def skellam_coordinates(self) -> int:
     return sum(count * event.skellam_coordinates()
@@ -168,7 +169,6 @@ class _Product(base.Event, abstract=True):
     return parts[0] if len(parts) == 1 else Composed(events=parts)
 
   scaled = base.no_known_group  # Samples are independent; `Together` has one.
-  is_additive = base.no
 
 
 class SelfComposed(_Product):

@@ -48,7 +48,6 @@ class Nfdp(base.Release, base.WithoutShares):
   pure_epsilon = base.not_pure
   failure_probability = base.never_fails
   scaled = base.no_known_group
-  is_additive = base.no
 
   def __post_init__(self):
     validate.integer(records=self.records, low=1)
@@ -116,7 +115,6 @@ class PostProcessing(base.Release, base.WithoutShares):
 
   failure_probability = base.never_fails
   scaled = base.no_known_group
-  is_additive = base.no
   caveats = base.no_caveats
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
@@ -145,7 +143,6 @@ class _PureLocal(base.Release, base.WithoutShares, abstract=True):
 
   failure_probability = base.never_fails
   scaled = base.no_known_group
-  is_additive = base.no
 
   def __post_init__(self):
     validate.positive(epsilon=self.epsilon)
@@ -206,7 +203,6 @@ class _LocalGaussian(sum_events.GaussianNoise, abstract=True):
   sensitivity = 'L2 1, in units of the largest distance of two inputs'
 
   scaled = base.no_known_group
-  is_additive = base.no
 
 
 class LocalGaussian(_LocalGaussian):
@@ -261,7 +257,6 @@ class LocalAnswers(base.Release, base.WithoutShares):
 
   caveats = base.no_caveats
   scaled = base.no_known_group
-  is_additive = base.no
 
   def __post_init__(self):
     base.check_event(event=self.event)

@@ -112,7 +112,6 @@ class CentralRelease(base.Release, base.WithoutShares, abstract=True):
 
   pure_epsilon = base.not_pure
   factors = base.no_known_pair
-  is_additive = base.no
 
   def __post_init__(self):
     validate.positive(l2_sensitivity=self.l2_sensitivity,

@@ -64,7 +64,6 @@ class Sampled(base.Event, abstract=True):
         self, event=self.event.seen(colluders, self.minimum_cohort() or 1))
 
   scaled = base.no_known_group  # It is one of sampled clients.
-  is_additive = base.no
 
 
 class _SameNeighbours(Sampled, abstract=True):

@@ -118,7 +118,7 @@ class _IntegerSum(ClientSum, abstract=True):
 
 
 class _SkellamSum(_IntegerSum, abstract=True):
-  """Base class of the distributed and the central Skellam sum.
+  """A sum of integer vectors with Skellam noise.
 
   Attributes:
     dimension: Number of coordinates (padded), >= 1; None if unknown, and then Skellam
@@ -186,31 +186,17 @@ class _Shares(_IntegerSum, abstract=True):
 
 
 class DistributedSkellam(_SkellamSum, _Shares):
-  """A sum of integer vectors to which clients add shares of Skellam noise.
-
-  Attributes:
-    l1_sensitivity: Grid units, zero-out, > 0.
-    l2_sensitivity: Grid units, zero-out, > 0.
-    noise_variance: Variance per coordinate of the honest clients' noise, grid
-      units squared, >= 0 (0: no guarantee).
-    cohort_size: Expected number of clients, for the record; None if unknown.
-    min_honest_fraction: Fraction of the shares counted on, for the record.
-    dimension: Number of coordinates (padded), >= 1; None if unknown.
-  """
+  """A sum of integer vectors to which clients add shares of Skellam noise."""
 
 
 class CentralSkellam(_SkellamSum, base.WithoutShares):
-  """A sum of integer vectors; the server adds all the Skellam noise, once.
-
-  No share of the noise can be missing. Attributes are those of `DistributedSkellam`
-  without min_honest_fraction.
-  """
+  """A sum of integer vectors; the server adds all the Skellam noise, once."""
 
 
 class DistributedDiscreteGaussian(_Shares):
   """A sum of integer vectors with shares of discrete Gaussian noise.
 
-  Attributes, in addition to those of `DistributedSkellam`:
+  Attributes:
     local_variance: Variance of one share, grid units squared, >= 0. Below 1/4
       the theorem says nothing, and epsilon is infinite.
     clients: Number of shares, >= 1; an upper bound is safe.
@@ -222,8 +208,6 @@ class DistributedDiscreteGaussian(_Shares):
   dimension: int
 
   source = 'arXiv 2102.06387, Theorem 1 and Proposition 14'
-
-  is_additive = base.no
 
   def __post_init__(self):
     super().__post_init__()
@@ -302,10 +286,6 @@ class CentralGaussian(_GaussianSum):
 
   Real-valued noise in floating point carries the guarantee of ideal
   arithmetic only.
-
-  Attributes:
-    noise_multiplier: Noise standard deviation over L2 sensitivity, >= 0 (0: no
-      guarantee).
   """
 
   source = 'arXiv 1702.07476, Corollary 3; PLD of N(0, z^2) against N(1, z^2)'
@@ -315,7 +295,6 @@ class GaussianOfSkellam(_GaussianSum):
   """A sum with Gaussian noise of which one with Skellam noise is a post-processing.
 
   Attributes:
-    noise_multiplier: Standard deviation of the Gaussian noise over L2 sensitivity.
     variance: Certified variance of the Skellam noise in a coordinate, at most its own,
       grid units squared.
     removed: By how much the variance of the Gaussian noise is smaller.
@@ -388,7 +367,6 @@ class SkellamCount(ClientSum, base.WithoutShares):
 
   pure_epsilon = base.not_pure
   caveats = base.no_caveats
-  is_additive = base.no
 
   def __post_init__(self):
     validate.integer(l1_sensitivity=self.l1_sensitivity, low=1)
@@ -454,7 +432,6 @@ class NoisyGradients(base.Release, combinators.AgentsShares):
   pure_epsilon = base.not_pure
   failure_probability = base.never_fails
   scaled = base.no_known_group  # An agent is no record.
-  is_additive = base.no
 
   def __post_init__(self):
     _ = self._sampled  # Raises ValueError unless the parameters are valid.

@@ -77,7 +77,6 @@ class Vote(base.Release, combinators.AgentsShares):
   pure_epsilon = base.not_pure
   failure_probability = base.never_fails
   scaled = base.no_known_group
-  is_additive = base.no
 
   def __post_init__(self):
     validate.one_of(SCHEMES, scheme=self.scheme)

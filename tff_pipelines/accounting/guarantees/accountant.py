@@ -178,18 +178,10 @@ def as_gaussian(event: base.Event, delta: float, epsilon: float) -> base.Event:
 def _epsilon_as_gaussian(event: base.Event, delta: float, accountant: str,
                          amplification: str, epsilon: float
                          ) -> tuple[float, base.Event] | None:
-  """Epsilon of Gaussian noise of which the event's is a post-processing.
+  """An epsilon that certificates cover, from a guess, and the event that has them.
 
-  Args:
-    event: Everything that was released.
-    delta: In (0, 1).
-    accountant: 'auto' or 'pld'.
-    amplification: 'tight', 'generic' or 'none'.
-    epsilon: Guess, finite.
-
-  Returns:
-    None if there is no certificate. Else an epsilon which the certificates cover, and
-    the event that has them.
+  None if there is no certificate for the noise of which the event's is a
+  post-processing.
   """
   for _ in range(4):
     gaussian = as_gaussian(event, delta, epsilon)
@@ -266,19 +258,12 @@ def epsilon(event: base.Event, delta: float, *, accountant: str = 'auto',
 # pylint: disable=redefined-outer-name
 def delta(event: base.Event, epsilon: float, *, accountant: str = 'auto',
           amplification: str = 'tight') -> float:
-  """The minimum delta that is proved for the event at this epsilon.
+  """The minimum delta that is proved for the event at this epsilon, >= 0 and finite.
 
-  Args:
-    event: Everything that was released.
-    epsilon: >= 0, finite.
-    accountant: As in `epsilon`.
-    amplification: As in `epsilon`.
+  Other arguments and errors are those of `epsilon`.
 
   Returns:
     Delta in [0, 1]; 1 if nothing is proved.
-
-  Raises:
-    ValueError: If an argument is out of range or the arithmetic fails.
   """
   _check(event, accountant, amplification)
   validate.non_negative(epsilon=epsilon)
@@ -315,18 +300,12 @@ def guarantee(event: base.Event, delta: float, *, accountant: str = 'auto',
   """Epsilon at this delta, with its caveats.
 
   Args:
-    event: Everything that was released.
-    delta: In [0, 1).
-    accountant: As in `epsilon`.
-    amplification: As in `epsilon`.
+    event, delta, accountant, amplification: As in `epsilon`.
     population: Number of clients, to judge delta by; None if unknown.
     records: Number of records, to judge delta by where neighbouring inputs differ in
       one; None if it is not public.
     stated_delta: Delta of the guarantee as it is stated, to be judged, where a part of
       it is consumed by something else; None for `delta`.
-
-  Returns:
-    The guarantee; its warnings are empty if there is no caveat.
 
   Raises:
     ValueError: If an argument is out of range or the arithmetic fails.

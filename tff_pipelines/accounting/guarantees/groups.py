@@ -37,14 +37,11 @@ def unbounded(clients: int) -> caveats.Caveat:
 def epsilon(event: base.Event, clients: int, delta: float, *, accountant: str = 'auto',
             amplification: str = 'tight', known: bool = False,
             total_variation: float | None = None) -> tuple[float, bool]:
-  """Epsilon of a person who owns up to so many clients.
+  """Epsilon of a person who owns up to g = `clients` >= 1 clients.
 
   Args:
     event: Everything that was released, as it is stated for one client.
-    clients: g >= 1.
-    delta: In [0, 1).
-    accountant: As for `accountant.epsilon`.
-    amplification: As there.
+    delta, accountant, amplification: As for `accountant.epsilon`.
     known: Whether it is against those who know the cohorts: nothing is amplified.
     total_variation: Distance of all releases together from ideal ones, which consumes
       delta; None where no bound is proved.
@@ -87,13 +84,12 @@ def of_group(event: base.Event, clients: int, *,
 
 
 def chained(of: Callable[[float], float], clients: int, delta: float) -> float:
-  """Epsilon of a group by that of one client, from neighbour to neighbour.
+  """Epsilon of g = `clients` >= 1 by that of one, from neighbour to neighbour.
 
   (e, d) for one client is (g e, d (e^(g e) - 1) / (e^e - 1)) for g of them.
 
   Args:
     of: From a delta in [0, 1) to the epsilon of one client.
-    clients: g >= 1.
     delta: Delta of the group, in [0, 1).
 
   Returns:

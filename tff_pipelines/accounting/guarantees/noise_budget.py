@@ -41,12 +41,9 @@ def consumed_by(event: base.Event, total_variation: float | None, delta: float,
   """The part of delta that sampling error consumes.
 
   Args:
-    event: Event of all releases, under ideal distributions.
+    event, delta, amplification, accountant: As for `accountant.epsilon`.
     total_variation: Distance of all releases together, above 1 as 1; None where no
       bound is proved.
-    delta: Delta of the guarantee, in [0, 1).
-    amplification: As for `accountant.epsilon`.
-    accountant: As for `accountant.epsilon`.
 
   Returns:
     In [0, 1]; None where no bound is proved.

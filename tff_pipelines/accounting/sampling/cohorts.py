@@ -47,8 +47,8 @@ def pivotal_probability(population: int, sampling_rate: float,
   Args:
     population: N >= 1 clients.
     sampling_rate: q in (0, 1].
-    min_honest_fraction: h in (0, 1].
-    assumed_colluders: c >= 0.
+    min_honest_fraction: h in (0, 1], the fraction of the shares that a round needs.
+    assumed_colluders: c >= 0, clients of a round that are assumed to collude.
     dropout_rate: In [0, 1). Upper bound on the probability, the same for all clients,
       that a selected client drops out.
 

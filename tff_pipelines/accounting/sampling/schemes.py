@@ -115,15 +115,8 @@ class SamplingScheme(abc.ABC):
                           dropout_rate: float) -> float:
     """The probability that one client decides whether a round is suppressed.
 
-    Rounds of too few shares are. 1, the safe side, unless a scheme knows better.
-
-    Args:
-      min_honest_fraction: Fraction of the shares that a round needs, in (0, 1].
-      assumed_colluders: Clients of a round that are assumed to collude, >= 0.
-      dropout_rate: Dropout rate of selected clients, in [0, 1).
-
-    Returns:
-      A probability in [0, 1], rounded up.
+    Rounds of too few shares are. 1, the safe side, unless a scheme knows better. The
+    arguments are those of `cohorts.pivotal_probability`.
     """
     del min_honest_fraction, assumed_colluders, dropout_rate
     return 1.0
@@ -141,14 +134,6 @@ class SamplingScheme(abc.ABC):
     if state:
       raise ValueError(f'state must be empty for sampling={self.name}, found '
                        f'{", ".join(sorted(state))}')
-
-  def _restored(self, state: Mapping[str, np.ndarray],
-                **shapes: tuple[int, ...]) -> list[np.ndarray]:
-    """Copies of the arrays of a state; ValueError unless they are of these shapes."""
-    if state.keys() != shapes.keys() or any(
-        np.shape(state[name]) != shape for name, shape in shapes.items()):
-      raise self._mismatch(state)
-    return [np.array(state[name]) for name in shapes]
 
   def _mismatch(self, state: Mapping[str, np.ndarray]) -> ValueError:
     return ValueError(
@@ -387,8 +372,11 @@ class Epochs(_Sized):
     return {'order': self._order.copy(), 'position': np.array(self._position)}
 
   def restore(self, state: Mapping[str, np.ndarray]) -> None:
-    order, position = self._restored(state, order=self._order.shape, position=())
-    self._order, self._position = order, int(position)
+    if state.keys() != {'order', 'position'} or (
+        np.shape(state['order']), np.shape(state['position'])) != (
+            self._order.shape, ()):
+      raise self._mismatch(state)
+    self._order, self._position = np.array(state['order']), int(state['position'])
 
   def event(self, release: base.Event, round_index: int,
             pivotal_probability: float = 0.0) -> base.Event:
