@@ -1,7 +1,6 @@
 """Caveats are their text, and have a name in addition."""
 
 import copy
-import dataclasses
 import json
 import math
 import pickle
@@ -30,8 +29,8 @@ def test_a_caveat_is_its_text():
 
 def test_copies_keep_the_name():
   assert copy.copy(CAVEAT).name == copy.deepcopy([CAVEAT])[0].name == CAVEAT.name
-  answer = answers.Answer(warnings=[CAVEAT])
-  assert dataclasses.asdict(answer)['warnings'][0].name == CAVEAT.name
+  answer = answers.Answer(caveats=(CAVEAT,))
+  assert answer.to_json()['warnings'][0].name == CAVEAT.name
 
 
 @pytest.mark.parametrize('name, text, message', [
@@ -60,10 +59,10 @@ def test_numbers_of_a_guarantee_are_judged_by_name():
       'no finite epsilon']
   sampled = events.PoissonSampled(
       event=events.CentralGaussian(noise_multiplier=1.0), sampling_rate=0.1)
-  guarantee = accountant.guarantee(sampled, 1e-2, population=1000)
-  assert _names(guarantee.warnings) == [
+  guarantee = accountant.bound(sampled, 1e-2, population=1000)
+  assert _names(guarantee.caveats) == [
       'cohorts assumed to be hidden', 'delta not below 1/population']
-  assert accountant.guarantee(sampled, 1e-6, amplification='none').warnings == ()
+  assert accountant.bound(sampled, 1e-6, amplification='none').caveats == ()
 
 
 GRID = dict(clip=10.0, dimension=250, cohort_size=100.0, population=1000, bits=8,
@@ -99,4 +98,4 @@ def test_answers_name_their_warnings(mechanism, settings, names):
   answer = answers.answer(
       answers.Query(delta=1e-5, allow_degenerate=True),
       mechanisms.build(mechanism, **settings))
-  assert _names(answer.warnings) == names
+  assert _names(answer.caveats) == names

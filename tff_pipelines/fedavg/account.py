@@ -7,15 +7,14 @@ import math
 import os
 import sys
 import textwrap
+from typing import Any
 
 import numpy as np
 
 from tff_pipelines.accounting.guarantees import answers
-from tff_pipelines.accounting.events import base
 from tff_pipelines.common import caveats
 from tff_pipelines.common import decimals
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
-from tff_pipelines.accounting.events import preliminary
 from tff_pipelines.accounting.events import voting
 from tff_pipelines.common import files
 from tff_pipelines.accounting.guarantees import ledger_query
@@ -100,6 +99,10 @@ class VotesAnswer(answers.Answer):
   epsilon_data_dependent: float | None = None
   epsilon_released: float | None = None
 
+  def to_json(self) -> dict[str, Any]:
+    return {**super().to_json(), 'epsilon_data_dependent': self.epsilon_data_dependent,
+            'epsilon_released': self.epsilon_released}
+
 
 def read_votes(path: str | os.PathLike[str]) -> np.ndarray:
   """Vote counts of a file, [queries, labels], integers >= 0.
@@ -161,62 +164,19 @@ def answer_votes(settings: settings_lib.AccountSettings) -> VotesAnswer:
     # The labels and this release together. Divergences do not fall with their order.
     labels = len(votes) * event.curve(math.ceil(order), 'tight')[-1]
     both = labels + voting.release_cost(beta, settings.release_noise, order)
-    together = answers.finite(voting.epsilon_of_cost(both, order, settings.delta))
     fields |= dict(
-        epsilon=together,
-        epsilon_server=None if independent.epsilon_server is None else together,
+        outsiders=dataclasses.replace(
+            independent.outsiders, order=order, accountant='rdp',
+            epsilon=voting.epsilon_of_cost(both, order, settings.delta)),
         epsilon_released=voting.epsilon_of_cost(cost, order, settings.delta),
-        order=order, accountant='rdp',
-        warnings=[_ESTIMATE, _ONCE, _FLOATING_POINT, *independent.warnings])
+        caveats=(_ESTIMATE, _ONCE, _FLOATING_POINT, *independent.caveats))
   else:
     epsilon = voting.data_dependent_epsilon(event, votes, settings.delta)
     if independent.epsilon is not None:
       epsilon = min(epsilon, independent.epsilon)
-    fields |= dict(epsilon_data_dependent=answers.finite(epsilon),
-                   warnings=[DO_NOT_PUBLISH, *independent.warnings])
+    fields |= dict(epsilon_data_dependent=files.finite(epsilon),
+                   caveats=(DO_NOT_PUBLISH, *independent.caveats))
   return VotesAnswer(**fields)
-
-
-def in_three_sentences(row: answers.Answer) -> str:
-  """The guarantee in words, for a reader who has not read a paper on it."""
-  neighbours = base.ADJACENCY_IN_WORDS.get(row.adjacency, 'any two inputs')
-  trust = row.trust_model or 'the ledger does not say who is trusted'
-  if row.epsilon is None:
-    return (
-        'There is no guarantee: the release may reveal any input. '
-        f'It would be stated for inputs that differ as follows: {neighbours}. '
-        f'Trust: {trust}.')
-  odds = (decimals.rounded_up(math.exp(row.epsilon), 3) if row.epsilon < 700
-          else 'any number of')
-  first = (
-      'Whatever is released, the probability of any result with one of two '
-      f'neighbouring inputs is at most e^{decimals.rounded_up(row.epsilon)} = {odds} '
-      f'times that with the other, plus {decimals.rounded_up(row.delta)}.')
-  second = f'Neighbouring inputs differ as follows: {neighbours}.'
-  own = ''
-  if row.epsilon_participant is not None:
-    own = (', against participants who subtract their own shares of the noise '
-           f'{decimals.rounded_up(row.epsilon_participant)}')
-  elif answers.unbounded().name in _names(row):
-    own = ', against a participant unbounded, as a cohort may be of one'
-  if 'suppressed rounds' in _names(row):
-    third = ('That epsilon does not hold against the server, against which none is '
-             f'guaranteed{own}; trust: {trust}.')
-  elif row.sampling == 'none' or row.epsilon_server in (
-      None, row.epsilon):  # The same number against any observer.
-    third = f'Trust: {trust}.'
-    if own:
-      third = f'A{own.removeprefix(", a")}; trust: {trust}.'
-  else:
-    # A trusted server, or who adds up a release before the rounds, sees more.
-    who = 'those who know the cohorts'
-    if 'noise is that of the clients' in trust and preliminary.TRUST not in trust:
-      who = 'the server'
-    third = (
-        'That epsilon holds against observers who do not learn who or how many '
-        f'participated, and against {who} it is '
-        f'{decimals.rounded_up(row.epsilon_server)}{own}; trust: {trust}.')
-  return ' '.join((first, second, third))
 
 
 def as_text(row: answers.Answer) -> str:
@@ -231,19 +191,19 @@ def as_text(row: answers.Answer) -> str:
   lines = [f'{left:<{_WIDTH // 2}}{right}'.rstrip() for left, right in
            itertools.zip_longest(cells[:half], cells[half:], fillvalue='')]
   if row.adjacency is not None:
-    lines += ['', *textwrap.wrap(in_three_sentences(row), _WIDTH)]
-  if row.warnings:
-    if all(hasattr(text, 'name') for text in row.warnings):
+    lines += ['', *textwrap.wrap(row.sentences(), _WIDTH)]
+  if row.caveats:
+    if all(hasattr(text, 'name') for text in row.caveats):
       lines += textwrap.wrap(f'caveats: {"; ".join(_names(row))}', _WIDTH)
     else:  # A ledger's header has sentences without names.
       lines += ['', 'caveats:']
-      for text in dict.fromkeys(row.warnings):
+      for text in dict.fromkeys(row.caveats):
         lines += textwrap.wrap(f'- {text}', _WIDTH, subsequent_indent='  ')
   return '\n'.join(lines)
 
 
 def _names(row: answers.Answer) -> list[str]:
-  return list(dict.fromkeys(getattr(text, 'name', text) for text in row.warnings))
+  return list(dict.fromkeys(getattr(text, 'name', text) for text in row.caveats))
 
 
 def as_table(rows: list[answers.Answer]) -> str:
