@@ -1,5 +1,6 @@
 """Answers a question to the accountant, on standard output."""
 
+from collections.abc import Mapping
 import dataclasses
 import itertools
 import json
@@ -17,7 +18,9 @@ from tff_pipelines.common import decimals
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.accounting.events import voting
 from tff_pipelines.common import files
+from tff_pipelines.accounting.guarantees import explain
 from tff_pipelines.accounting.guarantees import ledger_query
+from tff_pipelines.accounting.guarantees import observers
 from tff_pipelines.fedavg import account_settings as settings_lib
 
 BROKEN = 1
@@ -57,24 +60,31 @@ def answer(settings: settings_lib.AccountSettings) -> int:
   code, rows, is_table = 0, [], settings.query == 'table'
   if settings.ledger is not None:
     problems = {path: ledger_lib.Ledger(path).verify() for path in settings.ledger}
-    broken = [text for found in problems.values() for text in found]
-    rows = [ledger_query.broken(broken) if broken else ledger_query.together(
-        settings.ledger, delta=settings.delta, accountant=settings.accountant,
-        amplification=settings.amplification, colluders=settings.colluders,
-        clients_per_person=settings.clients_per_person)]
+    broken = [text for texts in problems.values() for text in texts]
+    found = (ledger_query.broken(broken), {}, None) if broken else (
+        ledger_query.explained(
+            settings.ledger, delta=settings.delta, accountant=settings.accountant,
+            amplification=settings.amplification, colluders=settings.colluders,
+            clients_per_person=settings.clients_per_person))
+    rows = found[:1]
     code = BROKEN if broken else 0
     if settings.format == 'text':
-      for path, found in problems.items():
-        print(f'ledger: {path}, chain {"broken" if found else "intact"}')
+      for path, texts in problems.items():
+        print(f'ledger: {path}, chain {"broken" if texts else "intact"}')
   elif settings.query == settings_lib.DATA_DEPENDENT:
     rows = [answer_votes(settings)]
     if settings.format == 'text' and rows[0].epsilon_data_dependent is not None:
       print(*textwrap.wrap(f'PRIVATE: {DO_NOT_PUBLISH}', 80), '', sep='\n')
   elif settings.mechanism is not None:
-    find = answers.table if is_table else answers.answer
-    rows = find(settings.question, settings.about)
-    rows = rows if is_table else [rows]
-  if rows:
+    if is_table:
+      rows = answers.table(settings.question, settings.about)
+    else:
+      find = answers.explained if settings.explain else answers.answer
+      found = find(settings.question, settings.about)
+      rows = found[:1] if settings.explain else [found]
+  if settings.explain:
+    print(explained(*found, settings.format))
+  elif rows:
     print(formatted(rows, settings.format, is_table))
   if settings.plot is not None:
     # Drawing needs matplotlib; the numbers do not.
@@ -226,6 +236,25 @@ def _plain(key: str, value) -> str:
   if key.startswith('epsilon') or key in _ROUNDED_UP:
     return decimals.rounded_up(value, 7)
   return f'{value:.7g}' if isinstance(value, float) else str(value)
+
+
+def explained(row: answers.Answer, views: Mapping[str, observers.View],
+              method: observers.Method, how: str) -> str:
+  """The steps to the numbers of an answer: a tree of lines, or JSON.
+
+  Args:
+    row: The answer.
+    views, method: The events and the method that gave its numbers.
+    how: 'text' or 'json'.
+  """
+  steps = explain.steps(row, views, method)
+  if how == 'json':
+    return json.dumps({**row.to_json(), 'steps': [step.to_json() for step in steps]},
+                      allow_nan=False)
+  if not steps:
+    return as_text(row)
+  return '\n'.join([f'neighbouring inputs: {row.adjacency_in_words}', *(
+      step.line() for step in steps)])
 
 
 def formatted(rows: list[answers.Answer], how: str, is_table: bool) -> str:

@@ -225,6 +225,23 @@ def answer(query: Query, mechanism: Mechanism) -> Answer:
   return _described(query, solved, event, delta)
 
 
+def explained(query: Query, mechanism: Mechanism
+              ) -> tuple[Answer, dict[str, observers.View], observers.Method]:
+  """As `answer`, with the events and the method that gave the numbers."""
+  if getattr(mechanism, 'bound', None) == 'paper':
+    raise ValueError('explain needs bound=tight, found bound=paper: its numbers are '
+                     'those of a published formula')
+  result, family = answer(query, mechanism), mechanism.family
+  solved = {'noise_multiplier': {family.knob: result.noise_multiplier},
+            'rounds': {family.counter: result.rounds},
+            'bits': {family.knob: result.noise_multiplier, 'bits': result.bits}}
+  mechanism = mechanism.replace(**solved.get(query.kind, {}))
+  event = mechanism.release() if isinstance(
+      mechanism, mechanisms.NfdpMechanism) else mechanism.event()
+  return (result, dict.fromkeys(bounds.KEYS, observers.View(event)),
+          method_of(query, mechanism))
+
+
 def _described(query: Query, mechanism: Mechanism, event: base.Event,
                delta: float) -> Answer:
   """Describes an event at a delta."""

@@ -1,9 +1,8 @@
 """Epsilon of a run, recomputed from its ledger alone."""
 
 from collections.abc import Mapping, Sequence
-import dataclasses
 import os
-from typing import Any, NamedTuple
+from typing import Any
 
 from tff_pipelines.accounting.events import base
 from tff_pipelines.accounting.events import combinators
@@ -79,6 +78,16 @@ def together(paths: Sequence[str | os.PathLike[str]], *, delta: float | None = N
     ValueError: If a chain does not hold, nothing was released yet, no delta is known,
       or, of several, one is seeded, there twice, or of another adjacency.
   """
+  return explained(
+      paths, delta=delta, accountant=accountant, amplification=amplification,
+      colluders=colluders, clients_per_person=clients_per_person)[0]
+
+
+def explained(
+    paths: Sequence[str | os.PathLike[str]], *, delta: float | None = None,
+    colluders: int = 1, clients_per_person: int = 1, **how: str
+) -> tuple[answers.Answer, dict[str, observers.View], observers.Method]:
+  """The same as `together`, with the views and the method that gave the numbers."""
   ledgers = [ledger_lib.Ledger(path) for path in paths]
   if len(ledgers) > 1:
     _check_together(ledgers)
@@ -87,15 +96,14 @@ def together(paths: Sequence[str | os.PathLike[str]], *, delta: float | None = N
   lines = [line for run in runs for line in run]
   delta = min(map(_delta, headers)) if delta is None else delta
   method = observers.Method(
-      accountant=accountant, amplification=amplification, colluders=colluders,
-      clients_per_person=clients_per_person, population=max(
+      **how, colluders=colluders, clients_per_person=clients_per_person, population=max(
           (header['population'] for header in headers
            if header['population'] is not None), default=None))
   views = _views(ledgers, runs, headers)
   if method.population is not None:
     validate.integer(clients_per_person=clients_per_person, low=1,
                      high=method.population)
-  found = {observer: _bound(view, observer, delta, method)
+  found = {observer: observers.bound_of_view(view, observer, delta, method)
            for observer, view in views.items()
            if clients_per_person > 1 or observer not in (
                bounds.PERSON, bounds.PERSON_SERVER)}
@@ -122,27 +130,13 @@ def together(paths: Sequence[str | os.PathLike[str]], *, delta: float | None = N
       terms=answers.terms(trust), delta=delta, rounds=len(lines),
       adjacency=outsiders.adjacency, caveats=tuple(dict.fromkeys(notes)))
   if headers[0]['seeded']:
-    return answers.Answer(**common, seeded=True)
-  return answers.Answer(**common, **found, clients_per_person=clients_per_person)
-
-
-class View(NamedTuple):
-  """The releases of runs as an observer sees them.
-
-  Attributes:
-    event: Everything that was released to it.
-    total_variation: Distance of all of that from ideal distributions; None where no
-      bound is known.
-    hides_records: Whether records were sampled that no other party knows.
-  """
-
-  event: base.Event
-  total_variation: float | None
-  hides_records: bool = False
+    return answers.Answer(**common, seeded=True), views, method
+  return answers.Answer(
+      **common, **found, clients_per_person=clients_per_person), views, method
 
 
 def _views(ledgers: Sequence[ledger_lib.Ledger], runs: Sequence[Sequence[Mapping]],
-           headers: Sequence[Mapping[str, Any]]) -> dict[str, View]:
+           headers: Sequence[Mapping[str, Any]]) -> dict[str, observers.View]:
   """Observer -> its view, for all observers that there are."""
   def deviation(with_repeats: bool) -> float | None:
     """Total variation distance of all releases; None where no bound is known."""
@@ -152,8 +146,8 @@ def _views(ledgers: Sequence[ledger_lib.Ledger], runs: Sequence[Sequence[Mapping
     return sum(part * (len(run) + with_repeats * ledger.repeats)
                for part, run, ledger in zip(parts, runs, ledgers))
 
-  once = View(_composed([ledger.event() for ledger in ledgers]), deviation(False))
-  repeated = View(
+  once = observers.View(_composed([ledger.event() for ledger in ledgers]), deviation(False))
+  repeated = observers.View(
       _composed([ledger.seen_event() for ledger in ledgers]), deviation(True),
       # Records that agents sample themselves are known to no server and no other agent.
       all(line['event']['kind'] == 'NoisyGradients' for run in runs for line in run))
@@ -165,16 +159,6 @@ def _views(ledgers: Sequence[ledger_lib.Ledger], runs: Sequence[Sequence[Mapping
   if participants.has_shares(models.event):
     views[bounds.PARTICIPANT] = once
   return {**views, bounds.PERSON: models, bounds.PERSON_SERVER: repeated}
-
-
-def _bound(view: View, observer: str, delta: float,
-           method: observers.Method) -> bounds.Bound:
-  """The epsilon of an observer by its view."""
-  own = view.hides_records and observer == bounds.SERVER
-  result = observers.bound(
-      view.event, delta, method, total_variation=view.total_variation,
-      observer=bounds.OUTSIDERS if own else observer)
-  return dataclasses.replace(result, observer=observer)
 
 
 def _composed(parts: Sequence[base.Event]) -> base.Event:

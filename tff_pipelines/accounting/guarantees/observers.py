@@ -7,6 +7,7 @@ an observer sees, `bound` its epsilon.
 from collections.abc import Mapping
 import dataclasses
 import math
+from typing import NamedTuple
 
 from tff_pipelines.accounting.events import base
 from tff_pipelines.accounting.events import participants
@@ -50,6 +51,40 @@ def seen(event: base.Event, observer: str, colluders: float = 1) -> base.Event:
     event = participants.seen(event, colluders)
   return event if observer in (bounds.OUTSIDERS, bounds.PERSON) else (
       event.without_sampling())
+
+
+class View(NamedTuple):
+  """The releases of runs as an observer sees them.
+
+  Attributes:
+    event: Everything that was released to it.
+    total_variation: Distance of all of that from ideal distributions; None where no
+      bound is known.
+    hides_records: Whether records were sampled that no other party knows.
+  """
+
+  event: base.Event
+  total_variation: float | None = None
+  hides_records: bool = False
+
+  def observer(self, observer: str) -> str:
+    """The observer as which this one is accounted."""
+    return bounds.OUTSIDERS if self.hides_records and observer == bounds.SERVER else (
+        observer)
+
+  def seen(self, observer: str, method: Method,
+           event: base.Event | None = None) -> base.Event:
+    """The event that an observer sees, of all releases or of one of them."""
+    return seen(self.event if event is None else event, self.observer(observer),
+                method.colluders)
+
+
+def bound_of_view(view: View, observer: str, delta: float,
+                  method: Method) -> bounds.Bound:
+  """The epsilon of an observer by its view; arguments are those of `bound`."""
+  result = bound(view.event, delta, method, observer=view.observer(observer),
+                 total_variation=view.total_variation)
+  return dataclasses.replace(result, observer=observer)
 
 
 def bound(event: base.Event, delta: float, method: Method, *,
