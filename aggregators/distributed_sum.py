@@ -341,7 +341,7 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
     accounted for, if the number of reporting clients stays secret, if the sum is
     divided by nothing that depends on it (see `ExpectedMeanFactory`), and if what
     suppressed rounds reveal of a client's participation is accounted for, as
-    `accounting.schemes.pivotal_probability` says: with colluders, or with dropouts
+    `accounting.sampling.cohorts.pivotal_probability` says: with colluders, or with dropouts
     below a `min_honest_fraction` of 1, it is not nothing.
   * With `simulation_seed` there is no guarantee.
 

@@ -126,7 +126,7 @@ def by_cohort(task: task_lib.Task, cohorts: Sequence[int],
                       unit='MB/round')]
   finally:
     context.close()
-  # What a round would take without clients, by a line through two cohorts.
+  # Time of a round without clients, by a line through two cohorts.
   few, many = cohorts[0], cohorts[min(2, len(cohorts) - 1)]
   slope = (seconds[many] - seconds[few]) / (many - few)
   fixed = (seconds[few] - few * slope) * 1e3

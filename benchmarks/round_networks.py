@@ -13,7 +13,7 @@ from tasks.models import classifiers
 from tasks.models import layers
 from tasks.text import shakespeare
 from tasks.text import stackoverflow_tag
-from tasks.text import stackoverflow_word
+from tasks.text import vocabulary as vocabulary_lib
 
 _WORDS, _TAGS = 10_000, 500
 _STEPS, _CHARACTERS = 80, 90
@@ -59,9 +59,9 @@ def softmax() -> task_lib.Model:
 
 def _tags() -> task_lib.Model:
   """The tag model of 5,000,500 parameters."""
-  return stackoverflow_tag.build_model('logistic', stackoverflow_word.Vocabulary(
+  return stackoverflow_tag.build_model('logistic', vocabulary_lib.Vocabulary(
       words=tuple(f'w{i}' for i in range(_WORDS)),
-      labels=tuple(f't{i}' for i in range(_TAGS)), made_from=stackoverflow_word.PUBLIC))
+      labels=tuple(f't{i}' for i in range(_TAGS)), made_from=vocabulary_lib.PUBLIC))
 
 
 def _images(classes: int):

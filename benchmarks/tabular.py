@@ -27,7 +27,7 @@ from tff_pipelines.experiment import cli
 from tff_pipelines.fedavg.settings import TrainSettings
 
 EPSILON = 8.0
-# What anybody knows of the columns of the wage panel.
+# Public knowledge of the columns of the wage panel.
 _BINARY = ['0', '1']
 WAGE_BOUNDS = {
     'year': [1980, 1987], 'exper': [0, 20], 'expersq': [0, 400], 'educ': [0, 20],

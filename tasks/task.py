@@ -6,42 +6,14 @@ trained inside one graph call with many others, with the same numbers.
 """
 
 import dataclasses
-import importlib
 from typing import Any, Callable, Mapping, Protocol, Sequence
 
 import numpy as np
 
-# A structure of arrays or tensors that share their first dimension, the number
-# of examples. Keys are feature names; 'y' is the label.
-Examples = Mapping[str, Any]
-Weights = Sequence[Any]
-# Feature name -> (NumPy dtype, shape of one example).
-Spec = Mapping[str, tuple[np.dtype, tuple[int, ...]]]
+from tasks.models.types import Breakdown, Examples, Spec, Weights
 
 # Name of the held-out set that chooses among the models of a run: public.
 VALIDATION = 'validation'
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Breakdown:
-  """The counts of a model's predictions by class, for the report.
-
-  Attributes:
-    kind: A class, in the singular: 'digit', 'word'.
-    names: The names of the classes.
-    count: (weights, batch, mask) -> mapping of float32 counts over the rows that
-      count; either 'confusion' [classes, classes], a row for each true class and a
-      column for each predicted one, or the vectors [classes] of 'occurred',
-      'right' and 'predicted'.
-    groups: Name of a group -> indices of its classes; may be empty.
-    guesses: Classes that are predicted at a time: one of them must be the true one.
-  """
-
-  kind: str
-  names: Sequence[str]
-  count: Callable[[Weights, Examples, Any], Mapping[str, Any]]
-  groups: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
-  guesses: int = 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -122,8 +94,9 @@ class Model:
       ValueError: If the network can't be trained so; it names the layer and says what
         to use instead.
     """
-    module = importlib.import_module('.models.keras', __package__)  # Needs this one.
-    return module.from_keras(build_fn, loss, metrics, **attributes)
+    # It imports TensorFlow, as below.
+    from tasks.models import keras  # pylint: disable=g-import-not-at-top
+    return cls(**keras.attributes(build_fn, loss, metrics, **attributes))
 
   @classmethod
   def from_functional(cls, functional: Any, metrics: Sequence[Any] = (),
@@ -141,8 +114,9 @@ class Model:
     Raises:
       ValueError: If it keeps state, or draws random numbers, when it is called.
     """
-    module = importlib.import_module('.models.functional', __package__)
-    return module.from_functional(functional, metrics, **attributes)
+    # pylint: disable-next=g-import-not-at-top
+    from tasks.models import functional as functional_lib
+    return cls(**functional_lib.attributes(functional, metrics, **attributes))
 
 
 class Note(str):

@@ -1,7 +1,8 @@
 """The project's modules and what they import, read from the source tree.
 
 Imports inside functions count. So does a string that is exactly a module's dotted
-name: that is how modules are run by `python -m` and imported by name.
+name: that is how modules are run by `python -m` and imported by name. Names that are
+relative, or are computed where they are imported, would hide: they are listed.
 """
 
 import ast
@@ -24,6 +25,7 @@ class Module:
     imports: The names of the first-party modules that it imports. A name that
       no module has means a broken import.
     third_party: The top-level names of all else that it imports.
+    hidden: Arguments of `import_module` from which no module can be told.
   """
 
   name: str
@@ -31,6 +33,7 @@ class Module:
   lines: int
   imports: frozenset[str]
   third_party: frozenset[str]
+  hidden: tuple[str, ...]
 
   @property
   def is_test(self) -> bool:
@@ -68,6 +71,19 @@ def _import_statements(
         yield path, None if alias.name == '*' else alias.name
 
 
+def _hidden_imports(tree: ast.Module) -> Iterator[str]:
+  """Yields the arguments of `import_module` that are relative or put together."""
+  for node in ast.walk(tree):
+    if isinstance(node, ast.Call) and node.args and getattr(
+        node.func, 'attr', getattr(node.func, 'id', None)) in (
+            'import_module', '__import__'):
+      name = node.args[0]
+      if isinstance(name, (ast.JoinedStr, ast.BinOp, ast.Call)) or len(
+          node.args) + len(node.keywords) > 1 or isinstance(
+              name, ast.Constant) and str(name.value).startswith('.'):
+        yield ast.unparse(node)
+
+
 def modules(root: pathlib.Path = ROOT) -> Mapping[str, Module]:
   """All modules of the project by name, sorted."""
   sources = {}
@@ -99,5 +115,5 @@ def modules(root: pathlib.Path = ROOT) -> Mapping[str, Module]:
     result[name] = Module(
         name=name, tree=tree, lines=len(sources[name].splitlines()),
         imports=frozenset(first_party - {name}),
-        third_party=frozenset(third_party))
+        third_party=frozenset(third_party), hidden=tuple(_hidden_imports(tree)))
   return result

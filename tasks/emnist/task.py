@@ -18,7 +18,6 @@ from tasks import task
 from tasks.images import data as data_lib
 from tasks.models import classifiers
 from tasks.models import layers
-from tasks.sources import labelled
 from tasks.sources import records
 from tasks.sources import sqlite as source_sqlite
 
@@ -26,48 +25,6 @@ SHAPE = (28, 28)
 
 OFFICIAL = official.File(
     what='federated EMNIST', name='emnist_all.sqlite', load='emnist.load_data')
-# The embedded data are split by this seed whatever the clients, so that
-# accuracies of different populations are of the same examples.
-_SPLIT_SEED = 20230817
-_EMBEDDED_TEST_EXAMPLES = 360
-
-
-def embedded(*, num_clients: int = 200, partition: str = 'dirichlet',
-              **of_partition: Any) -> data_lib.Data:
-  """The 1,797 digits that ship with scikit-learn, over simulated clients.
-
-  Args:
-    num_clients: From 1 to the 1,437 training examples.
-    partition: See partition.split.
-    **of_partition: data_seed, of the partition and not of the test set; and
-      partition.OPTIONS.
-  """
-  x, y = _embedded_digits()
-  order = np.random.default_rng(_SPLIT_SEED).permutation(len(y))
-  test, train = (
-      labelled.Labelled(x=x[rows], y=y[rows])
-      for rows in np.split(order, [_EMBEDDED_TEST_EXAMPLES]))
-  return data_lib.in_memory(
-      labelled.Parts(train, test, 10), partition=partition, num_clients=num_clients,
-      **of_partition)
-
-
-@functools.lru_cache(maxsize=1)
-def _embedded_digits() -> tuple[np.ndarray, np.ndarray]:
-  """The embedded digits as uint8 [1797, 28, 28] and int32 [1797]."""
-  # scikit-learn takes a second to import, which the other sources need not pay.
-  from sklearn import datasets  # pylint: disable=g-import-not-at-top
-  digits = datasets.load_digits()
-  # Linear interpolation between the centres of pixels.
-  size = digits.images.shape[1]
-  centres = (np.arange(20) + 0.5) * size / 20 - 0.5
-  enlarge = np.stack(
-      [np.interp(centres, np.arange(size), row) for row in np.eye(size)], axis=1)
-  ink = enlarge @ (digits.images / 16.0) @ enlarge.T
-  x = np.zeros([len(ink), 28, 28], np.uint8)
-  # As in MNIST, digits of 20 x 20 in a frame of 28 x 28.
-  x[:, 4:24, 4:24] = np.rint(ink * 255.0)
-  return x, digits.target.astype(np.int32)
 
 
 def _official(*, cache_dir: str | os.PathLike[str] | None = None,
@@ -115,7 +72,7 @@ def open_official(path: str | os.PathLike[str], part: str, *,
 
 
 _sources = data_lib.Sources(
-    'emnist', SHAPE, 62, embedded=embedded, official=_official)
+    'emnist', SHAPE, 62, embedded=data_lib.embedded, official=_official)
 SOURCES, options_of = _sources.names, _sources.options
 load, open_raw = _sources.load, _sources.open_raw
 

@@ -13,8 +13,8 @@ import pathlib
 
 import numpy as np
 
+from tasks.sources import digits as digits_lib
 from tasks.sources import labelled
-from tasks.voting import data as voting_data
 
 # x is uint8 [n, height, width, channels]; clients are writers, where they are known.
 Labelled = labelled.Labelled
@@ -165,7 +165,7 @@ def digits(choice: Choice) -> Data:
   Images of 8 x 8. With split=noniid the classes are {4, 5}, {6, 7} and {8, 9},
   and a party has one digit of each.
   """
-  embedded = voting_data.embedded(8)
+  embedded = digits_lib.resized(8)
   x, y = embedded.x[..., np.newaxis], embedded.y
   order = np.random.default_rng(_SPLIT_SEED).permutation(len(y))
   public = order[y[order] < _PUBLIC_DIGITS]

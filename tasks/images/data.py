@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from tasks import checks
 from tasks import task
+from tasks.sources import digits
 from tasks.sources import further
 from tasks.sources import labelled
 from tasks.sources import open_source
@@ -26,12 +27,15 @@ from tasks.sources import records
 # Names of the raw fields.
 IMAGE, LABEL = 'image', 'label'
 
-# Names of the image and the label in files of each format, where none are given; of
-# others, those of TFF's EMNIST.
+# Names of the image and the label in TFF's EMNIST.
 OFFICIAL_FIELDS = ('pixels', 'label')
-_FIELDS = {'folder': ('image', 'label'), 'leaf': ('x', 'y')}
 
 MAX_CHANNELS = 4
+
+# The embedded digits are split by this seed whatever the clients, so that accuracies of
+# different populations are of the same examples.
+_SPLIT_SEED = 20230817
+_EMBEDDED_TEST_EXAMPLES = 360
 
 # [height, width] or [height, width, channels]; None for that of the data.
 Shape = tuple[int, ...] | None
@@ -249,13 +253,13 @@ class Sources:
                        f'data_source {data_source}: classes are not counted in labels, '
                        'which are private')
     checks.integer('num_classes', num_classes, 2, labelled.MAX_CLASSES)
-    default_image, default_label = _FIELDS.get(data_source, OFFICIAL_FIELDS)
-    image, label = image_field or default_image, label_field or default_label
+    format_ = open_source.FORMATS[data_source]
+    image, label = image_field or format_.image, label_field or format_.label
     raw = open_source.open_raw(
         data_source, fields=fields(image, label, class_names)[:1 + has_labels], **given)
     if dark_ink is None:
-      dark_ink = self._shape is not None and data_source == 'leaf'
-      if self._shape is not None and data_source == 'sqlite' and (
+      dark_ink = self._shape is not None and format_.dark_ink
+      if self._shape is not None and format_.reader is None and (
           raw.train.element_spec[IMAGE][0].kind == 'f'):
         if raw.train.is_prepared:
           raise ValueError(f'{given["data_path"]} has images as they were in files: '
@@ -316,6 +320,23 @@ def in_memory(parts: labelled.Parts, *, partition: str | None,
       privacy_unit=unit, held_out_fraction=held_out_fraction,
       is_test_unowned=is_test_unowned, test_of_files=test_of_files,
       warnings=parts.notes, label_counts=counts)
+
+
+def embedded(*, num_clients: int = 200, partition: str = 'dirichlet',
+             **of_partition: Any) -> Data:
+  """The digits that ship with scikit-learn, 28 x 28, over simulated clients.
+
+  Args:
+    num_clients: From 1 to the 1,437 training examples.
+    partition: See partition.split.
+    **of_partition: data_seed, of the partition and not of the test set; and
+      partition.OPTIONS.
+  """
+  examples = digits.framed()
+  order = np.random.default_rng(_SPLIT_SEED).permutation(len(examples))
+  test, train = map(examples.rows, np.split(order, [_EMBEDDED_TEST_EXAMPLES]))
+  return in_memory(labelled.Parts(train, test, 10), partition=partition,
+                   num_clients=num_clients, **of_partition)
 
 
 def fields(image_field: str, label_field: str,

@@ -6,25 +6,20 @@ with its own sources and models.
 
 import dataclasses
 import functools
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Mapping
 
 import numpy as np
 
 from tasks import checks
 from tasks import task
-from tasks.emnist import task as emnist
 from tasks.images import data as data_lib
 from tasks.models import classifiers
 
-_sources = data_lib.Sources('images', embedded=emnist.embedded)
+_sources = data_lib.Sources('images', embedded=data_lib.embedded)
 SOURCES, options_of = _sources.names, _sources.options
 load, open_raw = _sources.load, _sources.open_raw
 
 MODELS = classifiers.MODELS
-
-
-def _breakdown(names: Sequence[str], count: Callable) -> task.Breakdown:
-  return task.Breakdown(kind='class', names=names, count=count)
 
 
 def build(*, model: str | None = None, **data_options: Any) -> task.Task:
@@ -61,5 +56,5 @@ def _serving(shape: tuple[int, ...], num_classes: int, model: str,
   return task.Serving(
       inputs={'x': (np.dtype(np.uint8), shape)},
       model=MODELS[model](shape, num_classes).as_model(
-          functools.partial(_breakdown, names)),
+          functools.partial(task.Breakdown, kind='class', names=names)),
       reader=_sources.reader(shape, num_classes, recorded))

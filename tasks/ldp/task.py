@@ -15,9 +15,9 @@ import numpy as np
 
 from tasks import checks
 from tasks import task as task_lib
+from tasks.sources import digits
 from tasks.sources import labelled
 from tasks.sources import partition as partition_lib
-from tasks.voting import data as voting_data
 
 # Classes of the data sets that Keras has by these names, whatever file they come from.
 _CLASSES = {'cifar10': 10, 'fashion_mnist': 10, 'mnist': 10}
@@ -101,7 +101,7 @@ def _load(name: str, data_path: str | os.PathLike[str] | None,
           num_classes: int | None) -> labelled.Parts:
   """Loads the training and the test part, x uint8 [n, height, width, channels]."""
   if name == 'digits':
-    data = voting_data.embedded()
+    data = digits.resized()
     data = dataclasses.replace(data, x=data.x[..., np.newaxis])
     order = np.random.default_rng(_SPLIT_SEED).permutation(len(data))
     test, train = map(data.rows, np.split(order, [_EMBEDDED_TEST]))

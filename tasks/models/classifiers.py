@@ -71,14 +71,9 @@ class Network:
     """Logits float32 [batch, classes] from records; arguments as for `features`."""
     return self.classify(weights, self.features(weights, x, seed))
 
-  def as_model(self, breakdown: Callable[[Callable], task.Breakdown] | None = None
+  def as_model(self, breakdown: Callable[..., task.Breakdown] | None = None
                ) -> task.Model:
-    """Builds a task's model, for training by federated averaging.
-
-    Args:
-      breakdown: The count of a confusion matrix -> the model's breakdown; None for
-        none.
-    """
+    """Builds a task's model, for training; `breakdown` as for `model_of_logits`."""
     return model_of_logits(
         self.name, self.initial_weights, self.logits, weight_names=self.weight_names,
         breakdown=breakdown)
@@ -86,16 +81,18 @@ class Network:
 
 def model_of_logits(
     name: str, initial_weights: Callable[[int], list[np.ndarray]],
-    logits: Callable[..., tf.Tensor], *, weight_names: Sequence[str],
-    breakdown: Callable[[Callable], task.Breakdown] | None = None) -> task.Model:
+    logits: Callable[..., tf.Tensor], *,
+    breakdown: Callable[..., task.Breakdown] | None = None,
+    **attributes: Any) -> task.Model:
   """Builds the model of a classifier of records 'x'.
 
   Args:
     name: Name of the model.
     initial_weights: As in task.Model.
     logits: (weights, x, seed=None) -> float32 [batch, classes].
-    weight_names: As in task.Model.
-    breakdown: As for `Network.as_model`.
+    breakdown: (count=) -> the model's breakdown, of the count of a confusion matrix;
+      None for none.
+    **attributes: Further ones of task.Model.
   """
 
   def loss(weights, batch, seed):
@@ -114,8 +111,7 @@ def model_of_logits(
 
   return task.Model(
       name=name, initial_weights=initial_weights, loss=loss, metrics=metrics,
-      breakdown=breakdown and breakdown(count), predict=predict,
-      weight_names=weight_names)
+      breakdown=breakdown and breakdown(count=count), predict=predict, **attributes)
 
 
 def numbered(num_classes: int, count: Callable) -> task.Breakdown:

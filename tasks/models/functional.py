@@ -7,16 +7,15 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tasks import task
 from tasks.models import outputs as outputs_lib
 from tasks.models import template
 
 
-def from_functional(functional: tff.learning.models.FunctionalModel,
-                    metrics: Sequence[Any] = (), *, classes: bool = False,
-                    name: str = 'functional', headline: str | None = None,
-                    class_names: Sequence[str] = ()) -> task.Model:
-  """Builds a model; see `task.Model.from_functional`."""
+def attributes(functional: tff.learning.models.FunctionalModel,
+               metrics: Sequence[Any] = (), *, classes: bool = False,
+               name: str = 'functional', headline: str | None = None,
+               class_names: Sequence[str] = ()) -> dict[str, Any]:
+  """The attributes of a model; see `task.Model.from_functional`."""
   trainable, frozen = ([np.asarray(weight) for weight in tf.nest.flatten(part)]
                        for part in functional.initial_weights)
   if not trainable or any(weight.dtype != np.float32 for weight in trainable):
@@ -46,7 +45,7 @@ def from_functional(functional: tff.learning.models.FunctionalModel,
   reading = outputs_lib.Reading(
       loss, metrics, headline, class_names,
       labels=outputs_lib.INDEX if classes else None)
-  return reading.as_model(
+  return reading.attributes(
       outputs, networks[False].shapes['outputs'], name=name,
       initial_weights=lambda seed: [weight.copy() for weight in trainable])
 

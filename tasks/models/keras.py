@@ -6,7 +6,7 @@ train. There, layers draw random numbers, such as the masks of dropout, from the
 the client's step instead of Keras' own generators.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import functools
 import itertools
@@ -16,28 +16,24 @@ from keras.src.engine import base_layer_utils
 import numpy as np
 import tensorflow as tf
 
-from tasks import task
 from tasks.models import layers
 from tasks.models import outputs as outputs_lib
 from tasks.models import template
+from tasks.models import types
 
 BuildFn = Callable[[], tf.keras.Model]
 
 _NORMALIZATION = 'use tf.keras.layers.GroupNormalization or LayerNormalization instead'
 
 
-def from_keras(build_fn: BuildFn, loss: Any, metrics: Sequence[Any] = (), *,
+def attributes(build_fn: BuildFn, loss: Any, metrics: Sequence[Any] = (), *,
                name: str = 'keras', headline: str | None = None,
-               class_names: Sequence[str] = ()) -> task.Model:
-  """Builds a model; see `task.Model.from_keras`."""
+               class_names: Sequence[str] = ()) -> dict[str, Any]:
+  """The attributes of a model; see `task.Model.from_keras`."""
   network = _Network(build_fn)
   reading = outputs_lib.Reading(loss, metrics, headline, class_names)
-
-  def outputs(weights, batch, seed=None):
-    return network(weights, batch, seed)
-
-  return reading.as_model(
-      outputs, network.shape, name=name, initial_weights=network.initial_weights,
+  return reading.attributes(
+      network, network.shape, name=name, initial_weights=network.initial_weights,
       weight_names=network.names, to_keras=network.to_keras)
 
 
@@ -102,7 +98,7 @@ class _Network:
         raise ValueError(f'build_fn must give {name} the same initial values whenever '
                          'it is called with one seed: give its initializer a seed')
 
-  def __call__(self, weights: task.Weights, batch: task.Examples,
+  def __call__(self, weights: types.Weights, batch: types.Examples,
                seed: Any) -> outputs_lib.Outputs:
     """The outputs; `seed` is a key of a step, None for inference."""
     features = {name: x for name, x in batch.items() if name != 'y'}
@@ -124,7 +120,7 @@ class _Network:
   def initial_weights(self, seed: int) -> list[np.ndarray]:
     return [weight.copy() for weight in self._initial(seed)[0]]
 
-  def to_keras(self, weights: task.Weights) -> tf.keras.Model:
+  def to_keras(self, weights: types.Weights) -> tf.keras.Model:
     """A new model of `build_fn` with these weights."""
     with _seeded(0):
       model = self._built()

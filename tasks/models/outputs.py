@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tasks import task
-from tasks.models import layers
+from tasks.models import types
 
 # A loss -> its labels: indices of classes, one of them by 0 and 1, or two classes.
 INDEX, _ONE_HOT, _BINARY = 'index', 'one_hot', 'binary'
@@ -70,14 +69,14 @@ class Reading:
     # Accuracy is there anyway.
     self._metrics.pop('accuracy', None)
 
-  def as_model(self, outputs: Callable[..., Outputs], shape: tf.TensorShape,
-               **attributes: Any) -> task.Model:
-    """Builds the model of a network.
+  def attributes(self, outputs: Callable[..., Outputs], shape: tf.TensorShape,
+                 **rest: Any) -> dict[str, Any]:
+    """The attributes of the `task.Model` of a network.
 
     Args:
       outputs: (weights, batch, seed) -> outputs.
       shape: Shape of their values.
-      **attributes: Further attributes of the model.
+      **rest: Further attributes.
 
     Raises:
       ValueError: If there are names of other classes than outputs have.
@@ -128,11 +127,9 @@ class Reading:
           tf.reshape(truth * size + classes, [-1]), size * size)
       return {'confusion': tf.reshape(pairs, [size, size])}
 
-    return task.Model(
-        loss=loss, metrics=metrics, predict=predict, headline=self.headline,
-        breakdown=task.Breakdown(
-            kind='class', names=self._class_names, count=count)
-        if self._class_names else None, **attributes)
+    breakdown = types.Breakdown(kind='class', names=self._class_names, count=count)
+    return dict(loss=loss, metrics=metrics, predict=predict, headline=self.headline,
+                breakdown=breakdown if self._class_names else None, **rest)
 
   def _of_examples(self, values: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
     """One value for each example: the mean over its positions that count."""

@@ -134,10 +134,9 @@ def reader(shape: tuple[int, ...], dtype: np.dtype, num_classes: int,
     data_source = checks.choice('data_source', data_source, open_source.FORMATS, 'npz')
     names = options(data_source)
     given = checks.options(f'data_source {data_source}', given, names, ['data_path'])
-    short = data_source in ('npz', 'leaf')
-    record = given.pop('image_field', 'x' if short else (
-        'image' if data_source == 'folder' else 'pixels'))
-    label = given.pop('label_field', 'y' if short else 'label')
+    format_ = open_source.FORMATS[data_source]
+    record = given.pop('image_field', format_.image)
+    label = given.pop('label_field', format_.label)
     if data_source == 'npz':
       source = arrays(given['data_path'], record, label if labelled else None,
                       given.get('client_field', 'writer'))

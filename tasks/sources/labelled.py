@@ -303,6 +303,22 @@ def images(name: str, x: np.ndarray,
   return x.astype(np.uint8, copy=False)
 
 
+def _triangle(size: int, new_size: int) -> np.ndarray:
+  """[new_size, size]: linear interpolation, widened where it shrinks."""
+  scale = size / new_size
+  centres = (np.arange(new_size) + 0.5) * scale - 0.5
+  weights = np.maximum(0.0, 1.0 - np.abs(
+      centres[:, None] - np.arange(size)) / max(scale, 1.0))
+  return weights / weights.sum(axis=1, keepdims=True)
+
+
+def resized(images: np.ndarray, size: int) -> np.ndarray:
+  """Resizes uint8 [n, height, width] images to uint8 [n, size, size]."""
+  _, height, width = images.shape
+  down, across = _triangle(height, size), _triangle(width, size)
+  return np.rint(down @ images.astype(np.float64) @ across.T).astype(np.uint8)
+
+
 def pixels(name: str, x: np.ndarray, least: int = 1) -> np.ndarray:
   """Images with channels or without as uint8 [n, height, width, channels].
 

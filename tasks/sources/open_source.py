@@ -6,6 +6,7 @@
 """
 
 from collections.abc import Callable, Iterator, Mapping
+import dataclasses
 import functools
 import glob
 import os
@@ -20,10 +21,28 @@ from tasks.sources import labelled
 from tasks.sources import records
 from tasks.sources import rows
 
-# Those with a field that names the client, and others; all but sqlite and folder are
-# functions of `rows`. Tasks add sources of their own: embedded and official.
-_BY_FIELD = ('csv', 'jsonl', 'npz', 'parquet')
-FORMATS = tuple(sorted((*_BY_FIELD, 'folder', 'leaf', 'sqlite')))
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Format:
+  """A format of clients' files.
+
+  Attributes:
+    reader: (fields, data_path, **options) -> reader of the rows of a part; None for
+      files that are read in place, which need no copy.
+    client_field: Default name of the field that names the client; None if the files
+      name clients otherwise.
+    parts: (data_path, client_field) -> name of each part -> options of its reader, where
+      a file has all parts; None if a test part has files of its own.
+    image, label: Names of these fields where none are given.
+    dark_ink: Whether ink is near 0 in images of characters, where it is not said.
+  """
+
+  reader: Callable[..., rows.Reader] | None
+  client_field: str | None = None
+  parts: Callable[[str, str], dict[str, dict[str, str]]] | None = None
+  image: str = 'pixels'
+  label: str = 'label'
+  dark_ink: bool = False
 
 
 def paths(pattern: str) -> list[str]:
@@ -72,15 +91,12 @@ def check_public(name: str, path: str, options: Mapping[str, Any]) -> None:
 
 def options(data_source: str) -> tuple[str, ...]:
   """The options of `open_raw` that a format uses; data_path is always needed."""
-  if data_source == 'sqlite':
+  format_ = FORMATS[data_source]
+  if format_.reader is None:
     return 'data_path', 'train_split', 'test_split', 'skip_bad_clients'
-  return ('data_path', *(['client_field'] if data_source in _BY_FIELD else []),
-          *([] if data_source == 'npz' else ['test_path']),
+  return ('data_path', *(['client_field'] if format_.client_field else []),
+          *([] if format_.parts else ['test_path']),
           'skip_bad_clients', 'cache_dir', 'no_cache')
-
-
-# Those of all formats, for flags.
-OPTIONS = tuple(sorted({name for format_ in FORMATS for name in options(format_)}))
 
 
 def readers(data_source: str, *, fields: records.Fields, data_path: str,
@@ -89,7 +105,8 @@ def readers(data_source: str, *, fields: records.Fields, data_path: str,
 
   Arguments are those of `open_raw`.
   """
-  if data_source == 'sqlite':
+  format_ = FORMATS[data_source]
+  if format_.reader is None:
     return {split: rows.of_source(source, [data_path])
             for split, source in _splits(fields, data_path, **given).items()}
   common = set(map(os.path.realpath, files(data_path))) & set(
@@ -97,42 +114,47 @@ def readers(data_source: str, *, fields: records.Fields, data_path: str,
   if common:
     raise ValueError(f'test_path must name other files than data_path, found '
                      f'{min(common)} in both')
-  read = functools.partial(_reader, data_source, fields)
-  if data_source in _BY_FIELD:
-    given.setdefault('client_field', 'client')
-  if data_source != 'npz':
-    return {split: read(path, **given) for split, path in (
-        ('train', data_path), ('test', test_path)) if path is not None}
-  names, client = labelled.array_names(data_path), given['client_field']
-  if f'{client}_train' not in names and client in names:
-    return {'train': read(data_path, **given, suffix='')}
-  return {split: read(data_path, **given, suffix=f'_{split}')
-          for split in ('train', 'test')
-          if split == 'train' or f'{client}_test' in names}
+  if format_.client_field:
+    given.setdefault('client_field', format_.client_field)
+  parts = {'train': {}} if test_path is None else {'train': {}, 'test': {}}
+  if format_.parts:
+    parts = format_.parts(data_path, given['client_field'])
+  result = {}
+  for split, of_part in parts.items():
+    path = data_path if format_.parts or split == 'train' else test_path
+    reader = format_.reader(fields, path, **given, **of_part)
+    result[split] = dataclasses.replace(
+        reader, name=path, client_field=given.get('client_field'),
+        identity={'format': data_source, **reader.identity})
+  return result
 
 
-def _reader(data_source: str, fields: records.Fields, data_path: str,
-            **identity: str) -> rows.Reader:
-  """A reader of one part; identity: the options that decide what its rows are."""
-  client_field = identity.get('client_field')
-  if data_source == 'folder':
-    clients = _folders(data_path)
-    files_ = [file for files_ in clients.values() for file in files_]
-    read = functools.partial(_folder, data_path, clients)
-    identity = {'clients': list(clients)}
-  else:
-    files_ = [data_path] if data_source == 'npz' else paths(data_path)
-    for path in files_:
-      if not pathlib.Path(path).is_file():
-        raise ValueError(f'{path} does not exist or is not a file')
-    read = functools.partial(getattr(rows, data_source), files_)
-  if data_source == 'npz':
-    read = functools.partial(read, fields=fields, **identity)
-  elif data_source == 'parquet' and fields is not None:
-    read = functools.partial(read, wanted={
-        client_field: False, **{field.column: field.optional for field in fields}})
-  return rows.Reader(rows=read, paths=files_, name=data_path, client_field=client_field,
-                     identity={'format': data_source, **identity})
+def of_files(read: Callable[..., Iterator[rows.Row]], fields: records.Fields,
+             data_path: str, *, selects: bool = False, **identity: str) -> rows.Reader:
+  """The reader of a part in files.
+
+  Args:
+    read: (paths, progress) -> rows.
+    fields: Fields to read; None for all.
+    data_path: Paths and patterns, as in `paths`; of a file with all parts its path.
+    selects: Whether `read` also takes `fields`, and the identity, as keywords.
+    **identity: Options that decide what the rows are.
+  """
+  files_ = [data_path] if 'suffix' in identity else paths(data_path)
+  for path in files_:
+    if not pathlib.Path(path).is_file():
+      raise ValueError(f'{path} does not exist or is not a file')
+  wanted = {'fields': fields, **identity} if selects else {}
+  return rows.Reader(rows=functools.partial(read, files_, **wanted), paths=files_,
+                     identity=identity)
+
+
+def _npz_parts(data_path: str, client_field: str) -> dict[str, dict[str, str]]:
+  names = labelled.array_names(data_path)
+  if f'{client_field}_train' not in names and client_field in names:
+    return {'train': {'suffix': ''}}
+  return {split: {'suffix': f'_{split}'} for split in ('train', 'test')
+          if split == 'train' or f'{client_field}_test' in names}
 
 
 def check_options(data_source: str, given: Mapping[str, Any]) -> None:
@@ -168,7 +190,7 @@ def open_raw(data_source: str, *, fields: records.Fields,
   # Imports TensorFlow, which takes seconds and settings do not need.
   from tasks.sources import store  # pylint: disable=g-import-not-at-top
   skips = task.Skips(skip_bad_clients)
-  if data_source == 'sqlite':
+  if FORMATS[data_source].reader is None:
     parts = _splits(fields, **given)
   else:
     cache = {name: given.pop(name) for name in ('cache_dir', 'no_cache')
@@ -228,6 +250,16 @@ def _below(client: pathlib.Path) -> list[pathlib.Path]:
     result += [pathlib.Path(parent) / name for name in names
                if not name.startswith('.')]
   return sorted(result)
+
+
+def _of_folder(fields: records.Fields, data_path: str) -> rows.Reader:
+  """The reader of a folder of folders; all fields are read."""
+  del fields
+  clients = _folders(data_path)
+  return rows.Reader(
+      rows=functools.partial(_folder, data_path, clients),
+      paths=[file for files_ in clients.values() for file in files_],
+      identity={'clients': list(clients)})
 
 
 def _folder(path: rows.Path, clients: Mapping[str, list[pathlib.Path]],
@@ -321,3 +353,22 @@ _OF_FOLDERS: Mapping[str, Callable[..., Iterator[rows.Row]]] = {
     '.csv': lambda path, client, progress: rows.csv([path], progress),
     '.npz': _arrays, '.txt': _text, '.png': _image, '.jpg': _image, '.jpeg': _image,
     '.bmp': _image}
+
+
+def _format(read: Callable[..., Iterator[rows.Row]], *, selects: bool = False,
+            **rest: Any) -> Format:
+  return Format(reader=functools.partial(of_files, read, selects=selects), **rest)
+
+
+# Tasks add sources of their own: embedded and official.
+FORMATS = {
+    'csv': _format(rows.csv, client_field='client'),
+    'folder': Format(reader=_of_folder, image='image'),
+    'jsonl': _format(rows.jsonl, client_field='client'),
+    'leaf': _format(rows.leaf, image='x', label='y', dark_ink=True),
+    'npz': _format(rows.npz, selects=True, client_field='client', parts=_npz_parts,
+                   image='x', label='y'),
+    'parquet': _format(rows.parquet, selects=True, client_field='client'),
+    'sqlite': Format(reader=None)}
+# Options of all formats, for flags.
+OPTIONS = tuple(sorted({name for format_ in FORMATS for name in options(format_)}))

@@ -266,15 +266,12 @@ def _csv_rows(path: Path, progress: Progress) -> Iterator[tuple[str, list[str]]]
       yield first, cells
 
 
-def parquet(paths: Sequence[Path], progress: Progress,
-            wanted: Mapping[str, bool] | None = None) -> Iterator[Row]:
-  """A row for every row of the tables.
-
-  Args:
-    paths: The files.
-    progress: See `Progress`.
-    wanted: Column to read -> whether a file may lack it; None reads all.
-  """
+def parquet(paths: Sequence[Path], progress: Progress, *, client_field: str,
+            fields: records.Fields) -> Iterator[Row]:
+  """A row for every row of the tables; None for the fields reads all columns."""
+  # Column to read -> whether a file may lack it.
+  wanted = None if fields is None else {
+      client_field: False, **{field.column: field.optional for field in fields}}
   # Takes a quarter of a second to import.
   from pyarrow import parquet as parquet_lib  # pylint: disable=g-import-not-at-top
   for path in paths:

@@ -6,6 +6,7 @@ classes or float32 [batch] encoded numbers.
 
 from collections.abc import Mapping
 import dataclasses
+import functools
 
 import tensorflow as tf
 
@@ -41,8 +42,8 @@ def build(name: str | None, columns: columns_lib.Columns) -> task.Model:
   network = dataclasses.replace(network, name=name)
   if not columns.is_classification:
     return _regression(network, columns.label)
-  return network.as_model(lambda count: task.Breakdown(
-      kind='class', names=columns.label.categories, count=count))
+  return network.as_model(functools.partial(
+      task.Breakdown, kind='class', names=columns.label.categories))
 
 
 def _regression(network: classifiers.Network, label: columns_lib.Number) -> task.Model:

@@ -7,8 +7,9 @@ is the fraction of posts whose highest-scoring tag is right. A tag that all tagg
 posts have ('java', in posts about Java) is left out.
 """
 
+from collections.abc import Sequence
 import functools
-from typing import Any, Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -17,8 +18,8 @@ from tasks import checks
 from tasks import task
 from tasks.models import layers
 from tasks.sources import records
-from tasks.text import data as text_data
-from tasks.text import stackoverflow_word
+from tasks.text import posts
+from tasks.text import vocabulary as vocabulary_lib
 
 # A post is cut to this many words of the vocabulary. No post has more than 5 tags.
 MAX_WORDS = 128
@@ -39,7 +40,7 @@ MODELS = {
 }
 
 
-def build_model(name: str, vocabulary: stackoverflow_word.Vocabulary) -> task.Model:
+def build_model(name: str, vocabulary: vocabulary_lib.Vocabulary) -> task.Model:
   """Builds one of MODELS for a vocabulary with labels.
 
   Batches have 'x', int32 [batch, MAX_WORDS], words from 1 on, padded with 0; and
@@ -115,6 +116,18 @@ def build_model(name: str, vocabulary: stackoverflow_word.Vocabulary) -> task.Mo
           kind='tag', names=vocabulary.labels, count=count, guesses=_TOP))
 
 
+def known_words(texts: Sequence[str], field: str,
+                vocabulary: vocabulary_lib.Vocabulary) -> np.ndarray:
+  """Words of texts of a field, int32 [texts, MAX_WORDS], from 1 on, padded with 0."""
+  x = np.zeros([len(texts), MAX_WORDS], np.int32)
+  sentences = vocabulary_lib.sentences_of(field)
+  for row, text in enumerate(texts):
+    known = [number for sentence in sentences(text)
+             for number in vocabulary.known_numbers(sentence.split(' '))][:MAX_WORDS]
+    x[row, :len(known)] = known
+  return x
+
+
 def frequencies(ids: tf.Tensor, num_words: int, root_scale: float | None) -> tf.Tensor:
   """Computes the frequency of each word in a post.
 
@@ -140,79 +153,46 @@ def _counts(ids: tf.Tensor, size: int) -> tf.Tensor:
   return tf.reshape(counts, [rows, size + 1])[:, 1:]
 
 
-def build(*, model: str | None = None, vocabulary: str | None = None,
-          words_per_client: int | None = None, vocabulary_size: int | None = None,
-          num_labels: int | None = None,
-          max_examples_per_client: int | None = None,
-          max_test_examples: int = 2000, text_field: str | None = None,
-          **data_options: Any) -> task.Task:
+def build(*, model: str | None = None, **options: Any) -> task.Task:
   """Builds the task.
 
   Args:
     model: One of MODELS; None means 'logistic_small'.
-    vocabulary: File of a vocabulary, whose labels are the tags, or PRIVATE_COUNTS; see
-      stackoverflow_word.Posts.build.
-    words_per_client: As there.
-    vocabulary_size: Maximum number of words; None leaves it to the model.
-    num_labels: Maximum number of tags; None leaves it to the model.
-    max_examples_per_client: See text_data.build_task. Posts without tags in
-      the vocabulary are examples too: they have none of them.
-    max_test_examples: See text_data.build_task.
-    text_field: See stackoverflow_word.Posts.
-    **data_options: See text_data.load.
+    **options: See posts.Posts.build. The labels of a vocabulary are the tags. Posts
+      without tags in the vocabulary are examples too: they have none of them.
 
   Raises:
     ValueError: On an unknown model, an option out of range, and bad data.
   """
-  model = checks.choice('model', model, MODELS, 'logistic_small')
-  num_words, num_tags, *_ = MODELS[model]
-  posts = stackoverflow_word.Posts(
-      text_field=text_field, with_tags=True, **data_options)
-
-  recorded = {**data_options, 'text_field': text_field}
-  field = stackoverflow_word.field_of_text(data_options.get('data_source'), text_field)
-
-  def finish(words: stackoverflow_word.Vocabulary) -> task.Task:
-    return posts.build_task(
-        'stackoverflow_tag', _serving(words, model, recorded),
-        lambda raw: _examples(raw, field, True, words), _SPEC,
-        max_examples_per_client=max_examples_per_client,
-        max_test_examples=max_test_examples)
-
-  return posts.build(
-      finish, vocabulary, num_words if vocabulary_size is None else vocabulary_size,
-      num_tags if num_labels is None else num_labels, words_per_client)
-
-
-def _examples(raw: records.RawExamples, field: str, labelled: bool,
-              vocabulary: stackoverflow_word.Vocabulary) -> dict[str, np.ndarray]:
-  """An example for each post; posts whose tags are unknown have no labels."""
-  posts = [(f'{title} {text}' if title else text, tags.split('|'))
-           for text, title, tags in zip(raw['text'], raw['title'], raw['tags'])
-           if tags or not labelled]
-  x = np.zeros([len(posts), MAX_WORDS], np.int32)
-  y = np.zeros([len(posts), MAX_TAGS], np.int32)
-  sentences = stackoverflow_word.sentences_of(field)
-  for row, (text, tags) in enumerate(posts):
-    known = [number for sentence in sentences(text)
-             for number in vocabulary.known_numbers(sentence.split(' '))][:MAX_WORDS]
-    labels = vocabulary.label_numbers(tags)[:MAX_TAGS]
-    x[row, :len(known)], y[row, :len(labels)] = known, labels
-  return {'x': x, 'y': y} if labelled else {'x': x}
-
-
-def _serving(vocabulary: stackoverflow_word.Vocabulary, model: str,
-             recorded: Mapping[str, Any]) -> task.Serving:
-  return stackoverflow_word.serving_of(
-      vocabulary, build_model(model, vocabulary), _SPEC, text_data.reader(
-          stackoverflow_word.OFFICIAL, stackoverflow_word.field_of_text,
-          functools.partial(_examples, vocabulary=vocabulary), _SPEC, recorded,
-          stackoverflow_word.TAG_FIELDS))
+  return _posts(model).build(**options)
 
 
 def serving(inputs: task.Spec, weights: task.Weights, *, vocabulary: str | None = None,
             model: str | None = None, **options: Any) -> task.Serving:
   """The trained model, by the vocabulary that the run kept; see registry.serving."""
   del inputs, weights
+  return _posts(model).serving(vocabulary, options)
+
+
+def _posts(model: str | None) -> posts.Posts:
   model = checks.choice('model', model, MODELS, 'logistic_small')
-  return _serving(stackoverflow_word.kept_vocabulary(vocabulary), model, options)
+  num_words, num_tags, *_ = MODELS[model]
+  return posts.Posts(
+      name='stackoverflow_tag', num_words=num_words, num_labels=num_tags,
+      learn=lambda words: posts.Learned(
+          model=build_model(model, words), element_spec=_SPEC,
+          convert=functools.partial(_examples, vocabulary=words)))
+
+
+def _examples(raw: records.RawExamples, field: str, labelled: bool,
+              vocabulary: vocabulary_lib.Vocabulary) -> dict[str, np.ndarray]:
+  """An example for each post; posts whose tags are unknown have no labels."""
+  chosen = [(f'{title} {text}' if title else text, tags.split('|'))
+            for text, title, tags in zip(raw['text'], raw['title'], raw['tags'])
+            if tags or not labelled]
+  x = known_words([text for text, _ in chosen], field, vocabulary)
+  y = np.zeros([len(chosen), MAX_TAGS], np.int32)
+  for row, (_, tags) in enumerate(chosen):
+    labels = vocabulary.label_numbers(tags)[:MAX_TAGS]
+    y[row, :len(labels)] = labels
+  return {'x': x, 'y': y} if labelled else {'x': x}

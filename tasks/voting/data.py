@@ -18,34 +18,9 @@ _UNLISTED = task.Note(
     'public knowledge, outside the guarantee: an array writers names all of them')
 
 
-def _triangle(size: int, new_size: int) -> np.ndarray:
-  """[new_size, size]: linear interpolation, widened where it shrinks."""
-  scale = size / new_size
-  centres = (np.arange(new_size) + 0.5) * scale - 0.5
-  weights = np.maximum(0.0, 1.0 - np.abs(
-      centres[:, None] - np.arange(size)) / max(scale, 1.0))
-  return weights / weights.sum(axis=1, keepdims=True)
-
-
-def resized(images: np.ndarray, size: int) -> np.ndarray:
-  """Resizes uint8 [n, height, width] images to uint8 [n, size, size]."""
-  _, height, width = images.shape
-  down, across = _triangle(height, size), _triangle(width, size)
-  return np.rint(down @ images.astype(np.float64) @ across.T).astype(np.uint8)
-
-
 def grey(images: np.ndarray) -> np.ndarray:
   """Converts uint8 [n, height, width, 3] to its luma (ITU-R BT.601), uint8."""
   return np.rint(images @ np.array([0.299, 0.587, 0.114])).astype(np.uint8)
-
-
-def embedded(size: int = 16) -> labelled.Labelled:
-  """Loads the 1,797 digits that ship with scikit-learn, images of 8 x 8, resized."""
-  # scikit-learn takes a second to import, which the other sources need not pay.
-  from sklearn import datasets  # pylint: disable=g-import-not-at-top
-  digits = datasets.load_digits()
-  images = np.rint(digits.images * (255 / 16)).astype(np.uint8)
-  return labelled.Labelled(x=resized(images, size), y=digits.target.astype(np.int32))
 
 
 def digits_domain(folder: str | os.PathLike[str], domain: str, size: int,
@@ -62,7 +37,7 @@ def digits_domain(folder: str | os.PathLike[str], domain: str, size: int,
     del name
     x = grey(x) if x.ndim == 4 else x
     x = x[:, frame:x.shape[1] - frame, frame:x.shape[2] - frame]
-    return x if x.shape[1:] == (size, size) else resized(x, size)
+    return x if x.shape[1:] == (size, size) else labelled.resized(x, size)
 
   name = {'svhn': 'svhn_1000'}.get(domain, domain)
   path = pathlib.Path(folder) / f'{name}.npz'

@@ -14,6 +14,7 @@ import numpy as np
 
 from tasks import checks
 from tasks import task
+from tasks.sources import digits as digits_lib
 from tasks.sources import labelled
 from tasks.sources import partition
 from tasks.voting import data as voting_data
@@ -149,7 +150,7 @@ def embedded(*, num_clients: int = 30, public_records: int = 300,
     public_records: Unlabelled records of the server; 400 more are for tests.
     data_seed: Seed of the partition, not of the server's records.
   """
-  records = voting_data.embedded()
+  records = digits_lib.resized()
   most = len(records) - _EMBEDDED_TEST
   if public_records >= most:
     raise ValueError(f'public_records must be below {most}, found {public_records}')

@@ -9,7 +9,7 @@ from aggregators import params as params_lib
 from tff_pipelines.accounting.guarantees import accountant
 from tff_pipelines.accounting.guarantees import calibration
 from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.sampling import schemes
+from tff_pipelines.accounting.sampling import cohorts
 
 POPULATION, COHORT, ROUNDS = 3400, 100, 1500
 DELTA = 1 / POPULATION
@@ -69,15 +69,6 @@ def test_result_meets_the_target_and_a_little_less_noise_does_not(
       event_of(z * (1 - 2e-6)), DELTA, amplification=amplification) > epsilon
 
 
-def test_pld_calibration_meets_its_target():
-  def event_of(sigma):
-    return events.SelfComposed(
-        event=events.Vote(scheme='ae', noise_stddev=sigma), count=100)
-  sigma = calibration.noise_multiplier(event_of, epsilon=1.0, delta=1e-4)
-  assert accountant.epsilon(event_of(sigma), 1e-4) <= 1.0
-  assert accountant.epsilon(event_of(sigma * 0.999), 1e-4) > 1.0
-
-
 def test_published_local_noise_is_reproduced():
   params = params_lib.DistributedSumParams(
       clip=3.0, noise_multiplier=1.0, bits=30, dimension=2**24, cohort_size=16,
@@ -118,15 +109,6 @@ def test_dropouts_that_nothing_tops_up_cost_epsilon(amplification, expected):
                                  accountant='rdp', amplification=amplification)
               for fraction in (0.9, 0.8, 0.7, 0.5)]
   assert epsilons == pytest.approx(expected, abs=6e-3)
-
-
-def test_calibration_of_a_long_run_computes_few_epsilons(monkeypatch):
-  calls = []
-  epsilon = accountant.epsilon
-  monkeypatch.setattr(accountant, 'epsilon', lambda *arguments, **options: (
-      calls.append(arguments) or epsilon(*arguments, **options)))
-  calibration.calibrated(emnist(), skellam_training, epsilon=10, delta=DELTA)
-  assert 5 < len(calls) < 60
 
 
 @pytest.mark.slow
@@ -220,12 +202,12 @@ def test_targets_out_of_reach_are_refused():
 
 
 def test_cohort_quantile_is_exceeded_once_in_a_thousand_rounds():
-  quantile = schemes.cohort_upper_quantile(POPULATION, COHORT / POPULATION)
-  cohorts = np.random.default_rng(1).binomial(
+  quantile = cohorts.upper_quantile(POPULATION, COHORT / POPULATION)
+  sizes = np.random.default_rng(1).binomial(
       POPULATION, COHORT / POPULATION, 10**6)
-  assert (cohorts > quantile).mean() <= 1e-3
-  assert 1e-3 < (cohorts > quantile - 1).mean() * 1.2
-  assert schemes.cohort_upper_quantile(7, 1.0) == 7
-  assert schemes.cohort_upper_quantile(10, 1e-9) == 1
+  assert (sizes > quantile).mean() <= 1e-3
+  assert 1e-3 < (sizes > quantile - 1).mean() * 1.2
+  assert cohorts.upper_quantile(7, 1.0) == 7
+  assert cohorts.upper_quantile(10, 1e-9) == 1
   with pytest.raises(ValueError, match='sampling_rate'):
-    schemes.cohort_upper_quantile(10, math.nan)
+    cohorts.upper_quantile(10, math.nan)

@@ -1,6 +1,5 @@
 """Caveats are their text, and have a name in addition."""
 
-import copy
 import json
 import math
 import pickle
@@ -25,12 +24,6 @@ def test_a_caveat_is_its_text():
   for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
     read = pickle.loads(pickle.dumps(CAVEAT, protocol))
     assert type(read) is str and read == text
-
-
-def test_copies_keep_the_name():
-  assert copy.copy(CAVEAT).name == copy.deepcopy([CAVEAT])[0].name == CAVEAT.name
-  answer = answers.Answer(caveats=(CAVEAT,))
-  assert answer.to_json()['warnings'][0].name == CAVEAT.name
 
 
 @pytest.mark.parametrize('name, text, message', [

@@ -33,13 +33,6 @@ def test_skellam_curve_bounds_the_divergence_in_both_directions(variance, shift)
       assert divergence(first, second, alpha) <= curve[alpha - 2] * (1 + 1e-12)
 
 
-def test_skellam_curve_is_close_when_noise_is_large():
-  moved, base = skellam_logs(400.0, 2)
-  curve = curves.skellam(l1=2, l2=2, variance=400.0, max_order=8)
-  exact = [divergence(moved, base, alpha) for alpha in range(2, 9)]
-  np.testing.assert_allclose(curve, exact, rtol=0.02)
-
-
 def test_skellam_curve_bounds_two_coordinates():
   moved, base = skellam_logs(9.0, 1)
   curve = curves.skellam(l1=2, l2=2**0.5, variance=9.0, max_order=16)
@@ -101,12 +94,6 @@ def test_discrete_gaussian_without_enough_local_noise_has_no_guarantee():
   curve = curves.distributed_discrete_gaussian(
       l1=1, l2=1, variance=2.4, local_variance=0.24, clients=10, dimension=1)
   assert np.isinf(curve).all()
-
-
-def test_discrete_gaussian_equals_the_gaussian_with_much_local_noise():
-  curve = curves.distributed_discrete_gaussian(
-      l1=4, l2=2, variance=100.0, local_variance=10.0, clients=10, dimension=16)
-  np.testing.assert_allclose(curve, curves.gaussian(5.0), rtol=1e-9)
 
 
 def test_zero_noise_is_infinite_not_zero():

@@ -5,11 +5,9 @@ it within a stated tolerance: 0.1% with PLD, 1e-8 with Renyi divergences of the 
 orders.
 """
 
-from dp_accounting import dp_event
 from dp_accounting import pld as dp_pld
 from dp_accounting import privacy_accountant as dp_accountant
 from dp_accounting import rdp as dp_rdp
-import numpy as np
 import pytest
 
 from tff_pipelines.accounting.guarantees import accountant
@@ -100,13 +98,6 @@ def test_cohorts_of_fixed_size_are_not_below_dp_accounting(
       by_rdp(composed(gaussian(noise_multiplier / 2), count), 1e-3), rel=1e-8)
 
 
-def test_releases_without_noise_are_infinite_in_both():
-  for event in (gaussian(0.0), sampled(gaussian(0.0), 0.1), events.Composed(events=(
-      gaussian(1.0), events.NoPrivacy()))):
-    assert by_rdp(event, 1e-3) == accountant.epsilon(event, 1e-3) == np.inf
-    assert by_pld(event, 1e-3) == np.inf
-
-
 @pytest.mark.parametrize('event', [
     events.SkellamCount(noise_variance=9.0), composed(sampled(
         events.DistributedSkellam(l1_sensitivity=4.0, l2_sensitivity=2.0,
@@ -125,9 +116,3 @@ def test_local_gaussian_noise_and_post_processing_are_those_of_dp_accounting():
       composed(events.LocalGaussian(noise_multiplier=2.0), 3), events.PostProcessing()))
   assert by_rdp(event, 1e-5) == pytest.approx(
       accountant.epsilon(event, 1e-5, accountant='rdp'), rel=1e-8)
-
-
-def test_structure_is_kept():
-  assert composed(sampled(gaussian(2.0), 0.1), 7).to_dp_accounting() == (
-      dp_event.SelfComposedDpEvent(dp_event.PoissonSampledDpEvent(
-          0.1, dp_event.GaussianDpEvent(2.0)), 7))

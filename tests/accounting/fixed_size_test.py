@@ -16,7 +16,6 @@ from tff_pipelines.accounting.events import base
 from tff_pipelines.accounting.guarantees import calibration
 from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.accounting.divergences import pairs
-from tff_pipelines.accounting.sampling import schemes
 
 _LATTICE = np.linspace(-14, 14, 28 * 256 + 1)
 
@@ -165,11 +164,3 @@ def test_neighbours_must_be_of_clients_and_stated():
     events.from_json(data)
   with pytest.raises(ValueError, match='neighbours must be one of'):
     _event(1.0, 2, 5, base.RECORD, 3)
-
-
-def test_scheme_states_the_adjacency_that_it_was_asked_for():
-  for neighbours in schemes.FIXED_ADJACENCIES:
-    scheme = schemes.build(
-        'fixed', population=10, cohort_size=2, adjacency=neighbours)
-    event = scheme.event(events.CentralGaussian(noise_multiplier=1.0), 1)
-    assert event.adjacency == neighbours

@@ -19,6 +19,7 @@ from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.accounting.guarantees import groups
 from tff_pipelines.accounting.guarantees import mechanisms
 from tff_pipelines.accounting.events import preliminary
+from tff_pipelines.accounting.guarantees import release_noise
 
 DELTA = 1e-5
 
@@ -56,25 +57,6 @@ def test_the_mixture_of_gaussians_of_dp_accounting(
   """References: from_mixture_gaussian_mechanism of its version 0.5.0, grid 1e-4."""
   ours = _epsilon(_poisson(noise, rate, count), clients, delta)
   assert reference <= ours <= reference * (1 + 1e-4)
-
-
-@pytest.mark.slow
-def test_not_below_the_mixture_cell_by_cell():
-  """Cells of the mixture, composed by dp_accounting and rounded down."""
-  noise, rate, clients, count = 0.7, 0.02, 4, 30
-  cells = np.linspace(-8 * noise, clients + 8 * noise, 600)
-  def masses(mean):
-    return np.diff(np.concatenate([[0], stats.norm.cdf(cells, mean, noise), [1]]))
-  chances = stats.binom.pmf(np.arange(clients + 1), clients, rate)
-  with_ = sum(chance * masses(k) for k, chance in enumerate(chances))
-  first, second = (dict(enumerate(np.log(np.maximum(mass, 1e-300))))
-                   for mass in (with_, masses(0)))
-  theirs = max(dp_pld.from_two_probability_mass_functions(
-      one, other, pessimistic_estimate=False, value_discretization_interval=1e-3
-      ).self_compose(count).get_epsilon_for_delta(DELTA)
-               for one, other in ((first, second), (second, first)))
-  ours = _epsilon(_poisson(noise, rate, count), clients)
-  assert theirs <= ours <= 1.01 * theirs + 2e-3 * count
 
 
 def _excess(first, second, epsilon):
@@ -313,7 +295,7 @@ def test_what_has_no_other_form_is_a_chain(event):
 
 
 def test_keys_that_nobody_else_has():
-  planned = preliminary.planned(
+  planned = release_noise.planned(
       l2_sensitivity=2.0, dimension=100, items=4, epsilon=1.0, delta=DELTA)
   group = groups.of_group(planned, 3)
   assert group.noise_multiplier == pytest.approx(planned.noise_multiplier / 3)
@@ -329,12 +311,6 @@ def test_keys_that_nobody_else_has():
   for known in (False, True):
     alone, both = (_epsilon(event, 2, known=known) for event in (rounds, whole))
     assert alone < both < math.inf
-
-
-def test_an_evaluation_of_several_clients():
-  one = preliminary.planned_evaluation(2, epsilon=1.0, delta=DELTA)
-  assert _epsilon(one, 2) == pytest.approx(accountant.epsilon(
-      _gaussian(one.noise_multiplier / 2), DELTA), rel=1e-3)
 
 
 # What is said, and refused.

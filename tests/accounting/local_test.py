@@ -54,9 +54,3 @@ def test_queries_of_a_local_mechanism_add_up_or_do_better_with_delta(kind):
   event = events.SelfComposed(event=kind(epsilon=0.1), count=200)
   assert accountant.epsilon(event, 0.0) == pytest.approx(20.0)
   assert accountant.epsilon(event, 1e-5) < 8.0
-
-
-def test_local_gaussian_is_the_gaussian_of_any_two_inputs():
-  assert accountant.epsilon(
-      events.LocalGaussian(noise_multiplier=2.0), 1e-5) == accountant.epsilon(
-          events.CentralGaussian(noise_multiplier=2.0), 1e-5)

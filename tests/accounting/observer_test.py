@@ -5,7 +5,6 @@ zero: the true releases of 1,500 rounds of the federated EMNIST setting with
 Gaussian noise, composed by their privacy loss distribution.
 """
 
-import dataclasses
 
 import numpy as np
 import pytest
@@ -20,7 +19,6 @@ NOISE, COHORT, POPULATION, ROUNDS = 0.848, 100, 3400, 1500
 RATE, DELTA = COHORT / POPULATION, 1 / POPULATION
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Cells(pairs.Pair):
   """A pair given by its masses on the same fine cells, with and without."""
 

@@ -13,7 +13,6 @@ from tff_pipelines.accounting.guarantees import accountant
 from tff_pipelines.accounting.sampling import cohorts
 from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.accounting.guarantees import mechanisms
-from tff_pipelines.accounting.events import participants
 from tff_pipelines.accounting.sampling import schemes
 
 DELTA, ROUNDS = 1e-5, 20
@@ -50,15 +49,16 @@ def test_a_participant_of_all_rounds(cohort, reference):
       events.FixedSizeSampled(event=_sum(), cohort_size=cohort, population=10_000,
                               neighbours='zero-out'),
       events.PoissonSampled(event=_sum(), sampling_rate=0.5, least_cohort=cohort)):
-    known = participants.seen(events.SelfComposed(event=round_, count=ROUNDS))
-    assert participants.least_cohort(round_) == cohort
+    known = events.SelfComposed(
+        event=round_, count=ROUNDS).seen_by_participants()
+    assert round_.minimum_cohort() == cohort
     assert exact <= _epsilon(known.without_sampling()) <= 1.002 * exact
 
 
 def test_the_server_and_a_participant_of_some_rounds():
   assert _gaussian(math.sqrt(ROUNDS)) == pytest.approx(28.37, abs=0.006)
   some = events.Composed(events=(
-      events.SelfComposed(event=participants.seen(_sum(cohort_size=5)), count=4),
+      events.SelfComposed(event=_sum(cohort_size=5).seen_by_participants(), count=4),
       events.SelfComposed(event=_sum(), count=16)))
   exact = _gaussian(math.sqrt(4 / 0.8 + 16))
   assert exact == pytest.approx(29.34, abs=0.006)
@@ -66,21 +66,21 @@ def test_the_server_and_a_participant_of_some_rounds():
 
 
 def test_colluders_and_shares_that_nobody_counts_on():
-  known = participants.seen(_sum(cohort_size=10, min_honest_fraction=0.5), 3)
+  known = _sum(cohort_size=10, min_honest_fraction=0.5).seen_by_participants(3)
   # Twice the noise is there, of which three tenths are theirs.
   assert known.noise_variance == pytest.approx(2 * 0.7 * SENSITIVITY**2, rel=1e-11)
   assert known.noise_variance <= 2 * 0.7 * SENSITIVITY**2
-  for alone in (participants.seen(_sum(cohort_size=3), 3), participants.seen(_sum()),
-                participants.seen(events.PoissonSampled(
-                    event=_sum(cohort_size=100), sampling_rate=0.1)),
-                participants.seen(_sum(cohort_size=1))):
-    assert _epsilon(alone.without_sampling()) == math.inf
+  sampled = events.PoissonSampled(event=_sum(cohort_size=100), sampling_rate=0.1)
+  for alone, colluders in (
+      (_sum(cohort_size=3), 3), (_sum(), 1), (sampled, 1), (_sum(cohort_size=1), 1)):
+    others = alone.seen_by_participants(colluders)
+    assert _epsilon(others.without_sampling()) == math.inf
 
 
 def test_a_count_of_the_same_round_loses_its_share_too():
   both = events.Together(events=(
       _sum(cohort_size=5), events.SkellamCount(noise_variance=100.0)))
-  sums, count = participants.seen(both).events
+  sums, count = both.seen_by_participants().events
   assert sums.noise_variance == pytest.approx(0.8 * SENSITIVITY**2, rel=1e-11)
   assert count.noise_variance == pytest.approx(80, rel=1e-11)
 
@@ -88,7 +88,8 @@ def test_a_count_of_the_same_round_loses_its_share_too():
 def test_a_limit_on_participations_limits_what_a_participant_sees():
   sampled = events.PoissonSampled(
       event=_sum(), sampling_rate=0.1, least_cohort=5, max_participations=4)
-  known = participants.seen(events.SelfComposed(event=sampled, count=ROUNDS))
+  known = events.SelfComposed(
+      event=sampled, count=ROUNDS).seen_by_participants()
   exact = _gaussian(math.sqrt(4 / 0.8))
   assert exact <= _epsilon(known.without_sampling()) <= 1.002 * exact
 
@@ -99,12 +100,12 @@ def test_a_limit_on_participations_limits_what_a_participant_sees():
         l1_sensitivity=1.0, l2_sensitivity=1.0, noise_variance=4.0),
                           sampling_rate=0.1)])
 def test_noise_of_a_server_has_no_shares(event):
-  assert not participants.has_shares(event) and participants.seen(event) == event
+  assert not event.has_shares() and event.seen_by_participants() == event
 
 
 def test_colluders_are_at_least_one():
   with pytest.raises(ValueError, match='colluders must be at least 1, found 0'):
-    participants.seen(_sum(cohort_size=5), 0)
+    _sum(cohort_size=5).seen_by_participants(0)
 
 
 # Drawing again, by enumeration.

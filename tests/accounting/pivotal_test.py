@@ -13,7 +13,7 @@ from tff_pipelines.accounting.events import base
 from tff_pipelines.accounting.divergences import curves
 from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.accounting.guarantees import mechanisms
-from tff_pipelines.accounting.sampling import schemes
+from tff_pipelines.accounting.sampling import cohorts
 
 GAUSSIAN_CURVE = 0.4 * np.arange(2, 130)
 
@@ -38,7 +38,7 @@ def _by_enumeration(population, rate, fraction, colluders, dropout):
 @pytest.mark.parametrize('dropout', [0.0, 0.1, 0.6])
 def test_the_probability_is_that_of_an_enumeration_of_the_others(
     fraction, colluders, rate, dropout):
-  probability = schemes.pivotal_probability(7, rate, fraction, colluders, dropout)
+  probability = cohorts.pivotal_probability(7, rate, fraction, colluders, dropout)
   # For any rate of dropouts up to the one that was given.
   expected = max(_by_enumeration(7, rate, fraction, colluders, lower)
                  for lower in np.linspace(0, dropout, 13 if dropout else 1))
@@ -58,12 +58,12 @@ def test_probabilities_of_large_populations_are_those_of_a_simulation():
   # The worst rate is about 0.06: 12 of 200 may be missing.
   for largest, worst in ((0.03, simulated[0]), (0.07, max(simulated)),
                       (0.5, max(simulated))):
-    probability = schemes.pivotal_probability(10**5, 2e-3, 0.92, 3, largest)
+    probability = cohorts.pivotal_probability(10**5, 2e-3, 0.92, 3, largest)
     assert 0.95 * worst < probability < 1.15 * worst and worst > 1e-4
 
 
 def test_a_dropout_rate_that_is_too_high_promises_less():
-  probabilities = [schemes.pivotal_probability(1000, 0.1, 0.9, 0, rate)
+  probabilities = [cohorts.pivotal_probability(1000, 0.1, 0.9, 0, rate)
                    for rate in (0.0, 1e-9, 0.02, 0.05, 0.1, 0.3, 0.99)]
   assert probabilities[0] == 0 and np.all(np.diff(probabilities) >= 0)
   assert probabilities[3] < probabilities[4]
@@ -74,7 +74,7 @@ def test_a_dropout_rate_that_is_too_high_promises_less():
     (1.0, 0.0), (1.0, 0.5), (0.6, 0.0)])
 def test_without_colluders_others_alone_decide_if_no_client_may_drop_out(
     fraction, dropout):
-  assert schemes.pivotal_probability(50, 0.1, fraction, 0, dropout) == 0
+  assert cohorts.pivotal_probability(50, 0.1, fraction, 0, dropout) == 0
   assert _by_enumeration(7, 0.3, fraction, 0, dropout) == 0 or fraction == 1
 
 

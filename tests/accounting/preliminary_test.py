@@ -12,12 +12,13 @@ import pytest
 from tff_pipelines.accounting.guarantees import accountant
 from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.accounting.events import preliminary
+from tff_pipelines.accounting.guarantees import release_noise
 
 DELTA = 1e-3
 
 
 def _planned(items=1, epsilon=1.0, delta=DELTA, **more):
-  return preliminary.planned(
+  return release_noise.planned(
       l2_sensitivity=math.sqrt(items), items=items, dimension=100 * items,
       epsilon=epsilon, delta=delta, **more)
 
@@ -191,7 +192,7 @@ def test_replaced_client_has_twice_the_sensitivity():
   release = _planned(4, replace_one_of=50)
   assert release.adjacency == 'replace-one'
   assert accountant.epsilon(release, DELTA) <= 1
-  inner = preliminary.release_of(release)
+  inner = release_noise.release_of(release)
   assert inner.noise_multiplier == pytest.approx(
       2 * _planned(4).noise_multiplier, rel=0.01)
   assert events.from_json(release.to_json()) == release

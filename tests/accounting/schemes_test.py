@@ -1,6 +1,5 @@
 """Sampling schemes: the cohorts that they sample, and the events of the rounds."""
 
-import dataclasses
 import fractions
 import json
 
@@ -12,8 +11,10 @@ from tests import statistics_lib
 from tff_pipelines.accounting.guarantees import accountant
 from tff_pipelines.accounting.events import base
 from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.events import sampled
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.accounting.guarantees import mechanisms
+from tff_pipelines.accounting.sampling import cohorts
 from tff_pipelines.accounting.sampling import schemes
 
 POPULATION = 400
@@ -114,23 +115,6 @@ def test_all_clients_are_selected_where_nothing_is_sampled(arguments, seed):
     np.testing.assert_array_equal(scheme.sample(r), np.arange(POPULATION))
 
 
-@pytest.mark.parametrize('sampling', ['poisson', 'fixed'])
-def test_seeded_cohorts_repeat_and_differ_by_round_and_seed(sampling):
-  sample = lambda seed, r: tuple(_scheme(
-      sampling=sampling, simulation_seed=seed).sample(r))
-  cohorts = {(seed, r): sample(seed, r) for seed in range(3) for r in range(10)}
-  for (seed, r), chosen in cohorts.items():
-    assert sample(seed, r) == chosen
-  assert len(set(cohorts.values())) == 30
-
-
-@pytest.mark.parametrize('sampling', ['poisson', 'fixed'])
-def test_unseeded_cohorts_never_repeat(sampling):
-  two = [_scheme(sampling=sampling) for _ in range(2)]
-  cohorts = {tuple(s.sample(0)) for s in two for _ in range(50)}
-  assert len(cohorts) == 100
-
-
 def test_poisson_rounds_without_clients_happen_and_are_empty():
   scheme = _scheme(cohort_size=0.5, simulation_seed=0)
   sizes = [scheme.sample(r).size for r in range(200)]
@@ -166,7 +150,7 @@ def test_cohorts_of_a_seed_are_always_the_same(sampling, expected):
 
 
 @pytest.mark.parametrize('sampling, expected, largest, planned', [
-    ('poisson', 100, 400, schemes.cohort_upper_quantile(400, 0.25)),
+    ('poisson', 100, 400, cohorts.upper_quantile(400, 0.25)),
     ('fixed', 100, 100, None), ('none', 400, 400, None)])
 def test_cohorts_are_expected_planned_for_and_bounded(
     sampling, expected, largest, planned):
@@ -213,16 +197,9 @@ def test_the_event_of_a_round_is_that_of_its_sampling(sampling, expected):
 def test_pivotal_clients_are_those_of_random_cohorts():
   settings = (0.9, 1, 0.1)
   assert _scheme('poisson').pivotal_probability(*settings) == (
-      schemes.pivotal_probability(POPULATION, 0.25, *settings)) > 0
+      cohorts.pivotal_probability(POPULATION, 0.25, *settings)) > 0
   assert _scheme('fixed').pivotal_probability(*settings) == 0
   assert _scheme('none').pivotal_probability(*settings) == 0
-
-
-def test_all_clients_can_be_accounted_without_their_number():
-  scheme = schemes.Everyone()
-  assert scheme.event(GAUSSIAN, 1) == GAUSSIAN
-  with pytest.raises(ValueError, match='population must be given'):
-    scheme.sample(1)
 
 
 def test_the_names_of_the_flags_are_those_of_the_schemes():
@@ -230,17 +207,19 @@ def test_the_names_of_the_flags_are_those_of_the_schemes():
   assert all(schemes.SCHEMES[name].name == name for name in schemes.SAMPLINGS)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Turn(base.Event):
+class Turn(sampled.Sampled):
   """A round of `Groups`: a cost if it is the first of a pass over all groups.
 
   Attributes:
     event: From one group.
     is_first: Whether the groups before it in the pass are none.
+    cohort_size: Minimum number of clients in a group, >= 1.
   """
 
-  event: base.Event
   is_first: bool
+  cohort_size: int
+
+  source = 'a pass over disjoint groups costs what one of them does'
 
   @property
   def adjacency(self):
@@ -258,14 +237,29 @@ class Turn(base.Event):
   def pure_epsilon(self, amplification):
     return self.event.pure_epsilon(amplification) if self.is_first else 0.0
 
+  def failure_probability(self):
+    return self.event.failure_probability() if self.is_first else 0.0
+
   def factors(self, amplification):
     return self.event.factors(amplification) if self.is_first else ()
 
-  def caveats(self):
-    return self.event.caveats()
+  def without_sampling(self):
+    return self  # Nothing is hidden.
+
+  def participations(self, count, amplification):
+    return count
 
   def repeated(self):
     return self.event
+
+  def minimum_cohort(self):
+    return self.cohort_size
+
+  def group(self, clients, known):
+    return None  # They may be in groups of their own.
+
+  def caveats(self):
+    return self.event.caveats()
 
 
 class Groups(schemes.SamplingScheme):
@@ -287,7 +281,8 @@ class Groups(schemes.SamplingScheme):
 
   def event(self, release, round_index, pivotal_probability=0.0):
     del pivotal_probability  # The sizes of cohorts are public.
-    return Turn(event=release, is_first=round_index % self.groups == 1 % self.groups)
+    return Turn(event=release, is_first=round_index % self.groups == 1 % self.groups,
+                cohort_size=int(self.cohort_size))
 
   def state(self):
     return {'deck': self._deck}

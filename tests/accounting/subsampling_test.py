@@ -132,11 +132,6 @@ def test_huge_divergences_do_not_overflow():
   assert np.isfinite(amplified).all() and (amplified > 1e4).all()
 
 
-def test_rate_one_is_no_amplification():
-  curve = curves.gaussian(1.0)
-  np.testing.assert_array_equal(curves.poisson(curve, 1.0), curve)
-
-
 @pytest.mark.parametrize('rate', [1e-6, 0.1, 1.0])
 def test_pure_amplification_has_its_closed_form(rate):
   assert curves.pure_poisson(0.7, rate) == pytest.approx(

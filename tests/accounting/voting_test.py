@@ -13,6 +13,7 @@ from tff_pipelines.accounting.divergences import curves
 from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.accounting.divergences import skellam_distribution
 from tff_pipelines.accounting.events import voting
+from tff_pipelines.accounting.guarantees import votes as votes_lib
 
 Vote = events.Vote
 
@@ -27,7 +28,7 @@ def queries(event, count):
 def test_epsilon_of_500_queries(level, stddev, published, rdp, exact):
   gaussian = Vote(scheme='ae', level=level, noise='gaussian', noise_stddev=stddev)
   skellam = Vote(scheme='ae', level=level, noise_stddev=stddev)
-  assert voting.published_epsilon(gaussian, 500, 1e-3) == pytest.approx(
+  assert votes_lib.published_epsilon(gaussian, 500, 1e-3) == pytest.approx(
       published, abs=5e-3)
   if rdp is not None:
     assert accountant.epsilon(queries(skellam, 500), 1e-3,
@@ -42,9 +43,9 @@ def test_epsilon_of_neighbour_votes():
                 **changes)
   paper = vote(noise='gaussian', bound='paper')
   tight = vote(noise='gaussian')
-  assert voting.published_epsilon(paper, 206, 1e-4) == pytest.approx(
+  assert votes_lib.published_epsilon(paper, 206, 1e-4) == pytest.approx(
       0.840, abs=5e-4)
-  assert voting.published_epsilon(tight, 206, 1e-4) == pytest.approx(
+  assert votes_lib.published_epsilon(tight, 206, 1e-4) == pytest.approx(
       0.117, abs=6e-4)
   assert accountant.epsilon(queries(vote(), 206), 1e-4,
                             accountant='rdp') == pytest.approx(0.073, abs=6e-4)
@@ -61,12 +62,6 @@ def test_neighbour_votes_of_an_agent_are_accounted_by_rdp_alone():
       curves.skellam(l1=50, l2=50, variance=(50 * 15.0)**2, max_order=32))
 
 
-def test_one_neighbour_is_one_vote():
-  knn = Vote(scheme='knn', noise_stddev=5.0, neighbours=1, level='instance')
-  ae = Vote(scheme='ae', noise_stddev=5.0, level='instance')
-  assert accountant.epsilon(knn, 1e-3) == accountant.epsilon(ae, 1e-3)
-
-
 @pytest.mark.parametrize('noise', ['gaussian', 'skellam'])
 def test_wrong_probability_bounds_what_is_sampled(noise):
   event = Vote(scheme='ae', noise=noise, noise_stddev=3.0)
@@ -80,7 +75,7 @@ def test_wrong_probability_bounds_what_is_sampled(noise):
   # Ties count against the winner.
   # One agent of the winner's, at most, is missing among neighbours.
   wrong = (noisy[:, 1:].max(1) >= noisy[:, 0] - 1).mean()
-  bound = math.exp(voting.log_wrong_probability(event, votes))
+  bound = math.exp(votes_lib.log_wrong_probability(event, votes))
   assert wrong <= bound * 1.03 and wrong > bound * 0.7
 
 
@@ -92,8 +87,8 @@ def test_data_dependent_curve_bounds_the_released_argmax_for_every_neighbour():
   curve = event.curve(64, 'tight')
   improved = 0
   for winner, loser in ((30, 0), (24, 2), (18, 6), (10, 9)):
-    log_q = voting.log_wrong_probability(event, [winner, loser])
-    bound = voting.data_dependent_curve(log_q, curve)
+    log_q = votes_lib.log_wrong_probability(event, [winner, loser])
+    bound = votes_lib.data_dependent_curve(log_q, curve)
     improved += (bound < curve * 0.5).any()
     log_right = [special.log_ndtr((winner - loser + moved) / stddev / 2**0.5)
                  for moved in (0, 2, -2)]
@@ -174,10 +169,10 @@ def test_data_dependent_curves_hold_in_both_directions_for_all_small_votes(
         # Labels are interchangeable.
         if sum(votes) > agents or list(votes) != sorted(votes, reverse=True):
           continue
-        bounds = [voting.data_dependent_curve(
-            voting.log_wrong_probability(event, votes), curve)]
+        bounds = [votes_lib.data_dependent_curve(
+            votes_lib.log_wrong_probability(event, votes), curve)]
         if noise == 'gaussian':
-          bounds.append(voting.published_curve(event, votes, 24))
+          bounds.append(votes_lib.published_curve(event, votes, 24))
         improved += sum(bool((bound < 0.9 * curve).any()) for bound in bounds)
         for other in _neighbours(level, votes):
           here, there = chances(votes), chances(other)
@@ -186,7 +181,7 @@ def test_data_dependent_curves_hold_in_both_directions_for_all_small_votes(
             for bound in bounds:
               assert (divergence <= bound * (1 + 1e-9) + 1e-13).all(), (votes, other)
           # What holds in one direction only, for the power of the test.
-          own = voting.data_dependent_curve(special.logsumexp(
+          own = votes_lib.data_dependent_curve(special.logsumexp(
               np.delete(here, here.argmax())), curve)
           beyond += bool((_renyi(there, here, alpha) > own * (1 + 1e-9) + 1e-13).any())
   assert cases > 1000 and improved > 20
@@ -197,24 +192,24 @@ def test_data_dependent_curve_falls_back_where_its_condition_fails():
   curve = curves.gaussian(2.0)
   for log_q in (0.0, -0.01, -0.5):
     np.testing.assert_array_equal(
-        voting.data_dependent_curve(log_q, curve), curve)
-  small = voting.data_dependent_curve(-200.0, curve)
+        votes_lib.data_dependent_curve(log_q, curve), curve)
+  small = votes_lib.data_dependent_curve(-200.0, curve)
   assert small[0] < 1e-30 and (small <= curve).all()
-  certain = voting.data_dependent_curve(-math.inf, curve)
+  certain = votes_lib.data_dependent_curve(-math.inf, curve)
   # The largest order that the theorem is used for keeps its own divergence.
   assert (certain <= curve).all() and certain[-1] > 0.9 * curve[-1]
   with pytest.raises(ValueError, match='log_q'):
-    voting.data_dependent_curve(float('nan'), curve)
+    votes_lib.data_dependent_curve(float('nan'), curve)
 
 
 @pytest.mark.parametrize('bound', ['tight', 'paper'])
 def test_data_dependent_epsilon_is_smaller_where_margins_are_wide(bound):
   event = Vote(scheme='ae', noise='gaussian' if bound == 'paper' else 'skellam',
                noise_stddev=11.0, bound=bound)
-  wide = voting.data_dependent_epsilon(event, [np.array([240, 5, 5])] * 40, 1e-3)
+  wide = votes_lib.data_dependent_epsilon(event, [np.array([240, 5, 5])] * 40, 1e-3)
   independent = accountant.epsilon(queries(event, 40), 1e-3, accountant='rdp')
   assert wide < 0.1 * independent
-  close = voting.data_dependent_epsilon(event, [np.array([100, 99, 51])] * 40, 1e-3)
+  close = votes_lib.data_dependent_epsilon(event, [np.array([100, 99, 51])] * 40, 1e-3)
   assert close == pytest.approx(independent)
 
 
@@ -222,14 +217,14 @@ def test_data_dependent_epsilon_adds_queries_of_several_margins():
   event = Vote(scheme='ae', noise_stddev=11.0)
   votes = [[240, 5, 5], [100, 99, 51], [5, 240, 5], [180, 40, 30], [51, 99, 100]]
   total = sum(
-      voting.data_dependent_curve(
-          voting.log_wrong_probability(event, counts), event.curve(1024, 'tight'))
+      votes_lib.data_dependent_curve(
+          votes_lib.log_wrong_probability(event, counts), event.curve(1024, 'tight'))
       for counts in votes)
   expected = (total + np.log1p(-1 / np.arange(2, 1025)) - (
       math.log(1e-3) + np.log(np.arange(2, 1025))) / np.arange(1, 1024)).min()
-  assert voting.data_dependent_epsilon(event, votes, 1e-3) == pytest.approx(expected)
+  assert votes_lib.data_dependent_epsilon(event, votes, 1e-3) == pytest.approx(expected)
   with pytest.raises(ValueError, match='at least one query'):
-    voting.data_dependent_epsilon(event, [], 1e-3)
+    votes_lib.data_dependent_epsilon(event, [], 1e-3)
 
 
 @pytest.mark.parametrize('level', ['agent', 'instance'])
@@ -242,7 +237,7 @@ def test_published_formula_is_corrected(level):
   expected = 2 * labels * math.exp(-exponent / 8) + math.log1p(math.exp(
       (2 * alpha - 1) * alpha * squared / 200 - exponent / 16 +
       math.log(labels) / 2)) / (alpha - 1)
-  curve = voting.published_curve(event, [160, 10, 3], 16)
+  curve = votes_lib.published_curve(event, [160, 10, 3], 16)
   assert curve[alpha - 2] == pytest.approx(expected, rel=1e-9)
   assert (curve <= event.curve(16, 'tight')).all()
 
@@ -250,7 +245,7 @@ def test_published_formula_is_corrected(level):
 @pytest.mark.parametrize('votes', [[1], [1.5, 2], [-1, 4], 3, [[1, 2]]])
 def test_impossible_votes_are_refused(votes):
   with pytest.raises(ValueError, match='votes'):
-    voting.log_wrong_probability(Vote(scheme='ae', noise_stddev=1.0), votes)
+    votes_lib.log_wrong_probability(Vote(scheme='ae', noise_stddev=1.0), votes)
 
 
 STDDEV, ORDER = 40.0, 8.0
@@ -260,14 +255,14 @@ SMOOTH = Vote(scheme='ae', level='instance', noise='gaussian',
 
 def cost_of(votes):
   ordered = sorted(votes, reverse=True)
-  log_q = voting._log_q(ordered, STDDEV)  # pylint: disable=protected-access
-  return voting.cost(log_q, STDDEV, ORDER)
+  log_q = votes_lib._log_q(ordered, STDDEV)  # pylint: disable=protected-access
+  return votes_lib.cost(log_q, STDDEV, ORDER)
 
 
 @pytest.mark.parametrize('votes', [(700, 200, 100), (990, 5, 5), (420, 300, 280),
                                    (600, 350, 50)])
 def test_local_sensitivity_bounds_every_moved_vote(votes):
-  bounds = voting.sensitivities_at_distance(votes, STDDEV, ORDER)
+  bounds = votes_lib.sensitivities_at_distance(votes, STDDEV, ORDER)
   here = cost_of(votes)
   for giver in range(3):
     for taker in range(3):
@@ -279,7 +274,7 @@ def test_local_sensitivity_bounds_every_moved_vote(votes):
 
 def test_sensitivity_at_a_distance_covers_that_of_reachable_votes():
   votes = (700, 200, 100)
-  bounds = voting.sensitivities_at_distance(votes, STDDEV, ORDER)
+  bounds = votes_lib.sensitivities_at_distance(votes, STDDEV, ORDER)
   moved = list(votes)
   for distance in range(1, 200):
     moved[0] -= 1
@@ -293,23 +288,23 @@ def test_sensitivity_at_a_distance_covers_that_of_reachable_votes():
 
 def test_data_dependent_cost_of_smooth_release_agrees_with_the_theorem():
   log_q = -60.0
-  integer = voting.data_dependent_curve(log_q, SMOOTH.curve(1024, 'tight'))
-  real = voting.cost(log_q, STDDEV, ORDER)
+  integer = votes_lib.data_dependent_curve(log_q, SMOOTH.curve(1024, 'tight'))
+  real = votes_lib.cost(log_q, STDDEV, ORDER)
   assert real == pytest.approx(integer[int(ORDER) - 2], rel=0.05)
 
 
 def test_smooth_release_is_noisy_centred_and_costs_something():
   votes = [(560, 400, 40)] * 20
   rng = np.random.default_rng(0)
-  exact, sensitivity = voting.exact_cost(SMOOTH, votes, ORDER, 0.02)
+  exact, sensitivity = votes_lib.exact_cost(SMOOTH, votes, ORDER, 0.02)
   assert exact == pytest.approx(20 * cost_of(votes[0]))
   scale = 0.1 * sensitivity
   assert 0 < scale < exact / 4
-  own = voting.release_cost(0.02, 0.1, ORDER)
+  own = votes_lib.release_cost(0.02, 0.1, ORDER)
   assert own == pytest.approx(
       ORDER * math.exp(0.04) / 0.01 +
       (-0.5 * math.log(1 - 0.32) + 0.16) / (ORDER - 1))
-  values = np.array([voting.release(
+  values = np.array([votes_lib.release(
       SMOOTH, votes, order=ORDER, beta=0.02, noise=0.1, random=rng)
                      for _ in range(60)]) - own
   assert values.std() == pytest.approx(scale, rel=0.4)
@@ -321,8 +316,8 @@ def test_smooth_release_is_noisy_centred_and_costs_something():
     Vote(scheme='ae', noise='gaussian', noise_stddev=40.0)])
 def test_smooth_release_is_refused_beyond_its_proof(event):
   with pytest.raises(ValueError, match='smooth sensitivity is proved'):
-    voting.release(
+    votes_lib.release(
         event, [(9, 1)], order=4.0, beta=0.01, noise=1.0,
         random=np.random.default_rng(0))
   with pytest.raises(ValueError, match='order'):
-    voting.release_cost(0.1, 1.0, 5.1)
+    votes_lib.release_cost(0.1, 1.0, 5.1)

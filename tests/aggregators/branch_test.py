@@ -48,15 +48,6 @@ def test_it_runs_in_every_context(request, context):
   assert _flat(both(False, [3.0])) == NOT_TAKEN
 
 
-def test_branches_may_have_branches():
-  @tf.function
-  def sign(x):
-    return branch.either(
-        x > 0, lambda: 1, lambda: branch.either(x < 0, lambda: -1, lambda: 0))
-
-  assert [int(sign(tf.constant(x))) for x in (5, -5, 0)] == [1, -1, 0]
-
-
 def test_the_other_branch_does_not_run():
   variable = tf.Variable(0)
 
@@ -71,28 +62,3 @@ def test_the_other_branch_does_not_run():
   assert int(variable) == 1
   with pytest.raises(tf.errors.InvalidArgumentError):
     count(tf.constant(False), tf.constant(0))
-
-
-def test_gradients_pass_the_branch_that_is_taken():
-  @tf.function
-  def slope(x):
-    with tf.GradientTape() as tape:
-      tape.watch(x)
-      y = branch.either(x > 0, lambda: x * x, lambda: 5 * x)
-    return tape.gradient(y, x)
-
-  assert float(slope(tf.constant(3.0))) == 6.0
-  assert float(slope(tf.constant(-3.0))) == 5.0
-
-
-def test_its_own_branches_stay_functions_and_those_of_others_do_not():
-  with tf.Graph().as_default() as graph:
-    x = tf.compat.v1.placeholder(tf.float32, [])
-    tf.cond(x > 1, lambda: x, lambda: -x)
-    branch.either(x > 0, lambda: x, lambda: -x)
-    tf.cond(x > 2, lambda: x, lambda: -x)
-  lowered = [
-      operation.get_attr('_lower_using_switch_merge')
-      for operation in graph.get_operations()
-      if operation.type in ('If', 'StatelessIf')]
-  assert lowered == [True, False, True]

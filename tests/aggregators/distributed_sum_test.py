@@ -103,24 +103,6 @@ def test_error_has_the_predicted_variance_and_mean_zero(in_process, changes):
   assert np.all(np.abs(along) <= 5 * variance**0.5)
 
 
-@pytest.mark.slow
-def test_error_of_several_workers_has_the_same_variance(two_workers):
-  params = _params()
-  vectors = _updates()
-  exact = _clipped_sum(vectors)
-  process = _process(params)
-  state = process.initialize()
-  errors = []
-  for _ in range(4):
-    output = process.next(state, list(vectors))
-    state = output.state
-    assert not output.measurements['suppressed']
-    errors.append((output.result - exact) * params.scale)
-  variance = params.total_noise_variance + N / 6
-  statistics_lib.check_variance(errors, variance)
-  statistics_lib.check_mean(np.array(errors), 0, variance)
-
-
 def _integers(params, vectors, rotation_key, seed, round_number, cohort_size=N):
   """What the clients of a seeded round send, mapped to signed integers."""
   encode = tf.function(
@@ -159,21 +141,6 @@ def test_without_noise_the_release_is_the_exact_rounded_sum(
     assert sent @ sent <= params.l2_sensitivity_squared
 
 
-def test_without_noise_padding_is_undone_exactly(in_process):
-  params = _params(noise_multiplier=0.0)
-  vectors = _updates()
-  process = _process(params, simulation_seed=3)
-  state = process.initialize()
-  output = process.next(
-      state, [_with_key(v, 3, 0, i) for i, v in enumerate(vectors)])
-  total = _integers(params, vectors, state['rotation_key'], 3, 0).sum(axis=0)
-  assert total.shape == (1024,)
-  expected = rotation.unrotate(
-      tf.constant(total / params.scale, tf.float32), state['rotation_key'],
-      'hadamard')
-  np.testing.assert_allclose(output.result, expected[:D], atol=1e-5)
-
-
 @pytest.mark.slow
 def test_with_noise_the_integers_of_several_workers_are_those_of_one(
     in_process, _two_worker_context):
@@ -191,7 +158,7 @@ def test_with_noise_the_integers_of_several_workers_are_those_of_one(
         np.testing.assert_array_equal, value, two.state[name])
 
 
-@pytest.mark.parametrize('bits', range(2, 31))
+@pytest.mark.parametrize('bits', [2, 3, 8, 15, 16, 22, 23, 30])
 def test_every_number_of_bits_has_the_right_noise(bits):
   dim = 8192
   params = _params(
@@ -209,26 +176,6 @@ def test_every_number_of_bits_has_the_right_noise(bits):
   variance = params.total_noise_variance
   statistics_lib.check_variance(
       out.vector.numpy() * params.scale, variance, 1 / variance)
-
-
-@pytest.mark.parametrize('bits', range(3, 31))
-def test_every_number_of_bits_sums_exactly_modulo_the_field(bits):
-  params = _params(
-      dimension=8, cohort_size=2, k_stddevs=1.0, rotation='none', bits=bits,
-      noise_multiplier=0.0)
-  vectors = _updates(2, 8, seed=bits)
-  total, expected = 0, 0
-  for i, v in enumerate(vectors):
-    sent = distributed_sum.encode(
-        tf.constant(v), tf.constant([i, bits], tf.int64), [0, 0], 2, params)
-    total = modular_sum.wrap(total + sent.values, bits)
-    expected = expected + modular_sum.unwrap(sent.values, bits).numpy()
-  out = distributed_sum.decode(total, 2, 2, [0, 3], [0, 0], params)
-  half = 2**(bits - 1)
-  centred = (expected.astype(np.int64) + half) % 2**bits - half
-  np.testing.assert_allclose(  # float32 has 24 bits.
-      out.vector.numpy() * params.scale, centred, rtol=2e-7, atol=1e-6)
-  assert np.any(expected != 0)
 
 
 BFLOAT16 = tf.bfloat16.as_numpy_dtype
@@ -273,22 +220,6 @@ def test_structures_come_back_in_their_shape_and_dtype(in_process, name):
     np.testing.assert_allclose(
         np.asarray(total, np.float64), expected, rtol=0.01,
         atol=0.02 + 8 * 3 / params.scale)
-
-
-def test_flatten_concatenates_in_order_and_widens_only_for_float64():
-  narrow = {
-      'a': tf.constant([[1, 2], [3, 4]], tf.float16),
-      'b': [tf.constant(5, tf.bfloat16), tf.constant([6, 7], tf.float32)]}
-
-  def flattened(value):
-    return structures.FlatLayout(tff.to_type(tf.nest.map_structure(
-        lambda x: tff.TensorType(x.dtype.as_numpy_dtype, x.shape),
-        value))).flatten(value)
-
-  assert flattened(narrow).dtype == tf.float32
-  np.testing.assert_array_equal(flattened(narrow), [1, 2, 3, 4, 5, 6, 7])
-  wide = flattened([narrow, tf.constant(1e300, tf.float64)])
-  assert wide.dtype == tf.float64 and float(wide[-1]) == 1e300
 
 
 @pytest.mark.parametrize('value_type, message', [
@@ -345,41 +276,6 @@ def test_a_client_of_nan_or_infinities_still_adds_its_noise():
   statistics_lib.check_variance(noise, params.total_noise_variance / 4)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('value', [1e38, 3e38])
-def test_huge_clients_are_clipped(in_process, value):
-  params = _params(noise_multiplier=0.0, cohort_size=2, bits=24)
-  vectors = np.zeros([2, D], np.float32)
-  vectors[0, :4] = value
-  vectors[1, 5] = -value
-  result = _process(params).next(
-      _process(params).initialize(), list(vectors)).result
-  expected = np.zeros(D)
-  expected[:4], expected[5] = 0.5, -1.0
-  np.testing.assert_allclose(result, expected, atol=1e-3)
-
-
-@pytest.mark.slow
-def test_seeded_runs_repeat_exactly_and_differ_by_their_seed(in_process):
-  params = _params(dimension=100)
-  vectors = _updates(5, 100)
-
-  def run(seed):
-    process = _process(params, simulation_seed=seed)
-    state, results = process.initialize(), []
-    for r in range(2):
-      output = process.next(
-          state, [_with_key(v, 1, r, i) for i, v in enumerate(vectors)])
-      state = output.state
-      results.append(output.result)
-    return np.array(results)
-
-  first = run(1)
-  np.testing.assert_array_equal(first, run(1))
-  assert np.mean(first != run(2)) > 0.9
-  assert np.mean(first[0] != first[1]) > 0.9
-
-
 def test_unseeded_runs_never_repeat(in_process):
   params = _params(dimension=100)
   process = _process(params)
@@ -392,22 +288,6 @@ def test_unseeded_runs_never_repeat(in_process):
       assert np.any(results[i].state['rotation_key'] !=
                     results[j].state['rotation_key'])
   assert np.any(process.initialize()['rotation_key'] != state['rotation_key'])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('seed', [None, 4])
-def test_the_rotation_key_is_replaced_every_round(in_process, seed):
-  params = _params(dimension=4, cohort_size=2)
-  process = _process(params, simulation_seed=seed)
-  state = process.initialize()
-  seen = set()
-  for r in range(5):
-    seen.add(tuple(state['rotation_key']))
-    values = [np.zeros(4, np.float32)] * 2
-    if seed is not None:
-      values = [_with_key(v, r, i) for i, v in enumerate(values)]
-    state = process.next(state, values).state
-  assert len(seen) == 5
 
 
 @pytest.mark.slow
@@ -462,15 +342,6 @@ def test_diagnostics_count_what_happened_at_clients(in_process):
   assert diagnostics['totals'] == dict(
       clipped=2, not_finite=1, cohort_disbelieved=0, rounding_fallbacks=0)
   assert output.measurements['public']['scale'] == pytest.approx(params.scale)
-
-
-@pytest.mark.slow
-def test_encode_is_the_same_in_eager_mode_in_a_graph_and_compiled():
-  params = _params(dimension=300)
-  table = share_tables.noise_table(params, N)
-  vector, key = tf.constant(_updates(1, 300)[0]), tf.constant([4, 4], tf.int64)
-  call = lambda v, k: distributed_sum.encode(v, k, [5, 5], N, params, table).values
-  np.testing.assert_array_equal(call(vector, key), tf.function(call)(vector, key))
 
 
 def test_keys_of_a_round_are_derived_and_not_the_seed_itself():

@@ -1,8 +1,8 @@
-"""Encodes one client's vector and prints the peak of this process's memory.
+"""Encodes a client's vectors and prints the peak of this process's memory after each.
 
-  python -m tests.aggregators.encode_peak DIMENSION GENERATOR
+  python -m tests.aggregators.encode_peak GENERATOR DIMENSION...
 
-A process of its own, as the peak of a process never falls.
+A process of its own, as the peak of a process never falls; so dimensions grow.
 """
 
 import sys
@@ -15,25 +15,27 @@ from aggregators import share_tables
 from aggregators.params import DistributedSumParams
 
 
-def main(dimension: int, generator: str) -> None:
+def encode(dimension: int, generator: str) -> int:
+  """The peak in bytes after encoding a vector of a dimension twice."""
   params = DistributedSumParams(
       clip=1.0, noise_multiplier=1.0, bits=16, dimension=dimension,
       cohort_size=10, noise_generator=generator)
   table = tf.nest.map_structure(
       tf.constant, share_tables.noise_table(params, 10))
-  encode = tf.function(lambda vector, key: distributed_sum.encode(
+  encoded = tf.function(lambda vector, key: distributed_sum.encode(
       vector, key, tf.constant([3, 4], tf.int64), 10, params, table).values)
   vector = tf.fill([dimension], np.float32(1e-4))
   for i in range(2):
-    values = encode(vector, tf.constant([1, i], tf.int64))
+    values = encoded(vector, tf.constant([1, i], tf.int64))
     assert values.shape == [params.padded_dimension]
     assert 0 <= int(tf.reduce_min(values))
     assert int(tf.reduce_max(values)) < params.modulus
     del values  # Or it would be there with the next one.
   with open('/proc/self/status', encoding='utf-8') as file:
     fields = dict(line.split(':', 1) for line in file)
-  print(int(fields['VmHWM'].split()[0]) * 1024)
+  return int(fields['VmHWM'].split()[0]) * 1024
 
 
 if __name__ == '__main__':
-  main(int(sys.argv[1]), sys.argv[2])
+  for size in map(int, sys.argv[2:]):
+    print(encode(size, sys.argv[1]))

@@ -40,18 +40,6 @@ def test_structures_and_dtypes_are_kept_even_where_the_divisor_exceeds_them(
   np.testing.assert_allclose(np.float64(result['b']), [1024e-5], rtol=1e-2)
 
 
-def test_state_and_measurements_are_those_of_the_sum():
-  params = DistributedSumParams(
-      clip=1.0, noise_multiplier=1.0, bits=14, dimension=3, cohort_size=4)
-  value_type = tff.TensorType(np.float32, [3])
-  inner = DistributedSumFactory(params, diagnostics=True)
-  outer = ExpectedMeanFactory(inner, 4).create(value_type)
-  inner_process = inner.create(value_type)
-  for name in ('state', 'measurements'):
-    assert getattr(outer.next.type_signature.result, name).is_equivalent_to(
-        getattr(inner_process.next.type_signature.result, name))
-
-
 def test_set_cohort_size_reaches_the_sum_if_it_has_one():
   params = DistributedSumParams(
       clip=1.0, noise_multiplier=1.0, bits=14, dimension=3, cohort_size=4)
@@ -66,37 +54,3 @@ def test_set_cohort_size_reaches_the_sum_if_it_has_one():
 def test_impossible_cohorts_are_named(bad):
   with pytest.raises(ValueError, match=f'expected_cohort_size .*{bad}'):
     ExpectedMeanFactory(PlainSumFactory(), bad)
-
-
-@pytest.mark.slow
-def test_a_round_of_tffs_federated_averaging_runs_with_it(in_process):
-  spec = (tf.TensorSpec([None, 4], tf.float32), tf.TensorSpec([None], tf.int32))
-
-  def model_fn():
-    model = tf.keras.Sequential(
-        [tf.keras.layers.InputLayer([4]), tf.keras.layers.Dense(3)])
-    return tff.learning.models.from_keras_model(
-        model, input_spec=spec,
-        loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-
-  params = DistributedSumParams(
-      clip=1.0, noise_multiplier=0.01, bits=20, dimension=15, cohort_size=3)
-  process = tff.learning.algorithms.build_unweighted_fed_avg(
-      model_fn,
-      client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.1),
-      server_optimizer_fn=tff.learning.optimizers.build_sgdm(1.0),
-      model_aggregator=ExpectedMeanFactory(DistributedSumFactory(params), 3))
-  rng = np.random.default_rng(0)
-  labels = np.arange(30) % 3
-  examples = (np.eye(4)[labels] + rng.normal(size=[30, 4]) / 10).astype(np.float32)
-  clients = [
-      tf.data.Dataset.from_tensor_slices(
-          (examples, labels.astype(np.int32))).batch(10) for _ in range(3)]
-  state = process.initialize()
-  losses = []
-  for _ in range(5):
-    output = process.next(state, clients)
-    state = output.state
-    losses.append(output.metrics['client_work']['train']['loss'])
-  assert output.metrics['aggregator']['scale'] == pytest.approx(params.scale)
-  assert losses[-1] < 0.9 * losses[0]

@@ -148,30 +148,6 @@ def test_skellam_shares_add_up_to_the_distribution_of_the_whole():
   assert statistics_lib.fits(*_counts_and_probabilities(_skellam, total, 30.0))
 
 
-@pytest.mark.parametrize('max_variance', [None, 10.0, 1e12])
-def test_no_skellam_variance_means_zeros(max_variance):
-  samples = skellam.sample(
-      tf.constant(KEY), [1000], 0.0, max_variance=max_variance)
-  np.testing.assert_array_equal(samples, np.zeros(1000))
-
-
-@pytest.mark.parametrize('max_variance', [100.0, 1.9e10, 2e11])
-def test_the_largest_possible_variance_does_not_change_the_distribution(max_variance):
-  sample = tf.function(lambda v: skellam.sample(
-      tf.constant(KEY), [50_000], v, max_variance=max_variance), autograph=False)
-  samples = sample(tf.constant(100.0, tf.float64)).numpy()
-  statistics_lib.check_variance(samples, 100.0, 0.01)
-  assert statistics_lib.fits(*_counts_and_probabilities(_skellam, samples, 100.0))
-
-
-def test_a_python_variance_is_taken_in_float64():
-  variance = 1e12 + 1.0  # A float32 would be 995 less.
-  np.testing.assert_array_equal(
-      _skellam(variance, 1000),
-      skellam.sample(tf.constant(KEY), [1000],
-                     tf.constant(variance, tf.float64), max_variance=variance))
-
-
 @pytest.mark.parametrize('sampler, variance', [
     *((skellam, v) for v in (1.3e14, float('inf'), float('nan'))),
     *((discrete_gaussian, v) for v in (2.0**53, float('inf'), float('nan')))])
@@ -190,27 +166,6 @@ def test_sampling_of_impossible_skellam_variances_is_refused(variance):
 
 
 # Discrete Gaussian.
-
-
-def test_half_a_grid_unit_is_distinguished_from_a_rounded_gaussian():
-  k, _ = _pmf(_gaussian, 0.25)
-  rounded = stats.norm.cdf((k + 0.5) / 0.5) - stats.norm.cdf((k - 0.5) / 0.5)
-  counts = np.bincount(_gaussian(0.25) - k[0], minlength=k.size)
-  assert not statistics_lib.fits(counts, rounded)
-
-
-def test_a_standard_deviation_between_grid_units_is_not_rounded_to_one():
-  # 2^-23 of itself is all that is added: 1.5 is not taken as 2.
-  for wrong in (4.0, 2.0):
-    assert not statistics_lib.fits(
-        *_counts_and_probabilities(_gaussian, _gaussian(2.25), wrong))
-
-
-def test_shapes_and_no_variance():
-  samples = discrete_gaussian.sample(tf.constant(KEY), [3, 5], 7.0)
-  assert samples.shape == [3, 5] and samples.dtype == tf.int64
-  np.testing.assert_array_equal(
-      discrete_gaussian.sample(tf.constant(KEY), [1000], 0.0), np.zeros(1000))
 
 
 @pytest.mark.parametrize('variance', [-1.0, 2.0**53, float('inf'), float('nan')])

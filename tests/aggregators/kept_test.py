@@ -7,19 +7,13 @@ import pickle
 import stat
 import subprocess
 import sys
-import warnings
 
 import pytest
 
 from aggregators.native import compiling
-from aggregators.native import encoding
 from aggregators.native import kept
 from aggregators.native import ownership
-from aggregators.native import random_bits
-from aggregators.native import transform
 from tests import modules
-from tff_pipelines.simulation import contexts
-from tff_pipelines.simulation import local_processes
 
 INSTEAD = kept._INSTEAD  # pylint: disable=protected-access
 STRANGER = 54321
@@ -97,11 +91,6 @@ def test_a_kernel_that_can_not_be_saved_leaves_no_file(tmp_path, monkeypatch):
   monkeypatch.setattr(os, 'replace', lambda *_: (_ for _ in ()).throw(OSError('full')))
   _files(tmp_path).save('haswell', b'code')
   assert not list(tmp_path.iterdir())
-
-
-def test_kernels_use_these_files():
-  for kernel in (encoding.encode_clients, random_bits.fill, transform.walsh_hadamard):
-    assert isinstance(kernel._cache._cache_file, kept.Files)  # pylint: disable=protected-access
 
 
 @pytest.mark.slow
@@ -328,38 +317,3 @@ def test_processes_take_over_the_choice_with_one_warning(tmp_path, is_cache_safe
   # A folder for one run goes with it.
   assert os.path.exists(first) == is_cache_safe
   assert not list(shared.iterdir())
-
-
-@pytest.mark.parametrize('where', [{'local_workers': 2}, {'num_workers': 2}])
-def test_the_choice_is_made_before_workers_start(choose, tmp_path, monkeypatch, where):
-  given, started = _folder(tmp_path / 'given'), []
-
-  def start(_):
-    started.append(os.environ[INSTEAD])
-    raise OSError('enough')
-
-  choose(given)
-  given.chmod(0o777)
-  kept.folder.cache_clear()
-  monkeypatch.setattr(local_processes, 'LocalProcesses', start)
-  with pytest.warns(RuntimeWarning, match='kept in') as caught:
-    for _ in range(2):
-      with pytest.raises(OSError, match='enough'), contexts.started(**where):
-        pass
-  assert started == 2 * [str(kept.folder())] and len(caught) == 1
-
-
-def test_a_user_without_a_home_is_warned(choose, monkeypatch):
-  def without_home(_):
-    raise RuntimeError('Could not determine home directory.')
-
-  monkeypatch.delenv('XDG_CACHE_HOME')
-  monkeypatch.setattr(pathlib.Path, 'expanduser', without_home)
-  with pytest.warns(RuntimeWarning, match='~/.cache.* determine home directory'):
-    assert choose().name.startswith('kernels-')
-
-
-def test_a_safe_choice_warns_of_nothing(choose, tmp_path):
-  with warnings.catch_warnings(action='error'):
-    assert choose() == tmp_path / 'cache' / 'tff_pipelines' / 'kernels'
-    assert choose(instead=tmp_path / 'other') == tmp_path / 'other'

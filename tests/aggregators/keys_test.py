@@ -15,10 +15,6 @@ def _distinct(rows):
   return len({tuple(row) for row in np.asarray(rows)})
 
 
-def test_fresh_keys_differ_between_calls():
-  assert _distinct([keys.fresh().numpy() for _ in range(100)]) == 100
-
-
 def test_fresh_keys_of_one_graph_differ_within_and_across_its_calls():
   graph = tf.function(lambda: tf.stack([keys.fresh(), keys.fresh()]))
   drawn = np.concatenate([graph().numpy() for _ in range(50)])
@@ -135,42 +131,6 @@ def test_the_oracle_knows_the_published_vector():
   # Known answers of Random123, philox4x32-10.
   assert _philox_4x32_10([0] * 4, [0] * 2) == [
       0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
-
-
-def test_derive_is_the_same_in_a_graph_and_in_a_worker(one_worker):
-  key = np.array([3, -4], np.int64)
-  expected = keys.derive(tf.constant(key), 5).numpy()
-
-  @tff.tensorflow.computation(tff.TensorType(np.int64, [2]))
-  def derived(value):
-    return keys.derive(value, 5)
-
-  graph = tf.function(lambda x, i: keys.derive(x, i))
-  np.testing.assert_array_equal(derived(key), expected)
-  np.testing.assert_array_equal(graph(key, tf.constant(5)).numpy(), expected)
-
-
-def test_derived_keys_of_different_indices_differ():
-  derive = tf.function(lambda: tf.map_fn(
-      lambda i: keys.derive(tf.constant([7, 8], tf.int64), i), tf.range(20_000),
-      fn_output_signature=tf.int64))
-  derived = derive().numpy()
-  assert _distinct(derived) == 20_000
-  assert statistics_lib.bits_are_uniform(derived)
-
-
-def test_every_bit_of_a_key_matters_to_what_is_derived_and_drawn():
-  base = np.array([0, 0], np.int64)
-  flipped = [base]
-  for half in range(2):
-    for bit in range(64):
-      key = base.copy().view(np.uint64)
-      key[half] = np.uint64(1 << bit)
-      flipped.append(key.view(np.int64))
-  both = tf.function(lambda k: (keys.derive(k, 0), keys.random_bits(k, [2], tf.int64)))
-  results = [both(tf.constant(k)) for k in flipped]
-  assert _distinct([derived for derived, _ in results]) == 129
-  assert _distinct([bits for _, bits in results]) == 129
 
 
 def test_the_key_of_a_seed_is_fixed():

@@ -7,53 +7,17 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from aggregators import distributed_sum
-from aggregators import structures
 from aggregators.distributed_sum import DistributedSumFactory
 from aggregators.params import DistributedSumParams
 from tests import statistics_lib
-
-BFLOAT16 = tf.bfloat16.as_numpy_dtype
-DTYPES = (np.float32, np.float16, BFLOAT16, np.float64)
-# Fifty layers of odd sizes, scalars, vectors and matrices, of all dtypes.
-FIFTY = [(DTYPES[i % 4], ([], [2 * i + 1], [3, i], [i % 7 + 1, 1, 5])[i % 4 - i // 25])
-         for i in range(50)]
 
 
 def _params(dimension, **changes):
   return DistributedSumParams(**{**dict(
       clip=1.0, noise_multiplier=1.0, bits=16, dimension=dimension,
       cohort_size=10), **changes})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('generator', ['philox', 'chacha20'])
-def test_fifty_layers_of_odd_sizes_come_back_with_their_noise(
-    in_process, generator):
-  value_type = tff.to_type(FIFTY)
-  size = structures.FlatLayout(value_type).size
-  assert size % 2 and len({tuple(shape) for _, shape in FIFTY}) > 25
-  params = _params(size, cohort_size=3, noise_generator=generator, clip=50.0,
-                   noise_multiplier=0.02, bits=20)
-  process = DistributedSumFactory(params).create(value_type)
-  rng = np.random.default_rng(0)
-  clients = [[np.asarray(rng.uniform(-1, 1, shape)).astype(dtype)
-              for dtype, shape in FIFTY] for _ in range(3)]
-  output = process.next(process.initialize(), clients)
-  errors = []
-  for (dtype, shape), total, *parts in zip(FIFTY, output.result, *clients):
-    assert np.asarray(total).dtype == dtype and np.shape(total) == tuple(shape)
-    exact = sum(np.asarray(part, np.float64) for part in parts)
-    if dtype in (np.float32, np.float64):  # The others round the result itself.
-      errors.append(np.ravel(np.asarray(total, np.float64) - exact))
-  errors = np.concatenate(errors) * params.scale
-  # Too few for the power of check_variance: noise of a standard deviation of 1.
-  assert errors.size > 400
-  assert statistics_lib.has_second_moment(errors, params.total_noise_variance)
-  assert not statistics_lib.has_second_moment(
-      errors, 2 * params.total_noise_variance)
 
 
 def _roundtrip(dimension, **changes):
@@ -105,12 +69,10 @@ def _peaks(module, *arguments) -> list[int]:
 def test_a_client_takes_the_vectors_that_the_docstring_says(generator):
   """Between two sizes, so that tables, programs and libraries do not count.
 
-  They differ by megabytes from process to process: between these sizes that is a
-  tenth of a vector.
+  The peak of a process never falls: the larger vector comes second.
   """
-  vectors, small, large = 6, 2**20, 2**23
-  (before,), (after,) = (_peaks('tests.aggregators.encode_peak', size, generator)
-                         for size in (small, large))
+  vectors, small, large = 6, 2**20, 2**22
+  before, after = _peaks('tests.aggregators.encode_peak', generator, small, large)
   assert large - small < (after - before) / 4 < vectors * (large - small)
   assert f'{vectors} vectors' in ' '.join(distributed_sum.encode.__doc__.split())
 

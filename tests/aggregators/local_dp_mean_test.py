@@ -6,11 +6,9 @@ import re
 
 import numpy as np
 import pytest
-import tensorflow as tf
 import tensorflow_federated as tff
 
 from aggregators import local_dp
-from aggregators import structures
 from aggregators.local_dp_mean import LocalAnswersFactory
 from aggregators.local_dp_mean import LocalMeanFactory
 from tests import modules
@@ -70,21 +68,6 @@ def test_noise_is_fresh_for_every_client_and_round(in_process):
   two = _mean(process, [ROW, ROW]).result
   steps = local_dp.Laplace(epsilon=1.0, dimension=D).steps
   assert np.any(np.rint(two * steps) != two * steps)
-
-
-def test_no_client_gives_zero(in_process):
-  output = _mean(LocalMeanFactory(PIECEWISE).create(VECTOR), [])
-  np.testing.assert_array_equal(output.result, np.zeros(D))
-  assert output.measurements['answers'] == 0
-
-
-def test_seeded_runs_repeat(in_process):
-  process = LocalMeanFactory(PIECEWISE, simulation_seed=3).create(
-      structures.keyed_type(VECTOR))
-  values = [collections.OrderedDict(value=ROW, key=np.array([1, i], np.int64))
-            for i in range(3)]
-  np.testing.assert_array_equal(
-      _mean(process, values).result, _mean(process, values).result)
 
 
 def test_clipping_is_measured_only_when_asked_for(in_process):
@@ -152,27 +135,8 @@ def test_two_answers_of_a_client_have_noise_of_their_own(in_process):
   assert np.mean(means[0] != means[1]) > 0.5
 
 
-def test_answers_run_on_several_workers(two_workers):
-  process = _process()
-  output = process.next(process.initialize(), [_answer([0])] * 6)
-  np.testing.assert_array_equal(output.result['answers'], [6, 0, 0, 0])
-
-
-def test_seeded_answers_repeat(in_process):
-  process = _process(seeded=True)
-  value = _answer([0, 1], key=np.array([5, 6], np.int64))
-  one, other = (_mean(process, [value]).result['means'] for _ in range(2))
-  np.testing.assert_array_equal(one, other)
-
-
 def test_answers_without_queries_are_refused():
   with pytest.raises(TypeError, match='values must be of the type'):
     LocalAnswersFactory(PIECEWISE, 3).create(VECTOR)
   with pytest.raises(ValueError, match='num_queries .*0'):
     LocalAnswersFactory(PIECEWISE, 0)
-
-
-def test_many_rows_take_one_call():
-  rows = tf.constant(np.tile(ROW[:10], (5000, 1)))
-  sent = PIECEWISE.perturb(rows, tf.constant([1, 2], tf.int64))
-  assert sent.shape == (5000, 10)

@@ -186,15 +186,6 @@ def test_rows_and_keys_differ_and_the_same_key_repeats(mechanism):
 
 
 @ANY
-def test_rows_are_independent(mechanism):
-  # Of the same call: pairs of neighbouring rows are not correlated.
-  drawn = draw(mechanism, np.zeros(mechanism.dimension))
-  left, right = drawn[::2].ravel(), drawn[1::2].ravel()
-  correlation = np.corrcoef(left, right)[0, 1]
-  assert abs(correlation) < statistics_lib.Z / math.sqrt(len(drawn) / 2)
-
-
-@ANY
 @pytest.mark.parametrize('bad, stands_for', [
     (7.0, 1.0), (-7.0, -1.0), (math.inf, 1.0), (-math.inf, -1.0), (math.nan, 0.0)])
 def test_coordinates_outside_are_clipped_and_nan_counts_as_zero(
@@ -205,12 +196,6 @@ def test_coordinates_outside_are_clipped_and_nan_counts_as_zero(
   expected[0] = stands_for
   np.testing.assert_array_equal(
       draw(mechanism, row, 100), draw(mechanism, expected, 100))
-
-
-def test_no_rows_give_no_rows():
-  for mechanism in MANY:
-    assert draw(mechanism, np.zeros(mechanism.dimension), 0).shape == (
-        0, mechanism.dimension)
 
 
 @pytest.mark.parametrize('shape', [[10], [3, 9], [2, 3, 10]])

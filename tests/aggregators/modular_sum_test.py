@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 
 from aggregators import modular_sum
 
-BITS = list(range(2, 31))
+BITS = [2, 3, 8, 15, 16, 17, 29, 30]
 
 
 def _centred(value, bits):
@@ -72,7 +72,7 @@ def test_overflow_of_int32_is_harmless(bits):
 
 
 @pytest.mark.parametrize('context', ['in_process', 'one_worker', 'two_workers'])
-@pytest.mark.parametrize('bits', [2, 17, 30])
+@pytest.mark.parametrize('bits', [2, 30])
 def test_a_federated_sum_is_the_sum_modulo_the_field(request, context, bits):
   request.getfixturevalue(context)
 

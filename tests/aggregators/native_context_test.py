@@ -25,24 +25,37 @@ process.next(process.initialize(), [np.ones(3, np.float32)] * 2)
 '''
 
 
-@pytest.mark.slow
-def test_a_context_without_secure_sums_says_which_has_them(tmp_path):
-  """In an interpreter of its own, whose default context is TFF's."""
-  with open(tmp_path / 'errors.txt', 'w+', encoding='utf-8') as errors:
+def _run(program, path):
+  """Exit code and last line of a program in an interpreter of its own."""
+  with open(path, 'w+', encoding='utf-8') as errors:
     process = subprocess.Popen(
-        [sys.executable, '-W', 'ignore', '-c', _PROGRAM], cwd=modules.ROOT,
+        [sys.executable, '-W', 'ignore', '-c', program], cwd=modules.ROOT,
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
         start_new_session=True)
     try:
-      assert process.wait(120) == 1
+      code = process.wait(120)
     finally:
       # TFF's worker outlives its program.
       os.killpg(process.pid, signal.SIGKILL)
     errors.seek(0)
-    last = errors.read().strip().splitlines()[-1]
+    return code, (errors.read().strip().splitlines() or [''])[-1]
+
+
+@pytest.mark.slow
+def test_a_context_without_secure_sums_says_which_has_them(tmp_path):
+  code, last = _run(_PROGRAM, tmp_path / 'errors.txt')
+  assert code == 1
   assert last.startswith('RuntimeError: this execution context cannot run secure sums')
   assert 'tff_pipelines.simulation.contexts.simulation()' in last
   assert 'tff.backends.test' in last
+
+
+@pytest.mark.slow
+def test_a_factory_runs_under_tffs_contexts_for_tests(tmp_path):
+  code, last = _run(_PROGRAM.replace(
+      '\nprocess =', '\ntff.backends.test.set_sync_test_cpp_execution_context()\n'
+      'process ='), tmp_path / 'errors.txt')
+  assert code == 0, last
 
 
 def test_a_context_that_a_program_has_set_is_left_as_it_is(in_process):

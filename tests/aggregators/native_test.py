@@ -3,7 +3,6 @@
 Tests of distributions run with both forms (`forms.py`).
 """
 
-import itertools
 import json
 import os
 import subprocess
@@ -22,7 +21,6 @@ from aggregators import noisy_rounding
 from aggregators import rotation
 from aggregators import rounding
 from aggregators import share_tables
-from aggregators.native import compiling
 from aggregators.native import decoding
 from aggregators.native import encoding
 from aggregators.native import marks
@@ -233,16 +231,15 @@ print(json.dumps(result))
 @pytest.mark.slow
 def test_every_processor_gives_the_same_integers(tmp_path):
   def on(**processor):
-    environment = {**os.environ, **processor, 'PYTHONHASHSEED': '0',
-                   'NUMBA_CACHE_DIR': str(tmp_path)}
+    environment = {**os.environ, **processor, 'PYTHONHASHSEED': '0'}
     return json.loads(subprocess.run(
         [sys.executable, '-c', _OTHER_MACHINE], env=environment, check=True,
         stdout=subprocess.PIPE, text=True).stdout)
 
   lanes, *here = on()
   assert lanes in (8, 16)
-  for cpu, features in (('haswell', '+avx2,+avx'), ('x86-64', '')):
-    assert on(NUMBA_CPU_NAME=cpu, NUMBA_CPU_FEATURES=features) == [8, *here]
+  assert on(NUMBA_CPU_NAME='x86-64', NUMBA_CPU_FEATURES='',
+            NUMBA_CACHE_DIR=str(tmp_path)) == [8, *here]
 
 
 def test_marks_keep_the_parameters_to_the_last_bit():
@@ -251,23 +248,3 @@ def test_marks_keep_the_parameters_to_the_last_bit():
   assert marks.parameters(text) == params
   for other in (params.replace(rotation='dft'), params.replace(bits=28)):
     assert not marks.is_supported(other)
-
-
-def test_generators_and_keys_have_different_bits():
-  streams = []
-  for (generator, _), number in itertools.product(GENERATORS, range(2)):
-    out = np.empty(2048, np.uint32)
-    random_bits.fill(generator, _pair(KEY + number), 2**18, 0, out,
-                     random_bits.scratch())
-    streams.append(out)
-  for a, b in itertools.combinations(streams, 2):
-    assert np.mean(a == b) < 0.01
-
-
-def test_two_sets_of_instructions_have_two_names():
-  def emit(builder):
-    del builder  # Unused.
-
-  compiling.instructions(emit)
-  with pytest.raises(ValueError, match='named emit are there already'):
-    compiling.instructions(emit)

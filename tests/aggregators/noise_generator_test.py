@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 import tensorflow as tf
-import tensorflow_federated as tff
 
-from aggregators import chacha
 from aggregators import distributed_sum
 from aggregators import keys
 from aggregators import modular_sum
@@ -62,24 +60,6 @@ def test_nothing_is_drawn_from_another_generator(monkeypatch):
                            [0, 0], philox)
 
 
-def test_ties_and_retries_are_of_the_generator(monkeypatch):
-  used = []
-  original = chacha.random_bits
-
-  def spy(key, shape, dtype=tf.int32):
-    used.append((dtype, int(np.prod(shape))))
-    return original(key, shape, dtype)
-
-  monkeypatch.setattr(chacha, 'random_bits', spy)
-  # A bound so tight that the first tries fail: half of the coordinates are .5.
-  params = _params(beta=0.999, fixed_scale=D**0.5 / 2 * (1 + 1e-6))
-  retries = [int(_encode(params, 20, (i, 0), np.full(D, D**-0.5, np.float32))
-                 .diagnostics['rounding_retries']) for i in range(5)]
-  assert sum(retries) > 0
-  # The bits of the try that fits are drawn again where it is sent.
-  assert used.count((tf.int32, D)) == sum(n + (n > 0) for n in retries)
-
-
 @pytest.mark.usefixtures('form')
 @pytest.mark.parametrize('num_selected', [100, 20, 15, 5, 2, 1])
 @pytest.mark.parametrize('mechanism', ['skellam', 'discrete_gaussian'])
@@ -109,13 +89,6 @@ def test_small_cohorts_take_as_many_draws_as_they_need(
   edges = np.concatenate([[-np.inf], np.linspace(-3, 3, 41), [np.inf]])
   counts, _ = np.histogram(noise / share**0.5, np.nan_to_num(edges))
   assert statistics_lib.fits(counts, np.diff(stats.norm.cdf(edges)))
-
-
-def test_every_cohort_has_a_table_of_the_size_of_the_state():
-  params = _params(bits=16, cohort_size=30)
-  cells = {share_tables.noise_table(params, num_selected)['packed'].size
-           for num_selected in (0, 1, 3, 22, 23, 300)}
-  assert cells == {2**share_tables.table_log_size(params)}
 
 
 @pytest.mark.parametrize('mechanism, num_reporting, num_selected', [
@@ -156,17 +129,6 @@ def test_compiled_and_uncompiled_clients_and_servers_send_the_same(monkeypatch):
   assert share_tables.draws_of_cohort(params, 1) > 1
 
 
-@pytest.mark.usefixtures('form')
-def test_keys_give_other_integers_than_philox():
-  chosen = _encode(_params(), 20).values.numpy()
-  philox = distributed_sum.encode(
-      tf.zeros([D]), tf.constant([1, 2], tf.int64), [0, 0], 20,
-      _params(noise_generator='philox'),
-      share_tables.noise_table(_params(noise_generator='philox'), 20))
-  assert np.mean(chosen != philox.values.numpy()) > 0.9
-  np.testing.assert_array_equal(chosen, _encode(_params(), 20).values)
-
-
 def test_a_table_of_another_cohort_is_an_error():
   params = _params()
   table = share_tables.noise_table(params, 20)
@@ -199,26 +161,3 @@ def test_what_tables_cannot_draw_is_refused_at_construction(changes, message):
 def test_an_adaptive_clip_is_refused():
   with pytest.raises(ValueError, match='noise_generator=philox, found'):
     AdaptiveClipSumFactory(_params(), AdaptiveClipParams(count_stddev=1.0))
-
-
-def test_an_unknown_generator_is_refused():
-  with pytest.raises(ValueError, match='noise_generator must be one of'):
-    _params(noise_generator='aes')
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('num_reporting, num_selected', [(4, 6), (0, 6), (1, 1)])
-def test_a_process_of_it_releases_the_sum(in_process, num_reporting, num_selected):
-  params = _params(cohort_size=6, bits=14, min_honest_fraction=0.5,
-                   rotation='hadamard')
-  factory = DistributedSumFactory(params)
-  process = factory.create(tff.TensorType(np.float32, [D]))
-  state = factory.set_cohort_size(process.initialize(), num_selected)
-  values = [np.full(D, 0.5 * D**-0.5, np.float32)] * num_reporting
-  output = process.next(state, values)
-  errors = (output.result - 0.5 * D**-0.5 * num_reporting) * params.scale
-  if output.measurements['suppressed']:
-    errors = output.result * params.scale
-  assert output.measurements['suppressed'] == (num_reporting < num_selected / 2)
-  statistics_lib.check_variance(
-      errors, params.total_noise_variance + num_reporting / 6)

@@ -57,18 +57,3 @@ def test_tails_go_beyond_where_tensorflow_cuts_them_off():
   beyond = radii**2 - 2 * 25 * np.log(2)
   assert stats.kstest(beyond, 'expon', args=(0, 2)).pvalue > 1e-4
   assert len(np.unique(radii)) > 99_990  # And no radius is one of many.
-
-
-@pytest.mark.parametrize('shape', [[], [1], [3], [2, 3, 5]])
-def test_any_shape_and_the_same_numbers_under_a_key(shape):
-  one, again, other = (
-      normal.sample(key, shape).numpy() for key in (KEY, KEY, KEY + 1))
-  assert one.shape == tuple(shape)
-  np.testing.assert_array_equal(one, again)
-  assert np.all(one != other)
-
-
-def test_compiled_numbers_are_as_good():
-  compiled = tf.function(
-      lambda key: normal.sample(key, [1001]), jit_compile=True)(KEY).numpy()
-  np.testing.assert_allclose(compiled, normal.sample(KEY, [1001]), atol=1e-12)

@@ -8,7 +8,6 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from aggregators import plain_sum
-from aggregators import structures
 from aggregators.plain_sum import PlainSumFactory
 
 VECTOR = tff.TensorType(np.float32, [3])
@@ -33,12 +32,6 @@ def test_no_client_gives_zero(in_process):
   np.testing.assert_array_equal(output.result, np.zeros(3))
 
 
-def test_several_workers_share_the_clients(two_workers):
-  process = PlainSumFactory().create(VECTOR)
-  np.testing.assert_array_equal(
-      _next(process, list(VECTORS)).result, VECTORS.sum(axis=0))
-
-
 @pytest.mark.parametrize('bad', [np.nan, np.inf, -np.inf])
 def test_a_client_of_nan_or_infinities_counts_as_zero(in_process, bad):
   values = [*VECTORS, np.array([1, bad, 1], np.float32)]
@@ -54,12 +47,6 @@ def test_a_float64_beyond_float32_counts_as_zero(in_process):
   result = _next(process, [np.array([1e300, 0.0]), np.array([0.5, 0.0])]).result
   np.testing.assert_array_equal(result, [0.5, 0.0])
   assert result.dtype == np.float64
-
-
-def test_a_seeded_run_takes_values_with_keys(in_process):
-  process = PlainSumFactory(simulation_seed=3).create(structures.keyed_type(VECTOR))
-  values = [collections.OrderedDict(value=v, key=np.array([1, 2])) for v in VECTORS]
-  np.testing.assert_array_equal(_next(process, values).result, VECTORS.sum(axis=0))
 
 
 def test_clipped_counts_what_it_did():

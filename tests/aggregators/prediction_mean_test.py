@@ -115,12 +115,6 @@ def test_weights_beyond_their_range_are_cut():
     assert 0 <= np.min(sent.values) and np.max(sent.values) <= 4 * params.levels
 
 
-def test_mean_of_no_party_is_zero():
-  result = prediction_mean.decode(
-      tf.zeros([RECORDS, CLASSES], tf.int32), tf.constant(0), _params())
-  np.testing.assert_array_equal(result, np.zeros([RECORDS, CLASSES]))
-
-
 def _extreme_rows():
   """Rows of logits that are as far apart as rows can be, and ordinary ones."""
   rows = [np.array(row, np.float32) for row in itertools.product(
@@ -168,15 +162,6 @@ def test_under_noise_nan_and_infinities_look_like_any_other(kind, noise):
   assert np.std(sent.values) > 0
 
 
-def test_noise_follows_from_the_key():
-  params = _params(noise='gaussian', noise_scale=1.0)
-  sent = [prediction_mean.encode(
-      _logits(1)[0], tf.constant(1), tf.constant(key, tf.int64), params).values
-          for key in ([1, 2], [1, 2], [1, 3])]
-  np.testing.assert_array_equal(sent[0], sent[1])
-  assert np.mean(np.asarray(sent[0]) == sent[2]) < 0.1
-
-
 def test_nearest_probabilities_are_what_a_search_finds():
   rng = np.random.default_rng(4)
   rows = rng.normal(size=(30, 3), scale=2)
@@ -190,15 +175,6 @@ def test_nearest_probabilities_are_what_a_search_finds():
   distances = np.linalg.norm(rows - result, axis=-1)
   assert np.all(distances <= best + 1e-12)
   assert np.all(distances >= best - 0.03)
-
-
-def test_noisy_mean_is_taken_back_to_probabilities():
-  params = _params(noise='gaussian', noise_scale=50.0)
-  key = tf.constant([3, 4], tf.int64)
-  sent = prediction_mean.encode(_logits(1)[0], tf.constant(1), key, params)
-  result = prediction_mean.decode(sent.values, sent.weight, params).numpy()
-  np.testing.assert_allclose(result.sum(-1), 1, atol=1e-5)
-  assert result.min() >= 0
 
 
 def _process(params, seed=None):
@@ -225,23 +201,6 @@ def test_process_gives_the_mean_of_the_pure_functions(one_worker, kind):
   np.testing.assert_array_equal(
       result, _consensus(logits[[0, 1, 3]], (3, 1, 2), params))
   assert measured == {'parties': 3, 'rejected': 1, 'total_weight': 6}
-
-
-def test_process_runs_on_two_workers(two_workers):
-  del two_workers
-  params = _params()
-  logits = _logits(3)
-  process = _process(params)
-  output = process.next(process.initialize(), list(logits), [np.int32(1)] * 3)
-  np.testing.assert_array_equal(
-      output.result, _consensus(logits, (1, 1, 1), params))
-
-
-def test_process_without_parties_has_no_mean(in_process):
-  del in_process
-  result, measured = _run(_process(_params()), [], [])
-  np.testing.assert_array_equal(result, np.zeros([RECORDS, CLASSES]))
-  assert measured == {'parties': 0, 'rejected': 0, 'total_weight': 0}
 
 
 def test_seeded_noise_repeats_and_unseeded_noise_does_not(in_process):

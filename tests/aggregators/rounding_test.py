@@ -81,18 +81,14 @@ def _adversarial_vectors(dim, clip, count, seed):
 @pytest.mark.parametrize('changes', [
     dict(bits=16),
     dict(bits=16, beta=0.0),
-    dict(fixed_scale=0.7),
     dict(fixed_scale=3.3, beta=0.999),
-    dict(bits=30, beta=0.5),
     dict(fixed_scale=2.0**30),
     dict(dimension=1, fixed_scale=12.5),
-    dict(dimension=2, fixed_scale=1.9, beta=0.9),
     dict(clip=1e-3, fixed_scale=2e4, dimension=257),
     dict(clip=1e20, bits=12),
 ])
 @pytest.mark.usefixtures('form')
 def test_no_adversarial_vector_exceeds_the_bound(changes):
-  # 10 settings by 1000 vectors.
   params = _params(**changes)
   vectors = _adversarial_vectors(params.dimension, params.clip, 1000, seed=1)
 
@@ -179,13 +175,6 @@ def test_rounding_is_unbiased_with_the_variance_of_the_fraction():
 
 
 @pytest.mark.usefixtures('form')
-def test_integers_are_left_alone():
-  x = np.array([0, -0.0, 1, -7, 2**23 + 1, -2**24, 2**29], np.float32)
-  rounded = _conditional_round(tf.constant(x), KEY, 2**60)
-  np.testing.assert_array_equal(rounded.values, x.astype(np.int64))
-
-
-@pytest.mark.usefixtures('form')
 def test_the_distribution_is_conditioned_on_the_bound():
   # Of (0,0) (0,1) (1,0) (1,1), all equally likely, the last one is too long.
   draw = tf.function(lambda: tf.map_fn(
@@ -204,12 +193,6 @@ def test_the_distribution_is_conditioned_on_the_bound():
   assert statistics_lib.fits(
       retries, [0.75, 0.75 / 4, 0.75 / 16, 0.75 / 64, 1 / 256])
   assert not np.any(rounded.fell_back)
-
-
-def test_random_bits_below_the_fraction_round_up():
-  x = tf.constant([0.25, 0.5, 0.75, 0.5])
-  bits = np.array([0, 2**23 - 1, 2**24 - 1, 2**23], np.int32)
-  np.testing.assert_array_equal(rounding.round_by(x, tf.constant(bits)), [1, 1, 0, 0])
 
 
 @pytest.mark.usefixtures('form')
@@ -245,28 +228,12 @@ def test_vectors_of_several_blocks_are_rounded_under_one_bound(extra):
   assert bool(fallback.fell_back) and not np.any(fallback.values)
 
 
-@pytest.mark.slow
-def test_several_blocks_are_rounded_alike_in_a_compiled_program():
-  half = tf.fill([2 * noisy_rounding.BLOCK + 5], 0.5)
-  call = lambda: _conditional_round(half, KEY, 2**40)
-  compiled = tf.function(call, jit_compile=True, autograph=False)()
-  np.testing.assert_array_equal(compiled.values, call().values)
-
-
 @pytest.mark.usefixtures('form')
 def test_a_bound_that_no_try_meets_falls_back_towards_zero():
   x = np.array([2.9, -2.9, 2.9, -2.9] * 100, np.float32)
   rounded = _conditional_round(tf.constant(x), KEY, 1600)
   np.testing.assert_array_equal(rounded.values, np.trunc(x))
   assert bool(rounded.fell_back) and int(rounded.retries) == 63
-
-
-@pytest.mark.usefixtures('form')
-def test_a_bound_below_the_fallback_sends_zero():
-  x = np.array([2.9, -2.9, 2.9, -2.9] * 100, np.float32)
-  rounded = _conditional_round(tf.constant(x), KEY, 1599)
-  np.testing.assert_array_equal(rounded.values, np.zeros(400))
-  assert bool(rounded.fell_back)
 
 
 @pytest.mark.usefixtures('form')
@@ -337,13 +304,6 @@ def test_a_vector_with_nan_or_infinities_becomes_zero(values, dtype):
   clipped, was_clipped, is_finite = rounding.clip_by_norm(
       tf.constant(np.array(values, dtype)), 1.0)
   np.testing.assert_array_equal(clipped, np.zeros(len(values)))
-  assert not bool(is_finite) and not bool(was_clipped)
-
-
-def test_without_a_clip_float64_beyond_float32_becomes_zero():
-  clipped, was_clipped, is_finite = rounding.clip_by_norm(
-      tf.constant([1e300, 1.0], tf.float64), float('inf'))
-  np.testing.assert_array_equal(clipped, [0.0, 0.0])
   assert not bool(is_finite) and not bool(was_clipped)
 
 

@@ -38,25 +38,6 @@ def _noise(variance, **arguments):
   return _rounded(np.zeros(D, np.float32), variance, **arguments)
 
 
-def test_the_largest_table_has_the_cells_it_should():
-  assert alias_table.SKELLAM.log_size(LARGEST) == alias_table.MAX_LOG_SIZE == 19
-  assert alias_table.SKELLAM.build(LARGEST).packed.size == 2**19
-
-
-@pytest.mark.parametrize('variance', VARIANCES)
-def test_variance_and_kurtosis_of_a_table(variance):
-  noise = _noise(variance).astype(np.float64)
-  statistics_lib.check_variance(noise, variance, excess_kurtosis=1 / variance)
-  statistics_lib.check_mean(noise, 0, variance)
-  # Cumulants of even order are all the variance.
-  v = variance
-  fourth = v + 3 * v**2
-  eighth = v + 63 * v**2 + 210 * v**3 + 105 * v**4
-  statistics_lib.check_mean(noise**4, fourth, eighth - fourth**2)
-  with pytest.raises(AssertionError):
-    statistics_lib.check_mean(noise**4, 1.25 * fourth, eighth - fourth**2)
-
-
 def _bulk(noise, variance):
   """Counts of values in bins, and the function that gives their probabilities."""
   width = max(1, int(variance**0.5 / 8))

@@ -86,9 +86,3 @@ def test_uplink_is_queries_times_classes_times_bits():
 def test_impossible_votes_are_refused(changes, message):
   with pytest.raises(ValueError, match=message):
     _params(**changes)
-
-
-def test_colluders_up_to_the_fraction_are_accepted():
-  params = _params(min_honest_fraction=0.9, assumed_colluders=10)
-  assert params.assumed_colluders == 10
-  assert _params(noise='gaussian_central', assumed_colluders=50).assumed_colluders == 50

@@ -12,12 +12,10 @@ import tensorflow_federated as tff
 from aggregators import keys
 from aggregators import modular_sum
 from aggregators import skellam
-from aggregators import structures
 from aggregators import voting
 from aggregators.voting import VotingFactory
 from aggregators.voting_params import NO_LABEL, VotingParams
 from tests import statistics_lib
-from tff_pipelines.simulation import contexts
 
 Q, C = 300, 10
 NOISES = ('skellam', 'gaussian', 'gaussian_central')
@@ -85,12 +83,6 @@ def test_noise_of_the_sum_is_sigma_whatever_the_number_of_agents(agents):
     drawn = _noisy_sum(params, votes, seed=agents) - sum(votes)
     statistics_lib.check_variance(drawn, 625.0)
     statistics_lib.check_mean(drawn, 0.0, 625.0)
-
-
-def test_counts_of_neighbours_carry_k_times_the_noise():
-  params = _params(agents=4, votes=30, noise_stddev=15.0)
-  statistics_lib.check_variance(
-      _noisy_sum(params, [np.zeros((Q, C), np.int32)] * 4), (30 * 15.0)**2)
 
 
 def test_honest_agents_alone_carry_the_noise_of_the_guarantee():
@@ -210,15 +202,6 @@ def test_of_too_many_attributes_a_random_tau_are_kept():
   assert 0.7 < np.mean((kept != again).any(axis=1)) < 1
 
 
-def test_attributes_within_tau_are_left_alone():
-  params = _params(attributes=3)
-  named = np.zeros((Q, C), np.int32)
-  named[:, [0, 9]] = 1
-  named[::2, 4] = 1
-  np.testing.assert_array_equal(
-      voting.cast(tf.constant(named), _key(5), params), named)
-
-
 @pytest.mark.parametrize('row', [
     [2, 0, 0], [1, 1, 0], [0, -1, 1], [-1, 0, 0], [2**31 - 1, 2, 2**31 - 1],
     [-2**31, 1, 0]])
@@ -280,45 +263,6 @@ def test_sums_are_secure_for_integer_noise():
   assert text.count('federated_secure_modular_sum') == 1
   # The one plain sum counts the agents.
   assert text.count('federated_sum(') == 1
-
-
-def test_several_workers_count_as_one_does(two_workers):
-  params = _params()
-  truth = np.arange(Q) % C
-  votes = [_one_hot(truth)] * 3 + [_one_hot(truth * 0)] * 2
-  process = VotingFactory(params).create(_type(params))
-  output = process.next(process.initialize(), votes)
-  np.testing.assert_array_equal(output.result, truth)
-
-
-def test_seeded_votes_repeat_and_their_rounds_differ(in_process):
-  params = _params(noise_stddev=30.0)
-  factory = VotingFactory(params, simulation_seed=4)
-  process = factory.create(structures.keyed_type(_type(params)))
-  votes = [collections.OrderedDict(
-      value=np.zeros((Q, C), np.int32), key=np.array([i, 5], np.int64))
-           for i in range(5)]
-  first = process.next(process.initialize(), votes)
-  again = process.next(process.initialize(), votes)
-  np.testing.assert_array_equal(first.result, again.result)
-  votes[0]['key'] = np.array([9, 9], np.int64)
-  other = process.next(process.initialize(), votes)
-  assert np.mean(first.result != other.result) > 0.3
-
-
-def test_seeded_votes_are_the_same_wherever_they_are_counted(
-    _in_process_context, _one_worker_context):
-  params = _params(noise_stddev=30.0)
-  votes = [collections.OrderedDict(
-      value=np.zeros((Q, C), np.int32), key=np.array([i, 5], np.int64))
-           for i in range(5)]
-  results = []
-  for context in (_in_process_context, _one_worker_context):
-    with contexts.installed(context):
-      process = VotingFactory(params, simulation_seed=4).create(
-          structures.keyed_type(_type(params)))
-      results.append(process.next(process.initialize(), votes).result)
-  np.testing.assert_array_equal(*results)
 
 
 def test_unseeded_votes_differ(anywhere):

@@ -2,7 +2,6 @@
 
 import pathlib
 
-import numpy as np
 
 from benchmarks import ldp_experiments
 
@@ -21,16 +20,6 @@ def test_every_experiment_is_a_run_of_a_program():
     assert settings.task_options['data_seed'] == experiment.seed
     assert experiment.command(pathlib.Path('out'), 'data')[1:3] == [
         '-m', experiment.module]
-
-
-def test_runs_on_the_same_owners_follow_one_another():
-  keys = []
-  for experiment in ldp_experiments.experiments():
-    key = _settings(experiment).preparation_key
-    if not keys or keys[-1] != key:
-      keys.append(key)
-  # Once more at most: baselines on MNIST come after all seeds.
-  assert len(keys) <= len(set(keys)) + 1
 
 
 def _result(row, seed=0, **more):
@@ -53,36 +42,6 @@ def test_tables_have_means_of_seeds_and_the_printed_numbers():
   assert lines[0].endswith('| 8 | 50.0 | 8,000 | 0 | 1,000 | 98.8 |')
   assert lines[1].endswith('| 5 | 92.0 ± 1.0 | 5 | 0 | 1,000 | 98.1 |')
   assert lines[2].endswith('| 8 | 50.0 | – | 1e-05 | 1,000 | 97.0 |')
-
-
-def test_a_curve_is_at_a_target_when_it_stays_there():
-  queries = np.array([50, 100, 150, 200])
-  for accuracy, expected in (
-      ([0.8, 0.9, 0.95, 0.96], 100), ([0.9, 0.8, 0.95, 0.96], 150),
-      ([0.9, 0.9, 0.9, 0.9], 50), ([0.9, 0.9, 0.9, 0.8], None)):
-    assert ldp_experiments.queries_for(queries, np.array(accuracy), 0.9) == expected
-
-
-def test_savings_are_fractions_of_the_queries_of_random_sampling():
-  def curves(sampling, *accuracies):
-    return [_result(f'curve-{sampling}', seed, curve=[
-        [50 * (i + 1), a] for i, a in enumerate(accuracies)]) for seed in range(2)]
-
-  table = ldp_experiments.savings(_results(
-      *curves('active', 0.94, 0.955, 0.975, 0.976),
-      *curves('random', 0.92, 0.94, 0.94, 0.955)))
-  rows = {line.split(' | ')[0]: line.split(' | ')[1:]
-          for line in table.splitlines()[2:]}
-  assert rows['| 95%'] == ['100', '200', '50%', '500', '1,000 |']
-  assert rows['| 96%'][:3] == ['150', 'over 200', 'over 25%']
-  assert '| 98%' not in rows  # Neither gets there.
-  assert ldp_experiments.savings({}).count('\n') == 1
-
-
-def test_the_figure_shows_the_curves_that_there_are(tmp_path):
-  ldp_experiments.draw(_results(_result(
-      'curve-active', curve=[[50, 0.9], [100, 0.95]])), str(tmp_path / 'a.png'))
-  assert (tmp_path / 'a.png').stat().st_size > 1000
 
 
 def test_the_page_has_all_marks():

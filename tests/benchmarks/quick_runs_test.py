@@ -1,39 +1,80 @@
-"""Quick runs of the scripts about voting and local distillation, in this process."""
+"""Quick runs of the benchmarks in this process: every row is measured and printed."""
 
 import json
+import math
 
 import pytest
 
+from benchmarks import accounting
+from benchmarks import aggregation
+from benchmarks import commit
 from benchmarks import documents
+from benchmarks import fedmd
 from benchmarks import kernels
+from benchmarks import keras_model
 from benchmarks import machines
+from benchmarks import measure
 from benchmarks import memory
 from benchmarks import native_integers
+from benchmarks import optimizers
+from benchmarks import population
 from benchmarks import results_ldp
 from benchmarks import results_voting
+from benchmarks import round as round_lib
+from benchmarks import sources
+from benchmarks import tabular
 from benchmarks import voting
 
+pytestmark = pytest.mark.usefixtures('shared_context')
+
+
+@pytest.fixture(name='small', autouse=True)
+def _small(monkeypatch):
+  """Sizes at which next to all the time is that of compiling."""
+  monkeypatch.setattr(kernels, '_LEAST', 2**9)
+  monkeypatch.setattr(round_lib, 'QUICK_SETTINGS', (
+      round_lib.Setting(model='softmax', clients=6, examples=3, target_tff=20),))
+  monkeypatch.setattr(sources, '_measured', None)  # Would be an error if called.
+
 
 @pytest.mark.slow
-def test_voting_is_compared_in_every_row(tmp_path, capsys):
-  path = tmp_path / 'rows.json'
-  voting.main(['--quick', f'--json={path}'])
-  rows = json.loads(path.read_text(encoding='utf-8'))['rows']
-  assert [row['name'].partition(',')[0] for row in rows] == [
-      'neighbours', 'neighbours', 'ballots', 'agents of softmax',
-      'agents of cnn_small']
-  assert all(row['ours'] > 0 and row['peer'] > 0 for row in rows)
+@pytest.mark.parametrize('script, flags, names', [
+    (aggregation, ['--only=whole'], ['distributed sum, net']),
+    (commit, [], []),
+    (fedmd, [], ['FedMD, tiny']),
+    (kernels, [], ['encoding, philox', 'encoding, chacha20', 'decoding']),
+    (keras_model, [], ['cnn_small, from Keras']),
+    (machines, [], []),
+    (population, [], ['open', 'peak memory', 'round']),
+    (round_lib, ['--no_memory', '--no_pfl'],
+     ['plain mean, TFF', 'Skellam, TFF ddp', 'Skellam over our plain mean']),
+    (sources, [], ['open']),
+    (voting, [], ['neighbours, NumPy loop', 'ballots, NumPy loop']),
+], ids=lambda value: getattr(value, '__name__', ''))
+def test_a_quick_run_measures_every_row(script, flags, names, tmp_path, capsys):
+  path = str(tmp_path / 'rows.json')
+  script.main(['--quick', f'--json={path}', *flags])
+  rows = measure.read(path)
+  assert set(names) <= {row.name for row in rows}
   printed = capsys.readouterr().out
-  assert all(row['name'] in printed for row in rows)
+  for row in rows:
+    assert math.isfinite(row.ours) and row.name in printed
+    assert row.ours > 0 or 'memory' in row.name or row.peer is None
 
 
-@pytest.mark.slow
-def test_every_kernel_is_timed_against_the_graph(tmp_path):
-  path = tmp_path / 'rows.json'
-  kernels.main(['--quick', f'--json={path}'])
-  rows = json.loads(path.read_text(encoding='utf-8'))['rows']
-  assert len(rows) == 13 and all(row['ours'] > 0 for row in rows)
-  assert [row['name'] for row in rows if row['peer'] is None] == ['copy of the vector']
+def test_memory_of_a_run_is_measured(tmp_path):
+  path = str(tmp_path / 'rows.json')
+  memory.main(['--rounds=5', '--workers=0', f'--json={path}'])
+  row, = measure.read(path)
+  assert row.ours > 100
+  assert measure.peak_bytes(worker=False) > 50e6
+
+
+def test_both_methods_of_accounting_find_the_same_noise(capsys):
+  accounting.main(['--json'])
+  result = json.loads(capsys.readouterr().out)
+  assert result['noise_multiplier'] == pytest.approx(
+      result['noise_multiplier_nested_minimisation'], rel=1e-3)
 
 
 def test_integers_of_one_mechanism_are_compared(capsys):
@@ -46,31 +87,26 @@ def test_integers_of_one_mechanism_are_compared(capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize('script, runs, rows', [
     (results_voting, 3, ('AE-DPFL, agents on public features', 'FedAvg, no privacy')),
-    (results_ldp, 4, ('LDP-DL, ε of the one answer', 'DP-SGD, ε of a record'))])
-def test_results_are_kept_and_fill_a_page_and_a_figure(
-    script, runs, rows, tmp_path, capsys):
-  page, picture = tmp_path / 'page.md', tmp_path / 'a.png'
-  names = ('mnist', 'sampling')
-  page.write_text(''.join(f'<!-- {name}: begin -->\n<!-- {name}: end -->\n'
-                          for name in names), encoding='utf-8')
-  flags = ['--quick', f'--output_dir={tmp_path}', f'--document={page}',
-           f'--picture={picture}']
+    (results_ldp, 4, ('LDP-DL, ε of the one answer', 'DP-SGD, ε of a record')),
+    (optimizers, 4, ('tags, recall at 5 | FedAdam | ',))],
+    ids=['voting', 'ldp', 'optimizers'])
+def test_results_are_kept_and_fill_a_page(script, runs, rows, tmp_path, capsys):
+  page = tmp_path / 'page.md'
+  page.write_text(''.join(
+      f'<!-- {name}: begin -->\n<!-- {name}: end -->\n'
+      for name in ('mnist', 'sampling', 'optimizers')), encoding='utf-8')
+  flags = ['--quick', f'--output_dir={tmp_path}', f'--document={page}']
+  if script is not optimizers:
+    flags.append(f'--picture={tmp_path / "a.png"}')
   script.main(flags)
-  first = capsys.readouterr().out
-  assert f'{runs}/{runs} ' in first
   text = page.read_text(encoding='utf-8')
   assert all(f'| {row}' in text for row in rows)
-  assert picture.stat().st_size > 1000
-  lines = documents.read(tmp_path)
-  assert len(lines) == runs and all(0 <= line['accuracy'] <= 1
-                                    for line in lines.values())
+  assert len(documents.read(tmp_path)) == runs
   # What is done is not run again, and gives the same page.
+  capsys.readouterr()
   script.main(flags)
-  assert f'{runs}/{runs} ' not in capsys.readouterr().out
+  assert ' s\n' not in capsys.readouterr().out
   assert page.read_text(encoding='utf-8') == text
-  script.main([*flags, '--list', '--only=mnist'])
-  commands = capsys.readouterr().out.splitlines()
-  assert len(commands) == 2 and all(' -m tff_pipelines.' in line for line in commands)
 
 
 @pytest.mark.parametrize('script', [results_voting, results_ldp])
@@ -82,14 +118,12 @@ def test_a_full_run_needs_the_data(script, capsys, monkeypatch):
 
 
 @pytest.mark.slow
-def test_machines_and_memory_are_measured(tmp_path, capsys):
-  path = tmp_path / 'rows.json'
-  machines.main(['--quick', f'--json={path}'])
-  rows = json.loads(path.read_text(encoding='utf-8'))['rows']
-  assert [row['unit'] for row in rows] == 2 * ['ms/client', 'MB/round'] + ['ms/round']
-  assert all(row['ours'] > 0 for row in rows[:4])
-  # Clients travel as ids: their images alone are 0.3 MB.
-  assert rows[3]['ours'] < 0.2
-  memory.main(['--rounds=5', '--workers=0', f'--json={path}'])
-  row, = json.loads(path.read_text(encoding='utf-8'))['rows']
-  assert row['ours'] > 100 and '5: ' in capsys.readouterr().out
+def test_tables_are_compared_with_central_training(capsys):
+  assert tabular.main(['--quick']) == 0
+  header, rule, row = capsys.readouterr().out.splitlines()
+  assert header.count('|') == row.count('|') == rule.count('|') == 9
+  name, model, metric, constant, central, *ours = row.strip('| ').split(' | ')
+  assert (name.split(',')[0], model, metric) == (
+      'breast_cancer', 'logistic', 'accuracy')
+  assert 0.5 < float(constant) < 0.7 and float(central) > 0.9
+  assert all(0 <= float(value) <= 1 for value in ours)

@@ -1,9 +1,6 @@
 """The tables of FedMD: the runs that they need, and their contents."""
 
-import json
 import math
-import subprocess
-import sys
 
 import pytest
 
@@ -23,26 +20,6 @@ def _result(key, accuracy, seed=0, epsilon=0.19971):
 
 def _results(*results):
   return {result['run']: result for result in results}
-
-
-def test_rows_of_one_key_are_of_one_setting_and_run_once():
-  settings = {}
-  for case in fedmd_cases.cases():
-    assert settings.setdefault(case.key, case.settings(0)) == case.settings(0)
-  names = [case.run(seed) for case, seed in fedmd_cases.runs()]
-  assert len(set(names)) == len(names)
-  assert {case.key for case, _ in fedmd_cases.runs()} == settings.keys()
-  # Different keys have different settings.
-  assert len(set(settings.values())) == len(settings)
-
-
-def test_what_is_compared_is_repeated():
-  seeds = {case.key: case.seeds for case in fedmd_cases.cases()}
-  for key in ('cifar-k60-with', 'cifar-k60-without', 'cifar-np-190'):
-    assert seeds[key] == (0, 1, 2)
-  for key in ('cifar-np', 'cifar-kall', 'cifar-k16-logits-10', 'cifar-k16-argmax-10'):
-    assert seeds[key] == (0, 1, 2, 3, 4, 5)
-  assert seeds['cifar-k120'] == (0,)
 
 
 def test_epsilons_of_the_paper_are_decimal_logarithms():
@@ -70,23 +47,6 @@ def test_table_has_the_numbers_of_the_paper_and_ours_side_by_side():
   assert results_fedmd.table({}, '2') is None and results_fedmd.sizes({}) is None
 
 
-@pytest.mark.parametrize('accuracy, met', [(0.795, True), (0.78, False)])
-def test_claims_are_judged(accuracy, met):
-  done = _results(_result('cifar-np', 0.8), _result('cifar-kall', accuracy))
-  text = results_fedmd.claims(done)
-  assert ('| yes |' in text) == met and ('| **no** |' in text) != met
-  assert results_fedmd.claims(_results(_result('cifar-np', 0.8))) is None
-
-
-@pytest.mark.parametrize('difference, met', [(0.01, True), (0.03, False)])
-def test_replacement_is_judged_by_the_spread_of_the_seeds(difference, met):
-  done = {}
-  for how, shift in (('with', 0.0), ('without', difference)):
-    done |= _results(*(_result(f'cifar-k60-{how}', 0.7 + shift + 0.01 * seed, seed)
-                       for seed in range(3)))
-  assert ('| yes |' in results_fedmd.claims(done)) == met
-
-
 def test_tables_go_between_their_marks(tmp_path):
   done = _results(_result('cifar-np', 0.8, epsilon=None))
   names = ('sizes', 'claims', *fedmd_cases.TABLES)
@@ -101,14 +61,6 @@ def test_tables_go_between_their_marks(tmp_path):
     assert 'Runs: 1, of 20 rounds with 5000 public records' in text
 
 
-def test_page_is_rewritten_once_all_is_done():
-  done = _results(*(_result(case.key, 0.7, seed)
-                    for case, seed in fedmd_cases.runs()))
-  assert results_fedmd.is_complete(done)
-  done.pop('mnist_letters-kall-0')
-  assert not results_fedmd.is_complete(done)
-
-
 def test_page_of_the_project_has_all_marks():
   page = modules.ROOT / 'docs' / 'fedmd.md'
   text = page.read_text(encoding='utf-8')
@@ -116,35 +68,11 @@ def test_page_of_the_project_has_all_marks():
     assert f'<!-- fedmd {name}: begin -->' in text
 
 
-def test_tables_need_no_tensorflow(tmp_path):
-  code = ('import sys; sys.argv = ["x", "--tables", "--document=", '
-          f'"--output_dir={tmp_path}"]; from benchmarks import results_fedmd; '
-          'results_fedmd.main(); assert "tensorflow" not in sys.modules')
-  subprocess.run([sys.executable, '-c', code], check=True, timeout=120,
-                 cwd=modules.ROOT)
-
-
 def _tiny(key='tiny', **changes):
   return fedmd_cases.Case(
       key=key, table='2', name='tiny', task='digits', changes={
           'num_clients': 2, 'pretrain_epochs': 1, 'initial_epochs': 1,
           'architectures': ('dense2',), **changes})
-
-
-@pytest.mark.slow
-def test_runs_of_other_records_or_models_do_not_share_a_task(
-    tmp_path, shared_context):
-  del shared_context
-  runner = results_fedmd.Runner(tmp_path, None, rounds=1, public_per_round=40)
-  few, everything, other = (runner.run(case, 0) for case in (
-      _tiny('few', records_per_client=20), _tiny('all'),
-      _tiny('other', architectures=('dense2', 'dense3'))))
-  assert few['records'] == [20, 20] and everything['records'][0] > 400
-  assert other['records'] == everything['records']
-  models = [json.loads((tmp_path / f'{key}-0' / 'summary.json').read_text())
-            ['details']['parties'] for key in ('all', 'other')]
-  assert [[party['architecture'] for party in run] for run in models] == [
-      ['dense2', 'dense2'], ['dense2', 'dense3']]
 
 
 @pytest.mark.slow

@@ -40,15 +40,6 @@ def test_a_command_is_accepted_by_its_program(command):
   _check(module, arguments)
 
 
-def test_a_flag_that_no_program_has_is_found():
-  page = '```\nfor s in 0 1; do\n  python -m tff_pipelines.train ... --seed=$s \\\n'
-  page += '      --epslon=4  # as before\ndone\n```\n'
-  (command,) = pages.commands(page)
-  assert command == ['tff_pipelines.train', '--seed=0', '--epslon=4']
-  with pytest.raises(ValueError, match='epslon'):
-    _check(command[0], command[1:])
-
-
 def test_every_target_of_make_that_a_page_names_exists():
   targets = set(re.findall(
       r'^([\w -]+):(?!=)', (pages.ROOT / 'Makefile').read_text(encoding='utf-8'),

@@ -57,18 +57,6 @@ def test_a_ledger_that_is_no_file_is_named(tmp_path, name):
   assert f"ledger must be the ledger.jsonl of a run, found '{tmp_path}" in done.stderr
 
 
-def test_a_ledger_of_a_draw_speaks_of_no_shares_and_no_sampling(tmp_path):
-  path = tmp_path / 'ledger.jsonl'
-  ledger = ledger_lib.Ledger.create(path, delta=0.1, trust_model='nobody')
-  for event in (events.Nfdp(records=100, subset_size=10), events.PostProcessing()):
-    ledger.append_line(ledger.next_line(
-        event, outcome='released', configuration_hash='x'))
-  result = account_test.run(f'--ledger={path}').stdout
-  assert 'epsilon: 0' in result and 'Trust: nobody.' in ' '.join(result.split())
-  for words in ('colluder', 'participated', 'never repeated', 'amplification'):
-    assert words not in result
-
-
 @pytest.mark.parametrize('share, exact', [(0.2, False), (1e3, True)])
 def test_sampling_error_of_the_noise_consumes_delta(tmp_path, share, exact):
   path, delta = tmp_path / 'ledger.jsonl', 1e-5
@@ -187,10 +175,3 @@ def test_ledger_without_delta_and_population_needs_one(tmp_path):
       events.CentralGaussian(noise_multiplier=2.0), outcome='released',
       configuration_hash='x'))
   assert 'delta must be given' in account_test.run(f'--ledger={path}', code=2).stderr
-
-
-def test_flags_of_queries_are_refused_with_a_ledger(tmp_path):
-  path = tmp_path / 'ledger.jsonl'
-  ledger_lib.Ledger.create(path)
-  done = account_test.run(f'--ledger={path}', '--rounds=3', code=2)
-  assert 'rounds is not used with ledger' in done.stderr

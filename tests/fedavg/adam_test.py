@@ -50,11 +50,6 @@ def test_a_training_in_pieces_is_that_in_one_to_the_last_bit():
       np.testing.assert_array_equal(left, right)
 
 
-def test_no_steps_leave_the_weights():
-  state = voting_training.initial_state([np.ones(3)])
-  np.testing.assert_array_equal(_run(state, 0, 0, 0)[0][0], np.ones(3))
-
-
 @pytest.mark.parametrize('count, batch_size, steps', [
     (10, 4, 3), (4, 4, 1), (3, 4, 1), (1, 5, 1), (12, 4, 3)])
 def test_an_epoch_sees_every_example(count, batch_size, steps):
@@ -72,10 +67,6 @@ def test_an_epoch_sees_every_example(count, batch_size, steps):
     assert seen.size == steps * batch_size and set(seen) == set(range(count))
     orders.append(seen.tolist())
   assert count < 4 or orders[0] != orders[1]
-
-
-def test_no_examples_are_no_steps():
-  assert int(voting_training.steps_of(tf.constant(0), CONFIG)) == 0
 
 
 @pytest.mark.parametrize('changes, message', [

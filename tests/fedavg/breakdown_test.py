@@ -55,21 +55,6 @@ def test_constant_is_what_the_best_constant_guesses_would_get(guesses, constant)
   assert _described(guesses=guesses)['constant'] == pytest.approx(constant)
 
 
-def test_counts_without_pairs_have_no_mistakes():
-  counts = {name: value for name, value in COUNTS.items() if name != 'confusion'}
-  described = _described(counts)
-  assert described['confusions'] == []
-  assert described['classes'] == _described()['classes']
-  assert 'taken_for' not in described['groups'][0]
-
-
-def test_many_classes_are_cut_to_the_most_frequent():
-  counts = {name: np.arange(500.0) for name in ('occurred', 'right', 'predicted')}
-  described = _described(counts, names=[f'w{i}' for i in range(500)], groups={})
-  assert len(described['classes']) == 100 and described['classes'][0]['name'] == 'w499'
-  assert described['count'] == 500 * 499 // 2
-
-
 def test_set_without_examples_has_nothing_to_say():
   counts = {name: np.zeros(4) for name in ('occurred', 'right', 'predicted')}
   described = _described(counts)
@@ -89,14 +74,6 @@ def test_lines_for_people_name_the_set_and_what_is_outside_the_guarantee():
   assert "'b' taken for 'a' 2" in lines[2]
   inside = report.breakdown_lines('test_clients', _described())
   assert not any('outside' in line for line in inside)
-
-
-def test_lines_leave_out_groups_that_never_occurred():
-  # 'c' is in the summary, as it was predicted, but has no share that was right.
-  described = _described(groups={'early': [0, 1], 'c': [2]})
-  assert [group['name'] for group in described['groups']] == ['early', 'c']
-  lines = report.breakdown_lines('test', described)
-  assert lines[0] == "test, right by group: 'early' 70% of 10"
 
 
 def test_weakest_classes_are_named_in_one_line():

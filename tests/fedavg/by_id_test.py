@@ -75,18 +75,6 @@ def _task_fixture(tmp_path_factory):
   return _task(tmp_path_factory.mktemp('by_id'))
 
 
-@pytest.fixture(name='context', params=[
-    'one_worker', pytest.param('two_workers', marks=pytest.mark.slow), 'in_process'])
-def _context(request):
-  """Wherever computations run."""
-  if request.param != 'in_process':
-    request.getfixturevalue(request.param)
-    yield
-    return
-  with contexts.simulation(num_workers=0):
-    yield
-
-
 def _factory():
   return DistributedSumFactory(
       DistributedSumParams(
@@ -131,10 +119,12 @@ def _wanted(task):
     return _weights(task, 1, False)
 
 
-@pytest.mark.parametrize('clients_per_call', [1, 3])
 @pytest.mark.slow
-def test_ids_give_the_bits_of_the_tensors(task, wanted, context, clients_per_call):
-  del context
+@pytest.mark.parametrize('context, clients_per_call', [
+    ('in_process', 1), ('in_process', 3), ('two_workers', 3)])
+def test_ids_give_the_bits_of_the_tensors(
+    task, wanted, request, context, clients_per_call):
+  request.getfixturevalue(context)
   assert _weights(task, clients_per_call, True) == wanted
 
 
@@ -192,8 +182,7 @@ def _run(task, folder, on_bad=lambda client_id, error: None):
 
 @pytest.mark.parametrize('skip', [False, True])
 def test_bad_clients_participate_with_nothing_and_the_operator_alone_is_told(
-    tmp_path, context, skip):
-  del context
+    tmp_path, in_process, skip):
   task = _task(tmp_path, bad=[1, 3], skip=skip)
   assert loop.reads_by_id(task) != skip
   path = tmp_path / 'private' / 'bad.jsonl'

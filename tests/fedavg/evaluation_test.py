@@ -8,7 +8,7 @@ import pytest
 from tasks.models import layers
 from tasks.task import Breakdown
 from tests import tiny_task
-from tff_pipelines.fedavg import loop
+from tff_pipelines.fedavg import evaluation
 
 WEIGHTS = tiny_task.initial_weights(4)
 
@@ -25,7 +25,7 @@ def _expected(examples):
 @pytest.mark.parametrize('count', [1, 511, 512, 513, 1500])
 def test_metrics_are_means_over_all_examples(count):
   examples = tiny_task.examples(count, 8)
-  evaluator = loop.Evaluator(tiny_task.MODEL, {'test': examples})
+  evaluator = evaluation.Evaluator(tiny_task.MODEL, {'test': examples})
   metrics = evaluator.evaluate(WEIGHTS)['test']
   assert metrics == pytest.approx(_expected(examples), rel=1e-4)
   assert all(isinstance(value, float) for value in metrics.values())
@@ -34,21 +34,15 @@ def test_metrics_are_means_over_all_examples(count):
 def test_sets_are_kept_apart_and_in_order():
   sets = {'test_clients': tiny_task.examples(600, 1),
           'test_examples': tiny_task.examples(20, 2)}
-  evaluator = loop.Evaluator(tiny_task.MODEL, sets)
+  evaluator = evaluation.Evaluator(tiny_task.MODEL, sets)
   metrics = evaluator.evaluate(WEIGHTS)
   assert list(metrics) == ['test_clients', 'test_examples']
   for name, examples in sets.items():
     assert metrics[name] == pytest.approx(_expected(examples), rel=1e-4)
 
 
-def test_set_without_examples_has_no_metrics():
-  evaluator = loop.Evaluator(
-      tiny_task.MODEL, {'test': tiny_task.examples(0, 1)})
-  assert evaluator.evaluate(WEIGHTS) == {'test': {}}
-
-
 def test_weights_that_overflow_give_a_loss_that_is_not_finite():
-  evaluator = loop.Evaluator(
+  evaluator = evaluation.Evaluator(
       tiny_task.MODEL, {'test': tiny_task.examples(10, 1)})
   metrics = evaluator.evaluate([np.full_like(w, 3e38) for w in WEIGHTS])['test']
   assert not np.isfinite(metrics['loss'])
@@ -73,7 +67,7 @@ def test_breakdown_counts_every_example_once(count, confusion):
       tiny_task.MODEL, evaluation_batch=64, breakdown=Breakdown(
           kind='class', names='abc', count=_count(confusion)))
   examples = tiny_task.examples(count, 8)
-  evaluator = loop.Evaluator(model, {'test': examples})
+  evaluator = evaluation.Evaluator(model, {'test': examples})
   counts = evaluator.breakdown(WEIGHTS)['test']
   true, guesses = examples['y'], _guesses(examples)
   assert counts['occurred'].tolist() == np.bincount(true, minlength=3).tolist()
@@ -85,17 +79,3 @@ def test_breakdown_counts_every_example_once(count, confusion):
     expected = np.zeros([3, 3])
     np.add.at(expected, (true, guesses), 1)
     np.testing.assert_array_equal(counts['confusion'], expected)
-
-
-def test_model_without_a_breakdown_has_none():
-  evaluator = loop.Evaluator(
-      tiny_task.MODEL, {'test': tiny_task.examples(5, 8)})
-  assert evaluator.breakdown(WEIGHTS) == {}
-
-
-@pytest.mark.parametrize('batch', [1, 7, 1000])
-def test_metrics_do_not_depend_on_the_batch(batch):
-  examples = tiny_task.examples(50, 8)
-  model = dataclasses.replace(tiny_task.MODEL, evaluation_batch=batch)
-  metrics = loop.Evaluator(model, {'test': examples}).evaluate(WEIGHTS)
-  assert metrics['test'] == pytest.approx(_expected(examples), rel=1e-4)

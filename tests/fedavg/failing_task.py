@@ -42,7 +42,3 @@ def task(changes: Mapping[str, Callable], num_clients: int = 8) -> task_lib.Task
 
 def build() -> task_lib.Task:
   return task({CLIENT: out_of_range})
-
-
-def build_all() -> task_lib.Task:
-  return task({str(client): out_of_range for client in range(8)})

@@ -77,15 +77,6 @@ def test_update_is_that_of_a_plain_loop(count, batch_size, epochs, pulls):
   assert training['examples'] == count * epochs
 
 
-def test_padding_of_the_last_batch_carries_no_weight():
-  examples = tiny_task.examples(3, 5)
-  weights = tiny_task.initial_weights(0)
-  exact, _ = _update(tiny_task.loss, weights, examples, _config(batch_size=3))
-  padded, _ = _update(tiny_task.loss, weights, examples, _config(batch_size=64))
-  for result, wanted in zip(padded, exact):
-    np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-7)
-
-
 def test_client_without_examples_changes_nothing():
   delta, training = _update(
       tiny_task.loss, tiny_task.initial_weights(0), tiny_task.examples(0, 5),
@@ -107,22 +98,6 @@ def test_every_epoch_sees_every_example_once():
   np.testing.assert_array_equal(delta[0], np.full(10, -3.0))
 
 
-def test_examples_of_a_partial_batch_weigh_more():
-  examples = {'id': np.arange(5, dtype=np.int32)}
-  delta, _ = _update(_by_id, [np.zeros(5, np.float32)], examples,
-                     _config(learning_rate=1.0, batch_size=3))
-  order = _order(0, 5)
-  np.testing.assert_allclose(delta[0][order[:3]], -1 / 3, rtol=1e-6)
-  np.testing.assert_allclose(delta[0][order[3:]], -1 / 2, rtol=1e-6)
-
-
-def test_order_depends_on_key_and_epoch():
-  orders = {tuple(_order(epoch, 20, key)) for epoch in range(2)
-            for key in (KEY, KEY + 1)}
-  assert len(orders) == 4
-  assert all(sorted(order) == list(range(20)) for order in orders)
-
-
 def _random_loss(weights, batch, seed):
   return tf.gather(weights[0], batch['id']) * keys.uniform(seed, [])
 
@@ -137,23 +112,6 @@ def test_dropout_key_is_new_in_every_step_and_repeats():
   assert len(set(result.tolist())) == 8
   np.testing.assert_array_equal(result, draws(KEY))
   assert not set(result.tolist()) & set(draws(KEY + 1).tolist())
-
-
-def test_dropout_differs_between_epochs():
-  examples = {'id': np.zeros(1, np.int32)}
-  def draw(epochs):
-    delta, _ = _update(_random_loss, [np.zeros(1, np.float32)], examples,
-                       _config(learning_rate=1.0, epochs=epochs))
-    return float(delta[0][0])
-  assert draw(2) != pytest.approx(2 * draw(1), rel=1e-3)
-
-
-def test_weights_that_the_loss_does_not_use_stay():
-  examples = {'id': np.arange(2, dtype=np.int32)}
-  delta, _ = _update(
-      _by_id, [np.zeros(2, np.float32), np.ones(3, np.float32)], examples, _config())
-  np.testing.assert_array_equal(delta[1], np.zeros(3))
-  assert np.all(delta[0] < 0)
 
 
 def test_update_from_values_that_are_not_finite_is_not_finite():

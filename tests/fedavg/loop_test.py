@@ -160,19 +160,6 @@ def test_progress_bar_never_shows_less_epsilon_than_there_is(tmp_path, monkeypat
     assert plan.epsilon(rounds) <= epsilon <= plan.epsilon(rounds) + 1.01e-4
 
 
-@pytest.mark.slow
-def test_diagnostics_tell_how_many_clients_reported(tmp_path):
-  plan = _plan('skellam', seed=1, diagnostics=True)
-  process = _Spied(_process(plan)[0])
-  _run(plan, tmp_path / 'run', process=process)
-  rows = _rows(tmp_path / 'run')
-  assert [float(row['diagnostics/num_reporting']) for row in rows] == process.reporting
-  assert all(float(row['diagnostics/training_loss']) > 0 for row in rows)
-  assert {'diagnostics/clipped', 'diagnostics/not_finite',
-          'diagnostics/rounding_retries', 'diagnostics/rounding_fallbacks'
-          } <= set(rows[0])
-
-
 def test_cohorts_are_those_of_the_plan_and_the_mechanism_knows_their_size(tmp_path):
   plan = _plan(**SEEDED)
   process = _Spied(_process(plan)[0])
@@ -260,16 +247,6 @@ def test_run_stopped_anywhere_continues_to_the_same_bits(
       _committed(whole[0], plan))
 
 
-def test_finished_run_is_only_evaluated_when_resumed(tmp_path):
-  plan = _plan('none')
-  _, results = _run(plan, tmp_path / 'run')
-  metrics = (tmp_path / 'run' / files.METRICS).read_bytes()
-  records, again = _run(plan, tmp_path / 'run', resume=True)
-  assert again == results
-  assert (tmp_path / 'run' / files.METRICS).read_bytes() == metrics
-  assert len(records.ledger.lines()) == ROUNDS
-
-
 def test_rounds_with_too_many_dropouts_are_suppressed_and_accounted(tmp_path):
   plan = _plan(**SEEDED)
   process = _Spied(_process(plan)[0])
@@ -282,14 +259,6 @@ def test_rounds_with_too_many_dropouts_are_suppressed_and_accounted(tmp_path):
   assert [line['outcome'] for line in lines] == expected
   assert set(expected) == {'released', 'suppressed'}
   assert len({str(line['event']) for line in lines}) == 1
-
-
-def test_all_selected_clients_report_without_simulated_dropout(tmp_path):
-  plan = _plan(**SEEDED)
-  process = _Spied(_process(plan)[0])
-  records, _ = _run(plan, tmp_path / 'run', process=process)
-  assert process.cohort_sizes == process.reporting
-  assert {line['outcome'] for line in records.ledger.lines()} == {'released'}
 
 
 def test_evaluation_happens_every_so_often_and_at_the_end(tmp_path):
@@ -342,10 +311,3 @@ def test_state_of_the_sampling_scheme_is_committed_with_a_round(tmp_path):
         scheme=_Counting(population=POPULATION, cohort_size=4.0),
         rounds=rounds), plan, records))
   assert [int(state['scheme']['count']) for state in states] == [2, 3]
-
-
-def test_training_learns(tmp_path):
-  plan = _plan('none', seed=1, sampling='none', cohort_size=float(POPULATION))
-  _, results = _run(plan, tmp_path / 'run', rounds=10)
-  first = float(_rows(tmp_path / 'run')[0]['test_clients/accuracy'])
-  assert results['test_clients']['accuracy'] > max(0.8, first)

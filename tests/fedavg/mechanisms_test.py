@@ -11,7 +11,6 @@ from tff_pipelines.accounting.events import base
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.accounting.guarantees import mechanisms
 from tff_pipelines.fedavg.plan import FedAvgPlan
-from tff_pipelines.fedavg.settings import TrainSettings
 
 TINY = dict(rounds=2, num_clients=20, cohort_size=5.0, epsilon=6.0,
             noise_multiplier=None, clip=0.3)
@@ -19,8 +18,6 @@ TINY = dict(rounds=2, num_clients=20, cohort_size=5.0, epsilon=6.0,
 ADAPTIVE = dict(adaptive_clipping=True, clip_count_stddev=2.0, target_quantile=0.55)
 
 RUNS = {
-    'skellam': dict(mechanism='skellam'),
-    'skellam_central': dict(mechanism='skellam_central'),
     'skellam dft': dict(mechanism='skellam', rotation='dft', beta=0.0),
     'skellam none': dict(
         mechanism='skellam', rotation='none', beta=0.0, clients_per_call=1),
@@ -29,7 +26,6 @@ RUNS = {
         simulated_dropout_rate=0.3, min_honest_fraction=0.4),
     'skellam_central none': dict(
         mechanism='skellam_central', rotation='none', beta=0.0),
-    'adaptive skellam': dict(mechanism='skellam', **ADAPTIVE),
     'adaptive plain form': dict(
         mechanism='skellam', clients_per_call=1, **ADAPTIVE),
     'adaptive skellam_central': dict(mechanism='skellam_central', **ADAPTIVE),
@@ -93,17 +89,6 @@ def test_the_trust_model_is_that_of_the_mechanism(runs, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name, padded', [
-    ('skellam dft', 16), ('skellam none', 15), ('skellam_central', 16)])
-def test_the_rotation_decides_the_padding(runs, name, padded):
-  result, _ = runs(name)
-  assert (result['parameters'], result['details']['dimension_padded']) == (15, padded)
-  model = _plan(epsilon=None, noise_multiplier=1.0, dimension=7346, **{
-      key: RUNS[name].get(key, 'hadamard') for key in ('mechanism', 'rotation')})
-  assert model.params.padded_dimension == (8192 if 'central' in name else 7346)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize('name', ADAPTING)
 def test_an_adaptive_clip_is_published_and_moves(runs, name):
   result, folder = runs(name)
@@ -117,24 +102,11 @@ def test_an_adaptive_clip_is_published_and_moves(runs, name):
   assert not [key for key in rows[0] if 'diagnostics' in key]
 
 
-@pytest.mark.slow
-def test_a_fixed_clip_is_not_published_as_a_measurement(runs):
-  result, folder = runs('skellam dft')
-  assert result['details']['adaptive_clip'] is None
-  assert 'public/clip' not in _rows(folder)[0]
-
-
 def _plan(mechanism='skellam', epsilon=4.0, **changes):
   return FedAvgPlan.calibrate(mechanisms.SumMechanism(**{**dict(
       mechanism=mechanism, clip=0.3, bits=18, dimension=1000, cohort_size=20.0,
       population=200, rounds=5, sampling='poisson'), **changes}),
                               target_epsilon=epsilon)
-
-
-@pytest.mark.parametrize('mechanism', ['none', 'gaussian'])
-def test_an_adaptive_clip_needs_integers(mechanism):
-  with pytest.raises(ValueError, match='^adaptive_clipping is not used with mech'):
-    TrainSettings(mechanism=mechanism, adaptive_clipping=True)
 
 
 def test_a_count_that_alone_exceeds_the_target_is_named():
@@ -148,16 +120,3 @@ def test_a_count_that_alone_exceeds_the_target_is_named():
 def test_too_small_discrete_gaussian_shares_are_refused_before_a_run():
   with pytest.raises(ValueError, match=r'at least 0\.5 grid units'):
     _plan('discrete_gaussian', epsilon=None, noise_multiplier=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('mechanism', [
-    'skellam', 'discrete_gaussian', 'skellam_central'])
-def test_calibrated_plans_cost_more_noise_with_a_count(mechanism):
-  fixed = _plan(mechanism)
-  adaptive = _plan(mechanism, adaptive_clipping=True, clip_count_stddev=3.0)
-  assert fixed.adaptive is None and adaptive.adaptive.count_stddev == 3.0
-  assert adaptive.mechanism.noise_multiplier > fixed.mechanism.noise_multiplier
-  for plan in (fixed, adaptive):
-    assert 3.999 < plan.epsilon(5) <= 4
-    assert plan.params.mechanism == mechanism

@@ -157,25 +157,6 @@ def test_round_that_lacks_a_client_is_suppressed(in_process):
     np.testing.assert_array_equal(new, old)
 
 
-def _accuracy(task, weights):
-  held_out = task.held_out['test_clients']
-  total, weight = tiny_task.metrics(
-      weights, held_out, np.ones(len(held_out['y']), np.float32))['accuracy']
-  return float(total / weight)
-
-
-def test_training_learns(in_process):
-  task = tiny_task.task(num_clients=3, examples_per_client=40)
-  process = _process(task, _plan(
-      noise_multiplier=0.5, sampling_rate=0.5, records=120, seed=0), momentum=0.8)
-  state = process.initialize()
-  # No classifier does better than 0.87: the classes overlap.
-  assert _accuracy(task, state['weights']) < 0.5
-  for i in range(15):
-    state = process.next(state, _agents(task, True, i))['state']
-  assert _accuracy(task, state['weights']) > 0.8
-
-
 def test_seeded_rounds_repeat_and_unseeded_ones_do_not(in_process):
   task = tiny_task.task(num_clients=3, examples_per_client=5)
   for seeded in (True, False):

@@ -12,13 +12,13 @@ import pytest
 from tasks import registry
 from tasks import task as task_lib
 from tests import tiny_task
-from tests.programs import in_process
 from tests.tasks.tabular import people
 from tff_pipelines.accounting.guarantees import accountant
 from tff_pipelines.common import decimals
 from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.accounting.events import preliminary as preliminary_lib
+from tff_pipelines.accounting.guarantees import release_noise
 from tff_pipelines.fedavg import preliminary
 from tff_pipelines.fedavg import run as run_lib
 from tff_pipelines.fedavg.settings import TrainSettings
@@ -31,7 +31,7 @@ TEXTS = dict(task='text_classification', vocabulary='private_counts', num_client
 
 
 def _event(items=4, epsilon=5.0):
-  return preliminary_lib.planned(
+  return release_noise.planned(
       l2_sensitivity=math.sqrt(items), items=items, dimension=10_000, epsilon=epsilon,
       delta=1e-3)
 
@@ -103,33 +103,6 @@ def test_vocabulary_is_the_first_line_and_epsilon_covers_it(whole):
                  for w in summary['warnings'])
 
 
-def test_account_of_the_ledger_covers_the_vocabulary(whole):
-  summary, folder = whole
-  run = in_process.run('tff_pipelines.account', f'--ledger={folder / "ledger.jsonl"}',
-                       '--format=json', folder=folder.parent)
-  assert run.code == 0, run.stderr
-  row = json.loads(run.stdout)
-  assert row['epsilon'] == pytest.approx(summary['epsilon'], rel=1e-9)
-  assert row['epsilon_server'] == pytest.approx(summary['epsilon_server'], rel=1e-9)
-  assert any('trusted party' in warning for warning in row['warnings'])
-
-
-def test_finished_run_is_evaluated_with_the_words_that_it_kept(whole):
-  summary, folder = whole
-  run = in_process.run('tff_pipelines.evaluate', f'--run={folder}', folder=folder.parent)
-  assert run.code == 0, run.stderr
-  assert f'{summary["held_out"]["test"]["accuracy"]:.4f}' in run.stdout
-
-
-def test_finished_run_resumes_with_the_words_that_it_kept(whole):
-  summary, folder = whole
-  before = (folder / 'vocabulary.json').read_bytes()
-  again = _run(folder, resume=True)
-  assert (folder / 'vocabulary.json').read_bytes() == before
-  assert again['epsilon'] == summary['epsilon'] and len(_kinds(folder)) == 3
-  assert again['held_out'] == summary['held_out']
-
-
 def test_release_that_a_crash_lost_stays_charged(
     tmp_path, monkeypatch, whole, capsys):
   def killed(*_):
@@ -192,9 +165,8 @@ def test_release_that_is_lost_after_rounds_were_committed_is_not_drawn_again(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('sampling', ['poisson', 'fixed'])
-def test_added_rounds_count_the_release_once_and_all_rounds(tmp_path, capsys, sampling):
-  folder, more = tmp_path / 'run', dict(sampling=sampling, noise_multiplier=3.0,
+def test_added_rounds_count_the_release_once_and_all_rounds(tmp_path, capsys):
+  folder, more = tmp_path / 'run', dict(sampling='fixed', noise_multiplier=3.0,
                                         epsilon=None)
   first = _run(folder, **more)
   kept = (folder / 'vocabulary.json').read_bytes()
@@ -202,10 +174,9 @@ def test_added_rounds_count_the_release_once_and_all_rounds(tmp_path, capsys, sa
   added = _run(folder, **more, rounds=5, resume=True)
   plan = capsys.readouterr().out.split('\n\n')[0]
   assert (folder / 'vocabulary.json').read_bytes() == kept
-  sampled = {'poisson': 'PoissonSampled', 'fixed': 'FixedSizeSampled'}[sampling]
   lines = ledger_lib.Ledger(folder / 'ledger.jsonl').lines()
   assert [preliminary_lib.count([line]) for line in lines] == [1, 0, 0, 0, 0, 0]
-  assert {line['event']['kind'] for line in lines[1:]} == {sampled}
+  assert {line['event']['kind'] for line in lines[1:]} == {'FixedSizeSampled'}
   release, a_round = (events.from_json(line['event']) for line in (lines[0], lines[-1]))
   # Participants may have seen a round twice: each start counts.
   for summary, rounds, repeats in ((first, 2, 0), (added, 5, 1)):
@@ -315,14 +286,6 @@ def test_no_rows_of_a_client_exceed_the_sensitivity_of_the_statistics(tmp_path, 
   assert len(task.train.client_ids) == 1 and norm <= task.preliminary.l2_sensitivity
   if ages[0] == ages[1] != 50:
     assert norm > 0.99 * task.preliminary.l2_sensitivity
-
-
-def test_statistics_take_bounds_and_nothing_else(tmp_path):
-  with pytest.raises(ValueError, match='not used with a public sample'):
-    people.rows().to_csv(tmp_path / 'sample.csv', index=False)
-    _tabular(tmp_path, public_sample=str(tmp_path / 'sample.csv'))
-  with pytest.raises(ValueError, match='no feature is a number'):
-    _tabular(tmp_path, feature_fields=('job',))
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from scipy import stats
 from tasks import task as task_lib
 from tff_pipelines.accounting.guarantees import accountant
 from tff_pipelines.accounting.events import preliminary
+from tff_pipelines.accounting.guarantees import release_noise
 from tff_pipelines.fedavg import plan as plan_lib
 from tff_pipelines.fedavg.settings import TrainSettings
 
@@ -81,10 +82,10 @@ def _exact_delta(pair, epsilon):
 
 
 def _planned(replaced, epsilon, replace_one_of=POPULATION):
-  event = preliminary.planned(
+  event = release_noise.planned(
       l2_sensitivity=math.sqrt(ITEMS), dimension=POPULATION * ITEMS, items=ITEMS,
       epsilon=epsilon, delta=DELTA, replace_one_of=replace_one_of if replaced else None)
-  return event, preliminary.release_of(event)
+  return event, release_noise.release_of(event)
 
 
 @pytest.mark.parametrize('replaced', [
@@ -164,7 +165,7 @@ def test_release_and_rounds_together_are_within_the_printed_epsilon(sampling, se
   if not server:
     assert 3.9 < printed <= 4
   assert guarantee.adjacency == ('replace-one' if sampling == 'fixed' else 'zero-out')
-  release, rounds = preliminary.release_of(plan.preliminary), _rounds(plan, server)
+  release, rounds = release_noise.release_of(plan.preliminary), _rounds(plan, server)
   pairs = [_pair(release, words)
            for words in _neighbours(release, sampling == 'fixed')]
   # Those that are worst at some epsilon alone.

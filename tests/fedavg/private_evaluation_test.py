@@ -15,18 +15,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tasks import custom
 from tasks import task as task_lib
-from tasks.sources import records
 from tests import tiny_task
 from tests.fedavg import tiny_run
-from tests.programs import in_process
 from tff_pipelines.accounting.guarantees import accountant
 from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.accounting.events import preliminary as preliminary_lib
+from tff_pipelines.accounting.guarantees import release_noise
 from tff_pipelines.publish import statement
-from tff_pipelines.fedavg import loop
+from tff_pipelines.fedavg import evaluation
 from tff_pipelines.fedavg import preliminary
 from tff_pipelines.fedavg import private_evaluation
 from tff_pipelines.accounting.guarantees import ledger_query
@@ -64,30 +62,23 @@ def _of_clients(**changes):
   return _Source({**every, **changes})
 
 
-def _task(held_out=('test_clients', 'test_examples'), **changes):
+def _task(**changes):
   task, source = tiny_task.task(CLIENTS), _of_clients(**changes)
   parts = [source.examples(client) for client in source.client_ids
            if source._of_client[client] is not None]
   sets = {'test_clients': task.held_out['test_clients'], 'test_examples': {
       name: np.concatenate([part[name] for part in parts]) for name in ('x', 'y')}}
-  return dataclasses.replace(
-      task, held_out={name: sets[name] for name in held_out},
-      held_out_of_clients=source)
+  return dataclasses.replace(task, held_out=sets, held_out_of_clients=source)
 
 
 class _Experiment(tiny_run.TinyExperiment):
-  held_out = ('test_clients', 'test_examples')
 
   def build_task(self):
-    return self._with_sets(_task(self.held_out), {})
+    return self._with_sets(_task(), {})
 
 
-class _Alone(_Experiment):
-  held_out = ('test_examples',)
-
-
-def _run(folder, experiment=_Experiment, **changes):
-  return experiment(tiny_run.settings(folder, **{
+def _run(folder, **changes):
+  return _Experiment(tiny_run.settings(folder, **{
       'private_evaluation': 2.0, 'mechanism': 'gaussian', 'delta': 1e-3,
       'cohort_size': 10.0, **changes})).run()
 
@@ -106,7 +97,7 @@ def _exact(weights):
   tensors = [tf.constant(array) for array in weights]
   of_clients = [EVALUATOR.evaluate(tensors, task.held_out_of_clients.examples(client))
                 for client in task.train.client_ids]
-  results = loop.Evaluator(task.model, task.held_out).evaluate(weights)
+  results = evaluation.Evaluator(task.model, task.held_out).evaluate(weights)
   return results['test_examples'], float(np.nanmean(of_clients)), of_clients
 
 
@@ -141,7 +132,7 @@ def test_no_removed_or_replaced_client_moves_the_sums_beyond_the_sensitivity(who
   others = {name: {key: a[rows] for key, a in right.items()}
             for name, rows in others.items()}
   whole_sums = EVALUATOR.totals(weights, task)
-  l2 = preliminary_lib.planned_evaluation(1, epsilon=1.0, delta=1e-3).l2_sensitivity
+  l2 = release_noise.planned_evaluation(1, epsilon=1.0, delta=1e-3).l2_sensitivity
   largest = 0.0
   for client in task.train.client_ids[:16]:
     without = EVALUATOR.totals(weights, _task(**{client: empty}))
@@ -184,7 +175,7 @@ def test_contribution_is_bounded_whatever_the_metrics_are(values, expected):
 
 @pytest.mark.parametrize('mean', [0.1, 0.5, 0.93])
 def test_stated_deviation_is_that_of_the_released_values(mean):
-  event = preliminary_lib.planned_evaluation(1, epsilon=1.0, delta=1e-5)
+  event = release_noise.planned_evaluation(1, epsilon=1.0, delta=1e-5)
   units, clients = preliminary_lib.UNITS, 400
   noise = preliminary.noise(3, 3, 4000, event.noise_variance).reshape([-1, 2])
   sums = noise + [round(units * clients * (2 * mean - 1)), units * clients]
@@ -203,7 +194,7 @@ def test_stated_deviation_is_that_of_the_released_values(mean):
 
 
 def test_too_few_clients_for_the_noise_have_no_value():
-  event = preliminary_lib.planned_evaluation(1, epsilon=0.1, delta=1e-5)
+  event = release_noise.planned_evaluation(1, epsilon=0.1, delta=1e-5)
   stddev = math.sqrt(event.noise_variance)
   kept = {'units': preliminary_lib.UNITS, 'sums': {'accuracy': 5}}
   for clients, known in ((-3 * stddev, False), (2.9 * stddev, False),
@@ -314,9 +305,8 @@ def test_calibrated_noise_leaves_room_for_the_evaluation(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('changes', [
-    dict(sampling='fixed'), dict(sampling='fixed', fixed_adjacency='zero-out'),
-    dict(sampling='epochs'), dict(max_participations=2, mechanism='skellam'),
-    dict(sampling='none', cohort_size=float(CLIENTS), mechanism='skellam')])
+    dict(sampling='fixed'), dict(sampling='epochs'),
+    dict(max_participations=2, mechanism='skellam')])
 def test_ledger_has_the_same_epsilon_by_every_sampling(tmp_path, changes):
   folder = tmp_path / 'run'
   summary = _run(folder, **changes)
@@ -325,9 +315,9 @@ def test_ledger_has_the_same_epsilon_by_every_sampling(tmp_path, changes):
   assert verdict.verdict_on(folder).proves(summary)
   *_, last = _lines(folder)
   event = events.from_json(last['event'])
-  release = preliminary_lib.release_of(event)
+  release = release_noise.release_of(event)
   assert event.adjacency == summary['adjacency']
-  plain = preliminary_lib.planned_evaluation(1, epsilon=2.0, delta=1e-3)
+  plain = release_noise.planned_evaluation(1, epsilon=2.0, delta=1e-3)
   # One of two clients is counted in place of the other.
   factor = 2 if summary['adjacency'] == 'replace-one' else 1
   assert math.sqrt(release.noise_variance) == pytest.approx(
@@ -352,15 +342,6 @@ def test_release_that_a_crash_lost_stays_charged(tmp_path, monkeypatch, whole):
   assert _epsilons(folder)[0] == pytest.approx(summary['epsilon'], rel=1e-9)
   assert summary['details']['epsilon_private_evaluation'] > 2.5
   assert 'charged 2 times' in (folder / 'report.txt').read_text()
-
-
-def test_finished_run_resumes_with_what_it_released(whole):
-  summary, folder, _ = whole
-  before = (folder / private_evaluation.FILE).read_bytes()
-  again = _run(folder, resume=True)
-  assert (folder / private_evaluation.FILE).read_bytes() == before
-  assert again == {**summary, 'starts': again['starts']}
-  assert _kinds(folder) == ['PoissonSampled'] * 3 + ['EvaluationRelease']
 
 
 @pytest.mark.parametrize('changes, message', [
@@ -398,7 +379,7 @@ def test_run_that_was_stopped_is_evaluated_once_after_its_charges(tmp_path):
 
 
 def test_noise_is_fresh_unless_it_is_seeded(whole):
-  event = preliminary_lib.planned_evaluation(1, epsilon=1.0, delta=1e-3)
+  event = release_noise.planned_evaluation(1, epsilon=1.0, delta=1e-3)
   first, again, other, *fresh = (
       private_evaluation.draw(_task(), whole[2], event, seed)
       for seed in (1, 1, 2, None, None))
@@ -406,32 +387,6 @@ def test_noise_is_fresh_unless_it_is_seeded(whole):
   with pytest.raises(ValueError, match='not the one that was charged'):
     private_evaluation.draw(
         _task(), whole[2], dataclasses.replace(event, l2_sensitivity=1.0), 1)
-
-
-def test_seeded_run_without_another_held_out_set_is_headed_by_the_release(
-    tmp_path, capsys):
-  folder = tmp_path / 'run'
-  summary = _run(folder, _Alone, seed=7)
-  assert summary['epsilon'] is None and summary['epsilon_if_unseeded'] > 2
-  assert 'epsilon_private_evaluation' not in summary['details']
-  accuracy = summary['private_evaluation']['metrics']['accuracy']
-  assert summary['headline_of'] == 'test_examples' and summary['breakdown'] == {}
-  assert summary['value'] == summary['accuracy'] == accuracy['value']
-  assert 'held-out metrics not protected' not in summary['caveats']
-  assert f'test_examples: accuracy {accuracy["value"]:.4f}' in capsys.readouterr().out
-  with open(folder / 'metrics.csv', encoding='utf-8') as file:
-    assert next(csv.reader(file)) == ['round', 'epsilon_if_unseeded']
-  experiment = _Alone(tiny_run.settings(
-      folder, private_evaluation=2.0, mechanism='gaussian', resume=True))
-  with pytest.raises(ValueError, match='leaves no exact metrics of this run'):
-    experiment.evaluate(experiment.build_task(), None)
-
-
-def test_report_of_runs_reads_a_run_with_a_release(whole):
-  run = in_process.run('tff_pipelines.report', str(whole[1]),
-                       f'--output={whole[1].parent / "page.html"}',
-                       folder=whole[1].parent)
-  assert run.code == 0, run.stderr
 
 
 @pytest.mark.parametrize('changes, message', [
@@ -461,11 +416,3 @@ def test_settings_that_can_not_be_are_one_line(tmp_path, changes, message):
 def test_task_without_such_metrics_is_one_line(changes, message):
   with pytest.raises(ValueError, match=message):
     private_evaluation.metric_names(dataclasses.replace(_task(), **changes))
-
-
-def test_own_task_is_checked():
-  task = custom.checked('own', _task())
-  assert task.held_out_of_clients.examples('0')['y'].shape == (1,)
-  wrong = records.ArraysByClient({'x': np.zeros((2, 3), np.float32)}, np.arange(2))
-  with pytest.raises(ValueError, match='held_out_of_clients must have the element_'):
-    custom.checked('own', dataclasses.replace(_task(), held_out_of_clients=wrong))

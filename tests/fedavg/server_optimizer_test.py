@@ -1,20 +1,12 @@
 """The server's optimizers and schedules, against Reddi et al. 2021 in NumPy."""
 
-import collections
 import math
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from aggregators.expected_mean import ExpectedMeanFactory
-from aggregators.plain_sum import PlainSumFactory
-from tests import tiny_task
 from tests.fedavg import tiny_run
-from tff_pipelines.common import files
-from tff_pipelines.experiment import records as records_lib
-from tff_pipelines.fedavg import local_training
-from tff_pipelines.fedavg import process as process_lib
 from tff_pipelines.fedavg import settings as settings_lib
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 
@@ -115,35 +107,6 @@ def test_values_out_of_range_are_refused(changes, message):
     _config(**changes)
 
 
-FACTORY = PlainSumFactory(simulation_seed=7)
-TASK = tiny_task.task(num_clients=3)
-
-
-def test_both_forms_of_the_process_agree_to_the_bit(in_process):
-  common = dict(
-      client_update=local_training.client_update(
-          tiny_task.loss, local_training.LocalConfig(
-              learning_rate=0.3, batch_size=3, epochs=1, proximal=0.5,
-              weight_decay=0.1)),
-      element_spec=TASK.train.element_spec,
-      initial_weights=tiny_task.initial_weights(0),
-      server=_config(optimizer='adam', schedule='linear_decay', warmup_rounds=1,
-                     rounds=3))
-  plain = process_lib.build(
-      **common, mean_factory=ExpectedMeanFactory(FACTORY, 3), seeded=True)
-  chunked = process_lib.build_chunked(
-      **common, sum_factory=FACTORY, expected_cohort_size=3)
-  clients = [collections.OrderedDict(
-      examples=collections.OrderedDict(sorted(TASK.train.examples(client).items())),
-      key=np.array([i, 5], np.int64)) for i, client in enumerate(TASK.train.client_ids)]
-  one, other = plain.initialize(), chunked.initialize()
-  for _ in range(2):
-    one = plain.next(one, clients)['state']
-    other = chunked.next(other, [process_lib.make_chunk(clients)])['state']
-    assert ([np.asarray(x).tobytes() for x in tf.nest.flatten(one)] ==
-            [np.asarray(x).tobytes() for x in tf.nest.flatten(other)])
-
-
 CHANGED = dict(
     server_optimizer='adam', server_learning_rate=0.05, server_schedule='cosine',
     client_proximal=0.5, client_weight_decay=0.1, rounds=4, seed=8,
@@ -160,25 +123,3 @@ def test_plan_and_epsilon_are_those_of_the_defaults():
       rounds=4, seed=8, mechanism='gaussian', accountant='rdp')
   assert mine == default
   assert mine.epsilon(4) == default.epsilon(4) > 0
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures('shared_context')
-def test_resumed_run_has_the_optimizer_of_its_checkpoint(tmp_path, monkeypatch):
-  whole = tiny_run.experiment(tmp_path / 'whole', **CHANGED).run()
-  commit = records_lib.RunRecords.commit
-
-  def commit_two(self, state, rounds, *arguments, **named):
-    commit(self, state, rounds, *arguments, **named)
-    if rounds == 2:
-      raise KeyboardInterrupt
-
-  with monkeypatch.context() as patch:
-    patch.setattr(records_lib.RunRecords, 'commit', commit_two)
-    with pytest.raises(KeyboardInterrupt):
-      tiny_run.experiment(tmp_path / 'stopped', **CHANGED).run()
-  resumed = tiny_run.experiment(tmp_path / 'stopped', resume=True, **CHANGED).run()
-  assert resumed['starts'] == 2
-  assert resumed['held_out'] == whole['held_out']
-  assert (tmp_path / 'stopped' / files.METRICS).read_bytes() == (
-      tmp_path / 'whole' / files.METRICS).read_bytes()

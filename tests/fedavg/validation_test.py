@@ -3,7 +3,6 @@
 import dataclasses
 import json
 
-import numpy as np
 import pytest
 
 from tasks import registry
@@ -125,12 +124,6 @@ def test_data_of_the_population_are_refused(posts, tmp_path, clients, message):
       tmp_path / 'public.jsonl', clients)
   with pytest.raises(ValueError, match=f'^validation_path.*{message}'):
     validation.examples(task, path, posts)
-
-
-def test_source_without_files_of_a_test_part_is_refused():
-  with pytest.raises(ValueError, match='^validation_path needs a data_source .*'
-                     'found data_source=embedded'):
-    validation.examples(tiny_task.task(), 'any.jsonl', {})
 
 
 def test_other_validation_data_are_another_run(tmp_path):

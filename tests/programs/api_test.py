@@ -91,11 +91,6 @@ def test_result_has_the_model_the_guarantee_and_the_metrics(tmp_path, capsys):
     result.folder = None
 
 
-def test_verbose_run_prints_what_the_program_prints(tmp_path, capsys):
-  api.train(_settings(tmp_path / 'run', rounds=1, verbose=True))
-  assert 'privacy unit: one client' in capsys.readouterr().out
-
-
 def test_registered_task_is_known_by_its_name(tmp_path, monkeypatch):
   monkeypatch.setattr(registry, '_REGISTERED', {})
   registry.register('tiny_one', tiny_task.task)
@@ -103,12 +98,6 @@ def test_registered_task_is_known_by_its_name(tmp_path, monkeypatch):
     registry.register('tiny_one', tiny_task.examples)
   result = api.train(_settings(tmp_path / 'run', task='tiny_one', rounds=1))
   assert result.summary['task'] == 'tiny'
-
-
-def test_task_that_is_wrong_is_one_line(tmp_path):
-  wrong = dataclasses.replace(TASK, privacy_unit='')
-  with pytest.raises(ValueError, match='task=tiny: privacy_unit must say what'):
-    api.train(_settings(tmp_path / 'run', task=wrong))
 
 
 @pytest.mark.parametrize('answer', [True, api.StopTraining()])

@@ -42,12 +42,3 @@ def test_vote_gives_a_student_its_guarantee_and_its_metrics(tmp_path, capfd):
   assert again.summary['held_out'] == result.summary['held_out']
   for name, array in again.weights.items():
     np.testing.assert_array_equal(array, result.weights[name])
-
-
-def test_mistakes_are_one_line(tmp_path):
-  with pytest.raises(ValueError, match='queries must be') as raised:
-    _settings(tmp_path / 'run', queries=0)
-  assert '\n' not in str(raised.value)
-  with pytest.raises(ValueError, match='nowhere') as raised:
-    api.vote(_settings(tmp_path / 'run', task='mnist', data_path='nowhere'))
-  assert '\n' not in str(raised.value) and not (tmp_path / 'run').exists()

@@ -1,63 +1,44 @@
 """FedMD as a user runs it, and the steps of a run."""
 
-import csv
-import json
-import re
-import time
-
-import matplotlib.image
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests import shells
+from tests.programs import in_process
 from tests.publish import checked
-from tests.programs import launcher as launcher_lib
 from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.experiment import checkpoints
-from tff_pipelines.fedmd import __main__ as program
+from tff_pipelines.experiment import records
 from tff_pipelines.fedmd import run as fedmd_run
 from tff_pipelines.fedmd.settings import FedMdSettings
 
 FEDMD = 'tff_pipelines.fedmd'
-ACCOUNT = 'tff_pipelines.account'
 ROUNDS, PARTIES = 2, 3
 SMALL = (f'--rounds={ROUNDS}', f'--num_clients={PARTIES}', '--pretrain_epochs=1',
          '--initial_epochs=2', '--architectures=dense3,dense2')
 TINY = (*SMALL, '--public_per_round=40')
 RUNS = {
     'nfdp': [*TINY, '--subset_size=20'],
-    'ldp': [*TINY, '--mode=ldp', '--subset_size=20', '--knowledge=softmax',
-            '--diagnostics'],
     'np': [*TINY, '--mode=np', '--knowledge=logits', '--split=noniid',
-           '--simulated_dropout_rate=0.4', '--num_workers=2',
-           '--weighting=agreement'],
-    'centralized': [*SMALL, '--mode=centralized'],
-    'seeded': [*TINY, '--seed=5', '--subset_size=20'],
+           '--simulated_dropout_rate=0.4', '--weighting=agreement'],
 }
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope='module')
-def runs(programs, launcher, tmp_path_factory):
-  """Name -> (finished run, its output folder); the one with workers is a process."""
+def runs(programs, tmp_path_factory):
+  """Name -> (finished run, its output folder)."""
   base = tmp_path_factory.mktemp('runs')
-  return {name: ((launcher if '--num_workers=2' in arguments else programs).run(
-      FEDMD, *arguments, f'--output_dir={base / name}'), base / name)
-          for name, arguments in RUNS.items()}
+  return {name: (programs.run(FEDMD, *arguments, f'--output_dir={base / name}'),
+                 base / name) for name, arguments in RUNS.items()}
 
 
 def _folder(runs, name):
   run, folder = runs[name]
   assert run.code == 0, run.stderr
   return folder
-
-
-def _summary(folder):
-  return json.loads((folder / 'summary.json').read_text(),
-                    parse_constant=lambda name: pytest.fail(name))
 
 
 def _checkpoint(folder, number):
@@ -78,23 +59,16 @@ def test_run_leaves_all_its_files(runs, name):
       'configuration.json', 'ledger.jsonl', 'metrics.csv', 'paths.json', 'private',
       'progress.png', 'report.html', 'report.txt',
       'starts.log', 'summary.json', 'tensorboard']
-  image = matplotlib.image.imread(folder / 'progress.png')
-  assert image.ndim == 3 and min(image.shape[:2]) > 300 and image.std() > 0.05
-  with open(folder / 'metrics.csv', encoding='utf-8') as file:
-    rows = list(csv.DictReader(file))
+  rows = in_process.rows(folder / 'metrics.csv')
   assert [int(row['communication_round']) for row in rows] == [0, 1, 2]
-  summary = _summary(folder)
-  assert [float(rows[-1][f'party_{i}/accuracy'])
-          for i in range(len(summary['details']['parties']))] == [
-              party['accuracy'] for party in summary['details']['parties']]
-  assert ledger_lib.Ledger(folder / 'ledger.jsonl').verify(expected_count=3) == []
-  if name == 'np':
-    assert not launcher_lib.workers_of(runs[name][0].mark)
+  parties = in_process.summary(folder)['details']['parties']
+  assert [float(rows[-1][f'party_{i}/accuracy']) for i in range(len(parties))] == [
+      party['accuracy'] for party in parties]
 
 
 def test_guarantee_of_a_draw_is_reported_in_numbers_and_words(runs):
   folder = _folder(runs, 'nfdp')
-  summary = _summary(folder)
+  summary = in_process.summary(folder)
   event = events.Nfdp(records=286, subset_size=20)
   assert {party['records'] for party in summary['details']['parties']} == {286}
   assert summary['epsilon'] == event.published_epsilon
@@ -116,89 +90,34 @@ def test_guarantee_of_a_draw_is_reported_in_numbers_and_words(runs):
       line[12:] for line in printed if line)
 
 
-def test_communication_is_reported_for_every_kind_of_knowledge(runs):
-  folder = _folder(runs, 'nfdp')
-  by_kind = _summary(folder)['details']['communication_bytes']
-  assert by_kind['logits']['sent'] == 40 * 6 * 20 / 8
-  assert by_kind['argmax']['sent'] == 40 * 6 * 2 / 8
-  assert by_kind['argmax']['sent_in_clear'] == 40 * 3 / 8
-  lines = (folder / 'report.txt').read_text(encoding='utf-8').splitlines()
-  for kind in ('logits', 'softmax', 'argmax'):
-    line, = [line for line in lines if f' {kind} ' in line and 'received' in line]
-    assert line.startswith(' * ' if kind == 'argmax' else '   ')
-
-
-@pytest.mark.parametrize('name, epsilon', [('nfdp', 0.0), ('ldp', None), ('np', None)])
-def test_ledger_alone_gives_the_guarantee(runs, programs, name, epsilon):
-  folder = _folder(runs, name)
-  extra = ['--delta=0.1'] if name == 'np' else []
-  run = programs.run(
-      ACCOUNT, f'--ledger={folder / "ledger.jsonl"}', '--format=json', *extra)
-  assert run.code == 0, run.stderr
-  answer = json.loads(run.stdout)
-  summary = _summary(folder)
-  if name == 'np':
-    assert answer['epsilon'] is None and summary['epsilon'] is None
-    return
-  wanted = summary['epsilon'] if epsilon is None else epsilon
-  assert answer['epsilon'] == pytest.approx(wanted, rel=1e-9, abs=1e-12)
-  assert answer['delta'] == summary['delta']
-  assert answer['adjacency'] == summary['adjacency']
-
-
-def test_ldp_run_keeps_to_the_epsilon_of_the_draw(runs):
-  summary = _summary(_folder(runs, 'ldp'))
-  draw = events.Nfdp(records=286, subset_size=20)
-  assert 0.99 * draw.published_epsilon < summary['epsilon'] <= draw.published_epsilon
-  assert summary['delta'] == draw.draw_probability
-  details = summary['details']
-  assert details['noise'] == 'gaussian' and details['noise_scale'] > 10
-  assert summary['adjacency'] == 'local'
-
-
 def test_parties_that_missed_rounds_are_counted(runs):
   folder = _folder(runs, 'np')
-  assert 'as many local workers run instead' in runs['np'][0].stderr
-  with open(folder / 'metrics.csv', encoding='utf-8') as file:
-    reporting = sum(int(row['parties']) for row in csv.DictReader(file))
-  summary = _summary(folder)
+  reporting = sum(
+      int(row['parties']) for row in in_process.rows(folder / 'metrics.csv'))
+  summary = in_process.summary(folder)
   parties = summary['details']['parties']
   assert sum(party['rounds'] for party in parties) == reporting
   assert summary['epsilon'] is None and summary['delta'] is None
 
 
-def test_centralized_run_has_a_party_of_each_architecture_with_everything(runs):
-  folder = _folder(runs, 'centralized')
-  summary = _summary(folder)
-  parties = summary['details']['parties']
-  assert [p['architecture'] for p in parties] == ['dense3', 'dense2']
-  assert {p['records'] for p in parties} == {286 * 3}
-  assert summary['details']['communication_bytes'] is None
-  assert summary['secure_aggregation'] is None
-  assert 'communication' not in (folder / 'report.txt').read_text(encoding='utf-8')
+class _Killed(BaseException):
+  """Ends a run after a commit, as a kill would."""
 
 
-def test_seeded_run_claims_nothing(runs):
-  summary = _summary(_folder(runs, 'seeded'))
-  assert summary['epsilon'] is None
-  assert summary['epsilon_if_unseeded'] == pytest.approx(0.0698, abs=1e-3)
-  assert any('no privacy guarantee' in text for text in summary['warnings'])
-
-
-def test_subsets_of_an_unseeded_run_are_drawn_once(runs, launcher, tmp_path):
+def test_subsets_of_an_unseeded_run_are_drawn_once(
+    runs, programs, tmp_path, monkeypatch):
   arguments = [*RUNS['nfdp'], f'--output_dir={tmp_path / "a"}']
-  killed = launcher.start(FEDMD, *arguments)
-  first = tmp_path / 'a' / 'private/checkpoints' / 'round_000001'
-  deadline = time.monotonic() + 200
-  while not first.exists() and killed.poll() is None:
-    assert time.monotonic() < deadline, killed.stderr
-    time.sleep(0.005)
-  killed.kill()
-  # Before the last round, or at the end if that was faster.
-  names = [re.fullmatch(r'round_(\d+)', path.name) for path in first.parent.iterdir()]
-  number = max(int(name[1]) for name in names if name)
-  subsets = _subsets(_checkpoint(tmp_path / 'a', number))
-  again = launcher.run(FEDMD, *arguments, '--resume')
+  commit = records.RunRecords.commit
+
+  def stopped(self, *args, **named):
+    commit(self, *args, **named)
+    raise _Killed
+
+  with monkeypatch.context() as patch, pytest.raises(_Killed):
+    patch.setattr(records.RunRecords, 'commit', stopped)
+    programs.run(FEDMD, *arguments)
+  subsets = _subsets(_checkpoint(tmp_path / 'a', 1))
+  again = programs.run(FEDMD, *arguments, '--resume')
   assert again.code == 0, again.stderr
   np.testing.assert_array_equal(
       _subsets(_checkpoint(tmp_path / 'a', ROUNDS + 1)), subsets)
@@ -207,57 +126,19 @@ def test_subsets_of_an_unseeded_run_are_drawn_once(runs, launcher, tmp_path):
   assert all(np.any(a != b) for a, b in zip(other, subsets))
 
 
-def test_run_on_a_worker_ends_where_one_in_this_process_does(
-    runs, programs, tmp_path):
-  run = programs.run(FEDMD, *RUNS['seeded'], '--num_workers=1',
-                     f'--output_dir={tmp_path / "a"}')
-  assert run.code == 0, run.stderr
-  arrays, wanted = (_checkpoint(folder, ROUNDS + 1)
-                   for folder in (tmp_path / 'a', _folder(runs, 'seeded')))
-  assert len(arrays) == len(wanted) > PARTIES
-  # Sums of float32 are taken in another order.
-  for a, b in zip(arrays, wanted):
-    np.testing.assert_allclose(a, b, atol=1e-2)
-  np.testing.assert_array_equal(_subsets(arrays), _subsets(wanted))
-  start = _checkpoint(tmp_path / 'a', 1)
-  assert max(np.abs(a - b).max() for a, b in zip(arrays, start)
-             if a.dtype == np.float32 and a.shape == b.shape) > 0.02
-
-
+# Ranges of single settings: tests/fedmd/settings_test.py.
 @pytest.mark.parametrize('arguments, message', [
-    (['--mode=dp'], "mode must be one of"),
-    (['--knowledge=labels'], "knowledge must be one of"),
-    (['--num_clients=0'], 'num_clients must be from 1 to 1000'),
-    (['--num_clients=5000'], 'num_clients must be from 1 to 1000'),
-    (['--subset_size=0'], 'subset_size must be at least 1'),
     (['--noreplacement', '--subset_size=286'], 'for certain, so delta is 1'),
     (['--noreplacement', '--subset_size=287'], 'subset_size must be at most 286'),
-    (['--rounds=0'], 'rounds must be at least 1'),
     (['--public_per_round=721'], 'public_per_round=721 is more than the 720'),
-    (['--architectures=dense2,vgg'], 'architectures must be one of conv2'),
-    (['--bits=4', '--knowledge=softmax'], 'bits=4 leave 5 steps'),
-    (['--bits=4'], 'bits is not used with knowledge=argmax'),
-    (['--digest_learning_rate=nan'], 'digest_learning_rate must be a finite number'),
     (['--task=cifar'], 'task=cifar needs data_path'),
-    (['--data_path=x'], 'data_path is not used with task=digits'),
-    (['--mode=ldp', '--epsilon=1'], 'epsilon and delta must be given together'),
-    (['--resume'], 'resume needs output_dir'),
     (['more'], "unexpected argument 'more'")])
 def test_wrong_flag_is_named_and_nothing_is_written(
-    arguments, message, tmp_path, capsys):
-  where = [] if arguments == ['--resume'] else [f'--output_dir={tmp_path / "run"}']
-  assert program.main([*TINY, *arguments, *where]) == 2
-  printed = capsys.readouterr()
-  assert printed.out == '' and printed.err.count('\n') == 1
-  assert printed.err.startswith('error: ') and message in printed.err
+    programs, arguments, message, tmp_path):
+  run = programs.run(FEDMD, *TINY, *arguments, f'--output_dir={tmp_path / "run"}')
+  assert run.code == 2 and run.stdout == '' and run.stderr.count('\n') == 1
+  assert run.stderr.startswith('error: ') and message in run.stderr
   assert not (tmp_path / 'run').exists()
-
-
-def test_folder_of_another_configuration_is_refused(runs, capsys):
-  folder = _folder(runs, 'nfdp')
-  assert program.main([*TINY, '--subset_size=21', '--resume',
-                       f'--output_dir={folder}']) == 2
-  assert 'subset_size (20 then, 21 now) differ' in capsys.readouterr().err
 
 
 # In this process.
@@ -375,56 +256,6 @@ def test_round_digests_what_was_predicted_a_round_before(
   assert not announced[1]['share'] and not state['server']['known']
 
 
-def _counts(step):
-  return {name: step.metrics[name] for name in ('parties', 'rejected')}
-
-
-def test_absent_parties_keep_their_state_and_late_ones_join(
-    default_rounds, in_process):
-  del in_process
-  rounds, state = default_rounds, default_rounds.initial_state(resumed=False)
-  step = rounds.step(state, 1, present=[2, 0])
-  assert _counts(step) == {'parties': 2, 'rejected': 0}
-  first = step.state
-  np.testing.assert_array_equal(
-      first['parties'][1]['weights'], state['parties'][1]['weights'])
-  assert [int(p['rounds']) for p in first['parties']] == [1, 0, 1]
-  step = rounds.step(first, 2, present=[])
-  assert _counts(step) == {'parties': 0, 'rejected': 0}
-  assert not step.state['server']['known']
-  for a, b in zip(step.state['parties'], first['parties']):
-    np.testing.assert_array_equal(a['weights'], b['weights'])
-  last = rounds.step(step.state, 2, present=[0, 1, 2]).state
-  assert [int(p['rounds']) for p in last['parties']] == [2, 1, 2]
-  assert np.any(last['parties'][1]['weights'] != state['parties'][1]['weights'])
-
-
-def test_party_with_nan_weights_does_not_stop_the_others(
-    default_rounds, in_process):
-  del in_process
-  rounds, state = default_rounds, default_rounds.initial_state(resumed=False)
-  state['parties'][1]['weights'] = np.full_like(
-      state['parties'][1]['weights'], np.nan)
-  step = rounds.step(state, 1)
-  assert _counts(step) == {'parties': 2, 'rejected': 1}
-  server = step.state['server']
-  assert server['known'] and np.all(np.isfinite(server['consensus']))
-
-
-def test_step_measures_the_models_of_all_parties(start, default_rounds, in_process):
-  del in_process
-  step = default_rounds.step(default_rounds.initial_state(resumed=False), 1)
-  accuracies = default_rounds.accuracies(step.state)
-  assert accuracies == [step.metrics[f'party_{i}/accuracy'] for i in range(3)]
-  assert step.metrics['mean/accuracy'] == pytest.approx(sum(accuracies) / 3)
-  assert step.metrics['communication_round'] == 0
-  task = start[0]
-  party = step.state['parties'][2]
-  logits = task.architectures[int(party['architecture'])].logits(
-      tf.constant(party['weights']), task.test.x)
-  assert accuracies[2] == np.mean(logits.numpy().argmax(-1) == task.test.y)
-
-
 def test_noisy_consensus_reveals_almost_nothing(start, in_process):
   del in_process
   task, _ = start
@@ -443,7 +274,7 @@ def test_noisy_consensus_reveals_almost_nothing(start, in_process):
 
 def test_model_of_a_party_leaves_the_run_as_its_own(runs, programs, tmp_path):
   folder = _folder(runs, 'nfdp')
-  summary = _summary(folder)
+  summary = in_process.summary(folder)
   assert checked.own_figures(programs, folder) == summary['held_out']
   own = checked.own_figures(programs, folder, '--party=party_1')
   assert own['test']['accuracy'] == summary['details']['parties'][1]['accuracy']

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 import contextlib
+import csv
 import dataclasses
 import importlib
 import io
+import json
 import os
 import pathlib
 
@@ -29,6 +31,20 @@ def run(module: str, *arguments: str, folder: str | os.PathLike[str]) -> Finishe
         contextlib.redirect_stderr(stderr)):
     code = program.main(arguments)
   return Finished(code, stdout.getvalue(), stderr.getvalue(), pathlib.Path(folder))
+
+
+def summary(folder: pathlib.Path) -> dict:
+  """The summary of a run, which must be JSON without NaN or infinities."""
+  def refuse(name):
+    raise AssertionError(name)
+
+  return json.loads((folder / 'summary.json').read_text(), parse_constant=refuse)
+
+
+def rows(path: pathlib.Path) -> list[dict[str, str]]:
+  """The rows of a CSV file."""
+  with open(path, encoding='utf-8') as file:
+    return list(csv.DictReader(file))
 
 
 class Programs:

@@ -61,39 +61,6 @@ def test_keras_model_trains_and_is_the_same_in_both_forms_of_the_process(folder)
 
 
 @pytest.mark.slow
-def test_keras_model_leaves_the_run_in_every_format(folder):
-  import tensorflow as tf  # pylint: disable=g-import-not-at-top
-  assert _train(folder, '--task=blobs:build', '--mechanism=none').code == 0
-  program = lambda name, *arguments: in_process.run(
-      f'tff_pipelines.{name}', '--run=run', *arguments, folder=folder)
-  run = program('evaluate', '--format=json')
-  assert run.code == 0, run.stderr
-  summary = json.loads((folder / 'run/summary.json').read_text())
-  assert json.loads(run.stdout) == summary['held_out']
-  for name in ('keras', 'savedmodel', 'npz'):
-    run = program('export', f'--format={name}', f'--output_dir={name}')
-    assert run.code == 0, run.stderr
-  x = sys.modules['blobs'].examples(9, seed=5)['x']
-  keras = tf.keras.models.load_model(folder / 'keras/model.keras')
-  serve = tf.saved_model.load(str(folder / 'savedmodel/saved_model')).signatures[
-      'serving_default']
-  outputs = serve(x=tf.constant(x))
-  np.testing.assert_allclose(
-      outputs['probabilities'], tf.nn.softmax(keras(x)), atol=1e-6)
-  with np.load(folder / 'npz/model.npz') as arrays:
-    for mine, theirs in zip(arrays.values(), keras.get_weights(), strict=True):
-      np.testing.assert_array_equal(mine, theirs)
-  described = json.loads((folder / 'keras/model.json').read_text())
-  assert described['classes'] == ['left', 'middle', 'right']
-  # Nothing of it says where it was made.
-  for name in ('keras', 'savedmodel', 'npz'):
-    for path in filter(pathlib.Path.is_file, (folder / name).rglob('*')):
-      assert str(folder).encode() not in path.read_bytes(), path
-  run = program('predict', '--data_source=csv', '--data_path=x.csv', '--output=y.csv')
-  assert run.code == 2 and 'its Task has no reader' in run.stderr
-
-
-@pytest.mark.slow
 def test_run_is_not_resumed_with_another_source(folder):
   assert _train(folder, '--task=blobs:build', '--mechanism=none').code == 0
   path = folder / 'blobs.py'

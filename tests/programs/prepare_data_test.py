@@ -14,7 +14,6 @@ import pytest
 from tasks.emnist import task as emnist_task
 from tasks.sources import sqlite as source_sqlite
 from tests.tasks.sources import populations
-from tff_pipelines import prepare_data
 
 PREPARE = 'tff_pipelines.prepare_data'
 TRAIN = 'tff_pipelines.train'
@@ -231,7 +230,7 @@ def test_a_damaged_copy_ends_a_start_and_the_run_resumes_after_purging(
 
 
 @pytest.mark.slow
-def test_simulated_clients_are_copied_drawn_and_trained_on(programs, tmp_path):
+def test_simulated_clients_are_copied_and_drawn(programs, tmp_path):
   output = tmp_path / 'digits.sqlite'
   flags = ['--partition=labels', '--labels_per_client=3', '--num_clients=30']
   run = programs.run(PREPARE, '--task=emnist', f'--output={output}', *flags)
@@ -247,56 +246,3 @@ def test_simulated_clients_are_copied_drawn_and_trained_on(programs, tmp_path):
     populations.assert_same(copied.train.examples(client), direct.train.examples(client))
     assert len(np.unique(direct.train.examples(client)['y'])) == 3
   populations.assert_same(copied.held_out['test_clients'], direct.held_out['test'])
-
-  metrics = []
-  for name, more in (('by_id', []), ('sent', ['--noclients_by_id'])):
-    run = programs.run(
-        TRAIN, '--rounds=1', '--cohort_size=4', '--sampling=fixed', '--seed=1',
-        '--mechanism=gaussian', '--data_source=sqlite', f'--data_path={output}',
-        '--num_classes=10', f'--output_dir={tmp_path / name}', *more)
-    assert run.code == 0, run.stderr
-    metrics.append((tmp_path / name / 'metrics.csv').read_text())
-    summary = json.loads((tmp_path / name / 'summary.json').read_text())
-    details = summary['details']
-    assert details['skipped_clients'] == details['skipped_records'] == 0
-    assert not (tmp_path / name / 'clients.png').exists()  # Might be real people.
-  assert metrics[0] == metrics[1]
-
-
-@pytest.mark.parametrize('more', [(), ('--skip_bad_clients',)])
-def test_training_tells_the_operator_alone_of_the_bad_client_of_a_cohort(
-    programs, tmp_path, more):
-  rng = np.random.default_rng(0)
-  population = {f'c{i}': [
-      dict(pixels=rng.integers(256, size=784).tolist(), label=int(label))
-      for label in rng.integers(10, size=3)] for i in range(12)}
-  population['c3'][1]['label'] = 77
-  populations.jsonl(tmp_path, population)
-  output = tmp_path / 'f.sqlite'
-  run = programs.run(PREPARE, '--data_source=jsonl', f'--output={output}',
-                     f'--data_path={tmp_path / "data.jsonl.gz"}')
-  assert run.code == 0, run.stderr
-  folder = tmp_path / 'run'
-  # All eleven train, c3 among them: one of the others is held out.
-  run = programs.run(
-      TRAIN, '--rounds=1', '--cohort_size=11', '--mechanism=none', '--sampling=none',
-      '--data_source=sqlite', f'--data_path={output}', '--num_classes=10',
-      '--held_out_fraction=0.1', f'--output_dir={folder}', *more)
-  assert run.code == 0, run.stderr
-  told, = (folder / 'private' / 'bad_clients.jsonl').read_text().splitlines()
-  told = json.loads(told)
-  assert told['client'] == 'c3' and told['error'].startswith(
-      f"{output}, split 'train', client 'c3': label must be in [0, 10), f")
-  public = [run.stdout, run.stderr, *(
-      path.read_text() for path in folder.iterdir() if path.suffix in (
-          '.json', '.jsonl', '.txt', '.html', '.csv'))]
-  assert len(public) > 6 and not any('label must be' in text for text in public)
-
-
-def test_help_fits_on_a_screen_and_has_the_flags_of_the_examples(capsys):
-  assert prepare_data.main(['--help']) == 0
-  lines = capsys.readouterr().out.splitlines()
-  assert len(lines) <= 45 and max(map(len, lines)) <= 80
-  examples = prepare_data.__doc__.split('\n\n')[1]
-  for flag in re.findall(r'--(\w+)=', examples):
-    assert any(line.startswith(f'  --{flag}') for line in lines), flag

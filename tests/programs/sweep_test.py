@@ -1,15 +1,13 @@
 """A sweep: settings from flags, real runs, one figure."""
 
 import json
-import math
-import subprocess
-import sys
 
 import matplotlib.image
 import pytest
 
+from tests import modules
 from tests.experiment import page_example_run as example_run
-from tests.programs import launcher as launcher_lib
+from tests.programs import in_process
 from tff_pipelines import sweep
 from tff_pipelines.fedavg import sweep as sweep_report
 from tff_pipelines.fedavg import sweep_settings as settings_lib
@@ -66,14 +64,6 @@ def test_folder_of_other_flags_is_refused(tmp_path):
   run = sweep_report.build_runs(other, tmp_path, repeats=1, seeded=False)[0]
   with pytest.raises(ValueError, match='has a run of other flags, --clip=1'):
     run.prepare()
-
-
-def test_spread_of_repeats():
-  result = sweep_report.Result(
-      name='a', metric='test/accuracy', values=[0.5, 0.7], curves=[],
-      epsilon=None, epsilon_if_unseeded=8.0, delta=0.01, noise_multiplier=1.0)
-  assert result.mean == pytest.approx(0.6)
-  assert result.stddev == pytest.approx(math.sqrt(0.02))
 
 
 def _finished(folder, repeats, *, seeded, epsilons):
@@ -144,7 +134,6 @@ def test_seeded_sweep_reports_the_epsilons_of_unseeded_runs(tmp_path, capsys):
 
 @pytest.mark.parametrize('setting, message', [
     ('a: --clip=-1', "setting 'a': clip must be greater than 0, found -1.0"),
-    ('a: --mechanism=none --clip=1', "'a': clip is not used with mechanism=none"),
     ('a: --nonsense=1', "'a': Unknown command line flag 'nonsense'")])
 def test_flags_that_the_trainer_refuses_are_refused_before_any_run(
     tmp_path, capsys, setting, message):
@@ -156,33 +145,12 @@ def test_flags_that_the_trainer_refuses_are_refused_before_any_run(
   assert printed.out == '' and not (tmp_path / 'sweep').exists()
 
 
-def test_settings_are_given_once_each_and_the_folder_is_needed(tmp_path, capsys):
-  settings = SweepSettings(
-      setting=('a: --bits=16', 'b:'), common=('--rounds=2', '--cohort_size=9'),
-      output_dir='out')
-  assert [parsed.flags for parsed in settings.parsed] == [
-      ('--rounds=2', '--cohort_size=9', '--bits=16'), ('--rounds=2', '--cohort_size=9')]
-  assert sweep.main(['--setting=a:']) == 2
-  assert 'output_dir must be given' in capsys.readouterr().err
-  assert sweep.main(['--output_dir=/proc/x/y', '--setting=a:']) == 2
-  assert "can't be written" in capsys.readouterr().err
-
-
 def _sweep(folder, *settings):
-  process = launcher_lib.python(
+  done = in_process.run(
       'tff_pipelines.sweep', f'--output_dir={folder}', '--repeats=1', '--seeded',
       '--at_once=2', *(f'--common={flags}' for flags in COMMON),
-      *(f'--setting={setting}' for setting in settings))
-  stdout, stderr = process.communicate(timeout=500)
-  return process.returncode, stdout, stderr
-
-
-def test_help_fits_on_a_screen_and_has_the_flags_of_the_examples(capsys):
-  assert sweep.main(['--help']) == 0
-  lines = capsys.readouterr().out.splitlines()
-  assert len(lines) <= 45 and max(map(len, lines)) <= 80
-  for flag in ('setting', 'common', 'repeats', 'seeded', 'output_dir'):
-    assert any(line.startswith(f'  --{flag}') for line in lines), flag
+      *(f'--setting={setting}' for setting in settings), folder=modules.ROOT)
+  return done.code, done.stdout, done.stderr
 
 
 @pytest.mark.slow
@@ -213,23 +181,3 @@ def test_sweep_runs_all_settings_once_and_draws_them(tmp_path):
     assert text in stderr
   assert before == {
       path: path.stat().st_mtime_ns for path in tmp_path.rglob('summary.json')}
-
-
-def test_reading_finished_runs_needs_no_tensorflow():
-  code = ('import sys; from tff_pipelines import sweep; '
-          'sys.exit("tensorflow" in sys.modules)')
-  result = subprocess.run(
-      [sys.executable, '-c', code], check=False, cwd=launcher_lib.ROOT)
-  assert result.returncode == 0
-
-
-def test_table_fits_the_terminal_however_many_repeats_there_are(capsys, monkeypatch):
-  monkeypatch.setattr(sweep_report, 'warnings', lambda results: [])
-  results = [sweep_report.Result(
-      name=name, metric='test/accuracy', values=values, curves=[], epsilon=None,
-      epsilon_if_unseeded=7.99999, delta=0.005, noise_multiplier=0.548217)
-             for name, values in (('a', [0.1917]), ('Skellam, 16 bits', [0.95] * 9))]
-  sweep_report._print(results)
-  lines = capsys.readouterr().out.splitlines()
-  assert max(map(len, lines)) <= 80
-  assert lines[2].endswith('19.17: 19.17') and lines[3].endswith('95.00 +- 0.00')

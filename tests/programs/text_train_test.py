@@ -3,12 +3,10 @@
 import json
 import shutil
 
-import numpy as np
 import pytest
 
 from tests.publish import checked
 from tests.programs import in_process
-from tests.programs import train_test
 from tests.tasks.sources import populations
 
 TRAIN = 'tff_pipelines.train'
@@ -45,10 +43,6 @@ def _report(folder):
   return (folder / 'report.txt').read_text()
 
 
-def _summary(folder):
-  return json.loads((folder / 'summary.json').read_text())
-
-
 @pytest.mark.parametrize('name, metrics', [
     ('shakespeare', {'accuracy', 'accuracy_all_tokens', 'loss'}),
     ('word', {'accuracy', 'accuracy_all_tokens', 'loss'}),
@@ -56,7 +50,7 @@ def _summary(folder):
 ])
 def test_texts_that_ship_are_learnt_from(runs, name, metrics):
   run, folder = runs[name]
-  summary = _summary(folder)
+  summary = in_process.summary(folder)
   assert set(summary['held_out']['test']) == metrics
   headline = 'recall_at_5' if name == 'tag' else 'accuracy'
   assert summary['headline'] == headline
@@ -73,20 +67,21 @@ def test_texts_that_ship_are_learnt_from(runs, name, metrics):
 
 def test_characters_are_reported_by_group_and_what_they_are_taken_for(runs):
   _, folder = runs['shakespeare']
-  breakdown = _summary(folder)['breakdown']['test']
+  breakdown = in_process.summary(folder)['breakdown']['test']
   groups = {group['name']: group['count'] for group in breakdown['groups']}
   assert groups['lower case'] > groups['upper case'] > 0
   assert sum(groups.values()) == breakdown['count']
   assert breakdown['confusions'] and 'most frequent mistakes' in _report(folder)
   # No list of words, nothing about it.
   assert not (folder / 'vocabulary.json').exists()
-  assert not any('vocabulary' in text for text in _summary(folder)['warnings'])
+  warnings = in_process.summary(folder)['warnings']
+  assert not any('vocabulary' in text for text in warnings)
 
 
 @pytest.mark.parametrize('name', RUNS)
 def test_models_of_texts_leave_the_run(runs, name, programs, tmp_path):
   _, folder = runs[name]
-  assert checked.own_figures(programs, folder) == _summary(folder)['held_out']
+  assert checked.own_figures(programs, folder) == in_process.summary(folder)['held_out']
   populations.jsonl(tmp_path, {'ann': [{'text': 'To be or not to be, that is'}]},
                     'texts.jsonl')
   table, content = checked.round_trip(
@@ -106,7 +101,8 @@ def test_vocabulary_is_kept_and_said_to_be_outside_the_guarantee(runs, name):
   kept = json.loads((folder / 'vocabulary.json').read_text())
   assert len(kept['words']) == 30 and kept['made_from'] == 'training clients'
   assert len(kept['labels']) == (6 if name == 'tag' else 0)
-  warning, = (text for text in _summary(folder)['warnings'] if 'vocabulary' in text)
+  warnings = in_process.summary(folder)['warnings']
+  warning, = (text for text in warnings if 'vocabulary' in text)
   assert 'outside the guarantee' in warning and '--vocabulary' in warning
   assert f'warning: {warning}' in _report(folder)
   assert run.stdout.count('vocabulary') == 2  # Before the first round, and at the end.
@@ -130,70 +126,10 @@ def test_resumed_run_reads_the_vocabulary_that_it_kept(runs, tmp_path):
   words = json.loads((folder / 'vocabulary.json').read_text())
   run = _train(*arguments, '--resume', folder=folder)
   assert run.code == 0, run.stderr
-  assert train_test.checkpoint(folder).keys() == train_test.checkpoint(whole).keys()
-  assert _summary(folder)['held_out'] == _summary(whole)['held_out']
+  assert in_process.summary(folder)['held_out'] == in_process.summary(whole)['held_out']
   # With another vocabulary in its place it is not continued.
   words['words'][:2] = reversed(words['words'][:2])
   (folder / 'vocabulary.json').write_text(json.dumps(words))
   run = _train(*arguments, '--resume', folder=folder)
   assert run.code == 2
   assert 'vocabulary.json is damaged: it is not the file that this run' in run.stderr
-
-
-def test_public_vocabulary_needs_no_warning(tmp_path):
-  words = tmp_path / 'words'
-  words.write_text('the\nlord\nis\n')
-  folder = tmp_path / 'run'
-  run = _train(
-      '--task=stackoverflow_word', '--rounds=1', '--cohort_size=3',
-      '--num_clients=30', '--mechanism=none', f'--vocabulary={words}', folder=folder)
-  assert run.code == 0, run.stderr
-  kept = json.loads((folder / 'vocabulary.json').read_text())
-  assert kept['words'] == ['the', 'lord', 'is'] and kept['made_from'] == 'public'
-  assert not any('vocabulary' in text for text in _summary(folder)['warnings'])
-  assert np.isfinite(_summary(folder)['held_out']['test']['loss'])
-
-
-def test_roles_of_sqlite_travel_as_ids_and_train_as_sent_ones_do(tmp_path):
-  path = tmp_path / 'speeches.sqlite'
-  run = in_process.run('tff_pipelines.prepare_data', '--task=shakespeare',
-                       f'--output={path}', '--num_clients=30', folder=tmp_path)
-  assert run.code == 0, run.stderr
-  metrics = []
-  for name in ('clients_by_id', 'noclients_by_id'):
-    run = _train(
-        '--task=shakespeare', '--data_source=sqlite', f'--data_path={path}',
-        '--rounds=1', '--cohort_size=4', '--sequence_length=20', '--seed=1',
-        '--mechanism=gaussian', '--max_examples_per_client=3', f'--{name}',
-        folder=tmp_path / name)
-    assert run.code == 0, run.stderr
-    metrics.append((tmp_path / name / 'metrics.csv').read_text())
-  assert metrics[0] == metrics[1]
-
-
-def test_bad_role_is_named_or_skipped_and_counted(tmp_path):
-  path = tmp_path / 'roles.jsonl.gz'
-  lines = [json.dumps({'client': f'role {i % 6}', 'text': f'Speech {i}, my lord.'})
-           for i in range(36)]
-  lines[7] = '{"client": "role 1", "text": 7}'
-  lines[20] = '{"client": "role 2", "text": "cut'
-  populations.write_text(path, '\n'.join(lines))
-  flags = ['--task=shakespeare', '--data_source=jsonl', f'--data_path={path}',
-           '--sequence_length=20', '--rounds=1', '--cohort_size=3', '--mechanism=none']
-  run = _train(*flags, folder=tmp_path / 'run')
-  assert run.code == 2 and not (tmp_path / 'run').exists()
-  last = run.stderr.splitlines()[-1]
-  assert last == (f"error: {path}, line 8, client 'role 1': field 'text' must be a "
-                  'text, found an integer: 7')
-  run = _train(*flags, '--skip_bad_clients', folder=tmp_path / 'run')
-  assert run.code == 0, run.stderr
-  # Line 21 might be of any client: a record, and not a client.
-  assert ('skipped 1 bad clients and 1 bad records of no known client'
-          in _report(tmp_path / 'run'))
-  assert 'bad clients skipped' in run.stdout
-  summary = _summary(tmp_path / 'run')
-  details = summary['details']
-  assert (details['skipped_clients'], details['skipped_records']) == (1, 1)
-  assert summary['population'] == 4  # Of six, one is bad and one is held out.
-  for name in ('test_clients', 'test_examples'):
-    assert np.isfinite(summary['held_out'][name]['loss'])

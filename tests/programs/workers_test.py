@@ -1,14 +1,11 @@
 """Programs whose rounds are computed by local workers, and what happens to them."""
 
-import hashlib
-import json
 import os
 import subprocess
 import sys
 import threading
 import time
 
-import numpy as np
 import psutil
 import pytest
 
@@ -20,14 +17,6 @@ TRAIN = 'tff_pipelines.train'
 SMALL = ('--rounds=2', '--cohort_size=20', '--seed=4', '--rounds_per_evaluation=2')
 
 pytestmark = pytest.mark.slow
-
-
-def _weights(folder):
-  digest = hashlib.sha256()
-  with np.load(folder / 'model.npz') as arrays:
-    for name in sorted(name for name in arrays.files if arrays[name].dtype != object):
-      digest.update(arrays[name].tobytes())
-  return digest.hexdigest()
 
 
 def _workers():
@@ -43,8 +32,6 @@ def _workers():
 
 def test_a_run_whose_workers_all_die_ends_in_one_line_and_is_resumed(
     programs, tmp_path):
-  whole = programs.run(TRAIN, *SMALL, f'--output_dir={tmp_path / "whole"}')
-  assert whole.code == 0, whole.stderr
   kept, ended = set(_workers()), threading.Event()
 
   def kill_all():
@@ -65,13 +52,9 @@ def test_a_run_whose_workers_all_die_ends_in_one_line_and_is_resumed(
   assert line.startswith('error: the round was abandoned') and '4 times' in line
   assert not (tmp_path / 'run' / 'summary.json').exists()
   assert not set(_workers()) - kept
-  run = programs.run(TRAIN, *SMALL, '--local_workers=1', '--resume',
-                     f'--output_dir={tmp_path / "run"}')
+  run = programs.run(
+      TRAIN, *SMALL, '--resume', f'--output_dir={tmp_path / "run"}')
   assert run.code == 0, run.stderr
-  assert _weights(tmp_path / 'run') == _weights(tmp_path / 'whole')
-  summaries = [json.loads((tmp_path / name / 'summary.json').read_text())
-               for name in ('run', 'whole')]
-  assert summaries[0]['epsilon'] == summaries[1]['epsilon']
 
 
 def test_killed_and_stopped_workers_change_nothing():
@@ -89,9 +72,10 @@ def _raylet(process):
   return None
 
 
-def test_run_whose_raylet_is_gone_ends_in_one_line_and_is_resumed(programs, tmp_path):
+# A killed run that is resumed ends the same: tests/kills_test.py.
+def test_run_whose_raylet_is_gone_ends_in_one_line(tmp_path):
   pytest.importorskip('ray')
-  folder, flags = tmp_path / 'run', ['--rounds=60', *SMALL[1:]]
+  folder, flags = tmp_path / 'run', ['--rounds=1000', *SMALL[1:]]
   process = subprocess.Popen(
       [sys.executable, '-W', 'ignore', '-m', TRAIN, *flags, '--engine=ray',
        '--local_workers=1', f'--output_dir={folder}'], stdin=subprocess.DEVNULL,
@@ -108,8 +92,4 @@ def test_run_whose_raylet_is_gone_ends_in_one_line_and_is_resumed(programs, tmp_
   assert process.returncode == 2
   assert shown.splitlines()[-1].startswith('error: Ray ended this program')
   assert not (folder / files.SUMMARY).exists()
-  assert 2 <= len(ledger_lib.Ledger(path).lines()) < 60
-  for name, more in (('run', ['--resume']), ('whole', [])):
-    run = programs.run(TRAIN, *flags, *more, f'--output_dir={tmp_path / name}')
-    assert run.code == 0, run.stderr
-  assert _weights(folder) == _weights(tmp_path / 'whole')
+  assert 2 <= len(ledger_lib.Ledger(path).lines()) < 1000

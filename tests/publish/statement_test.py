@@ -8,7 +8,7 @@ import pytest
 
 from tasks.sources import labelled
 from tasks.task import Note
-from tasks.text import stackoverflow_word
+from tasks.text import vocabulary as vocabulary_lib
 from tests import tiny_task
 from tests.fedavg import tiny_run
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
@@ -106,7 +106,7 @@ def _release_of_another_run():
 
 
 @pytest.mark.parametrize('caveat', [
-    _counted_classes, _release_of_another_run, lambda: stackoverflow_word.OUTSIDE,
+    _counted_classes, _release_of_another_run, lambda: vocabulary_lib.OUTSIDE,
     lambda: warm_start.WarmStart(weights=[], digest='').caveat(is_public=False)])
 def test_what_reached_the_model_outside_the_guarantee_makes_it_not_private(
     tmp_path, caveat):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tasks.voting import data as voting_data
+from tasks.sources import digits as digits_lib
 from tff_pipelines.voting import encoder as voting_encoder
 from tff_pipelines.fedavg import adam as voting_training
 
@@ -14,7 +14,7 @@ SHORT = voting_training.AdamConfig(
 
 @pytest.fixture(scope='module')
 def digits():
-  records = voting_data.embedded()
+  records = digits_lib.resized()
   return records.rows(np.random.default_rng(0).permutation(len(records))[:320])
 
 

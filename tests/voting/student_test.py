@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tasks.voting import data as voting_data
+from tasks.sources import digits as digits_lib
 from tasks.models import classifiers as voting_models
 from tff_pipelines.fedavg import adam
 from tff_pipelines.voting import encoder
@@ -92,7 +92,7 @@ def test_metrics_are_those_of_the_predictions():
 
 @pytest.fixture(scope='module')
 def digits():
-  records = voting_data.embedded()
+  records = digits_lib.resized()
   return records.rows(np.random.default_rng(5).permutation(len(records))[:200])
 
 

@@ -16,7 +16,7 @@ from tff_pipelines.accounting.guarantees import answers
 from tff_pipelines.common import caveats
 from tff_pipelines.common import decimals
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
-from tff_pipelines.accounting.events import voting
+from tff_pipelines.accounting.guarantees import votes as votes_lib
 from tff_pipelines.common import files
 from tff_pipelines.accounting.guarantees import explain
 from tff_pipelines.accounting.guarantees import ledger_query
@@ -137,7 +137,7 @@ def read_votes(path: str | os.PathLike[str]) -> np.ndarray:
     if votes.ndim != 2 or not votes.size:
       raise ValueError(f'its shape is {votes.shape}')
     for counts in votes:
-      voting.checked_counts(counts)
+      votes_lib.checked_counts(counts)
   except OSError:
     raise
   except Exception as error:  # zipfile, NumPy and int() raise errors of all kinds.
@@ -168,20 +168,20 @@ def answer_votes(settings: settings_lib.AccountSettings) -> VotesAnswer:
   fields = dict(vars(independent))
   if is_release:
     order, beta = settings.release_order, settings.release_smoothness
-    cost = voting.release(
+    cost = votes_lib.release(
         event, votes, order=order, beta=beta, noise=settings.release_noise,
         random=np.random.default_rng())
     # The labels and this release together. Divergences do not fall with their order.
     labels = len(votes) * event.curve(math.ceil(order), 'tight')[-1]
-    both = labels + voting.release_cost(beta, settings.release_noise, order)
+    both = labels + votes_lib.release_cost(beta, settings.release_noise, order)
     fields |= dict(
         outsiders=dataclasses.replace(
             independent.outsiders, order=order, accountant='rdp',
-            epsilon=voting.epsilon_of_cost(both, order, settings.delta)),
-        epsilon_released=voting.epsilon_of_cost(cost, order, settings.delta),
+            epsilon=votes_lib.epsilon_of_cost(both, order, settings.delta)),
+        epsilon_released=votes_lib.epsilon_of_cost(cost, order, settings.delta),
         caveats=(_ESTIMATE, _ONCE, _FLOATING_POINT, *independent.caveats))
   else:
-    epsilon = voting.data_dependent_epsilon(event, votes, settings.delta)
+    epsilon = votes_lib.data_dependent_epsilon(event, votes, settings.delta)
     if independent.epsilon is not None:
       epsilon = min(epsilon, independent.epsilon)
     fields |= dict(epsilon_data_dependent=files.finite(epsilon),

@@ -13,12 +13,11 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tasks import task as task_lib
-from tasks.task import Examples
-from tasks.task import Model
 from tasks.task import Task
 from tff_pipelines.accounting.sampling import schemes
 from tff_pipelines.experiment import failures
 from tff_pipelines.experiment import rounds as rounds_lib
+from tff_pipelines.fedavg import evaluation
 from tff_pipelines.fedavg import process as process_lib
 from tff_pipelines.simulation import contexts
 from tff_pipelines.simulation import failures as computations
@@ -183,73 +182,6 @@ def _reporting(selected: np.ndarray, dropout_rate: float, round_index: int,
   return selected[scheme.sample(round_index)]
 
 
-class Evaluator:
-  """Evaluates weights on named sets of held-out examples."""
-
-  def __init__(self, model: Model, held_out: Mapping[str, Examples]):
-    """Initializes the evaluator.
-
-    Args:
-      model: Its `metrics` are computed.
-      held_out: Name of a set -> its examples, arrays.
-    """
-    self._held_out = {
-        name: {key: np.asarray(value) for key, value in examples.items()}
-        for name, examples in held_out.items()}
-    self._batch = model.evaluation_batch
-    self._batch_metrics = tf.function(
-        model.metrics, autograph=False, reduce_retracing=True)
-    self._batch_counts = model.breakdown and tf.function(
-        model.breakdown.count, autograph=False, reduce_retracing=True)
-
-  def evaluate(self, weights) -> dict[str, dict[str, float]]:
-    """Name of the set -> metric -> value, a mean over its examples."""
-    return {
-        name: {metric: float(total / weight) if weight > 0 else math.nan
-               for metric, (total, weight) in totals.items()}
-        for name, totals in self._totals(self._batch_metrics, weights).items()}
-
-  def breakdown(self, weights) -> dict[str, dict[str, np.ndarray]]:
-    """How predictions divide over classes; empty if the model does not say.
-
-    Returns:
-      Name of the set -> float64 counts: 'occurred', 'right' and 'predicted'
-      [classes], and 'confusion' [classes, classes] if the model counts pairs.
-      Sets without examples are left out.
-    """
-    if self._batch_counts is None:
-      return {}
-    results = self._totals(self._batch_counts, weights)
-    for counts in results.values():
-      if 'confusion' in counts:
-        confusion = counts['confusion']
-        counts.update(occurred=confusion.sum(axis=1), right=np.diag(confusion),
-                      predicted=confusion.sum(axis=0))
-    return {name: counts for name, counts in results.items() if counts}
-
-  def _totals(self, function: Callable, weights) -> dict[str, dict[str, np.ndarray]]:
-    """Name of the set -> float64 sums of what `function` returns of its batches."""
-    weights = [tf.constant(w) for w in weights]
-    results = {name: {} for name in self._held_out}
-    for name, totals in results.items():
-      for batch, mask in self._batches(name):
-        for key, value in function(weights, batch, mask).items():
-          totals[key] = totals.get(key, 0.0) + np.array(value, np.float64)
-    return results
-
-  def _batches(self, name: str):
-    """Batches of one shape, the last filled up with zeros, and masks of their rows."""
-    examples = self._held_out[name]
-    count = len(next(iter(examples.values())))
-    for start in range(0, count, self._batch):
-      missing = max(0, start + self._batch - count)
-      batch = {key: tf.constant(np.concatenate([
-          rows[start:start + self._batch],
-          np.zeros((missing, *rows.shape[1:]), rows.dtype)]))
-               for key, rows in examples.items()}
-      yield batch, tf.constant(np.arange(self._batch) < count - start, tf.float32)
-
-
 class FedAvgRounds(rounds_lib.Rounds):
   """The rounds of a federated process.
 
@@ -296,7 +228,7 @@ class FedAvgRounds(rounds_lib.Rounds):
     self._unit_is_client = unit_is_client
     self._set_cohort_size = set_cohort_size
     self._reader = ClientReader(task, scheme.simulation_seed, by_id, on_bad)
-    self._evaluator = Evaluator(task.model, task.held_out)
+    self._evaluator = evaluation.Evaluator(task.model, task.held_out)
     self._headline = task.model.headline
     self._validates = task_lib.VALIDATION in task.held_out
     self._results: dict[str, dict[str, float]] | None = None
@@ -385,7 +317,7 @@ class FedAvgRounds(rounds_lib.Rounds):
     return self._results
 
   def breakdown(self, state: dict[str, Any]) -> dict[str, dict[str, np.ndarray]]:
-    """As `Evaluator.breakdown`, of `model` in a state."""
+    """The counts of `evaluation.Evaluator.breakdown` for `model` in a state."""
     return self._evaluator.breakdown(self.model(state))
 
 

@@ -28,7 +28,7 @@ from tff_pipelines.accounting.guarantees import plan as guarantee
 from tff_pipelines.fedavg import process as fedavg
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 
-# As for shares of other sums: no rounding leaves the sum of shares short.
+# No rounding leaves the sum of shares short.
 _SHARE_EXCESS = 1.0 + 1e-9
 # Number of records whose gradients are in memory at a time.
 _BLOCK = 64
@@ -236,9 +236,9 @@ def build(model: Model, element_spec, *, initial_weights: list[np.ndarray],
     new_weights, new_state = server.step(weights, optimizer_state, mean_update)
     # Without all shares of the noise nothing may be released.
     complete = num_reporting >= plan.clients
-    kept = lambda new, old: tf.where(complete, new, old)
-    return (list(map(kept, new_weights, weights)),
-            tf.nest.map_structure(kept, new_state, optimizer_state),
+    select = lambda new, old: tf.where(complete, new, old)
+    return (list(map(select, new_weights, weights)),
+            tf.nest.map_structure(select, new_state, optimizer_state),
             collections.OrderedDict(suppressed=~complete))
 
   @tff.tensorflow.computation

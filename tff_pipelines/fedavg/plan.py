@@ -22,6 +22,8 @@ from tff_pipelines.common import decimals
 from tff_pipelines.accounting.guarantees import mechanisms
 from tff_pipelines.accounting.guarantees import noise_budget
 from tff_pipelines.accounting.events import preliminary
+from tff_pipelines.accounting.guarantees import release_noise
+from tff_pipelines.accounting.sampling import cohorts
 from tff_pipelines.accounting.sampling import schemes
 from tff_pipelines.accounting.guarantees import bounds
 from tff_pipelines.accounting.guarantees import plan as guarantee
@@ -283,7 +285,7 @@ class FedAvgPlan(guarantee.Plan):
     of_round = noise_budget.of_sum(self.params, self.scheme.largest_cohort)
     if of_round is None:
       return None
-    return max(of_round, *(preliminary.release_of(event).total_variation
+    return max(of_round, *(release_noise.release_of(event).total_variation
                            for event in self._beside), 0.0)
 
   @property
@@ -363,11 +365,11 @@ def _beside(settings: settings_lib.TrainSettings, population: int,
              settings.delta),
       replace_one_of=population if settings.sampling == 'fixed' and (
           settings.fixed_adjacency == base.REPLACE_ONE) else None)
-  first = needed and preliminary.planned(
+  first = needed and release_noise.planned(
       l2_sensitivity=needed.l2_sensitivity, items=needed.items,
       dimension=needed.dimension or population * needed.items,
       epsilon=settings.preliminary_epsilon, **common)
-  last = preliminary.planned_evaluation(
+  last = release_noise.planned_evaluation(
       metrics, epsilon=settings.private_evaluation, **common) if metrics else None
   return first, last
 
@@ -398,7 +400,7 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
       and settings.cohort_size <= population
       # Where suppression may show a client, a limit would take all amplification.
       and not mechanism.sampled(combinators.NoPrivacy()).event.pivotal_probability):
-    mechanism = mechanism.replace(max_participations=schemes.suggested_participations(
+    mechanism = mechanism.replace(max_participations=cohorts.suggested_participations(
         settings.cohort_size / population, settings.rounds))
   calibrated = recorded and settings.noise_multiplier is None and (
       settings.mechanism != 'none')

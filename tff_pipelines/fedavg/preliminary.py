@@ -12,7 +12,7 @@ from aggregators import structures
 from tasks.task import Preliminary
 from tasks.task import Task
 from tff_pipelines.accounting.events import base
-from tff_pipelines.accounting.events import preliminary as preliminary_lib
+from tff_pipelines.accounting.guarantees import release_noise
 
 # A purpose of the simulation seed; the aggregator's is 0.
 _PURPOSE = 2
@@ -46,7 +46,7 @@ def draw(needed: Preliminary, event: base.Event, seed: int | None) -> Task:
   Raises:
     ValueError: If the event is not of such a release.
   """
-  release = preliminary_lib.release_of(event)
+  release = release_noise.release_of(event)
   totals = needed.totals()
   if (needed.items != release.items or needed.l2_sensitivity > release.l2_sensitivity
       or len(totals) > release.dimension):

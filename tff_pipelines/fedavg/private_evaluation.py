@@ -20,6 +20,8 @@ import tensorflow as tf
 from tasks import task as task_lib
 from tff_pipelines.accounting.events import base
 from tff_pipelines.accounting.events import preliminary as preliminary_lib
+from tff_pipelines.accounting.guarantees import release_noise
+from tff_pipelines.fedavg import evaluation
 from tff_pipelines.fedavg import preliminary
 from tff_pipelines.simulation import failures
 
@@ -85,19 +87,12 @@ class ClientEvaluator:
 
   def evaluate(self, weights: Sequence[Any], examples: task_lib.Examples) -> np.ndarray:
     """The metrics, float64, means over the examples; NaN where nothing counts."""
-    count = len(next(iter(examples.values())))
     sums = np.zeros([len(self.names), 2])
-    for start in range(0, count, self._batch):
-      rows = min(self._batch, count - start)
-      # Few shapes, since each is traced.
-      size = min(self._batch, 1 << (rows - 1).bit_length())
-      batch = {name: tf.constant(np.concatenate([
-          array[start:start + rows],
-          np.zeros((size - rows, *array.shape[1:]), array.dtype)]))
-               for name, array in examples.items()}
-      found = self._metrics(weights, batch, tf.constant(
-          np.arange(size) < rows, tf.float32))
-      sums += [[float(part) for part in found[name]] for name in self.names]
+    # Few shapes, since each is traced.
+    for batch, mask in evaluation.batches(
+        examples, self._batch, lambda rows: 1 << (rows - 1).bit_length()):
+      metrics = self._metrics(weights, batch, mask)
+      sums += [[float(part) for part in metrics[name]] for name in self.names]
     return np.array([total / weight if weight > 0 else math.nan
                      for total, weight in sums])
 
@@ -149,7 +144,7 @@ def draw(task: task_lib.Task, weights: Sequence[np.ndarray], event: base.Event,
   Raises:
     ValueError: If the event is not of this release.
   """
-  release, names = preliminary_lib.release_of(event), metric_names(task)
+  release, names = release_noise.release_of(event), metric_names(task)
   sums = ClientEvaluator(task.model, names).totals(weights, task, **reading)
   if len(sums) != release.dimension or (
       release.l2_sensitivity < _UNITS * math.sqrt(len(sums)) * (1 - 1e-12)):
@@ -161,7 +156,7 @@ def draw(task: task_lib.Task, weights: Sequence[np.ndarray], event: base.Event,
 
 
 def read(text: str, event: base.Event) -> dict[str, Any]:
-  """What a release says, as the summary has it.
+  """Reads a release into the form of the summary.
 
   Args:
     text: Content of FILE.
@@ -173,12 +168,12 @@ def read(text: str, event: base.Event) -> dict[str, Any]:
     noise. Those of a quotient are to first order; both are None if the number of
     clients is too small for its noise.
   """
-  kept = json.loads(text)
-  units, clients = kept['units'], kept['clients']
-  stddev = math.sqrt(preliminary_lib.release_of(event).noise_variance)
+  release = json.loads(text)
+  units, clients = release['units'], release['clients']
+  stddev = math.sqrt(release_noise.release_of(event).noise_variance)
   return {'of': SET, 'clients': {'value': clients / units, 'stddev': stddev / units},
           'metrics': {name: _quotient(total, clients, stddev)
-                      for name, total in kept['sums'].items()}}
+                      for name, total in release['sums'].items()}}
 
 
 def _quotient(total: int, clients: int, stddev: float) -> dict[str, float | None]:

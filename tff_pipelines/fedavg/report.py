@@ -15,6 +15,7 @@ from tff_pipelines.accounting.events import base
 from tff_pipelines.common import caveats
 from tff_pipelines.common import decimals
 from tff_pipelines.accounting.events import preliminary
+from tff_pipelines.accounting.guarantees import release_noise
 from tff_pipelines.common import files
 from tff_pipelines.experiment import metrics as metrics_lib
 from tff_pipelines.experiment import report
@@ -69,7 +70,7 @@ def describe(task: Task, plan: FedAvgPlan) -> report.Description:
   if plan.preliminary is not None:
     details.append(release_line(plan.preliminary) + _times(plan.preliminary_charges))
   if plan.evaluation is not None:
-    release = preliminary.release_of(plan.evaluation)
+    release = release_noise.release_of(plan.evaluation)
     clients = math.sqrt(release.noise_variance) / preliminary.UNITS
     details.append(
         f'after the last round: {release.dimension} sums of metrics of all clients\' '
@@ -98,7 +99,7 @@ def describe(task: Task, plan: FedAvgPlan) -> report.Description:
 
 def release_line(event: base.Event) -> str:
   """The release before the first round in one line."""
-  release = preliminary.release_of(event)
+  release = release_noise.release_of(event)
   noise = f'noise of standard deviation {math.sqrt(release.noise_variance):.4g}'
   if not release.items:
     return f'before the first round: {release.dimension} sums of all clients, {noise}'

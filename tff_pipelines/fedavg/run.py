@@ -30,6 +30,7 @@ from tff_pipelines.experiment import records as records_lib
 from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.experiment import run as run_lib
 from tff_pipelines.fedavg import local_training
+from tff_pipelines.fedavg import evaluation
 from tff_pipelines.fedavg import loop
 from tff_pipelines.fedavg import plan as plan_lib
 from tff_pipelines.fedavg import preliminary
@@ -210,7 +211,7 @@ class TrainExperiment(run_lib.Experiment):
           f'metrics of this run: summary.json has those of {private_evaluation.SET} '
           'with noise')
     return report.finite_results(
-        loop.Evaluator(task.model, task.held_out).evaluate(trained.weights))
+        evaluation.Evaluator(task.model, task.held_out).evaluate(trained.weights))
 
   def identity(self, task: Task) -> dict[str, Any]:
     identity = {'data_fingerprint': fingerprint(task)}

@@ -147,7 +147,7 @@ class Result:
 
   @property
   def stddev(self) -> float:
-    """Of the repeats, as a sample; NaN for one."""
+    """Standard deviation of the sample of repeats; NaN for one."""
     return statistics.stdev(self.values) if len(self.values) > 1 else math.nan
 
 
@@ -165,7 +165,7 @@ def warnings(results: Sequence[Result]) -> list[str]:
 
 
 def total(runs: Sequence[Run]) -> tuple[answers.Answer | None, str]:
-  """What all runs of a sweep spend together, by their ledgers.
+  """Adds up what all runs of a sweep spend, by their ledgers.
 
   Args:
     runs: Finished runs.

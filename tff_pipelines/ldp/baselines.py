@@ -35,7 +35,7 @@ from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.experiment import rounds as rounds_lib
 from tff_pipelines.experiment import run as run_lib
 from tff_pipelines.fedavg import local_training
-from tff_pipelines.fedavg import loop
+from tff_pipelines.fedavg import evaluation
 from tff_pipelines.fedavg import report as fedavg_report
 from tff_pipelines.fedavg import run as fedavg_run
 from tff_pipelines.fedavg.plan import FedAvgPlan
@@ -373,7 +373,7 @@ class FlExperiment(_Baseline, run_lib.Experiment):
   def evaluate(self, task, trained):
     federated = self._federated(task)
     return fedavg_report.finite_results(
-        loop.Evaluator(federated.model, federated.held_out).evaluate(
+        evaluation.Evaluator(federated.model, federated.held_out).evaluate(
             serving.own_weights(trained)))
 
   def build_rounds(self, task, plan) -> rounds_lib.Rounds:

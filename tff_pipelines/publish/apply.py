@@ -17,7 +17,7 @@ from tff_pipelines.publish import export
 from tff_pipelines.publish import run as run_lib
 from tff_pipelines.publish.settings import EvaluateSettings
 from tff_pipelines.publish.settings import PredictSettings
-from tff_pipelines.fedavg import loop
+from tff_pipelines.fedavg import evaluation
 from tff_pipelines.fedavg import report
 
 # Name of a set of further data.
@@ -49,7 +49,7 @@ def evaluate(settings: EvaluateSettings) -> None:
     source = _source(serving, options, labelled=True)
     skips = getattr(source, 'skips', None)
     examples, _ = records.gather(source, skips=skips)
-    results = report.finite_results(loop.Evaluator(
+    results = report.finite_results(evaluation.Evaluator(
         serving.model, {DATA: examples}).evaluate(trained.weights))
     skipped = skips and skips.describe()
   if settings.format == 'json':

@@ -18,6 +18,7 @@ from tff_pipelines.common import caveats
 from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.accounting.guarantees import mechanisms
 from tff_pipelines.accounting.events import voting as voting_accounting
+from tff_pipelines.accounting.guarantees import votes as votes_lib
 from tff_pipelines.common import files
 from tff_pipelines.accounting.guarantees import plan as guarantee
 
@@ -86,7 +87,7 @@ class VotePlan(guarantee.Plan):
   @property
   def epsilon_published(self) -> float:
     """Epsilon by the published sensitivity and conversion, for comparison."""
-    return voting_accounting.published_epsilon(
+    return votes_lib.published_epsilon(
         self.published, self.params.queries, self.delta)
 
   @property

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tasks.emnist import task as emnist_task
+from tasks.sources import digits as embedded_digits
 from tasks.sources import open_source
 from tasks import registry
 from tests import data_dir
@@ -65,7 +66,8 @@ def test_embedded_enlarging_keeps_mean_ink():
   # Bilinear interpolation leaves the mean of an image nearly as it was.
   from sklearn import datasets
   digits = datasets.load_digits()
-  x, y = emnist_task._embedded_digits()
+  framed = embedded_digits.framed()
+  x, y = framed.x, framed.y
   np.testing.assert_array_equal(y, digits.target)
   small = digits.images.mean(axis=(1, 2)) / 16
   large = x[:, 4:24, 4:24].mean(axis=(1, 2)) / 255

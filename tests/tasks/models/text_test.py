@@ -9,6 +9,7 @@ from tensorflow_federated.python.simulation.baselines.stackoverflow import word_
 
 from tasks.text import shakespeare
 from tasks.text import stackoverflow_word
+from tasks.text import vocabulary as vocabulary_lib
 from tasks.models import text as text_models
 
 SPECIAL = text_models.Special(6)
@@ -31,8 +32,8 @@ def _model(network=None, **options):
 
 
 def _vocabulary(size):
-  return stackoverflow_word.Vocabulary(
-      words=tuple(f'w{i}' for i in range(size)), made_from=stackoverflow_word.PUBLIC)
+  return vocabulary_lib.Vocabulary(
+      words=tuple(f'w{i}' for i in range(size)), made_from=vocabulary_lib.PUBLIC)
 
 
 def _logits(network, weights, tokens):

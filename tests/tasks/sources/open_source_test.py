@@ -1,5 +1,7 @@
 """Tests of tasks.sources.open_source and of the options of formats."""
 
+import ast
+import functools
 import io
 import json
 import zipfile
@@ -9,6 +11,8 @@ from PIL import Image
 import pytest
 
 from tasks.sources import open_source
+from tasks.sources import rows as rows_lib
+from tests import modules
 from tests.tasks.sources import populations
 
 
@@ -36,6 +40,39 @@ def test_a_test_part_has_files_of_its_own(tmp_path, format_):
   assert set(raw.train.client_ids) == set(populations.POPULATION)
   assert raw.test.client_ids == ('zoe',)
   assert _open(train).test is None
+
+
+def _notes(paths, progress):
+  """A format of one's own: lines of a client and a text."""
+  for path in paths:
+    with rows_lib.opened(path, progress) as file:
+      for number, line in enumerate(file, 1):
+        client, text = rows_lib.decoded(line).rstrip().split(' ', 1)
+        yield rows_lib.Row(f'{path}, line {number}', client, {'text': text})
+
+
+def test_a_format_is_a_reader_and_its_entry(tmp_path, monkeypatch):
+  monkeypatch.setitem(open_source.FORMATS, 'notes', open_source.Format(
+      reader=functools.partial(open_source.of_files, _notes)))
+  path = tmp_path / 'a.notes'
+  path.write_text('ann first\nbob second\nann third one\n')
+  (tmp_path / 'b.notes').write_text('zoe last\n')
+  raw = _open(dict(data_source='notes', data_path=str(path)), fields=None,
+              test_path=str(tmp_path / 'b.notes'))
+  assert raw.train.client_ids == ('ann', 'bob') and raw.test.client_ids == ('zoe',)
+  assert raw.train.examples('ann')['text'].tolist() == ['first', 'third one']
+  assert 'test_path' in open_source.options('notes')
+  path.write_text('ann \xff\n', encoding='latin-1')
+  with pytest.raises(ValueError, match='not UTF-8'):
+    _open(dict(data_source='notes', data_path=str(path)), fields=None)
+
+
+def test_formats_are_named_where_they_are_entered():
+  # Arrays of npz files also train without a copy, and TensorFlow names SQLite.
+  names = {*open_source.FORMATS} - {'npz', 'sqlite'}
+  assert {m.name for m in modules.modules().values() if m.name.startswith('tasks/')
+          for node in ast.walk(m.tree) if isinstance(node, ast.Constant)
+          and node.value in names} == {'tasks/sources/open_source'}
 
 
 def test_npz_parts_and_files_without_parts(tmp_path):

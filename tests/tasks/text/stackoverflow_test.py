@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 from tasks.models import text as text_models
 from tasks.text import stackoverflow_tag
 from tasks.text import stackoverflow_word
+from tasks.text import vocabulary as vocabulary_lib
 from tests import data_dir
 from tests.tasks import official_file
 
@@ -45,7 +46,7 @@ def _tag(path, **options):
 
 
 def _vocabulary(built):
-  return json.loads(built.files[stackoverflow_word.VOCABULARY_FILE])
+  return json.loads(built.files[vocabulary_lib.FILE])
 
 
 def _sentences(built, rows):
@@ -78,8 +79,8 @@ def test_vocabulary_is_of_what_training_clients_train_on(path):
   # By clients, and then by the alphabet; 'the' stands five times in each.
   assert words[:5] == ['!', '.', 'here', 'is', 'it']
   assert _vocabulary(built)['made_from'] == 'training clients'
-  assert built.warnings == (stackoverflow_word.OUTSIDE,)
-  assert 'outside the guarantee' in stackoverflow_word.OUTSIDE
+  assert built.warnings == (vocabulary_lib.OUTSIDE,)
+  assert 'outside the guarantee' in vocabulary_lib.OUTSIDE
 
 
 def test_public_vocabulary_takes_the_place_of_the_clients(path, tmp_path):
@@ -98,11 +99,11 @@ def test_public_vocabulary_takes_the_place_of_the_clients(path, tmp_path):
 def test_vocabulary_of_clients_is_a_reason_not_to_be_private(build, path, tmp_path):
   words = tmp_path / 'words.json'
   words.write_text(json.dumps(dict(words=['the', 'is'], labels=['list'])))
-  assert build(path).not_private == (stackoverflow_word.OUTSIDE,)
+  assert build(path).not_private == (vocabulary_lib.OUTSIDE,)
   public = build(path, vocabulary=str(words))
   assert public.not_private == ()
   kept = tmp_path / 'vocabulary.json'
-  kept.write_text(build(path).files[stackoverflow_word.VOCABULARY_FILE])
+  kept.write_text(build(path).files[vocabulary_lib.FILE])
   module = stackoverflow_word if build is _word else stackoverflow_tag
   served = module.serving({}, [], vocabulary=str(kept))
   assert served.not_private and served.files == build(path).files
@@ -118,8 +119,8 @@ def test_unlabelled_sentences_go_on_and_keep_their_last_words(path):
   assert rows[0][-1].endswith(' <end>')
   assert rows[1][-1] == rows[0][-1].removesuffix(' <end>')
   long = 'one two three four five six seven eight nine'
-  vocabulary = stackoverflow_word.Vocabulary(
-      words=tuple(long.split()), made_from=stackoverflow_word.PUBLIC)
+  vocabulary = vocabulary_lib.Vocabulary(
+      words=tuple(long.split()), made_from=vocabulary_lib.PUBLIC)
   assert vocabulary.sentence_row(long, 3, ended=False).tolist() == [11, 7, 8, 9]
 
 
@@ -135,7 +136,7 @@ def test_unlabelled_posts_need_no_tags(path):
 def test_vocabulary_that_a_run_kept_makes_the_same_task(path, tmp_path):
   built = _tag(path)
   file = tmp_path / 'vocabulary.json'
-  file.write_text(built.files[stackoverflow_word.VOCABULARY_FILE])
+  file.write_text(built.files[vocabulary_lib.FILE])
   again = _tag(path, vocabulary=str(file))
   assert again.files == built.files and again.warnings == built.warnings
   for client in built.train.client_ids:
@@ -203,10 +204,10 @@ def test_runs_without_a_file_have_the_text_that_ships():
 
 
 def _tag_model(num_words=6, num_tags=8, name='logistic'):
-  return stackoverflow_tag.build_model(name, stackoverflow_word.Vocabulary(
+  return stackoverflow_tag.build_model(name, vocabulary_lib.Vocabulary(
       words=tuple(f'w{i}' for i in range(num_words)),
       labels=tuple(f't{i}' for i in range(num_tags)),
-      made_from=stackoverflow_word.PUBLIC))
+      made_from=vocabulary_lib.PUBLIC))
 
 
 def _batch(rng, rows=9):
@@ -342,7 +343,7 @@ def test_official_sentences_are_as_they_are_and_words_those_of_tff(tmp_path):
       data_source='official', cache_dir=_official(tmp_path), vocabulary_size=3)
   assert built.train.client_ids == ('1', '2', '3')
   assert _vocabulary(built)['words'] == ['the', 'is', '.']
-  assert built.warnings == (stackoverflow_word.OUTSIDE,)
+  assert built.warnings == (vocabulary_lib.OUTSIDE,)
   # Every row of a client's is trained on: the file has a test part.
   assert _sentences(built, built.train.examples('2')['tokens']) == [
       '<begin> is the <unknown> . <end>', '<begin> <unknown> <unknown> <end>']

@@ -11,7 +11,7 @@ from tensorflow_federated.python.simulation.baselines.shakespeare import char_pr
 from tensorflow_federated.python.simulation.baselines.stackoverflow import word_prediction_preprocessing
 from tasks.models import text as text_models
 from tasks.text import shakespeare
-from tasks.text import stackoverflow_word
+from tasks.text import vocabulary as vocabulary_lib
 
 
 WORDS = ('the', 'to', '.', 'code', 'is')
@@ -62,8 +62,8 @@ def test_sentence_rows_are_those_of_tff(length):
   expected = _tff(
       word_prediction_preprocessing.create_preprocess_fn(
           _PLAIN, list(WORDS), sequence_length=length), tokens=sentences)
-  vocabulary = stackoverflow_word.Vocabulary(
-      words=WORDS, made_from=stackoverflow_word.PUBLIC)
+  vocabulary = vocabulary_lib.Vocabulary(
+      words=WORDS, made_from=vocabulary_lib.PUBLIC)
   actual = np.stack([vocabulary.sentence_row(s, length) for s in sentences])
   assert actual.dtype == np.int32
   np.testing.assert_array_equal(actual, expected)
@@ -93,38 +93,38 @@ def test_only_the_vocabulary_proper_is_proper():
     ('', []),
 ])
 def test_sentences_are_lower_case_tokens(text, expected):
-  assert stackoverflow_word.sentences(text) == expected
+  assert vocabulary_lib.sentences(text) == expected
 
 
 def test_vocabulary_numbers_words_from_one_and_labels_once_each():
-  vocabulary = stackoverflow_word.Vocabulary(
-      words=WORDS, labels=('java', 'list'), made_from=stackoverflow_word.PUBLIC)
+  vocabulary = vocabulary_lib.Vocabulary(
+      words=WORDS, labels=('java', 'list'), made_from=vocabulary_lib.PUBLIC)
   assert vocabulary.sentence_row('to be the', 3).tolist() == [7, 2, 6, 1]
   assert vocabulary.known_numbers(['to', 'be', 'the', 'to']) == [2, 1, 2]
   assert vocabulary.label_numbers(['list', 'x', 'list', 'java']) == [1, 2]
 
 
 def test_most_frequent_first_and_ties_by_the_alphabet():
-  assert stackoverflow_word.most_frequent({'b': 2, 'c': 5, 'a': 2, 'd': 1}, 3) == (
+  assert vocabulary_lib.most_frequent({'b': 2, 'c': 5, 'a': 2, 'd': 1}, 3) == (
       'c', 'a', 'b')
 
 
 def test_vocabulary_file_keeps_what_it_was_made_from(tmp_path):
   path = tmp_path / 'vocabulary.json'
-  vocabulary = stackoverflow_word.Vocabulary(
+  vocabulary = vocabulary_lib.Vocabulary(
       words=('naïve', '"'), labels=('c#',),
-      made_from=stackoverflow_word.TRAINING_CLIENTS)
+      made_from=vocabulary_lib.TRAINING_CLIENTS)
   path.write_text(vocabulary.dumps(), encoding='utf-8')
-  assert stackoverflow_word.read_vocabulary(path) == vocabulary
+  assert vocabulary_lib.read(path) == vocabulary
 
 
 def test_plain_lists_are_public(tmp_path):
   path = tmp_path / 'words'
   path.write_text('the 2300\n\nto 17\ncode\n', encoding='utf-8')
-  assert stackoverflow_word.read_vocabulary(path) == stackoverflow_word.Vocabulary(
-      words=('the', 'to', 'code'), made_from=stackoverflow_word.PUBLIC)
+  assert vocabulary_lib.read(path) == vocabulary_lib.Vocabulary(
+      words=('the', 'to', 'code'), made_from=vocabulary_lib.PUBLIC)
   path.write_text(json.dumps({'words': ['a'], 'labels': ['b']}), encoding='utf-8')
-  assert stackoverflow_word.read_vocabulary(path).made_from == stackoverflow_word.PUBLIC
+  assert vocabulary_lib.read(path).made_from == vocabulary_lib.PUBLIC
 
 
 @pytest.mark.parametrize('content, message', [
@@ -146,5 +146,5 @@ def test_bad_vocabulary_files_are_one_clear_line(tmp_path, content, message):
   if content is not None:
     path.write_bytes(content)
   with pytest.raises(ValueError, match=message) as raised:
-    stackoverflow_word.read_vocabulary(path)
+    vocabulary_lib.read(path)
   assert str(path) in str(raised.value)

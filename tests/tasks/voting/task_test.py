@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tasks.sources import labelled
 from tasks.voting import task as voting
 from tasks.voting import data as voting_data
 from tests import data_dir
@@ -280,7 +281,7 @@ def test_options_that_are_none_count_as_not_given():
 def test_resizing_keeps_mass_and_position(size):
   images = np.zeros((1, 24, 24), np.uint8)
   images[0, 6:12, 12:18] = 200
-  actual = voting_data.resized(images, size).astype(float)[0]
+  actual = labelled.resized(images, size).astype(float)[0]
   assert actual.shape == (size, size)
   assert actual.sum() == pytest.approx(images.sum() * (size / 24)**2, rel=0.03)
   rows, columns = np.indices(actual.shape)

@@ -9,6 +9,8 @@ finitely many losses with their masses under P and under Q, which dominate the p
 import abc
 import collections
 import dataclasses
+import functools
+from typing import dataclass_transform
 
 import numpy as np
 from scipy import special
@@ -51,8 +53,29 @@ class Atoms:
   q_only: float = 0.0
 
 
+_CHECKS = dict(
+    noise_multiplier=validate.positive, variance=validate.positive,
+    epsilon=validate.positive, probability=validate.fraction,
+    sampling_rate=validate.open_unit_interval, fraction=validate.open_unit_interval,
+    shift=functools.partial(validate.integer, low=1),
+    clients=functools.partial(validate.integer, low=1))
+
+
+@dataclass_transform(kw_only_default=True)
 class Pair(abc.ABC):
-  """Two distributions, P with the client and Q without."""
+  """Two distributions, P with the client and Q without.
+
+  Every subclass is a frozen, keyword-only dataclass, whose numbers are checked by
+  their names.
+  """
+
+  def __init_subclass__(cls):
+    dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+
+  def __post_init__(self):
+    for name, value in vars(self).items():
+      if name in _CHECKS:
+        _CHECKS[name](**{name: value})
 
   @abc.abstractmethod
   def atoms(self, cells: int) -> tuple[Atoms, ...]:
@@ -67,7 +90,6 @@ class Pair(abc.ABC):
 Factor = tuple[Pair, int]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Gaussian(Pair):
   """N(1, z^2) against N(0, z^2).
 
@@ -76,9 +98,6 @@ class Gaussian(Pair):
   """
 
   noise_multiplier: float
-
-  def __post_init__(self):
-    validate.positive(noise_multiplier=self.noise_multiplier)
 
   def atoms(self, cells: int) -> tuple[Atoms, ...]:
     # The loss is N(m, 2m) under P and N(-m, 2m) under Q.
@@ -138,7 +157,6 @@ def _at_nodes(nodes: np.ndarray, p: np.ndarray, q: np.ndarray, left_p: float,
                q_only=max(0.0, 1.0 - second.sum()))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Skellam(Pair):
   """shift + Sk(variance) against Sk(variance) (arXiv 2110.04995, section 3.1).
 
@@ -149,10 +167,6 @@ class Skellam(Pair):
 
   shift: int
   variance: float
-
-  def __post_init__(self):
-    validate.integer(shift=self.shift, low=1)
-    validate.positive(variance=self.variance)
 
   def atoms(self, cells: int) -> tuple[Atoms, ...]:
     # Listed value by value, not by cells: exact both ways.
@@ -170,7 +184,6 @@ class Skellam(Pair):
                   q_only=max(0.0, 1.0 - q.sum())),)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Together(Pair):
   """Independent pairs, all of them seen: their losses add.
 
@@ -224,7 +237,6 @@ def on_grid(atoms: Atoms, step: float) -> tuple[np.ndarray, np.ndarray]:
   return index[kept], mass[kept]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class RandomizedResponse(Pair):
   """A coin that tells the truth with odds e^epsilon.
 
@@ -236,9 +248,6 @@ class RandomizedResponse(Pair):
 
   epsilon: float
 
-  def __post_init__(self):
-    validate.positive(epsilon=self.epsilon)
-
   def atoms(self, cells: int) -> tuple[Atoms, ...]:
     truth = special.expit(self.epsilon)
     lie = special.expit(-self.epsilon)
@@ -246,7 +255,6 @@ class RandomizedResponse(Pair):
                   p=np.array([lie, truth]), q=np.array([truth, lie])),)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Leak(Pair):
   """Everything with some probability, nothing otherwise: (0, delta)-DP.
 
@@ -256,16 +264,12 @@ class Leak(Pair):
 
   probability: float
 
-  def __post_init__(self):
-    validate.fraction(probability=self.probability)
-
   def atoms(self, cells: int) -> tuple[Atoms, ...]:
     kept = np.array([1.0 - self.probability])
     return (Atoms(loss=np.zeros(1), p=kept, q=kept, p_only=self.probability,
                   q_only=self.probability),)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Poisson(Pair):
   """A pair whose client participates with a probability.
 
@@ -279,9 +283,6 @@ class Poisson(Pair):
 
   pair: Pair
   sampling_rate: float
-
-  def __post_init__(self):
-    validate.open_unit_interval(sampling_rate=self.sampling_rate)
 
   def atoms(self, cells: int) -> tuple[Atoms, ...]:
     (base,) = self.pair.atoms(cells)
@@ -300,7 +301,6 @@ class Poisson(Pair):
         Atoms(loss=-loss, p=plain, q=blend, q_only=rate * base.p_only))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class PoissonGroup(Pair):
   """Several clients of one person, each participating with a probability.
 
@@ -317,11 +317,6 @@ class PoissonGroup(Pair):
   noise_multiplier: float
   sampling_rate: float
   clients: int
-
-  def __post_init__(self):
-    validate.positive(noise_multiplier=self.noise_multiplier)
-    validate.open_unit_interval(sampling_rate=self.sampling_rate)
-    validate.integer(clients=self.clients, low=1)
 
   def atoms(self, cells: int) -> tuple[Atoms, ...]:
     number = stats.binom(self.clients, self.sampling_rate)
@@ -347,7 +342,6 @@ class PoissonGroup(Pair):
                       special.ndtr(y[0])))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Mixed(Pair):
   """One of several pairs at random, and it is seen which one.
 
@@ -372,7 +366,6 @@ class Mixed(Pair):
     return tuple(map(mixed, zip(*(pair.atoms(cells) for pair in self.pairs))))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class WithoutReplacement(Pair):
   """A pair of replaced clients in a cohort of fixed size (arXiv 2106.08567).
 
@@ -387,9 +380,6 @@ class WithoutReplacement(Pair):
 
   pair: Pair
   fraction: float
-
-  def __post_init__(self):
-    validate.open_unit_interval(fraction=self.fraction)
 
   def atoms(self, cells: int) -> tuple[Atoms, ...]:
     (base,) = self.pair.atoms(cells)
@@ -419,7 +409,6 @@ def _both_sides(first: Atoms, second: Atoms) -> Atoms:
       p_only=first.p_only, q_only=second.p_only)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class ZeroedWithoutReplacement(Pair):
   """A zeroed client in a cohort of fixed size, with Gaussian noise.
 
@@ -435,10 +424,6 @@ class ZeroedWithoutReplacement(Pair):
 
   noise_multiplier: float
   fraction: float
-
-  def __post_init__(self):
-    validate.positive(noise_multiplier=self.noise_multiplier)
-    validate.open_unit_interval(fraction=self.fraction)
 
   def atoms(self, cells: int) -> tuple[Atoms, ...]:
     g, shift = self.fraction, min(1.0 / self.noise_multiplier, float(MAX_VALUES))
@@ -466,6 +451,11 @@ class ZeroedWithoutReplacement(Pair):
     below = _at_nodes(loss, p, q, 0.0, (1 - g) * special.ndtr(-end - 0.5 * shift) +
                       g * special.ndtr(0.5 * shift - end))
     return _both_sides(above, below), _both_sides(below, above)
+
+
+def has_leak(factors: tuple[Factor, ...]) -> bool:
+  """Whether one of the pairs reveals everything with some probability."""
+  return any(isinstance(pair, Leak) for pair, _ in factors)
 
 
 def together(factors: tuple[Factor, ...]) -> Pair | None:

@@ -3,11 +3,17 @@
 An event describes one release, or several, fully: an accountant reads events
 and never the code that releases. Events are frozen, keyword-only and validated
 when constructed.
+
+A kind of event answers everything that is asked of it. An answer is inherited only
+where it is proved for every kind that may inherit it: from base classes, which are
+declared `abstract=True`, and never from another kind. Answers such as `not_pure`
+state that nothing better is proved; a kind writes them down like any other.
 """
 
 import abc
 import dataclasses
-from typing import Any, ClassVar
+import inspect
+from typing import Any, ClassVar, dataclass_transform
 
 from dp_accounting import dp_event
 import numpy as np
@@ -47,19 +53,33 @@ Factor = pairs.Factor
 _KINDS: dict[str, type['Event']] = {}
 
 
+@dataclass_transform(kw_only_default=True)
 class Event(abc.ABC):
   """A release, as accountants see it.
 
+  Every subclass is a frozen, keyword-only dataclass. Unless it is `abstract`, it is a
+  kind, and its name is the kind in ledgers.
+
   Class attributes:
     source: Publication of the bound, with the theorem's number.
+
+  Raises:
+    TypeError: On the definition of a kind that leaves something unsaid, or misstates
+      it: a method, an adjacency or a source that is missing or unknown, parameters
+      that are others than here, an event inside that is not in `event` or `events`,
+      a name that another kind has, or a kind as base class.
   """
 
-  source: ClassVar[str] = ''
+  source: ClassVar[str]
 
-  def __init_subclass__(cls, **kwargs):
+  def __init_subclass__(cls, *, abstract: bool = False, **kwargs):
     super().__init_subclass__(**kwargs)
-    if not cls.__name__.startswith('_'):
-      _KINDS[cls.__name__] = cls
+    dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+    if abstract:
+      return
+    for problem in _problems(cls):
+      raise TypeError(f'event kind {cls.__name__} {problem}')
+    _KINDS[cls.__name__] = cls
 
   @property
   @abc.abstractmethod
@@ -70,6 +90,130 @@ class Event(abc.ABC):
   @abc.abstractmethod
   def sensitivity(self) -> str:
     """The sensitivity in words, with its unit."""
+
+  @abc.abstractmethod
+  def curve(self, max_order: int, amplification: str) -> np.ndarray:
+    """Renyi divergence in both directions at the orders 2..max_order."""
+
+  @abc.abstractmethod
+  def pure_epsilon(self, amplification: str) -> float:
+    """Epsilon at delta = 0: the divergence of infinite order."""
+
+  @abc.abstractmethod
+  def failure_probability(self) -> float:
+    """The probability of outcomes that `curve` leaves out, which is added to delta."""
+
+  @abc.abstractmethod
+  def factors(self, amplification: str) -> tuple[Factor, ...] | None:
+    """The pairs whose product dominates the release, or None if not known."""
+
+  @abc.abstractmethod
+  def without_sampling(self) -> 'Event':
+    """The release as seen by observers who know which clients were selected."""
+
+  @abc.abstractmethod
+  def participations(self, count: int, amplification: str) -> int:
+    """Number of releases to compose for `count` of these: those with one client.
+
+    Args:
+      count: Number of releases in a row, >= 1.
+      amplification: As for `curve`.
+    """
+
+  @abc.abstractmethod
+  def repeated(self) -> 'Event':
+    """The event that is added if the same release is repeated.
+
+    A run that is restarted may repeat a round that was seen but not committed, with
+    fresh noise and a fresh sample.
+    """
+
+  @abc.abstractmethod
+  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
+    """The sentences that a reader of the guarantee must know."""
+
+  @abc.abstractmethod
+  def honest_fraction(self) -> float | None:
+    """The fraction of clients' shares of the noise of a sum that is counted on.
+
+    Returns:
+      In (0, 1], the smallest of all sums; None where clients add no such shares.
+    """
+
+  @abc.abstractmethod
+  def minimum_cohort(self) -> float | None:
+    """The minimum cohort of the release; None if one may be of one, or is unknown."""
+
+  @abc.abstractmethod
+  def seen(self, colluders: float, cohort: float | None) -> 'Event':
+    """The release as seen by participants, who subtract what they added themselves.
+
+    Args:
+      colluders: k >= 1 participants who pool what they know.
+      cohort: Minimum cohort of the sample that the release is from; None for the
+        release's own.
+
+    Returns:
+      A release to be accounted without amplification, `NoPrivacy` where no finite
+      number is proved.
+    """
+
+  @abc.abstractmethod
+  def is_known_in_part(self) -> bool:
+    """Whether a participant may know a part of what hides the others."""
+
+  def seen_by_participants(self, colluders: float = 1.0) -> 'Event':
+    """The release as seen by participants, who know their own shares of the noise.
+
+    A participant knows the cohort of a round that it is in, and subtracts the share of
+    the noise that it added. Of the noise, of variance v/h in all (v counted on, h the
+    honest fraction), the other shares are left: (v/h)(1 - k/m) in a cohort of m for k
+    colluding participants. Nothing is amplified. See docs/participation.md.
+
+    Args:
+      colluders: k >= 1 participants who pool what they know.
+    """
+    validate.finite(colluders=colluders)
+    if colluders < 1:
+      raise ValueError(f'colluders must be at least 1, found {colluders!r}')
+    return self.seen(colluders, None) if self.is_known_in_part() else self
+
+  def has_shares(self) -> bool:
+    """Whether clients add shares of the noise of a sum in the event."""
+    return self.honest_fraction() is not None
+
+  @abc.abstractmethod
+  def scaled(self, clients: int) -> 'Event | None':
+    """The release between inputs that differ in so many clients, all of them in it.
+
+    Returns:
+      None if it is not known, or if the release is one of sampled clients.
+    """
+
+  @abc.abstractmethod
+  def group(self, clients: int, known: bool) -> 'Event | None':
+    """The release between inputs that differ in up to so many clients.
+
+    Args:
+      clients: g >= 2.
+      known: Whether only `without_sampling` of the result is to be accounted.
+
+    Returns:
+      None if it is not known: from neighbour to neighbour the guarantee still holds.
+    """
+
+  def group_of_several(self, count: int, clients: int,
+                       known: bool) -> 'tuple[Event, int] | None':
+    """`count` of these releases in a row: one of them as in `group`, and how many."""
+    release = self.group(clients, known)
+    return None if release is None else (release, count)
+
+  @abc.abstractmethod
+  def is_additive(self) -> bool:
+    """Whether it is proved that k releases with one client cost no more than `scaled`.
+
+    That is one release with k clients. False is always right.
+    """
 
   def to_dp_accounting(self) -> dp_event.DpEvent:
     """The same release as an event of dp_accounting, for its accountants.
@@ -83,24 +227,6 @@ class Event(abc.ABC):
     """
     raise NotImplementedError(
         f'event {type(self).__name__} has no equivalent in dp_accounting')
-
-  @abc.abstractmethod
-  def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    """Renyi divergence in both directions at the orders 2..max_order."""
-
-  def pure_epsilon(self, amplification: str) -> float:
-    """Epsilon at delta = 0: the divergence of infinite order."""
-    del amplification
-    return np.inf
-
-  def failure_probability(self) -> float:
-    """The probability of outcomes that `curve` leaves out, which is added to delta."""
-    return 0.0
-
-  def factors(self, amplification: str) -> tuple[Factor, ...] | None:
-    """The pairs whose product dominates the release, or None if not known."""
-    del amplification
-    return None
 
   def skellam_coordinates(self) -> int:
     """Number of integers with noise that `as_gaussian` may change."""
@@ -134,39 +260,137 @@ class Event(abc.ABC):
     raise ValueError(
         f'event {type(self).__name__} cannot be amplified by sampling clients')
 
-  def without_sampling(self) -> 'Event':
-    """The release as seen by observers who know which clients were selected."""
-    return self
-
-  def participations(self, count: int, amplification: str) -> int:
-    """Number of releases to compose for `count` of these: those with one client.
-
-    Args:
-      count: Number of releases in a row, >= 1.
-      amplification: As for `curve`.
-    """
-    del amplification
-    return count
-
-  def repeated(self) -> 'Event':
-    """The event that is added if the same release is repeated.
-
-    A run that is restarted may repeat a round that was seen but not committed, with
-    fresh noise and a fresh sample. That costs what the release costs, unless an event
-    says otherwise.
-    """
-    return self
-
-  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
-    """The sentences that a reader of the guarantee must know."""
-    return ()
-
   def to_json(self) -> dict[str, Any]:
     """A dictionary of JSON values; `from_json` gives an equal event."""
     result: dict[str, Any] = {'kind': type(self).__name__}
-    for field in dataclasses.fields(self):  # pytype: disable=wrong-arg-types
+    for field in dataclasses.fields(self):
       result[field.name] = _plain(getattr(self, field.name))
     return result
+
+
+# Answers of methods, for the bodies of kinds.
+
+
+def not_pure(self, amplification: str) -> float:
+  """States that no epsilon is proved at delta = 0."""
+  del self, amplification
+  return np.inf
+
+
+def never_fails(self) -> float:
+  """States that the curve leaves no outcomes out."""
+  del self
+  return 0.0
+
+
+def no_known_pair(self, amplification: str) -> None:
+  """States that no dominating pair is known."""
+  del self, amplification
+
+
+def no_caveats(self) -> tuple[caveats_lib.Caveat, ...]:
+  """States that a reader need not know more than the numbers."""
+  del self
+  return ()
+
+
+def no_known_group(self, clients: int) -> None:
+  """States that the release is known between inputs of one client alone."""
+  del self, clients
+
+
+def yes(self) -> bool:
+  """States that it is so."""
+  del self
+  return True
+
+
+def no(self) -> bool:
+  """States that it is not so, or not proved."""
+  del self
+  return False
+
+
+class Release(Event, abstract=True):
+  """One release that samples nothing, described as if it were the only one.
+
+  So whoever knows the cohorts sees it as it is; a repetition costs the same; each of
+  several counts; a group of clients is in all of it.
+  """
+
+  def without_sampling(self) -> Event:
+    return self
+
+  def participations(self, count: int, amplification: str) -> int:
+    return count
+
+  def repeated(self) -> Event:
+    return self
+
+  def group(self, clients: int, known: bool) -> Event | None:
+    return self.scaled(clients)
+
+
+class WithoutShares(Event, abstract=True):
+  """A release whose noise participants know nothing of: they see what all see."""
+
+  def honest_fraction(self) -> float | None:
+    return None
+
+  def minimum_cohort(self) -> float | None:
+    return None
+
+  def seen(self, colluders: float, cohort: float | None) -> Event:
+    return self
+
+  is_known_in_part = no
+
+
+def _problems(kind: type[Event]) -> list[str]:
+  """What a kind leaves unsaid or misstates; see `Event`."""
+  problems = []
+  parents = [base.__name__ for base in kind.__mro__[1:] if base in _KINDS.values()]
+  if parents:
+    problems.append(f'must not derive from another kind, found {", ".join(parents)}')
+  if kind.__name__ in _KINDS:
+    problems.append('must have a name of its own: another kind has it')
+  missing = [name for name in dir(Event) if getattr(
+      getattr(kind, name, None), '__isabstractmethod__', False)]
+  if not isinstance(getattr(kind, 'source', None), str) or not kind.source:
+    missing.append('source')
+  if missing:
+    problems.append(f'must define {", ".join(missing)}')
+  for name, stated in inspect.getmembers(Event, inspect.isfunction):
+    own = getattr(kind, name)
+    if not name.startswith('_') and (not inspect.isfunction(own) or _parameters(
+        own) != _parameters(stated)):
+      problems.append(f'must define {name} as a method with the parameters '
+                      f'{_parameters(stated)}')
+  adjacency = kind.adjacency
+  if isinstance(adjacency, str) and adjacency not in ADJACENCY_IN_WORDS:
+    problems.append(f'must have a known adjacency, found {adjacency!r}')
+  if (kind.as_gaussian is Event.as_gaussian) != (
+      kind.skellam_coordinates is Event.skellam_coordinates):
+    problems.append('must define as_gaussian and skellam_coordinates together')
+  problems += [
+      f'must have events in fields called event or events, found {field.name}'
+      for field in dataclasses.fields(kind)
+      if field.type in (Event, tuple[Event, ...]) and field.name not in (
+          'event', 'events')]
+  return problems
+
+
+def _parameters(method: Any) -> tuple[str, ...]:
+  return tuple(inspect.signature(method).parameters)
+
+
+def parts(event: Event) -> list[Event]:
+  """The events inside an event."""
+  values = []
+  for field in dataclasses.fields(event):
+    value = getattr(event, field.name)
+    values += value if isinstance(value, tuple) else [value]
+  return [value for value in values if isinstance(value, Event)]
 
 
 def _plain(value: Any) -> Any:
@@ -190,7 +414,7 @@ def from_json(data: Any) -> Event:
   if not isinstance(data, dict):
     raise ValueError(f'event must be a JSON object, found {data!r}')
   cls = _KINDS.get(data.get('kind'))
-  if cls is None or not dataclasses.is_dataclass(cls):
+  if cls is None:
     raise ValueError(f'event kind must be a known one, found {data.get("kind")!r}')
   names = {field.name for field in dataclasses.fields(cls)}
   given = set(data) - {'kind'}
@@ -199,6 +423,13 @@ def from_json(data: Any) -> Event:
         f'event {cls.__name__} must have the fields {sorted(names)}, found '
         f'{sorted(given)}')
   return cls(**{name: _restored(data[name]) for name in names})
+
+
+def innermost_kind(data: dict[str, Any]) -> type[Event]:
+  """The kind of an event's JSON, inside of all that samples it; `Event` if unknown."""
+  while isinstance(data.get('event'), dict):
+    data = data['event']
+  return _KINDS.get(data['kind'], Event)
 
 
 def _restored(value: Any) -> Any:

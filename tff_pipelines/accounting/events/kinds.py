@@ -8,12 +8,13 @@ cohort; `SelfComposed(event=..., count=1500)` the training run.
 # pylint: disable=unused-import,g-multiple-import,g-importing-member
 from tff_pipelines.accounting.events.base import Event, from_json
 from tff_pipelines.accounting.events.combinators import (
-    Composed, EpochSampled, FixedSizeSampled, NoPrivacy, PoissonSampled, SelfComposed,
-    Together)
+    Composed, NoPrivacy, SelfComposed, Together)
 from tff_pipelines.accounting.events.local_events import (
     Duchi, LocalAnswers, LocalDiscreteGaussian, LocalGaussian, LocalLaplace, Nfdp,
     Piecewise, PostProcessing)
 from tff_pipelines.accounting.events.preliminary import EvaluationRelease, PreliminaryRelease
+from tff_pipelines.accounting.events.sampled import (
+    EpochSampled, FixedSizeSampled, PoissonGroup, PoissonSampled)
 from tff_pipelines.accounting.events.sum_events import (
     CentralGaussian, CentralSkellam, DistributedDiscreteGaussian, DistributedSkellam,
     NoisyGradients, SkellamCount)

@@ -1,6 +1,5 @@
 """Events of clients that protect themselves: noise-free sampling, local DP."""
 
-import dataclasses
 import math
 
 from dp_accounting import dp_event
@@ -16,8 +15,7 @@ from tff_pipelines.accounting.divergences import pairs
 from tff_pipelines.accounting.events import sum_events
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Nfdp(base.Event):
+class Nfdp(base.Release, base.WithoutShares):
   """Training on one random sample of a party's records, without noise.
 
   Everything after sampling is post-processing. Two statements hold with the same
@@ -46,6 +44,11 @@ class Nfdp(base.Event):
       'replacement (natural logarithms); total variation of the draw')
   adjacency = base.RECORD
   sensitivity = 'everything about a record that is drawn'
+
+  pure_epsilon = base.not_pure
+  failure_probability = base.never_fails
+  scaled = base.no_known_group
+  is_additive = base.no
 
   def __post_init__(self):
     validate.integer(records=self.records, low=1)
@@ -101,8 +104,7 @@ class Nfdp(base.Event):
     return tuple(caveats)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PostProcessing(base.Event):
+class PostProcessing(base.Release, base.WithoutShares):
   """A release that is computed from earlier ones alone: it costs nothing.
 
   Rounds after a noise-free sample are of this kind: they read only its records.
@@ -111,6 +113,11 @@ class PostProcessing(base.Event):
   source = 'post-processing, Dwork and Roth 2014, Proposition 2.1'
   adjacency = base.ANY
   sensitivity = 'none: nothing but earlier releases is read'
+
+  failure_probability = base.never_fails
+  scaled = base.no_known_group
+  is_additive = base.no
+  caveats = base.no_caveats
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     return np.zeros(max_order - 1)
@@ -125,10 +132,20 @@ class PostProcessing(base.Event):
     return dp_event.NoOpDpEvent()
 
 
-class _PureLocal(base.Event):
-  """One value of one client, epsilon-DP without delta."""
+class _PureLocal(base.Release, base.WithoutShares, abstract=True):
+  """One value of one client, epsilon-DP without delta.
+
+  Attributes:
+    epsilon: Epsilon of the whole vector, one query, > 0.
+  """
+
+  epsilon: float
 
   adjacency = base.LOCAL
+
+  failure_probability = base.never_fails
+  scaled = base.no_known_group
+  is_additive = base.no
 
   def __post_init__(self):
     validate.positive(epsilon=self.epsilon)
@@ -154,85 +171,71 @@ class _PureLocal(base.Event):
         'grid'),)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Piecewise(_PureLocal):
   """Piecewise mechanism on one vector (Wang et al., arXiv 1907.00782).
-
-  Attributes:
-    epsilon: Epsilon of the whole vector, one query, > 0.
   """
-
-  epsilon: float
 
   source = 'arXiv 1907.00782, section III; arXiv 1311.0776'
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Duchi(_PureLocal):
   """Mechanism of Duchi, Jordan and Wainwright on one vector.
-
-  Attributes:
-    epsilon: Epsilon of the whole vector, one query, > 0.
   """
-
-  epsilon: float
 
   source = 'arXiv 1604.02390; arXiv 1311.0776'
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class LocalLaplace(_PureLocal):
   """Laplace noise whose scale is the L1 distance of any two inputs over epsilon.
 
   That is 2d/epsilon on d coordinates in [-1, 1], and 2/epsilon on probabilities.
-
-  Attributes:
-    epsilon: Epsilon of the whole vector, one query, > 0.
   """
-
-  epsilon: float
 
   source = 'Dwork et al. 2006, Proposition 1; arXiv 1311.0776'
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LocalGaussian(sum_events.GaussianNoise):
-  """Gaussian noise on one vector of one client.
+class _LocalGaussian(sum_events.GaussianNoise, abstract=True):
+  """Gaussian noise, or noise of no larger divergence, on one vector of one client.
 
   Attributes:
     noise_multiplier: Noise standard deviation over the L2 distance of any two
       inputs, >= 0 (0: no guarantee).
   """
 
-  noise_multiplier: float
-
-  source = 'arXiv 1702.07476, Corollary 3'
   adjacency = base.LOCAL
   sensitivity = 'L2 1, in units of the largest distance of two inputs'
 
+  scaled = base.no_known_group
+  is_additive = base.no
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LocalDiscreteGaussian(LocalGaussian):
+
+class LocalGaussian(_LocalGaussian):
+  """Gaussian noise on one vector of one client."""
+
+  source = 'arXiv 1702.07476, Corollary 3'
+
+  def factors(self, amplification: str) -> tuple[base.Factor, ...]:
+    return sum_events.gaussian_factors(self.noise_multiplier)
+
+  def to_dp_accounting(self) -> dp_event.DpEvent:
+    return dp_event.GaussianDpEvent(self.noise_multiplier)
+
+
+class LocalDiscreteGaussian(_LocalGaussian):
   """Discrete Gaussian noise on one vector of one client, on a public grid.
 
   Its Renyi divergence is that of Gaussian noise or less; that its worst pair is the
-  Gaussian's too is not known, so there is no privacy loss distribution.
-
-  Attributes:
-    noise_multiplier: Root of the noise's parameter over the L2 distance of any two
-      inputs, >= 0 (0: no guarantee).
+  Gaussian's too is not known, so there is no privacy loss distribution. The standard
+  deviation in `noise_multiplier` is the root of the noise's parameter.
   """
 
   source = 'arXiv 2004.00010, Proposition 5'
 
   def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
-    return super().factors(amplification) if self.noise_multiplier == 0 else None
-
-  to_dp_accounting = base.Event.to_dp_accounting  # It is not the Gaussian's event.
+    return sum_events.gaussian_factors(0.0) if self.noise_multiplier == 0 else None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LocalAnswers(base.Event):
+class LocalAnswers(base.Release, base.WithoutShares):
   """Answers of clients to public queries, each perturbed on a public grid.
 
   Clients answer in groups, alternately: query n, counted from 0 over the whole run,
@@ -255,6 +258,10 @@ class LocalAnswers(base.Event):
 
   source = ('sequential composition for each client, arXiv 1702.07476, Proposition 1')
   adjacency = base.LOCAL
+
+  caveats = base.no_caveats
+  scaled = base.no_known_group
+  is_additive = base.no
 
   def __post_init__(self):
     base.check_event(event=self.event)
@@ -299,3 +306,6 @@ class LocalAnswers(base.Event):
 
   def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
     return self._composed(self.count).factors(amplification)
+
+  def failure_probability(self) -> float:
+    return self._composed(self.count).failure_probability()

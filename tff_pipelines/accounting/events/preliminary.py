@@ -22,20 +22,17 @@ Formal guarantees, zero-out adjacency:
 from collections.abc import Iterable, Mapping
 import dataclasses
 import math
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from tff_pipelines.common import validate
 from tff_pipelines.accounting.events import base
-from tff_pipelines.accounting.guarantees import calibration
 from tff_pipelines.common import caveats as caveats_lib
 from tff_pipelines.accounting.events import combinators
 from tff_pipelines.accounting.divergences import curves
 from tff_pipelines.accounting.events import sum_events
 
-# Fraction of a run's delta that keys of a single client may take.
-FAILURE_FRACTION = 0.1
 # The sampler's standard deviation is at most this much larger: relative, absolute.
 _SIGMA_ERRORS = 2.0**-22, 2.0**-24
 # Total variation of one draw from the discrete Gaussian.
@@ -45,8 +42,6 @@ _REACH = 40.0
 # In an evaluation a client's integers are from -UNITS to UNITS: one for each metric,
 # -UNITS at 0 and UNITS at 1, and UNITS to count the client.
 UNITS = 4096
-# The sampler draws no noise of a larger variance.
-_MAX_VARIANCE = 2.0**52
 
 TRUST = ('a trusted party adds up what clients contribute to a release, which it sees, '
          'and adds the noise')
@@ -93,8 +88,7 @@ def threshold(variance: float, items: int, most: float) -> int:
   return low
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PreliminaryRelease(base.Event):
+class CentralRelease(base.Release, base.WithoutShares, abstract=True):
   """Integers of all clients with discrete Gaussian noise, once; see the module.
 
   Attributes:
@@ -115,6 +109,10 @@ class PreliminaryRelease(base.Event):
 
   adjacency = base.ZERO_OUT
   source = 'arXiv 2004.00010, Theorem 14; arXiv 2002.09745, section 4 (threshold)'
+
+  pure_epsilon = base.not_pure
+  factors = base.no_known_pair
+  is_additive = base.no
 
   def __post_init__(self):
     validate.positive(l2_sensitivity=self.l2_sensitivity,
@@ -153,12 +151,27 @@ class PreliminaryRelease(base.Event):
     return curves.gaussian(self.noise_multiplier, max_order) - math.log1p(
         -self.failure_probability())
 
-  def replace_one(self) -> 'PreliminaryRelease':
+  def replace_one(self) -> Self:
     # Either client's own keys may fail, each in one direction of the divergence.
     return dataclasses.replace(self, l2_sensitivity=2 * self.l2_sensitivity)
 
+  def scaled(self, clients: int) -> base.Event:
+    threshold_ = self.threshold
+    if threshold_ is not None:
+      # All of them may add to a key that no other client has.
+      threshold_ -= clients - 1
+      if threshold_ < 2:
+        return combinators.NoPrivacy()
+    return dataclasses.replace(
+        self, l2_sensitivity=clients * self.l2_sensitivity,
+        items=clients * self.items, threshold=threshold_)
+
   def check_sampled(self) -> None:
     """Passes: `FixedSizeSampled` of all clients states it for replaced clients."""
+
+
+class PreliminaryRelease(CentralRelease):
+  """What is learned from clients before the first round, such as a vocabulary."""
 
   def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
     return (caveats_lib.Caveat(
@@ -166,8 +179,7 @@ class PreliminaryRelease(base.Event):
         f'before the first round {TRUST}; no epsilon holds against it'),)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EvaluationRelease(PreliminaryRelease):
+class EvaluationRelease(CentralRelease):
   """Metrics of clients' held-out examples, as integers, after the last round.
 
   A client contributes an integer for each metric and one by which clients are counted;
@@ -191,68 +203,8 @@ class EvaluationRelease(PreliminaryRelease):
         f'after the last round {TRUST}; no epsilon holds against it'),)
 
 
-def planned(*, l2_sensitivity: float, dimension: int, items: int, epsilon: float,
-            delta: float, replace_one_of: int | None = None,
-            kind: type[PreliminaryRelease] = PreliminaryRelease) -> base.Event:
-  """The release with the minimum noise for an epsilon of its own, and a threshold.
-
-  Args:
-    l2_sensitivity: As in `PreliminaryRelease`.
-    dimension: As there.
-    items: As there.
-    epsilon: Epsilon of this release alone, at delta.
-    delta: Delta of the run; keys of a single client take FAILURE_FRACTION of it.
-    replace_one_of: Number of clients, to state it for a replaced client; None for
-      zero-out.
-    kind: Class of the release.
-
-  Raises:
-    ValueError: If the target can't be met.
-  """
-  def event(z: float, **keys: Any) -> base.Event:
-    release = kind(
-        l2_sensitivity=l2_sensitivity, dimension=dimension,
-        noise_variance=(z * l2_sensitivity)**2, **keys)
-    return release if replace_one_of is None else combinators.FixedSizeSampled(
-        event=release, cohort_size=replace_one_of, population=replace_one_of)
-
-  if not items:
-    return event(calibration.noise_multiplier(event, epsilon=epsilon, delta=delta))
-  # As if keys failed as often as they may: what they do jumps with the threshold, and
-  # epsilon would not fall with the noise.
-  most = FAILURE_FRACTION * delta
-  z = calibration.noise_multiplier(
-      event, epsilon=epsilon + math.log1p(-most), delta=delta - most)
-  return event(z, items=items, threshold=threshold(
-      (z * l2_sensitivity)**2, items, most))
-
-
-def planned_evaluation(metrics: int, *, epsilon: float, delta: float,
-                       replace_one_of: int | None = None) -> base.Event:
-  """The release of so many metrics, and of how many clients have them; as `planned`."""
-  try:
-    event = planned(
-        l2_sensitivity=UNITS * math.sqrt(metrics + 1), dimension=metrics + 1, items=0,
-        epsilon=epsilon, delta=delta, replace_one_of=replace_one_of,
-        kind=EvaluationRelease)
-  except calibration.Unreachable:
-    event = None
-  if event is None or release_of(event).noise_variance > _MAX_VARIANCE:
-    raise ValueError(
-        f'private_evaluation={epsilon:g} is too small: the sampler can\'t draw noise '
-        'of that size')
-  return event
-
-
-def release_of(event: base.Event) -> PreliminaryRelease:
-  """The release inside an event of `planned`."""
-  return event.event if isinstance(event, combinators.FixedSizeSampled) else event
-
-
 def count(lines: Iterable[Mapping[str, Any]],
-          *kinds: type[PreliminaryRelease]) -> int:
+          *kinds: type[CentralRelease]) -> int:
   """Number of lines of a ledger that are of such releases; of all kinds, or of some."""
-  names = {kind.__name__ for kind in kinds or (PreliminaryRelease, EvaluationRelease)}
-  return sum(not names.isdisjoint((
-      line['event']['kind'], (line['event'].get('event') or {}).get('kind')))
+  return sum(issubclass(base.innermost_kind(line['event']), kinds or CentralRelease)
              for line in lines)

@@ -14,20 +14,38 @@ from tff_pipelines.common import caveats as caveats_lib
 from tff_pipelines.accounting.events import combinators
 from tff_pipelines.accounting.divergences import curves
 from tff_pipelines.accounting.divergences import pairs
+from tff_pipelines.accounting.events import sampled
 from tff_pipelines.accounting.divergences import skellam_as_gaussian
 
 
-class ClientSum(base.Event):
-  """A sum over clients with noise that is symmetric about 0."""
+# Rounding of a product leaves no more noise than there is.
+_ROUNDING = 1 - 1e-12
+
+
+class ClientSum(base.Release, abstract=True):
+  """A sum over clients with noise that is symmetric about 0.
+
+  A replaced client moves it by twice its sensitivity.
+  """
 
   adjacency = base.ZERO_OUT
+
+  failure_probability = base.never_fails
 
   def check_sampled(self) -> None:
     pass
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _IntegerSum(ClientSum):
+def _without_own(event: base.Event, honest: float | None, colluders: float,
+                 cohort: float | None) -> base.Event:
+  """The sum with the noise that is left of `noise_variance` in a cohort."""
+  if cohort is None or cohort <= colluders:
+    return combinators.NoPrivacy()
+  return dataclasses.replace(event, noise_variance=_ROUNDING * (
+      event.noise_variance / (honest or 1.0) * (1 - colluders / cohort)))
+
+
+class _IntegerSum(ClientSum, abstract=True):
   """A sum of integer vectors with integer noise.
 
   Attributes:
@@ -42,6 +60,9 @@ class _IntegerSum(ClientSum):
   l2_sensitivity: float
   noise_variance: float
   cohort_size: float | None = None
+
+  pure_epsilon = base.not_pure
+  factors = base.no_known_pair
 
   def __post_init__(self):
     validate.positive(l1_sensitivity=self.l1_sensitivity,
@@ -84,16 +105,19 @@ class _IntegerSum(ClientSum):
     return (f'L1 {self.l1_sensitivity:.6g}, L2 {self.l2_sensitivity:.6g} grid '
             'units')
 
-  def replace_one(self) -> '_IntegerSum':
+  def _moved(self, times: int) -> Self:
+    """The sum if so many contributions differ."""
+    return dataclasses.replace(
+        self, l1_sensitivity=times * self.l1_sensitivity,
+        l2_sensitivity=times * self.l2_sensitivity)
+
+  def replace_one(self) -> Self:
     # Twice the bound of a rounded vector, not the bound of a doubled clip: the
     # difference of two rounded vectors is what moves the sum.
-    return dataclasses.replace(
-        self, l1_sensitivity=2 * self.l1_sensitivity,
-        l2_sensitivity=2 * self.l2_sensitivity)
+    return self._moved(2)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _SkellamSum(_IntegerSum):
+class _SkellamSum(_IntegerSum, abstract=True):
   """Base class of the distributed and the central Skellam sum.
 
   Attributes:
@@ -105,6 +129,9 @@ class _SkellamSum(_IntegerSum):
 
   source = ('docs/skellam_as_gaussian.md (PLD of a Gaussian); arXiv 2110.04995, '
             'Theorem 3.5 and Corollary 3.6 (RDP)')
+
+  is_additive = base.yes
+  caveats = base.no_caveats
 
   def __post_init__(self):
     super().__post_init__()
@@ -124,9 +151,14 @@ class _SkellamSum(_IntegerSum):
         self, variance=self.noise_variance, l2_sensitivity=self.l2_sensitivity,
         distance=distance)
 
+  def scaled(self, clients: int) -> Self:
+    # One round with all clients stands for as many rounds as clients: what Skellam
+    # noise lacks to Gaussian noise is paid in each.
+    return dataclasses.replace(
+        self._moved(clients), dimension=self.dimension and clients * self.dimension)
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Shares(_IntegerSum):
+
+class _Shares(_IntegerSum, abstract=True):
   """A sum of integer vectors to which clients add shares of the noise.
 
   Attributes:
@@ -140,8 +172,19 @@ class _Shares(_IntegerSum):
     if self.min_honest_fraction is not None:
       validate.fraction(min_honest_fraction=self.min_honest_fraction)
 
+  is_known_in_part = base.yes
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+  def honest_fraction(self) -> float:
+    return self.min_honest_fraction or 1.0
+
+  def minimum_cohort(self) -> float | None:
+    return self.cohort_size
+
+  def seen(self, colluders: float, cohort: float | None) -> base.Event:
+    return _without_own(self, self.min_honest_fraction, colluders,
+                        self.cohort_size if cohort is None else cohort)
+
+
 class DistributedSkellam(_SkellamSum, _Shares):
   """A sum of integer vectors to which clients add shares of Skellam noise.
 
@@ -156,8 +199,7 @@ class DistributedSkellam(_SkellamSum, _Shares):
   """
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CentralSkellam(_SkellamSum):
+class CentralSkellam(_SkellamSum, base.WithoutShares):
   """A sum of integer vectors; the server adds all the Skellam noise, once.
 
   No share of the noise can be missing. Attributes are those of `DistributedSkellam`
@@ -165,7 +207,6 @@ class CentralSkellam(_SkellamSum):
   """
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class DistributedDiscreteGaussian(_Shares):
   """A sum of integer vectors with shares of discrete Gaussian noise.
 
@@ -182,6 +223,8 @@ class DistributedDiscreteGaussian(_Shares):
 
   source = 'arXiv 2102.06387, Theorem 1 and Proposition 14'
 
+  is_additive = base.no
+
   def __post_init__(self):
     super().__post_init__()
     validate.non_negative(local_variance=self.local_variance)
@@ -193,6 +236,9 @@ class DistributedDiscreteGaussian(_Shares):
         variance=self.noise_variance, local_variance=self.local_variance,
         clients=self.clients, dimension=self.dimension, max_order=max_order)
 
+  def scaled(self, clients: int) -> Self:
+    return self._moved(clients)
+
   def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
     if self.local_variance < 0.25:
       return (caveats_lib.Caveat(
@@ -203,13 +249,19 @@ class DistributedDiscreteGaussian(_Shares):
     return ()
 
 
-class GaussianNoise(base.Event):
-  """One release with Gaussian noise.
+class GaussianNoise(base.Release, base.WithoutShares, abstract=True):
+  """One release with Gaussian noise, of whose worst pair kinds say what is known.
 
   Attributes:
     noise_multiplier: Noise standard deviation over L2 sensitivity, >= 0 (0: no
       guarantee).
   """
+
+  noise_multiplier: float
+
+  pure_epsilon = base.not_pure
+  failure_probability = base.never_fails
+  caveats = base.no_caveats
 
   def __post_init__(self):
     validate.non_negative(noise_multiplier=self.noise_multiplier)
@@ -217,17 +269,35 @@ class GaussianNoise(base.Event):
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     return curves.gaussian(self.noise_multiplier, max_order)
 
+
+def gaussian_factors(noise_multiplier: float) -> tuple[base.Factor, ...]:
+  """The worst pair of one release with Gaussian noise."""
+  if noise_multiplier == 0:
+    return ((pairs.Leak(probability=1.0), 1),)
+  return ((pairs.Gaussian(noise_multiplier=noise_multiplier), 1),)
+
+
+class _GaussianSum(GaussianNoise, ClientSum, abstract=True):
+  """A sum of vectors to which a server adds Gaussian noise."""
+
+  sensitivity = 'L2 1, in units of the clip'
+
+  is_additive = base.yes
+
   def factors(self, amplification: str) -> tuple[base.Factor, ...]:
-    if self.noise_multiplier == 0:
-      return ((pairs.Leak(probability=1.0), 1),)
-    return ((pairs.Gaussian(noise_multiplier=self.noise_multiplier), 1),)
+    return gaussian_factors(self.noise_multiplier)
+
+  def scaled(self, clients: int) -> Self:
+    return dataclasses.replace(self, noise_multiplier=self.noise_multiplier / clients)
+
+  def replace_one(self) -> Self:
+    return self.scaled(2)
 
   def to_dp_accounting(self) -> dp_event.DpEvent:
     return dp_event.GaussianDpEvent(self.noise_multiplier)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CentralGaussian(GaussianNoise, ClientSum):
+class CentralGaussian(_GaussianSum):
   """A sum of clipped vectors; the server adds all the Gaussian noise, once.
 
   Real-valued noise in floating point carries the guarantee of ideal
@@ -238,17 +308,10 @@ class CentralGaussian(GaussianNoise, ClientSum):
       guarantee).
   """
 
-  noise_multiplier: float
-
-  sensitivity = 'L2 1, in units of the clip'
   source = 'arXiv 1702.07476, Corollary 3; PLD of N(0, z^2) against N(1, z^2)'
 
-  def replace_one(self) -> 'CentralGaussian':
-    return CentralGaussian(noise_multiplier=self.noise_multiplier / 2)
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class GaussianOfSkellam(CentralGaussian):
+class GaussianOfSkellam(_GaussianSum):
   """A sum with Gaussian noise of which one with Skellam noise is a post-processing.
 
   Attributes:
@@ -269,9 +332,6 @@ class GaussianOfSkellam(CentralGaussian):
 
   source = 'docs/skellam_as_gaussian.md'
 
-  def replace_one(self) -> 'GaussianOfSkellam':
-    return dataclasses.replace(self, noise_multiplier=self.noise_multiplier / 2)
-
   def certificate(self) -> dict[str, float]:
     """Its certificate as JSON, for whoever wants to verify it."""
     return {name: getattr(self, name) for name in (
@@ -282,13 +342,8 @@ def certificates(event: base.Event) -> tuple[GaussianOfSkellam, ...]:
   """The distinct sums in an event that `as_gaussian` gave Gaussian noise."""
   if isinstance(event, GaussianOfSkellam):
     return (event,)
-  parts = []
-  for field in dataclasses.fields(event):
-    value = getattr(event, field.name)
-    parts += value if isinstance(value, tuple) else [value]
-  return tuple(dict.fromkeys(
-      certificate for part in parts if isinstance(part, base.Event)
-      for certificate in certificates(part)))
+  return tuple(dict.fromkeys(certificate for part in base.parts(event)
+                             for certificate in certificates(part)))
 
 
 def gaussian_of_skellam(event: base.Event, *, variance: float, l2_sensitivity: float,
@@ -316,8 +371,7 @@ def gaussian_of_skellam(event: base.Event, *, variance: float, l2_sensitivity: f
       dimension=event.skellam_coordinates())
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SkellamCount(ClientSum):
+class SkellamCount(ClientSum, base.WithoutShares):
   """An integer count with Skellam noise.
 
   A clipped-or-not bit sent as +1 or -1 has zero-out sensitivity 1.
@@ -331,6 +385,10 @@ class SkellamCount(ClientSum):
   noise_variance: float
 
   source = 'arXiv 2110.04995, Theorem 3.5; PLD of section 3.1 there'
+
+  pure_epsilon = base.not_pure
+  caveats = base.no_caveats
+  is_additive = base.no
 
   def __post_init__(self):
     validate.integer(l1_sensitivity=self.l1_sensitivity, low=1)
@@ -359,12 +417,18 @@ class SkellamCount(ClientSum):
         self, variance=self.noise_variance, l2_sensitivity=self.l1_sensitivity,
         distance=distance)
 
-  def replace_one(self) -> 'SkellamCount':
-    return dataclasses.replace(self, l1_sensitivity=2 * self.l1_sensitivity)
+  def scaled(self, clients: int) -> Self:
+    return dataclasses.replace(self, l1_sensitivity=clients * self.l1_sensitivity)
+
+  def replace_one(self) -> Self:
+    return self.scaled(2)
+
+  # Alongside a sum of shares its noise is in shares too; alone the server adds it.
+  def seen(self, colluders: float, cohort: float | None) -> base.Event:
+    return _without_own(self, None, colluders, cohort)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class NoisyGradients(base.Event):
+class NoisyGradients(base.Release, combinators.AgentsShares):
   """The sum of clipped gradients of randomly sampled records, with Gaussian noise.
 
   Every agent participates in every step, samples each of its own records
@@ -387,12 +451,17 @@ class NoisyGradients(base.Event):
       'arXiv 1607.00133; arXiv 2210.00597 (tight), Zhu and Wang 2019, Theorem 5 '
       '(generic); arXiv 2106.08567, Theorem 11 (PLD)')
 
+  pure_epsilon = base.not_pure
+  failure_probability = base.never_fails
+  scaled = base.no_known_group  # An agent is no record.
+  is_additive = base.no
+
   def __post_init__(self):
     _ = self._sampled  # Raises ValueError unless the parameters are valid.
 
   @property
-  def _sampled(self) -> combinators.PoissonSampled:
-    return combinators.PoissonSampled(
+  def _sampled(self) -> sampled.PoissonSampled:
+    return sampled.PoissonSampled(
         event=CentralGaussian(noise_multiplier=self.noise_multiplier),
         sampling_rate=self.sampling_rate)
 
@@ -402,7 +471,7 @@ class NoisyGradients(base.Event):
   def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
     return self._sampled.factors(amplification)
 
-  def without_sampling(self) -> 'NoisyGradients':
+  def without_sampling(self) -> Self:
     return dataclasses.replace(self, sampling_rate=1.0)
 
   def to_dp_accounting(self) -> dp_event.DpEvent:

@@ -7,14 +7,13 @@ from typing import Any
 
 from aggregators import params as params_lib
 from tff_pipelines.accounting.events import base
-from tff_pipelines.accounting.events import participants
 from tff_pipelines.accounting.events import sum_events
-from tff_pipelines.accounting.events import voting
 from tff_pipelines.accounting.guarantees import accountant
 from tff_pipelines.accounting.guarantees import bounds
 from tff_pipelines.accounting.guarantees import calibration
 from tff_pipelines.accounting.guarantees import mechanisms
 from tff_pipelines.accounting.guarantees import observers
+from tff_pipelines.accounting.guarantees import votes
 from tff_pipelines.accounting.guarantees.bounds import Bound
 from tff_pipelines.accounting.guarantees.guarantee import Guarantee
 from tff_pipelines.accounting.guarantees.guarantee import Terms
@@ -289,7 +288,7 @@ def _described(query: Query, mechanism: Mechanism, event: base.Event,
 def _observers(query: Query, event: base.Event) -> Iterator[str]:
   """Yields the observers, other than outsiders, of a sum of clients."""
   yield bounds.SERVER
-  if participants.has_shares(event):
+  if event.has_shares():
     yield bounds.PARTICIPANT
   if query.clients_per_person > 1:
     yield bounds.PERSON
@@ -401,7 +400,7 @@ def _answer_published_vote(query: Query, mechanism: mechanisms.VoteMechanism) ->
         f'bound=paper answers query=epsilon only, found query={query.kind}')
   event = mechanism.release()
   delta = query.needed('delta')
-  epsilon = voting.published_epsilon(event, mechanism.queries, delta)
+  epsilon = votes.published_epsilon(event, mechanism.queries, delta)
   return Answer(
       terms=terms(mechanism.family.trust_model), delta=delta,
       noise_multiplier=mechanism.noise_stddev, rounds=mechanism.queries,

@@ -135,10 +135,7 @@ def rounds(build_event: Callable[[int], base.Event], *, epsilon: float, delta: f
 
   Args:
     build_event: From a number of rounds >= 1 to everything that is released.
-    epsilon: Target > 0.
-    delta: In [0, 1).
-    accountant: As in `accountant.epsilon`.
-    amplification: As in `accountant.epsilon`.
+    epsilon, delta, accountant, amplification: As for `noise_multiplier`.
     total_variation: From a number of rounds, as in `noise_multiplier`.
 
   Raises:
@@ -168,10 +165,7 @@ def bits(build_event: Callable[[int], base.Event], *, epsilon: float, delta: flo
   Args:
     build_event: From a number of bits to everything that is released; its
       ValueError means that the bits are too few.
-    epsilon: Target > 0.
-    delta: In [0, 1).
-    accountant: As in `accountant.epsilon`.
-    amplification: As in `accountant.epsilon`.
+    epsilon, delta, accountant, amplification: As for `noise_multiplier`.
 
   Raises:
     ValueError: If not even 30 bits meet the target.
@@ -202,10 +196,7 @@ def calibrated(params: params_lib.DistributedSumParams,
   Args:
     params: Everything but the noise multiplier, which is ignored.
     build_event: From parameters to everything that is released.
-    epsilon: Target > 0.
-    delta: In [0, 1).
-    accountant: As in `accountant.epsilon`.
-    amplification: As in `accountant.epsilon`.
+    epsilon, delta, accountant, amplification: As for `noise_multiplier`.
     allow_degenerate: Whether to return parameters of a uselessly coarse grid.
 
   Raises:
@@ -271,9 +262,7 @@ def suggest_bits(
     params: Everything but bits and noise multiplier, which are ignored.
     build_event: From parameters to everything that is released. It also receives
       the parameters of a grid so fine that it stands for the Gaussian.
-    epsilon: Target > 0.
-    delta: In [0, 1).
-    amplification: As in `accountant.epsilon`.
+    epsilon, delta, amplification: As for `noise_multiplier`.
 
   Returns:
     Calibrated parameters, not degenerate.

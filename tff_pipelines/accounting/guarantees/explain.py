@@ -175,11 +175,12 @@ def _fields(event: base.Event, level: int) -> Iterator[Step]:
 def _left(event: base.Event, seen: base.Event,
           method: observers.Method) -> Iterator[Step]:
   """Yields what is left of the noise when participants subtract their shares."""
-  before, after = _noise(event), _noise(seen)
-  if before and after:
+  before, after, cohort = _noise(event), _noise(seen), event.minimum_cohort()
+  if before and after and cohort:
     yield Step(
-        f'without the shares of {method.colluders:g}, which they know: noise of the '
-        f'variance {after:.6g}; counted on against others is {before:.6g}', level=2)
+        f'without the shares of {method.colluders:g} in cohorts of at least '
+        f'{cohort:g}: noise of the variance {after:.6g}; against others {before:.6g} is '
+        'counted on', level=2)
 
 
 def _noise(event: base.Event) -> float | None:

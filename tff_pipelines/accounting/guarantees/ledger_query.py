@@ -6,7 +6,6 @@ from typing import Any
 
 from tff_pipelines.accounting.events import base
 from tff_pipelines.accounting.events import combinators
-from tff_pipelines.accounting.events import participants
 from tff_pipelines.accounting.events import preliminary
 from tff_pipelines.accounting.guarantees import accountant as accountant_lib
 from tff_pipelines.accounting.guarantees import answers
@@ -156,7 +155,7 @@ def _views(ledgers: Sequence[ledger_lib.Ledger], runs: Sequence[Sequence[Mapping
       ledger.repeats for ledger in ledgers)
   models = repeated if seen_by_all else once
   views = {bounds.OUTSIDERS: models, bounds.SERVER: repeated}
-  if participants.has_shares(models.event):
+  if models.event.has_shares():
     views[bounds.PARTICIPANT] = once
   return {**views, bounds.PERSON: models, bounds.PERSON_SERVER: repeated}
 

@@ -10,7 +10,6 @@ import math
 from typing import NamedTuple
 
 from tff_pipelines.accounting.events import base
-from tff_pipelines.accounting.events import participants
 from tff_pipelines.accounting.guarantees import accountant as accountant_lib
 from tff_pipelines.accounting.guarantees import bounds
 from tff_pipelines.accounting.guarantees import groups
@@ -48,7 +47,7 @@ def seen(event: base.Event, observer: str, colluders: float = 1) -> base.Event:
     colluders: Number of participants who pool what they know, >= 1.
   """
   if observer == bounds.PARTICIPANT:
-    event = participants.seen(event, colluders)
+    event = event.seen_by_participants(colluders)
   return event if observer in (bounds.OUTSIDERS, bounds.PERSON) else (
       event.without_sampling())
 

@@ -15,7 +15,6 @@ from typing import Any
 
 from tff_pipelines.accounting.events import base
 from tff_pipelines.accounting.events import combinators
-from tff_pipelines.accounting.events import participants
 from tff_pipelines.accounting.guarantees import accountant
 from tff_pipelines.accounting.guarantees import bounds
 from tff_pipelines.accounting.guarantees import groups
@@ -220,7 +219,7 @@ class Plan(abc.ABC):
     small = self.at_small_delta(released, rounds, seen if has_server else None, shown)
     return Guarantee(
         terms=self.terms, delta=self.delta, adjacency=released.adjacency, **found,
-        least_cohort=participants.least_cohort(released),
+        least_cohort=released.minimum_cohort(),
         clients_per_person=self.clients_per_person, seeded=self.seed is not None,
         further={**small, **self.further(released)}, caveats=tuple(dict.fromkeys(
             [*notes, *self.notes(), *observers.caveats_of(found)])))

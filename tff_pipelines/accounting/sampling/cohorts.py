@@ -1,6 +1,111 @@
-"""Probability that a minimum cohort of Poisson sampling tells of a client."""
+"""Cohorts of Poisson sampling: their sizes, and when they tell of a client."""
 
+import functools
+import itertools
+import math
+
+import numpy as np
 from scipy import stats
+
+from aggregators import params as params_lib
+from tff_pipelines.common import validate
+
+
+def upper_quantile(population: int, sampling_rate: float) -> int:
+  """The cohort that Poisson sampling exceeds once in a thousand rounds.
+
+  The modulus of a sum is sized for it. Wrap-around beyond it costs accuracy, never
+  privacy.
+
+  Args:
+    population: N >= 1 clients.
+    sampling_rate: q in (0, 1].
+
+  Returns:
+    The minimum m with P[Binomial(N, q) <= m] >= 0.999, at least 1.
+  """
+  validate.integer(population=population, low=1)
+  validate.fraction(sampling_rate=sampling_rate)
+  return max(1, int(stats.binom.ppf(0.999, population, sampling_rate)))
+
+
+@functools.lru_cache(maxsize=256)
+def pivotal_probability(population: int, sampling_rate: float,
+                        min_honest_fraction: float, assumed_colluders: int,
+                        dropout_rate: float) -> float:
+  """The probability that one client's participation decides that a round is opened.
+
+  A round that is suppressed (too few shares for its sum to be opened) without a
+  client, and opened with it, reveals that the client participates, and amplification
+  by sampling is lost in it. Clients are selected, and drop out, independently of each
+  other, of their data and of other rounds. With m other clients, m' of them in the
+  sum, these are the rounds where `aggregators.params.has_enough` is false of (m', m)
+  and true of (m' + 1, m + 1). A round that is opened without the client is opened
+  with it too; if it drops out the round may be suppressed, but that is the same
+  whatever its data are.
+
+  Args:
+    population: N >= 1 clients.
+    sampling_rate: q in (0, 1].
+    min_honest_fraction: h in (0, 1].
+    assumed_colluders: c >= 0.
+    dropout_rate: In [0, 1). Upper bound on the probability, the same for all clients,
+      that a selected client drops out.
+
+  Returns:
+    The largest probability over the other clients for any such rate of dropouts, in
+    [0, 1], rounded up: a higher rate need not be the worse one. 0 for c = 0 if no
+    client drops out, or if none may (h = 1): others alone then decide.
+  """
+  validate.integer(population=population, low=1)
+  validate.fraction(sampling_rate=sampling_rate,
+                    min_honest_fraction=min_honest_fraction)
+  if assumed_colluders == 0 and (min_honest_fraction == 1 or dropout_rate == 0):
+    return 0.0
+  others = stats.binom(population - 1, sampling_rate)
+  reach = 15 * others.std() + 50
+  selected = np.arange(max(0.0, np.floor(others.mean() - reach)),
+                   min(population - 1.0, np.ceil(others.mean() + reach)) + 1)
+  chances = others.pmf(selected)
+  beyond = others.cdf(selected[0] - 1) + others.sf(selected[-1])
+  # Pivotal values of m' lie in an interval shorter than 1.
+  lowest = np.floor(min_honest_fraction * (selected + 1)) + assumed_colluders - 1
+  pivots = []
+  for present in (lowest, lowest + 1):
+    without, together = (
+        params_lib.has_enough(present + one, selected + one, min_honest_fraction,
+                              assumed_colluders) for one in (0, 1))
+    at = together & ~without & (present >= 0) & (present <= selected)
+    pivots.append((present[at], selected[at], chances[at]))
+  present, selected, chances = (np.concatenate(parts) for parts in zip(*pivots))
+  # Within each of these intervals of the rate, probabilities hardly change.
+  count = min(2000, 1 + math.ceil(
+      16 * dropout_rate * float(selected.max(initial=1.0))**0.5))
+  worst = 0.0
+  for low, high in itertools.pairwise(np.linspace(0, dropout_rate, count + 1)):
+    # The rate of [low, high] at which `present` of `selected` is most probable.
+    rate = np.clip(1 - present / np.maximum(selected, 1), low, high)
+    worst = max(worst, np.sum(chances * stats.binom.pmf(present, selected, 1 - rate)))
+  return min(1.0, float(worst + beyond) * (1 + 1e-9))
+
+
+def suggested_participations(sampling_rate: float, rounds: int) -> int | None:
+  """A limit on participations that Poisson sampling rarely meets.
+
+  Args:
+    sampling_rate: q in (0, 1].
+    rounds: T >= 1.
+
+  Returns:
+    One standard deviation above the mean, ceil(q T + sqrt(q T)): about a twelfth of a
+    standard deviation of a client's participations is lost to it, on average. None if
+    that is no limit.
+  """
+  validate.fraction(sampling_rate=sampling_rate)
+  validate.integer(rounds=rounds, low=1)
+  mean = sampling_rate * rounds
+  limit = math.ceil(mean + math.sqrt(mean))
+  return limit if limit < rounds else None
 
 
 def redrawn_probability(population: int, sampling_rate: float, least: int, *,

@@ -1,0 +1,185 @@
+"""Vocabularies: words and labels, and the texts that they are words of.
+
+A vocabulary built from clients' texts reveals something about them, and no noise is
+added to it. So it is outside the guarantee, and a run that uses one says so; a public
+list of words is the way out.
+"""
+
+import collections
+from collections.abc import Callable, Iterable, Mapping
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+import re
+
+import numpy as np
+
+from tasks import checks
+from tasks import task
+from tasks.models import text as text_models
+
+# The file in which a run keeps its vocabulary.
+FILE = 'vocabulary.json'
+
+OUTSIDE = task.Note(
+    'vocabulary outside the guarantee',
+    'the vocabulary was built from the training clients\' own texts: which words and '
+    'labels are in it is outside the guarantee; --vocabulary takes a public list')
+
+# What vocabularies are built from. Any observer of a run sees its vocabulary.
+PUBLIC, TRAINING_CLIENTS = 'public', 'training clients'
+NOISED_COUNTS = 'noised counts of training clients'
+_MADE_FROM = (PUBLIC, TRAINING_CLIENTS, NOISED_COUNTS)
+# Fills the places of words that were not released; no text has it as a token.
+_UNUSED = '<unused-{}>'
+_FORMAT = 'vocabulary 1'
+_MAX_WORDS = 1_000_000
+
+_SENTENCE_END = re.compile(r'(?<=[.!?])\s+|\n+')
+# As in TFF's Stack Overflow: punctuation is a token, except for apostrophes and
+# hyphens inside words; an address is one token.
+_TOKEN = re.compile(r"https?://\S+|[a-z0-9_]+(?:['-][a-z0-9_]+)*|[!-~]")
+_ADDRESS = '<URL>'
+
+
+def sentences_of(field: str) -> Callable[[str], list[str]]:
+  """Text of a field -> its sentences; that of the field 'tokens' is one as it is."""
+  return sentences if field != 'tokens' else lambda text: [text] if text else []
+
+
+def sentences(text: str) -> list[str]:
+  """Sentences of a text, in lower case, their tokens separated by spaces."""
+  result = []
+  for sentence in _SENTENCE_END.split(text):
+    tokens = [_ADDRESS if token.startswith(('http://', 'https://')) else token
+              for token in _TOKEN.findall(sentence.lower())]
+    if tokens:
+      result.append(' '.join(tokens))
+  return result
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Vocabulary:
+  """Words, and labels if the task has them, the most frequent first.
+
+  Attributes:
+    words: Without special tokens.
+    labels: Such as tags; empty if the task has none.
+    made_from: Origin: PUBLIC, TRAINING_CLIENTS or NOISED_COUNTS.
+  """
+
+  words: tuple[str, ...]
+  labels: tuple[str, ...] = ()
+  made_from: str
+
+  def __post_init__(self):
+    checks.choice('made_from', self.made_from, _MADE_FROM)
+    for name in ('words', 'labels'):
+      words = getattr(self, name)
+      for word in words:
+        if not isinstance(word, str) or word.split() != [word]:
+          raise ValueError(f'{name} must be texts without spaces, found {word!r}')
+      for word, count in collections.Counter(words).most_common(1):
+        if count > 1:
+          raise ValueError(f'{name} must differ from each other, found {word!r} twice')
+    if not 1 <= len(self.words) <= _MAX_WORDS:
+      raise ValueError(
+          f'there must be 1 to {_MAX_WORDS} words, found {len(self.words)}')
+
+  @property
+  def special(self) -> text_models.Special:
+    return text_models.Special(len(self.words))
+
+  @functools.cached_property
+  def _word_numbers(self) -> Mapping[str, int]:
+    return {word: number for number, word in enumerate(self.words, 1)}
+
+  @functools.cached_property
+  def _label_numbers(self) -> Mapping[str, int]:
+    return {label: number for number, label in enumerate(self.labels, 1)}
+
+  def known_numbers(self, tokens: Iterable[str]) -> list[int]:
+    """Numbers, from 1 on, of those words that are in the vocabulary."""
+    return [self._word_numbers[token] for token in tokens
+            if token in self._word_numbers]
+
+  def label_numbers(self, labels: Iterable[str]) -> list[int]:
+    """Numbers, from 1 on, of those labels that are in the vocabulary, each once."""
+    return sorted({self._label_numbers[label] for label in labels
+                   if label in self._label_numbers})
+
+  def sentence_row(self, sentence: str, length: int,
+                   ended: bool = True) -> np.ndarray:
+    """Tokens of a sentence's words in a row, as TFF's preprocessing has them.
+
+    Args:
+      sentence: Tokens separated by spaces.
+      length: What is longer is cut off, and then has no end token.
+      ended: Whether the sentence ends. Else it has no end token, and of what is longer
+        the last words stay.
+
+    Returns:
+      int32 [length + 1], with the token of the beginning, padded.
+    """
+    special, words = self.special, sentence.split(' ')
+    words = [self._word_numbers.get(word, special.out_of_vocabulary)
+             for word in (words[:length] if ended else words[-length:])]
+    row = np.zeros(length + 1, np.int32)
+    tokens = [special.begin, *words, *[special.end] * ended][:length + 1]
+    row[:len(tokens)] = tokens
+    return row
+
+  def dumps(self) -> str:
+    """Serializes for a file that `read` reads."""
+    return json.dumps(
+        dict(format=_FORMAT, made_from=self.made_from, words=self.words,
+             labels=self.labels), indent=0, ensure_ascii=False) + '\n'
+
+
+def most_frequent(counts: Mapping[str, int], number: int) -> tuple[str, ...]:
+  """The most frequent keys, ties in alphabetical order."""
+  return tuple(sorted(counts, key=lambda key: (-counts[key], key))[:number])
+
+
+def filled(counts: Mapping[str, int], number: int) -> tuple[str, ...]:
+  """The most frequent keys, and names for unused places up to a number."""
+  words = most_frequent(counts, number)
+  return (*words, *map(_UNUSED.format, range(len(words), number)))
+
+
+def read(path: str | os.PathLike[str]) -> Vocabulary:
+  """Reads a vocabulary.
+
+  Args:
+    path: A JSON file as written by `Vocabulary.dumps`, or with 'words' (and 'labels')
+      alone; or a text file with a word at the beginning of each line, the most
+      frequent first. One that does not say what it was built from is public.
+
+  Raises:
+    ValueError: If the file is missing or malformed; the message names it.
+  """
+  path = pathlib.Path(path)
+  if not path.is_file():
+    raise ValueError(f'vocabulary {path} does not exist or is not a file')
+  try:
+    text = path.read_text(encoding='utf-8')
+    if not text.lstrip().startswith('{'):
+      return Vocabulary(
+          words=tuple(line.split()[0] for line in text.splitlines() if line.strip()),
+          made_from=PUBLIC)
+    content = json.loads(text)
+    unknown = set(content) - {'format', 'made_from', 'words', 'labels'}
+    if unknown or content.get('format', _FORMAT) != _FORMAT:
+      raise ValueError(
+          f'must have words, and may have labels, made_from and the format '
+          f'{_FORMAT!r}; found {", ".join(map(repr, content))}'[:300])
+    lists = {name: content.get(name, []) for name in ('words', 'labels')}
+    for name, value in lists.items():
+      if not isinstance(value, list):
+        raise ValueError(f'{name} must be a list of texts')
+    return Vocabulary(made_from=content.get('made_from', PUBLIC),
+                      **{name: tuple(value) for name, value in lists.items()})
+  except (ValueError, RecursionError) as error:
+    raise ValueError(f'vocabulary {path}: {error}') from error

@@ -1,0 +1,468 @@
+"""Events of releases from sampled clients: Poisson, fixed size, epochs."""
+
+from collections.abc import Iterable
+import dataclasses
+import math
+
+from dp_accounting import dp_event
+import numpy as np
+from scipy import stats
+
+from tff_pipelines.common import validate
+from tff_pipelines.accounting.events import base
+from tff_pipelines.common import caveats as caveats_lib
+from tff_pipelines.accounting.divergences import curves
+from tff_pipelines.common import decimals
+from tff_pipelines.accounting.divergences import pairs
+
+_HIDDEN_COHORT = caveats_lib.Caveat(
+    'cohorts assumed to be hidden',
+    'amplification by sampling holds against those who see the released models '
+    'and learn neither which nor how many clients participated; against a server or '
+    'participants who know the cohort, the unamplified epsilon is the guarantee')
+# Bounds for one client in a round, for two, ... are mixed up to this many clients.
+_MOST_MIXED = 64
+
+
+def unique(items: Iterable) -> tuple:
+  """The items without repetitions, in their order."""
+  return tuple(dict.fromkeys(items))
+
+
+class Sampled(base.Event, abstract=True):
+  """A release from a sample of the clients, taken independently of its noise.
+
+  Attributes:
+    event: The release from the sample, stated for zero-out.
+  """
+
+  event: base.Event
+
+  def __post_init__(self):
+    base.check_event(event=self.event)
+    self.event.check_sampled()
+
+  def _refuse_failures(self, release: base.Event) -> None:
+    if release.failure_probability():
+      raise ValueError(f'event {type(self.event).__name__} cannot be amplified: it may '
+                       'fail')
+
+  def skellam_coordinates(self) -> int:
+    return self.event.skellam_coordinates()
+
+  def as_gaussian(self, distance: float) -> base.Event:
+    return dataclasses.replace(self, event=self.event.as_gaussian(distance))
+
+  def honest_fraction(self) -> float | None:
+    return self.event.honest_fraction()
+
+  def is_known_in_part(self) -> bool:
+    return self.event.is_known_in_part()
+
+  def seen(self, colluders: float, cohort: float | None) -> base.Event:
+    return dataclasses.replace(
+        self, event=self.event.seen(colluders, self.minimum_cohort() or 1))
+
+  scaled = base.no_known_group  # It is one of sampled clients.
+  is_additive = base.no
+
+
+class _SameNeighbours(Sampled, abstract=True):
+  """A sample without a client, or with its zeros, is that of its neighbour."""
+
+  @property
+  def adjacency(self) -> str:
+    return self.event.adjacency
+
+  @property
+  def sensitivity(self) -> str:
+    return self.event.sensitivity
+
+
+class _Poisson(_SameNeighbours, abstract=True):
+  """Attributes and answers that one client and several of one person share."""
+
+  sampling_rate: float
+  pivotal_probability: float = 0.0
+  max_participations: int | None = None
+  least_cohort: int | None = None
+  redrawn_probability: float = 0.0
+
+  def __post_init__(self):
+    super().__post_init__()
+    self._refuse_failures(self.event)
+    validate.fraction(sampling_rate=self.sampling_rate)
+    validate.unit_interval(pivotal_probability=self.pivotal_probability,
+                           redrawn_probability=self.redrawn_probability)
+    for name in ('max_participations', 'least_cohort'):
+      if getattr(self, name) is not None:
+        validate.integer(low=1, **{name: getattr(self, name)})
+
+  def failure_probability(self) -> float:
+    return self.redrawn_probability
+
+  def participations(self, count: int, amplification: str) -> int:
+    if amplification != 'none' or self.max_participations is None:
+      return count
+    return min(count, self.max_participations)
+
+  def repeated(self) -> base.Event:
+    # A round that was not committed is in no client's count.
+    return dataclasses.replace(
+        self, event=self.event.repeated(), max_participations=None)
+
+  def minimum_cohort(self) -> float | None:
+    return self.least_cohort
+
+  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
+    if self.sampling_rate == 1:
+      return self.event.caveats()
+    caveats = [*self.event.caveats(), _HIDDEN_COHORT]
+    if self.pivotal_probability:
+      probability = decimals.rounded_up(self.pivotal_probability, 2)
+      caveats.append(caveats_lib.Caveat(
+          'suppression depends on single clients',
+          'whether a round is opened reveals a single client with probability '
+          f'{probability} (counted in epsilon): rounds of too few shares are '
+          'suppressed; this assumes that clients drop out independently of each '
+          'other, of their data and of other rounds, and no more often than it was '
+          'computed for'))
+    elif (self.honest_fraction() or 1.0) < 1:
+      caveats.append(caveats_lib.Caveat(
+          'no dropouts and no collusion assumed',
+          'suppressed rounds are assumed to reveal nothing: this assumes that no '
+          'client drops out and that none colludes'))
+    return unique(caveats)
+
+
+class PoissonSampled(_Poisson):
+  """A release from clients that are selected independently with one probability.
+
+  Holds against observers to whom the cohort and its size stay hidden, when the
+  release does not depend on its size. Where it does, as rounds of too few clients
+  are suppressed, `pivotal_probability` bounds how often that reveals a client.
+
+  Attributes:
+    event: The release from the sample.
+    sampling_rate: q in (0, 1].
+    max_participations: Maximum number of rounds that select one client, >= 1; None
+      for no such limit. Whoever sees the cohorts sees a client in so many rounds at
+      most; against all others the limit changes nothing (docs/participation.md).
+    pivotal_probability: rho in [0, 1], the fraction of the rounds in which the number
+      of other clients is such that a release shows that a client participates.
+      Amplification of the client's loss is lost there, except for a loss of nothing
+      in the rounds without it. See `cohorts.pivotal_probability`.
+    least_cohort: Minimum number of clients in a round, >= 1: a smaller cohort is drawn
+      again before any client is told; None if a cohort may be of one.
+    redrawn_probability: In [0, 1], the fraction of the rounds in which that may tell of
+      a client; it is taken off delta. See `schemes.Poisson`.
+  """
+
+  source = 'arXiv 2210.00597 (tight); Zhu and Wang 2019, Theorem 5 (generic)'
+
+  def curve(self, max_order: int, amplification: str) -> np.ndarray:
+    curve = self.event.curve(max_order, amplification)
+    if amplification == 'none':
+      return curve
+    hidden = curves.poisson(
+        curve, self.sampling_rate, generic=amplification == 'generic')
+    if self.pivotal_probability == 0:
+      return hidden
+    revealed = curves.mixed(np.zeros_like(curve), curve, self.sampling_rate)
+    return curves.mixed(hidden, np.maximum(hidden, revealed), self.pivotal_probability)
+
+  def pure_epsilon(self, amplification: str) -> float:
+    epsilon = self.event.pure_epsilon(amplification)
+    if amplification == 'none' or self.pivotal_probability or self.redrawn_probability:
+      return epsilon
+    return curves.pure_poisson(epsilon, self.sampling_rate)
+
+  def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
+    inner = self.event.factors(amplification)
+    if amplification == 'none' or self.sampling_rate == 1:
+      return inner
+    if amplification == 'generic' or inner is None or self.pivotal_probability:
+      return None
+    product = pairs.simplified(inner)
+    if pairs.has_leak(product):
+      return inner  # Nothing is claimed for being left out of a bare release.
+    pair = pairs.together(product)
+    if pair is None:
+      return None
+    sampled = ((pairs.Poisson(pair=pair, sampling_rate=self.sampling_rate), 1),)
+    if not self.redrawn_probability:
+      return sampled
+    return (*sampled, (pairs.Leak(probability=self.redrawn_probability), 1))
+
+  def without_sampling(self) -> base.Event:
+    return self.event
+
+  def group(self, clients: int, known: bool) -> base.Event | None:
+    release, rate = self.event.scaled(clients), self.sampling_rate
+    if release is None or self.pivotal_probability and not known:
+      return None
+    limit, redrawn = self.max_participations, self.redrawn_probability
+    if limit is not None and not self.event.is_additive():
+      limit *= clients
+    if redrawn:
+      redrawn = 1.0 if rate == 1 else min(
+          1.0, clients * redrawn * math.exp((1 - clients) * math.log1p(-rate)))
+    changes = dict(max_participations=limit, redrawn_probability=redrawn)
+    if rate == 1:
+      return dataclasses.replace(self, event=release, **changes)
+    return PoissonGroup(**{**vars(self), **changes}, clients=clients)
+
+  def to_dp_accounting(self) -> dp_event.DpEvent:
+    if self.pivotal_probability or self.redrawn_probability:
+      raise NotImplementedError(
+          'event PoissonSampled has no equivalent in dp_accounting with '
+          f'pivotal_probability={self.pivotal_probability!r} and redrawn_probability='
+          f'{self.redrawn_probability!r}: there, cohorts reveal nothing')
+    return dp_event.PoissonSampledDpEvent(
+        self.sampling_rate, self.event.to_dp_accounting())
+
+
+class PoissonGroup(_Poisson):
+  """Poisson sampling of clients of whom a person owns several.
+
+  `event` and `sampling_rate` are those of one client, at a rate below 1; the other
+  attributes of `PoissonSampled` are those of the person. Proof: docs/participation.md.
+
+  Attributes:
+    clients: g >= 2.
+  """
+
+  clients: int
+
+  source = 'docs/participation.md; arXiv 2401.10294'
+
+  def _with(self, k: int) -> PoissonSampled:
+    """As if k of the person's clients were in each round that one of them is in."""
+    some = -math.expm1(self.clients * math.log1p(-self.sampling_rate))
+    fields = {field.name: getattr(self, field.name)
+              for field in dataclasses.fields(PoissonSampled)}
+    return PoissonSampled(**{
+        **fields, 'event': self.event.scaled(k),
+        'sampling_rate': min(1.0, some * (1 + 1e-12))})
+
+  @property
+  def _chances(self) -> np.ndarray:
+    """Probability of 1, 2, ..., g of them in a round."""
+    return stats.binom.pmf(
+        np.arange(1, self.clients + 1), self.clients, self.sampling_rate)
+
+  def curve(self, max_order: int, amplification: str) -> np.ndarray:
+    if amplification == 'none' or self.clients > _MOST_MIXED:
+      return self._with(self.clients).curve(max_order, amplification)
+    mixed, before = np.zeros(max_order - 1), 0.0
+    for k, chance in enumerate(self._chances, 1):
+      hidden = self._with(k).curve(max_order, amplification)
+      before += chance
+      mixed = curves.mixed(mixed, np.maximum(mixed, hidden), chance / before)
+    return mixed
+
+  def pure_epsilon(self, amplification: str) -> float:
+    return self._with(self.clients).pure_epsilon(amplification)
+
+  def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
+    factors = self._with(self.clients).factors(amplification)
+    if factors is None or not isinstance(factors[0][0], pairs.Poisson):
+      return factors
+    (pair, _), *leak = factors  # Of cohorts that are drawn again.
+    if isinstance(pair.pair, pairs.Gaussian):
+      pair = pairs.PoissonGroup(
+          noise_multiplier=self.clients * pair.pair.noise_multiplier,
+          sampling_rate=self.sampling_rate, clients=self.clients)
+    elif self.clients <= _MOST_MIXED:
+      chances = self._chances
+      pair = pairs.Mixed(weights=tuple(chances / chances.sum()), pairs=tuple(
+          self._with(k).factors(amplification)[0][0]
+          for k in range(1, self.clients + 1)))
+    return (pair, 1), *leak
+
+  def without_sampling(self) -> base.Event:
+    return self.event.scaled(self.clients)
+
+  def group(self, clients: int, known: bool) -> None:
+    """States that it is of one person already."""
+
+
+class _Sized(Sampled, abstract=True):
+  """A release from exactly `cohort_size` of `population` clients, integers >= 1."""
+
+  cohort_size: int
+  population: int
+
+  def __post_init__(self):
+    super().__post_init__()
+    validate.integer(population=self.population, low=1)
+    validate.integer(cohort_size=self.cohort_size, low=1, high=self.population)
+
+  def minimum_cohort(self) -> float:
+    return self.cohort_size
+
+
+class FixedSizeSampled(_Sized):
+  """A release from a cohort of fixed size, sampled without replacement.
+
+  For replace-one neighbours it has twice the zero-out sensitivities throughout, with
+  or without amplification. For zero-out neighbours it has its own profile where noise
+  is Gaussian, and else that of replace-one, of which zeroing is a case.
+
+  Attributes:
+    event: The release from the sample, stated for zero-out.
+    cohort_size: Clients in a round, an integer >= 1.
+    population: Clients to sample from, an integer >= cohort_size.
+    neighbours: 'replace-one' or 'zero-out'.
+  """
+
+  neighbours: str = base.REPLACE_ONE
+
+  source = 'docs/fixed_size.md (PLD); arXiv 1808.00087, Theorem 9 (RDP)'
+
+  def __post_init__(self):
+    super().__post_init__()
+    validate.one_of((base.REPLACE_ONE, base.ZERO_OUT), neighbours=self.neighbours)
+    if not self._is_everyone:
+      self._refuse_failures(self._unsampled())
+
+  @property
+  def adjacency(self) -> str:
+    return self.neighbours
+
+  @property
+  def sensitivity(self) -> str:
+    return self._unsampled().sensitivity
+
+  @property
+  def _is_everyone(self) -> bool:
+    return self.cohort_size == self.population
+
+  @property
+  def _fraction(self) -> float:
+    return self.cohort_size / self.population
+
+  def _unsampled(self) -> base.Event:
+    """The release whose selected client is another one, or zero."""
+    if self.neighbours == base.ZERO_OUT:
+      return self.event
+    return self.event.replace_one()
+
+  def failure_probability(self) -> float:
+    return self._unsampled().failure_probability()
+
+  def curve(self, max_order: int, amplification: str) -> np.ndarray:
+    if amplification == 'none' or self._is_everyone:
+      return self._unsampled().curve(max_order, amplification)
+    curve = self.event.replace_one().curve(max_order, amplification)
+    return curves.fixed_size(curve, self._fraction)
+
+  def pure_epsilon(self, amplification: str) -> float:
+    if amplification == 'none' or self._is_everyone:
+      return self._unsampled().pure_epsilon(amplification)
+    return curves.pure_poisson(
+        self.event.replace_one().pure_epsilon(amplification), self._fraction)
+
+  def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
+    inner = self._unsampled().factors(amplification)
+    if amplification == 'none' or self._is_everyone:
+      return inner
+    if amplification == 'generic' or inner is None:
+      return None
+    product = pairs.simplified(inner)
+    if pairs.has_leak(product):
+      return inner
+    pair = pairs.together(product)
+    if self.neighbours == base.ZERO_OUT:
+      if isinstance(pair, pairs.Gaussian):
+        return ((pairs.ZeroedWithoutReplacement(
+            noise_multiplier=pair.noise_multiplier, fraction=self._fraction), 1),)
+      return dataclasses.replace(self, neighbours=base.REPLACE_ONE).factors(
+          amplification)
+    if pair is None:
+      return None
+    return ((pairs.WithoutReplacement(pair=pair, fraction=self._fraction), 1),)
+
+  def without_sampling(self) -> base.Event:
+    # Not the bare event: the unamplified number is for the same neighbours.
+    return dataclasses.replace(self, cohort_size=self.population)
+
+  def participations(self, count: int, amplification: str) -> int:
+    return count
+
+  def repeated(self) -> base.Event:
+    return self
+
+  def group(self, clients: int, known: bool) -> base.Event | None:
+    release = self.event.scaled(clients)
+    if release is None or not known and not self._is_everyone:
+      return None
+    return dataclasses.replace(self, event=release, cohort_size=self.population)
+
+  def to_dp_accounting(self) -> dp_event.DpEvent:
+    if self.neighbours == base.ZERO_OUT:
+      raise NotImplementedError(
+          'event FixedSizeSampled has no equivalent in dp_accounting for zero-out '
+          'neighbours')
+    return dp_event.SampledWithoutReplacementDpEvent(
+        self.population, self.cohort_size,
+        self.event.replace_one().to_dp_accounting())
+
+  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
+    if self._is_everyone:
+      return self.event.caveats()
+    return unique((*self.event.caveats(), _HIDDEN_COHORT))
+
+
+class EpochSampled(_Sized, _SameNeighbours):
+  """A release from a cohort of fixed size of a shuffled population.
+
+  All clients are selected once before any is selected again, so one client is in
+  ceil(rounds * cohort_size / population) of the rounds at most, whoever watches.
+
+  Attributes:
+    event: The release from the sample.
+    cohort_size: Clients in a round, an integer >= 1.
+    population: Clients to select from, an integer >= cohort_size.
+  """
+
+  source = 'docs/participation.md'
+
+  def participations(self, count: int, amplification: str) -> int:
+    return -(-count * self.cohort_size // self.population)
+
+  def curve(self, max_order: int, amplification: str) -> np.ndarray:
+    return self.event.curve(max_order, amplification)
+
+  def pure_epsilon(self, amplification: str) -> float:
+    return self.event.pure_epsilon(amplification)
+
+  def failure_probability(self) -> float:
+    return self.event.failure_probability()
+
+  def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
+    return self.event.factors(amplification)
+
+  def without_sampling(self) -> base.Event:
+    return self  # Nothing is hidden, and the order limits participations.
+
+  def repeated(self) -> base.Event:
+    # A round that was not committed is outside of the order.
+    return self.event.repeated()
+
+  def group(self, clients: int, known: bool) -> base.Event | None:
+    several = self.group_of_several(1, clients, known)
+    return several and several[0]
+
+  def group_of_several(self, count: int, clients: int,
+                       known: bool) -> tuple[base.Event, int] | None:
+    release = self.event.scaled(clients)
+    if release is None:
+      return None
+    if self.event.is_additive():
+      return dataclasses.replace(self, event=release), count
+    # An epoch may have each of the clients in a round of its own.
+    return release, min(count, clients * self.participations(count, 'none'))
+
+  def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
+    return self.event.caveats()

@@ -1,0 +1,73 @@
+"""The noise of releases before the first round and after the last."""
+
+import math
+from typing import Any
+
+from tff_pipelines.accounting.events import base
+from tff_pipelines.accounting.guarantees import calibration
+from tff_pipelines.accounting.events import preliminary
+from tff_pipelines.accounting.events import sampled
+
+# Fraction of a run's delta that keys of a single client may take.
+FAILURE_FRACTION = 0.1
+# The sampler draws no noise of a larger variance.
+_MAX_VARIANCE = 2.0**52
+
+
+def planned(*, l2_sensitivity: float, dimension: int, items: int, epsilon: float,
+            delta: float, replace_one_of: int | None = None,
+            kind: type[preliminary.CentralRelease] = preliminary.PreliminaryRelease
+            ) -> base.Event:
+  """The release with the minimum noise for an epsilon of its own, and a threshold.
+
+  Args:
+    l2_sensitivity: As in `preliminary.CentralRelease`.
+    dimension: As there.
+    items: As there.
+    epsilon: Epsilon of this release alone, at delta.
+    delta: Delta of the run; keys of a single client take FAILURE_FRACTION of it.
+    replace_one_of: Number of clients, to state it for a replaced client; None for
+      zero-out.
+    kind: Class of the release.
+
+  Raises:
+    ValueError: If the target can't be met.
+  """
+  def event(z: float, **keys: Any) -> base.Event:
+    release = kind(
+        l2_sensitivity=l2_sensitivity, dimension=dimension,
+        noise_variance=(z * l2_sensitivity)**2, **keys)
+    return release if replace_one_of is None else sampled.FixedSizeSampled(
+        event=release, cohort_size=replace_one_of, population=replace_one_of)
+
+  if not items:
+    return event(calibration.noise_multiplier(event, epsilon=epsilon, delta=delta))
+  # As if keys failed as often as they may: what they do jumps with the threshold, and
+  # epsilon would not fall with the noise.
+  most = FAILURE_FRACTION * delta
+  z = calibration.noise_multiplier(
+      event, epsilon=epsilon + math.log1p(-most), delta=delta - most)
+  return event(z, items=items, threshold=preliminary.threshold(
+      (z * l2_sensitivity)**2, items, most))
+
+
+def planned_evaluation(metrics: int, *, epsilon: float, delta: float,
+                       replace_one_of: int | None = None) -> base.Event:
+  """The release of so many metrics, and of how many clients have them; as `planned`."""
+  try:
+    event = planned(
+        l2_sensitivity=preliminary.UNITS * math.sqrt(metrics + 1), dimension=metrics + 1, items=0,
+        epsilon=epsilon, delta=delta, replace_one_of=replace_one_of,
+        kind=preliminary.EvaluationRelease)
+  except calibration.Unreachable:
+    event = None
+  if event is None or release_of(event).noise_variance > _MAX_VARIANCE:
+    raise ValueError(
+        f'private_evaluation={epsilon:g} is too small: the sampler can\'t draw noise '
+        'of that size')
+  return event
+
+
+def release_of(event: base.Event) -> preliminary.CentralRelease:
+  """The release inside an event of `planned`."""
+  return event.event if isinstance(event, sampled.FixedSizeSampled) else event
