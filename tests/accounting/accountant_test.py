@@ -34,8 +34,8 @@ def test_auto_takes_pld_where_the_worst_pair_is_known_and_rdp_elsewhere():
   # Of an unknown number of coordinates, or too little noise for a certificate.
   unknown = [SKELLAM, sampled(SKELLAM, 0.1, 5),
              events.Vote(scheme='knn', noise_stddev=0.5, neighbours=3)]
-  assert [accountant.guarantee(e, 1e-3).accountant for e in known] == ['pld'] * 7
-  assert [accountant.guarantee(e, 1e-3).accountant
+  assert [accountant.bound(e, 1e-3).accountant for e in known] == ['pld'] * 7
+  assert [accountant.bound(e, 1e-3).accountant
           for e in unknown] == ['rdp'] * 3
 
 
@@ -100,7 +100,7 @@ def test_extreme_noise_gives_the_right_limits():
         events.CentralGaussian(noise_multiplier=1e8), 1e-5, accountant=kind)
     assert 0 <= large < 1e-2
   huge = events.SkellamCount(noise_variance=1e30)  # Too many values to be listed.
-  assert accountant.guarantee(huge, 1e-5).accountant == 'pld'
+  assert accountant.bound(huge, 1e-5).accountant == 'pld'
   assert 0 <= accountant.epsilon(huge, 1e-5) < 1e-2
 
 
@@ -198,7 +198,7 @@ def test_rdp_is_never_below_pld_at_composed_settings():
 
 def test_warnings_say_where_a_guarantee_is_weak_or_misread():
   def text(event, delta, **options):
-    return ' '.join(accountant.guarantee(event, delta, **options).warnings)
+    return ' '.join(accountant.bound(event, delta, **options).caveats)
 
   strong = events.CentralGaussian(noise_multiplier=10.0)
   assert text(strong, 1e-5, population=1000) == ''
@@ -242,7 +242,7 @@ def test_a_delta_is_judged_by_what_neighbouring_inputs_differ_in():
   for event, delta, warned in (
       (record, 0.01, True), (record, 0.009, False), (client, 0.01, False),
       (client, 0.1, True)):
-    assert bool(accountant.guarantee(event, delta, **sizes).warnings) == warned
-  caveat, = accountant.guarantee(record, 1e-4, population=10).warnings
+    assert bool(accountant.bound(event, delta, **sizes).caveats) == warned
+  caveat, = accountant.bound(record, 1e-4, population=10).caveats
   assert 'well below 1 over the number of records' in str(caveat)
-  assert accountant.guarantee(record, 1e-6, population=10).warnings == ()
+  assert accountant.bound(record, 1e-6, population=10).caveats == ()

@@ -52,10 +52,10 @@ def test_numbers_of_a_guarantee_are_judged_by_name():
       'no finite epsilon']
   sampled = events.PoissonSampled(
       event=events.CentralGaussian(noise_multiplier=1.0), sampling_rate=0.1)
-  guarantee = accountant.guarantee(sampled, 1e-2, population=1000)
-  assert _names(guarantee.warnings) == [
+  guarantee = accountant.bound(sampled, 1e-2, population=1000)
+  assert _names(guarantee.caveats) == [
       'cohorts assumed to be hidden', 'delta not below 1/population']
-  assert accountant.guarantee(sampled, 1e-6, amplification='none').warnings == ()
+  assert accountant.bound(sampled, 1e-6, amplification='none').caveats == ()
 
 
 GRID = dict(clip=10.0, dimension=250, cohort_size=100.0, population=1000, bits=8,
@@ -91,4 +91,4 @@ def test_answers_name_their_warnings(mechanism, settings, names):
   answer = answers.answer(
       answers.Query(delta=1e-5, allow_degenerate=True),
       mechanisms.build(mechanism, **settings))
-  assert _names(answer.warnings) == names
+  assert _names(answer.caveats) == names

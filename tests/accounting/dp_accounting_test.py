@@ -88,7 +88,7 @@ def test_cohorts_of_fixed_size_are_not_below_dp_accounting(
   event = composed(events.FixedSizeSampled(
       event=gaussian(noise_multiplier), cohort_size=cohort_size, population=1000),
                    count)
-  ours = accountant.guarantee(event, 1e-3, accountant='rdp')
+  ours = accountant.bound(event, 1e-3, accountant='rdp')
   assert ours.order < 30
   theirs = by_rdp(event, 1e-3, max_order=30)
   # Theirs is for Gaussian noise alone, ours for any noise.

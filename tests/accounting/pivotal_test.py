@@ -171,9 +171,9 @@ def test_where_nothing_is_revealed_nothing_is_paid(changes):
 def test_dropouts_below_a_whole_cohort_are_paid_for_and_reported():
   event = _mechanism(assumed_colluders=0, dropout_rate=0.1).event()
   assert 0 < event.event.pivotal_probability < 0.5
-  guarantee = accountant.guarantee(event, 1e-3)
+  guarantee = accountant.bound(event, 1e-3)
   assert any('whether a round is opened' in text and 'drop out' in text
-             for text in guarantee.warnings)
+             for text in guarantee.caveats)
   assert base.from_json(event.to_json()) == event
   assert event.event.pure_epsilon('tight') == event.event.event.pure_epsilon('none')
   assert event.factors('tight') is None

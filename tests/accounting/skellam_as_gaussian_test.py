@@ -211,7 +211,7 @@ def test_epsilon_is_never_below_the_exact_one(shift, variance):
   event = _sum(shift, variance, len(shift))
   noise, shifted = _joint(shift, variance, int(9 * variance**0.5))
   for delta in (1e-3, 1e-5):
-    result = accountant.guarantee(event, delta, accountant='pld')
+    result = accountant.bound(event, delta, accountant='pld')
     assert result.certificates and result.accountant == 'pld'
     for p, q in ((noise, shifted), (shifted, noise)):
       exact = np.maximum(p - math.exp(result.epsilon) * q, 0.0).sum()
@@ -264,16 +264,16 @@ def test_distance_of_every_coordinate_of_every_release_is_paid_for():
 def test_auto_takes_the_smaller_number_and_names_it():
   vector = lambda variance: _sum((50,), variance, 2**20)
   plenty, little = vector(1e6), vector(30.0)
-  best = accountant.guarantee(plenty, 1e-6)
+  best = accountant.bound(plenty, 1e-6)
   assert best.accountant == 'pld' and best.order is None
   assert best.epsilon < accountant.epsilon(plenty, 1e-6, accountant='rdp')
-  refused = accountant.guarantee(little, 1e-6)
+  refused = accountant.bound(little, 1e-6)
   assert refused.accountant == 'rdp' and refused.certificates == ()
   with pytest.raises(ValueError, match='need a certified distance from a Gaussian'):
     accountant.epsilon(little, 1e-6, accountant='pld')
   unknown = events.DistributedSkellam(
       l1_sensitivity=50.0, l2_sensitivity=50.0, noise_variance=1e6)
-  assert accountant.guarantee(unknown, 1e-6).accountant == 'rdp'
+  assert accountant.bound(unknown, 1e-6).accountant == 'rdp'
 
 
 def test_no_renyi_curve_follows_from_the_gaussian():
@@ -308,7 +308,7 @@ def test_reference_settings(setting, noise_multiplier, epsilon, unamplified):
 @pytest.mark.parametrize('votes', [(8, 0, 0), (3, 3, 2), (4, 4, 0)])
 def test_votes_of_nearest_neighbours_are_accounted_as_gaussian(votes):
   vote = events.Vote(scheme='knn', neighbours=8, noise_stddev=2.5)
-  result = accountant.guarantee(vote, 1e-4)
+  result = accountant.bound(vote, 1e-4)
   assert result.accountant == 'pld' and result.certificates[0]['dimension'] == 8
   assert result.epsilon < accountant.epsilon(vote, 1e-4, accountant='rdp')
   noise, shifted = _joint(votes, vote.count_stddev**2, 130)
@@ -337,7 +337,7 @@ def test_pairs_of_one_sample_dominate_their_product():
 def test_adaptive_clip_with_little_noise_in_its_count_is_accounted_by_pairs():
   event = events.PoissonSampled(sampling_rate=0.2, event=events.Together(events=(
       _sum((50,), 1e6, 64), events.SkellamCount(noise_variance=25.0))))
-  result = accountant.guarantee(
+  result = accountant.bound(
       events.SelfComposed(event=event, count=10), 1e-5)
   assert result.accountant == 'pld' and len(result.certificates) == 1
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.experiment import smallest_family
 from tests.fedavg import still_run
+from tff_pipelines.accounting.guarantees import bounds
 from tff_pipelines.accounting.guarantees import accountant
 from tff_pipelines.common import caveats
 from tff_pipelines.common import decimals
@@ -225,7 +226,7 @@ def test_printed_epsilon_has_both_versions_of_a_round(tmp_path, capsys):
   assert again.max_participations is None and plan.event(1).max_participations == 1
   released = events.Composed(events=(plan.released(4), again))
   outsiders, server = plan.bound(released, 5), plan.bound(
-      events.Composed(events=(released, again)), 6, server=True)
+      events.Composed(events=(released, again)), 6, observer=bounds.SERVER)
   assert summary['epsilon'] == pytest.approx(outsiders.epsilon, rel=1e-9)
   assert summary['epsilon'] > whole['epsilon']
   # One participation, the lost one, and one that the second start may have shown.

@@ -34,6 +34,7 @@ from typing import Any
 from unittest import mock
 
 from tests.fedavg import still_run
+from tff_pipelines.accounting.guarantees import bounds
 from tff_pipelines.accounting.events import combinators
 from tff_pipelines.experiment import charged_records
 from tff_pipelines.experiment import endings
@@ -84,7 +85,8 @@ class Train(Family):
     seen = combinators.Composed(events=(event, *more, *[repeated] * shown))
     return {
         'epsilon': plan.bound(everything, released).epsilon,
-        'epsilon_server': plan.bound(seen, released + shown, server=True).epsilon}
+        'epsilon_server': plan.bound(
+            seen, released + shown, observer=bounds.SERVER).epsilon}
 
 
 class Ldp(Family):

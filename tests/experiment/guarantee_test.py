@@ -193,7 +193,7 @@ def test_details_say_everything_in_sentences():
 
 def test_further_numbers_are_shown_and_go_into_the_summary():
   result = dataclasses.replace(
-      ExamplePlan().guarantee(1), also={'epsilon_published': 1.00000001, 'none': None})
+      ExamplePlan().guarantee(1), further={'epsilon_published': 1.00000001, 'none': None})
   assert 'epsilon published: 1.0001' in result.details()
   assert not any(line.startswith('none') for line in result.details())
 
@@ -206,7 +206,7 @@ def test_nothing_that_is_guaranteed_is_printed_below_what_it_is(seed):
     epsilon, server, published = 10**rng.uniform(-6, 5, size=3)
     delta, consumed = 10**rng.uniform(-12, 0, size=2)
     result = dataclasses.replace(
-        template, delta=delta, also={'epsilon_published': float(published)},
+        template, delta=delta, further={'epsilon_published': float(published)},
         outsiders=guarantee.Bound(epsilon=epsilon, consumed_delta=consumed),
         server=guarantee.Bound(epsilon=server))
     for lines in (result.lines(), result.details()):
@@ -268,17 +268,17 @@ def test_epsilons_at_a_small_delta_stand_beside_those_of_the_run():
   result = plan.guarantee(7)
   for key, amplification in (('epsilon_at_delta_1e-6', 'tight'),
                              ('epsilon_server_at_delta_1e-6', 'none')):
-    assert result.also[key] == accountant.epsilon(
+    assert result.further[key] == accountant.epsilon(
         plan.released(7), 1e-6, accountant='rdp', amplification=amplification)
-  assert result.also['epsilon_at_delta_1e-6'] > result.outsiders.epsilon
+  assert result.further['epsilon_at_delta_1e-6'] > result.outsiders.epsilon
   assert any(line.startswith('epsilon at delta 1e-6: ') for line in result.details())
   assert not any('1e-6' in line for line in result.lines())
   suppressed = plan.guarantee(7, suppressed=True)
-  assert suppressed.also['epsilon_server_at_delta_1e-6'] is None
-  assert suppressed.also['epsilon_at_delta_1e-6'] is not None
+  assert suppressed.further['epsilon_server_at_delta_1e-6'] is None
+  assert suppressed.further['epsilon_at_delta_1e-6'] is not None
   for nothing_more in (ExamplePlan(delta=1e-6), ExamplePlan(seed=1)):
-    assert set(nothing_more.guarantee(7).also.values()) == {None}
+    assert set(nothing_more.guarantee(7).further.values()) == {None}
   # Seven rounds off by 1e-6 each leave nothing of a delta of 1e-6.
   off = ExamplePlan(total_variation=1e-6).guarantee(7)
   assert off.outsiders.consumed_delta > 0
-  assert set(off.also.values()) == {None}
+  assert set(off.further.values()) == {None}

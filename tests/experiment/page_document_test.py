@@ -157,12 +157,12 @@ def test_only_what_the_guarantee_covers_may_be_published():
 
 
 @pytest.mark.parametrize('verdict, words', [
-    (Verdict(rounds=3, epsilon=2.0, epsilon_server=6.5), 'holds 2.0000 6.5000 yes'),
-    (Verdict(rounds=3, epsilon=1.5, epsilon_server=6.5), 'holds 1.5000 6.5000 yes'),
-    (Verdict(rounds=3, epsilon=2.1, epsilon_server=6.5), 'holds 2.1000 6.5000 no'),
-    (Verdict(rounds=3, epsilon=2.0, epsilon_server=6.5, epsilon_participant=9.0),
+    (example_run.verdict_of(2.0, 6.5), 'holds 2.0000 6.5000 yes'),
+    (example_run.verdict_of(1.5, 6.5), 'holds 1.5000 6.5000 yes'),
+    (example_run.verdict_of(2.1, 6.5), 'holds 2.1000 6.5000 no'),
+    (example_run.verdict_of(2.0, 6.5, participant=9.0),
      'holds 2.0000 6.5000 yes'),  # Nothing was stated for a participant.
-    (Verdict(rounds=3, epsilon=2.0), 'holds 2.0000 none no'),
+    (example_run.verdict_of(2.0), 'holds 2.0000 none no'),
     (Verdict(rounds=3, problems=['line 2 is torn']), 'line 2 is torn none none no')])
 def test_ledger_must_prove_what_the_summary_states(verdict, words):
   text = ' '.join(_page(example_run.run(verdict=verdict)).text.split())

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from tff_pipelines.accounting.guarantees import answers
+from tff_pipelines.accounting.guarantees import bounds
 from tff_pipelines.experiment import report
 from tff_pipelines.experiment.page_run import Curve
 from tff_pipelines.experiment.page_run import Run
@@ -33,6 +35,14 @@ def summary(**changes: Any) -> dict[str, Any]:
   return result
 
 
+def verdict_of(epsilon: float | None, server: float | None = None,
+               **others: float) -> Verdict:
+  """The verdict on an intact ledger that gives these epsilons."""
+  numbers = {'outsiders': epsilon, 'server': server, **others}
+  return Verdict(rounds=3, guarantee=answers.Answer(**{
+      name: None if value is None else bounds.Bound(epsilon=value) for name, value in numbers.items()}))
+
+
 def run(name: str = 'first', *, settings: dict[str, Any] | None = None,
         verdict: Verdict | None = None, curves: tuple[Curve, ...] | None = None,
         **changes: Any) -> Run:
@@ -43,6 +53,5 @@ def run(name: str = 'first', *, settings: dict[str, Any] | None = None,
                              ('rounds', (1, 2, 3)), ('epsilon', (1.0, 1.6, 2.0))))
   stated = summary(**changes)
   return Run(name=name, summary=stated, settings=settings or {'rounds': 3, 'bits': 18},
-             curves=curves, verdict=verdict or Verdict(
-                 rounds=3, epsilon=stated['epsilon'],
-                 epsilon_server=stated['epsilon_server']))
+             curves=curves, verdict=verdict or verdict_of(
+                 stated['epsilon'], stated['epsilon_server']))

@@ -59,7 +59,7 @@ def test_summary_has_the_keys_of_the_schema_and_the_numbers_of_the_guarantee():
 
 def test_further_numbers_of_guarantee_and_family_are_details():
   guarantee = ExamplePlan().guarantee(3)
-  guarantee = dataclasses.replace(guarantee, also={'epsilon_published': 3.0})
+  guarantee = dataclasses.replace(guarantee, further={'epsilon_published': 3.0})
   assert _summary(guarantee)['details'] == {'epsilon_published': 3.0, 'scale': 17.0}
 
 

@@ -160,7 +160,7 @@ def test_function_answers_as_the_program_and_refuses_a_broken_chain(tmp_path):
         events.CentralGaussian(noise_multiplier=2.0), outcome='released',
         configuration_hash='x'))
   assert ledger_query.answer(path).to_json() == account_test.as_json(f'--ledger={path}')
-  assert ledger_query.answer(path, accountant='rdp').order is not None
+  assert ledger_query.answer(path, accountant='rdp').outsiders.order is not None
   larger = ledger_query.answer(path, delta=1e-3)
   assert larger.epsilon < ledger_query.answer(path).epsilon and larger.delta == 1e-3
   path.write_text(path.read_text().replace('2.0', '9.0'))

@@ -38,7 +38,7 @@ def test_gaussian_runs_add_up_as_one_gaussian(tmp_path):
   alone = events.CentralGaussian(noise_multiplier=1 / math.sqrt(6 / 4 + 2))
   assert answer.epsilon == pytest.approx(accountant.epsilon(alone, DELTA), rel=2e-3)
   assert (answer.delta, answer.rounds) == (DELTA, 8)
-  assert answer.trust_model == 'trust of a; trust of b; trust of c'
+  assert answer.terms.trust_model == 'trust of a; trust of b; trust of c'
   assert _answer(paths[0]) == ledger_query.answer(paths[0])
   printed = account_test.as_json(f'--ledger={",".join(map(str, paths))}')
   assert printed['epsilon'] == answer.epsilon

@@ -17,6 +17,7 @@ from hypothesis import strategies
 import pytest
 
 from tests.programs import launcher
+from tff_pipelines.accounting.guarantees import bounds
 from tff_pipelines import account
 from tff_pipelines.accounting.guarantees import answers
 from tff_pipelines.common import decimals
@@ -258,9 +259,10 @@ _DELTAS = strategies.floats(1e-300, 1, exclude_max=True)
 @hypothesis.given(_EPSILONS, _EPSILONS, _DELTAS, _EPSILONS)
 def test_text_never_shows_less_than_what_was_computed(epsilon, server, delta, noise):
   answer = answers.Answer(
-      epsilon=epsilon, epsilon_server=server, delta=delta, rounds=3,
-      noise_multiplier=noise, local_stddev_grid=noise, adjacency='zero-out',
-      sampling='poisson', trust_model='the noise is that of the clients')
+      terms=answers.terms('the noise is that of the clients', 'poisson'),
+      outsiders=bounds.Bound(epsilon=epsilon), server=bounds.Bound(epsilon=server),
+      delta=delta, rounds=3, noise_multiplier=noise, local_stddev_grid=noise,
+      adjacency='zero-out')
   text = run_lib.as_text(answer)
   numbers = dict(re.findall(r'(\w+): (\S+)', text))
   text = ' '.join(text.split())
@@ -282,9 +284,9 @@ def test_text_never_shows_less_than_what_was_computed(epsilon, server, delta, no
     ('a trusted server adds the noise', 'those who know the cohorts')])
 def test_number_of_those_who_know_the_cohorts_is_not_against_who_is_trusted(
     trust, against):
-  words = run_lib.in_three_sentences(answers.Answer(
-      epsilon=2.0, epsilon_server=3.0, delta=1e-5, adjacency='zero-out',
-      sampling='poisson', trust_model=trust))
+  words = answers.Answer(
+      terms=answers.terms(trust, 'poisson'), outsiders=bounds.Bound(epsilon=2.0),
+      server=bounds.Bound(epsilon=3.0), delta=1e-5, adjacency='zero-out').sentences()
   assert f'participated, and against {against} it is 3' in words
 
 
@@ -312,7 +314,7 @@ def test_caveats_show_large_epsilons_rounded_up():
       mechanisms.SumMechanism(
           mechanism='gaussian', noise_multiplier=0.05, rounds=10,
           sampling='poisson', cohort_size=10.0, population=1000))
-  (warning,) = [text for text in result.warnings
+  (warning,) = [text for text in result.caveats
                 if text.startswith('against the server')]
   shown = float(re.search(r'epsilon=(\S+) ', warning)[1])
   assert result.epsilon_server <= shown <= result.epsilon_server + 1

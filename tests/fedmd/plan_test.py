@@ -132,14 +132,14 @@ def test_seeded_run_is_reported_to_have_no_guarantee():
 def test_tighter_epsilon_of_a_draw_is_stated_as_well():
   plan = _plan(subset_size=16)
   guarantee = plan.guarantee(21)
-  assert guarantee.also == {
+  assert guarantee.further == {
       'epsilon_tighter': 0.0, 'epsilon_at_delta_1e-6': math.inf,
       'epsilon_server_at_delta_1e-6': None}
   assert guarantee.outsiders.epsilon == plan.draw_event.published_epsilon
   assert guarantee.outsiders.accountant == 'theorem' and guarantee.server is None
-  assert not any(_plan(subset_size=16, seed=1).guarantee(21).also.values())
+  assert not any(_plan(subset_size=16, seed=1).guarantee(21).further.values())
   noisy = _plan(mode='ldp', epsilon=3.0, delta=1e-3, rounds=1, public_per_round=10)
-  assert noisy.guarantee(2).also['epsilon_at_delta_1e-6'] > 3
+  assert noisy.guarantee(2).further['epsilon_at_delta_1e-6'] > 3
 
 
 def test_weights_are_hundredths_of_the_heaviest():

@@ -157,7 +157,7 @@ def test_guarantee_of_a_ledger_is_that_of_the_client_with_most_answers(
   assert guarantee.server is None and guarantee.delta == 0
   assert guarantee.adjacency == 'local'
   # The five owners of each holding answered, then four of them once more.
-  assert guarantee.also == {
+  assert guarantee.further == {
       'epsilon_at_delta_1e-6': None, 'epsilon_server_at_delta_1e-6': None,
       'answers_of_a_client': 2, 'answers_of_a_holding': of_a_holding,
       'epsilon_of_a_holding': of_a_holding and 2.0 * of_a_holding}

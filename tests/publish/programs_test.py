@@ -225,8 +225,8 @@ def test_run_that_was_stopped_is_finished_if_its_summary_has_all_that_is_charged
   assert done.code == 2 and 'its ledger does not prove the guarantee' in done.stderr
   charged = verdict.verdict_on(folder)
   files.write_json(folder / files.SUMMARY, {
-      **_summary(folder), 'epsilon': charged.epsilon,
-      'epsilon_server': charged.epsilon_server})
+      **_summary(folder), 'epsilon': charged.guarantee.epsilon,
+      'epsilon_server': charged.guarantee.epsilon_server})
   done = programs.run(*export)
   assert done.code == 0, done.stderr
 

@@ -48,7 +48,7 @@ def test_numbers_of_the_paper_stand_beside_those_that_are_proved():
   assert plan.epsilon(1) == pytest.approx(2.736, rel=2e-3)
   result = plan.guarantee(1)
   assert result.delta == 1e-3 and result.outsiders.accountant == 'pld'
-  assert result.also['epsilon_published'] == plan.epsilon_published
+  assert result.further['epsilon_published'] == plan.epsilon_published
 
 
 def test_many_labels_of_an_agent_cost_as_in_the_paper():

@@ -7,9 +7,13 @@ it comes from.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 import itertools
 import json
-import math
 from typing import Any
 
+from tff_pipelines.accounting.guarantees import bounds
+from tff_pipelines.accounting.guarantees.bounds import Bound
+from tff_pipelines.accounting.guarantees.guarantee import detection
+from tff_pipelines.accounting.guarantees.guarantee import Guarantee
+from tff_pipelines.accounting.guarantees.guarantee import in_words
 from tff_pipelines.common import decimals
 from tff_pipelines.experiment import page_charts as charts
 from tff_pipelines.experiment.page_elements import Child
@@ -24,7 +28,7 @@ from tff_pipelines.experiment.page_style import CSS
 
 # False alarms of the attack in the statement.
 _FALSE_ALARMS = 0.01
-# Of so many classes a matrix is shown.
+# A matrix is shown for up to this many classes.
 _MATRIX = 12
 # Caveats whose name alone tells of clients' data.
 _OF_DATA = ('bad clients skipped',)
@@ -78,14 +82,13 @@ def _tag(public: bool) -> Element:
   return element('span', 'operator only', class_='tag no')
 
 
-def _epsilon(value: float | None) -> str:
-  return 'none' if value is None else decimals.epsilon(value)
-
-
-def _bounds(run: Run, epsilon: float | None, server: float | None) -> list[str]:
+def _bounds(run: Run, guarantee: Guarantee | None) -> list[str]:
   """Cells of the columns `_BOUNDS`; a dash where no number is stated for the server."""
+  mine = {} if guarantee is None else guarantee.by_observer
+  outsiders, server = (
+      in_words(mine.get(name)) for name in (bounds.OUTSIDERS, bounds.SERVER))
   stated = run.summary['observers_server'] is not None
-  return [_epsilon(epsilon), _epsilon(server) if stated else '–']
+  return [outsiders, server if stated else '–']
 
 
 def _cards(content: Iterable[Element]) -> list[Element]:
@@ -102,30 +105,23 @@ def _guarantees(runs: Sequence[Run]) -> list[Element]:
 
 def _statement(summary: Mapping[str, Any]) -> list[Element]:
   """The guarantee in plain words, with all its numbers."""
-  epsilon, lines = summary['epsilon'], []
-  if epsilon is None:
-    unseeded = summary['epsilon_if_unseeded']
+  guarantee, lines = Guarantee.from_json(summary), []
+  if guarantee.epsilon is None:
     lines.append(element('p', 'No privacy guarantee', class_='number no'))
-    lines.append(element('p', 'Nothing is guaranteed.' if unseeded is None else (
+    lines.append(element('p', 'Nothing is guaranteed.' if not guarantee.seeded else (
         'The run is seeded, so its noise is predictable. Without the seed, epsilon '
-        f'would be {_epsilon(unseeded)} at delta '
-        f'{decimals.rounded_up(summary["delta"])}.')))
+        f'would be {in_words(guarantee.outsiders)} at delta '
+        f'{decimals.rounded_up(guarantee.delta)}.')))
   else:
-    lines += _bound(epsilon, summary['delta'], summary['observers'])
-    for who in ('server', 'participant'):
-      value, observers = summary[f'epsilon_{who}'], summary[f'observers_{who}']
-      if value is not None:
-        lines += _bound(value, summary['delta'], observers)
-      elif observers is not None:
-        lines += [element('p', 'ε none', class_='number no'), element(
-            'p', f'No epsilon holds against {observers}.')]
-    if summary['observers_server'] is None:
+    for _, bound, against in guarantee.stated():
+      lines += _bound(bound, guarantee.delta, against)
+    if guarantee.terms.observers_server is None:
       lines.append(element('p', 'No other number is stated for the server.'))
-    if summary['clients_per_person'] is not None:
+    if guarantee.clients_per_person > 1:
       lines.append(element('p', (
-          f'Of a person who owns {summary["clients_per_person"]} clients ε is '
-          f'{_epsilon(summary["epsilon_person"])}, and against the server '
-          f'{_epsilon(summary["epsilon_server_person"])}.')))
+          f'Of a person who owns {guarantee.clients_per_person} clients ε is '
+          f'{in_words(guarantee.person)}, and against the server '
+          f'{in_words(guarantee.person_server)}.')))
     lines.append(element(
         'p', f'Protected: {summary["privacy_unit"]}. Neighbouring inputs: '
         f'{summary["adjacency_in_words"]}.'))
@@ -141,21 +137,16 @@ def _statement(summary: Mapping[str, Any]) -> list[Element]:
           if summary[name] is not None)))]
 
 
-def _bound(epsilon: float, delta: float, observers: str) -> list[Element]:
+def _bound(bound: Bound | None, delta: float, against: str) -> list[Element]:
   """One epsilon and what it means, for a test of whether a contribution is there."""
-  # By (epsilon, delta) from either neighbour; both bounds hold, and are rounded up.
-  detected = min(math.exp(min(epsilon, 99.0)) * _FALSE_ALARMS + delta,
-                 1 - math.exp(-epsilon) * max(0.0, 1 - delta - _FALSE_ALARMS))
-  share = f'{min(100.0, math.ceil(detected * 1e4) / 100):g}%'
-  end = ', which promises next to nothing' if share == '100%' else (
-      f'; guessing detects {_FALSE_ALARMS:.0%}')
+  if bound is None:
+    return [element('p', 'ε none', class_='number no'),
+            element('p', f'No epsilon holds against {against}.')]
   return [
-      element('p', f'ε = {_epsilon(epsilon)}', element(
+      element('p', f'ε = {in_words(bound)}', element(
           'span', f' at δ = {decimals.rounded_up(delta)}', class_='soft'),
               class_='number'),
-      element('p', f'against {observers}. Whatever they compute, a test that tells '
-              f'neighbouring inputs apart with {_FALSE_ALARMS:.0%} false alarms detects '
-              f'the difference in at most {share} of cases{end}.')]
+      element('p', f'against {against}. {detection(bound, delta, _FALSE_ALARMS)}')]
 
 
 def _shown(value: Any) -> str:
@@ -180,7 +171,7 @@ def _results(runs: Sequence[Run]) -> list[Element]:
     return []
   outside = sorted({name for run in runs for name in run.summary['outside_guarantee']})
   rows = [[run.name, *(_number(_metrics(run).get(column)) for column in columns),
-           *_bounds(run, run.summary['epsilon'], run.summary['epsilon_server'])]
+           *_bounds(run, Guarantee.from_json(run.summary))]
           for run in runs]
   note = [element('p', 'Outside the guarantee, since no epsilon protects the people '
                   f'measured: {", ".join(outside)}.')] if outside else []
@@ -322,7 +313,7 @@ def _ledgers(runs: Sequence[Run]) -> list[Element]:
         run.name, f'{verdict.rounds:,}',
         element('span', f'broken: {"; ".join(verdict.problems)}', class_='no')
         if verdict.problems else element('span', 'holds', class_='ok'),
-        *_bounds(run, verdict.epsilon, verdict.epsilon_server),
+        *_bounds(run, verdict.guarantee),
         element('span', 'yes' if proved else 'no', class_='ok' if proved else 'no')])
   return [table(
       ['run', 'releases', 'hash chain', *_BOUNDS, 'proves the guarantee'], rows,

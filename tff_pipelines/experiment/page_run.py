@@ -4,6 +4,9 @@ from collections.abc import Mapping, Sequence
 import dataclasses
 from typing import Any
 
+from tff_pipelines.accounting.guarantees import bounds
+from tff_pipelines.accounting.guarantees.guarantee import Guarantee
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Curve:
@@ -36,29 +39,20 @@ class Verdict:
   Attributes:
     rounds: Number of its releases.
     problems: Problems of its chain; empty if it holds.
-    epsilon: Epsilon against the observers by the ledger alone; None for none.
-    epsilon_server: The same against the server.
-    epsilon_participant: The same against a participant.
-    epsilon_person: Epsilon against the observers for a person who owns several clients.
-    epsilon_server_person: The same against the server.
+    guarantee: Its numbers by the ledger alone; None for none.
   """
 
   rounds: int
   problems: Sequence[str] = ()
-  epsilon: float | None = None
-  epsilon_server: float | None = None
-  epsilon_participant: float | None = None
-  epsilon_person: float | None = None
-  epsilon_server_person: float | None = None
+  guarantee: Guarantee | None = None
 
   def proves(self, summary: Mapping[str, Any]) -> bool:
     """Whether the chain holds and no epsilon is above the one that a summary states."""
+    mine = {} if self.guarantee is None else self.guarantee.numbers()
     return not self.problems and all(
-        stated is None or (mine is not None and mine <= stated * (1 + 1e-6))
-        for mine, stated in (
-            (getattr(self, name), summary[name]) for name in (
-                'epsilon', 'epsilon_server', 'epsilon_participant', 'epsilon_person',
-                'epsilon_server_person')))
+        summary[key] is None or (
+            mine.get(key) is not None and mine[key] <= summary[key] * (1 + 1e-6))
+        for key in bounds.KEYS.values())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -221,7 +221,7 @@ def summary_of(family: str, guarantee: guarantee_lib.Guarantee, outcome: Outcome
             'accuracy': measured.get('accuracy'), **values}
   values['details'] = {
       **{key: files.finite(value) if isinstance(value, float) else value
-         for key, value in guarantee.also.items()}, **values['details']}
+         for key, value in guarantee.further.items()}, **values['details']}
   summary = {name: values.pop(name, None) for name in SCHEMA}
   if values:
     raise ValueError(f'summary has no keys {sorted(values)}')

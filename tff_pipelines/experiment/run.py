@@ -359,9 +359,7 @@ class Experiment(abc.ABC):
     # The numbers of this guarantee are those of the ledger.
     verdict = Verdict(
         rounds=len(records.ledger.lines()), problems=records.ledger.verify(),
-        **{name: summary[name] for name in (
-            'epsilon', 'epsilon_server', 'epsilon_participant', 'epsilon_person',
-            'epsilon_server_person')})
+        guarantee=guarantee)
     pages.write(self.folder / files.PAGE, [pages.read(self.folder, verdict)])
     self._print('\n' + (text.rstrip('\n') if self.settings.verbose else '\n'.join(
         report.report_lines(guarantee, outcome, caveats, self.folder, line))))

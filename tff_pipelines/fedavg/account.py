@@ -1,5 +1,6 @@
 """Answers a question to the accountant, on standard output."""
 
+from collections.abc import Mapping
 import dataclasses
 import itertools
 import json
@@ -7,18 +8,19 @@ import math
 import os
 import sys
 import textwrap
+from typing import Any
 
 import numpy as np
 
 from tff_pipelines.accounting.guarantees import answers
-from tff_pipelines.accounting.events import base
 from tff_pipelines.common import caveats
 from tff_pipelines.common import decimals
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
-from tff_pipelines.accounting.events import preliminary
 from tff_pipelines.accounting.guarantees import votes as votes_lib
 from tff_pipelines.common import files
+from tff_pipelines.accounting.guarantees import explain
 from tff_pipelines.accounting.guarantees import ledger_query
+from tff_pipelines.accounting.guarantees import observers
 from tff_pipelines.fedavg import account_settings as settings_lib
 
 BROKEN = 1
@@ -58,24 +60,31 @@ def answer(settings: settings_lib.AccountSettings) -> int:
   code, rows, is_table = 0, [], settings.query == 'table'
   if settings.ledger is not None:
     problems = {path: ledger_lib.Ledger(path).verify() for path in settings.ledger}
-    broken = [text for found in problems.values() for text in found]
-    rows = [ledger_query.broken(broken) if broken else ledger_query.together(
-        settings.ledger, delta=settings.delta, accountant=settings.accountant,
-        amplification=settings.amplification, colluders=settings.colluders,
-        clients_per_person=settings.clients_per_person)]
+    broken = [text for texts in problems.values() for text in texts]
+    found = (ledger_query.broken(broken), {}, None) if broken else (
+        ledger_query.explained(
+            settings.ledger, delta=settings.delta, accountant=settings.accountant,
+            amplification=settings.amplification, colluders=settings.colluders,
+            clients_per_person=settings.clients_per_person))
+    rows = found[:1]
     code = BROKEN if broken else 0
     if settings.format == 'text':
-      for path, found in problems.items():
-        print(f'ledger: {path}, chain {"broken" if found else "intact"}')
+      for path, texts in problems.items():
+        print(f'ledger: {path}, chain {"broken" if texts else "intact"}')
   elif settings.query == settings_lib.DATA_DEPENDENT:
     rows = [answer_votes(settings)]
     if settings.format == 'text' and rows[0].epsilon_data_dependent is not None:
       print(*textwrap.wrap(f'PRIVATE: {DO_NOT_PUBLISH}', 80), '', sep='\n')
   elif settings.mechanism is not None:
-    find = answers.table if is_table else answers.answer
-    rows = find(settings.question, settings.about)
-    rows = rows if is_table else [rows]
-  if rows:
+    if is_table:
+      rows = answers.table(settings.question, settings.about)
+    else:
+      find = answers.explained if settings.explain else answers.answer
+      found = find(settings.question, settings.about)
+      rows = found[:1] if settings.explain else [found]
+  if settings.explain:
+    print(explained(*found, settings.format))
+  elif rows:
     print(formatted(rows, settings.format, is_table))
   if settings.plot is not None:
     # Drawing needs matplotlib; the numbers do not.
@@ -99,6 +108,10 @@ class VotesAnswer(answers.Answer):
 
   epsilon_data_dependent: float | None = None
   epsilon_released: float | None = None
+
+  def to_json(self) -> dict[str, Any]:
+    return {**super().to_json(), 'epsilon_data_dependent': self.epsilon_data_dependent,
+            'epsilon_released': self.epsilon_released}
 
 
 def read_votes(path: str | os.PathLike[str]) -> np.ndarray:
@@ -161,62 +174,19 @@ def answer_votes(settings: settings_lib.AccountSettings) -> VotesAnswer:
     # The labels and this release together. Divergences do not fall with their order.
     labels = len(votes) * event.curve(math.ceil(order), 'tight')[-1]
     both = labels + votes_lib.release_cost(beta, settings.release_noise, order)
-    together = answers.finite(votes_lib.epsilon_of_cost(both, order, settings.delta))
     fields |= dict(
-        epsilon=together,
-        epsilon_server=None if independent.epsilon_server is None else together,
+        outsiders=dataclasses.replace(
+            independent.outsiders, order=order, accountant='rdp',
+            epsilon=votes_lib.epsilon_of_cost(both, order, settings.delta)),
         epsilon_released=votes_lib.epsilon_of_cost(cost, order, settings.delta),
-        order=order, accountant='rdp',
-        warnings=[_ESTIMATE, _ONCE, _FLOATING_POINT, *independent.warnings])
+        caveats=(_ESTIMATE, _ONCE, _FLOATING_POINT, *independent.caveats))
   else:
     epsilon = votes_lib.data_dependent_epsilon(event, votes, settings.delta)
     if independent.epsilon is not None:
       epsilon = min(epsilon, independent.epsilon)
-    fields |= dict(epsilon_data_dependent=answers.finite(epsilon),
-                   warnings=[DO_NOT_PUBLISH, *independent.warnings])
+    fields |= dict(epsilon_data_dependent=files.finite(epsilon),
+                   caveats=(DO_NOT_PUBLISH, *independent.caveats))
   return VotesAnswer(**fields)
-
-
-def in_three_sentences(row: answers.Answer) -> str:
-  """The guarantee in words, for a reader who has not read a paper on it."""
-  neighbours = base.ADJACENCY_IN_WORDS.get(row.adjacency, 'any two inputs')
-  trust = row.trust_model or 'the ledger does not say who is trusted'
-  if row.epsilon is None:
-    return (
-        'There is no guarantee: the release may reveal any input. '
-        f'It would be stated for inputs that differ as follows: {neighbours}. '
-        f'Trust: {trust}.')
-  odds = (decimals.rounded_up(math.exp(row.epsilon), 3) if row.epsilon < 700
-          else 'any number of')
-  first = (
-      'Whatever is released, the probability of any result with one of two '
-      f'neighbouring inputs is at most e^{decimals.rounded_up(row.epsilon)} = {odds} '
-      f'times that with the other, plus {decimals.rounded_up(row.delta)}.')
-  second = f'Neighbouring inputs differ as follows: {neighbours}.'
-  own = ''
-  if row.epsilon_participant is not None:
-    own = (', against participants who subtract their own shares of the noise '
-           f'{decimals.rounded_up(row.epsilon_participant)}')
-  elif answers.unbounded().name in _names(row):
-    own = ', against a participant unbounded, as a cohort may be of one'
-  if 'suppressed rounds' in _names(row):
-    third = ('That epsilon does not hold against the server, against which none is '
-             f'guaranteed{own}; trust: {trust}.')
-  elif row.sampling == 'none' or row.epsilon_server in (
-      None, row.epsilon):  # The same number against any observer.
-    third = f'Trust: {trust}.'
-    if own:
-      third = f'A{own.removeprefix(", a")}; trust: {trust}.'
-  else:
-    # A trusted server, or who adds up a release before the rounds, sees more.
-    who = 'those who know the cohorts'
-    if 'noise is that of the clients' in trust and preliminary.TRUST not in trust:
-      who = 'the server'
-    third = (
-        'That epsilon holds against observers who do not learn who or how many '
-        f'participated, and against {who} it is '
-        f'{decimals.rounded_up(row.epsilon_server)}{own}; trust: {trust}.')
-  return ' '.join((first, second, third))
 
 
 def as_text(row: answers.Answer) -> str:
@@ -231,19 +201,19 @@ def as_text(row: answers.Answer) -> str:
   lines = [f'{left:<{_WIDTH // 2}}{right}'.rstrip() for left, right in
            itertools.zip_longest(cells[:half], cells[half:], fillvalue='')]
   if row.adjacency is not None:
-    lines += ['', *textwrap.wrap(in_three_sentences(row), _WIDTH)]
-  if row.warnings:
-    if all(hasattr(text, 'name') for text in row.warnings):
+    lines += ['', *textwrap.wrap(row.sentences(), _WIDTH)]
+  if row.caveats:
+    if all(hasattr(text, 'name') for text in row.caveats):
       lines += textwrap.wrap(f'caveats: {"; ".join(_names(row))}', _WIDTH)
     else:  # A ledger's header has sentences without names.
       lines += ['', 'caveats:']
-      for text in dict.fromkeys(row.warnings):
+      for text in dict.fromkeys(row.caveats):
         lines += textwrap.wrap(f'- {text}', _WIDTH, subsequent_indent='  ')
   return '\n'.join(lines)
 
 
 def _names(row: answers.Answer) -> list[str]:
-  return list(dict.fromkeys(getattr(text, 'name', text) for text in row.warnings))
+  return list(dict.fromkeys(getattr(text, 'name', text) for text in row.caveats))
 
 
 def as_table(rows: list[answers.Answer]) -> str:
@@ -266,6 +236,25 @@ def _plain(key: str, value) -> str:
   if key.startswith('epsilon') or key in _ROUNDED_UP:
     return decimals.rounded_up(value, 7)
   return f'{value:.7g}' if isinstance(value, float) else str(value)
+
+
+def explained(row: answers.Answer, views: Mapping[str, observers.View],
+              method: observers.Method, how: str) -> str:
+  """The steps to the numbers of an answer: a tree of lines, or JSON.
+
+  Args:
+    row: The answer.
+    views, method: The events and the method that gave its numbers.
+    how: 'text' or 'json'.
+  """
+  steps = explain.steps(row, views, method)
+  if how == 'json':
+    return json.dumps({**row.to_json(), 'steps': [step.to_json() for step in steps]},
+                      allow_nan=False)
+  if not steps:
+    return as_text(row)
+  return '\n'.join([f'neighbouring inputs: {row.adjacency_in_words}', *(
+      step.line() for step in steps)])
 
 
 def formatted(rows: list[answers.Answer], how: str, is_table: bool) -> str:

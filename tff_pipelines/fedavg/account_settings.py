@@ -17,9 +17,10 @@ from tff_pipelines.experiment.settings import setting
 
 DATA_DEPENDENT = 'data_dependent'
 RELEASE = ('release_order', 'release_smoothness', 'release_noise')
-_WITH_MECHANISM = {'query', 'mechanism', 'format', 'plot', 'votes', *RELEASE}
+_WITH_MECHANISM = {'query', 'mechanism', 'format', 'plot', 'votes', 'explain',
+                   *RELEASE}
 _WITH_LEDGER = {'ledger', 'delta', 'accountant', 'amplification', 'format', 'colluders',
-                'clients_per_person'}
+                'clients_per_person', 'explain'}
 
 
 @functools.lru_cache(maxsize=None)
@@ -176,6 +177,10 @@ class AccountSettings(settings.Settings):
   format: str = setting(
       'text', 'Format of the answer.', group='run', choices=('text', 'json', 'csv'),
       essential=True)
+  explain: bool = setting(
+      False, 'Show step by step how each number came about: one release alone, all of '
+      'them, without amplification, what each observer knows, the accountant.',
+      group='run')
   plot: str | None = setting(
       None, 'Draw the figures that compare the mechanisms into this PNG file.',
       group='run', essential=True)
@@ -188,6 +193,11 @@ class AccountSettings(settings.Settings):
         self._family.kind is not mechanisms.VoteMechanism):
       raise ValueError('query=data_dependent needs mechanism=ae_vote or knn_vote, '
                        f'found mechanism={self.mechanism}')
+    if self.explain and (self.format == 'csv' or self.query in (
+        'table', DATA_DEPENDENT)):
+      raise ValueError('explain needs query=epsilon, delta, noise_multiplier, rounds or '
+                       'bits, and format=text or json, found '
+                       f'query={self.query}, format={self.format}')
     if self.plot is not None and not self.plot.lower().endswith('.png'):
       raise ValueError(f'plot must end in .png, found {self.plot!r}')
 

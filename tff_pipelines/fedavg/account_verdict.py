@@ -1,5 +1,6 @@
 """The verdict on a finished run: whether its ledger proves what its summary states."""
 
+import dataclasses
 import pathlib
 
 from tff_pipelines.accounting.events import base
@@ -33,19 +34,13 @@ def verdict_on(folder: pathlib.Path) -> Verdict:
     return Verdict(rounds=releases, problems=problems)
   if summary['epsilon'] is None:
     return Verdict(rounds=releases)
-  accountant, amplification = summary['accountant'], summary['amplification']
+  accountant, how = summary['accountant'], dict(
+      delta=summary['delta'], amplification=summary['amplification'] or 'tight')
   answer = ledger_query.answer(
-      path, delta=summary['delta'],
-      accountant=accountant if accountant in base.ACCOUNTANTS else 'auto',
-      amplification=amplification or 'tight')
-  person, clients = {}, summary['clients_per_person']
-  if clients is not None:
+      path, accountant=accountant if accountant in base.ACCOUNTANTS else 'auto', **how)
+  if summary['clients_per_person'] is not None:
     of_person = ledger_query.answer(
-        path, delta=summary['delta'], amplification=amplification or 'tight',
-        clients_per_person=clients)
-    person = dict(epsilon_person=of_person.epsilon_person,
-                  epsilon_server_person=of_person.epsilon_server_person)
-  return Verdict(rounds=answer.rounds, epsilon=answer.epsilon,
-                 epsilon_server=answer.epsilon_server if (
-                     summary['observers_server'] is not None) else None,
-                 epsilon_participant=answer.epsilon_participant, **person)
+        path, clients_per_person=summary['clients_per_person'], **how)
+    answer = dataclasses.replace(
+        answer, person=of_person.person, person_server=of_person.person_server)
+  return Verdict(rounds=answer.rounds, guarantee=answer)

@@ -25,6 +25,7 @@ from tff_pipelines.accounting.events import preliminary
 from tff_pipelines.accounting.guarantees import release_noise
 from tff_pipelines.accounting.sampling import cohorts
 from tff_pipelines.accounting.sampling import schemes
+from tff_pipelines.accounting.guarantees import bounds
 from tff_pipelines.accounting.guarantees import plan as guarantee
 from tff_pipelines.fedavg import settings as settings_lib
 
@@ -272,7 +273,7 @@ class FedAvgPlan(guarantee.Plan):
   def release_count(self, rounds: int) -> int:
     return rounds + len(self._beside)
 
-  def also(self, released: base.Event) -> dict[str, Any]:
+  def further(self, released: base.Event) -> dict[str, Any]:
     return {name: accountant.epsilon(combinators.SelfComposed(
         event=event, count=charges), self.delta) for name, event, charges in (
             ('epsilon_preliminary', self.preliminary, self.preliminary_charges),
@@ -441,12 +442,13 @@ def check_more_rounds(plan: FedAvgPlan, before: int) -> None:
   if not plan.scheme.same_every_round:
     raise ValueError(f'rounds={rounds} can\'t be more than the {before} that were '
                      f'planned: sampling={plan.mechanism.sampling} fixes their number')
-  for name, target in (('epsilon', plan.target_epsilon),
-                       ('epsilon_server', plan.target_epsilon_server)):
+  for observer, target in ((bounds.OUTSIDERS, plan.target_epsilon),
+                           (bounds.SERVER, plan.target_epsilon_server)):
     if target is None:
       continue
+    name = bounds.KEYS[observer]
     spent = plan.bound(plan.released(rounds), plan.release_count(rounds),
-                       server=name == 'epsilon_server').epsilon
+                       observer=observer).epsilon
     if spent > target:
       raise ValueError(
           f'{name}={target:g} was met by {before} rounds; {rounds} with the same noise '

@@ -19,6 +19,7 @@ from tff_pipelines.accounting.guarantees import calibration
 from tff_pipelines.common import decimals
 from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.common.caveats import Caveat
+from tff_pipelines.accounting.guarantees import bounds
 from tff_pipelines.accounting.guarantees import plan as guarantee
 from tff_pipelines.fedmd.settings import FedMdSettings
 
@@ -219,14 +220,14 @@ class FedMdPlan(guarantee.Plan):
   def delta(self) -> float | None:
     return self.target[1] if self.is_private else None
 
-  def bound(self, event: base.Event, releases: int, *, server: bool = False,
+  def bound(self, event: base.Event, releases: int, *, observer: str = bounds.OUTSIDERS,
             delta: float | None = None) -> guarantee.Bound:
     if self.draws_subset:
-      # With the same delta 0 holds too, see `also`.
+      # With the same delta 0 holds too, see `further`.
       return guarantee.Bound(
           epsilon=self.target[0] if delta is None else math.inf, accountant='theorem',
           caveats=self.draw_event.caveats())
-    bound = super().bound(event, releases, server=server, delta=delta)
+    bound = super().bound(event, releases, observer=observer, delta=delta)
     if releases <= self.releases or bound.epsilon <= self.target[0]:
       return bound
     return dataclasses.replace(bound, caveats=(*bound.caveats, Caveat(
@@ -235,7 +236,7 @@ class FedMdPlan(guarantee.Plan):
         f'of those who see predictions: epsilon is {decimals.epsilon(bound.epsilon)} '
         f'and not the {self.target[0]:.6g} that the noise was calibrated to')))
 
-  def also(self, released: base.Event) -> dict[str, Any]:
+  def further(self, released: base.Event) -> dict[str, Any]:
     if not self.draws_subset or self.seed is not None:
       return {}
     return {'epsilon_tighter': accountant.epsilon(self.draw_event, self.delta)}

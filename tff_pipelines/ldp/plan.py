@@ -18,6 +18,7 @@ from tff_pipelines.accounting.events import base
 from tff_pipelines.accounting.guarantees import calibration
 from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
+from tff_pipelines.accounting.guarantees import bounds
 from tff_pipelines.accounting.guarantees import plan as guarantee
 from tff_pipelines.ldp import settings as settings_lib
 
@@ -115,9 +116,9 @@ class LdpPlan(guarantee.Plan):
       return 0.0
     return min(1.0, self.dimension * alias_table.TOTAL_VARIATION)
 
-  def bound(self, event: base.Event, releases: int, *, server: bool = False,
+  def bound(self, event: base.Event, releases: int, *, observer: str = bounds.OUTSIDERS,
             delta: float | None = None) -> guarantee.Bound:
-    bound = super().bound(event, releases, server=server, delta=delta)
+    bound = super().bound(event, releases, observer=observer, delta=delta)
     # Answers are drawn on a grid, by integers: the event's caveat does not apply.
     return dataclasses.replace(bound, caveats=tuple(
         caveat for caveat in bound.caveats if caveat not in event.caveats()))
@@ -128,8 +129,8 @@ class LdpPlan(guarantee.Plan):
     if self.holdings < self.settings.num_clients and self.seed is None:
       of_holding = self.holding_answers(charged)
     of_answers = self.guarantee(answers)
-    return dataclasses.replace(of_answers, also={
-        **of_answers.also,
+    return dataclasses.replace(of_answers, further={
+        **of_answers.further,
         'answers_of_a_client': answers, 'answers_of_a_holding': of_holding,
         'epsilon_of_a_holding': of_holding and self.epsilon(of_holding)})
 

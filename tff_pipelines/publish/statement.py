@@ -5,15 +5,14 @@ Everything in it comes from the run's summary, key by key: nothing of the operat
 """
 
 from collections.abc import Mapping, Sequence
-import math
 from typing import Any
 
-from tff_pipelines.common import decimals
+from tff_pipelines.accounting.guarantees.guarantee import Guarantee
 
 VERSION = 1
 JSON, TEXT = 'privacy.json', 'PRIVACY.md'
 
-# Those of the summary, of the same meaning.
+# Keys of the summary, of the same meaning.
 _COPIED = (
     'task', 'algorithm', 'model', 'mechanism', 'epsilon', 'epsilon_server',
     'epsilon_participant', 'clients_per_person', 'epsilon_person',
@@ -85,7 +84,9 @@ def in_words(content: Mapping[str, Any]) -> str:
     lines += ['**Do not publish it as private.** Why:', '',
               *(f'- {reason}' for reason in content['reasons']), '']
   if content['epsilon'] is not None:
-    lines += _guarantee(content)
+    if not content['private']:
+      lines += ['What the training guarantees apart from that:', '']
+    lines += Guarantee.from_json(content).public_lines()
   lines += [f'- {label}: {content[name]}' for label, name in (
       ('Privacy unit', 'privacy_unit'), ('Mechanism', 'mechanism'),
       ('Sampling', 'sampling'), ('Trust', 'trust_model'),
@@ -95,40 +96,3 @@ def in_words(content: Mapping[str, Any]) -> str:
     lines += ['', '## What to know', '', *(
         f'- **{caveat["name"]}**: {caveat["text"]}' for caveat in content['caveats'])]
   return '\n'.join(lines) + '\n'
-
-
-def _guarantee(content: Mapping[str, Any]) -> list[str]:
-  """All epsilons and what they mean; rounded up, so that no digit promises more."""
-  epsilon = content['epsilon']
-  delta = decimals.rounded_up(content['delta'])
-  odds = 'more than a million'
-  if epsilon < math.log(1e6):
-    odds = (decimals.rounded_up(math.exp(epsilon), 3) if epsilon < 4 else
-            f'{math.ceil(math.exp(epsilon)):,}')
-  lines = [] if content['private'] else [
-      'What the training guarantees apart from that:', '']
-  lines.append(f'- **epsilon {decimals.epsilon(epsilon)}, delta {delta}** against '
-               f'{content["observers"]}')
-  for who, note in (
-      ('server', 'rounds that an interruption may have shown them twice count twice'),
-      ('participant', 'a cohort may be of one' if content['least_cohort'] is None else
-       f'in cohorts of at least {content["least_cohort"]:g}')):
-    value, observers = content[f'epsilon_{who}'], content[f'observers_{who}']
-    if value is not None:
-      lines.append(f'- **epsilon {decimals.epsilon(value)}, delta {delta}** against '
-                   f'{observers}; {note}')
-    elif observers is not None:
-      lines.append(f'- **no epsilon** against {observers}')
-  if content['clients_per_person'] is not None:
-    person, server = (
-        'none' if value is None else f'**{decimals.epsilon(value)}**' for value in (
-            content['epsilon_person'], content['epsilon_server_person']))
-    lines.append(f'- for a person who owns {content["clients_per_person"]} clients the '
-                 f'first epsilon is {person}, and the second {server}')
-  return [*lines, '', (
-      'Whatever is computed from what was released, the probability of any result with '
-      f'one of two neighbouring inputs is at most {odds} times (e to the epsilon) that '
-      f'with the other, plus {delta}. Neighbouring inputs: '
-      f'{content["adjacency_in_words"]}. All numbers are of this training alone: what '
-      'else is released about the same people, such as other models, adds to them.'),
-          '']

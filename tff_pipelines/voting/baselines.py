@@ -12,6 +12,7 @@ from tasks.voting.task import VotingTask
 from tff_pipelines.accounting.guarantees import mechanisms
 from tff_pipelines.accounting.guarantees import noise_budget
 from tff_pipelines.accounting.sampling import schemes
+from tff_pipelines.accounting.guarantees import bounds
 from tff_pipelines.accounting.guarantees import plan as guarantee
 from tff_pipelines.baselines import averaging
 from tff_pipelines.baselines import sgd
@@ -168,8 +169,10 @@ class VotingExperiment(run_lib.Experiment):
 class SgdPlan(noisy_sgd.NoisySgdPlan):
   """Rounds of DP-FedSGD, whose server does not know which records were sampled."""
 
-  def bound(self, event, releases, *, server=False, delta=None) -> guarantee.Bound:
-    return super().bound(event, releases, delta=delta)
+  def bound(self, event, releases, *, observer=bounds.OUTSIDERS,
+            delta=None) -> guarantee.Bound:
+    return dataclasses.replace(
+        super().bound(event, releases, delta=delta), observer=observer)
 
   def header(self, rounds, more=()) -> dict[str, Any]:
     return {**super().header(rounds, more), 'population': self.clients}

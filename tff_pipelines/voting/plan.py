@@ -95,7 +95,7 @@ class VotePlan(guarantee.Plan):
     """Epsilon by the bound that the noise is calibrated by."""
     return self.epsilon_published if self.calibrated_by == 'paper' else self.epsilon(1)
 
-  def also(self, released: base.Event) -> dict[str, Any]:
+  def further(self, released: base.Event) -> dict[str, Any]:
     return {'epsilon_published': files.finite(self.epsilon_published)}
 
   @property

@@ -1,7 +1,6 @@
 """From events to guarantees: epsilon, delta, and how they were computed."""
 
 from collections.abc import Callable
-import dataclasses
 import functools
 import math
 
@@ -15,6 +14,7 @@ from tff_pipelines.common import decimals
 from tff_pipelines.accounting.divergences import pairs
 from tff_pipelines.accounting.divergences import pld
 from tff_pipelines.accounting.divergences import skellam_as_gaussian
+from tff_pipelines.accounting.guarantees import bounds
 from tff_pipelines.accounting.events import sum_events
 
 LARGE_EPSILON = 20.0
@@ -26,33 +26,6 @@ SLACK = 1e-6
 _FIRST_GUESS = 100.0
 # Orders are searched in growing blocks; most answers lie in the first.
 _BLOCKS = (128, 256, 512, curves.MAX_ORDER)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Guarantee:
-  """An (epsilon, delta) guarantee and how it was computed.
-
-  Attributes:
-    epsilon: >= 0, `inf` if nothing is guaranteed.
-    delta: In [0, 1].
-    order: The Renyi order of this epsilon, `inf` for pure DP; None for PLD and
-      where no order gives a finite value.
-    accountant: 'rdp' or 'pld', the one that was used.
-    amplification: 'tight', 'generic' or 'none'.
-    adjacency: Relation of neighbours, a key of `base.ADJACENCY_IN_WORDS`.
-    warnings: Caveats, where the guarantee is weak or easily misread.
-    certificates: Certificates by which Skellam noise was accounted as Gaussian, as
-      `sum_events.GaussianOfSkellam.certificate`; none if it was not.
-  """
-
-  epsilon: float
-  delta: float
-  order: float | None
-  accountant: str
-  amplification: str
-  adjacency: str
-  warnings: tuple[caveats_lib.Caveat, ...] = ()
-  certificates: tuple[dict[str, float], ...] = ()
 
 
 def default_delta(population: int) -> float:
@@ -292,11 +265,10 @@ def delta(event: base.Event, epsilon: float, *, accountant: str = 'auto',
   return _checked_result('delta', value if accountant == 'pld' else min(value, renyi))
 
 
-def guarantee(event: base.Event, delta: float, *, accountant: str = 'auto',
-              amplification: str = 'tight',
-              population: int | None = None,
-              records: int | None = None,
-              stated_delta: float | None = None) -> Guarantee:
+def bound(event: base.Event, delta: float, *, accountant: str = 'auto',
+          amplification: str = 'tight', population: int | None = None,
+          records: int | None = None,
+          stated_delta: float | None = None) -> bounds.Bound:
   """Epsilon at this delta, with its caveats.
 
   Args:
@@ -306,6 +278,9 @@ def guarantee(event: base.Event, delta: float, *, accountant: str = 'auto',
       one; None if it is not public.
     stated_delta: Delta of the guarantee as it is stated, to be judged, where a part of
       it is consumed by something else; None for `delta`.
+
+  Returns:
+    The bound at `delta`, against those who see the event; `amplification` is as given.
 
   Raises:
     ValueError: If an argument is out of range or the arithmetic fails.
@@ -318,10 +293,10 @@ def guarantee(event: base.Event, delta: float, *, accountant: str = 'auto',
   caveats, stated = event.caveats(), delta if stated_delta is None else stated_delta
   if amplification == 'none':
     caveats = event.without_sampling().caveats()
-  return Guarantee(
+  return bounds.Bound(
       epsilon=value, delta=delta, order=order, accountant=used,
       amplification=amplification, adjacency=event.adjacency,
-      warnings=(*caveats, *(
+      caveats=(*caveats, *(
           warnings_about(value, stated, population)
           if event.adjacency not in base.OF_RECORDS else
           warnings_about(value, stated, records, 'records'))),

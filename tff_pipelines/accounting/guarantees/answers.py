@@ -1,19 +1,26 @@
 """Answers to queries: numbers under stable keys, and the words around them."""
 
+from collections.abc import Iterator
 import dataclasses
 import math
 from typing import Any
 
 from aggregators import params as params_lib
-from tff_pipelines.common import validate
-from tff_pipelines.accounting.guarantees import accountant
 from tff_pipelines.accounting.events import base
-from tff_pipelines.accounting.guarantees import calibration
-from tff_pipelines.common import caveats
-from tff_pipelines.accounting.guarantees import groups
-from tff_pipelines.accounting.guarantees import mechanisms
 from tff_pipelines.accounting.events import sum_events
+from tff_pipelines.accounting.guarantees import accountant
+from tff_pipelines.accounting.guarantees import bounds
+from tff_pipelines.accounting.guarantees import calibration
+from tff_pipelines.accounting.guarantees import mechanisms
+from tff_pipelines.accounting.guarantees import observers
 from tff_pipelines.accounting.guarantees import votes
+from tff_pipelines.accounting.guarantees.bounds import Bound
+from tff_pipelines.accounting.guarantees.guarantee import Guarantee
+from tff_pipelines.accounting.guarantees.guarantee import Terms
+from tff_pipelines.accounting.guarantees.guarantee import UNBOUNDED
+from tff_pipelines.common import caveats
+from tff_pipelines.common import files
+from tff_pipelines.common import validate
 
 Mechanism = mechanisms.Mechanism
 
@@ -61,79 +68,61 @@ class Query:
     return value
 
 
+def terms(trust_model: str | None, sampling: str | None = None) -> Terms:
+  """The terms of an answer, of which a mechanism or a ledger states these two alone."""
+  return Terms(privacy_unit='', observers='observers of the models', against='',
+               trust_model=trust_model, sampling=sampling, source=None)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Answer:
-  """One answer; the fields are the keys of its JSON, None where not applicable.
+class Answer(Guarantee):
+  """A guarantee, and the numbers of what it is about; None where not applicable.
+
+  Its caveats are also errors of a row that can't be answered.
 
   Attributes:
-    epsilon: Achieved, against observers of the released models; None if no finite
-      epsilon is guaranteed.
-    epsilon_server: Against the server and all others who know the cohorts; None without
-      rounds of clients.
-    epsilon_participant: Against participants who subtract their own shares of the
-      noise; None where clients add none, and where a cohort may have no other clients.
-    clients_per_person: Clients of the person of the next two; None for one.
-    epsilon_person: As `epsilon`, for a person who owns so many clients.
-    epsilon_server_person: As `epsilon_server`, for such a person.
-    delta: Delta of all epsilons.
     noise_multiplier: Noise of the guarantee over the sensitivity.
     rounds: Number of releases.
     scale: Grid units per model unit.
     local_stddev_grid: Standard deviation of a client's share, grid units.
     bits: Bits of a coordinate of the sum.
     dimension_padded: Coordinates that a client sends.
-    order: Renyi order; None for PLD and for pure DP.
-    accountant: The one that was used: 'rdp', 'pld' or 'theorem'.
-    amplification: Bound on sampling.
-    adjacency: A key of `base.ADJACENCY_IN_WORDS`.
-    sampling: How the clients of a round are selected.
-    trust_model: Who is trusted with what.
-    warnings: Caveats, and errors of a row that can't be answered.
   """
 
-  epsilon: float | None = None
-  epsilon_server: float | None = None
-  epsilon_participant: float | None = None
-  clients_per_person: int | None = None
-  epsilon_person: float | None = None
-  epsilon_server_person: float | None = None
-  delta: float | None = None
+  terms: Terms = terms(None)
   noise_multiplier: float | None = None
   rounds: int | None = None
   scale: float | None = None
   local_stddev_grid: float | None = None
   bits: int | None = None
   dimension_padded: int | None = None
-  order: int | None = None
-  accountant: str | None = None
-  amplification: str | None = None
-  adjacency: str | None = None
-  sampling: str | None = None
-  trust_model: str | None = None
-  warnings: list[caveats.Caveat | str] = dataclasses.field(default_factory=list)
 
   def to_json(self) -> dict[str, Any]:
     """The keys in their stable order."""
-    return dataclasses.asdict(self)
+    outsiders = self.by_observer.get(bounds.OUTSIDERS, _NOTHING)
+    values = {
+        **vars(self), **self.numbers(), 'order': _json_order(outsiders.order),
+        'accountant': outsiders.accountant, 'amplification': outsiders.amplification,
+        'clients_per_person': (
+            self.clients_per_person if self.clients_per_person > 1 else None),
+        'sampling': self.terms.sampling, 'trust_model': self.terms.trust_model,
+        'warnings': list(self.caveats)}
+    return {name: values[name] for name in _KEYS}
 
 
-def unbounded() -> caveats.Caveat:
-  """The caveat where a cohort may have no clients but the participants."""
-  return caveats.Caveat(
-      'participants: a cohort may be of one',
-      'against a participant epsilon is unbounded: it subtracts its own share of the '
-      'noise, and a cohort may have no other clients; state a minimum '
-      '(min_cohort_size), or sample cohorts of a fixed size')
+_KEYS = ('epsilon', 'epsilon_server', 'epsilon_participant', 'clients_per_person',
+         'epsilon_person', 'epsilon_server_person', 'delta', 'noise_multiplier',
+         'rounds', 'scale', 'local_stddev_grid', 'bits', 'dimension_padded', 'order',
+         'accountant', 'amplification', 'adjacency', 'sampling', 'trust_model',
+         'warnings')
+_NOTHING = Bound(epsilon=math.inf)
 
 
-def finite(value: float | None) -> float | None:
-  """The value for JSON, which has no infinity: None for it."""
-  return None if value is None or not math.isfinite(value) else float(value)
-
-
-def integer_order(order: float | None) -> int | None:
+def _json_order(order: float | None) -> float | None:
   """A Renyi order for JSON: None for the infinite one."""
-  return None if order is None or math.isinf(order) else int(order)
+  if order is None or math.isinf(order):
+    return None
+  return int(order) if order == int(order) else order
 
 
 def _whole(epsilon: float) -> str:
@@ -235,46 +224,53 @@ def answer(query: Query, mechanism: Mechanism) -> Answer:
   return _described(query, solved, event, delta)
 
 
+def explained(query: Query, mechanism: Mechanism
+              ) -> tuple[Answer, dict[str, observers.View], observers.Method]:
+  """As `answer`, with the events and the method that gave the numbers."""
+  if getattr(mechanism, 'bound', None) == 'paper':
+    raise ValueError('explain needs bound=tight, found bound=paper: its numbers are '
+                     'those of a published formula')
+  result, family = answer(query, mechanism), mechanism.family
+  solved = {'noise_multiplier': {family.knob: result.noise_multiplier},
+            'rounds': {family.counter: result.rounds},
+            'bits': {family.knob: result.noise_multiplier, 'bits': result.bits}}
+  mechanism = mechanism.replace(**solved.get(query.kind, {}))
+  event = mechanism.release() if isinstance(
+      mechanism, mechanisms.NfdpMechanism) else mechanism.event()
+  return (result, dict.fromkeys(bounds.KEYS, observers.View(event)),
+          method_of(query, mechanism))
+
+
 def _described(query: Query, mechanism: Mechanism, event: base.Event,
                delta: float) -> Answer:
   """Describes an event at a delta."""
   family = mechanism.family
   sums = mechanism if isinstance(mechanism, mechanisms.SumMechanism) else None
   if 0 < delta < 1:
-    guarantee = accountant.guarantee(
+    outsiders = accountant.bound(
         event, delta, amplification=query.amplification, accountant=query.accountant,
         population=sums.population if sums else None)
-    epsilon = guarantee.epsilon if query.kind != 'delta' else query.epsilon
-    warnings = list(guarantee.warnings)
-    used, order = guarantee.accountant, guarantee.order
+    if query.kind == 'delta':
+      outsiders = dataclasses.replace(outsiders, epsilon=query.epsilon)
   else:
     # Delta came out as 0 or 1: there is nothing more to optimise.
-    epsilon, order, warnings = query.epsilon, None, []
-    used = 'pld' if event.factors(query.amplification) else 'rdp'
-  fields = {}
+    outsiders = Bound(
+        epsilon=query.epsilon, amplification=query.amplification,
+        accountant='pld' if event.factors(query.amplification) else 'rdp')
+  warnings, fields = list(outsiders.caveats), {}
+  found = {bounds.OUTSIDERS: outsiders}
   if sums:
-    unamplified = accountant.epsilon(
-        event.without_sampling(), delta,
-        accountant=query.accountant) if delta < 1 else 0.0
-    if sums.sampling != 'none' and unamplified > accountant.LARGE_EPSILON:
+    for observer in _observers(query, event):
+      found[observer] = _bound(query, sums, event, delta, observer)
+    server = found[bounds.SERVER].epsilon
+    if sums.sampling != 'none' and server > accountant.LARGE_EPSILON:
       warnings.append(caveats.Caveat(
           'large epsilon against the server',
           'against the server and whoever knows the cohorts '
-          f'epsilon={_whole(unamplified)} says next to nothing'))
-    fields = dict(epsilon_server=finite(unamplified), sampling=sums.sampling)
-    if event.has_shares():
-      # Missing shares are the others': all that is missing is seen as collusion.
-      alone = math.inf if not sums.surviving_fraction else participant_epsilon(
-          event, delta, query.accountant, query.colluders / sums.surviving_fraction)
-      fields['epsilon_participant'] = finite(alone)
-      if alone == math.inf:
-        warnings.append(unbounded())
-    if delta < 1:
-      person, notes = of_person(
-          event, query.clients_per_person, delta, population=sums.population,
-          accountant=query.accountant, amplification=query.amplification)
-      fields |= person
-      warnings += notes
+          f'epsilon={_whole(server)} says next to nothing'))
+    if bounds.PARTICIPANT in found and not found[bounds.PARTICIPANT].is_finite:
+      warnings.append(UNBOUNDED)
+    warnings += observers.caveats_of(found)
   if family.params:
     params = sums.params()
     warnings += _warnings_of_params(query, sums, params, delta)
@@ -282,60 +278,44 @@ def _described(query: Query, mechanism: Mechanism, event: base.Event,
         scale=params.scale, local_stddev_grid=params.local_stddev_grid,
         bits=sums.bits, dimension_padded=params.padded_dimension)
   return Answer(
-      epsilon=finite(epsilon), delta=delta,
-      noise_multiplier=finite(getattr(mechanism, family.knob)),
-      rounds=getattr(mechanism, family.counter), order=integer_order(order),
-      accountant=used, amplification=query.amplification, adjacency=event.adjacency,
-      trust_model=mechanism.family.trust_model, warnings=list(dict.fromkeys(warnings)),
-      **fields)
+      terms=terms(family.trust_model, sums and sums.sampling), delta=delta,
+      adjacency=event.adjacency, clients_per_person=query.clients_per_person,
+      noise_multiplier=files.finite(getattr(mechanism, family.knob)),
+      rounds=getattr(mechanism, family.counter),
+      caveats=tuple(dict.fromkeys(warnings)), **found, **fields)
 
 
-def participant_epsilon(event: base.Event, delta: float, accountant_: str,
-                        colluders: float) -> float:
-  """Epsilon against participants who subtract their shares; `inf` if unbounded.
+def _observers(query: Query, event: base.Event) -> Iterator[str]:
+  """Yields the observers, other than outsiders, of a sum of clients."""
+  yield bounds.SERVER
+  if event.has_shares():
+    yield bounds.PARTICIPANT
+  if query.clients_per_person > 1:
+    yield bounds.PERSON
+    yield bounds.PERSON_SERVER
 
-  Args:
-    event: Everything that was released, with shares of clients.
-    delta: In [0, 1].
-    accountant_: As for `accountant.epsilon`.
-    colluders: Number of participants who pool what they know, >= 1.
-  """
+
+def _bound(query: Query, sums: mechanisms.SumMechanism, event: base.Event,
+           delta: float, observer: str) -> Bound:
+  """The epsilon of an observer other than outsiders."""
+  if sums.population is not None:
+    validate.integer(clients_per_person=query.clients_per_person, low=1,
+                     high=sums.population)
   if delta >= 1:
-    return 0.0
-  return accountant.epsilon(
-      event.seen_by_participants(colluders).without_sampling(), delta,
-      accountant=accountant_)
+    return Bound(epsilon=0.0)
+  if observer == bounds.PARTICIPANT and not sums.surviving_fraction:
+    return Bound(epsilon=math.inf)
+  return observers.bound(event, delta, method_of(query, sums), observer=observer)
 
 
-def of_person(event: base.Event, clients: int, delta: float, *,
-              seen: base.Event | None = None, population: int | None = None,
-              deviation: float | None = None, deviation_seen: float | None = None,
-              **how: str) -> tuple[dict[str, Any], list[caveats.Caveat]]:
-  """Fields of an answer for a person who owns several clients, and their caveats.
-
-  Args:
-    event: Everything that was released.
-    clients: >= 1; nothing is stated for 1.
-    delta: In [0, 1).
-    seen: Everything that the server may have seen; None for `event`.
-    population: Number of clients; None if unknown.
-    deviation: Total variation distance of all releases from ideal ones; None where no
-      bound is known.
-    deviation_seen: The same of what the server may have seen.
-    **how: accountant and amplification, as for `accountant.epsilon`.
-  """
-  if population is not None:
-    validate.integer(clients_per_person=clients, low=1, high=population)
-  if clients == 1:
-    return {}, []
-  (person, ideal), (server, server_ideal) = (
-      groups.epsilon(each, clients, delta, known=known, total_variation=distance, **how)
-      for each, known, distance in (
-          (event, False, deviation), (seen or event, True, deviation_seen)))
-  notes = [groups.unbounded(clients)] * (math.inf in (person, server)) + [
-      groups.IDEAL] * (ideal or server_ideal)
-  return dict(clients_per_person=clients, epsilon_person=finite(person),
-              epsilon_server_person=finite(server)), notes
+def method_of(query: Query, mechanism: Mechanism) -> observers.Method:
+  """How the numbers of an answer are computed."""
+  # Missing shares are the others': all that is missing is seen as collusion.
+  surviving = getattr(mechanism, 'surviving_fraction', 1.0) or 1.0
+  return observers.Method(
+      accountant=query.accountant, amplification=query.amplification,
+      colluders=query.colluders / surviving,
+      clients_per_person=query.clients_per_person)
 
 
 def _warnings_of_params(
@@ -372,11 +352,11 @@ def _answer_none(query: Query, mechanism: mechanisms.SumMechanism) -> Answer:
     raise _does_not_apply(query, mechanism, ', which has no guarantee to reach')
   event = mechanism.event()
   return Answer(
+      terms=terms(mechanism.family.trust_model),
       delta=query.delta if query.kind == 'epsilon' else 1.0,
       noise_multiplier=0.0, rounds=mechanism.rounds, adjacency=event.adjacency,
-      trust_model=mechanism.family.trust_model,
-      warnings=[caveats.Caveat('infinite epsilon', 'epsilon is infinite'),
-                *event.caveats()])
+      caveats=(caveats.Caveat('infinite epsilon', 'epsilon is infinite'),
+               *event.caveats()))
 
 
 def _answer_nfdp(query: Query, mechanism: mechanisms.NfdpMechanism) -> Answer:
@@ -392,9 +372,9 @@ def _answer_nfdp(query: Query, mechanism: mechanisms.NfdpMechanism) -> Answer:
         f'delta={query.delta:g} was given but is not used: records and '
         'subset_size determine delta'))
   return Answer(
-      epsilon=event.published_epsilon, delta=event.draw_probability, rounds=1,
-      accountant='theorem', adjacency=event.adjacency,
-      trust_model=mechanism.family.trust_model, warnings=warnings)
+      terms=terms(mechanism.family.trust_model), delta=event.draw_probability, rounds=1,
+      outsiders=Bound(epsilon=event.published_epsilon, accountant='theorem'),
+      adjacency=event.adjacency, caveats=tuple(warnings))
 
 
 def _answer_local(query: Query, mechanism: mechanisms.LocalMechanism) -> Answer:
@@ -403,14 +383,14 @@ def _answer_local(query: Query, mechanism: mechanisms.LocalMechanism) -> Answer:
     raise _does_not_apply(
         query, mechanism, ': epsilon is its parameter, for one query; give delta and '
         'ask for the total epsilon')
-  guarantee = accountant.guarantee(
+  outsiders = accountant.bound(
       mechanism.event(), 0.0 if query.delta is None else query.delta,
       accountant=query.accountant)
   return Answer(
-      epsilon=finite(guarantee.epsilon), delta=guarantee.delta,
-      rounds=mechanism.queries, order=integer_order(guarantee.order),
-      accountant=guarantee.accountant, adjacency=guarantee.adjacency,
-      trust_model=mechanism.family.trust_model, warnings=list(guarantee.warnings))
+      terms=terms(mechanism.family.trust_model), delta=outsiders.delta,
+      rounds=mechanism.queries, adjacency=outsiders.adjacency,
+      outsiders=dataclasses.replace(outsiders, amplification=None),
+      caveats=outsiders.caveats)
 
 
 def _answer_published_vote(query: Query, mechanism: mechanisms.VoteMechanism) -> Answer:
@@ -422,15 +402,15 @@ def _answer_published_vote(query: Query, mechanism: mechanisms.VoteMechanism) ->
   delta = query.needed('delta')
   epsilon = votes.published_epsilon(event, mechanism.queries, delta)
   return Answer(
-      epsilon=finite(epsilon), delta=delta,
+      terms=terms(mechanism.family.trust_model), delta=delta,
       noise_multiplier=mechanism.noise_stddev, rounds=mechanism.queries,
-      accountant='rdp', amplification=query.amplification,
-      adjacency=event.adjacency, trust_model=mechanism.family.trust_model,
-      warnings=[
+      outsiders=Bound(epsilon=epsilon, accountant='rdp',
+                      amplification=query.amplification),
+      adjacency=event.adjacency, caveats=(
           *event.caveats(), *accountant.warnings_about(epsilon, delta, None),
           caveats.Caveat(
               'published conversion', 'bound=paper converts from Renyi DP as '
-              'published, which is not tight')])
+              'published, which is not tight')))
 
 
 def table(query: Query, mechanism: Mechanism) -> list[Answer]:
@@ -438,7 +418,7 @@ def table(query: Query, mechanism: Mechanism) -> list[Answer]:
 
   With a target epsilon each row is calibrated to it, otherwise the noise
   multiplier is the same in all. A row whose setting is impossible or degenerate
-  says so in its warnings.
+  says so in its caveats.
 
   Args:
     query: Query of any kind, which is ignored.
@@ -465,4 +445,4 @@ def _row(query: Query, mechanism: Mechanism, **known: int) -> Answer:
   try:
     return answer(query, mechanism)
   except ValueError as error:
-    return Answer(**known, warnings=[caveats.Caveat('impossible setting', str(error))])
+    return Answer(**known, caveats=(caveats.Caveat('impossible setting', str(error)),))

@@ -1,29 +1,27 @@
 """Epsilon of a run, recomputed from its ledger alone."""
 
-from collections.abc import Mapping
-from collections.abc import Sequence
-import math
+from collections.abc import Mapping, Sequence
 import os
 from typing import Any
 
+from tff_pipelines.accounting.events import base
+from tff_pipelines.accounting.events import combinators
+from tff_pipelines.accounting.events import preliminary
 from tff_pipelines.accounting.guarantees import accountant as accountant_lib
 from tff_pipelines.accounting.guarantees import answers
-from tff_pipelines.accounting.events import base
-from tff_pipelines.common import caveats
-from tff_pipelines.accounting.events import combinators
+from tff_pipelines.accounting.guarantees import bounds
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
-from tff_pipelines.accounting.guarantees import noise_budget
-from tff_pipelines.accounting.events import preliminary
+from tff_pipelines.accounting.guarantees import observers
+from tff_pipelines.accounting.guarantees.guarantee import SUPPRESSED
+from tff_pipelines.accounting.guarantees.guarantee import UNBOUNDED
+from tff_pipelines.common import caveats
+from tff_pipelines.common import validate
 
 _MAX_SHOWN_PROBLEMS = 5  # Of a broken chain.
 
 # Events that are charged before they happen, or once for a sample that is kept.
 _CHARGED_FIRST = ('LocalAnswers', 'PostProcessing')
 
-_SUPPRESSED = caveats.Caveat(
-    'suppressed rounds',
-    'rounds were suppressed for outsiders, but the server saw their sums with less '
-    'noise than was planned: no epsilon holds against it')
 _UNENDED = caveats.Caveat(
     'a round may be missing',
     'the ledger has no line of a round that was interrupted and never repeated; the '
@@ -39,9 +37,9 @@ def broken(problems: list[str]) -> answers.Answer:
   shown = problems[:_MAX_SHOWN_PROBLEMS]
   if len(problems) > len(shown):
     shown.append(f'and {len(problems) - len(shown)} problems more')
-  return answers.Answer(warnings=[caveats.Caveat(
+  return answers.Answer(caveats=(caveats.Caveat(
       'broken chain',
-      'the chain of the ledger does not hold: no epsilon can be given'), *shown])
+      'the chain of the ledger does not hold: no epsilon can be given'), *shown))
 
 
 def answer(path: str | os.PathLike[str], **how: Any) -> answers.Answer:
@@ -79,6 +77,16 @@ def together(paths: Sequence[str | os.PathLike[str]], *, delta: float | None = N
     ValueError: If a chain does not hold, nothing was released yet, no delta is known,
       or, of several, one is seeded, there twice, or of another adjacency.
   """
+  return explained(
+      paths, delta=delta, accountant=accountant, amplification=amplification,
+      colluders=colluders, clients_per_person=clients_per_person)[0]
+
+
+def explained(
+    paths: Sequence[str | os.PathLike[str]], *, delta: float | None = None,
+    colluders: int = 1, clients_per_person: int = 1, **how: str
+) -> tuple[answers.Answer, dict[str, observers.View], observers.Method]:
+  """The same as `together`, with the views and the method that gave the numbers."""
   ledgers = [ledger_lib.Ledger(path) for path in paths]
   if len(ledgers) > 1:
     _check_together(ledgers)
@@ -86,10 +94,49 @@ def together(paths: Sequence[str | os.PathLike[str]], *, delta: float | None = N
       ledger.header() for ledger in ledgers]
   lines = [line for run in runs for line in run]
   delta = min(map(_delta, headers)) if delta is None else delta
-  repeats = sum(ledger.repeats for ledger in ledgers)
-  alone_seen = _composed([ledger.event() for ledger in ledgers])
-  seen = _composed([ledger.seen_event() for ledger in ledgers])
+  method = observers.Method(
+      **how, colluders=colluders, clients_per_person=clients_per_person, population=max(
+          (header['population'] for header in headers
+           if header['population'] is not None), default=None))
+  views = _views(ledgers, runs, headers)
+  if method.population is not None:
+    validate.integer(clients_per_person=clients_per_person, low=1,
+                     high=method.population)
+  found = {observer: observers.bound_of_view(view, observer, delta, method)
+           for observer, view in views.items()
+           if clients_per_person > 1 or observer not in (
+               bounds.PERSON, bounds.PERSON_SERVER)}
+  outsiders = found[bounds.OUTSIDERS]
+  notes = [*(text for header in headers for text in header['warnings']),
+           *observers.caveats_of(found)]
+  if bounds.PARTICIPANT in found and not found[bounds.PARTICIPANT].is_finite:
+    notes.append(UNBOUNDED)
+  if any(line['outcome'] not in ('released', ledger_lib.UNUSED) for line in lines):
+    for observer in (bounds.SERVER, bounds.PERSON_SERVER):
+      found.pop(observer, None)
+    notes.append(SUPPRESSED)
+  elif any(run[-1]['event']['kind'] not in _CHARGED_FIRST
+           and not preliminary.count(run[-1:], preliminary.EvaluationRelease)
+           for run in runs):
+    notes.append(_UNENDED)
+  notes += [caveats.Caveat(
+      'adjacency differs', f'the header states adjacency {header["adjacency"]}, the '
+      f'events {outsiders.adjacency}') for header in headers
+            if header['adjacency'] not in (None, outsiders.adjacency)]
+  trust = '; '.join(dict.fromkeys(
+      header['trust_model'] for header in headers if header['trust_model'])) or None
+  common = dict(
+      terms=answers.terms(trust), delta=delta, rounds=len(lines),
+      adjacency=outsiders.adjacency, caveats=tuple(dict.fromkeys(notes)))
+  if headers[0]['seeded']:
+    return answers.Answer(**common, seeded=True), views, method
+  return answers.Answer(
+      **common, **found, clients_per_person=clients_per_person), views, method
 
+
+def _views(ledgers: Sequence[ledger_lib.Ledger], runs: Sequence[Sequence[Mapping]],
+           headers: Sequence[Mapping[str, Any]]) -> dict[str, observers.View]:
+  """Observer -> its view, for all observers that there are."""
   def deviation(with_repeats: bool) -> float | None:
     """Total variation distance of all releases; None where no bound is known."""
     parts = [header['deviation_per_round'] for header in headers]
@@ -98,61 +145,19 @@ def together(paths: Sequence[str | os.PathLike[str]], *, delta: float | None = N
     return sum(part * (len(run) + with_repeats * ledger.repeats)
                for part, run, ledger in zip(parts, runs, ledgers))
 
+  once = observers.View(_composed([ledger.event() for ledger in ledgers]), deviation(False))
+  repeated = observers.View(
+      _composed([ledger.seen_event() for ledger in ledgers]), deviation(True),
+      # Records that agents sample themselves are known to no server and no other agent.
+      all(line['event']['kind'] == 'NoisyGradients' for run in runs for line in run))
   # Repetitions are seen by the server or, where clients protect themselves, by all.
-  seen_by_all = bool(alone_seen.adjacency == base.LOCAL and repeats)
-  event = seen if seen_by_all else alone_seen
-  left, ideal = _left(event, deviation(seen_by_all), delta, amplification)
-  population = max((header['population'] for header in headers
-                    if header['population'] is not None), default=None)
-  result = accountant_lib.guarantee(
-      event, left, accountant=accountant, amplification=amplification,
-      population=population, stated_delta=delta)
-  notes = [*(text for header in headers for text in header['warnings']),
-           *result.warnings, *ideal]
-  # Records that agents sample themselves are known to no server and no other agent.
-  own = all(line['event']['kind'] == 'NoisyGradients' for line in lines)
-  unsampled, known = (
-      (seen, amplification) if own else (seen.without_sampling(), 'none'))
-  left, ideal = _left(unsampled, deviation(True), delta, known)
-  server = accountant_lib.epsilon(
-      unsampled, left, accountant=accountant, amplification=known)
-  notes += ideal
-  alone = None
-  if event.has_shares():
-    others = alone_seen.seen_by_participants(colluders).without_sampling()
-    left, ideal = _left(others, deviation(False), delta, 'none')
-    alone = accountant_lib.epsilon(others, left, accountant=accountant)
-    notes += [answers.unbounded()] if alone == math.inf else ideal
-  person, unproved = answers.of_person(
-      event, clients_per_person, delta, seen=seen, population=population,
-      deviation=deviation(seen_by_all), deviation_seen=deviation(True),
-      accountant=accountant, amplification=amplification)
-  notes += unproved
-  if any(line['outcome'] not in ('released', ledger_lib.UNUSED) for line in lines):
-    server = math.inf
-    person |= dict(epsilon_server_person=None)
-    notes.append(_SUPPRESSED)
-  elif any(run[-1]['event']['kind'] not in _CHARGED_FIRST
-           and not preliminary.count(run[-1:], preliminary.EvaluationRelease)
-           for run in runs):
-    notes.append(_UNENDED)
-  notes += [caveats.Caveat(
-      'adjacency differs', f'the header states adjacency {header["adjacency"]}, the '
-      f'events {result.adjacency}') for header in headers
-            if header['adjacency'] not in (None, result.adjacency)]
-  trust = '; '.join(dict.fromkeys(
-      header['trust_model'] for header in headers if header['trust_model'])) or None
-  common = dict(
-      delta=delta, rounds=len(lines), adjacency=result.adjacency, trust_model=trust,
-      warnings=list(dict.fromkeys(notes)))
-  if headers[0]['seeded']:
-    return answers.Answer(**common)
-  sampled = event.without_sampling() != event
-  return answers.Answer(
-      epsilon=answers.finite(result.epsilon), epsilon_server=answers.finite(server),
-      epsilon_participant=answers.finite(alone),
-      order=answers.integer_order(result.order), accountant=result.accountant,
-      amplification=result.amplification if sampled else None, **person, **common)
+  seen_by_all = once.event.adjacency == base.LOCAL and any(
+      ledger.repeats for ledger in ledgers)
+  models = repeated if seen_by_all else once
+  views = {bounds.OUTSIDERS: models, bounds.SERVER: repeated}
+  if models.event.has_shares():
+    views[bounds.PARTICIPANT] = once
+  return {**views, bounds.PERSON: models, bounds.PERSON_SERVER: repeated}
 
 
 def _composed(parts: Sequence[base.Event]) -> base.Event:
@@ -182,25 +187,11 @@ def _check_together(ledgers: Sequence[ledger_lib.Ledger]) -> None:
                        f'found {ledger.path}')
     head = ledger.path.read_bytes()
     if head in heads:
-      raise ValueError(f'ledger must name different ones, found {heads[head]} and {ledger.path}')
+      raise ValueError(f'ledger must name different ones, found {heads[head]} and '
+                       f'{ledger.path}')
     heads[head] = ledger.path
   adjacencies = {ledger.event().adjacency: ledger.path for ledger in ledgers}
   adjacencies.pop(base.ANY, None)
   if len(adjacencies) > 1:
     raise ValueError('ledger must name runs of one adjacency, found ' + ', '.join(
         f'{name} in {path}' for name, path in adjacencies.items()))
-
-
-def _left(event: base.Event, total_variation: float | None, delta: float,
-          amplification: str) -> tuple[float, list[caveats.Caveat]]:
-  """What sampling error leaves of delta, and a caveat if it would leave too little."""
-  consumed = noise_budget.consumed_by(event, total_variation, delta, amplification)
-  left = noise_budget.remaining(delta, consumed)
-  if not noise_budget.is_too_much(consumed, delta):
-    return left, []
-  observers = ('those who know who participated' if amplification == 'none'
-               else 'observers of the models')
-  return left, [caveats.Caveat(
-      'epsilon of ideal distributions',
-      f'epsilon against {observers} is that of ideal distributions: the sampling error '
-      f'of the noise would consume {consumed:.3g} of delta, more than half')]

@@ -8,276 +8,27 @@ summary.
 
 import abc
 import collections
-from collections.abc import Iterable, Mapping, Sequence
-import dataclasses
+from collections.abc import Iterable, Sequence
 import functools
 import math
 from typing import Any
 
-from tff_pipelines.accounting.guarantees import accountant
 from tff_pipelines.accounting.events import base
-from tff_pipelines.common import caveats
 from tff_pipelines.accounting.events import combinators
-from tff_pipelines.common import decimals
+from tff_pipelines.accounting.guarantees import accountant
+from tff_pipelines.accounting.guarantees import bounds
 from tff_pipelines.accounting.guarantees import groups
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
-from tff_pipelines.accounting.guarantees import noise_budget
-from tff_pipelines.common import files
+from tff_pipelines.accounting.guarantees import observers
+from tff_pipelines.accounting.guarantees.bounds import Bound
+from tff_pipelines.accounting.guarantees.guarantee import Caveat
+from tff_pipelines.accounting.guarantees.guarantee import Guarantee
+from tff_pipelines.accounting.guarantees.guarantee import SEEDED
+from tff_pipelines.accounting.guarantees.guarantee import SIMULATED
+from tff_pipelines.accounting.guarantees.guarantee import SUPPRESSED
+from tff_pipelines.accounting.guarantees.guarantee import Terms
 
-Caveat = caveats.Caveat
-
-_IDEAL = 'epsilon of ideal distributions'
 _AT_SMALL_DELTA = ('epsilon_at_delta_1e-6', 'epsilon_server_at_delta_1e-6')
-SEEDED = Caveat(
-    'seeded: not private',
-    'seeded run: no privacy guarantee (noise and whatever else is random follow from '
-    'a seed, so they are predictable)')
-SIMULATED = Caveat(
-    'secure aggregation simulated',
-    'secure aggregation is simulated: the sums that a protocol would open are computed '
-    'in the clear')
-SUPPRESSED = Caveat(
-    'suppressed rounds',
-    'rounds were suppressed for outsiders, but the server saw their sums with less '
-    'noise than was planned: no epsilon holds against it')
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Terms:
-  """The terms of a guarantee, in words.
-
-  Attributes:
-    privacy_unit: Unit that is added, removed or changed between neighbouring inputs.
-    observers: Observers against whom epsilon holds.
-    against: The same in a few words, for one line.
-    observers_server: Observers against whom the number for the server holds; None if
-      no such number is stated, because the server is trusted or sees what all see.
-    against_server: The same in a few words.
-    observers_participant: Participants against whom a number of their own holds, as
-      they know their own shares of the noise; None if no such number is stated.
-    sampling: Sampling of the participants of a round.
-    trust_model: Who is trusted with what.
-    source: Source of the bounds, with theorems' numbers.
-    sampler: Sampler of the noise; None if there is no noise.
-    adjacency: Neighbouring inputs, where the event's own words are too general; None
-      to take those.
-    secure_aggregation: Whether sums are meant to be computed under it.
-  """
-
-  privacy_unit: str
-  observers: str
-  against: str
-  observers_server: str | None = None
-  against_server: str = 'the server'
-  observers_participant: str | None = None
-  sampling: str = 'none'
-  trust_model: str
-  source: str | None
-  sampler: str | None = None
-  adjacency: str | None = None
-  secure_aggregation: bool = False
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Bound:
-  """One epsilon.
-
-  Attributes:
-    epsilon: >= 0, `inf` if no finite one is proved.
-    consumed_delta: Delta consumed by sampling error of the noise; None where no bound
-      on that error is proved.
-    order: Renyi order that gave it, `inf` for pure DP; None for PLD.
-    accountant: Accountant that computed it.
-    amplification: Bound on amplification by sampling; None where nothing is sampled.
-    caveats: Caveats that weaken it.
-    certificates: As in `accountant.Guarantee`.
-  """
-
-  epsilon: float
-  consumed_delta: float | None = 0.0
-  order: float | None = None
-  accountant: str | None = None
-  amplification: str | None = None
-  caveats: tuple[Caveat, ...] = ()
-  certificates: tuple[dict[str, float], ...] = ()
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Guarantee:
-  """All numbers of a guarantee and their terms.
-
-  Attributes:
-    terms: In words.
-    delta: Delta of all numbers; None without a guarantee.
-    adjacency: A key of `base.ADJACENCY_IN_WORDS`; None without a guarantee.
-    outsiders: Bound against the observers; None if nothing is guaranteed.
-    server: Bound against the server; None if no number holds, or none is stated.
-    participant: Bound against a participant, `inf` if a cohort may be of one; None if
-      none is stated.
-    least_cohort: Minimum cohort that it holds for; None if one may be of one.
-    person: Bound against the observers for a person who owns `clients_per_person`
-      clients; None if none is stated.
-    person_server: The same against the server.
-    clients_per_person: Clients that this person owns.
-    seeded: Whether the numbers would hold only without the seed.
-    also: Further numbers that belong to these, by their key in the summary.
-    caveats: Caveats of the numbers.
-  """
-
-  terms: Terms
-  delta: float | None
-  adjacency: str | None
-  outsiders: Bound | None
-  server: Bound | None = None
-  participant: Bound | None = None
-  least_cohort: float | None = None
-  person: Bound | None = None
-  person_server: Bound | None = None
-  clients_per_person: int = 1
-  seeded: bool = False
-  also: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  caveats: tuple[Caveat, ...] = ()
-
-  @property
-  def adjacency_in_words(self) -> str | None:
-    """Neighbouring inputs, in a sentence."""
-    if self.adjacency is None:
-      return None
-    return self.terms.adjacency or base.ADJACENCY_IN_WORDS[self.adjacency]
-
-  @property
-  def neighbours(self) -> str | None:
-    """The same, short enough for one line of the terminal."""
-    if self.adjacency == base.ZERO_OUT and self.terms.adjacency is None:
-      return 'one client\'s contribution is replaced by zero; its noise stays'
-    return self.adjacency_in_words
-
-  def to_json(self) -> dict[str, Any]:
-    """The fields of a summary that are about privacy."""
-    terms, nothing = self.terms, Bound(epsilon=math.inf, consumed_delta=None)
-    outsiders = self.outsiders or nothing
-    stated, server = (nothing, nothing) if self.seeded else (
-        outsiders, self.server or nothing)
-    return {
-        'epsilon': files.finite(stated.epsilon),
-        'epsilon_server': files.finite(server.epsilon),
-        'epsilon_participant': files.finite((self.participant or nothing).epsilon),
-        'clients_per_person': self.clients_per_person if self.person else None,
-        'epsilon_person': files.finite((self.person or nothing).epsilon),
-        'epsilon_server_person': files.finite((self.person_server or nothing).epsilon),
-        'epsilon_if_unseeded': (
-            files.finite(outsiders.epsilon) if self.seeded else None),
-        'delta': self.delta, 'consumed_delta': stated.consumed_delta,
-        'consumed_delta_server': server.consumed_delta, 'adjacency': self.adjacency,
-        'adjacency_in_words': self.adjacency_in_words,
-        'privacy_unit': terms.privacy_unit,
-        'observers': terms.observers if self.outsiders else None,
-        'observers_server': terms.observers_server if self.outsiders else None,
-        'observers_participant': (
-            terms.observers_participant if self.participant else None),
-        'least_cohort': self.least_cohort if self.participant else None,
-        'sampling': terms.sampling, 'trust_model': terms.trust_model,
-        'source': terms.source, 'sampler': terms.sampler,
-        'accountant': stated.accountant, 'order': files.finite(stated.order),
-        'amplification': stated.amplification,
-        'skellam_as_gaussian': list(self.certificates) or None,
-        'secure_aggregation': 'simulated' if terms.secure_aggregation else None}
-
-  @property
-  def certificates(self) -> tuple[dict[str, float], ...]:
-    """The distinct certificates of its numbers."""
-    bounds = self.outsiders, self.server, self.participant
-    return _distinct(certificate for bound in bounds if bound
-                     for certificate in bound.certificates)
-
-  def lines(self) -> list[str]:
-    """All epsilons with delta and observers, short, for the terminal."""
-    if self.outsiders is None:
-      return ['none: nothing is guaranteed']
-    number = (f'{decimals.epsilon(self.outsiders.epsilon)} at delta '
-              f'{decimals.rounded_up(self.delta)}')
-    if self.seeded:
-      return [f'none, the run is seeded (without the seed: {number})']
-    lines = [f'{number} against {self.terms.against}']
-    if self.server is not None:
-      lines.append(f'{decimals.epsilon(self.server.epsilon)} against '
-                   f'{self.terms.against_server}')
-    elif SUPPRESSED in self.caveats:
-      lines.append(f'none against {self.terms.against_server}: rounds suppressed')
-    if self.participant is not None:
-      lines.append(
-          'unbounded against a participant: a cohort may be of one'
-          if self.least_cohort is None else
-          f'{decimals.epsilon(self.participant.epsilon)} against a participant, in '
-          f'cohorts of at least {self.least_cohort:g}')
-    if self.person is not None:
-      number = _or_none(self.person)
-      if self.person_server is not None:
-        number += (f', {_or_none(self.person_server)} against '
-                   f'{self.terms.against_server}')
-      lines.append(f'of a person with {self.clients_per_person} clients: {number}')
-    return lines
-
-  def details(self) -> list[str]:
-    """Everything, in sentences, for the full report."""
-    terms, outsiders = self.terms, self.outsiders
-    if outsiders is None:
-      return ['epsilon: none, nothing is guaranteed',
-              f'trust model: {terms.trust_model}']
-    delta = decimals.rounded_up(self.delta)
-    how = ', '.join(filter(None, (
-        outsiders.accountant,
-        outsiders.amplification and f'{outsiders.amplification} amplification')))
-    number = (f'epsilon {decimals.epsilon(outsiders.epsilon)} at delta {delta} '
-              f'against {terms.observers} ({how})')
-    lines = [f'epsilon: none, the run is seeded; without the seed {number}'
-             if self.seeded else number]
-    if self.server is not None and not self.seeded:
-      lines.append(f'epsilon {decimals.epsilon(self.server.epsilon)} at delta {delta} '
-                   f'against {terms.observers_server}')
-    if self.participant is not None:
-      cohorts = ('a cohort may be of one' if self.least_cohort is None else
-                 f'in cohorts of at least {self.least_cohort:g}')
-      lines.append(f'epsilon {decimals.epsilon(self.participant.epsilon)} at delta '
-                   f'{delta} against {terms.observers_participant}, {cohorts}')
-    for bound, observers in ((self.person, terms.observers),
-                             (self.person_server, terms.observers_server)):
-      if bound is not None:
-        lines.append(
-            f'of a person who owns {self.clients_per_person} clients: epsilon '
-            f'{_or_none(bound)} at delta {delta} against {observers}')
-    for key, value in self.also.items():
-      if value is not None:
-        shown = decimals.rounded_up(value) if isinstance(value, float) else value
-        lines.append(f'{key.replace("_", " ")}: {shown}')
-    lines += [f'adjacency {self.adjacency}: {self.adjacency_in_words}',
-              f'privacy unit: {terms.privacy_unit}', f'sampling: {terms.sampling}',
-              f'trust model: {terms.trust_model}', f'source: {terms.source}']
-    lines += [
-        'Skellam noise accounted as Gaussian noise: variance {variance:.6g} as '
-        '{smaller:.6g} in each of {dimension} coordinates ({nodes} nodes, total '
-        'variation {total_variation:.2g})'.format(
-            smaller=certificate['variance'] - certificate['removed'], **certificate)
-        for certificate in self.certificates]
-    if terms.sampler is not None:
-      consumed = ''
-      if outsiders.consumed_delta:
-        at_least = 'at least ' if 'no bound' in terms.sampler else ''
-        consumed = (f'; sampling error consumes {at_least}'
-                    f'{decimals.rounded_up(outsiders.consumed_delta, 3)} of delta')
-      lines.append(f'noise: {terms.sampler}{consumed}')
-    if terms.secure_aggregation:
-      lines.append('secure aggregation: simulated')
-    return lines
-
-
-def _or_none(bound: Bound) -> str:
-  """An epsilon in words: none where no finite one is proved."""
-  return 'none' if bound.epsilon == math.inf else decimals.epsilon(bound.epsilon)
-
-
-def _distinct(certificates: Iterable[dict[str, float]]) -> tuple[dict[str, float], ...]:
-  return tuple({tuple(one.items()): one for one in certificates}.values())
 
 
 class Plan(abc.ABC):
@@ -336,7 +87,7 @@ class Plan(abc.ABC):
     """Caveats of this plan, in addition to those of its numbers."""
     return []
 
-  def also(self, released: base.Event) -> dict[str, Any]:
+  def further(self, released: base.Event) -> dict[str, Any]:
     """Further numbers of the guarantee, by their key in the summary."""
     del released
     return {}
@@ -355,55 +106,27 @@ class Plan(abc.ABC):
     """The name of epsilon in a run's metrics; a seeded run has none."""
     return 'epsilon' if self.seed is None else 'epsilon_if_unseeded'
 
-  def bound(self, event: base.Event, releases: int, *, server: bool = False,
-            delta: float | None = None) -> Bound:
-    """The epsilon of an event.
+  @property
+  def method(self) -> observers.Method:
+    """How its numbers are computed."""
+    return observers.Method(
+        accountant=self.accountant, amplification=self.amplification,
+        population=self.population, records=self.records,
+        clients_per_person=self.clients_per_person)
+
+  def bound(self, event: base.Event, releases: int, *,
+            observer: str = bounds.OUTSIDERS, delta: float | None = None) -> Bound:
+    """The epsilon of an observer.
 
     Args:
-      event: Everything that an observer sees.
+      event: Everything that was released, as outsiders see it.
       releases: Number of its rounds; sampling error consumes delta in each.
-      server: Whether the observer knows the cohorts, so that sampling clients does
-        not amplify.
+      observer: One of `bounds.KEYS`.
       delta: None for that of the guarantee.
     """
-    delta = self.delta if delta is None else delta
-    amplification, unsampled = self.amplification, event.without_sampling()
-    if server:
-      amplification, event = 'none', unsampled
-    consumed = noise_budget.consumed_by(
-        event, self.total_variation and releases * self.total_variation, delta,
-        amplification, self.accountant)
-    result = accountant.guarantee(
-        event, noise_budget.remaining(delta, consumed), accountant=self.accountant,
-        amplification=amplification, population=self.population, records=self.records,
-        stated_delta=delta)
-    ideal = () if not noise_budget.is_too_much(consumed, delta) else (Caveat(
-        _IDEAL,
-        'epsilon is that of ideal distributions: at such an epsilon the sampling '
-        f'error of the noise would consume {consumed:.3g} of delta, more than half'),)
-    return Bound(
-        epsilon=result.epsilon, consumed_delta=consumed, order=result.order,
-        accountant=result.accountant, caveats=(*result.warnings, *ideal),
-        certificates=result.certificates,
-        amplification=None if unsampled == event else result.amplification)
-
-  def of_person(self, event: base.Event, releases: int, *,
-                server: bool = False) -> Bound:
-    """The epsilon of an event for a person who owns `clients_per_person` clients.
-
-    Args:
-      event, releases, server: As for `bound`.
-    """
-    epsilon, ideal = groups.epsilon(
-        event, self.clients_per_person, self.delta, accountant=self.accountant,
-        amplification=self.amplification, known=server,
+    return observers.bound(
+        event, self.delta if delta is None else delta, self.method, observer=observer,
         total_variation=self.total_variation and releases * self.total_variation)
-    notes = ()
-    if epsilon == math.inf:
-      notes = (groups.unbounded(self.clients_per_person),)
-    elif ideal:
-      notes = (groups.IDEAL,)
-    return Bound(epsilon=epsilon, caveats=notes)
 
   def at_small_delta(self, event: base.Event, releases: int, server: base.Event | None,
                      server_releases: int) -> dict[str, float | None]:
@@ -417,14 +140,16 @@ class Plan(abc.ABC):
       By its key in the summary. None for a seeded run, at a run's delta that is as
       small, and where sampling error of the noise consumes too much of that delta.
     """
-    small, bounds = accountant.SMALL_DELTA, [None, None]
+    small, found = accountant.SMALL_DELTA, [None, None]
     if self.seed is None and self.delta > small:
-      bounds[0] = self.bound(event, releases, delta=small)
+      found[0] = self.bound(event, releases, delta=small)
       if server is not None:
-        bounds[1] = self.bound(server, server_releases, server=True, delta=small)
+        found[1] = self.bound(
+            server, server_releases, observer=bounds.SERVER, delta=small)
     return {name: (
-        None if bound is None or _IDEAL in {note.name for note in bound.caveats} else
-        bound.epsilon) for name, bound in zip(_AT_SMALL_DELTA, bounds)}
+        None if bound is None or observers.IDEAL in {
+            note.name for note in bound.caveats} else bound.epsilon)
+            for name, bound in zip(_AT_SMALL_DELTA, found)}
 
   def epsilon(self, rounds: int, repeats: int = 0,
               lost: Sequence[base.Event] = ()) -> float:
@@ -466,48 +191,38 @@ class Plan(abc.ABC):
     if self.terms.secure_aggregation:
       notes.append(SIMULATED)
     if not self.is_private:
-      return Guarantee(terms=self.terms, delta=self.delta, adjacency=None,
-                       outsiders=None, also=dict.fromkeys(_AT_SMALL_DELTA),
+      return Guarantee(terms=self.terms, delta=self.delta,
+                       further=dict.fromkeys(_AT_SMALL_DELTA),
                        caveats=(*notes, *self.notes()))
     if released is None:
       released, rounds = self.released(rounds), self.release_count(rounds)
     if released.adjacency == base.LOCAL and seen is not None:
       # Every observer sees the answers that a restart repeats.
       released, rounds = seen, rounds + repeats
-    outsiders = self.bound(released, rounds)
-    server = None
-    if self.terms.observers_server is not None and self.seed is None:
-      if suppressed:
-        notes.append(SUPPRESSED)
-      else:
-        server = self.bound(seen or released, rounds + repeats, server=True)
-    participant = None
-    if self.terms.observers_participant is not None and self.seed is None:
-      # Of a round that was repeated a participant saw nothing.
-      participant = self.bound(released.seen_by_participants(), rounds, server=True)
-    person = person_server = None
-    if self.clients_per_person > 1 and self.seed is None:
-      person = self.of_person(released, rounds)
-      if server is not None:
-        person_server = self.of_person(seen or released, rounds + repeats, server=True)
-    small = self.at_small_delta(
-        released, rounds, None if server is None else seen or released,
-        rounds + repeats)
-    notes += [*self.notes(), *outsiders.caveats]
-    for who, bound in (('server', server), ('participant', participant)):
-      if bound is not None and bound.epsilon < math.inf:
-        notes += [Caveat(f'{who}: ideal distributions', f'against the {who}: {note}')
-                  for note in bound.caveats if note not in notes
-                  and note.name == _IDEAL]
-    notes += [note for bound in (person, person_server) if bound is not None
-              for note in bound.caveats]
+    has_server = self.terms.observers_server is not None and self.seed is None
+    if has_server and suppressed:
+      notes.append(SUPPRESSED)
+      has_server = False
+    is_person = self.clients_per_person > 1 and self.seed is None
+    seen, shown = seen or released, rounds + repeats
+    found = {
+        observer: self.bound(event, releases, observer=observer)
+        # Of a round that was repeated a participant saw nothing.
+        for observer, is_stated, event, releases in (
+            (bounds.OUTSIDERS, True, released, rounds),
+            (bounds.SERVER, has_server, seen, shown),
+            (bounds.PARTICIPANT, self.seed is None and (
+                self.terms.observers_participant is not None), released, rounds),
+            (bounds.PERSON, is_person, released, rounds),
+            (bounds.PERSON_SERVER, is_person and has_server, seen, shown))
+        if is_stated}
+    small = self.at_small_delta(released, rounds, seen if has_server else None, shown)
     return Guarantee(
-        terms=self.terms, delta=self.delta, adjacency=released.adjacency,
-        outsiders=outsiders, server=server, participant=participant,
-        least_cohort=released.minimum_cohort(), person=person,
-        person_server=person_server, clients_per_person=self.clients_per_person,
-        seeded=self.seed is not None, also={**small, **self.also(released)},
-        caveats=tuple(dict.fromkeys(notes)))
+        terms=self.terms, delta=self.delta, adjacency=released.adjacency, **found,
+        least_cohort=released.minimum_cohort(),
+        clients_per_person=self.clients_per_person, seeded=self.seed is not None,
+        further={**small, **self.further(released)}, caveats=tuple(dict.fromkeys(
+            [*notes, *self.notes(), *observers.caveats_of(found)])))
 
   def guarantee_of(self, ledger: ledger_lib.Ledger) -> Guarantee:
     """All numbers of the releases in a ledger, restarts included."""

@@ -1,0 +1,189 @@
+"""How the numbers of a guarantee came about, step by step.
+
+Every number here is computed by `observers.bound`, as those of the guarantee are: of
+one release, of all, without amplification, and with what sampling error consumes.
+"""
+
+import collections
+from collections.abc import Iterator, Mapping
+import dataclasses
+from typing import Any, NamedTuple
+
+from tff_pipelines.accounting.events import base
+from tff_pipelines.accounting.events import combinators
+from tff_pipelines.accounting.guarantees import bounds
+from tff_pipelines.accounting.guarantees import observers
+from tff_pipelines.accounting.guarantees.guarantee import Guarantee
+from tff_pipelines.accounting.guarantees.guarantee import in_words
+from tff_pipelines.common import decimals
+from tff_pipelines.common import files
+
+_AGAINST = {
+    bounds.OUTSIDERS: 'observers of what is released',
+    bounds.SERVER: 'the server and others who know the cohorts',
+    bounds.PARTICIPANT: 'participants who subtract their shares of the noise',
+    bounds.PERSON: 'observers, for a person with {} clients',
+    bounds.PERSON_SERVER: 'the server, for a person with {} clients'}
+# The same number for one client.
+_OF_ONE = {bounds.PERSON: bounds.OUTSIDERS, bounds.PERSON_SERVER: bounds.SERVER}
+
+
+class Step(NamedTuple):
+  """A step on the way to a number.
+
+  Attributes:
+    text: Description in a line.
+    bound: Epsilon at this step; None where the step has no number.
+    level: Depth in the tree, 0 for an observer.
+  """
+
+  text: str
+  bound: bounds.Bound | None = None
+  level: int = 1
+
+  def line(self) -> str:
+    """The step for the terminal."""
+    number = '' if self.bound is None else f': {in_words(self.bound)}'
+    return f'{"  " * self.level}{self.text}{number}'
+
+  def to_json(self) -> dict[str, Any]:
+    found = self.bound
+    return {
+        'step': self.text, 'level': self.level,
+        'epsilon': found and files.finite(found.epsilon),
+        'accountant': found and found.accountant,
+        'order': found and files.finite(found.order)}
+
+
+def steps(guarantee: Guarantee, views: Mapping[str, observers.View],
+          method: observers.Method) -> list[Step]:
+  """The steps to all numbers of a guarantee, observer after observer.
+
+  Args:
+    guarantee: The numbers, of one delta.
+    views: Observer -> what it sees, for all observers of the numbers.
+    method: How the numbers were computed.
+  """
+  return [step for observer, found in guarantee.by_observer.items()
+          for step in _of_observer(observer, found, views[observer],
+                                   guarantee.delta, method)]
+
+
+def _of_observer(observer: str, found: bounds.Bound, view: observers.View,
+                 delta: float, method: observers.Method) -> Iterator[Step]:
+  yield Step(f'against {_AGAINST[observer].format(method.clients_per_person)}, at delta '
+             f'{decimals.rounded_up(delta)}', found, 0)
+  ideal = view._replace(total_variation=0.0)
+
+  def bound(event: base.Event, whom: str = observer) -> bounds.Bound | None:
+    """The epsilon of an event under ideal distributions; None if unknown."""
+    if found.accountant == 'theorem' or delta >= 1 or (
+        observer == bounds.PARTICIPANT and not found.is_finite):
+      return None
+    return observers.bound_of_view(ideal._replace(event=event), whom, delta, method)
+
+  if observer in _OF_ONE:
+    yield Step('for one client', bound(view.event, _OF_ONE[observer]))
+    yield Step(f'for the {method.clients_per_person} clients of a person'
+               + ', under ideal distributions' * bool(view.total_variation),
+               bound(view.event))
+  else:
+    yield from _of_releases(observer, view, method, bound)
+  if observer == bounds.OUTSIDERS:
+    unsampled = view.event.without_sampling()
+    if unsampled != view.event:
+      yield Step('the same without amplification by sampling', bound(unsampled))
+  if found.consumed_delta:
+    yield Step(f'sampling error of the noise consumes '
+               f'{decimals.rounded_up(found.consumed_delta, 3)} of delta', found)
+  yield from _of_accountant(found)
+
+
+def _of_releases(observer: str, view: observers.View, method: observers.Method,
+                 bound) -> Iterator[Step]:
+  """Yields each kind of release as the observer sees it, and all of them."""
+  parts = _counts(view.event)
+  for event, count in parts.items():
+    seen = view.seen(observer, method, event)
+    yield Step(f'{count} x {_name(seen)}')
+    yield from _fields(seen, 2)
+    if observer == bounds.PARTICIPANT:
+      yield from _left(event, seen, method)
+    if count > 1 or len(parts) > 1:
+      yield Step('one of them alone', bound(event), 2)
+  seen, releases = view.seen(observer, method), sum(parts.values())
+  counted = sum(_counts(seen).values())
+  if counted < releases:
+    yield Step(f'one client is in at most {counted} of the {releases} releases')
+  if releases > 1:
+    ideal = ', under ideal distributions' * bool(view.total_variation)
+    yield Step(f'all {releases} releases{ideal}', bound(view.event))
+
+
+def _of_accountant(found: bounds.Bound) -> Iterator[Step]:
+  if found.accountant is not None:
+    how = f', amplification by sampling: {found.amplification}' * (
+        found.amplification is not None)
+    order = '' if found.order is None else f', order {found.order:g}'
+    yield Step(f'accountant {found.accountant}{order}{how}')
+  for certificate in found.certificates:
+    yield Step(
+        'Skellam noise as Gaussian noise: variance {variance:.6g} as {smaller:.6g} in '
+        '{dimension} coordinates, total variation {total_variation:.2g}'.format(
+            smaller=certificate['variance'] - certificate['removed'], **certificate))
+
+
+def _counts(event: base.Event) -> Mapping[base.Event, int]:
+  """The releases of a composition, and how often each is there."""
+  if isinstance(event, combinators.SelfComposed):
+    return {inner: event.count * count for inner, count in _counts(event.event).items()}
+  if isinstance(event, combinators.Composed) and not isinstance(
+      event, combinators.Together):
+    return sum((collections.Counter(_counts(part)) for part in event.events),
+               collections.Counter())
+  return {event: 1}
+
+
+def _inner(event: base.Event) -> list[base.Event]:
+  """The events that an event wraps."""
+  return [*getattr(event, 'events', ()), *filter(None, [getattr(event, 'event', None)])]
+
+
+def _name(event: base.Event) -> str:
+  inner = ' and '.join(map(_name, _inner(event)))
+  return type(event).__name__ + (f' of {inner}' if inner else '')
+
+
+def _fields(event: base.Event, level: int) -> Iterator[Step]:
+  """Yields the parameters of an event and of those that it wraps."""
+  inner = _inner(event)
+  shown = ', '.join(
+      f'{field.name} {value:.6g}' if isinstance(value, float) else
+      f'{field.name} {value}' for field in dataclasses.fields(event)
+      if (value := getattr(event, field.name)) is not None
+      and field.name not in ('event', 'events'))
+  if shown:
+    yield Step(f'{type(event).__name__}: {shown}', level=level)
+  honest = getattr(event, 'min_honest_fraction', None)
+  if honest is not None and honest < 1:
+    yield Step(f'counted on: {honest:g} of the shares of the noise, by '
+               'min_honest_fraction', level=level)
+  for one in inner:
+    yield from _fields(one, level)
+
+
+def _left(event: base.Event, seen: base.Event,
+          method: observers.Method) -> Iterator[Step]:
+  """Yields what is left of the noise when participants subtract their shares."""
+  before, after, cohort = _noise(event), _noise(seen), event.minimum_cohort()
+  if before and after and cohort:
+    yield Step(
+        f'without the shares of {method.colluders:g} in cohorts of at least '
+        f'{cohort:g}: noise of the variance {after:.6g}; against others {before:.6g} is '
+        'counted on', level=2)
+
+
+def _noise(event: base.Event) -> float | None:
+  """The variance of the first noise of shares in an event."""
+  found = [getattr(event, 'noise_variance', None), *map(_noise, _inner(event))]
+  return next((variance for variance in found if variance), None)

@@ -1,0 +1,394 @@
+"""All numbers of a guarantee and their terms, in JSON and in words.
+
+Here an epsilon becomes a line of the terminal, a sentence of the full report or of the
+accountant's answer, a line of the privacy statement, and the keys of a summary. Numbers
+are rounded up, so that no digit promises more than is guaranteed.
+"""
+
+from collections.abc import Iterator, Mapping
+import dataclasses
+import math
+from typing import Any
+
+from tff_pipelines.accounting.events import base
+from tff_pipelines.accounting.events import preliminary
+from tff_pipelines.accounting.guarantees import bounds
+from tff_pipelines.accounting.guarantees.bounds import Bound
+from tff_pipelines.common import caveats
+from tff_pipelines.common import decimals
+from tff_pipelines.common import files
+
+Caveat = caveats.Caveat
+
+SEEDED = Caveat(
+    'seeded: not private',
+    'seeded run: no privacy guarantee (noise and whatever else is random follow from '
+    'a seed, so they are predictable)')
+SIMULATED = Caveat(
+    'secure aggregation simulated',
+    'secure aggregation is simulated: the sums that a protocol would open are computed '
+    'in the clear')
+SUPPRESSED = Caveat(
+    'suppressed rounds',
+    'rounds were suppressed for outsiders, but the server saw their sums with less '
+    'noise than was planned: no epsilon holds against it')
+UNBOUNDED = Caveat(
+    'participants: a cohort may be of one',
+    'against a participant epsilon is unbounded: it subtracts its own share of the '
+    'noise, and a cohort may have no other clients; state a minimum '
+    '(min_cohort_size), or sample cohorts of a fixed size')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Terms:
+  """The terms of a guarantee, in words.
+
+  Attributes:
+    privacy_unit: Unit that is added, removed or changed between neighbouring inputs.
+    observers: Observers against whom epsilon holds.
+    against: The same in a few words, for one line.
+    observers_server: Observers against whom the number for the server holds; None if
+      no such number is stated, because the server is trusted or sees what all see.
+    against_server: The same in a few words.
+    observers_participant: Participants against whom a number of their own holds, as
+      they know their own shares of the noise; None if no such number is stated.
+    sampling: Sampling of the participants of a round; None if it is not known.
+    trust_model: Who is trusted with what; None if it is not known.
+    source: Source of the bounds, with theorems' numbers.
+    sampler: Sampler of the noise; None if there is no noise.
+    adjacency: Neighbouring inputs, where the event's own words are too general; None
+      to take those.
+    secure_aggregation: Whether sums are meant to be computed under it.
+  """
+
+  privacy_unit: str
+  observers: str
+  against: str
+  observers_server: str | None = None
+  against_server: str = 'the server'
+  observers_participant: str | None = None
+  sampling: str | None = 'none'
+  trust_model: str | None
+  source: str | None
+  sampler: str | None = None
+  adjacency: str | None = None
+  secure_aggregation: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Guarantee:
+  """All numbers of a guarantee and their terms.
+
+  Attributes:
+    terms: In words.
+    delta: Delta of all numbers; None without a guarantee.
+    adjacency: A key of `base.ADJACENCY_IN_WORDS`; None without a guarantee.
+    outsiders: Bound against the observers; None if nothing is guaranteed.
+    server: Bound against the server; None if no number holds, or none is stated.
+    participant: Bound against a participant, `inf` if a cohort may be of one; None if
+      none is stated.
+    least_cohort: Minimum cohort that it holds for; None if one may be of one.
+    person: Bound against the observers for a person who owns `clients_per_person`
+      clients; None if none is stated.
+    person_server: The same against the server.
+    clients_per_person: Clients that this person owns.
+    seeded: Whether the numbers would hold only without the seed.
+    further: Further numbers that belong to these, by their key in the summary.
+    caveats: Caveats of the numbers.
+  """
+
+  terms: Terms
+  delta: float | None = None
+  adjacency: str | None = None
+  outsiders: Bound | None = None
+  server: Bound | None = None
+  participant: Bound | None = None
+  least_cohort: float | None = None
+  person: Bound | None = None
+  person_server: Bound | None = None
+  clients_per_person: int = 1
+  seeded: bool = False
+  further: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  caveats: tuple[Caveat, ...] = ()
+
+  @classmethod
+  def from_json(cls, summary: Mapping[str, Any]) -> 'Guarantee':
+    """The numbers of a summary or a statement and their terms.
+
+    A number that is null there has no bound here.
+    """
+    def bound(key: str) -> Bound | None:
+      value = summary.get(key)
+      return None if value is None else Bound(epsilon=value)
+
+    unseeded = bound('epsilon_if_unseeded')
+    terms = {field.name: summary.get(field.name) for field in dataclasses.fields(Terms)}
+    return cls(
+        terms=Terms(**{**terms, 'against': '', 'against_server': '',
+                       'adjacency': summary['adjacency_in_words']}),
+        delta=summary['delta'], adjacency=summary['adjacency'],
+        least_cohort=summary['least_cohort'],
+        clients_per_person=summary['clients_per_person'] or 1,
+        seeded=unseeded is not None, **{
+            observer: bound(key) for observer, key in bounds.KEYS.items()
+        } | ({} if unseeded is None else {bounds.OUTSIDERS: unseeded}))
+
+  @property
+  def by_observer(self) -> dict[str, Bound]:
+    """Observer -> bound, where there is one; none for a seeded run."""
+    found = {observer: getattr(self, observer) for observer in bounds.KEYS}
+    return {} if self.seeded else {
+        observer: bound for observer, bound in found.items() if bound is not None}
+
+  @property
+  def epsilon(self) -> float | None:
+    """Epsilon against the observers; None where none is finite."""
+    return self.numbers()['epsilon']
+
+  @property
+  def epsilon_server(self) -> float | None:
+    """Epsilon against the server; None where none is finite."""
+    return self.numbers()['epsilon_server']
+
+  def numbers(self) -> dict[str, float | None]:
+    """All epsilons by their keys in summaries; None where none is finite."""
+    mine = self.by_observer
+    return {key: files.finite(mine[observer].epsilon) if observer in mine else None
+            for observer, key in bounds.KEYS.items()}
+
+  def stated(self) -> Iterator[tuple[str, Bound | None, str]]:
+    """Yields (observer, bound, against whom) of every number that is stated.
+
+    The bound is None where no finite number holds against them.
+    """
+    mine, terms = self.by_observer, self.terms
+    for observer, against in ((bounds.OUTSIDERS, terms.observers),
+                              (bounds.SERVER, terms.observers_server),
+                              (bounds.PARTICIPANT, terms.observers_participant)):
+      if against is not None:
+        yield observer, mine.get(observer), against
+
+  @property
+  def adjacency_in_words(self) -> str | None:
+    """Neighbouring inputs, in a sentence."""
+    if self.adjacency is None:
+      return None
+    return self.terms.adjacency or base.ADJACENCY_IN_WORDS[self.adjacency]
+
+  @property
+  def neighbours(self) -> str | None:
+    """The same, short enough for one line of the terminal."""
+    if self.adjacency == base.ZERO_OUT and self.terms.adjacency is None:
+      return 'one client\'s contribution is replaced by zero; its noise stays'
+    return self.adjacency_in_words
+
+  def to_json(self) -> dict[str, Any]:
+    """The fields of a summary that are about privacy."""
+    terms, nothing = self.terms, Bound(epsilon=math.inf, consumed_delta=None)
+    mine = self.by_observer
+    outsiders, server = (mine.get(observer, nothing) for observer in (
+        bounds.OUTSIDERS, bounds.SERVER))
+    return {
+        **self.numbers(),
+        'clients_per_person': self.clients_per_person if self.person else None,
+        'epsilon_if_unseeded': (
+            files.finite((self.outsiders or nothing).epsilon) if self.seeded else None),
+        'delta': self.delta, 'consumed_delta': outsiders.consumed_delta,
+        'consumed_delta_server': server.consumed_delta, 'adjacency': self.adjacency,
+        'adjacency_in_words': self.adjacency_in_words,
+        'privacy_unit': terms.privacy_unit,
+        'observers': terms.observers if self.outsiders else None,
+        'observers_server': terms.observers_server if self.outsiders else None,
+        'observers_participant': (
+            terms.observers_participant if self.participant else None),
+        'least_cohort': self.least_cohort if self.participant else None,
+        'sampling': terms.sampling, 'trust_model': terms.trust_model,
+        'source': terms.source, 'sampler': terms.sampler,
+        'accountant': outsiders.accountant, 'order': files.finite(outsiders.order),
+        'amplification': outsiders.amplification,
+        'skellam_as_gaussian': list(self.certificates) or None,
+        'secure_aggregation': 'simulated' if terms.secure_aggregation else None}
+
+  @property
+  def certificates(self) -> tuple[dict[str, float], ...]:
+    """The distinct certificates of its numbers."""
+    found = self.outsiders, self.server, self.participant
+    return tuple({tuple(one.items()): one for bound in found if bound
+                  for one in bound.certificates}.values())
+
+  def lines(self) -> list[str]:
+    """All epsilons with delta and observers, short, for the terminal."""
+    if self.outsiders is None:
+      return ['none: nothing is guaranteed']
+    number = (f'{decimals.epsilon(self.outsiders.epsilon)} at delta '
+              f'{decimals.rounded_up(self.delta)}')
+    if self.seeded:
+      return [f'none, the run is seeded (without the seed: {number})']
+    lines = [f'{number} against {self.terms.against}']
+    if self.server is not None:
+      lines.append(f'{decimals.epsilon(self.server.epsilon)} against '
+                   f'{self.terms.against_server}')
+    elif SUPPRESSED in self.caveats:
+      lines.append(f'none against {self.terms.against_server}: rounds suppressed')
+    if self.participant is not None:
+      lines.append(
+          'unbounded against a participant: a cohort may be of one'
+          if self.least_cohort is None else
+          f'{decimals.epsilon(self.participant.epsilon)} against a participant, in '
+          f'cohorts of at least {self.least_cohort:g}')
+    if self.person is not None:
+      number = in_words(self.person)
+      if self.person_server is not None:
+        number += (f', {in_words(self.person_server)} against '
+                   f'{self.terms.against_server}')
+      lines.append(f'of a person with {self.clients_per_person} clients: {number}')
+    return lines
+
+  def details(self) -> list[str]:
+    """Everything, in sentences, for the full report."""
+    terms, outsiders = self.terms, self.outsiders
+    if outsiders is None:
+      return ['epsilon: none, nothing is guaranteed',
+              f'trust model: {terms.trust_model}']
+    delta = decimals.rounded_up(self.delta)
+    how = ', '.join(filter(None, (
+        outsiders.accountant,
+        outsiders.amplification and f'{outsiders.amplification} amplification')))
+    number = (f'epsilon {decimals.epsilon(outsiders.epsilon)} at delta {delta} '
+              f'against {terms.observers} ({how})')
+    lines = [f'epsilon: none, the run is seeded; without the seed {number}'
+             if self.seeded else number]
+    if self.server is not None and not self.seeded:
+      lines.append(f'epsilon {decimals.epsilon(self.server.epsilon)} at delta {delta} '
+                   f'against {terms.observers_server}')
+    if self.participant is not None:
+      cohorts = ('a cohort may be of one' if self.least_cohort is None else
+                 f'in cohorts of at least {self.least_cohort:g}')
+      lines.append(f'epsilon {decimals.epsilon(self.participant.epsilon)} at delta '
+                   f'{delta} against {terms.observers_participant}, {cohorts}')
+    for bound, observers in ((self.person, terms.observers),
+                             (self.person_server, terms.observers_server)):
+      if bound is not None:
+        lines.append(
+            f'of a person who owns {self.clients_per_person} clients: epsilon '
+            f'{in_words(bound)} at delta {delta} against {observers}')
+    for key, value in self.further.items():
+      if value is not None:
+        shown = decimals.rounded_up(value) if isinstance(value, float) else value
+        lines.append(f'{key.replace("_", " ")}: {shown}')
+    lines += [f'adjacency {self.adjacency}: {self.adjacency_in_words}',
+              f'privacy unit: {terms.privacy_unit}', f'sampling: {terms.sampling}',
+              f'trust model: {terms.trust_model}', f'source: {terms.source}']
+    lines += [
+        'Skellam noise accounted as Gaussian noise: variance {variance:.6g} as '
+        '{smaller:.6g} in each of {dimension} coordinates ({nodes} nodes, total '
+        'variation {total_variation:.2g})'.format(
+            smaller=certificate['variance'] - certificate['removed'], **certificate)
+        for certificate in self.certificates]
+    if terms.sampler is not None:
+      consumed = ''
+      if outsiders.consumed_delta:
+        at_least = 'at least ' if 'no bound' in terms.sampler else ''
+        consumed = (f'; sampling error consumes {at_least}'
+                    f'{decimals.rounded_up(outsiders.consumed_delta, 3)} of delta')
+      lines.append(f'noise: {terms.sampler}{consumed}')
+    if terms.secure_aggregation:
+      lines.append('secure aggregation: simulated')
+    return lines
+
+  def sentences(self) -> str:
+    """Three sentences, for a reader who has not read a paper on it."""
+    neighbours = self.adjacency_in_words or base.ADJACENCY_IN_WORDS[base.ANY]
+    trust = self.terms.trust_model or 'the ledger does not say who is trusted'
+    numbers = self.numbers()
+    epsilon, server = numbers['epsilon'], numbers['epsilon_server']
+    if epsilon is None:
+      return (
+          'There is no guarantee: the release may reveal any input. '
+          f'It would be stated for inputs that differ as follows: {neighbours}. '
+          f'Trust: {trust}.')
+    odds = decimals.rounded_up(math.exp(epsilon), 3) if epsilon < 700 else (
+        'any number of')
+    first = (
+        'Whatever is released, the probability of any result with one of two '
+        f'neighbouring inputs is at most e^{decimals.rounded_up(epsilon)} = {odds} '
+        f'times that with the other, plus {decimals.rounded_up(self.delta)}.')
+    second = f'Neighbouring inputs differ as follows: {neighbours}.'
+    own = ''
+    if numbers['epsilon_participant'] is not None:
+      own = (', against participants who subtract their own shares of the noise '
+             f'{decimals.rounded_up(numbers["epsilon_participant"])}')
+    elif UNBOUNDED in self.caveats:
+      own = ', against a participant unbounded, as a cohort may be of one'
+    if SUPPRESSED in self.caveats:
+      third = ('That epsilon does not hold against the server, against which none is '
+               f'guaranteed{own}; trust: {trust}.')
+    elif self.terms.sampling == 'none' or server in (None, epsilon):
+      # The same number against any observer.
+      third = f'A{own.removeprefix(", a")}; trust: {trust}.' if own else (
+          f'Trust: {trust}.')
+    else:
+      # A trusted server, or who adds up a release before the rounds, sees more.
+      who = 'those who know the cohorts'
+      if 'noise is that of the clients' in trust and preliminary.TRUST not in trust:
+        who = 'the server'
+      third = (
+          'That epsilon holds against observers who do not learn who or how many '
+          f'participated, and against {who} it is '
+          f'{decimals.rounded_up(server)}{own}; trust: {trust}.')
+    return ' '.join((first, second, third))
+
+  def public_lines(self) -> list[str]:
+    """All epsilons and what they mean, in Markdown, for the privacy statement."""
+    epsilon, delta = self.outsiders.epsilon, decimals.rounded_up(self.delta)
+    notes = {
+        bounds.SERVER: '; rounds that an interruption may have shown them twice count '
+                       'twice',
+        bounds.PARTICIPANT: '; a cohort may be of one' if self.least_cohort is None else
+                            f'; in cohorts of at least {self.least_cohort:g}'}
+    lines = [
+        f'- **no epsilon** against {against}' if bound is None else
+        f'- **epsilon {in_words(bound)}, delta {delta}** against {against}'
+        + notes.get(observer, '') for observer, bound, against in self.stated()]
+    if self.clients_per_person > 1:
+      person, server = ('none' if bound is None else f'**{in_words(bound)}**'
+                        for bound in (self.person, self.person_server))
+      lines.append(f'- for a person who owns {self.clients_per_person} clients the '
+                   f'first epsilon is {person}, and the second {server}')
+    odds = 'more than a million'
+    if epsilon < math.log(1e6):
+      odds = (decimals.rounded_up(math.exp(epsilon), 3) if epsilon < 4 else
+              f'{math.ceil(math.exp(epsilon)):,}')
+    return [*lines, '', (
+        'Whatever is computed from what was released, the probability of any result '
+        f'with one of two neighbouring inputs is at most {odds} times (e to the '
+        f'epsilon) that with the other, plus {delta}. Neighbouring inputs: '
+        f'{self.adjacency_in_words}. All numbers are of this training alone: what '
+        'else is released about the same people, such as other models, adds to them.'),
+            '']
+
+
+def in_words(bound: Bound | None) -> str:
+  """An epsilon, rounded up: none where no finite one is proved."""
+  return 'none' if bound is None or bound.epsilon == math.inf else (
+      decimals.epsilon(bound.epsilon))
+
+
+def detection(bound: Bound, delta: float, false_alarms: float) -> str:
+  """The bound on a test that tells neighbouring inputs apart, in a sentence.
+
+  Args:
+    bound: Of a finite epsilon.
+    delta: In [0, 1).
+    false_alarms: Probability in (0, 1) that the test is wrong without a difference.
+  """
+  epsilon = bound.epsilon
+  # By (epsilon, delta) from either neighbour; both bounds hold, and are rounded up.
+  detected = min(math.exp(min(epsilon, 99.0)) * false_alarms + delta,
+                 1 - math.exp(-epsilon) * max(0.0, 1 - delta - false_alarms))
+  share = f'{min(100.0, math.ceil(detected * 1e4) / 100):g}%'
+  end = ', which promises next to nothing' if share == '100%' else (
+      f'; guessing detects {false_alarms:.0%}')
+  return (f'Whatever they compute, a test that tells neighbouring inputs apart with '
+          f'{false_alarms:.0%} false alarms detects the difference in at most {share} '
+          f'of cases{end}.')
