@@ -25,7 +25,7 @@ import numpy as np
 # it is a tie.
 FIRST_BITS = 22
 TIE_BITS = 64
-# Of 64 random bits 23 are for rounding, 22 for the threshold and 19 for the cell.
+# 64 random bits: 23 are for rounding, 22 for the threshold and 19 for the cell.
 MAX_LOG_SIZE = 19
 _CAPACITY = 1 << (FIRST_BITS + TIE_BITS)
 

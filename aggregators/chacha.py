@@ -89,7 +89,7 @@ def _stream(key: tf.Tensor, counters: tf.Tensor, purpose: int,
   return blocks(cipher_key, counters, nonce)
 
 
-# Of few blocks, most of the time is that of starting operations: as one compiled
+# Starting operations takes most of the time of few blocks: as one compiled
 # program they take a tenth of it.
 _compiled_stream = tf.function(_stream, jit_compile=True, autograph=False)
 

@@ -182,7 +182,7 @@ def sample(key: tf.Tensor, shape, variance) -> tf.Tensor:
         result, done[:, tf.newaxis], tf.boolean_mask(values, accepted))
     return tries + 1, tf.boolean_mask(pending, ~accepted), result
 
-  # Of a length that the graph optimiser does not know, which changes in the loop.
+  # The graph optimiser does not know its length, which changes in the loop.
   pending = tf.cast(tf.where(tf.fill([size], variance > 0))[:, 0], tf.int32)
   _, _, result = tf.while_loop(
       lambda tries, pending, _: (tries < _MAX_TRIES) & (tf.size(pending) > 0),

@@ -42,7 +42,7 @@ _FINENESS = 64
 # Laplace noise beyond this many scales is moved there: less than e^-30 of it.
 _REACH = 30
 _LAPLACE_BITS = 120
-# What the table of Laplace noise leaves of epsilon, for its last digits. With E =
+# Epsilon that the table of Laplace noise leaves for its last digits. With E =
 # epsilon / d and x = E / 2 + _REACH, the smallest probability is x e^-x 2^86 units of
 # the table or more, and a probability is off by half a unit (that of 0 by less than
 # e^-x of itself). So the log of a ratio is off by e^x / (x 2^86) at most: 1.9e-7 at the

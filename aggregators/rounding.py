@@ -17,7 +17,7 @@ from aggregators import branch
 _BLOCK = 2**20
 # Squares are added up within rows of this length, and then the rows.
 _ROW = 256
-# Of longer vectors norms are worth a compiled program.
+# Norms of longer vectors are worth a compiled program.
 _LEAST_COMPILED = 2**14
 # Integers up to here are exact in float32.
 _EXACT = 2**24

@@ -28,7 +28,7 @@ _MAX_DRAWS = 4
 # From this many coordinates on a round under ChaCha20 takes little longer than under
 # Philox: vectors are encoded by compiled programs (docs/noise.md).
 _MIN_CHACHA = 2**14
-# As `alias_table.TOTAL_VARIATION`, of `discrete_gaussian.sample`.
+# Counterpart of `alias_table.TOTAL_VARIATION` for `discrete_gaussian.sample`.
 REJECTION_TOTAL_VARIATION = 2.0**-80
 
 

@@ -58,18 +58,18 @@ DEFAULTS = {
     'text_classification': dict(clip=1.0, client_learning_rate=0.5,
                                 client_batch_size=4, server_learning_rate=1.0),
 }
-# Those of any other task.
+# Options of any other task.
 DEFAULTS[None] = DEFAULTS['emnist']
-# Those of all tasks.
+# Options of all tasks.
 DATA_SOURCES = tuple(sorted({'embedded', 'official', *open_source.FORMATS}))
 
 # The options of all tasks that learn from texts.
 _TEXT = ('model', 'data_source', *open_source.OPTIONS, 'held_out_fraction',
          'num_clients', 'text_field', 'max_examples_per_client', 'max_test_examples')
 
-# Those of a list of words.
+# Options of a list of words.
 _WORDS = ('vocabulary', 'words_per_client', 'vocabulary_size')
-# Those of all that learn from images.
+# Options of all tasks of images.
 _IMAGES = ('image_field', 'label_field', 'dark_ink', 'num_classes', 'class_names',
            'held_out_fraction', 'partition', 'num_clients', 'dirichlet_alpha',
            'labels_per_client', 'size_exponent', 'data_seed')

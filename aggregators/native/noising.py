@@ -10,13 +10,13 @@ import numpy as np
 from aggregators.native import compiling
 from aggregators.native import random_bits
 
-# As in `noisy_rounding`.
+# The value of `noisy_rounding`.
 BLOCK = 2**17
 _MAX_TRIES = 64
 _RETRIES, _MORE_DRAWS = np.int64(0), np.int64(2)
 _FIRST_CHILD = np.int64(0)
 _TOWARDS_ZERO, _ALL_ZERO = np.int64(-1), np.int64(-2)
-# As in `alias_table`: bits of the first comparison of a draw.
+# Same as in `alias_table`: bits of the first comparison of a draw.
 _FIRST_BITS = np.int32(22)
 _FIRST = np.int32(2**22 - 1)
 _LOW_BITS = 32 - _FIRST_BITS

@@ -11,7 +11,7 @@ from aggregators.native import random_bits
 from aggregators.native.compiling import DOUBLE
 from aggregators.native.compiling import LANES
 
-# As in `rotation`: passes of radix 16, and of radix 2 for the bits that are left.
+# Same as in `rotation`: passes of radix 16, and of radix 2 for the bits that are left.
 _LOG_RADIX = 4
 _RADIX = 2**_LOG_RADIX
 # Shorter vectors are transformed by passes of radix 2 alone.

@@ -25,7 +25,7 @@ def attributes(functional: tff.learning.models.FunctionalModel,
               for training in (True, False)}
 
   def loss(labels, values):
-    # Of batches of one example, at once.
+    # Batches of one example, all at once.
     return tf.vectorized_map(
         lambda pair: tf.reshape(functional.loss(
             output=pair[1][tf.newaxis], label=pair[0][tf.newaxis]), []),

@@ -81,7 +81,7 @@ class Template:
         unconnected_gradients=tf.UnconnectedGradients.ZERO)]
     forward = _leading_to(tensors, ())
     backward = _leading_to(gradients, forward)
-    # What the gradient needs of the results' own operations.
+    # The results' own operations that the gradient needs.
     saved = {x.name: x for operation in backward for x in operation.inputs
              if x.op in forward}
     placeholders = {operation for operation in (*forward, *backward)
@@ -122,7 +122,7 @@ class Template:
     @tf.custom_gradient
     def call(*watched):
       values = {**given, **dict(zip(self._watched, watched))}
-      # Of this graph, where they may be those of a graph around it.
+      # Tensors of this graph; they may be those of a graph around it.
       feeds = {name: tf.identity(values[argument])
                for argument, name in self._arguments.items()}
       feeds |= {name: tf.constant(value) for name, value in self._constants.items()}
@@ -166,7 +166,7 @@ def _part(traced: tf.Graph, operations: Iterable[tf.Operation]
     if node.name in names:
       kept = part.node.add()
       kept.CopyFrom(node)
-      # Those of the other part have run by then.
+      # Operations of the other part have run by then.
       kept.input[:] = [name for name in node.input
                        if not name.startswith('^') or name[1:] in names]
       # Gradients are part of the template; what was together may be apart.

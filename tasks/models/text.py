@@ -201,7 +201,7 @@ def next_token_model(name: str, network: Network, special: Special, *,
     tokens = tf.cast(batch['tokens'], tf.int32)
     rows, steps = tf.shape(tokens)[0], tokens.shape[1]
     length = tf.reduce_sum(tf.cast(tf.not_equal(tokens, special.padding), tf.int32), 1)
-    # Of a row of padding alone, its first token.
+    # The first token of a row of padding alone.
     last = tf.range(rows) * steps + tf.maximum(length - 1, 0)
     return layers.classification_outputs(network.logits(weights, tokens, last))
 

@@ -231,7 +231,7 @@ def parts_of(path: Path, by_name: Mapping[str, np.ndarray], names: Sequence[str]
         f'shape, found {list(train.x.shape[1:])} and {list(test.x.shape[1:])}')
   if num_classes is not None:
     return Parts(train, test, num_classes)
-  # Of both parts, so that no private label decides if the test part is in range.
+  # Both parts decide, so that no private label decides if the test part is in range.
   num_classes = 1 + max(int(part.y.max()) for part in (train, test) if part is not None)
   if num_classes < 2:
     raise ValueError(f'{path}: {names[1]} has only the label 0: nothing to learn')

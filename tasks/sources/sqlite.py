@@ -37,7 +37,7 @@ _MAX_EXAMPLES = 2**31 - 1
 REMEDY = 'delete it, and let prepare_data write it again'
 _EXAMPLES = 'the examples of a client don\'t have their checksum'
 
-# What `store` and `rosters` write.
+# Formats that `store` and `rosters` write.
 TABLES = """
 CREATE TABLE examples (
     split_name TEXT NOT NULL, client_id TEXT NOT NULL,
@@ -137,7 +137,7 @@ def split_names(path: str | os.PathLike[str]) -> list[str]:
 
 @functools.lru_cache(maxsize=8)
 def _sha256(path: pathlib.Path, *state: int) -> str:
-  """Of a file in a state, for which it is read once."""
+  """Digest of a file in a state, for which it is read once."""
   del state
   with open(path, 'rb') as file:
     return hashlib.file_digest(file, 'sha256').hexdigest()

@@ -37,7 +37,7 @@ from tasks.sources import records
 from tasks.sources import rows as rows_lib
 from tasks.sources import sqlite
 
-# Of a copy's content: a copy of another version is not found.
+# Version of a copy's content: a copy of another version is not used.
 _VERSION = 1
 _SPLIT = 'train'
 _COPY = 'copy-'
@@ -189,7 +189,7 @@ class _Split:
       self._skips = task.Skips(skips.enabled)
       self.spec: list[columns_lib.Feature] = []
       self.clients: dict[str, int] = {}
-      # Of each client, by its index: the number of its examples that are written, and
+      # For each client, by its index: the number of its examples that are written, and
       # their checksum. For a million clients dictionaries would take 100 MB.
       self._counts, self._checksums = array.array('Q'), array.array('Q')
       self._examples: list[tuple] = []
@@ -276,7 +276,7 @@ class _Split:
         kind = task.BadClientError
         source.append(f'client {_short(repr(client), 100)}')
       error = kind(_short(f'{", ".join(filter(None, source))}: {error}'))
-    # Of many records of unknown clients, only the first keep their messages.
+    # Only the first of many records of unknown clients keep their messages.
     if client is None and len(self._skips.records) >= _BATCH:
       error = _ANOTHER
     self._skips.client(client, error)

@@ -28,7 +28,7 @@ OUTSIDE = task.Note(
     'the vocabulary was built from the training clients\' own texts: which words and '
     'labels are in it is outside the guarantee; --vocabulary takes a public list')
 
-# What vocabularies are built from. Any observer of a run sees its vocabulary.
+# Sources of vocabularies. Any observer of a run sees its vocabulary.
 PUBLIC, TRAINING_CLIENTS = 'public', 'training clients'
 NOISED_COUNTS = 'noised counts of training clients'
 _MADE_FROM = (PUBLIC, TRAINING_CLIENTS, NOISED_COUNTS)
@@ -38,7 +38,7 @@ _FORMAT = 'vocabulary 1'
 _MAX_WORDS = 1_000_000
 
 _SENTENCE_END = re.compile(r'(?<=[.!?])\s+|\n+')
-# As in TFF's Stack Overflow: punctuation is a token, except for apostrophes and
+# Same as TFF's Stack Overflow: punctuation is a token, except for apostrophes and
 # hyphens inside words; an address is one token.
 _TOKEN = re.compile(r"https?://\S+|[a-z0-9_]+(?:['-][a-z0-9_]+)*|[!-~]")
 _ADDRESS = '<URL>'

@@ -18,7 +18,7 @@ from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.common import files
 
 VERSION = 1
-# What runs the workers.
+# Settings of the workers.
 ENGINES = ('local', 'ray')
 # Stands for the engine of a start that only the ledger counts.
 _UNKNOWN = 'unknown'

@@ -22,7 +22,7 @@ from tff_pipelines.experiment.page_run import Verdict
 _INDICES = ('communication_round', 'round', 'step', 'epoch')
 # Columns that are not of held-out sets: exact values of cohorts, and of the mechanism.
 _NOT_SETS = ('diagnostics/', 'public/')
-# What tells apart the curves of a table of errors.
+# Columns that tell apart the curves of a table of errors.
 _CELL = ('mechanism', 'n', 'd', 'bits')
 
 

@@ -185,7 +185,7 @@ class FedAvgPlan(guarantee.Plan):
         for target, event, amplification in targets if target is not None))
 
   def _calibrated(self) -> 'FedAvgPlan':
-    """As `_solved`; a ValueError that names the bits that would do if there are any."""
+    """`_solved`, but a ValueError that names the bits that would do if there are any."""
     target = min(target for target in (
         self.target_epsilon, self.target_epsilon_server) if target is not None)
     if self._beside:
@@ -259,7 +259,7 @@ class FedAvgPlan(guarantee.Plan):
 
   @property
   def _beside(self) -> tuple[base.Event, ...]:
-    """What is released before the first round and after the last, charge by charge."""
+    """Releases before the first round and after the last, charge by charge."""
     return tuple(
         event for event, charges in ((self.preliminary, self.preliminary_charges),
                                      (self.evaluation, self.evaluation_charges))

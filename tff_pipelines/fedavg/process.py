@@ -305,7 +305,7 @@ def build_chunked(
   @tff.tensorflow.computation(
       server.weights_type, server.optimizer_type, server.weights_type)
   def step_server(weights, optimizer_state, total):
-    # As the plain form divides, to the last bit.
+    # Divides like the plain form, to the last bit.
     mean = expected_mean.divide(list(total), expected_cohort_size)
     return server.step(weights, optimizer_state, mean)
 

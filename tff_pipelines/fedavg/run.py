@@ -215,7 +215,7 @@ class TrainExperiment(run_lib.Experiment):
 
   def identity(self, task: Task) -> dict[str, Any]:
     identity = {'data_fingerprint': fingerprint(task)}
-    # What was released with noise encodes examples, and is not known at first.
+    # The release with noise encodes examples, and is not known at first.
     if not (task.preliminary or task.noised_files):
       identity['examples_fingerprint'] = examples_fingerprint(task)
     if VALIDATION in task.held_out and 'examples_fingerprint' in identity:

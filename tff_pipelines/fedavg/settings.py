@@ -22,7 +22,7 @@ SERVER_OPTIMIZERS = ('sgdm', 'adam', 'adagrad', 'yogi')
 SERVER_SCHEDULES = ('constant', 'linear_warmup', 'linear_decay', 'cosine')
 
 DEFAULT_EPSILON = 8.0
-# Of the noise generator: `share_tables.default_generator`.
+# Default of the noise generator: `share_tables.default_generator`.
 AUTO = 'auto'
 
 _MODELS = tuple(sorted({m for names in registry.MODELS.values() for m in names}))

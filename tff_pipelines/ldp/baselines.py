@@ -86,7 +86,7 @@ class _Baseline(ldp_run.PreparedExperiment):
     return self.settings.rounds or 1
 
   def population_words(self, task: ldp_run.Prepared) -> str:
-    """What is said of the owners: the number of their records only where it is public.
+    """Describes the owners: the number of their records only where it is public.
 
     Where an owner is protected with all its records, their number is too.
     """
@@ -102,7 +102,7 @@ class _Baseline(ldp_run.PreparedExperiment):
 
   def _outcome(self, prepared: ldp_run.Prepared, predicted: np.ndarray,
                fields: dict[str, Any], **attributes: Any) -> report_lib.Outcome:
-    """As `report.outcome_of`; with a figure where there are rounds."""
+    """`report.outcome_of` with a figure where there are rounds."""
     task, algorithm = prepared.task, self.settings.algorithm
     if self.settings.rounds is not None:
       attributes.update(files=(files.METRICS,), figures={

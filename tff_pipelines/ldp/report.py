@@ -28,7 +28,7 @@ def outcome_of(task: DistillationTask, predicted: np.ndarray, *,
     **attributes: Further attributes of the outcome.
   """
   results = results or {'test': {'accuracy': float(np.mean(predicted == task.test.y))}}
-  # Those of the other tasks are of people whom no epsilon protects.
+  # Records of the other tasks are of people whom no epsilon protects.
   outside = [] if task.name == 'digits' else list(results)
   accuracy = results['test']['accuracy']
   confusion = np.zeros([task.num_classes] * 2, np.int64)

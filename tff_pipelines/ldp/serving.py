@@ -17,9 +17,9 @@ from tasks.task import Serving
 from tff_pipelines.experiment import models
 
 _MAP = 'features/'
-# Of a student of answers: logits are its scores times this.
+# Logits of a student of answers are its scores times this.
 _SCALE = 'output/scale'
-# Of a baseline that was trained by gradients: features are centred and scaled.
+# Features of a baseline that was trained by gradients are centred and scaled.
 _CENTRE, _SPREAD = f'{_MAP}centre', f'{_MAP}spread'
 
 

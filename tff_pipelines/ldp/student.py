@@ -26,7 +26,7 @@ _FOLDS = 5
 # Fewer answers are not divided: this penalty is taken.
 _FEWEST_ANSWERS = 50
 _USUAL_STRENGTH = 1.0
-# Of the trial that decides whether the student is refined.
+# Parameters of the trial that decides whether the student is refined.
 _REFINE_FOLDS, _TRIAL_STEPS, _DOUBTS = 3, 20, 2.0
 
 

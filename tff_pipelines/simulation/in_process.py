@@ -163,7 +163,7 @@ class Graph:
       tf.import_graph_def(graph_def, input_map=self._datasets, name='')
       self._fresh_keys = self._find_fresh_keys(types)
       self._result = self._plan_result(proto.result)
-    # What the graph does not use has no name.
+    # Inputs that the graph does not use have no name.
     self._used = [i for i, name in enumerate(self._feeds) if name]
     self._initialize = proto.initialize_op
     self._keeps_state = any(map(_KEEPS_STATE.search, types))
@@ -276,7 +276,7 @@ class Graph:
   def __call__(self, argument=None):
     call = self._shared or self._initialized()
     feeds = () if argument is None else tree.flatten(argument)
-    # As a scalar of NumPy's own type bytes would lose zeros at their end.
+    # Bytes as a scalar of NumPy's own type would lose zeros at their end.
     feeds = [np.array(feed, object) if isinstance(feed, bytes) else feed
              for feed in feeds]
     fed = [feeds[i] for i in self._used] + [

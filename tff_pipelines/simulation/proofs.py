@@ -24,7 +24,7 @@ import tff_pipelines
 
 NONCE_BYTES = 32
 _PACKAGES = ('aggregators', 'tasks', 'tff_pipelines')
-# Of x86: instructions with which floats are computed.
+# Instructions of x86 with which floats are computed.
 _CPU_FEATURES = re.compile(r'(s?sse|avx|fma|f16c|bmi|amx)')
 
 

@@ -431,7 +431,7 @@ class RayTransport(transports.Transport):
         processes = [one.process for several in node.all_processes.values()
                      for one in several]
       self._ray.shutdown()
-    # What Ray keeps is kept beyond the interpreter's end.
+    # Ray's files stay beyond the interpreter's end.
     self._at_end.close()
     if self._watcher is not None:
       self._watcher.communicate()

@@ -78,7 +78,7 @@ def outcome(task: VotingTask, settings: VoteSettings, metrics: Mapping[str, floa
           'task': task.name, 'algorithm': settings.algorithm, 'headline_of': 'test',
           'headline': 'accuracy',
           'held_out': fedavg_report.finite_results({'test': metrics}),
-          # Those of the other tasks are of people whom no epsilon protects.
+          # Records of the other tasks are of people whom no epsilon protects.
           'outside_guarantee': [] if task.name == 'embedded' else ['test'],
           'population': len(task.agents.client_ids), **fields, 'details': {
               **dict.fromkeys(DETAILS), 'test_examples': len(task.test['y']),

@@ -20,7 +20,7 @@ ALGORITHMS = (*VOTES, *BASELINES)
 MODELS = ('softmax', 'mlp', 'cnn_small', 'cnn')
 
 DEFAULT_EPSILON = 4.3
-# As in the experiments of Zhu et al. 2020.
+# Values of the experiments of Zhu et al. 2020.
 DEFAULT_DELTA = {'agent': 1e-3, 'instance': 1e-4}
 
 # Training of an agent of algorithm ae by Adam, by its model; and by SGD in a baseline.
@@ -53,7 +53,7 @@ def _of_client(name: str, text: str, **attributes: Any) -> Any:
 
 _data, _privacy, _features, _training = settings.groups(
     'data', 'privacy', 'vote', 'training')
-# Of votes alone.
+# Settings of votes alone.
 _noise = settings.group('privacy', algorithm=VOTES)
 _vote = settings.group('vote', algorithm=VOTES)
 _student = settings.group('student', algorithm=VOTES)

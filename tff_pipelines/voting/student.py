@@ -31,7 +31,7 @@ STATE, CURVE = 'student.npz', 'student.csv'
 _BLOCK = 1000
 # Views of a record that the student's own labels are the mean over.
 _VIEWS = 2
-# Of the graph along which labels are spread, and of the spreading.
+# Parameters of the graph along which labels are spread, and of the spreading.
 _NEIGHBOURS, _TEMPERATURE, _ROUNDS = 10, 0.1, 60
 _KEPT = 0.95  # Fraction of a record's label that comes from its neighbours.
 
@@ -44,7 +44,7 @@ def _graph(features: np.ndarray) -> sparse.csr_matrix:
   count = min(_NEIGHBOURS, len(features) - 1)
   distances, columns = neighbors.NearestNeighbors(
       n_neighbors=count, algorithm='brute').fit(unit).kneighbors()
-  # Of unit vectors, the cosine is 1 - distance^2 / 2.
+  # The cosine of unit vectors is 1 - distance^2 / 2.
   weights = np.exp(-distances**2 / 2 / _TEMPERATURE)
   rows = np.repeat(np.arange(len(unit)), count)
   one_way = sparse.csr_matrix(

@@ -400,7 +400,7 @@ def _both_sides(first: Atoms, second: Atoms) -> Atoms:
     first: Atoms of positive loss of P against Q.
     second: Atoms of positive loss of Q against P.
   """
-  # What neither has is the same under both.
+  # Outcomes that neither has are the same under both.
   rest = max(0.0, 1.0 - first.p.sum() - first.p_only - second.q.sum())
   return Atoms(
       loss=np.concatenate([-second.loss[::-1], [0.0], first.loss]),
@@ -464,7 +464,7 @@ def together(factors: tuple[Factor, ...]) -> Pair | None:
                  for _ in range(min(count, _MOST_TOGETHER + 1)))
   if len(listed) == 1:
     return listed[0]
-  # Those of sampled releases have two directions.
+  # Pairs of sampled releases have two directions.
   if len(listed) > _MOST_TOGETHER or any(isinstance(pair, Poisson) for pair in listed):
     return None
   return Together(pairs=listed)

@@ -342,7 +342,7 @@ class WithoutShares(Event, abstract=True):
 
 
 def _problems(kind: type[Event]) -> list[str]:
-  """What a kind leaves unsaid or misstates; see `Event`."""
+  """Lists what a kind leaves unsaid or misstates; see `Event`."""
   problems = []
   parents = [base.__name__ for base in kind.__mro__[1:] if base in _KINDS.values()]
   if parents:

@@ -226,7 +226,7 @@ def answer(query: Query, mechanism: Mechanism) -> Answer:
 
 def explained(query: Query, mechanism: Mechanism
               ) -> tuple[Answer, dict[str, observers.View], observers.Method]:
-  """As `answer`, with the events and the method that gave the numbers."""
+  """`answer` with the events and the method that gave the numbers."""
   if getattr(mechanism, 'bound', None) == 'paper':
     raise ValueError('explain needs bound=tight, found bound=paper: its numbers are '
                      'those of a published formula')

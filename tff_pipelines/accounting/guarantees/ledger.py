@@ -53,7 +53,7 @@ _LINE_KEYS = {'round', 'event', 'outcome', 'starts', 'time', 'configuration',
 _NO_HASH = '0' * 64
 # Characters of a problem that are shown: a damaged line may be long.
 _SHOWN = 500
-# What values of any kind and depth may raise where others are expected.
+# Errors that values of any kind and depth may raise where others are expected.
 _WRONG = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError,
           RecursionError)
 

@@ -207,7 +207,7 @@ class Plan(abc.ABC):
     seen, shown = seen or released, rounds + repeats
     found = {
         observer: self.bound(event, releases, observer=observer)
-        # Of a round that was repeated a participant saw nothing.
+        # A participant saw nothing of a round that was repeated.
         for observer, is_stated, event, releases in (
             (bounds.OUTSIDERS, True, released, rounds),
             (bounds.SERVER, has_server, seen, shown),
