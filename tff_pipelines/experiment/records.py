@@ -35,7 +35,7 @@ from tff_pipelines.experiment import models
 
 _CHECKPOINTS = 'checkpoints'
 _TENSORBOARD = 'tensorboard'
-# Files that are written only after a round, in the folder of a run whose rounds are committed.
+# Files that are written only after a round, where rounds are committed.
 _OF_ROUNDS = (files.METRICS, _TENSORBOARD, files.SUMMARY, files.REPORT, models.ARRAYS)
 
 

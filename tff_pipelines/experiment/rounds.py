@@ -146,7 +146,7 @@ def run(rounds: Rounds, plan: guarantee_lib.Plan, records: records_lib.RunRecord
         futures.ThreadPoolExecutor(1) as beside,
         endings.deferred(records.folder) as may_end):
     for index in range(done + 1, rounds.count + 1):
-      # Computing the cost of a round takes a tenth of a second, and does not wait for it.
+      # Accounting takes a tenth of a second, and does not wait for the round.
       epsilon = beside.submit(plan.epsilon, index, records.starts - 1, records.lost)
       step = rounds.step(state, index)
       metrics = {plan.epsilon_name: epsilon.result(), **step.metrics}

@@ -185,7 +185,7 @@ class FedAvgPlan(guarantee.Plan):
         for target, event, amplification in targets if target is not None))
 
   def _calibrated(self) -> 'FedAvgPlan':
-    """`_solved`, but a ValueError that names the bits that would do if there are any."""
+    """Calls `_solved`; its ValueError names the bits that would do, if any would."""
     target = min(target for target in (
         self.target_epsilon, self.target_epsilon_server) if target is not None)
     if self._beside:

@@ -170,7 +170,7 @@ class CentralRelease(base.Release, base.WithoutShares, abstract=True):
 
 
 class PreliminaryRelease(CentralRelease):
-  """A release of what is learned from clients before the first round, such as a vocabulary."""
+  """A release from clients before the first round, such as a vocabulary."""
 
   def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
     return (caveats_lib.Caveat(

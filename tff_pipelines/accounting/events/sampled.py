@@ -236,7 +236,7 @@ class PoissonGroup(_Poisson):
   source = 'docs/participation.md; arXiv 2401.10294'
 
   def _with(self, k: int) -> PoissonSampled:
-    """The event if k of the person's clients were in each round that one of them is in."""
+    """Takes k of the person's clients for any that a round has of them."""
     some = -math.expm1(self.clients * math.log1p(-self.sampling_rate))
     fields = {field.name: getattr(self, field.name)
               for field in dataclasses.fields(PoissonSampled)}

@@ -42,8 +42,8 @@ def planned(*, l2_sensitivity: float, dimension: int, items: int, epsilon: float
 
   if not items:
     return event(calibration.noise_multiplier(event, epsilon=epsilon, delta=delta))
-  # Keys are taken to fail as often as they may: what they do jumps with the threshold, and
-  # epsilon would not fall with the noise.
+  # Keys are taken to fail as often as they may: their effect jumps with the threshold,
+  # and epsilon would not fall with the noise.
   most = FAILURE_FRACTION * delta
   z = calibration.noise_multiplier(
       event, epsilon=epsilon + math.log1p(-most), delta=delta - most)
