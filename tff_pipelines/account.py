@@ -6,7 +6,7 @@
       --epsilon=10 --delta=0.000294117647 --clip=0.03 --bits=18 \\
       --dimension=1018174 --cohort_size=100 --population=3400 --rounds=1500 \\
       --sampling=poisson --format=json
-  python -m tff_pipelines.account --ledger=run/ledger.jsonl
+  python -m tff_pipelines.account --ledger=run/ledger.jsonl --explain
 
 Numbers only: no model is built and no data are read, except for vote counts with
 --query=data_dependent. A flag that the mechanism does not use, or that the query finds,

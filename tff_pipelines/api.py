@@ -36,7 +36,8 @@ class Result:
   Attributes:
     weights: Name -> array of the released model, in the order of its layers. Empty if
       the run releases none.
-    guarantee: All numbers of the guarantee and their terms, a `guarantee.Guarantee`.
+    guarantee: All numbers of the guarantee and their terms, a
+      `accounting.guarantees.guarantee.Guarantee`.
     summary: Content of summary.json; docs/summary.md.
     metrics: A row for each round, a pandas.DataFrame. Its epsilon is of the rounds so
       far; the guarantee of the run is `guarantee`.

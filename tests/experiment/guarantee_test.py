@@ -192,8 +192,8 @@ def test_details_say_everything_in_sentences():
 
 
 def test_further_numbers_are_shown_and_go_into_the_summary():
-  result = dataclasses.replace(
-      ExamplePlan().guarantee(1), further={'epsilon_published': 1.00000001, 'none': None})
+  result = dataclasses.replace(ExamplePlan().guarantee(1), further={
+      'epsilon_published': 1.00000001, 'none': None})
   assert 'epsilon published: 1.0001' in result.details()
   assert not any(line.startswith('none') for line in result.details())
 

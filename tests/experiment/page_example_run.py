@@ -40,7 +40,8 @@ def verdict_of(epsilon: float | None, server: float | None = None,
   """The verdict on an intact ledger that gives these epsilons."""
   numbers = {'outsiders': epsilon, 'server': server, **others}
   return Verdict(rounds=3, guarantee=answers.Answer(**{
-      name: None if value is None else bounds.Bound(epsilon=value) for name, value in numbers.items()}))
+      name: bounds.Bound(epsilon=value) for name, value in numbers.items()
+      if value is not None}))
 
 
 def run(name: str = 'first', *, settings: dict[str, Any] | None = None,

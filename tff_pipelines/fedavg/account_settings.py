@@ -195,9 +195,9 @@ class AccountSettings(settings.Settings):
                        f'found mechanism={self.mechanism}')
     if self.explain and (self.format == 'csv' or self.query in (
         'table', DATA_DEPENDENT)):
-      raise ValueError('explain needs query=epsilon, delta, noise_multiplier, rounds or '
-                       'bits, and format=text or json, found '
-                       f'query={self.query}, format={self.format}')
+      raise ValueError(
+          'explain needs query=epsilon, delta, noise_multiplier, rounds or bits, and '
+          f'format=text or json, found query={self.query}, format={self.format}')
     if self.plot is not None and not self.plot.lower().endswith('.png'):
       raise ValueError(f'plot must end in .png, found {self.plot!r}')
 

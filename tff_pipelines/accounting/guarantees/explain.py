@@ -71,8 +71,8 @@ def steps(guarantee: Guarantee, views: Mapping[str, observers.View],
 
 def _of_observer(observer: str, found: bounds.Bound, view: observers.View,
                  delta: float, method: observers.Method) -> Iterator[Step]:
-  yield Step(f'against {_AGAINST[observer].format(method.clients_per_person)}, at delta '
-             f'{decimals.rounded_up(delta)}', found, 0)
+  against = _AGAINST[observer].format(method.clients_per_person)
+  yield Step(f'against {against}, at delta {decimals.rounded_up(delta)}', found, 0)
   ideal = view._replace(total_variation=0.0)
 
   def bound(event: base.Event, whom: str = observer) -> bounds.Bound | None:
@@ -179,8 +179,8 @@ def _left(event: base.Event, seen: base.Event,
   if before and after and cohort:
     yield Step(
         f'without the shares of {method.colluders:g} in cohorts of at least '
-        f'{cohort:g}: noise of the variance {after:.6g}; against others {before:.6g} is '
-        'counted on', level=2)
+        f'{cohort:g}: noise of the variance {after:.6g}; against others {before:.6g} '
+        'is counted on', level=2)
 
 
 def _noise(event: base.Event) -> float | None:

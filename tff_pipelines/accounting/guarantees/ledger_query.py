@@ -145,7 +145,8 @@ def _views(ledgers: Sequence[ledger_lib.Ledger], runs: Sequence[Sequence[Mapping
     return sum(part * (len(run) + with_repeats * ledger.repeats)
                for part, run, ledger in zip(parts, runs, ledgers))
 
-  once = observers.View(_composed([ledger.event() for ledger in ledgers]), deviation(False))
+  once = observers.View(
+      _composed([ledger.event() for ledger in ledgers]), deviation(False))
   repeated = observers.View(
       _composed([ledger.seen_event() for ledger in ledgers]), deviation(True),
       # Records that agents sample themselves are known to no server and no other agent.

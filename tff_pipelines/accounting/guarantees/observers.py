@@ -39,13 +39,7 @@ class Method:
 
 
 def seen(event: base.Event, observer: str, colluders: float = 1) -> base.Event:
-  """The event that an observer sees, for `bound`.
-
-  Args:
-    event: Everything that was released.
-    observer: One of `bounds.KEYS`.
-    colluders: Number of participants who pool what they know, >= 1.
-  """
+  """The event that an observer sees of everything that was released."""
   if observer == bounds.PARTICIPANT:
     event = event.seen_by_participants(colluders)
   return event if observer in (bounds.OUTSIDERS, bounds.PERSON) else (
@@ -144,8 +138,8 @@ def caveats_of(found: Mapping[str, bounds.Bound]) -> list[caveats.Caveat]:
   notes = list(found[bounds.OUTSIDERS].caveats)
   for who in (bounds.SERVER, bounds.PARTICIPANT):
     if who in found and found[who].is_finite:
-      notes += [caveats.Caveat(f'{who}: ideal distributions', f'against the {who}: {note}')
-                for note in found[who].caveats
-                if note not in notes and note.name == IDEAL]
+      notes += [
+          caveats.Caveat(f'{who}: ideal distributions', f'against the {who}: {note}')
+          for note in found[who].caveats if note not in notes and note.name == IDEAL]
   return notes + [note for who in (bounds.PERSON, bounds.PERSON_SERVER) if who in found
                   for note in found[who].caveats]
