@@ -109,3 +109,13 @@ def test_a_target_is_explained_at_the_noise_that_was_found():
 def test_what_has_no_steps_is_refused_in_one_line(flags, words):
   done = account_test.run(*flags, '--explain', code=2)
   assert words in done.stderr and done.stderr.count('\n') == 1
+
+
+def test_participant_of_a_cohort_of_one_is_named(tmp_path):
+  path = _ledger(tmp_path / 'ledger', events.PoissonSampled(
+      event=SUM, sampling_rate=0.1), 2)
+  _, steps = _steps(path)
+  (_, against), *rest = steps['participants who']
+  assert against is None
+  assert 'a cohort may be of one participant, who knows all of its noise' in [
+      text for text, _ in rest]

@@ -109,15 +109,15 @@ def _of_releases(observer: str, view: observers.View, method: observers.Method,
     yield from _fields(seen, 2)
     if observer == bounds.PARTICIPANT:
       yield from _left(event, seen, method)
-    if count > 1 or len(parts) > 1:
-      yield Step('one of them alone', bound(event), 2)
+    if (count > 1 or len(parts) > 1) and (alone := bound(event)) is not None:
+      yield Step('one of them alone', alone, 2)
   seen, releases = view.seen(observer, method), sum(parts.values())
   counted = sum(_counts(seen).values())
   if counted < releases:
     yield Step(f'one client is in at most {counted} of the {releases} releases')
-  if releases > 1:
+  if releases > 1 and (together := bound(view.event)) is not None:
     ideal = ', under ideal distributions' * bool(view.total_variation)
-    yield Step(f'all {releases} releases{ideal}', bound(view.event))
+    yield Step(f'all {releases} releases{ideal}', together)
 
 
 def _of_accountant(found: bounds.Bound) -> Iterator[Step]:
@@ -176,6 +176,8 @@ def _left(event: base.Event, seen: base.Event,
           method: observers.Method) -> Iterator[Step]:
   """Yields what is left of the noise when participants subtract their shares."""
   before, after, cohort = _noise(event), _noise(seen), event.minimum_cohort()
+  if event.has_shares() and cohort is None:
+    yield Step('a cohort may be of one participant, who knows all of its noise', level=2)
   if before and after and cohort:
     yield Step(
         f'without the shares of {method.colluders:g} in cohorts of at least '
