@@ -178,16 +178,15 @@ def check_generator(params: DistributedSumParams) -> None:
         + ('' if is_discrete_gaussian(params) else ' or more clients'))
 
 
-def default_generator(params: DistributedSumParams, compiled: bool) -> str:
+def default_generator(params: DistributedSumParams) -> str:
   """The generator of a sum with a fixed clip for which none was asked.
 
   ChaCha20 where it can draw the noise, by one draw a share, and is about as fast.
 
   Args:
     params: Parameters of the sum.
-    compiled: Whether clients' computations are compiled, as in this process.
   """
-  if not compiled or params.padded_dimension < _MIN_CHACHA or table_draws(params) != 1:
+  if params.padded_dimension < _MIN_CHACHA or table_draws(params) != 1:
     return 'philox'
   try:
     check_generator(params.replace(noise_generator='chacha20'))

@@ -1,7 +1,7 @@
 """Speed of the distributed sum, against TFF's own.
 
   python -m benchmarks.aggregation [--quick] [--json=FILE] [--repeats=N] \
-      [--num_workers=1]
+      [--tff_worker]
 
 Whole: our DistributedSumFactory (conditional rounding) and TFF's
 DistributedDpSumFactory (Hadamard, Skellam, beta = 0 as it recommends) in the same
@@ -39,6 +39,7 @@ from aggregators import rotation
 from aggregators import share_tables
 from aggregators.params import DistributedSumParams
 from benchmarks import measure
+from benchmarks import tff_worker
 from tff_pipelines.simulation import contexts
 
 CLIP = 1.0
@@ -273,8 +274,8 @@ def main(arguments: Sequence[str] | None = None) -> list[measure.Row]:
   parser.add_argument('--json', help='file for the rows')
   parser.add_argument('--repeats', type=int, default=15, help='turns, >= 1')
   parser.add_argument('--only', choices=('whole', 'kernels'))
-  parser.add_argument('--num_workers', type=int, default=0, choices=(0, 1),
-                      help='1: both factories in a worker of TFF')
+  parser.add_argument('--tff_worker', action='store_true',
+                      help='both factories in a worker of TFF')
   flags = parser.parse_args(arguments)
   repeats = 1 if flags.quick else flags.repeats
   _message.SetAllowOversizeProtos(True)
@@ -291,7 +292,8 @@ def main(arguments: Sequence[str] | None = None) -> list[measure.Row]:
         QUICK_KERNEL_DIMENSION if flags.quick else KERNEL_DIMENSION, repeats)
   if flags.only != 'kernels':
     measure.heading()
-    with contexts.simulation(num_workers=flags.num_workers):
+    with (tff_worker if flags.tff_worker else contexts).started() as context, (
+        contexts.installed(context)):
       for sizes in QUICK_SIZES if flags.quick else SIZES:
         rows += whole(*sizes, repeats)
   measure.write(rows, flags.json)

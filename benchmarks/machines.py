@@ -25,6 +25,7 @@ from aggregators.params import DistributedSumParams
 from benchmarks import keras_model
 from benchmarks import measure
 from benchmarks import sources
+from benchmarks import tff_worker
 from tasks import task as task_lib
 from tasks.models import classifiers
 from tasks.sources import sqlite
@@ -145,11 +146,10 @@ def compared(task: task_lib.Task, cohort: int, repeats: int) -> list[measure.Row
       stack.callback(context.close)
       return context
 
-    start = contexts.started
     functions = {
         'two': Round(task, cohort, sliced(2)), 'one': Round(task, cohort, sliced(1)),
-        'here': Round(task, cohort, stack.enter_context(start())),
-        'tff': TffRound(task, cohort, stack.enter_context(start(num_workers=1)))}
+        'here': Round(task, cohort, stack.enter_context(contexts.started())),
+        'tff': TffRound(task, cohort, stack.enter_context(tff_worker.started()))}
     times = measure.in_turns(functions, repeats)
   ms = {name: of.medians()[0] / cohort * 1e3 for name, of in times.items()}
   size, unit = f'{cohort} clients', 'ms/client'

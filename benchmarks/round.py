@@ -29,6 +29,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from benchmarks import measure
+from benchmarks import tff_worker
 from benchmarks.round_networks import NETWORKS
 from tasks import task as task_lib
 from tasks.sources import records
@@ -286,8 +287,8 @@ def rounds(setting: Setting, repeats: int, python: str | None) -> list[measure.R
   clients = build_clients(setting)
   with contextlib.ExitStack() as stack:
     # Each as its users run it: ours in this process, TFF's in TFF's worker.
-    ours, theirs = (
-        stack.enter_context(contexts.started(num_workers=n)) for n in (0, 1))
+    ours, theirs = (stack.enter_context(module.started())
+                    for module in (contexts, tff_worker))
     functions = {
         'plain': _within(ours, our_round, setting, clients, private=False),
         'tff plain': _within(theirs, their_round, setting, clients, private=False),
@@ -307,7 +308,7 @@ def rounds(setting: Setting, repeats: int, python: str | None) -> list[measure.R
 def generators(setting: Setting, repeats: int) -> list[measure.Row]:
   """A round of ours under ChaCha20 against one under Philox: medians and minima."""
   clients = build_clients(setting)
-  with contexts.started(num_workers=0) as ours:
+  with contexts.started() as ours:
     times = measure.in_turns({
         name: _within(ours, our_round, setting, clients, private=True, generator=name)
         for name in ('philox', 'chacha20')}, repeats, warm_ups=min(repeats, 2))
@@ -334,7 +335,8 @@ def memory_of(whose: str, setting: Setting, repeats: int) -> float:
   """
   clients = build_clients(setting)
   worker = whose != 'process'
-  with contexts.simulation(num_workers=int(worker)):
+  with (tff_worker if worker else contexts).started() as context, (
+      contexts.installed(context)):
     build = their_round if whose == 'tff' else our_round
     run = build(setting, clients, private=True)
     for _ in range(repeats):

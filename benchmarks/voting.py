@@ -170,12 +170,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
   parser.add_argument('--quick', action='store_true', help='small, to see it run')
   parser.add_argument('--json', help='also write the rows to this file')
   parser.add_argument('--repeats', type=int, default=5, help='turns')
-  parser.add_argument('--num_workers', type=int, default=0, help='TFF workers')
   flags = parser.parse_args(arguments)
   sizes, repeats = (QUICK, 1) if flags.quick else (Sizes(), flags.repeats)
   each = f'{sizes.agents} x {sizes.records}'
   measure.heading()
-  with contexts.simulation(num_workers=flags.num_workers):
+  with contexts.simulation():
     knn = _row('neighbours, NumPy loop', f'{sizes.agents} x {sizes.queries} x '
                f'{sizes.records}, d {sizes.dimension}', _neighbours(sizes), repeats)
     allowed = measure.Row(

@@ -38,14 +38,14 @@ def _cache_of_the_session(tmp_path_factory):
 @pytest.fixture(scope='session')
 def _in_process_context():
   from tff_pipelines.simulation import contexts  # pylint: disable=g-import-not-at-top
-  with contexts.started(num_workers=0) as context:
+  with contexts.started() as context:
     yield context
 
 
 @pytest.fixture(scope='session')
 def _one_worker_context():
-  from tff_pipelines.simulation import contexts  # pylint: disable=g-import-not-at-top
-  with contexts.started(num_workers=1) as context:
+  from benchmarks import tff_worker  # pylint: disable=g-import-not-at-top
+  with tff_worker.started() as context:
     yield context
 
 
@@ -66,7 +66,7 @@ def in_process(_in_process_context):
 
 @pytest.fixture
 def one_worker(_one_worker_context):
-  """TFF computations of the test run on one worker."""
+  """TFF computations of the test run in TFF's own worker."""
   from tff_pipelines.simulation import contexts  # pylint: disable=g-import-not-at-top
   with contexts.installed(_one_worker_context):
     yield
@@ -87,8 +87,7 @@ def shared_context(_in_process_context):
   simulation = contexts.simulation
 
   def shared(**where):
-    if (any(where.get(name) for name in ('num_workers', 'local_workers'))
-        or where.get('engine') == 'ray'):
+    if where.get('local_workers') or where.get('engine') == 'ray':
       return simulation(**where)
     return contexts.installed(_in_process_context)
 

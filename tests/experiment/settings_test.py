@@ -108,7 +108,7 @@ def test_settings_are_frozen_and_keyword_only():
     ({'quick': 1}, 'quick must be true or false, found 1'),
     ({'polite': 'no'}, "polite must be true or false, found 'no'"),
     ({'seed': -1}, 'seed must be at least 0, found -1'),
-    ({'num_workers': 65}, 'num_workers must be from 0 to 64, found 65'),
+    ({'local_workers': 1025}, 'local_workers must be from 0 to 1024, found 1025'),
     ({'resume': True}, 'resume needs output_dir')])
 def test_value_out_of_range_is_refused_by_name_value_and_rule(values, message):
   with pytest.raises(ValueError, match=f'^{re.escape(message)}'):

@@ -115,7 +115,7 @@ def _weights(task, clients_per_call, by_id):
 @pytest.fixture(name='wanted', scope='module')
 def _wanted(task):
   """The weights that clients give whose examples were sent, one a call."""
-  with contexts.simulation(num_workers=0):
+  with contexts.simulation():
     return _weights(task, 1, False)
 
 
@@ -214,7 +214,7 @@ def test_a_file_that_changes_or_goes_names_no_client_of_a_cohort(tmp_path):
 
 def test_data_that_are_bad_for_everyone_are_named(tmp_path):
   task = _task(tmp_path, bad=range(COHORT))
-  with contexts.simulation(num_workers=0), pytest.raises(
+  with contexts.simulation(), pytest.raises(
       task_lib.BadClientError,
       match="tiny's.sqlite, split 'train', client '0': y must be below"):
     _run(task, tmp_path)

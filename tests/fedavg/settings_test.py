@@ -138,8 +138,7 @@ def test_every_setting_of_privacy_reaches_the_plan():
     ('--client_batch_size=0', 'client_batch_size must be at least 1'),
     ('--client_epochs=-1', 'client_epochs must be at least 1'),
     ('--rounds_per_evaluation=0', 'rounds_per_evaluation must be at least 1'),
-    ('--num_workers=-1', 'num_workers must be from 0 to 64'),
-    ('--num_workers=65', 'num_workers must be from 0 to 64'),
+    ('--local_workers=-1', 'local_workers must be from 0 to 1024'),
     ('--clients_per_call=0', 'clients_per_call must be at least 1'),
     ('--simulated_dropout_rate=1', 'simulated_dropout_rate must be at least 0 and'),
     ('--initial_weights_seed=-1', 'initial_weights_seed must be at least 0'),
@@ -256,7 +255,7 @@ def test_where_data_are_and_how_rounds_run_may_differ_between_starts():
   assert free == {
       'data_path', 'test_path', 'cache_dir', 'no_cache', 'vocabulary', 'public_bounds',
       'public_sample', 'output_dir', 'resume',
-      'num_workers', 'local_workers', 'engine', 'engine_address', 'slice_deadline',
+      'local_workers', 'engine', 'engine_address', 'slice_deadline',
       'verbose', 'rounds_per_evaluation', 'clients_per_call',
       'clients_by_id', 'warm_start'}
 

@@ -60,7 +60,7 @@ class TestPate(contract.ExperimentContract):
   commits = 1
   accountant = 'rdp'
   in_vain = (('clip', 0.1, {}), ('rounds', 3, {}), ('client_epochs', 2, {}),
-             ('num_workers', 1, {}))
+             ('local_workers', 1, {}))
 
   def lost_when(self, when):
     return when == 'before'

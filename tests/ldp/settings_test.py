@@ -20,7 +20,7 @@ def test_without_flags_digits_are_learned_by_the_piecewise_mechanism():
   assert settings == LdpSettings(task='digits')
   assert (settings.task, settings.mechanism, settings.sampling) == (
       'digits', 'piecewise', 'active')
-  assert settings.task_options == {'num_clients': 50} and settings.num_workers == 0
+  assert settings.task_options == {'num_clients': 50} and settings.local_workers == 0
 
 
 def test_flags_and_values_give_the_same_settings():
@@ -36,10 +36,10 @@ def test_flags_and_values_give_the_same_settings():
 
 def test_a_run_is_defined_by_all_but_where_things_lie():
   settings = _parse('--task=mnist', '--data_path=m.npz', '--num_clients=20',
-                    '--output_dir=o', '--num_workers=1')
+                    '--output_dir=o', '--local_workers=1')
   fields = settings.configuration()
   assert fields['num_clients'] == 20 and fields['mechanism'] == 'piecewise'
-  assert not {'data_path', 'output_dir', 'resume', 'num_workers'} & set(fields)
+  assert not {'data_path', 'output_dir', 'resume', 'local_workers'} & set(fields)
 
 
 def test_a_target_sets_records_aside_to_measure_it_on():
@@ -94,7 +94,7 @@ def test_baselines_have_values_of_their_own():
     (['--algorithm=dp_fl', '--record_rate=0.5'], 'record_rate is not used'),
     (['--algorithm=dp_fl', '--threshold=0.5'], 'threshold is not used'),
     (['--algorithm=dp_sgd', '--teacher_strength=1'], 'teacher_strength is not used'),
-    (['--algorithm=dp_sgd', '--num_workers=1'], 'num_workers is not used'),
+    (['--algorithm=dp_sgd', '--local_workers=1'], 'local_workers is not used'),
     (['--delta=0'], 'delta .*0'), (['--threshold=1.5'], 'threshold .*1.5'),
     (['--algorithm=dp_fl', '--clip=-1'], 'clip .*-1'),
     (['--stand_ins=3', '--records_per_client=5'], 'stand_ins'),

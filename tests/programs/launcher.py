@@ -49,12 +49,11 @@ def python(module: str, *arguments: str, mark: str = '',
 
 
 def workers_of(mark: str) -> list[psutil.Process]:
-  """The workers of a marked process that still live, and TFF's with their supervisor."""
+  """The workers of a marked process that still live."""
   processes = []
   for process in psutil.process_iter(['name', 'cmdline']):
     try:
-      is_worker = any('worker_binary' in text or 'local_processes.serve' in text
-                      for text in process.cmdline())
+      is_worker = any('local_processes.serve' in text for text in process.cmdline())
       if is_worker and process.environ().get(MARK) == mark:
         processes.append(process)
     except psutil.Error:

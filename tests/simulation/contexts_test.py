@@ -20,9 +20,7 @@ def _modular_total(values):
 VALUES = [2**30 - 1] * 9  # Beyond an int32 before it is reduced.
 
 
-@pytest.mark.parametrize('context', ['in_process', 'one_worker'])
-def test_one_process_runs_secure_sums(request, context):
-  request.getfixturevalue(context)
+def test_this_process_runs_secure_sums(in_process):
   assert _modular_total(VALUES) == 9 * (2**30 - 1) % 2**30
 
 
@@ -31,11 +29,10 @@ def test_several_workers_run_secure_sums_of_any_number(two_workers, clients):
   assert _modular_total(VALUES[:clients]) == clients * (2**30 - 1) % 2**30
 
 
-def test_more_clients_than_threads(one_worker):
+def test_more_clients_than_threads(in_process):
   assert _modular_total([1] * 1000) == 1000
 
 
-@pytest.mark.slow
 def test_the_context_lives_as_long_as_the_block():
   before = _current()
 
@@ -43,11 +40,11 @@ def test_the_context_lives_as_long_as_the_block():
   def double(x):
     return 2 * x
 
-  with contexts.simulation(num_workers=1):
+  with contexts.simulation():
     outer = _current()
     assert outer is not before
     assert double(21) == 42
-    with contexts.simulation(num_workers=2):
+    with contexts.simulation(local_workers=2):
       assert _current() not in (before, outer)
       assert _modular_total(VALUES) == 9 * (2**30 - 1) % 2**30
     assert _current() is outer
@@ -60,23 +57,21 @@ def test_the_context_lives_as_long_as_the_block():
 
 
 def test_a_negative_number_of_workers_is_refused():
-  with pytest.raises(ValueError, match='num_workers .* found -1'):
-    with contexts.simulation(num_workers=-1):
+  with pytest.raises(ValueError, match='local_workers .* found -1'):
+    with contexts.simulation(local_workers=-1):
       pass
 
 
 def test_no_workers_are_started_unless_they_are_asked_for(monkeypatch):
-  monkeypatch.setattr(contexts, 'Worker', None)
+  monkeypatch.setattr(contexts.local_processes, 'LocalProcesses', None)
   with contexts.simulation():
     assert _modular_total(VALUES) == 9 * (2**30 - 1) % 2**30
   with pytest.raises(TypeError):
-    with contexts.simulation(num_workers=1):
+    with contexts.simulation(local_workers=1):
       pass
 
 
-@pytest.mark.parametrize('context', ['in_process', 'one_worker'])
-def test_large_values_pass(request, context):
-  request.getfixturevalue(context)
+def test_large_values_pass(in_process):
 
   @tff.tensorflow.computation(tff.TensorType(np.float32, [3_000_000]))
   def negated(x):

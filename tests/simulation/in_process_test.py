@@ -324,7 +324,7 @@ def test_what_cannot_run_here_is_named(in_process):
   def reduced(numbers):
     return tff.sequence_reduce(numbers, 0, add)
 
-  with pytest.raises(NotImplementedError, match='sequence_reduce .*use workers'):
+  with pytest.raises(NotImplementedError, match='sequence_reduce cannot run'):
     reduced([1, 2])
   with pytest.raises(TypeError, match=r'known shapes, found int32\[\?\]'):
     in_process_lib.total(tff.TensorType(np.int32, [None]), [])

@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import dataclasses
 import math
 import pathlib
-import sys
 import types
 from typing import Any, ClassVar
 
@@ -267,11 +266,7 @@ class Experiment(abc.ABC):
     self._print('\n'.join(report.plan_lines(description, planned, self.folder)))
     task = self.released(task, plan, records)
     self.keep(task)
-    where = getattr(self.settings, 'where', {})
-    if where.get('num_workers', 0) > 1:
-      print(f'num_workers={where["num_workers"]}: TFF\'s own workers take turns, so '
-            'as many local workers run instead (--local_workers)', file=sys.stderr)
-    with contexts.simulation(**where, data=data):
+    with contexts.simulation(**getattr(self.settings, 'where', {}), data=data):
       rounds = self.build_rounds(task, plan)
       if isinstance(rounds, rounds_lib.ChargedRounds):
         last = charged_records.ChargedRecords(records, self.kept_as.format)

@@ -504,21 +504,10 @@ class RunSettings(FolderSettings):
       600.0, 'Seconds after which a worker that has not answered is replaced, and its '
       'part of the round is computed again.', group='run', above=0, free=True,
       unit='seconds')
-  num_workers: int = setting(
-      0, '1 computes rounds in TFF\'s own worker, a process that listens on every '
-      'network interface and executes what it is sent by anyone. More count as '
-      'local_workers.', group='run', low=0, high=64, free=True)
-
-  def __post_init__(self):
-    super().__post_init__()
-    if self.num_workers and (self.local_workers or self.engine != 'local'):
-      other = 'local_workers' if self.local_workers else 'engine'
-      raise ValueError(f'num_workers must be 0 with {other}={getattr(self, other)}, '
-                       f'found {self.num_workers}')
 
   def unused(self) -> Iterator[tuple[str, str]]:
     yield from super().unused()
-    if not self.local_workers and self.num_workers < 2 and self.engine == 'local':
+    if not self.local_workers and self.engine == 'local':
       yield 'slice_deadline', 'local_workers=0'
 
   @property

@@ -82,8 +82,7 @@ class FedAvgPlan(guarantee.Plan):
   def calibrate(cls, mechanism: mechanisms.SumMechanism, *, delta: float | None = None,
                 target_epsilon: float | None = None,
                 target_epsilon_server: float | None = None,
-                recorded_noise: float | None = None, compiled: bool = True,
-                **attributes: Any) -> 'FedAvgPlan':
+                recorded_noise: float | None = None, **attributes: Any) -> 'FedAvgPlan':
     """Builds the plan that meets a target, or has the mechanism's own noise.
 
     Args:
@@ -94,8 +93,6 @@ class FedAvgPlan(guarantee.Plan):
       target_epsilon_server: The same, of epsilon against the server.
       recorded_noise: Noise multiplier that an earlier start of the run was calibrated
         to, to be used again; None to calibrate.
-      compiled: Whether clients' computations are compiled, for
-        `share_tables.default_generator`.
       **attributes: Further attributes of the plan.
 
     Raises:
@@ -137,7 +134,7 @@ class FedAvgPlan(guarantee.Plan):
       if plan.noise_generator == settings_lib.AUTO:
         plan = dataclasses.replace(plan, noise_generator=(
             'philox' if plan.adaptive is not None else
-            share_tables.default_generator(plan.params, compiled)))
+            share_tables.default_generator(plan.params)))
       if plan.adaptive is not None and share_tables.is_cryptographic(plan.params):
         raise ValueError(
             f'noise_generator={plan.noise_generator} can\'t be had with '
@@ -418,7 +415,6 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
   return FedAvgPlan.calibrate(
       **{**_shared(FedAvgPlan, settings), 'mechanism': mechanism, 'delta': delta,
          'noise_generator': generator},
-      compiled=settings.num_workers != 1,
       recorded_noise=recorded['noise_multiplier'] if calibrated else None,
       target_epsilon_server=settings.epsilon_server,
       preliminary=first, evaluation=last, privacy_unit=privacy_unit)

@@ -353,7 +353,7 @@ class TrainExperiment(run_lib.Experiment):
     """The form of the encoding of clients' updates; None where they are not encoded."""
     if plan.params is None:
       return None
-    if rounds.clients_per_call == 1 or self.settings.num_workers == 1:
+    if rounds.clients_per_call == 1:
       return 'graph'
     return native_chunks.encoder(sum_factory(plan))
 

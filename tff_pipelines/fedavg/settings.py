@@ -324,8 +324,7 @@ class TrainSettings(settings.RunSettings, DataSettings):
                        f'{self.server_optimizer}: its default is that of sgdm')
 
   def prepare(self) -> None:
-    # Other runs encode no updates, or encode them by the graph in TFF's worker.
-    if self.mechanism in params_lib.MECHANISMS and self.num_workers != 1:
+    if self.mechanism in params_lib.MECHANISMS:  # Other runs encode no updates.
       kept.compile_ahead()
 
   @property

@@ -193,7 +193,6 @@ class BaselineSettings(settings.RunSettings, DataSettings):
 
   teacher_strength: float = settings.changed(
       DataSettings, 'teacher_strength', when={'algorithm': ('pate',)})
-  num_workers: int = train.like('num_workers', when={'algorithm': ('dp_fl',)})
   local_workers: int = train.like('local_workers', when={'algorithm': ('dp_fl',)})
   engine: str = train.like('engine', when={'algorithm': ('dp_fl',)})
   slice_deadline: float = train.like('slice_deadline', when={'algorithm': ('dp_fl',)})

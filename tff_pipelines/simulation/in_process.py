@@ -1,10 +1,9 @@
 """TFF computations executed in this process, by the TensorFlow that is installed.
 
-TFF's worker is a binary of its own: it has no XLA, is reached by gRPC, takes
-seconds to start, and keeps memory of past rounds. This executor runs the same
-compiled computations with TensorFlow sessions in this process. Clients of a map
-run in parallel on a pool of threads; TensorFlow releases Python's lock while it
-computes.
+TFF's own worker is a binary without XLA, takes seconds to start, and listens on every
+interface. This executor runs the same compiled computations with TensorFlow sessions in
+this process. Clients of a map run in parallel on a pool of threads; TensorFlow releases
+Python's lock while it computes.
 
 Every leaf of a computation is a TensorFlow graph with sessions of its own, which
 keep the optimised graph. Secure sums are plain sums here (see `contexts`).
@@ -62,8 +61,7 @@ _KEEPS_STATE = re.compile(
 
 
 def _unsupported(what: str) -> NotImplementedError:
-  return NotImplementedError(
-      f'{what} cannot run in this process: use workers (num_workers of at least 1)')
+  return NotImplementedError(f'{what} cannot run in this process')
 
 
 def total(type_spec, values: Sequence, modulus=None):
