@@ -86,7 +86,7 @@ def test_all_algorithms_report_the_same_fields(runs):
   summaries = {name: in_process.summary(_folder(runs, name)) for name in RUNS}
   assert len({frozenset(summary['details']) for summary in summaries.values()}) == 1
   for name, summary in summaries.items():
-    report.validatein_process.summary(summary)
+    report.validate_summary(summary)
     details = summary['details']
     assert 0 <= summary['accuracy'] <= 1 and details['test_examples'] == 400
     assert details['uplink_bytes_per_agent'] > 0 and summary['population'] == 6
