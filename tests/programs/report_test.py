@@ -1,14 +1,19 @@
 """The page of finished runs: what the program reads, refuses and finds wrong."""
 
 import json
+import os
 import shutil
+import subprocess
 
+import matplotlib.image
 import pytest
 
 from tests.experiment import smallest_family
+from tests.experiment import page_example_run as example_run
 from tests.experiment import page_parsed as parsed
 from tests.programs import in_process
 from tff_pipelines.common import files
+from tff_pipelines.experiment import page_document as document
 
 REPORT = 'tff_pipelines.report'
 
@@ -82,3 +87,42 @@ def test_mistakes_are_one_line(folders, tmp_path, arguments, message):
               folder=tmp_path)
   assert done.code == 2 and message in done.stderr
   assert done.stderr.count('\n') == 1 and not done.stdout
+
+
+# Shows a page in a frame of a width, and then says how wide its content is.
+_FRAME = '''<!doctype html><body style="margin:0">
+<iframe id="frame" style="width:{width}px; height:{height}px; border:0" srcdoc="{page}">
+</iframe><script>
+frame.onload = () => {{ const root = frame.contentDocument.documentElement;
+document.title = root.scrollWidth + ' of ' + root.clientWidth; }}
+</script>'''
+
+
+def _chromium(*arguments):
+  browser = shutil.which('chromium')
+  if browser is None:
+    pytest.skip('there is no chromium on the PATH')
+  sandbox = ['--no-sandbox'] if os.geteuid() == 0 else []
+  return subprocess.run(
+      [browser, '--headless', '--disable-gpu', '--hide-scrollbars', *sandbox,
+       *arguments], check=True, capture_output=True, text=True, timeout=120).stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('width, height', [(1280, 2400), (360, 3600)])
+def test_page_is_looked_at_in_a_browser(tmp_path, width, height):
+  page = document.document([example_run.run(name) for name in (
+      'first', 'second-with-a-name-that-is-far-too-long-for-a-phone', 'third')])
+  frame, picture = tmp_path / 'frame.html', tmp_path / 'picture.png'
+  frame.write_text(_FRAME.format(
+      width=width, height=height, page=page.replace('&', '&amp;').replace(
+          '"', '&quot;')), encoding='utf-8')
+  shown = _chromium('--dump-dom', frame.as_uri())
+  # Nothing but its own boxes scrolls sideways.
+  assert f'<title>{width} of {width}</title>' in shown
+  _chromium(f'--screenshot={picture}', f'--window-size={max(500, width)},{height}',
+            frame.as_uri())
+  pixels = matplotlib.image.imread(picture)[:, :width, :3]
+  dark = pixels.min(axis=2) < 0.5
+  assert dark[:height // 3].any(axis=1).mean() > 0.2
+  assert dark.any(axis=0).mean() > 0.5
