@@ -79,28 +79,26 @@ def test_every_flipped_bit_and_every_cut_is_seen():
       checkpoints.from_bytes(content[:position])
 
 
-@pytest.mark.parametrize('change, message', [
-    ({'shape': [2**40, 2**40]}, 'impossible shape'), ({'shape': [-1, 6]}, 'shape'),
-    ({'shape': [True, 6]}, 'shape'), ({'shape': [6.0]}, 'shape'),
-    ({'shape': [1] * 33}, 'shape'), ({'shape': [2**30]}, 'beyond the end'),
-    ({'dtype': '|O'}, 'dtypes'), ({'dtype': '|V8'}, 'dtypes'), ({'dtype': []}, 'dtypes'),
-    ({'offset': -64}, 'begin'), ({'offset': 64}, 'begin'), ({'path': 3}, 'path'),
-    ({'path': 'x', 'more': 1}, 'must have path')])
-def test_header_that_lies_is_refused_though_its_digest_is_right(change, message):
+@pytest.mark.parametrize('change', [
+    {'shape': [2**40, 2**40]}, {'shape': [-1, 6]}, {'shape': [True, 6]},
+    {'shape': [6.0]}, {'shape': [1] * 33}, {'shape': [2**30]}, {'dtype': '|O'},
+    {'dtype': '|V8'}, {'dtype': []}, {'offset': -64}, {'offset': 64}, {'path': 3},
+    {'path': 'x', 'more': 1}], ids=repr)
+def test_header_that_lies_is_refused_though_its_digest_is_right(change):
   header, arrays = fuzz_records.parts(checkpoints.to_bytes(dataclasses.replace(
       WHOLE, arrays={'a': WHOLE.arrays['weights/0']})))
   header['arrays'][0].update(change)
-  with pytest.raises(ValueError, match=message):
+  with pytest.raises(ValueError, match='header is not in the form'):
     checkpoints.from_bytes(fuzz_records.joined(header, arrays))
 
 
-def test_a_lying_header_allocates_nothing_large(tmp_path):
+def test_a_lying_header_allocates_nothing_large():
   # 100,000 arrays over the same bytes would be 6 GB.
   header, arrays = fuzz_records.parts(checkpoints.to_bytes(checkpoints.Checkpoint(
       run='', rounds=1, arrays={'a': np.zeros(2**14, np.float32)})))
   spec = header['arrays'][0]
   header['arrays'] = [{**spec, 'path': str(i)} for i in range(100_000)]
-  with pytest.raises(ValueError, match='array 1 must begin where'):
+  with pytest.raises(ValueError, match='header is not in the form'):
     checkpoints.from_bytes(fuzz_records.joined(header, arrays))
 
 
