@@ -13,7 +13,7 @@ from tff_pipelines.experiment import endings
 from tff_pipelines.common import files
 
 _HOLDS = ('import pathlib, sys, time\n'
-          'from tff_pipelines.experiment import files\n'
+          'from tff_pipelines.common import files\n'
           'with files.locked(pathlib.Path(sys.argv[1])):\n'
           '  print("held", flush=True)\n'
           '  time.sleep(60)\n')
