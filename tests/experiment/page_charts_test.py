@@ -6,7 +6,7 @@ import hypothesis
 from hypothesis import strategies
 import pytest
 
-from tff_pipelines.experiment import page_charts as charts
+from tff_pipelines.experiment import page_elements as charts
 
 _NUMBERS = strategies.floats(
     min_value=-1e9, max_value=1e9, allow_nan=False, allow_subnormal=False)

@@ -5,9 +5,9 @@ from typing import Any
 from tff_pipelines.accounting.guarantees import answers
 from tff_pipelines.accounting.guarantees import bounds
 from tff_pipelines.experiment import report
-from tff_pipelines.experiment.page_run import Curve
-from tff_pipelines.experiment.page_run import Run
-from tff_pipelines.experiment.page_run import Verdict
+from tff_pipelines.experiment.page_document import Curve
+from tff_pipelines.experiment.page_document import Run
+from tff_pipelines.experiment.page_document import Verdict
 
 _BREAKDOWN = {
     'kind': 'digit', 'outside_guarantee': False, 'count': 9, 'constant': 0.5,

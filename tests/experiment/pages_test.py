@@ -8,7 +8,7 @@ from tests.experiment import page_example_run as example_run
 from tff_pipelines.experiment import configurations
 from tff_pipelines.common import files
 from tff_pipelines.experiment import pages
-from tff_pipelines.experiment.page_run import Verdict
+from tff_pipelines.experiment.page_document import Verdict
 
 VERDICT = Verdict(rounds=3)
 

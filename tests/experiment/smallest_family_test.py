@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from tests.experiment import contract
 from tests.experiment import smallest_family
 from tff_pipelines.common import files

@@ -284,7 +284,7 @@ def test_an_error_tells_the_place_the_rule_and_what_was_found(
 def test_modular_sums_are_those_of_python_integers(bits, modulus, dtype):
   values = np.random.default_rng(0).integers(
       -2**bits, 2**bits, size=[50, 2], dtype=np.int64).astype(dtype)
-  result = in_process_lib.total(
+  result = values_lib.total(
       tff.TensorType(dtype, [2]), list(values), np.int64(modulus))
   assert result.dtype == dtype
   assert result.tolist() == [
@@ -293,12 +293,12 @@ def test_modular_sums_are_those_of_python_integers(bits, modulus, dtype):
 
 def test_modular_sums_of_large_moduli_do_not_overflow():
   modulus = 2**63 - 1
-  result = in_process_lib.total(
+  result = values_lib.total(
       tff.TensorType(np.int64), [np.int64(modulus - 1)] * 5, modulus)
   assert result.dtype == np.int64 and result == 5 * (modulus - 1) % modulus
   for bad in (0, -4):
     with pytest.raises(ValueError, match=f'modulus must be in .* found {bad}'):
-      in_process_lib.total(tff.TensorType(np.int64), [], bad)
+      values_lib.total(tff.TensorType(np.int64), [], bad)
 
 
 @tff.tensorflow.computation(np.int32)
@@ -327,7 +327,7 @@ def test_what_cannot_run_here_is_named(in_process):
   with pytest.raises(NotImplementedError, match='sequence_reduce cannot run'):
     reduced([1, 2])
   with pytest.raises(TypeError, match=r'known shapes, found int32\[\?\]'):
-    in_process_lib.total(tff.TensorType(np.int32, [None]), [])
+    values_lib.total(tff.TensorType(np.int32, [None]), [])
 
 
 def test_results_share_no_memory_with_arguments_or_each_other(in_process):

@@ -122,12 +122,9 @@ class ChargedRecords:
 
   def charge(self, event: base.Event) -> dict[str, Any]:
     """Writes the line of a step that is about to be drawn, durably; returns it."""
-    ledger = self.run.ledger
     # Starts are not counted: a repeated step has a line of its own.
-    ledger.append_line(ledger.next_line(
-        event, outcome='released', starts=1,
-        configuration_hash=self.run.configuration_hash))
-    line = ledger.lines()[-1]
+    self.run.charge(event, starts=1)
+    line = self.run.ledger.lines()[-1]
     # Without answers as yet: were the line lost, this would tell.
     files.write_bytes(self._path(line['round']), b'')
     return line

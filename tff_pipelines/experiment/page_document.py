@@ -5,6 +5,7 @@ it comes from.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+import dataclasses
 import itertools
 import json
 from typing import Any
@@ -15,16 +16,12 @@ from tff_pipelines.accounting.guarantees.guarantee import detection
 from tff_pipelines.accounting.guarantees.guarantee import Guarantee
 from tff_pipelines.accounting.guarantees.guarantee import in_words
 from tff_pipelines.common import decimals
-from tff_pipelines.experiment import page_charts as charts
+from tff_pipelines.experiment import page_elements
 from tff_pipelines.experiment.page_elements import Child
 from tff_pipelines.experiment.page_elements import Element
 from tff_pipelines.experiment.page_elements import element
 from tff_pipelines.experiment.page_elements import folded
 from tff_pipelines.experiment.page_elements import table
-from tff_pipelines.experiment.page_elements import written
-from tff_pipelines.experiment.page_run import Curve
-from tff_pipelines.experiment.page_run import Run
-from tff_pipelines.experiment.page_style import CSS
 
 # False alarms of the attack in the statement.
 _FALSE_ALARMS = 0.01
@@ -40,6 +37,72 @@ _INTRODUCTION = (
     'the rest may name files, comes from runs without a guarantee, or was measured on '
     'people whom no epsilon protects. Which clients were selected, and how many, is '
     'nowhere on this page.')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Curve:
+  """A curve of a run.
+
+  Attributes:
+    metric: Name of the vertical axis; curves of one name share a chart.
+    over: Name of the horizontal axis: 'round' or 'epsilon'.
+    label: Text that distinguishes it from others of the run.
+    x, y: Finite coordinates of its points, of equal length, at least one.
+    main: Whether several runs are compared by it.
+    log: Whether the vertical axis is logarithmic.
+    covered: Whether it is made of what was released and of held-out sets alone.
+  """
+
+  metric: str
+  over: str
+  label: str
+  x: Sequence[float]
+  y: Sequence[float]
+  main: bool = True
+  log: bool = False
+  covered: bool = True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Verdict:
+  """Result of checking the ledger of a run.
+
+  Attributes:
+    rounds: Number of its releases.
+    problems: Problems of its chain; empty if it holds.
+    guarantee: Its numbers by the ledger alone; None for none.
+  """
+
+  rounds: int
+  problems: Sequence[str] = ()
+  guarantee: Guarantee | None = None
+
+  def proves(self, summary: Mapping[str, Any]) -> bool:
+    """Whether the chain holds and no epsilon is above the one that a summary states."""
+    mine = {} if self.guarantee is None else self.guarantee.numbers()
+    return not self.problems and all(
+        summary[key] is None or (
+            mine.get(key) is not None and mine[key] <= summary[key] * (1 + 1e-6))
+        for key in bounds.KEYS.values())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run:
+  """A finished run.
+
+  Attributes:
+    name: Name of its folder.
+    summary: Its summary (docs/summary.md).
+    settings: Name of a setting -> its value.
+    curves: Its curves.
+    verdict: Verdict on its ledger.
+  """
+
+  name: str
+  summary: Mapping[str, Any]
+  settings: Mapping[str, Any]
+  curves: Sequence[Curve]
+  verdict: Verdict
 
 
 def document(runs: Sequence[Run]) -> str:
@@ -64,12 +127,12 @@ def document(runs: Sequence[Run]) -> str:
       element('section', element('h2', heading, ' ', _tag(public), id=name), *content,
               aria_labelledby=name) for name, heading, public, content in parts]
   links = [element('a', heading, href=f'#{name}') for name, heading, *_ in parts]
-  return written(element(
+  return page_elements.written(element(
       'html', element(
           'head', element('meta', charset='utf-8'),
           element('meta', name='viewport',
                   content='width=device-width, initial-scale=1'),
-          element('title', title), element('style', CSS)),
+          element('title', title), element('style', page_elements.CSS)),
       element(
           'body', element('header', element('h1', title), element('p', _INTRODUCTION)),
           element('nav', *links, aria_label='Sections'), element('main', *sections)),
@@ -204,11 +267,12 @@ def _curves(runs: Sequence[Run]) -> list[Element]:
   figures = []
   for (metric, over), curves in groups.items():
     one_label = len({curve.label for _, curve in curves}) == 1
-    figures.append(charts.chart(f'{metric} over {over}', over, [charts.Series(
-        label=(curve.label if len(runs) == 1 else
-               run.name if one_label else f'{run.name}: {curve.label}'),
-        colour=keys.index(_key(runs, run, curve)), x=curve.x, y=curve.y)
-            for run, curve in curves], log=all(curve.log for _, curve in curves)))
+    figures.append(page_elements.chart(f'{metric} over {over}', over, [
+        page_elements.Series(
+            label=(curve.label if len(runs) == 1 else
+                   run.name if one_label else f'{run.name}: {curve.label}'),
+            colour=keys.index(_key(runs, run, curve)), x=curve.x, y=curve.y)
+        for run, curve in curves], log=all(curve.log for _, curve in curves)))
   note = [element('p', 'Epsilon in the charts is that against the observers: the '
                   'first number of the guarantee.')] if any(
                       'epsilon' in group for group in groups) else []

@@ -14,9 +14,9 @@ from tff_pipelines.common import files
 from tff_pipelines.experiment import metrics
 from tff_pipelines.experiment import report
 from tff_pipelines.experiment import page_document as document
-from tff_pipelines.experiment.page_run import Curve
-from tff_pipelines.experiment.page_run import Run
-from tff_pipelines.experiment.page_run import Verdict
+from tff_pipelines.experiment.page_document import Curve
+from tff_pipelines.experiment.page_document import Run
+from tff_pipelines.experiment.page_document import Verdict
 
 # Columns that index the rows of a table, the first one that is there.
 _INDICES = ('communication_round', 'round', 'step', 'epoch')

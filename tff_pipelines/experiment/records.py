@@ -152,9 +152,7 @@ class RunRecords:
     if files.kept(self.folder, name) is None:
       self.ledger.drop_torn()
       # Starts are not counted: a repeated release has a line of its own.
-      self.ledger.append_line(self.ledger.next_line(
-          event, outcome='released', starts=1,
-          configuration_hash=self.configuration_hash))
+      self.charge(event, starts=1)
       files.keep(self.folder, name, draw().encode('utf-8'))
 
   @property
@@ -188,7 +186,8 @@ class RunRecords:
             "can't be continued; account for it by the ledger and start another")
       self._check_nothing_was_released()
       checkpoints.write(self._checkpoints, checkpoints.Checkpoint(
-          run=self.configuration['run'], rounds=0, arrays=checkpoints.arrays_of(initial_state, derived)))
+          run=self.configuration['run'], rounds=0,
+          arrays=checkpoints.arrays_of(initial_state, derived)))
       return initial_state, 0
     checkpoint, problems = self._latest()
     rounds = checkpoint.rounds
@@ -210,7 +209,8 @@ class RunRecords:
       last = min(rounds + len(lost) + 1, planned)
       for one in {event(i): None for i in range(rounds + 1, last + 1)}:
         if one != event(rounds + 1):
-          self._charge(one.repeated())
+          self.charge(one.repeated())
+          self.lost += (one.repeated(),)
     if problems or lost:
       what = problems[0] if problems else (
           f'{self.ledger.path} has {len(lost)} rounds more than the last checkpoint')
@@ -267,12 +267,21 @@ class RunRecords:
           "the run can't be continued; account for it by the ledger and start another")
     return [events_lib.from_json(line['event']) for line in lost]
 
-  def _charge(self, event: base.Event) -> None:
-    """Charges an event that a lost round, or an attempt at one, may have released."""
-    self.ledger.append_line(self.ledger.next_line(
-        event, outcome='released', configuration_hash=self.configuration_hash,
-        starts=self.starts))
-    self.lost += (event,)
+  def charge(self, event: base.Event, *, outcome: str = 'released',
+             starts: int | None = None) -> None:
+    """Writes a line of the ledger, durably.
+
+    Args:
+      event: Event that is charged.
+      outcome: Outcome in the line.
+      starts: Number of starts in the line; None for that of the run.
+    """
+    self.ledger.append_line(self._line(event, outcome, starts))
+
+  def _line(self, event: base.Event, outcome: str, starts: int | None = None) -> str:
+    return self.ledger.next_line(
+        event, outcome=outcome, configuration_hash=self.configuration_hash,
+        starts=self.starts if starts is None else starts)
 
   def _complete(self, checkpoint: checkpoints.Checkpoint) -> None:
     """Writes the metrics of kept rounds that a crash, or a power cut, left out.
@@ -318,10 +327,8 @@ class RunRecords:
     Raises:
       OSError: If a file can't be written; `restore` completes what was begun.
     """
-    line = self.ledger.next_line(
-        event.repeated() if self._owed else event,
-        outcome='suppressed' if suppressed else 'released',
-        configuration_hash=self.configuration_hash, starts=self.starts)
+    line = self._line(event.repeated() if self._owed else event,
+                      'suppressed' if suppressed else 'released')
     self._owed = max(0, self._owed - 1)
     checkpoints.write(self._checkpoints, checkpoints.Checkpoint(
         run=self.configuration['run'], rounds=rounds, line=line, metrics=metrics,
@@ -355,9 +362,7 @@ class RunRecords:
     done = len(self.ledger.lines()) - self.beside - len(self.lost)
     for number, index in enumerate(range(done + 1, rounds + 1), start=unused):
       one = event(index).repeated() if number < self._owed else event(index)
-      self.ledger.append_line(self.ledger.next_line(
-          one, outcome=ledger_lib.UNUSED,
-          configuration_hash=self.configuration_hash, starts=self.starts))
+      self.charge(one, outcome=ledger_lib.UNUSED)
 
   def _release(self, metrics: dict[str, float], rounds: int) -> None:
     """Writes metrics to TensorBoard and then to the CSV file."""

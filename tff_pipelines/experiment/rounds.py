@@ -138,7 +138,8 @@ def run(rounds: Rounds, plan: guarantee_lib.Plan, records: records_lib.RunRecord
     endings.Interrupted: If a signal asked to end; all rounds so far are committed.
   """
   state, done = records.restore(
-      rounds.initial_state(records.has_checkpoint()), derived=rounds.derived, planned=rounds.count, event=plan.event)
+      rounds.initial_state(records.has_checkpoint()), derived=rounds.derived,
+      planned=rounds.count, event=plan.event)
   if records.unused:
     records.stop(plan.event, rounds.count)  # In case a crash interrupted that.
     return state

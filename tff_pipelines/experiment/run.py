@@ -29,7 +29,7 @@ from tff_pipelines.experiment import records as records_lib
 from tff_pipelines.experiment import report
 from tff_pipelines.experiment import rounds as rounds_lib
 from tff_pipelines.experiment import settings as settings_lib
-from tff_pipelines.experiment.page_run import Verdict
+from tff_pipelines.experiment.page_document import Verdict
 from tff_pipelines.simulation import contexts
 from tff_pipelines.simulation import ray_transport
 

@@ -8,7 +8,7 @@ from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.accounting.events import preliminary
 from tff_pipelines.common import files
 from tff_pipelines.experiment import pages
-from tff_pipelines.experiment.page_run import Verdict
+from tff_pipelines.experiment.page_document import Verdict
 from tff_pipelines.accounting.guarantees import ledger_query
 
 

@@ -4,14 +4,12 @@ TFF's own worker is a binary without XLA, takes seconds to start, and listens on
 interface. This executor runs the same compiled computations with TensorFlow sessions in
 this process. Clients of a map run in parallel on a pool of threads; TensorFlow releases
 Python's lock while it computes.
-
-Every leaf of a computation is a TensorFlow graph with sessions of its own, which
-keep the optimised graph. Secure sums are plain sums here (see `contexts`).
-
-Inside, values have the form that `values` defines.
+Every leaf of a computation is a TensorFlow graph with sessions of its own, which keep
+the optimised graph. Secure sums are plain sums (see `contexts`); `values` has the form
+of values inside.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 import ctypes
 import functools
@@ -62,53 +60,6 @@ _KEEPS_STATE = re.compile(
 
 def _unsupported(what: str) -> NotImplementedError:
   return NotImplementedError(f'{what} cannot run in this process')
-
-
-def total(type_spec, values: Sequence, modulus=None):
-  """The sum of values of a type; modulo `modulus`, if there is one.
-
-  Without a modulus integers wrap around in their type, as in TensorFlow.
-  """
-  if isinstance(type_spec, tff.StructType):
-    return tuple(
-        total(element, [value[i] for value in values],
-              modulus[i] if isinstance(modulus, tuple) else modulus)
-        for i, (_, element) in enumerate(structure.iter_elements(type_spec)))
-  shape = type_spec.shape if isinstance(type_spec, tff.TensorType) else None
-  if shape is None or None in shape:
-    raise TypeError(
-        f'a federated sum needs tensors of known shapes, found {type_spec}')
-  # Not `np.zeros`: the system maps pages twice that are read before they are written.
-  zero = np.full(shape, 0, type_spec.dtype)
-  if modulus is None:
-    return _added(values, zero)
-  return _modular_total(values, int(modulus), zero)
-
-
-def _added(values: Iterable, start: np.ndarray) -> np.ndarray:
-  """`start`, to which the values have been added in place."""
-  for value in values:
-    # NumPy turns arrays without dimensions into scalars, and warns of overflow.
-    np.add(start, value, out=start)
-  return start
-
-
-def _modular_total(values: Sequence, modulus: int, zero: np.ndarray) -> np.ndarray:
-  if not 1 <= modulus < 2**63:
-    raise ValueError(f'modulus must be in [1, 2^63), found {modulus}')
-  modulus_of_type = zero.dtype.type(modulus)
-  if modulus & (modulus - 1) == 0:
-    # It divides the modulus at which the type overflows.
-    mask = modulus_of_type - zero.dtype.type(1)
-    return np.bitwise_and(_added(values, zero), mask, out=zero)
-  result = np.zeros(zero.shape, np.uint64)
-  # This many residues, and one more, fit 64 bits.
-  count = (2**64 - 1) // modulus - 1
-  for start in range(0, len(values), count):
-    residues = (np.remainder(value, modulus_of_type).astype(np.uint64)
-                for value in values[start:start + count])
-    np.remainder(_added(residues, result), np.uint64(modulus), out=result)
-  return result.astype(zero.dtype)
 
 
 class _MadeOnce:
@@ -214,9 +165,8 @@ class Graph:
     if which == 'tensor':
       name = binding.tensor.tensor_name
     elif name := binding.sequence.variant_tensor_name:
-      dataset = self._datasets.get(name)
-      if dataset is None:
-        dataset = self._graph.get_tensor_by_name(name)
+      dataset = (self._datasets[name] if name in self._datasets else
+                 self._graph.get_tensor_by_name(name))
       name = tf.raw_ops.DatasetToGraphV2(input_dataset=dataset).name
     else:
       name = binding.sequence.graph_def_tensor_name
@@ -317,10 +267,9 @@ class _Evaluator:
     if isinstance(block, building_blocks.Struct):
       return tuple(self.evaluate(element, env) for element in block)
     if isinstance(block, building_blocks.Call):
-      function = self.evaluate(block.function, env)
-      if block.argument is None:
-        return function()
-      return function(self.evaluate(block.argument, env))
+      arguments = [] if block.argument is None else [block.argument]
+      return self.evaluate(block.function, env)(
+          *(self.evaluate(argument, env) for argument in arguments))
     if isinstance(block, building_blocks.Lambda):
       # The name of a parameter is None if there is no parameter.
       return lambda argument=None: self.evaluate(
@@ -390,12 +339,12 @@ class _Evaluator:
 
   def federated_sum(self, member: tff.Type, argument):
     """Sums values; integers wrap around in their type, as in TensorFlow."""
-    return values_lib.AtServer(total(member, self._values(argument)))
+    return values_lib.AtServer(values_lib.total(member, self._values(argument)))
 
   def federated_secure_modular_sum(self, member: tff.Type, argument):
     """The result of a secure aggregation protocol, summed in the clear."""
     placed, modulus = argument
-    return values_lib.AtServer(total(member, self._values(placed), modulus))
+    return values_lib.AtServer(values_lib.total(member, self._values(placed), modulus))
 
   def federated_zip_at_clients(self, argument):
     # `tree` would keep their classes, and so all of TFF, beyond the interpreter's end.
@@ -491,16 +440,12 @@ class InProcessExecutorFactory(tff_internals.ExecutorFactory):
   """Creates executors that share compiled computations and a pool of threads.
 
   Attributes:
-    num_threads: Clients of a map that are computed in parallel.
+    num_threads: Clients of a map that are computed in parallel, >= 1.
     threads: The pool.
   """
 
   def __init__(self, num_threads: int):
-    """Starts nothing yet.
-
-    Args:
-      num_threads: Clients of a map that are computed in parallel, >= 1.
-    """
+    """Starts nothing yet; see the attributes for the arguments."""
     self.num_threads = num_threads
     self.threads = futures.ThreadPoolExecutor(num_threads)
     self._compiled: dict[int, _Compiled] = {}

@@ -5,7 +5,7 @@ sequences, Python functions for functions, and AtServer, AllEqual or AtClients f
 federated values.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 import dataclasses
 from typing import Any
 
@@ -142,3 +142,50 @@ def returned(value, type_spec):
     # TensorFlow's results may share memory with its feeds.
     return value.copy() if value.ndim else value[()]
   return value
+
+
+def total(type_spec, values: Sequence, modulus=None):
+  """The sum of values of a type; modulo `modulus`, if there is one.
+
+  Without a modulus integers wrap around in their type, as in TensorFlow.
+  """
+  if isinstance(type_spec, tff.StructType):
+    return tuple(
+        total(element, [value[i] for value in values],
+              modulus[i] if isinstance(modulus, tuple) else modulus)
+        for i, (_, element) in enumerate(structure.iter_elements(type_spec)))
+  shape = type_spec.shape if isinstance(type_spec, tff.TensorType) else None
+  if shape is None or None in shape:
+    raise TypeError(
+        f'a federated sum needs tensors of known shapes, found {type_spec}')
+  # Not `np.zeros`: the system maps pages twice that are read before they are written.
+  zero = np.full(shape, 0, type_spec.dtype)
+  if modulus is None:
+    return _added(values, zero)
+  return _modular_total(values, int(modulus), zero)
+
+
+def _added(values: Iterable, start: np.ndarray) -> np.ndarray:
+  """`start`, to which the values have been added in place."""
+  for value in values:
+    # NumPy turns arrays without dimensions into scalars, and warns of overflow.
+    np.add(start, value, out=start)
+  return start
+
+
+def _modular_total(values: Sequence, modulus: int, zero: np.ndarray) -> np.ndarray:
+  if not 1 <= modulus < 2**63:
+    raise ValueError(f'modulus must be in [1, 2^63), found {modulus}')
+  modulus_of_type = zero.dtype.type(modulus)
+  if modulus & (modulus - 1) == 0:
+    # It divides the modulus at which the type overflows.
+    mask = modulus_of_type - zero.dtype.type(1)
+    return np.bitwise_and(_added(values, zero), mask, out=zero)
+  result = np.zeros(zero.shape, np.uint64)
+  # This many residues, and one more, fit 64 bits.
+  count = (2**64 - 1) // modulus - 1
+  for start in range(0, len(values), count):
+    residues = (np.remainder(value, modulus_of_type).astype(np.uint64)
+                for value in values[start:start + count])
+    np.remainder(_added(residues, result), np.uint64(modulus), out=result)
+  return result.astype(zero.dtype)
