@@ -139,7 +139,7 @@ def test_rounds_in_which_a_client_is_selected_for_certain(clients, rate, least):
 
 def test_with_a_limit_every_round_that_may_be_drawn_again_counts():
   # Three clients, two rounds, one participation each, cohorts of one at least.
-  rate, clients = fractions.Fraction(1, 2), 3
+  clients = 3
   found = cohorts.redrawn_probability(
       clients, 0.5, 1, rounds=2, max_participations=1, suppresses=False)
   # Rounds in which the two others are not enough, if nothing is drawn again.

@@ -12,7 +12,6 @@ from tff_pipelines.accounting.guarantees import accountant
 from tff_pipelines.accounting.divergences import curves
 from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.accounting.divergences import skellam_distribution
-from tff_pipelines.accounting.events import voting
 from tff_pipelines.accounting.guarantees import votes as votes_lib
 
 Vote = events.Vote

@@ -34,7 +34,6 @@ from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.simulation import contexts
 from tff_pipelines.simulation import native_chunks
 from tff_pipelines.simulation import forks
-from tff_pipelines.simulation import proofs
 from tff_pipelines.simulation import ray_transport
 from tff_pipelines.simulation import slices
 from tff_pipelines.simulation import transports
