@@ -181,6 +181,7 @@ FORMATS = {
 
 def probe_format(path: str, format_: str, repeats: int) -> dict[str, float]:
   """Measures one file of a format, in this process."""
+  import tensorflow as tf  # pylint: disable=g-import-not-at-top
   from tasks.sources import open_source  # pylint: disable=g-import-not-at-top
   kinds = {'text': 'text', 'score': 'integer', 'label': 'integer', 'y': 'integer'}
   fields = [records.Field(name=name, kind=kinds.get(name, 'number'))
