@@ -289,17 +289,6 @@ def test_stopped_run_is_charged_what_all_of_its_rounds_would_have_cost(tmp_path,
   assert _counts(records.ledger) == {_key(event): 6, _key(event.repeated()): 2}
 
 
-def test_ledger_without_a_round_whose_metrics_are_there_is_refused(tmp_path):
-  of_round = lambda index: PLAIN
-  records, _, _ = _opened(tmp_path, resume=False, event=of_round)
-  _commit(records, of_round, range(1, 4))
-  ledger = tmp_path / files.LEDGER
-  ledger.write_bytes(ledger.read_bytes()[:-100])
-  _flip(tmp_path, 3)
-  with pytest.raises(ValueError, match='no line of round 3, which .*metrics.csv has'):
-    _opened(tmp_path, event=of_round)
-
-
 def test_evaluated_run_whose_last_checkpoint_is_damaged_is_refused(tmp_path):
   of_round = lambda index: PLAIN
   records, _, _ = _opened(tmp_path, resume=False, event=of_round)

@@ -287,13 +287,6 @@ def test_folder_below_a_file_is_refused(tmp_path):
   assert [path.name for path in tmp_path.iterdir()] == ['file']
 
 
-def test_ledger_without_checkpoint_is_refused(two_rounds):
-  shutil.rmtree(two_rounds / 'private/checkpoints')
-  records = _open(two_rounds, resume=True)
-  with pytest.raises(ValueError, match='no checkpoint'):
-    records.restore(_state(0))
-
-
 @pytest.mark.parametrize('damage', [
     lambda lines: lines[:1] + lines[2:], lambda lines: lines[:1] + [''],
     lambda lines: [line.replace('released', 'suppressed') for line in lines]])

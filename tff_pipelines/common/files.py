@@ -253,12 +253,10 @@ def _archive(arrays: Mapping[str, np.ndarray]) -> bytes:
 
 def read_arrays(path: pathlib.Path) -> dict[str, np.ndarray] | None:
   """The arrays of an .npz file, None if there is none; ValueError if damaged."""
-  if not path.exists():
-    return None
-  return arrays_of(path.read_bytes(), path)
+  return _arrays_of(path.read_bytes(), path) if path.exists() else None
 
 
-def arrays_of(content: bytes, path: pathlib.Path) -> dict[str, np.ndarray]:
+def _arrays_of(content: bytes, path: pathlib.Path) -> dict[str, np.ndarray]:
   """The arrays in the content of an .npz file; ValueError if it is damaged."""
   try:
     arrays = np.load(io.BytesIO(content), allow_pickle=False)
@@ -309,7 +307,7 @@ def keep_arrays(folder: pathlib.Path, name: str,
 def kept_arrays(folder: pathlib.Path, name: str) -> dict[str, np.ndarray] | None:
   """The arrays that `keep_arrays` wrote; see `kept`."""
   content = kept(folder, name)
-  return None if content is None else arrays_of(content, folder / name)
+  return None if content is None else _arrays_of(content, folder / name)
 
 
 def _digests(folder: pathlib.Path) -> dict[str, list[str]]:
@@ -468,12 +466,6 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
           (folder / PRIVATE).rmdir()
           if is_new:
             folder.rmdir()
-
-
-def read_paths(folder: pathlib.Path) -> dict[str, str]:
-  """The paths of its data that a run recorded, by setting."""
-  path = folder / PATHS
-  return read_json(path) if path.exists() else {}
 
 
 def finite(value: float | None) -> float | None:

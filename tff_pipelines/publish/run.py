@@ -122,7 +122,9 @@ def opened(folder: str, party: str | None = None) -> FinishedRun:
   module, name = _FAMILIES[family]
   module = importlib.import_module(module)
   cls = getattr(module, name)
-  paths = {name: value for name, value in files.read_paths(path).items()
+  paths = path / files.PATHS
+  paths = files.read_json(paths) if paths.exists() else {}
+  paths = {name: value for name, value in paths.items()
            if name in settings_lib.declared(cls)}
   experiment = module.experiment(settings_lib.of_configuration(
       cls, configuration['settings'], output_dir=folder, resume=True, **paths))

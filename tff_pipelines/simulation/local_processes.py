@@ -66,7 +66,7 @@ class _Process:
     except (EOFError, OSError) as error:
       raise transports.WorkerLostError(
           f'worker process {self.pid} ended{self._last_words()}') from error
-    transports.heed(told, self.memory)
+    transports.record_condition(told, self.memory)
     if not is_result:
       raise answer
     return answer

@@ -228,7 +228,7 @@ def _pass_on(future: futures.Future, memory: transports.Memory,
     _settle(future, error=_translated(error))
     return
   result, told = answered.result()
-  transports.heed(told, memory)
+  transports.record_condition(told, memory)
   _settle(future, result)
 
 

@@ -142,9 +142,9 @@ def condition() -> tuple[int, frozenset[str]]:
   return resident_bytes(), frozenset(native_chunks.encoders)
 
 
-def heed(told: tuple[int, frozenset[str]], memory: Memory) -> None:
+def record_condition(answer: tuple[int, frozenset[str]], memory: Memory) -> None:
   """Records the `condition` of a worker."""
-  resident, encoders = told
+  resident, encoders = answer
   memory.observe(resident)
   native_chunks.encoders.update(encoders)
 
