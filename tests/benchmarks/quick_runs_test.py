@@ -59,7 +59,9 @@ def test_a_quick_run_measures_every_row(script, flags, names, tmp_path, capsys):
   printed = capsys.readouterr().out
   for row in rows:
     assert math.isfinite(row.ours) and row.name in printed
-    assert row.ours > 0 or 'memory' in row.name or row.peer is None
+    # The processor time of a small run may be less than a tick of the clock.
+    assert (row.ours > 0 or 'memory' in row.name or row.peer is None
+            or row.unit.startswith('cpu'))
 
 
 def test_memory_of_a_run_is_measured(tmp_path):

@@ -178,11 +178,9 @@ class AccountSettings(settings.Settings):
       'text', 'Format of the answer.', group='run', choices=('text', 'json', 'csv'),
       essential=True)
   explain: bool = setting(
-      False, 'Show step by step how each number came about: one release alone, all of '
-      'them, without amplification, what each observer knows, the accountant.',
-      group='run')
+      False, 'Show the steps to each number.', group='run', essential=True)
   plot: str | None = setting(
-      None, 'Draw the figures that compare the mechanisms into this PNG file.',
+      None, 'PNG file for figures that compare mechanisms.',
       group='run', essential=True)
 
   def check(self) -> None:
