@@ -131,7 +131,8 @@ def _proposals(key: tf.Tensor, count, top, bottom, table):
   return tf.where(negative, -magnitude, magnitude), accepted
 
 
-def sample(key: tf.Tensor, shape, variance) -> tf.Tensor:
+def sample(key: tf.Tensor, shape, variance, *,
+           max_variance: float | None = None) -> tf.Tensor:
   """Samples the discrete Gaussian.
 
   Rejection as in arXiv 1303.6257, Algorithm D: a magnitude i is proposed as
@@ -149,6 +150,7 @@ def sample(key: tf.Tensor, shape, variance) -> tf.Tensor:
     variance: v, scalar in [0, 2^52], grid units squared; float64 or convertible.
       0 gives zeros exactly. Beyond the range no draw ends: zeros would be missing
       noise, so the call fails.
+    max_variance: Not needed; an argument of all samplers.
 
   Returns:
     int64 tensor of `shape`, grid units.

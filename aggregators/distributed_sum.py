@@ -33,6 +33,7 @@ from aggregators.params import DistributedSumParams
 SUM_AT_SERVER, NEXT_ROTATION = 0, 1
 
 _GENERATORS = {'philox': keys, 'chacha20': chacha}
+_SAMPLERS = {'poisson': skellam, 'rejection': discrete_gaussian}
 
 Encoded = collections.namedtuple('Encoded', ['values', 'diagnostics'])
 Decoded = collections.namedtuple('Decoded', ['vector', 'measurements'])
@@ -51,9 +52,7 @@ def sample_noise(key: tf.Tensor, shape, variance,
   Returns:
     int64 tensor of `shape`, grid units.
   """
-  if share_tables.is_discrete_gaussian(params):
-    return discrete_gaussian.sample(key, shape, variance)
-  return skellam.sample(
+  return _SAMPLERS[params.noise.sampler].sample(
       key, shape, variance,
       max_variance=params.total_noise_variance * share_tables.SHARE_EXCESS)
 
@@ -372,9 +371,7 @@ class DistributedSumFactory(client_sum.ClientSumFactory):
       simulation_seed: As for `ClientSumFactory`.
     """
     if params.noise_multiplier > 0:
-      sampler = (discrete_gaussian if share_tables.is_discrete_gaussian(params)
-                 else skellam)
-      sampler.check_variance(
+      _SAMPLERS[params.noise.sampler].check_variance(
           params.total_noise_variance * share_tables.SHARE_EXCESS, params.bits,
           'the noise of the sum')
       params.check_shares()

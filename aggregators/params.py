@@ -12,19 +12,16 @@ import dataclasses
 import functools
 import math
 
+from aggregators import noises
 from tff_pipelines.common import validate
 
 ROTATIONS = ('hadamard', 'dft', 'none')
 
-# Distributions of the noise, which clients add as shares, or the server alone.
-MECHANISMS = ('skellam', 'discrete_gaussian', 'skellam_central')
+# Names of the mechanisms of noise, each an object of `noises`.
+MECHANISMS = tuple(noises.NOISES)
 
 # Generators of the random bits that decide rounding and noise.
 NOISE_GENERATORS = ('philox', 'chacha20')
-
-# The discrete Gaussian's bound is stated for shares of this standard deviation
-# and more, in grid units (arXiv 2102.06387, Theorem 1).
-MIN_DISCRETE_GAUSSIAN_SHARE = 0.5
 
 # The largest clip in grid units. A coordinate then fits an int32 and the sum of
 # squares of a vector an int64, whatever the dimension; float32 updates carry
@@ -186,7 +183,7 @@ class DistributedSumParams(NoiseShares):
     if not 0 <= self.beta < 1:
       raise ValueError(f'beta must be in [0, 1), found {self.beta!r}')
     validate.one_of(ROTATIONS, rotation=self.rotation)
-    validate.one_of(MECHANISMS, mechanism=self.mechanism)
+    self.noise  # Raises for an unknown mechanism.
     validate.one_of(NOISE_GENERATORS, noise_generator=self.noise_generator)
     self.check_honest(
         self.cohort_size, f'cohort_size={self.cohort_size:g}', 'round')
@@ -207,9 +204,14 @@ class DistributedSumParams(NoiseShares):
     self.scale  # Raises when the bits can't hold the cohort.
 
   @property
+  def noise(self) -> noises.Noise:
+    """The object of the mechanism."""
+    return noises.named(self.mechanism)
+
+  @property
   def has_shares(self) -> bool:
     """Whether clients add the noise, and some of it may be missing."""
-    return self.mechanism != 'skellam_central'
+    return self.noise.has_shares
 
   @property
   def padded_dimension(self) -> int:
@@ -320,13 +322,13 @@ class DistributedSumParams(NoiseShares):
 
   def check_shares(self) -> None:
     """Raises ValueError if shares are too small for the mechanism's bound."""
-    if self.mechanism != 'discrete_gaussian' or self.noise_multiplier == 0:
+    if self.noise_multiplier == 0:
       return
     smallest = math.sqrt(self.total_noise_variance / self.most_shares)
-    if smallest < MIN_DISCRETE_GAUSSIAN_SHARE:
+    if smallest < self.noise.smallest_share:
       raise ValueError(
-          f'mechanism=discrete_gaussian needs a noise share of a standard '
-          f'deviation of at least {MIN_DISCRETE_GAUSSIAN_SHARE:g} grid units in '
+          f'mechanism={self.mechanism} needs a noise share of a standard '
+          f'deviation of at least {self.noise.smallest_share:g} grid units in '
           f'cohorts of up to {self.most_shares:g}, found {smallest:.3g} at '
           f'bits={self.bits}: use more bits, more noise or fewer clients')
 

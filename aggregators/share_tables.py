@@ -28,12 +28,6 @@ _MAX_DRAWS = 4
 # From this many coordinates on a round under ChaCha20 takes little longer than under
 # Philox: vectors are encoded by compiled programs (docs/noise.md).
 _MIN_CHACHA = 2**14
-# Counterpart of `alias_table.TOTAL_VARIATION` for `discrete_gaussian.sample`.
-REJECTION_TOTAL_VARIATION = 2.0**-80
-
-
-def is_discrete_gaussian(params: DistributedSumParams) -> bool:
-  return params.mechanism == 'discrete_gaussian'
 
 
 def is_cryptographic(params: DistributedSumParams) -> bool:
@@ -41,11 +35,9 @@ def is_cryptographic(params: DistributedSumParams) -> bool:
   return params.noise_generator == 'chacha20'
 
 
-def tables(params: DistributedSumParams):
+def tables(params: DistributedSumParams) -> alias_table.Family:
   """The tables of the noise's distribution."""
-  if is_discrete_gaussian(params):
-    return alias_table.DISCRETE_GAUSSIAN
-  return alias_table.SKELLAM
+  return params.noise.tables
 
 
 def share_variance(params: DistributedSumParams, cohort_size: float) -> float:
@@ -61,9 +53,8 @@ def share_variance(params: DistributedSumParams, cohort_size: float) -> float:
 
 def most_shares(params: DistributedSumParams) -> float:
   """The largest number of shares that the noise is divided into, whatever is told."""
-  if is_discrete_gaussian(params):
-    return params.most_shares
-  return params.believed_cohort
+  return (params.believed_cohort if params.noise.is_divisible else
+          params.most_shares)
 
 
 def _largest_share(params: DistributedSumParams) -> float:
@@ -79,8 +70,7 @@ def table_draws(params: DistributedSumParams) -> int | None:
   """
   if params.noise_multiplier == 0 or not params.has_shares:
     return None
-  # Discrete Gaussian draws do not add up to one of their distribution.
-  most = 1 if is_discrete_gaussian(params) else _MAX_DRAWS
+  most = _MAX_DRAWS if params.noise.is_divisible else 1
   return next((draws for draws in range(1, most + 1)
                if tables(params).fits(_largest_share(params) / draws)), None)
 
@@ -92,7 +82,7 @@ def table_log_size(params: DistributedSumParams) -> int | None:
   if draws is None:
     return None
   largest = _largest_share(params)
-  if is_cryptographic(params) and is_discrete_gaussian(params):
+  if is_cryptographic(params) and not params.noise.is_divisible:
     largest = share_variance(params, 1)  # It must do for every cohort.
   return tables(params).log_size(largest / draws)
 
@@ -113,7 +103,7 @@ def draws_of_cohort(params: DistributedSumParams, cohort_size: int) -> int:
     params: Parameters of a sum that `check_generator` accepts.
     cohort_size: Selected clients.
   """
-  if is_discrete_gaussian(params):
+  if not params.noise.is_divisible:
     return 1  # `check_generator` requires it.
   share = share_variance(params, cohort_size)
   # This many draws fit, up to rounding: the table was sized for their variance.
@@ -168,14 +158,14 @@ def check_generator(params: DistributedSumParams) -> None:
   if params.noise_multiplier == 0:
     raise ValueError(f'{where} needs noise, found noise_multiplier=0')
   if table_draws(params) is None or (
-      is_discrete_gaussian(params) and
+      not params.noise.is_divisible and
       not tables(params).fits(share_variance(params, 1))):
     raise ValueError(
         f'{where} draws from tables, which are too small for the noise of '
         f'mechanism={params.mechanism} at bits={params.bits}: its standard '
         f'deviation is {math.sqrt(params.total_noise_variance):.4g} grid units '
         f'in all, shared by {params.cohort_size:g} clients; use fewer bits'
-        + ('' if is_discrete_gaussian(params) else ' or more clients'))
+        + (' or more clients' if params.noise.is_divisible else ''))
 
 
 def default_generator(params: DistributedSumParams) -> str:
@@ -208,7 +198,7 @@ def most_draws(params: DistributedSumParams, most_clients: int) -> int | None:
   Returns:
     A bound; None if the distance of some draws from their distribution is unknown.
   """
-  if is_discrete_gaussian(params):
+  if not params.noise.is_divisible:
     return most_clients + 1  # The server tops missing shares up by one draw.
   draws = table_draws(params)
   if draws is None:
@@ -221,6 +211,6 @@ def most_draws(params: DistributedSumParams, most_clients: int) -> int | None:
 
 def total_variation(params: DistributedSumParams) -> float:
   """Bound on the total variation distance of a draw from its distribution."""
-  if is_discrete_gaussian(params) and not is_cryptographic(params):
-    return REJECTION_TOTAL_VARIATION
-  return alias_table.TOTAL_VARIATION
+  if params.noise.is_divisible or is_cryptographic(params):
+    return alias_table.TOTAL_VARIATION
+  return max(alias_table.TOTAL_VARIATION, params.noise.sampler_total_variation)

@@ -71,8 +71,6 @@ PLACES = {
     ('tff_pipelines/publish/run', 'opened', 'importlib.import_module'): _OURS,
     ('tff_pipelines/fedavg/warm_start', '_of_keras', 'network.load_weights'):
         'arrays for a model that is there already: none, whoever wrote the file',
-    ('tff_pipelines/simulation/contexts', 'program.die_with_parent',
-     'ctypes.CDLL'): _LIBC,
     ('tff_pipelines/simulation/in_process', 'Graph.__init__',
      'tensorflow.import_graph_def'): _IN_MEMORY,
     ('tff_pipelines/simulation/in_process', 'InProcessExecutorFactory.give_back_memory',

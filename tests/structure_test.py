@@ -154,7 +154,7 @@ _FAMILIES = ('fedavg', *sorted({
 } - {*_SHARED, 'fedavg'}))
 COMMON, BASELINES = 'tff_pipelines/common/', 'tff_pipelines/baselines/'
 # What a folder's modules may import besides each other: folders, or modules.
-_NUMBERS = ('aggregators/params', 'aggregators/prediction_params',
+_NUMBERS = ('aggregators/noises', 'aggregators/params', 'aggregators/prediction_params',
             'aggregators/share_tables', 'aggregators/voting_params')
 _BELOW_EXPERIMENT = (COMMON, 'aggregators/', ACCOUNTING, 'tff_pipelines/simulation/')
 _BELOW_FAMILIES = (*_BELOW_EXPERIMENT, 'tasks/', 'tff_pipelines/experiment/')

@@ -124,7 +124,7 @@ def _table(params: DistributedSumParams, state: Mapping[str, Any]):
   nothing = read_only(np.zeros(0, np.int64))
   if params.noise_multiplier == 0 or not params.has_shares:
     return random_bits.PHILOX, 0, 0, nothing, nothing
-  if 'noise_table/packed' not in state:
+  if not params.noise.in_kernels or 'noise_table/packed' not in state:
     return None
   share = share_tables.share_variance(params, float(state['cohort_size']))
   if share_tables.is_cryptographic(params):

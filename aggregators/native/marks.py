@@ -47,7 +47,7 @@ def is_supported(params: DistributedSumParams) -> bool:
   """Whether kernels can encode clients' vectors in cohorts of the expected size."""
   return params.rotation != 'dft' and (
       params.noise_multiplier == 0 or not params.has_shares or
-      share_tables.table_draws(params) is not None)
+      params.noise.in_kernels and share_tables.table_draws(params) is not None)
 
 
 def at_a_time(params: DistributedSumParams) -> int:

@@ -94,7 +94,7 @@ def test_the_discrete_gaussian_counts_the_weaker_of_its_samplers():
   params = _params(mechanism='discrete_gaussian', dimension=64, bits=14,
                    max_cohort_size=None, cohort_size=20)
   assert noise_budget.of_sum(params, 20) == 64 * 21 * 2.0**-80
-  assert share_tables.REJECTION_TOTAL_VARIATION == 2.0**-80
+  assert params.noise.sampler_total_variation == 2.0**-80
   only_tables = params.replace(noise_generator='chacha20')
   assert noise_budget.of_sum(only_tables, 20) == 64 * 21 * 2.0**-86
 

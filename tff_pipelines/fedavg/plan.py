@@ -326,7 +326,7 @@ class FedAvgPlan(guarantee.Plan):
          'diagnostics are on: what they measure comes from raw values and cohort sizes '
          'and is outside the guarantee'),
         (degenerate, 'degenerate grid', f'degenerate grid: {degenerate}'),
-        (mechanism.mechanism == 'discrete_gaussian' and mechanism.sampling == 'poisson',
+        (params and not params.noise.is_divisible and mechanism.sampling == 'poisson',
          'approximate amplification',
          'discrete Gaussian shares do not add up to one distribution as the cohort '
          'varies: amplification by Poisson sampling holds approximately only'),

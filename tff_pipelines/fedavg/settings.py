@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+from aggregators import noises
 from aggregators import params as params_lib
 from aggregators.native import kept
 from tasks import registry
@@ -14,8 +15,8 @@ from tff_pipelines.accounting.sampling import schemes
 from tff_pipelines.common import files
 from tff_pipelines.experiment import settings
 
-_SHARES = ('skellam', 'discrete_gaussian')
-_GRID = (*_SHARES, 'skellam_central')
+_GRID = tuple(noises.NOISES)
+_SHARES = tuple(name for name in _GRID if noises.NOISES[name].has_shares)
 _PRIVATE = (*_GRID, 'gaussian')
 MECHANISMS = (*_PRIVATE, 'none')
 SERVER_OPTIMIZERS = ('sgdm', 'adam', 'adagrad', 'yogi')

@@ -328,7 +328,7 @@ def _warnings_of_params(
   elif params.degeneracy() is not None:
     warnings.append(caveats.Caveat(
         'degenerate grid', f'degenerate setting, allowed: {params.degeneracy()}'))
-  if mechanism.mechanism == 'skellam_central' or not 0 < delta < 1:
+  if not params.has_shares or not 0 < delta < 1:
     return warnings
   share = sum_events.DistributedSkellam(
       l1_sensitivity=params.l1_sensitivity, l2_sensitivity=params.l2_sensitivity,
@@ -339,7 +339,7 @@ def _warnings_of_params(
         'little noise if all others collude',
         'local noise is too small if all others collude: a client\'s own share '
         f'leaves it epsilon={_whole(alone)} in one round'))
-  if mechanism.mechanism == 'discrete_gaussian' and mechanism.sampling == 'poisson':
+  if not params.noise.is_divisible and mechanism.sampling == 'poisson':
     warnings.append(caveats.Caveat(
         'approximate amplification',
         'discrete Gaussian shares do not add up to one distribution as the cohort '

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import dataclasses
 from typing import Any, Self
 
+from aggregators import noises
 from aggregators import params as params_lib
 from tff_pipelines.common import validate
 from tff_pipelines.accounting.events import base
@@ -381,6 +382,14 @@ def _sum(release, trust_model, *uses, knob='noise_multiplier') -> Family:
       trust_model=trust_model, knob=knob, counter='rounds')
 
 
+def _integers(noise: noises.Noise, kind: Any) -> Family:
+  """The row of a sum of integers; who adds the noise is said by its mechanism."""
+  if noise.has_shares:
+    return _sum(_shares(kind), _DISTRIBUTED, _ROUNDS, _GRID, _SHARES)
+  return _sum(lambda mechanism: kind.from_params(mechanism.params()), _CENTRAL, _ROUNDS,
+              _GRID)
+
+
 def _votes(*uses) -> Family:
   return Family(
       kind=VoteMechanism, release=_vote, uses=frozenset(_ALWAYS.union(_VOTE, *uses)),
@@ -394,13 +403,10 @@ def _answers(kind: type[base.Event]) -> Family:
 
 
 MECHANISMS: dict[str, Family] = {
-    'skellam': _sum(_shares(events.DistributedSkellam), _DISTRIBUTED, _ROUNDS, _GRID,
-                    _SHARES),
-    'discrete_gaussian': _sum(_shares(events.DistributedDiscreteGaussian),
-                              _DISTRIBUTED, _ROUNDS, _GRID, _SHARES),
-    'skellam_central': _sum(
-        lambda mechanism: events.CentralSkellam.from_params(mechanism.params()),
-        _CENTRAL, _ROUNDS, _GRID),
+    **{name: _integers(noises.named(name), kind) for name, kind in (
+        ('skellam', events.DistributedSkellam),
+        ('discrete_gaussian', events.DistributedDiscreteGaussian),
+        ('skellam_central', events.CentralSkellam))},
     'gaussian': _sum(
         _with(events.CentralGaussian, 'noise_multiplier'), _CENTRAL, _ROUNDS),
     'none': _sum(

@@ -120,7 +120,7 @@ def describe_sum(params: params_lib.DistributedSumParams | None, adaptive: bool)
     return f'{_POISSON}: {NO_BOUND}; {_PHILOX}'
   if share_tables.is_cryptographic(params):
     return 'exact tables alone, at clients and server; random bits by ChaCha20'
-  if share_tables.is_discrete_gaussian(params):
+  if params.noise.sampler_total_variation is not None:
     sampler = 'exact tables, and rejection in integers'
   elif share_tables.table_draws(params) is None:
     sampler = f'{_POISSON}: {NO_BOUND}'
