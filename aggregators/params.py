@@ -13,7 +13,10 @@ import functools
 import math
 
 from aggregators import noises
+from tff_pipelines.common import declarations
 from tff_pipelines.common import validate
+from tff_pipelines.common.declarations import REQUIRED
+from tff_pipelines.common.declarations import setting
 
 ROTATIONS = ('hadamard', 'dft', 'none')
 
@@ -103,6 +106,7 @@ class NoiseShares:
     return dataclasses.replace(self, **changes)
 
 
+@declarations.documented
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DistributedSumParams(NoiseShares):
   """A sum of integer vectors with integer noise (arXiv 2110.04995, 2102.06387).
@@ -110,97 +114,80 @@ class DistributedSumParams(NoiseShares):
   Adjacency is zero-out: neighbouring inputs differ in one client, whose vector
   is replaced by zero; it still participates and still adds its noise share.
 
-  Attributes:
-    clip: L2 clip c of one client's vector, model units, in [1e-20, 1e20].
-    noise_multiplier: z >= 0. The guarantee rests on noise of standard deviation
-      z * clip (model units) per coordinate of the sum.
-    bits: b in [2, 30]. The sum is taken modulo 2^b.
-    dimension: Number of coordinates of a client's vector, before padding.
-    cohort_size: Expected number of clients n >= 1 in a round. A constant of the
-      run: under Poisson sampling it is q * N, never the number of reporting clients.
-    beta: In [0, 1). The inflation of the norm by rounding is bounded so that one
-      try of the conditional rounding fails with probability at most beta; 0
-      bounds it deterministically.
-    k_stddevs: Half the field of 2^b values holds this many standard deviations
-      of a coordinate of the sum. > 0.
-    rotation: 'hadamard', 'dft' or 'none'.
-    min_honest_fraction: h in (0, 1]. The fraction of the selected clients whose
-      noise the guarantee counts on; the rest may drop out or collude. Noise in all
-      is 1/h times the noise of the guarantee.
-    assumed_colluders: Clients of a round that are assumed to tell the server
-      their noise. A round is suppressed when the reporting clients less these are
-      fewer than h times the selected clients.
-    max_cohort_size: Maximum number of clients that the modulus holds; None for
-      `cohort_size`. Under Poisson sampling an upper quantile of the cohort.
-      It bounds wrap-around only; privacy does not depend on it.
-    cohort_limit: No cohort is larger: the population, or a fixed size; None if that is
-      not known. See `believed_cohort`.
-    sqrtn_norm_growth: Size the modulus for client vectors that are nearly
-      orthogonal: n instead of n^2 in the heuristic of the scale.
-    fixed_scale: Grid units per model unit; None to derive it from the bits.
-    mechanism: 'skellam': clients add shares of Skellam noise. 'discrete_gaussian':
-      shares of discrete Gaussian noise. 'skellam_central': the server, which is
-      trusted, adds all the noise; `min_honest_fraction` and `assumed_colluders`
-      then have no effect.
-    noise_generator: 'philox', a counter generator that passes statistical tests,
-      or 'chacha20', a cryptographic one (see `share_tables.check_generator` for
-      what it can't do).
+  The guarantee rests on noise of standard deviation z * clip (model units) per
+  coordinate of the sum, for z the noise multiplier; noise in all is 1/h times that, for
+  h the `min_honest_fraction`. A round is suppressed when the reporting clients less
+  `assumed_colluders` are fewer than h times the selected ones. `max_cohort_size` bounds
+  wrap-around only; privacy does not depend on it. With a mechanism by which the server,
+  which is trusted, adds all the noise, these fractions have no effect.
   """
 
-  clip: float
-  noise_multiplier: float
-  bits: int
-  dimension: int
-  cohort_size: float
-  beta: float = math.exp(-0.5)
-  k_stddevs: float = 4.0
-  rotation: str = 'hadamard'
-  min_honest_fraction: float = 1.0
-  assumed_colluders: int = 0
-  max_cohort_size: float | None = None
-  cohort_limit: float | None = None
-  sqrtn_norm_growth: bool = False
-  fixed_scale: float | None = None
-  mechanism: str = 'skellam'
-  noise_generator: str = 'philox'
+  clip: float = setting(
+      REQUIRED, 'L2 clip of a client\'s update.', unit='model units', low=MIN_CLIP,
+      high=MAX_CLIP, essential=True)
+  noise_multiplier: float = setting(
+      REQUIRED, 'Noise standard deviation over the clip.', low=0, essential=True)
+  bits: int = setting(
+      REQUIRED, 'Bits of a coordinate of the sum.', low=2, high=30, essential=True)
+  dimension: int = setting(
+      REQUIRED, 'Coordinates of an update, unpadded.', low=1, high=2**30,
+      essential=True)
+  cohort_size: float = setting(
+      REQUIRED, 'Expected number of clients in a round.', unit='clients', low=1,
+      essential=True)
+  beta: float = setting(
+      0.60653066, 'Bias of the conditional rounding: a bound on the probability that '
+      'one try fails; 0: the norm is bounded without one. The default is exp(-1/2).',
+      low=0, below=1)
+  k_stddevs: float = setting(
+      4.0, 'Standard deviations of a coordinate of the sum that fit into half the '
+      'modulus.', above=0)
+  rotation: str = setting(
+      'hadamard', 'Rotation of an update before it is rounded; it decides the padding.',
+      choices=ROTATIONS)
+  min_honest_fraction: float = setting(
+      1.0, 'Fraction of the selected clients whose noise the guarantee counts on; sums '
+      'of fewer are suppressed.', above=0, high=1)
+  assumed_colluders: int = setting(
+      0, 'Clients of a round that are assumed to tell the server their noise.', low=0,
+      unit='clients')
+  max_cohort_size: float | None = setting(
+      None, 'Clients that the modulus holds: under Poisson sampling an upper quantile '
+      'of the cohort.', unit='clients', above=0, otherwise='cohort_size')
+  cohort_limit: float | None = setting(
+      None, 'No cohort is larger: the population, or a fixed size; see '
+      '`believed_cohort`.', above=0, unit='clients', otherwise='not known')
+  sqrtn_norm_growth: bool = setting(
+      False, 'Size the modulus for vectors that are nearly orthogonal: n instead of n^2 '
+      'in the heuristic of the scale.')
+  fixed_scale: float | None = setting(
+      None, 'Grid units per model unit, fixed instead of derived from the bits.',
+      above=0)
+  mechanism: str = setting(
+      'skellam', 'Mechanism of the noise: clients add shares of it, or, with '
+      'skellam_central, the server adds all.', choices=MECHANISMS)
+  noise_generator: str = setting(
+      'philox', 'Generator of the random bits of rounding and noise. chacha20: '
+      'cryptographic, and refused where noise is not drawn from tables.',
+      choices=NOISE_GENERATORS)
 
   def __post_init__(self):
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
       if hasattr(value, 'item'):  # A NumPy scalar, which would wrap around.
         object.__setattr__(self, field.name, value.item())
-    validate.positive(clip=self.clip, k_stddevs=self.k_stddevs)
-    if not MIN_CLIP <= self.clip <= MAX_CLIP:
-      raise ValueError(
-          f'clip must be in [{MIN_CLIP:g}, {MAX_CLIP:g}], found {self.clip!r}')
-    validate.non_negative(noise_multiplier=self.noise_multiplier)
-    validate.integer(bits=self.bits, low=2, high=30)
-    validate.integer(dimension=self.dimension, low=1, high=2**30)
-    validate.finite(cohort_size=self.cohort_size, beta=self.beta)
-    if self.cohort_size < 1:
-      raise ValueError(
-          f'cohort_size must be at least 1, found {self.cohort_size!r}')
-    if not 0 <= self.beta < 1:
-      raise ValueError(f'beta must be in [0, 1), found {self.beta!r}')
-    validate.one_of(ROTATIONS, rotation=self.rotation)
-    self.noise  # Raises for an unknown mechanism.
-    validate.one_of(NOISE_GENERATORS, noise_generator=self.noise_generator)
+    declarations.check(self)
     self.check_honest(
         self.cohort_size, f'cohort_size={self.cohort_size:g}', 'round')
     if self.max_cohort_size is not None:
-      validate.finite(max_cohort_size=self.max_cohort_size)
       if self.max_cohort_size < self.cohort_size:
         raise ValueError(
             f'max_cohort_size must be at least cohort_size={self.cohort_size!r},'
             f' found {self.max_cohort_size!r}')
-    if self.cohort_limit is not None:
-      validate.positive(cohort_limit=self.cohort_limit)
-    if self.fixed_scale is not None:
-      validate.positive(fixed_scale=self.fixed_scale)
-      if not _MIN_CLIP_GRID <= self.fixed_scale * self.clip <= MAX_CLIP_GRID:
-        raise ValueError(
-            'fixed_scale times clip must be in [2^-60, 2^30] grid units, found '
-            f'{self.fixed_scale!r} * {self.clip!r}')
+    if self.fixed_scale is not None and not (
+        _MIN_CLIP_GRID <= self.fixed_scale * self.clip <= MAX_CLIP_GRID):
+      raise ValueError('fixed_scale times clip must be in [2^-60, 2^30] grid units, '
+                       f'found {self.fixed_scale!r} * {self.clip!r}')
     self.scale  # Raises when the bits can't hold the cohort.
 
   @property
@@ -350,6 +337,7 @@ class DistributedSumParams(NoiseShares):
     return None
 
 
+@declarations.documented
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AdaptiveClipParams:
   """Parameters of a clip that follows a quantile of the norms (arXiv 1905.03871).
@@ -357,24 +345,20 @@ class AdaptiveClipParams:
   Each client adds +1 to a count if its norm is at most the clip and -1 if it is
   above; zero-out adjacency moves that count by 1. Half of it, plus half the
   expected cohort, estimates how many clients are at most the clip.
-
-  Attributes:
-    count_stddev: Standard deviation of the noise that the guarantee rests on in
-      that number of clients, >= 0 (0: no guarantee). The paper's sigma_b, which
-      it sets to a twentieth of the cohort.
-    target_quantile: gamma, strictly between 0 and 1.
-    learning_rate: eta > 0: a round multiplies the clip by exp(-eta (fraction -
-      gamma)).
   """
 
-  count_stddev: float
-  target_quantile: float = 0.5
-  learning_rate: float = 0.2
+  count_stddev: float = setting(
+      REQUIRED, 'Noise standard deviation of the count of clients at most the clip; 0: '
+      'no guarantee.', low=0, unit='clients')
+  target_quantile: float = setting(
+      0.5, 'Fraction of the clients that an adaptive clip leaves unclipped.', above=0,
+      below=1)
+  learning_rate: float = setting(
+      0.2, 'Learning rate of an adaptive clip: a round changes the clip by less than '
+      'this fraction, except for noise.', above=0)
 
   def __post_init__(self):
-    validate.non_negative(count_stddev=self.count_stddev)
-    validate.open_unit_interval(target_quantile=self.target_quantile)
-    validate.positive(learning_rate=self.learning_rate)
+    declarations.check(self)
 
   @property
   def sensitivity(self) -> int:

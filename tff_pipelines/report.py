@@ -23,7 +23,7 @@ from tff_pipelines.experiment import cli  # First: the search path follows from 
 from tff_pipelines.common import files
 from tff_pipelines.experiment import pages
 from tff_pipelines.experiment import settings as settings_lib
-from tff_pipelines.experiment.settings import setting
+from tff_pipelines.common.declarations import setting
 from tff_pipelines.fedavg.account_verdict import verdict_on
 
 

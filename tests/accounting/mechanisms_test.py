@@ -82,7 +82,7 @@ def test_names_of_other_kinds_are_refused(kind):
 
 
 @pytest.mark.parametrize('name', SUMS)
-@pytest.mark.parametrize('sampling', schemes.SAMPLINGS)
+@pytest.mark.parametrize('sampling', schemes.SCHEMES)
 def test_rounds_are_sampled_as_they_are_accounted(name, sampling):
   mechanism = mechanisms.build(name, **SUM).replace(sampling=sampling)
   scheme = mechanism.sampling_scheme(simulation_seed=3)
@@ -104,7 +104,7 @@ def test_rounds_are_sampled_as_they_are_accounted(name, sampling):
     (dict(sampling='shuffle'), "sampling must be one of .*'shuffle'"),
     (dict(rotation='fourier'), "rotation must be one of .*'fourier'"),
     (dict(scale=3.0), 'bits and scale must not both be given'),
-    (dict(dropout_rate=1.0), r'dropout_rate must be in \[0, 1\)'),
+    (dict(dropout_rate=1.0), r'dropout_rate must be at least 0 and less than 1'),
     (dict(assumed_colluders=-1), 'assumed_colluders must be at least 0')])
 def test_settings_of_sums_are_checked_when_given(changes, message):
   with pytest.raises(ValueError, match=message):

@@ -186,7 +186,7 @@ def test_a_count_is_suppressed_with_its_sum():
 
 
 @pytest.mark.parametrize('changes, message', [
-    (dict(dropout_rate=1.0), r'dropout_rate must be in \[0, 1\)'),
+    (dict(dropout_rate=1.0), r'dropout_rate must be at least 0 and less than 1'),
     (dict(dropout_rate=float('nan')), 'dropout_rate must be a finite'),
     (dict(assumed_colluders=-1), 'assumed_colluders must be at least 0'),
     (dict(assumed_colluders=0.5), 'assumed_colluders')])

@@ -203,8 +203,8 @@ def test_pivotal_clients_are_those_of_random_cohorts():
 
 
 def test_the_names_of_the_flags_are_those_of_the_schemes():
-  assert schemes.SAMPLINGS == ('poisson', 'fixed', 'epochs', 'none') == tuple(schemes.SCHEMES)
-  assert all(schemes.SCHEMES[name].name == name for name in schemes.SAMPLINGS)
+  assert tuple(schemes.SCHEMES) == ('poisson', 'fixed', 'epochs', 'none')
+  assert all(schemes.SCHEMES[name].name == name for name in schemes.SCHEMES)
 
 
 class Turn(sampled.Sampled):

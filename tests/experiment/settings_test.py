@@ -7,8 +7,9 @@ import re
 from absl import flags
 import pytest
 
+from tff_pipelines.common import declarations
+from tff_pipelines.common.declarations import setting
 from tff_pipelines.experiment import settings as settings_lib
-from tff_pipelines.experiment.settings import setting
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,7 +40,7 @@ class Plain(settings_lib.RunSettings):
 class Strict(Plain):
   """Fields that depend on two others, and on each other."""
 
-  rounds: int = settings_lib.changed(Plain, 'rounds', 7, high=20)
+  rounds: int = declarations.like(Plain, 'rounds', 7, high=20)
   extra: float = setting(
       1.0, 'Extra.', group='work', when={'kind': ('slow',), 'quick': (True,)})
 
@@ -253,7 +254,7 @@ def test_help_has_essential_flags_short_and_all_flags_with_their_ranges():
       '--quick Whether to hurry.', '--noloud Turn this off: Whether to shout.',
       '--polite Whether to ask.'):
     assert expected in text, expected
-  for name in settings_lib.declared(Plain):
+  for name in declarations.declared(Plain):
     assert re.search(rf'--(no)?{name}\b', text), name
   assert full.index('run:') > full.index('work:') > full.index('data:')
 

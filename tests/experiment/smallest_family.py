@@ -21,7 +21,7 @@ from tff_pipelines.experiment import report
 from tff_pipelines.experiment import rounds as rounds_lib
 from tff_pipelines.experiment import run
 from tff_pipelines.experiment import settings as settings_lib
-from tff_pipelines.experiment.settings import setting
+from tff_pipelines.common.declarations import setting
 from tff_pipelines.simulation import contexts
 
 _CLIP = 1.0

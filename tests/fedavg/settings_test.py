@@ -152,7 +152,7 @@ def test_every_setting_of_privacy_reaches_the_plan():
     ('--noise_multiplier=0', 'noise_multiplier must be greater than 0'),
     ('--delta=0', 'delta must be strictly between 0 and 1'),
     ('--delta=1', 'delta must be strictly between 0 and 1'),
-    ('--clip=0', 'clip must be greater than 0'),
+    ('--clip=0', 'clip must be from 1e-20'),
     ('--bits=31', 'bits must be from 2 to 30'),
     ('--cohort_size=0.5', 'cohort_size must be at least 1'),
     ('--min_honest_fraction=0', 'min_honest_fraction must be greater than 0 and'),

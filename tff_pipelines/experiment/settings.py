@@ -1,8 +1,8 @@
 """Settings: each declared once, as a field of a frozen dataclass.
 
-A field carries its default, help, unit, range, choices and group:
+A field carries its default, help, unit, range, choices and group (`declarations`):
 
-    _run = settings.group('run')
+    _run = declarations.group('run')
 
     @dataclasses.dataclass(frozen=True, kw_only=True)
     class MySettings(Settings):
@@ -13,22 +13,21 @@ help and the entry in a run's configuration follow from it. Nothing else in the 
 defines flags. No TensorFlow here: wrong flags are refused at once.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
-import functools
-import operator
 import os
 import textwrap
-import types
 import typing
 from typing import Any, ClassVar
 
 from absl import flags
 
-from tff_pipelines.common import validate
+from tff_pipelines.common import declarations
 from tff_pipelines.common import files
+from tff_pipelines.common.declarations import declared
+from tff_pipelines.common.declarations import Setting
+from tff_pipelines.common.declarations import setting
 
-_METADATA = 'setting'
 _WIDTH = 80
 # Where the text of a flag begins in the help.
 _COLUMN = 29
@@ -37,196 +36,54 @@ _DEFINE = {bool: flags.DEFINE_bool, int: flags.DEFINE_integer,
            float: flags.DEFINE_float, str: flags.DEFINE_string}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Setting:
-  """A field of settings; the first five attributes follow from its declaration.
-
-  Attributes:
-    name: Name of the field and its flag.
-    default: Python value.
-    kind: str, int, float or bool; of a tuple, that of its elements.
-    is_tuple: Whether the value is a tuple.
-    optional: Whether None is a value.
-    help: A sentence or two that a reader understands without the others.
-    group: Heading under which the help lists it.
-    choices: Allowed values; None for any.
-    low, high: Bounds of a number, included.
-    above, below: Bounds of a number, excluded.
-    unit: Unit of a number: 'model units', 'clients'.
-    essential: Whether --help lists it; --helpfull lists all.
-    when: Name of another field -> its values with which this one is used. Given
-      with other values, it is an error.
-    free: Whether it may differ between a run and its resumption.
-    otherwise: Meaning of None, in words.
-    by_task: Whether the task decides what None means: only the full help has the values.
-    repeated: Whether the flag may be given several times; else values of a tuple
-      are separated by commas.
-    instead_of: Name of another field. Given both, it is an error.
-    positional: Whether the arguments that are no flags are its values, a tuple.
-    named: Whether an object with a `name` may stand in the place of a text, from
-      Python. The configuration records the name.
-  """
-
-  name: str = ''
-  default: Any = None
-  kind: type = str
-  is_tuple: bool = False
-  optional: bool = False
-  help: str
-  group: str
-  choices: tuple[str, ...] | None = None
-  low: float | None = None
-  high: float | None = None
-  above: float | None = None
-  below: float | None = None
-  unit: str = ''
-  essential: bool = False
-  when: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
-  free: bool = False
-  otherwise: str = ''
-  by_task: bool = False
-  repeated: bool = False
-  instead_of: str | None = None
-  positional: bool = False
-  named: bool = False
-
-  def check(self, value: Any) -> None:
-    """Raises ValueError, naming the setting, its value and the rule."""
-    if value is None and self.optional:
-      return
-    if not self.is_tuple:
-      self._check_element(value)
-      return
-    if not isinstance(value, tuple):
-      raise ValueError(f'{self.name} must be a tuple, found {value!r}')
-    if not value and not self.repeated:
-      raise ValueError(f'{self.name} must name at least one value, found none')
-    for element in value:
-      self._check_element(element)
-
-  def _check_element(self, value: Any) -> None:
-    name = self.name
-    if self.kind is bool:
-      if not isinstance(value, bool):
-        raise ValueError(f'{name} must be true or false, found {value!r}')
-    elif self.named and hasattr(value, 'name'):
-      pass
-    elif self.kind is str:
-      if not isinstance(value, str) or not value:
-        raise ValueError(f'{name} must be a non-empty text, found {value!r}')
-      if self.choices is not None:
-        validate.one_of(self.choices, **{name: value})
-    else:
-      (validate.integer if self.kind is int else validate.finite)(**{name: value})
-      if not all(holds(value, bound) for bound, _, holds in self._bounds()):
-        raise ValueError(f'{name} must be {self.range}, found {value!r}')
-
-  def _bounds(self) -> list[tuple[float, str, Callable[[Any, Any], bool]]]:
-    """Each bound that there is, its rule in words and as a function."""
-    return [(bound, words, holds) for bound, words, holds in (
-        (self.low, 'at least', operator.ge), (self.above, 'greater than', operator.gt),
-        (self.high, 'at most', operator.le), (self.below, 'less than', operator.lt))
-            if bound is not None]
-
-  @property
-  def range(self) -> str:
-    """The bounds in words; empty if there are none."""
-    if None not in (self.low, self.high):
-      return f'from {self.low:g} to {self.high:g}'
-    if None not in (self.above, self.below):
-      return f'strictly between {self.above:g} and {self.below:g}'
-    return ' and '.join(f'{words} {bound:g}' for bound, words, _ in self._bounds())
-
-  def parse(self, value: Any) -> Any:
-    """The value that a parsed flag stands for."""
-    if self.repeated:
-      return tuple(value)
-    if not self.is_tuple:
-      return value
-    kinds = {int: 'integers', float: 'numbers', str: 'names'}
-    try:
-      return tuple(self.kind(text.strip()) for text in value.split(',') if text.strip())
-    except ValueError:
-      raise ValueError(f'{self.name} must be a comma-separated list of '
-                       f'{kinds[self.kind]}, found {value!r}') from None
-
-  def describe_default(self) -> str:
-    """The default for the help; empty if there is none."""
-    if self.default is None:
-      return self.otherwise
-    elements = self.default if self.is_tuple else (self.default,)
-    return ','.join(f'{element:.9g}' if isinstance(element, float) else f'{element}'
-                    for element in elements)
-
-  def help_lines(self, *, full: bool) -> list[str]:
-    """Its lines of the help, with its range if `full`."""
-    flag, default, text = f'  --{self.name}', self.describe_default(), self.help
-    if self.by_task and self.default is None and not full:
-      default = 'by task'
-    if self.positional:
-      flag = f'  {self.name.upper()} ...'
-    if self.kind is bool and not self.is_tuple:
-      default = ''
-      if self.default:
-        flag, text = f'  --no{self.name}', f'Turn this off: {text}'
-    elif self.default is not None and default and (
-        len(flag) + len(default) < _COLUMN + 6):
-      flag, default = f'{flag}={default}', ''
-    if default:
-      text += f' Default: {default}.'
-    details = '; '.join(filter(None, (
-        ', '.join(self.choices or ()), self.unit, self.range)))
-    if full and details:
-      text += f' [{details}]'
-    indent = ' ' * _COLUMN
-    first, lines = flag.ljust(_COLUMN), []
-    if len(flag) >= _COLUMN - 1:
-      first, lines = indent, [flag]
-    return lines + textwrap.wrap(
-        text, _WIDTH, initial_indent=first, subsequent_indent=indent,
-        break_on_hyphens=False)
+def _parsed(field: Setting, value: Any) -> Any:
+  """The value that a parsed flag stands for."""
+  if field.repeated:
+    return tuple(value)
+  if not field.is_tuple:
+    return value
+  kinds = {int: 'integers', float: 'numbers', str: 'names'}
+  try:
+    return tuple(field.kind(text.strip()) for text in value.split(',') if text.strip())
+  except ValueError:
+    raise ValueError(f'{field.name} must be a comma-separated list of '
+                     f'{kinds[field.kind]}, found {value!r}') from None
 
 
-def setting(default: Any, help: str, **rest: Any) -> Any:  # pylint: disable=redefined-builtin
-  """A field of a `Settings` dataclass; see the attributes of `Setting`."""
-  return dataclasses.field(
-      default=default, metadata={_METADATA: Setting(help=help, **rest)})
+def _default_in_words(field: Setting) -> str:
+  """The default for the help; empty if there is none."""
+  if field.default is None:
+    return field.otherwise
+  elements = field.default if field.is_tuple else (field.default,)
+  return ','.join(f'{element:.9g}' if isinstance(element, float) else f'{element}'
+                  for element in elements)
 
 
-def group(name: str, **when: tuple[Any, ...]) -> Callable[..., Any]:
-  """A `setting` under this heading; see `when` of `Setting`."""
-  return functools.partial(setting, group=name, when=when)
-
-
-def groups(*names: str) -> list[Callable[..., Any]]:
-  """A `setting` under each of these headings."""
-  return [group(name) for name in names]
-
-
-def changed(cls: type['Settings'], name: str, default: Any = dataclasses.MISSING,
-            **changes: Any) -> Any:
-  """The field `name` of another class, with another default or other attributes."""
-  field = declared(cls)[name]
-  return dataclasses.field(
-      default=field.default if default is dataclasses.MISSING else default,
-      metadata={_METADATA: dataclasses.replace(field, **changes)})
-
-
-@functools.lru_cache(maxsize=None)
-def declared(cls: type['Settings']) -> Mapping[str, Setting]:
-  """All fields of a class by name, in the order of their declaration."""
-  hints, fields = typing.get_type_hints(cls), {}
-  for field in dataclasses.fields(cls):
-    hint = hints[field.name]
-    optional = isinstance(hint, types.UnionType)
-    if optional:
-      hint, = (part for part in typing.get_args(hint) if part is not type(None))
-    is_tuple = typing.get_origin(hint) is tuple
-    fields[field.name] = dataclasses.replace(
-        field.metadata[_METADATA], name=field.name, default=field.default,
-        kind=typing.get_args(hint)[0] if is_tuple else hint, is_tuple=is_tuple,
-        optional=optional)
-  return fields
+def _field_lines(field: Setting, *, full: bool) -> list[str]:
+  """The lines of the help, with the range if `full`."""
+  flag, default, text = f'  --{field.name}', _default_in_words(field), field.help
+  if field.by_task and field.default is None and not full:
+    default = 'by task'
+  if field.positional:
+    flag = f'  {field.name.upper()} ...'
+  if field.kind is bool and not field.is_tuple:
+    default = ''
+    if field.default:
+      flag, text = f'  --no{field.name}', f'Turn this off: {text}'
+  elif field.default is not None and default and (
+      len(flag) + len(default) < _COLUMN + 6):
+    flag, default = f'{flag}={default}', ''
+  if default:
+    text += f' Default: {default}.'
+  if full and field.details:
+    text += f' [{field.details}]'
+  indent = ' ' * _COLUMN
+  first, lines = flag.ljust(_COLUMN), []
+  if len(flag) >= _COLUMN - 1:
+    first, lines = indent, [flag]
+  return lines + textwrap.wrap(
+      text, _WIDTH, initial_indent=first, subsequent_indent=indent,
+      break_on_hyphens=False)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -247,20 +104,12 @@ class Settings:
     return settings
 
   def __post_init__(self):
-    fields = declared(type(self))
-    for name, field in fields.items():
-      field.check(getattr(self, name))
+    declarations.check(self)
     for name, why in self.unused():
       if name in self.given:
         raise ValueError(
             f'{name} is not used with {why}: leave it out, found '
             f'{getattr(self, name)!r}')
-    for name, field in fields.items():
-      other, value = field.instead_of, getattr(self, name)
-      if other is not None and None not in (value, getattr(self, other)):
-        raise ValueError(
-            f'{other} and {name} must not both be given: one follows from the other; '
-            f'found {other}={getattr(self, other)!r} and {name}={value!r}')
     self.check()
 
   def check(self) -> None:
@@ -377,7 +226,7 @@ def from_flags(cls: type[Settings], values: flags.FlagValues,
     if field.positional:
       positional = name
     elif values[name].present:
-      given[name] = field.parse(values[name].value)
+      given[name] = _parsed(field, values[name].value)
   if positional is not None:
     given[positional] = tuple(rest)
   elif rest:
@@ -396,7 +245,7 @@ def help_lines(cls: type[Settings], *, full: bool) -> list[str]:
   listed: dict[str, list[str]] = {}
   for field in declared(cls).values():
     if full or field.essential:
-      listed.setdefault(field.group, []).extend(field.help_lines(full=full))
+      listed.setdefault(field.group, []).extend(_field_lines(field, full=full))
   order = sorted(listed, key=lambda heading: heading == 'run')  # That one last.
   return [line for heading in order for line in ('', f'{heading}:', *listed[heading])]
 

@@ -19,6 +19,7 @@ from tff_pipelines.accounting.events import base
 from tff_pipelines.accounting.guarantees import calibration
 from tff_pipelines.accounting.events import combinators
 from tff_pipelines.common import decimals
+from tff_pipelines.common import declarations
 from tff_pipelines.accounting.guarantees import mechanisms
 from tff_pipelines.accounting.guarantees import noise_budget
 from tff_pipelines.accounting.events import preliminary
@@ -388,10 +389,9 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
   limit = settings.max_participations or None
   if recorded is not None:
     limit = recorded.get('max_participations')
-  mechanism = mechanisms.SumMechanism(**{
-      **_shared(mechanisms.SumMechanism, settings), 'dimension': dimension,
-      'population': population, 'dropout_rate': settings.simulated_dropout_rate,
-      'max_participations': limit})
+  mechanism = mechanisms.SumMechanism(**declarations.shared(
+      mechanisms.SumMechanism, settings, dimension=dimension, population=population,
+      dropout_rate=settings.simulated_dropout_rate, max_participations=limit))
   if recorded is None and settings.max_participations is None and (
       settings.sampling == 'poisson' and settings.mechanism != 'none'
       and settings.cohort_size <= population
@@ -413,8 +413,8 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
   if generator == settings_lib.AUTO and recorded is not None:
     generator = recorded.get('noise_generator') or generator
   return FedAvgPlan.calibrate(
-      **{**_shared(FedAvgPlan, settings), 'mechanism': mechanism, 'delta': delta,
-         'noise_generator': generator},
+      **declarations.shared(FedAvgPlan, settings, mechanism=mechanism, delta=delta,
+                            noise_generator=generator),
       recorded_noise=recorded['noise_multiplier'] if calibrated else None,
       target_epsilon_server=settings.epsilon_server,
       preliminary=first, evaluation=last, privacy_unit=privacy_unit)
@@ -449,9 +449,3 @@ def check_more_rounds(plan: FedAvgPlan, before: int) -> None:
       raise ValueError(
           f'{name}={target:g} was met by {before} rounds; {rounds} with the same noise '
           f'cost {decimals.epsilon(spent)}: give an --{name} that is at least this')
-
-
-def _shared(cls: type, settings: settings_lib.TrainSettings) -> dict[str, Any]:
-  """The settings that are fields of this dataclass, under the same names."""
-  return {field.name: getattr(settings, field.name)
-          for field in dataclasses.fields(cls) if hasattr(settings, field.name)}

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 from aggregators import noises
 from aggregators import params as params_lib
@@ -10,8 +11,9 @@ from tasks import registry
 from tasks.sources import open_source
 from tasks.sources import partition
 from tasks.sources import records
-from tff_pipelines.accounting.events import base
-from tff_pipelines.accounting.sampling import schemes
+from tff_pipelines.accounting.guarantees import answers
+from tff_pipelines.accounting.guarantees import mechanisms
+from tff_pipelines.common import declarations
 from tff_pipelines.common import files
 from tff_pipelines.experiment import settings
 
@@ -41,19 +43,31 @@ def _by_task(name: str) -> str:
       f'{value:g} for {", ".join(names)}' for value, names in rest)])
 
 
-_data, _privacy, _training, _run = settings.groups('data', 'privacy', 'training', 'run')
-# Headings of privacy by mechanism: noise, a grid, noise of clients, an adaptive clip.
-_noise = settings.group('privacy', mechanism=_PRIVATE)
-_grid = settings.group('privacy', mechanism=_GRID)
-_shares = settings.group('privacy', mechanism=_SHARES)
-_poisson = settings.group('privacy', mechanism=_PRIVATE, sampling=('poisson',))
-_fixed = settings.group('privacy', mechanism=_PRIVATE, sampling=('fixed',))
-_adaptive = settings.group('privacy', mechanism=_GRID, adaptive_clipping=(True,))
+def _sum(name: str, *default: Any, **changes: Any) -> Any:
+  """The parameter of a sum of this name, used with the mechanisms that have it."""
+  declared = declarations.declared(mechanisms.SumMechanism)[name]
+  users = tuple(mechanism for mechanism in MECHANISMS
+                if name in mechanisms.MECHANISMS[mechanism].uses)
+  when = {} if users == MECHANISMS else {'mechanism': users}
+  return declarations.like(mechanisms.SumMechanism, name, *default, **{
+      'group': 'privacy', 'when': {**when, **declared.when}, **changes})
+
+
+_data, _privacy, _training, _run = declarations.groups('data', 'privacy', 'training', 'run')
+# Settings of privacy by mechanism: noise, a grid, noise of clients, an adaptive clip.
+_noise = declarations.group('privacy', mechanism=_PRIVATE)
+_query = functools.partial(
+    declarations.like, answers.Query, group='privacy', when={'mechanism': _PRIVATE})
+_grid = declarations.group('privacy', mechanism=_GRID)
+_shares = declarations.group('privacy', mechanism=_SHARES)
+_adaptive = functools.partial(
+    declarations.like, params_lib.AdaptiveClipParams, group='privacy',
+    when={'mechanism': _GRID, 'adaptive_clipping': (True,)})
 # Headings of training by the server's optimizer and schedule.
-_sgdm = settings.group('training', server_optimizer=('sgdm',))
-_not_sgdm = settings.group('training', server_optimizer=SERVER_OPTIMIZERS[1:])
-_betas = settings.group('training', server_optimizer=('adam', 'yogi'))
-_scheduled = settings.group('training', server_schedule=SERVER_SCHEDULES[1:])
+_sgdm = declarations.group('training', server_optimizer=('sgdm',))
+_not_sgdm = declarations.group('training', server_optimizer=SERVER_OPTIMIZERS[1:])
+_betas = declarations.group('training', server_optimizer=('adam', 'yogi'))
+_scheduled = declarations.group('training', server_schedule=SERVER_SCHEDULES[1:])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -179,58 +193,41 @@ class TrainSettings(settings.RunSettings, DataSettings):
       otherwise=f'{DEFAULT_EPSILON:g}, without another target or --noise_multiplier')
   epsilon_server: float | None = _noise(None, 'Target epsilon against the server and '
       'whoever knows the cohorts; with --epsilon both are met.', above=0)
-  noise_multiplier: float | None = _noise(None, 'Noise standard deviation over the '
-      'clip, instead of --epsilon.', above=0, essential=True, instead_of='epsilon')
+  noise_multiplier: float | None = _sum(
+      'noise_multiplier', low=None, above=0, instead_of='epsilon',
+      help='Noise standard deviation over the clip, instead of --epsilon.')
   delta: float | None = _noise(None, 'Delta of the guarantee.', above=0, below=1,
       essential=True, otherwise='1/N^1.1 for N clients, at most 1e-5 from 10,000 on')
-  clip: float | None = _noise(None, 'L2 clip of a client\'s update.', above=0,
-      unit='model units', essential=True, by_task=True,
-      otherwise=_by_task('clip'))
-  cohort_size: float = _privacy(100.0, 'Expected number of clients in a round.', low=1,
-      unit='clients', essential=True)
-  rounds: int = _privacy(50, 'Number of rounds.', low=1, essential=True)
-  sampling: str = _privacy('poisson', f'Sampling of the clients. {schemes.IN_WORDS}.',
-      choices=schemes.SAMPLINGS)
-  fixed_adjacency: str = _fixed(base.REPLACE_ONE, 'Adjacency of the guarantee: one '
-      'client is replaced by another, or its contribution by zero, which costs less.',
-      choices=schemes.FIXED_ADJACENCIES)
-  max_participations: int | None = _poisson(None, 'Maximum number of rounds that '
-      'select one client; 0: no limit. The epsilon against the server is that of so '
-      'many rounds.', low=0,
-      otherwise='the expected number plus its square root, '
-      'rounded up; no limit where rounds may be suppressed')
-  min_cohort_size: int | None = _poisson(None, 'Minimum number of clients in a round: '
-      'a smaller cohort is drawn again before any client is told, which epsilon '
-      'includes. Makes epsilon finite against a participant, who knows its share of '
-      'the noise.', low=1, unit='clients', otherwise='a cohort may be of one')
-  adaptive_clipping: bool = _grid(False, 'Let the clip follow a quantile of the '
-      'updates\' norms, from --clip on; epsilon includes what that costs.')
-  target_quantile: float = _adaptive(0.5, 'Fraction of the clients that an adaptive '
-      'clip leaves unclipped.', above=0, below=1)
-  clip_learning_rate: float = _adaptive(0.2, 'Learning rate of an adaptive clip: a '
-      'round changes the clip by less than this fraction, except for noise.', above=0)
-  clip_count_stddev: float | None = _adaptive(None, 'Noise of the count behind an '
-      'adaptive clip.', above=0, unit='clients', otherwise='--cohort_size / 20')
-  rotation: str = _grid('hadamard', 'Rotation of an update before it is rounded.',
-      choices=params_lib.ROTATIONS)
-  bits: int = _grid(18, 'Bits of a coordinate of the sum.', low=2, high=30)
-  beta: float = _grid(0.60653066, 'Bias of the conditional rounding; the default is '
-      'exp(-1/2).', low=0, below=1)
-  k_stddevs: float = _grid(4.0, 'Standard deviations of a coordinate of the sum that '
-      'fit into half the modulus.', above=0)
-  min_honest_fraction: float = _shares(1.0, 'Fraction of the selected clients whose '
-      'noise the guarantee counts on; sums of fewer are suppressed.', above=0, high=1)
-  assumed_colluders: int = _shares(0, 'Clients of a round that are assumed to tell the '
-      'server their noise.', low=0, unit='clients')
+  clip: float | None = _sum(
+      'clip', when={'mechanism': _PRIVATE}, by_task=True, otherwise=_by_task('clip'))
+  cohort_size: float = _sum('cohort_size', 100.0, low=1, above=None, when={})
+  rounds: int = _sum('rounds', 50)
+  sampling: str = _sum('sampling', 'poisson', when={}, essential=False)
+  fixed_adjacency: str = _sum('fixed_adjacency')
+  max_participations: int | None = _sum(
+      'max_participations', help='Maximum number of rounds that select one client; 0: '
+      'no limit. The epsilon against the server is that of so many rounds.', low=0,
+      otherwise='the expected number plus its square root, rounded up; no limit where '
+      'rounds may be suppressed')
+  min_cohort_size: int | None = _sum('min_cohort_size')
+  adaptive_clipping: bool = _sum(
+      'adaptive_clipping', help='Let the clip follow a quantile of the updates\' norms, '
+      'from --clip on; epsilon includes what that costs.')
+  target_quantile: float = _adaptive('target_quantile')
+  clip_learning_rate: float = _adaptive('learning_rate')
+  clip_count_stddev: float | None = _sum('clip_count_stddev')
+  rotation: str = _sum('rotation')
+  bits: int = _sum('bits', 18, essential=False)
+  beta: float = _sum('beta')
+  k_stddevs: float = _sum('k_stddevs')
+  min_honest_fraction: float = _sum('min_honest_fraction')
+  assumed_colluders: int = _sum('assumed_colluders')
   noise_generator: str = _shares(AUTO, 'Generator of the random bits of rounding '
       'and noise. chacha20: cryptographic, and refused where noise is not drawn from '
       'tables. auto: chacha20 where it is about as fast as philox, from 2^14 '
       'coordinates on, in this process.', choices=(AUTO, *params_lib.NOISE_GENERATORS))
-  amplification: str = _noise('tight', 'Bound on amplification by sampling; generic '
-      'is the published one.', choices=base.AMPLIFICATIONS)
-  accountant: str = _noise('auto', 'Accountant. auto: privacy loss distributions '
-      '(pld) where the worst case is known, else Renyi divergences (rdp).',
-      choices=base.ACCOUNTANTS)
+  amplification: str = _query('amplification')
+  accountant: str = _query('accountant')
   clients_per_person: int = _noise(1, 'Clients that one person may own, such as several '
       'devices: the epsilon of such a person is stated as well. The noise is calibrated '
       'for one client.', low=1, unit='clients')
@@ -344,26 +341,26 @@ class TrainSettings(settings.RunSettings, DataSettings):
 
 
 # A field of another family that copies one of these: `like('bits', 20, low=4)`.
-like = functools.partial(settings.changed, TrainSettings)
+like = functools.partial(declarations.like, TrainSettings)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrepareSettings(DataSettings):
   """Settings of a copy of clients' data (`prepare_data`)."""
 
-  task: str | None = settings.changed(
+  task: str | None = declarations.like(
       DataSettings, 'task', None,
       otherwise='none, fields are copied as they are')
-  fields: tuple[str, ...] | None = settings.setting(
+  fields: tuple[str, ...] | None = declarations.setting(
       None, 'Fields to copy without --task: NAME, NAME:KIND or, if it may be missing, '
       f'NAME:KIND?, separated by commas; KIND is one of {", ".join(records.KINDS)}.',
       group='data', essential=True, otherwise='all fields of the first record')
-  output: str | None = settings.setting(
+  output: str | None = declarations.setting(
       None, 'The SQLite file to write.', group='run', essential=True)
-  purge: bool = settings.setting(
+  purge: bool = declarations.setting(
       False, 'Delete all copies in --cache_dir, and write nothing.', group='run',
       essential=True)
-  roster: bool = settings.setting(
+  roster: bool = declarations.setting(
       False, 'Leave out the training clients\' examples, which workers have: the roster '
       'of a prepared file.', group='run', essential=True)
 
@@ -390,5 +387,5 @@ class PrepareSettings(DataSettings):
     if not self.roster:
       known |= {*open_source.OPTIONS} - {'no_cache'} - (
           set() if self.purge else {'cache_dir'})
-    for name in settings.declared(DataSettings).keys() - known:
+    for name in declarations.declared(DataSettings).keys() - known:
       yield name, 'a copy of fields as they are, without task'

@@ -5,18 +5,19 @@ import dataclasses
 
 from aggregators import prediction_params
 from tasks.fedmd import data as fedmd_data
+from tff_pipelines.common import declarations
 from tff_pipelines.experiment import settings
 
 _SHARED = {'mode': ('nfdp', 'np', 'ldp')}
 _WITH_FILES = {'task': ('mnist_letters', 'cifar')}
 
-_data, _privacy, _rounds, _training = settings.groups(
+_data, _privacy, _rounds, _training = declarations.groups(
     'data', 'privacy', 'rounds', 'training')
 # Privacy by random draws, and by noise; rounds and training with a consensus.
-_drawn = settings.group('privacy', mode=('nfdp', 'ldp'))
-_noisy = settings.group('privacy', mode=('ldp',))
-_shared = settings.group('rounds', **_SHARED)
-_digest = settings.group('training', **_SHARED)
+_drawn = declarations.group('privacy', mode=('nfdp', 'ldp'))
+_noisy = declarations.group('privacy', mode=('ldp',))
+_shared = declarations.group('rounds', **_SHARED)
+_digest = declarations.group('training', **_SHARED)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -92,7 +93,7 @@ class FedMdSettings(settings.RunSettings):
       'consensus on an image is its mirror image\'s too.', otherwise='for cifar only')
   initial_weights_seed: int = _training(0, 'Public seed of the initial weights.', low=0)
 
-  simulated_dropout_rate: float = settings.setting(0.0, 'Fraction of the parties that '
+  simulated_dropout_rate: float = declarations.setting(0.0, 'Fraction of the parties that '
       'miss a round, independently.', group='run', low=0, below=1, when=_SHARED)
 
   def check(self) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from tasks.ldp import task as tasks_lib
+from tff_pipelines.common import declarations
 from tff_pipelines.common import files
 from tff_pipelines.experiment import settings
 from tff_pipelines.fedavg import settings as train
@@ -19,18 +20,18 @@ _DEFAULTS = {'rounds': {'dp_sgd': 60, 'dp_fl': 15},
              'clip': {'dp_sgd': 1.0, 'dp_fl': 0.3},
              'learning_rate': {'dp_sgd': 8.0, 'dp_fl': 15.0}}
 
-_data, _clients, _privacy, _queries, _student, _run, _figure = settings.groups(
+_data, _clients, _privacy, _queries, _student, _run, _figure = declarations.groups(
     'data', 'clients', 'privacy', 'queries', 'student', 'run', 'figure')
-_refined = settings.group('student', refine=('auto', 'always'))
-_dp_sgd = settings.group('privacy', algorithm=('dp_sgd',))
-_pate = settings.group('privacy', algorithm=('pate',))
-_dp_fl = settings.group('training', algorithm=('dp_fl',))
+_refined = declarations.group('student', refine=('auto', 'always'))
+_dp_sgd = declarations.group('privacy', algorithm=('dp_sgd',))
+_pate = declarations.group('privacy', algorithm=('pate',))
+_dp_fl = declarations.group('training', algorithm=('dp_fl',))
 
 
 def _by_algorithm(name: str, text: str, **rest: Any) -> Any:
   """A field that the algorithms of `_DEFAULTS` use, each with its own default."""
   values = _DEFAULTS[name]
-  return settings.setting(
+  return declarations.setting(
       None, text, when={'algorithm': tuple(values)}, otherwise=', '.join(
           f'{value:g} for {algorithm}' for algorithm, value in values.items()), **rest)
 
@@ -165,7 +166,7 @@ class BaselineSettings(settings.RunSettings, DataSettings):
   them.
   """
 
-  algorithm: str = settings.setting('pate', 'dp_sgd: noisy gradients of records that a '
+  algorithm: str = declarations.setting('pate', 'dp_sgd: noisy gradients of records that a '
       'curator holds. pate: noisy votes of the owners\' teachers, counted by a '
       'curator. dp_fl: federated averaging with distributed Skellam noise.',
       group='algorithm', choices=('dp_sgd', 'pate', 'dp_fl'), essential=True)
@@ -191,7 +192,7 @@ class BaselineSettings(settings.RunSettings, DataSettings):
   client_batch_size: int = _dp_fl(20, 'Records of a step at an owner, in dp_fl.', low=1)
   client_epochs: int = _dp_fl(1, 'Passes over own records in a round of dp_fl.', low=1)
 
-  teacher_strength: float = settings.changed(
+  teacher_strength: float = declarations.like(
       DataSettings, 'teacher_strength', when={'algorithm': ('pate',)})
   local_workers: int = train.like('local_workers', when={'algorithm': ('dp_fl',)})
   engine: str = train.like('engine', when={'algorithm': ('dp_fl',)})

@@ -6,6 +6,7 @@ from typing import Any
 
 from aggregators import params as params_lib
 from tasks import mean_estimation
+from tff_pipelines.common import declarations
 from tff_pipelines.experiment import settings
 from tff_pipelines.fedavg import settings as train
 
@@ -15,7 +16,7 @@ RESULTS = 'results.json'
 KEY = ('mechanism', 'n', 'd', 'bits', 'epsilon')
 SUMS = params_lib.MECHANISMS  # Sums of integers.
 
-_data, _privacy = settings.groups('data', 'privacy')
+_data, _privacy = declarations.groups('data', 'privacy')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,7 +58,7 @@ class MeanSettings(settings.FolderSettings):
   allow_degenerate: bool = _privacy(False, 'Only warn of grids too coarse to be '
       'useful, and leave out what no noise makes private.', essential=True, free=True)
 
-  resume: bool = settings.changed(
+  resume: bool = declarations.like(
       settings.FolderSettings, 'resume', True, help='Continue or extend '
       'the sweep in --output_dir, instead of refusing a folder that holds results.')
 

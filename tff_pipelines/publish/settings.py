@@ -3,6 +3,7 @@
 import dataclasses
 import pathlib
 
+from tff_pipelines.common import declarations
 from tff_pipelines.common import files
 from tff_pipelines.experiment import settings
 from tff_pipelines.fedavg import settings as train
@@ -10,7 +11,7 @@ from tff_pipelines.fedavg import settings as train
 FORMATS = ('npz', 'keras', 'savedmodel')
 OUTPUTS = ('.csv', '.parquet')
 
-_run, _model = settings.groups('run', 'model')
+_run, _model = declarations.groups('run', 'model')
 
 
 def _reader(name: str, otherwise: str = 'as in the training', **changes) -> str | None:
@@ -81,7 +82,7 @@ class _DataSettings(_ModelSettings):
   @property
   def reader_options(self) -> dict[str, str | bool]:
     """The options of the reader that are given."""
-    return {name: getattr(self, name) for name, field in settings.declared(
+    return {name: getattr(self, name) for name, field in declarations.declared(
         type(self)).items() if field.group == 'data' and name in self.given}
 
 

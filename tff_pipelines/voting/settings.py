@@ -11,6 +11,7 @@ from tasks.voting import data as voting_data
 from tasks.voting import task as voting_tasks
 from tff_pipelines.accounting.guarantees import accountant
 from tff_pipelines.accounting.events import voting
+from tff_pipelines.common import declarations
 from tff_pipelines.experiment import settings
 from tff_pipelines.fedavg import settings as train
 
@@ -46,18 +47,18 @@ _CONTRASTIVE = {'features': (None, 'contrastive')}
 def _of_client(name: str, text: str, **attributes: Any) -> Any:
   """A field of a client's training, whose default depends on the model."""
   by_model = ', '.join(f'{values[name]:g} {model}' for model, values in _AGENTS.items())
-  return settings.setting(
+  return declarations.setting(
       None, text, group='training', when=_OF_LOCAL,
       otherwise=f'{by_model}; {_IN_BASELINES[name]:g} in baselines', **attributes)
 
 
-_data, _privacy, _features, _training = settings.groups(
+_data, _privacy, _features, _training = declarations.groups(
     'data', 'privacy', 'vote', 'training')
 # Settings of votes alone.
-_noise = settings.group('privacy', algorithm=VOTES)
-_vote = settings.group('vote', algorithm=VOTES)
-_student = settings.group('student', algorithm=VOTES)
-_ae = settings.group('training', algorithm=('ae',))
+_noise = declarations.group('privacy', algorithm=VOTES)
+_vote = declarations.group('vote', algorithm=VOTES)
+_student = declarations.group('student', algorithm=VOTES)
+_ae = declarations.group('training', algorithm=('ae',))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

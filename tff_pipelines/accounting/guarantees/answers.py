@@ -19,6 +19,7 @@ from tff_pipelines.accounting.guarantees.guarantee import Guarantee
 from tff_pipelines.accounting.guarantees.guarantee import Terms
 from tff_pipelines.accounting.guarantees.guarantee import UNBOUNDED
 from tff_pipelines.common import caveats
+from tff_pipelines.common import declarations
 from tff_pipelines.common import files
 from tff_pipelines.common import validate
 
@@ -26,39 +27,39 @@ Mechanism = mechanisms.Mechanism
 
 KINDS = ('epsilon', 'delta', 'noise_multiplier', 'rounds', 'bits', 'table')
 _TABLE_BITS = (12, 14, 16, 18, 20)
+_query = declarations.group('query')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Query:
-  """A question to the accountant about a mechanism.
+  """A question to the accountant about a mechanism."""
 
-  Attributes:
-    kind: One of KINDS: the number that is asked for, or a table of several.
-    epsilon: Target, or for kind=delta the epsilon of that delta, > 0; None if not
-      given.
-    delta: Delta of the guarantee, strictly between 0 and 1; None if not given.
-    accountant: 'auto', 'rdp' or 'pld'.
-    amplification: Bound on sampling: 'tight', 'generic' or 'none'.
-    allow_degenerate: Whether a grid too coarse to be useful is a warning only.
-    colluders: Number of participants who pool what they know, >= 1.
-    clients_per_person: Clients that one person may own, >= 1.
-  """
-
-  kind: str = 'epsilon'
-  epsilon: float | None = None
-  delta: float | None = None
-  accountant: str = 'auto'
-  amplification: str = 'tight'
-  allow_degenerate: bool = False
-  colluders: int = 1
-  clients_per_person: int = 1
+  kind: str = _query(
+      'epsilon', 'The number that is asked for, or a table of several.', choices=KINDS,
+      essential=True)
+  epsilon: float | None = _query(
+      None, 'Target; for piecewise, duchi and laplace the parameter of one query.',
+      above=0, essential=True)
+  delta: float | None = _query(
+      None, 'Delta.', low=0, below=1, essential=True,
+      otherwise='the ledger\'s, or 1/N^1.1')
+  accountant: str = _query(
+      'auto', 'Accountant. auto: privacy loss distributions (pld) where the worst '
+      'case is known, else Renyi divergences (rdp).', choices=base.ACCOUNTANTS)
+  amplification: str = _query(
+      'tight', 'Bound on amplification by sampling; generic is the published one.',
+      choices=base.AMPLIFICATIONS)
+  colluders: int = _query(
+      1, 'Number of participants who pool what they know, for epsilon against '
+      'participants, who know their own shares of the noise.', low=1, unit='clients')
+  clients_per_person: int = _query(
+      1, 'Clients that one person may own: epsilon of such a person as well.', low=1,
+      unit='clients')
+  allow_degenerate: bool = _query(
+      False, 'Accept a grid too coarse to be useful, with a warning.')
 
   def __post_init__(self):
-    validate.integer(colluders=self.colluders,
-                     clients_per_person=self.clients_per_person, low=1)
-    validate.one_of(KINDS, query=self.kind)
-    validate.one_of(base.AMPLIFICATIONS, amplification=self.amplification)
-    validate.one_of(base.ACCOUNTANTS, accountant=self.accountant)
+    declarations.check(self)
 
   def needed(self, name: str) -> Any:
     """The field `name`; ValueError if it was not given."""

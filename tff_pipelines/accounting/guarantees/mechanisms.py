@@ -8,27 +8,38 @@ matter to it, and who is trusted.
 
 from collections.abc import Callable
 import dataclasses
+import functools
 from typing import Any, Self
 
 from aggregators import noises
 from aggregators import params as params_lib
-from tff_pipelines.common import validate
 from tff_pipelines.accounting.events import base
 from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.events import voting
 from tff_pipelines.accounting.sampling import schemes
+from tff_pipelines.common import declarations
+from tff_pipelines.common import validate
+from tff_pipelines.common.declarations import REQUIRED
+from tff_pipelines.common.declarations import setting
+
+
+_sums, _subsets = declarations.groups('sums', 'random subsets')
+_answered = declarations.group('votes and local answers')
+_poisson = declarations.group('sums', sampling=('poisson',))
+_fixed = declarations.group('sums', sampling=('fixed',))
+_adaptive = declarations.group('sums', adaptive_clipping=(True,))
+_sum_params = functools.partial(
+    declarations.like, params_lib.DistributedSumParams, group='sums')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mechanism:
-  """A mechanism and its parameters; those that are not given are None.
+  """A mechanism and its parameters; those that are not given are None."""
 
-  Attributes:
-    mechanism: A key of MECHANISMS.
-  """
-
-  mechanism: str
+  mechanism: str = setting(REQUIRED, 'A key of MECHANISMS.')
 
   def __post_init__(self):
+    declarations.check(self)
     validate.one_of(names(type(self)), mechanism=self.mechanism)
 
   @property
@@ -58,75 +69,51 @@ class Mechanism:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SumMechanism(Mechanism):
-  """Rounds of a sum over clients, and of the count that an adaptive clip adds.
+  """Rounds of a sum over clients, and of the count that an adaptive clip adds."""
 
-  A parameter without a default is checked by what needs it.
-
-  Attributes:
-    mechanism: 'skellam', 'discrete_gaussian', 'skellam_central', 'gaussian', 'none' or
-      'skellam_count'.
-    noise_multiplier: Noise standard deviation over the clip, or of a count in clients.
-    clip: L2 clip of a client's update, model units.
-    bits: Bits of a coordinate of the sum; not together with `scale`.
-    scale: Grid units per model unit, fixed instead of derived from `bits`.
-    beta: Bias of the conditional rounding, in [0, 1).
-    k_stddevs: Standard deviations of the sum inside half the field.
-    dimension: Coordinates of an update, unpadded.
-    cohort_size: Expected number of clients in a round.
-    population: Number of clients.
-    rounds: Number of releases, >= 1.
-    sampling: How clients are selected, a key of `schemes.SCHEMES`.
-    fixed_adjacency: Adjacency of sampling=fixed, 'replace-one' or 'zero-out'.
-    max_participations: Limit on the rounds of a client with sampling=poisson, >= 1;
-      None for none.
-    min_cohort_size: Least cohort with sampling=poisson, >= 1; None for none.
-    min_honest_fraction: Fraction of the noise shares counted on, in (0, 1].
-    assumed_colluders: Clients of a round that are assumed to collude, >= 0.
-    dropout_rate: Upper bound on the probability that a selected client drops out, in
-      [0, 1), independently of other clients, of rounds and of its data.
-    surviving_fraction: Fraction of the planned noise that is present when nothing tops
-      it up, in [0, 1].
-    rotation: Name of the rotation of an update before it is rounded.
-    adaptive_clipping: Whether each round also releases the count of clients at most
-      the clip.
-    clip_count_stddev: Noise of that count, in clients; None for a twentieth of
-      `cohort_size`.
-  """
-
-  noise_multiplier: float | None = None
-  clip: float | None = None
-  bits: int | None = None
-  scale: float | None = None
-  beta: float = 0.60653066
-  k_stddevs: float = 4.0
-  dimension: int | None = None
-  cohort_size: float | None = None
-  population: int | None = None
-  rounds: int = 1
-  sampling: str = 'none'
-  fixed_adjacency: str = base.REPLACE_ONE
-  max_participations: int | None = None
-  min_cohort_size: int | None = None
-  min_honest_fraction: float = 1.0
-  assumed_colluders: int = 0
-  dropout_rate: float = 0.0
-  surviving_fraction: float = 1.0
-  rotation: str = 'hadamard'
-  adaptive_clipping: bool = False
-  clip_count_stddev: float | None = None
-
-  def __post_init__(self):
-    super().__post_init__()
-    validate.one_of(schemes.SCHEMES, sampling=self.sampling)
-    validate.one_of(schemes.FIXED_ADJACENCIES, fixed_adjacency=self.fixed_adjacency)
-    validate.one_of(params_lib.ROTATIONS, rotation=self.rotation)
-    validate.integer(rounds=self.rounds, low=1)
-    validate.integer(assumed_colluders=self.assumed_colluders, low=0)
-    validate.below_one(dropout_rate=self.dropout_rate)
-    if self.bits is not None and self.scale is not None:
-      raise ValueError(
-          'bits and scale must not both be given: bits derive the scale, found '
-          f'bits={self.bits!r} and scale={self.scale!r}')
+  noise_multiplier: float | None = _sum_params(
+      'noise_multiplier', None, help='Noise standard deviation over the clip, or of a '
+      'count in clients.')
+  rounds: int = _sums(1, 'Number of rounds.', low=1, essential=True)
+  cohort_size: float | None = _sum_params('cohort_size', None, low=None, above=0)
+  population: int | None = _sums(None, 'Number of clients.', low=1, essential=True)
+  sampling: str = _sums(
+      'none', f'Sampling of the clients. {schemes.IN_WORDS}.',
+      choices=schemes.SCHEMES, essential=True)
+  fixed_adjacency: str = _fixed(
+      base.REPLACE_ONE, 'Adjacency of the guarantee: one client is replaced by another, '
+      'or its contribution by zero, which costs less.',
+      choices=schemes.FIXED_ADJACENCIES)
+  max_participations: int | None = _poisson(
+      None, 'Maximum number of rounds that select one client.', low=1,
+      otherwise='no limit')
+  min_cohort_size: int | None = _poisson(
+      None, 'Minimum number of clients in a round: a smaller cohort is drawn again '
+      'before any client is told, which epsilon includes. Makes epsilon finite against '
+      'a participant, who knows its share of the noise.', low=1, unit='clients',
+      otherwise='a cohort may be of one')
+  clip: float | None = _sum_params('clip', None)
+  bits: int | None = _sum_params('bits', None)
+  dimension: int | None = _sum_params('dimension', None)
+  scale: float | None = _sum_params('fixed_scale', instead_of='bits')
+  rotation: str = _sum_params('rotation')
+  beta: float = _sum_params('beta')
+  k_stddevs: float = _sum_params('k_stddevs')
+  adaptive_clipping: bool = _sums(
+      False, 'Let the clip follow a quantile of the updates\' norms: each round also '
+      'releases the noisy count of clients at most the clip, which epsilon includes.')
+  clip_count_stddev: float | None = _adaptive(
+      None, 'Noise of the count behind an adaptive clip.', above=0, unit='clients',
+      otherwise='--cohort_size / 20')
+  min_honest_fraction: float = _sum_params('min_honest_fraction')
+  assumed_colluders: int = _sum_params('assumed_colluders')
+  dropout_rate: float = _sums(
+      0.0, 'Upper bound on the probability that a selected client drops out, '
+      'independently of other clients, of rounds and of its data. What suppressed '
+      'rounds reveal under Poisson sampling depends on it.', low=0, below=1)
+  surviving_fraction: float = _sums(
+      1.0, 'Fraction of the planned noise that is there when nothing tops it up.',
+      low=0, high=1)
 
   def sampling_scheme(
       self, simulation_seed: int | None = None) -> schemes.SamplingScheme:
@@ -143,22 +130,18 @@ class SumMechanism(Mechanism):
 
   def params(self) -> params_lib.DistributedSumParams:
     """The parameters of the sum, at this noise multiplier."""
-    cohort = self.needed('cohort_size')
+    for name in ('cohort_size', 'clip', 'dimension', 'noise_multiplier'):
+      self.needed(name)
     scheme = self.sampling_scheme()
     bits = self.bits
     if self.scale is not None:
       bits = 30  # Irrelevant to privacy where the scale is fixed.
     elif bits is None:
       raise ValueError(f'bits or scale must be given for mechanism={self.mechanism}')
-    return params_lib.DistributedSumParams(
-        clip=self.needed('clip'), bits=bits, dimension=self.needed('dimension'),
-        noise_multiplier=self.needed('noise_multiplier'), cohort_size=cohort,
-        beta=self.beta, k_stddevs=self.k_stddevs,
+    return params_lib.DistributedSumParams(**declarations.shared(
+        params_lib.DistributedSumParams, self, bits=bits, fixed_scale=self.scale,
         max_cohort_size=scheme.planned_cohort,
-        cohort_limit=None if self.population is None else scheme.largest_cohort,
-        min_honest_fraction=self.min_honest_fraction,
-        assumed_colluders=self.assumed_colluders, fixed_scale=self.scale,
-        rotation=self.rotation, mechanism=self.mechanism)
+        cohort_limit=None if self.population is None else scheme.largest_cohort))
 
   def adaptive_clip(self, **settings) -> params_lib.AdaptiveClipParams | None:
     """The parameters of an adaptive clip; None if the clip is fixed.
@@ -171,7 +154,6 @@ class SumMechanism(Mechanism):
     stddev = self.clip_count_stddev
     if stddev is None:
       stddev = 0.05 * self.needed('cohort_size')  # arXiv 1905.03871.
-    validate.positive(clip_count_stddev=stddev)
     return params_lib.AdaptiveClipParams(count_stddev=stddev, **settings)
 
   def clip_count(self) -> events.SkellamCount | None:
@@ -223,17 +205,10 @@ class SumMechanism(Mechanism):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Queries(Mechanism):
-  """Queries with one release each.
+  """Queries with one release each."""
 
-  Attributes:
-    queries: Number of releases, >= 1.
-  """
-
-  queries: int = 1
-
-  def __post_init__(self):
-    super().__post_init__()
-    validate.integer(queries=self.queries, low=1)
+  queries: int = _answered(
+      1, 'Number of votes, or of a client\'s locally private answers.', low=1)
 
   def event(self) -> base.Event:
     return events.SelfComposed(event=self.release(), count=self.queries)
@@ -241,54 +216,38 @@ class _Queries(Mechanism):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VoteMechanism(_Queries):
-  """Queries that agents answer by a noisy vote.
+  """Queries that agents answer by a noisy vote."""
 
-  Attributes:
-    mechanism: 'ae_vote' or 'knn_vote'.
-    queries: Number of votes, >= 1.
-    noise_stddev: Standard deviation of the honest noise, in units in which an
-      agent's votes sum to 1.
-    level: 'agent' or 'instance', as in `voting.Vote`.
-    bound: 'tight' or 'paper', as there.
-    noise: 'skellam' or 'gaussian'; None for skellam, unless the bound is the paper's.
-    neighbours: Votes of an agent in knn_vote.
-  """
-
-  noise_stddev: float | None = None
-  level: str = 'agent'
-  bound: str = 'tight'
-  noise: str | None = None
-  neighbours: int | None = None
+  noise_stddev: float | None = _answered(
+      None, 'Noise of a vote, where an agent\'s votes sum to 1.', above=0)
+  level: str = _answered(
+      'agent', 'The unit that a vote protects: an agent with all its data, or one '
+      'record.', choices=voting.LEVELS)
+  bound: str = _answered(
+      'tight', 'Sensitivity and conversion of votes; paper is the published one.',
+      choices=voting.BOUNDS)
+  noise: str | None = _answered(
+      None, 'Noise of votes.', choices=voting.NOISES,
+      otherwise='skellam; gaussian with --bound=paper')
+  neighbours: int | None = _answered(None, 'Votes of an agent in knn_vote.', low=1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NfdpMechanism(Mechanism):
-  """Training on one random subset of a party's records, without noise.
+  """Training on one random subset of a party's records, without noise."""
 
-  Attributes:
-    mechanism: 'nfdp'.
-    records: Number of records of the party.
-    subset_size: Number of sampled records.
-    replacement: Whether a record may be sampled more than once.
-  """
-
-  mechanism: str = 'nfdp'
-  records: int | None = None
-  subset_size: int | None = None
-  replacement: bool = True
+  mechanism: str = declarations.like(Mechanism, 'mechanism', 'nfdp')
+  records: int | None = _subsets(None, 'Records of a party in nfdp.', low=1)
+  subset_size: int | None = _subsets(
+      None, 'Records that a party samples in nfdp.', low=1)
+  replacement: bool = _subsets(True, 'Let nfdp sample with replacement.')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LocalMechanism(_Queries):
-  """Queries that a client answers with noise of its own.
+  """Queries that a client answers with noise of its own."""
 
-  Attributes:
-    mechanism: 'piecewise', 'duchi' or 'laplace'.
-    queries: Number of answers of a client, >= 1.
-    epsilon: Epsilon of one query, > 0.
-  """
-
-  epsilon: float | None = None
+  epsilon: float | None = _answered(None, 'Epsilon of one query.', above=0)
 
 
 _Release = Callable[[Any], base.Event]

@@ -422,8 +422,7 @@ SCHEMES: dict[str, type[SamplingScheme]] = {
     scheme.name: scheme for scheme in (Poisson, FixedSize, Epochs, Everyone)}
 # Adjacencies that a cohort of fixed size may be accounted for.
 FIXED_ADJACENCIES = (base.REPLACE_ONE, base.ZERO_OUT)
-# The names that flags offer, and their meanings.
-SAMPLINGS = tuple(SCHEMES)
+# The meanings of the names.
 IN_WORDS = '; '.join(f'{name}: {scheme.summary}' for name, scheme in SCHEMES.items())
 
 
