@@ -20,9 +20,6 @@ from tff_pipelines.common.declarations import setting
 
 ROTATIONS = ('hadamard', 'dft', 'none')
 
-# Names of the mechanisms of noise, each an object of `noises`.
-MECHANISMS = tuple(noises.NOISES)
-
 # Generators of the random bits that decide rounding and noise.
 NOISE_GENERATORS = ('philox', 'chacha20')
 
@@ -165,7 +162,7 @@ class DistributedSumParams(NoiseShares):
       above=0)
   mechanism: str = setting(
       'skellam', 'Mechanism of the noise: clients add shares of it, or, with '
-      'skellam_central, the server adds all.', choices=MECHANISMS)
+      'skellam_central, the server adds all.', choices=noises.NOISES)
   noise_generator: str = setting(
       'philox', 'Generator of the random bits of rounding and noise. chacha20: '
       'cryptographic, and refused where noise is not drawn from tables.',

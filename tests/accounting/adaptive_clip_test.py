@@ -7,13 +7,14 @@ import sys
 
 import pytest
 
+from aggregators import noises
 from aggregators import params as params_lib
 from tff_pipelines.accounting.guarantees import accountant
 from tff_pipelines.accounting.guarantees import calibration
 from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.accounting.guarantees import mechanisms
 
-MECHANISMS = params_lib.MECHANISMS
+MECHANISMS = tuple(noises.NOISES)
 ROOT = pathlib.Path(__file__).parents[2]
 
 

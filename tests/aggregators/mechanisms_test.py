@@ -8,10 +8,10 @@ import tensorflow_federated as tff
 from aggregators import alias_table
 from aggregators import distributed_sum
 from aggregators import modular_sum
+from aggregators import noises
 from aggregators import share_tables
 from aggregators.distributed_sum import DistributedSumFactory
 from aggregators.params import DistributedSumParams
-from aggregators.params import MECHANISMS
 from aggregators.params import ROTATIONS
 from tests import statistics_lib
 
@@ -44,7 +44,7 @@ def _released(params, total, num_reporting, num_selected, key=3):
 # Every mechanism and every rotation, and odd dimensions.
 @pytest.mark.slow
 @pytest.mark.parametrize('mechanism, rotation, beta, dimension', [
-    *zip(MECHANISMS, ROTATIONS, [0.6, 0.0, 0.6], [1001] * 3),
+    *zip(noises.NOISES, ROTATIONS, [0.6, 0.0, 0.6], [1001] * 3),
     ('skellam', 'dft', 0.0, 1001), ('skellam', 'dft', 0.0, 7),
     ('skellam', 'hadamard', 0.0, 1)])
 def test_the_sum_comes_back_with_the_noise_of_the_guarantee(

@@ -4,30 +4,26 @@ import dataclasses
 import json
 import math
 
+import numpy as np
 import pytest
+import tensorflow_federated as tff
 
-from aggregators import alias_table
 from aggregators import distributed_sum
 from aggregators import noises
 from aggregators import params as params_lib
 from aggregators import share_tables
 from aggregators.native import marks
+from tests.accounting import events_test as contract
+from tests import statistics_lib
+from tests.aggregators import binomial
+from tff_pipelines.accounting.events import base
+from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.guarantees import accountant
 from tff_pipelines.accounting.guarantees import mechanisms
+from tff_pipelines.fedavg import plan as plan_lib
 
 PARAMS = params_lib.DistributedSumParams(
     clip=1.0, noise_multiplier=1.0, bits=16, dimension=8, cohort_size=10)
-
-
-def _weights(variance):
-  """Integers proportional to a centred binomial distribution of 4 v trials."""
-  half = round(2 * variance)
-  return [math.comb(2 * half, half + k) << 200 for k in range(half + 1)]
-
-
-BINOMIAL = dict(
-    name='binomial', has_shares=True, is_divisible=True, smallest_share=0.0,
-    tables=alias_table.Family(lambda variance: round(2 * variance), _weights),
-    sampler='poisson', sampler_total_variation=None, in_kernels=False)
 
 
 def test_unknown_name_is_refused_wherever_it_arrives():
@@ -56,7 +52,7 @@ def test_unknown_name_is_refused_wherever_it_arrives():
     noises.Noise)])
 def test_mechanism_that_leaves_something_unsaid_cannot_be_built(name):
   with pytest.raises(TypeError, match=name):
-    noises.Noise(**{key: value for key, value in BINOMIAL.items() if key != name})
+    noises.Noise(**{key: value for key, value in binomial.NOISE.items() if key != name})
 
 
 @pytest.mark.parametrize('changes, rule', [
@@ -70,20 +66,77 @@ def test_mechanism_that_leaves_something_unsaid_cannot_be_built(name):
 ])
 def test_mechanism_that_misstates_something_cannot_be_built(changes, rule):
   with pytest.raises(ValueError, match=rule):
-    noises.Noise(**{**BINOMIAL, **changes})
+    noises.Noise(**{**binomial.NOISE, **changes})
 
 
-def test_new_mechanism_draws_from_its_own_tables_and_outside_the_kernels(monkeypatch):
-  monkeypatch.setitem(noises.NOISES, 'binomial', noises.Noise(**BINOMIAL))
-  params = PARAMS.replace(mechanism='binomial', fixed_scale=4.0)
-  assert share_tables.tables(params) is BINOMIAL['tables']
-  assert not marks.is_supported(params)
-  assert marks.is_supported(params.replace(mechanism='skellam'))
-  table = share_tables.noise_table(params, 10)
-  assert table['variance'] == share_tables.share_variance(params, 10)
-  # It has a sum and no event yet: nothing accounts for it.
+def test_new_mechanism_without_an_event_is_not_accounted(monkeypatch):
+  monkeypatch.setitem(noises.NOISES, 'binomial', noises.Noise(**binomial.NOISE))
+  assert PARAMS.replace(mechanism='binomial').noise.name == 'binomial'
   with pytest.raises(ValueError, match='mechanism must be one of'):
     mechanisms.build('binomial')
+
+
+@pytest.fixture(name='kind')
+def _kind(monkeypatch):
+  return binomial.add(monkeypatch)
+
+
+def test_new_mechanism_draws_from_its_own_tables_and_outside_the_kernels(
+    kind, in_process):
+  params = PARAMS.replace(mechanism='binomial', fixed_scale=4.0, dimension=4096,
+                          rotation='none')
+  assert share_tables.tables(params) is binomial.NOISE['tables']
+  assert not marks.is_supported(params)
+  assert marks.is_supported(params.replace(mechanism='skellam'))
+  process = distributed_sum.DistributedSumFactory(params).create(
+      tff.TensorType(np.float32, [4096]))
+  noise = 4 * np.asarray(process.next(
+      process.initialize(), [np.zeros(4096, np.float32)] * 10).result)
+  # Ten shares of whole coins: at least the variance that is counted on.
+  coins = 10 * math.ceil(2 * params.noise_variance / 10)
+  statistics_lib.check_variance(noise, coins / 2)
+  assert np.array_equal(noise, np.round(noise)) and coins / 2 >= params.noise_variance
+
+
+def test_new_mechanism_is_under_the_contract_of_events(kind):
+  event = kind.from_params(PARAMS.replace(mechanism='binomial'))
+  for test in (contract.test_json_round_trip_gives_an_equal_event,
+               contract.test_epsilon_falls_with_delta_and_rises_with_composition,
+               contract.test_delta_undoes_epsilon,
+               contract.test_a_repetition_is_an_event_of_the_same_neighbours,
+               contract.test_curves_are_prefixes_of_each_other_and_do_not_decrease):
+    test(event)
+  assert event.has_shares() and event.minimum_cohort() == PARAMS.cohort_size
+  assert event.seen_by_participants().noise_variance == pytest.approx(
+      0.9 * event.noise_variance)
+
+
+@pytest.mark.parametrize('steps', [1, 3])
+def test_the_bound_of_the_new_mechanism_is_above_the_exact_divergence(kind, steps):
+  event = kind(l1_sensitivity=steps, l2_sensitivity=steps, noise_variance=200.0,
+               dimension=1, min_honest_fraction=1.0)
+  mass = np.array([math.comb(800, k) / 2**800 for k in range(801)])
+  epsilon = event.pure_epsilon('none')
+  left = np.append(np.zeros(steps), mass)
+  right = np.append(mass, np.zeros(steps))
+  for one, other in ((left, right), (right, left)):
+    assert 0 < np.maximum(one - math.exp(epsilon) * other, 0).sum() <= 1e-12
+    assert np.maximum(one - math.exp(epsilon / 3) * other, 0).sum() > 1e-12
+
+
+def test_new_mechanism_reaches_plan_ledger_and_participants(kind):
+  plan = plan_lib.FedAvgPlan.calibrate(mechanisms.SumMechanism(
+      mechanism='binomial', clip=1.0, scale=8.0, dimension=2, cohort_size=100.0,
+      population=100, noise_multiplier=60.0, rounds=3, beta=0.0, rotation='none'),
+      delta=1e-5)
+  released = plan.released(3)
+  assert base.from_json(released.to_json()) == released
+  one = plan.event(1).pure_epsilon('none')
+  assert plan.bound(released, 3).epsilon == pytest.approx(3 * one, rel=1e-6)
+  assert plan.bound(
+      released, 3, observer='participant').epsilon > plan.bound(released, 3).epsilon
+  assert accountant.epsilon(events.PoissonSampled(
+      event=plan.event(1), sampling_rate=0.1), 1e-5) < one
 
 
 def test_each_mechanism_has_an_event_that_agrees_on_who_adds_the_noise():

@@ -322,7 +322,7 @@ class TrainSettings(settings.RunSettings, DataSettings):
                        f'{self.server_optimizer}: its default is that of sgdm')
 
   def prepare(self) -> None:
-    if self.mechanism in params_lib.MECHANISMS:  # Other runs encode no updates.
+    if self.mechanism in noises.NOISES:  # Other runs encode no updates.
       kept.compile_ahead()
 
   @property

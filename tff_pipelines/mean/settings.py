@@ -4,7 +4,7 @@ from collections.abc import Mapping
 import dataclasses
 from typing import Any
 
-from aggregators import params as params_lib
+from aggregators import noises
 from tasks import mean_estimation
 from tff_pipelines.common import declarations
 from tff_pipelines.experiment import settings
@@ -14,7 +14,7 @@ RESULTS = 'results.json'
 
 # Names of the fields that identify a setting, and its row of results, in a folder.
 KEY = ('mechanism', 'n', 'd', 'bits', 'epsilon')
-SUMS = params_lib.MECHANISMS  # Sums of integers.
+SUMS = tuple(noises.NOISES)  # Sums of integers.
 
 _data, _privacy = declarations.groups('data', 'privacy')
 
