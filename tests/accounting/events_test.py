@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from aggregators import params as params_lib
+from tests.aggregators import binomial
 from tff_pipelines.accounting.guarantees import accountant
 from tff_pipelines.accounting.events import base
 from tff_pipelines.accounting.divergences import curves
@@ -142,6 +143,16 @@ def test_a_repetition_is_an_event_of_the_same_neighbours(event):
       assert again == once
     else:
       assert again > once or again == once == 0
+
+
+def test_an_event_of_a_new_mechanism_is_under_the_contract(monkeypatch):
+  event = binomial.add(monkeypatch).from_params(PARAMS.replace(mechanism='binomial'))
+  for test in (test_json_round_trip_gives_an_equal_event,
+               test_epsilon_falls_with_delta_and_rises_with_composition,
+               test_delta_undoes_epsilon, test_composing_n_times_equals_n_compositions,
+               test_a_repetition_is_an_event_of_the_same_neighbours,
+               test_curves_are_prefixes_of_each_other_and_do_not_decrease):
+    test(event)
 
 
 def test_repetitions_of_wrapped_events_are_those_of_what_they_wrap():
