@@ -123,11 +123,11 @@ def test_update_from_values_that_are_not_finite_is_not_finite():
 
 
 @pytest.mark.parametrize('change, message', [
-    ({'learning_rate': float('nan')}, 'client_learning_rate'),
-    ({'learning_rate': 0.0}, 'client_learning_rate'),
-    ({'batch_size': 0}, 'client_batch_size'),
-    ({'epochs': 0}, 'client_epochs'),
-    ({'epochs': 1.5}, 'client_epochs')])
+    ({'learning_rate': float('nan')}, 'learning_rate'),
+    ({'learning_rate': 0.0}, 'learning_rate'),
+    ({'batch_size': 0}, 'batch_size'),
+    ({'epochs': 0}, 'epochs'),
+    ({'epochs': 1.5}, 'epochs')])
 def test_config_is_checked(change, message):
   with pytest.raises(ValueError, match=message):
     _config(**change)

@@ -133,7 +133,7 @@ def test_seeded_sweep_reports_the_epsilons_of_unseeded_runs(tmp_path, capsys):
 
 
 @pytest.mark.parametrize('setting, message', [
-    ('a: --clip=-1', "setting 'a': clip must be greater than 0, found -1.0"),
+    ('a: --clip=-1', "setting 'a': clip must be from 1e-20 to 1e+20, found -1.0"),
     ('a: --nonsense=1', "'a': Unknown command line flag 'nonsense'")])
 def test_flags_that_the_trainer_refuses_are_refused_before_any_run(
     tmp_path, capsys, setting, message):

@@ -227,8 +227,8 @@ def fields_of(*classes: type, leave: Sequence[str] = ()) -> Callable[[type], typ
   return add
 
 
-def shared(cls: type, source: Any, **values: Any) -> dict[str, Any]:
-  """The fields of a class that `source` has by the same names, and other values."""
-  return {**{field.name: getattr(source, field.name)
-             for field in dataclasses.fields(cls) if hasattr(source, field.name)},
-          **values}
+def shared(cls: type, source: Any, prefix: str = '', **values: Any) -> dict[str, Any]:
+  """The fields of a class that `source` has, by names with a prefix, and others."""
+  return {**{field.name: getattr(source, prefix + field.name)
+             for field in dataclasses.fields(cls)
+             if hasattr(source, prefix + field.name)}, **values}

@@ -57,7 +57,7 @@ def state_of_arrays(arrays: Sequence[np.ndarray]) -> list[list[tf.Tensor]]:
   return [[tf.constant(a) for a in arrays[i * size:(i + 1) * size]] for i in range(3)]
 
 
-def moved(weights: Sequence, gradients: Sequence, moments: Sequence,
+def adam_step(weights: Sequence, gradients: Sequence, moments: Sequence,
           squares: Sequence, rate, *, first_decay: float, second_decay: float,
           first_power, second_power, small: float) -> tuple[list, list, list]:
   """Computes one step of Adam (arXiv 1412.6980).
@@ -104,7 +104,7 @@ def run_steps(loss: Callable, state, first, last, total, config: AdamConfig):
     done = tf.cast(i, tf.float32)
     rate = config.learning_rate * 0.5 * (
         1.0 + tf.cos(np.float32(np.pi) * done / tf.cast(total, tf.float32)))
-    new, moments, squares = moved(
+    new, moments, squares = adam_step(
         weights, gradients, moments, squares, rate, first_decay=_FIRST_DECAY,
         second_decay=_SECOND_DECAY, first_power=tf.pow(_FIRST_DECAY, done + 1.0),
         second_power=tf.pow(_SECOND_DECAY, done + 1.0), small=_SMALL)

@@ -8,39 +8,33 @@ same update.
 import collections
 from collections.abc import Callable
 import dataclasses
+import functools
 from typing import Any
 
 import tensorflow as tf
 
 from aggregators import keys
-from tff_pipelines.common import validate
+from tff_pipelines.common import declarations
+from tff_pipelines.common.declarations import REQUIRED
+from tff_pipelines.fedavg import settings
 
 
+_like = functools.partial(declarations.like, settings.TrainSettings)
+
+
+@declarations.documented
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LocalConfig:
-  """Parameters of local SGD.
+  """Parameters of local SGD; FedProx is of Li et al. 2020 (arXiv 1812.06127)."""
 
-  Attributes:
-    learning_rate: > 0.
-    batch_size: Examples of a step, >= 1.
-    epochs: Passes over a client's examples, >= 1.
-    proximal: mu of FedProx (Li et al. 2020, arXiv 1812.06127), >= 0: the loss has
-      mu / 2 times the squared distance from the server's weights.
-    weight_decay: >= 0; the loss has half of it times the squared norm of the weights.
-  """
-
-  learning_rate: float
-  batch_size: int
-  epochs: int
-  proximal: float = 0.0
-  weight_decay: float = 0.0
+  learning_rate: float = _like('client_learning_rate', REQUIRED)
+  batch_size: int = _like('client_batch_size', REQUIRED)
+  epochs: int = _like('client_epochs', REQUIRED)
+  proximal: float = _like('client_proximal')
+  weight_decay: float = _like('client_weight_decay')
 
   def __post_init__(self):
-    validate.positive(client_learning_rate=self.learning_rate)
-    validate.integer(client_batch_size=self.batch_size, low=1)
-    validate.integer(client_epochs=self.epochs, low=1)
-    validate.non_negative(client_proximal=self.proximal,
-                          client_weight_decay=self.weight_decay)
+    declarations.check(self)
 
 
 def update(loss_fn: Callable, weights, examples, key: tf.Tensor,

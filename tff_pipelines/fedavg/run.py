@@ -24,6 +24,7 @@ from tasks.task import Serving
 from tasks.task import Task
 from tasks.task import VALIDATION
 from tff_pipelines.accounting.events import preliminary as preliminary_lib
+from tff_pipelines.common import declarations
 from tff_pipelines.common import files
 from tff_pipelines.experiment import models
 from tff_pipelines.experiment import records as records_lib
@@ -140,12 +141,9 @@ def build_rounds(task: Task, plan: plan_lib.FedAvgPlan, initial_weights, *,
 def server_config(settings: TrainSettings, rounds: int) -> ServerConfig:
   """Parameters of the server's optimizer in a run of this many rounds."""
   warmup = settings.server_warmup_rounds
-  return ServerConfig(
-      learning_rate=settings.server_learning_rate, momentum=settings.server_momentum,
-      optimizer=settings.server_optimizer, beta_1=settings.server_beta_1,
-      beta_2=settings.server_beta_2, adaptivity=settings.server_adaptivity,
-      schedule=settings.server_schedule,
-      warmup_rounds=rounds // 10 if warmup is None else warmup, rounds=rounds)
+  return ServerConfig(**declarations.shared(
+      ServerConfig, settings, 'server_', rounds=rounds,
+      warmup_rounds=rounds // 10 if warmup is None else warmup))
 
 
 def _released_file(task: Task) -> str:
@@ -329,11 +327,8 @@ class TrainExperiment(run_lib.Experiment):
                if self._start is None else self._start.weights)
     return build_rounds(
         task, plan, initial,
-        local=local_training.LocalConfig(
-            learning_rate=settings.client_learning_rate,
-            batch_size=settings.client_batch_size, epochs=settings.client_epochs,
-            proximal=settings.client_proximal,
-            weight_decay=settings.client_weight_decay),
+        local=local_training.LocalConfig(**declarations.shared(
+            local_training.LocalConfig, settings, 'client_')),
         server=server_config(settings, plan.mechanism.rounds),
         clients_per_call=settings.clients_per_call,
         rounds_per_evaluation=settings.rounds_per_evaluation,

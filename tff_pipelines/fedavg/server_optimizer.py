@@ -6,51 +6,44 @@ see nothing but what the mechanism released, so they cost no privacy.
 """
 
 import dataclasses
+import functools
 import math
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_pipelines.common import declarations
 from tff_pipelines.common import validate
+from tff_pipelines.common.declarations import REQUIRED
 from tff_pipelines.fedavg import settings
 
 
+_like = functools.partial(declarations.like, settings.TrainSettings)
+
+
+@declarations.documented
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServerConfig:
   """Parameters of the server's optimizer.
 
-  Attributes:
-    learning_rate: > 0; the highest of a schedule.
-    momentum: Momentum of sgdm, in [0, 1).
-    optimizer: One of settings.SERVER_OPTIMIZERS.
-    beta_1: Decay of the mean of updates, of adam and yogi, in [0, 1).
-    beta_2: Decay of the mean of their squares, of adam and yogi, in [0, 1).
-    adaptivity: tau of Reddi et al., > 0: added to the root of the second moment, which
-      starts at tau squared (adam: at 0, and is corrected for that).
-    schedule: One of settings.SERVER_SCHEDULES.
-    warmup_rounds: Rounds of a schedule's linear rise, >= 0.
-    rounds: Number of rounds at whose end a decay is at 0, >= 1; the constant schedule
-      and linear_warmup need none.
+  `adaptivity` is tau of Reddi et al.: added to the root of the second moment, which
+  starts at tau squared (adam: at 0, and is corrected for that).
   """
 
-  learning_rate: float
-  momentum: float = 0.0
-  optimizer: str = 'sgdm'
-  beta_1: float = 0.9
-  beta_2: float = 0.99
-  adaptivity: float = 1e-3
-  schedule: str = 'constant'
-  warmup_rounds: int = 0
-  rounds: int | None = None
+  learning_rate: float = _like('server_learning_rate', REQUIRED)
+  momentum: float = _like('server_momentum', 0.0)
+  optimizer: str = _like('server_optimizer')
+  beta_1: float = _like('server_beta_1')
+  beta_2: float = _like('server_beta_2')
+  adaptivity: float = _like('server_adaptivity')
+  schedule: str = _like('server_schedule')
+  warmup_rounds: int = _like('server_warmup_rounds', 0)
+  rounds: int | None = declarations.setting(
+      None, 'Rounds at whose end a decay is at 0; the constant schedule and '
+      'linear_warmup need none.', low=1)
 
   def __post_init__(self):
-    validate.positive(
-        server_learning_rate=self.learning_rate, server_adaptivity=self.adaptivity)
-    validate.one_of(settings.SERVER_OPTIMIZERS, server_optimizer=self.optimizer)
-    validate.one_of(settings.SERVER_SCHEDULES, server_schedule=self.schedule)
-    validate.below_one(server_momentum=self.momentum, server_beta_1=self.beta_1,
-                       server_beta_2=self.beta_2)
-    validate.integer(server_warmup_rounds=self.warmup_rounds, low=0)
+    declarations.check(self)
     if self.schedule in ('linear_decay', 'cosine'):
       validate.integer(rounds=self.rounds, low=1)
 

@@ -7,11 +7,12 @@ import re
 import shlex
 
 from tff_pipelines.experiment import cli
+from tff_pipelines.common import declarations
 from tff_pipelines.common import files
 from tff_pipelines.experiment import settings
 from tff_pipelines.fedavg.settings import TrainSettings
 
-_settings, _run = (functools.partial(settings.setting, group=name, essential=True)
+_settings, _run = (functools.partial(declarations.setting, group=name, essential=True)
                    for name in ('settings', 'run'))
 # Flags that a sweep sets itself.
 _OWN = ('output_dir', 'resume', 'initial_weights_seed', 'seed')

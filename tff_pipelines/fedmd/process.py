@@ -118,7 +118,7 @@ def fit(architecture: Architecture, weights: tf.Tensor, images: tf.Tensor,
         loss = tf.reduce_mean(losses(kind, logits, tf.gather(targets, rows)))
       gradient = tape.gradient(loss, weights)
       decay_1, decay_2 = decay_1 * _BETA_1, decay_2 * _BETA_2
-      (weights,), (mean,), (square,) = adam.moved(
+      (weights,), (mean,), (square,) = adam.adam_step(
           [weights], [gradient], [mean], [square], learning_rate,
           first_decay=_BETA_1, second_decay=_BETA_2, first_power=decay_1,
           second_power=decay_2, small=_EPSILON)
