@@ -23,16 +23,10 @@ def build_plan(plan_type: type[_Plan], settings: Any,
                recorded: Mapping[str, Any] | None, *,
                target_epsilon: float | None, noise_multiplier: float | None = None,
                terms: Mapping[str, Any], **rest: Any) -> _Plan:
-  """Builds the plan of a baseline.
+  """Builds the plan of a baseline from `record_rate`, `clip`, `rounds` and `seed`.
 
-  Args:
-    plan_type: Class of the plan.
-    settings: `record_rate`, `clip`, `rounds` and `seed` of the run.
-    recorded: `configuration` of the plan of an earlier start; None for a new run.
-    target_epsilon: Target, or None where the noise is given.
-    noise_multiplier: The given noise, or None.
-    terms: Fields of guarantee.Terms, except for the source.
-    **rest: Further attributes of the plan.
+  `terms` are fields of guarantee.Terms, except for the source; numbers of an earlier
+  start are taken over.
   """
   if recorded is not None:
     target_epsilon, noise_multiplier = None, recorded['noise_multiplier']
@@ -44,13 +38,7 @@ def build_plan(plan_type: type[_Plan], settings: Any,
 
 
 def mechanism_line(name: str, plan: NoisySgdPlan, *, given: bool = False) -> str:
-  """The line on the mechanism in a report.
-
-  Args:
-    name: Name of the mechanism.
-    plan: Plan of the run.
-    given: Whether the noise was given, not calibrated.
-  """
+  """The line on the mechanism in a report; `given` noise was not calibrated."""
   noise = report_lib.noise_in_words(plan.noise_multiplier, given=given)
   return f'{name}, noise multiplier {noise}, clip {plan.clip:g}'
 
@@ -63,15 +51,7 @@ class SgdRounds(rounds_lib.Rounds):
   def __init__(self, plan: NoisySgdPlan, network: classifiers.Network,
                examples: Mapping[str, np.ndarray], *, learning_rate: float,
                accuracy: Callable[[list[np.ndarray]], float]):
-    """Initializes the rounds.
-
-    Args:
-      plan: Plan of the run, whose one client is the curator.
-      network: The model that is trained.
-      examples: Feature name -> array, all records.
-      learning_rate: Learning rate on the mean gradient.
-      accuracy: Weights -> accuracy on the test records.
-    """
+    """Initializes the rounds; `accuracy` is of weights on the test records."""
     self.count, self._seed = plan.rounds, plan.seed
     self._network, self._accuracy = network, accuracy
     scale = learning_rate / plan.expected_records

@@ -57,12 +57,7 @@ def _accuracy(prepared: ldp_run.Prepared, weights) -> float:
 
 
 def count_votes(features: np.ndarray, teachers: Sequence[np.ndarray]) -> np.ndarray:
-  """int64 [n, classes]: number of teachers that name each class; private.
-
-  Args:
-    features: float32 [n, dimension].
-    teachers: Weights, float32 [dimension, classes].
-  """
+  """int64 [n, classes]: number of teachers that name each class; private."""
   votes = np.zeros([len(features), teachers[0].shape[1]], np.int64)
   for weights in teachers:
     named = process.scores(features, weights).argmax(axis=1)
@@ -97,7 +92,8 @@ class _Baseline(ldp_run.PreparedExperiment):
   def describe(self, task, plan) -> report_lib.Description:
     run = self.run_line(plan, self.planned_rounds(plan))
     return report.description(
-        task.task, self.population_words(task), ('algorithm', f'{self.settings.algorithm}, {run}'),
+        task.task, self.population_words(task),
+        ('algorithm', f'{self.settings.algorithm}, {run}'),
         ('mechanism', self.mechanism_line(plan)))
 
   def _outcome(self, prepared: ldp_run.Prepared, predicted: np.ndarray,
@@ -265,13 +261,8 @@ def experiment(settings: BaselineSettings,
 
 def run(settings: BaselineSettings,
         prepared: ldp_run.Prepared | None = None) -> dict[str, Any]:
-  """Runs a baseline, or resumes it, and reports.
+  """Runs a baseline, or resumes it, and reports; returns the summary.
 
-  Args:
-    settings: Settings of the run.
-    prepared: As `ldp_run.prepare` returns it for these settings, if it did already.
-
-  Returns:
-    The summary, as it is written to summary.json.
+  `prepared` is as of `ldp_run.run`.
   """
   return experiment(settings, prepared).run()

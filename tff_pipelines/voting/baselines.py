@@ -126,9 +126,6 @@ class VotingExperiment(run_lib.Experiment):
 
   def seen_shape(self, task: VotingTask) -> tuple[int, ...]:
     """The shape of a record as models see it; the feature map need not be fitted yet.
-
-    Raises:
-      ValueError: If the map can't be fitted.
     """
     if not self.settings.clients_see_features:
       return task.record_shape

@@ -48,14 +48,7 @@ def _encoded(arrays: Mapping[str, tf.Tensor], x: tf.Tensor) -> tf.Tensor:
 
 def trained(task: VotingTask, features: features_lib.PublicFeatures, name: str,
             weights) -> models.Trained:
-  """The trained model, to be kept.
-
-  Args:
-    task: Task of the run.
-    features: Public feature map of the run.
-    name: Name of the network, or 'encoder'.
-    weights: Trained weights.
-  """
+  """The trained model of a network's name, or 'encoder', to be kept."""
   weights, arrays = [np.asarray(w) for w in weights], {}
   if name == 'encoder':
     arrays = _encoder_arrays(weights, task.public)
@@ -106,12 +99,7 @@ def _mapped(arrays: Mapping[str, tf.Tensor], x: tf.Tensor) -> tf.Tensor:
 
 
 def serving(kept: models.Trained, task_name: str) -> Serving:
-  """Everything that the use of a kept model takes.
-
-  Args:
-    kept: From `trained`.
-    task_name: Name of the task: records of office are counts in files.
-  """
+  """Everything that the use of a kept model takes; records of office are in files."""
   names, classes = list(kept.arrays), len(kept.weights[-1])
   dtype, shape = kept.inputs['x']
   network = None
