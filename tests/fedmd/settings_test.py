@@ -12,15 +12,6 @@ from tff_pipelines.fedmd import __main__ as program
 from tff_pipelines.fedmd.settings import FedMdSettings
 
 
-def test_defaults_make_a_run():
-  settings = FedMdSettings()
-  assert settings == FedMdSettings(task='digits')
-  assert (settings.mode, settings.knowledge, settings.num_clients) == (
-      'nfdp', 'argmax', 10)
-  assert FedMdSettings(task='cifar', data_path='x').architectures == (
-      'conv2', 'conv3', 'mixed3')
-
-
 def test_task_decides_public_records_and_mirrors_unless_they_are_given():
   digits, cifar = FedMdSettings(), FedMdSettings(task='cifar', data_path='x')
   assert (digits.public_records, digits.mirrors) == (200, False)
@@ -42,15 +33,10 @@ def test_learning_rates_fall_in_equal_steps():
     ('knowledge', 'argmax', dict(mode='centralized')),
     ('public_per_round', 40, dict(mode='centralized')),
     ('simulated_dropout_rate', 0.5, dict(mode='centralized')),
-    ('subset_size', 4, dict(mode='np')),
     ('replacement', False, dict(mode='np')),
     ('replacement', True, dict(mode='ldp', epsilon=8.0, delta=1e-5)),
     ('noise', 'laplace', dict(mode='nfdp')),
-    ('epsilon', 1.0, dict(mode='np')),
     ('delta', 0.1, {}),
-    ('logit_bound', 3.0, dict(knowledge='argmax')),
-    ('bits', 16, dict(knowledge='argmax')),
-    ('data_path', 'x', dict(task='digits')),
     ('cache_dir', 'x', dict(task='cifar', data_path='x')),
     ('records_per_client', 3, dict(
         task='mnist_letters', data_path='x', split='noniid'))])
