@@ -16,13 +16,12 @@ from tasks.sources import records
 from tff_pipelines.common import caveats
 from tff_pipelines.accounting.guarantees import mechanisms
 from tff_pipelines.common import files
-from tff_pipelines.baselines import averaging
 from tff_pipelines.baselines import pate
 from tff_pipelines.baselines import sgd
 from tff_pipelines.experiment import models
 from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.experiment import rounds as rounds_lib
-from tff_pipelines.experiment import run as run_lib
+from tff_pipelines.fedavg import evaluation
 from tff_pipelines.fedavg import local_training
 from tff_pipelines.fedavg import report as fedavg_report
 from tff_pipelines.fedavg import run as fedavg_run
@@ -66,10 +65,7 @@ def count_votes(features: np.ndarray, teachers: Sequence[np.ndarray]) -> np.ndar
 
 
 class _Baseline(ldp_run.PreparedExperiment):
-  """A baseline; a base class in addition to one of `experiment.run`.
-
-  A subclass has a `mechanism_line` of the plan, for the report.
-  """
+  """A baseline; a subclass has a `mechanism_line` of the plan, for the report."""
 
   family = 'ldp_baselines'
   settings: BaselineSettings
@@ -108,7 +104,7 @@ class _Baseline(ldp_run.PreparedExperiment):
         task, predicted, fields={'algorithm': algorithm, **fields}, **attributes)
 
 
-class SgdExperiment(_Baseline, run_lib.Experiment):
+class SgdExperiment(_Baseline):
   """DP-SGD of a curator who has all records."""
 
   def build_plan(self, task, recorded) -> NoisySgdPlan:
@@ -145,7 +141,7 @@ class SgdExperiment(_Baseline, run_lib.Experiment):
         'noise_multiplier': plan.noise_multiplier}, trained=_kept(task, state))
 
 
-class FlExperiment(_Baseline, run_lib.Experiment):
+class FlExperiment(_Baseline):
   """Federated averaging with distributed noise; all owners are in every round."""
 
   run_line = staticmethod(fedavg_report.run_line)
@@ -173,7 +169,9 @@ class FlExperiment(_Baseline, run_lib.Experiment):
         held_out={'test': test}, privacy_unit=task.task.privacy_unit)
 
   def evaluate(self, task, trained):
-    return averaging.evaluate(self._federated(task), serving.own_weights(trained))
+    federated = self._federated(task)
+    return fedavg_report.finite_results(evaluation.Evaluator(
+        federated.model, federated.held_out).evaluate(serving.own_weights(trained)))
 
   def build_rounds(self, task, plan) -> rounds_lib.Rounds:
     settings, federated = self.settings, self._federated(task)
@@ -194,7 +192,7 @@ class FlExperiment(_Baseline, run_lib.Experiment):
         trained=_kept(task, state['process']['weights']))
 
 
-class PateExperiment(_Baseline, run_lib.Experiment):
+class PateExperiment(_Baseline):
   """A noisy vote, and a student of its labels."""
 
   kept_as = 'labels.npz'

@@ -107,11 +107,8 @@ def prepare(settings: DataSettings) -> Prepared:
   return Prepared(tasks_lib.build(settings.task, **settings.task_options), settings)
 
 
-class PreparedExperiment:
-  """The task of an experiment of this family, and what identifies it.
-
-  A base class in addition to one of `experiment.run`.
-  """
+class PreparedExperiment(run_lib.Experiment):
+  """The task of an experiment of this family, and what identifies it."""
 
   def __init__(self, settings: DataSettings, prepared: Prepared | None = None):
     """Initializes the experiment; `prepared` is of settings of equal `preparation_key`.
@@ -256,7 +253,7 @@ class LdpRounds(rounds_lib.ChargedRounds):
             **{name: np.asarray(output[name]) for name in ('means', 'answers')}}
 
 
-class LdpExperiment(PreparedExperiment, run_lib.Experiment):
+class LdpExperiment(PreparedExperiment):
   """Distillation from locally private answers."""
 
   family = 'ldp'

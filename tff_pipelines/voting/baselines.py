@@ -14,13 +14,13 @@ from tff_pipelines.accounting.guarantees import noise_budget
 from tff_pipelines.accounting.sampling import schemes
 from tff_pipelines.accounting.guarantees import bounds
 from tff_pipelines.accounting.guarantees import plan as guarantee
-from tff_pipelines.baselines import averaging
 from tff_pipelines.baselines import sgd
 from tff_pipelines.common import files
 from tff_pipelines.experiment import models
 from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.experiment import rounds as rounds_lib
 from tff_pipelines.experiment import run as run_lib
+from tff_pipelines.fedavg import evaluation
 from tff_pipelines.fedavg import local_training
 from tff_pipelines.fedavg import loop
 from tff_pipelines.fedavg import report as fedavg_report
@@ -200,7 +200,9 @@ class _BaselineExperiment(VotingExperiment):
         held_out={'test': seen.test}, privacy_unit=task.privacy_unit)
 
   def evaluate(self, task, trained):
-    return averaging.evaluate(self.federated(task), serving.own_weights(trained))
+    federated = self.federated(task)
+    return fedavg_report.finite_results(evaluation.Evaluator(
+        federated.model, federated.held_out).evaluate(serving.own_weights(trained)))
 
   def _outcome(self, task: VotingTask, plan: guarantee.Plan, state: Any,
                metrics: fedavg_report.Results, details: dict[str, Any],
