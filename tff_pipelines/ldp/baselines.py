@@ -5,7 +5,6 @@ trusted and where the noise is added.
 """
 
 from collections.abc import Sequence
-import functools
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from tff_pipelines.accounting.guarantees import mechanisms
 from tff_pipelines.common import files
 from tff_pipelines.baselines import pate
 from tff_pipelines.baselines import sgd
-from tff_pipelines.experiment import models
 from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.experiment import rounds as rounds_lib
 from tff_pipelines.fedavg import evaluation
@@ -35,24 +33,6 @@ from tff_pipelines.ldp import student as student_lib
 from tff_pipelines.ldp.settings import BaselineSettings
 from tff_pipelines.ldp.settings import LdpSettings
 from tff_pipelines.fedavg.noisy_sgd import NoisySgdPlan
-
-
-def _kept(prepared: ldp_run.Prepared, weights) -> dict[str, models.Trained]:
-  """The model that was trained on the records' features."""
-  return {'': serving.of_network(
-      prepared.feature_map, prepared.task.public, prepared.network, weights,
-      *prepared.normalisation)}
-
-
-def _predicted(prepared: ldp_run.Prepared, weights) -> np.ndarray:
-  """int64 [n], classes of the test records."""
-  logits = prepared.network.logits(weights, tf.constant(prepared.examples[1]['x']))
-  return logits.numpy().argmax(axis=1)
-
-
-def _accuracy(prepared: ldp_run.Prepared, weights) -> float:
-  """Accuracy on the test records."""
-  return float(np.mean(_predicted(prepared, weights) == prepared.task.test.y))
 
 
 def count_votes(features: np.ndarray, teachers: Sequence[np.ndarray]) -> np.ndarray:
@@ -104,8 +84,47 @@ class _Baseline(ldp_run.PreparedExperiment):
         task, predicted, fields={'algorithm': algorithm, **fields}, **attributes)
 
 
-class SgdExperiment(_Baseline):
-  """DP-SGD of a curator who has all records."""
+class _TrainedBaseline(_Baseline):
+  """A baseline that trains a network of the records' features by rounds.
+
+  A subclass has `fields` of its own for the summary.
+  """
+
+  def clients(self, task: ldp_run.Prepared) -> np.ndarray:
+    """int64 [n], the client of each record: its owner."""
+    holdings = task.task.holdings
+    return np.repeat(np.arange(len(holdings)), [len(held) for held in holdings])
+
+  def federated(self, task: ldp_run.Prepared) -> task_lib.Task:
+    """The records' features as a task of federated averaging."""
+    examples, test = task.examples
+    return task_lib.Task(
+        name=task.task.name, model=task.network.as_model(),
+        train=records.ArraysByClient(examples, self.clients(task)),
+        held_out={'test': test}, privacy_unit=task.task.privacy_unit)
+
+  def evaluate(self, task, trained):
+    federated = self.federated(task)
+    return fedavg_report.finite_results(evaluation.Evaluator(
+        federated.model, federated.held_out).evaluate(serving.own_weights(trained)))
+
+  def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
+    weights = state['process']['weights']
+    logits = task.network.logits(weights, tf.constant(task.examples[1]['x']))
+    return self._outcome(
+        task, logits.numpy().argmax(axis=1),
+        {**self.fields(plan, sum(w.size for w in weights)), 'model': task.network.name},
+        results=fedavg_report.finite_results(rounds.results(state)),
+        trained={'': serving.of_network(
+            task.feature_map, task.task.public, task.network, weights,
+            *task.normalisation)})
+
+
+class SgdExperiment(_TrainedBaseline):
+  """DP-SGD of a curator, who is the one client and has all records."""
+
+  def clients(self, task: ldp_run.Prepared) -> np.ndarray:
+    return np.zeros_like(super().clients(task))
 
   def build_plan(self, task, recorded) -> NoisySgdPlan:
     return sgd.build_plan(
@@ -125,23 +144,18 @@ class SgdExperiment(_Baseline):
   def mechanism_line(self, plan) -> str:
     return sgd.mechanism_line('gaussian', plan)
 
-  def evaluate(self, task, trained):
-    return {'test': {'accuracy': _accuracy(task, serving.own_weights(trained))}}
+  def build_rounds(self, task, plan) -> rounds_lib.Rounds:
+    return sgd.build_rounds(
+        self.federated(task), plan, task.network.initial_weights(0),
+        learning_rate=self.settings.learning_rate)
 
-  def build_rounds(self, task, plan) -> sgd.SgdRounds:
-    return sgd.SgdRounds(
-        plan, task.network, task.examples[0],
-        learning_rate=self.settings.learning_rate,
-        accuracy=functools.partial(_accuracy, task))
-
-  def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
-    return self._outcome(task, _predicted(task, state), {
-        'mechanism': 'gaussian', 'model': task.network.name, 'clip': plan.clip,
-        'parameters': sum(w.size for w in state), 'details': {'records': plan.records},
-        'noise_multiplier': plan.noise_multiplier}, trained=_kept(task, state))
+  def fields(self, plan: NoisySgdPlan, parameters: int) -> dict[str, Any]:
+    return {'mechanism': 'gaussian', 'clip': plan.clip, 'parameters': parameters,
+            'noise_multiplier': plan.noise_multiplier,
+            'details': {'records': plan.records}}
 
 
-class FlExperiment(_Baseline):
+class FlExperiment(_TrainedBaseline):
   """Federated averaging with distributed noise; all owners are in every round."""
 
   run_line = staticmethod(fedavg_report.run_line)
@@ -159,37 +173,18 @@ class FlExperiment(_Baseline):
         recorded_noise=(recorded or {}).get('noise_multiplier'), seed=settings.seed,
         privacy_unit=task.task.privacy_unit)
 
-  def _federated(self, task: ldp_run.Prepared) -> task_lib.Task:
-    """The owners' features as a task of federated averaging."""
-    holdings, (examples, test) = task.task.holdings, task.examples
-    return task_lib.Task(
-        name=task.task.name, model=task.network.as_model(),
-        train=records.ArraysByClient(examples, np.repeat(
-            np.arange(len(holdings)), [len(held) for held in holdings])),
-        held_out={'test': test}, privacy_unit=task.task.privacy_unit)
-
-  def evaluate(self, task, trained):
-    federated = self._federated(task)
-    return fedavg_report.finite_results(evaluation.Evaluator(
-        federated.model, federated.held_out).evaluate(serving.own_weights(trained)))
-
   def build_rounds(self, task, plan) -> rounds_lib.Rounds:
-    settings, federated = self.settings, self._federated(task)
+    settings = self.settings
     return fedavg_run.build_rounds(
-        federated, plan, task.network.initial_weights(0),
+        self.federated(task), plan, task.network.initial_weights(0),
         local=local_training.LocalConfig(
             learning_rate=settings.client_learning_rate,
             batch_size=settings.client_batch_size, epochs=settings.client_epochs),
         server=ServerConfig(learning_rate=settings.learning_rate),
         on_bad=self.write_bad())
 
-  def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
-    return self._outcome(
-        task, _predicted(task, state['process']['weights']),
-        {**fedavg_report.fields(plan), 'model': task.network.name,
-         'details': fedavg_report.details(plan)},
-        results=fedavg_report.finite_results(rounds.results(state)),
-        trained=_kept(task, state['process']['weights']))
+  def fields(self, plan: FedAvgPlan, parameters: int) -> dict[str, Any]:
+    return {**fedavg_report.fields(plan), 'details': fedavg_report.details(plan)}
 
 
 class PateExperiment(_Baseline):

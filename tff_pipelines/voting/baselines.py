@@ -11,7 +11,6 @@ from tasks.voting import task as voting_tasks
 from tasks.voting.task import VotingTask
 from tff_pipelines.accounting.guarantees import mechanisms
 from tff_pipelines.accounting.guarantees import noise_budget
-from tff_pipelines.accounting.sampling import schemes
 from tff_pipelines.accounting.guarantees import bounds
 from tff_pipelines.accounting.guarantees import plan as guarantee
 from tff_pipelines.baselines import sgd
@@ -300,17 +299,10 @@ class FedSgdExperiment(_BaselineExperiment):
 
   def build_rounds(self, task, plan) -> loop.FedAvgRounds:
     settings, task = self.settings, self.federated(task)
-    process = noisy_sgd.build(
-        task.model, task.train.element_spec,
-        initial_weights=task.model.initial_weights(settings.initial_weights_seed),
-        plan=plan, learning_rate=settings.server_learning_rate,
-        momentum=settings.server_momentum)
-    return loop.FedAvgRounds(
-        process, task=task, scheme=schemes.Everyone(
-            population=plan.clients, cohort_size=plan.clients,
-            simulation_seed=plan.seed),
-        unit_is_client=False,
-        rounds=plan.rounds, rounds_per_evaluation=settings.rounds_per_evaluation)
+    return sgd.build_rounds(
+        task, plan, task.model.initial_weights(settings.initial_weights_seed),
+        learning_rate=settings.server_learning_rate, momentum=settings.server_momentum,
+        rounds_per_evaluation=settings.rounds_per_evaluation)
 
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
     size = self.network(task).as_model().parameter_count()
