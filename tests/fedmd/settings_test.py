@@ -7,8 +7,6 @@ import pytest
 
 from tests import modules
 from tff_pipelines.experiment import cli
-from tff_pipelines.experiment import settings as settings_lib
-from tff_pipelines.fedmd import __main__ as program
 from tff_pipelines.fedmd.settings import FedMdSettings
 
 
@@ -69,14 +67,6 @@ def test_impossible_settings_are_named(changes, message):
 def test_architectures_are_separated_by_commas():
   settings = cli.parsed(FedMdSettings, ['--architectures=dense2, conv3'])
   assert settings.architectures == ('dense2', 'conv3')
-
-
-def test_help_fits_on_a_screen():
-  lines = cli.help_text(program.__doc__, FedMdSettings, full=False).splitlines()
-  assert len(lines) <= 45 and max(map(len, lines)) <= 80
-  text = cli.help_text(program.__doc__, FedMdSettings, full=True)
-  for name in settings_lib.declared(FedMdSettings):
-    assert f'--{name}' in text or f'--no{name}' in text
 
 
 def test_settings_and_plan_need_no_tensorflow():
