@@ -39,10 +39,6 @@ def test_a_task_through_a_map_has_vectors(task, kind, size):
   assert np.isfinite(seen.test['x']).all()
 
 
-def test_no_map_leaves_the_task_alone(task):
-  assert vote_features.map_records(task, _fit(task, 'none')) is task
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize('kind', ['standard', 'pca', 'contrastive'])
 def test_maps_follow_from_public_records_alone(task, kind):

@@ -39,14 +39,11 @@ LABELS = 'labels'
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FitConfig:
-  """Settings of a training.
+  """Settings of a training by Adam.
 
-  Attributes:
-    learning_rate: Learning rate of Adam, > 0.
-    batch_size: >= 1; the last batch of an epoch is smaller where the examples do not
-      fill it.
-    mirror: Whether a random half of the images of each epoch is mirrored left to
-      right; for images that keep their meaning then, unlike letters.
+  The last batch of an epoch is smaller where the examples do not fill it. `mirror`:
+  whether a random half of the images of each epoch is mirrored left to right, for
+  images that keep their meaning then, unlike letters.
   """
 
   learning_rate: float

@@ -1,7 +1,7 @@
 """A run of FedMD: parties, their subsets, the rounds, one folder."""
 
 import collections
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import dataclasses
 import functools
 import hashlib
@@ -84,6 +84,14 @@ def pretrain(task: FedMdTask, settings: FedMdSettings) -> dict[str, np.ndarray]:
   return pretrained
 
 
+def _accuracy_of(architecture: fedmd_models.Architecture, test: Any) -> Callable:
+  """The function weights -> accuracy on labelled images."""
+  predict = tf.function(
+      functools.partial(process_lib.predict, architecture), autograph=False)
+  return lambda weights: float(np.mean(test.y == np.argmax(
+      predict(weights, tf.constant(test.x)), axis=-1)))
+
+
 class FedMdRounds(rounds_lib.Rounds):
   """The rounds of a run; the first one is the parties' own training.
 
@@ -98,9 +106,7 @@ class FedMdRounds(rounds_lib.Rounds):
     self._task, self._plan, self._pretrained = task, plan, pretrained
     self._settings, self.count = plan.settings, plan.releases
     self._latest: float | None = None
-    self._predict = [
-        tf.function(functools.partial(process_lib.predict, architecture),
-                    autograph=False) for architecture in task.architectures]
+    self._accuracies = [_accuracy_of(a, task.test) for a in task.architectures]
     self._process = process_lib.build(
         task.architectures, image_shape=task.public.x.shape[1:], mean=plan.mean,
         initial_epochs=self._settings.initial_epochs,
@@ -206,9 +212,7 @@ class FedMdRounds(rounds_lib.Rounds):
     """
     if not self._plan.measures_models:
       return None
-    images, labels = tf.constant(self._task.test.x), self._task.test.y
-    return [float(np.mean(labels == np.argmax(self._predict[int(
-        party['architecture'])](party['weights'], images), axis=-1)))
+    return [self._accuracies[int(party['architecture'])](party['weights'])
             for party in state['parties']]
 
 
@@ -292,12 +296,8 @@ class FedMdExperiment(run_lib.Experiment):
 
   def evaluate(self, task: FedMdTask, trained: models.Trained):
     architecture, = (a for a in task.architectures if a.name == trained.name)
-    predicted = tf.function(
-        functools.partial(process_lib.predict, architecture), autograph=False)(
-            np.concatenate([array.ravel() for array in trained.weights]),
-            tf.constant(task.test.x))
-    return {'test': {'accuracy': float(np.mean(
-        task.test.y == np.argmax(predicted, axis=-1)))}}
+    weights = np.concatenate([array.ravel() for array in trained.weights])
+    return {'test': {'accuracy': _accuracy_of(architecture, task.test)(weights)}}
 
 
 experiment = FedMdExperiment

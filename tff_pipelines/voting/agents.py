@@ -30,15 +30,11 @@ _HIDDEN, _GROWTH = 64, 10.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AgentConfig:
-  """How an agent trains and votes.
+  """How an agent trains by Adam, and votes.
 
-  Attributes:
-    training: Adam's configuration.
-    confidence: In [0, 1). An agent abstains where its model gives no class more
-      than this probability.
-    adversarial: Maximum strength of domain-adversarial training, >= 0; 0 trains on
-      the agent's records alone.
-    shift: Pixels >= 0 by which images are shifted at random in training.
+  It abstains where its model gives no class more than `confidence`, in [0, 1).
+  `adversarial` is the maximum strength of domain-adversarial training, 0 for none;
+  images are shifted at random by up to `shift` pixels in training.
   """
 
   training: adam.AdamConfig

@@ -32,13 +32,9 @@ LENGTH = 8.0
 class FeatureConfig:
   """Parameters of a feature map.
 
-  Attributes:
-    kind: 'none': records as they are. 'standard': each coordinate by the mean and
-      standard deviation of the public records. 'pca': their principal components.
-      'contrastive': a network that was trained on them (`voting.encoder`).
-    dimensions: Number of dimensions of pca, >= 1.
-    training: Configuration of the encoder's training.
-    seed: >= 0.
+  'none': records as they are. 'standard': each coordinate by the mean and standard
+  deviation of the public records. 'pca': their principal components, as many as
+  `dimensions`. 'contrastive': a network that was trained on them (`voting.encoder`).
   """
 
   kind: str

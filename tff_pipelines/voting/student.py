@@ -83,12 +83,8 @@ def spread_labels(features: np.ndarray, rows: np.ndarray, labels: np.ndarray,
 class Architecture:
   """A student's network.
 
-  Attributes:
-    name: For the report.
-    initial_weights: List of arrays.
-    logits: (weights, x, statistics=None) -> float32 [batch, C]. Without statistics x
-      is normalised by its own, as in training.
-    statistics: (weights, x) -> those of x, for `logits`.
+  `logits` is (weights, x, statistics=None) -> float32 [batch, C]: without statistics x
+  is normalised by its own, as in training. `statistics` is (weights, x) -> those of x.
   """
 
   name: str
@@ -197,14 +193,11 @@ class Student:
       if self._is_image:
         x = distortions.weak(x, keys.derive(
             keys.derive(self._key, 2), self.epochs_done * _VIEWS + view))
-      total += self._probabilities(x, x)
+      total += probabilities(self._architecture, self.state[0], x, x)
     # Half of it stays what the released labels say: on their own, the student's
     # labels of few records drift.
     sharp = ((total / _VIEWS + self._given) / 2)**2
     return (sharp / sharp.sum(axis=1, keepdims=True)).astype(np.float32)
-
-  def _probabilities(self, x: tf.Tensor, normalised_by: tf.Tensor) -> np.ndarray:
-    return probabilities(self._architecture, self.state[0], x, normalised_by)
 
   def run_epoch(self) -> None:
     """Trains one more epoch. Raises ValueError if a weight becomes NaN or infinite."""
@@ -225,7 +218,8 @@ class Student:
 
   def predict(self, x: np.ndarray) -> np.ndarray:
     """Probabilities, float32 [n, C], of records like the public ones."""
-    return self._probabilities(classifiers.to_float(tf.constant(x)), self._public)
+    return probabilities(self._architecture, self.state[0],
+                         classifiers.to_float(tf.constant(x)), self._public)
 
   def test_metrics(self) -> dict[str, float]:
     """'accuracy' and 'loss' on the test examples."""
