@@ -132,15 +132,6 @@ def test_no_examples_or_no_epochs_change_nothing(count, epochs):
   np.testing.assert_array_equal(weights, ARCHITECTURE.initial_weights(0))
 
 
-def test_fit_learns_separable_classes():
-  images = np.zeros([20, *SHAPE], np.uint8)
-  labels = (np.arange(20) % CLASSES).astype(np.int32)
-  images[np.arange(20), labels, 0, 0] = 255
-  weights = _fit(images, labels, 60, batch=4)
-  logits = ARCHITECTURE.logits(weights, images).numpy()
-  assert np.all(logits.argmax(-1) == labels)
-
-
 @pytest.mark.parametrize('count', [1, 500, 501, 1203])
 def test_predictions_in_pieces_are_predictions_of_the_whole(count):
   weights, images = ARCHITECTURE.initial_weights(3), _images(count)

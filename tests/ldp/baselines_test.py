@@ -44,6 +44,12 @@ def _pate(num_clients, pool, recorded=None, **settings):
       types.SimpleNamespace(task=task), recorded)
 
 
+def test_votes_are_counted_one_a_teacher():
+  x = np.eye(3, dtype=np.float32)
+  votes = baselines.count_votes(x, [x] * 4 + [np.roll(x, 1, axis=1)])
+  np.testing.assert_array_equal(votes, [[4, 1, 0], [0, 4, 1], [1, 0, 4]])
+
+
 def test_votes_are_charged_for_all_queries_and_the_most_answers():
   plan = _pate(1000, 800, epsilon=5.0, answers=300)
   assert plan.threshold == 500 and plan.answers == 300

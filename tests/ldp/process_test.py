@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from aggregators import keys
 from aggregators import local_dp
 from tff_pipelines.ldp import process as algorithm
 from tests import statistics_lib
@@ -184,9 +183,3 @@ def test_nothing_leaves_an_owner_but_what_the_mechanism_gave(in_process):
   values = np.unique(np.round(2 * np.asarray(output['means']) - 1, 3))
   np.testing.assert_allclose(
       values, [-mechanism.bound, 0, mechanism.bound], atol=2e-3)
-
-
-def test_keys_are_of_owners_and_not_of_the_graph():
-  # Tracing must not freeze the key: two calls of one graph differ.
-  key = tf.function(keys.fresh, autograph=False)
-  assert np.any(key().numpy() != key().numpy())

@@ -23,25 +23,6 @@ def test_without_flags_digits_are_learned_by_the_piecewise_mechanism():
   assert settings.task_options == {'num_clients': 50} and settings.local_workers == 0
 
 
-def test_flags_and_values_give_the_same_settings():
-  settings = _parse('--task=mnist', '--data_path=m.npz', '--num_clients=20',
-                 '--delta=1e-6', '--mechanism=duchi', '--epsilon_per_query=1',
-                 '--epsilon=4', '--clients_per_query=2', '--sampling=random',
-                 '--seed=3', '--output_dir=o', '--resume')
-  assert settings == LdpSettings(
-      task='mnist', data_path='m.npz', num_clients=20, delta=1e-6, mechanism='duchi',
-      epsilon_per_query=1.0, epsilon=4.0, clients_per_query=2,
-      sampling='random', seed=3, output_dir='o', resume=True)
-
-
-def test_a_run_is_defined_by_all_but_where_things_lie():
-  settings = _parse('--task=mnist', '--data_path=m.npz', '--num_clients=20',
-                    '--output_dir=o', '--local_workers=1')
-  fields = settings.configuration()
-  assert fields['num_clients'] == 20 and fields['mechanism'] == 'piecewise'
-  assert not {'data_path', 'output_dir', 'resume', 'local_workers'} & set(fields)
-
-
 def test_a_target_sets_records_aside_to_measure_it_on():
   def of(*arguments):
     return _parse(*arguments, '--target_accuracy=0.5').task_options[

@@ -85,9 +85,3 @@ def test_probabilities_sum_to_one_and_agree_with_the_scores():
   np.testing.assert_allclose(p.sum(axis=1), 1)
   np.testing.assert_array_equal(p.argmax(axis=1), student.scores(x).argmax(axis=1))
   assert p.min() >= 0
-
-
-def test_the_same_answers_give_the_same_student():
-  x, labels = _pool()
-  one, other = (_trained(x, labels, 200, 1.0).weights for _ in range(2))
-  np.testing.assert_array_equal(one, other)

@@ -39,10 +39,6 @@ def test_a_task_through_a_map_has_vectors(task, kind, size):
   assert np.isfinite(seen.test['x']).all()
 
 
-def test_no_map_leaves_the_task_alone(task):
-  assert vote_features.map_records(task, _fit(task, 'none')) is task
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize('kind', ['standard', 'pca', 'contrastive'])
 def test_maps_follow_from_public_records_alone(task, kind):
@@ -137,3 +133,37 @@ def test_a_record_more_changes_no_bit_of_the_others(task, kind):
         features(x[others], alone=True), together[others])
   np.testing.assert_array_equal(features(x[::-1], alone=True), together[::-1])
   np.testing.assert_allclose(together, features(x), atol=1e-3, rtol=1e-3)
+
+
+def _blobs():
+  rng = np.random.default_rng(0)
+  centres = 20 * rng.normal(size=(6, 3))
+  return np.repeat(centres, 30, axis=0) + rng.normal(size=(180, 3))
+
+
+@pytest.mark.parametrize('choice', ['random', 'spread'])
+@pytest.mark.parametrize('count', [1, 6, 50, 180])
+def test_queries_are_distinct_records(choice, count):
+  rows = vote_features.choose_queries(_blobs(), count, choice, 0)
+  assert rows.shape == (count,) and len(set(rows)) == count
+  assert rows.min() >= 0 and rows.max() < 180
+  np.testing.assert_array_equal(rows, np.sort(rows))
+  again = vote_features.choose_queries(_blobs(), count, choice, 0)
+  np.testing.assert_array_equal(rows, again)
+
+
+def test_spread_queries_speak_for_every_cluster():
+  rows = vote_features.choose_queries(_blobs(), 6, 'spread', 0)
+  np.testing.assert_array_equal(rows // 30, np.arange(6))
+
+
+def test_random_queries_depend_on_the_seed():
+  first, other = (vote_features.choose_queries(_blobs(), 20, 'random', seed)
+                  for seed in (0, 1))
+  assert not np.array_equal(first, other)
+
+
+@pytest.mark.filterwarnings('ignore:Number of distinct clusters')
+def test_equal_records_are_still_as_many_queries_as_asked_for():
+  rows = vote_features.choose_queries(np.ones((10, 2)), 4, 'spread', 0)
+  assert len(set(rows)) == 4

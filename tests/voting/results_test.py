@@ -29,43 +29,11 @@ def test_every_experiment_is_what_the_program_takes(capsys):
   assert not capsys.readouterr().err  # No former name of a flag.
 
 
-def test_maps_are_taken_from_earlier_runs_of_the_same_public_records():
-  done = {}
-  for experiment in EXPERIMENTS:
-    settings = _settings(experiment)
-    public = (settings.task, settings.public_records)
-    if experiment.map_of is not None:
-      assert done[experiment.map_of] == (public, settings.feature_seed)
-    done[experiment.name] = (public, settings.feature_seed)
-  assert len(done) == len(EXPERIMENTS)
-
-
 def test_every_row_of_a_table_has_experiments():
   rows = {experiment.row for experiment in EXPERIMENTS}
   shown = {row[0] for table in voting_tables.TABLES.values() for row in table}
   assert shown <= rows
   assert all(row.startswith('ablation-') for row in rows - shown)
-
-
-def _line(row, seed, accuracy, **changes):
-  return {**dict(
-      name=f'{row}-{seed}', row=row, seed=seed, accuracy=accuracy, epsilon=3.2,
-      epsilon_published=4.3, labels_right=0.98, uplink_bytes_per_agent=562.5,
-      cpu_seconds=90, date='2026-01-02', commit='abc', cpu='some', cores=2), **changes}
-
-
-def test_tables_have_means_over_seeds_and_leave_out_what_was_not_run():
-  lines = [_line('mnist-ae', seed, 0.96 + 0.01 * seed) for seed in range(3)]
-  lines.append(_line('mnist-fedavg', 0, 0.975, epsilon=None, epsilon_published=None,
-                     labels_right=None, uplink_bytes_per_agent=440760.0))
-  table = voting_tables.table({line['name']: line for line in lines}, 'mnist')
-  rows = table.splitlines()
-  assert rows[2] == (
-      '| AE-DPFL, agents on public features, 50 queries | 97.0 ± 1.0 | 98.0 ± 0.0 | '
-      '4.30 | 3.20 | 562 bytes | 95.1 | 4.3 |')
-  assert '| FedAvg, no privacy | 97.5 | – | – | – | 441 kB | 97.8 | – |' in rows
-  assert rows[-1].startswith('4 runs, 6 minutes of processor time on some, 2 cores')
-  assert not any('DP-FedAvg' in row for row in rows)
 
 
 def test_fields_that_are_kept_are_those_of_a_summary():

@@ -171,10 +171,8 @@ def answer(votes: np.ndarray, plan: PatePlan, key: tf.Tensor) -> np.ndarray:
 class PateRounds(rounds_lib.ChargedRounds):
   """One vote on all queries; its labels are kept.
 
-  Attributes:
-    rows: int64 [Q], the queries: indices of public records.
-    votes: () -> int64 [Q, classes], the teachers' votes on them; private.
-    plan: Plan of the run.
+  `rows`, int64 [Q], are the queries among the public records; `votes` returns the
+  teachers' votes on them, int64 [Q, classes], which are private.
   """
 
   rows: np.ndarray
@@ -194,15 +192,7 @@ class PateRounds(rounds_lib.ChargedRounds):
     return None if self._kept else self.plan.event(1)
 
   def draw(self, line) -> dict[str, np.ndarray]:
-    """Asks the teachers.
-
-    Args:
-      line: Line of the ledger, which charged the vote.
-
-    Returns:
-      `rows`: int64 [Q], the images in the pool; `labels`: int64 [Q], -1 where there
-      was no answer.
-    """
+    """Asks the teachers: `rows`, and int64 `labels`, -1 where there was no answer."""
     key = keys.fresh() if self.plan.seed is None else tf.constant(
         keys.from_seed(self.plan.seed))
     return {'rows': self.rows, 'labels': answer(self.votes(), self.plan, key)}

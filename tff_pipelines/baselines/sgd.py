@@ -1,18 +1,16 @@
-"""DP-SGD of a curator and DP-FedSGD of clients as baselines."""
+"""DP-FedSGD of clients as a baseline; with one client, DP-SGD of a curator."""
 
-from collections.abc import Callable, Mapping
-import functools
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import numpy as np
-import tensorflow as tf
 
-from aggregators import keys
-from tasks.models import classifiers
+from tasks.task import Task
 from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.accounting.guarantees import plan as guarantee
+from tff_pipelines.accounting.sampling import schemes
 from tff_pipelines.experiment import report as report_lib
-from tff_pipelines.experiment import rounds as rounds_lib
+from tff_pipelines.fedavg import loop
 from tff_pipelines.fedavg import noisy_sgd
 from tff_pipelines.fedavg.noisy_sgd import NoisySgdPlan
 
@@ -23,16 +21,10 @@ def build_plan(plan_type: type[_Plan], settings: Any,
                recorded: Mapping[str, Any] | None, *,
                target_epsilon: float | None, noise_multiplier: float | None = None,
                terms: Mapping[str, Any], **rest: Any) -> _Plan:
-  """Builds the plan of a baseline.
+  """Builds the plan of a baseline from `record_rate`, `clip`, `rounds` and `seed`.
 
-  Args:
-    plan_type: Class of the plan.
-    settings: `record_rate`, `clip`, `rounds` and `seed` of the run.
-    recorded: `configuration` of the plan of an earlier start; None for a new run.
-    target_epsilon: Target, or None where the noise is given.
-    noise_multiplier: The given noise, or None.
-    terms: Fields of guarantee.Terms, except for the source.
-    **rest: Further attributes of the plan.
+  `terms` are fields of guarantee.Terms, except for the source; numbers of an earlier
+  start are taken over.
   """
   if recorded is not None:
     target_epsilon, noise_multiplier = None, recorded['noise_multiplier']
@@ -44,54 +36,21 @@ def build_plan(plan_type: type[_Plan], settings: Any,
 
 
 def mechanism_line(name: str, plan: NoisySgdPlan, *, given: bool = False) -> str:
-  """The line on the mechanism in a report.
-
-  Args:
-    name: Name of the mechanism.
-    plan: Plan of the run.
-    given: Whether the noise was given, not calibrated.
-  """
+  """The line on the mechanism in a report; `given` noise was not calibrated."""
   noise = report_lib.noise_in_words(plan.noise_multiplier, given=given)
   return f'{name}, noise multiplier {noise}, clip {plan.clip:g}'
 
 
-class SgdRounds(rounds_lib.Rounds):
-  """Steps of noisy gradients of all records; the state is a list of weights."""
-
-  unit = 'step'
-
-  def __init__(self, plan: NoisySgdPlan, network: classifiers.Network,
-               examples: Mapping[str, np.ndarray], *, learning_rate: float,
-               accuracy: Callable[[list[np.ndarray]], float]):
-    """Initializes the rounds.
-
-    Args:
-      plan: Plan of the run, whose one client is the curator.
-      network: The model that is trained.
-      examples: Feature name -> array, all records.
-      learning_rate: Learning rate on the mean gradient.
-      accuracy: Weights -> accuracy on the test records.
-    """
-    self.count, self._seed = plan.rounds, plan.seed
-    self._network, self._accuracy = network, accuracy
-    scale = learning_rate / plan.expected_records
-    loss = network.as_model().loss
-
-    @functools.partial(tf.function, autograph=False)
-    def step(weights, key, examples):
-      total = noisy_sgd.contribution(loss, weights, examples, key, plan)
-      return [w - scale * g for w, g in zip(weights, total)]
-
-    self._step = functools.partial(
-        step, examples=tf.nest.map_structure(tf.constant, examples))
-
-  def initial_state(self, resumed: bool) -> list[np.ndarray]:
-    return self._network.initial_weights(0)
-
-  def step(self, state: list[np.ndarray], index: int) -> rounds_lib.Step:
-    root = keys.fresh() if self._seed is None else tf.constant(
-        keys.from_seed(self._seed))
-    weights = [w.numpy() for w in self._step(
-        list(map(tf.constant, state)), keys.derive(root, index))]
-    return rounds_lib.Step(
-        state=weights, metrics={'test/accuracy': self._accuracy(weights)})
+def build_rounds(task: Task, plan: NoisySgdPlan, initial_weights: list[np.ndarray], *,
+                 learning_rate: float, momentum: float = 0.0,
+                 rounds_per_evaluation: int = 1) -> loop.FedAvgRounds:
+  """Rounds of noisy gradients, in which every client participates."""
+  process = noisy_sgd.build(
+      task.model, task.train.element_spec, initial_weights=initial_weights, plan=plan,
+      learning_rate=learning_rate, momentum=momentum)
+  return loop.FedAvgRounds(
+      process, task=task, scheme=schemes.Everyone(
+          population=plan.clients, cohort_size=plan.clients,
+          simulation_seed=plan.seed),
+      unit_is_client=False, rounds=plan.rounds,
+      rounds_per_evaluation=rounds_per_evaluation)

@@ -91,7 +91,7 @@ class FedMdPlan(guarantee.Plan):
 
   @property
   def measures_models(self) -> bool:
-    """Whether the parties' own models are measured: with noise they are not released."""
+    """Whether the parties' own models are measured: noisy ones are not released."""
     return self.settings.mode != 'ldp' or self.settings.diagnostics
 
   @property

@@ -39,14 +39,11 @@ LABELS = 'labels'
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FitConfig:
-  """Settings of a training.
+  """Settings of a training by Adam.
 
-  Attributes:
-    learning_rate: Learning rate of Adam, > 0.
-    batch_size: >= 1; the last batch of an epoch is smaller where the examples do not
-      fill it.
-    mirror: Whether a random half of the images of each epoch is mirrored left to
-      right; for images that keep their meaning then, unlike letters.
+  The last batch of an epoch is smaller where the examples do not fill it. `mirror`:
+  whether a random half of the images of each epoch is mirrored left to right, for
+  images that keep their meaning then, unlike letters.
   """
 
   learning_rate: float
@@ -55,17 +52,11 @@ class FitConfig:
 
 
 def losses(kind: str, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-  """Computes one loss per example.
+  """Computes one loss per example: float32 [batch].
 
-  Args:
-    kind: 'labels' for classes; else the knowledge that the consensus averages:
-      'logits' (mean absolute difference), 'softmax' or 'argmax' (cross entropy with
-      the mean probabilities, or with the fractions of the votes).
-    logits: float32 [batch, classes].
-    targets: int32 [batch] for labels, else float32 [batch, classes].
-
-  Returns:
-    float32 [batch].
+  Kind 'labels' is for classes; else it is the knowledge that the consensus averages:
+  'logits' (mean absolute difference), 'softmax' or 'argmax' (cross entropy with the
+  mean probabilities, or with the fractions of the votes).
   """
   if kind == LABELS:
     return layers.softmax_cross_entropy(logits, targets)
@@ -78,21 +69,10 @@ def losses(kind: str, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
 def fit(architecture: Architecture, weights: tf.Tensor, images: tf.Tensor,
         targets: tf.Tensor, epochs: tf.Tensor, key: tf.Tensor, *, kind: str,
         config: FitConfig, rate_factor=1.0) -> tf.Tensor:
-  """Trains a model by Adam, whose moments start at zero.
+  """Trains a model by Adam, whose moments start at zero; returns its weights.
 
-  Args:
-    architecture: Architecture of the model.
-    weights: float32 [size].
-    images: uint8 [examples, height, width, channels]; there may be none.
-    targets: As for `losses`, one row for each image.
-    epochs: int32 scalar >= 0.
-    key: int64[2]; all randomness of the training derives from it.
-    kind: Kind of the loss.
-    config: Settings of the training.
-    rate_factor: float32 scalar that the learning rate is multiplied by.
-
-  Returns:
-    The trained weights, float32 [size].
+  There may be no images. Targets are as for `losses`; all randomness derives from
+  `key`; the learning rate is multiplied by `rate_factor`.
   """
   count, batch_size = tf.shape(images)[0], config.batch_size
   learning_rate = config.learning_rate * tf.convert_to_tensor(
@@ -138,16 +118,7 @@ def fit(architecture: Architecture, weights: tf.Tensor, images: tf.Tensor,
 
 def predict(architecture: Architecture, weights: tf.Tensor,
             images: tf.Tensor) -> tf.Tensor:
-  """Computes logits of a model, for a bounded number of images at a time.
-
-  Args:
-    architecture: Architecture of the model.
-    weights: float32 [size].
-    images: uint8 [examples, height, width, channels]; at least one.
-
-  Returns:
-    float32 [examples, classes].
-  """
+  """Computes logits of a model, for a bounded number of images at a time."""
   calls = (tf.shape(images)[0] + _PREDICTED_AT_ONCE - 1) // _PREDICTED_AT_ONCE
 
   def step(i, logits):
@@ -163,17 +134,7 @@ def predict(architecture: Architecture, weights: tf.Tensor,
 
 def agreement(architecture: Architecture, weights: tf.Tensor, images: tf.Tensor,
               consensus: tf.Tensor) -> tf.Tensor:
-  """Fraction of the images on which the model's class is that of the consensus.
-
-  Args:
-    architecture: Architecture of the model.
-    weights: float32 [size].
-    images: uint8 [examples, height, width, channels]; at least one.
-    consensus: float32 [examples, classes].
-
-  Returns:
-    float32 scalar in [0, 1].
-  """
+  """Fraction of the images on which the model's class is that of the consensus."""
   own = tf.argmax(predict(architecture, weights, images), axis=-1)
   agreed = tf.equal(own, tf.argmax(consensus, axis=-1))
   return tf.reduce_mean(tf.cast(agreed, tf.float32))
@@ -190,11 +151,8 @@ def new_party(number: int, architecture: int, weights: np.ndarray,
               key: np.ndarray):
   """Builds the state of a party that has not participated yet.
 
-  Args:
-    number: Index of the party; tells its new state from those of others.
-    architecture: Its index in the list that the process is built for.
-    weights: float32 [size], of a model trained on public data alone.
-    key: int64[2], from the operating system, or of a simulation seed.
+  `number` tells its new state from those of others; `architecture` is an index in the
+  list that the process is built for.
   """
   return collections.OrderedDict(
       architecture=np.int32(architecture), key=np.asarray(key, np.int64),
@@ -236,28 +194,15 @@ def build(architectures: Sequence[Architecture], *,
           simulation_seed: int | None = None) -> tff.templates.IterativeProcess:
   """Builds the process.
 
-  Args:
-    architectures: All that parties may have; their classes are equal.
-    image_shape: Height, width, channels of every image.
-    mean: How predictions are averaged; `records` of them a round.
-    initial_epochs: Epochs on a party's own records when it first participates, >= 0.
-    private: How parties fit their own records.
-    digest: How parties fit the consensus.
-    simulation_seed: Given for seeded runs, whose noise derives from the parties'
-      keys; unseeded noise is drawn again whenever it is computed.
-
-  Returns:
-    A process with the server's state, an OrderedDict of `consensus` (float32
-    [records, classes]) and `known` (bool, whether there is one). `next` takes
-    it, the announcement of the round (`round_type`), and the states
-    (`party_type`) and data (`data_type`) of the parties that participate; it
-    returns an OrderedDict of `state`, `parties` (their new states; several
-    workers may change the order) and `metrics` (`parties`, the number of those
-    whose predictions are in the consensus, `rejected`, of those whose predictions
-    were NaN or infinite, and `total_weight`).
-
-  Raises:
-    ValueError: If an architecture has other classes than the mean.
+  The server's state has `consensus`, float32 [records, classes], and `known`, whether
+  there is one. `next` takes it, the announcement of the round (`round_type`), and the
+  states (`party_type`) and data (`data_type`) of the parties that participate. It
+  returns `state`; `parties`, their new states, whose order several workers may change;
+  and `metrics`: `parties`, the number of those whose predictions are in the consensus,
+  `rejected`, of those whose predictions were NaN or infinite, and `total_weight`. The
+  noise of seeded runs derives from the parties' keys; other noise is drawn again
+  whenever it is computed. Raises ValueError if an architecture has other classes than
+  the mean.
   """
   for architecture in architectures:
     if architecture.classes != mean.classes:
@@ -286,19 +231,9 @@ def build(architectures: Sequence[Architecture], *,
   def participate(state, data, server, round_):
     """Runs a round of one party, in one graph.
 
-    A party that participates for the first time, in whatever round, first fits its
-    own records. If its weights or predictions become NaN or infinite, it keeps the
-    weights that it had, and its predictions are NaN.
-
-    Args:
-      state: Value of `party_type`.
-      data: Value of `data_type`.
-      server: The server's state.
-      round_: Value of `round_type`.
-
-    Returns:
-      An OrderedDict of `state`, the new one; `value`, logits, float32 [records,
-      classes], in seeded runs with an int64[2] key for the noise; and `weight`, int32.
+    A party that participates for the first time, in whatever round, first fits its own
+    records. If its weights or predictions become NaN or infinite, it keeps the weights
+    that it had, and its predictions are NaN.
     """
     key = keys.derive(state['key'], 0)
     own_epochs = tf.where(tf.equal(state['rounds'], 0), initial_epochs, 0)

@@ -107,11 +107,7 @@ def draw(path: pathlib.Path, names: Sequence[str], title: str,
          delta: float | None) -> None:
   """Draws the accuracy of every party over the rounds from the metrics of the run.
 
-  Args:
-    path: Path of the figure, in the folder of the run.
-    names: Names of the parties.
-    title: Title of the figure; epsilon is added where there is one.
-    delta: Delta of that epsilon.
+  Epsilon, at this delta, is added to the title where there is one.
   """
   rows = metrics_lib.read(path.parent / files.METRICS, 'communication_round')
   epsilon = float(rows[max(rows)].get('epsilon', math.inf))  # Seeded runs have none.
@@ -131,12 +127,8 @@ def outcome(plan: FedMdPlan, task: FedMdTask, states: Sequence[Mapping[str, Any]
             accuracies: Sequence[float] | None) -> report.Outcome:
   """Returns the result of a run.
 
-  Args:
-    plan: Plan of the run.
-    task: Task of the run.
-    states: States of the parties, as from `process.new_party`.
-    accuracies: Accuracies of the parties' own models on the test records; None if they
-      are not measured.
+  `accuracies` are those of the parties' own models on the test records; None if they
+  are not measured.
   """
   settings, mean = plan.settings, plan.mean
   parties = [_party(plan, task, i, int(state['rounds']), accuracies and accuracies[i])

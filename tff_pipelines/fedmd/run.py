@@ -1,7 +1,7 @@
 """A run of FedMD: parties, their subsets, the rounds, one folder."""
 
 import collections
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import dataclasses
 import functools
 import hashlib
@@ -46,17 +46,10 @@ def _fit_config(settings: FedMdSettings, prefix: str) -> process_lib.FitConfig:
 
 def draw_subset(records: int, draws: int, replacement: bool,
                 seed: int | None) -> np.ndarray:
-  """Draws the indices of the records that a party trains on.
+  """Draws the indices of the records that a party trains on, int64 [draws].
 
-  Args:
-    records: Number of records of the party, >= 1.
-    draws: Number of draws; at most `records` without replacement.
-    replacement: Whether a record may be drawn more than once.
-    seed: None for the operating system's entropy; only such a draw has a privacy
-      guarantee.
-
-  Returns:
-    int64 [draws] in [0, records).
+  Without a seed they are of the operating system's entropy; only such a draw has a
+  privacy guarantee.
   """
   if seed is not None:
     indices = np.random.default_rng(seed).choice(records, draws, replace=replacement)
@@ -70,12 +63,9 @@ def draw_subset(records: int, draws: int, replacement: bool,
 def pretrain(task: FedMdTask, settings: FedMdSettings) -> dict[str, np.ndarray]:
   """Trains a model of every architecture on the labels of the public records.
 
-  Returns:
-    Weights, float32 [size], by name of the architecture. They depend on the public
-    records, `initial_weights_seed` and the settings of pretraining alone.
-
-  Raises:
-    ValueError: If a training diverges.
+  Weights, by name of the architecture, depend on the public records,
+  `initial_weights_seed` and the settings of pretraining alone. Raises ValueError if a
+  training diverges.
   """
   pretrained, seed = {}, settings.initial_weights_seed
   for architecture in task.public_architectures:
@@ -94,6 +84,14 @@ def pretrain(task: FedMdTask, settings: FedMdSettings) -> dict[str, np.ndarray]:
   return pretrained
 
 
+def _accuracy_of(architecture: fedmd_models.Architecture, test: Any) -> Callable:
+  """The function weights -> accuracy on labelled images."""
+  predict = tf.function(
+      functools.partial(process_lib.predict, architecture), autograph=False)
+  return lambda weights: float(np.mean(test.y == np.argmax(
+      predict(weights, tf.constant(test.x)), axis=-1)))
+
+
 class FedMdRounds(rounds_lib.Rounds):
   """The rounds of a run; the first one is the parties' own training.
 
@@ -104,19 +102,11 @@ class FedMdRounds(rounds_lib.Rounds):
 
   def __init__(self, task: FedMdTask, plan: FedMdPlan,
                pretrained: Mapping[str, np.ndarray] | None = None):
-    """Initializes the rounds.
-
-    Args:
-      task: Public records, parties and their models.
-      plan: Plan of the run.
-      pretrained: As from `pretrain`; None to train them where they are needed.
-    """
+    """Initializes the rounds; models are trained on public records unless given."""
     self._task, self._plan, self._pretrained = task, plan, pretrained
     self._settings, self.count = plan.settings, plan.releases
     self._latest: float | None = None
-    self._predict = [
-        tf.function(functools.partial(process_lib.predict, architecture),
-                    autograph=False) for architecture in task.architectures]
+    self._accuracies = [_accuracy_of(a, task.test) for a in task.architectures]
     self._process = process_lib.build(
         task.architectures, image_shape=task.public.x.shape[1:], mean=plan.mean,
         initial_epochs=self._settings.initial_epochs,
@@ -156,13 +146,7 @@ class FedMdRounds(rounds_lib.Rounds):
 
   def step(self, state: Any, index: int,
            present: list[int] | None = None) -> rounds_lib.Step:
-    """Runs a round.
-
-    Args:
-      state: Before the round.
-      index: Index of the round, from 1, the parties' first training.
-      present: Indices of the parties that participate; None to sample them, each
-        independently.
+    """Runs round `index`, from 1; without `present` parties are sampled independently.
     """
     number, count = index - 1, len(self._task.parties)
     if present is None:
@@ -222,16 +206,13 @@ class FedMdRounds(rounds_lib.Rounds):
     return {} if self._latest is None else {'accuracy': f'{self._latest:.4f}'}
 
   def accuracies(self, state: Any) -> list[float] | None:
-    """Computes the accuracies of the parties' own models on the test records.
+    """Accuracies of the parties' own models on the test records, if they are measured.
 
-    A party that never participated has the public weights. None where the models stay
-    with the parties and are not measured.
+    A party that never participated has the public weights.
     """
     if not self._plan.measures_models:
       return None
-    images, labels = tf.constant(self._task.test.x), self._task.test.y
-    return [float(np.mean(labels == np.argmax(self._predict[int(
-        party['architecture'])](party['weights'], images), axis=-1)))
+    return [self._accuracies[int(party['architecture'])](party['weights'])
             for party in state['parties']]
 
 
@@ -257,13 +238,7 @@ class FedMdExperiment(run_lib.Experiment):
 
   def __init__(self, settings: FedMdSettings, *, task: FedMdTask | None = None,
                pretrained: Mapping[str, np.ndarray] | None = None):
-    """Initializes the experiment.
-
-    Args:
-      settings: Settings of the run.
-      task: From `load_task` of these settings; None to build it.
-      pretrained: From `pretrain` of these settings; None to train them.
-    """
+    """Initializes the experiment; a task and models of these settings may be given."""
     super().__init__(settings)
     self._task, self._pretrained = task, pretrained
 
@@ -321,25 +296,16 @@ class FedMdExperiment(run_lib.Experiment):
 
   def evaluate(self, task: FedMdTask, trained: models.Trained):
     architecture, = (a for a in task.architectures if a.name == trained.name)
-    predicted = tf.function(
-        functools.partial(process_lib.predict, architecture), autograph=False)(
-            np.concatenate([array.ravel() for array in trained.weights]),
-            tf.constant(task.test.x))
-    return {'test': {'accuracy': float(np.mean(
-        task.test.y == np.argmax(predicted, axis=-1)))}}
+    weights = np.concatenate([array.ravel() for array in trained.weights])
+    return {'test': {'accuracy': _accuracy_of(architecture, task.test)(weights)}}
 
 
 experiment = FedMdExperiment
 
 
 def distill(settings: FedMdSettings, **prepared: Any) -> dict[str, Any]:
-  """Starts or resumes a run, and reports.
+  """Starts or resumes a run, and reports; returns the summary.
 
-  Args:
-    settings: Settings of the run.
-    **prepared: `task` and `pretrained`, as for `FedMdExperiment`.
-
-  Returns:
-    The summary, as it is written to summary.json.
+  `prepared` are `task` and `pretrained`, as for `FedMdExperiment`.
   """
   return FedMdExperiment(settings, **prepared).run()

@@ -33,7 +33,8 @@ class FedMdSettings(settings.RunSettings):
       'letters from it.', free=True, when={'task': ('mnist_letters',)},
       otherwise='letters from unipen62_writers.npz')
   num_clients: int = _data(10, 'Number of parties.', low=1, high=1000, essential=True)
-  records_per_client: int | None = _data(None, 'Private records of a party.', low=1, otherwise='all, up to what the paper had')
+  records_per_client: int | None = _data(None, 'Private records of a party.',
+      low=1, otherwise='all, up to what the paper had')
   split: str = _data('iid', 'iid: random records each. noniid: a party is a writer, '
       'or has one kind of each class.', choices=fedmd_data.SPLITS, essential=True)
   data_seed: int = _data(0, 'Seed of the split.', low=0)
@@ -132,13 +133,10 @@ class FedMdSettings(settings.RunSettings):
     return self.task == 'cifar' if self.mirror is None else self.mirror
 
   def rate_factor(self, number: int) -> float:
-    """Returns the factor of a round's learning rates.
+    """Returns the factor of the learning rates of round `number`, 0 the first training.
 
     It falls from 1 in the first round to `final_rate_factor` in the last, in equal
     steps.
-
-    Args:
-      number: Index of the round, 0 (the first training) to `rounds`.
     """
     if number < 1 or self.rounds == 1:
       return 1.0

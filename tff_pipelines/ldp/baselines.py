@@ -5,7 +5,6 @@ trusted and where the noise is added.
 """
 
 from collections.abc import Sequence
-import functools
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,11 @@ from tasks.sources import records
 from tff_pipelines.common import caveats
 from tff_pipelines.accounting.guarantees import mechanisms
 from tff_pipelines.common import files
-from tff_pipelines.baselines import averaging
 from tff_pipelines.baselines import pate
 from tff_pipelines.baselines import sgd
-from tff_pipelines.experiment import models
 from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.experiment import rounds as rounds_lib
-from tff_pipelines.experiment import run as run_lib
+from tff_pipelines.fedavg import evaluation
 from tff_pipelines.fedavg import local_training
 from tff_pipelines.fedavg import report as fedavg_report
 from tff_pipelines.fedavg import run as fedavg_run
@@ -38,31 +35,8 @@ from tff_pipelines.ldp.settings import LdpSettings
 from tff_pipelines.fedavg.noisy_sgd import NoisySgdPlan
 
 
-def _kept(prepared: ldp_run.Prepared, weights) -> dict[str, models.Trained]:
-  """The model that was trained on the records' features."""
-  return {'': serving.of_network(
-      prepared.feature_map, prepared.task.public, prepared.network, weights,
-      *prepared.normalisation)}
-
-
-def _predicted(prepared: ldp_run.Prepared, weights) -> np.ndarray:
-  """int64 [n], classes of the test records."""
-  logits = prepared.network.logits(weights, tf.constant(prepared.examples[1]['x']))
-  return logits.numpy().argmax(axis=1)
-
-
-def _accuracy(prepared: ldp_run.Prepared, weights) -> float:
-  """Accuracy on the test records."""
-  return float(np.mean(_predicted(prepared, weights) == prepared.task.test.y))
-
-
 def count_votes(features: np.ndarray, teachers: Sequence[np.ndarray]) -> np.ndarray:
-  """int64 [n, classes]: number of teachers that name each class; private.
-
-  Args:
-    features: float32 [n, dimension].
-    teachers: Weights, float32 [dimension, classes].
-  """
+  """int64 [n, classes]: number of teachers that name each class; private."""
   votes = np.zeros([len(features), teachers[0].shape[1]], np.int64)
   for weights in teachers:
     named = process.scores(features, weights).argmax(axis=1)
@@ -71,10 +45,7 @@ def count_votes(features: np.ndarray, teachers: Sequence[np.ndarray]) -> np.ndar
 
 
 class _Baseline(ldp_run.PreparedExperiment):
-  """A baseline; a base class in addition to one of `experiment.run`.
-
-  A subclass has a `mechanism_line` of the plan, for the report.
-  """
+  """A baseline; a subclass has a `mechanism_line` of the plan, for the report."""
 
   family = 'ldp_baselines'
   settings: BaselineSettings
@@ -97,7 +68,8 @@ class _Baseline(ldp_run.PreparedExperiment):
   def describe(self, task, plan) -> report_lib.Description:
     run = self.run_line(plan, self.planned_rounds(plan))
     return report.description(
-        task.task, self.population_words(task), ('algorithm', f'{self.settings.algorithm}, {run}'),
+        task.task, self.population_words(task),
+        ('algorithm', f'{self.settings.algorithm}, {run}'),
         ('mechanism', self.mechanism_line(plan)))
 
   def _outcome(self, prepared: ldp_run.Prepared, predicted: np.ndarray,
@@ -112,8 +84,47 @@ class _Baseline(ldp_run.PreparedExperiment):
         task, predicted, fields={'algorithm': algorithm, **fields}, **attributes)
 
 
-class SgdExperiment(_Baseline, run_lib.Experiment):
-  """DP-SGD of a curator who has all records."""
+class _TrainedBaseline(_Baseline):
+  """A baseline that trains a network of the records' features by rounds.
+
+  A subclass has `fields` of its own for the summary.
+  """
+
+  def clients(self, task: ldp_run.Prepared) -> np.ndarray:
+    """int64 [n], the client of each record: its owner."""
+    holdings = task.task.holdings
+    return np.repeat(np.arange(len(holdings)), [len(held) for held in holdings])
+
+  def federated(self, task: ldp_run.Prepared) -> task_lib.Task:
+    """The records' features as a task of federated averaging."""
+    examples, test = task.examples
+    return task_lib.Task(
+        name=task.task.name, model=task.network.as_model(),
+        train=records.ArraysByClient(examples, self.clients(task)),
+        held_out={'test': test}, privacy_unit=task.task.privacy_unit)
+
+  def evaluate(self, task, trained):
+    federated = self.federated(task)
+    return fedavg_report.finite_results(evaluation.Evaluator(
+        federated.model, federated.held_out).evaluate(serving.own_weights(trained)))
+
+  def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
+    weights = state['process']['weights']
+    logits = task.network.logits(weights, tf.constant(task.examples[1]['x']))
+    return self._outcome(
+        task, logits.numpy().argmax(axis=1),
+        {**self.fields(plan, sum(w.size for w in weights)), 'model': task.network.name},
+        results=fedavg_report.finite_results(rounds.results(state)),
+        trained={'': serving.of_network(
+            task.feature_map, task.task.public, task.network, weights,
+            *task.normalisation)})
+
+
+class SgdExperiment(_TrainedBaseline):
+  """DP-SGD of a curator, who is the one client and has all records."""
+
+  def clients(self, task: ldp_run.Prepared) -> np.ndarray:
+    return np.zeros_like(super().clients(task))
 
   def build_plan(self, task, recorded) -> NoisySgdPlan:
     return sgd.build_plan(
@@ -133,23 +144,18 @@ class SgdExperiment(_Baseline, run_lib.Experiment):
   def mechanism_line(self, plan) -> str:
     return sgd.mechanism_line('gaussian', plan)
 
-  def evaluate(self, task, trained):
-    return {'test': {'accuracy': _accuracy(task, serving.own_weights(trained))}}
+  def build_rounds(self, task, plan) -> rounds_lib.Rounds:
+    return sgd.build_rounds(
+        self.federated(task), plan, task.network.initial_weights(0),
+        learning_rate=self.settings.learning_rate)
 
-  def build_rounds(self, task, plan) -> sgd.SgdRounds:
-    return sgd.SgdRounds(
-        plan, task.network, task.examples[0],
-        learning_rate=self.settings.learning_rate,
-        accuracy=functools.partial(_accuracy, task))
-
-  def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
-    return self._outcome(task, _predicted(task, state), {
-        'mechanism': 'gaussian', 'model': task.network.name, 'clip': plan.clip,
-        'parameters': sum(w.size for w in state), 'details': {'records': plan.records},
-        'noise_multiplier': plan.noise_multiplier}, trained=_kept(task, state))
+  def fields(self, plan: NoisySgdPlan, parameters: int) -> dict[str, Any]:
+    return {'mechanism': 'gaussian', 'clip': plan.clip, 'parameters': parameters,
+            'noise_multiplier': plan.noise_multiplier,
+            'details': {'records': plan.records}}
 
 
-class FlExperiment(_Baseline, run_lib.Experiment):
+class FlExperiment(_TrainedBaseline):
   """Federated averaging with distributed noise; all owners are in every round."""
 
   run_line = staticmethod(fedavg_report.run_line)
@@ -167,38 +173,21 @@ class FlExperiment(_Baseline, run_lib.Experiment):
         recorded_noise=(recorded or {}).get('noise_multiplier'), seed=settings.seed,
         privacy_unit=task.task.privacy_unit)
 
-  def _federated(self, task: ldp_run.Prepared) -> task_lib.Task:
-    """The owners' features as a task of federated averaging."""
-    holdings, (examples, test) = task.task.holdings, task.examples
-    return task_lib.Task(
-        name=task.task.name, model=task.network.as_model(),
-        train=records.ArraysByClient(examples, np.repeat(
-            np.arange(len(holdings)), [len(held) for held in holdings])),
-        held_out={'test': test}, privacy_unit=task.task.privacy_unit)
-
-  def evaluate(self, task, trained):
-    return averaging.evaluate(self._federated(task), serving.own_weights(trained))
-
   def build_rounds(self, task, plan) -> rounds_lib.Rounds:
-    settings, federated = self.settings, self._federated(task)
+    settings = self.settings
     return fedavg_run.build_rounds(
-        federated, plan, task.network.initial_weights(0),
+        self.federated(task), plan, task.network.initial_weights(0),
         local=local_training.LocalConfig(
             learning_rate=settings.client_learning_rate,
             batch_size=settings.client_batch_size, epochs=settings.client_epochs),
         server=ServerConfig(learning_rate=settings.learning_rate),
         on_bad=self.write_bad())
 
-  def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
-    return self._outcome(
-        task, _predicted(task, state['process']['weights']),
-        {**fedavg_report.fields(plan), 'model': task.network.name,
-         'details': fedavg_report.details(plan)},
-        results=fedavg_report.finite_results(rounds.results(state)),
-        trained=_kept(task, state['process']['weights']))
+  def fields(self, plan: FedAvgPlan, parameters: int) -> dict[str, Any]:
+    return {**fedavg_report.fields(plan), 'details': fedavg_report.details(plan)}
 
 
-class PateExperiment(_Baseline, run_lib.Experiment):
+class PateExperiment(_Baseline):
   """A noisy vote, and a student of its labels."""
 
   kept_as = 'labels.npz'
@@ -265,13 +254,8 @@ def experiment(settings: BaselineSettings,
 
 def run(settings: BaselineSettings,
         prepared: ldp_run.Prepared | None = None) -> dict[str, Any]:
-  """Runs a baseline, or resumes it, and reports.
+  """Runs a baseline, or resumes it, and reports; returns the summary.
 
-  Args:
-    settings: Settings of the run.
-    prepared: As `ldp_run.prepare` returns it for these settings, if it did already.
-
-  Returns:
-    The summary, as it is written to summary.json.
+  `prepared` is as of `ldp_run.run`.
   """
   return experiment(settings, prepared).run()

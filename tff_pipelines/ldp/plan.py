@@ -174,16 +174,10 @@ def build(settings: settings_lib.LdpSettings, *,
           recorded: Mapping[str, Any] | None = None, **attributes: Any) -> LdpPlan:
   """The calibrated plan of a distillation.
 
-  Of the total, the cost of an answer and the number of answers, two are needed. The
-  default is a total of DEFAULT_EPSILON and one answer of every owner.
-
-  Args:
-    settings: Settings of the run.
-    recorded: `configuration` of the plan of an earlier start; None for a new run.
-    **attributes: Attributes of the plan that are not calibrated.
-
-  Raises:
-    ValueError: If the budget can't be met or an argument is out of range.
+  Between the total, the cost of an answer and the number of answers, two are needed.
+  The default is a total of DEFAULT_EPSILON and one answer of every owner. `recorded` is
+  the `configuration` of an earlier start. Raises ValueError if the budget can't be met
+  or an argument is out of range.
   """
   if recorded:
     return LdpPlan(settings=settings, **attributes,

@@ -33,13 +33,7 @@ def _normal_equations(features: np.ndarray, targets: np.ndarray):
 def ridge(features: np.ndarray, targets: np.ndarray, strength: float) -> np.ndarray:
   """Weights of scores `features @ weights + 1 / classes` near the targets.
 
-  Args:
-    features: float32 or float64 [n, dimension].
-    targets: float64 [n, classes].
-    strength: Penalty on the weights, > 0.
-
-  Returns:
-    float32 [dimension, classes].
+  float32 [dimension, classes]; `strength` > 0 penalises them.
   """
   x, gram, residual = _normal_equations(features, targets)
   inner = np.linalg.solve(gram + strength * np.eye(len(gram)), residual)
@@ -74,20 +68,11 @@ def build_asking(mechanism: local_dp.LocalMechanism, *, num_queries: int,
                  seeded: bool = False) -> tff.Computation:
   """Builds a computation that asks owners about public images.
 
-  Args:
-    mechanism: Perturbs each answer of an owner.
-    num_queries: Number of queries of one call.
-    dimension: Dimension of the features.
-    temperature: Temperature of the teachers' soft labels.
-    seeded: Whether owners have keys of a simulation seed.
-
-  Returns:
-    A computation of the features of the queries at the server, float32
-    [num_queries, dimension], and of owners at the clients: `weights` of the teacher,
-    float32 [dimension, classes]; `queries`, int32 [any], those that it answers; and
-    `key`, int64 [2], if seeded. Its result is that of `LocalAnswersFactory`, in terms
-    of probabilities: `means`, float32 [num_queries, classes], unbiased, and `answers`,
-    int32 [num_queries].
+  It takes features of the queries at the server, float32 [num_queries, dimension], and
+  owners at the clients: `weights` of the teacher, float32 [dimension, classes];
+  `queries`, int32 [any], those that it answers; and `key`, int64 [2], if seeded. Its
+  result is that of `LocalAnswersFactory` in probabilities: `means`, float32
+  [num_queries, classes], unbiased, and `answers`, int32 [num_queries].
   """
   factory = LocalAnswersFactory(mechanism, num_queries, seeded=seeded)
   process = factory.create(factory.value_type)
@@ -132,17 +117,11 @@ def owners_of(query: int, *, groups: int, clients_per_query: int) -> range:
 
 
 def margins(probabilities: np.ndarray) -> np.ndarray:
-  """Mean margins of a student on images (arXiv 2202.02971, equation 5).
+  """Mean margins of a student on images, [n] (arXiv 2202.02971, equation 5).
 
   The mean, over the other classes, of the largest probability minus theirs. As
-  probabilities sum to 1 that is (k P* - 1) / (k - 1): the image that the student is
-  least sure of has the smallest maximum.
-
-  Args:
-    probabilities: [n, k >= 2].
-
-  Returns:
-    [n].
+  probabilities, [n, k >= 2], sum to 1 that is (k P* - 1) / (k - 1): the image that the
+  student is least sure of has the smallest maximum.
   """
   largest = probabilities.max(axis=1, keepdims=True)
   return (largest - probabilities).sum(axis=1) / (probabilities.shape[1] - 1)
@@ -151,18 +130,10 @@ def margins(probabilities: np.ndarray) -> np.ndarray:
 def choose_queries(candidates: np.ndarray, count: int, *, sampling: str,
                    probabilities: np.ndarray | None,
                    random: np.random.Generator) -> np.ndarray:
-  """Chooses the images to ask about next.
+  """Chooses `count` of the candidates, images that have not been asked about.
 
-  Args:
-    candidates: int64 [n], images that have not been asked about.
-    count: Number of images, from 1 to n.
-    sampling: 'active': those that the student is least sure of; 'random'.
-    probabilities: The student's, [n, k]; None before there is one, when the choice
-      is random.
-    random: For random choices. They are public.
-
-  Returns:
-    int64 [count], of the candidates.
+  'active': those that the student is least sure of; 'random', or before there are
+  probabilities, any. Random choices are public.
   """
   if sampling == 'active' and probabilities is not None:
     return candidates[np.argsort(margins(probabilities), kind='stable')[:count]]

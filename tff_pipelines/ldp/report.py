@@ -16,16 +16,10 @@ def outcome_of(task: DistillationTask, predicted: np.ndarray, *,
                fields: Mapping[str, Any], words: str = '',
                results: Mapping[str, Mapping[str, float]] | None = None,
                **attributes: Any) -> report.Outcome:
-  """The outcome of a run that trained a classifier.
+  """The outcome of a run whose classifier predicted classes of the test records.
 
-  Args:
-    task: Task of the run.
-    predicted: int64 [n], classes of the test records.
-    fields: Further fields of the summary, `details` among them.
-    words: Text that follows the accuracy.
-    results: Held-out set -> metric -> value, 'test' among them; None for the accuracy
-      of `predicted`.
-    **attributes: Further attributes of the outcome.
+  `fields` of the summary have `details` among them; `words` follow the accuracy.
+  Without `results`, by held-out set, it is that of `predicted`.
   """
   results = results or {'test': {'accuracy': float(np.mean(predicted == task.test.y))}}
   # Records of the other tasks are of people whom no epsilon protects.
@@ -52,13 +46,7 @@ def outcome_of(task: DistillationTask, predicted: np.ndarray, *,
 
 def description(task: DistillationTask, owners: str,
                 *lines: tuple[str, str]) -> report.Description:
-  """The description of a run that is about to start.
-
-  Args:
-    task: Task of the run.
-    owners: Text that follows the number of owners.
-    *lines: Label and text, besides those of the task.
-  """
+  """The description of a run; `owners` follows the number of owners."""
   return report.Description(
       lines=[('task', f'{task.name}, {task.num_clients:,} owners {owners}, '
               f'{task.num_classes} classes'), *lines],

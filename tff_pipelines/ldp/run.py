@@ -41,12 +41,7 @@ STUDENT = 'student.npz'
 
 @dataclasses.dataclass(eq=False)
 class Prepared:
-  """A task and what is computed from it, each when it is first used.
-
-  Attributes:
-    task: Raw records.
-    settings: Settings of features and teachers.
-  """
+  """A task of raw records, and what is computed from it when it is first used."""
 
   task: tasks_lib.DistillationTask
   settings: DataSettings
@@ -112,19 +107,11 @@ def prepare(settings: DataSettings) -> Prepared:
   return Prepared(tasks_lib.build(settings.task, **settings.task_options), settings)
 
 
-class PreparedExperiment:
-  """The task of an experiment of this family, and what identifies it.
-
-  A base class in addition to one of `experiment.run`.
-  """
+class PreparedExperiment(run_lib.Experiment):
+  """The task of an experiment of this family, and what identifies it."""
 
   def __init__(self, settings: DataSettings, prepared: Prepared | None = None):
-    """Initializes the experiment.
-
-    Args:
-      settings: Settings of the run.
-      prepared: As `prepare` returns it for settings of the same `preparation_key`, if
-        it did already.
+    """Initializes the experiment; `prepared` is of settings of equal `preparation_key`.
     """
     super().__init__(settings)
     self._prepared = prepared
@@ -167,19 +154,12 @@ def mechanism_of(plan: plan_lib.LdpPlan) -> local_dp.LocalMechanism:
 class LdpRounds(rounds_lib.ChargedRounds):
   """Steps of queries; all except the answers follows from them and from public data.
 
-  Attributes:
-    student: Student of all answers that are kept; None if there are none.
+  `student` is that of all answers that are kept; None if there are none.
   """
 
   unit = 'query'
 
   def __init__(self, prepared: Prepared, plan: plan_lib.LdpPlan):
-    """Initializes the rounds.
-
-    Args:
-      prepared: Features and teachers.
-      plan: Groups of owners, and the parameters of the mechanism.
-    """
     self._prepared, self._plan = prepared, plan
     self._settings = settings = plan.settings
     self.total = plan.queries
@@ -244,15 +224,11 @@ class LdpRounds(rounds_lib.ChargedRounds):
         self._charged, self._charged + count)
 
   def draw(self, line) -> dict[str, np.ndarray]:
-    """Chooses queries and asks the owners.
+    """Chooses queries and asks the owners, when a line has charged the step.
 
-    Args:
-      line: Line of the ledger, which charged the step.
-
-    Returns:
-      `first_query`: index of the first query in the run, which decides who answers;
-      `rows`: int64 [Q], the images in the pool; `means`: float32 [Q, classes], mean
-      answers; `answers`: int32 [Q], number of owners that answered.
+    Returns `first_query`, its index in the run, which decides who answers; `rows`,
+    int64 [Q], the images in the pool; `means`, float32 [Q, classes]; `answers`, int32
+    [Q], number of owners that answered.
     """
     settings, public = self._settings, self._prepared.public
     first, seed = line['event']['queries_before'], settings.seed
@@ -277,7 +253,7 @@ class LdpRounds(rounds_lib.ChargedRounds):
             **{name: np.asarray(output[name]) for name in ('means', 'answers')}}
 
 
-class LdpExperiment(PreparedExperiment, run_lib.Experiment):
+class LdpExperiment(PreparedExperiment):
   """Distillation from locally private answers."""
 
   family = 'ldp'
@@ -365,13 +341,8 @@ experiment = LdpExperiment
 
 def run(settings: LdpSettings,
         prepared: Prepared | None = None) -> dict[str, Any]:
-  """Asks and learns, or resumes, and reports.
+  """Asks and learns, or resumes, and reports; returns the summary.
 
-  Args:
-    settings: Settings of the run.
-    prepared: As `prepare` returns it for these settings, if it did already.
-
-  Returns:
-    The summary, as it is written to summary.json.
+  `prepared` is what `prepare` returned for settings of the same `preparation_key`.
   """
   return LdpExperiment(settings, prepared).run()

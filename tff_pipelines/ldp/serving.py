@@ -25,13 +25,7 @@ _CENTRE, _SPREAD = f'{_MAP}centre', f'{_MAP}spread'
 
 def of_student(feature_map: features.FeatureMap, public: np.ndarray,
                student) -> models.Trained:
-  """The student of answers, to be kept.
-
-  Args:
-    feature_map: Map of its features.
-    public: uint8 [P, height, width, channels], public images.
-    student: The student, a student.Student.
-  """
+  """The student of answers, a student.Student, to be kept."""
   return _trained(feature_map, public, 'ridge', {
       'output/kernel': student.weights,
       _SCALE: np.float32(student.sharpness / student.spread)})

@@ -32,14 +32,10 @@ _REFINE_FOLDS, _TRIAL_STEPS, _DOUBTS = 3, 20, 2.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Student:
-  """A trained student.
+  """A trained student; `refined` where it is the second one.
 
-  Attributes:
-    weights: float32 [dimension, classes].
-    spread: What its scores are divided by, the median of the largest on the pool.
-    sharpness: Sharpness of its probabilities.
-    refined: Whether it is the second student.
-    strength: Penalty of the first.
+  `weights` are float32 [dimension, classes]; scores are divided by `spread`, the median
+  of the largest on the pool; `strength` is the penalty of the first.
   """
 
   weights: np.ndarray
@@ -80,12 +76,7 @@ class Trainer:
   """Trains students on one pool."""
 
   def __init__(self, features: np.ndarray, settings: LdpSettings):
-    """Initializes the trainer.
-
-    Args:
-      features: float32 [P, dimension], of all public images.
-      settings: Settings of the group 'student'.
-    """
+    """Initializes the trainer; features are of all public images, [P, dimension]."""
     self._features = features
     self._settings = settings
 
@@ -100,10 +91,8 @@ class Trainer:
   def train(self, rows: np.ndarray, answers: np.ndarray, variance: float) -> Student:
     """Trains a student.
 
-    Args:
-      rows: int64 [Q], the images that were asked about, each once.
-      answers: [Q, classes], mean soft labels plus noise, unbiased.
-      variance: Upper bound on the variance of the noise.
+    `answers` to the images `rows`, each once, are float [Q, classes], mean soft labels
+    plus unbiased noise of at most this variance.
     """
     answers = answers.astype(np.float64)
     refine, refined = self._settings.refine, False

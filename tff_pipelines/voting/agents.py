@@ -30,15 +30,11 @@ _HIDDEN, _GROWTH = 64, 10.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AgentConfig:
-  """How an agent trains and votes.
+  """How an agent trains by Adam, and votes.
 
-  Attributes:
-    training: Adam's configuration.
-    confidence: In [0, 1). An agent abstains where its model gives no class more
-      than this probability.
-    adversarial: Maximum strength of domain-adversarial training, >= 0; 0 trains on
-      the agent's records alone.
-    shift: Pixels >= 0 by which images are shifted at random in training.
+  It abstains where its model gives no class more than `confidence`, in [0, 1).
+  `adversarial` is the maximum strength of domain-adversarial training, 0 for none;
+  images are shifted at random by up to `shift` pixels in training.
   """
 
   training: adam.AdamConfig
@@ -79,27 +75,15 @@ def reverse_gradient(x: tf.Tensor, strength: tf.Tensor):
 
 
 def adversarial_strength(progress: tf.Tensor, largest: float) -> tf.Tensor:
-  """Strength of the reversed gradient: 0 at the start, `largest` at the end.
-
-  Args:
-    progress: In [0, 1], the fraction of the training that is done.
-    largest: >= 0.
-  """
+  """Strength of the reversed gradient: 0 at the start, `largest` at progress 1."""
   return largest * (2.0 / (1.0 + tf.exp(-_GROWTH * progress)) - 1.0)
 
 
 def domain_loss(weights, own: tf.Tensor, public: tf.Tensor,
                 strength: tf.Tensor) -> tf.Tensor:
-  """Mean cross-entropy of the domains, seen by the features in reverse.
+  """Mean cross-entropy of the domains, seen by the features in reverse; scalar.
 
-  Args:
-    weights: Weights of the discriminator.
-    own: float32 [n, feature_size], features of the agent's records.
-    public: float32 [m, feature_size], of the server's.
-    strength: float32 scalar, of the reversed gradient.
-
-  Returns:
-    float32 scalar; both domains weigh the same.
+  Both domains, float32 [n, feature_size], weigh the same.
   """
   features = reverse_gradient(tf.concat([own, public], axis=0), strength)
   hidden = tf.nn.relu(layers.dense(features, weights[0], weights[1]))
@@ -114,16 +98,8 @@ def train(network: Network, initial_weights, examples, unlabelled,
           key: tf.Tensor, config: AgentConfig) -> list[tf.Tensor]:
   """Trains an agent's model on its records, with logits of its own classes only.
 
-  Args:
-    network: The model.
-    initial_weights: Public, the same for all agents.
-    examples: 'x' and 'y' of the agent, any number of records.
-    unlabelled: [m, ...] public records, for domain-adversarial training.
-    key: int64[2]; the order of the records and all else derives from it.
-    config: Configuration of the training.
-
-  Returns:
-    The weights, a list of float32 tensors.
+  `examples` has 'x' and 'y'; `unlabelled`, [m, ...], the public records. The order of
+  the records and all other randomness derives from `key`. Returns the weights.
   """
   x, y = examples['x'], examples['y']
   count = tf.shape(y)[0]
@@ -163,14 +139,6 @@ def trained_votes(network: Network, initial_weights, config: AgentConfig) -> Cal
 
   The vote is for the label of a model that the agent trains, among the classes that it
   has records of. An agent without records abstains from all queries.
-
-  Args:
-    network: The model.
-    initial_weights: Public, the same for all agents.
-    config: Configuration of the training; see AgentConfig for when an agent abstains.
-
-  Returns:
-    A function whose result is int32 [Q, C], of `queries` [Q, ...], Q static.
   """
   def answer(public, examples, key):
     queries = public['queries']

@@ -11,16 +11,15 @@ from tasks.voting import task as voting_tasks
 from tasks.voting.task import VotingTask
 from tff_pipelines.accounting.guarantees import mechanisms
 from tff_pipelines.accounting.guarantees import noise_budget
-from tff_pipelines.accounting.sampling import schemes
 from tff_pipelines.accounting.guarantees import bounds
 from tff_pipelines.accounting.guarantees import plan as guarantee
-from tff_pipelines.baselines import averaging
 from tff_pipelines.baselines import sgd
 from tff_pipelines.common import files
 from tff_pipelines.experiment import models
 from tff_pipelines.experiment import report as report_lib
 from tff_pipelines.experiment import rounds as rounds_lib
 from tff_pipelines.experiment import run as run_lib
+from tff_pipelines.fedavg import evaluation
 from tff_pipelines.fedavg import local_training
 from tff_pipelines.fedavg import loop
 from tff_pipelines.fedavg import report as fedavg_report
@@ -126,9 +125,6 @@ class VotingExperiment(run_lib.Experiment):
 
   def seen_shape(self, task: VotingTask) -> tuple[int, ...]:
     """The shape of a record as models see it; the feature map need not be fitted yet.
-
-    Raises:
-      ValueError: If the map can't be fitted.
     """
     if not self.settings.clients_see_features:
       return task.record_shape
@@ -203,7 +199,9 @@ class _BaselineExperiment(VotingExperiment):
         held_out={'test': seen.test}, privacy_unit=task.privacy_unit)
 
   def evaluate(self, task, trained):
-    return averaging.evaluate(self.federated(task), serving.own_weights(trained))
+    federated = self.federated(task)
+    return fedavg_report.finite_results(evaluation.Evaluator(
+        federated.model, federated.held_out).evaluate(serving.own_weights(trained)))
 
   def _outcome(self, task: VotingTask, plan: guarantee.Plan, state: Any,
                metrics: fedavg_report.Results, details: dict[str, Any],
@@ -301,17 +299,10 @@ class FedSgdExperiment(_BaselineExperiment):
 
   def build_rounds(self, task, plan) -> loop.FedAvgRounds:
     settings, task = self.settings, self.federated(task)
-    process = noisy_sgd.build(
-        task.model, task.train.element_spec,
-        initial_weights=task.model.initial_weights(settings.initial_weights_seed),
-        plan=plan, learning_rate=settings.server_learning_rate,
-        momentum=settings.server_momentum)
-    return loop.FedAvgRounds(
-        process, task=task, scheme=schemes.Everyone(
-            population=plan.clients, cohort_size=plan.clients,
-            simulation_seed=plan.seed),
-        unit_is_client=False,
-        rounds=plan.rounds, rounds_per_evaluation=settings.rounds_per_evaluation)
+    return sgd.build_rounds(
+        task, plan, task.model.initial_weights(settings.initial_weights_seed),
+        learning_rate=settings.server_learning_rate, momentum=settings.server_momentum,
+        rounds_per_evaluation=settings.rounds_per_evaluation)
 
   def outcome(self, task, plan, rounds, state) -> report_lib.Outcome:
     size = self.network(task).as_model().parameter_count()

@@ -19,15 +19,10 @@ def _between(key: tf.Tensor, shape, most: float) -> tf.Tensor:
 
 def affine(images: tf.Tensor, key: tf.Tensor, *, turn: float, log_scale: float,
            shear: float, shift: float) -> tf.Tensor:
-  """Each image turned, scaled, sheared and shifted about its centre.
+  """Each image turned (radians), scaled (by e^log_scale), sheared and shifted (pixels).
 
-  Args:
-    images: float32 [batch, size, size, 1].
-    key: int64[2].
-    turn: Maximum angle, radians.
-    log_scale: Maximum logarithm of the factor, each axis independently.
-    shear: Maximum shear.
-    shift: Maximum shift, pixels.
+  Each by a random amount up to the given one, about the centre; axes are scaled
+  independently.
   """
   batch, size = tf.shape(images)[0], images.shape[1]
 

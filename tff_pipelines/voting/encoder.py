@@ -48,13 +48,8 @@ def apply(weights, images: tf.Tensor, statistics: Statistics | None = None
           ) -> tuple[tf.Tensor, Statistics]:
   """Computes features, and the statistics that they were normalised by.
 
-  Args:
-    weights: Weights of `initial_weights`; further ones are ignored.
-    images: float32 [batch, size, size, 1].
-    statistics: To normalise by; None for those of this batch.
-
-  Returns:
-    float32 [batch, FEATURES], and a list of (mean, variance).
+  Images are float32 [batch, size, size, 1], features float32 [batch, FEATURES]. Without
+  statistics, those of this batch are taken; further weights are ignored.
   """
   used = []
 
@@ -86,19 +81,11 @@ def contrast(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
 def train(images: np.ndarray, *, seed: int,
           config: adam.AdamConfig = DEFAULT_TRAINING,
           on_epoch: Callable[[int], object] | None = None) -> list[np.ndarray]:
-  """Trains an encoder.
+  """Trains an encoder on public images, uint8 [n, size, size]; returns its weights.
 
-  Args:
-    images: uint8 [n, size, size], public.
-    seed: >= 0; the result follows from it except for the order of sums of floats.
-    config: Configuration of the training.
-    on_epoch: Called with the number of epochs that are done.
-
-  Returns:
-    The weights.
-
-  Raises:
-    ValueError: For fewer than 2 images, or if a weight becomes NaN or infinite.
+  They follow from `seed` except for the order of sums of floats. `on_epoch` is called
+  with the number of epochs that are done. Raises ValueError for fewer than 2 images, or
+  if a weight becomes NaN or infinite.
   """
   if len(images) < 2:
     raise ValueError('public images must be 2 or more to learn features from, '
@@ -136,12 +123,7 @@ class FeatureMap:
   """A trained encoder as a function of images."""
 
   def __init__(self, weights: list[np.ndarray], public: np.ndarray):
-    """Initializes the map.
-
-    Args:
-      weights: Result of `train`.
-      public: uint8 [n, size, size]; their statistics normalise all features.
-    """
+    """Initializes the map; the statistics of `public` normalise all features."""
     constants = [tf.constant(w) for w in weights]
     _, statistics = apply(constants, classifiers.to_float(tf.constant(public)))
 
@@ -159,12 +141,10 @@ class FeatureMap:
     self._features, self._features_alone = features, features_alone
 
   def __call__(self, images: np.ndarray, alone: bool = False) -> np.ndarray:
-    """Computes features of length 1, float32 [n, FEATURES].
+    """Computes features of length 1, float32 [n, FEATURES], of uint8 [n, size, size].
 
-    Args:
-      images: uint8 [n, size, size].
-      alone: Whether each image is a batch of its own. In a larger one features
-        depend on the other images in their last bits.
+    With `alone` each image is a batch of its own: in a larger one features depend on
+    the other images in their last bits.
     """
     if not len(images):
       return np.zeros([0, FEATURES], np.float32)

@@ -32,13 +32,9 @@ LENGTH = 8.0
 class FeatureConfig:
   """Parameters of a feature map.
 
-  Attributes:
-    kind: 'none': records as they are. 'standard': each coordinate by the mean and
-      standard deviation of the public records. 'pca': their principal components.
-      'contrastive': a network that was trained on them (`voting.encoder`).
-    dimensions: Number of dimensions of pca, >= 1.
-    training: Configuration of the encoder's training.
-    seed: >= 0.
+  'none': records as they are. 'standard': each coordinate by the mean and standard
+  deviation of the public records. 'pca': their principal components, as many as
+  `dimensions`. 'contrastive': a network that was trained on them (`voting.encoder`).
   """
 
   kind: str
@@ -54,12 +50,9 @@ def flat(x: np.ndarray) -> np.ndarray:
 
 
 class PublicFeatures:
-  """A feature map.
+  """A feature map: its kind, and its public parameters by name.
 
-  Attributes:
-    kind: As of FeatureConfig.
-    arrays: The parameters of the map, by name; public.
-    encoder_weights: Weights of the encoder of a contrastive map; None for others.
+  `encoder_weights` are those of a contrastive map; None for others.
   """
 
   def __init__(self, kind: str, arrays: dict[str, np.ndarray], public: np.ndarray):
@@ -72,11 +65,9 @@ class PublicFeatures:
   def __call__(self, x: np.ndarray, alone: bool = False) -> np.ndarray:
     """Computes features, float32 [n, d]; for 'none' the records themselves.
 
-    Args:
-      x: [n, ...], records.
-      alone: Whether each record goes through the map independently. Products of
-        many rows round each of them by its index and by how many there are, so that
-        one more record changes the last bits of the others.
+    With `alone` each record goes through the map independently. Products of many rows
+    round each of them by its index and by how many there are, so that one more record
+    changes the last bits of the others.
     """
     if self.kind == 'none':
       return x
@@ -103,8 +94,7 @@ class PublicFeatures:
 def check(public: np.ndarray, config: FeatureConfig) -> tuple[int, ...]:
   """The shape of a record seen through a map, before the map is fitted.
 
-  Raises:
-    ValueError: If the map can't be fitted to these records.
+  Raises ValueError if it can't be fitted to these records.
   """
   if config.kind == 'none':
     return public.shape[1:]
@@ -124,15 +114,9 @@ def check(public: np.ndarray, config: FeatureConfig) -> tuple[int, ...]:
 
 def fit(public: np.ndarray, config: FeatureConfig,
         on_epoch: Callable[[int], object] | None = None) -> PublicFeatures:
-  """The map that follows from public records.
+  """The map that follows from public records; raises ValueError as `check`.
 
-  Args:
-    public: [P, ...], of the server.
-    config: Which map.
-    on_epoch: Called with the number of epochs that are done, where there are any.
-
-  Raises:
-    ValueError: If the map can't be fitted to these records.
+  `on_epoch` is called with the number of epochs that are done, where there are any.
   """
   shape, arrays = check(public, config), {}
   if config.kind == 'contrastive':
@@ -170,8 +154,7 @@ def write_map(folder: pathlib.Path, features: PublicFeatures,
 def read_map(folder: pathlib.Path, public: np.ndarray) -> PublicFeatures | None:
   """The feature map that `write_map` kept; None if there is none.
 
-  Raises:
-    ValueError: If it is damaged, or is of other public records.
+  Raises ValueError if it is damaged, or is of other public records.
   """
   arrays = files.kept_arrays(folder, MAP)
   if arrays is None:
@@ -222,17 +205,10 @@ def as_grid(task: VotingTask) -> VotingTask:
 
 def choose_queries(features: np.ndarray, count: int, choice: str,
                    seed: int) -> np.ndarray:
-  """Chooses the public records that agents are asked about.
+  """Chooses public records that agents are asked about: int64 [count], sorted.
 
-  Args:
-    features: float [n, d] of all public records.
-    count: Q in [1, n].
-    choice: 'random'; or 'spread', the records nearest to the centres of as many
-      clusters, so that few answers speak for all records.
-    seed: >= 0.
-
-  Returns:
-    int64 [Q], distinct, sorted.
+  With 'spread' they are nearest to the centres of as many clusters of features, float
+  [n, d], so that few answers speak for all records; else random.
   """
   if choice == 'random' or count == len(features):
     return np.sort(np.random.default_rng(seed).permutation(len(features))[:count])

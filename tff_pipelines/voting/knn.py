@@ -25,16 +25,9 @@ def largest_feature(dimension: int) -> int:
 def nearest_votes(neighbours: int, num_classes: int) -> Callable:
   """An agent's answer, as `process.build` takes it: the labels of nearest records.
 
-  Of records at the same distance the earlier one is nearer.
-
-  Args:
-    neighbours: k >= 1. An agent with fewer records has as many votes as records.
-    num_classes: C.
-
-  Returns:
-    A function of `queries`, int8 [Q, d], |x| <= largest_feature(d), Q static, and of
-    an agent's `x`, int8 [n, d] in the same range, and `y`, int32 [n] in [0, C). Its
-    result is int32 [Q, C], each neighbour one vote.
+  Queries and records are int8, |x| <= largest_feature(d). Each of the k neighbours is
+  one vote; an agent with fewer records has as many votes. At the same distance the
+  earlier record is nearer.
   """
   def answer(public, examples, key):
     del key  # Nothing is random.

@@ -29,17 +29,11 @@ def build(answer: Callable, factory: VotingFactory,
           element_spec) -> tff.templates.IterativeProcess:
   """Builds the process.
 
-  Args:
-    answer: (public, examples, key) -> int32 [Q, C], an agent's votes; `public`
-      is an OrderedDict of `queries` and `unlabelled`, `examples` has 'x' and 'y'.
-    factory: Factory of the vote; its parameters give the number of queries.
-    element_spec: Feature name -> (dtype, shape), of the agents' source.
-
-  Returns:
-    A process whose state is the factory's. `next` takes the state, a value of
-    `public_value` at the server, and the agents, of `fedavg.process.client_type`;
-    it returns an OrderedDict of `state`, `labels` (as the factory releases them)
-    and `measurements`.
+  `answer` is (public, examples, key) -> int32 [Q, C], an agent's votes; `public` has
+  `queries` and `unlabelled`, `examples` 'x' and 'y'. The process's state is the
+  factory's. `next` takes it, a value of `public_value`, and agents of
+  `fedavg.process.client_type`; it returns `state`, `labels` as the factory releases
+  them, and `measurements`.
   """
   params, seeded = factory.params, factory.seeded
   dtype, shape = element_spec['x']

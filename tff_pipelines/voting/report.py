@@ -35,12 +35,7 @@ def _bytes(count: float) -> str:
 
 
 def describe(task: VotingTask, lines: Sequence[tuple[str, str]]) -> report.Description:
-  """The description of a run that is about to start.
-
-  Args:
-    task: Task of the run.
-    lines: Labels and texts that follow that of the task.
-  """
+  """The description of a run; `lines`, labels and texts, follow that of the task."""
   return report.Description(
       lines=[('task', f'{task.name}, {len(task.agents.client_ids)} agents, '
                       f'{len(task.public):,} public records, {task.num_classes} '
@@ -52,16 +47,10 @@ def describe(task: VotingTask, lines: Sequence[tuple[str, str]]) -> report.Descr
 def outcome(task: VotingTask, settings: VoteSettings, metrics: Mapping[str, float], *,
             fields: Mapping[str, Any], labels: str = '', lines: Sequence[str] = (),
             **attributes: Any) -> report.Outcome:
-  """The outcome of a run of any algorithm.
+  """The outcome of a run of any algorithm, with `metrics` on the test examples.
 
-  Args:
-    task: Task of the run.
-    settings: Settings of the run.
-    metrics: On the test examples.
-    fields: Further fields of the summary, `details` among them.
-    labels: Text that follows the metrics in the result.
-    lines: Further lines of the full report.
-    **attributes: Further attributes of the outcome.
+  `fields` of the summary have `details` among them; `labels` follows the metrics in the
+  result, `lines` are further ones of the full report.
   """
   details, compared = fields['details'], ''
   sent = details['uplink_bytes_per_agent']

@@ -37,14 +37,8 @@ QUERIES = 'queries.npz'
 class VoteRounds(rounds_lib.Rounds):
   """The one round of a vote; its state is the labels and no more.
 
-  Attributes:
-    task: Task of the run.
-    plan: Plan of the run.
-    settings: Settings of the run.
-    network: The model of an agent; see `VotingExperiment.network`.
-    features: Public feature map.
-    public: float32 [P, d], the public records through it.
-    rows: int64 [Q], the queries among them.
+  `public`, float32 [P, d], are the public records through the feature map; `rows`,
+  int64 [Q], the queries among them.
   """
 
   task: VotingTask
@@ -104,11 +98,7 @@ def student_view(task: VotingTask, settings: VoteSettings,
                  ) -> tuple[student_lib.Architecture, np.ndarray, dict]:
   """The student's network, and the public and the test records as it sees them.
 
-  Args:
-    task: Task of the run.
-    settings: Settings of the run.
-    features: Public feature map.
-    flat: float32 [P, d], the public records through it.
+  `flat`, float32 [P, d], are the public records through the feature map.
   """
   seed = settings.student_seed
   images = len(task.record_shape) == 2
@@ -271,10 +261,6 @@ def experiment(settings: VoteSettings) -> baselines.VotingExperiment:
 def vote(settings: VoteSettings) -> dict[str, Any]:
   """Votes and trains the student, or runs a baseline; or resumes either.
 
-  Args:
-    settings: Settings of the run.
-
-  Returns:
-    The summary, as it is written to summary.json.
+  Returns the summary, as it is written to summary.json.
   """
   return experiment(settings).run()

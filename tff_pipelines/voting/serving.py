@@ -20,50 +20,47 @@ from tff_pipelines.experiment import models
 from tff_pipelines.voting import encoder
 from tff_pipelines.voting import features as features_lib
 
-_ENCODER_LAYERS = ('convolution_0', 'convolution_1', 'convolution_2', 'dense_0')
-_ENCODER_ARRAYS = ('kernel', 'scale', 'offset')
 _OF_IMAGES = ('cnn', 'cnn_small')
 _MAP, _OUTPUT = 'features', ('output/kernel', 'output/bias')
+# Names of the arrays of an encoder: weights and statistics of each of its layers.
+_ENCODER = [
+    [f'{_MAP}/{layer}/{name}' for name in (
+        'kernel', 'scale', 'offset', 'mean', 'variance')]
+    for layer in ('convolution_0', 'convolution_1', 'convolution_2', 'dense_0')]
+_ENCODER_WEIGHTS = [name for names in _ENCODER for name in names[:3]]
 
 
 def _encoder_arrays(weights, public: np.ndarray) -> dict[str, np.ndarray]:
   """Weights of an encoder, and statistics of the public images to normalise by."""
   _, statistics = encoder.apply(weights, classifiers.to_float(tf.constant(public)))
-  arrays = {}
-  for i, (layer, (mean, variance)) in enumerate(zip(_ENCODER_LAYERS, statistics)):
-    arrays |= {f'{_MAP}/{layer}/{name}': np.asarray(array) for name, array in (
-        *zip(_ENCODER_ARRAYS, weights[3 * i:3 * i + 3]), ('mean', mean),
-        ('variance', variance))}
-  return arrays
+  return {name: np.asarray(array) for i, names in enumerate(_ENCODER)
+          for name, array in zip(names, (*weights[3 * i:3 * i + 3], *statistics[i]))}
 
 
 def _encoded(arrays: Mapping[str, tf.Tensor], x: tf.Tensor) -> tf.Tensor:
   """Features of images, float32 [batch, encoder.FEATURES]."""
-  of_layer = lambda layer, *names: [arrays[f'{_MAP}/{layer}/{name}'] for name in names]
-  weights = [array for layer in _ENCODER_LAYERS
-             for array in of_layer(layer, *_ENCODER_ARRAYS)]
-  statistics = [of_layer(layer, 'mean', 'variance') for layer in _ENCODER_LAYERS]
-  return encoder.apply(weights, classifiers.to_float(x), statistics)[0]
+  return encoder.apply(
+      [arrays[name] for name in _ENCODER_WEIGHTS], classifiers.to_float(x),
+      [[arrays[name] for name in names[3:]] for names in _ENCODER])[0]
+
+
+def _network(name: str, record_shape: tuple[int, ...], weights,
+             num_classes: int) -> classifiers.Network:
+  """The network of these weights, of images or of vectors through the map."""
+  return classifiers.build(
+      name, record_shape if name in _OF_IMAGES else weights[0].shape[:1], num_classes)
 
 
 def trained(task: VotingTask, features: features_lib.PublicFeatures, name: str,
             weights) -> models.Trained:
-  """The trained model, to be kept.
-
-  Args:
-    task: Task of the run.
-    features: Public feature map of the run.
-    name: Name of the network, or 'encoder'.
-    weights: Trained weights.
-  """
+  """The trained model of a network's name, or 'encoder', to be kept."""
   weights, arrays = [np.asarray(w) for w in weights], {}
   if name == 'encoder':
     arrays = _encoder_arrays(weights, task.public)
     names = _OUTPUT
   else:
-    names = classifiers.build(
-        name, task.record_shape if name in _OF_IMAGES else weights[0].shape[:1],
-        task.num_classes).as_model().weight_names
+    names = _network(
+        name, task.record_shape, weights, task.num_classes).as_model().weight_names
     if name not in _OF_IMAGES:
       arrays = _map_arrays(features, task.public)
   return models.Trained(
@@ -85,14 +82,13 @@ def _map_arrays(features: features_lib.PublicFeatures,
 def own_weights(kept: models.Trained) -> list[np.ndarray]:
   """Weights of the network alone, as they were trained."""
   if kept.name == 'encoder':
-    return [*(kept.arrays[f'{_MAP}/{layer}/{name}'] for layer in _ENCODER_LAYERS
-              for name in _ENCODER_ARRAYS), *(kept.arrays[name] for name in _OUTPUT)]
+    return [kept.arrays[name] for name in (*_ENCODER_WEIGHTS, *_OUTPUT)]
   return [array for name, array in kept.arrays.items() if not name.startswith(_MAP)]
 
 
 def _mapped(arrays: Mapping[str, tf.Tensor], x: tf.Tensor) -> tf.Tensor:
   """Records through the public map, float32 [batch, features]."""
-  if f'{_MAP}/{_ENCODER_LAYERS[0]}/kernel' in arrays:
+  if _ENCODER_WEIGHTS[0] in arrays:
     return features_lib.LENGTH * tf.math.l2_normalize(_encoded(arrays, x), axis=1)
   flat = layers.flatten(tf.cast(x, tf.float32))
   flat = flat * (1.0 / 255.0) if x.dtype == tf.uint8 else flat
@@ -106,19 +102,12 @@ def _mapped(arrays: Mapping[str, tf.Tensor], x: tf.Tensor) -> tf.Tensor:
 
 
 def serving(kept: models.Trained, task_name: str) -> Serving:
-  """Everything that the use of a kept model takes.
-
-  Args:
-    kept: From `trained`.
-    task_name: Name of the task: records of office are counts in files.
-  """
+  """Everything that the use of a kept model takes; records of office are in files."""
   names, classes = list(kept.arrays), len(kept.weights[-1])
   dtype, shape = kept.inputs['x']
   network = None
   if kept.name != 'encoder':
-    network = classifiers.build(
-        kept.name, shape if kept.name in _OF_IMAGES else own_weights(kept)[0].shape[:1],
-        classes)
+    network = _network(kept.name, shape, own_weights(kept), classes)
 
   def logits(weights, x, seed=None):
     arrays = dict(zip(names, weights))

@@ -165,7 +165,8 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
   client_shift: int = _ae(0, 'Pixels by which images are shifted at random in '
       'training, where agents see records.', low=0)
   clients_see: str | None = _ae(None, 'What models of agents are of: features by the '
-      'public map, or records as they are.', choices=('features', 'records'), otherwise='features, without --adversarial_strength')
+      'public map, or records as they are.', choices=('features', 'records'),
+      otherwise='features, without --adversarial_strength')
   adversarial_strength: float = _ae(0.0, 'Strength of domain-adversarial training '
       'against the public records.', low=0)
   server_learning_rate: float = train.like(
@@ -234,13 +235,11 @@ class VoteSettings(settings.RunSettings, settings.TaskSettings):
     return self.level or (
         'instance' if self.algorithm in ('knn', 'dp_fedsgd') else 'agent')
 
-  def privacy_delta(self, units: int | None, recorded: Mapping[str, Any] | None) -> float:
-    """Delta: given, or recorded, or the one that suits the level.
+  def privacy_delta(self, units: int | None,
+                    recorded: Mapping[str, Any] | None) -> float:
+    """Delta: given, or recorded at an earlier start, or the one that suits the level.
 
-    Args:
-      units: Number of agents, or of records at level 'instance'; None if it is not
-        public.
-      recorded: `configuration` of the plan of an earlier start; None for a new run.
+    `units` is the number of agents, or of records; None if it is not public.
     """
     if self.delta is not None:
       return self.delta

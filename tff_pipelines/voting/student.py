@@ -59,20 +59,10 @@ def spread_labels(features: np.ndarray, rows: np.ndarray, labels: np.ndarray,
                   num_classes: int) -> np.ndarray:
   """Spreads labels along a graph of nearest neighbours (Zhou et al. 2004).
 
-  Each class starts with the same mass, however many labels it has.
-
-  Args:
-    features: float [n, d] of all public records, n >= 2.
-    rows: int [q], q >= 1, the records that have a label.
-    labels: int [q] in [0, num_classes).
-    num_classes: C.
-
-  Returns:
-    float32 [n, C], non-negative, each row of sum 1. Records that no label reaches have
-    equal weights for all classes.
-
-  Raises:
-    ValueError: For fewer than 2 records.
+  Each class starts with the same mass, however many labels it has. Of features, float
+  [n, d], those in `rows`, int [q], have `labels`, int [q]. Returns float32 [n, C],
+  non-negative, each row of sum 1; records that no label reaches have equal weights.
+  Raises ValueError for fewer than 2 records.
   """
   if len(features) < 2:
     raise ValueError('public records must be 2 or more to spread labels over, '
@@ -93,12 +83,8 @@ def spread_labels(features: np.ndarray, rows: np.ndarray, labels: np.ndarray,
 class Architecture:
   """A student's network.
 
-  Attributes:
-    name: For the report.
-    initial_weights: List of arrays.
-    logits: (weights, x, statistics=None) -> float32 [batch, C]. Without statistics x
-      is normalised by its own, as in training.
-    statistics: (weights, x) -> those of x, for `logits`.
+  `logits` is (weights, x, statistics=None) -> float32 [batch, C]: without statistics x
+  is normalised by its own, as in training. `statistics` is (weights, x) -> those of x.
   """
 
   name: str
@@ -139,11 +125,7 @@ def probabilities(architecture: Architecture, weights, x: tf.Tensor,
                   normalised_by: tf.Tensor) -> np.ndarray:
   """Probabilities of the classes, float32 [n, C].
 
-  Args:
-    architecture: Network of the student.
-    weights: Weights of the student.
-    x: float32 records, as from `classifiers.to_float`.
-    normalised_by: Records whose statistics normalise them; as x.
+  Statistics of `normalised_by` normalise x; both as from `classifiers.to_float`.
   """
   statistics = architecture.statistics(weights, normalised_by)
   return np.concatenate([
@@ -159,39 +141,20 @@ def metrics(predicted: np.ndarray, y: np.ndarray) -> dict[str, float]:
 
 
 class Student:
-  """A training of a student, epoch by epoch.
-
-  Attributes:
-    name: Name of the architecture.
-    state: State of the training; see `learning.adam`.
-    epochs_done: Number of epochs that the state has seen.
-    epochs: Number of epochs of the whole training.
-  """
+  """A training of a student, epoch by epoch; `state` is that of `adam`."""
 
   def __init__(self, architecture: Architecture, public: np.ndarray,
                features: np.ndarray, rows: np.ndarray, labels: np.ndarray,
                num_classes: int, *, method: str, training: adam.AdamConfig,
                test: Mapping[str, np.ndarray], seed: int = 0,
                own_labels_after: float = 1 / 3):
-    """Initializes the training.
+    """Initializes the training; raises ValueError if no query was answered.
 
-    Args:
-      architecture: The network that is trained.
-      public: [P, ...] all public records; images are distorted at random.
-      features: float [P, d], along which labels are spread.
-      rows: int [q], the answered queries among them.
-      labels: int [q] in [0, num_classes), as released.
-      num_classes: C.
-      method: 'labels' to train on the answered queries alone, or 'spread' on all
-        public records.
-      training: Adam's configuration.
-      test: Labelled examples 'x' and 'y', for `test_metrics`.
-      seed: >= 0, of the order and the distortions.
-      own_labels_after: In [0, 1], the fraction of the epochs after which the student's
-        own labels take over, for method 'spread'; 1 for never.
-
-    Raises:
-      ValueError: If no query was answered.
+    `public`, [P, ...], are all public records, images distorted at random; `features`,
+    float [P, d], are what labels are spread along; `rows` and `labels`, int [q], the
+    answered queries. Method 'labels' trains on these alone, 'spread' on all public
+    records, with the student's own labels after the fraction `own_labels_after` of the
+    epochs.
     """
     if not len(rows):
       raise ValueError('labels must be at least one to train a student, found '
@@ -230,14 +193,11 @@ class Student:
       if self._is_image:
         x = distortions.weak(x, keys.derive(
             keys.derive(self._key, 2), self.epochs_done * _VIEWS + view))
-      total += self._probabilities(x, x)
+      total += probabilities(self._architecture, self.state[0], x, x)
     # Half of it stays what the released labels say: on their own, the student's
     # labels of few records drift.
     sharp = ((total / _VIEWS + self._given) / 2)**2
     return (sharp / sharp.sum(axis=1, keepdims=True)).astype(np.float32)
-
-  def _probabilities(self, x: tf.Tensor, normalised_by: tf.Tensor) -> np.ndarray:
-    return probabilities(self._architecture, self.state[0], x, normalised_by)
 
   def run_epoch(self) -> None:
     """Trains one more epoch. Raises ValueError if a weight becomes NaN or infinite."""
@@ -258,7 +218,8 @@ class Student:
 
   def predict(self, x: np.ndarray) -> np.ndarray:
     """Probabilities, float32 [n, C], of records like the public ones."""
-    return self._probabilities(classifiers.to_float(tf.constant(x)), self._public)
+    return probabilities(self._architecture, self.state[0],
+                         classifiers.to_float(tf.constant(x)), self._public)
 
   def test_metrics(self) -> dict[str, float]:
     """'accuracy' and 'loss' on the test examples."""

@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 from tff_pipelines.baselines import pate
-from tff_pipelines.ldp import baselines
 from tests import statistics_lib
 
 KEY = tf.constant([2018, 2], tf.int64)
@@ -17,14 +16,6 @@ def _plan(**changes):
   return pate.PatePlan(**{
       'threshold': 60.0, 'threshold_noise': 1.6, 'stddev': 5.0, 'answers': 10**6,
       'queries': 50, 'classes': 3, **changes})
-
-
-def test_votes_are_counted_one_a_teacher():
-  x = np.eye(3, dtype=np.float32)
-  teachers = [np.eye(3, dtype=np.float32)] * 4 + [
-      np.roll(np.eye(3, dtype=np.float32), 1, axis=1)]
-  votes = baselines.count_votes(x, teachers)
-  np.testing.assert_array_equal(votes, [[4, 1, 0], [0, 4, 1], [1, 0, 4]])
 
 
 def test_noise_is_the_discrete_gaussian():
