@@ -68,7 +68,7 @@ PLACES = {
     ('tff_pipelines/experiment/cli', '_imported', 'importlib.import_module'): _OURS,
     ('tff_pipelines/experiment/guarded', 'program', 'importlib.import_module'): _OURS,
     ('tff_pipelines/experiment/guarded', 'run', 'ctypes.CDLL'): _LIBC,
-    ('tff_pipelines/publish/run', 'opened', 'importlib.import_module'): _OURS,
+    ('tff_pipelines/publish/run', 'read_finished', 'importlib.import_module'): _OURS,
     ('tff_pipelines/fedavg/warm_start', '_of_keras', 'network.load_weights'):
         'arrays for a model that is there already: none, whoever wrote the file',
     ('tff_pipelines/simulation/in_process', 'Graph.__init__',

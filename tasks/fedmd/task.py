@@ -46,7 +46,7 @@ class FedMdTask(fedmd_data.Data):
 
   def pooled(self) -> 'FedMdTask':
     """The same task with one party of each architecture, which has all records."""
-    everything = labelled.joined([party.private for party in self.parties])
+    everything = labelled.concatenated([party.private for party in self.parties])
     used = sorted({party.architecture for party in self.parties})
     return dataclasses.replace(self, parties=tuple(
         Party(private=everything, architecture=number) for number in used))

@@ -194,7 +194,7 @@ class ImageTask:
       else:
         options['num_classes'] = num_classes
         data = self._files(source, shape, labelled, **options)
-      return further.joined([data.train, data.test], data.skips)
+      return further.concatenated([data.train, data.test], data.skips)
 
     return read
 

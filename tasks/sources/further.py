@@ -57,14 +57,14 @@ def source_of(recorded: Mapping[str, Any], given: Mapping[str, Any],
                      if name in names and name not in _OF_TRAINING}, **given}
 
 
-def opened(data_source: str, fields: records.Fields, **options: Any
+def open_files(data_source: str, fields: records.Fields, **options: Any
            ) -> records.JoinedSource:
   """All clients of files; arguments as for open_source.open_raw."""
   raw = open_source.open_raw(data_source, fields=fields, **options)
-  return joined([raw.train, raw.test], raw.skips)
+  return concatenated([raw.train, raw.test], raw.skips)
 
 
-def joined(parts: Sequence[task.ClientSource | None], skips: task.Skips
+def concatenated(parts: Sequence[task.ClientSource | None], skips: task.Skips
            ) -> records.JoinedSource:
   """All clients of those parts that there are."""
   return records.JoinedSource([part for part in parts if part is not None], skips)
@@ -149,7 +149,7 @@ def reader(shape: tuple[int, ...], dtype: np.dtype, num_classes: int,
       if labelled:
         fields.append(records.Field(
             name=LABEL, source_name=label, kind=records.INTEGER))
-      source = opened(data_source, fields, **given)
+      source = open_files(data_source, fields, **given)
     spec = {'x': (dtype, shape)}
     if labelled:
       spec['y'] = (np.dtype(np.int32), ())

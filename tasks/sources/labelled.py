@@ -58,7 +58,7 @@ class Labelled:
     return Labelled(x=self.x[index], y=self.y[index], clients=clients)
 
 
-def joined(parts: Sequence[Labelled]) -> Labelled:
+def concatenated(parts: Sequence[Labelled]) -> Labelled:
   """The records of all parts, end to end, without their clients."""
   return Labelled(x=np.concatenate([part.x for part in parts]),
                   y=np.concatenate([part.y for part in parts]))
@@ -81,7 +81,7 @@ class Parts(NamedTuple):
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
+def _open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
   if not pathlib.Path(path).is_file():
     raise ValueError(f'{path} does not exist or is not a file')
   try:
@@ -98,7 +98,7 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
 
 def array_names(path: Path) -> list[str]:
   """The names of the arrays in a file, in its order. Raises ValueError."""
-  with _opened(path) as archive:
+  with _open_archive(path) as archive:
     return [name.removesuffix('.npy') for name in archive.namelist()]
 
 
@@ -115,7 +115,7 @@ def arrays(path: Path, wanted: Sequence[str], optional: Sequence[str] = (),
   Raises:
     ValueError: If the file is missing or damaged, or lacks a wanted array.
   """
-  with _opened(path) as archive:
+  with _open_archive(path) as archive:
     present = set(archive.namelist())
     # Read to the end before parsing: only then is the checksum verified.
     by_name = {name: _checked(np.load(io.BytesIO(archive.read(f'{name}.npy')),
@@ -130,7 +130,7 @@ def arrays(path: Path, wanted: Sequence[str], optional: Sequence[str] = (),
 
 def mapped(path: Path, name: str, folder: str) -> np.ndarray:
   """One array, mapped into memory from its own file in a folder. Raises ValueError."""
-  with _opened(path) as archive:
+  with _open_archive(path) as archive:
     # Extracted to the end before it is mapped: only then is the checksum verified.
     file = archive.extract(f'{name}.npy', folder)
     array = np.load(file, mmap_mode='r', allow_pickle=False)

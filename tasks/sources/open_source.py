@@ -174,7 +174,7 @@ def open_raw(data_source: str, *, fields: records.Fields,
     skip_bad_clients: Skip and count clients and records that are bad.
     **given: Some of `options(data_source)`. data_path: the files, between commas or
       as patterns. test_path: those of a test part. client_field: the field or
-      column that names the client. cache_dir, no_cache: see `store.opened`.
+      column that names the client. cache_dir, no_cache: see `store.open_copy`.
       train_split, test_split: of SQLite; 'train', or the only one, and 'test', if
       there is one.
 
@@ -195,7 +195,7 @@ def open_raw(data_source: str, *, fields: records.Fields,
   else:
     cache = {name: given.pop(name) for name in ('cache_dir', 'no_cache')
              if name in given}
-    parts = {split: store.opened(reader, fields=fields, skips=skips, **cache)
+    parts = {split: store.open_copy(reader, fields=fields, skips=skips, **cache)
              for split, reader in readers(data_source, fields=fields, **given).items()}
   return records.RawData(train=parts['train'], test=parts.get('test'), skips=skips)
 
@@ -319,7 +319,7 @@ def _arrays(path: pathlib.Path, _: pathlib.Path,
 
 def _text(path: pathlib.Path, _: pathlib.Path,
           progress: rows.Progress) -> Iterator[rows.Row]:
-  with rows.opened(path, progress) as file:
+  with rows.open_file(path, progress) as file:
     content = file.read(rows.MAX_BYTES + 1)
   if len(content) > rows.MAX_BYTES:
     raise ValueError(f'{path}: longer than {rows.MAX_BYTES // 2**20} MiB')

@@ -136,7 +136,7 @@ class _CountedFile(io.FileIO):
 
 
 @contextlib.contextmanager
-def opened(path: Path, progress: Progress) -> Iterator[BinaryIO]:
+def open_file(path: Path, progress: Progress) -> Iterator[BinaryIO]:
   """Opens a file for reading decompressed bytes.
 
   Damaged compression raises a ValueError in the block; it names the file.
@@ -159,7 +159,7 @@ def _lines(path: Path, progress: Progress) -> Iterator[tuple[str, bytes]]:
   """The location and the content of every line."""
   number = 0
   try:
-    with opened(path, progress) as file:
+    with open_file(path, progress) as file:
       # The limit stops the reading: the line need not fit into memory.
       while content := file.readline(MAX_BYTES + 1):
         number += 1
@@ -276,7 +276,7 @@ def parquet(paths: Sequence[Path], progress: Progress, *, client_field: str,
   from pyarrow import parquet as parquet_lib  # pylint: disable=g-import-not-at-top
   for path in paths:
     try:
-      with opened(path, progress) as raw:
+      with open_file(path, progress) as raw:
         # Arrow prints warnings about types that it does not load.
         with warnings.catch_warnings(action='ignore'):
           file = parquet_lib.ParquetFile(raw)
@@ -393,7 +393,7 @@ def leaf(paths: Sequence[Path], progress: Progress) -> Iterator[Row]:
 def _leaf_values(path: Path, progress: Progress, what: str, prefix: str) -> Iterator:
   """Values below a key of the outer object, by the function of ijson of that name."""
   import ijson  # pylint: disable=g-import-not-at-top
-  with opened(path, progress) as file:
+  with open_file(path, progress) as file:
     bounded = _Bounded(file, path)
     try:
       for value in getattr(ijson, what)(

@@ -310,7 +310,7 @@ def folder(cache_dir: str | os.PathLike[str] | None = None) -> pathlib.Path:
       'tff_pipelines')
 
 
-def opened(reader: rows_lib.Reader, *, fields: records.Fields,
+def open_copy(reader: rows_lib.Reader, *, fields: records.Fields,
            skips: task.Skips, cache_dir: str | os.PathLike[str] | None = None,
            no_cache: bool = False) -> sqlite.SqliteSource:
   """Opens the clients of files from their copy, which is written if there is none.

@@ -116,10 +116,10 @@ def _serving(columns: columns_lib.Columns, model: str | None, missing: str,
     source, options = further.source_of(recorded, given, known)
     if source == 'embedded':
       raw = open_embedded(**options)
-      raw = further.joined([raw.train, raw.test], raw.skips)
+      raw = further.concatenated([raw.train, raw.test], raw.skips)
     else:
       wanted = columns.fields if labelled else columns.fields[:-1]
-      raw = further.opened(source, wanted, **options)
+      raw = further.open_files(source, wanted, **options)
     return records.MappedSource(
         raw, _convert(columns, missing, labelled),
         spec if labelled else {'x': spec['x']})

@@ -222,11 +222,11 @@ def reader(
     if label_field and labelled:
       fields.append(label_field(of_label))
     if source in open_source.FORMATS:
-      raw = further.opened(source, fields, **options)
+      raw = further.open_files(source, fields, **options)
     else:
       data = load(
           official, fields=fields, privacy_unit='', data_source=source, **options)
-      raw = further.joined([data.population, data.others, data.test], data.skips)
+      raw = further.concatenated([data.population, data.others, data.test], data.skips)
     spec = {feature: of for feature, of in element_spec.items()
             if labelled or feature != 'y'}
     return records.MappedSource(raw, lambda raw: convert(raw, name, labelled), spec)

@@ -218,12 +218,13 @@ def digits(*, data_path: str | os.PathLike[str], num_clients: int = 200,
                                ('svhn', svhn_clients, 0)):
     if count:
       # All of a domain that no test uses.
-      whole = labelled.joined(
+      whole = labelled.concatenated(
           voting_data.digits_domain(data_path, domain, image_size, frame))
       deal = partition.evenly(
           len(whole), num_clients=count, seed=data_seed)
       agents |= _dealt(whole, deal, f'{domain}-')
-  server = labelled.joined(voting_data.digits_domain(data_path, 'usps', image_size))
+  server = labelled.concatenated(
+      voting_data.digits_domain(data_path, 'usps', image_size))
   return _task(
       'digits', agents, server, public_records,
       privacy_unit='one simulated agent with digits of one domain',

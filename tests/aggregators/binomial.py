@@ -70,7 +70,7 @@ def define() -> type[base.Event]:
       return np.full(max_order - 1, self.pure_epsilon(amplification))
 
     def scaled(self, clients):
-      return self._moved(clients)
+      return self._with_clients(clients)
 
   return DistributedBinomial
 

@@ -16,7 +16,7 @@ STATE = collections.OrderedDict(
                 'known': np.bool_(True)}, count=np.int32(4))
 WHOLE = checkpoints.Checkpoint(
     run='r1', rounds=7, line='{"round":7}', table='ab', metrics={'epsilon': 0.1, 'loss': math.nan, 'n': 3},
-    lost=({'kind': 'NoPrivacy'},), owed=1,
+    lost=({'kind': 'NoPrivacy'},), repeats_due=1,
     arrays=checkpoints.arrays_of(STATE, ['table']))
 
 
@@ -115,7 +115,7 @@ def test_kept_are_the_last_ones_whatever_the_order(tmp_path):
     checkpoints.path_of(tmp_path, number).write_bytes(b'')
   (tmp_path / 'round_2').mkdir()
   (tmp_path / 'notes').write_text('x')
-  assert [rounds for rounds, _ in checkpoints.found(tmp_path)] == [9, 5, 4, 3, 2, 0]
+  assert [rounds for rounds, _ in checkpoints.list_all(tmp_path)] == [9, 5, 4, 3, 2, 0]
   assert sorted(path.name for path in checkpoints.superseded(tmp_path, 5)) == [
       'round_000000', 'round_000009', 'round_2']
 

@@ -107,7 +107,7 @@ def _some_checkpoint(rng: random.Random) -> bytes:
     arrays[f'state/{number}'] = np.ones(shape, dtype)
   return checkpoints.to_bytes(checkpoints.Checkpoint(
       run='r', rounds=rng.randrange(9), arrays=arrays, table='t', line='{"round":1}' * rng.randrange(2),
-      metrics={'epsilon': rng.random(), 'n': 3}, owed=rng.randrange(2),
+      metrics={'epsilon': rng.random(), 'n': 3}, repeats_due=rng.randrange(2),
       lost=(events.NoPrivacy().to_json(),) * rng.randrange(2)))
 
 
@@ -142,9 +142,9 @@ def _read_checkpoint(path: pathlib.Path) -> None:
     raw = arrays[spec['offset']:spec['offset'] + array.nbytes]
     assert (spec['path'], spec['dtype'], spec['shape'], raw) == (
         name, array.dtype.str, list(array.shape), array.tobytes())
-  assert repr((found.rounds, found.line, found.owed, list(found.lost), found.metrics)
-              ) == repr(tuple(header[name] for name in (
-                  'round', 'ledger_line', 'owed', 'lost', 'metrics')))
+  read = (found.rounds, found.line, found.repeats_due, list(found.lost), found.metrics)
+  assert repr(read) == repr(tuple(header[name] for name in (
+      'round', 'ledger_line', 'repeats_due', 'lost', 'metrics')))
 
 
 _EVENTS = (

@@ -404,8 +404,9 @@ def test_steps_that_do_not_belong_together_are_refused(two_steps, damage, messag
 
 
 def test_kept_file_is_what_was_written_whenever_the_process_ends(tmp_path, monkeypatch):
-  files.keep(tmp_path, 'queries', b'one')
-  assert files.kept(tmp_path, 'queries') == b'one' and files.kept(tmp_path, 'x') is None
+  files.write_checked(tmp_path, 'queries', b'one')
+  assert files.read_checked(tmp_path, 'queries') == b'one'
+  assert files.read_checked(tmp_path, 'x') is None
   for replaced in (1, 0, 1):  # Of the files that a call replaces: digests, and itself.
     done = []
 
@@ -417,12 +418,12 @@ def test_kept_file_is_what_was_written_whenever_the_process_ends(tmp_path, monke
     with monkeypatch.context() as patch:
       patch.setattr(files.os, 'replace', replace)
       with pytest.raises(KeyboardInterrupt):
-        files.keep(tmp_path, 'queries', f'not written {replaced}'.encode())
-    assert files.kept(tmp_path, 'queries') == b'one'
-  files.keep(tmp_path, 'queries', b'two')
-  assert files.kept(tmp_path, 'queries') == b'two'
+        files.write_checked(tmp_path, 'queries', f'not written {replaced}'.encode())
+    assert files.read_checked(tmp_path, 'queries') == b'one'
+  files.write_checked(tmp_path, 'queries', b'two')
+  assert files.read_checked(tmp_path, 'queries') == b'two'
   for content in (b'one', b'twp', b''):
     (tmp_path / 'queries').write_bytes(content)
     if content != b'one':  # It is that of before the last `keep`.
       with pytest.raises(ValueError, match='queries is damaged'):
-        files.kept(tmp_path, 'queries')
+        files.read_checked(tmp_path, 'queries')

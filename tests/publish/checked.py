@@ -69,7 +69,7 @@ def round_trip(programs, folder, tmp_path, data, *party):
   table = rows(tmp_path / 'rows.csv')
   content = exported(programs, folder, tmp_path / 'export', *party)
   described = json.loads((tmp_path / 'export' / models.DESCRIPTION).read_text())
-  run = run_lib.opened(str(folder), *(flag.partition('=')[2] for flag in party))
+  run = run_lib.read_finished(str(folder), *(flag.partition('=')[2] for flag in party))
   source = run.serving(run.trained()).reader(labelled=False, **dict(
       flag.removeprefix('--').split('=') for flag in data))
   examples, _ = records.gather(source)

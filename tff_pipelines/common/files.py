@@ -265,7 +265,7 @@ def _arrays_of(content: bytes, path: pathlib.Path) -> dict[str, np.ndarray]:
     raise ValueError(f'{path} is damaged: {error}') from error
 
 
-def keep(folder: pathlib.Path, name: str, content: bytes) -> None:
+def write_checked(folder: pathlib.Path, name: str, content: bytes) -> None:
   """Writes a file of a run that a resumed run reads, and its SHA-256 before.
 
   Args:
@@ -273,7 +273,7 @@ def keep(folder: pathlib.Path, name: str, content: bytes) -> None:
     name: Name of the file in it.
     content: Content of the file. It replaces an earlier one.
   """
-  digests, before = _digests(folder), kept(folder, name)
+  digests, before = _digests(folder), read_checked(folder, name)
   # With that of the file that is there until the new one replaces it.
   digests[name] = [hashlib.sha256(one).hexdigest() for one in (content, before)
                    if one is not None]
@@ -282,8 +282,8 @@ def keep(folder: pathlib.Path, name: str, content: bytes) -> None:
   write_bytes(folder / name, content)
 
 
-def kept(folder: pathlib.Path, name: str) -> bytes | None:
-  """The content of a file that `keep` wrote; None if there is none.
+def read_checked(folder: pathlib.Path, name: str) -> bytes | None:
+  """The content of a file that `write_checked` wrote; None if there is none.
 
   Raises:
     ValueError: If it is not what was written.
@@ -298,15 +298,16 @@ def kept(folder: pathlib.Path, name: str) -> bytes | None:
   return content
 
 
-def keep_arrays(folder: pathlib.Path, name: str,
+def write_checked_arrays(folder: pathlib.Path, name: str,
                 arrays: Mapping[str, np.ndarray]) -> None:
-  """`keep` of an .npz file with these arrays."""
-  keep(folder, name, _archive(arrays))
+  """`write_checked` of an .npz file with these arrays."""
+  write_checked(folder, name, _archive(arrays))
 
 
-def kept_arrays(folder: pathlib.Path, name: str) -> dict[str, np.ndarray] | None:
-  """The arrays that `keep_arrays` wrote; see `kept`."""
-  content = kept(folder, name)
+def read_checked_arrays(folder: pathlib.Path, name: str
+                        ) -> dict[str, np.ndarray] | None:
+  """The arrays that `write_checked_arrays` wrote; see `read_checked`."""
+  content = read_checked(folder, name)
   return None if content is None else _arrays_of(content, folder / name)
 
 

@@ -43,7 +43,7 @@ _DIGEST = hashlib.sha256().digest_size
 _DTYPES = {np.dtype(kind).str: np.dtype(kind) for kind in (
     '|b1', '|i1', '<i2', '<i4', '<i8', '|u1', '<u2', '<u4', '<u8', '<f2', '<f4', '<f8')}
 _KINDS = {'run': str, 'rounds': int, 'line': str, 'metrics': dict, 'table': str,
-          'owed': int}
+          'repeats_due': int}
 # Bytes from which on a thread saves more than it costs.
 _LARGE = 2**20
 _NAME = re.compile(r'round_(\d+)')
@@ -63,7 +63,7 @@ class Checkpoint:
     table: Digest of the metrics of all rounds so far; see `metrics.Table`.
     lost: Events, as JSON, of rounds that were released and whose checkpoints were
       lost; the ledger has them.
-    owed: Number of following rounds that are charged as repeated ones.
+    repeats_due: Number of following rounds that are charged as repeated ones.
   """
 
   run: str
@@ -73,7 +73,7 @@ class Checkpoint:
   metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
   table: str = ''
   lost: tuple[Mapping[str, Any], ...] = ()
-  owed: int = 0
+  repeats_due: int = 0
 
 
 def leaves(structure: Any, derived: Collection[str] = (),
@@ -158,7 +158,7 @@ def _parts(checkpoint: Checkpoint) -> Iterator[Any]:
       'run': checkpoint.run, 'round': checkpoint.rounds, 'table': checkpoint.table,
       'ledger_line': checkpoint.line,
       'metrics': {name: _plain(value) for name, value in checkpoint.metrics.items()},
-      'lost': list(checkpoint.lost), 'owed': checkpoint.owed,
+      'lost': list(checkpoint.lost), 'repeats_due': checkpoint.repeats_due,
       'arrays': specs}).encode('ascii')
   header += b' ' * _padding(_START.size + len(header))
   yield _START.pack(MAGIC, VERSION, len(header)) + header
@@ -207,8 +207,8 @@ def from_bytes(content: bytes) -> Checkpoint:
     result = Checkpoint(
         run=header['run'], rounds=header['round'], arrays=arrays,
         line=header['ledger_line'], metrics=header['metrics'], table=header['table'],
-        lost=tuple(header['lost']), owed=header['owed'])
-    is_written = result.rounds >= 0 and result.owed >= 0 and all(
+        lost=tuple(header['lost']), repeats_due=header['repeats_due'])
+    is_written = result.rounds >= 0 and result.repeats_due >= 0 and all(
         isinstance(getattr(result, name), kind) for name, kind in _KINDS.items()
     ) and all(isinstance(one, dict) for one in result.lost) and all(
         isinstance(path, str) for path in arrays) and b''.join(_parts(result)) == data
@@ -271,7 +271,7 @@ def write(folder: pathlib.Path, checkpoint: Checkpoint) -> None:
   files.write_durably(path_of(folder, checkpoint.rounds), stream)
 
 
-def found(folder: pathlib.Path) -> list[tuple[int, pathlib.Path]]:
+def list_all(folder: pathlib.Path) -> list[tuple[int, pathlib.Path]]:
   """Lists (rounds, path) of all checkpoints in a folder, damaged or not, latest first."""
   if not folder.exists():
     return []
@@ -289,5 +289,5 @@ def superseded(folder: pathlib.Path, rounds: int) -> list[pathlib.Path]:
 
   Those of later rounds are damaged: else the round would not have been run again.
   """
-  return [path for number, path in found(folder)
+  return [path for number, path in list_all(folder)
           if not rounds - KEPT < number <= rounds]

@@ -93,7 +93,7 @@ class RunRecords:
     if self.configuration is not recorded:
       configurations.write(self.folder, self.configuration)
     self.lost: tuple[base.Event, ...] = ()
-    self._owed, self._derived = 0, ()
+    self._repeats_due, self._derived = 0, ()
     # They have the sampling scheme's state of each client.
     self._checkpoints = self.folder / files.PRIVATE / _CHECKPOINTS
     files.make_folder(self._checkpoints)
@@ -110,7 +110,7 @@ class RunRecords:
 
   def has_checkpoint(self) -> bool:
     """Whether there is a checkpoint to continue from, damaged or not."""
-    return bool(checkpoints.found(self._checkpoints))
+    return bool(checkpoints.list_all(self._checkpoints))
 
   def release_first(self, event: base.Event, name: str,
                     draw: Callable[[], str]) -> None:
@@ -149,14 +149,14 @@ class RunRecords:
   def _release_once(self, event: base.Event, name: str,
                     draw: Callable[[], str]) -> None:
     """Charges, draws and keeps, unless the file is there and what was kept."""
-    if files.kept(self.folder, name) is None:
+    if files.read_checked(self.folder, name) is None:
       self.ledger.drop_torn()
       # Starts are not counted: a repeated release has a line of its own.
       self.charge(event, starts=1)
-      files.keep(self.folder, name, draw().encode('utf-8'))
+      files.write_checked(self.folder, name, draw().encode('utf-8'))
 
   @property
-  def beside(self) -> int:
+  def outside_rounds(self) -> int:
     """Number of lines of the ledger for releases that are not rounds."""
     return preliminary.count(self.ledger.lines())
 
@@ -180,7 +180,7 @@ class RunRecords:
     """
     self._derived = derived
     if not self.has_checkpoint():
-      if len(self.ledger.lines()) != self.beside:
+      if len(self.ledger.lines()) != self.outside_rounds:
         raise ValueError(
             f'{self.ledger.path} has rounds but there is no checkpoint: the run '
             "can't be continued; account for it by the ledger and start another")
@@ -202,7 +202,8 @@ class RunRecords:
       self._check_nothing_was_released()
     self.lost = tuple(events_lib.from_json(dict(one)) for one in checkpoint.lost)
     self.lost += tuple(one.repeated() for one in lost)
-    self._owed = checkpoint.owed + sum(one.repeated() != one for one in lost)
+    self._repeats_due = checkpoint.repeats_due + sum(
+        one.repeated() != one for one in lost)
     if lost and event is not None:
       # The next line is charged once more for each start since the last one, as what
       # such a start may have shown of its round. That was a round after the lost ones.
@@ -231,7 +232,7 @@ class RunRecords:
   def _latest(self) -> tuple[checkpoints.Checkpoint, list[str]]:
     """The latest checkpoint that is whole, and the errors of later ones."""
     problems = []
-    for rounds, path in checkpoints.found(self._checkpoints):
+    for rounds, path in checkpoints.list_all(self._checkpoints):
       try:
         checkpoint = checkpoints.read(path)
         if checkpoint.run != self.configuration['run']:
@@ -293,7 +294,7 @@ class RunRecords:
     rows = {index: row for index, row in metrics_lib.read(table, 'round').items()
             if index <= checkpoint.rounds}
     missing, superseded = {}, []
-    for rounds, path in reversed(checkpoints.found(self._checkpoints)):
+    for rounds, path in reversed(checkpoints.list_all(self._checkpoints)):
       if 0 < rounds <= checkpoint.rounds and rounds not in rows:
         with contextlib.suppress(ValueError):  # It is damaged.
           missing[rounds] = (checkpoint if rounds == checkpoint.rounds else
@@ -327,12 +328,12 @@ class RunRecords:
     Raises:
       OSError: If a file can't be written; `restore` completes what was begun.
     """
-    line = self._line(event.repeated() if self._owed else event,
+    line = self._line(event.repeated() if self._repeats_due else event,
                       'suppressed' if suppressed else 'released')
-    self._owed = max(0, self._owed - 1)
+    self._repeats_due = max(0, self._repeats_due - 1)
     checkpoints.write(self._checkpoints, checkpoints.Checkpoint(
         run=self.configuration['run'], rounds=rounds, line=line, metrics=metrics,
-        table=self._table.digest_with(rounds, metrics), owed=self._owed,
+        table=self._table.digest_with(rounds, metrics), repeats_due=self._repeats_due,
         lost=tuple(lost.to_json() for lost in self.lost),
         arrays=checkpoints.arrays_of(state, self._derived)))
     # To remove a large file takes as long as to sync the line.
@@ -352,16 +353,16 @@ class RunRecords:
   def stop(self, event: Callable[[int], base.Event], rounds: int) -> None:
     """Charges all rounds up to the last that was planned, which are not run.
 
-    They cost what they would have cost: those that are owed, as repeated ones.
+    They cost what they would have cost: those whose repeats are due, as repeated ones.
 
     Args:
       event: Index of a round -> its event.
       rounds: Number of planned rounds.
     """
     unused = self.unused  # Of a start that was killed meanwhile.
-    done = len(self.ledger.lines()) - self.beside - len(self.lost)
+    done = len(self.ledger.lines()) - self.outside_rounds - len(self.lost)
     for number, index in enumerate(range(done + 1, rounds + 1), start=unused):
-      one = event(index).repeated() if number < self._owed else event(index)
+      one = event(index).repeated() if number < self._repeats_due else event(index)
       self.charge(one, outcome=ledger_lib.UNUSED)
 
   def _release(self, metrics: dict[str, float], rounds: int) -> None:

@@ -330,7 +330,7 @@ class Experiment(abc.ABC):
     self.figures = tuple(outcome.figures)
     if '' in outcome.trained:
       self.weights = outcome.trained[''].arrays
-    planned = len(records.ledger.lines()) - records.beside
+    planned = len(records.ledger.lines()) - records.outside_rounds
     rounds = planned - records.unused
     stopped = [_stopped(rounds, planned)] if records.unused else []
     again = [_run_again(len(records.lost))] if records.lost else []

@@ -186,9 +186,9 @@ class FedAvgPlan(guarantee.Plan):
     """Calls `_solved`; its ValueError names the bits that would do, if any would."""
     target = min(target for target in (
         self.target_epsilon, self.target_epsilon_server) if target is not None)
-    if self._beside:
+    if self._outside_rounds:
       alone = accountant.epsilon(
-          combinators.Composed(events=self._beside), self.delta)
+          combinators.Composed(events=self._outside_rounds), self.delta)
       if alone >= target:
         raise ValueError(
             f'what is released beside the rounds costs epsilon={alone:.4g} alone, '
@@ -256,7 +256,7 @@ class FedAvgPlan(guarantee.Plan):
     return self.mechanism.round_event(index)
 
   @property
-  def _beside(self) -> tuple[base.Event, ...]:
+  def _outside_rounds(self) -> tuple[base.Event, ...]:
     """Releases before the first round and after the last, charge by charge."""
     return tuple(
         event for event, charges in ((self.preliminary, self.preliminary_charges),
@@ -265,11 +265,11 @@ class FedAvgPlan(guarantee.Plan):
 
   def released(self, rounds: int) -> base.Event:
     # A planned evaluation counts from the first round on.
-    event, beside = self.mechanism.replace(rounds=rounds).event(), self._beside
+    event, beside = self.mechanism.replace(rounds=rounds).event(), self._outside_rounds
     return combinators.Composed(events=(*beside, event)) if beside else event
 
   def release_count(self, rounds: int) -> int:
-    return rounds + len(self._beside)
+    return rounds + len(self._outside_rounds)
 
   def further(self, released: base.Event) -> dict[str, Any]:
     return {name: accountant.epsilon(combinators.SelfComposed(
@@ -284,13 +284,13 @@ class FedAvgPlan(guarantee.Plan):
     if of_round is None:
       return None
     return max(of_round, *(release_noise.release_of(event).total_variation
-                           for event in self._beside), 0.0)
+                           for event in self._outside_rounds), 0.0)
 
   @property
   def terms(self) -> guarantee.Terms:
     mechanism = self.mechanism
     # Who adds up a release beside the rounds sees what clients contribute to it.
-    beside = bool(self._beside)
+    beside = bool(self._outside_rounds)
     shares = self.params is not None and self.params.has_shares
     trust, sampler = mechanism.family.trust_model, None
     if self.is_private:
@@ -354,7 +354,7 @@ def _sources(event: base.Event) -> list[str]:
   return [source for part in inner for source in _sources(part)] or [event.source]
 
 
-def _beside(settings: settings_lib.TrainSettings, population: int,
+def _plan_releases(settings: settings_lib.TrainSettings, population: int,
             needed: Preliminary | None, metrics: int
             ) -> tuple[base.Event | None, base.Event | None]:
   """The events of the releases before and after the rounds, each at its own epsilon."""
@@ -405,7 +405,7 @@ def build(settings: settings_lib.TrainSettings, *, dimension: int, population: i
     first, last = (recorded.get(name) and base.from_json(recorded[name])
                    for name in ('preliminary', 'evaluation'))
   else:
-    first, last = _beside(settings, population, needed, metrics)
+    first, last = _plan_releases(settings, population, needed, metrics)
   delta = settings.delta
   if delta is None and recorded is not None:
     delta = recorded['delta']

@@ -172,7 +172,7 @@ class TrainExperiment(run_lib.Experiment):
       # The files that the run kept take the place of its first start's.
       for option, name in registry.KEPT_FILES.items():
         if (option in registry.OPTIONS.get(self.settings.task, ())
-            and files.kept(self.folder, name) is not None):
+            and files.read_checked(self.folder, name) is not None):
           options[option] = str(self.folder / name)
     return options
 
@@ -292,14 +292,14 @@ class TrainExperiment(run_lib.Experiment):
     records.release_last(plan.evaluation, private_evaluation.FILE, lambda: (
         private_evaluation.draw(task, rounds.model(last), plan.evaluation, plan.seed,
                                 on_bad=self.write_bad())))
-    text = files.kept(self.folder, private_evaluation.FILE).decode('utf-8')
+    text = files.read_checked(self.folder, private_evaluation.FILE).decode('utf-8')
     self._evaluated = private_evaluation.read(text, plan.evaluation)
 
   def keep(self, task: Task) -> None:
     for name, text in task.files.items():
       content = text.encode('utf-8')
-      if files.kept(self.folder, name) != content:
-        files.keep(self.folder, name, content)
+      if files.read_checked(self.folder, name) != content:
+        files.write_checked(self.folder, name, content)
 
   def planned_rounds(self, plan: plan_lib.FedAvgPlan) -> int:
     return plan.mechanism.rounds

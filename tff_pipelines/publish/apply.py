@@ -40,7 +40,8 @@ def evaluate(settings: EvaluateSettings) -> None:
   Raises:
     OSError, ValueError: For a mistake of the user; the message is one line.
   """
-  run, options = run_lib.opened(settings.run, settings.party), settings.reader_options
+  run = run_lib.read_finished(settings.run, settings.party)
+  options = settings.reader_options
   if not options:
     results, skipped = run.own_figures(), None
   else:
@@ -113,7 +114,7 @@ def predict(settings: PredictSettings) -> None:
   Raises:
     OSError, ValueError: For a mistake of the user; the message is one line.
   """
-  run = run_lib.opened(settings.run, settings.party)
+  run = run_lib.read_finished(settings.run, settings.party)
   trained = run.trained()
   serving = run.serving(trained)
   source = _source(serving, settings.reader_options, labelled=False)

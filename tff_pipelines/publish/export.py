@@ -114,7 +114,7 @@ def export(settings: ExportSettings) -> pathlib.Path:
   Raises:
     OSError, ValueError: For a mistake of the user; the message is one line.
   """
-  run = run_lib.opened(settings.run, settings.party)
+  run = run_lib.read_finished(settings.run, settings.party)
   if not verdict_on(run.folder).proves(run.summary):
     raise ValueError(f'run={settings.run}: its ledger does not prove the guarantee '
                      'that its summary states, so there is none to publish')

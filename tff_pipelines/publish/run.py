@@ -100,7 +100,7 @@ class FinishedRun:
     return experiment.evaluate(task, self.trained())
 
 
-def opened(folder: str, party: str | None = None) -> FinishedRun:
+def read_finished(folder: str, party: str | None = None) -> FinishedRun:
   """Opens a finished run.
 
   Args:

@@ -162,7 +162,7 @@ class _SlicedFactory(in_process.InProcessExecutorFactory):
       return super().function(after_merge.computation, num_clients)(argument)
     parts = []
     self._compute(after_merge, argument, num_clients, parts.append)
-    return _joined(parts)
+    return _concatenated(parts)
 
   def _compute(self, computation: _Travelling, argument: Any, num_clients: int,
                take: Callable[[Any], None]) -> None:
@@ -300,11 +300,11 @@ def _part(value: Any, start: int, end: int) -> Any:
   return value
 
 
-def _joined(parts: Sequence[Any]) -> Any:
+def _concatenated(parts: Sequence[Any]) -> Any:
   """Joins the values at clients of slices; all else is that of the first slice."""
   first = parts[0]
   if isinstance(first, tuple):
-    return tuple([_joined(elements) for elements in zip(*parts)])
+    return tuple([_concatenated(elements) for elements in zip(*parts)])
   if isinstance(first, values_lib.AtClients):
     return values_lib.AtClients(
         list(itertools.chain.from_iterable(part.values for part in parts)))

@@ -146,7 +146,7 @@ def _digest(public: np.ndarray) -> str:
 def write_map(folder: pathlib.Path, features: PublicFeatures,
               public: np.ndarray) -> None:
   """Keeps a feature map of public records."""
-  files.keep_arrays(folder, MAP, {
+  files.write_checked_arrays(folder, MAP, {
       'kind': np.array(features.kind), 'public': np.array(_digest(public)),
       **{f'map_{name}': array for name, array in features.arrays.items()}})
 
@@ -156,7 +156,7 @@ def read_map(folder: pathlib.Path, public: np.ndarray) -> PublicFeatures | None:
 
   Raises ValueError if it is damaged, or is of other public records.
   """
-  arrays = files.kept_arrays(folder, MAP)
+  arrays = files.read_checked_arrays(folder, MAP)
   if arrays is None:
     return None
   if str(arrays['public']) != _digest(public):

@@ -191,11 +191,11 @@ class VoteExperiment(baselines.VotingExperiment):
   def build_rounds(self, task, plan) -> VoteRounds:
     settings, features = self.settings, self.public_map(task)
     public = features_lib.flat(features(task.public))
-    kept = files.kept_arrays(self.folder, QUERIES)
+    kept = files.read_checked_arrays(self.folder, QUERIES)
     if kept is None:
       kept = {'rows': features_lib.choose_queries(
           public, settings.queries, settings.query_choice, settings.feature_seed)}
-      files.keep_arrays(self.folder, QUERIES, kept)
+      files.write_checked_arrays(self.folder, QUERIES, kept)
     return VoteRounds(
         task=task, plan=plan, settings=settings, network=self.network(task),
         features=features, public=public, rows=kept['rows'])

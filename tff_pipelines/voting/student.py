@@ -229,7 +229,7 @@ class Student:
 def write(folder: pathlib.Path, state: list[np.ndarray],
           curve: list[dict[str, float]]) -> None:
   """Keeps the student after an epoch, and its metrics of all epochs so far."""
-  files.keep_arrays(folder, STATE, {
+  files.write_checked_arrays(folder, STATE, {
       'curve': np.array(json.dumps(curve)),
       **{f'state_{i:03}': array for i, array in enumerate(state)}})
   files.write_table(folder / CURVE, curve)
@@ -237,7 +237,7 @@ def write(folder: pathlib.Path, state: list[np.ndarray],
 
 def read(folder: pathlib.Path) -> tuple[list[np.ndarray], list[dict[str, float]]]:
   """State and metrics that `write` kept; both empty before the first epoch."""
-  arrays = files.kept_arrays(folder, STATE) or {'curve': '[]'}
+  arrays = files.read_checked_arrays(folder, STATE) or {'curve': '[]'}
   state = [arrays[name] for name in sorted(arrays) if name.startswith('state_')]
   return state, json.loads(str(arrays['curve']))
 

@@ -272,6 +272,6 @@ def test_rows_keep_their_clients_and_joined_parts_lose_them():
   data = labelled.Labelled(x=np.eye(3), y=np.arange(3), clients=np.array(list('abc')))
   some = data.rows(np.array([2, 0]))
   assert some.y.tolist() == [2, 0] and some.clients.tolist() == ['c', 'a']
-  both = labelled.joined([data, some])
+  both = labelled.concatenated([data, some])
   assert len(both) == 5 and both.y.tolist() == [0, 1, 2, 2, 0] and both.clients is None
   assert both.rows(both.y == 2).clients is None

@@ -45,7 +45,7 @@ def test_a_test_part_has_files_of_its_own(tmp_path, format_):
 def _notes(paths, progress):
   """A format of one's own: lines of a client and a text."""
   for path in paths:
-    with rows_lib.opened(path, progress) as file:
+    with rows_lib.open_file(path, progress) as file:
       for number, line in enumerate(file, 1):
         client, text = rows_lib.decoded(line).rstrip().split(' ', 1)
         yield rows_lib.Row(f'{path}, line {number}', client, {'text': text})

@@ -105,7 +105,7 @@ class _IntegerSum(ClientSum, abstract=True):
     return (f'L1 {self.l1_sensitivity:.6g}, L2 {self.l2_sensitivity:.6g} grid '
             'units')
 
-  def _moved(self, times: int) -> Self:
+  def _with_clients(self, times: int) -> Self:
     """The sum if so many contributions differ."""
     return dataclasses.replace(
         self, l1_sensitivity=times * self.l1_sensitivity,
@@ -114,7 +114,7 @@ class _IntegerSum(ClientSum, abstract=True):
   def replace_one(self) -> Self:
     # Twice the bound of a rounded vector, not the bound of a doubled clip: the
     # difference of two rounded vectors is what moves the sum.
-    return self._moved(2)
+    return self._with_clients(2)
 
 
 class _SkellamSum(_IntegerSum, abstract=True):
@@ -155,7 +155,8 @@ class _SkellamSum(_IntegerSum, abstract=True):
     # One round with all clients stands for as many rounds as clients: what Skellam
     # noise lacks to Gaussian noise is paid in each.
     return dataclasses.replace(
-        self._moved(clients), dimension=self.dimension and clients * self.dimension)
+        self._with_clients(clients),
+        dimension=self.dimension and clients * self.dimension)
 
 
 class _Shares(_IntegerSum, abstract=True):
@@ -221,7 +222,7 @@ class DistributedDiscreteGaussian(_Shares):
         clients=self.clients, dimension=self.dimension, max_order=max_order)
 
   def scaled(self, clients: int) -> Self:
-    return self._moved(clients)
+    return self._with_clients(clients)
 
   def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
     if self.local_variance < 0.25:

@@ -249,7 +249,7 @@ def cost(log_q: float, stddev: float, order: float) -> float:
   return _dependent(log_q, stddev, order)
 
 
-def _moved(log_q: float, stddev: float, labels: int, way: int) -> float:
+def _shifted(log_q: float, stddev: float, labels: int, way: int) -> float:
   """log of the bound on q after one vote moved against (1) or for (-1) the winner."""
   others = labels - 1
   # P = others * ndtr(-x); one moved vote shifts x by sqrt(2) / stddev.
@@ -260,7 +260,7 @@ def _moved(log_q: float, stddev: float, labels: int, way: int) -> float:
 
 def _first_threshold(stddev: float, labels: int, order: float) -> float:
   """log q1, from which one moved vote reaches log q0."""
-  return _moved(threshold(stddev, order), stddev, labels, -1)
+  return _shifted(threshold(stddev, order), stddev, labels, -1)
 
 
 def local_sensitivity(log_q: float, stddev: float, labels: int, order: float) -> float:
@@ -269,8 +269,8 @@ def local_sensitivity(log_q: float, stddev: float, labels: int, order: float) ->
   if first <= log_q <= threshold(stddev, order):
     log_q = first
   here = cost(log_q, stddev, order)
-  up = cost(_moved(log_q, stddev, labels, 1), stddev, order)
-  down = cost(_moved(log_q, stddev, labels, -1), stddev, order)
+  up = cost(_shifted(log_q, stddev, labels, 1), stddev, order)
+  down = cost(_shifted(log_q, stddev, labels, -1), stddev, order)
   return max(up - here, here - down)
 
 
@@ -287,7 +287,7 @@ def check_conditions(stddev: float, labels: int, order: float) -> None:
   first = _first_threshold(stddev, labels, order)
   grid_up = np.linspace(min(20 * first, -500.0), first, 400, endpoint=False)
   steps = np.array([
-      cost(_moved(x, stddev, labels, 1), stddev, order) -
+      cost(_shifted(x, stddev, labels, 1), stddev, order) -
       _dependent(x, stddev, order) for x in grid_up])
   for name, values in (('C5', costs), ('C6', steps)):
     if (np.diff(values) < -1e-12 * np.abs(values).max()).any():
