@@ -13,13 +13,6 @@ def integer(name: str, value: Any, low: int, high: float = math.inf,
             of: str = '') -> None:
   """Checks that a value is an integer in [low, high], and no bool.
 
-  Args:
-    name: The name of the value, for the message.
-    value: The value.
-    low: The minimum.
-    high: The maximum.
-    of: The things whose number is `high`, for the message.
-
   Raises:
     ValueError: If it is not.
   """

@@ -167,12 +167,6 @@ def serving(name: str, inputs: task.Spec, weights: task.Weights,
             **options: Any) -> task.Serving:
   """The trained model of a task, built without its data where the task can do that.
 
-  Args:
-    name: As for `build`.
-    inputs: Features that the model takes.
-    weights: Weights of the model.
-    **options: Options of the training, those of its files included.
-
   Raises:
     ValueError: As for `build`, if the task is built with its data.
   """

@@ -35,9 +35,6 @@ from tff_pipelines.fedavg.settings import PrepareSettings
 def prepare(settings: PrepareSettings) -> None:
   """Writes the file, unless it is there.
 
-  Args:
-    settings: The settings of the copy.
-
   Raises:
     ValueError: On bad data that are not to be skipped, or an output of other data.
     OSError: If the output can't be written.

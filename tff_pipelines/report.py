@@ -57,9 +57,6 @@ class ReportSettings(settings_lib.Settings):
 def report(settings: ReportSettings) -> int:
   """Writes the page.
 
-  Args:
-    settings: The runs and the file.
-
   Returns:
     The exit code: 1 if a ledger does not prove the guarantee of its summary.
 

@@ -308,17 +308,7 @@ def in_memory(parts: labelled.Parts, *, partition: str | None,
               num_clients: int | None = None, data_seed: int = 0,
               held_out_fraction: float | None = None, test_of_files: bool = False,
               **of_partition: Any) -> Data:
-  """Builds the data of arrays; options are those of `Sources._npz`.
-
-  Args:
-    parts: The arrays, with clients unless there is a partition.
-    partition: See partition.split.
-    num_clients: Number of simulated clients.
-    data_seed: Seed of the partition.
-    held_out_fraction: See records.with_held_out.
-    test_of_files: See task.Task.
-    **of_partition: Some of partition.OPTIONS.
-  """
+  """Builds the data of arrays; options are those of `Sources._npz`."""
   train, test, unit, counts = parts.train, parts.test, 'one writer', None
   if partition is not None:
     clients = partition_lib.split(

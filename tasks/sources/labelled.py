@@ -106,12 +106,6 @@ def arrays(path: Path, wanted: Sequence[str], optional: Sequence[str] = (),
            hint: str = '') -> dict[str, np.ndarray]:
   """Reads arrays of an .npz file by their names.
 
-  Args:
-    path: The file.
-    wanted: The arrays that must be there.
-    optional: The arrays that may be there.
-    hint: The end of the message about missing ones.
-
   Raises:
     ValueError: If the file is missing or damaged, or lacks a wanted array.
   """

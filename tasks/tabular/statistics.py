@@ -38,13 +38,6 @@ def release(source: task.ClientSource, columns: columns_lib.Columns,
             finish: Callable[[columns_lib.Columns], task.Task]) -> task.Preliminary:
   """The release of the statistics of columns that have public bounds.
 
-  Args:
-    source: Raw rows of the population.
-    columns: Columns, encoded by their bounds.
-    skips: The treatment of clients whose rows are bad.
-    missing: One of columns.MISSING.
-    finish: Builds the task of columns.
-
   Raises:
     ValueError: If there is no column of numbers.
   """

@@ -19,10 +19,6 @@ class Caveat(str):
   def __new__(cls, name: str, text: str) -> 'Caveat':
     """Initializes the caveat.
 
-    Args:
-      name: As the attribute.
-      text: The whole sentence.
-
     Raises:
       ValueError: If one of them is empty or no text, or the name is too long.
     """

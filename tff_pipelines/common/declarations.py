@@ -136,13 +136,7 @@ class Setting:
 
 
 def setting(default: Any, help: str, **rest: Any) -> Any:  # pylint: disable=redefined-builtin
-  """A declared field; see the attributes of `Setting`.
-
-  Args:
-    default: REQUIRED for a field that must be given.
-    help: A sentence or two.
-    **rest: Further attributes.
-  """
+  """A declared field; see the attributes of `Setting`."""
   return dataclasses.field(
       default=default, metadata={_METADATA: Setting(help=help, **rest)})
 
@@ -212,10 +206,6 @@ def fields_of(*classes: type, leave: Sequence[str] = ()) -> Callable[[type], typ
   """Class decorator, below `dataclass`: adds the declared fields of other classes.
 
   They follow the class's own, which come first where names are the same.
-
-  Args:
-    *classes: Classes with declared fields.
-    leave: Names of fields to leave out.
   """
   def add(cls: type) -> type:
     for other in classes:

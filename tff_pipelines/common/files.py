@@ -120,12 +120,7 @@ def sync_folder(folder: pathlib.Path) -> None:
 
 
 def write_durably(path: pathlib.Path, write: Callable[[BinaryIO], Any]) -> None:
-  """Writes a file so that it is seen complete or not at all, after a power cut too.
-
-  Args:
-    path: Its folder exists.
-    write: Writes the content to a binary file.
-  """
+  """Writes a file so that it is seen complete or not at all, after a power cut too."""
   with naming(path):
     handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f'.{path.name}.')
     try:

@@ -106,11 +106,6 @@ def rebuilt(structure: Any, arrays: Mapping[str, np.ndarray],
             derived: Collection[str] = ()) -> Any:
   """The nested structure with these arrays as its leaves.
 
-  Args:
-    structure: A structure of the same form; derived parts are taken from it.
-    arrays: See `arrays_of`.
-    derived: See `leaves`.
-
   Raises:
     ValueError: If paths differ.
   """

@@ -114,14 +114,7 @@ def element(tag: str, *children: Child, **attributes: str | float) -> Element:
 
 def table(head: Sequence[Child], rows: Iterable[Sequence[Child]], *, caption: str,
           class_: str = 'list') -> Element:
-  """A table in a box of its own, which scrolls where the page is narrow.
-
-  Args:
-    head: Headings of the columns.
-    rows: Cells; the first of a row is its heading.
-    caption: Name of the table.
-    class_: Class of its style.
-  """
+  """A table in a box of its own, which scrolls where the page is narrow."""
   body = [element('tr', element('th', row[0], scope='row'),
                   *(element('td', cell) for cell in row[1:])) for row in rows]
   return element(

@@ -120,11 +120,6 @@ class RunRecords:
     loses the content that it may have drawn, which stays charged, and draws again for
     another charge.
 
-    Args:
-      event: Event of the release; see `accounting.preliminary`.
-      name: Name of the file.
-      draw: Draws the content of the file.
-
     Raises:
       ValueError: If rounds were committed and the file is missing, or the file is
         there and the ledger has no charge for it, or it is not what was released.
@@ -381,11 +376,6 @@ class RunRecords:
 def charges(folder: pathlib.Path, name: str,
             kind: type[preliminary.PreliminaryRelease]) -> int:
   """Number of charges for a release that is no round, once its file is there.
-
-  Args:
-    folder: Folder of a run.
-    name: Name of the file that keeps the release.
-    kind: Class of its event.
 
   Raises:
     ValueError: If the file is there and the ledger has no charge for it, or the ledger

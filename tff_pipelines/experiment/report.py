@@ -198,15 +198,7 @@ def validate_summary(summary: Mapping[str, Any]) -> None:
 def summary_of(family: str, guarantee: guarantee_lib.Guarantee, outcome: Outcome,
                caveats: Sequence[caveats_lib.Caveat],
                **run: Any) -> dict[str, Any]:
-  """The summary of a run, complete and valid.
-
-  Args:
-    family: Name of the program.
-    guarantee: All numbers of the guarantee.
-    outcome: Fields of the family.
-    caveats: All caveats of the run.
-    **run: rounds, starts and configuration.
-  """
+  """The summary of a run, complete and valid."""
   values = {
       'version': VERSION, 'family': family, 'held_out': {}, 'outside_guarantee': [],
       'breakdown': {}, **guarantee.to_json(), **run,
@@ -260,12 +252,7 @@ def folder_name(folder: pathlib.Path) -> str:
 
 
 def account_command(folder: pathlib.Path, *flags: str) -> str:
-  """The command that accounts for a run by its ledger, to be pasted into a shell.
-
-  Args:
-    folder: Folder of the run.
-    *flags: Flags that the ledger's header lacks.
-  """
+  """The command that accounts for a run by its ledger, to be pasted into a shell."""
   return 'python -m tff_pipelines.account ' + shlex.join(
       [*flags, f'--ledger={folder_name(folder)}/{files.LEDGER}'])
 

@@ -171,13 +171,7 @@ def run(rounds: Rounds, plan: guarantee_lib.Plan, records: records_lib.RunRecord
 
 def run_charged(rounds: ChargedRounds,
                 records: charged_records.ChargedRecords, quiet: bool = False) -> None:
-  """Charges, draws and keeps the remaining steps, and measures the kept ones.
-
-  Args:
-    rounds: Steps of the family.
-    records: Records of the run's folder.
-    quiet: Whether to show no progress.
-  """
+  """Charges, draws and keeps the remaining steps, and measures the kept ones."""
   records.restore()
   _measure(rounds, records)
   with (progress(rounds.total, rounds.done(), rounds.unit, quiet) as bar,

@@ -133,15 +133,7 @@ class Experiment(abc.ABC):
   def release_last(self, task: Any, plan: guarantee_lib.Plan,
                    records: records_lib.RunRecords, rounds: rounds_lib.Rounds,
                    last: Any) -> None:
-    """Makes releases after the last round, which `outcome` reports.
-
-    Args:
-      task: From `build_task`.
-      plan: From `build_plan`.
-      records: Records of the run.
-      rounds: From `build_rounds`.
-      last: The last state.
-    """
+    """Makes releases after the last round, which `outcome` reports."""
 
   def keep(self, task: Any) -> None:
     """Writes files that the run needs when it is resumed, before the first round."""
@@ -156,11 +148,7 @@ class Experiment(abc.ABC):
               last: Any) -> report.Outcome:
     """Outcome of the run; may train further on what was released.
 
-    Args:
-      task: From `build_task`.
-      plan: From `build_plan`.
-      rounds: From `build_rounds`.
-      last: The last state of rounds; the `ChargedRecords` of charged steps.
+    `last` is the last state of rounds, or the `ChargedRecords` of charged steps.
     """
 
   def serving(self, trained: models.Trained) -> Any:
@@ -175,12 +163,7 @@ class Experiment(abc.ABC):
 
   def evaluate(self, task: Any,
                trained: models.Trained) -> Mapping[str, Mapping[str, float | None]]:
-    """Held-out set of the run -> metric -> value, as in the summary of the run.
-
-    Args:
-      task: From `build_task`.
-      trained: The model that the run trained.
-    """
+    """Held-out set of the run -> metric -> value, as in the summary of the run."""
     raise ValueError(f'a run of {self.family} trains no model')
 
   def write_bad(self) -> failures.OnBad:

@@ -48,9 +48,6 @@ _FLOATING_POINT = caveats.Caveat(
 def answer(settings: settings_lib.AccountSettings) -> int:
   """Prints the answer.
 
-  Args:
-    settings: The question.
-
   Returns:
     The exit code: 0, or `BROKEN` if the chain of a ledger does not hold.
 
@@ -240,13 +237,7 @@ def _plain(key: str, value) -> str:
 
 def explained(row: answers.Answer, views: Mapping[str, observers.View],
               method: observers.Method, how: str) -> str:
-  """The steps to the numbers of an answer: a tree of lines, or JSON.
-
-  Args:
-    row: The answer.
-    views, method: The events and the method that gave its numbers.
-    how: 'text' or 'json'.
-  """
+  """The steps to the numbers of an answer: a tree of lines, or JSON."""
   steps = explain.steps(row, views, method)
   if how == 'json':
     return json.dumps({**row.to_json(), 'steps': [step.to_json() for step in steps]},

@@ -15,9 +15,6 @@ from tff_pipelines.accounting.guarantees import ledger_query
 def verdict_on(folder: pathlib.Path) -> Verdict:
   """The verdict on the ledger of a finished run, from the ledger alone.
 
-  Args:
-    folder: Folder of the run.
-
   Raises:
     OSError, ValueError: If there is no finished run, or no ledger.
   """

@@ -158,10 +158,6 @@ def draw(task: task_lib.Task, weights: Sequence[np.ndarray], event: base.Event,
 def read(text: str, event: base.Event) -> dict[str, Any]:
   """Reads a release into the form of the summary.
 
-  Args:
-    text: Content of FILE.
-    event: Event of the release.
-
   Returns:
     `of`, the held-out set; `clients` with held-out examples, and `metrics` by name, the
     mean over these clients: each `value` with the standard deviation `stddev` of its

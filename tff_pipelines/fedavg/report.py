@@ -172,17 +172,7 @@ def in_words(set_name: str, values: Mapping[str, float]) -> str:
 def draw_metrics(path: pathlib.Path, accuracy_of: str, title: str,
                  metric: str = 'accuracy', *, key: str = 'round',
                  xlabel: str = 'round', of: str = '') -> None:
-  """Draws a metric and epsilon from the table in the figure's folder.
-
-  Args:
-    path: Path of the figure.
-    accuracy_of: Held-out set of the metric.
-    title: Title of the figure.
-    metric: Name of the metric.
-    key: Column of the horizontal axis.
-    xlabel: Label of that axis.
-    of: Whose epsilon it is, if it is not that of all clients.
-  """
+  """Draws a metric and epsilon from the table in the figure's folder."""
   rows = metrics_lib.read(path.parent / files.METRICS, key)
   name = f'{accuracy_of}/{metric}'
   points = {x: float(row[name]) for x, row in rows.items() if row.get(name)}
@@ -228,11 +218,6 @@ def details(plan: FedAvgPlan) -> dict[str, Any]:
 def describe_breakdown(breakdown: Breakdown, counts: Mapping[str, np.ndarray], *,
              outside_guarantee: bool) -> dict[str, Any]:
   """A held-out set's breakdown as JSON.
-
-  Args:
-    breakdown: Breakdown of the model.
-    counts: As Evaluator.breakdown returns them.
-    outside_guarantee: Whether no epsilon protects those whose examples they are.
 
   Returns:
     `count`, the number of predictions; `constant`, the fraction that would be right

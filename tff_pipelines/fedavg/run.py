@@ -359,9 +359,6 @@ experiment = TrainExperiment
 def train(settings: TrainSettings) -> dict[str, Any]:
   """Trains, or resumes training, and reports.
 
-  Args:
-    settings: Settings of the run.
-
   Returns:
     The summary, as it is written to summary.json.
   """

@@ -167,9 +167,6 @@ def warnings(results: Sequence[Result]) -> list[str]:
 def total(runs: Sequence[Run]) -> tuple[answers.Answer | None, str]:
   """Adds up what all runs of a sweep spend, by their ledgers.
 
-  Args:
-    runs: Finished runs.
-
   Returns:
     The answer, None where there is none, and a sentence for the terminal.
   """
@@ -296,9 +293,6 @@ def write(results: list[Result], folder: pathlib.Path, title: str | None,
 
 def sweep(settings: settings_lib.SweepSettings) -> None:
   """Runs the runs of a sweep that are not done yet, and reports.
-
-  Args:
-    settings: Settings of the sweep.
 
   Raises:
     OSError, ValueError: For a mistake of the user, or a run that fails; the message

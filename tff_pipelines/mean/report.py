@@ -212,12 +212,6 @@ def outcome(folder: pathlib.Path, settings: MeanSettings, plan: plan_lib.MeanPla
             rows: Mapping[tuple, Row]) -> report.Outcome:
   """Writes all rows as JSON and as CSV.
 
-  Args:
-    folder: Folder of the run.
-    settings: Settings of the sweep.
-    plan: Plan of the sweep.
-    rows: Rows of the folder, by key, as `run.estimate` returns them.
-
   Returns:
     The results of the settings of this sweep.
   """

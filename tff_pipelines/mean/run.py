@@ -42,10 +42,6 @@ _ROW = 'row'
 def _release(settings: MeanSettings, cell: plan_lib.Cell) -> tuple[Any, Callable]:
   """Builds one release of the mean of vectors, all clients in one graph.
 
-  Args:
-    settings: Settings of the sweep.
-    cell: The setting.
-
   Returns:
     The initial state of the sum; and a function from a state, vectors float32 [n, d]
     and the index of the repeat to the next state and the estimate, float32 [d].
@@ -82,10 +78,6 @@ def _release(settings: MeanSettings, cell: plan_lib.Cell) -> tuple[Any, Callable
 
 def estimate(settings: MeanSettings, cell: plan_lib.Cell) -> report.Row:
   """Executes all repeats of a setting and measures its errors.
-
-  Args:
-    settings: Settings of the sweep.
-    cell: The setting.
 
   Returns:
     A row of results. Errors are of the mean, in model units: mse is per
@@ -220,9 +212,6 @@ class MeanExperiment(run_lib.Experiment):
 
 def estimate_means(settings: MeanSettings) -> dict[str, Any]:
   """Starts or continues a sweep, and reports.
-
-  Args:
-    settings: Settings of the sweep.
 
   Returns:
     The summary, as it is written to summary.json.

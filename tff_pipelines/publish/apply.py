@@ -34,9 +34,6 @@ def _source(serving: task_lib.Serving, options: dict[str, Any],
 def evaluate(settings: EvaluateSettings) -> None:
   """Prints the metrics of a model.
 
-  Args:
-    settings: Settings of the evaluation.
-
   Raises:
     OSError, ValueError: For a mistake of the user; the message is one line.
   """
@@ -107,9 +104,6 @@ def _columns(serving: task_lib.Serving, outputs: dict[str, np.ndarray]
 
 def predict(settings: PredictSettings) -> None:
   """Writes one row for each example: client, index, outputs.
-
-  Args:
-    settings: Settings of the predictions.
 
   Raises:
     OSError, ValueError: For a mistake of the user; the message is one line.

@@ -26,12 +26,7 @@ def _is_plain(name: str) -> bool:
 
 
 def predict_function(serving: Serving, weights) -> Any:
-  """A tf.function of the features of a batch, by name, to the outputs of `predict`.
-
-  Args:
-    serving: The model.
-    weights: Its weights, arrays or variables.
-  """
+  """A tf.function of the features of a batch, by name, to the outputs of `predict`."""
   names = list(serving.inputs)
   signature = [
       tf.TensorSpec([None, *shape], tf.as_dtype(dtype),
@@ -104,9 +99,6 @@ def _write(folder: pathlib.Path, settings: ExportSettings, run: run_lib.Finished
 
 def export(settings: ExportSettings) -> pathlib.Path:
   """Exports the model of a run.
-
-  Args:
-    settings: Settings of the export.
 
   Returns:
     The folder of the export.

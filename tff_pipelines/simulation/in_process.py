@@ -86,11 +86,7 @@ class Graph:
   """
 
   def __init__(self, leaf: building_blocks.CompiledComputation):
-    """Imports the graph.
-
-    Args:
-      leaf: A computation of TensorFlow.
-    """
+    """Imports the graph."""
     serialized = leaf.proto.tensorflow.graph_def.value
     # Marks lead to nothing: they would be removed.
     self._optimized = _REDUCES in serialized and not native_chunks.MARKED.search(

@@ -153,12 +153,7 @@ class LocalProcesses(transports.Transport):
 
 
 def serve(fd: int, num_threads: int) -> None:
-  """Computes the requests of a connection until it is closed.
-
-  Args:
-    fd: File descriptor of this end of the connection.
-    num_threads: See `transports.Runner`.
-  """
+  """Computes the requests of a connection until it is closed."""
   with multiprocessing.connection.Connection(fd) as connection:
     runner = transports.Runner(num_threads)
     while True:

@@ -71,11 +71,7 @@ def _sources() -> str:
 
 
 def cpu_features(cpuinfo: str) -> list[str]:
-  """The features of a processor with which floats are computed, sorted.
-
-  Args:
-    cpuinfo: Linux' description of the processors.
-  """
+  """The features of a processor with which floats are computed, sorted."""
   flags = re.search(r'^flags\s*:(.*)$', cpuinfo, re.MULTILINE)
   return sorted(filter(_CPU_FEATURES.match, flags[1].split())) if flags else [
       platform.machine()]
@@ -108,13 +104,7 @@ def facts(nonce: bytes, data: Sequence[DataProof] = (), *,
 
 
 def check(worker: str, found: Mapping[str, str], wanted: Mapping[str, str]) -> None:
-  """Raises MismatchError for the first fact of a worker that differs.
-
-  Args:
-    worker: Names the worker in the message.
-    found: Facts of the worker.
-    wanted: Facts of the driver.
-  """
+  """Raises MismatchError for the first fact of a worker that differs."""
   for name, here in wanted.items():
     there = found.get(name, 'nothing')
     if there == here:

@@ -112,9 +112,6 @@ def check_settings(address: str | None) -> None:
 def check(address: str | None) -> None:
   """Checks the settings, and asks a cluster's head; starts nothing.
 
-  Args:
-    address: See `check_settings`.
-
   Raises:
     ValueError: See `check_settings`; also if a cluster elsewhere accepts requests
       without a token, or if it refuses ours.

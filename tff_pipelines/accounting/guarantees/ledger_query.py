@@ -45,10 +45,6 @@ def broken(problems: list[str]) -> answers.Answer:
 def answer(path: str | os.PathLike[str], **how: Any) -> answers.Answer:
   """Epsilon of everything that a ledger says was released, restarts included.
 
-  Args:
-    path: Path of a ledger.jsonl.
-    **how: As for `together`.
-
   Raises:
     OSError, ValueError: As `together` does.
   """

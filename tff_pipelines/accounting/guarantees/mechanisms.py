@@ -392,10 +392,6 @@ def names(kind: type[Mechanism]) -> tuple[str, ...]:
 def build(mechanism: str, **settings) -> Mechanism:
   """Builds a mechanism of any kind from its name.
 
-  Args:
-    mechanism: A key of MECHANISMS.
-    **settings: Fields of its class.
-
   Raises:
     ValueError: If the name is unknown or a setting is out of range.
   """

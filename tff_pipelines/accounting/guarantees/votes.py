@@ -162,11 +162,6 @@ def published_curve(event: Vote, votes: Sequence[int],
   (16 where 8 is printed), and q must bound the event under the neighbour, whose
   margin is smaller by what one neighbour can move.
 
-  Args:
-    event: One query with Gaussian noise.
-    votes: As in `log_wrong_probability`.
-    max_order: Largest order.
-
   Returns:
     A curve nowhere above the data-independent one; not to be published.
   """

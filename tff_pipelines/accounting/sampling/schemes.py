@@ -78,9 +78,6 @@ class SamplingScheme(abc.ABC):
   def sample(self, round_index: int) -> np.ndarray:
     """Samples the clients of a round.
 
-    Args:
-      round_index: Index of the round.
-
     Returns:
       Sorted indices into the population, int64 of shape [cohort].
     """
