@@ -347,11 +347,7 @@ def inferred(serialized: bytes) -> list[Feature]:
 
 
 class Parser:
-  """Parses serialized examples, wherever TensorFlow runs.
-
-  Attributes:
-    element_spec: Describes the parsed examples.
-  """
+  """Parses serialized examples, wherever TensorFlow runs."""
 
   def __init__(self, stored: Sequence[Feature], fields: records.Fields):
     """Takes what is stored, and the fields to parse; None parses all.

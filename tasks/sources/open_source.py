@@ -75,13 +75,7 @@ def files(pattern: str | None) -> list[str]:
 
 
 def check_public(name: str, path: str, options: Mapping[str, Any]) -> None:
-  """Raises ValueError if a file that must be public is one of the data.
-
-  Args:
-    name: Name of the option whose value is `path`.
-    path: Paths and patterns, as in `paths`.
-    options: Options of the data source; `data_path` and `test_path` matter.
-  """
+  """Raises ValueError if a file that must be public is one of the data."""
   used = {os.path.realpath(file) for given in (
       options.get('data_path'), options.get('test_path')) for file in files(given)}
   if common := used & set(map(os.path.realpath, files(path))):

@@ -145,13 +145,7 @@ def _sha256(path: pathlib.Path, *state: int) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class FileProof:
-  """Describes a split to another process, which proves that it has the same.
-
-  Attributes:
-    path: Absolute path of the file, the same everywhere.
-    split_name: The split.
-    copy_of, remedy: As of SqliteSource.
-  """
+  """Describes a split to another process, which proves that it has the same."""
 
   path: pathlib.Path
   split_name: str

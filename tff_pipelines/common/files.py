@@ -261,13 +261,7 @@ def _arrays_of(content: bytes, path: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def write_checked(folder: pathlib.Path, name: str, content: bytes) -> None:
-  """Writes a file of a run that a resumed run reads, and its SHA-256 before.
-
-  Args:
-    folder: Folder of the run.
-    name: Name of the file in it.
-    content: Content of the file. It replaces an earlier one.
-  """
+  """Writes a file of a run that a resumed run reads, and its SHA-256 before."""
   digests, before = _digests(folder), read_checked(folder, name)
   # With that of the file that is there until the new one replaces it.
   digests[name] = [hashlib.sha256(one).hexdigest() for one in (content, before)

@@ -62,12 +62,7 @@ class Table:
   """
 
   def __init__(self, path: pathlib.Path, key: str):
-    """Initializes the table; reads and writes nothing.
-
-    Args:
-      path: Path of the file.
-      key: Name of the column with the index of the round.
-    """
+    """Initializes the table; reads and writes nothing."""
     self._path, self._key = path, key
     self._names: dict[str, None] | None = None  # In order.
     self._last = -1

@@ -74,12 +74,7 @@ class Rounds(abc.ABC):
 
 
 class ChargedRounds(abc.ABC):
-  """The charged steps of a family; they write no file.
-
-  Attributes:
-    unit: Unit that the progress bar counts.
-    total: Maximum number of units.
-  """
+  """The charged steps of a family; they write no file."""
 
   unit: str = 'step'
   total: int
@@ -122,13 +117,6 @@ def run(rounds: Rounds, plan: guarantee_lib.Plan, records: records_lib.RunRecord
 
   A run that a callback stops is charged for all of its rounds: the decision may follow
   from what was released, and no epsilon of the rounds until then would cover that.
-
-  Args:
-    rounds: Rounds of the family.
-    plan: Plan of the run: what each round releases and costs.
-    records: Records of the run's folder.
-    callbacks: Called after each commit. One that returns True stops the run.
-    quiet: Whether to show no progress.
 
   Returns:
     The last state.

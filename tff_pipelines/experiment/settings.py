@@ -179,11 +179,6 @@ def of_configuration(cls: type[Settings], recorded: Mapping[str, Any],
                      **free: Any) -> Settings:
   """The settings whose `configuration` was recorded.
 
-  Args:
-    cls: Class of the settings.
-    recorded: Recorded configuration; fields that it lacks have their defaults.
-    **free: Fields that no configuration has.
-
   Raises:
     ValueError: If one of the fields does not exist, or a value is out of range.
   """

@@ -74,11 +74,7 @@ def contribution(values: np.ndarray) -> np.ndarray:
 
 
 class ClientEvaluator:
-  """Evaluates a model on the held-out examples of one client at a time.
-
-  Attributes:
-    names: Names of the metrics.
-  """
+  """Evaluates a model on the held-out examples of one client at a time."""
 
   def __init__(self, model: task_lib.Model, names: Sequence[str]):
     """Initializes the evaluator of these metrics of a model."""

@@ -20,12 +20,7 @@ _OWN = ('output_dir', 'resume', 'initial_weights_seed', 'seed')
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setting:
-  """A setting of the trainer.
-
-  Attributes:
-    name: As printed and drawn.
-    flags: Flags of the trainer.
-  """
+  """A setting of the trainer."""
 
   name: str
   flags: tuple[str, ...]

@@ -22,11 +22,6 @@ from tasks.task import VALIDATION
 def examples(task: Task, path: str, options: Mapping[str, Any]) -> Examples:
   """Examples of public files, read as the task reads a test part.
 
-  Args:
-    task: The task, whose vocabulary they are read with.
-    path: Value of --validation_path.
-    options: Options that the task was built with.
-
   Raises:
     ValueError: For bad data, and for a source without files of a test part.
   """

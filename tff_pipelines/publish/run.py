@@ -103,10 +103,6 @@ class FinishedRun:
 def read_finished(folder: str, party: str | None = None) -> FinishedRun:
   """Opens a finished run.
 
-  Args:
-    folder: Folder of the run.
-    party: Name of a party, of a run that has parties.
-
   Raises:
     ValueError: If there is no run, it is not finished or damaged, or there is no such
       party.

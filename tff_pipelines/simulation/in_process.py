@@ -358,11 +358,7 @@ class _Evaluator:
 
 
 class _Compiled:
-  """A computation as building blocks, and the graphs of its leaves.
-
-  Attributes:
-    block: The whole computation.
-  """
+  """A computation as building blocks, and the graphs of its leaves."""
 
   def __init__(self, block: building_blocks.ComputationBuildingBlock):
     self.block = block

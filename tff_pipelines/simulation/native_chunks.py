@@ -142,21 +142,11 @@ class NativeSum:
 
 
 class NativeChunk:
-  """A chunk's graph with marks.
-
-  Attributes:
-    calls: See `NativeSum`.
-  """
+  """A chunk's graph with marks."""
 
   def __init__(self, graph: tf.Graph, scope: str, feeds: Sequence[str],
                fetches: Sequence[str]):
     """Reads the marks.
-
-    Args:
-      graph: The graph.
-      scope: Name scope of the marks, with a slash at its end.
-      feeds: Names of the tensors that the graph is fed.
-      fetches: Names of its results.
 
     Raises:
       ValueError: If the marks are not those of this version.

@@ -29,11 +29,7 @@ _CPU_FEATURES = re.compile(r'(s?sse|avx|fma|f16c|bmi|amx)')
 
 
 class DataProof(Protocol):
-  """Describes data that workers read themselves; can be pickled.
-
-  Attributes:
-    name: Names the data in messages.
-  """
+  """Describes data that workers read themselves; can be pickled."""
 
   name: str
 
@@ -79,13 +75,7 @@ def cpu_features(cpuinfo: str) -> list[str]:
 
 def facts(nonce: bytes, data: Sequence[DataProof] = (), *,
           in_worker: bool = True) -> dict[str, str]:
-  """Name -> value of all facts on which the driver and a worker must agree.
-
-  Args:
-    nonce: Key of the digests of data.
-    data: The data that workers read themselves.
-    in_worker: Whether this process is a worker.
-  """
+  """Name -> value of all facts on which the driver and a worker must agree."""
   result = {
       'project version': tff_pipelines.__version__, 'project sources': _sources(),
       'Python': platform.python_version(), 'NumPy': np.__version__,

@@ -21,14 +21,7 @@ class Actor:
     return proofs.facts(nonce, data)
 
   def run(self, serialized, digests, lacking, *contents):
-    """The result of a request, and `transports.condition` of this process.
-
-    Args:
-      serialized: The pickled request, without contents.
-      digests: Digests of all of its contents.
-      lacking: Digests of `contents`, which Ray fetches from the object store.
-      *contents: Those that were not sent before.
-    """
+    """The result of a request, and `transports.condition` of this process."""
     import dataclasses, pickle  # pylint: disable=g-import-not-at-top,multiple-imports
     from tff_pipelines.simulation import transports  # pylint: disable=g-import-not-at-top
     request = dataclasses.replace(

@@ -164,10 +164,6 @@ class Runner:
   def run(self, request: Request, digests: frozenset[str]) -> Any:
     """The result of a request.
 
-    Args:
-      request: Its contents are those that this runner lacks.
-      digests: Digests of all of its contents.
-
     Raises:
       SliceFailedError: If the computation fails.
     """
