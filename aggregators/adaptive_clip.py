@@ -10,15 +10,10 @@ import collections
 import numpy as np
 import tensorflow as tf
 
-from aggregators import distributed_sum
-from aggregators import keys
-from aggregators import modular_sum
-from aggregators import params as params_lib
-from aggregators import share_tables
-from aggregators import skellam
-from aggregators import structures
-from aggregators.params import AdaptiveClipParams
-from aggregators.params import DistributedSumParams
+from aggregators import (
+    distributed_sum, keys, modular_sum, params as params_lib, share_tables, skellam,
+    structures)
+from aggregators.params import AdaptiveClipParams, DistributedSumParams
 
 # The clip stays within these multiples of the initial one: a public rule that keeps
 # scale and sums inside what float32 holds.

@@ -2,9 +2,7 @@
 
 import tensorflow as tf
 
-from aggregators import alias_table
-from aggregators import branch
-from aggregators import keys
+from aggregators import alias_table, branch, keys
 
 
 def draw(low: tf.Tensor, high: tf.Tensor | None, tie_key: tf.Tensor,

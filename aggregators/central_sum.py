@@ -6,8 +6,7 @@ reach the server in the clear.
 
 import collections
 
-from aggregators import normal
-from aggregators import plain_sum
+from aggregators import normal, plain_sum
 from tff_pipelines.common import validate
 
 

@@ -13,9 +13,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from aggregators import keys
-from aggregators import modular_sum
-from aggregators import structures
+from aggregators import keys, modular_sum, structures
 from aggregators.params import DistributedSumParams
 
 

@@ -12,10 +12,7 @@ import functools
 
 import tensorflow as tf
 
-from aggregators import alias_draw
-from aggregators import alias_table
-from aggregators import keys
-from aggregators import skellam
+from aggregators import alias_draw, alias_table, keys, skellam
 
 # Variances up to this can be sampled: all integers below fit an int64.
 MAX_VARIANCE = 2.0**52

@@ -12,22 +12,13 @@ import functools
 import numpy as np
 import tensorflow as tf
 
-from aggregators import branch
-from aggregators import chacha
-from aggregators import client_sum
-from aggregators import discrete_gaussian
-from aggregators import keys
-from aggregators import modular_sum
-from aggregators import noisy_rounding
-from aggregators import plain_sum
-from aggregators import rotation
-from aggregators import rounding
-from aggregators import share_tables
-from aggregators import skellam
-from aggregators import structures
-from tff_pipelines.common import validate
+from aggregators import (
+    branch, chacha, client_sum, discrete_gaussian, keys, modular_sum,
+    noisy_rounding, plain_sum, rotation, rounding, share_tables, skellam,
+    structures)
 from aggregators.native import marks
 from aggregators.params import DistributedSumParams
+from tff_pipelines.common import validate
 
 # Purposes of the keys derived from the server's key of a round.
 SUM_AT_SERVER, NEXT_ROTATION = 0, 1

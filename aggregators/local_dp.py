@@ -15,9 +15,7 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from aggregators import alias_draw
-from aggregators import keys
-from aggregators import local_dp_distributions as distributions
+from aggregators import alias_draw, keys, local_dp_distributions as distributions
 from tff_pipelines.common import validate
 
 # Budget that one coordinate should have before another is sampled too

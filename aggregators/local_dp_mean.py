@@ -12,9 +12,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from aggregators import client_sum
-from aggregators import keys
-from aggregators import local_dp
+from aggregators import client_sum, keys, local_dp
 from tff_pipelines.common import validate
 
 

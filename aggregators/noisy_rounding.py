@@ -15,11 +15,7 @@ from typing import Callable
 
 import tensorflow as tf
 
-from aggregators import alias_draw
-from aggregators import branch
-from aggregators import keys
-from aggregators import modular_sum
-from aggregators import rounding
+from aggregators import alias_draw, branch, keys, modular_sum, rounding
 
 # Coordinates of a block: enough to make the start of a compiled program cheap.
 BLOCK = 2**17

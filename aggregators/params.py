@@ -13,10 +13,8 @@ import functools
 import math
 
 from aggregators import noises
-from tff_pipelines.common import declarations
-from tff_pipelines.common import validate
-from tff_pipelines.common.declarations import REQUIRED
-from tff_pipelines.common.declarations import setting
+from tff_pipelines.common import declarations, validate
+from tff_pipelines.common.declarations import REQUIRED, setting
 
 ROTATIONS = ('hadamard', 'dft', 'none')
 

@@ -11,8 +11,7 @@ import math
 
 import tensorflow as tf
 
-from aggregators import client_sum
-from aggregators import rounding
+from aggregators import client_sum, rounding
 
 
 def clipped(vector: tf.Tensor, clip: float = math.inf) -> tuple[tf.Tensor, dict]:

@@ -11,9 +11,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from aggregators import keys
-from aggregators import modular_sum
-from aggregators import normal
+from aggregators import keys, modular_sum, normal
 from aggregators.prediction_params import PredictionMeanParams
 
 Encoded = collections.namedtuple('Encoded', ['values', 'weight', 'rejected'])

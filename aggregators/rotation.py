@@ -11,8 +11,7 @@ import numpy as np
 from scipy import linalg
 import tensorflow as tf
 
-from aggregators import keys
-from aggregators import params
+from aggregators import keys, params
 from tff_pipelines.common import validate
 
 # One pass multiplies by a 16 x 16 matrix at most. Measured at 2^20: passes of

@@ -15,14 +15,11 @@ from tensorflow_federated.proto.v0 import computation_pb2
 from tensorflow_federated.python.common_libs import structure
 from tensorflow_federated.python.core.backends.mapreduce import intrinsics
 from tensorflow_federated.python.core.backends.test import compiler as test_compiler
-from tensorflow_federated.python.core.environments.tensorflow_backend import compiled_computation_transformations
-from tensorflow_federated.python.core.environments.tensorflow_backend import tensorflow_tree_transformations
-from tensorflow_federated.python.core.impl.compiler import array
-from tensorflow_federated.python.core.impl.compiler import building_blocks
-from tensorflow_federated.python.core.impl.executors import executor_base
-from tensorflow_federated.python.core.impl.executors import executor_factory
-from tensorflow_federated.python.core.impl.executors import executor_value_base
-from tensorflow_federated.python.core.impl.executors import value_serialization
+from tensorflow_federated.python.core.environments.tensorflow_backend import (
+    compiled_computation_transformations, tensorflow_tree_transformations)
+from tensorflow_federated.python.core.impl.compiler import array, building_blocks
+from tensorflow_federated.python.core.impl.executors import (
+    executor_base, executor_factory, executor_value_base, value_serialization)
 from tensorflow_federated.python.core.impl.federated_context import value_impl
 
 # pylint: disable=protected-access

@@ -10,14 +10,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from aggregators import alias_draw
-from aggregators import alias_table
-from aggregators import client_sum
-from aggregators import keys
-from aggregators import modular_sum
-from aggregators import normal
-from aggregators import skellam
-from aggregators import structures
+from aggregators import (
+    alias_draw, alias_table, client_sum, keys, modular_sum, normal, skellam,
+    structures)
 from aggregators.voting_params import NO_LABEL, VotingParams
 
 # Purposes of the keys derived from an agent's, and the server's, key of a vote.

@@ -11,9 +11,9 @@ import dataclasses
 import math
 
 from aggregators import alias_table
-from tff_pipelines.common import validate
 from aggregators.params import NoiseShares
 from aggregators.share_tables import SHARE_EXCESS
+from tff_pipelines.common import validate
 
 # skellam, gaussian: agents add shares. gaussian_central: the server, which is
 # trusted, adds all the noise.

@@ -17,13 +17,11 @@ import statistics
 import time
 
 import numpy as np
-from scipy import optimize
-from scipy import special
+from scipy import optimize, special
 
 from aggregators import params as params_lib
-from tff_pipelines.accounting.guarantees import accountant
-from tff_pipelines.accounting.guarantees import calibration
 from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.guarantees import accountant, calibration
 
 POPULATION, COHORT, ROUNDS, EPSILON = 3400, 100, 1500, 10.0
 CLIP, BITS, DIMENSION, K_STDDEVS, BETA = 0.03, 18, 2**20, 4.0, math.exp(-0.5)

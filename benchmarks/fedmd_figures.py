@@ -8,12 +8,11 @@ import pathlib
 import statistics
 from typing import Mapping
 
-from matplotlib import figure as figure_lib
-from matplotlib import ticker
+from matplotlib import figure as figure_lib, ticker
 import numpy as np
 
-from tff_pipelines.accounting.guarantees import calibration
 from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.guarantees import calibration
 
 # Figure 2: private records of all parties, draws of each, and queries of all rounds.
 RECORDS = {'FEMNIST': 28_800, 'CIFAR': 3_000}

@@ -20,8 +20,7 @@ from aggregators.plain_sum import PlainSumFactory
 from benchmarks import measure
 from tasks import task as task_lib
 from tasks.models import classifiers
-from tff_pipelines.fedavg import local_training
-from tff_pipelines.fedavg import process as process_lib
+from tff_pipelines.fedavg import local_training, process as process_lib
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.simulation import contexts
 

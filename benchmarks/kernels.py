@@ -17,18 +17,9 @@ import numba
 import numpy as np
 import tensorflow as tf
 
-from aggregators import chacha
-from aggregators import distributed_sum
-from aggregators import keys
-from aggregators import noisy_rounding
-from aggregators import rotation
-from aggregators import rounding
-from aggregators import share_tables
-from aggregators.native import decoding
-from aggregators.native import encoding
-from aggregators.native import noising
-from aggregators.native import random_bits
-from aggregators.native import transform
+from aggregators import (
+    chacha, distributed_sum, keys, noisy_rounding, rotation, rounding, share_tables)
+from aggregators.native import decoding, encoding, noising, random_bits, transform
 from aggregators.params import DistributedSumParams
 from benchmarks import measure
 

@@ -13,8 +13,7 @@ import numpy as np
 from benchmarks import documents
 from benchmarks.documents import Results
 from tff_pipelines.common import decimals
-from tff_pipelines.ldp.settings import BaselineSettings
-from tff_pipelines.ldp.settings import LdpSettings
+from tff_pipelines.ldp.settings import BaselineSettings, LdpSettings
 
 LDP, BASELINE = 'tff_pipelines.ldp', 'tff_pipelines.ldp_baselines'
 # Program -> its settings.

@@ -22,20 +22,13 @@ import tensorflow_federated as tff
 
 from aggregators.distributed_sum import DistributedSumFactory
 from aggregators.params import DistributedSumParams
-from benchmarks import keras_model
-from benchmarks import measure
-from benchmarks import sources
-from benchmarks import tff_worker
+from benchmarks import keras_model, measure, sources, tff_worker
 from tasks import task as task_lib
 from tasks.models import classifiers
 from tasks.sources import sqlite
-from tff_pipelines.fedavg import local_training
-from tff_pipelines.fedavg import loop
-from tff_pipelines.fedavg import process as process_lib
+from tff_pipelines.fedavg import local_training, loop, process as process_lib
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
-from tff_pipelines.simulation import contexts
-from tff_pipelines.simulation import local_processes
-from tff_pipelines.simulation import slices
+from tff_pipelines.simulation import contexts, local_processes, slices
 
 EXAMPLES, CLASSES, BATCH, LEARNING_RATE = 20, 10, 20, 0.05
 COHORTS, COMPARED = (10, 100, 1000, 10_000), 1000

@@ -18,11 +18,8 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from aggregators import distributed_sum
-from aggregators import share_tables
-from aggregators.native import decoding
-from aggregators.native import encoding
-from aggregators.native import marks
+from aggregators import distributed_sum, share_tables
+from aggregators.native import decoding, encoding, marks
 from aggregators.params import DistributedSumParams
 
 DIMENSIONS = (1, 2, 3, 31, 100, 127, 128, 129, 1000, 2**11, 5000, 2**13, 2**14 + 1,

@@ -20,8 +20,7 @@ import sys
 import time
 from typing import Any
 
-from benchmarks import documents
-from benchmarks import results_flags
+from benchmarks import documents, results_flags
 from tff_pipelines.experiment import cli
 from tff_pipelines.fedavg.settings import TrainSettings
 

@@ -22,8 +22,7 @@ import pathlib
 import statistics
 import time
 
-from benchmarks import documents
-from benchmarks import fedmd_cases
+from benchmarks import documents, fedmd_cases
 from benchmarks.documents import Results
 from benchmarks.fedmd_cases import Case
 from tff_pipelines.common import files

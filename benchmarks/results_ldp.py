@@ -18,9 +18,7 @@ import pathlib
 import time
 from typing import Any
 
-from benchmarks import documents
-from benchmarks import ldp_experiments as experiments_lib
-from benchmarks import results_flags
+from benchmarks import documents, ldp_experiments as experiments_lib, results_flags
 from benchmarks.ldp_experiments import Experiment
 from tff_pipelines.experiment import cli
 

@@ -18,11 +18,8 @@ import subprocess
 import time
 from typing import Any
 
-from benchmarks import documents
-from benchmarks import measure
-from benchmarks import results_flags
-from benchmarks import voting_experiments
-from benchmarks import voting_tables
+from benchmarks import (
+    documents, measure, results_flags, voting_experiments, voting_tables)
 from benchmarks.voting_experiments import Experiment
 from tff_pipelines import vote
 from tff_pipelines.common import files

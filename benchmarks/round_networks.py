@@ -9,11 +9,8 @@ import tensorflow as tf
 
 from tasks import task as task_lib
 from tasks.emnist import task as emnist
-from tasks.models import classifiers
-from tasks.models import layers
-from tasks.text import shakespeare
-from tasks.text import stackoverflow_tag
-from tasks.text import vocabulary as vocabulary_lib
+from tasks.models import classifiers, layers
+from tasks.text import shakespeare, stackoverflow_tag, vocabulary as vocabulary_lib
 
 _WORDS, _TAGS = 10_000, 500
 _STEPS, _CHARACTERS = 80, 90

@@ -40,8 +40,7 @@ import numpy as np
 
 from benchmarks import measure
 from tasks import task
-from tasks.sources import records
-from tasks.sources import rows as rows_lib
+from tasks.sources import records, rows as rows_lib
 
 SIZES = (1_000, 10_000, 100_000)
 QUICK_SIZES = (100, 400)

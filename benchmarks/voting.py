@@ -24,9 +24,8 @@ from benchmarks import measure
 from tasks.models import classifiers
 from tff_pipelines.fedavg import adam
 from tff_pipelines.simulation import contexts
-from tff_pipelines.voting import agents as agents_lib
-from tff_pipelines.voting import knn as knn_lib
-from tff_pipelines.voting import process as process_lib
+from tff_pipelines.voting import (
+    agents as agents_lib, knn as knn_lib, process as process_lib)
 
 CLASSES = 10
 KNN_TARGET_SECONDS = 2.0

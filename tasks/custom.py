@@ -11,10 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks import checks
-from tasks import task as task_lib
-from tasks.sources import ids as ids_lib
-from tasks.sources import records
+from tasks import checks, task as task_lib
+from tasks.sources import ids as ids_lib, records
 
 _NAME = re.compile(r'[A-Za-z_][\w.]*:[A-Za-z_]\w*', re.ASCII)
 

@@ -11,11 +11,8 @@ from typing import Any, Mapping
 
 import numpy as np
 
-from tasks import checks
-from tasks import custom
-from tasks import task
-from tasks.sources import open_source
-from tasks.sources import records
+from tasks import checks, custom, task
+from tasks.sources import open_source, records
 
 # Task -> the module that builds it, and the module that opens its raw data.
 _MODULES = {

@@ -26,9 +26,7 @@ import numpy as np
 from tests.programs import launcher as launcher_lib
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.experiment import checkpoints as checkpoints_lib
-from tff_pipelines.voting import features
-from tff_pipelines.voting import run as vote_run
-from tff_pipelines.voting import student
+from tff_pipelines.voting import features, run as vote_run, student
 
 WORKERS_END_SECONDS = 15
 _TIMEOUT = 400

@@ -14,8 +14,7 @@ import sys
 
 import pytest
 
-from tests import modules as modules_lib
-from tests import size
+from tests import modules as modules_lib, size
 
 MODULES = modules_lib.modules()
 LIBRARY = size.LIBRARY

@@ -3,9 +3,9 @@
 import numpy as np
 import tensorflow as tf
 
+from tasks import task as task_lib
 from tasks.models import layers
 from tasks.sources import records
-from tasks import task as task_lib
 
 FEATURES, CLASSES = 4, 3
 DIMENSION = FEATURES * CLASSES + CLASSES

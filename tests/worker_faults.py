@@ -24,12 +24,9 @@ import tensorflow as tf
 from aggregators.distributed_sum import DistributedSumFactory
 from aggregators.params import DistributedSumParams
 from tests import tiny_task
-from tff_pipelines.fedavg import local_training
-from tff_pipelines.fedavg import process as process_lib
+from tff_pipelines.fedavg import local_training, process as process_lib
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
-from tff_pipelines.simulation import contexts
-from tff_pipelines.simulation import local_processes
-from tff_pipelines.simulation import slices
+from tff_pipelines.simulation import contexts, local_processes, slices
 
 CLIENTS, DEADLINE = 120, 4.0
 

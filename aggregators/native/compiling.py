@@ -6,15 +6,10 @@ optimisation may reorder a sum of floats, so results are the same on every machi
 """
 
 import llvmlite
-from llvmlite import binding
-from llvmlite import ir
+from llvmlite import binding, ir
 import numba
-from numba import extending
-from numba import types
-from numba.core import caching
-from numba.core import cgutils
-from numba.core import config
-from numba.core import serialize
+from numba import extending, types
+from numba.core import caching, cgutils, config, serialize
 
 from aggregators.native import kept
 

@@ -2,9 +2,7 @@
 
 import numpy as np
 
-from aggregators.native import compiling
-from aggregators.native import encoding
-from aggregators.native import transform
+from aggregators.native import compiling, encoding, transform
 from aggregators.params import DistributedSumParams
 
 # Coordinates that stay in the cache nearest to the processor.

@@ -9,10 +9,7 @@ import zlib
 import numpy as np
 
 from aggregators import share_tables
-from aggregators.native import compiling
-from aggregators.native import noising
-from aggregators.native import random_bits
-from aggregators.native import transform
+from aggregators.native import compiling, noising, random_bits, transform
 from aggregators.params import DistributedSumParams
 
 # Diagnostics, in the order of `distributed_sum.encode`.

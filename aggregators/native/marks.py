@@ -19,8 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from aggregators import branch
-from aggregators import share_tables
+from aggregators import branch, share_tables
 from aggregators.params import DistributedSumParams
 
 # Maximum number of coordinates of all updates that are trained in one call.

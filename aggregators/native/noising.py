@@ -7,8 +7,7 @@ cache.
 
 import numpy as np
 
-from aggregators.native import compiling
-from aggregators.native import random_bits
+from aggregators.native import compiling, random_bits
 
 # The value of `noisy_rounding`.
 BLOCK = 2**17

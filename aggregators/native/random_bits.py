@@ -6,9 +6,7 @@ A key is a pair of uint64, the two halves of its int64[2].
 import numpy as np
 
 from aggregators.native import compiling
-from aggregators.native.compiling import INT32
-from aggregators.native.compiling import INT64
-from aggregators.native.compiling import LANES
+from aggregators.native.compiling import INT32, INT64, LANES
 
 PHILOX, CHACHA = 0, 1
 

@@ -6,10 +6,8 @@ each coordinate has the same bits.
 
 import numpy as np
 
-from aggregators.native import compiling
-from aggregators.native import random_bits
-from aggregators.native.compiling import DOUBLE
-from aggregators.native.compiling import LANES
+from aggregators.native import compiling, random_bits
+from aggregators.native.compiling import DOUBLE, LANES
 
 # Same as in `rotation`: passes of radix 16, and of radix 2 for the bits that are left.
 _LOG_RADIX = 4

@@ -8,13 +8,10 @@ from collections.abc import Callable, Sequence
 import os
 import string
 
-from tasks import official
-from tasks import task
+from tasks import official, task
 from tasks.images import data as data_lib
-from tasks.models import classifiers
-from tasks.models import layers
-from tasks.sources import records
-from tasks.sources import sqlite as source_sqlite
+from tasks.models import classifiers, layers
+from tasks.sources import records, sqlite as source_sqlite
 
 SHAPE = (28, 28)
 

@@ -13,8 +13,7 @@ import pathlib
 
 import numpy as np
 
-from tasks.sources import digits as digits_lib
-from tasks.sources import labelled
+from tasks.sources import digits as digits_lib, labelled
 
 # x is uint8 [n, height, width, channels]; clients are writers, where they are known.
 Labelled = labelled.Labelled

@@ -15,15 +15,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tasks import checks
-from tasks import task
+from tasks import checks, task
 from tasks.models import classifiers
-from tasks.sources import digits
-from tasks.sources import further
-from tasks.sources import labelled
-from tasks.sources import open_source
-from tasks.sources import partition as partition_lib
-from tasks.sources import records
+from tasks.sources import (
+    digits, further, labelled, open_source, partition as partition_lib, records)
 
 # Names of the raw fields.
 IMAGE, LABEL = 'image', 'label'

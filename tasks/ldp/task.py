@@ -13,11 +13,8 @@ from typing import Any, Sequence
 
 import numpy as np
 
-from tasks import checks
-from tasks import task as task_lib
-from tasks.sources import digits
-from tasks.sources import labelled
-from tasks.sources import partition as partition_lib
+from tasks import checks, task as task_lib
+from tasks.sources import digits, labelled, partition as partition_lib
 
 # Classes of the data sets that Keras has by these names, whatever file they come from.
 _CLASSES = {'cifar10': 10, 'fashion_mnist': 10, 'mnist': 10}

@@ -11,8 +11,7 @@ from typing import Any, Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from tasks import checks
-from tasks import task
+from tasks import checks, task
 from tasks.models import layers
 
 

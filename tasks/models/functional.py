@@ -7,8 +7,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tasks.models import outputs as outputs_lib
-from tasks.models import template
+from tasks.models import outputs as outputs_lib, template
 
 
 def attributes(functional: tff.learning.models.FunctionalModel,

@@ -16,10 +16,7 @@ from keras.src.engine import base_layer_utils
 import numpy as np
 import tensorflow as tf
 
-from tasks.models import layers
-from tasks.models import outputs as outputs_lib
-from tasks.models import template
-from tasks.models import types
+from tasks.models import layers, outputs as outputs_lib, template, types
 
 BuildFn = Callable[[], tf.keras.Model]
 

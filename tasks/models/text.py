@@ -17,8 +17,8 @@ from typing import Any, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from tasks.models import layers
 from tasks import task
+from tasks.models import layers
 
 # Maximum number of steps in the body of a loop: enough that the loop itself costs
 # little, and few enough that the graph stays small and is built fast.

@@ -15,8 +15,7 @@ from typing import Any, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from tasks.sources import records
-from tasks.sources import rows
+from tasks.sources import records, rows
 
 _PYTHON = {records.TEXT: records.TEXT_DTYPE, records.INTEGER: np.dtype(np.int64),
            records.FLOAT: np.dtype(np.float64),

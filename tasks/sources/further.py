@@ -10,11 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks import checks
-from tasks import task
-from tasks.sources import labelled as labelled_lib
-from tasks.sources import open_source
-from tasks.sources import records
+from tasks import checks, task
+from tasks.sources import labelled as labelled_lib, open_source, records
 
 # Names of the raw fields of labelled records.
 RECORD, LABEL = 'record', 'label'

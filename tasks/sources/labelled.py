@@ -18,8 +18,7 @@ import zipfile
 
 import numpy as np
 
-from tasks import checks
-from tasks import task
+from tasks import checks, task
 
 PARTS = ('train', 'test')
 # The arrays of most files.

@@ -15,11 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks import checks
-from tasks import task
-from tasks.sources import labelled
-from tasks.sources import records
-from tasks.sources import rows
+from tasks import checks, task
+from tasks.sources import labelled, records, rows
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

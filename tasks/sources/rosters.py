@@ -11,8 +11,7 @@ import os
 import pathlib
 import sqlite3
 
-from tasks.sources import checksums
-from tasks.sources import sqlite
+from tasks.sources import checksums, sqlite
 
 # Numbers of examples and checksums are private, too, and nobody needs them.
 _COPY = f"""

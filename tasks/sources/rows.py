@@ -18,16 +18,14 @@ import os
 import pathlib
 import subprocess
 import tempfile
-from typing import Any, BinaryIO, Callable, Iterator, Mapping, NamedTuple
-from typing import Sequence
+from typing import Any, BinaryIO, Callable, Iterator, Mapping, NamedTuple, Sequence
 import warnings
 import zlib
 
 import numpy as np
 
 from tasks import task
-from tasks.sources import labelled
-from tasks.sources import records
+from tasks.sources import labelled, records
 
 # A line, or a user of LEAF, that is longer is an error, found without reading it all.
 MAX_BYTES = 64 * 2**20

@@ -24,12 +24,8 @@ from absl import logging
 import numpy as np
 import tensorflow as tf
 
-from tasks.sources import checksums
-from tasks.sources import columns
-from tasks.sources import ids
-from tasks.sources import records
-from tasks.sources import rows as rows_lib
 from tasks import task
+from tasks.sources import checksums, columns, ids, records, rows as rows_lib
 
 # No client has more examples; TensorFlow needs some number.
 _MAX_EXAMPLES = 2**31 - 1

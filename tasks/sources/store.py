@@ -31,11 +31,8 @@ import weakref
 import tqdm
 
 from tasks import task
-from tasks.sources import checksums
-from tasks.sources import columns as columns_lib
-from tasks.sources import records
-from tasks.sources import rows as rows_lib
-from tasks.sources import sqlite
+from tasks.sources import (
+    checksums, columns as columns_lib, records, rows as rows_lib, sqlite)
 
 # Version of a copy's content: a copy of another version is not used.
 _VERSION = 1

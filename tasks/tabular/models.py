@@ -10,8 +10,7 @@ import functools
 
 import tensorflow as tf
 
-from tasks import checks
-from tasks import task
+from tasks import checks, task
 from tasks.models import classifiers
 from tasks.tabular import columns as columns_lib
 

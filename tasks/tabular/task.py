@@ -11,15 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks import checks
-from tasks import task
-from tasks.sources import further
-from tasks.sources import labelled
-from tasks.sources import open_source
-from tasks.sources import records
-from tasks.tabular import columns as columns_lib
-from tasks.tabular import models
-from tasks.tabular import statistics
+from tasks import checks, task
+from tasks.sources import further, labelled, open_source, records
+from tasks.tabular import columns as columns_lib, models, statistics
 
 SOURCES = tuple(sorted(('embedded', *open_source.FORMATS)))
 

@@ -11,17 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from tasks import checks
-from tasks import task
-from tasks.models import classifiers
-from tasks.models import layers
-from tasks.sources import labelled
-from tasks.sources import open_source
-from tasks.sources import records
-from tasks.text import data as text_data
-from tasks.text import posts
-from tasks.text import stackoverflow_tag
-from tasks.text import vocabulary as vocabulary_lib
+from tasks import checks, task
+from tasks.models import classifiers, layers
+from tasks.sources import labelled, open_source, records
+from tasks.text import (
+    data as text_data, posts, stackoverflow_tag, vocabulary as vocabulary_lib)
 
 SOURCES = tuple(sorted(('embedded', *open_source.FORMATS)))
 

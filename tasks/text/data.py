@@ -7,13 +7,8 @@ from typing import Any, Callable, Mapping, Sequence
 
 import numpy as np
 
-from tasks import checks
-from tasks import official as official_files
-from tasks import task
-from tasks.sources import further
-from tasks.sources import ids as ids_lib
-from tasks.sources import open_source
-from tasks.sources import records
+from tasks import checks, official as official_files, task
+from tasks.sources import further, ids as ids_lib, open_source, records
 
 # Where a file has no test part: the last fifth of a client's records.
 _TEST_PART = 5

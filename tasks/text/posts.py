@@ -13,12 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks import checks
-from tasks import official
-from tasks import task
+from tasks import checks, official, task
 from tasks.sources import records
-from tasks.text import data as text_data
-from tasks.text import vocabulary as vocabulary_lib
+from tasks.text import data as text_data, vocabulary as vocabulary_lib
 from tasks.text.vocabulary import Vocabulary
 
 OFFICIAL = official.File(

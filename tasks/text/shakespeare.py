@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tasks import checks
-from tasks import official
-from tasks import task
+from tasks import checks, official, task
 from tasks.models import text as text_models
 from tasks.sources import records
 from tasks.text import data as text_data

@@ -14,12 +14,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tasks import checks
-from tasks import task
+from tasks import checks, task
 from tasks.models import layers
 from tasks.sources import records
-from tasks.text import posts
-from tasks.text import vocabulary as vocabulary_lib
+from tasks.text import posts, vocabulary as vocabulary_lib
 
 # A post is cut to this many words of the vocabulary. No post has more than 5 tags.
 MAX_WORDS = 128

@@ -9,12 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from tasks import checks
-from tasks import task
+from tasks import checks, task
 from tasks.models import text as text_models
 from tasks.sources import records
-from tasks.text import posts
-from tasks.text import vocabulary as vocabulary_lib
+from tasks.text import posts, vocabulary as vocabulary_lib
 
 # Name -> words where --vocabulary_size is not given, and the network. lstm_670 is the
 # model of arXiv 2003.00295: 4,050,748 parameters. lstm_small, for quick runs under

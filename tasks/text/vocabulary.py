@@ -16,8 +16,7 @@ import re
 
 import numpy as np
 
-from tasks import checks
-from tasks import task
+from tasks import checks, task
 from tasks.models import text as text_models
 
 # The file in which a run keeps its vocabulary.

@@ -12,11 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks import checks
-from tasks import task
-from tasks.sources import digits as digits_lib
-from tasks.sources import labelled
-from tasks.sources import partition
+from tasks import checks, task
+from tasks.sources import digits as digits_lib, labelled, partition
 from tasks.voting import data as voting_data
 
 # The server's records are divided by this seed whatever the agents, so that

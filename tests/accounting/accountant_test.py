@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from scipy import special
 
-from tff_pipelines.accounting.guarantees import accountant
-from tff_pipelines.accounting.divergences import curves
+from tff_pipelines.accounting.divergences import curves, skellam_distribution
 from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.divergences import skellam_distribution
+from tff_pipelines.accounting.guarantees import accountant
 
 GAUSSIAN = events.CentralGaussian(noise_multiplier=1.0)
 SKELLAM = events.DistributedSkellam(

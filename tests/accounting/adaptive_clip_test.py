@@ -7,12 +7,9 @@ import sys
 
 import pytest
 
-from aggregators import noises
-from aggregators import params as params_lib
-from tff_pipelines.accounting.guarantees import accountant
-from tff_pipelines.accounting.guarantees import calibration
+from aggregators import noises, params as params_lib
 from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.guarantees import mechanisms
+from tff_pipelines.accounting.guarantees import accountant, calibration, mechanisms
 
 MECHANISMS = tuple(noises.NOISES)
 ROOT = pathlib.Path(__file__).parents[2]

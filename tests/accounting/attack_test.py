@@ -13,12 +13,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from aggregators import alias_table
-from aggregators import keys
-from aggregators import noisy_rounding
-from aggregators import skellam
-from tff_pipelines.accounting.guarantees import accountant
+from aggregators import alias_table, keys, noisy_rounding, skellam
 from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.guarantees import accountant
 
 DRAWS = 10**6
 BITS = 20

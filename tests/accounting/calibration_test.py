@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from aggregators import params as params_lib
-from tff_pipelines.accounting.guarantees import accountant
-from tff_pipelines.accounting.guarantees import calibration
 from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.guarantees import accountant, calibration
 from tff_pipelines.accounting.sampling import cohorts
 
 POPULATION, COHORT, ROUNDS = 3400, 100, 1500

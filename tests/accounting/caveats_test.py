@@ -6,11 +6,9 @@ import pickle
 
 import pytest
 
-from tff_pipelines.accounting.guarantees import accountant
-from tff_pipelines.accounting.guarantees import answers
-from tff_pipelines.common import caveats
 from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.guarantees import mechanisms
+from tff_pipelines.accounting.guarantees import accountant, answers, mechanisms
+from tff_pipelines.common import caveats
 
 CAVEAT = caveats.Caveat('large epsilon', 'epsilon=40 says next to nothing')
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from tff_pipelines.accounting.divergences import curves
-from tff_pipelines.accounting.divergences import skellam_distribution
+from tff_pipelines.accounting.divergences import curves, skellam_distribution
 
 
 def divergence(log_p, log_q, alpha):

@@ -5,15 +5,13 @@ it within a stated tolerance: 0.1% with PLD, 1e-8 with Renyi divergences of the 
 orders.
 """
 
-from dp_accounting import pld as dp_pld
-from dp_accounting import privacy_accountant as dp_accountant
-from dp_accounting import rdp as dp_rdp
+from dp_accounting import (
+    pld as dp_pld, privacy_accountant as dp_accountant, rdp as dp_rdp)
 import pytest
 
-from tff_pipelines.accounting.guarantees import accountant
-from tff_pipelines.accounting.events import base
 from tff_pipelines.accounting.divergences import curves
-from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.events import base, kinds as events
+from tff_pipelines.accounting.guarantees import accountant
 
 NEIGHBOURS = {
     base.ZERO_OUT: dp_accountant.NeighboringRelation.ADD_OR_REMOVE_ONE,

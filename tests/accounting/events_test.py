@@ -9,10 +9,9 @@ import pytest
 
 from aggregators import params as params_lib
 from tests.aggregators import binomial
-from tff_pipelines.accounting.guarantees import accountant
-from tff_pipelines.accounting.events import base
 from tff_pipelines.accounting.divergences import curves
-from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.events import base, kinds as events
+from tff_pipelines.accounting.guarantees import accountant
 
 PARAMS = params_lib.DistributedSumParams(
     clip=0.03, noise_multiplier=1.0, bits=18, dimension=1000, cohort_size=100.0)

@@ -6,10 +6,7 @@ import numpy as np
 import pytest
 
 from tff_pipelines.accounting.divergences import curves
-from tff_pipelines.accounting.events import base
-from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.events import sampled
-from tff_pipelines.accounting.events import sum_events
+from tff_pipelines.accounting.events import base, kinds as events, sampled, sum_events
 
 
 def _curve(self, max_order, amplification):

@@ -11,11 +11,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tff_pipelines.accounting.guarantees import accountant
-from tff_pipelines.accounting.events import base
-from tff_pipelines.accounting.guarantees import calibration
-from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.accounting.divergences import pairs
+from tff_pipelines.accounting.events import base, kinds as events
+from tff_pipelines.accounting.guarantees import accountant, calibration
 
 _LATTICE = np.linspace(-14, 14, 28 * 256 + 1)
 

@@ -7,19 +7,13 @@ import math
 from dp_accounting.pld import privacy_loss_distribution as dp_pld
 import numpy as np
 import pytest
-from scipy import integrate
-from scipy import stats
+from scipy import integrate, stats
 
-from tff_pipelines.accounting.guarantees import accountant
-from tff_pipelines.accounting.guarantees import calibration
-from tff_pipelines.accounting.sampling import cohorts
-from tff_pipelines.accounting.events import combinators
 from tff_pipelines.accounting.divergences import curves
-from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.guarantees import groups
-from tff_pipelines.accounting.guarantees import mechanisms
-from tff_pipelines.accounting.events import preliminary
-from tff_pipelines.accounting.guarantees import release_noise
+from tff_pipelines.accounting.events import combinators, kinds as events, preliminary
+from tff_pipelines.accounting.guarantees import (
+    accountant, calibration, groups, mechanisms, release_noise)
+from tff_pipelines.accounting.sampling import cohorts
 
 DELTA = 1e-5
 

@@ -5,9 +5,8 @@ import math
 
 import pytest
 
-from tff_pipelines.accounting.guarantees import accountant
 from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.guarantees import ledger as ledger_lib
+from tff_pipelines.accounting.guarantees import accountant, ledger as ledger_lib
 
 EVENT = events.PoissonSampled(
     event=events.DistributedSkellam(

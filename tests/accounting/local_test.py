@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from tff_pipelines.accounting.guarantees import accountant
 from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.guarantees import accountant
 
 
 @pytest.mark.parametrize('records,subset,epsilon,delta', [

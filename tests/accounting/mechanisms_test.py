@@ -4,10 +4,8 @@ import dataclasses
 
 import pytest
 
-from tff_pipelines.accounting.guarantees import answers
-from tff_pipelines.accounting.events import base
-from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.guarantees import mechanisms
+from tff_pipelines.accounting.events import base, kinds as events
+from tff_pipelines.accounting.guarantees import answers, mechanisms
 from tff_pipelines.accounting.sampling import schemes
 
 SUMS = mechanisms.names(mechanisms.SumMechanism)

@@ -6,13 +6,10 @@ import math
 import numpy as np
 import pytest
 
-from aggregators import alias_table
-from aggregators import share_tables
+from aggregators import alias_table, share_tables
 from aggregators.params import DistributedSumParams
-from tff_pipelines.accounting.guarantees import accountant
 from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.guarantees import mechanisms
-from tff_pipelines.accounting.guarantees import noise_budget
+from tff_pipelines.accounting.guarantees import accountant, mechanisms, noise_budget
 from tff_pipelines.fedavg.plan import FedAvgPlan
 
 

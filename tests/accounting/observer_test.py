@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tff_pipelines.accounting.guarantees import accountant
+from tff_pipelines.accounting.divergences import pairs, pld
 from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.divergences import pairs
-from tff_pipelines.accounting.divergences import pld
+from tff_pipelines.accounting.guarantees import accountant
 
 NOISE, COHORT, POPULATION, ROUNDS = 0.848, 100, 3400, 1500
 RATE, DELTA = COHORT / POPULATION, 1 / POPULATION

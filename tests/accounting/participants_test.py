@@ -6,14 +6,11 @@ import math
 
 import numpy as np
 import pytest
-from scipy import optimize
-from scipy import stats
+from scipy import optimize, stats
 
-from tff_pipelines.accounting.guarantees import accountant
-from tff_pipelines.accounting.sampling import cohorts
 from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.guarantees import mechanisms
-from tff_pipelines.accounting.sampling import schemes
+from tff_pipelines.accounting.guarantees import accountant, mechanisms
+from tff_pipelines.accounting.sampling import cohorts, schemes
 
 DELTA, ROUNDS = 1e-5, 20
 # In units of the grid: large enough for Skellam noise to be as good as Gaussian noise.

@@ -7,14 +7,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tff_pipelines.accounting.guarantees import accountant
-from tff_pipelines.accounting.events import base
-from tff_pipelines.accounting.guarantees import calibration
-from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.guarantees import ledger as ledger_lib
-from tff_pipelines.accounting.guarantees import mechanisms
-from tff_pipelines.accounting.sampling import cohorts
-from tff_pipelines.accounting.sampling import schemes
+from tff_pipelines.accounting.events import base, kinds as events
+from tff_pipelines.accounting.guarantees import (
+    accountant, calibration, ledger as ledger_lib, mechanisms)
+from tff_pipelines.accounting.sampling import cohorts, schemes
 
 GAUSSIAN = events.CentralGaussian(noise_multiplier=1.0)
 

@@ -8,11 +8,9 @@ import pytest
 from scipy import stats
 
 from aggregators import params as params_lib
-from tff_pipelines.accounting.guarantees import accountant
-from tff_pipelines.accounting.events import base
 from tff_pipelines.accounting.divergences import curves
-from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.guarantees import mechanisms
+from tff_pipelines.accounting.events import base, kinds as events
+from tff_pipelines.accounting.guarantees import accountant, mechanisms
 from tff_pipelines.accounting.sampling import cohorts
 
 GAUSSIAN_CURVE = 0.4 * np.arange(2, 130)

@@ -4,14 +4,10 @@ import math
 
 import numpy as np
 import pytest
-from scipy import optimize
-from scipy import special
-from scipy import stats
+from scipy import optimize, special, stats
 
 from tests.accounting import curves_test
-from tff_pipelines.accounting.divergences import pairs
-from tff_pipelines.accounting.divergences import pld
-from tff_pipelines.accounting.divergences import skellam_distribution
+from tff_pipelines.accounting.divergences import pairs, pld, skellam_distribution
 
 
 def gaussian_delta(z, epsilon):

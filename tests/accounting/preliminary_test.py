@@ -9,10 +9,8 @@ import mpmath
 import numpy as np
 import pytest
 
-from tff_pipelines.accounting.guarantees import accountant
-from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.events import preliminary
-from tff_pipelines.accounting.guarantees import release_noise
+from tff_pipelines.accounting.events import kinds as events, preliminary
+from tff_pipelines.accounting.guarantees import accountant, release_noise
 
 DELTA = 1e-3
 

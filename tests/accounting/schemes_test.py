@@ -8,14 +8,10 @@ import pytest
 from scipy import stats
 
 from tests import statistics_lib
-from tff_pipelines.accounting.guarantees import accountant
-from tff_pipelines.accounting.events import base
-from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.events import sampled
-from tff_pipelines.accounting.guarantees import ledger as ledger_lib
-from tff_pipelines.accounting.guarantees import mechanisms
-from tff_pipelines.accounting.sampling import cohorts
-from tff_pipelines.accounting.sampling import schemes
+from tff_pipelines.accounting.events import base, kinds as events, sampled
+from tff_pipelines.accounting.guarantees import (
+    accountant, ledger as ledger_lib, mechanisms)
+from tff_pipelines.accounting.sampling import cohorts, schemes
 
 POPULATION = 400
 

@@ -13,11 +13,9 @@ import mpmath
 import numpy as np
 import pytest
 
+from tff_pipelines.accounting.divergences import pairs, skellam_as_gaussian
+from tff_pipelines.accounting.events import kinds as events, sum_events
 from tff_pipelines.accounting.guarantees import accountant
-from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.divergences import pairs
-from tff_pipelines.accounting.divergences import skellam_as_gaussian
-from tff_pipelines.accounting.events import sum_events
 
 F = fractions.Fraction
 DIGITS = 90

@@ -17,12 +17,10 @@ import numpy as np
 from scipy import stats
 import tensorflow as tf
 
-from aggregators import distributed_sum
-from aggregators import params as params_lib
-from aggregators import rotation
-from tff_pipelines.accounting.guarantees import accountant
-from tff_pipelines.accounting.events import kinds as events
+from aggregators import distributed_sum, params as params_lib, rotation
 from tff_pipelines.accounting.divergences import skellam_distribution
+from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.guarantees import accountant
 
 
 def masses(variance: float, shift: int) -> tuple[np.ndarray, np.ndarray]:

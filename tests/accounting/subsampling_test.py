@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from tests.accounting import curves_test
-from tff_pipelines.accounting.divergences import curves
-from tff_pipelines.accounting.divergences import skellam_distribution
+from tff_pipelines.accounting.divergences import curves, skellam_distribution
 
 
 def exact_curve(log_p, log_q, max_order):

@@ -9,8 +9,7 @@ import pytest
 from scipy import stats
 
 from tests import statistics_lib
-from tff_pipelines.accounting.sampling import schemes
-from tff_pipelines.accounting.sampling import subsets
+from tff_pipelines.accounting.sampling import schemes, subsets
 
 SMALL, RATE = 5, 0.3  # All 32 subsets are counted.
 

@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 from scipy import special
 
-from tff_pipelines.accounting.guarantees import accountant
-from tff_pipelines.accounting.divergences import curves
+from tff_pipelines.accounting.divergences import curves, skellam_distribution
 from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.divergences import skellam_distribution
-from tff_pipelines.accounting.guarantees import votes as votes_lib
+from tff_pipelines.accounting.guarantees import accountant, votes as votes_lib
 
 Vote = events.Vote
 

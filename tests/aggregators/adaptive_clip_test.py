@@ -7,12 +7,9 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from aggregators import adaptive_clip
-from aggregators import modular_sum
-from aggregators import structures
+from aggregators import adaptive_clip, modular_sum, structures
 from aggregators.adaptive_clip import AdaptiveClipSumFactory
-from aggregators.params import AdaptiveClipParams
-from aggregators.params import DistributedSumParams
+from aggregators.params import AdaptiveClipParams, DistributedSumParams
 from tests import statistics_lib
 
 N, D = 40, 12

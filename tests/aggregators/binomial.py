@@ -8,10 +8,8 @@ import math
 
 import numpy as np
 
-from aggregators import alias_table
-from aggregators import noises
-from tff_pipelines.accounting.events import base
-from tff_pipelines.accounting.events import sum_events
+from aggregators import alias_table, noises
+from tff_pipelines.accounting.events import base, sum_events
 from tff_pipelines.accounting.guarantees import mechanisms
 
 _FAILURE = 1e-12

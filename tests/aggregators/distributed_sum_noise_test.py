@@ -10,8 +10,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from aggregators import distributed_sum
-from aggregators import modular_sum
+from aggregators import distributed_sum, modular_sum
 from aggregators.distributed_sum import DistributedSumFactory
 from aggregators.params import DistributedSumParams
 from tests import statistics_lib

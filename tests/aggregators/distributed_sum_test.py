@@ -7,12 +7,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from aggregators import distributed_sum
-from aggregators import keys
-from aggregators import modular_sum
-from aggregators import rotation
-from aggregators import share_tables
-from aggregators import structures
+from aggregators import (
+    distributed_sum, keys, modular_sum, rotation, share_tables, structures)
 from aggregators.distributed_sum import DistributedSumFactory
 from aggregators.params import DistributedSumParams
 from tests import statistics_lib

@@ -10,8 +10,7 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from aggregators import distributed_sum
-from aggregators import share_tables
+from aggregators import distributed_sum, share_tables
 from aggregators.params import DistributedSumParams
 
 

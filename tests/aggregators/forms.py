@@ -6,13 +6,8 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from aggregators import chacha
-from aggregators import distributed_sum
-from aggregators import keys
-from aggregators import noisy_rounding
-from aggregators.native import encoding
-from aggregators.native import noising
-from aggregators.native import random_bits
+from aggregators import chacha, distributed_sum, keys, noisy_rounding
+from aggregators.native import encoding, noising, random_bits
 
 _GENERATORS = {keys: random_bits.PHILOX, chacha: random_bits.CHACHA}
 _ALL_BITS = 32  # int32 as they are.

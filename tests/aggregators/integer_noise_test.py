@@ -8,10 +8,7 @@ import pytest
 from scipy import stats
 import tensorflow as tf
 
-from aggregators import alias_draw
-from aggregators import alias_table
-from aggregators import discrete_gaussian
-from aggregators import skellam
+from aggregators import alias_draw, alias_table, discrete_gaussian, skellam
 from tests import statistics_lib
 
 KEY = np.array([2025, 11], np.int64)

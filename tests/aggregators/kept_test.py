@@ -10,9 +10,7 @@ import sys
 
 import pytest
 
-from aggregators.native import compiling
-from aggregators.native import kept
-from aggregators.native import ownership
+from aggregators.native import compiling, kept, ownership
 from tests import modules
 
 INSTEAD = kept._INSTEAD  # pylint: disable=protected-access

@@ -9,10 +9,8 @@ import pytest
 import tensorflow_federated as tff
 
 from aggregators import local_dp
-from aggregators.local_dp_mean import LocalAnswersFactory
-from aggregators.local_dp_mean import LocalMeanFactory
-from tests import modules
-from tests import statistics_lib
+from aggregators.local_dp_mean import LocalAnswersFactory, LocalMeanFactory
+from tests import modules, statistics_lib
 
 D = 20
 ROW = np.linspace(-1, 1, D).astype(np.float32)

@@ -5,14 +5,9 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from aggregators import alias_table
-from aggregators import distributed_sum
-from aggregators import modular_sum
-from aggregators import noises
-from aggregators import share_tables
+from aggregators import alias_table, distributed_sum, modular_sum, noises, share_tables
 from aggregators.distributed_sum import DistributedSumFactory
-from aggregators.params import DistributedSumParams
-from aggregators.params import ROTATIONS
+from aggregators.params import DistributedSumParams, ROTATIONS
 from tests import statistics_lib
 
 N = 20

@@ -13,19 +13,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from aggregators import alias_table
-from aggregators import chacha
-from aggregators import distributed_sum
-from aggregators import keys
-from aggregators import noisy_rounding
-from aggregators import rotation
-from aggregators import rounding
-from aggregators import share_tables
-from aggregators.native import decoding
-from aggregators.native import encoding
-from aggregators.native import marks
-from aggregators.native import random_bits
-from aggregators.native import transform
+from aggregators import (
+    alias_table, chacha, distributed_sum, keys, noisy_rounding, rotation, rounding,
+    share_tables)
+from aggregators.native import decoding, encoding, marks, random_bits, transform
 from aggregators.params import DistributedSumParams
 from benchmarks import native_integers
 from tests.aggregators import forms

@@ -5,14 +5,10 @@ import pytest
 from scipy import stats
 import tensorflow as tf
 
-from aggregators import distributed_sum
-from aggregators import keys
-from aggregators import modular_sum
-from aggregators import share_tables
+from aggregators import distributed_sum, keys, modular_sum, share_tables
 from aggregators.adaptive_clip import AdaptiveClipSumFactory
 from aggregators.distributed_sum import DistributedSumFactory
-from aggregators.params import AdaptiveClipParams
-from aggregators.params import DistributedSumParams
+from aggregators.params import AdaptiveClipParams, DistributedSumParams
 from tests import statistics_lib
 
 D = 4096

@@ -8,15 +8,11 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from aggregators import distributed_sum
-from aggregators import noises
-from aggregators import params as params_lib
-from aggregators import share_tables
+from aggregators import distributed_sum, noises, params as params_lib, share_tables
 from aggregators.native import marks
 from tests import statistics_lib
 from tests.aggregators import binomial
-from tff_pipelines.accounting.events import base
-from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.events import base, kinds as events
 from tff_pipelines.accounting.guarantees import mechanisms
 from tff_pipelines.fedavg import plan as plan_lib
 

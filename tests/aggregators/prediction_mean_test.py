@@ -8,8 +8,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from aggregators import prediction_mean
-from aggregators import structures
+from aggregators import prediction_mean, structures
 from aggregators.prediction_params import PredictionMeanParams
 from tests import statistics_lib
 

@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from aggregators import keys
-from aggregators import noisy_rounding
-from aggregators import rounding
+from aggregators import keys, noisy_rounding, rounding
 from aggregators.params import DistributedSumParams
 from tests import statistics_lib
 

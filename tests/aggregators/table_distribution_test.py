@@ -9,9 +9,7 @@ import pytest
 from scipy import stats
 import tensorflow as tf
 
-from aggregators import alias_table
-from aggregators import modular_sum
-from aggregators import noisy_rounding
+from aggregators import alias_table, modular_sum, noisy_rounding
 from tests import statistics_lib
 
 # Tests run with the graph form and with the kernels.

@@ -9,10 +9,7 @@ from scipy import stats
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from aggregators import keys
-from aggregators import modular_sum
-from aggregators import skellam
-from aggregators import voting
+from aggregators import keys, modular_sum, skellam, voting
 from aggregators.voting import VotingFactory
 from aggregators.voting_params import NO_LABEL, VotingParams
 from tests import statistics_lib

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_pipelines.baselines import pate
 from tests import statistics_lib
+from tff_pipelines.baselines import pate
 
 KEY = tf.constant([2018, 2], tf.int64)
 

@@ -2,7 +2,6 @@
 
 import pathlib
 
-
 from benchmarks import ldp_experiments
 
 

@@ -5,25 +5,10 @@ import math
 
 import pytest
 
-from benchmarks import accounting
-from benchmarks import aggregation
-from benchmarks import commit
-from benchmarks import documents
-from benchmarks import fedmd
-from benchmarks import kernels
-from benchmarks import keras_model
-from benchmarks import machines
-from benchmarks import measure
-from benchmarks import memory
-from benchmarks import native_integers
-from benchmarks import optimizers
-from benchmarks import population
-from benchmarks import results_ldp
-from benchmarks import results_voting
-from benchmarks import round as round_lib
-from benchmarks import sources
-from benchmarks import tabular
-from benchmarks import voting
+from benchmarks import (
+    accounting, aggregation, commit, documents, fedmd, keras_model, kernels,
+    machines, measure, memory, native_integers, optimizers, population, results_ldp,
+    results_voting, round as round_lib, sources, tabular, voting)
 
 pytestmark = pytest.mark.usefixtures('shared_context')
 

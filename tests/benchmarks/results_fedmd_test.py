@@ -4,9 +4,7 @@ import math
 
 import pytest
 
-from benchmarks import documents
-from benchmarks import fedmd_cases
-from benchmarks import results_fedmd
+from benchmarks import documents, fedmd_cases, results_fedmd
 from tests import modules
 
 

@@ -12,10 +12,8 @@ import pytest
 
 from tests import shells
 from tests.programs import launcher
-from tff_pipelines.experiment import cli
-from tff_pipelines.experiment import endings
-from tff_pipelines.experiment import settings as settings_lib
 from tff_pipelines.common.declarations import setting
+from tff_pipelines.experiment import cli, endings, settings as settings_lib
 
 DOC = """Does nothing, in a sentence that is longer than a terminal is wide, as here.
 

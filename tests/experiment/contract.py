@@ -17,15 +17,11 @@ import tensorflow as tf
 from tests import shells
 from tests.experiment import page_parsed as parsed
 from tff_pipelines import report as page_program
-from tff_pipelines.common import decimals
-from tff_pipelines.experiment import charged_records
-from tff_pipelines.experiment import configurations
-from tff_pipelines.experiment import failures
-from tff_pipelines.common import files
-from tff_pipelines.experiment import models
-from tff_pipelines.experiment import records as records_lib
-from tff_pipelines.experiment import report
 from tff_pipelines.accounting.guarantees import ledger_query
+from tff_pipelines.common import decimals, files
+from tff_pipelines.experiment import (
+    charged_records, configurations, failures, models, records as records_lib,
+    report)
 
 
 class _Killed(BaseException):

@@ -8,17 +8,10 @@ import pytest
 
 from tests.experiment import smallest_family
 from tests.fedavg import still_run
-from tff_pipelines.accounting.guarantees import bounds
-from tff_pipelines.accounting.guarantees import accountant
-from tff_pipelines.common import caveats
-from tff_pipelines.common import decimals
-from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.guarantees import ledger as ledger_lib
-from tff_pipelines.accounting.events import preliminary
-from tff_pipelines.experiment import checkpoints
-from tff_pipelines.experiment import configurations
-from tff_pipelines.common import files
-from tff_pipelines.experiment import records as records_lib
+from tff_pipelines.accounting.events import kinds as events, preliminary
+from tff_pipelines.accounting.guarantees import accountant, bounds, ledger as ledger_lib
+from tff_pipelines.common import caveats, decimals, files
+from tff_pipelines.experiment import checkpoints, configurations, records as records_lib
 from tff_pipelines.fedavg import run as run_lib
 from tff_pipelines.simulation import ray_transport
 

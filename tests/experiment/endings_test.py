@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from tests.experiment import smallest_family
-from tff_pipelines.experiment import endings
 from tff_pipelines.common import files
+from tff_pipelines.experiment import endings
 
 _HOLDS = ('import pathlib, sys, time\n'
           'from tff_pipelines.common import files\n'

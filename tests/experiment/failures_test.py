@@ -6,8 +6,8 @@ import pickle
 import pytest
 import tensorflow as tf
 
-from tff_pipelines.experiment import failures
 from tff_pipelines.common import files
+from tff_pipelines.experiment import failures
 from tff_pipelines.simulation import failures as computations
 
 

@@ -30,8 +30,8 @@ import numpy as np
 from tests.fedavg import still_run
 from tests.programs import launcher as launcher_lib
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
-from tff_pipelines.experiment import checkpoints
 from tff_pipelines.common import files
+from tff_pipelines.experiment import checkpoints
 
 KINDS = ('full', 'permission', 'removed')
 _NOBODY = 65534

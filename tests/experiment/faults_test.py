@@ -11,19 +11,15 @@ import signal
 import numpy as np
 import pytest
 
-from tasks.sources import records
-from tasks.sources import sqlite
+from tasks.sources import records, sqlite
 from tests import tiny_task
-from tests.experiment import faults
-from tests.experiment import smallest_family
-from tests.fedavg import still_run
-from tests.fedavg import tiny_run
+from tests.experiment import faults, smallest_family
+from tests.fedavg import still_run, tiny_run
 from tests.tasks.sources import populations
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
-from tff_pipelines.experiment import endings
 from tff_pipelines.common import files
-from tff_pipelines.fedavg import loop
-from tff_pipelines.fedavg import run
+from tff_pipelines.experiment import endings
+from tff_pipelines.fedavg import loop, run
 from tff_pipelines.fedavg.settings import TrainSettings
 
 

@@ -34,13 +34,11 @@ from typing import Any
 from unittest import mock
 
 from tests.fedavg import still_run
-from tff_pipelines.accounting.guarantees import bounds
 from tff_pipelines.accounting.events import combinators
-from tff_pipelines.experiment import charged_records
-from tff_pipelines.experiment import endings
+from tff_pipelines.accounting.guarantees import bounds
 from tff_pipelines.common import files
-from tff_pipelines.experiment import records as records_lib
-from tff_pipelines.experiment import report
+from tff_pipelines.experiment import (
+    charged_records, endings, records as records_lib, report)
 from tff_pipelines.ldp import run as ldp_run
 from tff_pipelines.ldp.settings import LdpSettings
 

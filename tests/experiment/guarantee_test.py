@@ -7,14 +7,10 @@ import re
 import numpy as np
 import pytest
 
-from tests.experiment.example_plan import ExamplePlan
-from tests.experiment.example_plan import TERMS
-from tff_pipelines.accounting.guarantees import accountant
-from tff_pipelines.accounting.events import base
-from tff_pipelines.accounting.guarantees import noise_budget
-from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.guarantees import ledger as ledger_lib
-from tff_pipelines.accounting.guarantees import plan as guarantee
+from tests.experiment.example_plan import ExamplePlan, TERMS
+from tff_pipelines.accounting.events import base, kinds as events
+from tff_pipelines.accounting.guarantees import (
+    accountant, ledger as ledger_lib, noise_budget, plan as guarantee)
 
 DELTA = 1e-3
 

@@ -8,8 +8,7 @@ import stat
 
 import pytest
 
-from tests.experiment import fuzz_folder
-from tests.experiment import smallest_family
+from tests.experiment import fuzz_folder, smallest_family
 from tests.fedavg import still_run
 from tff_pipelines.common import files
 

@@ -5,11 +5,9 @@ import re
 
 import pytest
 
-from tests.experiment import page_example_run as example_run
-from tests.experiment import page_parsed as parsed
+from tests.experiment import page_example_run as example_run, page_parsed as parsed
 from tff_pipelines.experiment import page_document as document
-from tff_pipelines.experiment.page_document import Curve
-from tff_pipelines.experiment.page_document import Verdict
+from tff_pipelines.experiment.page_document import Curve, Verdict
 
 
 def _page(*runs):

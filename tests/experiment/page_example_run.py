@@ -2,12 +2,9 @@
 
 from typing import Any
 
-from tff_pipelines.accounting.guarantees import answers
-from tff_pipelines.accounting.guarantees import bounds
+from tff_pipelines.accounting.guarantees import answers, bounds
 from tff_pipelines.experiment import report
-from tff_pipelines.experiment.page_document import Curve
-from tff_pipelines.experiment.page_document import Run
-from tff_pipelines.experiment.page_document import Verdict
+from tff_pipelines.experiment.page_document import Curve, Run, Verdict
 
 _BREAKDOWN = {
     'kind': 'digit', 'outside_guarantee': False, 'count': 9, 'constant': 0.5,

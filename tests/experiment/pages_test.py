@@ -5,9 +5,8 @@ import json
 import pytest
 
 from tests.experiment import page_example_run as example_run
-from tff_pipelines.experiment import configurations
 from tff_pipelines.common import files
-from tff_pipelines.experiment import pages
+from tff_pipelines.experiment import configurations, pages
 from tff_pipelines.experiment.page_document import Verdict
 
 VERDICT = Verdict(rounds=3)

@@ -10,12 +10,10 @@ import pytest
 import tensorflow as tf
 
 from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.experiment import charged_records
-from tff_pipelines.experiment import checkpoints
-from tff_pipelines.experiment import configurations
 from tff_pipelines.common import files
-from tff_pipelines.experiment import metrics as metrics_lib
-from tff_pipelines.experiment import records as records_lib
+from tff_pipelines.experiment import (
+    charged_records, checkpoints, configurations, metrics as metrics_lib,
+    records as records_lib)
 
 EVENT = events.PoissonSampled(
     event=events.CentralGaussian(noise_multiplier=1.0), sampling_rate=0.1)

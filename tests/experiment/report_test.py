@@ -13,8 +13,8 @@ import pytest
 
 from tests import shells
 from tests.experiment.example_plan import ExamplePlan
-from tff_pipelines.common import caveats as caveats_lib
 from tff_pipelines.accounting.guarantees import plan as guarantee_lib
+from tff_pipelines.common import caveats as caveats_lib
 from tff_pipelines.experiment import report
 
 GRID = caveats_lib.Caveat('coarse grid', 'the grid is coarse')

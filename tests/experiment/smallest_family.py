@@ -15,13 +15,10 @@ from aggregators import structures
 from aggregators.central_sum import CentralSumFactory
 from tasks import mean_estimation
 from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.experiment import cli
 from tff_pipelines.accounting.guarantees import plan as guarantee
-from tff_pipelines.experiment import report
-from tff_pipelines.experiment import rounds as rounds_lib
-from tff_pipelines.experiment import run
-from tff_pipelines.experiment import settings as settings_lib
 from tff_pipelines.common.declarations import setting
+from tff_pipelines.experiment import (
+    cli, report, rounds as rounds_lib, run, settings as settings_lib)
 from tff_pipelines.simulation import contexts
 
 _CLIP = 1.0

@@ -2,8 +2,7 @@
 
 import json
 
-from tests.experiment import contract
-from tests.experiment import smallest_family
+from tests.experiment import contract, smallest_family
 from tff_pipelines.common import files
 
 

@@ -11,10 +11,9 @@ import pytest
 from tests.experiment import fuzz_folder
 from tests.fedavg import still_run
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
-from tff_pipelines.experiment import charged_records
-from tff_pipelines.experiment import configurations
 from tff_pipelines.common import files
-from tff_pipelines.experiment import records as records_lib
+from tff_pipelines.experiment import (
+    charged_records, configurations, records as records_lib)
 
 pytestmark = pytest.mark.usefixtures('shared_context')
 

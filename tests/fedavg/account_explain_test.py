@@ -6,8 +6,7 @@ import pytest
 
 from tests.fedavg import account_test
 from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.guarantees import accountant
-from tff_pipelines.accounting.guarantees import ledger as ledger_lib
+from tff_pipelines.accounting.guarantees import accountant, ledger as ledger_lib
 
 DELTA = 1e-5
 SUM = events.DistributedSkellam(

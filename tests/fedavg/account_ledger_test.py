@@ -6,10 +6,9 @@ import math
 import pytest
 
 from tests.fedavg import account_test
-from tff_pipelines.accounting.guarantees import accountant
 from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.guarantees import ledger as ledger_lib
-from tff_pipelines.accounting.guarantees import ledger_query
+from tff_pipelines.accounting.guarantees import (
+    accountant, ledger as ledger_lib, ledger_query)
 
 
 def test_ledger_alone_gives_epsilon_and_says_whether_its_chain_holds(tmp_path):

@@ -6,10 +6,9 @@ import re
 import pytest
 
 from tests.fedavg import account_test
-from tff_pipelines.accounting.guarantees import accountant
 from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.guarantees import ledger as ledger_lib
-from tff_pipelines.accounting.guarantees import ledger_query
+from tff_pipelines.accounting.guarantees import (
+    accountant, ledger as ledger_lib, ledger_query)
 
 DELTA = 1e-5
 GAUSSIAN = events.CentralGaussian(noise_multiplier=2.0)

@@ -17,15 +17,12 @@ from hypothesis import strategies
 import pytest
 
 from tests.programs import launcher
-from tff_pipelines.accounting.guarantees import bounds
 from tff_pipelines import account
-from tff_pipelines.accounting.guarantees import answers
-from tff_pipelines.common import decimals
-from tff_pipelines.accounting.guarantees import mechanisms
 from tff_pipelines.accounting.events import preliminary
+from tff_pipelines.accounting.guarantees import answers, bounds, mechanisms
+from tff_pipelines.common import decimals
 from tff_pipelines.experiment import settings as settings_lib
-from tff_pipelines.fedavg import account as run_lib
-from tff_pipelines.fedavg import account_settings as settings
+from tff_pipelines.fedavg import account as run_lib, account_settings as settings
 
 KEYS = ['epsilon', 'epsilon_server', 'epsilon_participant', 'clients_per_person',
         'epsilon_person', 'epsilon_server_person', 'delta', 'noise_multiplier', 'rounds',

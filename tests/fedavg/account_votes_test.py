@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from tests.fedavg import account_test
-from tff_pipelines.accounting.guarantees import accountant
 from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.guarantees import votes as votes_lib
+from tff_pipelines.accounting.guarantees import accountant, votes as votes_lib
 from tff_pipelines.fedavg import account as run_lib
 
 VOTES = [[560, 400, 40]] * 20 + [[990, 5, 5]] * 5

@@ -12,14 +12,11 @@ import pytest
 import tensorflow as tf
 
 from tests import tiny_task
-from tests.fedavg import failing_task
-from tests.fedavg import tiny_run
+from tests.fedavg import failing_task, tiny_run
 from tff_pipelines.accounting.sampling import schemes
-from tff_pipelines.experiment import failures
 from tff_pipelines.common import files
-from tff_pipelines.fedavg import loop
-from tff_pipelines.fedavg import process as process_lib
-from tff_pipelines.fedavg import run as run_lib
+from tff_pipelines.experiment import failures
+from tff_pipelines.fedavg import loop, process as process_lib, run as run_lib
 from tff_pipelines.simulation import failures as computations
 
 pytestmark = pytest.mark.usefixtures('shared_context')

@@ -12,21 +12,16 @@ import tensorflow as tf
 from aggregators.distributed_sum import DistributedSumFactory
 from aggregators.expected_mean import ExpectedMeanFactory
 from aggregators.params import DistributedSumParams
-from tasks.sources import records
-from tasks.sources import sqlite as source_sqlite
 from tasks import task as task_lib
+from tasks.sources import records, sqlite as source_sqlite
 from tests import tiny_task
 from tests.tasks.sources import populations
 from tff_pipelines.accounting.guarantees import mechanisms
-from tff_pipelines.experiment import failures
 from tff_pipelines.common import files
-from tff_pipelines.experiment import metrics as metrics_lib
-from tff_pipelines.experiment import records as records_lib
-from tff_pipelines.experiment import rounds as rounds_lib
-from tff_pipelines.fedavg import local_training
-from tff_pipelines.fedavg import loop
-from tff_pipelines.fedavg import process as process_lib
-from tff_pipelines.fedavg import run as run_lib
+from tff_pipelines.experiment import (
+    failures, metrics as metrics_lib, records as records_lib, rounds as rounds_lib)
+from tff_pipelines.fedavg import (
+    local_training, loop, process as process_lib, run as run_lib)
 from tff_pipelines.fedavg.plan import FedAvgPlan
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.simulation import contexts

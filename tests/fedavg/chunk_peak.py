@@ -16,8 +16,7 @@ import tensorflow as tf
 from aggregators.distributed_sum import DistributedSumFactory
 from aggregators.params import DistributedSumParams
 from tasks.models import layers
-from tff_pipelines.fedavg import local_training
-from tff_pipelines.fedavg import process as process_lib
+from tff_pipelines.fedavg import local_training, process as process_lib
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.simulation import contexts
 

@@ -7,19 +7,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from aggregators import chacha
-from aggregators import keys
-from aggregators import share_tables
+from aggregators import chacha, keys, share_tables
 from aggregators.adaptive_clip import AdaptiveClipSumFactory
 from aggregators.central_sum import CentralSumFactory
 from aggregators.distributed_sum import DistributedSumFactory
 from aggregators.expected_mean import ExpectedMeanFactory
-from aggregators.params import AdaptiveClipParams
-from aggregators.params import DistributedSumParams
+from aggregators.params import AdaptiveClipParams, DistributedSumParams
 from aggregators.plain_sum import PlainSumFactory
 from tests import tiny_task
-from tff_pipelines.fedavg import local_training
-from tff_pipelines.fedavg import process as process_lib
+from tff_pipelines.fedavg import local_training, process as process_lib
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.simulation import contexts
 

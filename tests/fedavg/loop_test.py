@@ -12,14 +12,11 @@ from aggregators.expected_mean import ExpectedMeanFactory
 from tests import tiny_task
 from tff_pipelines.accounting.guarantees import mechanisms
 from tff_pipelines.accounting.sampling import schemes
-from tff_pipelines.experiment import checkpoints
 from tff_pipelines.common import files
-from tff_pipelines.experiment import records as records_lib
-from tff_pipelines.experiment import rounds as rounds_lib
-from tff_pipelines.fedavg import local_training
-from tff_pipelines.fedavg import loop
-from tff_pipelines.fedavg import process as process_lib
-from tff_pipelines.fedavg import run as run_lib
+from tff_pipelines.experiment import (
+    checkpoints, records as records_lib, rounds as rounds_lib)
+from tff_pipelines.fedavg import (
+    local_training, loop, process as process_lib, run as run_lib)
 from tff_pipelines.fedavg.plan import FedAvgPlan
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.simulation import contexts

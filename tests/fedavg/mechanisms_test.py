@@ -6,10 +6,9 @@ import json
 import pytest
 
 from tests.fedavg import tiny_run
-from tff_pipelines.accounting.guarantees import accountant
 from tff_pipelines.accounting.events import base
-from tff_pipelines.accounting.guarantees import ledger as ledger_lib
-from tff_pipelines.accounting.guarantees import mechanisms
+from tff_pipelines.accounting.guarantees import (
+    accountant, ledger as ledger_lib, mechanisms)
 from tff_pipelines.fedavg.plan import FedAvgPlan
 
 TINY = dict(rounds=2, num_clients=20, cohort_size=5.0, epsilon=6.0,

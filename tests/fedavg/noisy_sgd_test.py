@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests import statistics_lib
-from tests import tiny_task
+from tests import statistics_lib, tiny_task
 from tff_pipelines.fedavg import noisy_sgd as sgd
 
 KEY = tf.constant([4, 5], tf.int64)

@@ -6,15 +6,12 @@ import math
 import numpy as np
 import pytest
 
-from tff_pipelines.accounting.guarantees import accountant
-from tff_pipelines.common import decimals
-from tff_pipelines.accounting.guarantees import noise_budget
 from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.guarantees import mechanisms
+from tff_pipelines.accounting.guarantees import accountant, mechanisms, noise_budget
+from tff_pipelines.common import decimals
 from tff_pipelines.fedavg import plan as plan_lib
 from tff_pipelines.fedavg.plan import FedAvgPlan
-from tff_pipelines.fedavg.settings import MECHANISMS
-from tff_pipelines.fedavg.settings import TrainSettings
+from tff_pipelines.fedavg.settings import MECHANISMS, TrainSettings
 
 PRIVATE = ('gaussian', 'skellam')
 

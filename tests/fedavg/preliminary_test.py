@@ -9,18 +9,15 @@ import shutil
 import numpy as np
 import pytest
 
-from tasks import registry
-from tasks import task as task_lib
+from tasks import registry, task as task_lib
 from tests import tiny_task
 from tests.tasks.tabular import people
-from tff_pipelines.accounting.guarantees import accountant
+from tff_pipelines.accounting.events import (
+    kinds as events, preliminary as preliminary_lib)
+from tff_pipelines.accounting.guarantees import (
+    accountant, ledger as ledger_lib, release_noise)
 from tff_pipelines.common import decimals
-from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.guarantees import ledger as ledger_lib
-from tff_pipelines.accounting.events import preliminary as preliminary_lib
-from tff_pipelines.accounting.guarantees import release_noise
-from tff_pipelines.fedavg import preliminary
-from tff_pipelines.fedavg import run as run_lib
+from tff_pipelines.fedavg import preliminary, run as run_lib
 from tff_pipelines.fedavg.settings import TrainSettings
 
 pytestmark = pytest.mark.usefixtures('shared_context')

@@ -16,8 +16,7 @@ import pytest
 from scipy import stats
 
 from tasks import task as task_lib
-from tff_pipelines.accounting.guarantees import accountant
-from tff_pipelines.accounting.guarantees import release_noise
+from tff_pipelines.accounting.guarantees import accountant, release_noise
 from tff_pipelines.fedavg import plan as plan_lib
 from tff_pipelines.fedavg.settings import TrainSettings
 

@@ -8,9 +8,7 @@ import math
 import re
 import shutil
 
-from dp_accounting import dp_event
-from dp_accounting import pld
-from dp_accounting import rdp
+from dp_accounting import dp_event, pld, rdp
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -18,17 +16,13 @@ import tensorflow as tf
 from tasks import task as task_lib
 from tests import tiny_task
 from tests.fedavg import tiny_run
-from tff_pipelines.accounting.guarantees import accountant
-from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.guarantees import ledger as ledger_lib
-from tff_pipelines.accounting.events import preliminary as preliminary_lib
-from tff_pipelines.accounting.guarantees import release_noise
+from tff_pipelines.accounting.events import (
+    kinds as events, preliminary as preliminary_lib)
+from tff_pipelines.accounting.guarantees import (
+    accountant, ledger as ledger_lib, ledger_query, release_noise)
+from tff_pipelines.fedavg import (
+    account_verdict as verdict, evaluation, preliminary, private_evaluation)
 from tff_pipelines.publish import statement
-from tff_pipelines.fedavg import evaluation
-from tff_pipelines.fedavg import preliminary
-from tff_pipelines.fedavg import private_evaluation
-from tff_pipelines.accounting.guarantees import ledger_query
-from tff_pipelines.fedavg import account_verdict as verdict
 from tff_pipelines.simulation import failures as computations
 
 pytestmark = pytest.mark.usefixtures('shared_context')

@@ -12,9 +12,7 @@ from aggregators import keys
 from aggregators.expected_mean import ExpectedMeanFactory
 from tests import tiny_task
 from tff_pipelines.accounting.guarantees import mechanisms
-from tff_pipelines.fedavg import local_training
-from tff_pipelines.fedavg import process as process_lib
-from tff_pipelines.fedavg import run as run_lib
+from tff_pipelines.fedavg import local_training, process as process_lib, run as run_lib
 from tff_pipelines.fedavg.plan import FedAvgPlan
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 

@@ -14,8 +14,8 @@ import pytest
 from tasks import task as task_lib
 from tests import tiny_task
 from tests.fedavg import tiny_run
-from tff_pipelines.experiment import configurations
 from tff_pipelines.common import files
+from tff_pipelines.experiment import configurations
 
 pytestmark = pytest.mark.usefixtures('shared_context')
 

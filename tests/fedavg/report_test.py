@@ -11,15 +11,12 @@ import pytest
 
 from tasks.task import Note
 from tests import tiny_task
-from tff_pipelines.common import decimals
-from tff_pipelines.accounting.guarantees import groups
-from tff_pipelines.accounting.guarantees import mechanisms
-from tff_pipelines.common import files
-from tff_pipelines.experiment import records as records_lib
-from tff_pipelines.experiment import report as report_lib
+from tff_pipelines.accounting.guarantees import (
+    groups, ledger_query as ledger, mechanisms)
+from tff_pipelines.common import decimals, files
+from tff_pipelines.experiment import records as records_lib, report as report_lib
 from tff_pipelines.fedavg import report
 from tff_pipelines.fedavg.plan import FedAvgPlan
-from tff_pipelines.accounting.guarantees import ledger_query as ledger
 
 ROUNDS = 3
 RESULTS = {'test_clients': {'accuracy': 0.75, 'loss': 0.5},

@@ -7,12 +7,9 @@ from absl import flags
 import pytest
 
 from tasks import registry
-from tff_pipelines.accounting.guarantees import accountant
-from tff_pipelines.accounting.guarantees import mechanisms
-from tff_pipelines.experiment import cli
-from tff_pipelines.experiment import settings as settings_lib
-from tff_pipelines.fedavg import plan as plan_lib
-from tff_pipelines.fedavg import settings as train_settings
+from tff_pipelines.accounting.guarantees import accountant, mechanisms
+from tff_pipelines.experiment import cli, settings as settings_lib
+from tff_pipelines.fedavg import plan as plan_lib, settings as train_settings
 from tff_pipelines.fedavg.settings import TrainSettings
 
 

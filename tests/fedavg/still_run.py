@@ -11,8 +11,7 @@ import numpy as np
 from tests import tiny_task
 from tests.fedavg import tiny_run
 from tff_pipelines.experiment import cli
-from tff_pipelines.fedavg import loop
-from tff_pipelines.fedavg import run
+from tff_pipelines.fedavg import loop, run
 from tff_pipelines.fedavg.settings import TrainSettings
 
 

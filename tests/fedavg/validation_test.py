@@ -9,10 +9,8 @@ from tasks import registry
 from tasks.task import VALIDATION
 from tests import tiny_task
 from tests.fedavg import tiny_run
-from tff_pipelines.experiment import metrics as metrics_lib
-from tff_pipelines.experiment import records as records_lib
-from tff_pipelines.fedavg import run
-from tff_pipelines.fedavg import validation
+from tff_pipelines.experiment import metrics as metrics_lib, records as records_lib
+from tff_pipelines.fedavg import run, validation
 
 # So large a rate that the last model is not the best.
 SETTINGS = dict(rounds=5, seed=4, server_learning_rate=8.0, mechanism='gaussian',

@@ -4,10 +4,10 @@
 import pytest
 
 from tests.experiment import contract
+from tff_pipelines.accounting.guarantees import ledger_query
 from tff_pipelines.common import files
 from tff_pipelines.fedmd import run
 from tff_pipelines.fedmd.settings import FedMdSettings
-from tff_pipelines.accounting.guarantees import ledger_query
 
 _TINY = {
     'rounds': 1, 'num_clients': 2, 'records_per_client': 30, 'public_per_round': 20,

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from aggregators import keys
-from aggregators import prediction_mean
+from aggregators import keys, prediction_mean
 from aggregators.prediction_params import PredictionMeanParams
 from tasks.models import fedmd as fedmd_models
 from tff_pipelines.fedmd import process as fedmd

@@ -4,10 +4,8 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from tff_pipelines.experiment import records as records_lib
-from tff_pipelines.experiment import report as report_lib
-from tff_pipelines.fedmd import report
-from tff_pipelines.fedmd import run
+from tff_pipelines.experiment import records as records_lib, report as report_lib
+from tff_pipelines.fedmd import report, run
 from tff_pipelines.fedmd.plan import FedMdPlan
 from tff_pipelines.fedmd.settings import FedMdSettings
 

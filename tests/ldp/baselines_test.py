@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 
 from tasks.task import Note
-from tff_pipelines.accounting.guarantees import accountant
-from tff_pipelines.accounting.guarantees import ledger as ledger_lib
+from tff_pipelines.accounting.guarantees import accountant, ledger as ledger_lib
 from tff_pipelines.baselines import pate
 from tff_pipelines.common import files
-from tff_pipelines.ldp import baselines
-from tff_pipelines.ldp import run as ldp_run
+from tff_pipelines.ldp import baselines, run as ldp_run
 from tff_pipelines.ldp.settings import BaselineSettings
 
 NUM_CLIENTS = 20

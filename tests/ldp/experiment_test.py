@@ -9,10 +9,8 @@ import functools
 import pytest
 
 from tests.experiment import contract
-from tff_pipelines.ldp import baselines
-from tff_pipelines.ldp import run
-from tff_pipelines.ldp.settings import BaselineSettings
-from tff_pipelines.ldp.settings import LdpSettings
+from tff_pipelines.ldp import baselines, run
+from tff_pipelines.ldp.settings import BaselineSettings, LdpSettings
 
 
 @functools.lru_cache(maxsize=None)

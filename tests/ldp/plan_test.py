@@ -4,12 +4,10 @@ import math
 
 import pytest
 
-from tff_pipelines.accounting.guarantees import accountant
 from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.guarantees import ledger as ledger_lib
+from tff_pipelines.accounting.guarantees import accountant, ledger as ledger_lib
 from tff_pipelines.ldp import plan as ldp_plan
-from tff_pipelines.ldp.settings import DEFAULT_EPSILON
-from tff_pipelines.ldp.settings import LdpSettings
+from tff_pipelines.ldp.settings import DEFAULT_EPSILON, LdpSettings
 
 PURE = ['piecewise', 'duchi', 'laplace']
 

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from aggregators import local_dp
-from tff_pipelines.ldp import process as algorithm
 from tests import statistics_lib
+from tff_pipelines.ldp import process as algorithm
 
 RNG = np.random.default_rng(20220)
 _START = RNG.bit_generator.state

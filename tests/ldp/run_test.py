@@ -5,8 +5,7 @@ import pytest
 
 from tests import statistics_lib
 from tests.experiment import contract
-from tff_pipelines.accounting.guarantees import accountant
-from tff_pipelines.accounting.guarantees import ledger as ledger_lib
+from tff_pipelines.accounting.guarantees import accountant, ledger as ledger_lib
 from tff_pipelines.experiment import charged_records
 from tff_pipelines.ldp import run as ldp_run
 from tff_pipelines.ldp.settings import LdpSettings

@@ -3,8 +3,7 @@
 import pytest
 
 from tff_pipelines.experiment import cli
-from tff_pipelines.ldp.settings import BaselineSettings
-from tff_pipelines.ldp.settings import LdpSettings
+from tff_pipelines.ldp.settings import BaselineSettings, LdpSettings
 
 
 def _parse(*arguments):

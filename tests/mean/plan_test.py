@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 from tests import statistics_lib
-from tff_pipelines.accounting.guarantees import accountant
-from tff_pipelines.accounting.guarantees import calibration
-from tff_pipelines.accounting.events import combinators
-from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.events import combinators, kinds as events
+from tff_pipelines.accounting.guarantees import accountant, calibration
 from tff_pipelines.mean import plan as plan_lib
 from tff_pipelines.mean.settings import MeanSettings
 

@@ -14,14 +14,10 @@ import pytest
 from tests import statistics_lib
 from tests.mean import plan_test
 from tff_pipelines import estimate_mean
-from tff_pipelines.accounting.guarantees import ledger as ledger_lib
+from tff_pipelines.accounting.guarantees import ledger as ledger_lib, ledger_query
 from tff_pipelines.common import files
-from tff_pipelines.mean import plan as plan_lib
-from tff_pipelines.mean import report
-from tff_pipelines.mean import run as run_lib
-from tff_pipelines.mean.settings import MeanSettings
-from tff_pipelines.mean.settings import RESULTS
-from tff_pipelines.accounting.guarantees import ledger_query
+from tff_pipelines.mean import plan as plan_lib, report, run as run_lib
+from tff_pipelines.mean.settings import MeanSettings, RESULTS
 
 settings, only_cell = plan_test.settings, plan_test.only_cell
 

@@ -13,11 +13,9 @@ import pytest
 from tasks import registry
 from tests import tiny_task
 from tff_pipelines import api
-from tff_pipelines.accounting.guarantees import ledger as ledger_lib
+from tff_pipelines.accounting.guarantees import ledger as ledger_lib, ledger_query
+from tff_pipelines.fedavg import account_verdict as verdict, run
 from tff_pipelines.publish import statement
-from tff_pipelines.fedavg import run
-from tff_pipelines.accounting.guarantees import ledger_query
-from tff_pipelines.fedavg import account_verdict as verdict
 
 TASK = tiny_task.task()
 

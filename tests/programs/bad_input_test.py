@@ -6,10 +6,9 @@ import shutil
 import numpy as np
 import pytest
 
-from tests.programs import in_process
-from tests.programs import launcher as launcher_lib
-from tff_pipelines.experiment import configurations
+from tests.programs import in_process, launcher as launcher_lib
 from tff_pipelines.common import files
+from tff_pipelines.experiment import configurations
 
 TRAIN = 'tff_pipelines.train'
 TINY = ('--rounds=1', '--num_clients=20', '--cohort_size=5')

@@ -8,8 +8,7 @@ from tests import shells
 from tests.programs import in_process
 from tests.publish import checked
 from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.experiment import checkpoints
-from tff_pipelines.experiment import records
+from tff_pipelines.experiment import checkpoints, records
 from tff_pipelines.fedmd import run as fedmd_run
 from tff_pipelines.fedmd.settings import FedMdSettings
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-import tff_pipelines
 from tests import modules
+import tff_pipelines
 from tff_pipelines import __main__ as console
 
 

@@ -4,8 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from tasks.sources.records import ArraysByClient
-from tasks.task import Model
-from tasks.task import Task
+from tasks.task import Model, Task
 
 
 def network() -> tf.keras.Model:

@@ -10,8 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from tests.programs import in_process
-from tests.programs import launcher as launcher_lib
+from tests.programs import in_process, launcher as launcher_lib
 from tff_pipelines.experiment import checkpoints
 
 TRAIN = 'tff_pipelines.train'

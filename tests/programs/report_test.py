@@ -8,9 +8,8 @@ import subprocess
 import matplotlib.image
 import pytest
 
-from tests.experiment import smallest_family
-from tests.experiment import page_example_run as example_run
-from tests.experiment import page_parsed as parsed
+from tests.experiment import (
+    page_example_run as example_run, page_parsed as parsed, smallest_family)
 from tests.programs import in_process
 from tff_pipelines.common import files
 from tff_pipelines.experiment import page_document as document

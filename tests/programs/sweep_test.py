@@ -9,8 +9,7 @@ from tests import modules
 from tests.experiment import page_example_run as example_run
 from tests.programs import in_process
 from tff_pipelines import sweep
-from tff_pipelines.fedavg import sweep as sweep_report
-from tff_pipelines.fedavg import sweep_settings as settings_lib
+from tff_pipelines.fedavg import sweep as sweep_report, sweep_settings as settings_lib
 from tff_pipelines.fedavg.sweep_settings import SweepSettings
 
 COMMON = ('--rounds=1 --num_clients=20 --cohort_size=5',)

@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-from tests.publish import checked
 from tests.programs import in_process
+from tests.publish import checked
 from tests.tasks.sources import populations
 
 TRAIN = 'tff_pipelines.train'

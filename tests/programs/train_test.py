@@ -8,8 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests import data_dir
-from tests.programs import in_process
-from tests.programs import launcher as launcher_lib
+from tests.programs import in_process, launcher as launcher_lib
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.experiment import checkpoints
 

@@ -7,11 +7,9 @@ import tensorflow as tf
 
 from tests.programs import in_process
 from tests.publish import checked
-from tff_pipelines.common import decimals
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
-from tff_pipelines.experiment import checkpoints
-from tff_pipelines.common import files
-from tff_pipelines.experiment import report
+from tff_pipelines.common import decimals, files
+from tff_pipelines.experiment import checkpoints, report
 
 VOTE = 'tff_pipelines.vote'
 TINY = ('--num_clients=6', '--public_records=60', '--rounds=2')

@@ -9,8 +9,7 @@ from tasks.sources import records
 from tests.publish import alone
 from tff_pipelines.common import files
 from tff_pipelines.experiment import models
-from tff_pipelines.publish import run as run_lib
-from tff_pipelines.publish import statement
+from tff_pipelines.publish import run as run_lib, statement
 
 
 def _run(programs, name, *arguments):

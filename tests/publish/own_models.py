@@ -11,8 +11,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tasks.sources.records import ArraysByClient
-from tasks.task import Model
-from tasks.task import Task
+from tasks.task import Model, Task
 
 keras = tf.keras.layers
 CROSS_ENTROPY = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)

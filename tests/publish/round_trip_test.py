@@ -6,8 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from tests.publish import alone
-from tests.publish import checked
+from tests.publish import alone, checked
 from tests.tasks.sources import populations
 from tests.tasks.tabular import people
 from tff_pipelines.common import files

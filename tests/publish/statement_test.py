@@ -13,10 +13,8 @@ from tests import tiny_task
 from tests.fedavg import tiny_run
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.experiment import report
+from tff_pipelines.fedavg import plan as plan_lib, report as fedavg_report, warm_start
 from tff_pipelines.publish import statement
-from tff_pipelines.fedavg import plan as plan_lib
-from tff_pipelines.fedavg import report as fedavg_report
-from tff_pipelines.fedavg import warm_start
 
 ROUNDS = 3
 

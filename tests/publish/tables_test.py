@@ -11,9 +11,7 @@ import pytest
 from tasks import task as task_lib
 from tests import tiny_task
 from tff_pipelines.common import files
-from tff_pipelines.publish import apply
-from tff_pipelines.publish import run as run_lib
-from tff_pipelines.publish import settings
+from tff_pipelines.publish import apply, run as run_lib, settings
 
 CLIENTS = ('=1+1', '+cmd', '-7', '@SUM(A1)', '\t=1', '\r=1', '\n=1', "it's", 'a=1')
 CLASSES = ('=A1', '-1', 'plain')

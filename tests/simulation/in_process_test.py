@@ -19,9 +19,8 @@ import tensorflow_federated as tff
 
 from aggregators import keys
 from tests import tiny_task
-from tff_pipelines.simulation import contexts
-from tff_pipelines.simulation import in_process as in_process_lib
-from tff_pipelines.simulation import values as values_lib
+from tff_pipelines.simulation import (
+    contexts, in_process as in_process_lib, values as values_lib)
 
 SEQUENCE = tff.SequenceType(np.int32)
 PAIR = tff.TensorType(np.float32, [2])

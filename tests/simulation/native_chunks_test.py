@@ -13,17 +13,12 @@ import tensorflow_federated as tff
 from aggregators import structures
 from aggregators.adaptive_clip import AdaptiveClipSumFactory
 from aggregators.distributed_sum import DistributedSumFactory
-from aggregators.native import decoding
-from aggregators.native import encoding
-from aggregators.native import marks
-from aggregators.params import AdaptiveClipParams
-from aggregators.params import DistributedSumParams
+from aggregators.native import decoding, encoding, marks
+from aggregators.params import AdaptiveClipParams, DistributedSumParams
 from tests import tiny_task
-from tff_pipelines.fedavg import local_training
-from tff_pipelines.fedavg import process as process_lib
+from tff_pipelines.fedavg import local_training, process as process_lib
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
-from tff_pipelines.simulation import contexts
-from tff_pipelines.simulation import native_chunks
+from tff_pipelines.simulation import contexts, native_chunks
 
 COHORT = 5
 TASK = tiny_task.task(num_clients=COHORT)

@@ -27,16 +27,10 @@ from tests import tiny_task
 from tests.fedavg import failing_task
 from tests.simulation import pools
 from tff_pipelines.accounting.sampling import schemes
-from tff_pipelines.fedavg import local_training
-from tff_pipelines.fedavg import loop
-from tff_pipelines.fedavg import process as process_lib
+from tff_pipelines.fedavg import local_training, loop, process as process_lib
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
-from tff_pipelines.simulation import contexts
-from tff_pipelines.simulation import native_chunks
-from tff_pipelines.simulation import forks
-from tff_pipelines.simulation import ray_transport
-from tff_pipelines.simulation import slices
-from tff_pipelines.simulation import transports
+from tff_pipelines.simulation import (
+    contexts, forks, native_chunks, ray_transport, slices, transports)
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec('ray') is None,

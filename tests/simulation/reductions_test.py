@@ -7,8 +7,7 @@ import tensorflow_federated as tff
 
 from aggregators import keys
 from tests import tiny_task
-from tff_pipelines.simulation import contexts
-from tff_pipelines.simulation import in_process as in_process_lib
+from tff_pipelines.simulation import contexts, in_process as in_process_lib
 
 SEQUENCE = tff.SequenceType(np.int32)
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tasks import custom
-from tasks import task as task_lib
+from tasks import custom, task as task_lib
 from tests import tiny_task
 
 TASK = tiny_task.task()

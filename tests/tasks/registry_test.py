@@ -5,9 +5,8 @@ import sys
 
 import pytest
 
+from tasks import registry, task
 from tasks.emnist import task as emnist
-from tasks import registry
-from tasks import task
 
 
 def test_build_passes_options_on_and_leaves_out_those_not_given():

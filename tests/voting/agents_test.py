@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from tasks.models import classifiers as voting_models
-from tff_pipelines.voting import agents as voting_agents
 from tff_pipelines.fedavg import adam as voting_training
+from tff_pipelines.voting import agents as voting_agents
 
 C, D = 4, 6
 KEY = tf.constant([1, 2], tf.int64)

@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from tasks.sources import digits as digits_lib
-from tff_pipelines.voting import encoder as voting_encoder
 from tff_pipelines.fedavg import adam as voting_training
+from tff_pipelines.voting import encoder as voting_encoder
 
 SHORT = voting_training.AdamConfig(
     learning_rate=2e-3, batch_size=64, epochs=8)

@@ -6,9 +6,7 @@ import pytest
 
 from tasks.voting import task as voting_tasks
 from tests.experiment import contract
-from tff_pipelines.voting import baselines
-from tff_pipelines.voting import run
-from tff_pipelines.voting import student
+from tff_pipelines.voting import baselines, run, student
 from tff_pipelines.voting.settings import VoteSettings
 
 AGENTS, CLASSES, FEATURES = 5, 3, 4

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from tasks.voting import task as voting
-from tff_pipelines.voting import features as vote_features
-from tff_pipelines.voting import knn as voting_knn
 from tff_pipelines.fedavg import adam as voting_training
+from tff_pipelines.voting import features as vote_features, knn as voting_knn
 
 SHORT = voting_training.AdamConfig(learning_rate=2e-3, batch_size=50, epochs=1)
 

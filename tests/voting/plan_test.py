@@ -7,14 +7,11 @@ import pytest
 
 from aggregators.voting_params import VotingParams
 from tasks.voting import task as voting_tasks
-from tff_pipelines.accounting.guarantees import accountant
 from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.guarantees import plan as guarantee
-from tff_pipelines.voting import baselines
-from tff_pipelines.voting import run
+from tff_pipelines.accounting.guarantees import accountant, plan as guarantee
+from tff_pipelines.voting import baselines, run
 from tff_pipelines.voting.plan import VotePlan
-from tff_pipelines.voting.settings import DEFAULT_DELTA
-from tff_pipelines.voting.settings import VoteSettings
+from tff_pipelines.voting.settings import DEFAULT_DELTA, VoteSettings
 
 
 def _params(**changes):

@@ -10,10 +10,9 @@ import tensorflow_federated as tff
 from aggregators.voting import VotingFactory
 from aggregators.voting_params import NO_LABEL, VotingParams
 from tasks.models import classifiers as voting_models
-from tff_pipelines.voting import process as voting
-from tff_pipelines.voting import agents as voting_agents
-from tff_pipelines.voting import knn as voting_knn
 from tff_pipelines.fedavg import adam as voting_training
+from tff_pipelines.voting import (
+    agents as voting_agents, knn as voting_knn, process as voting)
 
 C, D, Q, AGENTS = 4, 6, 50, 5
 FLOATS = {'x': (np.dtype(np.float32), (D,)), 'y': (np.dtype(np.int32), ())}

@@ -3,11 +3,8 @@
 import pathlib
 import shlex
 
-from benchmarks import results_voting
-from benchmarks import voting_experiments
-from benchmarks import voting_tables
-from tff_pipelines.experiment import cli
-from tff_pipelines.experiment import report
+from benchmarks import results_voting, voting_experiments, voting_tables
+from tff_pipelines.experiment import cli, report
 from tff_pipelines.voting import report as voting_report
 from tff_pipelines.voting.settings import VoteSettings
 

@@ -8,10 +8,8 @@ import tensorflow as tf
 
 from tasks.voting import task as voting
 from tff_pipelines.simulation import contexts
-from tff_pipelines.voting import baselines
-from tff_pipelines.voting import features as vote_features
-from tff_pipelines.voting import knn as voting_knn
-from tff_pipelines.voting import run as vote_run
+from tff_pipelines.voting import (
+    baselines, features as vote_features, knn as voting_knn, run as vote_run)
 from tff_pipelines.voting.settings import VoteSettings
 
 C, D = 3, 4

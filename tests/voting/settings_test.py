@@ -8,10 +8,8 @@ import pytest
 
 from tasks.models import classifiers
 from tasks.voting import task as voting_tasks
-from tff_pipelines.experiment import cli
-from tff_pipelines.experiment import settings as settings_lib
-from tff_pipelines.voting import features
-from tff_pipelines.voting import settings as voting_settings
+from tff_pipelines.experiment import cli, settings as settings_lib
+from tff_pipelines.voting import features, settings as voting_settings
 from tff_pipelines.voting.settings import VoteSettings
 
 DECLARED = settings_lib.declared(VoteSettings)

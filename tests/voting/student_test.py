@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from tasks.sources import digits as digits_lib
 from tasks.models import classifiers as voting_models
+from tasks.sources import digits as digits_lib
 from tff_pipelines.fedavg import adam
-from tff_pipelines.voting import encoder
-from tff_pipelines.voting import student as student_lib
+from tff_pipelines.voting import encoder, student as student_lib
 
 C, D = 4, 8
 

@@ -11,15 +11,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from aggregators import alias_draw
-from aggregators import alias_table
-from aggregators import keys
-from tff_pipelines.accounting.events import base
-from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.guarantees import calibration
-from tff_pipelines.accounting.guarantees import plan as guarantee
-from tff_pipelines.common import caveats
-from tff_pipelines.common import validate
+from aggregators import alias_draw, alias_table, keys
+from tff_pipelines.accounting.events import base, kinds as events
+from tff_pipelines.accounting.guarantees import calibration, plan as guarantee
+from tff_pipelines.common import caveats, validate
 from tff_pipelines.experiment import rounds as rounds_lib
 
 

@@ -10,8 +10,7 @@ from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.accounting.guarantees import plan as guarantee
 from tff_pipelines.accounting.sampling import schemes
 from tff_pipelines.experiment import report as report_lib
-from tff_pipelines.fedavg import loop
-from tff_pipelines.fedavg import noisy_sgd
+from tff_pipelines.fedavg import loop, noisy_sgd
 from tff_pipelines.fedavg.noisy_sgd import NoisySgdPlan
 
 _Plan = TypeVar('_Plan', bound=NoisySgdPlan)

@@ -13,8 +13,7 @@ import numpy as np
 
 from tff_pipelines.accounting.events import base
 from tff_pipelines.common import files
-from tff_pipelines.experiment import metrics as metrics_lib
-from tff_pipelines.experiment import records as records_lib
+from tff_pipelines.experiment import metrics as metrics_lib, records as records_lib
 
 # Entries of files of answers: hash of the ledger line, digest of earlier metrics.
 _LINE, _TABLE = 'line', 'table'

@@ -13,9 +13,8 @@ import secrets
 import sys
 from typing import Any
 
-from tff_pipelines.common import validate
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
-from tff_pipelines.common import files
+from tff_pipelines.common import files, validate
 
 VERSION = 1
 # Settings of the workers.

@@ -12,16 +12,11 @@ from typing import Any
 
 from tff_pipelines.accounting.guarantees import bounds
 from tff_pipelines.accounting.guarantees.bounds import Bound
-from tff_pipelines.accounting.guarantees.guarantee import detection
-from tff_pipelines.accounting.guarantees.guarantee import Guarantee
-from tff_pipelines.accounting.guarantees.guarantee import in_words
+from tff_pipelines.accounting.guarantees.guarantee import detection, Guarantee, in_words
 from tff_pipelines.common import decimals
 from tff_pipelines.experiment import page_elements
-from tff_pipelines.experiment.page_elements import Child
-from tff_pipelines.experiment.page_elements import Element
-from tff_pipelines.experiment.page_elements import element
-from tff_pipelines.experiment.page_elements import folded
-from tff_pipelines.experiment.page_elements import table
+from tff_pipelines.experiment.page_elements import (
+    Child, element, Element, folded, table)
 
 # False alarms of the attack in the statement.
 _FALSE_ALARMS = 0.01

@@ -9,14 +9,10 @@ import os
 import pathlib
 from typing import Any
 
-from tff_pipelines.experiment import configurations
 from tff_pipelines.common import files
-from tff_pipelines.experiment import metrics
-from tff_pipelines.experiment import report
-from tff_pipelines.experiment import page_document as document
-from tff_pipelines.experiment.page_document import Curve
-from tff_pipelines.experiment.page_document import Run
-from tff_pipelines.experiment.page_document import Verdict
+from tff_pipelines.experiment import (
+    configurations, metrics, page_document as document, report)
+from tff_pipelines.experiment.page_document import Curve, Run, Verdict
 
 # Columns that index the rows of a table, the first one that is there.
 _INDICES = ('communication_round', 'round', 'step', 'epoch')

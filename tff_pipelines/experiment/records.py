@@ -23,15 +23,11 @@ import pathlib
 import sys
 from typing import Any
 
-from tff_pipelines.accounting.events import base
-from tff_pipelines.accounting.events import kinds as events_lib
+from tff_pipelines.accounting.events import base, kinds as events_lib, preliminary
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
-from tff_pipelines.accounting.events import preliminary
-from tff_pipelines.experiment import checkpoints
-from tff_pipelines.experiment import configurations
 from tff_pipelines.common import files
-from tff_pipelines.experiment import metrics as metrics_lib
-from tff_pipelines.experiment import models
+from tff_pipelines.experiment import (
+    checkpoints, configurations, metrics as metrics_lib, models)
 
 _CHECKPOINTS = 'checkpoints'
 _TENSORBOARD = 'tensorboard'

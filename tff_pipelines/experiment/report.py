@@ -17,10 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tff_pipelines.common import caveats as caveats_lib
-from tff_pipelines.common import decimals
-from tff_pipelines.common import files
 from tff_pipelines.accounting.guarantees import plan as guarantee_lib
+from tff_pipelines.common import caveats as caveats_lib, decimals, files
 from tff_pipelines.experiment import models
 
 VERSION = 1

@@ -15,12 +15,10 @@ import numpy as np
 import tqdm
 
 from tff_pipelines.accounting.events import base
-from tff_pipelines.common import decimals
-from tff_pipelines.experiment import callbacks as callbacks_lib
-from tff_pipelines.experiment import charged_records
-from tff_pipelines.experiment import endings
 from tff_pipelines.accounting.guarantees import plan as guarantee_lib
-from tff_pipelines.experiment import records as records_lib
+from tff_pipelines.common import decimals
+from tff_pipelines.experiment import (
+    callbacks as callbacks_lib, charged_records, endings, records as records_lib)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

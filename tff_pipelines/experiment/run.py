@@ -15,23 +15,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tff_pipelines.common import caveats as caveats_lib
-from tff_pipelines.common import decimals
-from tff_pipelines.experiment import callbacks as callbacks_lib
-from tff_pipelines.experiment import charged_records
-from tff_pipelines.experiment import configurations
-from tff_pipelines.experiment import failures
-from tff_pipelines.common import files
 from tff_pipelines.accounting.guarantees import plan as guarantee_lib
-from tff_pipelines.experiment import models
-from tff_pipelines.experiment import pages
-from tff_pipelines.experiment import records as records_lib
-from tff_pipelines.experiment import report
-from tff_pipelines.experiment import rounds as rounds_lib
-from tff_pipelines.experiment import settings as settings_lib
+from tff_pipelines.common import caveats as caveats_lib, decimals, files
+from tff_pipelines.experiment import (
+    callbacks as callbacks_lib, charged_records, configurations, failures, models,
+    pages, records as records_lib, report, rounds as rounds_lib,
+    settings as settings_lib)
 from tff_pipelines.experiment.page_document import Verdict
-from tff_pipelines.simulation import contexts
-from tff_pipelines.simulation import ray_transport
+from tff_pipelines.simulation import contexts, ray_transport
 
 # Digests of data of all clients.
 _FINGERPRINTS = ('data_fingerprint', 'examples_fingerprint')

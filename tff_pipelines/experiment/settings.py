@@ -22,11 +22,8 @@ from typing import Any, ClassVar
 
 from absl import flags
 
-from tff_pipelines.common import declarations
-from tff_pipelines.common import files
-from tff_pipelines.common.declarations import declared
-from tff_pipelines.common.declarations import Setting
-from tff_pipelines.common.declarations import setting
+from tff_pipelines.common import declarations, files
+from tff_pipelines.common.declarations import declared, Setting, setting
 
 _WIDTH = 80
 # Where the text of a flag begins in the help.

@@ -12,15 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from tff_pipelines.accounting.guarantees import answers
-from tff_pipelines.common import caveats
-from tff_pipelines.common import decimals
-from tff_pipelines.accounting.guarantees import ledger as ledger_lib
-from tff_pipelines.accounting.guarantees import votes as votes_lib
-from tff_pipelines.common import files
-from tff_pipelines.accounting.guarantees import explain
-from tff_pipelines.accounting.guarantees import ledger_query
-from tff_pipelines.accounting.guarantees import observers
+from tff_pipelines.accounting.guarantees import (
+    answers, explain, ledger as ledger_lib, ledger_query, observers,
+    votes as votes_lib)
+from tff_pipelines.common import caveats, decimals, files
 from tff_pipelines.fedavg import account_settings as settings_lib
 
 BROKEN = 1

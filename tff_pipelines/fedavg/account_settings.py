@@ -4,10 +4,8 @@ import dataclasses
 import os
 from typing import Any
 
-from tff_pipelines.accounting.guarantees import answers
-from tff_pipelines.accounting.guarantees import mechanisms
-from tff_pipelines.common import declarations
-from tff_pipelines.common import files
+from tff_pipelines.accounting.guarantees import answers, mechanisms
+from tff_pipelines.common import declarations, files
 from tff_pipelines.common.declarations import setting
 from tff_pipelines.experiment import settings
 

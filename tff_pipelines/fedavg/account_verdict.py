@@ -3,13 +3,11 @@
 import dataclasses
 import pathlib
 
-from tff_pipelines.accounting.events import base
-from tff_pipelines.accounting.guarantees import ledger as ledger_lib
-from tff_pipelines.accounting.events import preliminary
+from tff_pipelines.accounting.events import base, preliminary
+from tff_pipelines.accounting.guarantees import ledger as ledger_lib, ledger_query
 from tff_pipelines.common import files
 from tff_pipelines.experiment import pages
 from tff_pipelines.experiment.page_document import Verdict
-from tff_pipelines.accounting.guarantees import ledger_query
 
 
 def verdict_on(folder: pathlib.Path) -> Verdict:

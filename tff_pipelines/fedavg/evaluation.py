@@ -6,8 +6,7 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from tasks.task import Examples
-from tasks.task import Model
+from tasks.task import Examples, Model
 
 
 def batches(examples: Examples, most: int, size: Callable[[int], int] | None = None

@@ -15,12 +15,9 @@ import tensorflow_federated as tff
 from tasks import task as task_lib
 from tasks.task import Task
 from tff_pipelines.accounting.sampling import schemes
-from tff_pipelines.experiment import failures
-from tff_pipelines.experiment import rounds as rounds_lib
-from tff_pipelines.fedavg import evaluation
-from tff_pipelines.fedavg import process as process_lib
-from tff_pipelines.simulation import contexts
-from tff_pipelines.simulation import failures as computations
+from tff_pipelines.experiment import failures, rounds as rounds_lib
+from tff_pipelines.fedavg import evaluation, process as process_lib
+from tff_pipelines.simulation import contexts, failures as computations
 
 
 # Ids travel behind a mark, so that no id is the text that stands for a bad client.

@@ -16,15 +16,11 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from aggregators import keys
-from aggregators import normal
-from tff_pipelines.common import validate
+from aggregators import keys, normal
 from tasks.task import Model
-from tff_pipelines.accounting.events import base
-from tff_pipelines.accounting.guarantees import calibration
-from tff_pipelines.common import caveats
-from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.guarantees import plan as guarantee
+from tff_pipelines.accounting.events import base, kinds as events
+from tff_pipelines.accounting.guarantees import calibration, plan as guarantee
+from tff_pipelines.common import caveats, validate
 from tff_pipelines.fedavg import process as fedavg
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 

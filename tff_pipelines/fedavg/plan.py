@@ -10,24 +10,14 @@ import dataclasses
 import functools
 from typing import Any
 
-from aggregators import params as params_lib
-from aggregators import share_tables
-from tff_pipelines.common import validate
+from aggregators import params as params_lib, share_tables
 from tasks.task import Preliminary
-from tff_pipelines.accounting.guarantees import accountant
-from tff_pipelines.accounting.events import base
-from tff_pipelines.accounting.guarantees import calibration
-from tff_pipelines.accounting.events import combinators
-from tff_pipelines.common import decimals
-from tff_pipelines.common import declarations
-from tff_pipelines.accounting.guarantees import mechanisms
-from tff_pipelines.accounting.guarantees import noise_budget
-from tff_pipelines.accounting.events import preliminary
-from tff_pipelines.accounting.guarantees import release_noise
-from tff_pipelines.accounting.sampling import cohorts
-from tff_pipelines.accounting.sampling import schemes
-from tff_pipelines.accounting.guarantees import bounds
-from tff_pipelines.accounting.guarantees import plan as guarantee
+from tff_pipelines.accounting.events import base, combinators, preliminary
+from tff_pipelines.accounting.guarantees import (
+    accountant, bounds, calibration, mechanisms, noise_budget, plan as guarantee,
+    release_noise)
+from tff_pipelines.accounting.sampling import cohorts, schemes
+from tff_pipelines.common import decimals, declarations, validate
 from tff_pipelines.fedavg import settings as settings_lib
 
 _OBSERVERS = ('those who see the released models and learn neither who nor how many '

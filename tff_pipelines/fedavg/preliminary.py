@@ -7,10 +7,8 @@ system. **The noise of that release is added here.**
 import numpy as np
 import tensorflow as tf
 
-from aggregators import discrete_gaussian
-from aggregators import structures
-from tasks.task import Preliminary
-from tasks.task import Task
+from aggregators import discrete_gaussian, structures
+from tasks.task import Preliminary, Task
 from tff_pipelines.accounting.events import base
 from tff_pipelines.accounting.guarantees import release_noise
 

@@ -18,11 +18,9 @@ import numpy as np
 import tensorflow as tf
 
 from tasks import task as task_lib
-from tff_pipelines.accounting.events import base
-from tff_pipelines.accounting.events import preliminary as preliminary_lib
+from tff_pipelines.accounting.events import base, preliminary as preliminary_lib
 from tff_pipelines.accounting.guarantees import release_noise
-from tff_pipelines.fedavg import evaluation
-from tff_pipelines.fedavg import preliminary
+from tff_pipelines.fedavg import evaluation, preliminary
 from tff_pipelines.simulation import failures
 
 # The held-out set, and the file that keeps the noised sums.

@@ -17,9 +17,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from aggregators import expected_mean
-from aggregators import keys
-from aggregators import structures
+from aggregators import expected_mean, keys, structures
 from aggregators.client_sum import ClientSumFactory
 from aggregators.native import marks
 from tff_pipelines.fedavg import local_training

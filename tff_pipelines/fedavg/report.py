@@ -8,17 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from tasks.task import Breakdown
-from tasks.task import Task
-from tasks.task import VALIDATION
-from tff_pipelines.accounting.events import base
-from tff_pipelines.common import caveats
-from tff_pipelines.common import decimals
-from tff_pipelines.accounting.events import preliminary
+from tasks.task import Breakdown, Task, VALIDATION
+from tff_pipelines.accounting.events import base, preliminary
 from tff_pipelines.accounting.guarantees import release_noise
-from tff_pipelines.common import files
-from tff_pipelines.experiment import metrics as metrics_lib
-from tff_pipelines.experiment import report
+from tff_pipelines.common import caveats, decimals, files
+from tff_pipelines.experiment import metrics as metrics_lib, report
 from tff_pipelines.fedavg import private_evaluation
 from tff_pipelines.fedavg.plan import FedAvgPlan
 from tff_pipelines.fedavg.settings import TrainSettings

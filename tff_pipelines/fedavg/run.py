@@ -14,32 +14,17 @@ from aggregators.client_sum import ClientSumFactory
 from aggregators.distributed_sum import DistributedSumFactory
 from aggregators.expected_mean import ExpectedMeanFactory
 from aggregators.plain_sum import PlainSumFactory
-from tasks import custom
-from tasks import registry
+from tasks import custom, registry
 from tasks.sources import ids
-from tasks.task import DamagedDataError
-from tasks.task import data_proof
-from tasks.task import is_roster
-from tasks.task import Serving
-from tasks.task import Task
-from tasks.task import VALIDATION
+from tasks.task import (
+    DamagedDataError, data_proof, is_roster, Serving, Task, VALIDATION)
 from tff_pipelines.accounting.events import preliminary as preliminary_lib
-from tff_pipelines.common import declarations
-from tff_pipelines.common import files
-from tff_pipelines.experiment import models
-from tff_pipelines.experiment import records as records_lib
-from tff_pipelines.experiment import report as report_lib
-from tff_pipelines.experiment import run as run_lib
-from tff_pipelines.fedavg import local_training
-from tff_pipelines.fedavg import evaluation
-from tff_pipelines.fedavg import loop
-from tff_pipelines.fedavg import plan as plan_lib
-from tff_pipelines.fedavg import preliminary
-from tff_pipelines.fedavg import private_evaluation
-from tff_pipelines.fedavg import process as process_lib
-from tff_pipelines.fedavg import report
-from tff_pipelines.fedavg import validation
-from tff_pipelines.fedavg import warm_start
+from tff_pipelines.common import declarations, files
+from tff_pipelines.experiment import (
+    models, records as records_lib, report as report_lib, run as run_lib)
+from tff_pipelines.fedavg import (
+    evaluation, local_training, loop, plan as plan_lib, preliminary,
+    private_evaluation, process as process_lib, report, validation, warm_start)
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
 from tff_pipelines.fedavg.settings import TrainSettings
 from tff_pipelines.simulation import native_chunks

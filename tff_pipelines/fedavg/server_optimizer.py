@@ -12,8 +12,7 @@ import math
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_pipelines.common import declarations
-from tff_pipelines.common import validate
+from tff_pipelines.common import declarations, validate
 from tff_pipelines.common.declarations import REQUIRED
 from tff_pipelines.fedavg import settings
 

@@ -4,17 +4,12 @@ import dataclasses
 import functools
 from typing import Any
 
-from aggregators import noises
-from aggregators import params as params_lib
+from aggregators import noises, params as params_lib
 from aggregators.native import kept
 from tasks import registry
-from tasks.sources import open_source
-from tasks.sources import partition
-from tasks.sources import records
-from tff_pipelines.accounting.guarantees import answers
-from tff_pipelines.accounting.guarantees import mechanisms
-from tff_pipelines.common import declarations
-from tff_pipelines.common import files
+from tasks.sources import open_source, partition, records
+from tff_pipelines.accounting.guarantees import answers, mechanisms
+from tff_pipelines.common import declarations, files
 from tff_pipelines.experiment import settings
 
 _GRID = tuple(noises.NOISES)

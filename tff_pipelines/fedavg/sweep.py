@@ -14,12 +14,9 @@ import subprocess
 import sys
 import time
 
-from tff_pipelines.accounting.guarantees import answers
-from tff_pipelines.common import decimals
-from tff_pipelines.common import files
-from tff_pipelines.experiment import metrics
-from tff_pipelines.experiment import report as report_lib
-from tff_pipelines.accounting.guarantees import ledger_query
+from tff_pipelines.accounting.guarantees import answers, ledger_query
+from tff_pipelines.common import decimals, files
+from tff_pipelines.experiment import metrics, report as report_lib
 from tff_pipelines.fedavg import sweep_settings as settings_lib
 
 _COMMAND, _LOG, RUN = 'command.json', 'log.txt', 'run'

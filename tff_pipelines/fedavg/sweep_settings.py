@@ -6,10 +6,8 @@ import functools
 import re
 import shlex
 
-from tff_pipelines.experiment import cli
-from tff_pipelines.common import declarations
-from tff_pipelines.common import files
-from tff_pipelines.experiment import settings
+from tff_pipelines.common import declarations, files
+from tff_pipelines.experiment import cli, settings
 from tff_pipelines.fedavg.settings import TrainSettings
 
 _settings, _run = (functools.partial(declarations.setting, group=name, essential=True)

@@ -14,9 +14,7 @@ import numpy as np
 
 from tasks import registry
 from tasks.sources import open_source
-from tasks.task import Examples
-from tasks.task import Task
-from tasks.task import VALIDATION
+from tasks.task import Examples, Task, VALIDATION
 
 
 def examples(task: Task, path: str, options: Mapping[str, Any]) -> Examples:

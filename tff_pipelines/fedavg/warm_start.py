@@ -10,8 +10,7 @@ import zipfile
 import numpy as np
 
 from tasks.task import Model
-from tff_pipelines.common import caveats
-from tff_pipelines.common import files
+from tff_pipelines.common import caveats, files
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -13,14 +13,11 @@ from typing import Any
 
 from aggregators import prediction_params
 from aggregators.prediction_params import PredictionMeanParams
-from tff_pipelines.accounting.guarantees import accountant
-from tff_pipelines.accounting.events import base
-from tff_pipelines.accounting.guarantees import calibration
+from tff_pipelines.accounting.events import base, kinds as events
+from tff_pipelines.accounting.guarantees import (
+    accountant, bounds, calibration, plan as guarantee)
 from tff_pipelines.common import decimals
-from tff_pipelines.accounting.events import kinds as events
 from tff_pipelines.common.caveats import Caveat
-from tff_pipelines.accounting.guarantees import bounds
-from tff_pipelines.accounting.guarantees import plan as guarantee
 from tff_pipelines.fedmd.settings import FedMdSettings
 
 # Noise is this much larger than calibrated, so that no rounding of a product leaves

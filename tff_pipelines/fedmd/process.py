@@ -19,13 +19,12 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from aggregators import keys
-from aggregators import structures
-from tff_pipelines.common import validate
+from aggregators import keys, structures
 from aggregators.prediction_mean import PredictionMeanFactory
 from aggregators.prediction_params import PredictionMeanParams
 from tasks.models import layers
 from tasks.models.fedmd import Architecture
+from tff_pipelines.common import validate
 from tff_pipelines.fedavg import adam
 
 # Purposes that a party's key of a round is derived for.

@@ -6,12 +6,9 @@ import pathlib
 from typing import Any
 
 from tasks.fedmd.task import FedMdTask
-from tff_pipelines.common import decimals
-from tff_pipelines.common import files
-from tff_pipelines.experiment import metrics as metrics_lib
-from tff_pipelines.experiment import report
-from tff_pipelines.fedmd.plan import DELTA_IN_WORDS
-from tff_pipelines.fedmd.plan import FedMdPlan
+from tff_pipelines.common import decimals, files
+from tff_pipelines.experiment import metrics as metrics_lib, report
+from tff_pipelines.fedmd.plan import DELTA_IN_WORDS, FedMdPlan
 
 
 def _kilobytes(count: float) -> str:

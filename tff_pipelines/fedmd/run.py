@@ -13,18 +13,14 @@ import tensorflow as tf
 
 from tasks.fedmd import task as fedmd_task
 from tasks.fedmd.task import FedMdTask
-from tasks.models import classifiers
-from tasks.models import fedmd as fedmd_models
+from tasks.models import classifiers, fedmd as fedmd_models
 from tasks.sources import further
 from tasks.task import Serving
 from tff_pipelines.accounting.sampling import schemes
 from tff_pipelines.common import files
-from tff_pipelines.experiment import models
-from tff_pipelines.experiment import report as report_lib
-from tff_pipelines.experiment import rounds as rounds_lib
-from tff_pipelines.experiment import run as run_lib
-from tff_pipelines.fedmd import process as process_lib
-from tff_pipelines.fedmd import report
+from tff_pipelines.experiment import (
+    models, report as report_lib, rounds as rounds_lib, run as run_lib)
+from tff_pipelines.fedmd import process as process_lib, report
 from tff_pipelines.fedmd.plan import FedMdPlan
 from tff_pipelines.fedmd.settings import FedMdSettings
 

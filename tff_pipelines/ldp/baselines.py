@@ -12,27 +12,18 @@ import tensorflow as tf
 
 from tasks import task as task_lib
 from tasks.sources import records
-from tff_pipelines.common import caveats
 from tff_pipelines.accounting.guarantees import mechanisms
-from tff_pipelines.common import files
-from tff_pipelines.baselines import pate
-from tff_pipelines.baselines import sgd
-from tff_pipelines.experiment import report as report_lib
-from tff_pipelines.experiment import rounds as rounds_lib
-from tff_pipelines.fedavg import evaluation
-from tff_pipelines.fedavg import local_training
-from tff_pipelines.fedavg import report as fedavg_report
-from tff_pipelines.fedavg import run as fedavg_run
+from tff_pipelines.baselines import pate, sgd
+from tff_pipelines.common import caveats, files
+from tff_pipelines.experiment import report as report_lib, rounds as rounds_lib
+from tff_pipelines.fedavg import (
+    evaluation, local_training, report as fedavg_report, run as fedavg_run)
+from tff_pipelines.fedavg.noisy_sgd import NoisySgdPlan
 from tff_pipelines.fedavg.plan import FedAvgPlan
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
-from tff_pipelines.ldp import process
-from tff_pipelines.ldp import report
-from tff_pipelines.ldp import run as ldp_run
-from tff_pipelines.ldp import serving
-from tff_pipelines.ldp import student as student_lib
-from tff_pipelines.ldp.settings import BaselineSettings
-from tff_pipelines.ldp.settings import LdpSettings
-from tff_pipelines.fedavg.noisy_sgd import NoisySgdPlan
+from tff_pipelines.ldp import (
+    process, report, run as ldp_run, serving, student as student_lib)
+from tff_pipelines.ldp.settings import BaselineSettings, LdpSettings
 
 
 def count_votes(features: np.ndarray, teachers: Sequence[np.ndarray]) -> np.ndarray:

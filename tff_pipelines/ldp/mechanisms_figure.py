@@ -8,8 +8,7 @@ import numpy as np
 from scipy import optimize
 import tensorflow as tf
 
-from aggregators import keys
-from aggregators import local_dp
+from aggregators import keys, local_dp
 from tff_pipelines.ldp.settings import FigureSettings
 
 NAMES = ('piecewise', 'duchi', 'laplace')

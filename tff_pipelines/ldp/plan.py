@@ -10,16 +10,11 @@ import dataclasses
 import math
 from typing import Any
 
-from aggregators import alias_table
-from aggregators import local_dp_distributions
+from aggregators import alias_table, local_dp_distributions
+from tff_pipelines.accounting.events import base, kinds as events
+from tff_pipelines.accounting.guarantees import (
+    accountant, bounds, calibration, ledger as ledger_lib, plan as guarantee)
 from tff_pipelines.common import validate
-from tff_pipelines.accounting.guarantees import accountant
-from tff_pipelines.accounting.events import base
-from tff_pipelines.accounting.guarantees import calibration
-from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.guarantees import ledger as ledger_lib
-from tff_pipelines.accounting.guarantees import bounds
-from tff_pipelines.accounting.guarantees import plan as guarantee
 from tff_pipelines.ldp import settings as settings_lib
 
 _PURE = {'piecewise': events.Piecewise, 'duchi': events.Duchi,

@@ -13,26 +13,17 @@ from typing import Any
 import numpy as np
 
 from aggregators import local_dp
-from tasks.ldp import features
-from tasks.ldp import task as tasks_lib
+from tasks.ldp import features, task as tasks_lib
 from tasks.models import classifiers
 from tasks.task import Serving
 from tff_pipelines.accounting.events import base
-from tff_pipelines.common import caveats
-from tff_pipelines.common import decimals
-from tff_pipelines.common import files
-from tff_pipelines.experiment import models
-from tff_pipelines.experiment import report as report_lib
-from tff_pipelines.experiment import rounds as rounds_lib
-from tff_pipelines.experiment import run as run_lib
+from tff_pipelines.common import caveats, decimals, files
+from tff_pipelines.experiment import (
+    models, report as report_lib, rounds as rounds_lib, run as run_lib)
 from tff_pipelines.fedavg import report as fedavg_report
-from tff_pipelines.ldp import plan as plan_lib
-from tff_pipelines.ldp import process
-from tff_pipelines.ldp import report
-from tff_pipelines.ldp import serving
-from tff_pipelines.ldp import student as student_lib
-from tff_pipelines.ldp.settings import DataSettings
-from tff_pipelines.ldp.settings import LdpSettings
+from tff_pipelines.ldp import (
+    plan as plan_lib, process, report, serving, student as student_lib)
+from tff_pipelines.ldp.settings import DataSettings, LdpSettings
 from tff_pipelines.simulation import contexts
 
 # File of a run's folder that keeps the student.

@@ -10,8 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tasks.ldp import features
-from tasks.models import classifiers
-from tasks.models import layers
+from tasks.models import classifiers, layers
 from tasks.sources import further
 from tasks.task import Serving
 from tff_pipelines.experiment import models

@@ -4,8 +4,7 @@ import dataclasses
 from typing import Any
 
 from tasks.ldp import task as tasks_lib
-from tff_pipelines.common import declarations
-from tff_pipelines.common import files
+from tff_pipelines.common import declarations, files
 from tff_pipelines.experiment import settings
 from tff_pipelines.fedavg import settings as train
 

@@ -13,15 +13,11 @@ from typing import Any
 
 from scipy import stats
 
-from tff_pipelines.accounting.events import base
-from tff_pipelines.accounting.guarantees import calibration
-from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.guarantees import mechanisms
-from tff_pipelines.accounting.guarantees import plan as guarantee
+from tff_pipelines.accounting.events import base, kinds as events
+from tff_pipelines.accounting.guarantees import (
+    calibration, mechanisms, plan as guarantee)
 from tff_pipelines.fedavg.plan import FedAvgPlan
-from tff_pipelines.mean.settings import KEY
-from tff_pipelines.mean.settings import MeanSettings
-from tff_pipelines.mean.settings import SUMS
+from tff_pipelines.mean.settings import KEY, MeanSettings, SUMS
 
 _IDEAL = guarantee.Caveat(
     'ideal distributions',

@@ -14,14 +14,11 @@ import pandas
 from scipy import stats
 
 from tff_pipelines.accounting.events import base
-from tff_pipelines.common import decimals
-from tff_pipelines.common import files
 from tff_pipelines.accounting.guarantees import plan as guarantee
+from tff_pipelines.common import decimals, files
 from tff_pipelines.experiment import report
 from tff_pipelines.mean import plan as plan_lib
-from tff_pipelines.mean.settings import KEY
-from tff_pipelines.mean.settings import MeanSettings
-from tff_pipelines.mean.settings import RESULTS
+from tff_pipelines.mean.settings import KEY, MeanSettings, RESULTS
 
 TABLE, FIGURE = 'results.csv', 'mean_estimation.png'
 COLUMNS = (

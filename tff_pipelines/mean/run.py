@@ -17,20 +17,15 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from aggregators import keys
-from aggregators import structures
+from aggregators import keys, structures
 from tasks import mean_estimation
-from tff_pipelines.accounting.events import base
-from tff_pipelines.accounting.events import kinds as events
+from tff_pipelines.accounting.events import base, kinds as events
 from tff_pipelines.accounting.guarantees import ledger as ledger_lib
-from tff_pipelines.experiment import charged_records
 from tff_pipelines.common import files
-from tff_pipelines.experiment import report as report_lib
-from tff_pipelines.experiment import rounds as rounds_lib
-from tff_pipelines.experiment import run as run_lib
+from tff_pipelines.experiment import (
+    charged_records, report as report_lib, rounds as rounds_lib, run as run_lib)
 from tff_pipelines.fedavg import run as fedavg_run
-from tff_pipelines.mean import plan as plan_lib
-from tff_pipelines.mean import report
+from tff_pipelines.mean import plan as plan_lib, report
 from tff_pipelines.mean.settings import MeanSettings
 
 # A purpose of the simulation seed; the factory's is 0.

@@ -13,12 +13,9 @@ import tensorflow as tf
 from tasks import task as task_lib
 from tasks.sources import records
 from tff_pipelines.common import files
-from tff_pipelines.publish import export
-from tff_pipelines.publish import run as run_lib
-from tff_pipelines.publish.settings import EvaluateSettings
-from tff_pipelines.publish.settings import PredictSettings
-from tff_pipelines.fedavg import evaluation
-from tff_pipelines.fedavg import report
+from tff_pipelines.fedavg import evaluation, report
+from tff_pipelines.publish import export, run as run_lib
+from tff_pipelines.publish.settings import EvaluateSettings, PredictSettings
 
 # Name of a set of further data.
 DATA = 'data'

@@ -12,10 +12,9 @@ import tensorflow as tf
 from tasks.task import Serving
 from tff_pipelines.common import files
 from tff_pipelines.experiment import models
-from tff_pipelines.publish import run as run_lib
-from tff_pipelines.publish import statement
-from tff_pipelines.publish.settings import ExportSettings
 from tff_pipelines.fedavg.account_verdict import verdict_on
+from tff_pipelines.publish import run as run_lib, statement
+from tff_pipelines.publish.settings import ExportSettings
 
 SAVED_MODEL = 'saved_model'
 

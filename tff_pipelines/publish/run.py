@@ -6,14 +6,11 @@ import pathlib
 from typing import Any
 
 from tasks.task import Serving
-from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.accounting.events import preliminary
-from tff_pipelines.experiment import configurations
+from tff_pipelines.accounting.guarantees import ledger as ledger_lib
 from tff_pipelines.common import files
-from tff_pipelines.experiment import models
-from tff_pipelines.experiment import report
-from tff_pipelines.experiment import run as run_lib
-from tff_pipelines.experiment import settings as settings_lib
+from tff_pipelines.experiment import (
+    configurations, models, report, run as run_lib, settings as settings_lib)
 
 # Family of runs that train -> module with `experiment`, a function of the settings, and
 # the class of these.

@@ -3,8 +3,7 @@
 import dataclasses
 import pathlib
 
-from tff_pipelines.common import declarations
-from tff_pipelines.common import files
+from tff_pipelines.common import declarations, files
 from tff_pipelines.experiment import settings
 from tff_pipelines.fedavg import settings as train
 

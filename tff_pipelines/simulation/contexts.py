@@ -20,10 +20,7 @@ import tensorflow_federated as tff
 
 from aggregators import tff_internals
 from aggregators.native import kept
-from tff_pipelines.simulation import in_process
-from tff_pipelines.simulation import local_processes
-from tff_pipelines.simulation import proofs
-from tff_pipelines.simulation import slices
+from tff_pipelines.simulation import in_process, local_processes, proofs, slices
 
 _TRANSFORMS = dict(transform_args=tff.tensorflow.transform_args,
                    transform_result=tff.tensorflow.transform_result)

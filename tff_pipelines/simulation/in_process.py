@@ -26,11 +26,8 @@ from tensorflow.core.protobuf import config_pb2
 import tensorflow_federated as tff
 import tree
 
-from aggregators import keys
-from aggregators import tff_internals
-from tff_pipelines.simulation import forks
-from tff_pipelines.simulation import native_chunks
-from tff_pipelines.simulation import values as values_lib
+from aggregators import keys, tff_internals
+from tff_pipelines.simulation import forks, native_chunks, values as values_lib
 
 # Lets each session say how many threads its operations have; it is read once, when
 # TensorFlow first computes.

@@ -19,8 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from aggregators import client_sum
-from aggregators.native import kept
-from aggregators.native import marks
+from aggregators.native import kept, marks
 from aggregators.params import DistributedSumParams
 
 # Serialized graphs without it have no marks.

@@ -29,9 +29,7 @@ import warnings
 import grpc
 import numpy as np
 
-from tff_pipelines.simulation import proofs
-from tff_pipelines.simulation import ray_actor
-from tff_pipelines.simulation import transports
+from tff_pipelines.simulation import proofs, ray_actor, transports
 
 # Seconds in which all workers must start: they import TensorFlow, and hash the data.
 _START = 600.0

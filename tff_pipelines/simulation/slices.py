@@ -28,11 +28,8 @@ import weakref
 import numpy as np
 import tensorflow_federated as tff
 
-from aggregators import keys
-from aggregators import tff_internals
-from tff_pipelines.simulation import in_process
-from tff_pipelines.simulation import transports
-from tff_pipelines.simulation import values as values_lib
+from aggregators import keys, tff_internals
+from tff_pipelines.simulation import in_process, transports, values as values_lib
 
 # Maximum number of times that a slice is computed again.
 _REDONE = 3

@@ -15,10 +15,8 @@ from typing import Any
 import numpy as np
 
 from aggregators import tff_internals
-from tff_pipelines.simulation import failures
-from tff_pipelines.simulation import in_process
-from tff_pipelines.simulation import native_chunks
-from tff_pipelines.simulation import values as values_lib
+from tff_pipelines.simulation import (
+    failures, in_process, native_chunks, values as values_lib)
 
 # Prefix of the digests of computations.
 COMPUTATION = 'computation '

@@ -9,28 +9,18 @@ from tasks import task as task_lib
 from tasks.models import classifiers
 from tasks.voting import task as voting_tasks
 from tasks.voting.task import VotingTask
-from tff_pipelines.accounting.guarantees import mechanisms
-from tff_pipelines.accounting.guarantees import noise_budget
-from tff_pipelines.accounting.guarantees import bounds
-from tff_pipelines.accounting.guarantees import plan as guarantee
+from tff_pipelines.accounting.guarantees import (
+    bounds, mechanisms, noise_budget, plan as guarantee)
 from tff_pipelines.baselines import sgd
 from tff_pipelines.common import files
-from tff_pipelines.experiment import models
-from tff_pipelines.experiment import report as report_lib
-from tff_pipelines.experiment import rounds as rounds_lib
-from tff_pipelines.experiment import run as run_lib
-from tff_pipelines.fedavg import evaluation
-from tff_pipelines.fedavg import local_training
-from tff_pipelines.fedavg import loop
-from tff_pipelines.fedavg import report as fedavg_report
-from tff_pipelines.fedavg import run as fedavg_run
+from tff_pipelines.experiment import (
+    models, report as report_lib, rounds as rounds_lib, run as run_lib)
+from tff_pipelines.fedavg import (
+    evaluation, local_training, loop, noisy_sgd, report as fedavg_report,
+    run as fedavg_run)
 from tff_pipelines.fedavg.plan import FedAvgPlan
 from tff_pipelines.fedavg.server_optimizer import ServerConfig
-from tff_pipelines.fedavg import noisy_sgd
-from tff_pipelines.voting import encoder
-from tff_pipelines.voting import features as features_lib
-from tff_pipelines.voting import report
-from tff_pipelines.voting import serving
+from tff_pipelines.voting import encoder, features as features_lib, report, serving
 from tff_pipelines.voting.settings import VoteSettings
 
 _SHARED_NOISE = (

@@ -14,8 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from aggregators import keys
-from tasks.models import classifiers
-from tasks.models import layers
+from tasks.models import classifiers, layers
 from tff_pipelines.fedavg import adam
 from tff_pipelines.voting import distortions
 

@@ -13,12 +13,10 @@ import pathlib
 
 import numpy as np
 
-from tasks.voting.task import AgentRecords
-from tasks.voting.task import VotingTask
+from tasks.voting.task import AgentRecords, VotingTask
 from tff_pipelines.common import files
 from tff_pipelines.fedavg import adam
-from tff_pipelines.voting import encoder
-from tff_pipelines.voting import knn
+from tff_pipelines.voting import encoder, knn
 
 # File of a run's folder that keeps its map.
 MAP = 'features.npz'

@@ -10,17 +10,12 @@ import dataclasses
 import math
 from typing import Any
 
-from tff_pipelines.common import validate
 from aggregators.voting_params import VotingParams
-from tff_pipelines.accounting.events import base
-from tff_pipelines.accounting.guarantees import calibration
-from tff_pipelines.common import caveats
-from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.guarantees import mechanisms
-from tff_pipelines.accounting.events import voting as voting_accounting
-from tff_pipelines.accounting.guarantees import votes as votes_lib
-from tff_pipelines.common import files
-from tff_pipelines.accounting.guarantees import plan as guarantee
+from tff_pipelines.accounting.events import (
+    base, kinds as events, voting as voting_accounting)
+from tff_pipelines.accounting.guarantees import (
+    calibration, mechanisms, plan as guarantee, votes as votes_lib)
+from tff_pipelines.common import caveats, files, validate
 
 _NO_BOUND = caveats.Caveat(
     'published epsilon is no bound',

@@ -12,8 +12,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from aggregators import keys
-from aggregators import structures
+from aggregators import keys, structures
 from aggregators.voting import VotingFactory
 from tff_pipelines.fedavg import process as fedavg_process
 

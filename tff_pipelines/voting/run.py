@@ -11,21 +11,13 @@ from aggregators.voting import VotingFactory
 from aggregators.voting_params import VotingParams
 from tasks.models import classifiers
 from tasks.voting.task import VotingTask
-from tff_pipelines.common import decimals
-from tff_pipelines.common import files
-from tff_pipelines.experiment import report as report_lib
-from tff_pipelines.experiment import rounds as rounds_lib
-from tff_pipelines.fedavg import report as fedavg_report
-from tff_pipelines.fedavg import adam
+from tff_pipelines.common import decimals, files
+from tff_pipelines.experiment import report as report_lib, rounds as rounds_lib
+from tff_pipelines.fedavg import adam, report as fedavg_report
 from tff_pipelines.simulation import contexts
-from tff_pipelines.voting import agents
-from tff_pipelines.voting import baselines
-from tff_pipelines.voting import features as features_lib
-from tff_pipelines.voting import knn
-from tff_pipelines.voting import process
-from tff_pipelines.voting import report
-from tff_pipelines.voting import serving
-from tff_pipelines.voting import student as student_lib
+from tff_pipelines.voting import (
+    agents, baselines, features as features_lib, knn, process, report, serving,
+    student as student_lib)
 from tff_pipelines.voting.plan import VotePlan
 from tff_pipelines.voting.settings import VoteSettings
 

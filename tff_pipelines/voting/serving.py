@@ -10,15 +10,13 @@ import functools
 import numpy as np
 import tensorflow as tf
 
-from tasks.models import classifiers
-from tasks.models import layers
+from tasks.models import classifiers, layers
 from tasks.sources import further
 from tasks.task import Serving
 from tasks.voting import data as voting_data
 from tasks.voting.task import VotingTask
 from tff_pipelines.experiment import models
-from tff_pipelines.voting import encoder
-from tff_pipelines.voting import features as features_lib
+from tff_pipelines.voting import encoder, features as features_lib
 
 _OF_IMAGES = ('cnn', 'cnn_small')
 _MAP, _OUTPUT = 'features', ('output/kernel', 'output/bias')

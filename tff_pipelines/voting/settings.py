@@ -1,16 +1,14 @@
 """Settings of a vote of agents on public queries, and of its baselines."""
 
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 import dataclasses
 from typing import Any
 
 from aggregators import voting_params
 from tasks.sources import labelled
-from tasks.voting import data as voting_data
-from tasks.voting import task as voting_tasks
-from tff_pipelines.accounting.guarantees import accountant
+from tasks.voting import data as voting_data, task as voting_tasks
 from tff_pipelines.accounting.events import voting
+from tff_pipelines.accounting.guarantees import accountant
 from tff_pipelines.common import declarations
 from tff_pipelines.experiment import settings
 from tff_pipelines.fedavg import settings as train

@@ -17,13 +17,11 @@ from scipy import sparse
 import tensorflow as tf
 
 from aggregators import keys
-from tasks.models import classifiers
-from tasks.models import layers
+from tasks.models import classifiers, layers
 from tff_pipelines.common import files
 from tff_pipelines.experiment import rounds as rounds_lib
 from tff_pipelines.fedavg import adam
-from tff_pipelines.voting import distortions
-from tff_pipelines.voting import encoder
+from tff_pipelines.voting import distortions, encoder
 
 # Files of a run's folder.
 STATE, CURVE = 'student.npz', 'student.csv'

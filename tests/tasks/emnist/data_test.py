@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from tasks.emnist import task as emnist_task
-from tasks.sources import digits as embedded_digits
-from tasks.sources import open_source
 from tasks import registry
+from tasks.emnist import task as emnist_task
+from tasks.sources import digits as embedded_digits, open_source
 from tests import data_dir
 from tests.tasks.sources import populations
 

@@ -9,9 +9,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tasks import registry, task
 from tasks.emnist import task as emnist_task
-from tasks import registry
-from tasks import task
 from tests.tasks import official_file
 
 

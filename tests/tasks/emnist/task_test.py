@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tasks.emnist import task as emnist
 from tasks import registry
+from tasks.emnist import task as emnist
 from tests import data_dir
 
 _MODELS = sorted(emnist.MODELS)

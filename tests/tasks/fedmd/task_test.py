@@ -5,8 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tasks.fedmd import task as fedmd
-from tasks.fedmd import data as fedmd_data
+from tasks.fedmd import data as fedmd_data, task as fedmd
 
 NAMES = ('conv2', 'dense2', 'conv2')
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tasks import task
 from tasks.images import data as data_lib
 from tasks.sources import records
-from tasks import task
 
 SHAPE = (28, 28)
 

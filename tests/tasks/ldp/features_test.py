@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from tasks.ldp import task as tasks_lib
-from tasks.ldp import features
+from tasks.ldp import features, task as tasks_lib
 
 
 def _images(count, seed=0, channels=1):

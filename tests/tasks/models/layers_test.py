@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tasks.models import classifiers
-from tasks.models import layers
+from tasks.models import classifiers, layers
 
 
 def _seed(*values):

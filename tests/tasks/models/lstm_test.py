@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tasks.models import layers
-from tasks.models import text as text_models
+from tasks.models import layers, text as text_models
 
 # Steps that are unrolled at once, that loop over blocks, and a prime number.
 SIZES = [(3, 1, 2, 4), (4, 7, 3, 5), (2, 20, 4, 8), (1, 23, 5, 3), (6, 80, 8, 16)]

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow_federated.python.simulation.baselines import keras_metrics
-from tensorflow_federated.python.simulation.baselines.shakespeare import char_prediction_models
-from tensorflow_federated.python.simulation.baselines.stackoverflow import word_prediction_models
+from tensorflow_federated.python.simulation.baselines.shakespeare import (
+    char_prediction_models)
+from tensorflow_federated.python.simulation.baselines.stackoverflow import (
+    word_prediction_models)
 
-from tasks.text import shakespeare
-from tasks.text import stackoverflow_word
-from tasks.text import vocabulary as vocabulary_lib
 from tasks.models import text as text_models
+from tasks.text import shakespeare, stackoverflow_word, vocabulary as vocabulary_lib
 
 SPECIAL = text_models.Special(6)
 PADDING, UNKNOWN, BEGIN, END = 0, 7, 8, 9

@@ -8,8 +8,7 @@ import pyarrow
 from pyarrow import parquet
 import pytest
 
-from tasks.sources import open_source
-from tasks.sources import records
+from tasks.sources import open_source, records
 from tests.tasks.sources import populations
 
 FIELDS = (

@@ -9,10 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tasks import task
-from tasks.sources import open_source
-from tasks.sources import rosters
-from tasks.sources import rows
-from tasks.sources import sqlite
+from tasks.sources import open_source, rosters, rows, sqlite
 from tests import tiny_task
 from tests.tasks.sources import populations
 from tff_pipelines import prepare_data

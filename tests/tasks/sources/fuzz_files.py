@@ -21,8 +21,7 @@ import numpy as np
 import pyarrow
 from pyarrow import parquet
 
-from tests.tasks.sources import fuzz_damage
-from tests.tasks.sources import populations
+from tests.tasks.sources import fuzz_damage, populations
 
 # Code that executes a part of an input creates this folder; code that trusts the name of
 # an archive's member, the file.

@@ -13,9 +13,7 @@ import warnings
 import numpy as np
 from PIL import Image
 
-from tests.tasks.sources import fuzz_damage
-from tests.tasks.sources import fuzz_files
-from tests.tasks.sources import populations
+from tests.tasks.sources import fuzz_damage, fuzz_files, populations
 
 FORMATS = ('csv', 'folder', 'jsonl', 'leaf', 'npz', 'parquet')
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.tasks.sources import fuzz
-from tests.tasks.sources import fuzz_inputs
+from tests.tasks.sources import fuzz, fuzz_inputs
 
 
 @pytest.mark.slow

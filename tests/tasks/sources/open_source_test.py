@@ -10,8 +10,7 @@ import numpy as np
 from PIL import Image
 import pytest
 
-from tasks.sources import open_source
-from tasks.sources import rows as rows_lib
+from tasks.sources import open_source, rows as rows_lib
 from tests import modules
 from tests.tasks.sources import populations
 

@@ -10,9 +10,7 @@ import pyarrow
 from pyarrow import parquet
 
 from tasks import task
-from tasks.sources import records
-from tasks.sources import rows as rows_lib
-from tasks.sources import store
+from tasks.sources import records, rows as rows_lib, store
 
 FIELDS = (
     records.Field(name='text', kind=records.TEXT),

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from tasks.sources import records
 from tasks import task
+from tasks.sources import records
 
 _SPEC = {'y': (np.dtype(np.int32), ())}
 

@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tasks.sources import records
-from tasks.sources import rosters
-from tasks.sources import sqlite
 from tasks import task as task_lib
+from tasks.sources import records, rosters, sqlite
 from tests import tiny_task
 from tests.tasks.sources import populations
 from tff_pipelines.fedavg import loop

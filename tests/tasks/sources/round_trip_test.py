@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tasks.sources import open_source
 from tasks import registry
-from tasks.sources import sqlite as source_sqlite
+from tasks.sources import open_source, sqlite as source_sqlite
 from tasks.text import data as text_data
 from tests.tasks.sources import populations
 

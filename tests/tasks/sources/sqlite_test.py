@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tasks.sources import columns
-from tasks.sources import records
-from tasks.sources import sqlite as source_sqlite
 from tasks import task
+from tasks.sources import columns, records, sqlite as source_sqlite
 from tests.tasks import official_file
 from tests.tasks.sources import populations
 

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from tasks import task
-from tasks.sources import open_source
-from tasks.sources import store
+from tasks.sources import open_source, store
 from tests.programs import launcher
 from tests.tasks.sources import populations
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tasks import registry
-from tasks import task as task_lib
+from tasks import registry, task as task_lib
 from tests.tasks.tabular import people
 
 

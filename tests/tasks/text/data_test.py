@@ -3,16 +3,11 @@
 import numpy as np
 import pytest
 
-from tasks import checks
-from tasks.sources import open_source
-from tasks import registry
-from tasks.text import posts
-from tasks.text import shakespeare
-from tasks.sources import records
-from tasks.text import stackoverflow_tag
-from tasks.text import stackoverflow_word
-from tasks.text import vocabulary as vocabulary_lib
-from tasks.text import data as text_data
+from tasks import checks, registry
+from tasks.sources import open_source, records
+from tasks.text import (
+    data as text_data, posts, shakespeare, stackoverflow_tag, stackoverflow_word,
+    vocabulary as vocabulary_lib)
 
 TASKS = {'shakespeare': shakespeare, 'stackoverflow_tag': stackoverflow_tag,
          'stackoverflow_word': stackoverflow_word}

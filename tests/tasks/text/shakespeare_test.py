@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tasks import task
 from tasks.models import text as text_models
 from tasks.sources import open_source
 from tasks.text import shakespeare
-from tasks import task
 from tests import data_dir
 from tests.tasks.sources import populations
 

@@ -8,9 +8,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tasks.models import text as text_models
-from tasks.text import stackoverflow_tag
-from tasks.text import stackoverflow_word
-from tasks.text import vocabulary as vocabulary_lib
+from tasks.text import (
+    stackoverflow_tag, stackoverflow_word, vocabulary as vocabulary_lib)
 from tests import data_dir
 from tests.tasks import official_file
 

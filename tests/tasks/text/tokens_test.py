@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
-from tensorflow_federated.python.simulation.baselines.shakespeare import char_prediction_preprocessing
-from tensorflow_federated.python.simulation.baselines.stackoverflow import word_prediction_preprocessing
+from tensorflow_federated.python.simulation.baselines.shakespeare import (
+    char_prediction_preprocessing)
+from tensorflow_federated.python.simulation.baselines.stackoverflow import (
+    word_prediction_preprocessing)
+
 from tasks.models import text as text_models
-from tasks.text import shakespeare
-from tasks.text import vocabulary as vocabulary_lib
+from tasks.text import shakespeare, vocabulary as vocabulary_lib
 
 
 WORDS = ('the', 'to', '.', 'code', 'is')

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from tasks.sources import labelled
-from tasks.voting import task as voting
-from tasks.voting import data as voting_data
+from tasks.voting import data as voting_data, task as voting
 from tests import data_dir
 
 

@@ -13,11 +13,10 @@ import functools
 from typing import dataclass_transform
 
 import numpy as np
-from scipy import special
-from scipy import stats
+from scipy import special, stats
 
-from tff_pipelines.common import validate
 from tff_pipelines.accounting.divergences import skellam_distribution
+from tff_pipelines.common import validate
 
 # Integer noise is listed value by value; beyond this many the list is refused.
 MAX_VALUES = 8_000_000

@@ -19,8 +19,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy import fft
-from scipy import optimize
+from scipy import fft, optimize
 
 from tff_pipelines.accounting.divergences import pairs
 

@@ -7,8 +7,8 @@ scaled Bessel function underflows in the tails and is NaN for large mu.
 import numpy as np
 from scipy import special
 
-from tff_pipelines.common import validate
 from tff_pipelines.accounting.divergences import roots
+from tff_pipelines.common import validate
 
 # The asymptotic expansion is used from here on, in terms of sqrt(k^2 + mu^2); its
 # first neglected term is then below 1e-15.

@@ -18,9 +18,8 @@ from typing import Any, ClassVar, dataclass_transform
 from dp_accounting import dp_event
 import numpy as np
 
-from tff_pipelines.common import validate
-from tff_pipelines.common import caveats as caveats_lib
 from tff_pipelines.accounting.divergences import pairs
+from tff_pipelines.common import caveats as caveats_lib, validate
 
 ACCOUNTANTS = ('auto', 'rdp', 'pld')
 AMPLIFICATIONS = ('tight', 'generic', 'none')

@@ -9,12 +9,9 @@ from typing import Self
 from dp_accounting import dp_event
 import numpy as np
 
-from tff_pipelines.common import validate
-from tff_pipelines.accounting.events import base
-from tff_pipelines.common import caveats as caveats_lib
-from tff_pipelines.accounting.divergences import curves
-from tff_pipelines.accounting.divergences import pairs
-from tff_pipelines.accounting.events import sampled
+from tff_pipelines.accounting.divergences import curves, pairs
+from tff_pipelines.accounting.events import base, sampled
+from tff_pipelines.common import caveats as caveats_lib, validate
 
 
 class NoPrivacy(base.Release, base.WithoutShares):

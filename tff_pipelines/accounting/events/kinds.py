@@ -12,10 +12,11 @@ from tff_pipelines.accounting.events.combinators import (
 from tff_pipelines.accounting.events.local_events import (
     Duchi, LocalAnswers, LocalDiscreteGaussian, LocalGaussian, LocalLaplace, Nfdp,
     Piecewise, PostProcessing)
-from tff_pipelines.accounting.events.preliminary import EvaluationRelease, PreliminaryRelease
+from tff_pipelines.accounting.events.preliminary import (
+    EvaluationRelease, PreliminaryRelease)
 from tff_pipelines.accounting.events.sampled import (
     EpochSampled, FixedSizeSampled, PoissonGroup, PoissonSampled)
 from tff_pipelines.accounting.events.sum_events import (
-    CentralGaussian, CentralSkellam, DistributedDiscreteGaussian, DistributedSkellam,
-    NoisyGradients, SkellamCount)
+    CentralGaussian, CentralSkellam, DistributedDiscreteGaussian,
+    DistributedSkellam, NoisyGradients, SkellamCount)
 from tff_pipelines.accounting.events.voting import Vote

@@ -5,14 +5,9 @@ import math
 from dp_accounting import dp_event
 import numpy as np
 
-from tff_pipelines.common import validate
-from tff_pipelines.accounting.events import base
-from tff_pipelines.common import caveats as caveats_lib
-from tff_pipelines.accounting.events import combinators
-from tff_pipelines.accounting.divergences import curves
-from tff_pipelines.common import decimals
-from tff_pipelines.accounting.divergences import pairs
-from tff_pipelines.accounting.events import sum_events
+from tff_pipelines.accounting.divergences import curves, pairs
+from tff_pipelines.accounting.events import base, combinators, sum_events
+from tff_pipelines.common import caveats as caveats_lib, decimals, validate
 
 
 class Nfdp(base.Release, base.WithoutShares):

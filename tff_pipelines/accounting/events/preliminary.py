@@ -26,12 +26,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from tff_pipelines.common import validate
-from tff_pipelines.accounting.events import base
-from tff_pipelines.common import caveats as caveats_lib
-from tff_pipelines.accounting.events import combinators
 from tff_pipelines.accounting.divergences import curves
-from tff_pipelines.accounting.events import sum_events
+from tff_pipelines.accounting.events import base, combinators, sum_events
+from tff_pipelines.common import caveats as caveats_lib, validate
 
 # The sampler's standard deviation is at most this much larger: relative, absolute.
 _SIGMA_ERRORS = 2.0**-22, 2.0**-24

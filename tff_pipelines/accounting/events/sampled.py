@@ -8,12 +8,9 @@ from dp_accounting import dp_event
 import numpy as np
 from scipy import stats
 
-from tff_pipelines.common import validate
+from tff_pipelines.accounting.divergences import curves, pairs
 from tff_pipelines.accounting.events import base
-from tff_pipelines.common import caveats as caveats_lib
-from tff_pipelines.accounting.divergences import curves
-from tff_pipelines.common import decimals
-from tff_pipelines.accounting.divergences import pairs
+from tff_pipelines.common import caveats as caveats_lib, decimals, validate
 
 _HIDDEN_COHORT = caveats_lib.Caveat(
     'cohorts assumed to be hidden',

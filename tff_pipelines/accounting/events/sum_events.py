@@ -8,14 +8,9 @@ from dp_accounting import dp_event
 import numpy as np
 
 from aggregators import params as params_lib
-from tff_pipelines.common import validate
-from tff_pipelines.accounting.events import base
-from tff_pipelines.common import caveats as caveats_lib
-from tff_pipelines.accounting.events import combinators
-from tff_pipelines.accounting.divergences import curves
-from tff_pipelines.accounting.divergences import pairs
-from tff_pipelines.accounting.events import sampled
-from tff_pipelines.accounting.divergences import skellam_as_gaussian
+from tff_pipelines.accounting.divergences import curves, pairs, skellam_as_gaussian
+from tff_pipelines.accounting.events import base, combinators, sampled
+from tff_pipelines.common import caveats as caveats_lib, validate
 
 
 # Rounding of a product leaves no more noise than there is.

@@ -18,13 +18,9 @@ import math
 
 import numpy as np
 
-from tff_pipelines.common import validate
-from tff_pipelines.accounting.events import base
-from tff_pipelines.common import caveats as caveats_lib
-from tff_pipelines.accounting.events import combinators
-from tff_pipelines.accounting.divergences import curves
-from tff_pipelines.accounting.divergences import pairs
-from tff_pipelines.accounting.events import sum_events
+from tff_pipelines.accounting.divergences import curves, pairs
+from tff_pipelines.accounting.events import base, combinators, sum_events
+from tff_pipelines.common import caveats as caveats_lib, validate
 
 SCHEMES = ('ae', 'knn')
 LEVELS = ('agent', 'instance')

@@ -6,16 +6,10 @@ import math
 
 import numpy as np
 
-from tff_pipelines.common import validate
-from tff_pipelines.accounting.events import base
-from tff_pipelines.common import caveats as caveats_lib
-from tff_pipelines.accounting.divergences import curves
-from tff_pipelines.common import decimals
-from tff_pipelines.accounting.divergences import pairs
-from tff_pipelines.accounting.divergences import pld
-from tff_pipelines.accounting.divergences import skellam_as_gaussian
+from tff_pipelines.accounting.divergences import curves, pairs, pld, skellam_as_gaussian
+from tff_pipelines.accounting.events import base, sum_events
 from tff_pipelines.accounting.guarantees import bounds
-from tff_pipelines.accounting.events import sum_events
+from tff_pipelines.common import caveats as caveats_lib, decimals, validate
 
 LARGE_EPSILON = 20.0
 # A further delta, at which every run states its epsilon besides its own.

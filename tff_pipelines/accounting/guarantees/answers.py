@@ -6,22 +6,12 @@ import math
 from typing import Any
 
 from aggregators import params as params_lib
-from tff_pipelines.accounting.events import base
-from tff_pipelines.accounting.events import sum_events
-from tff_pipelines.accounting.guarantees import accountant
-from tff_pipelines.accounting.guarantees import bounds
-from tff_pipelines.accounting.guarantees import calibration
-from tff_pipelines.accounting.guarantees import mechanisms
-from tff_pipelines.accounting.guarantees import observers
-from tff_pipelines.accounting.guarantees import votes
+from tff_pipelines.accounting.events import base, sum_events
+from tff_pipelines.accounting.guarantees import (
+    accountant, bounds, calibration, mechanisms, observers, votes)
 from tff_pipelines.accounting.guarantees.bounds import Bound
-from tff_pipelines.accounting.guarantees.guarantee import Guarantee
-from tff_pipelines.accounting.guarantees.guarantee import Terms
-from tff_pipelines.accounting.guarantees.guarantee import UNBOUNDED
-from tff_pipelines.common import caveats
-from tff_pipelines.common import declarations
-from tff_pipelines.common import files
-from tff_pipelines.common import validate
+from tff_pipelines.accounting.guarantees.guarantee import Guarantee, Terms, UNBOUNDED
+from tff_pipelines.common import caveats, declarations, files, validate
 
 Mechanism = mechanisms.Mechanism
 

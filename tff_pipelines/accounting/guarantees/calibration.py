@@ -11,11 +11,11 @@ import math
 from scipy import special
 
 from aggregators import params as params_lib
-from tff_pipelines.common import validate
-from tff_pipelines.accounting.guarantees import accountant as accountant_lib
-from tff_pipelines.accounting.events import base
-from tff_pipelines.accounting.guarantees import noise_budget
 from tff_pipelines.accounting.divergences import roots
+from tff_pipelines.accounting.events import base
+from tff_pipelines.accounting.guarantees import (
+    accountant as accountant_lib, noise_budget)
+from tff_pipelines.common import validate
 
 _LARGEST_NOISE = 1e9
 _SMALLEST_NOISE = 1e-6

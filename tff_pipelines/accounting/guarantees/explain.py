@@ -9,14 +9,10 @@ from collections.abc import Iterator, Mapping
 import dataclasses
 from typing import Any, NamedTuple
 
-from tff_pipelines.accounting.events import base
-from tff_pipelines.accounting.events import combinators
-from tff_pipelines.accounting.guarantees import bounds
-from tff_pipelines.accounting.guarantees import observers
-from tff_pipelines.accounting.guarantees.guarantee import Guarantee
-from tff_pipelines.accounting.guarantees.guarantee import in_words
-from tff_pipelines.common import decimals
-from tff_pipelines.common import files
+from tff_pipelines.accounting.events import base, combinators
+from tff_pipelines.accounting.guarantees import bounds, observers
+from tff_pipelines.accounting.guarantees.guarantee import Guarantee, in_words
+from tff_pipelines.common import decimals, files
 
 _AGAINST = {
     bounds.OUTSIDERS: 'observers of what is released',

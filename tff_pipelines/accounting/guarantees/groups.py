@@ -11,11 +11,10 @@ import math
 import numpy as np
 from scipy import optimize
 
-from tff_pipelines.common import validate
-from tff_pipelines.accounting.guarantees import accountant as accountant_lib
 from tff_pipelines.accounting.events import base
-from tff_pipelines.common import caveats
-from tff_pipelines.accounting.guarantees import noise_budget
+from tff_pipelines.accounting.guarantees import (
+    accountant as accountant_lib, noise_budget)
+from tff_pipelines.common import caveats, validate
 
 # The logarithm of the delta of a chain is found to this much.
 _TOLERANCE = 0.01

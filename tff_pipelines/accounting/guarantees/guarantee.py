@@ -10,13 +10,10 @@ import dataclasses
 import math
 from typing import Any
 
-from tff_pipelines.accounting.events import base
-from tff_pipelines.accounting.events import preliminary
+from tff_pipelines.accounting.events import base, preliminary
 from tff_pipelines.accounting.guarantees import bounds
 from tff_pipelines.accounting.guarantees.bounds import Bound
-from tff_pipelines.common import caveats
-from tff_pipelines.common import decimals
-from tff_pipelines.common import files
+from tff_pipelines.common import caveats, decimals, files
 
 Caveat = caveats.Caveat
 

@@ -33,10 +33,8 @@ import os
 import pathlib
 from typing import Any, Mapping, Sequence
 
+from tff_pipelines.accounting.events import base, combinators, kinds as events_lib
 from tff_pipelines.common import validate
-from tff_pipelines.accounting.events import base
-from tff_pipelines.accounting.events import combinators
-from tff_pipelines.accounting.events import kinds as events_lib
 
 FORMAT = 'tff_pipelines privacy ledger'
 VERSION = 1

@@ -4,18 +4,11 @@ from collections.abc import Mapping, Sequence
 import os
 from typing import Any
 
-from tff_pipelines.accounting.events import base
-from tff_pipelines.accounting.events import combinators
-from tff_pipelines.accounting.events import preliminary
-from tff_pipelines.accounting.guarantees import accountant as accountant_lib
-from tff_pipelines.accounting.guarantees import answers
-from tff_pipelines.accounting.guarantees import bounds
-from tff_pipelines.accounting.guarantees import ledger as ledger_lib
-from tff_pipelines.accounting.guarantees import observers
-from tff_pipelines.accounting.guarantees.guarantee import SUPPRESSED
-from tff_pipelines.accounting.guarantees.guarantee import UNBOUNDED
-from tff_pipelines.common import caveats
-from tff_pipelines.common import validate
+from tff_pipelines.accounting.events import base, combinators, preliminary
+from tff_pipelines.accounting.guarantees import (
+    accountant as accountant_lib, answers, bounds, ledger as ledger_lib, observers)
+from tff_pipelines.accounting.guarantees.guarantee import SUPPRESSED, UNBOUNDED
+from tff_pipelines.common import caveats, validate
 
 _MAX_SHOWN_PROBLEMS = 5  # Of a broken chain.
 

@@ -11,16 +11,11 @@ import dataclasses
 import functools
 from typing import Any, Self
 
-from aggregators import noises
-from aggregators import params as params_lib
-from tff_pipelines.accounting.events import base
-from tff_pipelines.accounting.events import kinds as events
-from tff_pipelines.accounting.events import voting
+from aggregators import noises, params as params_lib
+from tff_pipelines.accounting.events import base, kinds as events, voting
 from tff_pipelines.accounting.sampling import schemes
-from tff_pipelines.common import declarations
-from tff_pipelines.common import validate
-from tff_pipelines.common.declarations import REQUIRED
-from tff_pipelines.common.declarations import setting
+from tff_pipelines.common import declarations, validate
+from tff_pipelines.common.declarations import REQUIRED, setting
 
 
 _sums, _subsets = declarations.groups('sums', 'random subsets')

@@ -19,10 +19,9 @@ Random bits are assumed to be uniform.
 
 import math
 
-from aggregators import params as params_lib
-from aggregators import share_tables
-from tff_pipelines.accounting.guarantees import accountant as accountant_lib
+from aggregators import params as params_lib, share_tables
 from tff_pipelines.accounting.events import base
+from tff_pipelines.accounting.guarantees import accountant as accountant_lib
 
 _PHILOX = 'random bits by Philox, which is not a cryptographic generator'
 _POISSON = 'TensorFlow\'s Poisson sampler in float64'

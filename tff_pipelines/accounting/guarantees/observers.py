@@ -10,10 +10,8 @@ import math
 from typing import NamedTuple
 
 from tff_pipelines.accounting.events import base
-from tff_pipelines.accounting.guarantees import accountant as accountant_lib
-from tff_pipelines.accounting.guarantees import bounds
-from tff_pipelines.accounting.guarantees import groups
-from tff_pipelines.accounting.guarantees import noise_budget
+from tff_pipelines.accounting.guarantees import (
+    accountant as accountant_lib, bounds, groups, noise_budget)
 from tff_pipelines.common import caveats
 
 IDEAL = 'epsilon of ideal distributions'

@@ -13,20 +13,12 @@ import functools
 import math
 from typing import Any
 
-from tff_pipelines.accounting.events import base
-from tff_pipelines.accounting.events import combinators
-from tff_pipelines.accounting.guarantees import accountant
-from tff_pipelines.accounting.guarantees import bounds
-from tff_pipelines.accounting.guarantees import groups
-from tff_pipelines.accounting.guarantees import ledger as ledger_lib
-from tff_pipelines.accounting.guarantees import observers
+from tff_pipelines.accounting.events import base, combinators
+from tff_pipelines.accounting.guarantees import (
+    accountant, bounds, groups, ledger as ledger_lib, observers)
 from tff_pipelines.accounting.guarantees.bounds import Bound
-from tff_pipelines.accounting.guarantees.guarantee import Caveat
-from tff_pipelines.accounting.guarantees.guarantee import Guarantee
-from tff_pipelines.accounting.guarantees.guarantee import SEEDED
-from tff_pipelines.accounting.guarantees.guarantee import SIMULATED
-from tff_pipelines.accounting.guarantees.guarantee import SUPPRESSED
-from tff_pipelines.accounting.guarantees.guarantee import Terms
+from tff_pipelines.accounting.guarantees.guarantee import (
+    Caveat, Guarantee, SEEDED, SIMULATED, SUPPRESSED, Terms)
 
 _AT_SMALL_DELTA = ('epsilon_at_delta_1e-6', 'epsilon_server_at_delta_1e-6')
 

@@ -3,10 +3,8 @@
 import math
 from typing import Any
 
-from tff_pipelines.accounting.events import base
+from tff_pipelines.accounting.events import base, preliminary, sampled
 from tff_pipelines.accounting.guarantees import calibration
-from tff_pipelines.accounting.events import preliminary
-from tff_pipelines.accounting.events import sampled
 
 # Fraction of a run's delta that keys of a single client may take.
 FAILURE_FRACTION = 0.1

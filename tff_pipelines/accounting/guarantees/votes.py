@@ -11,14 +11,12 @@ import functools
 import math
 
 import numpy as np
-from scipy import optimize
-from scipy import special
+from scipy import optimize, special
 
-from tff_pipelines.common import validate
-from tff_pipelines.accounting.guarantees import accountant
-from tff_pipelines.accounting.divergences import curves
-from tff_pipelines.accounting.divergences import skellam_distribution
+from tff_pipelines.accounting.divergences import curves, skellam_distribution
 from tff_pipelines.accounting.events.voting import Vote
+from tff_pipelines.accounting.guarantees import accountant
+from tff_pipelines.common import validate
 
 
 def checked_counts(votes: Sequence[int]) -> np.ndarray:

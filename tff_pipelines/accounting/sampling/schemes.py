@@ -19,13 +19,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from tff_pipelines.accounting.events import base, combinators, sampled
+from tff_pipelines.accounting.sampling import cohorts, participations, subsets
 from tff_pipelines.common import validate
-from tff_pipelines.accounting.events import base
-from tff_pipelines.accounting.sampling import cohorts
-from tff_pipelines.accounting.events import combinators
-from tff_pipelines.accounting.sampling import participations
-from tff_pipelines.accounting.events import sampled
-from tff_pipelines.accounting.sampling import subsets
 
 
 class SamplingScheme(abc.ABC):
