@@ -146,9 +146,6 @@ def build(name: str, **options: Any) -> task.Task:
       the default. An option that the chosen data source does not use is an error,
       never silently dropped.
 
-  Returns:
-    The task.
-
   Raises:
     ValueError: On an unknown task, option or choice, or bad data. The message
       is one line and names what is wrong.

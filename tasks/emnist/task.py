@@ -43,9 +43,6 @@ def open_official(path: str | os.PathLike[str], part: str, *,
     part: 'train' or 'test'.
     only_digits: Whether to read the 10 digits, or all 62 classes.
 
-  Returns:
-    The task's examples.
-
   Raises:
     ValueError: If the file is missing, corrupted or in another format.
   """

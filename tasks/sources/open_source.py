@@ -169,9 +169,6 @@ def open_raw(data_source: str, *, fields: records.Fields,
       train_split, test_split: of SQLite; 'train', or the only one, and 'test', if
       there is one.
 
-  Returns:
-    The raw sources.
-
   Raises:
     ValueError: On an unknown format, an option that it does not use, one that it
       needs and lacks, and bad data.

@@ -116,9 +116,6 @@ def run(rounds: Rounds, plan: guarantee_lib.Plan, records: records_lib.RunRecord
   A run that a callback stops is charged for all of its rounds: the decision may follow
   from what was released, and no epsilon of the rounds until then would cover that.
 
-  Returns:
-    The last state.
-
   Raises:
     ValueError: If a round fails; it was committed.
     endings.Interrupted: If a signal asked to end; all rounds so far are committed.

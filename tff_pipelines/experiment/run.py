@@ -182,9 +182,6 @@ class Experiment(abc.ABC):
   def run(self) -> dict[str, Any]:
     """Runs, or resumes, and reports.
 
-    Returns:
-      The summary, as it is written to summary.json.
-
     Raises:
       OSError, ValueError: For a mistake of the user; the message is one line.
     """

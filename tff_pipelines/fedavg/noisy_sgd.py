@@ -210,9 +210,6 @@ def build(model: Model, element_spec, *, initial_weights: list[np.ndarray],
     plan: Plan of the run; with a seed, clients bring a key of it.
     learning_rate: Learning rate of the server's SGD on the mean gradient.
     momentum: Momentum of that SGD, in [0, 1).
-
-  Returns:
-    A process like those of `fedavg.build`.
   """
   server = fedavg.Server(initial_weights, ServerConfig(
       learning_rate=learning_rate, momentum=momentum))

@@ -123,7 +123,7 @@ class ClientEvaluator:
 
 def draw(task: task_lib.Task, weights: Sequence[np.ndarray], event: base.Event,
          seed: int | None, **reading: Any) -> str:
-  """Draws the release, which was charged.
+  """Draws the release, which was charged: the content of FILE.
 
   Args:
     task: As for `ClientEvaluator.totals`.
@@ -131,9 +131,6 @@ def draw(task: task_lib.Task, weights: Sequence[np.ndarray], event: base.Event,
     event: Event of the release.
     seed: Simulation seed; None for the operating system's randomness.
     **reading: on_bad, as there.
-
-  Returns:
-    Content of FILE.
 
   Raises:
     ValueError: If the event is not of this release.

@@ -230,9 +230,6 @@ def build_chunked(
     server: As in `build`.
     read_in_graph: As in `build`. With it, chunks are of ids, and a call
       holds the examples of one client at a time.
-
-  Returns:
-    A process with the state and the results of `build`.
   """
   seeded, diagnostics = sum_factory.seeded, sum_factory.diagnostics
   server = Server(initial_weights, server)

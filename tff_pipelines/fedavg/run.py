@@ -342,9 +342,5 @@ experiment = TrainExperiment
 
 
 def train(settings: TrainSettings) -> dict[str, Any]:
-  """Trains, or resumes training, and reports.
-
-  Returns:
-    The summary, as it is written to summary.json.
-  """
+  """Trains, or resumes training, and reports; returns the summary."""
   return TrainExperiment(settings).run()

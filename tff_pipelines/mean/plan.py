@@ -160,9 +160,6 @@ def _cell(settings: MeanSettings, mechanism: str, n: int, d: int, bits: int | No
 def cells(settings: MeanSettings) -> tuple[list[Cell], list[guarantee.Caveat]]:
   """Calibrates all cells of a sweep.
 
-  Returns:
-    The cells, and what a reader must know of them.
-
   Raises:
     ValueError: If a cell can't be done, or only on a degenerate grid, and
       degenerate grids are not allowed; or if no cell can be done.

@@ -207,11 +207,7 @@ def draw(path: pathlib.Path, rows: Sequence[Row], *, delta: float) -> None:
 
 def outcome(folder: pathlib.Path, settings: MeanSettings, plan: plan_lib.MeanPlan,
             rows: Mapping[tuple, Row]) -> report.Outcome:
-  """Writes all rows as JSON and as CSV.
-
-  Returns:
-    The results of the settings of this sweep.
-  """
+  """Writes all rows as JSON and as CSV."""
   files.write_table(folder / TABLE, [
       {name: row[name] for name in COLUMNS} for row in rows.values()])
   seeded = [guarantee.SEEDED] if settings.seed is not None else []

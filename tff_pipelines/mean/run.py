@@ -206,9 +206,5 @@ class MeanExperiment(run_lib.Experiment):
 
 
 def estimate_means(settings: MeanSettings) -> dict[str, Any]:
-  """Starts or continues a sweep, and reports.
-
-  Returns:
-    The summary, as it is written to summary.json.
-  """
+  """Starts or continues a sweep, and reports; returns the summary."""
   return MeanExperiment(settings).run()

@@ -99,9 +99,6 @@ def _write(folder: pathlib.Path, settings: ExportSettings, run: run_lib.Finished
 def export(settings: ExportSettings) -> pathlib.Path:
   """Exports the model of a run.
 
-  Returns:
-    The folder of the export.
-
   Raises:
     OSError, ValueError: For a mistake of the user; the message is one line.
   """
