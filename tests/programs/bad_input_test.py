@@ -21,7 +21,7 @@ WRONG = [
     (['--rounds=many'], '--rounds=many'),
     (['epsilon=8'], "unexpected argument 'epsilon=8'"),
     (['--epsilon=nan'], 'epsilon must be a finite number'),
-    (['--clip=1e-30'], 'clip must be in'),
+    (['--clip=1e-30'], 'clip must be from'),
     (['--bits=3'], 'bits=3 are too few for a cohort of'),
     (['--k_stddevs=1e6'], 'bits=18 are too few'),
     (['--cohort_size=21'], 'cohort_size=21 is larger than the population of 20'),
