@@ -9,9 +9,8 @@ from tests.programs import launcher as launcher_lib
 pytestmark = pytest.mark.slow
 
 
-# Three starts with workers take 20 s: `python -m tests.kills --quick` has them.
-@pytest.mark.parametrize('family', [
-    family for family in kills.FAMILIES if family != 'train_workers'])
+# `python -m tests.kills --quick` has all families.
+@pytest.mark.parametrize('family', ['train', 'vote', 'ldp'])
 def test_killed_run_ends_as_if_never_killed(family, launcher, tmp_path):
   assert kills.prove(family, launcher, tmp_path) == 1
 

@@ -184,7 +184,7 @@ def test_rdp_is_never_below_the_exact_delta_at_ten_thousand_settings():
 @pytest.mark.slow
 def test_rdp_is_never_below_pld_at_composed_settings():
   rng = np.random.default_rng(7)
-  for _ in range(600):
+  for _ in range(250):
     event = events.SelfComposed(
         event=events.SkellamCount(
             l1_sensitivity=int(rng.integers(1, 4)),

@@ -93,7 +93,7 @@ def test_json_round_trip_gives_an_equal_event(event):
 
 
 @pytest.mark.slow
-@BY_NAME
+@pytest.mark.parametrize('event', {type(event): event for event in ALL}.values())
 def test_composing_n_times_equals_n_compositions(event):
   times = 5
   once = events.SelfComposed(event=event, count=times)

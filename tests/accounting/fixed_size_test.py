@@ -50,8 +50,8 @@ def _inputs(population, rng):
 
 @pytest.mark.parametrize('neighbours', [base.REPLACE_ONE, base.ZERO_OUT])
 @pytest.mark.parametrize('population, cohort', [
-    (2, 1), (3, 1), (3, 2), (4, 2), (5, 3), (6, 2), (7, 3), (8, 1), (8, 4), (8, 7)])
-@pytest.mark.parametrize('noise', [0.6, 1.0, 2.0])
+    (2, 1), (3, 2), (5, 3), (8, 1), (8, 4), (8, 7)])
+@pytest.mark.parametrize('noise', [0.6, 2.0])
 def test_no_subset_shows_more_than_the_profile(population, cohort, noise, neighbours):
   rng = np.random.default_rng(population * 10 + cohort)
   event = _event(noise, cohort, population, neighbours, 1)
@@ -73,7 +73,7 @@ def test_no_subset_shows_more_than_the_profile(population, cohort, noise, neighb
 
 @pytest.mark.slow
 @pytest.mark.parametrize('neighbours', [base.REPLACE_ONE, base.ZERO_OUT])
-@pytest.mark.parametrize('population, cohort', [(3, 1), (4, 3), (5, 2)])
+@pytest.mark.parametrize('population, cohort', [(3, 1), (5, 2)])
 def test_two_rounds_show_no_more_than_the_composed_profile(
     population, cohort, neighbours):
   lattice = slice(None, None, 8)  # Sums of cells are cells: a post-processing.

@@ -6,9 +6,9 @@ import math
 import pytest
 
 from benchmarks import (
-    accounting, aggregation, commit, documents, fedmd, keras_model, kernels,
-    machines, measure, memory, native_integers, optimizers, population, results_ldp,
-    results_voting, round as round_lib, sources, tabular, voting)
+    accounting, aggregation, commit, documents, kernels, measure, memory,
+    native_integers, population, results_ldp, results_voting, round as round_lib,
+    sources, tabular)
 
 pytestmark = pytest.mark.usefixtures('shared_context')
 
@@ -26,15 +26,11 @@ def _small(monkeypatch):
 @pytest.mark.parametrize('script, flags, names', [
     (aggregation, ['--only=whole'], ['distributed sum, net']),
     (commit, [], []),
-    (fedmd, [], ['FedMD, tiny']),
     (kernels, [], ['encoding, philox', 'encoding, chacha20', 'decoding']),
-    (keras_model, [], ['cnn_small, from Keras']),
-    (machines, [], []),
     (population, [], ['open', 'peak memory', 'round']),
     (round_lib, ['--no_memory', '--no_pfl'],
      ['plain mean, TFF', 'Skellam, TFF ddp', 'Skellam over our plain mean']),
     (sources, [], ['open']),
-    (voting, [], ['neighbours, NumPy loop', 'ballots, NumPy loop']),
 ], ids=lambda value: getattr(value, '__name__', ''))
 def test_a_quick_run_measures_every_row(script, flags, names, tmp_path, capsys):
   path = str(tmp_path / 'rows.json')
@@ -75,18 +71,15 @@ def test_integers_of_one_mechanism_are_compared(capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('script, runs, rows', [
-    (results_voting, 3, ('AE-DPFL, agents on public features', 'FedAvg, no privacy')),
-    (results_ldp, 4, ('LDP-DL, ε of the one answer', 'DP-SGD, ε of a record')),
-    (optimizers, 4, ('tags, recall at 5 | FedAdam | ',))],
-    ids=['voting', 'ldp', 'optimizers'])
+    (results_ldp, 4, ('LDP-DL, ε of the one answer', 'DP-SGD, ε of a record'))],
+    ids=['ldp'])
 def test_results_are_kept_and_fill_a_page(script, runs, rows, tmp_path, capsys):
   page = tmp_path / 'page.md'
   page.write_text(''.join(
       f'<!-- {name}: begin -->\n<!-- {name}: end -->\n'
-      for name in ('mnist', 'sampling', 'optimizers')), encoding='utf-8')
-  flags = ['--quick', f'--output_dir={tmp_path}', f'--document={page}']
-  if script is not optimizers:
-    flags.append(f'--picture={tmp_path / "a.png"}')
+      for name in ('mnist', 'sampling')), encoding='utf-8')
+  flags = ['--quick', f'--output_dir={tmp_path}', f'--document={page}',
+           f'--picture={tmp_path / "a.png"}']
   script.main(flags)
   text = page.read_text(encoding='utf-8')
   assert all(f'| {row}' in text for row in rows)

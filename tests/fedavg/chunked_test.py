@@ -56,9 +56,6 @@ CASES = {
             _params(noise_generator='chacha20'), **c), [[2, 4]]),
     'skellam beyond tables': (
         lambda **c: DistributedSumFactory(_params(bits=26), **c), [[3, 3]]),
-    'skellam, dft': (
-        lambda **c: DistributedSumFactory(_params(rotation='dft', beta=0.0), **c),
-        [[3, 3]]),
     'discrete gaussian': (
         lambda **c: DistributedSumFactory(
             _params(mechanism='discrete_gaussian'), **c), [[1, 5]]),

@@ -18,8 +18,6 @@ ADAPTIVE = dict(adaptive_clipping=True, clip_count_stddev=2.0, target_quantile=0
 
 RUNS = {
     'skellam dft': dict(mechanism='skellam', rotation='dft', beta=0.0),
-    'skellam none': dict(
-        mechanism='skellam', rotation='none', beta=0.0, clients_per_call=1),
     'discrete_gaussian dft': dict(
         mechanism='discrete_gaussian', rotation='dft', beta=0.0,
         simulated_dropout_rate=0.3, min_honest_fraction=0.4),
@@ -27,7 +25,6 @@ RUNS = {
         mechanism='skellam_central', rotation='none', beta=0.0),
     'adaptive plain form': dict(
         mechanism='skellam', clients_per_call=1, **ADAPTIVE),
-    'adaptive skellam_central': dict(mechanism='skellam_central', **ADAPTIVE),
 }
 ADAPTING = [name for name in RUNS if name.startswith('adaptive')]
 

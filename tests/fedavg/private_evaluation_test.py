@@ -299,7 +299,7 @@ def test_calibrated_noise_leaves_room_for_the_evaluation(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('changes', [
-    dict(sampling='fixed'), dict(sampling='epochs'),
+    dict(sampling='fixed'),
     dict(max_participations=2, mechanism='skellam')])
 def test_ledger_has_the_same_epsilon_by_every_sampling(tmp_path, changes):
   folder = tmp_path / 'run'

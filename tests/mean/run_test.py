@@ -33,13 +33,10 @@ def _agrees(row, spread=0.0):
     dict(bits=(16,)),
     # A quarter of the error is rounding, on a coarse grid.
     dict(bits=(10,), num_clients=(300,), epsilon=(8.0,)),
-    dict(bits=(20,), epsilon=(6.0,)),
     dict(mechanisms=('discrete_gaussian',), bits=(12,)),
     dict(mechanisms=('skellam_central',), bits=(14,)),
     dict(mechanisms=('gaussian',)),
-    dict(mechanisms=('gaussian_rdp',), epsilon=(4.0,)),
-], ids=['table', 'rounding', 'poisson', 'discrete_gaussian', 'skellam_central',
-        'gaussian', 'gaussian_rdp'])
+], ids=['table', 'rounding', 'discrete_gaussian', 'skellam_central', 'gaussian'])
 @pytest.mark.slow
 def test_measured_error_is_the_predicted_one(changes):
   chosen = settings(repeats=40, **changes)
@@ -182,18 +179,6 @@ def test_a_wrong_flag_is_one_line_and_code_2(flags, message, capsys):
   printed = capsys.readouterr()
   assert message in printed.err and printed.out == ''
   assert printed.err.startswith('error: ') and printed.err.count('\n') == 1
-
-
-@pytest.mark.slow
-def test_program_reports_that_a_seed_voids(tmp_path, launcher):
-  flags = ('--mechanisms=gaussian', '--epsilon=1', '--num_clients=10',
-           '--dimension=3', '--repeats=2', '--seed=1', f'--output_dir={tmp_path}')
-  done = launcher.run('tff_pipelines.estimate_mean', *flags)
-  assert done.code == 0, done.stderr
-  assert 'none, the run is seeded' in done.stdout
-  assert {RESULTS, report.TABLE, report.FIGURE, files.SUMMARY, files.REPORT,
-          files.LEDGER} <= set(os.listdir(tmp_path))
-  assert 'seeded run: no privacy guarantee' in (tmp_path / files.REPORT).read_text()
 
 
 def test_figure_of_a_single_point(tmp_path):

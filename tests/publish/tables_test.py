@@ -28,7 +28,7 @@ def _predicted(tmp_path, monkeypatch, output):
   serving = task_lib.Serving(
       model=model, inputs={'x': (np.dtype(np.float32), (tiny_task.FEATURES,))},
       reader=lambda **_: source)
-  monkeypatch.setattr(run_lib, 'opened', lambda *_: types.SimpleNamespace(
+  monkeypatch.setattr(run_lib, 'read_finished', lambda *_: types.SimpleNamespace(
       trained=lambda: types.SimpleNamespace(weights=tiny_task.initial_weights(0)),
       serving=lambda _: serving))
   path = tmp_path / output

@@ -251,8 +251,8 @@ def test_rounds_are_the_same_to_the_last_bit(name, pool, _in_process_context):
   process, count, weights = _process(name), 1, {}
   make = functools.partial(slices.SubroundContext, num_slices=lambda _: count)
   here = make(pools.Threads(1))
-  elsewhere = [make(pools.Part(pool, workers)) for workers in (1, 2, 4)]
-  for count in (1, 3, 8):
+  elsewhere = [make(pools.Part(pool, workers)) for workers in (1, 3)]
+  for count in (1, 8):
     output = _last(process, here)
     weights[count] = _digest(output['state'])
     for context in elsewhere:

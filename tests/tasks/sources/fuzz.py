@@ -49,7 +49,7 @@ from tests.tasks.sources import fuzz_files
 from tests.tasks.sources import fuzz_inputs
 from tests.tasks.sources import populations
 
-INPUTS, QUICK = 100_000, 1000
+INPUTS, QUICK = 100_000, 500
 
 _BATCH = 4000
 _MESSAGE = 1000

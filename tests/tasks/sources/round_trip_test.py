@@ -62,7 +62,7 @@ def _read_in_graph(source, client):
 @pytest.mark.parametrize('format_', [
     pytest.param(name, marks=[pytest.mark.slow] * (name not in ('csv', 'sqlite')))
     for name in sorted(populations.WRITERS)])
-@hypothesis.settings(deadline=None, max_examples=40)
+@hypothesis.settings(deadline=None, max_examples=20)
 @hypothesis.given(population=_populations())
 @hypothesis.example(population=populations.POPULATION)
 def test_every_example_comes_back_and_again_from_sqlite(format_, population):
