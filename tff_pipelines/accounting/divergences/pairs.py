@@ -225,15 +225,16 @@ def on_grid(atoms: Atoms, step: float) -> tuple[np.ndarray, np.ndarray]:
   """Moves each loss to the two multiples of a step around it, keeping p and q.
 
   Returns:
-    (indices of the multiples, int64; masses under p), neither sorted nor unique.
+    (indices of the multiples, int64, ascending; their masses under p, > 0).
   """
   lower = np.floor(atoms.loss / step)
   offset = atoms.loss - lower * step
   up = np.clip(np.expm1(-offset) / np.expm1(-step), 0.0, 1.0) * atoms.p
-  index = np.concatenate([lower, lower + 1]).astype(np.int64)
-  mass = np.concatenate([atoms.p - up, up])
-  kept = mass > 0
-  return index[kept], mass[kept]
+  index, places = np.unique(
+      np.concatenate([lower, lower + 1]).astype(np.int64), return_inverse=True)
+  mass = np.bincount(places, np.concatenate([atoms.p - up, up]))
+  positive = mass > 0
+  return index[positive], mass[positive]
 
 
 class RandomizedResponse(Pair):

@@ -43,10 +43,11 @@ class _GridTooLarge(pairs.TooLarge):
 
 
 class _Losses(NamedTuple):
-  """One factor's losses on the grid: index times step, with masses."""
+  """One factor's losses on the grid: index, loss, and logarithm of the mass."""
 
   index: np.ndarray
-  mass: np.ndarray
+  loss: np.ndarray
+  log_mass: np.ndarray
   p_only: float
   count: int
 
@@ -77,7 +78,7 @@ class _Total:
   def _weights(self, theta: float) -> Iterator[tuple[_Losses, np.ndarray, float]]:
     """Yields each factor, its tilted masses over the largest, and its logarithm."""
     for part in self._losses:
-      exponent = np.log(part.mass) + theta * self._step * part.index
+      exponent = part.log_mass + theta * part.loss
       peak = exponent.max()
       yield part, np.exp(exponent - peak), peak
 
@@ -90,10 +91,9 @@ class _Total:
     """Mean and standard deviation (at least a step) of the tilted loss."""
     mean, variance = 0.0, 0.0
     for part, weight in self._tilted(theta):
-      loss = self._step * part.index
-      centre = float(weight @ loss)
+      centre = float(weight @ part.loss)
       mean += part.count * centre
-      variance += part.count * float(weight @ (loss - centre)**2)
+      variance += part.count * float(weight @ (part.loss - centre)**2)
     return mean, max(math.sqrt(variance), self._step)
 
   @functools.cached_property
@@ -265,9 +265,12 @@ def _answer(factors: tuple[pairs.Factor, ...], fraction: float,
   for parts in _directions(factors, cells):
     spread = _typical_spread(parts)
     step = fraction * spread if spread > 0 else 1e-3
-    answers.append(query(_Total([
-        _Losses(*pairs.on_grid(atoms, step), atoms.p_only, count)
-        for atoms, count in parts], step)))
+    losses = []
+    for atoms, count in parts:
+      index, mass = pairs.on_grid(atoms, step)
+      losses.append(
+          _Losses(index, step * index, np.log(mass), atoms.p_only, count))
+    answers.append(query(_Total(losses, step)))
   return max(answers)
 
 
