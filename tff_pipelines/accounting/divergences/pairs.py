@@ -27,6 +27,8 @@ _NEGLIGIBLE = 1e-60
 # Pairs that are multiplied at most, and cells for a standard deviation of the loss.
 _MOST_TOGETHER = 8
 _MOST_TOGETHER_CELLS = 256
+# Grid points for a loss up to which losses are counted at each, not sorted.
+_DENSE = 8
 
 
 class TooLarge(ValueError):
@@ -119,9 +121,8 @@ class Gaussian(Pair):
 
 def _normal_masses(edges: np.ndarray) -> np.ndarray:
   """Standard normal mass of each cell, accurate in both tails."""
-  low, high = edges[:-1], edges[1:]
-  return np.where(low + high < 0, special.ndtr(high) - special.ndtr(low),
-                  special.ndtr(-low) - special.ndtr(-high))
+  return np.where(edges[:-1] + edges[1:] < 0, np.diff(special.ndtr(edges)),
+                  -np.diff(special.ndtr(-edges)))
 
 
 def _at_nodes(nodes: np.ndarray, p: np.ndarray, q: np.ndarray, left_p: float,
@@ -230,9 +231,14 @@ def on_grid(atoms: Atoms, step: float) -> tuple[np.ndarray, np.ndarray]:
   lower = np.floor(atoms.loss / step)
   offset = atoms.loss - lower * step
   up = np.clip(np.expm1(-offset) / np.expm1(-step), 0.0, 1.0) * atoms.p
-  index, places = np.unique(
-      np.concatenate([lower, lower + 1]).astype(np.int64), return_inverse=True)
-  mass = np.bincount(places, np.concatenate([atoms.p - up, up]))
+  index = np.concatenate([lower, lower + 1]).astype(np.int64)
+  mass, first = np.concatenate([atoms.p - up, up]), index.min(initial=0)
+  if index.max(initial=0) - first > _DENSE * index.size:
+    index, places = np.unique(index, return_inverse=True)
+    mass = np.bincount(places, mass)
+  else:
+    mass = np.bincount(index - first, mass)
+    index = np.arange(first, first + mass.size)
   positive = mass > 0
   return index[positive], mass[positive]
 
