@@ -4,10 +4,12 @@ No TensorFlow here: the accountant, the tasks' numbers and the aggregators use
 the same checks. NaN, infinities and booleans are never numbers.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+import functools
 import math
 import numbers
-from typing import Any
+import typing
+from typing import Annotated, Any
 
 
 def finite(**arguments: Any) -> None:
@@ -18,21 +20,22 @@ def finite(**arguments: Any) -> None:
       raise ValueError(f'{name} must be a finite number, found {value!r}')
 
 
-def _finite_and(holds: Callable[[Any], bool], rule: str, arguments: dict) -> None:
-  finite(**arguments)
-  for name, value in arguments.items():
-    if not holds(value):
-      raise ValueError(f'{name} must {rule}, found {value!r}')
+def _number(rule: str, holds: Callable[[Any], bool]) -> Callable[..., None]:
+  """Raises ValueError unless every argument is a finite number that meets the rule."""
+  def check(**arguments: Any) -> None:
+    finite(**arguments)
+    for name, value in arguments.items():
+      if not holds(value):
+        raise ValueError(f'{name} must {rule}, found {value!r}')
+  return check
 
 
-def positive(**arguments: Any) -> None:
-  """Raises ValueError unless every argument is a finite number above 0."""
-  _finite_and(lambda x: x > 0, 'be greater than 0', arguments)
-
-
-def non_negative(**arguments: Any) -> None:
-  """Raises ValueError unless every argument is a finite number from 0 on."""
-  _finite_and(lambda x: x >= 0, 'not be negative', arguments)
+positive = _number('be greater than 0', lambda x: x > 0)
+non_negative = _number('not be negative', lambda x: x >= 0)
+open_unit_interval = _number('be strictly between 0 and 1', lambda x: 0 < x < 1)
+unit_interval = _number('be in [0, 1]', lambda x: 0 <= x <= 1)
+below_one = _number('be in [0, 1)', lambda x: 0 <= x < 1)
+fraction = _number('be in (0, 1]', lambda x: 0 < x <= 1)
 
 
 def integer(*, low: int | None = None, high: int | None = None,
@@ -47,29 +50,37 @@ def integer(*, low: int | None = None, high: int | None = None,
       raise ValueError(f'{name} must be at most {high}, found {value!r}')
 
 
-def open_unit_interval(**arguments: Any) -> None:
-  """Raises ValueError unless every argument is strictly between 0 and 1."""
-  _finite_and(lambda x: 0 < x < 1, 'be strictly between 0 and 1', arguments)
-
-
-def unit_interval(**arguments: Any) -> None:
-  """Raises ValueError unless every argument is in [0, 1]."""
-  _finite_and(lambda x: 0 <= x <= 1, 'be in [0, 1]', arguments)
-
-
-def below_one(**arguments: Any) -> None:
-  """Raises ValueError unless every argument is in [0, 1)."""
-  _finite_and(lambda x: 0 <= x < 1, 'be in [0, 1)', arguments)
-
-
-def fraction(**arguments: Any) -> None:
-  """Raises ValueError unless every argument is in (0, 1]."""
-  _finite_and(lambda x: 0 < x <= 1, 'be in (0, 1]', arguments)
-
-
 def one_of(choices: Collection[str], **arguments: Any) -> None:
   """Raises ValueError unless every argument is one of `choices`."""
   for name, value in arguments.items():
     if value not in choices:
       raise ValueError(
           f'{name} must be one of {", ".join(sorted(choices))}, found {value!r}')
+
+
+# Types of a dataclass's fields that say what `fields` checks.
+Positive = Annotated[float, positive]
+NonNegative = Annotated[float, non_negative]
+OpenUnitInterval = Annotated[float, open_unit_interval]
+UnitInterval = Annotated[float, unit_interval]
+Fraction = Annotated[float, fraction]
+Count = Annotated[int, functools.partial(integer, low=1)]
+
+
+@functools.cache
+def _checks(cls: type) -> Mapping[str, tuple[Callable[..., None], bool]]:
+  """Name of a field -> its check, and whether it may be None."""
+  checks = {}
+  for name, hint in typing.get_type_hints(cls, include_extras=True).items():
+    for part in (hint, *typing.get_args(hint)):
+      for check in getattr(part, '__metadata__', ()):
+        checks[name] = check, part is not hint
+  return checks
+
+
+def fields(instance: Any) -> None:
+  """Raises ValueError unless the fields with a type of this module are such."""
+  for name, (check, is_optional) in _checks(type(instance)).items():
+    value = getattr(instance, name)
+    if not is_optional or value is not None:
+      check(**{name: value})

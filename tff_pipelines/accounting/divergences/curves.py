@@ -157,30 +157,12 @@ def log_binomials(max_order: int) -> np.ndarray:
   return np.where(inside, table, -np.inf)
 
 
-def _log_excess_terms(curve: np.ndarray, log_odds: float,
-                      factor_from_3: float) -> np.ndarray:
-  """log of odds^l (f e^((l-1) eps(l)) - 1) for l = 0..max_order.
-
-  f is 1 for l = 2 and `factor_from_3` from 3 on. The terms of 0 and 1 vanish.
-  The sum is the excess of the moment over 1, so that a tiny excess, as of a small
-  sampling rate, is not lost in the 1.
-  """
-  chosen = np.arange(curve.size + 2, dtype=np.float64)
-  terms = np.full(chosen.size, -np.inf)
-  exponents = (chosen[2:] - 1) * curve
-  factors = np.full(curve.size, factor_from_3)
-  factors[:1] = 1.0
-  with np.errstate(divide='ignore'):
-    terms[2:] = chosen[2:] * log_odds + exponents + np.log(
-        (factors - 1) - np.expm1(-exponents))
-  return terms
-
-
 def _log_sum_rows(terms: np.ndarray, max_order: int) -> np.ndarray:
-  """log sum_l C(alpha, l) e^terms[l] for alpha = 2..max_order.
+  """log sum_l C(alpha, l) e^terms[l - 2] over l >= 2, for alpha = 2..max_order.
 
   An infinite term makes every row that holds it infinite.
   """
+  terms = np.concatenate([[-np.inf, -np.inf], terms])
   finite = np.isfinite(terms) | (terms == -np.inf)
   first_infinite = terms.size if finite.all() else int(np.argmin(finite))
   # Rows whose largest l is below the first infinite term.
@@ -220,8 +202,14 @@ def poisson(curve: np.ndarray, sampling_rate: float, *,
   max_order = curve.size + 1
   alpha = orders(max_order)
   log_keep = np.log1p(-sampling_rate)
-  terms = _log_excess_terms(
-      curve, np.log(sampling_rate) - log_keep, 3.0 if generic else 1.0)
+  # log of odds^l (f e^((l-1) eps(l)) - 1) for l from 2 on; those of 0 and 1 vanish. The
+  # sum is the excess of the moment over 1, so that a tiny one is not lost in the 1.
+  exponents = (alpha - 1) * curve
+  factors = np.full(curve.size, 3.0 if generic else 1.0)
+  factors[:1] = 1.0
+  with np.errstate(divide='ignore'):
+    terms = alpha * (np.log(sampling_rate) - log_keep) + exponents + np.log(
+        (factors - 1) - np.expm1(-exponents))
   log_excess = alpha * log_keep + _log_sum_rows(terms, max_order)
   return np.minimum(curve, np.logaddexp(0, log_excess) / (alpha - 1))
 
@@ -272,14 +260,12 @@ def fixed_size(replace_one_curve: np.ndarray, sampling_fraction: float) -> np.nd
   curve = replace_one_curve
   max_order = curve.size + 1
   alpha = orders(max_order)
-  chosen = np.arange(curve.size + 2, dtype=np.float64)
-  terms = np.full(chosen.size, -np.inf)
   log_fraction = np.log(sampling_fraction)
+  terms = np.log(2.0) + alpha * log_fraction + (alpha - 1) * curve
   with np.errstate(divide='ignore', over='ignore'):
     second = np.minimum(np.log(4.0) + np.log(np.expm1(curve[0])),
                         np.log(2.0) + curve[0])
-  terms[2] = 2 * log_fraction + second
-  terms[3:] = (np.log(2.0) + chosen[3:] * log_fraction + (chosen[3:] - 1) * curve[1:])
+  terms[0] = 2 * log_fraction + second
   # The 1 is added last, so that a tiny sum is not lost in it.
   log_excess = _log_sum_rows(terms, max_order)
   return np.minimum(curve, np.logaddexp(0, log_excess) / (alpha - 1))

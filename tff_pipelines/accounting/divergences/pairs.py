@@ -9,7 +9,6 @@ finitely many losses with their masses under P and under Q, which dominate the p
 import abc
 import collections
 import dataclasses
-import functools
 from typing import dataclass_transform
 
 import numpy as np
@@ -53,30 +52,33 @@ class Atoms:
   p_only: float = 0.0
   q_only: float = 0.0
 
+  def variance(self) -> float:
+    """Variance of a finite loss under the first distribution; 0 if there is none."""
+    total = self.p.sum()
+    if not total > 0:
+      return 0.0
+    mean = self.p @ self.loss / total
+    return float(self.p @ (self.loss - mean)**2 / total)
 
-_CHECKS = dict(
-    noise_multiplier=validate.positive, variance=validate.positive,
-    epsilon=validate.positive, probability=validate.fraction,
-    sampling_rate=validate.open_unit_interval, fraction=validate.open_unit_interval,
-    shift=functools.partial(validate.integer, low=1),
-    clients=functools.partial(validate.integer, low=1))
+
+def _with_losses(loss: np.ndarray, p: np.ndarray, p_only: float) -> Atoms:
+  """The atoms with these losses and masses > 0 under the first distribution."""
+  q = np.exp(np.log(p) - loss)
+  return Atoms(loss=loss, p=p, q=q, p_only=p_only, q_only=max(0.0, 1.0 - q.sum()))
 
 
 @dataclass_transform(kw_only_default=True)
 class Pair(abc.ABC):
   """Two distributions, P with the client and Q without.
 
-  Every subclass is a frozen, keyword-only dataclass, whose numbers are checked by
-  their names.
+  Every subclass is a frozen, keyword-only dataclass, whose fields are checked.
   """
 
   def __init_subclass__(cls):
     dataclasses.dataclass(frozen=True, kw_only=True)(cls)
 
   def __post_init__(self):
-    for name, value in vars(self).items():
-      if name in _CHECKS:
-        _CHECKS[name](**{name: value})
+    validate.fields(self)
 
   @abc.abstractmethod
   def atoms(self, cells: int) -> tuple[Atoms, ...]:
@@ -84,7 +86,14 @@ class Pair(abc.ABC):
 
     Args:
       cells: Cells for a standard deviation of continuous noise.
+
+    Raises:
+      TooLarge: If there would be more than `MAX_VALUES`.
     """
+
+  def _check_size(self, count: float) -> None:
+    if count > MAX_VALUES:
+      raise TooLarge(f'{self} has too many values for a privacy loss distribution')
 
 
 # A pair and how often it is composed.
@@ -98,7 +107,7 @@ class Gaussian(Pair):
     noise_multiplier: z > 0.
   """
 
-  noise_multiplier: float
+  noise_multiplier: validate.Positive
 
   def atoms(self, cells: int) -> tuple[Atoms, ...]:
     # The loss is N(m, 2m) under P and N(-m, 2m) under Q.
@@ -107,10 +116,7 @@ class Gaussian(Pair):
     mean = stddev**2 / 2
     reach = mean + _NORMAL_REACH * stddev
     count = 2 * int(np.ceil(reach / stddev * cells)) + 1
-    if count > MAX_VALUES:
-      raise TooLarge(
-          f'noise_multiplier={self.noise_multiplier!r} is too small for a '
-          'privacy loss distribution')
+    self._check_size(count)
     nodes = np.linspace(-reach, reach, count)
     p = _normal_masses((nodes - mean) / stddev)
     q = _normal_masses((nodes + mean) / stddev)
@@ -129,16 +135,9 @@ def _at_nodes(nodes: np.ndarray, p: np.ndarray, q: np.ndarray, left_p: float,
               right_p: float) -> Atoms:
   """Moves each cell's mass to its two ends, keeping both its p and its q.
 
-  Args:
-    nodes: Ascending losses at the ends of the cells.
-    p: Mass of each cell under the first distribution.
-    q: Mass of each cell under the second distribution.
-    left_p: Mass under the first distribution below all nodes.
-    right_p: Mass under it above all nodes.
-
-  Returns:
-    Atoms whose curve delta(epsilon) connects that of the cells at the nodes by chords.
-    It is convex in e^epsilon, so they dominate.
+  The curve delta(epsilon) of the atoms connects that of the cells at the nodes, their
+  ascending losses, by chords. It is convex in e^epsilon, so they dominate. `left_p` and
+  `right_p` are the masses beyond the nodes under the first distribution.
   """
   width = np.diff(nodes)
   with np.errstate(over='ignore', invalid='ignore', divide='ignore'):
@@ -151,10 +150,7 @@ def _at_nodes(nodes: np.ndarray, p: np.ndarray, q: np.ndarray, left_p: float,
   masses[:-1] += p - upper
   masses[0] += left_p
   keep = masses > 0
-  masses, nodes = masses[keep], nodes[keep]
-  second = np.exp(np.log(masses) - nodes)
-  return Atoms(loss=nodes, p=masses, q=second, p_only=right_p,
-               q_only=max(0.0, 1.0 - second.sum()))
+  return _with_losses(nodes[keep], masses[keep], right_p)
 
 
 class Skellam(Pair):
@@ -165,16 +161,13 @@ class Skellam(Pair):
     variance: > 0.
   """
 
-  shift: int
-  variance: float
+  shift: validate.Count
+  variance: validate.Positive
 
   def atoms(self, cells: int) -> tuple[Atoms, ...]:
     # Listed value by value, not by cells: exact both ways.
     reach = skellam_distribution.reach(self.variance)
-    if 2 * reach + self.shift > MAX_VALUES:
-      raise TooLarge(
-          f'variance={self.variance!r} and shift={self.shift!r} are too large '
-          'for a privacy loss distribution')
+    self._check_size(2 * reach + self.shift)
     k = np.arange(-reach, reach + 1, dtype=np.float64)
     log_p = skellam_distribution.log_pmf(k, self.variance)
     log_q = skellam_distribution.log_pmf(k + self.shift, self.variance)
@@ -202,24 +195,16 @@ class Together(Pair):
       (atoms,) = pair.atoms(cells)
       listed.append(atoms)
     # Direct convolution is exact in the tails; a coarse grid keeps it short.
-    step = max(_spread(atoms) for atoms in listed) / min(cells, _MOST_TOGETHER_CELLS)
+    step = max(atoms.variance() for atoms in listed)**0.5 / min(
+        cells, _MOST_TOGETHER_CELLS)
     first, p = 0, np.ones(1)
     for atoms in listed:
       index, mass = on_grid(atoms, step)
       first += index.min()
       p = np.convolve(p, np.bincount(index - index.min(), mass))
     index = np.flatnonzero(p)
-    loss, p = step * (first + index), p[index]
-    q = np.exp(np.log(p) - loss)
-    return (Atoms(
-        loss=loss, p=p, q=q, p_only=min(1.0, sum(atoms.p_only for atoms in listed)),
-        q_only=max(0.0, 1.0 - q.sum())),)
-
-
-def _spread(atoms: Atoms) -> float:
-  """Standard deviation of a finite loss."""
-  mean = atoms.p @ atoms.loss / atoms.p.sum()
-  return float(np.sqrt(atoms.p @ (atoms.loss - mean)**2 / atoms.p.sum()))
+    return (_with_losses(step * (first + index), p[index],
+                         min(1.0, sum(atoms.p_only for atoms in listed))),)
 
 
 def on_grid(atoms: Atoms, step: float) -> tuple[np.ndarray, np.ndarray]:
@@ -252,7 +237,7 @@ class RandomizedResponse(Pair):
     epsilon: > 0.
   """
 
-  epsilon: float
+  epsilon: validate.Positive
 
   def atoms(self, cells: int) -> tuple[Atoms, ...]:
     truth = special.expit(self.epsilon)
@@ -268,7 +253,7 @@ class Leak(Pair):
     probability: In (0, 1]; 1 is no privacy at all.
   """
 
-  probability: float
+  probability: validate.Fraction
 
   def atoms(self, cells: int) -> tuple[Atoms, ...]:
     kept = np.array([1.0 - self.probability])
@@ -288,7 +273,7 @@ class Poisson(Pair):
   """
 
   pair: Pair
-  sampling_rate: float
+  sampling_rate: validate.OpenUnitInterval
 
   def atoms(self, cells: int) -> tuple[Atoms, ...]:
     (base,) = self.pair.atoms(cells)
@@ -320,9 +305,9 @@ class PoissonGroup(Pair):
     clients: g >= 1.
   """
 
-  noise_multiplier: float
-  sampling_rate: float
-  clients: int
+  noise_multiplier: validate.Positive
+  sampling_rate: validate.OpenUnitInterval
+  clients: validate.Count
 
   def atoms(self, cells: int) -> tuple[Atoms, ...]:
     number = stats.binom(self.clients, self.sampling_rate)
@@ -330,9 +315,7 @@ class PoissonGroup(Pair):
     most = min(self.clients, int(number.isf(_NEGLIGIBLE)) + 1)
     shift = min(1.0 / self.noise_multiplier, float(MAX_VALUES))
     size = 2 * _NORMAL_REACH + most * shift
-    if size * cells > MAX_VALUES:
-      raise TooLarge(f'noise_multiplier={self.noise_multiplier!r} is too small for a '
-                     f'privacy loss distribution of {self.clients} clients')
+    self._check_size(size * cells)
     # In standard deviations of the noise.
     y = np.linspace(-_NORMAL_REACH, size - _NORMAL_REACH, int(np.ceil(size * cells)) + 1)
     loss, p, left, right = np.full(y.size, -np.inf), 0.0, 0.0, float(number.sf(most))
@@ -363,12 +346,12 @@ class Mixed(Pair):
 
   def atoms(self, cells: int) -> tuple[Atoms, ...]:
     def mixed(listed: tuple[Atoms, ...]) -> Atoms:
-      p, q = (np.concatenate([weight * getattr(atoms, name) for weight, atoms in zip(
-          self.weights, listed)]) for name in ('p', 'q'))
-      p_only, q_only = (sum(weight * getattr(atoms, name) for weight, atoms in zip(
-          self.weights, listed)) for name in ('p_only', 'q_only'))
-      return Atoms(loss=np.concatenate([atoms.loss for atoms in listed]), p=p, q=q,
-                   p_only=p_only, q_only=q_only)
+      p, q, p_only, q_only = (
+          [weight * getattr(atoms, name) for weight, atoms in zip(self.weights, listed)]
+          for name in ('p', 'q', 'p_only', 'q_only'))
+      return Atoms(
+          loss=np.concatenate([atoms.loss for atoms in listed]), p=np.concatenate(p),
+          q=np.concatenate(q), p_only=sum(p_only), q_only=sum(q_only))
     return tuple(map(mixed, zip(*(pair.atoms(cells) for pair in self.pairs))))
 
 
@@ -385,7 +368,7 @@ class WithoutReplacement(Pair):
   """
 
   pair: Pair
-  fraction: float
+  fraction: validate.OpenUnitInterval
 
   def atoms(self, cells: int) -> tuple[Atoms, ...]:
     (base,) = self.pair.atoms(cells)
@@ -394,18 +377,12 @@ class WithoutReplacement(Pair):
     # log(1 - g + g e^loss) without overflow.
     mixed = loss + np.log(self.fraction + (1 - self.fraction) * np.exp(-loss))
     p = self.fraction * p + (1 - self.fraction) * q
-    only = self.fraction * base.p_only
-    return (_both_sides(Atoms(loss=mixed, p=p, q=q, p_only=only),
-                        Atoms(loss=mixed, p=p, q=q, p_only=only)),)
+    atoms = Atoms(loss=mixed, p=p, q=q, p_only=self.fraction * base.p_only)
+    return (_both_sides(atoms, atoms),)
 
 
 def _both_sides(first: Atoms, second: Atoms) -> Atoms:
-  """The pair whose profile is one above loss 0, and another, reversed, below.
-
-  Args:
-    first: Atoms of positive loss of P against Q.
-    second: Atoms of positive loss of Q against P.
-  """
+  """Joins atoms of positive loss of P against Q with those of Q against P."""
   # Outcomes that neither has are the same under both.
   rest = max(0.0, 1.0 - first.p.sum() - first.p_only - second.q.sum())
   return Atoms(
@@ -428,16 +405,14 @@ class ZeroedWithoutReplacement(Pair):
     fraction: g = cohort / population, strictly between 0 and 1.
   """
 
-  noise_multiplier: float
-  fraction: float
+  noise_multiplier: validate.Positive
+  fraction: validate.OpenUnitInterval
 
   def atoms(self, cells: int) -> tuple[Atoms, ...]:
     g, shift = self.fraction, min(1.0 / self.noise_multiplier, float(MAX_VALUES))
     # In standard deviations from halfway between N(0) and N(shift).
     count = int(np.ceil((_NORMAL_REACH + 2 * shift) * cells)) + 1
-    if count > MAX_VALUES:
-      raise TooLarge(f'noise_multiplier={self.noise_multiplier!r} is too small for a '
-                     'privacy loss distribution')
+    self._check_size(count)
     t = np.linspace(0.0, _NORMAL_REACH + 2 * shift, count)
     log_g, log_rest = np.log(g), np.log1p(-g)
     # With y = shift / 2 + t: densities of N(shift) and N(0) over that of N(-shift).
@@ -459,17 +434,16 @@ class ZeroedWithoutReplacement(Pair):
     return _both_sides(above, below), _both_sides(below, above)
 
 
-def has_leak(factors: tuple[Factor, ...]) -> bool:
-  """Whether one of the pairs reveals everything with some probability."""
-  return any(isinstance(pair, Leak) for pair, _ in factors)
-
-
 def together(factors: tuple[Factor, ...]) -> Pair | None:
-  """One pair for several that are seen together; None if they are too many."""
-  listed = tuple(pair for pair, count in factors
+  """One pair for several that are seen together; None if they are too many.
+
+  If one of them is a `Leak`, the result is one: amplification must not be claimed.
+  """
+  listed = tuple(pair for pair, count in simplified(factors)
                  for _ in range(min(count, _MOST_TOGETHER + 1)))
-  if len(listed) == 1:
-    return listed[0]
+  for pair in listed:
+    if len(listed) == 1 or isinstance(pair, Leak):
+      return pair
   # Pairs of sampled releases have two directions.
   if len(listed) > _MOST_TOGETHER or any(isinstance(pair, Poisson) for pair in listed):
     return None

@@ -70,27 +70,21 @@ class _Total:
 
   def cumulant(self, theta: float) -> float:
     """log E[e^(theta loss); loss finite]."""
-    total = 0.0
-    for part, weight, peak in self._weights(theta):
-      total += part.count * (peak + math.log(weight.sum()))
-    return total
+    return sum(part.count * log_total for part, _, log_total in self._tilted(theta))
 
-  def _weights(self, theta: float) -> Iterator[tuple[_Losses, np.ndarray, float]]:
-    """Yields each factor, its tilted masses over the largest, and its logarithm."""
+  def _tilted(self, theta: float) -> Iterator[tuple[_Losses, np.ndarray, float]]:
+    """Yields each factor, its tilted masses over their sum, and its logarithm."""
     for part in self._losses:
       exponent = part.log_mass + theta * part.loss
       peak = exponent.max()
-      yield part, np.exp(exponent - peak), peak
-
-  def _tilted(self, theta: float) -> Iterator[tuple[_Losses, np.ndarray]]:
-    """Yields the factors with their tilted masses, each summing to 1."""
-    for part, weight, _ in self._weights(theta):
-      yield part, weight / weight.sum()
+      weight = np.exp(exponent - peak)
+      total = weight.sum()
+      yield part, weight / total, peak + math.log(total)
 
   def _moments(self, theta: float) -> tuple[float, float]:
     """Mean and standard deviation (at least a step) of the tilted loss."""
     mean, variance = 0.0, 0.0
-    for part, weight in self._tilted(theta):
+    for part, weight, _ in self._tilted(theta):
       centre = float(weight @ part.loss)
       mean += part.count * centre
       variance += part.count * float(weight @ (part.loss - centre)**2)
@@ -128,7 +122,7 @@ class _Total:
       raise _GridTooLarge('the privacy loss distribution needs a grid of '
                           f'{size} points')
     spectrum = None
-    for part, weight in self._tilted(theta):
+    for part, weight, _ in self._tilted(theta):
       transform = fft.rfft(np.bincount(part.index % size, weight, size))
       if part.count > 1:
         transform = transform**part.count
@@ -206,34 +200,15 @@ def _best_theta(total: _Total, cost: Callable[[float], float]) -> float:
   return math.exp(minimum.x)
 
 
-def _directions(factors: tuple[pairs.Factor, ...],
-                cells: int) -> list[list[tuple[pairs.Atoms, int]]]:
-  """The atoms of every factor, first with the client, then without it."""
-  listed = [(pair.atoms(cells), count) for pair, count in factors]
-  both = any(len(atoms) > 1 for atoms, _ in listed)
-  return [[(atoms[min(way, len(atoms) - 1)], count) for atoms, count in listed]
-          for way in range(2 if both else 1)]
-
-
-def _typical_spread(parts: list[tuple[pairs.Atoms, int]]) -> float:
-  """Root mean square of the standard deviations of the factors' losses."""
-  variance, count = 0.0, 0
-  for atoms, times in parts:
-    total = atoms.p.sum()
-    if total > 0:
-      mean = (atoms.p @ atoms.loss) / total
-      variance += times * float(atoms.p @ (atoms.loss - mean)**2 / total)
-    count += times
-  return math.sqrt(variance / count)
-
-
 def _converged(factors: tuple[pairs.Factor, ...],
                query: Callable[[_Total], float]) -> float:
   """A dominating answer on a grid so fine that a finer one hardly matters.
 
   The answer on every grid is safe; its error falls with the square of the step.
   """
-  fraction = _FIRST_FRACTION
+  if not factors:
+    return 0.0
+  factors, fraction = pairs.simplified(factors), _FIRST_FRACTION
   best, settled = None, 0
   for _ in range(_MAX_ROUNDS):
     try:
@@ -261,9 +236,12 @@ def _answer(factors: tuple[pairs.Factor, ...], fraction: float,
             query: Callable[[_Total], float]) -> float:
   """The worse of the two directions, on a grid of `fraction` of the spread."""
   cells = math.ceil(min(max(4 / fraction, _FEWEST_CELLS), _MOST_CELLS))
+  listed = [(pair.atoms(cells), count) for pair, count in factors]
   answers = []
-  for parts in _directions(factors, cells):
-    spread = _typical_spread(parts)
+  for way in range(max(len(atoms) for atoms, _ in listed)):
+    parts = [(atoms[min(way, len(atoms) - 1)], count) for atoms, count in listed]
+    spread = math.sqrt(sum(count * atoms.variance() for atoms, count in parts) /
+                       sum(count for _, count in parts))
     step = fraction * spread if spread > 0 else 1e-3
     losses = []
     for atoms, count in parts:
@@ -341,14 +319,10 @@ def epsilon(factors: tuple[pairs.Factor, ...], delta: float) -> float:
   Raises:
     pairs.TooLarge: If the losses cannot be listed.
   """
-  if not factors:
-    return 0.0
-  return _converged(pairs.simplified(factors), lambda total: _epsilon_of(total, delta))
+  return _converged(factors, lambda total: _epsilon_of(total, delta))
 
 
 # pylint: disable=redefined-outer-name
 def delta(factors: tuple[pairs.Factor, ...], epsilon: float) -> float:
   """A safe delta of composed pairs at epsilon >= 0."""
-  if not factors:
-    return 0.0
-  return _converged(pairs.simplified(factors), lambda total: _delta_of(total, epsilon))
+  return _converged(factors, lambda total: _delta_of(total, epsilon))

@@ -60,7 +60,8 @@ class Certificate:
     return float(self.variance - self.removed) * (1 - 2**-50)
 
 
-def moments(variance: fractions.Fraction, count: int) -> list[fractions.Fraction]:
+@functools.lru_cache(maxsize=16)
+def moments(variance: fractions.Fraction, count: int) -> tuple[fractions.Fraction, ...]:
   """c_0..c_(count-1): E[(V - mu)^j] if round(N(0, V)) were exactly Sk(mu).
 
   Coefficients of sum_j (-x)^j c_j / j! = exp(mu (cos sqrt(2x) - 1 + x)) rho(sqrt(2x)),
@@ -79,9 +80,9 @@ def moments(variance: fractions.Fraction, count: int) -> list[fractions.Fraction
     exponential.append(variance / j * sum(
         k * of_cosine(k) * exponential[j - k] for k in range(2, j + 1)))
     rho.append(-sum(of_sine(k) * rho[j - k] for k in range(1, j + 1)))
-  return [
+  return tuple(
       (-1)**j * math.factorial(j) * sum(
-          exponential[k] * rho[j - k] for k in range(j + 1)) for j in range(count)]
+          exponential[k] * rho[j - k] for k in range(j + 1)) for j in range(count))
 
 
 def _is_positive_definite(hankel: list[fractions.Fraction]) -> bool:
@@ -114,14 +115,7 @@ def _series(h: float) -> float:
 
 def _log_distance(variance: float, gaussian_variance: float, nodes: int,
                   log_moment: float) -> float:
-  """log t of the theorem, rounded up.
-
-  Args:
-    variance: mu.
-    gaussian_variance: sigma^2.
-    nodes: n.
-    log_moment: log c_2n.
-  """
+  """log t of the theorem, rounded up; `log_moment` is log c_2n."""
   power = 2 * nodes + 0.5
   gamma = math.lgamma(power) - 0.5 * math.log(2)
 
@@ -170,12 +164,7 @@ def verify(variance: fractions.Fraction, removed: fractions.Fraction,
     raise ValueError(
         f'variance - removed must be at least {_LEAST_GAUSSIAN_VARIANCE}, found '
         f'{float(variance - removed):g}')
-  return _verified(variance, removed, moments(variance, 2 * nodes + 1))
-
-
-def _verified(variance: fractions.Fraction, removed: fractions.Fraction,
-              moments_: list[fractions.Fraction]) -> Certificate:
-  nodes = len(moments_) // 2
+  moments_ = moments(variance, 2 * nodes + 1)
   # Congruent by powers of a unit of about sqrt(mu), which keeps the integers short.
   unit = fractions.Fraction(2)**round(math.log2(variance) / 2)
   scaled = [c / unit**j for j, c in enumerate(moments_)]
@@ -192,12 +181,9 @@ def _verified(variance: fractions.Fraction, removed: fractions.Fraction,
   return Certificate(
       variance=variance, removed=removed, nodes=nodes, total_variation=math.exp(
           _log_distance(float(variance), float(variance - removed), nodes,
-                        _log(moments_[-1]))))
-
-
-def _log(value: fractions.Fraction) -> float:
-  """log of a positive rational that need not be a float."""
-  return math.log(value.numerator) - math.log(value.denominator)
+                        # It need not be a float.
+                        math.log(moments_[-1].numerator) -
+                        math.log(moments_[-1].denominator))))
 
 
 def _short(value: float, *, up: bool) -> fractions.Fraction:
@@ -227,16 +213,15 @@ def find(variance: float, total_variation: float) -> Certificate | None:
         total_variation):
       continue  # The theorem's leading order is far above.
     largest_root = float(special.roots_hermitenorm(nodes)[0][-1])
-    known = moments(mu, 2 * nodes + 1)
     for slack in (1.003, 1.1):
       removed = _short(slack * math.sqrt(mu / 3) * largest_root, up=True)
       if mu - removed < _LEAST_GAUSSIAN_VARIANCE:
         return None
       try:
-        found = _verified(mu, removed, known)
+        certificate = verify(mu, removed, nodes)
       except ValueError:
         continue
-      if found.total_variation <= total_variation:
-        return found
+      if certificate.total_variation <= total_variation:
+        return certificate
       break
   return None

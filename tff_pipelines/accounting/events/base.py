@@ -6,8 +6,8 @@ when constructed.
 
 A kind of event answers everything that is asked of it. An answer is inherited only
 where it is proved for every kind that may inherit it: from base classes, which are
-declared `abstract=True`, and never from another kind. Answers such as `not_pure`
-state that nothing better is proved; a kind writes them down like any other.
+declared `abstract=True`, and never from another kind. Those of `Event` itself claim
+nothing: no pure epsilon, no known pair, no guarantee for groups.
 """
 
 import abc
@@ -80,6 +80,9 @@ class Event(abc.ABC):
       raise TypeError(f'event kind {cls.__name__} {problem}')
     _KINDS[cls.__name__] = cls
 
+  def __post_init__(self):
+    validate.fields(self)
+
   @property
   @abc.abstractmethod
   def adjacency(self) -> str:
@@ -95,16 +98,17 @@ class Event(abc.ABC):
     """Renyi divergence in both directions at the orders 2..max_order."""
 
   @abc.abstractmethod
-  def pure_epsilon(self, amplification: str) -> float:
-    """Epsilon at delta = 0: the divergence of infinite order."""
-
-  @abc.abstractmethod
   def failure_probability(self) -> float:
     """The probability of outcomes that `curve` leaves out, which is added to delta."""
 
-  @abc.abstractmethod
+  def pure_epsilon(self, amplification: str) -> float:
+    """Epsilon at delta = 0, the divergence of infinite order; infinite if unknown."""
+    del amplification
+    return np.inf
+
   def factors(self, amplification: str) -> tuple[Factor, ...] | None:
     """The pairs whose product dominates the release, or None if not known."""
+    del amplification
 
   @abc.abstractmethod
   def without_sampling(self) -> 'Event':
@@ -181,15 +185,14 @@ class Event(abc.ABC):
     """Whether clients add shares of the noise of a sum in the event."""
     return self.honest_fraction() is not None
 
-  @abc.abstractmethod
   def scaled(self, clients: int) -> 'Event | None':
     """The release between inputs that differ in so many clients, all of them in it.
 
     Returns:
       None if it is not known, or if the release is one of sampled clients.
     """
+    del clients
 
-  @abc.abstractmethod
   def group(self, clients: int, known: bool) -> 'Event | None':
     """The release between inputs that differ in up to so many clients.
 
@@ -200,6 +203,7 @@ class Event(abc.ABC):
     Returns:
       None if it is not known: from neighbour to neighbour the guarantee still holds.
     """
+    del clients, known
 
   def group_of_several(self, count: int, clients: int,
                        known: bool) -> 'tuple[Event, int] | None':
@@ -270,32 +274,16 @@ class Event(abc.ABC):
 # Answers of methods, for the bodies of kinds.
 
 
-def not_pure(self, amplification: str) -> float:
-  """States that no epsilon is proved at delta = 0."""
-  del self, amplification
-  return np.inf
-
-
 def never_fails(self) -> float:
   """States that the curve leaves no outcomes out."""
   del self
   return 0.0
 
 
-def no_known_pair(self, amplification: str) -> None:
-  """States that no dominating pair is known."""
-  del self, amplification
-
-
 def no_caveats(self) -> tuple[caveats_lib.Caveat, ...]:
   """States that a reader need not know more than the numbers."""
   del self
   return ()
-
-
-def no_known_group(self, clients: int) -> None:
-  """States that the release is known between inputs of one client alone."""
-  del self, clients
 
 
 def yes(self) -> bool:
@@ -340,6 +328,27 @@ class WithoutShares(Event, abstract=True):
     return False
 
 
+class Equivalent(Event, abstract=True):
+  """A release that loses as much privacy as another event, between its neighbours."""
+
+  @property
+  @abc.abstractmethod
+  def equivalent(self) -> Event:
+    """The other event."""
+
+  def curve(self, max_order: int, amplification: str) -> np.ndarray:
+    return self.equivalent.curve(max_order, amplification)
+
+  def failure_probability(self) -> float:
+    return self.equivalent.failure_probability()
+
+  def pure_epsilon(self, amplification: str) -> float:
+    return self.equivalent.pure_epsilon(amplification)
+
+  def factors(self, amplification: str) -> tuple[Factor, ...] | None:
+    return self.equivalent.factors(amplification)
+
+
 def _problems(kind: type[Event]) -> list[str]:
   """Lists what a kind leaves unsaid or misstates; see `Event`."""
   problems = []
@@ -348,7 +357,7 @@ def _problems(kind: type[Event]) -> list[str]:
     problems.append(f'must not derive from another kind, found {", ".join(parents)}')
   if kind.__name__ in _KINDS:
     problems.append('must have a name of its own: another kind has it')
-  missing = [name for name in dir(Event) if getattr(
+  missing = [name for name in dir(kind) if getattr(
       getattr(kind, name, None), '__isabstractmethod__', False)]
   if not isinstance(getattr(kind, 'source', None), str) or not kind.source:
     missing.append('source')

@@ -21,7 +21,6 @@ class NoPrivacy(base.Release, base.WithoutShares):
   sensitivity = 'unbounded'
   source = 'nothing is claimed'
 
-  pure_epsilon = base.not_pure
   failure_probability = base.never_fails
   is_additive = base.yes
 
@@ -48,16 +47,13 @@ class NoPrivacy(base.Release, base.WithoutShares):
         'no noise', 'no noise is added: there is no privacy guarantee'),)
 
 
-class AgentsShares(base.Event, abstract=True):
-  """A release with shares of agents' noise: no number is proved against agents."""
+class AgentsShares(base.WithoutShares, abstract=True):
+  """A release with shares of agents' noise: no number is proved against agents.
+
+  They are no shares of a sum of clients.
+  """
 
   is_known_in_part = base.yes
-
-  def honest_fraction(self) -> float | None:
-    return None  # They are no shares of a sum of clients.
-
-  def minimum_cohort(self) -> float | None:
-    return None
 
   def seen(self, colluders: float, cohort: float | None) -> base.Event:
     return NoPrivacy()
@@ -165,8 +161,6 @@ class _Product(base.Event, abstract=True):
     parts = tuple(SelfComposed(event=event, count=count) for event, count in several)
     return parts[0] if len(parts) == 1 else Composed(events=parts)
 
-  scaled = base.no_known_group  # Samples are independent; `Together` has one.
-
 
 class SelfComposed(_Product):
   """The same event, `count` times in a row, adaptively.
@@ -177,11 +171,11 @@ class SelfComposed(_Product):
   """
 
   event: base.Event
-  count: int
+  count: validate.Count
 
   def __post_init__(self):
+    super().__post_init__()
     base.check_event(event=self.event)
-    validate.integer(count=self.count, low=1)
 
   def _counts(self) -> Mapping[base.Event, int]:
     return {self.event: self.count}

@@ -30,8 +30,8 @@ class Nfdp(base.Release, base.WithoutShares):
     replacement: Whether a record may be sampled more than once.
   """
 
-  records: int
-  subset_size: int
+  records: validate.Count
+  subset_size: validate.Count
   replacement: bool = True
 
   source = (
@@ -40,16 +40,14 @@ class Nfdp(base.Release, base.WithoutShares):
   adjacency = base.RECORD
   sensitivity = 'everything about a record that is drawn'
 
-  pure_epsilon = base.not_pure
   failure_probability = base.never_fails
-  scaled = base.no_known_group
 
   def __post_init__(self):
-    validate.integer(records=self.records, low=1)
+    super().__post_init__()
     if not isinstance(self.replacement, bool):
       raise ValueError(f'replacement must be true or false, found {self.replacement!r}')
-    validate.integer(subset_size=self.subset_size, low=1,
-                     high=None if self.replacement else self.records)
+    if not self.replacement:
+      validate.integer(subset_size=self.subset_size, high=self.records)
 
   @property
   def published_epsilon(self) -> float:
@@ -109,7 +107,6 @@ class PostProcessing(base.Release, base.WithoutShares):
   sensitivity = 'none: nothing but earlier releases is read'
 
   failure_probability = base.never_fails
-  scaled = base.no_known_group
   caveats = base.no_caveats
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
@@ -132,15 +129,11 @@ class _PureLocal(base.Release, base.WithoutShares, abstract=True):
     epsilon: Epsilon of the whole vector, one query, > 0.
   """
 
-  epsilon: float
+  epsilon: validate.Positive
 
   adjacency = base.LOCAL
 
   failure_probability = base.never_fails
-  scaled = base.no_known_group
-
-  def __post_init__(self):
-    validate.positive(epsilon=self.epsilon)
 
   @property
   def sensitivity(self) -> str:
@@ -197,8 +190,6 @@ class _LocalGaussian(sum_events.GaussianNoise, abstract=True):
   adjacency = base.LOCAL
   sensitivity = 'L2 1, in units of the largest distance of two inputs'
 
-  scaled = base.no_known_group
-
 
 class LocalGaussian(_LocalGaussian):
   """Gaussian noise on one vector of one client."""
@@ -226,7 +217,7 @@ class LocalDiscreteGaussian(_LocalGaussian):
     return sum_events.gaussian_factors(0.0) if self.noise_multiplier == 0 else None
 
 
-class LocalAnswers(base.Release, base.WithoutShares):
+class LocalAnswers(base.Equivalent, base.Release, base.WithoutShares):
   """Answers of clients to public queries, each perturbed on a public grid.
 
   Clients answer in groups, alternately: query n, counted from 0 over the whole run,
@@ -243,7 +234,7 @@ class LocalAnswers(base.Release, base.WithoutShares):
   """
 
   event: base.Event
-  groups: int
+  groups: validate.Count
   queries_before: int
   queries_after: int
 
@@ -251,15 +242,14 @@ class LocalAnswers(base.Release, base.WithoutShares):
   adjacency = base.LOCAL
 
   caveats = base.no_caveats
-  scaled = base.no_known_group
 
   def __post_init__(self):
+    super().__post_init__()
     base.check_event(event=self.event)
     if self.event.adjacency != base.LOCAL:
       raise ValueError(
           'event must be an answer that a client protects independently, found '
           f'{type(self.event).__name__}')
-    validate.integer(groups=self.groups, low=1)
     validate.integer(queries_before=self.queries_before, low=0)
     validate.integer(queries_after=self.queries_after, low=self.queries_before + 1)
 
@@ -288,14 +278,6 @@ class LocalAnswers(base.Release, base.WithoutShares):
     """
     return self._composed(self._answers(self.queries_after - self.queries_before))
 
-  def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    return self._composed(self.count).curve(max_order, amplification)
-
-  def pure_epsilon(self, amplification: str) -> float:
-    return self._composed(self.count).pure_epsilon(amplification)
-
-  def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
-    return self._composed(self.count).factors(amplification)
-
-  def failure_probability(self) -> float:
-    return self._composed(self.count).failure_probability()
+  @property
+  def equivalent(self) -> base.Event:
+    return self._composed(self.count)

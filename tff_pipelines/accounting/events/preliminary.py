@@ -19,6 +19,7 @@ Formal guarantees, zero-out adjacency:
   is the argument of arXiv 2002.09745, section 4, for integer noise.
 """
 
+import bisect
 from collections.abc import Iterable, Mapping
 import dataclasses
 import math
@@ -73,16 +74,11 @@ def failure(variance: float, items: int, threshold: int) -> float:
 
 def threshold(variance: float, items: int, most: float) -> int:
   """The minimum threshold whose failure is at most `most`, in (0, 1/2)."""
-  low, high = 2, 4
+  high = 4
   while failure(variance, items, high) > most:
-    low, high = high, 2 * high
-  while low < high:
-    middle = (low + high) // 2
-    if failure(variance, items, middle) > most:
-      low = middle + 1
-    else:
-      high = middle
-  return low
+    high *= 2
+  return 2 + bisect.bisect_left(
+      range(2, high), True, key=lambda least: failure(variance, items, least) <= most)
 
 
 class CentralRelease(base.Release, base.WithoutShares, abstract=True):
@@ -98,22 +94,17 @@ class CentralRelease(base.Release, base.WithoutShares, abstract=True):
       public.
   """
 
-  l2_sensitivity: float
-  noise_variance: float
-  dimension: int
+  l2_sensitivity: validate.Positive
+  noise_variance: validate.Positive
+  dimension: validate.Count
   items: int = 0
   threshold: int | None = None
 
   adjacency = base.ZERO_OUT
   source = 'arXiv 2004.00010, Theorem 14; arXiv 2002.09745, section 4 (threshold)'
 
-  pure_epsilon = base.not_pure
-  factors = base.no_known_pair
-
   def __post_init__(self):
-    validate.positive(l2_sensitivity=self.l2_sensitivity,
-                      noise_variance=self.noise_variance)
-    validate.integer(dimension=self.dimension, low=1)
+    super().__post_init__()
     validate.integer(items=self.items, low=0)
     if (self.items == 0) != (self.threshold is None):
       raise ValueError('threshold must be given exactly where keys are private, '

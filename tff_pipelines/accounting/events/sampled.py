@@ -10,7 +10,8 @@ from scipy import stats
 
 from tff_pipelines.accounting.divergences import curves, pairs
 from tff_pipelines.accounting.events import base
-from tff_pipelines.common import caveats as caveats_lib, decimals, validate
+from tff_pipelines.common import (
+    caveats as caveats_lib, decimals, declarations, validate)
 
 _HIDDEN_COHORT = caveats_lib.Caveat(
     'cohorts assumed to be hidden',
@@ -36,6 +37,7 @@ class Sampled(base.Event, abstract=True):
   event: base.Event
 
   def __post_init__(self):
+    super().__post_init__()
     base.check_event(event=self.event)
     self.event.check_sampled()
 
@@ -60,8 +62,6 @@ class Sampled(base.Event, abstract=True):
     return dataclasses.replace(
         self, event=self.event.seen(colluders, self.minimum_cohort() or 1))
 
-  scaled = base.no_known_group  # It is one of sampled clients.
-
 
 class _SameNeighbours(Sampled, abstract=True):
   """A sample without a client, or with its zeros, is that of its neighbour."""
@@ -78,21 +78,15 @@ class _SameNeighbours(Sampled, abstract=True):
 class _Poisson(_SameNeighbours, abstract=True):
   """Attributes and answers that one client and several of one person share."""
 
-  sampling_rate: float
-  pivotal_probability: float = 0.0
-  max_participations: int | None = None
-  least_cohort: int | None = None
-  redrawn_probability: float = 0.0
+  sampling_rate: validate.Fraction
+  pivotal_probability: validate.UnitInterval = 0.0
+  max_participations: validate.Count | None = None
+  least_cohort: validate.Count | None = None
+  redrawn_probability: validate.UnitInterval = 0.0
 
   def __post_init__(self):
     super().__post_init__()
     self._refuse_failures(self.event)
-    validate.fraction(sampling_rate=self.sampling_rate)
-    validate.unit_interval(pivotal_probability=self.pivotal_probability,
-                           redrawn_probability=self.redrawn_probability)
-    for name in ('max_participations', 'least_cohort'):
-      if getattr(self, name) is not None:
-        validate.integer(low=1, **{name: getattr(self, name)})
 
   def failure_probability(self) -> float:
     return self.redrawn_probability
@@ -179,12 +173,11 @@ class PoissonSampled(_Poisson):
       return inner
     if amplification == 'generic' or inner is None or self.pivotal_probability:
       return None
-    product = pairs.simplified(inner)
-    if pairs.has_leak(product):
-      return inner  # Nothing is claimed for being left out of a bare release.
-    pair = pairs.together(product)
+    pair = pairs.together(inner)
     if pair is None:
       return None
+    if isinstance(pair, pairs.Leak):
+      return inner  # Nothing is claimed for being left out of a bare release.
     sampled = ((pairs.Poisson(pair=pair, sampling_rate=self.sampling_rate), 1),)
     if not self.redrawn_probability:
       return sampled
@@ -235,11 +228,9 @@ class PoissonGroup(_Poisson):
   def _with(self, k: int) -> PoissonSampled:
     """Takes k of the person's clients for any that a round has of them."""
     some = -math.expm1(self.clients * math.log1p(-self.sampling_rate))
-    fields = {field.name: getattr(self, field.name)
-              for field in dataclasses.fields(PoissonSampled)}
-    return PoissonSampled(**{
-        **fields, 'event': self.event.scaled(k),
-        'sampling_rate': min(1.0, some * (1 + 1e-12))})
+    return PoissonSampled(**declarations.shared(
+        PoissonSampled, self, event=self.event.scaled(k),
+        sampling_rate=min(1.0, some * (1 + 1e-12))))
 
   @property
   def _chances(self) -> np.ndarray:
@@ -279,20 +270,16 @@ class PoissonGroup(_Poisson):
   def without_sampling(self) -> base.Event:
     return self.event.scaled(self.clients)
 
-  def group(self, clients: int, known: bool) -> None:
-    """States that it is of one person already."""
-
 
 class _Sized(Sampled, abstract=True):
   """A release from exactly `cohort_size` of `population` clients, integers >= 1."""
 
-  cohort_size: int
-  population: int
+  cohort_size: validate.Count
+  population: validate.Count
 
   def __post_init__(self):
     super().__post_init__()
-    validate.integer(population=self.population, low=1)
-    validate.integer(cohort_size=self.cohort_size, low=1, high=self.population)
+    validate.integer(cohort_size=self.cohort_size, high=self.population)
 
   def minimum_cohort(self) -> float:
     return self.cohort_size
@@ -365,10 +352,9 @@ class FixedSizeSampled(_Sized):
       return inner
     if amplification == 'generic' or inner is None:
       return None
-    product = pairs.simplified(inner)
-    if pairs.has_leak(product):
+    pair = pairs.together(inner)
+    if isinstance(pair, pairs.Leak):
       return inner
-    pair = pairs.together(product)
     if self.neighbours == base.ZERO_OUT:
       if isinstance(pair, pairs.Gaussian):
         return ((pairs.ZeroedWithoutReplacement(
@@ -410,7 +396,7 @@ class FixedSizeSampled(_Sized):
     return unique((*self.event.caveats(), _HIDDEN_COHORT))
 
 
-class EpochSampled(_Sized, _SameNeighbours):
+class EpochSampled(base.Equivalent, _Sized, _SameNeighbours):
   """A release from a cohort of fixed size of a shuffled population.
 
   All clients are selected once before any is selected again, so one client is in
@@ -424,20 +410,12 @@ class EpochSampled(_Sized, _SameNeighbours):
 
   source = 'docs/participation.md'
 
+  @property
+  def equivalent(self) -> base.Event:
+    return self.event
+
   def participations(self, count: int, amplification: str) -> int:
     return -(-count * self.cohort_size // self.population)
-
-  def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    return self.event.curve(max_order, amplification)
-
-  def pure_epsilon(self, amplification: str) -> float:
-    return self.event.pure_epsilon(amplification)
-
-  def failure_probability(self) -> float:
-    return self.event.failure_probability()
-
-  def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
-    return self.event.factors(amplification)
 
   def without_sampling(self) -> base.Event:
     return self  # Nothing is hidden, and the order limits participations.

@@ -51,24 +51,17 @@ class _IntegerSum(ClientSum, abstract=True):
     cohort_size: Expected number of clients, for the record; None if unknown.
   """
 
-  l1_sensitivity: float
-  l2_sensitivity: float
-  noise_variance: float
-  cohort_size: float | None = None
-
-  pure_epsilon = base.not_pure
-  factors = base.no_known_pair
+  l1_sensitivity: validate.Positive
+  l2_sensitivity: validate.Positive
+  noise_variance: validate.NonNegative
+  cohort_size: validate.Positive | None = None
 
   def __post_init__(self):
-    validate.positive(l1_sensitivity=self.l1_sensitivity,
-                      l2_sensitivity=self.l2_sensitivity)
+    super().__post_init__()
     if self.l1_sensitivity < self.l2_sensitivity * (1 - 1e-12):
       raise ValueError(
           f'l1_sensitivity must be at least l2_sensitivity={self.l2_sensitivity!r}, '
           f'found {self.l1_sensitivity!r}')
-    validate.non_negative(noise_variance=self.noise_variance)
-    if self.cohort_size is not None:
-      validate.positive(cohort_size=self.cohort_size)
 
   @classmethod
   def from_params(cls, params: params_lib.DistributedSumParams,
@@ -120,18 +113,13 @@ class _SkellamSum(_IntegerSum, abstract=True):
       noise is accounted as such.
   """
 
-  dimension: int | None = None
+  dimension: validate.Count | None = None
 
   source = ('docs/skellam_as_gaussian.md (PLD of a Gaussian); arXiv 2110.04995, '
             'Theorem 3.5 and Corollary 3.6 (RDP)')
 
   is_additive = base.yes
   caveats = base.no_caveats
-
-  def __post_init__(self):
-    super().__post_init__()
-    if self.dimension is not None:
-      validate.integer(dimension=self.dimension, low=1)
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     return curves.skellam(
@@ -161,12 +149,7 @@ class _Shares(_IntegerSum, abstract=True):
     min_honest_fraction: Fraction of the shares counted on, for the record.
   """
 
-  min_honest_fraction: float | None = None
-
-  def __post_init__(self):
-    super().__post_init__()
-    if self.min_honest_fraction is not None:
-      validate.fraction(min_honest_fraction=self.min_honest_fraction)
+  min_honest_fraction: validate.Fraction | None = None
 
   is_known_in_part = base.yes
 
@@ -199,16 +182,11 @@ class DistributedDiscreteGaussian(_Shares):
     dimension: Number of coordinates (padded), >= 1.
   """
 
-  local_variance: float
-  clients: int
-  dimension: int
+  local_variance: validate.NonNegative
+  clients: validate.Count
+  dimension: validate.Count
 
   source = 'arXiv 2102.06387, Theorem 1 and Proposition 14'
-
-  def __post_init__(self):
-    super().__post_init__()
-    validate.non_negative(local_variance=self.local_variance)
-    validate.integer(clients=self.clients, dimension=self.dimension, low=1)
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     return curves.distributed_discrete_gaussian(
@@ -237,14 +215,10 @@ class GaussianNoise(base.Release, base.WithoutShares, abstract=True):
       guarantee).
   """
 
-  noise_multiplier: float
+  noise_multiplier: validate.NonNegative
 
-  pure_epsilon = base.not_pure
   failure_probability = base.never_fails
   caveats = base.no_caveats
-
-  def __post_init__(self):
-    validate.non_negative(noise_multiplier=self.noise_multiplier)
 
   def curve(self, max_order: int, amplification: str) -> np.ndarray:
     return curves.gaussian(self.noise_multiplier, max_order)
@@ -356,17 +330,12 @@ class SkellamCount(ClientSum, base.WithoutShares):
     noise_variance: Variance of the honest noise, >= 0 (0: no guarantee).
   """
 
-  l1_sensitivity: int = 1
-  noise_variance: float
+  l1_sensitivity: validate.Count = 1
+  noise_variance: validate.NonNegative
 
   source = 'arXiv 2110.04995, Theorem 3.5; PLD of section 3.1 there'
 
-  pure_epsilon = base.not_pure
   caveats = base.no_caveats
-
-  def __post_init__(self):
-    validate.integer(l1_sensitivity=self.l1_sensitivity, low=1)
-    validate.non_negative(noise_variance=self.noise_variance)
 
   @property
   def sensitivity(self) -> str:
@@ -402,7 +371,7 @@ class SkellamCount(ClientSum, base.WithoutShares):
     return _without_own(self, None, colluders, cohort)
 
 
-class NoisyGradients(base.Release, combinators.AgentsShares):
+class NoisyGradients(base.Equivalent, base.Release, combinators.AgentsShares):
   """The sum of clipped gradients of randomly sampled records, with Gaussian noise.
 
   Every agent participates in every step, samples each of its own records
@@ -425,30 +394,20 @@ class NoisyGradients(base.Release, combinators.AgentsShares):
       'arXiv 1607.00133; arXiv 2210.00597 (tight), Zhu and Wang 2019, Theorem 5 '
       '(generic); arXiv 2106.08567, Theorem 11 (PLD)')
 
-  pure_epsilon = base.not_pure
-  failure_probability = base.never_fails
-  scaled = base.no_known_group  # An agent is no record.
-
   def __post_init__(self):
-    _ = self._sampled  # Raises ValueError unless the parameters are valid.
+    _ = self.equivalent  # Raises ValueError unless the parameters are valid.
 
   @property
-  def _sampled(self) -> sampled.PoissonSampled:
+  def equivalent(self) -> sampled.PoissonSampled:
     return sampled.PoissonSampled(
         event=CentralGaussian(noise_multiplier=self.noise_multiplier),
         sampling_rate=self.sampling_rate)
-
-  def curve(self, max_order: int, amplification: str) -> np.ndarray:
-    return self._sampled.curve(max_order, amplification)
-
-  def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
-    return self._sampled.factors(amplification)
 
   def without_sampling(self) -> Self:
     return dataclasses.replace(self, sampling_rate=1.0)
 
   def to_dp_accounting(self) -> dp_event.DpEvent:
-    return self._sampled.to_dp_accounting()
+    return self.equivalent.to_dp_accounting()
 
   def caveats(self) -> tuple[caveats_lib.Caveat, ...]:
     if self.sampling_rate == 1:

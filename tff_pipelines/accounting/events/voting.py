@@ -16,10 +16,7 @@ and the release says of each label whether its noisy count is large enough.
 
 import math
 
-import numpy as np
-
-from tff_pipelines.accounting.divergences import curves, pairs
-from tff_pipelines.accounting.events import base, combinators, sum_events
+from tff_pipelines.accounting.events import base, combinators, local_events, sum_events
 from tff_pipelines.common import caveats as caveats_lib, validate
 
 SCHEMES = ('ae', 'knn')
@@ -28,7 +25,7 @@ NOISES = ('skellam', 'gaussian')
 BOUNDS = ('tight', 'paper')
 
 
-class Vote(base.Release, combinators.AgentsShares):
+class Vote(base.Equivalent, base.Release, combinators.AgentsShares):
   """One query answered by a noisy vote.
 
   Level 'agent' replaces all votes of one agent by zero. Level 'instance' adds,
@@ -60,27 +57,22 @@ class Vote(base.Release, combinators.AgentsShares):
   scheme: str
   level: str = 'agent'
   noise: str = 'skellam'
-  noise_stddev: float
+  noise_stddev: validate.NonNegative
   neighbours: int | None = None
   bound: str = 'tight'
-  attributes: int = 1
-  max_weight: int = 1
+  attributes: validate.Count = 1
+  max_weight: validate.Count = 1
 
   source = (
       'Zhu et al. 2020, Theorem 5, with sensitivity sqrt(2)/k for neighbours; '
       'arXiv 2110.04995, Theorem 3.5 and section 3.1 for Skellam noise')
 
-  pure_epsilon = base.not_pure
-  failure_probability = base.never_fails
-  scaled = base.no_known_group
-
   def __post_init__(self):
+    super().__post_init__()
     validate.one_of(SCHEMES, scheme=self.scheme)
     validate.one_of(LEVELS, level=self.level)
     validate.one_of((*NOISES, 'discrete_gaussian'), noise=self.noise)
     validate.one_of(BOUNDS, bound=self.bound)
-    validate.non_negative(noise_stddev=self.noise_stddev)
-    validate.integer(attributes=self.attributes, max_weight=self.max_weight, low=1)
     if self.scheme == 'knn':
       validate.integer(neighbours=self.neighbours, low=1)
       if self.attributes > 1:
@@ -123,27 +115,23 @@ class Vote(base.Release, combinators.AgentsShares):
     return f'L2 {self.l2_sensitivity:.6g}, an agent\'s votes summing to 1'
 
   @property
-  def _moved_labels(self) -> int:
-    """Counts that change; at instance level as many go up as come down."""
-    return self.attributes * (2 if self.level == 'instance' else 1)
-
-  def curve(self, max_order: int, amplification: str) -> np.ndarray:
+  def equivalent(self) -> base.Event:
     if self.noise != 'skellam':
-      return curves.gaussian(self.noise_stddev / self.l2_sensitivity, max_order)
-    most = self.max_weight * (self.votes if self.level == 'agent' else 1)
-    return self._moved_labels * curves.skellam(
-        l1=most, l2=most, variance=self.count_stddev**2, max_order=max_order)
+      kind = (local_events.LocalGaussian if self.noise == 'gaussian'
+              else local_events.LocalDiscreteGaussian)
+      return kind(noise_multiplier=self.noise_stddev / self.l2_sensitivity)
+    is_instance = self.level == 'instance'
+    # Counts that change; at instance level as many go up as come down.
+    return combinators.SelfComposed(
+        count=self.attributes * (2 if is_instance else 1),
+        event=sum_events.SkellamCount(
+            l1_sensitivity=self.max_weight * (1 if is_instance else self.votes),
+            noise_variance=self.count_stddev**2))
 
   def factors(self, amplification: str) -> tuple[base.Factor, ...] | None:
-    if self.noise_stddev == 0:
-      return ((pairs.Leak(probability=1.0), 1),)
-    if self.noise == 'gaussian':
-      return ((pairs.Gaussian(
-          noise_multiplier=self.noise_stddev / self.l2_sensitivity), 1),)
-    if self.noise == 'discrete_gaussian' or self._spreads:
+    if self.noise == 'skellam' and self.noise_stddev and self._spreads:
       return None
-    return ((pairs.Skellam(shift=self.max_weight, variance=self.count_stddev**2),
-             self._moved_labels),)
+    return super().factors(amplification)
 
   @property
   def _spreads(self) -> bool:
